@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/command_line.hpp"
+
+#include <algorithm>
+#include <sstream>
+
+#include "core/error.hpp"
+
+namespace mylos {
+
+namespace po = boost::program_options;
+
+namespace {
+
+struct Command {
+  const char* name;
+  const char* arguments;
+  const char* summary;
+};
+
+constexpr Command commands[] = {
+    {"train", "DECK", "train from an input deck; --section.key=value overrides the deck"},
+    {"eval", "RUN|CHECKPOINT", "validation loss and accuracy of a checkpoint, on any number of ranks"},
+    {"generate", "RUN|CHECKPOINT", "text from a checkpoint"},
+    {"tokenize", "TEXT", "make a token file"},
+    {"inspect", "PATH", "show a checkpoint, token file, metrics file or plugin"},
+    {"report", "RUN", "write RUN/report.html"},
+    {"help", "[COMMAND | deck [SECTION] | plugins]", "this text, the deck reference, the plugins found"},
+};
+
+po::options_description options_of(const std::string& command) {
+  po::options_description options("Options");
+  auto add = options.add_options();
+  add("plugin-path", po::value<std::string>()->default_value(""),
+      "folders to search for plugins first, by ':'");
+  if (command == "train") {
+    add("restart", po::value<std::string>()->implicit_value("newest"),
+        "continue from the newest whole checkpoint, or --restart=step_N");
+    add("dry-run", po::bool_switch(), "check the deck, print the plan and stop; needs no launcher");
+    add("ranks", po::value<int>(), "with --dry-run: the number of ranks to plan for");
+    add("progress", po::value<std::string>()->default_value("auto"), "console: auto, live, plain or none");
+  } else if (command == "eval") {
+    add("data", po::value<std::string>(), "token file; the run's validation file by default");
+    add("step", po::value<std::int64_t>(), "of the checkpoint in a run; the newest by default");
+    add("max-loss", po::value<double>(), "exit with 17 where the loss is larger");
+  } else if (command == "generate") {
+    add("prompt", po::value<std::string>()->default_value(""), "text to continue");
+    add("tokens", po::value<std::int64_t>()->default_value(200), "how many to generate");
+    add("temperature", po::value<double>()->default_value(0.8), "0 takes the most likely token");
+    add("top-k", po::value<std::int64_t>()->default_value(40), "draw from the k most likely; 0 from all");
+    add("seed", po::value<std::uint64_t>()->default_value(1), "of the draws");
+    add("step", po::value<std::int64_t>(), "of the checkpoint in a run; the newest by default");
+  } else if (command == "tokenize") {
+    add("tokenizer", po::value<std::string>()->default_value("bytes"), "bytes");
+    add("output", po::value<std::string>(), "token file to write (required)");
+    add("valid-output", po::value<std::string>(), "token file for the held-out end of the text");
+    add("valid-fraction", po::value<double>()->default_value(0.1), "share of the text held out");
+  } else if (command == "inspect") {
+    add("verify", po::bool_switch(), "check the digests of a checkpoint");
+  } else if (command == "report") {
+    add("output", po::value<std::string>(), "the file to write; RUN/report.html by default");
+  } else if (command == "help") {
+    add("markdown", po::bool_switch(), "the deck reference as docs/deck.md");
+  }
+  return options;
+}
+
+/// `--section.key=value` or `--section.key value`: what Boost did not recognise.
+std::vector<std::pair<std::string, std::string>> deck_overrides(const std::string& command,
+                                                                const std::vector<po::option>& options) {
+  std::vector<std::pair<std::string, std::string>> overrides;
+  for (const po::option& option : options) {
+    if (!option.unregistered) continue;
+    const bool is_key = option.string_key.find('.') != std::string::npos;
+    if (!is_key || command != "train") {
+      fail(ExitCode::usage, "mylos {} has no option {}; see mylos help {}", command,
+           option.original_tokens.empty() ? option.string_key : option.original_tokens.front(), command);
+    }
+    if (option.value.empty())
+      fail(ExitCode::usage, "--{} needs a value: --{}=VALUE", option.string_key, option.string_key);
+    overrides.emplace_back(option.string_key, option.value.front());
+  }
+  return overrides;
+}
+
+}  // namespace
+
+const std::string& CommandLine::argument(std::size_t index, const char* what) const {
+  if (index >= arguments.size())
+    fail(ExitCode::usage, "mylos {} needs {}; see mylos help {}", command, what, command);
+  return arguments[index];
+}
+
+CommandLine parse_command_line(int argc, const char* const* argv) {
+  CommandLine line;
+  line.command = argc > 1 ? argv[1] : "help";
+  if (line.command == "--help" || line.command == "-h") line.command = "help";
+  const bool known = std::ranges::any_of(commands, [&](const Command& c) { return line.command == c.name; });
+  if (!known) fail(ExitCode::usage, "unknown command \"{}\"\n{}", line.command, usage_text());
+
+  std::vector<std::string> words(argv + std::min(argc, 2), argv + argc);
+  if (std::ranges::find(words, "--help") != words.end()) {
+    line.arguments = {line.command};
+    line.command = "help";
+    words.clear();
+  }
+  po::options_description all = options_of(line.command);
+  po::options_description hidden;
+  hidden.add_options()("argument", po::value<std::vector<std::string>>(&line.arguments));
+  po::options_description both;
+  both.add(all).add(hidden);
+  po::positional_options_description positional;
+  positional.add("argument", -1);
+  try {
+    using style = po::command_line_style::style_t;
+    const po::parsed_options parsed = po::command_line_parser(words)
+                                          .options(both)
+                                          .positional(positional)
+                                          .style(style::unix_style & ~style::allow_guessing)
+                                          .allow_unregistered()
+                                          .run();
+    po::store(parsed, line.options);
+    po::notify(line.options);
+    line.overrides = deck_overrides(line.command, parsed.options);
+  } catch (const po::error& error) {
+    fail(ExitCode::usage, "mylos {}: {}", line.command, error.what());
+  }
+  return line;
+}
+
+std::string usage_text() {
+  std::string text = "mylos trains GPT-2 from an input deck, on MPI ranks.\n\n";
+  for (const Command& command : commands) {
+    text += fmt::format("  mylos {:<9} {:<16} {}\n", command.name, command.arguments, command.summary);
+  }
+  text += "\nmylos help COMMAND shows a command's options, mylos help deck every deck parameter.\n";
+  return text;
+}
+
+std::string command_help(const std::string& command) {
+  for (const Command& known : commands) {
+    if (command != known.name) continue;
+    std::ostringstream text;
+    text << fmt::format("mylos {} {}: {}\n\n", known.name, known.arguments, known.summary)
+         << options_of(command);
+    return text.str();
+  }
+  fail(ExitCode::usage, "unknown command \"{}\"\n{}", command, usage_text());
+}
+
+}  // namespace mylos

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/console.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <unistd.h>
+
+#include "core/error.hpp"
+
+namespace mylos {
+
+namespace {
+
+constexpr std::chrono::milliseconds redraw_interval{200};
+constexpr std::chrono::seconds line_interval{5};
+constexpr int bar_width = 24;
+
+std::string duration(double seconds) {
+  const auto s = static_cast<std::int64_t>(seconds);
+  if (s >= 3600) return fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
+  return fmt::format("{}:{:02}", s / 60, s % 60);
+}
+
+std::string rate(double tokens_per_second) {
+  if (tokens_per_second >= 1e6) return fmt::format("{:.2f}M tok/s", tokens_per_second / 1e6);
+  if (tokens_per_second >= 1e3) return fmt::format("{:.1f}k tok/s", tokens_per_second / 1e3);
+  return fmt::format("{:.0f} tok/s", tokens_per_second);
+}
+
+}  // namespace
+
+ProgressStyle progress_style(const std::string& word) {
+  if (word == "auto") return ProgressStyle::automatic;
+  if (word == "live") return ProgressStyle::live;
+  if (word == "plain") return ProgressStyle::plain;
+  if (word == "none") return ProgressStyle::none;
+  fail(ExitCode::usage, "--progress={} must be auto, live, plain or none", word);
+}
+
+Console::Console(bool active, ProgressStyle style) : active_(active), style_(style) {
+  if (style_ == ProgressStyle::automatic) {
+    style_ = isatty(STDOUT_FILENO) != 0 ? ProgressStyle::live : ProgressStyle::plain;
+  }
+}
+
+void Console::clear_bar() {
+  if (bar_shown_) std::fputs("\r\033[K", stdout);
+  bar_shown_ = false;
+}
+
+void Console::line(const std::string& text) {
+  if (!active_) return;
+  clear_bar();
+  fmt::print("{}\n", text);
+  std::fflush(stdout);
+}
+
+void Console::warn(const std::string& text) {
+  if (!active_) return;
+  clear_bar();
+  std::fflush(stdout);
+  fmt::print(stderr, "warning: {}\n", text);
+}
+
+void Console::step(const StepLine& s) {
+  if (!active_ || style_ == ProgressStyle::none) return;
+  const auto now = Clock::now();
+  if (first_step_ < 0) {
+    first_step_ = s.step;
+    start_ = now;
+  }
+  const bool live = style_ == ProgressStyle::live;
+  const bool last = s.step == s.steps;
+  const bool due = live ? now - last_ >= redraw_interval : now - last_ >= line_interval;
+  if (!due && !last && !s.skipped && s.step != first_step_) return;
+  last_ = now;
+
+  const double elapsed = std::chrono::duration<double>(now - start_).count();
+  const std::int64_t done = s.step - first_step_;
+  const std::string eta =
+      done > 0 ? duration(elapsed / static_cast<double>(done) * static_cast<double>(s.steps - s.step))
+               : "-:--";
+  std::string text =
+      fmt::format("loss {:7.4f}  norm {:8.3g}  lr {:.2e}  {:>12}  MFU {:4.1f} %  ETA {}", s.loss,
+                  s.gradient_norm, s.learning_rate, rate(s.tokens_per_second), 100.0 * s.mfu, eta);
+  if (s.skipped) text += "  SKIPPED";
+  const int width = static_cast<int>(std::to_string(s.steps).size());
+  if (!live || s.skipped) {
+    clear_bar();
+    fmt::print("step {:>{}}/{}  {}\n", s.step, width, s.steps, text);
+  } else {
+    const auto filled = static_cast<std::size_t>(bar_width * s.step / std::max<std::int64_t>(s.steps, 1));
+    fmt::print("\r\033[K[{}{}] {:>{}}/{}  {}", std::string(filled, '='), std::string(bar_width - filled, ' '),
+               s.step, width, s.steps, text);
+    bar_shown_ = true;
+    if (last) {
+      fmt::print("\n");
+      bar_shown_ = false;
+    }
+  }
+  std::fflush(stdout);
+}
+
+}  // namespace mylos

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Console: what a person sees of a run. One rank prints.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace mylos {
+
+enum class ProgressStyle : std::uint8_t {
+  automatic,  ///< live on a terminal, plain elsewhere
+  live,       ///< one line with a bar, redrawn
+  plain,      ///< a line every few seconds
+  none,
+};
+
+/// "auto", "live", "plain" or "none"; throws ExitCode::usage otherwise.
+ProgressStyle progress_style(const std::string& word);
+
+struct StepLine {
+  std::int64_t step = 0;
+  std::int64_t steps = 0;
+  double loss = 0.0;
+  double gradient_norm = 0.0;
+  double learning_rate = 0.0;
+  double tokens_per_second = 0.0;
+  double mfu = 0.0;  ///< fraction
+  bool skipped = false;
+};
+
+class Console {
+ public:
+  Console(bool active, ProgressStyle style);
+
+  /// A line of its own.
+  void line(const std::string& text);
+  /// A line on stderr that begins with "warning:".
+  void warn(const std::string& text);
+  void step(const StepLine& step);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  void clear_bar();
+
+  bool active_;
+  ProgressStyle style_;
+  bool bar_shown_ = false;
+  Clock::time_point last_{};
+  Clock::time_point start_{};
+  std::int64_t first_step_ = -1;
+};
+
+}  // namespace mylos

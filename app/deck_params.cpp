@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/run_config.hpp"
+
+namespace mylos {
+namespace {
+
+// The upper bounds keep every product of them (bytes of activations, tokens of a run) within 64 bits.
+constexpr ParamSpec params[] = {
+    choice_param("model", "preset", "none", "none|gpt2-124m|gpt2-355m|gpt2-774m|gpt2-1558m",
+                 "Published GPT-2 shape; keys of this section override it."),
+    integer_param("model", "layers", "0", 0, 1024, "", "Transformer blocks; 0 takes the preset's."),
+    integer_param("model", "heads", "0", 0, 16384, "",
+                  "Attention heads; must divide width. 0 takes the preset's."),
+    integer_param("model", "width", "0", 0, 16384, "",
+                  "Channels of the residual stream; 0 takes the preset's."),
+    integer_param("model", "context", "0", 0, 65536, "tokens", "Learned positions; 0 takes the preset's."),
+    integer_param("model", "vocab", "0", 0, 65536, "",
+                  "Token ids, 257 for bytes; 0 takes the preset's. Token files hold 16-bit ids."),
+    integer_param("model", "vocab_multiple", "128", 1, 65536, "",
+                  "The vocabulary is padded to a multiple of this in memory; padded logits are masked."),
+    boolean_param("model", "tied", "true", "The head shares the token embedding."),
+    real_param(
+        "model", "dropout", "0", 0.0, 0.99, "",
+        "Probability of dropping an element of the embedding, the attention and both residual branches."),
+
+    integer_param("train", "steps", nullptr, 1, 1e9, "steps",
+                  "Optimizer steps of the whole run; the learning rate schedule ends here."),
+    integer_param("train", "stop_step", "0", 0, 1e9, "steps",
+                  "Ends after this step with a checkpoint, to be continued by --restart; 0 runs to the end."),
+    integer_param(
+        "train", "global_batch", nullptr, 1, 65536, "sequences",
+        "Sequences of one optimizer step, over all ranks; a multiple of micro_batch times parallel.data."),
+    integer_param("train", "micro_batch", "0", 0, 65536, "sequences",
+                  "Sequences of one forward pass of a data coordinate; the rest of its share is accumulated. "
+                  "0 takes the whole share at once."),
+    integer_param("train", "seq_len", "0", 0, 65536, "tokens",
+                  "Length of a training sequence, at most model.context; 0 takes model.context."),
+    choice_param("train", "dtype", "fp32", "fp32|bf16",
+                 "Type of weights, activations and residual stream; bf16 keeps an fp32 master."),
+    choice_param("train", "grad_dtype", "auto", "auto|fp32|bf16",
+                 "Type in which gradients are summed; auto takes fp32 when accumulating, else dtype."),
+    choice_param(
+        "train", "recompute", "none", "none|selective|block",
+        "Activations computed again in the backward pass: none; layernorm and GELU outputs; everything "
+        "within a block."),
+    integer_param("train", "seed", "1", 0, unbounded, "", "Seed of initialisation, data order and dropout."),
+    real_param("train", "wall_clock", "0", 0.0, 1e9, "s",
+               "Ends with a checkpoint before this much time has passed; 0 is unlimited."),
+
+    choice_param("optim", "name", "adamw", "adamw", "Optimizer (Loshchilov and Hutter, 2019)."),
+    real_param("optim", "lr", "6e-4", 0.0, 1000.0, "", "Largest learning rate, reached after the warmup."),
+    real_param("optim", "min_lr", "0", 0.0, 1000.0, "", "Learning rate of the last step, unless constant."),
+    choice_param("optim", "schedule", "cosine", "constant|linear|cosine|wsd",
+                 "Learning rate after the warmup; wsd is stable, then linear over the last decay_steps."),
+    integer_param("optim", "warmup", "0", 0, 1e9, "steps", "Linear rise from 0 to lr."),
+    integer_param("optim", "decay_steps", "0", 0, 1e9, "steps", "Length of the decay of schedule wsd."),
+    real_param("optim", "beta1", "0.9", 0.0, 0.999999, "", "Decay of the first moment."),
+    real_param("optim", "beta2", "0.95", 0.0, 0.999999, "", "Decay of the second moment."),
+    real_param("optim", "epsilon", "1e-8", 1e-30, 1.0, "", "Added to the root of the second moment."),
+    real_param("optim", "weight_decay", "0.1", 0.0, 1000.0, "",
+               "Decoupled weight decay of every tensor with two or more dimensions."),
+    real_param("optim", "clip_norm", "1", 0.0, 1e30, "",
+               "Largest global L2 norm of the gradient; 0 does not clip."),
+
+    text_param("data", "train", nullptr, "Token file to train on."),
+    text_param("data", "valid", "", "Token file to evaluate on; empty for no evaluation."),
+    choice_param("data", "tokenizer", "none", "bytes|none",
+                 "What made the token files, so that `generate` can read and write text."),
+
+    integer_param("eval", "every", "0", 0, 1e9, "steps",
+                  "Steps between evaluations; 0 evaluates at the end only."),
+    integer_param("eval", "batches", "0", 0, 1e9, "global batches",
+                  "Global batches that one evaluation reads at most; 0 reads the whole file."),
+
+    integer_param("parallel", "data", "0", 0, 65536, "ranks", "Data-parallel replicas; 0 takes all ranks."),
+    choice_param("parallel", "exchange", "ddp", "ddp",
+                 "How gradients meet: ddp holds everything on every rank and averages gradients."),
+    choice_param(
+        "parallel", "ddp_mode", "bucketed", "per_parameter|flat|overlapped|bucketed",
+        "One all-reduce per parameter after the backward pass, one in all after it, one per parameter during "
+        "it, or one per bucket during it."),
+    real_param("parallel", "bucket_mb", "25", 0.001, 1e6, "MiB", "Size of a bucket of ddp_mode bucketed."),
+    choice_param("parallel", "schedule", "accumulate", "accumulate",
+                 "Order of the micro-batches: accumulate runs forward and backward of each in turn."),
+
+    text_param("backend", "compute", "auto", "Compute backend; auto takes the best that works here."),
+    text_param("backend", "comm", "auto", "Communication backend; auto takes the best that works here."),
+    integer_param("backend", "threads", "0", 0, 4096, "threads",
+                  "Host threads of a rank; 0 shares the cores of a node evenly."),
+
+    real_param("comm", "timeout", "600", 0.1, 1e6, "s",
+               "A collective that takes longer has stalled: exit 76."),
+    real_param("comm", "heartbeat", "5", 0.1, 1e6, "s",
+               "A rank that is silent for longer has stopped: exit 76."),
+
+    choice_param("guard", "policy", "skip", "skip|stop",
+                 "After a step that is not finite or spikes: skip its update, or stop with exit 17."),
+    integer_param("guard", "max_skips", "10", 1, 1e9, "steps",
+                  "Skipped steps in a row that end the run with exit 17."),
+    real_param("guard", "spike_factor", "0", 0.0, 1e30, "deviations",
+               "A gradient norm this far above its running mean is a spike; 0 looks for none."),
+    integer_param("guard", "spike_window", "100", 2, 1e9, "steps",
+                  "Steps that the running statistics remember, and how many they wait for."),
+    integer_param("guard", "replica_check_every", "0", 0, 1e9, "steps",
+                  "Steps between comparisons of weight hashes across replicas; 0 never compares."),
+
+    integer_param("checkpoint", "every", "0", 0, 1e9, "steps",
+                  "Steps between checkpoints; 0 writes one at the end only."),
+    integer_param("checkpoint", "keep", "2", 2, 1e9, "checkpoints", "The newest that are kept."),
+
+    text_param("run", "dir", nullptr, "Directory of this run: resolved deck, metrics, checkpoints, report."),
+
+    real_param("machine", "peak_tflops", "0", 0.0, 1e6, "TFLOP/s",
+               "Peak of one rank's processor, for MFU; 0 measures its GEMM rate."),
+};
+
+}  // namespace
+
+std::span<const ParamSpec> deck_params() {
+  return params;
+}
+
+}  // namespace mylos

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/evaluator.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <span>
+#include <vector>
+
+#include "core/device_buffer.hpp"
+
+namespace mylos {
+
+EvalResult evaluate(ModelExecutor& executor, ComputeBackend& backend, const TokenDataset& dataset,
+                    std::int64_t max_windows, Communicator& data) {
+  const BatchShape& shape = executor.shape();
+  const std::int64_t available = dataset.num_sequential();
+  const std::int64_t windows = max_windows > 0 ? std::min(max_windows, available) : available;
+  const std::int64_t stride = shape.batch * data.size();
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(shape.batch * (shape.seq + 1)));
+
+  double loss = 0.0;
+  std::int64_t correct = 0;
+  std::int64_t count = 0;
+  for (std::int64_t first = shape.batch * data.rank(); first < windows; first += stride) {
+    for (std::int64_t b = 0; b < shape.batch; ++b) {
+      const std::span<std::int32_t> row(tokens.data() + b * (shape.seq + 1),
+                                        static_cast<std::size_t>(shape.seq + 1));
+      if (first + b < windows) {
+        dataset.sequential(first + b, row.data());
+        count += shape.seq;
+      } else {
+        std::ranges::fill(row, -1);
+      }
+    }
+    executor.load(0, tokens);
+    executor.evaluate();
+    for (const float row_loss : executor.evaluation_losses()) loss += row_loss;
+    for (const std::int32_t hit : executor.evaluation_correct()) correct += hit;
+  }
+
+  // Sums travel as integers, so that they are exact and the same for every order of ranks.
+  constexpr double fixed_point = 0x1.0p24;
+  std::array<std::int64_t, 3> sums = {std::llround(loss * fixed_point), correct, count};
+  if (data.size() > 1) {
+    MemoryLedger ledger;  // a few bytes that live for one call
+    const DeviceBuffer buffer(backend, ledger, MemoryCategory::communication, sizeof sums,
+                              "mylos::evaluation::sums");
+    backend.copy_to_device({}, sums.data(), buffer.data(), sizeof sums);
+    data.all_reduce({}, {buffer.data(), DType::int64, {static_cast<std::int64_t>(sums.size())}},
+                    ReduceOp::sum)
+        .wait({});
+    backend.copy_to_host({}, buffer.data(), sums.data(), sizeof sums);
+    backend.synchronize({});
+  }
+  const auto total = static_cast<double>(std::max<std::int64_t>(sums[2], 1));
+  return {.loss = static_cast<double>(sums[0]) / fixed_point / total,
+          .accuracy = static_cast<double>(sums[1]) / total,
+          .tokens = sums[2]};
+}
+
+}  // namespace mylos

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/fault.hpp"
+
+#include <array>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <sstream>
+#include <vector>
+
+#include "core/error.hpp"
+
+namespace mylos {
+
+namespace {
+
+constexpr std::array<std::string_view, 8> kind_names = {"none", "kill",  "stop", "error",
+                                                        "nan",  "spike", "flip", "mismatch"};
+
+}  // namespace
+
+Fault Fault::from_environment(int rank) {
+  Fault fault;
+  const char* text = std::getenv("MYLOS_FAULT");
+  if (text == nullptr || *text == '\0') return fault;
+  std::vector<std::string> words;
+  std::istringstream stream(text);
+  for (std::string word; std::getline(stream, word, ':');) words.push_back(word);
+  for (std::size_t i = 1; words.size() == 4 && i < kind_names.size(); ++i) {
+    if (words[3] == kind_names[i]) fault.kind_ = static_cast<FaultKind>(i);
+  }
+  if (fault.kind_ == FaultKind::none) {
+    fail(ExitCode::usage,
+         "MYLOS_FAULT=\"{}\" is not phase:rank:step:kind with kind kill, stop, error, nan, spike, flip "
+         "or mismatch",
+         text);
+  }
+  if (rank == 0) fmt::print(stderr, "mylos: MYLOS_FAULT={} is set: this run will fail on purpose\n", text);
+  fault.rank_ = rank;
+  fault.phase_ = words[0];
+  fault.step_ = std::atoll(words[2].c_str());
+  if (std::atoi(words[1].c_str()) != rank) fault.kind_ = FaultKind::none;
+  return fault;
+}
+
+FaultKind Fault::at(std::string_view phase, std::int64_t step) const {
+  if (kind_ == FaultKind::none || step != step_ || phase != phase_) return FaultKind::none;
+  fmt::print(stderr, "mylos: rank {}: fault {} at {} of step {}\n", rank_,
+             kind_names[static_cast<std::size_t>(kind_)], phase, step);
+  std::fflush(stderr);
+  switch (kind_) {
+    case FaultKind::kill:
+      std::raise(SIGKILL);
+      break;
+    case FaultKind::stop:
+      std::raise(SIGSTOP);
+      break;
+    case FaultKind::error:
+      fail(ExitCode::internal, "rank {} failed at {} of step {} (MYLOS_FAULT)", rank_, phase, step);
+    default:
+      break;
+  }
+  return kind_;
+}
+
+}  // namespace mylos

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Fault: deliberate failures at named places, so that tests meet the code that users run.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace mylos {
+
+enum class FaultKind : std::uint8_t {
+  none,
+  kill,      ///< SIGKILL to this process
+  stop,      ///< SIGSTOP to this process
+  error,     ///< throws ExitCode::internal that names the rank
+  nan,       ///< a gradient becomes NaN
+  spike,     ///< the gradient is multiplied by 1000
+  flip,      ///< one bit of this rank's weights
+  mismatch,  ///< a collective that no other rank calls
+};
+
+/// `MYLOS_FAULT=phase:rank:step:kind`. Phases: forward, backward, reduce, step and checkpoint.PHASE with the
+/// phases of io/checkpoint.hpp. Announced on stderr whenever it is set.
+class Fault {
+ public:
+  Fault() = default;
+  /// Throws ExitCode::usage where the variable is malformed.
+  static Fault from_environment(int rank);
+
+  /// Executes kill, stop and error faults that are due; returns the kind that is due for the caller to
+  /// execute.
+  FaultKind at(std::string_view phase, std::int64_t step) const;
+
+ private:
+  FaultKind kind_ = FaultKind::none;
+  std::string phase_;
+  std::int64_t step_ = 0;
+  int rank_ = 0;
+};
+
+}  // namespace mylos

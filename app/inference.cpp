@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/inference.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include "app/model_state.hpp"
+
+namespace mylos {
+
+namespace {
+
+CheckpointReader open_checkpoint(IoThread& io, const CommandLine& line, bool warns) {
+  const std::filesystem::path path = line.argument(0, "a run directory or a checkpoint");
+  if (std::filesystem::exists(path / "manifest.json")) return {io, path};
+  const std::filesystem::path directory = path / "checkpoints";
+  std::optional<std::int64_t> step;
+  if (line.has("step")) step = line.get<std::int64_t>("step");
+  auto reader = open_newest(io, directory, step, [&](const std::string& text) {
+    if (warns) fmt::print(stderr, "warning: {}\n", text);
+  });
+  if (!reader) fail(ExitCode::bad_data, "{} holds no checkpoint", directory.string());
+  return std::move(*reader);
+}
+
+/// The deck that the checkpoint was trained with, for this job's ranks and backends.
+Setup setup_of(const CheckpointReader& reader, const CommandLine& line, const MpiRuntime& mpi,
+               std::int64_t batch) {
+  try {
+    const auto state = nlohmann::json::parse(reader.state().json);
+    const std::int64_t micro_batch =
+        batch > 0 ? batch : state.at("layout").at("micro_batch").get<std::int64_t>();
+    const DeckOverrides overrides = {{"parallel.data", std::to_string(mpi.size())},
+                                     {"train.micro_batch", std::to_string(micro_batch)},
+                                     {"train.global_batch", std::to_string(micro_batch * mpi.size())},
+                                     {"train.grad_dtype", "auto"},
+                                     {"backend.compute", "auto"},
+                                     {"backend.comm", "auto"},
+                                     {"backend.threads", "0"}};
+    Setup setup = make_setup(state.at("deck").get<std::string>(), "the checkpoint's deck", overrides,
+                             line.get<std::string>("plugin-path"), mpi.size());
+    setup.choose(mpi.size(), mpi.local_size());
+    return setup;
+  } catch (const nlohmann::json::exception& error) {
+    fail(ExitCode::bad_data, "state.json of step {}: {}", reader.state().step, error.what());
+  }
+}
+
+}  // namespace
+
+int with_inference(const CommandLine& line, std::int64_t batch,
+                   const std::function<int(const MpiRuntime&, Inference&)>& work) {
+  const MpiRuntime mpi;
+  Inference model;
+  try {
+    model.io = std::make_unique<IoThread>();
+    std::optional<CheckpointReader> reader;
+    if (const int code = run_agreed(mpi, [&] {
+          reader.emplace(open_checkpoint(*model.io, line, mpi.rank() == 0));
+          model.setup = setup_of(*reader, line, mpi, batch);
+        })) {
+      return code;
+    }
+    const RunConfig& config = model.setup.config;
+    model.step = reader->state().step;
+    model.session = std::make_unique<Session>(model.setup.plugins, config, model.setup.values);
+    model.table = std::make_unique<ParameterTable>(config.model);
+    DdpConfig ddp;
+    ddp.compute_type = config.train.dtype;
+    ddp.gradients = false;
+    Session& session = *model.session;
+    model.exchange = std::make_unique<Ddp>(session.compute(), session.ledger(), *model.table, ddp,
+                                           session.grid().group(data_axes));
+    restore_weights(session.compute(), *model.table, *reader, *model.exchange);
+    ExecutorConfig executor;
+    executor.model = config.model;
+    executor.shape = {
+        .batch = config.train.micro_batch, .seq = config.train.seq_len, .dtype = config.train.dtype};
+    const Schedule forward{.repeat = {{ActionKind::forward, 0}}, .micro_batches = 1};
+    model.executor = std::make_unique<ModelExecutor>(session.compute(), session.ledger(), *model.table,
+                                                     *model.exchange, forward, executor);
+    return work(mpi, model);
+  } catch (const std::exception& error) {
+    end_job(mpi, error, [](ExitCode, const std::string&) {});
+  }
+}
+
+}  // namespace mylos

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Inference: a checkpoint of any layout, loaded for forward passes on this job's ranks.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "app/command_line.hpp"
+#include "app/model_executor.hpp"
+#include "app/mpi_runtime.hpp"
+#include "app/session.hpp"
+#include "app/setup.hpp"
+#include "io/checkpoint.hpp"
+
+namespace mylos {
+
+/// A model without gradients or optimizer.
+struct Inference {
+  std::unique_ptr<IoThread> io;
+  Setup setup;
+  std::unique_ptr<Session> session;
+  std::unique_ptr<ParameterTable> table;
+  std::unique_ptr<GradientExchange> exchange;
+  std::unique_ptr<ModelExecutor> executor;
+  std::int64_t step = 0;  ///< of the checkpoint
+};
+
+/// Opens the checkpoint that the command line names (a run directory, with --step, or a checkpoint), prepares
+/// forward passes of `batch` sequences (0: the micro-batch it was trained with) and calls `work`. Returns its
+/// exit code; errors end the job.
+int with_inference(const CommandLine& line, std::int64_t batch,
+                   const std::function<int(const MpiRuntime&, Inference&)>& work);
+
+}  // namespace mylos

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// mylos: one executable, a function a subcommand.
+#include <cstdio>
+#include <exception>
+
+#include "app/commands.hpp"
+#include "core/error.hpp"
+
+namespace {
+
+int run(int argc, char** argv) {
+  using namespace mylos;
+  const CommandLine line = parse_command_line(argc, argv);
+  if (line.command == "train") return run_train(line);
+  if (line.command == "eval") return run_eval(line);
+  if (line.command == "generate") return run_generate(line);
+  if (line.command == "tokenize") return run_tokenize(line);
+  if (line.command == "inspect") return run_inspect(line);
+  if (line.command == "report") return run_report(line);
+  return run_help(line);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const mylos::Error& error) {
+    fmt::print(stderr, "mylos: {}\n", error.what());
+    return static_cast<int>(error.code());
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "mylos: internal error: {}\n", error.what());
+    return static_cast<int>(mylos::ExitCode::internal);
+  }
+}

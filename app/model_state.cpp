@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/model_state.hpp"
+
+#include <algorithm>
+#include <span>
+
+namespace mylos {
+
+namespace {
+
+/// The overlap of a unit's part with a parameter, without padding: elements [begin, end) of the parameter,
+/// which lie at `offset` within the part.
+struct Overlap {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::int64_t offset = 0;
+  std::int64_t count() const { return end - begin; }
+};
+
+Overlap overlap(const Parameter& parameter, const UnitPart& part) {
+  if (parameter.unit != part.unit) return {};
+  const std::int64_t begin = std::max(parameter.offset, part.begin);
+  const std::int64_t end = std::min(parameter.offset + parameter.size(), part.begin + part.count);
+  if (begin >= end) return {};
+  return {begin - parameter.offset, end - parameter.offset, begin - part.begin};
+}
+
+TensorInfo info_of(const Parameter& parameter, const std::string& group = "") {
+  return {.name = group + parameter.name, .shape = parameter.shape};
+}
+
+/// One of the three fp32 states of the owned parts.
+using StateOf = std::function<TensorRef(std::size_t owned_part)>;
+
+struct StateGroup {
+  const char* file;
+  const char* prefix;
+  StateOf state;
+};
+
+std::vector<StateGroup> state_groups(const GradientExchange& exchange, const AdamW& optimizer, bool moments) {
+  std::vector<StateGroup> groups;
+  groups.push_back({"weights.h5", "", [&](std::size_t i) {
+                      return optimizer.master(i, exchange.weights(optimizer.parts()[i]));
+                    }});
+  if (moments) {
+    groups.push_back(
+        {"optimizer.h5", "first_moment/", [&](std::size_t i) { return optimizer.first_moment(i); }});
+    groups.push_back(
+        {"optimizer.h5", "second_moment/", [&](std::size_t i) { return optimizer.second_moment(i); }});
+  }
+  return groups;
+}
+
+/// The state of a stored part: within the owned part that contains it.
+TensorRef stored_state(const StateOf& state, const std::vector<UnitPart>& owned, const UnitPart& stored) {
+  for (std::size_t i = 0; i < owned.size(); ++i) {
+    const UnitPart& part = owned[i];
+    const bool contains = part.unit == stored.unit && part.begin <= stored.begin &&
+                          stored.begin + stored.count <= part.begin + part.count;
+    if (contains) return state(i).flat(stored.begin - part.begin, stored.count);
+  }
+  fail(ExitCode::internal, "a stored part of unit {} is not owned", stored.unit);
+}
+
+/// Host memory in which a tensor's values can be put: the tensor itself or `staging`.
+float* host_place(const ComputeBackend& backend, const TensorRef& tensor, std::vector<float>& staging) {
+  if (backend.host_accessible()) return tensor.as<float>();
+  staging.resize(static_cast<std::size_t>(tensor.size()));
+  return staging.data();
+}
+
+}  // namespace
+
+void initialise_weights(ComputeBackend& backend, const ParameterTable& table, std::uint64_t seed,
+                        GradientExchange& exchange, AdamW& optimizer) {
+  TensorOps& ops = backend.tensor_ops();
+  for (std::size_t i = 0; i < optimizer.parts().size(); ++i) {
+    const UnitPart& part = optimizer.parts()[i];
+    const TensorRef weights = exchange.weights(part);
+    const TensorRef master = optimizer.master(i, weights);
+    ops.fill({}, master, 0.0F);
+    for (const Parameter& parameter : table.parameters()) {
+      const Overlap o = overlap(parameter, part);
+      if (o.count() == 0) continue;
+      const TensorRef values = master.flat(o.offset, o.count());
+      if (parameter.initialisation == Initialisation::ones) ops.fill({}, values, 1.0F);
+      if (parameter.initialisation == Initialisation::normal) {
+        ops.fill_normal({}, values, stream_key(seed, parameter.name), o.begin, parameter.stddev);
+      }
+    }
+    if (master.data != weights.data) ops.cast({}, master, weights);
+  }
+  exchange.publish();
+}
+
+CheckpointContent checkpoint_content(ComputeBackend& backend, const ParameterTable& table,
+                                     const GradientExchange& exchange, const AdamW& optimizer,
+                                     std::vector<std::vector<float>>& staging) {
+  CheckpointContent content;
+  const std::vector<UnitPart> stored = exchange.stored();
+  for (const StateGroup& group : state_groups(exchange, optimizer, true)) {
+    for (const Parameter& parameter : table.parameters()) {
+      CheckpointContent::Tensor tensor{
+          .file = group.file, .info = info_of(parameter, group.prefix), .parts = {}};
+      for (const UnitPart& part : stored) {
+        const Overlap o = overlap(parameter, part);
+        if (o.count() == 0) continue;
+        const TensorRef values = stored_state(group.state, optimizer.parts(), part).flat(o.offset, o.count());
+        float* host = host_place(backend, values, staging.emplace_back());
+        if (!backend.host_accessible()) backend.copy_to_host({}, values.data, host, values.bytes());
+        tensor.parts.push_back({.begin = o.begin, .count = o.count(), .data = host});
+      }
+      content.tensors.push_back(std::move(tensor));
+    }
+  }
+  backend.synchronize({});
+  return content;
+}
+
+void restore(ComputeBackend& backend, const ParameterTable& table, CheckpointReader& reader, bool moments,
+             GradientExchange& exchange, AdamW& optimizer) {
+  for (const StateGroup& group : state_groups(exchange, optimizer, moments)) {
+    for (const Parameter& parameter : table.parameters()) {
+      std::vector<TensorPart> parts;
+      std::vector<TensorRef> places;
+      std::vector<std::vector<float>> staging;
+      for (std::size_t i = 0; i < optimizer.parts().size(); ++i) {
+        const Overlap o = overlap(parameter, optimizer.parts()[i]);
+        if (o.count() == 0) continue;
+        places.push_back(group.state(i).flat(o.offset, o.count()));
+        parts.push_back({o.begin, o.count(), host_place(backend, places.back(), staging.emplace_back())});
+      }
+      reader.read(group.file, info_of(parameter, group.prefix), parts);
+      for (std::size_t p = 0; p < parts.size() && !backend.host_accessible(); ++p) {
+        backend.copy_to_device({}, parts[p].data, places[p].data, places[p].bytes());
+      }
+      backend.synchronize({});
+    }
+  }
+  for (std::size_t i = 0; i < optimizer.parts().size(); ++i) {
+    const TensorRef weights = exchange.weights(optimizer.parts()[i]);
+    const TensorRef master = optimizer.master(i, weights);
+    if (master.data != weights.data) backend.tensor_ops().cast({}, master, weights);
+  }
+  exchange.publish();
+}
+
+void restore_weights(ComputeBackend& backend, const ParameterTable& table, CheckpointReader& reader,
+                     GradientExchange& exchange) {
+  for (const Parameter& parameter : table.parameters()) {
+    std::vector<float> values;
+    std::vector<TensorPart> parts;
+    std::vector<TensorRef> places;
+    for (const UnitPart& part : exchange.owned()) {
+      const Overlap o = overlap(parameter, part);
+      if (o.count() == 0) continue;
+      require(parts.empty(), "a parameter lies in one owned part");
+      values.resize(static_cast<std::size_t>(o.count()));
+      parts.push_back({o.begin, o.count(), values.data()});
+      places.push_back(exchange.weights(part).flat(o.offset, o.count()));
+    }
+    reader.read("weights.h5", info_of(parameter), parts);
+    for (const TensorRef& place : places) {
+      if (place.dtype == DType::fp32) {
+        backend.copy_to_device({}, values.data(), place.data, place.bytes());
+      } else {
+        std::vector<bf16> narrow(values.size());
+        std::ranges::transform(values, narrow.begin(), [](float x) { return bf16(x); });
+        backend.copy_to_device({}, narrow.data(), place.data, place.bytes());
+      }
+      backend.synchronize({});
+    }
+  }
+  exchange.publish();
+}
+
+}  // namespace mylos

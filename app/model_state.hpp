@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// ModelState: weights and optimizer as global tensors: initialised, saved and restored for any layout.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "core/compute_backend.hpp"
+#include "core/optim/adamw.hpp"
+#include "core/parameter_table.hpp"
+#include "io/checkpoint.hpp"
+#include "parallel/exchange/gradient_exchange.hpp"
+
+namespace mylos {
+
+/// Sets the owned parts to the model's initial weights, the same for every layout, and publishes them.
+void initialise_weights(ComputeBackend& backend, const ParameterTable& table, std::uint64_t seed,
+                        GradientExchange& exchange, AdamW& optimizer);
+
+/// What this rank writes to a checkpoint. The parts point into device memory where the host can read it, and
+/// into `staging` otherwise; both must live until the checkpoint is written.
+CheckpointContent checkpoint_content(ComputeBackend& backend, const ParameterTable& table,
+                                     const GradientExchange& exchange, const AdamW& optimizer,
+                                     std::vector<std::vector<float>>& staging);
+
+/// Reads weights, and with `moments` the optimizer, into the owned parts and publishes the weights.
+/// Collective.
+void restore(ComputeBackend& backend, const ParameterTable& table, CheckpointReader& reader, bool moments,
+             GradientExchange& exchange, AdamW& optimizer);
+
+/// Reads weights only, for evaluation and generation: straight into the compute type. Collective.
+void restore_weights(ComputeBackend& backend, const ParameterTable& table, CheckpointReader& reader,
+                     GradientExchange& exchange);
+
+}  // namespace mylos

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/mpi_runtime.hpp"
+
+#include <cstdint>
+
+#include <mpi.h>
+
+#include "core/error.hpp"
+
+namespace mylos {
+
+MpiRuntime::MpiRuntime() {
+  int provided = MPI_THREAD_SINGLE;
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+  MPI_Comm_size(MPI_COMM_WORLD, &size_);
+  if (provided < MPI_THREAD_MULTIPLE) {
+    MPI_Finalize();
+    fail(ExitCode::usage, "this MPI library gives thread level {}; mylos needs MPI_THREAD_MULTIPLE",
+         provided);
+  }
+  MPI_Comm node = MPI_COMM_NULL;
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &node);
+  MPI_Comm_size(node, &local_size_);
+  MPI_Comm_free(&node);
+}
+
+MpiRuntime::~MpiRuntime() {
+  MPI_Finalize();
+}
+
+std::string MpiRuntime::broadcast(std::string text) const {
+  std::int64_t size = static_cast<std::int64_t>(text.size());
+  MPI_Bcast(&size, 1, MPI_INT64_T, 0, MPI_COMM_WORLD);
+  text.resize(static_cast<std::size_t>(size));
+  MPI_Bcast(text.data(), static_cast<int>(size), MPI_CHAR, 0, MPI_COMM_WORLD);
+  return text;
+}
+
+}  // namespace mylos

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/plan.hpp"
+
+#include <numeric>
+
+#include "app/activation_plan.hpp"
+#include "core/parameter_table.hpp"
+
+namespace mylos {
+
+std::int64_t RunPlan::memory_total() const {
+  return std::accumulate(memory.begin(), memory.end(), std::int64_t{0});
+}
+
+double model_flops_per_token(const ModelConfig& model, std::int64_t parameters, std::int64_t seq_len) {
+  return 6.0 * static_cast<double>(parameters) +
+         12.0 * static_cast<double>(model.layers * model.width * seq_len);
+}
+
+RunPlan make_plan(const RunConfig& config) {
+  const ModelConfig& model = config.model;
+  const ParameterTable table(model);
+  const Schedule schedule = accumulate(static_cast<int>(config.train.accumulation));
+  const BatchShape shape{
+      .batch = config.train.micro_batch, .seq = config.train.seq_len, .dtype = config.train.dtype};
+  const ActivationPlan activations(make_gpt2(model, table, config.train.recompute), shape, model.width,
+                                   schedule);
+
+  RunPlan plan;
+  plan.parameters = table.num_parameters();
+  const auto bytes = [&](MemoryCategory category) -> std::int64_t& {
+    return plan.memory[static_cast<std::size_t>(category)];
+  };
+  const std::int64_t elements = table.padded_size();
+  const std::int64_t states = config.train.dtype == DType::fp32 ? 2 : 3;
+  bytes(MemoryCategory::parameters) = elements * static_cast<std::int64_t>(size_of(config.train.dtype));
+  bytes(MemoryCategory::gradients) = elements * static_cast<std::int64_t>(size_of(config.train.grad_dtype));
+  bytes(MemoryCategory::optimizer) = elements * 4 * states;
+  bytes(MemoryCategory::activations) = static_cast<std::int64_t>(activations.bytes());
+  plan.checkpoint_bytes = plan.parameters * 12;
+  plan.tokens_per_step = config.train.global_batch * config.train.seq_len;
+  plan.flops_per_token = model_flops_per_token(model, plan.parameters, config.train.seq_len);
+  return plan;
+}
+
+std::string plan_text(const RunConfig& config, const RunPlan& plan) {
+  const ModelConfig& m = config.model;
+  const TrainConfig& t = config.train;
+  const auto gb = [](std::int64_t bytes) { return static_cast<double>(bytes) * 1e-9; };
+  std::string text;
+  text += fmt::format(
+      "model        {} layers, {} heads, width {}, context {}, vocabulary {} (padded to {}), {}\n", m.layers,
+      m.heads, m.width, m.context, m.vocab, m.padded_vocab(), m.tied ? "tied" : "untied");
+  text += fmt::format("parameters   {} ({:.1f} M)\n", plan.parameters,
+                      static_cast<double>(plan.parameters) * 1e-6);
+  text += fmt::format("layout       {} ranks: data {}, exchange {}\n", config.parallel.data,
+                      config.parallel.data, config.parallel.exchange);
+  text += fmt::format("batch        {} sequences of {} tokens = {} micro-batch x {} accumulation x {} data\n",
+                      t.global_batch, t.seq_len, t.micro_batch, t.accumulation, config.parallel.data);
+  text += fmt::format(
+      "run          {} steps of {} tokens = {:.4g} tokens, {:.3g} model FLOPs (6N + 12LCT a token)\n",
+      t.steps, plan.tokens_per_step, static_cast<double>(t.steps * plan.tokens_per_step),
+      static_cast<double>(t.steps * plan.tokens_per_step) * plan.flops_per_token);
+  text += fmt::format("numbers      {}, gradients {}\n", name_of(t.dtype), name_of(t.grad_dtype));
+  text += "memory       per rank, GB\n";
+  for (int i = 0; i < num_memory_categories; ++i) {
+    const std::int64_t bytes = plan.memory[static_cast<std::size_t>(i)];
+    if (bytes > 0)
+      text += fmt::format("  {:<14} {:8.3f}\n", name_of(static_cast<MemoryCategory>(i)), gb(bytes));
+  }
+  text += fmt::format("  {:<14} {:8.3f}\n", "total", gb(plan.memory_total()));
+  text += fmt::format("checkpoint   {:.3f} GB\n", gb(plan.checkpoint_bytes));
+  return text;
+}
+
+}  // namespace mylos

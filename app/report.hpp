@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Gathers a run directory into its report.
+#pragma once
+
+#include <filesystem>
+
+#include "app/run_directory.hpp"
+#include "io/io_thread.hpp"
+
+namespace mylos {
+
+/// Writes the HTML report of a run, finished or not, to `output`. For one process. Throws ExitCode::bad_data
+/// where the directory holds no run.
+void write_report(IoThread& io, const RunPaths& paths, const std::filesystem::path& output);
+
+}  // namespace mylos

@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/run_config.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <initializer_list>
+#include <set>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "core/error.hpp"
+
+namespace mylos {
+namespace {
+
+constexpr std::int64_t byte_vocab = 257;  // 256 bytes and <|endoftext|>
+
+constexpr const char* shape_keys[] = {"model.layers", "model.heads", "model.width", "model.context",
+                                      "model.vocab"};
+
+struct Preset {
+  std::string_view name;
+  std::int64_t shape[std::size(shape_keys)];
+};
+
+// Radford et al., 2019, table 2; the heads are those of the published weights.
+constexpr Preset presets[] = {
+    {"gpt2-124m", {12, 12, 768, 1024, 50257}},
+    {"gpt2-355m", {24, 16, 1024, 1024, 50257}},
+    {"gpt2-774m", {36, 20, 1280, 1024, 50257}},
+    {"gpt2-1558m", {48, 25, 1600, 1024, 50257}},
+};
+
+/// The value that a choice stands for.
+template <class T>
+T chosen(std::string_view word, std::initializer_list<std::pair<std::string_view, T>> meanings) {
+  for (const auto& [name, meaning] : meanings) {
+    if (name == word) return meaning;
+  }
+  fail(ExitCode::internal, "deck choice {} has no meaning", word);
+}
+
+DType dtype_named(std::string_view name) {
+  return chosen<DType>(name, {{"fp32", DType::fp32}, {"bf16", DType::bf16}});
+}
+
+std::string listed(const std::vector<std::int64_t>& values) {
+  std::vector<std::string> words;
+  for (const std::int64_t value : values) words.push_back(fmt::format("{}", value));
+  return one_of(words);
+}
+
+/// The divisors of `number` that are nearest to `wanted`, ascending, eight at most.
+std::string divisors_near(std::int64_t number, std::int64_t wanted) {
+  std::vector<std::int64_t> divisors;
+  for (std::int64_t i = 1; i <= number; ++i) {
+    if (number % i == 0) divisors.push_back(i);
+  }
+  const auto nearer = [&](std::int64_t a, std::int64_t b) {
+    return std::abs(a - wanted) < std::abs(b - wanted);
+  };
+  std::stable_sort(divisors.begin(), divisors.end(), nearer);
+  divisors.resize(std::min<std::size_t>(divisors.size(), 8));
+  std::sort(divisors.begin(), divisors.end());
+  return listed(divisors);
+}
+
+/// The multiples of `unit` on both sides of `wanted`.
+std::string multiples_near(std::int64_t unit, std::int64_t wanted) {
+  const std::int64_t below = wanted / unit * unit;
+  return below == 0 ? listed({unit}) : listed({below, below + unit});
+}
+
+/// The rules that join several parameters, in the order of the deck reference. A parameter that a problem was
+/// reported for, here or by `resolve_deck`, is not known: no rule builds on it.
+class CrossChecks {
+ public:
+  CrossChecks(const Deck& deck, std::int64_t world_size, DeckErrors& errors, ParamValues& values)
+      : deck_(deck), world_size_(world_size), errors_(errors), values_(values) {}
+
+  void run() {
+    take_preset();
+    check_heads();
+    check_vocab();
+    check_steps();
+    check_seq_len();
+    check_layout();
+    check_batch();
+    choose_grad_dtype();
+    check_learning_rate();
+    check_data();
+  }
+
+ private:
+  bool known(std::initializer_list<std::string_view> keys) const {
+    return std::all_of(keys.begin(), keys.end(), [&](std::string_view key) {
+      return values_.all().contains(key) && !failed_.contains(key);
+    });
+  }
+
+  std::int64_t integer(std::string_view key) const { return values_.integer(key); }
+
+  /// Reports a problem of `keys` at the first of them that the deck sets. The first is the one to blame.
+  template <class... Args>
+  void report(std::initializer_list<std::string_view> keys, fmt::format_string<Args...> format,
+              Args&&... args) {
+    const auto is_set = [&](std::string_view key) { return deck_.find(key) != nullptr; };
+    const auto* const key = std::find_if(keys.begin(), keys.end(), is_set);
+    errors_.add(deck_.place_of(key == keys.end() ? *keys.begin() : *key),
+                fmt::format(format, std::forward<Args>(args)...));
+    failed_.insert(*keys.begin());
+  }
+
+  void take_preset() {
+    const Preset* preset = nullptr;
+    if (known({"model.preset"})) {
+      const auto same = [&](const Preset& other) { return other.name == values_.text("model.preset"); };
+      const auto* const found = std::find_if(std::begin(presets), std::end(presets), same);
+      preset = found == std::end(presets) ? nullptr : found;
+    }
+    std::vector<std::string_view> open;
+    for (std::size_t i = 0; i < std::size(shape_keys); ++i) {
+      if (!known({shape_keys[i]}) || integer(shape_keys[i]) > 0) continue;
+      if (preset != nullptr) {
+        values_.set(shape_keys[i], preset->shape[i]);
+      } else {
+        failed_.insert(shape_keys[i]);
+        open.push_back(std::string_view(shape_keys[i]).substr(std::string_view("model.").size()));
+      }
+    }
+    if (!open.empty() && known({"model.preset"})) {
+      report({"model.preset"}, "[model] {} must be set where preset = none", fmt::join(open, ", "));
+    }
+  }
+
+  void check_heads() {
+    if (!known({"model.heads", "model.width"})) return;
+    const std::int64_t heads = integer("model.heads");
+    const std::int64_t width = integer("model.width");
+    if (width % heads == 0) return;
+    report({"model.heads", "model.width"}, "[model] heads = {} must divide width = {}; use {}", heads, width,
+           divisors_near(width, heads));
+  }
+
+  void check_vocab() {
+    if (!known({"model.vocab"})) return;
+    const std::int64_t vocab = integer("model.vocab");
+    if (vocab < 2) {
+      report({"model.vocab"}, "[model] vocab = {} is out of range; use 2 to 65536", vocab);
+    } else if (known({"data.tokenizer"}) && values_.text("data.tokenizer") == "bytes" &&
+               vocab != byte_vocab) {
+      report({"model.vocab", "data.tokenizer"}, "[model] vocab = {} must be {} with [data] tokenizer = bytes",
+             vocab, byte_vocab);
+    }
+  }
+
+  /// `key`, a number of steps, must not be larger than train.steps.
+  void check_within_steps(std::string_view key, std::string_view label) {
+    if (!known({key, "train.steps"}) || integer(key) <= integer("train.steps")) return;
+    report({key, "train.steps"}, "{} = {} must be at most [train] steps = {}", label, integer(key),
+           integer("train.steps"));
+  }
+
+  void check_steps() {
+    check_within_steps("train.stop_step", "[train] stop_step");
+    check_within_steps("optim.warmup", "[optim] warmup");
+  }
+
+  void check_seq_len() {
+    if (!known({"train.seq_len", "model.context"})) return;
+    const std::int64_t context = integer("model.context");
+    if (integer("train.seq_len") == 0) values_.set("train.seq_len", context);
+    if (integer("train.seq_len") <= context) return;
+    report({"train.seq_len", "model.context"}, "[train] seq_len = {} must be at most [model] context = {}",
+           integer("train.seq_len"), context);
+  }
+
+  void check_layout() {
+    if (!known({"parallel.data"})) return;
+    const std::int64_t data = integer("parallel.data");
+    if (data == 0) values_.set("parallel.data", world_size_);
+    if (data == 0 || data == world_size_) return;
+    report({"parallel.data"},
+           "[parallel] data = {} needs {} rank{}, this run has {}; use data = {}, or 0 for all ranks", data,
+           data, data == 1 ? "" : "s", world_size_, world_size_);
+  }
+
+  void check_batch() {
+    if (!known({"train.global_batch", "train.micro_batch", "parallel.data"})) return;
+    const std::int64_t global = integer("train.global_batch");
+    const std::int64_t data = integer("parallel.data");
+    if (global % data != 0) {
+      report({"train.global_batch", "parallel.data"},
+             "[train] global_batch = {} must be a multiple of [parallel] data = {}; use global_batch = {}, "
+             "or data = {}",
+             global, data, multiples_near(data, global), divisors_near(global, data));
+      return;
+    }
+    if (integer("train.micro_batch") == 0) values_.set("train.micro_batch", global / data);
+    const std::int64_t micro = integer("train.micro_batch");
+    if (global % (micro * data) == 0) return;
+    report({"train.global_batch", "train.micro_batch"},
+           "[train] global_batch = {} must be a multiple of micro_batch = {} times [parallel] data = {}; use "
+           "global_batch = {}, or micro_batch = {}",
+           global, micro, data, multiples_near(micro * data, global), divisors_near(global / data, micro));
+  }
+
+  void choose_grad_dtype() {
+    if (!known({"train.grad_dtype", "train.dtype"})) return;
+    const std::string dtype = values_.text("train.dtype");
+    const std::string grad_dtype = values_.text("train.grad_dtype");
+    if (grad_dtype == "bf16" && dtype == "fp32") {
+      report({"train.grad_dtype", "train.dtype"},
+             "[train] grad_dtype = bf16 is narrower than dtype = fp32; use auto or fp32");
+    } else if (grad_dtype == "auto" && known({"train.global_batch", "train.micro_batch", "parallel.data"})) {
+      const bool accumulates =
+          integer("train.global_batch") > integer("train.micro_batch") * integer("parallel.data");
+      values_.set("train.grad_dtype", accumulates ? "fp32" : dtype);
+    }
+  }
+
+  void check_learning_rate() {
+    if (known({"optim.min_lr", "optim.lr"}) && values_.real("optim.min_lr") > values_.real("optim.lr")) {
+      report({"optim.min_lr", "optim.lr"}, "[optim] min_lr = {} must be at most lr = {}",
+             values_.real("optim.min_lr"), values_.real("optim.lr"));
+    }
+    if (!known({"optim.decay_steps", "optim.schedule"})) return;
+    const std::int64_t decay_steps = integer("optim.decay_steps");
+    const std::string& schedule = values_.text("optim.schedule");
+    if (schedule != "wsd") {
+      if (decay_steps == 0) return;
+      report({"optim.decay_steps", "optim.schedule"}, "[optim] decay_steps = {} needs schedule = wsd, not {}",
+             decay_steps, schedule);
+    } else if (known({"optim.warmup", "train.steps"})) {
+      const std::int64_t most = integer("train.steps") - integer("optim.warmup");
+      if (decay_steps >= 1 && decay_steps <= most) return;
+      report({"optim.decay_steps", "optim.schedule"},
+             "[optim] decay_steps = {} must be from 1 to {} with schedule = wsd: [train] steps = {} less "
+             "warmup = {}",
+             decay_steps, most, integer("train.steps"), integer("optim.warmup"));
+    }
+  }
+
+  void check_data() {
+    for (const auto& [key, label] :
+         {std::pair{"data.train", "[data] train"}, std::pair{"run.dir", "[run] dir"}}) {
+      if (known({key}) && values_.text(key).empty()) report({key}, "{} is empty", label);
+    }
+    if (!known({"data.valid", "eval.every"})) return;
+    if (integer("eval.every") > 0 && values_.text("data.valid").empty()) {
+      report({"eval.every"}, "[eval] every = {} needs [data] valid", integer("eval.every"));
+    }
+  }
+
+  const Deck& deck_;
+  std::int64_t world_size_;
+  DeckErrors& errors_;
+  ParamValues& values_;
+  std::set<std::string_view> failed_;
+};
+
+ModelConfig model_config(const ParamValues& values) {
+  return {.layers = values.integer("model.layers"),
+          .heads = values.integer("model.heads"),
+          .width = values.integer("model.width"),
+          .context = values.integer("model.context"),
+          .vocab = values.integer("model.vocab"),
+          .vocab_multiple = values.integer("model.vocab_multiple"),
+          .tied = values.boolean("model.tied"),
+          .dropout = static_cast<float>(values.real("model.dropout"))};
+}
+
+TrainConfig train_config(const ParamValues& values) {
+  const std::int64_t global_batch = values.integer("train.global_batch");
+  const std::int64_t micro_batch = values.integer("train.micro_batch");
+  return {.steps = values.integer("train.steps"),
+          .stop_step = values.integer("train.stop_step"),
+          .global_batch = global_batch,
+          .micro_batch = micro_batch,
+          .accumulation = global_batch / (micro_batch * values.integer("parallel.data")),
+          .seq_len = values.integer("train.seq_len"),
+          .dtype = dtype_named(values.text("train.dtype")),
+          .grad_dtype = dtype_named(values.text("train.grad_dtype")),
+          .recompute = chosen<Recompute>(
+              values.text("train.recompute"),
+              {{"none", Recompute::none}, {"selective", Recompute::selective}, {"block", Recompute::block}}),
+          .seed = static_cast<std::uint64_t>(values.integer("train.seed")),
+          .wall_clock = values.real("train.wall_clock")};
+}
+
+AdamWConfig adamw_config(const ParamValues& values) {
+  return {.beta1 = static_cast<float>(values.real("optim.beta1")),
+          .beta2 = static_cast<float>(values.real("optim.beta2")),
+          .epsilon = static_cast<float>(values.real("optim.epsilon")),
+          .weight_decay = static_cast<float>(values.real("optim.weight_decay"))};
+}
+
+LrScheduleConfig lr_config(const ParamValues& values) {
+  return {.decay = chosen<LrDecay>(values.text("optim.schedule"), {{"constant", LrDecay::constant},
+                                                                   {"linear", LrDecay::linear},
+                                                                   {"cosine", LrDecay::cosine},
+                                                                   {"wsd", LrDecay::wsd}}),
+          .peak = values.real("optim.lr"),
+          .min = values.real("optim.min_lr"),
+          .warmup = values.integer("optim.warmup"),
+          .steps = values.integer("train.steps"),
+          .decay_steps = values.integer("optim.decay_steps")};
+}
+
+ParallelConfig parallel_config(const ParamValues& values) {
+  return {.data = values.integer("parallel.data"),
+          .exchange = values.text("parallel.exchange"),
+          .ddp_mode =
+              chosen<DdpMode>(values.text("parallel.ddp_mode"), {{"per_parameter", DdpMode::per_parameter},
+                                                                 {"flat", DdpMode::flat},
+                                                                 {"overlapped", DdpMode::overlapped},
+                                                                 {"bucketed", DdpMode::bucketed}}),
+          .bucket_mb = values.real("parallel.bucket_mb"),
+          .schedule = values.text("parallel.schedule")};
+}
+
+GuardSettings guard_settings(const ParamValues& values) {
+  return {.policy = chosen<GuardPolicy>(values.text("guard.policy"),
+                                        {{"skip", GuardPolicy::skip}, {"stop", GuardPolicy::stop}}),
+          .max_skips = values.integer("guard.max_skips"),
+          .device = {.clip_norm = static_cast<float>(values.real("optim.clip_norm")),
+                     .spike_factor = static_cast<float>(values.real("guard.spike_factor")),
+                     .spike_window = static_cast<std::int32_t>(values.integer("guard.spike_window"))},
+          .replica_check_every = values.integer("guard.replica_check_every")};
+}
+
+}  // namespace
+
+RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, std::int64_t world_size,
+                          DeckErrors& errors, ParamValues& values,
+                          const std::vector<std::pair<std::string, std::string>>& unavailable) {
+  values = resolve_deck(deck, specs, unavailable, errors);
+  CrossChecks(deck, world_size, errors, values).run();
+  if (!errors.empty()) return {};
+  return {
+      .model = model_config(values),
+      .train = train_config(values),
+      .adamw = adamw_config(values),
+      .lr = lr_config(values),
+      .data = {.train = values.text("data.train"),
+               .valid = values.text("data.valid"),
+               .tokenizer = values.text("data.tokenizer")},
+      .eval = {.every = values.integer("eval.every"), .batches = values.integer("eval.batches")},
+      .parallel = parallel_config(values),
+      .guard = guard_settings(values),
+      .checkpoint = {.every = values.integer("checkpoint.every"), .keep = values.integer("checkpoint.keep")},
+      .backend = {.compute = values.text("backend.compute"),
+                  .comm = values.text("backend.comm"),
+                  .threads = values.integer("backend.threads")},
+      .comm_timeout = values.real("comm.timeout"),
+      .heartbeat_timeout = values.real("comm.heartbeat"),
+      .peak_tflops = values.real("machine.peak_tflops"),
+      .run_dir = values.text("run.dir")};
+}
+
+void check_token_files(const Deck& deck, const RunConfig& config, DeckErrors& errors) {
+  const std::pair<const char*, const std::string&> files[] = {{"train", config.data.train},
+                                                              {"valid", config.data.valid}};
+  for (const auto& [name, file] : files) {
+    if (file.empty()) continue;
+    std::error_code status;
+    const char* problem = nullptr;
+    if (!std::filesystem::exists(file, status)) {
+      problem = "does not exist";
+    } else if (!std::filesystem::is_regular_file(file, status)) {
+      problem = "is not a file";
+    } else if (!std::ifstream(file)) {
+      problem = "cannot be read";
+    } else {
+      continue;
+    }
+    errors.add(deck.place_of(std::string("data.") + name),
+               fmt::format("[data] {} = {} {}", name, file, problem));
+  }
+}
+
+}  // namespace mylos

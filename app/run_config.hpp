@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// RunConfig: a deck after all checks, as immutable structs; each module receives its own.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/model/model_config.hpp"
+#include "core/optim/adamw.hpp"
+#include "core/optim/grad_guard.hpp"
+#include "core/optim/lr_schedule.hpp"
+#include "core/param_spec.hpp"
+#include "core/param_values.hpp"
+#include "io/deck.hpp"
+#include "parallel/exchange/ddp.hpp"
+
+namespace mylos {
+
+struct TrainConfig {
+  std::int64_t steps = 0;
+  std::int64_t stop_step =
+      0;  ///< end after this step with a checkpoint, as if preempted at it; 0 runs to `steps`
+  std::int64_t global_batch = 0;  ///< sequences a step
+  std::int64_t micro_batch = 0;   ///< sequences a forward pass of one data coordinate
+  std::int64_t accumulation = 0;  ///< derived: global_batch / (micro_batch * data)
+  std::int64_t seq_len = 0;       ///< T; model.context where the deck says 0
+  DType dtype = DType::fp32;
+  DType grad_dtype = DType::fp32;  ///< derived where the deck says auto
+  Recompute recompute = Recompute::none;
+  std::uint64_t seed = 0;
+  double wall_clock = 0.0;  ///< seconds; 0 is unlimited
+};
+
+struct DataConfig {
+  std::string train;
+  std::string valid;
+  std::string tokenizer;  ///< "bytes" or "none": how `generate` turns tokens into text
+};
+
+struct EvalConfig {
+  std::int64_t every = 0;  ///< steps; 0 evaluates at the end only
+  std::int64_t batches =
+      0;  ///< global batches an evaluation reads at most; 0 reads the whole validation file
+};
+
+struct ParallelConfig {
+  std::int64_t data = 1;  ///< replicas; derived from the world where the deck says 0
+  std::string exchange;   ///< "ddp"
+  DdpMode ddp_mode = DdpMode::bucketed;
+  double bucket_mb = 25.0;  ///< MiB
+  std::string schedule;     ///< "accumulate"
+};
+
+enum class GuardPolicy : std::uint8_t { skip, stop };
+
+struct GuardSettings {
+  GuardPolicy policy = GuardPolicy::skip;
+  std::int64_t max_skips = 10;  ///< skipped steps in a row that end the run with 17
+  GuardConfig device;           ///< clip norm, spike limit
+  std::int64_t replica_check_every =
+      0;  ///< steps between comparisons of weight hashes across replicas; 0 is off
+};
+
+struct CheckpointConfig {
+  std::int64_t every = 0;  ///< steps; 0 writes at the end only
+  std::int64_t keep = 2;
+};
+
+struct BackendConfig {
+  std::string compute;  ///< "auto" or a name
+  std::string comm;
+  std::int64_t threads = 0;  ///< host threads a rank; 0 shares the node's cores evenly
+};
+
+struct RunConfig {
+  ModelConfig model;
+  TrainConfig train;
+  AdamWConfig adamw;
+  LrScheduleConfig lr;
+  DataConfig data;
+  EvalConfig eval;
+  ParallelConfig parallel;
+  GuardSettings guard;
+  CheckpointConfig checkpoint;
+  BackendConfig backend;
+  double comm_timeout = 600.0;     ///< seconds
+  double heartbeat_timeout = 5.0;  ///< seconds
+  double peak_tflops = 0.0;        ///< of one rank; 0 measures the GEMM rate
+  std::string run_dir;
+};
+
+/// Every parameter that mylos itself declares, in the order of the deck reference.
+std::span<const ParamSpec> deck_params();
+
+/// Reads and checks `deck` for `world_size` ranks against `specs` (mylos' own and the plugins'). All problems
+/// are added to `errors` with file and line; the result is meaningful only if none was added. `values`
+/// receives every parameter (for plugins and for the resolved deck), with what the deck left open filled in:
+/// the preset's shape, train.seq_len, train.micro_batch, train.grad_dtype and parallel.data. `unavailable` as
+/// in `resolve_deck`.
+RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, std::int64_t world_size,
+                          DeckErrors& errors, ParamValues& values,
+                          const std::vector<std::pair<std::string, std::string>>& unavailable = {});
+
+/// Adds to `errors` every token file of `config` that does not exist or cannot be read. Apart from
+/// `make_run_config`, so that a dry run needs no data.
+void check_token_files(const Deck& deck, const RunConfig& config, DeckErrors& errors);
+
+}  // namespace mylos

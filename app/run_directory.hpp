@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// RunDirectory: the one directory of a run, its lock and its status.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "core/error.hpp"
+#include "io/file_util.hpp"
+
+namespace mylos {
+
+/// Paths of a run.
+struct RunPaths {
+  std::filesystem::path root;
+  std::filesystem::path resolved_deck() const { return root / "resolved.deck"; }
+  std::filesystem::path metrics() const { return root / "metrics.h5"; }
+  std::filesystem::path status() const { return root / "status.json"; }
+  std::filesystem::path report() const { return root / "report.html"; }
+  std::filesystem::path checkpoints() const { return root / "checkpoints"; }
+};
+
+/// Creates and locks a run's directory; held by rank 0 for the whole run.
+class RunDirectory {
+ public:
+  /// Throws ExitCode::usage where the directory holds a run and `restart` is false, or where another job has
+  /// it, ExitCode::io where it cannot be written.
+  RunDirectory(const std::filesystem::path& root, bool restart);
+
+ private:
+  std::unique_ptr<RunLock> lock_;
+};
+
+/// Replaces status.json: how the run stands or ended. Never throws; a status that cannot be written is said
+/// on stderr.
+void write_status(const RunPaths& paths, const std::string& state, ExitCode code, std::int64_t step,
+                  const std::string& message) noexcept;
+
+}  // namespace mylos

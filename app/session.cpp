@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/session.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <sched.h>
+#include <unistd.h>
+
+#include "core/device_buffer.hpp"
+
+namespace mylos {
+
+namespace {
+
+/// The cores this rank may use: those it is bound to, or an even share of the node's where it is not bound.
+std::int64_t default_threads(int local_size) {
+  if (const char* threads = std::getenv("OMP_NUM_THREADS"); threads != nullptr && std::atoi(threads) > 0) {
+    return std::atoi(threads);
+  }
+  cpu_set_t affinity;
+  CPU_ZERO(&affinity);
+  sched_getaffinity(0, sizeof affinity, &affinity);
+  const std::int64_t mine = CPU_COUNT(&affinity);
+  const std::int64_t online = sysconf(_SC_NPROCESSORS_ONLN);
+  return mine < online ? mine : std::max<std::int64_t>(1, online / local_size);
+}
+
+const PluginDescriptor& first_usable(const PluginRegistry& plugins, PluginKind kind, const char* fallback) {
+  const auto usable = plugins.usable(kind);
+  return usable.empty() ? plugins.require(kind, fallback) : *usable.front();
+}
+
+constexpr const char* root_backend = "kokkos";
+
+}  // namespace
+
+BackendConfig choose_backends(const PluginRegistry& plugins, const BackendConfig& wanted, int world_size,
+                              int local_size) {
+  BackendConfig chosen = wanted;
+  plugins.require(PluginKind::compute, root_backend);
+  if (chosen.compute == "auto")
+    chosen.compute = first_usable(plugins, PluginKind::compute, root_backend).name;
+  plugins.require(PluginKind::compute, chosen.compute);
+  if (chosen.comm == "auto") {
+    chosen.comm = world_size == 1 ? "self" : first_usable(plugins, PluginKind::communication, "mpi").name;
+  }
+  plugins.require(PluginKind::communication, chosen.comm);
+  if (chosen.comm == "self" && world_size > 1) {
+    fail(ExitCode::usage, "[backend] comm = self is for one rank, this run has {}", world_size);
+  }
+  if (chosen.threads == 0) chosen.threads = default_threads(local_size);
+  return chosen;
+}
+
+Session::Session(const PluginRegistry& plugins, const RunConfig& config, const ParamValues& values)
+    : root_(nullptr, nullptr),
+      compute_(nullptr, nullptr),
+      bootstrap_(nullptr, nullptr),
+      communicator_(nullptr, nullptr) {
+  const PluginDescriptor& root = plugins.require(PluginKind::compute, root_backend);
+  ComputeArgs compute_args;
+  compute_args.deck = &values;
+  compute_args.ledger = &ledger_;
+  compute_args.num_threads = static_cast<int>(config.backend.threads);
+  root_ = {root.create_compute(compute_args), root.destroy_compute};
+  if (config.backend.compute != root_backend) {
+    const PluginDescriptor& chosen = plugins.require(PluginKind::compute, config.backend.compute);
+    compute_args.next = root_.get();
+    compute_ = {chosen.create_compute(compute_args), chosen.destroy_compute};
+  }
+  const PluginDescriptor& launcher =
+      plugins.require(PluginKind::communication, config.parallel.data > 1 ? "mpi" : "self");
+  CommunicatorArgs comm_args;
+  comm_args.deck = &values;
+  comm_args.ledger = &ledger_;
+  bootstrap_ = {launcher.create_communicator(comm_args), launcher.destroy_communicator};
+
+  const PluginDescriptor& comm = plugins.require(PluginKind::communication, config.backend.comm);
+  comm_args.bootstrap = bootstrap_.get();
+  comm_args.compute = &compute();
+  communicator_ = {comm.create_communicator(comm_args), comm.destroy_communicator};
+
+  recorder_ = FlightRecorder::open(*bootstrap_);
+  const bool host_buffers = compute().host_accessible();
+  counted_world_ = std::make_unique<CountedCommunicator>(*communicator_, name_of(all_axes), traffic_,
+                                                         recorder_.get(), host_buffers);
+  GridExtents extents;
+  extents.replicate = static_cast<int>(config.parallel.data);
+  grid_ = std::make_unique<ProcessGrid>(*communicator_, extents, traffic_, recorder_.get(), host_buffers);
+}
+
+void Session::watch(const RunConfig& config, std::function<void(const std::string&)> on_failure) {
+  using std::chrono::duration;
+  using std::chrono::duration_cast;
+  using std::chrono::milliseconds;
+  WatchdogLimits limits;
+  limits.silence = duration_cast<milliseconds>(duration<double>(config.heartbeat_timeout));
+  limits.operation_timeout = duration_cast<milliseconds>(duration<double>(config.comm_timeout));
+  watchdog_ = std::make_unique<Watchdog>(*recorder_, limits, std::move(on_failure));
+}
+
+double measure_gemm_tflops(Session& session, DType dtype) {
+  constexpr std::int64_t n = 1024;
+  constexpr std::int64_t in = 768;
+  constexpr std::int64_t out = 3072;
+  constexpr int warm_up = 3;
+  constexpr int repetitions = 7;
+  ComputeBackend& compute = session.compute();
+  const auto tensor = [&](std::int64_t rows, std::int64_t columns) {
+    DeviceBuffer buffer(compute, session.ledger(), MemoryCategory::workspace,
+                        static_cast<std::size_t>(rows * columns) * size_of(dtype), "mylos::peak");
+    compute.tensor_ops().fill({}, TensorRef(buffer.data(), dtype, {rows * columns}), 1.0F);
+    return buffer;
+  };
+  const DeviceBuffer x = tensor(n, in);
+  const DeviceBuffer w = tensor(in, out);
+  const DeviceBuffer y = tensor(n, out);
+  std::vector<double> seconds;
+  session.world().barrier();
+  for (int i = 0; i < warm_up + repetitions; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    compute.transformer_ops().linear_forward({}, {x.data(), dtype, {n, in}}, {w.data(), dtype, {in, out}}, {},
+                                             {y.data(), dtype, {n, out}});
+    compute.synchronize({});
+    const auto stop = std::chrono::steady_clock::now();
+    if (i >= warm_up) seconds.push_back(std::chrono::duration<double>(stop - start).count());
+  }
+  std::ranges::nth_element(seconds, seconds.begin() + repetitions / 2);
+  return 2.0 * static_cast<double>(n * in * out) / seconds[repetitions / 2] * 1e-12;
+}
+
+}  // namespace mylos

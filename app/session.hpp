@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Session: the backends, communicators and watchdog of a process, made from a checked deck.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "app/run_config.hpp"
+#include "core/memory_ledger.hpp"
+#include "core/plugin.hpp"
+#include "parallel/flight_recorder.hpp"
+#include "parallel/process_grid.hpp"
+#include "parallel/traffic.hpp"
+#include "parallel/watchdog.hpp"
+
+namespace mylos {
+
+/// The names that `auto` stands for here. Throws ExitCode::usage as PluginRegistry::require.
+BackendConfig choose_backends(const PluginRegistry& plugins, const BackendConfig& wanted, int world_size,
+                              int local_size);
+
+/// Owns everything that computes and communicates; destroyed in the reverse order.
+class Session {
+ public:
+  /// `config.backend` names backends, no `auto`. Collective.
+  Session(const PluginRegistry& plugins, const RunConfig& config, const ParamValues& values);
+
+  MemoryLedger& ledger() { return ledger_; }
+  ComputeBackend& compute() { return compute_ ? *compute_ : *root_; }
+  ProcessGrid& grid() { return *grid_; }
+  Communicator& world() { return *counted_world_; }
+  TrafficCounter& traffic() { return traffic_; }
+  FlightRecorder& recorder() { return *recorder_; }
+  int rank() { return communicator_->rank(); }
+  int size() { return communicator_->size(); }
+
+  /// Starts the watchdog; `on_failure` gets the reason, on one rank, in another thread, and must end the job.
+  void watch(const RunConfig& config, std::function<void(const std::string&)> on_failure);
+
+ private:
+  MemoryLedger ledger_;
+  ComputeBackendHandle root_;
+  ComputeBackendHandle compute_;  // empty where the root is used alone
+  CommunicatorHandle bootstrap_;  // of host memory: exchanges ids and the flight recorder's pages
+  CommunicatorHandle communicator_;
+  TrafficCounter traffic_;
+  std::unique_ptr<FlightRecorder> recorder_;
+  std::unique_ptr<CountedCommunicator> counted_world_;
+  std::unique_ptr<ProcessGrid> grid_;
+  std::unique_ptr<Watchdog> watchdog_;
+};
+
+/// Floating point rate of a 1024 × 768 × 3072 matrix product in `dtype`, in TFLOP/s: the peak that MFU refers
+/// to where the deck names none.
+double measure_gemm_tflops(Session& session, DType dtype);
+
+}  // namespace mylos

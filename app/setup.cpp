@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/setup.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <new>
+#include <thread>
+
+#include <mpi.h>
+
+#include "app/session.hpp"
+#include "io/agree.hpp"
+
+namespace mylos {
+
+namespace {
+
+/// "libmylos_compute_cuda.so" -> "cuda": the section that a plugin which cannot be loaded would have
+/// declared.
+std::string section_of_file(const std::filesystem::path& file) {
+  const std::string stem = file.stem();
+  return stem.substr(stem.rfind('_') + 1);
+}
+
+}  // namespace
+
+void Setup::choose(int world_size, int local_size) {
+  config.backend = choose_backends(plugins, config.backend, world_size, local_size);
+  values.set("backend.compute", config.backend.compute);
+  values.set("backend.comm", config.backend.comm);
+  values.set("backend.threads", config.backend.threads);
+}
+
+Setup make_setup(const std::string& deck_text, const std::string& deck_name, const DeckOverrides& overrides,
+                 const std::string& plugin_path, std::int64_t world_size) {
+  Setup setup;
+  setup.plugins = PluginRegistry::discover(plugin_search_path(plugin_path));
+  const auto own = deck_params();
+  setup.specs.assign(own.begin(), own.end());
+  std::vector<std::pair<std::string, std::string>> unavailable;
+  for (const PluginInfo& plugin : setup.plugins.found()) {
+    if (plugin.descriptor == nullptr) {
+      unavailable.emplace_back(section_of_file(plugin.path), plugin.problem);
+      continue;
+    }
+    const auto& d = *plugin.descriptor;
+    setup.specs.insert(setup.specs.end(), d.params, d.params + d.num_params);
+  }
+  DeckErrors errors;
+  setup.deck = Deck::parse(deck_text, deck_name, errors);
+  for (const auto& [key, value] : overrides) setup.deck.set(key, value, errors);
+  setup.config = make_run_config(setup.deck, setup.specs, world_size, errors, setup.values, unavailable);
+  errors.throw_if_any();
+  return setup;
+}
+
+int run_agreed(const MpiRuntime& mpi, const std::function<void()>& work) {
+  try {
+    agreed(MPI_COMM_WORLD, work);
+    return 0;
+  } catch (const Error& error) {
+    if (mpi.rank() == 0) fmt::print(stderr, "mylos: {}\n", error.what());
+    return static_cast<int>(error.code());
+  }
+}
+
+void end_job(const MpiRuntime& mpi, const std::exception& error,
+             const std::function<void(ExitCode, const std::string&)>& record) {
+  constexpr std::chrono::milliseconds head_start{100};
+  constexpr int most_waits = 20;
+  std::this_thread::sleep_for(head_start * std::min(mpi.rank(), most_waits));
+  ExitCode code = ExitCode::internal;
+  std::string message = error.what();
+  if (const auto* known = dynamic_cast<const Error*>(&error)) code = known->code();
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) message = "out of memory";
+  record(code, message);
+  fmt::print(stderr, "mylos: rank {}: {}\n", mpi.rank(), message);
+  std::fflush(stderr);
+  MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
+  std::abort();
+}
+
+}  // namespace mylos

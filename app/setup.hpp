@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Setup: from a deck's text and the command line to a checked configuration, and how a job ends on an error.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "app/mpi_runtime.hpp"
+#include "app/run_config.hpp"
+#include "core/plugin.hpp"
+#include "io/deck.hpp"
+
+namespace mylos {
+
+/// A deck that was checked, with the plugins it was checked against.
+struct Setup {
+  PluginRegistry plugins;
+  std::vector<ParamSpec> specs;  ///< mylos' own and the plugins'
+  Deck deck;
+  ParamValues values;
+  RunConfig config;
+
+  /// Replaces `auto` by what is used, in `config` and in `values`.
+  void choose(int world_size, int local_size);
+  std::string resolved_deck() const { return write_deck(specs, values); }
+};
+
+using DeckOverrides = std::vector<std::pair<std::string, std::string>>;
+
+/// Throws ExitCode::usage with every problem of the deck.
+Setup make_setup(const std::string& deck_text, const std::string& deck_name, const DeckOverrides& overrides,
+                 const std::string& plugin_path, std::int64_t world_size);
+
+/// Runs `work` on every rank; an error of any rank is printed once and makes all ranks return its code,
+/// otherwise the result is 0. For what comes before the first collective of the backends.
+int run_agreed(const MpiRuntime& mpi, const std::function<void()>& work);
+
+/// Ends the job on all ranks with `error`'s code and one message: after `record` (status.json), through
+/// MPI_Abort. Higher ranks wait a little, so that the lowest failing rank speaks.
+[[noreturn]] void end_job(const MpiRuntime& mpi, const std::exception& error,
+                          const std::function<void(ExitCode, const std::string&)>& record);
+
+}  // namespace mylos

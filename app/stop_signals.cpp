@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/stop_signals.hpp"
+
+#include <csignal>
+#include <ctime>
+#include <initializer_list>
+#include <unistd.h>
+
+#include "core/error.hpp"
+
+namespace mylos {
+
+namespace {
+
+volatile std::sig_atomic_t first_signal = 0;
+volatile std::sig_atomic_t first_second = 0;
+
+// Launchers deliver one signal twice (to the group and to each rank): repeats within this time are one.
+constexpr int repeat_seconds = 1;
+
+extern "C" void on_signal(int signal) {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  if (first_signal == 0) {
+    first_signal = signal;
+    first_second = static_cast<int>(now.tv_sec);
+  } else if (signal != SIGUSR1 && now.tv_sec - first_second > repeat_seconds) {
+    _exit(static_cast<int>(ExitCode::preempted));
+  }
+}
+
+void install(void (*handler)(int)) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) sigaction(signal, &action, nullptr);
+}
+
+}  // namespace
+
+StopSignals::StopSignals() {
+  install(on_signal);
+}
+StopSignals::~StopSignals() {
+  install(SIG_DFL);
+}
+int StopSignals::received() const {
+  return first_signal;
+}
+
+}  // namespace mylos

@@ -1,0 +1,533 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/trainer.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <ctime>
+#include <limits>
+
+#include <nlohmann/json.hpp>
+
+#include "app/model_state.hpp"
+#include "app/plan.hpp"
+#include "app/replica_check.hpp"
+#include "core/version.hpp"
+
+namespace mylos {
+
+namespace {
+
+constexpr int num_observed = 3 + num_step_phases;  // stop request, step time, peak memory, phases
+
+/// Adds the time from construction to destruction to a phase; the device has finished by then.
+class PhaseTimer {
+ public:
+  PhaseTimer(ComputeBackend& backend, double& seconds)
+      : backend_(backend), seconds_(seconds), start_(std::chrono::steady_clock::now()) {}
+  ~PhaseTimer() {
+    backend_.synchronize({});
+    seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+  PhaseTimer(const PhaseTimer&) = delete;
+  PhaseTimer& operator=(const PhaseTimer&) = delete;
+
+ private:
+  ComputeBackend& backend_;
+  double& seconds_;
+  std::chrono::steady_clock::time_point start_;
+};
+
+double median_of(std::vector<std::int64_t>& values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return static_cast<double>(*middle);
+}
+
+std::string shape_text(const ModelConfig& model) {
+  return fmt::format("layers {}, heads {}, width {}, context {}, vocab {}, {}", model.layers, model.heads,
+                     model.width, model.context, model.vocab, model.tied ? "tied" : "untied");
+}
+
+nlohmann::json model_json(const ModelConfig& model) {
+  return {{"layers", model.layers},   {"heads", model.heads}, {"width", model.width},
+          {"context", model.context}, {"vocab", model.vocab}, {"tied", model.tied}};
+}
+
+ModelConfig model_from_json(const nlohmann::json& json) {
+  ModelConfig model;
+  model.layers = json.at("layers");
+  model.heads = json.at("heads");
+  model.width = json.at("width");
+  model.context = json.at("context");
+  model.vocab = json.at("vocab");
+  model.tied = json.at("tied");
+  return model;
+}
+
+BatchShape batch_shape(const RunConfig& config) {
+  return {.batch = config.train.micro_batch, .seq = config.train.seq_len, .dtype = config.train.dtype};
+}
+
+TokenDataset open_dataset(const std::string& file, const RunConfig& config) {
+  TokenFile tokens(file);
+  tokens.check_tokens(config.model.vocab);
+  return {std::move(tokens), config.train.seq_len, config.train.seed};
+}
+
+}  // namespace
+
+Trainer::Trainer(const TrainerContext& context)
+    : session_(context.session),
+      io_(context.io),
+      config_(context.config),
+      resolved_deck_(context.resolved_deck),
+      paths_(context.paths),
+      console_(context.console),
+      fault_(context.fault),
+      signals_(context.signals),
+      launched_(context.launched),
+      peak_tflops_(context.peak_tflops),
+      backend_(session_.compute()),
+      data_(session_.grid().group(data_axes)),
+      table_(config_.model),
+      schedule_(accumulate(static_cast<int>(config_.train.accumulation))),
+      train_data_(open_dataset(config_.data.train, config_)),
+      checkpoints_(io_, paths_.checkpoints(), config_.checkpoint.keep,
+                   [this](const char* phase) { fault_.at(fmt::format("checkpoint.{}", phase), step_); }) {
+  if (!config_.data.valid.empty()) valid_data_.emplace(open_dataset(config_.data.valid, config_));
+
+  const double tokens = static_cast<double>(config_.train.global_batch * config_.train.seq_len);
+  DdpConfig ddp;
+  ddp.mode = config_.parallel.ddp_mode;
+  ddp.bucket_bytes = static_cast<std::int64_t>(config_.parallel.bucket_mb * 1024.0 * 1024.0);
+  ddp.compute_type = config_.train.dtype;
+  ddp.gradient_type = config_.train.grad_dtype;
+  exchange_ = std::make_unique<Ddp>(backend_, session_.ledger(), table_, ddp, data_);
+  optimizer_ = std::make_unique<AdamW>(backend_, session_.ledger(), table_, config_.adamw,
+                                       config_.train.dtype, exchange_->owned());
+  ExecutorConfig executor;
+  executor.model = config_.model;
+  executor.shape = batch_shape(config_);
+  executor.recompute = config_.train.recompute;
+  executor.seed = config_.train.seed;
+  executor.gradient_scale = static_cast<float>(1.0 / tokens);
+  executor_ =
+      std::make_unique<ModelExecutor>(backend_, session_.ledger(), table_, *exchange_, schedule_, executor);
+
+  guard_config_ = config_.guard.device;
+  guard_config_.loss_factor = static_cast<float>(1.0 / tokens);
+  guard_config_.norm_factor =
+      exchange_->owns_disjoint_parts() ? 1.0F : 1.0F / static_cast<float>(data_.size());
+
+  const auto small = [&](MemoryCategory category, std::size_t bytes, const char* label) {
+    return DeviceBuffer(backend_, session_.ledger(), category, bytes, label);
+  };
+  scalars_ = small(MemoryCategory::workspace, sizeof(StepScalars), "mylos::step_scalars");
+  guard_input_ = small(MemoryCategory::workspace, sizeof(GuardInput), "mylos::guard_input");
+  guard_state_ = small(MemoryCategory::workspace, sizeof(GuardState), "mylos::guard_state");
+  observations_ = small(MemoryCategory::communication,
+                        static_cast<std::size_t>(num_observed * (session_.size() + 1)) * sizeof(std::int64_t),
+                        "mylos::observations");
+  tokens_.resize(static_cast<std::size_t>(config_.train.micro_batch * (config_.train.seq_len + 1)));
+}
+
+Trainer::~Trainer() = default;
+
+void Trainer::start(const std::optional<std::string>& restart) {
+  std::optional<CheckpointReader> reader;
+  if (restart) {
+    std::optional<std::int64_t> named;
+    if (*restart != "newest") named = std::atoll(restart->c_str() + std::string_view("step_").size());
+    reader =
+        open_newest(io_, paths_.checkpoints(), named, [&](const std::string& text) { console_.warn(text); });
+    if (!reader)
+      console_.warn(fmt::format("{} has no checkpoint: starting at step 0", paths_.checkpoints().string()));
+  }
+  if (reader) {
+    restore_from(*reader);
+  } else {
+    initialise_weights(backend_, table_, config_.train.seed, *exchange_, *optimizer_);
+  }
+  backend_.copy_to_device({}, &host_guard_, guard_state_.data(), sizeof host_guard_);
+  backend_.synchronize({});
+
+  if (session_.rank() == 0) {
+    metrics_ = std::make_unique<MetricsWriter>(io_, paths_.metrics());
+    metrics_->truncate_after(step_);
+    metrics_->append("launches", {{"step", static_cast<double>(step_)},
+                                  {"unix_time", static_cast<double>(std::time(nullptr))},
+                                  {"ranks", static_cast<double>(session_.size())},
+                                  {"threads", static_cast<double>(config_.backend.threads)},
+                                  {"peak_tflops", peak_tflops_}});
+  }
+}
+
+void Trainer::restore_from(CheckpointReader& reader) {
+  const nlohmann::json state = nlohmann::json::parse(reader.state().json, nullptr, false);
+  try {
+    const ModelConfig saved = model_from_json(state.at("model"));
+    if (model_json(saved) != model_json(config_.model)) {
+      fail(ExitCode::bad_data, "the checkpoint of step {} holds another model: {}; the deck asks for {}",
+           reader.state().step, shape_text(saved), shape_text(config_.model));
+    }
+    step_ = reader.state().step;
+    sample_ = state.at("sample");
+    saved_step_ = step_;
+    const auto& guard = state.at("guard");
+    host_guard_.mean = guard.at("mean");
+    host_guard_.variance = guard.at("variance");
+    host_guard_.seen = guard.at("seen");
+    host_guard_.skipped = guard.at("skipped");
+    host_guard_.skipped_in_row = guard.at("skipped_in_row");
+    const auto& layout = state.at("layout");
+    const nlohmann::json now = nlohmann::json::parse(state_json()).at("layout");
+    std::string changes;
+    for (const auto& [key, value] : now.items()) {
+      if (layout.value(key, nlohmann::json()) != value) {
+        changes += fmt::format("{}{} {} -> {}", changes.empty() ? "" : ", ", key,
+                               layout.value(key, nlohmann::json()).dump(), value.dump());
+      }
+    }
+    console_.line(fmt::format(
+        "continuing at step {} from {}{}", step_, checkpoints_.path_of(step_).string(),
+        changes.empty() ? ", bitwise" : "; the same to rounding, no longer bitwise, since " + changes));
+  } catch (const nlohmann::json::exception& error) {
+    fail(ExitCode::bad_data, "{}: state.json: {}", checkpoints_.path_of(reader.state().step).string(),
+         error.what());
+  }
+  restore(backend_, table_, reader, true, *exchange_, *optimizer_);
+}
+
+TrainResult Trainer::run() {
+  const std::int64_t end = config_.train.stop_step > 0 ? config_.train.stop_step : config_.train.steps;
+  while (step_ < end) {
+    const auto start = Clock::now();
+    train_step();
+    const Observation seen = observe(std::chrono::duration<double>(Clock::now() - start).count());
+    if (host_scalars_.skip != 0) {
+      console_.warn(fmt::format("step {}: update not applied (loss {}, gradient norm {})", step_,
+                                host_scalars_.loss, host_scalars_.gradient_norm));
+    }
+    const bool guard_stops =
+        host_scalars_.skip != 0 &&
+        (config_.guard.policy == GuardPolicy::stop || host_guard_.skipped_in_row >= config_.guard.max_skips);
+    if (guard_stops) {
+      record(seen);
+      if (metrics_) metrics_->flush();
+      return {ExitCode::numerical, "failed",
+              fmt::format("step {}: loss {}, gradient norm {}: {} steps in a row were not applied", step_,
+                          host_scalars_.loss, host_scalars_.gradient_norm, host_guard_.skipped_in_row),
+              step_};
+    }
+    const std::int64_t check_every = config_.guard.replica_check_every;
+    if (check_every > 0 && step_ % check_every == 0) check_replicas();
+    const bool last = step_ == end;
+    if (valid_data_ && (last || (config_.eval.every > 0 && step_ % config_.eval.every == 0)))
+      run_evaluation();
+    checkpoint_due_ =
+        checkpoint_due_ || (config_.checkpoint.every > 0 && step_ % config_.checkpoint.every == 0);
+    // The weights of a skipped step are those of the step before; its checkpoint waits for the next applied
+    // one.
+    const bool stops = last || seen.stop_request != 0;
+    if (stops || (checkpoint_due_ && host_scalars_.skip == 0)) write_checkpoint();
+    record(seen);
+    if (seen.stop_request != 0 && !last) {
+      if (metrics_) metrics_->flush();
+      const std::string cause = seen.stop_request == wall_clock_request
+                                    ? "the wall-clock limit is near"
+                                    : fmt::format("signal {}", seen.stop_request);
+      return {ExitCode::preempted, "preempted",
+              fmt::format("{}: stopped at step {} with a checkpoint", cause, step_), step_};
+    }
+  }
+  if (saved_step_ != step_) write_checkpoint();
+  if (metrics_) metrics_->flush();
+  const bool complete = step_ >= config_.train.steps;
+  return {ExitCode::done, complete ? "done" : "stopped", "", step_};
+}
+
+void Trainer::train_step() {
+  ++step_;
+  phase_seconds_.fill(0.0);
+  host_scalars_ = {};
+  host_scalars_.step = step_;
+  host_scalars_.learning_rate = static_cast<float>(learning_rate(config_.lr, step_));
+  backend_.copy_to_device({}, &host_scalars_, scalars_.data(), sizeof host_scalars_);
+  for (const Action& action : schedule_.repeat) execute(action);
+  sample_ += config_.train.global_batch;
+}
+
+void Trainer::execute(const Action& action) {
+  const auto seconds = [&](StepPhase phase) -> double& {
+    return phase_seconds_[static_cast<std::size_t>(phase)];
+  };
+  const auto* scalars = static_cast<const StepScalars*>(scalars_.data());
+  const int m = action.micro_batch;
+  switch (action.kind) {
+    case ActionKind::forward: {
+      session_.recorder().set_phase(step_, "forward");
+      {
+        const PhaseTimer timer(backend_, seconds(StepPhase::data));
+        load_micro_batch(m);
+      }
+      const PhaseTimer timer(backend_, seconds(StepPhase::forward));
+      inject("forward");
+      executor_->forward(m, first_sample(m), scalars);
+      break;
+    }
+    case ActionKind::backward: {
+      session_.recorder().set_phase(step_, "backward");
+      const PhaseTimer timer(backend_, seconds(StepPhase::backward));
+      executor_->backward(m, first_sample(m), scalars, {guard_input_.data(), DType::fp32, {1}});
+      inject("backward");
+      break;
+    }
+    case ActionKind::reduce: {
+      session_.recorder().set_phase(step_, "reduce");
+      const PhaseTimer timer(backend_, seconds(StepPhase::communication));
+      exchange_->reduce();
+      inject("reduce");
+      break;
+    }
+    case ActionKind::step: {
+      session_.recorder().set_phase(step_, "step");
+      const PhaseTimer timer(backend_, seconds(StepPhase::optimizer));
+      take_step();
+      inject("step");
+      break;
+    }
+  }
+}
+
+std::int64_t Trainer::first_sample(int micro_batch) const {
+  return (static_cast<std::int64_t>(micro_batch) * data_.size() + data_.rank()) * config_.train.micro_batch;
+}
+
+void Trainer::load_micro_batch(int micro_batch) {
+  const std::int64_t row = config_.train.seq_len + 1;
+  for (std::int64_t b = 0; b < config_.train.micro_batch; ++b) {
+    train_data_.sample(sample_ + first_sample(micro_batch) + b, tokens_.data() + b * row);
+  }
+  executor_->load(micro_batch, tokens_);
+}
+
+void Trainer::take_step() {
+  auto* input = static_cast<GuardInput*>(guard_input_.data());
+  const TensorRef norm_squared(&input->norm_squared, DType::fp32, {1});
+  bool accumulates = false;
+  for (const UnitPart& part : optimizer_->parts()) {
+    backend_.tensor_ops().sum_of_squares({}, exchange_->gradient(part), norm_squared, accumulates);
+    accumulates = true;
+  }
+  if (data_.size() > 1) {
+    constexpr std::int64_t fields = sizeof(GuardInput) / sizeof(float);
+    data_.all_reduce({}, {input, DType::fp32, {fields}}, ReduceOp::sum).wait({});
+  }
+  auto* scalars = static_cast<StepScalars*>(scalars_.data());
+  backend_.optimizer_ops().guard_step({}, guard_config_, input, static_cast<GuardState*>(guard_state_.data()),
+                                      scalars);
+  exchange_->apply(*optimizer_, scalars);
+  backend_.copy_to_host({}, scalars, &host_scalars_, sizeof host_scalars_);
+  backend_.copy_to_host({}, guard_state_.data(), &host_guard_, sizeof host_guard_);
+}
+
+void Trainer::inject(std::string_view phase) {
+  const FaultKind kind = fault_.at(phase, step_);
+  if (kind == FaultKind::none) return;
+  const UnitPart part = exchange_->owned().front();
+  const UnitPart first{part.unit, part.begin, std::min<std::int64_t>(part.count, 8)};
+  if (kind == FaultKind::nan) {
+    backend_.tensor_ops().fill({}, exchange_->gradient(first), std::numeric_limits<float>::quiet_NaN());
+  } else if (kind == FaultKind::spike) {
+    backend_.tensor_ops().fill({}, exchange_->gradient(first), 1000.0F);
+  } else if (kind == FaultKind::flip) {
+    const TensorRef weights = exchange_->weights(first);
+    std::uint8_t byte = 0;
+    backend_.copy_to_host({}, weights.data, &byte, 1);
+    backend_.synchronize({});
+    byte ^= 1U;
+    backend_.copy_to_device({}, &byte, weights.data, 1);
+    backend_.synchronize({});
+  } else if (kind == FaultKind::mismatch) {
+    data_.barrier();
+  }
+}
+
+Trainer::Observation Trainer::observe(double step_seconds) {
+  const auto nanoseconds = [](double s) { return static_cast<std::int64_t>(s * 1e9); };
+  slowest_step_ = std::max(slowest_step_, step_seconds);
+  int request = signals_.received();
+  if (request == 0 && wall_clock_is_near()) request = wall_clock_request;
+  std::vector<std::int64_t> own = {request, nanoseconds(step_seconds),
+                                   static_cast<std::int64_t>(session_.ledger().peak())};
+  for (const double seconds : phase_seconds_) own.push_back(nanoseconds(seconds));
+  phase_seconds_.fill(0.0);
+
+  const auto ranks = static_cast<std::size_t>(session_.size());
+  std::vector<std::int64_t> all(own.size() * ranks);
+  const std::size_t own_bytes = own.size() * sizeof(std::int64_t);
+  auto* device = static_cast<std::int64_t*>(observations_.data());
+  backend_.copy_to_device({}, own.data(), device, own_bytes);
+  session_.world()
+      .all_gather({}, {device, DType::int64, {num_observed}},
+                  {device + num_observed, DType::int64, {static_cast<std::int64_t>(all.size())}})
+      .wait({});
+  backend_.copy_to_host({}, device + num_observed, all.data(), own_bytes * ranks);
+  backend_.synchronize({});
+
+  std::vector<std::int64_t> column(ranks);
+  const auto take = [&](std::size_t field) {
+    for (std::size_t r = 0; r < ranks; ++r) column[r] = all[r * own.size() + field];
+  };
+  Observation seen;
+  take(0);
+  for (const std::int64_t wish : column) {
+    if (wish != 0) seen.stop_request = static_cast<int>(wish);
+  }
+  take(1);
+  seen.step_seconds_min = 1e-9 * static_cast<double>(std::ranges::min(column));
+  seen.step_seconds_max = 1e-9 * static_cast<double>(std::ranges::max(column));
+  seen.step_seconds_median = 1e-9 * median_of(column);
+  take(2);
+  seen.memory_min = static_cast<double>(std::ranges::min(column));
+  seen.memory_max = static_cast<double>(std::ranges::max(column));
+  seen.memory_median = median_of(column);
+  for (std::size_t phase = 0; phase < num_step_phases; ++phase) {
+    take(3 + phase);
+    seen.phase_seconds[phase] = 1e-9 * static_cast<double>(std::ranges::max(column));
+  }
+  return seen;
+}
+
+void Trainer::record(const Observation& seen) {
+  const double tokens = static_cast<double>(config_.train.global_batch * config_.train.seq_len);
+  const double rate = tokens / seen.step_seconds_max;
+  const double flops_per_token =
+      model_flops_per_token(config_.model, table_.num_parameters(), config_.train.seq_len);
+  const double mfu = rate * flops_per_token * 1e-12 / (peak_tflops_ * static_cast<double>(session_.size()));
+  if (metrics_) {
+    const auto phase = [&](StepPhase p) { return seen.phase_seconds[static_cast<std::size_t>(p)]; };
+    // Checkpoint and evaluation follow the step, on all ranks together: this rank's times stand for all.
+    const auto own = [&](StepPhase p) { return phase_seconds_[static_cast<std::size_t>(p)]; };
+    const MemoryLedger& ledger = session_.ledger();
+    MetricsRow row = {
+        {"step", static_cast<double>(step_)},
+        {"loss", host_scalars_.loss},
+        {"learning_rate", host_scalars_.learning_rate},
+        {"gradient_norm", host_scalars_.gradient_norm},
+        {"skipped", host_scalars_.skip != 0 ? 1.0 : 0.0},
+        {"tokens", static_cast<double>(sample_ * config_.train.seq_len)},
+        {"tokens_per_second", rate},
+        {"mfu", mfu},
+        {"time_step", seen.step_seconds_max + own(StepPhase::checkpoint) + own(StepPhase::evaluation)},
+        {"time_data", phase(StepPhase::data)},
+        {"time_forward", phase(StepPhase::forward)},
+        {"time_backward", phase(StepPhase::backward)},
+        {"time_communication", phase(StepPhase::communication)},
+        {"time_optimizer", phase(StepPhase::optimizer)},
+        {"time_checkpoint", own(StepPhase::checkpoint)},
+        {"time_evaluation", own(StepPhase::evaluation)},
+        {"rank_time_min", seen.step_seconds_min},
+        {"rank_time_median", seen.step_seconds_median},
+        {"rank_time_max", seen.step_seconds_max},
+        {"memory_peak_min", seen.memory_min},
+        {"memory_peak_median", seen.memory_median},
+        {"memory_peak_max", seen.memory_max}};
+    for (int i = 0; i < num_memory_categories; ++i) {
+      const auto category = static_cast<MemoryCategory>(i);
+      row.emplace_back(fmt::format("memory_{}", name_of(category)),
+                       static_cast<double>(ledger.peak(category)));
+    }
+    metrics_->append("steps", row);
+  }
+  console_.step({.step = step_,
+                 .steps = config_.train.steps,
+                 .loss = host_scalars_.loss,
+                 .gradient_norm = host_scalars_.gradient_norm,
+                 .learning_rate = host_scalars_.learning_rate,
+                 .tokens_per_second = rate,
+                 .mfu = mfu,
+                 .skipped = host_scalars_.skip != 0});
+}
+
+void Trainer::run_evaluation() {
+  session_.recorder().set_phase(step_, "evaluation");
+  const PhaseTimer timer(backend_, phase_seconds_[static_cast<std::size_t>(StepPhase::evaluation)]);
+  const EvalResult result =
+      evaluate(*executor_, backend_, *valid_data_, config_.eval.batches * config_.train.global_batch, data_);
+  evaluated_step_ = step_;
+  if (metrics_) {
+    metrics_->append("eval", {{"step", static_cast<double>(step_)},
+                              {"loss", result.loss},
+                              {"accuracy", result.accuracy},
+                              {"perplexity", std::exp(result.loss)},
+                              {"tokens", static_cast<double>(result.tokens)}});
+  }
+  console_.line(
+      fmt::format("step {}: validation loss {:.4f}, accuracy {:.2f} %, perplexity {:.2f} ({} tokens)", step_,
+                  result.loss, 100.0 * result.accuracy, std::exp(result.loss), result.tokens));
+}
+
+std::string Trainer::state_json() const {
+  const nlohmann::json state = {{"format", 1},
+                                {"step", step_},
+                                {"sample", sample_},
+                                {"seed", config_.train.seed},
+                                {"model", model_json(config_.model)},
+                                {"guard",
+                                 {{"mean", host_guard_.mean},
+                                  {"variance", host_guard_.variance},
+                                  {"seen", host_guard_.seen},
+                                  {"skipped", host_guard_.skipped},
+                                  {"skipped_in_row", host_guard_.skipped_in_row}}},
+                                {"layout",
+                                 {{"ranks", session_.size()},
+                                  {"data", config_.parallel.data},
+                                  {"micro_batch", config_.train.micro_batch},
+                                  {"global_batch", config_.train.global_batch},
+                                  {"exchange", config_.parallel.exchange},
+                                  {"threads", config_.backend.threads},
+                                  {"compute", backend_.description()},
+                                  {"comm", config_.backend.comm},
+                                  {"dtype", std::string(name_of(config_.train.dtype))},
+                                  {"grad_dtype", std::string(name_of(config_.train.grad_dtype))}}},
+                                {"deck", resolved_deck_},
+                                {"mylos", version()},
+                                {"git", git_hash()}};
+  return state.dump(2) + "\n";
+}
+
+void Trainer::write_checkpoint() {
+  session_.recorder().set_phase(step_, "checkpoint");
+  double seconds = 0.0;
+  {
+    const PhaseTimer timer(backend_, seconds);
+    std::vector<std::vector<float>> staging;
+    CheckpointContent content = checkpoint_content(backend_, table_, *exchange_, *optimizer_, staging);
+    content.state = {.step = step_, .json = state_json()};
+    checkpoints_.write(content);
+  }
+  phase_seconds_[static_cast<std::size_t>(StepPhase::checkpoint)] += seconds;
+  slowest_checkpoint_ = std::max(slowest_checkpoint_, seconds);
+  saved_step_ = step_;
+  checkpoint_due_ = false;
+  console_.line(
+      fmt::format("step {}: wrote {} in {:.1f} s", step_, checkpoints_.path_of(step_).string(), seconds));
+}
+
+void Trainer::check_replicas() {
+  const std::string problem = compare_replicas(backend_, *exchange_, *optimizer_, data_);
+  if (!problem.empty()) fail(ExitCode::numerical, "step {}: {}", step_, problem);
+}
+
+bool Trainer::wall_clock_is_near() const {
+  if (config_.train.wall_clock <= 0.0) return false;
+  // Until a checkpoint was timed: 12 bytes a parameter at a slow disk's 100 MB/s.
+  constexpr double slow_disk = 1e8;
+  const double guess = 12.0 * static_cast<double>(table_.num_parameters()) / slow_disk;
+  const double checkpoint = slowest_checkpoint_ > 0.0 ? slowest_checkpoint_ : guess;
+  const double elapsed = std::chrono::duration<double>(Clock::now() - launched_).count();
+  return elapsed + 2.0 * (slowest_step_ + checkpoint) + 1.0 > config_.train.wall_clock;
+}
+
+}  // namespace mylos

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/comm_mpi/mpi_communicator.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+#include <sched.h>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+namespace mylos {
+
+namespace {
+
+constexpr int polls_before_yield = 100;
+constexpr int exchange_tag = 32767;  // the largest that every MPI has; users stay below
+
+bool overlap(TensorRef a, TensorRef b) {
+  const auto* a_begin = static_cast<const std::byte*>(a.data);
+  const auto* b_begin = static_cast<const std::byte*>(b.data);
+  return a_begin < b_begin + b.bytes() && b_begin < a_begin + a.bytes();
+}
+
+}  // namespace
+
+/// The MPI requests of one operation and the host memory that stands for its buffers meanwhile.
+class MpiRequest final : public RequestState {
+ public:
+  MpiRequest(MpiCommunicator& owner, Stream stream) : owner_(owner), stream_(stream) {}
+
+  /// Where MPI reads `buffer`.
+  const std::byte* read(TensorRef buffer) {
+    require(buffer.contiguous(), "communication buffers are contiguous");
+    return owner_.staged_ ? load(stage(buffer, false)) : static_cast<const std::byte*>(buffer.data);
+  }
+  /// Where MPI writes `buffer`; `apart` where it must not be the buffer itself.
+  std::byte* write(TensorRef buffer, bool apart = false) {
+    require(buffer.contiguous(), "communication buffers are contiguous");
+    return owner_.staged_ || apart ? stage(buffer, true).host.get() : static_cast<std::byte*>(buffer.data);
+  }
+  std::byte* read_write(TensorRef buffer) {
+    require(buffer.contiguous(), "communication buffers are contiguous");
+    return owner_.staged_ ? load(stage(buffer, true)) : static_cast<std::byte*>(buffer.data);
+  }
+
+  /// A place for the request of the next MPI call; valid until the call after it.
+  MPI_Request* next() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
+
+  void wait(Stream stream) override {
+    int done = 0;
+    for (int polls = 1; done == 0; ++polls) {
+      owner_.check(
+          MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE),
+          "MPI_Testall");
+      if (done == 0 && polls > polls_before_yield) sched_yield();
+    }
+    unstage(stream);
+  }
+  void host_wait() override { wait(stream_); }
+
+ private:
+  struct Staged {
+    std::unique_ptr<std::byte[]> host;
+    void* buffer;
+    std::size_t bytes;
+    bool copy_back;
+  };
+
+  Staged& stage(TensorRef buffer, bool copy_back) {
+    return stages_.emplace_back(Staged{std::make_unique_for_overwrite<std::byte[]>(buffer.bytes()),
+                                       buffer.data, buffer.bytes(), copy_back});
+  }
+  std::byte* load(const Staged& staged) {
+    ComputeBackend& compute = *owner_.settings_.compute;
+    compute.copy_to_host(stream_, staged.buffer, staged.host.get(), staged.bytes);
+    compute.synchronize(stream_);
+    return staged.host.get();
+  }
+  void unstage(Stream stream) {
+    for (const Staged& staged : stages_) {
+      if (!staged.copy_back) continue;
+      if (owner_.staged_) {
+        owner_.settings_.compute->copy_to_device(stream, staged.host.get(), staged.buffer, staged.bytes);
+        owner_.settings_.compute->synchronize(stream);
+      } else {
+        std::memcpy(staged.buffer, staged.host.get(), staged.bytes);
+      }
+    }
+  }
+
+  MpiCommunicator& owner_;
+  Stream stream_;
+  std::vector<MPI_Request> requests_;
+  std::vector<Staged> stages_;
+};
+
+MpiCommunicator::MpiCommunicator(MpiComm comm, std::shared_ptr<const MpiReduceOps> ops,
+                                 const MpiSettings& settings)
+    : comm_(std::move(comm)),
+      ops_(std::move(ops)),
+      settings_(settings),
+      staged_(settings.compute != nullptr && !settings.compute->host_accessible() && !settings.gpu_aware) {
+  MPI_Comm_set_errhandler(comm_.get(), MPI_ERRORS_RETURN);
+  MPI_Comm_rank(comm_.get(), &rank_);
+  MPI_Comm_size(comm_.get(), &size_);
+}
+
+std::unique_ptr<MpiCommunicator> MpiCommunicator::duplicate(MPI_Comm comm, const MpiSettings& settings) {
+  MPI_Comm copy = MPI_COMM_NULL;
+  if (MPI_Comm_dup(comm, &copy) != MPI_SUCCESS) fail(ExitCode::internal, "MPI_Comm_dup failed");
+  return std::unique_ptr<MpiCommunicator>(
+      new MpiCommunicator(MpiComm(copy, MPI_COMM_NULL), std::make_shared<MpiReduceOps>(), settings));
+}
+
+void MpiCommunicator::check(int result, const char* call) {
+  if (result == MPI_SUCCESS) return;
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  MPI_Error_string(result, text.data(), &length);
+  abort(ExitCode::internal, fmt::format("rank {}: {} failed: {}", rank_, call, text.data()));
+}
+
+std::unique_ptr<MpiRequest> MpiCommunicator::start(Stream stream) {
+  if (settings_.compute != nullptr) settings_.compute->synchronize(stream);
+  return std::make_unique<MpiRequest>(*this, stream);
+}
+
+template <class Post>
+void MpiCommunicator::for_pieces(std::int64_t size, Post&& post) const {
+  for (std::int64_t first = 0; first < size; first += settings_.max_count) {
+    post(first, static_cast<int>(std::min<std::int64_t>(settings_.max_count, size - first)));
+  }
+}
+
+void MpiCommunicator::exchange(MpiRequest& request, int peer, DType dtype, const std::byte* send_part,
+                               std::int64_t send_count, std::byte* recv_part, std::int64_t recv_count) {
+  const auto width = static_cast<std::int64_t>(size_of(dtype));
+  for_pieces(recv_count, [&](std::int64_t first, int count) {
+    check(MPI_Irecv(recv_part + first * width, count, mpi_type(dtype), peer, exchange_tag, comm_.get(),
+                    request.next()),
+          "MPI_Irecv");
+  });
+  for_pieces(send_count, [&](std::int64_t first, int count) {
+    check(MPI_Isend(send_part + first * width, count, mpi_type(dtype), peer, exchange_tag, comm_.get(),
+                    request.next()),
+          "MPI_Isend");
+  });
+}
+
+Request MpiCommunicator::all_reduce(Stream stream, TensorRef buffer, ReduceOp op) {
+  auto request = start(stream);
+  std::byte* data = request->read_write(buffer);
+  const auto width = static_cast<std::int64_t>(size_of(buffer.dtype));
+  for_pieces(buffer.size(), [&](std::int64_t first, int count) {
+    check(MPI_Iallreduce(MPI_IN_PLACE, data + first * width, count, mpi_type(buffer.dtype),
+                         ops_->get(buffer.dtype, op), comm_.get(), request->next()),
+          "MPI_Iallreduce");
+  });
+  return Request(std::move(request));
+}
+
+Request MpiCommunicator::reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) {
+  require(input.dtype == output.dtype && input.size() == output.size() * size_,
+          "input is output times ranks");
+  auto request = start(stream);
+  const std::byte* in = request->read(input);
+  std::byte* out = request->write(output, overlap(input, output));
+  const MPI_Datatype type = mpi_type(output.dtype);
+  const MPI_Op mpi_op = ops_->get(output.dtype, op);
+  const auto width = static_cast<std::int64_t>(size_of(output.dtype));
+  if (output.size() <= settings_.max_count) {
+    check(MPI_Ireduce_scatter_block(in, out, static_cast<int>(output.size()), type, mpi_op, comm_.get(),
+                                    request->next()),
+          "MPI_Ireduce_scatter_block");
+    return Request(std::move(request));
+  }
+  for (int root = 0; root < size_; ++root) {
+    for_pieces(output.size(), [&](std::int64_t first, int count) {
+      check(MPI_Ireduce(in + (root * output.size() + first) * width, out + first * width, count, type, mpi_op,
+                        root, comm_.get(), request->next()),
+            "MPI_Ireduce");
+    });
+  }
+  return Request(std::move(request));
+}
+
+Request MpiCommunicator::all_gather(Stream stream, TensorRef input, TensorRef output) {
+  require(input.dtype == output.dtype && output.size() == input.size() * size_,
+          "output is input times ranks");
+  auto request = start(stream);
+  const auto part_bytes = static_cast<std::int64_t>(input.bytes());
+  const std::byte* in = request->read(input);
+  std::byte* out = request->write(output);
+  const bool in_place = in == out + rank_ * part_bytes;
+  if (input.size() <= settings_.max_count) {
+    const int count = static_cast<int>(input.size());
+    const MPI_Datatype type = mpi_type(input.dtype);
+    check(MPI_Iallgather(in_place ? MPI_IN_PLACE : static_cast<const void*>(in), count, type, out, count,
+                         type, comm_.get(), request->next()),
+          "MPI_Iallgather");
+    return Request(std::move(request));
+  }
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_ && in_place) continue;
+    exchange(*request, peer, input.dtype, in, input.size(), out + peer * part_bytes, input.size());
+  }
+  return Request(std::move(request));
+}
+
+Request MpiCommunicator::broadcast(Stream stream, TensorRef buffer, int root) {
+  auto request = start(stream);
+  std::byte* data = rank_ == root ? request->read_write(buffer) : request->write(buffer);
+  const auto width = static_cast<std::int64_t>(size_of(buffer.dtype));
+  for_pieces(buffer.size(), [&](std::int64_t first, int count) {
+    check(MPI_Ibcast(data + first * width, count, mpi_type(buffer.dtype), root, comm_.get(), request->next()),
+          "MPI_Ibcast");
+  });
+  return Request(std::move(request));
+}
+
+Request MpiCommunicator::reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) {
+  auto request = start(stream);
+  std::byte* result = rank_ == root ? request->read_write(buffer) : nullptr;
+  const std::byte* operand = rank_ == root ? nullptr : request->read(buffer);
+  const auto width = static_cast<std::int64_t>(size_of(buffer.dtype));
+  for_pieces(buffer.size(), [&](std::int64_t first, int count) {
+    const void* send_part = rank_ == root ? MPI_IN_PLACE : operand + first * width;
+    void* recv_part = rank_ == root ? result + first * width : nullptr;
+    check(MPI_Ireduce(send_part, recv_part, count, mpi_type(buffer.dtype), ops_->get(buffer.dtype, op), root,
+                      comm_.get(), request->next()),
+          "MPI_Ireduce");
+  });
+  return Request(std::move(request));
+}
+
+Request MpiCommunicator::all_to_all(Stream stream, TensorRef input, TensorRef output) {
+  require(input.dtype == output.dtype && input.size() == output.size() && input.size() % size_ == 0,
+          "input and output have one part for each rank");
+  auto request = start(stream);
+  const std::byte* in = request->read(input);
+  std::byte* out = request->write(output);
+  const std::int64_t part = input.size() / size_;
+  if (part <= settings_.max_count) {
+    const int count = static_cast<int>(part);
+    const MPI_Datatype type = mpi_type(input.dtype);
+    check(MPI_Ialltoall(in, count, type, out, count, type, comm_.get(), request->next()), "MPI_Ialltoall");
+    return Request(std::move(request));
+  }
+  const std::int64_t part_bytes = part * static_cast<std::int64_t>(size_of(input.dtype));
+  for (int peer = 0; peer < size_; ++peer) {
+    exchange(*request, peer, input.dtype, in + peer * part_bytes, part, out + peer * part_bytes, part);
+  }
+  return Request(std::move(request));
+}
+
+Request MpiCommunicator::all_to_all_v(Stream stream, TensorRef input,
+                                      std::span<const std::int64_t> send_counts, TensorRef output,
+                                      std::span<const std::int64_t> recv_counts) {
+  const auto ranks = static_cast<std::size_t>(size_);
+  require(send_counts.size() == ranks && recv_counts.size() == ranks, "one count for each rank");
+  require(input.dtype == output.dtype, "input and output have the same type");
+  auto request = start(stream);
+  const std::byte* in = request->read(input.flat(0, std::reduce(send_counts.begin(), send_counts.end())));
+  std::byte* out = request->write(output.flat(0, std::reduce(recv_counts.begin(), recv_counts.end())));
+  const auto width = static_cast<std::int64_t>(size_of(input.dtype));
+  // Always point to point: MPI's displacements end at INT_MAX, and a rank cannot tell whether another's would
+  // fit.
+  for (int peer = 0; peer < size_; ++peer) {
+    const auto p = static_cast<std::size_t>(peer);
+    exchange(*request, peer, input.dtype, in, send_counts[p], out, recv_counts[p]);
+    in += send_counts[p] * width;
+    out += recv_counts[p] * width;
+  }
+  return Request(std::move(request));
+}
+
+Request MpiCommunicator::send(Stream stream, TensorRef buffer, int peer, int tag) {
+  require(tag >= 0 && tag < exchange_tag, "tag is 0 to 32766");
+  auto request = start(stream);
+  const std::byte* data = request->read(buffer);
+  const auto width = static_cast<std::int64_t>(size_of(buffer.dtype));
+  for_pieces(buffer.size(), [&](std::int64_t first, int count) {
+    check(MPI_Isend(data + first * width, count, mpi_type(buffer.dtype), peer, tag, comm_.get(),
+                    request->next()),
+          "MPI_Isend");
+  });
+  return Request(std::move(request));
+}
+
+Request MpiCommunicator::recv(Stream stream, TensorRef buffer, int peer, int tag) {
+  require(tag >= 0 && tag < exchange_tag, "tag is 0 to 32766");
+  auto request = start(stream);
+  std::byte* data = request->write(buffer);
+  const auto width = static_cast<std::int64_t>(size_of(buffer.dtype));
+  for_pieces(buffer.size(), [&](std::int64_t first, int count) {
+    check(MPI_Irecv(data + first * width, count, mpi_type(buffer.dtype), peer, tag, comm_.get(),
+                    request->next()),
+          "MPI_Irecv");
+  });
+  return Request(std::move(request));
+}
+
+void MpiCommunicator::barrier() {
+  MpiRequest request(*this, {});
+  check(MPI_Ibarrier(comm_.get(), request.next()), "MPI_Ibarrier");
+  request.host_wait();
+}
+
+std::unique_ptr<Communicator> MpiCommunicator::split(int color, int key) {
+  require(color >= 0, "a colour is not negative");
+  MPI_Comm part = MPI_COMM_NULL;
+  check(MPI_Comm_split(comm_.get(), color, key, &part), "MPI_Comm_split");
+  return std::unique_ptr<Communicator>(new MpiCommunicator(MpiComm(part, MPI_COMM_NULL), ops_, settings_));
+}
+
+void MpiCommunicator::abort(ExitCode code, const std::string& message) {
+  // The watchdog's thread and the compute thread may both come here; the first one speaks.
+  static std::atomic_flag aborting;
+  while (aborting.test_and_set()) pause();
+  std::fprintf(stderr, "%s\n", message.c_str());
+  std::fflush(stderr);
+  // mpiexec learns of an abort and of output on different sockets, and drops output that it reads after the
+  // abort.
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
+  std::_Exit(static_cast<int>(code));
+}
+
+}  // namespace mylos

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// MpiCommunicator: a Communicator over non-blocking MPI collectives, polled so that more ranks than cores
+// stay usable.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <mpi.h>
+
+#include "backends/comm_mpi/mpi_handles.hpp"
+#include "backends/comm_mpi/mpi_reduce_ops.hpp"
+#include "core/communicator.hpp"
+
+namespace mylos {
+
+class MpiRequest;
+
+struct MpiSettings {
+  ComputeBackend* compute = nullptr;  ///< whose memory the buffers are; null for host memory
+  bool gpu_aware = false;             ///< MPI takes device pointers as they are
+  int max_count = 1 << 30;            ///< elements in one MPI call; longer buffers are cut
+};
+
+/// Device buffers that the host cannot access go through host memory unless MPI is GPU-aware. Errors of MPI
+/// end the job with ExitCode::internal. Tags are 0 to 32766.
+class MpiCommunicator final : public Communicator {
+ public:
+  /// Duplicates `comm`; collective over it.
+  static std::unique_ptr<MpiCommunicator> duplicate(MPI_Comm comm, const MpiSettings& settings);
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  CommunicatorCaps caps() const override { return {}; }
+
+  Request all_reduce(Stream stream, TensorRef buffer, ReduceOp op) override;
+  /// `output` may lie within `input`.
+  Request reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) override;
+  Request all_gather(Stream stream, TensorRef input, TensorRef output) override;
+  Request broadcast(Stream stream, TensorRef buffer, int root) override;
+  Request reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) override;
+  Request all_to_all(Stream stream, TensorRef input, TensorRef output) override;
+  Request all_to_all_v(Stream stream, TensorRef input, std::span<const std::int64_t> send_counts,
+                       TensorRef output, std::span<const std::int64_t> recv_counts) override;
+  Request send(Stream stream, TensorRef buffer, int peer, int tag) override;
+  Request recv(Stream stream, TensorRef buffer, int peer, int tag) override;
+  void barrier() override;
+  std::unique_ptr<Communicator> split(int color, int key) override;
+  [[noreturn]] void abort(ExitCode code, const std::string& message) override;
+
+ private:
+  friend class MpiRequest;
+
+  MpiCommunicator(MpiComm comm, std::shared_ptr<const MpiReduceOps> ops, const MpiSettings& settings);
+
+  /// Ends the job if an MPI call failed.
+  void check(int result, const char* call);
+  /// Waits for the work that fills the buffers.
+  std::unique_ptr<MpiRequest> start(Stream stream);
+  /// Calls `post(first, count)` for pieces of at most max_count elements.
+  template <class Post>
+  void for_pieces(std::int64_t size, Post&& post) const;
+  /// Exchanges one part with `peer` point to point, for counts beyond what a collective takes.
+  void exchange(MpiRequest& request, int peer, DType dtype, const std::byte* send_part,
+                std::int64_t send_count, std::byte* recv_part, std::int64_t recv_count);
+
+  MpiComm comm_;
+  std::shared_ptr<const MpiReduceOps> ops_;
+  MpiSettings settings_;
+  bool staged_;
+  int rank_ = 0;
+  int size_ = 0;
+};
+
+}  // namespace mylos

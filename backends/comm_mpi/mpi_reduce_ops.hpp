@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// MpiReduceOps: the MPI type of every DType and the MPI operation of every reduction.
+#pragma once
+
+#include <mpi.h>
+
+#include "backends/comm_mpi/mpi_handles.hpp"
+#include "core/communicator.hpp"
+
+namespace mylos {
+
+/// The type that moves elements of `dtype`; throws ExitCode::internal for fp16.
+MPI_Datatype mpi_type(DType dtype);
+
+/// Reductions that MPI lacks: bf16, combined pairwise in fp32, and a maximum and minimum of floats that do
+/// not depend on the order of their arguments. A NaN wins (MPI_MAX keeps or drops it by rank), and +0 is
+/// above -0.
+class MpiReduceOps {
+ public:
+  MpiReduceOps();
+
+  /// The operation for elements of `dtype`; throws ExitCode::internal where they cannot be reduced.
+  MPI_Op get(DType dtype, ReduceOp op) const;
+
+ private:
+  MpiOp bf16_sum_;
+  MpiOp bf16_max_;
+  MpiOp bf16_min_;
+  MpiOp fp32_max_;
+  MpiOp fp32_min_;
+};
+
+}  // namespace mylos

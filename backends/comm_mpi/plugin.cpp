@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The descriptor of plugin "mpi".
+#include "core/plugin.hpp"
+
+#include "backends/comm_mpi/mpi_communicator.hpp"
+
+#ifndef MYLOS_PLUGIN_SYMBOL
+#define MYLOS_PLUGIN_SYMBOL mylos_plugin
+#endif
+
+namespace mylos {
+namespace {
+
+constexpr ParamSpec params[] = {
+    boolean_param("comm", "gpu_aware", "false",
+                  "MPI takes device pointers; otherwise they go through host memory"),
+};
+
+const char* unusable() {
+  return mpi_is_running() ? nullptr : "MPI is not initialised: start under mpiexec or srun";
+}
+
+Communicator* create(const CommunicatorArgs& args) {
+  const bool gpu_aware = args.deck != nullptr && args.deck->boolean("comm.gpu_aware");
+  return MpiCommunicator::duplicate(MPI_COMM_WORLD, {.compute = args.compute, .gpu_aware = gpu_aware})
+      .release();
+}
+void destroy(Communicator* communicator) {
+  delete communicator;
+}
+
+}  // namespace
+}  // namespace mylos
+
+extern "C" {
+extern const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL;
+const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
+    .magic = mylos::plugin_magic,
+    .abi_version = mylos::plugin_abi_version,
+    .struct_size = sizeof(mylos::PluginDescriptor),
+    .kind = mylos::PluginKind::communication,
+    .name = "mpi",
+    .compiler = MYLOS_COMPILER_FINGERPRINT,
+    .kokkos_version = "",
+    .summary = "MPI, non-blocking collectives polled with a yield",
+    .preference = 10,
+    .params = mylos::params,
+    .num_params = std::size(mylos::params),
+    .unusable = mylos::unusable,
+    .create_compute = nullptr,
+    .create_communicator = mylos::create,
+    .destroy_compute = nullptr,
+    .destroy_communicator = mylos::destroy,
+};
+}

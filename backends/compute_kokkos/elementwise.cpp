@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/compute_kokkos/dropout.hpp"
+#include "backends/compute_kokkos/transformer_ops.hpp"
+
+namespace mylos {
+
+namespace {
+
+constexpr float sqrt_2_over_pi = 0.79788456F;
+constexpr float cubic = 0.044715F;
+
+/// gelu(x) = x / (1 + exp(-2u)) with u = sqrt(2 / pi) (x + 0.044715 x³): tanh(u) = 2 / (1 + exp(-2u)) - 1.
+KOKKOS_FORCEINLINE_FUNCTION Vec gelu_gate(Vec x) {
+  const Vec u = Vec(-2.0F * sqrt_2_over_pi) * x * multiply_add(Vec(cubic) * x, x, Vec(1.0F));
+  return Vec(1.0F) / (Vec(1.0F) + exponential(u));
+}
+
+template <class T>
+void gelu_forward_kernel(const Execution& execution, Vector<const T> x, Vector<T> y) {
+  for_lanes(
+      "mylos::gelu_forward::elements", execution, y.extent(0), KOKKOS_LAMBDA(Lanes at) {
+        const Vec value = at.load(x.data());
+        at.store(y.data(), value * gelu_gate(value));
+      });
+}
+
+template <class T>
+void gelu_backward_kernel(const Execution& execution, Vector<const T> x, Vector<const T> dy, Vector<T> dx) {
+  for_lanes(
+      "mylos::gelu_backward::elements", execution, dx.extent(0), KOKKOS_LAMBDA(Lanes at) {
+        const Vec value = at.load(x.data());
+        const Vec gate = gelu_gate(value);
+        const Vec slope =
+            Vec(2.0F * sqrt_2_over_pi) * multiply_add(Vec(3.0F * cubic) * value, value, Vec(1.0F));
+        const Vec derivative = multiply_add(value * slope, gate * (Vec(1.0F) - gate), gate);
+        at.store(dx.data(), at.load(dy.data()) * derivative);
+      });
+}
+
+template <class T>
+void add_kernel(const Execution& execution, Vector<const T> x, const T* residual, Vector<T> y) {
+  for_lanes(
+      "mylos::dropout_add::sum", execution, y.extent(0), KOKKOS_LAMBDA(Lanes at) {
+        const Vec value = at.load(x.data());
+        at.store(y.data(), residual != nullptr ? value + at.load(residual) : value);
+      });
+}
+
+/// x, y (B, T * C).
+template <class T>
+void dropout_add_kernel(const Execution& execution, const Dropout& dropout, Matrix<const T> x,
+                        const T* residual, Matrix<T> y) {
+  const auto samples = static_cast<std::int64_t>(x.extent(0));
+  const auto n = static_cast<std::int64_t>(x.extent(1));
+  const std::int64_t blocks = (n + dropout_block - 1) / dropout_block;
+  const Dropout layer = dropout;
+  Kokkos::parallel_for(
+      "mylos::dropout_add::elements", Range(execution, 0, samples * blocks), KOKKOS_LAMBDA(std::int64_t i) {
+        const std::int64_t sample = i / blocks;
+        const std::int64_t element = i % blocks * dropout_block;
+        float factors[dropout_block];
+        keep_factors(layer, layer.scalars->step, layer.first_sample + sample,
+                     static_cast<std::uint64_t>(element) / 4, factors);
+        for (int v = 0; v < 4 && element + v * width < n; ++v) {
+          const std::int64_t left = n - element - v * width;
+          const Lanes at{sample * n + element + v * width, static_cast<int>(left < width ? left : width)};
+          const Vec kept = at.load(x.data()) * load(factors + v * width);
+          at.store(y.data(), residual != nullptr ? kept + at.load(residual) : kept);
+        }
+      });
+}
+
+}  // namespace
+
+void KokkosTransformerOps::gelu_forward(Stream stream, TensorRef x, TensorRef y) {
+  require(x.size() == y.size(), "gelu keeps the size");
+  dispatch_float(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    gelu_forward_kernel<T>(execution_of(stream), vector<const T>(x), vector<T>(y));
+  });
+}
+
+void KokkosTransformerOps::gelu_backward(Stream stream, TensorRef x, TensorRef dy, TensorRef dx) {
+  require(x.size() == dy.size() && x.size() == dx.size(), "gelu keeps the size");
+  dispatch_float(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    gelu_backward_kernel<T>(execution_of(stream), vector<const T>(x), vector<const T>(dy), vector<T>(dx));
+  });
+}
+
+void KokkosTransformerOps::dropout_add(Stream stream, TensorRef x, TensorRef residual, const Dropout& dropout,
+                                       TensorRef y) {
+  require(x.size() == y.size() && (!residual || residual.size() == y.size()), "dropout keeps the size");
+  dispatch_float(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    const T* sum = residual ? vector<const T>(residual).data() : nullptr;
+    if (dropout.probability > 0.0F) {
+      const std::int64_t samples = x.shape[0];
+      const std::int64_t n = samples > 0 ? x.size() / samples : 0;
+      dropout_add_kernel<T>(execution_of(stream), dropout, matrix<const T>(x.reshaped({samples, n})), sum,
+                            matrix<T>(y.reshaped({samples, n})));
+    } else {
+      add_kernel<T>(execution_of(stream), vector<const T>(x), sum, vector<T>(y));
+    }
+  });
+}
+
+}  // namespace mylos

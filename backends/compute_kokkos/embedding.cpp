@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/compute_kokkos/lanes.hpp"
+#include "backends/compute_kokkos/transformer_ops.hpp"
+
+namespace mylos {
+
+namespace {
+
+template <class T>
+void forward_kernel(const Execution& execution, Matrix<const std::int32_t> tokens, Matrix<const T> wte,
+                    Matrix<const T> wpe, std::int64_t position, Matrix<T> out) {
+  const auto columns = static_cast<std::int64_t>(wte.extent(1));
+  const auto length = static_cast<std::int64_t>(tokens.extent(1));
+  Kokkos::parallel_for(
+      "mylos::embedding_forward::rows", Team(execution, out.extent(0), row_team_size),
+      KOKKOS_LAMBDA(const Member& member) {
+        const std::int64_t row = member.league_rank();
+        const T* token = &wte(tokens(row / length, row % length), 0);
+        const T* place = &wpe(position + row % length, 0);
+        for_row(member, columns, [&](Lanes at) { at.store(&out(row, 0), at.load(token) + at.load(place)); });
+      });
+}
+
+/// The first occurrence of a token adds up the rows of all its occurrences, in order and in fp32.
+template <class T, class G>
+void token_kernel(const Execution& execution, Vector<const std::int32_t> tokens, Matrix<const T> dout,
+                  Matrix<G> dwte, bool accumulate) {
+  const auto columns = static_cast<std::int64_t>(dwte.extent(1));
+  const auto rows = static_cast<std::int64_t>(tokens.extent(0));
+  // First occurrences are dense at the beginning, and some tokens are much more frequent than others.
+  using DynamicTeam =
+      Kokkos::TeamPolicy<Execution, Kokkos::IndexType<std::int64_t>, Kokkos::Schedule<Kokkos::Dynamic>>;
+  const std::size_t scratch = Scratch::shmem_size(columns);
+  Kokkos::parallel_for(
+      "mylos::embedding_backward::tokens",
+      DynamicTeam(execution, rows, row_team_size).set_scratch_size(1, Kokkos::PerTeam(scratch)),
+      KOKKOS_LAMBDA(const DynamicTeam::member_type& member) {
+        const std::int64_t row = member.league_rank();
+        const std::int32_t token = tokens(row);
+        for (std::int64_t earlier = 0; earlier < row; ++earlier) {
+          if (tokens(earlier) == token) return;
+        }
+        const Scratch total(member.team_scratch(1), columns);
+        for_row(member, columns,
+                [&](Lanes at) { at.store(total.data(), accumulate ? at.load(&dwte(token, 0)) : Vec(0.0F)); });
+        for (std::int64_t later = row; later < rows; ++later) {
+          if (tokens(later) != token) continue;
+          for_row(member, columns, [&](Lanes at) {
+            at.store(total.data(), at.load(total.data()) + at.load(&dout(later, 0)));
+          });
+        }
+        for_row(member, columns, [&](Lanes at) { at.store(&dwte(token, 0), at.load(total.data())); });
+      });
+}
+
+template <class T, class G>
+void position_kernel(const Execution& execution, std::int64_t samples, std::int64_t length,
+                     Matrix<const T> dout, std::int64_t position, Matrix<G> dwpe, bool accumulate) {
+  const auto columns = static_cast<std::int64_t>(dwpe.extent(1));
+  Kokkos::parallel_for(
+      "mylos::embedding_backward::positions", Team(execution, dwpe.extent(0), row_team_size),
+      KOKKOS_LAMBDA(const Member& member) {
+        const std::int64_t row = member.league_rank();
+        const std::int64_t t = row - position;
+        const bool seen = t >= 0 && t < length;
+        if (accumulate && !seen) return;
+        for_row(member, columns, [&](Lanes at) {
+          Vec total = accumulate ? at.load(&dwpe(row, 0)) : Vec(0.0F);
+          for (std::int64_t b = 0; seen && b < samples; ++b)
+            total = total + at.load(&dout(b * length + t, 0));
+          at.store(&dwpe(row, 0), total);
+        });
+      });
+}
+
+template <class G>
+void zero_kernel(const Execution& execution, Matrix<G> y) {
+  for_lanes(
+      "mylos::embedding_backward::zero", execution, static_cast<std::int64_t>(y.size()),
+      KOKKOS_LAMBDA(Lanes at) { at.store(y.data(), Vec(0.0F)); });
+}
+
+}  // namespace
+
+void KokkosTransformerOps::embedding_forward(Stream stream, TensorRef tokens, TensorRef wte, TensorRef wpe,
+                                             std::int64_t position, TensorRef out) {
+  require(tokens.rank == 2 && rows_of(out) == tokens.size(), "one row for each token");
+  require(position >= 0 && position + tokens.shape[1] <= wpe.shape[0], "positions inside wpe");
+  dispatch_float(out.dtype, [&](auto type) {
+    using T = decltype(type);
+    forward_kernel<T>(execution_of(stream), matrix<const std::int32_t>(tokens), matrix<const T>(wte),
+                      matrix<const T>(wpe), position, matrix<T>(out));
+  });
+}
+
+void KokkosTransformerOps::embedding_backward(Stream stream, TensorRef tokens, TensorRef dout,
+                                              std::int64_t position, TensorRef dwte, bool accumulate_wte,
+                                              TensorRef dwpe, bool accumulate_wpe) {
+  require(tokens.rank == 2 && rows_of(dout) == tokens.size(), "one row for each token");
+  require(position >= 0 && position + tokens.shape[1] <= dwpe.shape[0], "positions inside dwpe");
+  require(dwte.dtype == dwpe.dtype, "one type for both gradients");
+  const Execution execution = execution_of(stream);
+  dispatch_float(dout.dtype, [&](auto type) {
+    dispatch_float(dwte.dtype, [&](auto gradient) {
+      using T = decltype(type);
+      using G = decltype(gradient);
+      if (!accumulate_wte) zero_kernel<G>(execution, matrix<G>(dwte));
+      token_kernel<T, G>(execution, vector<const std::int32_t>(tokens), matrix<const T>(dout),
+                         matrix<G>(dwte), accumulate_wte);
+      position_kernel<T, G>(execution, tokens.shape[0], tokens.shape[1], matrix<const T>(dout), position,
+                            matrix<G>(dwpe), accumulate_wpe);
+    });
+  });
+}
+
+}  // namespace mylos

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/compute_kokkos/kokkos_backend.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include <Kokkos_Core.hpp>
+
+#include "backends/compute_kokkos/lanes.hpp"
+
+namespace mylos {
+
+namespace {
+
+/// What an Event's handle points to: the stream it was recorded in.
+struct RecordedStream {
+  Stream stream;
+};
+
+constexpr std::int64_t copy_block = 1 << 18;  // bytes that one thread copies at a time
+
+template <class Space>
+using Bytes = Kokkos::View<std::byte*, Space, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+template <class Space>
+using ConstBytes = Kokkos::View<const std::byte*, Space, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+
+template <class From, class To>
+void copy_bytes(Stream stream, const void* from, void* to, std::size_t bytes) {
+  if (bytes == 0) return;
+  if constexpr (on_host) {
+    const auto n = static_cast<std::int64_t>(bytes);
+    Kokkos::parallel_for(
+        "mylos::copy::bytes", Range(execution_of(stream), 0, (n + copy_block - 1) / copy_block),
+        [=](std::int64_t i) {
+          const std::int64_t first = i * copy_block;
+          std::memcpy(static_cast<std::byte*>(to) + first, static_cast<const std::byte*>(from) + first,
+                      static_cast<std::size_t>(std::min(copy_block, n - first)));
+        });
+  } else {
+    Kokkos::deep_copy(execution_of(stream), Bytes<To>(static_cast<std::byte*>(to), bytes),
+                      ConstBytes<From>(static_cast<const std::byte*>(from), bytes));
+  }
+}
+
+}  // namespace
+
+std::string KokkosBackend::description() const {
+#ifdef MYLOS_HAVE_KOKKOS_KERNELS
+  constexpr const char* gemm = "Kokkos Kernels";
+#else
+  constexpr const char* gemm = "own GEMM";
+#endif
+  return fmt::format("Kokkos {}.{}.{} {}, {} threads, vectors of {} floats, {}", KOKKOS_VERSION_MAJOR,
+                     KOKKOS_VERSION_MINOR, KOKKOS_VERSION_PATCH, Execution::name(), Execution().concurrency(),
+                     width, gemm);
+}
+
+void* KokkosBackend::allocate(std::size_t bytes, const char* label) {
+  const std::size_t size = std::max<std::size_t>(bytes, 1);
+  void* memory = nullptr;
+  try {
+    memory = Kokkos::kokkos_malloc<Memory>(label, size);
+  } catch (const std::exception&) {
+    fail(ExitCode::internal, "out of memory: {} bytes for {}", bytes, label);
+  }
+  require(reinterpret_cast<std::uintptr_t>(memory) % 64 == 0, "device memory is 64-byte aligned");
+  auto* first = static_cast<std::uint8_t*>(memory);
+  constexpr std::int64_t page = 4096;
+  const auto n = static_cast<std::int64_t>(size);
+  Kokkos::parallel_for(
+      "mylos::allocate::first_touch", Range(Execution(), 0, (n + page - 1) / page),
+      KOKKOS_LAMBDA(std::int64_t i) {
+        const std::int64_t end = (i + 1) * page < n ? (i + 1) * page : n;
+        for (std::int64_t b = i * page; b < end; ++b) first[b] = 0;
+      });
+  return memory;
+}
+
+void KokkosBackend::deallocate(void* memory) {
+  Kokkos::kokkos_free<Memory>(memory);
+}
+
+void KokkosBackend::copy_to_device(Stream stream, const void* host, void* device, std::size_t bytes) {
+  copy_bytes<Kokkos::HostSpace, Memory>(stream, host, device, bytes);
+}
+
+void KokkosBackend::copy_to_host(Stream stream, const void* device, void* host, std::size_t bytes) {
+  copy_bytes<Memory, Kokkos::HostSpace>(stream, device, host, bytes);
+}
+
+void KokkosBackend::copy(Stream stream, const void* from, void* to, std::size_t bytes) {
+  copy_bytes<Memory, Memory>(stream, from, to, bytes);
+}
+
+Stream KokkosBackend::create_stream(const char*) {
+  if constexpr (on_host) {
+    return {std::make_unique<Queue>().release()};
+  } else {
+    const auto instances = Kokkos::Experimental::partition_space(Execution(), 1);
+    return {std::make_unique<Queue>(Queue{instances[0]}).release()};
+  }
+}
+
+void KokkosBackend::destroy_stream(Stream stream) {
+  synchronize(stream);
+  std::unique_ptr<Queue>(static_cast<Queue*>(stream.handle)).reset();
+}
+
+void KokkosBackend::synchronize(Stream stream) {
+  execution_of(stream).fence("mylos::stream::synchronize");
+}
+
+Event KokkosBackend::create_event() {
+  return {std::make_unique<RecordedStream>().release()};
+}
+
+void KokkosBackend::destroy_event(Event event) {
+  std::unique_ptr<RecordedStream>(static_cast<RecordedStream*>(event.handle)).reset();
+}
+
+void KokkosBackend::record(Event event, Stream stream) {
+  static_cast<RecordedStream*>(event.handle)->stream = stream;
+}
+
+void KokkosBackend::wait(Stream stream, Event event) {
+  // Kokkos has no events: a stream that waits for another one on a device blocks the host instead.
+  const Stream recorded = static_cast<RecordedStream*>(event.handle)->stream;
+  if (!on_host && recorded.handle != stream.handle) {
+    execution_of(recorded).fence("mylos::event::wait");
+  }
+}
+
+}  // namespace mylos

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// KokkosBackend: the root compute backend, memory and streams of Kokkos' default execution space.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "backends/compute_kokkos/optimizer_ops.hpp"
+#include "backends/compute_kokkos/tensor_ops.hpp"
+#include "backends/compute_kokkos/transformer_ops.hpp"
+#include "core/compute_backend.hpp"
+
+namespace mylos {
+
+/// Streams are execution space instances. On the host all of them are the one default instance, which
+/// finishes a kernel before the call returns, so that events have nothing to do there.
+class KokkosBackend final : public ComputeBackend {
+ public:
+  std::string description() const override;
+
+  void* allocate(std::size_t bytes, const char* label) override;
+  void deallocate(void* memory) override;
+  void copy_to_device(Stream stream, const void* host, void* device, std::size_t bytes) override;
+  void copy_to_host(Stream stream, const void* device, void* host, std::size_t bytes) override;
+  void copy(Stream stream, const void* from, void* to, std::size_t bytes) override;
+  bool host_accessible() const override { return on_host; }
+
+  Stream create_stream(const char* label) override;
+  void destroy_stream(Stream stream) override;
+  void synchronize(Stream stream) override;
+  Event create_event() override;
+  void destroy_event(Event event) override;
+  void record(Event event, Stream stream) override;
+  void wait(Stream stream, Event event) override;
+
+  TensorOps& tensor_ops() override { return tensor_ops_; }
+  TransformerOps& transformer_ops() override { return transformer_ops_; }
+  OptimizerOps& optimizer_ops() override { return optimizer_ops_; }
+
+ private:
+  KokkosTensorOps tensor_ops_;
+  KokkosTransformerOps transformer_ops_;
+  KokkosOptimizerOps optimizer_ops_;
+};
+
+}  // namespace mylos

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Vectors of fp32 over storage of any floating type: loads, stores, exp, and loops over rows and columns.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include <Kokkos_SIMD.hpp>
+
+#include "backends/compute_kokkos/views.hpp"
+
+namespace mylos {
+
+/// As many floats as a register holds; one on a GPU, where threads are the lanes.
+using Vec = Kokkos::Experimental::simd<float>;
+inline constexpr int width = static_cast<int>(Vec::size());
+
+#if defined(__GNUC__) && !defined(__CUDACC__)
+
+// As loops over lanes these conversions become halves of a vector, which stall where they are joined.
+using Words [[gnu::vector_size(width * sizeof(std::uint32_t))]] = std::uint32_t;
+using Halves [[gnu::vector_size(width * sizeof(std::uint16_t))]] = std::uint16_t;
+
+inline Vec load_bf16(const bf16* from) {
+  Halves halves;
+  std::memcpy(&halves, from, sizeof(halves));
+  return std::bit_cast<Vec>(__builtin_convertvector(halves, Words) << 16U);
+}
+
+inline void store_bf16(bf16* to, Vec value) {
+  const auto words = std::bit_cast<Words>(value);
+  const Words rounded = words + 0x7fffU + ((words >> 16U) & 1U);
+  const Words chosen = (words & 0x7fffffffU) > 0x7f800000U ? words | 0x00400000U : rounded;
+  const Halves halves = __builtin_convertvector(chosen >> 16U, Halves);
+  std::memcpy(static_cast<void*>(to), &halves, sizeof(halves));
+}
+
+#else
+
+KOKKOS_FORCEINLINE_FUNCTION Vec load_bf16(const bf16* from) {
+  float lanes[width];
+  for (int l = 0; l < width; ++l) lanes[l] = static_cast<float>(from[l]);
+  return Vec(lanes, Kokkos::Experimental::simd_flag_default);
+}
+
+KOKKOS_FORCEINLINE_FUNCTION void store_bf16(bf16* to, Vec value) {
+  float lanes[width];
+  Kokkos::Experimental::simd_unchecked_store(value, lanes, Kokkos::Experimental::simd_flag_default);
+  for (int l = 0; l < width; ++l) to[l] = static_cast<bf16>(lanes[l]);
+}
+
+#endif
+
+template <class T>
+KOKKOS_FORCEINLINE_FUNCTION Vec load(const T* from) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    return load_bf16(from);
+  } else {
+    return Vec(from, Kokkos::Experimental::simd_flag_default);
+  }
+}
+
+template <class T>
+KOKKOS_FORCEINLINE_FUNCTION void store(T* to, Vec value) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    store_bf16(to, value);
+  } else {
+    Kokkos::Experimental::simd_unchecked_store(value, to, Kokkos::Experimental::simd_flag_default);
+  }
+}
+
+/// A place in an array: `count` elements from `first`, at most a vector.
+struct Lanes {
+  std::int64_t first;
+  int count;
+
+  /// Lanes beyond `count` are 0.
+  template <class T>
+  KOKKOS_FORCEINLINE_FUNCTION Vec load(const T* array) const {
+    if (count == width) return mylos::load(array + first);
+    float lanes[width] = {};
+    for (int l = 0; l < count; ++l) lanes[l] = static_cast<float>(array[first + l]);
+    return mylos::load(lanes);
+  }
+  template <class T>
+  KOKKOS_FORCEINLINE_FUNCTION void store(T* array, Vec value) const {
+    if (count == width) return mylos::store(array + first, value);
+    float lanes[width];
+    mylos::store(lanes, value);
+    for (int l = 0; l < count; ++l) array[first + l] = static_cast<T>(lanes[l]);
+  }
+  /// `value` with the lanes beyond `count` replaced.
+  KOKKOS_FORCEINLINE_FUNCTION Vec only(Vec value, float replacement) const {
+    if (count == width) return value;
+    float lanes[width];
+    mylos::store(lanes, value);
+    for (int l = count; l < width; ++l) lanes[l] = replacement;
+    return mylos::load(lanes);
+  }
+};
+
+KOKKOS_FORCEINLINE_FUNCTION Vec multiply_add(Vec a, Vec b, Vec c) {
+  return Kokkos::fma(a, b, c);
+}
+
+KOKKOS_FORCEINLINE_FUNCTION float sum_of(Vec value) {
+  return Kokkos::Experimental::reduce(value);
+}
+KOKKOS_FORCEINLINE_FUNCTION float max_of(Vec value) {
+  return Kokkos::Experimental::reduce_max(value);
+}
+
+/// e^x for x <= 88 (larger x give e^88); 0 below -87; NaN stays NaN. Relative error below 2e-7.
+/// Cody and Waite's reduction, then Taylor's polynomial on [-ln 2 / 2, ln 2 / 2].
+KOKKOS_FORCEINLINE_FUNCTION Vec exponential(Vec x) {
+  using Kokkos::Experimental::condition;
+  using Int = Kokkos::Experimental::simd<std::int32_t>;
+  const Vec clamped = condition(x > Vec(88.0F), Vec(88.0F), condition(x < Vec(-87.0F), Vec(-87.0F), x));
+  // Adding 1.5 * 2^23 rounds to an integer, which is then in the low bits.
+  const Vec magic(12582912.0F);
+  const Vec shifted = multiply_add(clamped, Vec(1.44269504F), magic);
+  const Vec n = shifted - magic;
+  Vec r = multiply_add(n, Vec(-0.693359375F), clamped);
+  r = multiply_add(n, Vec(2.12194440e-4F), r);
+  Vec p(1.0F / 5040.0F);
+  p = multiply_add(p, r, Vec(1.0F / 720.0F));
+  p = multiply_add(p, r, Vec(1.0F / 120.0F));
+  p = multiply_add(p, r, Vec(1.0F / 24.0F));
+  p = multiply_add(p, r, Vec(1.0F / 6.0F));
+  p = multiply_add(p, r, Vec(0.5F));
+  p = multiply_add(p, r, Vec(1.0F));
+  p = multiply_add(p, r, Vec(1.0F));
+  const Int exponent = (std::bit_cast<Int>(shifted) << 23) + Int(0x3f800000);
+  return condition(x < Vec(-87.0F), Vec(0.0F), p * std::bit_cast<Vec>(exponent));
+}
+
+/// Calls f(Lanes) for all of [0, n), in parallel.
+template <class Function>
+void for_lanes(const char* label, const Execution& execution, std::int64_t n, Function f) {
+  Kokkos::parallel_for(
+      label, Range(execution, 0, (n + width - 1) / width), KOKKOS_LAMBDA(std::int64_t i) {
+        const std::int64_t first = i * width;
+        if (first + width <= n) {
+          f(Lanes{first, width});
+        } else {
+          f(Lanes{first, static_cast<int>(n - first)});
+        }
+      });
+}
+
+/// Calls f(Lanes) for all of [0, n), divided among the team's threads.
+template <class Function>
+KOKKOS_FORCEINLINE_FUNCTION void for_row(const Member& member, std::int64_t n, const Function& f) {
+  const std::int64_t stride = static_cast<std::int64_t>(member.team_size()) * width;
+  std::int64_t i = static_cast<std::int64_t>(member.team_rank()) * width;
+  for (; i + width <= n; i += stride) f(Lanes{i, width});
+  if (i < n) f(Lanes{i, static_cast<int>(n - i)});
+}
+
+template <int N>
+using Vecs = Kokkos::Array<Vec, N>;
+
+/// Sums over [0, n) of the N values that term(Lanes) gives, to all threads of the team.
+template <int N, class Term>
+KOKKOS_FORCEINLINE_FUNCTION Kokkos::Array<float, N> row_sums(const Member& member, std::int64_t n,
+                                                             const Term& term) {
+  // Several chains of additions hide the latency of one.
+  constexpr int chains = 4;
+  Vec sums[chains][N];
+  for (auto& chain : sums) {
+    for (Vec& sum : chain) sum = Vec(0.0F);
+  }
+  const std::int64_t stride = static_cast<std::int64_t>(member.team_size()) * width;
+  std::int64_t i = static_cast<std::int64_t>(member.team_rank()) * width;
+  for (; i + (chains - 1) * stride + width <= n; i += chains * stride) {
+    for (int c = 0; c < chains; ++c) {
+      const Vecs<N> values = term(Lanes{i + c * stride, width});
+      for (int s = 0; s < N; ++s) sums[c][s] = sums[c][s] + values[s];
+    }
+  }
+  for (; i < n; i += stride) {
+    const Lanes at{i, static_cast<int>(n - i < width ? n - i : width)};
+    const Vecs<N> values = term(at);
+    for (int s = 0; s < N; ++s) sums[0][s] = sums[0][s] + at.only(values[s], 0.0F);
+  }
+  Kokkos::Array<float, N> totals;
+  for (int s = 0; s < N; ++s) {
+    float total = sum_of((sums[0][s] + sums[1][s]) + (sums[2][s] + sums[3][s]));
+    member.team_reduce(Kokkos::Sum<float>(total));
+    totals[s] = total;
+  }
+  return totals;
+}
+
+/// The largest of x[0, n), to all threads of the team.
+template <class T>
+KOKKOS_FORCEINLINE_FUNCTION float row_max(const Member& member, std::int64_t n, const T* x) {
+  constexpr float lowest = -std::numeric_limits<float>::infinity();
+  Vec largest[2] = {Vec(lowest), Vec(lowest)};
+  int chain = 0;
+  for_row(member, n, [&](Lanes at) {
+    largest[chain] = Kokkos::max(largest[chain], at.only(at.load(x), lowest));
+    chain ^= 1;
+  });
+  float total = max_of(Kokkos::max(largest[0], largest[1]));
+  member.team_reduce(Kokkos::Max<float>(total));
+  return total;
+}
+
+/// out[s][c] = (accumulate ? out[s][c] : 0) + sum over rows of what term(row, Lanes) gives for columns c.
+/// Rows are added in blocks, in order; a thread owns its columns, so the result is the same for any thread
+/// count.
+template <int N, class T, class Term>
+void column_sums(const char* label, const Execution& execution, std::int64_t rows, std::int64_t columns,
+                 Term term, Kokkos::Array<T*, N> out, bool accumulate) {
+  constexpr int vectors = on_host ? 4 : 1;
+  constexpr std::int64_t strip = static_cast<std::int64_t>(vectors) * width;
+  constexpr std::int64_t block = 64;
+  Kokkos::parallel_for(
+      label, Range(execution, 0, (columns + strip - 1) / strip), KOKKOS_LAMBDA(std::int64_t i) {
+        Vec totals[vectors][N];
+        Lanes lanes[vectors];
+        for (int v = 0; v < vectors; ++v) {
+          const std::int64_t first = i * strip + v * width;
+          const std::int64_t left = columns - first;
+          lanes[v] = {first, static_cast<int>(left < 0 ? 0 : (left < width ? left : width))};
+          for (int s = 0; s < N; ++s) {
+            totals[v][s] = accumulate ? lanes[v].load(out[s]) : Vec(0.0F);
+          }
+        }
+        for (std::int64_t row = 0; row < rows; row += block) {
+          Vec partial[vectors][N];
+          for (int v = 0; v < vectors; ++v) {
+            for (int s = 0; s < N; ++s) partial[v][s] = Vec(0.0F);
+          }
+          const std::int64_t end = row + block < rows ? row + block : rows;
+          for (std::int64_t r = row; r < end; ++r) {
+            for (int v = 0; v < vectors; ++v) {
+              const Vecs<N> values = term(r, lanes[v]);
+              for (int s = 0; s < N; ++s) partial[v][s] = partial[v][s] + values[s];
+            }
+          }
+          for (int v = 0; v < vectors; ++v) {
+            for (int s = 0; s < N; ++s) totals[v][s] = totals[v][s] + partial[v][s];
+          }
+        }
+        for (int v = 0; v < vectors; ++v) {
+          for (int s = 0; s < N; ++s) lanes[v].store(out[s], totals[v][s]);
+        }
+      });
+}
+
+}  // namespace mylos

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/compute_kokkos/lanes.hpp"
+#include "backends/compute_kokkos/transformer_ops.hpp"
+
+namespace mylos {
+
+namespace {
+
+constexpr float layernorm_epsilon = 1e-5F;
+
+template <class T>
+void forward_kernel(const Execution& execution, Matrix<const T> x, Vector<const T> gamma,
+                    Vector<const T> beta, Matrix<T> y, Vector<float> mean, Vector<float> rstd) {
+  const auto columns = static_cast<std::int64_t>(x.extent(1));
+  Kokkos::parallel_for(
+      "mylos::layernorm_forward::rows", Team(execution, x.extent(0), row_team_size),
+      KOKKOS_LAMBDA(const Member& member) {
+        const std::int64_t row = member.league_rank();
+        const T* in = &x(row, 0);
+        T* out = &y(row, 0);
+        const float scale = 1.0F / static_cast<float>(columns);
+        const float average =
+            row_sums<1>(member, columns, [&](Lanes at) { return Vecs<1>{at.load(in)}; })[0] * scale;
+        const float variance = row_sums<1>(member, columns,
+                                           [&](Lanes at) {
+                                             const Vec centred = at.load(in) - Vec(average);
+                                             return Vecs<1>{centred * centred};
+                                           })[0] *
+                               scale;
+        const float inverse = 1.0F / Kokkos::sqrt(variance + layernorm_epsilon);
+        for_row(member, columns, [&](Lanes at) {
+          const Vec normal = (at.load(in) - Vec(average)) * Vec(inverse);
+          at.store(out, multiply_add(normal, at.load(gamma.data()), at.load(beta.data())));
+        });
+        Kokkos::single(Kokkos::PerTeam(member), [&]() {
+          mean(row) = average;
+          rstd(row) = inverse;
+        });
+      });
+}
+
+template <class T>
+void backward_input_kernel(const Execution& execution, Matrix<const T> dy, Matrix<const T> x,
+                           Vector<const T> gamma, Vector<const float> mean, Vector<const float> rstd,
+                           const T* residual, Matrix<T> dx) {
+  const auto columns = static_cast<std::int64_t>(x.extent(1));
+  Kokkos::parallel_for(
+      "mylos::layernorm_backward_input::rows", Team(execution, x.extent(0), row_team_size),
+      KOKKOS_LAMBDA(const Member& member) {
+        const std::int64_t row = member.league_rank();
+        const T* in = &x(row, 0);
+        const T* gradient = &dy(row, 0);
+        const Vec average(mean(row));
+        const Vec inverse(rstd(row));
+        const auto sums = row_sums<2>(member, columns, [&](Lanes at) {
+          const Vec g = at.load(gradient) * at.load(gamma.data());
+          return Vecs<2>{g, g * (at.load(in) - average) * inverse};
+        });
+        const float scale = 1.0F / static_cast<float>(columns);
+        const Vec mean_g(sums[0] * scale);
+        const Vec mean_gx(sums[1] * scale);
+        const T* added = residual != nullptr ? residual + row * columns : nullptr;
+        for_row(member, columns, [&](Lanes at) {
+          const Vec g = at.load(gradient) * at.load(gamma.data());
+          const Vec normal = (at.load(in) - average) * inverse;
+          const Vec value = (g - mean_g - normal * mean_gx) * inverse;
+          at.store(&dx(row, 0), added != nullptr ? value + at.load(added) : value);
+        });
+      });
+}
+
+template <class T, class G>
+void backward_weight_kernel(const Execution& execution, Matrix<const T> dy, Matrix<const T> x,
+                            Vector<const float> mean, Vector<const float> rstd, Vector<G> dgamma,
+                            Vector<G> dbeta, bool accumulate) {
+  column_sums<2>(
+      "mylos::layernorm_backward_weight::columns", execution, static_cast<std::int64_t>(x.extent(0)),
+      static_cast<std::int64_t>(x.extent(1)),
+      KOKKOS_LAMBDA(std::int64_t row, Lanes at) {
+        const Vec gradient = at.load(&dy(row, 0));
+        return Vecs<2>{gradient * (at.load(&x(row, 0)) - Vec(mean(row))) * Vec(rstd(row)), gradient};
+      },
+      Kokkos::Array<G*, 2>{dgamma.data(), dbeta.data()}, accumulate);
+}
+
+}  // namespace
+
+void KokkosTransformerOps::layernorm_forward(Stream stream, TensorRef x, TensorRef gamma, TensorRef beta,
+                                             TensorRef y, TensorRef mean, TensorRef rstd) {
+  require(x.size() == y.size() && mean.size() == rows_of(x) && rstd.size() == rows_of(x),
+          "layernorm's shapes");
+  dispatch_float(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    forward_kernel<T>(execution_of(stream), matrix<const T>(x), vector<const T>(gamma), vector<const T>(beta),
+                      matrix<T>(y), vector<float>(mean), vector<float>(rstd));
+  });
+}
+
+void KokkosTransformerOps::layernorm_backward_input(Stream stream, TensorRef dy, TensorRef x, TensorRef gamma,
+                                                    TensorRef mean, TensorRef rstd, TensorRef residual,
+                                                    TensorRef dx) {
+  require(x.size() == dy.size() && x.size() == dx.size() && mean.size() == rows_of(x), "layernorm's shapes");
+  dispatch_float(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    const T* added = residual ? vector<const T>(residual).data() : nullptr;
+    backward_input_kernel<T>(execution_of(stream), matrix<const T>(dy), matrix<const T>(x),
+                             vector<const T>(gamma), vector<const float>(mean), vector<const float>(rstd),
+                             added, matrix<T>(dx));
+  });
+}
+
+void KokkosTransformerOps::layernorm_backward_weight(Stream stream, TensorRef dy, TensorRef x, TensorRef mean,
+                                                     TensorRef rstd, TensorRef dgamma, TensorRef dbeta,
+                                                     bool accumulate) {
+  require(x.size() == dy.size() && mean.size() == rows_of(x) && dgamma.dtype == dbeta.dtype,
+          "layernorm's shapes");
+  dispatch_float(x.dtype, [&](auto type) {
+    dispatch_float(dgamma.dtype, [&](auto gradient) {
+      using T = decltype(type);
+      using G = decltype(gradient);
+      backward_weight_kernel<T, G>(execution_of(stream), matrix<const T>(dy), matrix<const T>(x),
+                                   vector<const float>(mean), vector<const float>(rstd), vector<G>(dgamma),
+                                   vector<G>(dbeta), accumulate);
+    });
+  });
+}
+
+}  // namespace mylos

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <algorithm>
+#include <utility>
+
+#ifdef MYLOS_HAVE_KOKKOS_KERNELS
+#include <KokkosBlas3_gemm.hpp>
+#endif
+
+#include "backends/compute_kokkos/tile_product.hpp"
+#include "backends/compute_kokkos/transformer_ops.hpp"
+
+namespace mylos {
+
+namespace {
+
+/// A matrix in either storage order: element (i, j) is data[i * row + j * column].
+template <class T>
+struct Strided {
+  T* data;
+  std::int64_t row;
+  std::int64_t column;
+
+  Strided transposed() const { return {data, column, row}; }
+};
+
+template <class T>
+Strided<T> strided(const TensorRef& tensor) {
+  require(tensor.rank == 2 && (tensor.stride[0] == 1 || tensor.stride[1] == 1),
+          "a row-major or transposed matrix");
+  return {tensor.as<std::remove_const_t<T>>(), tensor.stride[0], tensor.stride[1]};
+}
+
+/// The leading dimensions of an activation folded into rows.
+template <class T>
+Strided<T> activation(const TensorRef& tensor) {
+  const Matrix<T> view = matrix<T>(tensor);
+  return {view.data(), static_cast<std::int64_t>(view.extent(1)), 1};
+}
+
+// One thread's tile of the product and what it packs of the factors: 512 KiB, for a second-level cache.
+constexpr int block_rows = 128;
+constexpr int block_columns = 256;
+constexpr int block_depth = 256;
+static_assert(block_rows % panel_rows == 0 && block_columns % panel_columns == 0);
+
+/// to = from (rows, depth) in panels of `panel` rows, each (depth, panel); rows beyond `rows` are 0.
+template <class T>
+KOKKOS_FORCEINLINE_FUNCTION void pack(Strided<const T> from, int rows, int depth, int panel, float* to) {
+  for (int first = 0; first < rows; first += panel) {
+    const int count = rows - first < panel ? rows - first : panel;
+    const T* in = from.data + first * from.row;
+    if (from.row == 1 && count == panel && panel % width == 0) {
+      for (int p = 0; p < depth; ++p) {
+        for (int r = 0; r < panel; r += width) store(to + p * panel + r, load(in + p * from.column + r));
+      }
+    } else {
+      // In short pieces of rows, so that the lines of `to` stay in the cache.
+      constexpr int piece = 16;
+      for (int p0 = 0; p0 < depth; p0 += piece) {
+        const int end = p0 + piece < depth ? p0 + piece : depth;
+        for (int r = 0; r < panel; ++r) {
+          const T* row = in + r * from.row;
+          for (int p = p0; p < end; ++p) {
+            to[p * panel + r] = r < count ? static_cast<float>(row[p * from.column]) : 0.0F;
+          }
+        }
+      }
+    }
+    to += static_cast<std::ptrdiff_t>(panel) * depth;
+  }
+}
+
+/// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n) + bias (n) or null, added up in fp32; c has unit
+/// columns.
+template <class A, class B, class C>
+void blocked_gemm(const char* label, const Execution& execution, std::int64_t m, std::int64_t n,
+                  std::int64_t k, Strided<const A> a, Strided<const B> b, const B* bias, Strided<C> c,
+                  bool accumulate) {
+  const std::int64_t tile_rows = (m + block_rows - 1) / block_rows;
+  const std::int64_t tile_columns = (n + block_columns - 1) / block_columns;
+  const std::size_t scratch = Scratch::shmem_size(block_rows * block_depth) +
+                              Scratch::shmem_size(block_depth * block_columns) +
+                              Scratch::shmem_size(block_rows * block_columns);
+  Kokkos::parallel_for(
+      label, Team(execution, tile_rows * tile_columns, 1).set_scratch_size(1, Kokkos::PerTeam(scratch)),
+      KOKKOS_LAMBDA(const Member& member) {
+        const std::int64_t i0 = member.league_rank() / tile_columns * block_rows;
+        const std::int64_t j0 = member.league_rank() % tile_columns * block_columns;
+        const int rows = static_cast<int>(m - i0 < block_rows ? m - i0 : block_rows);
+        const int columns = static_cast<int>(n - j0 < block_columns ? n - j0 : block_columns);
+        const Scratch packed_a(member.team_scratch(1), block_rows * block_depth);
+        const Scratch packed_b(member.team_scratch(1), block_depth * block_columns);
+        const Scratch tile(member.team_scratch(1), block_rows * block_columns);
+        for (std::int64_t p0 = 0; p0 < k; p0 += block_depth) {
+          const int depth = static_cast<int>(k - p0 < block_depth ? k - p0 : block_depth);
+          pack<A>({a.data + i0 * a.row + p0 * a.column, a.row, a.column}, rows, depth, panel_rows,
+                  packed_a.data());
+          pack<B>({b.data + p0 * b.row + j0 * b.column, b.column, b.row}, columns, depth, panel_columns,
+                  packed_b.data());
+          for (int j = 0; j < columns; j += panel_columns) {
+            for (int i = 0; i < rows; i += panel_rows) {
+              panel_product<panel_rows, panel_vectors>(
+                  depth, {packed_a.data() + i * depth, 1, panel_rows}, packed_b.data() + j * depth,
+                  panel_columns, tile.data() + i * block_columns + j, block_columns, p0 > 0);
+            }
+          }
+        }
+        for (int i = 0; i < rows; ++i) {
+          C* out = c.data + (i0 + i) * c.row + j0;
+          for (int j = 0; j < columns; j += width) {
+            const Lanes at{j, columns - j < width ? columns - j : width};
+            Vec value = load(tile.data() + i * block_columns + j);
+            if (bias != nullptr) value = value + at.load(bias + j0);
+            if (accumulate) value = value + at.load(out);
+            at.store(out, value);
+          }
+        }
+      });
+}
+
+#ifdef MYLOS_HAVE_KOKKOS_KERNELS
+
+template <class T>
+Matrix<T> row_major(Strided<T> a, std::int64_t rows, std::int64_t columns) {
+  return a.column == 1 ? Matrix<T>(a.data, static_cast<std::size_t>(rows), static_cast<std::size_t>(columns))
+                       : Matrix<T>(a.data, static_cast<std::size_t>(columns), static_cast<std::size_t>(rows));
+}
+
+/// The same by Kokkos Kernels, for fp32 matrices without gaps between their rows.
+void library_gemm(const Execution& execution, std::int64_t m, std::int64_t n, std::int64_t k,
+                  Strided<const float> a, Strided<const float> b, const float* bias, Strided<float> c,
+                  bool accumulate) {
+  KokkosBlas::gemm(execution, a.column == 1 ? "N" : "T", b.column == 1 ? "N" : "T", 1.0F, row_major(a, m, k),
+                   row_major(b, k, n), accumulate ? 1.0F : 0.0F, row_major(c, m, n));
+  if (bias == nullptr) return;
+  Kokkos::parallel_for(
+      "mylos::linear_forward::bias", Team(execution, m, row_team_size), KOKKOS_LAMBDA(const Member& member) {
+        float* row = c.data + member.league_rank() * n;
+        for_row(member, n, [&](Lanes at) { at.store(row, at.load(row) + at.load(bias)); });
+      });
+}
+
+template <class T>
+bool without_gaps(Strided<T> a, std::int64_t rows, std::int64_t columns) {
+  return (a.column == 1 && a.row == columns) || (a.row == 1 && a.column == rows);
+}
+
+#endif
+
+template <class A, class B, class C>
+void gemm(const char* label, const Execution& execution, std::int64_t m, std::int64_t n, std::int64_t k,
+          Strided<const A> a, Strided<const B> b, const B* bias, Strided<C> c, bool accumulate) {
+  if (m == 0 || n == 0) return;
+  if (c.column != 1) {
+    // cᵀ = bᵀ aᵀ has unit columns.
+    return gemm<B, A, C>(label, execution, n, m, k, b.transposed(), a.transposed(), nullptr, c.transposed(),
+                         accumulate);
+  }
+#ifdef MYLOS_HAVE_KOKKOS_KERNELS
+  if constexpr (std::is_same_v<A, float> && std::is_same_v<B, float> && std::is_same_v<C, float>) {
+    if (without_gaps(a, m, k) && without_gaps(b, k, n) && without_gaps(c, m, n)) {
+      return library_gemm(execution, m, n, k, a, b, bias, c, accumulate);
+    }
+  }
+#endif
+  blocked_gemm<A, B, C>(label, execution, m, n, k, a, b, bias, c, accumulate);
+}
+
+template <class T, class G>
+void bias_gradient_kernel(const Execution& execution, Matrix<const T> dy, Vector<G> dbias, bool accumulate) {
+  column_sums<1>(
+      "mylos::linear_backward_weight::bias", execution, static_cast<std::int64_t>(dy.extent(0)),
+      static_cast<std::int64_t>(dy.extent(1)),
+      KOKKOS_LAMBDA(std::int64_t row, Lanes at) { return Vecs<1>{at.load(&dy(row, 0))}; },
+      Kokkos::Array<G*, 1>{dbias.data()}, accumulate);
+}
+
+}  // namespace
+
+void KokkosTransformerOps::linear_forward(Stream stream, TensorRef x, TensorRef w, TensorRef bias,
+                                          TensorRef y) {
+  const std::int64_t rows = rows_of(x);
+  const std::int64_t in = w.shape[0];
+  const std::int64_t out = w.shape[1];
+  require(x.shape[x.rank - 1] == in && y.size() == rows * out && (!bias || bias.size() == out),
+          "linear's shapes");
+  dispatch_float(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    const T* added = bias ? vector<const T>(bias).data() : nullptr;
+    gemm<T, T, T>("mylos::linear_forward::tiles", execution_of(stream), rows, out, in, activation<const T>(x),
+                  strided<const T>(w), added, activation<T>(y), false);
+  });
+}
+
+void KokkosTransformerOps::linear_backward_input(Stream stream, TensorRef dy, TensorRef w, TensorRef dx) {
+  const std::int64_t rows = rows_of(dy);
+  const std::int64_t in = w.shape[0];
+  const std::int64_t out = w.shape[1];
+  require(dy.shape[dy.rank - 1] == out && dx.size() == rows * in, "linear's shapes");
+  dispatch_float(dy.dtype, [&](auto type) {
+    using T = decltype(type);
+    gemm<T, T, T>("mylos::linear_backward_input::tiles", execution_of(stream), rows, in, out,
+                  activation<const T>(dy), strided<const T>(w).transposed(), nullptr, activation<T>(dx),
+                  false);
+  });
+}
+
+void KokkosTransformerOps::linear_backward_weight(Stream stream, TensorRef x, TensorRef dy, TensorRef dw,
+                                                  TensorRef dbias, bool accumulate) {
+  const std::int64_t rows = rows_of(x);
+  const std::int64_t in = dw.shape[0];
+  const std::int64_t out = dw.shape[1];
+  require(x.shape[x.rank - 1] == in && dy.size() == rows * out && (!dbias || dbias.size() == out),
+          "linear's shapes");
+  dispatch_float(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    dispatch_float(dw.dtype, [&](auto gradient) {
+      using G = decltype(gradient);
+      gemm<T, T, G>("mylos::linear_backward_weight::tiles", execution_of(stream), in, out, rows,
+                    activation<const T>(x).transposed(), activation<const T>(dy), nullptr, strided<G>(dw),
+                    accumulate);
+    });
+    if (dbias) {
+      dispatch_float(dbias.dtype, [&](auto gradient) {
+        using G = decltype(gradient);
+        bias_gradient_kernel<T, G>(execution_of(stream), matrix<const T>(dy), vector<G>(dbias), accumulate);
+      });
+    }
+  });
+}
+
+}  // namespace mylos

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// KokkosOptimizerOps: the optimizer's update and the guard that decides about it.
+#pragma once
+
+#include "core/compute_backend.hpp"
+
+namespace mylos {
+
+class KokkosOptimizerOps final : public OptimizerOps {
+ public:
+  void adamw(Stream stream, const AdamWArgs& args) override;
+  void guard_step(Stream stream, const GuardConfig& config, const GuardInput* input, GuardState* state,
+                  StepScalars* scalars) override;
+};
+
+}  // namespace mylos

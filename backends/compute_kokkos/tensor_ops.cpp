@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/compute_kokkos/tensor_ops.hpp"
+
+#include "backends/compute_kokkos/lanes.hpp"
+
+namespace mylos {
+
+namespace {
+
+constexpr std::int64_t sum_block = on_host ? 4096 : 64;  // elements added in fp32, by lane
+
+template <class T>
+void fill_kernel(const Execution& execution, Vector<T> y, float value) {
+  for_lanes(
+      "mylos::fill::elements", execution, y.extent(0),
+      KOKKOS_LAMBDA(Lanes at) { at.store(y.data(), Vec(value)); });
+}
+
+template <class X, class Y>
+void cast_kernel(const Execution& execution, Vector<const X> x, Vector<Y> y) {
+  for_lanes(
+      "mylos::cast::elements", execution, y.extent(0),
+      KOKKOS_LAMBDA(Lanes at) { at.store(y.data(), at.load(x.data())); });
+}
+
+/// Always on the host: logarithm and cosine differ between devices, the weights that a seed gives must not.
+void fill_normal_kernel(float* y, std::int64_t n, PhiloxKey key, std::int64_t first, float stddev) {
+  using HostRange = Kokkos::RangePolicy<Kokkos::DefaultHostExecutionSpace, Kokkos::IndexType<std::int64_t>>;
+  const std::int64_t first_pair = first / 2;
+  const std::int64_t end_pair = (first + n + 1) / 2;
+  Kokkos::parallel_for("mylos::fill_normal::pairs", HostRange(first_pair, end_pair), [=](std::int64_t pair) {
+    const auto counter = static_cast<std::uint64_t>(pair);
+    const PhiloxBlock block =
+        philox(key, static_cast<std::uint32_t>(counter), static_cast<std::uint32_t>(counter >> 32U), 0, 0);
+    const std::array<float, 2> normal = normal_pair(block.x[0], block.x[1]);
+    for (int half = 0; half < 2; ++half) {
+      const std::int64_t i = 2 * pair + half - first;
+      if (i >= 0 && i < n) y[i] = stddev * normal[half];
+    }
+  });
+}
+
+struct Identity {
+  KOKKOS_FORCEINLINE_FUNCTION Vec operator()(Vec x) const { return x; }
+};
+struct Square {
+  KOKKOS_FORCEINLINE_FUNCTION Vec operator()(Vec x) const { return x * x; }
+};
+
+template <class T, class Term>
+void sum_kernel(const char* label, const Execution& execution, Vector<const T> x, Term term,
+                Kokkos::View<double, Memory> total, float* out, bool accumulate) {
+  const auto n = static_cast<std::int64_t>(x.extent(0));
+  Kokkos::parallel_reduce(
+      label, Range(execution, 0, (n + sum_block - 1) / sum_block),
+      KOKKOS_LAMBDA(std::int64_t block, double& partial) {
+        const std::int64_t end = (block + 1) * sum_block < n ? (block + 1) * sum_block : n;
+        Vec sums[4] = {Vec(0.0F), Vec(0.0F), Vec(0.0F), Vec(0.0F)};
+        std::int64_t i = block * sum_block;
+        for (; i + 4 * width <= end; i += 4 * width) {
+          for (int c = 0; c < 4; ++c) sums[c] = sums[c] + term(load(x.data() + i + c * width));
+        }
+        for (; i < end; i += width) {
+          const Lanes at{i, static_cast<int>(end - i < width ? end - i : width)};
+          sums[0] = sums[0] + term(at.load(x.data()));
+        }
+        partial += static_cast<double>(sum_of((sums[0] + sums[1]) + (sums[2] + sums[3])));
+      },
+      total);
+  Kokkos::parallel_for(
+      "mylos::sum::finish", Range(execution, 0, 1), KOKKOS_LAMBDA(std::int64_t) {
+        out[0] = static_cast<float>((accumulate ? static_cast<double>(out[0]) : 0.0) + total());
+      });
+}
+
+}  // namespace
+
+const Kokkos::View<double, Memory>& KokkosTensorOps::total_of(Stream stream) const {
+  return stream.handle != nullptr ? static_cast<Queue*>(stream.handle)->total : default_queue_.total;
+}
+
+void KokkosTensorOps::fill(Stream stream, TensorRef y, float value) {
+  dispatch_float(y.dtype, [&](auto type) {
+    using T = decltype(type);
+    fill_kernel<T>(execution_of(stream), vector<T>(y), value);
+  });
+}
+
+void KokkosTensorOps::cast(Stream stream, TensorRef x, TensorRef y) {
+  require(x.size() == y.size(), "cast keeps the size");
+  dispatch_float(x.dtype, [&](auto from) {
+    dispatch_float(y.dtype, [&](auto to) {
+      using X = decltype(from);
+      using Y = decltype(to);
+      cast_kernel<X, Y>(execution_of(stream), vector<const X>(x), vector<Y>(y));
+    });
+  });
+}
+
+void KokkosTensorOps::fill_normal(Stream stream, TensorRef y, PhiloxKey key, std::int64_t first,
+                                  float stddev) {
+  const Vector<float> view = vector<float>(y);
+  const auto n = static_cast<std::int64_t>(view.extent(0));
+  if constexpr (on_host) {
+    fill_normal_kernel(view.data(), n, key, first, stddev);
+  } else {
+    const auto host = Kokkos::create_mirror(view);
+    fill_normal_kernel(host.data(), n, key, first, stddev);
+    Kokkos::deep_copy(execution_of(stream), view, host);
+    execution_of(stream).fence("mylos::fill_normal::copy");
+  }
+}
+
+void KokkosTensorOps::sum(Stream stream, TensorRef x, TensorRef out, bool accumulate) {
+  sum_kernel<float>("mylos::sum::blocks", execution_of(stream), vector<const float>(x), Identity(),
+                    total_of(stream), out.as<float>(), accumulate);
+}
+
+void KokkosTensorOps::sum_of_squares(Stream stream, TensorRef x, TensorRef out, bool accumulate) {
+  dispatch_float(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    sum_kernel<T>("mylos::sum_of_squares::blocks", execution_of(stream), vector<const T>(x), Square(),
+                  total_of(stream), out.as<float>(), accumulate);
+  });
+}
+
+}  // namespace mylos

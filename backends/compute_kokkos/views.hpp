@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Where kernels run and how they see tensors: execution spaces of streams, unmanaged views of TensorRefs.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include <Kokkos_Core.hpp>
+
+#include "core/compute_backend.hpp"
+
+namespace mylos {
+
+using Execution = Kokkos::DefaultExecutionSpace;
+using Memory = Execution::memory_space;
+using Range = Kokkos::RangePolicy<Execution, Kokkos::IndexType<std::int64_t>>;
+using Team = Kokkos::TeamPolicy<Execution, Kokkos::IndexType<std::int64_t>>;
+using Member = Team::member_type;
+using Scratch =
+    Kokkos::View<float*, Execution::scratch_memory_space, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+
+/// Whether kernels run on the host: then one thread is a team, and vectors are wider than one.
+inline constexpr bool on_host = Kokkos::SpaceAccessibility<Kokkos::HostSpace, Memory>::accessible;
+inline constexpr int row_team_size = on_host ? 1 : 128;
+
+/// What a Stream's handle points to.
+struct Queue {
+  Execution execution;
+  Kokkos::View<double, Memory> total{"mylos::queue::total"};  // () of the reduction in progress
+};
+
+inline Execution execution_of(Stream stream) {
+  return stream.handle != nullptr ? static_cast<Queue*>(stream.handle)->execution : Execution();
+}
+
+template <class T>
+using Vector = Kokkos::View<T*, Kokkos::LayoutRight, Memory, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+template <class T>
+using Matrix = Kokkos::View<T**, Kokkos::LayoutRight, Memory, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+
+/// A contiguous tensor of any rank as (n).
+template <class T>
+Vector<T> vector(const TensorRef& tensor) {
+  require(tensor.contiguous(), "a contiguous tensor");
+  return Vector<T>(tensor.as<std::remove_const_t<T>>(), static_cast<std::size_t>(tensor.size()));
+}
+
+/// A contiguous tensor with its leading dimensions folded into rows, (N, C).
+template <class T>
+Matrix<T> matrix(const TensorRef& tensor) {
+  require(tensor.contiguous() && tensor.rank >= 1, "a contiguous tensor with rows");
+  const std::int64_t columns = tensor.shape[tensor.rank - 1];
+  const std::int64_t rows = columns > 0 ? tensor.size() / columns : 0;
+  return Matrix<T>(tensor.as<std::remove_const_t<T>>(), static_cast<std::size_t>(rows),
+                   static_cast<std::size_t>(columns));
+}
+
+inline std::int64_t rows_of(const TensorRef& tensor) {
+  const std::int64_t columns = tensor.shape[tensor.rank - 1];
+  return columns > 0 ? tensor.size() / columns : 0;
+}
+
+}  // namespace mylos

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/compute_onednn/linear.hpp"
+
+#include <algorithm>
+#include <array>
+
+namespace mylos {
+
+namespace {
+
+MatrixRef weight(const TensorRef& w) {
+  require(w.rank == 2 && (w.stride[0] == 1 || w.stride[1] == 1), "a row-major or transposed matrix");
+  return {w.data, w.dtype, w.stride[0], w.stride[1]};
+}
+
+/// The leading dimensions of an activation folded into rows.
+MatrixRef activation(const TensorRef& x) {
+  require(x.contiguous() && x.rank >= 1, "a contiguous activation");
+  return {x.data, x.dtype, x.shape[x.rank - 1], 1};
+}
+
+/// sums (columns) = (accumulate ? sums : 0) + column sums of x (rows, columns). A thread owns its columns and
+/// adds rows in order, so the result does not depend on the number of threads.
+template <class T, class G>
+void column_sums(const T* x, std::int64_t rows, std::int64_t columns, G* sums, bool accumulate) {
+  constexpr std::int64_t strip = 64;
+  constexpr std::int64_t block = 64;
+#pragma omp parallel for schedule(static)
+  for (std::int64_t first = 0; first < columns; first += strip) {
+    const std::int64_t count = std::min(strip, columns - first);
+    std::array<float, strip> total{};
+    for (std::int64_t row = 0; row < rows; row += block) {
+      std::array<float, strip> partial{};
+      for (std::int64_t r = row; r < std::min(row + block, rows); ++r) {
+        const T* in = x + r * columns + first;
+        if (count == strip) {
+          for (std::int64_t c = 0; c < strip; ++c) partial[c] += static_cast<float>(in[c]);
+        } else {
+          for (std::int64_t c = 0; c < count; ++c) partial[c] += static_cast<float>(in[c]);
+        }
+      }
+      for (std::int64_t c = 0; c < strip; ++c) total[c] += partial[c];
+    }
+    for (std::int64_t c = 0; c < count; ++c) {
+      G& sum = sums[first + c];
+      sum = static_cast<G>(accumulate ? static_cast<float>(sum) + total[c] : total[c]);
+    }
+  }
+}
+
+}  // namespace
+
+void OnednnTransformerOps::linear_forward(Stream stream, TensorRef x, TensorRef w, TensorRef bias,
+                                          TensorRef y) {
+  if (!MatmulCache::supports(x.dtype) || x.size() == 0) return next().linear_forward(stream, x, w, bias, y);
+  const std::int64_t rows = x.size() / w.shape[0];
+  require(x.shape[x.rank - 1] == w.shape[0] && y.size() == rows * w.shape[1], "linear's shapes");
+  require(!bias || (bias.size() == w.shape[1] && bias.dtype == w.dtype), "a bias of the weight's type");
+  matmul_.multiply(rows, w.shape[1], w.shape[0], activation(x), weight(w), bias.data, activation(y), false);
+}
+
+void OnednnTransformerOps::linear_backward_input(Stream stream, TensorRef dy, TensorRef w, TensorRef dx) {
+  if (!MatmulCache::supports(dy.dtype) || dy.size() == 0)
+    return next().linear_backward_input(stream, dy, w, dx);
+  const std::int64_t rows = dy.size() / w.shape[1];
+  require(dy.shape[dy.rank - 1] == w.shape[1] && dx.size() == rows * w.shape[0], "linear's shapes");
+  matmul_.multiply(rows, w.shape[0], w.shape[1], activation(dy), weight(w).transposed(), nullptr,
+                   activation(dx), false);
+}
+
+void OnednnTransformerOps::linear_backward_weight(Stream stream, TensorRef x, TensorRef dy, TensorRef dw,
+                                                  TensorRef dbias, bool accumulate) {
+  if (!MatmulCache::supports(x.dtype) || x.size() == 0) {
+    return next().linear_backward_weight(stream, x, dy, dw, dbias, accumulate);
+  }
+  const std::int64_t in = dw.shape[0];
+  const std::int64_t out = dw.shape[1];
+  const std::int64_t rows = x.size() / in;
+  require(x.shape[x.rank - 1] == in && dy.size() == rows * out && (!dbias || dbias.size() == out),
+          "linear's shapes");
+  const MatrixRef gradient = weight(dw);
+  if (gradient.column == 1) {
+    matmul_.multiply(in, out, rows, activation(x).transposed(), activation(dy), nullptr, gradient,
+                     accumulate);
+  } else {
+    // dwᵀ = dyᵀ x is row-major.
+    matmul_.multiply(out, in, rows, activation(dy).transposed(), activation(x), nullptr,
+                     gradient.transposed(), accumulate);
+  }
+  if (!dbias) return;
+  dispatch_float(dy.dtype, [&](auto type) {
+    dispatch_float(dbias.dtype, [&](auto sum) {
+      using T = decltype(type);
+      using G = decltype(sum);
+      column_sums(dy.as<T>(), rows, out, dbias.as<G>(), accumulate);
+    });
+  });
+}
+
+}  // namespace mylos

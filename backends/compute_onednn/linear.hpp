@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// OnednnTransformerOps: the linear layer through oneDNN, everything else through `next`.
+#pragma once
+
+#include "backends/compute_onednn/matmul_cache.hpp"
+#include "core/forwarding_ops.hpp"
+
+namespace mylos {
+
+/// Types that oneDNN does not multiply on this machine fall through as well.
+class OnednnTransformerOps final : public ForwardingTransformerOps {
+ public:
+  OnednnTransformerOps(ComputeBackend& next, MemoryLedger* ledger)
+      : ForwardingTransformerOps(next.transformer_ops()), matmul_(next, ledger) {}
+
+  void linear_forward(Stream stream, TensorRef x, TensorRef w, TensorRef bias, TensorRef y) override;
+  void linear_backward_input(Stream stream, TensorRef dy, TensorRef w, TensorRef dx) override;
+  void linear_backward_weight(Stream stream, TensorRef x, TensorRef dy, TensorRef dw, TensorRef dbias,
+                              bool accumulate) override;
+
+ private:
+  MatmulCache matmul_;
+};
+
+}  // namespace mylos

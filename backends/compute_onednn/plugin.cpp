@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/plugin.hpp"
+
+#include <memory>
+#include <string>
+
+#include "backends/compute_onednn/linear.hpp"
+
+#ifndef MYLOS_PLUGIN_SYMBOL
+#define MYLOS_PLUGIN_SYMBOL mylos_plugin
+#endif
+
+namespace mylos {
+
+namespace {
+
+const char* instruction_set() {
+  switch (dnnl::get_effective_cpu_isa()) {
+    case dnnl::cpu_isa::sse41:
+      return "SSE4.1";
+    case dnnl::cpu_isa::avx:
+      return "AVX";
+    case dnnl::cpu_isa::avx2:
+    case dnnl::cpu_isa::avx2_vnni:
+      return "AVX2";
+    case dnnl::cpu_isa::avx512_core:
+    case dnnl::cpu_isa::avx512_core_vnni:
+      return "AVX-512";
+    case dnnl::cpu_isa::avx512_core_bf16:
+      return "AVX-512 with bf16";
+    case dnnl::cpu_isa::avx512_core_amx:
+      return "AMX";
+    default:
+      return "its default instructions";
+  }
+}
+
+class OnednnBackend final : public ForwardingBackend {
+ public:
+  OnednnBackend(ComputeBackend& next, MemoryLedger* ledger)
+      : ForwardingBackend(next), transformer_ops_(next, ledger) {}
+
+  std::string description() const override {
+    const dnnl_version_t* version = dnnl_version();
+    return fmt::format("oneDNN {}.{}.{} with {} over {}", version->major, version->minor, version->patch,
+                       instruction_set(), next().description());
+  }
+  TransformerOps& transformer_ops() override { return transformer_ops_; }
+
+ private:
+  OnednnTransformerOps transformer_ops_;
+};
+
+const char* unusable() {
+  return nullptr;
+}
+
+ComputeBackend* create(const ComputeArgs& args) {
+  require(args.next != nullptr, "oneDNN works over a root backend");
+  if (!args.next->host_accessible()) {
+    fail(ExitCode::usage, "oneDNN computes on the host, but the memory of {} is not there",
+         args.next->description());
+  }
+  return std::make_unique<OnednnBackend>(*args.next, args.ledger).release();
+}
+
+void destroy(ComputeBackend* backend) {
+  std::unique_ptr<ComputeBackend>(backend).reset();
+}
+
+}  // namespace
+
+extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL;
+extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
+    .magic = plugin_magic,
+    .abi_version = plugin_abi_version,
+    .struct_size = sizeof(PluginDescriptor),
+    .kind = PluginKind::compute,
+    .name = "onednn",
+    .compiler = MYLOS_COMPILER_FINGERPRINT,
+    .kokkos_version = "",
+    .summary = "the linear layer through oneDNN on the CPU, everything else through the backend below",
+    .preference = 20,
+    .params = nullptr,
+    .num_params = 0,
+    .unusable = unusable,
+    .create_compute = create,
+    .create_communicator = nullptr,
+    .destroy_compute = destroy,
+    .destroy_communicator = nullptr,
+};
+
+}  // namespace mylos

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# How mylos' libraries, plugins and programs are built; every folder uses these functions.
+# Plugins are looked for in ../lib/mylos of the executable: the folder is lib on every system.
+set(CMAKE_INSTALL_LIBDIR lib)
+include(GNUInstallDirs)
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+set(MYLOS_PLUGIN_DIRECTORY ${PROJECT_BINARY_DIR}/lib/mylos)
+
+# A relocatable tree: every library is looked for beside the file that needs it.
+set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
+set(CMAKE_INSTALL_RPATH "$ORIGIN;$ORIGIN/../${CMAKE_INSTALL_LIBDIR};$ORIGIN/..")
+
+add_library(mylos_options INTERFACE)
+target_include_directories(mylos_options INTERFACE ${PROJECT_SOURCE_DIR})
+target_compile_options(mylos_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wno-unknown-pragmas)
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  target_compile_options(mylos_options INTERFACE -Wno-restrict)  # false at std::string's operator+: GCC bug 105651
+endif()
+if(MYLOS_WARNINGS_AS_ERRORS)
+  target_compile_options(mylos_options INTERFACE -Werror)
+endif()
+if(MYLOS_ARCH)
+  target_compile_options(mylos_options INTERFACE -march=${MYLOS_ARCH})
+endif()
+
+# MYLOS_SANITIZE: what -fsanitize= takes, such as "address,undefined".
+set(MYLOS_SANITIZE "" CACHE STRING "sanitizers to build with; empty for none")
+if(MYLOS_SANITIZE)
+  string(REPLACE ";" "," sanitizers "${MYLOS_SANITIZE}")
+  target_compile_options(mylos_options INTERFACE -fsanitize=${sanitizers} -fno-sanitize-recover=all
+                                                 -fno-omit-frame-pointer -O1 -g)
+  target_link_options(mylos_options INTERFACE -fsanitize=${sanitizers})
+endif()
+
+if(MYLOS_STATIC)
+  set(MYLOS_LIBRARY_TYPE STATIC)
+  target_compile_definitions(mylos_options INTERFACE MYLOS_STATIC)
+else()
+  set(MYLOS_LIBRARY_TYPE SHARED)
+endif()
+
+# mylos_library(NAME SOURCES... ) makes libmylos_NAME, refused where a symbol is left undefined.
+function(mylos_library name)
+  add_library(mylos_${name} ${MYLOS_LIBRARY_TYPE} ${ARGN})
+  target_link_libraries(mylos_${name} PRIVATE mylos_options)
+  target_compile_features(mylos_${name} PUBLIC cxx_std_20)
+  target_include_directories(mylos_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+                                                  $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/mylos>)
+  if(NOT MYLOS_STATIC)
+    target_link_options(mylos_${name} PRIVATE LINKER:--no-undefined)
+  endif()
+  set_target_properties(mylos_${name} PROPERTIES EXPORT_NAME ${name})
+  install(TARGETS mylos_${name} EXPORT mylos_${name})
+endfunction()
+
+# mylos_plugin(NAME SOURCES...) makes lib/mylos/libmylos_NAME.so, or, in a static build, part of the executable.
+# The target mylos_plugins builds all of them.
+add_custom_target(mylos_plugins)
+define_property(GLOBAL PROPERTY MYLOS_PLUGINS BRIEF_DOCS "plugin targets" FULL_DOCS "plugin targets")
+function(mylos_plugin name)
+  if(MYLOS_STATIC)
+    add_library(mylos_${name} OBJECT ${ARGN})
+    target_compile_definitions(mylos_${name} PRIVATE MYLOS_PLUGIN_SYMBOL=mylos_plugin_${name})
+  else()
+    add_library(mylos_${name} MODULE ${ARGN})
+    target_link_options(mylos_${name} PRIVATE LINKER:--no-undefined)
+    set_target_properties(mylos_${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${MYLOS_PLUGIN_DIRECTORY})
+    install(TARGETS mylos_${name} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/mylos)
+  endif()
+  target_link_libraries(mylos_${name} PRIVATE mylos_options mylos_core)
+  add_dependencies(mylos_plugins mylos_${name})
+  set_property(GLOBAL APPEND PROPERTY MYLOS_PLUGINS ${name})
+endfunction()
+
+# mylos_link_plugins(TARGET PLUGINS...) links plugins into a static program, with the table that the registry reads.
+function(mylos_link_plugins target)
+  set(declarations)
+  set(entries)
+  foreach(plugin IN LISTS ARGN)
+    string(APPEND declarations "extern const mylos::PluginDescriptor mylos_plugin_${plugin};\n")
+    string(APPEND entries "      &mylos_plugin_${plugin},\n")
+    target_link_libraries(${target} PRIVATE mylos_${plugin})
+  endforeach()
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/static_plugins.cpp.in static_plugins.cpp @ONLY)
+  target_sources(${target} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/static_plugins.cpp)
+endfunction()

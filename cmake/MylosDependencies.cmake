@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# What mylos is built on (docs/design.md, "Dependencies").
+
+# Kokkos: Kokkos_ROOT, an installed one, or the one that scripts/setup has built.
+list(APPEND CMAKE_PREFIX_PATH ${PROJECT_SOURCE_DIR}/.deps/kokkos ${PROJECT_SOURCE_DIR}/.deps/kokkos-kernels)
+find_package(Kokkos 5.0 QUIET)
+if(NOT Kokkos_FOUND)
+  message(FATAL_ERROR "Kokkos 5 was not found: run scripts/setup, or point Kokkos_ROOT at an installed one")
+endif()
+find_package(KokkosKernels QUIET)
+find_package(MPI REQUIRED COMPONENTS C CXX)
+find_package(Boost 1.74 REQUIRED COMPONENTS program_options)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
+
+# oneDNN by hand: the CMake package of Debian's asks for OpenCL's development files, which mylos does not need.
+find_library(DNNL_LIBRARY dnnl)
+find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp)
+if(DNNL_LIBRARY AND DNNL_INCLUDE_DIR)
+  add_library(DNNL::dnnl UNKNOWN IMPORTED)
+  set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION ${DNNL_LIBRARY}
+                                              INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE_DIR})
+else()
+  message(STATUS "oneDNN not found: no compute_onednn")
+endif()
+
+# Parallel HDF5: an installed one (HDF5_ROOT), else Debian's build for MPICH.
+if(NOT HDF5_ROOT AND NOT DEFINED ENV{HDF5_ROOT} AND EXISTS /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/hdf5/mpich)
+  set(HDF5_ROOT /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/hdf5/mpich)
+endif()
+set(HDF5_PREFER_PARALLEL ON)
+find_package(HDF5 REQUIRED COMPONENTS C)
+if(NOT HDF5_IS_PARALLEL)
+  message(FATAL_ERROR "HDF5 at ${HDF5_INCLUDE_DIRS} is not parallel; point HDF5_ROOT at one built with MPI")
+endif()
+add_library(mylos_hdf5 INTERFACE)
+target_include_directories(mylos_hdf5 SYSTEM INTERFACE ${HDF5_INCLUDE_DIRS})
+target_link_libraries(mylos_hdf5 INTERFACE ${HDF5_C_LIBRARIES} MPI::MPI_C)
+
+# One shared Kokkos per process, without relocatable device code; or everything static.
+get_target_property(kokkos_type Kokkos::kokkoscore TYPE)
+if(NOT MYLOS_STATIC AND NOT kokkos_type STREQUAL "SHARED_LIBRARY")
+  message(FATAL_ERROR "Kokkos at ${Kokkos_DIR} is static. Plugins need one shared Kokkos: build it with "
+                      "BUILD_SHARED_LIBS=ON, or configure mylos with -DMYLOS_STATIC=ON")
+endif()
+if(Kokkos_ENABLE_CUDA_RELOCATABLE_DEVICE_CODE)
+  message(FATAL_ERROR "Kokkos at ${Kokkos_DIR} uses relocatable device code, which cannot cross plugins")
+endif()
+set(MYLOS_CUDA_ARCH "" CACHE STRING "compute capability that CUDA code is built for, such as 80 or 90; empty for none")
+if(MYLOS_CUDA_ARCH AND NOT Kokkos_ENABLE_CUDA)
+  message(STATUS "MYLOS_CUDA_ARCH is ${MYLOS_CUDA_ARCH}, but Kokkos at ${Kokkos_DIR} has no CUDA: building for the CPU")
+endif()
+
+if(MYLOS_TESTS)
+  find_package(GTest REQUIRED)
+endif()
+if(MYLOS_BENCHMARKS)
+  find_package(benchmark REQUIRED)
+endif()
+if(TARGET Kokkos::kokkoskernels)
+  message(STATUS "Kokkos Kernels ${KokkosKernels_VERSION}: GEMM of compute_kokkos")
+else()
+  message(STATUS "Kokkos Kernels not found: compute_kokkos uses its own GEMM")
+endif()

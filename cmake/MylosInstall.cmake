@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# What `cmake --install` adds to the libraries, plugins and programs: Kokkos, so that the tree can be moved, and the
+# package that plugins outside the tree are built against.
+include(CMakePackageConfigHelpers)
+
+if(MYLOS_STATIC)
+  return()
+endif()
+
+install(IMPORTED_RUNTIME_ARTIFACTS Kokkos::kokkoscore Kokkos::kokkoscontainers)
+
+set(package ${CMAKE_INSTALL_LIBDIR}/cmake/mylos)
+install(DIRECTORY core DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/mylos FILES_MATCHING PATTERN "*.hpp")
+install(EXPORT mylos_core NAMESPACE mylos:: FILE mylosTargets.cmake DESTINATION ${package})
+configure_package_config_file(cmake/mylosConfig.cmake.in ${PROJECT_BINARY_DIR}/mylosConfig.cmake
+                              INSTALL_DESTINATION ${package})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/mylosConfigVersion.cmake COMPATIBILITY ExactVersion)
+install(FILES ${PROJECT_BINARY_DIR}/mylosConfig.cmake ${PROJECT_BINARY_DIR}/mylosConfigVersion.cmake
+        DESTINATION ${package})

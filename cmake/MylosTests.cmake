@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# mylos_test(NAME SOURCES files... [RANKS n...] [LIBRARIES libs...] [TIMEOUT seconds] [LABELS labels...])
+# makes the GoogleTest program bin/tests/NAME and a ctest entry NAME (serial), or one entry NAME_np<n> per rank
+# count, each under mpiexec with a watchdog that turns a hang into a named failure.
+function(mylos_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;RANKS;LIBRARIES;LABELS" ${ARGN})
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin/tests)
+  target_link_libraries(${name} PRIVATE mylos_options mylos_test_support ${arg_LIBRARIES})
+  set(entries)
+  if(arg_RANKS)
+    foreach(ranks IN LISTS arg_RANKS)
+      add_test(NAME ${name}_np${ranks} COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:${name}>)
+      set_tests_properties(${name}_np${ranks} PROPERTIES PROCESSORS ${ranks})
+      list(APPEND entries ${name}_np${ranks})
+    endforeach()
+  else()
+    add_test(NAME ${name} COMMAND ${name})
+    list(APPEND entries ${name})
+  endif()
+  set_tests_properties(${entries} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}"
+    ENVIRONMENT "MYLOS_BUILD=${PROJECT_BINARY_DIR};MYLOS_SOURCE=${PROJECT_SOURCE_DIR};OMP_PROC_BIND=false;OMP_WAIT_POLICY=passive")
+endfunction()

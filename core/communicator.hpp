@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Communicator: the collective and point-to-point operations of a group of ranks, whatever carries them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "core/compute_backend.hpp"
+#include "core/error.hpp"
+#include "core/tensor.hpp"
+
+namespace mylos {
+
+enum class ReduceOp : std::uint8_t { sum, max, min };
+
+/// An operation under way. Destroying one that was not waited for is a defect of the caller.
+class RequestState {
+ public:
+  virtual ~RequestState() = default;
+  /// Work queued on `stream` from now on starts after the operation; does not block where the backend is
+  /// stream-ordered.
+  virtual void wait(Stream stream) = 0;
+  /// Blocks the host until the operation is complete.
+  virtual void host_wait() = 0;
+};
+
+/// Owns an operation under way; empty where it was complete at once. Move-only.
+class Request {
+ public:
+  Request() = default;
+  explicit Request(std::unique_ptr<RequestState> state) : state_(std::move(state)) {}
+
+  void wait(Stream stream) {
+    if (state_) state_->wait(stream);
+    state_.reset();
+  }
+  void host_wait() {
+    if (state_) state_->host_wait();
+    state_.reset();
+  }
+
+ private:
+  std::unique_ptr<RequestState> state_;
+};
+
+struct CommunicatorCaps {
+  bool stream_ordered = false;  ///< wait(stream) does not block the host
+  bool capturable = false;      ///< may be captured in a device graph
+  bool one_sided = false;
+  bool shared_memory = false;
+};
+
+/// A group of ranks. Every operation is non-blocking, starts after the work already queued on `stream`, and
+/// leaves its buffers alone only after the request was waited for. Buffers are contiguous fp32, bf16, int32,
+/// int64 or uint8 (bytes are moved and never reduced); counts may be 0. All ranks of the group call
+/// collectives in the same order with the same sizes. A failure ends the job through `abort`.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual CommunicatorCaps caps() const = 0;
+
+  /// buffer = reduction of all ranks' buffers, in place; bitwise the same on every rank.
+  virtual Request all_reduce(Stream stream, TensorRef buffer, ReduceOp op) = 0;
+  /// output (n) = reduction of every rank's input (n * size), the part of this rank.
+  virtual Request reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) = 0;
+  /// output (n * size) = every rank's input (n); input may be this rank's place in output.
+  virtual Request all_gather(Stream stream, TensorRef input, TensorRef output) = 0;
+  virtual Request broadcast(Stream stream, TensorRef buffer, int root) = 0;
+  /// buffer of `root` = reduction; the other ranks' buffers are left as they are.
+  virtual Request reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) = 0;
+  /// Part i of input (n * size) goes to rank i, which stores it as part `rank()` of output.
+  virtual Request all_to_all(Stream stream, TensorRef input, TensorRef output) = 0;
+  /// The same with counts of elements per rank; parts lie one behind the other.
+  virtual Request all_to_all_v(Stream stream, TensorRef input, std::span<const std::int64_t> send_counts,
+                               TensorRef output, std::span<const std::int64_t> recv_counts) = 0;
+  virtual Request send(Stream stream, TensorRef buffer, int peer, int tag) = 0;
+  virtual Request recv(Stream stream, TensorRef buffer, int peer, int tag) = 0;
+  /// Blocks the host until every rank has called it.
+  virtual void barrier() = 0;
+
+  /// Between these, operations may be posted together; requests complete after `group_end`.
+  virtual void group_begin() {}
+  virtual void group_end() {}
+
+  /// Memory that this backend moves fastest (a window, registered memory), or null where any memory is as
+  /// good. Freed with the communicator.
+  virtual void* allocate(std::size_t /*bytes*/) { return nullptr; }
+
+  /// The ranks that pass the same `color`, ordered by `key`. Collective.
+  virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
+
+  /// Ends the job on all ranks with this exit code; does not return.
+  [[noreturn]] virtual void abort(ExitCode code, const std::string& message) = 0;
+};
+
+}  // namespace mylos

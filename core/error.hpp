@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Exit codes and the one exception type that carries them.
+#pragma once
+
+#include <source_location>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace mylos {
+
+/// How a run ends; the value is the exit code of the process and is repeated in `status.json`.
+enum class ExitCode : int {
+  done = 0,
+  usage = 2,       ///< command line, deck or plugin cannot be used
+  numerical = 17,  ///< non-finite or spiking training, as the guard policy decides
+  bad_data = 65,   ///< a token file, checkpoint or other input is not what it must be
+  internal = 70,   ///< a broken invariant or out of memory
+  io = 74,         ///< reading or writing failed
+  preempted = 75,  ///< stopped by a signal or the wall-clock limit, resumable
+  watchdog = 76,   ///< a rank stopped or a collective stalled
+};
+
+/// An error that ends the run with `code`. The message names file, key or dataset and value.
+class Error : public std::runtime_error {
+ public:
+  Error(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  ExitCode code() const noexcept { return code_; }
+
+ private:
+  ExitCode code_;
+};
+
+/// Throws `Error(code)` with a message formatted by fmt.
+template <class... Args>
+[[noreturn]] void fail(ExitCode code, fmt::format_string<Args...> format, Args&&... args) {
+  throw Error(code, fmt::format(format, std::forward<Args>(args)...));
+}
+
+/// Checks a precondition that only a defect in mylos can break; throws `ExitCode::internal` with the place.
+inline void require(bool condition, const char* what,
+                    std::source_location where = std::source_location::current()) {
+  if (!condition) {
+    fail(ExitCode::internal, "{}:{}: broken precondition: {}", where.file_name(), where.line(), what);
+  }
+}
+
+}  // namespace mylos

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// MemoryLedger: every byte of device memory by category, now and at its peak.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace mylos {
+
+enum class MemoryCategory : std::uint8_t {
+  parameters,     ///< weights in the compute type
+  gradients,      ///< accumulated gradients
+  optimizer,      ///< fp32 master, first and second moment
+  activations,    ///< the arena
+  workspace,      ///< scratch of a backend, packed weight copies, tables
+  communication,  ///< staging and windows that hold no unit
+};
+inline constexpr int num_memory_categories = 6;
+
+constexpr std::string_view name_of(MemoryCategory category) {
+  constexpr std::array<std::string_view, num_memory_categories> names = {
+      "parameters", "gradients", "optimizer", "activations", "workspace", "communication"};
+  return names[static_cast<std::size_t>(category)];
+}
+
+/// Counts bytes; thread-safe. One per process, created by `main` and handed down.
+class MemoryLedger {
+ public:
+  void charge(MemoryCategory category, std::size_t bytes);
+  void release(MemoryCategory category, std::size_t bytes);
+
+  std::size_t current(MemoryCategory category) const { return slot(category).load(); }
+  std::size_t current() const { return total_.load(); }
+  /// The largest total since construction; a category's own peak is `peak(category)`.
+  std::size_t peak() const { return peak_total_.load(); }
+  std::size_t peak(MemoryCategory category) const { return peak_[static_cast<std::size_t>(category)].load(); }
+  /// How many charges were made: unchanged over a step in which nothing was allocated.
+  std::uint64_t num_charges() const { return num_charges_.load(); }
+
+ private:
+  const std::atomic<std::size_t>& slot(MemoryCategory category) const {
+    return current_[static_cast<std::size_t>(category)];
+  }
+
+  std::array<std::atomic<std::size_t>, num_memory_categories> current_{};
+  std::array<std::atomic<std::size_t>, num_memory_categories> peak_{};
+  std::atomic<std::size_t> total_{0};
+  std::atomic<std::size_t> peak_total_{0};
+  std::atomic<std::uint64_t> num_charges_{0};
+};
+
+}  // namespace mylos

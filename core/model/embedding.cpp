@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/model/embedding.hpp"
+
+namespace mylos {
+
+Embedding::Embedding(const ModelConfig& model, const ParameterTable& table)
+    : unit_(table.find("wte.weight").unit),
+      tied_(model.tied),
+      dropout_(model.dropout),
+      wte_(table.find("wte.weight")),
+      wpe_(table.find("wpe.weight")) {}
+
+std::vector<ActivationSpec> Embedding::activations(const BatchShape& /*shape*/) const {
+  return {};
+}
+
+Dropout Embedding::dropout(const BlockContext& context) const {
+  return {.probability = context.training ? dropout_ : 0.0F,
+          .key = stream_key(context.seed, "dropout.embedding"),
+          .first_sample = context.first_sample,
+          .scalars = context.scalars};
+}
+
+void Embedding::forward(const BlockContext& context, TensorRef /*input*/, TensorRef output) const {
+  const UnitView& unit = context.units[0];
+  context.ops().embedding_forward(context.stream, context.tokens, wte_.in(unit.weights),
+                                  wpe_.in(unit.weights), 0, output);
+  const Dropout drop = dropout(context);
+  if (drop.probability > 0.0F) context.ops().dropout_add(context.stream, output, {}, drop, output);
+}
+
+void Embedding::backward(const BlockContext& context, TensorRef /*input*/, TensorRef gradient) const {
+  const UnitView& unit = context.units[0];
+  const Dropout drop = dropout(context);
+  if (drop.probability > 0.0F) context.ops().dropout_add(context.stream, gradient, {}, drop, gradient);
+  // The head has already put its share of a tied embedding there.
+  context.ops().embedding_backward(context.stream, context.tokens, gradient, 0, wte_.in(unit.gradients),
+                                   unit.accumulate || tied_, wpe_.in(unit.gradients), unit.accumulate);
+  context.listener->gradient_ready(unit_, 0, unit.gradients.size());
+}
+
+}  // namespace mylos

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The shape of a GPT-2.
+#pragma once
+
+#include <cstdint>
+
+#include "core/dtype.hpp"
+
+namespace mylos {
+
+/// What an activation costs: kept from forward to backward, or computed again.
+enum class Recompute : std::uint8_t {
+  none,       ///< keep everything
+  selective,  ///< layernorm outputs and GELU outputs are computed again
+  block,      ///< only each block's input is kept
+};
+
+/// Radford et al., "Language models are unsupervised multitask learners", 2019.
+struct ModelConfig {
+  std::int64_t layers = 12;
+  std::int64_t heads = 12;
+  std::int64_t width = 768;     ///< C, divisible by heads
+  std::int64_t context = 1024;  ///< learned positions
+  std::int64_t vocab = 50257;
+  std::int64_t vocab_multiple = 128;  ///< the vocabulary in memory is padded to a multiple of this
+  bool tied = true;                   ///< the head shares the token embedding
+  float dropout = 0.0F;               ///< on embedding, attention probabilities and both residual branches
+
+  std::int64_t head_dim() const { return width / heads; }
+  std::int64_t padded_vocab() const { return (vocab + vocab_multiple - 1) / vocab_multiple * vocab_multiple; }
+};
+
+}  // namespace mylos

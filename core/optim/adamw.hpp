@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// AdamW: the fp32 state of the parts of units that this rank owns, and the step on them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/compute_backend.hpp"
+#include "core/device_buffer.hpp"
+#include "core/parameter_table.hpp"
+
+namespace mylos {
+
+/// The elements [begin, begin + count) of a unit's flat buffer.
+struct UnitPart {
+  int unit = 0;
+  std::int64_t begin = 0;
+  std::int64_t count = 0;
+};
+
+struct AdamWConfig {
+  float beta1 = 0.9F;
+  float beta2 = 0.95F;
+  float epsilon = 1e-8F;
+  float weight_decay = 0.1F;  ///< on every tensor of two or more dimensions
+};
+
+/// Loshchilov and Hutter, "Decoupled weight decay regularization", 2019. First and second moment in fp32, and
+/// an fp32 master where the compute type is narrower.
+class AdamW {
+ public:
+  AdamW(ComputeBackend& backend, MemoryLedger& ledger, const ParameterTable& table, const AdamWConfig& config,
+        DType compute_type, std::vector<UnitPart> parts);
+
+  const std::vector<UnitPart>& parts() const { return parts_; }
+
+  /// Updates part `index` from its gradient and writes its weights in the compute type. Nothing changes where
+  /// scalars->skip is set.
+  void step(Stream stream, std::size_t index, TensorRef weights, TensorRef gradient,
+            const StepScalars* scalars);
+
+  /// The fp32 truth of part `index`: the master, or `weights` themselves where these are fp32.
+  TensorRef master(std::size_t index, TensorRef weights) const;
+  TensorRef first_moment(std::size_t index) const { return slice(first_moment_, index); }
+  TensorRef second_moment(std::size_t index) const { return slice(second_moment_, index); }
+
+ private:
+  TensorRef slice(const DeviceBuffer& buffer, std::size_t index) const;
+
+  ComputeBackend& backend_;
+  AdamWConfig config_;
+  std::vector<UnitPart> parts_;
+  std::vector<std::int64_t> offsets_;  // of each part in the state buffers
+  DeviceBuffer master_;                // empty where the compute type is fp32
+  DeviceBuffer first_moment_;
+  DeviceBuffer second_moment_;
+  DeviceBuffer segments_;
+  std::vector<const Segment*> part_segments_;  // device memory
+  std::vector<int> num_segments_;
+};
+
+}  // namespace mylos

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The decision of a step: clip factor and skip flag from loss, norm and the statistics of earlier steps.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "core/dtype.hpp"
+#include "core/step_scalars.hpp"
+
+namespace mylos {
+
+/// How gradients are clipped and which steps are not applied.
+struct GuardConfig {
+  float loss_factor = 1.0F;   ///< turns the reduced loss sum into the mean: 1 / tokens of the global batch
+  float norm_factor = 1.0F;   ///< 1 / replicas where every rank added the same norm
+  float clip_norm = 1.0F;     ///< global L2 norm; 0 turns clipping off
+  float spike_factor = 0.0F;  ///< skip where the norm exceeds mean + factor * deviation; 0 turns it off
+  std::int32_t spike_window = 100;  ///< steps that the running statistics remember, and their warm-up
+};
+
+/// What a step measured, summed over all ranks: a non-finite value of one rank reaches every rank.
+struct GuardInput {
+  float loss_sum = 0.0F;      ///< over the tokens of the global batch
+  float norm_squared = 0.0F;  ///< of the scaled gradient, over all owned parts
+};
+
+/// Statistics up to the previous step; saved in checkpoints.
+struct GuardState {
+  double mean = 0.0;  ///< running mean of the gradient norm
+  double variance = 0.0;
+  std::int64_t seen = 0;     ///< applied steps that entered the statistics
+  std::int64_t skipped = 0;  ///< skipped in all
+  std::int64_t skipped_in_row = 0;
+};
+
+/// Fills the second group of `scalars` and updates `state`. A non-finite loss or norm, or a norm above the
+/// spike limit after the warm-up, skips the step; skipped steps never enter the statistics.
+MYLOS_HOST_DEVICE inline void guard_update(const GuardConfig& config, const GuardInput& input,
+                                           GuardState& state, StepScalars& scalars) {
+  const float inverse_scale = 1.0F / scalars.loss_scale;
+  const float norm = std::sqrt(input.norm_squared * config.norm_factor) * inverse_scale;
+  scalars.loss = input.loss_sum * config.loss_factor;
+  scalars.gradient_norm = norm;
+  const bool finite = std::isfinite(norm) && std::isfinite(scalars.loss);
+  const bool warm = state.seen >= config.spike_window;
+  const bool spike = finite && warm && config.spike_factor > 0.0F &&
+                     norm > state.mean + config.spike_factor * std::sqrt(state.variance);
+  scalars.skip = !finite || spike ? 1 : 0;
+  if (scalars.skip != 0) {
+    scalars.clip_factor = 0.0F;
+    ++state.skipped;
+    ++state.skipped_in_row;
+    return;
+  }
+  const bool clips = config.clip_norm > 0.0F && norm > config.clip_norm;
+  scalars.clip_factor = inverse_scale * (clips ? config.clip_norm / norm : 1.0F);
+  const double rate =
+      1.0 / static_cast<double>(state.seen < config.spike_window ? state.seen + 1 : config.spike_window);
+  const double difference = norm - state.mean;
+  state.mean += rate * difference;
+  state.variance = (1.0 - rate) * (state.variance + rate * difference * difference);
+  ++state.seen;
+  state.skipped_in_row = 0;
+}
+
+}  // namespace mylos

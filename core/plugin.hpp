@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Plugins: what a backend exports, and the loader that checks it before it calls anything.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/communicator.hpp"
+#include "core/compute_backend.hpp"
+#include "core/memory_ledger.hpp"
+#include "core/param_spec.hpp"
+#include "core/param_values.hpp"
+
+namespace mylos {
+
+inline constexpr std::uint64_t plugin_magic = 0x6d796c6f73706c67ULL;  // "mylosplg"
+inline constexpr std::uint32_t plugin_abi_version = 1;
+
+#if defined(__SANITIZE_ADDRESS__)
+#define MYLOS_COMPILER_FINGERPRINT_SUFFIX " asan"
+#else
+#define MYLOS_COMPILER_FINGERPRINT_SUFFIX ""
+#endif
+/// C++ virtuals cross the boundary, so both sides must come from the same compiler.
+#define MYLOS_COMPILER_FINGERPRINT __VERSION__ MYLOS_COMPILER_FINGERPRINT_SUFFIX
+
+enum class PluginKind : std::uint32_t { compute = 1, communication = 2 };
+
+/// What a compute backend is made from.
+struct ComputeArgs {
+  const ParamValues* deck = nullptr;
+  ComputeBackend* next = nullptr;  ///< operations that are missing fall through to it; null for the root
+  MemoryLedger* ledger = nullptr;
+  int num_threads = 1;  ///< host threads that this rank may use
+};
+
+/// What a communication backend is made from.
+struct CommunicatorArgs {
+  const ParamValues* deck = nullptr;
+  Communicator* bootstrap = nullptr;  ///< all ranks, for exchanging ids; null for the bootstrap itself
+  ComputeBackend* compute = nullptr;
+  MemoryLedger* ledger = nullptr;
+};
+
+/// The one data symbol of a plugin, `mylos_plugin`. Plain data.
+struct PluginDescriptor {
+  std::uint64_t magic;
+  std::uint32_t abi_version;
+  std::uint32_t struct_size;
+  PluginKind kind;
+  const char* name;            ///< "kokkos", "onednn", "mpi", ...; the deck's word
+  const char* compiler;        ///< MYLOS_COMPILER_FINGERPRINT
+  const char* kokkos_version;  ///< "" where it does not use Kokkos
+  const char* summary;         ///< one line for `mylos help`
+  std::int32_t preference;     ///< `auto` takes the usable backend with the largest
+  const ParamSpec* params;     ///< its own deck parameters
+  std::size_t num_params;
+  /// Null, or why it cannot be used on this machine. Called before `create`.
+  const char* (*unusable)();
+  ComputeBackend* (*create_compute)(const ComputeArgs&);
+  Communicator* (*create_communicator)(const CommunicatorArgs&);
+  void (*destroy_compute)(ComputeBackend*);
+  void (*destroy_communicator)(Communicator*);
+};
+
+using ComputeBackendHandle = std::unique_ptr<ComputeBackend, void (*)(ComputeBackend*)>;
+using CommunicatorHandle = std::unique_ptr<Communicator, void (*)(Communicator*)>;
+
+/// A plugin that was found: usable, or with the reason why not.
+struct PluginInfo {
+  std::filesystem::path path;
+  const PluginDescriptor* descriptor = nullptr;  ///< null where it could not be loaded
+  std::string problem;                           ///< empty where it can be used
+};
+
+/// The plugins of this process: found in the search path, or registered by a static build.
+class PluginRegistry {
+ public:
+  /// Opens every `libmylos_*.so` in `directories`, in order; the first of a name wins. Never unloads.
+  static PluginRegistry discover(const std::vector<std::filesystem::path>& directories);
+  /// Checks and opens one file. Errors are reported in the result.
+  static PluginInfo open(const std::filesystem::path& file);
+  /// Checks a descriptor's magic, version, size and compiler; returns what is wrong, or "".
+  static std::string check(const PluginDescriptor& descriptor);
+
+  const std::vector<PluginInfo>& found() const { return found_; }
+  const std::vector<std::filesystem::path>& searched() const { return searched_; }
+
+  /// The plugin of this kind and name; throws ExitCode::usage that names the reason, the paths tried and the
+  /// plugins found.
+  const PluginDescriptor& require(PluginKind kind, std::string_view name) const;
+  /// The usable plugins of a kind, the most preferred first.
+  std::vector<const PluginDescriptor*> usable(PluginKind kind) const;
+
+ private:
+  std::vector<PluginInfo> found_;
+  std::vector<std::filesystem::path> searched_;
+};
+
+/// `--plugin-path` (colon separated), MYLOS_PLUGIN_PATH, ../lib/mylos relative to the executable.
+std::vector<std::filesystem::path> plugin_search_path(const std::string& option);
+
+}  // namespace mylos

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// StepScalars: what changes from step to step, kept in device memory so that a captured step stays valid.
+#pragma once
+
+#include <cstdint>
+
+namespace mylos {
+
+/// Written by the host before a step (first group) and by `OptimizerOps::guard_step` within it (second
+/// group).
+struct StepScalars {
+  std::int64_t step = 0;  ///< running step, 1 for the first; Adam's t and the dropout key
+  float learning_rate = 0.0F;
+  float loss_scale = 1.0F;  ///< the loss was multiplied by this
+
+  float clip_factor = 1.0F;    ///< multiplies every gradient (clipping and 1 / loss_scale)
+  float gradient_norm = 0.0F;  ///< global L2 norm before clipping, unscaled
+  float loss = 0.0F;           ///< mean loss of the global batch, nats per token
+  std::int32_t skip = 0;       ///< non-zero: the update must not be applied
+};
+
+}  // namespace mylos

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "io/agree.hpp"
+
+#include <array>
+#include <climits>
+#include <filesystem>
+#include <new>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "core/error.hpp"
+
+namespace mylos {
+
+namespace {
+
+/// Waits without keeping a core busy: there may be more ranks than cores, and another thread that computes.
+void wait_for(MPI_Request request) {
+  int done = 0;
+  for (int i = 0; i < 100 && done == 0; ++i) MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+  while (done == 0) {
+    std::this_thread::yield();
+    MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+  }
+}
+
+void all_reduce(MPI_Comm comm, void* values, std::size_t count, MPI_Datatype type, MPI_Op op) {
+  if (comm == MPI_COMM_NULL) return;
+  require(count <= INT_MAX, "a reduction fits one MPI call");
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Iallreduce(MPI_IN_PLACE, values, static_cast<int>(count), type, op, comm, &request);
+  wait_for(request);
+}
+
+void broadcast(MPI_Comm comm, void* values, std::size_t count, MPI_Datatype type, int root) {
+  if (comm == MPI_COMM_NULL) return;
+  require(count <= INT_MAX, "a broadcast fits one MPI call");
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Ibcast(values, static_cast<int>(count), type, root, comm, &request);
+  wait_for(request);
+}
+
+std::optional<Error> error_of(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::filesystem::filesystem_error& error) {
+    return Error(ExitCode::io, error.what());
+  } catch (const std::exception& error) {
+    return Error(ExitCode::internal, error.what());
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+void agreed(MPI_Comm comm, const std::function<void()>& work) {
+  const std::optional<Error> mine = error_of(work);
+  if (comm == MPI_COMM_NULL) {
+    if (mine) throw *mine;
+    return;
+  }
+  int rank = 0;
+  int size = 1;
+  MPI_Comm_rank(comm, &rank);
+  MPI_Comm_size(comm, &size);
+  std::array<int, 2> ranks = {mine ? rank : size, mine ? 1 : 0};  // lowest rank that failed; whether all did
+  all_reduce(comm, ranks.data(), ranks.size(), MPI_INT, MPI_MIN);
+  const auto [culprit, all_failed] = ranks;
+  if (culprit == size) return;
+
+  std::array<int, 2> head{};
+  std::string message;
+  if (rank == culprit) {
+    message = all_failed != 0 ? mine->what() : fmt::format("rank {}: {}", rank, mine->what());
+    head = {static_cast<int>(mine->code()), static_cast<int>(message.size())};
+  }
+  broadcast(comm, head.data(), head.size(), MPI_INT, culprit);
+  message.resize(static_cast<std::size_t>(head[1]));
+  broadcast(comm, message.data(), message.size(), MPI_CHAR, culprit);
+  throw Error(static_cast<ExitCode>(head[0]), message);
+}
+
+void agreed_sum(MPI_Comm comm, std::span<std::int64_t> values) {
+  all_reduce(comm, values.data(), values.size(), MPI_INT64_T, MPI_SUM);
+}
+
+void agreed_max(MPI_Comm comm, std::span<std::int64_t> values) {
+  all_reduce(comm, values.data(), values.size(), MPI_INT64_T, MPI_MAX);
+}
+
+void agreed_bit_or(MPI_Comm comm, std::span<std::uint64_t> values) {
+  all_reduce(comm, values.data(), values.size(), MPI_UINT64_T, MPI_BOR);
+}
+
+void agreed_with_root(MPI_Comm comm, std::vector<std::int64_t>& values) {
+  auto count = static_cast<std::int64_t>(values.size());
+  broadcast(comm, &count, 1, MPI_INT64_T, 0);
+  values.resize(static_cast<std::size_t>(count));
+  broadcast(comm, values.data(), values.size(), MPI_INT64_T, 0);
+}
+
+}  // namespace mylos

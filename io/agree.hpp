@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Agreement of the ranks of the I/O communicator: what one rank finds wrong, all ranks throw.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include <mpi.h>
+
+namespace mylos {
+
+/// Runs `work` on this rank. If it throws on any rank, all ranks throw the error of the lowest such rank,
+/// which the message names where other ranks had none. Collective; with MPI_COMM_NULL `work` runs alone.
+void agreed(MPI_Comm comm, const std::function<void()>& work);
+
+/// The elementwise sum or maximum over the ranks, in place.
+void agreed_sum(MPI_Comm comm, std::span<std::int64_t> values);
+void agreed_max(MPI_Comm comm, std::span<std::int64_t> values);
+void agreed_bit_or(MPI_Comm comm, std::span<std::uint64_t> values);
+
+/// Rank 0's values on every rank.
+void agreed_with_root(MPI_Comm comm, std::vector<std::int64_t>& values);
+
+}  // namespace mylos

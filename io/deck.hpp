@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Deck: scans an input deck and command-line overrides; knows keys, values and where each came from, no
+// meaning.
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/param_spec.hpp"
+#include "core/param_values.hpp"
+
+namespace mylos {
+
+/// Where a value was written: "run.deck:17" or "--train.steps".
+struct DeckPlace {
+  std::string text;
+};
+
+struct DeckEntry {
+  std::string section;
+  std::string name;
+  std::string value;
+  DeckPlace place;
+  std::string key() const { return section + "." + name; }
+};
+
+/// The problems of a deck, reported together.
+class DeckErrors {
+ public:
+  void add(const DeckPlace& place, const std::string& message);
+  bool empty() const { return messages_.empty(); }
+  const std::vector<std::string>& messages() const { return messages_; }
+  /// Throws ExitCode::usage with all messages, a line each, if there are any.
+  void throw_if_any() const;
+
+ private:
+  std::vector<std::string> messages_;
+};
+
+/// `[section]` lines, `name = value` lines, `#` comments (not inside double quotes), blank lines.
+class Deck {
+ public:
+  Deck() = default;
+  /// Throws ExitCode::usage if the file cannot be read; malformed lines and duplicates go to `errors`.
+  static Deck read(const std::filesystem::path& file, DeckErrors& errors);
+  static Deck parse(std::string_view text, const std::string& file_name, DeckErrors& errors);
+
+  /// An override from the command line, "section.key" and value; replaces what the file says.
+  void set(const std::string& key, const std::string& value, DeckErrors& errors);
+
+  const std::vector<DeckEntry>& entries() const { return entries_; }
+  /// Every `[section]` line: only section and place are set.
+  const std::vector<DeckEntry>& sections() const { return sections_; }
+  /// The entry of a key, or null.
+  const DeckEntry* find(std::string_view key) const;
+  /// The place to blame for a key: where it was written, or where its section begins, or the file.
+  DeckPlace place_of(std::string_view key) const;
+  /// Whether the line that was to set this key was malformed, and so reported.
+  bool is_malformed(std::string_view key) const;
+
+ private:
+  std::string file_name_;
+  std::vector<DeckEntry> entries_;
+  std::vector<DeckEntry> sections_;
+  std::vector<std::string> malformed_;
+};
+
+/// "1, 2 or 3".
+std::string one_of(const std::vector<std::string>& values);
+
+/// Parses every entry of `deck` by `specs`, defaults included. Unknown sections and keys (with the nearest
+/// one), malformed and out-of-range values and missing required keys go to `errors`. `unavailable` names
+/// sections of plugins that could not be loaded, with the reason. A key to which a reported problem belongs
+/// is left out of the result, so that no later check builds on it.
+ParamValues resolve_deck(const Deck& deck, std::span<const ParamSpec> specs,
+                         const std::vector<std::pair<std::string, std::string>>& unavailable,
+                         DeckErrors& errors);
+
+/// The deck that reproduces `values` exactly: every parameter, by section, in the order of `specs`.
+std::string write_deck(std::span<const ParamSpec> specs, const ParamValues& values);
+
+/// The deck reference: as text for `mylos help deck [section]` (empty section: all; throws ExitCode::usage
+/// for one that does not exist), and as Markdown for docs/deck.md.
+std::string deck_help(std::span<const ParamSpec> specs, std::string_view section);
+std::string deck_markdown(std::span<const ParamSpec> specs);
+
+}  // namespace mylos

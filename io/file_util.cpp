@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "io/file_util.hpp"
+
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/error.hpp"
+
+namespace mylos {
+
+namespace fs = std::filesystem;
+
+void FileDescriptor::reset() {
+  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+}
+
+FileDescriptor open_file(const fs::path& file, int flags) {
+  constexpr mode_t mode = 0666;
+  const int fd = ::open(file.c_str(), flags | O_CLOEXEC, mode);
+  if (fd < 0) {
+    const int reason = errno;
+    fail(ExitCode::io, "cannot open {}: {}", file.string(), std::strerror(reason));
+  }
+  return FileDescriptor(fd);
+}
+
+void read_fully(int fd, const fs::path& file, void* data, std::size_t bytes, std::int64_t offset) {
+  auto* to = static_cast<std::byte*>(data);
+  while (bytes > 0) {
+    const ssize_t n = ::pread(fd, to, bytes, offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0)
+      fail(ExitCode::io, "cannot read {} at offset {}: {}", file.string(), offset, std::strerror(errno));
+    if (n == 0) fail(ExitCode::io, "{} ends at offset {}, {} bytes too early", file.string(), offset, bytes);
+    to += n;
+    bytes -= static_cast<std::size_t>(n);
+    offset += n;
+  }
+}
+
+void write_fully(int fd, const fs::path& file, const void* data, std::size_t bytes, std::int64_t offset) {
+  const auto* from = static_cast<const std::byte*>(data);
+  while (bytes > 0) {
+    const ssize_t n = ::pwrite(fd, from, bytes, offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0)
+      fail(ExitCode::io, "cannot write {} at offset {}: {}", file.string(), offset, std::strerror(errno));
+    from += n;
+    bytes -= static_cast<std::size_t>(n);
+    offset += n;
+  }
+}
+
+void sync_path(const fs::path& path) {
+  const FileDescriptor fd = open_file(path, O_RDONLY);
+  // Some file systems cannot sync a directory and say EINVAL; their renames are as durable as they get.
+  if (::fsync(fd.get()) != 0 && errno != EINVAL) {
+    fail(ExitCode::io, "cannot sync {}: {}", path.string(), std::strerror(errno));
+  }
+}
+
+std::string read_text_file(const fs::path& file, std::size_t max_bytes) {
+  const FileDescriptor fd = open_file(file, O_RDONLY);
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0)
+    fail(ExitCode::io, "cannot read {}: {}", file.string(), std::strerror(errno));
+  if (!S_ISREG(info.st_mode)) fail(ExitCode::io, "cannot read {}: not a regular file", file.string());
+  if (static_cast<std::size_t>(info.st_size) > max_bytes) {
+    fail(ExitCode::bad_data, "{} has {} bytes; at most {} are expected", file.string(), info.st_size,
+         max_bytes);
+  }
+  std::string text(static_cast<std::size_t>(info.st_size), '\0');
+  read_fully(fd.get(), file, text.data(), text.size(), 0);
+  return text;
+}
+
+void write_text_file(const fs::path& file, std::string_view text) {
+  const fs::path temporary = file.string() + ".tmp";
+  {
+    const FileDescriptor fd = open_file(temporary, O_WRONLY | O_CREAT | O_TRUNC);
+    write_fully(fd.get(), temporary, text.data(), text.size(), 0);
+  }
+  sync_path(temporary);
+  std::error_code error;
+  fs::rename(temporary, file, error);
+  if (error) fail(ExitCode::io, "cannot replace {}: {}", file.string(), error.message());
+  sync_path(file.has_parent_path() ? file.parent_path() : fs::path("."));
+}
+
+void make_directory(const fs::path& directory) {
+  std::error_code error;
+  fs::create_directories(directory, error);
+  if (error) fail(ExitCode::io, "cannot create {}: {}", directory.string(), error.message());
+  if (::access(directory.c_str(), W_OK | X_OK) != 0) {
+    fail(ExitCode::io, "cannot write in {}: {}", directory.string(), std::strerror(errno));
+  }
+}
+
+RunLock::RunLock(const fs::path& run_directory) {
+  const fs::path lock = run_directory / "lock";
+  file_ = open_file(lock, O_RDWR | O_CREAT);
+  if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
+    const int reason = errno;
+    if (reason != EWOULDBLOCK) fail(ExitCode::io, "cannot lock {}: {}", lock.string(), std::strerror(reason));
+    std::string holder = read_text_file(lock, 4096);
+    while (!holder.empty() && holder.back() == '\n') holder.pop_back();
+    fail(ExitCode::usage, "{} is in use by {}; wait for it, or give another run.dir", run_directory.string(),
+         holder.empty() ? "another job" : holder);
+  }
+  std::array<char, HOST_NAME_MAX + 1> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  const std::string holder = fmt::format("process {} on {}\n", ::getpid(), host.data());
+  if (::ftruncate(file_.get(), 0) != 0) {
+    fail(ExitCode::io, "cannot write {}: {}", lock.string(), std::strerror(errno));
+  }
+  write_fully(file_.get(), lock, holder.data(), holder.size(), 0);
+}
+
+}  // namespace mylos

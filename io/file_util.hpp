@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Files and directories with errors that name them, atomic replacement, and the lock of a run directory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace mylos {
+
+/// Owns a file descriptor.
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  ~FileDescriptor() { reset(); }
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    reset();
+    fd_ = std::exchange(other.fd_, -1);
+    return *this;
+  }
+
+  int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+  void reset();
+
+ private:
+  int fd_ = -1;
+};
+
+/// open(2) with close-on-exec; throws ExitCode::io with the file and the reason.
+FileDescriptor open_file(const std::filesystem::path& file, int flags);
+
+/// Reads or writes all of [offset, offset + bytes); throws ExitCode::io, also where the file ends before.
+void read_fully(int fd, const std::filesystem::path& file, void* data, std::size_t bytes,
+                std::int64_t offset);
+void write_fully(int fd, const std::filesystem::path& file, const void* data, std::size_t bytes,
+                 std::int64_t offset);
+
+/// fsync(2) of a file or directory.
+void sync_path(const std::filesystem::path& path);
+
+/// The text of a file; throws ExitCode::io where it cannot be read, ExitCode::bad_data where it is longer
+/// than `max_bytes`.
+std::string read_text_file(const std::filesystem::path& file, std::size_t max_bytes = std::size_t{64} << 20U);
+
+/// Replaces `file` by `text`, on disk when it returns: a reader, also after a crash, sees the old or the new
+/// text.
+void write_text_file(const std::filesystem::path& file, std::string_view text);
+
+/// Creates `directory` and its parents; throws ExitCode::io where that fails or it cannot be written.
+void make_directory(const std::filesystem::path& directory);
+
+/// Holds <run>/lock while it lives: a flock(2), so that one left by a killed job blocks nobody.
+class RunLock {
+ public:
+  /// Throws ExitCode::usage naming the job that holds the directory, ExitCode::io where the lock cannot be
+  /// written.
+  explicit RunLock(const std::filesystem::path& run_directory);
+
+ private:
+  FileDescriptor file_;
+};
+
+}  // namespace mylos

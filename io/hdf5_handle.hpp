@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// HDF5 identifiers as owning types, and HDF5 errors as exceptions.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include <hdf5.h>
+
+#include "core/error.hpp"
+
+namespace mylos {
+
+/// Owns an HDF5 identifier. The destructor ignores errors: what was written is closed with `close`.
+template <herr_t (*close_function)(hid_t)>
+class H5Handle {
+ public:
+  H5Handle() = default;
+  explicit H5Handle(hid_t id) : id_(id) {}
+  ~H5Handle() { reset(); }
+  H5Handle(H5Handle&& other) noexcept : id_(other.release()) {}
+  H5Handle& operator=(H5Handle&& other) noexcept {
+    if (this != &other) {
+      reset();
+      id_ = other.release();
+    }
+    return *this;
+  }
+
+  hid_t get() const { return id_; }
+  explicit operator bool() const { return id_ >= 0; }
+  /// Gives the identifier up without closing it.
+  hid_t release() { return std::exchange(id_, H5I_INVALID_HID); }
+  /// Closes it; negative where HDF5 failed.
+  [[nodiscard]] herr_t close() { return id_ < 0 ? 0 : close_function(release()); }
+
+ private:
+  void reset() {
+    if (id_ >= 0) close_function(release());
+  }
+
+  hid_t id_ = H5I_INVALID_HID;
+};
+
+using H5File = H5Handle<H5Fclose>;
+using H5Group = H5Handle<H5Gclose>;
+using H5Object = H5Handle<H5Oclose>;
+using H5Dataset = H5Handle<H5Dclose>;
+using H5Dataspace = H5Handle<H5Sclose>;
+using H5Type = H5Handle<H5Tclose>;
+using H5Properties = H5Handle<H5Pclose>;
+
+/// The innermost message of HDF5's error stack, on one line.
+inline std::string h5_error_message() {
+  std::string message = "HDF5 gives no reason";
+  H5Ewalk2(
+      H5E_DEFAULT, H5E_WALK_UPWARD,
+      [](unsigned depth, const H5E_error2_t* entry, void* out) -> herr_t {
+        if (depth == 0)
+          *static_cast<std::string*>(out) = fmt::format("{}: {}", entry->func_name, entry->desc);
+        return 0;
+      },
+      &message);
+  std::replace(message.begin(), message.end(), '\n', ' ');
+  return message;
+}
+
+/// Returns `result` unless HDF5 failed (negative), which throws `code` with "what: HDF5's reason".
+template <class Result>
+Result h5_check(Result result, ExitCode code, const std::string& what) {
+  if (result < 0) fail(code, "{}: {}", what, h5_error_message());
+  return result;
+}
+
+/// Properties for opening a file by one process, without file locks, so that others may read while it is
+/// written.
+inline H5Properties h5_serial_access() {
+  H5Properties access(
+      h5_check(H5Pcreate(H5P_FILE_ACCESS), ExitCode::internal, "HDF5 file access properties"));
+  h5_check(H5Pset_file_locking(access.get(), false, true), ExitCode::internal, "HDF5 file locking");
+  return access;
+}
+
+}  // namespace mylos

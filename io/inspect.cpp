@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "io/inspect.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <fcntl.h>
+#include <iterator>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+#include "core/error.hpp"
+#include "io/checkpoint.hpp"
+#include "io/checkpoint_manifest.hpp"
+#include "io/file_util.hpp"
+#include "io/metrics.hpp"
+#include "io/token_dataset.hpp"
+
+namespace mylos {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// The top-level entries of state.json, long ones cut.
+std::string summarise_state(const std::string& text) {
+  constexpr std::size_t max_width = 80;
+  const nlohmann::json state = nlohmann::json::parse(text, nullptr, false);
+  if (!state.is_object()) return fmt::format("  {} bytes, not a JSON object\n", text.size());
+  std::string summary;
+  for (const auto& [key, value] : state.items()) {
+    std::string shown = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+    if (shown.size() > max_width) shown = shown.substr(0, max_width) + "...";
+    summary += fmt::format("  {}: {}\n", key, shown);
+  }
+  return summary;
+}
+
+std::string inspect_checkpoint(IoThread& io, const fs::path& path) {
+  const CheckpointReader reader(io, path);
+  std::string text = fmt::format("checkpoint of step {}\n", reader.state().step);
+  for (const ManifestFile& file : read_manifest(path).files) {
+    text += fmt::format("{}: {} bytes\n", file.name, file.bytes());
+    if (file.name == "state.json") text += summarise_state(reader.state().json);
+    if (!file.name.ends_with(".h5")) continue;
+    std::int64_t elements = 0;
+    const std::vector<TensorInfo> tensors = reader.tensors(file.name);
+    for (const TensorInfo& tensor : tensors) {
+      text += fmt::format("  {:<40} ({})\n", tensor.name, fmt::join(tensor.shape, ", "));
+      elements += tensor.size();
+    }
+    text += fmt::format("  {} tensors, {} elements, fp32\n", tensors.size(), elements);
+  }
+  return text;
+}
+
+std::string inspect_metrics(IoThread& io, const fs::path& path) {
+  std::string text = "metrics\n";
+  for (const auto& [table, rows] : metrics_tables(io, path)) {
+    text += fmt::format("/{}: {} rows; last:\n", table, rows);
+    for (const auto& [column, values] : read_metrics(io, path, table)) {
+      text +=
+          fmt::format("  {:<40} {}\n", column, values.empty() ? "" : fmt::format("{:.6g}", values.back()));
+    }
+  }
+  return text;
+}
+
+std::string inspect_tokens(const fs::path& path) {
+  constexpr std::size_t num_shown = 16;
+  const TokenFile file(path);
+  const auto tokens = file.tokens();
+  const auto first = tokens.first(std::min(num_shown, tokens.size()));
+  return fmt::format("token file: {} tokens, largest id {}\n  begins {}\n", tokens.size(),
+                     tokens.empty() ? 0 : *std::max_element(tokens.begin(), tokens.end()),
+                     fmt::join(first, " "));
+}
+
+}  // namespace
+
+std::string inspect(IoThread& io, const fs::path& path) {
+  constexpr std::string_view hdf5_signature = "\x89HDF\r\n\x1a\n";
+  std::error_code error;
+  if (!fs::exists(path, error)) fail(ExitCode::bad_data, "there is no {}", path.string());
+  if (fs::is_directory(path, error)) return inspect_checkpoint(io, path);
+
+  std::array<char, 8> head{};
+  const auto bytes = std::min<std::uintmax_t>(head.size(), fs::file_size(path, error));
+  if (!error) read_fully(open_file(path, O_RDONLY).get(), path, head.data(), bytes, 0);
+  if (std::string_view(head.data(), head.size()) == hdf5_signature) return inspect_metrics(io, path);
+  std::int32_t magic = 0;
+  std::memcpy(&magic, head.data(), sizeof(magic));
+  if (magic == token_file_magic) return inspect_tokens(path);
+  fail(ExitCode::bad_data, "{} is neither a checkpoint directory, nor a metrics file, nor a token file",
+       path.string());
+}
+
+}  // namespace mylos

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "io/io_thread.hpp"
+
+#include <utility>
+
+#include "core/error.hpp"
+#include "io/hdf5_handle.hpp"
+
+namespace mylos {
+
+IoThread::IoThread() {
+  int initialised = 0;
+  MPI_Initialized(&initialised);
+  if (initialised != 0) {
+    int level = 0;
+    MPI_Query_thread(&level);
+    if (level < MPI_THREAD_MULTIPLE) fail(ExitCode::usage, "this MPI does not offer MPI_THREAD_MULTIPLE");
+    MPI_Comm_dup(MPI_COMM_WORLD, &comm_);
+    MPI_Comm_rank(comm_, &rank_);
+    MPI_Comm_size(comm_, &size_);
+  }
+  // At exit HDF5 would flush files that an error left open, and wait for ranks that have gone.
+  static std::once_flag once;
+  std::call_once(once, [] { H5dont_atexit(); });
+  thread_ = std::thread([this] { loop(); });
+}
+
+IoThread::~IoThread() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+  int finalised = 0;
+  MPI_Finalized(&finalised);
+  if (comm_ != MPI_COMM_NULL && finalised == 0) MPI_Comm_free(&comm_);
+}
+
+std::future<void> IoThread::submit(std::function<void()> job) {
+  std::packaged_task<void()> task(std::move(job));
+  std::future<void> done = task.get_future();
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(task));
+  }
+  wake_.notify_one();
+  return done;
+}
+
+void IoThread::loop() {
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    std::packaged_task<void()> task = std::move(queue_.front());
+    queue_.pop_front();
+    lock.unlock();
+    task();
+    lock.lock();
+  }
+}
+
+}  // namespace mylos

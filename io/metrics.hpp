@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Metrics: named columns of numbers that grow row by row in metrics.h5, readable while the run goes on.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "io/io_thread.hpp"
+
+namespace mylos {
+
+/// A row of a table, by column. Every row of a table has the same columns.
+using MetricsRow = std::vector<std::pair<std::string, double>>;
+
+/// A table read back: columns of equal length.
+using MetricsTable = std::map<std::string, std::vector<double>>;
+
+/// Appends to /steps, /eval and /launches of metrics.h5 (default HDF5 format, float64 columns chunked by 4096
+/// rows,
+/// `/<table>/num_rows` a dataset of one int64). Used by one rank. Appends are queued on the I/O thread and
+/// flushed.
+class MetricsWriter {
+ public:
+  /// Creates the file or opens an existing one (after a kill too: a file that cannot be opened throws
+  /// ExitCode::bad_data).
+  MetricsWriter(IoThread& io, const std::filesystem::path& file);
+  ~MetricsWriter();
+
+  /// Appends a row; throws ExitCode::io for this or an earlier row that could not be written.
+  void append(const std::string& table, const MetricsRow& row);
+  /// Drops the rows of /steps and /eval whose column "step" is larger than `step`: a restart's first act.
+  void truncate_after(std::int64_t step);
+  /// Waits for all queued rows.
+  void flush();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Reads a table of a metrics file, also of a running job; empty where the table does not exist.
+MetricsTable read_metrics(IoThread& io, const std::filesystem::path& file, const std::string& table);
+
+/// The tables of a metrics file and their numbers of rows.
+std::map<std::string, std::int64_t> metrics_tables(IoThread& io, const std::filesystem::path& file);
+
+}  // namespace mylos

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Token files in llm.c's format, and the order in which training and evaluation read them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+
+#include "io/file_util.hpp"
+
+namespace mylos {
+
+inline constexpr std::int32_t token_file_magic = 20240520;
+
+/// A token file mapped into memory: 256 int32 of header (the magic number, 1, number of tokens), then uint16
+/// tokens, little endian.
+class TokenFile {
+ public:
+  /// Throws ExitCode::bad_data naming the file and the offset of what is not as it must be, ExitCode::io
+  /// where the file cannot be read.
+  explicit TokenFile(const std::filesystem::path& file);
+  ~TokenFile();
+  TokenFile(TokenFile&& other) noexcept;
+  TokenFile& operator=(TokenFile&&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  std::span<const std::uint16_t> tokens() const { return tokens_; }
+
+  /// Throws ExitCode::bad_data with the offset of the first token that is not below `vocab`. Reads the whole
+  /// file.
+  void check_tokens(std::int64_t vocab) const;
+
+ private:
+  std::filesystem::path path_;
+  void* memory_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::span<const std::uint16_t> tokens_;
+};
+
+/// Writes a token file piece by piece under a temporary name, which `finish` makes the file.
+class TokenFileWriter {
+ public:
+  explicit TokenFileWriter(std::filesystem::path file);
+  ~TokenFileWriter();
+  TokenFileWriter(const TokenFileWriter&) = delete;
+  TokenFileWriter& operator=(const TokenFileWriter&) = delete;
+
+  void append(std::span<const std::uint16_t> tokens);
+  void finish();
+  std::int64_t num_tokens() const { return num_tokens_; }
+
+ private:
+  std::filesystem::path path_;
+  std::filesystem::path temporary_;
+  FileDescriptor file_;
+  std::int64_t num_tokens_ = 0;
+};
+
+/// Windows of T + 1 tokens (T inputs and, shifted by one, T targets) of a token file.
+///
+/// Training reads in epochs of `num_windows` windows. Window i of an epoch begins at token phase + i T, so
+/// that the inputs of an epoch do not overlap; `phase` < T is drawn anew for each epoch, as is the order: a
+/// keyed Feistel permutation (Luby and Rackoff, 1988) of the least even number of bits that holds the
+/// windows, walked along its cycle until it is inside (Black and Rogaway, 2002). A sample is therefore a
+/// function of (seed, running index) alone: no state to save, no list to shuffle.
+class TokenDataset {
+ public:
+  /// Throws ExitCode::bad_data where the file is too short for one window.
+  TokenDataset(TokenFile file, std::int64_t seq_len, std::uint64_t seed);
+
+  const TokenFile& file() const { return file_; }
+  std::int64_t seq_len() const { return seq_len_; }
+
+  /// Windows of an epoch of training.
+  std::int64_t num_windows() const { return num_windows_; }
+  /// The window of a running sample index, counted over all epochs, as `tokens` (T + 1).
+  void sample(std::int64_t running_index, std::int32_t* tokens) const;
+
+  /// Windows in file order: all that fit.
+  std::int64_t num_sequential() const;
+  /// Window `index` in file order, from token index T on, as `tokens` (T + 1).
+  void sequential(std::int64_t index, std::int32_t* tokens) const;
+
+ private:
+  void copy_window(std::int64_t first, std::int32_t* tokens) const;
+
+  TokenFile file_;
+  std::int64_t seq_len_;
+  std::uint64_t seed_;
+  std::int64_t num_windows_ = 0;
+  std::int64_t num_phases_ = 0;
+};
+
+}  // namespace mylos

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "parallel/exchange/ddp.hpp"
+
+namespace mylos {
+
+Ddp::Ddp(ComputeBackend& backend, MemoryLedger& ledger, const ParameterTable& table, const DdpConfig& config,
+         Communicator& replicas)
+    : backend_(backend), table_(table), config_(config), replicas_(replicas), size_(table.padded_size()) {
+  offsets_.resize(table.units().size());
+  std::int64_t next = 0;
+  for (int unit = table.num_units() - 1; unit >= 0; --unit) {
+    offsets_[static_cast<std::size_t>(unit)] = next;
+    next += unit_size(unit);
+  }
+  const auto make = [&](MemoryCategory category, DType type, const char* label) {
+    DeviceBuffer buffer(backend, ledger, category, static_cast<std::size_t>(size_) * size_of(type), label);
+    backend.tensor_ops().fill({}, TensorRef(buffer.data(), type, {size_}), 0.0F);
+    return buffer;
+  };
+  weights_ = make(MemoryCategory::parameters, config.compute_type, "mylos::ddp::weights");
+  if (config.gradients)
+    gradients_ = make(MemoryCategory::gradients, config.gradient_type, "mylos::ddp::gradients");
+  requests_.reserve(table.parameters().size());
+}
+
+TensorRef Ddp::flat(const DeviceBuffer& buffer, DType type) const {
+  return {buffer.data(), type, {size_}};
+}
+
+TensorRef Ddp::weights(const UnitPart& part) const {
+  TensorRef view = flat(weights_, config_.compute_type).flat(offset(part.unit) + part.begin, part.count);
+  view.version = version_;
+  return view;
+}
+
+TensorRef Ddp::gradient(const UnitPart& part) const {
+  return flat(gradients_, config_.gradient_type).flat(offset(part.unit) + part.begin, part.count);
+}
+
+UnitView Ddp::acquire(int unit, Phase phase, int micro_batch) {
+  const UnitPart whole{unit, 0, unit_size(unit)};
+  UnitView view;
+  view.weights = weights(whole);
+  if (phase == Phase::backward) view.gradients = gradient(whole);
+  view.accumulate = micro_batch > 0;
+  return view;
+}
+
+void Ddp::release(int /*unit*/, Phase /*phase*/) {}
+
+void Ddp::gradient_ready(int unit, std::int64_t begin, std::int64_t end, int /*micro_batch*/, bool last) {
+  if (!last) return;
+  require(offset(unit) + begin >= complete_, "gradients complete in the order of the buffer");
+  complete_ = offset(unit) + end;
+  const std::int64_t pending =
+      (complete_ - started_) * static_cast<std::int64_t>(size_of(config_.gradient_type));
+  if (config_.mode == DdpMode::overlapped) start_parameters(unit, begin, end);
+  if (config_.mode == DdpMode::bucketed && pending >= config_.bucket_bytes) start(started_, complete_);
+}
+
+void Ddp::start_parameters(int unit, std::int64_t begin, std::int64_t end) {
+  for (const int index : table_.units()[static_cast<std::size_t>(unit)].parameters) {
+    const Parameter& parameter = table_.parameters()[static_cast<std::size_t>(index)];
+    if (parameter.offset < begin || parameter.offset >= end) continue;
+    const std::int64_t first = offset(unit) + parameter.offset;
+    start(first, first + parameter.padded_size());
+  }
+}
+
+void Ddp::start(std::int64_t begin, std::int64_t end) {
+  started_ = end;
+  if (begin == end || replicas_.size() == 1) return;
+  requests_.push_back(replicas_.all_reduce(
+      {}, flat(gradients_, config_.gradient_type).flat(begin, end - begin), ReduceOp::sum));
+}
+
+void Ddp::reduce() {
+  require(complete_ == size_, "every gradient is complete before the reduction");
+  if (config_.mode == DdpMode::per_parameter) {
+    for (int unit = table_.num_units() - 1; unit >= 0; --unit) start_parameters(unit, 0, unit_size(unit));
+  } else if (config_.mode != DdpMode::overlapped) {
+    start(started_, complete_);
+  }
+  for (Request& request : requests_) request.wait({});
+  requests_.clear();
+  complete_ = 0;
+  started_ = 0;
+}
+
+std::vector<UnitPart> Ddp::owned() const {
+  std::vector<UnitPart> parts;
+  for (int unit = 0; unit < table_.num_units(); ++unit) parts.push_back({unit, 0, unit_size(unit)});
+  return parts;
+}
+
+std::vector<UnitPart> Ddp::stored() const {
+  const std::int64_t ranks = replicas_.size();
+  const std::int64_t rank = replicas_.rank();
+  std::vector<UnitPart> parts;
+  for (int unit = 0; unit < table_.num_units(); ++unit) {
+    const std::int64_t begin = unit_size(unit) * rank / ranks;
+    const std::int64_t end = unit_size(unit) * (rank + 1) / ranks;
+    if (begin < end) parts.push_back({unit, begin, end - begin});
+  }
+  return parts;
+}
+
+void Ddp::apply(AdamW& optimizer, const StepScalars* scalars) {
+  const auto& parts = optimizer.parts();
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    optimizer.step({}, i, weights(parts[i]), gradient(parts[i]), scalars);
+  }
+  publish();
+}
+
+}  // namespace mylos

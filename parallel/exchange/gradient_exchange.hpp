@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// GradientExchange: who owns which part of a unit, when and how gradients combine.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/model/block.hpp"
+#include "core/optim/adamw.hpp"
+
+namespace mylos {
+
+enum class Phase : std::uint8_t { forward, backward };
+
+/// Holds the units' weights and gradients. One strategy of data parallelism is one implementation.
+class GradientExchange {
+ public:
+  virtual ~GradientExchange() = default;
+
+  /// The unit's weights, and in backward its gradients, until `release`.
+  virtual UnitView acquire(int unit, Phase phase, int micro_batch) = 0;
+  virtual void release(int unit, Phase phase) = 0;
+
+  /// Elements [begin, end) of a unit's gradient are complete for `micro_batch`; `last` of the step. May start
+  /// a reduction; returns without waiting for it.
+  virtual void gradient_ready(int unit, std::int64_t begin, std::int64_t end, int micro_batch, bool last) = 0;
+  /// Starts what was not started and waits: afterwards `gradient` of every owned part is the sum over all
+  /// ranks.
+  virtual void reduce() = 0;
+
+  /// The parts this rank steps, the optimizer's granularity being elements.
+  virtual std::vector<UnitPart> owned() const = 0;
+  /// The parts this rank writes to a checkpoint: over all ranks they cover every unit once.
+  virtual std::vector<UnitPart> stored() const = 0;
+  /// Whether the owned parts of different ranks are disjoint, so that norms add up over the group.
+  virtual bool owns_disjoint_parts() const = 0;
+  virtual TensorRef weights(const UnitPart& part) const = 0;   // (count) compute type
+  virtual TensorRef gradient(const UnitPart& part) const = 0;  // (count)
+
+  /// Steps the owned parts and publishes their weights to all ranks that use them.
+  virtual void apply(AdamW& optimizer, const StepScalars* scalars) = 0;
+  /// The owned weights were set from outside (initialisation, checkpoint): publishes them.
+  virtual void publish() = 0;
+};
+
+}  // namespace mylos

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Traffic: what is communicated, counted by axis and operation, and checked in debug builds.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/communicator.hpp"
+
+namespace mylos {
+
+class FlightRecorder;
+
+enum class Operation : std::uint8_t {
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  broadcast,
+  reduce,
+  all_to_all,
+  all_to_all_v,
+  send,
+  recv,
+  barrier,
+};
+inline constexpr int num_operations = 10;
+
+constexpr std::string_view name_of(Operation operation) {
+  constexpr std::array<std::string_view, num_operations> names = {
+      "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce",
+      "all_to_all", "all_to_all_v",   "send",       "recv",      "barrier"};
+  return names[static_cast<std::size_t>(operation)];
+}
+
+struct TrafficRow {
+  std::string axis;
+  Operation operation;
+  std::uint64_t calls;
+  std::uint64_t payload_bytes;
+};
+
+/// Calls and payload of this rank by axis and operation. Payload is the size in bytes of one buffer argument,
+/// whatever an algorithm makes of it: the buffer of all_reduce, broadcast, reduce, send and recv, the input
+/// of reduce_scatter and all_to_all, the output of all_gather, the sum of the send counts of all_to_all_v.
+/// Thread-safe.
+class TrafficCounter {
+ public:
+  /// The counts of one axis; lives as long as the counter.
+  class Axis {
+   public:
+    explicit Axis(std::string label) : label_(std::move(label)) {}
+
+    const std::string& label() const { return label_; }
+    void count(Operation operation, std::uint64_t payload_bytes) {
+      calls_[static_cast<std::size_t>(operation)] += 1;
+      bytes_[static_cast<std::size_t>(operation)] += payload_bytes;
+    }
+    std::uint64_t calls(Operation operation) const { return calls_[static_cast<std::size_t>(operation)]; }
+    std::uint64_t payload_bytes(Operation operation) const {
+      return bytes_[static_cast<std::size_t>(operation)];
+    }
+
+   private:
+    std::string label_;
+    std::array<std::atomic<std::uint64_t>, num_operations> calls_{};
+    std::array<std::atomic<std::uint64_t>, num_operations> bytes_{};
+  };
+
+  /// The counts of `label`, made on the first call.
+  Axis& axis(std::string_view label);
+  /// Every axis and operation that was used, axes in the order in which they were made.
+  std::vector<TrafficRow> table() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::deque<Axis> axes_;
+};
+
+#ifdef NDEBUG
+inline constexpr bool calls_are_checked = false;
+#else
+inline constexpr bool calls_are_checked = true;
+#endif
+
+/// Forwards to another communicator, counts, and notes every operation in the flight recorder from the call
+/// to the wait.
+///
+/// In debug builds it also checks that all ranks make the same call: before each collective a blocking
+/// all_reduce of (h, -h) with `max`, h a hash of the operation, its sizes, type and root, gives the largest
+/// and the smallest hash. Where they differ, the calls are gathered and the job ends with ExitCode::watchdog
+/// and the call of every rank. The checks use host memory, so they are left out where the host cannot reach
+/// the buffers of `inner`.
+class CountedCommunicator final : public Communicator {
+ public:
+  /// `label` names the axis. `counter`, `recorder` (null: no record) and a borrowed `inner` must outlive
+  /// this.
+  CountedCommunicator(Communicator& inner, std::string_view label, TrafficCounter& counter,
+                      FlightRecorder* recorder, bool host_buffers = true);
+  CountedCommunicator(std::unique_ptr<Communicator> inner, std::string_view label, TrafficCounter& counter,
+                      FlightRecorder* recorder, bool host_buffers = true);
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  CommunicatorCaps caps() const override { return inner_->caps(); }
+
+  Request all_reduce(Stream stream, TensorRef buffer, ReduceOp op) override;
+  Request reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) override;
+  Request all_gather(Stream stream, TensorRef input, TensorRef output) override;
+  Request broadcast(Stream stream, TensorRef buffer, int root) override;
+  Request reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) override;
+  Request all_to_all(Stream stream, TensorRef input, TensorRef output) override;
+  Request all_to_all_v(Stream stream, TensorRef input, std::span<const std::int64_t> send_counts,
+                       TensorRef output, std::span<const std::int64_t> recv_counts) override;
+  Request send(Stream stream, TensorRef buffer, int peer, int tag) override;
+  Request recv(Stream stream, TensorRef buffer, int peer, int tag) override;
+  void barrier() override;
+  void group_begin() override { inner_->group_begin(); }
+  void group_end() override { inner_->group_end(); }
+  void* allocate(std::size_t bytes) override { return inner_->allocate(bytes); }
+  /// The part is not counted: it is another axis, for the caller to wrap under its own label.
+  std::unique_ptr<Communicator> split(int color, int key) override { return inner_->split(color, key); }
+  [[noreturn]] void abort(ExitCode code, const std::string& message) override;
+
+ private:
+  /// What all ranks must agree on.
+  struct Call {
+    Operation operation;
+    DType dtype = DType::uint8;
+    std::uint64_t bytes = 0;
+    int detail = 0;  // reduction or root
+  };
+
+  /// Counts and records a call; returns its number in the flight recorder.
+  std::uint64_t begin(Operation operation, std::uint64_t payload_bytes);
+  void check(const Call& call);
+  /// `inner` wrapped so that waiting for it marks operation `number` as complete.
+  Request track(Request inner, std::uint64_t number);
+
+  std::unique_ptr<Communicator> owned_;
+  Communicator* inner_;
+  TrafficCounter::Axis* axis_;
+  FlightRecorder* recorder_;
+  bool checked_;
+};
+
+}  // namespace mylos

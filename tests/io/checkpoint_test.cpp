@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Checkpoints written and read by any number of ranks, and everything that may be wrong with one.
+#include "io/checkpoint.hpp"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <memory>
+#include <random>
+
+#include <gtest/gtest.h>
+#include <mpi.h>
+
+#include "core/error.hpp"
+#include "io/checkpoint_manifest.hpp"
+#include "tests/io/io_test_util.hpp"
+
+namespace mylos::test {
+namespace {
+
+enum class Partition { even, first_only, uneven, interleaved };
+
+class CheckpointTest : public testing::Test {
+ protected:
+  CheckpointTest() {
+    std::array<char, 4096> name{};
+    if (io_.rank() == 0) {
+      scratch_ = std::make_unique<ScratchDirectory>();
+      scratch_->path().string().copy(name.data(), name.size() - 1);
+    }
+    if (io_.comm() != MPI_COMM_NULL) MPI_Bcast(name.data(), name.size(), MPI_CHAR, 0, MPI_COMM_WORLD);
+    directory_ = fs::path(name.data()) / "checkpoints";
+  }
+  ~CheckpointTest() override { barrier(); }
+
+  void barrier() const {
+    if (io_.comm() != MPI_COMM_NULL) MPI_Barrier(MPI_COMM_WORLD);
+  }
+
+  /// Runs `work` on rank 0 while the others wait.
+  void on_root(const std::function<void()>& work) const {
+    barrier();
+    if (io_.rank() == 0) work();
+    barrier();
+  }
+
+  /// The ranges of a tensor of `size` elements that this rank has.
+  std::vector<std::pair<std::int64_t, std::int64_t>> ranges(std::int64_t size, Partition partition) const {
+    const std::int64_t n = io_.size();
+    const std::int64_t r = io_.rank();
+    switch (partition) {
+      case Partition::even: {
+        const std::int64_t each = (size + n - 1) / n;  // padded: the last ranks may have less or nothing
+        const std::int64_t begin = std::min(size, r * each);
+        return {{begin, std::min(size, begin + each) - begin}};
+      }
+      case Partition::first_only:
+        if (r == 0) return {{0, size}};
+        return {};
+      case Partition::uneven: {  // triangular: rank r has a share of r + 1
+        const std::int64_t total = n * (n + 1) / 2;
+        const std::int64_t begin = size * (r * (r + 1) / 2) / total;
+        return {{begin, size * ((r + 1) * (r + 2) / 2) / total - begin}};
+      }
+      case Partition::interleaved: {
+        const std::int64_t block = size / 7 + 1;
+        std::vector<std::pair<std::int64_t, std::int64_t>> mine;
+        for (std::int64_t i = r; i * block < size; i += n)
+          mine.emplace_back(i * block, std::min(block, size - i * block));
+        return mine;
+      }
+    }
+    return {};
+  }
+
+  /// This rank's share of the checkpoint of `step`.
+  CheckpointContent content(std::int64_t step, Partition partition) {
+    CheckpointContent result;
+    memory_.clear();
+    result.state = {step, fmt::format("{{\"step\": {}}}", step)};
+    const auto tensors = small_tensors();
+    for (const auto& [file, name, t] : small_datasets()) {
+      CheckpointContent::Tensor tensor{file, {name, tensors[t].shape}, {}};
+      for (const auto& [begin, count] : ranges(tensors[t].size(), partition)) {
+        auto& data = memory_.emplace_back(static_cast<std::size_t>(count));
+        for (std::int64_t i = 0; i < count; ++i)
+          data[static_cast<std::size_t>(i)] = element(t, begin + i, step);
+        tensor.parts.push_back({begin, count, data.data()});
+      }
+      result.tensors.push_back(std::move(tensor));
+    }
+    return result;
+  }
+
+  void write(std::int64_t step, Partition partition = Partition::uneven) {
+    CheckpointStore(io_, directory_, 2).write(content(step, partition));
+  }
+
+  void expect_content(CheckpointReader& reader, std::int64_t step, Partition partition) {
+    EXPECT_EQ(reader.state().step, step);
+    EXPECT_EQ(reader.state().json, fmt::format("{{\"step\": {}}}", step));
+    for (CheckpointContent::Tensor& tensor : content(step, partition).tensors) {
+      const auto expected = memory_;
+      for (TensorPart& part : tensor.parts) std::fill_n(part.data, part.count, -1.0F);
+      reader.read(tensor.file, tensor.info, tensor.parts);
+      EXPECT_EQ(memory_, expected) << tensor.info.name;
+    }
+  }
+
+  /// The error of opening step `step`, as "code message"; "whole" where it opens.
+  std::string open_error(std::int64_t step) {
+    try {
+      open_newest(io_, directory_, step, [](const std::string&) {});
+      return "whole";
+    } catch (const Error& error) {
+      return fmt::format("{} {}", static_cast<int>(error.code()), error.what());
+    }
+  }
+
+  fs::path path(std::int64_t step) { return CheckpointStore(io_, directory_, 2).path_of(step); }
+
+  IoThread io_;
+  std::unique_ptr<ScratchDirectory> scratch_;
+  fs::path directory_;
+  std::vector<std::vector<float>> memory_;
+};
+
+TEST_F(CheckpointTest, AnyPartitionReadsWhatAnyOtherWrote) {
+  constexpr std::array partitions = {Partition::even, Partition::first_only, Partition::uneven,
+                                     Partition::interleaved};
+  std::int64_t step = 0;
+  for (const Partition written : partitions) {
+    write(++step, written);
+    CheckpointReader reader(io_, path(step));
+    for (const Partition read : partitions) expect_content(reader, step, read);
+    EXPECT_EQ(reader.tensors("weights.h5").size(), 4U);
+    EXPECT_EQ(reader.tensors("optimizer.h5").size(), 4U);
+  }
+}
+
+TEST_F(CheckpointTest, PhasesComeInOrderOnEveryRank) {
+  std::vector<std::string> phases;
+  CheckpointStore store(io_, directory_, 2, [&](const char* phase) { phases.emplace_back(phase); });
+  store.write(content(1, Partition::even));
+  EXPECT_EQ(phases, (std::vector<std::string>{"begin", "create", "write", "close", "fsync", "manifest",
+                                              "rename", "purge", "done"}));
+}
+
+TEST_F(CheckpointTest, KeepsTheNewestAndForgetsAbandonedSteps) {
+  CheckpointStore store(io_, directory_, 2);
+  for (const std::int64_t step : {10, 20, 30}) write(step);
+  EXPECT_EQ(store.steps(), (std::vector<std::int64_t>{20, 30}));
+  barrier();
+  write(25);
+  EXPECT_EQ(store.steps(), (std::vector<std::int64_t>{20, 25}));
+}
+
+TEST_F(CheckpointTest, ReplacesAStep) {
+  write(1);
+  on_root([&] { spill(path(1) / "state.json", "spoilt"); });
+  write(1);
+  CheckpointReader reader(io_, path(1));
+  expect_content(reader, 1, Partition::even);
+  EXPECT_FALSE(fs::exists(path(1).string() + ".old"));
+}
+
+TEST_F(CheckpointTest, TidiesAfterAKilledWriter) {
+  write(1);
+  write(2);
+  on_root([&] {
+    fs::create_directory(path(3).string() + ".tmp");
+    fs::rename(path(2), path(2).string() + ".old");
+  });
+  EXPECT_EQ(CheckpointStore(io_, directory_, 2).steps(), std::vector<std::int64_t>{1});
+  barrier();
+  write(4);
+  EXPECT_EQ(CheckpointStore(io_, directory_, 2).steps(), (std::vector<std::int64_t>{2, 4}));
+  EXPECT_FALSE(fs::exists(path(3).string() + ".tmp"));
+  EXPECT_EQ(open_error(2), "whole");
+}
+
+TEST_F(CheckpointTest, NoCheckpointIsNone) {
+  EXPECT_FALSE(open_newest(io_, directory_, std::nullopt, [](const std::string&) {}).has_value());
+  EXPECT_TRUE(open_error(5).starts_with("65 no checkpoint at")) << open_error(5);
+}
+
+TEST_F(CheckpointTest, AnotherShapeIsRefusedWithBoth) {
+  write(1);
+  CheckpointReader reader(io_, path(1));
+  const auto message = [&](const TensorInfo& tensor) {
+    try {
+      reader.read("weights.h5", tensor, {});
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::bad_data);
+      return std::string(error.what());
+    }
+    return std::string("read");
+  };
+  const std::string shapes = message({"h.0.attn.bias", {7, 1}});
+  EXPECT_NE(shapes.find("h.0.attn.bias has shape (7), the model needs (7, 1)"), std::string::npos) << shapes;
+  const std::string missing = message({"h.7.bias", {3}});
+  EXPECT_NE(missing.find("no dataset h.7.bias"), std::string::npos) << missing;
+}
+
+TEST_F(CheckpointTest, DamageIsFoundAndNamed) {
+  const std::vector<std::string> files = {"weights.h5", "optimizer.h5", "state.json", "manifest.json"};
+  write(1);
+  write(2);
+  std::mt19937 random(1);
+  for (const std::string& name : files) {
+    const fs::path file = path(2) / name;
+    const std::string whole = slurp(file);
+    std::string noise = whole;
+    for (char& c : noise) c = static_cast<char>(random());
+    std::string flipped = whole;
+    flipped[flipped.size() / 2] ^= 4;
+    for (const std::string& damaged : {whole.substr(0, whole.size() / 2), std::string(), noise, flipped}) {
+      on_root([&] { spill(file, damaged); });
+      const std::string error = open_error(2);
+      EXPECT_TRUE(error.starts_with("65 ")) << name << ": " << error;
+      EXPECT_NE(error.find(name), std::string::npos) << error;
+      barrier();
+    }
+    on_root([&] { fs::remove(file); });
+    EXPECT_TRUE(open_error(2).starts_with("65 ")) << name;
+
+    std::string warning;
+    const auto older =
+        open_newest(io_, directory_, std::nullopt, [&](const std::string& text) { warning += text; });
+    EXPECT_EQ(older->state().step, 1);
+    EXPECT_NE(warning.find("step_000002 is not whole"), std::string::npos) << warning;
+    on_root([&] { spill(file, whole); });
+    EXPECT_EQ(open_error(2), "whole");
+    barrier();
+  }
+}
+
+TEST_F(CheckpointTest, AFlippedBitNamesItsDataset) {
+  write(1);
+  for (const ManifestFile& file : read_manifest(path(1)).files) {
+    const std::string whole = slurp(path(1) / file.name);
+    for (std::size_t i = 0; i < file.pieces.size(); ++i) {
+      std::string flipped = whole;
+      flipped[static_cast<std::size_t>((file.begin(i) + file.pieces[i].end) / 2)] ^= 1;
+      on_root([&] { spill(path(1) / file.name, flipped); });
+      const std::string error = open_error(1);
+      EXPECT_TRUE(error.starts_with("65 ")) << error;
+      EXPECT_NE(error.find(file.pieces[i].dataset), std::string::npos) << error;
+      barrier();
+    }
+    on_root([&] { spill(path(1) / file.name, whole); });
+  }
+  EXPECT_EQ(open_error(1), "whole");
+}
+
+TEST_F(CheckpointTest, AllDamagedIsAnErrorAndNoFreshStart) {
+  write(1);
+  on_root([&] { fs::remove(path(1) / "manifest.json"); });
+  EXPECT_TRUE(CheckpointStore(io_, directory_, 2).steps().empty());
+  EXPECT_THROW(open_newest(io_, directory_, std::nullopt, [](const std::string&) {}), Error);
+}
+
+TEST_F(CheckpointTest, WhatOneRankFindsAllThrow) {
+  const int culprit = io_.size() - 1;
+  write(1);
+  for (const std::string failing : {"begin", "manifest"}) {
+    CheckpointStore store(io_, directory_, 2, [&](const char* phase) {
+      if (phase == failing && io_.rank() == culprit) throw Error(ExitCode::io, "a fault");
+    });
+    try {
+      store.write(content(2, Partition::even));
+      ADD_FAILURE() << failing << " went through";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::io);
+      const std::string expected = io_.size() == 1 ? "a fault" : fmt::format("rank {}: a fault", culprit);
+      EXPECT_EQ(error.what(), expected);
+    }
+    EXPECT_EQ(open_error(1), "whole");
+    barrier();
+  }
+}
+
+TEST_F(CheckpointTest, PartsMustCoverTheirTensor) {
+  CheckpointContent hole = content(1, Partition::even);
+  if (io_.rank() == 0) --hole.tensors[1].parts[0].count;
+  try {
+    CheckpointStore(io_, directory_, 2).write(hole);
+    ADD_FAILURE() << "a hole was written";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::internal);
+  }
+}
+
+TEST_F(CheckpointTest, APlainFileInTheWayIsAnIoError) {
+  on_root([&] { spill(directory_, "no directory"); });
+  try {
+    write(1);
+    ADD_FAILURE() << "written";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::io);
+    EXPECT_NE(std::string(error.what()).find(directory_.string()), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(CheckpointTest, VerifyNeedsNoHdf5) {
+  write(1);
+  on_root([&] {
+    EXPECT_TRUE(verify_checkpoint(path(1)).empty());
+    std::string text = slurp(path(1) / "optimizer.h5");
+    text[text.size() / 3] ^= 1;
+    spill(path(1) / "optimizer.h5", text);
+    EXPECT_EQ(verify_checkpoint(path(1)).size(), 1U);
+  });
+}
+
+}  // namespace
+}  // namespace mylos::test

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The report is whole, self-contained and small whatever the metrics hold.
+#include "io/html_report.hpp"
+
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace mylos {
+namespace {
+
+constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+constexpr double inf = std::numeric_limits<double>::infinity();
+
+// Says what is wrong with `html` as XML: tags that do not nest, stray '<', attributes without quotes; empty
+// if nothing.
+std::string malformed(std::string_view html) {
+  std::vector<std::string> open;
+  for (std::size_t at = html.find('<'); at != std::string_view::npos; at = html.find('<', at + 1)) {
+    const std::size_t end = html.find('>', at);
+    if (end == std::string_view::npos) return "tag without end";
+    const std::string_view tag = html.substr(at + 1, end - at - 1);
+    if (tag.find('<') != std::string_view::npos) return "stray '<' before " + std::string(tag);
+    if (tag.starts_with("!DOCTYPE")) continue;
+    const bool closes = tag.starts_with('/');
+    const std::string name(tag.substr(closes, tag.find_first_of(" \n/", closes) - closes));
+    if (closes) {
+      if (open.empty() || open.back() != name) return "unexpected </" + name + ">";
+      open.pop_back();
+    } else {
+      for (std::size_t i = tag.find('='); i != std::string_view::npos;
+           i = tag.find('=', tag.find('"', i + 2))) {
+        if (tag.substr(i + 1, 1) != "\"") return "attribute without quotes in " + std::string(tag);
+      }
+      if (!tag.ends_with('/')) open.push_back(name);
+    }
+  }
+  for (std::size_t at = html.find('&'); at != std::string_view::npos; at = html.find('&', at + 1)) {
+    const std::string_view entity = html.substr(at, html.find(';', at) - at);
+    if (!std::set<std::string_view>{"&amp", "&lt", "&gt", "&quot"}.contains(entity)) return "stray '&'";
+  }
+  return open.empty() ? "" : "<" + open.back() + "> left open";
+}
+
+void expect_whole(const std::string& html) {
+  EXPECT_EQ(malformed(html), "");
+  EXPECT_EQ(html.find("http"), std::string::npos);
+  EXPECT_EQ(html.find("url("), std::string::npos);
+  EXPECT_EQ(html.find("src="), std::string::npos);
+  for (const char* word : {"nan", "inf"}) {
+    for (const char* before : {" ", "\"", "M", "L", ">"}) {
+      EXPECT_EQ(html.find(before + std::string(word) + "%"), std::string::npos) << word;
+      EXPECT_EQ(html.find(before + std::string(word) + "<"), std::string::npos) << word;
+      EXPECT_EQ(html.find(before + std::string(word) + " "), std::string::npos) << word;
+      EXPECT_EQ(html.find(before + std::string(word) + "\""), std::string::npos) << word;
+    }
+  }
+}
+
+// A run of `rows` steps with the columns that a trainer writes.
+ReportData run_of(std::size_t rows) {
+  ReportData data;
+  data.title = "test";
+  for (std::size_t i = 0; i < rows; ++i) {
+    const auto step = static_cast<double>(i + 1);
+    data.steps["step"].push_back(step);
+    data.steps["loss"].push_back(2.0 + 8.0 / std::sqrt(step) + 0.1 * std::sin(7.0 * step));
+    data.steps["learning_rate"].push_back(6e-4 / (1.0 + 1e-3 * step));
+    data.steps["gradient_norm"].push_back(0.5 + 1000.0 / (step * step));
+    data.steps["tokens"].push_back(4096.0 * step);
+    data.steps["tokens_per_second"].push_back(12345.0 + 100.0 * std::cos(step));
+    data.steps["mfu"].push_back(0.4);
+    data.steps["skipped"].push_back(i % 100 == 99 ? 1.0 : 0.0);
+    for (const char* phase : {"forward", "backward", "optimizer"}) {
+      data.steps[std::string("time_") + phase].push_back(0.1);
+    }
+    data.steps["time_step"].push_back(0.33);
+  }
+  return data;
+}
+
+// The number of points in the curve that begins at the n-th path.
+std::size_t points_of_path(const std::string& html, int n) {
+  std::size_t at = 0;
+  for (int i = 0; i <= n; ++i) at = html.find("<path", at + 1);
+  at = html.find(" d=\"", at);
+  const std::string_view d = std::string_view(html).substr(at, html.find("\"/>", at) - at);
+  std::size_t points = 0;
+  for (const char c : d) points += c == 'M' || c == 'L' ? 1 : 0;
+  return points;
+}
+
+TEST(HtmlReport, EmptyRun) {
+  const std::string html = html_report({});
+  expect_whole(html);
+  EXPECT_NE(html.find("No values recorded."), std::string::npos);
+}
+
+TEST(HtmlReport, OneRow) {
+  const std::string html = html_report(run_of(1));
+  expect_whole(html);
+  EXPECT_NE(html.find("<circle"), std::string::npos) << "a single step is drawn as a dot";
+}
+
+TEST(HtmlReport, HeadlinesAndMarks) {
+  ReportData data = run_of(500);
+  data.evaluations = {{"step", {100.0, 200.0, 300.0}}, {"loss", {2.5, 2.125, nan}}};
+  data.launches = {
+      {"step", {0.0, 200.0}}, {"unix_time", {0.0, 86400.0}}, {"ranks", {2.0, 4.0}}, {"threads", {1.0, 1.0}}};
+  data.facts = {{"status", "finished"}, {"model", "124.4 million parameters"}};
+  data.memory_bytes = {{"parameters", 1.0e9}, {"optimizer", 3.0e9}, {"workspace", 0.0}};
+  const std::string html = html_report(data);
+  expect_whole(html);
+  for (const char* text :
+       {"2.125", "at step 200", "40.0 %", "2.05M", "2 min 45 s", "1 restart", "5 skipped", "skipped steps: 5",
+        "12.3k", "restart on 4 ranks", "1970-01-02 00:00 UTC, at step 200, 4 ranks, 1 threads each",
+        ">finished<", "1.000 GB", "75.0 %", "4.000 GB", "data-scale=\"log\"", "124.4 million parameters"}) {
+    EXPECT_NE(html.find(text), std::string::npos) << text;
+  }
+}
+
+TEST(HtmlReport, EscapesEveryText) {
+  ReportData data = run_of(3);
+  const std::string evil = "<script>alert('x' && \"y\")</script>\x01";
+  data.title = data.deck_text = evil;
+  data.facts = {{"status", evil}, {evil, evil}};
+  data.memory_bytes = {{evil, 1.0}};
+  const std::string html = html_report(data);
+  expect_whole(html);
+  EXPECT_EQ(html.find("<script>alert"), std::string::npos);
+  EXPECT_EQ(html.find('\x01'), std::string::npos);
+}
+
+TEST(HtmlReport, ValuesThatAreNotFinite) {
+  for (const double bad : {nan, inf, -inf, 1e308, -1e308}) {
+    ReportData data = run_of(50);
+    for (auto& [name, values] : data.steps) values[17] = bad;
+    data.steps["mfu"].assign(50, bad);
+    data.evaluations = {{"step", {bad, 10.0}}, {"loss", {1.0, bad}}};
+    data.launches = {
+        {"step", {0.0, bad}}, {"unix_time", {bad, bad}}, {"ranks", {2.0, bad}}, {"threads", {bad}}};
+    data.memory_bytes = {{"parameters", bad}};
+    expect_whole(html_report(data));
+    for (auto& [name, values] : data.steps) values.assign(50, bad);
+    expect_whole(html_report(data));
+  }
+}
+
+TEST(HtmlReport, GapsAndColumnsOfUnequalLength) {
+  ReportData data = run_of(10);
+  data.steps["loss"][4] = nan;
+  data.steps["tokens_per_second"].resize(3);
+  data.steps.erase("gradient_norm");
+  const std::string html = html_report(data);
+  expect_whole(html);
+  EXPECT_EQ(points_of_path(html, 1), 9U);
+}
+
+TEST(HtmlReport, AMillionRowsStaySmallAndKeepTheExtremes) {
+  ReportData data = run_of(1'000'000);
+  data.steps["learning_rate"][654'321] = 1.0;  // outlives the thinning, so the axis reaches it
+  for (int i = 0; i < 5000; ++i) {
+    data.evaluations["step"].push_back(200.0 * i);
+    data.evaluations["loss"].push_back(2.0 + 1.0 / (1.0 + i));
+    data.launches["step"].push_back(200.0 * i);
+  }
+  const std::string html = html_report(data);
+  expect_whole(html);
+  EXPECT_LT(html.size(), 1'000'000U);
+  for (int path = 0; path < 8; ++path) EXPECT_LE(points_of_path(html, path), 600U) << path;
+  EXPECT_NE(html.find("654.322 0.0"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace mylos

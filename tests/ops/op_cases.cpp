@@ -1,0 +1,606 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "tests/ops/op_cases.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace mylos {
+
+namespace {
+
+using Shape = std::initializer_list<std::int64_t>;
+
+constexpr double unit_spread = 1.7320508;  // uniform numbers of unit variance
+// bf16 results are rounded once from fp32 (root mean square 1.7e-3); sums of rounded intermediates get more.
+constexpr double bf16_rounded = 4e-3;
+constexpr double bf16_chained = 6e-3;
+
+Operand make(std::string name, Role role, DType dtype, Shape shape) {
+  Operand operand;
+  operand.storage = name;
+  operand.name = std::move(name);
+  operand.role = role;
+  operand.view = TensorRef(nullptr, dtype, shape);
+  return operand;
+}
+
+Operand input(std::string name, DType dtype, Shape shape, double low = -unit_spread,
+              double high = unit_spread) {
+  Operand operand = make(std::move(name), Role::input, dtype, shape);
+  operand.low = low;
+  operand.high = high;
+  return operand;
+}
+
+Operand derived(std::string name, DType dtype, Shape shape) {
+  return make(std::move(name), Role::derived, dtype, shape);
+}
+
+/// A result: updated where it accumulates, else written.
+Operand result(std::string name, DType dtype, Shape shape, double fp32_tolerance, bool accumulate = false,
+               double bf16_tolerance = bf16_rounded) {
+  Operand operand = make(std::move(name), accumulate ? Role::updated : Role::written, dtype, shape);
+  operand.low = -unit_spread;
+  operand.high = unit_spread;
+  operand.tolerance = dtype == DType::bf16 ? bf16_tolerance : fp32_tolerance;
+  return operand;
+}
+
+Operand in_storage(Operand operand, std::string storage, std::int64_t offset = 0) {
+  operand.storage = std::move(storage);
+  operand.offset = offset;
+  return operand;
+}
+
+/// The matrix (I, O) kept as (O, I).
+Operand transposed_if(bool transposed, Operand operand) {
+  if (transposed) operand.view.stride = {1, operand.view.shape[0]};
+  return operand;
+}
+
+class Table {
+ public:
+  std::vector<OpCase> cases;
+
+  void add(OpCase c) {
+    if (c.bytes == 0.0) {
+      for (const Operand& operand : c.operands) {
+        if (operand.role == Role::workspace) continue;
+        c.bytes += static_cast<double>(operand.view.bytes()) * (operand.role == Role::updated ? 2.0 : 1.0);
+      }
+    }
+    cases.push_back(std::move(c));
+  }
+
+  // ---- TensorOps
+
+  void elementwise(bool full_size, std::int64_t n) {
+    for (const DType dtype : {DType::fp32, DType::bf16}) {
+      add({.op = Op::fill,
+           .full_size = full_size,
+           .detail = fmt::format("{}_n{}", name_of(dtype), n),
+           .operands = {result("y", dtype, {n}, 0.0, false, 0.0)},
+           .scale = -1.375F});
+      for (const DType to : {DType::fp32, DType::bf16}) {
+        const bool narrows = dtype == DType::fp32 && to == DType::bf16;
+        add({.op = Op::cast,
+             .full_size = full_size,
+             .detail = fmt::format("{}_{}_n{}", name_of(dtype), name_of(to), n),
+             .operands = {input("x", dtype, {n}),
+                          result("y", to, {n}, 0.0, false, narrows ? bf16_rounded : 0.0)}});
+      }
+      for (const bool accumulate : {false, true}) {
+        add({.op = Op::sum_of_squares,
+             .full_size = full_size,
+             .detail = fmt::format("{}_n{}{}", name_of(dtype), n, accumulate ? "_add" : ""),
+             .operands = {input("x", dtype, {n}), result("out", DType::fp32, {1}, 2e-6, accumulate)},
+             .accumulate = accumulate,
+             .flops = 2.0 * static_cast<double>(n)});
+      }
+    }
+    for (const bool accumulate : {false, true}) {
+      // Off centre: the sum of centred numbers cancels, and its relative error says nothing.
+      add({.op = Op::sum,
+           .full_size = full_size,
+           .detail = fmt::format("n{}{}", n, accumulate ? "_add" : ""),
+           .operands = {input("x", DType::fp32, {n}, -0.5, 1.5),
+                        result("out", DType::fp32, {1}, 2e-6, accumulate)},
+           .accumulate = accumulate,
+           .flops = static_cast<double>(n)});
+    }
+    for (const std::int64_t first : {0, 5}) {
+      add({.op = Op::fill_normal,
+           .full_size = full_size,
+           .detail = fmt::format("n{}_from{}", n, first),
+           .operands = {result("y", DType::fp32, {n}, 1e-6)},
+           .scale = 0.02F,
+           .position = first});
+    }
+  }
+
+  // ---- Linear layers
+
+  struct Linear {
+    std::int64_t rows, inputs, outputs;
+    bool transposed = false;
+    bool bias = true;
+    std::int64_t offset = 0;  // shifts every tensor off its 64-byte boundary
+  };
+
+  void linear(bool full_size, const Linear& s, DType dtype) {
+    const std::string detail = linear_detail(s, dtype);
+    const double flops = 2.0 * static_cast<double>(s.rows * s.inputs * s.outputs);
+    const double spread = unit_spread / std::sqrt(static_cast<double>(s.inputs));
+    const Operand w =
+        shifted(s, transposed_if(s.transposed, input("w", dtype, {s.inputs, s.outputs}, -spread, spread)));
+    OpCase forward{.op = Op::linear_forward,
+                   .full_size = full_size,
+                   .detail = detail,
+                   .operands = {shifted(s, input("x", dtype, {s.rows, s.inputs})), w,
+                                shifted(s, result("y", dtype, {s.rows, s.outputs}, 2e-6))},
+                   .flops = flops};
+    if (s.bias) forward.operands.push_back(shifted(s, input("bias", dtype, {s.outputs})));
+    add(std::move(forward));
+    add({.op = Op::linear_backward_input,
+         .full_size = full_size,
+         .detail = detail,
+         .operands = {shifted(s, input("dy", dtype, {s.rows, s.outputs})), w,
+                      shifted(s, result("dx", dtype, {s.rows, s.inputs}, 2e-6))},
+         .flops = flops});
+  }
+
+  void linear_weight(bool full_size, const Linear& s, DType dtype, DType gradient, bool accumulate) {
+    OpCase c{.op = Op::linear_backward_weight,
+             .full_size = full_size,
+             .detail = fmt::format("{}_d{}{}", linear_detail(s, dtype), name_of(gradient),
+                                   accumulate ? "_add" : ""),
+             .operands = {shifted(s, input("x", dtype, {s.rows, s.inputs})),
+                          shifted(s, input("dy", dtype, {s.rows, s.outputs})),
+                          shifted(s, transposed_if(s.transposed, result("dw", gradient, {s.inputs, s.outputs},
+                                                                        2e-6, accumulate)))},
+             .accumulate = accumulate,
+             .flops = 2.0 * static_cast<double>(s.rows * s.inputs * s.outputs)};
+    if (s.bias) c.operands.push_back(shifted(s, result("dbias", gradient, {s.outputs}, 2e-6, accumulate)));
+    add(std::move(c));
+  }
+
+  // ---- Embedding
+
+  struct Embedding {
+    std::int64_t samples, length, vocab, width, context, position;
+  };
+
+  void embedding(bool full_size, const Embedding& s, DType dtype) {
+    const std::string detail = fmt::format("{}_B{}_T{}_V{}_C{}_S{}_at{}", name_of(dtype), s.samples, s.length,
+                                           s.vocab, s.width, s.context, s.position);
+    const Operand tokens =
+        input("tokens", DType::int32, {s.samples, s.length}, 0.0, static_cast<double>(s.vocab));
+    const double rows = static_cast<double>(s.samples * s.length);
+    const double row_bytes = static_cast<double>(s.width) * static_cast<double>(size_of(dtype));
+    add({.op = Op::embedding_forward,
+         .full_size = full_size,
+         .detail = detail,
+         .operands = {tokens, input("wte", dtype, {s.vocab, s.width}),
+                      input("wpe", dtype, {s.context, s.width}),
+                      result("out", dtype, {s.samples, s.length, s.width}, 1e-6)},
+         .position = s.position,
+         .flops = rows * static_cast<double>(s.width),
+         .bytes = rows * (3.0 * row_bytes + 4.0)});
+    for (const DType gradient : {DType::fp32, DType::bf16}) {
+      if (gradient == DType::bf16 && dtype == DType::fp32) continue;
+      for (const auto& [add_wte, add_wpe] :
+           {std::pair(false, false), std::pair(true, false), std::pair(true, true)}) {
+        add({.op = Op::embedding_backward,
+             .full_size = full_size,
+             .detail = fmt::format("{}_d{}{}{}", detail, name_of(gradient), add_wte ? "_addwte" : "",
+                                   add_wpe ? "_addwpe" : ""),
+             .operands = {tokens, input("dout", dtype, {s.samples, s.length, s.width}),
+                          result("dwte", gradient, {s.vocab, s.width}, 2e-6, add_wte),
+                          result("dwpe", gradient, {s.context, s.width}, 2e-6, add_wpe)},
+             .accumulate = add_wte,
+             .accumulate_second = add_wpe,
+             .position = s.position,
+             .flops = 2.0 * rows * static_cast<double>(s.width)});
+      }
+    }
+  }
+
+  // ---- Layer normalisation
+
+  enum class Residual : std::uint8_t { none, separate, is_result, gradient_is_result };
+
+  void layernorm(bool full_size, std::int64_t rows, std::int64_t width, DType dtype, double centre = 0.0) {
+    const std::string detail =
+        fmt::format("{}_N{}_C{}{}", name_of(dtype), rows, width, centre == 0.0 ? "" : "_off_centre");
+    const Operand x = input("x", dtype, {rows, width}, centre - unit_spread, centre + unit_spread);
+    const Operand gamma = input("gamma", dtype, {width}, 0.5, 1.5);
+    const Operand dy = input("dy", dtype, {rows, width});
+    const Operand mean = derived("mean", DType::fp32, {rows});
+    const Operand rstd = derived("rstd", DType::fp32, {rows});
+    const double elements = static_cast<double>(rows * width);
+    add({.op = Op::layernorm_forward,
+         .full_size = full_size,
+         .detail = detail,
+         .operands = {x, gamma, input("beta", dtype, {width}), result("y", dtype, {rows, width}, 2e-6),
+                      result("mean", DType::fp32, {rows}, 1e-5), result("rstd", DType::fp32, {rows}, 2e-6)},
+         .flops = 8.0 * elements});
+    for (const Residual residual :
+         {Residual::none, Residual::separate, Residual::is_result, Residual::gradient_is_result}) {
+      if (full_size && residual != Residual::separate) continue;
+      Operand dx = result("dx", dtype, {rows, width}, 4e-6);
+      std::vector<Operand> operands = {dy, x, gamma, mean, rstd};
+      if (residual != Residual::none) operands.push_back(input("residual", dtype, {rows, width}));
+      if (residual == Residual::is_result) dx = in_storage(dx, "residual");
+      if (residual == Residual::gradient_is_result) dx = in_storage(dx, "dy");
+      operands.push_back(dx);
+      constexpr std::array<std::string_view, 4> suffix = {"", "_residual", "_into_residual", "_into_dy"};
+      add({.op = Op::layernorm_backward_input,
+           .full_size = full_size,
+           .detail = fmt::format("{}{}", detail, suffix[static_cast<std::size_t>(residual)]),
+           .operands = std::move(operands),
+           .flops = 12.0 * elements});
+    }
+    for (const DType gradient : {DType::fp32, DType::bf16}) {
+      if (gradient == DType::bf16 && dtype == DType::fp32) continue;
+      for (const bool accumulate : {false, true}) {
+        add({.op = Op::layernorm_backward_weight,
+             .full_size = full_size,
+             .detail = fmt::format("{}_d{}{}", detail, name_of(gradient), accumulate ? "_add" : ""),
+             .operands = {dy, x, mean, rstd, result("dgamma", gradient, {width}, 2e-6, accumulate),
+                          result("dbeta", gradient, {width}, 2e-6, accumulate)},
+             .accumulate = accumulate,
+             .flops = 5.0 * elements});
+      }
+    }
+  }
+
+  // ---- GELU, dropout
+
+  void gelu(bool full_size, std::int64_t n, DType dtype, std::int64_t offset = 0) {
+    const auto shifted_by = [&](Operand operand) {
+      operand.offset = offset;
+      return operand;
+    };
+    const std::string detail = fmt::format("{}_n{}{}", name_of(dtype), n, offset == 0 ? "" : "_unaligned");
+    const Operand x = shifted_by(input("x", dtype, {n}, -6.0, 6.0));
+    add({.op = Op::gelu_forward,
+         .full_size = full_size,
+         .detail = detail,
+         .operands = {x, shifted_by(result("y", dtype, {n}, 2e-6))},
+         .flops = 10.0 * static_cast<double>(n)});
+    for (const bool in_place : {false, true}) {
+      if (full_size && in_place) continue;
+      Operand dx = shifted_by(result("dx", dtype, {n}, 2e-6));
+      if (in_place) dx = in_storage(dx, "dy", offset);
+      add({.op = Op::gelu_backward,
+           .full_size = full_size,
+           .detail = fmt::format("{}{}", detail, in_place ? "_into_dy" : ""),
+           .operands = {x, shifted_by(input("dy", dtype, {n})), dx},
+           .flops = 18.0 * static_cast<double>(n)});
+    }
+  }
+
+  void dropout(bool full_size, std::int64_t samples, std::int64_t length, std::int64_t width, DType dtype) {
+    for (const float probability : {0.0F, 0.1F}) {
+      for (const std::string_view into : {"", "none", "x", "residual"}) {
+        if (full_size && !into.empty()) continue;
+        std::vector<Operand> operands = {input("x", dtype, {samples, length, width})};
+        Operand y = result("y", dtype, {samples, length, width}, 2e-6);
+        if (into != "none") operands.push_back(input("residual", dtype, {samples, length, width}));
+        if (into == "x" || into == "residual") y = in_storage(y, std::string(into));
+        operands.push_back(y);
+        add({.op = Op::dropout_add,
+             .full_size = full_size,
+             .detail = fmt::format("{}_B{}_T{}_C{}_p{}{}", name_of(dtype), samples, length, width,
+                                   probability * 10.0F,
+                                   into.empty()     ? ""
+                                   : into == "none" ? "_alone"
+                                                    : fmt::format("_into_{}", into)),
+             .operands = std::move(operands),
+             .dropout = probability,
+             .scalars = {.step = 3},
+             .flops = 2.0 * static_cast<double>(samples * length * width)});
+      }
+    }
+  }
+
+  // ---- Attention
+
+  struct Attention {
+    std::int64_t samples, queries, keys, heads, head_size;
+    std::int64_t query_offset = 0;
+    float dropout = 0.0F;
+    bool packed = true;      // (B, T, 3, H, D); otherwise keys and values lie in a cache (B, H, S, D), S > Tk
+    double amplitude = 1.0;  // of queries and keys
+  };
+
+  void attention(bool full_size, const Attention& s, DType dtype) {
+    const std::string detail =
+        fmt::format("{}_B{}_Tq{}_Tk{}_H{}_D{}_at{}_p{}{}{}", name_of(dtype), s.samples, s.queries, s.keys,
+                    s.heads, s.head_size, s.query_offset, s.dropout * 10.0F, s.packed ? "_packed" : "_cache",
+                    s.amplitude == 1.0 ? "" : "_sharp");
+    double pairs = 0.0;
+    for (std::int64_t i = 0; i < s.queries; ++i) {
+      pairs += static_cast<double>(std::min(s.keys, s.query_offset + i + 1) * s.samples * s.heads);
+    }
+    const double product = 2.0 * pairs * static_cast<double>(s.head_size);
+    const double spread = unit_spread * s.amplitude;
+    const Shape query_shape = {s.samples, s.queries, s.heads, s.head_size};
+    const Shape key_shape = {s.samples, s.keys, s.heads, s.head_size};
+    const Shape lse_shape = {s.samples, s.heads, s.queries};
+    const std::vector<Operand> inputs = {
+        place(s, 0, "qkv", input("query", dtype, query_shape, -spread, spread)),
+        place(s, 1, "qkv", input("key", dtype, key_shape, -spread, spread)),
+        place(s, 2, "qkv", input("value", dtype, key_shape))};
+    OpCase forward{.op = Op::attention_forward,
+                   .full_size = full_size,
+                   .detail = detail,
+                   .operands = inputs,
+                   .scale = 1.0F / std::sqrt(static_cast<float>(s.head_size)),
+                   .position = s.query_offset,
+                   .dropout = s.dropout,
+                   .scalars = {.step = 3},
+                   .flops = 2.0 * product};
+    OpCase backward = forward;
+    forward.operands.push_back(result("output", dtype, query_shape, 2e-6));
+    forward.operands.push_back(result("lse", DType::fp32, lse_shape, 2e-6));
+    add(std::move(forward));
+
+    backward.op = Op::attention_backward;
+    backward.flops = 5.0 * product;
+    // A query that sees one key has no gradient but rounding.
+    const double floor = s.keys == 1 ? 0.1 : 0.0;
+    const auto gradient = [&](int part, std::string name, Shape shape) {
+      Operand operand =
+          place(s, part, "dqkv", result(std::move(name), dtype, shape, 1e-5, false, bf16_chained));
+      operand.floor = part < 2 ? floor : 0.0;
+      return operand;
+    };
+    Operand delta = make("delta", Role::workspace, DType::fp32, lse_shape);
+    backward.operands.insert(
+        backward.operands.end(),
+        {derived("output", dtype, query_shape), derived("lse", DType::fp32, lse_shape),
+         input("output_grad", dtype, query_shape), gradient(0, "query_grad", query_shape),
+         gradient(1, "key_grad", key_shape), gradient(2, "value_grad", key_shape), delta});
+    add(std::move(backward));
+  }
+
+  // ---- Cross entropy
+
+  void cross_entropy(bool full_size, std::int64_t rows, std::int64_t vocab, std::int64_t padded, DType dtype,
+                     double amplitude = 3.0) {
+    for (const bool write_gradient : {true, false}) {
+      std::vector<Operand> operands = {input("logits", dtype, {rows, padded}, -amplitude, amplitude),
+                                       input("targets", DType::int32, {rows},
+                                             -0.25 * static_cast<double>(vocab), static_cast<double>(vocab)),
+                                       result("losses", DType::fp32, {rows}, 2e-6)};
+      if (write_gradient) {
+        operands.push_back(in_storage(result("gradient", dtype, {rows, padded}, 4e-6), "logits"));
+      } else {
+        operands.push_back(result("correct", DType::int32, {rows}, 0.0));
+      }
+      add({.op = Op::cross_entropy,
+           .full_size = full_size,
+           .detail = fmt::format("{}_N{}_V{}_padded{}{}{}", name_of(dtype), rows, vocab, padded,
+                                 amplitude > 10.0 ? "_sharp" : "", write_gradient ? "_gradient" : "_loss"),
+           .operands = std::move(operands),
+           .write_gradient = write_gradient,
+           .scale = 0.125F,
+           .vocab = vocab,
+           .flops = 4.0 * static_cast<double>(rows * vocab)});
+    }
+  }
+
+  // ---- Optimizer
+
+  void adamw(bool full_size, std::int64_t n, DType dtype, DType gradient, std::int64_t step,
+             bool with_state = true) {
+    // A large learning rate, so that the error of the update is not hidden by the weights.
+    const StepScalars scalars{.step = step, .learning_rate = 0.05F, .clip_factor = 0.7F};
+    const double past = with_state ? 1.0 : 0.0;
+    Operand master = result("master", DType::fp32, {n}, 2e-6, true);
+    Operand first = result("first_moment", DType::fp32, {n}, 2e-6, true);
+    Operand second = result("second_moment", DType::fp32, {n}, 2e-6, true);
+    first.low = -past;
+    first.high = past;
+    second.low = 0.1 * past;
+    second.high = past;
+    Operand weights = result("weights", dtype, {n}, 2e-6);
+    if (dtype == DType::fp32) weights = in_storage(weights, "master");
+    OpCase c{.op = Op::adamw,
+             .full_size = full_size,
+             .detail = fmt::format("{}_n{}_d{}_step{}", name_of(dtype), n, name_of(gradient), step),
+             .operands = {input("gradient", gradient, {n}), master, weights, first, second},
+             .scalars = scalars,
+             .segments = {{0, n / 3, 1.0F}, {n / 3, n / 2, 0.0F}, {n / 2, n, 1.0F}},
+             .flops = 16.0 * static_cast<double>(n)};
+    std::erase_if(c.segments, [](const Segment& s) { return s.begin == s.end; });
+    add(std::move(c));
+  }
+
+ private:
+  static std::string linear_detail(const Linear& s, DType dtype) {
+    return fmt::format("{}_N{}_I{}_O{}{}{}{}", name_of(dtype), s.rows, s.inputs, s.outputs,
+                       s.transposed ? "_transposed" : "", s.bias ? "_bias" : "",
+                       s.offset == 0 ? "" : "_unaligned");
+  }
+
+  static Operand shifted(const Linear& s, Operand operand) {
+    operand.offset = s.offset;
+    return operand;
+  }
+
+  /// Part 0, 1, 2 is query, key, value.
+  static Operand place(const Attention& s, int part, std::string storage, Operand operand) {
+    const std::int64_t row = s.heads * s.head_size;
+    if (s.packed) {
+      operand.view.stride = {s.keys * 3 * row, 3 * row, s.head_size, 1};
+      return in_storage(std::move(operand), std::move(storage), part * row);
+    }
+    const std::int64_t capacity = s.keys + 3;
+    if (part > 0)
+      operand.view.stride = {s.heads * capacity * s.head_size, s.head_size, capacity * s.head_size, 1};
+    return operand;
+  }
+};
+
+void add_small_cases(Table& table) {
+  for (const std::int64_t n : {1, 7, 1000, 100003, (1 << 20) + 3}) table.elementwise(false, n);
+
+  const std::vector<Table::Linear> layers = {{1, 1, 1},     {1, 16, 48},    {7, 25, 33},   {33, 100, 12},
+                                             {65, 80, 257}, {130, 64, 320}, {256, 96, 384}};
+  bool bias = true;
+  for (Table::Linear layer : layers) {
+    for (const bool transposed : {false, true}) {
+      layer.transposed = transposed;
+      layer.bias = bias = !bias;
+      for (const DType dtype : {DType::fp32, DType::bf16}) {
+        table.linear(false, layer, dtype);
+        for (const bool accumulate : {false, true}) {
+          table.linear_weight(false, layer, dtype, DType::fp32, accumulate);
+          if (dtype == DType::bf16) table.linear_weight(false, layer, dtype, DType::bf16, accumulate);
+        }
+      }
+    }
+    bias = !bias;  // the next shape has the other combination
+  }
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    const Table::Linear unaligned{.rows = 33, .inputs = 48, .outputs = 40, .offset = 3};
+    table.linear(false, unaligned, dtype);
+    table.linear_weight(false, unaligned, dtype, dtype, true);
+
+    table.embedding(false, {1, 1, 17, 16, 8, 0}, dtype);
+    table.embedding(false, {2, 7, 257, 25, 16, 0}, dtype);
+    table.embedding(false, {3, 65, 50, 100, 80, 5}, dtype);
+    table.embedding(false, {2, 130, 3, 48, 130, 0}, dtype);
+
+    for (const std::int64_t rows : {1, 7, 130}) {
+      for (const std::int64_t width : {16, 25, 100, 768}) table.layernorm(false, rows, width, dtype);
+    }
+    for (const std::int64_t n : {1, 7, 1000, 4099}) table.gelu(false, n, dtype);
+    table.gelu(false, 999, dtype, 3);
+    table.dropout(false, 1, 1, 1, dtype);
+    table.dropout(false, 2, 7, 25, dtype);
+    table.dropout(false, 3, 65, 64, dtype);
+
+    for (const std::int64_t head_size : {16, 25, 64, 80}) {
+      for (const std::int64_t length : {1, 7, 65, 130})
+        table.attention(false, {2, length, length, 3, head_size}, dtype);
+    }
+    table.attention(false, {2, 7, 7, 3, 16, 0, 0.1F}, dtype);
+    table.attention(false, {2, 65, 65, 3, 25, 0, 0.1F}, dtype);
+    table.attention(false, {1, 130, 130, 2, 64, 0, 0.1F}, dtype);
+    table.attention(false, {2, 65, 65, 2, 64, 0, 0.0F, true, 3.0}, dtype);
+    table.attention(false, {2, 65, 65, 3, 64, 0, 0.0F, false}, dtype);
+    table.attention(false, {2, 1, 8, 3, 64, 7, 0.0F, false}, dtype);
+    table.attention(false, {2, 7, 20, 3, 25, 13, 0.0F, false}, dtype);
+    table.attention(false, {1, 16, 40, 2, 80, 10, 0.0F, false}, dtype);  // keys that no query sees
+    table.attention(false, {2, 33, 97, 2, 64, 64, 0.1F, false}, dtype);
+
+    table.cross_entropy(false, 1, 257, 320, dtype);
+    table.cross_entropy(false, 7, 257, 257, dtype);
+    table.cross_entropy(false, 33, 2, 16, dtype);
+    table.cross_entropy(false, 65, 1000, 1024, dtype);
+    table.cross_entropy(false, 130, 257, 320, dtype, 60.0);
+
+    for (const std::int64_t n : {1, 7, 1000, 4099}) {
+      table.adamw(false, n, dtype, DType::fp32, 10);
+      if (dtype == DType::bf16) table.adamw(false, n, dtype, DType::bf16, 1000);
+    }
+    table.adamw(false, 333, dtype, DType::fp32, 1, false);
+  }
+  table.layernorm(false, 33, 768, DType::fp32, 10.0);
+  table.add({.op = Op::guard_step, .detail = "once"});
+}
+
+void add_full_size_cases(Table& table) {
+  constexpr std::int64_t rows = 1024, width = 768, block = 7087872;
+  table.elementwise(true, block);
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    for (const Table::Linear& layer :
+         {Table::Linear{rows, width, 3 * width}, Table::Linear{rows, width, width},
+          Table::Linear{rows, width, 4 * width}, Table::Linear{rows, 4 * width, width},
+          Table::Linear{
+              .rows = rows, .inputs = width, .outputs = 50304, .transposed = true, .bias = false}}) {
+      table.linear(true, layer, dtype);
+      table.linear_weight(true, layer, dtype, DType::fp32, true);
+    }
+    table.embedding(true, {4, 256, 50304, width, 1024, 0}, dtype);
+    table.layernorm(true, rows, width, dtype);
+    table.gelu(true, rows * 4 * width, dtype);
+    table.dropout(true, 4, 256, width, dtype);
+    for (const float probability : {0.0F, 0.1F})
+      table.attention(true, {4, 256, 256, 12, 64, 0, probability}, dtype);
+    table.cross_entropy(true, rows, 50257, 50304, dtype);
+    table.adamw(true, block, dtype, DType::fp32, 10);
+  }
+}
+
+}  // namespace
+
+std::string_view name_of(Op op) {
+  constexpr std::array<std::string_view, 21> names = {
+      "fill",
+      "cast",
+      "fill_normal",
+      "sum",
+      "sum_of_squares",
+      "linear_forward",
+      "linear_backward_input",
+      "linear_backward_weight",
+      "embedding_forward",
+      "embedding_backward",
+      "layernorm_forward",
+      "layernorm_backward_input",
+      "layernorm_backward_weight",
+      "gelu_forward",
+      "gelu_backward",
+      "dropout_add",
+      "attention_forward",
+      "attention_backward",
+      "cross_entropy",
+      "adamw",
+      "guard_step",
+  };
+  return names[static_cast<std::size_t>(op)];
+}
+
+std::string OpCase::name() const {
+  return fmt::format("{}/{}/{}", name_of(op), full_size ? "gpt2" : "small", detail);
+}
+
+const Operand* OpCase::find(std::string_view operand) const {
+  const auto found = std::ranges::find(operands, operand, &Operand::name);
+  return found == operands.end() ? nullptr : &*found;
+}
+
+Dropout dropout_of(const OpCase& c, const StepScalars* scalars) {
+  if (c.dropout == 0.0F) return {};
+  return {
+      .probability = c.dropout, .key = stream_key(1234, "dropout"), .first_sample = 5, .scalars = scalars};
+}
+
+AdamWArgs adamw_coefficients() {
+  AdamWArgs args;
+  args.beta1 = 0.9F;
+  args.beta2 = 0.95F;
+  args.epsilon = 1e-8F;
+  args.weight_decay = 0.1F;
+  return args;
+}
+
+const std::vector<OpCase>& op_cases() {
+  static const std::vector<OpCase> cases = [] {
+    Table table;
+    add_small_cases(table);
+    add_full_size_cases(table);
+    return std::move(table.cases);
+  }();
+  return cases;
+}
+
+}  // namespace mylos

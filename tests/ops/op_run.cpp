@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "tests/ops/op_run.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace mylos {
+
+namespace {
+
+using oracle::Array;
+
+constexpr std::size_t margin = 64;  // keeps the alignment of `allocate`
+
+/// Calls `visit(dense, place)` for each element: its row-major index and its place in the storage.
+template <class Visit>
+void for_each_element(const Operand& operand, Visit&& visit) {
+  const TensorRef& view = operand.view;
+  std::array<std::int64_t, TensorRef::max_rank> index{};
+  std::int64_t place = operand.offset;
+  for (std::int64_t dense = 0; dense < view.size(); ++dense) {
+    visit(dense, place);
+    for (int axis = view.rank - 1; axis >= 0; --axis) {
+      place += view.stride[axis];
+      if (++index[axis] < view.shape[axis]) break;
+      place -= view.shape[axis] * view.stride[axis];
+      index[axis] = 0;
+    }
+  }
+}
+
+std::int64_t extent(const Operand& operand) {
+  std::int64_t last = operand.offset;
+  for (int axis = 0; axis < operand.view.rank; ++axis) {
+    last += (operand.view.shape[axis] - 1) * operand.view.stride[axis];
+  }
+  return last + 1;
+}
+
+template <class T>
+T load(const std::byte* storage, std::int64_t place) {
+  T value;
+  std::memcpy(&value, storage + margin + static_cast<std::size_t>(place) * sizeof(T), sizeof(T));
+  return value;
+}
+
+template <class T>
+void store(std::byte* storage, std::int64_t place, T value) {
+  std::memcpy(storage + margin + static_cast<std::size_t>(place) * sizeof(T), &value, sizeof(T));
+}
+
+double load(const std::byte* storage, std::int64_t place, DType dtype) {
+  if (dtype == DType::int32) return load<std::int32_t>(storage, place);
+  if (dtype == DType::bf16) return static_cast<float>(load<bf16>(storage, place));
+  return load<float>(storage, place);
+}
+
+void store(std::byte* storage, std::int64_t place, DType dtype, double value) {
+  if (dtype == DType::int32) {
+    store(storage, place, static_cast<std::int32_t>(std::floor(value)));
+  } else if (dtype == DType::bf16) {
+    store(storage, place, bf16(static_cast<float>(value)));
+  } else {
+    store(storage, place, static_cast<float>(value));
+  }
+}
+
+void write(const Operand& operand, Contents& contents, const Array& values) {
+  std::byte* storage = contents.at(operand.storage).data();
+  for_each_element(operand, [&](std::int64_t dense, std::int64_t place) {
+    store(storage, place, operand.view.dtype, values[dense]);
+  });
+}
+
+void fill_uniform(const Operand& operand, Contents& contents) {
+  const PhiloxKey key = stream_key(1, operand.name);
+  const std::uint64_t seed = (static_cast<std::uint64_t>(key.k1) << 32U) | key.k0;
+  std::byte* storage = contents.at(operand.storage).data();
+  for_each_element(operand, [&](std::int64_t dense, std::int64_t place) {
+    const double u = static_cast<double>(mix64(seed + static_cast<std::uint64_t>(dense)) >> 11U) * 0x1.0p-53;
+    store(storage, place, operand.view.dtype, operand.low + u * (operand.high - operand.low));
+  });
+}
+
+/// The operand of this name, or an absent one.
+const Array& get(const Arrays& arrays, std::string_view name) {
+  static const Array absent;
+  const auto found = arrays.find(name);
+  return found == arrays.end() ? absent : found->second;
+}
+
+oracle::AttentionInput attention_input(const OpCase& c, const Arrays& arrays) {
+  return {.query = arrays.at("query"),
+          .key = arrays.at("key"),
+          .value = arrays.at("value"),
+          .query_offset = c.position,
+          .scale = c.scale,
+          .dropout = dropout_of(c, nullptr),
+          .step = c.scalars.step};
+}
+
+void derive_inputs(const OpCase& c, Contents& contents) {
+  const Arrays arrays = read_all(c, contents);
+  Arrays derived;
+  if (c.op == Op::attention_backward) {
+    oracle::attention_forward(attention_input(c, arrays), derived["output"], derived["lse"]);
+  } else {
+    const Array& x = arrays.at("x");
+    const Array unused({x.dim(1)});
+    oracle::layernorm_forward(x, unused, unused, derived["mean"], derived["rstd"]);
+  }
+  for (const auto& [name, values] : derived) write(*c.find(name), contents, values);
+}
+
+}  // namespace
+
+Contents initial_contents(const OpCase& c) {
+  Contents contents;
+  for (const Operand& operand : c.operands) {
+    std::vector<std::byte>& storage = contents[operand.storage];
+    const std::size_t bytes =
+        static_cast<std::size_t>(extent(operand)) * size_of(operand.view.dtype) + 2 * margin;
+    if (storage.size() < bytes) storage.resize(bytes, std::byte{0xFF});
+  }
+  bool derives = false;
+  for (const Operand& operand : c.operands) {
+    if (operand.role == Role::input || operand.role == Role::updated) fill_uniform(operand, contents);
+    derives = derives || operand.role == Role::derived;
+  }
+  if (derives) derive_inputs(c, contents);
+  return contents;
+}
+
+Array read(const Operand& operand, const Contents& contents) {
+  Array values(
+      std::vector<std::int64_t>(operand.view.shape.begin(), operand.view.shape.begin() + operand.view.rank));
+  const std::byte* storage = contents.at(operand.storage).data();
+  for_each_element(operand, [&](std::int64_t dense, std::int64_t place) {
+    values[dense] = load(storage, place, operand.view.dtype);
+  });
+  return values;
+}
+
+Arrays read_all(const OpCase& c, const Contents& contents) {
+  Arrays arrays;
+  for (const Operand& operand : c.operands) arrays[operand.name] = read(operand, contents);
+  return arrays;
+}
+
+void run_oracle(const OpCase& c, Arrays& arrays) {
+  const auto in = [&](std::string_view name) -> const Array& { return get(arrays, name); };
+  const auto sum_into_out = [&](auto&& term) {
+    double sum = c.accumulate ? arrays.at("out")[0] : 0.0;
+    for (const double x : in("x").values) sum += term(x);
+    arrays.at("out")[0] = sum;
+  };
+  switch (c.op) {
+    case Op::fill:
+      std::ranges::fill(arrays.at("y").values, static_cast<double>(c.scale));
+      break;
+    case Op::cast:
+      arrays["y"] = in("x");
+      break;
+    case Op::fill_normal:
+      arrays["y"] = oracle::fill_normal(in("y").size(), stream_key(1234, "normal"), c.position, c.scale);
+      break;
+    case Op::sum:
+      sum_into_out([](double x) { return x; });
+      break;
+    case Op::sum_of_squares:
+      sum_into_out([](double x) { return x * x; });
+      break;
+    case Op::linear_forward:
+      arrays["y"] = oracle::linear_forward(in("x"), in("w"), in("bias"));
+      break;
+    case Op::linear_backward_input:
+      arrays["dx"] = oracle::linear_backward_input(in("dy"), in("w"));
+      break;
+    case Op::linear_backward_weight: {
+      Array absent;
+      Array& dbias = in("dbias") ? arrays.at("dbias") : absent;
+      oracle::linear_backward_weight(in("x"), in("dy"), c.accumulate, arrays.at("dw"), dbias);
+      break;
+    }
+    case Op::embedding_forward:
+      arrays["out"] = oracle::embedding_forward(in("tokens"), in("wte"), in("wpe"), c.position);
+      break;
+    case Op::embedding_backward:
+      oracle::embedding_backward(in("tokens"), in("dout"), c.position, arrays.at("dwte"), c.accumulate,
+                                 arrays.at("dwpe"), c.accumulate_second);
+      break;
+    case Op::layernorm_forward:
+      arrays["y"] =
+          oracle::layernorm_forward(in("x"), in("gamma"), in("beta"), arrays.at("mean"), arrays.at("rstd"));
+      break;
+    case Op::layernorm_backward_input:
+      arrays["dx"] = oracle::layernorm_backward_input(in("dy"), in("x"), in("gamma"), in("mean"), in("rstd"),
+                                                      in("residual"));
+      break;
+    case Op::layernorm_backward_weight:
+      oracle::layernorm_backward_weight(in("dy"), in("x"), in("mean"), in("rstd"), c.accumulate,
+                                        arrays.at("dgamma"), arrays.at("dbeta"));
+      break;
+    case Op::gelu_forward:
+      arrays["y"] = oracle::gelu_forward(in("x"));
+      break;
+    case Op::gelu_backward:
+      arrays["dx"] = oracle::gelu_backward(in("x"), in("dy"));
+      break;
+    case Op::dropout_add:
+      arrays["y"] = oracle::dropout_add(in("x"), in("residual"), dropout_of(c, nullptr), c.scalars.step);
+      break;
+    case Op::attention_forward:
+      oracle::attention_forward(attention_input(c, arrays), arrays.at("output"), arrays.at("lse"));
+      break;
+    case Op::attention_backward: {
+      oracle::AttentionGradients gradients =
+          oracle::attention_backward(attention_input(c, arrays), in("output"), in("lse"), in("output_grad"));
+      arrays["query_grad"] = std::move(gradients.query);
+      arrays["key_grad"] = std::move(gradients.key);
+      arrays["value_grad"] = std::move(gradients.value);
+      break;
+    }
+    case Op::cross_entropy:
+      arrays["gradient"] = oracle::cross_entropy(in("logits"), in("targets"), c.vocab, c.scale,
+                                                 arrays["losses"], arrays["correct"]);
+      break;
+    case Op::adamw:
+      oracle::adamw(adamw_coefficients(), c.scalars, c.segments, in("gradient"), arrays.at("master"),
+                    arrays.at("first_moment"), arrays.at("second_moment"));
+      arrays["weights"] = in("master");
+      break;
+    case Op::guard_step:
+      break;
+  }
+}
+
+std::string stray_write(const OpCase& c, const Contents& before, const Contents& after) {
+  for (const auto& [name, old_bytes] : before) {
+    std::vector<bool> may_change(old_bytes.size());
+    for (const Operand& operand : c.operands) {
+      if (operand.storage != name || !(operand.is_result() || operand.role == Role::workspace)) continue;
+      const std::size_t size = size_of(operand.view.dtype);
+      for_each_element(operand, [&](std::int64_t, std::int64_t place) {
+        const auto first =
+            may_change.begin() + static_cast<std::ptrdiff_t>(margin + static_cast<std::size_t>(place) * size);
+        std::fill_n(first, size, true);
+      });
+    }
+    const std::vector<std::byte>& new_bytes = after.at(name);
+    for (std::size_t i = 0; i < old_bytes.size(); ++i) {
+      if (old_bytes[i] != new_bytes[i] && !may_change[i]) {
+        return fmt::format("{} at byte {}", name,
+                           static_cast<std::ptrdiff_t>(i) - static_cast<std::ptrdiff_t>(margin));
+      }
+    }
+  }
+  return {};
+}
+
+OpRun::OpRun(const OpCase& c, ComputeBackend& backend, const Contents& initial)
+    : case_(c), backend_(backend), initial_(initial), control_(allocate(sizeof(Control))) {
+  for (const auto& [name, bytes] : initial) memory_.emplace(name, allocate(bytes.size()));
+  reset();
+}
+
+void OpRun::reset() {
+  for (const auto& [name, bytes] : initial_) {
+    backend_.copy_to_device({}, bytes.data(), memory_.at(name).get(), bytes.size());
+  }
+  Control control{.scalars = case_.scalars,
+                  .guard_config = {},
+                  .guard_input = {3.5F, 4.0F},
+                  .guard_state = {},
+                  .segments = {}};
+  std::ranges::copy(case_.segments, control.segments);
+  set_control(control);
+}
+
+Contents OpRun::contents() {
+  Contents contents;
+  for (const auto& [name, memory] : memory_) {
+    std::vector<std::byte>& bytes = contents[name];
+    bytes.resize(initial_.at(name).size());
+    backend_.copy_to_host({}, memory.get(), bytes.data(), bytes.size());
+  }
+  synchronize();
+  return contents;
+}
+
+OpRun::Control OpRun::control() {
+  Control control{};
+  backend_.copy_to_host({}, control_.get(), &control, sizeof(control));
+  synchronize();
+  return control;
+}
+
+void OpRun::set_control(const Control& control) {
+  backend_.copy_to_device({}, &control, control_.get(), sizeof(control));
+  synchronize();
+}
+
+OpRun::Memory OpRun::allocate(std::size_t bytes) {
+  return Memory(static_cast<std::byte*>(backend_.allocate(bytes, "mylos::tests::case")), Release{&backend_});
+}
+
+TensorRef OpRun::tensor(std::string_view name) const {
+  const Operand* operand = case_.find(name);
+  if (operand == nullptr) return {};
+  TensorRef view = operand->view;
+  view.data = memory_.at(operand->storage).get() + margin +
+              static_cast<std::size_t>(operand->offset) * size_of(view.dtype);
+  return view;
+}
+
+AttentionArgs OpRun::attention_args() const {
+  return {.query = tensor("query"),
+          .key = tensor("key"),
+          .value = tensor("value"),
+          .output = tensor("output"),
+          .lse = tensor("lse"),
+          .query_offset = case_.position,
+          .scale = case_.scale,
+          .dropout = dropout_of(case_, reinterpret_cast<const StepScalars*>(control_.get()))};
+}
+
+void OpRun::run() {
+  const Stream stream;
+  TensorOps& tensors = backend_.tensor_ops();
+  TransformerOps& transformer = backend_.transformer_ops();
+  OptimizerOps& optimizer = backend_.optimizer_ops();
+  auto* control = reinterpret_cast<Control*>(control_.get());
+  const auto t = [&](std::string_view name) { return tensor(name); };
+  switch (case_.op) {
+    case Op::fill:
+      return tensors.fill(stream, t("y"), case_.scale);
+    case Op::cast:
+      return tensors.cast(stream, t("x"), t("y"));
+    case Op::fill_normal:
+      return tensors.fill_normal(stream, t("y"), stream_key(1234, "normal"), case_.position, case_.scale);
+    case Op::sum:
+      return tensors.sum(stream, t("x"), t("out"), case_.accumulate);
+    case Op::sum_of_squares:
+      return tensors.sum_of_squares(stream, t("x"), t("out"), case_.accumulate);
+    case Op::linear_forward:
+      return transformer.linear_forward(stream, t("x"), t("w"), t("bias"), t("y"));
+    case Op::linear_backward_input:
+      return transformer.linear_backward_input(stream, t("dy"), t("w"), t("dx"));
+    case Op::linear_backward_weight:
+      return transformer.linear_backward_weight(stream, t("x"), t("dy"), t("dw"), t("dbias"),
+                                                case_.accumulate);
+    case Op::embedding_forward:
+      return transformer.embedding_forward(stream, t("tokens"), t("wte"), t("wpe"), case_.position, t("out"));
+    case Op::embedding_backward:
+      return transformer.embedding_backward(stream, t("tokens"), t("dout"), case_.position, t("dwte"),
+                                            case_.accumulate, t("dwpe"), case_.accumulate_second);
+    case Op::layernorm_forward:
+      return transformer.layernorm_forward(stream, t("x"), t("gamma"), t("beta"), t("y"), t("mean"),
+                                           t("rstd"));
+    case Op::layernorm_backward_input:
+      return transformer.layernorm_backward_input(stream, t("dy"), t("x"), t("gamma"), t("mean"), t("rstd"),
+                                                  t("residual"), t("dx"));
+    case Op::layernorm_backward_weight:
+      return transformer.layernorm_backward_weight(stream, t("dy"), t("x"), t("mean"), t("rstd"), t("dgamma"),
+                                                   t("dbeta"), case_.accumulate);
+    case Op::gelu_forward:
+      return transformer.gelu_forward(stream, t("x"), t("y"));
+    case Op::gelu_backward:
+      return transformer.gelu_backward(stream, t("x"), t("dy"), t("dx"));
+    case Op::dropout_add:
+      return transformer.dropout_add(stream, t("x"), t("residual"), dropout_of(case_, &control->scalars),
+                                     t("y"));
+    case Op::attention_forward:
+      return transformer.attention_forward(stream, attention_args());
+    case Op::attention_backward:
+      return transformer.attention_backward(stream, {.forward = attention_args(),
+                                                     .output_grad = t("output_grad"),
+                                                     .query_grad = t("query_grad"),
+                                                     .key_grad = t("key_grad"),
+                                                     .value_grad = t("value_grad"),
+                                                     .delta = t("delta")});
+    case Op::cross_entropy:
+      return transformer.cross_entropy(stream, t("logits"), t("targets"), case_.vocab, case_.scale,
+                                       case_.write_gradient, t("losses"), t("correct"));
+    case Op::adamw: {
+      AdamWArgs args = adamw_coefficients();
+      args.weights = t("weights");
+      args.gradient = t("gradient");
+      args.master = t("master");
+      args.first_moment = t("first_moment");
+      args.second_moment = t("second_moment");
+      args.segments = control->segments;
+      args.num_segments = static_cast<int>(case_.segments.size());
+      args.scalars = &control->scalars;
+      return optimizer.adamw(stream, args);
+    }
+    case Op::guard_step:
+      return optimizer.guard_step(stream, {}, &control->guard_input, &control->guard_state,
+                                  &control->scalars);
+  }
+}
+
+}  // namespace mylos

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A case of the table made real: its memory, its call on a backend, its call on the oracle.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/compute_backend.hpp"
+#include "tests/ops/op_cases.hpp"
+#include "tests/ops/oracle.hpp"
+
+namespace mylos {
+
+/// The bytes of every storage of a case, each with a margin before and after that nothing may touch.
+using Contents = std::map<std::string, std::vector<std::byte>, std::less<>>;
+
+/// The operands of a case by name, dense and in fp64.
+using Arrays = std::map<std::string, oracle::Array, std::less<>>;
+
+/// What memory holds before the call. Bytes that no input fills are 0xFF, which is NaN in every float type.
+Contents initial_contents(const OpCase& c);
+
+/// One operand's values.
+oracle::Array read(const Operand& operand, const Contents& contents);
+/// All operands' values.
+Arrays read_all(const OpCase& c, const Contents& contents);
+
+/// Replaces the results in `arrays` by what the oracle makes of the inputs.
+void run_oracle(const OpCase& c, Arrays& arrays);
+
+/// The first byte outside the results and workspaces that differs, as "storage at byte n", or "".
+std::string stray_write(const OpCase& c, const Contents& before, const Contents& after);
+
+/// A case in the memory of a backend.
+class OpRun {
+ public:
+  /// Allocates; `initial` must outlive the object.
+  OpRun(const OpCase& c, ComputeBackend& backend, const Contents& initial);
+
+  /// Puts the initial contents back.
+  void reset();
+  /// Calls the operation once.
+  void run();
+  void synchronize() { backend_.synchronize({}); }
+  /// Waits, and copies every storage to the host.
+  Contents contents();
+
+  /// Device copies of what the operations take by address.
+  struct Control {
+    StepScalars scalars;
+    GuardConfig guard_config;
+    GuardInput guard_input;
+    GuardState guard_state;
+    Segment segments[3];
+  };
+  Control control();
+  void set_control(const Control& control);
+
+ private:
+  struct Release {
+    ComputeBackend* backend;
+    void operator()(std::byte* memory) const { backend->deallocate(memory); }
+  };
+  using Memory = std::unique_ptr<std::byte, Release>;
+
+  Memory allocate(std::size_t bytes);
+  TensorRef tensor(std::string_view operand) const;
+  AttentionArgs attention_args() const;
+
+  const OpCase& case_;
+  ComputeBackend& backend_;
+  const Contents& initial_;
+  std::map<std::string, Memory, std::less<>> memory_;
+  Memory control_;
+};
+
+}  // namespace mylos

@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What an operation must get right to the bit: masks, rounding, zeros, skipped steps, layout independence.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/ops/op_run.hpp"
+#include "tests/support/backend_fixture.hpp"
+
+namespace mylos {
+
+namespace {
+
+constexpr float infinity = std::numeric_limits<float>::infinity();
+constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+
+class OpsExactTest : public testing::TestWithParam<std::string> {
+ protected:
+  /// A tensor in device memory with its content.
+  template <class T>
+  class Device {
+   public:
+    Device(ComputeBackend& backend, std::vector<T> values) : backend_(backend), size_(values.size()) {
+      memory_ = backend.allocate(size_ * sizeof(T), "mylos::tests::tensor");
+      backend.copy_to_device({}, values.data(), memory_, size_ * sizeof(T));
+      backend.synchronize({});
+    }
+    ~Device() { backend_.deallocate(memory_); }
+    Device(const Device&) = delete;
+    Device& operator=(const Device&) = delete;
+
+    T* data() const { return static_cast<T*>(memory_); }
+    TensorRef ref(std::initializer_list<std::int64_t> shape) const { return {memory_, dtype_of<T>(), shape}; }
+    TensorRef ref() const { return ref({static_cast<std::int64_t>(size_)}); }
+    std::vector<T> values() const {
+      std::vector<T> values(size_);
+      backend_.copy_to_host({}, memory_, values.data(), size_ * sizeof(T));
+      backend_.synchronize({});
+      return values;
+    }
+
+   private:
+    ComputeBackend& backend_;
+    std::size_t size_;
+    void* memory_;
+  };
+
+  ComputeBackend& backend() { return test_backends().at(GetParam()); }
+  template <class T>
+  Device<T> device(std::vector<T> values) {
+    return Device<T>(backend(), std::move(values));
+  }
+};
+
+std::vector<float> ramp(std::size_t n) {
+  std::vector<float> values(n);
+  for (std::size_t i = 0; i < n; ++i) values[i] = std::sin(static_cast<float>(i + 1));
+  return values;
+}
+
+std::vector<std::uint32_t> bits(const std::vector<float>& values) {
+  std::vector<std::uint32_t> words;
+  for (const float v : values) words.push_back(std::bit_cast<std::uint32_t>(v));
+  return words;
+}
+
+TEST_P(OpsExactTest, CastRoundsToNearestEven) {
+  std::vector<float> values = {0.0F,
+                               -0.0F,
+                               1.0F,
+                               infinity,
+                               -infinity,
+                               nan,
+                               -nan,
+                               0x1.01p0F,
+                               0x1.03p0F,
+                               0x1.02p0F,
+                               0x1.010002p0F,
+                               0x1.00fffep0F,
+                               -0x1.01p0F,
+                               -0x1.03p0F,
+                               0x1p-149F,
+                               0x1.01p-126F,
+                               0x1.81p-130F,
+                               0x1.fffffep127F,
+                               0x1.fefffep127F,
+                               0x1.ffp127F,
+                               std::bit_cast<float>(0x7f800001U)};
+  for (std::uint32_t i = 0; i < 5000; ++i) {
+    const auto word = static_cast<std::uint32_t>(mix64(i));
+    values.push_back(std::bit_cast<float>(word));
+    values.push_back(std::bit_cast<float>((word & 0xffff0000U) | 0x8000U));  // halfway between two bf16
+  }
+  const auto x = device(values);
+  const auto y = device(std::vector<bf16>(values.size()));
+  const auto back = device(std::vector<float>(values.size()));
+  backend().tensor_ops().cast({}, x.ref(), y.ref());
+  backend().tensor_ops().cast({}, y.ref(), back.ref());
+  const std::vector<bf16> rounded = y.values();
+  const std::vector<float> widened = back.values();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto as_float = static_cast<float>(rounded[i]);
+    if (std::isnan(values[i])) {
+      EXPECT_TRUE(std::isnan(as_float) && std::isnan(widened[i])) << std::hex << bits(values)[i];
+      continue;
+    }
+    EXPECT_EQ(rounded[i].bits, bf16(values[i]).bits) << std::hex << bits(values)[i];
+    EXPECT_EQ(std::bit_cast<std::uint32_t>(widened[i]), std::bit_cast<std::uint32_t>(as_float));
+  }
+}
+
+TEST_P(OpsExactTest, NormalStreamDoesNotDependOnCuts) {
+  const PhiloxKey key = stream_key(3, "cuts");
+  const auto whole = device(std::vector<float>(1003));
+  backend().tensor_ops().fill_normal({}, whole.ref(), key, 0, 0.02F);
+  const std::vector<float> expected = whole.values();
+  for (const std::int64_t first : {1, 2, 7, 500, 1002}) {
+    const auto part = device(std::vector<float>(static_cast<std::size_t>(1003 - first)));
+    backend().tensor_ops().fill_normal({}, part.ref(), key, first, 0.02F);
+    EXPECT_EQ(bits(part.values()), bits({expected.begin() + first, expected.end()})) << first;
+  }
+}
+
+TEST_P(OpsExactTest, NormalStreamContinuesBeyond32Bits) {
+  constexpr std::int64_t first = (std::int64_t{1} << 33U) - 2;  // its pair counter crosses 2^32
+  const auto y = device(std::vector<float>(8));
+  backend().tensor_ops().fill_normal({}, y.ref(), stream_key(3, "far"), first, 1.0F);
+  const oracle::Array expected = oracle::fill_normal(8, stream_key(3, "far"), first, 1.0);
+  const std::vector<float> values = y.values();
+  for (std::size_t i = 0; i < values.size(); ++i) EXPECT_NEAR(values[i], expected.values[i], 1e-6);
+}
+
+TEST_P(OpsExactTest, SumOfSquaresShowsWhatIsNotFinite) {
+  for (const float bad : {infinity, -infinity, nan}) {
+    for (const std::size_t place : {std::size_t{0}, std::size_t{517}, std::size_t{999}}) {
+      std::vector<float> values = ramp(1000);
+      values[place] = bad;
+      const auto x = device(values);
+      const auto narrow = device(std::vector<bf16>(1000));
+      const auto out = device(std::vector<float>{1.0F});
+      backend().tensor_ops().sum_of_squares({}, x.ref(), out.ref(), true);
+      EXPECT_FALSE(std::isfinite(out.values()[0])) << bad << " at " << place;
+      backend().tensor_ops().cast({}, x.ref(), narrow.ref());
+      backend().tensor_ops().sum_of_squares({}, narrow.ref(), out.ref(), false);
+      EXPECT_FALSE(std::isfinite(out.values()[0])) << bad << " at " << place << ", bf16";
+    }
+  }
+}
+
+TEST_P(OpsExactTest, GeluSaturates) {
+  const std::vector<float> values = {-1e30F, -300.0F, -40.0F, -12.0F, -0.0F,
+                                     0.0F,   12.0F,   40.0F,  300.0F, 1e30F};
+  const auto x = device(values);
+  const auto y = device(std::vector<float>(values.size(), nan));
+  const auto dy = device(std::vector<float>(values.size(), 1.0F));
+  backend().transformer_ops().gelu_forward({}, x.ref(), y.ref());
+  backend().transformer_ops().gelu_backward({}, x.ref(), dy.ref(), dy.ref());
+  const std::vector<float> results = y.values();
+  const std::vector<float> slopes = dy.values();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    EXPECT_NEAR(results[i], std::max(values[i], 0.0F), 1e-20 * std::max(std::abs(values[i]), 1.0F))
+        << values[i];
+    EXPECT_NEAR(slopes[i], values[i] == 0.0F ? 0.5 : values[i] > 0.0F ? 1.0 : 0.0, 1e-20) << values[i];
+  }
+}
+
+TEST_P(OpsExactTest, DropoutMask) {
+  constexpr std::int64_t samples = 3, length = 65, width = 64;
+  constexpr std::size_t size = samples * length * width;
+  const auto scalars = device(std::vector<std::uint8_t>(sizeof(StepScalars)));
+  const StepScalars host{.step = 17};
+  backend().copy_to_device({}, &host, scalars.data(), sizeof(host));
+  Dropout dropout{.probability = 0.1F,
+                  .key = stream_key(5, "mask"),
+                  .first_sample = 9,
+                  .scalars = reinterpret_cast<const StepScalars*>(scalars.data())};
+  const auto x = device(std::vector<float>(size, 1.0F));
+  const auto y = device(std::vector<float>(size, nan));
+  backend().transformer_ops().dropout_add({}, x.ref({samples, length, width}), {}, dropout,
+                                          y.ref({samples, length, width}));
+  const std::vector<float> values = y.values();
+  std::int64_t kept = 0;
+  for (std::int64_t i = 0; i < static_cast<std::int64_t>(size); ++i) {
+    const bool keeps = dropout_keeps(dropout, host.step, 9 + i / (length * width), i % (length * width));
+    ASSERT_EQ(values[static_cast<std::size_t>(i)] != 0.0F, keeps) << i;
+    kept += keeps ? 1 : 0;
+  }
+  // Within five standard deviations of 0.9.
+  EXPECT_NEAR(static_cast<double>(kept) / static_cast<double>(size), 0.9, 5.0 * std::sqrt(0.09 / size));
+
+  // The last sample alone, as another rank would hold it.
+  dropout.first_sample = 11;
+  const auto alone = device(std::vector<float>(length * width, nan));
+  backend().transformer_ops().dropout_add({}, x.ref({1, length, width}), {}, dropout,
+                                          alone.ref({1, length, width}));
+  EXPECT_EQ(bits(alone.values()), bits({values.end() - length * width, values.end()}));
+}
+
+TEST_P(OpsExactTest, AttentionDropoutMask) {
+  // With one-hot values of width Tk, the output is the row of probabilities.
+  constexpr std::int64_t queries = 5, keys = 16, heads = 2, offset = 11;
+  const auto scalars = device(std::vector<std::uint8_t>(sizeof(StepScalars)));
+  const StepScalars host{.step = 4};
+  backend().copy_to_device({}, &host, scalars.data(), sizeof(host));
+  const auto query = device(ramp(queries * heads * keys));
+  const auto key = device(ramp(keys * heads * keys));
+  std::vector<float> one_hot(keys * heads * keys);
+  for (std::int64_t j = 0; j < keys; ++j) {
+    for (std::int64_t h = 0; h < heads; ++h)
+      one_hot[static_cast<std::size_t>((j * heads + h) * keys + j)] = 1.0F;
+  }
+  const auto value = device(one_hot);
+  const auto output = device(std::vector<float>(queries * heads * keys, nan));
+  const auto lse = device(std::vector<float>(heads * queries, nan));
+  const Dropout dropout{.probability = 0.5F,
+                        .key = stream_key(5, "attention"),
+                        .first_sample = 2,
+                        .scalars = reinterpret_cast<const StepScalars*>(scalars.data())};
+  backend().transformer_ops().attention_forward({}, {.query = query.ref({1, queries, heads, keys}),
+                                                     .key = key.ref({1, keys, heads, keys}),
+                                                     .value = value.ref({1, keys, heads, keys}),
+                                                     .output = output.ref({1, queries, heads, keys}),
+                                                     .lse = lse.ref({1, heads, queries}),
+                                                     .query_offset = offset,
+                                                     .scale = 0.25F,
+                                                     .dropout = dropout});
+  const std::vector<float> values = output.values();
+  for (std::int64_t i = 0; i < queries; ++i) {
+    for (std::int64_t h = 0; h < heads; ++h) {
+      for (std::int64_t j = 0; j < keys; ++j) {
+        const bool seen = j <= offset + i;
+        const bool keeps = dropout_keeps(dropout, host.step, 2, (h * keys + offset + i) * keys + j);
+        EXPECT_EQ(values[static_cast<std::size_t>((i * heads + h) * keys + j)] != 0.0F, seen && keeps)
+            << "query " << i << " head " << h << " key " << j;
+      }
+    }
+  }
+}
+
+TEST_P(OpsExactTest, EmbeddingRowsWithoutTokenAreZero) {
+  constexpr std::int64_t vocab = 50, context = 20, width = 25;
+  const auto tokens = device(std::vector<std::int32_t>{3, 49, 3, 7});
+  const auto dout = device(std::vector<float>(4 * width, 1.0F));
+  const auto dwte = device(std::vector<float>(vocab * width, nan));
+  const auto dwpe = device(std::vector<float>(context * width, nan));
+  backend().transformer_ops().embedding_backward({}, tokens.ref({2, 2}), dout.ref({2, 2, width}), 5,
+                                                 dwte.ref({vocab, width}), false, dwpe.ref({context, width}),
+                                                 false);
+  const std::vector<float> token_rows = dwte.values();
+  const std::vector<float> position_rows = dwpe.values();
+  for (std::int64_t v = 0; v < vocab; ++v) {
+    const float expected = v == 3 ? 2.0F : v == 49 || v == 7 ? 1.0F : 0.0F;
+    for (std::int64_t c = 0; c < width; ++c)
+      EXPECT_EQ(token_rows[static_cast<std::size_t>(v * width + c)], expected);
+  }
+  for (std::int64_t s = 0; s < context; ++s) {
+    const float expected = s == 5 || s == 6 ? 2.0F : 0.0F;
+    for (std::int64_t c = 0; c < width; ++c)
+      EXPECT_EQ(position_rows[static_cast<std::size_t>(s * width + c)], expected);
+  }
+}
+
+TEST_P(OpsExactTest, CrossEntropyPaddingTiesAndNegativeTargets) {
+  constexpr std::int64_t rows = 4, vocab = 5, padded = 16;
+  // The padding holds what must not be looked at.
+  std::vector<float> logits(rows * padded, nan);
+  for (std::int64_t n = 0; n < rows; ++n) {
+    for (std::int64_t v = 0; v < vocab; ++v)
+      logits[static_cast<std::size_t>(n * padded + v)] = v == 1 || v == 3 ? 2.0F : 0.0F;
+  }
+  const auto x = device(logits);
+  const auto targets = device(std::vector<std::int32_t>{1, 3, -1, 0});
+  const auto losses = device(std::vector<float>(rows, nan));
+  const auto correct = device(std::vector<std::int32_t>(rows, -7));
+  backend().transformer_ops().cross_entropy({}, x.ref({rows, padded}), targets.ref(), vocab, 0.5F, false,
+                                            losses.ref(), correct.ref());
+  EXPECT_EQ(bits(x.values()), bits(logits)) << "logits changed without write_gradient";
+  const std::vector<std::int32_t> hits = correct.values();
+  EXPECT_EQ(hits[0], 1) << "the first of equal largest logits";
+  EXPECT_EQ(hits[1], 0);
+  EXPECT_EQ(hits[3], 0);
+  EXPECT_EQ(losses.values()[2], 0.0F);
+  EXPECT_EQ(losses.values()[0], losses.values()[1]);
+
+  backend().transformer_ops().cross_entropy({}, x.ref({rows, padded}), targets.ref(), vocab, 0.5F, true,
+                                            losses.ref(), {});
+  const std::vector<float> gradient = x.values();
+  for (std::int64_t n = 0; n < rows; ++n) {
+    for (std::int64_t v = 0; v < padded; ++v) {
+      const float g = gradient[static_cast<std::size_t>(n * padded + v)];
+      if (v >= vocab || n == 2) {
+        EXPECT_EQ(g, 0.0F) << n << ", " << v;
+      } else {
+        EXPECT_TRUE(std::isfinite(g) && g != 0.0F) << n << ", " << v;
+      }
+    }
+  }
+}
+
+TEST_P(OpsExactTest, SkippedStepLeavesEverythingAsItIs) {
+  for (const OpCase& table_case : op_cases()) {
+    if (table_case.op != Op::adamw || table_case.full_size) continue;
+    OpCase c = table_case;
+    c.scalars.skip = 1;
+    c.scalars.clip_factor = 0.0F;
+    Contents initial = initial_contents(c);
+    // A skipped step usually has gradients that are not finite.
+    std::ranges::fill(initial.at("gradient"), std::byte{0xFF});
+    OpRun run(c, backend(), initial);
+    run.run();
+    EXPECT_TRUE(run.contents() == initial) << c.name();
+  }
+}
+
+TEST_P(OpsExactTest, AdamwWeightsAreTheRoundedMaster) {
+  for (const OpCase& c : op_cases()) {
+    if (c.op != Op::adamw || c.full_size || c.find("weights")->view.dtype != DType::bf16) continue;
+    const Contents initial = initial_contents(c);
+    OpRun run(c, backend(), initial);
+    run.run();
+    const Contents contents = run.contents();
+    const oracle::Array master = read(*c.find("master"), contents);
+    const oracle::Array weights = read(*c.find("weights"), contents);
+    for (std::int64_t i = 0; i < master.size(); ++i) {
+      ASSERT_EQ(static_cast<float>(weights[i]), static_cast<float>(bf16(static_cast<float>(master[i]))))
+          << c.name();
+    }
+  }
+}
+
+TEST_P(OpsExactTest, GuardStepIsGuardUpdate) {
+  const OpCase c{.op = Op::guard_step};
+  const Contents none;
+  OpRun run(c, backend(), none);
+  OpRun::Control control = run.control();
+  for (const float norm_squared : {4.0F, 0.25F, 1e-12F, 0.0F, nan, infinity, 9.0F}) {
+    for (const float loss : {3.5F, nan}) {
+      control.scalars.loss_scale = 2.0F;
+      control.guard_input = {loss, norm_squared};
+      run.set_control(control);
+      run.run();
+      guard_update({}, control.guard_input, control.guard_state, control.scalars);
+      const OpRun::Control result = run.control();
+      EXPECT_EQ(result.scalars.skip, control.scalars.skip);
+      EXPECT_FLOAT_EQ(result.scalars.clip_factor, control.scalars.clip_factor);
+      EXPECT_DOUBLE_EQ(result.guard_state.mean, control.guard_state.mean);
+      EXPECT_DOUBLE_EQ(result.guard_state.variance, control.guard_state.variance);
+      EXPECT_EQ(result.guard_state.seen, control.guard_state.seen);
+      EXPECT_EQ(result.guard_state.skipped, control.guard_state.skipped);
+      EXPECT_EQ(result.guard_state.skipped_in_row, control.guard_state.skipped_in_row);
+      control = result;
+    }
+  }
+}
+
+TEST_P(OpsExactTest, RowsDoNotDependOnTheBatch) {
+  // What evaluation with another batch size relies on.
+  constexpr std::int64_t rows = 37, width = 100;
+  const auto x = device(ramp(rows * width));
+  const auto gamma = device(ramp(width));
+  const auto whole = device(std::vector<float>(rows * width, nan));
+  const auto one = device(std::vector<float>(width, nan));
+  const auto mean = device(std::vector<float>(rows, nan));
+  const auto rstd = device(std::vector<float>(rows, nan));
+  TransformerOps& ops = backend().transformer_ops();
+  ops.layernorm_forward({}, x.ref({rows, width}), gamma.ref(), gamma.ref(), whole.ref({rows, width}),
+                        mean.ref(), rstd.ref());
+  ops.layernorm_forward({}, x.ref({rows, width}).rows(20, 1), gamma.ref(), gamma.ref(), one.ref({1, width}),
+                        mean.ref().rows(0, 1), rstd.ref().rows(0, 1));
+  const std::vector<float> values = whole.values();
+  EXPECT_EQ(bits(one.values()), bits({values.begin() + 20 * width, values.begin() + 21 * width}));
+}
+
+TEST_P(OpsExactTest, MemoryAndStreams) {
+  ComputeBackend& b = backend();
+  EXPECT_FALSE(b.description().empty());
+  const std::vector<float> values = ramp(10007);
+  const auto first = device(values);
+  const auto second = device(std::vector<float>(values.size(), nan));
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(first.data()) % 64, 0U);
+  const Stream producer = b.create_stream("mylos::tests::producer");
+  const Stream consumer = b.create_stream("mylos::tests::consumer");
+  const Event ready = b.create_event();
+  b.tensor_ops().fill(producer, first.ref(), 2.5F);
+  b.record(ready, producer);
+  b.wait(consumer, ready);
+  b.copy(consumer, first.data(), second.data(), values.size() * sizeof(float));
+  b.synchronize(consumer);
+  EXPECT_EQ(bits(second.values()), bits(std::vector<float>(values.size(), 2.5F)));
+  b.destroy_event(ready);
+  b.destroy_stream(producer);
+  b.destroy_stream(consumer);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, OpsExactTest, testing::ValuesIn(compute_backend_names()),
+                         backend_test_name);
+
+}  // namespace
+
+}  // namespace mylos

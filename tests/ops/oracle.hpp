@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Every operation of the op sets in fp64, written for reading: what the backends are compared with.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/compute_backend.hpp"
+
+namespace mylos::oracle {
+
+/// A dense row-major tensor in fp64; one without a shape is absent (an empty bias, no residual).
+struct Array {
+  std::vector<std::int64_t> shape;
+  std::vector<double> values;
+
+  Array() = default;
+  explicit Array(std::vector<std::int64_t> shape_);
+
+  explicit operator bool() const { return !shape.empty(); }
+  std::int64_t dim(std::size_t i) const { return shape[i]; }
+  std::int64_t size() const { return static_cast<std::int64_t>(values.size()); }
+  double& operator[](std::int64_t i) { return values[static_cast<std::size_t>(i)]; }
+  double operator[](std::int64_t i) const { return values[static_cast<std::size_t>(i)]; }
+};
+
+/// ‖a − b‖₂ / ‖b‖₂; 0 where both are zero, infinite where only `b` is or where the difference is not finite.
+/// `floor` replaces a smaller root mean square of `b`, for results that are zero but for rounding.
+double relative_error(const Array& a, const Array& b, double floor = 0.0);
+
+/// Elements first, first + 1, ... of the normal stream `key`.
+Array fill_normal(std::int64_t n, PhiloxKey key, std::int64_t first, double stddev);
+
+Array linear_forward(const Array& x, const Array& w, const Array& bias);
+Array linear_backward_input(const Array& dy, const Array& w);
+void linear_backward_weight(const Array& x, const Array& dy, bool accumulate, Array& dw, Array& dbias);
+
+Array embedding_forward(const Array& tokens, const Array& wte, const Array& wpe, std::int64_t position);
+void embedding_backward(const Array& tokens, const Array& dout, std::int64_t position, Array& dwte,
+                        bool accumulate_wte, Array& dwpe, bool accumulate_wpe);
+
+Array layernorm_forward(const Array& x, const Array& gamma, const Array& beta, Array& mean, Array& rstd);
+Array layernorm_backward_input(const Array& dy, const Array& x, const Array& gamma, const Array& mean,
+                               const Array& rstd, const Array& residual);
+void layernorm_backward_weight(const Array& dy, const Array& x, const Array& mean, const Array& rstd,
+                               bool accumulate, Array& dgamma, Array& dbeta);
+
+Array gelu_forward(const Array& x);
+Array gelu_backward(const Array& x, const Array& dy);
+
+/// `dropout.scalars` is not read; the step comes by value.
+Array dropout_add(const Array& x, const Array& residual, const Dropout& dropout, std::int64_t step);
+
+/// What attention reads in both directions.
+struct AttentionInput {
+  Array query;  // (B, Tq, H, D)
+  Array key;    // (B, Tk, H, D)
+  Array value;  // (B, Tk, H, D)
+  std::int64_t query_offset = 0;
+  double scale = 1.0;
+  Dropout dropout;
+  std::int64_t step = 0;
+};
+
+void attention_forward(const AttentionInput& in, Array& output, Array& lse);
+
+struct AttentionGradients {
+  Array query;
+  Array key;
+  Array value;
+};
+
+/// With `output` and `lse` as the forward pass stored them.
+AttentionGradients attention_backward(const AttentionInput& in, const Array& output, const Array& lse,
+                                      const Array& output_grad);
+
+/// Returns the gradient of gradient_scale * sum of losses, (N, Vp).
+Array cross_entropy(const Array& logits, const Array& targets, std::int64_t vocab, double gradient_scale,
+                    Array& losses, Array& correct);
+
+/// Reads the four coefficients of `args` and nothing else of it.
+void adamw(const AdamWArgs& args, const StepScalars& scalars, const std::vector<Segment>& segments,
+           const Array& gradient, Array& master, Array& first_moment, Array& second_moment);
+
+}  // namespace mylos::oracle

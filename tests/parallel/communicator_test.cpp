@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Every operation of the communication backends, for each type, against values computed here.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <mpi.h>
+
+#include "backends/comm_mpi/mpi_communicator.hpp"
+#include "tests/support/test_plugins.hpp"
+
+namespace mylos {
+namespace {
+
+/// A device whose pointers the host cannot follow: a backend that does not stage its buffers ends with
+/// SIGSEGV.
+class FarDevice final : public ComputeBackend {
+ public:
+  std::string description() const override { return "memory that the host cannot reach"; }
+  void* allocate(std::size_t bytes, const char* /*label*/) override {
+    const std::size_t begin = memory_.size();
+    memory_.resize(begin + bytes + 64);
+    return reinterpret_cast<void*>(base + begin);
+  }
+  void deallocate(void* /*memory*/) override {}
+  void copy_to_device(Stream /*stream*/, const void* host, void* device, std::size_t bytes) override {
+    if (bytes > 0) std::memcpy(at(device), host, bytes);
+  }
+  void copy_to_host(Stream /*stream*/, const void* device, void* host, std::size_t bytes) override {
+    if (bytes > 0) std::memcpy(host, at(device), bytes);
+  }
+  void copy(Stream /*stream*/, const void* from, void* to, std::size_t bytes) override {
+    std::memmove(at(to), at(from), bytes);
+  }
+  bool host_accessible() const override { return false; }
+  Stream create_stream(const char* /*label*/) override { return {}; }
+  void destroy_stream(Stream /*stream*/) override {}
+  void synchronize(Stream /*stream*/) override {}
+  Event create_event() override { return {}; }
+  void destroy_event(Event /*event*/) override {}
+  void record(Event /*event*/, Stream /*stream*/) override {}
+  void wait(Stream /*stream*/, Event /*event*/) override {}
+  TensorOps& tensor_ops() override { fail(ExitCode::internal, "no operations here"); }
+  TransformerOps& transformer_ops() override { fail(ExitCode::internal, "no operations here"); }
+  OptimizerOps& optimizer_ops() override { fail(ExitCode::internal, "no operations here"); }
+
+ private:
+  static constexpr std::uintptr_t base = 64;  // in the first page, which is never mapped
+
+  std::byte* at(const void* device) { return &memory_.at(reinterpret_cast<std::uintptr_t>(device) - base); }
+
+  std::vector<std::byte> memory_;
+};
+
+struct Backend {
+  std::string name;
+  bool far;  // buffers in a FarDevice
+  std::function<CommunicatorHandle(ComputeBackend*)> open;
+};
+void PrintTo(const Backend& backend, std::ostream* out) {
+  *out << backend.name;
+}
+
+CommunicatorHandle open_in_pieces(ComputeBackend* compute) {
+  return {MpiCommunicator::duplicate(MPI_COMM_WORLD, {.compute = compute, .max_count = 3000}).release(),
+          [](Communicator* communicator) { delete communicator; }};
+}
+
+/// Elements of T, in host memory or in a FarDevice.
+template <class T>
+class Buffer {
+ public:
+  Buffer(ComputeBackend* device, const std::vector<T>& values)
+      : device_(device), host_(values), count_(static_cast<std::int64_t>(values.size())) {
+    if (device_ == nullptr) return;
+    far_ = device_->allocate(values.size() * sizeof(T), "test");
+    device_->copy_to_device({}, values.data(), far_, values.size() * sizeof(T));
+  }
+  TensorRef ref() { return {device_ != nullptr ? far_ : host_.data(), dtype_of<T>(), {count_}}; }
+  const std::vector<T>& values() {
+    if (device_ != nullptr) device_->copy_to_host({}, far_, host_.data(), host_.size() * sizeof(T));
+    return host_;
+  }
+
+ private:
+  ComputeBackend* device_;
+  std::vector<T> host_;
+  std::int64_t count_;
+  void* far_ = nullptr;
+};
+
+constexpr std::int64_t counts[] = {0, 1, 5, 1000, 100003};
+
+/// Small whole numbers: sums of a few ranks are exact in bf16. Never negative, for uint8.
+int sample(int rank, std::int64_t i) {
+  return static_cast<int>((7 * rank + 3 * i + i / 11) % 16);
+}
+
+template <class T>
+T element(int value) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    return bf16(static_cast<float>(value));
+  } else {
+    return static_cast<T>(value);
+  }
+}
+
+template <class T>
+std::vector<T> make(std::int64_t n, const std::function<int(std::int64_t)>& value) {
+  std::vector<T> result(static_cast<std::size_t>(n));
+  for (std::int64_t i = 0; i < n; ++i) result[static_cast<std::size_t>(i)] = element<T>(value(i));
+  return result;
+}
+
+template <class T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
+}
+
+template <class Function>
+void for_reduced_types(Function&& function) {
+  function(float{});
+  function(bf16{});
+  function(std::int32_t{});
+  function(std::int64_t{});
+}
+
+template <class Function>
+void for_all_types(Function&& function) {
+  for_reduced_types(function);
+  function(std::uint8_t{});
+}
+
+class CommunicatorTest : public testing::TestWithParam<Backend> {
+ protected:
+  void SetUp() override {
+    int ranks = 1;
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    if (GetParam().name.starts_with("self") && ranks > 1) GTEST_SKIP() << "self is for one rank";
+    if (GetParam().far) device_ = std::make_unique<FarDevice>();
+    handle_ = GetParam().open(device_.get());
+    rank_ = comm().rank();
+    size_ = comm().size();
+    ASSERT_EQ(size_, ranks);
+  }
+
+  Communicator& comm() { return *handle_; }
+  template <class T>
+  Buffer<T> buffer(const std::vector<T>& values) {
+    return {device_.get(), values};
+  }
+  /// The reduction of sample(r, i) over the ranks.
+  int reduced(std::int64_t i, ReduceOp op) const {
+    int result = sample(0, i);
+    for (int r = 1; r < size_; ++r) {
+      const int next = sample(r, i);
+      result = op == ReduceOp::sum   ? result + next
+               : op == ReduceOp::max ? std::max(result, next)
+                                     : std::min(result, next);
+    }
+    return result;
+  }
+
+  std::unique_ptr<FarDevice> device_;
+  CommunicatorHandle handle_{nullptr, nullptr};
+  int rank_ = 0;
+  int size_ = 1;
+};
+
+constexpr ReduceOp reductions[] = {ReduceOp::sum, ReduceOp::max, ReduceOp::min};
+
+TEST_P(CommunicatorTest, AllReduce) {
+  for_reduced_types([&]<class T>(T) {
+    for (const std::int64_t n : counts) {
+      for (const ReduceOp op : reductions) {
+        auto data = buffer(make<T>(n, [&](auto i) { return sample(rank_, i); }));
+        comm().all_reduce({}, data.ref(), op).host_wait();
+        ASSERT_TRUE(same_bits(data.values(), make<T>(n, [&](auto i) { return reduced(i, op); })));
+      }
+    }
+  });
+}
+
+TEST_P(CommunicatorTest, ReduceScatter) {
+  for_reduced_types([&]<class T>(T) {
+    for (const std::int64_t n : counts) {
+      for (const ReduceOp op : reductions) {
+        auto input = buffer(make<T>(n * size_, [&](auto i) { return sample(rank_, i); }));
+        auto output = buffer(std::vector<T>(static_cast<std::size_t>(n)));
+        comm().reduce_scatter({}, input.ref(), output.ref(), op).host_wait();
+        ASSERT_TRUE(
+            same_bits(output.values(), make<T>(n, [&](auto i) { return reduced(rank_ * n + i, op); })));
+      }
+    }
+  });
+}
+
+TEST_P(CommunicatorTest, ReduceScatterWithinTheInput) {
+  const std::int64_t n = 1000;
+  auto input = buffer(make<float>(n * size_, [&](auto i) { return sample(rank_, i); }));
+  comm().reduce_scatter({}, input.ref(), input.ref().flat(rank_ * n, n), ReduceOp::sum).host_wait();
+  const std::vector<float> expected = make<float>(
+      n * size_, [&](auto i) { return i / n == rank_ ? reduced(i, ReduceOp::sum) : sample(rank_, i); });
+  EXPECT_TRUE(same_bits(input.values(), expected));
+}
+
+TEST_P(CommunicatorTest, AllGather) {
+  for_all_types([&]<class T>(T) {
+    for (const std::int64_t n : counts) {
+      const auto expected =
+          make<T>(n * size_, [&](auto i) { return sample(static_cast<int>(i / n), i % n); });
+      auto input = buffer(make<T>(n, [&](auto i) { return sample(rank_, i); }));
+      auto output = buffer(std::vector<T>(expected.size()));
+      comm().all_gather({}, input.ref(), output.ref()).host_wait();
+      ASSERT_TRUE(same_bits(output.values(), expected));
+
+      auto in_place =
+          buffer(make<T>(n * size_, [&](auto i) { return i / n == rank_ ? sample(rank_, i % n) : 0; }));
+      comm().all_gather({}, in_place.ref().flat(rank_ * n, n), in_place.ref()).host_wait();
+      ASSERT_TRUE(same_bits(in_place.values(), expected));
+    }
+  });
+}
+
+TEST_P(CommunicatorTest, Broadcast) {
+  for_all_types([&]<class T>(T) {
+    for (const std::int64_t n : counts) {
+      for (int root = 0; root < size_; ++root) {
+        auto data = buffer(make<T>(n, [&](auto i) { return sample(rank_, i); }));
+        comm().broadcast({}, data.ref(), root).host_wait();
+        ASSERT_TRUE(same_bits(data.values(), make<T>(n, [&](auto i) { return sample(root, i); })));
+      }
+    }
+  });
+}
+
+TEST_P(CommunicatorTest, ReduceLeavesOtherRanksAlone) {
+  for_reduced_types([&]<class T>(T) {
+    for (const std::int64_t n : counts) {
+      for (const ReduceOp op : reductions) {
+        const int root = size_ - 1;
+        auto data = buffer(make<T>(n, [&](auto i) { return sample(rank_, i); }));
+        comm().reduce({}, data.ref(), op, root).host_wait();
+        ASSERT_TRUE(same_bits(data.values(), make<T>(n, [&](auto i) {
+                                return rank_ == root ? reduced(i, op) : sample(rank_, i);
+                              })));
+      }
+    }
+  });
+}
+
+TEST_P(CommunicatorTest, AllToAll) {
+  for_all_types([&]<class T>(T) {
+    for (const std::int64_t n : counts) {
+      auto input = buffer(make<T>(n * size_, [&](auto i) { return sample(rank_, i); }));
+      auto output = buffer(std::vector<T>(static_cast<std::size_t>(n * size_)));
+      comm().all_to_all({}, input.ref(), output.ref()).host_wait();
+      ASSERT_TRUE(same_bits(output.values(), make<T>(n * size_, [&](auto i) {
+                              return sample(static_cast<int>(i / n), rank_ * n + i % n);
+                            })));
+    }
+  });
+}
+
+TEST_P(CommunicatorTest, AllToAllOfUnevenParts) {
+  // Rank r sends 100 r + 7 p elements to rank p, none to itself where r is odd; the output has room to spare.
+  const auto part = [](int from, int to) -> std::int64_t {
+    return from == to && from % 2 == 1 ? 0 : 100 * from + 7 * to;
+  };
+  for_all_types([&]<class T>(T) {
+    std::vector<std::int64_t> send_counts;
+    std::vector<std::int64_t> recv_counts;
+    std::vector<T> sent;
+    std::vector<T> expected;
+    for (int peer = 0; peer < size_; ++peer) {
+      send_counts.push_back(part(rank_, peer));
+      recv_counts.push_back(part(peer, rank_));
+      for (std::int64_t i = 0; i < part(rank_, peer); ++i)
+        sent.push_back(element<T>(sample(rank_ + peer, i)));
+      for (std::int64_t i = 0; i < part(peer, rank_); ++i)
+        expected.push_back(element<T>(sample(rank_ + peer, i)));
+    }
+    expected.insert(expected.end(), 3, element<T>(5));
+    auto input = buffer(sent);
+    auto output = buffer(std::vector<T>(expected.size(), element<T>(5)));
+    comm().all_to_all_v({}, input.ref(), send_counts, output.ref(), recv_counts).host_wait();
+    ASSERT_TRUE(same_bits(output.values(), expected));
+  });
+}
+
+TEST_P(CommunicatorTest, SendAndRecvMatchByTag) {
+  const int next = (rank_ + 1) % size_;
+  const int previous = (rank_ + size_ - 1) % size_;
+  for_all_types([&]<class T>(T) {
+    for (const std::int64_t n : counts) {
+      auto first = buffer(make<T>(n, [&](auto i) { return sample(rank_, i); }));
+      auto second = buffer(make<T>(n, [&](auto i) { return sample(rank_ + 1, i); }));
+      auto from_first = buffer(std::vector<T>(static_cast<std::size_t>(n)));
+      auto from_second = buffer(std::vector<T>(static_cast<std::size_t>(n)));
+      Request sending_first = comm().send({}, first.ref(), next, 1);
+      Request sending_second = comm().send({}, second.ref(), next, 32766);
+      Request receiving_second = comm().recv({}, from_second.ref(), previous, 32766);
+      Request receiving_first = comm().recv({}, from_first.ref(), previous, 1);
+      sending_first.host_wait();
+      sending_second.host_wait();
+      receiving_first.wait({});
+      receiving_second.wait({});
+      ASSERT_TRUE(same_bits(from_first.values(), make<T>(n, [&](auto i) { return sample(previous, i); })));
+      ASSERT_TRUE(
+          same_bits(from_second.values(), make<T>(n, [&](auto i) { return sample(previous + 1, i); })));
+    }
+  });
+}
+
+TEST_P(CommunicatorTest, ManyOperationsUnderWay) {
+  std::vector<Buffer<float>> buffers;
+  for (int k = 0; k < 20; ++k)
+    buffers.push_back(buffer(make<float>(1000 + k, [&](auto i) { return sample(rank_, i + k); })));
+  std::vector<Request> requests;
+  for (auto& each : buffers) requests.push_back(comm().all_reduce({}, each.ref(), ReduceOp::sum));
+  for (auto request = requests.rbegin(); request != requests.rend(); ++request) request->host_wait();
+  for (int k = 0; k < 20; ++k) {
+    EXPECT_TRUE(same_bits(buffers[static_cast<std::size_t>(k)].values(),
+                          make<float>(1000 + k, [&](auto i) { return reduced(i + k, ReduceOp::sum); })));
+  }
+}
+
+TEST_P(CommunicatorTest, AllReduceIsBitwiseTheSameEverywhereAndEveryTime) {
+  const std::int64_t n = 100003;
+  std::vector<float> values(static_cast<std::size_t>(n));
+  for (std::int64_t i = 0; i < n; ++i) {
+    values[static_cast<std::size_t>(i)] =
+        std::sin(static_cast<float>(i + 1) * 0.37F * static_cast<float>(rank_ + 1)) * 1e3F;
+  }
+  std::vector<float> first;
+  for (int repetition = 0; repetition < 5; ++repetition) {
+    auto data = buffer(values);
+    comm().all_reduce({}, data.ref(), ReduceOp::sum).host_wait();
+    if (first.empty()) first = data.values();
+    ASSERT_TRUE(same_bits(data.values(), first));
+  }
+  auto of_root = buffer(first);
+  comm().broadcast({}, of_root.ref(), 0).host_wait();
+  EXPECT_TRUE(same_bits(of_root.values(), first));
+}
+
+TEST_P(CommunicatorTest, MaximumAndMinimumDoNotDependOnTheOrder) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (int bad = 0; bad < size_; ++bad) {
+    for (const ReduceOp op : {ReduceOp::max, ReduceOp::min}) {
+      auto data = buffer(std::vector<float>{rank_ == bad ? nan : 1.0F, rank_ == bad ? 0.0F : -0.0F});
+      comm().all_reduce({}, data.ref(), op).host_wait();
+      EXPECT_TRUE(std::isnan(data.values()[0]));
+      EXPECT_EQ(std::signbit(data.values()[1]), op == ReduceOp::min && size_ > 1);
+      auto half = buffer(std::vector<bf16>{bf16(rank_ == bad ? nan : 1.0F)});
+      comm().all_reduce({}, half.ref(), op).host_wait();
+      EXPECT_TRUE(std::isnan(static_cast<float>(half.values()[0])));
+    }
+  }
+}
+
+TEST_P(CommunicatorTest, SplitOrdersByKey) {
+  const auto part = comm().split(rank_ % 2, -rank_);
+  EXPECT_EQ(part->size(), (size_ + 1 - rank_ % 2) / 2);
+  EXPECT_EQ(part->rank(), part->size() - 1 - rank_ / 2);
+  auto own = buffer(std::vector<std::int32_t>{rank_});
+  auto all = buffer(std::vector<std::int32_t>(static_cast<std::size_t>(part->size())));
+  part->all_gather({}, own.ref(), all.ref()).host_wait();
+  for (int r = 0; r < part->size(); ++r) {
+    EXPECT_EQ(all.values()[static_cast<std::size_t>(r)], rank_ % 2 + 2 * (part->size() - 1 - r));
+  }
+}
+
+TEST_P(CommunicatorTest, BarrierWaitsForAll) {
+  for (int i = 0; i < 50; ++i) comm().barrier();
+}
+
+TEST(SelfCommunicator, WaitingForAMessageThatNobodySendsThrows) {
+  int ranks = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  if (ranks > 1) GTEST_SKIP() << "self is for one rank";
+  const CommunicatorHandle self = open_communicator("self");
+  float value = 0.0F;
+  Request request = self->recv({}, TensorRef(&value, DType::fp32, {1}), 0, 3);
+  EXPECT_THROW(request.host_wait(), Error);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Backends, CommunicatorTest,
+    testing::Values(Backend{"self", false, [](ComputeBackend* c) { return open_communicator("self", c); }},
+                    Backend{"self_far", true, [](ComputeBackend* c) { return open_communicator("self", c); }},
+                    Backend{"mpi", false, [](ComputeBackend* c) { return open_communicator("mpi", c); }},
+                    Backend{"mpi_staged", true,
+                            [](ComputeBackend* c) { return open_communicator("mpi", c); }},
+                    Backend{"mpi_in_pieces", false, open_in_pieces}),
+    [](const auto& backend) { return backend.param.name; });
+
+}  // namespace
+}  // namespace mylos

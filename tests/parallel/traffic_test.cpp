@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The traffic counters against formulas written down here, and what the flight recorder notes.
+#include "parallel/traffic.hpp"
+
+#include <array>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "parallel/flight_recorder.hpp"
+#include "tests/support/test_plugins.hpp"
+
+namespace mylos {
+namespace {
+
+TEST(Traffic, CountsCallsAndPayloadOfEveryOperation) {
+  const CommunicatorHandle world = open_communicator("mpi");
+  TrafficCounter counter;
+  CountedCommunicator comm(*world, "data", counter, nullptr);
+  const std::int64_t n = 10;
+  const std::int64_t p = comm.size();
+  std::vector<float> small(static_cast<std::size_t>(n));
+  std::vector<float> large(static_cast<std::size_t>(n * p));
+  std::vector<float> other(static_cast<std::size_t>(n * p));
+  std::vector<std::uint16_t> half(3);
+  const TensorRef part(small.data(), DType::fp32, {n});
+  const TensorRef whole(large.data(), DType::fp32, {n * p});
+  const TensorRef result(other.data(), DType::fp32, {n * p});
+  const std::vector<std::int64_t> counts(static_cast<std::size_t>(p), 2);
+  const int next = (comm.rank() + 1) % comm.size();
+  const int previous = (comm.rank() + comm.size() - 1) % comm.size();
+
+  for (int i = 0; i < 3; ++i) comm.all_reduce({}, part, ReduceOp::sum).host_wait();
+  comm.all_reduce({}, TensorRef(half.data(), DType::bf16, {3}), ReduceOp::max).host_wait();
+  comm.reduce_scatter({}, whole, part, ReduceOp::sum).host_wait();
+  comm.all_gather({}, part, whole).host_wait();
+  comm.broadcast({}, part, 0).host_wait();
+  comm.reduce({}, part, ReduceOp::sum, 0).host_wait();
+  comm.all_to_all({}, whole, result).host_wait();
+  comm.all_to_all_v({}, whole, counts, result, counts).host_wait();
+  Request sending = comm.send({}, part, next, 0);
+  comm.recv({}, result.flat(0, n), previous, 0).host_wait();
+  sending.host_wait();
+  comm.barrier();
+
+  const auto bytes = [](std::int64_t elements) { return static_cast<std::uint64_t>(4 * elements); };
+  const std::map<Operation, std::pair<std::uint64_t, std::uint64_t>> expected = {
+      {Operation::all_reduce, {4, 3 * bytes(n) + 6}},
+      {Operation::reduce_scatter, {1, bytes(n * p)}},
+      {Operation::all_gather, {1, bytes(n * p)}},
+      {Operation::broadcast, {1, bytes(n)}},
+      {Operation::reduce, {1, bytes(n)}},
+      {Operation::all_to_all, {1, bytes(n * p)}},
+      {Operation::all_to_all_v, {1, bytes(2 * p)}},
+      {Operation::send, {1, bytes(n)}},
+      {Operation::recv, {1, bytes(n)}},
+      {Operation::barrier, {1, 0}},
+  };
+  const std::vector<TrafficRow> table = counter.table();
+  EXPECT_EQ(table.size(), expected.size());
+  for (const TrafficRow& row : table) {
+    EXPECT_EQ(row.axis, "data");
+    EXPECT_EQ(row.calls, expected.at(row.operation).first) << name_of(row.operation);
+    EXPECT_EQ(row.payload_bytes, expected.at(row.operation).second) << name_of(row.operation);
+  }
+}
+
+TEST(Traffic, KeepsAxesApart) {
+  const CommunicatorHandle world = open_communicator("mpi");
+  TrafficCounter counter;
+  CountedCommunicator data(*world, "data", counter, nullptr);
+  CountedCommunicator tensor(world->split(0, world->rank()), "tensor", counter, nullptr);
+  data.barrier();
+  data.barrier();
+  tensor.barrier();
+  EXPECT_EQ(counter.axis("data").calls(Operation::barrier), 2U);
+  EXPECT_EQ(counter.axis("tensor").calls(Operation::barrier), 1U);
+}
+
+TEST(FlightRecorder, ShowsTheOperationsOfEveryRankOfTheNode) {
+  const CommunicatorHandle world = open_communicator("mpi");
+  const auto recorder = FlightRecorder::open(*world);
+  TrafficCounter counter;
+  CountedCommunicator comm(*world, "data", counter, recorder.get());
+  recorder->set_phase(7, "backward");
+  std::array<float, 2> values{};
+  const TensorRef buffer(values.data(), DType::fp32, {2});
+  for (int i = 0; i < 100; ++i) comm.all_reduce({}, buffer, ReduceOp::sum).host_wait();
+  const std::uint64_t open = recorder->begin("broadcast", "tensor", 5);
+  world->barrier();
+
+  const std::vector<RankFlight> node = recorder->read_node();
+  ASSERT_EQ(node.size(), static_cast<std::size_t>(world->size()));
+  for (std::size_t r = 0; r < node.size(); ++r) {
+    EXPECT_EQ(node[r].rank, static_cast<int>(r));
+    EXPECT_EQ(node[r].step, 7);
+    EXPECT_EQ(node[r].phase, "backward");
+    EXPECT_FALSE(node[r].finished);
+    ASSERT_EQ(node[r].operations.size(), FlightPage::num_operations);
+    EXPECT_EQ(node[r].operations.back().record.number, open);
+    const RankFlight::Entry* entry = node[r].open_operation();
+    ASSERT_NE(entry, nullptr);
+    EXPECT_STREQ(entry->record.operation.data(), "broadcast");
+    EXPECT_STREQ(entry->record.axis.data(), "tensor");
+    EXPECT_EQ(entry->record.bytes, 5U);
+    const OperationRecord& done = node[r].operations.front().record;
+    EXPECT_STREQ(done.operation.data(), "all_reduce");
+    EXPECT_EQ(done.bytes, 8U);
+  }
+  world->barrier();
+  recorder->complete(open);
+  EXPECT_EQ(recorder->read_node()[static_cast<std::size_t>(world->rank())].open_operation(), nullptr);
+}
+
+}  // namespace
+}  // namespace mylos

@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Checks what the compiler does not: who includes whom, feature tests, how files open.
+
+usage: check_tree.py includes|features|openings SOURCE_FOLDER
+"""
+
+import pathlib
+import re
+import sys
+
+# Folder -> the folders of the repository that it may include. Nothing points back.
+MAY_INCLUDE = {
+    "core": {"core"},
+    "parallel": {"parallel", "core"},
+    "io": {"io", "core"},
+    "backends": {"core"},  # and its own folder
+    "app": {"app", "parallel", "io", "core"},
+}
+
+# What a device, a message or a file is made of, and the folders that may know it.
+LIBRARIES = {
+    "Kokkos": (r"Kokkos|impl/Kokkos", {"backends"}),
+    "oneDNN": (r"dnnl|oneapi/", {"backends"}),
+    "CUDA": (r"cuda|cublas|cudnn|nccl", {"backends"}),
+    "MPI": (r"mpi\.h|mpi\.hpp", {"backends", "io", "app"}),
+    "HDF5": (r"hdf5|H5", {"io"}),
+    "Boost.Program_options": (r"boost/program_options", {"app", "io"}),
+}
+
+# Macros that name the compiler, the device pass or the way of linking, not a feature.
+PLATFORM_MACROS = {"__SANITIZE_ADDRESS__", "__CUDACC__", "__HIPCC__", "__linux__", "NDEBUG", "MYLOS_STATIC"}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+CONDITION = re.compile(r"^\s*#\s*(?:if|ifdef|ifndef|elif)\b(.*)")
+
+
+def sources(root, folders):
+    for folder in folders:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in (".hpp", ".cpp"):
+                yield folder, path.relative_to(root)
+
+
+def check_includes(root):
+    for folder, path in sources(root, MAY_INCLUDE):
+        for number, line in enumerate((root / path).read_text().splitlines(), 1):
+            match = INCLUDE.match(line)
+            if not match:
+                continue
+            bracket, name = match.groups()
+            for library, (pattern, allowed) in LIBRARIES.items():
+                if re.match(pattern, name) and folder not in allowed:
+                    yield f"{path}:{number}: {folder} must not know {library}: {name}"
+            if bracket == "<":
+                continue
+            if not (root / name).is_file():
+                yield f"{path}:{number}: not a path from the repository root: {name}"
+                continue
+            target = name.split("/")[0]
+            own = folder == "backends" and name.split("/")[:2] == list(path.parts[:2])
+            if target not in MAY_INCLUDE[folder] and not own:
+                yield f"{path}:{number}: {folder} must not include {name}"
+
+
+def check_features(root):
+    for _, path in sources(root, [folder for folder in MAY_INCLUDE if folder != "backends"]):
+        for number, line in enumerate((root / path).read_text().splitlines(), 1):
+            match = CONDITION.match(line)
+            if match:
+                macros = set(re.findall(r"[A-Za-z_]\w*", match.group(1))) - {"defined"}
+                for macro in sorted(macros - PLATFORM_MACROS):
+                    yield f"{path}:{number}: a feature test outside backends/: {macro}"
+
+
+def check_openings(root):
+    for _, path in sources(root, [*MAY_INCLUDE, "tests", "benchmarks"]):
+        lines = (root / path).read_text().splitlines() + ["", ""]
+        if lines[0] != "// SPDX-License-Identifier: BSD-3-Clause":
+            yield f"{path}:1: the first line is not the SPDX line"
+        if path.suffix == ".hpp":
+            if not re.match(r"// \S", lines[1]):
+                yield f"{path}:2: the header does not open with its purpose"
+            if "#pragma once" not in lines:
+                yield f"{path}: no #pragma once"
+
+
+CHECKS = {"includes": check_includes, "features": check_features, "openings": check_openings}
+
+
+def main():
+    if len(sys.argv) != 3 or sys.argv[1] not in CHECKS:
+        sys.exit(__doc__)
+    problems = list(CHECKS[sys.argv[1]](pathlib.Path(sys.argv[2])))
+    print("\n".join(problems) or "nothing found")
+    sys.exit(1 if problems else 0)
+
+
+main()

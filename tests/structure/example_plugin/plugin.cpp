@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A compute backend of one operation: GELU in a plain loop. All else falls through to the next backend.
+#include "core/plugin.hpp"
+
+#include <cmath>
+#include <cstdint>
+
+#include "core/forwarding_ops.hpp"
+
+namespace {
+
+using mylos::ComputeBackend;
+using mylos::DType;
+using mylos::Stream;
+using mylos::TensorRef;
+
+class ExampleTransformerOps final : public mylos::ForwardingTransformerOps {
+ public:
+  explicit ExampleTransformerOps(ComputeBackend& memory)
+      : ForwardingTransformerOps(memory.transformer_ops()), memory_(memory) {}
+
+  void gelu_forward(Stream stream, TensorRef x, TensorRef y) override {
+    if (!memory_.host_accessible() || x.dtype != DType::fp32 || y.dtype != DType::fp32) {
+      next().gelu_forward(stream, x, y);
+      return;
+    }
+    memory_.synchronize(stream);  // the loop does not wait in the stream
+    const auto* from = x.as<float>();
+    auto* to = y.as<float>();
+    const float sqrt_2_over_pi = 0.7978845608F;
+    for (std::int64_t i = 0; i < x.size(); ++i) {
+      const float v = from[i];
+      to[i] = 0.5F * v * (1.0F + std::tanh(sqrt_2_over_pi * (v + 0.044715F * v * v * v)));
+    }
+  }
+
+ private:
+  ComputeBackend& memory_;
+};
+
+class ExampleBackend final : public mylos::ForwardingBackend {
+ public:
+  explicit ExampleBackend(ComputeBackend& next) : ForwardingBackend(next), transformer_(next) {}
+
+  std::string description() const override { return "example over " + next().description(); }
+  mylos::TransformerOps& transformer_ops() override { return transformer_; }
+
+ private:
+  ExampleTransformerOps transformer_;
+};
+
+const char* unusable() {
+  return nullptr;
+}
+ComputeBackend* create(const mylos::ComputeArgs& args) {
+  mylos::require(args.next != nullptr, "the example backend stands on another");
+  return new ExampleBackend(*args.next);
+}
+void destroy(ComputeBackend* backend) {
+  delete backend;
+}
+
+}  // namespace
+
+extern "C" {
+extern const mylos::PluginDescriptor mylos_plugin;
+const mylos::PluginDescriptor mylos_plugin = {
+    .magic = mylos::plugin_magic,
+    .abi_version = mylos::plugin_abi_version,
+    .struct_size = sizeof(mylos::PluginDescriptor),
+    .kind = mylos::PluginKind::compute,
+    .name = "example",
+    .compiler = MYLOS_COMPILER_FINGERPRINT,
+    .kokkos_version = "",
+    .summary = "GELU in a plain loop, all else by the next backend",
+    .preference = -1,  // never by itself
+    .params = nullptr,
+    .num_params = 0,
+    .unusable = unusable,
+    .create_compute = create,
+    .create_communicator = nullptr,
+    .destroy_compute = destroy,
+    .destroy_communicator = nullptr,
+};
+}

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The compute backends of a test program: made at first use, destroyed after the last test.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include "tests/support/compute_backends.hpp"
+
+namespace mylos {
+
+/// The backends of this process; `num_threads` counts in the first call.
+ComputeBackends& test_backends(int num_threads = 2);
+
+/// For INSTANTIATE_TEST_SUITE_P: the test's name says which backend.
+inline std::string backend_test_name(const testing::TestParamInfo<std::string>& info) {
+  return info.param;
+}
+
+}  // namespace mylos

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The deck's meaning: presets, derived values, rules between parameters, and every deck of inputs/ and
+// decks_bad/.
+#include "app/run_config.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "io/deck.hpp"
+
+namespace mylos {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+std::filesystem::path source_folder() {
+  const char* folder = std::getenv("MYLOS_SOURCE");
+  return folder != nullptr ? folder : ".";
+}
+
+std::string contents(const std::filesystem::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  EXPECT_TRUE(stream) << file;
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+std::vector<std::filesystem::path> decks_in(const std::string& folder) {
+  std::vector<std::filesystem::path> decks;
+  for (const auto& file : std::filesystem::directory_iterator(source_folder() / folder)) {
+    if (file.path().extension() == ".deck") decks.push_back(file.path());
+  }
+  std::sort(decks.begin(), decks.end());
+  return decks;
+}
+
+struct Result {
+  RunConfig config;
+  ParamValues values;
+  std::vector<std::string> problems;
+};
+
+Result configure(const std::string& text, std::int64_t ranks, const std::string& file_name = "run.deck") {
+  Result result;
+  DeckErrors errors;
+  const Deck deck = Deck::parse(text, file_name, errors);
+  result.config = make_run_config(deck, deck_params(), ranks, errors, result.values);
+  result.problems = errors.messages();
+  return result;
+}
+
+/// A whole deck of GPT-2 124M on which `extra` is put on top.
+Result configure_gpt2(const std::vector<std::pair<std::string, std::string>>& extra, std::int64_t ranks = 1) {
+  Result result;
+  DeckErrors errors;
+  Deck deck = Deck::parse(
+      "[model]\npreset = gpt2-124m\n[train]\nsteps = 100\nglobal_batch = 8\n[data]\ntrain = tokens.bin\n"
+      "[run]\ndir = runs/test\n",
+      "run.deck", errors);
+  for (const auto& [key, value] : extra) deck.set(key, value, errors);
+  result.config = make_run_config(deck, deck_params(), ranks, errors, result.values);
+  result.problems = errors.messages();
+  return result;
+}
+
+TEST(DeckParams, HaveValidDefaultsAndDistinctKeys) {
+  std::set<std::string> keys;
+  for (const ParamSpec& spec : deck_params()) {
+    EXPECT_TRUE(keys.insert(std::string(spec.section) + "." + spec.name).second)
+        << spec.section << "." << spec.name;
+  }
+  EXPECT_THAT(configure_gpt2({}).problems, IsEmpty());
+}
+
+TEST(DeckParams, AreDocumented) {
+  EXPECT_EQ(contents(source_folder() / "docs/deck.md"), deck_markdown(deck_params()))
+      << "write it again: mylos help deck --markdown > docs/deck.md";
+}
+
+TEST(RunConfig, TakesThePresetAndWhatOverridesIt) {
+  const Result result = configure_gpt2({{"model.preset", "gpt2-1558m"}, {"model.layers", "2"}});
+  ASSERT_THAT(result.problems, IsEmpty());
+  EXPECT_EQ(result.config.model.layers, 2);
+  EXPECT_EQ(result.config.model.heads, 25);
+  EXPECT_EQ(result.config.model.width, 1600);
+  EXPECT_EQ(result.config.model.context, 1024);
+  EXPECT_EQ(result.config.model.vocab, 50257);
+  EXPECT_EQ(result.config.model.padded_vocab(), 50304);
+  EXPECT_EQ(result.config.train.seq_len, 1024);
+}
+
+TEST(RunConfig, DerivesAccumulation) {
+  Result result = configure_gpt2({}, 2);
+  EXPECT_EQ(result.config.parallel.data, 2);
+  EXPECT_EQ(result.config.train.micro_batch, 4);
+  EXPECT_EQ(result.config.train.accumulation, 1);
+  result = configure_gpt2({{"train.micro_batch", "2"}}, 2);
+  EXPECT_EQ(result.config.train.micro_batch, 2);
+  EXPECT_EQ(result.config.train.accumulation, 2);
+}
+
+TEST(RunConfig, DerivesTheTypeOfGradients) {
+  EXPECT_EQ(configure_gpt2({{"train.dtype", "bf16"}}).config.train.grad_dtype, DType::bf16);
+  EXPECT_EQ(configure_gpt2({{"train.dtype", "bf16"}, {"train.micro_batch", "2"}}).config.train.grad_dtype,
+            DType::fp32);
+  EXPECT_EQ(configure_gpt2({{"train.dtype", "bf16"}, {"train.grad_dtype", "fp32"}}).config.train.grad_dtype,
+            DType::fp32);
+  EXPECT_EQ(configure_gpt2({{"train.dtype", "fp32"}}).config.train.grad_dtype, DType::fp32);
+}
+
+TEST(RunConfig, IsReproducedByTheResolvedDeck) {
+  const Result first =
+      configure_gpt2({{"train.dtype", "bf16"}, {"train.micro_batch", "2"}, {"optim.lr", "3e-4"}}, 2);
+  const Result again = configure(write_deck(deck_params(), first.values), 2);
+  EXPECT_THAT(again.problems, IsEmpty());
+  EXPECT_EQ(again.values.all(), first.values.all());
+  EXPECT_EQ(first.values.integer("model.width"), 768);
+  EXPECT_EQ(first.values.integer("train.seq_len"), 1024);
+  EXPECT_EQ(first.values.integer("parallel.data"), 2);
+  EXPECT_EQ(first.values.text("train.grad_dtype"), "fp32");
+}
+
+TEST(RunConfig, BlamesTheKeyThatWasWritten) {
+  EXPECT_THAT(
+      configure_gpt2({{"model.width", "770"}}).problems,
+      ElementsAre(
+          "--model.width: [model] heads = 12 must divide width = 770; use 1, 2, 5, 7, 10, 11, 14 or 22"));
+  EXPECT_THAT(configure_gpt2({{"model.context", "512"}, {"train.seq_len", "1024"}}).problems,
+              ElementsAre("--train.seq_len: [train] seq_len = 1024 must be at most [model] context = 512"));
+}
+
+TEST(RunConfig, AcceptsTheLimitsThemselves) {
+  EXPECT_THAT(configure_gpt2({{"train.stop_step", "100"},
+                              {"optim.schedule", "wsd"},
+                              {"optim.warmup", "60"},
+                              {"optim.decay_steps", "40"},
+                              {"optim.min_lr", "6e-4"},
+                              {"train.seq_len", "1024"},
+                              {"model.vocab", "65536"}})
+                  .problems,
+              IsEmpty());
+}
+
+TEST(RunConfig, SuggestsLegalBatches) {
+  EXPECT_THAT(configure_gpt2({{"train.micro_batch", "16"}}, 2).problems,
+              ElementsAre(HasSubstr("use global_batch = 32, or micro_batch = 1, 2 or 4")));
+  EXPECT_THAT(configure_gpt2({}, 16).problems,
+              ElementsAre(HasSubstr("use global_batch = 16, or data = 1, 2, 4 or 8")));
+}
+
+TEST(RunConfig, ChecksTokenFilesApart) {
+  DeckErrors errors;
+  ParamValues values;
+  const Deck deck = Deck::parse(
+      "[model]\npreset = gpt2-124m\n[train]\nsteps = 1\nglobal_batch = 1\n[data]\ntrain = no_such.bin\nvalid "
+      "= .\n"
+      "[run]\ndir = runs/test\n",
+      "run.deck", errors);
+  const RunConfig config = make_run_config(deck, deck_params(), 1, errors, values);
+  EXPECT_TRUE(errors.empty());
+  check_token_files(deck, config, errors);
+  EXPECT_THAT(errors.messages(), ElementsAre("run.deck:7: [data] train = no_such.bin does not exist",
+                                             "run.deck:8: [data] valid = . is not a file"));
+}
+
+TEST(InputDecks, AreValid) {
+  const std::vector<std::filesystem::path> decks = decks_in("inputs");
+  EXPECT_GE(decks.size(), 6U);
+  for (const std::filesystem::path& file : decks) {
+    for (const std::int64_t ranks : {1, 2, 4}) {
+      const Result result = configure(contents(file), ranks, file.filename().string());
+      EXPECT_THAT(result.problems, IsEmpty()) << ranks << " ranks";
+    }
+  }
+}
+
+/// Every message of a bad deck is expected, and every expected line is part of a message: nothing is reported
+/// that only follows from another problem.
+TEST(BadDecks, AreReportedInFull) {
+  const std::vector<std::filesystem::path> decks = decks_in("tests/decks_bad");
+  EXPECT_GE(decks.size(), 10U);
+  for (std::filesystem::path file : decks) {
+    SCOPED_TRACE(file);
+    const std::vector<std::string> problems = configure(contents(file), 2, file.filename().string()).problems;
+    std::istringstream expected(contents(file.replace_extension(".expected")));
+    std::size_t lines = 0;
+    for (std::string line; std::getline(expected, line); ++lines) {
+      EXPECT_THAT(problems, testing::Contains(HasSubstr(line)));
+    }
+    EXPECT_EQ(problems.size(), lines) << testing::PrintToString(problems);
+  }
+}
+
+}  // namespace
+}  // namespace mylos

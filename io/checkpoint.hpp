@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Checkpoints: directories of global tensors in parallel HDF5, written atomically, verified before they are read.
+// Checkpoints: directories of global tensors in parallel HDF5, written atomically, verified before they are
+// read.
 //
-// A checkpoint is <run>/checkpoints/step_NNNNNN with weights.h5, optimizer.h5 (groups first_moment, second_moment),
-// state.json and manifest.json (sizes and XXH3-128 digests per 64 MiB piece). It is written as step_NNNNNN.tmp and
-// renamed when everything is on disk. See docs/schema.md.
+// A checkpoint is <run>/checkpoints/step_NNNNNN with weights.h5, optimizer.h5 (groups first_moment,
+// second_moment), state.json and manifest.json (sizes and XXH3-128 digests per 64 MiB piece). It is written
+// as step_NNNNNN.tmp and renamed when everything is on disk. See docs/schema.md.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,8 @@ struct TensorInfo {
   std::int64_t size() const;
 };
 
-/// The contiguous range [begin, begin + count) of a flattened global tensor, and this rank's fp32 host memory for it.
+/// The contiguous range [begin, begin + count) of a flattened global tensor, and this rank's fp32 host memory
+/// for it.
 struct TensorPart {
   std::int64_t begin = 0;
   std::int64_t count = 0;
@@ -40,8 +42,8 @@ struct CheckpointState {
   std::string json;  ///< content of state.json
 };
 
-/// What a checkpoint is written from: for each tensor, the parts that this rank writes. Over all ranks the parts of a
-/// tensor cover it exactly once.
+/// What a checkpoint is written from: for each tensor, the parts that this rank writes. Over all ranks the
+/// parts of a tensor cover it exactly once.
 struct CheckpointContent {
   struct Tensor {
     std::string file;  ///< "weights.h5" or "optimizer.h5"
@@ -56,15 +58,17 @@ struct CheckpointContent {
 /// "rename", "purge", "done". The fault hooks live behind it.
 using CheckpointPhaseHook = std::function<void(const char* phase)>;
 
-/// Writes and finds the checkpoints of one run directory. Collective over the ranks of the I/O thread's communicator.
+/// Writes and finds the checkpoints of one run directory. Collective over the ranks of the I/O thread's
+/// communicator.
 class CheckpointStore {
  public:
-  CheckpointStore(IoThread& io, std::filesystem::path directory, std::int64_t keep, CheckpointPhaseHook hook = {});
+  CheckpointStore(IoThread& io, std::filesystem::path directory, std::int64_t keep,
+                  CheckpointPhaseHook hook = {});
 
-  /// Writes `content` as step_NNNNNN (an existing one of that step is replaced only by the rename), then removes the
-  /// oldest beyond `keep` (at least 2 are kept). Errors throw ExitCode::io with the file named; the caller aborts the
-  /// job, since other ranks may wait in a collective. An error found before the first collective HDF5 call (no
-  /// space, no permission) is agreed on by all ranks and thrown by all.
+  /// Writes `content` as step_NNNNNN (an existing one of that step is replaced only by the rename), then
+  /// removes the oldest beyond `keep` (at least 2 are kept). Errors throw ExitCode::io with the file named;
+  /// the caller aborts the job, since other ranks may wait in a collective. An error found before the first
+  /// collective HDF5 call (no space, no permission) is agreed on by all ranks and thrown by all.
   void write(const CheckpointContent& content);
 
   /// The steps that have a manifest, ascending; `.tmp` leftovers are ignored.
@@ -81,8 +85,8 @@ class CheckpointStore {
 /// An opened, verified checkpoint.
 class CheckpointReader {
  public:
-  /// Verifies manifest, sizes and digests (by all ranks, each its share) before any HDF5 call, then the schema.
-  /// Throws ExitCode::bad_data naming file, piece, dataset and what was expected.
+  /// Verifies manifest, sizes and digests (by all ranks, each its share) before any HDF5 call, then the
+  /// schema. Throws ExitCode::bad_data naming file, piece, dataset and what was expected.
   CheckpointReader(IoThread& io, const std::filesystem::path& checkpoint);
   ~CheckpointReader();
   CheckpointReader(CheckpointReader&&) noexcept;
@@ -91,8 +95,8 @@ class CheckpointReader {
   const CheckpointState& state() const;
   /// The tensors of a file, in file order.
   std::vector<TensorInfo> tensors(const std::string& file) const;
-  /// Reads parts of a tensor. Collective; throws ExitCode::bad_data with both shapes if the tensor is missing or has
-  /// another shape.
+  /// Reads parts of a tensor. Collective; throws ExitCode::bad_data with both shapes if the tensor is missing
+  /// or has another shape.
   void read(const std::string& file, const TensorInfo& tensor, std::span<const TensorPart> parts);
 
  private:
@@ -100,13 +104,15 @@ class CheckpointReader {
   std::unique_ptr<Impl> impl_;
 };
 
-/// The newest checkpoint of `directory` that verifies, or the one named by `step`. Older ones are tried with a warning
-/// through `warn`; a named one that does not verify throws ExitCode::bad_data. Empty where there is none.
+/// The newest checkpoint of `directory` that verifies, or the one named by `step`. Older ones are tried with
+/// a warning through `warn`; a named one that does not verify throws ExitCode::bad_data. Empty where there is
+/// none.
 std::optional<CheckpointReader> open_newest(IoThread& io, const std::filesystem::path& directory,
                                             std::optional<std::int64_t> step,
                                             const std::function<void(const std::string&)>& warn);
 
-/// The digests of a checkpoint without opening HDF5; returns the problems found, empty where whole. For one process.
+/// The digests of a checkpoint without opening HDF5; returns the problems found, empty where whole. For one
+/// process.
 std::vector<std::string> verify_checkpoint(const std::filesystem::path& checkpoint);
 
 }  // namespace mylos

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "tests/faults/run_mylos.hpp"
+
+#include <charconv>
+#include <csignal>
+#include <cstdlib>
+#include <fcntl.h>
+#include <filesystem>
+#include <fstream>
+#include <grp.h>
+#include <stdexcept>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace mylos::test {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* job_variable = "MYLOS_TEST_JOB";
+
+/// A variable of another process; empty where there is none, or no such process.
+std::string variable_of(pid_t process, const std::string& name) {
+  std::ifstream file(fmt::format("/proc/{}/environ", process), std::ios::binary);
+  for (std::string entry; std::getline(file, entry, '\0');) {
+    if (entry.starts_with(name + "=")) return entry.substr(name.size() + 1);
+  }
+  return "";
+}
+
+std::string name_of(pid_t process) {
+  std::ifstream file(fmt::format("/proc/{}/comm", process));
+  std::string name;
+  std::getline(file, name);
+  return name;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& words) {
+  std::vector<char*> list;
+  for (std::string& word : words) list.push_back(word.data());
+  list.push_back(nullptr);
+  return list;
+}
+
+std::vector<std::string> environment_of(const std::string& id, const JobOptions& options) {
+  std::vector<std::string> variables = {fmt::format("{}={}", job_variable, id), "OMP_NUM_THREADS=1"};
+  variables.insert(variables.end(), options.environment.begin(), options.environment.end());
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string name = std::string(*entry).substr(0, std::string(*entry).find('='));
+    if (name != "OMP_NUM_THREADS" && !name.starts_with("PMI_")) variables.emplace_back(*entry);
+  }
+  return variables;
+}
+
+}  // namespace
+
+Job::Job(const std::vector<std::string>& arguments, const JobOptions& options)
+    : start_(std::chrono::steady_clock::now()) {
+  static int jobs = 0;
+  id_ = fmt::format("{}-{}", ::getpid(), ++jobs);
+  const char* build = std::getenv("MYLOS_BUILD");
+  if (build == nullptr) throw std::runtime_error("set MYLOS_BUILD to the build folder, or run by ctest");
+  std::vector<std::string> words = {MYLOS_MPIEXEC, "-n", fmt::format("{}", options.ranks),
+                                    fmt::format("{}/bin/mylos", build)};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<std::string> variables = environment_of(id_, options);
+  const std::vector<char*> argv = pointers(words);
+  const std::vector<char*> envp = pointers(variables);
+  output_ = ::memfd_create("output", MFD_CLOEXEC);
+  launcher_ = ::fork();
+  if (launcher_ != 0) return;
+
+  ::setpgid(0, 0);
+  ::dup2(::open("/dev/null", O_RDONLY), STDIN_FILENO);
+  ::dup2(output_, STDOUT_FILENO);
+  ::dup2(output_, STDERR_FILENO);
+  if (options.as_nobody) {
+    constexpr uid_t nobody = 65534;
+    if (::setgroups(0, nullptr) != 0 || ::setgid(nobody) != 0 || ::setuid(nobody) != 0) ::_exit(127);
+  }
+  ::execve(argv[0], argv.data(), envp.data());
+  ::_exit(127);
+}
+
+Job::~Job() {
+  for (const pid_t process : processes()) ::kill(process, SIGKILL);
+  if (launcher_ > 0) {
+    ::kill(-launcher_, SIGKILL);
+    ::waitpid(launcher_, nullptr, 0);
+  }
+  ::close(output_);
+}
+
+std::vector<pid_t> Job::processes() const {
+  std::vector<pid_t> found;
+  for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    pid_t process = 0;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), process);
+    if (error != std::errc() || end != name.data() + name.size()) continue;
+    if (name_of(process) == "mylos" && variable_of(process, job_variable) == id_) found.push_back(process);
+  }
+  return found;
+}
+
+pid_t Job::rank(int rank) const {
+  pid_t found = 0;
+  wait_until([&] {
+    for (const pid_t process : processes()) {
+      if (variable_of(process, "PMI_RANK") == std::to_string(rank)) found = process;
+    }
+    return found != 0 || !running();
+  });
+  return found;
+}
+
+std::string Job::output() const {
+  struct stat status {};
+  ::fstat(output_, &status);
+  std::string text(static_cast<std::size_t>(status.st_size), '\0');
+  text.resize(static_cast<std::size_t>(::pread(output_, text.data(), text.size(), 0)));
+  return text;
+}
+
+bool Job::running() const {
+  siginfo_t info{};
+  return launcher_ > 0 &&
+         ::waitid(P_PID, static_cast<id_t>(launcher_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         info.si_pid == 0;
+}
+
+Outcome Job::wait(double most_seconds) {
+  Outcome outcome;
+  if (!wait_until([&] { return !running(); }, most_seconds)) {
+    for (const pid_t process : processes()) ::kill(process, SIGKILL);
+    ::kill(-launcher_, SIGKILL);
+  }
+  int status = 0;
+  ::waitpid(launcher_, &status, 0);
+  launcher_ = 0;
+  outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  outcome.exit_code = WIFSIGNALED(status) ? 1000 + WTERMSIG(status) : WEXITSTATUS(status);
+  outcome.output = output();
+  return outcome;
+}
+
+Outcome run_mylos(const std::vector<std::string>& arguments, const JobOptions& options) {
+  return Job(arguments, options).wait();
+}
+
+bool wait_until(const std::function<bool()>& condition, double most_seconds) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(most_seconds);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
+}  // namespace mylos::test

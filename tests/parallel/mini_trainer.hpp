@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// MiniTrainer: the trainer's step without data files, checkpoints and metrics, with every tensor in reach.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "app/model_executor.hpp"
+#include "app/run_config.hpp"
+#include "core/communicator.hpp"
+#include "core/step_scalars.hpp"
+
+namespace mylos {
+
+/// A run of `ranks` data-parallel ranks: everything that a deck would leave open is filled in. Dropout off,
+/// constant learning rate, DDP.
+RunConfig mini_config(const ModelConfig& model, std::int64_t global_batch, std::int64_t seq_len,
+                      std::int64_t ranks = 1, std::int64_t accumulation = 1);
+
+/// The tokens of step `step` (1 for the first), (global_batch, T + 1): noisy affine walks that can be learnt.
+std::vector<std::int32_t> walk_tokens(const RunConfig& config, std::int64_t step);
+
+/// One rank of a run. Weights are the initial ones of the configuration's seed until they are set.
+class MiniTrainer {
+ public:
+  /// `data` are the replicas; all arguments outlive the trainer.
+  MiniTrainer(ComputeBackend& backend, MemoryLedger& ledger, Communicator& data, const RunConfig& config);
+  MiniTrainer(const MiniTrainer&) = delete;
+  MiniTrainer& operator=(const MiniTrainer&) = delete;
+
+  const ParameterTable& table() const { return table_; }
+  ModelExecutor& executor() { return *executor_; }
+
+  /// One step on a global batch (global_batch, T + 1), of which this rank takes its part.
+  StepScalars step(std::span<const std::int32_t> tokens);
+
+  /// Weights in fp32, from the master where there is one; without padding.
+  std::vector<float> weight(std::string_view name) const;
+  void set_weight(std::string_view name, std::span<const float> values);
+  /// The gradient that the last step applied, before clipping; without padding.
+  std::vector<float> gradient(std::string_view name) const;
+  /// All gradients, one behind the other, in the order of the table.
+  std::vector<float> whole_gradient() const;
+
+ private:
+  void execute(const Action& action, std::span<const std::int32_t> tokens);
+  void load(int micro_batch, std::span<const std::int32_t> tokens);
+  void take_step();
+  std::int64_t first_sample(int micro_batch) const;
+  /// Where a parameter of an owned unit lies.
+  UnitPart part_of(const Parameter& parameter) const;
+  TensorRef master(const Parameter& parameter) const;
+  std::vector<float> to_host(const TensorRef& tensor) const;
+
+  ComputeBackend& backend_;
+  Communicator& data_;
+  RunConfig config_;
+  ParameterTable table_;
+  Schedule schedule_;
+  std::unique_ptr<GradientExchange> exchange_;
+  std::unique_ptr<AdamW> optimizer_;
+  std::unique_ptr<ModelExecutor> executor_;
+  GuardConfig guard_config_;
+  DeviceBuffer scalars_;      // StepScalars
+  DeviceBuffer guard_input_;  // GuardInput
+  DeviceBuffer guard_state_;  // GuardState
+  std::int64_t step_ = 0;
+};
+
+}  // namespace mylos

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// mylos against Hugging Face's GPT-2 in PyTorch, on every compute backend.
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+
+#include <gtest/gtest.h>
+
+#include "tests/parallel/mini_trainer.hpp"
+#include "tests/reference/reference_file.hpp"
+#include "tests/support/backend_fixture.hpp"
+#include "tests/support/relative_error.hpp"
+#include "tests/support/test_plugins.hpp"
+
+namespace mylos {
+namespace {
+
+const ReferenceFile& reference() {
+  static const ReferenceFile file(std::filesystem::path(std::getenv("MYLOS_SOURCE")) / "tests" / "reference" /
+                                  "gpt2_reference.h5");
+  return file;
+}
+
+std::int64_t integer(const char* name) {
+  return static_cast<std::int64_t>(reference().attribute(name));
+}
+
+RunConfig reference_config(DType dtype) {
+  const ReferenceFile& file = reference();
+  ModelConfig model;
+  model.layers = integer("layers");
+  model.heads = integer("heads");
+  model.width = integer("width");
+  model.context = integer("context");
+  model.vocab = integer("vocab");
+  RunConfig config = mini_config(model, integer("micro_batch"), integer("seq_len"));
+  config.train.dtype = dtype;
+  config.train.grad_dtype = dtype;
+  config.lr.peak = file.attribute("lr");
+  config.adamw.beta1 = static_cast<float>(file.attribute("beta1"));
+  config.adamw.beta2 = static_cast<float>(file.attribute("beta2"));
+  config.adamw.epsilon = static_cast<float>(file.attribute("epsilon"));
+  config.adamw.weight_decay = static_cast<float>(file.attribute("weight_decay"));
+  config.guard.device.clip_norm = static_cast<float>(file.attribute("clip_norm"));
+  return config;
+}
+
+bool is_qkv_bias(const std::string& name) {
+  return name.ends_with("attn.c_attn.bias");
+}
+
+/// The QKV bias without the key bias, whose gradient is zero in exact arithmetic: Adam steps it by noise.
+std::vector<float> without_key_bias(const std::string& name, std::vector<float> values) {
+  if (!is_qkv_bias(name)) return values;
+  const auto width = static_cast<std::ptrdiff_t>(values.size() / 3);
+  values.erase(values.begin() + width, values.begin() + 2 * width);
+  return values;
+}
+
+double norm(std::span<const float> values) {
+  double sum = 0.0;
+  for (const float x : values) sum += static_cast<double>(x) * static_cast<double>(x);
+  return std::sqrt(sum);
+}
+
+class ReferenceTest : public testing::TestWithParam<std::string> {
+ protected:
+  void load_weights(MiniTrainer& trainer) const {
+    for (const Parameter& parameter : trainer.table().parameters()) {
+      trainer.set_weight(parameter.name, reference().read("weights/" + parameter.name));
+    }
+  }
+
+  /// The tokens (B, T + 1) of step `step` (0 for the first).
+  std::span<const std::int32_t> tokens(std::int64_t step) const {
+    const auto size = tokens_.size() / static_cast<std::size_t>(integer("steps"));
+    return std::span(tokens_).subspan(static_cast<std::size_t>(step) * size, size);
+  }
+
+  /// (B, T, V) of the first step.
+  std::vector<float> logits(MiniTrainer& trainer) const {
+    std::vector<float> all;
+    trainer.executor().load(0, tokens(0));
+    for (std::int64_t row = 0; row < trainer.executor().shape().rows(); ++row) {
+      const std::vector<float> own = trainer.executor().logits(row);
+      all.insert(all.end(), own.begin(), own.end());
+    }
+    return all;
+  }
+
+  ComputeBackend& backend_ = test_backends().at(GetParam());
+  CommunicatorHandle self_ = open_communicator("self", &backend_);
+  MemoryLedger ledger_;
+  std::vector<std::int32_t> tokens_ = reference().read<std::int32_t>("tokens");
+};
+
+TEST_P(ReferenceTest, FirstStepInFp32) {
+  MiniTrainer trainer(backend_, ledger_, *self_, reference_config(DType::fp32));
+  load_weights(trainer);
+  EXPECT_LE(relative_error(logits(trainer), reference().read("logits")), 1e-5);
+  const StepScalars scalars = trainer.step(tokens(0));
+  EXPECT_NEAR(scalars.gradient_norm / reference().read<double>("grad_norm")[0], 1.0, 1e-5);
+  for (const Parameter& parameter : trainer.table().parameters()) {
+    const std::string& name = parameter.name;
+    const std::vector<float> gradient = trainer.gradient(name);
+    const std::vector<float> truth = reference().read("gradients/" + name);
+    EXPECT_LE(relative_error(without_key_bias(name, gradient), without_key_bias(name, truth)), 1e-5) << name;
+    if (!is_qkv_bias(name)) continue;
+    const std::size_t width = gradient.size() / 3;
+    EXPECT_LE(norm(std::span(gradient).subspan(width, width)), 1e-7 * norm(gradient)) << name;
+  }
+}
+
+TEST_P(ReferenceTest, TenStepsInFp32) {
+  MiniTrainer trainer(backend_, ledger_, *self_, reference_config(DType::fp32));
+  load_weights(trainer);
+  const std::vector<double> losses = reference().read<double>("loss");
+  for (std::size_t step = 0; step < losses.size(); ++step) {
+    const StepScalars scalars = trainer.step(tokens(static_cast<std::int64_t>(step)));
+    EXPECT_NEAR(scalars.loss / losses[step], 1.0, 1e-5) << "step " << step + 1;
+  }
+  for (const Parameter& parameter : trainer.table().parameters()) {
+    const std::string& name = parameter.name;
+    const std::vector<float> truth = reference().read("weights_after/" + name);
+    EXPECT_LE(relative_error(without_key_bias(name, trainer.weight(name)), without_key_bias(name, truth)),
+              1e-4)
+        << name;
+  }
+}
+
+TEST_P(ReferenceTest, FirstStepInBf16) {
+  MiniTrainer trainer(backend_, ledger_, *self_, reference_config(DType::bf16));
+  load_weights(trainer);
+  EXPECT_LE(relative_error(logits(trainer), reference().read("logits")), 2e-2);
+  trainer.step(tokens(0));
+  for (const Parameter& parameter : trainer.table().parameters()) {
+    const std::string& name = parameter.name;
+    const double pytorch = reference().read<double>("bf16/gradient_error/" + name)[0];
+    EXPECT_LE(relative_error(trainer.gradient(name), reference().read("gradients/" + name)), 1.5 * pytorch)
+        << name;
+  }
+}
+
+TEST_P(ReferenceTest, TenStepsInBf16) {
+  MiniTrainer trainer(backend_, ledger_, *self_, reference_config(DType::bf16));
+  load_weights(trainer);
+  const std::vector<double> losses = reference().read<double>("loss");
+  for (std::size_t step = 0; step < losses.size(); ++step) {
+    const StepScalars scalars = trainer.step(tokens(static_cast<std::int64_t>(step)));
+    EXPECT_NEAR(scalars.loss / losses[step], 1.0, 1e-3) << "step " << step + 1;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, ReferenceTest, testing::ValuesIn(compute_backend_names()),
+                         backend_test_name);
+
+}  // namespace
+}  // namespace mylos

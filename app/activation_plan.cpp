@@ -42,7 +42,7 @@ ActivationPlan::ActivationPlan(const std::vector<std::unique_ptr<Block>>& blocks
   const auto stream_bytes = static_cast<std::size_t>(shape.rows() * width) * size_of(shape.dtype);
   const auto row_bytes = static_cast<std::size_t>(shape.rows()) * 4;
 
-  slots_.resize(static_cast<std::size_t>(1 + *std::ranges::max_element(slot_of_)));
+  slots_.resize(static_cast<std::size_t>(*std::ranges::max_element(slot_of_)) + 1);
   for (int s = 0; s < num_slots(); ++s) {
     Slot& slot = slots_[at(s)];
     // Adds a buffer that is alive, in every passage of this slot, in the intervals that `live_in` gives.
@@ -80,8 +80,7 @@ ActivationPlan::ActivationPlan(const std::vector<std::unique_ptr<Block>>& blocks
               const bool returns = p.backward >= 0;
               if (spec.lifetime == Lifetime::saved)
                 live.push_back({forward.first, returns ? tick : forward.last});
-              if (spec.lifetime == Lifetime::forward || spec.lifetime == Lifetime::both)
-                live.push_back(forward);
+              if (spec.lifetime == Lifetime::both) live.push_back(forward);
               if (returns && (spec.lifetime == Lifetime::backward || spec.lifetime == Lifetime::both)) {
                 live.push_back({tick, tick});
               }

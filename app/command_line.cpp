@@ -16,6 +16,7 @@ struct Command {
   const char* name;
   const char* arguments;
   const char* summary;
+  std::size_t most_arguments = 1;
 };
 
 constexpr Command commands[] = {
@@ -23,9 +24,9 @@ constexpr Command commands[] = {
     {"eval", "RUN|CHECKPOINT", "validation loss and accuracy of a checkpoint, on any number of ranks"},
     {"generate", "RUN|CHECKPOINT", "text from a checkpoint"},
     {"tokenize", "TEXT", "make a token file"},
-    {"inspect", "PATH", "show a checkpoint, token file, metrics file or plugin"},
+    {"inspect", "PATH", "show a run, checkpoint, token file, metrics file or plugin"},
     {"report", "RUN", "write RUN/report.html"},
-    {"help", "[COMMAND | deck [SECTION] | plugins]", "this text, the deck reference, the plugins found"},
+    {"help", "[TOPIC]", "TOPIC is a command, deck, deck SECTION or plugins", 2},
 };
 
 po::options_description options_of(const std::string& command) {
@@ -46,7 +47,7 @@ po::options_description options_of(const std::string& command) {
   } else if (command == "generate") {
     add("prompt", po::value<std::string>()->default_value(""), "text to continue");
     add("tokens", po::value<std::int64_t>()->default_value(200), "how many to generate");
-    add("temperature", po::value<double>()->default_value(0.8), "0 takes the most likely token");
+    add("temperature", po::value<double>()->default_value(0.8, "0.8"), "0 takes the most likely token");
     add("top-k", po::value<std::int64_t>()->default_value(40), "draw from the k most likely; 0 from all");
     add("seed", po::value<std::uint64_t>()->default_value(1), "of the draws");
     add("step", po::value<std::int64_t>(), "of the checkpoint in a run; the newest by default");
@@ -54,7 +55,7 @@ po::options_description options_of(const std::string& command) {
     add("tokenizer", po::value<std::string>()->default_value("bytes"), "bytes");
     add("output", po::value<std::string>(), "token file to write (required)");
     add("valid-output", po::value<std::string>(), "token file for the held-out end of the text");
-    add("valid-fraction", po::value<double>()->default_value(0.1), "share of the text held out");
+    add("valid-fraction", po::value<double>()->default_value(0.1, "0.1"), "share of the text held out");
   } else if (command == "inspect") {
     add("verify", po::bool_switch(), "check the digests of a checkpoint");
   } else if (command == "report") {
@@ -65,7 +66,7 @@ po::options_description options_of(const std::string& command) {
   return options;
 }
 
-/// `--section.key=value` or `--section.key value`: what Boost did not recognise.
+/// `--section.key=value`: what Boost did not recognise.
 std::vector<std::pair<std::string, std::string>> deck_overrides(const std::string& command,
                                                                 const std::vector<po::option>& options) {
   std::vector<std::pair<std::string, std::string>> overrides;
@@ -95,8 +96,9 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   CommandLine line;
   line.command = argc > 1 ? argv[1] : "help";
   if (line.command == "--help" || line.command == "-h") line.command = "help";
-  const bool known = std::ranges::any_of(commands, [&](const Command& c) { return line.command == c.name; });
-  if (!known) fail(ExitCode::usage, "unknown command \"{}\"\n{}", line.command, usage_text());
+  const auto known = std::ranges::find_if(commands, [&](const Command& c) { return line.command == c.name; });
+  if (known == std::end(commands))
+    fail(ExitCode::usage, "unknown command \"{}\"\n{}", line.command, usage_text());
 
   std::vector<std::string> words(argv + std::min(argc, 2), argv + argc);
   if (std::ranges::find(words, "--help") != words.end()) {
@@ -124,6 +126,10 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
     line.overrides = deck_overrides(line.command, parsed.options);
   } catch (const po::error& error) {
     fail(ExitCode::usage, "mylos {}: {}", line.command, error.what());
+  }
+  if (line.arguments.size() > known->most_arguments) {
+    fail(ExitCode::usage, "mylos {}: one argument too many: {}; see mylos help {}", line.command,
+         line.arguments[known->most_arguments], line.command);
   }
   return line;
 }

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "core/error.hpp"
@@ -13,7 +15,18 @@ namespace {
 
 constexpr std::chrono::milliseconds redraw_interval{200};
 constexpr std::chrono::seconds line_interval{5};
-constexpr int bar_width = 24;
+constexpr int most_bar_width = 24;
+constexpr int wide_terminal = 100;
+
+/// Columns of the terminal. Under a launcher stdout is a pipe: $COLUMNS says, if anything does.
+int terminal_width() {
+  constexpr int usual = 80;
+  winsize size{};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  const char* columns = std::getenv("COLUMNS");
+  const int width = columns != nullptr ? std::atoi(columns) : 0;
+  return width > 0 ? width : usual;
+}
 
 std::string duration(double seconds) {
   const auto s = static_cast<std::int64_t>(seconds);
@@ -80,18 +93,24 @@ void Console::step(const StepLine& s) {
   const std::string eta =
       done > 0 ? duration(elapsed / static_cast<double>(done) * static_cast<double>(s.steps - s.step))
                : "-:--";
-  std::string text =
-      fmt::format("loss {:7.4f}  norm {:8.3g}  lr {:.2e}  {:>12}  MFU {:4.1f} %  ETA {}", s.loss,
-                  s.gradient_norm, s.learning_rate, rate(s.tokens_per_second), 100.0 * s.mfu, eta);
+  std::string text = fmt::format("loss {:7.4f}", s.loss);
+  const int columns = terminal_width();
+  if (!live || s.skipped || columns >= wide_terminal)
+    text += fmt::format("  norm {:8.3g}  lr {:.2e}", s.gradient_norm, s.learning_rate);
+  text += fmt::format("  {:>12}  MFU {:4.1f} %  ETA {}", rate(s.tokens_per_second), 100.0 * s.mfu, eta);
   if (s.skipped) text += "  SKIPPED";
   const int width = static_cast<int>(std::to_string(s.steps).size());
   if (!live || s.skipped) {
     clear_bar();
     fmt::print("step {:>{}}/{}  {}\n", s.step, width, s.steps, text);
   } else {
+    std::string bar = fmt::format(" {:>{}}/{}  {}", s.step, width, s.steps, text);
+    const int bar_width = std::clamp(columns - static_cast<int>(bar.size()) - 3, 0, most_bar_width);
     const auto filled = static_cast<std::size_t>(bar_width * s.step / std::max<std::int64_t>(s.steps, 1));
-    fmt::print("\r\033[K[{}{}] {:>{}}/{}  {}", std::string(filled, '='), std::string(bar_width - filled, ' '),
-               s.step, width, s.steps, text);
+    const auto empty = static_cast<std::size_t>(bar_width) - filled;
+    bar = fmt::format("[{}{}]{}", std::string(filled, '='), std::string(empty, ' '), bar);
+    // A line that wraps could not be redrawn.
+    fmt::print("\r\033[K{}", bar.substr(0, static_cast<std::size_t>(columns) - 1));
     bar_shown_ = true;
     if (last) {
       fmt::print("\n");

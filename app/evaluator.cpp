@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -16,13 +17,13 @@ EvalResult evaluate(ModelExecutor& executor, ComputeBackend& backend, const Toke
   const BatchShape& shape = executor.shape();
   const std::int64_t available = dataset.num_sequential();
   const std::int64_t windows = max_windows > 0 ? std::min(max_windows, available) : available;
-  const std::int64_t stride = shape.batch * data.size();
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(shape.batch * (shape.seq + 1)));
 
   double loss = 0.0;
   std::int64_t correct = 0;
   std::int64_t count = 0;
-  for (std::int64_t first = shape.batch * data.rank(); first < windows; first += stride) {
+  for (std::int64_t base = 0; base < windows; base += shape.batch * data.size()) {
+    const std::int64_t first = base + shape.batch * data.rank();
     for (std::int64_t b = 0; b < shape.batch; ++b) {
       const std::span<std::int32_t> row(tokens.data() + b * (shape.seq + 1),
                                         static_cast<std::size_t>(shape.seq + 1));
@@ -39,9 +40,12 @@ EvalResult evaluate(ModelExecutor& executor, ComputeBackend& backend, const Toke
     for (const std::int32_t hit : executor.evaluation_correct()) correct += hit;
   }
 
-  // Sums travel as integers, so that they are exact and the same for every order of ranks.
+  // Sums travel as integers, so that they are exact and the same for every order of ranks; a loss that is no
+  // number cannot, and is counted.
   constexpr double fixed_point = 0x1.0p24;
-  std::array<std::int64_t, 3> sums = {std::llround(loss * fixed_point), correct, count};
+  const bool finite = std::isfinite(loss);
+  std::array<std::int64_t, 4> sums = {finite ? std::llround(loss * fixed_point) : 0, correct, count,
+                                      finite ? 0 : 1};
   if (data.size() > 1) {
     MemoryLedger ledger;  // a few bytes that live for one call
     const DeviceBuffer buffer(backend, ledger, MemoryCategory::communication, sizeof sums,
@@ -54,9 +58,9 @@ EvalResult evaluate(ModelExecutor& executor, ComputeBackend& backend, const Toke
     backend.synchronize({});
   }
   const auto total = static_cast<double>(std::max<std::int64_t>(sums[2], 1));
-  return {.loss = static_cast<double>(sums[0]) / fixed_point / total,
-          .accuracy = static_cast<double>(sums[1]) / total,
-          .tokens = sums[2]};
+  const double mean = sums[3] == 0 ? static_cast<double>(sums[0]) / fixed_point / total
+                                   : std::numeric_limits<double>::quiet_NaN();
+  return {.loss = mean, .accuracy = static_cast<double>(sums[1]) / total, .tokens = sums[2]};
 }
 
 }  // namespace mylos

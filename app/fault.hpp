@@ -14,7 +14,7 @@ enum class FaultKind : std::uint8_t {
   stop,      ///< SIGSTOP to this process
   error,     ///< throws ExitCode::internal that names the rank
   nan,       ///< a gradient becomes NaN
-  spike,     ///< the gradient is multiplied by 1000
+  spike,     ///< eight elements of the gradient become 1000
   flip,      ///< one bit of this rank's weights
   mismatch,  ///< a collective that no other rank calls
 };

@@ -45,6 +45,10 @@ std::int32_t draw(const std::vector<float>& logits, const Sampling& sampling, st
 }  // namespace
 
 int run_generate(const CommandLine& line) {
+  for (const char* name : {"tokens", "top-k"}) {
+    if (line.get<std::int64_t>(name) < 0) fail(ExitCode::usage, "--{} must not be negative", name);
+  }
+  if (!(line.get<double>("temperature") >= 0.0)) fail(ExitCode::usage, "--temperature must not be negative");
   return with_inference(line, 1, [&](const MpiRuntime& mpi, Inference& model) {
     const RunConfig& config = model.setup.config;
     if (config.data.tokenizer == "none") {

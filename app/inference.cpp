@@ -9,9 +9,20 @@ namespace mylos {
 
 namespace {
 
-CheckpointReader open_checkpoint(IoThread& io, const CommandLine& line, bool warns) {
+/// Whether `path` is a checkpoint itself; otherwise it must be a run directory. For one rank to decide.
+bool is_checkpoint(const std::filesystem::path& path) {
+  if (std::filesystem::exists(path / "manifest.json")) return true;
+  if (!std::filesystem::exists(path)) fail(ExitCode::bad_data, "there is no {}", path.string());
+  if (!std::filesystem::exists(path / "checkpoints")) {
+    fail(ExitCode::bad_data, "{} is neither a run directory nor a checkpoint", path.string());
+  }
+  return false;
+}
+
+/// Collective: all ranks throw the same error.
+CheckpointReader open_checkpoint(IoThread& io, const CommandLine& line, bool is_one, bool warns) {
   const std::filesystem::path path = line.argument(0, "a run directory or a checkpoint");
-  if (std::filesystem::exists(path / "manifest.json")) return {io, path};
+  if (is_one) return {io, path};
   const std::filesystem::path directory = path / "checkpoints";
   std::optional<std::int64_t> step;
   if (line.has("step")) step = line.get<std::int64_t>("step");
@@ -38,7 +49,7 @@ Setup setup_of(const CheckpointReader& reader, const CommandLine& line, const Mp
                                      {"backend.threads", "0"}};
     Setup setup = make_setup(state.at("deck").get<std::string>(), "the checkpoint's deck", overrides,
                              line.get<std::string>("plugin-path"), mpi.size());
-    setup.choose(mpi.size(), mpi.local_size());
+    setup.choose(mpi.size(), mpi.ranks_sharing_cores());
     return setup;
   } catch (const nlohmann::json::exception& error) {
     fail(ExitCode::bad_data, "state.json of step {}: {}", reader.state().step, error.what());
@@ -53,23 +64,30 @@ int with_inference(const CommandLine& line, std::int64_t batch,
   Inference model;
   try {
     model.io = std::make_unique<IoThread>();
+    std::string kind;
+    const auto look = [&] {
+      if (mpi.rank() == 0 && is_checkpoint(line.argument(0, "a run directory or a checkpoint")))
+        kind = "checkpoint";
+    };
+    if (const int code = run_agreed(mpi, look)) return code;
+    const bool is_one = !mpi.broadcast(kind).empty();
     std::optional<CheckpointReader> reader;
-    if (const int code = run_agreed(mpi, [&] {
-          reader.emplace(open_checkpoint(*model.io, line, mpi.rank() == 0));
-          model.setup = setup_of(*reader, line, mpi, batch);
-        })) {
-      return code;
+    try {
+      reader.emplace(open_checkpoint(*model.io, line, is_one, mpi.rank() == 0));
+    } catch (const Error& error) {
+      if (mpi.rank() == 0) fmt::print(stderr, "mylos: {}\n", error.what());
+      return static_cast<int>(error.code());
     }
+    if (const int code = run_agreed(mpi, [&] { model.setup = setup_of(*reader, line, mpi, batch); }))
+      return code;
     const RunConfig& config = model.setup.config;
     model.step = reader->state().step;
     model.session = std::make_unique<Session>(model.setup.plugins, config, model.setup.values);
     model.table = std::make_unique<ParameterTable>(config.model);
-    DdpConfig ddp;
-    ddp.compute_type = config.train.dtype;
-    ddp.gradients = false;
     Session& session = *model.session;
-    model.exchange = std::make_unique<Ddp>(session.compute(), session.ledger(), *model.table, ddp,
-                                           session.grid().group(data_axes));
+    const ExchangeTypes types{.compute = config.train.dtype, .gradients = false};
+    model.exchange = make_exchange(config.parallel, types, session.compute(), session.ledger(), *model.table,
+                                   session.grid());
     restore_weights(session.compute(), *model.table, *reader, *model.exchange);
     ExecutorConfig executor;
     executor.model = config.model;

@@ -1,12 +1,23 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // mylos: one executable, a function a subcommand.
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
+#include <string_view>
 
 #include "app/commands.hpp"
 #include "core/error.hpp"
 
 namespace {
+
+/// Whether this process speaks for its job: rank 0 of whichever launcher started it, or no launcher at all.
+bool speaks() {
+  for (const char* name : {"PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"}) {
+    const char* rank = std::getenv(name);
+    if (rank != nullptr && std::string_view(rank) != "0") return false;
+  }
+  return true;
+}
 
 int run(int argc, char** argv) {
   using namespace mylos;
@@ -26,7 +37,7 @@ int main(int argc, char** argv) {
   try {
     return run(argc, argv);
   } catch (const mylos::Error& error) {
-    fmt::print(stderr, "mylos: {}\n", error.what());
+    if (speaks()) fmt::print(stderr, "mylos: {}\n", error.what());
     return static_cast<int>(error.code());
   } catch (const std::exception& error) {
     fmt::print(stderr, "mylos: internal error: {}\n", error.what());

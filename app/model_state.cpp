@@ -38,17 +38,15 @@ struct StateGroup {
   StateOf state;
 };
 
-std::vector<StateGroup> state_groups(const GradientExchange& exchange, const AdamW& optimizer, bool moments) {
+std::vector<StateGroup> state_groups(const GradientExchange& exchange, const AdamW& optimizer) {
   std::vector<StateGroup> groups;
   groups.push_back({"weights.h5", "", [&](std::size_t i) {
                       return optimizer.master(i, exchange.weights(optimizer.parts()[i]));
                     }});
-  if (moments) {
-    groups.push_back(
-        {"optimizer.h5", "first_moment/", [&](std::size_t i) { return optimizer.first_moment(i); }});
-    groups.push_back(
-        {"optimizer.h5", "second_moment/", [&](std::size_t i) { return optimizer.second_moment(i); }});
-  }
+  groups.push_back(
+      {"optimizer.h5", "first_moment/", [&](std::size_t i) { return optimizer.first_moment(i); }});
+  groups.push_back(
+      {"optimizer.h5", "second_moment/", [&](std::size_t i) { return optimizer.second_moment(i); }});
   return groups;
 }
 
@@ -99,7 +97,7 @@ CheckpointContent checkpoint_content(ComputeBackend& backend, const ParameterTab
                                      std::vector<std::vector<float>>& staging) {
   CheckpointContent content;
   const std::vector<UnitPart> stored = exchange.stored();
-  for (const StateGroup& group : state_groups(exchange, optimizer, true)) {
+  for (const StateGroup& group : state_groups(exchange, optimizer)) {
     for (const Parameter& parameter : table.parameters()) {
       CheckpointContent::Tensor tensor{
           .file = group.file, .info = info_of(parameter, group.prefix), .parts = {}};
@@ -118,9 +116,9 @@ CheckpointContent checkpoint_content(ComputeBackend& backend, const ParameterTab
   return content;
 }
 
-void restore(ComputeBackend& backend, const ParameterTable& table, CheckpointReader& reader, bool moments,
+void restore(ComputeBackend& backend, const ParameterTable& table, CheckpointReader& reader,
              GradientExchange& exchange, AdamW& optimizer) {
-  for (const StateGroup& group : state_groups(exchange, optimizer, moments)) {
+  for (const StateGroup& group : state_groups(exchange, optimizer)) {
     for (const Parameter& parameter : table.parameters()) {
       std::vector<TensorPart> parts;
       std::vector<TensorRef> places;

@@ -23,9 +23,9 @@ CheckpointContent checkpoint_content(ComputeBackend& backend, const ParameterTab
                                      const GradientExchange& exchange, const AdamW& optimizer,
                                      std::vector<std::vector<float>>& staging);
 
-/// Reads weights, and with `moments` the optimizer, into the owned parts and publishes the weights.
+/// Reads weights and optimizer into the owned parts and publishes the weights.
 /// Collective.
-void restore(ComputeBackend& backend, const ParameterTable& table, CheckpointReader& reader, bool moments,
+void restore(ComputeBackend& backend, const ParameterTable& table, CheckpointReader& reader,
              GradientExchange& exchange, AdamW& optimizer);
 
 /// Reads weights only, for evaluation and generation: straight into the compute type. Collective.

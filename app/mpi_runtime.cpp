@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/mpi_runtime.hpp"
 
+#include <algorithm>
 #include <cstdint>
+#include <sched.h>
+#include <vector>
 
 #include <mpi.h>
 
@@ -21,8 +24,16 @@ MpiRuntime::MpiRuntime() {
   }
   MPI_Comm node = MPI_COMM_NULL;
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &node);
-  MPI_Comm_size(node, &local_size_);
+  int node_size = 1;
+  MPI_Comm_size(node, &node_size);
+  cpu_set_t own;
+  CPU_ZERO(&own);
+  sched_getaffinity(0, sizeof own, &own);
+  std::vector<cpu_set_t> masks(static_cast<std::size_t>(node_size));
+  MPI_Allgather(&own, sizeof own, MPI_BYTE, masks.data(), sizeof own, MPI_BYTE, node);
   MPI_Comm_free(&node);
+  ranks_sharing_cores_ = static_cast<int>(
+      std::ranges::count_if(masks, [&](const cpu_set_t& mask) { return CPU_EQUAL(&mask, &own); }));
 }
 
 MpiRuntime::~MpiRuntime() {

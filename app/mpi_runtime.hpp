@@ -17,7 +17,9 @@ class MpiRuntime {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  int local_size() const { return local_size_; }  ///< ranks on this node
+  /// Ranks of this node that may run on the same cores as this one, itself included: all where the launcher
+  /// binds none.
+  int ranks_sharing_cores() const { return ranks_sharing_cores_; }
 
   /// Rank 0's text on every rank.
   std::string broadcast(std::string text) const;
@@ -25,7 +27,7 @@ class MpiRuntime {
  private:
   int rank_ = 0;
   int size_ = 1;
-  int local_size_ = 1;
+  int ranks_sharing_cores_ = 1;
 };
 
 }  // namespace mylos

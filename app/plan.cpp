@@ -20,7 +20,7 @@ double model_flops_per_token(const ModelConfig& model, std::int64_t parameters, 
 RunPlan make_plan(const RunConfig& config) {
   const ModelConfig& model = config.model;
   const ParameterTable table(model);
-  const Schedule schedule = accumulate(static_cast<int>(config.train.accumulation));
+  const Schedule schedule = make_schedule(config.parallel, config.train.accumulation);
   const BatchShape shape{
       .batch = config.train.micro_batch, .seq = config.train.seq_len, .dtype = config.train.dtype};
   const ActivationPlan activations(make_gpt2(model, table, config.train.recompute), shape, model.width,

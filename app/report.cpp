@@ -8,26 +8,11 @@
 
 #include "app/commands.hpp"
 #include "core/memory_ledger.hpp"
-#include "core/version.hpp"
 #include "io/html_report.hpp"
 
 namespace mylos {
 
 namespace {
-
-std::string processor_name() {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
-  }
-  return "unknown";
-}
-
-std::string host_name() {
-  char name[256] = {};
-  gethostname(name, sizeof name - 1);
-  return name;
-}
 
 std::string last_of(const MetricsTable& table, const char* column, const char* format) {
   const auto found = table.find(column);
@@ -48,21 +33,24 @@ void write_report(IoThread& io, const RunPaths& paths, const std::filesystem::pa
   data.launches = read_metrics(io, paths.metrics(), "launches");
   if (std::filesystem::exists(paths.resolved_deck())) data.deck_text = read_text_file(paths.resolved_deck());
 
-  std::string status = "running";
+  nlohmann::json status;
   if (std::filesystem::exists(paths.status())) {
-    const auto json = nlohmann::json::parse(read_text_file(paths.status()), nullptr, false);
-    if (json.is_object()) status = json.value("state", status);
+    status = nlohmann::json::parse(read_text_file(paths.status()), nullptr, false);
   }
-  data.facts = {{"status", status},
+  const auto said = [&](const char* key, const std::string& otherwise) {
+    return status.is_object() ? status.value(key, otherwise) : otherwise;
+  };
+  const int cores = status.is_object() ? status.value("cores", 0) : 0;
+  data.facts = {{"status", said("state", "running")},
                 {"run directory", paths.root.string()},
-                {"host", host_name()},
-                {"processor", processor_name()},
-                {"cores online", std::to_string(sysconf(_SC_NPROCESSORS_ONLN))},
+                {"host of rank 0", said("host", "unknown")},
+                {"processor", said("processor", "unknown")},
+                {"cores", cores > 0 ? std::to_string(cores) : "unknown"},
                 {"ranks", last_of(data.launches, "ranks", "{:.0f}")},
                 {"threads a rank", last_of(data.launches, "threads", "{:.0f}")},
                 {"peak that MFU refers to", last_of(data.launches, "peak_tflops", "{:.3g} TFLOP/s a rank")},
                 {"MFU counts", "6N + 12LCT FLOPs a token"},
-                {"mylos", fmt::format("{} ({})", version(), git_hash())}};
+                {"mylos", fmt::format("{} ({})", said("mylos", "unknown"), said("git", "unknown"))}};
   for (int i = 0; i < num_memory_categories; ++i) {
     const std::string name(name_of(static_cast<MemoryCategory>(i)));
     const auto column = data.steps.find("memory_" + name);

@@ -51,6 +51,7 @@ DType dtype_named(std::string_view name) {
 
 std::string listed(const std::vector<std::int64_t>& values) {
   std::vector<std::string> words;
+  words.reserve(values.size());
   for (const std::int64_t value : values) words.push_back(fmt::format("{}", value));
   return one_of(words);
 }
@@ -312,7 +313,7 @@ LrScheduleConfig lr_config(const ParamValues& values) {
           .decay_steps = values.integer("optim.decay_steps")};
 }
 
-ParallelConfig parallel_config(const ParamValues& values) {
+ParallelPlan parallel_plan(const ParamValues& values) {
   return {.data = values.integer("parallel.data"),
           .exchange = values.text("parallel.exchange"),
           .ddp_mode =
@@ -351,7 +352,7 @@ RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, st
                .valid = values.text("data.valid"),
                .tokenizer = values.text("data.tokenizer")},
       .eval = {.every = values.integer("eval.every"), .batches = values.integer("eval.batches")},
-      .parallel = parallel_config(values),
+      .parallel = parallel_plan(values),
       .guard = guard_settings(values),
       .checkpoint = {.every = values.integer("checkpoint.every"), .keep = values.integer("checkpoint.keep")},
       .backend = {.compute = values.text("backend.compute"),

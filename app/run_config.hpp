@@ -15,7 +15,7 @@
 #include "core/param_spec.hpp"
 #include "core/param_values.hpp"
 #include "io/deck.hpp"
-#include "parallel/exchange/ddp.hpp"
+#include "parallel/parallel_plan.hpp"
 
 namespace mylos {
 
@@ -46,14 +46,6 @@ struct EvalConfig {
       0;  ///< global batches an evaluation reads at most; 0 reads the whole validation file
 };
 
-struct ParallelConfig {
-  std::int64_t data = 1;  ///< replicas; derived from the world where the deck says 0
-  std::string exchange;   ///< "ddp"
-  DdpMode ddp_mode = DdpMode::bucketed;
-  double bucket_mb = 25.0;  ///< MiB
-  std::string schedule;     ///< "accumulate"
-};
-
 enum class GuardPolicy : std::uint8_t { skip, stop };
 
 struct GuardSettings {
@@ -82,7 +74,7 @@ struct RunConfig {
   LrScheduleConfig lr;
   DataConfig data;
   EvalConfig eval;
-  ParallelConfig parallel;
+  ParallelPlan parallel;
   GuardSettings guard;
   CheckpointConfig checkpoint;
   BackendConfig backend;

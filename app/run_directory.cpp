@@ -3,10 +3,32 @@
 
 #include <cstdio>
 #include <ctime>
+#include <fstream>
+#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
+#include "core/version.hpp"
+
 namespace mylos {
+
+namespace {
+
+std::string processor_name() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  }
+  return "unknown";
+}
+
+std::string host_name() {
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+}  // namespace
 
 RunDirectory::RunDirectory(const std::filesystem::path& root, bool restart) {
   const RunPaths paths{root};
@@ -19,14 +41,20 @@ RunDirectory::RunDirectory(const std::filesystem::path& root, bool restart) {
   make_directory(paths.checkpoints());
 }
 
-void write_status(const RunPaths& paths, const std::string& state, ExitCode code, std::int64_t step,
-                  const std::string& message) noexcept {
+void write_status(const RunPaths& paths, const std::string& state, std::optional<ExitCode> code,
+                  std::int64_t step, const std::string& message) noexcept {
   try {
-    const nlohmann::json status = {{"state", state},
-                                   {"exit_code", static_cast<int>(code)},
-                                   {"step", step},
-                                   {"message", message},
-                                   {"unix_time", static_cast<std::int64_t>(std::time(nullptr))}};
+    const nlohmann::json status = {
+        {"state", state},
+        {"exit_code", code ? nlohmann::json(static_cast<int>(*code)) : nlohmann::json()},
+        {"host", host_name()},
+        {"processor", processor_name()},
+        {"cores", sysconf(_SC_NPROCESSORS_ONLN)},
+        {"mylos", version()},
+        {"git", git_hash()},
+        {"step", step},
+        {"message", message},
+        {"unix_time", static_cast<std::int64_t>(std::time(nullptr))}};
     write_text_file(paths.status(), status.dump(2) + "\n");
   } catch (const std::exception& error) {
     fmt::print(stderr, "mylos: {} was not written: {}\n", paths.status().string(), error.what());

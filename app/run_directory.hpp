@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "core/error.hpp"
@@ -33,9 +34,9 @@ class RunDirectory {
   std::unique_ptr<RunLock> lock_;
 };
 
-/// Replaces status.json: how the run stands or ended. Never throws; a status that cannot be written is said
-/// on stderr.
-void write_status(const RunPaths& paths, const std::string& state, ExitCode code, std::int64_t step,
-                  const std::string& message) noexcept;
+/// Replaces status.json: how the run stands (no code yet) or ended, and on which machine. Never throws; a
+/// status that cannot be written is said on stderr.
+void write_status(const RunPaths& paths, const std::string& state, std::optional<ExitCode> code,
+                  std::int64_t step, const std::string& message) noexcept;
 
 }  // namespace mylos

@@ -18,7 +18,7 @@ namespace mylos {
 
 /// The names that `auto` stands for here. Throws ExitCode::usage as PluginRegistry::require.
 BackendConfig choose_backends(const PluginRegistry& plugins, const BackendConfig& wanted, int world_size,
-                              int local_size);
+                              int ranks_sharing_cores);
 
 /// Owns everything that computes and communicates; destroyed in the reverse order.
 class Session {

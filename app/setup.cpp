@@ -25,8 +25,8 @@ std::string section_of_file(const std::filesystem::path& file) {
 
 }  // namespace
 
-void Setup::choose(int world_size, int local_size) {
-  config.backend = choose_backends(plugins, config.backend, world_size, local_size);
+void Setup::choose(int world_size, int ranks_sharing_cores) {
+  config.backend = choose_backends(plugins, config.backend, world_size, ranks_sharing_cores);
   values.set("backend.compute", config.backend.compute);
   values.set("backend.comm", config.backend.comm);
   values.set("backend.threads", config.backend.threads);
@@ -65,10 +65,18 @@ int run_agreed(const MpiRuntime& mpi, const std::function<void()>& work) {
   }
 }
 
+void abort_job(ExitCode code) {
+  // A launcher drops the output that it has not read when a rank aborts.
+  constexpr std::chrono::milliseconds reading_time{150};
+  std::this_thread::sleep_for(reading_time);
+  MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
+  std::abort();
+}
+
 void end_job(const MpiRuntime& mpi, const std::exception& error,
              const std::function<void(ExitCode, const std::string&)>& record) {
-  constexpr std::chrono::milliseconds head_start{100};
-  constexpr int most_waits = 20;
+  constexpr std::chrono::milliseconds head_start{300};
+  constexpr int most_waits = 10;
   std::this_thread::sleep_for(head_start * std::min(mpi.rank(), most_waits));
   ExitCode code = ExitCode::internal;
   std::string message = error.what();
@@ -77,8 +85,7 @@ void end_job(const MpiRuntime& mpi, const std::exception& error,
   record(code, message);
   fmt::print(stderr, "mylos: rank {}: {}\n", mpi.rank(), message);
   std::fflush(stderr);
-  MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
-  std::abort();
+  abort_job(code);
 }
 
 }  // namespace mylos

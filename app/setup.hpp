@@ -23,7 +23,7 @@ struct Setup {
   RunConfig config;
 
   /// Replaces `auto` by what is used, in `config` and in `values`.
-  void choose(int world_size, int local_size);
+  void choose(int world_size, int ranks_sharing_cores);
   std::string resolved_deck() const { return write_deck(specs, values); }
 };
 
@@ -36,6 +36,9 @@ Setup make_setup(const std::string& deck_text, const std::string& deck_name, con
 /// Runs `work` on every rank; an error of any rank is printed once and makes all ranks return its code,
 /// otherwise the result is 0. For what comes before the first collective of the backends.
 int run_agreed(const MpiRuntime& mpi, const std::function<void()>& work);
+
+/// Ends the job on all ranks after the launcher had the time to read what was printed.
+[[noreturn]] void abort_job(ExitCode code);
 
 /// Ends the job on all ranks with `error`'s code and one message: after `record` (status.json), through
 /// MPI_Abort. Higher ranks wait a little, so that the lowest failing rank speaks.

@@ -23,7 +23,7 @@ void write_tokens(const std::string& file, const Tokenizer& tokenizer, std::stri
 }  // namespace
 
 int run_tokenize(const CommandLine& line) {
-  const std::string input = line.argument(0, "a text file");
+  const std::string& input = line.argument(0, "a text file");
   if (!line.has("output")) fail(ExitCode::usage, "mylos tokenize needs --output FILE");
   const auto tokenizer = make_tokenizer(line.get<std::string>("tokenizer"));
   constexpr std::size_t largest_text = std::size_t{4} << 30;

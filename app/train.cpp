@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 
@@ -16,22 +18,29 @@ namespace mylos {
 
 namespace {
 
-int dry_run(const CommandLine& line, const std::string& deck) {
-  const std::int64_t ranks = line.has("ranks") ? line.get<int>("ranks") : 0;
-  DeckErrors errors;
-  std::int64_t world = ranks;
-  if (world <= 0) {
-    // Without --ranks the deck's own layout counts, one rank where it leaves that open.
-    world = 1;
-    for (const auto& [key, value] : line.overrides) {
-      if (key == "parallel.data") world = std::max(1, std::atoi(value.c_str()));
-    }
-    const Deck scanned = Deck::read(deck, errors);
-    const DeckEntry* data = scanned.find("parallel.data");
-    if (world == 1 && data != nullptr) world = std::max(1, std::atoi(data->value.c_str()));
+std::string read_deck(const std::string& file) {
+  if (!std::filesystem::exists(file)) fail(ExitCode::usage, "there is no deck {}", file);
+  return read_text_file(file);
+}
+
+/// `--ranks`, or the layout of the deck: one rank where that leaves it open.
+std::int64_t planned_ranks(const CommandLine& line, const std::string& text, const std::string& name) {
+  if (line.has("ranks")) {
+    const std::int64_t ranks = line.get<int>("ranks");
+    if (ranks < 1) fail(ExitCode::usage, "--ranks={} must be at least 1", ranks);
+    return ranks;
   }
-  const Setup setup =
-      make_setup(read_text_file(deck), deck, line.overrides, line.get<std::string>("plugin-path"), world);
+  DeckErrors reported_later;
+  Deck deck = Deck::parse(text, name, reported_later);
+  for (const auto& [key, value] : line.overrides) deck.set(key, value, reported_later);
+  const DeckEntry* data = deck.find("parallel.data");
+  return data != nullptr ? std::max(1, std::atoi(data->value.c_str())) : 1;
+}
+
+int dry_run(const CommandLine& line, const std::string& name) {
+  const std::string text = read_deck(name);
+  const std::string plugin_path = line.get<std::string>("plugin-path");
+  const Setup setup = make_setup(text, name, line.overrides, plugin_path, planned_ranks(line, text, name));
   fmt::print("{}", plan_text(setup.config, make_plan(setup.config)));
   return 0;
 }
@@ -46,6 +55,12 @@ std::optional<std::string> restart_wish(const CommandLine& line) {
   return wish;
 }
 
+TokenDataset open_dataset(const std::string& file, const RunConfig& config) {
+  TokenFile tokens(file);
+  tokens.check_tokens(config.model.vocab);
+  return {std::move(tokens), config.train.seq_len, config.train.seed};
+}
+
 /// The automatic choices of the run that is continued, where its layout is the same: for a bitwise restart.
 void keep_choices(Setup& setup, const RunPaths& paths) {
   if (!std::filesystem::exists(paths.resolved_deck())) return;
@@ -56,24 +71,29 @@ void keep_choices(Setup& setup, const RunPaths& paths) {
     return entry != nullptr ? entry->value : std::string();
   };
   if (value("parallel.data") != std::to_string(setup.config.parallel.data)) return;
+  const auto keep = [&](std::string& choice, PluginKind kind, const char* key) {
+    const auto usable = setup.plugins.usable(kind);
+    const bool offered =
+        std::ranges::any_of(usable, [&](const auto* plugin) { return plugin->name == value(key); });
+    if (choice == "auto" && offered) choice = value(key);
+  };
   BackendConfig& backend = setup.config.backend;
-  if (backend.compute == "auto" && !value("backend.compute").empty())
-    backend.compute = value("backend.compute");
-  if (backend.comm == "auto" && !value("backend.comm").empty()) backend.comm = value("backend.comm");
+  keep(backend.compute, PluginKind::compute, "backend.compute");
+  keep(backend.comm, PluginKind::communication, "backend.comm");
   if (backend.threads == 0) backend.threads = std::atoll(value("backend.threads").c_str());
 }
 
 void print_header(Console& console, const Setup& setup, Session& session, double peak_tflops) {
   const RunConfig& c = setup.config;
   const RunPlan plan = make_plan(c);
-  console.line(fmt::format("mylos: {} parameters, {} ranks x {} threads, {} ({}), {}", plan.parameters,
-                           session.size(), c.backend.threads, c.backend.compute,
-                           session.compute().description(), c.backend.comm));
-  console.line(fmt::format(
-      "       {} steps x {} tokens, {}, {:.3f} GB a rank planned; MFU refers to {:.3f} TFLOP/s a rank, {}",
-      c.train.steps, plan.tokens_per_step, name_of(c.train.dtype),
-      1e-9 * static_cast<double>(plan.memory_total()), peak_tflops,
-      c.peak_tflops > 0.0 ? "from the deck" : "a measured matrix product"));
+  console.line(fmt::format("mylos: {} parameters, {} steps of {} tokens, {}, {:.3f} GB a rank",
+                           plan.parameters, c.train.steps, plan.tokens_per_step, name_of(c.train.dtype),
+                           1e-9 * static_cast<double>(plan.memory_total())));
+  console.line(fmt::format("       {} rank{}, comm {}, compute {}: {}", session.size(),
+                           session.size() == 1 ? "" : "s", c.backend.comm, c.backend.compute,
+                           session.compute().description()));
+  console.line(fmt::format("       MFU refers to {:.3f} TFLOP/s a rank, {}", peak_tflops,
+                           c.peak_tflops > 0.0 ? "from the deck" : "a measured matrix product"));
 }
 
 }  // namespace
@@ -93,6 +113,8 @@ int run_train(const CommandLine& line) {
   std::optional<RunDirectory> directory;
   Fault fault;
   std::string deck_text;
+  std::optional<TokenDataset> train_data;
+  std::optional<TokenDataset> valid_data;
   const auto read_everything = [&] {
     restart = restart_wish(line);
     progress = progress_style(line.get<std::string>("progress"));
@@ -103,10 +125,13 @@ int run_train(const CommandLine& line) {
     check_token_files(setup.deck, setup.config, errors);
     errors.throw_if_any();
     if (restart) keep_choices(setup, {setup.config.run_dir});
-    setup.choose(mpi.size(), mpi.local_size());
+    setup.choose(mpi.size(), mpi.ranks_sharing_cores());
+    train_data.emplace(open_dataset(setup.config.data.train, setup.config));
+    if (!setup.config.data.valid.empty())
+      valid_data.emplace(open_dataset(setup.config.data.valid, setup.config));
   };
   if (const int code = run_agreed(mpi, [&] {
-        if (mpi.rank() == 0) deck_text = read_text_file(deck_name);
+        if (mpi.rank() == 0) deck_text = read_deck(deck_name);
       }))
     return code;
   deck_text = mpi.broadcast(deck_text);
@@ -124,37 +149,42 @@ int run_train(const CommandLine& line) {
   std::unique_ptr<IoThread> io;
   std::unique_ptr<Session> session;
   std::unique_ptr<Trainer> trainer;
+  std::atomic<std::int64_t> step{0};
   const auto record = [&](ExitCode code, const std::string& message) {
-    write_status(paths, "failed", code, trainer ? trainer->step() : 0, message);
+    write_status(paths, "failed", code, step, message);
   };
   try {
     io = std::make_unique<IoThread>();
     session = std::make_unique<Session>(setup.plugins, setup.config, setup.values);
     session->watch(setup.config, [&](const std::string& reason) {
       record(ExitCode::watchdog, reason);
-      MPI_Abort(MPI_COMM_WORLD, static_cast<int>(ExitCode::watchdog));
+      abort_job(ExitCode::watchdog);
     });
     const double peak = setup.config.peak_tflops > 0.0
                             ? setup.config.peak_tflops
                             : measure_gemm_tflops(*session, setup.config.train.dtype);
-    if (mpi.rank() == 0) {
-      write_text_file(paths.resolved_deck(), resolved_deck);
-      write_status(paths, "running", ExitCode::done, 0, "");
-    }
     print_header(console, setup, *session, peak);
     trainer = std::make_unique<Trainer>(TrainerContext{*session, *io, setup.config, resolved_deck, paths,
-                                                       console, fault, signals, launched, peak});
+                                                       console, fault, signals, launched, peak,
+                                                       std::move(train_data), std::move(valid_data), step});
+    trainer->start(restart);
+    if (mpi.rank() == 0) {
+      write_text_file(paths.resolved_deck(), resolved_deck);
+      write_status(paths, "running", std::nullopt, step, "");
+    }
 
     // 3. Train.
-    trainer->start(restart);
     const TrainResult result = trainer->run();
 
     // 4. Say how it ended.
     if (mpi.rank() == 0) {
       write_status(paths, result.state, result.code, result.step, result.message);
       trainer.reset();
-      IoThread& reader = *io;
-      write_report(reader, paths, paths.report());
+      try {
+        write_report(*io, paths, paths.report());
+      } catch (const std::exception& error) {
+        console.warn(fmt::format("no report: {}", error.what()));
+      }
     }
     console.line(fmt::format("{} at step {}{}{}", result.state, result.step,
                              result.message.empty() ? "" : ": ", result.message));

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <limits>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -68,15 +69,32 @@ BatchShape batch_shape(const RunConfig& config) {
   return {.batch = config.train.micro_batch, .seq = config.train.seq_len, .dtype = config.train.dtype};
 }
 
-TokenDataset open_dataset(const std::string& file, const RunConfig& config) {
-  TokenFile tokens(file);
-  tokens.check_tokens(config.model.vocab);
-  return {std::move(tokens), config.train.seq_len, config.train.seed};
+/// What differs between two resolved decks in keys that shape the numbers, as "key old -> new, ...".
+std::string deck_changes(const std::string& before, const std::string& now) {
+  constexpr std::array<std::string_view, 10> harmless = {"train.stop_step", "train.wall_clock",
+                                                         "run.dir",         "data.valid",
+                                                         "data.tokenizer",  "machine.",
+                                                         "eval.",           "checkpoint.",
+                                                         "comm.",           "guard.replica_check_every"};
+  DeckErrors ignored;
+  const Deck old_deck = Deck::parse(before, "before", ignored);
+  const Deck new_deck = Deck::parse(now, "now", ignored);
+  std::string changes;
+  for (const DeckEntry& entry : new_deck.entries()) {
+    const std::string key = entry.key();
+    if (std::ranges::any_of(harmless, [&](std::string_view prefix) { return key.starts_with(prefix); }))
+      continue;
+    const DeckEntry* old_entry = old_deck.find(key);
+    const std::string old_value = old_entry != nullptr ? old_entry->value : "nothing";
+    if (old_value == entry.value) continue;
+    changes += fmt::format("{}{} {} -> {}", changes.empty() ? "" : ", ", key, old_value, entry.value);
+  }
+  return changes;
 }
 
 }  // namespace
 
-Trainer::Trainer(const TrainerContext& context)
+Trainer::Trainer(TrainerContext context)
     : session_(context.session),
       io_(context.io),
       config_(context.config),
@@ -90,19 +108,15 @@ Trainer::Trainer(const TrainerContext& context)
       backend_(session_.compute()),
       data_(session_.grid().group(data_axes)),
       table_(config_.model),
-      schedule_(accumulate(static_cast<int>(config_.train.accumulation))),
-      train_data_(open_dataset(config_.data.train, config_)),
+      schedule_(make_schedule(config_.parallel, config_.train.accumulation)),
+      train_data_(*std::move(context.train_data)),
+      valid_data_(std::move(context.valid_data)),
       checkpoints_(io_, paths_.checkpoints(), config_.checkpoint.keep,
-                   [this](const char* phase) { fault_.at(fmt::format("checkpoint.{}", phase), step_); }) {
-  if (!config_.data.valid.empty()) valid_data_.emplace(open_dataset(config_.data.valid, config_));
-
+                   [this](const char* phase) { fault_.at(fmt::format("checkpoint.{}", phase), step_); }),
+      step_(context.step) {
   const double tokens = static_cast<double>(config_.train.global_batch * config_.train.seq_len);
-  DdpConfig ddp;
-  ddp.mode = config_.parallel.ddp_mode;
-  ddp.bucket_bytes = static_cast<std::int64_t>(config_.parallel.bucket_mb * 1024.0 * 1024.0);
-  ddp.compute_type = config_.train.dtype;
-  ddp.gradient_type = config_.train.grad_dtype;
-  exchange_ = std::make_unique<Ddp>(backend_, session_.ledger(), table_, ddp, data_);
+  const ExchangeTypes types{.compute = config_.train.dtype, .gradient = config_.train.grad_dtype};
+  exchange_ = make_exchange(config_.parallel, types, backend_, session_.ledger(), table_, session_.grid());
   optimizer_ = std::make_unique<AdamW>(backend_, session_.ledger(), table_, config_.adamw,
                                        config_.train.dtype, exchange_->owned());
   ExecutorConfig executor;
@@ -179,14 +193,15 @@ void Trainer::restore_from(CheckpointReader& reader) {
     host_guard_.seen = guard.at("seen");
     host_guard_.skipped = guard.at("skipped");
     host_guard_.skipped_in_row = guard.at("skipped_in_row");
-    const auto& layout = state.at("layout");
-    const nlohmann::json now = nlohmann::json::parse(state_json()).at("layout");
-    std::string changes;
-    for (const auto& [key, value] : now.items()) {
-      if (layout.value(key, nlohmann::json()) != value) {
-        changes += fmt::format("{}{} {} -> {}", changes.empty() ? "" : ", ", key,
-                               layout.value(key, nlohmann::json()).dump(), value.dump());
-      }
+    std::string changes = deck_changes(state.at("deck"), resolved_deck_);
+    const std::string compute = state.at("layout").at("compute");
+    if (compute != backend_.description()) {
+      changes += fmt::format("{}{} -> {}", changes.empty() ? "" : ", ", compute, backend_.description());
+    }
+    for (const char* key : {"train.seed ", "train.seq_len ", "data.train "}) {
+      if (changes.find(key) == std::string::npos) continue;
+      console_.warn(
+          fmt::format("another {}: the samples of this run will not continue those of the checkpoint", key));
     }
     console_.line(fmt::format(
         "continuing at step {} from {}{}", step_, checkpoints_.path_of(step_).string(),
@@ -195,7 +210,7 @@ void Trainer::restore_from(CheckpointReader& reader) {
     fail(ExitCode::bad_data, "{}: state.json: {}", checkpoints_.path_of(reader.state().step).string(),
          error.what());
   }
-  restore(backend_, table_, reader, true, *exchange_, *optimizer_);
+  restore(backend_, table_, reader, *exchange_, *optimizer_);
 }
 
 TrainResult Trainer::run() {
@@ -222,16 +237,21 @@ TrainResult Trainer::run() {
     const std::int64_t check_every = config_.guard.replica_check_every;
     if (check_every > 0 && step_ % check_every == 0) check_replicas();
     const bool last = step_ == end;
-    if (valid_data_ && (last || (config_.eval.every > 0 && step_ % config_.eval.every == 0)))
-      run_evaluation();
+    const bool evaluates = valid_data_ && (step_ == config_.train.steps ||
+                                           (config_.eval.every > 0 && step_ % config_.eval.every == 0));
+    // Who asked the run to stop may not wait for an evaluation: the checkpoint goes first.
+    const bool is_asked_to_stop = seen.stop_request != 0;
+    if (evaluates && !is_asked_to_stop) run_evaluation();
     checkpoint_due_ =
         checkpoint_due_ || (config_.checkpoint.every > 0 && step_ % config_.checkpoint.every == 0);
+    // The step's row first: a job that is killed after its checkpoint then lacks none.
+    record(seen);
     // The weights of a skipped step are those of the step before; its checkpoint waits for the next applied
     // one.
-    const bool stops = last || seen.stop_request != 0;
+    const bool stops = last || is_asked_to_stop;
     if (stops || (checkpoint_due_ && host_scalars_.skip == 0)) write_checkpoint();
-    record(seen);
-    if (seen.stop_request != 0 && !last) {
+    if (evaluates && is_asked_to_stop) run_evaluation();
+    if (is_asked_to_stop && !last) {
       if (metrics_) metrics_->flush();
       const std::string cause = seen.stop_request == wall_clock_request
                                     ? "the wall-clock limit is near"
@@ -248,6 +268,7 @@ TrainResult Trainer::run() {
 
 void Trainer::train_step() {
   ++step_;
+  traffic_before_ = session_.traffic().totals();
   phase_seconds_.fill(0.0);
   host_scalars_ = {};
   host_scalars_.step = step_;
@@ -407,8 +428,10 @@ void Trainer::record(const Observation& seen) {
   const double mfu = rate * flops_per_token * 1e-12 / (peak_tflops_ * static_cast<double>(session_.size()));
   if (metrics_) {
     const auto phase = [&](StepPhase p) { return seen.phase_seconds[static_cast<std::size_t>(p)]; };
-    // Checkpoint and evaluation follow the step, on all ranks together: this rank's times stand for all.
-    const auto own = [&](StepPhase p) { return phase_seconds_[static_cast<std::size_t>(p)]; };
+    // All ranks evaluate and write checkpoints together: this rank's times stand for all.
+    const double evaluation = std::exchange(evaluation_seconds_, 0.0);
+    const double checkpoint = std::exchange(checkpoint_seconds_, 0.0);
+    const TrafficTotals traffic = session_.traffic().totals();
     const MemoryLedger& ledger = session_.ledger();
     MetricsRow row = {
         {"step", static_cast<double>(step_)},
@@ -417,16 +440,18 @@ void Trainer::record(const Observation& seen) {
         {"gradient_norm", host_scalars_.gradient_norm},
         {"skipped", host_scalars_.skip != 0 ? 1.0 : 0.0},
         {"tokens", static_cast<double>(sample_ * config_.train.seq_len)},
+        {"communication_calls", static_cast<double>(traffic.calls - traffic_before_.calls)},
+        {"communication_bytes", static_cast<double>(traffic.payload_bytes - traffic_before_.payload_bytes)},
         {"tokens_per_second", rate},
         {"mfu", mfu},
-        {"time_step", seen.step_seconds_max + own(StepPhase::checkpoint) + own(StepPhase::evaluation)},
+        {"time_step", seen.step_seconds_max + checkpoint + evaluation},
         {"time_data", phase(StepPhase::data)},
         {"time_forward", phase(StepPhase::forward)},
         {"time_backward", phase(StepPhase::backward)},
         {"time_communication", phase(StepPhase::communication)},
         {"time_optimizer", phase(StepPhase::optimizer)},
-        {"time_checkpoint", own(StepPhase::checkpoint)},
-        {"time_evaluation", own(StepPhase::evaluation)},
+        {"time_checkpoint", checkpoint},
+        {"time_evaluation", evaluation},
         {"rank_time_min", seen.step_seconds_min},
         {"rank_time_median", seen.step_seconds_median},
         {"rank_time_max", seen.step_seconds_max},
@@ -436,7 +461,7 @@ void Trainer::record(const Observation& seen) {
     for (int i = 0; i < num_memory_categories; ++i) {
       const auto category = static_cast<MemoryCategory>(i);
       row.emplace_back(fmt::format("memory_{}", name_of(category)),
-                       static_cast<double>(ledger.peak(category)));
+                       static_cast<double>(ledger.current(category)));
     }
     metrics_->append("steps", row);
   }
@@ -452,10 +477,12 @@ void Trainer::record(const Observation& seen) {
 
 void Trainer::run_evaluation() {
   session_.recorder().set_phase(step_, "evaluation");
-  const PhaseTimer timer(backend_, phase_seconds_[static_cast<std::size_t>(StepPhase::evaluation)]);
+  const auto start = Clock::now();
   const EvalResult result =
       evaluate(*executor_, backend_, *valid_data_, config_.eval.batches * config_.train.global_batch, data_);
-  evaluated_step_ = step_;
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  evaluation_seconds_ += seconds;
+  slowest_evaluation_ = std::max(slowest_evaluation_, seconds);
   if (metrics_) {
     metrics_->append("eval", {{"step", static_cast<double>(step_)},
                               {"loss", result.loss},
@@ -470,7 +497,7 @@ void Trainer::run_evaluation() {
 
 std::string Trainer::state_json() const {
   const nlohmann::json state = {{"format", 1},
-                                {"step", step_},
+                                {"step", step_.load()},
                                 {"sample", sample_},
                                 {"seed", config_.train.seed},
                                 {"model", model_json(config_.model)},
@@ -482,15 +509,8 @@ std::string Trainer::state_json() const {
                                   {"skipped_in_row", host_guard_.skipped_in_row}}},
                                 {"layout",
                                  {{"ranks", session_.size()},
-                                  {"data", config_.parallel.data},
                                   {"micro_batch", config_.train.micro_batch},
-                                  {"global_batch", config_.train.global_batch},
-                                  {"exchange", config_.parallel.exchange},
-                                  {"threads", config_.backend.threads},
-                                  {"compute", backend_.description()},
-                                  {"comm", config_.backend.comm},
-                                  {"dtype", std::string(name_of(config_.train.dtype))},
-                                  {"grad_dtype", std::string(name_of(config_.train.grad_dtype))}}},
+                                  {"compute", backend_.description()}}},
                                 {"deck", resolved_deck_},
                                 {"mylos", version()},
                                 {"git", git_hash()}};
@@ -507,7 +527,7 @@ void Trainer::write_checkpoint() {
     content.state = {.step = step_, .json = state_json()};
     checkpoints_.write(content);
   }
-  phase_seconds_[static_cast<std::size_t>(StepPhase::checkpoint)] += seconds;
+  checkpoint_seconds_ += seconds;
   slowest_checkpoint_ = std::max(slowest_checkpoint_, seconds);
   saved_step_ = step_;
   checkpoint_due_ = false;
@@ -522,12 +542,12 @@ void Trainer::check_replicas() {
 
 bool Trainer::wall_clock_is_near() const {
   if (config_.train.wall_clock <= 0.0) return false;
-  // Until a checkpoint was timed: 12 bytes a parameter at a slow disk's 100 MB/s.
+  // Until a checkpoint was timed: a second, and 12 bytes a parameter at a slow disk's 100 MB/s.
   constexpr double slow_disk = 1e8;
-  const double guess = 12.0 * static_cast<double>(table_.num_parameters()) / slow_disk;
+  const double guess = 1.0 + 12.0 * static_cast<double>(table_.num_parameters()) / slow_disk;
   const double checkpoint = slowest_checkpoint_ > 0.0 ? slowest_checkpoint_ : guess;
   const double elapsed = std::chrono::duration<double>(Clock::now() - launched_).count();
-  return elapsed + 2.0 * (slowest_step_ + checkpoint) + 1.0 > config_.train.wall_clock;
+  return elapsed + 2.0 * (slowest_step_ + checkpoint) + slowest_evaluation_ + 1.0 > config_.train.wall_clock;
 }
 
 }  // namespace mylos

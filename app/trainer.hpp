@@ -2,6 +2,8 @@
 // Trainer: executes the schedule. Knows no strategy and no device by name.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -32,16 +34,8 @@ struct TrainResult {
 };
 
 /// Where a step's time goes.
-enum class StepPhase : std::uint8_t {
-  data,
-  forward,
-  backward,
-  communication,
-  optimizer,
-  checkpoint,
-  evaluation
-};
-inline constexpr int num_step_phases = 7;
+enum class StepPhase : std::uint8_t { data, forward, backward, communication, optimizer };
+inline constexpr int num_step_phases = 5;
 
 /// What a trainer works with; all of it outlives the trainer.
 struct TrainerContext {
@@ -54,12 +48,15 @@ struct TrainerContext {
   const Fault& fault;
   const StopSignals& signals;
   std::chrono::steady_clock::time_point launched;
-  double peak_tflops = 0.0;  ///< of one rank
+  double peak_tflops = 0.0;                ///< of one rank
+  std::optional<TokenDataset> train_data;  ///< required
+  std::optional<TokenDataset> valid_data;
+  std::atomic<std::int64_t>& step;  ///< the step under way or finished last; the watchdog's thread reads it
 };
 
 class Trainer {
  public:
-  explicit Trainer(const TrainerContext& context);
+  explicit Trainer(TrainerContext context);
   ~Trainer();
 
   /// Starts from initial weights, or from a checkpoint: where `restart` is given the newest whole one, or
@@ -67,9 +64,6 @@ class Trainer {
   void start(const std::optional<std::string>& restart);
   /// Runs until the last step, a stop request or a failure that the guard reports.
   TrainResult run();
-
-  /// The step that is running or was finished last; read by the watchdog's thread.
-  std::int64_t step() const { return step_; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -129,13 +123,16 @@ class Trainer {
   GuardState host_guard_;
   GuardConfig guard_config_;
 
-  std::int64_t step_ = 0;
+  std::atomic<std::int64_t>& step_;
   std::int64_t sample_ = 0;  // running index of the next step's first sample
   std::int64_t saved_step_ = -1;
-  std::int64_t evaluated_step_ = -1;
   bool checkpoint_due_ = false;
   double slowest_step_ = 0.0;  // seconds
   double slowest_checkpoint_ = 0.0;
+  double checkpoint_seconds_ = 0.0;  // since the last row of metrics
+  double evaluation_seconds_ = 0.0;
+  double slowest_evaluation_ = 0.0;
+  TrafficTotals traffic_before_;  // at the start of the step
   std::array<double, num_step_phases> phase_seconds_{};
   std::vector<std::int32_t> tokens_;  // a micro-batch
 };

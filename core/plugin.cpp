@@ -98,7 +98,8 @@ PluginRegistry PluginRegistry::discover(const std::vector<std::filesystem::path>
     }
   }
   for (PluginInfo& info : registry.found_) {
-    const char* reason = info.descriptor != nullptr ? info.descriptor->unusable() : nullptr;
+    const bool asks = info.descriptor != nullptr && info.descriptor->unusable != nullptr;
+    const char* reason = asks ? info.descriptor->unusable() : nullptr;
     if (reason != nullptr) info.problem = reason;
   }
   return registry;

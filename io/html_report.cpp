@@ -151,10 +151,11 @@ std::string percent(double fraction) {
   return drawable(fraction) ? fixed(100.0 * fraction, 1) + " %" : missing;
 }
 
-std::string gigabytes(double bytes) {
+std::string memory_size(double bytes) {
   if (!drawable(bytes)) return missing;
   const double gb = bytes / 1e9;
-  if (gb > 0.0 && gb < 5e-4) return "< 0.001 GB";
+  if (bytes > 0.0 && bytes < 1e5) return "< 0.1 MB";
+  if (bytes < 1e8) return fmt::format("{:.1f} MB", bytes / 1e6);
   return fmt::format("{:.{}f} GB", gb, gb >= 100.0 ? 0 : gb >= 10.0 ? 1 : 3);
 }
 
@@ -243,7 +244,7 @@ void write_tiles(std::string& out, const ReportData& data) {
   tile("Steps", grouped(last(column(steps, "step"))),
        skipped > 0.0 ? fmt::format("{} skipped", grouped(skipped)) : "none skipped");
   tile("Tokens seen", short_number(last(column(steps, "tokens"))), "");
-  tile("Peak memory", gigabytes(peak), "largest rank");
+  tile("Peak memory", memory_size(peak), "largest rank");
   out += "</dl></section>\n";
 }
 
@@ -296,16 +297,16 @@ void write_memory(std::string& out, const ReportData& data) {
     out += R"(<p class="note">No values recorded.</p>)";
   } else {
     write_bar(out, "Memory by category", parts, total);
-    out += R"(<table><thead><tr><th scope="col">maximum over ranks</th><th scope="col">memory</th>)"
+    out += R"(<table><thead><tr><th scope="col">held by rank 0</th><th scope="col">memory</th>)"
            R"(<th scope="col">share</th></tr></thead><tbody>)";
     for (int i = 0; const Part& part : parts) {
-      write_row(out, {part.name, gigabytes(part.amount), percent(part.amount / total)}, i++);
+      write_row(out, {part.name, memory_size(part.amount), percent(part.amount / total)}, i++);
     }
-    write_row(out, {"total", gigabytes(total), ""});
+    write_row(out, {"total", memory_size(total), ""});
     out += "</tbody></table>";
   }
   const auto peak = [&](const std::string& which) {
-    return gigabytes(quantile(column(data.steps, "memory_peak_" + which), 1.0));
+    return memory_size(quantile(column(data.steps, "memory_peak_" + which), 1.0));
   };
   if (!column(data.steps, "memory_peak_max").empty()) {
     fmt::format_to(std::back_inserter(out),

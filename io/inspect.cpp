@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <iterator>
 #include <string_view>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -68,6 +69,18 @@ std::string inspect_metrics(IoThread& io, const fs::path& path) {
   return text;
 }
 
+std::string inspect_run(IoThread& io, const fs::path& path) {
+  std::vector<std::string> steps;
+  for (const auto& entry : fs::directory_iterator(path / "checkpoints")) {
+    steps.push_back(entry.path().filename().string());
+  }
+  std::ranges::sort(steps);
+  const fs::path metrics = path / "metrics.h5";
+  return fmt::format("run {}\ncheckpoints: {}\n{}", path.string(),
+                     steps.empty() ? "none" : fmt::to_string(fmt::join(steps, " ")),
+                     fs::exists(metrics) ? inspect_metrics(io, metrics) : "no metrics\n");
+}
+
 std::string inspect_tokens(const fs::path& path) {
   constexpr std::size_t num_shown = 16;
   const TokenFile file(path);
@@ -84,6 +97,7 @@ std::string inspect(IoThread& io, const fs::path& path) {
   constexpr std::string_view hdf5_signature = "\x89HDF\r\n\x1a\n";
   std::error_code error;
   if (!fs::exists(path, error)) fail(ExitCode::bad_data, "there is no {}", path.string());
+  if (fs::exists(path / "checkpoints", error)) return inspect_run(io, path);
   if (fs::is_directory(path, error)) return inspect_checkpoint(io, path);
 
   std::array<char, 8> head{};
@@ -93,7 +107,7 @@ std::string inspect(IoThread& io, const fs::path& path) {
   std::int32_t magic = 0;
   std::memcpy(&magic, head.data(), sizeof(magic));
   if (magic == token_file_magic) return inspect_tokens(path);
-  fail(ExitCode::bad_data, "{} is neither a checkpoint directory, nor a metrics file, nor a token file",
+  fail(ExitCode::bad_data, "{} is neither a run, nor a checkpoint, nor a metrics file, nor a token file",
        path.string());
 }
 

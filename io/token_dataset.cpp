@@ -66,7 +66,9 @@ TokenFile::TokenFile(const fs::path& file) : path_(file) {
   Header header{};
   read_fully(fd.get(), file, header.data(), header_bytes, 0);
   if (header[0] != token_file_magic) {
-    bad_header(file, 0, fmt::format("magic number {}; a token file has {}", header[0], token_file_magic));
+    bad_header(file, 0,
+               fmt::format("magic number {}; a token file, such as mylos tokenize writes, has {}", header[0],
+                           token_file_magic));
   }
   if (header[1] != version)
     bad_header(file, 1, fmt::format("version {}; only {} is known", header[1], version));

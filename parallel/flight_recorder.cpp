@@ -109,17 +109,18 @@ std::unique_ptr<FlightRecorder> FlightRecorder::open(Communicator& world) {
       .host_wait();
 
   std::vector<Mapping> node;
-  std::size_t own = 0;
-  for (int r = 0; r < world.size(); ++r) {
-    const Card& card = cards[static_cast<std::size_t>(r)];
-    if (r == world.rank()) {
-      own = node.size();
-      node.push_back(std::move(own_mapping));
-    } else if (card.host == own_card.host) {
+  const auto map_peers = [&](int first, int end) {
+    for (int r = first; r < end; ++r) {
+      const Card& card = cards[static_cast<std::size_t>(r)];
+      if (card.host != own_card.host) continue;
       Mapping peer(::open(card.path.data(), O_RDWR | O_CLOEXEC));
       if (peer.page() != nullptr) node.push_back(std::move(peer));
     }
-  }
+  };
+  map_peers(0, world.rank());
+  const std::size_t own = node.size();
+  node.push_back(std::move(own_mapping));
+  map_peers(world.rank() + 1, world.size());
   world.barrier();
   unlink(own_card.path.data());
   return std::unique_ptr<FlightRecorder>(new FlightRecorder(world.rank(), std::move(node), own));

@@ -57,6 +57,18 @@ std::vector<TrafficRow> TrafficCounter::table() const {
   return rows;
 }
 
+TrafficTotals TrafficCounter::totals() const {
+  const std::lock_guard lock(mutex_);
+  TrafficTotals totals;
+  for (const Axis& axis : axes_) {
+    for (int i = 0; i < num_operations; ++i) {
+      totals.calls += axis.calls(static_cast<Operation>(i));
+      totals.payload_bytes += axis.payload_bytes(static_cast<Operation>(i));
+    }
+  }
+  return totals;
+}
+
 CountedCommunicator::CountedCommunicator(Communicator& inner, std::string_view label, TrafficCounter& counter,
                                          FlightRecorder* recorder, bool host_buffers)
     : inner_(&inner),

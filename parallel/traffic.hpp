@@ -46,6 +46,11 @@ struct TrafficRow {
   std::uint64_t payload_bytes;
 };
 
+struct TrafficTotals {
+  std::uint64_t calls = 0;
+  std::uint64_t payload_bytes = 0;
+};
+
 /// Calls and payload of this rank by axis and operation. Payload is the size in bytes of one buffer argument,
 /// whatever an algorithm makes of it: the buffer of all_reduce, broadcast, reduce, send and recv, the input
 /// of reduce_scatter and all_to_all, the output of all_gather, the sum of the send counts of all_to_all_v.
@@ -77,6 +82,8 @@ class TrafficCounter {
   Axis& axis(std::string_view label);
   /// Every axis and operation that was used, axes in the order in which they were made.
   std::vector<TrafficRow> table() const;
+  /// All axes and operations together; allocates nothing.
+  TrafficTotals totals() const;
 
  private:
   mutable std::mutex mutex_;

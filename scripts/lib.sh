@@ -158,7 +158,8 @@ build_key() {
   {
     say "$@"
     "$cxx" --version
-    "$cxx" ${arch:+-march=$arch} -Q --help=target 2>/dev/null || true
+    # The help is as wide as the terminal.
+    COLUMNS=80 LC_ALL=C "$cxx" ${arch:+-march=$arch} -Q --help=target 2>/dev/null || true
   } | sha256sum | cut -c 1-12
 }
 

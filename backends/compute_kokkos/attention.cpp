@@ -117,7 +117,7 @@ void forward_kernel(const Execution& execution, const Shape& attention, const Dr
       Scratch::shmem_size(block_keys * block_queries) + Scratch::shmem_size(block_queries * row) +
       3 * Scratch::shmem_size(block_queries);
   Kokkos::parallel_for(
-      "mylos::attention_forward::query_blocks",
+      "mylos::attention_forward::query_blocks"_label,
       Team(execution, shape.batch * shape.heads * blocks, 1).set_scratch_size(1, Kokkos::PerTeam(scratch)),
       KOKKOS_LAMBDA(const Member& member) {
         const std::int64_t b = member.league_rank() / (shape.heads * blocks);
@@ -200,7 +200,7 @@ void delta_kernel(const Execution& execution, const Shape& attention, Heads<cons
                   Heads<const T> output_grad, float* delta) {
   const Shape shape = attention;
   Kokkos::parallel_for(
-      "mylos::attention_backward::delta",
+      "mylos::attention_backward::delta"_label,
       Team(execution, shape.batch * shape.heads * shape.queries, row_team_size),
       KOKKOS_LAMBDA(const Member& member) {
         const std::int64_t i = member.league_rank();
@@ -230,7 +230,7 @@ void backward_kernel(const Execution& execution, const Shape& attention, const D
       2 * Scratch::shmem_size(block_queries * row) + 2 * Scratch::shmem_size(block_queries * block_keys) +
       Scratch::shmem_size(static_cast<std::size_t>(num_queries) * static_cast<std::size_t>(row));
   Kokkos::parallel_for(
-      "mylos::attention_backward::heads",
+      "mylos::attention_backward::heads"_label,
       Team(execution, shape.batch * shape.heads, 1).set_scratch_size(1, Kokkos::PerTeam(scratch)),
       KOKKOS_LAMBDA(const Member& member) {
         const std::int64_t b = member.league_rank() / shape.heads;
@@ -332,7 +332,7 @@ void KokkosTransformerOps::attention_backward(Stream stream, const AttentionBack
               args.key_grad.shape == forward.key.shape && args.value_grad.shape == forward.key.shape,
           "attention's gradients have the shapes of its tensors");
   require(args.delta.contiguous() && args.delta.size() == forward.lse.size(), "one delta for each query");
-  const Execution execution = execution_of(stream);
+  const Execution& execution = execution_of(stream);
   dispatch_float(forward.query.dtype, [&](auto type) {
     using T = decltype(type);
     const Heads<const T> output_grad(args.output_grad);

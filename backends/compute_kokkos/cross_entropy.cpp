@@ -12,7 +12,7 @@ void row_kernel(const Execution& execution, Matrix<T> logits, Vector<const std::
                 std::int32_t* correct) {
   const auto columns = static_cast<std::int64_t>(logits.extent(1));
   Kokkos::parallel_for(
-      "mylos::cross_entropy::rows", Team(execution, logits.extent(0), row_team_size),
+      "mylos::cross_entropy::rows"_label, Team(execution, logits.extent(0), row_team_size),
       KOKKOS_LAMBDA(const Member& member) {
         const std::int64_t row = member.league_rank();
         const std::int32_t target = targets(row);

@@ -18,7 +18,7 @@ KOKKOS_FORCEINLINE_FUNCTION Vec gelu_gate(Vec x) {
 template <class T>
 void gelu_forward_kernel(const Execution& execution, Vector<const T> x, Vector<T> y) {
   for_lanes(
-      "mylos::gelu_forward::elements", execution, y.extent(0), KOKKOS_LAMBDA(Lanes at) {
+      "mylos::gelu_forward::elements"_label, execution, y.extent(0), KOKKOS_LAMBDA(Lanes at) {
         const Vec value = at.load(x.data());
         at.store(y.data(), value * gelu_gate(value));
       });
@@ -27,8 +27,11 @@ void gelu_forward_kernel(const Execution& execution, Vector<const T> x, Vector<T
 template <class T>
 void gelu_backward_kernel(const Execution& execution, Vector<const T> x, Vector<const T> dy, Vector<T> dx) {
   for_lanes(
-      "mylos::gelu_backward::elements", execution, dx.extent(0), KOKKOS_LAMBDA(Lanes at) {
-        const Vec value = at.load(x.data());
+      "mylos::gelu_backward::elements"_label, execution, dx.extent(0), KOKKOS_LAMBDA(Lanes at) {
+        // Beyond the bound the derivative is 0 or 1 and powers of x could overflow; NaN stays NaN.
+        const Vec bound(30.0F);
+        const Vec given = at.load(x.data());
+        const Vec value = condition(given > bound, bound, condition(given < -bound, -bound, given));
         const Vec gate = gelu_gate(value);
         const Vec slope =
             Vec(2.0F * sqrt_2_over_pi) * multiply_add(Vec(3.0F * cubic) * value, value, Vec(1.0F));
@@ -40,7 +43,7 @@ void gelu_backward_kernel(const Execution& execution, Vector<const T> x, Vector<
 template <class T>
 void add_kernel(const Execution& execution, Vector<const T> x, const T* residual, Vector<T> y) {
   for_lanes(
-      "mylos::dropout_add::sum", execution, y.extent(0), KOKKOS_LAMBDA(Lanes at) {
+      "mylos::dropout_add::sum"_label, execution, y.extent(0), KOKKOS_LAMBDA(Lanes at) {
         const Vec value = at.load(x.data());
         at.store(y.data(), residual != nullptr ? value + at.load(residual) : value);
       });
@@ -55,7 +58,8 @@ void dropout_add_kernel(const Execution& execution, const Dropout& dropout, Matr
   const std::int64_t blocks = (n + dropout_block - 1) / dropout_block;
   const Dropout layer = dropout;
   Kokkos::parallel_for(
-      "mylos::dropout_add::elements", Range(execution, 0, samples * blocks), KOKKOS_LAMBDA(std::int64_t i) {
+      "mylos::dropout_add::elements"_label, Range(execution, 0, samples * blocks),
+      KOKKOS_LAMBDA(std::int64_t i) {
         const std::int64_t sample = i / blocks;
         const std::int64_t element = i % blocks * dropout_block;
         float factors[dropout_block];

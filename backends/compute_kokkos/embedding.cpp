@@ -12,7 +12,7 @@ void forward_kernel(const Execution& execution, Matrix<const std::int32_t> token
   const auto columns = static_cast<std::int64_t>(wte.extent(1));
   const auto length = static_cast<std::int64_t>(tokens.extent(1));
   Kokkos::parallel_for(
-      "mylos::embedding_forward::rows", Team(execution, out.extent(0), row_team_size),
+      "mylos::embedding_forward::rows"_label, Team(execution, out.extent(0), row_team_size),
       KOKKOS_LAMBDA(const Member& member) {
         const std::int64_t row = member.league_rank();
         const T* token = &wte(tokens(row / length, row % length), 0);
@@ -32,7 +32,7 @@ void token_kernel(const Execution& execution, Vector<const std::int32_t> tokens,
       Kokkos::TeamPolicy<Execution, Kokkos::IndexType<std::int64_t>, Kokkos::Schedule<Kokkos::Dynamic>>;
   const std::size_t scratch = Scratch::shmem_size(columns);
   Kokkos::parallel_for(
-      "mylos::embedding_backward::tokens",
+      "mylos::embedding_backward::tokens"_label,
       DynamicTeam(execution, rows, row_team_size).set_scratch_size(1, Kokkos::PerTeam(scratch)),
       KOKKOS_LAMBDA(const DynamicTeam::member_type& member) {
         const std::int64_t row = member.league_rank();
@@ -58,7 +58,7 @@ void position_kernel(const Execution& execution, std::int64_t samples, std::int6
                      Matrix<const T> dout, std::int64_t position, Matrix<G> dwpe, bool accumulate) {
   const auto columns = static_cast<std::int64_t>(dwpe.extent(1));
   Kokkos::parallel_for(
-      "mylos::embedding_backward::positions", Team(execution, dwpe.extent(0), row_team_size),
+      "mylos::embedding_backward::positions"_label, Team(execution, dwpe.extent(0), row_team_size),
       KOKKOS_LAMBDA(const Member& member) {
         const std::int64_t row = member.league_rank();
         const std::int64_t t = row - position;
@@ -76,7 +76,7 @@ void position_kernel(const Execution& execution, std::int64_t samples, std::int6
 template <class G>
 void zero_kernel(const Execution& execution, Matrix<G> y) {
   for_lanes(
-      "mylos::embedding_backward::zero", execution, static_cast<std::int64_t>(y.size()),
+      "mylos::embedding_backward::zero"_label, execution, static_cast<std::int64_t>(y.size()),
       KOKKOS_LAMBDA(Lanes at) { at.store(y.data(), Vec(0.0F)); });
 }
 
@@ -99,7 +99,7 @@ void KokkosTransformerOps::embedding_backward(Stream stream, TensorRef tokens, T
   require(tokens.rank == 2 && rows_of(dout) == tokens.size(), "one row for each token");
   require(position >= 0 && position + tokens.shape[1] <= dwpe.shape[0], "positions inside dwpe");
   require(dwte.dtype == dwpe.dtype, "one type for both gradients");
-  const Execution execution = execution_of(stream);
+  const Execution& execution = execution_of(stream);
   dispatch_float(dout.dtype, [&](auto type) {
     dispatch_float(dwte.dtype, [&](auto gradient) {
       using T = decltype(type);

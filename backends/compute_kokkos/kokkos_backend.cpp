@@ -31,7 +31,7 @@ void copy_bytes(Stream stream, const void* from, void* to, std::size_t bytes) {
   if constexpr (on_host) {
     const auto n = static_cast<std::int64_t>(bytes);
     Kokkos::parallel_for(
-        "mylos::copy::bytes", Range(execution_of(stream), 0, (n + copy_block - 1) / copy_block),
+        "mylos::copy::bytes"_label, Range(execution_of(stream), 0, (n + copy_block - 1) / copy_block),
         [=](std::int64_t i) {
           const std::int64_t first = i * copy_block;
           std::memcpy(static_cast<std::byte*>(to) + first, static_cast<const std::byte*>(from) + first,
@@ -69,7 +69,7 @@ void* KokkosBackend::allocate(std::size_t bytes, const char* label) {
   constexpr std::int64_t page = 4096;
   const auto n = static_cast<std::int64_t>(size);
   Kokkos::parallel_for(
-      "mylos::allocate::first_touch", Range(Execution(), 0, (n + page - 1) / page),
+      "mylos::allocate::first_touch"_label, Range(Execution(), 0, (n + page - 1) / page),
       KOKKOS_LAMBDA(std::int64_t i) {
         const std::int64_t end = (i + 1) * page < n ? (i + 1) * page : n;
         for (std::int64_t b = i * page; b < end; ++b) first[b] = 0;
@@ -108,7 +108,7 @@ void KokkosBackend::destroy_stream(Stream stream) {
 }
 
 void KokkosBackend::synchronize(Stream stream) {
-  execution_of(stream).fence("mylos::stream::synchronize");
+  execution_of(stream).fence("mylos::stream::synchronize"_label);
 }
 
 Event KokkosBackend::create_event() {
@@ -127,7 +127,7 @@ void KokkosBackend::wait(Stream stream, Event event) {
   // Kokkos has no events: a stream that waits for another one on a device blocks the host instead.
   const Stream recorded = static_cast<RecordedStream*>(event.handle)->stream;
   if (!on_host && recorded.handle != stream.handle) {
-    execution_of(recorded).fence("mylos::event::wait");
+    execution_of(recorded).fence("mylos::event::wait"_label);
   }
 }
 

@@ -138,7 +138,7 @@ KOKKOS_FORCEINLINE_FUNCTION Vec exponential(Vec x) {
 
 /// Calls f(Lanes) for all of [0, n), in parallel.
 template <class Function>
-void for_lanes(const char* label, const Execution& execution, std::int64_t n, Function f) {
+void for_lanes(const std::string& label, const Execution& execution, std::int64_t n, Function f) {
   Kokkos::parallel_for(
       label, Range(execution, 0, (n + width - 1) / width), KOKKOS_LAMBDA(std::int64_t i) {
         const std::int64_t first = i * width;
@@ -213,8 +213,8 @@ KOKKOS_FORCEINLINE_FUNCTION float row_max(const Member& member, std::int64_t n, 
 /// Rows are added in blocks, in order; a thread owns its columns, so the result is the same for any thread
 /// count.
 template <int N, class T, class Term>
-void column_sums(const char* label, const Execution& execution, std::int64_t rows, std::int64_t columns,
-                 Term term, Kokkos::Array<T*, N> out, bool accumulate) {
+void column_sums(const std::string& label, const Execution& execution, std::int64_t rows,
+                 std::int64_t columns, Term term, Kokkos::Array<T*, N> out, bool accumulate) {
   constexpr int vectors = on_host ? 4 : 1;
   constexpr std::int64_t strip = static_cast<std::int64_t>(vectors) * width;
   constexpr std::int64_t block = 64;

@@ -73,7 +73,7 @@ KOKKOS_FORCEINLINE_FUNCTION void pack(Strided<const T> from, int rows, int depth
 /// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n) + bias (n) or null, added up in fp32; c has unit
 /// columns.
 template <class A, class B, class C>
-void blocked_gemm(const char* label, const Execution& execution, std::int64_t m, std::int64_t n,
+void blocked_gemm(const std::string& label, const Execution& execution, std::int64_t m, std::int64_t n,
                   std::int64_t k, Strided<const A> a, Strided<const B> b, const B* bias, Strided<C> c,
                   bool accumulate) {
   const std::int64_t tile_rows = (m + block_rows - 1) / block_rows;
@@ -134,7 +134,8 @@ void library_gemm(const Execution& execution, std::int64_t m, std::int64_t n, st
                    row_major(b, k, n), accumulate ? 1.0F : 0.0F, row_major(c, m, n));
   if (bias == nullptr) return;
   Kokkos::parallel_for(
-      "mylos::linear_forward::bias", Team(execution, m, row_team_size), KOKKOS_LAMBDA(const Member& member) {
+      "mylos::linear_forward::bias"_label, Team(execution, m, row_team_size),
+      KOKKOS_LAMBDA(const Member& member) {
         float* row = c.data + member.league_rank() * n;
         for_row(member, n, [&](Lanes at) { at.store(row, at.load(row) + at.load(bias)); });
       });
@@ -148,8 +149,9 @@ bool without_gaps(Strided<T> a, std::int64_t rows, std::int64_t columns) {
 #endif
 
 template <class A, class B, class C>
-void gemm(const char* label, const Execution& execution, std::int64_t m, std::int64_t n, std::int64_t k,
-          Strided<const A> a, Strided<const B> b, const B* bias, Strided<C> c, bool accumulate) {
+void gemm(const std::string& label, const Execution& execution, std::int64_t m, std::int64_t n,
+          std::int64_t k, Strided<const A> a, Strided<const B> b, const B* bias, Strided<C> c,
+          bool accumulate) {
   if (m == 0 || n == 0) return;
   if (c.column != 1) {
     // cᵀ = bᵀ aᵀ has unit columns.
@@ -169,7 +171,7 @@ void gemm(const char* label, const Execution& execution, std::int64_t m, std::in
 template <class T, class G>
 void bias_gradient_kernel(const Execution& execution, Matrix<const T> dy, Vector<G> dbias, bool accumulate) {
   column_sums<1>(
-      "mylos::linear_backward_weight::bias", execution, static_cast<std::int64_t>(dy.extent(0)),
+      "mylos::linear_backward_weight::bias"_label, execution, static_cast<std::int64_t>(dy.extent(0)),
       static_cast<std::int64_t>(dy.extent(1)),
       KOKKOS_LAMBDA(std::int64_t row, Lanes at) { return Vecs<1>{at.load(&dy(row, 0))}; },
       Kokkos::Array<G*, 1>{dbias.data()}, accumulate);
@@ -187,8 +189,8 @@ void KokkosTransformerOps::linear_forward(Stream stream, TensorRef x, TensorRef 
   dispatch_float(x.dtype, [&](auto type) {
     using T = decltype(type);
     const T* added = bias ? vector<const T>(bias).data() : nullptr;
-    gemm<T, T, T>("mylos::linear_forward::tiles", execution_of(stream), rows, out, in, activation<const T>(x),
-                  strided<const T>(w), added, activation<T>(y), false);
+    gemm<T, T, T>("mylos::linear_forward::tiles"_label, execution_of(stream), rows, out, in,
+                  activation<const T>(x), strided<const T>(w), added, activation<T>(y), false);
   });
 }
 
@@ -199,7 +201,7 @@ void KokkosTransformerOps::linear_backward_input(Stream stream, TensorRef dy, Te
   require(dy.shape[dy.rank - 1] == out && dx.size() == rows * in, "linear's shapes");
   dispatch_float(dy.dtype, [&](auto type) {
     using T = decltype(type);
-    gemm<T, T, T>("mylos::linear_backward_input::tiles", execution_of(stream), rows, in, out,
+    gemm<T, T, T>("mylos::linear_backward_input::tiles"_label, execution_of(stream), rows, in, out,
                   activation<const T>(dy), strided<const T>(w).transposed(), nullptr, activation<T>(dx),
                   false);
   });
@@ -216,7 +218,7 @@ void KokkosTransformerOps::linear_backward_weight(Stream stream, TensorRef x, Te
     using T = decltype(type);
     dispatch_float(dw.dtype, [&](auto gradient) {
       using G = decltype(gradient);
-      gemm<T, T, G>("mylos::linear_backward_weight::tiles", execution_of(stream), in, out, rows,
+      gemm<T, T, G>("mylos::linear_backward_weight::tiles"_label, execution_of(stream), in, out, rows,
                     activation<const T>(x).transposed(), activation<const T>(dy), nullptr, strided<G>(dw),
                     accumulate);
     });

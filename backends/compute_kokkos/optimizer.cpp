@@ -56,7 +56,7 @@ void adamw_kernel(const Execution& execution, const AdamWArgs& args, Vector<cons
                   Vector<float> second_moment) {
   const auto n = static_cast<std::int64_t>(master.extent(0));
   Kokkos::parallel_for(
-      "mylos::adamw::elements", Range(execution, 0, (n + adamw_block - 1) / adamw_block),
+      "mylos::adamw::elements"_label, Range(execution, 0, (n + adamw_block - 1) / adamw_block),
       KOKKOS_LAMBDA(std::int64_t block) {
         if (args.scalars->skip != 0) return;
         const StepFactors step(args, *args.scalars);
@@ -113,7 +113,7 @@ void KokkosOptimizerOps::guard_step(Stream stream, const GuardConfig& config, co
                                     GuardState* state, StepScalars* scalars) {
   const GuardConfig guard = config;
   Kokkos::parallel_for(
-      "mylos::guard_step::update", Range(execution_of(stream), 0, 1),
+      "mylos::guard_step::update"_label, Range(execution_of(stream), 0, 1),
       KOKKOS_LAMBDA(std::int64_t) { guard_update(guard, *input, *state, *scalars); });
 }
 

@@ -12,14 +12,14 @@ constexpr std::int64_t sum_block = on_host ? 4096 : 64;  // elements added in fp
 template <class T>
 void fill_kernel(const Execution& execution, Vector<T> y, float value) {
   for_lanes(
-      "mylos::fill::elements", execution, y.extent(0),
+      "mylos::fill::elements"_label, execution, y.extent(0),
       KOKKOS_LAMBDA(Lanes at) { at.store(y.data(), Vec(value)); });
 }
 
 template <class X, class Y>
 void cast_kernel(const Execution& execution, Vector<const X> x, Vector<Y> y) {
   for_lanes(
-      "mylos::cast::elements", execution, y.extent(0),
+      "mylos::cast::elements"_label, execution, y.extent(0),
       KOKKOS_LAMBDA(Lanes at) { at.store(y.data(), at.load(x.data())); });
 }
 
@@ -28,16 +28,17 @@ void fill_normal_kernel(float* y, std::int64_t n, PhiloxKey key, std::int64_t fi
   using HostRange = Kokkos::RangePolicy<Kokkos::DefaultHostExecutionSpace, Kokkos::IndexType<std::int64_t>>;
   const std::int64_t first_pair = first / 2;
   const std::int64_t end_pair = (first + n + 1) / 2;
-  Kokkos::parallel_for("mylos::fill_normal::pairs", HostRange(first_pair, end_pair), [=](std::int64_t pair) {
-    const auto counter = static_cast<std::uint64_t>(pair);
-    const PhiloxBlock block =
-        philox(key, static_cast<std::uint32_t>(counter), static_cast<std::uint32_t>(counter >> 32U), 0, 0);
-    const std::array<float, 2> normal = normal_pair(block.x[0], block.x[1]);
-    for (int half = 0; half < 2; ++half) {
-      const std::int64_t i = 2 * pair + half - first;
-      if (i >= 0 && i < n) y[i] = stddev * normal[half];
-    }
-  });
+  Kokkos::parallel_for("mylos::fill_normal::pairs"_label, HostRange(first_pair, end_pair),
+                       [=](std::int64_t pair) {
+                         const auto counter = static_cast<std::uint64_t>(pair);
+                         const PhiloxBlock block = philox(key, static_cast<std::uint32_t>(counter),
+                                                          static_cast<std::uint32_t>(counter >> 32U), 0, 0);
+                         const std::array<float, 2> normal = normal_pair(block.x[0], block.x[1]);
+                         for (int half = 0; half < 2; ++half) {
+                           const std::int64_t i = 2 * pair + half - first;
+                           if (i >= 0 && i < n) y[i] = stddev * normal[half];
+                         }
+                       });
 }
 
 struct Identity {
@@ -48,7 +49,7 @@ struct Square {
 };
 
 template <class T, class Term>
-void sum_kernel(const char* label, const Execution& execution, Vector<const T> x, Term term,
+void sum_kernel(const std::string& label, const Execution& execution, Vector<const T> x, Term term,
                 Kokkos::View<double, Memory> total, float* out, bool accumulate) {
   const auto n = static_cast<std::int64_t>(x.extent(0));
   Kokkos::parallel_reduce(
@@ -68,7 +69,7 @@ void sum_kernel(const char* label, const Execution& execution, Vector<const T> x
       },
       total);
   Kokkos::parallel_for(
-      "mylos::sum::finish", Range(execution, 0, 1), KOKKOS_LAMBDA(std::int64_t) {
+      "mylos::sum::finish"_label, Range(execution, 0, 1), KOKKOS_LAMBDA(std::int64_t) {
         out[0] = static_cast<float>((accumulate ? static_cast<double>(out[0]) : 0.0) + total());
       });
 }
@@ -107,19 +108,19 @@ void KokkosTensorOps::fill_normal(Stream stream, TensorRef y, PhiloxKey key, std
     const auto host = Kokkos::create_mirror(view);
     fill_normal_kernel(host.data(), n, key, first, stddev);
     Kokkos::deep_copy(execution_of(stream), view, host);
-    execution_of(stream).fence("mylos::fill_normal::copy");
+    execution_of(stream).fence("mylos::fill_normal::copy"_label);
   }
 }
 
 void KokkosTensorOps::sum(Stream stream, TensorRef x, TensorRef out, bool accumulate) {
-  sum_kernel<float>("mylos::sum::blocks", execution_of(stream), vector<const float>(x), Identity(),
+  sum_kernel<float>("mylos::sum::blocks"_label, execution_of(stream), vector<const float>(x), Identity(),
                     total_of(stream), out.as<float>(), accumulate);
 }
 
 void KokkosTensorOps::sum_of_squares(Stream stream, TensorRef x, TensorRef out, bool accumulate) {
   dispatch_float(x.dtype, [&](auto type) {
     using T = decltype(type);
-    sum_kernel<T>("mylos::sum_of_squares::blocks", execution_of(stream), vector<const T>(x), Square(),
+    sum_kernel<T>("mylos::sum_of_squares::blocks"_label, execution_of(stream), vector<const T>(x), Square(),
                   total_of(stream), out.as<float>(), accumulate);
   });
 }

@@ -2,7 +2,10 @@
 // Where kernels run and how they see tensors: execution spaces of streams, unmanaged views of TensorRefs.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <string>
 #include <type_traits>
 
 #include <Kokkos_Core.hpp>
@@ -19,6 +22,20 @@ using Member = Team::member_type;
 using Scratch =
     Kokkos::View<float*, Execution::scratch_memory_space, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
 
+/// Characters as a template argument.
+template <std::size_t n>
+struct Literal {
+  char text[n];
+  consteval Literal(const char (&characters)[n]) { std::copy_n(characters, n, text); }
+};
+
+/// A label as the std::string that Kokkos takes, made at first use, since a training step must not allocate.
+template <Literal literal>
+const std::string& operator""_label() {
+  static const std::string label(literal.text);
+  return label;
+}
+
 /// Whether kernels run on the host: then one thread is a team, and vectors are wider than one.
 inline constexpr bool on_host = Kokkos::SpaceAccessibility<Kokkos::HostSpace, Memory>::accessible;
 inline constexpr int row_team_size = on_host ? 1 : 128;
@@ -29,8 +46,9 @@ struct Queue {
   Kokkos::View<double, Memory> total{"mylos::queue::total"};  // () of the reduction in progress
 };
 
-inline Execution execution_of(Stream stream) {
-  return stream.handle != nullptr ? static_cast<Queue*>(stream.handle)->execution : Execution();
+inline const Execution& execution_of(Stream stream) {
+  static const Execution standard;  // making one allocates, copying it does not
+  return stream.handle != nullptr ? static_cast<Queue*>(stream.handle)->execution : standard;
 }
 
 template <class T>

@@ -33,7 +33,6 @@ class GradientListener {
 /// When a block's own buffer is alive.
 enum class Lifetime : std::uint8_t {
   saved,     ///< from the block's forward to its backward
-  forward,   ///< in forward
   backward,  ///< in backward
   both,      ///< in forward and, computed again, in backward
 };

@@ -5,7 +5,7 @@ namespace mylos {
 
 Ddp::Ddp(ComputeBackend& backend, MemoryLedger& ledger, const ParameterTable& table, const DdpConfig& config,
          Communicator& replicas)
-    : backend_(backend), table_(table), config_(config), replicas_(replicas), size_(table.padded_size()) {
+    : table_(table), config_(config), replicas_(replicas), size_(table.padded_size()) {
   offsets_.resize(table.units().size());
   std::int64_t next = 0;
   for (int unit = table.num_units() - 1; unit >= 0; --unit) {
@@ -89,6 +89,7 @@ void Ddp::reduce() {
 
 std::vector<UnitPart> Ddp::owned() const {
   std::vector<UnitPart> parts;
+  parts.reserve(table_.units().size());
   for (int unit = 0; unit < table_.num_units(); ++unit) parts.push_back({unit, 0, unit_size(unit)});
   return parts;
 }

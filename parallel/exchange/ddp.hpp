@@ -55,7 +55,6 @@ class Ddp final : public GradientExchange {
   /// One reduction for each parameter that begins in [begin, end) of a unit.
   void start_parameters(int unit, std::int64_t begin, std::int64_t end);
 
-  ComputeBackend& backend_;
   const ParameterTable& table_;
   DdpConfig config_;
   Communicator& replicas_;

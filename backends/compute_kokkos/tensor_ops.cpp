@@ -48,36 +48,45 @@ struct Square {
   KOKKOS_FORCEINLINE_FUNCTION Vec operator()(Vec x) const { return x * x; }
 };
 
+/// In a fixed order, whatever the number of threads: blocks in fp32 by lane, then up to max_partials spans of blocks in
+/// double, then the spans. A parallel_reduce would allocate at each call.
 template <class T, class Term>
 void sum_kernel(const std::string& label, const Execution& execution, Vector<const T> x, Term term,
-                Kokkos::View<double, Memory> total, float* out, bool accumulate) {
+                Kokkos::View<double*, Memory> partials, float* out, bool accumulate) {
   const auto n = static_cast<std::int64_t>(x.extent(0));
-  Kokkos::parallel_reduce(
-      label, Range(execution, 0, (n + sum_block - 1) / sum_block),
-      KOKKOS_LAMBDA(std::int64_t block, double& partial) {
-        const std::int64_t end = (block + 1) * sum_block < n ? (block + 1) * sum_block : n;
-        Vec sums[4] = {Vec(0.0F), Vec(0.0F), Vec(0.0F), Vec(0.0F)};
-        std::int64_t i = block * sum_block;
-        for (; i + 4 * width <= end; i += 4 * width) {
-          for (int c = 0; c < 4; ++c) sums[c] = sums[c] + term(load(x.data() + i + c * width));
+  const std::int64_t blocks = (n + sum_block - 1) / sum_block;
+  const auto room = static_cast<std::int64_t>(partials.extent(0));
+  const std::int64_t spans = blocks < room ? blocks : room;
+  Kokkos::parallel_for(
+      label, Range(execution, 0, spans), KOKKOS_LAMBDA(std::int64_t span) {
+        double partial = 0.0;
+        for (std::int64_t block = blocks * span / spans; block < blocks * (span + 1) / spans; ++block) {
+          const std::int64_t end = (block + 1) * sum_block < n ? (block + 1) * sum_block : n;
+          Vec sums[4] = {Vec(0.0F), Vec(0.0F), Vec(0.0F), Vec(0.0F)};
+          std::int64_t i = block * sum_block;
+          for (; i + 4 * width <= end; i += 4 * width) {
+            for (int c = 0; c < 4; ++c) sums[c] = sums[c] + term(load(x.data() + i + c * width));
+          }
+          for (; i < end; i += width) {
+            const Lanes at{i, static_cast<int>(end - i < width ? end - i : width)};
+            sums[0] = sums[0] + term(at.load(x.data()));
+          }
+          partial += static_cast<double>(sum_of((sums[0] + sums[1]) + (sums[2] + sums[3])));
         }
-        for (; i < end; i += width) {
-          const Lanes at{i, static_cast<int>(end - i < width ? end - i : width)};
-          sums[0] = sums[0] + term(at.load(x.data()));
-        }
-        partial += static_cast<double>(sum_of((sums[0] + sums[1]) + (sums[2] + sums[3])));
-      },
-      total);
+        partials(span) = partial;
+      });
   Kokkos::parallel_for(
       "mylos::sum::finish"_label, Range(execution, 0, 1), KOKKOS_LAMBDA(std::int64_t) {
-        out[0] = static_cast<float>((accumulate ? static_cast<double>(out[0]) : 0.0) + total());
+        double total = accumulate ? static_cast<double>(out[0]) : 0.0;
+        for (std::int64_t span = 0; span < spans; ++span) total += partials(span);
+        out[0] = static_cast<float>(total);
       });
 }
 
 }  // namespace
 
-const Kokkos::View<double, Memory>& KokkosTensorOps::total_of(Stream stream) const {
-  return stream.handle != nullptr ? static_cast<Queue*>(stream.handle)->total : default_queue_.total;
+const Kokkos::View<double*, Memory>& KokkosTensorOps::partials_of(Stream stream) const {
+  return stream.handle != nullptr ? static_cast<Queue*>(stream.handle)->partials : default_queue_.partials;
 }
 
 void KokkosTensorOps::fill(Stream stream, TensorRef y, float value) {
@@ -114,14 +123,14 @@ void KokkosTensorOps::fill_normal(Stream stream, TensorRef y, PhiloxKey key, std
 
 void KokkosTensorOps::sum(Stream stream, TensorRef x, TensorRef out, bool accumulate) {
   sum_kernel<float>("mylos::sum::blocks"_label, execution_of(stream), vector<const float>(x), Identity(),
-                    total_of(stream), out.as<float>(), accumulate);
+                    partials_of(stream), out.as<float>(), accumulate);
 }
 
 void KokkosTensorOps::sum_of_squares(Stream stream, TensorRef x, TensorRef out, bool accumulate) {
   dispatch_float(x.dtype, [&](auto type) {
     using T = decltype(type);
     sum_kernel<T>("mylos::sum_of_squares::blocks"_label, execution_of(stream), vector<const T>(x), Square(),
-                  total_of(stream), out.as<float>(), accumulate);
+                  partials_of(stream), out.as<float>(), accumulate);
   });
 }
 

@@ -16,7 +16,7 @@ class KokkosTensorOps final : public TensorOps {
   void sum_of_squares(Stream stream, TensorRef x, TensorRef out, bool accumulate) override;
 
  private:
-  const Kokkos::View<double, Memory>& total_of(Stream stream) const;
+  const Kokkos::View<double*, Memory>& partials_of(Stream stream) const;
 
   Queue default_queue_;
 };

@@ -43,7 +43,8 @@ inline constexpr int row_team_size = on_host ? 1 : 128;
 /// What a Stream's handle points to.
 struct Queue {
   Execution execution;
-  Kokkos::View<double, Memory> total{"mylos::queue::total"};  // () of the reduction in progress
+  static constexpr std::size_t max_partials = 1024;
+  Kokkos::View<double*, Memory> partials{"mylos::queue::partials", max_partials};  // of the sum in progress
 };
 
 inline const Execution& execution_of(Stream stream) {

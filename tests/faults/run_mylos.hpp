@@ -12,15 +12,15 @@ namespace mylos::test {
 
 /// How a job ended.
 struct Outcome {
-  int exit_code = -1;   ///< of mpiexec; 1000 + signal where one ended it
-  std::string output;   ///< standard output and error of all ranks
+  int exit_code = -1;  ///< of mpiexec; 1000 + signal where one ended it
+  std::string output;  ///< standard output and error of all ranks
   double seconds = 0.0;
 };
 
 struct JobOptions {
   int ranks = 2;
-  std::vector<std::string> environment;  ///< "NAME=value", in addition to the test's own
-  bool as_nobody = false;                ///< as an ordinary user, where the test runs as root
+  std::vector<std::string> environment = {};  ///< "NAME=value", in addition to the test's own
+  bool as_nobody = false;                     ///< as an ordinary user, where the test runs as root
 };
 
 /// A running `mpiexec -n RANKS mylos ARGUMENTS`.

@@ -41,21 +41,18 @@ std::vector<std::int32_t> walk_tokens(const RunConfig& config, std::int64_t step
   return tokens;
 }
 
-MiniTrainer::MiniTrainer(ComputeBackend& backend, MemoryLedger& ledger, Communicator& data,
+MiniTrainer::MiniTrainer(ComputeBackend& backend, MemoryLedger& ledger, Communicator& world,
                          const RunConfig& config)
     : backend_(backend),
-      data_(data),
       config_(config),
+      grid_(world, config.parallel.extents(), traffic_, nullptr, backend.host_accessible()),
+      data_(grid_.group(data_axes)),
       table_(config.model),
-      schedule_(accumulate(static_cast<int>(config.train.accumulation))) {
+      schedule_(make_schedule(config.parallel, config.train.accumulation)) {
   const TrainConfig& train = config.train;
   const float per_token = static_cast<float>(1.0 / static_cast<double>(train.global_batch * train.seq_len));
-  DdpConfig ddp;
-  ddp.mode = config.parallel.ddp_mode;
-  ddp.bucket_bytes = static_cast<std::int64_t>(config.parallel.bucket_mb * 1024.0 * 1024.0);
-  ddp.compute_type = train.dtype;
-  ddp.gradient_type = train.grad_dtype;
-  exchange_ = std::make_unique<Ddp>(backend, ledger, table_, ddp, data);
+  const ExchangeTypes types{.compute = train.dtype, .gradient = train.grad_dtype};
+  exchange_ = make_exchange(config.parallel, types, backend, ledger, table_, grid_);
   optimizer_ =
       std::make_unique<AdamW>(backend, ledger, table_, config.adamw, train.dtype, exchange_->owned());
   ExecutorConfig executor;
@@ -68,7 +65,8 @@ MiniTrainer::MiniTrainer(ComputeBackend& backend, MemoryLedger& ledger, Communic
 
   guard_config_ = config.guard.device;
   guard_config_.loss_factor = per_token;
-  guard_config_.norm_factor = 1.0F / static_cast<float>(data.size());
+  guard_config_.norm_factor =
+      exchange_->owns_disjoint_parts() ? 1.0F : 1.0F / static_cast<float>(data_.size());
   const auto small = [&](std::size_t bytes, const char* label) {
     return DeviceBuffer(backend, ledger, MemoryCategory::workspace, bytes, label);
   };

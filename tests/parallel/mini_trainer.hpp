@@ -27,13 +27,16 @@ std::vector<std::int32_t> walk_tokens(const RunConfig& config, std::int64_t step
 /// One rank of a run. Weights are the initial ones of the configuration's seed until they are set.
 class MiniTrainer {
  public:
-  /// `data` are the replicas; all arguments outlive the trainer.
-  MiniTrainer(ComputeBackend& backend, MemoryLedger& ledger, Communicator& data, const RunConfig& config);
+  /// `world` is split as the configuration's plan says. Collective; all arguments but the last outlive the
+  /// trainer.
+  MiniTrainer(ComputeBackend& backend, MemoryLedger& ledger, Communicator& world, const RunConfig& config);
   MiniTrainer(const MiniTrainer&) = delete;
   MiniTrainer& operator=(const MiniTrainer&) = delete;
 
   const ParameterTable& table() const { return table_; }
   ModelExecutor& executor() { return *executor_; }
+  /// What was sent, by axis.
+  TrafficCounter& traffic() { return traffic_; }
 
   /// One step on a global batch (global_batch, T + 1), of which this rank takes its part.
   StepScalars step(std::span<const std::int32_t> tokens);
@@ -57,8 +60,10 @@ class MiniTrainer {
   std::vector<float> to_host(const TensorRef& tensor) const;
 
   ComputeBackend& backend_;
-  Communicator& data_;
   RunConfig config_;
+  TrafficCounter traffic_;
+  ProcessGrid grid_;
+  Communicator& data_;
   ParameterTable table_;
   Schedule schedule_;
   std::unique_ptr<GradientExchange> exchange_;

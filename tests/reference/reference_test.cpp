@@ -15,18 +15,12 @@
 namespace mylos {
 namespace {
 
-const ReferenceFile& reference() {
-  static const ReferenceFile file(std::filesystem::path(std::getenv("MYLOS_SOURCE")) / "tests" / "reference" /
-                                  "gpt2_reference.h5");
-  return file;
+std::filesystem::path reference_path() {
+  return std::filesystem::path(std::getenv("MYLOS_SOURCE")) / "tests" / "reference" / "gpt2_reference.h5";
 }
 
-std::int64_t integer(const char* name) {
-  return static_cast<std::int64_t>(reference().attribute(name));
-}
-
-RunConfig reference_config(DType dtype) {
-  const ReferenceFile& file = reference();
+RunConfig reference_config(const ReferenceFile& file, DType dtype) {
+  const auto integer = [&](const char* name) { return static_cast<std::int64_t>(file.attribute(name)); };
   ModelConfig model;
   model.layers = integer("layers");
   model.heads = integer("heads");
@@ -67,13 +61,13 @@ class ReferenceTest : public testing::TestWithParam<std::string> {
  protected:
   void load_weights(MiniTrainer& trainer) const {
     for (const Parameter& parameter : trainer.table().parameters()) {
-      trainer.set_weight(parameter.name, reference().read("weights/" + parameter.name));
+      trainer.set_weight(parameter.name, file_.read("weights/" + parameter.name));
     }
   }
 
   /// The tokens (B, T + 1) of step `step` (0 for the first).
   std::span<const std::int32_t> tokens(std::int64_t step) const {
-    const auto size = tokens_.size() / static_cast<std::size_t>(integer("steps"));
+    const auto size = tokens_.size() / static_cast<std::size_t>(file_.attribute("steps"));
     return std::span(tokens_).subspan(static_cast<std::size_t>(step) * size, size);
   }
 
@@ -88,22 +82,23 @@ class ReferenceTest : public testing::TestWithParam<std::string> {
     return all;
   }
 
+  ReferenceFile file_{reference_path()};
   ComputeBackend& backend_ = test_backends().at(GetParam());
   CommunicatorHandle self_ = open_communicator("self", &backend_);
   MemoryLedger ledger_;
-  std::vector<std::int32_t> tokens_ = reference().read<std::int32_t>("tokens");
+  std::vector<std::int32_t> tokens_ = file_.read<std::int32_t>("tokens");
 };
 
 TEST_P(ReferenceTest, FirstStepInFp32) {
-  MiniTrainer trainer(backend_, ledger_, *self_, reference_config(DType::fp32));
+  MiniTrainer trainer(backend_, ledger_, *self_, reference_config(file_, DType::fp32));
   load_weights(trainer);
-  EXPECT_LE(relative_error(logits(trainer), reference().read("logits")), 1e-5);
+  EXPECT_LE(relative_error(logits(trainer), file_.read("logits")), 1e-5);
   const StepScalars scalars = trainer.step(tokens(0));
-  EXPECT_NEAR(scalars.gradient_norm / reference().read<double>("grad_norm")[0], 1.0, 1e-5);
+  EXPECT_NEAR(scalars.gradient_norm / file_.read<double>("grad_norm")[0], 1.0, 1e-5);
   for (const Parameter& parameter : trainer.table().parameters()) {
     const std::string& name = parameter.name;
     const std::vector<float> gradient = trainer.gradient(name);
-    const std::vector<float> truth = reference().read("gradients/" + name);
+    const std::vector<float> truth = file_.read("gradients/" + name);
     EXPECT_LE(relative_error(without_key_bias(name, gradient), without_key_bias(name, truth)), 1e-5) << name;
     if (!is_qkv_bias(name)) continue;
     const std::size_t width = gradient.size() / 3;
@@ -112,16 +107,16 @@ TEST_P(ReferenceTest, FirstStepInFp32) {
 }
 
 TEST_P(ReferenceTest, TenStepsInFp32) {
-  MiniTrainer trainer(backend_, ledger_, *self_, reference_config(DType::fp32));
+  MiniTrainer trainer(backend_, ledger_, *self_, reference_config(file_, DType::fp32));
   load_weights(trainer);
-  const std::vector<double> losses = reference().read<double>("loss");
+  const std::vector<double> losses = file_.read<double>("loss");
   for (std::size_t step = 0; step < losses.size(); ++step) {
     const StepScalars scalars = trainer.step(tokens(static_cast<std::int64_t>(step)));
     EXPECT_NEAR(scalars.loss / losses[step], 1.0, 1e-5) << "step " << step + 1;
   }
   for (const Parameter& parameter : trainer.table().parameters()) {
     const std::string& name = parameter.name;
-    const std::vector<float> truth = reference().read("weights_after/" + name);
+    const std::vector<float> truth = file_.read("weights_after/" + name);
     EXPECT_LE(relative_error(without_key_bias(name, trainer.weight(name)), without_key_bias(name, truth)),
               1e-4)
         << name;
@@ -129,22 +124,21 @@ TEST_P(ReferenceTest, TenStepsInFp32) {
 }
 
 TEST_P(ReferenceTest, FirstStepInBf16) {
-  MiniTrainer trainer(backend_, ledger_, *self_, reference_config(DType::bf16));
+  MiniTrainer trainer(backend_, ledger_, *self_, reference_config(file_, DType::bf16));
   load_weights(trainer);
-  EXPECT_LE(relative_error(logits(trainer), reference().read("logits")), 2e-2);
+  EXPECT_LE(relative_error(logits(trainer), file_.read("logits")), 2e-2);
   trainer.step(tokens(0));
   for (const Parameter& parameter : trainer.table().parameters()) {
     const std::string& name = parameter.name;
-    const double pytorch = reference().read<double>("bf16/gradient_error/" + name)[0];
-    EXPECT_LE(relative_error(trainer.gradient(name), reference().read("gradients/" + name)), 1.5 * pytorch)
-        << name;
+    const double pytorch = file_.read<double>("bf16/gradient_error/" + name)[0];
+    EXPECT_LE(relative_error(trainer.gradient(name), file_.read("gradients/" + name)), 1.5 * pytorch) << name;
   }
 }
 
 TEST_P(ReferenceTest, TenStepsInBf16) {
-  MiniTrainer trainer(backend_, ledger_, *self_, reference_config(DType::bf16));
+  MiniTrainer trainer(backend_, ledger_, *self_, reference_config(file_, DType::bf16));
   load_weights(trainer);
-  const std::vector<double> losses = reference().read<double>("loss");
+  const std::vector<double> losses = file_.read<double>("loss");
   for (std::size_t step = 0; step < losses.size(); ++step) {
     const StepScalars scalars = trainer.step(tokens(static_cast<std::int64_t>(step)));
     EXPECT_NEAR(scalars.loss / losses[step], 1.0, 1e-3) << "step " << step + 1;

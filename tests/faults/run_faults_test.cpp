@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What can happen to a run between its checkpoints: errors, bad numbers, signals, stopped ranks, limits, and
+// other jobs in its directory.
+#include <chrono>
+#include <csignal>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/faults/run_fixture.hpp"
+
+namespace mylos::test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+using StepError = RunTest;
+
+TEST_F(StepError, OfOneRankEndsAllAndNamesIt) {
+  for (const char* phase : {"forward", "backward", "reduce", "step"}) {
+    SCOPED_TRACE(phase);
+    const Outcome outcome = train_with_fault(phase, fmt::format("{}:1:4:error", phase));
+    EXPECT_NE(outcome.exit_code, 0);
+    const std::string message = expect_status(phase, "failed", ExitCode::internal);
+    EXPECT_EQ(message, fmt::format("rank 1 failed at {} of step 4 (MYLOS_FAULT)", phase));
+    EXPECT_THAT(outcome.output, HasSubstr(message));
+    expect_loads(phase, 2);
+  }
+}
+
+using Guard = RunTest;
+
+TEST_F(Guard, SkipsAStepThatIsNotFiniteOnOneRank) {
+  EXPECT_EQ(train("before", {"--checkpoint.every=0", "--train.stop_step=3"}).exit_code, 0);
+  const Outcome outcome =
+      train_with_fault("run", "backward:1:4:nan", {"--checkpoint.every=0", "--train.stop_step=4"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("step 4: update not applied"));
+  EXPECT_THAT(steps_table("run")["skipped"], ElementsAre(0, 0, 0, 1));
+  const Snapshot before = snapshot("before", 3);
+  Snapshot after = snapshot("run", 4);
+  EXPECT_THAT(after.position, HasSubstr(R"("skipped":1)"));
+  after.position = before.position;
+  expect_same_checkpoint(after, before);
+
+  const Outcome rest = train("run", {"--restart"});
+  EXPECT_EQ(rest.exit_code, 0) << rest.output;
+  EXPECT_THAT(steps_table("run")["skipped"], ElementsAre(0, 0, 0, 1, 0, 0, 0, 0));
+}
+
+TEST_F(Guard, StopsWhereThePolicySaysSoAndSavesNothing) {
+  const Outcome outcome = train_with_fault("run", "reduce:1:4:nan", {"--guard.policy=stop"});
+  EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::numerical)) << outcome.output;
+  EXPECT_THAT(expect_status("run", "failed", ExitCode::numerical), HasSubstr("step 4"));
+  EXPECT_THAT(checkpoint_steps("run"), ElementsAre(2));
+}
+
+TEST_F(Guard, DecidesTheSameAfterARestart) {
+  const Words words = {"--guard.spike_factor=8", "--guard.spike_window=4"};
+  const Words until_5 = {words[0], words[1], "--train.stop_step=5"};
+  const Words rest = {words[0], words[1], "--restart"};
+  EXPECT_EQ(train_with_fault("whole", "reduce:0:7:spike", words).exit_code, 0);
+  EXPECT_THAT(steps_table("whole")["skipped"], ElementsAre(0, 0, 0, 0, 0, 0, 1, 0));
+  EXPECT_EQ(train_with_fault("parts", "reduce:0:7:spike", until_5).exit_code, 0);
+  EXPECT_EQ(train_with_fault("parts", "reduce:0:7:spike", rest).exit_code, 0);
+  expect_same_run("parts", "whole", 8);
+}
+
+TEST_F(Guard, NamesTheRankWhoseWeightsChanged) {
+  const Outcome two =
+      train_with_fault("two", "step:1:4:flip", {"--train.dtype=bf16", "--guard.replica_check_every=2"});
+  EXPECT_NE(two.exit_code, 0);
+  EXPECT_THAT(expect_status("two", "failed", ExitCode::numerical), HasSubstr("corrupted on rank 1"));
+  EXPECT_THAT(checkpoint_steps("two"), ElementsAre(2));
+
+  const Job three(train_arguments("three", {"--guard.replica_check_every=2", "--checkpoint.every=0"}),
+                  {.ranks = 3, .environment = {"MYLOS_FAULT=step:2:4:flip"}});
+  EXPECT_TRUE(wait_until([&] { return !three.running(); }));
+  EXPECT_THAT(expect_status("three", "failed", ExitCode::numerical), HasSubstr("corrupted on rank 2"));
+}
+
+class StopSignals : public RunTest {
+ protected:
+  /// Sends the signal `times` times once the run trains; `rank` is -1 for the launcher.
+  void expect_preempted(const std::string& run, int signal, int rank, int times) {
+    SCOPED_TRACE(fmt::format("signal {} to {}, {} times", signal, rank, times));
+    Job job(train_arguments(run, {"--train.steps=1000000", "--checkpoint.every=0"}));
+    ASSERT_TRUE(wait_until([&] { return occurrences(job.output(), "step ") > 0; })) << job.output();
+    const pid_t process = rank < 0 ? job.launcher() : job.rank(rank);
+    const auto sent = std::chrono::steady_clock::now();
+    for (int i = 0; i < times; ++i) {
+      ::kill(process, signal);
+      ::usleep(10'000);
+    }
+    const Outcome outcome = job.wait();
+    // A launcher that was signalled itself may say 0.
+    EXPECT_TRUE(rank < 0 || outcome.exit_code == static_cast<int>(ExitCode::preempted)) << outcome.output;
+    EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - sent).count(), 10.0);
+    EXPECT_THAT(expect_status(run, "preempted", ExitCode::preempted),
+                HasSubstr(fmt::format("signal {}", signal)));
+    const std::int64_t step = status_step(run);
+    expect_loads(run, step);
+    expect_every_step_once(run, step);
+  }
+};
+
+TEST_F(StopSignals, ToTheLauncherEndWithACheckpoint) {
+  expect_preempted("term", SIGTERM, -1, 1);
+  expect_preempted("term_twice", SIGTERM, -1, 2);
+  expect_preempted("usr1", SIGUSR1, -1, 1);
+  expect_preempted("usr1_twice", SIGUSR1, -1, 2);
+  expect_preempted("int", SIGINT, -1, 1);
+}
+
+TEST_F(StopSignals, ToOneRankEndWithACheckpoint) {
+  expect_preempted("term", SIGTERM, 1, 1);
+  expect_preempted("term_twice", SIGTERM, 0, 2);
+  expect_preempted("usr1", SIGUSR1, 0, 1);
+  expect_preempted("usr1_twice", SIGUSR1, 1, 2);
+  expect_preempted("int", SIGINT, 1, 1);
+  const Outcome rest = train("int", {fmt::format("--train.steps={}", status_step("int") + 2), "--restart"});
+  EXPECT_EQ(rest.exit_code, 0) << rest.output;
+}
+
+using WallClock = RunTest;
+
+TEST_F(WallClock, EndsWithACheckpointInTime) {
+  constexpr double limit = 8.0;
+  const Outcome outcome = train("run", {"--train.steps=1000000", "--checkpoint.every=100",
+                                        fmt::format("--train.wall_clock={}", limit)});
+  EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::preempted)) << outcome.output;
+  EXPECT_LT(outcome.seconds, limit);
+  EXPECT_THAT(expect_status("run", "preempted", ExitCode::preempted), HasSubstr("wall-clock limit"));
+  expect_loads("run", status_step("run"));
+}
+
+using Metrics = RunTest;
+
+TEST_F(Metrics, LoseNoStepWhereAKillMeetsAnAppend) {
+  constexpr std::int64_t steps = 1'000'000;
+  for (const double seconds : {0.1, 0.25, 0.4}) {
+    Job job(train_arguments("run",
+                            {fmt::format("--train.steps={}", steps), "--checkpoint.every=25", "--restart"}));
+    ASSERT_TRUE(wait_until([&] { return occurrences(job.output(), ": wrote ") > 1; })) << job.output();
+    wait_until([&] { return !job.running(); }, seconds);
+    ::kill(job.rank(0), SIGKILL);
+    job.wait();
+    EXPECT_TRUE(wait_until([&] { return job.processes().empty(); }));
+    expect_every_step_once("run", static_cast<std::int64_t>(steps_table("run")["step"].size()));
+  }
+  const std::int64_t last = checkpoint_steps("run").back() + 3;
+  const Outcome rest =
+      train("run", {fmt::format("--train.steps={}", steps), fmt::format("--train.stop_step={}", last),
+                    "--checkpoint.every=0", "--restart"});
+  EXPECT_EQ(rest.exit_code, 0) << rest.output;
+  expect_every_step_once("run", last);
+}
+
+class StoppedRank : public RunTest {
+ protected:
+  void expect_report(const std::string& run, const Outcome& outcome) {
+    EXPECT_NE(outcome.exit_code, 0);
+    expect_status(run, "failed", ExitCode::watchdog);
+    EXPECT_EQ(occurrences(outcome.output, "mylos watchdog: "), 1) << outcome.output;
+    for (int rank = 0; rank < 2; ++rank) {
+      EXPECT_EQ(occurrences(outcome.output, fmt::format("\nrank {} (pid ", rank)), 1) << outcome.output;
+    }
+    EXPECT_GE(occurrences(outcome.output, "all_reduce"), 2) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("step 4"));
+  }
+};
+
+TEST_F(StoppedRank, IsReportedWithTheLastOperationsOfAll) {
+  expect_report("run", train_with_fault("run", "forward:1:4:stop", {"--comm.heartbeat=1"}));
+}
+
+TEST_F(StoppedRank, InAMismatchedCollectiveIsReported) {
+  expect_report("run", train_with_fault("run", "forward:1:4:mismatch", {"--comm.timeout=3"}));
+}
+
+using RunDirectory = RunTest;
+
+TEST_F(RunDirectory, ThatHoldsARunIsRefusedWithoutRestart) {
+  EXPECT_EQ(train("run", {"--train.steps=2"}).exit_code, 0);
+  const Outcome outcome = train("run", {"--train.steps=2"});
+  EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::usage));
+  EXPECT_EQ(occurrences(outcome.output, run_path("run").string() + " already holds a run"), 1)
+      << outcome.output;
+  expect_status("run", "done", ExitCode::done);
+}
+
+TEST_F(RunDirectory, InUseIsRefusedAndTheFirstJobNamed) {
+  Job first(train_arguments("run", {"--train.steps=1000000", "--checkpoint.every=25"}));
+  ASSERT_TRUE(wait_until([&] { return occurrences(first.output(), ": wrote ") > 0; })) << first.output();
+  const Outcome second = train("run", {"--restart"});
+  EXPECT_EQ(second.exit_code, static_cast<int>(ExitCode::usage));
+  EXPECT_EQ(occurrences(second.output, fmt::format("is in use by process {} on ", first.rank(0))), 1)
+      << second.output;
+  expect_status("run", "running", ExitCode::done);
+
+  // The lock of a killed job blocks nobody.
+  ::kill(first.rank(0), SIGKILL);
+  first.wait();
+  EXPECT_TRUE(wait_until([&] { return first.processes().empty(); }));
+  const std::int64_t last = checkpoint_steps("run").back() + 1;
+  const Outcome third =
+      train("run", {"--train.steps=1000000", fmt::format("--train.stop_step={}", last), "--restart"});
+  EXPECT_EQ(third.exit_code, 0) << third.output;
+}
+
+TEST_F(RunDirectory, ThatCannotBeWrittenIsRefused) {
+  fs::create_directory(run_path("run"));
+  fs::permissions(run_path("run"), fs::perms::owner_read | fs::perms::owner_exec | fs::perms::group_read |
+                                       fs::perms::group_exec | fs::perms::others_read |
+                                       fs::perms::others_exec);
+  fs::permissions(scratch(), fs::perms::others_read | fs::perms::others_exec, fs::perm_options::add);
+  const bool as_nobody = ::getuid() == 0;
+  if (as_nobody && run_mylos({"help"}, {.ranks = 1, .as_nobody = true}).exit_code != 0) {
+    GTEST_SKIP() << "an ordinary user cannot run the program of this build folder";
+  }
+  const Outcome outcome = train("run", {}, {.as_nobody = as_nobody});
+  EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::io)) << outcome.output;
+  EXPECT_EQ(occurrences(outcome.output, run_path("run").string()), 1) << outcome.output;
+}
+
+}  // namespace
+}  // namespace mylos::test

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "tests/faults/run_fixture.hpp"
+
+#include <bit>
+#include <regex>
+
+#include <nlohmann/json.hpp>
+
+#include "io/token_dataset.hpp"
+
+namespace mylos::test {
+
+namespace {
+
+constexpr const char* tiny_deck = R"([model]
+layers = 2
+heads = 2
+width = 32
+context = 16
+vocab = 257
+[train]
+steps = 8
+global_batch = 12
+[optim]
+lr = 1e-2
+warmup = 2
+[data]
+train = {}
+tokenizer = bytes
+[checkpoint]
+every = 2
+[backend]
+threads = 1
+[machine]
+peak_tflops = 1
+[run]
+dir = {}
+)";
+
+bool is_time(const std::string& column) {
+  return column.find("time") != std::string::npos || column == "tokens_per_second" || column == "mfu";
+}
+
+nlohmann::json read_json(const fs::path& file) {
+  return nlohmann::json::parse(slurp(file), nullptr, false);
+}
+
+/// Recorders of other tests get the time to go.
+bool recorders_are_gone() {
+  const std::regex recorder("mylos-[0-9a-f]+-[0-9]+");
+  return wait_until(
+      [&] {
+        for (const auto& entry : fs::directory_iterator("/dev/shm")) {
+          if (std::regex_match(entry.path().filename().string(), recorder)) return false;
+        }
+        return true;
+      },
+      5.0);
+}
+
+}  // namespace
+
+RunTest::RunTest() {
+  spill(deck(), fmt::format(tiny_deck, tokens().string(), run_path("run").string()));
+  // A text that a small model learns within a few steps.
+  const std::string sentence = "the quick brown fox jumps over the lazy dog, again and again and again. ";
+  TokenFileWriter writer(tokens());
+  for (int i = 0; i < 100; ++i) {
+    std::vector<std::uint16_t> bytes(sentence.begin(), sentence.end());
+    bytes.push_back(static_cast<std::uint16_t>('0' + i % 10));
+    writer.append(bytes);
+  }
+  writer.finish();
+}
+
+RunTest::~RunTest() {
+  EXPECT_TRUE(recorders_are_gone());
+}
+
+fs::path RunTest::checkpoint_path(const std::string& run, std::int64_t step) const {
+  return run_path(run) / "checkpoints" / fmt::format("step_{:06}", step);
+}
+
+RunTest::Words RunTest::train_arguments(const std::string& run, const Words& more) const {
+  Words words = {"train", deck().string(), "--progress=plain", "--run.dir=" + run_path(run).string()};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+Outcome RunTest::train(const std::string& run, const Words& more, const JobOptions& options) const {
+  return run_mylos(train_arguments(run, more), options);
+}
+
+Outcome RunTest::train_with_fault(const std::string& run, const std::string& fault, const Words& more) const {
+  Job job(train_arguments(run, more), {.environment = {"MYLOS_FAULT=" + fault}});
+  wait_until([&] { return occurrences(job.output(), ": fault ") > 0 || !job.running(); }, 60.0);
+  const auto struck = std::chrono::steady_clock::now();
+  Outcome outcome = job.wait();
+  EXPECT_TRUE(wait_until([&] { return job.processes().empty(); }, 5.0)) << fault << " left ranks behind";
+  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - struck).count(), 10.0) << fault;
+  EXPECT_EQ(occurrences(outcome.output, "MYLOS_FAULT=" + fault + " is set"), 1) << outcome.output;
+  return outcome;
+}
+
+std::string RunTest::expect_status(const std::string& run, const std::string& state, ExitCode code) const {
+  const nlohmann::json status = read_json(run_path(run) / "status.json");
+  if (!status.is_object()) {
+    ADD_FAILURE() << run << " has no status.json";
+    return "";
+  }
+  EXPECT_EQ(status.at("state"), state) << status.dump();
+  EXPECT_EQ(status.at("exit_code"), static_cast<int>(code)) << status.dump();
+  return status.at("message");
+}
+
+std::int64_t RunTest::status_step(const std::string& run) const {
+  return read_json(run_path(run) / "status.json").at("step");
+}
+
+void RunTest::expect_loads(const std::string& run, std::int64_t step) {
+  const std::vector<std::string> problems = verify_checkpoint(checkpoint_path(run, step));
+  EXPECT_TRUE(problems.empty()) << testing::PrintToString(problems);
+  if (!problems.empty()) return;
+  EXPECT_FALSE(snapshot(run, step).tensors.empty());
+}
+
+std::vector<std::int64_t> RunTest::checkpoint_steps(const std::string& run) {
+  return CheckpointStore(io_, run_path(run) / "checkpoints", 2).steps();
+}
+
+Snapshot RunTest::snapshot(const std::string& run, std::int64_t step) {
+  Snapshot snapshot;
+  CheckpointReader reader(io_, checkpoint_path(run, step));
+  for (const char* file : {"weights.h5", "optimizer.h5"}) {
+    for (const TensorInfo& info : reader.tensors(file)) {
+      std::vector<float>& values = snapshot.tensors[fmt::format("{}:{}", file, info.name)];
+      values.resize(static_cast<std::size_t>(info.size()));
+      const std::vector<TensorPart> parts = {{0, info.size(), values.data()}};
+      reader.read(file, info, parts);
+    }
+  }
+  const nlohmann::json state = nlohmann::json::parse(reader.state().json);
+  for (const char* key : {"step", "sample", "seed", "guard"}) {
+    snapshot.position += fmt::format("{} {}\n", key, state.at(key).dump());
+  }
+  return snapshot;
+}
+
+MetricsTable RunTest::steps_table(const std::string& run) {
+  return read_metrics(io_, run_path(run) / "metrics.h5", "steps");
+}
+
+void RunTest::expect_same_checkpoint(const Snapshot& seen, const Snapshot& expected) {
+  EXPECT_EQ(seen.position, expected.position);
+  EXPECT_EQ(seen.tensors.size(), expected.tensors.size());
+  for (const auto& [name, values] : expected.tensors) {
+    const auto same = seen.tensors.find(name);
+    ASSERT_NE(same, seen.tensors.end()) << name;
+    EXPECT_TRUE(std::ranges::equal(same->second, values, {}, std::bit_cast<std::uint32_t, float>,
+                                   std::bit_cast<std::uint32_t, float>))
+        << name << " differs";
+  }
+}
+
+void RunTest::expect_same_run(const std::string& run, const std::string& reference, std::int64_t step) {
+  expect_same_checkpoint(snapshot(run, step), snapshot(reference, step));
+  const MetricsTable seen = steps_table(run);
+  const MetricsTable expected = steps_table(reference);
+  EXPECT_EQ(seen.size(), expected.size());
+  for (const auto& [column, values] : expected) {
+    if (is_time(column)) continue;
+    ASSERT_TRUE(seen.contains(column)) << column;
+    EXPECT_TRUE(std::ranges::equal(seen.at(column), values, {}, std::bit_cast<std::uint64_t, double>,
+                                   std::bit_cast<std::uint64_t, double>))
+        << column << ": " << testing::PrintToString(seen.at(column)) << " instead of "
+        << testing::PrintToString(values);
+  }
+}
+
+void RunTest::expect_every_step_once(const std::string& run, std::int64_t last) {
+  std::vector<double> expected;
+  for (std::int64_t step = 1; step <= last; ++step) expected.push_back(static_cast<double>(step));
+  EXPECT_EQ(steps_table(run)["step"], expected);
+}
+
+int occurrences(const std::string& text, const std::string& word) {
+  int count = 0;
+  for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++count;
+  return count;
+}
+
+}  // namespace mylos::test

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A tiny deck with its data in a scratch directory, and what the fault tests ask of a run's directory.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "core/error.hpp"
+#include "io/checkpoint.hpp"
+#include "io/metrics.hpp"
+#include "tests/faults/run_mylos.hpp"
+#include "tests/io/io_test_util.hpp"
+
+namespace mylos::test {
+
+/// The whole content of a checkpoint: tensors by "file:name", and the parts of state.json that training
+/// continues from.
+struct Snapshot {
+  std::map<std::string, std::vector<float>> tensors;
+  std::string position;  ///< step, running sample index, seed, guard
+};
+
+class RunTest : public testing::Test {
+ public:
+  using Words = std::vector<std::string>;
+
+  RunTest();
+  /// No process and no shared memory of mylos is left.
+  ~RunTest() override;
+
+ protected:
+  const fs::path& scratch() const { return scratch_.path(); }
+  fs::path run_path(const std::string& run) const { return scratch() / run; }
+  fs::path checkpoint_path(const std::string& run, std::int64_t step) const;
+
+  /// The arguments of `mylos train` in run directory `run`.
+  Words train_arguments(const std::string& run, const Words& more = {}) const;
+  Outcome train(const std::string& run, const Words& more = {}, const JobOptions& options = {}) const;
+  /// The same with MYLOS_FAULT=`fault`.
+  Outcome train_with_fault(const std::string& run, const std::string& fault, const Words& more = {}) const;
+
+  /// Checks state.json's fields; returns the message.
+  std::string expect_status(const std::string& run, const std::string& state, ExitCode code) const;
+  /// The step of status.json.
+  std::int64_t status_step(const std::string& run) const;
+  /// Whether a checkpoint verifies and all of it can be read.
+  void expect_loads(const std::string& run, std::int64_t step);
+
+  std::vector<std::int64_t> checkpoint_steps(const std::string& run);
+  Snapshot snapshot(const std::string& run, std::int64_t step);
+  MetricsTable steps_table(const std::string& run);
+  /// Checkpoints of `step` and all metrics but times are bitwise equal.
+  void expect_same_run(const std::string& run, const std::string& reference, std::int64_t step);
+  void expect_same_checkpoint(const Snapshot& seen, const Snapshot& expected);
+  /// Steps 1, 2, ... `last` are there once.
+  void expect_every_step_once(const std::string& run, std::int64_t last);
+
+  fs::path deck() const { return scratch() / "tiny.deck"; }
+  fs::path tokens() const { return scratch() / "train.bin"; }
+
+ private:
+  ScratchDirectory scratch_;
+  IoThread io_;
+};
+
+int occurrences(const std::string& text, const std::string& word);
+
+}  // namespace mylos::test

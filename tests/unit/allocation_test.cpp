@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Nothing is allocated inside a training step: malloc is this program's own and counts on the thread that
+// computes.
+#include <cerrno>
+#include <cstddef>
+
+#include <gtest/gtest.h>
+
+#include "tests/parallel/mini_trainer.hpp"
+#include "tests/support/backend_fixture.hpp"
+#include "tests/support/test_plugins.hpp"
+
+namespace {
+
+struct Allocations {
+  bool counts = false;
+  std::size_t calls = 0;
+  std::size_t largest = 0;  // bytes
+};
+constinit thread_local Allocations allocations;
+
+void note(std::size_t bytes) {
+  if (!allocations.counts) return;
+  ++allocations.calls;
+  if (bytes > allocations.largest) allocations.largest = bytes;
+}
+
+}  // namespace
+
+// glibc's own functions behind the names that every library of the process calls.
+extern "C" {
+void* __libc_malloc(std::size_t bytes);                           // NOLINT(bugprone-reserved-identifier)
+void* __libc_calloc(std::size_t count, std::size_t bytes);        // NOLINT(bugprone-reserved-identifier)
+void* __libc_realloc(void* memory, std::size_t bytes);            // NOLINT(bugprone-reserved-identifier)
+void* __libc_memalign(std::size_t alignment, std::size_t bytes);  // NOLINT(bugprone-reserved-identifier)
+
+void* malloc(std::size_t bytes) noexcept {
+  note(bytes);
+  return __libc_malloc(bytes);
+}
+void* calloc(std::size_t count, std::size_t bytes) noexcept {
+  note(count * bytes);
+  return __libc_calloc(count, bytes);
+}
+void* realloc(void* memory, std::size_t bytes) noexcept {
+  note(bytes);
+  return __libc_realloc(memory, bytes);
+}
+void* memalign(std::size_t alignment, std::size_t bytes) noexcept {
+  note(bytes);
+  return __libc_memalign(alignment, bytes);
+}
+void* aligned_alloc(std::size_t alignment, std::size_t bytes) noexcept {
+  note(bytes);
+  return __libc_memalign(alignment, bytes);
+}
+int posix_memalign(void** memory, std::size_t alignment, std::size_t bytes) noexcept {
+  note(bytes);
+  *memory = __libc_memalign(alignment, bytes);
+  return *memory != nullptr ? 0 : ENOMEM;
+}
+}
+
+namespace mylos {
+namespace {
+
+TEST(MallocHook, SeesAllocations) {
+  allocations = {.counts = true};
+  std::vector<int> values(1000);
+  values.resize(2000);
+  allocations.counts = false;
+  EXPECT_EQ(values.size(), 2000U);
+  EXPECT_EQ(allocations.calls, 2U);
+  EXPECT_GE(allocations.largest, 8000U);
+}
+
+class AllocationTest : public testing::TestWithParam<std::string> {
+ protected:
+  /// Allocations of the steps 3 to 5; the ledgers must not change in them.
+  Allocations count(const RunConfig& config) {
+    constexpr std::int64_t warm_up = 2;
+    MiniTrainer trainer(backend_, ledger_, *self_, config);
+    for (std::int64_t step = 1; step <= warm_up; ++step) trainer.step(walk_tokens(config, step));
+    const std::uint64_t charges = ledger_.num_charges() + test_backends().ledger().num_charges();
+    Allocations counted;
+    for (std::int64_t step = warm_up + 1; step <= warm_up + 3; ++step) {
+      const std::vector<std::int32_t> tokens = walk_tokens(config, step);
+      allocations = {.counts = true, .calls = counted.calls, .largest = counted.largest};
+      trainer.step(tokens);
+      allocations.counts = false;
+      counted = allocations;
+    }
+    EXPECT_EQ(ledger_.num_charges() + test_backends().ledger().num_charges(), charges);
+    return counted;
+  }
+
+  ComputeBackend& backend_ = test_backends().at(GetParam());
+  CommunicatorHandle self_ = open_communicator("self", &backend_);
+  MemoryLedger ledger_;
+};
+
+TEST_P(AllocationTest, AStepAllocatesNoMemory) {
+  ModelConfig model;
+  model.layers = 3;
+  model.heads = 4;
+  model.width = 64;
+  model.context = 64;
+  model.vocab = 257;
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::block}) {
+      for (const float dropout : {0.0F, 0.1F}) {
+        SCOPED_TRACE(fmt::format("{}, recompute {}, dropout {}", name_of(dtype), static_cast<int>(recompute),
+                                 dropout));
+        model.dropout = dropout;
+        RunConfig config = mini_config(model, 8, 64, 1, 2);
+        config.train.dtype = dtype;
+        config.train.recompute = recompute;
+        const Allocations counted = count(config);
+        if (GetParam() == "kokkos") {
+          EXPECT_EQ(counted.calls, 0U);
+        } else {
+          // A library's own bookkeeping for each call, never a buffer.
+          EXPECT_LT(counted.largest, 4096U) << counted.calls << " allocations";
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, AllocationTest, testing::ValuesIn(compute_backend_names()),
+                         backend_test_name);
+
+}  // namespace
+}  // namespace mylos

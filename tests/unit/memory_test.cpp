@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The memory that a plan promises against the ledger, and against what the operating system gave.
+#include <fstream>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "app/plan.hpp"
+#include "tests/parallel/mini_trainer.hpp"
+#include "tests/support/backend_fixture.hpp"
+#include "tests/support/test_plugins.hpp"
+
+namespace mylos {
+namespace {
+
+constexpr Recompute recomputes[] = {Recompute::none, Recompute::selective, Recompute::block};
+
+ModelConfig gpt2(std::int64_t layers, std::int64_t heads, std::int64_t width) {
+  ModelConfig model;
+  model.layers = layers;
+  model.heads = heads;
+  model.width = width;
+  return model;
+}
+
+RunConfig typed(RunConfig config, DType dtype, DType grad_dtype) {
+  config.train.dtype = dtype;
+  config.train.grad_dtype = grad_dtype;
+  return config;
+}
+
+void train(MiniTrainer& trainer, const RunConfig& config, std::int64_t first, std::int64_t last) {
+  for (std::int64_t step = first; step <= last; ++step) trainer.step(walk_tokens(config, step));
+}
+
+TEST(Plan, AgreesWithTheLedger) {
+  ComputeBackend& backend = test_backends().at("kokkos");
+  const CommunicatorHandle self = open_communicator("self", &backend);
+  ModelConfig model = gpt2(3, 4, 64);
+  model.vocab = 257;
+  model.context = 32;
+  for (const bool tied : {true, false}) {
+    for (const float dropout : {0.0F, 0.1F}) {
+      for (const auto& [dtype, grad_dtype] :
+           {std::pair(DType::fp32, DType::fp32), std::pair(DType::bf16, DType::bf16),
+            std::pair(DType::bf16, DType::fp32)}) {
+        for (const Recompute recompute : recomputes) {
+          model.tied = tied;
+          model.dropout = dropout;
+          RunConfig config = typed(mini_config(model, 8, 32, 1, 2), dtype, grad_dtype);
+          config.train.recompute = recompute;
+          MemoryLedger ledger;
+          MiniTrainer trainer(backend, ledger, *self, config);
+          train(trainer, config, 1, 2);
+          const RunPlan plan = make_plan(config);
+          for (const MemoryCategory category : {MemoryCategory::parameters, MemoryCategory::gradients,
+                                                MemoryCategory::optimizer, MemoryCategory::activations}) {
+            EXPECT_EQ(plan.memory[static_cast<std::size_t>(category)],
+                      static_cast<std::int64_t>(ledger.peak(category)))
+                << name_of(category);
+          }
+          const auto peak = static_cast<double>(ledger.peak());
+          EXPECT_NEAR(static_cast<double>(plan.memory_total()) / peak, 1.0, 0.02);
+        }
+      }
+    }
+  }
+}
+
+TEST(Plan, ActivationsGrowLinearlyWithTheSequence) {
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    for (const Recompute recompute : recomputes) {
+      const auto activations = [&](std::int64_t seq_len) {
+        RunConfig config = typed(mini_config(gpt2(12, 12, 768), 4, seq_len), dtype, dtype);
+        config.train.recompute = recompute;
+        return static_cast<double>(
+            make_plan(config).memory[static_cast<std::size_t>(MemoryCategory::activations)]);
+      };
+      EXPECT_LE(activations(1024) / activations(256), 4.1);
+    }
+  }
+}
+
+TEST(Plan, RecomputationSavesActivations) {
+  const auto activations = [](Recompute recompute) {
+    RunConfig config = mini_config(gpt2(12, 12, 768), 4, 1024);
+    config.train.recompute = recompute;
+    return make_plan(config).memory[static_cast<std::size_t>(MemoryCategory::activations)];
+  };
+  EXPECT_LT(activations(Recompute::selective), activations(Recompute::none));
+  EXPECT_LT(activations(Recompute::block), activations(Recompute::selective));
+}
+
+/// Bytes of this process in memory.
+double resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  double pages = 0.0;
+  double resident = 0.0;
+  file >> pages >> resident;
+  return resident * static_cast<double>(sysconf(_SC_PAGESIZE));
+}
+
+/// Gigabytes and minutes: for the long tests.
+TEST(Plan, DISABLED_ResidentMemoryIsWhatThePlanSays) {
+  ComputeBackend& backend = test_backends().at(test_plugins().usable(PluginKind::compute).front()->name);
+  const CommunicatorHandle self = open_communicator("self", &backend);
+  const RunConfig configs[] = {typed(mini_config(gpt2(12, 12, 768), 1, 256), DType::fp32, DType::fp32),
+                               typed(mini_config(gpt2(12, 12, 768), 1, 256), DType::bf16, DType::bf16),
+                               typed(mini_config(gpt2(24, 16, 1024), 1, 256), DType::bf16, DType::bf16)};
+  for (const RunConfig& config : configs) {
+    const RunPlan plan = make_plan(config);
+    SCOPED_TRACE(fmt::format("{} parameters, {}", plan.parameters, name_of(config.train.dtype)));
+    const double before = resident_bytes();
+    MemoryLedger ledger;
+    MiniTrainer trainer(backend, ledger, *self, config);
+    train(trainer, config, 1, 3);
+    const double taken = resident_bytes() - before;
+    const auto planned = static_cast<double>(plan.memory_total());
+    fmt::print("{} parameters, {}: planned {:.3f} GB, resident {:.3f} GB\n", plan.parameters,
+               name_of(config.train.dtype), 1e-9 * planned, 1e-9 * taken);
+    EXPECT_NEAR(taken / planned, 1.0, 0.02);
+  }
+}
+
+}  // namespace
+}  // namespace mylos

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/plugin.hpp"
+
+#include <cstdlib>
+#include <fstream>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/test_plugins.hpp"
+
+namespace mylos {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+
+class PluginTest : public testing::Test {
+ protected:
+  PluginTest() {
+    fs::create_directories(first_);
+    fs::create_directories(second_);
+  }
+  ~PluginTest() override { fs::remove_all(folder_); }
+
+  static fs::path plugin(const char* name) {
+    return fs::path(std::getenv("MYLOS_BUILD")) / "lib" / "mylos" / fmt::format("libmylos_{}.so", name);
+  }
+  static std::string message(const PluginRegistry& registry, PluginKind kind, const char* name) {
+    try {
+      registry.require(kind, name);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::usage);
+      return error.what();
+    }
+    return "nothing was thrown";
+  }
+
+  // Each test has its own, because a path that was loaded once is not looked at again.
+  fs::path folder_ = fs::temp_directory_path() /
+                     fmt::format("mylos_plugin_{}_{}",
+                                 testing::UnitTest::GetInstance()->current_test_info()->name(), getpid());
+  fs::path first_ = folder_ / "first";
+  fs::path second_ = folder_ / "second";
+};
+
+TEST_F(PluginTest, TheFirstOfANameWins) {
+  fs::copy(plugin("comm_self"), first_ / "libmylos_comm_self.so");
+  fs::copy(plugin("comm_self"), second_ / "libmylos_comm_self.so");
+  fs::copy(plugin("comm_mpi"), second_ / "libmylos_comm_mpi.so");
+  fs::copy(plugin("comm_mpi"), second_ / "comm_mpi.so");  // not a plugin's name
+  const auto registry = PluginRegistry::discover({folder_ / "missing", first_, second_});
+  ASSERT_EQ(registry.found().size(), 2U);
+  EXPECT_EQ(registry.found()[0].path, first_ / "libmylos_comm_self.so");
+  EXPECT_EQ(registry.found()[1].path, second_ / "libmylos_comm_mpi.so");
+  EXPECT_EQ(registry.searched().size(), 3U);
+}
+
+TEST_F(PluginTest, ABrokenOneHidesTheOneBehindIt) {
+  std::ofstream(first_ / "libmylos_comm_self.so") << "not a shared object";
+  fs::copy(plugin("comm_self"), second_ / "libmylos_comm_self.so");
+  const auto registry = PluginRegistry::discover({first_, second_});
+  ASSERT_EQ(registry.found().size(), 1U);
+  EXPECT_EQ(registry.found()[0].descriptor, nullptr);
+  EXPECT_THAT(registry.found()[0].problem, HasSubstr("libmylos_comm_self.so"));
+}
+
+TEST_F(PluginTest, SaysWhatALibraryLacks) {
+  fs::copy(plugin("comm_self").parent_path().parent_path() / "libmylos_core.so",
+           first_ / "libmylos_other.so");
+  const PluginInfo info = PluginRegistry::open(first_ / "libmylos_other.so");
+  EXPECT_EQ(info.descriptor, nullptr);
+  EXPECT_EQ(info.problem, "it exports no symbol mylos_plugin");
+}
+
+TEST_F(PluginTest, ChecksTheDescriptorBeforeAnythingIsCalled) {
+  const PluginDescriptor good = test_plugins().require(PluginKind::communication, "self");
+  EXPECT_EQ(PluginRegistry::check(good), "");
+  PluginDescriptor bad = good;
+  bad.magic += 1;
+  EXPECT_EQ(PluginRegistry::check(bad), "its mylos_plugin symbol is not a plugin descriptor");
+  bad = good;
+  bad.abi_version = 99;
+  EXPECT_THAT(PluginRegistry::check(bad),
+              AllOf(HasSubstr("99"), HasSubstr(fmt::to_string(plugin_abi_version))));
+  bad = good;
+  bad.struct_size = 8;
+  EXPECT_THAT(PluginRegistry::check(bad),
+              AllOf(HasSubstr("8 bytes"), HasSubstr(fmt::to_string(sizeof(PluginDescriptor)))));
+  bad = good;
+  bad.compiler = "another compiler";
+  EXPECT_THAT(PluginRegistry::check(bad),
+              AllOf(HasSubstr("another compiler"), HasSubstr(MYLOS_COMPILER_FINGERPRINT)));
+}
+
+TEST_F(PluginTest, RequireNamesPathsAndPlugins) {
+  fs::copy(plugin("comm_self"), first_ / "libmylos_comm_self.so");
+  std::ofstream(second_ / "libmylos_broken.so") << "not a shared object";
+  const auto registry = PluginRegistry::discover({first_, second_});
+  EXPECT_STREQ(registry.require(PluginKind::communication, "self").name, "self");
+  EXPECT_THAT(message(registry, PluginKind::communication, "nccl"),
+              AllOf(HasSubstr("no communication backend \"nccl\""), HasSubstr(first_.string()),
+                    HasSubstr(second_.string()), HasSubstr("plugins found: self libmylos_broken.so (")));
+  EXPECT_THAT(message(registry, PluginKind::compute, "self"), HasSubstr("no compute backend \"self\""));
+}
+
+TEST_F(PluginTest, PrefersTheLargest) {
+  const auto usable = test_plugins().usable(PluginKind::compute);
+  ASSERT_FALSE(usable.empty());
+  for (std::size_t i = 1; i < usable.size(); ++i) {
+    EXPECT_GE(usable[i - 1]->preference, usable[i]->preference);
+  }
+}
+
+TEST_F(PluginTest, SearchesOptionThenEnvironmentThenInstallation) {
+  const char* before = std::getenv("MYLOS_PLUGIN_PATH");
+  const std::string saved = before != nullptr ? before : "";
+  setenv("MYLOS_PLUGIN_PATH", "/third::/fourth", 1);
+  const auto paths = plugin_search_path("/first:/second");
+  setenv("MYLOS_PLUGIN_PATH", saved.c_str(), 1);
+  const fs::path installed = fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "lib" / "mylos";
+  EXPECT_THAT(paths, testing::ElementsAre("/first", "/second", "/third", "/fourth", installed));
+}
+
+}  // namespace
+}  // namespace mylos

@@ -28,8 +28,8 @@ constexpr std::int64_t max_tensor_size = std::int64_t{1} << 48U;
 constexpr std::int64_t max_tensors = 1'000'000;
 constexpr std::int64_t chunk_elements = std::int64_t{1} << 20U;  // 4 MiB
 constexpr std::int64_t max_chunk_bytes = std::int64_t{64} << 20U;
-// Of a rank in one collective call: bounds HDF5's copy of the chunks, and stays below MPI's 2 GiB counts.
-constexpr std::int64_t max_transfer = std::int64_t{64} << 20U;
+// Of a rank in one collective call, 16 MiB: HDF5 copies the chunks of a call.
+constexpr std::int64_t max_transfer = std::int64_t{4} << 20U;
 constexpr std::int64_t checksum_bytes = 4;
 
 using Extents = std::vector<hsize_t>;

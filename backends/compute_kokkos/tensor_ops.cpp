@@ -48,8 +48,8 @@ struct Square {
   KOKKOS_FORCEINLINE_FUNCTION Vec operator()(Vec x) const { return x * x; }
 };
 
-/// In a fixed order, whatever the number of threads: blocks in fp32 by lane, then up to max_partials spans of blocks in
-/// double, then the spans. A parallel_reduce would allocate at each call.
+/// In a fixed order, whatever the number of threads: blocks in fp32 by lane, then up to max_partials spans of
+/// blocks in double, then the spans. A parallel_reduce would allocate at each call.
 template <class T, class Term>
 void sum_kernel(const std::string& label, const Execution& execution, Vector<const T> x, Term term,
                 Kokkos::View<double*, Memory> partials, float* out, bool accumulate) {

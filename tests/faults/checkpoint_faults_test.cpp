@@ -59,7 +59,7 @@ class Restart : public RunTest {
     const Outcome rest = train("parts", {"--checkpoint.every=0", "--restart"}, options);
     ASSERT_EQ(rest.exit_code, 0) << rest.output;
     EXPECT_THAT(rest.output, HasSubstr("the same to rounding"));
-    EXPECT_THAT(rest.output, HasSubstr(fmt::format("ranks 2 -> {}", ranks)));
+    EXPECT_THAT(rest.output, HasSubstr(fmt::format("parallel.data 2 -> {}", ranks)));
     expect_every_step_once("parts", num_steps);
     const std::vector<double> losses = steps_table("parts")["loss"];
     const std::vector<double> expected = steps_table("whole")["loss"];
@@ -86,7 +86,7 @@ TEST_F(Restart, ConvertsToAnotherTypeAndSaysSo) {
   EXPECT_EQ(train("run", {"--train.stop_step=4"}).exit_code, 0);
   const Outcome outcome = train("run", {"--restart", "--train.dtype=bf16"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr(R"(dtype "fp32" -> "bf16")"));
+  EXPECT_THAT(outcome.output, HasSubstr("train.dtype fp32 -> bf16"));
   expect_every_step_once("run", num_steps);
 }
 

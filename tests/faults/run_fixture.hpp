@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,7 +45,8 @@ class RunTest : public testing::Test {
   Outcome train_with_fault(const std::string& run, const std::string& fault, const Words& more = {}) const;
 
   /// Checks state.json's fields; returns the message.
-  std::string expect_status(const std::string& run, const std::string& state, ExitCode code) const;
+  std::string expect_status(const std::string& run, const std::string& state,
+                            std::optional<ExitCode> code) const;
   /// The step of status.json.
   std::int64_t status_step(const std::string& run) const;
   /// Whether a checkpoint verifies and all of it can be read.

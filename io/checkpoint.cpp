@@ -67,27 +67,28 @@ std::int64_t stored_bytes(const Extents& shape, const Extents& chunk) {
   return chunks * (chunk_bytes + checksum_bytes);
 }
 
-/// Adds to the selection of `space` the boxes that make up [begin, end) of the flattened `shape`: the rest of
-/// a row of each dimension, whole rows, the beginning of a row of each; at most 2 rank - 1 boxes.
-void select_flat_range(hid_t space, const Extents& shape, std::int64_t begin, std::int64_t end,
-                       std::size_t dim, Extents& start, Extents& count) {
-  const auto select = [&](std::int64_t first, std::int64_t rows) {
-    start[dim] = static_cast<hsize_t>(first);
-    count[dim] = static_cast<hsize_t>(rows);
-    for (std::size_t d = dim + 1; d < shape.size(); ++d) {
-      start[d] = 0;
-      count[d] = shape[d];
-    }
-    h5_check(H5Sselect_hyperslab(space, H5S_SELECT_OR, start.data(), nullptr, count.data(), nullptr),
-             ExitCode::internal, "selection");
-  };
+/// A box of a tensor and the contiguous memory of its elements. HDF5 moves it whole, where selections of
+/// different shapes in memory and file would be walked element by element.
+struct Box {
+  Extents start;
+  Extents count;
+  float* data = nullptr;
+};
+
+/// Appends the boxes that make up [begin, end) of the flattened `shape` from dimension `dim` on, `outer`
+/// being the coordinates before it: the rest of a row, whole rows, the beginning of a row; at most 2 rank - 1
+/// boxes.
+void append_boxes(const Extents& shape, std::int64_t begin, std::int64_t end, const Extents& outer,
+                  float* data, std::vector<Box>& boxes) {
+  const std::size_t dim = outer.size();
   std::int64_t inner = 1;
   for (std::size_t d = dim + 1; d < shape.size(); ++d) inner *= static_cast<std::int64_t>(shape[d]);
 
   const auto within_row = [&](std::int64_t row, std::int64_t from, std::int64_t to) {
-    start[dim] = static_cast<hsize_t>(row);
-    count[dim] = 1;
-    select_flat_range(space, shape, from, to, dim + 1, start, count);
+    Extents coordinates = outer;
+    coordinates.push_back(static_cast<hsize_t>(row));
+    append_boxes(shape, from, to, coordinates, data, boxes);
+    data += to - from;
   };
   if (begin % inner != 0) {
     const std::int64_t row = begin / inner;
@@ -95,42 +96,63 @@ void select_flat_range(hid_t space, const Extents& shape, std::int64_t begin, st
     within_row(row, begin - row * inner, to - row * inner);
     begin = to;
   }
-  if (end - begin >= inner) {
-    const std::int64_t rows = (end - begin) / inner;
-    select(begin / inner, rows);
+  if (const std::int64_t rows = (end - begin) / inner; rows > 0) {
+    Box box{.start = outer, .count = Extents(dim, 1), .data = data};
+    box.start.push_back(static_cast<hsize_t>(begin / inner));
+    box.count.push_back(static_cast<hsize_t>(rows));
+    for (std::size_t d = dim + 1; d < shape.size(); ++d) {
+      box.start.push_back(0);
+      box.count.push_back(shape[d]);
+    }
+    boxes.push_back(std::move(box));
     begin += rows * inner;
+    data += rows * inner;
   }
   if (begin < end) within_row(begin / inner, 0, end - begin);
 }
 
-H5Dataspace file_space(const Extents& shape, const TensorPart& part) {
-  H5Dataspace space(h5_check(H5Screate_simple(static_cast<int>(shape.size()), shape.data(), nullptr),
-                             ExitCode::internal, "dataspace"));
-  h5_check(H5Sselect_none(space.get()), ExitCode::internal, "selection");
-  if (part.count > 0) {
-    Extents start(shape.size(), 0);
-    Extents count(shape.size(), 1);
-    select_flat_range(space.get(), shape, part.begin, part.begin + part.count, 0, start, count);
+/// The dataspaces of a transfer in file and memory; a null box selects nothing.
+std::pair<H5Dataspace, H5Dataspace> spaces_of(const Extents& shape, const Box* box) {
+  const auto simple = [](const Extents& extents) {
+    return H5Dataspace(h5_check(H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr),
+                                ExitCode::internal, "dataspace"));
+  };
+  H5Dataspace in_file = simple(shape);
+  H5Dataspace in_memory = simple(box != nullptr ? box->count : Extents(shape.size(), 1));
+  if (box == nullptr) {
+    h5_check(H5Sselect_none(in_file.get()), ExitCode::internal, "selection");
+    h5_check(H5Sselect_none(in_memory.get()), ExitCode::internal, "selection");
+  } else {
+    h5_check(H5Sselect_hyperslab(in_file.get(), H5S_SELECT_SET, box->start.data(), nullptr, box->count.data(),
+                                 nullptr),
+             ExitCode::internal, "selection");
   }
-  return space;
+  return {std::move(in_file), std::move(in_memory)};
 }
 
-H5Dataspace memory_space(const TensorPart& part) {
-  const std::array<hsize_t, 1> extent = {static_cast<hsize_t>(std::max<std::int64_t>(part.count, 1))};
-  H5Dataspace space(h5_check(H5Screate_simple(1, extent.data(), nullptr), ExitCode::internal, "dataspace"));
-  if (part.count == 0) h5_check(H5Sselect_none(space.get()), ExitCode::internal, "selection");
-  return space;
-}
-
-/// The parts cut into transfers of bounded size.
-std::vector<TensorPart> transfers_of(std::span<const TensorPart> parts) {
-  std::vector<TensorPart> transfers;
+/// The parts cut into boxes of bounded size, where that is possible between chunks: a chunk that two
+/// transfers write would be read, checked and written twice.
+std::vector<Box> boxes_of(const TensorInfo& info, std::span<const TensorPart> parts) {
+  const Extents shape = to_extents(info.shape);
+  const Extents chunk = chunk_shape(info.shape);
+  bool contiguous = true;
+  std::int64_t chunk_size = 1;
+  for (std::size_t d = 0; d < chunk.size(); ++d) {
+    chunk_size *= static_cast<std::int64_t>(chunk[d]);
+    contiguous = contiguous && (d == 0 || chunk[d] == shape[d]);
+  }
+  const std::int64_t grain =
+      contiguous ? std::max<std::int64_t>(1, max_transfer / chunk_size) * chunk_size : max_transfer;
+  std::vector<Box> boxes;
   for (const TensorPart& part : parts) {
-    for (std::int64_t done = 0; done < part.count; done += max_transfer) {
-      transfers.push_back({part.begin + done, std::min(max_transfer, part.count - done), part.data + done});
+    const std::int64_t end = part.begin + part.count;
+    for (std::int64_t begin = part.begin; begin < end;) {
+      const std::int64_t next = std::min(end, (begin / grain + 1) * grain);
+      append_boxes(shape, begin, next, {}, part.data + (begin - part.begin), boxes);
+      begin = next;
     }
   }
-  return transfers;
+  return boxes;
 }
 
 void check_parts(const TensorInfo& info, std::span<const TensorPart> parts) {
@@ -186,13 +208,12 @@ class CollectiveFile {
                                    info.name)));
   }
 
-  /// Collective: writes `part`, nothing where it is empty, to the dataset created as `index`-th.
-  void write(std::size_t index, const TensorInfo& info, const TensorPart& part) {
-    const H5Dataspace in_file = file_space(to_extents(info.shape), part);
-    const H5Dataspace in_memory = memory_space(part);
+  /// Collective: writes `box`, or nothing where it is null, to the dataset created as `index`-th.
+  void write(std::size_t index, const TensorInfo& info, const Box* box) {
+    const auto [in_file, in_memory] = spaces_of(to_extents(info.shape), box);
     const float none = 0.0F;
     check(H5Dwrite(datasets_[index].second.get(), H5T_NATIVE_FLOAT, in_memory.get(), in_file.get(),
-                   transfer_.get(), part.count > 0 ? part.data : &none),
+                   transfer_.get(), box != nullptr ? box->data : &none),
           info.name);
   }
 
@@ -267,10 +288,9 @@ class TensorFile {
     }
     check_parts(wanted, parts);
     const H5Dataset dataset = open(wanted.name);
-    for (const TensorPart& part : transfers_of(parts)) {
-      const H5Dataspace in_file = file_space(to_extents(wanted.shape), part);
-      const H5Dataspace in_memory = memory_space(part);
-      check(H5Dread(dataset.get(), H5T_NATIVE_FLOAT, in_memory.get(), in_file.get(), H5P_DEFAULT, part.data),
+    for (const Box& box : boxes_of(wanted, parts)) {
+      const auto [in_file, in_memory] = spaces_of(to_extents(wanted.shape), &box);
+      check(H5Dread(dataset.get(), H5T_NATIVE_FLOAT, in_memory.get(), in_file.get(), H5P_DEFAULT, box.data),
             wanted.name);
     }
   }
@@ -556,10 +576,10 @@ class Writer {
   }
 
   void write_tensors() {
-    std::vector<std::vector<TensorPart>> transfers;
+    std::vector<std::vector<Box>> transfers;
     std::vector<std::int64_t> rounds;
     for (const CheckpointContent::Tensor& tensor : content_.tensors) {
-      transfers.push_back(transfers_of(tensor.parts));
+      transfers.push_back(boxes_of(tensor.info, tensor.parts));
       rounds.push_back(static_cast<std::int64_t>(transfers.back().size()));
     }
     agreed_max(comm_, rounds);
@@ -584,7 +604,7 @@ class Writer {
       for (std::int64_t round = 0; round < rounds[t]; ++round) {
         const auto r = static_cast<std::size_t>(round);
         files.at(tensor.file)
-            .write(index[t], tensor.info, r < transfers[t].size() ? transfers[t][r] : TensorPart{});
+            .write(index[t], tensor.info, r < transfers[t].size() ? &transfers[t][r] : nullptr);
       }
     }
 

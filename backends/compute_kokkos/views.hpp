@@ -26,10 +26,12 @@ using Scratch =
 template <std::size_t n>
 struct Literal {
   char text[n];
+  // NOLINTNEXTLINE(google-explicit-constructor): made from a literal
   consteval Literal(const char (&characters)[n]) { std::copy_n(characters, n, text); }
 };
 
-/// A label as the std::string that Kokkos takes, made at first use, since a training step must not allocate.
+/// A label as the std::string that Kokkos takes, made at first use, since a training step must not
+/// allocate.
 template <Literal literal>
 const std::string& operator""_label() {
   static const std::string label(literal.text);

@@ -18,13 +18,14 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 class PluginTest : public testing::Test {
- protected:
+ public:
   PluginTest() {
     fs::create_directories(first_);
     fs::create_directories(second_);
   }
   ~PluginTest() override { fs::remove_all(folder_); }
 
+ protected:
   static fs::path plugin(const char* name) {
     return fs::path(std::getenv("MYLOS_BUILD")) / "lib" / "mylos" / fmt::format("libmylos_{}.so", name);
   }

@@ -101,7 +101,7 @@ inline constexpr bool calls_are_checked = true;
 ///
 /// In debug builds it also checks that all ranks make the same call: before each collective a blocking
 /// all_reduce of (h, -h) with `max`, h a hash of the operation, its sizes, type and root, gives the largest
-/// and the smallest hash. Where they differ, the calls are gathered and the job ends with ExitCode::watchdog
+/// and the smallest hash. Where they differ, the calls are gathered and all ranks throw ExitCode::watchdog
 /// and the call of every rank. The checks use host memory, so they are left out where the host cannot reach
 /// the buffers of `inner`.
 class CountedCommunicator final : public Communicator {

@@ -52,7 +52,7 @@ struct Square {
 /// blocks in double, then the spans. A parallel_reduce would allocate at each call.
 template <class T, class Term>
 void sum_kernel(const std::string& label, const Execution& execution, Vector<const T> x, Term term,
-                Kokkos::View<double*, Memory> partials, float* out, bool accumulate) {
+                const Kokkos::View<double*, Memory>& partials, float* out, bool accumulate) {
   const auto n = static_cast<std::int64_t>(x.extent(0));
   const std::int64_t blocks = (n + sum_block - 1) / sum_block;
   const auto room = static_cast<std::int64_t>(partials.extent(0));

@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "parallel/traffic.hpp"
 #include "tests/faults/run_fixture.hpp"
 
 namespace mylos::test {
@@ -177,7 +178,11 @@ TEST_F(StoppedRank, IsReportedWithTheLastOperationsOfAll) {
 }
 
 TEST_F(StoppedRank, InAMismatchedCollectiveIsReported) {
-  expect_report("run", train_with_fault("run", "forward:1:4:mismatch", {"--comm.timeout=3"}));
+  const Outcome outcome = train_with_fault("run", "forward:1:4:mismatch", {"--comm.timeout=3"});
+  if (!calls_are_checked) return expect_report("run", outcome);
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_THAT(expect_status("run", "failed", ExitCode::watchdog),
+              HasSubstr("mismatched collective on axis data"));
 }
 
 using RunDirectory = RunTest;

@@ -22,7 +22,7 @@ class TokenTest : public testing::Test {
   fs::path counting_file(std::size_t num_tokens) {
     std::vector<std::uint16_t> tokens(num_tokens);
     std::iota(tokens.begin(), tokens.end(), std::uint16_t{0});
-    const fs::path file = scratch_.path() / "tokens.bin";
+    fs::path file = scratch_.path() / "tokens.bin";
     TokenFileWriter writer(file);
     writer.append(std::span(tokens).first(num_tokens / 2));
     writer.append(std::span(tokens).subspan(num_tokens / 2));
@@ -92,7 +92,7 @@ TEST_F(TokenTest, TooShortForAContext) {
   const fs::path file = counting_file(64);
   EXPECT_EQ(TokenDataset(TokenFile(file), 63, 1).num_windows(), 1);
   try {
-    TokenDataset(TokenFile(file), 64, 1);
+    const TokenDataset dataset(TokenFile(file), 64, 1);
     ADD_FAILURE() << "taken";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::bad_data);

@@ -45,16 +45,22 @@ void run(std::string_view failure) {
   std::vector<float> values(1000);
   const TensorRef buffer(values.data(), DType::fp32, {1000});
   const bool victim = comm.rank() == 1;
-  for (int step = 0; step < 10; ++step) {
+  const auto train = [&](int step) {
     recorder->set_phase(step, "forward");
     comm.all_reduce({}, buffer, ReduceOp::sum).host_wait();
-    if (step != 5) continue;
+    if (step != 5) return;
     if (failure == "stop" && victim) raise(SIGSTOP);
     if (failure == "suspend_all") suspend_for_4_s();
     if (failure == "kill" && victim) raise(SIGKILL);
     if (failure == "busy" && victim) std::this_thread::sleep_for(std::chrono::seconds(5));
     if (failure == "stall" && victim) std::this_thread::sleep_for(std::chrono::seconds(60));
     if (failure == "mismatch" && victim) comm.broadcast({}, buffer.flat(0, 10), 0).host_wait();
+  };
+  try {
+    for (int step = 0; step < 10; ++step) train(step);
+  } catch (const Error& error) {
+    if (comm.rank() != 0) std::this_thread::sleep_for(std::chrono::seconds(5));  // rank 0 speaks for all
+    world->abort(error.code(), error.what());
   }
 }
 

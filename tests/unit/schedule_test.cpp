@@ -10,7 +10,7 @@ TEST(Schedule, AccumulatesInOneSlot) {
   const Schedule schedule = accumulate(3);
   ASSERT_EQ(schedule.repeat.size(), 8U);
   for (int m = 0; m < 3; ++m) {
-    const auto at = static_cast<std::size_t>(2 * m);
+    const auto at = 2 * static_cast<std::size_t>(m);
     EXPECT_EQ(schedule.repeat[at].kind, ActionKind::forward);
     EXPECT_EQ(schedule.repeat[at].micro_batch, m);
     EXPECT_EQ(schedule.repeat[at + 1].kind, ActionKind::backward);

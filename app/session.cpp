@@ -2,9 +2,9 @@
 #include "app/session.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdlib>
-#include <limits>
 #include <sched.h>
 
 #include "core/device_buffer.hpp"
@@ -99,31 +99,34 @@ void Session::watch(const RunConfig& config, std::function<void(const std::strin
 
 double measure_gemm_tflops(Session& session, DType dtype) {
   constexpr std::int64_t n = 1024;
-  constexpr std::int64_t in = 768;
-  constexpr std::int64_t out = 3072;
-  constexpr int warm_up = 3;
-  constexpr int repetitions = 10;
+  constexpr std::int64_t widest = 3072;
+  constexpr std::array<std::array<std::int64_t, 2>, 4> shapes = {
+      {{768, 768}, {768, 2304}, {768, 3072}, {3072, 768}}};
+  constexpr int warm_up = 2;
+  constexpr int repetitions = 6;
   ComputeBackend& compute = session.compute();
-  const auto tensor = [&](std::int64_t rows, std::int64_t columns) {
+  const auto memory = [&](std::int64_t size) {
     DeviceBuffer buffer(compute, session.ledger(), MemoryCategory::workspace,
-                        static_cast<std::size_t>(rows * columns) * size_of(dtype), "mylos::peak");
-    compute.tensor_ops().fill({}, TensorRef(buffer.data(), dtype, {rows * columns}), 1.0F);
+                        static_cast<std::size_t>(size) * size_of(dtype), "mylos::peak");
+    compute.tensor_ops().fill({}, TensorRef(buffer.data(), dtype, {size}), 1.0F);
     return buffer;
   };
-  const DeviceBuffer x = tensor(n, in);
-  const DeviceBuffer w = tensor(in, out);
-  const DeviceBuffer y = tensor(n, out);
-  double fastest = std::numeric_limits<double>::infinity();  // a ceiling: what disturbed it does not count
+  const DeviceBuffer x = memory(n * widest);
+  const DeviceBuffer w = memory(768 * widest);
+  const DeviceBuffer y = memory(n * widest);
+  double highest = 0.0;  // a ceiling: what disturbed it does not count
   session.world().barrier();
-  for (int i = 0; i < warm_up + repetitions; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    compute.transformer_ops().linear_forward({}, {x.data(), dtype, {n, in}}, {w.data(), dtype, {in, out}}, {},
-                                             {y.data(), dtype, {n, out}});
-    compute.synchronize({});
-    const auto stop = std::chrono::steady_clock::now();
-    if (i >= warm_up) fastest = std::min(fastest, std::chrono::duration<double>(stop - start).count());
+  for (const auto& [in, out] : shapes) {
+    for (int i = 0; i < warm_up + repetitions; ++i) {
+      const auto start = std::chrono::steady_clock::now();
+      compute.transformer_ops().linear_forward({}, {x.data(), dtype, {n, in}}, {w.data(), dtype, {in, out}},
+                                               {}, {y.data(), dtype, {n, out}});
+      compute.synchronize({});
+      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      if (i >= warm_up) highest = std::max(highest, 2.0e-12 * static_cast<double>(n * in * out) / seconds);
+    }
   }
-  return 2.0 * static_cast<double>(n * in * out) / fastest * 1e-12;
+  return highest;
 }
 
 }  // namespace mylos

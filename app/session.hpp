@@ -51,8 +51,8 @@ class Session {
   std::unique_ptr<Watchdog> watchdog_;
 };
 
-/// Floating point rate of a 1024 × 768 × 3072 matrix product in `dtype`, in TFLOP/s: the peak that MFU refers
-/// to where the deck names none.
+/// The highest rate of the products of a GPT-2 124M block with 1024 rows in `dtype`, in TFLOP/s: the peak
+/// that MFU refers to where the deck names none.
 double measure_gemm_tflops(Session& session, DType dtype);
 
 }  // namespace mylos

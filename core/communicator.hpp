@@ -25,6 +25,9 @@ class RequestState {
   virtual void wait(Stream stream) = 0;
   /// Blocks the host until the operation is complete.
   virtual void host_wait() = 0;
+  /// Whether the operation is complete, advancing it as far as it goes without blocking. Once it is, a wait
+  /// returns at once; the buffers may be used only after that wait.
+  virtual bool test() = 0;
 };
 
 /// Owns an operation under way; empty where it was complete at once. Move-only.
@@ -41,6 +44,7 @@ class Request {
     if (state_) state_->host_wait();
     state_.reset();
   }
+  bool test() { return !state_ || state_->test(); }
 
  private:
   std::unique_ptr<RequestState> state_;
@@ -88,8 +92,13 @@ class Communicator {
   virtual void group_begin() {}
   virtual void group_end() {}
 
-  /// Memory that this backend moves fastest (a window, registered memory), or null where any memory is as
-  /// good. Freed with the communicator.
+  /// Advances what is under way on all communicators of this process and backend, for backends that do so
+  /// only inside calls. Never blocks; any thread may call it.
+  virtual void progress() {}
+
+  /// Memory that this backend moves fastest (a window, registered memory), aligned to pages and zero, or null
+  /// where any memory is as good. Collective, with the same size on all ranks; freed with the communicator.
+  /// In a collective of this communicator all ranks pass such memory at the same offset, or none does.
   virtual void* allocate(std::size_t /*bytes*/) { return nullptr; }
 
   /// The ranks that pass the same `color`, ordered by `key`. Collective.

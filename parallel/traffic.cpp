@@ -23,6 +23,7 @@ class TrackedRequest final : public RequestState {
     inner_.host_wait();
     recorder_.complete(number_);
   }
+  bool test() override { return inner_.test(); }
 
  private:
   Request inner_;

@@ -130,6 +130,7 @@ class CountedCommunicator final : public Communicator {
   void barrier() override;
   void group_begin() override { inner_->group_begin(); }
   void group_end() override { inner_->group_end(); }
+  void progress() override { inner_->progress(); }
   void* allocate(std::size_t bytes) override { return inner_->allocate(bytes); }
   /// The part is not counted: it is another axis, for the caller to wrap under its own label.
   std::unique_ptr<Communicator> split(int color, int key) override { return inner_->split(color, key); }

@@ -20,6 +20,7 @@ namespace {
 
 constexpr int polls_before_yield = 100;
 constexpr int exchange_tag = 32767;  // the largest that every MPI has; users stay below
+constexpr int progress_tag = 32766;  // never sent
 
 bool overlap(TensorRef a, TensorRef b) {
   const auto* a_begin = static_cast<const std::byte*>(a.data);
@@ -53,16 +54,19 @@ class MpiRequest final : public RequestState {
   MPI_Request* next() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
 
   void wait(Stream stream) override {
-    int done = 0;
-    for (int polls = 1; done == 0; ++polls) {
-      owner_.check(
-          MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE),
-          "MPI_Testall");
-      if (done == 0 && polls > polls_before_yield) sched_yield();
+    for (int polls = 1; !test(); ++polls) {
+      if (polls > polls_before_yield) sched_yield();
     }
     unstage(stream);
   }
   void host_wait() override { wait(stream_); }
+  bool test() override {
+    int done = 0;
+    owner_.check(
+        MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE),
+        "MPI_Testall");
+    return done != 0;
+  }
 
  private:
   struct Staged {
@@ -281,7 +285,7 @@ Request MpiCommunicator::all_to_all_v(Stream stream, TensorRef input,
 }
 
 Request MpiCommunicator::send(Stream stream, TensorRef buffer, int peer, int tag) {
-  require(tag >= 0 && tag < exchange_tag, "tag is 0 to 32766");
+  require(tag >= 0 && tag < progress_tag, "tag is 0 to 32765");
   auto request = start(stream);
   const std::byte* data = request->read(buffer);
   const auto width = static_cast<std::int64_t>(size_of(buffer.dtype));
@@ -294,7 +298,7 @@ Request MpiCommunicator::send(Stream stream, TensorRef buffer, int peer, int tag
 }
 
 Request MpiCommunicator::recv(Stream stream, TensorRef buffer, int peer, int tag) {
-  require(tag >= 0 && tag < exchange_tag, "tag is 0 to 32766");
+  require(tag >= 0 && tag < progress_tag, "tag is 0 to 32765");
   auto request = start(stream);
   std::byte* data = request->write(buffer);
   const auto width = static_cast<std::int64_t>(size_of(buffer.dtype));
@@ -310,6 +314,11 @@ void MpiCommunicator::barrier() {
   MpiRequest request(*this, {});
   check(MPI_Ibarrier(comm_.get(), request.next()), "MPI_Ibarrier");
   request.host_wait();
+}
+
+void MpiCommunicator::progress() {
+  int any = 0;
+  check(MPI_Iprobe(MPI_ANY_SOURCE, progress_tag, comm_.get(), &any, MPI_STATUS_IGNORE), "MPI_Iprobe");
 }
 
 std::unique_ptr<Communicator> MpiCommunicator::split(int color, int key) {

@@ -24,7 +24,7 @@ struct MpiSettings {
 };
 
 /// Device buffers that the host cannot access go through host memory unless MPI is GPU-aware. Errors of MPI
-/// end the job with ExitCode::internal. Tags are 0 to 32766.
+/// end the job with ExitCode::internal. Tags are 0 to 32765.
 class MpiCommunicator final : public Communicator {
  public:
   /// Duplicates `comm`; collective over it.
@@ -46,6 +46,7 @@ class MpiCommunicator final : public Communicator {
   Request send(Stream stream, TensorRef buffer, int peer, int tag) override;
   Request recv(Stream stream, TensorRef buffer, int peer, int tag) override;
   void barrier() override;
+  void progress() override;
   std::unique_ptr<Communicator> split(int color, int key) override;
   [[noreturn]] void abort(ExitCode code, const std::string& message) override;
 

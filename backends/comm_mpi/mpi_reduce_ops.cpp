@@ -1,36 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/comm_mpi/mpi_reduce_ops.hpp"
 
-#include <cmath>
-#include <limits>
+#include "core/host_reduction.hpp"
 
 namespace mylos {
 
 namespace {
 
-struct Sum {
-  float operator()(float a, float b) const { return a + b; }
-};
-
-struct Max {
-  float operator()(float a, float b) const {
-    if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<float>::quiet_NaN();
-    return a > b || (a == b && !std::signbit(a)) ? a : b;
-  }
-};
-
-struct Min {
-  float operator()(float a, float b) const {
-    if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<float>::quiet_NaN();
-    return a < b || (a == b && std::signbit(a)) ? a : b;
-  }
-};
-
-template <class T, class Combine>
+template <DType dtype, ReduceOp op>
 void combine_elements(void* in, void* in_out, int* count, MPI_Datatype* /*type*/) {
-  const T* a = static_cast<const T*>(in);
-  T* b = static_cast<T*>(in_out);
-  for (int i = 0; i < *count; ++i) b[i] = T(Combine{}(static_cast<float>(a[i]), static_cast<float>(b[i])));
+  combine(dtype, op, in, in_out, static_cast<std::size_t>(*count));
 }
 
 MpiOp make_op(MPI_User_function* function) {
@@ -61,11 +40,11 @@ MPI_Datatype mpi_type(DType dtype) {
 }
 
 MpiReduceOps::MpiReduceOps()
-    : bf16_sum_(make_op(combine_elements<bf16, Sum>)),
-      bf16_max_(make_op(combine_elements<bf16, Max>)),
-      bf16_min_(make_op(combine_elements<bf16, Min>)),
-      fp32_max_(make_op(combine_elements<float, Max>)),
-      fp32_min_(make_op(combine_elements<float, Min>)) {}
+    : bf16_sum_(make_op(combine_elements<DType::bf16, ReduceOp::sum>)),
+      bf16_max_(make_op(combine_elements<DType::bf16, ReduceOp::max>)),
+      bf16_min_(make_op(combine_elements<DType::bf16, ReduceOp::min>)),
+      fp32_max_(make_op(combine_elements<DType::fp32, ReduceOp::max>)),
+      fp32_min_(make_op(combine_elements<DType::fp32, ReduceOp::min>)) {}
 
 MPI_Op MpiReduceOps::get(DType dtype, ReduceOp op) const {
   const auto choose = [op](MPI_Op sum, MPI_Op max, MPI_Op min) {

@@ -16,6 +16,7 @@ class SelfMessageRequest final : public RequestState {
   explicit SelfMessageRequest(std::shared_ptr<bool> matched) : matched_(std::move(matched)) {}
   void wait(Stream /*stream*/) override { host_wait(); }
   void host_wait() override { require(*matched_, "a message to oneself has both a send and a recv"); }
+  bool test() override { return *matched_; }
 
  private:
   std::shared_ptr<bool> matched_;

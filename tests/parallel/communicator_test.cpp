@@ -307,8 +307,8 @@ TEST_P(CommunicatorTest, SendAndRecvMatchByTag) {
       auto from_first = buffer(std::vector<T>(static_cast<std::size_t>(n)));
       auto from_second = buffer(std::vector<T>(static_cast<std::size_t>(n)));
       Request sending_first = comm().send({}, first.ref(), next, 1);
-      Request sending_second = comm().send({}, second.ref(), next, 32766);
-      Request receiving_second = comm().recv({}, from_second.ref(), previous, 32766);
+      Request sending_second = comm().send({}, second.ref(), next, 32765);
+      Request receiving_second = comm().recv({}, from_second.ref(), previous, 32765);
       Request receiving_first = comm().recv({}, from_first.ref(), previous, 1);
       sending_first.host_wait();
       sending_second.host_wait();

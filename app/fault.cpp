@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/fault.hpp"
 
+#include <algorithm>
 #include <array>
 #include <csignal>
 #include <cstdio>
@@ -8,11 +9,32 @@
 #include <sstream>
 #include <vector>
 
+#include <fmt/ranges.h>
+
 #include "core/error.hpp"
 
 namespace mylos {
 
 namespace {
+
+constexpr std::array<std::string_view, 13> phases = {"forward",
+                                                     "backward",
+                                                     "reduce",
+                                                     "step",
+                                                     "checkpoint.begin",
+                                                     "checkpoint.create",
+                                                     "checkpoint.write",
+                                                     "checkpoint.close",
+                                                     "checkpoint.fsync",
+                                                     "checkpoint.manifest",
+                                                     "checkpoint.rename",
+                                                     "checkpoint.purge",
+                                                     "checkpoint.done"};
+
+/// Whether `text` is a whole number without sign.
+bool is_number(const std::string& text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+}
 
 constexpr std::array<std::string_view, 8> kind_names = {"none", "kill",  "stop", "error",
                                                         "nan",  "spike", "flip", "mismatch"};
@@ -26,14 +48,17 @@ Fault Fault::from_environment(int rank) {
   std::vector<std::string> words;
   std::istringstream stream(text);
   for (std::string word; std::getline(stream, word, ':');) words.push_back(word);
-  for (std::size_t i = 1; words.size() == 4 && i < kind_names.size(); ++i) {
+  const bool has_place = words.size() == 4 && std::ranges::find(phases, words[0]) != phases.end() &&
+                         is_number(words[1]) && is_number(words[2]);
+  for (std::size_t i = 1; has_place && i < kind_names.size(); ++i) {
     if (words[3] == kind_names[i]) fault.kind_ = static_cast<FaultKind>(i);
   }
   if (fault.kind_ == FaultKind::none) {
     fail(ExitCode::usage,
-         "MYLOS_FAULT=\"{}\" is not phase:rank:step:kind with kind kill, stop, error, nan, spike, flip "
-         "or mismatch",
-         text);
+         "MYLOS_FAULT=\"{}\" is not phase:rank:step:kind with phase {} and kind kill, stop, error, nan, "
+         "spike, "
+         "flip or mismatch",
+         text, fmt::join(phases, ", "));
   }
   if (rank == 0) fmt::print(stderr, "mylos: MYLOS_FAULT={} is set: this run will fail on purpose\n", text);
   fault.rank_ = rank;

@@ -48,7 +48,7 @@ Setup setup_of(const CheckpointReader& reader, const CommandLine& line, const Mp
                                      {"backend.comm", "auto"},
                                      {"backend.threads", "0"}};
     Setup setup = make_setup(state.at("deck").get<std::string>(), "the checkpoint's deck", overrides,
-                             line.get<std::string>("plugin-path"), mpi.size());
+                             line.get<std::string>("plugin-path"), mpi.size(), DeckOrigin::checkpoint);
     setup.choose(mpi.size(), mpi.ranks_sharing_cores());
     return setup;
   } catch (const nlohmann::json::exception& error) {

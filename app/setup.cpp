@@ -33,7 +33,7 @@ void Setup::choose(int world_size, int ranks_sharing_cores) {
 }
 
 Setup make_setup(const std::string& deck_text, const std::string& deck_name, const DeckOverrides& overrides,
-                 const std::string& plugin_path, std::int64_t world_size) {
+                 const std::string& plugin_path, std::int64_t world_size, DeckOrigin origin) {
   Setup setup;
   setup.plugins = PluginRegistry::discover(plugin_search_path(plugin_path));
   const auto own = deck_params();
@@ -49,6 +49,7 @@ Setup make_setup(const std::string& deck_text, const std::string& deck_name, con
   }
   DeckErrors errors;
   setup.deck = Deck::parse(deck_text, deck_name, errors);
+  if (origin == DeckOrigin::checkpoint) setup.deck.keep_declared(setup.specs);
   for (const auto& [key, value] : overrides) setup.deck.set(key, value, errors);
   setup.config = make_run_config(setup.deck, setup.specs, world_size, errors, setup.values, unavailable);
   errors.throw_if_any();

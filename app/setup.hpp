@@ -2,6 +2,7 @@
 // Setup: from a deck's text and the command line to a checked configuration, and how a job ends on an error.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <utility>
@@ -29,9 +30,13 @@ struct Setup {
 
 using DeckOverrides = std::vector<std::pair<std::string, std::string>>;
 
+/// A checkpoint's deck may name parameters of plugins that are not here: they are left out.
+enum class DeckOrigin : std::uint8_t { user, checkpoint };
+
 /// Throws ExitCode::usage with every problem of the deck.
 Setup make_setup(const std::string& deck_text, const std::string& deck_name, const DeckOverrides& overrides,
-                 const std::string& plugin_path, std::int64_t world_size);
+                 const std::string& plugin_path, std::int64_t world_size,
+                 DeckOrigin origin = DeckOrigin::user);
 
 /// Runs `work` on every rank; an error of any rank is printed once and makes all ranks return its code,
 /// otherwise the result is 0. For what comes before the first collective of the backends.

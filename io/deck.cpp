@@ -435,6 +435,17 @@ void Deck::set(const std::string& key, const std::string& value, DeckErrors& err
   }
 }
 
+void Deck::keep_declared(std::span<const ParamSpec> specs) {
+  std::erase_if(entries_, [&](const DeckEntry& entry) {
+    return std::ranges::none_of(specs, [&](const ParamSpec& spec) {
+      return entry.section == spec.section && entry.name == spec.name;
+    });
+  });
+  std::erase_if(sections_, [&](const DeckEntry& header) {
+    return std::ranges::none_of(specs, [&](const ParamSpec& spec) { return header.section == spec.section; });
+  });
+}
+
 const DeckEntry* Deck::find(std::string_view key) const {
   const auto same = [&](const DeckEntry& entry) { return entry.key() == key; };
   const auto found = std::find_if(entries_.begin(), entries_.end(), same);

@@ -52,6 +52,9 @@ class Deck {
   /// An override from the command line, "section.key" and value; replaces what the file says.
   void set(const std::string& key, const std::string& value, DeckErrors& errors);
 
+  /// Drops the entries and sections that no spec declares.
+  void keep_declared(std::span<const ParamSpec> specs);
+
   const std::vector<DeckEntry>& entries() const { return entries_; }
   /// Every `[section]` line: only section and place are set.
   const std::vector<DeckEntry>& sections() const { return sections_; }

@@ -12,14 +12,15 @@ Ddp::Ddp(ComputeBackend& backend, MemoryLedger& ledger, const ParameterTable& ta
     offsets_[static_cast<std::size_t>(unit)] = next;
     next += unit_size(unit);
   }
-  const auto make = [&](MemoryCategory category, DType type, const char* label) {
-    DeviceBuffer buffer(backend, ledger, category, static_cast<std::size_t>(size_) * size_of(type), label);
-    backend.tensor_ops().fill({}, TensorRef(buffer.data(), type, {size_}), 0.0F);
-    return buffer;
-  };
-  weights_ = make(MemoryCategory::parameters, config.compute_type, "mylos::ddp::weights");
-  if (config.gradients)
-    gradients_ = make(MemoryCategory::gradients, config.gradient_type, "mylos::ddp::gradients");
+  const auto bytes = [&](DType type) { return static_cast<std::size_t>(size_) * size_of(type); };
+  weights_ = DeviceBuffer(backend, ledger, MemoryCategory::parameters, bytes(config.compute_type),
+                          "mylos::ddp::weights");
+  backend.tensor_ops().fill({}, flat(weights_, config.compute_type), 0.0F);
+  if (config.gradients) {
+    gradients_ = DeviceBuffer(backend, ledger, MemoryCategory::gradients, bytes(config.gradient_type),
+                              "mylos::ddp::gradients", replicas);
+    backend.tensor_ops().fill({}, flat(gradients_, config.gradient_type), 0.0F);
+  }
   requests_.reserve(table.parameters().size());
 }
 

@@ -56,6 +56,16 @@ TEST_F(Input, MissingDeckIsNamed) {
   EXPECT_EQ(occurrences(outcome.output, "none.deck"), 1) << outcome.output;
 }
 
+TEST_F(Input, AFaultHookThatCannotStrikeIsRefused) {
+  for (const char* fault :
+       {"never:1:4:kill", "step:one:4:kill", "step:1:-4:kill", "step:1:4:explode", "step:1:4"}) {
+    SCOPED_TRACE(fault);
+    const Outcome outcome = train("run", {}, {.environment = {std::string("MYLOS_FAULT=") + fault}});
+    EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::usage)) << outcome.output;
+    EXPECT_EQ(occurrences(outcome.output, fault), 1) << outcome.output;
+  }
+}
+
 TEST_F(Input, TokensBeyondTheVocabularyAreFound) {
   constexpr std::size_t header = 1024;
   std::string content = slurp(tokens());

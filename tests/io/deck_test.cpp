@@ -190,6 +190,15 @@ TEST(DeckResolver, SaysWhyAPluginsSectionIsUnknown) {
                           "libcuda.so.1: no such file"));
 }
 
+TEST(Deck, KeepsOnlyWhatIsDeclared) {
+  Deck deck = parsed("[train]\nsteps = 3\nplugin_key = 1\n[of_a_plugin]\nsteps = 4\n");
+  deck.keep_declared(specs);
+  DeckErrors errors;
+  const ParamValues values = resolve_deck(deck, specs, {}, errors);
+  EXPECT_THAT(errors.messages(), IsEmpty());
+  EXPECT_EQ(values.integer("train.steps"), 3);
+}
+
 TEST(DeckErrors, AreThrownTogether) {
   DeckErrors errors;
   EXPECT_NO_THROW(errors.throw_if_any());

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "benchmarks/collectives/memory_bound.hpp"
+
+#include <algorithm>
+#include <cstring>
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
+
+#include "core/error.hpp"
+
+namespace mylos {
+
+namespace {
+
+constexpr std::size_t line_floats = 16;
+
+/// Writes one cache line past the cache where the processor can.
+void store_line(const float* line, float* to, bool streaming) {
+#if defined(__AVX512F__)
+  if (streaming) {
+    _mm512_stream_ps(to, _mm512_loadu_ps(line));
+    return;
+  }
+#elif defined(__AVX__)
+  if (streaming) {
+    _mm256_stream_ps(to, _mm256_loadu_ps(line));
+    _mm256_stream_ps(to + 8, _mm256_loadu_ps(line + 8));
+    return;
+  }
+#endif
+  std::memcpy(to, line, line_floats * sizeof(float));
+}
+
+void finish_stores() {
+#if defined(__AVX__)
+  _mm_sfence();
+#endif
+}
+
+/// Sums of whole lines of `from` to every one of `to`.
+void sum_lines(const std::vector<float*>& from, const std::vector<float*>& to, std::size_t begin,
+               std::size_t end, bool streaming) {
+  for (std::size_t i = begin; i < end; i += line_floats) {
+    float line[line_floats];
+    std::copy_n(from.front() + i, line_floats, line);
+    for (std::size_t r = 1; r < from.size(); ++r)
+      for (std::size_t j = 0; j < line_floats; ++j) line[j] += from[r][i + j];
+    for (float* buffer : to) store_line(line, buffer + i, streaming);
+  }
+  finish_stores();
+}
+
+}  // namespace
+
+MemoryBound::MemoryBound(MPI_Comm node, std::size_t bytes) {
+  int size = 0;
+  MPI_Comm_size(node, &size);
+  MPI_Comm_rank(node, &rank_);
+  void* own = nullptr;
+  constexpr std::size_t page = 4096;
+  const auto whole_pages = static_cast<MPI_Aint>((bytes + page) / page * page);
+  if (MPI_Win_allocate_shared(whole_pages, 1, MPI_INFO_NULL, node, &own, &window_) != MPI_SUCCESS)
+    fail(ExitCode::internal, "no shared window of {} bytes", whole_pages);
+  for (int r = 0; r < size; ++r) {
+    MPI_Aint length = 0;
+    int unit = 0;
+    void* base = nullptr;
+    MPI_Win_shared_query(window_, r, &length, &unit, &base);
+    buffers_.push_back(static_cast<float*>(base));
+  }
+  std::memset(own, 0, static_cast<std::size_t>(whole_pages));
+  MPI_Barrier(node);
+}
+
+MemoryBound::~MemoryBound() {
+  MPI_Win_free(&window_);
+}
+
+MemoryBound::Slice MemoryBound::slice(std::size_t bytes, int rank) const {
+  const std::size_t lines = bytes / sizeof(float) / line_floats;
+  const auto at = [&](int r) { return lines * static_cast<std::size_t>(r) / buffers_.size() * line_floats; };
+  return {at(rank), at(rank + 1)};
+}
+
+void MemoryBound::all_reduce(std::size_t bytes, bool streaming) {
+  const Slice own = slice(bytes, rank_);
+  sum_lines(buffers_, buffers_, own.begin, own.end, streaming);
+}
+
+void MemoryBound::reduce_scatter(std::size_t bytes, bool streaming) {
+  const Slice own = slice(bytes, rank_);
+  sum_lines(buffers_, {buffers_[static_cast<std::size_t>(rank_)]}, own.begin, own.end, streaming);
+}
+
+void MemoryBound::all_gather(std::size_t bytes, bool streaming) {
+  const std::vector<float*> to = {buffers_[static_cast<std::size_t>(rank_)]};
+  for (int r = 0; r < static_cast<int>(buffers_.size()); ++r) {
+    if (r == rank_) continue;
+    const Slice part = slice(bytes, r);
+    sum_lines({buffers_[static_cast<std::size_t>(r)]}, to, part.begin, part.end, streaming);
+  }
+}
+
+}  // namespace mylos

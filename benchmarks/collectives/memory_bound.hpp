@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// MemoryBound: the least memory traffic of a collective over shared windows, as bare loops without
+// synchronisation.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include <mpi.h>
+
+namespace mylos {
+
+/// One fp32 buffer for each rank of a node, which every rank can reach.
+class MemoryBound {
+ public:
+  /// Collective over `node`, whose ranks share memory.
+  MemoryBound(MPI_Comm node, std::size_t bytes);
+  ~MemoryBound();
+  MemoryBound(const MemoryBound&) = delete;
+  MemoryBound& operator=(const MemoryBound&) = delete;
+
+  /// All-reduce of `bytes`: this rank's slice of every buffer is read once, its sum written once to each.
+  void all_reduce(std::size_t bytes, bool streaming);
+  /// Reduce-scatter of `bytes` in all: this rank's part of every buffer is read once, the sum written to its
+  /// own.
+  void reduce_scatter(std::size_t bytes, bool streaming);
+  /// All-gather of `bytes` in all, in place: every other rank's part is read once and written to the own
+  /// buffer.
+  void all_gather(std::size_t bytes, bool streaming);
+
+ private:
+  /// Elements [begin, end) that this rank is responsible for.
+  struct Slice {
+    std::size_t begin;
+    std::size_t end;
+  };
+  Slice slice(std::size_t bytes, int rank) const;
+
+  MPI_Win window_ = MPI_WIN_NULL;
+  int rank_ = 0;
+  std::vector<float*> buffers_;  // of every rank
+};
+
+}  // namespace mylos

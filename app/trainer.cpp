@@ -20,24 +20,6 @@ namespace {
 
 constexpr int num_observed = 3 + num_step_phases;  // stop request, step time, peak memory, phases
 
-/// Adds the time from construction to destruction to a phase; the device has finished by then.
-class PhaseTimer {
- public:
-  PhaseTimer(ComputeBackend& backend, double& seconds)
-      : backend_(backend), seconds_(seconds), start_(std::chrono::steady_clock::now()) {}
-  ~PhaseTimer() {
-    backend_.synchronize({});
-    seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
-  PhaseTimer(const PhaseTimer&) = delete;
-  PhaseTimer& operator=(const PhaseTimer&) = delete;
-
- private:
-  ComputeBackend& backend_;
-  double& seconds_;
-  std::chrono::steady_clock::time_point start_;
-};
-
 double median_of(std::vector<std::int64_t>& values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::ranges::nth_element(values, middle);
@@ -63,10 +45,6 @@ ModelConfig model_from_json(const nlohmann::json& json) {
   model.vocab = json.at("vocab");
   model.tied = json.at("tied");
   return model;
-}
-
-BatchShape batch_shape(const RunConfig& config) {
-  return {.batch = config.train.micro_batch, .seq = config.train.seq_len, .dtype = config.train.dtype};
 }
 
 /// What differs between two resolved decks in keys that shape the numbers, as "key old -> new, ...".
@@ -107,43 +85,15 @@ Trainer::Trainer(TrainerContext context)
       peak_tflops_(context.peak_tflops),
       backend_(session_.compute()),
       data_(session_.grid().group(data_axes)),
-      table_(config_.model),
-      schedule_(make_schedule(config_.parallel, config_.train.accumulation)),
+      training_(backend_, session_.ledger(), session_.grid(), config_),
       train_data_(*std::move(context.train_data)),
       valid_data_(std::move(context.valid_data)),
       checkpoints_(io_, paths_.checkpoints(), config_.checkpoint.keep,
                    [this](const char* phase) { fault_.at(fmt::format("checkpoint.{}", phase), step_); }),
-      step_(context.step) {
-  const double tokens = static_cast<double>(config_.train.global_batch * config_.train.seq_len);
-  const ExchangeTypes types{.compute = config_.train.dtype, .gradient = config_.train.grad_dtype};
-  exchange_ = make_exchange(config_.parallel, types, backend_, session_.ledger(), table_, session_.grid());
-  optimizer_ = std::make_unique<AdamW>(backend_, session_.ledger(), table_, config_.adamw,
-                                       config_.train.dtype, exchange_->owned());
-  ExecutorConfig executor;
-  executor.model = config_.model;
-  executor.shape = batch_shape(config_);
-  executor.recompute = config_.train.recompute;
-  executor.seed = config_.train.seed;
-  executor.gradient_scale = static_cast<float>(1.0 / tokens);
-  executor_ =
-      std::make_unique<ModelExecutor>(backend_, session_.ledger(), table_, *exchange_, schedule_, executor);
-
-  guard_config_ = config_.guard.device;
-  guard_config_.loss_factor = static_cast<float>(1.0 / tokens);
-  guard_config_.norm_factor =
-      exchange_->owns_disjoint_parts() ? 1.0F : 1.0F / static_cast<float>(data_.size());
-
-  const auto small = [&](MemoryCategory category, std::size_t bytes, const char* label) {
-    return DeviceBuffer(backend_, session_.ledger(), category, bytes, label);
-  };
-  scalars_ = small(MemoryCategory::workspace, sizeof(StepScalars), "mylos::step_scalars");
-  guard_input_ = small(MemoryCategory::workspace, sizeof(GuardInput), "mylos::guard_input");
-  guard_state_ = small(MemoryCategory::workspace, sizeof(GuardState), "mylos::guard_state");
-  observations_ = small(MemoryCategory::communication,
-                        static_cast<std::size_t>(num_observed * (session_.size() + 1)) * sizeof(std::int64_t),
-                        "mylos::observations");
-  tokens_.resize(static_cast<std::size_t>(config_.train.micro_batch * (config_.train.seq_len + 1)));
-}
+      observations_(backend_, session_.ledger(), MemoryCategory::communication,
+                    static_cast<std::size_t>(num_observed * (session_.size() + 1)) * sizeof(std::int64_t),
+                    "mylos::observations"),
+      step_(context.step) {}
 
 Trainer::~Trainer() = default;
 
@@ -160,10 +110,8 @@ void Trainer::start(const std::optional<std::string>& restart) {
   if (reader) {
     restore_from(*reader);
   } else {
-    initialise_weights(backend_, table_, config_.train.seed, *exchange_, *optimizer_);
+    training_.initialise();
   }
-  backend_.copy_to_device({}, &host_guard_, guard_state_.data(), sizeof host_guard_);
-  backend_.synchronize({});
 
   if (session_.rank() == 0) {
     metrics_ = std::make_unique<MetricsWriter>(io_, paths_.metrics());
@@ -187,12 +135,14 @@ void Trainer::restore_from(CheckpointReader& reader) {
     step_ = reader.state().step;
     sample_ = state.at("sample");
     saved_step_ = step_;
-    const auto& guard = state.at("guard");
-    host_guard_.mean = guard.at("mean");
-    host_guard_.variance = guard.at("variance");
-    host_guard_.seen = guard.at("seen");
-    host_guard_.skipped = guard.at("skipped");
-    host_guard_.skipped_in_row = guard.at("skipped_in_row");
+    const auto& saved_guard = state.at("guard");
+    GuardState guard;
+    guard.mean = saved_guard.at("mean");
+    guard.variance = saved_guard.at("variance");
+    guard.seen = saved_guard.at("seen");
+    guard.skipped = saved_guard.at("skipped");
+    guard.skipped_in_row = saved_guard.at("skipped_in_row");
+    training_.set_guard(guard);
     std::string changes = deck_changes(state.at("deck"), resolved_deck_);
     const std::string compute = state.at("layout").at("compute");
     if (compute != backend_.description()) {
@@ -210,28 +160,29 @@ void Trainer::restore_from(CheckpointReader& reader) {
     fail(ExitCode::bad_data, "{}: state.json: {}", checkpoints_.path_of(reader.state().step).string(),
          error.what());
   }
-  restore(backend_, table_, reader, *exchange_, *optimizer_);
+  restore(backend_, training_.table(), reader, training_.exchange(), training_.optimizer());
 }
 
 TrainResult Trainer::run() {
+  const StepScalars& scalars = training_.scalars();
+  const GuardState& guard = training_.guard();
   const std::int64_t end = config_.train.stop_step > 0 ? config_.train.stop_step : config_.train.steps;
   while (step_ < end) {
     const auto start = Clock::now();
     train_step();
     const Observation seen = observe(std::chrono::duration<double>(Clock::now() - start).count());
-    if (host_scalars_.skip != 0) {
+    if (scalars.skip != 0) {
       console_.warn(fmt::format("step {}: update not applied (loss {}, gradient norm {})", step_,
-                                host_scalars_.loss, host_scalars_.gradient_norm));
+                                scalars.loss, scalars.gradient_norm));
     }
-    const bool guard_stops =
-        host_scalars_.skip != 0 &&
-        (config_.guard.policy == GuardPolicy::stop || host_guard_.skipped_in_row >= config_.guard.max_skips);
+    const bool guard_stops = scalars.skip != 0 && (config_.guard.policy == GuardPolicy::stop ||
+                                                   guard.skipped_in_row >= config_.guard.max_skips);
     if (guard_stops) {
       record(seen);
       if (metrics_) metrics_->flush();
       return {ExitCode::numerical, "failed",
               fmt::format("step {}: loss {}, gradient norm {}: {} steps in a row were not applied", step_,
-                          host_scalars_.loss, host_scalars_.gradient_norm, host_guard_.skipped_in_row),
+                          scalars.loss, scalars.gradient_norm, guard.skipped_in_row),
               step_};
     }
     const std::int64_t check_every = config_.guard.replica_check_every;
@@ -249,7 +200,7 @@ TrainResult Trainer::run() {
     // The weights of a skipped step are those of the step before; its checkpoint waits for the next applied
     // one.
     const bool stops = last || is_asked_to_stop;
-    if (stops || (checkpoint_due_ && host_scalars_.skip == 0)) write_checkpoint();
+    if (stops || (checkpoint_due_ && scalars.skip == 0)) write_checkpoint();
     if (evaluates && is_asked_to_stop) run_evaluation();
     if (is_asked_to_stop && !last) {
       if (metrics_) metrics_->flush();
@@ -269,100 +220,38 @@ TrainResult Trainer::run() {
 void Trainer::train_step() {
   ++step_;
   traffic_before_ = session_.traffic().totals();
-  phase_seconds_.fill(0.0);
-  host_scalars_ = {};
-  host_scalars_.step = step_;
-  host_scalars_.learning_rate = static_cast<float>(learning_rate(config_.lr, step_));
-  backend_.copy_to_device({}, &host_scalars_, scalars_.data(), sizeof host_scalars_);
-  for (const Action& action : schedule_.repeat) execute(action);
+  training_.run(step_, *this);
   sample_ += config_.train.global_batch;
 }
 
-void Trainer::execute(const Action& action) {
-  const auto seconds = [&](StepPhase phase) -> double& {
-    return phase_seconds_[static_cast<std::size_t>(phase)];
-  };
-  const auto* scalars = static_cast<const StepScalars*>(scalars_.data());
-  const int m = action.micro_batch;
-  switch (action.kind) {
-    case ActionKind::forward: {
-      session_.recorder().set_phase(step_, "forward");
-      {
-        const PhaseTimer timer(backend_, seconds(StepPhase::data));
-        load_micro_batch(m);
-      }
-      const PhaseTimer timer(backend_, seconds(StepPhase::forward));
-      inject("forward");
-      executor_->forward(m, first_sample(m), scalars);
-      break;
-    }
-    case ActionKind::backward: {
-      session_.recorder().set_phase(step_, "backward");
-      const PhaseTimer timer(backend_, seconds(StepPhase::backward));
-      executor_->backward(m, first_sample(m), scalars, {guard_input_.data(), DType::fp32, {1}});
-      inject("backward");
-      break;
-    }
-    case ActionKind::reduce: {
-      session_.recorder().set_phase(step_, "reduce");
-      const PhaseTimer timer(backend_, seconds(StepPhase::communication));
-      exchange_->reduce();
-      inject("reduce");
-      break;
-    }
-    case ActionKind::step: {
-      session_.recorder().set_phase(step_, "step");
-      const PhaseTimer timer(backend_, seconds(StepPhase::optimizer));
-      take_step();
-      inject("step");
-      break;
-    }
-  }
-}
-
-std::int64_t Trainer::first_sample(int micro_batch) const {
-  return (static_cast<std::int64_t>(micro_batch) * data_.size() + data_.rank()) * config_.train.micro_batch;
-}
-
-void Trainer::load_micro_batch(int micro_batch) {
+void Trainer::read_samples(std::int64_t first, std::span<std::int32_t> tokens) {
   const std::int64_t row = config_.train.seq_len + 1;
   for (std::int64_t b = 0; b < config_.train.micro_batch; ++b) {
-    train_data_.sample(sample_ + first_sample(micro_batch) + b, tokens_.data() + b * row);
+    train_data_.sample(sample_ + first + b, tokens.data() + b * row);
   }
-  executor_->load(micro_batch, tokens_);
 }
 
-void Trainer::take_step() {
-  auto* input = static_cast<GuardInput*>(guard_input_.data());
-  const TensorRef norm_squared(&input->norm_squared, DType::fp32, {1});
-  bool accumulates = false;
-  for (const UnitPart& part : optimizer_->parts()) {
-    backend_.tensor_ops().sum_of_squares({}, exchange_->gradient(part), norm_squared, accumulates);
-    accumulates = true;
-  }
-  if (data_.size() > 1) {
-    constexpr std::int64_t fields = sizeof(GuardInput) / sizeof(float);
-    data_.all_reduce({}, {input, DType::fp32, {fields}}, ReduceOp::sum).wait({});
-  }
-  auto* scalars = static_cast<StepScalars*>(scalars_.data());
-  backend_.optimizer_ops().guard_step({}, guard_config_, input, static_cast<GuardState*>(guard_state_.data()),
-                                      scalars);
-  exchange_->apply(*optimizer_, scalars);
-  backend_.copy_to_host({}, scalars, &host_scalars_, sizeof host_scalars_);
-  backend_.copy_to_host({}, guard_state_.data(), &host_guard_, sizeof host_guard_);
+void Trainer::before(const Action& action) {
+  session_.recorder().set_phase(step_, name_of(action.kind));
+  if (action.kind == ActionKind::forward) inject(action);
 }
 
-void Trainer::inject(std::string_view phase) {
-  const FaultKind kind = fault_.at(phase, step_);
+void Trainer::after(const Action& action) {
+  if (action.kind != ActionKind::forward) inject(action);
+}
+
+void Trainer::inject(const Action& action) {
+  const FaultKind kind = fault_.at(name_of(action.kind), step_);
   if (kind == FaultKind::none) return;
-  const UnitPart part = exchange_->owned().front();
+  const GradientExchange& exchange = training_.exchange();
+  const UnitPart part = exchange.owned().front();
   const UnitPart first{part.unit, part.begin, std::min<std::int64_t>(part.count, 8)};
   if (kind == FaultKind::nan) {
-    backend_.tensor_ops().fill({}, exchange_->gradient(first), std::numeric_limits<float>::quiet_NaN());
+    backend_.tensor_ops().fill({}, exchange.gradient(first), std::numeric_limits<float>::quiet_NaN());
   } else if (kind == FaultKind::spike) {
-    backend_.tensor_ops().fill({}, exchange_->gradient(first), 1000.0F);
+    backend_.tensor_ops().fill({}, exchange.gradient(first), 1000.0F);
   } else if (kind == FaultKind::flip) {
-    const TensorRef weights = exchange_->weights(first);
+    const TensorRef weights = exchange.weights(first);
     std::uint8_t byte = 0;
     backend_.copy_to_host({}, weights.data, &byte, 1);
     backend_.synchronize({});
@@ -381,8 +270,7 @@ Trainer::Observation Trainer::observe(double step_seconds) {
   if (request == 0 && wall_clock_is_near()) request = wall_clock_request;
   std::vector<std::int64_t> own = {request, nanoseconds(step_seconds),
                                    static_cast<std::int64_t>(session_.ledger().peak())};
-  for (const double seconds : phase_seconds_) own.push_back(nanoseconds(seconds));
-  phase_seconds_.fill(0.0);
+  for (const double seconds : training_.phase_seconds()) own.push_back(nanoseconds(seconds));
 
   const auto ranks = static_cast<std::size_t>(session_.size());
   std::vector<std::int64_t> all(own.size() * ranks);
@@ -421,10 +309,11 @@ Trainer::Observation Trainer::observe(double step_seconds) {
 }
 
 void Trainer::record(const Observation& seen) {
+  const StepScalars& scalars = training_.scalars();
   const double tokens = static_cast<double>(config_.train.global_batch * config_.train.seq_len);
   const double rate = tokens / seen.step_seconds_max;
   const double flops_per_token =
-      model_flops_per_token(config_.model, table_.num_parameters(), config_.train.seq_len);
+      model_flops_per_token(config_.model, training_.table().num_parameters(), config_.train.seq_len);
   const double mfu = rate * flops_per_token * 1e-12 / (peak_tflops_ * static_cast<double>(session_.size()));
   if (metrics_) {
     const auto phase = [&](StepPhase p) { return seen.phase_seconds[static_cast<std::size_t>(p)]; };
@@ -435,10 +324,10 @@ void Trainer::record(const Observation& seen) {
     const MemoryLedger& ledger = session_.ledger();
     MetricsRow row = {
         {"step", static_cast<double>(step_)},
-        {"loss", host_scalars_.loss},
-        {"learning_rate", host_scalars_.learning_rate},
-        {"gradient_norm", host_scalars_.gradient_norm},
-        {"skipped", host_scalars_.skip != 0 ? 1.0 : 0.0},
+        {"loss", scalars.loss},
+        {"learning_rate", scalars.learning_rate},
+        {"gradient_norm", scalars.gradient_norm},
+        {"skipped", scalars.skip != 0 ? 1.0 : 0.0},
         {"tokens", static_cast<double>(sample_ * config_.train.seq_len)},
         {"communication_calls", static_cast<double>(traffic.calls - traffic_before_.calls)},
         {"communication_bytes", static_cast<double>(traffic.payload_bytes - traffic_before_.payload_bytes)},
@@ -467,19 +356,19 @@ void Trainer::record(const Observation& seen) {
   }
   console_.step({.step = step_,
                  .steps = config_.train.steps,
-                 .loss = host_scalars_.loss,
-                 .gradient_norm = host_scalars_.gradient_norm,
-                 .learning_rate = host_scalars_.learning_rate,
+                 .loss = scalars.loss,
+                 .gradient_norm = scalars.gradient_norm,
+                 .learning_rate = scalars.learning_rate,
                  .tokens_per_second = rate,
                  .mfu = mfu,
-                 .skipped = host_scalars_.skip != 0});
+                 .skipped = scalars.skip != 0});
 }
 
 void Trainer::run_evaluation() {
   session_.recorder().set_phase(step_, "evaluation");
   const auto start = Clock::now();
-  const EvalResult result =
-      evaluate(*executor_, backend_, *valid_data_, config_.eval.batches * config_.train.global_batch, data_);
+  const EvalResult result = evaluate(training_.executor(), backend_, *valid_data_,
+                                     config_.eval.batches * config_.train.global_batch, data_);
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   evaluation_seconds_ += seconds;
   slowest_evaluation_ = std::max(slowest_evaluation_, seconds);
@@ -496,17 +385,18 @@ void Trainer::run_evaluation() {
 }
 
 std::string Trainer::state_json() const {
+  const GuardState& guard = training_.guard();
   const nlohmann::json state = {{"format", 1},
                                 {"step", step_.load()},
                                 {"sample", sample_},
                                 {"seed", config_.train.seed},
                                 {"model", model_json(config_.model)},
                                 {"guard",
-                                 {{"mean", host_guard_.mean},
-                                  {"variance", host_guard_.variance},
-                                  {"seen", host_guard_.seen},
-                                  {"skipped", host_guard_.skipped},
-                                  {"skipped_in_row", host_guard_.skipped_in_row}}},
+                                 {{"mean", guard.mean},
+                                  {"variance", guard.variance},
+                                  {"seen", guard.seen},
+                                  {"skipped", guard.skipped},
+                                  {"skipped_in_row", guard.skipped_in_row}}},
                                 {"layout",
                                  {{"ranks", session_.size()},
                                   {"micro_batch", config_.train.micro_batch},
@@ -519,14 +409,13 @@ std::string Trainer::state_json() const {
 
 void Trainer::write_checkpoint() {
   session_.recorder().set_phase(step_, "checkpoint");
-  double seconds = 0.0;
-  {
-    const PhaseTimer timer(backend_, seconds);
-    std::vector<std::vector<float>> staging;
-    CheckpointContent content = checkpoint_content(backend_, table_, *exchange_, *optimizer_, staging);
-    content.state = {.step = step_, .json = state_json()};
-    checkpoints_.write(content);
-  }
+  const auto start = Clock::now();
+  std::vector<std::vector<float>> staging;
+  CheckpointContent content =
+      checkpoint_content(backend_, training_.table(), training_.exchange(), training_.optimizer(), staging);
+  content.state = {.step = step_, .json = state_json()};
+  checkpoints_.write(content);
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   checkpoint_seconds_ += seconds;
   slowest_checkpoint_ = std::max(slowest_checkpoint_, seconds);
   saved_step_ = step_;
@@ -536,7 +425,7 @@ void Trainer::write_checkpoint() {
 }
 
 void Trainer::check_replicas() {
-  const std::string problem = compare_replicas(backend_, *exchange_, *optimizer_, data_);
+  const std::string problem = compare_replicas(backend_, training_.exchange(), training_.optimizer(), data_);
   if (!problem.empty()) fail(ExitCode::numerical, "step {}: {}", step_, problem);
 }
 
@@ -544,7 +433,7 @@ bool Trainer::wall_clock_is_near() const {
   if (config_.train.wall_clock <= 0.0) return false;
   // Until a checkpoint was timed: a second, and 12 bytes a parameter at a slow disk's 100 MB/s.
   constexpr double slow_disk = 1e8;
-  const double guess = 1.0 + 12.0 * static_cast<double>(table_.num_parameters()) / slow_disk;
+  const double guess = 1.0 + 12.0 * static_cast<double>(training_.table().num_parameters()) / slow_disk;
   const double checkpoint = slowest_checkpoint_ > 0.0 ? slowest_checkpoint_ : guess;
   const double elapsed = std::chrono::duration<double>(Clock::now() - launched_).count();
   return elapsed + 2.0 * (slowest_step_ + checkpoint) + slowest_evaluation_ + 1.0 > config_.train.wall_clock;

@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Trainer: executes the schedule. Knows no strategy and no device by name.
+// Trainer: a run from its first step to its last: data, checkpoints, metrics, evaluation, the ways to end.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
-#include <vector>
 
 #include "app/console.hpp"
 #include "app/evaluator.hpp"
 #include "app/fault.hpp"
-#include "app/model_executor.hpp"
 #include "app/run_config.hpp"
 #include "app/run_directory.hpp"
 #include "app/session.hpp"
 #include "app/stop_signals.hpp"
+#include "app/training_step.hpp"
 #include "io/checkpoint.hpp"
 #include "io/metrics.hpp"
 #include "io/token_dataset.hpp"
@@ -32,10 +31,6 @@ struct TrainResult {
   std::string message;
   std::int64_t step = 0;
 };
-
-/// Where a step's time goes.
-enum class StepPhase : std::uint8_t { data, forward, backward, communication, optimizer };
-inline constexpr int num_step_phases = 5;
 
 /// What a trainer works with; all of it outlives the trainer.
 struct TrainerContext {
@@ -54,10 +49,10 @@ struct TrainerContext {
   std::atomic<std::int64_t>& step;  ///< the step under way or finished last; the watchdog's thread reads it
 };
 
-class Trainer {
+class Trainer final : private StepDriver {
  public:
   explicit Trainer(TrainerContext context);
-  ~Trainer();
+  ~Trainer() override;
 
   /// Starts from initial weights, or from a checkpoint: where `restart` is given the newest whole one, or
   /// step_N.
@@ -71,7 +66,7 @@ class Trainer {
   /// What all ranks know of a finished step.
   struct Observation {
     double step_seconds_min = 0.0, step_seconds_median = 0.0, step_seconds_max = 0.0;
-    double phase_seconds[num_step_phases] = {};  // maximum over ranks
+    PhaseSeconds phase_seconds{};  // maximum over ranks
     double memory_min = 0.0, memory_median = 0.0, memory_max = 0.0;
     int stop_request = 0;  // a signal number, or wall_clock_request
   };
@@ -79,18 +74,17 @@ class Trainer {
 
   void restore_from(CheckpointReader& reader);
   void train_step();
-  void execute(const Action& action);
-  void load_micro_batch(int micro_batch);
-  void take_step();
+  void read_samples(std::int64_t first, std::span<std::int32_t> tokens) override;
+  void before(const Action& action) override;
+  void after(const Action& action) override;
+  void inject(const Action& action);
   Observation observe(double step_seconds);
   void record(const Observation& seen);
   void run_evaluation();
   void write_checkpoint();
   void check_replicas();
   bool wall_clock_is_near() const;
-  std::int64_t first_sample(int micro_batch) const;
   std::string state_json() const;
-  void inject(std::string_view phase);
 
   Session& session_;
   IoThread& io_;
@@ -105,23 +99,13 @@ class Trainer {
 
   ComputeBackend& backend_;
   Communicator& data_;  // the ranks along the data axis
-  ParameterTable table_;
-  Schedule schedule_;
-  std::unique_ptr<GradientExchange> exchange_;
-  std::unique_ptr<AdamW> optimizer_;
-  std::unique_ptr<ModelExecutor> executor_;
+  TrainingStep training_;
   TokenDataset train_data_;
   std::optional<TokenDataset> valid_data_;
   CheckpointStore checkpoints_;
   std::unique_ptr<MetricsWriter> metrics_;  // on rank 0
 
-  DeviceBuffer scalars_;       // StepScalars
-  DeviceBuffer guard_input_;   // GuardInput
-  DeviceBuffer guard_state_;   // GuardState
   DeviceBuffer observations_;  // int64, own and every rank's
-  StepScalars host_scalars_;
-  GuardState host_guard_;
-  GuardConfig guard_config_;
 
   std::atomic<std::int64_t>& step_;
   std::int64_t sample_ = 0;  // running index of the next step's first sample
@@ -133,8 +117,6 @@ class Trainer {
   double evaluation_seconds_ = 0.0;
   double slowest_evaluation_ = 0.0;
   TrafficTotals traffic_before_;  // at the start of the step
-  std::array<double, num_step_phases> phase_seconds_{};
-  std::vector<std::int32_t> tokens_;  // a micro-batch
 };
 
 }  // namespace mylos

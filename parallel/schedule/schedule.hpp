@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Schedule: what a rank does in a step, as data. The trainer executes it; the planner and the report read it.
+// Schedule: what a rank does in a step, as data. TrainingStep executes it; the planner and the report read it.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 namespace mylos {
@@ -13,6 +16,11 @@ enum class ActionKind : std::uint8_t {
   reduce,    ///< the gradients of the step become complete on their owners
   step,      ///< guard, optimizer, publication of the weights
 };
+
+constexpr std::string_view name_of(ActionKind kind) {
+  constexpr std::array<std::string_view, 4> names = {"forward", "backward", "reduce", "step"};
+  return names[static_cast<std::size_t>(kind)];
+}
 
 /// One thing a rank does.
 struct Action {

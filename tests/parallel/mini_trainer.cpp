@@ -3,10 +3,26 @@
 
 #include <algorithm>
 
-#include "app/model_state.hpp"
 #include "core/rng.hpp"
 
 namespace mylos {
+
+namespace {
+
+/// Reads samples from a global batch (global_batch, T + 1).
+class GivenTokens final : public StepDriver {
+ public:
+  GivenTokens(std::span<const std::int32_t> tokens, std::int64_t row) : tokens_(tokens), row_(row) {}
+  void read_samples(std::int64_t first, std::span<std::int32_t> tokens) override {
+    std::ranges::copy(tokens_.subspan(static_cast<std::size_t>(first * row_), tokens.size()), tokens.begin());
+  }
+
+ private:
+  std::span<const std::int32_t> tokens_;
+  std::int64_t row_;
+};
+
+}  // namespace
 
 RunConfig mini_config(const ModelConfig& model, std::int64_t global_batch, std::int64_t seq_len,
                       std::int64_t ranks, std::int64_t accumulation) {
@@ -46,106 +62,26 @@ MiniTrainer::MiniTrainer(ComputeBackend& backend, MemoryLedger& ledger, Communic
     : backend_(backend),
       config_(config),
       grid_(world, config.parallel.extents(), traffic_, nullptr, backend.host_accessible()),
-      data_(grid_.group(data_axes)),
-      table_(config.model),
-      schedule_(make_schedule(config.parallel, config.train.accumulation)) {
-  const TrainConfig& train = config.train;
-  const float per_token = static_cast<float>(1.0 / static_cast<double>(train.global_batch * train.seq_len));
-  const ExchangeTypes types{.compute = train.dtype, .gradient = train.grad_dtype};
-  exchange_ = make_exchange(config.parallel, types, backend, ledger, table_, grid_);
-  optimizer_ =
-      std::make_unique<AdamW>(backend, ledger, table_, config.adamw, train.dtype, exchange_->owned());
-  ExecutorConfig executor;
-  executor.model = config.model;
-  executor.shape = {.batch = train.micro_batch, .seq = train.seq_len, .dtype = train.dtype};
-  executor.recompute = train.recompute;
-  executor.seed = train.seed;
-  executor.gradient_scale = per_token;
-  executor_ = std::make_unique<ModelExecutor>(backend, ledger, table_, *exchange_, schedule_, executor);
-
-  guard_config_ = config.guard.device;
-  guard_config_.loss_factor = per_token;
-  guard_config_.norm_factor =
-      exchange_->owns_disjoint_parts() ? 1.0F : 1.0F / static_cast<float>(data_.size());
-  const auto small = [&](std::size_t bytes, const char* label) {
-    return DeviceBuffer(backend, ledger, MemoryCategory::workspace, bytes, label);
-  };
-  scalars_ = small(sizeof(StepScalars), "mylos::step_scalars");
-  guard_input_ = small(sizeof(GuardInput), "mylos::guard_input");
-  guard_state_ = small(sizeof(GuardState), "mylos::guard_state");
-  initialise_weights(backend, table_, train.seed, *exchange_, *optimizer_);
-  const GuardState fresh;
-  backend.copy_to_device({}, &fresh, guard_state_.data(), sizeof fresh);
-  backend.synchronize({});
+      training_(backend, ledger, grid_, config_) {
+  training_.initialise();
 }
 
 StepScalars MiniTrainer::step(std::span<const std::int32_t> tokens) {
-  StepScalars scalars;
-  scalars.step = ++step_;
-  scalars.learning_rate = static_cast<float>(learning_rate(config_.lr, step_));
-  backend_.copy_to_device({}, &scalars, scalars_.data(), sizeof scalars);
-  for (const Action& action : schedule_.repeat) execute(action, tokens);
-  backend_.copy_to_host({}, scalars_.data(), &scalars, sizeof scalars);
-  backend_.synchronize({});
-  return scalars;
-}
-
-void MiniTrainer::execute(const Action& action, std::span<const std::int32_t> tokens) {
-  const auto* scalars = static_cast<const StepScalars*>(scalars_.data());
-  const int m = action.micro_batch;
-  switch (action.kind) {
-    case ActionKind::forward:
-      load(m, tokens);
-      executor_->forward(m, first_sample(m), scalars);
-      break;
-    case ActionKind::backward:
-      executor_->backward(m, first_sample(m), scalars, {guard_input_.data(), DType::fp32, {1}});
-      break;
-    case ActionKind::reduce:
-      exchange_->reduce();
-      break;
-    case ActionKind::step:
-      take_step();
-      break;
-  }
-}
-
-std::int64_t MiniTrainer::first_sample(int micro_batch) const {
-  return (static_cast<std::int64_t>(micro_batch) * data_.size() + data_.rank()) * config_.train.micro_batch;
-}
-
-void MiniTrainer::load(int micro_batch, std::span<const std::int32_t> tokens) {
-  const std::int64_t row = config_.train.seq_len + 1;
-  executor_->load(micro_batch, tokens.subspan(static_cast<std::size_t>(first_sample(micro_batch) * row),
-                                              static_cast<std::size_t>(config_.train.micro_batch * row)));
-}
-
-void MiniTrainer::take_step() {
-  auto* input = static_cast<GuardInput*>(guard_input_.data());
-  const TensorRef norm_squared(&input->norm_squared, DType::fp32, {1});
-  bool accumulates = false;
-  for (const UnitPart& part : optimizer_->parts()) {
-    backend_.tensor_ops().sum_of_squares({}, exchange_->gradient(part), norm_squared, accumulates);
-    accumulates = true;
-  }
-  if (data_.size() > 1) {
-    constexpr std::int64_t fields = sizeof(GuardInput) / sizeof(float);
-    data_.all_reduce({}, {input, DType::fp32, {fields}}, ReduceOp::sum).wait({});
-  }
-  auto* scalars = static_cast<StepScalars*>(scalars_.data());
-  backend_.optimizer_ops().guard_step({}, guard_config_, input, static_cast<GuardState*>(guard_state_.data()),
-                                      scalars);
-  exchange_->apply(*optimizer_, scalars);
+  GivenTokens driver(tokens, config_.train.seq_len + 1);
+  training_.run(++step_, driver);
+  return training_.scalars();
 }
 
 UnitPart MiniTrainer::part_of(const Parameter& parameter) const {
   return {parameter.unit, parameter.offset, parameter.size()};
 }
 
-TensorRef MiniTrainer::master(const Parameter& parameter) const {
+TensorRef MiniTrainer::master(const Parameter& parameter) {
   const auto unit = static_cast<std::size_t>(parameter.unit);
-  const UnitPart& whole = optimizer_->parts()[unit];
-  return optimizer_->master(unit, exchange_->weights(whole)).flat(parameter.offset, parameter.size());
+  const UnitPart& whole = training_.optimizer().parts()[unit];
+  return training_.optimizer()
+      .master(unit, training_.exchange().weights(whole))
+      .flat(parameter.offset, parameter.size());
 }
 
 std::vector<float> MiniTrainer::to_host(const TensorRef& tensor) const {
@@ -161,28 +97,28 @@ std::vector<float> MiniTrainer::to_host(const TensorRef& tensor) const {
   return values;
 }
 
-std::vector<float> MiniTrainer::weight(std::string_view name) const {
-  return to_host(master(table_.find(name)));
+std::vector<float> MiniTrainer::weight(std::string_view name) {
+  return to_host(master(table().find(name)));
 }
 
 void MiniTrainer::set_weight(std::string_view name, std::span<const float> values) {
-  const Parameter& parameter = table_.find(name);
+  const Parameter& parameter = table().find(name);
   const TensorRef to = master(parameter);
   require(static_cast<std::size_t>(to.size()) == values.size(), "a weight's size");
   backend_.copy_to_device({}, values.data(), to.data, to.bytes());
-  const TensorRef compute = exchange_->weights(part_of(parameter));
+  const TensorRef compute = training_.exchange().weights(part_of(parameter));
   if (compute.data != to.data) backend_.tensor_ops().cast({}, to, compute);
   backend_.synchronize({});
-  exchange_->publish();
+  training_.exchange().publish();
 }
 
-std::vector<float> MiniTrainer::gradient(std::string_view name) const {
-  return to_host(exchange_->gradient(part_of(table_.find(name))));
+std::vector<float> MiniTrainer::gradient(std::string_view name) {
+  return to_host(training_.exchange().gradient(part_of(table().find(name))));
 }
 
-std::vector<float> MiniTrainer::whole_gradient() const {
+std::vector<float> MiniTrainer::whole_gradient() {
   std::vector<float> all;
-  for (const Parameter& parameter : table_.parameters()) {
+  for (const Parameter& parameter : table().parameters()) {
     const std::vector<float> own = gradient(parameter.name);
     all.insert(all.end(), own.begin(), own.end());
   }

@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MiniTrainer: the trainer's step without data files, checkpoints and metrics, with every tensor in reach.
+// MiniTrainer: training steps on given tokens, with every tensor in reach by name.
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "app/model_executor.hpp"
-#include "app/run_config.hpp"
+#include "app/training_step.hpp"
 #include "core/communicator.hpp"
-#include "core/step_scalars.hpp"
 
 namespace mylos {
 
@@ -33,8 +30,8 @@ class MiniTrainer {
   MiniTrainer(const MiniTrainer&) = delete;
   MiniTrainer& operator=(const MiniTrainer&) = delete;
 
-  const ParameterTable& table() const { return table_; }
-  ModelExecutor& executor() { return *executor_; }
+  const ParameterTable& table() const { return training_.table(); }
+  ModelExecutor& executor() { return training_.executor(); }
   /// What was sent, by axis.
   TrafficCounter& traffic() { return traffic_; }
 
@@ -42,37 +39,24 @@ class MiniTrainer {
   StepScalars step(std::span<const std::int32_t> tokens);
 
   /// Weights in fp32, from the master where there is one; without padding.
-  std::vector<float> weight(std::string_view name) const;
+  std::vector<float> weight(std::string_view name);
   void set_weight(std::string_view name, std::span<const float> values);
   /// The gradient that the last step applied, before clipping; without padding.
-  std::vector<float> gradient(std::string_view name) const;
+  std::vector<float> gradient(std::string_view name);
   /// All gradients, one behind the other, in the order of the table.
-  std::vector<float> whole_gradient() const;
+  std::vector<float> whole_gradient();
 
  private:
-  void execute(const Action& action, std::span<const std::int32_t> tokens);
-  void load(int micro_batch, std::span<const std::int32_t> tokens);
-  void take_step();
-  std::int64_t first_sample(int micro_batch) const;
   /// Where a parameter of an owned unit lies.
   UnitPart part_of(const Parameter& parameter) const;
-  TensorRef master(const Parameter& parameter) const;
+  TensorRef master(const Parameter& parameter);
   std::vector<float> to_host(const TensorRef& tensor) const;
 
   ComputeBackend& backend_;
   RunConfig config_;
   TrafficCounter traffic_;
   ProcessGrid grid_;
-  Communicator& data_;
-  ParameterTable table_;
-  Schedule schedule_;
-  std::unique_ptr<GradientExchange> exchange_;
-  std::unique_ptr<AdamW> optimizer_;
-  std::unique_ptr<ModelExecutor> executor_;
-  GuardConfig guard_config_;
-  DeviceBuffer scalars_;      // StepScalars
-  DeviceBuffer guard_input_;  // GuardInput
-  DeviceBuffer guard_state_;  // GuardState
+  TrainingStep training_;
   std::int64_t step_ = 0;
 };
 

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// TrainingStep: executes the schedule of one step, and owns what that takes: weights, exchange, optimizer.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "app/model_executor.hpp"
+#include "app/run_config.hpp"
+#include "core/device_buffer.hpp"
+#include "core/memory_ledger.hpp"
+#include "core/parameter_table.hpp"
+#include "core/step_scalars.hpp"
+#include "parallel/process_grid.hpp"
+
+namespace mylos {
+
+/// Where a step's time goes; communication is the part that nothing hid.
+enum class StepPhase : std::uint8_t { data, forward, backward, communication, optimizer };
+inline constexpr int num_step_phases = 5;
+
+constexpr std::string_view name_of(StepPhase phase) {
+  constexpr std::array<std::string_view, num_step_phases> names = {"data", "forward", "backward",
+                                                                   "communication", "optimizer"};
+  return names[static_cast<std::size_t>(phase)];
+}
+
+/// Seconds, by phase.
+using PhaseSeconds = std::array<double, num_step_phases>;
+
+/// Who runs steps: gives them tokens, and may look on or interfere between actions.
+class StepDriver {
+ public:
+  virtual ~StepDriver() = default;
+
+  /// Fills `tokens` (B, T + 1) with samples `first`, `first` + 1, ... of the step's global batch.
+  virtual void read_samples(std::int64_t first, std::span<std::int32_t> tokens) = 0;
+  virtual void before(const Action& /*action*/) {}
+  /// The device has finished what `action` queued.
+  virtual void after(const Action& /*action*/) {}
+};
+
+/// One rank's part of every step.
+class TrainingStep {
+ public:
+  /// The first step needs weights: from `initialise`, or restored through `exchange` and `optimizer`.
+  /// Collective; all arguments outlive the object.
+  TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, ProcessGrid& grid, const RunConfig& config);
+  TrainingStep(const TrainingStep&) = delete;
+  TrainingStep& operator=(const TrainingStep&) = delete;
+
+  /// Sets the initial weights of the configuration's seed. Collective.
+  void initialise();
+
+  /// Takes step `step`, 1 for the first, and returns when the device has finished it. From the third step on
+  /// nothing is allocated. Collective.
+  void run(std::int64_t step, StepDriver& driver);
+
+  /// Of the last step.
+  const StepScalars& scalars() const { return host_scalars_; }
+  const PhaseSeconds& phase_seconds() const { return phase_seconds_; }
+
+  /// What the guard remembers of the steps so far.
+  const GuardState& guard() const { return host_guard_; }
+  void set_guard(const GuardState& state);
+
+  const ParameterTable& table() const { return table_; }
+  GradientExchange& exchange() { return *exchange_; }
+  AdamW& optimizer() { return *optimizer_; }
+  ModelExecutor& executor() { return *executor_; }
+
+ private:
+  void execute(const Action& action, StepDriver& driver);
+  void update();
+  std::int64_t first_sample(int micro_batch) const;
+
+  ComputeBackend& backend_;
+  Communicator& data_;  // the ranks along the data axis
+  const RunConfig& config_;
+  ParameterTable table_;
+  Schedule schedule_;
+  std::unique_ptr<GradientExchange> exchange_;
+  std::unique_ptr<AdamW> optimizer_;
+  std::unique_ptr<ModelExecutor> executor_;
+  GuardConfig guard_config_;
+
+  DeviceBuffer scalars_;      // StepScalars
+  DeviceBuffer guard_input_;  // GuardInput
+  DeviceBuffer guard_state_;  // GuardState
+  StepScalars host_scalars_;
+  GuardState host_guard_;
+  std::vector<std::int32_t> tokens_;  // a micro-batch (B, T + 1)
+  PhaseSeconds phase_seconds_{};
+};
+
+}  // namespace mylos

@@ -29,6 +29,9 @@ struct Setup {
 
 using DeckOverrides = std::vector<std::pair<std::string, std::string>>;
 
+/// The text of a deck. Throws ExitCode::usage where there is none.
+std::string read_deck(const std::string& file);
+
 /// Throws ExitCode::usage with every problem of the deck.
 Setup make_setup(const std::string& deck_text, const std::string& deck_name, const DeckOverrides& overrides,
                  const std::string& plugin_path, std::int64_t world_size);

@@ -67,15 +67,15 @@ po::options_description options_of(const std::string& command) {
 }
 
 /// `--section.key=value`: what Boost did not recognise.
-std::vector<std::pair<std::string, std::string>> deck_overrides(const std::string& command,
+std::vector<std::pair<std::string, std::string>> deck_overrides(const CommandSyntax& syntax,
                                                                 const std::vector<po::option>& options) {
   std::vector<std::pair<std::string, std::string>> overrides;
   for (const po::option& option : options) {
     if (!option.unregistered) continue;
     const bool is_key = option.string_key.find('.') != std::string::npos;
-    if (!is_key || command != "train") {
-      fail(ExitCode::usage, "mylos {} has no option {}; see mylos help {}", command,
-           option.original_tokens.empty() ? option.string_key : option.original_tokens.front(), command);
+    if (!is_key || !syntax.takes_overrides) {
+      fail(ExitCode::usage, "{} has no option {}; see {}", syntax.name,
+           option.original_tokens.empty() ? option.string_key : option.original_tokens.front(), syntax.help);
     }
     if (option.value.empty())
       fail(ExitCode::usage, "--{} needs a value: --{}=VALUE", option.string_key, option.string_key);
@@ -87,30 +87,18 @@ std::vector<std::pair<std::string, std::string>> deck_overrides(const std::strin
 }  // namespace
 
 const std::string& CommandLine::argument(std::size_t index, const char* what) const {
-  if (index >= arguments.size())
-    fail(ExitCode::usage, "mylos {} needs {}; see mylos help {}", command, what, command);
+  if (index >= arguments.size()) fail(ExitCode::usage, "{} needs {}; see {}", name, what, help);
   return arguments[index];
 }
 
-CommandLine parse_command_line(int argc, const char* const* argv) {
+CommandLine parse_words(const CommandSyntax& syntax, const std::vector<std::string>& words) {
   CommandLine line;
-  line.command = argc > 1 ? argv[1] : "help";
-  if (line.command == "--help" || line.command == "-h") line.command = "help";
-  const auto known = std::ranges::find_if(commands, [&](const Command& c) { return line.command == c.name; });
-  if (known == std::end(commands))
-    fail(ExitCode::usage, "unknown command \"{}\"\n{}", line.command, usage_text());
-
-  std::vector<std::string> words(argv + std::min(argc, 2), argv + argc);
-  if (std::ranges::find(words, "--help") != words.end()) {
-    line.arguments = {line.command};
-    line.command = "help";
-    words.clear();
-  }
-  po::options_description all = options_of(line.command);
+  line.name = syntax.name;
+  line.help = syntax.help;
   po::options_description hidden;
   hidden.add_options()("argument", po::value<std::vector<std::string>>(&line.arguments));
   po::options_description both;
-  both.add(all).add(hidden);
+  both.add(syntax.options).add(hidden);
   po::positional_options_description positional;
   positional.add("argument", -1);
   try {
@@ -123,14 +111,35 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
                                           .run();
     po::store(parsed, line.options);
     po::notify(line.options);
-    line.overrides = deck_overrides(line.command, parsed.options);
+    line.overrides = deck_overrides(syntax, parsed.options);
   } catch (const po::error& error) {
-    fail(ExitCode::usage, "mylos {}: {}", line.command, error.what());
+    fail(ExitCode::usage, "{}: {}", syntax.name, error.what());
   }
-  if (line.arguments.size() > known->most_arguments) {
-    fail(ExitCode::usage, "mylos {}: one argument too many: {}; see mylos help {}", line.command,
-         line.arguments[known->most_arguments], line.command);
+  if (line.arguments.size() > syntax.most_arguments) {
+    fail(ExitCode::usage, "{}: one argument too many: {}; see {}", syntax.name,
+         line.arguments[syntax.most_arguments], syntax.help);
   }
+  return line;
+}
+
+CommandLine parse_command_line(int argc, const char* const* argv) {
+  std::string command = argc > 1 ? argv[1] : "help";
+  if (command == "--help" || command == "-h") command = "help";
+  const auto known = std::ranges::find_if(commands, [&](const Command& c) { return command == c.name; });
+  if (known == std::end(commands)) fail(ExitCode::usage, "unknown command \"{}\"\n{}", command, usage_text());
+
+  std::vector<std::string> words(argv + std::min(argc, 2), argv + argc);
+  if (std::ranges::find(words, "--help") != words.end()) {
+    words = {command};
+    command = "help";
+  }
+  CommandLine line = parse_words({.name = "mylos " + command,
+                                  .help = "mylos help " + command,
+                                  .options = options_of(command),
+                                  .most_arguments = known->most_arguments,
+                                  .takes_overrides = command == "train"},
+                                 words);
+  line.command = command;
   return line;
 }
 

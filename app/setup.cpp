@@ -11,6 +11,7 @@
 
 #include "app/session.hpp"
 #include "io/agree.hpp"
+#include "io/file_util.hpp"
 
 namespace mylos {
 
@@ -30,6 +31,11 @@ void Setup::choose(int world_size, int ranks_sharing_cores) {
   values.set("backend.compute", config.backend.compute);
   values.set("backend.comm", config.backend.comm);
   values.set("backend.threads", config.backend.threads);
+}
+
+std::string read_deck(const std::string& file) {
+  if (!std::filesystem::exists(file)) fail(ExitCode::usage, "there is no deck {}", file);
+  return read_text_file(file);
 }
 
 Setup make_setup(const std::string& deck_text, const std::string& deck_name, const DeckOverrides& overrides,

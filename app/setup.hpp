@@ -33,6 +33,9 @@ using DeckOverrides = std::vector<std::pair<std::string, std::string>>;
 /// A checkpoint's deck may name parameters of plugins that are not here: they are left out.
 enum class DeckOrigin : std::uint8_t { user, checkpoint };
 
+/// The text of a deck. Throws ExitCode::usage where there is none.
+std::string read_deck(const std::string& file);
+
 /// Throws ExitCode::usage with every problem of the deck.
 Setup make_setup(const std::string& deck_text, const std::string& deck_name, const DeckOverrides& overrides,
                  const std::string& plugin_path, std::int64_t world_size,

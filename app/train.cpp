@@ -18,11 +18,6 @@ namespace mylos {
 
 namespace {
 
-std::string read_deck(const std::string& file) {
-  if (!std::filesystem::exists(file)) fail(ExitCode::usage, "there is no deck {}", file);
-  return read_text_file(file);
-}
-
 /// `--ranks`, or the layout of the deck: one rank where that leaves it open.
 std::int64_t planned_ranks(const CommandLine& line, const std::string& text, const std::string& name) {
   if (line.has("ranks")) {

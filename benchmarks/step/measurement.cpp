@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "benchmarks/step/measurement.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <numeric>
+
+#include <mpi.h>
+
+#include "core/rng.hpp"
+
+namespace mylos {
+
+namespace {
+
+/// Hands out random tokens, other ones in every step, and notes what the gradients' reduction sends.
+class RandomTokens final : public StepDriver {
+ public:
+  RandomTokens(const RunConfig& config, const TrafficCounter& traffic)
+      : vocab_(static_cast<std::uint32_t>(config.model.vocab)),
+        row_(config.train.seq_len + 1),
+        traffic_(traffic) {}
+
+  /// Before step `step`.
+  void begin(std::int64_t step) {
+    step_ = step;
+    before_ = traffic_.totals();
+  }
+  void read_samples(std::int64_t first, std::span<std::int32_t> tokens) override {
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      const auto sample = static_cast<std::uint32_t>(first + static_cast<std::int64_t>(i) / row_);
+      const auto position = static_cast<std::uint32_t>(static_cast<std::int64_t>(i) % row_);
+      const PhiloxBlock noise = philox(key_, position, sample, static_cast<std::uint32_t>(step_), 0);
+      tokens[i] = static_cast<std::int32_t>(noise.x[0] % vocab_);
+    }
+  }
+  void after(const Action& action) override {
+    if (action.kind == ActionKind::reduce) after_ = traffic_.totals();
+  }
+
+  std::uint64_t reduce_calls() const { return after_.calls - before_.calls; }
+  std::uint64_t reduce_bytes() const { return after_.payload_bytes - before_.payload_bytes; }
+
+ private:
+  PhiloxKey key_ = stream_key(1, "benchmark tokens");
+  std::uint32_t vocab_;
+  std::int64_t row_;
+  const TrafficCounter& traffic_;
+  std::int64_t step_ = 0;
+  TrafficTotals before_, after_;
+};
+
+/// The elementwise maximum over all ranks.
+template <std::size_t N>
+void take_maximum(std::array<double, N>& values) {
+  MPI_Allreduce(MPI_IN_PLACE, values.data(), static_cast<int>(N), MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+}
+
+StepCost over_ranks(double seconds, const PhaseSeconds& phases) {
+  std::array<double, num_step_phases + 2> values{};
+  std::ranges::copy(phases, values.begin());
+  values[num_step_phases] = seconds;
+  values[num_step_phases + 1] = -std::accumulate(phases.begin(), phases.end(), 0.0) / seconds;
+  take_maximum(values);
+  StepCost cost;
+  std::copy_n(values.begin(), num_step_phases, cost.phases.begin());
+  cost.seconds = values[num_step_phases];
+  cost.coverage = -values[num_step_phases + 1];
+  return cost;
+}
+
+void visit(Session& session, const RunConfig& config, const Repetitions& repetitions,
+           Measurement& measurement) {
+  TrainingStep training(session.compute(), session.ledger(), session.grid(), config);
+  training.initialise();
+  RandomTokens driver(config, session.traffic());
+  for (int step = 1; step <= repetitions.warm_up + repetitions.steps; ++step) {
+    driver.begin(step);
+    const auto start = std::chrono::steady_clock::now();
+    training.run(step, driver);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const StepCost cost =
+        over_ranks(seconds, training.phase_seconds());  // the ranks start the next step together
+    if (training.scalars().skip != 0) {
+      fail(ExitCode::numerical, "step {} was not applied: loss {}, gradient norm {}", step,
+           training.scalars().loss, training.scalars().gradient_norm);
+    }
+    if (step > repetitions.warm_up) measurement.steps.push_back(cost);
+  }
+  measurement.parameters = training.table().num_parameters();
+  measurement.reduce_calls = driver.reduce_calls();
+  measurement.reduce_bytes = driver.reduce_bytes();
+  std::array<double, num_memory_categories> memory{};
+  for (std::size_t i = 0; i < memory.size(); ++i) {
+    memory[i] = static_cast<double>(session.ledger().current(static_cast<MemoryCategory>(i)));
+  }
+  take_maximum(memory);
+  std::ranges::transform(memory, measurement.memory.begin(),
+                         [](double bytes) { return static_cast<std::int64_t>(bytes); });
+}
+
+}  // namespace
+
+double Measurement::quantile(double q, const std::function<double(const StepCost&)>& value) const {
+  std::vector<double> values(steps.size());
+  std::ranges::transform(steps, values.begin(), value);
+  std::ranges::sort(values);
+  const double place = q * static_cast<double>(values.size() - 1);
+  const auto below = static_cast<std::size_t>(place);
+  const std::size_t above = std::min(below + 1, values.size() - 1);
+  return std::lerp(values[below], values[above], place - static_cast<double>(below));
+}
+
+double Measurement::step_seconds(double q) const {
+  return quantile(q, [](const StepCost& step) { return step.seconds; });
+}
+
+double Measurement::phase_seconds(StepPhase phase) const {
+  return quantile(0.5, [&](const StepCost& step) { return step.phases[static_cast<std::size_t>(phase)]; });
+}
+
+double Measurement::coverage() const {
+  return quantile(0.5, [](const StepCost& step) { return step.coverage; });
+}
+
+std::vector<Measurement> measure(Session& session, const std::vector<Configuration>& configurations,
+                                 const Repetitions& repetitions) {
+  std::vector<Measurement> measurements(configurations.size());
+  for (int round = 0; round < repetitions.rounds; ++round) {
+    for (std::size_t i = 0; i < configurations.size(); ++i) {
+      visit(session, configurations[i].config, repetitions, measurements[i]);
+      if (session.rank() != 0) continue;
+      fmt::print(stderr, "round {} of {}, {}: {:.1f} ms\n", round + 1, repetitions.rounds,
+                 configurations[i].name, 1e3 * measurements[i].steps.back().seconds);
+    }
+  }
+  return measurements;
+}
+
+}  // namespace mylos

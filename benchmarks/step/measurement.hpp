@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Measurement: what training steps of one configuration cost: time by phase, gradient traffic, memory.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "app/run_config.hpp"
+#include "app/session.hpp"
+#include "app/training_step.hpp"
+
+namespace mylos {
+
+/// One way to train.
+struct Configuration {
+  std::string name;
+  RunConfig config;
+};
+
+/// How often a configuration is visited in turn with the others, and what a visit is.
+struct Repetitions {
+  int rounds = 3;
+  int steps = 3;    ///< measured in a visit
+  int warm_up = 1;  ///< steps before them
+};
+
+/// One step; times are the maximum over the ranks.
+struct StepCost {
+  double seconds = 0.0;
+  PhaseSeconds phases{};
+  double coverage = 0.0;  ///< share of a rank's step that its phases explain, of the rank with the smallest
+};
+
+/// All measured steps of a configuration.
+struct Measurement {
+  std::vector<StepCost> steps;
+  std::int64_t parameters = 0;
+  std::uint64_t reduce_calls = 0;  ///< collectives of one rank's gradients in a step
+  std::uint64_t reduce_bytes = 0;  ///< their payload
+  std::array<std::int64_t, num_memory_categories> memory{};  ///< bytes, maximum over the ranks
+
+  /// Quantile `q` over the steps, between the two nearest ones.
+  double step_seconds(double q = 0.5) const;
+  /// Medians over the steps.
+  double phase_seconds(StepPhase phase) const;
+  double coverage() const;
+
+ private:
+  double quantile(double q, const std::function<double(const StepCost&)>& value) const;
+};
+
+/// Trains on random tokens, from initial weights at every visit, so that one configuration's memory is in use
+/// at a time: round by round every configuration in turn, since a machine's speed drifts. Collective over
+/// MPI_COMM_WORLD. Throws ExitCode::numerical where a step is not applied: it would cost less.
+std::vector<Measurement> measure(Session& session, const std::vector<Configuration>& configurations,
+                                 const Repetitions& repetitions);
+
+}  // namespace mylos

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Training steps of a deck on random tokens: rates, time by phase, memory; with --exchange the DDP study.
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <memory>
+#include <sstream>
+
+#include "app/command_line.hpp"
+#include "app/setup.hpp"
+#include "benchmarks/step/step_report.hpp"
+#include "io/file_util.hpp"
+
+namespace {
+
+using namespace mylos;
+
+CommandSyntax syntax() {
+  namespace po = boost::program_options;
+  const Repetitions defaults;
+  po::options_description options("Options");
+  auto add = options.add_options();
+  add("rounds", po::value<int>()->default_value(defaults.rounds), "visits to each configuration, in turn");
+  add("steps", po::value<int>()->default_value(defaults.steps), "measured in a visit");
+  add("warm-up", po::value<int>()->default_value(defaults.warm_up), "steps before them, not measured");
+  add("exchange", po::bool_switch(), "the ways of averaging gradients of the DDP study, with its figures");
+  add("csv", po::value<std::string>()->default_value(""), "file to write as well");
+  add("plugin-path", po::value<std::string>()->default_value(""),
+      "folders to search for plugins first, by ':'");
+  add("help", po::bool_switch(), "this text");
+  return {
+      .name = "step_benchmark", .help = "step_benchmark --help", .options = options, .takes_overrides = true};
+}
+
+std::string help_text() {
+  std::ostringstream text;
+  text << "mpiexec -n RANKS step_benchmark DECK [--section.key=value ...]: training steps "
+          "on random tokens; no data files are read\n\n"
+       << syntax().options;
+  return text.str();
+}
+
+int at_least(const CommandLine& line, const char* option, int least) {
+  const int value = line.get<int>(option);
+  if (value < least) fail(ExitCode::usage, "--{}={} must be at least {}", option, value, least);
+  return value;
+}
+
+/// The deck's configuration, or that in every way of the DDP study.
+std::vector<Configuration> configurations_of(const RunConfig& config, bool study) {
+  if (!study) return {{"deck", config}};
+  if (config.parallel.data < 2) fail(ExitCode::usage, "--exchange needs at least 2 ranks");
+  std::vector<Configuration> configurations;
+  for (const DdpStudyRow& row : ddp_study) {
+    Configuration& own = configurations.emplace_back(Configuration{std::string(row.name), config});
+    own.config.parallel.exchange = "ddp";
+    own.config.parallel.ddp_mode = row.mode;
+    own.config.parallel.bucket_mb = row.bucket_mb;
+  }
+  return configurations;
+}
+
+/// The keys that a deck must have and a benchmark does not use.
+DeckOverrides with_unused_keys(DeckOverrides overrides) {
+  for (const char* key : {"data.train", "run.dir"}) {
+    const auto names_it = [&](const auto& given) { return given.first == key; };
+    if (std::ranges::none_of(overrides, names_it)) overrides.emplace_back(key, "none");
+  }
+  return overrides;
+}
+
+int run(int argc, char** argv) {
+  // 1. MPI, the command line and the deck: errors are found by all ranks together.
+  const MpiRuntime mpi;
+  CommandLine line;
+  Repetitions repetitions;
+  std::string deck_name;
+  std::string deck_text;
+  Setup setup;
+  std::vector<Configuration> configurations;
+  std::ofstream csv;
+  const auto read_command_line = [&] {
+    line = parse_words(syntax(), {argv + 1, argv + argc});
+    if (line.get<bool>("help")) return;
+    repetitions = {.rounds = at_least(line, "rounds", 1),
+                   .steps = at_least(line, "steps", 1),
+                   .warm_up = at_least(line, "warm-up", 0)};
+    deck_name = line.argument(0, "a deck");
+    if (mpi.rank() == 0) deck_text = read_deck(deck_name);
+  };
+  const auto read_everything = [&] {
+    setup = make_setup(deck_text, deck_name, with_unused_keys(line.overrides),
+                       line.get<std::string>("plugin-path"), mpi.size());
+    setup.choose(mpi.size(), mpi.ranks_sharing_cores());
+    configurations = configurations_of(setup.config, line.get<bool>("exchange"));
+    const std::string& file = line.get<std::string>("csv");
+    if (mpi.rank() != 0 || file.empty()) return;
+    csv.open(file);
+    if (!csv) fail(ExitCode::io, "{} cannot be written", file);
+  };
+  if (const int code = run_agreed(mpi, read_command_line)) return code;
+  if (line.get<bool>("help")) {
+    if (mpi.rank() == 0) fmt::print("{}", help_text());
+    return 0;
+  }
+  deck_text = mpi.broadcast(deck_text);
+  if (const int code = run_agreed(mpi, read_everything)) return code;
+
+  try {
+    // 2. Backends: from here on an error of one rank ends the job.
+    Session session(setup.plugins, setup.config, setup.values);
+    session.watch(setup.config, [](const std::string&) { abort_job(ExitCode::watchdog); });
+    const double peak = setup.config.peak_tflops > 0.0
+                            ? setup.config.peak_tflops
+                            : measure_gemm_tflops(session, setup.config.train.dtype);
+
+    // 3. Measure.
+    const std::vector<Measurement> measurements = measure(session, configurations, repetitions);
+
+    // 4. Report.
+    if (mpi.rank() == 0) {
+      std::vector<ReportRow> rows;
+      for (std::size_t i = 0; i < configurations.size(); ++i) {
+        rows.push_back(
+            {configurations[i], measurements[i], line.get<bool>("exchange") ? &ddp_study[i] : nullptr});
+      }
+      const ReportContext context{mpi.size(), session.compute().description(), peak};
+      fmt::print("{}", step_tables(rows, context));
+      if (line.get<bool>("exchange")) fmt::print("\n{}", exchange_table(rows));
+      if (csv.is_open()) csv << step_csv(rows, context) << std::flush;
+      if (!csv) fail(ExitCode::io, "{} cannot be written", line.get<std::string>("csv"));
+    }
+    session.world().barrier();
+    return 0;
+  } catch (const std::exception& error) {
+    end_job(mpi, error, [](ExitCode, const std::string&) {});
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "step_benchmark: {}\n", error.what());
+    const auto* known = dynamic_cast<const mylos::Error*>(&error);
+    return static_cast<int>(known != nullptr ? known->code() : mylos::ExitCode::internal);
+  }
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What was measured as text and as CSV.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "benchmarks/step/ddp_study.hpp"
+#include "benchmarks/step/measurement.hpp"
+
+namespace mylos {
+
+/// A configuration and what it cost.
+struct ReportRow {
+  const Configuration& configuration;
+  const Measurement& measurement;
+  const DdpStudyRow* published = nullptr;  ///< null where there is none
+};
+
+/// What all configurations of a report share.
+struct ReportContext {
+  int ranks = 1;
+  std::string compute;       ///< the backend's description
+  double peak_tflops = 0.0;  ///< of one rank: what MFU refers to
+};
+
+/// Rates, times by phase and memory, a line a configuration.
+std::string step_tables(const std::vector<ReportRow>& rows, const ReportContext& context);
+/// What averaging the gradients costs, next to the published figures. Every row has them.
+std::string exchange_table(const std::vector<ReportRow>& rows);
+/// A header and a line a configuration.
+std::string step_csv(const std::vector<ReportRow>& rows, const ReportContext& context);
+
+}  // namespace mylos

@@ -16,6 +16,7 @@
 #include <mpi.h>
 
 #include "backends/comm_mpi/mpi_communicator.hpp"
+#include "parallel/collectives/algorithm_communicator.hpp"
 #include "tests/support/test_plugins.hpp"
 
 namespace mylos {
@@ -65,6 +66,7 @@ struct Backend {
   std::string name;
   bool far;  // buffers in a FarDevice
   std::function<CommunicatorHandle(ComputeBackend*)> open;
+  int last_tag = 32765;
 };
 void PrintTo(const Backend& backend, std::ostream* out) {
   *out << backend.name;
@@ -73,6 +75,20 @@ void PrintTo(const Backend& backend, std::ostream* out) {
 CommunicatorHandle open_in_pieces(ComputeBackend* compute) {
   return {MpiCommunicator::duplicate(MPI_COMM_WORLD, {.compute = compute, .max_count = 3000}).release(),
           [](Communicator* communicator) { delete communicator; }};
+}
+
+/// Collectives by `algorithm` over the sends and receives of MPI.
+Backend algorithm_backend(const std::string& algorithm) {
+  const auto open = [algorithm](ComputeBackend* /*compute*/) -> CommunicatorHandle {
+    static TrafficCounter counter;
+    return {new AlgorithmCommunicator(MpiCommunicator::duplicate(MPI_COMM_WORLD, {}),
+                                      AlgorithmChoice::parse(algorithm), "world wire", counter),
+            [](Communicator* communicator) { delete communicator; }};
+  };
+  std::string name = "mpi_" + algorithm;
+  std::ranges::replace_if(
+      name, [](char c) { return c == '<' || c == ','; }, '_');
+  return {name, false, open, AlgorithmCommunicator::last_user_tag};
 }
 
 /// Elements of T, in host memory or in a FarDevice.
@@ -307,8 +323,8 @@ TEST_P(CommunicatorTest, SendAndRecvMatchByTag) {
       auto from_first = buffer(std::vector<T>(static_cast<std::size_t>(n)));
       auto from_second = buffer(std::vector<T>(static_cast<std::size_t>(n)));
       Request sending_first = comm().send({}, first.ref(), next, 1);
-      Request sending_second = comm().send({}, second.ref(), next, 32765);
-      Request receiving_second = comm().recv({}, from_second.ref(), previous, 32765);
+      Request sending_second = comm().send({}, second.ref(), next, GetParam().last_tag);
+      Request receiving_second = comm().recv({}, from_second.ref(), previous, GetParam().last_tag);
       Request receiving_first = comm().recv({}, from_first.ref(), previous, 1);
       sending_first.host_wait();
       sending_second.host_wait();
@@ -401,7 +417,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Backend{"mpi", false, [](ComputeBackend* c) { return open_communicator("mpi", c); }},
                     Backend{"mpi_staged", true,
                             [](ComputeBackend* c) { return open_communicator("mpi", c); }},
-                    Backend{"mpi_in_pieces", false, open_in_pieces}),
+                    Backend{"mpi_in_pieces", false, open_in_pieces}, algorithm_backend("naive"),
+                    algorithm_backend("tree"), algorithm_backend("ring"),
+                    algorithm_backend("halving_doubling"), algorithm_backend("tree<2000,native")),
     [](const auto& backend) { return backend.param.name; });
 
 }  // namespace

@@ -229,7 +229,8 @@ std::unique_ptr<Communicator> AlgorithmCommunicator::split(int color, int key) {
 }
 
 AlgorithmTotals AlgorithmCommunicator::totals() const {
-  return {family_->operations, family_->steps, family_->scratch.peak_bytes()};
+  return {family_->operations, family_->steps, family_->scratch.peak_bytes(),
+          family_->scratch.num_allocations()};
 }
 
 void AlgorithmCommunicator::abort(ExitCode code, const std::string& message) {

@@ -20,6 +20,7 @@ struct AlgorithmTotals {
   std::uint64_t operations = 0;
   std::uint64_t steps = 0;  ///< rounds of messages
   std::size_t peak_scratch_bytes = 0;
+  std::size_t scratch_allocations = 0;
 };
 
 /// Runs all_reduce, reduce_scatter, all_gather, broadcast, reduce and all_to_all by the schedules of

@@ -17,6 +17,7 @@
 
 #include "backends/comm_mpi/mpi_communicator.hpp"
 #include "parallel/collectives/algorithm_communicator.hpp"
+#include "parallel/collectives/hierarchical.hpp"
 #include "tests/support/test_plugins.hpp"
 
 namespace mylos {
@@ -89,6 +90,14 @@ Backend algorithm_backend(const std::string& algorithm) {
   std::ranges::replace_if(
       name, [](char c) { return c == '<' || c == ','; }, '_');
   return {name, false, open, AlgorithmCommunicator::last_user_tag};
+}
+
+/// Two levels, with even and odd ranks as the nodes.
+CommunicatorHandle open_hierarchical(ComputeBackend* /*compute*/) {
+  std::unique_ptr<Communicator> flat = MpiCommunicator::duplicate(MPI_COMM_WORLD, {});
+  std::unique_ptr<Communicator> node = flat->split(flat->rank() % 2, 0);
+  return {new HierarchicalCommunicator(std::move(node), std::move(flat)),
+          [](Communicator* communicator) { delete communicator; }};
 }
 
 /// Elements of T, in host memory or in a FarDevice.
@@ -410,6 +419,17 @@ TEST(SelfCommunicator, WaitingForAMessageThatNobodySendsThrows) {
   EXPECT_THROW(request.host_wait(), Error);
 }
 
+TEST(AlgorithmCommunicator, LeavesMemoryThatTheHostCannotReachToTheBackend) {
+  const CommunicatorHandle world = open_communicator("mpi");
+  TrafficCounter counter;
+  FarDevice device;
+  EXPECT_NO_THROW(
+      AlgorithmCommunicator(*world, AlgorithmChoice(Algorithm::native), "wire", counter, &device));
+  EXPECT_THROW(AlgorithmCommunicator(*world, AlgorithmChoice(Algorithm::ring), "wire", counter, &device),
+               Error);
+  EXPECT_THROW(HierarchicalCommunicator(*world, *world, &device), Error);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Backends, CommunicatorTest,
     testing::Values(Backend{"self", false, [](ComputeBackend* c) { return open_communicator("self", c); }},
@@ -419,7 +439,8 @@ INSTANTIATE_TEST_SUITE_P(
                             [](ComputeBackend* c) { return open_communicator("mpi", c); }},
                     Backend{"mpi_in_pieces", false, open_in_pieces}, algorithm_backend("naive"),
                     algorithm_backend("tree"), algorithm_backend("ring"),
-                    algorithm_backend("halving_doubling"), algorithm_backend("tree<2000,native")),
+                    algorithm_backend("halving_doubling"), algorithm_backend("tree<2000,native"),
+                    Backend{"mpi_hierarchical", false, open_hierarchical}),
     [](const auto& backend) { return backend.param.name; });
 
 }  // namespace

@@ -16,6 +16,8 @@
 #include <mpi.h>
 
 #include "backends/comm_mpi/mpi_communicator.hpp"
+#include "parallel/collectives/algorithm_communicator.hpp"
+#include "parallel/collectives/hierarchical.hpp"
 #include "tests/support/test_plugins.hpp"
 
 namespace mylos {
@@ -65,6 +67,7 @@ struct Backend {
   std::string name;
   bool far;  // buffers in a FarDevice
   std::function<CommunicatorHandle(ComputeBackend*)> open;
+  int last_tag = 32765;
 };
 void PrintTo(const Backend& backend, std::ostream* out) {
   *out << backend.name;
@@ -72,6 +75,28 @@ void PrintTo(const Backend& backend, std::ostream* out) {
 
 CommunicatorHandle open_in_pieces(ComputeBackend* compute) {
   return {MpiCommunicator::duplicate(MPI_COMM_WORLD, {.compute = compute, .max_count = 3000}).release(),
+          [](Communicator* communicator) { delete communicator; }};
+}
+
+/// Collectives by `algorithm` over the sends and receives of MPI.
+Backend algorithm_backend(const std::string& algorithm) {
+  const auto open = [algorithm](ComputeBackend* /*compute*/) -> CommunicatorHandle {
+    static TrafficCounter counter;
+    return {new AlgorithmCommunicator(MpiCommunicator::duplicate(MPI_COMM_WORLD, {}),
+                                      AlgorithmChoice::parse(algorithm), "world wire", counter),
+            [](Communicator* communicator) { delete communicator; }};
+  };
+  std::string name = "mpi_" + algorithm;
+  std::ranges::replace_if(
+      name, [](char c) { return c == '<' || c == ','; }, '_');
+  return {name, false, open, AlgorithmCommunicator::last_user_tag};
+}
+
+/// Two levels, with even and odd ranks as the nodes.
+CommunicatorHandle open_hierarchical(ComputeBackend* /*compute*/) {
+  std::unique_ptr<Communicator> flat = MpiCommunicator::duplicate(MPI_COMM_WORLD, {});
+  std::unique_ptr<Communicator> node = flat->split(flat->rank() % 2, 0);
+  return {new HierarchicalCommunicator(std::move(node), std::move(flat)),
           [](Communicator* communicator) { delete communicator; }};
 }
 
@@ -307,8 +332,8 @@ TEST_P(CommunicatorTest, SendAndRecvMatchByTag) {
       auto from_first = buffer(std::vector<T>(static_cast<std::size_t>(n)));
       auto from_second = buffer(std::vector<T>(static_cast<std::size_t>(n)));
       Request sending_first = comm().send({}, first.ref(), next, 1);
-      Request sending_second = comm().send({}, second.ref(), next, 32765);
-      Request receiving_second = comm().recv({}, from_second.ref(), previous, 32765);
+      Request sending_second = comm().send({}, second.ref(), next, GetParam().last_tag);
+      Request receiving_second = comm().recv({}, from_second.ref(), previous, GetParam().last_tag);
       Request receiving_first = comm().recv({}, from_first.ref(), previous, 1);
       sending_first.host_wait();
       sending_second.host_wait();
@@ -394,6 +419,17 @@ TEST(SelfCommunicator, WaitingForAMessageThatNobodySendsThrows) {
   EXPECT_THROW(request.host_wait(), Error);
 }
 
+TEST(AlgorithmCommunicator, LeavesMemoryThatTheHostCannotReachToTheBackend) {
+  const CommunicatorHandle world = open_communicator("mpi");
+  TrafficCounter counter;
+  FarDevice device;
+  EXPECT_NO_THROW(
+      AlgorithmCommunicator(*world, AlgorithmChoice(Algorithm::native), "wire", counter, &device));
+  EXPECT_THROW(AlgorithmCommunicator(*world, AlgorithmChoice(Algorithm::ring), "wire", counter, &device),
+               Error);
+  EXPECT_THROW(HierarchicalCommunicator(*world, *world, &device), Error);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Backends, CommunicatorTest,
     testing::Values(Backend{"self", false, [](ComputeBackend* c) { return open_communicator("self", c); }},
@@ -401,7 +437,10 @@ INSTANTIATE_TEST_SUITE_P(
                     Backend{"mpi", false, [](ComputeBackend* c) { return open_communicator("mpi", c); }},
                     Backend{"mpi_staged", true,
                             [](ComputeBackend* c) { return open_communicator("mpi", c); }},
-                    Backend{"mpi_in_pieces", false, open_in_pieces}),
+                    Backend{"mpi_in_pieces", false, open_in_pieces}, algorithm_backend("naive"),
+                    algorithm_backend("tree"), algorithm_backend("ring"),
+                    algorithm_backend("halving_doubling"), algorithm_backend("tree<2000,native"),
+                    Backend{"mpi_hierarchical", false, open_hierarchical}),
     [](const auto& backend) { return backend.param.name; });
 
 }  // namespace

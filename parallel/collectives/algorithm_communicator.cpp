@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "parallel/collectives/algorithm_communicator.hpp"
+
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+
+#include "core/host_reduction.hpp"
+
+namespace mylos {
+
+namespace {
+
+constexpr int first_tag = AlgorithmCommunicator::last_user_tag + 1;
+constexpr int last_tag = 32765;
+constexpr std::size_t schedules_kept = 256;
+
+void require_same_type(TensorRef input, TensorRef output) {
+  require(input.dtype == output.dtype, "input and output have the same type");
+}
+
+void require_user_tag(int tag) {
+  require(tag >= 0 && tag <= AlgorithmCommunicator::last_user_tag, "tag is 0 to 16383");
+}
+
+}  // namespace
+
+/// Runs through the rounds of a schedule.
+class AlgorithmCommunicator::ScheduledOperation final : public PolledOperation {
+ public:
+  ScheduledOperation(AlgorithmCommunicator& owner, std::shared_ptr<const CollectiveSchedule> schedule,
+                     TensorRef input, TensorRef output, ReduceOp op, int tag)
+      : wire_(owner.wire_),
+        family_(*owner.family_),
+        schedule_(std::move(schedule)),
+        dtype_(output.dtype),
+        op_(op),
+        tag_(tag),
+        scratch_(family_.scratch.take(static_cast<std::size_t>(schedule_->scratch_count) * size_of(dtype_))),
+        buffers_{static_cast<std::byte*>(input.data), static_cast<std::byte*>(output.data),
+                 scratch_->data()} {}
+
+  bool advance() override {
+    for (; round_ < schedule_->rounds.size(); ++round_) {
+      const CollectiveRound& round = schedule_->rounds[round_];
+      if (!posted_) post(round);
+      if (!receiving_.test() || !sending_.test()) return false;
+      receiving_.host_wait();
+      sending_.host_wait();
+      for (const LocalStep& step : round.local) run(step);
+      posted_ = false;
+    }
+    scratch_.reset();
+    return true;
+  }
+
+ private:
+  TensorRef at(const BufferRange& range) const {
+    std::byte* buffer = buffers_[static_cast<std::size_t>(range.buffer)];
+    return {buffer + static_cast<std::size_t>(range.first) * size_of(dtype_), dtype_, {range.count}};
+  }
+  void post(const CollectiveRound& round) {
+    if (round.receive) receiving_ = wire_.recv({}, at(round.receive->range), round.receive->peer, tag_);
+    if (round.send) sending_ = wire_.send({}, at(round.send->range), round.send->peer, tag_);
+    if (round.receive || round.send) family_.steps += 1;
+    posted_ = true;
+  }
+  void run(const LocalStep& step) const {
+    const TensorRef from = at(step.from);
+    const TensorRef to = at(step.to);
+    if (step.kind == LocalStep::Kind::combine) {
+      combine(dtype_, op_, from.data, to.data, static_cast<std::size_t>(step.to.count));
+    } else if (from.data != to.data) {
+      std::memmove(to.data, from.data, to.bytes());
+    }
+  }
+
+  CountedCommunicator& wire_;
+  Family& family_;
+  std::shared_ptr<const CollectiveSchedule> schedule_;
+  DType dtype_;
+  ReduceOp op_;
+  int tag_;
+  std::optional<ScratchPool::Scratch> scratch_;
+  std::array<std::byte*, 3> buffers_;  // by BufferName
+  std::size_t round_ = 0;
+  bool posted_ = false;
+  Request receiving_;
+  Request sending_;
+};
+
+AlgorithmCommunicator::AlgorithmCommunicator(Communicator& inner, AlgorithmChoice choice,
+                                             std::string_view wire_label, TrafficCounter& counter,
+                                             ComputeBackend* compute)
+    : AlgorithmCommunicator(inner, std::move(choice), wire_label, counter, compute,
+                            std::make_shared<Family>()) {}
+
+AlgorithmCommunicator::AlgorithmCommunicator(std::unique_ptr<Communicator> inner, AlgorithmChoice choice,
+                                             std::string_view wire_label, TrafficCounter& counter,
+                                             ComputeBackend* compute)
+    : AlgorithmCommunicator(*inner, std::move(choice), wire_label, counter, compute) {
+  owned_ = std::move(inner);
+}
+
+AlgorithmCommunicator::AlgorithmCommunicator(Communicator& inner, AlgorithmChoice choice,
+                                             std::string_view wire_label, TrafficCounter& counter,
+                                             ComputeBackend* compute, std::shared_ptr<Family> family)
+    : inner_(&inner),
+      choice_(std::move(choice)),
+      wire_label_(wire_label),
+      counter_(&counter),
+      compute_(compute),
+      family_(std::move(family)),
+      wire_(inner, wire_label, counter, nullptr) {
+  if (compute != nullptr && !compute->host_accessible() && !choice_.is_native()) {
+    fail(ExitCode::usage,
+         "comm.algorithm = {} needs buffers in host memory, and those of {} are not; use native",
+         choice_.text(), compute->description());
+  }
+}
+
+CommunicatorCaps AlgorithmCommunicator::caps() const {
+  return choice_.is_native() ? inner_->caps() : CommunicatorCaps{};
+}
+
+void AlgorithmCommunicator::synchronize(Stream stream) {
+  if (compute_ != nullptr) compute_->synchronize(stream);
+}
+
+std::shared_ptr<const CollectiveSchedule> AlgorithmCommunicator::schedule(const CollectiveCall& call,
+                                                                          Algorithm algorithm) {
+  if (schedules_.size() >= schedules_kept) schedules_.clear();
+  auto& made = schedules_[{call.operation, algorithm, call.count, call.root}];
+  if (!made) made = std::make_shared<const CollectiveSchedule>(make_schedule(call, algorithm, rank()));
+  return made;
+}
+
+Request AlgorithmCommunicator::start(const CollectiveCall& call, Algorithm algorithm, TensorRef input,
+                                     TensorRef output, ReduceOp op) {
+  require(input.contiguous() && output.contiguous(), "communication buffers are contiguous");
+  family_->operations += 1;
+  const int tag = first_tag + next_tag_;
+  next_tag_ = (next_tag_ + 1) % (last_tag - first_tag + 1);
+  return family_->engine.start(
+      std::make_unique<ScheduledOperation>(*this, schedule(call, algorithm), input, output, op, tag));
+}
+
+Request AlgorithmCommunicator::all_reduce(Stream stream, TensorRef buffer, ReduceOp op) {
+  synchronize(stream);
+  const Algorithm algorithm = choice_.of(buffer.bytes());
+  if (algorithm == Algorithm::native) return inner_->all_reduce(stream, buffer, op);
+  return start({Operation::all_reduce, size(), buffer.size()}, algorithm, buffer, buffer, op);
+}
+
+Request AlgorithmCommunicator::reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) {
+  require_same_type(input, output);
+  require(input.size() == output.size() * size(), "input is output times ranks");
+  synchronize(stream);
+  const Algorithm algorithm = choice_.of(input.bytes());
+  if (algorithm == Algorithm::native) return inner_->reduce_scatter(stream, input, output, op);
+  return start({Operation::reduce_scatter, size(), output.size()}, algorithm, input, output, op);
+}
+
+Request AlgorithmCommunicator::all_gather(Stream stream, TensorRef input, TensorRef output) {
+  require_same_type(input, output);
+  require(output.size() == input.size() * size(), "output is input times ranks");
+  synchronize(stream);
+  const Algorithm algorithm = choice_.of(output.bytes());
+  if (algorithm == Algorithm::native) return inner_->all_gather(stream, input, output);
+  return start({Operation::all_gather, size(), input.size()}, algorithm, input, output, ReduceOp::sum);
+}
+
+Request AlgorithmCommunicator::broadcast(Stream stream, TensorRef buffer, int root) {
+  synchronize(stream);
+  const Algorithm algorithm = choice_.of(buffer.bytes());
+  if (algorithm == Algorithm::native) return inner_->broadcast(stream, buffer, root);
+  return start({Operation::broadcast, size(), buffer.size(), root}, algorithm, buffer, buffer, ReduceOp::sum);
+}
+
+Request AlgorithmCommunicator::reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) {
+  synchronize(stream);
+  const Algorithm algorithm = choice_.of(buffer.bytes());
+  if (algorithm == Algorithm::native) return inner_->reduce(stream, buffer, op, root);
+  return start({Operation::reduce, size(), buffer.size(), root}, algorithm, buffer, buffer, op);
+}
+
+Request AlgorithmCommunicator::all_to_all(Stream stream, TensorRef input, TensorRef output) {
+  require_same_type(input, output);
+  require(input.size() == output.size() && input.size() % size() == 0,
+          "input and output have one part for each rank");
+  synchronize(stream);
+  const Algorithm algorithm = choice_.of(input.bytes());
+  if (algorithm == Algorithm::native) return inner_->all_to_all(stream, input, output);
+  return start({Operation::all_to_all, size(), input.size() / size()}, algorithm, input, output,
+               ReduceOp::sum);
+}
+
+Request AlgorithmCommunicator::all_to_all_v(Stream stream, TensorRef input,
+                                            std::span<const std::int64_t> send_counts, TensorRef output,
+                                            std::span<const std::int64_t> recv_counts) {
+  synchronize(stream);
+  return inner_->all_to_all_v(stream, input, send_counts, output, recv_counts);
+}
+
+Request AlgorithmCommunicator::send(Stream stream, TensorRef buffer, int peer, int tag) {
+  require_user_tag(tag);
+  synchronize(stream);
+  return inner_->send(stream, buffer, peer, tag);
+}
+
+Request AlgorithmCommunicator::recv(Stream stream, TensorRef buffer, int peer, int tag) {
+  require_user_tag(tag);
+  synchronize(stream);
+  return inner_->recv(stream, buffer, peer, tag);
+}
+
+void AlgorithmCommunicator::progress() {
+  family_->engine.progress();
+  inner_->progress();
+}
+
+std::unique_ptr<Communicator> AlgorithmCommunicator::split(int color, int key) {
+  std::unique_ptr<Communicator> part = inner_->split(color, key);
+  std::unique_ptr<AlgorithmCommunicator> result(
+      new AlgorithmCommunicator(*part, choice_, wire_label_, *counter_, compute_, family_));
+  result->owned_ = std::move(part);
+  return result;
+}
+
+AlgorithmTotals AlgorithmCommunicator::totals() const {
+  return {family_->operations, family_->steps, family_->scratch.peak_bytes(),
+          family_->scratch.num_allocations()};
+}
+
+void AlgorithmCommunicator::abort(ExitCode code, const std::string& message) {
+  inner_->abort(code, message);
+  std::abort();  // a virtual call loses [[noreturn]]
+}
+
+}  // namespace mylos

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// AlgorithmCommunicator: collectives made of any backend's send and receive, by a chosen algorithm.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+
+#include "parallel/collectives/algorithm_choice.hpp"
+#include "parallel/collectives/operation_engine.hpp"
+#include "parallel/collectives/scratch_pool.hpp"
+#include "parallel/traffic.hpp"
+
+namespace mylos {
+
+/// What a rank's communicators of one family (a communicator and its splits) did by algorithms.
+struct AlgorithmTotals {
+  std::uint64_t operations = 0;
+  std::uint64_t steps = 0;  ///< rounds of messages
+  std::size_t peak_scratch_bytes = 0;
+  std::size_t scratch_allocations = 0;
+};
+
+/// Runs all_reduce, reduce_scatter, all_gather, broadcast, reduce and all_to_all by the schedules of
+/// `choice`; the native ones and everything else are the inner communicator's. all_reduce is bitwise the same
+/// on every rank.
+///
+/// Every operation is a state machine that test, wait and progress advance; any number may be under way.
+/// Their messages carry tags 16384 to 32765, a running number for each operation; the caller's own messages
+/// have tags 0 to 16383. They are counted as sends and receives of an axis of their own: the bytes on the
+/// wire.
+///
+/// Buffers are host memory, and messages are posted by whichever thread advances the operation: an inner
+/// communicator that was made for a compute backend would wait for that backend's stream at each of them. So
+/// it is to be made without one, and `compute` (null: buffers are complete when an operation is called) is
+/// waited for here, when an operation is called. Where `progress` is called by another thread, the inner
+/// communicator must allow calls from both.
+class AlgorithmCommunicator final : public Communicator {
+ public:
+  static constexpr int last_user_tag = 16383;
+
+  /// `wire_label` names the axis of the messages. `counter`, `compute` and a borrowed `inner` must outlive
+  /// this. Throws ExitCode::usage where the host cannot reach the memory of `compute` and `choice` is not
+  /// native.
+  AlgorithmCommunicator(Communicator& inner, AlgorithmChoice choice, std::string_view wire_label,
+                        TrafficCounter& counter, ComputeBackend* compute = nullptr);
+  AlgorithmCommunicator(std::unique_ptr<Communicator> inner, AlgorithmChoice choice,
+                        std::string_view wire_label, TrafficCounter& counter,
+                        ComputeBackend* compute = nullptr);
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  CommunicatorCaps caps() const override;
+
+  Request all_reduce(Stream stream, TensorRef buffer, ReduceOp op) override;
+  /// `output` may lie within `input`.
+  Request reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) override;
+  Request all_gather(Stream stream, TensorRef input, TensorRef output) override;
+  Request broadcast(Stream stream, TensorRef buffer, int root) override;
+  Request reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) override;
+  Request all_to_all(Stream stream, TensorRef input, TensorRef output) override;
+  Request all_to_all_v(Stream stream, TensorRef input, std::span<const std::int64_t> send_counts,
+                       TensorRef output, std::span<const std::int64_t> recv_counts) override;
+  Request send(Stream stream, TensorRef buffer, int peer, int tag) override;
+  Request recv(Stream stream, TensorRef buffer, int peer, int tag) override;
+  void barrier() override { inner_->barrier(); }
+  void group_begin() override { inner_->group_begin(); }
+  void group_end() override { inner_->group_end(); }
+  void progress() override;
+  void* allocate(std::size_t bytes) override { return inner_->allocate(bytes); }
+  /// The part has the same choice, and its messages the same label.
+  std::unique_ptr<Communicator> split(int color, int key) override;
+  [[noreturn]] void abort(ExitCode code, const std::string& message) override;
+
+  /// This communicator, those it was split from and those split from it.
+  AlgorithmTotals totals() const;
+
+ private:
+  /// What a family shares.
+  struct Family {
+    OperationEngine engine;
+    ScratchPool scratch;
+    std::atomic<std::uint64_t> operations{0};
+    std::atomic<std::uint64_t> steps{0};
+  };
+  using ScheduleKey = std::tuple<Operation, Algorithm, std::int64_t, int>;
+
+  class ScheduledOperation;
+
+  AlgorithmCommunicator(Communicator& inner, AlgorithmChoice choice, std::string_view wire_label,
+                        TrafficCounter& counter, ComputeBackend* compute, std::shared_ptr<Family> family);
+
+  /// Waits for the work that fills the buffers.
+  void synchronize(Stream stream);
+  Request start(const CollectiveCall& call, Algorithm algorithm, TensorRef input, TensorRef output,
+                ReduceOp op);
+  std::shared_ptr<const CollectiveSchedule> schedule(const CollectiveCall& call, Algorithm algorithm);
+
+  std::unique_ptr<Communicator> owned_;
+  Communicator* inner_;
+  AlgorithmChoice choice_;
+  std::string wire_label_;
+  TrafficCounter* counter_;
+  ComputeBackend* compute_;
+  std::shared_ptr<Family> family_;
+  CountedCommunicator wire_;
+  std::map<ScheduleKey, std::shared_ptr<const CollectiveSchedule>> schedules_;
+  int next_tag_ = 0;
+};
+
+}  // namespace mylos

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "parallel/collectives/collective_schedule.hpp"
+
+#include "parallel/collectives/algorithms.hpp"
+
+namespace mylos {
+
+CollectiveSchedule make_schedule(const CollectiveCall& call, Algorithm algorithm, int rank) {
+  require(call.operation <= Operation::all_to_all, "a schedule is for a collective of equal parts");
+  require(call.count >= 0 && rank >= 0 && rank < call.size, "a rank of the group and a count");
+  require(call.root >= 0 && call.root < call.size, "a root of the group");
+  ScheduleBuilder builder;
+  const Team team = whole_team(call, rank);
+  switch (algorithm) {
+    case Algorithm::native:
+      fail(ExitCode::internal, "the native algorithm has no schedule");
+    case Algorithm::naive:
+      add_naive(builder, call, team);
+      break;
+    case Algorithm::tree:
+      add_tree(builder, call, team);
+      break;
+    case Algorithm::ring:
+      add_ring(builder, call, team);
+      break;
+    case Algorithm::halving_doubling:
+      add_halving_doubling(builder, call, team);
+      break;
+  }
+  return builder.take();
+}
+
+ScheduleCost cost_of(const CollectiveSchedule& schedule, DType dtype) {
+  const auto bytes = [&](std::int64_t count) { return static_cast<std::uint64_t>(count) * size_of(dtype); };
+  ScheduleCost cost;
+  cost.scratch_bytes = bytes(schedule.scratch_count);
+  for (const CollectiveRound& round : schedule.rounds) {
+    if (round.send || round.receive) cost.steps += 1;
+    if (round.send) cost.bytes_sent += bytes(round.send->range.count);
+    if (round.receive) cost.bytes_received += bytes(round.receive->range.count);
+    for (const LocalStep& step : round.local) {
+      if (step.kind == LocalStep::Kind::combine) cost.bytes_combined += bytes(step.to.count);
+    }
+  }
+  return cost;
+}
+
+}  // namespace mylos

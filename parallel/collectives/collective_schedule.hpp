@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// CollectiveSchedule: what one rank sends, receives and combines in a collective operation, as data.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "parallel/traffic.hpp"
+
+namespace mylos {
+
+/// How a collective operation is made from messages; `native` leaves it to the backend.
+///
+/// Sources: Chan, Heimlich, Purkayastha, van de Geijn, "Collective communication: theory, practice, and
+/// experience" (2007); Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in
+/// MPICH" (2005); Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations"
+/// (2009).
+enum class Algorithm : std::uint8_t { native, naive, tree, ring, halving_doubling };
+inline constexpr std::array all_algorithms = {Algorithm::native, Algorithm::naive, Algorithm::tree,
+                                              Algorithm::ring, Algorithm::halving_doubling};
+
+constexpr std::string_view name_of(Algorithm algorithm) {
+  constexpr std::array<std::string_view, all_algorithms.size()> names = {"native", "naive", "tree", "ring",
+                                                                         "halving_doubling"};
+  return names[static_cast<std::size_t>(algorithm)];
+}
+
+/// One collective operation of a group of `size` ranks. `count` is in elements: the buffer of all_reduce,
+/// broadcast and reduce, the output of reduce_scatter, the input of all_gather, what one rank has for another
+/// in all_to_all.
+struct CollectiveCall {
+  Operation operation;
+  int size;
+  std::int64_t count;
+  int root = 0;  ///< of broadcast and reduce
+};
+
+/// The buffers of a schedule. `input` is never written. In all_reduce, broadcast and reduce both `input` and
+/// `output` are the one buffer, and reduce names it `output` at the root only.
+enum class BufferName : std::uint8_t { input, output, scratch };
+
+/// The elements [first, first + count) of a buffer.
+struct BufferRange {
+  BufferName buffer = BufferName::output;
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+
+  BufferRange part(std::int64_t offset, std::int64_t part_count) const {
+    return {buffer, first + offset, part_count};
+  }
+  bool operator==(const BufferRange&) const = default;
+};
+
+struct Transfer {
+  int peer;
+  BufferRange range;
+};
+
+struct LocalStep {
+  enum class Kind : std::uint8_t { copy, combine };  ///< to = from, to = reduction of from and to
+
+  Kind kind;
+  BufferRange from;
+  BufferRange to;
+};
+
+/// At most one message out and one in, at the same time, as on a node with one full-duplex port (the machine
+/// of Chan et al.), then `local` in order once both are complete.
+struct CollectiveRound {
+  std::optional<Transfer> send;
+  std::optional<Transfer> receive;
+  std::vector<LocalStep> local;
+};
+
+/// The rounds of one rank, one after the other. Messages between two ranks are received in the order in which
+/// they are sent. `output` is first written after `input` was last read, or holds the input already, so the
+/// output of reduce_scatter may lie within its input and the input of all_gather at its place in the output.
+struct CollectiveSchedule {
+  std::vector<CollectiveRound> rounds;
+  std::int64_t scratch_count = 0;  ///< elements
+};
+
+/// What a schedule costs its rank.
+struct ScheduleCost {
+  int steps = 0;  ///< rounds with a message
+  std::uint64_t bytes_sent = 0;
+  std::uint64_t bytes_received = 0;
+  std::uint64_t bytes_combined = 0;
+  std::uint64_t scratch_bytes = 0;
+
+  bool operator==(const ScheduleCost&) const = default;
+};
+
+/// The rounds of `rank`; `algorithm` is not `native`. Every algorithm does every collective operation but
+/// all_to_all_v; the functions in algorithms.hpp say how.
+CollectiveSchedule make_schedule(const CollectiveCall& call, Algorithm algorithm, int rank);
+
+ScheduleCost cost_of(const CollectiveSchedule& schedule, DType dtype);
+
+}  // namespace mylos

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// ScratchPool: host memory that operations borrow and give back, so that repeated steps allocate nothing.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace mylos {
+
+/// Thread-safe. Blocks go back when their `Scratch` is destroyed; the pool must outlive them.
+class ScratchPool {
+ public:
+  struct Block {
+    std::unique_ptr<std::byte[]> memory;
+    std::size_t capacity = 0;
+  };
+
+  class Scratch {
+   public:
+    Scratch() = default;
+    Scratch(ScratchPool& pool, Block block) : pool_(&pool), block_(std::move(block)) {}
+    Scratch(Scratch&& other) noexcept = default;
+    Scratch& operator=(Scratch&& other) = delete;
+    ~Scratch() {
+      if (block_.memory) pool_->give_back(std::move(block_));
+    }
+    std::byte* data() const { return block_.memory.get(); }
+
+   private:
+    ScratchPool* pool_ = nullptr;
+    Block block_;
+  };
+
+  /// At least `bytes`, not initialised.
+  Scratch take(std::size_t bytes);
+  /// The most that was ever allocated.
+  std::size_t peak_bytes() const { return peak_.load(); }
+  std::size_t num_allocations() const { return num_allocations_.load(); }
+
+ private:
+  void give_back(Block block);
+
+  std::mutex mutex_;
+  std::vector<Block> free_;
+  std::size_t allocated_ = 0;
+  std::atomic<std::size_t> peak_{0};
+  std::atomic<std::size_t> num_allocations_{0};
+};
+
+}  // namespace mylos

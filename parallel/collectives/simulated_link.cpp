@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "parallel/collectives/simulated_link.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <mutex>
+#include <numeric>
+#include <thread>
+
+#include "parallel/traffic.hpp"
+
+namespace mylos {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;  // CLOCK_MONOTONIC
+using Nanoseconds = std::int64_t;
+
+Nanoseconds now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
+}
+
+/// A message on its way: a header with the time of delivery, then the payload.
+class LinkRequest final : public RequestState {
+ public:
+  explicit LinkRequest(Nanoseconds delivery) : delivery_(delivery) {}
+
+  TensorRef header() { return {&delivery_, DType::int64, {1}}; }
+  void start(Request header, Request payload) {
+    header_ = std::move(header);
+    payload_ = std::move(payload);
+  }
+
+  bool test() override {
+    if (!arrived_) {
+      if (!header_.test() || !payload_.test()) return false;
+      header_.host_wait();
+      payload_.host_wait();
+      arrived_ = true;
+    }
+    return now() >= delivery_;
+  }
+  void host_wait() override {
+    header_.host_wait();
+    payload_.host_wait();
+    arrived_ = true;
+    std::this_thread::sleep_until(Clock::time_point(std::chrono::nanoseconds(delivery_)));
+  }
+  void wait(Stream /*stream*/) override { host_wait(); }
+
+ private:
+  Nanoseconds delivery_;
+  Request header_;
+  Request payload_;
+  bool arrived_ = false;
+};
+
+[[noreturn]] void refuse(Operation operation) {
+  fail(ExitCode::usage, "a simulated link needs an algorithm over send and receive, not a native {}",
+       name_of(operation));
+}
+
+}  // namespace
+
+class SimulatedLink::Links {
+ public:
+  Links(const LinkModel& model, int world_size)
+      : model_(model), free_at_(static_cast<std::size_t>(world_size), 0) {
+    if (!(model.latency >= 0.0) || !(model.gigabits_per_second > 0.0) || !std::isfinite(model.latency)) {
+      fail(ExitCode::usage,
+           "a simulated link has a latency of at least 0 s and a bandwidth, not {} s, {} Gb/s", model.latency,
+           model.gigabits_per_second);
+    }
+  }
+
+  /// Puts a message on the link to `world_rank`; returns when it is delivered.
+  Nanoseconds occupy(int world_rank, std::size_t bytes) {
+    const double seconds =
+        model_.latency + 8.0 * static_cast<double>(bytes) / (model_.gigabits_per_second * 1e9);
+    const std::lock_guard lock(mutex_);
+    Nanoseconds& free_at = free_at_[static_cast<std::size_t>(world_rank)];
+    free_at = std::max(now(), free_at) + std::llround(seconds * 1e9);
+    return free_at;
+  }
+
+ private:
+  LinkModel model_;
+  std::mutex mutex_;
+  std::vector<Nanoseconds> free_at_;  // by the receiver's rank in the world
+};
+
+SimulatedLink::SimulatedLink(Communicator& inner, const LinkModel& model)
+    : inner_(&inner),
+      links_(std::make_shared<Links>(model, inner.size())),
+      world_ranks_(static_cast<std::size_t>(inner.size())) {
+  std::iota(world_ranks_.begin(), world_ranks_.end(), 0);
+}
+
+SimulatedLink::SimulatedLink(std::unique_ptr<Communicator> inner, const LinkModel& model)
+    : SimulatedLink(*inner, model) {
+  owned_ = std::move(inner);
+}
+
+SimulatedLink::SimulatedLink(std::unique_ptr<Communicator> inner, std::shared_ptr<Links> links,
+                             std::vector<int> world_ranks)
+    : owned_(std::move(inner)),
+      inner_(owned_.get()),
+      links_(std::move(links)),
+      world_ranks_(std::move(world_ranks)) {}
+
+Request SimulatedLink::send(Stream stream, TensorRef buffer, int peer, int tag) {
+  const int world_rank = world_ranks_[static_cast<std::size_t>(peer)];
+  auto request = std::make_unique<LinkRequest>(links_->occupy(world_rank, buffer.bytes()));
+  Request header = inner_->send(stream, request->header(), peer, tag);
+  request->start(std::move(header), inner_->send(stream, buffer, peer, tag));
+  return Request(std::move(request));
+}
+
+Request SimulatedLink::recv(Stream stream, TensorRef buffer, int peer, int tag) {
+  auto request = std::make_unique<LinkRequest>(0);
+  Request header = inner_->recv(stream, request->header(), peer, tag);
+  request->start(std::move(header), inner_->recv(stream, buffer, peer, tag));
+  return Request(std::move(request));
+}
+
+std::unique_ptr<Communicator> SimulatedLink::split(int color, int key) {
+  std::unique_ptr<Communicator> part = inner_->split(color, key);
+  std::int32_t own = world_ranks_[static_cast<std::size_t>(rank())];
+  std::vector<std::int32_t> all(static_cast<std::size_t>(part->size()));
+  part->all_gather({}, TensorRef(&own, DType::int32, {1}),
+                   TensorRef(all.data(), DType::int32, {part->size()}))
+      .host_wait();
+  return std::unique_ptr<Communicator>(new SimulatedLink(std::move(part), links_, std::move(all)));
+}
+
+Request SimulatedLink::all_reduce(Stream /*stream*/, TensorRef /*buffer*/, ReduceOp /*op*/) {
+  refuse(Operation::all_reduce);
+}
+
+Request SimulatedLink::reduce_scatter(Stream /*stream*/, TensorRef /*input*/, TensorRef /*output*/,
+                                      ReduceOp /*op*/) {
+  refuse(Operation::reduce_scatter);
+}
+
+Request SimulatedLink::all_gather(Stream /*stream*/, TensorRef /*input*/, TensorRef /*output*/) {
+  refuse(Operation::all_gather);
+}
+
+Request SimulatedLink::broadcast(Stream /*stream*/, TensorRef /*buffer*/, int /*root*/) {
+  refuse(Operation::broadcast);
+}
+
+Request SimulatedLink::reduce(Stream /*stream*/, TensorRef /*buffer*/, ReduceOp /*op*/, int /*root*/) {
+  refuse(Operation::reduce);
+}
+
+Request SimulatedLink::all_to_all(Stream /*stream*/, TensorRef /*input*/, TensorRef /*output*/) {
+  refuse(Operation::all_to_all);
+}
+
+Request SimulatedLink::all_to_all_v(Stream /*stream*/, TensorRef /*input*/,
+                                    std::span<const std::int64_t> /*send_counts*/, TensorRef /*output*/,
+                                    std::span<const std::int64_t> /*recv_counts*/) {
+  refuse(Operation::all_to_all_v);
+}
+
+void SimulatedLink::abort(ExitCode code, const std::string& message) {
+  inner_->abort(code, message);
+  std::abort();  // a virtual call loses [[noreturn]]
+}
+
+}  // namespace mylos

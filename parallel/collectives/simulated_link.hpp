@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// SimulatedLink: delays messages as a network of a given latency and bandwidth would.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "core/communicator.hpp"
+
+namespace mylos {
+
+/// Hockney's model: a message of n bytes takes `latency` + 8 n / `gigabits_per_second` / 10⁹ seconds.
+struct LinkModel {
+  double latency = 0.0;              ///< seconds
+  double gigabits_per_second = 1.0;  ///< 10⁹ bits; greater than 0
+};
+
+/// send and recv take at least as long as over the link. Each ordered pair of ranks has a link of its own
+/// that carries one message at a time, whichever split the message belongs to: it starts when it is posted
+/// and the link is free, and occupies the link until it is delivered. A send is complete when its buffer is
+/// free and the message is delivered, a receive when the message is there and its time has come. Nothing
+/// computes meanwhile: a delay is a time that `test` compares with the clock.
+///
+/// The clock is CLOCK_MONOTONIC, which the ranks of one machine share and which nobody sets; so the ranks are
+/// those of one machine. Buffers are host memory. Collectives end with ExitCode::usage: they would bypass the
+/// link. AlgorithmCommunicator makes them of send and recv.
+class SimulatedLink final : public Communicator {
+ public:
+  /// A borrowed `inner` must outlive this. Throws ExitCode::usage where the model makes no sense.
+  SimulatedLink(Communicator& inner, const LinkModel& model);
+  SimulatedLink(std::unique_ptr<Communicator> inner, const LinkModel& model);
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  CommunicatorCaps caps() const override { return {}; }
+
+  Request all_reduce(Stream stream, TensorRef buffer, ReduceOp op) override;
+  Request reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) override;
+  Request all_gather(Stream stream, TensorRef input, TensorRef output) override;
+  Request broadcast(Stream stream, TensorRef buffer, int root) override;
+  Request reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) override;
+  Request all_to_all(Stream stream, TensorRef input, TensorRef output) override;
+  Request all_to_all_v(Stream stream, TensorRef input, std::span<const std::int64_t> send_counts,
+                       TensorRef output, std::span<const std::int64_t> recv_counts) override;
+  Request send(Stream stream, TensorRef buffer, int peer, int tag) override;
+  Request recv(Stream stream, TensorRef buffer, int peer, int tag) override;
+  /// Takes no simulated time.
+  void barrier() override { inner_->barrier(); }
+  void group_begin() override { inner_->group_begin(); }
+  void group_end() override { inner_->group_end(); }
+  void progress() override { inner_->progress(); }
+  void* allocate(std::size_t bytes) override { return inner_->allocate(bytes); }
+  std::unique_ptr<Communicator> split(int color, int key) override;
+  [[noreturn]] void abort(ExitCode code, const std::string& message) override;
+
+ private:
+  /// The links that leave this process, shared by all splits.
+  class Links;
+
+  SimulatedLink(std::unique_ptr<Communicator> inner, std::shared_ptr<Links> links,
+                std::vector<int> world_ranks);
+
+  std::unique_ptr<Communicator> owned_;
+  Communicator* inner_;
+  std::shared_ptr<Links> links_;
+  std::vector<int> world_ranks_;  // of the ranks of this communicator
+};
+
+}  // namespace mylos

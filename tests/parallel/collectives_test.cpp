@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Collectives by algorithm and in two levels over MPI: what passes over the wire, many at once, progress
+// without waiting, simulated links. communicator_test.cpp checks the results of each operation.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <ctime>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "parallel/collectives/algorithm_communicator.hpp"
+#include "parallel/collectives/choose_algorithms.hpp"
+#include "parallel/collectives/hierarchical.hpp"
+#include "parallel/collectives/simulated_link.hpp"
+#include "parallel/progress_thread.hpp"
+#include "tests/support/test_plugins.hpp"
+
+namespace mylos {
+namespace {
+
+using Seconds = std::chrono::duration<double>;
+
+/// Small whole numbers, so that sums are exact.
+float sample(int rank, std::int64_t i) {
+  return static_cast<float>((7 * rank + 3 * i + i / 11) % 16);
+}
+
+std::vector<float> make(std::int64_t n, const std::function<float(std::int64_t)>& value) {
+  std::vector<float> values(static_cast<std::size_t>(n));
+  for (std::int64_t i = 0; i < n; ++i) values[static_cast<std::size_t>(i)] = value(i);
+  return values;
+}
+
+TensorRef ref(std::vector<float>& values) {
+  return {values.data(), DType::fp32, {static_cast<std::int64_t>(values.size())}};
+}
+
+double seconds_of(const std::function<void()>& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return Seconds(std::chrono::steady_clock::now() - begin).count();
+}
+
+class CollectivesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    world_ = open_communicator("mpi");
+    rank_ = world_->rank();
+    size_ = world_->size();
+  }
+
+  /// The sum of sample(r, i) over the ranks.
+  float sum(std::int64_t i) const {
+    float result = 0.0F;
+    for (int r = 0; r < size_; ++r) result += sample(r, i);
+    return result;
+  }
+  std::vector<float> own(std::int64_t n, std::int64_t shift = 0) const {
+    return make(n, [&](auto i) { return sample(rank_, i + shift); });
+  }
+  std::vector<float> summed(std::int64_t n, std::int64_t shift = 0) const {
+    return make(n, [&](auto i) { return sum(i + shift); });
+  }
+
+  CommunicatorHandle world_{nullptr, nullptr};
+  TrafficCounter counter_;
+  int rank_ = 0;
+  int size_ = 1;
+};
+
+constexpr Algorithm scheduled[] = {Algorithm::naive, Algorithm::tree, Algorithm::ring,
+                                   Algorithm::halving_doubling};
+
+TEST_F(CollectivesTest, WireBytesAndStepsAreThoseOfTheSchedules) {
+  for (const Algorithm algorithm : scheduled) {
+    TrafficCounter counter;
+    AlgorithmCommunicator comm(*world_, AlgorithmChoice(algorithm), "data wire", counter);
+    const std::int64_t n = 1003;
+    const int root = size_ - 1;
+    std::vector<float> one = own(n);
+    std::vector<float> all(static_cast<std::size_t>(n * size_), 1.0F);
+    std::vector<float> other(all.size());
+    comm.all_reduce({}, ref(one), ReduceOp::sum).host_wait();
+    comm.reduce_scatter({}, ref(all), ref(one), ReduceOp::sum).host_wait();
+    comm.all_gather({}, ref(one), ref(all)).host_wait();
+    comm.broadcast({}, ref(one), root).host_wait();
+    comm.reduce({}, ref(one), ReduceOp::sum, root).host_wait();
+    comm.all_to_all({}, ref(all), ref(other)).host_wait();
+
+    ScheduleCost expected;
+    for (const Operation operation : {Operation::all_reduce, Operation::reduce_scatter, Operation::all_gather,
+                                      Operation::broadcast, Operation::reduce, Operation::all_to_all}) {
+      const bool rooted = operation == Operation::broadcast || operation == Operation::reduce;
+      const ScheduleCost cost =
+          cost_of(make_schedule({operation, size_, n, rooted ? root : 0}, algorithm, rank_), DType::fp32);
+      expected.steps += cost.steps;
+      expected.bytes_sent += cost.bytes_sent;
+      expected.bytes_received += cost.bytes_received;
+      expected.scratch_bytes = std::max(expected.scratch_bytes, cost.scratch_bytes);
+    }
+    const TrafficCounter::Axis& wire = counter.axis("data wire");
+    EXPECT_EQ(wire.payload_bytes(Operation::send), expected.bytes_sent);
+    EXPECT_EQ(wire.payload_bytes(Operation::recv), expected.bytes_received);
+    EXPECT_EQ(wire.calls(Operation::all_reduce), 0U);
+    EXPECT_EQ(comm.totals().operations, 6U);
+    EXPECT_EQ(comm.totals().steps, static_cast<std::uint64_t>(expected.steps));
+    EXPECT_EQ(comm.totals().peak_scratch_bytes, expected.scratch_bytes);
+  }
+}
+
+TEST_F(CollectivesTest, AlgorithmsFollowThePayload) {
+  AlgorithmCommunicator comm(*world_, AlgorithmChoice::parse("naive<400,native"), "wire", counter_);
+  std::vector<float> small = own(99);
+  std::vector<float> large = own(100);
+  comm.all_reduce({}, ref(small), ReduceOp::sum).host_wait();
+  EXPECT_EQ(comm.totals().operations, 1U);
+  comm.all_reduce({}, ref(large), ReduceOp::sum).host_wait();
+  EXPECT_EQ(comm.totals().operations, 1U);
+  EXPECT_EQ(small, summed(99));
+  EXPECT_EQ(large, summed(100));
+}
+
+TEST_F(CollectivesTest, RepeatedStepsAllocateNoScratch) {
+  AlgorithmCommunicator comm(*world_, AlgorithmChoice(Algorithm::ring), "wire", counter_);
+  std::size_t allocations = 0;
+  for (int step = 0; step < 5; ++step) {
+    std::vector<std::vector<float>> buffers;
+    for (int k = 0; k < 4; ++k) buffers.push_back(own(1000 * (k + 1)));
+    std::vector<Request> requests;
+    for (auto& buffer : buffers) requests.push_back(comm.all_reduce({}, ref(buffer), ReduceOp::sum));
+    for (Request& request : requests) request.host_wait();
+    comm.barrier();
+    if (step == 2) allocations = comm.totals().scratch_allocations;
+  }
+  EXPECT_LE(comm.totals().scratch_allocations, allocations + 1);
+  EXPECT_LE(allocations, 12U);
+}
+
+TEST_F(CollectivesTest, OperationsOnSeveralCommunicatorsOverlapInAnyOrderOfWaits) {
+  for (const Algorithm algorithm : scheduled) {
+    AlgorithmCommunicator comm(*world_, AlgorithmChoice(algorithm), "wire", counter_);
+    const auto halves = comm.split(rank_ % 2, rank_);
+    const auto reversed = comm.split(0, -rank_);
+    const ProgressThread progress(comm);
+    for (int repetition = 0; repetition < 5; ++repetition) {
+      std::vector<std::vector<float>> buffers;
+      std::vector<std::function<float(std::int64_t)>> expected;
+      std::vector<Request> requests;
+      buffers.reserve(30);
+      const auto begin = [&](Communicator& on, std::function<float(std::int64_t)> sum_there) {
+        const auto k = static_cast<std::int64_t>(buffers.size());
+        buffers.push_back(own(500 * k + 1));
+        expected.push_back(std::move(sum_there));
+        requests.push_back(on.all_reduce({}, ref(buffers.back()), ReduceOp::sum));
+      };
+      for (int k = 0; k < 10; ++k) {
+        begin(comm, [&](auto i) { return sum(i); });
+        begin(*halves, [&](auto i) {
+          float result = 0.0F;
+          for (int r = rank_ % 2; r < size_; r += 2) result += sample(r, i);
+          return result;
+        });
+        begin(*reversed, [&](auto i) { return sum(i); });
+      }
+      // Every rank waits in an order of its own.
+      std::rotate(requests.begin(), requests.begin() + 7 * rank_ % 30, requests.end());
+      for (Request& request : requests) request.host_wait();
+      for (std::size_t k = 0; k < buffers.size(); ++k)
+        ASSERT_EQ(buffers[k], make(static_cast<std::int64_t>(buffers[k].size()), expected[k])) << k;
+    }
+  }
+}
+
+TEST_F(CollectivesTest, AProgressThreadCompletesWhatNobodyWaitsFor) {
+  AlgorithmCommunicator comm(*world_, AlgorithmChoice(Algorithm::ring), "wire", counter_);
+  const std::int64_t n = 10000;
+  std::vector<float> buffer = own(n);
+  comm.barrier();
+  const ProgressThread progress(comm);
+  Request request = comm.all_reduce({}, ref(buffer), ReduceOp::sum);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  // The work was done by now: what is left of it needs no other rank.
+  EXPECT_TRUE(request.test());
+  request.host_wait();
+  EXPECT_EQ(buffer, summed(n));
+  comm.barrier();
+}
+
+TEST_F(CollectivesTest, UsersKeepToTheirTags) {
+  AlgorithmCommunicator comm(*world_, AlgorithmChoice(Algorithm::ring), "wire", counter_);
+  std::vector<float> buffer(1);
+  EXPECT_THROW(comm.send({}, ref(buffer), 0, AlgorithmCommunicator::last_user_tag + 1), Error);
+  EXPECT_THROW(comm.recv({}, ref(buffer), 0, AlgorithmCommunicator::last_user_tag + 1), Error);
+}
+
+// Simulated links. Upper bounds leave room for a busy machine.
+
+TEST_F(CollectivesTest, AMessageTakesTheTimeOfTheLink) {
+  if (size_ < 2) GTEST_SKIP() << "needs two ranks";
+  SimulatedLink link(*world_, {.latency = 0.05, .gigabits_per_second = 0.08});
+  std::vector<float> buffer(250000);  // 1 MB: 0.1 s
+  if (rank_ == 0) std::ranges::fill(buffer, 3.0F);
+  link.barrier();
+  const double seconds = seconds_of([&] {
+    if (rank_ == 0) link.send({}, ref(buffer), 1, 5).host_wait();
+    if (rank_ == 1) link.recv({}, ref(buffer), 0, 5).host_wait();
+  });
+  if (rank_ > 1) return;
+  EXPECT_EQ(buffer.back(), 3.0F);
+  EXPECT_GE(seconds, rank_ == 0 ? 0.15 : 0.1);  // the receiver may have left the barrier later
+  EXPECT_LE(seconds, 0.5);
+}
+
+TEST_F(CollectivesTest, ALinkCarriesOneMessageAtATimeAndTestNeverBlocks) {
+  if (size_ < 3) GTEST_SKIP() << "needs three ranks";
+  SimulatedLink link(*world_, {.latency = 0.0, .gigabits_per_second = 0.004});
+  const auto part = link.split(0, -rank_);
+  std::vector<std::vector<float>> buffers(4, std::vector<float>(25000));  // 0.2 s each
+  link.barrier();
+  const auto ended = [begin = std::chrono::steady_clock::now()](Request& request) {
+    while (!request.test()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    request.host_wait();
+    return Seconds(std::chrono::steady_clock::now() - begin).count();
+  };
+  if (rank_ == 0) {
+    Request first = link.send({}, ref(buffers[0]), 1, 1);
+    Request elsewhere = link.send({}, ref(buffers[1]), 2, 1);
+    Request second = part->send({}, ref(buffers[2]), size_ - 2, 1);  // rank 1 again
+    EXPECT_FALSE(first.test());
+    EXPECT_GE(ended(first), 0.2);
+    EXPECT_LE(ended(elsewhere), 0.38);
+    EXPECT_GE(ended(second), 0.4);
+  } else if (rank_ == 1) {
+    Request second = part->recv({}, ref(buffers[0]), size_ - 1, 1);
+    Request first = link.recv({}, ref(buffers[1]), 0, 1);
+    EXPECT_GE(ended(first), 0.15);
+    EXPECT_GE(ended(second), 0.35);
+  } else if (rank_ == 2) {
+    Request request = link.recv({}, ref(buffers[0]), 0, 1);
+    EXPECT_LE(ended(request), 0.38);
+  }
+}
+
+TEST_F(CollectivesTest, WaitingForALinkTakesNoProcessorTime) {
+  if (size_ != 2) GTEST_SKIP() << "for two ranks";
+  SimulatedLink link(*world_, {.latency = 0.3, .gigabits_per_second = 1.0});
+  std::vector<float> buffer(1);
+  link.barrier();
+  const auto cpu_seconds = [] {
+    timespec time{};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  };
+  const double before = cpu_seconds();
+  Request request = rank_ == 0 ? link.send({}, ref(buffer), 1, 0) : link.recv({}, ref(buffer), 0, 0);
+  request.host_wait();
+  EXPECT_LE(cpu_seconds() - before, 0.1);
+}
+
+TEST_F(CollectivesTest, CollectivesOverALinkNeedAnAlgorithm) {
+  SimulatedLink link(*world_, {.latency = 0.0, .gigabits_per_second = 100.0});
+  std::vector<float> buffer = own(100);
+  try {
+    link.all_reduce({}, ref(buffer), ReduceOp::sum);
+    ADD_FAILURE() << "the link was bypassed";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::usage);
+    EXPECT_STREQ(error.what(),
+                 "a simulated link needs an algorithm over send and receive, not a native all_reduce");
+  }
+  EXPECT_THROW(SimulatedLink(*world_, {.latency = -1.0, .gigabits_per_second = 1.0}), Error);
+  EXPECT_THROW(SimulatedLink(*world_, {.latency = 0.0, .gigabits_per_second = 0.0}), Error);
+}
+
+TEST_F(CollectivesTest, ARingOverLinksTakesItsFormula) {
+  const double latency = 0.01;
+  const std::int64_t n = 100000;
+  SimulatedLink link(*world_, {.latency = latency, .gigabits_per_second = 0.032});  // n: 0.1 s
+  AlgorithmCommunicator comm(link, AlgorithmChoice(Algorithm::ring), "wire", counter_);
+  std::vector<float> buffer = own(n);
+  comm.barrier();
+  const double seconds = seconds_of([&] { comm.all_reduce({}, ref(buffer), ReduceOp::sum).host_wait(); });
+  EXPECT_EQ(buffer, summed(n));
+  const int steps = 2 * (size_ - 1);
+  EXPECT_GE(seconds, (steps - 1) * (latency + 0.1 / size_));  // ranks leave the barrier one by one
+  EXPECT_LE(seconds, 2 * steps * (latency + 0.1 / size_) + 0.2);
+}
+
+TEST_F(CollectivesTest, TheAutomaticChoiceIsTheSameOnAllRanksAndTakesLittleTime) {
+  if (size_ > 4) GTEST_SKIP() << "more ranks than this machine has cores to measure with";
+  std::string text;
+  EXPECT_LE(seconds_of([&] { text = choose_algorithms(*world_); }), 2.0);
+  const AlgorithmChoice choice = AlgorithmChoice::parse(text);
+  std::array<char, 200> of_root{};
+  std::copy_n(text.data(), std::min(text.size(), of_root.size() - 1), of_root.data());
+  world_->broadcast({}, TensorRef(of_root.data(), DType::uint8, {200}), 0).host_wait();
+  EXPECT_EQ(of_root.data(), text);
+  if (rank_ == 0) RecordProperty("choice", choice.text());
+}
+
+TEST_F(CollectivesTest, TheAutomaticChoiceOverALinkFollowsTheFormulas) {
+  if (size_ != 4) GTEST_SKIP() << "for four ranks";
+  // Latency rules below a megabyte and bandwidth above, so the fewest steps win, then the fewest bytes.
+  SimulatedLink link(*world_, {.latency = 2e-3, .gigabits_per_second = 4.0});
+  const AlgorithmChoice choice = AlgorithmChoice::parse(choose_algorithms(link));
+  EXPECT_TRUE(choice.of(256) == Algorithm::tree || choice.of(256) == Algorithm::halving_doubling);
+  EXPECT_EQ(choice.of(64 << 20), Algorithm::halving_doubling);
+}
+
+// Nodes that are pretended: `node_of` says where a rank is.
+
+struct Nodes {
+  std::string name;
+  std::function<int(int rank)> node_of;
+  int num_nodes;  // on four ranks
+  int num_lanes;
+};
+void PrintTo(const Nodes& nodes, std::ostream* out) {
+  *out << nodes.name;
+}
+
+class HierarchicalTest : public CollectivesTest, public testing::WithParamInterface<Nodes> {
+ protected:
+  /// The lanes by a ring.
+  std::unique_ptr<HierarchicalCommunicator> open() {
+    return std::make_unique<HierarchicalCommunicator>(
+        world_->split(GetParam().node_of(rank_), rank_),
+        std::make_unique<AlgorithmCommunicator>(*world_, AlgorithmChoice(Algorithm::ring), "wire", counter_));
+  }
+};
+
+void check_all(Communicator& comm, std::int64_t n) {
+  const int rank = comm.rank();
+  const int size = comm.size();
+  const auto sum = [&](std::int64_t i) {
+    float result = 0.0F;
+    for (int r = 0; r < size; ++r) result += sample(r, i);
+    return result;
+  };
+  const auto own = [&](std::int64_t i) { return sample(rank, i); };
+  SCOPED_TRACE(n);
+
+  std::vector<float> buffer = make(n, own);
+  comm.all_reduce({}, ref(buffer), ReduceOp::sum).host_wait();
+  ASSERT_EQ(buffer, make(n, sum));
+
+  std::vector<float> input = make(n * size, own);
+  std::vector<float> output(static_cast<std::size_t>(n));
+  comm.reduce_scatter({}, ref(input), ref(output), ReduceOp::sum).host_wait();
+  ASSERT_EQ(output, make(n, [&](auto i) { return sum(rank * n + i); }));
+  ASSERT_EQ(input, make(n * size, own));
+  comm.reduce_scatter({}, ref(input), ref(input).flat(rank * n, n), ReduceOp::sum).host_wait();
+  ASSERT_EQ(input, make(n * size, [&](auto i) { return i / n == rank ? sum(i) : own(i); }));
+
+  const auto gathered = [&](auto i) { return sample(static_cast<int>(i / n), i % n); };
+  std::vector<float> all(static_cast<std::size_t>(n * size));
+  buffer = make(n, own);
+  comm.all_gather({}, ref(buffer), ref(all)).host_wait();
+  ASSERT_EQ(all, make(n * size, gathered));
+  all = make(n * size, [&](auto i) { return i / n == rank ? own(i % n) : -1.0F; });
+  comm.all_gather({}, ref(all).flat(rank * n, n), ref(all)).host_wait();
+  ASSERT_EQ(all, make(n * size, gathered));
+
+  for (const int root : {0, size / 2, size - 1}) {
+    buffer = make(n, own);
+    comm.broadcast({}, ref(buffer), root).host_wait();
+    ASSERT_EQ(buffer, make(n, [&](auto i) { return sample(root, i); }));
+    buffer = make(n, own);
+    comm.reduce({}, ref(buffer), ReduceOp::sum, root).host_wait();
+    ASSERT_EQ(buffer, rank == root ? make(n, sum) : make(n, own));
+  }
+
+  input = make(n * size, own);
+  comm.all_to_all({}, ref(input), ref(all)).host_wait();
+  ASSERT_EQ(all, make(n * size, [&](auto i) { return sample(static_cast<int>(i / n), rank * n + i % n); }));
+}
+
+TEST_P(HierarchicalTest, GivesTheResultOfEveryOperation) {
+  const auto comm = open();
+  if (size_ == 4) {
+    EXPECT_EQ(comm->num_nodes(), GetParam().num_nodes);
+    EXPECT_EQ(comm->num_lanes(), GetParam().num_lanes);
+  }
+  for (const std::int64_t n : {0, 1, 5, 1000}) check_all(*comm, n);
+}
+
+TEST_P(HierarchicalTest, SplitsInBothLevels) {
+  const auto comm = open();
+  const auto part = comm->split(rank_ % 2, -rank_);
+  EXPECT_EQ(part->size(), (size_ + 1 - rank_ % 2) / 2);
+  EXPECT_EQ(part->rank(), part->size() - 1 - rank_ / 2);
+  check_all(*part, 100);
+}
+
+TEST_P(HierarchicalTest, AllReduceIsBitwiseTheSameEverywhere) {
+  const auto comm = open();
+  std::vector<float> values = make(10007, [&](auto i) {
+    return std::sin(static_cast<float>(i + 1) * 0.37F * static_cast<float>(rank_ + 1)) * 1e3F;
+  });
+  comm->all_reduce({}, ref(values), ReduceOp::sum).host_wait();
+  std::vector<float> of_root = values;
+  world_->broadcast({}, ref(of_root), 0).host_wait();
+  EXPECT_EQ(std::memcmp(values.data(), of_root.data(), values.size() * sizeof(float)), 0);
+}
+
+TEST_P(HierarchicalTest, DifferentOperationsAreUnderWayAtOnce) {
+  const auto comm = open();
+  const ProgressThread progress(*comm);
+  const std::int64_t n = 3001;
+  for (int repetition = 0; repetition < 5; ++repetition) {
+    std::vector<float> reduced = own(n);
+    std::vector<float> input = own(n * size_);
+    std::vector<float> scattered(static_cast<std::size_t>(n));
+    std::vector<float> part = own(n);
+    std::vector<float> gathered(input.size());
+    std::vector<float> sent = own(n);
+    const int root = repetition % size_;
+    Request requests[] = {comm->all_reduce({}, ref(reduced), ReduceOp::sum),
+                          comm->reduce_scatter({}, ref(input), ref(scattered), ReduceOp::sum),
+                          comm->all_gather({}, ref(part), ref(gathered)),
+                          comm->broadcast({}, ref(sent), root)};
+    for (int k = 0; k < 4; ++k) requests[(k + rank_) % 4].host_wait();
+    ASSERT_EQ(reduced, summed(n));
+    ASSERT_EQ(scattered, summed(n, rank_ * n));
+    ASSERT_EQ(gathered, make(n * size_, [&](auto i) { return sample(static_cast<int>(i / n), i % n); }));
+    ASSERT_EQ(sent, make(n, [&](auto i) { return sample(root, i); }));
+  }
+}
+
+TEST_P(HierarchicalTest, WhatCrossesBetweenNodesIsSpreadOverTheLanes) {
+  const auto comm = open();
+  const std::int64_t nodes = comm->num_nodes();
+  const std::int64_t n = 720 * nodes * comm->num_lanes();
+  std::vector<float> buffer = own(n);
+  const std::uint64_t before = counter_.axis("wire").payload_bytes(Operation::send);
+  comm->all_reduce({}, ref(buffer), ReduceOp::sum).host_wait();
+  const std::uint64_t sent = counter_.axis("wire").payload_bytes(Operation::send) - before;
+  const int own_node = GetParam().node_of(rank_);
+  int index = 0;
+  for (int r = 0; r < rank_; ++r) index += GetParam().node_of(r) == own_node ? 1 : 0;
+  const std::int64_t per_lane = 4 * 2 * (nodes - 1) * n / comm->num_lanes() / nodes;
+  EXPECT_EQ(sent, static_cast<std::uint64_t>(index < comm->num_lanes() ? per_lane : 0));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Nodes, HierarchicalTest,
+    testing::Values(Nodes{"one_of_all", [](int) { return 0; }, 1, 4},
+                    Nodes{"each_its_own", [](int rank) { return rank; }, 4, 1},
+                    Nodes{"two_and_two", [](int rank) { return rank / 2; }, 2, 2},
+                    Nodes{"three_and_one", [](int rank) { return rank / 3; }, 2, 1},
+                    Nodes{"one_one_and_two", [](int rank) { return std::min(rank, 2); }, 3, 1},
+                    Nodes{"interleaved", [](int rank) { return rank % 2; }, 2, 2},
+                    Nodes{"interleaved_three_and_one", [](int rank) { return rank == 1 ? 0 : 1; }, 2, 1}),
+    [](const auto& nodes) { return nodes.param.name; });
+
+}  // namespace
+}  // namespace mylos

@@ -396,12 +396,14 @@ TEST(SelfCommunicator, WaitingForAMessageThatNobodySendsThrows) {
 
 INSTANTIATE_TEST_SUITE_P(
     Backends, CommunicatorTest,
-    testing::Values(Backend{"self", false, [](ComputeBackend* c) { return open_communicator("self", c); }},
-                    Backend{"self_far", true, [](ComputeBackend* c) { return open_communicator("self", c); }},
-                    Backend{"mpi", false, [](ComputeBackend* c) { return open_communicator("mpi", c); }},
-                    Backend{"mpi_staged", true,
-                            [](ComputeBackend* c) { return open_communicator("mpi", c); }},
-                    Backend{"mpi_in_pieces", false, open_in_pieces}),
+    testing::Values(
+        Backend{"self", false, [](ComputeBackend* c) { return open_communicator("self", c); }},
+        Backend{"self_far", true, [](ComputeBackend* c) { return open_communicator("self", c); }},
+        Backend{"mpi", false, [](ComputeBackend* c) { return open_communicator("mpi", c); }},
+        Backend{"mpi_staged", true, [](ComputeBackend* c) { return open_communicator("mpi", c); }},
+        Backend{"mpi_in_pieces", false, open_in_pieces},
+        Backend{"shm", false, [](ComputeBackend* c) { return open_communicator("shm", c); }},
+        Backend{"shm_staged", true, [](ComputeBackend* c) { return open_communicator("shm", c); }}),
     [](const auto& backend) { return backend.param.name; });
 
 }  // namespace

@@ -7,12 +7,13 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <numeric>
 #include <sched.h>
 #include <thread>
 #include <unistd.h>
 #include <vector>
+
+#include "core/host_buffers.hpp"
 
 namespace mylos {
 
@@ -30,26 +31,13 @@ bool overlap(TensorRef a, TensorRef b) {
 
 }  // namespace
 
-/// The MPI requests of one operation and the host memory that stands for its buffers meanwhile.
+/// The MPI requests of one operation and the host memory of its buffers.
 class MpiRequest final : public RequestState {
  public:
-  MpiRequest(MpiCommunicator& owner, Stream stream) : owner_(owner), stream_(stream) {}
+  MpiRequest(MpiCommunicator& owner, Stream stream)
+      : owner_(owner), buffers_(owner.staged_ ? owner.settings_.compute : nullptr, stream) {}
 
-  /// Where MPI reads `buffer`.
-  const std::byte* read(TensorRef buffer) {
-    require(buffer.contiguous(), "communication buffers are contiguous");
-    return owner_.staged_ ? load(stage(buffer, false)) : static_cast<const std::byte*>(buffer.data);
-  }
-  /// Where MPI writes `buffer`; `apart` where it must not be the buffer itself.
-  std::byte* write(TensorRef buffer, bool apart = false) {
-    require(buffer.contiguous(), "communication buffers are contiguous");
-    return owner_.staged_ || apart ? stage(buffer, true).host.get() : static_cast<std::byte*>(buffer.data);
-  }
-  std::byte* read_write(TensorRef buffer) {
-    require(buffer.contiguous(), "communication buffers are contiguous");
-    return owner_.staged_ ? load(stage(buffer, true)) : static_cast<std::byte*>(buffer.data);
-  }
-
+  HostBuffers& buffers() { return buffers_; }
   /// A place for the request of the next MPI call; valid until the call after it.
   MPI_Request* next() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
 
@@ -57,9 +45,9 @@ class MpiRequest final : public RequestState {
     for (int polls = 1; !test(); ++polls) {
       if (polls > polls_before_yield) sched_yield();
     }
-    unstage(stream);
+    buffers_.copy_back(stream);
   }
-  void host_wait() override { wait(stream_); }
+  void host_wait() override { wait(buffers_.stream()); }
   bool test() override {
     int done = 0;
     owner_.check(
@@ -69,39 +57,9 @@ class MpiRequest final : public RequestState {
   }
 
  private:
-  struct Staged {
-    std::unique_ptr<std::byte[]> host;
-    void* buffer;
-    std::size_t bytes;
-    bool copy_back;
-  };
-
-  Staged& stage(TensorRef buffer, bool copy_back) {
-    return stages_.emplace_back(Staged{std::make_unique_for_overwrite<std::byte[]>(buffer.bytes()),
-                                       buffer.data, buffer.bytes(), copy_back});
-  }
-  std::byte* load(const Staged& staged) {
-    ComputeBackend& compute = *owner_.settings_.compute;
-    compute.copy_to_host(stream_, staged.buffer, staged.host.get(), staged.bytes);
-    compute.synchronize(stream_);
-    return staged.host.get();
-  }
-  void unstage(Stream stream) {
-    for (const Staged& staged : stages_) {
-      if (!staged.copy_back) continue;
-      if (owner_.staged_) {
-        owner_.settings_.compute->copy_to_device(stream, staged.host.get(), staged.buffer, staged.bytes);
-        owner_.settings_.compute->synchronize(stream);
-      } else {
-        std::memcpy(staged.buffer, staged.host.get(), staged.bytes);
-      }
-    }
-  }
-
   MpiCommunicator& owner_;
-  Stream stream_;
+  HostBuffers buffers_;
   std::vector<MPI_Request> requests_;
-  std::vector<Staged> stages_;
 };
 
 MpiCommunicator::MpiCommunicator(MpiComm comm, std::shared_ptr<const MpiReduceOps> ops,
@@ -159,7 +117,7 @@ void MpiCommunicator::exchange(MpiRequest& request, int peer, DType dtype, const
 
 Request MpiCommunicator::all_reduce(Stream stream, TensorRef buffer, ReduceOp op) {
   auto request = start(stream);
-  std::byte* data = request->read_write(buffer);
+  std::byte* data = request->buffers().read_write(buffer);
   const auto width = static_cast<std::int64_t>(size_of(buffer.dtype));
   for_pieces(buffer.size(), [&](std::int64_t first, int count) {
     check(MPI_Iallreduce(MPI_IN_PLACE, data + first * width, count, mpi_type(buffer.dtype),
@@ -173,8 +131,8 @@ Request MpiCommunicator::reduce_scatter(Stream stream, TensorRef input, TensorRe
   require(input.dtype == output.dtype && input.size() == output.size() * size_,
           "input is output times ranks");
   auto request = start(stream);
-  const std::byte* in = request->read(input);
-  std::byte* out = request->write(output, overlap(input, output));
+  const std::byte* in = request->buffers().read(input);
+  std::byte* out = request->buffers().write(output, overlap(input, output));
   const MPI_Datatype type = mpi_type(output.dtype);
   const MPI_Op mpi_op = ops_->get(output.dtype, op);
   const auto width = static_cast<std::int64_t>(size_of(output.dtype));
@@ -199,8 +157,8 @@ Request MpiCommunicator::all_gather(Stream stream, TensorRef input, TensorRef ou
           "output is input times ranks");
   auto request = start(stream);
   const auto part_bytes = static_cast<std::int64_t>(input.bytes());
-  const std::byte* in = request->read(input);
-  std::byte* out = request->write(output);
+  const std::byte* in = request->buffers().read(input);
+  std::byte* out = request->buffers().write(output);
   const bool in_place = in == out + rank_ * part_bytes;
   if (input.size() <= settings_.max_count) {
     const int count = static_cast<int>(input.size());
@@ -219,7 +177,7 @@ Request MpiCommunicator::all_gather(Stream stream, TensorRef input, TensorRef ou
 
 Request MpiCommunicator::broadcast(Stream stream, TensorRef buffer, int root) {
   auto request = start(stream);
-  std::byte* data = rank_ == root ? request->read_write(buffer) : request->write(buffer);
+  std::byte* data = rank_ == root ? request->buffers().read_write(buffer) : request->buffers().write(buffer);
   const auto width = static_cast<std::int64_t>(size_of(buffer.dtype));
   for_pieces(buffer.size(), [&](std::int64_t first, int count) {
     check(MPI_Ibcast(data + first * width, count, mpi_type(buffer.dtype), root, comm_.get(), request->next()),
@@ -230,8 +188,8 @@ Request MpiCommunicator::broadcast(Stream stream, TensorRef buffer, int root) {
 
 Request MpiCommunicator::reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) {
   auto request = start(stream);
-  std::byte* result = rank_ == root ? request->read_write(buffer) : nullptr;
-  const std::byte* operand = rank_ == root ? nullptr : request->read(buffer);
+  std::byte* result = rank_ == root ? request->buffers().read_write(buffer) : nullptr;
+  const std::byte* operand = rank_ == root ? nullptr : request->buffers().read(buffer);
   const auto width = static_cast<std::int64_t>(size_of(buffer.dtype));
   for_pieces(buffer.size(), [&](std::int64_t first, int count) {
     const void* send_part = rank_ == root ? MPI_IN_PLACE : operand + first * width;
@@ -247,8 +205,8 @@ Request MpiCommunicator::all_to_all(Stream stream, TensorRef input, TensorRef ou
   require(input.dtype == output.dtype && input.size() == output.size() && input.size() % size_ == 0,
           "input and output have one part for each rank");
   auto request = start(stream);
-  const std::byte* in = request->read(input);
-  std::byte* out = request->write(output);
+  const std::byte* in = request->buffers().read(input);
+  std::byte* out = request->buffers().write(output);
   const std::int64_t part = input.size() / size_;
   if (part <= settings_.max_count) {
     const int count = static_cast<int>(part);
@@ -270,8 +228,10 @@ Request MpiCommunicator::all_to_all_v(Stream stream, TensorRef input,
   require(send_counts.size() == ranks && recv_counts.size() == ranks, "one count for each rank");
   require(input.dtype == output.dtype, "input and output have the same type");
   auto request = start(stream);
-  const std::byte* in = request->read(input.flat(0, std::reduce(send_counts.begin(), send_counts.end())));
-  std::byte* out = request->write(output.flat(0, std::reduce(recv_counts.begin(), recv_counts.end())));
+  const std::byte* in =
+      request->buffers().read(input.flat(0, std::reduce(send_counts.begin(), send_counts.end())));
+  std::byte* out =
+      request->buffers().write(output.flat(0, std::reduce(recv_counts.begin(), recv_counts.end())));
   const auto width = static_cast<std::int64_t>(size_of(input.dtype));
   // Always point to point: MPI's displacements end at INT_MAX, and a rank cannot tell whether another's would
   // fit.
@@ -287,7 +247,7 @@ Request MpiCommunicator::all_to_all_v(Stream stream, TensorRef input,
 Request MpiCommunicator::send(Stream stream, TensorRef buffer, int peer, int tag) {
   require(tag >= 0 && tag < progress_tag, "tag is 0 to 32765");
   auto request = start(stream);
-  const std::byte* data = request->read(buffer);
+  const std::byte* data = request->buffers().read(buffer);
   const auto width = static_cast<std::int64_t>(size_of(buffer.dtype));
   for_pieces(buffer.size(), [&](std::int64_t first, int count) {
     check(MPI_Isend(data + first * width, count, mpi_type(buffer.dtype), peer, tag, comm_.get(),
@@ -300,7 +260,7 @@ Request MpiCommunicator::send(Stream stream, TensorRef buffer, int peer, int tag
 Request MpiCommunicator::recv(Stream stream, TensorRef buffer, int peer, int tag) {
   require(tag >= 0 && tag < progress_tag, "tag is 0 to 32765");
   auto request = start(stream);
-  std::byte* data = request->write(buffer);
+  std::byte* data = request->buffers().write(buffer);
   const auto width = static_cast<std::int64_t>(size_of(buffer.dtype));
   for_pieces(buffer.size(), [&](std::int64_t first, int count) {
     check(MPI_Irecv(data + first * width, count, mpi_type(buffer.dtype), peer, tag, comm_.get(),

@@ -432,15 +432,16 @@ TEST(AlgorithmCommunicator, LeavesMemoryThatTheHostCannotReachToTheBackend) {
 
 INSTANTIATE_TEST_SUITE_P(
     Backends, CommunicatorTest,
-    testing::Values(Backend{"self", false, [](ComputeBackend* c) { return open_communicator("self", c); }},
-                    Backend{"self_far", true, [](ComputeBackend* c) { return open_communicator("self", c); }},
-                    Backend{"mpi", false, [](ComputeBackend* c) { return open_communicator("mpi", c); }},
-                    Backend{"mpi_staged", true,
-                            [](ComputeBackend* c) { return open_communicator("mpi", c); }},
-                    Backend{"mpi_in_pieces", false, open_in_pieces}, algorithm_backend("naive"),
-                    algorithm_backend("tree"), algorithm_backend("ring"),
-                    algorithm_backend("halving_doubling"), algorithm_backend("tree<2000,native"),
-                    Backend{"mpi_hierarchical", false, open_hierarchical}),
+    testing::Values(
+        Backend{"self", false, [](ComputeBackend* c) { return open_communicator("self", c); }},
+        Backend{"self_far", true, [](ComputeBackend* c) { return open_communicator("self", c); }},
+        Backend{"mpi", false, [](ComputeBackend* c) { return open_communicator("mpi", c); }},
+        Backend{"mpi_staged", true, [](ComputeBackend* c) { return open_communicator("mpi", c); }},
+        Backend{"mpi_in_pieces", false, open_in_pieces}, algorithm_backend("naive"),
+        algorithm_backend("tree"), algorithm_backend("ring"), algorithm_backend("halving_doubling"),
+        algorithm_backend("tree<2000,native"), Backend{"mpi_hierarchical", false, open_hierarchical},
+        Backend{"shm", false, [](ComputeBackend* c) { return open_communicator("shm", c); }},
+        Backend{"shm_staged", true, [](ComputeBackend* c) { return open_communicator("shm", c); }}),
     [](const auto& backend) { return backend.param.name; });
 
 }  // namespace

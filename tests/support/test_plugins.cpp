@@ -15,12 +15,17 @@ const PluginRegistry& test_plugins() {
   return registry;
 }
 
-CommunicatorHandle open_communicator(std::string_view name, ComputeBackend* compute) {
+CommunicatorHandle open_communicator(std::string_view name, ComputeBackend* compute,
+                                     const ParamValues* deck) {
+  static const CommunicatorHandle bootstrap = [] {
+    const PluginDescriptor& mpi = test_plugins().require(PluginKind::communication, "mpi");
+    return CommunicatorHandle(mpi.create_communicator({}), mpi.destroy_communicator);
+  }();
   const PluginDescriptor& plugin = test_plugins().require(PluginKind::communication, name);
   if (plugin.unusable != nullptr && plugin.unusable() != nullptr)
     fail(ExitCode::usage, "{}", plugin.unusable());
   return {plugin.create_communicator(
-              {.deck = nullptr, .bootstrap = nullptr, .compute = compute, .ledger = nullptr}),
+              {.deck = deck, .bootstrap = bootstrap.get(), .compute = compute, .ledger = nullptr}),
           plugin.destroy_communicator};
 }
 

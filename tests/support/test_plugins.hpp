@@ -12,6 +12,8 @@ namespace mylos {
 const PluginRegistry& test_plugins();
 
 /// The communicator of all ranks of backend `name`, over the memory of `compute` (null: host memory).
-CommunicatorHandle open_communicator(std::string_view name, ComputeBackend* compute = nullptr);
+/// Collective, the first time at least.
+CommunicatorHandle open_communicator(std::string_view name, ComputeBackend* compute = nullptr,
+                                     const ParamValues* deck = nullptr);
 
 }  // namespace mylos

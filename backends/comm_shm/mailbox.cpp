@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/comm_shm/mailbox.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace mylos {
+
+namespace {
+
+/// Copies to or from the bytes of the ring that begin at `position`.
+template <class Copy>
+void for_ring(Ring& ring, std::uint64_t position, std::uint64_t bytes, Copy&& copy) {
+  const std::uint64_t begin = position % Ring::capacity;
+  const std::uint64_t first = std::min(bytes, Ring::capacity - begin);
+  if (first > 0) copy(&ring.data[begin], std::uint64_t{0}, first);
+  if (bytes > first) copy(ring.data.data(), first, bytes - first);
+}
+
+void write_ring(Ring& ring, std::uint64_t position, const void* from, std::uint64_t bytes) {
+  for_ring(ring, position, bytes, [&](std::byte* in_ring, std::uint64_t offset, std::uint64_t length) {
+    std::memcpy(in_ring, static_cast<const std::byte*>(from) + offset, length);
+  });
+}
+
+void read_ring(Ring& ring, std::uint64_t position, void* to, std::uint64_t bytes) {
+  for_ring(ring, position, bytes, [&](const std::byte* in_ring, std::uint64_t offset, std::uint64_t length) {
+    std::memcpy(static_cast<std::byte*>(to) + offset, in_ring, length);
+  });
+}
+
+}  // namespace
+
+Mailbox::Mailbox(const std::vector<SharedPart>& parts, int rank, std::vector<Doorbell*> bells)
+    : parts_(parts), rank_(rank), bells_(std::move(bells)), peers_(parts.size()) {}
+
+void Mailbox::push_send(int peer, int tag, const std::byte* data, std::size_t bytes,
+                        std::shared_ptr<Completion> completion) {
+  peers_[static_cast<std::size_t>(peer)].outgoing.push_back(
+      {{tag, bytes}, data, 0, false, std::move(completion)});
+}
+
+void Mailbox::push_recv(int peer, int tag, std::byte* data, std::size_t bytes,
+                        std::shared_ptr<Completion> completion) {
+  Peer& from = peers_[static_cast<std::size_t>(peer)];
+  const auto message = std::ranges::find_if(from.incoming, [&](const Incoming& incoming) {
+    return incoming.completion == nullptr && incoming.header.tag == tag;
+  });
+  if (message == from.incoming.end()) {
+    from.receives.push_back({tag, data, bytes, std::move(completion)});
+    return;
+  }
+  require(message->header.bytes == bytes, "a message has the size of the receive that it matches");
+  if (message->received > 0) std::memcpy(data, message->data, message->received);
+  const bool is_arriving = from.arriving && &*message == &from.incoming.back();
+  if (is_arriving) {
+    message->data = data;
+    message->kept.reset();
+    message->completion = std::move(completion);
+  } else {
+    from.incoming.erase(message);
+    completion->complete_one();
+  }
+}
+
+bool Mailbox::advance() {
+  bool moved = false;
+  for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
+    moved = send_some(peer) || moved;
+    moved = receive_some(peer) || moved;
+  }
+  return moved;
+}
+
+bool Mailbox::send_some(int peer) {
+  Peer& to = peers_[static_cast<std::size_t>(peer)];
+  if (to.outgoing.empty()) return false;
+  Ring& ring_to = parts_[static_cast<std::size_t>(peer)].ring_from(rank_);
+  const std::uint64_t begin = ring_to.written.value;
+  const std::uint64_t end = ring_to.read.value + Ring::capacity;
+  std::uint64_t position = begin;
+  while (!to.outgoing.empty()) {
+    Outgoing& message = to.outgoing.front();
+    if (!message.header_sent) {
+      if (end - position < sizeof(Header)) break;
+      write_ring(ring_to, position, &message.header, sizeof(Header));
+      position += sizeof(Header);
+      message.header_sent = true;
+    }
+    const std::uint64_t length = std::min(end - position, message.header.bytes - message.sent);
+    write_ring(ring_to, position, message.data + message.sent, length);
+    position += length;
+    message.sent += length;
+    if (message.sent < message.header.bytes) break;
+    message.completion->complete_one();
+    to.outgoing.pop_front();
+  }
+  if (position == begin) return false;
+  ring_to.written.value = position;
+  ring(*bells_[static_cast<std::size_t>(peer)]);
+  return true;
+}
+
+bool Mailbox::receive_some(int peer) {
+  Peer& from = peers_[static_cast<std::size_t>(peer)];
+  Ring& ring_from = parts_[static_cast<std::size_t>(rank_)].ring_from(peer);
+  const std::uint64_t begin = ring_from.read.value;
+  const std::uint64_t end = ring_from.written.value;
+  std::uint64_t position = begin;
+  while (position < end) {
+    if (!from.arriving) {
+      Header header;
+      read_ring(ring_from, position, &header, sizeof header);
+      position += sizeof header;
+      begin_arrival(from, header);
+    }
+    Incoming& message = from.incoming.back();
+    const std::uint64_t length = std::min(end - position, message.header.bytes - message.received);
+    read_ring(ring_from, position, message.data + message.received, length);
+    position += length;
+    message.received += length;
+    if (message.received == message.header.bytes) end_arrival(from);
+  }
+  if (position == begin) return false;
+  ring_from.read.value = position;
+  ring(*bells_[static_cast<std::size_t>(peer)]);
+  return true;
+}
+
+void Mailbox::begin_arrival(Peer& from, const Header& header) {
+  from.arriving = true;
+  Incoming& message = from.incoming.emplace_back(Incoming{header, 0, nullptr, nullptr, nullptr});
+  const auto match = std::ranges::find(from.receives, header.tag, &Receive::tag);
+  if (match == from.receives.end()) {
+    message.kept = std::make_unique_for_overwrite<std::byte[]>(header.bytes);
+    message.data = message.kept.get();
+    return;
+  }
+  require(match->bytes == header.bytes, "a message has the size of the receive that it matches");
+  message.data = match->data;
+  message.completion = std::move(match->completion);
+  from.receives.erase(match);
+}
+
+void Mailbox::end_arrival(Peer& from) {
+  from.arriving = false;
+  if (from.incoming.back().completion == nullptr) return;
+  from.incoming.back().completion->complete_one();
+  from.incoming.pop_back();
+}
+
+}  // namespace mylos

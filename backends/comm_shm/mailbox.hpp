@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Mailbox: messages between the ranks of one communicator, through a byte ring for each ordered pair.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "backends/comm_shm/progress_engine.hpp"
+#include "backends/comm_shm/shared_part.hpp"
+#include "core/error.hpp"
+
+namespace mylos {
+
+/// A send is complete when its last byte is in the ring. Messages match receives by tag, in the order in
+/// which they were sent and posted; those that nobody waits for yet are kept. `push_*` are called with the
+/// engine's lock held.
+class Mailbox final : public Progressing {
+ public:
+  /// `bells` are those of all ranks of the communicator.
+  Mailbox(const std::vector<SharedPart>& parts, int rank, std::vector<Doorbell*> bells);
+
+  void push_send(int peer, int tag, const std::byte* data, std::size_t bytes,
+                 std::shared_ptr<Completion> completion);
+  void push_recv(int peer, int tag, std::byte* data, std::size_t bytes,
+                 std::shared_ptr<Completion> completion);
+  bool advance() override;
+
+ private:
+  /// What stands in the ring before the bytes of a message.
+  struct Header {
+    std::int64_t tag;
+    std::uint64_t bytes;
+  };
+  struct Outgoing {
+    Header header;
+    const std::byte* data;
+    std::uint64_t sent;
+    bool header_sent;
+    std::shared_ptr<Completion> completion;
+  };
+  struct Receive {
+    std::int64_t tag;
+    std::byte* data;
+    std::uint64_t bytes;
+    std::shared_ptr<Completion> completion;
+  };
+  struct Incoming {
+    Header header;
+    std::uint64_t received;
+    std::byte* data;
+    std::unique_ptr<std::byte[]> kept;       // where no receive has matched
+    std::shared_ptr<Completion> completion;  // of the receive that matched
+  };
+  struct Peer {
+    std::deque<Outgoing> outgoing;
+    std::deque<Receive> receives;   // that nothing has matched
+    std::deque<Incoming> incoming;  // that nothing has matched, and at the end the one that is arriving
+    bool arriving = false;
+  };
+
+  bool send_some(int peer);
+  bool receive_some(int peer);
+  void begin_arrival(Peer& from, const Header& header);
+  void end_arrival(Peer& from);
+
+  const std::vector<SharedPart>& parts_;
+  int rank_;
+  std::vector<Doorbell*> bells_;
+  std::vector<Peer> peers_;
+};
+
+}  // namespace mylos

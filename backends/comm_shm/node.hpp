@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Node: which ranks can share memory, and whether they have a core each.
+#pragma once
+
+#include <vector>
+
+#include "core/communicator.hpp"
+
+namespace mylos {
+
+struct Node {
+  std::vector<int> ranks;  ///< of the bootstrap, ascending; this one among them
+  bool core_for_each = false;
+};
+
+/// The node of this rank: those that run on the same kernel and see each other's processes, further divided
+/// into groups of `ranks_per_node` where that is not 0. Collective over the bootstrap.
+Node find_node(Communicator& bootstrap, int ranks_per_node);
+
+}  // namespace mylos

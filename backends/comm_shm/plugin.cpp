@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The descriptor of plugin "shm".
+#include "core/plugin.hpp"
+
+#include "backends/comm_shm/node.hpp"
+#include "backends/comm_shm/process_memory.hpp"
+#include "backends/comm_shm/shm_communicator.hpp"
+
+#ifndef MYLOS_PLUGIN_SYMBOL
+#define MYLOS_PLUGIN_SYMBOL mylos_plugin
+#endif
+
+namespace mylos {
+namespace {
+
+constexpr ParamSpec params[] = {
+    integer_param(
+        "comm", "ranks_per_node", "0", 0, 1 << 20, "ranks",
+        "Pretends that so many consecutive ranks are a node, for trials; 0 takes the machine as it is"),
+};
+
+const char* unusable() {
+  return nullptr;
+}
+
+/// The communicator of the ranks on this node: it may be smaller than the bootstrap.
+Communicator* create(const CommunicatorArgs& args) {
+  if (args.bootstrap == nullptr) fail(ExitCode::usage, "shm cannot be the bootstrap communicator");
+  const std::int64_t ranks_per_node = args.deck != nullptr ? args.deck->integer("comm.ranks_per_node") : 0;
+  const Node node = find_node(*args.bootstrap, static_cast<int>(ranks_per_node));
+  return ShmCommunicator::create({.memory = std::make_shared<ProcessMemory>(),
+                                  .bootstrap = args.bootstrap,
+                                  .compute = args.compute,
+                                  .may_spin = node.core_for_each},
+                                 node.ranks)
+      .release();
+}
+void destroy(Communicator* communicator) {
+  delete communicator;
+}
+
+}  // namespace
+}  // namespace mylos
+
+extern "C" {
+extern const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL;
+const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
+    .magic = mylos::plugin_magic,
+    .abi_version = mylos::plugin_abi_version,
+    .struct_size = sizeof(mylos::PluginDescriptor),
+    .kind = mylos::PluginKind::communication,
+    .name = "shm",
+    .compiler = MYLOS_COMPILER_FINGERPRINT,
+    .kokkos_version = "",
+    .summary = "shared memory of one node, waits asleep",
+    .preference = 20,
+    .params = mylos::params,
+    .num_params = std::size(mylos::params),
+    .unusable = mylos::unusable,
+    .create_compute = nullptr,
+    .create_communicator = mylos::create,
+    .destroy_compute = nullptr,
+    .destroy_communicator = mylos::destroy,
+};
+}

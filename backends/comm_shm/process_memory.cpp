@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/comm_shm/process_memory.hpp"
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "core/error.hpp"
+
+namespace mylos {
+
+namespace {
+
+constexpr int file_bits = 32;  // a key is the process id above the file descriptor
+
+std::shared_ptr<int> owned_file(int file) {
+  return {new int(file), [](const int* open) {
+            close(*open);
+            delete open;
+          }};
+}
+
+SharedBytes map_file(int file, std::size_t bytes) {
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (memory == MAP_FAILED)
+    fail(ExitCode::internal, "cannot map {} bytes of shared memory: {}", bytes, std::strerror(errno));
+  return {static_cast<std::byte*>(memory), [bytes](std::byte* mapped) { munmap(mapped, bytes); }};
+}
+
+}  // namespace
+
+SharedMemory::Offer ProcessMemory::offer(std::size_t bytes) {
+  const int file = memfd_create("mylos", MFD_CLOEXEC);
+  if (file < 0) fail(ExitCode::internal, "cannot make shared memory: {}", std::strerror(errno));
+  std::shared_ptr<int> open = owned_file(file);
+  if (ftruncate(file, static_cast<off_t>(bytes)) != 0) {
+    fail(ExitCode::internal, "cannot make {} bytes of shared memory: {}", bytes, std::strerror(errno));
+  }
+  return {map_file(file, bytes), (std::int64_t{getpid()} << file_bits) | file, std::move(open)};
+}
+
+SharedBytes ProcessMemory::map(std::int64_t key, std::size_t bytes) {
+  const std::string path =
+      fmt::format("/proc/{}/fd/{}", key >> file_bits, key & ((std::int64_t{1} << file_bits) - 1));
+  const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (file < 0) {
+    fail(ExitCode::internal, "cannot open the shared memory of another rank, {}: {}", path,
+         std::strerror(errno));
+  }
+  const std::shared_ptr<int> open = owned_file(file);
+  return map_file(file, bytes);
+}
+
+}  // namespace mylos

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The reduction of one slice of several buffers into several buffers, in one pass over memory.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "backends/comm_shm/streaming_copy.hpp"
+#include "core/communicator.hpp"
+
+namespace mylos {
+
+/// outputs[k][i] = reduction over j, in order, of inputs[j][i], for `count` elements; accumulated in fp32
+/// where the elements are floating point, and rounded once. An output may be one of the inputs; otherwise
+/// none overlap.
+void reduce_slices(DType dtype, ReduceOp op, std::span<const std::byte* const> inputs,
+                   std::span<std::byte* const> outputs, std::size_t count, Stores stores);
+
+}  // namespace mylos

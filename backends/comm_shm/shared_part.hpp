@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// SharedPart: what each rank of a communicator shares with the others, and where in its memory it lies.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "backends/comm_shm/shared_memory.hpp"
+
+namespace mylos {
+
+/// Two cache lines: processors fetch them in pairs.
+inline constexpr std::size_t line_bytes = 128;
+
+/// Wakes the rank that owns it. All accesses are sequentially consistent: a rank that goes to sleep first
+/// says so and then looks at the counters once more, one that raises a counter looks for sleepers afterwards.
+struct alignas(line_bytes) Doorbell {
+  std::atomic<std::uint32_t> rings;
+  std::atomic<std::uint32_t> sleepers;
+};
+
+/// A number that only its rank raises.
+struct alignas(line_bytes) Counter {
+  std::atomic<std::uint64_t> value;
+};
+
+/// A byte ring from one rank to another.
+struct Ring {
+  static constexpr std::uint64_t capacity = 64 << 10;
+
+  Counter written;  ///< bytes, by the sender
+  Counter read;     ///< bytes, by the receiver
+  alignas(line_bytes) std::array<std::byte, capacity> data;
+};
+
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
+              std::atomic<std::uint32_t>::is_always_lock_free);
+
+/// Memory starts as zeros, which is what all of it starts from; pages that are never used cost nothing.
+class SharedPart {
+ public:
+  static constexpr int num_slots = 2;  ///< data in one while the other is filled
+  static constexpr std::size_t slot_bytes = 256 << 10;
+
+  /// Size of the part of each of `ranks` ranks.
+  static std::size_t bytes(int ranks) {
+    return sizeof(Head) + static_cast<std::size_t>(ranks) * sizeof(Ring) + num_slots * slot_bytes;
+  }
+
+  SharedPart(SharedBytes memory, int ranks)
+      : memory_(std::move(memory)),
+        rings_(reinterpret_cast<Ring*>(memory_.get() + sizeof(Head))),
+        slots_(reinterpret_cast<std::byte*>(rings_ + ranks)) {}
+
+  Doorbell& doorbell() const { return head().doorbell; }
+  /// Tickets of collectives for which this rank's data is there.
+  std::atomic<std::uint64_t>& filled() const { return head().filled.value; }
+  /// Tickets for which this rank is done with the data of all ranks.
+  std::atomic<std::uint64_t>& worked() const { return head().worked.value; }
+  /// Messages to this rank.
+  Ring& ring_from(int rank) const { return rings_[rank]; }
+  std::byte* slot(int index) const { return slots_ + static_cast<std::size_t>(index) * slot_bytes; }
+
+ private:
+  struct Head {
+    Doorbell doorbell;
+    Counter filled;
+    Counter worked;
+  };
+
+  Head& head() const { return *reinterpret_cast<Head*>(memory_.get()); }
+
+  SharedBytes memory_;
+  Ring* rings_;
+  std::byte* slots_;
+};
+
+}  // namespace mylos

@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/comm_shm/shm_communicator.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <functional>
+#include <numeric>
+#include <unistd.h>
+#include <utility>
+
+namespace mylos {
+
+namespace {
+
+constexpr int exchange_tag = 32767;  // users stay below 32766
+
+// Measured with 2 to 4 ranks on two cores.
+constexpr std::size_t largest_small = 32 << 10;  // up to here a copy through slots beats meeting twice
+constexpr int most_ranks_that_reduce_whole = 2;  // beyond, each rank reduces its part only
+
+/// Half of what the cores share, a guess of it where the system does not tell.
+std::size_t streaming_limit() {
+  constexpr std::size_t usual = 32 << 20;
+  static const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  return (cache > 0 ? static_cast<std::size_t>(cache) : usual) / 2;
+}
+
+bool overlap(TensorRef a, TensorRef b) {
+  const auto* a_begin = static_cast<const std::byte*>(a.data);
+  const auto* b_begin = static_cast<const std::byte*>(b.data);
+  return a_begin < b_begin + b.bytes() && b_begin < a_begin + a.bytes();
+}
+
+class ShmRequest final : public RequestState {
+ public:
+  ShmRequest(std::shared_ptr<ProgressEngine> engine, std::shared_ptr<const Completion> completion,
+             HostBuffers buffers)
+      : engine_(std::move(engine)), completion_(std::move(completion)), buffers_(std::move(buffers)) {}
+
+  void wait(Stream stream) override {
+    engine_->wait(*completion_);
+    buffers_.copy_back(stream);
+  }
+  void host_wait() override { wait(buffers_.stream()); }
+  bool test() override {
+    if (!completion_->done()) engine_->progress();
+    return completion_->done();
+  }
+
+ private:
+  std::shared_ptr<ProgressEngine> engine_;
+  std::shared_ptr<const Completion> completion_;
+  HostBuffers buffers_;
+};
+
+std::vector<SharedPart> share_parts(SharedMemory& memory, const GatherNumbers& gather,
+                                    std::span<const int> members, int own) {
+  const int ranks = static_cast<int>(members.size());
+  std::vector<SharedPart> parts;
+  for (SharedBytes& part : share(memory, gather, members, own, SharedPart::bytes(ranks)))
+    parts.emplace_back(std::move(part), ranks);
+  return parts;
+}
+
+int position_of(int rank, std::span<const int> members) {
+  return static_cast<int>(std::ranges::find(members, rank) - members.begin());
+}
+
+std::vector<int> first_integers(std::size_t count) {
+  std::vector<int> integers(count);
+  std::iota(integers.begin(), integers.end(), 0);
+  return integers;
+}
+
+}  // namespace
+
+std::unique_ptr<ShmCommunicator> ShmCommunicator::create(const ShmSettings& settings,
+                                                         std::span<const int> members) {
+  Communicator& bootstrap = *settings.bootstrap;
+  const GatherNumbers gather = [&](std::int64_t own) {
+    std::vector<std::int64_t> all(static_cast<std::size_t>(bootstrap.size()));
+    bootstrap
+        .all_gather({}, TensorRef(&own, DType::int64, {1}),
+                    TensorRef(all.data(), DType::int64, {bootstrap.size()}))
+        .host_wait();
+    return all;
+  };
+  const int rank = position_of(bootstrap.rank(), members);
+  std::vector<SharedPart> parts = share_parts(*settings.memory, gather, members, rank);
+  auto engine = std::make_shared<ProgressEngine>(parts, rank, settings.may_spin);
+  return std::unique_ptr<ShmCommunicator>(new ShmCommunicator(settings, std::move(engine), std::move(parts),
+                                                              rank, first_integers(members.size())));
+}
+
+ShmCommunicator::ShmCommunicator(ShmSettings settings, std::shared_ptr<ProgressEngine> engine,
+                                 std::vector<SharedPart> parts, int rank, std::vector<int> engine_ranks)
+    : settings_(std::move(settings)),
+      engine_(std::move(engine)),
+      parts_(std::move(parts)),
+      rank_(rank),
+      size_(static_cast<int>(parts_.size())),
+      engine_ranks_(std::move(engine_ranks)),
+      collectives_(parts_, rank_, bells()),
+      mailbox_(parts_, rank_, bells()) {
+  engine_->add(collectives_);
+  engine_->add(mailbox_);
+}
+
+ShmCommunicator::~ShmCommunicator() {
+  engine_->remove(collectives_);
+  engine_->remove(mailbox_);
+}
+
+std::vector<Doorbell*> ShmCommunicator::bells() const {
+  std::vector<Doorbell*> bells;
+  for (const int rank : engine_ranks_) bells.push_back(&engine_->bell(rank));
+  return bells;
+}
+
+ComputeBackend* ShmCommunicator::device_beyond_the_host() const {
+  return settings_.compute != nullptr && !settings_.compute->host_accessible() ? settings_.compute : nullptr;
+}
+
+HostBuffers ShmCommunicator::start(Stream stream) const {
+  if (settings_.compute != nullptr) settings_.compute->synchronize(stream);
+  return {device_beyond_the_host(), stream};
+}
+
+Request ShmCommunicator::post(HostBuffers buffers, std::span<Collective> collectives) {
+  auto completion = std::make_shared<Completion>(static_cast<int>(collectives.size()));
+  engine_->post([&] {
+    for (Collective& collective : collectives) {
+      collective.completion = completion;
+      collectives_.push(std::move(collective));
+    }
+  });
+  return Request(std::make_unique<ShmRequest>(engine_, std::move(completion), std::move(buffers)));
+}
+
+std::optional<WindowGroup> ShmCommunicator::windowed(const void* data, std::size_t bytes) const {
+  const auto* begin = static_cast<const std::byte*>(data);
+  if (bytes <= largest_small) return std::nullopt;
+  const auto own = static_cast<std::size_t>(rank_);
+  const auto window = std::ranges::find_if(windows_, [&](const Window& each) {
+    const std::byte* memory = each.parts[own].get();
+    return std::less_equal<>()(memory, begin) && std::less<>()(begin, memory + each.bytes);
+  });
+  if (window == windows_.end()) return std::nullopt;
+  const auto offset = static_cast<std::size_t>(begin - window->parts[own].get());
+  require(offset + bytes <= window->bytes, "a buffer lies within its window");
+  Places places;
+  for (const SharedBytes& part : window->parts) places.push_back(part.get() + offset);
+  const bool exceeds_caches = bytes * static_cast<std::size_t>(size_) > streaming_limit();
+  return WindowGroup{rank_, std::move(places), exceeds_caches ? Stores::streaming : Stores::cached};
+}
+
+Request ShmCommunicator::all_reduce(Stream stream, TensorRef buffer, ReduceOp op) {
+  const std::size_t bytes = buffer.bytes();
+  if (size_ == 1 || bytes == 0) return {};
+  HostBuffers buffers = start(stream);
+  std::byte* data = buffers.read_write(buffer);
+  if (const auto group = windowed(data, bytes)) {
+    const Division division = Division::in_lines(data, bytes, size_);
+    return post(std::move(buffers), reduce_in_windows(*group, division, buffer.dtype, op, group->places, 0));
+  }
+  if (size_ <= most_ranks_that_reduce_whole || bytes <= largest_small) {
+    return post(std::move(buffers), reduce_whole(staged(), data, bytes, buffer.dtype, op, std::nullopt));
+  }
+  const Division division = Division::in_lines(nullptr, bytes, size_);
+  std::byte* own = data + division.piece(rank_, 0, 0).begin;
+  std::array<Collective, 2> both{reduce_parts(staged(), data, own, division, buffer.dtype, op),
+                                 gather_parts(staged(), own, data, division)};
+  both[1].needs_previous = true;
+  return post(std::move(buffers), both);
+}
+
+Request ShmCommunicator::reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) {
+  require(input.dtype == output.dtype && input.size() == output.size() * size_,
+          "input is output times ranks");
+  if (input.bytes() == 0) return {};
+  HostBuffers buffers = start(stream);
+  const Division division{input.bytes(), output.bytes()};
+  const std::size_t own = static_cast<std::size_t>(rank_) * division.part;
+  const bool in_place = output.data == static_cast<std::byte*>(input.data) + own;
+  const std::byte* in = buffers.read(input);
+  std::byte* out = buffers.write(output, !in_place && overlap(input, output));
+  if (size_ == 1) {
+    copy_bytes(out, in, division.total, Stores::cached);
+    return post(std::move(buffers), std::span<Collective>());
+  }
+  if (const auto group = windowed(in, division.total)) {
+    return post(std::move(buffers), reduce_in_windows(*group, division, input.dtype, op, {out}, own));
+  }
+  return post(std::move(buffers), reduce_parts(staged(), in, out, division, input.dtype, op));
+}
+
+Request ShmCommunicator::all_gather(Stream stream, TensorRef input, TensorRef output) {
+  require(input.dtype == output.dtype && output.size() == input.size() * size_,
+          "output is input times ranks");
+  if (output.bytes() == 0) return {};
+  HostBuffers buffers = start(stream);
+  const Division division{output.bytes(), input.bytes()};
+  const std::byte* in = buffers.read(input);
+  std::byte* out = buffers.write(output);
+  if (const auto group = windowed(out, division.total))
+    return post(std::move(buffers), gather_in_windows(*group, in, division.part));
+  return post(std::move(buffers), gather_parts(staged(), in, out, division));
+}
+
+Request ShmCommunicator::broadcast(Stream stream, TensorRef buffer, int root) {
+  const std::size_t bytes = buffer.bytes();
+  require(root >= 0 && root < size_, "root is a rank of the group");
+  if (size_ == 1 || bytes == 0) return {};
+  HostBuffers buffers = start(stream);
+  std::byte* data = rank_ == root ? buffers.read_write(buffer) : buffers.write(buffer);
+  if (const auto group = windowed(data, bytes))
+    return post(std::move(buffers), broadcast_in_windows(*group, bytes, root));
+  return post(std::move(buffers), broadcast_staged(staged(), data, bytes, root));
+}
+
+Request ShmCommunicator::reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) {
+  const std::size_t bytes = buffer.bytes();
+  require(root >= 0 && root < size_, "root is a rank of the group");
+  if (size_ == 1 || bytes == 0) return {};
+  HostBuffers buffers = start(stream);
+  std::byte* data = buffers.read_write(buffer);
+  if (const auto group = windowed(data, bytes)) {
+    const Division division = Division::in_lines(data, bytes, size_);
+    return post(std::move(buffers), reduce_in_windows(*group, division, buffer.dtype, op,
+                                                      {group->places[static_cast<std::size_t>(root)]}, 0));
+  }
+  return post(std::move(buffers), reduce_whole(staged(), data, bytes, buffer.dtype, op, root));
+}
+
+Request ShmCommunicator::all_to_all(Stream stream, TensorRef input, TensorRef output) {
+  require(input.dtype == output.dtype && input.size() == output.size() && input.size() % size_ == 0,
+          "input and output have one part for each rank");
+  if (input.bytes() == 0) return {};
+  HostBuffers buffers = start(stream);
+  const Division division{input.bytes(), input.bytes() / static_cast<std::size_t>(size_)};
+  const std::byte* in = buffers.read(input);
+  std::byte* out = buffers.write(output);
+  if (const auto group = windowed(in, division.total))
+    return post(std::move(buffers), exchange_in_windows(*group, out, division.part));
+  return post(std::move(buffers), exchange_parts(staged(), in, out, division));
+}
+
+Request ShmCommunicator::all_to_all_v(Stream stream, TensorRef input,
+                                      std::span<const std::int64_t> send_counts, TensorRef output,
+                                      std::span<const std::int64_t> recv_counts) {
+  const auto ranks = static_cast<std::size_t>(size_);
+  require(send_counts.size() == ranks && recv_counts.size() == ranks, "one count for each rank");
+  require(input.dtype == output.dtype, "input and output have the same type");
+  HostBuffers buffers = start(stream);
+  const std::byte* in = buffers.read(input.flat(0, std::reduce(send_counts.begin(), send_counts.end())));
+  std::byte* out = buffers.write(output.flat(0, std::reduce(recv_counts.begin(), recv_counts.end())));
+  auto completion = std::make_shared<Completion>(2 * size_);
+  engine_->post([&] {
+    for (int peer = 0; peer < size_; ++peer) {
+      const auto p = static_cast<std::size_t>(peer);
+      const std::size_t sent = static_cast<std::size_t>(send_counts[p]) * size_of(input.dtype);
+      const std::size_t received = static_cast<std::size_t>(recv_counts[p]) * size_of(input.dtype);
+      mailbox_.push_recv(peer, exchange_tag, out, received, completion);
+      mailbox_.push_send(peer, exchange_tag, in, sent, completion);
+      in += sent;
+      out += received;
+    }
+  });
+  return Request(std::make_unique<ShmRequest>(engine_, std::move(completion), std::move(buffers)));
+}
+
+Request ShmCommunicator::send(Stream stream, TensorRef buffer, int peer, int tag) {
+  require(peer >= 0 && peer < size_, "peer is a rank of the group");
+  require(tag >= 0 && tag < exchange_tag - 1, "tag is 0 to 32765");
+  HostBuffers buffers = start(stream);
+  const std::byte* data = buffers.read(buffer);
+  auto completion = std::make_shared<Completion>(1);
+  engine_->post([&] { mailbox_.push_send(peer, tag, data, buffer.bytes(), completion); });
+  return Request(std::make_unique<ShmRequest>(engine_, std::move(completion), std::move(buffers)));
+}
+
+Request ShmCommunicator::recv(Stream stream, TensorRef buffer, int peer, int tag) {
+  require(peer >= 0 && peer < size_, "peer is a rank of the group");
+  require(tag >= 0 && tag < exchange_tag - 1, "tag is 0 to 32765");
+  HostBuffers buffers = start(stream);
+  std::byte* data = buffers.write(buffer);
+  auto completion = std::make_shared<Completion>(1);
+  engine_->post([&] { mailbox_.push_recv(peer, tag, data, buffer.bytes(), completion); });
+  return Request(std::make_unique<ShmRequest>(engine_, std::move(completion), std::move(buffers)));
+}
+
+void ShmCommunicator::barrier() {
+  post({nullptr, {}}, meet()).host_wait();
+}
+
+void* ShmCommunicator::allocate(std::size_t bytes) {
+  if (bytes == 0 || device_beyond_the_host() != nullptr) return nullptr;
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::size_t size = (bytes + page - 1) / page * page;
+  const GatherNumbers gather = [this](std::int64_t own) { return gather_numbers(own); };
+  const std::vector<int> members = first_integers(parts_.size());
+  windows_.push_back({share(*settings_.memory, gather, members, rank_, size), size});
+  return windows_.back().parts[static_cast<std::size_t>(rank_)].get();
+}
+
+std::unique_ptr<Communicator> ShmCommunicator::split(int color, int key) {
+  require(color >= 0, "a colour is not negative");
+  const GatherNumbers gather = [this](std::int64_t own) { return gather_numbers(own); };
+  const std::vector<std::int64_t> colors = gather(color);
+  const std::vector<std::int64_t> keys = gather(key);
+  std::vector<int> members;
+  for (const int member : first_integers(parts_.size())) {
+    if (colors[static_cast<std::size_t>(member)] == color) members.push_back(member);
+  }
+  std::ranges::stable_sort(members, {}, [&](int member) { return keys[static_cast<std::size_t>(member)]; });
+  const int rank = position_of(rank_, members);
+  std::vector<SharedPart> parts = share_parts(*settings_.memory, gather, members, rank);
+  std::vector<int> engine_ranks;
+  for (const int member : members) engine_ranks.push_back(engine_ranks_[static_cast<std::size_t>(member)]);
+  return std::unique_ptr<Communicator>(
+      new ShmCommunicator(settings_, engine_, std::move(parts), rank, std::move(engine_ranks)));
+}
+
+std::vector<std::int64_t> ShmCommunicator::gather_numbers(std::int64_t own) {
+  std::vector<std::int64_t> all(parts_.size());
+  const Division division{all.size() * sizeof own, sizeof own};
+  post({nullptr, {}}, gather_parts(staged(), reinterpret_cast<const std::byte*>(&own),
+                                   reinterpret_cast<std::byte*>(all.data()), division))
+      .host_wait();
+  return all;
+}
+
+void ShmCommunicator::abort(ExitCode code, const std::string& message) {
+  settings_.bootstrap->abort(code, message);
+  std::abort();  // a virtual call loses [[noreturn]]
+}
+
+}  // namespace mylos

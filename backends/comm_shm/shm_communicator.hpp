@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// ShmCommunicator: a Communicator over memory that the ranks of one node share.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backends/comm_shm/collective_queue.hpp"
+#include "backends/comm_shm/mailbox.hpp"
+#include "backends/comm_shm/progress_engine.hpp"
+#include "backends/comm_shm/shared_memory.hpp"
+#include "backends/comm_shm/shared_part.hpp"
+#include "backends/comm_shm/staged_collectives.hpp"
+#include "backends/comm_shm/window_collectives.hpp"
+#include "core/communicator.hpp"
+#include "core/host_buffers.hpp"
+
+namespace mylos {
+
+/// What the communicators of a rank have in common.
+struct ShmSettings {
+  std::shared_ptr<SharedMemory> memory;
+  Communicator* bootstrap = nullptr;  ///< ends the job; outlives the communicators
+  ComputeBackend* compute = nullptr;  ///< whose memory the buffers are; null for host memory
+  bool may_spin = false;              ///< every rank of the node has a core of its own
+};
+
+/// Collectives are one pass over memory where the buffers lie in memory from `allocate`; otherwise they go in
+/// chunks through slots that all ranks see. Messages go through byte rings. Device buffers that the host
+/// cannot access go through host memory. Reductions take the ranks in order, accumulate floating-point
+/// elements in fp32 and round once. Tags are 0 to 32765.
+class ShmCommunicator final : public Communicator {
+ public:
+  /// The communicator of `members`, ranks of the bootstrap on this node, in ascending order. Collective over
+  /// the bootstrap.
+  static std::unique_ptr<ShmCommunicator> create(const ShmSettings& settings, std::span<const int> members);
+  ~ShmCommunicator() override;
+  ShmCommunicator(const ShmCommunicator&) = delete;
+  ShmCommunicator& operator=(const ShmCommunicator&) = delete;
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  CommunicatorCaps caps() const override { return {.shared_memory = true}; }
+
+  Request all_reduce(Stream stream, TensorRef buffer, ReduceOp op) override;
+  /// `output` may lie within `input`.
+  Request reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) override;
+  Request all_gather(Stream stream, TensorRef input, TensorRef output) override;
+  Request broadcast(Stream stream, TensorRef buffer, int root) override;
+  Request reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) override;
+  Request all_to_all(Stream stream, TensorRef input, TensorRef output) override;
+  Request all_to_all_v(Stream stream, TensorRef input, std::span<const std::int64_t> send_counts,
+                       TensorRef output, std::span<const std::int64_t> recv_counts) override;
+  Request send(Stream stream, TensorRef buffer, int peer, int tag) override;
+  Request recv(Stream stream, TensorRef buffer, int peer, int tag) override;
+  void barrier() override;
+  void progress() override { engine_->progress(); }
+  /// Null where the buffers are in memory that the host cannot access.
+  void* allocate(std::size_t bytes) override;
+  std::unique_ptr<Communicator> split(int color, int key) override;
+  [[noreturn]] void abort(ExitCode code, const std::string& message) override;
+
+ private:
+  struct Window {
+    std::vector<SharedBytes> parts;
+    std::size_t bytes;
+  };
+
+  ShmCommunicator(ShmSettings settings, std::shared_ptr<ProgressEngine> engine, std::vector<SharedPart> parts,
+                  int rank, std::vector<int> engine_ranks);
+
+  ComputeBackend* device_beyond_the_host() const;
+  /// Waits for the work that fills the buffers.
+  HostBuffers start(Stream stream) const;
+  /// Posts the collectives that make up one operation.
+  Request post(HostBuffers buffers, std::span<Collective> collectives);
+  Request post(HostBuffers buffers, Collective collective) {
+    return post(std::move(buffers), {&collective, 1});
+  }
+  std::vector<std::int64_t> gather_numbers(std::int64_t own);
+
+  StagedGroup staged() const { return {rank_, &parts_}; }
+  /// The windows' group for an operation on `bytes` of each of them that begin at `data`; none where it lies
+  /// in no window or is so small that slots are faster.
+  std::optional<WindowGroup> windowed(const void* data, std::size_t bytes) const;
+  std::vector<Doorbell*> bells() const;
+
+  ShmSettings settings_;
+  std::shared_ptr<ProgressEngine> engine_;
+  std::vector<SharedPart> parts_;
+  int rank_;
+  int size_;
+  std::vector<int> engine_ranks_;  // the ranks of this communicator, as the engine counts them
+  std::vector<Window> windows_;
+  CollectiveQueue collectives_;
+  Mailbox mailbox_;
+};
+
+}  // namespace mylos

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Collectives of buffers that only their own rank sees: in chunks, through the slots of the shared parts.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "backends/comm_shm/collective_queue.hpp"
+#include "backends/comm_shm/division.hpp"
+#include "backends/comm_shm/shared_part.hpp"
+#include "core/communicator.hpp"
+
+namespace mylos {
+
+struct StagedGroup {
+  int rank;
+  const std::vector<SharedPart>* parts;  ///< outlive the collectives
+
+  int size() const { return static_cast<int>(parts->size()); }
+  std::byte* slot(int rank_, int index) const {
+    return (*parts)[static_cast<std::size_t>(rank_)].slot(index);
+  }
+};
+
+/// `root`, or every rank, reduces all of `data` and keeps the result in it.
+Collective reduce_whole(StagedGroup group, std::byte* data, std::size_t bytes, DType dtype, ReduceOp op,
+                        std::optional<int> root);
+/// Every rank reduces its part of `input` into `output`, which may be that part.
+Collective reduce_parts(StagedGroup group, const std::byte* input, std::byte* output,
+                        const Division& division, DType dtype, ReduceOp op);
+/// `output` = the parts of all ranks, `input` that of this one, which may lie in its place.
+Collective gather_parts(StagedGroup group, const std::byte* input, std::byte* output,
+                        const Division& division);
+Collective broadcast_staged(StagedGroup group, std::byte* data, std::size_t bytes, int root);
+/// Part r of `input` goes to rank r, which stores it as the part of the sender in `output`.
+Collective exchange_parts(StagedGroup group, const std::byte* input, std::byte* output,
+                          const Division& division);
+/// Moves nothing.
+Collective meet();
+
+}  // namespace mylos

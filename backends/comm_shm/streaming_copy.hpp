@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Copies whose destination does not displace what the caches hold.
+#pragma once
+
+#include <cstddef>
+
+namespace mylos {
+
+enum class Stores : bool {
+  cached,
+  streaming,  ///< past the caches: no line is read before it is overwritten; for more than the caches hold
+};
+
+/// Copies bytes that do not overlap.
+void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes, Stores stores);
+
+/// Orders streaming stores before whatever this thread stores next.
+void finish_stores(Stores stores);
+
+}  // namespace mylos

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Collectives whose buffers lie at the same place of every rank's window: one pass over memory.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "backends/comm_shm/collective_queue.hpp"
+#include "backends/comm_shm/division.hpp"
+#include "backends/comm_shm/streaming_copy.hpp"
+#include "core/communicator.hpp"
+
+namespace mylos {
+
+/// A buffer of every rank, in this rank's address space.
+using Places = std::vector<std::byte*>;
+
+struct WindowGroup {
+  int rank;
+  Places places;
+  Stores stores;
+};
+
+/// Every rank reduces its part of all places and writes it to `outputs`, which begin at byte `outputs_begin`
+/// of the places.
+Collective reduce_in_windows(const WindowGroup& group, const Division& division, DType dtype, ReduceOp op,
+                             Places outputs, std::size_t outputs_begin);
+/// Every rank writes its part, `input`, to all places.
+Collective gather_in_windows(const WindowGroup& group, const std::byte* input, std::size_t part_bytes);
+/// The others read the place of `root`.
+Collective broadcast_in_windows(const WindowGroup& group, std::size_t bytes, int root);
+/// Every rank reads its part of all places.
+Collective exchange_in_windows(const WindowGroup& group, std::byte* output, std::size_t part_bytes);
+
+}  // namespace mylos

@@ -88,6 +88,19 @@ constexpr ParamSpec params[] = {
     integer_param("backend", "threads", "0", 0, 4096, "threads",
                   "Host threads of a rank; 0 shares the cores of a node evenly."),
 
+    text_param("comm", "algorithm", "native",
+               "How collectives are done: native is the backend's own way; naive, tree, ring and "
+               "halving_doubling are "
+               "made of its messages. By payload: tree<65536,ring takes tree below 65536 bytes. auto "
+               "measures once."),
+    boolean_param("comm", "progress_thread", "false",
+                  "A thread of each rank advances communication while the others compute."),
+    real_param("comm", "simulate_alpha", "0", 0.0, 1e9, "us",
+               "Latency of the link between each two ranks that simulate_gbps simulates."),
+    real_param(
+        "comm", "simulate_gbps", "0", 0.0, 1e9, "Gbit/s",
+        "Simulates a link of this bandwidth between each two ranks, for studies on one machine; needs an "
+        "algorithm other than native. 0 simulates none."),
     real_param("comm", "timeout", "600", 0.1, 1e6, "s",
                "A collective that takes longer has stalled: exit 76."),
     real_param("comm", "heartbeat", "5", 0.1, 1e6, "s",

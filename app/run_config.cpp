@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "core/error.hpp"
+#include "parallel/collectives/algorithm_choice.hpp"
 
 namespace mylos {
 namespace {
@@ -95,6 +96,7 @@ class CrossChecks {
     choose_grad_dtype();
     check_learning_rate();
     check_data();
+    check_comm();
   }
 
  private:
@@ -247,6 +249,23 @@ class CrossChecks {
     }
   }
 
+  void check_comm() {
+    if (!known({"comm.algorithm"})) return;
+    const std::string& algorithm = values_.text("comm.algorithm");
+    try {
+      const bool uses_native =
+          algorithm != "auto" && AlgorithmChoice::parse(algorithm).uses(Algorithm::native);
+      if (uses_native && known({"comm.simulate_gbps"}) && values_.real("comm.simulate_gbps") > 0.0) {
+        report({"comm.simulate_gbps", "comm.algorithm"},
+               "[comm] simulate_gbps delays messages, and algorithm = native sends none that it could delay; "
+               "use "
+               "auto, naive, tree, ring or halving_doubling");
+      }
+    } catch (const Error& error) {
+      report({"comm.algorithm"}, "{}", error.what());
+    }
+  }
+
   void check_data() {
     for (const auto& [key, label] :
          {std::pair{"data.train", "[data] train"}, std::pair{"run.dir", "[run] dir"}}) {
@@ -335,6 +354,17 @@ GuardSettings guard_settings(const ParamValues& values) {
           .replica_check_every = values.integer("guard.replica_check_every")};
 }
 
+CommConfig comm_config(const ParamValues& values) {
+  CommConfig comm{.algorithm = values.text("comm.algorithm"),
+                  .progress_thread = values.boolean("comm.progress_thread"),
+                  .simulated_link = {},
+                  .timeout = values.real("comm.timeout"),
+                  .heartbeat = values.real("comm.heartbeat")};
+  if (const double gbps = values.real("comm.simulate_gbps"); gbps > 0.0)
+    comm.simulated_link = LinkModel{1e-6 * values.real("comm.simulate_alpha"), gbps};
+  return comm;
+}
+
 }  // namespace
 
 RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, std::int64_t world_size,
@@ -358,8 +388,7 @@ RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, st
       .backend = {.compute = values.text("backend.compute"),
                   .comm = values.text("backend.comm"),
                   .threads = values.integer("backend.threads")},
-      .comm_timeout = values.real("comm.timeout"),
-      .heartbeat_timeout = values.real("comm.heartbeat"),
+      .comm = comm_config(values),
       .peak_tflops = values.real("machine.peak_tflops"),
       .run_dir = values.text("run.dir")};
 }

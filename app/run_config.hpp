@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "core/param_spec.hpp"
 #include "core/param_values.hpp"
 #include "io/deck.hpp"
+#include "parallel/collectives/simulated_link.hpp"
 #include "parallel/parallel_plan.hpp"
 
 namespace mylos {
@@ -67,6 +69,14 @@ struct BackendConfig {
   std::int64_t threads = 0;  ///< host threads a rank; 0 shares the node's cores evenly
 };
 
+struct CommConfig {
+  std::string algorithm = "native";  ///< "auto", or what AlgorithmChoice::parse reads
+  bool progress_thread = false;
+  std::optional<LinkModel> simulated_link;
+  double timeout = 600.0;  ///< seconds
+  double heartbeat = 5.0;  ///< seconds
+};
+
 struct RunConfig {
   ModelConfig model;
   TrainConfig train;
@@ -78,9 +88,8 @@ struct RunConfig {
   GuardSettings guard;
   CheckpointConfig checkpoint;
   BackendConfig backend;
-  double comm_timeout = 600.0;     ///< seconds
-  double heartbeat_timeout = 5.0;  ///< seconds
-  double peak_tflops = 0.0;        ///< of one rank; 0 measures the GEMM rate
+  CommConfig comm;
+  double peak_tflops = 0.0;  ///< of one rank; 0 measures the GEMM rate
   std::string run_dir;
 };
 

@@ -8,6 +8,9 @@
 #include <sched.h>
 
 #include "core/device_buffer.hpp"
+#include "parallel/collectives/algorithm_communicator.hpp"
+#include "parallel/collectives/choose_algorithms.hpp"
+#include "parallel/collectives/hierarchical.hpp"
 
 namespace mylos {
 
@@ -74,17 +77,47 @@ Session::Session(const PluginRegistry& plugins, const RunConfig& config, const P
   comm_args.ledger = &ledger_;
   bootstrap_ = {launcher.create_communicator(comm_args), launcher.destroy_communicator};
 
-  const PluginDescriptor& comm = plugins.require(PluginKind::communication, config.backend.comm);
   comm_args.bootstrap = bootstrap_.get();
-  comm_args.compute = &compute();
-  communicator_ = {comm.create_communicator(comm_args), comm.destroy_communicator};
+  open_world(plugins.require(PluginKind::communication, config.backend.comm), comm_args, config.comm);
 
   recorder_ = FlightRecorder::open(*bootstrap_);
   const bool host_buffers = compute().host_accessible();
-  counted_world_ = std::make_unique<CountedCommunicator>(*communicator_, name_of(all_axes), traffic_,
+  counted_world_ = std::make_unique<CountedCommunicator>(*world_, name_of(all_axes), traffic_,
                                                          recorder_.get(), host_buffers);
-  grid_ = std::make_unique<ProcessGrid>(*communicator_, config.parallel.extents(), traffic_, recorder_.get(),
+  grid_ = std::make_unique<ProcessGrid>(*world_, config.parallel.extents(), traffic_, recorder_.get(),
                                         host_buffers);
+  if (config.comm.progress_thread) progress_ = std::make_unique<ProgressThread>(*world_);
+}
+
+void Session::open_world(const PluginDescriptor& comm, CommunicatorArgs args, const CommConfig& config) {
+  // What is made of messages waits for the compute backend itself, once an operation.
+  const bool is_one = bootstrap_->size() == 1;
+  const bool is_made_of_messages = !is_one && (config.algorithm != "native" || config.simulated_link);
+  args.compute = is_made_of_messages ? nullptr : &compute();
+  communicator_ = {comm.create_communicator(args), comm.destroy_communicator};
+  world_ = communicator_.get();
+  algorithm_ = is_one && config.algorithm == "auto" ? "native" : config.algorithm;
+  if (communicator_->size() < bootstrap_->size()) {
+    args.compute = nullptr;
+    communicator_.reset();
+    communicator_ = {comm.create_communicator(args), comm.destroy_communicator};
+    layers_ = std::make_unique<HierarchicalCommunicator>(*communicator_, *bootstrap_,
+                                                         is_made_of_messages ? nullptr : &compute());
+    world_ = layers_.get();
+  }
+  if (!is_made_of_messages) return;
+  if (config.simulated_link) {
+    layers_ = layers_ ? std::make_unique<SimulatedLink>(std::move(layers_), *config.simulated_link)
+                      : std::make_unique<SimulatedLink>(*communicator_, *config.simulated_link);
+    world_ = layers_.get();
+  }
+  if (algorithm_ == "auto") algorithm_ = choose_algorithms(*world_);
+  const AlgorithmChoice choice = AlgorithmChoice::parse(algorithm_);
+  layers_ =
+      layers_
+          ? std::make_unique<AlgorithmCommunicator>(std::move(layers_), choice, "wire", traffic_, &compute())
+          : std::make_unique<AlgorithmCommunicator>(*communicator_, choice, "wire", traffic_, &compute());
+  world_ = layers_.get();
 }
 
 void Session::watch(const RunConfig& config, std::function<void(const std::string&)> on_failure) {
@@ -92,8 +125,8 @@ void Session::watch(const RunConfig& config, std::function<void(const std::strin
   using std::chrono::duration_cast;
   using std::chrono::milliseconds;
   WatchdogLimits limits;
-  limits.silence = duration_cast<milliseconds>(duration<double>(config.heartbeat_timeout));
-  limits.operation_timeout = duration_cast<milliseconds>(duration<double>(config.comm_timeout));
+  limits.silence = duration_cast<milliseconds>(duration<double>(config.comm.heartbeat));
+  limits.operation_timeout = duration_cast<milliseconds>(duration<double>(config.comm.timeout));
   watchdog_ = std::make_unique<Watchdog>(*recorder_, limits, std::move(on_failure));
 }
 

@@ -11,6 +11,7 @@
 #include "core/plugin.hpp"
 #include "parallel/flight_recorder.hpp"
 #include "parallel/process_grid.hpp"
+#include "parallel/progress_thread.hpp"
 #include "parallel/traffic.hpp"
 #include "parallel/watchdog.hpp"
 
@@ -32,22 +33,31 @@ class Session {
   Communicator& world() { return *counted_world_; }
   TrafficCounter& traffic() { return traffic_; }
   FlightRecorder& recorder() { return *recorder_; }
-  int rank() { return communicator_->rank(); }
-  int size() { return communicator_->size(); }
+  int rank() { return world_->rank(); }
+  int size() { return world_->size(); }
+  /// What [comm] algorithm stands for here: never "auto".
+  const std::string& algorithm() const { return algorithm_; }
 
   /// Starts the watchdog; `on_failure` gets the reason, on one rank, in another thread, and must end the job.
   void watch(const RunConfig& config, std::function<void(const std::string&)> on_failure);
 
  private:
+  /// Makes `world_` from backend `comm` as [comm] asks for it.
+  void open_world(const PluginDescriptor& comm, CommunicatorArgs args, const CommConfig& config);
+
   MemoryLedger ledger_;
   ComputeBackendHandle root_;
-  ComputeBackendHandle compute_;  // empty where the root is used alone
-  CommunicatorHandle bootstrap_;  // of host memory: exchanges ids and the flight recorder's pages
-  CommunicatorHandle communicator_;
+  ComputeBackendHandle compute_;     // empty where the root is used alone
+  CommunicatorHandle bootstrap_;     // of host memory: exchanges ids and the flight recorder's pages
+  CommunicatorHandle communicator_;  // the backend's, of this node or of all ranks
   TrafficCounter traffic_;
+  std::unique_ptr<Communicator> layers_;  // over the backend's; empty where it is used as it is
+  Communicator* world_ = nullptr;         // all ranks: the uppermost of these
+  std::string algorithm_;
   std::unique_ptr<FlightRecorder> recorder_;
   std::unique_ptr<CountedCommunicator> counted_world_;
   std::unique_ptr<ProcessGrid> grid_;
+  std::unique_ptr<ProgressThread> progress_;
   std::unique_ptr<Watchdog> watchdog_;
 };
 

@@ -75,6 +75,8 @@ void keep_choices(Setup& setup, const RunPaths& paths) {
   BackendConfig& backend = setup.config.backend;
   keep(backend.compute, PluginKind::compute, "backend.compute");
   keep(backend.comm, PluginKind::communication, "backend.comm");
+  std::string& algorithm = setup.config.comm.algorithm;
+  if (algorithm == "auto" && !value("comm.algorithm").empty()) algorithm = value("comm.algorithm");
   if (backend.threads == 0) backend.threads = std::atoll(value("backend.threads").c_str());
 }
 
@@ -84,8 +86,9 @@ void print_header(Console& console, const Setup& setup, Session& session, double
   console.line(fmt::format("mylos: {} parameters, {} steps of {} tokens, {}, {:.3f} GB a rank",
                            plan.parameters, c.train.steps, plan.tokens_per_step, name_of(c.train.dtype),
                            1e-9 * static_cast<double>(plan.memory_total())));
-  console.line(fmt::format("       {} rank{}, comm {}, compute {}: {}", session.size(),
-                           session.size() == 1 ? "" : "s", c.backend.comm, c.backend.compute,
+  const std::string algorithm = session.algorithm() == "native" ? "" : " by " + session.algorithm();
+  console.line(fmt::format("       {} rank{}, comm {}{}, compute {}: {}", session.size(),
+                           session.size() == 1 ? "" : "s", c.backend.comm, algorithm, c.backend.compute,
                            session.compute().description()));
   console.line(fmt::format("       MFU refers to {:.3f} TFLOP/s a rank, {}", peak_tflops,
                            c.peak_tflops > 0.0 ? "from the deck" : "a measured matrix product"));
@@ -140,7 +143,7 @@ int run_train(const CommandLine& line) {
   // 2. Backends, trainer, watchdog: from here on an error of one rank ends the job.
   const StopSignals signals;
   Console console(mpi.rank() == 0, progress);
-  const std::string resolved_deck = setup.resolved_deck();
+  std::string resolved_deck;
   std::unique_ptr<IoThread> io;
   std::unique_ptr<Session> session;
   std::unique_ptr<Trainer> trainer;
@@ -151,6 +154,8 @@ int run_train(const CommandLine& line) {
   try {
     io = std::make_unique<IoThread>();
     session = std::make_unique<Session>(setup.plugins, setup.config, setup.values);
+    setup.values.set("comm.algorithm", session->algorithm());
+    resolved_deck = setup.resolved_deck();
     session->watch(setup.config, [&](const std::string& reason) {
       record(ExitCode::watchdog, reason);
       abort_job(ExitCode::watchdog);

@@ -58,6 +58,10 @@ Algorithm AlgorithmChoice::of(std::uint64_t payload_bytes) const {
   return ranges_.back().algorithm;
 }
 
+bool AlgorithmChoice::uses(Algorithm algorithm) const {
+  return std::ranges::any_of(ranges_, [&](const Range& range) { return range.algorithm == algorithm; });
+}
+
 std::string AlgorithmChoice::text() const {
   std::string result;
   for (const Range& range : ranges_) {

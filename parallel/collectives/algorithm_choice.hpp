@@ -26,6 +26,8 @@ class AlgorithmChoice {
   Algorithm of(std::uint64_t payload_bytes) const;
   /// Whether the backend does all collectives itself.
   bool is_native() const { return ranges_.size() == 1 && ranges_[0].algorithm == Algorithm::native; }
+  /// Whether `algorithm` is the one of some payload.
+  bool uses(Algorithm algorithm) const;
   /// What `parse` reads.
   std::string text() const;
 

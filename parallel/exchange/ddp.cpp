@@ -47,7 +47,9 @@ UnitView Ddp::acquire(int unit, Phase phase, int micro_batch) {
   return view;
 }
 
-void Ddp::release(int /*unit*/, Phase /*phase*/) {}
+void Ddp::release(int /*unit*/, Phase /*phase*/) {
+  if (!requests_.empty()) replicas_.progress();
+}
 
 void Ddp::gradient_ready(int unit, std::int64_t begin, std::int64_t end, int /*micro_batch*/, bool last) {
   if (!last) return;

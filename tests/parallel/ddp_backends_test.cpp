@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Data parallelism over every communication backend and algorithm against one rank that computes the batch
+// alone.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "parallel/collectives/algorithm_communicator.hpp"
+#include "parallel/collectives/hierarchical.hpp"
+#include "parallel/collectives/simulated_link.hpp"
+#include "parallel/progress_thread.hpp"
+#include "tests/parallel/mini_trainer.hpp"
+#include "tests/support/backend_fixture.hpp"
+#include "tests/support/relative_error.hpp"
+#include "tests/support/test_plugins.hpp"
+
+namespace mylos {
+namespace {
+
+/// What carries the gradients.
+struct Carrier {
+  const char* backend;
+  const char* algorithm;
+  bool simulated = false;
+  bool two_levels = false;
+};
+
+std::string name(const Carrier& carrier) {
+  return fmt::format("{}_{}{}{}", carrier.backend, carrier.algorithm, carrier.simulated ? "_simulated" : "",
+                     carrier.two_levels ? "_two_levels" : "");
+}
+
+constexpr Carrier carriers[] = {{"mpi", "native"},
+                                {"mpi", "naive"},
+                                {"mpi", "tree"},
+                                {"mpi", "ring"},
+                                {"mpi", "halving_doubling"},
+                                {"shm", "native"},
+                                {"shm", "naive"},
+                                {"shm", "tree"},
+                                {"shm", "ring"},
+                                {"shm", "halving_doubling"},
+                                {"mpi", "ring", true},
+                                {"shm", "native", false, true},
+                                {"shm", "halving_doubling", false, true}};
+
+ModelConfig model() {
+  ModelConfig config;
+  config.layers = 2;
+  config.heads = 3;
+  config.width = 48;
+  config.context = 24;
+  config.vocab = 211;
+  return config;
+}
+
+class DdpBackends : public testing::TestWithParam<Carrier> {
+ protected:
+  struct Outcome {
+    std::vector<StepScalars> steps;
+    std::vector<float> gradient;
+    std::vector<std::vector<float>> weights;
+  };
+
+  static constexpr std::int64_t global_batch = 24;
+  static constexpr std::int64_t steps = 3;
+
+  Outcome run(Communicator& communicator, const RunConfig& config) {
+    MiniTrainer trainer(backend_, ledger_, communicator, config);
+    Outcome outcome;
+    for (std::int64_t step = 1; step <= steps; ++step)
+      outcome.steps.push_back(trainer.step(walk_tokens(config, step)));
+    outcome.gradient = trainer.whole_gradient();
+    for (const Parameter& parameter : trainer.table().parameters())
+      outcome.weights.push_back(trainer.weight(parameter.name));
+    return outcome;
+  }
+
+  ComputeBackend& backend_ = test_backends(1).at("kokkos");
+  CommunicatorHandle self_ = open_communicator("self", &backend_);
+  CommunicatorHandle flat_ = open_communicator("mpi");
+  MemoryLedger ledger_;
+};
+
+TEST_P(DdpBackends, ComputeWhatOneRankDoes) {
+  const Carrier& carrier = GetParam();
+  const int ranks = flat_->size();
+  const CommunicatorHandle base = open_communicator(carrier.backend);
+  TrafficCounter counter;
+  std::unique_ptr<Communicator> world = base->split(0, base->rank());
+  if (carrier.two_levels) {
+    constexpr int ranks_per_node = 3;
+    world = std::make_unique<HierarchicalCommunicator>(
+        base->split(base->rank() / ranks_per_node, base->rank()), flat_->split(0, flat_->rank()), &backend_);
+  }
+  if (carrier.simulated) {
+    constexpr LinkModel link{.latency = 20e-6, .gigabits_per_second = 20.0};
+    world = std::make_unique<SimulatedLink>(std::move(world), link);
+  }
+  AlgorithmCommunicator communicator(std::move(world), AlgorithmChoice::parse(carrier.algorithm), "wire",
+                                     counter, &backend_);
+  const ProgressThread progress(communicator);
+
+  const Outcome oracle = run(*self_, mini_config(model(), global_batch, 23));
+  for (const DdpMode mode : {DdpMode::flat, DdpMode::overlapped, DdpMode::bucketed}) {
+    SCOPED_TRACE(static_cast<int>(mode));
+    RunConfig config = mini_config(model(), global_batch, 23, ranks);
+    config.parallel.ddp_mode = mode;
+    config.parallel.bucket_mb = 0.02;
+    const Outcome outcome = run(communicator, config);
+    for (std::size_t i = 0; i < oracle.steps.size(); ++i) {
+      EXPECT_NEAR(outcome.steps[i].loss / oracle.steps[i].loss, 1.0, 1e-5) << "step " << i + 1;
+      EXPECT_NEAR(outcome.steps[i].gradient_norm / oracle.steps[i].gradient_norm, 1.0, 1e-5)
+          << "step " << i + 1;
+    }
+    EXPECT_LE(relative_error(outcome.gradient, oracle.gradient), 1e-5);
+    const ParameterTable table(config.model);
+    for (std::size_t i = 0; i < oracle.weights.size(); ++i) {
+      // Adam steps the key bias, whose gradient is zero in exact arithmetic, by its rounding noise.
+      if (table.parameters()[i].name.ends_with("c_attn.bias")) continue;
+      EXPECT_LE(relative_error(outcome.weights[i], oracle.weights[i]), 1e-4) << table.parameters()[i].name;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Carriers, DdpBackends, testing::ValuesIn(carriers),
+                         [](const auto& carrier) { return name(carrier.param); });
+
+}  // namespace
+}  // namespace mylos

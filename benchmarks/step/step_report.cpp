@@ -87,7 +87,9 @@ std::string step_tables(const std::vector<ReportRow>& rows, const ReportContext&
 
 std::string exchange_table(const std::vector<ReportRow>& rows) {
   std::string text =
-      "Exposed: time in all-reduce after the backward pass, which nothing hid; ms a call: exposed / calls.\n"
+      "Exposed: time in all-reduce after the backward pass, which nothing hid (what a library does while a "
+      "call\n"
+      "is started counts as backward); ms a call: exposed / calls.\n"
       "Published: 2 x T4, GPT-2 medium-like, batch 32, context 64; its calls are not said to be of one "
       "step.\n\n";
   text +=

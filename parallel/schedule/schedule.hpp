@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Schedule: what a rank does in a step, as data. TrainingStep executes it; the planner and the report read it.
+// Schedule: what a rank does in a step, as data. TrainingStep executes it, planner and report read it.
 #pragma once
 
 #include <array>

@@ -9,9 +9,9 @@
 
 namespace mylos {
 
-/// Calls `communicator.progress()` from its construction to its destruction, and sleeps `pause` in between:
-/// there is no cheaper way to ask a backend whether anything is under way. A core's timer adds about 50 µs to
-/// the pause; at 100 µs an idle thread takes about 1.5 % of a core.
+/// Calls `communicator.progress()` from its construction to its destruction, and sleeps `pause` in between. A
+/// call with nothing under way takes nanoseconds; what an idle thread costs is the wake-up: 8 % of a core
+/// with pauses of 100 µs, 3 % with 500 µs, on a virtual machine where one takes 13 µs.
 class ProgressThread {
  public:
   explicit ProgressThread(Communicator& communicator,

@@ -18,7 +18,8 @@ namespace {
 constexpr std::array<std::int64_t, 4> measured_bytes = {256, 16 << 10, 128 << 10, 1 << 20};
 constexpr std::int64_t smallest_payload = 64;
 constexpr std::int64_t largest_payload = 256 << 20;
-constexpr double nanoseconds_per_point = 20e6;
+constexpr std::int64_t nanoseconds_per_point = 15'000'000;
+constexpr std::int64_t fewest_repetitions = 3;
 constexpr std::int64_t most_repetitions = 15;
 constexpr double worthwhile = 0.9;  // of the time of the algorithm in use
 
@@ -49,51 +50,58 @@ class CostCurve {
   std::vector<Point> points_;
 };
 
-/// Times what all ranks do together.
+std::int64_t nanoseconds_of(const std::function<void()>& work) {
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
+  work();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count();
+}
+
+double median(std::vector<std::int64_t> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return static_cast<double>(*middle);
+}
+
+/// Times what all ranks do together, from a barrier on; rank 0's time counts.
 class Stopwatch {
  public:
   explicit Stopwatch(Communicator& world)
-      : world_(world), agreement_(world, AlgorithmChoice(Algorithm::tree), "measurement", counter_) {}
+      : world_(world), from_root_(world, AlgorithmChoice(Algorithm::tree), "measurement", counter_) {}
 
-  /// The median of a few repetitions, of each of which the slowest rank counts.
+  /// The median of a few repetitions; the first run where a repetition takes long.
   double nanoseconds(const std::function<void()>& work) {
     std::vector<std::int64_t> times = {time(work)};
-    take_maximum(times);
-    const double first = static_cast<double>(std::max<std::int64_t>(times[0], 1));
-    times.resize(static_cast<std::size_t>(std::clamp(static_cast<std::int64_t>(nanoseconds_per_point / first),
-                                                     std::int64_t{1}, most_repetitions)));
+    std::int64_t repetitions = nanoseconds_per_point / std::max<std::int64_t>(times[0], 1);
+    broadcast(&repetitions, sizeof repetitions);
+    if (repetitions < fewest_repetitions) return median(times);
+    times.resize(static_cast<std::size_t>(std::min(repetitions, most_repetitions)));
     for (std::int64_t& each : times) each = time(work);
-    take_maximum(times);
-    const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-    std::nth_element(times.begin(), middle, times.end());
-    return static_cast<double>(*middle);
+    return median(times);
   }
 
   /// Rank 0's text.
   std::string broadcast(std::string text) {
-    auto size = static_cast<std::int64_t>(text.size());
-    agreement_.broadcast({}, TensorRef(&size, DType::int64, {1}), 0).host_wait();
-    text.resize(static_cast<std::size_t>(size));
-    agreement_.broadcast({}, TensorRef(text.data(), DType::uint8, {size}), 0).host_wait();
+    std::size_t size = text.size();
+    broadcast(&size, sizeof size);
+    text.resize(size);
+    broadcast(text.data(), size);
     return text;
   }
 
  private:
   std::int64_t time(const std::function<void()>& work) {
-    using Clock = std::chrono::steady_clock;
     world_.barrier();
-    const auto begin = Clock::now();
-    work();
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count();
+    return nanoseconds_of(work);
   }
-  void take_maximum(std::vector<std::int64_t>& times) {
-    const auto count = static_cast<std::int64_t>(times.size());
-    agreement_.all_reduce({}, TensorRef(times.data(), DType::int64, {count}), ReduceOp::max).host_wait();
+  void broadcast(void* data, std::size_t bytes) {
+    from_root_.broadcast({}, TensorRef(data, DType::uint8, {static_cast<std::int64_t>(bytes)}), 0)
+        .host_wait();
   }
 
   Communicator& world_;
   TrafficCounter counter_;
-  AlgorithmCommunicator agreement_;
+  AlgorithmCommunicator from_root_;
 };
 
 /// What was measured; `native` is empty where there is none.
@@ -131,9 +139,13 @@ Measurements measure(Communicator& world, Stopwatch& stopwatch) {
       receiving.host_wait();
       sending.host_wait();
     }));
-    result.reduction.add(bytes, stopwatch.nanoseconds([&] {
-      combine(DType::fp32, ReduceOp::sum, out.data(), in.data(), static_cast<std::size_t>(count));
-    }));
+    std::array<std::int64_t, fewest_repetitions> reductions{};
+    for (std::int64_t& each : reductions) {
+      each = nanoseconds_of([&] {
+        combine(DType::fp32, ReduceOp::sum, out.data(), in.data(), static_cast<std::size_t>(count));
+      });
+    }
+    result.reduction.add(bytes, median({reductions.begin(), reductions.end()}));
     if (!result.native) continue;
     result.native->add(
         bytes, stopwatch.nanoseconds([&] { world.all_reduce({}, received, ReduceOp::sum).host_wait(); }));

@@ -72,4 +72,11 @@ void finish_stores(Stores stores) {
 #endif
 }
 
+void copy_to_other_core(std::byte* to, const std::byte* from, std::size_t bytes) {
+  constexpr std::size_t few = 2048;  // measured: 64 KiB and 1 MiB take a third of the time
+  const Stores stores = bytes < few ? Stores::cached : Stores::streaming;
+  copy_bytes(to, from, bytes, stores);
+  finish_stores(stores);
+}
+
 }  // namespace mylos

@@ -4,9 +4,14 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backends/comm_shm/streaming_copy.hpp"
+
 namespace mylos {
 
 namespace {
+
+constexpr std::uint64_t piece =
+    Ring::capacity / 4;  // one side copies a piece while the other copies the next
 
 /// Copies to or from the bytes of the ring that begin at `position`.
 template <class Copy>
@@ -19,13 +24,13 @@ void for_ring(Ring& ring, std::uint64_t position, std::uint64_t bytes, Copy&& co
 
 void write_ring(Ring& ring, std::uint64_t position, const void* from, std::uint64_t bytes) {
   for_ring(ring, position, bytes, [&](std::byte* in_ring, std::uint64_t offset, std::uint64_t length) {
-    std::memcpy(in_ring, static_cast<const std::byte*>(from) + offset, length);
+    copy_to_other_core(in_ring, static_cast<const std::byte*>(from) + offset, length);
   });
 }
 
 void read_ring(Ring& ring, std::uint64_t position, void* to, std::uint64_t bytes) {
   for_ring(ring, position, bytes, [&](const std::byte* in_ring, std::uint64_t offset, std::uint64_t length) {
-    std::memcpy(static_cast<std::byte*>(to) + offset, in_ring, length);
+    copy_bytes(static_cast<std::byte*>(to) + offset, in_ring, length, Stores::cached);
   });
 }
 
@@ -87,18 +92,19 @@ bool Mailbox::send_some(int peer) {
       position += sizeof(Header);
       message.header_sent = true;
     }
-    const std::uint64_t length = std::min(end - position, message.header.bytes - message.sent);
+    const std::uint64_t length = std::min({end - position, message.header.bytes - message.sent, piece});
     write_ring(ring_to, position, message.data + message.sent, length);
     position += length;
     message.sent += length;
-    if (message.sent < message.header.bytes) break;
-    message.completion->complete_one();
-    to.outgoing.pop_front();
+    publish(ring_to.written, position, peer);
+    if (message.sent == message.header.bytes) {
+      message.completion->complete_one();
+      to.outgoing.pop_front();
+    } else if (position == end) {
+      break;
+    }
   }
-  if (position == begin) return false;
-  ring_to.written.value = position;
-  ring(*bells_[static_cast<std::size_t>(peer)]);
-  return true;
+  return position > begin;
 }
 
 bool Mailbox::receive_some(int peer) {
@@ -115,16 +121,19 @@ bool Mailbox::receive_some(int peer) {
       begin_arrival(from, header);
     }
     Incoming& message = from.incoming.back();
-    const std::uint64_t length = std::min(end - position, message.header.bytes - message.received);
+    const std::uint64_t length = std::min({end - position, message.header.bytes - message.received, piece});
     read_ring(ring_from, position, message.data + message.received, length);
     position += length;
     message.received += length;
+    publish(ring_from.read, position, peer);
     if (message.received == message.header.bytes) end_arrival(from);
   }
-  if (position == begin) return false;
-  ring_from.read.value = position;
+  return position > begin;
+}
+
+void Mailbox::publish(Counter& counter, std::uint64_t value, int peer) {
+  counter.value = value;
   ring(*bells_[static_cast<std::size_t>(peer)]);
-  return true;
 }
 
 void Mailbox::begin_arrival(Peer& from, const Header& header) {

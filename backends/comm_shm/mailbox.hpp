@@ -63,6 +63,7 @@ class Mailbox final : public Progressing {
 
   bool send_some(int peer);
   bool receive_some(int peer);
+  void publish(Counter& counter, std::uint64_t value, int peer);
   void begin_arrival(Peer& from, const Header& header);
   void end_arrival(Peer& from);
 

@@ -14,7 +14,7 @@ namespace mylos {
 namespace {
 
 constexpr int spins = 2000;  // about 100 us
-constexpr int yields = 50;
+constexpr int yields = 1;    // more cost time slices where other processes want the core, sleep does not
 
 void pause_briefly() {
 #if defined(__x86_64__)

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <span>
 
-#include "backends/comm_shm/streaming_copy.hpp"
 #include "core/communicator.hpp"
 
 namespace mylos {
@@ -14,6 +13,6 @@ namespace mylos {
 /// where the elements are floating point, and rounded once. An output may be one of the inputs; otherwise
 /// none overlap.
 void reduce_slices(DType dtype, ReduceOp op, std::span<const std::byte* const> inputs,
-                   std::span<std::byte* const> outputs, std::size_t count, Stores stores);
+                   std::span<std::byte* const> outputs, std::size_t count);
 
 }  // namespace mylos

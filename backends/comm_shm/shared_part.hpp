@@ -29,7 +29,7 @@ struct alignas(line_bytes) Counter {
 
 /// A byte ring from one rank to another.
 struct Ring {
-  static constexpr std::uint64_t capacity = 64 << 10;
+  static constexpr std::uint64_t capacity = 256 << 10;
 
   Counter written;  ///< bytes, by the sender
   Counter read;     ///< bytes, by the receiver

@@ -186,7 +186,7 @@ Request ShmCommunicator::reduce_scatter(Stream stream, TensorRef input, TensorRe
   const std::byte* in = buffers.read(input);
   std::byte* out = buffers.write(output, !in_place && overlap(input, output));
   if (size_ == 1) {
-    copy_bytes(out, in, division.total, Stores::cached);
+    if (out != in) copy_bytes(out, in, division.total, Stores::cached);
     return post(std::move(buffers), std::span<Collective>());
   }
   if (const auto group = windowed(in, division.total)) {

@@ -4,12 +4,13 @@
 #include <cstring>
 
 #include "backends/comm_shm/reduce_slices.hpp"
+#include "backends/comm_shm/streaming_copy.hpp"
 
 namespace mylos {
 
 namespace {
 
-void copy_piece(std::byte* to, const std::byte* from, std::size_t bytes) {
+void copy_out(std::byte* to, const std::byte* from, std::size_t bytes) {
   copy_bytes(to, from, bytes, Stores::cached);
 }
 
@@ -24,7 +25,7 @@ void reduce_slots(StagedGroup group, int slot, std::size_t offset, const std::by
   std::vector<const std::byte*> from;
   for (int rank = 0; rank < group.size(); ++rank)
     from.push_back(rank == group.rank ? own : group.slot(rank, slot) + offset);
-  reduce_slices(dtype, op, from, {&output, 1}, bytes / size_of(dtype), Stores::cached);
+  reduce_slices(dtype, op, from, {&output, 1}, bytes / size_of(dtype));
 }
 
 }  // namespace
@@ -39,7 +40,8 @@ Collective reduce_whole(StagedGroup group, std::byte* data, std::size_t bytes, D
   Collective collective;
   collective.tickets = count_pieces(bytes, chunk);
   collective.fill = [=](std::int64_t t, int slot) {
-    if (group.rank != root) copy_piece(group.slot(group.rank, slot), data + place(t).begin, place(t).bytes);
+    if (group.rank != root)
+      copy_to_other_core(group.slot(group.rank, slot), data + place(t).begin, place(t).bytes);
   };
   collective.work = [=](std::int64_t t, int slot) {
     std::byte* own = data + place(t).begin;
@@ -57,8 +59,8 @@ Collective reduce_parts(StagedGroup group, const std::byte* input, std::byte* ou
     for (int rank = 0; rank < group.size(); ++rank) {
       if (rank == group.rank) continue;
       const Piece piece = division.piece(rank, static_cast<std::size_t>(t) * chunk, chunk);
-      copy_piece(group.slot(group.rank, slot) + static_cast<std::size_t>(rank) * chunk, input + piece.begin,
-                 piece.bytes);
+      copy_to_other_core(group.slot(group.rank, slot) + static_cast<std::size_t>(rank) * chunk,
+                         input + piece.begin, piece.bytes);
     }
   };
   collective.work = [=](std::int64_t t, int slot) {
@@ -78,14 +80,14 @@ Collective gather_parts(StagedGroup group, const std::byte* input, std::byte* ou
   collective.fill = [=](std::int64_t t, int slot) {
     const std::size_t first = static_cast<std::size_t>(t) * chunk;
     const Piece piece = division.piece(group.rank, first, chunk);
-    copy_piece(group.slot(group.rank, slot), input + first, piece.bytes);
+    copy_to_other_core(group.slot(group.rank, slot), input + first, piece.bytes);
   };
   collective.work = [=](std::int64_t t, int slot) {
     const std::size_t first = static_cast<std::size_t>(t) * chunk;
     for (int rank = 0; rank < group.size(); ++rank) {
       const Piece piece = division.piece(rank, first, chunk);
       const std::byte* from = rank == group.rank ? input + first : group.slot(rank, slot);
-      if (from != output + piece.begin) copy_piece(output + piece.begin, from, piece.bytes);
+      if (from != output + piece.begin) copy_out(output + piece.begin, from, piece.bytes);
     }
   };
   return collective;
@@ -97,11 +99,12 @@ Collective broadcast_staged(StagedGroup group, std::byte* data, std::size_t byte
   collective.tickets = count_pieces(bytes, chunk);
   collective.fill = [=](std::int64_t t, int slot) {
     const std::size_t begin = static_cast<std::size_t>(t) * chunk;
-    if (group.rank == root) copy_piece(group.slot(root, slot), data + begin, std::min(chunk, bytes - begin));
+    if (group.rank == root)
+      copy_to_other_core(group.slot(root, slot), data + begin, std::min(chunk, bytes - begin));
   };
   collective.work = [=](std::int64_t t, int slot) {
     const std::size_t begin = static_cast<std::size_t>(t) * chunk;
-    if (group.rank != root) copy_piece(data + begin, group.slot(root, slot), std::min(chunk, bytes - begin));
+    if (group.rank != root) copy_out(data + begin, group.slot(root, slot), std::min(chunk, bytes - begin));
   };
   return collective;
 }
@@ -115,8 +118,8 @@ Collective exchange_parts(StagedGroup group, const std::byte* input, std::byte* 
     for (int rank = 0; rank < group.size(); ++rank) {
       if (rank == group.rank) continue;
       const Piece piece = division.piece(rank, static_cast<std::size_t>(t) * chunk, chunk);
-      copy_piece(group.slot(group.rank, slot) + static_cast<std::size_t>(rank) * chunk, input + piece.begin,
-                 piece.bytes);
+      copy_to_other_core(group.slot(group.rank, slot) + static_cast<std::size_t>(rank) * chunk,
+                         input + piece.begin, piece.bytes);
     }
   };
   collective.work = [=](std::int64_t t, int slot) {
@@ -125,7 +128,7 @@ Collective exchange_parts(StagedGroup group, const std::byte* input, std::byte* 
       const std::byte* from = rank == group.rank
                                   ? input + piece.begin
                                   : group.slot(rank, slot) + static_cast<std::size_t>(group.rank) * chunk;
-      copy_piece(output + piece.begin, from, piece.bytes);
+      copy_out(output + piece.begin, from, piece.bytes);
     }
   };
   return collective;

@@ -17,4 +17,8 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes, Stores 
 /// Orders streaming stores before whatever this thread stores next.
 void finish_stores(Stores stores);
 
+/// Copies bytes that another core reads next, with streaming stores unless they are few: a line that the
+/// other core holds takes long to get for writing. Orders them before whatever this thread stores next.
+void copy_to_other_core(std::byte* to, const std::byte* from, std::size_t bytes);
+
 }  // namespace mylos

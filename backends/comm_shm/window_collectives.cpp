@@ -33,7 +33,7 @@ Collective reduce_in_windows(const WindowGroup& group, const Division& division,
     std::vector<std::byte*> to;
     for (const std::byte* place : group.places) from.push_back(place + begin);
     for (std::byte* output : outputs) to.push_back(output + (begin - outputs_begin));
-    reduce_slices(dtype, op, from, to, bytes / size_of(dtype), group.stores);
+    reduce_slices(dtype, op, from, to, bytes / size_of(dtype));
   });
 }
 

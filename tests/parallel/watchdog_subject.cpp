@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A program that fails in the way named by its argument, for the test of the watchdog.
+// A program that fails in the way named by its first argument, for the test of the watchdog; the second one
+// is the communication backend.
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -29,11 +30,18 @@ void suspend_for_4_s() {
   raise(SIGSTOP);
 }
 
-void run(std::string_view failure) {
+CommunicatorHandle open(const PluginRegistry& plugins, std::string_view name, Communicator* bootstrap) {
+  const PluginDescriptor& plugin = plugins.require(PluginKind::communication, name);
+  CommunicatorArgs args;
+  args.bootstrap = bootstrap;
+  return {plugin.create_communicator(args), plugin.destroy_communicator};
+}
+
+void run(std::string_view failure, std::string_view backend) {
   const PluginRegistry plugins = PluginRegistry::discover(plugin_search_path(""));
-  const PluginDescriptor& plugin = plugins.require(PluginKind::communication, "mpi");
-  const CommunicatorHandle world(plugin.create_communicator({}), plugin.destroy_communicator);
-  const auto recorder = FlightRecorder::open(*world);
+  const CommunicatorHandle bootstrap = open(plugins, "mpi", nullptr);
+  const CommunicatorHandle world = open(plugins, backend, bootstrap.get());
+  const auto recorder = FlightRecorder::open(*bootstrap);
   const Watchdog watchdog(
       *recorder,
       {.heartbeat = std::chrono::milliseconds(50),
@@ -52,6 +60,7 @@ void run(std::string_view failure) {
     if (failure == "stop" && victim) raise(SIGSTOP);
     if (failure == "suspend_all") suspend_for_4_s();
     if (failure == "kill" && victim) raise(SIGKILL);
+    if (failure == "abort" && victim) world->abort(ExitCode::io, "cannot write");
     if (failure == "busy" && victim) std::this_thread::sleep_for(std::chrono::seconds(5));
     if (failure == "stall" && victim) std::this_thread::sleep_for(std::chrono::seconds(60));
     if (failure == "mismatch" && victim) comm.broadcast({}, buffer.flat(0, 10), 0).host_wait();
@@ -69,7 +78,7 @@ void run(std::string_view failure) {
 int main(int argc, char** argv) {
   int threads = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &threads);
-  run(argc > 1 ? argv[1] : "");
+  run(argc > 1 ? argv[1] : "", argc > 2 ? argv[2] : "mpi");
   MPI_Finalize();
   return EXIT_SUCCESS;
 }

@@ -25,10 +25,10 @@ struct Outcome {
   double seconds = 0.0;
 };
 
-Outcome run_subject(const std::string& failure, int ranks) {
+Outcome run_subject(const std::string& failure, int ranks, const std::string& backend = "mpi") {
   const std::string command =
-      fmt::format("MYLOS_PLUGIN_PATH={}/lib/mylos {} -n {} {} {} 2>&1", std::getenv("MYLOS_BUILD"),
-                  MYLOS_MPIEXEC, ranks, MYLOS_WATCHDOG_SUBJECT, failure);
+      fmt::format("MYLOS_PLUGIN_PATH={}/lib/mylos {} -n {} {} {} {} 2>&1", std::getenv("MYLOS_BUILD"),
+                  MYLOS_MPIEXEC, ranks, MYLOS_WATCHDOG_SUBJECT, failure, backend);
   const auto begin = std::chrono::steady_clock::now();
   Outcome outcome;
   std::FILE* pipe = popen(command.c_str(), "r");
@@ -109,6 +109,18 @@ TEST(Watchdog, LeavesNothingBehindWhenARankIsKilled) {
   const Outcome outcome = run_subject("kill", 3);
   EXPECT_NE(outcome.exit_code, 0);
   EXPECT_LT(outcome.seconds, 10.0);
+  expect_nothing_left_behind();
+}
+
+TEST(Watchdog, EndsRanksThatWaitInSharedMemory) {
+  expect_one_report(run_subject("stop", 3, "shm"), "stopped rank 1: pid ");
+  const Outcome killed = run_subject("kill", 3, "shm");
+  EXPECT_NE(killed.exit_code, 0);
+  EXPECT_LT(killed.seconds, 10.0);
+  const Outcome aborted = run_subject("abort", 3, "shm");
+  EXPECT_EQ(aborted.exit_code, static_cast<int>(ExitCode::io)) << aborted.output;
+  EXPECT_EQ(occurrences(aborted.output, "cannot write"), 1) << aborted.output;
+  EXPECT_LT(aborted.seconds, 10.0);
   expect_nothing_left_behind();
 }
 

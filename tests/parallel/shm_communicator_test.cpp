@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What comm_shm does beyond what every communicator does: windows, order, nodes, what it leaves behind.
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "core/param_values.hpp"
+#include "tests/parallel/shm_cases.hpp"
+#include "tests/support/test_plugins.hpp"
+
+namespace mylos {
+namespace {
+
+class ShmCommunicator : public testing::Test {
+ protected:
+  Communicator& comm() { return *handle_; }
+
+ private:
+  CommunicatorHandle handle_ = open_communicator("shm");
+};
+
+TEST_F(ShmCommunicator, SaysThatItSharesMemory) {
+  EXPECT_TRUE(comm().caps().shared_memory);
+}
+
+TEST_F(ShmCommunicator, CollectivesInWindows) {
+  for (const std::int64_t start : {0, 1, 13}) {
+    for (const std::int64_t count : {8, 1001, 40000, 100003})
+      check_collectives_in_windows(comm(), start, count);
+  }
+}
+
+TEST_F(ShmCommunicator, CollectivesInWindowsBeyondTheCaches) {
+  check_collectives_in_windows(comm(), 5, 1500007);
+}
+
+TEST_F(ShmCommunicator, OutputsWithinInputs) {
+  check_outputs_within_inputs(comm());
+}
+
+TEST_F(ShmCommunicator, MixedOrdersOfWaits) {
+  check_mixed_orders_of_waits(comm());
+}
+
+TEST_F(ShmCommunicator, ManyOperationsUnderWay) {
+  check_many_operations_under_way(comm());
+}
+
+TEST_F(ShmCommunicator, TagsInAnyOrder) {
+  check_tags_in_any_order(comm());
+}
+
+TEST_F(ShmCommunicator, LargeMessagesInAllDirections) {
+  check_large_messages(comm(), 1 << 20);
+}
+
+TEST_F(ShmCommunicator, BesideAProgressThread) {
+  check_beside_a_progress_thread(comm());
+}
+
+TEST_F(ShmCommunicator, RanksThatSleepAreWoken) {
+  for (int late = 0; late < comm().size(); ++late) {
+    if (comm().rank() == late) std::this_thread::sleep_for(std::chrono::milliseconds(60));
+    comm().barrier();
+  }
+}
+
+TEST_F(ShmCommunicator, SplitsOfSplitsOutliveTheirParents) {
+  auto half = comm().split(comm().rank() % 2, 0);
+  const auto quarter = half->split(half->rank() % 2, 0);
+  half.reset();
+  std::vector<std::int32_t> ones(100, 1);
+  quarter->all_reduce({}, TensorRef(ones.data(), DType::int32, {100}), ReduceOp::sum).host_wait();
+  EXPECT_EQ(ones, std::vector<std::int32_t>(100, quarter->size()));
+}
+
+TEST(ShmNodes, ConsecutiveRanksArePretendedToBeNodes) {
+  const CommunicatorHandle world = open_communicator("mpi");
+  ParamValues deck;
+  deck.set("comm.ranks_per_node", std::int64_t{2});
+  const CommunicatorHandle node = open_communicator("shm", nullptr, &deck);
+  const int first = world->rank() / 2 * 2;
+  EXPECT_EQ(node->size(), std::min(2, world->size() - first));
+  EXPECT_EQ(node->rank(), world->rank() - first);
+  std::int32_t sum = world->rank();
+  node->all_reduce({}, TensorRef(&sum, DType::int32, {1}), ReduceOp::sum).host_wait();
+  EXPECT_EQ(sum, node->size() == 2 ? 2 * first + 1 : first);
+}
+
+/// The mappings of this process whose name contains `name`.
+int count_mappings(const std::string& name) {
+  std::ifstream maps("/proc/self/maps");
+  int count = 0;
+  for (std::string line; std::getline(maps, line);) count += line.find(name) != std::string::npos ? 1 : 0;
+  return count;
+}
+
+// Memory without a name in a file system goes with the last process that maps it, however that one ends.
+TEST(ShmMemory, HasNoNameAndIsUnmapped) {
+  open_communicator("mpi");
+  const int named = count_mappings("/dev/shm/");
+  {
+    const CommunicatorHandle comm = open_communicator("shm");
+    comm->allocate(1 << 20);
+    const auto part = comm->split(0, 0);
+    EXPECT_EQ(count_mappings("/memfd:mylos"), 3 * comm->size());
+    EXPECT_EQ(count_mappings("/dev/shm/"), named);
+  }
+  EXPECT_EQ(count_mappings("/memfd:mylos"), 0);
+}
+
+}  // namespace
+}  // namespace mylos

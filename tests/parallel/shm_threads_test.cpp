@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// comm_shm with ranks that are threads of one process, so that ThreadSanitizer sees all of their accesses.
+#include <barrier>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "backends/comm_shm/shm_communicator.hpp"
+#include "tests/parallel/shm_cases.hpp"
+
+namespace mylos {
+namespace {
+
+/// Memory of the process, which all its threads see at one address.
+class HeapMemory final : public SharedMemory {
+ public:
+  Offer offer(std::size_t bytes) override {
+    constexpr std::align_val_t page{4096};
+    const SharedBytes memory(new (page) std::byte[bytes](), [](std::byte* m) { operator delete[](m, page); });
+    const std::lock_guard lock(mutex_);
+    const auto key = static_cast<std::int64_t>(offers_.size());
+    offers_.push_back(memory);
+    return {memory, key, nullptr};
+  }
+  SharedBytes map(std::int64_t key, std::size_t /*bytes*/) override {
+    const std::lock_guard lock(mutex_);
+    return offers_[static_cast<std::size_t>(key)].lock();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<std::byte>> offers_;
+};
+
+/// What the threads meet through before they have a communicator.
+class ThreadBootstrap final : public Communicator {
+ public:
+  struct Meeting {
+    explicit Meeting(int ranks) : arrived(ranks), inputs(static_cast<std::size_t>(ranks)) {}
+    std::barrier<> arrived;
+    std::vector<const void*> inputs;
+  };
+
+  ThreadBootstrap(Meeting& meeting, int rank) : meeting_(meeting), rank_(rank) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(meeting_.inputs.size()); }
+  CommunicatorCaps caps() const override { return {}; }
+  Request all_gather(Stream /*stream*/, TensorRef input, TensorRef output) override {
+    meeting_.inputs[static_cast<std::size_t>(rank_)] = input.data;
+    meeting_.arrived.arrive_and_wait();
+    auto* to = static_cast<std::byte*>(output.data);
+    for (const void* from : meeting_.inputs) {
+      std::memcpy(to, from, input.bytes());
+      to += input.bytes();
+    }
+    meeting_.arrived.arrive_and_wait();
+    return {};
+  }
+  void abort(ExitCode /*code*/, const std::string& /*message*/) override { std::abort(); }
+
+  Request all_reduce(Stream /*s*/, TensorRef /*buffer*/, ReduceOp /*op*/) override { return missing(); }
+  Request reduce_scatter(Stream /*s*/, TensorRef /*in*/, TensorRef /*out*/, ReduceOp /*op*/) override {
+    return missing();
+  }
+  Request broadcast(Stream /*s*/, TensorRef /*buffer*/, int /*root*/) override { return missing(); }
+  Request reduce(Stream /*s*/, TensorRef /*buffer*/, ReduceOp /*op*/, int /*root*/) override {
+    return missing();
+  }
+  Request all_to_all(Stream /*s*/, TensorRef /*in*/, TensorRef /*out*/) override { return missing(); }
+  Request all_to_all_v(Stream /*s*/, TensorRef /*in*/, std::span<const std::int64_t> /*send_counts*/,
+                       TensorRef /*out*/, std::span<const std::int64_t> /*recv_counts*/) override {
+    return missing();
+  }
+  Request send(Stream /*s*/, TensorRef /*buffer*/, int /*peer*/, int /*tag*/) override { return missing(); }
+  Request recv(Stream /*s*/, TensorRef /*buffer*/, int /*peer*/, int /*tag*/) override { return missing(); }
+  void barrier() override { missing(); }
+  std::unique_ptr<Communicator> split(int /*color*/, int /*key*/) override {
+    missing();
+    return nullptr;
+  }
+
+ private:
+  static Request missing() { fail(ExitCode::internal, "the bootstrap of threads only gathers"); }
+
+  Meeting& meeting_;
+  int rank_;
+};
+
+void run_on_threads(int ranks, const std::function<void(Communicator&)>& check) {
+  ThreadBootstrap::Meeting meeting(ranks);
+  const auto memory = std::make_shared<HeapMemory>();
+  std::vector<int> members(static_cast<std::size_t>(ranks));
+  std::iota(members.begin(), members.end(), 0);
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      ThreadBootstrap bootstrap(meeting, rank);
+      const auto comm = ShmCommunicator::create({.memory = memory, .bootstrap = &bootstrap}, members);
+      check(*comm);
+      comm->barrier();
+    });
+  }
+}
+
+TEST(ShmThreads, CollectivesInWindows) {
+  for (const int ranks : {1, 2, 3}) {
+    run_on_threads(ranks, [](Communicator& comm) {
+      check_collectives_in_windows(comm, 3, 1001);
+      check_collectives_in_windows(comm, 0, 20000);
+    });
+  }
+}
+
+TEST(ShmThreads, OutputsWithinInputs) {
+  run_on_threads(3, check_outputs_within_inputs);
+}
+
+TEST(ShmThreads, MixedOrdersOfWaits) {
+  run_on_threads(3, check_mixed_orders_of_waits);
+}
+
+TEST(ShmThreads, ManyOperationsUnderWay) {
+  run_on_threads(3, check_many_operations_under_way);
+}
+
+TEST(ShmThreads, Messages) {
+  run_on_threads(3, [](Communicator& comm) {
+    check_tags_in_any_order(comm);
+    check_large_messages(comm, 50000);
+  });
+}
+
+TEST(ShmThreads, BesideAProgressThread) {
+  run_on_threads(2, check_beside_a_progress_thread);
+}
+
+}  // namespace
+}  // namespace mylos
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

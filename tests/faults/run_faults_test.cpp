@@ -17,12 +17,19 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-using StepError = RunTest;
+/// What carries the communication of a run that fails.
+const RunTest::Words carriers[] = {
+    {"--backend.comm=shm"},
+    {"--backend.comm=mpi"},
+    {"--backend.comm=mpi", "--comm.algorithm=ring", "--comm.progress_thread=true"},
+    {"--backend.comm=shm", "--comm.ranks_per_node=1"}};
 
-TEST_F(StepError, OfOneRankEndsAllAndNamesIt) {
+class StepError : public RunTest, public testing::WithParamInterface<RunTest::Words> {};
+
+TEST_P(StepError, OfOneRankEndsAllAndNamesIt) {
   for (const char* phase : {"forward", "backward", "reduce", "step"}) {
     SCOPED_TRACE(phase);
-    const Outcome outcome = train_with_fault(phase, fmt::format("{}:1:4:error", phase));
+    const Outcome outcome = train_with_fault(phase, fmt::format("{}:1:4:error", phase), GetParam());
     EXPECT_NE(outcome.exit_code, 0);
     const std::string message = expect_status(phase, "failed", ExitCode::internal);
     EXPECT_EQ(message, fmt::format("rank 1 failed at {} of step 4 (MYLOS_FAULT)", phase));
@@ -30,6 +37,15 @@ TEST_F(StepError, OfOneRankEndsAllAndNamesIt) {
     expect_loads(phase, 2);
   }
 }
+
+TEST_P(StepError, ADeadRankEndsAll) {
+  const Outcome outcome = train_with_fault("run", "reduce:1:4:kill", GetParam());
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_LT(outcome.seconds, 10.0) << outcome.output;
+  expect_loads("run", 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Carriers, StepError, testing::ValuesIn(carriers));
 
 using Guard = RunTest;
 
@@ -159,7 +175,7 @@ TEST_F(Metrics, LoseNoStepWhereAKillMeetsAnAppend) {
   expect_every_step_once("run", last);
 }
 
-class StoppedRank : public RunTest {
+class StoppedRank : public RunTest, public testing::WithParamInterface<RunTest::Words> {
  protected:
   void expect_report(const std::string& run, const Outcome& outcome) {
     EXPECT_NE(outcome.exit_code, 0);
@@ -173,17 +189,23 @@ class StoppedRank : public RunTest {
   }
 };
 
-TEST_F(StoppedRank, IsReportedWithTheLastOperationsOfAll) {
-  expect_report("run", train_with_fault("run", "forward:1:4:stop", {"--comm.heartbeat=1"}));
+TEST_P(StoppedRank, IsReportedWithTheLastOperationsOfAll) {
+  Words words = GetParam();
+  words.emplace_back("--comm.heartbeat=1");
+  expect_report("run", train_with_fault("run", "forward:1:4:stop", words));
 }
 
-TEST_F(StoppedRank, InAMismatchedCollectiveIsReported) {
-  const Outcome outcome = train_with_fault("run", "forward:1:4:mismatch", {"--comm.timeout=3"});
+TEST_P(StoppedRank, InAMismatchedCollectiveIsReported) {
+  Words words = GetParam();
+  words.emplace_back("--comm.timeout=3");
+  const Outcome outcome = train_with_fault("run", "forward:1:4:mismatch", words);
   if (!calls_are_checked) return expect_report("run", outcome);
   EXPECT_NE(outcome.exit_code, 0);
   EXPECT_THAT(expect_status("run", "failed", ExitCode::watchdog),
               HasSubstr("mismatched collective on axis data"));
 }
+
+INSTANTIATE_TEST_SUITE_P(Carriers, StoppedRank, testing::ValuesIn(carriers));
 
 using RunDirectory = RunTest;
 

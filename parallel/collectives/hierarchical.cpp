@@ -59,6 +59,11 @@ class HierarchicalCommunicator::StagedOperation : public PolledOperation {
         scratch_.emplace_back(own_.scratch_.take(static_cast<std::size_t>(count) * size_of(dtype)));
     return {taken.data(), dtype, {count}};
   }
+  /// Zeros where nodes are unequal: what pads their parts is reduced and sent like the rest.
+  void clear_padding(TensorRef parts) const {
+    if (own_.num_lanes_ * own_.num_nodes() * own_.parts_per_node_ == own_.size()) return;
+    std::fill_n(static_cast<std::byte*>(parts.data), parts.bytes(), std::byte{});
+  }
   /// Node-local reduction of every slice at the rank of its lane.
   void reduce_slices(TensorRef buffer, ReduceOp op) {
     for (int lane = 0; lane < own_.num_lanes_; ++lane)
@@ -168,7 +173,7 @@ class HierarchicalCommunicator::ReduceScatter final : public StagedOperation {
     const std::int64_t n = part_count();
     const std::int64_t all = own_.num_lanes_ * own_.num_nodes() * own_.parts_per_node_;
     sum_ = take(input_.dtype, all * n);
-    std::memset(sum_.data, 0, sum_.bytes());
+    clear_padding(sum_);
     for (int r = 0; r < own_.size(); ++r) copy(input_.flat(r * n, n), sum_.flat(own_.lane_order(r) * n, n));
     reduce_slices(sum_, op_);
   }
@@ -210,7 +215,7 @@ class HierarchicalCommunicator::AllGather final : public StagedOperation {
       return;
     }
     node_parts_ = take(input_.dtype, own_.parts_per_node_ * n);
-    std::memset(node_parts_.data, 0, node_parts_.bytes());
+    clear_padding(node_parts_);
     copy(input_.flat(), node_parts_.flat(0, n));
     for (int peer = index + own_.num_lanes_; peer < own_.node_->size(); peer += own_.num_lanes_)
       post(own_.node_down_->recv({}, node_parts_.flat(peer / own_.num_lanes_ * n, n), peer, stage_tag));

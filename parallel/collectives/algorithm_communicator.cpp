@@ -45,7 +45,10 @@ class AlgorithmCommunicator::ScheduledOperation final : public PolledOperation {
     for (; round_ < schedule_->rounds.size(); ++round_) {
       const CollectiveRound& round = schedule_->rounds[round_];
       if (!posted_) post(round);
-      if (!receiving_.test() || !sending_.test()) return false;
+      if (!receiving_.test() || !sending_.test()) {
+        wire_.progress();  // another rank may be waiting for a native operation first
+        return false;
+      }
       receiving_.host_wait();
       sending_.host_wait();
       for (const LocalStep& step : round.local) run(step);

@@ -27,10 +27,11 @@ struct AlgorithmTotals {
 /// `choice`; the native ones and everything else are the inner communicator's. all_reduce is bitwise the same
 /// on every rank.
 ///
-/// Every operation is a state machine that test, wait and progress advance; any number may be under way.
-/// Their messages carry tags 16384 to 32765, a running number for each operation; the caller's own messages
-/// have tags 0 to 16383. They are counted as sends and receives of an axis of their own: the bytes on the
-/// wire.
+/// Every operation is a state machine that test, wait and progress advance; any number may be under way. A
+/// rank that waits for a native operation, or in a barrier, advances none: unless something else calls
+/// `progress`, ranks wait for the two kinds in the same order. The operations' messages carry tags 16384 to
+/// 32765, a running number for each operation; the caller's own messages have tags 0 to 16383. They are
+/// counted as sends and receives of an axis of their own: the bytes on the wire.
 ///
 /// Buffers are host memory, and messages are posted by whichever thread advances the operation: an inner
 /// communicator that was made for a compute backend would wait for that backend's stream at each of them. So

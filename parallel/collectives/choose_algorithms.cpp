@@ -15,10 +15,11 @@ namespace mylos {
 
 namespace {
 
-constexpr std::array<std::int64_t, 4> measured_bytes = {256, 16 << 10, 128 << 10, 1 << 20};
+constexpr std::array<std::int64_t, 4> measured_bytes = {256, 16 << 10, 256 << 10, 4 << 20};
 constexpr std::int64_t smallest_payload = 64;
 constexpr std::int64_t largest_payload = 256 << 20;
 constexpr std::int64_t nanoseconds_per_point = 15'000'000;
+constexpr std::int64_t nanoseconds_in_all = 150'000'000;  // from then on every point is one run
 constexpr std::int64_t fewest_repetitions = 3;
 constexpr std::int64_t most_repetitions = 15;
 constexpr double worthwhile = 0.9;  // of the time of the algorithm in use
@@ -50,11 +51,16 @@ class CostCurve {
   std::vector<Point> points_;
 };
 
+using Clock = std::chrono::steady_clock;
+
+std::int64_t nanoseconds_since(Clock::time_point begin) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count();
+}
+
 std::int64_t nanoseconds_of(const std::function<void()>& work) {
-  using Clock = std::chrono::steady_clock;
   const auto begin = Clock::now();
   work();
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count();
+  return nanoseconds_since(begin);
 }
 
 double median(std::vector<std::int64_t> values) {
@@ -69,10 +75,11 @@ class Stopwatch {
   explicit Stopwatch(Communicator& world)
       : world_(world), from_root_(world, AlgorithmChoice(Algorithm::tree), "measurement", counter_) {}
 
-  /// The median of a few repetitions; the first run where a repetition takes long.
+  /// The median of a few repetitions; the first run where a repetition takes long or there is no time left.
   double nanoseconds(const std::function<void()>& work) {
     std::vector<std::int64_t> times = {time(work)};
-    std::int64_t repetitions = nanoseconds_per_point / std::max<std::int64_t>(times[0], 1);
+    const std::int64_t left = std::min(nanoseconds_per_point, nanoseconds_in_all - nanoseconds_since(begin_));
+    std::int64_t repetitions = left / std::max<std::int64_t>(times[0], 1);
     broadcast(&repetitions, sizeof repetitions);
     if (repetitions < fewest_repetitions) return median(times);
     times.resize(static_cast<std::size_t>(std::min(repetitions, most_repetitions)));
@@ -102,6 +109,7 @@ class Stopwatch {
   Communicator& world_;
   TrafficCounter counter_;
   AlgorithmCommunicator from_root_;
+  Clock::time_point begin_ = Clock::now();
 };
 
 /// What was measured; `native` is empty where there is none.

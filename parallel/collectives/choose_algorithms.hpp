@@ -8,7 +8,7 @@
 
 namespace mylos {
 
-/// Measures messages between neighbours, the native all_reduce and the local reduction at a few sizes (0.05
+/// Measures messages between neighbours, the native all_reduce and the local reduction at a few sizes (0.01
 /// to 0.3 s), adds up what each round of each algorithm's all_reduce takes, and returns the fastest by
 /// payload as AlgorithmChoice::parse reads it; where the difference is below 10 % the algorithm of smaller
 /// payloads, the native one first. Where the native one ends with ExitCode::usage, as over a simulated link,

@@ -27,7 +27,7 @@ class HierarchicalCommunicator::StagedOperation : public PolledOperation {
   bool advance() final {
     for (;;) {
       for (; waited_for_ < pending_.size(); ++waited_for_) {
-        if (!pending_[waited_for_].test()) return false;
+        if (!pending_[waited_for_].test()) return wait_for_others();
         pending_[waited_for_].host_wait();
       }
       if (stage_ == num_stages) {
@@ -35,7 +35,7 @@ class HierarchicalCommunicator::StagedOperation : public PolledOperation {
         return true;
       }
       std::uint64_t& entered = own_.num_entered_[static_cast<std::size_t>(stage_)];
-      if (entered != number_) return false;
+      if (entered != number_) return wait_for_others();
       ++entered;
       pending_.clear();
       waited_for_ = 0;
@@ -59,6 +59,11 @@ class HierarchicalCommunicator::StagedOperation : public PolledOperation {
         scratch_.emplace_back(own_.scratch_.take(static_cast<std::size_t>(count) * size_of(dtype)));
     return {taken.data(), dtype, {count}};
   }
+  /// Zeros where nodes are unequal: what pads their parts is reduced and sent like the rest.
+  void clear_padding(TensorRef parts) const {
+    if (own_.num_lanes_ * own_.num_nodes() * own_.parts_per_node_ == own_.size()) return;
+    std::fill_n(static_cast<std::byte*>(parts.data), parts.bytes(), std::byte{});
+  }
   /// Node-local reduction of every slice at the rank of its lane.
   void reduce_slices(TensorRef buffer, ReduceOp op) {
     for (int lane = 0; lane < own_.num_lanes_; ++lane)
@@ -72,6 +77,12 @@ class HierarchicalCommunicator::StagedOperation : public PolledOperation {
   HierarchicalCommunicator& own_;
 
  private:
+  /// Another rank may be waiting for something that is under way on the flat communicator.
+  bool wait_for_others() {
+    own_.flat_->progress();
+    return false;
+  }
+
   std::uint64_t number_;
   int stage_ = 0;  // stages entered
   std::vector<Request> pending_;
@@ -162,7 +173,7 @@ class HierarchicalCommunicator::ReduceScatter final : public StagedOperation {
     const std::int64_t n = part_count();
     const std::int64_t all = own_.num_lanes_ * own_.num_nodes() * own_.parts_per_node_;
     sum_ = take(input_.dtype, all * n);
-    std::memset(sum_.data, 0, sum_.bytes());
+    clear_padding(sum_);
     for (int r = 0; r < own_.size(); ++r) copy(input_.flat(r * n, n), sum_.flat(own_.lane_order(r) * n, n));
     reduce_slices(sum_, op_);
   }
@@ -204,7 +215,7 @@ class HierarchicalCommunicator::AllGather final : public StagedOperation {
       return;
     }
     node_parts_ = take(input_.dtype, own_.parts_per_node_ * n);
-    std::memset(node_parts_.data, 0, node_parts_.bytes());
+    clear_padding(node_parts_);
     copy(input_.flat(), node_parts_.flat(0, n));
     for (int peer = index + own_.num_lanes_; peer < own_.node_->size(); peer += own_.num_lanes_)
       post(own_.node_down_->recv({}, node_parts_.flat(peer / own_.num_lanes_ * n, n), peer, stage_tag));
@@ -224,7 +235,20 @@ class HierarchicalCommunicator::AllGather final : public StagedOperation {
 
 HierarchicalCommunicator::HierarchicalCommunicator(Communicator& node, Communicator& flat,
                                                    ComputeBackend* compute)
-    : node_(&node), flat_(&flat), compute_(compute) {
+    : HierarchicalCommunicator(node, flat, compute, std::make_shared<OperationEngine>()) {}
+
+HierarchicalCommunicator::HierarchicalCommunicator(std::unique_ptr<Communicator> node,
+                                                   std::unique_ptr<Communicator> flat,
+                                                   ComputeBackend* compute)
+    : HierarchicalCommunicator(*node, *flat, compute) {
+  owned_node_ = std::move(node);
+  owned_flat_ = std::move(flat);
+}
+
+HierarchicalCommunicator::HierarchicalCommunicator(Communicator& node, Communicator& flat,
+                                                   ComputeBackend* compute,
+                                                   std::shared_ptr<OperationEngine> engine)
+    : node_(&node), flat_(&flat), compute_(compute), engine_(std::move(engine)) {
   if (compute != nullptr && !compute->host_accessible()) {
     fail(ExitCode::usage, "hierarchical collectives need buffers in host memory, and those of {} are not",
          compute->description());
@@ -233,14 +257,6 @@ HierarchicalCommunicator::HierarchicalCommunicator(Communicator& node, Communica
   node_down_ = node_->split(0, node_->rank());
   lane_ = flat_->split(std::min(own_.index, num_lanes_), own_.node);
   node_up_ = node_->split(0, node_->rank());
-}
-
-HierarchicalCommunicator::HierarchicalCommunicator(std::unique_ptr<Communicator> node,
-                                                   std::unique_ptr<Communicator> flat,
-                                                   ComputeBackend* compute)
-    : HierarchicalCommunicator(*node, *flat, compute) {
-  owned_node_ = std::move(node);
-  owned_flat_ = std::move(flat);
 }
 
 void HierarchicalCommunicator::find_nodes() {
@@ -277,7 +293,7 @@ TensorRef HierarchicalCommunicator::slice(TensorRef buffer, int lane) const {
 template <class Staged, class... Args>
 Request HierarchicalCommunicator::start(Stream stream, Args&&... args) {
   if (compute_ != nullptr) compute_->synchronize(stream);
-  return engine_.start(std::make_unique<Staged>(*this, std::forward<Args>(args)...));
+  return engine_->start(std::make_unique<Staged>(*this, std::forward<Args>(args)...));
 }
 
 Request HierarchicalCommunicator::all_reduce(Stream stream, TensorRef buffer, ReduceOp op) {
@@ -328,7 +344,7 @@ Request HierarchicalCommunicator::recv(Stream stream, TensorRef buffer, int peer
 }
 
 void HierarchicalCommunicator::progress() {
-  engine_.progress();
+  engine_->progress();
   node_->progress();
   flat_->progress();
 }
@@ -336,7 +352,11 @@ void HierarchicalCommunicator::progress() {
 std::unique_ptr<Communicator> HierarchicalCommunicator::split(int color, int key) {
   std::unique_ptr<Communicator> node = node_->split(color, key);
   std::unique_ptr<Communicator> flat = flat_->split(color, key);
-  return std::make_unique<HierarchicalCommunicator>(std::move(node), std::move(flat), compute_);
+  std::unique_ptr<HierarchicalCommunicator> part(
+      new HierarchicalCommunicator(*node, *flat, compute_, engine_));
+  part->owned_node_ = std::move(node);
+  part->owned_flat_ = std::move(flat);
+  return part;
 }
 
 void HierarchicalCommunicator::abort(ExitCode code, const std::string& message) {

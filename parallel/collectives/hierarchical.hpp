@@ -77,6 +77,9 @@ class HierarchicalCommunicator final : public Communicator {
   class Broadcast;
   class Reduce;
 
+  HierarchicalCommunicator(Communicator& node, Communicator& flat, ComputeBackend* compute,
+                           std::shared_ptr<OperationEngine> engine);
+
   void find_nodes();
   bool has_lane() const { return own_.index < num_lanes_; }
   /// Where the part of `rank` lies among those of all lanes: lane by lane, node by node.
@@ -101,7 +104,7 @@ class HierarchicalCommunicator final : public Communicator {
   ScratchPool scratch_;
   std::uint64_t num_started_ = 0;
   std::array<std::uint64_t, num_stages> num_entered_{};  // by stage
-  OperationEngine engine_;
+  std::shared_ptr<OperationEngine> engine_;              // of this communicator and its splits
 };
 
 }  // namespace mylos

@@ -16,8 +16,9 @@ namespace {
 constexpr int exchange_tag = 32767;  // users stay below 32766
 
 // Measured with 2 to 4 ranks on two cores.
-constexpr std::size_t largest_small = 32 << 10;  // up to here a copy through slots beats meeting twice
-constexpr int most_ranks_that_reduce_whole = 2;  // beyond, each rank reduces its part only
+constexpr std::size_t smallest_in_windows = 2 << 10;     // below, a copy through slots beats meeting twice
+constexpr std::size_t largest_reduced_whole = 32 << 10;  // beyond, each rank reduces its part only,
+constexpr int most_ranks_that_reduce_whole = 2;          // unless there are so few
 
 /// Half of what the cores share, a guess of it where the system does not tell.
 std::size_t streaming_limit() {
@@ -140,7 +141,7 @@ Request ShmCommunicator::post(HostBuffers buffers, std::span<Collective> collect
 
 std::optional<WindowGroup> ShmCommunicator::windowed(const void* data, std::size_t bytes) const {
   const auto* begin = static_cast<const std::byte*>(data);
-  if (bytes <= largest_small) return std::nullopt;
+  if (bytes < smallest_in_windows) return std::nullopt;
   const auto own = static_cast<std::size_t>(rank_);
   const auto window = std::ranges::find_if(windows_, [&](const Window& each) {
     const std::byte* memory = each.parts[own].get();
@@ -164,7 +165,7 @@ Request ShmCommunicator::all_reduce(Stream stream, TensorRef buffer, ReduceOp op
     const Division division = Division::in_lines(data, bytes, size_);
     return post(std::move(buffers), reduce_in_windows(*group, division, buffer.dtype, op, group->places, 0));
   }
-  if (size_ <= most_ranks_that_reduce_whole || bytes <= largest_small) {
+  if (size_ <= most_ranks_that_reduce_whole || bytes <= largest_reduced_whole) {
     return post(std::move(buffers), reduce_whole(staged(), data, bytes, buffer.dtype, op, std::nullopt));
   }
   const Division division = Division::in_lines(nullptr, bytes, size_);
@@ -203,8 +204,11 @@ Request ShmCommunicator::all_gather(Stream stream, TensorRef input, TensorRef ou
   const Division division{output.bytes(), input.bytes()};
   const std::byte* in = buffers.read(input);
   std::byte* out = buffers.write(output);
-  if (const auto group = windowed(out, division.total))
-    return post(std::move(buffers), gather_in_windows(*group, in, division.part));
+  if (const auto group = windowed(out, division.total)) {
+    std::byte* own = out + static_cast<std::size_t>(rank_) * division.part;
+    if (own != in) copy_to_other_core(own, in, division.part);
+    return post(std::move(buffers), gather_in_windows(*group, division.part));
+  }
   return post(std::move(buffers), gather_parts(staged(), in, out, division));
 }
 

@@ -26,7 +26,7 @@ Collective pieces_of_parts(std::size_t part_bytes, Stores stores, Work work) {
 }  // namespace
 
 Collective reduce_in_windows(const WindowGroup& group, const Division& division, DType dtype, ReduceOp op,
-                             Places outputs, std::size_t outputs_begin) {
+                             const Places& outputs, std::size_t outputs_begin) {
   return pieces_of_parts(division.part, group.stores, [=](std::size_t first) {
     const auto [begin, bytes] = division.piece(group.rank, first, ticket_bytes);
     std::vector<const std::byte*> from;
@@ -37,16 +37,14 @@ Collective reduce_in_windows(const WindowGroup& group, const Division& division,
   });
 }
 
-Collective gather_in_windows(const WindowGroup& group, const std::byte* input, std::size_t part_bytes) {
+Collective gather_in_windows(const WindowGroup& group, std::size_t part_bytes) {
   return pieces_of_parts(part_bytes, group.stores, [=](std::size_t first) {
-    constexpr std::size_t block = 16 << 10;  // read once, written from the first-level cache
-    const std::size_t end = std::min(first + ticket_bytes, part_bytes);
-    const std::size_t own = static_cast<std::size_t>(group.rank) * part_bytes;
-    for (std::size_t begin = first; begin < end; begin += block) {
-      for (std::byte* place : group.places) {
-        if (place + own == input) continue;
-        copy_bytes(place + own + begin, input + begin, std::min(block, end - begin), group.stores);
-      }
+    const std::size_t length = std::min(ticket_bytes, part_bytes - first);
+    std::byte* output = group.places[static_cast<std::size_t>(group.rank)];
+    std::size_t begin = first;
+    for (const std::byte* place : group.places) {
+      if (place != output) copy_bytes(output + begin, place + begin, length, group.stores);
+      begin += part_bytes;
     }
   });
 }

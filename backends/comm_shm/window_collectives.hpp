@@ -24,9 +24,9 @@ struct WindowGroup {
 /// Every rank reduces its part of all places and writes it to `outputs`, which begin at byte `outputs_begin`
 /// of the places.
 Collective reduce_in_windows(const WindowGroup& group, const Division& division, DType dtype, ReduceOp op,
-                             Places outputs, std::size_t outputs_begin);
-/// Every rank writes its part, `input`, to all places.
-Collective gather_in_windows(const WindowGroup& group, const std::byte* input, std::size_t part_bytes);
+                             const Places& outputs, std::size_t outputs_begin);
+/// Every rank reads the others' parts, each from its owner's place.
+Collective gather_in_windows(const WindowGroup& group, std::size_t part_bytes);
 /// The others read the place of `root`.
 Collective broadcast_in_windows(const WindowGroup& group, std::size_t bytes, int root);
 /// Every rank reads its part of all places.

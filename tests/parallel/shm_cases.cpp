@@ -170,10 +170,10 @@ void check_mixed_orders_of_waits(Communicator& comm) {
   const auto half = comm.split(comm.rank() % 2, comm.rank());
   const auto reversed = comm.split(0, -comm.rank());
   EXPECT_EQ(reversed->rank(), comm.size() - 1 - comm.rank());
-  constexpr std::int64_t n = 100000;
+  constexpr std::int64_t n = 50000;
   auto* window = static_cast<float*>(reversed->allocate(n * sizeof(float)));
   std::vector<float> staged(n);
-  for (int repetition = 0; repetition < 20; ++repetition) {
+  for (int repetition = 0; repetition < 10; ++repetition) {
     fill(window, n, [&](std::int64_t i) { return sample(comm.rank(), i); });
     fill(staged.data(), n, [&](std::int64_t i) { return sample(half->rank(), i); });
     Request of_reversed = reversed->all_reduce({}, ref(window, n), ReduceOp::sum);

@@ -21,6 +21,7 @@
 #include "benchmarks/collectives/memory_bound.hpp"
 #include "core/communicator.hpp"
 #include "core/plugin.hpp"
+#include "parallel/collectives/algorithm_communicator.hpp"
 
 namespace mylos {
 namespace {
@@ -102,6 +103,8 @@ class Benchmark {
   Benchmark(const MpiRuntime& mpi, Settings settings)
       : settings_(std::move(settings)), rank_(mpi.rank()), ranks_(mpi.size()) {
     const PluginRegistry plugins = PluginRegistry::discover(plugin_search_path(""));
+    const PluginDescriptor& mpi_plugin = plugins.require(PluginKind::communication, "mpi");
+    bootstrap_ = {mpi_plugin.create_communicator({}), mpi_plugin.destroy_communicator};
     for (const std::string& backend : settings_.backends) open_backend(plugins, backend);
     if (settings_.csv.empty() || rank_ != 0) return;
     file_.reset(std::fopen(settings_.csv.c_str(), "a"));
@@ -141,9 +144,12 @@ class Benchmark {
     const PluginDescriptor& plugin = plugins.require(PluginKind::communication, name);
     if (plugin.unusable != nullptr && plugin.unusable() != nullptr)
       fail(ExitCode::usage, "{}", plugin.unusable());
-    backends_.emplace_back(plugin.create_communicator({}), plugin.destroy_communicator);
+    CommunicatorArgs args;
+    if (name != "mpi") args.bootstrap = bootstrap_.get();
+    backends_.emplace_back(plugin.create_communicator(args), plugin.destroy_communicator);
     for (const std::string& algorithm : settings_.algorithms) {
-      communicators_.push_back(backends_.back()->split(0, rank_));
+      communicators_.push_back(std::make_unique<AlgorithmCommunicator>(
+          backends_.back()->split(0, rank_), AlgorithmChoice::parse(algorithm), "wire", traffic_));
       for (const std::string& memory : settings_.memories)
         add_contender(name, algorithm, memory, *communicators_.back());
     }
@@ -305,6 +311,8 @@ class Benchmark {
   Settings settings_;
   int rank_;
   int ranks_;
+  TrafficCounter traffic_;
+  CommunicatorHandle bootstrap_{nullptr, nullptr};
   std::vector<CommunicatorHandle> backends_;
   std::vector<std::unique_ptr<Communicator>> communicators_;
   std::unique_ptr<MemoryBound> bound_;

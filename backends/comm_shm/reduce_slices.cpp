@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/comm_shm/reduce_slices.hpp"
 
-#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -18,14 +17,16 @@ template <class T, ReduceOp op>
                                                std::size_t count) {
   using A = Accumulator<T>;
   constexpr std::size_t line = 64 / sizeof(T);
-  const auto input = [&](std::size_t j) { return reinterpret_cast<const T*>(inputs[j] + offset); };
-  std::array<A, line> sums;
-  for (std::size_t i = 0; i < count; ++i) sums[i] = static_cast<A>(input(0)[i]);
+  const auto* first = reinterpret_cast<const T*>(inputs[0] + offset);
+  alignas(64) std::array<A, line> sums;
+  for (std::size_t i = 0; i < count; ++i) sums[i] = static_cast<A>(first[i]);
   for (std::size_t j = 1; j < inputs.size(); ++j) {
-    const T* next = input(j);
+    // GCC 12 would take two inputs at a time and bf16 element by element: a third of the speed.
+    alignas(64) std::array<T, line> next;
+    std::memcpy(next.data(), inputs[j] + offset, count * sizeof(T));
     for (std::size_t i = 0; i < count; ++i) sums[i] = combined<op>(sums[i], static_cast<A>(next[i]));
   }
-  std::array<T, line> rounded;
+  alignas(64) std::array<T, line> rounded;
   for (std::size_t i = 0; i < count; ++i) rounded[i] = T(sums[i]);
   for (std::byte* output : outputs) std::memcpy(output + offset, rounded.data(), count * sizeof(T));
 }

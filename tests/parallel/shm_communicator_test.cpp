@@ -43,6 +43,21 @@ TEST_F(ShmCommunicator, OutputsWithinInputs) {
   check_outputs_within_inputs(comm());
 }
 
+// One after the other, 1 added to 256 in bf16 would be lost each time.
+TEST_F(ShmCommunicator, SumsOfBf16AreRoundedOnce) {
+  if (comm().size() % 2 == 0) GTEST_SKIP() << "an odd number of ranks has a sum that bf16 holds";
+  constexpr std::int64_t n = 5000;
+  auto* window = static_cast<bf16*>(comm().allocate(n * sizeof(bf16)));
+  std::vector<bf16> memory(n);
+  for (bf16* data : {window, memory.data()}) {
+    std::fill_n(data, n, bf16(comm().rank() == 0 ? 256.0F : 1.0F));
+    comm().all_reduce({}, TensorRef(data, DType::bf16, {n}), ReduceOp::sum).host_wait();
+    const float sum = 255.0F + static_cast<float>(comm().size());
+    EXPECT_TRUE(std::all_of(data, data + n, [&](bf16 x) { return static_cast<float>(x) == sum; }));
+    comm().barrier();
+  }
+}
+
 TEST_F(ShmCommunicator, MixedOrdersOfWaits) {
   check_mixed_orders_of_waits(comm());
 }

@@ -113,10 +113,10 @@ void Session::open_world(const PluginDescriptor& comm, CommunicatorArgs args, co
   }
   if (algorithm_ == "auto") algorithm_ = choose_algorithms(*world_);
   const AlgorithmChoice choice = AlgorithmChoice::parse(algorithm_);
-  layers_ =
-      layers_
-          ? std::make_unique<AlgorithmCommunicator>(std::move(layers_), choice, "wire", traffic_, &compute())
-          : std::make_unique<AlgorithmCommunicator>(*communicator_, choice, "wire", traffic_, &compute());
+  layers_ = layers_ ? std::make_unique<AlgorithmCommunicator>(std::move(layers_), choice, "wire",
+                                                              wire_traffic_, &compute())
+                    : std::make_unique<AlgorithmCommunicator>(*communicator_, choice, "wire", wire_traffic_,
+                                                              &compute());
   world_ = layers_.get();
 }
 

@@ -51,6 +51,7 @@ class Session {
   CommunicatorHandle bootstrap_;     // of host memory: exchanges ids and the flight recorder's pages
   CommunicatorHandle communicator_;  // the backend's, of this node or of all ranks
   TrafficCounter traffic_;
+  TrafficCounter wire_traffic_;           // the messages of algorithms
   std::unique_ptr<Communicator> layers_;  // over the backend's; empty where it is used as it is
   Communicator* world_ = nullptr;         // all ranks: the uppermost of these
   std::string algorithm_;

@@ -17,6 +17,7 @@
 #include <boost/program_options.hpp>
 #include <mpi.h>
 
+#include "app/command_line.hpp"
 #include "app/mpi_runtime.hpp"
 #include "benchmarks/collectives/memory_bound.hpp"
 #include "core/communicator.hpp"
@@ -330,7 +331,7 @@ std::optional<Settings> parse(int argc, char** argv) {
   std::string operations, backends, algorithms, memories, dtype;
   po::options_description options("collectives_benchmark, under mpiexec");
   auto add = options.add_options();
-  add("help", "this text");
+  add("help", po::bool_switch(), "this text");
   add("operations",
       po::value(&operations)
           ->default_value("all_reduce,reduce_scatter,all_gather,broadcast,reduce,all_to_all"),
@@ -345,14 +346,12 @@ std::optional<Settings> parse(int argc, char** argv) {
   add("dtype", po::value(&dtype)->default_value("fp32"), "fp32 or bf16");
   add("seconds", po::value(&settings.seconds)->default_value(0.3, "0.3"), "of measuring a point, about");
   add("csv", po::value(&settings.csv), "file to append rows to");
-  po::variables_map given;
-  try {
-    po::store(po::command_line_parser(argc, argv).options(options).run(), given);
-    po::notify(given);
-  } catch (const po::error& error) {
-    fail(ExitCode::usage, "{}; see --help", error.what());
-  }
-  if (given.count("help") > 0) {
+  const CommandLine line = parse_words({.name = "collectives_benchmark",
+                                        .help = "collectives_benchmark --help",
+                                        .options = options,
+                                        .most_arguments = 0},
+                                       {argv + 1, argv + argc});
+  if (line.get<bool>("help")) {
     std::cout << options;
     return std::nullopt;
   }

@@ -8,18 +8,17 @@
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
-#include <sched.h>
 #include <thread>
 #include <unistd.h>
 #include <vector>
 
 #include "core/host_buffers.hpp"
+#include "core/polling.hpp"
 
 namespace mylos {
 
 namespace {
 
-constexpr int polls_before_yield = 100;
 constexpr int exchange_tag = 32767;  // the largest that every MPI has; users stay below
 constexpr int progress_tag = 32766;  // never sent
 
@@ -42,9 +41,7 @@ class MpiRequest final : public RequestState {
   MPI_Request* next() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
 
   void wait(Stream stream) override {
-    for (int polls = 1; !test(); ++polls) {
-      if (polls > polls_before_yield) sched_yield();
-    }
+    poll_until([&] { return test(); });
     buffers_.copy_back(stream);
   }
   void host_wait() override { wait(buffers_.stream()); }

@@ -5,7 +5,7 @@
 #include <exception>
 #include <utility>
 
-#include "parallel/collectives/polling.hpp"
+#include "core/polling.hpp"
 
 namespace mylos {
 

@@ -28,6 +28,17 @@ void reduce_slots(StagedGroup group, int slot, std::size_t offset, const std::by
   reduce_slices(dtype, op, from, {&output, 1}, bytes / size_of(dtype));
 }
 
+/// Puts what every other rank is to get of chunk `t` of its part into this rank's slot, one behind the other.
+void fill_parts(StagedGroup group, int slot, const std::byte* input, const Division& division, std::int64_t t,
+                std::size_t chunk) {
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (rank == group.rank) continue;
+    const Piece piece = division.piece(rank, static_cast<std::size_t>(t) * chunk, chunk);
+    copy_to_other_core(group.slot(group.rank, slot) + static_cast<std::size_t>(rank) * chunk,
+                       input + piece.begin, piece.bytes);
+  }
+}
+
 }  // namespace
 
 Collective reduce_whole(StagedGroup group, std::byte* data, std::size_t bytes, DType dtype, ReduceOp op,
@@ -55,14 +66,7 @@ Collective reduce_parts(StagedGroup group, const std::byte* input, std::byte* ou
   const std::size_t chunk = share_of_slot(group.size());
   Collective collective;
   collective.tickets = count_pieces(division.part, chunk);
-  collective.fill = [=](std::int64_t t, int slot) {
-    for (int rank = 0; rank < group.size(); ++rank) {
-      if (rank == group.rank) continue;
-      const Piece piece = division.piece(rank, static_cast<std::size_t>(t) * chunk, chunk);
-      copy_to_other_core(group.slot(group.rank, slot) + static_cast<std::size_t>(rank) * chunk,
-                         input + piece.begin, piece.bytes);
-    }
-  };
+  collective.fill = [=](std::int64_t t, int slot) { fill_parts(group, slot, input, division, t, chunk); };
   collective.work = [=](std::int64_t t, int slot) {
     const std::size_t first = static_cast<std::size_t>(t) * chunk;
     const Piece piece = division.piece(group.rank, first, chunk);
@@ -114,14 +118,7 @@ Collective exchange_parts(StagedGroup group, const std::byte* input, std::byte* 
   const std::size_t chunk = share_of_slot(group.size());
   Collective collective;
   collective.tickets = count_pieces(division.part, chunk);
-  collective.fill = [=](std::int64_t t, int slot) {
-    for (int rank = 0; rank < group.size(); ++rank) {
-      if (rank == group.rank) continue;
-      const Piece piece = division.piece(rank, static_cast<std::size_t>(t) * chunk, chunk);
-      copy_to_other_core(group.slot(group.rank, slot) + static_cast<std::size_t>(rank) * chunk,
-                         input + piece.begin, piece.bytes);
-    }
-  };
+  collective.fill = [=](std::int64_t t, int slot) { fill_parts(group, slot, input, division, t, chunk); };
   collective.work = [=](std::int64_t t, int slot) {
     for (int rank = 0; rank < group.size(); ++rank) {
       const Piece piece = division.piece(rank, static_cast<std::size_t>(t) * chunk, chunk);

@@ -56,8 +56,7 @@ Fault Fault::from_environment(int rank) {
   if (fault.kind_ == FaultKind::none) {
     fail(ExitCode::usage,
          "MYLOS_FAULT=\"{}\" is not phase:rank:step:kind with phase {} and kind kill, stop, error, nan, "
-         "spike, "
-         "flip or mismatch",
+         "spike, flip or mismatch",
          text, fmt::join(phases, ", "));
   }
   if (rank == 0) fmt::print(stderr, "mylos: MYLOS_FAULT={} is set: this run will fail on purpose\n", text);

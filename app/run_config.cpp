@@ -258,8 +258,7 @@ class CrossChecks {
       if (uses_native && known({"comm.simulate_gbps"}) && values_.real("comm.simulate_gbps") > 0.0) {
         report({"comm.simulate_gbps", "comm.algorithm"},
                "[comm] simulate_gbps delays messages, and algorithm = native sends none that it could delay; "
-               "use "
-               "auto, naive, tree, ring or halving_doubling");
+               "use auto, naive, tree, ring or halving_doubling");
       }
     } catch (const Error& error) {
       report({"comm.algorithm"}, "{}", error.what());

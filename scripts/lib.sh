@@ -212,8 +212,7 @@ provide_kokkos_kernels() {
   kokkos=$(realpath "${Kokkos_ROOT:-$deps/kokkos}")
   read -r version _ <<<"$(source_row kokkos-kernels)"
   options=(-DKokkosKernels_ENABLE_ALL_COMPONENTS=OFF -DKokkosKernels_ENABLE_COMPONENT_BLAS=ON
-    -DKokkosKernels_ADD_DEFAULT_ETI=OFF -DKokkosKernels_ENABLE_TESTS=OFF
-    "-DKokkos_ROOT=$kokkos")
+    -DKokkosKernels_ADD_DEFAULT_ETI=OFF -DKokkosKernels_ENABLE_TESTS=OFF "-DKokkos_ROOT=$kokkos")
   prefix=$deps/kokkos-kernels-$version-$(build_key "${options[@]}")
   if [[ ! -d $prefix ]]; then
     if ! fetch_archive kokkos-kernels || ! build_source kokkos-kernels "$prefix" "${options[@]}"; then

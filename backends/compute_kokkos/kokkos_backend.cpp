@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <sys/mman.h>
 
 #include <Kokkos_Core.hpp>
 
@@ -19,6 +20,16 @@ struct RecordedStream {
 };
 
 constexpr std::int64_t copy_block = 1 << 18;  // bytes that one thread copies at a time
+
+/// Where the system leaves the choice to programs. What does not fill a huge page is left out, so that no
+/// more memory is used than asked for.
+void ask_for_huge_pages(void* memory, std::size_t bytes) {
+  constexpr std::uintptr_t huge_page = 2U << 20U;
+  const auto first = reinterpret_cast<std::uintptr_t>(memory);
+  const std::uintptr_t begin = (first + huge_page - 1) / huge_page * huge_page;
+  const std::uintptr_t end = (first + bytes) / huge_page * huge_page;
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);  // only a hint
+}
 
 template <class Space>
 using Bytes = Kokkos::View<std::byte*, Space, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
@@ -65,6 +76,7 @@ void* KokkosBackend::allocate(std::size_t bytes, const char* label) {
     fail(ExitCode::internal, "out of memory: {} bytes for {}", bytes, label);
   }
   require(reinterpret_cast<std::uintptr_t>(memory) % 64 == 0, "device memory is 64-byte aligned");
+  if constexpr (on_host) ask_for_huge_pages(memory, size);
   auto* first = static_cast<std::uint8_t*>(memory);
   constexpr std::int64_t page = 4096;
   const auto n = static_cast<std::int64_t>(size);

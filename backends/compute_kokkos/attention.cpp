@@ -7,11 +7,13 @@ namespace mylos {
 
 namespace {
 
-// Tiles are fp32 in scratch memory. Lanes run over queries in the forward pass, over keys in the backward
-// pass: each way, only the operand of the outer loop has to be transposed.
+// Tiles lie in scratch memory, of fp32 or, where the machine multiplies them, of pairs of bf16. Lanes run
+// over queries in the forward pass, over keys in the backward pass: each way, only the operand of the outer
+// loop has to be transposed.
 constexpr int block_queries = 64;
 constexpr int block_keys = 64;
-static_assert(block_queries % width == 0 && block_keys % width == 0);
+static_assert(block_queries % width == 0 && block_keys % width == 0 && block_queries % 2 == 0 &&
+              block_keys % 2 == 0);
 
 constexpr int padded(int n) {
   return (n + width - 1) / width * width;
@@ -72,25 +74,63 @@ struct Shape {
   }
 };
 
-/// tile (rows, row) = factor * rows t0 .. of head (b, h).
-template <class T>
+/// Copies rows t0 .. of head (b, h) to `tile` (rows, row groups), values of one row in a group; groups beyond
+/// the dimension are 0.
+template <class T, class E>
 KOKKOS_FORCEINLINE_FUNCTION void load_rows(const Heads<const T>& from, std::int64_t b, std::int64_t t0,
-                                           std::int64_t h, int rows, int dimension, float factor, float* tile,
-                                           int row) {
+                                           std::int64_t h, int rows, int dimension, E* tile, int row) {
   for (int i = 0; i < rows; ++i) {
     const T* in = from.row(b, t0 + i, h);
-    for (int d = 0; d < dimension; d += width) {
-      const Lanes at{d, dimension - d < width ? dimension - d : width};
-      store(tile + i * row + d, at.load(in) * Vec(factor));
+    if constexpr (std::is_same_v<E, float>) {
+      for (int d = 0; d < row; d += width) {
+        const int left = dimension - d;
+        store(tile + i * row + d, Lanes{d, left < width ? (left < 0 ? 0 : left) : width}.load(in));
+      }
+    } else {
+      T* out = reinterpret_cast<T*>(tile + i * row);
+      std::memcpy(static_cast<void*>(out), in, static_cast<std::size_t>(dimension) * sizeof(T));
+      for (int d = dimension; d < row * group_size<E>; ++d) out[d] = static_cast<T>(0.0F);
     }
   }
 }
 
-/// transposed (dimension, columns) from tile (rows, row); columns beyond `rows` are 0.
-KOKKOS_FORCEINLINE_FUNCTION void transpose(const float* tile, int rows, int row, int dimension, int columns,
-                                           float* transposed) {
-  for (int d = 0; d < dimension; ++d) {
-    for (int i = 0; i < columns; ++i) transposed[d * columns + i] = i < rows ? tile[i * row + d] : 0.0F;
+/// Copies rows t0 .. of head (b, h) to `tile` (row groups, row), values of successive rows in a group; `row`
+/// values of each, those beyond the dimension and the rows 0.
+template <class T, class E>
+KOKKOS_FORCEINLINE_FUNCTION void load_row_groups(const Heads<const T>& from, std::int64_t b, std::int64_t t0,
+                                                 std::int64_t h, int rows, int dimension, E* tile, int row) {
+  if constexpr (std::is_same_v<E, float>) {
+    load_rows(from, b, t0, h, rows, dimension, tile, row);
+  } else {
+    for (int i = 0; i < rows; i += 2) {
+      const T* first = from.row(b, t0 + i, h);
+      const T* second = from.row(b, t0 + i + 1, h);
+      for (int d = 0; d < row; d += width) {
+        const int left = dimension - d;
+        const Lanes at{d, left < width ? (left < 0 ? 0 : left) : width};
+        store_pair(tile + i / 2 * row + d, at.load(first), i + 1 < rows ? at.load(second) : Vec(0.0F));
+      }
+    }
+  }
+}
+
+/// transposed (groups, columns) from tile (rows, row); columns beyond `rows` are 0.
+template <class E>
+KOKKOS_FORCEINLINE_FUNCTION void transpose(const E* tile, int rows, int row, int groups, int columns,
+                                           E* transposed) {
+  for (int g = 0; g < groups; ++g) {
+    for (int i = 0; i < columns; ++i) transposed[g * columns + i] = i < rows ? tile[i * row + g] : E{};
+  }
+}
+
+/// Puts the values of rows `i` (even) and `i + 1` where a product that sums over rows expects them.
+template <class E>
+KOKKOS_FORCEINLINE_FUNCTION void store_two_rows(E* tile, int row, int i, int column, Vec first, Vec second) {
+  if constexpr (std::is_same_v<E, float>) {
+    store(tile + i * row + column, first);
+    store(tile + (i + 1) * row + column, second);
+  } else {
+    store_pair(tile + i / 2 * row + column, first, second);
   }
 }
 
@@ -102,20 +142,47 @@ KOKKOS_FORCEINLINE_FUNCTION void store_row(const float* from, int dimension, Vec
   }
 }
 
+KOKKOS_FORCEINLINE_FUNCTION void fill(float* tile, int n, float value) {
+  for (int i = 0; i < n; i += width) store(tile + i, Vec(value));
+}
+
+/// 0, 1, 2, ...
+KOKKOS_FORCEINLINE_FUNCTION Vec lane_numbers() {
+  float lanes[width];
+  for (int l = 0; l < width; ++l) lanes[l] = static_cast<float>(l);
+  return load(lanes);
+}
+
+/// `elements` of the team's scratch memory.
+template <class E>
+KOKKOS_FORCEINLINE_FUNCTION E* take(const Member& member, int elements) {
+  static_assert(sizeof(E) == sizeof(float));
+  return reinterpret_cast<E*>(Scratch(member.team_scratch(1), static_cast<std::size_t>(elements)).data());
+}
+
+template <class... Sizes>
+std::size_t scratch_bytes(Sizes... elements) {
+  return (Scratch::shmem_size(static_cast<std::size_t>(elements)) + ...);
+}
+
 /// One team for each block of queries of a head: the running maximum and sum of Dao's algorithm, block by
 /// block of keys.
 template <class T>
 void forward_kernel(const Execution& execution, const Shape& attention, const Dropout& layer,
                     Heads<const T> query, Heads<const T> key, Heads<const T> value, Heads<T> output,
                     float* lse) {
+  using E = TileElement<T>;
+  constexpr int group = group_size<E>;
+  constexpr int tile_size = block_keys * block_queries;
   const Shape shape = attention;
   const Dropout dropout = layer;
+  const bool drops = dropout.probability > 0.0F;
   const std::int64_t blocks = (shape.queries + block_queries - 1) / block_queries;
-  const int row = padded(shape.dimension);
-  const std::size_t scratch =
-      Scratch::shmem_size(row * block_queries) + 2 * Scratch::shmem_size(block_keys * row) +
-      Scratch::shmem_size(block_keys * block_queries) + Scratch::shmem_size(block_queries * row) +
-      3 * Scratch::shmem_size(block_queries);
+  const int row = padded(shape.dimension);  // values
+  const int groups = (row + group - 1) / group;
+  const std::size_t scratch = scratch_bytes(
+      block_queries * groups, block_queries * groups, block_keys * groups, block_keys * row, tile_size,
+      tile_size, drops ? tile_size : 0, block_queries * row, block_queries, block_queries, block_queries);
   Kokkos::parallel_for(
       "mylos::attention_forward::query_blocks"_label,
       Team(execution, shape.batch * shape.heads * blocks, 1).set_scratch_size(1, Kokkos::PerTeam(scratch)),
@@ -125,71 +192,85 @@ void forward_kernel(const Execution& execution, const Shape& attention, const Dr
         const std::int64_t q0 = member.league_rank() % blocks * block_queries;
         const int count =
             static_cast<int>(shape.queries - q0 < block_queries ? shape.queries - q0 : block_queries);
-        const auto& team_memory = member.team_scratch(1);
-        const Scratch queries(team_memory, row * block_queries);         // (D, queries)
-        const Scratch keys(team_memory, block_keys * row);               // (keys, D)
-        const Scratch values(team_memory, block_keys * row);             // (keys, D)
-        const Scratch weights(team_memory, block_keys * block_queries);  // (keys, queries)
-        const Scratch sum(team_memory, block_queries * row);             // (queries, D)
-        const Scratch top(team_memory, block_queries);
-        const Scratch total(team_memory, block_queries);
-        const Scratch decay(team_memory, block_queries);
-        float* p = weights.data();
+        E* const queries = take<E>(member, block_queries * groups);      // (queries, D groups)
+        E* const queries_t = take<E>(member, block_queries * groups);    // (D groups, queries)
+        E* const keys = take<E>(member, block_keys * groups);            // (keys, D groups)
+        E* const values = take<E>(member, block_keys * row);             // (key groups, D)
+        float* const scores = take<float>(member, tile_size);            // (keys, queries)
+        E* const weights = take<E>(member, tile_size);                   // (key groups, queries)
+        float* const kept = take<float>(member, drops ? tile_size : 0);  // (keys, queries)
+        float* const sum = take<float>(member, block_queries * row);     // (queries, D)
+        float* const top = take<float>(member, block_queries);
+        float* const total = take<float>(member, block_queries);
+        float* const decay = take<float>(member, block_queries);
+        const Vec scale(shape.scale);
+        const Vec lane = lane_numbers();
+        const Vec lowest(-std::numeric_limits<float>::infinity());
 
-        load_rows(query, b, q0, h, count, shape.dimension, shape.scale, sum.data(), row);
-        transpose(sum.data(), count, row, shape.dimension, block_queries, queries.data());
-        for (int i = 0; i < block_queries * row; i += width) store(sum.data() + i, Vec(0.0F));
-        for (int i = 0; i < block_queries; i += width) {
-          store(top.data() + i, Vec(-std::numeric_limits<float>::infinity()));
-          store(total.data() + i, Vec(0.0F));
-        }
+        load_rows(query, b, q0, h, count, shape.dimension, queries, groups);
+        transpose(queries, count, groups, groups, block_queries, queries_t);
+        fill(sum, block_queries * row, 0.0F);
+        fill(top, block_queries, -std::numeric_limits<float>::infinity());
+        fill(total, block_queries, 0.0F);
         const std::int64_t seen = shape.offset + q0 + count;
         const std::int64_t key_end = seen < shape.keys ? seen : shape.keys;
         for (std::int64_t k0 = 0; k0 < key_end; k0 += block_keys) {
           const int num_keys = static_cast<int>(key_end - k0 < block_keys ? key_end - k0 : block_keys);
-          load_rows(key, b, k0, h, num_keys, shape.dimension, 1.0F, keys.data(), row);
-          load_rows(value, b, k0, h, num_keys, shape.dimension, 1.0F, values.data(), row);
-          tile_product(num_keys, block_queries, shape.dimension, {keys.data(), row, 1}, queries.data(),
-                       block_queries, p, block_queries, false);
+          load_rows(key, b, k0, h, num_keys, shape.dimension, keys, groups);
+          load_row_groups(value, b, k0, h, num_keys, shape.dimension, values, row);
+          tile_product(num_keys, block_queries, groups, Tile<E>{keys, groups, 1}, queries_t, block_queries,
+                       scores, block_queries, false);
           // Key j is hidden from the queries before it.
           for (int j = shape.visible(q0, k0, num_keys); j < num_keys; ++j) {
             const auto hidden = static_cast<int>(k0 + j - shape.offset - q0);
-            for (int i = 0; i < hidden && i < block_queries; ++i) {
-              p[j * block_queries + i] = -std::numeric_limits<float>::infinity();
+            for (int i = 0; i < hidden && i < block_queries; i += width) {
+              float* const score = scores + j * block_queries + i;
+              store(score, condition(lane < Vec(static_cast<float>(hidden - i)), lowest, load(score)));
+            }
+          }
+          if (drops) {
+            for (int i = 0; i < count; ++i) {
+              float factors[block_keys];
+              keep_factors(dropout, dropout.scalars->step, dropout.first_sample + b,
+                           shape.element(h, q0 + i, k0), num_keys, factors);
+              for (int j = 0; j < num_keys; ++j) kept[j * block_queries + i] = factors[j];
             }
           }
           for (int i = 0; i < block_queries; i += width) {
-            const Vec old_top = load(top.data() + i);
-            Vec new_top = old_top;
-            for (int j = 0; j < num_keys; ++j)
-              new_top = Kokkos::max(new_top, load(p + j * block_queries + i));
-            Vec added(0.0F);
+            const Vec old_top = load(top + i);
+            Vec highest[2] = {lowest, lowest};
             for (int j = 0; j < num_keys; ++j) {
-              const Vec weight = exponential(load(p + j * block_queries + i) - new_top);
-              added = added + weight;
-              store(p + j * block_queries + i, weight);
+              highest[j % 2] = Kokkos::max(highest[j % 2], load(scores + j * block_queries + i));
+            }
+            const Vec new_top = Kokkos::max(old_top, Kokkos::max(highest[0], highest[1]) * scale);
+            const auto weight = [&](int j) {
+              return exponential(multiply_add(load(scores + j * block_queries + i), scale, -new_top));
+            };
+            Vec added[2] = {Vec(0.0F), Vec(0.0F)};
+            for (int j = 0; j < num_keys; j += 2) {
+              const bool is_pair = j + 1 < num_keys;
+              Vec first = weight(j);
+              Vec second = is_pair ? weight(j + 1) : Vec(0.0F);
+              added[0] = added[0] + first;
+              added[1] = added[1] + second;
+              if (drops) {
+                first = first * load(kept + j * block_queries + i);
+                if (is_pair) second = second * load(kept + (j + 1) * block_queries + i);
+              }
+              store_two_rows(weights, block_queries, j, i, first, second);
             }
             const Vec factor = exponential(old_top - new_top);
-            store(top.data() + i, new_top);
-            store(decay.data() + i, factor);
-            store(total.data() + i, multiply_add(load(total.data() + i), factor, added));
+            store(top + i, new_top);
+            store(decay + i, factor);
+            store(total + i, multiply_add(load(total + i), factor, added[0] + added[1]));
           }
-          if (dropout.probability > 0.0F) {
-            float factors[block_keys];
-            for (int i = 0; i < count; ++i) {
-              keep_factors(dropout, dropout.scalars->step, dropout.first_sample + b,
-                           shape.element(h, q0 + i, k0), num_keys, factors);
-              for (int j = 0; j < num_keys; ++j) p[j * block_queries + i] *= factors[j];
-            }
-          }
-          for (int i = 0; i < count; ++i)
-            store_row(sum.data() + i * row, row, Vec(decay(i)), sum.data() + i * row);
-          tile_product(count, row, num_keys, {p, 1, block_queries}, values.data(), row, sum.data(), row,
-                       true);
+          for (int i = 0; i < count; ++i) store_row(sum + i * row, row, Vec(decay[i]), sum + i * row);
+          tile_product(count, row, (num_keys + group - 1) / group, Tile<E>{weights, 1, block_queries}, values,
+                       row, sum, row, true);
         }
         for (int i = 0; i < count; ++i) {
-          store_row(sum.data() + i * row, shape.dimension, Vec(1.0F / total(i)), output.row(b, q0 + i, h));
-          lse[(b * shape.heads + h) * shape.queries + q0 + i] = top(i) + Kokkos::log(total(i));
+          store_row(sum + i * row, shape.dimension, Vec(1.0F / total[i]), output.row(b, q0 + i, h));
+          lse[(b * shape.heads + h) * shape.queries + q0 + i] = top[i] + Kokkos::log(total[i]);
         }
       });
 }
@@ -221,14 +302,18 @@ void backward_kernel(const Execution& execution, const Shape& attention, const D
                      Heads<const T> query, Heads<const T> key, Heads<const T> value, const float* lse,
                      Heads<const T> output_grad, const float* delta, Heads<T> query_grad, Heads<T> key_grad,
                      Heads<T> value_grad) {
+  using E = TileElement<T>;
+  constexpr int group = group_size<E>;
+  constexpr int tile_size = block_queries * block_keys;
   const Shape shape = attention;
   const Dropout dropout = layer;
-  const int row = padded(shape.dimension);
+  const int row = padded(shape.dimension);  // values
+  const int groups = (row + group - 1) / group;
   const auto num_queries = static_cast<int>(shape.queries);
-  const std::size_t scratch =
-      2 * Scratch::shmem_size(row * block_keys) + 3 * Scratch::shmem_size(block_keys * row) +
-      2 * Scratch::shmem_size(block_queries * row) + 2 * Scratch::shmem_size(block_queries * block_keys) +
-      Scratch::shmem_size(static_cast<std::size_t>(num_queries) * static_cast<std::size_t>(row));
+  const std::size_t scratch = scratch_bytes(
+      block_keys * groups, block_keys * groups, block_keys * groups, block_keys * row, block_keys * row,
+      block_keys * row, block_queries * groups, block_queries * groups, block_queries * row,
+      block_queries * row, tile_size, tile_size, tile_size, tile_size, tile_size, num_queries * row);
   Kokkos::parallel_for(
       "mylos::attention_backward::heads"_label,
       Team(execution, shape.batch * shape.heads, 1).set_scratch_size(1, Kokkos::PerTeam(scratch)),
@@ -237,78 +322,94 @@ void backward_kernel(const Execution& execution, const Shape& attention, const D
         const std::int64_t h = member.league_rank() % shape.heads;
         const float* head_lse = lse + member.league_rank() * shape.queries;
         const float* head_delta = delta + member.league_rank() * shape.queries;
-        const auto& team_memory = member.team_scratch(1);
-        const Scratch keys(team_memory, block_keys * row);                // (keys, D)
-        const Scratch keys_t(team_memory, row * block_keys);              // (D, keys)
-        const Scratch values_t(team_memory, row * block_keys);            // (D, keys)
-        const Scratch dkeys(team_memory, block_keys * row);               // (keys, D)
-        const Scratch dvalues(team_memory, block_keys * row);             // (keys, D)
-        const Scratch queries(team_memory, block_queries * row);          // (queries, D), scaled
-        const Scratch doutput(team_memory, block_queries * row);          // (queries, D)
-        const Scratch weights(team_memory, block_queries * block_keys);   // (queries, keys)
-        const Scratch dweights(team_memory, block_queries * block_keys);  // (queries, keys)
-        const Scratch dqueries(team_memory,
-                               static_cast<std::size_t>(num_queries) * row);  // (Tq, D), of the scaled ones
-        const auto zero = [](const Scratch& tile) {
-          for (std::size_t i = 0; i < tile.extent(0); i += width) store(tile.data() + i, Vec(0.0F));
-        };
+        E* const loaded = take<E>(member, block_keys * groups);          // (keys, D groups)
+        E* const keys_t = take<E>(member, block_keys * groups);          // (D groups, keys)
+        E* const values_t = take<E>(member, block_keys * groups);        // (D groups, keys)
+        E* const keys = take<E>(member, block_keys * row);               // (key groups, D)
+        float* const dkeys = take<float>(member, block_keys * row);      // (keys, D)
+        float* const dvalues = take<float>(member, block_keys * row);    // (keys, D)
+        E* const queries = take<E>(member, block_queries * groups);      // (queries, D groups)
+        E* const doutput = take<E>(member, block_queries * groups);      // (queries, D groups)
+        E* const query_groups = take<E>(member, block_queries * row);    // (query groups, D)
+        E* const doutput_groups = take<E>(member, block_queries * row);  // (query groups, D)
+        float* const scores = take<float>(member, tile_size);            // (queries, keys)
+        float* const dweights = take<float>(member, tile_size);          // (queries, keys)
+        E* const weights = take<E>(member, tile_size);                   // (query groups, keys)
+        E* const dscores = take<E>(member, tile_size);                   // (query groups, keys)
+        E* const dscores_by_row = take<E>(member, tile_size);            // (queries, key groups)
+        float* const dqueries = take<float>(member, num_queries * row);  // (Tq, D)
+        const Vec scale(shape.scale);
+        const Vec lane = lane_numbers();
 
-        zero(dqueries);
+        fill(dqueries, num_queries * row, 0.0F);
         for (std::int64_t k0 = 0; k0 < shape.keys; k0 += block_keys) {
           const int num_keys = static_cast<int>(shape.keys - k0 < block_keys ? shape.keys - k0 : block_keys);
-          load_rows(value, b, k0, h, num_keys, shape.dimension, 1.0F, keys.data(), row);
-          transpose(keys.data(), num_keys, row, shape.dimension, block_keys, values_t.data());
-          load_rows(key, b, k0, h, num_keys, shape.dimension, 1.0F, keys.data(), row);
-          transpose(keys.data(), num_keys, row, shape.dimension, block_keys, keys_t.data());
-          zero(dkeys);
-          zero(dvalues);
+          load_rows(value, b, k0, h, num_keys, shape.dimension, loaded, groups);
+          transpose(loaded, num_keys, groups, groups, block_keys, values_t);
+          load_rows(key, b, k0, h, num_keys, shape.dimension, loaded, groups);
+          transpose(loaded, num_keys, groups, groups, block_keys, keys_t);
+          load_row_groups(key, b, k0, h, num_keys, shape.dimension, keys, row);
+          fill(dkeys, block_keys * row, 0.0F);
+          fill(dvalues, block_keys * row, 0.0F);
           const std::int64_t first_query = k0 > shape.offset ? k0 - shape.offset : 0;
           for (std::int64_t q0 = first_query / block_queries * block_queries; q0 < shape.queries;
                q0 += block_queries) {
             const int count =
                 static_cast<int>(shape.queries - q0 < block_queries ? shape.queries - q0 : block_queries);
-            load_rows(query, b, q0, h, count, shape.dimension, shape.scale, queries.data(), row);
-            load_rows(output_grad, b, q0, h, count, shape.dimension, 1.0F, doutput.data(), row);
-            float* p = weights.data();
-            float* dp = dweights.data();
-            tile_product(count, block_keys, shape.dimension, {queries.data(), row, 1}, keys_t.data(),
-                         block_keys, p, block_keys, false);
-            tile_product(count, block_keys, shape.dimension, {doutput.data(), row, 1}, values_t.data(),
-                         block_keys, dp, block_keys, false);
-            for (int i = 0; i < count; ++i) {
-              const int visible = shape.visible(q0 + i, k0, num_keys);
-              const Vec normaliser(head_lse[q0 + i]);
-              const Vec dot(head_delta[q0 + i]);
-              float factors[block_keys];
-              if (dropout.probability > 0.0F) {
+            load_rows(query, b, q0, h, count, shape.dimension, queries, groups);
+            load_rows(output_grad, b, q0, h, count, shape.dimension, doutput, groups);
+            load_row_groups(query, b, q0, h, count, shape.dimension, query_groups, row);
+            load_row_groups(output_grad, b, q0, h, count, shape.dimension, doutput_groups, row);
+            tile_product(count, block_keys, groups, Tile<E>{queries, groups, 1}, keys_t, block_keys, scores,
+                         block_keys, false);
+            tile_product(count, block_keys, groups, Tile<E>{doutput, groups, 1}, values_t, block_keys,
+                         dweights, block_keys, false);
+            for (int i = 0; i < count; i += 2) {
+              float factors[2][block_keys];
+              for (int r = 0; dropout.probability > 0.0F && r < 2 && i + r < count; ++r) {
                 keep_factors(dropout, dropout.scalars->step, dropout.first_sample + b,
-                             shape.element(h, q0 + i, k0), num_keys, factors);
-                for (int j = num_keys; j < block_keys; ++j) factors[j] = 0.0F;
+                             shape.element(h, q0 + i + r, k0), num_keys, factors[r]);
+                for (int j = num_keys; j < block_keys; ++j) factors[r][j] = 0.0F;
               }
               for (int j = 0; j < block_keys; j += width) {
-                float* weight = p + i * block_keys + j;
-                float* dweight = dp + i * block_keys + j;
-                const int left = visible - j < 0 ? 0 : (visible - j < width ? visible - j : width);
-                const Vec exact = Lanes{j, left}.only(exponential(load(weight) - normaliser), 0.0F);
-                const Vec kept = dropout.probability > 0.0F ? load(factors + j) : Vec(1.0F);
-                store(weight, exact * kept);
-                store(dweight, exact * (load(dweight) * kept - dot));
+                Vec weight[2] = {Vec(0.0F), Vec(0.0F)};
+                Vec dscore[2] = {Vec(0.0F), Vec(0.0F)};
+                for (int r = 0; r < 2 && i + r < count; ++r) {
+                  const int at = (i + r) * block_keys + j;
+                  const auto visible = static_cast<float>(shape.visible(q0 + i + r, k0, num_keys) - j);
+                  const Vec exact = condition(
+                      lane < Vec(visible),
+                      exponential(multiply_add(load(scores + at), scale, Vec(-head_lse[q0 + i + r]))),
+                      Vec(0.0F));
+                  const Vec kept = dropout.probability > 0.0F ? load(factors[r] + j) : Vec(1.0F);
+                  weight[r] = exact * kept;
+                  dscore[r] = exact * (load(dweights + at) * kept - Vec(head_delta[q0 + i + r]));
+                  if constexpr (group > 1) {
+                    store(reinterpret_cast<T*>(dscores_by_row) + at, dscore[r]);
+                  } else {
+                    store(dscores_by_row + at, dscore[r]);
+                  }
+                }
+                store_two_rows(weights, block_keys, i, j, weight[0], weight[1]);
+                store_two_rows(dscores, block_keys, i, j, dscore[0], dscore[1]);
               }
             }
-            tile_product(block_keys, row, count, {p, 1, block_keys}, doutput.data(), row, dvalues.data(), row,
+            const int query_count = (count + group - 1) / group;
+            tile_product(block_keys, row, query_count, Tile<E>{weights, 1, block_keys}, doutput_groups, row,
+                         dvalues, row, true);
+            tile_product(block_keys, row, query_count, Tile<E>{dscores, 1, block_keys}, query_groups, row,
+                         dkeys, row, true);
+            tile_product(count, row, (num_keys + group - 1) / group,
+                         Tile<E>{dscores_by_row, block_keys / group, 1}, keys, row, dqueries + q0 * row, row,
                          true);
-            tile_product(block_keys, row, count, {dp, 1, block_keys}, queries.data(), row, dkeys.data(), row,
-                         true);
-            tile_product(count, row, num_keys, {dp, block_keys, 1}, keys.data(), row,
-                         dqueries.data() + q0 * row, row, true);
           }
           for (int j = 0; j < num_keys; ++j) {
-            store_row(dkeys.data() + j * row, shape.dimension, Vec(1.0F), key_grad.row(b, k0 + j, h));
-            store_row(dvalues.data() + j * row, shape.dimension, Vec(1.0F), value_grad.row(b, k0 + j, h));
+            store_row(dkeys + j * row, shape.dimension, scale, key_grad.row(b, k0 + j, h));
+            store_row(dvalues + j * row, shape.dimension, Vec(1.0F), value_grad.row(b, k0 + j, h));
           }
         }
         for (int i = 0; i < num_queries; ++i) {
-          store_row(dqueries.data() + i * row, shape.dimension, Vec(shape.scale), query_grad.row(b, i, h));
+          store_row(dqueries + i * row, shape.dimension, scale, query_grad.row(b, i, h));
         }
       });
 }

@@ -100,7 +100,7 @@ void blocked_gemm(const std::string& label, const Execution& execution, std::int
           for (int j = 0; j < columns; j += panel_columns) {
             for (int i = 0; i < rows; i += panel_rows) {
               panel_product<panel_rows, panel_vectors>(
-                  depth, {packed_a.data() + i * depth, 1, panel_rows}, packed_b.data() + j * depth,
+                  depth, Tile<float>{packed_a.data() + i * depth, 1, panel_rows}, packed_b.data() + j * depth,
                   panel_columns, tile.data() + i * block_columns + j, block_columns, p0 > 0);
             }
           }

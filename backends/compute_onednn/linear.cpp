@@ -10,7 +10,7 @@ namespace {
 
 MatrixRef weight(const TensorRef& w) {
   require(w.rank == 2 && (w.stride[0] == 1 || w.stride[1] == 1), "a row-major or transposed matrix");
-  return {w.data, w.dtype, w.stride[0], w.stride[1]};
+  return {w.data, w.dtype, w.stride[0], w.stride[1], w.version};
 }
 
 /// The leading dimensions of an activation folded into rows.
@@ -79,7 +79,9 @@ void OnednnTransformerOps::linear_backward_weight(Stream stream, TensorRef x, Te
   require(x.shape[x.rank - 1] == in && dy.size() == rows * out && (!dbias || dbias.size() == out),
           "linear's shapes");
   const MatrixRef gradient = weight(dw);
-  if (gradient.column == 1) {
+  if (!accumulate && (dw.contiguous() || (gradient.row == 1 && gradient.column == in))) {
+    matmul_.weight_gradient(rows, in, out, activation(x), activation(dy), gradient);
+  } else if (gradient.column == 1) {
     matmul_.multiply(in, out, rows, activation(x).transposed(), activation(dy), nullptr, gradient,
                      accumulate);
   } else {

@@ -18,6 +18,9 @@ class OnednnTransformerOps final : public ForwardingTransformerOps {
   void linear_backward_weight(Stream stream, TensorRef x, TensorRef dy, TensorRef dw, TensorRef dbias,
                               bool accumulate) override;
 
+  /// The memory of weights is about to be freed.
+  void forget(const void* begin, std::size_t bytes) { matmul_.forget(begin, bytes); }
+
  private:
   MatmulCache matmul_;
 };

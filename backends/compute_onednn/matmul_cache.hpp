@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MatmulCache: oneDNN's matrix products, one primitive for each shape, and the scratchpad that they share.
+// MatmulCache: oneDNN's matrix products, one primitive for each shape, and what they share.
 #pragma once
 
 #include <compare>
@@ -10,20 +10,12 @@
 
 #include <dnnl.hpp>
 
+#include "backends/compute_onednn/matrix_ref.hpp"
+#include "backends/compute_onednn/packed_weights.hpp"
 #include "core/compute_backend.hpp"
 #include "core/memory_ledger.hpp"
 
 namespace mylos {
-
-/// A matrix in either storage order: element (i, j) is data[i * row + j * column].
-struct MatrixRef {
-  void* data = nullptr;
-  DType dtype = DType::fp32;
-  std::int64_t row = 0;
-  std::int64_t column = 1;
-
-  MatrixRef transposed() const { return {data, dtype, column, row}; }
-};
 
 /// Primitives are made on first use and kept: a training step after the first makes none and grows no
 /// scratchpad.
@@ -37,27 +29,47 @@ class MatmulCache {
   /// Whether oneDNN multiplies matrices of this type fast on this machine.
   static bool supports(DType dtype);
 
-  /// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n) + bias (n) of b's type or null.
+  /// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n) + bias (n) of b's type or null. Weights `b` that
+  /// have a version are multiplied from a packed copy where that pays.
   void multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b, void* bias,
                 MatrixRef c, bool accumulate);
 
+  /// dw (in, out) = xᵀ dy with x (rows, in) and dy (rows, out) row-major and dw dense in either order. oneDNN
+  /// has a kernel for this that is faster than the product with a transposed matrix.
+  void weight_gradient(std::int64_t rows, std::int64_t in, std::int64_t out, MatrixRef x, MatrixRef dy,
+                       MatrixRef dw);
+
+  /// See PackedWeights.
+  void forget(const void* begin, std::size_t bytes) { packed_.forget(begin, bytes); }
+
  private:
+  enum class Kind : std::uint8_t { product, product_with_packed_weights, weight_gradient };
   /// What tells products apart.
   struct Key {
+    Kind kind;
     std::int64_t m, n, k;
-    std::int64_t a_row, a_column, b_row, b_column, c_row;
+    std::int64_t a_row, a_column, b_row, b_column, c_row, c_column;
     DType a_type, b_type, c_type;
     bool bias, accumulate;
     auto operator<=>(const Key&) const = default;
   };
+  /// What tells the layouts of packed weights apart: every product with one weight uses the same.
+  struct WeightShape {
+    std::int64_t k, n, row, column;
+    DType dtype;
+    auto operator<=>(const WeightShape&) const = default;
+  };
   struct Product {
-    dnnl::matmul primitive;
+    dnnl::primitive primitive;
     dnnl::memory a, b, bias, c, scratchpad;
     std::unordered_map<int, dnnl::memory> arguments;
     std::size_t scratchpad_bytes;
   };
 
-  Product make(const Key& key);
+  Product& find(const Key& key);
+  Product make_product(const Key& key);
+  Product make_weight_gradient(const Key& key);
+  void run(Product& product, void* a, void* b, void* bias, void* c);
   void reserve(std::size_t bytes);
 
   ComputeBackend& memory_;
@@ -65,6 +77,8 @@ class MatmulCache {
   dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream_{engine_};
   std::map<Key, Product> products_;
+  std::map<WeightShape, dnnl::memory::desc> layouts_;
+  PackedWeights packed_;
   void* scratchpad_ = nullptr;
   std::size_t scratchpad_bytes_ = 0;
 };

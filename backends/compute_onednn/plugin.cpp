@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <unordered_map>
 
 #include "backends/compute_onednn/linear.hpp"
 
@@ -45,10 +46,21 @@ class OnednnBackend final : public ForwardingBackend {
     return fmt::format("oneDNN {}.{}.{} with {} over {}", version->major, version->minor, version->patch,
                        instruction_set(), next().description());
   }
+  void* allocate(std::size_t bytes, const char* label) override {
+    void* memory = next().allocate(bytes, label);
+    sizes_.emplace(memory, bytes);
+    return memory;
+  }
+  void deallocate(void* memory) override {
+    if (const auto block = sizes_.extract(memory)) transformer_ops_.forget(block.key(), block.mapped());
+    next().deallocate(memory);
+  }
   TransformerOps& transformer_ops() override { return transformer_ops_; }
 
  private:
   OnednnTransformerOps transformer_ops_;
+  std::unordered_map<void*, std::size_t>
+      sizes_;  // of what was allocated: packed copies end with their weights
 };
 
 const char* unusable() {

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/compute_onednn/packed_weights.hpp"
+
+#include <functional>
+
+namespace mylos {
+
+PackedWeights::PackedWeights(ComputeBackend& memory, MemoryLedger* ledger, const dnnl::engine& engine)
+    : memory_(memory), ledger_(ledger), engine_(engine) {}
+
+PackedWeights::~PackedWeights() {
+  for (const auto& [key, copy] : copies_) release(copy);
+}
+
+void* PackedWeights::packed(const MatrixRef& weight, const dnnl::memory::desc& plain,
+                            const dnnl::memory::desc& layout, std::uint64_t version, dnnl::stream& stream) {
+  const Key key{weight.data, weight.row, weight.column};
+  auto found = copies_.find(key);
+  if (found == copies_.end()) found = copies_.emplace(key, make(weight, plain, layout)).first;
+  Copy& copy = found->second;
+  if (copy.version != version) {
+    copy.reorder.execute(stream, copy.from, copy.to);
+    copy.version = version;
+  }
+  return copy.to.get_data_handle();
+}
+
+PackedWeights::Copy PackedWeights::make(const MatrixRef& weight, const dnnl::memory::desc& plain,
+                                        const dnnl::memory::desc& layout) {
+  const std::size_t bytes = layout.get_size();
+  if (ledger_ != nullptr) ledger_->charge(MemoryCategory::workspace, bytes);
+  return {dnnl::reorder(dnnl::reorder::primitive_desc(engine_, plain, engine_, layout)),
+          dnnl::memory(plain, engine_, weight.data),
+          dnnl::memory(layout, engine_, memory_.allocate(bytes, "mylos::onednn::packed_weight"))};
+}
+
+void PackedWeights::forget(const void* begin, std::size_t bytes) {
+  const auto* end = static_cast<const std::byte*>(begin) + bytes;
+  const std::less<const void*> before;
+  std::erase_if(copies_, [&](const Copies::value_type& entry) {
+    if (before(entry.first.data, begin) || !before(entry.first.data, end)) return false;
+    release(entry.second);
+    return true;
+  });
+}
+
+void PackedWeights::release(const Copy& copy) {
+  memory_.deallocate(copy.to.get_data_handle());
+  if (ledger_ != nullptr) ledger_->release(MemoryCategory::workspace, copy.to.get_desc().get_size());
+}
+
+}  // namespace mylos

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// PackedWeights: copies of weights in the blocked layouts that oneDNN multiplies fastest.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+
+#include <dnnl.hpp>
+
+#include "backends/compute_onednn/matrix_ref.hpp"
+#include "core/compute_backend.hpp"
+#include "core/memory_ledger.hpp"
+
+namespace mylos {
+
+/// A copy is made at a weight's first use and renewed when its version has changed, so micro-batches and the
+/// products of one step share it. Each use of a weight (forward and dX see it transposed) has a copy.
+class PackedWeights {
+ public:
+  PackedWeights(ComputeBackend& memory, MemoryLedger* ledger, const dnnl::engine& engine);
+  ~PackedWeights();
+  PackedWeights(const PackedWeights&) = delete;
+  PackedWeights& operator=(const PackedWeights&) = delete;
+
+  /// `weight` (rows, columns) as of `version`, laid out as `layout`. Every call for one weight names one
+  /// layout.
+  void* packed(const MatrixRef& weight, const dnnl::memory::desc& plain, const dnnl::memory::desc& layout,
+               std::uint64_t version, dnnl::stream& stream);
+
+  /// Gives up the copies of weights that lie in [begin, begin + bytes): that memory is about to be freed.
+  void forget(const void* begin, std::size_t bytes);
+
+ private:
+  struct Key {
+    const void* data;
+    std::int64_t row, column;  // the strides tell a weight from its transpose
+    auto operator<=>(const Key&) const = default;
+  };
+  struct Copy {
+    dnnl::reorder reorder;
+    dnnl::memory from, to;
+    std::uint64_t version = 0;  // none
+  };
+  using Copies = std::map<Key, Copy>;
+
+  Copy make(const MatrixRef& weight, const dnnl::memory::desc& plain, const dnnl::memory::desc& layout);
+  void release(const Copy& copy);
+
+  ComputeBackend& memory_;
+  MemoryLedger* ledger_;
+  dnnl::engine engine_;
+  Copies copies_;
+};
+
+}  // namespace mylos

@@ -106,7 +106,8 @@ class TensorOps {
 
   /// y[i] = value.
   virtual void fill(Stream stream, TensorRef y, float value) = 0;
-  /// y[i] = x[i], converted between fp32 and bf16 where the types differ. x and y (n), not overlapping.
+  /// y[i] = x[i], converted between fp32 and bf16 where the types differ: rounded to nearest, ties to even;
+  /// subnormal numbers may become 0. x and y (n), not overlapping.
   virtual void cast(Stream stream, TensorRef x, TensorRef y) = 0;
   /// y[i] = N(0, stddev) from the Philox stream `key` at element first + i; y (n) fp32.
   /// Elements 2j and 2j+1 are normal_pair(x[0], x[1]) of counter (j, j >> 32, 0, 0).

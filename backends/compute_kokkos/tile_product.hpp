@@ -6,10 +6,6 @@
 
 #include "backends/compute_kokkos/lanes.hpp"
 
-#if defined(__AVX512BF16__) && defined(__GNUC__) && !defined(__CUDACC__)
-#include <immintrin.h>
-#endif
-
 namespace mylos {
 
 inline constexpr int panel_rows = 4;
@@ -31,10 +27,10 @@ KOKKOS_FORCEINLINE_FUNCTION Vec dot_add(float a, Vec b, Vec c) {
   return multiply_add(Vec(a), b, c);
 }
 
-#if defined(__AVX512BF16__) && defined(__GNUC__) && !defined(__CUDACC__)
+#if defined(MYLOS_AVX512_LANES) && defined(__AVX512BF16__)
 
 /// Whether bf16 tiles are multiplied as they are; otherwise they become fp32.
-inline constexpr bool has_bf16_products = width == 16;
+inline constexpr bool has_bf16_products = true;
 
 using Bf16Pairs = __m512bh;
 
@@ -50,9 +46,8 @@ inline Vec dot_add(Bf16Pair a, Bf16Pairs b, Vec c) {
 
 /// `width` pairs of the lanes of `first` and `second`, rounded to bf16.
 inline void store_pair(Bf16Pair* to, Vec first, Vec second) {
-  const auto low = std::bit_cast<Halves>(_mm512_cvtneps_pbh(std::bit_cast<__m512>(first)));
-  const auto high = std::bit_cast<Halves>(_mm512_cvtneps_pbh(std::bit_cast<__m512>(second)));
-  const Words pairs = __builtin_convertvector(low, Words) | (__builtin_convertvector(high, Words) << 16U);
+  const Words pairs = __builtin_convertvector(round_bf16(first), Words) |
+                      (__builtin_convertvector(round_bf16(second), Words) << 16U);
   std::memcpy(to, &pairs, sizeof(pairs));
 }
 

@@ -7,7 +7,7 @@ namespace mylos {
 
 namespace {
 // Large enough for the matrix products' full speed, small beside the model.
-constexpr std::int64_t slice_bytes = std::int64_t{64} << 20;
+constexpr std::int64_t slice_bytes = std::int64_t{128} << 20;
 constexpr std::int64_t slice_multiple = 64;
 }  // namespace
 
@@ -28,8 +28,10 @@ std::vector<int> LmHead::units() const {
 
 std::int64_t LmHead::slice_rows(const BatchShape& shape) const {
   const std::int64_t row_bytes = padded_vocab_ * static_cast<std::int64_t>(size_of(shape.dtype));
-  const std::int64_t rows = slice_bytes / row_bytes / slice_multiple * slice_multiple;
-  return std::min(shape.rows(), std::max(rows, slice_multiple));
+  const std::int64_t most = std::max(slice_bytes / row_bytes, slice_multiple);
+  const std::int64_t slices = (shape.rows() + most - 1) / most;
+  const std::int64_t even = (shape.rows() + slices - 1) / slices;
+  return std::min(shape.rows(), (even + slice_multiple - 1) / slice_multiple * slice_multiple);
 }
 
 std::vector<ActivationSpec> LmHead::activations(const BatchShape& shape) const {

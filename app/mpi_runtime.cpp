@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <sched.h>
 #include <vector>
 
 #include <mpi.h>
 
+#include "app/core_share.hpp"
 #include "core/error.hpp"
 
 namespace mylos {
@@ -31,9 +33,17 @@ MpiRuntime::MpiRuntime() {
   sched_getaffinity(0, sizeof own, &own);
   std::vector<cpu_set_t> masks(static_cast<std::size_t>(node_size));
   MPI_Allgather(&own, sizeof own, MPI_BYTE, masks.data(), sizeof own, MPI_BYTE, node);
+  int place = 0;
+  MPI_Comm_rank(node, &place);
   MPI_Comm_free(&node);
-  ranks_sharing_cores_ = static_cast<int>(
-      std::ranges::count_if(masks, [&](const cpu_set_t& mask) { return CPU_EQUAL(&mask, &own); }));
+  const auto shares_cores = [&](const cpu_set_t& mask) { return CPU_EQUAL(&mask, &own) != 0; };
+  const auto sharing = static_cast<int>(std::ranges::count_if(masks, shares_cores));
+  ranks_sharing_cores_ = sharing;
+  // Whoever binds threads by OpenMP's variables has decided.
+  if (sharing == 1 || CPU_COUNT(&own) < sharing || std::getenv("OMP_PROC_BIND") != nullptr) return;
+  const auto index = static_cast<int>(std::count_if(masks.begin(), masks.begin() + place, shares_cores));
+  const cpu_set_t share = even_share(own, index, sharing);
+  if (sched_setaffinity(0, sizeof share, &share) == 0) ranks_sharing_cores_ = 1;
 }
 
 MpiRuntime::~MpiRuntime() {

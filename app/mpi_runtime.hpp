@@ -7,7 +7,8 @@
 namespace mylos {
 
 /// Initialises MPI with MPI_THREAD_MULTIPLE; throws ExitCode::usage where the library offers less. Finalises
-/// it.
+/// it. Ranks that share cores because the launcher bound none divide them evenly, unless there are too few or
+/// OMP_PROC_BIND is set.
 class MpiRuntime {
  public:
   MpiRuntime();
@@ -17,8 +18,8 @@ class MpiRuntime {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// Ranks of this node that may run on the same cores as this one, itself included: all where the launcher
-  /// binds none.
+  /// Ranks of this node that may run on the same cores as this one, itself included: 1 where
+  /// the launcher or this class bound them.
   int ranks_sharing_cores() const { return ranks_sharing_cores_; }
 
   /// Rank 0's text on every rank.

@@ -9,6 +9,7 @@
 #include <mpi.h>
 
 #include "app/commands.hpp"
+#include "app/core_share.hpp"
 #include "app/plan.hpp"
 #include "app/report.hpp"
 #include "app/setup.hpp"
@@ -90,6 +91,8 @@ void print_header(Console& console, const Setup& setup, Session& session, double
   console.line(fmt::format("       {} rank{}, comm {}{}, compute {}: {}", session.size(),
                            session.size() == 1 ? "" : "s", c.backend.comm, algorithm, c.backend.compute,
                            session.compute().description()));
+  console.line(fmt::format("       {} thread{} a rank, rank 0 on cores {}", c.backend.threads,
+                           c.backend.threads == 1 ? "" : "s", own_cores()));
   console.line(fmt::format("       MFU refers to {:.3f} TFLOP/s a rank, {}", peak_tflops,
                            c.peak_tflops > 0.0 ? "from the deck" : "a measured matrix product"));
 }

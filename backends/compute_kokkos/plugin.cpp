@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/plugin.hpp"
 
+#include <cstdlib>
 #include <memory>
+#include <sched.h>
+#include <vector>
 
 #include <Kokkos_Core.hpp>
+#if defined(KOKKOS_ENABLE_OPENMP)
+#include <omp.h>
+#endif
 
 #include "backends/compute_kokkos/kokkos_backend.hpp"
 
@@ -21,10 +27,36 @@ const char* unusable() {
   return nullptr;
 }
 
+/// Gives each worker thread a core of this process, unless OMP_PROC_BIND is set or there are too few. The
+/// calling thread keeps them all, so that threads which it starts later may run anywhere.
+void pin_workers(int num_threads) {
+#if defined(KOKKOS_ENABLE_OPENMP)
+  cpu_set_t own;
+  CPU_ZERO(&own);
+  sched_getaffinity(0, sizeof own, &own);
+  if (num_threads == 1 || CPU_COUNT(&own) < num_threads || std::getenv("OMP_PROC_BIND") != nullptr) return;
+  std::vector<int> cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &own)) cores.push_back(core);
+  }
+#pragma omp parallel num_threads(num_threads)
+  {
+    const auto thread = static_cast<std::size_t>(omp_get_thread_num());
+    if (thread > 0) {
+      cpu_set_t one;
+      CPU_ZERO(&one);
+      CPU_SET(cores[thread * cores.size() / static_cast<std::size_t>(num_threads)], &one);
+      sched_setaffinity(0, sizeof one, &one);
+    }
+  }
+#endif
+}
+
 ComputeBackend* create(const ComputeArgs& args) {
   if (Kokkos::is_finalized()) fail(ExitCode::internal, "Kokkos can be initialised once in a process");
   Kokkos::initialize(
       Kokkos::InitializationSettings().set_num_threads(args.num_threads).set_disable_warnings(true));
+  pin_workers(args.num_threads);
   return std::make_unique<KokkosBackend>().release();
 }
 

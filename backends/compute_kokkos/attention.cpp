@@ -119,7 +119,8 @@ template <class E>
 KOKKOS_FORCEINLINE_FUNCTION void transpose(const E* tile, int rows, int row, int groups, int columns,
                                            E* transposed) {
   for (int g = 0; g < groups; ++g) {
-    for (int i = 0; i < columns; ++i) transposed[g * columns + i] = i < rows ? tile[i * row + g] : E{};
+    for (int i = 0; i < rows; ++i) transposed[g * columns + i] = tile[i * row + g];
+    for (int i = rows; i < columns; ++i) transposed[g * columns + i] = E{};
   }
 }
 

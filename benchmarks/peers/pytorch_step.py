@@ -2,9 +2,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """GPT-2 124M training steps in PyTorch on a CPU, on random tokens, measured as step_benchmark measures: same CSV names.
 
-usage: pytorch_step.py --csv FILE [--mode compile|eager] [--dtype bf16|fp32] [--global-batch N] [--micro-batch N]
-                       [--seq-len N] [--ranks K] [--threads N] [--steps N] [--warm-up N]
-
 Run it with .deps/peers/bin/python (benchmarks/peers/setup); benchmarks/step/compare does, with OMP_PROC_BIND=true where
 there is one rank. Several ranks are data parallel (DistributedDataParallel) over gloo.
 """

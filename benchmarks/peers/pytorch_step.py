@@ -14,6 +14,7 @@ import socket
 import statistics
 import time
 
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # huge pages; PyTorch reads it at its first allocation
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp

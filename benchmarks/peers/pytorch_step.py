@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""GPT-2 124M training steps in PyTorch on a CPU, on random tokens, measured as step_benchmark measures: same CSV names.
+
+Run it with .deps/peers/bin/python (benchmarks/peers/setup); benchmarks/step/compare does, with OMP_PROC_BIND=true where
+there is one rank. Several ranks are data parallel (DistributedDataParallel) over gloo.
+"""
+import argparse
+import contextlib
+import ctypes
+import os
+import resource
+import socket
+import statistics
+import time
+
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # huge pages; PyTorch reads it at its first allocation
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.nn import functional as F
+
+LAYERS, HEADS, WIDTH, CONTEXT = 12, 12, 768, 1024
+VOCAB, PADDED_VOCAB = 50257, 50304  # the head's products have mylos' shape
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm_1, self.norm_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv, self.projection = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x):  # (B, T, C)
+        qkv = self.qkv(self.norm_1(x)).unflatten(2, (3, HEADS, WIDTH // HEADS))  # (B, T, 3, H, D)
+        q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))  # (B, H, T, D)
+        heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.projection(heads.transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(self.norm_2(x)), approximate="tanh"))
+
+
+class Gpt2(nn.Module):
+    """Returns the loss, so that torch.compile sees the head and the cross entropy together."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(PADDED_VOCAB, WIDTH), nn.Embedding(CONTEXT, WIDTH)
+        self.blocks, self.norm = nn.ModuleList(Block() for _ in range(LAYERS)), nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, PADDED_VOCAB, bias=False)
+        self.head.weight = self.tokens.weight
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, std=0.02)
+
+    def forward(self, inputs, targets):  # both (B, T)
+        x = self.tokens(inputs) + self.positions.weight[: inputs.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), targets.flatten())
+
+
+def keep_freed_memory():
+    """glibc returns large blocks to the system, so that every step maps and clears its activations anew.
+
+    That takes a quarter of an eager step. The constants are M_MMAP_MAX and M_TRIM_THRESHOLD of malloc.h.
+    """
+    libc = ctypes.CDLL(None)
+    if not (libc.mallopt(-4, 0) and libc.mallopt(-1, -1)):
+        raise RuntimeError("mallopt failed")
+
+
+def make_step(options):
+    """A function that runs one step."""
+    torch.manual_seed(1)
+    model = Gpt2()
+    parameters = list(model.parameters())
+    optimizer = torch.optim.AdamW(parameters, lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    if options.ranks > 1:
+        model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+        if options.dtype == "bf16":
+            model.register_comm_hook(None, bf16_compress_hook)
+    if options.mode == "compile":
+        model = torch.compile(model)
+    accumulation = options.global_batch // (options.ranks * options.micro_batch)
+    shape = (options.micro_batch, options.seq_len)
+
+    def step():
+        for micro_batch in range(1, accumulation + 1):
+            inputs, targets = torch.randint(VOCAB, shape), torch.randint(VOCAB, shape)
+            local = options.ranks > 1 and micro_batch < accumulation
+            with model.no_sync() if local else contextlib.nullcontext():
+                with torch.autocast("cpu", torch.bfloat16, enabled=options.dtype == "bf16"):
+                    loss = model(inputs, targets) / accumulation
+                loss.backward()
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def measure(rank, options, port):
+    keep_freed_memory()
+    torch.set_num_threads(options.threads)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    dist.init_process_group("gloo", rank=rank, world_size=options.ranks)
+    step = make_step(options)
+
+    def seconds_of_slowest():
+        start = time.perf_counter()
+        step()
+        seconds = torch.tensor(time.perf_counter() - start, dtype=torch.float64)
+        dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
+        return seconds.item()
+
+    for _ in range(options.warm_up):
+        step()
+    dist.barrier()
+    seconds = [seconds_of_slowest() for _ in range(options.steps)]
+    resident = torch.tensor(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    dist.all_reduce(resident, op=dist.ReduceOp.MAX)
+    if rank == 0:
+        report(options, seconds, resident.item())
+    dist.destroy_process_group()
+
+
+def report(options, seconds, resident):
+    lower, median, upper = statistics.quantiles(seconds, n=4, method="inclusive")
+    tokens = options.global_batch * options.seq_len
+    cells = {"compute": f"pytorch-{torch.__version__}-{options.mode}", "comm": "gloo", "dtype": options.dtype,
+             "ranks": options.ranks, "threads": options.threads, "tokens_per_step": tokens, "steps": len(seconds),
+             "tokens_per_second": f"{tokens / median:.2f}", "step_ms": f"{1e3 * median:.3f}",
+             "step_ms_lower_quartile": f"{1e3 * lower:.3f}", "step_ms_upper_quartile": f"{1e3 * upper:.3f}",
+             "peak_resident_bytes": resident}
+    print(", ".join(f"{name} {value}" for name, value in cells.items()))
+    with open(options.csv, "w", encoding="utf-8") as file:
+        file.write(",".join(cells) + "\n" + ",".join(map(str, cells.values())) + "\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--csv", required=True)
+    parser.add_argument("--mode", choices=("compile", "eager"), default="compile")
+    parser.add_argument("--dtype", choices=("bf16", "fp32"), default="bf16", help="bf16: autocast")
+    parser.add_argument("--global-batch", type=int, default=4, help="sequences a step, over all ranks")
+    parser.add_argument("--micro-batch", type=int, default=4, help="sequences a rank takes at once")
+    parser.add_argument("--seq-len", type=int, default=256)
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=2, help="of one rank")
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--warm-up", type=int, default=2, help="steps before them, not measured")
+    options = parser.parse_args()
+    if options.global_batch % (options.ranks * options.micro_batch) != 0:
+        parser.error("--global-batch must be a multiple of --ranks times --micro-batch")
+    if options.steps < 2:
+        parser.error("--steps must be at least 2: quartiles are printed")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    if options.ranks == 1:
+        measure(0, options, port)
+    else:
+        mp.spawn(measure, args=(options, port), nprocs=options.ranks)
+
+
+if __name__ == "__main__":
+    main()

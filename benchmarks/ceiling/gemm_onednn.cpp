@@ -24,6 +24,8 @@ namespace {
 using dnnl::memory;
 using Layout = memory::format_tag;
 
+constexpr std::size_t cache_line = 64;
+
 /// A way to compute a product: a primitive, and its factors and result as it wants them.
 struct Variant {
   dnnl::primitive primitive;
@@ -42,18 +44,14 @@ class LinearVariants {
         o_(outputs),
         type_(type),
         x_({m_, i_}, type, Layout::ab),
-        y_({m_, o_}, type, Layout::ab),
-        forward_({dnnl::prop_kind::forward_training, x_, {{o_, i_}, type, Layout::any}, y_}, engine) {}
+        y_({m_, o_}, type, Layout::ab) {}
 
   /// y = x w
   std::vector<Variant> forward() const {
     std::vector<Variant> variants;
     for (const Layout layout : weight_layouts) {
       add_matmul(variants, x_, {{i_, o_}, type_, layout}, y_);
-      add(variants, {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST}, [&] {
-        return dnnl::inner_product_forward::primitive_desc(
-            {dnnl::prop_kind::forward_training, x_, {{o_, i_}, type_, layout}, y_}, engine_);
-      });
+      add(variants, {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST}, [&] { return inner_product(layout); });
     }
     return variants;
   }
@@ -65,7 +63,7 @@ class LinearVariants {
       add_matmul(variants, y_, {{o_, i_}, type_, layout}, x_);
       add(variants, {DNNL_ARG_DIFF_DST, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_SRC}, [&] {
         return dnnl::inner_product_backward_data::primitive_desc({x_, {{o_, i_}, type_, layout}, y_}, engine_,
-                                                                 forward_);
+                                                                 inner_product(Layout::any));
       });
     }
     return variants;
@@ -82,7 +80,7 @@ class LinearVariants {
       for (const Layout layout : weight_layouts) {
         add(variants, {DNNL_ARG_SRC, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_WEIGHTS}, [&] {
           return dnnl::inner_product_backward_weights::primitive_desc({x_, {{o_, i_}, gradient, layout}, y_},
-                                                                      engine_, forward_);
+                                                                      engine_, inner_product(Layout::any));
         });
       }
       if (gradient == type_) break;
@@ -109,6 +107,11 @@ class LinearVariants {
     }
   }
 
+  /// y = x w, which oneDNN also wants to know for the gradients.
+  dnnl::inner_product_forward::primitive_desc inner_product(Layout layout) const {
+    return {{dnnl::prop_kind::forward_training, x_, {{o_, i_}, type_, layout}, y_}, engine_};
+  }
+
   void add_matmul(std::vector<Variant>& variants, const memory::desc& a, const memory::desc& b,
                   const memory::desc& c) const {
     add(variants, {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST}, [&] {
@@ -120,27 +123,27 @@ class LinearVariants {
   std::int64_t m_, i_, o_;
   memory::data_type type_;
   memory::desc x_, y_;
-  dnnl::inner_product_forward::primitive_desc forward_;  // what its gradients are described with
 };
 
 /// Memory full of numbers of either sign between 2^-7 and 2^-5, whichever floating-point type reads it.
 class Numbers {
  public:
-  /// At least `bytes` of them, aligned to cache lines; what was returned before is freed if they are more.
+  /// At least `bytes` of them, aligned to cache lines. What was returned before is freed where more are
+  /// needed.
   std::byte* at_least(std::size_t bytes) {
     const std::size_t lines = (bytes + sizeof(Line) - 1) / sizeof(Line);
     if (lines > lines_) {
+      lines_ = std::max(lines, lines_ + lines_ / 2);
       memory_.reset();
-      memory_ = std::make_unique_for_overwrite<Line[]>(lines);
-      lines_ = lines;
+      memory_ = std::make_unique_for_overwrite<Line[]>(lines_);
       fill();
     }
     return reinterpret_cast<std::byte*>(memory_.get());
   }
 
  private:
-  struct alignas(64) Line {
-    std::array<std::uint16_t, 32> halves;
+  struct alignas(cache_line) Line {
+    std::array<std::uint16_t, cache_line / sizeof(std::uint16_t)> halves;
   };
 
   void fill() {
@@ -179,34 +182,28 @@ class Stopwatch {
   }
 
  private:
-  using Arguments = std::unordered_map<int, memory>;
-
   /// The median.
   double seconds(const Variant& variant, double budget, int calls) {
-    const std::vector<Arguments> copies = copies_of(variant);
-    return median_seconds(budget, calls, [&](int i) {
-      variant.primitive.execute(stream_, copies[static_cast<std::size_t>(i) % copies.size()]);
-      stream_.wait();
-    });
-  }
-
-  std::vector<Arguments> copies_of(const Variant& variant) {
-    constexpr std::size_t line = 64;
     std::array<std::size_t, 3> bytes{};
-    for (std::size_t k = 0; k < bytes.size(); ++k)
-      bytes[k] = (variant.operands[k].get_size() + line - 1) / line * line;
+    std::ranges::transform(variant.operands, bytes.begin(), [](const memory::desc& operand) {
+      return (operand.get_size() + cache_line - 1) / cache_line * cache_line;
+    });
     const std::size_t copies = out_of_cache_copies(static_cast<double>(bytes[0] + bytes[1] + bytes[2]));
     std::byte* factors = factors_.at_least(copies * (bytes[0] + bytes[1]));
     std::byte* results = results_.at_least(copies * bytes[2]);
-    std::vector<Arguments> arguments(copies);
-    for (Arguments& own : arguments) {
-      const std::array<std::byte*, 3> places = {factors, factors + bytes[0], results};
-      for (std::size_t k = 0; k < places.size(); ++k)
-        own.emplace(variant.arguments[k], memory(variant.operands[k], engine_, places[k]));
-      factors += bytes[0] + bytes[1];
-      results += bytes[2];
-    }
-    return arguments;
+    memory a(variant.operands[0], engine_, factors);
+    memory b(variant.operands[1], engine_, factors);
+    memory c(variant.operands[2], engine_, results);
+    const std::unordered_map<int, memory> arguments = {
+        {variant.arguments[0], a}, {variant.arguments[1], b}, {variant.arguments[2], c}};
+    return median_seconds(budget, calls, [&](int i) {
+      const std::size_t copy = static_cast<std::size_t>(i) % copies;
+      a.set_data_handle(factors + copy * (bytes[0] + bytes[1]));
+      b.set_data_handle(factors + copy * (bytes[0] + bytes[1]) + bytes[0]);
+      c.set_data_handle(results + copy * bytes[2]);
+      variant.primitive.execute(stream_, arguments);
+      stream_.wait();
+    });
   }
 
   const dnnl::engine& engine_;
@@ -215,17 +212,22 @@ class Stopwatch {
   Numbers results_;
 };
 
-/// bf16 has fast kernels from AVX-512 on; oneDNN's instruction sets are bit masks.
-bool is_fast(DType dtype) {
-  constexpr auto needed = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);
-  return dtype == DType::fp32 ||
-         (dtype == DType::bf16 && (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & needed) == needed);
+memory::data_type type_of(DType dtype) {
+  switch (dtype) {
+    case DType::fp32:
+      return memory::data_type::f32;
+    case DType::bf16:
+      return memory::data_type::bf16;
+    case DType::fp16:
+      return memory::data_type::f16;
+    default:
+      fail(ExitCode::internal, "no matrix products of {}", name_of(dtype));
+  }
 }
 
 }  // namespace
 
 std::optional<double> measure_gemm_ceiling(const GemmShapes& shapes, const std::function<void()>& meet) {
-  if (!is_fast(shapes.dtype)) return std::nullopt;
   struct Layer {
     std::int64_t inputs, outputs, count;
   };
@@ -235,13 +237,12 @@ std::optional<double> measure_gemm_ceiling(const GemmShapes& shapes, const std::
                                         {c, 4 * c, shapes.layers},
                                         {4 * c, c, shapes.layers},
                                         {c, shapes.padded_vocab, 1}}};
-  const auto type = shapes.dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   Stopwatch stopwatch(engine);
   double flops = 0.0;
   double seconds = 0.0;
   for (const Layer& layer : layers) {
-    const LinearVariants variants(engine, shapes.rows, layer.inputs, layer.outputs, type);
+    const LinearVariants variants(engine, shapes.rows, layer.inputs, layer.outputs, type_of(shapes.dtype));
     for (const auto& product : {variants.forward(), variants.backward_input(), variants.backward_weight()}) {
       meet();
       seconds += static_cast<double>(layer.count) * stopwatch.fastest(product);

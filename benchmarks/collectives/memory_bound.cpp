@@ -5,39 +5,20 @@
 #include <array>
 #include <cstring>
 #include <span>
-#if defined(__AVX__)
-#include <immintrin.h>
-#endif
 
+#include "benchmarks/ceiling/streaming_store.hpp"
 #include "core/error.hpp"
 
 namespace mylos {
 
 namespace {
 
-constexpr std::size_t line_floats = 16;
-
-/// Writes one cache line past the cache where the processor can.
 void store_line(const float* line, float* to, bool streaming) {
-#if defined(__AVX512F__)
   if (streaming) {
-    _mm512_stream_ps(to, _mm512_loadu_ps(line));
-    return;
+    stream_line(line, to);
+  } else {
+    std::memcpy(to, line, line_floats * sizeof(float));
   }
-#elif defined(__AVX__)
-  if (streaming) {
-    _mm256_stream_ps(to, _mm256_loadu_ps(line));
-    _mm256_stream_ps(to + 8, _mm256_loadu_ps(line + 8));
-    return;
-  }
-#endif
-  std::memcpy(to, line, line_floats * sizeof(float));
-}
-
-void finish_stores() {
-#if defined(__AVX__)
-  _mm_sfence();
-#endif
 }
 
 /// Sums of whole lines of K buffers to every one of `to`; a K that the compiler knows makes it a few vector
@@ -55,7 +36,7 @@ void sum_lines_of(const float* const* from, std::span<float* const> to, std::siz
     }
     for (float* buffer : to) store_line(line.data(), buffer + i, streaming);
   }
-  finish_stores();
+  finish_streaming();
 }
 
 void sum_lines(std::span<float* const> from, std::span<float* const> to, std::size_t begin, std::size_t end,

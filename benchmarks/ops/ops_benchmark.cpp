@@ -1,51 +1,129 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Time, GFLOP/s and GB/s of every case of the operation table on every backend.
+// Time, GFLOP/s, GB/s and share of the nearer ceiling for every case of the operation table on every backend.
 // MYLOS_BUILD names the build folder, MYLOS_THREADS sets the number of host threads;
-// --benchmark_filter=/gpt2/ takes the shapes of GPT-2 124M.
+// --benchmark_filter=/gpt2/ takes the shapes of GPT-2 124M, whose operands are out of cache and whose
+// ceilings are measured first. The operands of small cases stay in cache.
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
+#include <limits>
+#include <map>
+#include <optional>
+#include <regex>
 #include <string>
 #include <thread>
 
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
+#include "benchmarks/ceiling/caches.hpp"
+#include "benchmarks/ceiling/gemm.hpp"
+#include "benchmarks/ceiling/timing.hpp"
+#include "benchmarks/ceiling/triad.hpp"
 #include "tests/ops/op_run.hpp"
 #include "tests/support/compute_backends.hpp"
 
 namespace {
 
-void measure(benchmark::State& state, const mylos::OpCase& c, mylos::ComputeBackend& backend) {
-  const mylos::Contents initial = initial_contents(c);
-  mylos::OpRun run(c, backend, initial);
-  run.run();  // the first call may pack weights or allocate scratch
-  run.synchronize();
-  for (auto _ : state) {
-    run.run();
+using namespace mylos;
+
+/// What the host reaches in this run; nothing where it was not measured.
+struct Ceilings {
+  std::optional<double> triad;                  ///< GB/s
+  std::map<DType, std::optional<double>> gemm;  ///< GFLOP/s by the type of the factors
+};
+
+DType factor_type(const OpCase& c) {
+  const auto is_bf16 = [](const Operand& operand) { return operand.view.dtype == DType::bf16; };
+  return std::ranges::any_of(c.operands, is_bf16) ? DType::bf16 : DType::fp32;
+}
+
+/// Seconds that a full-size case takes at the ceiling which limits it (Williams, Waterman and Patterson,
+/// "Roofline", 2009), or NaN where a ceiling is not known.
+double least_seconds(const OpCase& c, const Ceilings& ceilings) {
+  constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
+  if (!c.full_size) return unknown;
+  const double memory = 1e-9 * c.bytes / ceilings.triad.value_or(unknown);
+  if (c.flops == 0.0) return memory;
+  const auto gemm = ceilings.gemm.find(factor_type(c));
+  if (gemm == ceilings.gemm.end() || !gemm->second) return unknown;
+  return std::max(memory, 1e-9 * c.flops / *gemm->second);
+}
+
+void measure(benchmark::State& state, const OpCase& c, ComputeBackend& backend, const Ceilings& ceilings) {
+  using Clock = std::chrono::steady_clock;
+  const Contents initial = initial_contents(c);
+  std::vector<OpRun> runs;
+  const std::size_t copies = c.full_size ? out_of_cache_copies(c.bytes) : 1;
+  for (std::size_t i = 0; i < copies; ++i) {
+    OpRun& run = runs.emplace_back(c, backend, initial);
+    run.run();  // the first call may pack weights or allocate scratch
     run.synchronize();
   }
-  const auto rate = [](double per_call) {
-    return benchmark::Counter(per_call * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
-  };
-  state.counters["GFLOP/s"] = rate(c.flops);
-  state.counters["GB/s"] = rate(c.bytes);
+  std::vector<double> seconds;
+  for (auto _ : state) {
+    const auto start = Clock::now();
+    OpRun& run = runs[seconds.size() % runs.size()];
+    run.run();
+    run.synchronize();
+    seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+  }
+  const double call = median(std::move(seconds));
+  state.counters["median_s"] = call;
+  state.counters["GFLOP/s"] = 1e-9 * c.flops / call;
+  state.counters["GB/s"] = 1e-9 * c.bytes / call;
+  // Ceilings are the host's. Every case has this counter, since the CSV reporter asks for it.
+  state.counters["share"] = least_seconds(c, backend.host_accessible() ? ceilings : Ceilings{}) / call;
+}
+
+/// Whether --benchmark_filter selects the benchmark of this name.
+bool is_selected(const std::string& name) {
+  std::string filter = benchmark::GetBenchmarkFilter();
+  if (filter.empty() || filter == "all") return true;
+  const bool negated = filter.front() == '-';
+  if (negated) filter.erase(0, 1);
+  return std::regex_search(name, std::regex(filter, std::regex::extended)) != negated;
+}
+
+/// Measures what `c` needs and has not been measured.
+void extend(Ceilings& ceilings, const OpCase& c) {
+  if (!ceilings.triad) {
+    ceilings.triad = measure_triad();
+    benchmark::AddCustomContext("triad_ceiling", fmt::format("{:.2f} GB/s", *ceilings.triad));
+  }
+  const DType type = factor_type(c);
+  if (c.flops == 0.0 || ceilings.gemm.contains(type)) return;
+  const std::optional<double> gemm =
+      measure_gemm_ceiling({FullSize::rows, FullSize::width, FullSize::layers, FullSize::padded_vocab, type});
+  ceilings.gemm.emplace(type, gemm);
+  benchmark::AddCustomContext(fmt::format("gemm_ceiling_{}", name_of(type)),
+                              gemm ? fmt::format("{:.1f} GFLOP/s", *gemm) : "not measured");
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  const bool lists = std::any_of(argv, argv + argc, [](const std::string& argument) {
+    return argument.starts_with("--benchmark_list_tests");
+  });
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   const char* threads = std::getenv("MYLOS_THREADS");
-  mylos::ComputeBackends backends(threads != nullptr ? std::atoi(threads)
-                                                     : static_cast<int>(std::thread::hardware_concurrency()));
-  for (const std::string& name : mylos::compute_backend_names()) {
-    mylos::ComputeBackend& backend = backends.at(name);
-    benchmark::AddCustomContext(name, backend.description());
-    for (const mylos::OpCase& c : mylos::op_cases()) {
-      benchmark::RegisterBenchmark(fmt::format("{}/{}", name, c.name()).c_str(),
-                                   [&c, &backend](benchmark::State& state) { measure(state, c, backend); })
+  ComputeBackends backends(threads != nullptr ? std::atoi(threads)
+                                              : static_cast<int>(std::thread::hardware_concurrency()));
+  Ceilings ceilings;
+  for (const std::string& backend_name : compute_backend_names()) {
+    ComputeBackend& backend = backends.at(backend_name);
+    benchmark::AddCustomContext(backend_name, backend.description());
+    for (const OpCase& c : op_cases()) {
+      const std::string name = fmt::format("{}/{}", backend_name, c.name());
+      benchmark::RegisterBenchmark(
+          name.c_str(),
+          [&c, &backend, &ceilings](benchmark::State& state) { measure(state, c, backend, ceilings); })
           ->Unit(benchmark::kMicrosecond)
           ->UseRealTime();
+      if (c.full_size && backend.host_accessible() && !lists && is_selected(name + "/real_time"))
+        extend(ceilings, c);
     }
   }
   benchmark::RunSpecifiedBenchmarks();

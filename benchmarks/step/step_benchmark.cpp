@@ -5,10 +5,12 @@
 #include <exception>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <sstream>
 
 #include "app/command_line.hpp"
 #include "app/setup.hpp"
+#include "benchmarks/step/step_ceiling.hpp"
 #include "benchmarks/step/step_report.hpp"
 #include "io/file_util.hpp"
 
@@ -25,6 +27,7 @@ CommandSyntax syntax() {
   add("steps", po::value<int>()->default_value(defaults.steps), "measured in a visit");
   add("warm-up", po::value<int>()->default_value(defaults.warm_up), "steps before them, not measured");
   add("exchange", po::bool_switch(), "the ways of averaging gradients of the DDP study, with its figures");
+  add("ceiling", po::bool_switch(), "measure the GEMM ceiling of the deck's shapes too");
   add("csv", po::value<std::string>()->default_value(""), "file to write as well");
   add("plugin-path", po::value<std::string>()->default_value(""),
       "folders to search for plugins first, by ':'");
@@ -116,6 +119,8 @@ int run(int argc, char** argv) {
                             : measure_gemm_tflops(session, setup.config.train.dtype);
 
     // 3. Measure.
+    const std::optional<double> ceiling =
+        line.get<bool>("ceiling") ? measure_step_ceiling(setup.config) : std::nullopt;
     const std::vector<Measurement> measurements = measure(session, configurations, repetitions);
 
     // 4. Report.
@@ -125,8 +130,9 @@ int run(int argc, char** argv) {
         rows.push_back(
             {configurations[i], measurements[i], line.get<bool>("exchange") ? &ddp_study[i] : nullptr});
       }
-      const ReportContext context{mpi.size(), session.compute().description(), peak};
+      const ReportContext context{mpi.size(), session.compute().description(), peak, ceiling};
       fmt::print("{}", step_tables(rows, context));
+      if (line.get<bool>("ceiling")) fmt::print("\n{}", ceiling_table(rows, context));
       if (line.get<bool>("exchange")) fmt::print("\n{}", exchange_table(rows));
       if (csv.is_open()) csv << step_csv(rows, context) << std::flush;
       if (!csv) fail(ExitCode::io, "{} cannot be written", line.get<std::string>("csv"));

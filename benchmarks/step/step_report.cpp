@@ -22,11 +22,15 @@ double tokens_per_second(const ReportRow& row) {
   return static_cast<double>(tokens_of(row.configuration.config)) / row.measurement.step_seconds();
 }
 
-/// Share of the ranks' peak that the model's floating-point operations take.
-double mfu(const ReportRow& row, const ReportContext& context) {
+/// Share of `gflops` a rank that the model's floating-point operations take.
+double share_of(double gflops, const ReportRow& row, const ReportContext& context) {
   const RunConfig& config = row.configuration.config;
   const double flops = model_flops_per_token(config.model, row.measurement.parameters, config.train.seq_len);
-  return 1e-12 * flops * tokens_per_second(row) / (context.peak_tflops * context.ranks);
+  return 1e-9 * flops * tokens_per_second(row) / (gflops * context.ranks);
+}
+
+double mfu(const ReportRow& row, const ReportContext& context) {
+  return share_of(1e3 * context.peak_tflops, row, context);
 }
 
 double mebibytes(std::uint64_t bytes) {
@@ -81,6 +85,21 @@ std::string step_tables(const std::vector<ReportRow>& rows, const ReportContext&
     for (const std::int64_t bytes : row.measurement.memory)
       text += fmt::format(" {:>13.3f}", 1e-6 * static_cast<double>(bytes));
     text += "\n";
+  }
+  return text;
+}
+
+std::string ceiling_table(const std::vector<ReportRow>& rows, const ReportContext& context) {
+  if (!context.gemm_ceiling)
+    return "GEMM ceiling: not measured, for want of oneDNN or of its fast products of this type\n";
+  std::string text = fmt::format(
+      "GEMM ceiling: {:.1f} GFLOP/s a rank, the model's matrix products in their fastest layouts, on all "
+      "ranks "
+      "at the same time\n",
+      *context.gemm_ceiling);
+  for (const ReportRow& row : rows) {
+    text += fmt::format("{:<18} reaches {:.1f} % of it\n", row.configuration.name,
+                        100.0 * share_of(*context.gemm_ceiling, row, context));
   }
   return text;
 }
@@ -151,6 +170,12 @@ std::string step_csv(const std::vector<ReportRow>& rows, const ReportContext& co
     cells.emplace_back("published_all_reduce_ms", published(study.all_reduce_ms, 1));
     cells.emplace_back("published_calls", published(study.calls, 0));
     cells.emplace_back("published_ms_per_call", published(study.call_ms, 1));
+    const auto of_ceiling = [&](int digits, const auto& value) {
+      return context.gemm_ceiling ? fmt::format("{:.{}f}", value(*context.gemm_ceiling), digits) : "";
+    };
+    cells.emplace_back("gemm_ceiling_gflops", of_ceiling(2, [](double gflops) { return gflops; }));
+    cells.emplace_back("share_of_ceiling",
+                       of_ceiling(4, [&](double gflops) { return share_of(gflops, row, context); }));
 
     const auto line = [&](auto take) {
       for (std::size_t i = 0; i < cells.size(); ++i) text += (i == 0 ? "" : ",") + take(cells[i]);

@@ -2,6 +2,7 @@
 // What was measured as text and as CSV.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,12 +22,15 @@ struct ReportRow {
 /// What all configurations of a report share.
 struct ReportContext {
   int ranks = 1;
-  std::string compute;       ///< the backend's description
-  double peak_tflops = 0.0;  ///< of one rank: what MFU refers to
+  std::string compute;                 ///< the backend's description
+  double peak_tflops = 0.0;            ///< of one rank: what MFU refers to
+  std::optional<double> gemm_ceiling;  ///< of one rank in GFLOP/s, where it was measured
 };
 
 /// Rates, times by phase and memory, a line a configuration.
 std::string step_tables(const std::vector<ReportRow>& rows, const ReportContext& context);
+/// The GEMM ceiling and the share of it that each configuration reaches.
+std::string ceiling_table(const std::vector<ReportRow>& rows, const ReportContext& context);
 /// What averaging the gradients costs, next to the published figures. Every row has them.
 std::string exchange_table(const std::vector<ReportRow>& rows);
 /// A header and a line a configuration.

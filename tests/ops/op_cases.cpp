@@ -62,6 +62,14 @@ Operand transposed_if(bool transposed, Operand operand) {
   return operand;
 }
 
+/// Whether this result is the memory of an updated operand: fp32 weights that are the master.
+bool is_updated_elsewhere(const Operand& operand, const OpCase& c) {
+  return operand.role == Role::written && std::ranges::any_of(c.operands, [&](const Operand& other) {
+           return other.role == Role::updated && other.storage == operand.storage &&
+                  other.offset == operand.offset;
+         });
+}
+
 class Table {
  public:
   std::vector<OpCase> cases;
@@ -69,7 +77,7 @@ class Table {
   void add(OpCase c) {
     if (c.bytes == 0.0) {
       for (const Operand& operand : c.operands) {
-        if (operand.role == Role::workspace) continue;
+        if (operand.role == Role::workspace || is_updated_elsewhere(operand, c)) continue;
         c.bytes += static_cast<double>(operand.view.bytes()) * (operand.role == Role::updated ? 2.0 : 1.0);
       }
     }
@@ -180,7 +188,13 @@ class Table {
     const Operand tokens =
         input("tokens", DType::int32, {s.samples, s.length}, 0.0, static_cast<double>(s.vocab));
     const double rows = static_cast<double>(s.samples * s.length);
-    const double row_bytes = static_cast<double>(s.width) * static_cast<double>(size_of(dtype));
+    const double positions = static_cast<double>(s.length);
+    const double vocab = static_cast<double>(s.vocab);
+    const double distinct_tokens = vocab * (1.0 - std::pow(1.0 - 1.0 / vocab, rows));  // expected
+    const auto bytes_of_rows = [&](double count, DType type) {
+      return count * static_cast<double>(s.width) * static_cast<double>(size_of(type));
+    };
+    const double moved_by_both = 4.0 * rows + bytes_of_rows(rows, dtype);  // tokens, and out or dout
     add({.op = Op::embedding_forward,
          .full_size = full_size,
          .detail = detail,
@@ -189,7 +203,7 @@ class Table {
                       result("out", dtype, {s.samples, s.length, s.width}, 1e-6)},
          .position = s.position,
          .flops = rows * static_cast<double>(s.width),
-         .bytes = rows * (3.0 * row_bytes + 4.0)});
+         .bytes = moved_by_both + bytes_of_rows(distinct_tokens + positions, dtype)});
     for (const DType gradient : {DType::fp32, DType::bf16}) {
       if (gradient == DType::bf16 && dtype == DType::fp32) continue;
       for (const auto& [add_wte, add_wpe] :
@@ -204,7 +218,9 @@ class Table {
              .accumulate = add_wte,
              .accumulate_second = add_wpe,
              .position = s.position,
-             .flops = 2.0 * rows * static_cast<double>(s.width)});
+             .flops = 2.0 * rows * static_cast<double>(s.width),
+             .bytes = moved_by_both + bytes_of_rows(add_wte ? 2.0 * distinct_tokens : vocab, gradient) +
+                      bytes_of_rows(add_wpe ? 2.0 * positions : static_cast<double>(s.context), gradient)});
       }
     }
   }
@@ -518,24 +534,25 @@ void add_small_cases(Table& table) {
 }
 
 void add_full_size_cases(Table& table) {
-  constexpr std::int64_t rows = 1024, width = 768, block = 7087872;
+  constexpr std::int64_t rows = FullSize::rows, width = FullSize::width;
+  constexpr std::int64_t padded_vocab = FullSize::padded_vocab, block = 7087872;
   table.elementwise(true, block);
   for (const DType dtype : {DType::fp32, DType::bf16}) {
     for (const Table::Linear& layer :
          {Table::Linear{rows, width, 3 * width}, Table::Linear{rows, width, width},
           Table::Linear{rows, width, 4 * width}, Table::Linear{rows, 4 * width, width},
           Table::Linear{
-              .rows = rows, .inputs = width, .outputs = 50304, .transposed = true, .bias = false}}) {
+              .rows = rows, .inputs = width, .outputs = padded_vocab, .transposed = true, .bias = false}}) {
       table.linear(true, layer, dtype);
       table.linear_weight(true, layer, dtype, DType::fp32, true);
     }
-    table.embedding(true, {4, 256, 50304, width, 1024, 0}, dtype);
+    table.embedding(true, {4, 256, padded_vocab, width, 1024, 0}, dtype);
     table.layernorm(true, rows, width, dtype);
     table.gelu(true, rows * 4 * width, dtype);
     table.dropout(true, 4, 256, width, dtype);
     for (const float probability : {0.0F, 0.1F})
       table.attention(true, {4, 256, 256, 12, 64, 0, probability}, dtype);
-    table.cross_entropy(true, rows, 50257, 50304, dtype);
+    table.cross_entropy(true, rows, 50257, padded_vocab, dtype);
     table.adamw(true, block, dtype, DType::fp32, 10);
   }
 }

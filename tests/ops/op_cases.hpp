@@ -38,6 +38,11 @@ enum class Op : std::uint8_t {
 
 std::string_view name_of(Op op);
 
+/// The model of the full-size cases: GPT-2 124M, 4 × 256 tokens.
+struct FullSize {
+  static constexpr std::int64_t rows = 1024, width = 768, layers = 12, padded_vocab = 50304;
+};
+
 enum class Role : std::uint8_t {
   input,      ///< read; uniform in [low, high), whole numbers where the type is an integer
   derived,    ///< read; what the forward operation leaves (output, lse, mean, rstd)
@@ -64,7 +69,7 @@ struct Operand {
 /// One call of one operation. Arguments that an operation does not have stay at their defaults.
 struct OpCase {
   Op op = Op::fill;
-  bool full_size = false;  ///< GPT-2 124M, 4 × 256 tokens: measured, too large for the oracle
+  bool full_size = false;  ///< of the model FullSize: measured, too large for the oracle
   std::string detail{};
   std::vector<Operand> operands{};
 
@@ -79,7 +84,7 @@ struct OpCase {
   std::vector<Segment> segments{};
 
   double flops = 0.0;
-  double bytes = 0.0;  ///< that must at least move
+  double bytes = 0.0;  ///< that must at least be read and written
 
   /// "linear_forward/small/fp32_N7_I25_O33"
   std::string name() const;

@@ -2,6 +2,7 @@
 // Every small case of the table on every backend, against the fp64 oracle.
 #include <algorithm>
 #include <cctype>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -62,6 +63,35 @@ INSTANTIATE_TEST_SUITE_P(Cases, OpsTest,
                          testing::Combine(testing::ValuesIn(compute_backend_names()),
                                           testing::ValuesIn(small_cases())),
                          test_name);
+
+TEST(OpCases, EmbeddingBackwardMovesTheRowsOfItsTokens) {
+  for (const OpCase* c : small_cases()) {
+    if (c->op != Op::embedding_backward) continue;
+    const std::vector<double> tokens = read(*c->find("tokens"), initial_contents(*c)).values;
+    const auto distinct = static_cast<double>(std::set<double>(tokens.begin(), tokens.end()).size());
+    const TensorRef& dwte = c->find("dwte")->view;
+    const TensorRef& dwpe = c->find("dwpe")->view;
+    const double row = static_cast<double>(dwte.bytes()) / static_cast<double>(dwte.shape[0]);
+    const double length = static_cast<double>(c->find("tokens")->view.shape[1]);
+    const double rows_of_dwte = c->accumulate ? 2.0 * distinct : static_cast<double>(dwte.shape[0]);
+    const double rows_of_dwpe = c->accumulate_second ? 2.0 * length : static_cast<double>(dwpe.shape[0]);
+    const double moved =
+        static_cast<double>(c->find("tokens")->view.bytes() + c->find("dout")->view.bytes()) +
+        row * (rows_of_dwte + rows_of_dwpe);
+    EXPECT_NEAR(c->bytes, moved, 0.05 * moved) << c->name();  // it counts the tokens that are to be expected
+  }
+}
+
+TEST(OpCases, AdamWMovesEachElementOnce) {
+  for (const OpCase* c : small_cases()) {
+    if (c->op != Op::adamw) continue;
+    const Operand& weights = *c->find("weights");
+    const double gradient = static_cast<double>(size_of(c->find("gradient")->view.dtype));
+    const double copy = weights.view.dtype == DType::fp32 ? 0.0 : 2.0;  // fp32 weights are the master
+    EXPECT_EQ(c->bytes, static_cast<double>(weights.view.size()) * (gradient + copy + 3.0 * 8.0))
+        << c->name();
+  }
+}
 
 TEST(Backends, KokkosIsFound) {
   const std::vector<std::string> names = compute_backend_names();

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "benchmarks/ceiling/caches.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <numeric>
+#include <sched.h>
+#include <string>
+
+#include <fmt/format.h>
+
+namespace mylos {
+
+namespace {
+
+/// The first word of a file, or "".
+std::string word_of(const std::string& file) {
+  std::string word;
+  std::ifstream(file) >> word;
+  return word;
+}
+
+/// Of all cores that this process may run on; a cache that several share counts once.
+std::size_t last_level_cache_bytes() {
+  constexpr std::size_t usual = std::size_t{64} << 20U;  // where the system does not tell
+  cpu_set_t affinity;
+  CPU_ZERO(&affinity);
+  sched_getaffinity(0, sizeof affinity, &affinity);
+  std::map<std::string, std::size_t> caches;  // by the cores that share one
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &affinity)) continue;
+    std::string last;
+    std::string last_level;
+    for (int index = 0;; ++index) {
+      const std::string folder = fmt::format("/sys/devices/system/cpu/cpu{}/cache/index{}/", cpu, index);
+      const std::string level = word_of(folder + "level");
+      if (level.empty()) break;
+      if (level > last_level) {
+        last_level = level;
+        last = folder;
+      }
+    }
+    const std::string size = last.empty() ? "" : word_of(last + "size");  // "32768K"
+    if (size.empty()) return usual;
+    caches[word_of(last + "shared_cpu_list")] = std::stoul(size) << 10U;
+  }
+  return std::accumulate(caches.begin(), caches.end(), std::size_t{0},
+                         [](std::size_t sum, const auto& cache) { return sum + cache.second; });
+}
+
+}  // namespace
+
+std::size_t out_of_cache_bytes() {
+  static const std::size_t caches = last_level_cache_bytes();
+  return 4 * caches;
+}
+
+std::size_t out_of_cache_copies(double bytes) {
+  return static_cast<std::size_t>(
+      std::max(1.0, std::ceil(static_cast<double>(out_of_cache_bytes()) / bytes)));
+}
+
+}  // namespace mylos

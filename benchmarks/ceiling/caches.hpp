@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// How much memory a benchmark must walk through so that caches do not serve it.
+#pragma once
+
+#include <cstddef>
+
+namespace mylos {
+
+/// Four times the last-level caches of the cores that this process may run on (the rule of McCalpin's
+/// STREAM).
+std::size_t out_of_cache_bytes();
+
+/// How many operand sets of `bytes` to take in turn so that each is out of cache when its turn comes; at
+/// least one.
+std::size_t out_of_cache_copies(double bytes);
+
+}  // namespace mylos

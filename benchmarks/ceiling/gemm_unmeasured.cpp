@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Without oneDNN.
+#include "benchmarks/ceiling/gemm.hpp"
+
+namespace mylos {
+
+std::optional<double> measure_gemm_ceiling(const GemmShapes&, const std::function<void()>&) {
+  return std::nullopt;
+}
+
+}  // namespace mylos

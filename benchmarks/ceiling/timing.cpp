@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "benchmarks/ceiling/timing.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+namespace mylos {
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+double median_seconds(double budget, int calls, const std::function<void(int)>& call) {
+  using Clock = std::chrono::steady_clock;
+  const auto seconds_since = [](Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  };
+  constexpr int enough = 100;
+  std::vector<double> seconds;
+  const auto begin = Clock::now();
+  for (int i = 0; i < calls || (i < enough && seconds_since(begin) < budget); ++i) {
+    const auto start = Clock::now();
+    call(i);
+    seconds.push_back(seconds_since(start));
+  }
+  return median(std::move(seconds));
+}
+
+}  // namespace mylos

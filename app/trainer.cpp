@@ -93,7 +93,7 @@ Trainer::Trainer(TrainerContext context)
       peak_tflops_(context.peak_tflops),
       backend_(session_.compute()),
       data_(session_.grid().group(data_axes)),
-      training_(backend_, session_.ledger(), session_.grid(), config_),
+      training_(backend_, session_.ledger(), session_.grid(), config_, session_.trace()),
       train_data_(*std::move(context.train_data)),
       valid_data_(std::move(context.valid_data)),
       checkpoints_(io_, paths_.checkpoints(), config_.checkpoint.keep,

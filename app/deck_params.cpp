@@ -120,6 +120,9 @@ constexpr ParamSpec params[] = {
                   "Steps between checkpoints; 0 writes one at the end only."),
     integer_param("checkpoint", "keep", "2", 2, 1e9, "checkpoints", "The newest that are kept."),
 
+    integer_param("profile", "step", "0", 0, 1e9, "steps",
+                  "Traces this step, to trace-N.json of the run's directory; 0 traces none."),
+
     text_param("run", "dir", nullptr, "Directory of this run: resolved deck, metrics, checkpoints, report."),
 
     real_param("machine", "peak_tflops", "0", 0.0, 1e6, "TFLOP/s",

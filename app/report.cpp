@@ -8,6 +8,7 @@
 
 #include "app/commands.hpp"
 #include "core/memory_ledger.hpp"
+#include "io/chrome_trace.hpp"
 #include "io/html_report.hpp"
 
 namespace mylos {
@@ -18,6 +19,18 @@ std::string last_of(const MetricsTable& table, const char* column, const char* f
   const auto found = table.find(column);
   if (found == table.end() || found->second.empty()) return "";
   return fmt::format(fmt::runtime(format), found->second.back());
+}
+
+/// Of the last step that was traced; empty where none was.
+StepProfile newest_profile(const std::filesystem::path& run) {
+  StepProfile newest;
+  for (const auto& entry : std::filesystem::directory_iterator(run)) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with("trace-") || !name.ends_with(".json")) continue;
+    std::optional<StepProfile> profile = read_profile(entry.path());
+    if (profile && profile->step > newest.step) newest = std::move(*profile);
+  }
+  return newest;
 }
 
 }  // namespace
@@ -58,6 +71,7 @@ void write_report(IoThread& io, const RunPaths& paths, const std::filesystem::pa
       data.memory_bytes.emplace_back(name, column->second.back());
     }
   }
+  data.profile = newest_profile(paths.root);
   write_text_file(output, html_report(data));
 }
 

@@ -172,6 +172,7 @@ class CrossChecks {
   void check_steps() {
     check_within_steps("train.stop_step", "[train] stop_step");
     check_within_steps("optim.warmup", "[optim] warmup");
+    check_within_steps("profile.step", "[profile] step");
   }
 
   void check_seq_len() {
@@ -388,6 +389,7 @@ RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, st
                   .comm = values.text("backend.comm"),
                   .threads = values.integer("backend.threads")},
       .comm = comm_config(values),
+      .profile_step = values.integer("profile.step"),
       .peak_tflops = values.real("machine.peak_tflops"),
       .run_dir = values.text("run.dir")};
 }

@@ -89,7 +89,8 @@ struct RunConfig {
   CheckpointConfig checkpoint;
   BackendConfig backend;
   CommConfig comm;
-  double peak_tflops = 0.0;  ///< of one rank; 0 measures the GEMM rate
+  std::int64_t profile_step = 0;  ///< the step that is traced; 0 for none
+  double peak_tflops = 0.0;       ///< of one rank; 0 measures the GEMM rate
   std::string run_dir;
 };
 

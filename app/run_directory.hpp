@@ -19,6 +19,7 @@ struct RunPaths {
   std::filesystem::path resolved_deck() const { return root / "resolved.deck"; }
   std::filesystem::path metrics() const { return root / "metrics.h5"; }
   std::filesystem::path status() const { return root / "status.json"; }
+  std::filesystem::path trace(std::int64_t step) const { return root / fmt::format("trace-{}.json", step); }
   std::filesystem::path report() const { return root / "report.html"; }
   std::filesystem::path checkpoints() const { return root / "checkpoints"; }
 };

@@ -70,6 +70,9 @@ Session::Session(const PluginRegistry& plugins, const RunConfig& config, const P
     compute_args.next = root_.get();
     compute_ = {chosen.create_compute(compute_args), chosen.destroy_compute};
   }
+  trace_ = std::make_unique<Trace>(untraced_compute());
+  traced_compute_ = std::make_unique<TracedBackend>(untraced_compute(), *trace_);
+
   const PluginDescriptor& launcher =
       plugins.require(PluginKind::communication, config.parallel.data > 1 ? "mpi" : "self");
   CommunicatorArgs comm_args;
@@ -82,9 +85,10 @@ Session::Session(const PluginRegistry& plugins, const RunConfig& config, const P
 
   recorder_ = FlightRecorder::open(*bootstrap_);
   const bool host_buffers = compute().host_accessible();
-  counted_world_ = std::make_unique<CountedCommunicator>(*world_, name_of(all_axes), traffic_,
+  traced_world_ = std::make_unique<TracedCommunicator>(*world_, *trace_);
+  counted_world_ = std::make_unique<CountedCommunicator>(*traced_world_, name_of(all_axes), traffic_,
                                                          recorder_.get(), host_buffers);
-  grid_ = std::make_unique<ProcessGrid>(*world_, config.parallel.extents(), traffic_, recorder_.get(),
+  grid_ = std::make_unique<ProcessGrid>(*traced_world_, config.parallel.extents(), traffic_, recorder_.get(),
                                         host_buffers);
   if (config.comm.progress_thread) progress_ = std::make_unique<ProgressThread>(*world_);
 }
@@ -93,7 +97,7 @@ void Session::open_world(const PluginDescriptor& comm, CommunicatorArgs args, co
   // What is made of messages waits for the compute backend itself, once an operation.
   const bool is_one = bootstrap_->size() == 1;
   const bool is_made_of_messages = !is_one && (config.algorithm != "native" || config.simulated_link);
-  args.compute = is_made_of_messages ? nullptr : &compute();
+  args.compute = is_made_of_messages ? nullptr : &untraced_compute();
   communicator_ = {comm.create_communicator(args), comm.destroy_communicator};
   world_ = communicator_.get();
   algorithm_ = is_one && config.algorithm == "auto" ? "native" : config.algorithm;
@@ -102,7 +106,7 @@ void Session::open_world(const PluginDescriptor& comm, CommunicatorArgs args, co
     communicator_.reset();
     communicator_ = {comm.create_communicator(args), comm.destroy_communicator};
     layers_ = std::make_unique<HierarchicalCommunicator>(*communicator_, *bootstrap_,
-                                                         is_made_of_messages ? nullptr : &compute());
+                                                         is_made_of_messages ? nullptr : &untraced_compute());
     world_ = layers_.get();
   }
   if (!is_made_of_messages) return;
@@ -114,10 +118,28 @@ void Session::open_world(const PluginDescriptor& comm, CommunicatorArgs args, co
   if (algorithm_ == "auto") algorithm_ = choose_algorithms(*world_);
   const AlgorithmChoice choice = AlgorithmChoice::parse(algorithm_);
   layers_ = layers_ ? std::make_unique<AlgorithmCommunicator>(std::move(layers_), choice, "wire",
-                                                              wire_traffic_, &compute())
+                                                              wire_traffic_, &untraced_compute())
                     : std::make_unique<AlgorithmCommunicator>(*communicator_, choice, "wire", wire_traffic_,
-                                                              &compute());
+                                                              &untraced_compute());
   world_ = layers_.get();
+}
+
+std::vector<std::string> Session::gather(const std::string& text) {
+  constexpr int tag = 0;
+  std::string own = text;
+  auto bytes = static_cast<std::int64_t>(own.size());
+  if (rank() != 0) {
+    bootstrap_->send({}, {&bytes, DType::int64, {1}}, 0, tag).host_wait();
+    bootstrap_->send({}, {own.data(), DType::uint8, {bytes}}, 0, tag).host_wait();
+    return {};
+  }
+  std::vector<std::string> texts = {std::move(own)};
+  for (int from = 1; from < size(); ++from) {
+    bootstrap_->recv({}, {&bytes, DType::int64, {1}}, from, tag).host_wait();
+    std::string& theirs = texts.emplace_back(static_cast<std::size_t>(bytes), ' ');
+    bootstrap_->recv({}, {theirs.data(), DType::uint8, {bytes}}, from, tag).host_wait();
+  }
+  return texts;
 }
 
 void Session::watch(const RunConfig& config, std::function<void(const std::string&)> on_failure) {

@@ -5,13 +5,16 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "app/run_config.hpp"
 #include "core/memory_ledger.hpp"
 #include "core/plugin.hpp"
+#include "core/traced_backend.hpp"
 #include "parallel/flight_recorder.hpp"
 #include "parallel/process_grid.hpp"
 #include "parallel/progress_thread.hpp"
+#include "parallel/traced_communicator.hpp"
 #include "parallel/traffic.hpp"
 #include "parallel/watchdog.hpp"
 
@@ -28,7 +31,9 @@ class Session {
   Session(const PluginRegistry& plugins, const RunConfig& config, const ParamValues& values);
 
   MemoryLedger& ledger() { return ledger_; }
-  ComputeBackend& compute() { return compute_ ? *compute_ : *root_; }
+  ComputeBackend& compute() { return *traced_compute_; }
+  /// Of everything that is done on `compute()` and on the communicators.
+  Trace& trace() { return *trace_; }
   ProcessGrid& grid() { return *grid_; }
   Communicator& world() { return *counted_world_; }
   TrafficCounter& traffic() { return traffic_; }
@@ -38,16 +43,22 @@ class Session {
   /// What [comm] algorithm stands for here: never "auto".
   const std::string& algorithm() const { return algorithm_; }
 
+  /// Every rank's text, in the order of the ranks, on rank 0; empty on the others. Collective.
+  std::vector<std::string> gather(const std::string& text);
   /// Starts the watchdog; `on_failure` gets the reason, on one rank, in another thread, and must end the job.
   void watch(const RunConfig& config, std::function<void(const std::string&)> on_failure);
 
  private:
+  /// The backend itself, for what communicators do while one of their calls is traced, and in other threads.
+  ComputeBackend& untraced_compute() { return compute_ ? *compute_ : *root_; }
   /// Makes `world_` from backend `comm` as [comm] asks for it.
   void open_world(const PluginDescriptor& comm, CommunicatorArgs args, const CommConfig& config);
 
   MemoryLedger ledger_;
   ComputeBackendHandle root_;
-  ComputeBackendHandle compute_;     // empty where the root is used alone
+  ComputeBackendHandle compute_;  // empty where the root is used alone
+  std::unique_ptr<Trace> trace_;
+  std::unique_ptr<TracedBackend> traced_compute_;
   CommunicatorHandle bootstrap_;     // of host memory: exchanges ids and the flight recorder's pages
   CommunicatorHandle communicator_;  // the backend's, of this node or of all ranks
   TrafficCounter traffic_;
@@ -56,6 +67,7 @@ class Session {
   Communicator* world_ = nullptr;         // all ranks: the uppermost of these
   std::string algorithm_;
   std::unique_ptr<FlightRecorder> recorder_;
+  std::unique_ptr<TracedCommunicator> traced_world_;
   std::unique_ptr<CountedCommunicator> counted_world_;
   std::unique_ptr<ProcessGrid> grid_;
   std::unique_ptr<ProgressThread> progress_;

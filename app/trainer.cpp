@@ -13,6 +13,7 @@
 #include "app/plan.hpp"
 #include "app/replica_check.hpp"
 #include "core/version.hpp"
+#include "io/chrome_trace.hpp"
 
 namespace mylos {
 
@@ -49,19 +50,13 @@ ModelConfig model_from_json(const nlohmann::json& json) {
 
 /// What differs between two resolved decks in keys that shape the numbers, as "key old -> new, ...".
 std::string deck_changes(const std::string& before, const std::string& now) {
-  constexpr std::array<std::string_view, 13> harmless = {"train.stop_step",
-                                                         "train.wall_clock",
-                                                         "run.dir",
-                                                         "data.valid",
-                                                         "data.tokenizer",
-                                                         "machine.",
-                                                         "eval.",
-                                                         "checkpoint.",
-                                                         "comm.timeout",
-                                                         "comm.heartbeat",
-                                                         "comm.progress_thread",
-                                                         "comm.simulate",
-                                                         "guard.replica_check_every"};
+  constexpr std::array<std::string_view, 14> harmless = {"train.stop_step", "train.wall_clock",
+                                                         "run.dir",         "data.valid",
+                                                         "data.tokenizer",  "machine.",
+                                                         "profile.",        "eval.",
+                                                         "checkpoint.",     "comm.timeout",
+                                                         "comm.heartbeat",  "comm.progress_thread",
+                                                         "comm.simulate",   "guard.replica_check_every"};
   DeckErrors ignored;
   const Deck old_deck = Deck::parse(before, "before", ignored);
   const Deck new_deck = Deck::parse(now, "now", ignored);
@@ -93,7 +88,7 @@ Trainer::Trainer(TrainerContext context)
       peak_tflops_(context.peak_tflops),
       backend_(session_.compute()),
       data_(session_.grid().group(data_axes)),
-      training_(backend_, session_.ledger(), session_.grid(), config_),
+      training_(backend_, session_.ledger(), session_.grid(), config_, session_.trace()),
       train_data_(*std::move(context.train_data)),
       valid_data_(std::move(context.valid_data)),
       checkpoints_(io_, paths_.checkpoints(), config_.checkpoint.keep,
@@ -179,6 +174,7 @@ TrainResult Trainer::run() {
     const auto start = Clock::now();
     train_step();
     const Observation seen = observe(std::chrono::duration<double>(Clock::now() - start).count());
+    if (step_ == config_.profile_step) write_trace();
     if (scalars.skip != 0) {
       console_.warn(fmt::format("step {}: update not applied (loss {}, gradient norm {})", step_,
                                 scalars.loss, scalars.gradient_norm));
@@ -227,8 +223,14 @@ TrainResult Trainer::run() {
 
 void Trainer::train_step() {
   ++step_;
+  Trace& trace = session_.trace();
+  if (step_ == config_.profile_step) {
+    session_.world().barrier();  // the ranks' times begin together
+    trace.start();
+  }
   traffic_before_ = session_.traffic().totals();
   training_.run(step_, *this);
+  trace.stop();
   sample_ += config_.train.global_batch;
 }
 
@@ -435,6 +437,22 @@ void Trainer::write_checkpoint() {
 void Trainer::check_replicas() {
   const std::string problem = compare_replicas(backend_, training_.exchange(), training_.optimizer(), data_);
   if (!problem.empty()) fail(ExitCode::numerical, "step {}: {}", step_, problem);
+}
+
+void Trainer::write_trace() {
+  const Trace& trace = session_.trace();
+  const std::vector<std::string> events = session_.gather(chrome_events(trace, session_.rank()));
+  if (trace.num_lost() > 0)
+    console_.warn(fmt::format("step {}: {} events are not in the trace", step_, trace.num_lost()));
+  if (session_.rank() != 0) return;
+  StepProfile profile = profile_of(trace);
+  profile.step = step_;
+  try {
+    write_chrome_trace(paths_.trace(step_), events, profile);
+    console_.line(fmt::format("step {}: wrote {}", step_, paths_.trace(step_).string()));
+  } catch (const Error& error) {
+    console_.warn(fmt::format("step {}: no trace: {}", step_, error.what()));
+  }
 }
 
 bool Trainer::wall_clock_is_near() const {

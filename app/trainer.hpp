@@ -83,6 +83,7 @@ class Trainer final : private StepDriver {
   void run_evaluation();
   void write_checkpoint();
   void check_replicas();
+  void write_trace();
   bool wall_clock_is_near() const;
   std::string state_json() const;
 

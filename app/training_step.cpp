@@ -12,8 +12,11 @@ namespace {
 /// Adds the time from construction to destruction to a phase; the device has finished by then.
 class PhaseTimer {
  public:
-  PhaseTimer(ComputeBackend& backend, double& seconds)
-      : backend_(backend), seconds_(seconds), start_(std::chrono::steady_clock::now()) {}
+  PhaseTimer(ComputeBackend& backend, Trace& trace, StepPhase phase, PhaseSeconds& seconds)
+      : backend_(backend),
+        event_(trace.record(name_of(phase), {}, TraceKind::phase)),
+        seconds_(seconds[static_cast<std::size_t>(phase)]),
+        start_(std::chrono::steady_clock::now()) {}
   ~PhaseTimer() {
     backend_.synchronize({});
     seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
@@ -23,6 +26,7 @@ class PhaseTimer {
 
  private:
   ComputeBackend& backend_;
+  Trace::Scope event_;
   double& seconds_;
   std::chrono::steady_clock::time_point start_;
 };
@@ -30,10 +34,11 @@ class PhaseTimer {
 }  // namespace
 
 TrainingStep::TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, ProcessGrid& grid,
-                           const RunConfig& config)
+                           const RunConfig& config, Trace& trace)
     : backend_(backend),
       data_(grid.group(data_axes)),
       config_(config),
+      trace_(trace),
       table_(config.model),
       schedule_(make_schedule(config.parallel, config.train.accumulation)) {
   const TrainConfig& train = config.train;
@@ -76,6 +81,7 @@ void TrainingStep::set_guard(const GuardState& state) {
 }
 
 void TrainingStep::run(std::int64_t step, StepDriver& driver) {
+  const Trace::Scope event = trace_.record(whole_step, {}, TraceKind::phase);
   phase_seconds_.fill(0.0);
   host_scalars_ = {};
   host_scalars_.step = step;
@@ -89,16 +95,17 @@ void TrainingStep::run(std::int64_t step, StepDriver& driver) {
 }
 
 void TrainingStep::execute(const Action& action, StepDriver& driver) {
-  const auto timed = [&](StepPhase phase) {
-    return PhaseTimer(backend_, phase_seconds_[static_cast<std::size_t>(phase)]);
-  };
+  const auto timed = [&](StepPhase phase) { return PhaseTimer(backend_, trace_, phase, phase_seconds_); };
   const auto* scalars = static_cast<const StepScalars*>(scalars_.data());
   const int m = action.micro_batch;
   switch (action.kind) {
     case ActionKind::forward: {
       {
         const PhaseTimer timer = timed(StepPhase::data);
-        driver.read_samples(first_sample(m), tokens_);
+        {
+          const Trace::Scope event = trace_.record("read_samples", {}, TraceKind::data);
+          driver.read_samples(first_sample(m), tokens_);
+        }
         executor_->load(m, tokens_);
       }
       const PhaseTimer timer = timed(StepPhase::forward);

@@ -14,6 +14,7 @@
 #include "core/memory_ledger.hpp"
 #include "core/parameter_table.hpp"
 #include "core/step_scalars.hpp"
+#include "core/trace.hpp"
 #include "parallel/process_grid.hpp"
 
 namespace mylos {
@@ -48,7 +49,9 @@ class TrainingStep {
  public:
   /// The first step needs weights: from `initialise`, or restored through `exchange` and `optimizer`.
   /// Collective; all arguments outlive the object.
-  TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, ProcessGrid& grid, const RunConfig& config);
+  /// `trace` is told of the step, its phases and its reading of samples.
+  TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, ProcessGrid& grid, const RunConfig& config,
+               Trace& trace);
   TrainingStep(const TrainingStep&) = delete;
   TrainingStep& operator=(const TrainingStep&) = delete;
 
@@ -80,6 +83,7 @@ class TrainingStep {
   ComputeBackend& backend_;
   Communicator& data_;  // the ranks along the data axis
   const RunConfig& config_;
+  Trace& trace_;
   ParameterTable table_;
   Schedule schedule_;
   std::unique_ptr<GradientExchange> exchange_;

@@ -22,7 +22,8 @@ namespace {
 
 using namespace html;
 
-constexpr std::size_t max_launches = 12;  // listed
+constexpr std::size_t max_launches = 12;    // listed
+constexpr std::size_t max_operations = 20;  // with a bar of their own
 
 constexpr std::string_view style = R"(
 :root{color-scheme:light dark;--page:#f4f5f7;--card:#fff;--ink:#1b1f26;--soft:#5c6470;--line:#e3e6ea;--axis:#aab1bb;
@@ -68,19 +69,25 @@ svg{display:block;overflow:visible}
 .plot circle{fill:currentColor;stroke:var(--card);stroke-width:1.5}
 .bar{width:100%;height:1.8rem;margin:.7rem 0 .8rem;border-radius:.3rem;overflow:hidden}
 .bar rect{fill:currentColor;stroke:var(--card);stroke-width:1.5;vector-effect:non-scaling-stroke}
+.track{display:block;width:100%;height:.95rem;border-radius:.15rem;overflow:hidden}.track rect{fill:currentColor}
 table{width:100%;border-collapse:collapse;font-size:.88rem;margin-top:.4rem}
 th,td{padding:.27rem .2rem .27rem .6rem;border-top:1px solid var(--line);text-align:right;vertical-align:top}
 th:first-child{padding-left:0;text-align:left;font-weight:400;color:var(--soft)}
 thead th{border-top:0;font-weight:400;color:var(--soft)}
 td{white-space:nowrap}.facts td{text-align:left;white-space:normal;overflow-wrap:anywhere}.facts th{white-space:nowrap;width:1%}
 td i,th i{display:inline-block;width:.75rem;height:.75rem;margin-right:.5rem;border-radius:.15rem;vertical-align:-.08rem}
+.bars{margin-top:.7rem}.bars th,.bars td{border-top:0;padding-top:.16rem;padding-bottom:.16rem;vertical-align:middle}
+.bars th{white-space:nowrap}.bars th:first-child{color:var(--ink)}.bars .of{width:100%}
 .note{color:var(--soft);font-size:.82rem;margin:.7rem 0 0}
 summary{cursor:pointer;font-weight:600}
 pre{margin:.8rem 0 0;overflow-x:auto;font:12.5px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace}
 @media (min-width:64rem){.third .keys{min-height:2.6rem;align-content:flex-start}}
 @media (max-width:64rem){.half,.third{grid-column:span 6}}
 @media (max-width:40rem){body{padding:1.1rem .7rem 2rem}.card{padding:.85rem .8rem}.wide .plot{height:14rem}
-.tiles{grid-template-columns:1fr 1fr}.plot .restart{display:none}}
+.tiles{grid-template-columns:1fr 1fr}.plot .restart{display:none}
+.bars thead{display:none}.bars tr{display:grid;grid-template-columns:1fr 5rem 3.6rem;padding:.25rem 0}
+.bars th{white-space:normal;overflow-wrap:anywhere}.bars .of{grid-row:2;grid-column:1/-1;padding-left:0}
+.bars .calls{display:none}}
 @media print{body{background:none}.card{break-inside:avoid}}
 )";
 
@@ -358,6 +365,63 @@ void write_phases(std::string& out, const ReportData& data) {
   out += "</section>\n";
 }
 
+// A horizontal bar, its length relative to `longest`, with its amounts; no calls where there are none to
+// count.
+void write_operation(std::string& out, const OperationTime& operation, int color, double longest,
+                     double step) {
+  fmt::format_to(std::back_inserter(out),
+                 R"(<tr><th scope="row">{}</th><td class="of"><svg class="track" aria-hidden="true">)"
+                 R"(<rect width="{:.2f}%" height="100%" class="c{}"/></svg></td>)"
+                 R"(<td>{} ms</td><td>{}</td><td class="calls">{}</td></tr>)"
+                 "\n",
+                 escape(operation.label), 100.0 * operation.seconds / longest, color,
+                 fixed(1e3 * operation.seconds, 2), percent(operation.seconds / step),
+                 operation.calls > 0 ? grouped(static_cast<double>(operation.calls)) : "");
+}
+
+void write_operations(std::string& out, const ReportData& data) {
+  const StepProfile& profile = data.profile;
+  if (profile.operations.empty()) return;
+  constexpr int rest_color = 7;
+  const auto color_of = [](TraceKind kind) { return static_cast<int>(kind) - 1; };
+  std::span<const OperationTime> shown = profile.operations;
+  std::span<const OperationTime> few;
+  if (shown.size() > max_operations) {
+    few = shown.subspan(max_operations);
+    shown = shown.first(max_operations);
+  }
+  OperationTime others{.label = fmt::format("{} others", few.size())};
+  for (const OperationTime& operation : few) {
+    others.calls += operation.calls;
+    others.seconds += operation.seconds;
+  }
+  const OperationTime rest{.label = "not covered",
+                           .seconds = std::max(0.0, profile.seconds - profile.covered())};
+  const double longest = std::max({shown.front().seconds, others.seconds, rest.seconds});
+
+  auto end = std::back_inserter(out);
+  fmt::format_to(end,
+                 R"(<section class="card wide"><h2>Time by operation</h2><ul class="keys">)"
+                 R"(<li>step {} of rank 0: {} ms, {} covered</li>)",
+                 grouped(static_cast<double>(profile.step)), fixed(1e3 * profile.seconds, 1),
+                 percent(profile.covered() / profile.seconds));
+  for (const auto& [kind, name] : {std::pair{TraceKind::operation, "compute"},
+                                   std::pair{TraceKind::communication, "communication, not hidden"},
+                                   std::pair{TraceKind::data, "data"}}) {
+    if (std::ranges::find(profile.operations, kind, &OperationTime::kind) == profile.operations.end())
+      continue;
+    fmt::format_to(end, R"(<li><i class="c{}"></i>{}</li>)", color_of(kind), name);
+  }
+  out += R"(</ul><table class="bars"><thead><tr><th></th><th class="of"></th><th scope="col">time</th>)"
+         R"(<th scope="col">share</th><th scope="col" class="calls">calls</th></tr></thead><tbody>)"
+         "\n";
+  for (const OperationTime& operation : shown)
+    write_operation(out, operation, color_of(operation.kind), longest, profile.seconds);
+  if (!few.empty()) write_operation(out, others, rest_color, longest, profile.seconds);
+  write_operation(out, rest, rest_color, longest, profile.seconds);
+  out += "</tbody></table></section>\n";
+}
+
 void write_facts(std::string& out, const ReportData& data) {
   out += "<section class=\"card wide\"><h2>Run and machine</h2>\n<table class=\"facts\"><tbody>\n";
   for (const auto& [name, value] : data.facts) {
@@ -397,6 +461,7 @@ std::string html_report(const ReportData& data) {
   write_plots(out, data);
   write_memory(out, data);
   write_phases(out, data);
+  write_operations(out, data);
   write_facts(out, data);
   out += R"(<details class="card wide"><summary>Input deck</summary><pre>)" + escape(data.deck_text) +
          "</pre></details>\n</main>\n<script>" + std::string(script) + "</script></body></html>\n";

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/trace.hpp"
 #include "io/metrics.hpp"
 
 namespace mylos {
@@ -25,7 +26,8 @@ struct ReportData {
   /// Name and value: status, model, machine, backend, versions. "status" is shown beside the title.
   std::vector<std::pair<std::string, std::string>> facts;
   std::vector<std::pair<std::string, double>>
-      memory_bytes;  ///< category and its bytes, the maximum over ranks
+      memory_bytes;     ///< category and its bytes, the maximum over ranks
+  StepProfile profile;  ///< a traced step of rank 0; without operations where none was traced
 };
 
 /// The file, UTF-8, and well-formed as XML too. Curves are thinned to at most 600 points that keep the

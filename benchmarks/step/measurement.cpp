@@ -72,21 +72,29 @@ StepCost over_ranks(double seconds, const PhaseSeconds& phases) {
 
 void visit(Session& session, const RunConfig& config, const Repetitions& repetitions,
            Measurement& measurement) {
-  TrainingStep training(session.compute(), session.ledger(), session.grid(), config);
+  TrainingStep training(session.compute(), session.ledger(), session.grid(), config, session.trace());
   training.initialise();
   RandomTokens driver(config, session.traffic());
-  for (int step = 1; step <= repetitions.warm_up + repetitions.steps; ++step) {
+  const int first_traced = repetitions.warm_up + repetitions.steps + 1;
+  for (int step = 1; step < first_traced + repetitions.traced; ++step) {
+    const bool is_traced = step >= first_traced;
     driver.begin(step);
+    if (is_traced) session.trace().start();
     const auto start = std::chrono::steady_clock::now();
     training.run(step, driver);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    session.trace().stop();
     const StepCost cost =
         over_ranks(seconds, training.phase_seconds());  // the ranks start the next step together
     if (training.scalars().skip != 0) {
       fail(ExitCode::numerical, "step {} was not applied: loss {}, gradient norm {}", step,
            training.scalars().loss, training.scalars().gradient_norm);
     }
-    if (step > repetitions.warm_up) measurement.steps.push_back(cost);
+    if (is_traced) {
+      measurement.profiles.push_back(profile_of(session.trace()));
+    } else if (step > repetitions.warm_up) {
+      measurement.steps.push_back(cost);
+    }
   }
   measurement.parameters = training.table().num_parameters();
   measurement.reduce_calls = driver.reduce_calls();

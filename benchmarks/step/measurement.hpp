@@ -25,6 +25,7 @@ struct Repetitions {
   int rounds = 3;
   int steps = 3;    ///< measured in a visit
   int warm_up = 1;  ///< steps before them
+  int traced = 1;   ///< steps after them, of which the time by operation is recorded
 };
 
 /// One step; times are the maximum over the ranks.
@@ -37,6 +38,7 @@ struct StepCost {
 /// All measured steps of a configuration.
 struct Measurement {
   std::vector<StepCost> steps;
+  std::vector<StepProfile> profiles;  ///< of this rank's traced steps
   std::int64_t parameters = 0;
   std::uint64_t reduce_calls = 0;  ///< collectives of one rank's gradients in a step
   std::uint64_t reduce_bytes = 0;  ///< their payload

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Training steps of a deck on random tokens: rates, time by phase, memory; with --exchange the DDP study.
+// Training steps of a deck on random tokens: rates, time by phase and operation, memory; with --exchange the
+// DDP study.
 #include <algorithm>
 #include <cstdio>
 #include <exception>
@@ -10,6 +11,7 @@
 
 #include "app/command_line.hpp"
 #include "app/setup.hpp"
+#include "benchmarks/step/operations_report.hpp"
 #include "benchmarks/step/step_ceiling.hpp"
 #include "benchmarks/step/step_report.hpp"
 #include "io/file_util.hpp"
@@ -26,9 +28,13 @@ CommandSyntax syntax() {
   add("rounds", po::value<int>()->default_value(defaults.rounds), "visits to each configuration, in turn");
   add("steps", po::value<int>()->default_value(defaults.steps), "measured in a visit");
   add("warm-up", po::value<int>()->default_value(defaults.warm_up), "steps before them, not measured");
+  add("traced", po::value<int>()->default_value(defaults.traced),
+      "steps after them, for the table of time by operation; 0 for none");
   add("exchange", po::bool_switch(), "the ways of averaging gradients of the DDP study, with its figures");
   add("ceiling", po::bool_switch(), "measure the GEMM ceiling of the deck's shapes too");
   add("csv", po::value<std::string>()->default_value(""), "file to write as well");
+  add("operations-csv", po::value<std::string>()->default_value(""),
+      "file to write the time by operation to as well");
   add("plugin-path", po::value<std::string>()->default_value(""),
       "folders to search for plugins first, by ':'");
   add("help", po::bool_switch(), "this text");
@@ -64,6 +70,13 @@ std::vector<Configuration> configurations_of(const RunConfig& config, bool study
   return configurations;
 }
 
+/// Opens what the command line names.
+void open_output(std::ofstream& stream, const std::string& file) {
+  if (file.empty()) return;
+  stream.open(file);
+  if (!stream) fail(ExitCode::io, "{} cannot be written", file);
+}
+
 /// The keys that a deck must have and a benchmark does not use.
 DeckOverrides with_unused_keys(DeckOverrides overrides) {
   for (const char* key : {"data.train", "run.dir"}) {
@@ -83,12 +96,15 @@ int run(int argc, char** argv) {
   Setup setup;
   std::vector<Configuration> configurations;
   std::ofstream csv;
+  std::ofstream operations;
   const auto read_command_line = [&] {
     line = parse_words(syntax(), {argv + 1, argv + argc});
     if (line.get<bool>("help")) return;
-    repetitions = {.rounds = at_least(line, "rounds", 1),
-                   .steps = at_least(line, "steps", 1),
-                   .warm_up = at_least(line, "warm-up", 0)};
+    repetitions = {
+        .rounds = at_least(line, "rounds", 1),
+        .steps = at_least(line, "steps", 1),
+        .warm_up = at_least(line, "warm-up", 0),
+        .traced = at_least(line, "traced", line.get<std::string>("operations-csv").empty() ? 0 : 1)};
     deck_name = line.argument(0, "a deck");
     if (mpi.rank() == 0) deck_text = read_deck(deck_name);
   };
@@ -97,10 +113,9 @@ int run(int argc, char** argv) {
                        line.get<std::string>("plugin-path"), mpi.size());
     setup.choose(mpi.size(), mpi.ranks_sharing_cores());
     configurations = configurations_of(setup.config, line.get<bool>("exchange"));
-    const std::string& file = line.get<std::string>("csv");
-    if (mpi.rank() != 0 || file.empty()) return;
-    csv.open(file);
-    if (!csv) fail(ExitCode::io, "{} cannot be written", file);
+    if (mpi.rank() != 0) return;
+    open_output(csv, line.get<std::string>("csv"));
+    open_output(operations, line.get<std::string>("operations-csv"));
   };
   if (const int code = run_agreed(mpi, read_command_line)) return code;
   if (line.get<bool>("help")) {
@@ -134,8 +149,12 @@ int run(int argc, char** argv) {
       fmt::print("{}", step_tables(rows, context));
       if (line.get<bool>("ceiling")) fmt::print("\n{}", ceiling_table(rows, context));
       if (line.get<bool>("exchange")) fmt::print("\n{}", exchange_table(rows));
+      if (repetitions.traced > 0) {
+        for (const ReportRow& row : rows) fmt::print("\n{}", operations_table(row));
+      }
       if (csv.is_open()) csv << step_csv(rows, context) << std::flush;
-      if (!csv) fail(ExitCode::io, "{} cannot be written", line.get<std::string>("csv"));
+      if (operations.is_open()) operations << operations_csv(rows) << std::flush;
+      if (!csv || !operations) fail(ExitCode::io, "the CSV files cannot be written");
     }
     session.world().barrier();
     return 0;

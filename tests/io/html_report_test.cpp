@@ -125,12 +125,38 @@ TEST(HtmlReport, HeadlinesAndMarks) {
   }
 }
 
+TEST(HtmlReport, BarsOfTimeByOperation) {
+  ReportData data = run_of(5);
+  EXPECT_EQ(html_report(data).find("Time by operation"), std::string::npos);
+  data.profile = {.step = 1234,
+                  .seconds = 1.0,
+                  .operations = {{"linear_forward 768x50304", TraceKind::operation, 2, 0.5},
+                                 {"all_reduce wait", TraceKind::communication, 3, 0.25},
+                                 {"read_samples", TraceKind::data, 1, 0.125}}};
+  std::string html = html_report(data);
+  expect_whole(html);
+  for (const char* text : {"step 1,234 of rank 0: 1000.0 ms, 87.5 % covered", "linear_forward 768x50304",
+                           R"(width="100.00%" height="100%" class="c0")", ">500.00 ms<", ">50.0 %<",
+                           R"(width="50.00%" height="100%" class="c1")",
+                           R"(width="25.00%" height="100%" class="c2")", "not covered", ">125.00 ms<"}) {
+    EXPECT_NE(html.find(text), std::string::npos) << text;
+  }
+  for (int i = 0; i < 40; ++i)
+    data.profile.operations.push_back({fmt::format("operation {}", i), TraceKind::operation, 1, 1e-4});
+  html = html_report(data);
+  expect_whole(html);
+  EXPECT_NE(html.find("23 others"), std::string::npos);
+  EXPECT_NE(html.find("operation 16<"), std::string::npos);
+  EXPECT_EQ(html.find("operation 17<"), std::string::npos);
+}
+
 TEST(HtmlReport, EscapesEveryText) {
   ReportData data = run_of(3);
   const std::string evil = "<script>alert('x' && \"y\")</script>\x01";
   data.title = data.deck_text = evil;
   data.facts = {{"status", evil}, {evil, evil}};
   data.memory_bytes = {{evil, 1.0}};
+  data.profile = {.step = 1, .seconds = 1.0, .operations = {{evil, TraceKind::data, 1, 1.0}}};
   const std::string html = html_report(data);
   expect_whole(html);
   EXPECT_EQ(html.find("<script>alert"), std::string::npos);

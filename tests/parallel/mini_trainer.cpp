@@ -61,8 +61,11 @@ MiniTrainer::MiniTrainer(ComputeBackend& backend, MemoryLedger& ledger, Communic
                          const RunConfig& config)
     : backend_(backend),
       config_(config),
-      grid_(world, config.parallel.extents(), traffic_, nullptr, backend.host_accessible()),
-      training_(backend, ledger, grid_, config_) {
+      trace_(backend),
+      traced_(backend, trace_),
+      world_(world, trace_),
+      grid_(world_, config.parallel.extents(), traffic_, nullptr, backend.host_accessible()),
+      training_(traced_, ledger, grid_, config_, trace_) {
   training_.initialise();
 }
 

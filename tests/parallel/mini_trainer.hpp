@@ -10,6 +10,8 @@
 
 #include "app/training_step.hpp"
 #include "core/communicator.hpp"
+#include "core/traced_backend.hpp"
+#include "parallel/traced_communicator.hpp"
 
 namespace mylos {
 
@@ -32,6 +34,8 @@ class MiniTrainer {
 
   const ParameterTable& table() const { return training_.table(); }
   ModelExecutor& executor() { return training_.executor(); }
+  /// Of the steps: off unless it is started.
+  Trace& trace() { return trace_; }
   /// What was sent, by axis.
   TrafficCounter& traffic() { return traffic_; }
 
@@ -54,6 +58,9 @@ class MiniTrainer {
 
   ComputeBackend& backend_;
   RunConfig config_;
+  Trace trace_;
+  TracedBackend traced_;
+  TracedCommunicator world_;
   TrafficCounter traffic_;
   ProcessGrid grid_;
   TrainingStep training_;

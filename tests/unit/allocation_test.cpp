@@ -76,7 +76,7 @@ TEST(MallocHook, SeesAllocations) {
 
 class AllocationTest : public testing::TestWithParam<std::string> {
  protected:
-  /// Allocations of the steps 3 to 5; the ledgers must not change in them.
+  /// Allocations of the steps 3 to 5, traced ones; the ledgers must not change in them.
   Allocations count(const RunConfig& config) {
     constexpr std::int64_t warm_up = 2;
     MiniTrainer trainer(backend_, ledger_, *self_, config);
@@ -85,6 +85,7 @@ class AllocationTest : public testing::TestWithParam<std::string> {
     Allocations counted;
     for (std::int64_t step = warm_up + 1; step <= warm_up + 3; ++step) {
       const std::vector<std::int32_t> tokens = walk_tokens(config, step);
+      trainer.trace().start();
       allocations = {.counts = true, .calls = counted.calls, .largest = counted.largest};
       trainer.step(tokens);
       allocations.counts = false;

@@ -142,6 +142,7 @@ TEST(RunConfig, BlamesTheKeyThatWasWritten) {
 
 TEST(RunConfig, AcceptsTheLimitsThemselves) {
   EXPECT_THAT(configure_gpt2({{"train.stop_step", "100"},
+                              {"profile.step", "100"},
                               {"optim.schedule", "wsd"},
                               {"optim.warmup", "60"},
                               {"optim.decay_steps", "40"},

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/trace.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <numeric>
+
+#include <fmt/format.h>
+
+namespace mylos {
+
+std::string TraceEvent::label() const {
+  return shape.in == 0 ? std::string(name) : fmt::format("{} {}x{}", name, shape.in, shape.out);
+}
+
+Trace::Scope::Scope(Trace* trace, std::string_view name, TraceKind kind, Stream stream, LinearShape shape)
+    : trace_(trace), stream_(stream) {
+  if (trace_ != nullptr) event_ = {.name = name, .kind = kind, .shape = shape, .begin = trace_->now()};
+}
+
+Trace::Scope::~Scope() {
+  if (trace_ == nullptr) return;
+  trace_->backend_.synchronize(stream_);
+  event_.end = trace_->now();
+  trace_->add(event_);
+}
+
+void Trace::start(std::size_t most_events) {
+  events_.clear();
+  events_.reserve(most_events);
+  num_lost_ = 0;
+  origin_ = std::chrono::steady_clock::now();
+  on_ = true;
+}
+
+std::int64_t Trace::now() const {
+  using std::chrono::nanoseconds;
+  return std::chrono::duration_cast<nanoseconds>(std::chrono::steady_clock::now() - origin_).count();
+}
+
+void Trace::add(const TraceEvent& event) {
+  if (events_.size() < events_.capacity()) {
+    events_.push_back(event);
+  } else {
+    ++num_lost_;
+  }
+}
+
+double StepProfile::covered() const {
+  return std::transform_reduce(operations.begin(), operations.end(), 0.0, std::plus(),
+                               [](const OperationTime& operation) { return operation.seconds; });
+}
+
+StepProfile profile_of(const Trace& trace) {
+  std::map<std::string, OperationTime> by_label;
+  StepProfile profile;
+  for (const TraceEvent& event : trace.events()) {
+    const double seconds = 1e-9 * static_cast<double>(event.end - event.begin);
+    if (event.name == whole_step) profile.seconds += seconds;
+    if (event.kind == TraceKind::phase) continue;
+    const std::string label = event.label();
+    OperationTime& sum = by_label.try_emplace(label, OperationTime{label, event.kind}).first->second;
+    ++sum.calls;
+    sum.seconds += seconds;
+  }
+  for (auto& [label, sum] : by_label) profile.operations.push_back(std::move(sum));
+  std::ranges::stable_sort(profile.operations, std::ranges::greater(), &OperationTime::seconds);
+  return profile;
+}
+
+}  // namespace mylos

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Trace: when everything that takes time within a step began and ended.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/compute_backend.hpp"
+
+namespace mylos {
+
+/// What an event is. Phases contain the others, which follow one another and so add up to the step.
+enum class TraceKind : std::uint8_t { phase, operation, communication, data };
+inline constexpr int num_trace_kinds = 4;
+
+constexpr std::string_view name_of(TraceKind kind) {
+  constexpr std::array<std::string_view, num_trace_kinds> names = {"phase", "operation", "communication",
+                                                                   "data"};
+  return names[static_cast<std::size_t>(kind)];
+}
+
+/// The (I, O) of a linear layer's weights.
+struct LinearShape {
+  std::int64_t in = 0;
+  std::int64_t out = 0;
+};
+
+struct TraceEvent {
+  std::string_view name;  ///< a literal
+  TraceKind kind = TraceKind::operation;
+  LinearShape shape;       ///< of a linear layer, otherwise 0 x 0
+  std::int64_t begin = 0;  ///< nanoseconds since `Trace::start`
+  std::int64_t end = 0;
+
+  /// "adamw", "linear_forward 768x2304".
+  std::string label() const;
+};
+
+/// The events of one thread, recorded between `start` and `stop` without allocating. An event lasts until the
+/// device has finished, so what is traced runs in turn: on a device nothing overlaps while the trace is on.
+class Trace {
+ public:
+  /// Records from construction to destruction; nothing where the trace is off.
+  class Scope {
+   public:
+    Scope(Trace* trace, std::string_view name, TraceKind kind, Stream stream, LinearShape shape);
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Trace* trace_;  // null: off
+    Stream stream_;
+    TraceEvent event_;
+  };
+
+  /// Events wait for the streams of `backend`, which must outlive the trace.
+  explicit Trace(ComputeBackend& backend) : backend_(backend) {}
+  Trace(const Trace&) = delete;
+  Trace& operator=(const Trace&) = delete;
+
+  /// GPT-2 1.6B has about 1500 events a micro-batch; room that is not used takes no memory.
+  static constexpr std::size_t room = std::size_t{1} << 18U;
+  /// Forgets earlier events, and records from now on. Allocates all that recording needs.
+  void start(std::size_t most_events = room);
+  void stop() { on_ = false; }
+  bool on() const { return on_; }
+
+  /// An event named by a literal, which lasts as long as the result.
+  [[nodiscard]] Scope record(std::string_view name, Stream stream, TraceKind kind = TraceKind::operation,
+                             LinearShape shape = {}) {
+    return {on_ ? this : nullptr, name, kind, stream, shape};
+  }
+
+  /// In the order in which they ended.
+  std::span<const TraceEvent> events() const { return events_; }
+  /// Events for which there was no room.
+  std::int64_t num_lost() const { return num_lost_; }
+
+ private:
+  std::int64_t now() const;
+  void add(const TraceEvent& event);
+
+  ComputeBackend& backend_;
+  std::vector<TraceEvent> events_;
+  std::chrono::steady_clock::time_point origin_;
+  std::int64_t num_lost_ = 0;
+  bool on_ = false;
+};
+
+/// All events of one label.
+struct OperationTime {
+  std::string label;
+  TraceKind kind = TraceKind::operation;
+  std::int64_t calls = 0;
+  double seconds = 0.0;
+};
+
+/// Where the time of one step went.
+struct StepProfile {
+  std::int64_t step = 0;                  ///< 0 where the step has no number
+  double seconds = 0.0;                   ///< of the step
+  std::vector<OperationTime> operations;  ///< the longest first; no phases
+
+  /// Seconds of all operations: what is missing to the step was spent between them.
+  double covered() const;
+};
+
+/// The name of the phase that is the step.
+inline constexpr std::string_view whole_step = "step";
+
+/// Adds up the events of each label.
+StepProfile profile_of(const Trace& trace);
+
+}  // namespace mylos

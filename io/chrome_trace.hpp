@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// chrome_trace: a traced step as a file for Perfetto and chrome://tracing, from which the report reads its
+// profile.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "core/trace.hpp"
+
+namespace mylos {
+
+/// A rank's events as the entries of a Trace Event Format array (Google, 2016): complete events with times in
+/// microseconds, the rank as the process and the kind of event as the thread.
+std::string chrome_events(const Trace& trace, int rank);
+
+/// Replaces `file` by the trace of a step: `events` of each rank and, under "otherData", `profile`.
+void write_chrome_trace(const std::filesystem::path& file, std::span<const std::string> events,
+                        const StepProfile& profile);
+
+/// The profile of a file of `write_chrome_trace`; none where it is something else or damaged.
+std::optional<StepProfile> read_profile(const std::filesystem::path& file);
+
+}  // namespace mylos

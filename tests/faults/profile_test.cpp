@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What profile.step leaves in a run's directory, from the deck to the report.
+#include <algorithm>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/faults/run_fixture.hpp"
+
+namespace mylos::test {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::Not;
+
+class Profile : public RunTest {
+ protected:
+  fs::path trace_path(std::int64_t step) const {
+    return run_path("run") / fmt::format("trace-{}.json", step);
+  }
+};
+
+/// The complete events of a rank and a category.
+std::vector<json> events_of(const json& trace, int rank, std::initializer_list<std::string_view> categories) {
+  std::vector<json> events;
+  for (const json& event : trace.at("traceEvents")) {
+    if (event.at("ph") != "X" || event.at("pid") != rank) continue;
+    const std::string category = event.at("cat");
+    if (std::ranges::find(categories, category) != categories.end()) events.push_back(event);
+  }
+  return events;
+}
+
+TEST_F(Profile, TracesTheStepOnEveryRank) {
+  const Outcome outcome = train("run", {"--profile.step=3"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("step 3: wrote " + trace_path(3).string()));
+  const json trace = json::parse(slurp(trace_path(3)));
+  EXPECT_EQ(trace.at("otherData").at("step"), 3);
+  for (int rank = 0; rank < 2; ++rank) {
+    SCOPED_TRACE(rank);
+    const std::vector<json> phases = events_of(trace, rank, {"phase"});
+    const auto whole = std::ranges::find(phases, "step", [](const json& event) { return event.at("name"); });
+    ASSERT_NE(whole, phases.end());
+    const double begin = whole->at("ts");
+    const double end = begin + whole->at("dur").get<double>();
+    std::vector<std::string> names;
+    double sum = 0.0;
+    for (const json& event : events_of(trace, rank, {"operation", "communication", "data"})) {
+      constexpr double rounding = 0.002;  // microseconds; times are written in thousandths
+      EXPECT_GE(event.at("ts").get<double>(), begin);
+      EXPECT_LE(event.at("ts").get<double>() + event.at("dur").get<double>(), end + rounding);
+      sum += event.at("dur").get<double>();
+      names.push_back(event.at("name"));
+    }
+    EXPECT_GE(sum, 0.9 * (end - begin));
+    for (const char* name : {"linear_forward 32x96", "linear_backward_weight 32x384", "attention_backward",
+                             "adamw", "all_reduce wait", "read_samples", "copy_to_device"})
+      EXPECT_THAT(names, testing::Contains(name));
+  }
+}
+
+TEST_F(Profile, IsDrawnByTheReportAlsoAfterARestart) {
+  EXPECT_EQ(train("run", {"--profile.step=2", "--train.stop_step=4"}).exit_code, 0);
+  const fs::path report = run_path("run") / "report.html";
+  EXPECT_THAT(slurp(report), HasSubstr("step 2 of rank 0"));
+  const Outcome rest = train("run", {"--restart", "--profile.step=6"});
+  EXPECT_EQ(rest.exit_code, 0) << rest.output;
+  EXPECT_THAT(rest.output, HasSubstr("bitwise"));
+  EXPECT_TRUE(fs::exists(trace_path(2)));
+  EXPECT_THAT(slurp(report), HasSubstr("step 6 of rank 0"));
+  EXPECT_THAT(slurp(report), HasSubstr("linear_backward_input 32x128"));
+
+  spill(trace_path(6), "{");
+  EXPECT_EQ(run_mylos({"report", run_path("run").string()}, {.ranks = 1}).exit_code, 0);
+  EXPECT_THAT(slurp(report), HasSubstr("step 2 of rank 0"));
+}
+
+TEST_F(Profile, IsOffByDefault) {
+  EXPECT_EQ(train("run", {"--train.stop_step=2"}).exit_code, 0);
+  EXPECT_TRUE(std::ranges::none_of(fs::directory_iterator(run_path("run")), [](const auto& entry) {
+    return entry.path().filename().string().starts_with("trace");
+  }));
+  EXPECT_THAT(slurp(run_path("run") / "report.html"), Not(HasSubstr("Time by operation")));
+}
+
+TEST_F(Profile, OfAStepThatIsNeverTakenIsRefused) {
+  const Outcome outcome = train("run", {"--profile.step=9"});
+  EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::usage));
+  EXPECT_THAT(outcome.output, HasSubstr("[profile] step = 9 must be at most [train] steps = 8"));
+}
+
+}  // namespace
+}  // namespace mylos::test

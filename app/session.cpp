@@ -106,17 +106,16 @@ void Session::open_world(const PluginDescriptor& comm, CommunicatorArgs args, co
     world_ = layers_.get();
   }
   if (!is_made_of_messages) return;
+  const auto below = [&] {
+    return layers_ ? NextCommunicator(std::move(layers_)) : NextCommunicator(*communicator_);
+  };
   if (config.simulated_link) {
-    layers_ = layers_ ? std::make_unique<SimulatedLink>(std::move(layers_), *config.simulated_link)
-                      : std::make_unique<SimulatedLink>(*communicator_, *config.simulated_link);
+    layers_ = std::make_unique<SimulatedLink>(below(), *config.simulated_link);
     world_ = layers_.get();
   }
   if (algorithm_ == "auto") algorithm_ = choose_algorithms(*world_);
   const AlgorithmChoice choice = AlgorithmChoice::parse(algorithm_);
-  layers_ = layers_ ? std::make_unique<AlgorithmCommunicator>(std::move(layers_), choice, "wire",
-                                                              wire_traffic_, &compute())
-                    : std::make_unique<AlgorithmCommunicator>(*communicator_, choice, "wire", wire_traffic_,
-                                                              &compute());
+  layers_ = std::make_unique<AlgorithmCommunicator>(below(), choice, "wire", wire_traffic_, &compute());
   world_ = layers_.get();
 }
 

@@ -2,7 +2,6 @@
 #include "parallel/collectives/algorithm_communicator.hpp"
 
 #include <array>
-#include <cstdlib>
 #include <cstring>
 #include <optional>
 
@@ -93,29 +92,22 @@ class AlgorithmCommunicator::ScheduledOperation final : public PolledOperation {
   Request sending_;
 };
 
-AlgorithmCommunicator::AlgorithmCommunicator(Communicator& inner, AlgorithmChoice choice,
+AlgorithmCommunicator::AlgorithmCommunicator(NextCommunicator next, AlgorithmChoice choice,
                                              std::string_view wire_label, TrafficCounter& counter,
                                              ComputeBackend* compute)
-    : AlgorithmCommunicator(inner, std::move(choice), wire_label, counter, compute,
+    : AlgorithmCommunicator(std::move(next), std::move(choice), wire_label, counter, compute,
                             std::make_shared<Family>()) {}
 
-AlgorithmCommunicator::AlgorithmCommunicator(std::unique_ptr<Communicator> inner, AlgorithmChoice choice,
-                                             std::string_view wire_label, TrafficCounter& counter,
-                                             ComputeBackend* compute)
-    : AlgorithmCommunicator(*inner, std::move(choice), wire_label, counter, compute) {
-  owned_ = std::move(inner);
-}
-
-AlgorithmCommunicator::AlgorithmCommunicator(Communicator& inner, AlgorithmChoice choice,
+AlgorithmCommunicator::AlgorithmCommunicator(NextCommunicator next, AlgorithmChoice choice,
                                              std::string_view wire_label, TrafficCounter& counter,
                                              ComputeBackend* compute, std::shared_ptr<Family> family)
-    : inner_(&inner),
+    : ForwardingCommunicator(std::move(next)),
       choice_(std::move(choice)),
       wire_label_(wire_label),
       counter_(&counter),
       compute_(compute),
       family_(std::move(family)),
-      wire_(inner, wire_label, counter, nullptr) {
+      wire_(this->next(), wire_label, counter, nullptr) {
   if (compute != nullptr && !compute->host_accessible() && !choice_.is_native()) {
     fail(ExitCode::usage,
          "comm.algorithm = {} needs buffers in host memory, and those of {} are not; use native",
@@ -124,7 +116,7 @@ AlgorithmCommunicator::AlgorithmCommunicator(Communicator& inner, AlgorithmChoic
 }
 
 CommunicatorCaps AlgorithmCommunicator::caps() const {
-  return choice_.is_native() ? inner_->caps() : CommunicatorCaps{};
+  return choice_.is_native() ? next().caps() : CommunicatorCaps{};
 }
 
 void AlgorithmCommunicator::synchronize(Stream stream) {
@@ -152,7 +144,7 @@ Request AlgorithmCommunicator::start(const CollectiveCall& call, Algorithm algor
 Request AlgorithmCommunicator::all_reduce(Stream stream, TensorRef buffer, ReduceOp op) {
   synchronize(stream);
   const Algorithm algorithm = choice_.of(buffer.bytes());
-  if (algorithm == Algorithm::native) return inner_->all_reduce(stream, buffer, op);
+  if (algorithm == Algorithm::native) return next().all_reduce(stream, buffer, op);
   return start({Operation::all_reduce, size(), buffer.size()}, algorithm, buffer, buffer, op);
 }
 
@@ -161,7 +153,7 @@ Request AlgorithmCommunicator::reduce_scatter(Stream stream, TensorRef input, Te
   require(input.size() == output.size() * size(), "input is output times ranks");
   synchronize(stream);
   const Algorithm algorithm = choice_.of(input.bytes());
-  if (algorithm == Algorithm::native) return inner_->reduce_scatter(stream, input, output, op);
+  if (algorithm == Algorithm::native) return next().reduce_scatter(stream, input, output, op);
   return start({Operation::reduce_scatter, size(), output.size()}, algorithm, input, output, op);
 }
 
@@ -170,21 +162,21 @@ Request AlgorithmCommunicator::all_gather(Stream stream, TensorRef input, Tensor
   require(output.size() == input.size() * size(), "output is input times ranks");
   synchronize(stream);
   const Algorithm algorithm = choice_.of(output.bytes());
-  if (algorithm == Algorithm::native) return inner_->all_gather(stream, input, output);
+  if (algorithm == Algorithm::native) return next().all_gather(stream, input, output);
   return start({Operation::all_gather, size(), input.size()}, algorithm, input, output, ReduceOp::sum);
 }
 
 Request AlgorithmCommunicator::broadcast(Stream stream, TensorRef buffer, int root) {
   synchronize(stream);
   const Algorithm algorithm = choice_.of(buffer.bytes());
-  if (algorithm == Algorithm::native) return inner_->broadcast(stream, buffer, root);
+  if (algorithm == Algorithm::native) return next().broadcast(stream, buffer, root);
   return start({Operation::broadcast, size(), buffer.size(), root}, algorithm, buffer, buffer, ReduceOp::sum);
 }
 
 Request AlgorithmCommunicator::reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) {
   synchronize(stream);
   const Algorithm algorithm = choice_.of(buffer.bytes());
-  if (algorithm == Algorithm::native) return inner_->reduce(stream, buffer, op, root);
+  if (algorithm == Algorithm::native) return next().reduce(stream, buffer, op, root);
   return start({Operation::reduce, size(), buffer.size(), root}, algorithm, buffer, buffer, op);
 }
 
@@ -194,7 +186,7 @@ Request AlgorithmCommunicator::all_to_all(Stream stream, TensorRef input, Tensor
           "input and output have one part for each rank");
   synchronize(stream);
   const Algorithm algorithm = choice_.of(input.bytes());
-  if (algorithm == Algorithm::native) return inner_->all_to_all(stream, input, output);
+  if (algorithm == Algorithm::native) return next().all_to_all(stream, input, output);
   return start({Operation::all_to_all, size(), input.size() / size()}, algorithm, input, output,
                ReduceOp::sum);
 }
@@ -203,42 +195,34 @@ Request AlgorithmCommunicator::all_to_all_v(Stream stream, TensorRef input,
                                             std::span<const std::int64_t> send_counts, TensorRef output,
                                             std::span<const std::int64_t> recv_counts) {
   synchronize(stream);
-  return inner_->all_to_all_v(stream, input, send_counts, output, recv_counts);
+  return next().all_to_all_v(stream, input, send_counts, output, recv_counts);
 }
 
 Request AlgorithmCommunicator::send(Stream stream, TensorRef buffer, int peer, int tag) {
   require_user_tag(tag);
   synchronize(stream);
-  return inner_->send(stream, buffer, peer, tag);
+  return next().send(stream, buffer, peer, tag);
 }
 
 Request AlgorithmCommunicator::recv(Stream stream, TensorRef buffer, int peer, int tag) {
   require_user_tag(tag);
   synchronize(stream);
-  return inner_->recv(stream, buffer, peer, tag);
+  return next().recv(stream, buffer, peer, tag);
 }
 
 void AlgorithmCommunicator::progress() {
   family_->engine.progress();
-  inner_->progress();
+  next().progress();
 }
 
 std::unique_ptr<Communicator> AlgorithmCommunicator::split(int color, int key) {
-  std::unique_ptr<Communicator> part = inner_->split(color, key);
-  std::unique_ptr<AlgorithmCommunicator> result(
-      new AlgorithmCommunicator(*part, choice_, wire_label_, *counter_, compute_, family_));
-  result->owned_ = std::move(part);
-  return result;
+  return std::unique_ptr<Communicator>(new AlgorithmCommunicator(next().split(color, key), choice_,
+                                                                 wire_label_, *counter_, compute_, family_));
 }
 
 AlgorithmTotals AlgorithmCommunicator::totals() const {
   return {family_->operations, family_->steps, family_->scratch.peak_bytes(),
           family_->scratch.num_allocations()};
-}
-
-void AlgorithmCommunicator::abort(ExitCode code, const std::string& message) {
-  inner_->abort(code, message);
-  std::abort();  // a virtual call loses [[noreturn]]
 }
 
 }  // namespace mylos

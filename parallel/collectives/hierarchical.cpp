@@ -2,7 +2,6 @@
 #include "parallel/collectives/hierarchical.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 
@@ -79,7 +78,7 @@ class HierarchicalCommunicator::StagedOperation : public PolledOperation {
  private:
   /// Another rank may be waiting for something that is under way on the flat communicator.
   bool wait_for_others() {
-    own_.flat_->progress();
+    own_.next().progress();
     return false;
   }
 
@@ -233,41 +232,37 @@ class HierarchicalCommunicator::AllGather final : public StagedOperation {
   TensorRef all_;         // the parts of all ranks in lane order
 };
 
-HierarchicalCommunicator::HierarchicalCommunicator(Communicator& node, Communicator& flat,
+HierarchicalCommunicator::HierarchicalCommunicator(NextCommunicator node, NextCommunicator flat,
                                                    ComputeBackend* compute)
-    : HierarchicalCommunicator(node, flat, compute, std::make_shared<OperationEngine>()) {}
+    : HierarchicalCommunicator(std::move(node), std::move(flat), compute,
+                               std::make_shared<OperationEngine>()) {}
 
-HierarchicalCommunicator::HierarchicalCommunicator(std::unique_ptr<Communicator> node,
-                                                   std::unique_ptr<Communicator> flat,
-                                                   ComputeBackend* compute)
-    : HierarchicalCommunicator(*node, *flat, compute) {
-  owned_node_ = std::move(node);
-  owned_flat_ = std::move(flat);
-}
-
-HierarchicalCommunicator::HierarchicalCommunicator(Communicator& node, Communicator& flat,
+HierarchicalCommunicator::HierarchicalCommunicator(NextCommunicator node, NextCommunicator flat,
                                                    ComputeBackend* compute,
                                                    std::shared_ptr<OperationEngine> engine)
-    : node_(&node), flat_(&flat), compute_(compute), engine_(std::move(engine)) {
+    : ForwardingCommunicator(std::move(flat)),
+      node_(std::move(node)),
+      compute_(compute),
+      engine_(std::move(engine)) {
   if (compute != nullptr && !compute->host_accessible()) {
     fail(ExitCode::usage, "hierarchical collectives need buffers in host memory, and those of {} are not",
          compute->description());
   }
   find_nodes();
   node_down_ = node_->split(0, node_->rank());
-  lane_ = flat_->split(std::min(own_.index, num_lanes_), own_.node);
+  lane_ = next().split(std::min(own_.index, num_lanes_), own_.node);
   node_up_ = node_->split(0, node_->rank());
 }
 
 void HierarchicalCommunicator::find_nodes() {
   // A node is known by the rank of its first rank.
-  std::int32_t leader = flat_->rank();
+  std::int32_t leader = next().rank();
   node_->broadcast({}, TensorRef(&leader, DType::int32, {1}), 0).host_wait();
   std::array<std::int32_t, 2> own = {leader, node_->rank()};
   std::vector<std::array<std::int32_t, 2>> all(static_cast<std::size_t>(size()));
-  flat_
-      ->all_gather({}, TensorRef(own.data(), DType::int32, {2}),
-                   TensorRef(all.data(), DType::int32, {2 * std::int64_t{size()}}))
+  next()
+      .all_gather({}, TensorRef(own.data(), DType::int32, {2}),
+                  TensorRef(all.data(), DType::int32, {2 * std::int64_t{size()}}))
       .host_wait();
   std::map<std::int32_t, int> sizes;
   for (const auto& [its_leader, index] : all) sizes[its_leader] += 1;
@@ -323,45 +318,36 @@ Request HierarchicalCommunicator::reduce(Stream stream, TensorRef buffer, Reduce
 
 Request HierarchicalCommunicator::all_to_all(Stream stream, TensorRef input, TensorRef output) {
   if (compute_ != nullptr) compute_->synchronize(stream);
-  return flat_->all_to_all(stream, input, output);
+  return next().all_to_all(stream, input, output);
 }
 
 Request HierarchicalCommunicator::all_to_all_v(Stream stream, TensorRef input,
                                                std::span<const std::int64_t> send_counts, TensorRef output,
                                                std::span<const std::int64_t> recv_counts) {
   if (compute_ != nullptr) compute_->synchronize(stream);
-  return flat_->all_to_all_v(stream, input, send_counts, output, recv_counts);
+  return next().all_to_all_v(stream, input, send_counts, output, recv_counts);
 }
 
 Request HierarchicalCommunicator::send(Stream stream, TensorRef buffer, int peer, int tag) {
   if (compute_ != nullptr) compute_->synchronize(stream);
-  return flat_->send(stream, buffer, peer, tag);
+  return next().send(stream, buffer, peer, tag);
 }
 
 Request HierarchicalCommunicator::recv(Stream stream, TensorRef buffer, int peer, int tag) {
   if (compute_ != nullptr) compute_->synchronize(stream);
-  return flat_->recv(stream, buffer, peer, tag);
+  return next().recv(stream, buffer, peer, tag);
 }
 
 void HierarchicalCommunicator::progress() {
   engine_->progress();
   node_->progress();
-  flat_->progress();
+  next().progress();
 }
 
 std::unique_ptr<Communicator> HierarchicalCommunicator::split(int color, int key) {
   std::unique_ptr<Communicator> node = node_->split(color, key);
-  std::unique_ptr<Communicator> flat = flat_->split(color, key);
-  std::unique_ptr<HierarchicalCommunicator> part(
-      new HierarchicalCommunicator(*node, *flat, compute_, engine_));
-  part->owned_node_ = std::move(node);
-  part->owned_flat_ = std::move(flat);
-  return part;
-}
-
-void HierarchicalCommunicator::abort(ExitCode code, const std::string& message) {
-  flat_->abort(code, message);
-  std::abort();  // a virtual call loses [[noreturn]]
+  return std::unique_ptr<Communicator>(
+      new HierarchicalCommunicator(std::move(node), next().split(color, key), compute_, engine_));
 }
 
 }  // namespace mylos

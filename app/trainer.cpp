@@ -97,7 +97,7 @@ Trainer::Trainer(TrainerContext context)
       train_data_(*std::move(context.train_data)),
       valid_data_(std::move(context.valid_data)),
       checkpoints_(io_, paths_.checkpoints(), config_.checkpoint.keep,
-                   [this](const char* phase) { fault_.at(fmt::format("checkpoint.{}", phase), step_); }),
+                   [this](CheckpointPhase phase) { fault_.at(Fault::phase_of(phase), step_); }),
       observations_(backend_, session_.ledger(), MemoryCategory::communication,
                     static_cast<std::size_t>(num_observed * (session_.size() + 1)) * sizeof(std::int64_t),
                     "mylos::observations"),

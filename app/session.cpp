@@ -98,11 +98,7 @@ void Session::open_world(const PluginDescriptor& comm, CommunicatorArgs args, co
   world_ = communicator_.get();
   algorithm_ = is_one && config.algorithm == "auto" ? "native" : config.algorithm;
   if (communicator_->size() < bootstrap_->size()) {
-    args.compute = nullptr;
-    communicator_.reset();
-    communicator_ = {comm.create_communicator(args), comm.destroy_communicator};
-    layers_ = std::make_unique<HierarchicalCommunicator>(*communicator_, *bootstrap_,
-                                                         is_made_of_messages ? nullptr : &compute());
+    layers_ = std::make_unique<HierarchicalCommunicator>(*communicator_, *bootstrap_, args.compute);
     world_ = layers_.get();
   }
   if (!is_made_of_messages) return;

@@ -42,6 +42,8 @@ struct ComputeArgs {
 struct CommunicatorArgs {
   const ParamValues* deck = nullptr;
   Communicator* bootstrap = nullptr;  ///< all ranks, for exchanging ids; null for the bootstrap itself
+  /// Whose memory the buffers are and whose streams operations wait for; null for complete host memory. Where
+  /// the communicator reaches fewer ranks than `bootstrap` it is left alone: what joins the parts waits.
   ComputeBackend* compute = nullptr;
   MemoryLedger* ledger = nullptr;
 };

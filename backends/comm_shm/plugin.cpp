@@ -28,9 +28,10 @@ Communicator* create(const CommunicatorArgs& args) {
   if (args.bootstrap == nullptr) fail(ExitCode::usage, "shm cannot be the bootstrap communicator");
   const std::int64_t ranks_per_node = args.deck != nullptr ? args.deck->integer("comm.ranks_per_node") : 0;
   const Node node = find_node(*args.bootstrap, static_cast<int>(ranks_per_node));
+  const bool reaches_all = static_cast<int>(node.ranks.size()) == args.bootstrap->size();
   return ShmCommunicator::create({.memory = std::make_shared<ProcessMemory>(),
                                   .bootstrap = args.bootstrap,
-                                  .compute = args.compute,
+                                  .compute = reaches_all ? args.compute : nullptr,
                                   .may_spin = node.core_for_each},
                                  node.ranks)
       .release();

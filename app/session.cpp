@@ -109,7 +109,7 @@ void Session::open_world(const PluginDescriptor& comm, CommunicatorArgs args, co
     layers_ = std::make_unique<SimulatedLink>(below(), *config.simulated_link);
     world_ = layers_.get();
   }
-  if (algorithm_ == "auto") algorithm_ = choose_algorithms(*world_);
+  if (algorithm_ == "auto") algorithm_ = choose_algorithms(*world_).text();
   const AlgorithmChoice choice = AlgorithmChoice::parse(algorithm_);
   layers_ = std::make_unique<AlgorithmCommunicator>(below(), choice, "wire", wire_traffic_, &compute());
   world_ = layers_.get();

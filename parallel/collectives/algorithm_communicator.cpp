@@ -143,7 +143,7 @@ Request AlgorithmCommunicator::start(const CollectiveCall& call, Algorithm algor
 
 Request AlgorithmCommunicator::all_reduce(Stream stream, TensorRef buffer, ReduceOp op) {
   synchronize(stream);
-  const Algorithm algorithm = choice_.of(buffer.bytes());
+  const Algorithm algorithm = choice_.of(Operation::all_reduce, buffer.bytes());
   if (algorithm == Algorithm::native) return next().all_reduce(stream, buffer, op);
   return start({Operation::all_reduce, size(), buffer.size()}, algorithm, buffer, buffer, op);
 }
@@ -152,7 +152,7 @@ Request AlgorithmCommunicator::reduce_scatter(Stream stream, TensorRef input, Te
   require_same_type(input, output);
   require(input.size() == output.size() * size(), "input is output times ranks");
   synchronize(stream);
-  const Algorithm algorithm = choice_.of(input.bytes());
+  const Algorithm algorithm = choice_.of(Operation::reduce_scatter, input.bytes());
   if (algorithm == Algorithm::native) return next().reduce_scatter(stream, input, output, op);
   return start({Operation::reduce_scatter, size(), output.size()}, algorithm, input, output, op);
 }
@@ -161,21 +161,21 @@ Request AlgorithmCommunicator::all_gather(Stream stream, TensorRef input, Tensor
   require_same_type(input, output);
   require(output.size() == input.size() * size(), "output is input times ranks");
   synchronize(stream);
-  const Algorithm algorithm = choice_.of(output.bytes());
+  const Algorithm algorithm = choice_.of(Operation::all_gather, output.bytes());
   if (algorithm == Algorithm::native) return next().all_gather(stream, input, output);
   return start({Operation::all_gather, size(), input.size()}, algorithm, input, output, ReduceOp::sum);
 }
 
 Request AlgorithmCommunicator::broadcast(Stream stream, TensorRef buffer, int root) {
   synchronize(stream);
-  const Algorithm algorithm = choice_.of(buffer.bytes());
+  const Algorithm algorithm = choice_.of(Operation::broadcast, buffer.bytes());
   if (algorithm == Algorithm::native) return next().broadcast(stream, buffer, root);
   return start({Operation::broadcast, size(), buffer.size(), root}, algorithm, buffer, buffer, ReduceOp::sum);
 }
 
 Request AlgorithmCommunicator::reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) {
   synchronize(stream);
-  const Algorithm algorithm = choice_.of(buffer.bytes());
+  const Algorithm algorithm = choice_.of(Operation::reduce, buffer.bytes());
   if (algorithm == Algorithm::native) return next().reduce(stream, buffer, op, root);
   return start({Operation::reduce, size(), buffer.size(), root}, algorithm, buffer, buffer, op);
 }
@@ -185,7 +185,7 @@ Request AlgorithmCommunicator::all_to_all(Stream stream, TensorRef input, Tensor
   require(input.size() == output.size() && input.size() % size() == 0,
           "input and output have one part for each rank");
   synchronize(stream);
-  const Algorithm algorithm = choice_.of(input.bytes());
+  const Algorithm algorithm = choice_.of(Operation::all_to_all, input.bytes());
   if (algorithm == Algorithm::native) return next().all_to_all(stream, input, output);
   return start({Operation::all_to_all, size(), input.size() / size()}, algorithm, input, output,
                ReduceOp::sum);

@@ -18,7 +18,7 @@
 namespace mylos {
 
 inline constexpr std::uint64_t plugin_magic = 0x6d796c6f73706c67ULL;  // "mylosplg"
-inline constexpr std::uint32_t plugin_abi_version = 1;
+inline constexpr std::uint32_t plugin_abi_version = 2;
 
 #if defined(__SANITIZE_ADDRESS__)
 #define MYLOS_COMPILER_FINGERPRINT_SUFFIX " asan"
@@ -48,6 +48,12 @@ struct CommunicatorArgs {
   MemoryLedger* ledger = nullptr;
 };
 
+/// What a communicator of this backend takes, as far as it is known without making one.
+struct CommunicatorPlan {
+  int ranks = 0;          ///< that it reaches
+  std::size_t bytes = 0;  ///< of communication memory on each of them, from creation on
+};
+
 /// The one data symbol of a plugin, `mylos_plugin`. Plain data.
 struct PluginDescriptor {
   std::uint64_t magic;
@@ -67,6 +73,9 @@ struct PluginDescriptor {
   Communicator* (*create_communicator)(const CommunicatorArgs&);
   void (*destroy_compute)(ComputeBackend*);
   void (*destroy_communicator)(Communicator*);
+  /// For a run of `ranks` ranks, on one node where the deck does not say otherwise; null where there is
+  /// nothing to plan.
+  CommunicatorPlan (*plan_communicator)(const ParamValues& deck, int ranks);
 };
 
 using ComputeBackendHandle = std::unique_ptr<ComputeBackend, void (*)(ComputeBackend*)>;

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstring>
-#include <optional>
 
 #include "core/host_reduction.hpp"
 
@@ -25,7 +24,8 @@ void require_user_tag(int tag) {
 
 }  // namespace
 
-/// Runs through the rounds of a schedule.
+/// Runs through the rounds of a schedule. Keeps its scratch until it was waited for, so that the memory of a
+/// step does not depend on how fast messages are.
 class AlgorithmCommunicator::ScheduledOperation final : public PolledOperation {
  public:
   ScheduledOperation(AlgorithmCommunicator& owner, std::shared_ptr<const CollectiveSchedule> schedule,
@@ -37,8 +37,8 @@ class AlgorithmCommunicator::ScheduledOperation final : public PolledOperation {
         op_(op),
         tag_(tag),
         scratch_(family_.scratch.take(static_cast<std::size_t>(schedule_->scratch_count) * size_of(dtype_))),
-        buffers_{static_cast<std::byte*>(input.data), static_cast<std::byte*>(output.data),
-                 scratch_->data()} {}
+        buffers_{static_cast<std::byte*>(input.data), static_cast<std::byte*>(output.data), scratch_.data()} {
+  }
 
   bool advance() override {
     for (; round_ < schedule_->rounds.size(); ++round_) {
@@ -53,7 +53,6 @@ class AlgorithmCommunicator::ScheduledOperation final : public PolledOperation {
       for (const LocalStep& step : round.local) run(step);
       posted_ = false;
     }
-    scratch_.reset();
     return true;
   }
 
@@ -84,7 +83,7 @@ class AlgorithmCommunicator::ScheduledOperation final : public PolledOperation {
   DType dtype_;
   ReduceOp op_;
   int tag_;
-  std::optional<ScratchPool::Scratch> scratch_;
+  ScratchPool::Scratch scratch_;
   std::array<std::byte*, 3> buffers_;  // by BufferName
   std::size_t round_ = 0;
   bool posted_ = false;
@@ -94,9 +93,9 @@ class AlgorithmCommunicator::ScheduledOperation final : public PolledOperation {
 
 AlgorithmCommunicator::AlgorithmCommunicator(NextCommunicator next, AlgorithmChoice choice,
                                              std::string_view wire_label, TrafficCounter& counter,
-                                             ComputeBackend* compute)
+                                             ComputeBackend* compute, MemoryLedger* ledger)
     : AlgorithmCommunicator(std::move(next), std::move(choice), wire_label, counter, compute,
-                            std::make_shared<Family>()) {}
+                            std::make_shared<Family>(ledger)) {}
 
 AlgorithmCommunicator::AlgorithmCommunicator(NextCommunicator next, AlgorithmChoice choice,
                                              std::string_view wire_label, TrafficCounter& counter,

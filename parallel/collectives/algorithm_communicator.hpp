@@ -42,10 +42,12 @@ class AlgorithmCommunicator final : public ForwardingCommunicator {
  public:
   static constexpr int last_user_tag = 16383;
 
-  /// `wire_label` names the axis of the messages. `counter` and `compute` must outlive this. Throws
-  /// ExitCode::usage where the host cannot reach the memory of `compute` and `choice` is not native.
+  /// `wire_label` names the axis of the messages; scratch is charged to `ledger` (null: to none). `counter`,
+  /// `compute` and `ledger` must outlive this. Throws ExitCode::usage where the host cannot reach the memory
+  /// of `compute` and `choice` is not native.
   AlgorithmCommunicator(NextCommunicator next, AlgorithmChoice choice, std::string_view wire_label,
-                        TrafficCounter& counter, ComputeBackend* compute = nullptr);
+                        TrafficCounter& counter, ComputeBackend* compute = nullptr,
+                        MemoryLedger* ledger = nullptr);
 
   CommunicatorCaps caps() const override;
 
@@ -70,6 +72,8 @@ class AlgorithmCommunicator final : public ForwardingCommunicator {
  private:
   /// What a family shares.
   struct Family {
+    explicit Family(MemoryLedger* ledger) : scratch(ledger) {}
+
     OperationEngine engine;
     ScratchPool scratch;
     std::atomic<std::uint64_t> operations{0};

@@ -55,7 +55,7 @@ class HierarchicalCommunicator::StagedOperation : public PolledOperation {
   /// Scratch of the operation for `count` elements.
   TensorRef take(DType dtype, std::int64_t count) {
     const auto& taken =
-        scratch_.emplace_back(own_.scratch_.take(static_cast<std::size_t>(count) * size_of(dtype)));
+        scratch_.emplace_back(own_.family_->scratch.take(static_cast<std::size_t>(count) * size_of(dtype)));
     return {taken.data(), dtype, {count}};
   }
   /// Zeros where nodes are unequal: what pads their parts is reduced and sent like the rest.
@@ -233,17 +233,15 @@ class HierarchicalCommunicator::AllGather final : public StagedOperation {
 };
 
 HierarchicalCommunicator::HierarchicalCommunicator(NextCommunicator node, NextCommunicator flat,
-                                                   ComputeBackend* compute)
-    : HierarchicalCommunicator(std::move(node), std::move(flat), compute,
-                               std::make_shared<OperationEngine>()) {}
+                                                   ComputeBackend* compute, MemoryLedger* ledger)
+    : HierarchicalCommunicator(std::move(node), std::move(flat), compute, std::make_shared<Family>(ledger)) {}
 
 HierarchicalCommunicator::HierarchicalCommunicator(NextCommunicator node, NextCommunicator flat,
-                                                   ComputeBackend* compute,
-                                                   std::shared_ptr<OperationEngine> engine)
+                                                   ComputeBackend* compute, std::shared_ptr<Family> family)
     : ForwardingCommunicator(std::move(flat)),
       node_(std::move(node)),
       compute_(compute),
-      engine_(std::move(engine)) {
+      family_(std::move(family)) {
   if (compute != nullptr && !compute->host_accessible()) {
     fail(ExitCode::usage, "hierarchical collectives need buffers in host memory, and those of {} are not",
          compute->description());
@@ -288,7 +286,7 @@ TensorRef HierarchicalCommunicator::slice(TensorRef buffer, int lane) const {
 template <class Staged, class... Args>
 Request HierarchicalCommunicator::start(Stream stream, Args&&... args) {
   if (compute_ != nullptr) compute_->synchronize(stream);
-  return engine_->start(std::make_unique<Staged>(*this, std::forward<Args>(args)...));
+  return family_->engine.start(std::make_unique<Staged>(*this, std::forward<Args>(args)...));
 }
 
 Request HierarchicalCommunicator::all_reduce(Stream stream, TensorRef buffer, ReduceOp op) {
@@ -339,7 +337,7 @@ Request HierarchicalCommunicator::recv(Stream stream, TensorRef buffer, int peer
 }
 
 void HierarchicalCommunicator::progress() {
-  engine_->progress();
+  family_->engine.progress();
   node_->progress();
   next().progress();
 }
@@ -347,7 +345,7 @@ void HierarchicalCommunicator::progress() {
 std::unique_ptr<Communicator> HierarchicalCommunicator::split(int color, int key) {
   std::unique_ptr<Communicator> node = node_->split(color, key);
   return std::unique_ptr<Communicator>(
-      new HierarchicalCommunicator(std::move(node), next().split(color, key), compute_, engine_));
+      new HierarchicalCommunicator(std::move(node), next().split(color, key), compute_, family_));
 }
 
 }  // namespace mylos

@@ -32,8 +32,13 @@ namespace mylos {
 /// `compute` is waited for at the call, as in AlgorithmCommunicator.
 class HierarchicalCommunicator final : public ForwardingCommunicator {
  public:
-  /// Collective over `flat`. The ranks of `node` are in the order of `flat` or in another.
-  HierarchicalCommunicator(NextCommunicator node, NextCommunicator flat, ComputeBackend* compute = nullptr);
+  /// What it makes of `node`, and `node` itself: communicators of as many ranks.
+  static constexpr int num_node_communicators = 3;
+
+  /// Collective over `flat`. The ranks of `node` are in the order of `flat` or in another. Scratch is charged
+  /// to `ledger` (null: to none).
+  HierarchicalCommunicator(NextCommunicator node, NextCommunicator flat, ComputeBackend* compute = nullptr,
+                           MemoryLedger* ledger = nullptr);
 
   CommunicatorCaps caps() const override { return {}; }
   int num_lanes() const { return num_lanes_; }
@@ -58,6 +63,14 @@ class HierarchicalCommunicator final : public ForwardingCommunicator {
  private:
   static constexpr int num_stages = 3;
 
+  /// What this communicator and its splits share.
+  struct Family {
+    explicit Family(MemoryLedger* ledger) : scratch(ledger) {}
+
+    OperationEngine engine;
+    ScratchPool scratch;
+  };
+
   /// Where a rank is.
   struct Place {
     int node;   ///< nodes are counted by their first rank in `flat`
@@ -72,7 +85,7 @@ class HierarchicalCommunicator final : public ForwardingCommunicator {
   class Reduce;
 
   HierarchicalCommunicator(NextCommunicator node, NextCommunicator flat, ComputeBackend* compute,
-                           std::shared_ptr<OperationEngine> engine);
+                           std::shared_ptr<Family> family);
 
   void find_nodes();
   bool has_lane() const { return own_.index < num_lanes_; }
@@ -92,10 +105,9 @@ class HierarchicalCommunicator final : public ForwardingCommunicator {
   std::unique_ptr<Communicator> node_down_;  // the first stage: towards the lanes
   std::unique_ptr<Communicator> lane_;     // the second; the ranks without a lane share one that is not used
   std::unique_ptr<Communicator> node_up_;  // the third
-  ScratchPool scratch_;
   std::uint64_t num_started_ = 0;
   std::array<std::uint64_t, num_stages> num_entered_{};  // by stage
-  std::shared_ptr<OperationEngine> engine_;              // of this communicator and its splits
+  std::shared_ptr<Family> family_;
 };
 
 }  // namespace mylos

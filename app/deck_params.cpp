@@ -91,7 +91,8 @@ constexpr ParamSpec params[] = {
     text_param("comm", "algorithm", "native",
                "How collectives are done: native is the backend's own way; naive, tree, ring and "
                "halving_doubling are made of its messages. By payload: tree<65536,ring takes tree below "
-               "65536 bytes. auto measures once."),
+               "65536 bytes. By collective: all_reduce:tree<65536,ring;broadcast:tree, the rest native or as "
+               "a part without a name says. auto measures all once."),
     boolean_param("comm", "progress_thread", "false",
                   "A thread of each rank advances communication while the others compute."),
     real_param("comm", "simulate_alpha", "0", 0.0, 1e9, "us",

@@ -12,24 +12,20 @@
 #include <fmt/ranges.h>
 
 #include "core/error.hpp"
+#include "parallel/schedule/schedule.hpp"
 
 namespace mylos {
 
 namespace {
 
-constexpr std::array<std::string_view, 13> phases = {"forward",
-                                                     "backward",
-                                                     "reduce",
-                                                     "step",
-                                                     "checkpoint.begin",
-                                                     "checkpoint.create",
-                                                     "checkpoint.write",
-                                                     "checkpoint.close",
-                                                     "checkpoint.fsync",
-                                                     "checkpoint.manifest",
-                                                     "checkpoint.rename",
-                                                     "checkpoint.purge",
-                                                     "checkpoint.done"};
+/// The actions of a step and what writing a checkpoint goes through.
+std::vector<std::string> phase_names() {
+  std::vector<std::string> names;
+  for (int i = 0; i < num_action_kinds; ++i) names.emplace_back(name_of(static_cast<ActionKind>(i)));
+  for (int i = 0; i < num_checkpoint_phases; ++i)
+    names.push_back(Fault::phase_of(static_cast<CheckpointPhase>(i)));
+  return names;
+}
 
 /// Whether `text` is a whole number without sign.
 bool is_number(const std::string& text) {
@@ -48,6 +44,7 @@ Fault Fault::from_environment(int rank) {
   std::vector<std::string> words;
   std::istringstream stream(text);
   for (std::string word; std::getline(stream, word, ':');) words.push_back(word);
+  const std::vector<std::string> phases = phase_names();
   const bool has_place = words.size() == 4 && std::ranges::find(phases, words[0]) != phases.end() &&
                          is_number(words[1]) && is_number(words[2]);
   for (std::size_t i = 1; has_place && i < kind_names.size(); ++i) {
@@ -65,6 +62,10 @@ Fault Fault::from_environment(int rank) {
   fault.step_ = std::atoll(words[2].c_str());
   if (std::atoi(words[1].c_str()) != rank) fault.kind_ = FaultKind::none;
   return fault;
+}
+
+std::string Fault::phase_of(CheckpointPhase phase) {
+  return fmt::format("checkpoint.{}", name_of(phase));
 }
 
 FaultKind Fault::at(std::string_view phase, std::int64_t step) const {

@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "io/checkpoint.hpp"
+
 namespace mylos {
 
 enum class FaultKind : std::uint8_t {
@@ -19,13 +21,16 @@ enum class FaultKind : std::uint8_t {
   mismatch,  ///< a collective that no other rank calls
 };
 
-/// `MYLOS_FAULT=phase:rank:step:kind`. Phases: forward, backward, reduce, step and checkpoint.PHASE with the
-/// phases of io/checkpoint.hpp. Announced on stderr whenever it is set.
+/// `MYLOS_FAULT=phase:rank:step:kind`. A phase is the name of an ActionKind, or `phase_of` a CheckpointPhase.
+/// Announced on stderr whenever it is set.
 class Fault {
  public:
   Fault() = default;
   /// Throws ExitCode::usage where the variable is malformed.
   static Fault from_environment(int rank);
+
+  /// "checkpoint." and the name of `phase`.
+  static std::string phase_of(CheckpointPhase phase);
 
   /// Executes kill, stop and error faults that are due; returns the kind that is due for the caller to
   /// execute.

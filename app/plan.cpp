@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/plan.hpp"
 
+#include <algorithm>
 #include <numeric>
+#include <ranges>
+#include <vector>
 
 #include "app/activation_plan.hpp"
 #include "core/parameter_table.hpp"
+#include "parallel/collectives/algorithm_choice.hpp"
+#include "parallel/collectives/hierarchical.hpp"
 
 namespace mylos {
 
@@ -17,7 +22,53 @@ double model_flops_per_token(const ModelConfig& model, std::int64_t parameters, 
          12.0 * static_cast<double>(model.layers * model.width * seq_len);
 }
 
-RunPlan make_plan(const RunConfig& config) {
+namespace {
+
+constexpr int num_groups = 2;  // that have communicators of their own: all ranks, the data axes
+
+/// Elements of the all_reduces of a step, which are all under way at once. Buckets are as large as the deck
+/// says; the backward pass rounds them up to what completes together.
+std::vector<std::int64_t> reductions(const RunConfig& config, const ParameterTable& table) {
+  const DdpMode mode = config.parallel.ddp_mode;
+  std::vector<std::int64_t> counts;
+  if (mode == DdpMode::per_parameter || mode == DdpMode::overlapped) {
+    for (const Parameter& parameter : table.parameters()) counts.push_back(parameter.padded_size());
+    return counts;
+  }
+  std::int64_t left = table.padded_size();
+  const auto bucket = static_cast<std::int64_t>(config.parallel.bucket_mb * 1024.0 * 1024.0) /
+                      static_cast<std::int64_t>(size_of(config.train.grad_dtype));
+  const std::int64_t most = mode == DdpMode::flat ? left : std::max<std::int64_t>(bucket, 1);
+  for (; left > 0; left -= counts.back()) counts.push_back(std::min(left, most));
+  return counts;
+}
+
+/// Rank 0 needs most in every algorithm.
+std::int64_t scratch_bytes(const RunConfig& config, const ParameterTable& table) {
+  const auto ranks = static_cast<int>(config.parallel.data);
+  const std::string& name = config.comm.algorithm;
+  if (ranks == 1 || name == "native") return 0;
+  const DType dtype = config.train.grad_dtype;
+  const auto of = [&](Algorithm algorithm, std::int64_t count) -> std::uint64_t {
+    if (algorithm == Algorithm::native) return 0;
+    return cost_of(make_schedule({Operation::all_reduce, ranks, count}, algorithm, 0), dtype).scratch_bytes;
+  };
+  std::uint64_t sum = 0;
+  for (const std::int64_t count : reductions(config, table)) {
+    if (name == "auto") {
+      sum +=
+          std::ranges::max(all_algorithms | std::views::transform([&](Algorithm a) { return of(a, count); }));
+    } else {
+      const auto bytes = static_cast<std::uint64_t>(count) * size_of(dtype);
+      sum += of(AlgorithmChoice::parse(name).of(Operation::all_reduce, bytes), count);
+    }
+  }
+  return static_cast<std::int64_t>(sum);
+}
+
+}  // namespace
+
+RunPlan make_plan(const RunConfig& config, const CommunicatorPlan& comm) {
   const ModelConfig& model = config.model;
   const ParameterTable table(model);
   const Schedule schedule = make_schedule(config.parallel, config.train.accumulation);
@@ -37,6 +88,11 @@ RunPlan make_plan(const RunConfig& config) {
   bytes(MemoryCategory::gradients) = elements * static_cast<std::int64_t>(size_of(config.train.grad_dtype));
   bytes(MemoryCategory::optimizer) = elements * 4 * states;
   bytes(MemoryCategory::activations) = static_cast<std::int64_t>(activations.bytes());
+  const bool nodes_are_joined = comm.ranks < config.parallel.data;
+  const int communicators =
+      num_groups * (nodes_are_joined ? HierarchicalCommunicator::num_node_communicators : 1);
+  bytes(MemoryCategory::communication) =
+      communicators * static_cast<std::int64_t>(comm.bytes) + scratch_bytes(config, table);
   plan.checkpoint_bytes = plan.parameters * 12;
   plan.tokens_per_step = config.train.global_batch * config.train.seq_len;
   plan.flops_per_token = model_flops_per_token(model, plan.parameters, config.train.seq_len);

@@ -8,6 +8,7 @@
 
 #include "app/run_config.hpp"
 #include "core/memory_ledger.hpp"
+#include "core/plugin.hpp"
 
 namespace mylos {
 
@@ -24,7 +25,9 @@ struct RunPlan {
 /// 6 N + 12 L C T (Chowdhery et al., "PaLM", 2022, appendix B).
 double model_flops_per_token(const ModelConfig& model, std::int64_t parameters, std::int64_t seq_len);
 
-RunPlan make_plan(const RunConfig& config);
+/// `comm` is what the communication backend takes. Of what an algorithm allocates the gradients' reduction is
+/// counted, on the rank that needs most; where comm.algorithm is "auto", of the algorithm that needs most.
+RunPlan make_plan(const RunConfig& config, const CommunicatorPlan& comm = {});
 
 /// The text of `--dry-run`.
 std::string plan_text(const RunConfig& config, const RunPlan& plan);

@@ -36,6 +36,24 @@ constexpr const char* root_backend = "kokkos";
 
 }  // namespace
 
+std::string choose_comm(const PluginRegistry& plugins, const std::string& wanted, int world_size) {
+  if (wanted != "auto") return wanted;
+  return world_size == 1 ? "self" : first_usable(plugins, PluginKind::communication, "mpi").name;
+}
+
+CommunicatorPlan plan_communicator(const PluginRegistry& plugins, const RunConfig& config,
+                                   const ParamValues& values) {
+  const auto ranks = static_cast<int>(config.parallel.data);
+  const std::string name = choose_comm(plugins, config.backend.comm, ranks);
+  for (const PluginInfo& info : plugins.found()) {
+    const PluginDescriptor* plugin = info.descriptor;
+    const bool matches =
+        plugin != nullptr && plugin->kind == PluginKind::communication && plugin->name == name;
+    if (matches && plugin->plan_communicator != nullptr) return plugin->plan_communicator(values, ranks);
+  }
+  return {};
+}
+
 BackendConfig choose_backends(const PluginRegistry& plugins, const BackendConfig& wanted, int world_size,
                               int ranks_sharing_cores) {
   BackendConfig chosen = wanted;
@@ -43,9 +61,7 @@ BackendConfig choose_backends(const PluginRegistry& plugins, const BackendConfig
   if (chosen.compute == "auto")
     chosen.compute = first_usable(plugins, PluginKind::compute, root_backend).name;
   plugins.require(PluginKind::compute, chosen.compute);
-  if (chosen.comm == "auto") {
-    chosen.comm = world_size == 1 ? "self" : first_usable(plugins, PluginKind::communication, "mpi").name;
-  }
+  chosen.comm = choose_comm(plugins, wanted.comm, world_size);
   plugins.require(PluginKind::communication, chosen.comm);
   if (chosen.comm == "self" && world_size > 1) {
     fail(ExitCode::usage, "[backend] comm = self is for one rank, this run has {}", world_size);
@@ -102,25 +118,21 @@ void Session::open_world(const PluginDescriptor& comm, CommunicatorArgs args, co
   world_ = communicator_.get();
   algorithm_ = is_one && config.algorithm == "auto" ? "native" : config.algorithm;
   if (communicator_->size() < bootstrap_->size()) {
-    args.compute = nullptr;
-    communicator_.reset();
-    communicator_ = {comm.create_communicator(args), comm.destroy_communicator};
-    layers_ = std::make_unique<HierarchicalCommunicator>(*communicator_, *bootstrap_,
-                                                         is_made_of_messages ? nullptr : &untraced_compute());
+    layers_ = std::make_unique<HierarchicalCommunicator>(*communicator_, *bootstrap_, args.compute, &ledger_);
     world_ = layers_.get();
   }
   if (!is_made_of_messages) return;
+  const auto below = [&] {
+    return layers_ ? NextCommunicator(std::move(layers_)) : NextCommunicator(*communicator_);
+  };
   if (config.simulated_link) {
-    layers_ = layers_ ? std::make_unique<SimulatedLink>(std::move(layers_), *config.simulated_link)
-                      : std::make_unique<SimulatedLink>(*communicator_, *config.simulated_link);
+    layers_ = std::make_unique<SimulatedLink>(below(), *config.simulated_link);
     world_ = layers_.get();
   }
-  if (algorithm_ == "auto") algorithm_ = choose_algorithms(*world_);
+  if (algorithm_ == "auto") algorithm_ = choose_algorithms(*world_).text();
   const AlgorithmChoice choice = AlgorithmChoice::parse(algorithm_);
-  layers_ = layers_ ? std::make_unique<AlgorithmCommunicator>(std::move(layers_), choice, "wire",
-                                                              wire_traffic_, &untraced_compute())
-                    : std::make_unique<AlgorithmCommunicator>(*communicator_, choice, "wire", wire_traffic_,
-                                                              &untraced_compute());
+  layers_ = std::make_unique<AlgorithmCommunicator>(below(), choice, "wire", wire_traffic_,
+                                                    &untraced_compute(), &ledger_);
   world_ = layers_.get();
 }
 

@@ -20,6 +20,13 @@
 
 namespace mylos {
 
+/// The communication backend that `wanted` stands for, which may be "auto".
+std::string choose_comm(const PluginRegistry& plugins, const std::string& wanted, int world_size);
+
+/// What the communication backend of `config` takes, which may be "auto" or one that cannot be used here.
+CommunicatorPlan plan_communicator(const PluginRegistry& plugins, const RunConfig& config,
+                                   const ParamValues& values);
+
 /// The names that `auto` stands for here. Throws ExitCode::usage as PluginRegistry::require.
 BackendConfig choose_backends(const PluginRegistry& plugins, const BackendConfig& wanted, int world_size,
                               int ranks_sharing_cores);

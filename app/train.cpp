@@ -33,11 +33,15 @@ std::int64_t planned_ranks(const CommandLine& line, const std::string& text, con
   return data != nullptr ? std::max(1, std::atoi(data->value.c_str())) : 1;
 }
 
+RunPlan plan_of(const Setup& setup) {
+  return make_plan(setup.config, plan_communicator(setup.plugins, setup.config, setup.values));
+}
+
 int dry_run(const CommandLine& line, const std::string& name) {
   const std::string text = read_deck(name);
   const std::string plugin_path = line.get<std::string>("plugin-path");
   const Setup setup = make_setup(text, name, line.overrides, plugin_path, planned_ranks(line, text, name));
-  fmt::print("{}", plan_text(setup.config, make_plan(setup.config)));
+  fmt::print("{}", plan_text(setup.config, plan_of(setup)));
   return 0;
 }
 
@@ -83,7 +87,7 @@ void keep_choices(Setup& setup, const RunPaths& paths) {
 
 void print_header(Console& console, const Setup& setup, Session& session, double peak_tflops) {
   const RunConfig& c = setup.config;
-  const RunPlan plan = make_plan(c);
+  const RunPlan plan = plan_of(setup);
   console.line(fmt::format("mylos: {} parameters, {} steps of {} tokens, {}, {:.3f} GB a rank",
                            plan.parameters, c.train.steps, plan.tokens_per_step, name_of(c.train.dtype),
                            1e-9 * static_cast<double>(plan.memory_total())));
@@ -157,6 +161,7 @@ int run_train(const CommandLine& line) {
   try {
     io = std::make_unique<IoThread>();
     session = std::make_unique<Session>(setup.plugins, setup.config, setup.values);
+    setup.config.comm.algorithm = session->algorithm();
     setup.values.set("comm.algorithm", session->algorithm());
     resolved_deck = setup.resolved_deck();
     session->watch(setup.config, [&](const std::string& reason) {

@@ -12,6 +12,7 @@
 #include "app/model_state.hpp"
 #include "app/plan.hpp"
 #include "app/replica_check.hpp"
+#include "core/statistics.hpp"
 #include "core/version.hpp"
 #include "io/chrome_trace.hpp"
 
@@ -20,12 +21,6 @@ namespace mylos {
 namespace {
 
 constexpr int num_observed = 3 + num_step_phases;  // stop request, step time, peak memory, phases
-
-double median_of(std::vector<std::int64_t>& values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return static_cast<double>(*middle);
-}
 
 std::string shape_text(const ModelConfig& model) {
   return fmt::format("layers {}, heads {}, width {}, context {}, vocab {}, {}", model.layers, model.heads,
@@ -92,7 +87,7 @@ Trainer::Trainer(TrainerContext context)
       train_data_(*std::move(context.train_data)),
       valid_data_(std::move(context.valid_data)),
       checkpoints_(io_, paths_.checkpoints(), config_.checkpoint.keep,
-                   [this](const char* phase) { fault_.at(fmt::format("checkpoint.{}", phase), step_); }),
+                   [this](CheckpointPhase phase) { fault_.at(Fault::phase_of(phase), step_); }),
       observations_(backend_, session_.ledger(), MemoryCategory::communication,
                     static_cast<std::size_t>(num_observed * (session_.size() + 1)) * sizeof(std::int64_t),
                     "mylos::observations"),
@@ -306,11 +301,11 @@ Trainer::Observation Trainer::observe(double step_seconds) {
   take(1);
   seen.step_seconds_min = 1e-9 * static_cast<double>(std::ranges::min(column));
   seen.step_seconds_max = 1e-9 * static_cast<double>(std::ranges::max(column));
-  seen.step_seconds_median = 1e-9 * median_of(column);
+  seen.step_seconds_median = 1e-9 * median({column.begin(), column.end()});
   take(2);
   seen.memory_min = static_cast<double>(std::ranges::min(column));
   seen.memory_max = static_cast<double>(std::ranges::max(column));
-  seen.memory_median = median_of(column);
+  seen.memory_median = median({column.begin(), column.end()});
   for (std::size_t phase = 0; phase < num_step_phases; ++phase) {
     take(3 + phase);
     seen.phase_seconds[phase] = 1e-9 * static_cast<double>(std::ranges::max(column));

@@ -18,7 +18,7 @@
 namespace mylos {
 
 inline constexpr std::uint64_t plugin_magic = 0x6d796c6f73706c67ULL;  // "mylosplg"
-inline constexpr std::uint32_t plugin_abi_version = 1;
+inline constexpr std::uint32_t plugin_abi_version = 2;
 
 #if defined(__SANITIZE_ADDRESS__)
 #define MYLOS_COMPILER_FINGERPRINT_SUFFIX " asan"
@@ -42,8 +42,16 @@ struct ComputeArgs {
 struct CommunicatorArgs {
   const ParamValues* deck = nullptr;
   Communicator* bootstrap = nullptr;  ///< all ranks, for exchanging ids; null for the bootstrap itself
+  /// Whose memory the buffers are and whose streams operations wait for; null for complete host memory. Where
+  /// the communicator reaches fewer ranks than `bootstrap` it is left alone: what joins the parts waits.
   ComputeBackend* compute = nullptr;
   MemoryLedger* ledger = nullptr;
+};
+
+/// What a communicator of this backend takes, as far as it is known without making one.
+struct CommunicatorPlan {
+  int ranks = 0;          ///< that it reaches
+  std::size_t bytes = 0;  ///< of communication memory on each of them, from creation on
 };
 
 /// The one data symbol of a plugin, `mylos_plugin`. Plain data.
@@ -65,6 +73,9 @@ struct PluginDescriptor {
   Communicator* (*create_communicator)(const CommunicatorArgs&);
   void (*destroy_compute)(ComputeBackend*);
   void (*destroy_communicator)(Communicator*);
+  /// For a run of `ranks` ranks, on one node where the deck does not say otherwise; null where there is
+  /// nothing to plan.
+  CommunicatorPlan (*plan_communicator)(const ParamValues& deck, int ranks);
 };
 
 using ComputeBackendHandle = std::unique_ptr<ComputeBackend, void (*)(ComputeBackend*)>;

@@ -528,12 +528,12 @@ class Writer {
     write_manifest();
     rename_into_place();
     purge(keep);
-    phase("done");
+    phase(CheckpointPhase::done);
   }
 
  private:
-  void phase(const char* name) const {
-    if (hook_) hook_(name);
+  void phase(CheckpointPhase phase) const {
+    if (hook_) hook_(phase);
   }
 
   /// Runs `work` on rank 0; its errors are everyone's.
@@ -546,7 +546,7 @@ class Writer {
   void prepare() {
     std::vector<std::int64_t> covered;
     agreed(comm_, [&] {
-      phase("begin");
+      phase(CheckpointPhase::begin);
       for (const CheckpointContent::Tensor& tensor : content_.tensors) {
         const auto& shape = tensor.info.shape;
         require(
@@ -584,7 +584,7 @@ class Writer {
     }
     agreed_max(comm_, rounds);
 
-    phase("create");
+    phase(CheckpointPhase::create);
     std::map<std::string, CollectiveFile> files;
     std::map<std::string, std::size_t> num_datasets;
     std::vector<std::size_t> index;  // of the tensor in its file
@@ -598,7 +598,7 @@ class Writer {
       index.push_back(num_datasets[tensor.file]++);
     }
 
-    phase("write");
+    phase(CheckpointPhase::write);
     for (std::size_t t = 0; t < content_.tensors.size(); ++t) {
       const CheckpointContent::Tensor& tensor = content_.tensors[t];
       for (std::int64_t round = 0; round < rounds[t]; ++round) {
@@ -608,13 +608,13 @@ class Writer {
       }
     }
 
-    phase("close");
+    phase(CheckpointPhase::close);
     for (const std::string& name : file_names_) files.at(name).close();
   }
 
   void sync_files() {
     agreed(comm_, [&] {
-      phase("fsync");
+      phase(CheckpointPhase::fsync);
       for (const std::string& name : file_names_) sync_path(temporary_ / name);
       if (rank_ == 0) write_text_file(temporary_ / "state.json", content_.state.json);
     });
@@ -626,7 +626,7 @@ class Writer {
     manifest.step = content_.state.step;
     std::vector<std::int64_t> cuts;  // file, begin, end of each piece
     agreed(comm_, [&] {
-      phase("manifest");
+      phase(CheckpointPhase::manifest);
       if (rank_ != 0) return;
       for (const std::string& name : file_names_) {
         const fs::path path = temporary_ / name;
@@ -672,7 +672,7 @@ class Writer {
 
   void rename_into_place() {
     agreed(comm_, [&] {
-      phase("rename");
+      phase(CheckpointPhase::rename);
       if (rank_ != 0) return;
       const fs::path replaced = target_.string() + replaced_suffix;
       if (fs::exists(target_)) fs::rename(target_, replaced);
@@ -686,7 +686,7 @@ class Writer {
   /// one's.
   void purge(std::int64_t keep) {
     agreed(comm_, [&] {
-      phase("purge");
+      phase(CheckpointPhase::purge);
       if (rank_ != 0) return;
       std::vector<std::int64_t> steps = list_steps(directory_);
       std::int64_t kept = 0;

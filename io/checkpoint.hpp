@@ -7,6 +7,7 @@
 // as step_NNNNNN.tmp and renamed when everything is on disk. See docs/schema.md.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -14,6 +15,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/communicator.hpp"
@@ -54,9 +56,28 @@ struct CheckpointContent {
   CheckpointState state;
 };
 
-/// Called at each phase of writing, on every rank: "begin", "create", "write", "close", "fsync", "manifest",
-/// "rename", "purge", "done". The fault hooks live behind it.
-using CheckpointPhaseHook = std::function<void(const char* phase)>;
+/// What writing a checkpoint goes through, in this order.
+enum class CheckpointPhase : std::uint8_t {
+  begin,
+  create,
+  write,
+  close,
+  fsync,
+  manifest,
+  rename,
+  purge,
+  done,
+};
+inline constexpr int num_checkpoint_phases = 9;
+
+constexpr std::string_view name_of(CheckpointPhase phase) {
+  constexpr std::array<std::string_view, num_checkpoint_phases> names = {
+      "begin", "create", "write", "close", "fsync", "manifest", "rename", "purge", "done"};
+  return names[static_cast<std::size_t>(phase)];
+}
+
+/// Called at each phase of writing, on every rank. The fault hooks live behind it.
+using CheckpointPhaseHook = std::function<void(CheckpointPhase phase)>;
 
 /// Writes and finds the checkpoints of one run directory. Collective over the ranks of the I/O thread's
 /// communicator.

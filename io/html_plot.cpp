@@ -6,8 +6,11 @@
 #include <cstddef>
 #include <iterator>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
+
+#include "core/statistics.hpp"
 
 namespace mylos::html {
 
@@ -20,10 +23,7 @@ const Column& column(const MetricsTable& table, const std::string& name) {
 double quantile(const Column& values, double fraction) {
   Column kept;
   std::copy_if(values.begin(), values.end(), std::back_inserter(kept), drawable);
-  if (kept.empty()) return nan;
-  const auto nth = kept.begin() + std::lround(fraction * static_cast<double>(kept.size() - 1));
-  std::nth_element(kept.begin(), nth, kept.end());
-  return *nth;
+  return kept.empty() ? nan : mylos::quantile(std::move(kept), fraction);
 }
 
 std::string escape(std::string_view text) {

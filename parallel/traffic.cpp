@@ -2,7 +2,6 @@
 #include "parallel/traffic.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "parallel/flight_recorder.hpp"
 
@@ -68,18 +67,12 @@ TrafficTotals TrafficCounter::totals() const {
   return totals;
 }
 
-CountedCommunicator::CountedCommunicator(Communicator& inner, std::string_view label, TrafficCounter& counter,
-                                         FlightRecorder* recorder, bool host_buffers)
-    : inner_(&inner),
+CountedCommunicator::CountedCommunicator(NextCommunicator next, std::string_view label,
+                                         TrafficCounter& counter, FlightRecorder* recorder, bool host_buffers)
+    : ForwardingCommunicator(std::move(next)),
       axis_(&counter.axis(label)),
       recorder_(recorder),
       checked_(calls_are_checked && host_buffers) {}
-
-CountedCommunicator::CountedCommunicator(std::unique_ptr<Communicator> inner, std::string_view label,
-                                         TrafficCounter& counter, FlightRecorder* recorder, bool host_buffers)
-    : CountedCommunicator(*inner, label, counter, recorder, host_buffers) {
-  owned_ = std::move(inner);
-}
 
 std::uint64_t CountedCommunicator::begin(Operation operation, std::uint64_t payload_bytes) {
   axis_->count(operation, payload_bytes);
@@ -100,7 +93,7 @@ void CountedCommunicator::check(const Call& call) {
     hash = (hash * 1000003 + static_cast<std::int64_t>(part)) & 0x7fffffffffff;
   }
   std::array<std::int64_t, 2> extremes = {hash, -hash};
-  inner_->all_reduce({}, TensorRef(extremes.data(), DType::int64, {2}), ReduceOp::max).host_wait();
+  next().all_reduce({}, TensorRef(extremes.data(), DType::int64, {2}), ReduceOp::max).host_wait();
   if (extremes[0] == -extremes[1]) return;
 
   CallText own{};
@@ -108,9 +101,9 @@ void CountedCommunicator::check(const Call& call) {
                    name_of(call.operation), call.bytes, name_of(call.dtype), call.detail);
   std::vector<CallText> all(static_cast<std::size_t>(size()));
   constexpr auto width = static_cast<std::int64_t>(call_text_bytes);
-  inner_
-      ->all_gather({}, TensorRef(own.data(), DType::uint8, {width}),
-                   TensorRef(all.data(), DType::uint8, {width * size()}))
+  next()
+      .all_gather({}, TensorRef(own.data(), DType::uint8, {width}),
+                  TensorRef(all.data(), DType::uint8, {width * size()}))
       .host_wait();
   std::string message = fmt::format("mismatched collective on axis {}:", axis_->label());
   for (std::size_t r = 0; r < all.size(); ++r) message += fmt::format("\n  rank {}: {}", r, all[r].data());
@@ -120,37 +113,37 @@ void CountedCommunicator::check(const Call& call) {
 Request CountedCommunicator::all_reduce(Stream stream, TensorRef buffer, ReduceOp op) {
   const std::uint64_t number = begin(Operation::all_reduce, buffer.bytes());
   check({Operation::all_reduce, buffer.dtype, buffer.bytes(), static_cast<int>(op)});
-  return track(inner_->all_reduce(stream, buffer, op), number);
+  return track(next().all_reduce(stream, buffer, op), number);
 }
 
 Request CountedCommunicator::reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) {
   const std::uint64_t number = begin(Operation::reduce_scatter, input.bytes());
   check({Operation::reduce_scatter, input.dtype, input.bytes(), static_cast<int>(op)});
-  return track(inner_->reduce_scatter(stream, input, output, op), number);
+  return track(next().reduce_scatter(stream, input, output, op), number);
 }
 
 Request CountedCommunicator::all_gather(Stream stream, TensorRef input, TensorRef output) {
   const std::uint64_t number = begin(Operation::all_gather, output.bytes());
   check({Operation::all_gather, output.dtype, output.bytes()});
-  return track(inner_->all_gather(stream, input, output), number);
+  return track(next().all_gather(stream, input, output), number);
 }
 
 Request CountedCommunicator::broadcast(Stream stream, TensorRef buffer, int root) {
   const std::uint64_t number = begin(Operation::broadcast, buffer.bytes());
   check({Operation::broadcast, buffer.dtype, buffer.bytes(), root});
-  return track(inner_->broadcast(stream, buffer, root), number);
+  return track(next().broadcast(stream, buffer, root), number);
 }
 
 Request CountedCommunicator::reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) {
   const std::uint64_t number = begin(Operation::reduce, buffer.bytes());
   check({Operation::reduce, buffer.dtype, buffer.bytes(), static_cast<int>(op) + num_operations * root});
-  return track(inner_->reduce(stream, buffer, op, root), number);
+  return track(next().reduce(stream, buffer, op, root), number);
 }
 
 Request CountedCommunicator::all_to_all(Stream stream, TensorRef input, TensorRef output) {
   const std::uint64_t number = begin(Operation::all_to_all, input.bytes());
   check({Operation::all_to_all, input.dtype, input.bytes()});
-  return track(inner_->all_to_all(stream, input, output), number);
+  return track(next().all_to_all(stream, input, output), number);
 }
 
 Request CountedCommunicator::all_to_all_v(Stream stream, TensorRef input,
@@ -160,29 +153,24 @@ Request CountedCommunicator::all_to_all_v(Stream stream, TensorRef input,
   for (const std::int64_t count : send_counts) elements += static_cast<std::uint64_t>(count);
   const std::uint64_t number = begin(Operation::all_to_all_v, elements * size_of(input.dtype));
   check({Operation::all_to_all_v, input.dtype});
-  return track(inner_->all_to_all_v(stream, input, send_counts, output, recv_counts), number);
+  return track(next().all_to_all_v(stream, input, send_counts, output, recv_counts), number);
 }
 
 Request CountedCommunicator::send(Stream stream, TensorRef buffer, int peer, int tag) {
   const std::uint64_t number = begin(Operation::send, buffer.bytes());
-  return track(inner_->send(stream, buffer, peer, tag), number);
+  return track(next().send(stream, buffer, peer, tag), number);
 }
 
 Request CountedCommunicator::recv(Stream stream, TensorRef buffer, int peer, int tag) {
   const std::uint64_t number = begin(Operation::recv, buffer.bytes());
-  return track(inner_->recv(stream, buffer, peer, tag), number);
+  return track(next().recv(stream, buffer, peer, tag), number);
 }
 
 void CountedCommunicator::barrier() {
   const std::uint64_t number = begin(Operation::barrier, 0);
   check({Operation::barrier});
-  inner_->barrier();
+  next().barrier();
   if (recorder_ != nullptr) recorder_->complete(number);
-}
-
-void CountedCommunicator::abort(ExitCode code, const std::string& message) {
-  inner_->abort(code, message);
-  std::abort();  // a virtual call loses [[noreturn]]
 }
 
 }  // namespace mylos

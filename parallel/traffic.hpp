@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/communicator.hpp"
+#include "core/forwarding_communicator.hpp"
 
 namespace mylos {
 
@@ -96,26 +96,20 @@ inline constexpr bool calls_are_checked = false;
 inline constexpr bool calls_are_checked = true;
 #endif
 
-/// Forwards to another communicator, counts, and notes every operation in the flight recorder from the call
+/// Counts, and notes every operation in the flight recorder from the call
 /// to the wait.
 ///
 /// In debug builds it also checks that all ranks make the same call: before each collective a blocking
 /// all_reduce of (h, -h) with `max`, h a hash of the operation, its sizes, type and root, gives the largest
 /// and the smallest hash. Where they differ, the calls are gathered and all ranks throw ExitCode::watchdog
 /// and the call of every rank. The checks use host memory, so they are left out where the host cannot reach
-/// the buffers of `inner`.
-class CountedCommunicator final : public Communicator {
+/// the buffers. Parts of a split are not counted: they are other axes, for the caller to wrap under their own
+/// labels.
+class CountedCommunicator final : public ForwardingCommunicator {
  public:
-  /// `label` names the axis. `counter`, `recorder` (null: no record) and a borrowed `inner` must outlive
-  /// this.
-  CountedCommunicator(Communicator& inner, std::string_view label, TrafficCounter& counter,
+  /// `label` names the axis. `counter` and `recorder` (null: no record) must outlive this.
+  CountedCommunicator(NextCommunicator next, std::string_view label, TrafficCounter& counter,
                       FlightRecorder* recorder, bool host_buffers = true);
-  CountedCommunicator(std::unique_ptr<Communicator> inner, std::string_view label, TrafficCounter& counter,
-                      FlightRecorder* recorder, bool host_buffers = true);
-
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  CommunicatorCaps caps() const override { return inner_->caps(); }
 
   Request all_reduce(Stream stream, TensorRef buffer, ReduceOp op) override;
   Request reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) override;
@@ -128,13 +122,6 @@ class CountedCommunicator final : public Communicator {
   Request send(Stream stream, TensorRef buffer, int peer, int tag) override;
   Request recv(Stream stream, TensorRef buffer, int peer, int tag) override;
   void barrier() override;
-  void group_begin() override { inner_->group_begin(); }
-  void group_end() override { inner_->group_end(); }
-  void progress() override { inner_->progress(); }
-  void* allocate(std::size_t bytes) override { return inner_->allocate(bytes); }
-  /// The part is not counted: it is another axis, for the caller to wrap under its own label.
-  std::unique_ptr<Communicator> split(int color, int key) override { return inner_->split(color, key); }
-  [[noreturn]] void abort(ExitCode code, const std::string& message) override;
 
  private:
   /// What all ranks must agree on.
@@ -151,8 +138,6 @@ class CountedCommunicator final : public Communicator {
   /// `inner` wrapped so that waiting for it marks operation `number` as complete.
   Request track(Request inner, std::uint64_t number);
 
-  std::unique_ptr<Communicator> owned_;
-  Communicator* inner_;
   TrafficCounter::Axis* axis_;
   FlightRecorder* recorder_;
   bool checked_;

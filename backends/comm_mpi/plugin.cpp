@@ -51,5 +51,6 @@ const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .create_communicator = mylos::create,
     .destroy_compute = nullptr,
     .destroy_communicator = mylos::destroy,
+    .plan_communicator = nullptr,
 };
 }

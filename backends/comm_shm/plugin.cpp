@@ -2,6 +2,8 @@
 // The descriptor of plugin "shm".
 #include "core/plugin.hpp"
 
+#include <algorithm>
+
 #include "backends/comm_shm/node.hpp"
 #include "backends/comm_shm/process_memory.hpp"
 #include "backends/comm_shm/shm_communicator.hpp"
@@ -28,12 +30,19 @@ Communicator* create(const CommunicatorArgs& args) {
   if (args.bootstrap == nullptr) fail(ExitCode::usage, "shm cannot be the bootstrap communicator");
   const std::int64_t ranks_per_node = args.deck != nullptr ? args.deck->integer("comm.ranks_per_node") : 0;
   const Node node = find_node(*args.bootstrap, static_cast<int>(ranks_per_node));
+  const bool reaches_all = static_cast<int>(node.ranks.size()) == args.bootstrap->size();
   return ShmCommunicator::create({.memory = std::make_shared<ProcessMemory>(),
                                   .bootstrap = args.bootstrap,
-                                  .compute = args.compute,
+                                  .compute = reaches_all ? args.compute : nullptr,
+                                  .ledger = args.ledger,
                                   .may_spin = node.core_for_each},
                                  node.ranks)
       .release();
+}
+CommunicatorPlan plan(const ParamValues& deck, int ranks) {
+  const auto ranks_per_node = static_cast<int>(deck.integer("comm.ranks_per_node"));
+  const int reached = ranks_per_node > 0 ? std::min(ranks_per_node, ranks) : ranks;
+  return {reached, SharedPart::bytes(reached)};
 }
 void destroy(Communicator* communicator) {
   delete communicator;
@@ -61,5 +70,6 @@ const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .create_communicator = mylos::create,
     .destroy_compute = nullptr,
     .destroy_communicator = mylos::destroy,
+    .plan_communicator = mylos::plan,
 };
 }

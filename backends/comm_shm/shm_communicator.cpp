@@ -101,6 +101,7 @@ ShmCommunicator::ShmCommunicator(ShmSettings settings, std::shared_ptr<ProgressE
       parts_(std::move(parts)),
       rank_(rank),
       size_(static_cast<int>(parts_.size())),
+      charge_(settings_.ledger, MemoryCategory::communication, SharedPart::bytes(size_)),
       engine_ranks_(std::move(engine_ranks)),
       collectives_(parts_, rank_, bells()),
       mailbox_(parts_, rank_, bells()) {

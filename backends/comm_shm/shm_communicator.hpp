@@ -19,6 +19,7 @@
 #include "backends/comm_shm/window_collectives.hpp"
 #include "core/communicator.hpp"
 #include "core/host_buffers.hpp"
+#include "core/memory_charge.hpp"
 
 namespace mylos {
 
@@ -27,6 +28,7 @@ struct ShmSettings {
   std::shared_ptr<SharedMemory> memory;
   Communicator* bootstrap = nullptr;  ///< ends the job; outlives the communicators
   ComputeBackend* compute = nullptr;  ///< whose memory the buffers are; null for host memory
+  MemoryLedger* ledger = nullptr;     ///< of this rank; null for none
   bool may_spin = false;              ///< every rank of the node has a core of its own
 };
 
@@ -95,6 +97,7 @@ class ShmCommunicator final : public Communicator {
   std::vector<SharedPart> parts_;
   int rank_;
   int size_;
+  MemoryCharge charge_;            // of this rank's part; a window is charged by whoever asks for it
   std::vector<int> engine_ranks_;  // the ranks of this communicator, as the engine counts them
   std::vector<Window> windows_;
   CollectiveQueue collectives_;

@@ -86,6 +86,7 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .create_communicator = nullptr,
     .destroy_compute = destroy,
     .destroy_communicator = nullptr,
+    .plan_communicator = nullptr,
 };
 
 }  // namespace mylos

@@ -22,6 +22,7 @@
 #include "benchmarks/collectives/memory_bound.hpp"
 #include "core/communicator.hpp"
 #include "core/plugin.hpp"
+#include "core/statistics.hpp"
 #include "parallel/collectives/algorithm_communicator.hpp"
 
 namespace mylos {
@@ -290,11 +291,8 @@ class Benchmark {
         samples[j].push_back(sample(*running[j], operation, elements, calls));
     }
     if (rank_ != 0) return;
-    for (std::size_t j = 0; j < running.size(); ++j) {
-      const auto middle = samples[j].begin() + repetitions / 2;
-      std::nth_element(samples[j].begin(), middle, samples[j].end());
-      write_row(collective, *running[j], elements, repetitions, *middle);
-    }
+    for (std::size_t j = 0; j < running.size(); ++j)
+      write_row(collective, *running[j], elements, repetitions, median(samples[j]));
   }
 
   void write_row(const Collective& collective, const Contender& c, std::int64_t elements, int repetitions,

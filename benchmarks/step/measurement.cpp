@@ -3,12 +3,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <numeric>
+#include <utility>
 
 #include <mpi.h>
 
 #include "core/rng.hpp"
+#include "core/statistics.hpp"
 
 namespace mylos {
 
@@ -113,11 +114,7 @@ void visit(Session& session, const RunConfig& config, const Repetitions& repetit
 double Measurement::quantile(double q, const std::function<double(const StepCost&)>& value) const {
   std::vector<double> values(steps.size());
   std::ranges::transform(steps, values.begin(), value);
-  std::ranges::sort(values);
-  const double place = q * static_cast<double>(values.size() - 1);
-  const auto below = static_cast<std::size_t>(place);
-  const std::size_t above = std::min(below + 1, values.size() - 1);
-  return std::lerp(values[below], values[above], place - static_cast<double>(below));
+  return mylos::quantile(std::move(values), q);
 }
 
 double Measurement::step_seconds(double q) const {

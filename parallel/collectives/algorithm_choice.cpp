@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include <fmt/ranges.h>
+
 namespace mylos {
 
 namespace {
@@ -11,14 +13,36 @@ namespace {
 [[noreturn]] void refuse(std::string_view text, const std::string& why) {
   fail(ExitCode::usage,
        "comm.algorithm = {}: {}; give native, naive, tree, ring or halving_doubling, or several with the "
-       "bytes "
-       "below which each but the last applies, such as tree<65536,ring",
+       "bytes below which each but the last applies, such as tree<65536,ring, or both by collective, such as "
+       "all_reduce:tree<65536,ring;broadcast:tree",
        text, why);
+}
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  std::size_t begin = 0;
+  while (begin <= text.size()) {
+    const std::size_t end = std::min(text.find(separator, begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
 }
 
 Algorithm parse_name(std::string_view text, std::string_view name) {
   const auto found = std::ranges::find_if(all_algorithms, [&](Algorithm a) { return name_of(a) == name; });
   if (found == all_algorithms.end()) refuse(text, fmt::format("'{}' is no algorithm", name));
+  return *found;
+}
+
+Operation parse_operation(std::string_view text, std::string_view name) {
+  const auto found =
+      std::ranges::find_if(scheduled_operations, [&](Operation each) { return name_of(each) == name; });
+  if (found == scheduled_operations.end()) {
+    refuse(text,
+           fmt::format("'{}' is not all_reduce, reduce_scatter, all_gather, broadcast, reduce or all_to_all",
+                       name));
+  }
   return *found;
 }
 
@@ -30,46 +54,82 @@ std::uint64_t parse_bytes(std::string_view text, std::string_view number) {
   return bytes;
 }
 
-}  // namespace
-
-AlgorithmChoice AlgorithmChoice::parse(std::string_view text) {
-  std::vector<Range> ranges;
-  std::string_view rest = text;
-  for (;;) {
-    const std::size_t comma = rest.find(',');
-    const std::string_view item = rest.substr(0, comma);
+AlgorithmChoice::Ranges parse_ranges(std::string_view text, std::string_view part) {
+  AlgorithmChoice::Ranges ranges;
+  const std::vector<std::string_view> items = split(part, ',');
+  for (const std::string_view& item : items) {
     const std::size_t less = item.find('<');
-    const bool is_last = comma == std::string_view::npos;
+    const bool is_last = &item == &items.back();
     if (is_last != (less == std::string_view::npos))
       refuse(text, is_last ? "the last algorithm has no limit" : fmt::format("'{}' needs a limit", item));
     const Algorithm algorithm = parse_name(text, item.substr(0, less));
-    ranges.push_back({algorithm, is_last ? everything : parse_bytes(text, item.substr(less + 1))});
-    if (ranges.size() > 1 && ranges[ranges.size() - 2].below >= ranges.back().below)
-      refuse(text, "the limits must grow");
-    if (is_last) return AlgorithmChoice(std::move(ranges));
-    rest.remove_prefix(comma + 1);
+    const std::uint64_t below =
+        is_last ? AlgorithmChoice::everything : parse_bytes(text, item.substr(less + 1));
+    if (!ranges.empty() && ranges.back().below >= below) refuse(text, "the limits must grow");
+    ranges.push_back({algorithm, below});
   }
+  return ranges;
 }
 
-Algorithm AlgorithmChoice::of(std::uint64_t payload_bytes) const {
-  for (const Range& range : ranges_) {
-    if (payload_bytes < range.below) return range.algorithm;
+std::string text_of(const AlgorithmChoice::Ranges& ranges) {
+  std::vector<std::string> items;
+  for (const auto& [algorithm, below] : ranges) {
+    items.emplace_back(name_of(algorithm));
+    if (below != AlgorithmChoice::everything) items.back() += fmt::format("<{}", below);
   }
-  return ranges_.back().algorithm;
+  return fmt::format("{}", fmt::join(items, ","));
+}
+
+}  // namespace
+
+AlgorithmChoice AlgorithmChoice::parse(std::string_view text) {
+  AlgorithmChoice choice(Algorithm::native);
+  choice.ranges_.fill({});
+  Ranges others;
+  for (const std::string_view part : split(text, ';')) {
+    const std::size_t colon = part.find(':');
+    const bool is_named = colon != std::string_view::npos;
+    const std::string_view name = is_named ? part.substr(0, colon) : "what is not named";
+    Ranges& ranges =
+        is_named ? choice.ranges_[static_cast<std::size_t>(parse_operation(text, name))] : others;
+    if (!ranges.empty()) refuse(text, fmt::format("{} is given twice", name));
+    ranges = parse_ranges(text, is_named ? part.substr(colon + 1) : part);
+  }
+  if (others.empty()) others = {{Algorithm::native, everything}};
+  for (Ranges& ranges : choice.ranges_) {
+    if (ranges.empty()) ranges = others;
+  }
+  return choice;
+}
+
+Algorithm AlgorithmChoice::of(Operation operation, std::uint64_t payload_bytes) const {
+  const Ranges& ranges = ranges_[static_cast<std::size_t>(operation)];
+  const auto found =
+      std::ranges::find_if(ranges, [&](const Range& range) { return payload_bytes < range.below; });
+  return found != ranges.end() ? found->algorithm : ranges.back().algorithm;
+}
+
+bool AlgorithmChoice::is_native() const {
+  return std::ranges::none_of(all_algorithms,
+                              [&](Algorithm each) { return each != Algorithm::native && uses(each); });
 }
 
 bool AlgorithmChoice::uses(Algorithm algorithm) const {
-  return std::ranges::any_of(ranges_, [&](const Range& range) { return range.algorithm == algorithm; });
+  return std::ranges::any_of(ranges_, [&](const Ranges& ranges) {
+    return std::ranges::find(ranges, algorithm, &Range::algorithm) != ranges.end();
+  });
 }
 
 std::string AlgorithmChoice::text() const {
-  std::string result;
-  for (const Range& range : ranges_) {
-    if (!result.empty()) result += ',';
-    result += name_of(range.algorithm);
-    if (range.below != everything) result += fmt::format("<{}", range.below);
+  if (std::ranges::all_of(ranges_, [&](const Ranges& ranges) { return ranges == ranges_[0]; }))
+    return text_of(ranges_[0]);
+  std::vector<std::string> parts;
+  for (const Operation operation : scheduled_operations) {
+    const std::string ranges = text_of(ranges_[static_cast<std::size_t>(operation)]);
+    if (ranges != name_of(Algorithm::native))
+      parts.push_back(fmt::format("{}:{}", name_of(operation), ranges));
   }
-  return result;
+  return fmt::format("{}", fmt::join(parts, ";"));
 }
 
 }  // namespace mylos

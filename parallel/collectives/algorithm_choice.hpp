@@ -2,6 +2,7 @@
 // AlgorithmChoice: which algorithm a collective uses, by the size of its payload; what comm.algorithm says.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -16,32 +17,41 @@ namespace mylos {
 /// reduce_scatter and all_to_all, the output of all_gather.
 class AlgorithmChoice {
  public:
-  /// One algorithm for all sizes.
-  explicit AlgorithmChoice(Algorithm algorithm) : ranges_{{algorithm, everything}} {}
-
-  /// Reads an algorithm's name, or several in order of size with the bytes below which each but the last
-  /// applies: "tree<65536,ring". Throws ExitCode::usage.
-  static AlgorithmChoice parse(std::string_view text);
-
-  Algorithm of(std::uint64_t payload_bytes) const;
-  /// Whether the backend does all collectives itself.
-  bool is_native() const { return ranges_.size() == 1 && ranges_[0].algorithm == Algorithm::native; }
-  /// Whether `algorithm` is the one of some payload.
-  bool uses(Algorithm algorithm) const;
-  /// What `parse` reads.
-  std::string text() const;
-
   /// `algorithm` applies to what is larger than before and below `below` bytes.
   struct Range {
     Algorithm algorithm;
     std::uint64_t below;
+
+    bool operator==(const Range&) const = default;
   };
   static constexpr std::uint64_t everything = std::numeric_limits<std::uint64_t>::max();
   /// In order of size; the last one ends at `everything`.
-  explicit AlgorithmChoice(std::vector<Range> ranges) : ranges_(std::move(ranges)) {}
+  using Ranges = std::vector<Range>;
+
+  /// One algorithm for all collectives and sizes.
+  explicit AlgorithmChoice(Algorithm algorithm) { ranges_.fill({{algorithm, everything}}); }
+
+  /// Reads an algorithm's name, or several in order of size with the bytes below which each but the last
+  /// applies: "tree<65536,ring". What stands after a collective's name and a colon is for that one:
+  /// "all_reduce:tree<65536,ring;broadcast:tree;ring". The rest follows the part without a name, native where
+  /// there is none. Throws ExitCode::usage.
+  static AlgorithmChoice parse(std::string_view text);
+
+  void set(Operation operation, Ranges ranges) {
+    ranges_[static_cast<std::size_t>(operation)] = std::move(ranges);
+  }
+
+  /// `operation` is one of `scheduled_operations`.
+  Algorithm of(Operation operation, std::uint64_t payload_bytes) const;
+  /// Whether the backend does all collectives itself.
+  bool is_native() const;
+  /// Whether `algorithm` is the one of some collective and payload.
+  bool uses(Algorithm algorithm) const;
+  /// What `parse` reads.
+  std::string text() const;
 
  private:
-  std::vector<Range> ranges_;
+  std::array<Ranges, scheduled_operations.size()> ranges_;  // by Operation
 };
 
 }  // namespace mylos

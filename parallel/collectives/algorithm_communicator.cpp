@@ -2,9 +2,7 @@
 #include "parallel/collectives/algorithm_communicator.hpp"
 
 #include <array>
-#include <cstdlib>
 #include <cstring>
-#include <optional>
 
 #include "core/host_reduction.hpp"
 
@@ -26,7 +24,8 @@ void require_user_tag(int tag) {
 
 }  // namespace
 
-/// Runs through the rounds of a schedule.
+/// Runs through the rounds of a schedule. Keeps its scratch until it was waited for, so that the memory of a
+/// step does not depend on how fast messages are.
 class AlgorithmCommunicator::ScheduledOperation final : public PolledOperation {
  public:
   ScheduledOperation(AlgorithmCommunicator& owner, std::shared_ptr<const CollectiveSchedule> schedule,
@@ -38,8 +37,8 @@ class AlgorithmCommunicator::ScheduledOperation final : public PolledOperation {
         op_(op),
         tag_(tag),
         scratch_(family_.scratch.take(static_cast<std::size_t>(schedule_->scratch_count) * size_of(dtype_))),
-        buffers_{static_cast<std::byte*>(input.data), static_cast<std::byte*>(output.data),
-                 scratch_->data()} {}
+        buffers_{static_cast<std::byte*>(input.data), static_cast<std::byte*>(output.data), scratch_.data()} {
+  }
 
   bool advance() override {
     for (; round_ < schedule_->rounds.size(); ++round_) {
@@ -54,7 +53,6 @@ class AlgorithmCommunicator::ScheduledOperation final : public PolledOperation {
       for (const LocalStep& step : round.local) run(step);
       posted_ = false;
     }
-    scratch_.reset();
     return true;
   }
 
@@ -85,7 +83,7 @@ class AlgorithmCommunicator::ScheduledOperation final : public PolledOperation {
   DType dtype_;
   ReduceOp op_;
   int tag_;
-  std::optional<ScratchPool::Scratch> scratch_;
+  ScratchPool::Scratch scratch_;
   std::array<std::byte*, 3> buffers_;  // by BufferName
   std::size_t round_ = 0;
   bool posted_ = false;
@@ -93,29 +91,22 @@ class AlgorithmCommunicator::ScheduledOperation final : public PolledOperation {
   Request sending_;
 };
 
-AlgorithmCommunicator::AlgorithmCommunicator(Communicator& inner, AlgorithmChoice choice,
+AlgorithmCommunicator::AlgorithmCommunicator(NextCommunicator next, AlgorithmChoice choice,
                                              std::string_view wire_label, TrafficCounter& counter,
-                                             ComputeBackend* compute)
-    : AlgorithmCommunicator(inner, std::move(choice), wire_label, counter, compute,
-                            std::make_shared<Family>()) {}
+                                             ComputeBackend* compute, MemoryLedger* ledger)
+    : AlgorithmCommunicator(std::move(next), std::move(choice), wire_label, counter, compute,
+                            std::make_shared<Family>(ledger)) {}
 
-AlgorithmCommunicator::AlgorithmCommunicator(std::unique_ptr<Communicator> inner, AlgorithmChoice choice,
-                                             std::string_view wire_label, TrafficCounter& counter,
-                                             ComputeBackend* compute)
-    : AlgorithmCommunicator(*inner, std::move(choice), wire_label, counter, compute) {
-  owned_ = std::move(inner);
-}
-
-AlgorithmCommunicator::AlgorithmCommunicator(Communicator& inner, AlgorithmChoice choice,
+AlgorithmCommunicator::AlgorithmCommunicator(NextCommunicator next, AlgorithmChoice choice,
                                              std::string_view wire_label, TrafficCounter& counter,
                                              ComputeBackend* compute, std::shared_ptr<Family> family)
-    : inner_(&inner),
+    : ForwardingCommunicator(std::move(next)),
       choice_(std::move(choice)),
       wire_label_(wire_label),
       counter_(&counter),
       compute_(compute),
       family_(std::move(family)),
-      wire_(inner, wire_label, counter, nullptr) {
+      wire_(this->next(), wire_label, counter, nullptr) {
   if (compute != nullptr && !compute->host_accessible() && !choice_.is_native()) {
     fail(ExitCode::usage,
          "comm.algorithm = {} needs buffers in host memory, and those of {} are not; use native",
@@ -124,7 +115,7 @@ AlgorithmCommunicator::AlgorithmCommunicator(Communicator& inner, AlgorithmChoic
 }
 
 CommunicatorCaps AlgorithmCommunicator::caps() const {
-  return choice_.is_native() ? inner_->caps() : CommunicatorCaps{};
+  return choice_.is_native() ? next().caps() : CommunicatorCaps{};
 }
 
 void AlgorithmCommunicator::synchronize(Stream stream) {
@@ -151,8 +142,8 @@ Request AlgorithmCommunicator::start(const CollectiveCall& call, Algorithm algor
 
 Request AlgorithmCommunicator::all_reduce(Stream stream, TensorRef buffer, ReduceOp op) {
   synchronize(stream);
-  const Algorithm algorithm = choice_.of(buffer.bytes());
-  if (algorithm == Algorithm::native) return inner_->all_reduce(stream, buffer, op);
+  const Algorithm algorithm = choice_.of(Operation::all_reduce, buffer.bytes());
+  if (algorithm == Algorithm::native) return next().all_reduce(stream, buffer, op);
   return start({Operation::all_reduce, size(), buffer.size()}, algorithm, buffer, buffer, op);
 }
 
@@ -160,8 +151,8 @@ Request AlgorithmCommunicator::reduce_scatter(Stream stream, TensorRef input, Te
   require_same_type(input, output);
   require(input.size() == output.size() * size(), "input is output times ranks");
   synchronize(stream);
-  const Algorithm algorithm = choice_.of(input.bytes());
-  if (algorithm == Algorithm::native) return inner_->reduce_scatter(stream, input, output, op);
+  const Algorithm algorithm = choice_.of(Operation::reduce_scatter, input.bytes());
+  if (algorithm == Algorithm::native) return next().reduce_scatter(stream, input, output, op);
   return start({Operation::reduce_scatter, size(), output.size()}, algorithm, input, output, op);
 }
 
@@ -169,22 +160,22 @@ Request AlgorithmCommunicator::all_gather(Stream stream, TensorRef input, Tensor
   require_same_type(input, output);
   require(output.size() == input.size() * size(), "output is input times ranks");
   synchronize(stream);
-  const Algorithm algorithm = choice_.of(output.bytes());
-  if (algorithm == Algorithm::native) return inner_->all_gather(stream, input, output);
+  const Algorithm algorithm = choice_.of(Operation::all_gather, output.bytes());
+  if (algorithm == Algorithm::native) return next().all_gather(stream, input, output);
   return start({Operation::all_gather, size(), input.size()}, algorithm, input, output, ReduceOp::sum);
 }
 
 Request AlgorithmCommunicator::broadcast(Stream stream, TensorRef buffer, int root) {
   synchronize(stream);
-  const Algorithm algorithm = choice_.of(buffer.bytes());
-  if (algorithm == Algorithm::native) return inner_->broadcast(stream, buffer, root);
+  const Algorithm algorithm = choice_.of(Operation::broadcast, buffer.bytes());
+  if (algorithm == Algorithm::native) return next().broadcast(stream, buffer, root);
   return start({Operation::broadcast, size(), buffer.size(), root}, algorithm, buffer, buffer, ReduceOp::sum);
 }
 
 Request AlgorithmCommunicator::reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) {
   synchronize(stream);
-  const Algorithm algorithm = choice_.of(buffer.bytes());
-  if (algorithm == Algorithm::native) return inner_->reduce(stream, buffer, op, root);
+  const Algorithm algorithm = choice_.of(Operation::reduce, buffer.bytes());
+  if (algorithm == Algorithm::native) return next().reduce(stream, buffer, op, root);
   return start({Operation::reduce, size(), buffer.size(), root}, algorithm, buffer, buffer, op);
 }
 
@@ -193,8 +184,8 @@ Request AlgorithmCommunicator::all_to_all(Stream stream, TensorRef input, Tensor
   require(input.size() == output.size() && input.size() % size() == 0,
           "input and output have one part for each rank");
   synchronize(stream);
-  const Algorithm algorithm = choice_.of(input.bytes());
-  if (algorithm == Algorithm::native) return inner_->all_to_all(stream, input, output);
+  const Algorithm algorithm = choice_.of(Operation::all_to_all, input.bytes());
+  if (algorithm == Algorithm::native) return next().all_to_all(stream, input, output);
   return start({Operation::all_to_all, size(), input.size() / size()}, algorithm, input, output,
                ReduceOp::sum);
 }
@@ -203,42 +194,34 @@ Request AlgorithmCommunicator::all_to_all_v(Stream stream, TensorRef input,
                                             std::span<const std::int64_t> send_counts, TensorRef output,
                                             std::span<const std::int64_t> recv_counts) {
   synchronize(stream);
-  return inner_->all_to_all_v(stream, input, send_counts, output, recv_counts);
+  return next().all_to_all_v(stream, input, send_counts, output, recv_counts);
 }
 
 Request AlgorithmCommunicator::send(Stream stream, TensorRef buffer, int peer, int tag) {
   require_user_tag(tag);
   synchronize(stream);
-  return inner_->send(stream, buffer, peer, tag);
+  return next().send(stream, buffer, peer, tag);
 }
 
 Request AlgorithmCommunicator::recv(Stream stream, TensorRef buffer, int peer, int tag) {
   require_user_tag(tag);
   synchronize(stream);
-  return inner_->recv(stream, buffer, peer, tag);
+  return next().recv(stream, buffer, peer, tag);
 }
 
 void AlgorithmCommunicator::progress() {
   family_->engine.progress();
-  inner_->progress();
+  next().progress();
 }
 
 std::unique_ptr<Communicator> AlgorithmCommunicator::split(int color, int key) {
-  std::unique_ptr<Communicator> part = inner_->split(color, key);
-  std::unique_ptr<AlgorithmCommunicator> result(
-      new AlgorithmCommunicator(*part, choice_, wire_label_, *counter_, compute_, family_));
-  result->owned_ = std::move(part);
-  return result;
+  return std::unique_ptr<Communicator>(new AlgorithmCommunicator(next().split(color, key), choice_,
+                                                                 wire_label_, *counter_, compute_, family_));
 }
 
 AlgorithmTotals AlgorithmCommunicator::totals() const {
   return {family_->operations, family_->steps, family_->scratch.peak_bytes(),
           family_->scratch.num_allocations()};
-}
-
-void AlgorithmCommunicator::abort(ExitCode code, const std::string& message) {
-  inner_->abort(code, message);
-  std::abort();  // a virtual call loses [[noreturn]]
 }
 
 }  // namespace mylos

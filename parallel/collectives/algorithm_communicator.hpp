@@ -24,7 +24,7 @@ struct AlgorithmTotals {
 };
 
 /// Runs all_reduce, reduce_scatter, all_gather, broadcast, reduce and all_to_all by the schedules of
-/// `choice`; the native ones and everything else are the inner communicator's. all_reduce is bitwise the same
+/// `choice`; the native ones and everything else are the next communicator's. all_reduce is bitwise the same
 /// on every rank.
 ///
 /// Every operation is a state machine that test, wait and progress advance; any number may be under way. A
@@ -33,26 +33,22 @@ struct AlgorithmTotals {
 /// 32765, a running number for each operation; the caller's own messages have tags 0 to 16383. They are
 /// counted as sends and receives of an axis of their own: the bytes on the wire.
 ///
-/// Buffers are host memory, and messages are posted by whichever thread advances the operation: an inner
+/// Buffers are host memory, and messages are posted by whichever thread advances the operation: a next
 /// communicator that was made for a compute backend would wait for that backend's stream at each of them. So
 /// it is to be made without one, and `compute` (null: buffers are complete when an operation is called) is
-/// waited for here, when an operation is called. Where `progress` is called by another thread, the inner
+/// waited for here, when an operation is called. Where `progress` is called by another thread, the next
 /// communicator must allow calls from both.
-class AlgorithmCommunicator final : public Communicator {
+class AlgorithmCommunicator final : public ForwardingCommunicator {
  public:
   static constexpr int last_user_tag = 16383;
 
-  /// `wire_label` names the axis of the messages. `counter`, `compute` and a borrowed `inner` must outlive
-  /// this. Throws ExitCode::usage where the host cannot reach the memory of `compute` and `choice` is not
-  /// native.
-  AlgorithmCommunicator(Communicator& inner, AlgorithmChoice choice, std::string_view wire_label,
-                        TrafficCounter& counter, ComputeBackend* compute = nullptr);
-  AlgorithmCommunicator(std::unique_ptr<Communicator> inner, AlgorithmChoice choice,
-                        std::string_view wire_label, TrafficCounter& counter,
-                        ComputeBackend* compute = nullptr);
+  /// `wire_label` names the axis of the messages; scratch is charged to `ledger` (null: to none). `counter`,
+  /// `compute` and `ledger` must outlive this. Throws ExitCode::usage where the host cannot reach the memory
+  /// of `compute` and `choice` is not native.
+  AlgorithmCommunicator(NextCommunicator next, AlgorithmChoice choice, std::string_view wire_label,
+                        TrafficCounter& counter, ComputeBackend* compute = nullptr,
+                        MemoryLedger* ledger = nullptr);
 
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
   CommunicatorCaps caps() const override;
 
   Request all_reduce(Stream stream, TensorRef buffer, ReduceOp op) override;
@@ -66,14 +62,9 @@ class AlgorithmCommunicator final : public Communicator {
                        TensorRef output, std::span<const std::int64_t> recv_counts) override;
   Request send(Stream stream, TensorRef buffer, int peer, int tag) override;
   Request recv(Stream stream, TensorRef buffer, int peer, int tag) override;
-  void barrier() override { inner_->barrier(); }
-  void group_begin() override { inner_->group_begin(); }
-  void group_end() override { inner_->group_end(); }
   void progress() override;
-  void* allocate(std::size_t bytes) override { return inner_->allocate(bytes); }
   /// The part has the same choice, and its messages the same label.
   std::unique_ptr<Communicator> split(int color, int key) override;
-  [[noreturn]] void abort(ExitCode code, const std::string& message) override;
 
   /// This communicator, those it was split from and those split from it.
   AlgorithmTotals totals() const;
@@ -81,6 +72,8 @@ class AlgorithmCommunicator final : public Communicator {
  private:
   /// What a family shares.
   struct Family {
+    explicit Family(MemoryLedger* ledger) : scratch(ledger) {}
+
     OperationEngine engine;
     ScratchPool scratch;
     std::atomic<std::uint64_t> operations{0};
@@ -90,7 +83,7 @@ class AlgorithmCommunicator final : public Communicator {
 
   class ScheduledOperation;
 
-  AlgorithmCommunicator(Communicator& inner, AlgorithmChoice choice, std::string_view wire_label,
+  AlgorithmCommunicator(NextCommunicator next, AlgorithmChoice choice, std::string_view wire_label,
                         TrafficCounter& counter, ComputeBackend* compute, std::shared_ptr<Family> family);
 
   /// Waits for the work that fills the buffers.
@@ -99,8 +92,6 @@ class AlgorithmCommunicator final : public Communicator {
                 ReduceOp op);
   std::shared_ptr<const CollectiveSchedule> schedule(const CollectiveCall& call, Algorithm algorithm);
 
-  std::unique_ptr<Communicator> owned_;
-  Communicator* inner_;
   AlgorithmChoice choice_;
   std::string wire_label_;
   TrafficCounter* counter_;

@@ -4,11 +4,16 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
+#include <deque>
 #include <functional>
-#include <optional>
+#include <map>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "core/host_reduction.hpp"
+#include "core/statistics.hpp"
 #include "parallel/collectives/algorithm_communicator.hpp"
 
 namespace mylos {
@@ -18,108 +23,97 @@ namespace {
 constexpr std::array<std::int64_t, 4> measured_bytes = {256, 16 << 10, 256 << 10, 4 << 20};
 constexpr std::int64_t smallest_payload = 64;
 constexpr std::int64_t largest_payload = 256 << 20;
-constexpr std::int64_t nanoseconds_per_point = 15'000'000;
-constexpr std::int64_t nanoseconds_in_all = 150'000'000;  // from then on every point is one run
+constexpr std::int64_t nanoseconds_per_point = 10'000'000;
+constexpr std::int64_t nanoseconds_in_all = 250'000'000;  // from then on every point is one run
 constexpr std::int64_t fewest_repetitions = 3;
 constexpr std::int64_t most_repetitions = 15;
 constexpr double worthwhile = 0.9;  // of the time of the algorithm in use
 
-/// Nanoseconds by bytes: straight lines between the measured sizes, the last one going on.
-class CostCurve {
+/// Makes numbers the same on all ranks, over any communicator that sends messages.
+class Agreement {
  public:
-  void add(std::int64_t bytes, double nanoseconds) {
-    // Measured times may fall where noise is larger than the slope.
-    if (!points_.empty()) nanoseconds = std::max(nanoseconds, points_.back().nanoseconds);
-    points_.push_back({static_cast<double>(bytes), nanoseconds});
-  }
-  double operator()(std::int64_t bytes) const {
-    const auto n = static_cast<double>(bytes);
-    if (n <= points_[0].bytes) return points_[0].nanoseconds;
-    std::size_t i = 1;
-    while (i + 1 < points_.size() && n > points_[i].bytes) ++i;
-    const Point& low = points_[i - 1];
-    const Point& high = points_[i];
-    return low.nanoseconds +
-           (n - low.bytes) * (high.nanoseconds - low.nanoseconds) / (high.bytes - low.bytes);
+  explicit Agreement(Communicator& world)
+      : comm_(world, AlgorithmChoice(Algorithm::tree), "measurement", counter_) {}
+
+  /// Every element becomes the largest of all ranks'.
+  void take_maximum(std::vector<std::int64_t>& values) {
+    const auto count = static_cast<std::int64_t>(values.size());
+    comm_.all_reduce({}, TensorRef(values.data(), DType::int64, {count}), ReduceOp::max).host_wait();
   }
 
  private:
-  struct Point {
-    double bytes;
-    double nanoseconds;
-  };
-  std::vector<Point> points_;
+  TrafficCounter counter_;
+  AlgorithmCommunicator comm_;
 };
 
-using Clock = std::chrono::steady_clock;
-
-std::int64_t nanoseconds_since(Clock::time_point begin) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count();
-}
-
-std::int64_t nanoseconds_of(const std::function<void()>& work) {
-  const auto begin = Clock::now();
-  work();
-  return nanoseconds_since(begin);
-}
-
-double median(std::vector<std::int64_t> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return static_cast<double>(*middle);
-}
-
-/// Times what all ranks do together, from a barrier on; rank 0's time counts.
+/// Times what all ranks do together, from a barrier on until the last one is done; the same on all ranks.
 class Stopwatch {
  public:
-  explicit Stopwatch(Communicator& world)
-      : world_(world), from_root_(world, AlgorithmChoice(Algorithm::tree), "measurement", counter_) {}
+  explicit Stopwatch(Communicator& world) : world_(world), agreement_(world) {}
 
   /// The median of a few repetitions; the first run where a repetition takes long or there is no time left.
   double nanoseconds(const std::function<void()>& work) {
-    std::vector<std::int64_t> times = {time(work)};
-    const std::int64_t left = std::min(nanoseconds_per_point, nanoseconds_in_all - nanoseconds_since(begin_));
-    std::int64_t repetitions = left / std::max<std::int64_t>(times[0], 1);
-    broadcast(&repetitions, sizeof repetitions);
-    if (repetitions < fewest_repetitions) return median(times);
-    times.resize(static_cast<std::size_t>(std::min(repetitions, most_repetitions)));
-    for (std::int64_t& each : times) each = time(work);
-    return median(times);
-  }
-
-  /// Rank 0's text.
-  std::string broadcast(std::string text) {
-    std::size_t size = text.size();
-    broadcast(&size, sizeof size);
-    text.resize(size);
-    broadcast(text.data(), size);
-    return text;
+    const double first = median_of(1, work);
+    const auto left = static_cast<double>(std::min(nanoseconds_per_point, nanoseconds_in_all - spent_));
+    const auto repetitions = static_cast<std::int64_t>(left / std::max(first, 1.0));
+    return repetitions < fewest_repetitions ? first
+                                            : median_of(std::min(repetitions, most_repetitions), work);
   }
 
  private:
-  std::int64_t time(const std::function<void()>& work) {
-    world_.barrier();
-    return nanoseconds_of(work);
-  }
-  void broadcast(void* data, std::size_t bytes) {
-    from_root_.broadcast({}, TensorRef(data, DType::uint8, {static_cast<std::int64_t>(bytes)}), 0)
-        .host_wait();
+  double median_of(std::int64_t repetitions, const std::function<void()>& work) {
+    using Clock = std::chrono::steady_clock;
+    std::vector<std::int64_t> times(static_cast<std::size_t>(repetitions));
+    for (std::int64_t& each : times) {
+      world_.barrier();
+      const auto begin = Clock::now();
+      work();
+      each = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count();
+    }
+    agreement_.take_maximum(times);
+    spent_ = std::accumulate(times.begin(), times.end(), spent_);
+    return median({times.begin(), times.end()});
   }
 
   Communicator& world_;
-  TrafficCounter counter_;
-  AlgorithmCommunicator from_root_;
-  Clock::time_point begin_ = Clock::now();
+  Agreement agreement_;
+  std::int64_t spent_ = 0;  // nanoseconds
 };
 
-/// What was measured; `native` is empty where there is none.
-struct Measurements {
-  CostCurve message;
-  CostCurve reduction;
-  std::optional<CostCurve> native;
-};
+/// What a rank has of `operation` where the payload is about `payload` bytes of fp32.
+CollectiveCall call_of(Operation operation, int size, std::int64_t payload) {
+  const std::int64_t part = std::max<std::int64_t>(1, payload / std::int64_t{sizeof(float)} / size);
+  const bool whole = operation == Operation::all_reduce || operation == Operation::broadcast ||
+                     operation == Operation::reduce;
+  return {operation, size, whole ? part * size : part};
+}
 
-bool has_native_all_reduce(Communicator& world) {
+/// The backend's own operation on buffers of at least the payload.
+void run_native(Communicator& world, const CollectiveCall& call, float* in, float* out) {
+  const TensorRef one_in(in, DType::fp32, {call.count});
+  const TensorRef one_out(out, DType::fp32, {call.count});
+  const TensorRef all_in(in, DType::fp32, {call.count * call.size});
+  const TensorRef all_out(out, DType::fp32, {call.count * call.size});
+  const auto start = [&] {
+    switch (call.operation) {
+      case Operation::all_reduce:
+        return world.all_reduce({}, one_in, ReduceOp::sum);
+      case Operation::reduce_scatter:
+        return world.reduce_scatter({}, all_in, one_out, ReduceOp::sum);
+      case Operation::all_gather:
+        return world.all_gather({}, one_in, all_out);
+      case Operation::broadcast:
+        return world.broadcast({}, one_in, call.root);
+      case Operation::reduce:
+        return world.reduce({}, one_in, ReduceOp::sum, call.root);
+      default:
+        return world.all_to_all({}, all_in, all_out);
+    }
+  };
+  start().host_wait();
+}
+
+bool has_native(Communicator& world) {
   float value = 0.0F;
   try {
     world.all_reduce({}, TensorRef(&value, DType::fp32, {1}), ReduceOp::sum).host_wait();
@@ -130,84 +124,148 @@ bool has_native_all_reduce(Communicator& world) {
   return true;
 }
 
-Measurements measure(Communicator& world, Stopwatch& stopwatch) {
-  std::vector<float> out(static_cast<std::size_t>(measured_bytes.back()) / sizeof(float), 1.0F);
-  std::vector<float> in(out.size());
+CollectiveCosts measure(Communicator& world) {
+  Stopwatch stopwatch(world);
+  const auto elements =
+      std::max<std::int64_t>(measured_bytes.back() / std::int64_t{sizeof(float)}, world.size());
+  std::vector<float> in(static_cast<std::size_t>(elements));
+  std::vector<float> out(in.size());
   const int next = (world.rank() + 1) % world.size();
   const int previous = (world.rank() + world.size() - 1) % world.size();
-  Measurements result;
-  if (has_native_all_reduce(world)) result.native.emplace();
+  CollectiveCosts costs;
   for (const std::int64_t bytes : measured_bytes) {
-    const std::int64_t count = bytes / static_cast<std::int64_t>(sizeof(float));
-    const TensorRef sent(out.data(), DType::fp32, {count});
-    const TensorRef received(in.data(), DType::fp32, {count});
-    result.message.add(bytes, stopwatch.nanoseconds([&] {
-      Request receiving = world.recv({}, received, previous, 0);
-      Request sending = world.send({}, sent, next, 0);
+    const std::int64_t count = bytes / std::int64_t{sizeof(float)};
+    costs.message.add(bytes, stopwatch.nanoseconds([&] {
+      Request receiving = world.recv({}, TensorRef(out.data(), DType::fp32, {count}), previous, 0);
+      Request sending = world.send({}, TensorRef(in.data(), DType::fp32, {count}), next, 0);
       receiving.host_wait();
       sending.host_wait();
     }));
-    std::array<std::int64_t, fewest_repetitions> reductions{};
-    for (std::int64_t& each : reductions) {
-      each = nanoseconds_of([&] {
-        combine(DType::fp32, ReduceOp::sum, out.data(), in.data(), static_cast<std::size_t>(count));
-      });
-    }
-    result.reduction.add(bytes, median({reductions.begin(), reductions.end()}));
-    if (!result.native) continue;
-    result.native->add(
-        bytes, stopwatch.nanoseconds([&] { world.all_reduce({}, received, ReduceOp::sum).host_wait(); }));
+    costs.local.add(bytes, stopwatch.nanoseconds([&] {
+      combine(DType::fp32, ReduceOp::sum, in.data(), out.data(), static_cast<std::size_t>(count));
+    }));
   }
-  return result;
-}
-
-/// Nanoseconds of an all_reduce. Rank 0 does the most of all ranks in every algorithm.
-double predict(const Measurements& measured, Algorithm algorithm, int size, std::int64_t payload) {
-  if (algorithm == Algorithm::native) return (*measured.native)(payload);
-  constexpr std::int64_t width = sizeof(float);
-  const CollectiveSchedule schedule =
-      make_schedule({Operation::all_reduce, size, payload / width}, algorithm, 0);
-  double sum = 0.0;
-  for (const CollectiveRound& round : schedule.rounds) {
-    const std::int64_t sent = round.send ? round.send->range.count : 0;
-    const std::int64_t received = round.receive ? round.receive->range.count : 0;
-    if (round.send || round.receive) sum += measured.message(width * std::max(sent, received));
-    for (const LocalStep& step : round.local) {
-      if (step.kind == LocalStep::Kind::combine) sum += measured.reduction(width * step.to.count);
+  if (!has_native(world)) return costs;
+  for (const Operation operation : scheduled_operations) {
+    CostCurve& curve = costs.native.emplace_back();
+    for (const std::int64_t bytes : measured_bytes) {
+      const CollectiveCall call = call_of(operation, world.size(), bytes);
+      curve.add(bytes, stopwatch.nanoseconds([&] { run_native(world, call, in.data(), out.data()); }));
     }
   }
-  return sum;
+  return costs;
 }
 
-AlgorithmChoice decide(const Measurements& measured, int size) {
-  std::vector<Algorithm> candidates(all_algorithms.begin(), all_algorithms.end());
-  if (!measured.native) std::erase(candidates, Algorithm::native);
-  std::vector<AlgorithmChoice::Range> ranges;
-  for (std::int64_t low = smallest_payload; low <= largest_payload; low *= 2) {
-    const auto cost = [&](Algorithm algorithm) { return predict(measured, algorithm, size, low + low / 2); };
-    const Algorithm best = std::ranges::min(candidates, {}, cost);
-    const Algorithm in_use = ranges.empty() ? candidates[0] : ranges.back().algorithm;
-    const Algorithm taken = cost(best) < worthwhile * cost(in_use) ? best : in_use;
-    const auto below = static_cast<std::uint64_t>(2 * low);
-    if (ranges.empty() || taken != in_use) {
-      ranges.push_back({taken, below});
+/// Nanoseconds until the last rank is through its rounds. A message takes its time from when its sender and
+/// its receiver have both come to it; a sender does not wait for its receiver.
+double simulate(const CollectiveCosts& costs, const CollectiveCall& call, Algorithm algorithm) {
+  struct Rank {
+    CollectiveSchedule schedule;
+    std::size_t round = 0;
+    bool has_sent = false;
+    double time = 0.0;
+  };
+  const auto bytes = [](const BufferRange& range) { return range.count * std::int64_t{sizeof(float)}; };
+  std::map<std::pair<int, int>, std::deque<double>> sent;  // when, by sender and receiver
+  /// Whether the rank's round is complete.
+  const auto advance = [&](Rank& rank, int self) {
+    const CollectiveRound& round = rank.schedule.rounds[rank.round];
+    if (round.send && !rank.has_sent) sent[{self, round.send->peer}].push_back(rank.time);
+    rank.has_sent = true;
+    double end = rank.time;
+    if (round.receive) {
+      std::deque<double>& messages = sent[{round.receive->peer, self}];
+      if (messages.empty()) return false;
+      end = std::max(end, messages.front()) + costs.message(bytes(round.receive->range));
+      messages.pop_front();
+    }
+    if (round.send) end = std::max(end, rank.time + costs.message(bytes(round.send->range)));
+    for (const LocalStep& step : round.local) end += costs.local(bytes(step.to));
+    rank.time = end;
+    rank.has_sent = false;
+    ++rank.round;
+    return true;
+  };
+  std::vector<Rank> ranks;
+  for (int r = 0; r < call.size; ++r) ranks.push_back({make_schedule(call, algorithm, r)});
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (int r = 0; r < call.size; ++r) {
+      Rank& rank = ranks[static_cast<std::size_t>(r)];
+      while (rank.round < rank.schedule.rounds.size() && advance(rank, r)) moved = true;
+    }
+  }
+  return std::ranges::max(ranks, {}, &Rank::time).time;
+}
+
+struct Candidate {
+  Algorithm algorithm;
+  std::vector<std::int64_t> nanoseconds;  // by payload
+};
+
+/// The payloads for which the algorithms are compared; each stands for those from it to the next.
+std::vector<std::int64_t> compared_payloads() {
+  std::vector<std::int64_t> payloads;
+  for (std::int64_t low = smallest_payload; low <= largest_payload; low *= 2) payloads.push_back(low);
+  return payloads;
+}
+
+/// The fastest by payload.
+AlgorithmChoice::Ranges decide(const std::vector<Candidate>& candidates,
+                               const std::vector<std::int64_t>& payloads) {
+  AlgorithmChoice::Ranges ranges;
+  const Candidate* in_use = &candidates[0];
+  for (std::size_t i = 0; i < payloads.size(); ++i) {
+    const auto cost = [&](const Candidate& candidate) {
+      return static_cast<double>(candidate.nanoseconds[i]);
+    };
+    const Candidate& best = *std::ranges::min_element(candidates, {}, cost);
+    if (cost(best) < worthwhile * cost(*in_use)) in_use = &best;
+    const auto below = static_cast<std::uint64_t>(2 * payloads[i]);
+    if (ranges.empty() || ranges.back().algorithm != in_use->algorithm) {
+      ranges.push_back({in_use->algorithm, below});
     } else {
       ranges.back().below = below;
     }
   }
   ranges.back().below = AlgorithmChoice::everything;
-  return AlgorithmChoice(std::move(ranges));
+  return ranges;
 }
 
 }  // namespace
 
-std::string choose_algorithms(Communicator& world) {
-  if (world.size() == 1) return std::string(name_of(Algorithm::native));
-  Stopwatch stopwatch(world);
-  const Measurements measured = measure(world, stopwatch);
-  std::string choice;
-  if (world.rank() == 0) choice = decide(measured, world.size()).text();
-  return stopwatch.broadcast(std::move(choice));
+AlgorithmChoice choose_algorithms(Communicator& world) {
+  return world.size() == 1 ? AlgorithmChoice(Algorithm::native) : choose_algorithms(world, measure(world));
+}
+
+AlgorithmChoice choose_algorithms(Communicator& world, const CollectiveCosts& costs) {
+  AlgorithmChoice choice(Algorithm::native);
+  Agreement agreement(world);
+  const std::vector<std::int64_t> payloads = compared_payloads();
+  int turn = 0;
+  for (const Operation operation : scheduled_operations) {
+    std::vector<Candidate> candidates;
+    if (!costs.native.empty()) {
+      Candidate& native = candidates.emplace_back(Candidate{Algorithm::native, {}});
+      const CostCurve& curve = costs.native[static_cast<std::size_t>(operation)];
+      for (const std::int64_t low : payloads)
+        native.nanoseconds.push_back(std::llround(curve(low + low / 2)));
+    }
+    for (const Algorithm algorithm : all_algorithms) {
+      if (algorithm == Algorithm::native) continue;
+      // Each rank simulates its share, the others' stay 0.
+      std::vector<std::int64_t> nanoseconds(payloads.size());
+      for (std::size_t i = 0; i < payloads.size(); ++i) {
+        if (turn++ % world.size() != world.rank()) continue;
+        const CollectiveCall call = call_of(operation, world.size(), payloads[i] + payloads[i] / 2);
+        nanoseconds[i] = std::llround(simulate(costs, call, algorithm));
+      }
+      agreement.take_maximum(nanoseconds);
+      candidates.push_back({algorithm, std::move(nanoseconds)});
+    }
+    choice.set(operation, decide(candidates, payloads));
+  }
+  return choice;
 }
 
 }  // namespace mylos

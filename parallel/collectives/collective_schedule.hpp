@@ -29,6 +29,11 @@ constexpr std::string_view name_of(Algorithm algorithm) {
   return names[static_cast<std::size_t>(algorithm)];
 }
 
+/// The operations that algorithms make of messages: the first of Operation, in its order.
+inline constexpr std::array scheduled_operations = {Operation::all_reduce, Operation::reduce_scatter,
+                                                    Operation::all_gather, Operation::broadcast,
+                                                    Operation::reduce,     Operation::all_to_all};
+
 /// One collective operation of a group of `size` ranks. `count` is in elements: the buffer of all_reduce,
 /// broadcast and reduce, the output of reduce_scatter, the input of all_gather, what one rank has for another
 /// in all_to_all.

@@ -2,7 +2,6 @@
 #include "parallel/collectives/hierarchical.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 
@@ -56,7 +55,7 @@ class HierarchicalCommunicator::StagedOperation : public PolledOperation {
   /// Scratch of the operation for `count` elements.
   TensorRef take(DType dtype, std::int64_t count) {
     const auto& taken =
-        scratch_.emplace_back(own_.scratch_.take(static_cast<std::size_t>(count) * size_of(dtype)));
+        scratch_.emplace_back(own_.family_->scratch.take(static_cast<std::size_t>(count) * size_of(dtype)));
     return {taken.data(), dtype, {count}};
   }
   /// Zeros where nodes are unequal: what pads their parts is reduced and sent like the rest.
@@ -79,7 +78,7 @@ class HierarchicalCommunicator::StagedOperation : public PolledOperation {
  private:
   /// Another rank may be waiting for something that is under way on the flat communicator.
   bool wait_for_others() {
-    own_.flat_->progress();
+    own_.next().progress();
     return false;
   }
 
@@ -233,41 +232,35 @@ class HierarchicalCommunicator::AllGather final : public StagedOperation {
   TensorRef all_;         // the parts of all ranks in lane order
 };
 
-HierarchicalCommunicator::HierarchicalCommunicator(Communicator& node, Communicator& flat,
-                                                   ComputeBackend* compute)
-    : HierarchicalCommunicator(node, flat, compute, std::make_shared<OperationEngine>()) {}
+HierarchicalCommunicator::HierarchicalCommunicator(NextCommunicator node, NextCommunicator flat,
+                                                   ComputeBackend* compute, MemoryLedger* ledger)
+    : HierarchicalCommunicator(std::move(node), std::move(flat), compute, std::make_shared<Family>(ledger)) {}
 
-HierarchicalCommunicator::HierarchicalCommunicator(std::unique_ptr<Communicator> node,
-                                                   std::unique_ptr<Communicator> flat,
-                                                   ComputeBackend* compute)
-    : HierarchicalCommunicator(*node, *flat, compute) {
-  owned_node_ = std::move(node);
-  owned_flat_ = std::move(flat);
-}
-
-HierarchicalCommunicator::HierarchicalCommunicator(Communicator& node, Communicator& flat,
-                                                   ComputeBackend* compute,
-                                                   std::shared_ptr<OperationEngine> engine)
-    : node_(&node), flat_(&flat), compute_(compute), engine_(std::move(engine)) {
+HierarchicalCommunicator::HierarchicalCommunicator(NextCommunicator node, NextCommunicator flat,
+                                                   ComputeBackend* compute, std::shared_ptr<Family> family)
+    : ForwardingCommunicator(std::move(flat)),
+      node_(std::move(node)),
+      compute_(compute),
+      family_(std::move(family)) {
   if (compute != nullptr && !compute->host_accessible()) {
     fail(ExitCode::usage, "hierarchical collectives need buffers in host memory, and those of {} are not",
          compute->description());
   }
   find_nodes();
   node_down_ = node_->split(0, node_->rank());
-  lane_ = flat_->split(std::min(own_.index, num_lanes_), own_.node);
+  lane_ = next().split(std::min(own_.index, num_lanes_), own_.node);
   node_up_ = node_->split(0, node_->rank());
 }
 
 void HierarchicalCommunicator::find_nodes() {
   // A node is known by the rank of its first rank.
-  std::int32_t leader = flat_->rank();
+  std::int32_t leader = next().rank();
   node_->broadcast({}, TensorRef(&leader, DType::int32, {1}), 0).host_wait();
   std::array<std::int32_t, 2> own = {leader, node_->rank()};
   std::vector<std::array<std::int32_t, 2>> all(static_cast<std::size_t>(size()));
-  flat_
-      ->all_gather({}, TensorRef(own.data(), DType::int32, {2}),
-                   TensorRef(all.data(), DType::int32, {2 * std::int64_t{size()}}))
+  next()
+      .all_gather({}, TensorRef(own.data(), DType::int32, {2}),
+                  TensorRef(all.data(), DType::int32, {2 * std::int64_t{size()}}))
       .host_wait();
   std::map<std::int32_t, int> sizes;
   for (const auto& [its_leader, index] : all) sizes[its_leader] += 1;
@@ -293,7 +286,7 @@ TensorRef HierarchicalCommunicator::slice(TensorRef buffer, int lane) const {
 template <class Staged, class... Args>
 Request HierarchicalCommunicator::start(Stream stream, Args&&... args) {
   if (compute_ != nullptr) compute_->synchronize(stream);
-  return engine_->start(std::make_unique<Staged>(*this, std::forward<Args>(args)...));
+  return family_->engine.start(std::make_unique<Staged>(*this, std::forward<Args>(args)...));
 }
 
 Request HierarchicalCommunicator::all_reduce(Stream stream, TensorRef buffer, ReduceOp op) {
@@ -323,45 +316,36 @@ Request HierarchicalCommunicator::reduce(Stream stream, TensorRef buffer, Reduce
 
 Request HierarchicalCommunicator::all_to_all(Stream stream, TensorRef input, TensorRef output) {
   if (compute_ != nullptr) compute_->synchronize(stream);
-  return flat_->all_to_all(stream, input, output);
+  return next().all_to_all(stream, input, output);
 }
 
 Request HierarchicalCommunicator::all_to_all_v(Stream stream, TensorRef input,
                                                std::span<const std::int64_t> send_counts, TensorRef output,
                                                std::span<const std::int64_t> recv_counts) {
   if (compute_ != nullptr) compute_->synchronize(stream);
-  return flat_->all_to_all_v(stream, input, send_counts, output, recv_counts);
+  return next().all_to_all_v(stream, input, send_counts, output, recv_counts);
 }
 
 Request HierarchicalCommunicator::send(Stream stream, TensorRef buffer, int peer, int tag) {
   if (compute_ != nullptr) compute_->synchronize(stream);
-  return flat_->send(stream, buffer, peer, tag);
+  return next().send(stream, buffer, peer, tag);
 }
 
 Request HierarchicalCommunicator::recv(Stream stream, TensorRef buffer, int peer, int tag) {
   if (compute_ != nullptr) compute_->synchronize(stream);
-  return flat_->recv(stream, buffer, peer, tag);
+  return next().recv(stream, buffer, peer, tag);
 }
 
 void HierarchicalCommunicator::progress() {
-  engine_->progress();
+  family_->engine.progress();
   node_->progress();
-  flat_->progress();
+  next().progress();
 }
 
 std::unique_ptr<Communicator> HierarchicalCommunicator::split(int color, int key) {
   std::unique_ptr<Communicator> node = node_->split(color, key);
-  std::unique_ptr<Communicator> flat = flat_->split(color, key);
-  std::unique_ptr<HierarchicalCommunicator> part(
-      new HierarchicalCommunicator(*node, *flat, compute_, engine_));
-  part->owned_node_ = std::move(node);
-  part->owned_flat_ = std::move(flat);
-  return part;
-}
-
-void HierarchicalCommunicator::abort(ExitCode code, const std::string& message) {
-  flat_->abort(code, message);
-  std::abort();  // a virtual call loses [[noreturn]]
+  return std::unique_ptr<Communicator>(
+      new HierarchicalCommunicator(std::move(node), next().split(color, key), compute_, family_));
 }
 
 }  // namespace mylos

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/forwarding_communicator.hpp"
 #include "parallel/collectives/operation_engine.hpp"
 #include "parallel/collectives/scratch_pool.hpp"
 
@@ -29,16 +30,16 @@ namespace mylos {
 /// the one before is in its third; every rank enters a stage in the order of the calls. They advance in test,
 /// wait and progress. Buffers are host memory; both communicators are made without a compute backend, and
 /// `compute` is waited for at the call, as in AlgorithmCommunicator.
-class HierarchicalCommunicator final : public Communicator {
+class HierarchicalCommunicator final : public ForwardingCommunicator {
  public:
-  /// Collective over `flat`. The ranks of `node` are in the order of `flat` or in another. Borrowed
-  /// communicators must outlive this.
-  HierarchicalCommunicator(Communicator& node, Communicator& flat, ComputeBackend* compute = nullptr);
-  HierarchicalCommunicator(std::unique_ptr<Communicator> node, std::unique_ptr<Communicator> flat,
-                           ComputeBackend* compute = nullptr);
+  /// What it makes of `node`, and `node` itself: communicators of as many ranks.
+  static constexpr int num_node_communicators = 3;
 
-  int rank() const override { return flat_->rank(); }
-  int size() const override { return flat_->size(); }
+  /// Collective over `flat`. The ranks of `node` are in the order of `flat` or in another. Scratch is charged
+  /// to `ledger` (null: to none).
+  HierarchicalCommunicator(NextCommunicator node, NextCommunicator flat, ComputeBackend* compute = nullptr,
+                           MemoryLedger* ledger = nullptr);
+
   CommunicatorCaps caps() const override { return {}; }
   int num_lanes() const { return num_lanes_; }
   int num_nodes() const { return static_cast<int>(node_sizes_.size()); }
@@ -53,16 +54,22 @@ class HierarchicalCommunicator final : public Communicator {
                        TensorRef output, std::span<const std::int64_t> recv_counts) override;
   Request send(Stream stream, TensorRef buffer, int peer, int tag) override;
   Request recv(Stream stream, TensorRef buffer, int peer, int tag) override;
-  void barrier() override { flat_->barrier(); }
   void progress() override;
   /// Memory of the node's backend. Within a node all_reduce and broadcast use the same part of the buffer on
   /// all ranks, as that memory demands, and the other operations use none of it.
   void* allocate(std::size_t bytes) override { return node_down_->allocate(bytes); }
   std::unique_ptr<Communicator> split(int color, int key) override;
-  [[noreturn]] void abort(ExitCode code, const std::string& message) override;
 
  private:
   static constexpr int num_stages = 3;
+
+  /// What this communicator and its splits share.
+  struct Family {
+    explicit Family(MemoryLedger* ledger) : scratch(ledger) {}
+
+    OperationEngine engine;
+    ScratchPool scratch;
+  };
 
   /// Where a rank is.
   struct Place {
@@ -77,8 +84,8 @@ class HierarchicalCommunicator final : public Communicator {
   class Broadcast;
   class Reduce;
 
-  HierarchicalCommunicator(Communicator& node, Communicator& flat, ComputeBackend* compute,
-                           std::shared_ptr<OperationEngine> engine);
+  HierarchicalCommunicator(NextCommunicator node, NextCommunicator flat, ComputeBackend* compute,
+                           std::shared_ptr<Family> family);
 
   void find_nodes();
   bool has_lane() const { return own_.index < num_lanes_; }
@@ -88,10 +95,7 @@ class HierarchicalCommunicator final : public Communicator {
   template <class Staged, class... Args>
   Request start(Stream stream, Args&&... args);
 
-  std::unique_ptr<Communicator> owned_node_;
-  std::unique_ptr<Communicator> owned_flat_;
-  Communicator* node_;
-  Communicator* flat_;
+  NextCommunicator node_;
   ComputeBackend* compute_;
   std::vector<Place> places_;    // by rank
   std::vector<int> node_sizes_;  // by node
@@ -101,10 +105,9 @@ class HierarchicalCommunicator final : public Communicator {
   std::unique_ptr<Communicator> node_down_;  // the first stage: towards the lanes
   std::unique_ptr<Communicator> lane_;     // the second; the ranks without a lane share one that is not used
   std::unique_ptr<Communicator> node_up_;  // the third
-  ScratchPool scratch_;
   std::uint64_t num_started_ = 0;
   std::array<std::uint64_t, num_stages> num_entered_{};  // by stage
-  std::shared_ptr<OperationEngine> engine_;              // of this communicator and its splits
+  std::shared_ptr<Family> family_;
 };
 
 }  // namespace mylos

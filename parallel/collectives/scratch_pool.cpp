@@ -24,7 +24,8 @@ ScratchPool::Scratch ScratchPool::take(std::size_t bytes) {
     allocated_ -= free_.back().capacity;
     free_.pop_back();
   }
-  block = {std::make_unique_for_overwrite<std::byte[]>(bytes), bytes};
+  block = {std::make_unique_for_overwrite<std::byte[]>(bytes), bytes,
+           MemoryCharge(ledger_, MemoryCategory::communication, bytes)};
   allocated_ += bytes;
   peak_ = std::max<std::size_t>(peak_, allocated_);
   num_allocations_ += 1;

@@ -8,6 +8,8 @@
 #include <mutex>
 #include <vector>
 
+#include "core/memory_charge.hpp"
+
 namespace mylos {
 
 /// Thread-safe. Blocks go back when their `Scratch` is destroyed; the pool must outlive them.
@@ -16,6 +18,7 @@ class ScratchPool {
   struct Block {
     std::unique_ptr<std::byte[]> memory;
     std::size_t capacity = 0;
+    MemoryCharge charge;
   };
 
   class Scratch {
@@ -34,6 +37,9 @@ class ScratchPool {
     Block block_;
   };
 
+  /// Charges its blocks to `ledger` (null: to none) as communication.
+  explicit ScratchPool(MemoryLedger* ledger) : ledger_(ledger) {}
+
   /// At least `bytes`, not initialised.
   Scratch take(std::size_t bytes);
   /// The most that was ever allocated.
@@ -43,6 +49,7 @@ class ScratchPool {
  private:
   void give_back(Block block);
 
+  MemoryLedger* ledger_;
   std::mutex mutex_;
   std::vector<Block> free_;
   std::size_t allocated_ = 0;

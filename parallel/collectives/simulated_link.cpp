@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
 #include <mutex>
 #include <numeric>
 #include <thread>
@@ -91,42 +90,36 @@ class SimulatedLink::Links {
   std::vector<Nanoseconds> free_at_;  // by the receiver's rank in the world
 };
 
-SimulatedLink::SimulatedLink(Communicator& inner, const LinkModel& model)
-    : inner_(&inner),
-      links_(std::make_shared<Links>(model, inner.size())),
-      world_ranks_(static_cast<std::size_t>(inner.size())) {
+SimulatedLink::SimulatedLink(NextCommunicator next, const LinkModel& model)
+    : ForwardingCommunicator(std::move(next)),
+      links_(std::make_shared<Links>(model, size())),
+      world_ranks_(static_cast<std::size_t>(size())) {
   std::iota(world_ranks_.begin(), world_ranks_.end(), 0);
 }
 
-SimulatedLink::SimulatedLink(std::unique_ptr<Communicator> inner, const LinkModel& model)
-    : SimulatedLink(*inner, model) {
-  owned_ = std::move(inner);
-}
-
-SimulatedLink::SimulatedLink(std::unique_ptr<Communicator> inner, std::shared_ptr<Links> links,
+SimulatedLink::SimulatedLink(NextCommunicator next, std::shared_ptr<Links> links,
                              std::vector<int> world_ranks)
-    : owned_(std::move(inner)),
-      inner_(owned_.get()),
+    : ForwardingCommunicator(std::move(next)),
       links_(std::move(links)),
       world_ranks_(std::move(world_ranks)) {}
 
 Request SimulatedLink::send(Stream stream, TensorRef buffer, int peer, int tag) {
   const int world_rank = world_ranks_[static_cast<std::size_t>(peer)];
   auto request = std::make_unique<LinkRequest>(links_->occupy(world_rank, buffer.bytes()));
-  Request header = inner_->send(stream, request->header(), peer, tag);
-  request->start(std::move(header), inner_->send(stream, buffer, peer, tag));
+  Request header = next().send(stream, request->header(), peer, tag);
+  request->start(std::move(header), next().send(stream, buffer, peer, tag));
   return Request(std::move(request));
 }
 
 Request SimulatedLink::recv(Stream stream, TensorRef buffer, int peer, int tag) {
   auto request = std::make_unique<LinkRequest>(0);
-  Request header = inner_->recv(stream, request->header(), peer, tag);
-  request->start(std::move(header), inner_->recv(stream, buffer, peer, tag));
+  Request header = next().recv(stream, request->header(), peer, tag);
+  request->start(std::move(header), next().recv(stream, buffer, peer, tag));
   return Request(std::move(request));
 }
 
 std::unique_ptr<Communicator> SimulatedLink::split(int color, int key) {
-  std::unique_ptr<Communicator> part = inner_->split(color, key);
+  std::unique_ptr<Communicator> part = next().split(color, key);
   std::int32_t own = world_ranks_[static_cast<std::size_t>(rank())];
   std::vector<std::int32_t> all(static_cast<std::size_t>(part->size()));
   part->all_gather({}, TensorRef(&own, DType::int32, {1}),
@@ -164,11 +157,6 @@ Request SimulatedLink::all_to_all_v(Stream /*stream*/, TensorRef /*input*/,
                                     std::span<const std::int64_t> /*send_counts*/, TensorRef /*output*/,
                                     std::span<const std::int64_t> /*recv_counts*/) {
   refuse(Operation::all_to_all_v);
-}
-
-void SimulatedLink::abort(ExitCode code, const std::string& message) {
-  inner_->abort(code, message);
-  std::abort();  // a virtual call loses [[noreturn]]
 }
 
 }  // namespace mylos

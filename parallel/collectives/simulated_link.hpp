@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/communicator.hpp"
+#include "core/forwarding_communicator.hpp"
 
 namespace mylos {
 
@@ -22,16 +22,13 @@ struct LinkModel {
 /// computes meanwhile: a delay is a time that `test` compares with the clock.
 ///
 /// The clock is CLOCK_MONOTONIC, which the ranks of one machine share and which nobody sets; so the ranks are
-/// those of one machine. Buffers are host memory. Collectives end with ExitCode::usage: they would bypass the
-/// link. AlgorithmCommunicator makes them of send and recv.
-class SimulatedLink final : public Communicator {
+/// those of one machine. Buffers are host memory. A barrier takes no simulated time. Collectives end with
+/// ExitCode::usage: they would bypass the link. AlgorithmCommunicator makes them of send and recv.
+class SimulatedLink final : public ForwardingCommunicator {
  public:
-  /// A borrowed `inner` must outlive this. Throws ExitCode::usage where the model makes no sense.
-  SimulatedLink(Communicator& inner, const LinkModel& model);
-  SimulatedLink(std::unique_ptr<Communicator> inner, const LinkModel& model);
+  /// Throws ExitCode::usage where the model makes no sense.
+  SimulatedLink(NextCommunicator next, const LinkModel& model);
 
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
   CommunicatorCaps caps() const override { return {}; }
 
   Request all_reduce(Stream stream, TensorRef buffer, ReduceOp op) override;
@@ -44,24 +41,14 @@ class SimulatedLink final : public Communicator {
                        TensorRef output, std::span<const std::int64_t> recv_counts) override;
   Request send(Stream stream, TensorRef buffer, int peer, int tag) override;
   Request recv(Stream stream, TensorRef buffer, int peer, int tag) override;
-  /// Takes no simulated time.
-  void barrier() override { inner_->barrier(); }
-  void group_begin() override { inner_->group_begin(); }
-  void group_end() override { inner_->group_end(); }
-  void progress() override { inner_->progress(); }
-  void* allocate(std::size_t bytes) override { return inner_->allocate(bytes); }
   std::unique_ptr<Communicator> split(int color, int key) override;
-  [[noreturn]] void abort(ExitCode code, const std::string& message) override;
 
  private:
   /// The links that leave this process, shared by all splits.
   class Links;
 
-  SimulatedLink(std::unique_ptr<Communicator> inner, std::shared_ptr<Links> links,
-                std::vector<int> world_ranks);
+  SimulatedLink(NextCommunicator next, std::shared_ptr<Links> links, std::vector<int> world_ranks);
 
-  std::unique_ptr<Communicator> owned_;
-  Communicator* inner_;
   std::shared_ptr<Links> links_;
   std::vector<int> world_ranks_;  // of the ranks of this communicator
 };

@@ -16,9 +16,10 @@ enum class ActionKind : std::uint8_t {
   reduce,    ///< the gradients of the step become complete on their owners
   step,      ///< guard, optimizer, publication of the weights
 };
+inline constexpr int num_action_kinds = 4;
 
 constexpr std::string_view name_of(ActionKind kind) {
-  constexpr std::array<std::string_view, 4> names = {"forward", "backward", "reduce", "step"};
+  constexpr std::array<std::string_view, num_action_kinds> names = {"forward", "backward", "reduce", "step"};
   return names[static_cast<std::size_t>(kind)];
 }
 

@@ -121,7 +121,7 @@ TEST_F(Plugins, OfAnotherAbiVersionIsRefusedWithTheReason) {
   const Outcome outcome = train_with_plugins("wrongabi");
   expect_refused(outcome, "wrongabi");
   EXPECT_THAT(outcome.output,
-              HasSubstr("libmylos_compute_wrongabi.so (built for plugin ABI 2, this mylos has 1)"));
+              HasSubstr("libmylos_compute_wrongabi.so (built for plugin ABI 3, this mylos has 2)"));
 }
 
 TEST_F(Plugins, AFileThatIsNoneIsRefusedWithTheReason) {

@@ -19,4 +19,5 @@ extern "C" const mylos::PluginDescriptor mylos_plugin = {
     .create_communicator = nullptr,
     .destroy_compute = nullptr,
     .destroy_communicator = nullptr,
+    .plan_communicator = nullptr,
 };

@@ -140,7 +140,8 @@ TEST_F(CheckpointTest, AnyPartitionReadsWhatAnyOtherWrote) {
 
 TEST_F(CheckpointTest, PhasesComeInOrderOnEveryRank) {
   std::vector<std::string> phases;
-  CheckpointStore store(io_, directory_, 2, [&](const char* phase) { phases.emplace_back(phase); });
+  CheckpointStore store(io_, directory_, 2,
+                        [&](CheckpointPhase phase) { phases.emplace_back(name_of(phase)); });
   store.write(content(1, Partition::even));
   EXPECT_EQ(phases, (std::vector<std::string>{"begin", "create", "write", "close", "fsync", "manifest",
                                               "rename", "purge", "done"}));
@@ -263,13 +264,13 @@ TEST_F(CheckpointTest, AllDamagedIsAnErrorAndNoFreshStart) {
 TEST_F(CheckpointTest, WhatOneRankFindsAllThrow) {
   const int culprit = io_.size() - 1;
   write(1);
-  for (const std::string failing : {"begin", "manifest"}) {
-    CheckpointStore store(io_, directory_, 2, [&](const char* phase) {
+  for (const CheckpointPhase failing : {CheckpointPhase::begin, CheckpointPhase::manifest}) {
+    CheckpointStore store(io_, directory_, 2, [&](CheckpointPhase phase) {
       if (phase == failing && io_.rank() == culprit) throw Error(ExitCode::io, "a fault");
     });
     try {
       store.write(content(2, Partition::even));
-      ADD_FAILURE() << failing << " went through";
+      ADD_FAILURE() << name_of(failing) << " went through";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::io);
       const std::string expected = io_.size() == 1 ? "a fault" : fmt::format("rank {}: a fault", culprit);

@@ -10,8 +10,10 @@ namespace {
 TEST(AlgorithmChoice, OneNameAppliesToAllSizes) {
   for (const Algorithm algorithm : all_algorithms) {
     const AlgorithmChoice choice = AlgorithmChoice::parse(name_of(algorithm));
-    EXPECT_EQ(choice.of(0), algorithm);
-    EXPECT_EQ(choice.of(1ULL << 40U), algorithm);
+    for (const Operation operation : scheduled_operations) {
+      EXPECT_EQ(choice.of(operation, 0), algorithm);
+      EXPECT_EQ(choice.of(operation, 1ULL << 40U), algorithm);
+    }
     EXPECT_EQ(choice.is_native(), algorithm == Algorithm::native);
     EXPECT_EQ(choice.text(), name_of(algorithm));
   }
@@ -19,13 +21,48 @@ TEST(AlgorithmChoice, OneNameAppliesToAllSizes) {
 
 TEST(AlgorithmChoice, LimitsAreTheFirstBytesOfTheNextAlgorithm) {
   const AlgorithmChoice choice = AlgorithmChoice::parse("tree<4096,halving_doubling<1048576,ring");
-  EXPECT_EQ(choice.of(0), Algorithm::tree);
-  EXPECT_EQ(choice.of(4095), Algorithm::tree);
-  EXPECT_EQ(choice.of(4096), Algorithm::halving_doubling);
-  EXPECT_EQ(choice.of(1048575), Algorithm::halving_doubling);
-  EXPECT_EQ(choice.of(1048576), Algorithm::ring);
+  for (const Operation operation : scheduled_operations) {
+    EXPECT_EQ(choice.of(operation, 0), Algorithm::tree);
+    EXPECT_EQ(choice.of(operation, 4095), Algorithm::tree);
+    EXPECT_EQ(choice.of(operation, 4096), Algorithm::halving_doubling);
+    EXPECT_EQ(choice.of(operation, 1048575), Algorithm::halving_doubling);
+    EXPECT_EQ(choice.of(operation, 1048576), Algorithm::ring);
+  }
   EXPECT_FALSE(choice.is_native());
   EXPECT_EQ(choice.text(), "tree<4096,halving_doubling<1048576,ring");
+}
+
+TEST(AlgorithmChoice, CollectivesHaveTheirOwnOrFollowTheRest) {
+  const AlgorithmChoice choice = AlgorithmChoice::parse("broadcast:tree;ring;all_reduce:naive<100,native");
+  EXPECT_EQ(choice.of(Operation::all_reduce, 99), Algorithm::naive);
+  EXPECT_EQ(choice.of(Operation::all_reduce, 100), Algorithm::native);
+  EXPECT_EQ(choice.of(Operation::broadcast, 99), Algorithm::tree);
+  EXPECT_EQ(choice.of(Operation::reduce, 99), Algorithm::ring);
+  EXPECT_TRUE(choice.uses(Algorithm::tree));
+  EXPECT_FALSE(choice.uses(Algorithm::halving_doubling));
+  EXPECT_FALSE(choice.is_native());
+
+  const AlgorithmChoice others_native = AlgorithmChoice::parse("all_gather:ring");
+  EXPECT_EQ(others_native.of(Operation::all_gather, 1), Algorithm::ring);
+  EXPECT_EQ(others_native.of(Operation::all_reduce, 1), Algorithm::native);
+  EXPECT_FALSE(others_native.is_native());
+}
+
+TEST(AlgorithmChoice, TextIsReadBack) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"broadcast:tree;ring",
+       "all_reduce:ring;reduce_scatter:ring;all_gather:ring;broadcast:tree;reduce:ring;all_to_all:ring"},
+      {"reduce:native;all_to_all:tree<64,ring", "all_to_all:tree<64,ring"},
+      {"all_reduce:native", "native"},
+      {"all_reduce:tree<9,ring;tree<9,ring", "tree<9,ring"},
+  };
+  for (const auto& [given, text] : cases) {
+    EXPECT_EQ(AlgorithmChoice::parse(given).text(), text);
+    EXPECT_EQ(AlgorithmChoice::parse(text).text(), text);
+  }
+  AlgorithmChoice choice(Algorithm::native);
+  choice.set(Operation::reduce, {{Algorithm::tree, 1 << 20}, {Algorithm::ring, AlgorithmChoice::everything}});
+  EXPECT_EQ(choice.text(), "reduce:tree<1048576,ring");
 }
 
 TEST(AlgorithmChoice, RefusesWhatItCannotMean) {
@@ -39,6 +76,12 @@ TEST(AlgorithmChoice, RefusesWhatItCannotMean) {
       {"tree<-1,ring", "'-1' is no number of bytes"},
       {"tree<,ring", "'' is no number of bytes"},
       {"tree<4096,naive<4096,ring", "the limits must grow"},
+      {"allreduce:ring", "'allreduce' is not all_reduce, "},
+      {"all_to_all_v:ring", "'all_to_all_v' is not all_reduce, "},
+      {"all_reduce:ring;reduce:", "'' is no algorithm"},
+      {"all_reduce:ring;", "'' is no algorithm"},
+      {"reduce:ring;reduce:tree", "reduce is given twice"},
+      {"ring;tree", "what is not named is given twice"},
   };
   for (const auto& [text, reason] : cases) {
     try {

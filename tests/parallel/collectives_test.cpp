@@ -48,6 +48,13 @@ double seconds_of(const std::function<void()>& work) {
   return Seconds(std::chrono::steady_clock::now() - begin).count();
 }
 
+/// Of this process.
+double cpu_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
 class CollectivesTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -251,11 +258,6 @@ TEST_F(CollectivesTest, WaitingForALinkTakesNoProcessorTime) {
   SimulatedLink link(*world_, {.latency = 0.3, .gigabits_per_second = 1.0});
   std::vector<float> buffer(1);
   link.barrier();
-  const auto cpu_seconds = [] {
-    timespec time{};
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-  };
   const double before = cpu_seconds();
   Request request = rank_ == 0 ? link.send({}, ref(buffer), 1, 0) : link.recv({}, ref(buffer), 0, 0);
   request.host_wait();
@@ -293,23 +295,55 @@ TEST_F(CollectivesTest, ARingOverLinksTakesItsFormula) {
 
 TEST_F(CollectivesTest, TheAutomaticChoiceIsTheSameOnAllRanksAndTakesLittleTime) {
   if (size_ > 4) GTEST_SKIP() << "more ranks than this machine has cores to measure with";
-  std::string text;
-  EXPECT_LE(seconds_of([&] { text = choose_algorithms(*world_); }), 2.0);
-  const AlgorithmChoice choice = AlgorithmChoice::parse(text);
-  std::array<char, 200> of_root{};
+  const double before = cpu_seconds();
+  const AlgorithmChoice choice = choose_algorithms(*world_);
+  EXPECT_LE(cpu_seconds() - before, 2.0);
+  const std::string text = choice.text();
+  std::array<char, 1000> of_root{};
   std::copy_n(text.data(), std::min(text.size(), of_root.size() - 1), of_root.data());
-  world_->broadcast({}, TensorRef(of_root.data(), DType::uint8, {200}), 0).host_wait();
+  world_->broadcast({}, TensorRef(of_root.data(), DType::uint8, {1000}), 0).host_wait();
   EXPECT_EQ(of_root.data(), text);
-  if (rank_ == 0) RecordProperty("choice", choice.text());
+  EXPECT_EQ(AlgorithmChoice::parse(text).text(), text);
+  if (rank_ == 0) RecordProperty("choice", text);
 }
 
-TEST_F(CollectivesTest, TheAutomaticChoiceOverALinkFollowsTheFormulas) {
+TEST_F(CollectivesTest, TheAutomaticChoiceOverALinkIsNeverNative) {
+  if (size_ < 2) GTEST_SKIP() << "needs two ranks";
+  SimulatedLink link(*world_, {.latency = 1e-5, .gigabits_per_second = 100.0});
+  EXPECT_FALSE(choose_algorithms(link).uses(Algorithm::native));
+}
+
+/// Two points of latency and bandwidth.
+CostCurve cost_curve(double latency, double gigabits_per_second) {
+  constexpr std::int64_t megabyte = 1'000'000;
+  CostCurve curve;
+  curve.add(0, 1e9 * latency);
+  curve.add(megabyte, 1e9 * latency + 8.0 * megabyte / gigabits_per_second);
+  return curve;
+}
+
+TEST_F(CollectivesTest, TheAutomaticChoiceFollowsTheFormulasOfEachCollective) {
   if (size_ != 4) GTEST_SKIP() << "for four ranks";
-  // Latency rules below a megabyte and bandwidth above, so the fewest steps win, then the fewest bytes.
-  SimulatedLink link(*world_, {.latency = 2e-3, .gigabits_per_second = 4.0});
-  const AlgorithmChoice choice = AlgorithmChoice::parse(choose_algorithms(link));
-  EXPECT_TRUE(choice.of(256) == Algorithm::tree || choice.of(256) == Algorithm::halving_doubling);
-  EXPECT_EQ(choice.of(64 << 20), Algorithm::halving_doubling);
+  // A step takes 2 ms and 2 ns a byte. Of n bytes a tree broadcasts in 2 steps of n, halving and doubling in
+  // 4 of 1.5 n together: worth it from 7.3 MB on. Bruck's all_to_all takes 2 steps of n / 2, a ring 3 of n /
+  // 4: worth it from 8 MB on.
+  CollectiveCosts costs{cost_curve(2e-3, 4.0), cost_curve(0.0, 1000.0), {}};
+  const AlgorithmChoice choice = choose_algorithms(*world_, costs);
+  EXPECT_EQ(choice.text(),
+            "all_reduce:halving_doubling;reduce_scatter:halving_doubling;all_gather:halving_doubling;"
+            "broadcast:tree<8388608,halving_doubling;reduce:tree<8388608,halving_doubling;"
+            "all_to_all:tree<8388608,ring");
+
+  // A backend that is only good at gathering large payloads.
+  for (const Operation operation : scheduled_operations) {
+    const bool is_good = operation == Operation::all_gather;
+    costs.native.push_back(cost_curve(0.1, is_good ? 400.0 : 0.1));
+  }
+  const AlgorithmChoice with_native = choose_algorithms(*world_, costs);
+  for (const Operation operation : scheduled_operations) {
+    EXPECT_NE(with_native.of(operation, 256), Algorithm::native) << name_of(operation);
+    EXPECT_EQ(with_native.of(operation, 200 << 20) == Algorithm::native, operation == Operation::all_gather);
+  }
 }
 
 // Nodes that are pretended: `node_of` says where a rank is.

@@ -427,6 +427,17 @@ TEST(AlgorithmCommunicator, LeavesMemoryThatTheHostCannotReachToTheBackend) {
   EXPECT_THROW(HierarchicalCommunicator(*world, *world, &device), Error);
 }
 
+TEST(ShmCommunicator, LeavesTheComputeBackendToWhatJoinsNodes) {
+  ParamValues deck;
+  deck.set("comm.ranks_per_node", std::int64_t{1});
+  FarDevice device;
+  const CommunicatorHandle all = open_communicator("shm", &device);
+  const CommunicatorHandle node = open_communicator("shm", &device, &deck);
+  // There are no windows where buffers are beyond the host's reach.
+  EXPECT_EQ(all->allocate(64), nullptr);
+  EXPECT_EQ(node->allocate(64) == nullptr, node->size() == all->size());
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Backends, CommunicatorTest,
     testing::Values(

@@ -81,5 +81,6 @@ const mylos::PluginDescriptor mylos_plugin = {
     .create_communicator = nullptr,
     .destroy_compute = destroy,
     .destroy_communicator = nullptr,
+    .plan_communicator = nullptr,
 };
 }

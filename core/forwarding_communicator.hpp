@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// ForwardingCommunicator: a layer derives from it, overrides what it does itself and passes the rest on to
+// `next`.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "core/communicator.hpp"
+
+namespace mylos {
+
+/// The communicator below a layer: a reference is borrowed and must outlive it, a unique_ptr is owned.
+class NextCommunicator {
+ public:
+  // NOLINTNEXTLINE(google-explicit-constructor): a layer takes either
+  NextCommunicator(Communicator& borrowed) : communicator_(&borrowed) {}
+  template <std::derived_from<Communicator> Layer>
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  NextCommunicator(std::unique_ptr<Layer> owned) : owned_(std::move(owned)), communicator_(owned_.get()) {}
+
+  Communicator& operator*() const { return *communicator_; }
+  Communicator* operator->() const { return communicator_; }
+
+ private:
+  std::unique_ptr<Communicator> owned_;
+  Communicator* communicator_;
+};
+
+class ForwardingCommunicator : public Communicator {
+ public:
+  explicit ForwardingCommunicator(NextCommunicator next) : next_(std::move(next)) {}
+
+  int rank() const override { return next_->rank(); }
+  int size() const override { return next_->size(); }
+  CommunicatorCaps caps() const override { return next_->caps(); }
+
+  Request all_reduce(Stream stream, TensorRef buffer, ReduceOp op) override {
+    return next_->all_reduce(stream, buffer, op);
+  }
+  Request reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) override {
+    return next_->reduce_scatter(stream, input, output, op);
+  }
+  Request all_gather(Stream stream, TensorRef input, TensorRef output) override {
+    return next_->all_gather(stream, input, output);
+  }
+  Request broadcast(Stream stream, TensorRef buffer, int root) override {
+    return next_->broadcast(stream, buffer, root);
+  }
+  Request reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) override {
+    return next_->reduce(stream, buffer, op, root);
+  }
+  Request all_to_all(Stream stream, TensorRef input, TensorRef output) override {
+    return next_->all_to_all(stream, input, output);
+  }
+  Request all_to_all_v(Stream stream, TensorRef input, std::span<const std::int64_t> send_counts,
+                       TensorRef output, std::span<const std::int64_t> recv_counts) override {
+    return next_->all_to_all_v(stream, input, send_counts, output, recv_counts);
+  }
+  Request send(Stream stream, TensorRef buffer, int peer, int tag) override {
+    return next_->send(stream, buffer, peer, tag);
+  }
+  Request recv(Stream stream, TensorRef buffer, int peer, int tag) override {
+    return next_->recv(stream, buffer, peer, tag);
+  }
+  void barrier() override { next_->barrier(); }
+  void group_begin() override { next_->group_begin(); }
+  void group_end() override { next_->group_end(); }
+  void progress() override { next_->progress(); }
+  void* allocate(std::size_t bytes) override { return next_->allocate(bytes); }
+  std::unique_ptr<Communicator> split(int color, int key) override { return next_->split(color, key); }
+  [[noreturn]] void abort(ExitCode code, const std::string& message) override {
+    next_->abort(code, message);
+    std::abort();  // a virtual call loses [[noreturn]]
+  }
+
+ protected:
+  Communicator& next() const { return *next_; }
+
+ private:
+  NextCommunicator next_;
+};
+
+}  // namespace mylos

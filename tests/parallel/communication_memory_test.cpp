@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What communication takes, by the ledger, against the plan that a dry run prints.
+#include <cstdlib>
+
+#include <gtest/gtest.h>
+
+#include "app/plan.hpp"
+#include "app/session.hpp"
+#include "app/setup.hpp"
+#include "parallel/collectives/algorithm_communicator.hpp"
+#include "tests/parallel/mini_trainer.hpp"
+#include "tests/support/test_plugins.hpp"
+
+namespace mylos {
+namespace {
+
+constexpr const char* deck = R"(
+[model]
+layers = 2
+heads = 2
+width = 32
+context = 16
+vocab = 61
+[train]
+steps = 2
+global_batch = 12
+seq_len = 16
+dtype = fp32
+[data]
+train = none
+[parallel]
+bucket_mb = 0.02
+[backend]
+compute = kokkos
+comm = shm
+threads = 1
+[comm]
+algorithm = ring
+ranks_per_node = 2
+[run]
+dir = none
+)";
+
+/// Two steps; `communication` is what the ledger saw before them.
+void check(ComputeBackend& compute, MemoryLedger& ledger, Communicator& world, const RunConfig& config,
+           const CommunicatorPlan& comm) {
+  MiniTrainer trainer(compute, ledger, world, config);
+  for (std::int64_t step = 1; step <= 2; ++step) trainer.step(walk_tokens(config, step));
+  constexpr auto category = MemoryCategory::communication;
+  const auto planned =
+      static_cast<double>(make_plan(config, comm).memory[static_cast<std::size_t>(category)]);
+  const auto taken = static_cast<double>(ledger.peak(category));
+  EXPECT_LE(taken, 1.01 * planned);
+  if (world.rank() == 0) {
+    EXPECT_GE(taken, 0.99 * planned);
+  }
+}
+
+// One test: a process has one session.
+TEST(CommunicationMemory, IsWhatThePlanSays) {
+  const CommunicatorHandle world = open_communicator("mpi");
+  const std::string plugins = std::string(std::getenv("MYLOS_BUILD")) + "/lib/mylos";
+  mylos::Setup setup = make_setup(deck, "test.deck", {}, plugins, world->size());
+  setup.choose(world->size(), world->size());
+  Session session(setup.plugins, setup.config, setup.values);
+  const CommunicatorPlan comm = plan_communicator(setup.plugins, setup.config, setup.values);
+  EXPECT_EQ(comm.ranks, std::min(2, world->size()));
+  EXPECT_GT(session.ledger().current(MemoryCategory::communication), 0U);
+  check(session.compute(), session.ledger(), session.world(), setup.config, comm);
+
+  for (const std::string algorithm : {"naive", "tree", "ring", "halving_doubling", "tree<20000,ring"}) {
+    for (const DdpMode mode :
+         {DdpMode::per_parameter, DdpMode::flat, DdpMode::overlapped, DdpMode::bucketed}) {
+      // Which side of a limit the last bucket is on depends on the rounding of the others.
+      if (mode == DdpMode::bucketed && algorithm.find('<') != std::string::npos) continue;
+      SCOPED_TRACE(fmt::format("{}, mode {}", algorithm, static_cast<int>(mode)));
+      RunConfig config = setup.config;
+      config.comm.algorithm = algorithm;
+      config.parallel.ddp_mode = mode;
+      MemoryLedger ledger;
+      TrafficCounter counter;
+      AlgorithmCommunicator layer(*world, AlgorithmChoice::parse(algorithm), "wire", counter,
+                                  &session.compute(), &ledger);
+      check(session.compute(), ledger, layer, config, {.ranks = world->size()});
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mylos

@@ -21,9 +21,11 @@
 #include "app/mpi_runtime.hpp"
 #include "benchmarks/collectives/memory_bound.hpp"
 #include "core/communicator.hpp"
+#include "core/param_values.hpp"
 #include "core/plugin.hpp"
 #include "core/statistics.hpp"
 #include "parallel/collectives/algorithm_communicator.hpp"
+#include "parallel/collectives/hierarchical.hpp"
 
 namespace mylos {
 namespace {
@@ -51,6 +53,7 @@ struct Settings {
   std::vector<std::string> operations, backends, algorithms, memories;
   std::int64_t min_bytes = 8, max_bytes = 64 << 20, factor = 4;
   DType dtype = DType::fp32;
+  std::int64_t ranks_per_node = 0;
   double seconds = 0.3;  // a point
   std::string csv;
 };
@@ -148,10 +151,19 @@ class Benchmark {
       fail(ExitCode::usage, "{}", plugin.unusable());
     CommunicatorArgs args;
     if (name != "mpi") args.bootstrap = bootstrap_.get();
+    ParamValues deck;
+    deck.set("comm.ranks_per_node", settings_.ranks_per_node);
+    deck.set("comm.gpu_aware", false);
+    args.deck = &deck;
     backends_.emplace_back(plugin.create_communicator(args), plugin.destroy_communicator);
+    Communicator* world = backends_.back().get();
+    if (world->size() < ranks_) {
+      joined_.push_back(std::make_unique<HierarchicalCommunicator>(*world, *bootstrap_));
+      world = joined_.back().get();
+    }
     for (const std::string& algorithm : settings_.algorithms) {
       communicators_.push_back(std::make_unique<AlgorithmCommunicator>(
-          backends_.back()->split(0, rank_), AlgorithmChoice::parse(algorithm), "wire", traffic_));
+          world->split(0, rank_), AlgorithmChoice::parse(algorithm), "wire", traffic_));
       for (const std::string& memory : settings_.memories)
         add_contender(name, algorithm, memory, *communicators_.back());
     }
@@ -316,6 +328,7 @@ class Benchmark {
   TrafficCounter traffic_;
   CommunicatorHandle bootstrap_{nullptr, nullptr};
   std::vector<CommunicatorHandle> backends_;
+  std::vector<std::unique_ptr<Communicator>> joined_;  // of backends that reach one node only
   std::vector<std::unique_ptr<Communicator>> communicators_;
   std::unique_ptr<MemoryBound> bound_;
   std::deque<Contender> contenders_;
@@ -338,6 +351,8 @@ std::optional<Settings> parse(int argc, char** argv) {
       "communication backends; bound is the memory traffic alone, without synchronisation");
   add("algorithms", po::value(&algorithms)->default_value("native"), "as deck key comm.algorithm");
   add("memory", po::value(&memories)->default_value("heap,window"), "heap, window (Communicator::allocate)");
+  add("ranks-per-node", po::value(&settings.ranks_per_node)->default_value(0),
+      "as deck key comm.ranks_per_node: nodes of shm are joined through mpi; 0 takes the machine as it is");
   add("min-bytes", po::value(&settings.min_bytes)->default_value(8), "smallest size");
   add("max-bytes", po::value(&settings.max_bytes)->default_value(settings.max_bytes), "largest size");
   add("factor", po::value(&settings.factor)->default_value(4), "from size to size");

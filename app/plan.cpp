@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "app/activation_plan.hpp"
+#include "core/model/lm_head.hpp"
 #include "core/parameter_table.hpp"
 #include "parallel/collectives/algorithm_choice.hpp"
 #include "parallel/collectives/hierarchical.hpp"
@@ -66,9 +67,27 @@ std::int64_t scratch_bytes(const RunConfig& config, const ParameterTable& table)
   return static_cast<std::int64_t>(sum);
 }
 
+/// The weight matrices of the linear layers, with the rows that they multiply.
+std::vector<PlannedProduct> products(const RunConfig& config, const ParameterTable& table,
+                                     const BatchShape& shape) {
+  const std::string_view head = config.model.tied ? "wte.weight" : "lm_head.weight";
+  std::vector<PlannedProduct> planned;
+  for (const Parameter& parameter : table.parameters()) {
+    const bool is_head = parameter.name == head;
+    const bool is_embedding = parameter.name == "wpe.weight" || parameter.name == "wte.weight";
+    if (parameter.shape.size() < 2 || (is_embedding && !is_head)) continue;
+    planned.push_back({.weight_elements = parameter.padded_size(),
+                       .rows = is_head ? LmHead(config.model, table).slice_rows(shape) : shape.rows(),
+                       .dtype = config.train.dtype,
+                       .grad_dtype = config.train.grad_dtype});
+  }
+  return planned;
+}
+
 }  // namespace
 
-RunPlan make_plan(const RunConfig& config, const CommunicatorPlan& comm) {
+RunPlan make_plan(const RunConfig& config, const CommunicatorPlan& comm,
+                  decltype(PluginDescriptor::plan_compute) plan_compute) {
   const ModelConfig& model = config.model;
   const ParameterTable table(model);
   const Schedule schedule = make_schedule(config.parallel, config.train.accumulation);
@@ -88,6 +107,11 @@ RunPlan make_plan(const RunConfig& config, const CommunicatorPlan& comm) {
   bytes(MemoryCategory::gradients) = elements * static_cast<std::int64_t>(size_of(config.train.grad_dtype));
   bytes(MemoryCategory::optimizer) = elements * 4 * states;
   bytes(MemoryCategory::activations) = static_cast<std::int64_t>(activations.bytes());
+  if (plan_compute != nullptr) {
+    const std::vector<PlannedProduct> planned = products(config, table, shape);
+    bytes(MemoryCategory::workspace) =
+        static_cast<std::int64_t>(plan_compute(planned.data(), planned.size()));
+  }
   const bool nodes_are_joined = comm.ranks < config.parallel.data;
   const int communicators =
       num_groups * (nodes_are_joined ? HierarchicalCommunicator::num_node_communicators : 1);

@@ -27,7 +27,9 @@ double model_flops_per_token(const ModelConfig& model, std::int64_t parameters, 
 
 /// `comm` is what the communication backend takes. Of what an algorithm allocates the gradients' reduction is
 /// counted, on the rank that needs most; where comm.algorithm is "auto", of the algorithm that needs most.
-RunPlan make_plan(const RunConfig& config, const CommunicatorPlan& comm = {});
+/// `plan_compute` is the compute backend's, or null.
+RunPlan make_plan(const RunConfig& config, const CommunicatorPlan& comm = {},
+                  decltype(PluginDescriptor::plan_compute) plan_compute = nullptr);
 
 /// The text of `--dry-run`.
 std::string plan_text(const RunConfig& config, const RunPlan& plan);

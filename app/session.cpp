@@ -32,6 +32,15 @@ const PluginDescriptor& first_usable(const PluginRegistry& plugins, PluginKind k
   return usable.empty() ? plugins.require(kind, fallback) : *usable.front();
 }
 
+/// Null where there is none: a plan is made without the plugins too.
+const PluginDescriptor* find(const PluginRegistry& plugins, PluginKind kind, std::string_view name) {
+  for (const PluginInfo& info : plugins.found()) {
+    const PluginDescriptor* plugin = info.descriptor;
+    if (plugin != nullptr && plugin->kind == kind && plugin->name == name) return plugin;
+  }
+  return nullptr;
+}
+
 constexpr const char* root_backend = "kokkos";
 
 }  // namespace
@@ -45,13 +54,18 @@ CommunicatorPlan plan_communicator(const PluginRegistry& plugins, const RunConfi
                                    const ParamValues& values) {
   const auto ranks = static_cast<int>(config.parallel.data);
   const std::string name = choose_comm(plugins, config.backend.comm, ranks);
-  for (const PluginInfo& info : plugins.found()) {
-    const PluginDescriptor* plugin = info.descriptor;
-    const bool matches =
-        plugin != nullptr && plugin->kind == PluginKind::communication && plugin->name == name;
-    if (matches && plugin->plan_communicator != nullptr) return plugin->plan_communicator(values, ranks);
-  }
-  return {};
+  const PluginDescriptor* plugin = find(plugins, PluginKind::communication, name);
+  return plugin != nullptr && plugin->plan_communicator != nullptr ? plugin->plan_communicator(values, ranks)
+                                                                   : CommunicatorPlan{};
+}
+
+decltype(PluginDescriptor::plan_compute) compute_planner(const PluginRegistry& plugins,
+                                                         const RunConfig& config) {
+  const std::string& wanted = config.backend.compute;
+  const PluginDescriptor* plugin =
+      find(plugins, PluginKind::compute,
+           wanted == "auto" ? first_usable(plugins, PluginKind::compute, root_backend).name : wanted);
+  return plugin != nullptr ? plugin->plan_compute : nullptr;
 }
 
 BackendConfig choose_backends(const PluginRegistry& plugins, const BackendConfig& wanted, int world_size,

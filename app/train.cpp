@@ -34,7 +34,8 @@ std::int64_t planned_ranks(const CommandLine& line, const std::string& text, con
 }
 
 RunPlan plan_of(const Setup& setup) {
-  return make_plan(setup.config, plan_communicator(setup.plugins, setup.config, setup.values));
+  return make_plan(setup.config, plan_communicator(setup.plugins, setup.config, setup.values),
+                   compute_planner(setup.plugins, setup.config));
 }
 
 int dry_run(const CommandLine& line, const std::string& name) {

@@ -54,6 +54,14 @@ struct CommunicatorPlan {
   std::size_t bytes = 0;  ///< of communication memory on each of them, from creation on
 };
 
+/// The products with one weight matrix that a run will make.
+struct PlannedProduct {
+  std::int64_t weight_elements = 0;
+  std::int64_t rows = 0;  ///< of the activations that it multiplies at a time
+  DType dtype = DType::fp32;
+  DType grad_dtype = DType::fp32;
+};
+
 /// The one data symbol of a plugin, `mylos_plugin`. Plain data.
 struct PluginDescriptor {
   std::uint64_t magic;
@@ -76,6 +84,8 @@ struct PluginDescriptor {
   /// For a run of `ranks` ranks, on one node where the deck does not say otherwise; null where there is
   /// nothing to plan.
   CommunicatorPlan (*plan_communicator)(const ParamValues& deck, int ranks);
+  /// Bytes of workspace that the backend will keep for these products; null where there is nothing to plan.
+  std::size_t (*plan_compute)(const PlannedProduct* products, std::size_t count);
 };
 
 using ComputeBackendHandle = std::unique_ptr<ComputeBackend, void (*)(ComputeBackend*)>;

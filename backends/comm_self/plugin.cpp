@@ -44,5 +44,6 @@ const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .destroy_compute = nullptr,
     .destroy_communicator = mylos::destroy,
     .plan_communicator = nullptr,
+    .plan_compute = nullptr,
 };
 }

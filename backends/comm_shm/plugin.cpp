@@ -71,5 +71,6 @@ const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .destroy_compute = nullptr,
     .destroy_communicator = mylos::destroy,
     .plan_communicator = mylos::plan,
+    .plan_compute = nullptr,
 };
 }

@@ -250,13 +250,17 @@ KOKKOS_FORCEINLINE_FUNCTION float row_max(const Member& member, std::int64_t n, 
 template <int N, class T, class Term>
 void column_sums(const std::string& label, const Execution& execution, std::int64_t rows,
                  std::int64_t columns, Term term, Kokkos::Array<T*, N> out, bool accumulate) {
-  constexpr int vectors = on_host ? 4 : 1;
-  constexpr std::int64_t strip = static_cast<std::int64_t>(vectors) * width;
+  // On the host a thread's columns are as many as its share, so that it reads long pieces of rows.
+  constexpr int most_vectors = on_host ? 32 : 1;
+  const std::int64_t share = columns / (width * static_cast<std::int64_t>(execution.concurrency()));
+  const int vectors = share < 4 ? (most_vectors < 4 ? most_vectors : 4)
+                                : static_cast<int>(share < most_vectors ? share : most_vectors);
+  const std::int64_t strip = static_cast<std::int64_t>(vectors) * width;
   constexpr std::int64_t block = 64;
   Kokkos::parallel_for(
       label, Range(execution, 0, (columns + strip - 1) / strip), KOKKOS_LAMBDA(std::int64_t i) {
-        Vec totals[vectors][N];
-        Lanes lanes[vectors];
+        Vec totals[most_vectors][N];
+        Lanes lanes[most_vectors];
         for (int v = 0; v < vectors; ++v) {
           const std::int64_t first = i * strip + v * width;
           const std::int64_t left = columns - first;
@@ -266,7 +270,7 @@ void column_sums(const std::string& label, const Execution& execution, std::int6
           }
         }
         for (std::int64_t row = 0; row < rows; row += block) {
-          Vec partial[vectors][N];
+          Vec partial[most_vectors][N];
           for (int v = 0; v < vectors; ++v) {
             for (int s = 0; s < N; ++s) partial[v][s] = Vec(0.0F);
           }

@@ -87,6 +87,7 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .destroy_compute = destroy,
     .destroy_communicator = nullptr,
     .plan_communicator = nullptr,
+    .plan_compute = nullptr,
 };
 
 }  // namespace mylos

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <omp.h>
 
 namespace mylos {
 
@@ -13,33 +14,38 @@ MatrixRef weight(const TensorRef& w) {
   return {w.data, w.dtype, w.stride[0], w.stride[1], w.version};
 }
 
+/// Whether a row-major or transposed matrix has no gaps.
+bool is_dense(const TensorRef& w) {
+  return w.contiguous() || (w.stride[0] == 1 && w.stride[1] == w.shape[0]);
+}
+
 /// The leading dimensions of an activation folded into rows.
 MatrixRef activation(const TensorRef& x) {
   require(x.contiguous() && x.rank >= 1, "a contiguous activation");
   return {x.data, x.dtype, x.shape[x.rank - 1], 1};
 }
 
-/// sums (columns) = (accumulate ? sums : 0) + column sums of x (rows, columns). A thread owns its columns and
-/// adds rows in order, so the result does not depend on the number of threads.
+/// sums (columns) = (accumulate ? sums : 0) + column sums of x (rows, columns). A thread owns its columns, as
+/// many as its share so that it reads long pieces of rows, and adds rows in order, so the result does not
+/// depend on the number of threads.
 template <class T, class G>
 void column_sums(const T* x, std::int64_t rows, std::int64_t columns, G* sums, bool accumulate) {
-  constexpr std::int64_t strip = 64;
+  constexpr std::int64_t lanes = 64;
+  constexpr std::int64_t most = 1024;
   constexpr std::int64_t block = 64;
+  const std::int64_t share = (columns / omp_get_max_threads() + lanes - 1) / lanes * lanes;
+  const std::int64_t strip = std::clamp(share, lanes, most);
 #pragma omp parallel for schedule(static)
   for (std::int64_t first = 0; first < columns; first += strip) {
     const std::int64_t count = std::min(strip, columns - first);
-    std::array<float, strip> total{};
+    std::array<float, most> total{};
     for (std::int64_t row = 0; row < rows; row += block) {
-      std::array<float, strip> partial{};
+      std::array<float, most> partial{};
       for (std::int64_t r = row; r < std::min(row + block, rows); ++r) {
         const T* in = x + r * columns + first;
-        if (count == strip) {
-          for (std::int64_t c = 0; c < strip; ++c) partial[c] += static_cast<float>(in[c]);
-        } else {
-          for (std::int64_t c = 0; c < count; ++c) partial[c] += static_cast<float>(in[c]);
-        }
+        for (std::int64_t c = 0; c < count; ++c) partial[c] += static_cast<float>(in[c]);
       }
-      for (std::int64_t c = 0; c < strip; ++c) total[c] += partial[c];
+      for (std::int64_t c = 0; c < count; ++c) total[c] += partial[c];
     }
     for (std::int64_t c = 0; c < count; ++c) {
       G& sum = sums[first + c];
@@ -56,7 +62,11 @@ void OnednnTransformerOps::linear_forward(Stream stream, TensorRef x, TensorRef 
   const std::int64_t rows = x.size() / w.shape[0];
   require(x.shape[x.rank - 1] == w.shape[0] && y.size() == rows * w.shape[1], "linear's shapes");
   require(!bias || (bias.size() == w.shape[1] && bias.dtype == w.dtype), "a bias of the weight's type");
-  matmul_.multiply(rows, w.shape[1], w.shape[0], activation(x), weight(w), bias.data, activation(y), false);
+  if (w.dtype == DType::fp32 && is_dense(w)) {
+    matmul_.inner_product(rows, w.shape[0], w.shape[1], activation(x), weight(w), bias.data, activation(y));
+  } else {
+    matmul_.multiply(rows, w.shape[1], w.shape[0], activation(x), weight(w), bias.data, activation(y), false);
+  }
 }
 
 void OnednnTransformerOps::linear_backward_input(Stream stream, TensorRef dy, TensorRef w, TensorRef dx) {
@@ -79,7 +89,7 @@ void OnednnTransformerOps::linear_backward_weight(Stream stream, TensorRef x, Te
   require(x.shape[x.rank - 1] == in && dy.size() == rows * out && (!dbias || dbias.size() == out),
           "linear's shapes");
   const MatrixRef gradient = weight(dw);
-  if (!accumulate && (dw.contiguous() || (gradient.row == 1 && gradient.column == in))) {
+  if (!accumulate && is_dense(dw)) {
     matmul_.weight_gradient(rows, in, out, activation(x), activation(dy), gradient);
   } else if (gradient.column == 1) {
     matmul_.multiply(in, out, rows, activation(x).transposed(), activation(dy), nullptr, gradient,

@@ -15,10 +15,6 @@ dnnl::memory::data_type type_of(DType dtype) {
 
 using Desc = dnnl::memory::desc;
 
-// A packed copy costs a pass over the weight a step; below this many rows a product's gain does not pay for
-// it.
-constexpr std::int64_t least_rows_for_packing = 512;
-
 dnnl::primitive_attr own_scratchpad() {
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
@@ -47,7 +43,7 @@ bool MatmulCache::supports(DType dtype) {
 void MatmulCache::multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b,
                            void* bias, MatrixRef c, bool accumulate) {
   require(c.column == 1, "a row-major product");
-  const bool is_packed = b.version != 0 && m >= least_rows_for_packing;
+  const bool is_packed = b.version != 0 && packs(m);
   Product& product =
       find({is_packed ? Kind::product_with_packed_weights : Kind::product, m, n, k, a.row, a.column, b.row,
             b.column, c.row, c.column, a.dtype, b.dtype, c.dtype, bias != nullptr, accumulate});
@@ -56,6 +52,13 @@ void MatmulCache::multiply(std::int64_t m, std::int64_t n, std::int64_t k, Matri
                             stream_);
   }
   run(product, a.data, b.data, bias, c.data);
+}
+
+void MatmulCache::inner_product(std::int64_t rows, std::int64_t in, std::int64_t out, MatrixRef x,
+                                MatrixRef w, void* bias, MatrixRef y) {
+  Product& product = find({Kind::inner_product, rows, out, in, x.row, x.column, w.row, w.column, y.row,
+                           y.column, x.dtype, w.dtype, y.dtype, bias != nullptr, false});
+  run(product, x.data, w.data, bias, y.data);
 }
 
 void MatmulCache::weight_gradient(std::int64_t rows, std::int64_t in, std::int64_t out, MatrixRef x,
@@ -68,7 +71,9 @@ void MatmulCache::weight_gradient(std::int64_t rows, std::int64_t in, std::int64
 MatmulCache::Product& MatmulCache::find(const Key& key) {
   auto found = products_.find(key);
   if (found == products_.end()) {
-    Product made = key.kind == Kind::weight_gradient ? make_weight_gradient(key) : make_product(key);
+    Product made = key.kind == Kind::weight_gradient ? make_weight_gradient(key)
+                   : key.kind == Kind::inner_product ? make_inner_product(key)
+                                                     : make_product(key);
     found = products_.emplace(key, std::move(made)).first;
     reserve(found->second.scratchpad_bytes);
   }
@@ -112,6 +117,33 @@ MatmulCache::Product MatmulCache::make_product(const Key& key) {
                   dnnl::memory(description.weights_desc(), engine_, nullptr),
                   dnnl::memory(bias, engine_, nullptr),
                   dnnl::memory(c, engine_, nullptr),
+                  dnnl::memory(description.scratchpad_desc(), engine_, nullptr),
+                  {},
+                  description.scratchpad_desc().get_size()};
+  product.arguments = {{DNNL_ARG_SRC, product.a},
+                       {DNNL_ARG_WEIGHTS, product.b},
+                       {DNNL_ARG_DST, product.c},
+                       {DNNL_ARG_SCRATCHPAD, product.scratchpad}};
+  if (key.bias) product.arguments.emplace(DNNL_ARG_BIAS, product.bias);
+  return product;
+}
+
+MatmulCache::Product MatmulCache::make_inner_product(const Key& key) {
+  const Desc x({key.m, key.k}, type_of(key.a_type), {key.a_row, key.a_column});
+  // oneDNN's weights are (out, in).
+  const Desc w({key.n, key.k}, type_of(key.b_type), {key.b_column, key.b_row});
+  const Desc bias({key.n}, type_of(key.b_type), {1});
+  const Desc y({key.m, key.n}, type_of(key.c_type), {key.c_row, key.c_column});
+  constexpr auto inference = dnnl::prop_kind::forward_inference;
+  const dnnl::inner_product_forward::desc operation =
+      key.bias ? dnnl::inner_product_forward::desc(inference, x, w, bias, y)
+               : dnnl::inner_product_forward::desc(inference, x, w, y);
+  const dnnl::inner_product_forward::primitive_desc description(operation, own_scratchpad(), engine_);
+  Product product{dnnl::inner_product_forward(description),
+                  dnnl::memory(x, engine_, nullptr),
+                  dnnl::memory(w, engine_, nullptr),
+                  dnnl::memory(bias, engine_, nullptr),
+                  dnnl::memory(y, engine_, nullptr),
                   dnnl::memory(description.scratchpad_desc(), engine_, nullptr),
                   {},
                   description.scratchpad_desc().get_size()};

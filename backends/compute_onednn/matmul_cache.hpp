@@ -29,10 +29,19 @@ class MatmulCache {
   /// Whether oneDNN multiplies matrices of this type fast on this machine.
   static bool supports(DType dtype);
 
+  /// Whether weights with a version are multiplied from a packed copy where activations have `rows` rows: the
+  /// copy costs a pass over the weight a step, which few rows do not repay.
+  static constexpr bool packs(std::int64_t rows) { return rows >= 512; }
+
   /// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n) + bias (n) of b's type or null. Weights `b` that
   /// have a version are multiplied from a packed copy where that pays.
   void multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b, void* bias,
                 MatrixRef c, bool accumulate);
+
+  /// y (rows, out) = x (rows, in) w (in, out) + bias (out) of w's type or null; w dense in either order, x
+  /// and y row-major. Packs weights as it goes: in fp32 as fast as the product with a packed copy.
+  void inner_product(std::int64_t rows, std::int64_t in, std::int64_t out, MatrixRef x, MatrixRef w,
+                     void* bias, MatrixRef y);
 
   /// dw (in, out) = xᵀ dy with x (rows, in) and dy (rows, out) row-major and dw dense in either order. oneDNN
   /// has a kernel for this that is faster than the product with a transposed matrix.
@@ -43,7 +52,7 @@ class MatmulCache {
   void forget(const void* begin, std::size_t bytes) { packed_.forget(begin, bytes); }
 
  private:
-  enum class Kind : std::uint8_t { product, product_with_packed_weights, weight_gradient };
+  enum class Kind : std::uint8_t { product, product_with_packed_weights, inner_product, weight_gradient };
   /// What tells products apart.
   struct Key {
     Kind kind;
@@ -68,6 +77,7 @@ class MatmulCache {
 
   Product& find(const Key& key);
   Product make_product(const Key& key);
+  Product make_inner_product(const Key& key);
   Product make_weight_gradient(const Key& key);
   void run(Product& product, void* a, void* b, void* bias, void* c);
   void reserve(std::size_t bytes);

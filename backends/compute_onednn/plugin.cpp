@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/plugin.hpp"
 
+#include <algorithm>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 
@@ -76,6 +78,21 @@ ComputeBackend* create(const ComputeArgs& args) {
   return std::make_unique<OnednnBackend>(*args.next, args.ledger).release();
 }
 
+/// Packed copies for dX and, in bf16, for forward; for a gradient in bf16 oneDNN keeps its sums in fp32 in a
+/// scratchpad that all products share.
+std::size_t plan(const PlannedProduct* products, std::size_t count) {
+  std::size_t copies = 0;
+  std::size_t scratchpad = 0;
+  for (const PlannedProduct& product : std::span(products, count)) {
+    if (!MatmulCache::supports(product.dtype)) continue;
+    const auto elements = static_cast<std::size_t>(product.weight_elements);
+    if (MatmulCache::packs(product.rows))
+      copies += (product.dtype == DType::bf16 ? 2 : 1) * elements * size_of(product.dtype);
+    if (product.grad_dtype == DType::bf16) scratchpad = std::max(scratchpad, elements * sizeof(float));
+  }
+  return copies + scratchpad;
+}
+
 void destroy(ComputeBackend* backend) {
   std::unique_ptr<ComputeBackend>(backend).reset();
 }
@@ -101,6 +118,7 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .destroy_compute = destroy,
     .destroy_communicator = nullptr,
     .plan_communicator = nullptr,
+    .plan_compute = plan,
 };
 
 }  // namespace mylos

@@ -21,10 +21,12 @@ class LmHead final : public Block {
   /// The logits of one row of the last `forward` in evaluation; logits (1, Vp) compute type.
   void logits_of_row(const BlockContext& context, std::int64_t row, TensorRef logits) const;
 
+  /// Rows of the slices in which the logits are made; the last one may have fewer.
+  std::int64_t slice_rows(const BatchShape& shape) const;
+
  private:
   /// The vocabulary matrix as the weight (C, Vp) of a linear layer.
   TensorRef matrix_in(const TensorRef& flat) const;
-  std::int64_t slice_rows(const BatchShape& shape) const;
 
   int unit_;
   int embedding_unit_;

@@ -20,4 +20,5 @@ extern "C" const mylos::PluginDescriptor mylos_plugin = {
     .destroy_compute = nullptr,
     .destroy_communicator = nullptr,
     .plan_communicator = nullptr,
+    .plan_compute = nullptr,
 };

@@ -102,13 +102,14 @@ double resident_bytes() {
 
 /// Gigabytes and minutes: for the long tests.
 TEST(Plan, DISABLED_ResidentMemoryIsWhatThePlanSays) {
-  ComputeBackend& backend = test_backends().at(test_plugins().usable(PluginKind::compute).front()->name);
+  const PluginDescriptor& compute = *test_plugins().usable(PluginKind::compute).front();
+  ComputeBackend& backend = test_backends().at(compute.name);
   const CommunicatorHandle self = open_communicator("self", &backend);
   const RunConfig configs[] = {typed(mini_config(gpt2(12, 12, 768), 1, 256), DType::fp32, DType::fp32),
                                typed(mini_config(gpt2(12, 12, 768), 1, 256), DType::bf16, DType::bf16),
                                typed(mini_config(gpt2(24, 16, 1024), 1, 256), DType::bf16, DType::bf16)};
   for (const RunConfig& config : configs) {
-    const RunPlan plan = make_plan(config);
+    const RunPlan plan = make_plan(config, {}, compute.plan_compute);
     SCOPED_TRACE(fmt::format("{} parameters, {}", plan.parameters, name_of(config.train.dtype)));
     const double before = resident_bytes();
     MemoryLedger ledger;

@@ -82,5 +82,6 @@ const mylos::PluginDescriptor mylos_plugin = {
     .destroy_compute = destroy,
     .destroy_communicator = nullptr,
     .plan_communicator = nullptr,
+    .plan_compute = nullptr,
 };
 }

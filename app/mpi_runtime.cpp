@@ -2,6 +2,7 @@
 #include "app/mpi_runtime.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <sched.h>
@@ -40,7 +41,10 @@ MpiRuntime::MpiRuntime() {
   const auto sharing = static_cast<int>(std::ranges::count_if(masks, shares_cores));
   ranks_sharing_cores_ = sharing;
   // Whoever binds threads by OpenMP's variables has decided.
-  if (sharing == 1 || CPU_COUNT(&own) < sharing || std::getenv("OMP_PROC_BIND") != nullptr) return;
+  const bool is_decided =
+      std::ranges::any_of(std::array{"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"},
+                          [](const char* variable) { return std::getenv(variable) != nullptr; });
+  if (sharing == 1 || CPU_COUNT(&own) < sharing || is_decided) return;
   const auto index = static_cast<int>(std::count_if(masks.begin(), masks.begin() + place, shares_cores));
   const cpu_set_t share = even_share(own, index, sharing);
   if (sched_setaffinity(0, sizeof share, &share) == 0) ranks_sharing_cores_ = 1;

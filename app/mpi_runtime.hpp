@@ -8,7 +8,7 @@ namespace mylos {
 
 /// Initialises MPI with MPI_THREAD_MULTIPLE; throws ExitCode::usage where the library offers less. Finalises
 /// it. Ranks that share cores because the launcher bound none divide them evenly, unless there are too few or
-/// OMP_PROC_BIND is set.
+/// OpenMP's variables bind threads.
 class MpiRuntime {
  public:
   MpiRuntime();

@@ -53,6 +53,8 @@ std::string choose_comm(const PluginRegistry& plugins, const std::string& wanted
 CommunicatorPlan plan_communicator(const PluginRegistry& plugins, const RunConfig& config,
                                    const ParamValues& values) {
   const auto ranks = static_cast<int>(config.parallel.data);
+  const bool is_auto = config.backend.comm == "auto";
+  if (is_auto && plugins.usable(PluginKind::communication).empty()) return {};
   const std::string name = choose_comm(plugins, config.backend.comm, ranks);
   const PluginDescriptor* plugin = find(plugins, PluginKind::communication, name);
   return plugin != nullptr && plugin->plan_communicator != nullptr ? plugin->plan_communicator(values, ranks)
@@ -200,8 +202,8 @@ double measure_gemm_tflops(Session& session, DType dtype) {
   for (const auto& [in, out] : shapes) {
     for (int i = 0; i < warm_up + repetitions; ++i) {
       const auto start = std::chrono::steady_clock::now();
-      compute.transformer_ops().linear_forward({}, {x.data(), dtype, {n, in}}, {w.data(), dtype, {in, out}},
-                                               {}, {y.data(), dtype, {n, out}});
+      compute.transformer_ops().linear_forward(
+          {}, {x.data(), dtype, {n, in}}, {w.data(), dtype, {in, out}, 1}, {}, {y.data(), dtype, {n, out}});
       compute.synchronize({});
       const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       if (i >= warm_up) highest = std::max(highest, 2.0e-12 * static_cast<double>(n * in * out) / seconds);

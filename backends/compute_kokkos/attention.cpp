@@ -89,7 +89,8 @@ KOKKOS_FORCEINLINE_FUNCTION void load_rows(const Heads<const T>& from, std::int6
     } else {
       T* out = reinterpret_cast<T*>(tile + i * row);
       std::memcpy(static_cast<void*>(out), in, static_cast<std::size_t>(dimension) * sizeof(T));
-      for (int d = dimension; d < row * group_size<E>; ++d) out[d] = static_cast<T>(0.0F);
+      std::memset(static_cast<void*>(out + dimension), 0,
+                  static_cast<std::size_t>(row * group_size<E> - dimension) * sizeof(T));
     }
   }
 }

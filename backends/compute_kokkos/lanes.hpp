@@ -11,7 +11,7 @@
 
 #include "backends/compute_kokkos/views.hpp"
 
-#if defined(__AVX512F__) && defined(__GNUC__) && !defined(__CUDACC__)
+#if defined(__AVX512F__) && defined(KOKKOS_ARCH_AVX512XEON) && defined(__GNUC__) && !defined(__CUDACC__)
 #define MYLOS_AVX512_LANES
 #include <immintrin.h>
 #endif

@@ -27,14 +27,17 @@ const char* unusable() {
   return nullptr;
 }
 
-/// Gives each worker thread a core of this process, unless OMP_PROC_BIND is set or there are too few. The
-/// calling thread keeps them all, so that threads which it starts later may run anywhere.
+/// Gives each worker thread a core of this process where there are as many of both, unless OpenMP's variables
+/// bind them or say not to. The calling thread keeps all cores, so that threads which it starts later may run
+/// anywhere.
 void pin_workers(int num_threads) {
 #if defined(KOKKOS_ENABLE_OPENMP)
   cpu_set_t own;
   CPU_ZERO(&own);
   sched_getaffinity(0, sizeof own, &own);
-  if (num_threads == 1 || CPU_COUNT(&own) < num_threads || std::getenv("OMP_PROC_BIND") != nullptr) return;
+  const bool is_decided =
+      omp_get_proc_bind() != omp_proc_bind_false || std::getenv("OMP_PROC_BIND") != nullptr;
+  if (num_threads == 1 || CPU_COUNT(&own) != num_threads || is_decided) return;
   std::vector<int> cores;
   for (int core = 0; core < CPU_SETSIZE; ++core) {
     if (CPU_ISSET(core, &own)) cores.push_back(core);
@@ -45,7 +48,7 @@ void pin_workers(int num_threads) {
     if (thread > 0) {
       cpu_set_t one;
       CPU_ZERO(&one);
-      CPU_SET(cores[thread * cores.size() / static_cast<std::size_t>(num_threads)], &one);
+      CPU_SET(cores[thread], &one);
       sched_setaffinity(0, sizeof one, &one);
     }
   }

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "benchmarks/ceiling/timing.hpp"
 
-#include <algorithm>
 #include <chrono>
+#include <utility>
+#include <vector>
+
+#include "core/statistics.hpp"
 
 namespace mylos {
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
 
 double median_seconds(double budget, int calls, const std::function<void(int)>& call) {
   using Clock = std::chrono::steady_clock;

@@ -2,9 +2,11 @@
 #include "benchmarks/step/operations_report.hpp"
 
 #include <algorithm>
-#include <numeric>
+#include <utility>
 
 #include <fmt/format.h>
+
+#include "core/statistics.hpp"
 
 namespace mylos {
 
@@ -44,8 +46,7 @@ class ProfileMedians {
   double median(Value value) const {
     std::vector<double> values(profiles_.size());
     std::ranges::transform(profiles_, values.begin(), value);
-    std::ranges::sort(values);
-    return std::midpoint(values[(values.size() - 1) / 2], values[values.size() / 2]);
+    return mylos::median(std::move(values));
   }
 
   template <class Predicate>

@@ -28,7 +28,8 @@ Trace::Scope::~Scope() {
 
 void Trace::start(std::size_t most_events) {
   events_.clear();
-  events_.reserve(most_events);
+  events_.reserve(most_events + room_for_phases);
+  most_events_ = most_events;
   num_lost_ = 0;
   origin_ = std::chrono::steady_clock::now();
   on_ = true;
@@ -40,7 +41,8 @@ std::int64_t Trace::now() const {
 }
 
 void Trace::add(const TraceEvent& event) {
-  if (events_.size() < events_.capacity()) {
+  const std::size_t most = event.kind == TraceKind::phase ? most_events_ + room_for_phases : most_events_;
+  if (events_.size() < most) {
     events_.push_back(event);
   } else {
     ++num_lost_;

@@ -67,6 +67,8 @@ class Trace {
 
   /// GPT-2 1.6B has about 1500 events a micro-batch; room that is not used takes no memory.
   static constexpr std::size_t room = std::size_t{1} << 18U;
+  /// What phases have beside it: they enclose the others and end after them, and the step is the last of all.
+  static constexpr std::size_t room_for_phases = 4096;
   /// Forgets earlier events, and records from now on. Allocates all that recording needs.
   void start(std::size_t most_events = room);
   void stop() { on_ = false; }
@@ -90,6 +92,7 @@ class Trace {
   ComputeBackend& backend_;
   std::vector<TraceEvent> events_;
   std::chrono::steady_clock::time_point origin_;
+  std::size_t most_events_ = 0;
   std::int64_t num_lost_ = 0;
   bool on_ = false;
 };

@@ -54,27 +54,10 @@ void MatmulCache::multiply(std::int64_t m, std::int64_t n, std::int64_t k, Matri
   run(product, a.data, b.data, bias, c.data);
 }
 
-void MatmulCache::inner_product(std::int64_t rows, std::int64_t in, std::int64_t out, MatrixRef x,
-                                MatrixRef w, void* bias, MatrixRef y) {
-  Product& product = find({Kind::inner_product, rows, out, in, x.row, x.column, w.row, w.column, y.row,
-                           y.column, x.dtype, w.dtype, y.dtype, bias != nullptr, false});
-  run(product, x.data, w.data, bias, y.data);
-}
-
-void MatmulCache::weight_gradient(std::int64_t rows, std::int64_t in, std::int64_t out, MatrixRef x,
-                                  MatrixRef dy, MatrixRef dw) {
-  Product& product = find({Kind::weight_gradient, in, out, rows, x.row, x.column, dy.row, dy.column, dw.row,
-                           dw.column, x.dtype, dy.dtype, dw.dtype, false, false});
-  run(product, x.data, dy.data, nullptr, dw.data);
-}
-
 MatmulCache::Product& MatmulCache::find(const Key& key) {
   auto found = products_.find(key);
   if (found == products_.end()) {
-    Product made = key.kind == Kind::weight_gradient ? make_weight_gradient(key)
-                   : key.kind == Kind::inner_product ? make_inner_product(key)
-                                                     : make_product(key);
-    found = products_.emplace(key, std::move(made)).first;
+    found = products_.emplace(key, make_product(key)).first;
     reserve(found->second.scratchpad_bytes);
   }
   return found->second;
@@ -125,58 +108,6 @@ MatmulCache::Product MatmulCache::make_product(const Key& key) {
                        {DNNL_ARG_DST, product.c},
                        {DNNL_ARG_SCRATCHPAD, product.scratchpad}};
   if (key.bias) product.arguments.emplace(DNNL_ARG_BIAS, product.bias);
-  return product;
-}
-
-MatmulCache::Product MatmulCache::make_inner_product(const Key& key) {
-  const Desc x({key.m, key.k}, type_of(key.a_type), {key.a_row, key.a_column});
-  // oneDNN's weights are (out, in).
-  const Desc w({key.n, key.k}, type_of(key.b_type), {key.b_column, key.b_row});
-  const Desc bias({key.n}, type_of(key.b_type), {1});
-  const Desc y({key.m, key.n}, type_of(key.c_type), {key.c_row, key.c_column});
-  constexpr auto inference = dnnl::prop_kind::forward_inference;
-  const dnnl::inner_product_forward::desc operation =
-      key.bias ? dnnl::inner_product_forward::desc(inference, x, w, bias, y)
-               : dnnl::inner_product_forward::desc(inference, x, w, y);
-  const dnnl::inner_product_forward::primitive_desc description(operation, own_scratchpad(), engine_);
-  Product product{dnnl::inner_product_forward(description),
-                  dnnl::memory(x, engine_, nullptr),
-                  dnnl::memory(w, engine_, nullptr),
-                  dnnl::memory(bias, engine_, nullptr),
-                  dnnl::memory(y, engine_, nullptr),
-                  dnnl::memory(description.scratchpad_desc(), engine_, nullptr),
-                  {},
-                  description.scratchpad_desc().get_size()};
-  product.arguments = {{DNNL_ARG_SRC, product.a},
-                       {DNNL_ARG_WEIGHTS, product.b},
-                       {DNNL_ARG_DST, product.c},
-                       {DNNL_ARG_SCRATCHPAD, product.scratchpad}};
-  if (key.bias) product.arguments.emplace(DNNL_ARG_BIAS, product.bias);
-  return product;
-}
-
-MatmulCache::Product MatmulCache::make_weight_gradient(const Key& key) {
-  const Desc x({key.k, key.m}, type_of(key.a_type), {key.a_row, key.a_column});
-  const Desc dy({key.k, key.n}, type_of(key.b_type), {key.b_row, key.b_column});
-  // oneDNN's weights are (out, in).
-  const Desc dw({key.n, key.m}, type_of(key.c_type), {key.c_column, key.c_row});
-  const Desc weights({key.n, key.m}, type_of(key.a_type), dnnl::memory::format_tag::any);
-  const dnnl::inner_product_forward::primitive_desc forward(
-      {dnnl::prop_kind::forward_training, x, weights, dy}, engine_);
-  const dnnl::inner_product_backward_weights::primitive_desc description({x, dw, dy}, own_scratchpad(),
-                                                                         engine_, forward);
-  Product product{dnnl::inner_product_backward_weights(description),
-                  dnnl::memory(x, engine_, nullptr),
-                  dnnl::memory(dy, engine_, nullptr),
-                  {},
-                  dnnl::memory(dw, engine_, nullptr),
-                  dnnl::memory(description.scratchpad_desc(), engine_, nullptr),
-                  {},
-                  description.scratchpad_desc().get_size()};
-  product.arguments = {{DNNL_ARG_SRC, product.a},
-                       {DNNL_ARG_DIFF_DST, product.b},
-                       {DNNL_ARG_DIFF_WEIGHTS, product.c},
-                       {DNNL_ARG_SCRATCHPAD, product.scratchpad}};
   return product;
 }
 

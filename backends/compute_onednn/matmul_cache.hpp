@@ -38,21 +38,11 @@ class MatmulCache {
   void multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b, void* bias,
                 MatrixRef c, bool accumulate);
 
-  /// y (rows, out) = x (rows, in) w (in, out) + bias (out) of w's type or null; w dense in either order, x
-  /// and y row-major. Packs weights as it goes: in fp32 as fast as the product with a packed copy.
-  void inner_product(std::int64_t rows, std::int64_t in, std::int64_t out, MatrixRef x, MatrixRef w,
-                     void* bias, MatrixRef y);
-
-  /// dw (in, out) = xᵀ dy with x (rows, in) and dy (rows, out) row-major and dw dense in either order. oneDNN
-  /// has a kernel for this that is faster than the product with a transposed matrix.
-  void weight_gradient(std::int64_t rows, std::int64_t in, std::int64_t out, MatrixRef x, MatrixRef dy,
-                       MatrixRef dw);
-
   /// See PackedWeights.
   void forget(const void* begin, std::size_t bytes) { packed_.forget(begin, bytes); }
 
  private:
-  enum class Kind : std::uint8_t { product, product_with_packed_weights, inner_product, weight_gradient };
+  enum class Kind : std::uint8_t { product, product_with_packed_weights };
   /// What tells products apart.
   struct Key {
     Kind kind;
@@ -77,8 +67,6 @@ class MatmulCache {
 
   Product& find(const Key& key);
   Product make_product(const Key& key);
-  Product make_inner_product(const Key& key);
-  Product make_weight_gradient(const Key& key);
   void run(Product& product, void* a, void* b, void* bias, void* c);
   void reserve(std::size_t bytes);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/plugin.hpp"
 
-#include <algorithm>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -50,17 +50,22 @@ class OnednnBackend final : public ForwardingBackend {
   }
   void* allocate(std::size_t bytes, const char* label) override {
     void* memory = next().allocate(bytes, label);
+    const std::lock_guard lock(mutex_);
     sizes_.emplace(memory, bytes);
     return memory;
   }
   void deallocate(void* memory) override {
-    if (const auto block = sizes_.extract(memory)) transformer_ops_.forget(block.key(), block.mapped());
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto block = sizes_.extract(memory)) transformer_ops_.forget(block.key(), block.mapped());
+    }
     next().deallocate(memory);
   }
   TransformerOps& transformer_ops() override { return transformer_ops_; }
 
  private:
   OnednnTransformerOps transformer_ops_;
+  std::mutex mutex_;  // other threads than the one that computes allocate too
   std::unordered_map<void*, std::size_t>
       sizes_;  // of what was allocated: packed copies end with their weights
 };
@@ -78,19 +83,14 @@ ComputeBackend* create(const ComputeArgs& args) {
   return std::make_unique<OnednnBackend>(*args.next, args.ledger).release();
 }
 
-/// Packed copies for dX and, in bf16, for forward; for a gradient in bf16 oneDNN keeps its sums in fp32 in a
-/// scratchpad that all products share.
+/// Packed copies for forward and dX.
 std::size_t plan(const PlannedProduct* products, std::size_t count) {
   std::size_t copies = 0;
-  std::size_t scratchpad = 0;
   for (const PlannedProduct& product : std::span(products, count)) {
-    if (!MatmulCache::supports(product.dtype)) continue;
-    const auto elements = static_cast<std::size_t>(product.weight_elements);
-    if (MatmulCache::packs(product.rows))
-      copies += (product.dtype == DType::bf16 ? 2 : 1) * elements * size_of(product.dtype);
-    if (product.grad_dtype == DType::bf16) scratchpad = std::max(scratchpad, elements * sizeof(float));
+    if (!MatmulCache::supports(product.dtype) || !MatmulCache::packs(product.rows)) continue;
+    copies += 2 * static_cast<std::size_t>(product.weight_elements) * size_of(product.dtype);
   }
-  return copies + scratchpad;
+  return copies;
 }
 
 void destroy(ComputeBackend* backend) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "parallel/traced_communicator.hpp"
 
-#include <cstdlib>
+#include <string_view>
 
 namespace mylos {
 
@@ -40,71 +40,66 @@ Request traced(Trace& trace, std::string_view name, std::string_view wait_name, 
 
 Request TracedCommunicator::all_reduce(Stream stream, TensorRef buffer, ReduceOp op) {
   return traced(trace_, "all_reduce", "all_reduce wait", stream,
-                [&] { return inner_->all_reduce(stream, buffer, op); });
+                [&] { return next().all_reduce(stream, buffer, op); });
 }
 
 Request TracedCommunicator::reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) {
   return traced(trace_, "reduce_scatter", "reduce_scatter wait", stream,
-                [&] { return inner_->reduce_scatter(stream, input, output, op); });
+                [&] { return next().reduce_scatter(stream, input, output, op); });
 }
 
 Request TracedCommunicator::all_gather(Stream stream, TensorRef input, TensorRef output) {
   return traced(trace_, "all_gather", "all_gather wait", stream,
-                [&] { return inner_->all_gather(stream, input, output); });
+                [&] { return next().all_gather(stream, input, output); });
 }
 
 Request TracedCommunicator::broadcast(Stream stream, TensorRef buffer, int root) {
   return traced(trace_, "broadcast", "broadcast wait", stream,
-                [&] { return inner_->broadcast(stream, buffer, root); });
+                [&] { return next().broadcast(stream, buffer, root); });
 }
 
 Request TracedCommunicator::reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) {
   return traced(trace_, "reduce", "reduce wait", stream,
-                [&] { return inner_->reduce(stream, buffer, op, root); });
+                [&] { return next().reduce(stream, buffer, op, root); });
 }
 
 Request TracedCommunicator::all_to_all(Stream stream, TensorRef input, TensorRef output) {
   return traced(trace_, "all_to_all", "all_to_all wait", stream,
-                [&] { return inner_->all_to_all(stream, input, output); });
+                [&] { return next().all_to_all(stream, input, output); });
 }
 
 Request TracedCommunicator::all_to_all_v(Stream stream, TensorRef input,
                                          std::span<const std::int64_t> send_counts, TensorRef output,
                                          std::span<const std::int64_t> recv_counts) {
   return traced(trace_, "all_to_all_v", "all_to_all_v wait", stream,
-                [&] { return inner_->all_to_all_v(stream, input, send_counts, output, recv_counts); });
+                [&] { return next().all_to_all_v(stream, input, send_counts, output, recv_counts); });
 }
 
 Request TracedCommunicator::send(Stream stream, TensorRef buffer, int peer, int tag) {
-  return traced(trace_, "send", "send wait", stream, [&] { return inner_->send(stream, buffer, peer, tag); });
+  return traced(trace_, "send", "send wait", stream, [&] { return next().send(stream, buffer, peer, tag); });
 }
 
 Request TracedCommunicator::recv(Stream stream, TensorRef buffer, int peer, int tag) {
-  return traced(trace_, "recv", "recv wait", stream, [&] { return inner_->recv(stream, buffer, peer, tag); });
+  return traced(trace_, "recv", "recv wait", stream, [&] { return next().recv(stream, buffer, peer, tag); });
 }
 
 void TracedCommunicator::barrier() {
   const Trace::Scope event = trace_.record("barrier", {}, TraceKind::communication);
-  inner_->barrier();
+  next().barrier();
 }
 
 void TracedCommunicator::group_end() {
   const Trace::Scope event = trace_.record("group_end", {}, TraceKind::communication);
-  inner_->group_end();
+  next().group_end();
 }
 
 void TracedCommunicator::progress() {
   const Trace::Scope event = trace_.record("progress", {}, TraceKind::communication);
-  inner_->progress();
+  next().progress();
 }
 
 std::unique_ptr<Communicator> TracedCommunicator::split(int color, int key) {
-  return std::make_unique<TracedCommunicator>(inner_->split(color, key), trace_);
-}
-
-void TracedCommunicator::abort(ExitCode code, const std::string& message) {
-  inner_->abort(code, message);
-  std::abort();  // a virtual call loses [[noreturn]]
+  return std::make_unique<TracedCommunicator>(next().split(color, key), trace_);
 }
 
 }  // namespace mylos

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/compute_onednn/matmul_cache.hpp"
 
-#include <utility>
-
 #include "core/error.hpp"
 
 namespace mylos {
@@ -14,12 +12,6 @@ dnnl::memory::data_type type_of(DType dtype) {
 }
 
 using Desc = dnnl::memory::desc;
-
-dnnl::primitive_attr own_scratchpad() {
-  dnnl::primitive_attr attributes;
-  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  return attributes;
-}
 
 }  // namespace
 
@@ -44,47 +36,39 @@ void MatmulCache::multiply(std::int64_t m, std::int64_t n, std::int64_t k, Matri
                            void* bias, MatrixRef c, bool accumulate) {
   require(c.column == 1, "a row-major product");
   const bool is_packed = b.version != 0 && packs(m);
-  Product& product =
-      find({is_packed ? Kind::product_with_packed_weights : Kind::product, m, n, k, a.row, a.column, b.row,
-            b.column, c.row, c.column, a.dtype, b.dtype, c.dtype, bias != nullptr, accumulate});
+  const Key key{m,     n,       k,       a.row,   a.column,        b.row,      b.column,
+                c.row, a.dtype, b.dtype, c.dtype, bias != nullptr, accumulate, is_packed};
+  auto found = products_.find(key);
+  if (found == products_.end()) {
+    found = products_.emplace(key, make(key)).first;
+    reserve(found->second.scratchpad_bytes);
+  }
+  Product& product = found->second;
   if (is_packed) {
     b.data = packed_.packed(b, {{k, n}, type_of(b.dtype), {b.row, b.column}}, product.b.get_desc(), b.version,
                             stream_);
   }
-  run(product, a.data, b.data, bias, c.data);
-}
-
-MatmulCache::Product& MatmulCache::find(const Key& key) {
-  auto found = products_.find(key);
-  if (found == products_.end()) {
-    found = products_.emplace(key, make_product(key)).first;
-    reserve(found->second.scratchpad_bytes);
-  }
-  return found->second;
-}
-
-void MatmulCache::run(Product& product, void* a, void* b, void* bias, void* c) {
-  product.a.set_data_handle(a);
-  product.b.set_data_handle(b);
-  product.c.set_data_handle(c);
+  product.a.set_data_handle(a.data);
+  product.b.set_data_handle(b.data);
+  product.c.set_data_handle(c.data);
   product.scratchpad.set_data_handle(scratchpad_);
   if (bias != nullptr) product.bias.set_data_handle(bias);
   product.primitive.execute(stream_, product.arguments);
 }
 
-MatmulCache::Product MatmulCache::make_product(const Key& key) {
+MatmulCache::Product MatmulCache::make(const Key& key) {
   const Desc a({key.m, key.k}, type_of(key.a_type), {key.a_row, key.a_column});
-  const Desc c({key.m, key.n}, type_of(key.c_type), {key.c_row, key.c_column});
+  const Desc c({key.m, key.n}, type_of(key.c_type), {key.c_row, 1});
   const Desc bias({1, key.n}, type_of(key.b_type), {key.n, 1});
   const WeightShape weight{key.k, key.n, key.b_row, key.b_column, key.b_type};
-  const bool is_packed = key.kind == Kind::product_with_packed_weights;
   const auto known = layouts_.find(weight);
-  const Desc b = !is_packed ? Desc({key.k, key.n}, type_of(key.b_type), {key.b_row, key.b_column})
+  const Desc b = !key.is_packed ? Desc({key.k, key.n}, type_of(key.b_type), {key.b_row, key.b_column})
                  : known != layouts_.end()
                      ? known->second
                      : Desc({key.k, key.n}, type_of(key.b_type), dnnl::memory::format_tag::any);
 
-  dnnl::primitive_attr attributes = own_scratchpad();
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   if (key.accumulate) {
     dnnl::post_ops sum;
     sum.append_sum();
@@ -93,7 +77,7 @@ MatmulCache::Product MatmulCache::make_product(const Key& key) {
   const dnnl::matmul::desc operation =
       key.bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
   const dnnl::matmul::primitive_desc description(operation, attributes, engine_);
-  if (is_packed) layouts_.emplace(weight, description.weights_desc());
+  if (key.is_packed) layouts_.emplace(weight, description.weights_desc());
 
   Product product{dnnl::matmul(description),
                   dnnl::memory(a, engine_, nullptr),

@@ -42,14 +42,12 @@ class MatmulCache {
   void forget(const void* begin, std::size_t bytes) { packed_.forget(begin, bytes); }
 
  private:
-  enum class Kind : std::uint8_t { product, product_with_packed_weights };
   /// What tells products apart.
   struct Key {
-    Kind kind;
     std::int64_t m, n, k;
-    std::int64_t a_row, a_column, b_row, b_column, c_row, c_column;
+    std::int64_t a_row, a_column, b_row, b_column, c_row;
     DType a_type, b_type, c_type;
-    bool bias, accumulate;
+    bool bias, accumulate, is_packed;
     auto operator<=>(const Key&) const = default;
   };
   /// What tells the layouts of packed weights apart: every product with one weight uses the same.
@@ -65,9 +63,7 @@ class MatmulCache {
     std::size_t scratchpad_bytes;
   };
 
-  Product& find(const Key& key);
-  Product make_product(const Key& key);
-  void run(Product& product, void* a, void* b, void* bias, void* c);
+  Product make(const Key& key);
   void reserve(std::size_t bytes);
 
   ComputeBackend& memory_;

@@ -18,7 +18,6 @@ PackedWeights::~PackedWeights() {
 void* PackedWeights::packed(const MatrixRef& weight, const dnnl::memory::desc& plain,
                             const dnnl::memory::desc& layout, std::uint64_t version, dnnl::stream& stream) {
   const Key key{weight.data, layout.data.dims[0], layout.data.dims[1], weight.row, weight.column};
-  const std::lock_guard lock(mutex_);
   auto found = copies_.find(key);
   if (found == copies_.end()) found = copies_.emplace(key, make(weight, plain, layout)).first;
   Copy& copy = found->second;
@@ -88,7 +87,6 @@ void PackedWeights::PairBlocks::pack(const void* weight, void* copy) const {
 void PackedWeights::forget(const void* begin, std::size_t bytes) {
   const auto* end = static_cast<const std::byte*>(begin) + bytes;
   const std::less<const void*> before;
-  const std::lock_guard lock(mutex_);
   std::erase_if(copies_, [&](const Copies::value_type& entry) {
     if (before(entry.first.data, begin) || !before(entry.first.data, end)) return false;
     release(entry.second);

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 
 #include <dnnl.hpp>
@@ -63,7 +62,6 @@ class PackedWeights {
   ComputeBackend& memory_;
   MemoryLedger* ledger_;
   dnnl::engine engine_;
-  std::mutex mutex_;  // memory may be freed by another thread than the one that computes
   Copies copies_;
 };
 

@@ -2,7 +2,6 @@
 #include "core/plugin.hpp"
 
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -50,24 +49,19 @@ class OnednnBackend final : public ForwardingBackend {
   }
   void* allocate(std::size_t bytes, const char* label) override {
     void* memory = next().allocate(bytes, label);
-    const std::lock_guard lock(mutex_);
     sizes_.emplace(memory, bytes);
     return memory;
   }
   void deallocate(void* memory) override {
-    {
-      const std::lock_guard lock(mutex_);
-      if (const auto block = sizes_.extract(memory)) transformer_ops_.forget(block.key(), block.mapped());
-    }
+    if (const auto block = sizes_.extract(memory)) transformer_ops_.forget(block.key(), block.mapped());
     next().deallocate(memory);
   }
   TransformerOps& transformer_ops() override { return transformer_ops_; }
 
  private:
   OnednnTransformerOps transformer_ops_;
-  std::mutex mutex_;  // other threads than the one that computes allocate too
-  std::unordered_map<void*, std::size_t>
-      sizes_;  // of what was allocated: packed copies end with their weights
+  // Of what was allocated: packed copies end with their weights.
+  std::unordered_map<void*, std::size_t> sizes_;
 };
 
 const char* unusable() {

@@ -78,7 +78,8 @@ std::vector<PlannedProduct> products(const RunConfig& config, const ParameterTab
     if (parameter.shape.size() < 2 || (is_embedding && !is_head)) continue;
     planned.push_back({.weight_elements = parameter.padded_size(),
                        .rows = is_head ? LmHead(config.model, table).slice_rows(shape) : shape.rows(),
-                       .dtype = config.train.dtype});
+                       .dtype = config.train.dtype,
+                       .grad_dtype = config.train.grad_dtype});
   }
   return planned;
 }

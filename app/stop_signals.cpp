@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/stop_signals.hpp"
 
+#include <algorithm>
 #include <csignal>
 #include <ctime>
 #include <initializer_list>
@@ -29,21 +30,33 @@ extern "C" void on_signal(int signal) {
   }
 }
 
+// A frame holds all vector registers: several kilobytes with AVX-512.
+std::size_t stack_size() {
+  return static_cast<std::size_t>(std::max(sysconf(_SC_SIGSTKSZ), 64L << 10));
+}
+
 void install(void (*handler)(int)) {
   struct sigaction action {};
   action.sa_handler = handler;
-  action.sa_flags = SA_RESTART;
+  action.sa_flags = SA_RESTART | SA_ONSTACK;
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) sigaction(signal, &action, nullptr);
 }
 
 }  // namespace
 
-StopSignals::StopSignals() {
+StopSignals::StopSignals() : stack_(stack_size()) {
+  const stack_t stack{.ss_sp = stack_.data(), .ss_flags = 0, .ss_size = stack_.size()};
+  sigaltstack(&stack, nullptr);
   install(on_signal);
 }
+
 StopSignals::~StopSignals() {
   install(SIG_DFL);
+  const stack_t none{.ss_sp = nullptr, .ss_flags = SS_DISABLE, .ss_size = 0};
+  sigaltstack(&none, nullptr);
 }
+
+
 int StopSignals::received() const {
   return first_signal;
 }

@@ -2,10 +2,15 @@
 // StopSignals: SIGTERM, SIGINT and SIGUSR1 ask the run to end with a checkpoint.
 #pragma once
 
+#include <cstddef>
+#include <vector>
+
 namespace mylos {
 
-/// Installs the handlers while it lives; one per process. A second SIGINT or SIGTERM ends the process at
-/// once.
+/// Installs the handlers while it lives; one per process, made by the main thread. A second SIGINT or SIGTERM
+/// ends the process at once. The handlers run on a stack of their own: kernels generated at run time may keep
+/// data below the stack pointer or point it into the heap (oneDNN 2.6's fp32 GEMM does), where a signal's frame
+/// would overwrite what is not its own.
 class StopSignals {
  public:
   StopSignals();
@@ -15,6 +20,9 @@ class StopSignals {
 
   /// The first signal that came, or 0.
   int received() const;
+
+ private:
+  std::vector<std::byte> stack_;
 };
 
 }  // namespace mylos

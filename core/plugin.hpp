@@ -59,6 +59,7 @@ struct PlannedProduct {
   std::int64_t weight_elements = 0;
   std::int64_t rows = 0;  ///< of the activations that it multiplies at a time
   DType dtype = DType::fp32;
+  DType grad_dtype = DType::fp32;
 };
 
 /// The one data symbol of a plugin, `mylos_plugin`. Plain data.

@@ -14,6 +14,11 @@ MatrixRef weight(const TensorRef& w) {
   return {w.data, w.dtype, w.stride[0], w.stride[1], w.version};
 }
 
+/// Whether a row-major or transposed matrix has no gaps.
+bool is_dense(const TensorRef& w) {
+  return w.contiguous() || (w.stride[0] == 1 && w.stride[1] == w.shape[0]);
+}
+
 /// The leading dimensions of an activation folded into rows.
 MatrixRef activation(const TensorRef& x) {
   require(x.contiguous() && x.rank >= 1, "a contiguous activation");
@@ -57,7 +62,11 @@ void OnednnTransformerOps::linear_forward(Stream stream, TensorRef x, TensorRef 
   const std::int64_t rows = x.size() / w.shape[0];
   require(x.shape[x.rank - 1] == w.shape[0] && y.size() == rows * w.shape[1], "linear's shapes");
   require(!bias || (bias.size() == w.shape[1] && bias.dtype == w.dtype), "a bias of the weight's type");
-  matmul_.multiply(rows, w.shape[1], w.shape[0], activation(x), weight(w), bias.data, activation(y), false);
+  if (w.dtype == DType::fp32 && is_dense(w)) {
+    matmul_.inner_product(rows, w.shape[0], w.shape[1], activation(x), weight(w), bias.data, activation(y));
+  } else {
+    matmul_.multiply(rows, w.shape[1], w.shape[0], activation(x), weight(w), bias.data, activation(y), false);
+  }
 }
 
 void OnednnTransformerOps::linear_backward_input(Stream stream, TensorRef dy, TensorRef w, TensorRef dx) {
@@ -80,7 +89,9 @@ void OnednnTransformerOps::linear_backward_weight(Stream stream, TensorRef x, Te
   require(x.shape[x.rank - 1] == in && dy.size() == rows * out && (!dbias || dbias.size() == out),
           "linear's shapes");
   const MatrixRef gradient = weight(dw);
-  if (gradient.column == 1) {
+  if (!accumulate && is_dense(dw)) {
+    matmul_.weight_gradient(rows, in, out, activation(x), activation(dy), gradient);
+  } else if (gradient.column == 1) {
     matmul_.multiply(in, out, rows, activation(x).transposed(), activation(dy), nullptr, gradient,
                      accumulate);
   } else {

@@ -38,16 +38,28 @@ class MatmulCache {
   void multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b, void* bias,
                 MatrixRef c, bool accumulate);
 
+  /// y (rows, out) = x (rows, in) w (in, out) + bias (out) of w's type or null; w dense in either order, x
+  /// and y row-major. Packs weights as it goes: in fp32 as fast as the product with a packed copy.
+  void inner_product(std::int64_t rows, std::int64_t in, std::int64_t out, MatrixRef x, MatrixRef w,
+                     void* bias, MatrixRef y);
+
+  /// dw (in, out) = xᵀ dy with x (rows, in) and dy (rows, out) row-major and dw dense in either order. oneDNN
+  /// has a kernel for this that is faster than the product with a transposed matrix.
+  void weight_gradient(std::int64_t rows, std::int64_t in, std::int64_t out, MatrixRef x, MatrixRef dy,
+                       MatrixRef dw);
+
   /// See PackedWeights.
   void forget(const void* begin, std::size_t bytes) { packed_.forget(begin, bytes); }
 
  private:
+  enum class Kind : std::uint8_t { product, product_with_packed_weights, inner_product, weight_gradient };
   /// What tells products apart.
   struct Key {
+    Kind kind;
     std::int64_t m, n, k;
-    std::int64_t a_row, a_column, b_row, b_column, c_row;
+    std::int64_t a_row, a_column, b_row, b_column, c_row, c_column;
     DType a_type, b_type, c_type;
-    bool bias, accumulate, is_packed;
+    bool bias, accumulate;
     auto operator<=>(const Key&) const = default;
   };
   /// What tells the layouts of packed weights apart: every product with one weight uses the same.
@@ -63,7 +75,11 @@ class MatmulCache {
     std::size_t scratchpad_bytes;
   };
 
-  Product make(const Key& key);
+  Product& find(const Key& key);
+  Product make_product(const Key& key);
+  Product make_inner_product(const Key& key);
+  Product make_weight_gradient(const Key& key);
+  void run(Product& product, void* a, void* b, void* bias, void* c);
   void reserve(std::size_t bytes);
 
   ComputeBackend& memory_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/plugin.hpp"
 
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <string>
@@ -77,14 +78,19 @@ ComputeBackend* create(const ComputeArgs& args) {
   return std::make_unique<OnednnBackend>(*args.next, args.ledger).release();
 }
 
-/// Packed copies for forward and dX.
+/// Packed copies for dX and, in bf16, for forward; for a gradient in bf16 oneDNN keeps its sums in fp32 in a
+/// scratchpad that all products share.
 std::size_t plan(const PlannedProduct* products, std::size_t count) {
   std::size_t copies = 0;
+  std::size_t scratchpad = 0;
   for (const PlannedProduct& product : std::span(products, count)) {
-    if (!MatmulCache::supports(product.dtype) || !MatmulCache::packs(product.rows)) continue;
-    copies += 2 * static_cast<std::size_t>(product.weight_elements) * size_of(product.dtype);
+    if (!MatmulCache::supports(product.dtype)) continue;
+    const auto elements = static_cast<std::size_t>(product.weight_elements);
+    if (MatmulCache::packs(product.rows))
+      copies += (product.dtype == DType::bf16 ? 2 : 1) * elements * size_of(product.dtype);
+    if (product.grad_dtype == DType::bf16) scratchpad = std::max(scratchpad, elements * sizeof(float));
   }
-  return copies;
+  return copies + scratchpad;
 }
 
 void destroy(ComputeBackend* backend) {

@@ -113,7 +113,8 @@ TEST_P(PackedWeightsTest, EndWithTheMemoryOfTheWeights) {
   products(weights, 1, false);
   const bool is_limited = std::getenv("DNNL_MAX_CPU_ISA") != nullptr;  // then bf16 falls through
   if (std::get<0>(GetParam()) == "onednn" && !(is_limited && dtype() == DType::bf16)) {
-    EXPECT_EQ(test_backends().ledger().current(), unpacked + 2 * in * out * size_of(dtype()));
+    const std::size_t copies = dtype() == DType::bf16 ? 2 : 1;  // fp32 packs as it goes in forward
+    EXPECT_EQ(test_backends().ledger().current(), unpacked + copies * in * out * size_of(dtype()));
   }
   backend().deallocate(weights);
   EXPECT_EQ(test_backends().ledger().current(), unpacked);

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstddef>
+#include <ucontext.h>
+
+#include <gtest/gtest.h>
+
+#include "app/stop_signals.hpp"
+
+namespace mylos {
+namespace {
+
+TEST(StopSignals, TellTheFirstSignal) {
+  const StopSignals signals;
+  EXPECT_EQ(signals.received(), 0);
+  std::raise(SIGUSR1);
+  EXPECT_EQ(signals.received(), SIGUSR1);
+  std::raise(SIGTERM);
+  EXPECT_EQ(signals.received(), SIGUSR1);
+}
+
+void raise_usr1() {
+  std::raise(SIGUSR1);
+}
+
+// A signal's frame with its vector registers is larger than a kilobyte; the call to raise takes less.
+TEST(StopSignals, LeaveTheInterruptedStackAlone) {
+  constexpr std::byte paint{0xA5};
+  constexpr std::ptrdiff_t call_bytes = 1024;
+  alignas(64) static std::array<std::byte, std::size_t{128} << 10> stack;
+  stack.fill(paint);
+  const StopSignals signals;
+  std::raise(0);  // the dynamic linker looks raise up on this stack
+
+  ucontext_t caller{};
+  ucontext_t callee{};
+  getcontext(&callee);
+  callee.uc_stack.ss_sp = stack.data();
+  callee.uc_stack.ss_size = stack.size();
+  callee.uc_link = &caller;
+  makecontext(&callee, raise_usr1, 0);
+  swapcontext(&caller, &callee);
+
+  const auto* const lowest = std::ranges::find_if(stack, [&](std::byte byte) { return byte != paint; });
+  EXPECT_LT(stack.end() - lowest, call_bytes);
+}
+
+}  // namespace
+}  // namespace mylos

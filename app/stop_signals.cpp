@@ -56,7 +56,6 @@ StopSignals::~StopSignals() {
   sigaltstack(&none, nullptr);
 }
 
-
 int StopSignals::received() const {
   return first_signal;
 }

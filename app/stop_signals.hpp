@@ -9,8 +9,8 @@ namespace mylos {
 
 /// Installs the handlers while it lives; one per process, made by the main thread. A second SIGINT or SIGTERM
 /// ends the process at once. The handlers run on a stack of their own: kernels generated at run time may keep
-/// data below the stack pointer or point it into the heap (oneDNN 2.6's fp32 GEMM does), where a signal's frame
-/// would overwrite what is not its own.
+/// data below the stack pointer or point it into the heap (oneDNN 2.6's fp32 GEMM does), where a signal's
+/// frame would overwrite what is not its own.
 class StopSignals {
  public:
   StopSignals();

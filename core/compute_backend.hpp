@@ -216,6 +216,8 @@ class ComputeBackend {
   virtual void record(Event event, Stream stream) = 0;
   /// Work queued on `stream` from now on starts after `event`.
   virtual void wait(Stream stream, Event event) = 0;
+  /// The queue as the device's libraries know it: a cudaStream_t; null on the host.
+  virtual void* native_stream(Stream stream) = 0;
 
   virtual TensorOps& tensor_ops() = 0;
   virtual TransformerOps& transformer_ops() = 0;

@@ -139,6 +139,7 @@ class ForwardingBackend : public ComputeBackend {
   void destroy_event(Event event) override { next_.destroy_event(event); }
   void record(Event event, Stream stream) override { next_.record(event, stream); }
   void wait(Stream stream, Event event) override { next_.wait(stream, event); }
+  void* native_stream(Stream stream) override { return next_.native_stream(stream); }
 
   TensorOps& tensor_ops() override { return next_.tensor_ops(); }
   TransformerOps& transformer_ops() override { return next_.transformer_ops(); }

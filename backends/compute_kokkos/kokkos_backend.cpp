@@ -14,10 +14,20 @@ namespace mylos {
 
 namespace {
 
+#if defined(KOKKOS_ENABLE_CUDA)
+
+void check(cudaError_t status, const char* call) {
+  if (status != cudaSuccess) fail(ExitCode::internal, "{}: {}", call, cudaGetErrorString(status));
+}
+
+#else
+
 /// What an Event's handle points to: the stream it was recorded in.
 struct RecordedStream {
   Stream stream;
 };
+
+#endif
 
 constexpr std::int64_t copy_block = 1 << 18;  // bytes that one thread copies at a time
 
@@ -123,6 +133,38 @@ void KokkosBackend::synchronize(Stream stream) {
   execution_of(stream).fence("mylos::stream::synchronize"_label);
 }
 
+#if defined(KOKKOS_ENABLE_CUDA)
+
+void* KokkosBackend::native_stream(Stream stream) {
+  return execution_of(stream).cuda_stream();
+}
+
+Event KokkosBackend::create_event() {
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  return {event};
+}
+
+void KokkosBackend::destroy_event(Event event) {
+  check(cudaEventDestroy(static_cast<cudaEvent_t>(event.handle)), "cudaEventDestroy");
+}
+
+void KokkosBackend::record(Event event, Stream stream) {
+  check(cudaEventRecord(static_cast<cudaEvent_t>(event.handle), execution_of(stream).cuda_stream()),
+        "cudaEventRecord");
+}
+
+void KokkosBackend::wait(Stream stream, Event event) {
+  check(cudaStreamWaitEvent(execution_of(stream).cuda_stream(), static_cast<cudaEvent_t>(event.handle), 0),
+        "cudaStreamWaitEvent");
+}
+
+#else
+
+void* KokkosBackend::native_stream(Stream) {
+  return nullptr;
+}
+
 Event KokkosBackend::create_event() {
   return {std::make_unique<RecordedStream>().release()};
 }
@@ -136,11 +178,14 @@ void KokkosBackend::record(Event event, Stream stream) {
 }
 
 void KokkosBackend::wait(Stream stream, Event event) {
-  // Kokkos has no events: a stream that waits for another one on a device blocks the host instead.
+  // Kokkos has no events: a stream that waits for another one on a device without any blocks the host
+  // instead.
   const Stream recorded = static_cast<RecordedStream*>(event.handle)->stream;
   if (!on_host && recorded.handle != stream.handle) {
     execution_of(recorded).fence("mylos::event::wait"_label);
   }
 }
+
+#endif
 
 }  // namespace mylos

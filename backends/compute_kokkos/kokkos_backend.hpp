@@ -32,6 +32,7 @@ class KokkosBackend final : public ComputeBackend {
   void destroy_event(Event event) override;
   void record(Event event, Stream stream) override;
   void wait(Stream stream, Event event) override;
+  void* native_stream(Stream stream) override;
 
   TensorOps& tensor_ops() override { return tensor_ops_; }
   TransformerOps& transformer_ops() override { return transformer_ops_; }

@@ -9,20 +9,9 @@ namespace mylos {
 
 namespace {
 
-MatrixRef weight(const TensorRef& w) {
-  require(w.rank == 2 && (w.stride[0] == 1 || w.stride[1] == 1), "a row-major or transposed matrix");
-  return {w.data, w.dtype, w.stride[0], w.stride[1], w.version};
-}
-
 /// Whether a row-major or transposed matrix has no gaps.
 bool is_dense(const TensorRef& w) {
   return w.contiguous() || (w.stride[0] == 1 && w.stride[1] == w.shape[0]);
-}
-
-/// The leading dimensions of an activation folded into rows.
-MatrixRef activation(const TensorRef& x) {
-  require(x.contiguous() && x.rank >= 1, "a contiguous activation");
-  return {x.data, x.dtype, x.shape[x.rank - 1], 1};
 }
 
 /// sums (columns) = (accumulate ? sums : 0) + column sums of x (rows, columns). A thread owns its columns, as
@@ -63,9 +52,11 @@ void OnednnTransformerOps::linear_forward(Stream stream, TensorRef x, TensorRef 
   require(x.shape[x.rank - 1] == w.shape[0] && y.size() == rows * w.shape[1], "linear's shapes");
   require(!bias || (bias.size() == w.shape[1] && bias.dtype == w.dtype), "a bias of the weight's type");
   if (w.dtype == DType::fp32 && is_dense(w)) {
-    matmul_.inner_product(rows, w.shape[0], w.shape[1], activation(x), weight(w), bias.data, activation(y));
+    matmul_.inner_product(rows, w.shape[0], w.shape[1], activation_matrix(x), weight_matrix(w), bias.data,
+                          activation_matrix(y));
   } else {
-    matmul_.multiply(rows, w.shape[1], w.shape[0], activation(x), weight(w), bias.data, activation(y), false);
+    matmul_.multiply(rows, w.shape[1], w.shape[0], activation_matrix(x), weight_matrix(w), bias.data,
+                     activation_matrix(y), false);
   }
 }
 
@@ -74,8 +65,8 @@ void OnednnTransformerOps::linear_backward_input(Stream stream, TensorRef dy, Te
     return next().linear_backward_input(stream, dy, w, dx);
   const std::int64_t rows = dy.size() / w.shape[1];
   require(dy.shape[dy.rank - 1] == w.shape[1] && dx.size() == rows * w.shape[0], "linear's shapes");
-  matmul_.multiply(rows, w.shape[0], w.shape[1], activation(dy), weight(w).transposed(), nullptr,
-                   activation(dx), false);
+  matmul_.multiply(rows, w.shape[0], w.shape[1], activation_matrix(dy), weight_matrix(w).transposed(),
+                   nullptr, activation_matrix(dx), false);
 }
 
 void OnednnTransformerOps::linear_backward_weight(Stream stream, TensorRef x, TensorRef dy, TensorRef dw,
@@ -88,15 +79,15 @@ void OnednnTransformerOps::linear_backward_weight(Stream stream, TensorRef x, Te
   const std::int64_t rows = x.size() / in;
   require(x.shape[x.rank - 1] == in && dy.size() == rows * out && (!dbias || dbias.size() == out),
           "linear's shapes");
-  const MatrixRef gradient = weight(dw);
+  const MatrixRef gradient = weight_matrix(dw);
   if (!accumulate && is_dense(dw)) {
-    matmul_.weight_gradient(rows, in, out, activation(x), activation(dy), gradient);
+    matmul_.weight_gradient(rows, in, out, activation_matrix(x), activation_matrix(dy), gradient);
   } else if (gradient.column == 1) {
-    matmul_.multiply(in, out, rows, activation(x).transposed(), activation(dy), nullptr, gradient,
-                     accumulate);
+    matmul_.multiply(in, out, rows, activation_matrix(x).transposed(), activation_matrix(dy), nullptr,
+                     gradient, accumulate);
   } else {
     // dwᵀ = dyᵀ x is row-major.
-    matmul_.multiply(out, in, rows, activation(dy).transposed(), activation(x), nullptr,
+    matmul_.multiply(out, in, rows, activation_matrix(dy).transposed(), activation_matrix(x), nullptr,
                      gradient.transposed(), accumulate);
   }
   if (!dbias) return;

@@ -10,9 +10,9 @@
 
 #include <dnnl.hpp>
 
-#include "backends/compute_onednn/matrix_ref.hpp"
 #include "backends/compute_onednn/packed_weights.hpp"
 #include "core/compute_backend.hpp"
+#include "core/matrix_ref.hpp"
 #include "core/memory_ledger.hpp"
 
 namespace mylos {

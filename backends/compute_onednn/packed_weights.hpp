@@ -10,8 +10,8 @@
 
 #include <dnnl.hpp>
 
-#include "backends/compute_onednn/matrix_ref.hpp"
 #include "core/compute_backend.hpp"
+#include "core/matrix_ref.hpp"
 #include "core/memory_ledger.hpp"
 
 namespace mylos {

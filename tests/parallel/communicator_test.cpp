@@ -51,6 +51,7 @@ class FarDevice final : public ComputeBackend {
   void destroy_event(Event /*event*/) override {}
   void record(Event /*event*/, Stream /*stream*/) override {}
   void wait(Stream /*stream*/, Event /*event*/) override {}
+  void* native_stream(Stream /*stream*/) override { return nullptr; }
   TensorOps& tensor_ops() override { fail(ExitCode::internal, "no operations here"); }
   TransformerOps& transformer_ops() override { fail(ExitCode::internal, "no operations here"); }
   OptimizerOps& optimizer_ops() override { fail(ExitCode::internal, "no operations here"); }

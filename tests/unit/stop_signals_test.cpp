@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include "app/stop_signals.hpp"
+
 #include <algorithm>
 #include <array>
 #include <csignal>
@@ -6,8 +8,6 @@
 #include <ucontext.h>
 
 #include <gtest/gtest.h>
-
-#include "app/stop_signals.hpp"
 
 namespace mylos {
 namespace {

@@ -23,15 +23,21 @@ set(CMAKE_INSTALL_RPATH "$ORIGIN;$ORIGIN/../${CMAKE_INSTALL_LIBDIR};$ORIGIN/..")
 
 add_library(mylos_options INTERFACE)
 target_include_directories(mylos_options INTERFACE ${PROJECT_SOURCE_DIR})
-target_compile_options(mylos_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wno-unknown-pragmas)
+set(warnings -Wall -Wextra -Wpedantic -Wshadow -Wno-unknown-pragmas)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  target_compile_options(mylos_options INTERFACE -Wno-restrict)  # false at std::string's operator+: GCC bug 105651
+  list(APPEND warnings -Wno-restrict)  # false at std::string's operator+: GCC bug 105651
 endif()
 if(MYLOS_WARNINGS_AS_ERRORS)
-  target_compile_options(mylos_options INTERFACE -Werror)
+  list(APPEND warnings -Werror)
 endif()
+target_compile_options(mylos_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${warnings}>")
+# constexpr functions of the standard library are called on the device too.
+target_compile_options(mylos_options INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>")
+set(constexpr_fmt FMT_USE_CONSTEXPR=1)  # fmt 9 believes that nvcc has none, but not everywhere
+target_compile_definitions(mylos_options INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:${constexpr_fmt}>")
 if(MYLOS_ARCH)
-  target_compile_options(mylos_options INTERFACE -march=${MYLOS_ARCH})
+  target_compile_options(mylos_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-march=${MYLOS_ARCH}>"
+                                                 "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-march=${MYLOS_ARCH}>")
 endif()
 
 # MYLOS_SANITIZE: what -fsanitize= takes, such as "address,undefined".
@@ -82,6 +88,15 @@ function(mylos_plugin name)
   target_link_libraries(mylos_${name} PRIVATE mylos_options mylos_core)
   add_dependencies(mylos_plugins mylos_${name})
   set_property(GLOBAL APPEND PROPERTY MYLOS_PLUGINS ${name})
+endfunction()
+
+# mylos_kokkos_compilation(TARGET): its sources have Kokkos kernels. With CUDA they go through nvcc, which a compiler cache would miss.
+function(mylos_kokkos_compilation target)
+  if(MYLOS_CUDA_ARCH)
+    kokkos_compilation(TARGET ${target})
+    set_target_properties(${target} PROPERTIES CXX_COMPILER_LAUNCHER "")
+    target_compile_definitions(${target} PRIVATE ${constexpr_fmt})
+  endif()
 endfunction()
 
 # mylos_link_plugins(TARGET PLUGINS...) links plugins into a static program, with the table that the registry reads.

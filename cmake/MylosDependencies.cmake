@@ -1,11 +1,27 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # What mylos is built on (docs/design.md, "Dependencies").
 
-# Kokkos: Kokkos_ROOT, an installed one, or the one that scripts/setup has built.
-list(APPEND CMAKE_PREFIX_PATH ${PROJECT_SOURCE_DIR}/.deps/kokkos ${PROJECT_SOURCE_DIR}/.deps/kokkos-kernels)
-find_package(Kokkos 5.0 QUIET)
+set(MYLOS_CUDA_ARCH "" CACHE STRING "compute capability that CUDA code is built for, such as 80 or 90; empty for none")
+
+if(MYLOS_CUDA_ARCH)
+  include(MylosCuda)
+endif()
+
+# Kokkos: Kokkos_ROOT, an installed one, or the one that scripts/setup has built. With CUDA only what calls
+# kokkos_compilation goes through Kokkos' nvcc_wrapper.
+if(MYLOS_CUDA_ARCH)
+  list(APPEND CMAKE_PREFIX_PATH ${PROJECT_SOURCE_DIR}/.deps/kokkos-cuda${MYLOS_CUDA_ARCH})
+else()
+  list(APPEND CMAKE_PREFIX_PATH ${PROJECT_SOURCE_DIR}/.deps/kokkos ${PROJECT_SOURCE_DIR}/.deps/kokkos-kernels)
+endif()
+find_package(Kokkos 5.0 QUIET OPTIONAL_COMPONENTS separable_compilation)
 if(NOT Kokkos_FOUND)
-  message(FATAL_ERROR "Kokkos 5 was not found: run scripts/setup, or point Kokkos_ROOT at an installed one")
+  message(FATAL_ERROR "Kokkos 5 was not found: run scripts/setup (for a GPU with --cuda=ARCH), or point Kokkos_ROOT at an "
+                      "installed one")
+endif()
+if(MYLOS_CUDA_ARCH AND NOT Kokkos_ENABLE_CUDA)
+  message(FATAL_ERROR "MYLOS_CUDA_ARCH is ${MYLOS_CUDA_ARCH}, but Kokkos at ${Kokkos_DIR} has no CUDA: run "
+                      "scripts/setup --cuda=${MYLOS_CUDA_ARCH}")
 endif()
 find_package(KokkosKernels QUIET)
 find_package(MPI REQUIRED COMPONENTS C CXX)
@@ -16,9 +32,12 @@ find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 
-# oneDNN by hand: the CMake package of Debian's asks for OpenCL's development files, which mylos does not need.
-find_library(DNNL_LIBRARY dnnl)
-find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp)
+# oneDNN, which computes in host memory only. By hand: the CMake package of Debian's asks for OpenCL's development files,
+# which mylos does not need.
+if(NOT MYLOS_CUDA_ARCH)
+  find_library(DNNL_LIBRARY dnnl)
+  find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp)
+endif()
 if(DNNL_LIBRARY AND DNNL_INCLUDE_DIR)
   add_library(DNNL::dnnl UNKNOWN IMPORTED)
   set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION ${DNNL_LIBRARY}
@@ -48,10 +67,6 @@ if(NOT MYLOS_STATIC AND NOT kokkos_type STREQUAL "SHARED_LIBRARY")
 endif()
 if(Kokkos_ENABLE_CUDA_RELOCATABLE_DEVICE_CODE)
   message(FATAL_ERROR "Kokkos at ${Kokkos_DIR} uses relocatable device code, which cannot cross plugins")
-endif()
-set(MYLOS_CUDA_ARCH "" CACHE STRING "compute capability that CUDA code is built for, such as 80 or 90; empty for none")
-if(MYLOS_CUDA_ARCH AND NOT Kokkos_ENABLE_CUDA)
-  message(STATUS "MYLOS_CUDA_ARCH is ${MYLOS_CUDA_ARCH}, but Kokkos at ${Kokkos_DIR} has no CUDA: building for the CPU")
 endif()
 
 if(MYLOS_TESTS)

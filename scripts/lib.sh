@@ -202,6 +202,52 @@ provide_kokkos() {
   say "Kokkos: $prefix"
 }
 
+# provide_kokkos_cuda ARCH leaves a Kokkos with CUDA for compute capability ARCH as .deps/kokkos-cudaARCH.
+provide_kokkos_cuda() {
+  local capability=$1 name version prefix options host=${MYLOS_ARCH-x86-64-v3}
+  case $capability in
+    80) name=AMPERE80 ;;
+    90) name=HOPPER90 ;;
+    *) die 2 "--cuda takes 80 (A100) or 90 (H100, H200), not $capability" ;;
+  esac
+  has nvcc || die 2 "nvcc was not found: install the CUDA toolkit and put its bin folder into PATH"
+  read -r version _ <<<"$(source_row kokkos)"
+  # nvcc_wrapper is Kokkos' own: in its sources, later in the installation.
+  options=("-DCMAKE_CXX_COMPILER=$deps/work-kokkos/source/bin/nvcc_wrapper" -DKokkos_ENABLE_CUDA=ON
+    -DKokkos_ENABLE_CUDA_CONSTEXPR=ON "-DKokkos_ARCH_$name=ON" -DKokkos_ENABLE_OPENMP=ON -DKokkos_ENABLE_SERIAL=ON
+    ${host:+"-DCMAKE_CXX_FLAGS=-march=$host"})
+  prefix=$deps/kokkos-$version-cuda$capability-$(build_key "${options[@]}" "$(nvcc --version)")
+  if [[ ! -d $prefix ]]; then
+    fetch_archive kokkos || die 2 "mylos needs Kokkos"
+    build_source kokkos "$prefix" "${options[@]}" || die 2 "Kokkos could not be built with CUDA"
+  fi
+  ln -sfn "$(basename "$prefix")" "$deps/kokkos-cuda$capability"
+  say "Kokkos with CUDA: $prefix"
+}
+
+# provide_cudnn_frontend leaves the headers of cuDNN's C++ frontend, of its Python package, as .deps/cudnn-frontend; an
+# option too.
+provide_cudnn_frontend() {
+  local name=nvidia-cudnn-frontend version sum prefix log=$deps/cudnn-frontend.log
+  read -r version sum _ <<<"$(source_row cudnn-frontend)"
+  prefix=$deps/cudnn-frontend-$version
+  if [[ ! -d $prefix ]]; then
+    rm -rf "$prefix.partial"
+    mkdir -p "$prefix.partial"
+    say "$name==$version --hash=sha256:$sum" >"$prefix.partial/requirements.txt"
+    # Headers only: any one of its wheels will do.
+    if ! run_logged "$log" python3 -m pip download --no-deps --require-hashes --only-binary :all: \
+      --platform manylinux_2_28_x86_64 --python-version 3.11 -d "$prefix.partial" -r "$prefix.partial/requirements.txt" ||
+      ! run_logged "$log" python3 -m zipfile -e "$prefix.partial"/*.whl "$prefix.partial"; then
+      warn "Going on without cuDNN's frontend: attention on a GPU is that of compute_kokkos."
+      return
+    fi
+    mv "$prefix.partial" "$prefix"
+  fi
+  ln -sfn "$(basename "$prefix")" "$deps/cudnn-frontend"
+  say "cuDNN frontend: $prefix"
+}
+
 # provide_kokkos_kernels is an option: where it cannot be had, the build goes on with the GEMM of compute_kokkos.
 provide_kokkos_kernels() {
   local version prefix kokkos options

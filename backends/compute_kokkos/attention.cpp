@@ -136,6 +136,16 @@ KOKKOS_FORCEINLINE_FUNCTION void store_two_rows(E* tile, int row, int i, int col
   }
 }
 
+/// Puts values one behind the other, from the first'th of the tile on.
+template <class T, class E>
+KOKKOS_FORCEINLINE_FUNCTION void store_values(E* tile, int first, Vec values) {
+  if constexpr (std::is_same_v<E, float>) {
+    store(tile + first, values);
+  } else {
+    store(reinterpret_cast<T*>(tile) + first, values);
+  }
+}
+
 template <class T>
 KOKKOS_FORCEINLINE_FUNCTION void store_row(const float* from, int dimension, Vec factor, T* to) {
   for (int d = 0; d < dimension; d += width) {
@@ -386,11 +396,7 @@ void backward_kernel(const Execution& execution, const Shape& attention, const D
                   const Vec kept = dropout.probability > 0.0F ? load(factors[r] + j) : Vec(1.0F);
                   weight[r] = exact * kept;
                   dscore[r] = exact * (load(dweights + at) * kept - Vec(head_delta[q0 + i + r]));
-                  if constexpr (group > 1) {
-                    store(reinterpret_cast<T*>(dscores_by_row) + at, dscore[r]);
-                  } else {
-                    store(dscores_by_row + at, dscore[r]);
-                  }
+                  store_values<T>(dscores_by_row, at, dscore[r]);
                 }
                 store_two_rows(weights, block_keys, i, j, weight[0], weight[1]);
                 store_two_rows(dscores, block_keys, i, j, dscore[0], dscore[1]);

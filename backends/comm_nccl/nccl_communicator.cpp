@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/comm_nccl/nccl_communicator.hpp"
+
+#include <cstdlib>
+#include <thread>
+#include <utility>
+
+namespace mylos {
+
+namespace {
+
+ncclDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::fp32:
+      return ncclFloat32;
+    case DType::bf16:
+      return ncclBfloat16;
+    case DType::int32:
+      return ncclInt32;
+    case DType::int64:
+      return ncclInt64;
+    case DType::uint8:
+      return ncclUint8;
+    default:
+      fail(ExitCode::internal, "NCCL is not given elements of type {}", name_of(dtype));
+  }
+}
+
+ncclRedOp_t op_of(ReduceOp op) {
+  return op == ReduceOp::max ? ncclMax : (op == ReduceOp::min ? ncclMin : ncclSum);
+}
+
+std::size_t count_of(const TensorRef& tensor) {
+  require(tensor.contiguous(), "a contiguous buffer");
+  return static_cast<std::size_t>(tensor.size());
+}
+
+constexpr ncclConfig_t not_blocking() {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  return config;
+}
+
+/// Polls a communicator that is being made.
+void wait_until_made(ncclComm_t comm, const char* call) {
+  ncclResult_t state = ncclInProgress;
+  while (state == ncclInProgress) {
+    std::this_thread::yield();
+    if (ncclCommGetAsyncError(comm, &state) != ncclSuccess) break;
+  }
+  if (state != ncclSuccess) fail(ExitCode::internal, "{}: {}", call, ncclGetErrorString(state));
+}
+
+}  // namespace
+
+EventPool::~EventPool() {
+  for (const cudaEvent_t event : free_) cudaEventDestroy(event);
+}
+
+cudaEvent_t EventPool::take() {
+  if (free_.empty()) {
+    cudaEvent_t event = nullptr;
+    const cudaError_t status = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    if (status != cudaSuccess) {
+      fail(ExitCode::internal, "cudaEventCreateWithFlags: {}", cudaGetErrorString(status));
+    }
+    return event;
+  }
+  const cudaEvent_t event = free_.back();
+  free_.pop_back();
+  return event;
+}
+
+/// Holds the event that marks the end of an operation.
+class NcclRequest final : public RequestState {
+ public:
+  explicit NcclRequest(NcclCommunicator& communicator)
+      : communicator_(communicator), end_(communicator.events_.take()) {}
+  ~NcclRequest() override { communicator_.events_.give_back(end_); }
+
+  void wait(Stream stream) override {
+    const auto waiting = static_cast<cudaStream_t>(communicator_.compute_.native_stream(stream));
+    communicator_.check(cudaStreamWaitEvent(waiting, end_, 0), "cudaStreamWaitEvent");
+  }
+  void host_wait() override {
+    while (!test()) std::this_thread::yield();
+  }
+  bool test() override {
+    communicator_.settle("NCCL");
+    const cudaError_t status = cudaEventQuery(end_);
+    if (status == cudaErrorNotReady) return false;
+    communicator_.check(status, "cudaEventQuery");
+    return true;
+  }
+
+  cudaEvent_t end() const { return end_; }
+
+ private:
+  NcclCommunicator& communicator_;
+  cudaEvent_t end_;
+};
+
+std::unique_ptr<NcclCommunicator> NcclCommunicator::create(Communicator& bootstrap, ComputeBackend& compute) {
+  ncclUniqueId id{};
+  if (bootstrap.rank() == 0) {
+    const ncclResult_t result = ncclGetUniqueId(&id);
+    if (result != ncclSuccess) fail(ExitCode::internal, "ncclGetUniqueId: {}", ncclGetLastError(nullptr));
+  }
+  bootstrap.broadcast({}, TensorRef(&id, DType::uint8, {sizeof(id)}), 0).host_wait();
+  ncclComm_t comm = nullptr;
+  ncclConfig_t config = not_blocking();
+  const ncclResult_t result = ncclCommInitRankConfig(&comm, bootstrap.size(), id, bootstrap.rank(), &config);
+  if (result != ncclSuccess && result != ncclInProgress) {
+    fail(ExitCode::internal, "ncclCommInitRankConfig: {}", ncclGetLastError(nullptr));
+  }
+  wait_until_made(comm, "ncclCommInitRankConfig");
+  return std::unique_ptr<NcclCommunicator>(new NcclCommunicator(comm, bootstrap, compute));
+}
+
+NcclCommunicator::NcclCommunicator(ncclComm_t comm, Communicator& bootstrap, ComputeBackend& compute)
+    : comm_(comm), bootstrap_(bootstrap), compute_(compute) {
+  check(ncclCommUserRank(comm_, &rank_), "ncclCommUserRank");
+  check(ncclCommCount(comm_, &size_), "ncclCommCount");
+  check(cudaStreamCreateWithFlags(&own_stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  check(cudaMalloc(&barrier_word_, sizeof(std::int32_t)), "cudaMalloc");
+  check(cudaMemset(barrier_word_, 0, sizeof(std::int32_t)), "cudaMemset");
+}
+
+NcclCommunicator::~NcclCommunicator() {
+  // Ranks end together here; where one does not, the watchdog ends the job.
+  cudaStreamSynchronize(own_stream_);
+  if (ncclCommFinalize(comm_) == ncclInProgress) wait_until_made(comm_, "ncclCommFinalize");
+  ncclCommDestroy(comm_);
+  cudaFree(barrier_word_);
+  cudaStreamDestroy(own_stream_);
+}
+
+void NcclCommunicator::check(ncclResult_t result, const char* call) {
+  if (result == ncclSuccess || result == ncclInProgress) return;
+  abort(ExitCode::internal,
+        fmt::format("{}: {} ({})", call, ncclGetErrorString(result), ncclGetLastError(comm_)));
+}
+
+void NcclCommunicator::check(cudaError_t status, const char* call) {
+  if (status != cudaSuccess) {
+    abort(ExitCode::internal, fmt::format("{}: {}", call, cudaGetErrorString(status)));
+  }
+}
+
+void NcclCommunicator::settle(const char* call) {
+  ncclResult_t state = ncclInProgress;
+  while (state == ncclInProgress) {
+    check(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError");
+    if (state == ncclInProgress) std::this_thread::yield();
+  }
+  check(state, call);
+}
+
+void NcclCommunicator::finish(NcclRequest& request) {
+  check(cudaEventRecord(request.end(), own_stream_), "cudaEventRecord");
+}
+
+template <class Post>
+Request NcclCommunicator::start(Stream stream, const char* call, Post&& post) {
+  auto request = std::make_unique<NcclRequest>(*this);
+  const auto callers = static_cast<cudaStream_t>(compute_.native_stream(stream));
+  // The event first marks what the operation has to wait for, and after it the end.
+  check(cudaEventRecord(request->end(), callers), "cudaEventRecord");
+  check(cudaStreamWaitEvent(own_stream_, request->end(), 0), "cudaStreamWaitEvent");
+  check(post(own_stream_), call);
+  if (is_grouping_) {
+    in_group_.push_back(request.get());
+  } else {
+    settle(call);
+    finish(*request);
+  }
+  return Request(std::move(request));
+}
+
+Request NcclCommunicator::all_reduce(Stream stream, TensorRef buffer, ReduceOp op) {
+  return start(stream, "ncclAllReduce", [&](cudaStream_t queue) {
+    return ncclAllReduce(buffer.data, buffer.data, count_of(buffer), type_of(buffer.dtype), op_of(op), comm_,
+                         queue);
+  });
+}
+
+Request NcclCommunicator::reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) {
+  require(input.size() == output.size() * size_ && input.dtype == output.dtype, "reduce_scatter's shapes");
+  return start(stream, "ncclReduceScatter", [&](cudaStream_t queue) {
+    return ncclReduceScatter(input.data, output.data, count_of(output), type_of(output.dtype), op_of(op),
+                             comm_, queue);
+  });
+}
+
+Request NcclCommunicator::all_gather(Stream stream, TensorRef input, TensorRef output) {
+  require(output.size() == input.size() * size_ && input.dtype == output.dtype, "all_gather's shapes");
+  return start(stream, "ncclAllGather", [&](cudaStream_t queue) {
+    return ncclAllGather(input.data, output.data, count_of(input), type_of(input.dtype), comm_, queue);
+  });
+}
+
+Request NcclCommunicator::broadcast(Stream stream, TensorRef buffer, int root) {
+  return start(stream, "ncclBroadcast", [&](cudaStream_t queue) {
+    return ncclBroadcast(buffer.data, buffer.data, count_of(buffer), type_of(buffer.dtype), root, comm_,
+                         queue);
+  });
+}
+
+Request NcclCommunicator::reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) {
+  return start(stream, "ncclReduce", [&](cudaStream_t queue) {
+    return ncclReduce(buffer.data, buffer.data, count_of(buffer), type_of(buffer.dtype), op_of(op), root,
+                      comm_, queue);
+  });
+}
+
+Request NcclCommunicator::all_to_all(Stream stream, TensorRef input, TensorRef output) {
+  require(input.size() == output.size() && input.size() % size_ == 0, "all_to_all's shapes");
+  const std::vector<std::int64_t> counts(static_cast<std::size_t>(size_), input.size() / size_);
+  return all_to_all_v(stream, input, counts, output, counts);
+}
+
+Request NcclCommunicator::all_to_all_v(Stream stream, TensorRef input,
+                                       std::span<const std::int64_t> send_counts, TensorRef output,
+                                       std::span<const std::int64_t> recv_counts) {
+  require(send_counts.size() == static_cast<std::size_t>(size_) && recv_counts.size() == send_counts.size() &&
+              input.dtype == output.dtype,
+          "one count for each rank");
+  return start(stream, "ncclSend and ncclRecv", [&](cudaStream_t queue) {
+    const auto element = static_cast<std::int64_t>(size_of(input.dtype));
+    const ncclDataType_t type = type_of(input.dtype);
+    auto* from = static_cast<std::byte*>(input.data);
+    auto* to = static_cast<std::byte*>(output.data);
+    check(ncclGroupStart(), "ncclGroupStart");
+    for (int peer = 0; peer < size_; ++peer) {
+      const auto sent = static_cast<std::size_t>(send_counts[static_cast<std::size_t>(peer)]);
+      const auto received = static_cast<std::size_t>(recv_counts[static_cast<std::size_t>(peer)]);
+      if (sent > 0) check(ncclSend(from, sent, type, peer, comm_, queue), "ncclSend");
+      if (received > 0) check(ncclRecv(to, received, type, peer, comm_, queue), "ncclRecv");
+      from += static_cast<std::int64_t>(sent) * element;
+      to += static_cast<std::int64_t>(received) * element;
+    }
+    return ncclGroupEnd();
+  });
+}
+
+// NCCL has no tags: messages between two ranks arrive in the order in which they were sent.
+Request NcclCommunicator::send(Stream stream, TensorRef buffer, int peer, int /*tag*/) {
+  return start(stream, "ncclSend", [&](cudaStream_t queue) {
+    return ncclSend(buffer.data, count_of(buffer), type_of(buffer.dtype), peer, comm_, queue);
+  });
+}
+
+Request NcclCommunicator::recv(Stream stream, TensorRef buffer, int peer, int /*tag*/) {
+  return start(stream, "ncclRecv", [&](cudaStream_t queue) {
+    return ncclRecv(buffer.data, count_of(buffer), type_of(buffer.dtype), peer, comm_, queue);
+  });
+}
+
+void NcclCommunicator::barrier() {
+  all_reduce({}, TensorRef(barrier_word_, DType::int32, {1}), ReduceOp::sum).host_wait();
+}
+
+void NcclCommunicator::group_begin() {
+  check(ncclGroupStart(), "ncclGroupStart");
+  is_grouping_ = true;
+}
+
+void NcclCommunicator::group_end() {
+  is_grouping_ = false;
+  check(ncclGroupEnd(), "ncclGroupEnd");
+  settle("ncclGroupEnd");
+  for (NcclRequest* request : in_group_) finish(*request);
+  in_group_.clear();
+}
+
+std::unique_ptr<Communicator> NcclCommunicator::split(int color, int key) {
+  ncclComm_t part = nullptr;
+  ncclConfig_t config = not_blocking();
+  check(ncclCommSplit(comm_, color, key, &part, &config), "ncclCommSplit");
+  settle("ncclCommSplit");
+  wait_until_made(part, "ncclCommSplit");
+  return std::unique_ptr<NcclCommunicator>(new NcclCommunicator(part, bootstrap_, compute_));
+}
+
+void NcclCommunicator::abort(ExitCode code, const std::string& message) {
+  ncclCommAbort(comm_);
+  bootstrap_.abort(code, message);
+  std::abort();  // a virtual call loses [[noreturn]]
+}
+
+}  // namespace mylos

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// NcclCommunicator: a Communicator over NCCL, ordered with the compute backend's streams by events.
+#pragma once
+
+#include <cstdint>
+#include <cuda_runtime_api.h>
+#include <memory>
+#include <nccl.h>
+#include <string>
+#include <vector>
+
+#include "core/communicator.hpp"
+
+namespace mylos {
+
+/// CUDA events that requests borrow, so that a training step creates none.
+class EventPool {
+ public:
+  EventPool() = default;
+  ~EventPool();
+  EventPool(const EventPool&) = delete;
+  EventPool& operator=(const EventPool&) = delete;
+
+  cudaEvent_t take();
+  void give_back(cudaEvent_t event) { free_.push_back(event); }
+
+ private:
+  std::vector<cudaEvent_t> free_;
+};
+
+class NcclRequest;
+
+/// Operations run on a stream of the communicator's own, after what was queued on the caller's. Errors, those
+/// that NCCL reports later too, end the job with ExitCode::internal. One rank a GPU. Made collectively; used
+/// by one thread.
+class NcclCommunicator final : public Communicator {
+ public:
+  /// All ranks of `bootstrap`, which carries the id and must outlive this. `compute` names the streams.
+  static std::unique_ptr<NcclCommunicator> create(Communicator& bootstrap, ComputeBackend& compute);
+  ~NcclCommunicator() override;
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  CommunicatorCaps caps() const override { return {.stream_ordered = true, .capturable = true}; }
+
+  Request all_reduce(Stream stream, TensorRef buffer, ReduceOp op) override;
+  Request reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) override;
+  Request all_gather(Stream stream, TensorRef input, TensorRef output) override;
+  Request broadcast(Stream stream, TensorRef buffer, int root) override;
+  Request reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) override;
+  Request all_to_all(Stream stream, TensorRef input, TensorRef output) override;
+  Request all_to_all_v(Stream stream, TensorRef input, std::span<const std::int64_t> send_counts,
+                       TensorRef output, std::span<const std::int64_t> recv_counts) override;
+  Request send(Stream stream, TensorRef buffer, int peer, int tag) override;
+  Request recv(Stream stream, TensorRef buffer, int peer, int tag) override;
+  void barrier() override;
+  void group_begin() override;
+  void group_end() override;
+  std::unique_ptr<Communicator> split(int color, int key) override;
+  [[noreturn]] void abort(ExitCode code, const std::string& message) override;
+
+ private:
+  friend class NcclRequest;
+
+  NcclCommunicator(ncclComm_t comm, Communicator& bootstrap, ComputeBackend& compute);
+
+  void check(ncclResult_t result, const char* call);
+  void check(cudaError_t status, const char* call);
+  /// Waits until NCCL has taken up what was called: communicators do not block.
+  void settle(const char* call);
+  /// Calls `post(own stream)` after the work on `stream`.
+  template <class Post>
+  Request start(Stream stream, const char* call, Post&& post);
+  /// Records the end of `request`'s work.
+  void finish(NcclRequest& request);
+
+  ncclComm_t comm_;
+  Communicator& bootstrap_;
+  ComputeBackend& compute_;
+  cudaStream_t own_stream_ = nullptr;
+  void* barrier_word_ = nullptr;
+  EventPool events_;
+  std::vector<NcclRequest*> in_group_;
+  bool is_grouping_ = false;
+  int rank_ = 0;
+  int size_ = 0;
+};
+
+}  // namespace mylos

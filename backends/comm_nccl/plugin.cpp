@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The descriptor of plugin "nccl".
+#include "core/plugin.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <iterator>
+#include <system_error>
+
+#include "backends/comm_nccl/nccl_communicator.hpp"
+
+#ifndef MYLOS_PLUGIN_SYMBOL
+#define MYLOS_PLUGIN_SYMBOL mylos_plugin
+#endif
+
+namespace mylos {
+namespace {
+
+/// Ranks on this node, as the launcher tells them: MPICH's Hydra, Slurm; 1 where none does.
+int ranks_on_node() {
+  for (const char* variable : {"MPI_LOCALNRANKS", "SLURM_STEP_TASKS_PER_NODE"}) {
+    if (const char* text = std::getenv(variable); text != nullptr && std::atoi(text) > 0)
+      return std::atoi(text);
+  }
+  return 1;
+}
+
+/// All of them, also those that the launcher shows to other ranks only; 0 where the driver does not tell.
+int gpus_on_node() {
+  std::error_code ignored;
+  const std::filesystem::directory_iterator gpus("/proc/driver/nvidia/gpus", ignored);
+  return static_cast<int>(std::distance(begin(gpus), end(gpus)));
+}
+
+const char* unusable() {
+  int devices = 0;
+  const cudaError_t status = cudaGetDeviceCount(&devices);
+  if (status != cudaSuccess) return cudaGetErrorString(status);
+  if (devices == 0) return "there is no CUDA device";
+  if (ranks_on_node() > std::max(devices, gpus_on_node())) {
+    return "there are fewer GPUs on this node than ranks, and NCCL needs one for each";
+  }
+  return nullptr;
+}
+
+Communicator* create(const CommunicatorArgs& args) {
+  require(args.bootstrap != nullptr, "NCCL's id travels over a bootstrap communicator");
+  if (args.compute == nullptr || args.compute->host_accessible()) {
+    fail(ExitCode::usage,
+         "[backend] comm = nccl moves the memory of a GPU, which this run does not compute on");
+  }
+  return NcclCommunicator::create(*args.bootstrap, *args.compute).release();
+}
+
+void destroy(Communicator* communicator) {
+  delete communicator;
+}
+
+}  // namespace
+}  // namespace mylos
+
+extern "C" {
+extern const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL;
+const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
+    .magic = mylos::plugin_magic,
+    .abi_version = mylos::plugin_abi_version,
+    .struct_size = sizeof(mylos::PluginDescriptor),
+    .kind = mylos::PluginKind::communication,
+    .name = "nccl",
+    .compiler = MYLOS_COMPILER_FINGERPRINT,
+    .kokkos_version = "",
+    .summary = "NCCL between NVIDIA GPUs, one rank each, ordered with the compute streams",
+    .preference = 30,
+    .params = nullptr,
+    .num_params = 0,
+    .unusable = mylos::unusable,
+    .create_compute = nullptr,
+    .create_communicator = mylos::create,
+    .destroy_compute = nullptr,
+    .destroy_communicator = mylos::destroy,
+    .plan_communicator = nullptr,
+    .plan_compute = nullptr,
+};
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/compute_cuda/cublas_matmul.hpp"
+
+#include <algorithm>
+#include <initializer_list>
+
+namespace mylos {
+
+namespace {
+
+cudaDataType_t type_of(DType dtype) {
+  return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+LtHandle make_handle() {
+  cublasLtHandle_t handle = nullptr;
+  check(cublasLtCreate(&handle), "cublasLtCreate");
+  return LtHandle(handle);
+}
+
+template <class T>
+void set(const LtMatmulDesc& desc, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+  check(cublasLtMatmulDescSetAttribute(desc.get(), attribute, &value, sizeof(value)),
+        "cublasLtMatmulDescSetAttribute");
+}
+
+template <class T>
+void set(const LtMatmulPreference& preference, cublasLtMatmulPreferenceAttributes_t attribute,
+         const T& value) {
+  check(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof(value)),
+        "cublasLtMatmulPreferenceSetAttribute");
+}
+
+LtMatrixLayout make_layout(DType dtype, std::int64_t rows, std::int64_t columns, std::int64_t leading) {
+  cublasLtMatrixLayout_t layout = nullptr;
+  check(cublasLtMatrixLayoutCreate(&layout, type_of(dtype), static_cast<std::uint64_t>(rows),
+                                   static_cast<std::uint64_t>(columns), leading),
+        "cublasLtMatrixLayoutCreate");
+  return LtMatrixLayout(layout);
+}
+
+/// A matrix (rows, columns) of unit stride in one direction as cuBLASLt sees its memory; `operation` gives
+/// its transpose (columns, rows).
+LtMatrixLayout make_layout(DType dtype, std::int64_t rows, std::int64_t columns, std::int64_t row,
+                           std::int64_t column, cublasOperation_t& operation) {
+  operation = column == 1 ? CUBLAS_OP_N : CUBLAS_OP_T;
+  return column == 1 ? make_layout(dtype, columns, rows, row) : make_layout(dtype, rows, columns, column);
+}
+
+/// The largest power of two up to 256 that divides all addresses.
+std::uint32_t alignment_of(std::initializer_list<const void*> pointers) {
+  std::uintptr_t bits = 256;
+  for (const void* pointer : pointers) bits |= reinterpret_cast<std::uintptr_t>(pointer);
+  return static_cast<std::uint32_t>(bits & (~bits + 1));
+}
+
+}  // namespace
+
+CublasMatmul::CublasMatmul(ComputeBackend& memory, MemoryLedger* ledger)
+    : memory_(memory),
+      ledger_(ledger),
+      handle_(make_handle()),
+      workspace_(memory.allocate(workspace_bytes, "mylos::cuda::workspace")) {
+  if (ledger_ != nullptr) ledger_->charge(MemoryCategory::workspace, workspace_bytes);
+}
+
+CublasMatmul::~CublasMatmul() {
+  memory_.deallocate(workspace_);
+  if (ledger_ != nullptr) ledger_->release(MemoryCategory::workspace, workspace_bytes);
+}
+
+void CublasMatmul::multiply(Stream stream, std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a,
+                            MatrixRef b, const void* bias, MatrixRef c, bool accumulate) {
+  require(c.column == 1, "a row-major product");
+  const Key key{m,
+                n,
+                k,
+                a.row,
+                a.column,
+                b.row,
+                b.column,
+                c.row,
+                alignment_of({a.data, b.data, c.data, bias}),
+                a.dtype,
+                b.dtype,
+                c.dtype,
+                bias != nullptr,
+                accumulate};
+  auto found = plans_.find(key);
+  if (found == plans_.end()) found = plans_.emplace(key, make(key)).first;
+  const Plan& plan = found->second;
+  if (bias != nullptr) set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  const float alpha = 1.0F;
+  const float beta = accumulate ? 1.0F : 0.0F;
+  check(cublasLtMatmul(handle_.get(), plan.desc.get(), &alpha, b.data, plan.left.get(), a.data,
+                       plan.right.get(), &beta, c.data, plan.result.get(), c.data, plan.result.get(),
+                       &plan.algorithm, workspace_, workspace_bytes, cuda_stream(memory_, stream)),
+        "cublasLtMatmul");
+}
+
+CublasMatmul::Plan CublasMatmul::make(const Key& key) const {
+  cublasLtMatmulDesc_t desc = nullptr;
+  check(cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
+  Plan plan{LtMatmulDesc(desc), {}, {}, make_layout(key.c_type, key.n, key.m, key.c_row), {}};
+  cublasOperation_t operation{};
+  plan.left = make_layout(key.b_type, key.k, key.n, key.b_row, key.b_column, operation);
+  set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSA, operation);
+  plan.right = make_layout(key.a_type, key.m, key.k, key.a_row, key.a_column, operation);
+  set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSB, operation);
+  if (key.bias) {
+    set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(key.c_type));
+  }
+
+  cublasLtMatmulPreference_t wish = nullptr;
+  check(cublasLtMatmulPreferenceCreate(&wish), "cublasLtMatmulPreferenceCreate");
+  const LtMatmulPreference preference(wish);
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
+  for (const auto attribute :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+    set(preference, attribute, key.alignment);
+  }
+  cublasLtMatmulHeuristicResult_t result{};
+  int count = 0;
+  check(cublasLtMatmulAlgoGetHeuristic(handle_.get(), plan.desc.get(), plan.left.get(), plan.right.get(),
+                                       plan.result.get(), plan.result.get(), preference.get(), 1, &result,
+                                       &count),
+        "cublasLtMatmulAlgoGetHeuristic");
+  if (count == 0) {
+    fail(ExitCode::internal, "cuBLASLt has no algorithm for ({}, {}) = ({}, {}) ({}, {})", key.m, key.n,
+         key.m, key.k, key.k, key.n);
+  }
+  plan.algorithm = result.algo;
+  return plan;
+}
+
+}  // namespace mylos

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// CublasMatmul: cuBLASLt's matrix products, one plan for each shape.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+
+#include "backends/compute_cuda/cuda_handles.hpp"
+#include "core/compute_backend.hpp"
+#include "core/matrix_ref.hpp"
+#include "core/memory_ledger.hpp"
+
+namespace mylos {
+
+/// Plans are made on first use and kept. All products share one workspace, so they must be queued on one
+/// stream.
+class CublasMatmul {
+ public:
+  static constexpr std::size_t workspace_bytes = std::size_t{32} << 20;  // what NVIDIA advises for Hopper
+
+  CublasMatmul(ComputeBackend& memory, MemoryLedger* ledger);
+  ~CublasMatmul();
+  CublasMatmul(const CublasMatmul&) = delete;
+  CublasMatmul& operator=(const CublasMatmul&) = delete;
+
+  static bool supports(DType dtype) { return dtype == DType::fp32 || dtype == DType::bf16; }
+
+  /// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n) + bias (n) of c's type or null, summed in fp32; c
+  /// row-major.
+  void multiply(Stream stream, std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b,
+                const void* bias, MatrixRef c, bool accumulate);
+
+  /// Device memory that work queued on the products' stream may use in between.
+  void* workspace() { return workspace_; }
+
+ private:
+  /// What tells products apart.
+  struct Key {
+    std::int64_t m, n, k;
+    std::int64_t a_row, a_column, b_row, b_column, c_row;
+    std::uint32_t alignment;  // bytes, of all pointers
+    DType a_type, b_type, c_type;
+    bool bias, accumulate;
+    auto operator<=>(const Key&) const = default;
+  };
+  /// cuBLASLt's matrices are column-major: a row-major product c = a b is to it c' = b' a'.
+  struct Plan {
+    LtMatmulDesc desc;
+    LtMatrixLayout left, right, result;
+    cublasLtMatmulAlgo_t algorithm;
+  };
+
+  Plan make(const Key& key) const;
+
+  ComputeBackend& memory_;
+  MemoryLedger* ledger_;
+  LtHandle handle_;
+  void* workspace_;
+  std::map<Key, Plan> plans_;
+};
+
+}  // namespace mylos

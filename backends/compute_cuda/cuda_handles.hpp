@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Errors of the CUDA libraries as exceptions, their handles as owners.
+#pragma once
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+#include <memory>
+#include <type_traits>
+
+#include "core/compute_backend.hpp"
+#include "core/error.hpp"
+
+namespace mylos {
+
+inline void check(cudaError_t status, const char* call) {
+  if (status != cudaSuccess) fail(ExitCode::internal, "{}: {}", call, cudaGetErrorString(status));
+}
+
+inline void check(cublasStatus_t status, const char* call) {
+  if (status != CUBLAS_STATUS_SUCCESS)
+    fail(ExitCode::internal, "{}: {}", call, cublasLtGetStatusString(status));
+}
+
+inline cudaStream_t cuda_stream(ComputeBackend& backend, Stream stream) {
+  return static_cast<cudaStream_t>(backend.native_stream(stream));
+}
+
+template <auto destroy>
+struct Destroy {
+  template <class T>
+  void operator()(T* handle) const {
+    destroy(handle);
+  }
+};
+
+/// Owns a library's handle, which is a pointer.
+template <class Handle, auto destroy>
+using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy<destroy>>;
+
+using LtHandle = Owned<cublasLtHandle_t, cublasLtDestroy>;
+using LtMatmulDesc = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
+using LtMatrixLayout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
+using LtMatmulPreference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
+
+}  // namespace mylos

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/compute_cuda/cudnn_attention.hpp"
+
+#include <cudnn_frontend.h>
+#include <unordered_map>
+#include <vector>
+
+namespace mylos {
+
+namespace fe = cudnn_frontend;
+
+namespace {
+
+void check(cudnnStatus_t status, const char* call) {
+  if (status != CUDNN_STATUS_SUCCESS) fail(ExitCode::internal, "{}: {}", call, cudnnGetErrorString(status));
+}
+
+void check(fe::error_t status, const char* what) {
+  if (status.is_bad()) fail(ExitCode::internal, "cuDNN, {}: {}", what, status.get_message());
+}
+
+// The tensors of a graph, by what cuDNN calls their unique ids. The first four make a forward graph with lse.
+enum TensorId : std::int64_t {
+  id_query,
+  id_key,
+  id_value,
+  id_output,
+  id_output_grad,
+  id_query_grad,
+  id_key_grad,
+  id_value_grad,
+  id_lse
+};
+
+std::array<std::int64_t, 3> strides_of(const TensorRef& tensor) {
+  return {tensor.stride[0], tensor.stride[1], tensor.stride[2]};
+}
+
+}  // namespace
+
+struct CudnnAttention::Handle {
+  Handle() { check(cudnnCreate(&handle), "cudnnCreate"); }
+  ~Handle() { cudnnDestroy(handle); }
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+
+  cudnnHandle_t handle = nullptr;
+};
+
+struct CudnnAttention::Graph {
+  std::shared_ptr<fe::graph::Graph> graph;
+  std::unordered_map<std::int64_t, void*> tensors;
+  std::size_t workspace_bytes = 0;
+};
+
+CudnnAttention::CudnnAttention(ComputeBackend& memory, MemoryLedger* ledger)
+    : memory_(memory), ledger_(ledger), handle_(std::make_unique<Handle>()) {}
+
+CudnnAttention::~CudnnAttention() {
+  if (workspace_ == nullptr) return;
+  memory_.deallocate(workspace_);
+  if (ledger_ != nullptr) ledger_->release(MemoryCategory::workspace, workspace_bytes_);
+}
+
+std::string CudnnAttention::version() {
+  const std::size_t number = cudnnGetVersion();
+  return fmt::format("{}.{}.{}", number / 10000, number / 100 % 100, number % 100);
+}
+
+bool CudnnAttention::supports(const AttentionArgs& args) {
+  const TensorRef& query = args.query;
+  return query.dtype == DType::bf16 && query.size() > 0 && query.shape[3] % 8 == 0 && query.shape[3] <= 128 &&
+         args.query_offset == 0 && args.key.shape[1] == query.shape[1] && args.dropout.probability == 0.0F;
+}
+
+void CudnnAttention::forward(Stream stream, const AttentionArgs& args) {
+  const Key key{
+      false,
+      args.scale,
+      {args.query.shape[0], args.query.shape[2], args.query.shape[1], args.query.shape[3]},
+      {strides_of(args.query), strides_of(args.key), strides_of(args.value), strides_of(args.output)}};
+  execute(stream, key,
+          {args.query.data, args.key.data, args.value.data, args.output.data, nullptr, nullptr, nullptr,
+           nullptr, args.lse.data});
+}
+
+void CudnnAttention::backward(Stream stream, const AttentionBackwardArgs& args) {
+  const AttentionArgs& forward = args.forward;
+  const Key key{
+      true,
+      forward.scale,
+      {forward.query.shape[0], forward.query.shape[2], forward.query.shape[1], forward.query.shape[3]},
+      {strides_of(forward.query), strides_of(forward.key), strides_of(forward.value),
+       strides_of(forward.output), strides_of(args.output_grad), strides_of(args.query_grad),
+       strides_of(args.key_grad), strides_of(args.value_grad)}};
+  execute(
+      stream, key,
+      {forward.query.data, forward.key.data, forward.value.data, forward.output.data, args.output_grad.data,
+       args.query_grad.data, args.key_grad.data, args.value_grad.data, forward.lse.data});
+}
+
+void CudnnAttention::execute(Stream stream, const Key& key, const std::array<void*, 9>& tensors) {
+  Graph& graph = find(stream, key);
+  for (auto& [id, memory] : graph.tensors) memory = tensors[static_cast<std::size_t>(id)];
+  check(cudnnSetStream(handle_->handle, cuda_stream(memory_, stream)), "cudnnSetStream");
+  check(graph.graph->execute(handle_->handle, graph.tensors, workspace_), "execute");
+}
+
+CudnnAttention::Graph& CudnnAttention::find(Stream stream, const Key& key) {
+  auto found = graphs_.find(key);
+  if (found == graphs_.end()) {
+    found = graphs_.emplace(key, make(key)).first;
+    reserve(stream, found->second.workspace_bytes);
+  }
+  return found->second;
+}
+
+CudnnAttention::Graph CudnnAttention::make(const Key& key) const {
+  Graph made{std::make_shared<fe::graph::Graph>(), {}, 0};
+  fe::graph::Graph& graph = *made.graph;
+  graph.set_io_data_type(fe::DataType_t::BFLOAT16)
+      .set_intermediate_data_type(fe::DataType_t::FLOAT)
+      .set_compute_data_type(fe::DataType_t::FLOAT);
+  const auto& [batch, heads, positions, dimension] = key.shape;
+  const std::vector<std::int64_t> shape = {batch, heads, positions, dimension};
+  const std::vector<std::int64_t> lse_shape = {batch, heads, positions, 1};
+  const std::vector<std::int64_t> lse_strides = {heads * positions, positions, 1, 1};
+  // mylos' tensors are (B, T, H, D), cuDNN names the dimensions (B, H, T, D).
+  const auto strides = [&](TensorId id) -> std::vector<std::int64_t> {
+    const std::array<std::int64_t, 3>& own = key.strides[static_cast<std::size_t>(id)];
+    return {own[0], own[2], own[1], 1};
+  };
+  const auto input = [&](TensorId id) {
+    made.tensors.emplace(id, nullptr);
+    return graph.tensor(fe::graph::Tensor_attributes().set_uid(id).set_dim(shape).set_stride(strides(id)));
+  };
+  const auto output = [&](const std::shared_ptr<fe::graph::Tensor_attributes>& tensor, TensorId id) {
+    made.tensors.emplace(id, nullptr);
+    tensor->set_output(true).set_uid(id).set_dim(shape).set_stride(strides(id));
+  };
+  made.tensors.emplace(id_lse, nullptr);
+  const auto query = input(id_query);
+  const auto keys = input(id_key);
+  const auto value = input(id_value);
+  if (!key.is_backward) {
+    const auto [out, lse] = graph.sdpa(query, keys, value,
+                                       fe::graph::SDPA_attributes()
+                                           .set_name("attention_forward")
+                                           .set_generate_stats(true)
+                                           .set_attn_scale(key.scale)
+                                           .set_causal_mask(true));
+    output(out, id_output);
+    lse->set_output(true)
+        .set_uid(id_lse)
+        .set_data_type(fe::DataType_t::FLOAT)
+        .set_dim(lse_shape)
+        .set_stride(lse_strides);
+  } else {
+    const auto out = input(id_output);
+    const auto output_grad = input(id_output_grad);
+    const auto lse = graph.tensor(fe::graph::Tensor_attributes()
+                                      .set_uid(id_lse)
+                                      .set_dim(lse_shape)
+                                      .set_stride(lse_strides)
+                                      .set_data_type(fe::DataType_t::FLOAT));
+    const auto [query_grad, key_grad, value_grad] =
+        graph.sdpa_backward(query, keys, value, out, output_grad, lse,
+                            fe::graph::SDPA_backward_attributes()
+                                .set_name("attention_backward")
+                                .set_attn_scale(key.scale)
+                                .set_causal_mask(true)
+                                .set_deterministic_algorithm(true));
+    output(query_grad, id_query_grad);
+    output(key_grad, id_key_grad);
+    output(value_grad, id_value_grad);
+  }
+  check(graph.validate(), "validate");
+  check(graph.build_operation_graph(handle_->handle), "build_operation_graph");
+  check(graph.create_execution_plans({fe::HeurMode_t::A}), "create_execution_plans");
+  check(graph.check_support(), "check_support");
+  check(graph.build_plans(), "build_plans");
+  std::int64_t bytes = 0;
+  check(graph.get_workspace_size(bytes), "get_workspace_size");
+  made.workspace_bytes = static_cast<std::size_t>(bytes);
+  return made;
+}
+
+void CudnnAttention::reserve(Stream stream, std::size_t bytes) {
+  if (bytes <= workspace_bytes_) return;
+  void* larger = memory_.allocate(bytes, "mylos::cudnn::workspace");
+  if (workspace_ != nullptr) {
+    memory_.synchronize(stream);
+    memory_.deallocate(workspace_);
+  }
+  if (ledger_ != nullptr) {
+    ledger_->charge(MemoryCategory::workspace, bytes);
+    ledger_->release(MemoryCategory::workspace, workspace_bytes_);
+  }
+  workspace_ = larger;
+  workspace_bytes_ = bytes;
+}
+
+}  // namespace mylos

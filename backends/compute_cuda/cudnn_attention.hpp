@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// CudnnAttention: cuDNN's flash attention, one graph for each shape.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "backends/compute_cuda/cuda_handles.hpp"
+#include "core/compute_backend.hpp"
+#include "core/memory_ledger.hpp"
+
+namespace mylos {
+
+/// Graphs are built on first use and kept; all share one workspace, which grows to the largest's, so they
+/// must be queued on one stream. Gradients are added up in a fixed order.
+class CudnnAttention {
+ public:
+  CudnnAttention(ComputeBackend& memory, MemoryLedger* ledger);
+  ~CudnnAttention();
+  CudnnAttention(const CudnnAttention&) = delete;
+  CudnnAttention& operator=(const CudnnAttention&) = delete;
+
+  /// Whether cuDNN can do what is asked: bf16, heads of up to 128 elements by eights, queries from the first
+  /// key on, no dropout (whose generator must be mylos' own).
+  static bool supports(const AttentionArgs& args);
+
+  void forward(Stream stream, const AttentionArgs& args);
+  void backward(Stream stream, const AttentionBackwardArgs& args);
+
+  /// cuDNN's version, as in "9.13.0".
+  static std::string version();
+
+ private:
+  struct Graph;
+  /// What tells graphs apart: batch, heads, positions, dimension, and of each tensor its strides but the
+  /// last.
+  struct Key {
+    bool is_backward;
+    float scale;
+    std::array<std::int64_t, 4> shape;
+    std::array<std::array<std::int64_t, 3>, 8> strides;
+    auto operator<=>(const Key&) const = default;
+  };
+
+  Graph& find(Stream stream, const Key& key);
+  Graph make(const Key& key) const;
+  void execute(Stream stream, const Key& key, const std::array<void*, 9>& tensors);
+  void reserve(Stream stream, std::size_t bytes);
+
+  struct Handle;
+
+  ComputeBackend& memory_;
+  MemoryLedger* ledger_;
+  std::unique_ptr<Handle> handle_;
+  std::map<Key, Graph> graphs_;
+  void* workspace_ = nullptr;
+  std::size_t workspace_bytes_ = 0;
+};
+
+}  // namespace mylos

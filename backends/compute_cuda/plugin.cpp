@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/plugin.hpp"
+
+#include <memory>
+#include <string>
+
+#include "backends/compute_cuda/transformer_ops.hpp"
+
+#ifndef MYLOS_PLUGIN_SYMBOL
+#define MYLOS_PLUGIN_SYMBOL mylos_plugin
+#endif
+
+namespace mylos {
+
+namespace {
+
+class CudaBackend final : public ForwardingBackend {
+ public:
+  CudaBackend(ComputeBackend& next, MemoryLedger* ledger)
+      : ForwardingBackend(next), transformer_ops_(next, ledger) {
+    check(cudaGetDevice(&device_), "cudaGetDevice");
+    check(cudaGetDeviceProperties(&properties_, device_), "cudaGetDeviceProperties");
+  }
+
+  std::string description() const override {
+    return fmt::format("{} (device {}, sm_{}{}), {} over {}", static_cast<const char*>(properties_.name),
+                       device_, properties_.major, properties_.minor, CudaTransformerOps::libraries(),
+                       next().description());
+  }
+  TransformerOps& transformer_ops() override { return transformer_ops_; }
+
+ private:
+  CudaTransformerOps transformer_ops_;
+  int device_ = 0;
+  cudaDeviceProp properties_{};
+};
+
+const char* unusable() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess) return cudaGetErrorString(status);
+  return count > 0 ? nullptr : "there is no CUDA device";
+}
+
+ComputeBackend* create(const ComputeArgs& args) {
+  require(args.next != nullptr, "the CUDA backend works over a root backend");
+  if (args.next->host_accessible()) {
+    fail(ExitCode::usage, "the CUDA backend computes on the device, but the memory of {} is the host's",
+         args.next->description());
+  }
+  return std::make_unique<CudaBackend>(*args.next, args.ledger).release();
+}
+
+std::size_t plan(const PlannedProduct*, std::size_t) {
+  return CublasMatmul::workspace_bytes;
+}
+
+void destroy(ComputeBackend* backend) {
+  std::unique_ptr<ComputeBackend>(backend).reset();
+}
+
+}  // namespace
+
+extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL;
+extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
+    .magic = plugin_magic,
+    .abi_version = plugin_abi_version,
+    .struct_size = sizeof(PluginDescriptor),
+    .kind = PluginKind::compute,
+    .name = "cuda",
+    .compiler = MYLOS_COMPILER_FINGERPRINT,
+    .kokkos_version = "",
+    .summary =
+        "linear layers through cuBLASLt, attention through cuDNN, on an NVIDIA GPU, the rest through the "
+        "backend below",
+    .preference = 30,
+    .params = nullptr,
+    .num_params = 0,
+    .unusable = unusable,
+    .create_compute = create,
+    .create_communicator = nullptr,
+    .destroy_compute = destroy,
+    .destroy_communicator = nullptr,
+    .plan_communicator = nullptr,
+    .plan_compute = plan,
+};
+
+}  // namespace mylos

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/compute_cuda/transformer_ops.hpp"
+
+#include "backends/compute_cuda/column_sums.hpp"
+
+namespace mylos {
+
+CudaTransformerOps::CudaTransformerOps(ComputeBackend& next, MemoryLedger* ledger)
+    : ForwardingTransformerOps(next.transformer_ops()),
+      backend_(next),
+      matmul_(next, ledger)
+#if defined(MYLOS_HAVE_CUDNN)
+      ,
+      attention_(next, ledger)
+#endif
+{
+}
+
+std::string CudaTransformerOps::libraries() {
+  const std::size_t version = cublasLtGetVersion();
+  std::string names = fmt::format("cuBLASLt {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+#if defined(MYLOS_HAVE_CUDNN)
+  names += ", cuDNN " + CudnnAttention::version();
+#endif
+  return names;
+}
+
+void CudaTransformerOps::linear_forward(Stream stream, TensorRef x, TensorRef w, TensorRef bias,
+                                        TensorRef y) {
+  if (!CublasMatmul::supports(x.dtype) || x.size() == 0) return next().linear_forward(stream, x, w, bias, y);
+  const std::int64_t rows = x.size() / w.shape[0];
+  require(x.shape[x.rank - 1] == w.shape[0] && y.size() == rows * w.shape[1], "linear's shapes");
+  require(!bias || (bias.size() == w.shape[1] && bias.dtype == y.dtype), "a bias of the output's type");
+  matmul_.multiply(stream, rows, w.shape[1], w.shape[0], activation_matrix(x), weight_matrix(w), bias.data,
+                   activation_matrix(y), false);
+}
+
+void CudaTransformerOps::linear_backward_input(Stream stream, TensorRef dy, TensorRef w, TensorRef dx) {
+  if (!CublasMatmul::supports(dy.dtype) || dy.size() == 0) {
+    return next().linear_backward_input(stream, dy, w, dx);
+  }
+  const std::int64_t rows = dy.size() / w.shape[1];
+  require(dy.shape[dy.rank - 1] == w.shape[1] && dx.size() == rows * w.shape[0], "linear's shapes");
+  matmul_.multiply(stream, rows, w.shape[0], w.shape[1], activation_matrix(dy), weight_matrix(w).transposed(),
+                   nullptr, activation_matrix(dx), false);
+}
+
+void CudaTransformerOps::linear_backward_weight(Stream stream, TensorRef x, TensorRef dy, TensorRef dw,
+                                                TensorRef dbias, bool accumulate) {
+  if (!CublasMatmul::supports(x.dtype) || x.size() == 0) {
+    return next().linear_backward_weight(stream, x, dy, dw, dbias, accumulate);
+  }
+  const std::int64_t in = dw.shape[0];
+  const std::int64_t out = dw.shape[1];
+  const std::int64_t rows = x.size() / in;
+  require(x.shape[x.rank - 1] == in && dy.size() == rows * out && (!dbias || dbias.size() == out),
+          "linear's shapes");
+  const MatrixRef gradient = weight_matrix(dw);
+  if (gradient.column == 1) {
+    matmul_.multiply(stream, in, out, rows, activation_matrix(x).transposed(), activation_matrix(dy), nullptr,
+                     gradient, accumulate);
+  } else {
+    // dwᵀ = dyᵀ x is row-major.
+    matmul_.multiply(stream, out, in, rows, activation_matrix(dy).transposed(), activation_matrix(x), nullptr,
+                     gradient.transposed(), accumulate);
+  }
+  if (dbias) {
+    column_sums(cuda_stream(backend_, stream), dy, dbias, accumulate,
+                column_sum_parts(rows, out, CublasMatmul::workspace_bytes), matmul_.workspace());
+  }
+}
+
+#if defined(MYLOS_HAVE_CUDNN)
+
+void CudaTransformerOps::attention_forward(Stream stream, const AttentionArgs& args) {
+  if (!CudnnAttention::supports(args)) return next().attention_forward(stream, args);
+  attention_.forward(stream, args);
+}
+
+void CudaTransformerOps::attention_backward(Stream stream, const AttentionBackwardArgs& args) {
+  if (!CudnnAttention::supports(args.forward)) return next().attention_backward(stream, args);
+  attention_.backward(stream, args);
+}
+
+#endif
+
+}  // namespace mylos

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# CUDA's compiler and libraries, for compute capability MYLOS_CUDA_ARCH.
+set(CMAKE_CUDA_ARCHITECTURES ${MYLOS_CUDA_ARCH})
+set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
+enable_language(CUDA)
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake before 3.25.2 does not know it of nvcc
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+endif()
+find_package(CUDAToolkit REQUIRED)
+
+find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR} REQUIRED)
+find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
+add_library(NCCL::nccl UNKNOWN IMPORTED)
+set_target_properties(NCCL::nccl PROPERTIES IMPORTED_LOCATION ${NCCL_LIBRARY}
+                                            INTERFACE_INCLUDE_DIRECTORIES ${NCCL_INCLUDE_DIR})
+
+# cuDNN with its C++ frontend: an installed one, or the one that scripts/setup has fetched.
+find_library(CUDNN_LIBRARY cudnn HINTS ${CUDAToolkit_LIBRARY_DIR})
+find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+find_path(CUDNN_FRONTEND_INCLUDE_DIR cudnn_frontend.h HINTS ${PROJECT_SOURCE_DIR}/.deps/cudnn-frontend/include)
+if(CUDNN_LIBRARY AND CUDNN_INCLUDE_DIR AND CUDNN_FRONTEND_INCLUDE_DIR)
+  add_library(mylos_cudnn INTERFACE)
+  target_include_directories(mylos_cudnn SYSTEM INTERFACE ${CUDNN_INCLUDE_DIR} ${CUDNN_FRONTEND_INCLUDE_DIR})
+  target_link_libraries(mylos_cudnn INTERFACE ${CUDNN_LIBRARY} CUDA::nvrtc)  # nvrtc: for kernels of the frontend
+  target_compile_definitions(mylos_cudnn INTERFACE MYLOS_HAVE_CUDNN CUDNN_FRONTEND_SKIP_JSON_LIB)
+else()
+  message(STATUS "cuDNN or its frontend not found: attention of compute_kokkos")
+endif()

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/compute_cuda/cublas_matmul.hpp"
 
-#include <algorithm>
 #include <initializer_list>
 
 namespace mylos {
@@ -56,18 +55,8 @@ std::uint32_t alignment_of(std::initializer_list<const void*> pointers) {
 
 }  // namespace
 
-CublasMatmul::CublasMatmul(ComputeBackend& memory, MemoryLedger* ledger)
-    : memory_(memory),
-      ledger_(ledger),
-      handle_(make_handle()),
-      workspace_(memory.allocate(workspace_bytes, "mylos::cuda::workspace")) {
-  if (ledger_ != nullptr) ledger_->charge(MemoryCategory::workspace, workspace_bytes);
-}
-
-CublasMatmul::~CublasMatmul() {
-  memory_.deallocate(workspace_);
-  if (ledger_ != nullptr) ledger_->release(MemoryCategory::workspace, workspace_bytes);
-}
+CublasMatmul::CublasMatmul(ComputeBackend& backend, const Workspace& workspace)
+    : backend_(backend), workspace_(workspace), handle_(make_handle()) {}
 
 void CublasMatmul::multiply(Stream stream, std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a,
                             MatrixRef b, const void* bias, MatrixRef c, bool accumulate) {
@@ -94,7 +83,7 @@ void CublasMatmul::multiply(Stream stream, std::int64_t m, std::int64_t n, std::
   const float beta = accumulate ? 1.0F : 0.0F;
   check(cublasLtMatmul(handle_.get(), plan.desc.get(), &alpha, b.data, plan.left.get(), a.data,
                        plan.right.get(), &beta, c.data, plan.result.get(), c.data, plan.result.get(),
-                       &plan.algorithm, workspace_, workspace_bytes, cuda_stream(memory_, stream)),
+                       &plan.algorithm, workspace_.data(), Workspace::bytes, cuda_stream(backend_, stream)),
         "cublasLtMatmul");
 }
 
@@ -115,7 +104,7 @@ CublasMatmul::Plan CublasMatmul::make(const Key& key) const {
   cublasLtMatmulPreference_t wish = nullptr;
   check(cublasLtMatmulPreferenceCreate(&wish), "cublasLtMatmulPreferenceCreate");
   const LtMatmulPreference preference(wish);
-  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, Workspace::bytes);
   for (const auto attribute :
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {

@@ -3,27 +3,21 @@
 #pragma once
 
 #include <compare>
-#include <cstddef>
 #include <cstdint>
 #include <map>
 
-#include "backends/compute_cuda/cuda_handles.hpp"
+#include "backends/compute_cuda/cublas_handles.hpp"
+#include "backends/compute_cuda/workspace.hpp"
 #include "core/compute_backend.hpp"
 #include "core/matrix_ref.hpp"
-#include "core/memory_ledger.hpp"
 
 namespace mylos {
 
-/// Plans are made on first use and kept. All products share one workspace, so they must be queued on one
-/// stream.
+/// Plans are made on first use and kept.
 class CublasMatmul {
  public:
-  static constexpr std::size_t workspace_bytes = std::size_t{32} << 20;  // what NVIDIA advises for Hopper
-
-  CublasMatmul(ComputeBackend& memory, MemoryLedger* ledger);
-  ~CublasMatmul();
-  CublasMatmul(const CublasMatmul&) = delete;
-  CublasMatmul& operator=(const CublasMatmul&) = delete;
+  /// Both must outlive this.
+  CublasMatmul(ComputeBackend& backend, const Workspace& workspace);
 
   static bool supports(DType dtype) { return dtype == DType::fp32 || dtype == DType::bf16; }
 
@@ -31,9 +25,6 @@ class CublasMatmul {
   /// row-major.
   void multiply(Stream stream, std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b,
                 const void* bias, MatrixRef c, bool accumulate);
-
-  /// Device memory that work queued on the products' stream may use in between.
-  void* workspace() { return workspace_; }
 
  private:
   /// What tells products apart.
@@ -54,10 +45,9 @@ class CublasMatmul {
 
   Plan make(const Key& key) const;
 
-  ComputeBackend& memory_;
-  MemoryLedger* ledger_;
+  ComputeBackend& backend_;
+  const Workspace& workspace_;
   LtHandle handle_;
-  void* workspace_;
   std::map<Key, Plan> plans_;
 };
 

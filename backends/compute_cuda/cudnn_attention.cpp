@@ -5,6 +5,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "backends/compute_cuda/workspace.hpp"
+
 namespace mylos {
 
 namespace fe = cudnn_frontend;

@@ -10,7 +10,6 @@
 #include <memory>
 #include <string>
 
-#include "backends/compute_cuda/cuda_handles.hpp"
 #include "core/compute_backend.hpp"
 #include "core/memory_ledger.hpp"
 

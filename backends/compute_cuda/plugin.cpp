@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "backends/compute_cuda/cuda_check.hpp"
 #include "backends/compute_cuda/transformer_ops.hpp"
 
 #ifndef MYLOS_PLUGIN_SYMBOL
@@ -17,7 +18,11 @@ namespace {
 class CudaBackend final : public ForwardingBackend {
  public:
   CudaBackend(ComputeBackend& next, MemoryLedger* ledger)
-      : ForwardingBackend(next), transformer_ops_(next, ledger) {
+      : ForwardingBackend(next),
+        workspace_(next, ledger),
+        tensor_ops_(next, workspace_),
+        transformer_ops_(next, workspace_, ledger),
+        optimizer_ops_(next, workspace_) {
     check(cudaGetDevice(&device_), "cudaGetDevice");
     check(cudaGetDeviceProperties(&properties_, device_), "cudaGetDeviceProperties");
   }
@@ -27,10 +32,15 @@ class CudaBackend final : public ForwardingBackend {
                        device_, properties_.major, properties_.minor, CudaTransformerOps::libraries(),
                        next().description());
   }
+  TensorOps& tensor_ops() override { return tensor_ops_; }
   TransformerOps& transformer_ops() override { return transformer_ops_; }
+  OptimizerOps& optimizer_ops() override { return optimizer_ops_; }
 
  private:
+  Workspace workspace_;
+  KernelTensorOps tensor_ops_;
   CudaTransformerOps transformer_ops_;
+  KernelOptimizerOps optimizer_ops_;
   int device_ = 0;
   cudaDeviceProp properties_{};
 };
@@ -52,7 +62,7 @@ ComputeBackend* create(const ComputeArgs& args) {
 }
 
 std::size_t plan(const PlannedProduct*, std::size_t) {
-  return CublasMatmul::workspace_bytes;
+  return Workspace::bytes;
 }
 
 void destroy(ComputeBackend* backend) {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/compute_cuda/transformer_ops.hpp"
 
-#include "backends/compute_cuda/column_sums.hpp"
+#include "backends/compute_cuda/kernels.hpp"
 
 namespace mylos {
 
-CudaTransformerOps::CudaTransformerOps(ComputeBackend& next, MemoryLedger* ledger)
-    : ForwardingTransformerOps(next.transformer_ops()),
-      backend_(next),
-      matmul_(next, ledger)
+CudaTransformerOps::CudaTransformerOps(ComputeBackend& next, const Workspace& workspace,
+                                       [[maybe_unused]] MemoryLedger* ledger)
+    : KernelTransformerOps(next, workspace),
+      matmul_(next, workspace)
 #if defined(MYLOS_HAVE_CUDNN)
       ,
       attention_(next, ledger)
@@ -64,10 +64,7 @@ void CudaTransformerOps::linear_backward_weight(Stream stream, TensorRef x, Tens
     matmul_.multiply(stream, out, in, rows, activation_matrix(dy).transposed(), activation_matrix(x), nullptr,
                      gradient.transposed(), accumulate);
   }
-  if (dbias) {
-    column_sums(cuda_stream(backend_, stream), dy, dbias, accumulate,
-                column_sum_parts(rows, out, CublasMatmul::workspace_bytes), matmul_.workspace());
-  }
+  if (dbias) kernels::bias_gradient(queue(stream), dy, dbias, accumulate, workspace());
 }
 
 #if defined(MYLOS_HAVE_CUDNN)

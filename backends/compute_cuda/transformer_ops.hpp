@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// CudaTransformerOps: the linear layer through cuBLASLt, attention through cuDNN, everything else through
-// `next`.
+// CudaTransformerOps: linear layers through cuBLASLt, attention through cuDNN, hand-written kernels; what
+// they do not take goes to `next`.
 #pragma once
 
 #include <string>
 
 #include "backends/compute_cuda/cublas_matmul.hpp"
-#include "core/forwarding_ops.hpp"
+#include "backends/compute_cuda/kernel_ops.hpp"
 #if defined(MYLOS_HAVE_CUDNN)
 #include "backends/compute_cuda/cudnn_attention.hpp"
 #endif
 
 namespace mylos {
 
-class CudaTransformerOps final : public ForwardingTransformerOps {
+class CudaTransformerOps final : public KernelTransformerOps {
  public:
-  CudaTransformerOps(ComputeBackend& next, MemoryLedger* ledger);
+  CudaTransformerOps(ComputeBackend& next, const Workspace& workspace, MemoryLedger* ledger);
 
   /// The libraries that it uses, and their versions.
   static std::string libraries();
@@ -30,7 +30,6 @@ class CudaTransformerOps final : public ForwardingTransformerOps {
 #endif
 
  private:
-  ComputeBackend& backend_;
   CublasMatmul matmul_;
 #if defined(MYLOS_HAVE_CUDNN)
   CudnnAttention attention_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Errors of the CUDA libraries as exceptions, their handles as owners.
+// Errors of cuBLASLt as exceptions, its handles as owners.
 #pragma once
 
 #include <cublasLt.h>
@@ -12,17 +12,9 @@
 
 namespace mylos {
 
-inline void check(cudaError_t status, const char* call) {
-  if (status != cudaSuccess) fail(ExitCode::internal, "{}: {}", call, cudaGetErrorString(status));
-}
-
 inline void check(cublasStatus_t status, const char* call) {
   if (status != CUBLAS_STATUS_SUCCESS)
     fail(ExitCode::internal, "{}: {}", call, cublasLtGetStatusString(status));
-}
-
-inline cudaStream_t cuda_stream(ComputeBackend& backend, Stream stream) {
-  return static_cast<cudaStream_t>(backend.native_stream(stream));
 }
 
 template <auto destroy>

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/compute_cuda/device.cuh"
+#include "backends/compute_cuda/kernels.hpp"
+
+namespace mylos::kernels {
+
+namespace {
+
+constexpr int threads = 256;
+constexpr int group = 4;  // elements of a thread: 16 bytes of fp32
+
+template <class T>
+struct alignas(group * sizeof(T)) Group {
+  T values[group];
+};
+
+/// What all elements of a step share.
+struct alignas(16) StepFactors {
+  float clip;
+  float learning_rate;
+  float inverse_bias1;  // 1 / (1 - beta1^t)
+  float inverse_bias2;  // 1 / (1 - beta2^t)
+};
+
+__device__ float inverse_bias(float beta, std::int64_t step) {
+  return static_cast<float>(-1.0 / expm1(static_cast<double>(step) * log(static_cast<double>(beta))));
+}
+
+__global__ void prepare(AdamWArgs args, StepFactors* factors) {
+  *factors = {args.scalars->clip_factor, args.scalars->learning_rate,
+              inverse_bias(args.beta1, args.scalars->step), inverse_bias(args.beta2, args.scalars->step)};
+}
+
+template <class W, class G>
+__global__ void update(AdamWArgs args, const StepFactors* factors, W* weights, const G* gradient,
+                       float* master, float* first_moment, float* second_moment, std::int64_t n) {
+  if (args.scalars->skip != 0) return;
+  const StepFactors step = *factors;
+  const std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x) * group;
+  if (first >= n) return;
+  int segment = 0;
+  for (int high = args.num_segments - 1; segment < high;) {
+    const int middle = (segment + high) / 2;
+    if (args.segments[middle].end <= first) {
+      segment = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  const bool whole = first + group <= n;
+  const int count = whole ? group : static_cast<int>(n - first);
+  Group<G> g{};
+  Group<float> p{};
+  Group<float> m{};
+  Group<float> v{};
+  if (whole) {
+    g = *reinterpret_cast<const Group<G>*>(gradient + first);
+    p = *reinterpret_cast<const Group<float>*>(master + first);
+    m = *reinterpret_cast<const Group<float>*>(first_moment + first);
+    v = *reinterpret_cast<const Group<float>*>(second_moment + first);
+  } else {
+    for (int i = 0; i < count; ++i) {
+      g.values[i] = gradient[first + i];
+      p.values[i] = master[first + i];
+      m.values[i] = first_moment[first + i];
+      v.values[i] = second_moment[first + i];
+    }
+  }
+  Group<W> w{};
+  for (int i = 0; i < count; ++i) {
+    while (args.segments[segment].end <= first + i) ++segment;
+    const float decay = args.weight_decay * args.segments[segment].decay;
+    const float clipped = static_cast<float>(g.values[i]) * step.clip;
+    m.values[i] = fmaf(args.beta1, m.values[i], (1.0F - args.beta1) * clipped);
+    v.values[i] = fmaf(args.beta2, v.values[i], (1.0F - args.beta2) * clipped * clipped);
+    const float direction =
+        m.values[i] * step.inverse_bias1 / (sqrtf(v.values[i] * step.inverse_bias2) + args.epsilon);
+    p.values[i] -= step.learning_rate * fmaf(decay, p.values[i], direction);
+    w.values[i] = static_cast<W>(p.values[i]);
+  }
+  constexpr bool is_own_master = std::is_same_v<W, float>;
+  if (whole) {
+    *reinterpret_cast<Group<float>*>(first_moment + first) = m;
+    *reinterpret_cast<Group<float>*>(second_moment + first) = v;
+    *reinterpret_cast<Group<float>*>(master + first) = p;
+    if constexpr (!is_own_master) *reinterpret_cast<Group<W>*>(weights + first) = w;
+  } else {
+    for (int i = 0; i < count; ++i) {
+      first_moment[first + i] = m.values[i];
+      second_moment[first + i] = v.values[i];
+      master[first + i] = p.values[i];
+      if constexpr (!is_own_master) weights[first + i] = w.values[i];
+    }
+  }
+}
+
+}  // namespace
+
+bool adamw(cudaStream_t stream, const AdamWArgs& args, const Workspace& workspace) {
+  const std::int64_t n = args.master.size();
+  require(args.weights.size() == n && args.gradient.size() == n && args.first_moment.size() == n &&
+              args.second_moment.size() == n,
+          "AdamW's buffers have one size");
+  require(args.weights.dtype != DType::fp32 || args.weights.data == args.master.data,
+          "fp32 weights are their own master");
+  if (!has_packs({args.weights.data, args.gradient.data, args.master.data, args.first_moment.data,
+                  args.second_moment.data})) {
+    return false;
+  }
+  if (n == 0) return true;
+  require(args.num_segments > 0, "AdamW's segments cover the buffer");
+  auto* factors = static_cast<StepFactors*>(workspace.data());
+  launch(prepare, 1, 1, stream, args, factors);
+  dispatch_float(args.weights.dtype, [&](auto weight) {
+    dispatch_float(args.gradient.dtype, [&](auto gradient) {
+      using W = decltype(weight);
+      using G = decltype(gradient);
+      launch(update<W, G>, blocks_for(n, std::int64_t{threads} * group), threads, stream, args, factors,
+             args.weights.as<W>(), args.gradient.as<G>(), args.master.as<float>(),
+             args.first_moment.as<float>(), args.second_moment.as<float>(), n);
+    });
+  });
+  return true;
+}
+
+}  // namespace mylos::kernels

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <cmath>
+
+#include "backends/compute_cuda/device.cuh"
+#include "backends/compute_cuda/kernels.hpp"
+
+namespace mylos::kernels {
+
+namespace {
+
+constexpr int threads = 512;
+constexpr int warps = threads / warp_size;
+
+/// What is known of some of a row's logits: the largest, the sum of exp(logit - largest), and the first place
+/// of the largest.
+struct Softmax {
+  float largest;
+  float sum;
+  std::int32_t place;
+};
+
+__device__ Softmax merged(const Softmax& a, const Softmax& b) {
+  const float largest = fmaxf(a.largest, b.largest);
+  if (largest == -INFINITY) return {largest, 0.0F, min(a.place, b.place)};
+  const bool from_a = a.largest > b.largest || (a.largest == b.largest && a.place < b.place);
+  return {largest, a.sum * __expf(a.largest - largest) + b.sum * __expf(b.largest - largest),
+          from_a ? a.place : b.place};
+}
+
+__device__ Softmax warp_merged(Softmax own) {
+  for (int offset = warp_size / 2; offset > 0; offset /= 2) {
+    const Softmax other{__shfl_xor_sync(full_mask, own.largest, offset),
+                        __shfl_xor_sync(full_mask, own.sum, offset),
+                        __shfl_xor_sync(full_mask, own.place, offset)};
+    // The same order of the two on both sides.
+    own = (threadIdx.x & static_cast<unsigned>(offset)) == 0 ? merged(own, other) : merged(other, own);
+  }
+  return own;
+}
+
+/// One block a row: a pass for maximum and sum at once (Milakov and Gimelshein, 2018), one for the gradient.
+template <class T>
+__global__ void row_kernel(T* logits, const std::int32_t* targets, std::int64_t columns, std::int64_t vocab,
+                           float gradient_scale, bool write_gradient, float* losses, std::int32_t* correct) {
+  constexpr int size = Pack<T>::size;
+  const std::int64_t row = blockIdx.x;
+  const std::int32_t target = targets[row];
+  T* x = logits + row * columns;
+  const bool counts = target >= 0;
+  Softmax all{-INFINITY, 0.0F, 0};
+  float of_target = 0.0F;
+  if (counts) {
+    of_target = static_cast<float>(x[target]);
+    Softmax own{-INFINITY, 0.0F, INT32_MAX};
+    for (std::int64_t i = static_cast<std::int64_t>(threadIdx.x) * size; i < vocab;
+         i += static_cast<std::int64_t>(threads) * size) {
+      const Pack<T> values = load_pack(x + i);
+      float largest = own.largest;
+      for (int v = 0; v < size; ++v) {
+        const float value = static_cast<float>(values.values[v]);
+        if (i + v < vocab && value > largest) {
+          largest = value;
+          own.place = static_cast<std::int32_t>(i + v);
+        }
+      }
+      own.sum *= own.largest == largest ? 1.0F : __expf(own.largest - largest);
+      own.largest = largest;
+      for (int v = 0; v < size; ++v) {
+        if (i + v < vocab) own.sum += __expf(static_cast<float>(values.values[v]) - largest);
+      }
+    }
+    __shared__ Softmax parts[warps];
+    own = warp_merged(own);
+    if (threadIdx.x % warp_size == 0) parts[threadIdx.x / warp_size] = own;
+    __syncthreads();
+    all = parts[0];
+    for (int w = 1; w < warps; ++w) all = merged(all, parts[w]);
+  }
+  const float loss = counts ? logf(all.sum) + (all.largest - of_target) : 0.0F;
+  if (threadIdx.x == 0) {
+    losses[row] = loss;
+    if (correct != nullptr) correct[row] = counts && all.place == target ? 1 : 0;
+  }
+  if (!write_gradient) return;
+  __syncthreads();  // every thread has read the target's logit
+  const float scale = counts ? gradient_scale / all.sum : 0.0F;
+  for (std::int64_t i = static_cast<std::int64_t>(threadIdx.x) * size; i < columns;
+       i += static_cast<std::int64_t>(threads) * size) {
+    const Pack<T> values = load_pack(x + i);
+    Pack<T> gradient;
+    for (int v = 0; v < size; ++v) {
+      float g = 0.0F;
+      if (counts && i + v < vocab) {
+        g = i + v == target ? gradient_scale * expm1f(-loss)
+                            : scale * __expf(static_cast<float>(values.values[v]) - all.largest);
+      }
+      gradient.values[v] = static_cast<T>(g);
+    }
+    store_pack(x + i, gradient);
+  }
+}
+
+}  // namespace
+
+bool cross_entropy(cudaStream_t stream, TensorRef logits, TensorRef targets, std::int64_t vocab,
+                   float gradient_scale, bool write_gradient, TensorRef losses, TensorRef correct) {
+  const std::int64_t columns = logits.shape[logits.rank - 1];
+  require(vocab > 0 && vocab <= columns, "the vocabulary inside the columns");
+  return dispatch_float(logits.dtype, [&](auto type) {
+    using T = decltype(type);
+    if (columns % Pack<T>::size != 0 || !has_packs({logits.data})) return false;
+    const auto rows = static_cast<unsigned>(targets.size());
+    require(logits.size() == targets.size() * columns && losses.size() == targets.size(),
+            "one target and loss for each row");
+    if (rows == 0) return true;
+    launch(row_kernel<T>, rows, threads, stream, logits.as<T>(), targets.as<std::int32_t>(), columns, vocab,
+           gradient_scale, write_gradient, losses.as<float>(),
+           correct ? correct.as<std::int32_t>() : nullptr);
+    return true;
+  });
+}
+
+}  // namespace mylos::kernels

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <cub/device/device_radix_sort.cuh>
+
+#include "backends/compute_cuda/device.cuh"
+#include "backends/compute_cuda/kernels.hpp"
+
+namespace mylos::kernels {
+
+namespace {
+
+constexpr int threads = 256;
+
+__global__ void count_up(std::int32_t* places, std::int64_t n) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x;
+  if (i < n) places[i] = static_cast<std::int32_t>(i);
+}
+
+/// `sorted` tokens and the rows they come from, in order among equals: the block of a token's first
+/// occurrence adds up the rows of all, in fp32.
+template <class T, class G>
+__global__ void add_token_rows(const std::int32_t* sorted, const std::int32_t* places, std::int64_t n,
+                               const T* dout, std::int64_t columns, G* dwte, bool accumulate) {
+  const std::int64_t first = blockIdx.x;
+  const std::int32_t token = sorted[first];
+  if (first > 0 && sorted[first - 1] == token) return;
+  G* row = dwte + token * columns;
+  for (std::int64_t c = threadIdx.x; c < columns; c += threads) {
+    float total = accumulate ? static_cast<float>(row[c]) : 0.0F;
+    for (std::int64_t i = first; i < n && sorted[i] == token; ++i) {
+      total += static_cast<float>(dout[places[i] * columns + c]);
+    }
+    row[c] = static_cast<G>(total);
+  }
+}
+
+/// One block a row of dwpe.
+template <class T, class G>
+__global__ void add_position_rows(const T* dout, std::int64_t samples, std::int64_t length,
+                                  std::int64_t columns, std::int64_t position, G* dwpe, bool accumulate) {
+  const std::int64_t t = static_cast<std::int64_t>(blockIdx.x) - position;
+  const bool seen = t >= 0 && t < length;
+  if (accumulate && !seen) return;
+  G* row = dwpe + static_cast<std::int64_t>(blockIdx.x) * columns;
+  for (std::int64_t c = threadIdx.x; c < columns; c += threads) {
+    float total = accumulate ? static_cast<float>(row[c]) : 0.0F;
+    for (std::int64_t b = 0; seen && b < samples; ++b) {
+      total += static_cast<float>(dout[(b * length + t) * columns + c]);
+    }
+    row[c] = static_cast<G>(total);
+  }
+}
+
+/// `bytes` rounded up, so that what follows is aligned.
+std::size_t padded(std::size_t bytes) {
+  constexpr std::size_t alignment = 256;
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
+}  // namespace
+
+bool token_gradient(cudaStream_t stream, TensorRef tokens, TensorRef dout, TensorRef dwte, bool accumulate,
+                    const Workspace& workspace) {
+  const std::int64_t n = tokens.size();
+  const std::int64_t columns = dwte.shape[dwte.rank - 1];
+  const auto count = static_cast<int>(n);
+  auto* memory = static_cast<std::byte*>(workspace.data());
+  const std::size_t words = padded(static_cast<std::size_t>(n) * sizeof(std::int32_t));
+  if (3 * words > Workspace::bytes) return false;
+  auto* places = reinterpret_cast<std::int32_t*>(memory);
+  auto* sorted = reinterpret_cast<std::int32_t*>(memory + words);
+  auto* sorted_places = reinterpret_cast<std::int32_t*>(memory + 2 * words);
+  std::size_t scratch = 0;
+  check(cub::DeviceRadixSort::SortPairs(nullptr, scratch, tokens.as<std::int32_t>(), sorted, places,
+                                        sorted_places, count, 0, 32, stream),
+        "cub::DeviceRadixSort");
+  if (3 * words + scratch > Workspace::bytes) return false;
+
+  if (!accumulate) {
+    check(cudaMemsetAsync(dwte.data, 0, static_cast<std::size_t>(dwte.size()) * size_of(dwte.dtype), stream),
+          "cudaMemsetAsync");
+  }
+  if (n == 0) return true;
+  launch(count_up, blocks_for(n, threads), threads, stream, places, n);
+  check(cub::DeviceRadixSort::SortPairs(memory + 3 * words, scratch, tokens.as<std::int32_t>(), sorted,
+                                        places, sorted_places, count, 0, 32, stream),
+        "cub::DeviceRadixSort");
+  dispatch_float(dout.dtype, [&](auto type) {
+    dispatch_float(dwte.dtype, [&](auto gradient) {
+      using T = decltype(type);
+      using G = decltype(gradient);
+      launch(add_token_rows<T, G>, static_cast<unsigned>(n), threads, stream, sorted, sorted_places, n,
+             dout.as<T>(), columns, dwte.as<G>(), accumulate);
+    });
+  });
+  return true;
+}
+
+void position_gradient(cudaStream_t stream, TensorRef dout, std::int64_t position, TensorRef dwpe,
+                       bool accumulate) {
+  require(dout.rank == 3, "(B, T, C)");
+  dispatch_float(dout.dtype, [&](auto type) {
+    dispatch_float(dwpe.dtype, [&](auto gradient) {
+      using T = decltype(type);
+      using G = decltype(gradient);
+      launch(add_position_rows<T, G>, static_cast<unsigned>(dwpe.shape[0]), threads, stream, dout.as<T>(),
+             dout.shape[0], dout.shape[1], dout.shape[2], position, dwpe.as<G>(), accumulate);
+    });
+  });
+}
+
+}  // namespace mylos::kernels

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Hand-written kernels, by the operation of core/compute_backend.hpp that they do; that header has shapes and
+// meanings. Those that return a bool do nothing and return false where the tensors do not suit them: rows
+// that are not a multiple of 16 bytes, or do not begin at one.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "backends/compute_cuda/workspace.hpp"
+#include "core/compute_backend.hpp"
+
+namespace mylos::kernels {
+
+void bias_gradient(cudaStream_t stream, TensorRef dy, TensorRef dbias, bool accumulate,
+                   const Workspace& workspace);
+
+bool gelu_forward(cudaStream_t stream, TensorRef x, TensorRef y);
+bool gelu_backward(cudaStream_t stream, TensorRef x, TensorRef dy, TensorRef dx);
+/// Without dropout.
+bool residual_add(cudaStream_t stream, TensorRef x, TensorRef residual, TensorRef y);
+
+bool layernorm_forward(cudaStream_t stream, TensorRef x, TensorRef gamma, TensorRef beta, TensorRef y,
+                       TensorRef mean, TensorRef rstd);
+bool layernorm_backward_input(cudaStream_t stream, TensorRef dy, TensorRef x, TensorRef gamma, TensorRef mean,
+                              TensorRef rstd, TensorRef residual, TensorRef dx);
+void layernorm_backward_weight(cudaStream_t stream, TensorRef dy, TensorRef x, TensorRef mean, TensorRef rstd,
+                               TensorRef dgamma, TensorRef dbeta, bool accumulate,
+                               const Workspace& workspace);
+
+bool cross_entropy(cudaStream_t stream, TensorRef logits, TensorRef targets, std::int64_t vocab,
+                   float gradient_scale, bool write_gradient, TensorRef losses, TensorRef correct);
+
+/// The token part of embedding_backward, by a sort; false where the workspace is too small for it.
+bool token_gradient(cudaStream_t stream, TensorRef tokens, TensorRef dout, TensorRef dwte, bool accumulate,
+                    const Workspace& workspace);
+void position_gradient(cudaStream_t stream, TensorRef dout, std::int64_t position, TensorRef dwpe,
+                       bool accumulate);
+
+void sum(cudaStream_t stream, TensorRef x, TensorRef out, bool accumulate, const Workspace& workspace);
+void sum_of_squares(cudaStream_t stream, TensorRef x, TensorRef out, bool accumulate,
+                    const Workspace& workspace);
+
+bool adamw(cudaStream_t stream, const AdamWArgs& args, const Workspace& workspace);
+
+}  // namespace mylos::kernels

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/compute_cuda/device.cuh"
+#include "backends/compute_cuda/kernels.hpp"
+
+namespace mylos::kernels {
+
+namespace {
+
+constexpr int threads = 256;
+constexpr int most_blocks = 1024;
+constexpr std::int64_t least_elements = std::int64_t{threads} * 16;  // of a block
+
+/// partial[block] = sum of term(x[i]) over the block's elements, in double across packs.
+template <class T, class Term>
+__global__ void sum_blocks(const T* x, std::int64_t n, bool in_packs, Term term, double* partial) {
+  constexpr int size = Pack<T>::size;
+  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x;
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * threads;
+  const std::int64_t packs = in_packs ? n / size : 0;
+  double total = 0.0;
+  for (std::int64_t i = thread; i < packs; i += stride) {
+    const Pack<T> values = load_pack(x + i * size);
+    float sum = 0.0F;
+    for (const T& value : values.values) sum += term(static_cast<float>(value));
+    total += static_cast<double>(sum);
+  }
+  for (std::int64_t i = packs * size + thread; i < n; i += stride) {
+    total += static_cast<double>(term(static_cast<float>(x[i])));
+  }
+  total = block_sum<threads>(total);
+  if (threadIdx.x == 0) partial[blockIdx.x] = total;
+}
+
+__global__ void sum_partials(const double* partial, int blocks, float* out, bool accumulate) {
+  double total = 0.0;
+  for (int i = static_cast<int>(threadIdx.x); i < blocks; i += threads) total += partial[i];
+  total = block_sum<threads>(total);
+  if (threadIdx.x == 0) {
+    out[0] = static_cast<float>(total + (accumulate ? static_cast<double>(out[0]) : 0.0));
+  }
+}
+
+struct Identity {
+  __device__ float operator()(float x) const { return x; }
+};
+struct Square {
+  __device__ float operator()(float x) const { return x * x; }
+};
+
+template <class T, class Term>
+void reduce(cudaStream_t stream, const TensorRef& x, const TensorRef& out, bool accumulate,
+            const Workspace& workspace, Term term) {
+  require(x.contiguous() && out.size() == 1, "a contiguous tensor and one sum");
+  static_assert(most_blocks * sizeof(double) <= Workspace::bytes);
+  const std::int64_t n = x.size();
+  const unsigned wanted = n > 0 ? blocks_for(n, least_elements) : 1;
+  const unsigned blocks = wanted < most_blocks ? wanted : most_blocks;
+  auto* partial = static_cast<double*>(workspace.data());
+  launch(sum_blocks<T, Term>, blocks, threads, stream, x.as<T>(), n, has_packs({x.data}), term, partial);
+  launch(sum_partials, 1, threads, stream, partial, static_cast<int>(blocks), out.as<float>(), accumulate);
+}
+
+}  // namespace
+
+void sum(cudaStream_t stream, TensorRef x, TensorRef out, bool accumulate, const Workspace& workspace) {
+  reduce<float>(stream, x, out, accumulate, workspace, Identity());
+}
+
+void sum_of_squares(cudaStream_t stream, TensorRef x, TensorRef out, bool accumulate,
+                    const Workspace& workspace) {
+  dispatch_float(x.dtype,
+                 [&](auto type) { reduce<decltype(type)>(stream, x, out, accumulate, workspace, Square()); });
+}
+
+}  // namespace mylos::kernels

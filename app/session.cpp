@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <sched.h>
+#include <span>
 
 #include "core/device_buffer.hpp"
 #include "parallel/collectives/algorithm_communicator.hpp"
@@ -181,13 +182,22 @@ void Session::watch(const RunConfig& config, std::function<void(const std::strin
 }
 
 double measure_gemm_tflops(Session& session, DType dtype) {
-  constexpr std::int64_t n = 1024;
-  constexpr std::int64_t widest = 3072;
-  constexpr std::array<std::array<std::int64_t, 2>, 4> shapes = {
-      {{768, 768}, {768, 2304}, {768, 3072}, {3072, 768}}};
+  using Shape = std::array<std::int64_t, 2>;  // in, out
+  constexpr std::array<Shape, 4> small_shapes = {{{768, 768}, {768, 2304}, {768, 3072}, {3072, 768}}};
+  constexpr std::array<Shape, 2> large_shapes = {{{4096, 4096}, {8192, 8192}}};
   constexpr int warm_up = 2;
   constexpr int repetitions = 6;
   ComputeBackend& compute = session.compute();
+  // A GPU needs larger matrices than a few cores to reach its rate.
+  const bool is_device = !compute.host_accessible();
+  const std::int64_t n = is_device ? 8192 : 1024;
+  const std::span<const Shape> shapes = is_device ? std::span<const Shape>(large_shapes) : small_shapes;
+  std::int64_t widest = 0;
+  std::int64_t largest = 0;
+  for (const auto& [in, out] : shapes) {
+    widest = std::max({widest, in, out});
+    largest = std::max(largest, in * out);
+  }
   const auto memory = [&](std::int64_t size) {
     DeviceBuffer buffer(compute, session.ledger(), MemoryCategory::workspace,
                         static_cast<std::size_t>(size) * size_of(dtype), "mylos::peak");
@@ -195,7 +205,7 @@ double measure_gemm_tflops(Session& session, DType dtype) {
     return buffer;
   };
   const DeviceBuffer x = memory(n * widest);
-  const DeviceBuffer w = memory(768 * widest);
+  const DeviceBuffer w = memory(largest);
   const DeviceBuffer y = memory(n * widest);
   double highest = 0.0;  // a ceiling: what disturbed it does not count
   session.world().barrier();

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/plugin.hpp"
 #include "io/token_dataset.hpp"
 #include "tests/faults/run_fixture.hpp"
 
@@ -120,8 +121,9 @@ TEST_F(Plugins, OfAnotherAbiVersionIsRefusedWithTheReason) {
   fs::copy(plugin, plugins() / plugin.filename());
   const Outcome outcome = train_with_plugins("wrongabi");
   expect_refused(outcome, "wrongabi");
-  EXPECT_THAT(outcome.output,
-              HasSubstr("libmylos_compute_wrongabi.so (built for plugin ABI 3, this mylos has 2)"));
+  EXPECT_THAT(outcome.output, HasSubstr(fmt::format(
+                                  "libmylos_compute_wrongabi.so (built for plugin ABI {}, this mylos has {})",
+                                  plugin_abi_version + 1, plugin_abi_version)));
 }
 
 TEST_F(Plugins, AFileThatIsNoneIsRefusedWithTheReason) {

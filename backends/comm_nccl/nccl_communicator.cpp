@@ -88,7 +88,10 @@ class NcclRequest final : public RequestState {
   bool test() override {
     communicator_.settle("NCCL");
     const cudaError_t status = cudaEventQuery(end_);
-    if (status == cudaErrorNotReady) return false;
+    if (status == cudaErrorNotReady) {
+      cudaGetLastError();  // no error: others must not find it
+      return false;
+    }
     communicator_.check(status, "cudaEventQuery");
     return true;
   }
@@ -129,7 +132,9 @@ NcclCommunicator::NcclCommunicator(ncclComm_t comm, Communicator& bootstrap, Com
 NcclCommunicator::~NcclCommunicator() {
   // Ranks end together here; where one does not, the watchdog ends the job.
   cudaStreamSynchronize(own_stream_);
-  if (ncclCommFinalize(comm_) == ncclInProgress) wait_until_made(comm_, "ncclCommFinalize");
+  ncclResult_t state = ncclCommFinalize(comm_);
+  while (state == ncclInProgress && ncclCommGetAsyncError(comm_, &state) == ncclSuccess)
+    std::this_thread::yield();
   ncclCommDestroy(comm_);
   cudaFree(barrier_word_);
   cudaStreamDestroy(own_stream_);

@@ -32,7 +32,9 @@ class NcclRequest;
 
 /// Operations run on a stream of the communicator's own, after what was queued on the caller's. Errors, those
 /// that NCCL reports later too, end the job with ExitCode::internal. One rank a GPU. Made collectively; used
-/// by one thread.
+/// by one thread. Messages between two ranks match in the order in which they are posted, whatever their
+/// tags, and two ranks that send to each other must do so in a group: NCCL runs what is posted one after the
+/// other.
 class NcclCommunicator final : public Communicator {
  public:
   /// All ranks of `bootstrap`, which carries the id and must outlive this. `compute` names the streams.

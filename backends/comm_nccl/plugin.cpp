@@ -26,11 +26,12 @@ int ranks_on_node() {
   return 1;
 }
 
-/// All of them, also those that the launcher shows to other ranks only; 0 where the driver does not tell.
-int gpus_on_node() {
+/// Those that the driver knows where a launcher shows each rank only some; otherwise the visible ones.
+int gpus_on_node(int visible) {
+  if (std::getenv("CUDA_VISIBLE_DEVICES") == nullptr) return visible;
   std::error_code ignored;
   const std::filesystem::directory_iterator gpus("/proc/driver/nvidia/gpus", ignored);
-  return static_cast<int>(std::distance(begin(gpus), end(gpus)));
+  return std::max(visible, static_cast<int>(std::distance(begin(gpus), end(gpus))));
 }
 
 const char* unusable() {
@@ -38,7 +39,7 @@ const char* unusable() {
   const cudaError_t status = cudaGetDeviceCount(&devices);
   if (status != cudaSuccess) return cudaGetErrorString(status);
   if (devices == 0) return "there is no CUDA device";
-  if (ranks_on_node() > std::max(devices, gpus_on_node())) {
+  if (ranks_on_node() > gpus_on_node(devices)) {
     return "there are fewer GPUs on this node than ranks, and NCCL needs one for each";
   }
   return nullptr;

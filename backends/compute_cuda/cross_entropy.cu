@@ -66,7 +66,8 @@ __global__ void row_kernel(T* logits, const std::int32_t* targets, std::int64_t 
       own.sum *= own.largest == largest ? 1.0F : __expf(own.largest - largest);
       own.largest = largest;
       for (int v = 0; v < size; ++v) {
-        if (i + v < vocab) own.sum += __expf(static_cast<float>(values.values[v]) - largest);
+        const auto value = static_cast<float>(values.values[v]);
+        if (i + v < vocab && value != -INFINITY) own.sum += __expf(value - largest);
       }
     }
     __shared__ Softmax parts[warps];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/compute_cuda/cublas_matmul.hpp"
 
+#include <algorithm>
 #include <initializer_list>
 
 namespace mylos {
@@ -42,8 +43,10 @@ LtMatrixLayout make_layout(DType dtype, std::int64_t rows, std::int64_t columns,
 /// its transpose (columns, rows).
 LtMatrixLayout make_layout(DType dtype, std::int64_t rows, std::int64_t columns, std::int64_t row,
                            std::int64_t column, cublasOperation_t& operation) {
-  operation = column == 1 ? CUBLAS_OP_N : CUBLAS_OP_T;
-  return column == 1 ? make_layout(dtype, columns, rows, row) : make_layout(dtype, rows, columns, column);
+  const bool is_row_major = column == 1 && row >= columns;  // both strides of a matrix of one row may be 1
+  operation = is_row_major ? CUBLAS_OP_N : CUBLAS_OP_T;
+  return is_row_major ? make_layout(dtype, columns, rows, row)
+                      : make_layout(dtype, rows, columns, std::max(column, rows));
 }
 
 /// The largest power of two up to 256 that divides all addresses.
@@ -58,7 +61,7 @@ std::uint32_t alignment_of(std::initializer_list<const void*> pointers) {
 CublasMatmul::CublasMatmul(ComputeBackend& backend, const Workspace& workspace)
     : backend_(backend), workspace_(workspace), handle_(make_handle()) {}
 
-void CublasMatmul::multiply(Stream stream, std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a,
+bool CublasMatmul::multiply(Stream stream, std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a,
                             MatrixRef b, const void* bias, MatrixRef c, bool accumulate) {
   require(c.column == 1, "a row-major product");
   const Key key{m,
@@ -78,6 +81,7 @@ void CublasMatmul::multiply(Stream stream, std::int64_t m, std::int64_t n, std::
   auto found = plans_.find(key);
   if (found == plans_.end()) found = plans_.emplace(key, make(key)).first;
   const Plan& plan = found->second;
+  if (!plan.has_algorithm) return false;
   if (bias != nullptr) set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
   const float alpha = 1.0F;
   const float beta = accumulate ? 1.0F : 0.0F;
@@ -85,12 +89,13 @@ void CublasMatmul::multiply(Stream stream, std::int64_t m, std::int64_t n, std::
                        plan.right.get(), &beta, c.data, plan.result.get(), c.data, plan.result.get(),
                        &plan.algorithm, workspace_.data(), Workspace::bytes, cuda_stream(backend_, stream)),
         "cublasLtMatmul");
+  return true;
 }
 
 CublasMatmul::Plan CublasMatmul::make(const Key& key) const {
   cublasLtMatmulDesc_t desc = nullptr;
   check(cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
-  Plan plan{LtMatmulDesc(desc), {}, {}, make_layout(key.c_type, key.n, key.m, key.c_row), {}};
+  Plan plan{LtMatmulDesc(desc), {}, {}, make_layout(key.c_type, key.n, key.m, key.c_row), {}, false};
   cublasOperation_t operation{};
   plan.left = make_layout(key.b_type, key.k, key.n, key.b_row, key.b_column, operation);
   set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSA, operation);
@@ -105,6 +110,9 @@ CublasMatmul::Plan CublasMatmul::make(const Key& key) const {
   check(cublasLtMatmulPreferenceCreate(&wish), "cublasLtMatmulPreferenceCreate");
   const LtMatmulPreference preference(wish);
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, Workspace::bytes);
+  // Sums of parts in fp32, not in the type of the result.
+  set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   for (const auto attribute :
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
@@ -112,14 +120,11 @@ CublasMatmul::Plan CublasMatmul::make(const Key& key) const {
   }
   cublasLtMatmulHeuristicResult_t result{};
   int count = 0;
-  check(cublasLtMatmulAlgoGetHeuristic(handle_.get(), plan.desc.get(), plan.left.get(), plan.right.get(),
-                                       plan.result.get(), plan.result.get(), preference.get(), 1, &result,
-                                       &count),
-        "cublasLtMatmulAlgoGetHeuristic");
-  if (count == 0) {
-    fail(ExitCode::internal, "cuBLASLt has no algorithm for ({}, {}) = ({}, {}) ({}, {})", key.m, key.n,
-         key.m, key.k, key.k, key.n);
-  }
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle_.get(), plan.desc.get(), plan.left.get(), plan.right.get(), plan.result.get(), plan.result.get(),
+      preference.get(), 1, &result, &count);
+  if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "cublasLtMatmulAlgoGetHeuristic");
+  plan.has_algorithm = status == CUBLAS_STATUS_SUCCESS && count > 0;
   plan.algorithm = result.algo;
   return plan;
 }

@@ -22,8 +22,8 @@ class CublasMatmul {
   static bool supports(DType dtype) { return dtype == DType::fp32 || dtype == DType::bf16; }
 
   /// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n) + bias (n) of c's type or null, summed in fp32; c
-  /// row-major.
-  void multiply(Stream stream, std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b,
+  /// row-major. False, and nothing done, where cuBLASLt has no algorithm for it.
+  bool multiply(Stream stream, std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b,
                 const void* bias, MatrixRef c, bool accumulate);
 
  private:
@@ -41,6 +41,7 @@ class CublasMatmul {
     LtMatmulDesc desc;
     LtMatrixLayout left, right, result;
     cublasLtMatmulAlgo_t algorithm;
+    bool has_algorithm;
   };
 
   Plan make(const Key& key) const;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/compute_cuda/cudnn_attention.hpp"
 
+#include <cstdio>
 #include <cudnn_frontend.h>
 #include <unordered_map>
 #include <vector>
@@ -72,21 +73,22 @@ std::string CudnnAttention::version() {
 bool CudnnAttention::supports(const AttentionArgs& args) {
   const TensorRef& query = args.query;
   return query.dtype == DType::bf16 && query.size() > 0 && query.shape[3] % 8 == 0 && query.shape[3] <= 128 &&
-         args.query_offset == 0 && args.key.shape[1] == query.shape[1] && args.dropout.probability == 0.0F;
+         query.shape[1] > 1 && args.query_offset == 0 && args.key.shape[1] == query.shape[1] &&
+         args.dropout.probability == 0.0F;
 }
 
-void CudnnAttention::forward(Stream stream, const AttentionArgs& args) {
+bool CudnnAttention::forward(Stream stream, const AttentionArgs& args) {
   const Key key{
       false,
       args.scale,
       {args.query.shape[0], args.query.shape[2], args.query.shape[1], args.query.shape[3]},
       {strides_of(args.query), strides_of(args.key), strides_of(args.value), strides_of(args.output)}};
-  execute(stream, key,
-          {args.query.data, args.key.data, args.value.data, args.output.data, nullptr, nullptr, nullptr,
-           nullptr, args.lse.data});
+  return execute(stream, key,
+                 {args.query.data, args.key.data, args.value.data, args.output.data, nullptr, nullptr,
+                  nullptr, nullptr, args.lse.data});
 }
 
-void CudnnAttention::backward(Stream stream, const AttentionBackwardArgs& args) {
+bool CudnnAttention::backward(Stream stream, const AttentionBackwardArgs& args) {
   const AttentionArgs& forward = args.forward;
   const Key key{
       true,
@@ -95,17 +97,19 @@ void CudnnAttention::backward(Stream stream, const AttentionBackwardArgs& args) 
       {strides_of(forward.query), strides_of(forward.key), strides_of(forward.value),
        strides_of(forward.output), strides_of(args.output_grad), strides_of(args.query_grad),
        strides_of(args.key_grad), strides_of(args.value_grad)}};
-  execute(
+  return execute(
       stream, key,
       {forward.query.data, forward.key.data, forward.value.data, forward.output.data, args.output_grad.data,
        args.query_grad.data, args.key_grad.data, args.value_grad.data, forward.lse.data});
 }
 
-void CudnnAttention::execute(Stream stream, const Key& key, const std::array<void*, 9>& tensors) {
+bool CudnnAttention::execute(Stream stream, const Key& key, const std::array<void*, 9>& tensors) {
   Graph& graph = find(stream, key);
+  if (!graph.graph) return false;
   for (auto& [id, memory] : graph.tensors) memory = tensors[static_cast<std::size_t>(id)];
   check(cudnnSetStream(handle_->handle, cuda_stream(memory_, stream)), "cudnnSetStream");
-  check(graph.graph->execute(handle_->handle, graph.tensors, workspace_), "execute");
+  check(graph.graph->execute(handle_->handle, graph.tensors, aligned_workspace(workspace_)), "execute");
+  return true;
 }
 
 CudnnAttention::Graph& CudnnAttention::find(Stream stream, const Key& key) {
@@ -176,14 +180,23 @@ CudnnAttention::Graph CudnnAttention::make(const Key& key) const {
     output(key_grad, id_key_grad);
     output(value_grad, id_value_grad);
   }
-  check(graph.validate(), "validate");
-  check(graph.build_operation_graph(handle_->handle), "build_operation_graph");
-  check(graph.create_execution_plans({fe::HeurMode_t::A}), "create_execution_plans");
-  check(graph.check_support(), "check_support");
-  check(graph.build_plans(), "build_plans");
+  const auto build = [&]() -> fe::error_t {
+    if (fe::error_t status = graph.validate(); status.is_bad()) return status;
+    if (fe::error_t status = graph.build_operation_graph(handle_->handle); status.is_bad()) return status;
+    if (fe::error_t status = graph.create_execution_plans({fe::HeurMode_t::A}); status.is_bad())
+      return status;
+    if (fe::error_t status = graph.check_support(); status.is_bad()) return status;
+    return graph.build_plans();
+  };
+  if (fe::error_t status = build(); status.is_bad()) {
+    fmt::print(stderr, "mylos: Kokkos' attention{}, since cuDNN {} does not take ({}, {}, {}, {}): {}\n",
+               key.is_backward ? " backward" : "", version(), batch, heads, positions, dimension,
+               status.get_message());
+    return {};
+  }
   std::int64_t bytes = 0;
   check(graph.get_workspace_size(bytes), "get_workspace_size");
-  made.workspace_bytes = static_cast<std::size_t>(bytes);
+  made.workspace_bytes = static_cast<std::size_t>(bytes) + workspace_alignment;
   return made;
 }
 

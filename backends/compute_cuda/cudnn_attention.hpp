@@ -24,12 +24,13 @@ class CudnnAttention {
   CudnnAttention(const CudnnAttention&) = delete;
   CudnnAttention& operator=(const CudnnAttention&) = delete;
 
-  /// Whether cuDNN can do what is asked: bf16, heads of up to 128 elements by eights, queries from the first
-  /// key on, no dropout (whose generator must be mylos' own).
+  /// Whether to ask cuDNN: bf16, heads of up to 128 elements by eights, more than one position, queries from
+  /// the first key on, no dropout (whose generator must be mylos' own).
   static bool supports(const AttentionArgs& args);
 
-  void forward(Stream stream, const AttentionArgs& args);
-  void backward(Stream stream, const AttentionBackwardArgs& args);
+  /// False where this version of cuDNN does not take it after all; said once a shape on stderr.
+  bool forward(Stream stream, const AttentionArgs& args);
+  bool backward(Stream stream, const AttentionBackwardArgs& args);
 
   /// cuDNN's version, as in "9.13.0".
   static std::string version();
@@ -48,7 +49,7 @@ class CudnnAttention {
 
   Graph& find(Stream stream, const Key& key);
   Graph make(const Key& key) const;
-  void execute(Stream stream, const Key& key, const std::array<void*, 9>& tensors);
+  bool execute(Stream stream, const Key& key, const std::array<void*, 9>& tensors);
   void reserve(Stream stream, std::size_t bytes);
 
   struct Handle;

@@ -62,7 +62,7 @@ ComputeBackend* create(const ComputeArgs& args) {
 }
 
 std::size_t plan(const PlannedProduct*, std::size_t) {
-  return Workspace::bytes;
+  return Workspace::allocated;
 }
 
 void destroy(ComputeBackend* backend) {

@@ -31,8 +31,10 @@ void CudaTransformerOps::linear_forward(Stream stream, TensorRef x, TensorRef w,
   const std::int64_t rows = x.size() / w.shape[0];
   require(x.shape[x.rank - 1] == w.shape[0] && y.size() == rows * w.shape[1], "linear's shapes");
   require(!bias || (bias.size() == w.shape[1] && bias.dtype == y.dtype), "a bias of the output's type");
-  matmul_.multiply(stream, rows, w.shape[1], w.shape[0], activation_matrix(x), weight_matrix(w), bias.data,
-                   activation_matrix(y), false);
+  if (!matmul_.multiply(stream, rows, w.shape[1], w.shape[0], activation_matrix(x), weight_matrix(w),
+                        bias.data, activation_matrix(y), false)) {
+    next().linear_forward(stream, x, w, bias, y);
+  }
 }
 
 void CudaTransformerOps::linear_backward_input(Stream stream, TensorRef dy, TensorRef w, TensorRef dx) {
@@ -41,8 +43,10 @@ void CudaTransformerOps::linear_backward_input(Stream stream, TensorRef dy, Tens
   }
   const std::int64_t rows = dy.size() / w.shape[1];
   require(dy.shape[dy.rank - 1] == w.shape[1] && dx.size() == rows * w.shape[0], "linear's shapes");
-  matmul_.multiply(stream, rows, w.shape[0], w.shape[1], activation_matrix(dy), weight_matrix(w).transposed(),
-                   nullptr, activation_matrix(dx), false);
+  if (!matmul_.multiply(stream, rows, w.shape[0], w.shape[1], activation_matrix(dy),
+                        weight_matrix(w).transposed(), nullptr, activation_matrix(dx), false)) {
+    next().linear_backward_input(stream, dy, w, dx);
+  }
 }
 
 void CudaTransformerOps::linear_backward_weight(Stream stream, TensorRef x, TensorRef dy, TensorRef dw,
@@ -56,27 +60,28 @@ void CudaTransformerOps::linear_backward_weight(Stream stream, TensorRef x, Tens
   require(x.shape[x.rank - 1] == in && dy.size() == rows * out && (!dbias || dbias.size() == out),
           "linear's shapes");
   const MatrixRef gradient = weight_matrix(dw);
-  if (gradient.column == 1) {
-    matmul_.multiply(stream, in, out, rows, activation_matrix(x).transposed(), activation_matrix(dy), nullptr,
-                     gradient, accumulate);
-  } else {
-    // dwᵀ = dyᵀ x is row-major.
-    matmul_.multiply(stream, out, in, rows, activation_matrix(dy).transposed(), activation_matrix(x), nullptr,
-                     gradient.transposed(), accumulate);
-  }
+  // A transposed gradient is dwᵀ = dyᵀ x in rows.
+  const bool done = gradient.column == 1
+                        ? matmul_.multiply(stream, in, out, rows, activation_matrix(x).transposed(),
+                                           activation_matrix(dy), nullptr, gradient, accumulate)
+                        : matmul_.multiply(stream, out, in, rows, activation_matrix(dy).transposed(),
+                                           activation_matrix(x), nullptr, gradient.transposed(), accumulate);
+  if (!done) return next().linear_backward_weight(stream, x, dy, dw, dbias, accumulate);
   if (dbias) kernels::bias_gradient(queue(stream), dy, dbias, accumulate, workspace());
 }
 
 #if defined(MYLOS_HAVE_CUDNN)
 
 void CudaTransformerOps::attention_forward(Stream stream, const AttentionArgs& args) {
-  if (!CudnnAttention::supports(args)) return next().attention_forward(stream, args);
-  attention_.forward(stream, args);
+  if (!CudnnAttention::supports(args) || !attention_.forward(stream, args)) {
+    next().attention_forward(stream, args);
+  }
 }
 
 void CudaTransformerOps::attention_backward(Stream stream, const AttentionBackwardArgs& args) {
-  if (!CudnnAttention::supports(args.forward)) return next().attention_backward(stream, args);
-  attention_.backward(stream, args);
+  if (!CudnnAttention::supports(args.forward) || !attention_.backward(stream, args)) {
+    next().attention_backward(stream, args);
+  }
 }
 
 #endif

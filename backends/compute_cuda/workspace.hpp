@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cuda_runtime_api.h>
 
 #include "core/compute_backend.hpp"
@@ -14,28 +15,39 @@ inline cudaStream_t cuda_stream(ComputeBackend& backend, Stream stream) {
   return static_cast<cudaStream_t>(backend.native_stream(stream));
 }
 
+/// CUDA's libraries want more than the 64 bytes of ComputeBackend::allocate.
+inline constexpr std::size_t workspace_alignment = 256;
+inline void* aligned_workspace(void* memory) {
+  const auto address = reinterpret_cast<std::uintptr_t>(memory);
+  return reinterpret_cast<void*>((address + workspace_alignment - 1) / workspace_alignment *
+                                 workspace_alignment);
+}
+
 /// Content lasts for one operation: operations that use it must be queued on one stream.
 class Workspace {
  public:
   static constexpr std::size_t bytes = std::size_t{32} << 20;  // what NVIDIA advises for cuBLASLt on Hopper
+  static constexpr std::size_t allocated = bytes + workspace_alignment;
 
   Workspace(ComputeBackend& memory, MemoryLedger* ledger)
-      : memory_(memory), ledger_(ledger), data_(memory.allocate(bytes, "mylos::cuda::workspace")) {
-    if (ledger_ != nullptr) ledger_->charge(MemoryCategory::workspace, bytes);
+      : memory_(memory),
+        ledger_(ledger),
+        memory_block_(memory.allocate(allocated, "mylos::cuda::workspace")) {
+    if (ledger_ != nullptr) ledger_->charge(MemoryCategory::workspace, allocated);
   }
   ~Workspace() {
-    memory_.deallocate(data_);
-    if (ledger_ != nullptr) ledger_->release(MemoryCategory::workspace, bytes);
+    memory_.deallocate(memory_block_);
+    if (ledger_ != nullptr) ledger_->release(MemoryCategory::workspace, allocated);
   }
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
 
-  void* data() const { return data_; }
+  void* data() const { return aligned_workspace(memory_block_); }
 
  private:
   ComputeBackend& memory_;
   MemoryLedger* ledger_;
-  void* data_;
+  void* memory_block_;
 };
 
 }  // namespace mylos

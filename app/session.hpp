@@ -84,8 +84,8 @@ class Session {
   std::unique_ptr<Watchdog> watchdog_;
 };
 
-/// The highest rate of matrix products in `dtype`, in TFLOP/s: the peak that MFU refers to where the deck names
-/// none. On the host those of a GPT-2 124M block with 1024 rows, on a device larger ones.
+/// The highest rate of matrix products in `dtype`, in TFLOP/s: the peak that MFU refers to where the deck
+/// names none. On the host those of a GPT-2 124M block with 1024 rows, on a device larger ones.
 double measure_gemm_tflops(Session& session, DType dtype);
 
 }  // namespace mylos

@@ -8,11 +8,15 @@ if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake before 3.25.2 does not kno
 endif()
 find_package(CUDAToolkit REQUIRED)
 
-find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR} REQUIRED)
-find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
-add_library(NCCL::nccl UNKNOWN IMPORTED)
-set_target_properties(NCCL::nccl PROPERTIES IMPORTED_LOCATION ${NCCL_LIBRARY}
-                                            INTERFACE_INCLUDE_DIRECTORIES ${NCCL_INCLUDE_DIR})
+find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
+find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+if(NCCL_LIBRARY AND NCCL_INCLUDE_DIR)
+  add_library(NCCL::nccl UNKNOWN IMPORTED)
+  set_target_properties(NCCL::nccl PROPERTIES IMPORTED_LOCATION ${NCCL_LIBRARY}
+                                              INTERFACE_INCLUDE_DIRECTORIES ${NCCL_INCLUDE_DIR})
+else()
+  message(STATUS "NCCL not found: no comm_nccl")
+endif()
 
 # cuDNN with its C++ frontend: an installed one, or the one that scripts/setup has fetched.
 find_library(CUDNN_LIBRARY cudnn HINTS ${CUDAToolkit_LIBRARY_DIR})

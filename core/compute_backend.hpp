@@ -83,6 +83,20 @@ struct Segment {
   float decay = 0.0F;  // 1 or 0, multiplies the weight decay
 };
 
+/// The segment that holds `element`.
+MYLOS_HOST_DEVICE inline int segment_of(const Segment* segments, int count, std::int64_t element) {
+  int low = 0;
+  for (int high = count - 1; low < high;) {
+    const int middle = (low + high) / 2;
+    if (segments[middle].end <= element) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
 /// AdamW (Loshchilov and Hutter, 2019) on n elements of a flat buffer.
 struct AdamWArgs {
   TensorRef weights;                  // (n) compute type, written: the master rounded

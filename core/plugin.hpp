@@ -62,30 +62,31 @@ struct PlannedProduct {
   DType grad_dtype = DType::fp32;
 };
 
-/// The one data symbol of a plugin, `mylos_plugin`. Plain data.
+/// The one data symbol of a plugin, `mylos_plugin`. Plain data; a plugin names what differs from the
+/// defaults, which are those of the sources it is compiled with.
 struct PluginDescriptor {
-  std::uint64_t magic;
-  std::uint32_t abi_version;
-  std::uint32_t struct_size;
+  std::uint64_t magic = plugin_magic;
+  std::uint32_t abi_version = plugin_abi_version;
+  std::uint32_t struct_size = sizeof(PluginDescriptor);
   PluginKind kind;
-  const char* name;            ///< "kokkos", "onednn", "mpi", ...; the deck's word
-  const char* compiler;        ///< MYLOS_COMPILER_FINGERPRINT
-  const char* kokkos_version;  ///< "" where it does not use Kokkos
-  const char* summary;         ///< one line for `mylos help`
-  std::int32_t preference;     ///< `auto` takes the usable backend with the largest
-  const ParamSpec* params;     ///< its own deck parameters
-  std::size_t num_params;
+  const char* name;                                   ///< "kokkos", "onednn", "mpi", ...; the deck's word
+  const char* compiler = MYLOS_COMPILER_FINGERPRINT;  ///< MYLOS_COMPILER_FINGERPRINT
+  const char* kokkos_version = "";                    ///< "" where it does not use Kokkos
+  const char* summary;                                ///< one line for `mylos help`
+  std::int32_t preference;                            ///< `auto` takes the usable backend with the largest
+  const ParamSpec* params = nullptr;                  ///< its own deck parameters
+  std::size_t num_params = 0;
   /// Null, or why it cannot be used on this machine. Called before `create`.
   const char* (*unusable)();
-  ComputeBackend* (*create_compute)(const ComputeArgs&);
-  Communicator* (*create_communicator)(const CommunicatorArgs&);
-  void (*destroy_compute)(ComputeBackend*);
-  void (*destroy_communicator)(Communicator*);
+  ComputeBackend* (*create_compute)(const ComputeArgs&) = nullptr;
+  Communicator* (*create_communicator)(const CommunicatorArgs&) = nullptr;
+  void (*destroy_compute)(ComputeBackend*) = nullptr;
+  void (*destroy_communicator)(Communicator*) = nullptr;
   /// For a run of `ranks` ranks, on one node where the deck does not say otherwise; null where there is
   /// nothing to plan.
-  CommunicatorPlan (*plan_communicator)(const ParamValues& deck, int ranks);
+  CommunicatorPlan (*plan_communicator)(const ParamValues& deck, int ranks) = nullptr;
   /// Bytes of workspace that the backend will keep for these products; null where there is nothing to plan.
-  std::size_t (*plan_compute)(const PlannedProduct* products, std::size_t count);
+  std::size_t (*plan_compute)(const PlannedProduct* products, std::size_t count) = nullptr;
 };
 
 using ComputeBackendHandle = std::unique_ptr<ComputeBackend, void (*)(ComputeBackend*)>;

@@ -41,13 +41,18 @@ constexpr ncclConfig_t not_blocking() {
   return config;
 }
 
-/// Polls a communicator that is being made.
-void wait_until_made(ncclComm_t comm, const char* call) {
+/// Polls until NCCL has taken up what was called; what came of it.
+ncclResult_t settled(ncclComm_t comm) {
   ncclResult_t state = ncclInProgress;
   while (state == ncclInProgress) {
-    std::this_thread::yield();
-    if (ncclCommGetAsyncError(comm, &state) != ncclSuccess) break;
+    if (const ncclResult_t result = ncclCommGetAsyncError(comm, &state); result != ncclSuccess) return result;
+    if (state == ncclInProgress) std::this_thread::yield();
   }
+  return state;
+}
+
+void wait_until_made(ncclComm_t comm, const char* call) {
+  const ncclResult_t state = settled(comm);
   if (state != ncclSuccess) fail(ExitCode::internal, "{}: {}", call, ncclGetErrorString(state));
 }
 
@@ -132,9 +137,8 @@ NcclCommunicator::NcclCommunicator(ncclComm_t comm, Communicator& bootstrap, Com
 NcclCommunicator::~NcclCommunicator() {
   // Ranks end together here; where one does not, the watchdog ends the job.
   cudaStreamSynchronize(own_stream_);
-  ncclResult_t state = ncclCommFinalize(comm_);
-  while (state == ncclInProgress && ncclCommGetAsyncError(comm_, &state) == ncclSuccess)
-    std::this_thread::yield();
+  ncclCommFinalize(comm_);
+  settled(comm_);
   ncclCommDestroy(comm_);
   cudaFree(barrier_word_);
   cudaStreamDestroy(own_stream_);
@@ -153,12 +157,7 @@ void NcclCommunicator::check(cudaError_t status, const char* call) {
 }
 
 void NcclCommunicator::settle(const char* call) {
-  ncclResult_t state = ncclInProgress;
-  while (state == ncclInProgress) {
-    check(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError");
-    if (state == ncclInProgress) std::this_thread::yield();
-  }
-  check(state, call);
+  check(settled(comm_), call);
 }
 
 void NcclCommunicator::finish(NcclRequest& request) {

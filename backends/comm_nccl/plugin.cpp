@@ -64,23 +64,12 @@ void destroy(Communicator* communicator) {
 extern "C" {
 extern const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL;
 const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
-    .magic = mylos::plugin_magic,
-    .abi_version = mylos::plugin_abi_version,
-    .struct_size = sizeof(mylos::PluginDescriptor),
     .kind = mylos::PluginKind::communication,
     .name = "nccl",
-    .compiler = MYLOS_COMPILER_FINGERPRINT,
-    .kokkos_version = "",
     .summary = "NCCL between NVIDIA GPUs, one rank each, ordered with the compute streams",
     .preference = 30,
-    .params = nullptr,
-    .num_params = 0,
     .unusable = mylos::unusable,
-    .create_compute = nullptr,
     .create_communicator = mylos::create,
-    .destroy_compute = nullptr,
     .destroy_communicator = mylos::destroy,
-    .plan_communicator = nullptr,
-    .plan_compute = nullptr,
 };
 }

@@ -27,23 +27,12 @@ void destroy(Communicator* communicator) {
 extern "C" {
 extern const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL;
 const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
-    .magic = mylos::plugin_magic,
-    .abi_version = mylos::plugin_abi_version,
-    .struct_size = sizeof(mylos::PluginDescriptor),
     .kind = mylos::PluginKind::communication,
     .name = "self",
-    .compiler = MYLOS_COMPILER_FINGERPRINT,
-    .kokkos_version = "",
     .summary = "one rank, no communication",
     .preference = 1,
-    .params = nullptr,
-    .num_params = 0,
     .unusable = mylos::unusable,
-    .create_compute = nullptr,
     .create_communicator = mylos::create,
-    .destroy_compute = nullptr,
     .destroy_communicator = mylos::destroy,
-    .plan_communicator = nullptr,
-    .plan_compute = nullptr,
 };
 }

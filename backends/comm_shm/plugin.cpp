@@ -54,23 +54,15 @@ void destroy(Communicator* communicator) {
 extern "C" {
 extern const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL;
 const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
-    .magic = mylos::plugin_magic,
-    .abi_version = mylos::plugin_abi_version,
-    .struct_size = sizeof(mylos::PluginDescriptor),
     .kind = mylos::PluginKind::communication,
     .name = "shm",
-    .compiler = MYLOS_COMPILER_FINGERPRINT,
-    .kokkos_version = "",
     .summary = "shared memory of one node, waits asleep",
     .preference = 20,
     .params = mylos::params,
     .num_params = std::size(mylos::params),
     .unusable = mylos::unusable,
-    .create_compute = nullptr,
     .create_communicator = mylos::create,
-    .destroy_compute = nullptr,
     .destroy_communicator = mylos::destroy,
     .plan_communicator = mylos::plan,
-    .plan_compute = nullptr,
 };
 }

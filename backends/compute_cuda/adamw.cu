@@ -14,6 +14,23 @@ struct alignas(group * sizeof(T)) Group {
   T values[group];
 };
 
+/// `count` elements, at once where they are a whole group; the rest 0.
+template <class T>
+__device__ Group<T> load_group(const T* from, int count) {
+  if (count == group) return *reinterpret_cast<const Group<T>*>(from);
+  Group<T> values{};
+  for (int i = 0; i < count; ++i) values.values[i] = from[i];
+  return values;
+}
+template <class T>
+__device__ void store_group(T* to, int count, const Group<T>& values) {
+  if (count == group) {
+    *reinterpret_cast<Group<T>*>(to) = values;
+  } else {
+    for (int i = 0; i < count; ++i) to[i] = values.values[i];
+  }
+}
+
 /// What all elements of a step share.
 struct alignas(16) StepFactors {
   float clip;
@@ -38,34 +55,12 @@ __global__ void update(AdamWArgs args, const StepFactors* factors, W* weights, c
   const StepFactors step = *factors;
   const std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x) * group;
   if (first >= n) return;
-  int segment = 0;
-  for (int high = args.num_segments - 1; segment < high;) {
-    const int middle = (segment + high) / 2;
-    if (args.segments[middle].end <= first) {
-      segment = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  const bool whole = first + group <= n;
-  const int count = whole ? group : static_cast<int>(n - first);
-  Group<G> g{};
-  Group<float> p{};
-  Group<float> m{};
-  Group<float> v{};
-  if (whole) {
-    g = *reinterpret_cast<const Group<G>*>(gradient + first);
-    p = *reinterpret_cast<const Group<float>*>(master + first);
-    m = *reinterpret_cast<const Group<float>*>(first_moment + first);
-    v = *reinterpret_cast<const Group<float>*>(second_moment + first);
-  } else {
-    for (int i = 0; i < count; ++i) {
-      g.values[i] = gradient[first + i];
-      p.values[i] = master[first + i];
-      m.values[i] = first_moment[first + i];
-      v.values[i] = second_moment[first + i];
-    }
-  }
+  int segment = segment_of(args.segments, args.num_segments, first);
+  const int count = static_cast<int>(first + group <= n ? group : n - first);
+  const Group<G> g = load_group(gradient + first, count);
+  Group<float> p = load_group(master + first, count);
+  Group<float> m = load_group(first_moment + first, count);
+  Group<float> v = load_group(second_moment + first, count);
   Group<W> w{};
   for (int i = 0; i < count; ++i) {
     while (args.segments[segment].end <= first + i) ++segment;
@@ -78,20 +73,10 @@ __global__ void update(AdamWArgs args, const StepFactors* factors, W* weights, c
     p.values[i] -= step.learning_rate * fmaf(decay, p.values[i], direction);
     w.values[i] = static_cast<W>(p.values[i]);
   }
-  constexpr bool is_own_master = std::is_same_v<W, float>;
-  if (whole) {
-    *reinterpret_cast<Group<float>*>(first_moment + first) = m;
-    *reinterpret_cast<Group<float>*>(second_moment + first) = v;
-    *reinterpret_cast<Group<float>*>(master + first) = p;
-    if constexpr (!is_own_master) *reinterpret_cast<Group<W>*>(weights + first) = w;
-  } else {
-    for (int i = 0; i < count; ++i) {
-      first_moment[first + i] = m.values[i];
-      second_moment[first + i] = v.values[i];
-      master[first + i] = p.values[i];
-      if constexpr (!is_own_master) weights[first + i] = w.values[i];
-    }
-  }
+  store_group(first_moment + first, count, m);
+  store_group(second_moment + first, count, v);
+  store_group(master + first, count, p);
+  if constexpr (!std::is_same_v<W, float>) store_group(weights + first, count, w);
 }
 
 }  // namespace

@@ -3,11 +3,11 @@
 #pragma once
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <cuda_runtime_api.h>
 
 #include "backends/compute_cuda/device.cuh"
+#include "backends/compute_cuda/workspace.hpp"
 #include "core/error.hpp"
 
 namespace mylos {
@@ -68,16 +68,16 @@ __global__ void add_parts(const float* partial, int parts, std::int64_t columns,
 /// out[s][c] = (accumulate ? out[s][c] : 0) + the sum over rows of term(row, c).values[s], added in fp32.
 template <int N, class G, class Term>
 void column_sums(cudaStream_t stream, const Term& term, std::int64_t rows, std::int64_t columns,
-                 const SumTargets<N, G>& out, bool accumulate, void* workspace, std::size_t workspace_bytes) {
+                 const SumTargets<N, G>& out, bool accumulate, const Workspace& workspace) {
   if (columns == 0) return;
   constexpr std::int64_t least_rows = 64;  // of a part
   constexpr std::int64_t most_parts = 128;
   constexpr int threads = 256;
-  const std::int64_t room = static_cast<std::int64_t>(workspace_bytes / sizeof(float)) / (N * columns);
+  const std::int64_t room = static_cast<std::int64_t>(Workspace::bytes / sizeof(float)) / (N * columns);
   require(room > 0, "a workspace for one row of sums");
   const auto parts =
       static_cast<int>(std::clamp<std::int64_t>(rows / least_rows, 1, std::min(most_parts, room)));
-  auto* partial = static_cast<float*>(workspace);
+  auto* partial = static_cast<float*>(workspace.data());
   const dim3 grid(blocks_for(columns, sum_block_columns), static_cast<unsigned>(parts));
   launch(sum_parts<N, Term>, grid, dim3(sum_block_columns, sum_block_rows), stream, term, rows, columns,
          partial);

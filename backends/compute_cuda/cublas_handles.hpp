@@ -3,11 +3,9 @@
 #pragma once
 
 #include <cublasLt.h>
-#include <cuda_runtime_api.h>
 #include <memory>
 #include <type_traits>
 
-#include "core/compute_backend.hpp"
 #include "core/error.hpp"
 
 namespace mylos {

@@ -178,10 +178,9 @@ void layernorm_backward_weight(cudaStream_t stream, TensorRef dy, TensorRef x, T
       using T = decltype(type);
       using G = decltype(sum);
       const std::int64_t columns = columns_of(x);
-      column_sums<2, G>(stream,
-                        WeightTerm<T>{dy.as<T>(), x.as<T>(), mean.as<float>(), rstd.as<float>(), columns},
-                        mean.size(), columns, SumTargets<2, G>{dgamma.as<G>(), dbeta.as<G>()}, accumulate,
-                        workspace.data(), Workspace::bytes);
+      column_sums<2, G>(
+          stream, WeightTerm<T>{dy.as<T>(), x.as<T>(), mean.as<float>(), rstd.as<float>(), columns},
+          mean.size(), columns, SumTargets<2, G>{dgamma.as<G>(), dbeta.as<G>()}, accumulate, workspace);
     });
   });
 }
@@ -194,8 +193,7 @@ void bias_gradient(cudaStream_t stream, TensorRef dy, TensorRef dbias, bool accu
       using G = decltype(sum);
       const std::int64_t columns = dbias.size();
       column_sums<1, G>(stream, BiasTerm<T>{dy.as<T>(), columns}, columns > 0 ? dy.size() / columns : 0,
-                        columns, SumTargets<1, G>{dbias.as<G>()}, accumulate, workspace.data(),
-                        Workspace::bytes);
+                        columns, SumTargets<1, G>{dbias.as<G>()}, accumulate, workspace);
     });
   });
 }

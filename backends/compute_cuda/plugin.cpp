@@ -73,25 +73,13 @@ void destroy(ComputeBackend* backend) {
 
 extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL;
 extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
-    .magic = plugin_magic,
-    .abi_version = plugin_abi_version,
-    .struct_size = sizeof(PluginDescriptor),
     .kind = PluginKind::compute,
     .name = "cuda",
-    .compiler = MYLOS_COMPILER_FINGERPRINT,
-    .kokkos_version = "",
-    .summary =
-        "linear layers through cuBLASLt, attention through cuDNN, on an NVIDIA GPU, the rest through the "
-        "backend below",
+    .summary = "cuBLASLt, cuDNN and own kernels on an NVIDIA GPU, the rest through the backend below",
     .preference = 30,
-    .params = nullptr,
-    .num_params = 0,
     .unusable = unusable,
     .create_compute = create,
-    .create_communicator = nullptr,
     .destroy_compute = destroy,
-    .destroy_communicator = nullptr,
-    .plan_communicator = nullptr,
     .plan_compute = plan,
 };
 

@@ -62,16 +62,7 @@ void adamw_kernel(const Execution& execution, const AdamWArgs& args, Vector<cons
         const StepFactors step(args, *args.scalars);
         std::int64_t i = block * adamw_block;
         const std::int64_t block_end = i + adamw_block < n ? i + adamw_block : n;
-        int low = 0;
-        for (int high = args.num_segments - 1; low < high;) {
-          const int middle = (low + high) / 2;
-          if (args.segments[middle].end <= i) {
-            low = middle + 1;
-          } else {
-            high = middle;
-          }
-        }
-        for (int s = low; i < block_end; ++s) {
+        for (int s = segment_of(args.segments, args.num_segments, i); i < block_end; ++s) {
           const Segment segment = args.segments[s];
           const std::int64_t end = segment.end < block_end ? segment.end : block_end;
           const Vec decay(args.weight_decay * segment.decay);

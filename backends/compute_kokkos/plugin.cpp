@@ -72,25 +72,15 @@ void destroy(ComputeBackend* backend) {
 
 extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL;
 extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
-    .magic = plugin_magic,
-    .abi_version = plugin_abi_version,
-    .struct_size = sizeof(PluginDescriptor),
     .kind = PluginKind::compute,
     .name = "kokkos",
-    .compiler = MYLOS_COMPILER_FINGERPRINT,
     .kokkos_version = MYLOS_STRING(KOKKOS_VERSION_MAJOR) "." MYLOS_STRING(
         KOKKOS_VERSION_MINOR) "." MYLOS_STRING(KOKKOS_VERSION_PATCH),
     .summary = "every operation in portable Kokkos; the root that other compute backends fall through to",
     .preference = 10,
-    .params = nullptr,
-    .num_params = 0,
     .unusable = unusable,
     .create_compute = create,
-    .create_communicator = nullptr,
     .destroy_compute = destroy,
-    .destroy_communicator = nullptr,
-    .plan_communicator = nullptr,
-    .plan_compute = nullptr,
 };
 
 }  // namespace mylos

@@ -101,23 +101,13 @@ void destroy(ComputeBackend* backend) {
 
 extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL;
 extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
-    .magic = plugin_magic,
-    .abi_version = plugin_abi_version,
-    .struct_size = sizeof(PluginDescriptor),
     .kind = PluginKind::compute,
     .name = "onednn",
-    .compiler = MYLOS_COMPILER_FINGERPRINT,
-    .kokkos_version = "",
     .summary = "the linear layer through oneDNN on the CPU, everything else through the backend below",
     .preference = 20,
-    .params = nullptr,
-    .num_params = 0,
     .unusable = unusable,
     .create_compute = create,
-    .create_communicator = nullptr,
     .destroy_compute = destroy,
-    .destroy_communicator = nullptr,
-    .plan_communicator = nullptr,
     .plan_compute = plan,
 };
 

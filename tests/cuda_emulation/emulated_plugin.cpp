@@ -54,24 +54,13 @@ void destroy(ComputeBackend* backend) {
 
 extern "C" const PluginDescriptor mylos_plugin;
 extern "C" const PluginDescriptor mylos_plugin = {
-    .magic = plugin_magic,
-    .abi_version = plugin_abi_version,
-    .struct_size = sizeof(PluginDescriptor),
     .kind = PluginKind::compute,
     .name = "cuda",
-    .compiler = MYLOS_COMPILER_FINGERPRINT,
-    .kokkos_version = "",
     .summary = "for tests: CUDA's kernels on the host",
     .preference = 0,
-    .params = nullptr,
-    .num_params = 0,
     .unusable = unusable,
     .create_compute = create,
-    .create_communicator = nullptr,
     .destroy_compute = destroy,
-    .destroy_communicator = nullptr,
-    .plan_communicator = nullptr,
-    .plan_compute = nullptr,
 };
 
 }  // namespace mylos

@@ -65,23 +65,12 @@ void destroy(ComputeBackend* backend) {
 extern "C" {
 extern const mylos::PluginDescriptor mylos_plugin;
 const mylos::PluginDescriptor mylos_plugin = {
-    .magic = mylos::plugin_magic,
-    .abi_version = mylos::plugin_abi_version,
-    .struct_size = sizeof(mylos::PluginDescriptor),
     .kind = mylos::PluginKind::compute,
     .name = "example",
-    .compiler = MYLOS_COMPILER_FINGERPRINT,
-    .kokkos_version = "",
     .summary = "GELU in a plain loop, all else by the next backend",
     .preference = -1,  // never by itself
-    .params = nullptr,
-    .num_params = 0,
     .unusable = unusable,
     .create_compute = create,
-    .create_communicator = nullptr,
     .destroy_compute = destroy,
-    .destroy_communicator = nullptr,
-    .plan_communicator = nullptr,
-    .plan_compute = nullptr,
 };
 }

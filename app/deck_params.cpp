@@ -35,10 +35,18 @@ constexpr ParamSpec params[] = {
                   "0 takes the whole share at once."),
     integer_param("train", "seq_len", "0", 0, 65536, "tokens",
                   "Length of a training sequence, at most model.context; 0 takes model.context."),
-    choice_param("train", "dtype", "fp32", "fp32|bf16",
-                 "Type of weights, activations and residual stream; bf16 keeps an fp32 master."),
-    choice_param("train", "grad_dtype", "auto", "auto|fp32|bf16",
+    choice_param("train", "dtype", "fp32", "fp32|bf16|fp16",
+                 "Type of weights, activations and residual stream; bf16 and fp16 keep an fp32 master."),
+    choice_param("train", "grad_dtype", "auto", "auto|fp32|bf16|fp16",
                  "Type in which gradients are summed; auto takes fp32 when accumulating, else dtype."),
+    real_param(
+        "train", "loss_scale", "0", 0.0, 16777216.0, "",
+        "Multiplies the loss of the first step, so that small gradients do not vanish; 0 takes 65536 for "
+        "fp16, else 1."),
+    integer_param(
+        "train", "loss_scale_window", "2000", 0, 1e9, "steps",
+        "With dtype = fp16, applied steps in a row that double the loss scale; a gradient that is not "
+        "finite halves it and skips the update. 0 keeps the scale."),
     choice_param(
         "train", "recompute", "none", "none|selective|block",
         "Activations computed again in the backward pass: none; layernorm and GELU outputs; everything "

@@ -160,14 +160,13 @@ void restore_weights(ComputeBackend& backend, const ParameterTable& table, Check
     }
     reader.read("weights.h5", info_of(parameter), parts);
     for (const TensorRef& place : places) {
-      if (place.dtype == DType::fp32) {
-        backend.copy_to_device({}, values.data(), place.data, place.bytes());
-      } else {
-        std::vector<bf16> narrow(values.size());
-        std::ranges::transform(values, narrow.begin(), [](float x) { return bf16(x); });
-        backend.copy_to_device({}, narrow.data(), place.data, place.bytes());
-      }
-      backend.synchronize({});
+      dispatch_float(place.dtype, [&](auto element) {
+        using T = decltype(element);
+        std::vector<T> rounded(values.size());
+        std::ranges::transform(values, rounded.begin(), [](float x) { return T(x); });
+        backend.copy_to_device({}, rounded.data(), place.data, place.bytes());
+        backend.synchronize({});
+      });
     }
   }
   exchange.publish();

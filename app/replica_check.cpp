@@ -2,6 +2,7 @@
 #include "app/replica_check.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <vector>
 
@@ -21,14 +22,18 @@ std::vector<std::byte> on_host(ComputeBackend& backend, const TensorRef& tensor)
   return bytes;
 }
 
-/// Whether a part's bf16 weights are its fp32 master, rounded; true where the weights are the master.
+/// Whether a part's weights are its fp32 master, rounded.
 bool agrees_with_master(const std::vector<std::byte>& weights, const std::vector<std::byte>& master,
                         DType dtype) {
-  if (dtype != DType::bf16) return true;
-  const auto* rounded = reinterpret_cast<const bf16*>(weights.data());
   const auto* exact = reinterpret_cast<const float*>(master.data());
-  return std::equal(rounded, rounded + weights.size() / sizeof(bf16), exact,
-                    [](bf16 w, float m) { return w.bits == bf16(m).bits; });
+  return dispatch_float(dtype, [&](auto element) {
+    using T = decltype(element);
+    const auto* rounded = reinterpret_cast<const T*>(weights.data());
+    return std::equal(rounded, rounded + weights.size() / sizeof(T), exact, [](T w, float m) {
+      const T r(m);
+      return std::memcmp(&w, &r, sizeof(T)) == 0;
+    });
+  });
 }
 
 std::vector<int> suspects(const std::vector<std::int64_t>& hashes, const std::vector<std::int64_t>& intact) {

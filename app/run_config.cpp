@@ -47,7 +47,7 @@ T chosen(std::string_view word, std::initializer_list<std::pair<std::string_view
 }
 
 DType dtype_named(std::string_view name) {
-  return chosen<DType>(name, {{"fp32", DType::fp32}, {"bf16", DType::bf16}});
+  return chosen<DType>(name, {{"fp32", DType::fp32}, {"bf16", DType::bf16}, {"fp16", DType::fp16}});
 }
 
 std::string listed(const std::vector<std::int64_t>& values) {
@@ -94,6 +94,7 @@ class CrossChecks {
     check_layout();
     check_batch();
     choose_grad_dtype();
+    choose_loss_scale();
     check_learning_rate();
     check_data();
     check_comm();
@@ -218,14 +219,21 @@ class CrossChecks {
     if (!known({"train.grad_dtype", "train.dtype"})) return;
     const std::string dtype = values_.text("train.dtype");
     const std::string grad_dtype = values_.text("train.grad_dtype");
-    if (grad_dtype == "bf16" && dtype == "fp32") {
+    if (grad_dtype != "auto" && grad_dtype != "fp32" && grad_dtype != dtype) {
       report({"train.grad_dtype", "train.dtype"},
-             "[train] grad_dtype = bf16 is narrower than dtype = fp32; use auto or fp32");
+             "[train] grad_dtype = {} must be fp32 or that of dtype = {}; use auto or fp32", grad_dtype,
+             dtype);
     } else if (grad_dtype == "auto" && known({"train.global_batch", "train.micro_batch", "parallel.data"})) {
       const bool accumulates =
           integer("train.global_batch") > integer("train.micro_batch") * integer("parallel.data");
       values_.set("train.grad_dtype", accumulates ? "fp32" : dtype);
     }
+  }
+
+  void choose_loss_scale() {
+    if (!known({"train.dtype", "train.loss_scale"})) return;
+    if (values_.real("train.loss_scale") > 0.0) return;
+    values_.set("train.loss_scale", values_.text("train.dtype") == "fp16" ? 65536.0 : 1.0);
   }
 
   void check_learning_rate() {
@@ -306,6 +314,7 @@ TrainConfig train_config(const ParamValues& values) {
           .seq_len = values.integer("train.seq_len"),
           .dtype = dtype_named(values.text("train.dtype")),
           .grad_dtype = dtype_named(values.text("train.grad_dtype")),
+          .loss_scale = static_cast<float>(values.real("train.loss_scale")),
           .recompute = chosen<Recompute>(
               values.text("train.recompute"),
               {{"none", Recompute::none}, {"selective", Recompute::selective}, {"block", Recompute::block}}),
@@ -345,12 +354,15 @@ ParallelPlan parallel_plan(const ParamValues& values) {
 }
 
 GuardSettings guard_settings(const ParamValues& values) {
+  const bool is_fp16 = values.text("train.dtype") == "fp16";
   return {.policy = chosen<GuardPolicy>(values.text("guard.policy"),
                                         {{"skip", GuardPolicy::skip}, {"stop", GuardPolicy::stop}}),
           .max_skips = values.integer("guard.max_skips"),
           .device = {.clip_norm = static_cast<float>(values.real("optim.clip_norm")),
                      .spike_factor = static_cast<float>(values.real("guard.spike_factor")),
-                     .spike_window = static_cast<std::int32_t>(values.integer("guard.spike_window"))},
+                     .spike_window = static_cast<std::int32_t>(values.integer("guard.spike_window")),
+                     .scale_window =
+                         static_cast<std::int32_t>(is_fp16 ? values.integer("train.loss_scale_window") : 0)},
           .replica_check_every = values.integer("guard.replica_check_every")};
 }
 

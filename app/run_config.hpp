@@ -31,6 +31,7 @@ struct TrainConfig {
   std::int64_t seq_len = 0;       ///< T; model.context where the deck says 0
   DType dtype = DType::fp32;
   DType grad_dtype = DType::fp32;  ///< derived where the deck says auto
+  float loss_scale = 1.0F;         ///< of the first step
   Recompute recompute = Recompute::none;
   std::uint64_t seed = 0;
   double wall_clock = 0.0;  ///< seconds; 0 is unlimited

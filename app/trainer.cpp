@@ -140,8 +140,13 @@ void Trainer::restore_from(CheckpointReader& reader) {
     guard.seen = saved_guard.at("seen");
     guard.skipped = saved_guard.at("skipped");
     guard.skipped_in_row = saved_guard.at("skipped_in_row");
-    training_.set_guard(guard);
     std::string changes = deck_changes(state.at("deck"), resolved_deck_);
+    guard.loss_scale = config_.train.loss_scale;
+    if (config_.guard.device.scale_window > 0 && changes.find("train.dtype ") == std::string::npos) {
+      guard.loss_scale = saved_guard.at("loss_scale");
+      guard.scaled_in_row = saved_guard.at("scaled_in_row");
+    }
+    training_.set_guard(guard);
     const std::string compute = state.at("layout").at("compute");
     if (compute != backend_.description()) {
       changes += fmt::format("{}{} -> {}", changes.empty() ? "" : ", ", compute, backend_.description());
@@ -170,12 +175,17 @@ TrainResult Trainer::run() {
     train_step();
     const Observation seen = observe(std::chrono::duration<double>(Clock::now() - start).count());
     if (step_ == config_.profile_step) write_trace();
-    if (scalars.skip != 0) {
+    // Otherwise a gradient overflowed that a smaller loss scale may hold.
+    const bool is_bad = scalars.skip != 0 && guard.skipped_in_row > 0;
+    if (is_bad) {
       console_.warn(fmt::format("step {}: update not applied (loss {}, gradient norm {})", step_,
                                 scalars.loss, scalars.gradient_norm));
+    } else if (scalars.skip != 0) {
+      console_.warn(fmt::format("step {}: update not applied: a gradient overflows, the loss scale is now {}",
+                                step_, guard.loss_scale));
     }
-    const bool guard_stops = scalars.skip != 0 && (config_.guard.policy == GuardPolicy::stop ||
-                                                   guard.skipped_in_row >= config_.guard.max_skips);
+    const bool guard_stops = is_bad && (config_.guard.policy == GuardPolicy::stop ||
+                                        guard.skipped_in_row >= config_.guard.max_skips);
     if (guard_stops) {
       record(seen);
       if (metrics_) metrics_->flush();
@@ -333,6 +343,7 @@ void Trainer::record(const Observation& seen) {
         {"learning_rate", scalars.learning_rate},
         {"gradient_norm", scalars.gradient_norm},
         {"skipped", scalars.skip != 0 ? 1.0 : 0.0},
+        {"loss_scale", scalars.loss_scale},
         {"tokens", static_cast<double>(sample_ * config_.train.seq_len)},
         {"communication_calls", static_cast<double>(traffic.calls - traffic_before_.calls)},
         {"communication_bytes", static_cast<double>(traffic.payload_bytes - traffic_before_.payload_bytes)},
@@ -401,7 +412,9 @@ std::string Trainer::state_json() const {
                                   {"variance", guard.variance},
                                   {"seen", guard.seen},
                                   {"skipped", guard.skipped},
-                                  {"skipped_in_row", guard.skipped_in_row}}},
+                                  {"skipped_in_row", guard.skipped_in_row},
+                                  {"loss_scale", guard.loss_scale},
+                                  {"scaled_in_row", guard.scaled_in_row}}},
                                 {"layout",
                                  {{"ranks", session_.size()},
                                   {"micro_batch", config_.train.micro_batch},

@@ -2,6 +2,7 @@
 #include "app/training_step.hpp"
 
 #include <chrono>
+#include <cstddef>
 
 #include "app/model_state.hpp"
 
@@ -66,7 +67,9 @@ TrainingStep::TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, Proces
   scalars_ = small(sizeof(StepScalars), "mylos::step_scalars");
   guard_input_ = small(sizeof(GuardInput), "mylos::guard_input");
   guard_state_ = small(sizeof(GuardState), "mylos::guard_state");
-  set_guard({});
+  GuardState guard;
+  guard.loss_scale = train.loss_scale;
+  set_guard(guard);
   tokens_.resize(static_cast<std::size_t>(train.micro_batch * (train.seq_len + 1)));
 }
 
@@ -76,17 +79,18 @@ void TrainingStep::initialise() {
 
 void TrainingStep::set_guard(const GuardState& state) {
   host_guard_ = state;
+  host_scalars_.loss_scale = state.loss_scale;
   backend_.copy_to_device({}, &host_guard_, guard_state_.data(), sizeof host_guard_);
+  backend_.copy_to_device({}, &host_scalars_, scalars_.data(), sizeof host_scalars_);
   backend_.synchronize({});
 }
 
 void TrainingStep::run(std::int64_t step, StepDriver& driver) {
   const Trace::Scope event = trace_.record(whole_step, {}, TraceKind::phase);
   phase_seconds_.fill(0.0);
-  host_scalars_ = {};
   host_scalars_.step = step;
   host_scalars_.learning_rate = static_cast<float>(learning_rate(config_.lr, step));
-  backend_.copy_to_device({}, &host_scalars_, scalars_.data(), sizeof host_scalars_);
+  backend_.copy_to_device({}, &host_scalars_, scalars_.data(), offsetof(StepScalars, loss_scale));
   for (const Action& action : schedule_.repeat) {
     driver.before(action);
     execute(action, driver);

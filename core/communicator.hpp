@@ -58,8 +58,8 @@ struct CommunicatorCaps {
 };
 
 /// A group of ranks. Every operation is non-blocking, starts after the work already queued on `stream`, and
-/// leaves its buffers alone only after the request was waited for. Buffers are contiguous fp32, bf16, int32,
-/// int64 or uint8 (bytes are moved and never reduced); counts may be 0. All ranks of the group call
+/// leaves its buffers alone only after the request was waited for. Buffers are contiguous fp32, bf16, fp16,
+/// int32, int64 or uint8 (bytes are moved and never reduced); counts may be 0. All ranks of the group call
 /// collectives in the same order with the same sizes. A failure ends the job through `abort`.
 class Communicator {
  public:

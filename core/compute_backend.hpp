@@ -6,9 +6,9 @@
 //
 // Conventions. Tensors are row-major and contiguous unless a parameter says "strided". "writes" means that
 // the old content is ignored, "adds to" that it is kept; `accumulate` chooses. Weights and activations are in
-// the compute type (fp32 or bf16), statistics and losses in fp32, gradients of weights in fp32 or the compute
-// type. Sums accumulate in fp32 or better, in an order that depends on shapes and thread count only. All work
-// is queued on the stream; none of these calls waits for it.
+// the compute type (fp32, bf16 or fp16), statistics and losses in fp32, gradients of weights in fp32 or the
+// compute type. Sums accumulate in fp32 or better, in an order that depends on shapes and thread count only.
+// All work is queued on the stream; none of these calls waits for it.
 #pragma once
 
 #include <cstddef>
@@ -120,20 +120,21 @@ class TensorOps {
 
   /// y[i] = value.
   virtual void fill(Stream stream, TensorRef y, float value) = 0;
-  /// y[i] = x[i], converted between fp32 and bf16 where the types differ: rounded to nearest, ties to even;
-  /// subnormal numbers may become 0. x and y (n), not overlapping.
+  /// y[i] = x[i], converted between fp32, bf16 and fp16 where the types differ: rounded to nearest, ties to
+  /// even; subnormal numbers may become 0. x and y (n), not overlapping.
   virtual void cast(Stream stream, TensorRef x, TensorRef y) = 0;
   /// y[i] = N(0, stddev) from the Philox stream `key` at element first + i; y (n) fp32.
   /// Elements 2j and 2j+1 are normal_pair(x[0], x[1]) of counter (j, j >> 32, 0, 0).
   virtual void fill_normal(Stream stream, TensorRef y, PhiloxKey key, std::int64_t first, float stddev) = 0;
   /// out[0] = (accumulate ? out[0] : 0) + sum of x; x (n) fp32, out (1) fp32.
   virtual void sum(Stream stream, TensorRef x, TensorRef out, bool accumulate) = 0;
-  /// out[0] = (accumulate ? out[0] : 0) + sum of x²; x (n) fp32 or bf16, out (1) fp32. Not finite if any x is
-  /// not.
+  /// out[0] = (accumulate ? out[0] : 0) + sum of x²; x (n) fp32, bf16 or fp16, out (1) fp32. Not finite if
+  /// any x is not.
   virtual void sum_of_squares(Stream stream, TensorRef x, TensorRef out, bool accumulate) = 0;
 };
 
-/// Version 1.
+/// Version 2. The fused operations at the end are, where a backend does not override them, compositions of
+/// its own ones.
 class TransformerOps {
  public:
   virtual ~TransformerOps() = default;
@@ -183,11 +184,25 @@ class TransformerOps {
 
   /// losses[n] = -log softmax(logits[n, :vocab])[targets[n]]; a negative target gives 0 and no gradient.
   /// correct[n] = 1 if the target is the largest logit (the first of equals), where `correct` is given.
-  /// With `write_gradient`, logits = gradient_scale * (softmax - onehot), columns >= vocab zero.
-  /// logits (N, Vp) compute type, targets (N) int32, losses (N) fp32, correct (N) int32 or empty.
+  /// With `scalars`, logits = gradient_scale * scalars->loss_scale * (softmax - onehot), columns >= vocab
+  /// zero. logits (N, Vp) compute type, targets (N) int32, losses (N) fp32, correct (N) int32 or empty,
+  /// scalars in device memory or null.
   virtual void cross_entropy(Stream stream, TensorRef logits, TensorRef targets, std::int64_t vocab,
-                             float gradient_scale, bool write_gradient, TensorRef losses,
+                             float gradient_scale, const StepScalars* scalars, TensorRef losses,
                              TensorRef correct) = 0;
+
+  /// pre = x w + bias, y = gelu(pre). x (N, I), w (I, O) and bias (O) as in linear_forward; pre, y (N, O).
+  virtual void linear_gelu_forward(Stream stream, TensorRef x, TensorRef w, TensorRef bias, TensorRef pre,
+                                   TensorRef y) {
+    linear_forward(stream, x, w, bias, pre);
+    gelu_forward(stream, pre, y);
+  }
+  /// dpre = (dy wᵀ) gelu'(pre). dy (N, O), w (I, O) as above, pre and dpre (N, I).
+  virtual void linear_gelu_backward_input(Stream stream, TensorRef dy, TensorRef w, TensorRef pre,
+                                          TensorRef dpre) {
+    linear_backward_input(stream, dy, w, dpre);
+    gelu_backward(stream, pre, dpre, dpre);
+  }
 };
 
 /// Version 1.

@@ -83,9 +83,9 @@ class ForwardingTransformerOps : public TransformerOps {
     next_.attention_backward(stream, args);
   }
   void cross_entropy(Stream stream, TensorRef logits, TensorRef targets, std::int64_t vocab,
-                     float gradient_scale, bool write_gradient, TensorRef losses,
+                     float gradient_scale, const StepScalars* scalars, TensorRef losses,
                      TensorRef correct) override {
-    next_.cross_entropy(stream, logits, targets, vocab, gradient_scale, write_gradient, losses, correct);
+    next_.cross_entropy(stream, logits, targets, vocab, gradient_scale, scalars, losses, correct);
   }
 
  protected:

@@ -32,8 +32,7 @@ A combined(A a, A b) {
   }
 }
 
-/// Calls `function.template operator()<T, op>()` with the element type; uint8 and fp16 are not reduced: a
-/// defect.
+/// Calls `function.template operator()<T, op>()` with the element type; uint8 is not reduced: a defect.
 template <class Function>
 decltype(auto) dispatch_reduction(DType dtype, ReduceOp op, Function&& function) {
   const auto with_type = [&]<class T>() {
@@ -52,6 +51,8 @@ decltype(auto) dispatch_reduction(DType dtype, ReduceOp op, Function&& function)
       return with_type.template operator()<float>();
     case DType::bf16:
       return with_type.template operator()<bf16>();
+    case DType::fp16:
+      return with_type.template operator()<fp16>();
     case DType::int32:
       return with_type.template operator()<std::int32_t>();
     case DType::int64:

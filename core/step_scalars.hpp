@@ -6,12 +6,14 @@
 
 namespace mylos {
 
-/// Written by the host before a step (first group) and by `OptimizerOps::guard_step` within it (second
-/// group).
+/// Written by the host before a step (first group) and by `OptimizerOps::guard_step` within it (the rest).
 struct StepScalars {
   std::int64_t step = 0;  ///< running step, 1 for the first; Adam's t and the dropout key
   float learning_rate = 0.0F;
-  float loss_scale = 1.0F;  ///< the loss was multiplied by this
+
+  /// What the loss of the step is multiplied by before its gradient is taken; after guard_step, that of the
+  /// next.
+  float loss_scale = 1.0F;
 
   float clip_factor = 1.0F;    ///< multiplies every gradient (clipping and 1 / loss_scale)
   float gradient_norm = 0.0F;  ///< global L2 norm before clipping, unscaled

@@ -107,10 +107,22 @@ class TracedTransformerOps final : public TransformerOps {
     next_.attention_backward(stream, args);
   }
   void cross_entropy(Stream stream, TensorRef logits, TensorRef targets, std::int64_t vocab,
-                     float gradient_scale, bool write_gradient, TensorRef losses,
+                     float gradient_scale, const StepScalars* scalars, TensorRef losses,
                      TensorRef correct) override {
     const Trace::Scope event = trace_.record("cross_entropy", stream);
-    next_.cross_entropy(stream, logits, targets, vocab, gradient_scale, write_gradient, losses, correct);
+    next_.cross_entropy(stream, logits, targets, vocab, gradient_scale, scalars, losses, correct);
+  }
+  void linear_gelu_forward(Stream stream, TensorRef x, TensorRef w, TensorRef bias, TensorRef pre,
+                           TensorRef y) override {
+    const Trace::Scope event =
+        trace_.record("linear_gelu_forward", stream, TraceKind::operation, linear_shape(x, y));
+    next_.linear_gelu_forward(stream, x, w, bias, pre, y);
+  }
+  void linear_gelu_backward_input(Stream stream, TensorRef dy, TensorRef w, TensorRef pre,
+                                  TensorRef dpre) override {
+    const Trace::Scope event =
+        trace_.record("linear_gelu_backward_input", stream, TraceKind::operation, linear_shape(dpre, dy));
+    next_.linear_gelu_backward_input(stream, dy, w, pre, dpre);
   }
 
  private:

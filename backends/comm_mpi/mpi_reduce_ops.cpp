@@ -26,6 +26,7 @@ MPI_Datatype mpi_type(DType dtype) {
     case DType::fp32:
       return MPI_FLOAT;
     case DType::bf16:
+    case DType::fp16:
       return MPI_UINT16_T;
     case DType::int32:
       return MPI_INT32_T;
@@ -33,16 +34,17 @@ MPI_Datatype mpi_type(DType dtype) {
       return MPI_INT64_T;
     case DType::uint8:
       return MPI_UINT8_T;
-    case DType::fp16:
-      break;
   }
-  fail(ExitCode::internal, "comm_mpi cannot send {}", name_of(dtype));
+  fail(ExitCode::internal, "comm_mpi cannot send element type {}", static_cast<int>(dtype));
 }
 
 MpiReduceOps::MpiReduceOps()
     : bf16_sum_(make_op(combine_elements<DType::bf16, ReduceOp::sum>)),
       bf16_max_(make_op(combine_elements<DType::bf16, ReduceOp::max>)),
       bf16_min_(make_op(combine_elements<DType::bf16, ReduceOp::min>)),
+      fp16_sum_(make_op(combine_elements<DType::fp16, ReduceOp::sum>)),
+      fp16_max_(make_op(combine_elements<DType::fp16, ReduceOp::max>)),
+      fp16_min_(make_op(combine_elements<DType::fp16, ReduceOp::min>)),
       fp32_max_(make_op(combine_elements<DType::fp32, ReduceOp::max>)),
       fp32_min_(make_op(combine_elements<DType::fp32, ReduceOp::min>)) {}
 
@@ -55,10 +57,11 @@ MPI_Op MpiReduceOps::get(DType dtype, ReduceOp op) const {
       return choose(MPI_SUM, fp32_max_.get(), fp32_min_.get());
     case DType::bf16:
       return choose(bf16_sum_.get(), bf16_max_.get(), bf16_min_.get());
+    case DType::fp16:
+      return choose(fp16_sum_.get(), fp16_max_.get(), fp16_min_.get());
     case DType::int32:
     case DType::int64:
       return choose(MPI_SUM, MPI_MAX, MPI_MIN);
-    case DType::fp16:
     case DType::uint8:
       break;
   }

@@ -9,12 +9,12 @@
 
 namespace mylos {
 
-/// The type that moves elements of `dtype`; throws ExitCode::internal for fp16.
+/// The type that moves elements of `dtype`.
 MPI_Datatype mpi_type(DType dtype);
 
-/// Reductions that MPI lacks: bf16, combined pairwise in fp32, and a maximum and minimum of floats that do
-/// not depend on the order of their arguments. A NaN wins (MPI_MAX keeps or drops it by rank), and +0 is
-/// above -0.
+/// Reductions that MPI lacks: bf16 and fp16, combined pairwise in fp32, and a maximum and minimum of floats
+/// that do not depend on the order of their arguments. A NaN wins (MPI_MAX keeps or drops it by rank), and +0
+/// is above -0.
 class MpiReduceOps {
  public:
   MpiReduceOps();
@@ -26,6 +26,9 @@ class MpiReduceOps {
   MpiOp bf16_sum_;
   MpiOp bf16_max_;
   MpiOp bf16_min_;
+  MpiOp fp16_sum_;
+  MpiOp fp16_max_;
+  MpiOp fp16_min_;
   MpiOp fp32_max_;
   MpiOp fp32_min_;
 };

@@ -15,6 +15,8 @@ ncclDataType_t type_of(DType dtype) {
       return ncclFloat32;
     case DType::bf16:
       return ncclBfloat16;
+    case DType::fp16:
+      return ncclFloat16;
     case DType::int32:
       return ncclInt32;
     case DType::int64:

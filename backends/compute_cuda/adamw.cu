@@ -97,8 +97,8 @@ bool adamw(cudaStream_t stream, const AdamWArgs& args, const Workspace& workspac
   auto* factors = static_cast<StepFactors*>(workspace.data());
   launch(prepare, 1, 1, stream, args, factors);
   dispatch_float(args.weights.dtype, [&](auto weight) {
-    dispatch_float(args.gradient.dtype, [&](auto gradient) {
-      using W = decltype(weight);
+    using W = decltype(weight);
+    dispatch_gradient<W>(args.gradient.dtype, [&](auto gradient) {
       using G = decltype(gradient);
       launch(update<W, G>, blocks_for(n, std::int64_t{threads} * group), threads, stream, args, factors,
              args.weights.as<W>(), args.gradient.as<G>(), args.master.as<float>(),

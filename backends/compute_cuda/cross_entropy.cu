@@ -41,7 +41,8 @@ __device__ Softmax warp_merged(Softmax own) {
 /// One block a row: a pass for maximum and sum at once (Milakov and Gimelshein, 2018), one for the gradient.
 template <class T>
 __global__ void row_kernel(T* logits, const std::int32_t* targets, std::int64_t columns, std::int64_t vocab,
-                           float gradient_scale, bool write_gradient, float* losses, std::int32_t* correct) {
+                           float gradient_scale, const StepScalars* scalars, float* losses,
+                           std::int32_t* correct) {
   constexpr int size = Pack<T>::size;
   const std::int64_t row = blockIdx.x;
   const std::int32_t target = targets[row];
@@ -82,9 +83,10 @@ __global__ void row_kernel(T* logits, const std::int32_t* targets, std::int64_t 
     losses[row] = loss;
     if (correct != nullptr) correct[row] = counts && all.place == target ? 1 : 0;
   }
-  if (!write_gradient) return;
+  if (scalars == nullptr) return;
   __syncthreads();  // every thread has read the target's logit
-  const float scale = counts ? gradient_scale / all.sum : 0.0F;
+  const float scale_of_onehot = gradient_scale * scalars->loss_scale;
+  const float scale = counts ? scale_of_onehot / all.sum : 0.0F;
   for (std::int64_t i = static_cast<std::int64_t>(threadIdx.x) * size; i < columns;
        i += static_cast<std::int64_t>(threads) * size) {
     const Pack<T> values = load_pack(x + i);
@@ -92,7 +94,7 @@ __global__ void row_kernel(T* logits, const std::int32_t* targets, std::int64_t 
     for (int v = 0; v < size; ++v) {
       float g = 0.0F;
       if (counts && i + v < vocab) {
-        g = i + v == target ? gradient_scale * expm1f(-loss)
+        g = i + v == target ? scale_of_onehot * expm1f(-loss)
                             : scale * __expf(static_cast<float>(values.values[v]) - all.largest);
       }
       gradient.values[v] = static_cast<T>(g);
@@ -104,7 +106,7 @@ __global__ void row_kernel(T* logits, const std::int32_t* targets, std::int64_t 
 }  // namespace
 
 bool cross_entropy(cudaStream_t stream, TensorRef logits, TensorRef targets, std::int64_t vocab,
-                   float gradient_scale, bool write_gradient, TensorRef losses, TensorRef correct) {
+                   float gradient_scale, const StepScalars* scalars, TensorRef losses, TensorRef correct) {
   const std::int64_t columns = logits.shape[logits.rank - 1];
   require(vocab > 0 && vocab <= columns, "the vocabulary inside the columns");
   return dispatch_float(logits.dtype, [&](auto type) {
@@ -115,8 +117,7 @@ bool cross_entropy(cudaStream_t stream, TensorRef logits, TensorRef targets, std
             "one target and loss for each row");
     if (rows == 0) return true;
     launch(row_kernel<T>, rows, threads, stream, logits.as<T>(), targets.as<std::int32_t>(), columns, vocab,
-           gradient_scale, write_gradient, losses.as<float>(),
-           correct ? correct.as<std::int32_t>() : nullptr);
+           gradient_scale, scalars, losses.as<float>(), correct ? correct.as<std::int32_t>() : nullptr);
     return true;
   });
 }

@@ -9,7 +9,24 @@ namespace mylos {
 namespace {
 
 cudaDataType_t type_of(DType dtype) {
-  return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
+  return dtype == DType::bf16 ? CUDA_R_16BF : (dtype == DType::fp16 ? CUDA_R_16F : CUDA_R_32F);
+}
+
+/// To cuBLASLt b is the first factor.
+cublasLtEpilogue_t epilogue_of(Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::none:
+      break;
+    case Epilogue::bias:
+      return CUBLASLT_EPILOGUE_BIAS;
+    case Epilogue::bias_gelu:
+      return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    case Epilogue::gelu_gradient:
+      return CUBLASLT_EPILOGUE_DGELU;
+    case Epilogue::bias_gradient:
+      return CUBLASLT_EPILOGUE_BGRADA;
+  }
+  return CUBLASLT_EPILOGUE_DEFAULT;
 }
 
 LtHandle make_handle() {
@@ -62,8 +79,10 @@ CublasMatmul::CublasMatmul(ComputeBackend& backend, const Workspace& workspace)
     : backend_(backend), workspace_(workspace), handle_(make_handle()) {}
 
 bool CublasMatmul::multiply(Stream stream, std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a,
-                            MatrixRef b, const void* bias, MatrixRef c, bool accumulate) {
+                            MatrixRef b, MatrixRef c, bool accumulate, const EpilogueArgs& epilogue) {
   require(c.column == 1, "a row-major product");
+  const TensorRef& vector = epilogue.vector;
+  require(!vector || vector.size() == n, "an epilogue's vector has the product's columns");
   const Key key{m,
                 n,
                 k,
@@ -72,17 +91,19 @@ bool CublasMatmul::multiply(Stream stream, std::int64_t m, std::int64_t n, std::
                 b.row,
                 b.column,
                 c.row,
-                alignment_of({a.data, b.data, c.data, bias}),
+                alignment_of({a.data, b.data, c.data, vector.data, epilogue.matrix}),
                 a.dtype,
                 b.dtype,
                 c.dtype,
-                bias != nullptr,
+                vector.dtype,
+                epilogue.kind,
                 accumulate};
   auto found = plans_.find(key);
   if (found == plans_.end()) found = plans_.emplace(key, make(key)).first;
   const Plan& plan = found->second;
   if (!plan.has_algorithm) return false;
-  if (bias != nullptr) set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  if (vector) set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector.data);
+  if (epilogue.matrix != nullptr) set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, epilogue.matrix);
   const float alpha = 1.0F;
   const float beta = accumulate ? 1.0F : 0.0F;
   check(cublasLtMatmul(handle_.get(), plan.desc.get(), &alpha, b.data, plan.left.get(), a.data,
@@ -101,9 +122,13 @@ CublasMatmul::Plan CublasMatmul::make(const Key& key) const {
   set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSA, operation);
   plan.right = make_layout(key.a_type, key.m, key.k, key.a_row, key.a_column, operation);
   set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSB, operation);
-  if (key.bias) {
-    set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(key.c_type));
+  set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(key.epilogue));
+  if (key.epilogue != Epilogue::none && key.epilogue != Epilogue::gelu_gradient) {
+    set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(key.vector_type));
+  }
+  if (key.epilogue == Epilogue::bias_gelu || key.epilogue == Epilogue::gelu_gradient) {
+    if (key.n % 8 != 0) return plan;  // cuBLASLt's condition on the matrix's rows
+    set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.n);
   }
 
   cublasLtMatmulPreference_t wish = nullptr;

@@ -13,18 +13,31 @@
 
 namespace mylos {
 
+/// What a product does besides.
+enum class Epilogue : std::uint8_t {
+  none,
+  bias,           ///< c += vector (n), in each row
+  bias_gelu,      ///< matrix (m, n) = c + vector (n), c = gelu(matrix)
+  gelu_gradient,  ///< c *= gelu'(matrix (m, n))
+  bias_gradient,  ///< vector (n) = column sums of b (k, n)
+};
+
+struct EpilogueArgs {
+  Epilogue kind = Epilogue::none;
+  TensorRef vector;        // of c's type, or for bias_gradient of any
+  void* matrix = nullptr;  // row-major, of c's type
+};
+
 /// Plans are made on first use and kept.
 class CublasMatmul {
  public:
   /// Both must outlive this.
   CublasMatmul(ComputeBackend& backend, const Workspace& workspace);
 
-  static bool supports(DType dtype) { return dtype == DType::fp32 || dtype == DType::bf16; }
-
-  /// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n) + bias (n) of c's type or null, summed in fp32; c
-  /// row-major. False, and nothing done, where cuBLASLt has no algorithm for it.
+  /// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n), summed in fp32, and the epilogue; c row-major.
+  /// False, and nothing done, where cuBLASLt has no algorithm for it.
   bool multiply(Stream stream, std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b,
-                const void* bias, MatrixRef c, bool accumulate);
+                MatrixRef c, bool accumulate, const EpilogueArgs& epilogue = {});
 
  private:
   /// What tells products apart.
@@ -32,8 +45,9 @@ class CublasMatmul {
     std::int64_t m, n, k;
     std::int64_t a_row, a_column, b_row, b_column, c_row;
     std::uint32_t alignment;  // bytes, of all pointers
-    DType a_type, b_type, c_type;
-    bool bias, accumulate;
+    DType a_type, b_type, c_type, vector_type;
+    Epilogue epilogue;
+    bool accumulate;
     auto operator<=>(const Key&) const = default;
   };
   /// cuBLASLt's matrices are column-major: a row-major product c = a b is to it c' = b' a'.

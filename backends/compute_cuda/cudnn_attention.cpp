@@ -72,7 +72,8 @@ std::string CudnnAttention::version() {
 
 bool CudnnAttention::supports(const AttentionArgs& args) {
   const TensorRef& query = args.query;
-  return query.dtype == DType::bf16 && query.size() > 0 && query.shape[3] % 8 == 0 && query.shape[3] <= 128 &&
+  const bool is_narrow = query.dtype == DType::bf16 || query.dtype == DType::fp16;
+  return is_narrow && query.size() > 0 && query.shape[3] % 8 == 0 && query.shape[3] <= 128 &&
          query.shape[1] > 1 && args.query_offset == 0 && args.key.shape[1] == query.shape[1] &&
          args.dropout.probability == 0.0F;
 }
@@ -80,6 +81,7 @@ bool CudnnAttention::supports(const AttentionArgs& args) {
 bool CudnnAttention::forward(Stream stream, const AttentionArgs& args) {
   const Key key{
       false,
+      args.query.dtype,
       args.scale,
       {args.query.shape[0], args.query.shape[2], args.query.shape[1], args.query.shape[3]},
       {strides_of(args.query), strides_of(args.key), strides_of(args.value), strides_of(args.output)}};
@@ -92,6 +94,7 @@ bool CudnnAttention::backward(Stream stream, const AttentionBackwardArgs& args) 
   const AttentionArgs& forward = args.forward;
   const Key key{
       true,
+      forward.query.dtype,
       forward.scale,
       {forward.query.shape[0], forward.query.shape[2], forward.query.shape[1], forward.query.shape[3]},
       {strides_of(forward.query), strides_of(forward.key), strides_of(forward.value),
@@ -124,7 +127,7 @@ CudnnAttention::Graph& CudnnAttention::find(Stream stream, const Key& key) {
 CudnnAttention::Graph CudnnAttention::make(const Key& key) const {
   Graph made{std::make_shared<fe::graph::Graph>(), {}, 0};
   fe::graph::Graph& graph = *made.graph;
-  graph.set_io_data_type(fe::DataType_t::BFLOAT16)
+  graph.set_io_data_type(key.dtype == DType::bf16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT);
   const auto& [batch, heads, positions, dimension] = key.shape;

@@ -24,8 +24,8 @@ class CudnnAttention {
   CudnnAttention(const CudnnAttention&) = delete;
   CudnnAttention& operator=(const CudnnAttention&) = delete;
 
-  /// Whether to ask cuDNN: bf16, heads of up to 128 elements by eights, more than one position, queries from
-  /// the first key on, no dropout (whose generator must be mylos' own).
+  /// Whether to ask cuDNN: bf16 or fp16, heads of up to 128 elements by eights, more than one position,
+  /// queries from the first key on, no dropout (whose generator must be mylos' own).
   static bool supports(const AttentionArgs& args);
 
   /// False where this version of cuDNN does not take it after all; said once a shape on stderr.
@@ -41,6 +41,7 @@ class CudnnAttention {
   /// last.
   struct Key {
     bool is_backward;
+    DType dtype;
     float scale;
     std::array<std::int64_t, 4> shape;
     std::array<std::array<std::int64_t, 3>, 8> strides;

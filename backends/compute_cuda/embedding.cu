@@ -85,8 +85,8 @@ bool token_gradient(cudaStream_t stream, TensorRef tokens, TensorRef dout, Tenso
                                         places, sorted_places, count, 0, 32, stream),
         "cub::DeviceRadixSort");
   dispatch_float(dout.dtype, [&](auto type) {
-    dispatch_float(dwte.dtype, [&](auto gradient) {
-      using T = decltype(type);
+    using T = decltype(type);
+    dispatch_gradient<T>(dwte.dtype, [&](auto gradient) {
       using G = decltype(gradient);
       launch(add_token_rows<T, G>, static_cast<unsigned>(n), threads, stream, sorted, sorted_places, n,
              dout.as<T>(), columns, dwte.as<G>(), accumulate);
@@ -99,8 +99,8 @@ void position_gradient(cudaStream_t stream, TensorRef dout, std::int64_t positio
                        bool accumulate) {
   require(dout.rank == 3, "(B, T, C)");
   dispatch_float(dout.dtype, [&](auto type) {
-    dispatch_float(dwpe.dtype, [&](auto gradient) {
-      using T = decltype(type);
+    using T = decltype(type);
+    dispatch_gradient<T>(dwpe.dtype, [&](auto gradient) {
       using G = decltype(gradient);
       launch(add_position_rows<T, G>, static_cast<unsigned>(dwpe.shape[0]), threads, stream, dout.as<T>(),
              dout.shape[0], dout.shape[1], dout.shape[2], position, dwpe.as<G>(), accumulate);

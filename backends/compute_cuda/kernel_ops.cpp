@@ -61,11 +61,11 @@ void KernelTransformerOps::dropout_add(Stream stream, TensorRef x, TensorRef res
 }
 
 void KernelTransformerOps::cross_entropy(Stream stream, TensorRef logits, TensorRef targets,
-                                         std::int64_t vocab, float gradient_scale, bool write_gradient,
+                                         std::int64_t vocab, float gradient_scale, const StepScalars* scalars,
                                          TensorRef losses, TensorRef correct) {
-  if (!kernels::cross_entropy(queue(stream), logits, targets, vocab, gradient_scale, write_gradient, losses,
+  if (!kernels::cross_entropy(queue(stream), logits, targets, vocab, gradient_scale, scalars, losses,
                               correct)) {
-    next().cross_entropy(stream, logits, targets, vocab, gradient_scale, write_gradient, losses, correct);
+    next().cross_entropy(stream, logits, targets, vocab, gradient_scale, scalars, losses, correct);
   }
 }
 

@@ -38,7 +38,8 @@ class KernelTransformerOps : public ForwardingTransformerOps {
   void dropout_add(Stream stream, TensorRef x, TensorRef residual, const Dropout& dropout,
                    TensorRef y) override;
   void cross_entropy(Stream stream, TensorRef logits, TensorRef targets, std::int64_t vocab,
-                     float gradient_scale, bool write_gradient, TensorRef losses, TensorRef correct) override;
+                     float gradient_scale, const StepScalars* scalars, TensorRef losses,
+                     TensorRef correct) override;
 
  protected:
   cudaStream_t queue(Stream stream) { return cuda_stream(backend_, stream); }

@@ -28,7 +28,7 @@ void layernorm_backward_weight(cudaStream_t stream, TensorRef dy, TensorRef x, T
                                const Workspace& workspace);
 
 bool cross_entropy(cudaStream_t stream, TensorRef logits, TensorRef targets, std::int64_t vocab,
-                   float gradient_scale, bool write_gradient, TensorRef losses, TensorRef correct);
+                   float gradient_scale, const StepScalars* scalars, TensorRef losses, TensorRef correct);
 
 /// The token part of embedding_backward, by a sort; false where the workspace is too small for it.
 bool token_gradient(cudaStream_t stream, TensorRef tokens, TensorRef dout, TensorRef dwte, bool accumulate,

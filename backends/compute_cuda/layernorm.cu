@@ -174,8 +174,8 @@ void layernorm_backward_weight(cudaStream_t stream, TensorRef dy, TensorRef x, T
                                TensorRef dgamma, TensorRef dbeta, bool accumulate,
                                const Workspace& workspace) {
   dispatch_float(x.dtype, [&](auto type) {
-    dispatch_float(dgamma.dtype, [&](auto sum) {
-      using T = decltype(type);
+    using T = decltype(type);
+    dispatch_gradient<T>(dgamma.dtype, [&](auto sum) {
       using G = decltype(sum);
       const std::int64_t columns = columns_of(x);
       column_sums<2, G>(
@@ -188,8 +188,8 @@ void layernorm_backward_weight(cudaStream_t stream, TensorRef dy, TensorRef x, T
 void bias_gradient(cudaStream_t stream, TensorRef dy, TensorRef dbias, bool accumulate,
                    const Workspace& workspace) {
   dispatch_float(dy.dtype, [&](auto type) {
-    dispatch_float(dbias.dtype, [&](auto sum) {
-      using T = decltype(type);
+    using T = decltype(type);
+    dispatch_gradient<T>(dbias.dtype, [&](auto sum) {
       using G = decltype(sum);
       const std::int64_t columns = dbias.size();
       column_sums<1, G>(stream, BiasTerm<T>{dy.as<T>(), columns}, columns > 0 ? dy.size() / columns : 0,

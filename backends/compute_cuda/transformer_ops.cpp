@@ -27,45 +27,71 @@ std::string CudaTransformerOps::libraries() {
 
 void CudaTransformerOps::linear_forward(Stream stream, TensorRef x, TensorRef w, TensorRef bias,
                                         TensorRef y) {
-  if (!CublasMatmul::supports(x.dtype) || x.size() == 0) return next().linear_forward(stream, x, w, bias, y);
+  if (x.size() == 0) return next().linear_forward(stream, x, w, bias, y);
   const std::int64_t rows = x.size() / w.shape[0];
   require(x.shape[x.rank - 1] == w.shape[0] && y.size() == rows * w.shape[1], "linear's shapes");
   require(!bias || (bias.size() == w.shape[1] && bias.dtype == y.dtype), "a bias of the output's type");
   if (!matmul_.multiply(stream, rows, w.shape[1], w.shape[0], activation_matrix(x), weight_matrix(w),
-                        bias.data, activation_matrix(y), false)) {
+                        activation_matrix(y), false,
+                        {bias ? Epilogue::bias : Epilogue::none, bias, nullptr})) {
     next().linear_forward(stream, x, w, bias, y);
   }
 }
 
-void CudaTransformerOps::linear_backward_input(Stream stream, TensorRef dy, TensorRef w, TensorRef dx) {
-  if (!CublasMatmul::supports(dy.dtype) || dy.size() == 0) {
-    return next().linear_backward_input(stream, dy, w, dx);
+void CudaTransformerOps::linear_gelu_forward(Stream stream, TensorRef x, TensorRef w, TensorRef bias,
+                                             TensorRef pre, TensorRef y) {
+  const std::int64_t rows = x.size() / w.shape[0];
+  require(pre.size() == rows * w.shape[1] && y.size() == pre.size() && pre.contiguous(), "linear's shapes");
+  if (!bias || x.size() == 0 ||
+      !matmul_.multiply(stream, rows, w.shape[1], w.shape[0], activation_matrix(x), weight_matrix(w),
+                        activation_matrix(y), false, {Epilogue::bias_gelu, bias, pre.data})) {
+    KernelTransformerOps::linear_gelu_forward(stream, x, w, bias, pre, y);
   }
+}
+
+void CudaTransformerOps::linear_gelu_backward_input(Stream stream, TensorRef dy, TensorRef w, TensorRef pre,
+                                                    TensorRef dpre) {
+  const std::int64_t rows = dy.size() / w.shape[1];
+  require(pre.size() == rows * w.shape[0] && dpre.size() == pre.size() && pre.contiguous(),
+          "linear's shapes");
+  if (dy.size() == 0 || !matmul_.multiply(stream, rows, w.shape[0], w.shape[1], activation_matrix(dy),
+                                          weight_matrix(w).transposed(), activation_matrix(dpre), false,
+                                          {Epilogue::gelu_gradient, {}, pre.data})) {
+    KernelTransformerOps::linear_gelu_backward_input(stream, dy, w, pre, dpre);
+  }
+}
+
+void CudaTransformerOps::linear_backward_input(Stream stream, TensorRef dy, TensorRef w, TensorRef dx) {
+  if (dy.size() == 0) return next().linear_backward_input(stream, dy, w, dx);
   const std::int64_t rows = dy.size() / w.shape[1];
   require(dy.shape[dy.rank - 1] == w.shape[1] && dx.size() == rows * w.shape[0], "linear's shapes");
   if (!matmul_.multiply(stream, rows, w.shape[0], w.shape[1], activation_matrix(dy),
-                        weight_matrix(w).transposed(), nullptr, activation_matrix(dx), false)) {
+                        weight_matrix(w).transposed(), activation_matrix(dx), false)) {
     next().linear_backward_input(stream, dy, w, dx);
   }
 }
 
 void CudaTransformerOps::linear_backward_weight(Stream stream, TensorRef x, TensorRef dy, TensorRef dw,
                                                 TensorRef dbias, bool accumulate) {
-  if (!CublasMatmul::supports(x.dtype) || x.size() == 0) {
-    return next().linear_backward_weight(stream, x, dy, dw, dbias, accumulate);
-  }
+  if (x.size() == 0) return next().linear_backward_weight(stream, x, dy, dw, dbias, accumulate);
   const std::int64_t in = dw.shape[0];
   const std::int64_t out = dw.shape[1];
   const std::int64_t rows = x.size() / in;
   require(x.shape[x.rank - 1] == in && dy.size() == rows * out && (!dbias || dbias.size() == out),
           "linear's shapes");
   const MatrixRef gradient = weight_matrix(dw);
+  const auto multiply = [&](const EpilogueArgs& epilogue) {
+    return matmul_.multiply(stream, in, out, rows, activation_matrix(x).transposed(), activation_matrix(dy),
+                            gradient, accumulate, epilogue);
+  };
+  if (gradient.column == 1 && dbias && !accumulate && multiply({Epilogue::bias_gradient, dbias, nullptr})) {
+    return;
+  }
   // A transposed gradient is dwᵀ = dyᵀ x in rows.
   const bool done = gradient.column == 1
-                        ? matmul_.multiply(stream, in, out, rows, activation_matrix(x).transposed(),
-                                           activation_matrix(dy), nullptr, gradient, accumulate)
+                        ? multiply({})
                         : matmul_.multiply(stream, out, in, rows, activation_matrix(dy).transposed(),
-                                           activation_matrix(x), nullptr, gradient.transposed(), accumulate);
+                                           activation_matrix(x), gradient.transposed(), accumulate);
   if (!done) return next().linear_backward_weight(stream, x, dy, dw, dbias, accumulate);
   if (dbias) kernels::bias_gradient(queue(stream), dy, dbias, accumulate, workspace());
 }

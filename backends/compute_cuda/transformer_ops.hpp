@@ -24,6 +24,10 @@ class CudaTransformerOps final : public KernelTransformerOps {
   void linear_backward_input(Stream stream, TensorRef dy, TensorRef w, TensorRef dx) override;
   void linear_backward_weight(Stream stream, TensorRef x, TensorRef dy, TensorRef dw, TensorRef dbias,
                               bool accumulate) override;
+  void linear_gelu_forward(Stream stream, TensorRef x, TensorRef w, TensorRef bias, TensorRef pre,
+                           TensorRef y) override;
+  void linear_gelu_backward_input(Stream stream, TensorRef dy, TensorRef w, TensorRef pre,
+                                  TensorRef dpre) override;
 #if defined(MYLOS_HAVE_CUDNN)
   void attention_forward(Stream stream, const AttentionArgs& args) override;
   void attention_backward(Stream stream, const AttentionBackwardArgs& args) override;

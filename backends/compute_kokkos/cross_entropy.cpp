@@ -8,7 +8,7 @@ namespace {
 
 template <class T>
 void row_kernel(const Execution& execution, Matrix<T> logits, Vector<const std::int32_t> targets,
-                std::int64_t vocab, float gradient_scale, bool write_gradient, Vector<float> losses,
+                std::int64_t vocab, float gradient_scale, const StepScalars* scalars, Vector<float> losses,
                 std::int32_t* correct) {
   const auto columns = static_cast<std::int64_t>(logits.extent(1));
   Kokkos::parallel_for(
@@ -35,8 +35,8 @@ void row_kernel(const Execution& execution, Matrix<T> logits, Vector<const std::
           for (std::int64_t j = 0; hit != 0 && j < target; ++j) hit = static_cast<float>(x[j]) == top ? 0 : 1;
         }
         member.team_barrier();
-        if (write_gradient) {
-          const Vec scale(gradient_scale * inverse_sum);
+        if (scalars != nullptr) {
+          const Vec scale(gradient_scale * scalars->loss_scale * inverse_sum);
           for_row(member, columns, [&](Lanes at) {
             if (!counts || at.first >= vocab) return at.store(x, Vec(0.0F));
             const Vec gradient = exponential(at.load(x) - largest) * scale;
@@ -48,7 +48,9 @@ void row_kernel(const Execution& execution, Matrix<T> logits, Vector<const std::
         Kokkos::single(Kokkos::PerTeam(member), [&]() {
           losses(row) = loss;
           if (correct != nullptr) correct[row] = hit;
-          if (write_gradient && counts) x[target] = static_cast<T>(gradient_scale * Kokkos::expm1(-loss));
+          if (scalars != nullptr && counts) {
+            x[target] = static_cast<T>(gradient_scale * scalars->loss_scale * Kokkos::expm1(-loss));
+          }
         });
       });
 }
@@ -56,7 +58,7 @@ void row_kernel(const Execution& execution, Matrix<T> logits, Vector<const std::
 }  // namespace
 
 void KokkosTransformerOps::cross_entropy(Stream stream, TensorRef logits, TensorRef targets,
-                                         std::int64_t vocab, float gradient_scale, bool write_gradient,
+                                         std::int64_t vocab, float gradient_scale, const StepScalars* scalars,
                                          TensorRef losses, TensorRef correct) {
   const std::int64_t rows = rows_of(logits);
   require(targets.size() == rows && losses.size() == rows && (!correct || correct.size() == rows),
@@ -65,7 +67,7 @@ void KokkosTransformerOps::cross_entropy(Stream stream, TensorRef logits, Tensor
   dispatch_float(logits.dtype, [&](auto type) {
     using T = decltype(type);
     row_kernel<T>(execution_of(stream), matrix<T>(logits), vector<const std::int32_t>(targets), vocab,
-                  gradient_scale, write_gradient, vector<float>(losses),
+                  gradient_scale, scalars, vector<float>(losses),
                   correct ? correct.as<std::int32_t>() : nullptr);
   });
 }

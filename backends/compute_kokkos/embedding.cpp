@@ -101,8 +101,8 @@ void KokkosTransformerOps::embedding_backward(Stream stream, TensorRef tokens, T
   require(dwte.dtype == dwpe.dtype, "one type for both gradients");
   const Execution& execution = execution_of(stream);
   dispatch_float(dout.dtype, [&](auto type) {
-    dispatch_float(dwte.dtype, [&](auto gradient) {
-      using T = decltype(type);
+    using T = decltype(type);
+    dispatch_gradient<T>(dwte.dtype, [&](auto gradient) {
       using G = decltype(gradient);
       if (!accumulate_wte) zero_kernel<G>(execution, matrix<G>(dwte));
       token_kernel<T, G>(execution, vector<const std::int32_t>(tokens), matrix<const T>(dout),

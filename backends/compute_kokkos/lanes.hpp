@@ -28,7 +28,7 @@ inline constexpr int width = static_cast<int>(Vec::size());
 using Words [[gnu::vector_size(width * sizeof(std::uint32_t))]] = std::uint32_t;
 using Halves [[gnu::vector_size(width * sizeof(std::uint16_t))]] = std::uint16_t;
 
-inline Vec load_bf16(const bf16* from) {
+inline Vec load_narrow(const bf16* from) {
   Halves halves;
   std::memcpy(&halves, from, sizeof(halves));
   return std::bit_cast<Vec>(__builtin_convertvector(halves, Words) << 16U);
@@ -48,42 +48,42 @@ inline Halves round_bf16(Vec value) {
 }
 #endif
 
-inline void store_bf16(bf16* to, Vec value) {
+inline void store_narrow(bf16* to, Vec value) {
   const Halves halves = round_bf16(value);
   std::memcpy(static_cast<void*>(to), &halves, sizeof(halves));
 }
 
-#else
+#endif
 
-KOKKOS_FORCEINLINE_FUNCTION Vec load_bf16(const bf16* from) {
+/// Lane by lane, for what has no vector form above.
+template <class T>
+KOKKOS_FORCEINLINE_FUNCTION Vec load_narrow(const T* from) {
   float lanes[width];
   for (int l = 0; l < width; ++l) lanes[l] = static_cast<float>(from[l]);
   return Vec(lanes, Kokkos::Experimental::simd_flag_default);
 }
-
-KOKKOS_FORCEINLINE_FUNCTION void store_bf16(bf16* to, Vec value) {
+template <class T>
+KOKKOS_FORCEINLINE_FUNCTION void store_narrow(T* to, Vec value) {
   float lanes[width];
   Kokkos::Experimental::simd_unchecked_store(value, lanes, Kokkos::Experimental::simd_flag_default);
-  for (int l = 0; l < width; ++l) to[l] = static_cast<bf16>(lanes[l]);
+  for (int l = 0; l < width; ++l) to[l] = static_cast<T>(lanes[l]);
 }
-
-#endif
 
 template <class T>
 KOKKOS_FORCEINLINE_FUNCTION Vec load(const T* from) {
-  if constexpr (std::is_same_v<T, bf16>) {
-    return load_bf16(from);
-  } else {
+  if constexpr (std::is_same_v<T, float>) {
     return Vec(from, Kokkos::Experimental::simd_flag_default);
+  } else {
+    return load_narrow(from);
   }
 }
 
 template <class T>
 KOKKOS_FORCEINLINE_FUNCTION void store(T* to, Vec value) {
-  if constexpr (std::is_same_v<T, bf16>) {
-    store_bf16(to, value);
-  } else {
+  if constexpr (std::is_same_v<T, float>) {
     Kokkos::Experimental::simd_unchecked_store(value, to, Kokkos::Experimental::simd_flag_default);
+  } else {
+    store_narrow(to, value);
   }
 }
 

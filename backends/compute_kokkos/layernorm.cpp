@@ -115,8 +115,8 @@ void KokkosTransformerOps::layernorm_backward_weight(Stream stream, TensorRef dy
   require(x.size() == dy.size() && mean.size() == rows_of(x) && dgamma.dtype == dbeta.dtype,
           "layernorm's shapes");
   dispatch_float(x.dtype, [&](auto type) {
-    dispatch_float(dgamma.dtype, [&](auto gradient) {
-      using T = decltype(type);
+    using T = decltype(type);
+    dispatch_gradient<T>(dgamma.dtype, [&](auto gradient) {
       using G = decltype(gradient);
       backward_weight_kernel<T, G>(execution_of(stream), matrix<const T>(dy), matrix<const T>(x),
                                    vector<const float>(mean), vector<const float>(rstd), vector<G>(dgamma),

@@ -216,14 +216,14 @@ void KokkosTransformerOps::linear_backward_weight(Stream stream, TensorRef x, Te
           "linear's shapes");
   dispatch_float(x.dtype, [&](auto type) {
     using T = decltype(type);
-    dispatch_float(dw.dtype, [&](auto gradient) {
+    dispatch_gradient<T>(dw.dtype, [&](auto gradient) {
       using G = decltype(gradient);
       gemm<T, T, G>("mylos::linear_backward_weight::tiles"_label, execution_of(stream), in, out, rows,
                     activation<const T>(x).transposed(), activation<const T>(dy), nullptr, strided<G>(dw),
                     accumulate);
     });
     if (dbias) {
-      dispatch_float(dbias.dtype, [&](auto gradient) {
+      dispatch_gradient<T>(dbias.dtype, [&](auto gradient) {
         using G = decltype(gradient);
         bias_gradient_kernel<T, G>(execution_of(stream), matrix<const T>(dy), vector<G>(dbias), accumulate);
       });

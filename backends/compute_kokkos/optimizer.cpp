@@ -90,8 +90,8 @@ void KokkosOptimizerOps::adamw(Stream stream, const AdamWArgs& args) {
   require(args.weights.dtype != DType::fp32 || args.weights.data == args.master.data,
           "fp32 weights are their own master");
   dispatch_float(args.weights.dtype, [&](auto weight) {
-    dispatch_float(args.gradient.dtype, [&](auto gradient) {
-      using W = decltype(weight);
+    using W = decltype(weight);
+    dispatch_gradient<W>(args.gradient.dtype, [&](auto gradient) {
       using G = decltype(gradient);
       adamw_kernel<W, G>(execution_of(stream), args, vector<const G>(args.gradient), vector<W>(args.weights),
                          vector<float>(args.master), vector<float>(args.first_moment),

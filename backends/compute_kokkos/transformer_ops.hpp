@@ -35,7 +35,8 @@ class KokkosTransformerOps final : public TransformerOps {
   void attention_backward(Stream stream, const AttentionBackwardArgs& args) override;
 
   void cross_entropy(Stream stream, TensorRef logits, TensorRef targets, std::int64_t vocab,
-                     float gradient_scale, bool write_gradient, TensorRef losses, TensorRef correct) override;
+                     float gradient_scale, const StepScalars* scalars, TensorRef losses,
+                     TensorRef correct) override;
 };
 
 }  // namespace mylos

@@ -92,8 +92,8 @@ void OnednnTransformerOps::linear_backward_weight(Stream stream, TensorRef x, Te
   }
   if (!dbias) return;
   dispatch_float(dy.dtype, [&](auto type) {
-    dispatch_float(dbias.dtype, [&](auto sum) {
-      using T = decltype(type);
+    using T = decltype(type);
+    dispatch_gradient<T>(dbias.dtype, [&](auto sum) {
       using G = decltype(sum);
       column_sums(dy.as<T>(), rows, out, dbias.as<G>(), accumulate);
     });

@@ -69,7 +69,7 @@ void LmHead::forward(const BlockContext& context, TensorRef input, TensorRef /*o
     const std::int64_t rows = std::min(step, n - row);
     const TensorRef logits(context.buffers[3], s.dtype, {rows, padded_vocab_});
     context.ops().linear_forward(context.stream, normed.rows(row, rows), matrix, {}, logits);
-    context.ops().cross_entropy(context.stream, logits, targets.rows(row, rows), vocab_, 0.0F, false,
+    context.ops().cross_entropy(context.stream, logits, targets.rows(row, rows), vocab_, 0.0F, nullptr,
                                 context.losses.rows(row, rows), context.correct.rows(row, rows));
   }
 }
@@ -95,8 +95,8 @@ void LmHead::backward(const BlockContext& context, TensorRef input, TensorRef gr
     const std::int64_t rows = std::min(step, n - row);
     const TensorRef logits(context.buffers[3], s.dtype, {rows, padded_vocab_});
     ops.linear_forward(context.stream, normed.rows(row, rows), matrix, {}, logits);
-    ops.cross_entropy(context.stream, logits, targets.rows(row, rows), vocab_, context.gradient_scale, true,
-                      context.losses.rows(row, rows), {});
+    ops.cross_entropy(context.stream, logits, targets.rows(row, rows), vocab_, context.gradient_scale,
+                      context.scalars, context.losses.rows(row, rows), {});
     ops.linear_backward_weight(context.stream, normed.rows(row, rows), logits, matrix_gradient, {},
                                matrix_unit.accumulate || row > 0);
     ops.linear_backward_input(context.stream, logits, matrix, dx.rows(row, rows));

@@ -155,8 +155,7 @@ void TransformerBlock::forward_inner(const BlockContext& context, const Activati
   ops.dropout_add(stream, a.middle, input, dropout(context, "attention.residual"), a.middle);
   ops.layernorm_forward(stream, as_matrix(a.middle), ln2_gamma_.in(w), ln2_beta_.in(w), a.ln2, a.mean2,
                         a.rstd2);
-  ops.linear_forward(stream, a.ln2, up_.in(w), up_bias_.in(w), a.up);
-  ops.gelu_forward(stream, a.up, a.activated);
+  ops.linear_gelu_forward(stream, a.ln2, up_.in(w), up_bias_.in(w), a.up, a.activated);
 }
 
 void TransformerBlock::forward(const BlockContext& context, TensorRef input, TensorRef output) const {
@@ -202,8 +201,7 @@ void TransformerBlock::backward_mlp(const BlockContext& context, const Activatio
   branch = as_matrix(branch);
   ops.linear_backward_weight(stream, a.activated, branch, down_.in(g), down_bias_.in(g), add);
   context.listener->gradient_ready(unit_, down_.begin(), down_bias_.end());
-  ops.linear_backward_input(stream, branch, down_.in(w), a.wide_gradient);
-  ops.gelu_backward(stream, a.up, a.wide_gradient, a.wide_gradient);
+  ops.linear_gelu_backward_input(stream, branch, down_.in(w), a.up, a.wide_gradient);
   ops.linear_backward_weight(stream, a.ln2, a.wide_gradient, up_.in(g), up_bias_.in(g), add);
   context.listener->gradient_ready(unit_, up_.begin(), up_bias_.end());
   ops.linear_backward_input(stream, a.wide_gradient, up_.in(w), a.gradient);

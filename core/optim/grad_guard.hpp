@@ -17,6 +17,7 @@ struct GuardConfig {
   float clip_norm = 1.0F;     ///< global L2 norm; 0 turns clipping off
   float spike_factor = 0.0F;  ///< skip where the norm exceeds mean + factor * deviation; 0 turns it off
   std::int32_t spike_window = 100;  ///< steps that the running statistics remember, and their warm-up
+  std::int32_t scale_window = 0;  ///< applied steps in a row that double the loss scale; 0 keeps it as it is
 };
 
 /// What a step measured, summed over all ranks: a non-finite value of one rank reaches every rank.
@@ -29,13 +30,19 @@ struct GuardInput {
 struct GuardState {
   double mean = 0.0;  ///< running mean of the gradient norm
   double variance = 0.0;
-  std::int64_t seen = 0;     ///< applied steps that entered the statistics
-  std::int64_t skipped = 0;  ///< skipped in all
-  std::int64_t skipped_in_row = 0;
+  std::int64_t seen = 0;            ///< applied steps that entered the statistics
+  std::int64_t skipped = 0;         ///< skipped in all
+  std::int64_t skipped_in_row = 0;  ///< not counting those that a smaller loss scale may cure
+  float loss_scale = 1.0F;          ///< of the next step
+  std::int32_t scaled_in_row = 0;   ///< applied steps since the loss scale changed
 };
 
-/// Fills the second group of `scalars` and updates `state`. A non-finite loss or norm, or a norm above the
-/// spike limit after the warm-up, skips the step; skipped steps never enter the statistics.
+inline constexpr float largest_loss_scale = 16777216.0F;  // 2^24
+
+/// Fills all of `scalars` but what the host writes, and updates `state`. A non-finite loss or norm, or a norm
+/// above the spike limit after the warm-up, skips the step; skipped steps never enter the statistics. With
+/// scale_window the loss scale is dynamic (Micikevicius et al., "Mixed precision training", 2018): a norm
+/// that is not finite halves it, down to 1.
 MYLOS_HOST_DEVICE inline void guard_update(const GuardConfig& config, const GuardInput& input,
                                            GuardState& state, StepScalars& scalars) {
   const float inverse_scale = 1.0F / scalars.loss_scale;
@@ -50,7 +57,14 @@ MYLOS_HOST_DEVICE inline void guard_update(const GuardConfig& config, const Guar
   if (scalars.skip != 0) {
     scalars.clip_factor = 0.0F;
     ++state.skipped;
-    ++state.skipped_in_row;
+    const bool overflows = config.scale_window > 0 && !std::isfinite(norm) && std::isfinite(scalars.loss) &&
+                           state.loss_scale > 1.0F;
+    if (overflows) {
+      scalars.loss_scale = state.loss_scale = std::fmax(0.5F * state.loss_scale, 1.0F);
+      state.scaled_in_row = 0;
+    } else {
+      ++state.skipped_in_row;
+    }
     return;
   }
   const bool clips = config.clip_norm > 0.0F && norm > config.clip_norm;
@@ -62,6 +76,10 @@ MYLOS_HOST_DEVICE inline void guard_update(const GuardConfig& config, const Guar
   state.variance = (1.0 - rate) * (state.variance + rate * difference * difference);
   ++state.seen;
   state.skipped_in_row = 0;
+  if (config.scale_window > 0 && ++state.scaled_in_row >= config.scale_window) {
+    scalars.loss_scale = state.loss_scale = std::fmin(2.0F * state.loss_scale, largest_loss_scale);
+    state.scaled_in_row = 0;
+  }
 }
 
 }  // namespace mylos

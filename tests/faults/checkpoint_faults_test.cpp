@@ -23,11 +23,16 @@ constexpr std::int64_t num_steps = 8;  // of the tiny deck
 
 class Restart : public RunTest {
  protected:
-  void expect_bitwise(const std::string& dtype) {
-    EXPECT_EQ(train("whole", {"--train.dtype=" + dtype}).exit_code, 0);
-    EXPECT_EQ(train("parts", {"--train.dtype=" + dtype, "--train.stop_step=5"}).exit_code, 0);
+  void expect_bitwise(const Words& words) {
+    const auto with = [&](const std::string& word) {
+      Words all = words;
+      all.push_back(word);
+      return all;
+    };
+    EXPECT_EQ(train("whole", words).exit_code, 0);
+    EXPECT_EQ(train("parts", with("--train.stop_step=5")).exit_code, 0);
     expect_status("parts", "stopped", ExitCode::done);
-    const Outcome rest = train("parts", {"--train.dtype=" + dtype, "--restart"});
+    const Outcome rest = train("parts", with("--restart"));
     EXPECT_EQ(rest.exit_code, 0) << rest.output;
     EXPECT_THAT(rest.output, HasSubstr("continuing at step 5"));
     EXPECT_THAT(rest.output, HasSubstr(", bitwise"));
@@ -70,10 +75,15 @@ class Restart : public RunTest {
 };
 
 TEST_F(Restart, OnTheSameLayoutIsBitwiseInFp32) {
-  expect_bitwise("fp32");
+  expect_bitwise({"--train.dtype=fp32"});
 }
 TEST_F(Restart, OnTheSameLayoutIsBitwiseInBf16) {
-  expect_bitwise("bf16");
+  expect_bitwise({"--train.dtype=bf16"});
+}
+TEST_F(Restart, OnTheSameLayoutIsBitwiseInFp16) {
+  expect_bitwise({"--train.dtype=fp16", "--train.loss_scale=1024", "--train.loss_scale_window=3"});
+  EXPECT_THAT(steps_table("parts")["loss_scale"],
+              testing::ElementsAre(1024, 1024, 2048, 2048, 2048, 4096, 4096, 4096));
 }
 TEST_F(Restart, OnOneRankContinuesExactly) {
   expect_same_on(1);

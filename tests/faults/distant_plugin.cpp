@@ -146,10 +146,10 @@ class DistantTransformerOps final : public ForwardingTransformerOps {
     next().attention_backward(stream, args);
   }
   void cross_entropy(Stream stream, TensorRef logits, TensorRef targets, std::int64_t vocab,
-                     float gradient_scale, bool write_gradient, TensorRef losses,
+                     float gradient_scale, const StepScalars* scalars, TensorRef losses,
                      TensorRef correct) override {
     const Near near(memory_);
-    next().cross_entropy(stream, logits, targets, vocab, gradient_scale, write_gradient, losses, correct);
+    next().cross_entropy(stream, logits, targets, vocab, gradient_scale, scalars, losses, correct);
   }
 
  private:

@@ -74,6 +74,23 @@ TEST_F(Guard, StopsWhereThePolicySaysSoAndSavesNothing) {
   EXPECT_THAT(checkpoint_steps("run"), ElementsAre(2));
 }
 
+TEST_F(Guard, HalvesALossScaleThatOverflows) {
+  const Outcome outcome =
+      train("run", {"--train.dtype=fp16", "--train.loss_scale=16777216", "--guard.policy=stop"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("step 1: update not applied: a gradient overflows, the loss scale is "
+                                        "now 8388608"));
+  auto steps = steps_table("run");
+  ASSERT_EQ(steps["skipped"].size(), 8U);
+  EXPECT_EQ(steps["skipped"].front(), 1.0);
+  EXPECT_EQ(steps["skipped"].back(), 0.0);
+  double scale = 16777216.0;
+  for (std::size_t i = 0; i < 8; ++i) {
+    if (steps["skipped"][i] != 0.0) scale /= 2.0;
+    EXPECT_EQ(steps["loss_scale"][i], scale) << "after step " << i + 1;
+  }
+}
+
 TEST_F(Guard, DecidesTheSameAfterARestart) {
   const Words words = {"--guard.spike_factor=8", "--guard.spike_window=4"};
   const Words until_5 = {words[0], words[1], "--train.stop_step=5"};

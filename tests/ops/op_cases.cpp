@@ -18,6 +18,8 @@ constexpr double unit_spread = 1.7320508;  // uniform numbers of unit variance
 // bf16 results are rounded once from fp32 (root mean square 1.7e-3); sums of rounded intermediates get more.
 constexpr double bf16_rounded = 4e-3;
 constexpr double bf16_chained = 6e-3;
+constexpr double fp16_share = 0.125;  // of those: fp16 has three bits more
+constexpr std::array<DType, 3> float_types = {DType::fp32, DType::bf16, DType::fp16};
 
 Operand make(std::string name, Role role, DType dtype, Shape shape) {
   Operand operand;
@@ -46,7 +48,9 @@ Operand result(std::string name, DType dtype, Shape shape, double fp32_tolerance
   Operand operand = make(std::move(name), accumulate ? Role::updated : Role::written, dtype, shape);
   operand.low = -unit_spread;
   operand.high = unit_spread;
-  operand.tolerance = dtype == DType::bf16 ? bf16_tolerance : fp32_tolerance;
+  operand.tolerance = dtype == DType::bf16   ? bf16_tolerance
+                      : dtype == DType::fp16 ? fp16_share * bf16_tolerance
+                                             : fp32_tolerance;
   return operand;
 }
 
@@ -70,6 +74,11 @@ bool is_updated_elsewhere(const Operand& operand, const OpCase& c) {
          });
 }
 
+/// Of weights of type `dtype`.
+std::vector<DType> gradient_types(DType dtype) {
+  return dtype == DType::fp32 ? std::vector{dtype} : std::vector{DType::fp32, dtype};
+}
+
 class Table {
  public:
   std::vector<OpCase> cases;
@@ -87,14 +96,14 @@ class Table {
   // ---- TensorOps
 
   void elementwise(bool full_size, std::int64_t n) {
-    for (const DType dtype : {DType::fp32, DType::bf16}) {
+    for (const DType dtype : float_types) {
       add({.op = Op::fill,
            .full_size = full_size,
            .detail = fmt::format("{}_n{}", name_of(dtype), n),
            .operands = {result("y", dtype, {n}, 0.0, false, 0.0)},
            .scale = -1.375F});
-      for (const DType to : {DType::fp32, DType::bf16}) {
-        const bool narrows = dtype == DType::fp32 && to == DType::bf16;
+      for (const DType to : float_types) {
+        const bool narrows = to != DType::fp32 && to != dtype;
         add({.op = Op::cast,
              .full_size = full_size,
              .detail = fmt::format("{}_{}_n{}", name_of(dtype), name_of(to), n),
@@ -161,6 +170,31 @@ class Table {
          .flops = flops});
   }
 
+  /// The feed-forward layers with GELU behind the first, and its derivative behind the second's gradient.
+  void linear_gelu(bool full_size, const Linear& s, DType dtype) {
+    const std::string detail = linear_detail(s, dtype);
+    const double flops = 2.0 * static_cast<double>(s.rows * s.inputs * s.outputs);
+    const double spread = unit_spread / std::sqrt(static_cast<double>(s.inputs));
+    OpCase forward{.op = Op::linear_gelu_forward,
+                   .full_size = full_size,
+                   .detail = detail,
+                   .operands = {input("x", dtype, {s.rows, s.inputs}),
+                                input("w", dtype, {s.inputs, s.outputs}, -spread, spread),
+                                result("pre", dtype, {s.rows, s.outputs}, 2e-6),
+                                result("y", dtype, {s.rows, s.outputs}, 2e-6, false, bf16_chained)},
+                   .flops = flops};
+    if (s.bias) forward.operands.push_back(input("bias", dtype, {s.outputs}));
+    add(std::move(forward));
+    add({.op = Op::linear_gelu_backward_input,
+         .full_size = full_size,
+         .detail = detail,
+         .operands = {input("dy", dtype, {s.rows, s.outputs}),
+                      input("w", dtype, {s.inputs, s.outputs}, -spread, spread),
+                      input("pre", dtype, {s.rows, s.inputs}, -3.0, 3.0),
+                      result("dpre", dtype, {s.rows, s.inputs}, 4e-6, false, bf16_chained)},
+         .flops = flops});
+  }
+
   void linear_weight(bool full_size, const Linear& s, DType dtype, DType gradient, bool accumulate) {
     OpCase c{.op = Op::linear_backward_weight,
              .full_size = full_size,
@@ -204,8 +238,7 @@ class Table {
          .position = s.position,
          .flops = rows * static_cast<double>(s.width),
          .bytes = moved_by_both + bytes_of_rows(distinct_tokens + positions, dtype)});
-    for (const DType gradient : {DType::fp32, DType::bf16}) {
-      if (gradient == DType::bf16 && dtype == DType::fp32) continue;
+    for (const DType gradient : gradient_types(dtype)) {
       for (const auto& [add_wte, add_wpe] :
            {std::pair(false, false), std::pair(true, false), std::pair(true, true)}) {
         add({.op = Op::embedding_backward,
@@ -260,8 +293,7 @@ class Table {
            .operands = std::move(operands),
            .flops = 12.0 * elements});
     }
-    for (const DType gradient : {DType::fp32, DType::bf16}) {
-      if (gradient == DType::bf16 && dtype == DType::fp32) continue;
+    for (const DType gradient : gradient_types(dtype)) {
       for (const bool accumulate : {false, true}) {
         add({.op = Op::layernorm_backward_weight,
              .full_size = full_size,
@@ -279,6 +311,8 @@ class Table {
   void gelu(bool full_size, std::int64_t n, DType dtype, std::int64_t offset = 0) {
     const auto shifted_by = [&](Operand operand) {
       operand.offset = offset;
+      // Where GELU is nearly 0, fp16 is subnormal.
+      if (dtype == DType::fp16 && operand.is_result()) operand.floor = 1e-3;
       return operand;
     };
     const std::string detail = fmt::format("{}_n{}{}", name_of(dtype), n, offset == 0 ? "" : "_unaligned");
@@ -407,6 +441,7 @@ class Table {
            .write_gradient = write_gradient,
            .scale = 0.125F,
            .vocab = vocab,
+           .scalars = {.loss_scale = 2.0F},
            .flops = 4.0 * static_cast<double>(rows * vocab)});
     }
   }
@@ -474,17 +509,19 @@ void add_small_cases(Table& table) {
     for (const bool transposed : {false, true}) {
       layer.transposed = transposed;
       layer.bias = bias = !bias;
-      for (const DType dtype : {DType::fp32, DType::bf16}) {
+      for (const DType dtype : float_types) {
         table.linear(false, layer, dtype);
+        if (!transposed) table.linear_gelu(false, layer, dtype);
         for (const bool accumulate : {false, true}) {
-          table.linear_weight(false, layer, dtype, DType::fp32, accumulate);
-          if (dtype == DType::bf16) table.linear_weight(false, layer, dtype, DType::bf16, accumulate);
+          for (const DType gradient : gradient_types(dtype)) {
+            table.linear_weight(false, layer, dtype, gradient, accumulate);
+          }
         }
       }
     }
     bias = !bias;  // the next shape has the other combination
   }
-  for (const DType dtype : {DType::fp32, DType::bf16}) {
+  for (const DType dtype : float_types) {
     const Table::Linear unaligned{.rows = 33, .inputs = 48, .outputs = 40, .offset = 3};
     table.linear(false, unaligned, dtype);
     table.linear_weight(false, unaligned, dtype, dtype, true);
@@ -525,7 +562,7 @@ void add_small_cases(Table& table) {
 
     for (const std::int64_t n : {1, 7, 1000, 4099}) {
       table.adamw(false, n, dtype, DType::fp32, 10);
-      if (dtype == DType::bf16) table.adamw(false, n, dtype, DType::bf16, 1000);
+      if (dtype != DType::fp32) table.adamw(false, n, dtype, dtype, 1000);
     }
     table.adamw(false, 333, dtype, DType::fp32, 1, false);
   }
@@ -537,7 +574,7 @@ void add_full_size_cases(Table& table) {
   constexpr std::int64_t rows = FullSize::rows, width = FullSize::width;
   constexpr std::int64_t padded_vocab = FullSize::padded_vocab, block = 7087872;
   table.elementwise(true, block);
-  for (const DType dtype : {DType::fp32, DType::bf16}) {
+  for (const DType dtype : float_types) {
     for (const Table::Linear& layer :
          {Table::Linear{rows, width, 3 * width}, Table::Linear{rows, width, width},
           Table::Linear{rows, width, 4 * width}, Table::Linear{rows, 4 * width, width},
@@ -546,6 +583,8 @@ void add_full_size_cases(Table& table) {
       table.linear(true, layer, dtype);
       table.linear_weight(true, layer, dtype, DType::fp32, true);
     }
+    table.linear_gelu(true, {rows, width, 4 * width}, dtype);
+    table.linear_gelu(true, {rows, 4 * width, width}, dtype);
     table.embedding(true, {4, 256, padded_vocab, width, 1024, 0}, dtype);
     table.layernorm(true, rows, width, dtype);
     table.gelu(true, rows * 4 * width, dtype);
@@ -560,7 +599,7 @@ void add_full_size_cases(Table& table) {
 }  // namespace
 
 std::string_view name_of(Op op) {
-  constexpr std::array<std::string_view, 21> names = {
+  constexpr std::array<std::string_view, 23> names = {
       "fill",
       "cast",
       "fill_normal",
@@ -580,6 +619,8 @@ std::string_view name_of(Op op) {
       "attention_forward",
       "attention_backward",
       "cross_entropy",
+      "linear_gelu_forward",
+      "linear_gelu_backward_input",
       "adamw",
       "guard_step",
   };

@@ -32,6 +32,8 @@ enum class Op : std::uint8_t {
   attention_forward,
   attention_backward,
   cross_entropy,
+  linear_gelu_forward,
+  linear_gelu_backward_input,
   adamw,
   guard_step,
 };

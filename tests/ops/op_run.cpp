@@ -56,17 +56,18 @@ void store(std::byte* storage, std::int64_t place, T value) {
 
 double load(const std::byte* storage, std::int64_t place, DType dtype) {
   if (dtype == DType::int32) return load<std::int32_t>(storage, place);
-  if (dtype == DType::bf16) return static_cast<float>(load<bf16>(storage, place));
-  return load<float>(storage, place);
+  return dispatch_float(dtype, [&](auto element) -> double {
+    return static_cast<float>(load<decltype(element)>(storage, place));
+  });
 }
 
 void store(std::byte* storage, std::int64_t place, DType dtype, double value) {
   if (dtype == DType::int32) {
     store(storage, place, static_cast<std::int32_t>(std::floor(value)));
-  } else if (dtype == DType::bf16) {
-    store(storage, place, bf16(static_cast<float>(value)));
   } else {
-    store(storage, place, static_cast<float>(value));
+    dispatch_float(dtype, [&](auto element) {
+      store(storage, place, static_cast<decltype(element)>(static_cast<float>(value)));
+    });
   }
 }
 
@@ -227,8 +228,16 @@ void run_oracle(const OpCase& c, Arrays& arrays) {
       break;
     }
     case Op::cross_entropy:
-      arrays["gradient"] = oracle::cross_entropy(in("logits"), in("targets"), c.vocab, c.scale,
+      arrays["gradient"] = oracle::cross_entropy(in("logits"), in("targets"), c.vocab,
+                                                 static_cast<double>(c.scale) * c.scalars.loss_scale,
                                                  arrays["losses"], arrays["correct"]);
+      break;
+    case Op::linear_gelu_forward:
+      arrays["pre"] = oracle::linear_forward(in("x"), in("w"), in("bias"));
+      arrays["y"] = oracle::gelu_forward(arrays["pre"]);
+      break;
+    case Op::linear_gelu_backward_input:
+      arrays["dpre"] = oracle::gelu_backward(in("pre"), oracle::linear_backward_input(in("dy"), in("w")));
       break;
     case Op::adamw:
       oracle::adamw(adamw_coefficients(), c.scalars, c.segments, in("gradient"), arrays.at("master"),
@@ -386,7 +395,12 @@ void OpRun::run() {
                                                      .delta = t("delta")});
     case Op::cross_entropy:
       return transformer.cross_entropy(stream, t("logits"), t("targets"), case_.vocab, case_.scale,
-                                       case_.write_gradient, t("losses"), t("correct"));
+                                       case_.write_gradient ? &control->scalars : nullptr, t("losses"),
+                                       t("correct"));
+    case Op::linear_gelu_forward:
+      return transformer.linear_gelu_forward(stream, t("x"), t("w"), t("bias"), t("pre"), t("y"));
+    case Op::linear_gelu_backward_input:
+      return transformer.linear_gelu_backward_input(stream, t("dy"), t("w"), t("pre"), t("dpre"));
     case Op::adamw: {
       AdamWArgs args = adamw_coefficients();
       args.weights = t("weights");

@@ -96,27 +96,35 @@ TEST_P(OpsExactTest, CastRoundsToNearestEven) {
     const auto word = static_cast<std::uint32_t>(mix64(i));
     values.push_back(std::bit_cast<float>(word));
     values.push_back(std::bit_cast<float>((word & 0xffff0000U) | 0x8000U));  // halfway between two bf16
+    const float near_one = std::bit_cast<float>(0x3f801000U + ((word & 0x3ffU) << 13U));
+    values.push_back(std::ldexp(near_one, static_cast<int>(word >> 27U) - 15));  // between two fp16
   }
   const auto x = device(values);
-  const auto y = device(std::vector<bf16>(values.size()));
   const auto back = device(std::vector<float>(values.size()));
-  backend().tensor_ops().cast({}, x.ref(), y.ref());
-  backend().tensor_ops().cast({}, y.ref(), back.ref());
-  const std::vector<bf16> rounded = y.values();
-  const std::vector<float> widened = back.values();
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const auto as_float = static_cast<float>(rounded[i]);
-    if (std::isnan(values[i])) {
-      EXPECT_TRUE(std::isnan(as_float) && std::isnan(widened[i])) << std::hex << bits(values)[i];
-      continue;
+  const auto check = [&](auto element) {
+    using T = decltype(element);
+    SCOPED_TRACE(name_of(dtype_of<T>()));
+    const auto y = device(std::vector<T>(values.size()));
+    backend().tensor_ops().cast({}, x.ref(), y.ref());
+    backend().tensor_ops().cast({}, y.ref(), back.ref());
+    const std::vector<T> rounded = y.values();
+    const std::vector<float> widened = back.values();
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const auto as_float = static_cast<float>(rounded[i]);
+      if (std::isnan(values[i])) {
+        EXPECT_TRUE(std::isnan(as_float) && std::isnan(widened[i])) << std::hex << bits(values)[i];
+        continue;
+      }
+      if (std::fpclassify(values[i]) == FP_SUBNORMAL && as_float == 0.0F) {  // allowed
+        EXPECT_EQ(std::signbit(as_float), std::signbit(values[i])) << std::hex << bits(values)[i];
+        continue;
+      }
+      EXPECT_EQ(rounded[i].bits, T(values[i]).bits) << std::hex << bits(values)[i];
+      EXPECT_EQ(std::bit_cast<std::uint32_t>(widened[i]), std::bit_cast<std::uint32_t>(as_float));
     }
-    if (std::fpclassify(values[i]) == FP_SUBNORMAL && as_float == 0.0F) {  // allowed
-      EXPECT_EQ(std::signbit(as_float), std::signbit(values[i])) << std::hex << bits(values)[i];
-      continue;
-    }
-    EXPECT_EQ(rounded[i].bits, bf16(values[i]).bits) << std::hex << bits(values)[i];
-    EXPECT_EQ(std::bit_cast<std::uint32_t>(widened[i]), std::bit_cast<std::uint32_t>(as_float));
-  }
+  };
+  check(bf16());
+  check(fp16());
 }
 
 TEST_P(OpsExactTest, NormalStreamDoesNotDependOnCuts) {
@@ -146,13 +154,18 @@ TEST_P(OpsExactTest, SumOfSquaresShowsWhatIsNotFinite) {
       std::vector<float> values = ramp(1000);
       values[place] = bad;
       const auto x = device(values);
-      const auto narrow = device(std::vector<bf16>(1000));
       const auto out = device(std::vector<float>{1.0F});
       backend().tensor_ops().sum_of_squares({}, x.ref(), out.ref(), true);
       EXPECT_FALSE(std::isfinite(out.values()[0])) << bad << " at " << place;
-      backend().tensor_ops().cast({}, x.ref(), narrow.ref());
-      backend().tensor_ops().sum_of_squares({}, narrow.ref(), out.ref(), false);
-      EXPECT_FALSE(std::isfinite(out.values()[0])) << bad << " at " << place << ", bf16";
+      const auto check_narrow = [&](auto element) {
+        const auto narrow = device(std::vector<decltype(element)>(1000));
+        backend().tensor_ops().cast({}, x.ref(), narrow.ref());
+        backend().tensor_ops().sum_of_squares({}, narrow.ref(), out.ref(), false);
+        EXPECT_FALSE(std::isfinite(out.values()[0]))
+            << bad << " at " << place << ", " << name_of(narrow.ref().dtype);
+      };
+      check_narrow(bf16());
+      check_narrow(fp16());
     }
   }
 }
@@ -282,9 +295,9 @@ TEST_P(OpsExactTest, CrossEntropyPaddingTiesAndNegativeTargets) {
   const auto targets = device(std::vector<std::int32_t>{1, 3, -1, 0});
   const auto losses = device(std::vector<float>(rows, nan));
   const auto correct = device(std::vector<std::int32_t>(rows, -7));
-  backend().transformer_ops().cross_entropy({}, x.ref({rows, padded}), targets.ref(), vocab, 0.5F, false,
+  backend().transformer_ops().cross_entropy({}, x.ref({rows, padded}), targets.ref(), vocab, 0.5F, nullptr,
                                             losses.ref(), correct.ref());
-  EXPECT_EQ(bits(x.values()), bits(logits)) << "logits changed without write_gradient";
+  EXPECT_EQ(bits(x.values()), bits(logits)) << "logits changed without scalars";
   const std::vector<std::int32_t> hits = correct.values();
   EXPECT_EQ(hits[0], 1) << "the first of equal largest logits";
   EXPECT_EQ(hits[1], 0);
@@ -292,8 +305,13 @@ TEST_P(OpsExactTest, CrossEntropyPaddingTiesAndNegativeTargets) {
   EXPECT_EQ(losses.values()[2], 0.0F);
   EXPECT_EQ(losses.values()[0], losses.values()[1]);
 
-  backend().transformer_ops().cross_entropy({}, x.ref({rows, padded}), targets.ref(), vocab, 0.5F, true,
-                                            losses.ref(), {});
+  const StepScalars step;
+  std::vector<std::uint8_t> raw(sizeof(step));
+  std::memcpy(raw.data(), &step, sizeof(step));
+  const auto scalars = device(raw);
+  backend().transformer_ops().cross_entropy({}, x.ref({rows, padded}), targets.ref(), vocab, 0.5F,
+                                            static_cast<const StepScalars*>(scalars.ref().data), losses.ref(),
+                                            {});
   const std::vector<float> gradient = x.values();
   for (std::int64_t n = 0; n < rows; ++n) {
     for (std::int64_t v = 0; v < padded; ++v) {
@@ -324,17 +342,20 @@ TEST_P(OpsExactTest, SkippedStepLeavesEverythingAsItIs) {
 
 TEST_P(OpsExactTest, AdamwWeightsAreTheRoundedMaster) {
   for (const OpCase& c : op_cases()) {
-    if (c.op != Op::adamw || c.full_size || c.find("weights")->view.dtype != DType::bf16) continue;
+    if (c.op != Op::adamw || c.full_size) continue;
     const Contents initial = initial_contents(c);
     OpRun run(c, backend(), initial);
     run.run();
     const Contents contents = run.contents();
     const oracle::Array master = read(*c.find("master"), contents);
     const oracle::Array weights = read(*c.find("weights"), contents);
-    for (std::int64_t i = 0; i < master.size(); ++i) {
-      ASSERT_EQ(static_cast<float>(weights[i]), static_cast<float>(bf16(static_cast<float>(master[i]))))
-          << c.name();
-    }
+    dispatch_float(c.find("weights")->view.dtype, [&](auto element) {
+      using T = decltype(element);
+      for (std::int64_t i = 0; i < master.size(); ++i) {
+        ASSERT_EQ(static_cast<float>(weights[i]), static_cast<float>(T(static_cast<float>(master[i]))))
+            << c.name();
+      }
+    });
   }
 }
 
@@ -358,6 +379,8 @@ TEST_P(OpsExactTest, GuardStepIsGuardUpdate) {
       EXPECT_EQ(result.guard_state.seen, control.guard_state.seen);
       EXPECT_EQ(result.guard_state.skipped, control.guard_state.skipped);
       EXPECT_EQ(result.guard_state.skipped_in_row, control.guard_state.skipped_in_row);
+      EXPECT_EQ(result.guard_state.loss_scale, control.guard_state.loss_scale);
+      EXPECT_EQ(result.scalars.loss_scale, control.scalars.loss_scale);
       control = result;
     }
   }

@@ -130,8 +130,8 @@ int sample(int rank, std::int64_t i) {
 
 template <class T>
 T element(int value) {
-  if constexpr (std::is_same_v<T, bf16>) {
-    return bf16(static_cast<float>(value));
+  if constexpr (std::is_class_v<T>) {
+    return T(static_cast<float>(value));
   } else {
     return static_cast<T>(value);
   }
@@ -153,6 +153,7 @@ template <class Function>
 void for_reduced_types(Function&& function) {
   function(float{});
   function(bf16{});
+  function(fp16{});
   function(std::int32_t{});
   function(std::int64_t{});
 }
@@ -384,7 +385,10 @@ TEST_P(CommunicatorTest, MaximumAndMinimumDoNotDependOnTheOrder) {
       comm().all_reduce({}, data.ref(), op).host_wait();
       EXPECT_TRUE(std::isnan(data.values()[0]));
       EXPECT_EQ(std::signbit(data.values()[1]), op == ReduceOp::min && size_ > 1);
-      auto half = buffer(std::vector<bf16>{bf16(rank_ == bad ? nan : 1.0F)});
+      auto brain = buffer(std::vector<bf16>{bf16(rank_ == bad ? nan : 1.0F)});
+      comm().all_reduce({}, brain.ref(), op).host_wait();
+      EXPECT_TRUE(std::isnan(static_cast<float>(brain.values()[0])));
+      auto half = buffer(std::vector<fp16>{fp16(rank_ == bad ? nan : 1.0F)});
       comm().all_reduce({}, half.ref(), op).host_wait();
       EXPECT_TRUE(std::isnan(static_cast<float>(half.values()[0])));
     }

@@ -224,6 +224,26 @@ TEST_F(DdpEquivalence, TrainsInBf16WithGradientsOfEitherType) {
   }
 }
 
+TEST_F(DdpEquivalence, TrainsInFp16WithAScaledLoss) {
+  constexpr std::int64_t steps = 10;
+  const Outcome oracle = run_alone(mini_config(small_model(), global_batch, 37), steps);
+  for (const DType gradient : {DType::fp32, DType::fp16}) {
+    SCOPED_TRACE(name_of(gradient));
+    RunConfig config = mini_config(small_model(), global_batch, 37, ranks(), ranks() < 4 ? 2 : 1);
+    config.train.dtype = DType::fp16;
+    config.train.grad_dtype = gradient;
+    config.train.loss_scale = 1024.0F;
+    config.guard.device.scale_window = 3;
+    config.parallel.bucket_mb = 0.01;
+    const Outcome outcome = run(*world_, config, steps);
+    for (std::size_t step = 0; step < oracle.steps.size(); ++step) {
+      EXPECT_NEAR(outcome.steps[step].loss / oracle.steps[step].loss, 1.0, 2e-4) << "step " << step + 1;
+      EXPECT_NEAR(outcome.steps[step].gradient_norm / oracle.steps[step].gradient_norm, 1.0, 4e-3);
+    }
+    EXPECT_EQ(outcome.steps.back().loss_scale, 8192.0F) << "doubled after steps 3, 6 and 9";
+  }
+}
+
 /// Calls and bytes of one step, worked out from the model's shape alone.
 struct Traffic {
   std::uint64_t calls = 0;

@@ -34,8 +34,8 @@ int largest_sample(int ranks, std::int64_t i) {
 
 template <class T>
 T element(int value) {
-  if constexpr (std::is_same_v<T, bf16>) {
-    return bf16(static_cast<float>(value));
+  if constexpr (std::is_class_v<T>) {
+    return T(static_cast<float>(value));
   } else {
     return static_cast<T>(value);
   }
@@ -43,7 +43,7 @@ T element(int value) {
 
 template <class T>
 bool is(T stored, int value) {
-  if constexpr (std::is_same_v<T, bf16>) {
+  if constexpr (std::is_class_v<T>) {
     return stored.bits == element<T>(value).bits;
   } else {
     return stored == element<T>(value);
@@ -145,6 +145,7 @@ void check_collectives_in_windows(Communicator& comm, std::int64_t start, std::i
   };
   with_type(float{});
   with_type(bf16{});
+  with_type(fp16{});
   with_type(std::int32_t{});
   with_type(std::int64_t{});
   with_type(std::uint8_t{});

@@ -29,7 +29,7 @@ LIBRARIES = {
 }
 
 # Macros that name the compiler, the device pass or the way of linking, not a feature.
-PLATFORM_MACROS = {"__SANITIZE_ADDRESS__", "__CUDACC__", "__HIPCC__", "__linux__", "NDEBUG", "MYLOS_STATIC"}
+PLATFORM_MACROS = {"__SANITIZE_ADDRESS__", "__CUDACC__", "__CUDA_ARCH__", "__HIPCC__", "__linux__", "NDEBUG", "MYLOS_STATIC"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 CONDITION = re.compile(r"^\s*#\s*(?:if|ifdef|ifndef|elif)\b(.*)")

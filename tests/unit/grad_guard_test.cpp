@@ -53,6 +53,61 @@ TEST(GradGuard, SkipsWhatIsNotFinite) {
   EXPECT_EQ(state.skipped, 7);
 }
 
+TEST(GradGuard, DynamicLossScaleHalvesAndDoubles) {
+  const GuardConfig config{.scale_window = 3};
+  GuardState state;
+  state.loss_scale = 16.0F;
+  StepScalars scalars;
+  scalars.loss_scale = state.loss_scale;
+  const auto take = [&](float norm, float loss = 1.0F) {
+    guard_update(config, {.loss_sum = loss, .norm_squared = norm * norm}, state, scalars);
+    EXPECT_EQ(scalars.loss_scale, state.loss_scale);
+    return scalars;
+  };
+  EXPECT_EQ(take(infinity).skip, 1);
+  EXPECT_EQ(state.loss_scale, 8.0F);
+  EXPECT_EQ(take(nan).skip, 1);
+  EXPECT_EQ(state.loss_scale, 4.0F);
+  EXPECT_EQ(state.skipped, 2);
+  EXPECT_EQ(state.skipped_in_row, 0) << "a smaller scale may cure it";
+  EXPECT_FLOAT_EQ(take(2.0F).gradient_norm, 0.5F) << "unscaled by what the loss was multiplied with";
+  EXPECT_FLOAT_EQ(scalars.clip_factor, 0.25F);
+  take(2.0F);
+  EXPECT_EQ(state.loss_scale, 4.0F);
+  take(2.0F);
+  EXPECT_EQ(state.loss_scale, 8.0F) << "three applied steps";
+  take(2.0F);
+  take(infinity);
+  EXPECT_EQ(state.loss_scale, 4.0F);
+  take(2.0F);
+  take(2.0F);
+  EXPECT_EQ(state.loss_scale, 4.0F) << "an overflow starts the count again";
+  EXPECT_EQ(take(2.0F, nan).skip, 1);
+  EXPECT_EQ(state.loss_scale, 4.0F) << "the loss itself is not scaled when it is summed";
+  EXPECT_EQ(state.skipped_in_row, 1);
+  for (int i = 0; i < 5; ++i) take(infinity);
+  EXPECT_EQ(state.loss_scale, 1.0F);
+  EXPECT_EQ(state.skipped_in_row, 4) << "at 1 there is nothing left to halve";
+}
+
+TEST(GradGuard, LossScaleStaysBelowItsLimit) {
+  const GuardConfig config{.scale_window = 1};
+  GuardState state;
+  StepScalars scalars;
+  for (int i = 0; i < 40; ++i) guard_update(config, {.loss_sum = 1.0F, .norm_squared = 1.0F}, state, scalars);
+  EXPECT_EQ(state.loss_scale, largest_loss_scale);
+}
+
+TEST(GradGuard, FixedLossScaleIsKept) {
+  GuardState state;
+  state.loss_scale = 8.0F;
+  StepScalars scalars;
+  scalars.loss_scale = 8.0F;
+  guard_update({}, {.loss_sum = 1.0F, .norm_squared = infinity}, state, scalars);
+  EXPECT_EQ(scalars.loss_scale, 8.0F);
+  EXPECT_EQ(state.skipped_in_row, 1);
+}
+
 TEST(GradGuard, SkipsSpikesAfterTheWarmUp) {
   const GuardConfig config{.spike_factor = 4.0F, .spike_window = 20};
   GuardState state;

@@ -71,7 +71,7 @@ TEST_F(TraceTest, NamesEveryOperationAndCountsItsCalls) {
   constexpr std::int64_t micro_batches = 2;
   const std::map<std::string, std::int64_t> per_micro_batch = {{"linear_forward 64x192", layers},
                                                                {"linear_forward 64x64", layers},
-                                                               {"linear_forward 64x256", layers},
+                                                               {"linear_gelu_forward 64x256", layers},
                                                                {"linear_forward 256x64", layers},
                                                                {"linear_backward_input 64x192", layers},
                                                                {"linear_backward_weight 256x64", layers},
@@ -80,8 +80,7 @@ TEST_F(TraceTest, NamesEveryOperationAndCountsItsCalls) {
                                                                {"linear_backward_weight 64x384", 1},
                                                                {"attention_forward", layers},
                                                                {"attention_backward", layers},
-                                                               {"gelu_forward", layers},
-                                                               {"gelu_backward", layers},
+                                                               {"linear_gelu_backward_input 256x64", layers},
                                                                {"layernorm_forward", 2 * layers + 1},
                                                                {"layernorm_backward_input", 2 * layers + 1},
                                                                {"layernorm_backward_weight", 2 * layers + 1},

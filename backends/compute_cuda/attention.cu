@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Flash attention in fp32 arithmetic (Dao, "FlashAttention-2", 2023), with everything that cuDNN does not take.
+// Flash attention in fp32 arithmetic (Dao, "FlashAttention-2", 2023), with everything that cuDNN does not
+// take.
 //
 // A block multiplies 64 queries by 64 keys at a time. Heads of more than 64 elements go through shared memory
 // in slices, so that three tiles of fp32 do for every product: two operands and the weights. No sum is shared
-// by blocks: keys' gradients and queries' gradients are kernels of their own, which both make the scores anew.
+// by blocks: keys' gradients and queries' gradients are kernels of their own, which both make the scores
+// anew.
 #include <cmath>
 
 #include "backends/compute_cuda/device.cuh"
@@ -26,7 +28,8 @@ struct Plan {
   static constexpr int slice = padded < 64 ? padded : 64;  // elements of a head in a tile
   static constexpr int slices = padded / slice;
   static constexpr int threads = padded > 64 ? 256 : 128;
-  static constexpr int blocks = padded > 64 ? 2 : 3;  // of a multiprocessor, or more
+  static constexpr int blocks = padded > 64 ? 2 : 4;      // of a multiprocessor, at least
+  static constexpr int key_blocks = padded > 64 ? 2 : 3;  // the same for keys' gradients
   static constexpr int rows = tile * across / threads;
   static constexpr int pack = slice / across;
 };
@@ -78,6 +81,7 @@ struct Heads {
         head(tensor.stride[2]) {
     require(tensor.rank == 4 && (tensor.stride[3] == 1 || tensor.shape[3] == 1),
             "(B, T, H, D) with unit stride in D");
+    require(position < INT32_MAX / tile, "a tile's rows within 32-bit offsets");
   }
   __device__ T* row(std::int64_t b, std::int64_t t, std::int64_t h) const {
     return data + b * batch + t * position + h * head;
@@ -108,7 +112,8 @@ struct Shape {
             "attention's shapes");
     require(args.lse.contiguous() && args.lse.size() == batch * heads * queries, "one lse for each query");
     for (const TensorRef* tensor : tensors) {
-      has_fours = has_fours && reinterpret_cast<std::uintptr_t>(tensor->data) % (4 * size_of(tensor->dtype)) == 0;
+      has_fours =
+          has_fours && reinterpret_cast<std::uintptr_t>(tensor->data) % (4 * size_of(tensor->dtype)) == 0;
       for (int i = 0; i < 3; ++i) has_fours = has_fours && tensor->stride[i] % 4 == 0;
     }
   }
@@ -132,27 +137,26 @@ __device__ void load_tile(const Shape& shape, const Heads<const T>& from, std::i
                           float* to) {
   constexpr int fours = P::slice / 4;  // of a row
   constexpr int step = P::threads / fours;
-  constexpr int batch = 4;  // loads on their way at once
+  constexpr int batch = tile / step / 2;  // loads on their way at once
   const int column = static_cast<int>(threadIdx.x) % fours * 4;
   const int elements = shape.dimension - d0 - column;
-  int row = static_cast<int>(threadIdx.x) / fours;
-  const T* in = from.row(shape.sample(), t0 + row, shape.head()) + d0 + column;
+  const T* in = from.row(shape.sample(), t0, shape.head()) + d0;
+  const auto row_stride = static_cast<unsigned>(from.position);
 #pragma unroll 1
-  for (; row < tile; row += batch * step) {
+  for (int row = static_cast<int>(threadIdx.x) / fours; row < tile; row += batch * step) {
     Group<T, 4> values[batch] = {};
 #pragma unroll
     for (int n = 0; n < batch; ++n) {
-      if (row + n * step < count) {
-        if (shape.has_fours) {
-          if (elements > 0) values[n] = load_group<4>(in);
-        } else {
+      if (row + n * step >= count) continue;
+      const unsigned at = static_cast<unsigned>(row + n * step) * row_stride + static_cast<unsigned>(column);
+      if (shape.has_fours) {
+        if (elements > 0) values[n] = load_group<4>(in + at);
+      } else {
 #pragma unroll
-          for (int v = 0; v < 4; ++v) {
-            if (v < elements) values[n].values[v] = in[v];
-          }
+        for (int v = 0; v < 4; ++v) {
+          if (v < elements) values[n].values[v] = in[at + static_cast<unsigned>(v)];
         }
       }
-      in += step * from.position;
     }
 #pragma unroll
     for (int n = 0; n < batch; ++n) {
@@ -258,30 +262,23 @@ __device__ void add_query_sums(const Tiles<P>& tiles, const Place& at, int queri
   }
 }
 
-/// Slice s of rows q0 .. of `query` to the left, of rows k0 .. of `key` to the right. Its barriers also show
-/// everyone the weights that were written before.
-template <class P, class T>
-__device__ void load_operands(const Shape& shape, Tiles<P>& tiles, const Heads<const T>& query,
-                              std::int64_t q0, int queries, const Heads<const T>& key, std::int64_t k0,
-                              int keys, int s) {
-  __syncthreads();
-  load_tile<P, false>(shape, query, q0, queries, s * P::slice, tiles.left);
-  load_tile<P, true>(shape, key, k0, keys, s * P::slice, tiles.right);
-  __syncthreads();
-}
-
-/// scores = rows q0 .. of `query` times rows k0 .. of `key`, whose last slices stay in the tiles.
+/// scores = rows q0 .. of `query`, unless the left tile has them already, times rows k0 .. of `key`. The last
+/// slices stay in the tiles.
 template <class P, class T>
 __device__ void make_scores(const Shape& shape, Tiles<P>& tiles, const Place& at, const Heads<const T>& query,
-                            std::int64_t q0, int queries, const Heads<const T>& key, std::int64_t k0, int keys,
-                            Scores<P>& scores) {
+                            std::int64_t q0, int queries, const Heads<const T>& key, std::int64_t k0,
+                            int keys, bool has_left, Scores<P>& scores) {
 #pragma unroll
   for (int r = 0; r < P::rows; ++r) {
+#pragma unroll
     for (int i = 0; i < per_thread; ++i) scores[r][i] = 0.0F;
   }
 #pragma unroll 1
   for (int s = 0; s < P::slices; ++s) {
-    load_operands<P>(shape, tiles, query, q0, queries, key, k0, keys, s);
+    __syncthreads();
+    if (!has_left) load_tile<P, false>(shape, query, q0, queries, s * P::slice, tiles.left);
+    load_tile<P, true>(shape, key, k0, keys, s * P::slice, tiles.right);
+    __syncthreads();
     add_dot_products<P>(tiles, at, scores);
   }
 }
@@ -333,6 +330,18 @@ __device__ Kept draw(const Shape& shape, const Dropout& dropout, const Place& at
   return kept;
 }
 
+/// The tile's weights = this thread's values.
+template <class P>
+__device__ void store_weights(Tiles<P>& tiles, const Place& at, const Scores<P>& values) {
+#pragma unroll
+  for (int r = 0; r < P::rows; ++r) {
+#pragma unroll
+    for (int i = 0; i < per_thread; ++i) {
+      tiles.weights[(at.y * P::rows + r) * tile + at.x + across * i] = values[r][i];
+    }
+  }
+}
+
 constexpr float log2_e = 1.44269504F;
 constexpr float ln_2 = 0.69314718F;
 
@@ -361,7 +370,7 @@ __global__ void __launch_bounds__(P::threads, P::blocks)
   for (std::int64_t k0 = 0; k0 < key_end; k0 += tile) {
     const int keys = tile_rows(key_end - k0);
     Scores<P> scores;
-    make_scores<P>(shape, tiles, at, query, q0, queries, key, k0, keys, scores);
+    make_scores<P>(shape, tiles, at, query, q0, queries, key, k0, keys, P::slices == 1 && k0 > 0, scores);
     const Kept kept = draw<P>(shape, dropout, at, q0, k0);
 #pragma unroll
     for (int r = 0; r < P::rows; ++r) {
@@ -437,56 +446,38 @@ struct BackwardInput {
   const float* delta;
 };
 
-/// scores become the probabilities before dropout; those of hidden keys and of rows beyond `queries` 0.
-template <class P>
-__device__ void make_probabilities(const Shape& shape, const Place& at, const float* lse, std::int64_t q0,
-                                   int queries, std::int64_t k0, int keys, Scores<P>& scores) {
+/// The gradients of the scores, but for the factor `scale`, in the tile's weights; `weights` are those that
+/// multiplied the values. Both are 0 for hidden keys and rows beyond `queries`. The last slices of queries
+/// and keys stay in the tiles.
+template <class P, class T>
+__device__ void make_score_gradients(const Shape& shape, const Dropout& dropout, Tiles<P>& tiles,
+                                     const Place& at, const BackwardInput<T>& in, std::int64_t q0,
+                                     int queries, std::int64_t k0, int keys, Scores<P>& weights) {
+  make_scores<P>(shape, tiles, at, in.output_grad, q0, queries, in.value, k0, keys, false, weights);
+  store_weights<P>(tiles, at, weights);  // their gradients: a thread's own wait here, not in registers
+  make_scores<P>(shape, tiles, at, in.query, q0, queries, in.key, k0, keys, false, weights);
+  const Kept kept = draw<P>(shape, dropout, at, q0, k0);
   const float scale = shape.scale * log2_e;
 #pragma unroll
   for (int r = 0; r < P::rows; ++r) {
     const int row = at.y * P::rows + r;
+    const std::int64_t i_row = blockIdx.x * shape.queries + q0 + row;
     const int seen = row < queries ? seen_keys(shape, q0 + row, k0, keys) - at.x : 0;
-    const float row_lse = row < queries ? lse[blockIdx.x * shape.queries + q0 + row] * log2_e : 0.0F;
+    const float lse = row < queries ? in.lse[i_row] * log2_e : 0.0F;
+    const float delta = row < queries ? in.delta[i_row] : 0.0F;
 #pragma unroll
     for (int i = 0; i < per_thread; ++i) {
-      scores[r][i] = across * i < seen ? exp2f(fmaf(scores[r][i], scale, -row_lse)) : 0.0F;
-    }
-  }
-}
-
-/// The tile's weights = probabilities * kept, this thread's own.
-template <class P>
-__device__ void store_weights(Tiles<P>& tiles, const Place& at, const Scores<P>& probabilities,
-                              const Kept& kept) {
-#pragma unroll
-  for (int r = 0; r < P::rows; ++r) {
-#pragma unroll
-    for (int i = 0; i < per_thread; ++i) {
-      tiles.weights[(at.y * P::rows + r) * tile + at.x + across * i] = probabilities[r][i] * kept(r, i);
-    }
-  }
-}
-
-/// This thread's weights become the gradients of its scores, but for the factor `scale`.
-template <class P>
-__device__ void differentiate_weights(const Shape& shape, Tiles<P>& tiles, const Place& at,
-                                      const float* delta, std::int64_t q0, int queries,
-                                      const Scores<P>& probabilities, const Scores<P>& weight_gradients) {
-#pragma unroll
-  for (int r = 0; r < P::rows; ++r) {
-    const int row = at.y * P::rows + r;
-    const float row_delta = row < queries ? delta[blockIdx.x * shape.queries + q0 + row] : 0.0F;
-#pragma unroll
-    for (int i = 0; i < per_thread; ++i) {
-      float& weight = tiles.weights[row * tile + at.x + across * i];
-      weight = fmaf(weight, weight_gradients[r][i], -probabilities[r][i] * row_delta);
+      float& gradient = tiles.weights[row * tile + at.x + across * i];
+      const float probability = across * i < seen ? exp2f(fmaf(weights[r][i], scale, -lse)) : 0.0F;
+      weights[r][i] = probability * kept(r, i);
+      gradient = fmaf(weights[r][i], gradient, -probability * delta);
     }
   }
 }
 
 /// One block for each tile of keys; those of the first keys, which most queries see, first.
 template <class P, class T>
-__global__ void __launch_bounds__(P::threads, P::blocks)
+__global__ void __launch_bounds__(P::threads, P::key_blocks)
     backward_keys(Shape shape, Dropout dropout, BackwardInput<T> in, Heads<T> key_grad, Heads<T> value_grad) {
   __shared__ Tiles<P> tiles;
   const Place at;
@@ -497,25 +488,25 @@ __global__ void __launch_bounds__(P::threads, P::blocks)
   const std::int64_t first_query = k0 > shape.offset ? k0 - shape.offset : 0;
   for (std::int64_t q0 = first_query / tile * tile; q0 < shape.queries; q0 += tile) {
     const int queries = tile_rows(shape.queries - q0);
-    Scores<P> probabilities;
-    make_scores<P>(shape, tiles, at, in.query, q0, queries, in.key, k0, keys, probabilities);
-    make_probabilities<P>(shape, at, in.lse, q0, queries, k0, keys, probabilities);
-    store_weights<P>(tiles, at, probabilities, draw<P>(shape, dropout, at, q0, k0));
-    Scores<P> weight_gradients = {};
+    Scores<P> weights;
+    make_score_gradients<P>(shape, dropout, tiles, at, in, q0, queries, k0, keys, weights);
 #pragma unroll
-    for (int s = 0; s < P::slices; ++s) {
-      load_operands<P>(shape, tiles, in.output_grad, q0, queries, in.value, k0, keys, s);
-      add_query_sums<P>(tiles, at, queries, dvalues[s]);
-      add_dot_products<P>(tiles, at, weight_gradients);
+    for (int s = P::slices - 1; s >= 0; --s) {
+      __syncthreads();
+      if (s < P::slices - 1) {
+        load_tile<P, false>(shape, in.query, q0, queries, s * P::slice, tiles.left);
+        __syncthreads();
+      }
+      add_query_sums<P>(tiles, at, queries, dkeys[s]);
     }
     __syncthreads();
-    differentiate_weights<P>(shape, tiles, at, in.delta, q0, queries, probabilities, weight_gradients);
+    store_weights<P>(tiles, at, weights);
 #pragma unroll
     for (int s = 0; s < P::slices; ++s) {
       if (s > 0) __syncthreads();
-      load_tile<P, false>(shape, in.query, q0, queries, s * P::slice, tiles.left);
+      load_tile<P, false>(shape, in.output_grad, q0, queries, s * P::slice, tiles.left);
       __syncthreads();
-      add_query_sums<P>(tiles, at, queries, dkeys[s]);
+      add_query_sums<P>(tiles, at, queries, dvalues[s]);
     }
   }
   store_rows<P>(shape, key_grad, k0, keys, dkeys, [&](int) { return shape.scale; });
@@ -534,14 +525,8 @@ __global__ void __launch_bounds__(P::threads, P::blocks)
   const std::int64_t key_end = shape.key_end(q0 + queries);
   for (std::int64_t k0 = 0; k0 < key_end; k0 += tile) {
     const int keys = tile_rows(key_end - k0);
-    Scores<P> weight_gradients;
-    make_scores<P>(shape, tiles, at, in.output_grad, q0, queries, in.value, k0, keys,
-                   weight_gradients);
-    Scores<P> probabilities;
-    make_scores<P>(shape, tiles, at, in.query, q0, queries, in.key, k0, keys, probabilities);
-    make_probabilities<P>(shape, at, in.lse, q0, queries, k0, keys, probabilities);
-    store_weights<P>(tiles, at, probabilities, draw<P>(shape, dropout, at, q0, k0));
-    differentiate_weights<P>(shape, tiles, at, in.delta, q0, queries, probabilities, weight_gradients);
+    Scores<P> weights;
+    make_score_gradients<P>(shape, dropout, tiles, at, in, q0, queries, k0, keys, weights);
 #pragma unroll
     for (int s = P::slices - 1; s >= 0; --s) {
       __syncthreads();
@@ -602,11 +587,12 @@ bool attention_backward(cudaStream_t stream, const AttentionBackwardArgs& args) 
                               Heads<const T>(forward.value), output_grad,
                               forward.lse.as<float>(),       args.delta.as<float>()};
     if (forward.query.size() > 0) {
-      const dim3 rows(static_cast<unsigned>(shape.batch * shape.heads), blocks_for(shape.queries, delta_rows));
+      const dim3 rows(static_cast<unsigned>(shape.batch * shape.heads),
+                      blocks_for(shape.queries, delta_rows));
       launch(make_delta<T>, rows, delta_rows * warp_size, stream, shape, Heads<const T>(forward.output),
              output_grad, args.delta.as<float>());
-      launch(backward_queries<P, T>, shape.grid(shape.queries), P::threads, stream, shape, forward.dropout, in,
-             Heads<T>(args.query_grad));
+      launch(backward_queries<P, T>, shape.grid(shape.queries), P::threads, stream, shape, forward.dropout,
+             in, Heads<T>(args.query_grad));
     }
     if (forward.key.size() > 0) {
       launch(backward_keys<P, T>, shape.grid(shape.keys), P::threads, stream, shape, forward.dropout, in,

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Flash attention in fp32 arithmetic (Dao, "FlashAttention-2", 2023), with everything that cuDNN does not
-// take.
+// Flash attention in fp32 arithmetic (Dao, "FlashAttention-2", 2023), for what cuDNN does not take.
 //
 // A block multiplies 64 queries by 64 keys at a time. Heads of more than 64 elements go through shared memory
 // in slices, so that three tiles of fp32 do for every product: two operands and the weights. No sum is shared
-// by blocks: keys' gradients and queries' gradients are kernels of their own, which both make the scores
-// anew.
+// by blocks: keys' and queries' gradients have kernels of their own, and both make the scores anew.
 #include <cmath>
 
 #include "backends/compute_cuda/device.cuh"

@@ -28,5 +28,5 @@ if(CUDNN_LIBRARY AND CUDNN_INCLUDE_DIR AND CUDNN_FRONTEND_INCLUDE_DIR)
   target_link_libraries(mylos_cudnn INTERFACE ${CUDNN_LIBRARY} CUDA::nvrtc)  # nvrtc: for kernels of the frontend
   target_compile_definitions(mylos_cudnn INTERFACE MYLOS_HAVE_CUDNN CUDNN_FRONTEND_SKIP_JSON_LIB)
 else()
-  message(STATUS "cuDNN or its frontend not found: attention of compute_kokkos")
+  message(STATUS "cuDNN or its frontend not found: compute_cuda's own attention alone")
 endif()

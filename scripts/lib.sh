@@ -239,7 +239,7 @@ provide_cudnn_frontend() {
     if ! run_logged "$log" python3 -m pip download --no-deps --require-hashes --only-binary :all: \
       --platform manylinux_2_28_x86_64 --python-version 3.11 -d "$prefix.partial" -r "$prefix.partial/requirements.txt" ||
       ! run_logged "$log" python3 -m zipfile -e "$prefix.partial"/*.whl "$prefix.partial"; then
-      warn "Going on without cuDNN's frontend: attention on a GPU is that of compute_kokkos."
+      warn "Going on without cuDNN's frontend: attention on a GPU is compute_cuda's own."
       return
     fi
     mv "$prefix.partial" "$prefix"

@@ -192,7 +192,7 @@ CudnnAttention::Graph CudnnAttention::make(const Key& key) const {
     return graph.build_plans();
   };
   if (fe::error_t status = build(); status.is_bad()) {
-    fmt::print(stderr, "mylos: Kokkos' attention{}, since cuDNN {} does not take ({}, {}, {}, {}): {}\n",
+    fmt::print(stderr, "mylos: its own attention{}, since cuDNN {} does not take ({}, {}, {}, {}): {}\n",
                key.is_backward ? " backward" : "", version(), batch, heads, positions, dimension,
                status.get_message());
     return {};

@@ -60,6 +60,14 @@ void KernelTransformerOps::dropout_add(Stream stream, TensorRef x, TensorRef res
   }
 }
 
+void KernelTransformerOps::attention_forward(Stream stream, const AttentionArgs& args) {
+  if (!kernels::attention_forward(queue(stream), args)) next().attention_forward(stream, args);
+}
+
+void KernelTransformerOps::attention_backward(Stream stream, const AttentionBackwardArgs& args) {
+  if (!kernels::attention_backward(queue(stream), args)) next().attention_backward(stream, args);
+}
+
 void KernelTransformerOps::cross_entropy(Stream stream, TensorRef logits, TensorRef targets,
                                          std::int64_t vocab, float gradient_scale, const StepScalars* scalars,
                                          TensorRef losses, TensorRef correct) {

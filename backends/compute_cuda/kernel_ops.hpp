@@ -37,6 +37,8 @@ class KernelTransformerOps : public ForwardingTransformerOps {
   void gelu_backward(Stream stream, TensorRef x, TensorRef dy, TensorRef dx) override;
   void dropout_add(Stream stream, TensorRef x, TensorRef residual, const Dropout& dropout,
                    TensorRef y) override;
+  void attention_forward(Stream stream, const AttentionArgs& args) override;
+  void attention_backward(Stream stream, const AttentionBackwardArgs& args) override;
   void cross_entropy(Stream stream, TensorRef logits, TensorRef targets, std::int64_t vocab,
                      float gradient_scale, const StepScalars* scalars, TensorRef losses,
                      TensorRef correct) override;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Hand-written kernels, by the operation of core/compute_backend.hpp that they do; that header has shapes and
 // meanings. Those that return a bool do nothing and return false where the tensors do not suit them: rows
-// that are not a multiple of 16 bytes, or do not begin at one.
+// that are not a multiple of 16 bytes or do not begin at one, for attention heads of more than 128 elements.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -26,6 +26,9 @@ bool layernorm_backward_input(cudaStream_t stream, TensorRef dy, TensorRef x, Te
 void layernorm_backward_weight(cudaStream_t stream, TensorRef dy, TensorRef x, TensorRef mean, TensorRef rstd,
                                TensorRef dgamma, TensorRef dbeta, bool accumulate,
                                const Workspace& workspace);
+
+bool attention_forward(cudaStream_t stream, const AttentionArgs& args);
+bool attention_backward(cudaStream_t stream, const AttentionBackwardArgs& args);
 
 bool cross_entropy(cudaStream_t stream, TensorRef logits, TensorRef targets, std::int64_t vocab,
                    float gradient_scale, const StepScalars* scalars, TensorRef losses, TensorRef correct);

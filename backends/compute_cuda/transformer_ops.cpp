@@ -100,13 +100,13 @@ void CudaTransformerOps::linear_backward_weight(Stream stream, TensorRef x, Tens
 
 void CudaTransformerOps::attention_forward(Stream stream, const AttentionArgs& args) {
   if (!CudnnAttention::supports(args) || !attention_.forward(stream, args)) {
-    next().attention_forward(stream, args);
+    KernelTransformerOps::attention_forward(stream, args);
   }
 }
 
 void CudaTransformerOps::attention_backward(Stream stream, const AttentionBackwardArgs& args) {
   if (!CudnnAttention::supports(args.forward) || !attention_.backward(stream, args)) {
-    next().attention_backward(stream, args);
+    KernelTransformerOps::attention_backward(stream, args);
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// CudaTransformerOps: linear layers through cuBLASLt, attention through cuDNN, hand-written kernels; what
-// they do not take goes to `next`.
+// CudaTransformerOps: linear layers through cuBLASLt, attention through cuDNN where it takes the case,
+// hand-written kernels; what they do not take goes to `next`.
 #pragma once
 
 #include <string>

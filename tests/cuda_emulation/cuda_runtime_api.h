@@ -18,6 +18,7 @@
 #define __device__
 #define __host__
 #define __shared__ static thread_local
+#define __launch_bounds__(threads, blocks)
 
 using cudaStream_t = void*;
 enum cudaError_t { cudaSuccess };
@@ -66,7 +67,7 @@ class Block {
     running() = this;
     for (std::size_t i = 0; i < threads_.size(); ++i) {
       Thread& thread = threads_[i];
-      if (!thread.stack) thread.stack = std::make_unique<char[]>(stack_bytes);
+      if (!thread.stack) thread.stack = std::make_unique_for_overwrite<char[]>(stack_bytes);
       thread.is_done = false;
       thread.waits_for = nullptr;
       getcontext(&thread.context);
@@ -85,12 +86,15 @@ class Block {
 
   void sync_block() { sync(all_); }
 
-  /// The value that the thread of lane `lane xor mask` of this warp gives.
-  std::uint64_t exchange(std::uint64_t value, int mask) {
+  int lane() const { return static_cast<int>(current_ % warp_size); }
+
+  /// The value that the thread of lane `from` of this warp gives.
+  std::uint64_t exchange(std::uint64_t value, int from) {
     values_[current_] = value;
+    const std::size_t first = current_ / warp_size * warp_size;
     Barrier& warp = warps_[current_ / warp_size];
     sync(warp);
-    const std::uint64_t other = values_[current_ ^ static_cast<std::size_t>(mask)];
+    const std::uint64_t other = values_[first + static_cast<std::size_t>(from)];
     sync(warp);
     return other;
   }
@@ -151,13 +155,17 @@ inline void __syncthreads() {
   cuda_emulation::Block::running()->sync_block();
 }
 template <class T>
-T __shfl_xor_sync(unsigned /*mask*/, T value, int lanes) {
+T __shfl_sync(unsigned /*mask*/, T value, int lane) {
   static_assert(sizeof(T) <= sizeof(std::uint64_t));
   std::uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof(T));
-  bits = cuda_emulation::Block::running()->exchange(bits, lanes);
+  bits = cuda_emulation::Block::running()->exchange(bits, lane);
   std::memcpy(&value, &bits, sizeof(T));
   return value;
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int lanes) {
+  return __shfl_sync(mask, value, cuda_emulation::Block::running()->lane() ^ lanes);
 }
 inline float __expf(float x) {
   return std::exp(x);

@@ -24,6 +24,10 @@ class ExchangeListener final : public GradientListener {
   bool last_;
 };
 
+std::size_t upload_bytes(const BatchShape& shape) {
+  return 2 * static_cast<std::size_t>(shape.rows()) * sizeof(std::int32_t);
+}
+
 }  // namespace
 
 ModelExecutor::ModelExecutor(ComputeBackend& backend, MemoryLedger& ledger, const ParameterTable& table,
@@ -35,10 +39,10 @@ ModelExecutor::ModelExecutor(ComputeBackend& backend, MemoryLedger& ledger, cons
       micro_batches_(schedule.micro_batches),
       blocks_(make_gpt2(config.model, table, config.recompute)),
       plan_(blocks_, config.shape, config.model.width, schedule),
-      arena_(backend, ledger, MemoryCategory::activations, plan_.bytes(), "mylos::arena") {
+      arena_(backend, ledger, MemoryCategory::activations, plan_.bytes(), "mylos::arena"),
+      uploads_{UploadBuffer(backend, upload_bytes(config.shape)),
+               UploadBuffer(backend, upload_bytes(config.shape))} {
   const auto rows = static_cast<std::size_t>(config.shape.rows());
-  host_inputs_.resize(rows);
-  host_targets_.resize(rows);
   host_losses_.resize(rows);
   host_correct_.resize(rows);
   for (const auto& block : blocks_) block_units_.push_back(block->units());
@@ -58,17 +62,19 @@ void ModelExecutor::load(int micro_batch, std::span<const std::int32_t> tokens) 
   const auto t = static_cast<std::size_t>(s.seq);
   require(tokens.size() == static_cast<std::size_t>(s.batch) * (t + 1),
           "a micro-batch is B rows of T + 1 tokens");
+  UploadBuffer& upload = uploads_[next_upload_];
+  next_upload_ = 1 - next_upload_;
+  auto* inputs = static_cast<std::int32_t*>(upload.fill());
+  auto* targets = inputs + s.rows();
   for (std::size_t b = 0; b < static_cast<std::size_t>(s.batch); ++b) {
     const std::int32_t* row = tokens.data() + b * (t + 1);
-    std::transform(row, row + t, host_inputs_.begin() + static_cast<std::ptrdiff_t>(b * t),
-                   [](std::int32_t token) { return std::max(token, 0); });
-    std::copy(row + 1, row + t + 1, host_targets_.begin() + static_cast<std::ptrdiff_t>(b * t));
+    std::transform(row, row + t, inputs + b * t, [](std::int32_t token) { return std::max(token, 0); });
+    std::copy(row + 1, row + t + 1, targets + b * t);
   }
   const int slot = plan_.slot_of(micro_batch);
-  const std::size_t bytes = host_inputs_.size() * sizeof(std::int32_t);
-  backend_.copy_to_device({}, host_inputs_.data(), at(plan_.tokens(slot)), bytes);
-  backend_.copy_to_device({}, host_targets_.data(), at(plan_.targets(slot)), bytes);
-  backend_.synchronize({});
+  const std::size_t bytes = upload_bytes(s) / 2;
+  upload.upload({}, 0, at(plan_.tokens(slot)), bytes);
+  upload.upload({}, bytes, at(plan_.targets(slot)), bytes);
 }
 
 BlockContext ModelExecutor::context(int micro_batch, bool training, std::int64_t first_sample,

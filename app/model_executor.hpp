@@ -3,6 +3,7 @@
 // arena.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -11,6 +12,7 @@
 #include "app/activation_plan.hpp"
 #include "core/device_buffer.hpp"
 #include "core/model/block.hpp"
+#include "core/upload_buffer.hpp"
 #include "parallel/exchange/gradient_exchange.hpp"
 #include "parallel/schedule/schedule.hpp"
 
@@ -34,7 +36,7 @@ class ModelExecutor {
   std::size_t activation_bytes() const { return plan_.bytes(); }
 
   /// Brings a micro-batch into its slot: B rows of T + 1 tokens, of which the last T are the targets; a
-  /// negative token is a target that does not count (0 as input).
+  /// negative token is a target that does not count (0 as input). The device may take them later.
   void load(int micro_batch, std::span<const std::int32_t> tokens);
 
   /// Forward of a training micro-batch; `first_sample` counts within the global batch.
@@ -69,8 +71,9 @@ class ModelExecutor {
   DeviceBuffer arena_;
   std::vector<std::vector<std::vector<void*>>> buffers_;  // by slot and block
   std::vector<std::vector<int>> block_units_;
-  std::vector<UnitView> units_;  // of the block at work
-  std::vector<std::int32_t> host_inputs_, host_targets_;
+  std::vector<UnitView> units_;          // of the block at work
+  std::array<UploadBuffer, 2> uploads_;  // inputs and targets of a micro-batch, in turn
+  std::size_t next_upload_ = 0;
   std::vector<float> host_losses_;
   std::vector<std::int32_t> host_correct_;
 };

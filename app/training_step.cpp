@@ -1,38 +1,28 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/training_step.hpp"
 
-#include <chrono>
 #include <cstddef>
 
 #include "app/model_state.hpp"
 
 namespace mylos {
 
-namespace {
-
-/// Adds the time from construction to destruction to a phase; the device has finished by then.
-class PhaseTimer {
+/// What is queued between construction and destruction belongs to a phase.
+class TrainingStep::PhaseScope {
  public:
-  PhaseTimer(ComputeBackend& backend, Trace& trace, StepPhase phase, PhaseSeconds& seconds)
-      : backend_(backend),
-        event_(trace.record(name_of(phase), {}, TraceKind::phase)),
-        seconds_(seconds[static_cast<std::size_t>(phase)]),
-        start_(std::chrono::steady_clock::now()) {}
-  ~PhaseTimer() {
-    backend_.synchronize({});
-    seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  PhaseScope(TrainingStep& step, StepPhase phase)
+      : event_(step.trace_.record(name_of(phase), {}, TraceKind::phase)), span_(step.next_span()) {
+    span_.phase = phase;
+    span_.begin.record({});
   }
-  PhaseTimer(const PhaseTimer&) = delete;
-  PhaseTimer& operator=(const PhaseTimer&) = delete;
+  ~PhaseScope() { span_.end.record({}); }
+  PhaseScope(const PhaseScope&) = delete;
+  PhaseScope& operator=(const PhaseScope&) = delete;
 
  private:
-  ComputeBackend& backend_;
   Trace::Scope event_;
-  double& seconds_;
-  std::chrono::steady_clock::time_point start_;
+  PhaseSpan& span_;
 };
-
-}  // namespace
 
 TrainingStep::TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, ProcessGrid& grid,
                            const RunConfig& config, Trace& trace)
@@ -87,7 +77,7 @@ void TrainingStep::set_guard(const GuardState& state) {
 
 void TrainingStep::run(std::int64_t step, StepDriver& driver) {
   const Trace::Scope event = trace_.record(whole_step, {}, TraceKind::phase);
-  phase_seconds_.fill(0.0);
+  num_spans_ = 0;
   host_scalars_.step = step;
   host_scalars_.learning_rate = static_cast<float>(learning_rate(config_.lr, step));
   backend_.copy_to_device({}, &host_scalars_, scalars_.data(), offsetof(StepScalars, loss_scale));
@@ -96,38 +86,52 @@ void TrainingStep::run(std::int64_t step, StepDriver& driver) {
     execute(action, driver);
     driver.after(action);
   }
+  backend_.synchronize({});
+  add_up_phases();
+}
+
+TrainingStep::PhaseSpan& TrainingStep::next_span() {
+  if (num_spans_ == spans_.size()) spans_.push_back({{}, DeviceEvent(backend_), DeviceEvent(backend_)});
+  return spans_[num_spans_++];
+}
+
+void TrainingStep::add_up_phases() {
+  phase_seconds_.fill(0.0);
+  for (std::size_t i = 0; i < num_spans_; ++i) {
+    phase_seconds_[static_cast<std::size_t>(spans_[i].phase)] += spans_[i].end.seconds_since(spans_[i].begin);
+  }
 }
 
 void TrainingStep::execute(const Action& action, StepDriver& driver) {
-  const auto timed = [&](StepPhase phase) { return PhaseTimer(backend_, trace_, phase, phase_seconds_); };
+  const auto timed = [&](StepPhase phase) { return PhaseScope(*this, phase); };
   const auto* scalars = static_cast<const StepScalars*>(scalars_.data());
   const int m = action.micro_batch;
   switch (action.kind) {
     case ActionKind::forward: {
       {
-        const PhaseTimer timer = timed(StepPhase::data);
+        const PhaseScope scope = timed(StepPhase::data);
         {
           const Trace::Scope event = trace_.record("read_samples", {}, TraceKind::data);
           driver.read_samples(first_sample(m), tokens_);
         }
         executor_->load(m, tokens_);
       }
-      const PhaseTimer timer = timed(StepPhase::forward);
+      const PhaseScope scope = timed(StepPhase::forward);
       executor_->forward(m, first_sample(m), scalars);
       break;
     }
     case ActionKind::backward: {
-      const PhaseTimer timer = timed(StepPhase::backward);
+      const PhaseScope scope = timed(StepPhase::backward);
       executor_->backward(m, first_sample(m), scalars, {guard_input_.data(), DType::fp32, {1}});
       break;
     }
     case ActionKind::reduce: {
-      const PhaseTimer timer = timed(StepPhase::communication);
+      const PhaseScope scope = timed(StepPhase::communication);
       exchange_->reduce();
       break;
     }
     case ActionKind::step: {
-      const PhaseTimer timer = timed(StepPhase::optimizer);
+      const PhaseScope scope = timed(StepPhase::optimizer);
       update();
       break;
     }

@@ -11,6 +11,7 @@
 #include "app/model_executor.hpp"
 #include "app/run_config.hpp"
 #include "core/device_buffer.hpp"
+#include "core/device_event.hpp"
 #include "core/memory_ledger.hpp"
 #include "core/parameter_table.hpp"
 #include "core/step_scalars.hpp"
@@ -19,7 +20,7 @@
 
 namespace mylos {
 
-/// Where a step's time goes; communication is the part that nothing hid.
+/// Where the device's time of a step goes; communication is the part that nothing hid.
 enum class StepPhase : std::uint8_t { data, forward, backward, communication, optimizer };
 inline constexpr int num_step_phases = 5;
 
@@ -40,7 +41,7 @@ class StepDriver {
   /// Fills `tokens` (B, T + 1) with samples `first`, `first` + 1, ... of the step's global batch.
   virtual void read_samples(std::int64_t first, std::span<std::int32_t> tokens) = 0;
   virtual void before(const Action& /*action*/) {}
-  /// The device has finished what `action` queued.
+  /// `action` is queued; the device may still be at it.
   virtual void after(const Action& /*action*/) {}
 };
 
@@ -76,7 +77,16 @@ class TrainingStep {
   ModelExecutor& executor() { return *executor_; }
 
  private:
+  class PhaseScope;
+  /// What a phase queued, between two events.
+  struct PhaseSpan {
+    StepPhase phase = StepPhase::data;
+    DeviceEvent begin, end;
+  };
+
   void execute(const Action& action, StepDriver& driver);
+  PhaseSpan& next_span();
+  void add_up_phases();
   void update();
   std::int64_t first_sample(int micro_batch) const;
 
@@ -97,6 +107,8 @@ class TrainingStep {
   StepScalars host_scalars_;
   GuardState host_guard_;
   std::vector<std::int32_t> tokens_;  // a micro-batch (B, T + 1)
+  std::vector<PhaseSpan> spans_;
+  std::size_t num_spans_ = 0;  // of this step so far
   PhaseSeconds phase_seconds_{};
 };
 

@@ -203,6 +203,14 @@ class TransformerOps {
     linear_backward_input(stream, dy, w, dpre);
     gelu_backward(stream, pre, dpre, dpre);
   }
+  /// sum = dropout_add of x and residual, y = layernorm_forward of sum. x, residual, sum (B, T, C), y (B * T,
+  /// C); sum may be x or residual.
+  virtual void dropout_add_layernorm(Stream stream, TensorRef x, TensorRef residual, const Dropout& dropout,
+                                     TensorRef sum, TensorRef gamma, TensorRef beta, TensorRef y,
+                                     TensorRef mean, TensorRef rstd) {
+    dropout_add(stream, x, residual, dropout, sum);
+    layernorm_forward(stream, sum.reshaped({mean.size(), gamma.size()}), gamma, beta, y, mean, rstd);
+  }
 };
 
 /// Version 1.
@@ -229,6 +237,9 @@ class ComputeBackend {
   /// where there is none. Not charged: callers use DeviceBuffer.
   virtual void* allocate(std::size_t bytes, const char* label) = 0;
   virtual void deallocate(void* memory) = 0;
+  /// Host memory that the device copies from and to while the host goes on: page-locked on a GPU.
+  virtual void* allocate_host(std::size_t bytes) = 0;
+  virtual void deallocate_host(void* memory) = 0;
   /// Copies between host and device memory, in order with the stream; the host side may be reused after
   /// `synchronize`.
   virtual void copy_to_device(Stream stream, const void* host, void* device, std::size_t bytes) = 0;
@@ -245,6 +256,15 @@ class ComputeBackend {
   virtual void record(Event event, Stream stream) = 0;
   /// Work queued on `stream` from now on starts after `event`.
   virtual void wait(Stream stream, Event event) = 0;
+  /// Returns when the device has come to where `event` was last recorded; at once where it never was.
+  virtual void host_wait(Event event) = 0;
+  /// The device's time between two events that it has come to.
+  virtual double seconds_between(Event begin, Event end) = 0;
+  /// What the host queues until `end_range` has this name, a literal, in profilers. Ranges nest.
+  virtual void begin_range(const char* name) = 0;
+  virtual void end_range() = 0;
+  /// Bytes of the device's own memory that are in use, by whomever; 0 where it has none.
+  virtual std::size_t device_bytes_in_use() const = 0;
   /// The queue as the device's libraries know it: a cudaStream_t; null on the host.
   virtual void* native_stream(Stream stream) = 0;
 

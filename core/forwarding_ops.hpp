@@ -121,6 +121,8 @@ class ForwardingBackend : public ComputeBackend {
 
   void* allocate(std::size_t bytes, const char* label) override { return next_.allocate(bytes, label); }
   void deallocate(void* memory) override { next_.deallocate(memory); }
+  void* allocate_host(std::size_t bytes) override { return next_.allocate_host(bytes); }
+  void deallocate_host(void* memory) override { next_.deallocate_host(memory); }
   void copy_to_device(Stream stream, const void* host, void* device, std::size_t bytes) override {
     next_.copy_to_device(stream, host, device, bytes);
   }
@@ -139,6 +141,11 @@ class ForwardingBackend : public ComputeBackend {
   void destroy_event(Event event) override { next_.destroy_event(event); }
   void record(Event event, Stream stream) override { next_.record(event, stream); }
   void wait(Stream stream, Event event) override { next_.wait(stream, event); }
+  void host_wait(Event event) override { next_.host_wait(event); }
+  double seconds_between(Event begin, Event end) override { return next_.seconds_between(begin, end); }
+  void begin_range(const char* name) override { next_.begin_range(name); }
+  void end_range() override { next_.end_range(); }
+  std::size_t device_bytes_in_use() const override { return next_.device_bytes_in_use(); }
   void* native_stream(Stream stream) override { return next_.native_stream(stream); }
 
   TensorOps& tensor_ops() override { return next_.tensor_ops(); }

@@ -14,16 +14,19 @@ std::string TraceEvent::label() const {
   return shape.in == 0 ? std::string(name) : fmt::format("{} {}x{}", name, shape.in, shape.out);
 }
 
-Trace::Scope::Scope(Trace* trace, std::string_view name, TraceKind kind, Stream stream, LinearShape shape)
-    : trace_(trace), stream_(stream) {
-  if (trace_ != nullptr) event_ = {.name = name, .kind = kind, .shape = shape, .begin = trace_->now()};
+Trace::Scope::Scope(Trace& trace, std::string_view name, TraceKind kind, Stream stream, LinearShape shape)
+    : trace_(trace), records_(trace.on_), stream_(stream) {
+  trace_.backend_.begin_range(name.data());  // a literal, so it ends in 0
+  if (records_) event_ = {.name = name, .kind = kind, .shape = shape, .begin = trace_.now()};
 }
 
 Trace::Scope::~Scope() {
-  if (trace_ == nullptr) return;
-  trace_->backend_.synchronize(stream_);
-  event_.end = trace_->now();
-  trace_->add(event_);
+  if (records_) {
+    trace_.backend_.synchronize(stream_);
+    event_.end = trace_.now();
+    trace_.add(event_);
+  }
+  trace_.backend_.end_range();
 }
 
 void Trace::start(std::size_t most_events) {

@@ -46,21 +46,22 @@ struct TraceEvent {
 /// device has finished, so what is traced runs in turn: on a device nothing overlaps while the trace is on.
 class Trace {
  public:
-  /// Records from construction to destruction; nothing where the trace is off.
+  /// A range of the backend from construction to destruction, recorded where the trace is on.
   class Scope {
    public:
-    Scope(Trace* trace, std::string_view name, TraceKind kind, Stream stream, LinearShape shape);
+    Scope(Trace& trace, std::string_view name, TraceKind kind, Stream stream, LinearShape shape);
     ~Scope();
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
    private:
-    Trace* trace_;  // null: off
+    Trace& trace_;
+    bool records_;
     Stream stream_;
     TraceEvent event_;
   };
 
-  /// Events wait for the streams of `backend`, which must outlive the trace.
+  /// Events wait for the streams of `backend`, which must outlive the trace, and are its ranges.
   explicit Trace(ComputeBackend& backend) : backend_(backend) {}
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
@@ -77,7 +78,7 @@ class Trace {
   /// An event named by a literal, which lasts as long as the result.
   [[nodiscard]] Scope record(std::string_view name, Stream stream, TraceKind kind = TraceKind::operation,
                              LinearShape shape = {}) {
-    return {on_ ? this : nullptr, name, kind, stream, shape};
+    return {*this, name, kind, stream, shape};
   }
 
   /// In the order in which they ended.

@@ -124,6 +124,12 @@ class TracedTransformerOps final : public TransformerOps {
         trace_.record("linear_gelu_backward_input", stream, TraceKind::operation, linear_shape(dpre, dy));
     next_.linear_gelu_backward_input(stream, dy, w, pre, dpre);
   }
+  void dropout_add_layernorm(Stream stream, TensorRef x, TensorRef residual, const Dropout& dropout,
+                             TensorRef sum, TensorRef gamma, TensorRef beta, TensorRef y, TensorRef mean,
+                             TensorRef rstd) override {
+    const Trace::Scope event = trace_.record("dropout_add_layernorm", stream);
+    next_.dropout_add_layernorm(stream, x, residual, dropout, sum, gamma, beta, y, mean, rstd);
+  }
 
  private:
   TransformerOps& next_;

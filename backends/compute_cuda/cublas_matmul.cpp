@@ -8,6 +8,8 @@ namespace mylos {
 
 namespace {
 
+constexpr std::uint32_t most_alignment = 16;  // bytes
+
 cudaDataType_t type_of(DType dtype) {
   return dtype == DType::bf16 ? CUDA_R_16BF : (dtype == DType::fp16 ? CUDA_R_16F : CUDA_R_32F);
 }
@@ -27,6 +29,12 @@ cublasLtEpilogue_t epilogue_of(Epilogue epilogue) {
       return CUBLASLT_EPILOGUE_BGRADA;
   }
   return CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+/// Whether cuBLASLt has no such product, which it says of some epilogues only by their values.
+bool refuses(cublasStatus_t status, Epilogue epilogue) {
+  return status == CUBLAS_STATUS_NOT_SUPPORTED ||
+         (status == CUBLAS_STATUS_INVALID_VALUE && epilogue != Epilogue::none);
 }
 
 LtHandle make_handle() {
@@ -66,9 +74,10 @@ LtMatrixLayout make_layout(DType dtype, std::int64_t rows, std::int64_t columns,
                       : make_layout(dtype, rows, columns, std::max(column, rows));
 }
 
-/// The largest power of two up to 256 that divides all addresses.
+/// The largest power of two up to 16 that divides all addresses. No kernel asks for more, and the choice of
+/// one must not depend on where memory lies.
 std::uint32_t alignment_of(std::initializer_list<const void*> pointers) {
-  std::uintptr_t bits = 256;
+  std::uintptr_t bits = most_alignment;
   for (const void* pointer : pointers) bits |= reinterpret_cast<std::uintptr_t>(pointer);
   return static_cast<std::uint32_t>(bits & (~bits + 1));
 }
@@ -100,36 +109,45 @@ bool CublasMatmul::multiply(Stream stream, std::int64_t m, std::int64_t n, std::
                 accumulate};
   auto found = plans_.find(key);
   if (found == plans_.end()) found = plans_.emplace(key, make(key)).first;
-  const Plan& plan = found->second;
+  Plan& plan = found->second;
   if (!plan.has_algorithm) return false;
   if (vector) set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector.data);
   if (epilogue.matrix != nullptr) set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, epilogue.matrix);
   const float alpha = 1.0F;
   const float beta = accumulate ? 1.0F : 0.0F;
-  check(cublasLtMatmul(handle_.get(), plan.desc.get(), &alpha, b.data, plan.left.get(), a.data,
-                       plan.right.get(), &beta, c.data, plan.result.get(), c.data, plan.result.get(),
-                       &plan.algorithm, workspace_.data(), Workspace::bytes, cuda_stream(backend_, stream)),
-        "cublasLtMatmul");
-  return true;
+  const cublasStatus_t status =
+      cublasLtMatmul(handle_.get(), plan.desc.get(), &alpha, b.data, plan.left.get(), a.data,
+                     plan.right.get(), &beta, c.data, plan.result.get(), c.data, plan.result.get(),
+                     &plan.algorithm, workspace_.data(), Workspace::bytes, cuda_stream(backend_, stream));
+  plan.has_algorithm = !refuses(status, epilogue.kind);
+  if (plan.has_algorithm) check(status, "cublasLtMatmul");
+  return plan.has_algorithm;
 }
 
 CublasMatmul::Plan CublasMatmul::make(const Key& key) const {
   cublasLtMatmulDesc_t desc = nullptr;
   check(cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
-  Plan plan{LtMatmulDesc(desc), {}, {}, make_layout(key.c_type, key.n, key.m, key.c_row), {}, false};
+  Plan plan{LtMatmulDesc(desc),
+            {},
+            {},
+            make_layout(key.c_type, key.n, key.m, std::max(key.c_row, key.n)),
+            {},
+            false};
   cublasOperation_t operation{};
   plan.left = make_layout(key.b_type, key.k, key.n, key.b_row, key.b_column, operation);
   set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSA, operation);
   plan.right = make_layout(key.a_type, key.m, key.k, key.a_row, key.a_column, operation);
   set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSB, operation);
+  const bool has_gelu = key.epilogue == Epilogue::bias_gelu || key.epilogue == Epilogue::gelu_gradient;
+  // The heuristic does not ask where the epilogue's operands lie; its matrix has rows of whole packs. In fp32
+  // its GELU takes an approximate tanh.
+  if (key.epilogue != Epilogue::none && key.alignment < most_alignment) return plan;
+  if (has_gelu && (key.n % 8 != 0 || key.c_type == DType::fp32)) return plan;
   set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(key.epilogue));
   if (key.epilogue != Epilogue::none && key.epilogue != Epilogue::gelu_gradient) {
     set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(key.vector_type));
   }
-  if (key.epilogue == Epilogue::bias_gelu || key.epilogue == Epilogue::gelu_gradient) {
-    if (key.n % 8 != 0) return plan;  // cuBLASLt's condition on the matrix's rows
-    set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.n);
-  }
+  if (has_gelu) set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.n);
 
   cublasLtMatmulPreference_t wish = nullptr;
   check(cublasLtMatmulPreferenceCreate(&wish), "cublasLtMatmulPreferenceCreate");
@@ -148,7 +166,7 @@ CublasMatmul::Plan CublasMatmul::make(const Key& key) const {
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
       handle_.get(), plan.desc.get(), plan.left.get(), plan.right.get(), plan.result.get(), plan.result.get(),
       preference.get(), 1, &result, &count);
-  if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "cublasLtMatmulAlgoGetHeuristic");
+  if (!refuses(status, key.epilogue)) check(status, "cublasLtMatmulAlgoGetHeuristic");
   plan.has_algorithm = status == CUBLAS_STATUS_SUCCESS && count > 0;
   plan.algorithm = result.algo;
   return plan;

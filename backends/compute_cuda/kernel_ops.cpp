@@ -26,8 +26,18 @@ void KernelTransformerOps::embedding_backward(Stream stream, TensorRef tokens, T
 
 void KernelTransformerOps::layernorm_forward(Stream stream, TensorRef x, TensorRef gamma, TensorRef beta,
                                              TensorRef y, TensorRef mean, TensorRef rstd) {
-  if (!kernels::layernorm_forward(queue(stream), x, gamma, beta, y, mean, rstd)) {
+  if (!kernels::layernorm_forward(queue(stream), x, {}, {}, gamma, beta, y, mean, rstd)) {
     next().layernorm_forward(stream, x, gamma, beta, y, mean, rstd);
+  }
+}
+
+void KernelTransformerOps::dropout_add_layernorm(Stream stream, TensorRef x, TensorRef residual,
+                                                 const Dropout& dropout, TensorRef sum, TensorRef gamma,
+                                                 TensorRef beta, TensorRef y, TensorRef mean,
+                                                 TensorRef rstd) {
+  if (dropout.probability > 0.0F || !residual ||
+      !kernels::layernorm_forward(queue(stream), x, residual, sum, gamma, beta, y, mean, rstd)) {
+    TransformerOps::dropout_add_layernorm(stream, x, residual, dropout, sum, gamma, beta, y, mean, rstd);
   }
 }
 

@@ -29,6 +29,9 @@ class KernelTransformerOps : public ForwardingTransformerOps {
                           TensorRef dwte, bool accumulate_wte, TensorRef dwpe, bool accumulate_wpe) override;
   void layernorm_forward(Stream stream, TensorRef x, TensorRef gamma, TensorRef beta, TensorRef y,
                          TensorRef mean, TensorRef rstd) override;
+  void dropout_add_layernorm(Stream stream, TensorRef x, TensorRef residual, const Dropout& dropout,
+                             TensorRef sum, TensorRef gamma, TensorRef beta, TensorRef y, TensorRef mean,
+                             TensorRef rstd) override;
   void layernorm_backward_input(Stream stream, TensorRef dy, TensorRef x, TensorRef gamma, TensorRef mean,
                                 TensorRef rstd, TensorRef residual, TensorRef dx) override;
   void layernorm_backward_weight(Stream stream, TensorRef dy, TensorRef x, TensorRef mean, TensorRef rstd,

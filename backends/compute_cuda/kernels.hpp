@@ -19,8 +19,9 @@ bool gelu_backward(cudaStream_t stream, TensorRef x, TensorRef dy, TensorRef dx)
 /// Without dropout.
 bool residual_add(cudaStream_t stream, TensorRef x, TensorRef residual, TensorRef y);
 
-bool layernorm_forward(cudaStream_t stream, TensorRef x, TensorRef gamma, TensorRef beta, TensorRef y,
-                       TensorRef mean, TensorRef rstd);
+/// Of x, or of total = x + residual where there is a residual; total may be either.
+bool layernorm_forward(cudaStream_t stream, TensorRef x, TensorRef residual, TensorRef total, TensorRef gamma,
+                       TensorRef beta, TensorRef y, TensorRef mean, TensorRef rstd);
 bool layernorm_backward_input(cudaStream_t stream, TensorRef dy, TensorRef x, TensorRef gamma, TensorRef mean,
                               TensorRef rstd, TensorRef residual, TensorRef dx);
 void layernorm_backward_weight(cudaStream_t stream, TensorRef dy, TensorRef x, TensorRef mean, TensorRef rstd,

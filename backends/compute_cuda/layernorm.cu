@@ -29,13 +29,28 @@ __device__ void for_packs(std::int64_t columns, const Function& f) {
   }
 }
 
+/// With `residual` the layernorm of x + residual, which goes to `total`; that may be x or residual.
 template <class T>
-__global__ void forward(const T* x, const T* gamma, const T* beta, T* y, float* mean, float* rstd,
-                        std::int64_t rows, std::int64_t columns) {
+__global__ void forward(const T* x, const T* residual, T* total, const T* gamma, const T* beta, T* y,
+                        float* mean, float* rstd, std::int64_t rows, std::int64_t columns) {
   const std::int64_t row = warp_row();
   if (row >= rows) return;
   const T* in = x + row * columns;
   T* out = y + row * columns;
+  if (residual != nullptr) {
+    // Each lane reads what it has written, so nothing is waited for.
+    T* sums = total + row * columns;
+    for_packs<T>(columns, [&](std::int64_t i) {
+      Pack<T> values = load_pack(in + i);
+      const Pack<T> added = load_pack(residual + row * columns + i);
+      for (int v = 0; v < Pack<T>::size; ++v) {
+        values.values[v] =
+            static_cast<T>(static_cast<float>(values.values[v]) + static_cast<float>(added.values[v]));
+      }
+      store_pack(sums + i, values);
+    });
+    in = sums;
+  }
   const float scale = 1.0F / static_cast<float>(columns);
   float sum = 0.0F;
   for_packs<T>(columns, [&](std::int64_t i) {
@@ -137,17 +152,18 @@ struct BiasTerm {
 
 }  // namespace
 
-bool layernorm_forward(cudaStream_t stream, TensorRef x, TensorRef gamma, TensorRef beta, TensorRef y,
-                       TensorRef mean, TensorRef rstd) {
+bool layernorm_forward(cudaStream_t stream, TensorRef x, TensorRef residual, TensorRef total, TensorRef gamma,
+                       TensorRef beta, TensorRef y, TensorRef mean, TensorRef rstd) {
   return dispatch_float(x.dtype, [&](auto type) {
     using T = decltype(type);
     const std::int64_t columns = columns_of(x);
     if (x.size() == 0 || columns % Pack<T>::size != 0 ||
-        !has_packs({x.data, gamma.data, beta.data, y.data})) {
+        !has_packs({x.data, residual.data, total.data, gamma.data, beta.data, y.data})) {
       return false;
     }
     const std::int64_t rows = x.size() / columns;
-    launch(forward<T>, blocks_for(rows, rows_of_block), threads, stream, x.as<T>(), gamma.as<T>(),
+    launch(forward<T>, blocks_for(rows, rows_of_block), threads, stream, x.as<T>(),
+           residual ? residual.as<T>() : nullptr, total ? total.as<T>() : nullptr, gamma.as<T>(),
            beta.as<T>(), y.as<T>(), mean.as<float>(), rstd.as<float>(), rows, columns);
     return true;
   });

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/compute_cuda/transformer_ops.hpp"
 
+#include "backends/compute_cuda/cuda_check.hpp"
 #include "backends/compute_cuda/kernels.hpp"
 
 namespace mylos {
@@ -14,6 +15,11 @@ CudaTransformerOps::CudaTransformerOps(ComputeBackend& next, const Workspace& wo
       attention_(next, ledger)
 #endif
 {
+  int device = 0;
+  int major = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
+  fuses_gelu_ = major >= 9;
 }
 
 std::string CudaTransformerOps::libraries() {
@@ -41,23 +47,27 @@ void CudaTransformerOps::linear_forward(Stream stream, TensorRef x, TensorRef w,
 void CudaTransformerOps::linear_gelu_forward(Stream stream, TensorRef x, TensorRef w, TensorRef bias,
                                              TensorRef pre, TensorRef y) {
   const std::int64_t rows = x.size() / w.shape[0];
-  require(pre.size() == rows * w.shape[1] && y.size() == pre.size() && pre.contiguous(), "linear's shapes");
-  if (!bias || x.size() == 0 ||
+  require(x.shape[x.rank - 1] == w.shape[0] && pre.size() == rows * w.shape[1] && y.size() == pre.size() &&
+              pre.contiguous() && pre.dtype == y.dtype && (!bias || bias.dtype == y.dtype),
+          "linear's shapes and types");
+  if (!fuses_gelu_ || !bias || x.size() == 0 ||
       !matmul_.multiply(stream, rows, w.shape[1], w.shape[0], activation_matrix(x), weight_matrix(w),
                         activation_matrix(y), false, {Epilogue::bias_gelu, bias, pre.data})) {
-    KernelTransformerOps::linear_gelu_forward(stream, x, w, bias, pre, y);
+    TransformerOps::linear_gelu_forward(stream, x, w, bias, pre, y);
   }
 }
 
 void CudaTransformerOps::linear_gelu_backward_input(Stream stream, TensorRef dy, TensorRef w, TensorRef pre,
                                                     TensorRef dpre) {
   const std::int64_t rows = dy.size() / w.shape[1];
-  require(pre.size() == rows * w.shape[0] && dpre.size() == pre.size() && pre.contiguous(),
-          "linear's shapes");
-  if (dy.size() == 0 || !matmul_.multiply(stream, rows, w.shape[0], w.shape[1], activation_matrix(dy),
-                                          weight_matrix(w).transposed(), activation_matrix(dpre), false,
-                                          {Epilogue::gelu_gradient, {}, pre.data})) {
-    KernelTransformerOps::linear_gelu_backward_input(stream, dy, w, pre, dpre);
+  require(dy.shape[dy.rank - 1] == w.shape[1] && pre.size() == rows * w.shape[0] &&
+              dpre.size() == pre.size() && pre.contiguous() && pre.dtype == dpre.dtype,
+          "linear's shapes and types");
+  if (!fuses_gelu_ || dy.size() == 0 ||
+      !matmul_.multiply(stream, rows, w.shape[0], w.shape[1], activation_matrix(dy),
+                        weight_matrix(w).transposed(), activation_matrix(dpre), false,
+                        {Epilogue::gelu_gradient, {}, pre.data})) {
+    TransformerOps::linear_gelu_backward_input(stream, dy, w, pre, dpre);
   }
 }
 

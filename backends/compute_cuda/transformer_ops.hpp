@@ -35,6 +35,7 @@ class CudaTransformerOps final : public KernelTransformerOps {
 
  private:
   CublasMatmul matmul_;
+  bool fuses_gelu_ = false;  // before Hopper a pass of its own is faster (llm.c, pull requests 338 and 653)
 #if defined(MYLOS_HAVE_CUDNN)
   CudnnAttention attention_;
 #endif

@@ -2,11 +2,15 @@
 #include "backends/compute_kokkos/kokkos_backend.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <sys/mman.h>
 
 #include <Kokkos_Core.hpp>
+#if defined(KOKKOS_ENABLE_CUDA)
+#include <nvtx3/nvToolsExt.h>
+#endif
 
 #include "backends/compute_kokkos/lanes.hpp"
 
@@ -15,20 +19,25 @@ namespace mylos {
 namespace {
 
 #if defined(KOKKOS_ENABLE_CUDA)
-
 void check(cudaError_t status, const char* call) {
   if (status != cudaSuccess) fail(ExitCode::internal, "{}: {}", call, cudaGetErrorString(status));
 }
 
 #else
 
-/// What an Event's handle points to: the stream it was recorded in.
+/// What an Event's handle points to: the stream it was recorded in, and when.
 struct RecordedStream {
   Stream stream;
+  std::chrono::steady_clock::time_point time;
 };
+
+RecordedStream& recorded(Event event) {
+  return *static_cast<RecordedStream*>(event.handle);
+}
 
 #endif
 
+using HostMemory = Kokkos::SharedHostPinnedSpace;
 constexpr std::int64_t copy_block = 1 << 18;  // bytes that one thread copies at a time
 
 /// Where the system leaves the choice to programs. What does not fill a huge page is left out, so that no
@@ -103,6 +112,14 @@ void KokkosBackend::deallocate(void* memory) {
   Kokkos::kokkos_free<Memory>(memory);
 }
 
+void* KokkosBackend::allocate_host(std::size_t bytes) {
+  return Kokkos::kokkos_malloc<HostMemory>("mylos::host", std::max<std::size_t>(bytes, 1));
+}
+
+void KokkosBackend::deallocate_host(void* memory) {
+  Kokkos::kokkos_free<HostMemory>(memory);
+}
+
 void KokkosBackend::copy_to_device(Stream stream, const void* host, void* device, std::size_t bytes) {
   copy_bytes<Kokkos::HostSpace, Memory>(stream, host, device, bytes);
 }
@@ -135,13 +152,28 @@ void KokkosBackend::synchronize(Stream stream) {
 
 #if defined(KOKKOS_ENABLE_CUDA)
 
+void KokkosBackend::begin_range(const char* name) {
+  nvtxRangePushA(name);
+}
+
+void KokkosBackend::end_range() {
+  nvtxRangePop();
+}
+
+std::size_t KokkosBackend::device_bytes_in_use() const {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return total - free;
+}
+
 void* KokkosBackend::native_stream(Stream stream) {
   return execution_of(stream).cuda_stream();
 }
 
 Event KokkosBackend::create_event() {
   cudaEvent_t event = nullptr;
-  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  check(cudaEventCreate(&event), "cudaEventCreate");
   return {event};
 }
 
@@ -159,7 +191,32 @@ void KokkosBackend::wait(Stream stream, Event event) {
         "cudaStreamWaitEvent");
 }
 
+void KokkosBackend::host_wait(Event event) {
+  check(cudaEventSynchronize(static_cast<cudaEvent_t>(event.handle)), "cudaEventSynchronize");
+}
+
+double KokkosBackend::seconds_between(Event begin, Event end) {
+  float milliseconds = 0.0F;
+  check(cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(begin.handle),
+                             static_cast<cudaEvent_t>(end.handle)),
+        "cudaEventElapsedTime");
+  return 1e-3 * static_cast<double>(milliseconds);
+}
+
 #else
+
+// Regions of Kokkos' tools. Their names are strings: made only where a tool wants them.
+void KokkosBackend::begin_range(const char* name) {
+  if (Kokkos::Profiling::profileLibraryLoaded()) Kokkos::Profiling::pushRegion(name);
+}
+
+void KokkosBackend::end_range() {
+  if (Kokkos::Profiling::profileLibraryLoaded()) Kokkos::Profiling::popRegion();
+}
+
+std::size_t KokkosBackend::device_bytes_in_use() const {
+  return 0;
+}
 
 void* KokkosBackend::native_stream(Stream) {
   return nullptr;
@@ -174,16 +231,20 @@ void KokkosBackend::destroy_event(Event event) {
 }
 
 void KokkosBackend::record(Event event, Stream stream) {
-  static_cast<RecordedStream*>(event.handle)->stream = stream;
+  recorded(event) = {stream, std::chrono::steady_clock::now()};
 }
 
+// Kokkos has no events: on a device without any, waiting for one is waiting for its stream.
 void KokkosBackend::wait(Stream stream, Event event) {
-  // Kokkos has no events: a stream that waits for another one on a device without any blocks the host
-  // instead.
-  const Stream recorded = static_cast<RecordedStream*>(event.handle)->stream;
-  if (!on_host && recorded.handle != stream.handle) {
-    execution_of(recorded).fence("mylos::event::wait"_label);
-  }
+  if (recorded(event).stream.handle != stream.handle) host_wait(event);
+}
+
+void KokkosBackend::host_wait(Event event) {
+  if (!on_host) execution_of(recorded(event).stream).fence("mylos::event::wait"_label);
+}
+
+double KokkosBackend::seconds_between(Event begin, Event end) {
+  return std::chrono::duration<double>(recorded(end).time - recorded(begin).time).count();
 }
 
 #endif

@@ -20,6 +20,8 @@ class KokkosBackend final : public ComputeBackend {
 
   void* allocate(std::size_t bytes, const char* label) override;
   void deallocate(void* memory) override;
+  void* allocate_host(std::size_t bytes) override;
+  void deallocate_host(void* memory) override;
   void copy_to_device(Stream stream, const void* host, void* device, std::size_t bytes) override;
   void copy_to_host(Stream stream, const void* device, void* host, std::size_t bytes) override;
   void copy(Stream stream, const void* from, void* to, std::size_t bytes) override;
@@ -32,6 +34,11 @@ class KokkosBackend final : public ComputeBackend {
   void destroy_event(Event event) override;
   void record(Event event, Stream stream) override;
   void wait(Stream stream, Event event) override;
+  void host_wait(Event event) override;
+  double seconds_between(Event begin, Event end) override;
+  void begin_range(const char* name) override;
+  void end_range() override;
+  std::size_t device_bytes_in_use() const override;
   void* native_stream(Stream stream) override;
 
   TensorOps& tensor_ops() override { return tensor_ops_; }

@@ -73,6 +73,7 @@ StepCost over_ranks(double seconds, const PhaseSeconds& phases) {
 
 void visit(Session& session, const RunConfig& config, const Repetitions& repetitions,
            Measurement& measurement) {
+  const std::size_t in_use_before = session.compute().device_bytes_in_use();
   TrainingStep training(session.compute(), session.ledger(), session.grid(), config, session.trace());
   training.initialise();
   RandomTokens driver(config, session.traffic());
@@ -100,13 +101,16 @@ void visit(Session& session, const RunConfig& config, const Repetitions& repetit
   measurement.parameters = training.table().num_parameters();
   measurement.reduce_calls = driver.reduce_calls();
   measurement.reduce_bytes = driver.reduce_bytes();
-  std::array<double, num_memory_categories> memory{};
-  for (std::size_t i = 0; i < memory.size(); ++i) {
+  std::array<double, num_memory_categories + 1> memory{};
+  for (std::size_t i = 0; i < num_memory_categories; ++i) {
     memory[i] = static_cast<double>(session.ledger().current(static_cast<MemoryCategory>(i)));
   }
+  memory.back() =
+      static_cast<double>(session.compute().device_bytes_in_use()) - static_cast<double>(in_use_before);
   take_maximum(memory);
-  std::ranges::transform(memory, measurement.memory.begin(),
-                         [](double bytes) { return static_cast<std::int64_t>(bytes); });
+  const auto whole = [](double bytes) { return static_cast<std::int64_t>(bytes); };
+  std::transform(memory.begin(), memory.end() - 1, measurement.memory.begin(), whole);
+  measurement.device_bytes = whole(memory.back());
 }
 
 }  // namespace

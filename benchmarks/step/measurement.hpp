@@ -43,6 +43,7 @@ struct Measurement {
   std::uint64_t reduce_calls = 0;  ///< collectives of one rank's gradients in a step
   std::uint64_t reduce_bytes = 0;  ///< their payload
   std::array<std::int64_t, num_memory_categories> memory{};  ///< bytes, maximum over the ranks
+  std::int64_t device_bytes = 0;  ///< by which the device's memory in use grew; 0 without a device
 
   /// Quantile `q` over the steps, between the two nearest ones.
   double step_seconds(double q = 0.5) const;

@@ -84,6 +84,9 @@ std::string step_tables(const std::vector<ReportRow>& rows, const ReportContext&
     text += fmt::format("{:<18}", row.configuration.name);
     for (const std::int64_t bytes : row.measurement.memory)
       text += fmt::format(" {:>13.3f}", 1e-6 * static_cast<double>(bytes));
+    if (row.measurement.device_bytes > 0)
+      text +=
+          fmt::format("  the device counts {:.3f}", 1e-6 * static_cast<double>(row.measurement.device_bytes));
     text += "\n";
   }
   return text;
@@ -165,6 +168,7 @@ std::string step_csv(const std::vector<ReportRow>& rows, const ReportContext& co
     for (std::size_t i = 0; i < m.memory.size(); ++i)
       cells.emplace_back(fmt::format("memory_{}_bytes", name_of(static_cast<MemoryCategory>(i))),
                          std::to_string(m.memory[i]));
+    cells.emplace_back("memory_device_bytes", std::to_string(m.device_bytes));
     const DdpStudyRow study = row.published != nullptr ? *row.published : DdpStudyRow{};
     cells.emplace_back("published_step_ms", published(study.step_ms, 1));
     cells.emplace_back("published_all_reduce_ms", published(study.all_reduce_ms, 1));

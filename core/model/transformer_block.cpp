@@ -152,9 +152,8 @@ void TransformerBlock::forward_inner(const BlockContext& context, const Activati
                      a.qkv.reshaped({context.shape.rows(), 3 * width_}));
   ops.attention_forward(stream, attention(context, a));
   ops.linear_forward(stream, a.attended, proj_.in(w), proj_bias_.in(w), as_matrix(a.middle));
-  ops.dropout_add(stream, a.middle, input, dropout(context, "attention.residual"), a.middle);
-  ops.layernorm_forward(stream, as_matrix(a.middle), ln2_gamma_.in(w), ln2_beta_.in(w), a.ln2, a.mean2,
-                        a.rstd2);
+  ops.dropout_add_layernorm(stream, a.middle, input, dropout(context, "attention.residual"), a.middle,
+                            ln2_gamma_.in(w), ln2_beta_.in(w), a.ln2, a.mean2, a.rstd2);
   ops.linear_gelu_forward(stream, a.ln2, up_.in(w), up_bias_.in(w), a.up, a.activated);
 }
 

@@ -358,6 +358,37 @@ class Table {
     }
   }
 
+  void dropout_add_layernorm(bool full_size, std::int64_t samples, std::int64_t length, std::int64_t width,
+                             DType dtype) {
+    const std::int64_t rows = samples * length;
+    // The statistics are those of the rounded sum.
+    const auto statistic = [&](std::string name) {
+      Operand operand = result(std::move(name), DType::fp32, {rows}, 0.0);
+      operand.tolerance = result("", dtype, {rows}, 1e-5).tolerance;
+      operand.floor = 0.1;
+      return operand;
+    };
+    for (const float probability : {0.0F, 0.1F}) {
+      for (const std::string_view into : {"", "x", "residual"}) {
+        if (full_size && into != "x") continue;
+        Operand sum = result("sum", dtype, {samples, length, width}, 2e-6);
+        if (!into.empty()) sum = in_storage(sum, std::string(into));
+        add({.op = Op::dropout_add_layernorm,
+             .full_size = full_size,
+             .detail = fmt::format("{}_B{}_T{}_C{}_p{:.1f}{}{}", name_of(dtype), samples, length, width,
+                                   probability, into.empty() ? "" : "_into_", into),
+             .operands = {input("x", dtype, {samples, length, width}),
+                          input("residual", dtype, {samples, length, width}),
+                          input("gamma", dtype, {width}, 0.5, 1.5), input("beta", dtype, {width}), sum,
+                          result("y", dtype, {rows, width}, 4e-6, false, bf16_chained), statistic("mean"),
+                          statistic("rstd")},
+             .dropout = probability,
+             .scalars = {.step = 3},
+             .flops = 10.0 * static_cast<double>(rows * width)});
+      }
+    }
+  }
+
   // ---- Attention
 
   struct Attention {
@@ -539,6 +570,8 @@ void add_small_cases(Table& table) {
     table.dropout(false, 1, 1, 1, dtype);
     table.dropout(false, 2, 7, 25, dtype);
     table.dropout(false, 3, 65, 64, dtype);
+    table.dropout_add_layernorm(false, 2, 7, 25, dtype);
+    table.dropout_add_layernorm(false, 3, 9, 768, dtype);
 
     for (const std::int64_t head_size : {16, 25, 64, 80}) {
       for (const std::int64_t length : {1, 7, 65, 130})
@@ -589,6 +622,7 @@ void add_full_size_cases(Table& table) {
     table.layernorm(true, rows, width, dtype);
     table.gelu(true, rows * 4 * width, dtype);
     table.dropout(true, 4, 256, width, dtype);
+    table.dropout_add_layernorm(true, 4, 256, width, dtype);
     for (const float probability : {0.0F, 0.1F})
       table.attention(true, {4, 256, 256, 12, 64, 0, probability}, dtype);
     table.cross_entropy(true, rows, 50257, padded_vocab, dtype);
@@ -599,7 +633,7 @@ void add_full_size_cases(Table& table) {
 }  // namespace
 
 std::string_view name_of(Op op) {
-  constexpr std::array<std::string_view, 23> names = {
+  constexpr std::array<std::string_view, 24> names = {
       "fill",
       "cast",
       "fill_normal",
@@ -621,6 +655,7 @@ std::string_view name_of(Op op) {
       "cross_entropy",
       "linear_gelu_forward",
       "linear_gelu_backward_input",
+      "dropout_add_layernorm",
       "adamw",
       "guard_step",
   };

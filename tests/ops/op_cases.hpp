@@ -34,6 +34,7 @@ enum class Op : std::uint8_t {
   cross_entropy,
   linear_gelu_forward,
   linear_gelu_backward_input,
+  dropout_add_layernorm,
   adamw,
   guard_step,
 };

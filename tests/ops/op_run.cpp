@@ -232,6 +232,14 @@ void run_oracle(const OpCase& c, Arrays& arrays) {
                                                  static_cast<double>(c.scale) * c.scalars.loss_scale,
                                                  arrays["losses"], arrays["correct"]);
       break;
+    case Op::dropout_add_layernorm: {
+      arrays["sum"] = oracle::dropout_add(in("x"), in("residual"), dropout_of(c, nullptr), c.scalars.step);
+      Array rows = in("sum");
+      rows.shape = {in("mean").size(), in("gamma").size()};
+      arrays["y"] =
+          oracle::layernorm_forward(rows, in("gamma"), in("beta"), arrays.at("mean"), arrays.at("rstd"));
+      break;
+    }
     case Op::linear_gelu_forward:
       arrays["pre"] = oracle::linear_forward(in("x"), in("w"), in("bias"));
       arrays["y"] = oracle::gelu_forward(arrays["pre"]);
@@ -397,6 +405,10 @@ void OpRun::run() {
       return transformer.cross_entropy(stream, t("logits"), t("targets"), case_.vocab, case_.scale,
                                        case_.write_gradient ? &control->scalars : nullptr, t("losses"),
                                        t("correct"));
+    case Op::dropout_add_layernorm:
+      return transformer.dropout_add_layernorm(stream, t("x"), t("residual"),
+                                               dropout_of(case_, &control->scalars), t("sum"), t("gamma"),
+                                               t("beta"), t("y"), t("mean"), t("rstd"));
     case Op::linear_gelu_forward:
       return transformer.linear_gelu_forward(stream, t("x"), t("w"), t("bias"), t("pre"), t("y"));
     case Op::linear_gelu_backward_input:

@@ -34,6 +34,8 @@ class FarDevice final : public ComputeBackend {
     return reinterpret_cast<void*>(base + begin);
   }
   void deallocate(void* /*memory*/) override {}
+  void* allocate_host(std::size_t /*bytes*/) override { fail(ExitCode::internal, "no host memory here"); }
+  void deallocate_host(void* /*memory*/) override {}
   void copy_to_device(Stream /*stream*/, const void* host, void* device, std::size_t bytes) override {
     if (bytes > 0) std::memcpy(at(device), host, bytes);
   }
@@ -51,6 +53,11 @@ class FarDevice final : public ComputeBackend {
   void destroy_event(Event /*event*/) override {}
   void record(Event /*event*/, Stream /*stream*/) override {}
   void wait(Stream /*stream*/, Event /*event*/) override {}
+  void host_wait(Event /*event*/) override {}
+  double seconds_between(Event /*begin*/, Event /*end*/) override { return 0.0; }
+  void begin_range(const char* /*name*/) override {}
+  void end_range() override {}
+  std::size_t device_bytes_in_use() const override { return 0; }
   void* native_stream(Stream /*stream*/) override { return nullptr; }
   TensorOps& tensor_ops() override { fail(ExitCode::internal, "no operations here"); }
   TransformerOps& transformer_ops() override { fail(ExitCode::internal, "no operations here"); }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <numeric>
 #include <unistd.h>
@@ -20,11 +21,16 @@ constexpr std::size_t smallest_in_windows = 2 << 10;     // below, a copy throug
 constexpr std::size_t largest_reduced_whole = 32 << 10;  // beyond, each rank reduces its part only,
 constexpr int most_ranks_that_reduce_whole = 2;          // unless there are so few
 
-/// Half of what the cores share, a guess of it where the system does not tell.
+/// Half of the cache that cores share, a guess of it where the system does not tell. sysconf adds up the
+/// caches of a whole processor, and of the host of a virtual machine.
 std::size_t streaming_limit() {
-  constexpr std::size_t usual = 32 << 20;
-  static const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  return (cache > 0 ? static_cast<std::size_t>(cache) : usual) / 2;
+  static const std::size_t limit = [] {
+    constexpr std::size_t usual = 32 << 10;
+    std::size_t kibibytes = 0;
+    std::ifstream("/sys/devices/system/cpu/cpu0/cache/index3/size") >> kibibytes;
+    return ((kibibytes > 0 ? kibibytes : usual) << 10U) / 2;
+  }();
+  return limit;
 }
 
 bool overlap(TensorRef a, TensorRef b) {

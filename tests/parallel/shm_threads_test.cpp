@@ -12,6 +12,7 @@
 
 #include <gtest/gtest.h>
 
+#include "backends/comm_shm/process_memory.hpp"
 #include "backends/comm_shm/shm_communicator.hpp"
 #include "tests/parallel/shm_cases.hpp"
 
@@ -140,6 +141,21 @@ TEST(ShmThreads, Messages) {
 
 TEST(ShmThreads, BesideAProgressThread) {
   run_on_threads(2, check_beside_a_progress_thread);
+}
+
+// Pages that are never touched cost nothing.
+TEST(ProcessMemory, MappingsDoNotLieAPowerOfTwoApart) {
+  ProcessMemory memory;
+  for (const std::size_t bytes : {std::size_t{1} << 28U, std::size_t{1} << 29U, std::size_t{1} << 30U}) {
+    std::vector<SharedMemory::Offer> offers;
+    for (int rank = 0; rank < 4; ++rank) offers.push_back(memory.offer(bytes));
+    for (std::size_t a = 0; a < offers.size(); ++a) {
+      for (std::size_t b = 0; b < a; ++b) {
+        const std::ptrdiff_t distance = offers[a].memory.get() - offers[b].memory.get();
+        EXPECT_NE(distance % (std::ptrdiff_t{1} << 28U), 0) << bytes << " bytes, " << a << " and " << b;
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -35,8 +35,10 @@ struct Ceilings {
 };
 
 DType factor_type(const OpCase& c) {
-  const auto is_bf16 = [](const Operand& operand) { return operand.view.dtype == DType::bf16; };
-  return std::ranges::any_of(c.operands, is_bf16) ? DType::bf16 : DType::fp32;
+  const auto narrow = std::ranges::find_if(c.operands, [](const Operand& operand) {
+    return operand.view.dtype == DType::bf16 || operand.view.dtype == DType::fp16;
+  });
+  return narrow != c.operands.end() ? narrow->view.dtype : DType::fp32;
 }
 
 /// Seconds that a full-size case takes at the ceiling which limits it (Williams, Waterman and Patterson,

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""GPT-2 124M training steps in PyTorch on a CPU, on random tokens, measured as step_benchmark measures: same CSV names.
+"""GPT-2 training steps in PyTorch, on random tokens, measured as step_benchmark measures: same CSV names.
 
 Run it with .deps/peers/bin/python (benchmarks/peers/setup); benchmarks/step/compare does, with OMP_PROC_BIND=true where
-there is one rank. Several ranks are data parallel (DistributedDataParallel) over gloo.
+there is one rank. Several ranks are data parallel (DistributedDataParallel) over gloo, on a CPU only.
 """
 import argparse
 import contextlib
@@ -22,19 +22,21 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn import functional as F
 
-LAYERS, HEADS, WIDTH, CONTEXT = 12, 12, 768, 1024
+SHAPES = {"gpt2-124m": (12, 12, 768), "gpt2-774m": (36, 20, 1280)}  # layers, heads, width
+CONTEXT = 1024
 VOCAB, PADDED_VOCAB = 50257, 50304  # the head's products have mylos' shape
 
 
 class Block(nn.Module):
-    def __init__(self):
+    def __init__(self, heads, width):
         super().__init__()
-        self.norm_1, self.norm_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.qkv, self.projection = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.heads = heads
+        self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x):  # (B, T, C)
-        qkv = self.qkv(self.norm_1(x)).unflatten(2, (3, HEADS, WIDTH // HEADS))  # (B, T, 3, H, D)
+        qkv = self.qkv(self.norm_1(x)).unflatten(2, (3, self.heads, -1))  # (B, T, 3, H, D)
         q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))  # (B, H, T, D)
         heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.projection(heads.transpose(1, 2).flatten(2))
@@ -44,11 +46,11 @@ class Block(nn.Module):
 class Gpt2(nn.Module):
     """Returns the loss, so that torch.compile sees the head and the cross entropy together."""
 
-    def __init__(self):
+    def __init__(self, layers, heads, width):
         super().__init__()
-        self.tokens, self.positions = nn.Embedding(PADDED_VOCAB, WIDTH), nn.Embedding(CONTEXT, WIDTH)
-        self.blocks, self.norm = nn.ModuleList(Block() for _ in range(LAYERS)), nn.LayerNorm(WIDTH)
-        self.head = nn.Linear(WIDTH, PADDED_VOCAB, bias=False)
+        self.tokens, self.positions = nn.Embedding(PADDED_VOCAB, width), nn.Embedding(CONTEXT, width)
+        self.blocks, self.norm = nn.ModuleList(Block(heads, width) for _ in range(layers)), nn.LayerNorm(width)
+        self.head = nn.Linear(width, PADDED_VOCAB, bias=False)
         self.head.weight = self.tokens.weight
         for parameter in self.parameters():
             if parameter.dim() > 1:
@@ -74,7 +76,7 @@ def keep_freed_memory():
 def make_step(options):
     """A function that runs one step."""
     torch.manual_seed(1)
-    model = Gpt2()
+    model = Gpt2(*SHAPES[options.preset]).to(options.device)
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     if options.ranks > 1:
@@ -86,17 +88,22 @@ def make_step(options):
     accumulation = options.global_batch // (options.ranks * options.micro_batch)
     shape = (options.micro_batch, options.seq_len)
 
+    def random_tokens():
+        return torch.randint(VOCAB, shape, device=options.device)
+
     def step():
         for micro_batch in range(1, accumulation + 1):
-            inputs, targets = torch.randint(VOCAB, shape), torch.randint(VOCAB, shape)
+            inputs, targets = random_tokens(), random_tokens()
             local = options.ranks > 1 and micro_batch < accumulation
             with model.no_sync() if local else contextlib.nullcontext():
-                with torch.autocast("cpu", torch.bfloat16, enabled=options.dtype == "bf16"):
+                with torch.autocast(options.device, torch.bfloat16, enabled=options.dtype == "bf16"):
                     loss = model(inputs, targets) / accumulation
                 loss.backward()
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         optimizer.zero_grad()
+        if options.device == "cuda":
+            torch.cuda.synchronize()
 
     return step
 
@@ -119,21 +126,23 @@ def measure(rank, options, port):
         step()
     dist.barrier()
     seconds = [seconds_of_slowest() for _ in range(options.steps)]
-    resident = torch.tensor(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-    dist.all_reduce(resident, op=dist.ReduceOp.MAX)
+    peak = torch.tensor(torch.cuda.max_memory_reserved() if options.device == "cuda" else
+                        1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    dist.all_reduce(peak, op=dist.ReduceOp.MAX)
     if rank == 0:
-        report(options, seconds, resident.item())
+        report(options, seconds, peak.item())
     dist.destroy_process_group()
 
 
-def report(options, seconds, resident):
+def report(options, seconds, peak):
     lower, median, upper = statistics.quantiles(seconds, n=4, method="inclusive")
     tokens = options.global_batch * options.seq_len
-    cells = {"compute": f"pytorch-{torch.__version__}-{options.mode}", "comm": "gloo", "dtype": options.dtype,
+    cells = {"compute": f"pytorch-{torch.__version__}-{options.mode}", "device": options.device,
+             "model": options.preset, "comm": "gloo", "dtype": options.dtype,
              "ranks": options.ranks, "threads": options.threads, "tokens_per_step": tokens, "steps": len(seconds),
              "tokens_per_second": f"{tokens / median:.2f}", "step_ms": f"{1e3 * median:.3f}",
              "step_ms_lower_quartile": f"{1e3 * lower:.3f}", "step_ms_upper_quartile": f"{1e3 * upper:.3f}",
-             "peak_resident_bytes": resident}
+             "peak_device_bytes" if options.device == "cuda" else "peak_resident_bytes": peak}
     print(", ".join(f"{name} {value}" for name, value in cells.items()))
     with open(options.csv, "w", encoding="utf-8") as file:
         file.write(",".join(cells) + "\n" + ",".join(map(str, cells.values())) + "\n")
@@ -143,6 +152,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--csv", required=True)
     parser.add_argument("--mode", choices=("compile", "eager"), default="compile")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--preset", choices=SHAPES, default="gpt2-124m")
     parser.add_argument("--dtype", choices=("bf16", "fp32"), default="bf16", help="bf16: autocast")
     parser.add_argument("--global-batch", type=int, default=4, help="sequences a step, over all ranks")
     parser.add_argument("--micro-batch", type=int, default=4, help="sequences a rank takes at once")
@@ -156,6 +167,8 @@ def main():
         parser.error("--global-batch must be a multiple of --ranks times --micro-batch")
     if options.steps < 2:
         parser.error("--steps must be at least 2: quartiles are printed")
+    if options.device == "cuda" and options.ranks > 1:
+        parser.error("several ranks are for a CPU")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -22,6 +22,7 @@ struct Events {
   std::vector<std::string> kernels;
   std::vector<std::string> allocations;
   std::vector<std::string> fences;
+  std::vector<std::string> regions;  // "" where one ends
 
   static Events& current() {
     static Events events;
@@ -35,6 +36,12 @@ void on_kernel(const char* name, std::uint32_t, std::uint64_t*) {
 }
 void on_fence(const char* name, std::uint32_t, std::uint64_t*) {
   Events::current().fences.emplace_back(name);
+}
+void on_region(const char* name) {
+  Events::current().regions.emplace_back(name);
+}
+void on_region_end() {
+  Events::current().regions.emplace_back();
 }
 void on_allocation(Kokkos::Tools::SpaceHandle, const char* name, const void*, std::uint64_t) {
   Events::current().allocations.emplace_back(name);
@@ -55,6 +62,8 @@ class KokkosLabelsTest : public testing::TestWithParam<std::string> {
     tools::set_begin_parallel_scan_callback(on_kernel);
     tools::set_begin_fence_callback(on_fence);
     tools::set_allocate_data_callback(on_allocation);
+    tools::set_push_region_callback(on_region);
+    tools::set_pop_region_callback(on_region_end);
     backend();
     Events::take();
   }
@@ -69,6 +78,14 @@ void expect_labelled(const std::vector<std::string>& labels, const char* what) {
     EXPECT_TRUE(label.starts_with("mylos::") || label.starts_with("Kokkos::"))
         << what << " \"" << label << "\"";
   }
+}
+
+TEST_P(KokkosLabelsTest, RangesAreRegionsOfTools) {
+  backend().begin_range("step");
+  backend().begin_range("adamw");
+  backend().end_range();
+  backend().end_range();
+  EXPECT_EQ(Events::take().regions, (std::vector<std::string>{"step", "adamw", "", ""}));
 }
 
 TEST_P(KokkosLabelsTest, EveryOperation) {

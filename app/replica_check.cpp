@@ -2,7 +2,8 @@
 #include "app/replica_check.hpp"
 
 #include <algorithm>
-#include <cstring>
+#include <array>
+#include <bit>
 #include <map>
 #include <vector>
 
@@ -29,10 +30,9 @@ bool agrees_with_master(const std::vector<std::byte>& weights, const std::vector
   return dispatch_float(dtype, [&](auto element) {
     using T = decltype(element);
     const auto* rounded = reinterpret_cast<const T*>(weights.data());
-    return std::equal(rounded, rounded + weights.size() / sizeof(T), exact, [](T w, float m) {
-      const T r(m);
-      return std::memcmp(&w, &r, sizeof(T)) == 0;
-    });
+    using Bits = std::array<std::byte, sizeof(T)>;
+    return std::equal(rounded, rounded + weights.size() / sizeof(T), exact,
+                      [](T w, float m) { return std::bit_cast<Bits>(w) == std::bit_cast<Bits>(T(m)); });
   });
 }
 

@@ -289,6 +289,15 @@ void write_plots(std::string& out, const ReportData& data) {
   gradient.skipped(at, column(steps, "skipped"));
   gradient.maybe_log();
   gradient.write(out, run, data.launches, Plot::Size::third);
+
+  const Column& scale = column(steps, "loss_scale");
+  if (quantile(scale, 0.0) < quantile(scale, 1.0)) {
+    Plot scales("Loss scale", "factor of the loss, halved where a gradient overflows");
+    scales.curve("after each step", 2, Plot::Look::line, at, scale);
+    scales.skipped(at, column(steps, "skipped"));
+    scales.maybe_log();
+    scales.write(out, run, data.launches, Plot::Size::wide);
+  }
 }
 
 void write_memory(std::string& out, const ReportData& data) {

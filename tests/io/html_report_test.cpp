@@ -125,6 +125,16 @@ TEST(HtmlReport, HeadlinesAndMarks) {
   }
 }
 
+TEST(HtmlReport, LossScaleWhereItChanges) {
+  ReportData data = run_of(500);
+  data.steps["loss_scale"].assign(500, 1.0);
+  EXPECT_EQ(html_report(data).find("Loss scale"), std::string::npos);
+  std::fill_n(data.steps["loss_scale"].begin(), 99, 65536.0);
+  const std::string html = html_report(data);
+  expect_whole(html);
+  EXPECT_NE(html.find("Loss scale"), std::string::npos);
+}
+
 TEST(HtmlReport, BarsOfTimeByOperation) {
   ReportData data = run_of(5);
   EXPECT_EQ(html_report(data).find("Time by operation"), std::string::npos);

@@ -8,6 +8,7 @@
 
 #include "backends/compute_cuda/device.cuh"
 #include "backends/compute_cuda/kernels.hpp"
+#include "core/heads.hpp"
 
 namespace mylos::kernels {
 
@@ -64,27 +65,13 @@ __device__ Group<T, n> load_group(const T* from) {
   return *reinterpret_cast<const Group<T, n>*>(from);
 }
 
-/// (B, T, H, D) with unit stride in D.
+/// The rows of a tile lie within 32-bit offsets.
 template <class T>
-struct Heads {
-  T* data;
-  std::int64_t batch;
-  std::int64_t position;
-  std::int64_t head;
-
-  explicit Heads(const TensorRef& tensor)
-      : data(tensor.as<std::remove_const_t<T>>()),
-        batch(tensor.stride[0]),
-        position(tensor.stride[1]),
-        head(tensor.stride[2]) {
-    require(tensor.rank == 4 && (tensor.stride[3] == 1 || tensor.shape[3] == 1),
-            "(B, T, H, D) with unit stride in D");
-    require(position < INT32_MAX / tile, "a tile's rows within 32-bit offsets");
-  }
-  __device__ T* row(std::int64_t b, std::int64_t t, std::int64_t h) const {
-    return data + b * batch + t * position + h * head;
-  }
-};
+Heads<T> heads_of(const TensorRef& tensor) {
+  const Heads<T> heads(tensor);
+  require(heads.position < INT32_MAX / tile, "a tile's rows within 32-bit offsets");
+  return heads;
+}
 
 struct Shape {
   std::int64_t batch;
@@ -564,8 +551,8 @@ bool attention_forward(cudaStream_t stream, const AttentionArgs& args) {
     const Shape shape(args, {&args.query, &args.key, &args.value, &args.output});
     if (args.query.size() == 0) return;
     launch(forward<P, T>, shape.grid(shape.queries), P::threads, stream, shape, args.dropout,
-           Heads<const T>(args.query), Heads<const T>(args.key), Heads<const T>(args.value),
-           Heads<T>(args.output), args.lse.as<float>());
+           heads_of<const T>(args.query), heads_of<const T>(args.key), heads_of<const T>(args.value),
+           heads_of<T>(args.output), args.lse.as<float>());
   });
 }
 
@@ -580,21 +567,21 @@ bool attention_backward(cudaStream_t stream, const AttentionBackwardArgs& args) 
     require(args.delta.contiguous() && args.delta.size() == forward.lse.size(), "one delta for each query");
     const Shape shape(forward, {&forward.query, &forward.key, &forward.value, &args.output_grad,
                                 &args.query_grad, &args.key_grad, &args.value_grad});
-    const Heads<const T> output_grad(args.output_grad);
-    const BackwardInput<T> in{Heads<const T>(forward.query), Heads<const T>(forward.key),
-                              Heads<const T>(forward.value), output_grad,
-                              forward.lse.as<float>(),       args.delta.as<float>()};
+    const Heads<const T> output_grad = heads_of<const T>(args.output_grad);
+    const BackwardInput<T> in{heads_of<const T>(forward.query), heads_of<const T>(forward.key),
+                              heads_of<const T>(forward.value), output_grad,
+                              forward.lse.as<float>(),          args.delta.as<float>()};
     if (forward.query.size() > 0) {
       const dim3 rows(static_cast<unsigned>(shape.batch * shape.heads),
                       blocks_for(shape.queries, delta_rows));
-      launch(make_delta<T>, rows, delta_rows * warp_size, stream, shape, Heads<const T>(forward.output),
+      launch(make_delta<T>, rows, delta_rows * warp_size, stream, shape, heads_of<const T>(forward.output),
              output_grad, args.delta.as<float>());
       launch(backward_queries<P, T>, shape.grid(shape.queries), P::threads, stream, shape, forward.dropout,
-             in, Heads<T>(args.query_grad));
+             in, heads_of<T>(args.query_grad));
     }
     if (forward.key.size() > 0) {
       launch(backward_keys<P, T>, shape.grid(shape.keys), P::threads, stream, shape, forward.dropout, in,
-             Heads<T>(args.key_grad), Heads<T>(args.value_grad));
+             heads_of<T>(args.key_grad), heads_of<T>(args.value_grad));
     }
   });
 }

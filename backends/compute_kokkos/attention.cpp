@@ -2,6 +2,7 @@
 #include "backends/compute_kokkos/dropout.hpp"
 #include "backends/compute_kokkos/tile_product.hpp"
 #include "backends/compute_kokkos/transformer_ops.hpp"
+#include "core/heads.hpp"
 
 namespace mylos {
 
@@ -18,27 +19,6 @@ static_assert(block_queries % width == 0 && block_keys % width == 0 && block_que
 constexpr int padded(int n) {
   return (n + width - 1) / width * width;
 }
-
-/// (B, T, H, D) with unit stride in D.
-template <class T>
-struct Heads {
-  T* data;
-  std::int64_t batch;
-  std::int64_t position;
-  std::int64_t head;
-
-  explicit Heads(const TensorRef& tensor)
-      : data(tensor.as<std::remove_const_t<T>>()),
-        batch(tensor.stride[0]),
-        position(tensor.stride[1]),
-        head(tensor.stride[2]) {
-    require(tensor.rank == 4 && (tensor.stride[3] == 1 || tensor.shape[3] == 1),
-            "(B, T, H, D) with unit stride in D");
-  }
-  KOKKOS_FORCEINLINE_FUNCTION T* row(std::int64_t b, std::int64_t t, std::int64_t h) const {
-    return data + b * batch + t * position + h * head;
-  }
-};
 
 struct Shape {
   std::int64_t batch;

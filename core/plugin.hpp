@@ -18,7 +18,7 @@
 namespace mylos {
 
 inline constexpr std::uint64_t plugin_magic = 0x6d796c6f73706c67ULL;  // "mylosplg"
-inline constexpr std::uint32_t plugin_abi_version = 4;
+inline constexpr std::uint32_t plugin_abi_version = 5;
 
 #if defined(__SANITIZE_ADDRESS__)
 #define MYLOS_COMPILER_FINGERPRINT_SUFFIX " asan"
@@ -56,8 +56,10 @@ struct CommunicatorPlan {
 
 /// The products with one weight matrix that a run will make.
 struct PlannedProduct {
-  std::int64_t weight_elements = 0;
+  std::int64_t in = 0;    ///< rows of the weight
+  std::int64_t out = 0;   ///< its columns
   std::int64_t rows = 0;  ///< of the activations that it multiplies at a time
+  int threads = 0;        ///< 0: not known
   DType dtype = DType::fp32;
   DType grad_dtype = DType::fp32;
 };

@@ -43,6 +43,10 @@ void column_sums(const T* x, std::int64_t rows, std::int64_t columns, G* sums, b
   }
 }
 
+bool multiplies_bf16(DType dtype) {
+  return dtype == DType::bf16 && Bf16Matmul::usable();
+}
+
 }  // namespace
 
 void OnednnTransformerOps::linear_forward(Stream stream, TensorRef x, TensorRef w, TensorRef bias,
@@ -51,7 +55,10 @@ void OnednnTransformerOps::linear_forward(Stream stream, TensorRef x, TensorRef 
   const std::int64_t rows = x.size() / w.shape[0];
   require(x.shape[x.rank - 1] == w.shape[0] && y.size() == rows * w.shape[1], "linear's shapes");
   require(!bias || (bias.size() == w.shape[1] && bias.dtype == w.dtype), "a bias of the weight's type");
-  if (w.dtype == DType::fp32 && is_dense(w)) {
+  if (multiplies_bf16(w.dtype)) {
+    bf16_matmul_.multiply(rows, w.shape[1], w.shape[0], activation_matrix(x), weight_matrix(w), bias.data,
+                          activation_matrix(y), false);
+  } else if (w.dtype == DType::fp32 && is_dense(w)) {
     matmul_.inner_product(rows, w.shape[0], w.shape[1], activation_matrix(x), weight_matrix(w), bias.data,
                           activation_matrix(y));
   } else {
@@ -65,8 +72,11 @@ void OnednnTransformerOps::linear_backward_input(Stream stream, TensorRef dy, Te
     return next().linear_backward_input(stream, dy, w, dx);
   const std::int64_t rows = dy.size() / w.shape[1];
   require(dy.shape[dy.rank - 1] == w.shape[1] && dx.size() == rows * w.shape[0], "linear's shapes");
-  matmul_.multiply(rows, w.shape[0], w.shape[1], activation_matrix(dy), weight_matrix(w).transposed(),
-                   nullptr, activation_matrix(dx), false);
+  const auto multiply = [&](auto& matmul) {
+    matmul.multiply(rows, w.shape[0], w.shape[1], activation_matrix(dy), weight_matrix(w).transposed(),
+                    nullptr, activation_matrix(dx), false);
+  };
+  multiplies_bf16(w.dtype) ? multiply(bf16_matmul_) : multiply(matmul_);
 }
 
 void OnednnTransformerOps::linear_backward_weight(Stream stream, TensorRef x, TensorRef dy, TensorRef dw,
@@ -80,6 +90,11 @@ void OnednnTransformerOps::linear_backward_weight(Stream stream, TensorRef x, Te
   require(x.shape[x.rank - 1] == in && dy.size() == rows * out && (!dbias || dbias.size() == out),
           "linear's shapes");
   const MatrixRef gradient = weight_matrix(dw);
+  if (multiplies_bf16(x.dtype)) {
+    require(!dbias || dbias.dtype == dw.dtype, "gradients of one type");
+    return bf16_matmul_.multiply(in, out, rows, activation_matrix(x).transposed(), activation_matrix(dy),
+                                 nullptr, gradient, accumulate, dbias.data);
+  }
   if (!accumulate && is_dense(dw)) {
     matmul_.weight_gradient(rows, in, out, activation_matrix(x), activation_matrix(dy), gradient);
   } else if (gradient.column == 1) {

@@ -2,6 +2,7 @@
 // OnednnTransformerOps: the linear layer through oneDNN, everything else through `next`.
 #pragma once
 
+#include "backends/compute_onednn/bf16_matmul.hpp"
 #include "backends/compute_onednn/matmul_cache.hpp"
 #include "core/forwarding_ops.hpp"
 
@@ -11,7 +12,7 @@ namespace mylos {
 class OnednnTransformerOps final : public ForwardingTransformerOps {
  public:
   OnednnTransformerOps(ComputeBackend& next, MemoryLedger* ledger)
-      : ForwardingTransformerOps(next.transformer_ops()), matmul_(next, ledger) {}
+      : ForwardingTransformerOps(next.transformer_ops()), matmul_(next, ledger), bf16_matmul_(next, ledger) {}
 
   void linear_forward(Stream stream, TensorRef x, TensorRef w, TensorRef bias, TensorRef y) override;
   void linear_backward_input(Stream stream, TensorRef dy, TensorRef w, TensorRef dx) override;
@@ -23,6 +24,7 @@ class OnednnTransformerOps final : public ForwardingTransformerOps {
 
  private:
   MatmulCache matmul_;
+  Bf16Matmul bf16_matmul_;
 };
 
 }  // namespace mylos

@@ -24,13 +24,7 @@ dnnl::primitive_attr own_scratchpad() {
 }  // namespace
 
 MatmulCache::MatmulCache(ComputeBackend& memory, MemoryLedger* ledger)
-    : memory_(memory), ledger_(ledger), packed_(memory, ledger, engine_) {}
-
-MatmulCache::~MatmulCache() {
-  if (scratchpad_ == nullptr) return;
-  memory_.deallocate(scratchpad_);
-  if (ledger_ != nullptr) ledger_->release(MemoryCategory::workspace, scratchpad_bytes_);
-}
+    : packed_(memory, ledger, engine_), scratchpad_(memory, ledger, "mylos::onednn::scratchpad") {}
 
 bool MatmulCache::supports(DType dtype) {
   if (dtype == DType::fp32) return true;
@@ -75,7 +69,7 @@ MatmulCache::Product& MatmulCache::find(const Key& key) {
                    : key.kind == Kind::inner_product ? make_inner_product(key)
                                                      : make_product(key);
     found = products_.emplace(key, std::move(made)).first;
-    reserve(found->second.scratchpad_bytes);
+    scratchpad_.reserve(found->second.scratchpad_bytes);
   }
   return found->second;
 }
@@ -84,7 +78,7 @@ void MatmulCache::run(Product& product, void* a, void* b, void* bias, void* c) {
   product.a.set_data_handle(a);
   product.b.set_data_handle(b);
   product.c.set_data_handle(c);
-  product.scratchpad.set_data_handle(scratchpad_);
+  product.scratchpad.set_data_handle(scratchpad_.data());
   if (bias != nullptr) product.bias.set_data_handle(bias);
   product.primitive.execute(stream_, product.arguments);
 }
@@ -178,18 +172,6 @@ MatmulCache::Product MatmulCache::make_weight_gradient(const Key& key) {
                        {DNNL_ARG_DIFF_WEIGHTS, product.c},
                        {DNNL_ARG_SCRATCHPAD, product.scratchpad}};
   return product;
-}
-
-void MatmulCache::reserve(std::size_t bytes) {
-  if (bytes <= scratchpad_bytes_) return;
-  void* larger = memory_.allocate(bytes, "mylos::onednn::scratchpad");
-  if (scratchpad_ != nullptr) memory_.deallocate(scratchpad_);
-  if (ledger_ != nullptr) {
-    ledger_->charge(MemoryCategory::workspace, bytes);
-    ledger_->release(MemoryCategory::workspace, scratchpad_bytes_);
-  }
-  scratchpad_ = larger;
-  scratchpad_bytes_ = bytes;
 }
 
 }  // namespace mylos

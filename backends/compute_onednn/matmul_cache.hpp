@@ -11,6 +11,7 @@
 #include <dnnl.hpp>
 
 #include "backends/compute_onednn/packed_weights.hpp"
+#include "backends/compute_onednn/scratch.hpp"
 #include "core/compute_backend.hpp"
 #include "core/matrix_ref.hpp"
 #include "core/memory_ledger.hpp"
@@ -22,7 +23,7 @@ namespace mylos {
 class MatmulCache {
  public:
   MatmulCache(ComputeBackend& memory, MemoryLedger* ledger);
-  ~MatmulCache();
+  ~MatmulCache() = default;
   MatmulCache(const MatmulCache&) = delete;
   MatmulCache& operator=(const MatmulCache&) = delete;
 
@@ -80,17 +81,13 @@ class MatmulCache {
   Product make_inner_product(const Key& key);
   Product make_weight_gradient(const Key& key);
   void run(Product& product, void* a, void* b, void* bias, void* c);
-  void reserve(std::size_t bytes);
 
-  ComputeBackend& memory_;
-  MemoryLedger* ledger_;
   dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream_{engine_};
   std::map<Key, Product> products_;
   std::map<WeightShape, dnnl::memory::desc> layouts_;
   PackedWeights packed_;
-  void* scratchpad_ = nullptr;
-  std::size_t scratchpad_bytes_ = 0;
+  Scratch scratchpad_;
 };
 
 }  // namespace mylos

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <optional>
 
 #include <dnnl.hpp>
 
@@ -40,22 +39,13 @@ class PackedWeights {
     std::int64_t row, column;
     auto operator<=>(const Key&) const = default;
   };
-  /// A weight (K, N) in bf16 whose rows are contiguous along K, and its copy in blocks of pairs along K:
-  /// block (i, j) starts at i * k_stride + j * n_stride and holds (pairs, columns, 2). oneDNN's reorder does
-  /// this at a third of the memory's speed, since it moves single values.
-  struct PairBlocks {
-    std::int64_t k_blocks, n_blocks, pairs, columns, k_stride, n_stride, column_stride;
-    void pack(const void* weight, void* copy) const;
-  };
   struct Copy {
     dnnl::reorder reorder;
     dnnl::memory from, to;
-    std::optional<PairBlocks> pair_blocks;  // instead of `reorder` where there is one
-    std::uint64_t version = 0;              // none
+    std::uint64_t version = 0;  // none
   };
   using Copies = std::map<Key, Copy>;
 
-  static std::optional<PairBlocks> pair_blocks(const MatrixRef& weight, const dnnl::memory::desc& layout);
   Copy make(const MatrixRef& weight, const dnnl::memory::desc& plain, const dnnl::memory::desc& layout);
   void release(const Copy& copy);
 

@@ -45,8 +45,9 @@ class OnednnBackend final : public ForwardingBackend {
 
   std::string description() const override {
     const dnnl_version_t* version = dnnl_version();
-    return fmt::format("oneDNN {}.{}.{} with {} over {}", version->major, version->minor, version->patch,
-                       instruction_set(), next().description());
+    return fmt::format("oneDNN {}.{}.{} with {}{} over {}", version->major, version->minor, version->patch,
+                       instruction_set(), Bf16Matmul::usable() ? ", own bf16 GEMM," : "",
+                       next().description());
   }
   void* allocate(std::size_t bytes, const char* label) override {
     void* memory = next().allocate(bytes, label);
@@ -78,19 +79,25 @@ ComputeBackend* create(const ComputeArgs& args) {
   return std::make_unique<OnednnBackend>(*args.next, args.ledger).release();
 }
 
-/// Packed copies for dX and, in bf16, for forward; for a gradient in bf16 oneDNN keeps its sums in fp32 in a
-/// scratchpad that all products share.
+/// Where the products are oneDNN's: packed copies for dX and, in bf16, for forward; for a gradient in bf16
+/// oneDNN keeps its sums in fp32. What products keep while they run, they share.
 std::size_t plan(const PlannedProduct* products, std::size_t count) {
   std::size_t copies = 0;
-  std::size_t scratchpad = 0;
+  std::size_t shared = 0;
   for (const PlannedProduct& product : std::span(products, count)) {
-    if (!MatmulCache::supports(product.dtype)) continue;
-    const auto elements = static_cast<std::size_t>(product.weight_elements);
-    if (MatmulCache::packs(product.rows))
-      copies += (product.dtype == DType::bf16 ? 2 : 1) * elements * size_of(product.dtype);
-    if (product.grad_dtype == DType::bf16) scratchpad = std::max(scratchpad, elements * sizeof(float));
+    const auto [in, out, rows, threads, dtype, grad_dtype] = product;
+    if (!MatmulCache::supports(dtype)) continue;
+    if (dtype == DType::bf16 && Bf16Matmul::usable()) {
+      shared = std::max({shared, Bf16Matmul::scratch_bytes(rows, out, in, false, threads),
+                         Bf16Matmul::scratch_bytes(rows, in, out, false, threads),
+                         Bf16Matmul::scratch_bytes(in, out, rows, true, threads)});
+      continue;
+    }
+    const auto elements = static_cast<std::size_t>(in * out);
+    if (MatmulCache::packs(rows)) copies += (dtype == DType::bf16 ? 2 : 1) * elements * size_of(dtype);
+    if (grad_dtype == DType::bf16) shared = std::max(shared, elements * sizeof(float));
   }
-  return copies + scratchpad;
+  return copies + shared;
 }
 
 void destroy(ComputeBackend* backend) {
@@ -103,7 +110,9 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL;
 extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .kind = PluginKind::compute,
     .name = "onednn",
-    .summary = "the linear layer through oneDNN on the CPU, everything else through the backend below",
+    .summary =
+        "the linear layer on the CPU through oneDNN or, in bf16, its own kernel; the rest by the backend "
+        "below",
     .preference = 20,
     .unusable = unusable,
     .create_compute = create,

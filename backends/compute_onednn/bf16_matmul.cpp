@@ -2,6 +2,7 @@
 #include "backends/compute_onednn/bf16_matmul.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <omp.h>
 #include <type_traits>
@@ -39,7 +40,8 @@ constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
-/// How a product is divided into parts, one a thread, of rows and panels of columns; and into blocks of k.
+/// How a product is divided: threads own blocks of rows and take groups of panels of columns, one after
+/// another, so that one that is disturbed takes fewer; sums are over blocks of k.
 struct Division {
   Division(std::int64_t m, std::int64_t n, std::int64_t k, bool a_is_transposed, int threads)
       : row_blocks(ceil_div(m, tile_rows)),
@@ -58,9 +60,12 @@ struct Division {
       row_parts = rows;
       column_parts = columns;
     }
+    if (k_blocks == 1) return;
+    // Even groups, as many for each thread.
     const std::int64_t panel_sums = ceil_div(row_blocks, row_parts) * tile_size;
-    group = std::clamp<std::int64_t>(most_sums / panel_sums, 1, ceil_div(panels, column_parts));
-    sums = k_blocks > 1 ? group * panel_sums : tile_size;
+    const std::int64_t most = std::max<std::int64_t>(most_sums / panel_sums, 1);
+    group = ceil_div(panels, column_parts * ceil_div(ceil_div(panels, column_parts), most));
+    sums = group * panel_sums;
   }
 
   int parts() const { return row_parts * column_parts; }
@@ -72,14 +77,18 @@ struct Division {
   std::size_t a_bytes() const {
     return packs_a ? static_cast<std::size_t>(row_blocks * packed_row_block) * sizeof(bf16) : 0;
   }
-  std::size_t bytes() const { return a_bytes() + static_cast<std::size_t>(parts()) * part_bytes(); }
+  /// For each part of the rows, how many groups of panels were taken; a line each.
+  std::size_t counter_bytes() const { return static_cast<std::size_t>(row_parts) * alignment; }
+  std::size_t bytes() const {
+    return counter_bytes() + a_bytes() + static_cast<std::size_t>(parts()) * part_bytes();
+  }
 
   std::int64_t row_blocks, panels, k_blocks, k_block;
   bool packs_a;
   std::int64_t packed_row_block;  // elements, whole lines
   int row_parts = 1, column_parts = 1;
-  std::int64_t group = 1;  // panels whose sums are kept at a time
-  std::int64_t sums = 0;   // elements
+  std::int64_t group = 1;         // panels whose sums are kept at a time
+  std::int64_t sums = tile_size;  // elements
 };
 
 }  // namespace
@@ -94,10 +103,6 @@ struct Range {
   std::int64_t begin, end;
   std::int64_t size() const { return end - begin; }
 };
-
-Range part_of(std::int64_t count, int part, int parts) {
-  return {count * part / parts, count * (part + 1) / parts};
-}
 
 /// The low `count` bits, of at most 32.
 __mmask32 first(std::int64_t count) {
@@ -481,7 +486,7 @@ void widen_bias(const bf16* bias, Range columns, float* to) {
     to[j] = bias != nullptr && j < columns.size() ? static_cast<float>(bias[columns.begin + j]) : 0.0F;
 }
 
-/// One part of a product.
+/// A thread's part of a product.
 struct Part {
   const Division& division;
   std::int64_t m, n, k;
@@ -495,6 +500,7 @@ struct Part {
   float* panel_sums;
   bf16* panels;  // the one that is multiplied and the next
   bf16* last_rows;
+  std::int64_t* groups_taken;  // shared by the threads that have the same rows
 
   Range k_range(std::int64_t block) const {
     return {block * division.k_block, std::min((block + 1) * division.k_block, k)};
@@ -519,29 +525,32 @@ struct Part {
   struct Position {
     std::int64_t panel, block;
   };
+  Position take_group() const {
+    return {std::atomic_ref(*groups_taken).fetch_add(1, std::memory_order_relaxed) * division.group, 0};
+  }
   /// Panels of a group follow each other within a block of k.
-  Position after(Position at, Range mine) const {
-    const std::int64_t group_begin = mine.begin + (at.panel - mine.begin) / division.group * division.group;
-    const std::int64_t group_end = std::min(group_begin + division.group, mine.end);
+  Position after(Position at) const {
+    const std::int64_t group_begin = at.panel / division.group * division.group;
+    const std::int64_t group_end = std::min(group_begin + division.group, division.panels);
     if (at.panel + 1 < group_end) return {at.panel + 1, at.block};
     if (at.block + 1 < division.k_blocks) return {group_begin, at.block + 1};
-    return {group_end, 0};
+    return take_group();
   }
-  PanelPacking packing(Position at, bf16* to, Range mine) const {
-    return {b, k_range(at.block), at.panel < mine.end ? column_range(at.panel) : Range{n, n}, to};
+  PanelPacking packing(Position at, bf16* to) const {
+    return {b, k_range(at.block), at.panel < division.panels ? column_range(at.panel) : Range{n, n}, to};
   }
 
-  /// The product of blocks of rows of a and of panels of b.
-  void multiply(Range row_blocks, Range mine) const {
-    if (row_blocks.size() == 0 || mine.size() == 0) return;
-    Position now{mine.begin, 0};
+  /// The product of blocks of rows of a and of the panels that it takes.
+  void multiply(Range row_blocks) const {
+    if (row_blocks.size() == 0) return;
+    Position now = take_group();
     bf16* packed = panels;
     bf16* other = panels + division.k_block * tile_columns;
-    packing(now, packed, mine).advance(1, 1);
-    while (now.panel < mine.end) {
-      const Position then = after(now, mine);
-      PanelPacking next = packing(then, other, mine);
-      multiply_panel(row_blocks, now, (now.panel - mine.begin) % division.group, packed, next);
+    packing(now, packed).advance(1, 1);
+    while (now.panel < division.panels) {
+      const Position then = after(now);
+      PanelPacking next = packing(then, other);
+      multiply_panel(row_blocks, now, now.panel % division.group, packed, next);
       std::swap(packed, other);
       now = then;
     }
@@ -591,8 +600,10 @@ void Bf16Matmul::multiply(std::int64_t m, std::int64_t n, std::int64_t k, Matrix
   require(c.column == 1 || (c.row == 1 && bias == nullptr), "a bias for rows");
   const Division division(m, n, k, a.column != 1, omp_get_max_threads());
   scratch_.reserve(division.bytes());
-  auto* packed_a = static_cast<bf16*>(scratch_.data());
-  auto* parts = static_cast<std::byte*>(scratch_.data()) + division.a_bytes();
+  auto* counters = static_cast<std::byte*>(scratch_.data());
+  std::memset(counters, 0, division.counter_bytes());
+  auto* packed_a = reinterpret_cast<bf16*>(counters + division.counter_bytes());
+  auto* parts = counters + division.counter_bytes() + division.a_bytes();
 #pragma omp parallel
   {
     if (division.packs_a) {
@@ -604,6 +615,7 @@ void Bf16Matmul::multiply(std::int64_t m, std::int64_t n, std::int64_t k, Matrix
     }
 #pragma omp for schedule(static, 1)
     for (int part = 0; part < division.parts(); ++part) {
+      const int row_part = part / division.column_parts;
       auto* sums = reinterpret_cast<float*>(parts + static_cast<std::size_t>(part) * division.part_bytes());
       float* panel_sums = sums + division.sums;
       auto* panels = reinterpret_cast<bf16*>(panel_sums + division.group * tile_columns);
@@ -621,9 +633,10 @@ void Bf16Matmul::multiply(std::int64_t m, std::int64_t n, std::int64_t k, Matrix
            .sums = sums,
            .panel_sums = panel_sums,
            .panels = panels,
-           .last_rows = panels + 2 * division.k_block * tile_columns}
-          .multiply(part_of(division.row_blocks, part / division.column_parts, division.row_parts),
-                    part_of(division.panels, part % division.column_parts, division.column_parts));
+           .last_rows = panels + 2 * division.k_block * tile_columns,
+           .groups_taken = reinterpret_cast<std::int64_t*>(counters + row_part * alignment)}
+          .multiply({division.row_blocks * row_part / division.row_parts,
+                     division.row_blocks * (row_part + 1) / division.row_parts});
     }
   }
 }

@@ -14,8 +14,8 @@ inline constexpr int words_at_once = 4 * width;
 #ifdef MYLOS_AVX512_LANES
 inline void random_words(PhiloxKey key, std::uint64_t group, std::uint32_t c2, std::uint32_t c3,
                          std::uint32_t* words) {
-  // A counter in each 64-bit lane, which is what the instruction multiplies: compilers find none for 32-bit
-  // ones.
+  // A counter in each 64-bit lane, whose lower halves one instruction multiplies; compilers take a slower
+  // one.
   using Longs [[gnu::vector_size(sizeof(Vec))]] = std::uint64_t;
   const auto product = [](Longs a, std::uint32_t b) {
     return std::bit_cast<Longs>(_mm512_mul_epu32(std::bit_cast<__m512i>(a), _mm512_set1_epi64(b)));

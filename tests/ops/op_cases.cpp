@@ -610,7 +610,7 @@ void add_small_cases(Table& table) {
     for (const std::int64_t n : {1, 7, 1000, 4099}) {
       table.adamw(false, n, dtype, DType::fp32, 10);
       if (dtype == DType::fp32) continue;
-      // Where draws begin, where a counter's do not, and, beyond 32 bits.
+      // Where a draw begins, within a counter, and beyond 2^32 counters.
       for (const std::int64_t first : {std::int64_t{0}, std::int64_t{20}, (std::int64_t{1} << 35U) - 6})
         table.without_master(first);
       table.adamw(false, n, dtype, dtype, 1000);

@@ -36,7 +36,7 @@ constexpr ParamSpec params[] = {
     integer_param("train", "seq_len", "0", 0, 65536, "tokens",
                   "Length of a training sequence, at most model.context; 0 takes model.context."),
     choice_param("train", "dtype", "fp32", "fp32|bf16|fp16",
-                 "Type of weights, activations and residual stream; bf16 and fp16 keep an fp32 master."),
+                 "Type of weights, activations and residual stream; see optim.master for bf16 and fp16."),
     choice_param("train", "grad_dtype", "auto", "auto|fp32|bf16|fp16",
                  "Type in which gradients are summed; auto takes fp32 when accumulating, else dtype."),
     real_param(
@@ -51,7 +51,8 @@ constexpr ParamSpec params[] = {
         "train", "recompute", "none", "none|selective|block",
         "Activations computed again in the backward pass: none; layernorm and GELU outputs; everything "
         "within a block."),
-    integer_param("train", "seed", "1", 0, unbounded, "", "Seed of initialisation, data order and dropout."),
+    integer_param("train", "seed", "1", 0, unbounded, "",
+                  "Seed of initialisation, data order, dropout and stochastic rounding."),
     real_param("train", "wall_clock", "0", 0.0, 1e9, "s",
                "Ends with a checkpoint before this much time has passed; 0 is unlimited."),
 
@@ -67,6 +68,10 @@ constexpr ParamSpec params[] = {
     real_param("optim", "epsilon", "1e-8", 1e-30, 1.0, "", "Added to the root of the second moment."),
     real_param("optim", "weight_decay", "0.1", 0.0, 1000.0, "",
                "Decoupled weight decay of every tensor with two or more dimensions."),
+    choice_param(
+        "optim", "master", "fp32", "fp32|none",
+        "With dtype = bf16 or fp16: an fp32 copy of the weights that is updated and rounded to them; or "
+        "none, 4 bytes a parameter less: the weights themselves are updated, rounded stochastically."),
     real_param("optim", "clip_norm", "1", 0.0, 1e30, "",
                "Largest global L2 norm of the gradient; 0 does not clip."),
 

@@ -29,7 +29,7 @@ TensorInfo info_of(const Parameter& parameter, const std::string& group = "") {
   return {.name = group + parameter.name, .shape = parameter.shape};
 }
 
-/// One of the three fp32 states of the owned parts.
+/// One of the three states of the owned parts: fp32, but for weights that have no master.
 using StateOf = std::function<TensorRef(std::size_t owned_part)>;
 
 struct StateGroup {
@@ -61,11 +61,38 @@ TensorRef stored_state(const StateOf& state, const std::vector<UnitPart>& owned,
   fail(ExitCode::internal, "a stored part of unit {} is not owned", stored.unit);
 }
 
+bool is_fp32_on_host(const ComputeBackend& backend, const TensorRef& tensor) {
+  return backend.host_accessible() && tensor.dtype == DType::fp32;
+}
+
 /// Host memory in which a tensor's values can be put: the tensor itself or `staging`.
 float* host_place(const ComputeBackend& backend, const TensorRef& tensor, std::vector<float>& staging) {
-  if (backend.host_accessible()) return tensor.as<float>();
+  if (is_fp32_on_host(backend, tensor)) return tensor.as<float>();
   staging.resize(static_cast<std::size_t>(tensor.size()));
   return staging.data();
+}
+
+/// `host` holds the values after the next `synchronize`.
+void read_values(ComputeBackend& backend, const TensorRef& tensor, float* host) {
+  if (tensor.dtype == DType::fp32) return backend.copy_to_host({}, tensor.data, host, tensor.bytes());
+  dispatch_float(tensor.dtype, [&](auto element) {
+    using T = decltype(element);
+    std::vector<T> narrow(static_cast<std::size_t>(tensor.size()));
+    backend.copy_to_host({}, tensor.data, narrow.data(), tensor.bytes());
+    backend.synchronize({});
+    std::ranges::transform(narrow, host, [](T x) { return static_cast<float>(x); });
+  });
+}
+
+/// Rounds `values` to the tensor's type.
+void write_values(ComputeBackend& backend, std::span<const float> values, const TensorRef& tensor) {
+  dispatch_float(tensor.dtype, [&](auto element) {
+    using T = decltype(element);
+    std::vector<T> rounded(values.size());
+    std::ranges::transform(values, rounded.begin(), [](float x) { return T(x); });
+    backend.copy_to_device({}, rounded.data(), tensor.data, tensor.bytes());
+    backend.synchronize({});
+  });
 }
 
 }  // namespace
@@ -77,17 +104,20 @@ void initialise_weights(ComputeBackend& backend, const ParameterTable& table, st
     const UnitPart& part = optimizer.parts()[i];
     const TensorRef weights = exchange.weights(part);
     const TensorRef master = optimizer.master(i, weights);
-    ops.fill({}, master, 0.0F);
+    // Without a master the draws take the place of the first moment.
+    const TensorRef exact = master.dtype == DType::fp32 ? master : optimizer.first_moment(i);
+    ops.fill({}, exact, 0.0F);
     for (const Parameter& parameter : table.parameters()) {
       const Overlap o = overlap(parameter, part);
       if (o.count() == 0) continue;
-      const TensorRef values = master.flat(o.offset, o.count());
+      const TensorRef values = exact.flat(o.offset, o.count());
       if (parameter.initialisation == Initialisation::ones) ops.fill({}, values, 1.0F);
       if (parameter.initialisation == Initialisation::normal) {
         ops.fill_normal({}, values, stream_key(seed, parameter.name), o.begin, parameter.stddev);
       }
     }
-    if (master.data != weights.data) ops.cast({}, master, weights);
+    if (exact.data != weights.data) ops.cast({}, exact, weights);
+    if (exact.data != master.data) ops.fill({}, exact, 0.0F);
   }
   exchange.publish();
 }
@@ -106,7 +136,7 @@ CheckpointContent checkpoint_content(ComputeBackend& backend, const ParameterTab
         if (o.count() == 0) continue;
         const TensorRef values = stored_state(group.state, optimizer.parts(), part).flat(o.offset, o.count());
         float* host = host_place(backend, values, staging.emplace_back());
-        if (!backend.host_accessible()) backend.copy_to_host({}, values.data, host, values.bytes());
+        if (!is_fp32_on_host(backend, values)) read_values(backend, values, host);
         tensor.parts.push_back({.begin = o.begin, .count = o.count(), .data = host});
       }
       content.tensors.push_back(std::move(tensor));
@@ -130,10 +160,9 @@ void restore(ComputeBackend& backend, const ParameterTable& table, CheckpointRea
         parts.push_back({o.begin, o.count(), host_place(backend, places.back(), staging.emplace_back())});
       }
       reader.read(group.file, info_of(parameter, group.prefix), parts);
-      for (std::size_t p = 0; p < parts.size() && !backend.host_accessible(); ++p) {
-        backend.copy_to_device({}, parts[p].data, places[p].data, places[p].bytes());
+      for (std::size_t p = 0; p < parts.size(); ++p) {
+        if (!is_fp32_on_host(backend, places[p])) write_values(backend, staging[p], places[p]);
       }
-      backend.synchronize({});
     }
   }
   for (std::size_t i = 0; i < optimizer.parts().size(); ++i) {
@@ -159,15 +188,7 @@ void restore_weights(ComputeBackend& backend, const ParameterTable& table, Check
       places.push_back(exchange.weights(part).flat(o.offset, o.count()));
     }
     reader.read("weights.h5", info_of(parameter), parts);
-    for (const TensorRef& place : places) {
-      dispatch_float(place.dtype, [&](auto element) {
-        using T = decltype(element);
-        std::vector<T> rounded(values.size());
-        std::ranges::transform(values, rounded.begin(), [](float x) { return T(x); });
-        backend.copy_to_device({}, rounded.data(), place.data, place.bytes());
-        backend.synchronize({});
-      });
-    }
+    for (const TensorRef& place : places) write_values(backend, values, place);
   }
   exchange.publish();
 }

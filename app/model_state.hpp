@@ -17,14 +17,14 @@ namespace mylos {
 void initialise_weights(ComputeBackend& backend, const ParameterTable& table, std::uint64_t seed,
                         GradientExchange& exchange, AdamW& optimizer);
 
-/// What this rank writes to a checkpoint. The parts point into device memory where the host can read it, and
-/// into `staging` otherwise; both must live until the checkpoint is written.
+/// What this rank writes to a checkpoint. The parts point into device memory where it is fp32 that the host
+/// can read, and into `staging` otherwise; both must live until the checkpoint is written.
 CheckpointContent checkpoint_content(ComputeBackend& backend, const ParameterTable& table,
                                      const GradientExchange& exchange, const AdamW& optimizer,
                                      std::vector<std::vector<float>>& staging);
 
-/// Reads weights and optimizer into the owned parts and publishes the weights.
-/// Collective.
+/// Reads weights and optimizer into the owned parts and publishes the weights. What has no master is rounded
+/// to nearest. Collective.
 void restore(ComputeBackend& backend, const ParameterTable& table, CheckpointReader& reader,
              GradientExchange& exchange, AdamW& optimizer);
 

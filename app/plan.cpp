@@ -105,7 +105,7 @@ RunPlan make_plan(const RunConfig& config, const CommunicatorPlan& comm,
     return plan.memory[static_cast<std::size_t>(category)];
   };
   const std::int64_t elements = table.padded_size();
-  const std::int64_t states = config.train.dtype == DType::fp32 ? 2 : 3;
+  const std::int64_t states = config.train.dtype != DType::fp32 && config.adamw.keeps_master ? 3 : 2;
   bytes(MemoryCategory::parameters) = elements * static_cast<std::int64_t>(size_of(config.train.dtype));
   bytes(MemoryCategory::gradients) = elements * static_cast<std::int64_t>(size_of(config.train.grad_dtype));
   bytes(MemoryCategory::optimizer) = elements * 4 * states;
@@ -144,7 +144,8 @@ std::string plan_text(const RunConfig& config, const RunPlan& plan) {
       "run          {} steps of {} tokens = {:.4g} tokens, {:.3g} model FLOPs (6N + 12LCT a token)\n",
       t.steps, plan.tokens_per_step, static_cast<double>(t.steps * plan.tokens_per_step),
       static_cast<double>(t.steps * plan.tokens_per_step) * plan.flops_per_token);
-  text += fmt::format("numbers      {}, gradients {}\n", name_of(t.dtype), name_of(t.grad_dtype));
+  text += fmt::format("numbers      {}, gradients {}{}\n", name_of(t.dtype), name_of(t.grad_dtype),
+                      config.adamw.keeps_master ? "" : ", no master");
   text += "memory       per rank, GB\n";
   for (int i = 0; i < num_memory_categories; ++i) {
     const std::int64_t bytes = plan.memory[static_cast<std::size_t>(i)];

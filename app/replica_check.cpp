@@ -59,14 +59,16 @@ std::string compare_replicas(ComputeBackend& backend, const GradientExchange& ex
   const auto ranks = static_cast<std::size_t>(replicas.size());
   if (ranks == 1) return "";
   const auto& parts = optimizer.parts();
-  // Per part: hash, and whether it agrees with its master.
+  // Per part: hash, and whether it agrees with its master where it has one.
   std::vector<std::int64_t> own;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const TensorRef weights = exchange.weights(parts[i]);
     const std::vector<std::byte> bytes = on_host(backend, weights);
     own.push_back(static_cast<std::int64_t>(XXH3_64bits(bytes.data(), bytes.size())));
-    own.push_back(
-        agrees_with_master(bytes, on_host(backend, optimizer.master(i, weights)), weights.dtype) ? 1 : 0);
+    const TensorRef master = optimizer.master(i, weights);
+    const bool is_intact =
+        master.data == weights.data || agrees_with_master(bytes, on_host(backend, master), weights.dtype);
+    own.push_back(is_intact ? 1 : 0);
   }
   std::vector<std::int64_t> all(own.size() * ranks);
   MemoryLedger ledger;  // a few bytes that live for one call

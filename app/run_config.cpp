@@ -95,6 +95,7 @@ class CrossChecks {
     check_batch();
     choose_grad_dtype();
     choose_loss_scale();
+    check_master();
     check_learning_rate();
     check_data();
     check_comm();
@@ -236,6 +237,13 @@ class CrossChecks {
     values_.set("train.loss_scale", values_.text("train.dtype") == "fp16" ? 65536.0 : 1.0);
   }
 
+  void check_master() {
+    if (!known({"optim.master", "train.dtype"})) return;
+    if (values_.text("optim.master") != "none" || values_.text("train.dtype") != "fp32") return;
+    report({"optim.master", "train.dtype"},
+           "[optim] master = none needs [train] dtype = bf16 or fp16: weights in fp32 are their own master");
+  }
+
   void check_learning_rate() {
     if (known({"optim.min_lr", "optim.lr"}) && values_.real("optim.min_lr") > values_.real("optim.lr")) {
       report({"optim.min_lr", "optim.lr"}, "[optim] min_lr = {} must be at most lr = {}",
@@ -326,7 +334,9 @@ AdamWConfig adamw_config(const ParamValues& values) {
   return {.beta1 = static_cast<float>(values.real("optim.beta1")),
           .beta2 = static_cast<float>(values.real("optim.beta2")),
           .epsilon = static_cast<float>(values.real("optim.epsilon")),
-          .weight_decay = static_cast<float>(values.real("optim.weight_decay"))};
+          .weight_decay = static_cast<float>(values.real("optim.weight_decay")),
+          .keeps_master = values.text("optim.master") == "fp32",
+          .seed = static_cast<std::uint64_t>(values.integer("train.seed"))};
 }
 
 LrScheduleConfig lr_config(const ParamValues& values) {

@@ -20,6 +20,7 @@
 #include "core/optim/grad_guard.hpp"
 #include "core/rng.hpp"
 #include "core/step_scalars.hpp"
+#include "core/stochastic_rounding.hpp"
 #include "core/tensor.hpp"
 
 namespace mylos {
@@ -99,9 +100,11 @@ MYLOS_HOST_DEVICE inline int segment_of(const Segment* segments, int count, std:
 
 /// AdamW (Loshchilov and Hutter, 2019) on n elements of a flat buffer.
 struct AdamWArgs {
-  TensorRef weights;                  // (n) compute type, written: the master rounded
-  TensorRef gradient;                 // (n) fp32 or compute type
-  TensorRef master;                   // (n) fp32, updated; the same memory as `weights` where these are fp32
+  TensorRef weights;   // (n) compute type; the master rounded, or where there is none updated
+  TensorRef gradient;  // (n) fp32 or compute type
+  /// (n) fp32, updated; the same memory as `weights` where these are fp32; empty where the weights are bf16
+  /// or fp16 and have none: these are then updated in fp32 and rounded as `rounding` says.
+  TensorRef master;
   TensorRef first_moment;             // (n) fp32, updated
   TensorRef second_moment;            // (n) fp32, updated
   const Segment* segments = nullptr;  // device memory; cover [0, n) in order, without gaps
@@ -110,6 +113,7 @@ struct AdamWArgs {
   float beta2 = 0.95F;
   float epsilon = 1e-8F;
   float weight_decay = 0.1F;
+  StochasticRounding rounding;
   const StepScalars* scalars = nullptr;  // device memory: step, learning_rate, clip_factor, skip
 };
 
@@ -213,7 +217,7 @@ class TransformerOps {
   }
 };
 
-/// Version 1.
+/// Version 2.
 class OptimizerOps {
  public:
   virtual ~OptimizerOps() = default;

@@ -13,7 +13,7 @@ namespace mylos {
 enum class MemoryCategory : std::uint8_t {
   parameters,     ///< weights in the compute type
   gradients,      ///< accumulated gradients
-  optimizer,      ///< fp32 master, first and second moment
+  optimizer,      ///< fp32 master where there is one, first and second moment
   activations,    ///< the arena
   workspace,      ///< scratch of a backend, packed weight copies, tables
   communication,  ///< staging and windows that hold no unit

@@ -48,6 +48,29 @@ __global__ void prepare(AdamWArgs args, StepFactors* factors) {
               inverse_bias(args.beta1, args.scalars->step), inverse_bias(args.beta2, args.scalars->step)};
 }
 
+template <class W>
+__device__ Group<W> rounded(const Group<float>& exact) {
+  Group<W> w;
+  for (int i = 0; i < group; ++i) w.values[i] = static_cast<W>(exact.values[i]);
+  return w;
+}
+
+/// Elements first .. first + group - 1: one half of a counter's.
+template <class W>
+__device__ Group<W> rounded_stochastically(const Group<float>& exact, const StochasticRounding& rounding,
+                                           std::int64_t step, std::int64_t first) {
+  static_assert(2 * group == chances_of_counter);
+  const auto element = static_cast<std::uint64_t>(rounding.first_element + first);
+  const PhiloxBlock words = rounding_words(rounding.key, step, element / chances_of_counter);
+  const bool is_second = element % chances_of_counter != 0;
+  Group<W> w;
+  for (int i = 0; i < group; ++i) {
+    const std::uint16_t chance = is_second ? chance_of(words, group + i) : chance_of(words, i);
+    w.values[i] = round_stochastically<W>(exact.values[i], chance);
+  }
+  return w;
+}
+
 template <class W, class G>
 __global__ void update(AdamWArgs args, const StepFactors* factors, W* weights, const G* gradient,
                        float* master, float* first_moment, float* second_moment, std::int64_t n) {
@@ -58,10 +81,15 @@ __global__ void update(AdamWArgs args, const StepFactors* factors, W* weights, c
   int segment = segment_of(args.segments, args.num_segments, first);
   const int count = static_cast<int>(first + group <= n ? group : n - first);
   const Group<G> g = load_group(gradient + first, count);
-  Group<float> p = load_group(master + first, count);
   Group<float> m = load_group(first_moment + first, count);
   Group<float> v = load_group(second_moment + first, count);
-  Group<W> w{};
+  Group<float> p;
+  if (master != nullptr) {
+    p = load_group(master + first, count);
+  } else {
+    const Group<W> w = load_group(weights + first, count);
+    for (int i = 0; i < group; ++i) p.values[i] = static_cast<float>(w.values[i]);
+  }
   for (int i = 0; i < count; ++i) {
     while (args.segments[segment].end <= first + i) ++segment;
     const float decay = args.weight_decay * args.segments[segment].decay;
@@ -71,25 +99,30 @@ __global__ void update(AdamWArgs args, const StepFactors* factors, W* weights, c
     const float direction =
         m.values[i] * step.inverse_bias1 / (sqrtf(v.values[i] * step.inverse_bias2) + args.epsilon);
     p.values[i] -= step.learning_rate * fmaf(decay, p.values[i], direction);
-    w.values[i] = static_cast<W>(p.values[i]);
   }
   store_group(first_moment + first, count, m);
   store_group(second_moment + first, count, v);
-  store_group(master + first, count, p);
-  if constexpr (!std::is_same_v<W, float>) store_group(weights + first, count, w);
+  if (master != nullptr) store_group(master + first, count, p);
+  if constexpr (!std::is_same_v<W, float>) {
+    const Group<W> w = master != nullptr
+                           ? rounded<W>(p)
+                           : rounded_stochastically<W>(p, args.rounding, args.scalars->step, first);
+    store_group(weights + first, count, w);
+  }
 }
 
 }  // namespace
 
 bool adamw(cudaStream_t stream, const AdamWArgs& args, const Workspace& workspace) {
-  const std::int64_t n = args.master.size();
-  require(args.weights.size() == n && args.gradient.size() == n && args.first_moment.size() == n &&
-              args.second_moment.size() == n,
+  const std::int64_t n = args.weights.size();
+  require((!args.master || args.master.size() == n) && args.gradient.size() == n &&
+              args.first_moment.size() == n && args.second_moment.size() == n,
           "AdamW's buffers have one size");
   require(args.weights.dtype != DType::fp32 || args.weights.data == args.master.data,
           "fp32 weights are their own master");
   if (!has_packs({args.weights.data, args.gradient.data, args.master.data, args.first_moment.data,
-                  args.second_moment.data})) {
+                  args.second_moment.data}) ||
+      args.rounding.first_element % group != 0) {
     return false;
   }
   if (n == 0) return true;
@@ -101,7 +134,7 @@ bool adamw(cudaStream_t stream, const AdamWArgs& args, const Workspace& workspac
     dispatch_gradient<W>(args.gradient.dtype, [&](auto gradient) {
       using G = decltype(gradient);
       launch(update<W, G>, blocks_for(n, std::int64_t{threads} * group), threads, stream, args, factors,
-             args.weights.as<W>(), args.gradient.as<G>(), args.master.as<float>(),
+             args.weights.as<W>(), args.gradient.as<G>(), args.master ? args.master.as<float>() : nullptr,
              args.first_moment.as<float>(), args.second_moment.as<float>(), n);
     });
   });

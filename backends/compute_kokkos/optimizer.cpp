@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/compute_kokkos/lanes.hpp"
 #include "backends/compute_kokkos/optimizer_ops.hpp"
+#include "backends/compute_kokkos/random_words.hpp"
 
 namespace mylos {
 
@@ -34,27 +35,79 @@ struct StepFactors {
   }
 };
 
-template <class W, class G>
-KOKKOS_FORCEINLINE_FUNCTION void update(Lanes at, const StepFactors& step, Vec decay, const G* gradient,
-                                        float* master, float* first_moment, float* second_moment,
-                                        W* weights) {
+/// Updates the moments; returns what becomes of the weights `p`.
+template <class G>
+KOKKOS_FORCEINLINE_FUNCTION Vec updated(Lanes at, const StepFactors& step, Vec decay, const G* gradient,
+                                        float* first_moment, float* second_moment, Vec p) {
   const Vec g = at.load(gradient) * step.clip;
   const Vec m = multiply_add(step.beta1, at.load(first_moment), step.one_minus_beta1 * g);
   const Vec v = multiply_add(step.beta2, at.load(second_moment), step.one_minus_beta2 * g * g);
   at.store(first_moment, m);
   at.store(second_moment, v);
-  const Vec p = at.load(master);
   const Vec direction = m * step.inverse_bias1 / (Kokkos::sqrt(v * step.inverse_bias2) + step.epsilon);
-  const Vec updated = p - step.learning_rate * multiply_add(decay, p, direction);
-  at.store(master, updated);
-  if constexpr (!std::is_same_v<W, float>) at.store(weights, updated);
+  return p - step.learning_rate * multiply_add(decay, p, direction);
 }
 
+/// The step on elements that have an fp32 master.
 template <class W, class G>
-void adamw_kernel(const Execution& execution, const AdamWArgs& args, Vector<const G> gradient,
-                  Vector<W> weights, Vector<float> master, Vector<float> first_moment,
-                  Vector<float> second_moment) {
-  const auto n = static_cast<std::int64_t>(master.extent(0));
+struct MasterUpdate {
+  const G* gradient;
+  float *first_moment, *second_moment, *master;
+  W* weights;
+
+  KOKKOS_FORCEINLINE_FUNCTION void operator()(std::int64_t i, std::int64_t end, const StepFactors& step,
+                                              Vec decay) const {
+    for (; i + width <= end; i += width) update(Lanes{i, width}, step, decay);
+    if (i < end) update(Lanes{i, static_cast<int>(end - i)}, step, decay);
+  }
+  KOKKOS_FORCEINLINE_FUNCTION void update(Lanes at, const StepFactors& step, Vec decay) const {
+    const Vec p = updated(at, step, decay, gradient, first_moment, second_moment, at.load(master));
+    at.store(master, p);
+    if constexpr (!std::is_same_v<W, float>) at.store(weights, p);
+  }
+};
+
+/// The step on elements without: `chances_at_once` at a time, which begin where a draw does.
+template <class W, class G>
+struct RoundedUpdate {
+  const G* gradient;
+  float *first_moment, *second_moment;
+  W* weights;
+  StochasticRounding rounding;
+  const StepScalars* scalars;
+
+  KOKKOS_FORCEINLINE_FUNCTION void operator()(std::int64_t i, std::int64_t end, const StepFactors& step,
+                                              Vec decay) const {
+    constexpr int chances_at_once = 2 * words_at_once;
+    while (i < end) {
+      const std::int64_t element = rounding.first_element + i;
+      const int skipped = static_cast<int>(element % chances_at_once);
+      const std::int64_t left = end - i;
+      const int count = left < chances_at_once - skipped ? static_cast<int>(left) : chances_at_once - skipped;
+      std::uint32_t words[words_at_once];
+      random_words(rounding.key, static_cast<std::uint64_t>(element - skipped) / chances_of_counter, 0,
+                   static_cast<std::uint32_t>(scalars->step), words);
+      std::uint16_t chances[chances_at_once];
+      for (int w = 0; w < words_at_once; ++w) {
+        chances[2 * w] = static_cast<std::uint16_t>(words[w]);
+        chances[2 * w + 1] = static_cast<std::uint16_t>(words[w] >> 16U);
+      }
+      float exact[chances_at_once];
+      for (int k = 0; k < count; k += width) {
+        const Lanes at{i + k, count - k < width ? count - k : width};
+        store(exact + k, updated(at, step, decay, gradient, first_moment, second_moment, at.load(weights)));
+      }
+      for (int k = 0; k < count; ++k)
+        weights[i + k] = round_stochastically<W>(exact[k], chances[skipped + k]);
+      i += count;
+    }
+  }
+};
+
+/// Calls update(i, end, ...) for elements [i, end) of one segment after another, in parallel.
+template <class Update>
+void adamw_kernel(const Execution& execution, const AdamWArgs& args, Update update) {
+  const std::int64_t n = args.weights.size();
   Kokkos::parallel_for(
       "mylos::adamw::elements"_label, Range(execution, 0, (n + adamw_block - 1) / adamw_block),
       KOKKOS_LAMBDA(std::int64_t block) {
@@ -65,16 +118,8 @@ void adamw_kernel(const Execution& execution, const AdamWArgs& args, Vector<cons
         for (int s = segment_of(args.segments, args.num_segments, i); i < block_end; ++s) {
           const Segment segment = args.segments[s];
           const std::int64_t end = segment.end < block_end ? segment.end : block_end;
-          const Vec decay(args.weight_decay * segment.decay);
-          for (; i + width <= end; i += width) {
-            update(Lanes{i, width}, step, decay, gradient.data(), master.data(), first_moment.data(),
-                   second_moment.data(), weights.data());
-          }
-          if (i < end) {
-            update(Lanes{i, static_cast<int>(end - i)}, step, decay, gradient.data(), master.data(),
-                   first_moment.data(), second_moment.data(), weights.data());
-            i = end;
-          }
+          update(i, end, step, Vec(args.weight_decay * segment.decay));
+          i = end;
         }
       });
 }
@@ -82,20 +127,31 @@ void adamw_kernel(const Execution& execution, const AdamWArgs& args, Vector<cons
 }  // namespace
 
 void KokkosOptimizerOps::adamw(Stream stream, const AdamWArgs& args) {
-  const std::int64_t n = args.master.size();
-  require(args.weights.size() == n && args.gradient.size() == n && args.first_moment.size() == n &&
-              args.second_moment.size() == n,
+  const std::int64_t n = args.weights.size();
+  require((!args.master || args.master.size() == n) && args.gradient.size() == n &&
+              args.first_moment.size() == n && args.second_moment.size() == n,
           "AdamW's buffers have one size");
   require(args.num_segments > 0 || n == 0, "AdamW's segments cover the buffer");
   require(args.weights.dtype != DType::fp32 || args.weights.data == args.master.data,
           "fp32 weights are their own master");
+  float* first_moment = vector<float>(args.first_moment).data();
+  float* second_moment = vector<float>(args.second_moment).data();
   dispatch_float(args.weights.dtype, [&](auto weight) {
     using W = decltype(weight);
-    dispatch_gradient<W>(args.gradient.dtype, [&](auto gradient) {
-      using G = decltype(gradient);
-      adamw_kernel<W, G>(execution_of(stream), args, vector<const G>(args.gradient), vector<W>(args.weights),
-                         vector<float>(args.master), vector<float>(args.first_moment),
-                         vector<float>(args.second_moment));
+    W* weights = vector<W>(args.weights).data();
+    dispatch_gradient<W>(args.gradient.dtype, [&](auto element) {
+      using G = decltype(element);
+      const G* gradient = vector<const G>(args.gradient).data();
+      if constexpr (!std::is_same_v<W, float>) {
+        if (!args.master) {
+          return adamw_kernel(execution_of(stream), args,
+                              RoundedUpdate<W, G>{gradient, first_moment, second_moment, weights,
+                                                  args.rounding, args.scalars});
+        }
+      }
+      adamw_kernel(execution_of(stream), args,
+                   MasterUpdate<W, G>{gradient, first_moment, second_moment,
+                                      vector<float>(args.master).data(), weights});
     });
   });
 }

@@ -11,10 +11,12 @@ AdamW::AdamW(ComputeBackend& backend, MemoryLedger& ledger, const ParameterTable
   std::int64_t total = 0;
   std::vector<Segment> segments;
   for (const UnitPart& part : parts_) {
+    const Unit& unit = table.units()[static_cast<std::size_t>(part.unit)];
+    rounding_keys_.push_back(stream_key(config.seed, "rounding." + unit.name));
     offsets_.push_back(total);
     total += part.count;
     const std::size_t before = segments.size();
-    for (const Segment& s : table.units()[static_cast<std::size_t>(part.unit)].segments) {
+    for (const Segment& s : unit.segments) {
       const std::int64_t begin = std::max(s.begin, part.begin);
       const std::int64_t end = std::min(s.end, part.begin + part.count);
       if (begin < end) segments.push_back({begin - part.begin, end - part.begin, s.decay});
@@ -27,7 +29,7 @@ AdamW::AdamW(ComputeBackend& backend, MemoryLedger& ledger, const ParameterTable
     backend.tensor_ops().fill({}, TensorRef(buffer.data(), DType::fp32, {total}), 0.0F);
     return buffer;
   };
-  if (compute_type != DType::fp32) master_ = state("mylos::optimizer::master");
+  if (compute_type != DType::fp32 && config.keeps_master) master_ = state("mylos::optimizer::master");
   first_moment_ = state("mylos::optimizer::first_moment");
   second_moment_ = state("mylos::optimizer::second_moment");
 
@@ -48,7 +50,7 @@ void AdamW::step(Stream stream, std::size_t index, TensorRef weights, TensorRef 
   AdamWArgs args;
   args.weights = weights;
   args.gradient = gradient;
-  args.master = master(index, weights);
+  if (const TensorRef truth = master(index, weights); truth.dtype == DType::fp32) args.master = truth;
   args.first_moment = first_moment(index);
   args.second_moment = second_moment(index);
   args.segments = part_segments_[index];
@@ -57,6 +59,7 @@ void AdamW::step(Stream stream, std::size_t index, TensorRef weights, TensorRef 
   args.beta2 = config_.beta2;
   args.epsilon = config_.epsilon;
   args.weight_decay = config_.weight_decay;
+  args.rounding = {rounding_keys_[index], parts_[index].begin};
   args.scalars = scalars;
   backend_.optimizer_ops().adamw(stream, args);
 }

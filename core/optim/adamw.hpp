@@ -23,10 +23,12 @@ struct AdamWConfig {
   float beta2 = 0.95F;
   float epsilon = 1e-8F;
   float weight_decay = 0.1F;  ///< on every tensor of two or more dimensions
+  bool keeps_master = true;   ///< an fp32 one, where the compute type is narrower
+  std::uint64_t seed = 0;     ///< of the stochastic rounding of weights without a master
 };
 
 /// Loshchilov and Hutter, "Decoupled weight decay regularization", 2019. First and second moment in fp32, and
-/// an fp32 master where the compute type is narrower.
+/// an fp32 master where the compute type is narrower; or none, then the weights are rounded stochastically.
 class AdamW {
  public:
   AdamW(ComputeBackend& backend, MemoryLedger& ledger, const ParameterTable& table, const AdamWConfig& config,
@@ -39,7 +41,7 @@ class AdamW {
   void step(Stream stream, std::size_t index, TensorRef weights, TensorRef gradient,
             const StepScalars* scalars);
 
-  /// The fp32 truth of part `index`: the master, or `weights` themselves where these are fp32.
+  /// The truth of part `index`: the fp32 master, or `weights` themselves where there is none.
   TensorRef master(std::size_t index, TensorRef weights) const;
   TensorRef first_moment(std::size_t index) const { return slice(first_moment_, index); }
   TensorRef second_moment(std::size_t index) const { return slice(second_moment_, index); }
@@ -51,7 +53,8 @@ class AdamW {
   AdamWConfig config_;
   std::vector<UnitPart> parts_;
   std::vector<std::int64_t> offsets_;  // of each part in the state buffers
-  DeviceBuffer master_;                // empty where the compute type is fp32
+  std::vector<PhiloxKey> rounding_keys_;
+  DeviceBuffer master_;  // may be empty
   DeviceBuffer first_moment_;
   DeviceBuffer second_moment_;
   DeviceBuffer segments_;

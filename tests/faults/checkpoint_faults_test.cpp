@@ -85,6 +85,9 @@ TEST_F(Restart, OnTheSameLayoutIsBitwiseInFp16) {
   EXPECT_THAT(steps_table("parts")["loss_scale"],
               testing::ElementsAre(1024, 1024, 2048, 2048, 2048, 4096, 4096, 4096));
 }
+TEST_F(Restart, OnTheSameLayoutIsBitwiseWithoutAMaster) {
+  expect_bitwise({"--train.dtype=bf16", "--optim.master=none"});
+}
 TEST_F(Restart, OnOneRankContinuesExactly) {
   expect_same_on(1);
 }
@@ -98,6 +101,34 @@ TEST_F(Restart, ConvertsToAnotherTypeAndSaysSo) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("train.dtype fp32 -> bf16"));
   expect_every_step_once("run", num_steps);
+}
+
+TEST_F(Restart, GivesUpAMasterOrMakesOneAndSaysSo) {
+  const auto weights_of = [&](const std::string& run, std::int64_t step) {
+    Snapshot saved = snapshot(run, step);
+    std::erase_if(saved.tensors, [](const auto& tensor) { return !tensor.first.starts_with("weights.h5"); });
+    return saved.tensors;
+  };
+  // Steps of learning rate 0 change no weight: what they save is what they have loaded.
+  const Words with_master = {"--train.dtype=bf16", "--restart", "--optim.lr=0", "--train.stop_step=6"};
+  const Words without_master = {"--train.dtype=bf16", "--restart", "--optim.lr=0", "--train.stop_step=5",
+                                "--optim.master=none"};
+  EXPECT_EQ(train("run", {"--train.dtype=bf16", "--train.stop_step=4"}).exit_code, 0);
+  Outcome outcome = train("run", without_master);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("optim.master fp32 -> none"));
+  const auto master = weights_of("run", 4);
+  auto rounded = master;
+  for (auto& [name, values] : rounded) {
+    for (float& value : values) value = static_cast<float>(bf16(value));
+  }
+  EXPECT_NE(rounded, master);
+  EXPECT_EQ(weights_of("run", 5), rounded);
+
+  outcome = train("run", with_master);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("optim.master none -> fp32"));
+  EXPECT_EQ(weights_of("run", 6), rounded);
 }
 
 TEST_F(Restart, RefusesAnotherModelShape) {

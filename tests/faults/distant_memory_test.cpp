@@ -33,7 +33,9 @@ TEST_P(DistantMemory, GivesTheSameRun) {
 
 INSTANTIATE_TEST_SUITE_P(Communication, DistantMemory,
                          testing::Values(RunTest::Words{"--backend.comm=mpi"},
-                                         RunTest::Words{"--backend.comm=shm", "--train.dtype=bf16"}));
+                                         RunTest::Words{"--backend.comm=shm", "--train.dtype=bf16"},
+                                         RunTest::Words{"--backend.comm=mpi", "--train.dtype=fp16",
+                                                        "--optim.master=none"}));
 
 }  // namespace
 }  // namespace mylos::test

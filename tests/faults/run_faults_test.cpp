@@ -113,6 +113,13 @@ TEST_F(Guard, NamesTheRankWhoseWeightsChanged) {
                   {.ranks = 3, .environment = {"MYLOS_FAULT=step:2:4:flip"}});
   EXPECT_TRUE(wait_until([&] { return !three.running(); }));
   EXPECT_THAT(expect_status("three", "failed", ExitCode::numerical), HasSubstr("corrupted on rank 2"));
+
+  const Outcome no_master =
+      train_with_fault("no_master", "step:1:4:flip",
+                       {"--train.dtype=bf16", "--optim.master=none", "--guard.replica_check_every=2"});
+  EXPECT_NE(no_master.exit_code, 0);
+  EXPECT_THAT(expect_status("no_master", "failed", ExitCode::numerical),
+              HasSubstr("corrupted on rank 0 or 1"));
 }
 
 class StopSignals : public RunTest {

@@ -98,8 +98,8 @@ struct OpCase {
 /// The dropout of a case; `scalars` is the device's copy of the case's.
 Dropout dropout_of(const OpCase& c, const StepScalars* scalars);
 
-/// The coefficients that every adamw case has.
-AdamWArgs adamw_coefficients();
+/// What every adamw case has: coefficients, and the random bits of a case without a master.
+AdamWArgs adamw_coefficients(const OpCase& c);
 
 const std::vector<OpCase>& op_cases();
 

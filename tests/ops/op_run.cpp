@@ -247,11 +247,19 @@ void run_oracle(const OpCase& c, Arrays& arrays) {
     case Op::linear_gelu_backward_input:
       arrays["dpre"] = oracle::gelu_backward(in("pre"), oracle::linear_backward_input(in("dy"), in("w")));
       break;
-    case Op::adamw:
-      oracle::adamw(adamw_coefficients(), c.scalars, c.segments, in("gradient"), arrays.at("master"),
-                    arrays.at("first_moment"), arrays.at("second_moment"));
-      arrays["weights"] = in("master");
+    case Op::adamw: {
+      const AdamWArgs args = adamw_coefficients(c);
+      const bool has_master = in("master").size() > 0;
+      Array& truth = arrays.at(has_master ? "master" : "weights");
+      oracle::adamw(args, c.scalars, c.segments, in("gradient"), truth, arrays.at("first_moment"),
+                    arrays.at("second_moment"));
+      if (has_master) {
+        arrays["weights"] = truth;
+      } else {
+        oracle::round_stochastically(args.rounding, c.scalars.step, c.find("weights")->view.dtype, truth);
+      }
       break;
+    }
     case Op::guard_step:
       break;
   }
@@ -414,7 +422,7 @@ void OpRun::run() {
     case Op::linear_gelu_backward_input:
       return transformer.linear_gelu_backward_input(stream, t("dy"), t("w"), t("pre"), t("dpre"));
     case Op::adamw: {
-      AdamWArgs args = adamw_coefficients();
+      AdamWArgs args = adamw_coefficients(case_);
       args.weights = t("weights");
       args.gradient = t("gradient");
       args.master = t("master");

@@ -328,4 +328,20 @@ void adamw(const AdamWArgs& args, const StepScalars& scalars, const std::vector<
   }
 }
 
+void round_stochastically(const StochasticRounding& rounding, std::int64_t step, DType dtype, Array& values) {
+  const int digits = dtype == DType::bf16 ? 8 : 11;
+  const int smallest_exponent = dtype == DType::bf16 ? -125 : -13;  // of numbers 0.5 <= |f| < 1, by frexp
+  for (std::int64_t i = 0; i < values.size(); ++i) {
+    const auto element = static_cast<std::uint64_t>(rounding.first_element + i);
+    const PhiloxBlock words = rounding_words(rounding.key, step, element / 8);
+    int exponent = 0;
+    std::frexp(values[i], &exponent);
+    const double unit = std::ldexp(1.0, std::max(exponent, smallest_exponent) - digits);
+    const double magnitude = std::abs(values[i]) / unit;
+    const double below = std::floor(magnitude);
+    const bool up = std::ldexp(chance_of(words, static_cast<int>(element % 8)), -16) < magnitude - below;
+    values[i] = std::copysign((below + (up ? 1.0 : 0.0)) * unit, values[i]);
+  }
+}
+
 }  // namespace mylos::oracle

@@ -83,4 +83,7 @@ Array cross_entropy(const Array& logits, const Array& targets, std::int64_t voca
 void adamw(const AdamWArgs& args, const StepScalars& scalars, const std::vector<Segment>& segments,
            const Array& gradient, Array& master, Array& first_moment, Array& second_moment);
 
+/// Rounds the values to bf16 or fp16 by the lower and the upper neighbour that the type has.
+void round_stochastically(const StochasticRounding& rounding, std::int64_t step, DType dtype, Array& values);
+
 }  // namespace mylos::oracle

@@ -248,6 +248,21 @@ TEST_F(DdpEquivalence, TrainsInFp16WithAScaledLoss) {
   }
 }
 
+TEST_F(DdpEquivalence, TrainsWithoutAMaster) {
+  for (const DType dtype : {DType::bf16, DType::fp16}) {
+    SCOPED_TRACE(name_of(dtype));
+    RunConfig config = parallel_config();
+    config.train.dtype = dtype;
+    config.train.grad_dtype = dtype;
+    config.train.loss_scale = dtype == DType::fp16 ? 1024.0F : 1.0F;
+    config.adamw.keeps_master = false;
+    const Outcome outcome = expect_near_fp32(config, 5e-4, 4e-3).back();
+    expect_bitwise_equal(run(*world_, config, 10), outcome);
+    config.adamw.seed = 1;
+    EXPECT_NE(run(*world_, config, 10).weights, outcome.weights) << "another seed";
+  }
+}
+
 /// Calls and bytes of one step, worked out from the model's shape alone.
 struct Traffic {
   std::uint64_t calls = 0;

@@ -108,7 +108,13 @@ void MiniTrainer::set_weight(std::string_view name, std::span<const float> value
   const Parameter& parameter = table().find(name);
   const TensorRef to = master(parameter);
   require(static_cast<std::size_t>(to.size()) == values.size(), "a weight's size");
-  backend_.copy_to_device({}, values.data(), to.data, to.bytes());
+  dispatch_float(to.dtype, [&](auto element) {
+    using T = decltype(element);
+    std::vector<T> rounded(values.size());
+    std::ranges::transform(values, rounded.begin(), [](float x) { return T(x); });
+    backend_.copy_to_device({}, rounded.data(), to.data, to.bytes());
+    backend_.synchronize({});
+  });
   const TensorRef compute = training_.exchange().weights(part_of(parameter));
   if (compute.data != to.data) backend_.tensor_ops().cast({}, to, compute);
   backend_.synchronize({});

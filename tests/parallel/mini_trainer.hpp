@@ -42,7 +42,7 @@ class MiniTrainer {
   /// One step on a global batch (global_batch, T + 1), of which this rank takes its part.
   StepScalars step(std::span<const std::int32_t> tokens);
 
-  /// Weights in fp32, from the master where there is one; without padding.
+  /// Weights as fp32, from the master where there is one; without padding.
   std::vector<float> weight(std::string_view name);
   void set_weight(std::string_view name, std::span<const float> values);
   /// The gradient that the last step applied, before clipping; without padding.

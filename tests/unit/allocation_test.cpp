@@ -114,15 +114,17 @@ TEST_P(AllocationTest, AStepAllocatesNoMemory) {
   model.width = 64;
   model.context = 64;
   model.vocab = 257;
-  for (const DType dtype : {DType::fp32, DType::bf16}) {
+  for (const auto& [dtype, keeps_master] :
+       {std::pair(DType::fp32, true), std::pair(DType::bf16, true), std::pair(DType::bf16, false)}) {
     for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::block}) {
       for (const float dropout : {0.0F, 0.1F}) {
-        SCOPED_TRACE(fmt::format("{}, recompute {}, dropout {}", name_of(dtype), static_cast<int>(recompute),
-                                 dropout));
+        SCOPED_TRACE(fmt::format("{}, master {}, recompute {}, dropout {}", name_of(dtype), keeps_master,
+                                 static_cast<int>(recompute), dropout));
         model.dropout = dropout;
         RunConfig config = mini_config(model, 8, 64, 1, 2);
         config.train.dtype = dtype;
         config.train.recompute = recompute;
+        config.adamw.keeps_master = keeps_master;
         const Allocations counted = count(config);
         if (GetParam() == "kokkos") {
           EXPECT_EQ(counted.calls, 0U);

@@ -41,14 +41,15 @@ TEST(Plan, AgreesWithTheLedger) {
   model.context = 32;
   for (const bool tied : {true, false}) {
     for (const float dropout : {0.0F, 0.1F}) {
-      for (const auto& [dtype, grad_dtype] :
-           {std::pair(DType::fp32, DType::fp32), std::pair(DType::bf16, DType::bf16),
-            std::pair(DType::bf16, DType::fp32)}) {
+      for (const auto& [dtype, grad_dtype, keeps_master] :
+           {std::tuple(DType::fp32, DType::fp32, true), std::tuple(DType::bf16, DType::bf16, true),
+            std::tuple(DType::bf16, DType::fp32, true), std::tuple(DType::bf16, DType::bf16, false)}) {
         for (const Recompute recompute : recomputes) {
           model.tied = tied;
           model.dropout = dropout;
           RunConfig config = typed(mini_config(model, 8, 32, 1, 2), dtype, grad_dtype);
           config.train.recompute = recompute;
+          config.adamw.keeps_master = keeps_master;
           MemoryLedger ledger;
           MiniTrainer trainer(backend, ledger, *self, config);
           train(trainer, config, 1, 2);
@@ -79,6 +80,18 @@ TEST(Plan, ActivationsGrowLinearlyWithTheSequence) {
       EXPECT_LE(activations(1024) / activations(256), 4.1);
     }
   }
+}
+
+TEST(Plan, HasFourBytesAParameterLessWithoutAMaster) {
+  RunConfig config = typed(mini_config(gpt2(12, 12, 768), 4, 1024), DType::bf16, DType::bf16);
+  const auto optimizer = [&] {
+    return make_plan(config).memory[static_cast<std::size_t>(MemoryCategory::optimizer)];
+  };
+  const std::int64_t elements = ParameterTable(config.model).padded_size();
+  EXPECT_EQ(optimizer(), 12 * elements);
+  config.adamw.keeps_master = false;
+  EXPECT_EQ(optimizer(), 8 * elements);
+  EXPECT_NE(plan_text(config, make_plan(config)).find("bf16, gradients bf16, no master"), std::string::npos);
 }
 
 TEST(Plan, RecomputationSavesActivations) {

@@ -119,6 +119,18 @@ TEST(RunConfig, DerivesTheTypeOfGradients) {
   EXPECT_EQ(configure_gpt2({{"train.dtype", "fp32"}}).config.train.grad_dtype, DType::fp32);
 }
 
+TEST(RunConfig, KeepsAMasterUnlessTold) {
+  EXPECT_TRUE(configure_gpt2({{"train.dtype", "bf16"}}).config.adamw.keeps_master);
+  const Result result =
+      configure_gpt2({{"train.dtype", "fp16"}, {"optim.master", "none"}, {"train.seed", "7"}});
+  EXPECT_THAT(result.problems, IsEmpty());
+  EXPECT_FALSE(result.config.adamw.keeps_master);
+  EXPECT_EQ(result.config.adamw.seed, 7U);
+  EXPECT_THAT(configure_gpt2({{"optim.master", "none"}}).problems,
+              ElementsAre("--optim.master: [optim] master = none needs [train] dtype = bf16 or fp16: weights "
+                          "in fp32 are their own master"));
+}
+
 TEST(RunConfig, IsReproducedByTheResolvedDeck) {
   const Result first =
       configure_gpt2({{"train.dtype", "bf16"}, {"train.micro_batch", "2"}, {"optim.lr", "3e-4"}}, 2);

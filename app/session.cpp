@@ -121,6 +121,10 @@ Session::Session(const PluginRegistry& plugins, const RunConfig& config, const P
   traced_world_ = std::make_unique<TracedCommunicator>(*world_, *trace_);
   counted_world_ = std::make_unique<CountedCommunicator>(*traced_world_, name_of(all_axes), traffic_,
                                                          recorder_.get(), host_buffers);
+  if (!host_buffers) {
+    counted_bootstrap_ =
+        std::make_unique<CountedCommunicator>(*bootstrap_, name_of(all_axes), traffic_, recorder_.get());
+  }
   grid_ = std::make_unique<ProcessGrid>(*traced_world_, config.parallel.extents(), traffic_, recorder_.get(),
                                         host_buffers);
   if (config.comm.progress_thread) progress_ = std::make_unique<ProgressThread>(*world_);

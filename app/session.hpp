@@ -46,6 +46,8 @@ class Session {
   Trace& trace() { return *trace_; }
   ProcessGrid& grid() { return *grid_; }
   Communicator& world() { return *counted_world_; }
+  /// All ranks, for buffers in host memory: waits for no device.
+  Communicator& host_world() { return counted_bootstrap_ ? *counted_bootstrap_ : *counted_world_; }
   TrafficCounter& traffic() { return traffic_; }
   FlightRecorder& recorder() { return *recorder_; }
   int rank() { return world_->rank(); }
@@ -79,6 +81,7 @@ class Session {
   std::unique_ptr<FlightRecorder> recorder_;
   std::unique_ptr<TracedCommunicator> traced_world_;
   std::unique_ptr<CountedCommunicator> counted_world_;
+  std::unique_ptr<CountedCommunicator> counted_bootstrap_;  // empty where `world` has buffers in host memory
   std::unique_ptr<ProcessGrid> grid_;
   std::unique_ptr<ProgressThread> progress_;
   std::unique_ptr<Watchdog> watchdog_;

@@ -88,9 +88,7 @@ Trainer::Trainer(TrainerContext context)
       valid_data_(std::move(context.valid_data)),
       checkpoints_(io_, paths_.checkpoints(), config_.checkpoint.keep,
                    [this](CheckpointPhase phase) { fault_.at(Fault::phase_of(phase), step_); }),
-      observations_(backend_, session_.ledger(), MemoryCategory::communication,
-                    static_cast<std::size_t>(num_observed * (session_.size() + 1)) * sizeof(std::int64_t),
-                    "mylos::observations"),
+      last_step_(config_.train.stop_step > 0 ? config_.train.stop_step : config_.train.steps),
       step_(context.step) {}
 
 Trainer::~Trainer() = default;
@@ -167,51 +165,56 @@ void Trainer::restore_from(CheckpointReader& reader) {
 }
 
 TrainResult Trainer::run() {
-  const StepScalars& scalars = training_.scalars();
-  const GuardState& guard = training_.guard();
-  const std::int64_t end = config_.train.stop_step > 0 ? config_.train.stop_step : config_.train.steps;
-  while (step_ < end) {
-    const auto start = Clock::now();
-    train_step();
-    const Observation seen = observe(std::chrono::duration<double>(Clock::now() - start).count());
-    if (step_ == config_.profile_step) write_trace();
+  const StepScalars& scalars = training_.results().scalars;
+  const GuardState& guard = training_.results().guard;
+  while (step_ < last_step_ || !queued_.empty()) {
+    while (may_queue_step()) queue_step();  // on a device one more than the step that is read
+    const QueuedStep finished = queued_.front();
+    queued_.pop_front();
+    traffic_before_ = session_.traffic().totals() - finished.traffic;
+    training_.read_results();
+    const Observation seen = observe();
+    if (finished.step == config_.profile_step) write_trace();
     // Otherwise a gradient overflowed that a smaller loss scale may hold.
     const bool is_bad = scalars.skip != 0 && guard.skipped_in_row > 0;
     if (is_bad) {
-      console_.warn(fmt::format("step {}: update not applied (loss {}, gradient norm {})", step_,
+      console_.warn(fmt::format("step {}: update not applied (loss {}, gradient norm {})", finished.step,
                                 scalars.loss, scalars.gradient_norm));
     } else if (scalars.skip != 0) {
       console_.warn(fmt::format("step {}: update not applied: a gradient overflows, the loss scale is now {}",
-                                step_, guard.loss_scale));
+                                finished.step, guard.loss_scale));
     }
     const bool guard_stops = is_bad && (config_.guard.policy == GuardPolicy::stop ||
                                         guard.skipped_in_row >= config_.guard.max_skips);
     if (guard_stops) {
-      record(seen);
+      record(finished, seen);
       if (metrics_) metrics_->flush();
       return {ExitCode::numerical, "failed",
-              fmt::format("step {}: loss {}, gradient norm {}: {} steps in a row were not applied", step_,
-                          scalars.loss, scalars.gradient_norm, guard.skipped_in_row),
-              step_};
+              fmt::format("step {}: loss {}, gradient norm {}: {} steps in a row were not applied",
+                          finished.step, scalars.loss, scalars.gradient_norm, guard.skipped_in_row),
+              finished.step};
+    }
+    stop_requested_ = seen.stop_request != 0;
+    if (!queued_.empty()) {  // nothing else is due: the device has changed the weights again
+      record(finished, seen);
+      continue;
     }
     const std::int64_t check_every = config_.guard.replica_check_every;
     if (check_every > 0 && step_ % check_every == 0) check_replicas();
-    const bool last = step_ == end;
-    const bool evaluates = valid_data_ && (step_ == config_.train.steps ||
-                                           (config_.eval.every > 0 && step_ % config_.eval.every == 0));
+    const bool last = step_ == last_step_;
+    const bool evaluates = evaluates_after(step_);
     // Who asked the run to stop may not wait for an evaluation: the checkpoint goes first.
-    const bool is_asked_to_stop = seen.stop_request != 0;
-    if (evaluates && !is_asked_to_stop) run_evaluation();
+    if (evaluates && !stop_requested_) run_evaluation();
     checkpoint_due_ =
         checkpoint_due_ || (config_.checkpoint.every > 0 && step_ % config_.checkpoint.every == 0);
     // The step's row first: a job that is killed after its checkpoint then lacks none.
-    record(seen);
+    record(finished, seen);
     // The weights of a skipped step are those of the step before; its checkpoint waits for the next applied
     // one.
-    const bool stops = last || is_asked_to_stop;
+    const bool stops = last || stop_requested_;
     if (stops || (checkpoint_due_ && scalars.skip == 0)) write_checkpoint();
-    if (evaluates && is_asked_to_stop) run_evaluation();
-    if (is_asked_to_stop && !last) {
+    if (evaluates && stop_requested_) run_evaluation();
+    if (stop_requested_ && !last) {
       if (metrics_) metrics_->flush();
       const std::string cause = seen.stop_request == wall_clock_request
                                     ? "the wall-clock limit is near"
@@ -226,17 +229,38 @@ TrainResult Trainer::run() {
   return {ExitCode::done, complete ? "done" : "stopped", "", step_};
 }
 
-void Trainer::train_step() {
+bool Trainer::evaluates_after(std::int64_t step) const {
+  return valid_data_ &&
+         (step == config_.train.steps || (config_.eval.every > 0 && step % config_.eval.every == 0));
+}
+
+/// Whether something may be due after `step` that needs its results or its weights. A trace has its step
+/// alone.
+bool Trainer::pauses_after(std::int64_t step) const {
+  const auto is_due = [&](std::int64_t every) { return every > 0 && step % every == 0; };
+  return checkpoint_due_ || is_due(config_.checkpoint.every) || evaluates_after(step) ||
+         is_due(config_.guard.replica_check_every) || step == config_.profile_step ||
+         step + 1 == config_.profile_step;
+}
+
+bool Trainer::may_queue_step() const {
+  if (step_ == last_step_) return false;
+  if (queued_.empty()) return true;
+  return queued_.size() <= training_.num_to_leave_unread() && !stop_requested_ && !pauses_after(step_);
+}
+
+void Trainer::queue_step() {
   ++step_;
   Trace& trace = session_.trace();
   if (step_ == config_.profile_step) {
     session_.world().barrier();  // the ranks' times begin together
     trace.start();
   }
-  traffic_before_ = session_.traffic().totals();
+  const TrafficTotals before = session_.traffic().totals();
   training_.run(step_, *this);
   trace.stop();
   sample_ += config_.train.global_batch;
+  queued_.push_back({step_, sample_, session_.traffic().totals() - before});
 }
 
 void Trainer::read_samples(std::int64_t first, std::span<std::int32_t> tokens) {
@@ -278,26 +302,22 @@ void Trainer::inject(const Action& action) {
   }
 }
 
-Trainer::Observation Trainer::observe(double step_seconds) {
+Trainer::Observation Trainer::observe() {
   const auto nanoseconds = [](double s) { return static_cast<std::int64_t>(s * 1e9); };
-  slowest_step_ = std::max(slowest_step_, step_seconds);
+  const StepResults& results = training_.results();
+  slowest_step_ = std::max(slowest_step_, results.seconds);
   int request = signals_.received();
   if (request == 0 && wall_clock_is_near()) request = wall_clock_request;
-  std::vector<std::int64_t> own = {request, nanoseconds(step_seconds),
+  std::vector<std::int64_t> own = {request, nanoseconds(results.seconds),
                                    static_cast<std::int64_t>(session_.ledger().peak())};
-  for (const double seconds : training_.phase_seconds()) own.push_back(nanoseconds(seconds));
+  for (const double seconds : results.phase_seconds) own.push_back(nanoseconds(seconds));
 
   const auto ranks = static_cast<std::size_t>(session_.size());
   std::vector<std::int64_t> all(own.size() * ranks);
-  const std::size_t own_bytes = own.size() * sizeof(std::int64_t);
-  auto* device = static_cast<std::int64_t*>(observations_.data());
-  backend_.copy_to_device({}, own.data(), device, own_bytes);
-  session_.world()
-      .all_gather({}, {device, DType::int64, {num_observed}},
-                  {device + num_observed, DType::int64, {static_cast<std::int64_t>(all.size())}})
-      .wait({});
-  backend_.copy_to_host({}, device + num_observed, all.data(), own_bytes * ranks);
-  backend_.synchronize({});
+  session_.host_world()
+      .all_gather({}, {own.data(), DType::int64, {num_observed}},
+                  {all.data(), DType::int64, {static_cast<std::int64_t>(all.size())}})
+      .host_wait();
 
   std::vector<std::int64_t> column(ranks);
   const auto take = [&](std::size_t field) {
@@ -323,8 +343,8 @@ Trainer::Observation Trainer::observe(double step_seconds) {
   return seen;
 }
 
-void Trainer::record(const Observation& seen) {
-  const StepScalars& scalars = training_.scalars();
+void Trainer::record(const QueuedStep& finished, const Observation& seen) {
+  const StepScalars& scalars = training_.results().scalars;
   const double tokens = static_cast<double>(config_.train.global_batch * config_.train.seq_len);
   const double rate = tokens / seen.step_seconds_max;
   const double flops_per_token =
@@ -335,34 +355,33 @@ void Trainer::record(const Observation& seen) {
     // All ranks evaluate and write checkpoints together: this rank's times stand for all.
     const double evaluation = std::exchange(evaluation_seconds_, 0.0);
     const double checkpoint = std::exchange(checkpoint_seconds_, 0.0);
-    const TrafficTotals traffic = session_.traffic().totals();
+    const TrafficTotals traffic = session_.traffic().totals() - traffic_before_;
     const MemoryLedger& ledger = session_.ledger();
-    MetricsRow row = {
-        {"step", static_cast<double>(step_)},
-        {"loss", scalars.loss},
-        {"learning_rate", scalars.learning_rate},
-        {"gradient_norm", scalars.gradient_norm},
-        {"skipped", scalars.skip != 0 ? 1.0 : 0.0},
-        {"loss_scale", scalars.loss_scale},
-        {"tokens", static_cast<double>(sample_ * config_.train.seq_len)},
-        {"communication_calls", static_cast<double>(traffic.calls - traffic_before_.calls)},
-        {"communication_bytes", static_cast<double>(traffic.payload_bytes - traffic_before_.payload_bytes)},
-        {"tokens_per_second", rate},
-        {"mfu", mfu},
-        {"time_step", seen.step_seconds_max + checkpoint + evaluation},
-        {"time_data", phase(StepPhase::data)},
-        {"time_forward", phase(StepPhase::forward)},
-        {"time_backward", phase(StepPhase::backward)},
-        {"time_communication", phase(StepPhase::communication)},
-        {"time_optimizer", phase(StepPhase::optimizer)},
-        {"time_checkpoint", checkpoint},
-        {"time_evaluation", evaluation},
-        {"rank_time_min", seen.step_seconds_min},
-        {"rank_time_median", seen.step_seconds_median},
-        {"rank_time_max", seen.step_seconds_max},
-        {"memory_peak_min", seen.memory_min},
-        {"memory_peak_median", seen.memory_median},
-        {"memory_peak_max", seen.memory_max}};
+    MetricsRow row = {{"step", static_cast<double>(finished.step)},
+                      {"loss", scalars.loss},
+                      {"learning_rate", scalars.learning_rate},
+                      {"gradient_norm", scalars.gradient_norm},
+                      {"skipped", scalars.skip != 0 ? 1.0 : 0.0},
+                      {"loss_scale", scalars.loss_scale},
+                      {"tokens", static_cast<double>(finished.sample * config_.train.seq_len)},
+                      {"communication_calls", static_cast<double>(traffic.calls)},
+                      {"communication_bytes", static_cast<double>(traffic.payload_bytes)},
+                      {"tokens_per_second", rate},
+                      {"mfu", mfu},
+                      {"time_step", seen.step_seconds_max + checkpoint + evaluation},
+                      {"time_data", phase(StepPhase::data)},
+                      {"time_forward", phase(StepPhase::forward)},
+                      {"time_backward", phase(StepPhase::backward)},
+                      {"time_communication", phase(StepPhase::communication)},
+                      {"time_optimizer", phase(StepPhase::optimizer)},
+                      {"time_checkpoint", checkpoint},
+                      {"time_evaluation", evaluation},
+                      {"rank_time_min", seen.step_seconds_min},
+                      {"rank_time_median", seen.step_seconds_median},
+                      {"rank_time_max", seen.step_seconds_max},
+                      {"memory_peak_min", seen.memory_min},
+                      {"memory_peak_median", seen.memory_median},
+                      {"memory_peak_max", seen.memory_max}};
     for (int i = 0; i < num_memory_categories; ++i) {
       const auto category = static_cast<MemoryCategory>(i);
       row.emplace_back(fmt::format("memory_{}", name_of(category)),
@@ -370,7 +389,7 @@ void Trainer::record(const Observation& seen) {
     }
     metrics_->append("steps", row);
   }
-  console_.step({.step = step_,
+  console_.step({.step = finished.step,
                  .steps = config_.train.steps,
                  .loss = scalars.loss,
                  .gradient_norm = scalars.gradient_norm,
@@ -401,7 +420,7 @@ void Trainer::run_evaluation() {
 }
 
 std::string Trainer::state_json() const {
-  const GuardState& guard = training_.guard();
+  const GuardState& guard = training_.results().guard;
   const nlohmann::json state = {{"format", 1},
                                 {"step", step_.load()},
                                 {"sample", sample_},
@@ -470,7 +489,10 @@ bool Trainer::wall_clock_is_near() const {
   const double guess = 1.0 + 12.0 * static_cast<double>(training_.table().num_parameters()) / slow_disk;
   const double checkpoint = slowest_checkpoint_ > 0.0 ? slowest_checkpoint_ : guess;
   const double elapsed = std::chrono::duration<double>(Clock::now() - launched_).count();
-  return elapsed + 2.0 * (slowest_step_ + checkpoint) + slowest_evaluation_ + 1.0 > config_.train.wall_clock;
+  // One step to the next look at the clock, and those that are under way by then.
+  const auto steps = static_cast<double>(1 + training_.num_to_leave_unread());
+  return elapsed + 2.0 * (steps * slowest_step_ + checkpoint) + slowest_evaluation_ + 1.0 >
+         config_.train.wall_clock;
 }
 
 }  // namespace mylos

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -63,6 +64,13 @@ class Trainer final : private StepDriver {
  private:
   using Clock = std::chrono::steady_clock;
 
+  /// A step that the device was given; its results are not read.
+  struct QueuedStep {
+    std::int64_t step = 0;
+    std::int64_t sample = 0;  // running index of the next step's first sample
+    TrafficTotals traffic;    // of queueing it
+  };
+
   /// What all ranks know of a finished step.
   struct Observation {
     double step_seconds_min = 0.0, step_seconds_median = 0.0, step_seconds_max = 0.0;
@@ -73,13 +81,16 @@ class Trainer final : private StepDriver {
   static constexpr int wall_clock_request = -1;
 
   void restore_from(CheckpointReader& reader);
-  void train_step();
+  bool evaluates_after(std::int64_t step) const;
+  bool pauses_after(std::int64_t step) const;
+  bool may_queue_step() const;
+  void queue_step();
   void read_samples(std::int64_t first, std::span<std::int32_t> tokens) override;
   void before(const Action& action) override;
   void after(const Action& action) override;
   void inject(const Action& action);
-  Observation observe(double step_seconds);
-  void record(const Observation& seen);
+  Observation observe();
+  void record(const QueuedStep& finished, const Observation& seen);
   void run_evaluation();
   void write_checkpoint();
   void check_replicas();
@@ -106,10 +117,11 @@ class Trainer final : private StepDriver {
   CheckpointStore checkpoints_;
   std::unique_ptr<MetricsWriter> metrics_;  // on rank 0
 
-  DeviceBuffer observations_;  // int64, own and every rank's
-
-  std::atomic<std::int64_t>& step_;
-  std::int64_t sample_ = 0;  // running index of the next step's first sample
+  std::int64_t last_step_;           // of this run
+  std::atomic<std::int64_t>& step_;  // queued last
+  std::int64_t sample_ = 0;          // running index of the next step's first sample
+  std::deque<QueuedStep> queued_;
+  bool stop_requested_ = false;
   std::int64_t saved_step_ = -1;
   bool checkpoint_due_ = false;
   double slowest_step_ = 0.0;  // seconds
@@ -117,7 +129,7 @@ class Trainer final : private StepDriver {
   double checkpoint_seconds_ = 0.0;  // since the last row of metrics
   double evaluation_seconds_ = 0.0;
   double slowest_evaluation_ = 0.0;
-  TrafficTotals traffic_before_;  // at the start of the step
+  TrafficTotals traffic_before_;  // the finished step's is the difference to it
 };
 
 }  // namespace mylos

@@ -1,11 +1,25 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/training_step.hpp"
 
+#include <algorithm>
 #include <cstddef>
 
 #include "app/model_state.hpp"
 
 namespace mylos {
+
+namespace {
+
+/// What the host reads of a step.
+struct StepOutputs {
+  StepScalars scalars;
+  GuardState guard;
+};
+
+}  // namespace
+
+TrainingStep::Slot::Slot(ComputeBackend& backend)
+    : inputs(backend, sizeof(StepScalars)), outputs(backend, sizeof(StepOutputs)) {}
 
 /// What is queued between construction and destruction belongs to a phase.
 class TrainingStep::PhaseScope {
@@ -31,7 +45,8 @@ TrainingStep::TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, Proces
       config_(config),
       trace_(trace),
       table_(config.model),
-      schedule_(make_schedule(config.parallel, config.train.accumulation)) {
+      schedule_(make_schedule(config.parallel, config.train.accumulation)),
+      slots_{Slot(backend), Slot(backend)} {
   const TrainConfig& train = config.train;
   const auto per_token = static_cast<float>(1.0 / static_cast<double>(train.global_batch * train.seq_len));
   const ExchangeTypes types{.compute = train.dtype, .gradient = train.grad_dtype};
@@ -68,38 +83,57 @@ void TrainingStep::initialise() {
 }
 
 void TrainingStep::set_guard(const GuardState& state) {
-  host_guard_ = state;
-  host_scalars_.loss_scale = state.loss_scale;
-  backend_.copy_to_device({}, &host_guard_, guard_state_.data(), sizeof host_guard_);
-  backend_.copy_to_device({}, &host_scalars_, scalars_.data(), sizeof host_scalars_);
+  require(num_unread() == 0, "the guard is not set while steps are under way");
+  results_.guard = state;
+  StepScalars scalars;
+  scalars.loss_scale = state.loss_scale;
+  backend_.copy_to_device({}, &state, guard_state_.data(), sizeof state);
+  backend_.copy_to_device({}, &scalars, scalars_.data(), sizeof scalars);
   backend_.synchronize({});
 }
 
 void TrainingStep::run(std::int64_t step, StepDriver& driver) {
+  require(num_unread() < slots_.size(), "at most two steps are unread");
   const Trace::Scope event = trace_.record(whole_step, {}, TraceKind::phase);
-  num_spans_ = 0;
-  host_scalars_.step = step;
-  host_scalars_.learning_rate = static_cast<float>(learning_rate(config_.lr, step));
-  backend_.copy_to_device({}, &host_scalars_, scalars_.data(), offsetof(StepScalars, loss_scale));
+  Slot& slot = slot_of(num_run_);
+  slot.start = std::chrono::steady_clock::now();
+  slot.num_spans = 0;
+  auto* inputs = static_cast<StepScalars*>(slot.inputs.fill());
+  inputs->step = step;
+  inputs->learning_rate = static_cast<float>(learning_rate(config_.lr, step));
+  slot.inputs.upload({}, 0, scalars_.data(), offsetof(StepScalars, loss_scale));
   for (const Action& action : schedule_.repeat) {
     driver.before(action);
     execute(action, driver);
     driver.after(action);
   }
-  backend_.synchronize({});
-  add_up_phases();
+  slot.outputs.download({}, scalars_.data(), offsetof(StepOutputs, scalars), sizeof(StepScalars));
+  slot.outputs.download({}, guard_state_.data(), offsetof(StepOutputs, guard), sizeof(GuardState));
+  ++num_run_;
+}
+
+void TrainingStep::read_results() {
+  require(num_unread() > 0, "a step was run");
+  const Slot& slot = slot_of(num_read_);
+  const auto& outputs = *static_cast<const StepOutputs*>(slot.outputs.read());
+  ++num_read_;
+  const auto now = std::chrono::steady_clock::now();
+  results_.seconds = std::chrono::duration<double>(now - std::max(slot.start, last_read_)).count();
+  last_read_ = now;
+  results_.scalars = outputs.scalars;
+  results_.guard = outputs.guard;
+  results_.phase_seconds.fill(0.0);
+  for (std::size_t i = 0; i < slot.num_spans; ++i) {
+    const PhaseSpan& span = slot.spans[i];
+    results_.phase_seconds[static_cast<std::size_t>(span.phase)] += span.end.seconds_since(span.begin);
+  }
 }
 
 TrainingStep::PhaseSpan& TrainingStep::next_span() {
-  if (num_spans_ == spans_.size()) spans_.push_back({{}, DeviceEvent(backend_), DeviceEvent(backend_)});
-  return spans_[num_spans_++];
-}
-
-void TrainingStep::add_up_phases() {
-  phase_seconds_.fill(0.0);
-  for (std::size_t i = 0; i < num_spans_; ++i) {
-    phase_seconds_[static_cast<std::size_t>(spans_[i].phase)] += spans_[i].end.seconds_since(spans_[i].begin);
-  }
+  Slot& slot = slot_of(num_run_);
+  if (slot.num_spans == slot.spans.size())
+    slot.spans.push_back({{}, DeviceEvent(backend_), DeviceEvent(backend_)});
+  return slot.spans[slot.num_spans++];
 }
 
 void TrainingStep::execute(const Action& action, StepDriver& driver) {
@@ -158,8 +192,6 @@ void TrainingStep::update() {
   backend_.optimizer_ops().guard_step({}, guard_config_, input, static_cast<GuardState*>(guard_state_.data()),
                                       scalars);
   exchange_->apply(*optimizer_, scalars);
-  backend_.copy_to_host({}, scalars, &host_scalars_, sizeof host_scalars_);
-  backend_.copy_to_host({}, guard_state_.data(), &host_guard_, sizeof host_guard_);
 }
 
 }  // namespace mylos

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -12,10 +13,12 @@
 #include "app/run_config.hpp"
 #include "core/device_buffer.hpp"
 #include "core/device_event.hpp"
+#include "core/download_buffer.hpp"
 #include "core/memory_ledger.hpp"
 #include "core/parameter_table.hpp"
 #include "core/step_scalars.hpp"
 #include "core/trace.hpp"
+#include "core/upload_buffer.hpp"
 #include "parallel/process_grid.hpp"
 
 namespace mylos {
@@ -32,6 +35,15 @@ constexpr std::string_view name_of(StepPhase phase) {
 
 /// Seconds, by phase.
 using PhaseSeconds = std::array<double, num_step_phases>;
+
+/// What came of a step.
+struct StepResults {
+  StepScalars scalars;
+  GuardState guard;  ///< what the guard remembers of the steps so far
+  PhaseSeconds phase_seconds{};
+  /// Wall time to the step's results, from its start or, where that was later, from the results before.
+  double seconds = 0.0;
+};
 
 /// Who runs steps: gives them tokens, and may look on or interfere between actions.
 class StepDriver {
@@ -59,16 +71,20 @@ class TrainingStep {
   /// Sets the initial weights of the configuration's seed. Collective.
   void initialise();
 
-  /// Takes step `step`, 1 for the first, and returns when the device has finished it. From the third step on
-  /// nothing is allocated. Collective.
+  /// Queues step `step`, 1 for the first, and returns while the device may still be at it; at most two steps
+  /// are unread. From the third step on nothing is allocated. Collective.
   void run(std::int64_t step, StepDriver& driver);
+  /// Steps whose results were not read.
+  std::size_t num_unread() const { return num_run_ - num_read_; }
+  /// How many steps to leave unread while there are more to run: 1 on a device, which so has work while the
+  /// host takes in the results of the step before; 0 where the host is what computes.
+  std::size_t num_to_leave_unread() const { return backend_.host_accessible() ? 0 : 1; }
+  /// Waits until the device has finished the earliest unread step, and reads its results.
+  void read_results();
+  /// Of the step that was read last.
+  const StepResults& results() const { return results_; }
 
-  /// Of the last step.
-  const StepScalars& scalars() const { return host_scalars_; }
-  const PhaseSeconds& phase_seconds() const { return phase_seconds_; }
-
-  /// What the guard remembers of the steps so far.
-  const GuardState& guard() const { return host_guard_; }
+  /// Sets what the guard remembers; no step is unread.
   void set_guard(const GuardState& state);
 
   const ParameterTable& table() const { return table_; }
@@ -84,9 +100,19 @@ class TrainingStep {
     DeviceEvent begin, end;
   };
 
+  /// What a step exchanges with the host. There are two in turn: one step is queued, the other read.
+  struct Slot {
+    explicit Slot(ComputeBackend& backend);
+    UploadBuffer inputs;     // StepScalars
+    DownloadBuffer outputs;  // StepOutputs
+    std::vector<PhaseSpan> spans;
+    std::size_t num_spans = 0;  // of this step so far
+    std::chrono::steady_clock::time_point start;
+  };
+
   void execute(const Action& action, StepDriver& driver);
+  Slot& slot_of(std::size_t run) { return slots_[run % slots_.size()]; }
   PhaseSpan& next_span();
-  void add_up_phases();
   void update();
   std::int64_t first_sample(int micro_batch) const;
 
@@ -101,15 +127,15 @@ class TrainingStep {
   std::unique_ptr<ModelExecutor> executor_;
   GuardConfig guard_config_;
 
-  DeviceBuffer scalars_;      // StepScalars
-  DeviceBuffer guard_input_;  // GuardInput
-  DeviceBuffer guard_state_;  // GuardState
-  StepScalars host_scalars_;
-  GuardState host_guard_;
+  DeviceBuffer scalars_;              // StepScalars
+  DeviceBuffer guard_input_;          // GuardInput
+  DeviceBuffer guard_state_;          // GuardState
   std::vector<std::int32_t> tokens_;  // a micro-batch (B, T + 1)
-  std::vector<PhaseSpan> spans_;
-  std::size_t num_spans_ = 0;  // of this step so far
-  PhaseSeconds phase_seconds_{};
+  std::array<Slot, 2> slots_;
+  std::size_t num_run_ = 0;  // steps so far
+  std::size_t num_read_ = 0;
+  StepResults results_;
+  std::chrono::steady_clock::time_point last_read_;
 };
 
 }  // namespace mylos

@@ -245,7 +245,7 @@ class ComputeBackend {
   virtual void* allocate_host(std::size_t bytes) = 0;
   virtual void deallocate_host(void* memory) = 0;
   /// Copies between host and device memory, in order with the stream; the host side may be reused after
-  /// `synchronize`.
+  /// `synchronize`, or `host_wait` for an event behind the copy.
   virtual void copy_to_device(Stream stream, const void* host, void* device, std::size_t bytes) = 0;
   virtual void copy_to_host(Stream stream, const void* device, void* host, std::size_t bytes) = 0;
   virtual void copy(Stream stream, const void* from, void* to, std::size_t bytes) = 0;

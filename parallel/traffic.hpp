@@ -49,6 +49,10 @@ struct TrafficRow {
 struct TrafficTotals {
   std::uint64_t calls = 0;
   std::uint64_t payload_bytes = 0;
+
+  friend TrafficTotals operator-(const TrafficTotals& a, const TrafficTotals& b) {
+    return {a.calls - b.calls, a.payload_bytes - b.payload_bytes};
+  }
 };
 
 /// Calls and payload of this rank by axis and operation. Payload is the size in bytes of one buffer argument,

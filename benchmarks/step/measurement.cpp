@@ -2,7 +2,6 @@
 #include "benchmarks/step/measurement.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <numeric>
 #include <utility>
 
@@ -78,25 +77,29 @@ void visit(Session& session, const RunConfig& config, const Repetitions& repetit
   training.initialise();
   RandomTokens driver(config, session.traffic());
   const int first_traced = repetitions.warm_up + repetitions.steps + 1;
+  int num_read = 0;
+  const auto read_results = [&] {
+    training.read_results();
+    ++num_read;
+    const StepResults& results = training.results();
+    const StepCost cost =
+        over_ranks(results.seconds, results.phase_seconds);  // the ranks start the next step together
+    if (results.scalars.skip != 0) {
+      fail(ExitCode::numerical, "step {} was not applied: loss {}, gradient norm {}", num_read,
+           results.scalars.loss, results.scalars.gradient_norm);
+    }
+    if (num_read > repetitions.warm_up && num_read < first_traced) measurement.steps.push_back(cost);
+  };
   for (int step = 1; step < first_traced + repetitions.traced; ++step) {
     const bool is_traced = step >= first_traced;
     driver.begin(step);
     if (is_traced) session.trace().start();
-    const auto start = std::chrono::steady_clock::now();
     training.run(step, driver);
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     session.trace().stop();
-    const StepCost cost =
-        over_ranks(seconds, training.phase_seconds());  // the ranks start the next step together
-    if (training.scalars().skip != 0) {
-      fail(ExitCode::numerical, "step {} was not applied: loss {}, gradient norm {}", step,
-           training.scalars().loss, training.scalars().gradient_norm);
-    }
-    if (is_traced) {
-      measurement.profiles.push_back(profile_of(session.trace()));
-    } else if (step > repetitions.warm_up) {
-      measurement.steps.push_back(cost);
-    }
+    if (is_traced) measurement.profiles.push_back(profile_of(session.trace()));
+    // As in a run; a traced step begins and ends alone.
+    const std::size_t to_leave = step + 1 < first_traced ? training.num_to_leave_unread() : 0;
+    while (training.num_unread() > to_leave) read_results();
   }
   measurement.parameters = training.table().num_parameters();
   measurement.reduce_calls = driver.reduce_calls();

@@ -148,8 +148,8 @@ Snapshot RunTest::snapshot(const std::string& run, std::int64_t step) {
   return snapshot;
 }
 
-MetricsTable RunTest::steps_table(const std::string& run) {
-  return read_metrics(io_, run_path(run) / "metrics.h5", "steps");
+MetricsTable RunTest::read_table(const std::string& run, const std::string& table) {
+  return read_metrics(io_, run_path(run) / "metrics.h5", table);
 }
 
 void RunTest::expect_same_checkpoint(const Snapshot& seen, const Snapshot& expected) {
@@ -166,16 +166,18 @@ void RunTest::expect_same_checkpoint(const Snapshot& seen, const Snapshot& expec
 
 void RunTest::expect_same_run(const std::string& run, const std::string& reference, std::int64_t step) {
   expect_same_checkpoint(snapshot(run, step), snapshot(reference, step));
-  const MetricsTable seen = steps_table(run);
-  const MetricsTable expected = steps_table(reference);
-  EXPECT_EQ(seen.size(), expected.size());
-  for (const auto& [column, values] : expected) {
-    if (is_time(column)) continue;
-    ASSERT_TRUE(seen.contains(column)) << column;
-    EXPECT_TRUE(std::ranges::equal(seen.at(column), values, {}, std::bit_cast<std::uint64_t, double>,
-                                   std::bit_cast<std::uint64_t, double>))
-        << column << ": " << testing::PrintToString(seen.at(column)) << " instead of "
-        << testing::PrintToString(values);
+  for (const char* table : {"steps", "eval"}) {
+    const MetricsTable seen = read_table(run, table);
+    const MetricsTable expected = read_table(reference, table);
+    EXPECT_EQ(seen.size(), expected.size()) << table;
+    for (const auto& [column, values] : expected) {
+      if (is_time(column)) continue;
+      ASSERT_TRUE(seen.contains(column)) << column;
+      EXPECT_TRUE(std::ranges::equal(seen.at(column), values, {}, std::bit_cast<std::uint64_t, double>,
+                                     std::bit_cast<std::uint64_t, double>))
+          << table << "/" << column << ": " << testing::PrintToString(seen.at(column)) << " instead of "
+          << testing::PrintToString(values);
+    }
   }
 }
 

@@ -54,7 +54,9 @@ class RunTest : public testing::Test {
 
   std::vector<std::int64_t> checkpoint_steps(const std::string& run);
   Snapshot snapshot(const std::string& run, std::int64_t step);
-  MetricsTable steps_table(const std::string& run);
+  /// A table of metrics.h5; empty where it does not exist.
+  MetricsTable read_table(const std::string& run, const std::string& table);
+  MetricsTable steps_table(const std::string& run) { return read_table(run, "steps"); }
   /// Checkpoints of `step` and all metrics but times are bitwise equal.
   void expect_same_run(const std::string& run, const std::string& reference, std::int64_t step);
   void expect_same_checkpoint(const Snapshot& seen, const Snapshot& expected);

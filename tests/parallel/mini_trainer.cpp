@@ -70,9 +70,18 @@ MiniTrainer::MiniTrainer(ComputeBackend& backend, MemoryLedger& ledger, Communic
 }
 
 StepScalars MiniTrainer::step(std::span<const std::int32_t> tokens) {
+  run(tokens);
+  return read().scalars;
+}
+
+void MiniTrainer::run(std::span<const std::int32_t> tokens) {
   GivenTokens driver(tokens, config_.train.seq_len + 1);
   training_.run(++step_, driver);
-  return training_.scalars();
+}
+
+const StepResults& MiniTrainer::read() {
+  training_.read_results();
+  return training_.results();
 }
 
 UnitPart MiniTrainer::part_of(const Parameter& parameter) const {

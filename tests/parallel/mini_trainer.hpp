@@ -41,6 +41,9 @@ class MiniTrainer {
 
   /// One step on a global batch (global_batch, T + 1), of which this rank takes its part.
   StepScalars step(std::span<const std::int32_t> tokens);
+  /// The two halves of `step`: queues it, and reads the results of the earliest step that was not read.
+  void run(std::span<const std::int32_t> tokens);
+  const StepResults& read();
 
   /// Weights as fp32, from the master where there is one; without padding.
   std::vector<float> weight(std::string_view name);

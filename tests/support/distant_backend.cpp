@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "tests/support/distant_backend.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <sys/mman.h>
+#include <utility>
+
+namespace mylos {
+
+DistantDevice::~DistantDevice() {
+  wait_for_all();
+}
+
+void* DistantDevice::allocate(std::size_t bytes) {
+  const std::size_t size = std::max<std::size_t>(bytes, 1);
+  void* memory = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) fail(ExitCode::internal, "out of memory: {} bytes", bytes);
+  sizes_.emplace(memory, size);
+  return memory;
+}
+
+void DistantDevice::deallocate(void* memory) {
+  wait_for_all();
+  const auto block = sizes_.extract(memory);
+  munmap(memory, block.mapped());
+}
+
+std::uint64_t DistantDevice::queue(std::function<void()> work) {
+  work_.push_back(std::move(work));
+  return ++num_queued_;
+}
+
+void DistantDevice::wait(std::uint64_t last) {
+  if (has_done(last)) return;
+  ++num_waits_;
+  protect(PROT_READ | PROT_WRITE);
+  for (; num_done_ < last; ++num_done_) {
+    work_.front()();
+    work_.pop_front();
+  }
+  protect(PROT_NONE);
+  if (work_.empty()) ++num_idle_;
+}
+
+void DistantDevice::protect(int rights) const {
+  for (const auto& [memory, bytes] : sizes_) mprotect(memory, bytes, rights);
+}
+
+void DistantTensorOps::fill(Stream stream, TensorRef y, float value) {
+  device_.queue([=, this] { next().fill(stream, y, value); });
+}
+
+void DistantTensorOps::cast(Stream stream, TensorRef x, TensorRef y) {
+  device_.queue([=, this] { next().cast(stream, x, y); });
+}
+
+void DistantTensorOps::fill_normal(Stream stream, TensorRef y, PhiloxKey key, std::int64_t first,
+                                   float stddev) {
+  device_.queue([=, this] { next().fill_normal(stream, y, key, first, stddev); });
+}
+
+void DistantTensorOps::sum(Stream stream, TensorRef x, TensorRef out, bool accumulate) {
+  device_.queue([=, this] { next().sum(stream, x, out, accumulate); });
+}
+
+void DistantTensorOps::sum_of_squares(Stream stream, TensorRef x, TensorRef out, bool accumulate) {
+  device_.queue([=, this] { next().sum_of_squares(stream, x, out, accumulate); });
+}
+
+void DistantTransformerOps::linear_forward(Stream stream, TensorRef x, TensorRef w, TensorRef bias,
+                                           TensorRef y) {
+  device_.queue([=, this] { next().linear_forward(stream, x, w, bias, y); });
+}
+
+void DistantTransformerOps::linear_backward_input(Stream stream, TensorRef dy, TensorRef w, TensorRef dx) {
+  device_.queue([=, this] { next().linear_backward_input(stream, dy, w, dx); });
+}
+
+void DistantTransformerOps::linear_backward_weight(Stream stream, TensorRef x, TensorRef dy, TensorRef dw,
+                                                   TensorRef dbias, bool accumulate) {
+  device_.queue([=, this] { next().linear_backward_weight(stream, x, dy, dw, dbias, accumulate); });
+}
+
+void DistantTransformerOps::embedding_forward(Stream stream, TensorRef tokens, TensorRef wte, TensorRef wpe,
+                                              std::int64_t position, TensorRef out) {
+  device_.queue([=, this] { next().embedding_forward(stream, tokens, wte, wpe, position, out); });
+}
+
+void DistantTransformerOps::embedding_backward(Stream stream, TensorRef tokens, TensorRef dout,
+                                               std::int64_t position, TensorRef dwte, bool accumulate_wte,
+                                               TensorRef dwpe, bool accumulate_wpe) {
+  device_.queue([=, this] {
+    next().embedding_backward(stream, tokens, dout, position, dwte, accumulate_wte, dwpe, accumulate_wpe);
+  });
+}
+
+void DistantTransformerOps::layernorm_forward(Stream stream, TensorRef x, TensorRef gamma, TensorRef beta,
+                                              TensorRef y, TensorRef mean, TensorRef rstd) {
+  device_.queue([=, this] { next().layernorm_forward(stream, x, gamma, beta, y, mean, rstd); });
+}
+
+void DistantTransformerOps::layernorm_backward_input(Stream stream, TensorRef dy, TensorRef x,
+                                                     TensorRef gamma, TensorRef mean, TensorRef rstd,
+                                                     TensorRef residual, TensorRef dx) {
+  device_.queue(
+      [=, this] { next().layernorm_backward_input(stream, dy, x, gamma, mean, rstd, residual, dx); });
+}
+
+void DistantTransformerOps::layernorm_backward_weight(Stream stream, TensorRef dy, TensorRef x,
+                                                      TensorRef mean, TensorRef rstd, TensorRef dgamma,
+                                                      TensorRef dbeta, bool accumulate) {
+  device_.queue(
+      [=, this] { next().layernorm_backward_weight(stream, dy, x, mean, rstd, dgamma, dbeta, accumulate); });
+}
+
+void DistantTransformerOps::gelu_forward(Stream stream, TensorRef x, TensorRef y) {
+  device_.queue([=, this] { next().gelu_forward(stream, x, y); });
+}
+
+void DistantTransformerOps::gelu_backward(Stream stream, TensorRef x, TensorRef dy, TensorRef dx) {
+  device_.queue([=, this] { next().gelu_backward(stream, x, dy, dx); });
+}
+
+void DistantTransformerOps::dropout_add(Stream stream, TensorRef x, TensorRef residual,
+                                        const Dropout& dropout, TensorRef y) {
+  device_.queue([=, this] { next().dropout_add(stream, x, residual, dropout, y); });
+}
+
+void DistantTransformerOps::attention_forward(Stream stream, const AttentionArgs& args) {
+  device_.queue([=, this] { next().attention_forward(stream, args); });
+}
+
+void DistantTransformerOps::attention_backward(Stream stream, const AttentionBackwardArgs& args) {
+  device_.queue([=, this] { next().attention_backward(stream, args); });
+}
+
+void DistantTransformerOps::cross_entropy(Stream stream, TensorRef logits, TensorRef targets,
+                                          std::int64_t vocab, float gradient_scale,
+                                          const StepScalars* scalars, TensorRef losses, TensorRef correct) {
+  device_.queue([=, this] {
+    next().cross_entropy(stream, logits, targets, vocab, gradient_scale, scalars, losses, correct);
+  });
+}
+
+void DistantOptimizerOps::adamw(Stream stream, const AdamWArgs& args) {
+  device_.queue([=, this] { next().adamw(stream, args); });
+}
+
+void DistantOptimizerOps::guard_step(Stream stream, const GuardConfig& config, const GuardInput* input,
+                                     GuardState* state, StepScalars* scalars) {
+  device_.queue([=, this] { next().guard_step(stream, config, input, state, scalars); });
+}
+
+namespace {
+
+/// What an Event's handle points to.
+struct DistantEvent {
+  Event below;
+  std::uint64_t number = 0;  // of the work that records it
+};
+
+DistantEvent& distant(Event event) {
+  return *static_cast<DistantEvent*>(event.handle);
+}
+
+}  // namespace
+
+Event DistantBackend::create_event() {
+  return {std::make_unique<DistantEvent>(DistantEvent{.below = next().create_event()}).release()};
+}
+
+void DistantBackend::destroy_event(Event event) {
+  const std::unique_ptr<DistantEvent> own(&distant(event));
+  device_.wait(own->number);
+  next().destroy_event(own->below);
+}
+
+void DistantBackend::record(Event event, Stream stream) {
+  DistantEvent& own = distant(event);
+  own.number = device_.queue([this, below = own.below, stream] { next().record(below, stream); });
+}
+
+void DistantBackend::host_wait(Event event) {
+  device_.wait(distant(event).number);
+}
+
+double DistantBackend::seconds_between(Event begin, Event end) {
+  require(device_.has_done(distant(begin).number) && device_.has_done(distant(end).number),
+          "the device has come to both events");
+  return next().seconds_between(distant(begin).below, distant(end).below);
+}
+
+void DistantBackend::copy(const void* from, void* to, std::size_t bytes) {
+  device_.queue([=] {
+    if (bytes > 0) std::memmove(to, from, bytes);
+  });
+}
+
+}  // namespace mylos

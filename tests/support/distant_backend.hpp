@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// DistantBackend: computes as the backend below it does, but as a GPU does: late, and on memory of its own.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+
+#include "core/forwarding_ops.hpp"
+
+namespace mylos {
+
+/// Memory that only queued work may touch, and work that is done only when the host waits for it, no earlier
+/// and no more of it than that. What else reads or writes this memory ends with SIGSEGV; who does not wait
+/// finds old results.
+class DistantDevice {
+ public:
+  DistantDevice() = default;
+  ~DistantDevice();
+  DistantDevice(const DistantDevice&) = delete;
+  DistantDevice& operator=(const DistantDevice&) = delete;
+
+  void* allocate(std::size_t bytes);
+  /// Waits for all work, which may use the memory.
+  void deallocate(void* memory);
+
+  /// Queues work behind all other; its number.
+  std::uint64_t queue(std::function<void()> work);
+  /// Does the work up to number `last`.
+  void wait(std::uint64_t last);
+  void wait_for_all() { wait(num_queued_); }
+  bool has_done(std::uint64_t number) const { return number <= num_done_; }
+
+  /// Waits that found work to do.
+  int num_waits() const { return num_waits_; }
+  /// Those of them that left none: then the device is idle until the host queues more.
+  int num_idle() const { return num_idle_; }
+
+ private:
+  void protect(int rights) const;
+
+  std::map<void*, std::size_t> sizes_;
+  std::deque<std::function<void()>> work_;
+  std::uint64_t num_queued_ = 0;
+  std::uint64_t num_done_ = 0;
+  int num_waits_ = 0;
+  int num_idle_ = 0;
+};
+
+class DistantTensorOps final : public ForwardingTensorOps {
+ public:
+  DistantTensorOps(TensorOps& next, DistantDevice& device) : ForwardingTensorOps(next), device_(device) {}
+
+  void fill(Stream stream, TensorRef y, float value) override;
+  void cast(Stream stream, TensorRef x, TensorRef y) override;
+  void fill_normal(Stream stream, TensorRef y, PhiloxKey key, std::int64_t first, float stddev) override;
+  void sum(Stream stream, TensorRef x, TensorRef out, bool accumulate) override;
+  void sum_of_squares(Stream stream, TensorRef x, TensorRef out, bool accumulate) override;
+
+ private:
+  DistantDevice& device_;
+};
+
+class DistantTransformerOps final : public ForwardingTransformerOps {
+ public:
+  DistantTransformerOps(TransformerOps& next, DistantDevice& device)
+      : ForwardingTransformerOps(next), device_(device) {}
+
+  void linear_forward(Stream stream, TensorRef x, TensorRef w, TensorRef bias, TensorRef y) override;
+  void linear_backward_input(Stream stream, TensorRef dy, TensorRef w, TensorRef dx) override;
+  void linear_backward_weight(Stream stream, TensorRef x, TensorRef dy, TensorRef dw, TensorRef dbias,
+                              bool accumulate) override;
+  void embedding_forward(Stream stream, TensorRef tokens, TensorRef wte, TensorRef wpe, std::int64_t position,
+                         TensorRef out) override;
+  void embedding_backward(Stream stream, TensorRef tokens, TensorRef dout, std::int64_t position,
+                          TensorRef dwte, bool accumulate_wte, TensorRef dwpe, bool accumulate_wpe) override;
+  void layernorm_forward(Stream stream, TensorRef x, TensorRef gamma, TensorRef beta, TensorRef y,
+                         TensorRef mean, TensorRef rstd) override;
+  void layernorm_backward_input(Stream stream, TensorRef dy, TensorRef x, TensorRef gamma, TensorRef mean,
+                                TensorRef rstd, TensorRef residual, TensorRef dx) override;
+  void layernorm_backward_weight(Stream stream, TensorRef dy, TensorRef x, TensorRef mean, TensorRef rstd,
+                                 TensorRef dgamma, TensorRef dbeta, bool accumulate) override;
+  void gelu_forward(Stream stream, TensorRef x, TensorRef y) override;
+  void gelu_backward(Stream stream, TensorRef x, TensorRef dy, TensorRef dx) override;
+  void dropout_add(Stream stream, TensorRef x, TensorRef residual, const Dropout& dropout,
+                   TensorRef y) override;
+  void attention_forward(Stream stream, const AttentionArgs& args) override;
+  void attention_backward(Stream stream, const AttentionBackwardArgs& args) override;
+  void cross_entropy(Stream stream, TensorRef logits, TensorRef targets, std::int64_t vocab,
+                     float gradient_scale, const StepScalars* scalars, TensorRef losses,
+                     TensorRef correct) override;
+
+ private:
+  DistantDevice& device_;
+};
+
+class DistantOptimizerOps final : public ForwardingOptimizerOps {
+ public:
+  DistantOptimizerOps(OptimizerOps& next, DistantDevice& device)
+      : ForwardingOptimizerOps(next), device_(device) {}
+
+  void adamw(Stream stream, const AdamWArgs& args) override;
+  void guard_step(Stream stream, const GuardConfig& config, const GuardInput* input, GuardState* state,
+                  StepScalars* scalars) override;
+
+ private:
+  DistantDevice& device_;
+};
+
+/// All streams are one queue. Copies read and write the host's side when they are done, too.
+class DistantBackend final : public ForwardingBackend {
+ public:
+  explicit DistantBackend(ComputeBackend& next)
+      : ForwardingBackend(next),
+        tensor_ops_(next.tensor_ops(), device_),
+        transformer_ops_(next.transformer_ops(), device_),
+        optimizer_ops_(next.optimizer_ops(), device_) {}
+
+  const DistantDevice& device() const { return device_; }
+
+  std::string description() const override { return "a distant device over " + next().description(); }
+  void* allocate(std::size_t bytes, const char* /*label*/) override { return device_.allocate(bytes); }
+  void deallocate(void* memory) override { device_.deallocate(memory); }
+  void copy_to_device(Stream /*stream*/, const void* host, void* device, std::size_t bytes) override {
+    copy(host, device, bytes);
+  }
+  void copy_to_host(Stream /*stream*/, const void* device, void* host, std::size_t bytes) override {
+    copy(device, host, bytes);
+  }
+  void copy(Stream /*stream*/, const void* from, void* to, std::size_t bytes) override {
+    copy(from, to, bytes);
+  }
+  bool host_accessible() const override { return false; }
+
+  void synchronize(Stream /*stream*/) override { device_.wait_for_all(); }
+  Event create_event() override;
+  void destroy_event(Event event) override;
+  void record(Event event, Stream stream) override;
+  void wait(Stream /*stream*/, Event /*event*/) override {}
+  void host_wait(Event event) override;
+  double seconds_between(Event begin, Event end) override;
+
+  TensorOps& tensor_ops() override { return tensor_ops_; }
+  TransformerOps& transformer_ops() override { return transformer_ops_; }
+  OptimizerOps& optimizer_ops() override { return optimizer_ops_; }
+
+ private:
+  void copy(const void* from, void* to, std::size_t bytes);
+
+  DistantDevice device_;
+  DistantTensorOps tensor_ops_;
+  DistantTransformerOps transformer_ops_;
+  DistantOptimizerOps optimizer_ops_;
+};
+
+}  // namespace mylos

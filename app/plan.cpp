@@ -77,9 +77,11 @@ std::vector<PlannedProduct> products(const RunConfig& config, const ParameterTab
     const bool is_embedding = parameter.name == "wpe.weight" || parameter.name == "wte.weight";
     if (parameter.shape.size() < 2 || (is_embedding && !is_head)) continue;
     const std::int64_t in = is_head ? parameter.shape[1] : parameter.shape[0];
+    const std::int64_t rows = is_head ? LmHead(config.model, table).slice_rows(shape) : shape.rows();
     planned.push_back({.in = in,
                        .out = parameter.padded_size() / in,
-                       .rows = is_head ? LmHead(config.model, table).slice_rows(shape) : shape.rows(),
+                       .rows = rows,
+                       .last_rows = shape.rows() % rows,
                        .threads = static_cast<int>(config.backend.threads),
                        .dtype = config.train.dtype,
                        .grad_dtype = config.train.grad_dtype});

@@ -56,10 +56,11 @@ struct CommunicatorPlan {
 
 /// The products with one weight matrix that a run will make.
 struct PlannedProduct {
-  std::int64_t in = 0;    ///< rows of the weight
-  std::int64_t out = 0;   ///< its columns
-  std::int64_t rows = 0;  ///< of the activations that it multiplies at a time
-  int threads = 0;        ///< 0: not known
+  std::int64_t in = 0;         ///< rows of the weight
+  std::int64_t out = 0;        ///< its columns
+  std::int64_t rows = 0;       ///< of the activations that it multiplies at a time
+  std::int64_t last_rows = 0;  ///< in the last of these, where there are fewer
+  int threads = 0;             ///< 0: not known
   DType dtype = DType::fp32;
   DType grad_dtype = DType::fp32;
 };

@@ -22,17 +22,18 @@ namespace mylos {
 
 namespace {
 
-// A tile of sums, 8 × 48 in 24 of the 32 registers, needs 11 loads for 24 instructions that multiply.
+// A tile of sums, 8 × 48 (MR × NR) in 24 of the 32 registers, needs 11 loads for 24 instructions that
+// multiply.
 constexpr std::int64_t tile_rows = 8;
 constexpr std::int64_t vectors = 3;
 constexpr std::int64_t width = 16;
 constexpr std::int64_t tile_columns = vectors * width;
 constexpr std::int64_t tile_size = tile_rows * tile_columns;
-/// Of the summed dimension at a time: a panel of b, at most 96 KiB, and the rows of a tile share L2 with what
-/// streams through it.
+/// Of the summed dimension at a time (KC): a panel of b, at most 96 KiB, and the rows of a tile share L2 with
+/// what streams through it.
 constexpr std::int64_t most_k = 1024;
 constexpr std::int64_t k_multiple = 2 * width;
-/// Sums that a part keeps where one block of the summed dimension is not all: 1 MiB.
+/// Sums that a part keeps where one block of the summed dimension is not all: 1 MiB, or those of one panel.
 constexpr std::int64_t most_sums = std::int64_t{1} << 18;
 constexpr std::size_t alignment = 64;
 
@@ -40,8 +41,9 @@ constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
-/// How a product is divided: threads own blocks of rows and take groups of panels of columns, one after
-/// another, so that one that is disturbed takes fewer; sums are over blocks of k.
+/// How a product is divided: parts, one a thread, have blocks of rows and take groups of panels of columns,
+/// one after another: where there are several each, a thread that is disturbed takes fewer. Sums are over
+/// blocks of k.
 struct Division {
   Division(std::int64_t m, std::int64_t n, std::int64_t k, bool a_is_transposed, int threads)
       : row_blocks(ceil_div(m, tile_rows)),
@@ -49,8 +51,8 @@ struct Division {
         k_blocks(ceil_div(k, most_k)),
         k_block(ceil_div(ceil_div(k, k_blocks), k_multiple) * k_multiple),
         // A pair at the end of an odd row would end in the next one.
-        packs_a(a_is_transposed || k % 2 != 0),
-        packed_row_block(ceil_div(k, 4) * 4 * tile_rows) {
+        packed_rows_begin(a_is_transposed || k % 2 != 0 ? 0 : m / tile_rows),
+        packed_stride(ceil_div(k, 4) * 4 * tile_rows) {
     std::int64_t best = row_blocks * panels + 1;
     for (int rows = 1; rows <= threads; ++rows) {
       const int columns = threads / rows;
@@ -61,7 +63,7 @@ struct Division {
       column_parts = columns;
     }
     if (k_blocks == 1) return;
-    // Even groups, as many for each thread.
+    // Even groups, a multiple of the threads if there are panels enough.
     const std::int64_t panel_sums = ceil_div(row_blocks, row_parts) * tile_size;
     const std::int64_t most = std::max<std::int64_t>(most_sums / panel_sums, 1);
     group = ceil_div(panels, column_parts * ceil_div(ceil_div(panels, column_parts), most));
@@ -69,13 +71,13 @@ struct Division {
   }
 
   int parts() const { return row_parts * column_parts; }
-  /// Of a part: sums of tiles and of columns, two panels of b, and rows of a that fill no tile.
+  /// Of a part: sums of tiles and of columns, and two panels of b.
   std::size_t part_bytes() const {
     return static_cast<std::size_t>(sums + group * tile_columns) * sizeof(float) +
-           static_cast<std::size_t>(k_block * (2 * tile_columns + tile_rows)) * sizeof(bf16);
+           static_cast<std::size_t>(k_block * 2 * tile_columns) * sizeof(bf16);
   }
   std::size_t a_bytes() const {
-    return packs_a ? static_cast<std::size_t>(row_blocks * packed_row_block) * sizeof(bf16) : 0;
+    return static_cast<std::size_t>((row_blocks - packed_rows_begin) * packed_stride) * sizeof(bf16);
   }
   /// For each part of the rows, how many groups of panels were taken; a line each.
   std::size_t counter_bytes() const { return static_cast<std::size_t>(row_parts) * alignment; }
@@ -84,8 +86,9 @@ struct Division {
   }
 
   std::int64_t row_blocks, panels, k_blocks, k_block;
-  bool packs_a;
-  std::int64_t packed_row_block;  // elements, whole lines
+  std::int64_t
+      packed_rows_begin;       // the first block of rows of a that is packed; the others are read as they lie
+  std::int64_t packed_stride;  // elements between packed blocks of rows, whole lines
   int row_parts = 1, column_parts = 1;
   std::int64_t group = 1;         // panels whose sums are kept at a time
   std::int64_t sums = tile_size;  // elements
@@ -326,13 +329,13 @@ class PanelPacking {
   std::int64_t done_ = 0;
 };
 
-/// Row blocks of a [rows, k] in pairs, [pairs][8][2] each; zero where a ends.
-void pack_rows(const MatrixRef& a, Range rows, Range k, std::int64_t row_block, bf16* to) {
+/// Blocks of rows of a (m, k) in pairs, [pairs][8][2] each, `stride` apart; zero where a ends.
+void pack_rows(const MatrixRef& a, Range rows, std::int64_t k, std::int64_t stride, bf16* to) {
   for (std::int64_t i = rows.begin; i < rows.end; i += 4 * tile_rows) {
     const std::int64_t blocks = std::min<std::int64_t>(4, ceil_div(rows.end - i, tile_rows));
     const __mmask32 mask = first(rows.end - i);
-    for (std::int64_t p = k.begin; p < k.end; p += 2) {
-      const bool is_pair = p + 1 < k.end;
+    for (std::int64_t p = 0; p < k; p += 2) {
+      const bool is_pair = p + 1 < k;
       __m512i line[2];
       if (a.row == 1) {
         const __m512i upper = _mm512_maskz_loadu_epi16(mask, at(a, i, p));
@@ -348,7 +351,7 @@ void pack_rows(const MatrixRef& a, Range rows, Range k, std::int64_t row_block, 
         std::memcpy(line, values, sizeof(line));
       }
       for (std::int64_t block = 0; block < blocks; ++block) {
-        bf16* out = to + ((i - rows.begin) / tile_rows + block) * row_block + (p - k.begin) * tile_rows;
+        bf16* out = to + ((i - rows.begin) / tile_rows + block) * stride + p * tile_rows;
         const __m512i source = line[block / 2];
         _mm256_store_si256(reinterpret_cast<__m256i*>(out), block % 2 == 0
                                                                 ? _mm512_castsi512_si256(source)
@@ -498,8 +501,7 @@ struct Part {
   bool accumulate;
   float* sums;
   float* panel_sums;
-  bf16* panels;  // the one that is multiplied and the next
-  bf16* last_rows;
+  bf16* panels;                // the one that is multiplied and the next
   std::int64_t* groups_taken;  // shared by the threads that have the same rows
 
   Range k_range(std::int64_t block) const {
@@ -513,13 +515,10 @@ struct Part {
   }
 
   LeftPanel left(std::int64_t block, Range ks) const {
-    if (division.packs_a)
-      return {packed_a + block * division.packed_row_block + ks.begin * tile_rows, 2, 2 * tile_rows,
-              division.packed_row_block, ks.size()};
-    const Range rows = row_range(block);
-    if (rows.size() == tile_rows) return {at(a, rows.begin, ks.begin), a.row, 2, tile_rows * a.row, a.row};
-    pack_rows(a, rows, ks, 0, last_rows);
-    return {last_rows, 2, 2 * tile_rows, 0, 0};
+    const std::int64_t index = block - division.packed_rows_begin;
+    if (index < 0) return {at(a, block * tile_rows, ks.begin), a.row, 2, tile_rows * a.row, a.row};
+    return {packed_a + index * division.packed_stride + ks.begin * tile_rows, 2, 2 * tile_rows,
+            division.packed_stride, ks.size()};
   }
 
   struct Position {
@@ -592,12 +591,18 @@ struct Part {
 }  // namespace
 
 bool Bf16Matmul::usable() {
-  return dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_bf16;
+  // The instruction sets are bit masks.
+  const auto has = [isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa())](dnnl::cpu_isa set) {
+    return (isa & static_cast<unsigned>(set)) == static_cast<unsigned>(set);
+  };
+  return has(dnnl::cpu_isa::avx512_core_bf16) && !has(dnnl::cpu_isa::avx512_core_amx);
 }
 
 void Bf16Matmul::multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b,
                           const void* bias, MatrixRef c, bool accumulate, void* column_sums) {
-  require(c.column == 1 || (c.row == 1 && bias == nullptr), "a bias for rows");
+  require(m > 0 && n > 0 && k > 0, "a product that is not empty");
+  require(a.dtype == DType::bf16 && b.dtype == DType::bf16, "bf16 matrices");
+  require(c.column == 1 || bias == nullptr, "a row-major product where there is a bias");
   const Division division(m, n, k, a.column != 1, omp_get_max_threads());
   scratch_.reserve(division.bytes());
   auto* counters = static_cast<std::byte*>(scratch_.data());
@@ -606,12 +611,10 @@ void Bf16Matmul::multiply(std::int64_t m, std::int64_t n, std::int64_t k, Matrix
   auto* parts = counters + division.counter_bytes() + division.a_bytes();
 #pragma omp parallel
   {
-    if (division.packs_a) {
 #pragma omp for schedule(static)
-      for (std::int64_t i = 0; i < division.row_blocks; i += 4) {
-        pack_rows(a, {i * tile_rows, std::min((i + 4) * tile_rows, m)}, {0, k}, division.packed_row_block,
-                  packed_a + i * division.packed_row_block);
-      }
+    for (std::int64_t i = division.packed_rows_begin; i < division.row_blocks; i += 4) {
+      pack_rows(a, {i * tile_rows, std::min((i + 4) * tile_rows, m)}, k, division.packed_stride,
+                packed_a + (i - division.packed_rows_begin) * division.packed_stride);
     }
 #pragma omp for schedule(static, 1)
     for (int part = 0; part < division.parts(); ++part) {
@@ -633,7 +636,6 @@ void Bf16Matmul::multiply(std::int64_t m, std::int64_t n, std::int64_t k, Matrix
            .sums = sums,
            .panel_sums = panel_sums,
            .panels = panels,
-           .last_rows = panels + 2 * division.k_block * tile_columns,
            .groups_taken = reinterpret_cast<std::int64_t*>(counters + row_part * alignment)}
           .multiply({division.row_blocks * row_part / division.row_parts,
                      division.row_blocks * (row_part + 1) / division.row_parts});

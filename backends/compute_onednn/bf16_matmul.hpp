@@ -24,8 +24,9 @@ class Bf16Matmul {
   static bool usable();
 
   /// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n) + bias (n), bf16 or null. a and b bf16, c bf16 or
-  /// fp32, each in either storage order. Also writes or adds the column sums of b (n), in c's type, where
-  /// `column_sums` is not null. The order of all sums depends on the shape only.
+  /// fp32, each in either storage order; c row-major where there is a bias. Also writes or adds the column
+  /// sums of b (n), in c's type, where `column_sums` is not null. The order of all sums depends on the shape
+  /// only.
   void multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b, const void* bias,
                 MatrixRef c, bool accumulate, void* column_sums = nullptr);
 

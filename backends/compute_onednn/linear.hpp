@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// OnednnTransformerOps: the linear layer through oneDNN, everything else through `next`.
+// OnednnTransformerOps: the linear layer through oneDNN or Bf16Matmul, everything else through `next`.
 #pragma once
 
 #include "backends/compute_onednn/bf16_matmul.hpp"

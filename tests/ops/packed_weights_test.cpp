@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Products large enough to be divided into blocks, and products with weights that carry a version: whatever
 // a backend keeps of them, it multiplies the present ones.
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <omp.h>
 #include <tuple>
 #include <utility>
@@ -13,10 +15,6 @@
 
 namespace mylos {
 namespace {
-
-constexpr std::int64_t rows = 1024;  // enough for packed copies to pay
-constexpr std::int64_t in = 64;
-constexpr std::int64_t out = 128;
 
 /// Small whole numbers, which every order of summation adds without rounding.
 std::vector<float> pattern(std::int64_t elements, int seed) {
@@ -31,7 +29,7 @@ std::vector<float> pattern(std::int64_t elements, int seed) {
 
 using Param = std::tuple<std::string, DType>;
 
-class PackedWeightsTest : public testing::TestWithParam<Param> {
+class ProductsTest : public testing::TestWithParam<Param> {
  protected:
   ComputeBackend& backend() { return test_backends().at(std::get<0>(GetParam())); }
   DType dtype() const { return std::get<1>(GetParam()); }
@@ -52,16 +50,25 @@ class PackedWeightsTest : public testing::TestWithParam<Param> {
     backend().synchronize({});
     backend().deallocate(wide);
   }
-  std::vector<float> read(void* memory, std::int64_t elements) {
+  std::vector<float> read(void* memory, std::int64_t elements) { return read(memory, elements, dtype()); }
+  std::vector<float> read(void* memory, std::int64_t elements, DType type) {
     std::vector<float> values(static_cast<std::size_t>(elements));
     void* wide = backend().allocate(values.size() * sizeof(float), "mylos::tests::packed");
-    backend().tensor_ops().cast({}, TensorRef(memory, dtype(), {elements}),
+    backend().tensor_ops().cast({}, TensorRef(memory, type, {elements}),
                                 TensorRef(wide, DType::fp32, {elements}));
     backend().copy_to_host({}, wide, values.data(), values.size() * sizeof(float));
     backend().synchronize({});
     backend().deallocate(wide);
     return values;
   }
+};
+
+class PackedWeightsTest : public ProductsTest {
+ protected:
+  static constexpr std::int64_t rows = 1024;  // enough for packed copies to pay
+  static constexpr std::int64_t in = 64;
+  static constexpr std::int64_t out = 128;
+
   /// x w and dy wᵀ, for weights in either storage order.
   std::pair<std::vector<float>, std::vector<float>> products(void* weights, std::uint64_t version,
                                                              bool transposed) {
@@ -128,26 +135,28 @@ TEST_P(PackedWeightsTest, EndWithTheMemoryOfTheWeights) {
   EXPECT_EQ(test_backends().ledger().current(), unpacked);
 }
 
-/// More than one block of the summed dimension and rows and columns that fill no tile, in every product.
-class LargeProductsTest : public PackedWeightsTest {
+/// More than one block of the summed dimension, and rows and columns that fill no tile, in every product.
+class LargeProductsTest : public ProductsTest {
  protected:
   static constexpr std::int64_t rows = 1037;
-  static constexpr std::int64_t in = 1061;
-  static constexpr std::int64_t out = 2083;
-  static constexpr std::int64_t step = 37;  // of the elements that are compared, prime to all shapes
 
-  float rounded(double value) const {
+  float rounded(double value, DType type) const {
     const auto wide = static_cast<float>(value);
-    return dtype() == DType::bf16 ? static_cast<float>(bf16(wide)) : wide;
+    return type == DType::bf16 ? static_cast<float>(bf16(wide)) : wide;
   }
-  TensorRef weight(void* memory, bool transposed) const {
-    TensorRef w(memory, dtype(), {in, out});
-    if (transposed) w.stride = {1, in};
-    return w;
+  /// Of all elements of a matrix some, and of its last rows and columns more: where blocks end.
+  template <class Check>
+  static void for_some_elements(std::int64_t height, std::int64_t columns, Check check) {
+    for (std::int64_t e = 0; e < height * columns; e += 11503) check(e / columns, e % columns);
+    for (std::int64_t i = height - 9; i < height; ++i) {
+      for (std::int64_t j = columns - 49; j < columns; j += 12) check(i, j);
+    }
   }
+  void check_products(std::int64_t in, std::int64_t out, bool transposed, DType gradient_type);
 };
 
-TEST_P(LargeProductsTest, AreThoseOfTheirSums) {
+void LargeProductsTest::check_products(std::int64_t in, std::int64_t out, bool transposed,
+                                       DType gradient_type) {
   const std::vector<float> x = pattern(rows * in, 1);
   const std::vector<float> w = pattern(in * out, 2);
   const std::vector<float> dy = pattern(rows * out, 3);
@@ -157,86 +166,104 @@ TEST_P(LargeProductsTest, AreThoseOfTheirSums) {
   void* pdy = allocate(rows * out);
   void* py = allocate(rows * out);
   void* pdx = allocate(rows * in);
-  void* pdw = allocate(in * out);
+  void* pdw = allocate(2 * in * out);
   void* pb = allocate(out);
-  void* pdb = allocate(out);
+  void* pdb = allocate(2 * out);
   write(px, x);
   write(pw, w);
   write(pdy, dy);
   write(pb, b);
+  const auto at = [&](std::int64_t i, std::int64_t o) {
+    return static_cast<std::size_t>(transposed ? i + o * in : i * out + o);
+  };
+  const auto weight = [&](void* memory, DType type) {
+    TensorRef ref(memory, type, {in, out});
+    if (transposed) ref.stride = {1, in};
+    return ref;
+  };
+  const auto index = [](std::int64_t i, std::int64_t j, std::int64_t columns) {
+    return static_cast<std::size_t>(i * columns + j);
+  };
   TransformerOps& ops = backend().transformer_ops();
-  for (const bool transposed : {false, true}) {
-    const auto at = [&](std::int64_t i, std::int64_t o) {
-      return static_cast<std::size_t>(transposed ? i + o * in : i * out + o);
+  ops.linear_forward({}, {px, dtype(), {rows, in}}, weight(pw, dtype()), {pb, dtype(), {out}},
+                     {py, dtype(), {rows, out}});
+  const std::vector<float> y = read(py, rows * out);
+  for_some_elements(rows, out, [&](std::int64_t r, std::int64_t o) {
+    double sum = b[static_cast<std::size_t>(o)];
+    for (std::int64_t i = 0; i < in; ++i) sum += x[index(r, i, in)] * w[at(i, o)];
+    EXPECT_EQ(y[index(r, o, out)], rounded(sum, dtype())) << "y(" << r << ", " << o << ")";
+  });
+
+  ops.linear_backward_input({}, {pdy, dtype(), {rows, out}}, weight(pw, dtype()), {pdx, dtype(), {rows, in}});
+  const std::vector<float> dx = read(pdx, rows * in);
+  for_some_elements(rows, in, [&](std::int64_t r, std::int64_t i) {
+    double sum = 0.0;
+    for (std::int64_t o = 0; o < out; ++o) sum += dy[index(r, o, out)] * w[at(i, o)];
+    EXPECT_EQ(dx[index(r, i, in)], rounded(sum, dtype())) << "dx(" << r << ", " << i << ")";
+  });
+
+  for (const bool accumulate : {false, true}) {
+    ops.linear_backward_weight({}, {px, dtype(), {rows, in}}, {pdy, dtype(), {rows, out}},
+                               weight(pdw, gradient_type), {pdb, gradient_type, {out}}, accumulate);
+    const auto expected = [&](double sum) {
+      const float once = rounded(sum, gradient_type);
+      return accumulate ? rounded(once + sum, gradient_type) : once;
     };
-    ops.linear_forward({}, {px, dtype(), {rows, in}}, weight(pw, transposed), {pb, dtype(), {out}},
-                       {py, dtype(), {rows, out}});
-    const std::vector<float> y = read(py, rows * out);
-    for (std::int64_t e = 0; e < rows * out; e += step * 311) {
-      double sum = b[static_cast<std::size_t>(e % out)];
-      for (std::int64_t i = 0; i < in; ++i)
-        sum += x[static_cast<std::size_t>(e / out * in + i)] * w[at(i, e % out)];
-      ASSERT_EQ(y[static_cast<std::size_t>(e)], rounded(sum)) << "y, element " << e;
-    }
-
-    ops.linear_backward_input({}, {pdy, dtype(), {rows, out}}, weight(pw, transposed),
-                              {pdx, dtype(), {rows, in}});
-    const std::vector<float> dx = read(pdx, rows * in);
-    for (std::int64_t e = 0; e < rows * in; e += step * 311) {
+    const std::vector<float> dw = read(pdw, in * out, gradient_type);
+    for_some_elements(in, out, [&](std::int64_t i, std::int64_t o) {
       double sum = 0.0;
-      for (std::int64_t o = 0; o < out; ++o)
-        sum += dy[static_cast<std::size_t>(e / in * out + o)] * w[at(e % in, o)];
-      ASSERT_EQ(dx[static_cast<std::size_t>(e)], rounded(sum)) << "dx, element " << e;
-    }
-
-    for (const bool accumulate : {false, true}) {
-      ops.linear_backward_weight({}, {px, dtype(), {rows, in}}, {pdy, dtype(), {rows, out}},
-                                 weight(pdw, transposed), {pdb, dtype(), {out}}, accumulate);
-      const std::vector<float> dw = read(pdw, in * out);
-      const std::vector<float> db = read(pdb, out);
-      for (std::int64_t e = 0; e < in * out; e += step * 311) {
-        double sum = 0.0;
-        for (std::int64_t r = 0; r < rows; ++r)
-          sum +=
-              x[static_cast<std::size_t>(r * in + e / out)] * dy[static_cast<std::size_t>(r * out + e % out)];
-        const float once = rounded(sum);
-        ASSERT_EQ(dw[at(e / out, e % out)], accumulate ? rounded(once + sum) : once) << "dw, element " << e;
-      }
-      for (std::int64_t o = 0; o < out; o += step) {
-        double sum = 0.0;
-        for (std::int64_t r = 0; r < rows; ++r) sum += dy[static_cast<std::size_t>(r * out + o)];
-        const float once = rounded(sum);
-        ASSERT_EQ(db[static_cast<std::size_t>(o)], accumulate ? rounded(once + sum) : once) << "db, " << o;
-      }
+      for (std::int64_t r = 0; r < rows; ++r) sum += x[index(r, i, in)] * dy[index(r, o, out)];
+      EXPECT_EQ(dw[at(i, o)], expected(sum)) << "dw(" << i << ", " << o << ")";
+    });
+    const std::vector<float> db = read(pdb, out, gradient_type);
+    for (std::int64_t o = 0; o < out; ++o) {
+      double sum = 0.0;
+      for (std::int64_t r = 0; r < rows; ++r) sum += dy[index(r, o, out)];
+      EXPECT_EQ(db[static_cast<std::size_t>(o)], expected(sum)) << "db(" << o << ")";
     }
   }
   for (void* memory : {px, pw, pdy, py, pdx, pdw, pb, pdb}) backend().deallocate(memory);
 }
 
+TEST_P(LargeProductsTest, AreThoseOfTheirSums) {
+  for (const bool transposed : {false, true}) {
+    check_products(1061, 2083, transposed, dtype());  // rows of odd lengths
+    check_products(1062, 2084, transposed, DType::fp32);
+  }
+}
+
 TEST_P(LargeProductsTest, DependOnNoNumberOfThreads) {
   if (!is_own_bf16_product()) GTEST_SKIP() << "promised by the own kernel only";
+  constexpr std::int64_t in = 1061;
   void* px = allocate(rows * in);
   void* py = allocate(rows * in);
   void* pw = allocate(in * in);
+  void* pb = allocate(in);
   std::vector<float> values = pattern(rows * in, 5);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] += 1.0F / static_cast<float>(i % 97 + 3);
   write(px, values);
-  write(pw, {values.begin(), values.begin() + in * in});
+  write(py, values);
+  TransformerOps& ops = backend().transformer_ops();
   const int threads = omp_get_max_threads();
   // As many columns as fill one panel: more threads than panels divide the rows.
-  for (const std::int64_t columns : {std::int64_t{40}, in}) {
+  for (const std::int64_t out : {std::int64_t{40}, in}) {
     std::vector<float> first;
     for (const int count : {1, 3, 5}) {
       omp_set_num_threads(count);
-      backend().transformer_ops().linear_forward({}, {px, dtype(), {rows, in}}, {pw, dtype(), {in, columns}},
-                                                 {}, {py, dtype(), {rows, columns}});
-      const std::vector<float> y = read(py, rows * columns);
-      if (first.empty()) first = y;
-      EXPECT_TRUE(y == first) << count << " threads";
+      const TensorRef w(pw, dtype(), {in, out});
+      ops.linear_backward_weight({}, {px, dtype(), {rows, in}}, {py, dtype(), {rows, out}}, w,
+                                 {pb, dtype(), {out}}, false);
+      std::vector<float> results = read(pw, in * out);
+      std::ranges::copy(read(pb, out), std::back_inserter(results));
+      ops.linear_forward({}, {px, dtype(), {rows, in}}, w, {}, {py, dtype(), {rows, out}});
+      std::ranges::copy(read(py, rows * out), std::back_inserter(results));
+      write(py, values);
+      if (first.empty()) first = results;
+      EXPECT_TRUE(results == first) << count << " threads";
     }
   }
   omp_set_num_threads(threads);
-  for (void* memory : {px, py, pw}) backend().deallocate(memory);
+  for (void* memory : {px, py, pw, pb}) backend().deallocate(memory);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, PackedWeightsTest,

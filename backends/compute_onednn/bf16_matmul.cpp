@@ -86,9 +86,8 @@ struct Division {
   }
 
   std::int64_t row_blocks, panels, k_blocks, k_block;
-  std::int64_t
-      packed_rows_begin;       // the first block of rows of a that is packed; the others are read as they lie
-  std::int64_t packed_stride;  // elements between packed blocks of rows, whole lines
+  std::int64_t packed_rows_begin;  // blocks of rows of a before it are read as they lie
+  std::int64_t packed_stride;      // elements between packed blocks of rows, whole lines
   int row_parts = 1, column_parts = 1;
   std::int64_t group = 1;         // panels whose sums are kept at a time
   std::int64_t sums = tile_size;  // elements

@@ -55,15 +55,12 @@ void OnednnTransformerOps::linear_forward(Stream stream, TensorRef x, TensorRef 
   const std::int64_t rows = x.size() / w.shape[0];
   require(x.shape[x.rank - 1] == w.shape[0] && y.size() == rows * w.shape[1], "linear's shapes");
   require(!bias || (bias.size() == w.shape[1] && bias.dtype == w.dtype), "a bias of the weight's type");
-  if (multiplies_bf16(w.dtype)) {
-    bf16_matmul_.multiply(rows, w.shape[1], w.shape[0], activation_matrix(x), weight_matrix(w), bias.data,
-                          activation_matrix(y), false);
-  } else if (w.dtype == DType::fp32 && is_dense(w)) {
+  if (w.dtype == DType::fp32 && is_dense(w)) {
     matmul_.inner_product(rows, w.shape[0], w.shape[1], activation_matrix(x), weight_matrix(w), bias.data,
                           activation_matrix(y));
   } else {
-    matmul_.multiply(rows, w.shape[1], w.shape[0], activation_matrix(x), weight_matrix(w), bias.data,
-                     activation_matrix(y), false);
+    multiply(rows, w.shape[1], w.shape[0], activation_matrix(x), weight_matrix(w), bias.data,
+             activation_matrix(y));
   }
 }
 
@@ -72,11 +69,17 @@ void OnednnTransformerOps::linear_backward_input(Stream stream, TensorRef dy, Te
     return next().linear_backward_input(stream, dy, w, dx);
   const std::int64_t rows = dy.size() / w.shape[1];
   require(dy.shape[dy.rank - 1] == w.shape[1] && dx.size() == rows * w.shape[0], "linear's shapes");
-  const auto multiply = [&](auto& matmul) {
-    matmul.multiply(rows, w.shape[0], w.shape[1], activation_matrix(dy), weight_matrix(w).transposed(),
-                    nullptr, activation_matrix(dx), false);
-  };
-  multiplies_bf16(w.dtype) ? multiply(bf16_matmul_) : multiply(matmul_);
+  multiply(rows, w.shape[0], w.shape[1], activation_matrix(dy), weight_matrix(w).transposed(), nullptr,
+           activation_matrix(dx));
+}
+
+void OnednnTransformerOps::multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b,
+                                    void* bias, MatrixRef c) {
+  if (multiplies_bf16(b.dtype)) {
+    bf16_matmul_.multiply(m, n, k, a, b, bias, c, false);
+  } else {
+    matmul_.multiply(m, n, k, a, b, bias, c, false);
+  }
 }
 
 void OnednnTransformerOps::linear_backward_weight(Stream stream, TensorRef x, TensorRef dy, TensorRef dw,

@@ -23,6 +23,10 @@ class OnednnTransformerOps final : public ForwardingTransformerOps {
   void forget(const void* begin, std::size_t bytes) { matmul_.forget(begin, bytes); }
 
  private:
+  /// c (m, n) = a (m, k) b (k, n) + bias (n) or null, by the faster of both products.
+  void multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b, void* bias,
+                MatrixRef c);
+
   MatmulCache matmul_;
   Bf16Matmul bf16_matmul_;
 };

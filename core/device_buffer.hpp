@@ -7,7 +7,7 @@
 
 #include "core/communicator.hpp"
 #include "core/compute_backend.hpp"
-#include "core/memory_ledger.hpp"
+#include "core/memory_charge.hpp"
 
 namespace mylos {
 
@@ -15,33 +15,33 @@ namespace mylos {
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
+  /// `ledger` outlives this; null charges nothing.
+  DeviceBuffer(ComputeBackend& backend, MemoryLedger* ledger, MemoryCategory category, std::size_t bytes,
+               const char* label)
+      : backend_(&backend),
+        data_(backend.allocate(bytes, label)),
+        bytes_(bytes),
+        charge_(ledger, category, bytes) {}
   DeviceBuffer(ComputeBackend& backend, MemoryLedger& ledger, MemoryCategory category, std::size_t bytes,
                const char* label)
-      : backend_(&backend), ledger_(&ledger), category_(category), bytes_(bytes) {
-    data_ = backend.allocate(bytes, label);
-    ledger.charge(category, bytes);
-  }
+      : DeviceBuffer(backend, &ledger, category, bytes, label) {}
   /// Memory of `communicator` where it has a kind of its own, which it then frees. Collective.
   DeviceBuffer(ComputeBackend& backend, MemoryLedger& ledger, MemoryCategory category, std::size_t bytes,
                const char* label, Communicator& communicator)
-      : backend_(&backend), ledger_(&ledger), category_(category), bytes_(bytes) {
-    data_ = communicator.allocate(bytes);
-    is_borrowed_ = data_ != nullptr;
-    if (!is_borrowed_) data_ = backend.allocate(bytes, label);
-    ledger.charge(category, bytes);
-  }
-  ~DeviceBuffer() { reset(); }
-  DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
-  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
-    if (this != &other) {
-      reset();
-      data_ = std::exchange(other.data_, nullptr);
-      bytes_ = std::exchange(other.bytes_, 0);
-      is_borrowed_ = other.is_borrowed_;
-      backend_ = other.backend_;
-      ledger_ = other.ledger_;
-      category_ = other.category_;
+      : data_(communicator.allocate(bytes)), bytes_(bytes) {
+    if (data_ == nullptr) {
+      backend_ = &backend;
+      data_ = backend.allocate(bytes, label);
     }
+    charge_ = MemoryCharge(&ledger, category, bytes);
+  }
+  ~DeviceBuffer() {
+    if (backend_ != nullptr) backend_->deallocate(data_);
+  }
+  DeviceBuffer(DeviceBuffer&& other) noexcept { swap(other); }
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+    DeviceBuffer taken(std::move(other));
+    swap(taken);
     return *this;
   }
 
@@ -49,19 +49,17 @@ class DeviceBuffer {
   std::size_t bytes() const { return bytes_; }
 
  private:
-  void reset() {
-    if (data_ == nullptr) return;
-    if (!is_borrowed_) backend_->deallocate(data_);
-    ledger_->release(category_, bytes_);
-    data_ = nullptr;
+  void swap(DeviceBuffer& other) noexcept {
+    std::swap(backend_, other.backend_);
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(charge_, other.charge_);
   }
 
-  ComputeBackend* backend_ = nullptr;
-  MemoryLedger* ledger_ = nullptr;
-  MemoryCategory category_ = MemoryCategory::workspace;
+  ComputeBackend* backend_ = nullptr;  // that frees it; null where a communicator does
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
-  bool is_borrowed_ = false;
+  MemoryCharge charge_;
 };
 
 }  // namespace mylos

@@ -59,11 +59,7 @@ struct CudnnAttention::Graph {
 CudnnAttention::CudnnAttention(ComputeBackend& memory, MemoryLedger* ledger)
     : memory_(memory), ledger_(ledger), handle_(std::make_unique<Handle>()) {}
 
-CudnnAttention::~CudnnAttention() {
-  if (workspace_ == nullptr) return;
-  memory_.deallocate(workspace_);
-  if (ledger_ != nullptr) ledger_->release(MemoryCategory::workspace, workspace_bytes_);
-}
+CudnnAttention::~CudnnAttention() = default;
 
 std::string CudnnAttention::version() {
   const std::size_t number = cudnnGetVersion();
@@ -111,7 +107,8 @@ bool CudnnAttention::execute(Stream stream, const Key& key, const std::array<voi
   if (!graph.graph) return false;
   for (auto& [id, memory] : graph.tensors) memory = tensors[static_cast<std::size_t>(id)];
   check(cudnnSetStream(handle_->handle, cuda_stream(memory_, stream)), "cudnnSetStream");
-  check(graph.graph->execute(handle_->handle, graph.tensors, aligned_workspace(workspace_)), "execute");
+  check(graph.graph->execute(handle_->handle, graph.tensors, aligned_workspace(workspace_.data())),
+        "execute");
   return true;
 }
 
@@ -204,18 +201,10 @@ CudnnAttention::Graph CudnnAttention::make(const Key& key) const {
 }
 
 void CudnnAttention::reserve(Stream stream, std::size_t bytes) {
-  if (bytes <= workspace_bytes_) return;
-  void* larger = memory_.allocate(bytes, "mylos::cudnn::workspace");
-  if (workspace_ != nullptr) {
-    memory_.synchronize(stream);
-    memory_.deallocate(workspace_);
-  }
-  if (ledger_ != nullptr) {
-    ledger_->charge(MemoryCategory::workspace, bytes);
-    ledger_->release(MemoryCategory::workspace, workspace_bytes_);
-  }
-  workspace_ = larger;
-  workspace_bytes_ = bytes;
+  if (bytes <= workspace_.bytes()) return;
+  memory_.synchronize(stream);
+  workspace_ = {};
+  workspace_ = DeviceBuffer(memory_, ledger_, MemoryCategory::workspace, bytes, "mylos::cudnn::workspace");
 }
 
 }  // namespace mylos

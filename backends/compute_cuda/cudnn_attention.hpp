@@ -10,8 +10,7 @@
 #include <memory>
 #include <string>
 
-#include "core/compute_backend.hpp"
-#include "core/memory_ledger.hpp"
+#include "core/device_buffer.hpp"
 
 namespace mylos {
 
@@ -59,8 +58,7 @@ class CudnnAttention {
   MemoryLedger* ledger_;
   std::unique_ptr<Handle> handle_;
   std::map<Key, Graph> graphs_;
-  void* workspace_ = nullptr;
-  std::size_t workspace_bytes_ = 0;
+  DeviceBuffer workspace_;
 };
 
 }  // namespace mylos

@@ -6,8 +6,7 @@
 #include <cstdint>
 #include <cuda_runtime_api.h>
 
-#include "core/compute_backend.hpp"
-#include "core/memory_ledger.hpp"
+#include "core/device_buffer.hpp"
 
 namespace mylos {
 
@@ -30,24 +29,12 @@ class Workspace {
   static constexpr std::size_t allocated = bytes + workspace_alignment;
 
   Workspace(ComputeBackend& memory, MemoryLedger* ledger)
-      : memory_(memory),
-        ledger_(ledger),
-        memory_block_(memory.allocate(allocated, "mylos::cuda::workspace")) {
-    if (ledger_ != nullptr) ledger_->charge(MemoryCategory::workspace, allocated);
-  }
-  ~Workspace() {
-    memory_.deallocate(memory_block_);
-    if (ledger_ != nullptr) ledger_->release(MemoryCategory::workspace, allocated);
-  }
-  Workspace(const Workspace&) = delete;
-  Workspace& operator=(const Workspace&) = delete;
+      : buffer_(memory, ledger, MemoryCategory::workspace, allocated, "mylos::cuda::workspace") {}
 
-  void* data() const { return aligned_workspace(memory_block_); }
+  void* data() const { return aligned_workspace(buffer_.data()); }
 
  private:
-  ComputeBackend& memory_;
-  MemoryLedger* ledger_;
-  void* memory_block_;
+  DeviceBuffer buffer_;
 };
 
 }  // namespace mylos

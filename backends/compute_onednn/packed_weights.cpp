@@ -2,6 +2,7 @@
 #include "backends/compute_onednn/packed_weights.hpp"
 
 #include <functional>
+#include <utility>
 
 #include "core/error.hpp"
 
@@ -9,10 +10,6 @@ namespace mylos {
 
 PackedWeights::PackedWeights(ComputeBackend& memory, MemoryLedger* ledger, const dnnl::engine& engine)
     : memory_(memory), ledger_(ledger), engine_(engine) {}
-
-PackedWeights::~PackedWeights() {
-  for (const auto& [key, copy] : copies_) release(copy);
-}
 
 void* PackedWeights::packed(const MatrixRef& weight, const dnnl::memory::desc& plain,
                             const dnnl::memory::desc& layout, std::uint64_t version, dnnl::stream& stream) {
@@ -30,28 +27,20 @@ void* PackedWeights::packed(const MatrixRef& weight, const dnnl::memory::desc& p
 
 PackedWeights::Copy PackedWeights::make(const MatrixRef& weight, const dnnl::memory::desc& plain,
                                         const dnnl::memory::desc& layout) {
-  const std::size_t bytes = layout.get_size();
   const dnnl::reorder reorder(dnnl::reorder::primitive_desc(engine_, plain, engine_, layout));
   const dnnl::memory from(plain, engine_, weight.data);
-  dnnl::memory to(layout, engine_, nullptr);
-  to.set_data_handle(memory_.allocate(bytes, "mylos::onednn::packed_weight"));
-  if (ledger_ != nullptr) ledger_->charge(MemoryCategory::workspace, bytes);
-  return {reorder, from, to};
+  DeviceBuffer memory(memory_, ledger_, MemoryCategory::workspace, layout.get_size(),
+                      "mylos::onednn::packed_weight");
+  const dnnl::memory to(layout, engine_, memory.data());
+  return {reorder, from, to, std::move(memory)};
 }
 
 void PackedWeights::forget(const void* begin, std::size_t bytes) {
   const auto* end = static_cast<const std::byte*>(begin) + bytes;
   const std::less<const void*> before;
   std::erase_if(copies_, [&](const Copies::value_type& entry) {
-    if (before(entry.first.data, begin) || !before(entry.first.data, end)) return false;
-    release(entry.second);
-    return true;
+    return !before(entry.first.data, begin) && before(entry.first.data, end);
   });
-}
-
-void PackedWeights::release(const Copy& copy) {
-  memory_.deallocate(copy.to.get_data_handle());
-  if (ledger_ != nullptr) ledger_->release(MemoryCategory::workspace, copy.to.get_desc().get_size());
 }
 
 }  // namespace mylos

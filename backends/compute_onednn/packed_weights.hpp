@@ -9,9 +9,8 @@
 
 #include <dnnl.hpp>
 
-#include "core/compute_backend.hpp"
+#include "core/device_buffer.hpp"
 #include "core/matrix_ref.hpp"
-#include "core/memory_ledger.hpp"
 
 namespace mylos {
 
@@ -20,9 +19,6 @@ namespace mylos {
 class PackedWeights {
  public:
   PackedWeights(ComputeBackend& memory, MemoryLedger* ledger, const dnnl::engine& engine);
-  ~PackedWeights();
-  PackedWeights(const PackedWeights&) = delete;
-  PackedWeights& operator=(const PackedWeights&) = delete;
 
   /// `weight` (rows, columns) as of `version`, laid out as `layout`. Every call for one weight names one
   /// layout.
@@ -42,12 +38,12 @@ class PackedWeights {
   struct Copy {
     dnnl::reorder reorder;
     dnnl::memory from, to;
+    DeviceBuffer memory;        // of `to`
     std::uint64_t version = 0;  // none
   };
   using Copies = std::map<Key, Copy>;
 
   Copy make(const MatrixRef& weight, const dnnl::memory::desc& plain, const dnnl::memory::desc& layout);
-  void release(const Copy& copy);
 
   ComputeBackend& memory_;
   MemoryLedger* ledger_;

@@ -4,44 +4,30 @@
 
 #include <cstddef>
 
-#include "core/compute_backend.hpp"
-#include "core/memory_ledger.hpp"
+#include "core/device_buffer.hpp"
 
 namespace mylos {
 
-/// As large as the largest wish so far, charged to the ledger (may be null).
+/// As large as the largest wish so far.
 class Scratch {
  public:
+  /// `ledger` may be null.
   Scratch(ComputeBackend& memory, MemoryLedger* ledger, const char* label)
       : memory_(memory), ledger_(ledger), label_(label) {}
-  ~Scratch() { release(); }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
 
-  void* data() const { return data_; }
+  void* data() const { return buffer_.data(); }
   /// Content is lost where it grows.
   void reserve(std::size_t bytes) {
-    if (bytes <= bytes_) return;
-    release();
-    data_ = memory_.allocate(bytes, label_);
-    bytes_ = bytes;
-    if (ledger_ != nullptr) ledger_->charge(MemoryCategory::workspace, bytes_);
+    if (bytes <= buffer_.bytes()) return;
+    buffer_ = {};
+    buffer_ = DeviceBuffer(memory_, ledger_, MemoryCategory::workspace, bytes, label_);
   }
 
  private:
-  void release() {
-    if (data_ == nullptr) return;
-    memory_.deallocate(data_);
-    if (ledger_ != nullptr) ledger_->release(MemoryCategory::workspace, bytes_);
-    data_ = nullptr;
-    bytes_ = 0;
-  }
-
   ComputeBackend& memory_;
   MemoryLedger* ledger_;
   const char* label_;
-  void* data_ = nullptr;
-  std::size_t bytes_ = 0;
+  DeviceBuffer buffer_;
 };
 
 }  // namespace mylos

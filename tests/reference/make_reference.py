@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Writes gpt2_reference.h5: Hugging Face's GPT-2 in PyTorch, one forward and backward pass and ten AdamW steps."""
+"""Writes gpt2_reference.h5: Hugging Face's GPT-2 in PyTorch, one forward and backward pass and AdamW steps."""
 
 import copy
 import pathlib
@@ -12,7 +12,8 @@ import torch
 import transformers
 
 MODEL = dict(layers=4, heads=3, width=48, context=40, vocab=211, layernorm_epsilon=1e-5)
-BATCH = dict(steps=10, micro_batch=3, seq_len=37)
+BATCH = dict(steps=50, micro_batch=3, seq_len=37)
+WEIGHTS_AFTER = 10  # steps
 OPTIMIZER = dict(lr=1e-3, beta1=0.9, beta2=0.95, epsilon=1e-8, weight_decay=0.1, clip_norm=1.0)
 SEED = 2019
 
@@ -78,7 +79,7 @@ def first_step(model, tokens):
 
 
 def train(model, tokens):
-    """Trains in place; losses and gradient norms before clipping."""
+    """Trains in place; losses, gradient norms before clipping, and the weights after some steps."""
     weights = weights_of(model).values()
     optimizer = torch.optim.AdamW(
         [
@@ -90,7 +91,7 @@ def train(model, tokens):
         eps=OPTIMIZER["epsilon"],
     )
     losses, norms = [], []
-    for step_tokens in tokens:
+    for step, step_tokens in enumerate(tokens, start=1):
         optimizer.zero_grad()
         _, loss = forward(model, step_tokens)
         loss.backward()
@@ -102,7 +103,9 @@ def train(model, tokens):
         optimizer.step()
         losses.append(loss.item())
         norms.append(norm)
-    return dict(loss=np.array(losses), grad_norm=np.array(norms))
+        if step == WEIGHTS_AFTER:
+            after = {f"weights_after/{name}": to_numpy(weight) for name, weight in weights_of(model).items()}
+    return dict(loss=np.array(losses), grad_norm=np.array(norms)) | after
 
 
 def run(model, tokens):
@@ -110,13 +113,11 @@ def run(model, tokens):
     first = first_step(model, tokens)
     result = {"logits": first["logits"]}
     result |= {f"gradients/{name}": gradient for name, gradient in first["gradients"].items()}
-    result |= train(model, tokens)
-    result |= {f"weights_after/{name}": to_numpy(weight) for name, weight in weights_of(model).items()}
-    return result
+    return result | train(model, tokens)
 
 
 def to_numpy(tensor):
-    return tensor.detach().double().numpy()
+    return tensor.detach().double().numpy().copy()  # training goes on
 
 
 def relative_error(a, b):
@@ -156,6 +157,7 @@ def main(path):
     # HDF5 1.10 reads this format; it is also the smallest for many small datasets.
     with h5py.File(path, "w", libver=("v110", "v110")) as file:
         file.attrs.update(MODEL | BATCH | OPTIMIZER)
+        file.attrs["weights_after"] = WEIGHTS_AFTER
         file.attrs["torch"] = str(torch.__version__)
         file.attrs["transformers"] = str(transformers.__version__)
         file.attrs["python"] = platform.python_version()

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# shellcheck shell=bash
+# What gpu_check and gpu_compare read of step_benchmark's output.
+
+# datasheet_tflops NAME prints the dense bf16 rate that NVIDIA gives for a GPU, in TFLOP/s; nothing where it is not known.
+datasheet_tflops() {
+  case $1 in
+    *NVL* | *PCIe*) ;;
+    *H200* | *H100*SXM* | *H100*HBM3*) echo 989 ;;
+    *A100*) echo 312 ;;
+  esac
+}
+
+# step_result LOG TFLOPS prints a line: rate, MFU of the measured matrix product and of the datasheet's rate, time, memory.
+step_result() {
+  awk -v datasheet="${2:-0}" '
+    match($0, /MFU refers to [0-9.]+/) { measured = substr($0, RSTART + 14, RLENGTH - 14) }
+    $1 == "deck" && !steps { steps = 1; rate = $2; mfu = $3; ms = $4 }
+    match($0, /the device counts [0-9.]+/) { memory = substr($0, RSTART + 18, RLENGTH - 18) / 1000 }
+    END {
+      if (!steps) { print "no result"; exit }
+      printf "%s tokens/s, %s ms a step, MFU %s %% of %s TFLOP/s measured", rate, ms, mfu, measured
+      if (datasheet > 0) printf ", %.1f %% of %s", mfu * measured / datasheet, datasheet
+      if (memory > 0) printf ", %.1f GB", memory
+      print ""
+    }' "$1"
+}

@@ -100,6 +100,10 @@ constexpr ParamSpec params[] = {
     text_param("backend", "comm", "auto", "Communication backend; auto takes the best that works here."),
     integer_param("backend", "threads", "0", 0, 4096, "threads",
                   "Host threads of a rank; 0 shares the cores of a node evenly."),
+    boolean_param(
+        "backend", "graphs", "false",
+        "From the second step on, a GPU is given each part of a step that does not communicate as a "
+        "whole (a CUDA graph) and not kernel by kernel; the numbers are the same."),
 
     text_param("comm", "algorithm", "native",
                "How collectives are done: native is the backend's own way; naive, tree, ring and "

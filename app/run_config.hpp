@@ -68,6 +68,7 @@ struct BackendConfig {
   std::string compute;  ///< "auto" or a name
   std::string comm;
   std::int64_t threads = 0;  ///< host threads a rank; 0 shares the node's cores evenly
+  bool graphs = false;       ///< a GPU's work is recorded and queued as a whole
 };
 
 struct CommConfig {

@@ -45,13 +45,21 @@ ModelConfig model_from_json(const nlohmann::json& json) {
 
 /// What differs between two resolved decks in keys that shape the numbers, as "key old -> new, ...".
 std::string deck_changes(const std::string& before, const std::string& now) {
-  constexpr std::array<std::string_view, 14> harmless = {"train.stop_step", "train.wall_clock",
-                                                         "run.dir",         "data.valid",
-                                                         "data.tokenizer",  "machine.",
-                                                         "profile.",        "eval.",
-                                                         "checkpoint.",     "comm.timeout",
-                                                         "comm.heartbeat",  "comm.progress_thread",
-                                                         "comm.simulate",   "guard.replica_check_every"};
+  constexpr std::array<std::string_view, 15> harmless = {"train.stop_step",
+                                                         "train.wall_clock",
+                                                         "backend.graphs",
+                                                         "run.dir",
+                                                         "data.valid",
+                                                         "data.tokenizer",
+                                                         "machine.",
+                                                         "profile.",
+                                                         "eval.",
+                                                         "checkpoint.",
+                                                         "comm.timeout",
+                                                         "comm.heartbeat",
+                                                         "comm.progress_thread",
+                                                         "comm.simulate",
+                                                         "guard.replica_check_every"};
   DeckErrors ignored;
   const Deck old_deck = Deck::parse(before, "before", ignored);
   const Deck new_deck = Deck::parse(now, "now", ignored);

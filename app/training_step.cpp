@@ -47,6 +47,12 @@ TrainingStep::TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, Proces
       table_(config.model),
       schedule_(make_schedule(config.parallel, config.train.accumulation)),
       slots_{Slot(backend), Slot(backend)} {
+  if (config.backend.graphs) {
+    if (!backend.can_capture()) {
+      fail(ExitCode::usage, "[backend] graphs = true needs a GPU: {} records no work", backend.description());
+    }
+    for (std::size_t i = 0; i < schedule_.repeat.size(); ++i) graphs_.emplace_back(backend);
+  }
   const TrainConfig& train = config.train;
   const auto per_token = static_cast<float>(1.0 / static_cast<double>(train.global_batch * train.seq_len));
   const ExchangeTypes types{.compute = train.dtype, .gradient = train.grad_dtype};
@@ -102,10 +108,10 @@ void TrainingStep::run(std::int64_t step, StepDriver& driver) {
   inputs->step = step;
   inputs->learning_rate = static_cast<float>(learning_rate(config_.lr, step));
   slot.inputs.upload({}, 0, scalars_.data(), offsetof(StepScalars, loss_scale));
-  for (const Action& action : schedule_.repeat) {
-    driver.before(action);
-    execute(action, driver);
-    driver.after(action);
+  for (std::size_t i = 0; i < schedule_.repeat.size(); ++i) {
+    driver.before(schedule_.repeat[i]);
+    execute(i, driver);
+    driver.after(schedule_.repeat[i]);
   }
   slot.outputs.download({}, scalars_.data(), offsetof(StepOutputs, scalars), sizeof(StepScalars));
   slot.outputs.download({}, guard_state_.data(), offsetof(StepOutputs, guard), sizeof(GuardState));
@@ -136,7 +142,19 @@ TrainingStep::PhaseSpan& TrainingStep::next_span() {
   return slot.spans[slot.num_spans++];
 }
 
-void TrainingStep::execute(const Action& action, StepDriver& driver) {
+template <class Work>
+void TrainingStep::queue(std::size_t index, const Work& work) {
+  const Action& action = schedule_.repeat[index];
+  const bool is_first = num_run_ == 0;
+  const bool is_last = action.micro_batch == schedule_.micro_batches - 1;
+  const bool communicates =
+      exchange_->communicates(action.kind, is_last) || (action.kind == ActionKind::step && data_.size() > 1);
+  if (graphs_.empty() || is_first || trace_.on() || communicates) return work();
+  graphs_[index].queue({}, work);
+}
+
+void TrainingStep::execute(std::size_t index, StepDriver& driver) {
+  const Action& action = schedule_.repeat[index];
   const auto timed = [&](StepPhase phase) { return PhaseScope(*this, phase); };
   const auto* scalars = static_cast<const StepScalars*>(scalars_.data());
   const int m = action.micro_batch;
@@ -151,12 +169,14 @@ void TrainingStep::execute(const Action& action, StepDriver& driver) {
         executor_->load(m, tokens_);
       }
       const PhaseScope scope = timed(StepPhase::forward);
-      executor_->forward(m, first_sample(m), scalars);
+      queue(index, [&] { executor_->forward(m, first_sample(m), scalars); });
       break;
     }
     case ActionKind::backward: {
       const PhaseScope scope = timed(StepPhase::backward);
-      executor_->backward(m, first_sample(m), scalars, {guard_input_.data(), DType::fp32, {1}});
+      queue(index, [&] {
+        executor_->backward(m, first_sample(m), scalars, {guard_input_.data(), DType::fp32, {1}});
+      });
       break;
     }
     case ActionKind::reduce: {
@@ -166,7 +186,8 @@ void TrainingStep::execute(const Action& action, StepDriver& driver) {
     }
     case ActionKind::step: {
       const PhaseScope scope = timed(StepPhase::optimizer);
-      update();
+      queue(index, [&] { update(); });
+      exchange_->publish();
       break;
     }
   }

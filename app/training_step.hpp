@@ -13,6 +13,7 @@
 #include "app/run_config.hpp"
 #include "core/device_buffer.hpp"
 #include "core/device_event.hpp"
+#include "core/device_graph.hpp"
 #include "core/download_buffer.hpp"
 #include "core/memory_ledger.hpp"
 #include "core/parameter_table.hpp"
@@ -60,6 +61,7 @@ class StepDriver {
 /// One rank's part of every step.
 class TrainingStep {
  public:
+  /// Throws ExitCode::usage where graphs are asked for and `backend` records none.
   /// The first step needs weights: from `initialise`, or restored through `exchange` and `optimizer`.
   /// Collective; all arguments outlive the object.
   /// `trace` is told of the step, its phases and its reading of samples.
@@ -72,7 +74,7 @@ class TrainingStep {
   void initialise();
 
   /// Queues step `step`, 1 for the first, and returns while the device may still be at it; at most two steps
-  /// are unread. From the third step on nothing is allocated. Collective.
+  /// are unread. From the third step on nothing is allocated, but where graphs are recorded anew. Collective.
   void run(std::int64_t step, StepDriver& driver);
   /// Steps whose results were not read.
   std::size_t num_unread() const { return num_run_ - num_read_; }
@@ -110,7 +112,11 @@ class TrainingStep {
     std::chrono::steady_clock::time_point start;
   };
 
-  void execute(const Action& action, StepDriver& driver);
+  void execute(std::size_t index, StepDriver& driver);
+  /// Queues what `work()` queues for action `index`, where it can as a graph. The first step shows everything
+  /// to libraries that choose and allocate when they see it, and a traced one each operation.
+  template <class Work>
+  void queue(std::size_t index, const Work& work);
   Slot& slot_of(std::size_t run) { return slots_[run % slots_.size()]; }
   PhaseSpan& next_span();
   void update();
@@ -126,6 +132,7 @@ class TrainingStep {
   std::unique_ptr<AdamW> optimizer_;
   std::unique_ptr<ModelExecutor> executor_;
   GuardConfig guard_config_;
+  std::vector<DeviceGraph> graphs_;  // of the schedule's actions, where asked for
 
   DeviceBuffer scalars_;              // StepScalars
   DeviceBuffer guard_input_;          // GuardInput

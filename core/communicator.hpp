@@ -52,7 +52,6 @@ class Request {
 
 struct CommunicatorCaps {
   bool stream_ordered = false;  ///< wait(stream) does not block the host
-  bool capturable = false;      ///< may be captured in a device graph
   bool one_sided = false;
   bool shared_memory = false;
 };

@@ -13,9 +13,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
+#include "core/error.hpp"
 #include "core/memory_ledger.hpp"
 #include "core/optim/grad_guard.hpp"
 #include "core/rng.hpp"
@@ -32,6 +34,11 @@ struct Stream {
 
 /// A point in a stream.
 struct Event {
+  void* handle = nullptr;
+};
+
+/// Work that was recorded to be queued again as a whole.
+struct Graph {
   void* handle = nullptr;
 };
 
@@ -264,6 +271,18 @@ class ComputeBackend {
   virtual void host_wait(Event event) = 0;
   /// The device's time between two events that it has come to.
   virtual double seconds_between(Event begin, Event end) = 0;
+  /// Whether work can be recorded; the next three are for backends that can.
+  virtual bool can_capture() const { return false; }
+  /// Records what `work` queues on `stream` instead of doing it. It may neither wait for the device nor
+  /// allocate or deallocate its memory; what it throws is passed on, and nothing is recorded.
+  virtual Graph capture(Stream /*stream*/, const std::function<void()>& /*work*/) {
+    fail(ExitCode::internal, "{} records no work", description());
+  }
+  /// Queues the recorded work, with the arguments that it was recorded with. False where memory was
+  /// deallocated since, which the work may use: then nothing is queued.
+  virtual bool launch(Stream /*stream*/, Graph /*graph*/) { return false; }
+  /// Waits until the device has done what was launched.
+  virtual void destroy_graph(Graph /*graph*/) {}
   /// What the host queues until `end_range` has this name, a literal, in profilers. Ranges nest.
   virtual void begin_range(const char* name) = 0;
   virtual void end_range() = 0;

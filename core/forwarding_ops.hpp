@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "core/compute_backend.hpp"
@@ -143,6 +144,12 @@ class ForwardingBackend : public ComputeBackend {
   void wait(Stream stream, Event event) override { next_.wait(stream, event); }
   void host_wait(Event event) override { next_.host_wait(event); }
   double seconds_between(Event begin, Event end) override { return next_.seconds_between(begin, end); }
+  bool can_capture() const override { return next_.can_capture(); }
+  Graph capture(Stream stream, const std::function<void()>& work) override {
+    return next_.capture(stream, work);
+  }
+  bool launch(Stream stream, Graph graph) override { return next_.launch(stream, graph); }
+  void destroy_graph(Graph graph) override { next_.destroy_graph(graph); }
   void begin_range(const char* name) override { next_.begin_range(name); }
   void end_range() override { next_.end_range(); }
   std::size_t device_bytes_in_use() const override { return next_.device_bytes_in_use(); }

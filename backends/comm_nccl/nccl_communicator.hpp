@@ -43,7 +43,7 @@ class NcclCommunicator final : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  CommunicatorCaps caps() const override { return {.stream_ordered = true, .capturable = true}; }
+  CommunicatorCaps caps() const override { return {.stream_ordered = true}; }
 
   Request all_reduce(Stream stream, TensorRef buffer, ReduceOp op) override;
   Request reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) override;

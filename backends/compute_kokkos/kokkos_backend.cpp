@@ -23,6 +23,16 @@ void check(cudaError_t status, const char* call) {
   if (status != cudaSuccess) fail(ExitCode::internal, "{}: {}", call, cudaGetErrorString(status));
 }
 
+/// What a Graph's handle points to.
+struct RecordedWork {
+  cudaGraphExec_t work = nullptr;
+  std::uint64_t num_deallocations = 0;  // until it was recorded
+};
+
+RecordedWork& recorded(Graph graph) {
+  return *static_cast<RecordedWork*>(graph.handle);
+}
+
 #else
 
 /// What an Event's handle points to: the stream it was recorded in, and when.
@@ -110,6 +120,7 @@ void* KokkosBackend::allocate(std::size_t bytes, const char* label) {
 
 void KokkosBackend::deallocate(void* memory) {
   Kokkos::kokkos_free<Memory>(memory);
+  ++num_deallocations_;
 }
 
 void* KokkosBackend::allocate_host(std::size_t bytes) {
@@ -201,6 +212,46 @@ double KokkosBackend::seconds_between(Event begin, Event end) {
                              static_cast<cudaEvent_t>(end.handle)),
         "cudaEventElapsedTime");
   return 1e-3 * static_cast<double>(milliseconds);
+}
+
+// Kokkos' tools wait for the device before each kernel.
+bool KokkosBackend::can_capture() const {
+  return !Kokkos::Profiling::profileLibraryLoaded();
+}
+
+// Other threads, such as NCCL's, go on calling CUDA meanwhile.
+Graph KokkosBackend::capture(Stream stream, const std::function<void()>& work) {
+  const cudaStream_t queue = execution_of(stream).cuda_stream();
+  auto made = std::make_unique<RecordedWork>();
+  made->num_deallocations = num_deallocations_;
+  check(cudaStreamBeginCapture(queue, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  cudaGraph_t graph = nullptr;
+  try {
+    work();
+  } catch (...) {
+    cudaStreamEndCapture(queue, &graph);
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    cudaGetLastError();  // others must not find it
+    throw;
+  }
+  cudaError_t status = cudaStreamEndCapture(queue, &graph);
+  if (status == cudaSuccess) status = cudaGraphInstantiate(&made->work, graph, 0);
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  cudaGetLastError();
+  check(status, "recording a CUDA graph ([backend] graphs = false needs none)");
+  return {made.release()};
+}
+
+bool KokkosBackend::launch(Stream stream, Graph graph) {
+  if (recorded(graph).num_deallocations != num_deallocations_) return false;
+  check(cudaGraphLaunch(recorded(graph).work, execution_of(stream).cuda_stream()), "cudaGraphLaunch");
+  return true;
+}
+
+void KokkosBackend::destroy_graph(Graph graph) {
+  const std::unique_ptr<RecordedWork> own(&recorded(graph));
+  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  check(cudaGraphExecDestroy(own->work), "cudaGraphExecDestroy");
 }
 
 #else

@@ -2,6 +2,8 @@
 // KokkosBackend: the root compute backend, memory and streams of Kokkos' default execution space.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -13,7 +15,8 @@
 namespace mylos {
 
 /// Streams are execution space instances. On the host all of them are the one default instance, which
-/// finishes a kernel before the call returns, so that events have nothing to do there.
+/// finishes a kernel before the call returns, so that events have nothing to do there. A graph does not see
+/// that a kernel with another shape made Kokkos replace the scratch memory of its teams.
 class KokkosBackend final : public ComputeBackend {
  public:
   std::string description() const override;
@@ -36,19 +39,32 @@ class KokkosBackend final : public ComputeBackend {
   void wait(Stream stream, Event event) override;
   void host_wait(Event event) override;
   double seconds_between(Event begin, Event end) override;
+#if defined(KOKKOS_ENABLE_CUDA)
+  bool can_capture() const override;
+  Graph capture(Stream stream, const std::function<void()>& work) override;
+  bool launch(Stream stream, Graph graph) override;
+  void destroy_graph(Graph graph) override;
+#endif
   void begin_range(const char* name) override;
   void end_range() override;
   std::size_t device_bytes_in_use() const override;
   void* native_stream(Stream stream) override;
 
-  TensorOps& tensor_ops() override { return tensor_ops_; }
-  TransformerOps& transformer_ops() override { return transformer_ops_; }
-  OptimizerOps& optimizer_ops() override { return optimizer_ops_; }
+  TensorOps& tensor_ops() override {
+    return tensor_ops_;
+  }
+  TransformerOps& transformer_ops() override {
+    return transformer_ops_;
+  }
+  OptimizerOps& optimizer_ops() override {
+    return optimizer_ops_;
+  }
 
  private:
   KokkosTensorOps tensor_ops_;
   KokkosTransformerOps transformer_ops_;
   KokkosOptimizerOps optimizer_ops_;
+  std::uint64_t num_deallocations_ = 0;
 };
 
 }  // namespace mylos

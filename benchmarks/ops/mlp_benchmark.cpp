@@ -2,6 +2,7 @@
 // The published micro-benchmark of the MLP, in bf16 on every compute backend: what bias and GELU cost behind
 // the wide product, as operations of their own or within it, and what part of the MLP each operation takes.
 // CSV. MYLOS_BUILD names the build folder, MYLOS_THREADS sets the number of host threads.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -13,6 +14,7 @@
 
 #include <boost/program_options.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "core/device_buffer.hpp"
 #include "core/device_event.hpp"
@@ -210,6 +212,7 @@ int run(int argc, char** argv) {
   add("warm-up", po::value<int>()->default_value(3), "before them, not measured");
   add("shape", po::value<std::vector<std::string>>(),
       "BxTxF instead of the published shapes; may be repeated");
+  add("backend", po::value<std::string>()->default_value(""), "only this one");
   add("help", "this text");
   po::variables_map given;
   po::store(po::parse_command_line(argc, argv, options), given);
@@ -234,8 +237,14 @@ int run(int argc, char** argv) {
   const char* threads = std::getenv("MYLOS_THREADS");
   ComputeBackends backends(threads != nullptr ? std::atoi(threads)
                                               : static_cast<int>(std::thread::hardware_concurrency()));
+  const std::vector<std::string> names = compute_backend_names();
+  const std::string only = given["backend"].as<std::string>();
+  if (!only.empty() && std::find(names.begin(), names.end(), only) == names.end()) {
+    fail(ExitCode::usage, "--backend={} is not usable here; use {}", only, fmt::join(names, " or "));
+  }
   fmt::print("{}", csv_header);
-  for (const std::string& name : compute_backend_names()) {
+  for (const std::string& name : names) {
+    if (!only.empty() && name != only) continue;
     ComputeBackend& backend = backends.at(name);
     for (const Published& published : shapes) {
       Mlp mlp(backend, published.shape);

@@ -52,7 +52,7 @@ void Ddp::release(int /*unit*/, Phase /*phase*/) {
 }
 
 void Ddp::gradient_ready(int unit, std::int64_t begin, std::int64_t end, int /*micro_batch*/, bool last) {
-  if (!last) return;
+  if (!last || replicas_.size() == 1) return;
   require(offset(unit) + begin >= complete_, "gradients complete in the order of the buffer");
   complete_ = offset(unit) + end;
   const std::int64_t pending =
@@ -72,12 +72,13 @@ void Ddp::start_parameters(int unit, std::int64_t begin, std::int64_t end) {
 
 void Ddp::start(std::int64_t begin, std::int64_t end) {
   started_ = end;
-  if (begin == end || replicas_.size() == 1) return;
+  if (begin == end) return;
   requests_.push_back(replicas_.all_reduce(
       {}, flat(gradients_, config_.gradient_type).flat(begin, end - begin), ReduceOp::sum));
 }
 
 void Ddp::reduce() {
+  if (replicas_.size() == 1) return;
   require(complete_ == size_, "every gradient is complete before the reduction");
   if (config_.mode == DdpMode::per_parameter) {
     for (int unit = table_.num_units() - 1; unit >= 0; --unit) start_parameters(unit, 0, unit_size(unit));
@@ -88,6 +89,10 @@ void Ddp::reduce() {
   requests_.clear();
   complete_ = 0;
   started_ = 0;
+}
+
+bool Ddp::communicates(ActionKind action, bool last_micro_batch) const {
+  return action == ActionKind::backward && last_micro_batch && replicas_.size() > 1;
 }
 
 std::vector<UnitPart> Ddp::owned() const {
@@ -114,7 +119,6 @@ void Ddp::apply(AdamW& optimizer, const StepScalars* scalars) {
   for (std::size_t i = 0; i < parts.size(); ++i) {
     optimizer.step({}, i, weights(parts[i]), gradient(parts[i]), scalars);
   }
-  publish();
 }
 
 }  // namespace mylos

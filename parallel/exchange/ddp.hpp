@@ -38,6 +38,7 @@ class Ddp final : public GradientExchange {
   void release(int unit, Phase phase) override;
   void gradient_ready(int unit, std::int64_t begin, std::int64_t end, int micro_batch, bool last) override;
   void reduce() override;
+  bool communicates(ActionKind action, bool last_micro_batch) const override;
   std::vector<UnitPart> owned() const override;
   std::vector<UnitPart> stored() const override;
   bool owns_disjoint_parts() const override { return false; }

@@ -7,6 +7,7 @@
 
 #include "core/model/block.hpp"
 #include "core/optim/adamw.hpp"
+#include "parallel/schedule/schedule.hpp"
 
 namespace mylos {
 
@@ -28,6 +29,10 @@ class GradientExchange {
   /// ranks.
   virtual void reduce() = 0;
 
+  /// Whether a forward, backward or step, of the last micro-batch or another, communicates or changes what
+  /// the exchange remembers. One that does neither may be recorded once and queued again as it is.
+  virtual bool communicates(ActionKind action, bool last_micro_batch) const = 0;
+
   /// The parts this rank steps, the optimizer's granularity being elements.
   virtual std::vector<UnitPart> owned() const = 0;
   /// The parts this rank writes to a checkpoint: over all ranks they cover every unit once.
@@ -37,9 +42,9 @@ class GradientExchange {
   virtual TensorRef weights(const UnitPart& part) const = 0;   // (count) compute type
   virtual TensorRef gradient(const UnitPart& part) const = 0;  // (count)
 
-  /// Steps the owned parts and publishes their weights to all ranks that use them.
+  /// Steps the owned parts; `publish` follows.
   virtual void apply(AdamW& optimizer, const StepScalars* scalars) = 0;
-  /// The owned weights were set from outside (initialisation, checkpoint): publishes them.
+  /// The owned weights were changed: brings them to all ranks that use them.
   virtual void publish() = 0;
 };
 

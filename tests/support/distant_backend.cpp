@@ -13,7 +13,12 @@ DistantDevice::~DistantDevice() {
   wait_for_all();
 }
 
+void DistantDevice::forbid_while_capturing(const char* what) const {
+  if (recorded_ != nullptr) fail(ExitCode::internal, "{} while a graph is recorded", what);
+}
+
 void* DistantDevice::allocate(std::size_t bytes) {
+  forbid_while_capturing("memory is allocated");
   const std::size_t size = std::max<std::size_t>(bytes, 1);
   void* memory = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) fail(ExitCode::internal, "out of memory: {} bytes", bytes);
@@ -23,16 +28,37 @@ void* DistantDevice::allocate(std::size_t bytes) {
 
 void DistantDevice::deallocate(void* memory) {
   wait_for_all();
+  ++num_deallocations_;
   const auto block = sizes_.extract(memory);
   munmap(memory, block.mapped());
 }
 
 std::uint64_t DistantDevice::queue(std::function<void()> work) {
+  if (recorded_ != nullptr) {
+    recorded_->push_back(std::move(work));
+    return 0;
+  }
   work_.push_back(std::move(work));
   return ++num_queued_;
 }
 
+std::vector<std::function<void()>> DistantDevice::capture(const std::function<void()>& work) {
+  forbid_while_capturing("another is recorded");
+  std::vector<std::function<void()>> recorded;
+  recorded_ = &recorded;
+  try {
+    work();
+  } catch (...) {
+    recorded_ = nullptr;
+    throw;
+  }
+  recorded_ = nullptr;
+  ++num_captures_;
+  return recorded;
+}
+
 void DistantDevice::wait(std::uint64_t last) {
+  forbid_while_capturing("the host waits");
   if (has_done(last)) return;
   ++num_waits_;
   protect(PROT_READ | PROT_WRITE);
@@ -165,6 +191,12 @@ DistantEvent& distant(Event event) {
   return *static_cast<DistantEvent*>(event.handle);
 }
 
+/// What a Graph's handle points to.
+struct DistantGraph {
+  std::vector<std::function<void()>> work;
+  int num_deallocations = 0;  // until it was recorded
+};
+
 }  // namespace
 
 Event DistantBackend::create_event() {
@@ -190,6 +222,27 @@ double DistantBackend::seconds_between(Event begin, Event end) {
   require(device_.has_done(distant(begin).number) && device_.has_done(distant(end).number),
           "the device has come to both events");
   return next().seconds_between(distant(begin).below, distant(end).below);
+}
+
+Graph DistantBackend::capture(Stream /*stream*/, const std::function<void()>& work) {
+  auto graph = std::make_unique<DistantGraph>();
+  graph->num_deallocations = device_.num_deallocations();
+  graph->work = device_.capture(work);
+  return {graph.release()};
+}
+
+bool DistantBackend::launch(Stream /*stream*/, Graph graph) {
+  const auto& own = *static_cast<const DistantGraph*>(graph.handle);
+  if (own.num_deallocations != device_.num_deallocations()) return false;
+  device_.queue([&own] {
+    for (const auto& work : own.work) work();
+  });
+  return true;
+}
+
+void DistantBackend::destroy_graph(Graph graph) {
+  device_.wait_for_all();
+  const std::unique_ptr<DistantGraph> own(static_cast<DistantGraph*>(graph.handle));
 }
 
 void DistantBackend::copy(const void* from, void* to, std::size_t bytes) {

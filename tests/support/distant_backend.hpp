@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <vector>
 
 #include "core/forwarding_ops.hpp"
 
@@ -28,6 +29,10 @@ class DistantDevice {
 
   /// Queues work behind all other; its number.
   std::uint64_t queue(std::function<void()> work);
+  /// What `work` queues, which is not queued.
+  std::vector<std::function<void()>> capture(const std::function<void()>& work);
+  int num_captures() const { return num_captures_; }
+  int num_deallocations() const { return num_deallocations_; }
   /// Does the work up to number `last`.
   void wait(std::uint64_t last);
   void wait_for_all() { wait(num_queued_); }
@@ -40,11 +45,15 @@ class DistantDevice {
 
  private:
   void protect(int rights) const;
+  void forbid_while_capturing(const char* what) const;
 
   std::map<void*, std::size_t> sizes_;
   std::deque<std::function<void()>> work_;
+  std::vector<std::function<void()>>* recorded_ = nullptr;  // while it captures
   std::uint64_t num_queued_ = 0;
   std::uint64_t num_done_ = 0;
+  int num_captures_ = 0;
+  int num_deallocations_ = 0;
   int num_waits_ = 0;
   int num_idle_ = 0;
 };
@@ -141,6 +150,10 @@ class DistantBackend final : public ForwardingBackend {
   void wait(Stream /*stream*/, Event /*event*/) override {}
   void host_wait(Event event) override;
   double seconds_between(Event begin, Event end) override;
+  bool can_capture() const override { return true; }
+  Graph capture(Stream stream, const std::function<void()>& work) override;
+  bool launch(Stream stream, Graph graph) override;
+  void destroy_graph(Graph graph) override;
 
   TensorOps& tensor_ops() override { return tensor_ops_; }
   TransformerOps& transformer_ops() override { return transformer_ops_; }

@@ -3,6 +3,8 @@
 // device works on the next.
 #include <gtest/gtest.h>
 
+#include "core/device_buffer.hpp"
+#include "core/device_graph.hpp"
 #include "tests/parallel/mini_trainer.hpp"
 #include "tests/support/backend_fixture.hpp"
 #include "tests/support/distant_backend.hpp"
@@ -30,8 +32,36 @@ RunConfig config(std::int64_t accumulation, DType dtype = DType::fp32) {
   return config;
 }
 
+/// Runs both on the same tokens, `late` with its results one step late.
+void expect_same_steps(const RunConfig& run, MiniTrainer& at_once, MiniTrainer& late) {
+  late.run(walk_tokens(run, 1));
+  for (std::int64_t step = 1; step <= num_steps; ++step) {
+    at_once.run(walk_tokens(run, step));
+    const StepResults& expected = at_once.read();
+    if (step < num_steps) late.run(walk_tokens(run, step + 1));
+    const StepResults& seen = late.read();
+    EXPECT_EQ(seen.scalars.step, step);
+    EXPECT_EQ(seen.scalars.loss, expected.scalars.loss);
+    EXPECT_EQ(seen.scalars.learning_rate, expected.scalars.learning_rate);
+    EXPECT_EQ(seen.scalars.loss_scale, expected.scalars.loss_scale);
+    EXPECT_EQ(seen.scalars.skip, expected.scalars.skip);
+    EXPECT_EQ(seen.scalars.clip_factor, expected.scalars.clip_factor);
+    EXPECT_EQ(seen.guard.mean, expected.guard.mean);
+    EXPECT_EQ(seen.guard.skipped, expected.guard.skipped);
+    EXPECT_GT(seen.seconds, 0.0);
+    for (const double seconds : seen.phase_seconds) EXPECT_GE(seconds, 0.0);
+  }
+  for (const Parameter& parameter : at_once.table().parameters()) {
+    EXPECT_EQ(late.weight(parameter.name), at_once.weight(parameter.name)) << parameter.name;
+  }
+}
+
 class TrainingStepTest : public testing::Test {
  protected:
+  void SetUp() override {
+    if (!host_.host_accessible()) GTEST_SKIP() << "the distant device computes on a host";
+  }
+
   ComputeBackend& host_ = test_backends(1).at("kokkos");
   DistantBackend device_{host_};
   CommunicatorHandle of_host_ = open_communicator("self", &host_);
@@ -65,31 +95,83 @@ TEST_F(TrainingStepTest, NeverLeavesTheDeviceIdle) {
 TEST_F(TrainingStepTest, GivesTheSameResultsOneStepLate) {
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     for (const std::int64_t accumulation : {1, 2}) {
-      SCOPED_TRACE(fmt::format("{}, {} micro-batches", name_of(dtype), accumulation));
-      const RunConfig run = config(accumulation, dtype);
-      MiniTrainer at_once(host_, ledger_, *of_host_, run);
-      MiniTrainer late(device_, ledger_, *of_device_, run);
-      late.run(walk_tokens(run, 1));
-      for (std::int64_t step = 1; step <= num_steps; ++step) {
-        at_once.run(walk_tokens(run, step));
-        const StepResults& expected = at_once.read();
-        if (step < num_steps) late.run(walk_tokens(run, step + 1));
-        const StepResults& seen = late.read();
-        EXPECT_EQ(seen.scalars.step, step);
-        EXPECT_EQ(seen.scalars.loss, expected.scalars.loss);
-        EXPECT_EQ(seen.scalars.learning_rate, expected.scalars.learning_rate);
-        EXPECT_EQ(seen.scalars.loss_scale, expected.scalars.loss_scale);
-        EXPECT_EQ(seen.scalars.skip, expected.scalars.skip);
-        EXPECT_EQ(seen.scalars.clip_factor, expected.scalars.clip_factor);
-        EXPECT_EQ(seen.guard.mean, expected.guard.mean);
-        EXPECT_EQ(seen.guard.skipped, expected.guard.skipped);
-        EXPECT_GT(seen.seconds, 0.0);
-        for (const double seconds : seen.phase_seconds) EXPECT_GE(seconds, 0.0);
-      }
-      for (const Parameter& parameter : at_once.table().parameters()) {
-        EXPECT_EQ(late.weight(parameter.name), at_once.weight(parameter.name)) << parameter.name;
+      for (const bool graphs : {false, true}) {
+        SCOPED_TRACE(fmt::format("{}, {} micro-batches, {}", name_of(dtype), accumulation, graphs));
+        RunConfig run = config(accumulation, dtype);
+        MiniTrainer at_once(host_, ledger_, *of_host_, run);
+        run.backend.graphs = graphs;
+        MiniTrainer late(device_, ledger_, *of_device_, run);
+        expect_same_steps(run, at_once, late);
       }
     }
+  }
+}
+
+TEST_F(TrainingStepTest, RoundsByChanceInGraphs) {
+  RunConfig run = config(1, DType::bf16);
+  run.adamw.keeps_master = false;
+  MiniTrainer at_once(host_, ledger_, *of_host_, run);
+  run.backend.graphs = true;
+  MiniTrainer late(device_, ledger_, *of_device_, run);
+  expect_same_steps(run, at_once, late);
+}
+
+TEST_F(TrainingStepTest, RecordsEachActionOnce) {
+  RunConfig run = config(2);
+  run.backend.graphs = true;
+  constexpr int num_actions = 5;  // forward and backward of two micro-batches, step
+  MiniTrainer trainer(device_, ledger_, *of_device_, run);
+  std::int64_t step = 0;
+  const auto captures = [&] { return device_.device().num_captures(); };
+  const auto run_step = [&] { trainer.step(walk_tokens(run, ++step)); };
+  run_step();
+  EXPECT_EQ(captures(), 0);
+  run_step();
+  EXPECT_EQ(captures(), num_actions);
+  run_step();
+  EXPECT_EQ(captures(), num_actions);
+  device_.deallocate(device_.allocate(1, "memory that a graph may have used"));
+  run_step();
+  EXPECT_EQ(captures(), 2 * num_actions);
+  trainer.trace().start();
+  run_step();
+  trainer.trace().stop();
+  EXPECT_GT(profile_of(trainer.trace()).operations.size(), 10U);
+  run_step();
+  EXPECT_EQ(captures(), 2 * num_actions);
+}
+
+TEST_F(TrainingStepTest, RecordsNothingThatThrows) {
+  DeviceGraph graph(device_);
+  const DeviceBuffer x(device_, ledger_, MemoryCategory::workspace, sizeof(float), "mylos::tests::x");
+  const TensorRef value(x.data(), DType::fp32, {1});
+  device_.tensor_ops().fill({}, value, 1.0F);
+  EXPECT_THROW(graph.queue({},
+                           [&] {
+                             device_.tensor_ops().fill({}, value, 2.0F);
+                             device_.synchronize({});  // not while it is recorded
+                           }),
+               Error);
+  const auto read = [&] {
+    float number = 0.0F;
+    device_.copy_to_host({}, x.data(), &number, sizeof number);
+    device_.synchronize({});
+    return number;
+  };
+  EXPECT_EQ(read(), 1.0F);
+  graph.queue({}, [&] { device_.tensor_ops().fill({}, value, 3.0F); });
+  EXPECT_EQ(read(), 3.0F);
+}
+
+TEST_F(TrainingStepTest, NeedsADeviceThatRecordsForGraphs) {
+  RunConfig run = config(1);
+  run.backend.graphs = true;
+  try {
+    MiniTrainer trainer(host_, ledger_, *of_host_, run);
+    FAIL() << "the host records nothing";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::usage);
+    EXPECT_NE(std::string(error.what()).find("[backend] graphs = true needs a GPU"), std::string::npos);
   }
 }
 
@@ -103,6 +185,34 @@ TEST_F(TrainingStepTest, KeepsTwoStepsUnreadAtMost) {
   EXPECT_EQ(trainer.read().scalars.step, 2);
   EXPECT_THROW(trainer.read(), Error);
 }
+
+/// Every backend that records work.
+class GraphsTest : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (!backend_.can_capture()) GTEST_SKIP() << GetParam() << " records no work";
+  }
+
+  ComputeBackend& backend_ = test_backends().at(GetParam());
+  CommunicatorHandle self_ = open_communicator("self", &backend_);
+  MemoryLedger ledger_;
+};
+
+TEST_P(GraphsTest, GiveTheSameResults) {
+  for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
+    for (const float dropout : {0.0F, 0.1F}) {
+      SCOPED_TRACE(fmt::format("{}, dropout {}", name_of(dtype), dropout));
+      RunConfig run = config(2, dtype);
+      run.model.dropout = dropout;
+      MiniTrainer kernel_by_kernel(backend_, ledger_, *self_, run);
+      run.backend.graphs = true;
+      MiniTrainer whole(backend_, ledger_, *self_, run);
+      expect_same_steps(run, kernel_by_kernel, whole);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, GraphsTest, testing::ValuesIn(compute_backend_names()), backend_test_name);
 
 }  // namespace
 }  // namespace mylos

@@ -9,6 +9,8 @@ namespace {
 // Large enough for the matrix products' full speed, small beside the model.
 constexpr std::int64_t slice_bytes = std::int64_t{128} << 20;
 constexpr std::int64_t slice_multiple = 64;
+// Every slice reads and writes the gradient of the whole matrix.
+constexpr std::int64_t most_slices = 8;
 }  // namespace
 
 LmHead::LmHead(const ModelConfig& model, const ParameterTable& table)
@@ -28,7 +30,8 @@ std::vector<int> LmHead::units() const {
 
 std::int64_t LmHead::slice_rows(const BatchShape& shape) const {
   const std::int64_t row_bytes = padded_vocab_ * static_cast<std::int64_t>(size_of(shape.dtype));
-  const std::int64_t most = std::max(slice_bytes / row_bytes, slice_multiple);
+  const std::int64_t share = (shape.rows() + most_slices - 1) / most_slices;
+  const std::int64_t most = std::max({slice_bytes / row_bytes, slice_multiple, share});
   const std::int64_t slices = (shape.rows() + most - 1) / most;
   const std::int64_t even = (shape.rows() + slices - 1) / slices;
   return std::min(shape.rows(), (even + slice_multiple - 1) / slice_multiple * slice_multiple);

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The memory that a plan promises against the ledger, and against what the operating system gave.
+#include <algorithm>
 #include <fstream>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
 
 #include "app/plan.hpp"
+#include "core/model/lm_head.hpp"
 #include "tests/parallel/mini_trainer.hpp"
 #include "tests/support/backend_fixture.hpp"
 #include "tests/support/test_plugins.hpp"
@@ -79,6 +81,22 @@ TEST(Plan, ActivationsGrowLinearlyWithTheSequence) {
       };
       EXPECT_LE(activations(1024) / activations(256), 4.1);
     }
+  }
+}
+
+/// The logits of a slice stay small, and the slices few: each one passes over the gradient of the whole
+/// matrix.
+TEST(Plan, MakesTheLogitsInEvenSlices) {
+  const ModelConfig model = gpt2(1, 12, 768);
+  const ParameterTable table(model);
+  const LmHead head(model, table);
+  for (const std::int64_t rows : {1, 64, 1024, 1335, 8192, 10000, 65536, 65551}) {
+    SCOPED_TRACE(rows);
+    const std::int64_t slice = head.slice_rows({.batch = 1, .seq = rows, .dtype = DType::bf16});
+    const std::int64_t slices = (rows + slice - 1) / slice;
+    EXPECT_LE(slice, std::max<std::int64_t>(1334, rows / 8) + 64);  // 128 MiB, or an eighth
+    EXPECT_LE(slices, 8);
+    EXPECT_LE(slice * slices - rows, 64 * slices);
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "app/deck_changes.hpp"
 #include "app/model_state.hpp"
 #include "app/plan.hpp"
 #include "app/replica_check.hpp"
@@ -41,39 +42,6 @@ ModelConfig model_from_json(const nlohmann::json& json) {
   model.vocab = json.at("vocab");
   model.tied = json.at("tied");
   return model;
-}
-
-/// What differs between two resolved decks in keys that shape the numbers, as "key old -> new, ...".
-std::string deck_changes(const std::string& before, const std::string& now) {
-  constexpr std::array<std::string_view, 15> harmless = {"train.stop_step",
-                                                         "train.wall_clock",
-                                                         "backend.graphs",
-                                                         "run.dir",
-                                                         "data.valid",
-                                                         "data.tokenizer",
-                                                         "machine.",
-                                                         "profile.",
-                                                         "eval.",
-                                                         "checkpoint.",
-                                                         "comm.timeout",
-                                                         "comm.heartbeat",
-                                                         "comm.progress_thread",
-                                                         "comm.simulate",
-                                                         "guard.replica_check_every"};
-  DeckErrors ignored;
-  const Deck old_deck = Deck::parse(before, "before", ignored);
-  const Deck new_deck = Deck::parse(now, "now", ignored);
-  std::string changes;
-  for (const DeckEntry& entry : new_deck.entries()) {
-    const std::string key = entry.key();
-    if (std::ranges::any_of(harmless, [&](std::string_view prefix) { return key.starts_with(prefix); }))
-      continue;
-    const DeckEntry* old_entry = old_deck.find(key);
-    const std::string old_value = old_entry != nullptr ? old_entry->value : "nothing";
-    if (old_value == entry.value) continue;
-    changes += fmt::format("{}{} {} -> {}", changes.empty() ? "" : ", ", key, old_value, entry.value);
-  }
-  return changes;
 }
 
 }  // namespace

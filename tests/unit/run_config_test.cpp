@@ -16,6 +16,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "app/deck_changes.hpp"
 #include "io/deck.hpp"
 
 namespace mylos {
@@ -185,6 +186,16 @@ TEST(RunConfig, ChecksTokenFilesApart) {
   check_token_files(deck, config, errors);
   EXPECT_THAT(errors.messages(), ElementsAre("run.deck:7: [data] train = no_such.bin does not exist",
                                              "run.deck:8: [data] valid = . is not a file"));
+}
+
+TEST(DeckChanges, AreThoseThatShapeTheNumbers) {
+  const std::string before = "[train]\nsteps = 5\nseed = 1\n[run]\ndir = a\n";
+  EXPECT_EQ(deck_changes(before, "[train]\nsteps = 6\nseed = 2\n[run]\ndir = b\n"),
+            "train.steps 5 -> 6, train.seed 1 -> 2");
+  // Keys that mylos did not have when the older deck was resolved.
+  EXPECT_EQ(deck_changes(before, before + "[optim]\nmaster = fp32\n"), "");
+  EXPECT_EQ(deck_changes(before, before + "[optim]\nmaster = none\n"), "optim.master fp32 -> none");
+  EXPECT_EQ(deck_changes(before, before + "[plugin]\nkey = 1\n"), "plugin.key nothing -> 1");
 }
 
 TEST(InputDecks, AreValid) {

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/deck_changes.hpp"
+
+#include <algorithm>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "app/run_config.hpp"
+#include "io/deck.hpp"
+
+namespace mylos {
+
+namespace {
+
+constexpr std::string_view harmless[] = {"train.stop_step",
+                                         "train.wall_clock",
+                                         "backend.graphs",
+                                         "run.dir",
+                                         "data.valid",
+                                         "data.tokenizer",
+                                         "machine.",
+                                         "profile.",
+                                         "eval.",
+                                         "checkpoint.",
+                                         "comm.timeout",
+                                         "comm.heartbeat",
+                                         "comm.progress_thread",
+                                         "comm.simulate",
+                                         "guard.replica_check_every"};
+
+/// Of one of mylos' own keys; "nothing" where there is none.
+std::string default_of(const std::string& key) {
+  for (const ParamSpec& spec : deck_params()) {
+    if (spec.default_value != nullptr && key == fmt::format("{}.{}", spec.section, spec.name))
+      return spec.default_value;
+  }
+  return "nothing";
+}
+
+}  // namespace
+
+std::string deck_changes(const std::string& before, const std::string& now) {
+  DeckErrors ignored;
+  const Deck old_deck = Deck::parse(before, "before", ignored);
+  const Deck new_deck = Deck::parse(now, "now", ignored);
+  std::string changes;
+  for (const DeckEntry& entry : new_deck.entries()) {
+    const std::string key = entry.key();
+    if (std::ranges::any_of(harmless, [&](std::string_view prefix) { return key.starts_with(prefix); }))
+      continue;
+    const DeckEntry* old_entry = old_deck.find(key);
+    const std::string old_value = old_entry != nullptr ? old_entry->value : default_of(key);
+    if (old_value == entry.value) continue;
+    changes += fmt::format("{}{} {} -> {}", changes.empty() ? "" : ", ", key, old_value, entry.value);
+  }
+  return changes;
+}
+
+}  // namespace mylos

@@ -46,7 +46,7 @@ if(MYLOS_SANITIZE)
   # GCC 12 takes std::regex for uninitialised where it is instrumented.
   string(REPLACE ";" "," sanitizers "${MYLOS_SANITIZE}")
   target_compile_options(mylos_options INTERFACE -fsanitize=${sanitizers} -fno-sanitize-recover=all
-                                                 -fno-omit-frame-pointer -O1 -g1 -Wno-maybe-uninitialized)
+                                                 -fno-omit-frame-pointer -O1 -g -Wno-maybe-uninitialized)
   target_link_options(mylos_options INTERFACE -fsanitize=${sanitizers})
 endif()
 

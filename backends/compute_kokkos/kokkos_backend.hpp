@@ -39,26 +39,20 @@ class KokkosBackend final : public ComputeBackend {
   void wait(Stream stream, Event event) override;
   void host_wait(Event event) override;
   double seconds_between(Event begin, Event end) override;
+  void begin_range(const char* name) override;
+  void end_range() override;
+  std::size_t device_bytes_in_use() const override;
+  void* native_stream(Stream stream) override;
+
+  TensorOps& tensor_ops() override { return tensor_ops_; }
+  TransformerOps& transformer_ops() override { return transformer_ops_; }
+  OptimizerOps& optimizer_ops() override { return optimizer_ops_; }
 #if defined(KOKKOS_ENABLE_CUDA)
   bool can_capture() const override;
   Graph capture(Stream stream, const std::function<void()>& work) override;
   bool launch(Stream stream, Graph graph) override;
   void destroy_graph(Graph graph) override;
 #endif
-  void begin_range(const char* name) override;
-  void end_range() override;
-  std::size_t device_bytes_in_use() const override;
-  void* native_stream(Stream stream) override;
-
-  TensorOps& tensor_ops() override {
-    return tensor_ops_;
-  }
-  TransformerOps& transformer_ops() override {
-    return transformer_ops_;
-  }
-  OptimizerOps& optimizer_ops() override {
-    return optimizer_ops_;
-  }
 
  private:
   KokkosTensorOps tensor_ops_;

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 namespace mylos {
 

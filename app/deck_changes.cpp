@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "app/run_config.hpp"
-#include "io/deck.hpp"
+#include "io/deck/deck.hpp"
 
 namespace mylos {
 

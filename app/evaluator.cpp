@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "core/device_buffer.hpp"
+#include "core/memory/device_buffer.hpp"
 
 namespace mylos {
 

@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-#include "app/model_executor.hpp"
 #include "core/communicator.hpp"
-#include "io/token_dataset.hpp"
+#include "io/tokens/token_dataset.hpp"
+#include "parallel/engine/model_executor.hpp"
 
 namespace mylos {
 

@@ -11,7 +11,7 @@
 
 #include <fmt/ranges.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "parallel/schedule/schedule.hpp"
 
 namespace mylos {

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "io/checkpoint.hpp"
+#include "io/checkpoint/checkpoint.hpp"
 
 namespace mylos {
 

@@ -91,8 +91,7 @@ int with_inference(const CommandLine& line, std::int64_t batch,
     restore_weights(session.compute(), *model.table, *reader, *model.exchange);
     ExecutorConfig executor;
     executor.model = config.model;
-    executor.shape = {
-        .batch = config.train.micro_batch, .seq = config.train.seq_len, .dtype = config.train.dtype};
+    executor.shape = config.train.shape();
     const Schedule forward{.repeat = {{ActionKind::forward, 0}}, .micro_batches = 1};
     model.executor = std::make_unique<ModelExecutor>(session.compute(), session.ledger(), *model.table,
                                                      *model.exchange, forward, executor);

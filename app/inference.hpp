@@ -9,11 +9,11 @@
 #include <optional>
 
 #include "app/command_line.hpp"
-#include "app/model_executor.hpp"
 #include "app/mpi_runtime.hpp"
 #include "app/session.hpp"
 #include "app/setup.hpp"
-#include "io/checkpoint.hpp"
+#include "io/checkpoint/checkpoint.hpp"
+#include "parallel/engine/model_executor.hpp"
 
 namespace mylos {
 

@@ -5,8 +5,8 @@
 #include <exception>
 #include <string_view>
 
-#include "app/commands.hpp"
-#include "core/error.hpp"
+#include "app/commands/commands.hpp"
+#include "core/base/error.hpp"
 
 namespace {
 

@@ -97,31 +97,6 @@ void write_values(ComputeBackend& backend, std::span<const float> values, const 
 
 }  // namespace
 
-void initialise_weights(ComputeBackend& backend, const ParameterTable& table, std::uint64_t seed,
-                        GradientExchange& exchange, AdamW& optimizer) {
-  TensorOps& ops = backend.tensor_ops();
-  for (std::size_t i = 0; i < optimizer.parts().size(); ++i) {
-    const UnitPart& part = optimizer.parts()[i];
-    const TensorRef weights = exchange.weights(part);
-    const TensorRef master = optimizer.master(i, weights);
-    // Without a master the draws take the place of the first moment.
-    const TensorRef exact = master.dtype == DType::fp32 ? master : optimizer.first_moment(i);
-    ops.fill({}, exact, 0.0F);
-    for (const Parameter& parameter : table.parameters()) {
-      const Overlap o = overlap(parameter, part);
-      if (o.count() == 0) continue;
-      const TensorRef values = exact.flat(o.offset, o.count());
-      if (parameter.initialisation == Initialisation::ones) ops.fill({}, values, 1.0F);
-      if (parameter.initialisation == Initialisation::normal) {
-        ops.fill_normal({}, values, stream_key(seed, parameter.name), o.begin, parameter.stddev);
-      }
-    }
-    if (exact.data != weights.data) ops.cast({}, exact, weights);
-    if (exact.data != master.data) ops.fill({}, exact, 0.0F);
-  }
-  exchange.publish();
-}
-
 CheckpointContent checkpoint_content(ComputeBackend& backend, const ParameterTable& table,
                                      const GradientExchange& exchange, const AdamW& optimizer,
                                      std::vector<std::vector<float>>& staging) {

@@ -1,21 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ModelState: weights and optimizer as global tensors: initialised, saved and restored for any layout.
+// ModelState: weights and optimizer as global tensors: saved and restored for any layout.
 #pragma once
 
 #include <functional>
 #include <vector>
 
-#include "core/compute_backend.hpp"
+#include "core/layout/parameter_table.hpp"
+#include "core/ops/compute_backend.hpp"
 #include "core/optim/adamw.hpp"
-#include "core/parameter_table.hpp"
-#include "io/checkpoint.hpp"
+#include "io/checkpoint/checkpoint.hpp"
 #include "parallel/exchange/gradient_exchange.hpp"
 
 namespace mylos {
-
-/// Sets the owned parts to the model's initial weights, the same for every layout, and publishes them.
-void initialise_weights(ComputeBackend& backend, const ParameterTable& table, std::uint64_t seed,
-                        GradientExchange& exchange, AdamW& optimizer);
 
 /// What this rank writes to a checkpoint. The parts point into device memory where it is fp32 that the host
 /// can read, and into `staging` otherwise; both must live until the checkpoint is written.

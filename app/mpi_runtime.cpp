@@ -11,7 +11,7 @@
 #include <mpi.h>
 
 #include "app/core_share.hpp"
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 namespace mylos {
 

@@ -13,7 +13,7 @@
 
 #include <fmt/format.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "parallel/collectives/algorithm_choice.hpp"
 
 namespace mylos {
@@ -314,9 +314,7 @@ ModelConfig model_config(const ParamValues& values) {
 TrainConfig train_config(const ParamValues& values) {
   const std::int64_t global_batch = values.integer("train.global_batch");
   const std::int64_t micro_batch = values.integer("train.micro_batch");
-  return {.steps = values.integer("train.steps"),
-          .stop_step = values.integer("train.stop_step"),
-          .global_batch = global_batch,
+  return {.global_batch = global_batch,
           .micro_batch = micro_batch,
           .accumulation = global_batch / (micro_batch * values.integer("parallel.data")),
           .seq_len = values.integer("train.seq_len"),
@@ -326,8 +324,7 @@ TrainConfig train_config(const ParamValues& values) {
           .recompute = chosen<Recompute>(
               values.text("train.recompute"),
               {{"none", Recompute::none}, {"selective", Recompute::selective}, {"block", Recompute::block}}),
-          .seed = static_cast<std::uint64_t>(values.integer("train.seed")),
-          .wall_clock = values.real("train.wall_clock")};
+          .seed = static_cast<std::uint64_t>(values.integer("train.seed"))};
 }
 
 AdamWConfig adamw_config(const ParamValues& values) {
@@ -363,16 +360,18 @@ ParallelPlan parallel_plan(const ParamValues& values) {
           .schedule = values.text("parallel.schedule")};
 }
 
-GuardSettings guard_settings(const ParamValues& values) {
+GuardConfig guard_config(const ParamValues& values) {
   const bool is_fp16 = values.text("train.dtype") == "fp16";
+  return {.clip_norm = static_cast<float>(values.real("optim.clip_norm")),
+          .spike_factor = static_cast<float>(values.real("guard.spike_factor")),
+          .spike_window = static_cast<std::int32_t>(values.integer("guard.spike_window")),
+          .scale_window = static_cast<std::int32_t>(is_fp16 ? values.integer("train.loss_scale_window") : 0)};
+}
+
+GuardSettings guard_settings(const ParamValues& values) {
   return {.policy = chosen<GuardPolicy>(values.text("guard.policy"),
                                         {{"skip", GuardPolicy::skip}, {"stop", GuardPolicy::stop}}),
           .max_skips = values.integer("guard.max_skips"),
-          .device = {.clip_norm = static_cast<float>(values.real("optim.clip_norm")),
-                     .spike_factor = static_cast<float>(values.real("guard.spike_factor")),
-                     .spike_window = static_cast<std::int32_t>(values.integer("guard.spike_window")),
-                     .scale_window =
-                         static_cast<std::int32_t>(is_fp16 ? values.integer("train.loss_scale_window") : 0)},
           .replica_check_every = values.integer("guard.replica_check_every")};
 }
 
@@ -395,26 +394,32 @@ RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, st
   values = resolve_deck(deck, specs, unavailable, errors);
   CrossChecks(deck, world_size, errors, values).run();
   if (!errors.empty()) return {};
-  return {
-      .model = model_config(values),
-      .train = train_config(values),
-      .adamw = adamw_config(values),
-      .lr = lr_config(values),
-      .data = {.train = values.text("data.train"),
-               .valid = values.text("data.valid"),
-               .tokenizer = values.text("data.tokenizer")},
-      .eval = {.every = values.integer("eval.every"), .batches = values.integer("eval.batches")},
-      .parallel = parallel_plan(values),
-      .guard = guard_settings(values),
-      .checkpoint = {.every = values.integer("checkpoint.every"), .keep = values.integer("checkpoint.keep")},
-      .backend = {.compute = values.text("backend.compute"),
-                  .comm = values.text("backend.comm"),
-                  .threads = values.integer("backend.threads"),
-                  .graphs = values.boolean("backend.graphs")},
-      .comm = comm_config(values),
-      .profile_step = values.integer("profile.step"),
-      .peak_tflops = values.real("machine.peak_tflops"),
-      .run_dir = values.text("run.dir")};
+  RunConfig config;
+  config.model = model_config(values);
+  config.train = train_config(values);
+  config.parallel = parallel_plan(values);
+  config.adamw = adamw_config(values);
+  config.lr = lr_config(values);
+  config.guard = guard_config(values);
+  config.graphs = values.boolean("backend.graphs");
+  config.limits = {.steps = values.integer("train.steps"),
+                   .stop_step = values.integer("train.stop_step"),
+                   .wall_clock = values.real("train.wall_clock")};
+  config.data = {.train = values.text("data.train"),
+                 .valid = values.text("data.valid"),
+                 .tokenizer = values.text("data.tokenizer")};
+  config.eval = {.every = values.integer("eval.every"), .batches = values.integer("eval.batches")};
+  config.guard_settings = guard_settings(values);
+  config.checkpoint = {.every = values.integer("checkpoint.every"),
+                       .keep = values.integer("checkpoint.keep")};
+  config.backend = {.compute = values.text("backend.compute"),
+                    .comm = values.text("backend.comm"),
+                    .threads = values.integer("backend.threads")};
+  config.comm = comm_config(values);
+  config.profile_step = values.integer("profile.step");
+  config.peak_tflops = values.real("machine.peak_tflops");
+  config.run_dir = values.text("run.dir");
+  return config;
 }
 
 void check_token_files(const Deck& deck, const RunConfig& config, DeckErrors& errors) {

@@ -9,32 +9,19 @@
 #include <utility>
 #include <vector>
 
-#include "core/model/model_config.hpp"
-#include "core/optim/adamw.hpp"
-#include "core/optim/grad_guard.hpp"
-#include "core/optim/lr_schedule.hpp"
 #include "core/param_spec.hpp"
 #include "core/param_values.hpp"
-#include "io/deck.hpp"
+#include "io/deck/deck.hpp"
 #include "parallel/collectives/simulated_link.hpp"
-#include "parallel/parallel_plan.hpp"
+#include "parallel/engine/step_config.hpp"
 
 namespace mylos {
 
-struct TrainConfig {
-  std::int64_t steps = 0;
-  std::int64_t stop_step =
-      0;  ///< end after this step with a checkpoint, as if preempted at it; 0 runs to `steps`
-  std::int64_t global_batch = 0;  ///< sequences a step
-  std::int64_t micro_batch = 0;   ///< sequences a forward pass of one data coordinate
-  std::int64_t accumulation = 0;  ///< derived: global_batch / (micro_batch * data)
-  std::int64_t seq_len = 0;       ///< T; model.context where the deck says 0
-  DType dtype = DType::fp32;
-  DType grad_dtype = DType::fp32;  ///< derived where the deck says auto
-  float loss_scale = 1.0F;         ///< of the first step
-  Recompute recompute = Recompute::none;
-  std::uint64_t seed = 0;
-  double wall_clock = 0.0;  ///< seconds; 0 is unlimited
+/// When a run ends.
+struct LimitsConfig {
+  std::int64_t steps = 0;      ///< optimizer steps of the whole run
+  std::int64_t stop_step = 0;  ///< ends after this step with a checkpoint; 0 runs to `steps`
+  double wall_clock = 0.0;     ///< seconds; 0 is unlimited
 };
 
 struct DataConfig {
@@ -54,7 +41,6 @@ enum class GuardPolicy : std::uint8_t { skip, stop };
 struct GuardSettings {
   GuardPolicy policy = GuardPolicy::skip;
   std::int64_t max_skips = 10;  ///< skipped steps in a row that end the run with 17
-  GuardConfig device;           ///< clip norm, spike limit
   std::int64_t replica_check_every =
       0;  ///< steps between comparisons of weight hashes across replicas; 0 is off
 };
@@ -68,7 +54,6 @@ struct BackendConfig {
   std::string compute;  ///< "auto" or a name
   std::string comm;
   std::int64_t threads = 0;  ///< host threads a rank; 0 shares the node's cores evenly
-  bool graphs = false;       ///< a GPU's work is recorded and queued as a whole
 };
 
 struct CommConfig {
@@ -79,15 +64,12 @@ struct CommConfig {
   double heartbeat = 5.0;  ///< seconds
 };
 
-struct RunConfig {
-  ModelConfig model;
-  TrainConfig train;
-  AdamWConfig adamw;
-  LrScheduleConfig lr;
+/// A step's configuration and what a run adds to it.
+struct RunConfig : StepConfig {
+  LimitsConfig limits;
   DataConfig data;
   EvalConfig eval;
-  ParallelPlan parallel;
-  GuardSettings guard;
+  GuardSettings guard_settings;
   CheckpointConfig checkpoint;
   BackendConfig backend;
   CommConfig comm;

@@ -8,7 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/version.hpp"
+#include "core/base/version.hpp"
 
 namespace mylos {
 

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "io/file_util.hpp"
 
 namespace mylos {

@@ -8,7 +8,7 @@
 #include <sched.h>
 #include <span>
 
-#include "core/device_buffer.hpp"
+#include "core/memory/device_buffer.hpp"
 #include "parallel/collectives/algorithm_communicator.hpp"
 #include "parallel/collectives/choose_algorithms.hpp"
 #include "parallel/collectives/hierarchical.hpp"

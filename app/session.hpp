@@ -8,15 +8,15 @@
 #include <vector>
 
 #include "app/run_config.hpp"
-#include "core/memory_ledger.hpp"
+#include "core/memory/memory_ledger.hpp"
+#include "core/ops/traced_backend.hpp"
 #include "core/plugin.hpp"
-#include "core/traced_backend.hpp"
-#include "parallel/flight_recorder.hpp"
+#include "parallel/collectives/progress_thread.hpp"
+#include "parallel/health/flight_recorder.hpp"
+#include "parallel/health/traced_communicator.hpp"
+#include "parallel/health/traffic.hpp"
+#include "parallel/health/watchdog.hpp"
 #include "parallel/process_grid.hpp"
-#include "parallel/progress_thread.hpp"
-#include "parallel/traced_communicator.hpp"
-#include "parallel/traffic.hpp"
-#include "parallel/watchdog.hpp"
 
 namespace mylos {
 

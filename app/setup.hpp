@@ -11,7 +11,7 @@
 #include "app/mpi_runtime.hpp"
 #include "app/run_config.hpp"
 #include "core/plugin.hpp"
-#include "io/deck.hpp"
+#include "io/deck/deck.hpp"
 
 namespace mylos {
 

@@ -7,7 +7,7 @@
 #include <initializer_list>
 #include <unistd.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 namespace mylos {
 

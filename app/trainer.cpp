@@ -11,11 +11,11 @@
 
 #include "app/deck_changes.hpp"
 #include "app/model_state.hpp"
-#include "app/plan.hpp"
-#include "app/replica_check.hpp"
-#include "core/statistics.hpp"
-#include "core/version.hpp"
-#include "io/chrome_trace.hpp"
+#include "core/base/statistics.hpp"
+#include "core/base/version.hpp"
+#include "io/report/chrome_trace.hpp"
+#include "parallel/engine/replica_check.hpp"
+#include "parallel/plan/run_plan.hpp"
 
 namespace mylos {
 
@@ -64,7 +64,7 @@ Trainer::Trainer(TrainerContext context)
       valid_data_(std::move(context.valid_data)),
       checkpoints_(io_, paths_.checkpoints(), config_.checkpoint.keep,
                    [this](CheckpointPhase phase) { fault_.at(Fault::phase_of(phase), step_); }),
-      last_step_(config_.train.stop_step > 0 ? config_.train.stop_step : config_.train.steps),
+      last_step_(config_.limits.stop_step > 0 ? config_.limits.stop_step : config_.limits.steps),
       step_(context.step) {}
 
 Trainer::~Trainer() = default;
@@ -116,7 +116,7 @@ void Trainer::restore_from(CheckpointReader& reader) {
     guard.skipped_in_row = saved_guard.at("skipped_in_row");
     std::string changes = deck_changes(state.at("deck"), resolved_deck_);
     guard.loss_scale = config_.train.loss_scale;
-    if (config_.guard.device.scale_window > 0 && changes.find("train.dtype ") == std::string::npos) {
+    if (config_.guard.scale_window > 0 && changes.find("train.dtype ") == std::string::npos) {
       guard.loss_scale = saved_guard.at("loss_scale");
       guard.scaled_in_row = saved_guard.at("scaled_in_row");
     }
@@ -160,8 +160,8 @@ TrainResult Trainer::run() {
       console_.warn(fmt::format("step {}: update not applied: a gradient overflows, the loss scale is now {}",
                                 finished.step, guard.loss_scale));
     }
-    const bool guard_stops = is_bad && (config_.guard.policy == GuardPolicy::stop ||
-                                        guard.skipped_in_row >= config_.guard.max_skips);
+    const bool guard_stops = is_bad && (config_.guard_settings.policy == GuardPolicy::stop ||
+                                        guard.skipped_in_row >= config_.guard_settings.max_skips);
     if (guard_stops) {
       record(finished, seen);
       if (metrics_) metrics_->flush();
@@ -175,7 +175,7 @@ TrainResult Trainer::run() {
       record(finished, seen);
       continue;
     }
-    const std::int64_t check_every = config_.guard.replica_check_every;
+    const std::int64_t check_every = config_.guard_settings.replica_check_every;
     if (check_every > 0 && step_ % check_every == 0) check_replicas();
     const bool last = step_ == last_step_;
     const bool evaluates = evaluates_after(step_);
@@ -201,13 +201,13 @@ TrainResult Trainer::run() {
   }
   if (saved_step_ != step_) write_checkpoint();
   if (metrics_) metrics_->flush();
-  const bool complete = step_ >= config_.train.steps;
+  const bool complete = step_ >= config_.limits.steps;
   return {ExitCode::done, complete ? "done" : "stopped", "", step_};
 }
 
 bool Trainer::evaluates_after(std::int64_t step) const {
   return valid_data_ &&
-         (step == config_.train.steps || (config_.eval.every > 0 && step % config_.eval.every == 0));
+         (step == config_.limits.steps || (config_.eval.every > 0 && step % config_.eval.every == 0));
 }
 
 /// Whether something may be due after `step` that needs its results or its weights. A trace has its step
@@ -215,7 +215,7 @@ bool Trainer::evaluates_after(std::int64_t step) const {
 bool Trainer::pauses_after(std::int64_t step) const {
   const auto is_due = [&](std::int64_t every) { return every > 0 && step % every == 0; };
   return checkpoint_due_ || is_due(config_.checkpoint.every) || evaluates_after(step) ||
-         is_due(config_.guard.replica_check_every) || step == config_.profile_step ||
+         is_due(config_.guard_settings.replica_check_every) || step == config_.profile_step ||
          step + 1 == config_.profile_step;
 }
 
@@ -366,7 +366,7 @@ void Trainer::record(const QueuedStep& finished, const Observation& seen) {
     metrics_->append("steps", row);
   }
   console_.step({.step = finished.step,
-                 .steps = config_.train.steps,
+                 .steps = config_.limits.steps,
                  .loss = scalars.loss,
                  .gradient_norm = scalars.gradient_norm,
                  .learning_rate = scalars.learning_rate,
@@ -459,7 +459,7 @@ void Trainer::write_trace() {
 }
 
 bool Trainer::wall_clock_is_near() const {
-  if (config_.train.wall_clock <= 0.0) return false;
+  if (config_.limits.wall_clock <= 0.0) return false;
   // Until a checkpoint was timed: a second, and 12 bytes a parameter at a slow disk's 100 MB/s.
   constexpr double slow_disk = 1e8;
   const double guess = 1.0 + 12.0 * static_cast<double>(training_.table().num_parameters()) / slow_disk;
@@ -468,7 +468,7 @@ bool Trainer::wall_clock_is_near() const {
   // One step to the next look at the clock, and those that are under way by then.
   const auto steps = static_cast<double>(1 + training_.num_to_leave_unread());
   return elapsed + 2.0 * (steps * slowest_step_ + checkpoint) + slowest_evaluation_ + 1.0 >
-         config_.train.wall_clock;
+         config_.limits.wall_clock;
 }
 
 }  // namespace mylos

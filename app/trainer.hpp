@@ -18,10 +18,10 @@
 #include "app/run_directory.hpp"
 #include "app/session.hpp"
 #include "app/stop_signals.hpp"
-#include "app/training_step.hpp"
-#include "io/checkpoint.hpp"
-#include "io/metrics.hpp"
-#include "io/token_dataset.hpp"
+#include "io/checkpoint/checkpoint.hpp"
+#include "io/metrics/metrics.hpp"
+#include "io/tokens/token_dataset.hpp"
+#include "parallel/engine/training_step.hpp"
 
 namespace mylos {
 

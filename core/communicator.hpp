@@ -8,9 +8,9 @@
 #include <span>
 #include <string>
 
-#include "core/compute_backend.hpp"
-#include "core/error.hpp"
-#include "core/tensor.hpp"
+#include "core/base/error.hpp"
+#include "core/base/tensor.hpp"
+#include "core/ops/compute_backend.hpp"
 
 namespace mylos {
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "core/communicator.hpp"
-#include "core/compute_backend.hpp"
-#include "core/memory_ledger.hpp"
+#include "core/memory/memory_ledger.hpp"
+#include "core/ops/compute_backend.hpp"
 #include "core/param_spec.hpp"
 #include "core/param_values.hpp"
 

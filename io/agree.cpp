@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 namespace mylos {
 

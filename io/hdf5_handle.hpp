@@ -8,7 +8,7 @@
 
 #include <hdf5.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 namespace mylos {
 

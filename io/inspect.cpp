@@ -12,12 +12,12 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/error.hpp"
-#include "io/checkpoint.hpp"
-#include "io/checkpoint_manifest.hpp"
+#include "core/base/error.hpp"
+#include "io/checkpoint/checkpoint.hpp"
+#include "io/checkpoint/checkpoint_manifest.hpp"
 #include "io/file_util.hpp"
-#include "io/metrics.hpp"
-#include "io/token_dataset.hpp"
+#include "io/metrics/metrics.hpp"
+#include "io/tokens/token_dataset.hpp"
 
 namespace mylos {
 

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "io/hdf5_handle.hpp"
 
 namespace mylos {

@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "core/communicator.hpp"
-#include "parallel/traffic.hpp"
+#include "parallel/health/traffic.hpp"
 
 namespace mylos {
 

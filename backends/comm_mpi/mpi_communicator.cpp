@@ -12,8 +12,8 @@
 #include <unistd.h>
 #include <vector>
 
-#include "core/host_buffers.hpp"
-#include "core/polling.hpp"
+#include "core/base/polling.hpp"
+#include "core/memory/host_buffers.hpp"
 
 namespace mylos {
 

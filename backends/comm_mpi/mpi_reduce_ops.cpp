@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/comm_mpi/mpi_reduce_ops.hpp"
 
-#include "core/host_reduction.hpp"
+#include "core/ops/host_reduction.hpp"
 
 namespace mylos {
 

@@ -10,7 +10,7 @@
 
 #include "backends/comm_shm/progress_engine.hpp"
 #include "backends/comm_shm/shared_part.hpp"
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 namespace mylos {
 

@@ -18,8 +18,8 @@
 #include "backends/comm_shm/staged_collectives.hpp"
 #include "backends/comm_shm/window_collectives.hpp"
 #include "core/communicator.hpp"
-#include "core/host_buffers.hpp"
-#include "core/memory_charge.hpp"
+#include "core/memory/host_buffers.hpp"
+#include "core/memory/memory_charge.hpp"
 
 namespace mylos {
 

@@ -8,7 +8,7 @@
 
 #include "backends/compute_cuda/device.cuh"
 #include "backends/compute_cuda/kernels.hpp"
-#include "core/heads.hpp"
+#include "core/ops/heads.hpp"
 
 namespace mylos::kernels {
 

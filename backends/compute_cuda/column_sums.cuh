@@ -8,7 +8,7 @@
 
 #include "backends/compute_cuda/device.cuh"
 #include "backends/compute_cuda/workspace.hpp"
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 namespace mylos {
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <type_traits>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 namespace mylos {
 

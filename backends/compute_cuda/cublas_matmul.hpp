@@ -8,8 +8,8 @@
 
 #include "backends/compute_cuda/cublas_handles.hpp"
 #include "backends/compute_cuda/workspace.hpp"
-#include "core/compute_backend.hpp"
-#include "core/matrix_ref.hpp"
+#include "core/ops/compute_backend.hpp"
+#include "core/ops/matrix_ref.hpp"
 
 namespace mylos {
 

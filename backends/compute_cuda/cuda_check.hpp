@@ -4,7 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 namespace mylos {
 

@@ -10,7 +10,7 @@
 #include <memory>
 #include <string>
 
-#include "core/device_buffer.hpp"
+#include "core/memory/device_buffer.hpp"
 
 namespace mylos {
 

@@ -6,7 +6,7 @@
 #include <initializer_list>
 
 #include "backends/compute_cuda/cuda_check.hpp"
-#include "core/dtype.hpp"
+#include "core/base/dtype.hpp"
 
 namespace mylos {
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "backends/compute_cuda/workspace.hpp"
-#include "core/forwarding_ops.hpp"
+#include "core/ops/forwarding_ops.hpp"
 
 namespace mylos {
 

@@ -7,7 +7,7 @@
 #include <cuda_runtime_api.h>
 
 #include "backends/compute_cuda/workspace.hpp"
-#include "core/compute_backend.hpp"
+#include "core/ops/compute_backend.hpp"
 
 namespace mylos::kernels {
 

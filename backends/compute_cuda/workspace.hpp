@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cuda_runtime_api.h>
 
-#include "core/device_buffer.hpp"
+#include "core/memory/device_buffer.hpp"
 
 namespace mylos {
 

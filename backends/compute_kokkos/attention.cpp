@@ -2,7 +2,7 @@
 #include "backends/compute_kokkos/dropout.hpp"
 #include "backends/compute_kokkos/tile_product.hpp"
 #include "backends/compute_kokkos/transformer_ops.hpp"
-#include "core/heads.hpp"
+#include "core/ops/heads.hpp"
 
 namespace mylos {
 

@@ -10,7 +10,7 @@
 #include "backends/compute_kokkos/optimizer_ops.hpp"
 #include "backends/compute_kokkos/tensor_ops.hpp"
 #include "backends/compute_kokkos/transformer_ops.hpp"
-#include "core/compute_backend.hpp"
+#include "core/ops/compute_backend.hpp"
 
 namespace mylos {
 

@@ -2,7 +2,7 @@
 // KokkosOptimizerOps: the optimizer's update and the guard that decides about it.
 #pragma once
 
-#include "core/compute_backend.hpp"
+#include "core/ops/compute_backend.hpp"
 
 namespace mylos {
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "backends/compute_kokkos/lanes.hpp"
-#include "core/rng.hpp"
+#include "core/base/rng.hpp"
 
 namespace mylos {
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "backends/compute_kokkos/views.hpp"
-#include "core/compute_backend.hpp"
+#include "core/ops/compute_backend.hpp"
 
 namespace mylos {
 

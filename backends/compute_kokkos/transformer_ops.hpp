@@ -2,7 +2,7 @@
 // KokkosTransformerOps: the layers of a transformer, one file of kernels for each.
 #pragma once
 
-#include "core/compute_backend.hpp"
+#include "core/ops/compute_backend.hpp"
 
 namespace mylos {
 

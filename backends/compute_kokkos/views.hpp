@@ -10,7 +10,7 @@
 
 #include <Kokkos_Core.hpp>
 
-#include "core/compute_backend.hpp"
+#include "core/ops/compute_backend.hpp"
 
 namespace mylos {
 

@@ -10,7 +10,7 @@
 
 #include <dnnl.hpp>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 #if defined(__AVX512BF16__) && defined(__AVX512BW__) && defined(__AVX512VL__)
 #define MYLOS_AVX512_BF16

@@ -4,7 +4,7 @@
 
 #include "backends/compute_onednn/bf16_matmul.hpp"
 #include "backends/compute_onednn/matmul_cache.hpp"
-#include "core/forwarding_ops.hpp"
+#include "core/ops/forwarding_ops.hpp"
 
 namespace mylos {
 

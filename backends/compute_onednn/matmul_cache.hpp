@@ -12,9 +12,9 @@
 
 #include "backends/compute_onednn/packed_weights.hpp"
 #include "backends/compute_onednn/scratch.hpp"
-#include "core/compute_backend.hpp"
-#include "core/matrix_ref.hpp"
-#include "core/memory_ledger.hpp"
+#include "core/memory/memory_ledger.hpp"
+#include "core/ops/compute_backend.hpp"
+#include "core/ops/matrix_ref.hpp"
 
 namespace mylos {
 

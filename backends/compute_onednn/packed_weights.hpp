@@ -9,8 +9,8 @@
 
 #include <dnnl.hpp>
 
-#include "core/device_buffer.hpp"
-#include "core/matrix_ref.hpp"
+#include "core/memory/device_buffer.hpp"
+#include "core/ops/matrix_ref.hpp"
 
 namespace mylos {
 

@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "core/device_buffer.hpp"
+#include "core/memory/device_buffer.hpp"
 
 namespace mylos {
 

@@ -6,7 +6,7 @@
 #include <functional>
 #include <optional>
 
-#include "core/dtype.hpp"
+#include "core/base/dtype.hpp"
 
 namespace mylos {
 

@@ -15,7 +15,7 @@
 #include "benchmarks/ceiling/caches.hpp"
 #include "benchmarks/ceiling/gemm.hpp"
 #include "benchmarks/ceiling/timing.hpp"
-#include "core/rng.hpp"
+#include "core/base/rng.hpp"
 
 namespace mylos {
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/statistics.hpp"
+#include "core/base/statistics.hpp"
 
 namespace mylos {
 

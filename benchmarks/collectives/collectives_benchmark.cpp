@@ -20,10 +20,10 @@
 #include "app/command_line.hpp"
 #include "app/mpi_runtime.hpp"
 #include "benchmarks/collectives/memory_bound.hpp"
+#include "core/base/statistics.hpp"
 #include "core/communicator.hpp"
 #include "core/param_values.hpp"
 #include "core/plugin.hpp"
-#include "core/statistics.hpp"
 #include "parallel/collectives/algorithm_communicator.hpp"
 #include "parallel/collectives/hierarchical.hpp"
 

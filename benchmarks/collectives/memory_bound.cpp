@@ -7,7 +7,7 @@
 #include <span>
 
 #include "benchmarks/ceiling/streaming_store.hpp"
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 namespace mylos {
 

@@ -16,9 +16,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "core/device_buffer.hpp"
-#include "core/device_event.hpp"
-#include "core/statistics.hpp"
+#include "core/base/statistics.hpp"
+#include "core/memory/device_buffer.hpp"
+#include "core/memory/device_event.hpp"
 #include "tests/support/compute_backends.hpp"
 
 namespace {

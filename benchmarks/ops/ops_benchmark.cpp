@@ -20,7 +20,7 @@
 #include "benchmarks/ceiling/gemm.hpp"
 #include "benchmarks/ceiling/timing.hpp"
 #include "benchmarks/ceiling/triad.hpp"
-#include "core/statistics.hpp"
+#include "core/base/statistics.hpp"
 #include "tests/ops/op_run.hpp"
 #include "tests/support/compute_backends.hpp"
 

@@ -7,8 +7,8 @@
 
 #include <mpi.h>
 
-#include "core/rng.hpp"
-#include "core/statistics.hpp"
+#include "core/base/rng.hpp"
+#include "core/base/statistics.hpp"
 
 namespace mylos {
 

@@ -10,7 +10,7 @@
 
 #include "app/run_config.hpp"
 #include "app/session.hpp"
-#include "app/training_step.hpp"
+#include "parallel/engine/training_step.hpp"
 
 namespace mylos {
 

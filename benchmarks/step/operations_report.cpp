@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "core/statistics.hpp"
+#include "core/base/statistics.hpp"
 
 namespace mylos {
 

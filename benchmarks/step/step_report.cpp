@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "app/plan.hpp"
+#include "parallel/plan/run_plan.hpp"
 
 namespace mylos {
 

@@ -8,9 +8,9 @@
 #include <span>
 #include <vector>
 
-#include "core/compute_backend.hpp"
+#include "core/layout/parameter_table.hpp"
 #include "core/model/model_config.hpp"
-#include "core/parameter_table.hpp"
+#include "core/ops/compute_backend.hpp"
 
 namespace mylos {
 

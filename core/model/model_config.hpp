@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "core/dtype.hpp"
+#include "core/base/dtype.hpp"
 
 namespace mylos {
 

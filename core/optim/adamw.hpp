@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/compute_backend.hpp"
-#include "core/device_buffer.hpp"
-#include "core/parameter_table.hpp"
+#include "core/layout/parameter_table.hpp"
+#include "core/memory/device_buffer.hpp"
+#include "core/ops/compute_backend.hpp"
 
 namespace mylos {
 

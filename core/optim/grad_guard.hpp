@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstdint>
 
-#include "core/dtype.hpp"
-#include "core/step_scalars.hpp"
+#include "core/base/dtype.hpp"
+#include "core/ops/step_scalars.hpp"
 
 namespace mylos {
 

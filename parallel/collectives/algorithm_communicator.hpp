@@ -11,7 +11,7 @@
 #include "parallel/collectives/algorithm_choice.hpp"
 #include "parallel/collectives/operation_engine.hpp"
 #include "parallel/collectives/scratch_pool.hpp"
-#include "parallel/traffic.hpp"
+#include "parallel/health/traffic.hpp"
 
 namespace mylos {
 

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/host_reduction.hpp"
-#include "core/statistics.hpp"
+#include "core/base/statistics.hpp"
+#include "core/ops/host_reduction.hpp"
 #include "parallel/collectives/algorithm_communicator.hpp"
 
 namespace mylos {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "parallel/traffic.hpp"
+#include "parallel/health/traffic.hpp"
 
 namespace mylos {
 

@@ -5,7 +5,7 @@
 #include <exception>
 #include <utility>
 
-#include "core/polling.hpp"
+#include "core/base/polling.hpp"
 
 namespace mylos {
 

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <vector>
 
-#include "core/memory_charge.hpp"
+#include "core/memory/memory_charge.hpp"
 
 namespace mylos {
 

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <thread>
 
-#include "parallel/traffic.hpp"
+#include "parallel/health/traffic.hpp"
 
 namespace mylos {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/communicator.hpp"
-#include "core/device_buffer.hpp"
+#include "core/memory/device_buffer.hpp"
 #include "parallel/exchange/gradient_exchange.hpp"
 
 namespace mylos {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/plugin.hpp"
-#include "io/token_dataset.hpp"
+#include "io/tokens/token_dataset.hpp"
 #include "tests/faults/run_fixture.hpp"
 
 namespace mylos::test {

@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "parallel/traffic.hpp"
+#include "parallel/health/traffic.hpp"
 #include "tests/faults/run_fixture.hpp"
 
 namespace mylos::test {

@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "io/token_dataset.hpp"
+#include "io/tokens/token_dataset.hpp"
 
 namespace mylos::test {
 

@@ -10,9 +10,9 @@
 
 #include <gtest/gtest.h>
 
-#include "core/error.hpp"
-#include "io/checkpoint.hpp"
-#include "io/metrics.hpp"
+#include "core/base/error.hpp"
+#include "io/checkpoint/checkpoint.hpp"
+#include "io/metrics/metrics.hpp"
 #include "tests/faults/run_mylos.hpp"
 #include "tests/io/io_test_util.hpp"
 

@@ -6,9 +6,9 @@
 
 #include <gtest/gtest.h>
 
-#include "core/error.hpp"
-#include "io/checkpoint.hpp"
-#include "io/checkpoint_manifest.hpp"
+#include "core/base/error.hpp"
+#include "io/checkpoint/checkpoint.hpp"
+#include "io/checkpoint/checkpoint_manifest.hpp"
 #include "tests/io/io_test_util.hpp"
 
 namespace mylos::test {

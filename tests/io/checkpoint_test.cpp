@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Checkpoints written and read by any number of ranks, and everything that may be wrong with one.
-#include "io/checkpoint.hpp"
+#include "io/checkpoint/checkpoint.hpp"
 
 #include <algorithm>
 #include <array>
@@ -11,8 +11,8 @@
 #include <gtest/gtest.h>
 #include <mpi.h>
 
-#include "core/error.hpp"
-#include "io/checkpoint_manifest.hpp"
+#include "core/base/error.hpp"
+#include "io/checkpoint/checkpoint_manifest.hpp"
 #include "tests/io/io_test_util.hpp"
 
 namespace mylos::test {

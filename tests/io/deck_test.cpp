@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The deck's scanner, resolver, writer and reference.
-#include "io/deck.hpp"
+#include "io/deck/deck.hpp"
 
 #include <array>
 #include <filesystem>
@@ -11,7 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 namespace mylos {
 namespace {

@@ -8,10 +8,10 @@
 
 #include <gtest/gtest.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "io/inspect.hpp"
-#include "io/metrics.hpp"
-#include "io/token_dataset.hpp"
+#include "io/metrics/metrics.hpp"
+#include "io/tokens/token_dataset.hpp"
 #include "tests/io/io_test_util.hpp"
 
 namespace mylos::test {

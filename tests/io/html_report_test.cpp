@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The report is whole, self-contained and small whatever the metrics hold.
-#include "io/html_report.hpp"
+#include "io/report/html_report.hpp"
 
 #include <cmath>
 #include <cstddef>

@@ -12,10 +12,10 @@
 #include <unistd.h>
 #include <vector>
 
-#include "core/error.hpp"
-#include "io/checkpoint.hpp"
+#include "core/base/error.hpp"
+#include "io/checkpoint/checkpoint.hpp"
 #include "io/file_util.hpp"
-#include "io/metrics.hpp"
+#include "io/metrics/metrics.hpp"
 #include "tests/io/io_test_util.hpp"
 
 namespace mylos::test {

@@ -14,7 +14,7 @@
 
 #include <fmt/format.h>
 
-#include "io/checkpoint.hpp"
+#include "io/checkpoint/checkpoint.hpp"
 
 namespace mylos::test {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Metrics: appended, read meanwhile, cut back, and whole after any kill.
-#include "io/metrics.hpp"
+#include "io/metrics/metrics.hpp"
 
 #include <chrono>
 #include <csignal>
@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "tests/io/io_test_util.hpp"
 
 namespace mylos::test {

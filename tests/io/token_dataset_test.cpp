@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Token files, good and bad, the order of samples, and the byte tokenizer.
-#include "io/token_dataset.hpp"
+#include "io/tokens/token_dataset.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -9,8 +9,8 @@
 
 #include <gtest/gtest.h>
 
-#include "core/error.hpp"
-#include "io/tokenizer.hpp"
+#include "core/base/error.hpp"
+#include "io/tokens/tokenizer.hpp"
 #include "tests/io/io_test_util.hpp"
 
 namespace mylos::test {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/compute_backend.hpp"
+#include "core/ops/compute_backend.hpp"
 
 namespace mylos {
 

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/compute_backend.hpp"
+#include "core/ops/compute_backend.hpp"
 #include "tests/ops/op_cases.hpp"
 #include "tests/ops/oracle.hpp"
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/compute_backend.hpp"
+#include "core/ops/compute_backend.hpp"
 
 namespace mylos::oracle {
 

@@ -18,8 +18,8 @@
 #include "parallel/collectives/algorithm_communicator.hpp"
 #include "parallel/collectives/choose_algorithms.hpp"
 #include "parallel/collectives/hierarchical.hpp"
+#include "parallel/collectives/progress_thread.hpp"
 #include "parallel/collectives/simulated_link.hpp"
-#include "parallel/progress_thread.hpp"
 #include "tests/support/test_plugins.hpp"
 
 namespace mylos {

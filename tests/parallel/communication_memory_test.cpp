@@ -4,10 +4,10 @@
 
 #include <gtest/gtest.h>
 
-#include "app/plan.hpp"
 #include "app/session.hpp"
 #include "app/setup.hpp"
 #include "parallel/collectives/algorithm_communicator.hpp"
+#include "parallel/plan/run_plan.hpp"
 #include "tests/parallel/mini_trainer.hpp"
 #include "tests/support/test_plugins.hpp"
 
@@ -48,7 +48,8 @@ void check(ComputeBackend& compute, MemoryLedger& ledger, Communicator& world, c
   for (std::int64_t step = 1; step <= 2; ++step) trainer.step(walk_tokens(config, step));
   constexpr auto category = MemoryCategory::communication;
   const auto planned =
-      static_cast<double>(make_plan(config, comm).memory[static_cast<std::size_t>(category)]);
+      static_cast<double>(make_plan(config, {.algorithm = config.comm.algorithm, .communicator = comm})
+                              .memory[static_cast<std::size_t>(category)]);
   const auto taken = static_cast<double>(ledger.peak(category));
   EXPECT_LE(taken, 1.01 * planned);
   if (world.rank() == 0) {

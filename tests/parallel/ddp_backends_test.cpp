@@ -9,8 +9,8 @@
 
 #include "parallel/collectives/algorithm_communicator.hpp"
 #include "parallel/collectives/hierarchical.hpp"
+#include "parallel/collectives/progress_thread.hpp"
 #include "parallel/collectives/simulated_link.hpp"
-#include "parallel/progress_thread.hpp"
 #include "tests/parallel/mini_trainer.hpp"
 #include "tests/support/backend_fixture.hpp"
 #include "tests/support/relative_error.hpp"

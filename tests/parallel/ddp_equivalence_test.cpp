@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "parallel/traffic.hpp"
+#include "parallel/health/traffic.hpp"
 #include "tests/parallel/mini_trainer.hpp"
 #include "tests/support/backend_fixture.hpp"
 #include "tests/support/relative_error.hpp"
@@ -242,7 +242,7 @@ TEST_F(DdpEquivalence, TrainsInFp16WithAScaledLoss) {
   RunConfig config = parallel_config();
   config.train.dtype = DType::fp16;
   config.train.loss_scale = 1024.0F;
-  config.guard.device.scale_window = 3;
+  config.guard.scale_window = 3;
   for (const Outcome& outcome : expect_near_fp32(config, 2e-4, 4e-3)) {
     EXPECT_EQ(outcome.steps.back().loss_scale, 8192.0F) << "doubled after steps 3, 6 and 9";
   }

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "core/rng.hpp"
+#include "core/base/rng.hpp"
 
 namespace mylos {
 

@@ -8,10 +8,10 @@
 #include <string_view>
 #include <vector>
 
-#include "app/training_step.hpp"
 #include "core/communicator.hpp"
-#include "core/traced_backend.hpp"
-#include "parallel/traced_communicator.hpp"
+#include "core/ops/traced_backend.hpp"
+#include "parallel/engine/training_step.hpp"
+#include "parallel/health/traced_communicator.hpp"
 
 namespace mylos {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The traffic counters against formulas written down here, and what the flight recorder notes.
-#include "parallel/traffic.hpp"
+#include "parallel/health/traffic.hpp"
 
 #include <array>
 #include <map>
@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "parallel/flight_recorder.hpp"
+#include "parallel/health/flight_recorder.hpp"
 #include "tests/support/test_plugins.hpp"
 
 namespace mylos {

@@ -12,9 +12,9 @@
 #include <mpi.h>
 
 #include "core/plugin.hpp"
-#include "parallel/flight_recorder.hpp"
-#include "parallel/traffic.hpp"
-#include "parallel/watchdog.hpp"
+#include "parallel/health/flight_recorder.hpp"
+#include "parallel/health/traffic.hpp"
+#include "parallel/health/watchdog.hpp"
 
 using namespace mylos;
 

@@ -13,8 +13,8 @@
 
 #include <gtest/gtest.h>
 
-#include "core/error.hpp"
-#include "parallel/traffic.hpp"
+#include "core/base/error.hpp"
+#include "parallel/health/traffic.hpp"
 
 namespace mylos {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <hdf5.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 #include "io/hdf5_handle.hpp"
 
 namespace mylos {

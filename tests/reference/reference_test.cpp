@@ -35,7 +35,7 @@ RunConfig reference_config(const ReferenceFile& file, DType dtype) {
   config.adamw.beta2 = static_cast<float>(file.attribute("beta2"));
   config.adamw.epsilon = static_cast<float>(file.attribute("epsilon"));
   config.adamw.weight_decay = static_cast<float>(file.attribute("weight_decay"));
-  config.guard.device.clip_norm = static_cast<float>(file.attribute("clip_norm"));
+  config.guard.clip_norm = static_cast<float>(file.attribute("clip_norm"));
   return config;
 }
 

@@ -9,7 +9,7 @@
 #include <map>
 #include <vector>
 
-#include "core/forwarding_ops.hpp"
+#include "core/ops/forwarding_ops.hpp"
 
 namespace mylos {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "core/arena.hpp"
+#include "core/memory/arena.hpp"
 
 #include <algorithm>
 #include <random>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "core/dtype.hpp"
+#include "core/base/dtype.hpp"
 
 #include <cmath>
 #include <limits>

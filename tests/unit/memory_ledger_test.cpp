@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "core/memory_ledger.hpp"
+#include "core/memory/memory_ledger.hpp"
 
 #include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "core/error.hpp"
+#include "core/base/error.hpp"
 
 namespace mylos {
 namespace {

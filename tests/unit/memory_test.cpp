@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "app/plan.hpp"
+#include "app/plan_text.hpp"
 #include "core/model/lm_head.hpp"
 #include "tests/parallel/mini_trainer.hpp"
 #include "tests/support/backend_fixture.hpp"
@@ -147,7 +147,8 @@ TEST(Plan, DISABLED_ResidentMemoryIsWhatThePlanSays) {
                                typed(mini_config(gpt2(12, 12, 768), 1, 256), DType::bf16, DType::bf16),
                                typed(mini_config(gpt2(24, 16, 1024), 1, 256), DType::bf16, DType::bf16)};
   for (const RunConfig& config : configs) {
-    const RunPlan plan = make_plan(config, {}, compute.plan_compute);
+    const RunPlan plan =
+        make_plan(config, {.threads = config.backend.threads, .plan_compute = compute.plan_compute});
     SCOPED_TRACE(fmt::format("{} parameters, {}", plan.parameters, name_of(config.train.dtype)));
     const double before = resident_bytes();
     MemoryLedger ledger;

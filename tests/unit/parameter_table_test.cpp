@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "core/parameter_table.hpp"
+#include "core/layout/parameter_table.hpp"
 
 #include <set>
 

@@ -17,7 +17,7 @@
 #include <gtest/gtest.h>
 
 #include "app/deck_changes.hpp"
-#include "io/deck.hpp"
+#include "io/deck/deck.hpp"
 
 namespace mylos {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Quantiles of samples in any order.
-#include "core/statistics.hpp"
+#include "core/base/statistics.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "core/stochastic_rounding.hpp"
+#include "core/base/stochastic_rounding.hpp"
 
 #include <cmath>
 #include <limits>

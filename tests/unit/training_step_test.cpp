@@ -3,8 +3,8 @@
 // device works on the next.
 #include <gtest/gtest.h>
 
-#include "core/device_buffer.hpp"
-#include "core/device_graph.hpp"
+#include "core/memory/device_buffer.hpp"
+#include "core/memory/device_graph.hpp"
 #include "tests/parallel/mini_trainer.hpp"
 #include "tests/support/backend_fixture.hpp"
 #include "tests/support/distant_backend.hpp"
@@ -27,7 +27,7 @@ RunConfig config(std::int64_t accumulation, DType dtype = DType::fp32) {
   config.train.dtype = dtype;
   if (dtype == DType::fp16) {
     config.train.loss_scale = largest_loss_scale;  // overflows
-    config.guard.device.scale_window = 2;
+    config.guard.scale_window = 2;
   }
   return config;
 }

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "core/forwarding_ops.hpp"
+#include "core/ops/forwarding_ops.hpp"
 
 namespace {
 

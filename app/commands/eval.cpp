@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <cmath>
+
+#include "app/commands/commands.hpp"
+#include "app/evaluator.hpp"
+#include "app/inference.hpp"
+
+namespace mylos {
+
+int run_eval(const CommandLine& line) {
+  return with_inference(line, 0, [&](const MpiRuntime& mpi, Inference& model) {
+    const RunConfig& config = model.setup.config;
+    const std::string file = line.has("data") ? line.get<std::string>("data") : config.data.valid;
+    if (file.empty()) fail(ExitCode::usage, "the run has no [data] valid; name a token file with --data");
+    TokenFile tokens(file);
+    tokens.check_tokens(config.model.vocab);
+    const TokenDataset dataset(std::move(tokens), config.train.seq_len, config.train.seed);
+    const EvalResult result = evaluate(*model.executor, model.session->compute(), dataset, 0,
+                                       model.session->grid().group(data_axes));
+    if (mpi.rank() == 0) {
+      fmt::print(
+          "step {}: loss {:.4f} nats a token, accuracy {:.2f} %, perplexity {:.3f} ({} tokens of {})\n",
+          model.step, result.loss, 100.0 * result.accuracy, std::exp(result.loss), result.tokens, file);
+    }
+    if (line.has("max-loss") && !(result.loss <= line.get<double>("max-loss"))) {
+      if (mpi.rank() == 0) {
+        fmt::print(stderr, "mylos: the loss {:.4f} is above --max-loss={}\n", result.loss,
+                   line.get<double>("max-loss"));
+      }
+      return static_cast<int>(ExitCode::numerical);
+    }
+    return 0;
+  });
+}
+
+}  // namespace mylos

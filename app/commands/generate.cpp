@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+
+#include "app/commands/commands.hpp"
+#include "app/inference.hpp"
+#include "io/tokens/tokenizer.hpp"
+
+namespace mylos {
+
+namespace {
+
+struct Sampling {
+  double temperature = 1.0;  ///< 0 takes the most likely token
+  std::int64_t top_k = 0;    ///< 0 draws from all
+  PhiloxKey key;
+};
+
+/// Draws a token; the draw depends on the key and `index` only, so it is the same on every rank.
+std::int32_t draw(const std::vector<float>& logits, const Sampling& sampling, std::int64_t index) {
+  std::vector<std::int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto size = static_cast<std::int64_t>(order.size());
+  const bool greedy = sampling.temperature <= 0.0;
+  const std::int64_t k = greedy ? 1 : sampling.top_k > 0 ? std::min(sampling.top_k, size) : size;
+  const auto logit = [&](std::int32_t token) { return logits[static_cast<std::size_t>(token)]; };
+  std::ranges::partial_sort(order, order.begin() + k, std::greater{}, logit);
+  if (k == 1) return order.front();
+
+  std::vector<double> cumulative;
+  double total = 0.0;
+  for (std::int64_t i = 0; i < k; ++i) {
+    total +=
+        std::exp((logit(order[static_cast<std::size_t>(i)]) - logit(order.front())) / sampling.temperature);
+    cumulative.push_back(total);
+  }
+  const PhiloxBlock random = philox(sampling.key, static_cast<std::uint32_t>(index), 0, 0, 0);
+  const double at = total * uniform01(random.x[0]);
+  const auto chosen = std::ranges::upper_bound(cumulative, at) - cumulative.begin();
+  return order[static_cast<std::size_t>(std::min<std::int64_t>(chosen, k - 1))];
+}
+
+}  // namespace
+
+int run_generate(const CommandLine& line) {
+  for (const char* name : {"tokens", "top-k"}) {
+    if (line.get<std::int64_t>(name) < 0) fail(ExitCode::usage, "--{} must not be negative", name);
+  }
+  if (!(line.get<double>("temperature") >= 0.0)) fail(ExitCode::usage, "--temperature must not be negative");
+  return with_inference(line, 1, [&](const MpiRuntime& mpi, Inference& model) {
+    const RunConfig& config = model.setup.config;
+    if (config.data.tokenizer == "none") {
+      fail(ExitCode::usage, "[data] tokenizer = none: mylos cannot turn this model's tokens into text");
+    }
+    const auto tokenizer = make_tokenizer(config.data.tokenizer);
+    const std::string prompt = line.get<std::string>("prompt");
+    std::vector<std::uint16_t> text = tokenizer->encode(prompt);
+    const bool unprompted = text.empty();
+    if (unprompted) text.push_back(tokenizer->end_of_text());
+
+    Sampling sampling;
+    sampling.temperature = line.get<double>("temperature");
+    sampling.top_k = line.get<std::int64_t>("top-k");
+    sampling.key = stream_key(line.get<std::uint64_t>("seed"), "generate");
+    const bool speaks = mpi.rank() == 0;
+    if (speaks) fmt::print("{}", prompt);
+    const std::int64_t seq = config.train.seq_len;
+    std::vector<std::int32_t> window(static_cast<std::size_t>(seq + 1));
+    const std::int64_t wanted = line.get<std::int64_t>("tokens");
+    for (std::int64_t i = 0; i < wanted; ++i) {
+      const auto length = std::min<std::int64_t>(static_cast<std::int64_t>(text.size()), seq);
+      std::ranges::fill(window, 0);
+      std::copy(text.end() - length, text.end(), window.begin());
+      model.executor->load(0, window);
+      const std::int32_t token = draw(model.executor->logits(length - 1), sampling, i);
+      text.push_back(static_cast<std::uint16_t>(token));
+      if (token == tokenizer->end_of_text()) break;
+      if (speaks) {
+        fmt::print("{}", tokenizer->decode({&text.back(), 1}));
+        std::fflush(stdout);
+      }
+    }
+    if (speaks) fmt::print("\n");
+    return 0;
+  });
+}
+
+}  // namespace mylos

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/commands/help.hpp"
+
+#include "app/commands/commands.hpp"
+#include "app/run_config.hpp"
+#include "io/deck/deck.hpp"
+
+namespace mylos {
+
+std::string plugin_text(const PluginInfo& plugin) {
+  if (plugin.descriptor == nullptr)
+    return fmt::format("{}\n  cannot be loaded: {}\n", plugin.path.string(), plugin.problem);
+  const PluginDescriptor& d = *plugin.descriptor;
+  std::string text = fmt::format("{} ({})\n  {}\n  {}\n", d.name,
+                                 d.kind == PluginKind::compute ? "compute backend" : "communication backend",
+                                 d.summary, plugin.path.string());
+  if (!plugin.problem.empty()) text += fmt::format("  not usable here: {}\n", plugin.problem);
+  return text;
+}
+
+namespace {
+
+/// mylos' own parameters and those of the plugins that were found.
+std::vector<ParamSpec> all_params(const PluginRegistry& plugins) {
+  const auto own = deck_params();
+  std::vector<ParamSpec> specs(own.begin(), own.end());
+  for (const PluginInfo& plugin : plugins.found()) {
+    if (plugin.descriptor == nullptr) continue;
+    specs.insert(specs.end(), plugin.descriptor->params,
+                 plugin.descriptor->params + plugin.descriptor->num_params);
+  }
+  return specs;
+}
+
+}  // namespace
+
+int run_help(const CommandLine& line) {
+  const std::string topic = line.arguments.empty() ? "" : line.arguments[0];
+  const std::string path = line.has("plugin-path") ? line.get<std::string>("plugin-path") : "";
+  if (topic.empty()) {
+    fmt::print("{}", usage_text());
+  } else if (topic == "deck" && line.has("markdown") && line.get<bool>("markdown")) {
+    fmt::print("{}", deck_markdown(deck_params()));
+  } else if (topic == "deck") {
+    const PluginRegistry plugins = PluginRegistry::discover(plugin_search_path(path));
+    fmt::print("{}", deck_help(all_params(plugins), line.arguments.size() > 1 ? line.arguments[1] : ""));
+  } else if (topic == "plugins") {
+    const PluginRegistry plugins = PluginRegistry::discover(plugin_search_path(path));
+    for (const PluginInfo& plugin : plugins.found()) fmt::print("{}", plugin_text(plugin));
+    fmt::print("searched:");
+    for (const auto& directory : plugins.searched()) fmt::print(" {}", directory.string());
+    fmt::print("\n");
+  } else {
+    fmt::print("{}", command_help(topic));
+  }
+  return 0;
+}
+
+}  // namespace mylos

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/commands/report.hpp"
+
+#include <fstream>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "app/commands/commands.hpp"
+#include "core/memory/memory_ledger.hpp"
+#include "io/report/chrome_trace.hpp"
+#include "io/report/html_report.hpp"
+
+namespace mylos {
+
+namespace {
+
+std::string last_of(const MetricsTable& table, const char* column, const char* format) {
+  const auto found = table.find(column);
+  if (found == table.end() || found->second.empty()) return "";
+  return fmt::format(fmt::runtime(format), found->second.back());
+}
+
+/// Of the last step that was traced; empty where none was.
+StepProfile newest_profile(const std::filesystem::path& run) {
+  StepProfile newest;
+  for (const auto& entry : std::filesystem::directory_iterator(run)) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with("trace-") || !name.ends_with(".json")) continue;
+    std::optional<StepProfile> profile = read_profile(entry.path());
+    if (profile && profile->step > newest.step) newest = std::move(*profile);
+  }
+  return newest;
+}
+
+}  // namespace
+
+void write_report(IoThread& io, const RunPaths& paths, const std::filesystem::path& output) {
+  if (!std::filesystem::exists(paths.metrics())) {
+    fail(ExitCode::bad_data, "{} holds no run: {} is missing", paths.root.string(), paths.metrics().string());
+  }
+  ReportData data;
+  data.title = paths.root.filename().empty() ? paths.root.parent_path().filename() : paths.root.filename();
+  data.steps = read_metrics(io, paths.metrics(), "steps");
+  data.evaluations = read_metrics(io, paths.metrics(), "eval");
+  data.launches = read_metrics(io, paths.metrics(), "launches");
+  if (std::filesystem::exists(paths.resolved_deck())) data.deck_text = read_text_file(paths.resolved_deck());
+
+  nlohmann::json status;
+  if (std::filesystem::exists(paths.status())) {
+    status = nlohmann::json::parse(read_text_file(paths.status()), nullptr, false);
+  }
+  const auto said = [&](const char* key, const std::string& otherwise) {
+    return status.is_object() ? status.value(key, otherwise) : otherwise;
+  };
+  const int cores = status.is_object() ? status.value("cores", 0) : 0;
+  data.facts = {{"status", said("state", "running")},
+                {"run directory", paths.root.string()},
+                {"host of rank 0", said("host", "unknown")},
+                {"processor", said("processor", "unknown")},
+                {"cores", cores > 0 ? std::to_string(cores) : "unknown"},
+                {"ranks", last_of(data.launches, "ranks", "{:.0f}")},
+                {"threads a rank", last_of(data.launches, "threads", "{:.0f}")},
+                {"peak that MFU refers to", last_of(data.launches, "peak_tflops", "{:.3g} TFLOP/s a rank")},
+                {"MFU counts", "6N + 12LCT FLOPs a token"},
+                {"mylos", fmt::format("{} ({})", said("mylos", "unknown"), said("git", "unknown"))}};
+  for (int i = 0; i < num_memory_categories; ++i) {
+    const std::string name(name_of(static_cast<MemoryCategory>(i)));
+    const auto column = data.steps.find("memory_" + name);
+    if (column != data.steps.end() && !column->second.empty()) {
+      data.memory_bytes.emplace_back(name, column->second.back());
+    }
+  }
+  data.profile = newest_profile(paths.root);
+  write_text_file(output, html_report(data));
+}
+
+int run_report(const CommandLine& line) {
+  const RunPaths paths{line.argument(0, "a run directory")};
+  const std::filesystem::path output =
+      line.has("output") ? line.get<std::string>("output") : paths.report().string();
+  IoThread io;
+  write_report(io, paths, output);
+  fmt::print("{}\n", output.string());
+  return 0;
+}
+
+}  // namespace mylos

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <algorithm>
+
+#include "app/commands/commands.hpp"
+#include "core/base/error.hpp"
+#include "io/file_util.hpp"
+#include "io/tokens/token_dataset.hpp"
+#include "io/tokens/tokenizer.hpp"
+
+namespace mylos {
+
+namespace {
+
+void write_tokens(const std::string& file, const Tokenizer& tokenizer, std::string_view text) {
+  TokenFileWriter writer(file);
+  writer.append(tokenizer.encode(text));
+  const std::uint16_t end = tokenizer.end_of_text();
+  writer.append({&end, 1});
+  writer.finish();
+  fmt::print("{}: {} tokens\n", file, writer.num_tokens());
+}
+
+}  // namespace
+
+int run_tokenize(const CommandLine& line) {
+  const std::string& input = line.argument(0, "a text file");
+  if (!line.has("output")) fail(ExitCode::usage, "mylos tokenize needs --output FILE");
+  const auto tokenizer = make_tokenizer(line.get<std::string>("tokenizer"));
+  constexpr std::size_t largest_text = std::size_t{4} << 30;
+  const std::string text = read_text_file(input, largest_text);
+  if (text.empty()) fail(ExitCode::bad_data, "{} is empty", input);
+  std::size_t split = text.size();
+  if (line.has("valid-output")) {
+    const double fraction = line.get<double>("valid-fraction");
+    if (!(fraction > 0.0 && fraction < 1.0)) {
+      fail(ExitCode::usage, "--valid-fraction={} must lie between 0 and 1", fraction);
+    }
+    split = static_cast<std::size_t>(static_cast<double>(text.size()) * (1.0 - fraction));
+  }
+  const std::string_view all = text;
+  write_tokens(line.get<std::string>("output"), *tokenizer, all.substr(0, split));
+  if (split < text.size()) write_tokens(line.get<std::string>("valid-output"), *tokenizer, all.substr(split));
+  return 0;
+}
+
+}  // namespace mylos

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+
+#include <mpi.h>
+
+#include "app/commands/commands.hpp"
+#include "app/commands/report.hpp"
+#include "app/core_share.hpp"
+#include "app/plan_text.hpp"
+#include "app/setup.hpp"
+#include "app/trainer.hpp"
+
+namespace mylos {
+
+namespace {
+
+/// `--ranks`, or the layout of the deck: one rank where that leaves it open.
+std::int64_t planned_ranks(const CommandLine& line, const std::string& text, const std::string& name) {
+  if (line.has("ranks")) {
+    const std::int64_t ranks = line.get<int>("ranks");
+    if (ranks < 1) fail(ExitCode::usage, "--ranks={} must be at least 1", ranks);
+    return ranks;
+  }
+  DeckErrors reported_later;
+  Deck deck = Deck::parse(text, name, reported_later);
+  for (const auto& [key, value] : line.overrides) deck.set(key, value, reported_later);
+  const DeckEntry* data = deck.find("parallel.data");
+  return data != nullptr ? std::max(1, std::atoi(data->value.c_str())) : 1;
+}
+
+RunPlan plan_of(const Setup& setup) {
+  const RunConfig& config = setup.config;
+  return make_plan(config, {.algorithm = config.comm.algorithm,
+                            .threads = config.backend.threads,
+                            .communicator = plan_communicator(setup.plugins, config, setup.values),
+                            .plan_compute = compute_planner(setup.plugins, config)});
+}
+
+int dry_run(const CommandLine& line, const std::string& name) {
+  const std::string text = read_deck(name);
+  const std::string plugin_path = line.get<std::string>("plugin-path");
+  const Setup setup = make_setup(text, name, line.overrides, plugin_path, planned_ranks(line, text, name));
+  fmt::print("{}", plan_text(setup.config, plan_of(setup)));
+  return 0;
+}
+
+/// "newest" or "step_N"; throws ExitCode::usage otherwise.
+std::optional<std::string> restart_wish(const CommandLine& line) {
+  if (!line.has("restart")) return std::nullopt;
+  const std::string wish = line.get<std::string>("restart");
+  const bool named = wish.starts_with("step_") && wish.size() > 5 &&
+                     wish.find_first_not_of("0123456789", 5) == std::string::npos;
+  if (wish != "newest" && !named) fail(ExitCode::usage, "--restart={} must be step_N", wish);
+  return wish;
+}
+
+TokenDataset open_dataset(const std::string& file, const RunConfig& config) {
+  TokenFile tokens(file);
+  tokens.check_tokens(config.model.vocab);
+  return {std::move(tokens), config.train.seq_len, config.train.seed};
+}
+
+/// The automatic choices of the run that is continued, where its layout is the same: for a bitwise restart.
+void keep_choices(Setup& setup, const RunPaths& paths) {
+  if (!std::filesystem::exists(paths.resolved_deck())) return;
+  DeckErrors ignored;
+  const Deck before = Deck::read(paths.resolved_deck(), ignored);
+  const auto value = [&](const char* key) {
+    const DeckEntry* entry = before.find(key);
+    return entry != nullptr ? entry->value : std::string();
+  };
+  if (value("parallel.data") != std::to_string(setup.config.parallel.data)) return;
+  const auto keep = [&](std::string& choice, PluginKind kind, const char* key) {
+    const auto usable = setup.plugins.usable(kind);
+    const bool offered =
+        std::ranges::any_of(usable, [&](const auto* plugin) { return plugin->name == value(key); });
+    if (choice == "auto" && offered) choice = value(key);
+  };
+  BackendConfig& backend = setup.config.backend;
+  keep(backend.compute, PluginKind::compute, "backend.compute");
+  keep(backend.comm, PluginKind::communication, "backend.comm");
+  std::string& algorithm = setup.config.comm.algorithm;
+  if (algorithm == "auto" && !value("comm.algorithm").empty()) algorithm = value("comm.algorithm");
+  if (backend.threads == 0) backend.threads = std::atoll(value("backend.threads").c_str());
+}
+
+void print_header(Console& console, const Setup& setup, Session& session, double peak_tflops) {
+  const RunConfig& c = setup.config;
+  const RunPlan plan = plan_of(setup);
+  console.line(fmt::format("mylos: {} parameters, {} steps of {} tokens, {}, {:.3f} GB a rank",
+                           plan.parameters, c.limits.steps, plan.tokens_per_step, name_of(c.train.dtype),
+                           1e-9 * static_cast<double>(plan.memory_total())));
+  const std::string algorithm = session.algorithm() == "native" ? "" : " by " + session.algorithm();
+  console.line(fmt::format("       {} rank{}, comm {}{}, compute {}: {}", session.size(),
+                           session.size() == 1 ? "" : "s", c.backend.comm, algorithm, c.backend.compute,
+                           session.compute().description()));
+  console.line(fmt::format("       {} thread{} a rank, rank 0 on cores {}", c.backend.threads,
+                           c.backend.threads == 1 ? "" : "s", own_cores()));
+  console.line(fmt::format("       MFU refers to {:.3f} TFLOP/s a rank, {}", peak_tflops,
+                           c.peak_tflops > 0.0 ? "from the deck" : "a measured matrix product"));
+}
+
+}  // namespace
+
+int run_train(const CommandLine& line) {
+  const std::string deck_name = line.argument(0, "a deck");
+  if (line.get<bool>("dry-run")) return dry_run(line, deck_name);
+  if (line.has("ranks"))
+    fail(ExitCode::usage, "--ranks is for --dry-run; the launcher says how many ranks train");
+
+  // 1. MPI, the deck, the run's directory: errors are found by all ranks together.
+  const auto launched = std::chrono::steady_clock::now();
+  const MpiRuntime mpi;
+  Setup setup;
+  std::optional<std::string> restart;
+  ProgressStyle progress = ProgressStyle::automatic;
+  std::optional<RunDirectory> directory;
+  Fault fault;
+  std::string deck_text;
+  std::optional<TokenDataset> train_data;
+  std::optional<TokenDataset> valid_data;
+  const auto read_everything = [&] {
+    restart = restart_wish(line);
+    progress = progress_style(line.get<std::string>("progress"));
+    fault = Fault::from_environment(mpi.rank());
+    setup =
+        make_setup(deck_text, deck_name, line.overrides, line.get<std::string>("plugin-path"), mpi.size());
+    DeckErrors errors;
+    check_token_files(setup.deck, setup.config, errors);
+    errors.throw_if_any();
+    if (restart) keep_choices(setup, {setup.config.run_dir});
+    setup.choose(mpi.size(), mpi.ranks_sharing_cores());
+    train_data.emplace(open_dataset(setup.config.data.train, setup.config));
+    if (!setup.config.data.valid.empty())
+      valid_data.emplace(open_dataset(setup.config.data.valid, setup.config));
+  };
+  if (const int code = run_agreed(mpi, [&] {
+        if (mpi.rank() == 0) deck_text = read_deck(deck_name);
+      }))
+    return code;
+  deck_text = mpi.broadcast(deck_text);
+  if (const int code = run_agreed(mpi, read_everything)) return code;
+  const RunPaths paths{setup.config.run_dir};
+  const auto take_directory = [&] {
+    if (mpi.rank() == 0) directory.emplace(paths.root, restart.has_value());
+  };
+  if (const int code = run_agreed(mpi, take_directory)) return code;
+
+  // 2. Backends, trainer, watchdog: from here on an error of one rank ends the job.
+  const StopSignals signals;
+  Console console(mpi.rank() == 0, progress);
+  std::string resolved_deck;
+  std::unique_ptr<IoThread> io;
+  std::unique_ptr<Session> session;
+  std::unique_ptr<Trainer> trainer;
+  std::atomic<std::int64_t> step{0};
+  const auto record = [&](ExitCode code, const std::string& message) {
+    write_status(paths, "failed", code, step, message);
+  };
+  try {
+    io = std::make_unique<IoThread>();
+    session = std::make_unique<Session>(setup.plugins, setup.config, setup.values);
+    setup.config.comm.algorithm = session->algorithm();
+    setup.values.set("comm.algorithm", session->algorithm());
+    resolved_deck = setup.resolved_deck();
+    session->watch(setup.config, [&](const std::string& reason) {
+      record(ExitCode::watchdog, reason);
+      abort_job(ExitCode::watchdog);
+    });
+    const double peak = setup.config.peak_tflops > 0.0
+                            ? setup.config.peak_tflops
+                            : measure_gemm_tflops(*session, setup.config.train.dtype);
+    print_header(console, setup, *session, peak);
+    trainer = std::make_unique<Trainer>(TrainerContext{*session, *io, setup.config, resolved_deck, paths,
+                                                       console, fault, signals, launched, peak,
+                                                       std::move(train_data), std::move(valid_data), step});
+    trainer->start(restart);
+    if (mpi.rank() == 0) {
+      write_text_file(paths.resolved_deck(), resolved_deck);
+      write_status(paths, "running", std::nullopt, step, "");
+    }
+
+    // 3. Train.
+    const TrainResult result = trainer->run();
+
+    // 4. Say how it ended.
+    if (mpi.rank() == 0) {
+      write_status(paths, result.state, result.code, result.step, result.message);
+      trainer.reset();
+      try {
+        write_report(*io, paths, paths.report());
+      } catch (const std::exception& error) {
+        console.warn(fmt::format("no report: {}", error.what()));
+      }
+    }
+    console.line(fmt::format("{} at step {}{}{}", result.state, result.step,
+                             result.message.empty() ? "" : ": ", result.message));
+    if (result.code != ExitCode::done && mpi.rank() == 0) {
+      fmt::print(stderr, "mylos: {}\n", result.message);
+    }
+    session->world().barrier();
+    return static_cast<int>(result.code);
+  } catch (const std::exception& error) {
+    end_job(mpi, error, record);
+  }
+}
+
+}  // namespace mylos

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Element types: storage only; kernels load, convert to float, compute and store.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "core/base/error.hpp"
+
+#if defined(__CUDACC__)
+#define MYLOS_HOST_DEVICE __host__ __device__
+#else
+#define MYLOS_HOST_DEVICE
+#endif
+
+namespace mylos {
+
+enum class DType : std::uint8_t { fp32, bf16, fp16, int32, int64, uint8 };
+
+constexpr std::size_t size_of(DType type) {
+  switch (type) {
+    case DType::fp32:
+    case DType::int32:
+      return 4;
+    case DType::bf16:
+    case DType::fp16:
+      return 2;
+    case DType::int64:
+      return 8;
+    case DType::uint8:
+      return 1;
+  }
+  return 0;
+}
+
+constexpr std::string_view name_of(DType type) {
+  switch (type) {
+    case DType::fp32:
+      return "fp32";
+    case DType::bf16:
+      return "bf16";
+    case DType::fp16:
+      return "fp16";
+    case DType::int32:
+      return "int32";
+    case DType::int64:
+      return "int64";
+    case DType::uint8:
+      return "uint8";
+  }
+  return "unknown";
+}
+
+/// Brain floating point: the upper half of an fp32, rounded to nearest even.
+struct bf16 {
+  std::uint16_t bits = 0;
+
+  bf16() = default;
+  MYLOS_HOST_DEVICE explicit bf16(float value) {
+    std::uint32_t u = std::bit_cast<std::uint32_t>(value);
+    const bool is_nan = (u & 0x7fffffffU) > 0x7f800000U;
+    const std::uint32_t rounded = u + 0x7fffU + ((u >> 16U) & 1U);
+    u = is_nan ? (u | 0x00400000U) : rounded;
+    bits = static_cast<std::uint16_t>(u >> 16U);
+  }
+  MYLOS_HOST_DEVICE explicit operator float() const {
+    return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16U);
+  }
+};
+static_assert(sizeof(bf16) == 2);
+
+/// IEEE 754 binary16: 5 bits of exponent, 10 of mantissa. Rounded to nearest even; from 65520 on infinite.
+/// Without branches, so that compilers vectorise it.
+struct fp16 {
+  std::uint16_t bits = 0;
+
+  fp16() = default;
+  MYLOS_HOST_DEVICE explicit fp16(float value) {
+#if defined(__CUDA_ARCH__)
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+#else
+    const std::uint32_t u = std::bit_cast<std::uint32_t>(value);
+    const std::uint32_t magnitude = u & 0x7fffffffU;
+    const std::uint32_t normal = (magnitude - 0x38000000U + 0x0fffU + ((magnitude >> 13U) & 1U)) >> 13U;
+    // The last place of 0.5 is that of binary16's subnormals, so the addition rounds.
+    const std::uint32_t subnormal =
+        std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - 0x3f000000U;
+    const std::uint32_t quiet_nan = 0x7e00U | ((magnitude >> 13U) & 0x03ffU);
+    const auto where = [](bool condition) { return 0U - static_cast<std::uint32_t>(condition); };
+    const std::uint32_t is_subnormal = where(magnitude < 0x38800000U);
+    const std::uint32_t is_finite = where(magnitude < 0x47800000U);
+    const std::uint32_t is_nan = where(magnitude > 0x7f800000U);
+    const std::uint32_t half = (subnormal & is_subnormal) | (normal & is_finite & ~is_subnormal) |
+                               (0x7c00U & ~is_finite) | (quiet_nan & is_nan);
+    bits = static_cast<std::uint16_t>(half | ((u >> 16U) & 0x8000U));
+#endif
+  }
+  MYLOS_HOST_DEVICE explicit operator float() const {
+#if defined(__CUDA_ARCH__)
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+#else
+    // The multiplication moves the exponent's bias, and makes subnormal numbers normal.
+    const float finite = std::bit_cast<float>((bits & 0x7fffU) << 13U) * 0x1.0p112F;
+    const std::uint32_t not_finite = (bits & 0x7c00U) == 0x7c00U ? 0x7f800000U : 0U;
+    return std::bit_cast<float>(std::bit_cast<std::uint32_t>(finite) | not_finite |
+                                ((bits & 0x8000U) << 16U));
+#endif
+  }
+};
+static_assert(sizeof(fp16) == 2);
+
+/// The DType of a C++ element type.
+template <class T>
+constexpr DType dtype_of();
+template <>
+constexpr DType dtype_of<float>() {
+  return DType::fp32;
+}
+template <>
+constexpr DType dtype_of<bf16>() {
+  return DType::bf16;
+}
+template <>
+constexpr DType dtype_of<fp16>() {
+  return DType::fp16;
+}
+template <>
+constexpr DType dtype_of<std::int32_t>() {
+  return DType::int32;
+}
+template <>
+constexpr DType dtype_of<std::int64_t>() {
+  return DType::int64;
+}
+template <>
+constexpr DType dtype_of<std::uint8_t>() {
+  return DType::uint8;
+}
+
+/// Calls `function(T{})` with the storage type of a floating-point `type`; other types are a defect.
+template <class Function>
+decltype(auto) dispatch_float(DType type, Function&& function) {
+  switch (type) {
+    case DType::fp32:
+      return function(float{});
+    case DType::bf16:
+      return function(bf16{});
+    case DType::fp16:
+      return function(fp16{});
+    default:
+      fail(ExitCode::internal, "no kernel for element type {}", name_of(type));
+  }
+}
+
+/// Calls `function(G{})` with the type of the gradients of weights of type T: fp32 or T; others are a defect.
+template <class T, class Function>
+decltype(auto) dispatch_gradient(DType type, Function&& function) {
+  if (type == DType::fp32) return function(float{});
+  if (type != dtype_of<T>()) {
+    fail(ExitCode::internal, "no kernel for gradients of {} weights in {}", name_of(dtype_of<T>()),
+         name_of(type));
+  }
+  return function(T{});
+}
+
+}  // namespace mylos

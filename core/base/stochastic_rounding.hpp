@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Stochastic rounding: to the neighbour below or above, so that the expectation is the number itself.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "core/base/dtype.hpp"
+#include "core/base/rng.hpp"
+
+namespace mylos {
+
+/// `value` rounded to T: away from zero where the random number `chance` / 2^16 is less than the distance
+/// from the neighbour towards zero, in units of the neighbours' distance. What T holds stays what it is. The
+/// expectation is exact but for fp16 below 2^-17, where it is within 2^-40. What lies beyond T's largest
+/// finite number is rounded to nearest: no chance makes it infinite. Without branches, so that compilers
+/// vectorise it.
+template <class T>
+T round_stochastically(float value, std::uint16_t chance);
+
+template <>
+MYLOS_HOST_DEVICE inline bf16 round_stochastically<bf16>(float value, std::uint16_t chance) {
+  const std::uint32_t u = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t magnitude = u & 0x7fffffffU;
+  const std::uint32_t addend = magnitude > 0x7f7f0000U ? 0x8000U : 0xffffU - chance;
+  const std::uint32_t rounded = magnitude > 0x7f800000U ? u | 0x00400000U : u + addend;
+  bf16 result;
+  result.bits = static_cast<std::uint16_t>(rounded >> 16U);
+  return result;
+}
+
+template <>
+MYLOS_HOST_DEVICE inline fp16 round_stochastically<fp16>(float value, std::uint16_t chance) {
+  const auto where = [](bool condition) { return 0U - static_cast<std::uint32_t>(condition); };
+  const std::uint32_t u = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t magnitude = u & 0x7fffffffU;
+  const std::uint32_t addend = magnitude > 0x477fe000U ? 0x8000U : 0xffffU - chance;
+  const std::uint32_t normal = (magnitude - 0x38000000U + (addend >> 3U)) >> 13U;
+  const std::uint32_t is_subnormal = where(magnitude < 0x38800000U);
+  // In units of 2^-16 of the last place.
+  const float small = std::bit_cast<float>(magnitude & is_subnormal) * 0x1p40F;
+  const std::uint32_t subnormal =
+      (static_cast<std::uint32_t>(static_cast<std::int32_t>(small)) + addend) >> 16U;
+  const std::uint32_t quiet_nan = 0x7e00U | ((magnitude >> 13U) & 0x03ffU);
+  const std::uint32_t is_finite = where(magnitude < 0x47800000U);
+  const std::uint32_t is_nan = where(magnitude > 0x7f800000U);
+  const std::uint32_t half = (subnormal & is_subnormal) | (normal & is_finite & ~is_subnormal) |
+                             (0x7c00U & ~is_finite) | (quiet_nan & is_nan);
+  fp16 result;
+  result.bits = static_cast<std::uint16_t>(half | ((u >> 16U) & 0x8000U));
+  return result;
+}
+
+/// Where the chances of a run of elements come from. Element i takes half (e mod 8) of the Philox counter
+/// (e / 8, 0, step), where e = first_element + i counts within the unit: the same for every layout.
+struct StochasticRounding {
+  PhiloxKey key;
+  std::int64_t first_element = 0;
+};
+
+/// Elements that share a counter.
+inline constexpr int chances_of_counter = 8;
+
+/// The words that hold the chances of elements 8 * group .. 8 * group + 7, the low half of each first.
+MYLOS_HOST_DEVICE inline PhiloxBlock rounding_words(PhiloxKey key, std::int64_t step, std::uint64_t group) {
+  return philox(key, static_cast<std::uint32_t>(group), static_cast<std::uint32_t>(group >> 32U), 0,
+                static_cast<std::uint32_t>(step));
+}
+
+/// The chance of element 8 * group + i.
+MYLOS_HOST_DEVICE inline std::uint16_t chance_of(const PhiloxBlock& words, int i) {
+  return static_cast<std::uint16_t>(words.x[i / 2] >> (i % 2 * 16));
+}
+
+}  // namespace mylos

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/base/version.hpp"
+
+namespace mylos {
+
+const char* version() {
+  return MYLOS_VERSION;
+}
+const char* git_hash() {
+  return MYLOS_GIT_HASH;
+}
+
+}  // namespace mylos

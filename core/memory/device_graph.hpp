@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// DeviceGraph: part of a step that is recorded once and then queued as a whole.
+#pragma once
+
+#include <functional>
+#include <utility>
+
+#include "core/ops/compute_backend.hpp"
+
+namespace mylos {
+
+/// Move-only. `work` must queue the same in every call: what changes lies in device memory.
+class DeviceGraph {
+ public:
+  explicit DeviceGraph(ComputeBackend& backend) : backend_(&backend) {}
+  ~DeviceGraph() { reset(); }
+  DeviceGraph(DeviceGraph&& other) noexcept
+      : backend_(other.backend_), graph_(std::exchange(other.graph_, {})) {}
+  DeviceGraph& operator=(DeviceGraph&& other) = delete;
+
+  /// Queues on `stream` what `work()` queues there. Records it first where that was not done, or where memory
+  /// was deallocated since; only then `work` is called.
+  template <class Work>
+  void queue(Stream stream, const Work& work) {
+    if (graph_.handle != nullptr && backend_->launch(stream, graph_)) return;
+    reset();
+    graph_ = backend_->capture(stream, std::cref(work));
+    require(backend_->launch(stream, graph_), "nothing was deallocated while work was recorded");
+  }
+
+ private:
+  void reset() {
+    if (graph_.handle != nullptr) backend_->destroy_graph(std::exchange(graph_, {}));
+  }
+
+  ComputeBackend* backend_;
+  Graph graph_;
+};
+
+}  // namespace mylos

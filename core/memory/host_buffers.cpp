@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/memory/host_buffers.hpp"
+
+#include <cstring>
+
+namespace mylos {
+
+const std::byte* HostBuffers::read(TensorRef buffer) {
+  require(buffer.contiguous(), "communication buffers are contiguous");
+  return device_ != nullptr ? load(stage(buffer, false)) : static_cast<const std::byte*>(buffer.data);
+}
+
+std::byte* HostBuffers::write(TensorRef buffer, bool apart) {
+  require(buffer.contiguous(), "communication buffers are contiguous");
+  return device_ != nullptr || apart ? stage(buffer, true).host.get() : static_cast<std::byte*>(buffer.data);
+}
+
+std::byte* HostBuffers::read_write(TensorRef buffer) {
+  require(buffer.contiguous(), "communication buffers are contiguous");
+  return device_ != nullptr ? load(stage(buffer, true)) : static_cast<std::byte*>(buffer.data);
+}
+
+HostBuffers::Staged& HostBuffers::stage(TensorRef buffer, bool copy_back) {
+  return stages_.emplace_back(Staged{std::make_unique_for_overwrite<std::byte[]>(buffer.bytes()), buffer.data,
+                                     buffer.bytes(), copy_back});
+}
+
+std::byte* HostBuffers::load(const Staged& staged) {
+  device_->copy_to_host(stream_, staged.buffer, staged.host.get(), staged.bytes);
+  device_->synchronize(stream_);
+  return staged.host.get();
+}
+
+void HostBuffers::copy_back(Stream stream) {
+  for (const Staged& staged : stages_) {
+    if (!staged.copy_back) continue;
+    if (device_ != nullptr) {
+      device_->copy_to_device(stream, staged.host.get(), staged.buffer, staged.bytes);
+      device_->synchronize(stream);
+    } else {
+      std::memcpy(staged.buffer, staged.host.get(), staged.bytes);
+    }
+  }
+}
+
+}  // namespace mylos

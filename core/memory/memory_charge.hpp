@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// MemoryCharge: bytes that stand in the ledger for as long as it lives.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+#include "core/memory/memory_ledger.hpp"
+
+namespace mylos {
+
+/// For memory that is no DeviceBuffer. Move-only.
+class MemoryCharge {
+ public:
+  MemoryCharge() = default;
+  /// `ledger` outlives this; null charges nothing.
+  MemoryCharge(MemoryLedger* ledger, MemoryCategory category, std::size_t bytes)
+      : ledger_(ledger), category_(category), bytes_(bytes) {
+    if (ledger_ != nullptr) ledger_->charge(category_, bytes_);
+  }
+  ~MemoryCharge() {
+    if (ledger_ != nullptr) ledger_->release(category_, bytes_);
+  }
+  MemoryCharge(MemoryCharge&& other) noexcept { *this = std::move(other); }
+  MemoryCharge& operator=(MemoryCharge&& other) noexcept {
+    std::swap(ledger_, other.ledger_);
+    std::swap(category_, other.category_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+
+ private:
+  MemoryLedger* ledger_ = nullptr;
+  MemoryCategory category_ = MemoryCategory::workspace;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace mylos

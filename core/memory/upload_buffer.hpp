@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// UploadBuffer: host memory that is copied to the device while the host goes on.
+#pragma once
+
+#include <cstddef>
+
+#include "core/memory/device_event.hpp"
+
+namespace mylos {
+
+class UploadBuffer {
+ public:
+  UploadBuffer(ComputeBackend& backend, std::size_t bytes)
+      : backend_(backend), taken_(backend), memory_(backend.allocate_host(bytes)) {}
+  ~UploadBuffer() {
+    taken_.host_wait();
+    backend_.deallocate_host(memory_);
+  }
+  UploadBuffer(const UploadBuffer&) = delete;
+  UploadBuffer& operator=(const UploadBuffer&) = delete;
+
+  /// The memory, to be filled; waits until the device has taken what it held.
+  void* fill() {
+    taken_.host_wait();
+    return memory_;
+  }
+  /// Copies `bytes` from `begin` on to `device`, in order with the stream.
+  void upload(Stream stream, std::size_t begin, void* device, std::size_t bytes) {
+    backend_.copy_to_device(stream, static_cast<std::byte*>(memory_) + begin, device, bytes);
+    taken_.record(stream);
+  }
+
+ private:
+  ComputeBackend& backend_;
+  DeviceEvent taken_;
+  void* memory_;
+};
+
+}  // namespace mylos

@@ -1,0 +1,558 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "io/deck/deck.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <system_error>
+#include <variant>
+
+#include <fmt/format.h>
+
+#include "core/base/error.hpp"
+
+namespace mylos {
+namespace {
+
+using Names = std::vector<std::string>;
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view blanks = " \t\r";
+  const std::size_t first = text.find_first_not_of(blanks);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(blanks) - first + 1);
+}
+
+bool is_control(char c) {
+  return (static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == 0x7f;
+}
+
+std::string key_of(const ParamSpec& spec) {
+  return fmt::format("{}.{}", spec.section, spec.name);
+}
+
+/// A value, or what is wrong with it.
+template <class T>
+struct Parsed {
+  std::optional<T> value;
+  std::string problem;
+};
+
+template <class T>
+Parsed<T> problem(std::string what) {
+  return {std::nullopt, std::move(what)};
+}
+
+/// What follows the `=` of a line. Within double quotes, \" and \\ stand for " and \.
+Parsed<std::string> scan_value(std::string_view rest) {
+  rest = trimmed(rest);
+  if (!rest.starts_with('"')) {
+    rest = trimmed(rest.substr(0, rest.find('#')));
+    if (rest.empty()) return problem<std::string>("has no value; empty text is written \"\"");
+    if (rest.find('"') != std::string_view::npos) {
+      return problem<std::string>("has a quote inside its value; put all of it in quotes");
+    }
+    return {std::string(rest), {}};
+  }
+  std::string text;
+  for (std::size_t i = 1; i < rest.size(); ++i) {
+    if (rest[i] == '"') {
+      const std::string_view tail = trimmed(rest.substr(i + 1));
+      if (tail.empty() || tail.starts_with('#')) return {text, {}};
+      return problem<std::string>(fmt::format("has `{}` after the closing quote", tail));
+    }
+    const std::string_view next = rest.substr(i + 1, 1);
+    if (rest[i] == '\\' && (next == "\"" || next == "\\")) ++i;
+    text += rest[i];
+  }
+  return problem<std::string>("has no closing quote");
+}
+
+std::string range_of(const ParamSpec& spec) {
+  const bool below = std::isfinite(spec.min);
+  const bool above = std::isfinite(spec.max);
+  if (below && above) return fmt::format("{} to {}", spec.min, spec.max);
+  if (below) return fmt::format("at least {}", spec.min);
+  return above ? fmt::format("at most {}", spec.max) : "any";
+}
+
+Names choices_of(const ParamSpec& spec) {
+  Names choices;
+  std::string_view rest = spec.choices;
+  while (true) {
+    const std::size_t bar = rest.find('|');
+    choices.emplace_back(rest.substr(0, bar));
+    if (bar == std::string_view::npos) return choices;
+    rest.remove_prefix(bar + 1);
+  }
+}
+
+Parsed<ParamValue> in_range(const ParamSpec& spec, double number, ParamValue value) {
+  if (number >= spec.min && number <= spec.max) return {std::move(value), {}};
+  return problem<ParamValue>(fmt::format("is out of range; use {}", range_of(spec)));
+}
+
+Parsed<ParamValue> parse_real(const ParamSpec& spec, const std::string& text) {
+  double number = 0.0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, status] = std::from_chars(text.data(), end, number);
+  if (stop != end || status == std::errc::invalid_argument) return problem<ParamValue>("is not a number");
+  if (status == std::errc::result_out_of_range) return problem<ParamValue>("does not fit a double");
+  if (!std::isfinite(number)) return problem<ParamValue>("is not a finite number");
+  return in_range(spec, number, number);
+}
+
+Parsed<ParamValue> parse_integer(const ParamSpec& spec, const std::string& text) {
+  std::int64_t number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, status] = std::from_chars(text.data(), end, number);
+  if (stop == end && status == std::errc::result_out_of_range) {
+    return problem<ParamValue>(fmt::format("is out of range; use {}", range_of(spec)));
+  }
+  if (stop == end && status == std::errc{}) return in_range(spec, static_cast<double>(number), number);
+
+  double real = 0.0;
+  const auto as_real = std::from_chars(text.data(), end, real);
+  constexpr double exact = 9007199254740992.0;  // 2^53
+  const bool whole =
+      as_real.ptr == end && as_real.ec == std::errc{} && std::abs(real) < exact && std::trunc(real) == real;
+  return problem<ParamValue>(whole
+                                 ? fmt::format("is not an integer; write {}", static_cast<std::int64_t>(real))
+                                 : "is not an integer");
+}
+
+Parsed<ParamValue> parse_value(const ParamSpec& spec, const std::string& text) {
+  switch (spec.type) {
+    case ParamType::integer:
+      return parse_integer(spec, text);
+    case ParamType::real:
+      return parse_real(spec, text);
+    case ParamType::boolean:
+      if (text != "true" && text != "false") return problem<ParamValue>("is neither true nor false");
+      return {text == "true", {}};
+    case ParamType::choice: {
+      const Names choices = choices_of(spec);
+      if (std::find(choices.begin(), choices.end(), text) == choices.end()) {
+        return problem<ParamValue>(fmt::format("is unknown; use {}", one_of(choices)));
+      }
+      return {text, {}};
+    }
+    case ParamType::text:
+      return {text, {}};
+  }
+  fail(ExitCode::internal, "deck parameter {} has no type", key_of(spec));
+}
+
+/// Levenshtein's edit distance.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t substituted = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({substituted, row[j] + 1, diagonal + 1});
+    }
+  }
+  return row.back();
+}
+
+/// The candidate that `word` was probably meant to be, or "".
+std::string nearest(std::string_view word, const Names& candidates) {
+  std::size_t best = 2 + word.size() / 3;
+  std::string found;
+  for (const std::string& candidate : candidates) {
+    const std::size_t distance = edit_distance(word, candidate);
+    if (distance < best) {
+      best = distance;
+      found = candidate;
+    }
+  }
+  return found;
+}
+
+Names sections_of(std::span<const ParamSpec> specs) {
+  Names sections;
+  for (const ParamSpec& spec : specs) {
+    if (std::find(sections.begin(), sections.end(), spec.section) == sections.end()) {
+      sections.emplace_back(spec.section);
+    }
+  }
+  return sections;
+}
+
+Names names_of(std::span<const ParamSpec> specs, std::string_view section) {
+  Names names;
+  for (const ParamSpec& spec : specs) {
+    if (spec.section == section) names.emplace_back(spec.name);
+  }
+  return names;
+}
+
+bool contains(const Names& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+/// Reports what is written but not declared. Remembers which declared sections and keys were probably meant,
+/// so that they are not reported as missing as well.
+class NameCheck {
+ public:
+  NameCheck(const Deck& deck, std::span<const ParamSpec> specs,
+            const std::vector<std::pair<std::string, std::string>>& unavailable, DeckErrors& errors)
+      : specs_(specs), known_(sections_of(specs)) {
+    for (const DeckEntry& section : deck.sections()) check_section(section, unavailable, errors);
+    for (const DeckEntry& entry : deck.entries()) {
+      check_section(entry, unavailable, errors);
+      if (contains(known_, entry.section)) check_name(entry, errors);
+    }
+  }
+
+  bool meant(const ParamSpec& spec) const {
+    return meant_.contains(spec.section) || meant_.contains(key_of(spec));
+  }
+
+ private:
+  void check_section(const DeckEntry& entry,
+                     const std::vector<std::pair<std::string, std::string>>& unavailable,
+                     DeckErrors& errors) {
+    const std::string& section = entry.section;
+    if (contains(known_, section) || !reported_.insert(section).second) return;
+    for (const auto& [name, reason] : unavailable) {
+      if (name != section) continue;
+      errors.add(entry.place,
+                 fmt::format("[{}] belongs to a plugin that could not be loaded: {}", section, reason));
+      return;
+    }
+    const std::string guess = nearest(section, known_);
+    meant_.insert(guess);
+    errors.add(entry.place, guess.empty()
+                                ? fmt::format("unknown section [{}]; the sections are {}", section,
+                                              fmt::join(known_, ", "))
+                                : fmt::format("unknown section [{}]; did you mean [{}]?", section, guess));
+  }
+
+  void check_name(const DeckEntry& entry, DeckErrors& errors) {
+    const Names names = names_of(specs_, entry.section);
+    if (contains(names, entry.name)) return;
+    std::string section = entry.section;
+    std::string guess = nearest(entry.name, names);
+    for (const ParamSpec& spec : specs_) {
+      if (spec.name != entry.name) continue;
+      section = spec.section;
+      guess = spec.name;
+      break;
+    }
+    meant_.insert(section + "." + guess);
+    errors.add(entry.place, guess.empty() ? fmt::format("unknown key [{}] {}; the keys are {}", entry.section,
+                                                        entry.name, fmt::join(names, ", "))
+                                          : fmt::format("unknown key [{}] {}; did you mean [{}] {}?",
+                                                        entry.section, entry.name, section, guess));
+  }
+
+  std::span<const ParamSpec> specs_;
+  Names known_;
+  std::set<std::string> reported_;
+  std::set<std::string> meant_;
+};
+
+std::string written(const ParamValue& value) {
+  if (const auto* integer = std::get_if<std::int64_t>(&value)) return fmt::format("{}", *integer);
+  if (const auto* real = std::get_if<double>(&value)) return fmt::format("{}", *real);
+  if (const auto* boolean = std::get_if<bool>(&value)) return *boolean ? "true" : "false";
+  const std::string& text = std::get<std::string>(value);
+  const auto plain = [](unsigned char c) {
+    return std::isalnum(c) != 0 || std::strchr("_-+./:@", c) != nullptr;
+  };
+  if (!text.empty() && std::all_of(text.begin(), text.end(), plain)) return text;
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += c;
+  }
+  return quoted + '"';
+}
+
+const char* type_name(ParamType type) {
+  switch (type) {
+    case ParamType::integer:
+      return "integer";
+    case ParamType::real:
+      return "real";
+    case ParamType::boolean:
+      return "boolean";
+    case ParamType::text:
+      return "text";
+    case ParamType::choice:
+      return "choice";
+  }
+  return "";
+}
+
+std::string legal_values(const ParamSpec& spec) {
+  switch (spec.type) {
+    case ParamType::boolean:
+      return "true or false";
+    case ParamType::choice:
+      return one_of(choices_of(spec));
+    default:
+      return range_of(spec);
+  }
+}
+
+std::string default_of(const ParamSpec& spec) {
+  if (spec.default_value == nullptr) return "required";
+  return *spec.default_value == '\0' ? "\"\"" : spec.default_value;
+}
+
+}  // namespace
+
+std::string one_of(const std::vector<std::string>& values) {
+  if (values.size() < 2) return values.empty() ? "" : values.front();
+  return fmt::format("{} or {}", fmt::join(values.begin(), values.end() - 1, ", "), values.back());
+}
+
+void DeckErrors::add(const DeckPlace& place, const std::string& message) {
+  messages_.push_back(place.text.empty() ? message : place.text + ": " + message);
+}
+
+void DeckErrors::throw_if_any() const {
+  if (!empty()) fail(ExitCode::usage, "{}", fmt::join(messages_, "\n"));
+}
+
+Deck Deck::read(const std::filesystem::path& file, DeckErrors& errors) {
+  std::error_code status;
+  if (std::filesystem::is_directory(file, status)) {
+    fail(ExitCode::usage, "cannot read deck {}: it is a directory", file.string());
+  }
+  errno = 0;
+  std::ifstream stream(file, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(stream), {}};
+  if (!stream) {
+    fail(ExitCode::usage, "cannot read deck {}: {}", file.string(), std::generic_category().message(errno));
+  }
+  return parse(text, file.string(), errors);
+}
+
+Deck Deck::parse(std::string_view text, const std::string& file_name, DeckErrors& errors) {
+  constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
+  if (text.starts_with(byte_order_mark)) text.remove_prefix(byte_order_mark.size());
+
+  Deck deck;
+  deck.file_name_ = file_name;
+  std::string section;
+  bool outside_reported = false;
+  for (std::size_t number = 1; !text.empty(); ++number) {
+    const std::size_t end = text.find('\n');
+    const std::string_view line = trimmed(text.substr(0, end));
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+    const DeckPlace place{fmt::format("{}:{}", file_name, number)};
+
+    if (std::any_of(line.begin(), line.end(), is_control)) {
+      errors.add(place, "control characters: this is not a deck");
+      return deck;
+    }
+    if (line.empty() || line.starts_with('#')) continue;
+
+    if (line.starts_with('[')) {
+      const std::string_view header = trimmed(line.substr(0, line.find('#')));
+      section = trimmed(header.substr(1, header.find(']') - 1));
+      outside_reported = true;
+      if (header.find(']') != header.size() - 1 || section.empty()) {
+        errors.add(place, fmt::format("`{}` is not a section; write [name]", header));
+      }
+      const auto same = [&](const DeckEntry& other) { return other.section == section; };
+      const auto earlier = std::find_if(deck.sections_.begin(), deck.sections_.end(), same);
+      if (earlier != deck.sections_.end()) {
+        errors.add(place, fmt::format("section [{}] was already begun at {}", section, earlier->place.text));
+      } else if (!section.empty()) {
+        deck.sections_.push_back({section, "", "", place});
+      }
+      continue;
+    }
+
+    const std::size_t equals = line.find_first_of("=#");
+    const bool assigns = equals != std::string_view::npos && line[equals] == '=';
+    const std::string name(trimmed(line.substr(0, assigns ? equals : line.find_first_of(" \t#"))));
+    if (section.empty()) {
+      if (!std::exchange(outside_reported, true)) {
+        errors.add(place, fmt::format("`{}` stands before the first [section]", line));
+      }
+      continue;
+    }
+    DeckEntry entry{section, name, "", place};
+    if (!assigns || name.empty()) {
+      errors.add(place, fmt::format("`{}` is neither `name = value` nor `[section]`", line));
+      deck.malformed_.push_back(entry.key());
+      continue;
+    }
+    const Parsed<std::string> value = scan_value(line.substr(equals + 1));
+    if (!value.value) {
+      errors.add(place, fmt::format("[{}] {} {}", section, name, value.problem));
+      deck.malformed_.push_back(entry.key());
+      continue;
+    }
+    entry.value = *value.value;
+    if (const DeckEntry* earlier = deck.find(entry.key())) {
+      errors.add(place, fmt::format("[{}] {} was already set at {}", section, name, earlier->place.text));
+      continue;
+    }
+    deck.entries_.push_back(std::move(entry));
+  }
+  return deck;
+}
+
+void Deck::set(const std::string& key, const std::string& value, DeckErrors& errors) {
+  const DeckPlace place{"--" + key};
+  const std::size_t dot = key.find('.');
+  if (dot == 0 || dot == std::string::npos || dot + 1 == key.size()) {
+    errors.add(place, "is no option; a deck parameter is set by --section.name=value");
+    return;
+  }
+  const DeckEntry entry{key.substr(0, dot), key.substr(dot + 1), value, place};
+  if (std::any_of(value.begin(), value.end(), is_control)) {
+    errors.add(place, "has control characters in its value");
+    malformed_.push_back(key);
+    return;
+  }
+  const auto same = [&](const DeckEntry& other) { return other.key() == key; };
+  const auto earlier = std::find_if(entries_.begin(), entries_.end(), same);
+  if (earlier == entries_.end()) {
+    entries_.push_back(entry);
+  } else if (earlier->place.text == place.text) {
+    errors.add(place, fmt::format("is given twice: {} and {}", earlier->value, value));
+  } else {
+    *earlier = entry;
+  }
+}
+
+void Deck::keep_declared(std::span<const ParamSpec> specs) {
+  std::erase_if(entries_, [&](const DeckEntry& entry) {
+    return std::ranges::none_of(specs, [&](const ParamSpec& spec) {
+      return entry.section == spec.section && entry.name == spec.name;
+    });
+  });
+  std::erase_if(sections_, [&](const DeckEntry& header) {
+    return std::ranges::none_of(specs, [&](const ParamSpec& spec) { return header.section == spec.section; });
+  });
+}
+
+const DeckEntry* Deck::find(std::string_view key) const {
+  const auto same = [&](const DeckEntry& entry) { return entry.key() == key; };
+  const auto found = std::find_if(entries_.begin(), entries_.end(), same);
+  return found == entries_.end() ? nullptr : &*found;
+}
+
+DeckPlace Deck::place_of(std::string_view key) const {
+  if (const DeckEntry* entry = find(key)) return entry->place;
+  const std::string_view section = key.substr(0, key.find('.'));
+  for (const DeckEntry& header : sections_) {
+    if (header.section == section) return header.place;
+  }
+  return {file_name_};
+}
+
+bool Deck::is_malformed(std::string_view key) const {
+  return contains(malformed_, key);
+}
+
+ParamValues resolve_deck(const Deck& deck, std::span<const ParamSpec> specs,
+                         const std::vector<std::pair<std::string, std::string>>& unavailable,
+                         DeckErrors& errors) {
+  const NameCheck names(deck, specs, unavailable, errors);
+  ParamValues values;
+  for (const ParamSpec& spec : specs) {
+    const std::string key = key_of(spec);
+    const DeckEntry* entry = deck.find(key);
+    if (entry == nullptr) {
+      if (names.meant(spec) || deck.is_malformed(key)) continue;
+      if (spec.default_value == nullptr) {
+        errors.add(deck.place_of(key),
+                   fmt::format("[{}] {} is missing: {}", spec.section, spec.name, spec.doc));
+        continue;
+      }
+    }
+    const std::string text = entry != nullptr ? entry->value : spec.default_value;
+    Parsed<ParamValue> parsed = parse_value(spec, text);
+    if (parsed.value) {
+      values.set(key, std::move(*parsed.value));
+    } else if (entry != nullptr) {
+      errors.add(entry->place, fmt::format("[{}] {} = {} {}", spec.section, spec.name,
+                                           text.empty() ? "\"\"" : text, parsed.problem));
+    } else {
+      fail(ExitCode::internal, "default of deck parameter {}: {} {}", key, text, parsed.problem);
+    }
+  }
+  return values;
+}
+
+std::string write_deck(std::span<const ParamSpec> specs, const ParamValues& values) {
+  std::string deck;
+  for (const std::string& section : sections_of(specs)) {
+    deck += fmt::format("{}[{}]\n", deck.empty() ? "" : "\n", section);
+    for (const ParamSpec& spec : specs) {
+      if (spec.section != section) continue;
+      const auto value = values.all().find(key_of(spec));
+      require(value != values.all().end(), "every parameter has a value");
+      deck += fmt::format("{} = {}\n", spec.name, written(value->second));
+    }
+  }
+  return deck;
+}
+
+std::string deck_help(std::span<const ParamSpec> specs, std::string_view section) {
+  const Names sections = sections_of(specs);
+  if (!section.empty() && !contains(sections, section)) {
+    const std::string guess = nearest(section, sections);
+    fail(ExitCode::usage, "no deck section [{}]; {}", section,
+         guess.empty() ? fmt::format("the sections are {}", fmt::join(sections, ", "))
+                       : fmt::format("did you mean [{}]?", guess));
+  }
+  std::string help;
+  for (const std::string& name : sections) {
+    if (!section.empty() && name != section) continue;
+    help += fmt::format("{}[{}]\n", help.empty() ? "" : "\n", name);
+    for (const ParamSpec& spec : specs) {
+      if (spec.section != name) continue;
+      const std::string unit = *spec.unit == '\0' ? "" : fmt::format(", {}", spec.unit);
+      const std::string fallback = spec.default_value == nullptr ? "required" : "default " + default_of(spec);
+      help += fmt::format("  {:<20} {}: {}{}; {}\n  {:<20} {}\n", spec.name, type_name(spec.type),
+                          legal_values(spec), unit, fallback, "", spec.doc);
+    }
+  }
+  return help;
+}
+
+std::string deck_markdown(std::span<const ParamSpec> specs) {
+  std::string page =
+      "<!-- Written by `mylos help deck --markdown`; change app/deck_params.cpp instead. -->\n"
+      "# The input deck\n\n"
+      "A deck is a text file of `[section]` lines and `name = value` lines. `#` begins a comment, except "
+      "within double\n"
+      "quotes; within them `\\\"` and `\\\\` stand for `\"` and `\\`. Every parameter can be given on the "
+      "command line\n"
+      "instead, as `--section.name=value`, which wins over the file. All problems of a deck are reported "
+      "together.\n";
+  for (const std::string& section : sections_of(specs)) {
+    page += fmt::format(
+        "\n## [{}]\n\n| name | type | values | default | unit | meaning |\n|---|---|---|---|---|---|\n",
+        section);
+    for (const ParamSpec& spec : specs) {
+      if (spec.section != section) continue;
+      page += fmt::format("| `{}` | {} | {} | {} | {} | {} |\n", spec.name, type_name(spec.type),
+                          legal_values(spec), default_of(spec), spec.unit, spec.doc);
+    }
+  }
+  return page;
+}
+
+}  // namespace mylos

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "io/report/chrome_trace.hpp"
+
+#include <fstream>
+#include <iterator>
+
+#include <nlohmann/json.hpp>
+
+#include "io/file_util.hpp"
+
+namespace mylos {
+
+namespace {
+
+/// What a viewer calls the row of a kind, from top to bottom.
+constexpr std::array<std::string_view, num_trace_kinds> thread_names = {"phases", "compute", "communication",
+                                                                        "data"};
+
+/// The profile has the first line to itself, so that it is found without reading the events of all ranks.
+constexpr std::string_view summary_opening = R"({"otherData":)";
+
+TraceKind kind_named(const std::string& name) {
+  for (int i = 0; i < num_trace_kinds; ++i) {
+    if (name == name_of(static_cast<TraceKind>(i))) return static_cast<TraceKind>(i);
+  }
+  fail(ExitCode::bad_data, "no kind of event is called {}", name);
+}
+
+}  // namespace
+
+std::string chrome_events(const Trace& trace, int rank) {
+  std::string out;
+  auto end = std::back_inserter(out);
+  fmt::format_to(end, R"({{"name":"process_name","ph":"M","pid":{0},"args":{{"name":"rank {0}"}}}})", rank);
+  for (std::size_t i = 0; i < thread_names.size(); ++i) {
+    fmt::format_to(end,
+                   ",\n"
+                   R"({{"name":"thread_name","ph":"M","pid":{},"tid":{},"args":{{"name":"{}"}}}})",
+                   rank, i, thread_names[i]);
+  }
+  for (const TraceEvent& event : trace.events()) {
+    fmt::format_to(end,
+                   ",\n"
+                   R"({{"name":"{}","cat":"{}","ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f}}})",
+                   event.label(), name_of(event.kind), rank, static_cast<int>(event.kind),
+                   1e-3 * static_cast<double>(event.begin),
+                   1e-3 * static_cast<double>(event.end - event.begin));
+  }
+  return out;
+}
+
+void write_chrome_trace(const std::filesystem::path& file, std::span<const std::string> events,
+                        const StepProfile& profile) {
+  nlohmann::json operations = nlohmann::json::array();
+  for (const OperationTime& operation : profile.operations) {
+    operations.push_back({{"label", operation.label},
+                          {"kind", name_of(operation.kind)},
+                          {"calls", operation.calls},
+                          {"seconds", operation.seconds}});
+  }
+  const nlohmann::json summary = {
+      {"step", profile.step}, {"seconds", profile.seconds}, {"operations", operations}};
+  write_text_file(file, fmt::format("{}{},\n\"displayTimeUnit\":\"ms\",\n\"traceEvents\":[\n{}\n]}}\n",
+                                    summary_opening, summary.dump(), fmt::join(events, ",\n")));
+}
+
+std::optional<StepProfile> read_profile(const std::filesystem::path& file) {
+  std::ifstream stream(file);
+  std::string line;
+  if (!std::getline(stream, line) || !line.starts_with(summary_opening) || !line.ends_with(','))
+    return std::nullopt;
+  line.pop_back();
+  try {
+    const nlohmann::json summary = nlohmann::json::parse(line.substr(summary_opening.size()));
+    StepProfile profile{.step = summary.at("step"), .seconds = summary.at("seconds"), .operations = {}};
+    for (const nlohmann::json& operation : summary.at("operations")) {
+      profile.operations.push_back({.label = operation.at("label"),
+                                    .kind = kind_named(operation.at("kind")),
+                                    .calls = operation.at("calls"),
+                                    .seconds = operation.at("seconds")});
+    }
+    return profile;
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace mylos

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Plot: a curve over the steps of a run as a card of the HTML report, and how the report writes numbers and
+// text.
+#pragma once
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "io/metrics/metrics.hpp"
+
+namespace mylos::html {
+
+using Column = std::vector<double>;
+using Points = std::vector<std::pair<double, double>>;
+
+inline constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+
+/// Stands where a number is unknown.
+inline constexpr const char* missing = "–";
+
+/// What a drawing can place: finite, and far enough from the limits of double for differences and ratios.
+inline bool drawable(double value) {
+  return std::abs(value) < 1e30;
+}
+
+/// The column of a table, empty where it has none of this name.
+const Column& column(const MetricsTable& table, const std::string& name);
+
+/// The value below which a fraction of the drawable ones lie; NaN where there are none.
+double quantile(const Column& values, double fraction);
+
+/// `text` for use between tags and in quoted attributes; control characters are left out.
+std::string escape(std::string_view text);
+
+/// 3 to 4 digits and a suffix of thousands: 950, 12.3k, 4.19M.
+std::string short_number(double value);
+
+/// A whole number in groups of three digits: 12,345,678.
+std::string grouped(double value);
+
+struct Axis;
+
+/// One card with curves over the step. Text and marks are placed in per cent of an SVG whose margins are the
+/// page's, so letters keep their size at any width; only the curves live in a stretched viewBox.
+class Plot {
+ public:
+  enum class Look { line, thin, dots };
+  enum class Size { third, wide };
+
+  Plot(std::string title, std::string unit) : title_(std::move(title)), unit_(std::move(unit)) {}
+
+  /// Values before `step` of the curves that follow do not stretch the axis; they leave the frame.
+  void fit_from(double step) { fit_from_ = step; }
+  /// Adds values over steps in colour 0 to 7, thinned to at most 600 points that keep the extremes of every
+  /// interval.
+  void curve(const std::string& name, int color, Look look, const Column& steps, const Column& values);
+  /// Marks the steps whose flag is set.
+  void skipped(const Column& steps, const Column& flags);
+  /// The axis includes zero.
+  void from_zero() { low_ = std::fmin(low_, 0.0); }
+  /// The axis is logarithmic if the values are positive and linear drawing would press most of them onto its
+  /// foot.
+  void maybe_log() { log_ = lowest_ > 0.0 && highest_ > 30.0 * lowest_; }
+
+  /// Appends the card. `run` holds first and last step of the run; `launches` after the first are drawn as
+  /// restarts.
+  void write(std::string& out, std::pair<double, double> run, const MetricsTable& launches, Size size) const;
+
+ private:
+  struct Curve {
+    std::string name;
+    int color;
+    Look look;
+    Points points;
+  };
+
+  void write_keys(std::string& out, bool restarts) const;
+  void write_axes(std::string& out, const Axis& x, const Axis& y) const;
+  void write_curves(std::string& out, const Axis& x, const Axis& y) const;
+  void write_skipped(std::string& out, const Axis& x) const;
+
+  std::string title_;
+  std::string unit_;
+  std::vector<Curve> curves_;
+  Column skipped_;
+  double fit_from_ = -std::numeric_limits<double>::infinity();
+  double low_ = nan;  // what the axis shows
+  double high_ = nan;
+  double lowest_ = nan;  // of all values
+  double highest_ = nan;
+  bool log_ = false;
+};
+
+}  // namespace mylos::html

@@ -1,0 +1,480 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "io/report/html_report.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <ctime>
+#include <initializer_list>
+#include <iterator>
+#include <span>
+#include <string_view>
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include "io/report/html_plot.hpp"
+
+namespace mylos {
+
+namespace {
+
+using namespace html;
+
+constexpr std::size_t max_launches = 12;    // listed
+constexpr std::size_t max_operations = 20;  // with a bar of their own
+
+constexpr std::string_view style = R"(
+:root{color-scheme:light dark;--page:#f4f5f7;--card:#fff;--ink:#1b1f26;--soft:#5c6470;--line:#e3e6ea;--axis:#aab1bb;
+--c0:#1f66b0;--c1:#d5691a;--c2:#2f8f5b;--c3:#8557b3;--c4:#2099a8;--c5:#c23f68;--c6:#a8892a;--c7:#8b919b;--bad:#c62f36}
+@media (prefers-color-scheme:dark){:root{--page:#12151a;--card:#1b1f26;--ink:#e7eaee;--soft:#9aa3af;--line:#2c323b;
+--axis:#59626f;--c0:#6cb0f2;--c1:#f0994d;--c2:#5fc48d;--c3:#bb98e4;--c4:#52c5d1;--c5:#ef819f;--c6:#d3bb58;--c7:#8b929e;
+--bad:#ff6b70}}
+.c0{color:var(--c0)}.c1{color:var(--c1)}.c2{color:var(--c2)}.c3{color:var(--c3)}
+.c4{color:var(--c4)}.c5{color:var(--c5)}.c6{color:var(--c6)}.c7{color:var(--c7)}
+*{box-sizing:border-box}
+body{margin:0 auto;max-width:84rem;padding:1.75rem 1.5rem 3rem;background:var(--page);color:var(--ink);
+font:15px/1.45 system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans","DejaVu Sans",sans-serif;
+font-variant-numeric:tabular-nums}
+header{display:flex;flex-wrap:wrap;align-items:center;gap:.4rem .9rem;margin-bottom:1.1rem}
+h1{margin:0;font-size:1.6rem;line-height:1.2;letter-spacing:-.01em;overflow-wrap:anywhere}
+h2{margin:0;font-size:1rem;font-weight:600}
+.at{float:right;font-size:.82rem;line-height:1.5rem}
+.pill{border:1px solid var(--axis);border-radius:1rem;padding:.05rem .7rem;font-size:.85rem;color:var(--soft)}
+main{display:grid;grid-template-columns:repeat(6,minmax(0,1fr));gap:1rem}
+.card{background:var(--card);border:1px solid var(--line);border-radius:.6rem;padding:1rem 1.15rem;min-width:0}
+.wide{grid-column:span 6}.half{grid-column:span 3}.third{grid-column:span 2}
+.tiles{display:grid;grid-template-columns:repeat(4,1fr);gap:1rem 1.25rem;margin:0}
+.tiles dt{color:var(--soft);font-size:.82rem}
+.tiles dd{margin:0;font-size:1.4rem;font-weight:600;line-height:1.25;letter-spacing:-.01em}
+.tiles dd.note{font-size:.82rem;font-weight:400;color:var(--soft);letter-spacing:0}
+.keys{display:flex;flex-wrap:wrap;gap:.1rem 1.1rem;margin:.25rem 0 0;padding:0;list-style:none;font-size:.82rem;
+color:var(--soft);min-height:1.3rem}
+.keys i,td i,th i{background:currentColor}
+.keys i{display:inline-block;width:.75rem;height:.75rem;margin-right:.4rem;border-radius:.15rem;vertical-align:-.08rem}
+.keys i.stroke{height:.2rem;vertical-align:.2rem}.keys i.dot{width:.6rem;height:.6rem;border-radius:50%}
+.keys i.pale{opacity:.5}.keys i.tick{background:var(--bad);width:.2rem;margin-left:.25rem}
+.keys i.dash{background:none;width:0;border-radius:0;border-left:2px dashed var(--soft);margin-left:.3rem}
+.keys b{color:var(--ink);font-weight:600}
+svg{display:block;overflow:visible}
+.plot{width:calc(100% - 3.6rem);height:11.5rem;margin:1.7rem .6rem 2.6rem 3rem;font-size:12px;touch-action:pan-y}
+.wide .plot{height:19rem}
+.plot text{fill:var(--soft)}.plot .end{text-anchor:end}.plot .mid{text-anchor:middle}
+.grid{stroke:var(--line)}.frame{stroke:var(--axis)}.hit{fill:transparent}.frame-clip{overflow:hidden}
+.launch{stroke:var(--soft);stroke-dasharray:3 3}.skip{stroke:var(--bad);stroke-width:2}
+.cursor{stroke:var(--soft);visibility:hidden}
+.plot path{fill:none;stroke:currentColor;stroke-width:2;stroke-linejoin:round;vector-effect:non-scaling-stroke}
+.plot path.thin{stroke-width:1;opacity:.5}
+.plot circle{fill:currentColor;stroke:var(--card);stroke-width:1.5}
+.bar{width:100%;height:1.8rem;margin:.7rem 0 .8rem;border-radius:.3rem;overflow:hidden}
+.bar rect{fill:currentColor;stroke:var(--card);stroke-width:1.5;vector-effect:non-scaling-stroke}
+.track{display:block;width:100%;height:.95rem;border-radius:.15rem;overflow:hidden}.track rect{fill:currentColor}
+table{width:100%;border-collapse:collapse;font-size:.88rem;margin-top:.4rem}
+th,td{padding:.27rem .2rem .27rem .6rem;border-top:1px solid var(--line);text-align:right;vertical-align:top}
+th:first-child{padding-left:0;text-align:left;font-weight:400;color:var(--soft)}
+thead th{border-top:0;font-weight:400;color:var(--soft)}
+td{white-space:nowrap}.facts td{text-align:left;white-space:normal;overflow-wrap:anywhere}.facts th{white-space:nowrap;width:1%}
+td i,th i{display:inline-block;width:.75rem;height:.75rem;margin-right:.5rem;border-radius:.15rem;vertical-align:-.08rem}
+.bars{margin-top:.7rem}.bars th,.bars td{border-top:0;padding-top:.16rem;padding-bottom:.16rem;vertical-align:middle}
+.bars th{white-space:nowrap}.bars th:first-child{color:var(--ink)}.bars .of{width:100%}
+.note{color:var(--soft);font-size:.82rem;margin:.7rem 0 0}
+summary{cursor:pointer;font-weight:600}
+pre{margin:.8rem 0 0;overflow-x:auto;font:12.5px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace}
+@media (min-width:64rem){.third .keys{min-height:2.6rem;align-content:flex-start}}
+@media (max-width:64rem){.half,.third{grid-column:span 6}}
+@media (max-width:40rem){body{padding:1.1rem .7rem 2rem}.card{padding:.85rem .8rem}.wide .plot{height:14rem}
+.tiles{grid-template-columns:1fr 1fr}.plot .restart{display:none}
+.bars thead{display:none}.bars tr{display:grid;grid-template-columns:1fr 5rem 3.6rem;padding:.25rem 0}
+.bars th{white-space:normal;overflow-wrap:anywhere}.bars .of{grid-row:2;grid-column:1/-1;padding-left:0}
+.bars .calls{display:none}}
+@media print{body{background:none}.card{break-inside:avoid}}
+)";
+
+// Shows the values under the pointer in the legend. Avoids the characters that XML would have escaped.
+constexpr std::string_view script = R"(
+for (const svg of document.querySelectorAll('svg.plot')) {
+  const card = svg.closest('section'), cursor = svg.querySelector('.cursor');
+  const [x0, x1, y0, y1] = svg.dataset.axes.split(' ').map(Number), log = svg.dataset.scale === 'log';
+  const curves = [...svg.querySelectorAll('path')].map(path => ({
+    out: card.querySelector('b[data-curve="' + path.dataset.curve + '"]'),
+    points: [...path.getAttribute('d').matchAll(/([-\d.e]+) ([-\d.e]+)/g)].map(m => [+m[1], +m[2]])}));
+  const value = y => log ? y1 * (y0 / y1) ** (y / 1000) : y1 + (y0 - y1) * y / 1000;
+  svg.addEventListener('pointermove', event => {
+    const box = svg.querySelector('.hit').getBoundingClientRect(), x = 1000 * (event.clientX - box.left) / box.width;
+    const nearest = points => points.reduce((a, b) => Math.abs(a[0] - x) > Math.abs(b[0] - x) ? b : a);
+    for (const {out, points} of curves) out.textContent = ' ' + Number(value(nearest(points)[1]).toPrecision(4));
+    const at = nearest(curves[0].points)[0];
+    card.querySelector('b.at').textContent = 'step ' + Math.round(x0 + (x1 - x0) * at / 1000).toLocaleString('en');
+    cursor.setAttribute('x1', at / 10 + '%'), cursor.setAttribute('x2', at / 10 + '%');
+    cursor.style.visibility = 'visible';
+  });
+  svg.addEventListener('pointerleave', () => {
+    for (const out of card.querySelectorAll('h2 b, .keys b')) out.textContent = '';
+    cursor.style.visibility = 'hidden';
+  });
+}
+)";
+
+double median(const Column& values) {
+  return quantile(values, 0.5);
+}
+
+double sum(const Column& values) {
+  double total = 0.0;
+  for (const double value : values) total += drawable(value) ? value : 0.0;
+  return total;
+}
+
+double last(const Column& values) {
+  const auto it = std::find_if(values.rbegin(), values.rend(), drawable);
+  return it == values.rend() ? nan : *it;
+}
+
+// Centred mean over a fiftieth of the run; the window shrinks towards the start, where the loss falls
+// steeply.
+Column smooth(const Column& values) {
+  const std::size_t n = values.size(), half = n / 100;
+  std::vector<std::pair<double, double>> running(n + 1);  // sum and count of the values before
+  for (std::size_t i = 0; i < n; ++i) {
+    const bool use = drawable(values[i]);
+    running[i + 1] = {running[i].first + (use ? values[i] : 0.0), running[i].second + (use ? 1.0 : 0.0)};
+  }
+  Column result(n, nan);
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto& before = running[i - std::min(i, half)];
+    const auto& after = running[std::min(n, i + std::min(i, half) + 1)];
+    const double count = after.second - before.second;
+    if (count > 0.0) result[i] = (after.first - before.first) / count;
+  }
+  return result;
+}
+
+std::string fixed(double value, int decimals) {
+  return drawable(value) ? fmt::format("{:.{}f}", value, decimals) : missing;
+}
+
+std::string percent(double fraction) {
+  return drawable(fraction) ? fixed(100.0 * fraction, 1) + " %" : missing;
+}
+
+std::string memory_size(double bytes) {
+  if (!drawable(bytes)) return missing;
+  const double gb = bytes / 1e9;
+  if (bytes > 0.0 && bytes < 1e5) return "< 0.1 MB";
+  if (bytes < 1e8) return fmt::format("{:.1f} MB", bytes / 1e6);
+  return fmt::format("{:.{}f} GB", gb, gb >= 100.0 ? 0 : gb >= 10.0 ? 1 : 3);
+}
+
+std::string duration(double seconds) {
+  if (!drawable(seconds) || seconds < 0.0) return missing;
+  if (seconds < 59.95) return fmt::format("{:.1f} s", seconds);
+  const std::int64_t s = std::llround(std::min(seconds, 1e12));
+  if (s < 3600) return fmt::format("{} min {} s", s / 60, s % 60);
+  if (s < 86400) return fmt::format("{} h {} min", s / 3600, s % 3600 / 60);
+  return fmt::format("{} d {} h", s / 86400, s % 86400 / 3600);
+}
+
+std::string utc(double unix_time) {
+  if (!(unix_time >= 0.0 && unix_time < 1e11)) return missing;
+  return fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(static_cast<std::time_t>(unix_time)));
+}
+
+struct Part {
+  std::string name;
+  double amount;
+};
+
+// A horizontal bar cut into parts in proportion to their amounts, in the colours 0 to 7 in this order.
+void write_bar(std::string& out, const std::string& title, std::span<const Part> parts, double total) {
+  auto end = std::back_inserter(out);
+  fmt::format_to(end,
+                 R"(<svg class="bar" viewBox="0 0 1000 10" preserveAspectRatio="none" role="img" )"
+                 R"(aria-label="{0}"><title>{0}</title><desc>The table below has the values.</desc>)",
+                 title);
+  double left = 0.0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const double width = 1000.0 * parts[i].amount / total;
+    fmt::format_to(end, R"(<rect x="{:.2f}" width="{:.2f}" height="10" class="c{}">)", left, width, i % 8);
+    fmt::format_to(end, "<title>{}: {:.1f} %</title></rect>", escape(parts[i].name), width / 10.0);
+    left += width;
+  }
+  out += "</svg>\n";
+}
+
+// Cells are text; with `color` the first one carries the colour of a bar's part.
+void write_row(std::string& out, std::initializer_list<std::string> cells, int color = -1) {
+  out += "<tr>";
+  for (const std::string& cell : cells) {
+    const bool first = &cell == cells.begin();
+    out += first ? R"(<th scope="row">)" : "<td>";
+    if (first && color >= 0) fmt::format_to(std::back_inserter(out), R"(<i class="c{}"></i>)", color % 8);
+    out += escape(cell) + (first ? "</th>" : "</td>");
+  }
+  out += "</tr>\n";
+}
+
+void write_tiles(std::string& out, const ReportData& data) {
+  const MetricsTable& steps = data.steps;
+  const auto tile = [&](std::string_view name, const std::string& value, const std::string& note) {
+    fmt::format_to(std::back_inserter(out), R"(<div><dt>{}</dt><dd>{}</dd><dd class="note">{}</dd></div>)",
+                   name, value, value == missing ? "" : note);
+  };
+  const auto spread = [&](const std::string& name) {
+    const double low = quantile(column(steps, name), 0.05), high = quantile(column(steps, name), 0.95);
+    return drawable(low) ? fmt::format("{} to {} in 90 % of steps", short_number(low), short_number(high))
+                         : "";
+  };
+  const Column &losses = column(data.evaluations, "loss"), &eval_steps = column(data.evaluations, "step");
+  std::size_t best = losses.size();
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    if (drawable(losses[i]) && (best == losses.size() || losses[i] < losses[best])) best = i;
+  }
+  const std::size_t restarts = std::max<std::size_t>(column(data.launches, "step").size(), 1) - 1;
+  const double skipped = sum(column(steps, "skipped"));
+  const double peak = quantile(column(steps, "memory_peak_max"), 1.0);
+
+  out += R"(<section class="card wide" aria-label="Summary"><dl class="tiles">)";
+  tile("Final training loss", fixed(last(smooth(column(steps, "loss"))), 3),
+       fmt::format("last step {}", fixed(last(column(steps, "loss")), 3)));
+  tile("Best validation loss", best < losses.size() ? fixed(losses[best], 3) : missing,
+       best < std::min(losses.size(), eval_steps.size())
+           ? fmt::format("at step {}", grouped(eval_steps[best]))
+           : "");
+  tile("Tokens per second", short_number(median(column(steps, "tokens_per_second"))),
+       spread("tokens_per_second"));
+  tile("Model FLOPS utilisation", percent(median(column(steps, "mfu"))), "median of steps");
+  tile("Wall time", duration(column(steps, "time_step").empty() ? nan : sum(column(steps, "time_step"))),
+       restarts == 0   ? "of all steps, one launch"
+       : restarts == 1 ? "of all steps, 1 restart"
+                       : fmt::format("of all steps, {} restarts", restarts));
+  tile("Steps", grouped(last(column(steps, "step"))),
+       skipped > 0.0 ? fmt::format("{} skipped", grouped(skipped)) : "none skipped");
+  tile("Tokens seen", short_number(last(column(steps, "tokens"))), "");
+  tile("Peak memory", memory_size(peak), "largest rank");
+  out += "</dl></section>\n";
+}
+
+void write_plots(std::string& out, const ReportData& data) {
+  const MetricsTable& steps = data.steps;
+  const Column &at = column(steps, "step"), &loss = column(steps, "loss");
+  const Column& eval_at = column(data.evaluations, "step");
+  const std::pair run{std::fmin(quantile(at, 0.0), quantile(eval_at, 0.0)),
+                      std::fmax(quantile(at, 1.0), quantile(eval_at, 1.0))};
+
+  const bool crop = loss.size() > 200;  // the fall of the first steps would flatten all that follows
+  Plot losses("Loss", crop ? "nats per token, fitted to the last 95 % of steps" : "nats per token");
+  if (crop) losses.fit_from(run.first + 0.05 * (run.second - run.first));
+  losses.curve("training, each step", 0, Plot::Look::thin, at, loss);
+  losses.curve("training, smoothed", 0, Plot::Look::line, at, smooth(loss));
+  losses.curve("validation", 1, Plot::Look::dots, eval_at, column(data.evaluations, "loss"));
+  losses.write(out, run, data.launches, Plot::Size::wide);
+
+  Plot rate("Learning rate", "step size");
+  rate.curve("learning rate", 2, Plot::Look::line, at, column(steps, "learning_rate"));
+  rate.from_zero();
+  rate.write(out, run, data.launches, Plot::Size::third);
+
+  const Column& speed = column(steps, "tokens_per_second");
+  Plot throughput("Throughput", "tokens per second");
+  throughput.curve("each step", 4, Plot::Look::thin, at, speed);
+  throughput.curve("smoothed", 4, Plot::Look::line, at, smooth(speed));
+  throughput.from_zero();
+  throughput.write(out, run, data.launches, Plot::Size::third);
+
+  const Column& norm = column(steps, "gradient_norm");
+  Plot gradient("Gradient norm", "2-norm of the whole gradient, unclipped");
+  gradient.curve("each step", 3, Plot::Look::thin, at, norm);
+  gradient.curve("smoothed", 3, Plot::Look::line, at, smooth(norm));
+  gradient.skipped(at, column(steps, "skipped"));
+  gradient.maybe_log();
+  gradient.write(out, run, data.launches, Plot::Size::third);
+
+  const Column& scale = column(steps, "loss_scale");
+  if (quantile(scale, 0.0) < quantile(scale, 1.0)) {
+    Plot scales("Loss scale", "factor of the loss, halved where a gradient overflows");
+    scales.curve("after each step", 2, Plot::Look::line, at, scale);
+    scales.skipped(at, column(steps, "skipped"));
+    scales.maybe_log();
+    scales.write(out, run, data.launches, Plot::Size::wide);
+  }
+}
+
+void write_memory(std::string& out, const ReportData& data) {
+  std::vector<Part> parts;
+  double total = 0.0;
+  for (const auto& [name, bytes] : data.memory_bytes) {
+    if (!drawable(bytes) || bytes <= 0.0) continue;
+    parts.push_back({name, bytes});
+    total += bytes;
+  }
+  out += R"(<section class="card half"><h2>Memory by category</h2>)";
+  if (parts.empty()) {
+    out += R"(<p class="note">No values recorded.</p>)";
+  } else {
+    write_bar(out, "Memory by category", parts, total);
+    out += R"(<table><thead><tr><th scope="col">held by rank 0</th><th scope="col">memory</th>)"
+           R"(<th scope="col">share</th></tr></thead><tbody>)";
+    for (int i = 0; const Part& part : parts) {
+      write_row(out, {part.name, memory_size(part.amount), percent(part.amount / total)}, i++);
+    }
+    write_row(out, {"total", memory_size(total), ""});
+    out += "</tbody></table>";
+  }
+  const auto peak = [&](const std::string& which) {
+    return memory_size(quantile(column(data.steps, "memory_peak_" + which), 1.0));
+  };
+  if (!column(data.steps, "memory_peak_max").empty()) {
+    fmt::format_to(std::back_inserter(out),
+                   R"(<p class="note">Peak of a rank: {} min, {} median, {} max.</p>)", peak("min"),
+                   peak("median"), peak("max"));
+  }
+  out += "</section>\n";
+}
+
+void write_phases(std::string& out, const ReportData& data) {
+  const Column& whole = column(data.steps, "time_step");
+  std::vector<Part> parts;
+  double total = 0.0;
+  for (const char* phase :
+       {"data", "forward", "backward", "communication", "optimizer", "checkpoint", "evaluation"}) {
+    parts.push_back({phase, std::max(0.0, sum(column(data.steps, fmt::format("time_{}", phase))))});
+    total += parts.back().amount;
+  }
+  // Phases are maxima over ranks, so together they may also take longer than the step.
+  parts.push_back({"other", std::max(0.0, sum(whole) - total)});
+  total += parts.back().amount;
+
+  out += R"(<section class="card half"><h2>Time per phase</h2>)";
+  if (total <= 0.0) {
+    out += R"(<p class="note">No values recorded.</p></section>)";
+    return;
+  }
+  write_bar(out, "Time per phase", parts, total);
+  out += R"(<table><thead><tr><th scope="col">ms, slowest rank</th><th scope="col">median</th>)"
+         R"(<th scope="col">mean</th><th scope="col">share</th></tr></thead><tbody>)";
+  const auto rows = static_cast<double>(column(data.steps, "step").size());
+  for (int i = 0; const Part& part : parts) {
+    const Column& times = column(data.steps, "time_" + part.name);
+    write_row(out,
+              {part.name, fixed(1e3 * median(times), 1), fixed(1e3 * part.amount / rows, 1),
+               percent(part.amount / total)},
+              i++);
+  }
+  write_row(out, {"step", fixed(1e3 * median(whole), 1), fixed(1e3 * sum(whole) / rows, 1), ""});
+  out += "</tbody></table>";
+  const auto rank_time = [&](const std::string& which) {
+    return fixed(1e3 * median(column(data.steps, "rank_time_" + which)), 1);
+  };
+  if (!column(data.steps, "rank_time_max").empty()) {
+    fmt::format_to(std::back_inserter(out),
+                   R"(<p class="note">Step of a rank, ms: {} min, {} median, {} max.</p>)", rank_time("min"),
+                   rank_time("median"), rank_time("max"));
+  }
+  out += "</section>\n";
+}
+
+// A horizontal bar, its length relative to `longest`, with its amounts; no calls where there are none to
+// count.
+void write_operation(std::string& out, const OperationTime& operation, int color, double longest,
+                     double step) {
+  fmt::format_to(std::back_inserter(out),
+                 R"(<tr><th scope="row">{}</th><td class="of"><svg class="track" aria-hidden="true">)"
+                 R"(<rect width="{:.2f}%" height="100%" class="c{}"/></svg></td>)"
+                 R"(<td>{} ms</td><td>{}</td><td class="calls">{}</td></tr>)"
+                 "\n",
+                 escape(operation.label), 100.0 * operation.seconds / longest, color,
+                 fixed(1e3 * operation.seconds, 2), percent(operation.seconds / step),
+                 operation.calls > 0 ? grouped(static_cast<double>(operation.calls)) : "");
+}
+
+void write_operations(std::string& out, const ReportData& data) {
+  const StepProfile& profile = data.profile;
+  if (profile.operations.empty()) return;
+  constexpr int rest_color = 7;
+  const auto color_of = [](TraceKind kind) { return static_cast<int>(kind) - 1; };
+  std::span<const OperationTime> shown = profile.operations;
+  std::span<const OperationTime> few;
+  if (shown.size() > max_operations) {
+    few = shown.subspan(max_operations);
+    shown = shown.first(max_operations);
+  }
+  OperationTime others{.label = fmt::format("{} others", few.size())};
+  for (const OperationTime& operation : few) {
+    others.calls += operation.calls;
+    others.seconds += operation.seconds;
+  }
+  const OperationTime rest{.label = "not covered",
+                           .seconds = std::max(0.0, profile.seconds - profile.covered())};
+  const double longest = std::max({shown.front().seconds, others.seconds, rest.seconds});
+
+  auto end = std::back_inserter(out);
+  fmt::format_to(end,
+                 R"(<section class="card wide"><h2>Time by operation</h2><ul class="keys">)"
+                 R"(<li>step {} of rank 0: {} ms, {} covered</li>)",
+                 grouped(static_cast<double>(profile.step)), fixed(1e3 * profile.seconds, 1),
+                 percent(profile.covered() / profile.seconds));
+  for (const auto& [kind, name] : {std::pair{TraceKind::operation, "compute"},
+                                   std::pair{TraceKind::communication, "communication, not hidden"},
+                                   std::pair{TraceKind::data, "data"}}) {
+    if (std::ranges::find(profile.operations, kind, &OperationTime::kind) == profile.operations.end())
+      continue;
+    fmt::format_to(end, R"(<li><i class="c{}"></i>{}</li>)", color_of(kind), name);
+  }
+  out += R"(</ul><table class="bars"><thead><tr><th></th><th class="of"></th><th scope="col">time</th>)"
+         R"(<th scope="col">share</th><th scope="col" class="calls">calls</th></tr></thead><tbody>)"
+         "\n";
+  for (const OperationTime& operation : shown)
+    write_operation(out, operation, color_of(operation.kind), longest, profile.seconds);
+  if (!few.empty()) write_operation(out, others, rest_color, longest, profile.seconds);
+  write_operation(out, rest, rest_color, longest, profile.seconds);
+  out += "</tbody></table></section>\n";
+}
+
+void write_facts(std::string& out, const ReportData& data) {
+  out += "<section class=\"card wide\"><h2>Run and machine</h2>\n<table class=\"facts\"><tbody>\n";
+  for (const auto& [name, value] : data.facts) {
+    if (name != "status") write_row(out, {name, value});
+  }
+  const MetricsTable& launches = data.launches;
+  const Column& steps = column(launches, "step");
+  const auto entry = [&](const std::string& name, std::size_t i) {
+    return i < column(launches, name).size() ? column(launches, name)[i] : nan;
+  };
+  for (std::size_t i = 0; i < std::min(steps.size(), max_launches); ++i) {
+    write_row(out,
+              {fmt::format("launch {}", i + 1),
+               fmt::format("{}, at step {}, {} ranks, {} threads each", utc(entry("unix_time", i)),
+                           grouped(steps[i]), grouped(entry("ranks", i)), grouped(entry("threads", i)))});
+  }
+  if (steps.size() > max_launches) {
+    write_row(out, {"", fmt::format("and {} more", steps.size() - max_launches)});
+  }
+  out += "</tbody></table></section>\n";
+}
+
+}  // namespace
+
+std::string html_report(const ReportData& data) {
+  std::string out;
+  out +=
+      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\n"
+      "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"/>\n<title>";
+  out += escape(data.title) + " – mylos</title>\n<style>" + std::string(style) +
+         "</style></head>\n<body>\n<header><h1>" + escape(data.title) + "</h1>";
+  for (const auto& [name, value] : data.facts) {
+    if (name == "status") out += R"(<span class="pill">)" + escape(value) + "</span>";
+  }
+  out += "</header>\n<main>\n";
+  write_tiles(out, data);
+  write_plots(out, data);
+  write_memory(out, data);
+  write_phases(out, data);
+  write_operations(out, data);
+  write_facts(out, data);
+  out += R"(<details class="card wide"><summary>Input deck</summary><pre>)" + escape(data.deck_text) +
+         "</pre></details>\n</main>\n<script>" + std::string(script) + "</script></body></html>\n";
+  return out;
+}
+
+}  // namespace mylos

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// html_report: a run as one HTML file with its own style and drawings, readable without network and without
+// scripts.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/trace.hpp"
+#include "io/metrics/metrics.hpp"
+
+namespace mylos {
+
+/// What a report shows. Tables may be empty, lack columns or hold values that are not finite.
+struct ReportData {
+  std::string title;
+  /// /steps: step, loss (nats per token), learning_rate, gradient_norm, tokens (so far), tokens_per_second,
+  /// mfu (fraction), skipped (0 or 1), time_* (s, maximum over ranks), rank_time_* (s) and memory_peak_*
+  /// (bytes), each min, median and max over ranks.
+  MetricsTable steps;
+  MetricsTable evaluations;  ///< /eval: step, loss, accuracy (fraction), perplexity, tokens
+  MetricsTable
+      launches;  ///< /launches: step, unix_time (s), ranks, threads; rows after the first are restarts
+  std::string deck_text;
+  /// Name and value: status, model, machine, backend, versions. "status" is shown beside the title.
+  std::vector<std::pair<std::string, std::string>> facts;
+  std::vector<std::pair<std::string, double>>
+      memory_bytes;     ///< category and its bytes, the maximum over ranks
+  StepProfile profile;  ///< a traced step of rank 0; without operations where none was traced
+};
+
+/// The file, UTF-8, and well-formed as XML too. Curves are thinned to at most 600 points that keep the
+/// extremes of every interval, so its size hardly depends on the length of the run.
+std::string html_report(const ReportData& data);
+
+}  // namespace mylos

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "io/tokens/tokenizer.hpp"
+
+#include "core/base/error.hpp"
+
+namespace mylos {
+
+std::vector<std::uint16_t> ByteTokenizer::encode(std::string_view text) const {
+  std::vector<std::uint16_t> tokens;
+  tokens.reserve(text.size());
+  for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
+  return tokens;
+}
+
+std::string ByteTokenizer::decode(std::span<const std::uint16_t> tokens) const {
+  std::string text;
+  text.reserve(tokens.size());
+  for (const std::uint16_t token : tokens) {
+    if (token == end_of_text()) {
+      text += "<|endoftext|>";
+    } else if (token < end_of_text()) {
+      text += static_cast<char>(token);
+    } else {
+      fail(ExitCode::bad_data, "token {} is outside the byte tokenizer's vocabulary of {}", token,
+           vocab_size());
+    }
+  }
+  return text;
+}
+
+std::unique_ptr<Tokenizer> make_tokenizer(std::string_view name) {
+  if (name == "bytes") return std::make_unique<ByteTokenizer>();
+  fail(ExitCode::usage, "no tokenizer is called \"{}\"; there is: bytes", name);
+}
+
+}  // namespace mylos

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The model's initial weights (Radford et al., 2019, section 2.3), the same for every layout.
+#pragma once
+
+#include <cstdint>
+
+#include "core/layout/parameter_table.hpp"
+#include "core/ops/compute_backend.hpp"
+#include "core/optim/adamw.hpp"
+#include "parallel/exchange/gradient_exchange.hpp"
+
+namespace mylos {
+
+/// Sets the owned parts to the model's initial weights, the same for every layout, and publishes them.
+void initialise_weights(ComputeBackend& backend, const ParameterTable& table, std::uint64_t seed,
+                        GradientExchange& exchange, AdamW& optimizer);
+
+}  // namespace mylos

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// StepConfig: what the step engine is made from. The engine knows no deck.
+#pragma once
+
+#include <cstdint>
+
+#include "core/base/dtype.hpp"
+#include "core/model/block.hpp"
+#include "core/model/model_config.hpp"
+#include "core/optim/adamw.hpp"
+#include "core/optim/grad_guard.hpp"
+#include "core/optim/lr_schedule.hpp"
+#include "parallel/plan/parallel_plan.hpp"
+
+namespace mylos {
+
+/// The batch of a step and the numbers it is computed in.
+struct TrainConfig {
+  std::int64_t global_batch = 0;  ///< sequences per step
+  std::int64_t micro_batch = 0;   ///< sequences per forward pass of one sample rank
+  std::int64_t accumulation = 0;  ///< micro-batches per step: global_batch / (micro_batch * sample ranks)
+  std::int64_t seq_len = 0;       ///< T
+  DType dtype = DType::fp32;      ///< of weights and activations
+  DType grad_dtype = DType::fp32;
+  float loss_scale = 1.0F;  ///< of the first step
+  Recompute recompute = Recompute::none;
+  std::uint64_t seed = 0;
+
+  BatchShape shape() const { return {.batch = micro_batch, .seq = seq_len, .dtype = dtype}; }
+};
+
+struct StepConfig {
+  ModelConfig model;
+  TrainConfig train;
+  ParallelPlan parallel;
+  AdamWConfig adamw;
+  LrScheduleConfig lr;
+  GuardConfig guard;
+  bool graphs = false;  ///< a GPU's work is recorded and queued as a whole
+};
+
+}  // namespace mylos

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// TrainingStep: executes the schedule of one step, and owns what that takes: weights, exchange, optimizer.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/layout/parameter_table.hpp"
+#include "core/memory/device_buffer.hpp"
+#include "core/memory/device_event.hpp"
+#include "core/memory/device_graph.hpp"
+#include "core/memory/download_buffer.hpp"
+#include "core/memory/memory_ledger.hpp"
+#include "core/memory/upload_buffer.hpp"
+#include "core/ops/step_scalars.hpp"
+#include "core/trace.hpp"
+#include "parallel/engine/model_executor.hpp"
+#include "parallel/engine/step_config.hpp"
+#include "parallel/process_grid.hpp"
+
+namespace mylos {
+
+/// Where the device's time of a step goes; communication is the part that nothing hid.
+enum class StepPhase : std::uint8_t { data, forward, backward, communication, optimizer };
+inline constexpr int num_step_phases = 5;
+
+constexpr std::string_view name_of(StepPhase phase) {
+  constexpr std::array<std::string_view, num_step_phases> names = {"data", "forward", "backward",
+                                                                   "communication", "optimizer"};
+  return names[static_cast<std::size_t>(phase)];
+}
+
+/// Seconds, by phase.
+using PhaseSeconds = std::array<double, num_step_phases>;
+
+/// What came of a step.
+struct StepResults {
+  StepScalars scalars;
+  GuardState guard;  ///< what the guard remembers of the steps so far
+  PhaseSeconds phase_seconds{};
+  /// Wall time to the step's results, from its start or, where that was later, from the results before.
+  double seconds = 0.0;
+};
+
+/// Who runs steps: gives them tokens, and may look on or interfere between actions.
+class StepDriver {
+ public:
+  virtual ~StepDriver() = default;
+
+  /// Fills `tokens` (B, T + 1) with samples `first`, `first` + 1, ... of the step's global batch.
+  virtual void read_samples(std::int64_t first, std::span<std::int32_t> tokens) = 0;
+  virtual void before(const Action& /*action*/) {}
+  /// `action` is queued; the device may still be at it.
+  virtual void after(const Action& /*action*/) {}
+};
+
+/// One rank's part of every step.
+class TrainingStep {
+ public:
+  /// Throws ExitCode::usage where graphs are asked for and `backend` records none.
+  /// The first step needs weights: from `initialise`, or restored through `exchange` and `optimizer`.
+  /// Collective; all arguments outlive the object.
+  /// `trace` is told of the step, its phases and its reading of samples.
+  TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, ProcessGrid& grid, const StepConfig& config,
+               Trace& trace);
+  TrainingStep(const TrainingStep&) = delete;
+  TrainingStep& operator=(const TrainingStep&) = delete;
+
+  /// Sets the initial weights of the configuration's seed. Collective.
+  void initialise();
+
+  /// Queues step `step`, 1 for the first, and returns while the device may still be at it; at most two steps
+  /// are unread. From the third step on nothing is allocated, but where graphs are recorded anew. Collective.
+  void run(std::int64_t step, StepDriver& driver);
+  /// Steps whose results were not read.
+  std::size_t num_unread() const { return num_run_ - num_read_; }
+  /// How many steps to leave unread while there are more to run: 1 on a device, which so has work while the
+  /// host takes in the results of the step before; 0 where the host is what computes.
+  std::size_t num_to_leave_unread() const { return backend_.host_accessible() ? 0 : 1; }
+  /// Waits until the device has finished the earliest unread step, and reads its results.
+  void read_results();
+  /// Of the step that was read last.
+  const StepResults& results() const { return results_; }
+
+  /// Sets what the guard remembers; no step is unread.
+  void set_guard(const GuardState& state);
+
+  const ParameterTable& table() const { return table_; }
+  GradientExchange& exchange() { return *exchange_; }
+  AdamW& optimizer() { return *optimizer_; }
+  ModelExecutor& executor() { return *executor_; }
+
+ private:
+  class PhaseScope;
+  /// What a phase queued, between two events.
+  struct PhaseSpan {
+    StepPhase phase = StepPhase::data;
+    DeviceEvent begin, end;
+  };
+
+  /// What a step exchanges with the host. There are two in turn: one step is queued, the other read.
+  struct Slot {
+    explicit Slot(ComputeBackend& backend);
+    UploadBuffer inputs;     // StepScalars
+    DownloadBuffer outputs;  // StepOutputs
+    std::vector<PhaseSpan> spans;
+    std::size_t num_spans = 0;  // of this step so far
+    std::chrono::steady_clock::time_point start;
+  };
+
+  void execute(std::size_t index, StepDriver& driver);
+  /// Queues what `work()` queues for action `index`, where it can as a graph. The first step shows everything
+  /// to libraries that choose and allocate when they see it, and a traced one each operation.
+  template <class Work>
+  void queue(std::size_t index, const Work& work);
+  Slot& slot_of(std::size_t run) { return slots_[run % slots_.size()]; }
+  PhaseSpan& next_span();
+  void update();
+  std::int64_t first_sample(int micro_batch) const;
+
+  ComputeBackend& backend_;
+  Communicator& data_;  // the ranks along the data axis
+  const StepConfig& config_;
+  Trace& trace_;
+  ParameterTable table_;
+  Schedule schedule_;
+  std::unique_ptr<GradientExchange> exchange_;
+  std::unique_ptr<AdamW> optimizer_;
+  std::unique_ptr<ModelExecutor> executor_;
+  GuardConfig guard_config_;
+  std::vector<DeviceGraph> graphs_;  // of the schedule's actions, where asked for
+
+  DeviceBuffer scalars_;              // StepScalars
+  DeviceBuffer guard_input_;          // GuardInput
+  DeviceBuffer guard_state_;          // GuardState
+  std::vector<std::int32_t> tokens_;  // a micro-batch (B, T + 1)
+  std::array<Slot, 2> slots_;
+  std::size_t num_run_ = 0;  // steps so far
+  std::size_t num_read_ = 0;
+  StepResults results_;
+  std::chrono::steady_clock::time_point last_read_;
+};
+
+}  // namespace mylos

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "parallel/health/traffic.hpp"
+
+#include <algorithm>
+
+#include "parallel/health/flight_recorder.hpp"
+
+namespace mylos {
+
+namespace {
+
+class TrackedRequest final : public RequestState {
+ public:
+  TrackedRequest(Request inner, FlightRecorder& recorder, std::uint64_t number)
+      : inner_(std::move(inner)), recorder_(recorder), number_(number) {}
+
+  void wait(Stream stream) override {
+    inner_.wait(stream);
+    recorder_.complete(number_);
+  }
+  void host_wait() override {
+    inner_.host_wait();
+    recorder_.complete(number_);
+  }
+  bool test() override { return inner_.test(); }
+
+ private:
+  Request inner_;
+  FlightRecorder& recorder_;
+  std::uint64_t number_;
+};
+
+constexpr std::size_t call_text_bytes = 96;
+using CallText = std::array<char, call_text_bytes>;
+
+}  // namespace
+
+TrafficCounter::Axis& TrafficCounter::axis(std::string_view label) {
+  const std::lock_guard lock(mutex_);
+  const auto found =
+      std::find_if(axes_.begin(), axes_.end(), [&](const Axis& a) { return a.label() == label; });
+  return found != axes_.end() ? *found : axes_.emplace_back(std::string(label));
+}
+
+std::vector<TrafficRow> TrafficCounter::table() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<TrafficRow> rows;
+  for (const Axis& axis : axes_) {
+    for (int i = 0; i < num_operations; ++i) {
+      const auto operation = static_cast<Operation>(i);
+      if (axis.calls(operation) == 0) continue;
+      rows.push_back({axis.label(), operation, axis.calls(operation), axis.payload_bytes(operation)});
+    }
+  }
+  return rows;
+}
+
+TrafficTotals TrafficCounter::totals() const {
+  const std::lock_guard lock(mutex_);
+  TrafficTotals totals;
+  for (const Axis& axis : axes_) {
+    for (int i = 0; i < num_operations; ++i) {
+      totals.calls += axis.calls(static_cast<Operation>(i));
+      totals.payload_bytes += axis.payload_bytes(static_cast<Operation>(i));
+    }
+  }
+  return totals;
+}
+
+CountedCommunicator::CountedCommunicator(NextCommunicator next, std::string_view label,
+                                         TrafficCounter& counter, FlightRecorder* recorder, bool host_buffers)
+    : ForwardingCommunicator(std::move(next)),
+      axis_(&counter.axis(label)),
+      recorder_(recorder),
+      checked_(calls_are_checked && host_buffers) {}
+
+std::uint64_t CountedCommunicator::begin(Operation operation, std::uint64_t payload_bytes) {
+  axis_->count(operation, payload_bytes);
+  return recorder_ != nullptr ? recorder_->begin(name_of(operation), axis_->label(), payload_bytes) : 0;
+}
+
+Request CountedCommunicator::track(Request inner, std::uint64_t number) {
+  if (recorder_ == nullptr) return inner;
+  return Request(std::make_unique<TrackedRequest>(std::move(inner), *recorder_, number));
+}
+
+void CountedCommunicator::check(const Call& call) {
+  if (!checked_) return;
+  std::int64_t hash = 0;
+  for (const std::uint64_t part :
+       {static_cast<std::uint64_t>(call.operation), static_cast<std::uint64_t>(call.dtype), call.bytes,
+        static_cast<std::uint64_t>(call.detail)}) {
+    hash = (hash * 1000003 + static_cast<std::int64_t>(part)) & 0x7fffffffffff;
+  }
+  std::array<std::int64_t, 2> extremes = {hash, -hash};
+  next().all_reduce({}, TensorRef(extremes.data(), DType::int64, {2}), ReduceOp::max).host_wait();
+  if (extremes[0] == -extremes[1]) return;
+
+  CallText own{};
+  fmt::format_to_n(own.data(), own.size() - 1, "{} of {} bytes of {}, reduction or root {}",
+                   name_of(call.operation), call.bytes, name_of(call.dtype), call.detail);
+  std::vector<CallText> all(static_cast<std::size_t>(size()));
+  constexpr auto width = static_cast<std::int64_t>(call_text_bytes);
+  next()
+      .all_gather({}, TensorRef(own.data(), DType::uint8, {width}),
+                  TensorRef(all.data(), DType::uint8, {width * size()}))
+      .host_wait();
+  std::string message = fmt::format("mismatched collective on axis {}:", axis_->label());
+  for (std::size_t r = 0; r < all.size(); ++r) message += fmt::format("\n  rank {}: {}", r, all[r].data());
+  throw Error(ExitCode::watchdog, message);
+}
+
+Request CountedCommunicator::all_reduce(Stream stream, TensorRef buffer, ReduceOp op) {
+  const std::uint64_t number = begin(Operation::all_reduce, buffer.bytes());
+  check({Operation::all_reduce, buffer.dtype, buffer.bytes(), static_cast<int>(op)});
+  return track(next().all_reduce(stream, buffer, op), number);
+}
+
+Request CountedCommunicator::reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) {
+  const std::uint64_t number = begin(Operation::reduce_scatter, input.bytes());
+  check({Operation::reduce_scatter, input.dtype, input.bytes(), static_cast<int>(op)});
+  return track(next().reduce_scatter(stream, input, output, op), number);
+}
+
+Request CountedCommunicator::all_gather(Stream stream, TensorRef input, TensorRef output) {
+  const std::uint64_t number = begin(Operation::all_gather, output.bytes());
+  check({Operation::all_gather, output.dtype, output.bytes()});
+  return track(next().all_gather(stream, input, output), number);
+}
+
+Request CountedCommunicator::broadcast(Stream stream, TensorRef buffer, int root) {
+  const std::uint64_t number = begin(Operation::broadcast, buffer.bytes());
+  check({Operation::broadcast, buffer.dtype, buffer.bytes(), root});
+  return track(next().broadcast(stream, buffer, root), number);
+}
+
+Request CountedCommunicator::reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) {
+  const std::uint64_t number = begin(Operation::reduce, buffer.bytes());
+  check({Operation::reduce, buffer.dtype, buffer.bytes(), static_cast<int>(op) + num_operations * root});
+  return track(next().reduce(stream, buffer, op, root), number);
+}
+
+Request CountedCommunicator::all_to_all(Stream stream, TensorRef input, TensorRef output) {
+  const std::uint64_t number = begin(Operation::all_to_all, input.bytes());
+  check({Operation::all_to_all, input.dtype, input.bytes()});
+  return track(next().all_to_all(stream, input, output), number);
+}
+
+Request CountedCommunicator::all_to_all_v(Stream stream, TensorRef input,
+                                          std::span<const std::int64_t> send_counts, TensorRef output,
+                                          std::span<const std::int64_t> recv_counts) {
+  std::uint64_t elements = 0;
+  for (const std::int64_t count : send_counts) elements += static_cast<std::uint64_t>(count);
+  const std::uint64_t number = begin(Operation::all_to_all_v, elements * size_of(input.dtype));
+  check({Operation::all_to_all_v, input.dtype});
+  return track(next().all_to_all_v(stream, input, send_counts, output, recv_counts), number);
+}
+
+Request CountedCommunicator::send(Stream stream, TensorRef buffer, int peer, int tag) {
+  const std::uint64_t number = begin(Operation::send, buffer.bytes());
+  return track(next().send(stream, buffer, peer, tag), number);
+}
+
+Request CountedCommunicator::recv(Stream stream, TensorRef buffer, int peer, int tag) {
+  const std::uint64_t number = begin(Operation::recv, buffer.bytes());
+  return track(next().recv(stream, buffer, peer, tag), number);
+}
+
+void CountedCommunicator::barrier() {
+  const std::uint64_t number = begin(Operation::barrier, 0);
+  check({Operation::barrier});
+  next().barrier();
+  if (recorder_ != nullptr) recorder_->complete(number);
+}
+
+}  // namespace mylos

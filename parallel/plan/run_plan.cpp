@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "parallel/plan/run_plan.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <ranges>
+#include <vector>
+
+#include "core/layout/parameter_table.hpp"
+#include "core/model/lm_head.hpp"
+#include "parallel/collectives/algorithm_choice.hpp"
+#include "parallel/collectives/hierarchical.hpp"
+#include "parallel/engine/activation_plan.hpp"
+
+namespace mylos {
+
+std::int64_t RunPlan::memory_total() const {
+  return std::accumulate(memory.begin(), memory.end(), std::int64_t{0});
+}
+
+double model_flops_per_token(const ModelConfig& model, std::int64_t parameters, std::int64_t seq_len) {
+  return 6.0 * static_cast<double>(parameters) +
+         12.0 * static_cast<double>(model.layers * model.width * seq_len);
+}
+
+namespace {
+
+constexpr int num_groups = 2;  // that have communicators of their own: all ranks, the data axes
+
+/// Elements of the all_reduces of a step, which are all under way at once. Buckets are as large as the deck
+/// says; the backward pass rounds them up to what completes together.
+std::vector<std::int64_t> reductions(const StepConfig& config, const ParameterTable& table) {
+  const DdpMode mode = config.parallel.ddp_mode;
+  std::vector<std::int64_t> counts;
+  if (mode == DdpMode::per_parameter || mode == DdpMode::overlapped) {
+    for (const Parameter& parameter : table.parameters()) counts.push_back(parameter.padded_size());
+    return counts;
+  }
+  std::int64_t left = table.padded_size();
+  const auto bucket = static_cast<std::int64_t>(config.parallel.bucket_mb * 1024.0 * 1024.0) /
+                      static_cast<std::int64_t>(size_of(config.train.grad_dtype));
+  const std::int64_t most = mode == DdpMode::flat ? left : std::max<std::int64_t>(bucket, 1);
+  for (; left > 0; left -= counts.back()) counts.push_back(std::min(left, most));
+  return counts;
+}
+
+/// Rank 0 needs most in every algorithm.
+std::int64_t scratch_bytes(const StepConfig& config, const std::string& name, const ParameterTable& table) {
+  const auto ranks = static_cast<int>(config.parallel.data);
+  if (ranks == 1 || name == "native") return 0;
+  const DType dtype = config.train.grad_dtype;
+  const auto of = [&](Algorithm algorithm, std::int64_t count) -> std::uint64_t {
+    if (algorithm == Algorithm::native) return 0;
+    return cost_of(make_schedule({Operation::all_reduce, ranks, count}, algorithm, 0), dtype).scratch_bytes;
+  };
+  std::uint64_t sum = 0;
+  for (const std::int64_t count : reductions(config, table)) {
+    if (name == "auto") {
+      sum +=
+          std::ranges::max(all_algorithms | std::views::transform([&](Algorithm a) { return of(a, count); }));
+    } else {
+      const auto bytes = static_cast<std::uint64_t>(count) * size_of(dtype);
+      sum += of(AlgorithmChoice::parse(name).of(Operation::all_reduce, bytes), count);
+    }
+  }
+  return static_cast<std::int64_t>(sum);
+}
+
+/// The weight matrices of the linear layers, with the rows that they multiply.
+std::vector<PlannedProduct> products(const StepConfig& config, std::int64_t threads,
+                                     const ParameterTable& table, const BatchShape& shape) {
+  const std::string_view head = config.model.tied ? "wte.weight" : "lm_head.weight";
+  std::vector<PlannedProduct> planned;
+  for (const Parameter& parameter : table.parameters()) {
+    const bool is_head = parameter.name == head;
+    const bool is_embedding = parameter.name == "wpe.weight" || parameter.name == "wte.weight";
+    if (parameter.shape.size() < 2 || (is_embedding && !is_head)) continue;
+    const std::int64_t in = is_head ? parameter.shape[1] : parameter.shape[0];
+    const std::int64_t rows = is_head ? LmHead(config.model, table).slice_rows(shape) : shape.rows();
+    planned.push_back({.in = in,
+                       .out = parameter.padded_size() / in,
+                       .rows = rows,
+                       .last_rows = shape.rows() % rows,
+                       .threads = static_cast<int>(threads),
+                       .dtype = config.train.dtype,
+                       .grad_dtype = config.train.grad_dtype});
+  }
+  return planned;
+}
+
+}  // namespace
+
+RunPlan make_plan(const StepConfig& config, const Platform& platform) {
+  const ModelConfig& model = config.model;
+  const ParameterTable table(model);
+  const Schedule schedule = make_schedule(config.parallel, config.train.accumulation);
+  const BatchShape shape = config.train.shape();
+  const ActivationPlan activations(make_gpt2(model, table, config.train.recompute), shape, model.width,
+                                   schedule);
+
+  RunPlan plan;
+  plan.parameters = table.num_parameters();
+  const auto bytes = [&](MemoryCategory category) -> std::int64_t& {
+    return plan.memory[static_cast<std::size_t>(category)];
+  };
+  const std::int64_t elements = table.padded_size();
+  const std::int64_t states = config.train.dtype != DType::fp32 && config.adamw.keeps_master ? 3 : 2;
+  bytes(MemoryCategory::parameters) = elements * static_cast<std::int64_t>(size_of(config.train.dtype));
+  bytes(MemoryCategory::gradients) = elements * static_cast<std::int64_t>(size_of(config.train.grad_dtype));
+  bytes(MemoryCategory::optimizer) = elements * 4 * states;
+  bytes(MemoryCategory::activations) = static_cast<std::int64_t>(activations.bytes());
+  if (platform.plan_compute != nullptr) {
+    const std::vector<PlannedProduct> planned = products(config, platform.threads, table, shape);
+    bytes(MemoryCategory::workspace) =
+        static_cast<std::int64_t>(platform.plan_compute(planned.data(), planned.size()));
+  }
+  const bool nodes_are_joined = platform.communicator.ranks < config.parallel.data;
+  const int communicators =
+      num_groups * (nodes_are_joined ? HierarchicalCommunicator::num_node_communicators : 1);
+  bytes(MemoryCategory::communication) =
+      communicators * static_cast<std::int64_t>(platform.communicator.bytes) +
+      scratch_bytes(config, platform.algorithm, table);
+  plan.checkpoint_bytes = plan.parameters * 12;
+  plan.tokens_per_step = config.train.global_batch * config.train.seq_len;
+  plan.flops_per_token = model_flops_per_token(model, plan.parameters, config.train.seq_len);
+  return plan;
+}
+
+}  // namespace mylos

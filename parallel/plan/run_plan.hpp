@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// RunPlan: what a run will need, computed from its configuration alone.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "core/memory/memory_ledger.hpp"
+#include "core/plugin.hpp"
+#include "parallel/engine/step_config.hpp"
+
+namespace mylos {
+
+struct RunPlan {
+  std::int64_t parameters = 0;                               ///< N, without padding
+  std::array<std::int64_t, num_memory_categories> memory{};  ///< bytes of one rank, by category
+  std::int64_t checkpoint_bytes = 0;
+  std::int64_t tokens_per_step = 0;
+  double flops_per_token = 0.0;  ///< 6 N + 12 L C T
+
+  std::int64_t memory_total() const;
+};
+
+/// 6 N + 12 L C T (Chowdhery et al., "PaLM", 2022, appendix B).
+double model_flops_per_token(const ModelConfig& model, std::int64_t parameters, std::int64_t seq_len);
+
+/// Where a run takes place: what its backends need.
+struct Platform {
+  std::string algorithm = "native";                                 ///< as [comm] algorithm
+  std::int64_t threads = 0;                                         ///< host threads per rank
+  CommunicatorPlan communicator;                                    ///< of the communication backend
+  decltype(PluginDescriptor::plan_compute) plan_compute = nullptr;  ///< of the compute backend
+};
+
+/// Of what an algorithm allocates the gradients' reduction is counted, on the rank that needs most; with
+/// algorithm "auto", of the algorithm that needs most.
+RunPlan make_plan(const StepConfig& config, const Platform& platform = {});
+
+}  // namespace mylos

@@ -5,7 +5,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <string_view>
-#include <thread>
 #include <unistd.h>
 #include <vector>
 
@@ -19,16 +18,6 @@
 using namespace mylos;
 
 namespace {
-
-/// As after Ctrl-Z and `fg`: a child continues the process that has stopped itself.
-void suspend_for_4_s() {
-  if (fork() == 0) {
-    sleep(4);
-    kill(getppid(), SIGCONT);
-    _exit(EXIT_SUCCESS);
-  }
-  raise(SIGSTOP);
-}
 
 CommunicatorHandle open(const PluginRegistry& plugins, std::string_view name, Communicator* bootstrap) {
   const PluginDescriptor& plugin = plugins.require(PluginKind::communication, name);
@@ -45,8 +34,8 @@ void run(std::string_view failure, std::string_view backend) {
   const Watchdog watchdog(
       *recorder,
       {.heartbeat = std::chrono::milliseconds(50),
-       .silence = std::chrono::milliseconds(2500),
-       .operation_timeout = std::chrono::milliseconds(failure == "busy" ? 60000 : 6000)},
+       .silence = std::chrono::seconds(4),
+       .operation_timeout = std::chrono::seconds(failure == "stall" ? 6 : 600)},
       [&](const std::string& reason) { world->abort(ExitCode::watchdog, "ended: " + reason); });
   TrafficCounter counter;
   CountedCommunicator comm(*world, "data", counter, recorder.get());
@@ -58,17 +47,15 @@ void run(std::string_view failure, std::string_view backend) {
     comm.all_reduce({}, buffer, ReduceOp::sum).host_wait();
     if (step != 5) return;
     if (failure == "stop" && victim) raise(SIGSTOP);
-    if (failure == "suspend_all") suspend_for_4_s();
     if (failure == "kill" && victim) raise(SIGKILL);
     if (failure == "abort" && victim) world->abort(ExitCode::io, "cannot write");
-    if (failure == "busy" && victim) std::this_thread::sleep_for(std::chrono::seconds(5));
-    if (failure == "stall" && victim) std::this_thread::sleep_for(std::chrono::seconds(60));
+    if (failure == "stall" && victim) pause();  // longer than `silence`, which leaves it alone
     if (failure == "mismatch" && victim) comm.broadcast({}, buffer.flat(0, 10), 0).host_wait();
   };
   try {
     for (int step = 0; step < 10; ++step) train(step);
   } catch (const Error& error) {
-    if (comm.rank() != 0) std::this_thread::sleep_for(std::chrono::seconds(5));  // rank 0 speaks for all
+    if (comm.rank() != 0) pause();  // rank 0 speaks for all
     world->abort(error.code(), error.what());
   }
 }
@@ -76,6 +63,8 @@ void run(std::string_view failure, std::string_view backend) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  constexpr unsigned hang_limit = 240;
+  alarm(hang_limit);
   int threads = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &threads);
   run(argc > 1 ? argv[1] : "", argc > 2 ? argv[2] : "mpi");

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a rank thinks of its node, look by look: who is stopped, what stalls, and whose turn it is to report.
+#include "parallel/health/failure_detector.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace mylos {
+namespace {
+
+using namespace std::chrono_literals;
+using std::chrono::milliseconds;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+constexpr WatchdogLimits limits{.silence = 2000ms, .operation_timeout = 10000ms};
+constexpr milliseconds pause = 500ms;
+
+/// Three ranks that beat at every look unless told otherwise, as `own_rank` sees them.
+class Node {
+ public:
+  explicit Node(int own_rank = 0) : detector_(own_rank, limits), ranks_(3) {
+    for (int r = 0; r < 3; ++r) {
+      rank(r).rank = r;
+      rank(r).pid = getpid();
+    }
+  }
+
+  RankFlight& rank(int r) { return ranks_[static_cast<std::size_t>(r)]; }
+  void stop(int r) { stopped_.push_back(r); }
+  void go_on() { stopped_.clear(); }
+  void begin(int r, const char* operation) {
+    OperationRecord record{};
+    record.number = rank(r).operations.size() + 1;
+    record.bytes = 40;
+    record.begin_ns = std::chrono::nanoseconds(now_.time_since_epoch()).count();
+    std::string(operation).copy(record.operation.data(), record.operation.size() - 1);
+    std::string("data").copy(record.axis.data(), record.axis.size() - 1);
+    rank(r).operations.push_back({record, false});
+  }
+  void complete(int r) { rank(r).operations.back().done = true; }
+  void sleep(milliseconds time) { now_ += time; }
+
+  std::string look() {
+    for (RankFlight& flight : ranks_) {
+      if (std::ranges::find(stopped_, flight.rank) == stopped_.end()) ++flight.heartbeats;
+    }
+    return detector_.look(ranks_, now_);
+  }
+  /// Looks once per pause over `time`; what was said last, or at the first report.
+  std::string watch(milliseconds time) {
+    for (milliseconds passed{0}; passed < time; passed += pause) {
+      now_ += pause;
+      if (std::string reason = look(); !reason.empty()) return reason;
+    }
+    return "";
+  }
+  std::string report() const { return detector_.report("reason"); }
+
+ private:
+  FailureDetector detector_;
+  std::vector<RankFlight> ranks_;
+  std::vector<int> stopped_;
+  FailureDetector::TimePoint now_{1h};
+};
+
+TEST(FailureDetector, ReportsARankThatIsSilentForLongerThanTheLimit) {
+  Node node;
+  node.look();
+  node.stop(1);
+  EXPECT_EQ(node.watch(limits.silence), "");
+  EXPECT_EQ(node.watch(pause),
+            fmt::format("stopped rank 1: pid {} has given no sign of life for 2.5 s", getpid()));
+  EXPECT_THAT(node.report(), HasSubstr(fmt::format("\nrank 1 (pid {}, SILENT), step 0", getpid())));
+  EXPECT_THAT(node.report(), HasSubstr(fmt::format("\nrank 2 (pid {}, running), step 0", getpid())));
+}
+
+TEST(FailureDetector, TellsADeadRankFromAStoppedOne) {
+  Node node;
+  node.rank(1).pid = std::numeric_limits<int>::max();  // no process has it
+  node.stop(1);
+  EXPECT_THAT(node.watch(1min), StartsWith("dead rank 1: pid 2147483647 "));
+}
+
+TEST(FailureDetector, LetsTheLowestRankThatBeatsReportAndTheOthersIfItDoesNot) {
+  for (const int own_rank : {1, 2}) {
+    Node node(own_rank);
+    node.look();
+    node.stop(0);
+    EXPECT_EQ(node.watch(limits.silence), "");
+    EXPECT_EQ(node.watch(pause).empty(), own_rank != 1);
+    if (own_rank == 1) continue;
+    EXPECT_EQ(node.watch(limits.silence), "");
+    EXPECT_THAT(node.watch(pause), StartsWith("stopped rank 0"));
+  }
+}
+
+TEST(FailureDetector, CountsTheTurnsOfTheOthersAnewAfterARankCameBack) {
+  Node node(2);
+  node.look();
+  node.stop(1);
+  EXPECT_EQ(node.watch(limits.silence + pause), "");
+  node.go_on();
+  EXPECT_EQ(node.watch(pause), "");
+  node.stop(1);
+  EXPECT_EQ(node.watch(2 * limits.silence + pause), "");
+  EXPECT_THAT(node.watch(pause), StartsWith("stopped rank 1"));
+}
+
+TEST(FailureDetector, ExpectsNothingOfARankThatHasFinished) {
+  Node node(1);
+  node.look();
+  node.rank(0).finished = true;
+  node.stop(0);
+  EXPECT_EQ(node.watch(1h), "");
+  node.stop(2);
+  EXPECT_THAT(node.watch(limits.silence + pause), StartsWith("stopped rank 2"));
+}
+
+TEST(FailureDetector, NamesWhoIsNotInAStalledCollective) {
+  Node node;
+  node.look();
+  node.begin(0, "all_reduce");
+  node.begin(2, "all_reduce");
+  EXPECT_EQ(node.watch(limits.operation_timeout + pause), "");  // seen first by the first look
+  EXPECT_EQ(node.watch(pause),
+            "stalled collective: rank 0 has been in all_reduce [data] 40 bytes for more than 10.0 s; "
+            "in all_reduce [data] 40 bytes: 0, 2; in no operation: 1");
+  EXPECT_THAT(node.report(), HasSubstr("  #1 all_reduce [data] 40 bytes, begun 11.0 s ago, UNDER WAY\n"));
+}
+
+TEST(FailureDetector, LeavesOperationsAloneThatEnd) {
+  Node node;
+  for (int i = 0; i < 3; ++i) {
+    for (int r = 0; r < 3; ++r) node.begin(r, "all_reduce");
+    EXPECT_EQ(node.watch(limits.operation_timeout), "");
+    for (int r = 0; r < 3; ++r) node.complete(r);
+  }
+}
+
+TEST(FailureDetector, LeavesALongHostPhaseAlone) {
+  Node node;
+  node.begin(0, "all_reduce");
+  node.complete(0);
+  EXPECT_EQ(node.watch(1h), "");
+}
+
+TEST(FailureDetector, LeavesAJobThatWasSuspendedAndContinuedAlone) {
+  Node node;
+  node.begin(0, "all_reduce");
+  node.look();
+  node.sleep(1h);
+  node.stop(1);  // is continued last
+  EXPECT_EQ(node.look(), "");
+  EXPECT_EQ(node.watch(limits.silence), "");
+  node.go_on();
+  EXPECT_EQ(node.watch(limits.operation_timeout - limits.silence), "");
+  EXPECT_THAT(node.watch(pause), StartsWith("stalled collective"));
+}
+
+}  // namespace
+}  // namespace mylos

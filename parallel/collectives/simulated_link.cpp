@@ -14,17 +14,26 @@ namespace mylos {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;  // CLOCK_MONOTONIC
 using Nanoseconds = std::int64_t;
 
-Nanoseconds now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
-}
+class MonotonicClock final : public LinkClock {
+ public:
+  Nanoseconds now() override {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
+  }
+  bool has_come(Nanoseconds time) override { return now() >= time; }
+  void sleep_until(Nanoseconds time) override {
+    std::this_thread::sleep_until(Clock::time_point(std::chrono::nanoseconds(time)));
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;  // CLOCK_MONOTONIC
+};
 
 /// A message on its way: a header with the time of delivery, then the payload.
 class LinkRequest final : public RequestState {
  public:
-  explicit LinkRequest(Nanoseconds delivery) : delivery_(delivery) {}
+  LinkRequest(LinkClock& clock, Nanoseconds delivery) : clock_(clock), delivery_(delivery) {}
 
   TensorRef header() { return {&delivery_, DType::int64, {1}}; }
   void start(Request header, Request payload) {
@@ -39,17 +48,18 @@ class LinkRequest final : public RequestState {
       payload_.host_wait();
       arrived_ = true;
     }
-    return now() >= delivery_;
+    return clock_.has_come(delivery_);
   }
   void host_wait() override {
     header_.host_wait();
     payload_.host_wait();
     arrived_ = true;
-    std::this_thread::sleep_until(Clock::time_point(std::chrono::nanoseconds(delivery_)));
+    clock_.sleep_until(delivery_);
   }
   void wait(Stream /*stream*/) override { host_wait(); }
 
  private:
+  LinkClock& clock_;
   Nanoseconds delivery_;
   Request header_;
   Request payload_;
@@ -63,10 +73,15 @@ class LinkRequest final : public RequestState {
 
 }  // namespace
 
+LinkClock& monotonic_link_clock() {
+  static MonotonicClock clock;
+  return clock;
+}
+
 class SimulatedLink::Links {
  public:
-  Links(const LinkModel& model, int world_size)
-      : model_(model), free_at_(static_cast<std::size_t>(world_size), 0) {
+  Links(const LinkModel& model, LinkClock& clock, int world_size)
+      : model_(model), clock_(clock), free_at_(static_cast<std::size_t>(world_size), 0) {
     if (!(model.latency >= 0.0) || !(model.gigabits_per_second > 0.0) || !std::isfinite(model.latency)) {
       fail(ExitCode::usage,
            "a simulated link has a latency of at least 0 s and a bandwidth, not {} s, {} Gb/s", model.latency,
@@ -74,25 +89,28 @@ class SimulatedLink::Links {
     }
   }
 
+  LinkClock& clock() const { return clock_; }
+
   /// Puts a message on the link to `world_rank`; returns when it is delivered.
   Nanoseconds occupy(int world_rank, std::size_t bytes) {
     const double seconds =
         model_.latency + 8.0 * static_cast<double>(bytes) / (model_.gigabits_per_second * 1e9);
     const std::lock_guard lock(mutex_);
     Nanoseconds& free_at = free_at_[static_cast<std::size_t>(world_rank)];
-    free_at = std::max(now(), free_at) + std::llround(seconds * 1e9);
+    free_at = std::max(clock_.now(), free_at) + std::llround(seconds * 1e9);
     return free_at;
   }
 
  private:
   LinkModel model_;
+  LinkClock& clock_;
   std::mutex mutex_;
   std::vector<Nanoseconds> free_at_;  // by the receiver's rank in the world
 };
 
-SimulatedLink::SimulatedLink(NextCommunicator next, const LinkModel& model)
+SimulatedLink::SimulatedLink(NextCommunicator next, const LinkModel& model, LinkClock& clock)
     : ForwardingCommunicator(std::move(next)),
-      links_(std::make_shared<Links>(model, size())),
+      links_(std::make_shared<Links>(model, clock, size())),
       world_ranks_(static_cast<std::size_t>(size())) {
   std::iota(world_ranks_.begin(), world_ranks_.end(), 0);
 }
@@ -105,14 +123,14 @@ SimulatedLink::SimulatedLink(NextCommunicator next, std::shared_ptr<Links> links
 
 Request SimulatedLink::send(Stream stream, TensorRef buffer, int peer, int tag) {
   const int world_rank = world_ranks_[static_cast<std::size_t>(peer)];
-  auto request = std::make_unique<LinkRequest>(links_->occupy(world_rank, buffer.bytes()));
+  auto request = std::make_unique<LinkRequest>(links_->clock(), links_->occupy(world_rank, buffer.bytes()));
   Request header = next().send(stream, request->header(), peer, tag);
   request->start(std::move(header), next().send(stream, buffer, peer, tag));
   return Request(std::move(request));
 }
 
 Request SimulatedLink::recv(Stream stream, TensorRef buffer, int peer, int tag) {
-  auto request = std::make_unique<LinkRequest>(0);
+  auto request = std::make_unique<LinkRequest>(links_->clock(), 0);
   Request header = next().recv(stream, request->header(), peer, tag);
   request->start(std::move(header), next().recv(stream, buffer, peer, tag));
   return Request(std::move(request));

@@ -2,6 +2,7 @@
 // SimulatedLink: delays messages as a network of a given latency and bandwidth would.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -15,19 +16,32 @@ struct LinkModel {
   double gigabits_per_second = 1.0;  ///< 10⁹ bits; greater than 0
 };
 
+/// The time that links live by, in nanoseconds since a moment that all ranks share.
+class LinkClock {
+ public:
+  virtual ~LinkClock() = default;
+  virtual std::int64_t now() = 0;
+  /// Whether `time` has come. Never blocks; a logical clock may move to `time` instead.
+  virtual bool has_come(std::int64_t time) = 0;
+  virtual void sleep_until(std::int64_t time) = 0;
+};
+
+/// CLOCK_MONOTONIC, which the ranks of one machine share and which nobody sets; so the ranks are those of one
+/// machine.
+LinkClock& monotonic_link_clock();
+
 /// send and recv take at least as long as over the link. Each ordered pair of ranks has a link of its own
 /// that carries one message at a time, whichever split the message belongs to: it starts when it is posted
 /// and the link is free, and occupies the link until it is delivered. A send is complete when its buffer is
 /// free and the message is delivered, a receive when the message is there and its time has come. Nothing
 /// computes meanwhile: a delay is a time that `test` compares with the clock.
 ///
-/// The clock is CLOCK_MONOTONIC, which the ranks of one machine share and which nobody sets; so the ranks are
-/// those of one machine. Buffers are host memory. A barrier takes no simulated time. Collectives end with
+/// Buffers are host memory. A barrier takes no simulated time. Collectives end with
 /// ExitCode::usage: they would bypass the link. AlgorithmCommunicator makes them of send and recv.
 class SimulatedLink final : public ForwardingCommunicator {
  public:
-  /// Throws ExitCode::usage where the model makes no sense.
-  SimulatedLink(NextCommunicator next, const LinkModel& model);
+  /// Throws ExitCode::usage if the model makes no sense. `clock` must outlive this, its splits and requests.
+  SimulatedLink(NextCommunicator next, const LinkModel& model, LinkClock& clock = monotonic_link_clock());
 
   CommunicatorCaps caps() const override { return {}; }
 

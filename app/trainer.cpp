@@ -64,6 +64,9 @@ Trainer::Trainer(TrainerContext context)
       valid_data_(std::move(context.valid_data)),
       checkpoints_(io_, paths_.checkpoints(), config_.checkpoint.keep,
                    [this](CheckpointPhase phase) { fault_.at(Fault::phase_of(phase), step_); }),
+      // One step to the next look at the clock, and those that are under way by then.
+      wall_clock_limit_(config_.limits.wall_clock, training_.table().num_parameters(),
+                        1 + training_.num_to_leave_unread()),
       last_step_(config_.limits.stop_step > 0 ? config_.limits.stop_step : config_.limits.steps),
       step_(context.step) {}
 
@@ -281,9 +284,10 @@ void Trainer::inject(const Action& action) {
 Trainer::Observation Trainer::observe() {
   const auto nanoseconds = [](double s) { return static_cast<std::int64_t>(s * 1e9); };
   const StepResults& results = training_.results();
-  slowest_step_ = std::max(slowest_step_, results.seconds);
+  wall_clock_limit_.note_step(results.seconds);
   int request = signals_.received();
-  if (request == 0 && wall_clock_is_near()) request = wall_clock_request;
+  const double elapsed = std::chrono::duration<double>(Clock::now() - launched_).count();
+  if (request == 0 && wall_clock_limit_.is_near(elapsed)) request = wall_clock_request;
   std::vector<std::int64_t> own = {request, nanoseconds(results.seconds),
                                    static_cast<std::int64_t>(session_.ledger().peak())};
   for (const double seconds : results.phase_seconds) own.push_back(nanoseconds(seconds));
@@ -382,7 +386,7 @@ void Trainer::run_evaluation() {
                                      config_.eval.batches * config_.train.global_batch, data_);
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   evaluation_seconds_ += seconds;
-  slowest_evaluation_ = std::max(slowest_evaluation_, seconds);
+  wall_clock_limit_.note_evaluation(seconds);
   if (metrics_) {
     metrics_->append("eval", {{"step", static_cast<double>(step_)},
                               {"loss", result.loss},
@@ -430,7 +434,7 @@ void Trainer::write_checkpoint() {
   checkpoints_.write(content);
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   checkpoint_seconds_ += seconds;
-  slowest_checkpoint_ = std::max(slowest_checkpoint_, seconds);
+  wall_clock_limit_.note_checkpoint(seconds);
   saved_step_ = step_;
   checkpoint_due_ = false;
   console_.line(
@@ -456,19 +460,6 @@ void Trainer::write_trace() {
   } catch (const Error& error) {
     console_.warn(fmt::format("step {}: no trace: {}", step_, error.what()));
   }
-}
-
-bool Trainer::wall_clock_is_near() const {
-  if (config_.limits.wall_clock <= 0.0) return false;
-  // Until a checkpoint was timed: a second, and 12 bytes a parameter at a slow disk's 100 MB/s.
-  constexpr double slow_disk = 1e8;
-  const double guess = 1.0 + 12.0 * static_cast<double>(training_.table().num_parameters()) / slow_disk;
-  const double checkpoint = slowest_checkpoint_ > 0.0 ? slowest_checkpoint_ : guess;
-  const double elapsed = std::chrono::duration<double>(Clock::now() - launched_).count();
-  // One step to the next look at the clock, and those that are under way by then.
-  const auto steps = static_cast<double>(1 + training_.num_to_leave_unread());
-  return elapsed + 2.0 * (steps * slowest_step_ + checkpoint) + slowest_evaluation_ + 1.0 >
-         config_.limits.wall_clock;
 }
 
 }  // namespace mylos

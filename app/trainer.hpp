@@ -18,6 +18,7 @@
 #include "app/run_directory.hpp"
 #include "app/session.hpp"
 #include "app/stop_signals.hpp"
+#include "app/wall_clock_limit.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/metrics/metrics.hpp"
 #include "io/tokens/token_dataset.hpp"
@@ -95,7 +96,6 @@ class Trainer final : private StepDriver {
   void write_checkpoint();
   void check_replicas();
   void write_trace();
-  bool wall_clock_is_near() const;
   std::string state_json() const;
 
   Session& session_;
@@ -117,6 +117,7 @@ class Trainer final : private StepDriver {
   CheckpointStore checkpoints_;
   std::unique_ptr<MetricsWriter> metrics_;  // on rank 0
 
+  WallClockLimit wall_clock_limit_;
   std::int64_t last_step_;           // of this run
   std::atomic<std::int64_t>& step_;  // queued last
   std::int64_t sample_ = 0;          // running index of the next step's first sample
@@ -124,11 +125,8 @@ class Trainer final : private StepDriver {
   bool stop_requested_ = false;
   std::int64_t saved_step_ = -1;
   bool checkpoint_due_ = false;
-  double slowest_step_ = 0.0;  // seconds
-  double slowest_checkpoint_ = 0.0;
   double checkpoint_seconds_ = 0.0;  // since the last row of metrics
   double evaluation_seconds_ = 0.0;
-  double slowest_evaluation_ = 0.0;
   TrafficTotals traffic_before_;  // the finished step's is the difference to it
 };
 

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// WallClockLimit: when a run must end so that its checkpoint is written before its time is over.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+namespace mylos {
+
+/// Counts on the slowest step, checkpoint and evaluation so far. It knows no clock; all times are seconds.
+class WallClockLimit {
+ public:
+  /// `limit` counts from the launch; 0 is no limit. A request to stop takes effect after `num_steps` more
+  /// steps.
+  WallClockLimit(double limit, std::int64_t num_parameters, std::size_t num_steps)
+      : limit_(limit),
+        num_steps_(static_cast<double>(num_steps)),
+        checkpoint_guess_(1.0 + 12.0 * static_cast<double>(num_parameters) / slow_disk) {}
+
+  void note_step(double seconds) { step_ = std::max(step_, seconds); }
+  void note_checkpoint(double seconds) { checkpoint_ = std::max(checkpoint_, seconds); }
+  void note_evaluation(double seconds) { evaluation_ = std::max(evaluation_, seconds); }
+
+  /// Whether the run, `elapsed` after its launch, must stop.
+  bool is_near(double elapsed) const {
+    const double checkpoint = checkpoint_ > 0.0 ? checkpoint_ : checkpoint_guess_;
+    return limit_ > 0.0 && elapsed + 2.0 * (num_steps_ * step_ + checkpoint) + evaluation_ + 1.0 > limit_;
+  }
+
+ private:
+  static constexpr double slow_disk = 1e8;  // bytes per second
+
+  double limit_;
+  double num_steps_;
+  double checkpoint_guess_;  // until one was timed: a second, and 12 bytes per parameter
+  double step_ = 0.0;
+  double checkpoint_ = 0.0;
+  double evaluation_ = 0.0;
+};
+
+}  // namespace mylos

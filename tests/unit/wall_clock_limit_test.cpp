@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/wall_clock_limit.hpp"
+
+#include <gtest/gtest.h>
+
+namespace mylos {
+namespace {
+
+constexpr double limit = 1000.0;  // seconds
+
+TEST(WallClockLimit, GuessesACheckpointUntilOneWasTimed) {
+  // 10⁸ parameters: 12 s and one.
+  WallClockLimit run(limit, 100'000'000, 1);
+  EXPECT_FALSE(run.is_near(limit - 2 * 13.0 - 1.0));
+  EXPECT_TRUE(run.is_near(limit - 2 * 13.0 - 0.9));
+  run.note_checkpoint(3.0);
+  EXPECT_FALSE(run.is_near(limit - 2 * 3.0 - 1.0));
+  EXPECT_TRUE(run.is_near(limit - 2 * 3.0 - 0.9));
+}
+
+TEST(WallClockLimit, CountsOnTheSlowestOfEach) {
+  WallClockLimit run(limit, 0, 2);
+  for (const double seconds : {1.0, 4.0, 2.0}) {
+    run.note_step(seconds);
+    run.note_checkpoint(2 * seconds);
+    run.note_evaluation(4 * seconds);
+  }
+  // Twice two steps and a checkpoint, an evaluation, and a second.
+  const double needed = 2 * (2 * 4.0 + 8.0) + 16.0 + 1.0;
+  EXPECT_FALSE(run.is_near(limit - needed));
+  EXPECT_TRUE(run.is_near(limit - needed + 0.1));
+}
+
+TEST(WallClockLimit, ZeroIsNone) {
+  EXPECT_FALSE(WallClockLimit(0.0, 100'000'000, 1).is_near(1e9));
+}
+
+}  // namespace
+}  // namespace mylos

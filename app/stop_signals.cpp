@@ -16,16 +16,13 @@ namespace {
 volatile std::sig_atomic_t first_signal = 0;
 volatile std::sig_atomic_t first_second = 0;
 
-// Launchers deliver one signal twice (to the group and to each rank): repeats within this time are one.
-constexpr int repeat_seconds = 1;
-
 extern "C" void on_signal(int signal) {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   if (first_signal == 0) {
     first_signal = signal;
     first_second = static_cast<int>(now.tv_sec);
-  } else if (signal != SIGUSR1 && now.tv_sec - first_second > repeat_seconds) {
+  } else if (ends_at_once(signal, now.tv_sec - first_second)) {
     _exit(static_cast<int>(ExitCode::preempted));
   }
 }
@@ -43,6 +40,11 @@ void install(void (*handler)(int)) {
 }
 
 }  // namespace
+
+bool ends_at_once(int signal, std::int64_t seconds) {
+  constexpr std::int64_t repeat_seconds = 1;
+  return signal != SIGUSR1 && seconds > repeat_seconds;
+}
 
 StopSignals::StopSignals() : stack_(stack_size()) {
   const stack_t stack{.ss_sp = stack_.data(), .ss_flags = 0, .ss_size = stack_.size()};

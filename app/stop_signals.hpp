@@ -3,9 +3,14 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 namespace mylos {
+
+/// Whether `signal`, which came `seconds` after the first one, ends the process at once. Launchers deliver
+/// one signal twice (to the group and to each rank): repeats within a second are one. Async-signal-safe.
+bool ends_at_once(int signal, std::int64_t seconds);
 
 /// Installs the handlers while it lives; one per process, made by the main thread. A second SIGINT or SIGTERM
 /// ends the process at once. The handlers run on a stack of their own: kernels generated at run time may keep

@@ -15,10 +15,18 @@ namespace {
 TEST(StopSignals, TellTheFirstSignal) {
   const StopSignals signals;
   EXPECT_EQ(signals.received(), 0);
-  std::raise(SIGUSR1);
-  EXPECT_EQ(signals.received(), SIGUSR1);
   std::raise(SIGTERM);
-  EXPECT_EQ(signals.received(), SIGUSR1);
+  EXPECT_EQ(signals.received(), SIGTERM);
+  std::raise(SIGUSR1);
+  EXPECT_EQ(signals.received(), SIGTERM);
+}
+
+TEST(StopSignals, EndTheProcessAtOnceIfTheyComeAgainButNotFromTheLauncher) {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    EXPECT_FALSE(ends_at_once(signal, 1));
+    EXPECT_TRUE(ends_at_once(signal, 2));
+  }
+  EXPECT_FALSE(ends_at_once(SIGUSR1, 1000));
 }
 
 void raise_usr1() {

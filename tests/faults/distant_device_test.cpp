@@ -127,7 +127,7 @@ TEST_F(RunAhead, EndsAsTheHostDoesWhereTheGuardStops) {
 TEST_F(RunAhead, FinishesTheStepUnderWayWhenASignalStopsIt) {
   const Words words = {"--train.steps=1000000", "--checkpoint.every=0"};
   Job job(train_arguments("run", on_device(words)), {.ranks = 1});
-  ASSERT_TRUE(wait_until([&] { return occurrences(job.output(), "step ") > 0; })) << job.output();
+  job.wait_until([&] { return occurrences(job.output(), "step ") > 0; });
   ::kill(job.rank(0), SIGTERM);
   const Outcome outcome = job.wait();
   EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::preempted)) << outcome.output;

@@ -48,14 +48,14 @@ TEST_F(Profile, TracesTheStepOnEveryRank) {
     const double end = begin + whole->at("dur").get<double>();
     std::vector<std::string> names;
     double sum = 0.0;
+    constexpr double rounding = 0.002;  // microseconds; times are written in thousandths
     for (const json& event : events_of(trace, rank, {"operation", "communication", "data"})) {
-      constexpr double rounding = 0.002;  // microseconds; times are written in thousandths
       EXPECT_GE(event.at("ts").get<double>(), begin);
       EXPECT_LE(event.at("ts").get<double>() + event.at("dur").get<double>(), end + rounding);
       sum += event.at("dur").get<double>();
       names.push_back(event.at("name"));
     }
-    EXPECT_GE(sum, 0.9 * (end - begin));
+    EXPECT_LE(sum, end - begin + rounding * static_cast<double>(names.size()));
     for (const char* name : {"linear_forward 32x96", "linear_backward_weight 32x384", "attention_backward",
                              "adamw", "all_reduce wait", "read_samples", "copy_to_device"})
       EXPECT_THAT(names, testing::Contains(name));

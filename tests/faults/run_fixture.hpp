@@ -57,6 +57,8 @@ class RunTest : public testing::Test {
   /// A table of metrics.h5; empty where it does not exist.
   MetricsTable read_table(const std::string& run, const std::string& table);
   MetricsTable steps_table(const std::string& run) { return read_table(run, "steps"); }
+  /// How many steps metrics.h5 holds, also while the run goes on; 0 before there is such a file.
+  std::size_t num_rows(const std::string& run);
   /// Checkpoints of `step` and all metrics but times are bitwise equal.
   void expect_same_run(const std::string& run, const std::string& reference, std::int64_t step);
   void expect_same_checkpoint(const Snapshot& seen, const Snapshot& expected);

@@ -12,10 +12,11 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <thread>
 #include <unistd.h>
 
 #include <fmt/format.h>
+
+#include "tests/support/waiting.hpp"
 
 namespace mylos::test {
 
@@ -61,8 +62,7 @@ std::vector<std::string> environment_of(const std::string& id, const JobOptions&
 
 }  // namespace
 
-Job::Job(const std::vector<std::string>& arguments, const JobOptions& options)
-    : start_(std::chrono::steady_clock::now()) {
+Job::Job(const std::vector<std::string>& arguments, const JobOptions& options) {
   static int jobs = 0;
   id_ = fmt::format("{}-{}", ::getpid(), ++jobs);
   const char* build = std::getenv("MYLOS_BUILD");
@@ -75,6 +75,7 @@ Job::Job(const std::vector<std::string>& arguments, const JobOptions& options)
   const std::vector<char*> envp = pointers(variables);
   output_ = ::memfd_create("output", MFD_CLOEXEC);
   launcher_ = ::fork();
+  if (launcher_ < 0) throw std::runtime_error("no process for mpiexec");
   if (launcher_ != 0) return;
 
   ::setpgid(0, 0);
@@ -110,15 +111,20 @@ std::vector<pid_t> Job::processes() const {
   return found;
 }
 
+std::optional<pid_t> Job::find_rank(int rank) const {
+  for (const pid_t process : processes()) {
+    if (variable_of(process, "PMI_RANK") == std::to_string(rank)) return process;
+  }
+  return std::nullopt;
+}
+
 pid_t Job::rank(int rank) const {
-  pid_t found = 0;
+  std::optional<pid_t> process;
   wait_until([&] {
-    for (const pid_t process : processes()) {
-      if (variable_of(process, "PMI_RANK") == std::to_string(rank)) found = process;
-    }
-    return found != 0 || !running();
+    process = find_rank(rank);
+    return process.has_value();
   });
-  return found;
+  return *process;
 }
 
 std::string Job::output() const {
@@ -136,32 +142,27 @@ bool Job::running() const {
          info.si_pid == 0;
 }
 
-Outcome Job::wait(double most_seconds) {
-  Outcome outcome;
-  if (!wait_until([&] { return !running(); }, most_seconds)) {
-    for (const pid_t process : processes()) ::kill(process, SIGKILL);
-    ::kill(-launcher_, SIGKILL);
-  }
+void Job::wait_until(const std::function<bool()>& condition) const {
+  bool met = false;
+  const bool ended = test::wait_until([&] {
+    const bool runs = running();
+    met = condition();
+    return met || !runs;
+  });
+  if (!met) throw std::runtime_error((ended ? "the job ended too early:\n" : "the job hangs:\n") + output());
+}
+
+Outcome Job::wait() {
+  if (!test::wait_until([&] { return !running(); })) throw std::runtime_error("the job hangs:\n" + output());
   int status = 0;
   ::waitpid(launcher_, &status, 0);
   launcher_ = 0;
-  outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  outcome.exit_code = WIFSIGNALED(status) ? 1000 + WTERMSIG(status) : WEXITSTATUS(status);
-  outcome.output = output();
-  return outcome;
+  return {.exit_code = WIFSIGNALED(status) ? 1000 + WTERMSIG(status) : WEXITSTATUS(status),
+          .output = output()};
 }
 
 Outcome run_mylos(const std::vector<std::string>& arguments, const JobOptions& options) {
   return Job(arguments, options).wait();
-}
-
-bool wait_until(const std::function<bool()>& condition, double most_seconds) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(most_seconds);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return true;
 }
 
 }  // namespace mylos::test

@@ -2,8 +2,8 @@
 // Starts the mylos executable under mpiexec, as a user does, and finds the processes of its ranks.
 #pragma once
 
-#include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 #include <sys/types.h>
 #include <vector>
@@ -12,9 +12,8 @@ namespace mylos::test {
 
 /// How a job ended.
 struct Outcome {
-  int exit_code = -1;  ///< of mpiexec; 1000 + signal where one ended it
+  int exit_code = -1;  ///< of mpiexec; 1000 + signal if one ended it
   std::string output;  ///< standard output and error of all ranks
-  double seconds = 0.0;
 };
 
 struct JobOptions {
@@ -33,25 +32,25 @@ class Job {
   Job& operator=(const Job&) = delete;
 
   pid_t launcher() const { return launcher_; }
-  /// The process of a rank; waits until it runs. 0 where the job ends before.
+  /// The process of a rank, if it runs.
+  std::optional<pid_t> find_rank(int rank) const;
+  /// The process of a rank; waits until it runs. Throws if the job ends before.
   pid_t rank(int rank) const;
   /// The mylos processes that are alive.
   std::vector<pid_t> processes() const;
   std::string output() const;
   bool running() const;
-  /// Waits until the job ends by itself; kills one that takes longer than `most_seconds`.
-  Outcome wait(double most_seconds = 60.0);
+  /// Waits until `condition` is true. Throws if the job ends before, or after `hang_limit`.
+  void wait_until(const std::function<bool()>& condition) const;
+  /// Waits until the job ends by itself. Throws after `hang_limit`; the destructor kills the job.
+  Outcome wait();
 
  private:
   std::string id_;  // in the environment of its processes
-  std::chrono::steady_clock::time_point start_;
   pid_t launcher_ = 0;
   int output_ = -1;
 };
 
 Outcome run_mylos(const std::vector<std::string>& arguments, const JobOptions& options = {});
-
-/// Polls `condition`; false where it does not become true in time.
-bool wait_until(const std::function<bool()>& condition, double most_seconds = 20.0);
 
 }  // namespace mylos::test

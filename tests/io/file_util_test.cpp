@@ -2,9 +2,7 @@
 // The lock of a run directory, atomic text files, and inspect.
 #include "io/file_util.hpp"
 
-#include <chrono>
 #include <csignal>
-#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -13,6 +11,7 @@
 #include "io/metrics/metrics.hpp"
 #include "io/tokens/token_dataset.hpp"
 #include "tests/io/io_test_util.hpp"
+#include "tests/support/waiting.hpp"
 
 namespace mylos::test {
 namespace {
@@ -20,7 +19,7 @@ namespace {
 TEST(RunLock, ASecondJobIsToldOfTheFirst) {
   const ScratchDirectory scratch;
   const pid_t child = start_child({"lock", scratch.path().string()});
-  while (!fs::exists(scratch.path() / "locked")) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  ASSERT_TRUE(wait_until([&] { return fs::exists(scratch.path() / "locked"); }));
   try {
     const RunLock lock(scratch.path());
     ADD_FAILURE() << "locked twice";

@@ -71,8 +71,8 @@ void lock(const std::string& run) {
 int main(int argc, char** argv) {
   using namespace mylos;
   const std::vector<std::string> arguments(argv + 1, argv + argc);
-  constexpr unsigned most_seconds = 20;
-  ::alarm(most_seconds);
+  constexpr unsigned hang_limit = 240;
+  ::alarm(hang_limit);
   try {
     if (arguments.at(0) == "load") test::load(arguments.at(1));
     if (arguments.at(0) == "write")

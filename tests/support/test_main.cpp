@@ -2,7 +2,7 @@
 // The main function of every test program, on any number of ranks.
 //
 // MPI is always initialised (30 ms without a launcher), because parallel HDF5 needs it on one rank too. A
-// test that hangs is named and ends the job: after 60 s, or MYLOS_TEST_TIMEOUT seconds. Failures of all ranks
+// test that hangs is named and ends the job: after 300 s, or MYLOS_TEST_TIMEOUT seconds. Failures of all ranks
 // are printed by rank 0, and every rank returns the same exit code.
 #include <chrono>
 #include <condition_variable>
@@ -81,7 +81,7 @@ class HangWatchdog {
  private:
   static std::chrono::seconds limit() {
     const char* text = std::getenv("MYLOS_TEST_TIMEOUT");
-    return std::chrono::seconds(text != nullptr ? std::atoi(text) : 60);
+    return std::chrono::seconds(text != nullptr ? std::atoi(text) : 300);
   }
 
   void run(const std::stop_token& stop) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/commands/report.hpp"
 
+#include <cmath>
 #include <fstream>
 #include <unistd.h>
 
@@ -17,7 +18,7 @@ namespace {
 
 std::string last_of(const MetricsTable& table, const char* column, const char* format) {
   const auto found = table.find(column);
-  if (found == table.end() || found->second.empty()) return "";
+  if (found == table.end() || found->second.empty() || std::isnan(found->second.back())) return "";
   return fmt::format(fmt::runtime(format), found->second.back());
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
 // What makes the file readable at every moment: a row is written in place, flushed, and only then counted, so
-// that HDF5's own structures never change in the file that others read. Where they must, for a new table or
-// the next 4096 rows, the change is made to a copy, which then takes the file's name.
+// that HDF5's own structures never change in the file that others read. If they must, for a new table, a new
+// column or the next 4096 rows, the change is made to a copy, which then takes the file's name.
 #include "io/metrics/metrics.hpp"
 
 #include <algorithm>
@@ -26,6 +26,7 @@ namespace {
 
 constexpr hsize_t block_rows = 4096;
 constexpr std::int64_t max_rows = std::int64_t{1} << 40U;
+constexpr double no_value = std::numeric_limits<double>::quiet_NaN();
 constexpr const char* count_name = "num_rows";
 constexpr const char* temporary_suffix = ".tmp";
 
@@ -64,7 +65,7 @@ class MetricsFile {
   void create_table(const std::string& name, const MetricsRow& row) {
     const H5Group group(
         check_write(H5Gcreate2(file_.get(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), name));
-    for (const auto& [column, value] : row) create_column(group.get(), column);
+    for (const auto& [column, value] : row) create_column(group.get(), column, block_rows);
     const hsize_t one = 1;
     const H5Dataspace space(check_write(H5Screate_simple(1, &one, nullptr), name));
     // Allocated here, so that writing it later changes no structure.
@@ -76,6 +77,16 @@ class MetricsFile {
     check_write(H5Dwrite(count.get(), H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, &none), name);
   }
 
+  /// Adds the columns of `row` that the table lacks; in the rows so far they are NaN.
+  void add_columns(const std::string& name, const MetricsRow& row) {
+    Table& table = tables_.at(name);
+    const H5Group group(check_write(H5Gopen2(file_.get(), name.c_str(), H5P_DEFAULT), name));
+    for (const auto& [column, value] : row) {
+      if (table.columns.contains(column)) continue;
+      create_column(group.get(), column, static_cast<hsize_t>(table.capacity));
+    }
+  }
+
   void extend(const std::string& name) {
     Table& table = tables_.at(name);
     table.capacity += static_cast<std::int64_t>(block_rows);
@@ -84,9 +95,13 @@ class MetricsFile {
       check_write(H5Dset_extent(dataset.get(), &extent), name + "/" + column);
   }
 
+  /// Columns that `row` lacks become NaN: a row that was dropped or not counted may have left a value there.
   void append(const std::string& name, const MetricsRow& row) {
     Table& table = tables_.at(name);
-    for (const auto& [column, value] : row) write_value(table.columns.at(column), table.num_rows, value);
+    for (const auto& [column, dataset] : table.columns) {
+      const auto entry = std::ranges::find(row, column, &MetricsRow::value_type::first);
+      write_value(dataset, table.num_rows, entry == row.end() ? no_value : entry->second);
+    }
     flush();
     set_num_rows(name, table.num_rows + 1);
   }
@@ -190,14 +205,13 @@ class MetricsFile {
     return creation;
   }
 
-  void create_column(hid_t group, const std::string& name) {
-    const hsize_t block = block_rows;
+  void create_column(hid_t group, const std::string& name, hsize_t rows) {
     const hsize_t unlimited = H5S_UNLIMITED;
-    const H5Dataspace space(check_write(H5Screate_simple(1, &block, &unlimited), name));
+    const H5Dataspace space(check_write(H5Screate_simple(1, &rows, &unlimited), name));
     const H5Properties creation = creation_properties();
+    const hsize_t block = block_rows;
     check_write(H5Pset_chunk(creation.get(), 1, &block), name);
-    const double empty = std::numeric_limits<double>::quiet_NaN();
-    check_write(H5Pset_fill_value(creation.get(), H5T_NATIVE_DOUBLE, &empty), name);
+    check_write(H5Pset_fill_value(creation.get(), H5T_NATIVE_DOUBLE, &no_value), name);
     const H5Dataset dataset(check_write(H5Dcreate2(group, name.c_str(), H5T_IEEE_F64LE, space.get(),
                                                    H5P_DEFAULT, creation.get(), H5P_DEFAULT),
                                         name));
@@ -274,12 +288,9 @@ struct MetricsWriter::Impl {
       restructure([&](MetricsFile& copy) { copy.create_table(table, row); });
     }
     const auto& columns = file->table(table).columns;
-    const bool same =
-        columns.size() == row.size() &&
-        std::all_of(row.begin(), row.end(), [&](const auto& entry) { return columns.contains(entry.first); });
-    if (!same)
-      fail(ExitCode::bad_data, "{}: table {} has other columns than this version writes", path.string(),
-           table);
+    if (!std::ranges::all_of(row, [&](const auto& entry) { return columns.contains(entry.first); })) {
+      restructure([&](MetricsFile& copy) { copy.add_columns(table, row); });
+    }
     if (file->table(table).num_rows == file->table(table).capacity) {
       restructure([&](MetricsFile& copy) { copy.extend(table); });
     }

@@ -14,16 +14,15 @@
 
 namespace mylos {
 
-/// A row of a table, by column. Every row of a table has the same columns.
+/// A row of a table, by column. A table has the columns of all its rows, and NaN where a row lacks one.
 using MetricsRow = std::vector<std::pair<std::string, double>>;
 
 /// A table read back: columns of equal length.
 using MetricsTable = std::map<std::string, std::vector<double>>;
 
 /// Appends to /steps, /eval and /launches of metrics.h5 (default HDF5 format, float64 columns chunked by 4096
-/// rows,
-/// `/<table>/num_rows` a dataset of one int64). Used by one rank. Appends are queued on the I/O thread and
-/// flushed.
+/// rows, `/<table>/num_rows` a dataset of one int64). Used by one rank. Appends are queued on the I/O thread
+/// and flushed.
 class MetricsWriter {
  public:
   /// Creates the file or opens an existing one (after a kill too: a file that cannot be opened throws
@@ -31,7 +30,8 @@ class MetricsWriter {
   MetricsWriter(IoThread& io, const std::filesystem::path& file);
   ~MetricsWriter();
 
-  /// Appends a row; throws ExitCode::io for this or an earlier row that could not be written.
+  /// Appends a row, and the columns that the table lacks; throws ExitCode::io for this or an earlier row that
+  /// could not be written.
   void append(const std::string& table, const MetricsRow& row);
   /// Drops the rows of /steps and /eval whose column "step" is larger than `step`: a restart's first act.
   void truncate_after(std::int64_t step);

@@ -126,6 +126,11 @@ double sum(const Column& values) {
   return total;
 }
 
+/// A row from before its column was written, or after, has no value.
+double count(const Column& values) {
+  return static_cast<double>(std::count_if(values.begin(), values.end(), drawable));
+}
+
 double last(const Column& values) {
   const auto it = std::find_if(values.rbegin(), values.rend(), drawable);
   return it == values.rend() ? nan : *it;
@@ -353,15 +358,15 @@ void write_phases(std::string& out, const ReportData& data) {
   write_bar(out, "Time per phase", parts, total);
   out += R"(<table><thead><tr><th scope="col">ms, slowest rank</th><th scope="col">median</th>)"
          R"(<th scope="col">mean</th><th scope="col">share</th></tr></thead><tbody>)";
-  const auto rows = static_cast<double>(column(data.steps, "step").size());
   for (int i = 0; const Part& part : parts) {
     const Column& times = column(data.steps, "time_" + part.name);
+    const double num_times = count(part.name == "other" ? whole : times);
     write_row(out,
-              {part.name, fixed(1e3 * median(times), 1), fixed(1e3 * part.amount / rows, 1),
+              {part.name, fixed(1e3 * median(times), 1), fixed(1e3 * part.amount / num_times, 1),
                percent(part.amount / total)},
               i++);
   }
-  write_row(out, {"step", fixed(1e3 * median(whole), 1), fixed(1e3 * sum(whole) / rows, 1), ""});
+  write_row(out, {"step", fixed(1e3 * median(whole), 1), fixed(1e3 * sum(whole) / count(whole), 1), ""});
   out += "</tbody></table>";
   const auto rank_time = [&](const std::string& which) {
     return fixed(1e3 * median(column(data.steps, "rank_time_" + which)), 1);

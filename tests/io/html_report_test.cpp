@@ -198,6 +198,15 @@ TEST(HtmlReport, GapsAndColumnsOfUnequalLength) {
   EXPECT_EQ(points_of_path(html, 1), 9U);
 }
 
+TEST(HtmlReport, AColumnThatComesLateKeepsItsMean) {
+  ReportData data = run_of(100);
+  data.steps["time_data"].assign(100, nan);
+  std::fill_n(data.steps["time_data"].begin() + 90, 10, 0.02);
+  const std::string html = html_report(data);
+  expect_whole(html);
+  EXPECT_NE(html.find("data</th><td>20.0</td><td>20.0</td>"), std::string::npos);
+}
+
 TEST(HtmlReport, AMillionRowsStaySmallAndKeepTheExtremes) {
   ReportData data = run_of(1'000'000);
   data.steps["learning_rate"][654'321] = 1.0;  // outlives the thinning, so the axis reaches it

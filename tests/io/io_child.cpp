@@ -3,7 +3,7 @@
 //
 //   io_child load CHECKPOINT       reads all tensors; prints their sum
 //   io_child write DIR STEP BYTES  writes a checkpoint while no file may grow beyond BYTES
-//   io_child append METRICS        appends rows until it is killed
+//   io_child append METRICS        appends rows, with a new column every 200, until it is killed
 //   io_child lock RUN              takes the lock, creates RUN/locked and waits
 #include <csignal>
 #include <cstdio>
@@ -48,13 +48,15 @@ void write(const std::string& directory, std::int64_t step, rlim_t bytes) {
 }
 
 void append(const std::string& file) {
+  constexpr std::int64_t rows_per_column = 200;
   IoThread io;
   MetricsWriter writer(io, file);
   const MetricsTable before = read_metrics(io, file, "steps");
   auto step = before.contains("step") ? static_cast<std::int64_t>(before.at("step").size()) : 0;
   for (; true; ++step) {
     const auto value = static_cast<double>(step);
-    writer.append("steps", {{"step", value}, {"loss", value * 0.5}, {"norm", -value}});
+    const std::string newest = fmt::format("from_{}", step / rows_per_column * rows_per_column);
+    writer.append("steps", {{"step", value}, {"loss", value * 0.5}, {newest, -value}});
   }
 }
 

@@ -2,12 +2,16 @@
 // Metrics: appended, read meanwhile, cut back, and whole after any kill.
 #include "io/metrics/metrics.hpp"
 
+#include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <random>
+#include <regex>
 
 #include <gtest/gtest.h>
 
 #include "core/base/error.hpp"
+#include "io/inspect.hpp"
 #include "tests/io/io_test_util.hpp"
 #include "tests/support/waiting.hpp"
 
@@ -81,13 +85,51 @@ TEST(Metrics, AppendingChangesNoStructure) {
   EXPECT_LE(changed, 3 * sizeof(double));  // two values and the row count
 }
 
-TEST(Metrics, OtherColumnsAreRefusedAtTheNextCall) {
+// NaN differs from itself, so columns are compared as text.
+std::string text_of(const std::vector<double>& column) {
+  return fmt::format("{}", fmt::join(column, " "));
+}
+
+TEST(Metrics, ColumnsComeAndGo) {
   const ScratchDirectory scratch;
+  const fs::path file = scratch.path() / "metrics.h5";
   IoThread io;
-  MetricsWriter writer(io, scratch.path() / "metrics.h5");
-  writer.append("steps", {{"step", 0.0}});
-  writer.append("steps", {{"step", 1.0}, {"surprise", 1.0}});
-  EXPECT_THROW(writer.flush(), Error);
+  {
+    MetricsWriter writer(io, file);
+    writer.append("steps", {{"step", 1.0}, {"old", 10.0}});
+    writer.append("steps", {{"step", 2.0}, {"old", 20.0}});
+    writer.append("steps", {{"step", 3.0}, {"old", 30.0}});
+  }
+  MetricsWriter writer(io, file);
+  writer.truncate_after(2);  // what was in the third row must not come back in the column that ends
+  writer.append("steps", {{"new", 0.5}, {"step", 3.0}, {"newer", 0.25}});
+  writer.append("steps", {{"step", 4.0}, {"old", 40.0}});
+  writer.flush();
+  const MetricsTable table = read_metrics(io, file, "steps");
+  EXPECT_EQ(table.size(), 4U);
+  EXPECT_EQ(text_of(table.at("step")), "1 2 3 4");
+  EXPECT_EQ(text_of(table.at("old")), "10 20 nan 40");
+  EXPECT_EQ(text_of(table.at("new")), "nan nan 0.5 nan");
+  EXPECT_EQ(text_of(table.at("newer")), "nan nan 0.25 nan");
+  const std::string shown = inspect(io, file);
+  EXPECT_TRUE(std::regex_search(shown, std::regex("/steps: 4 rows.*\n  new +nan\n"))) << shown;
+}
+
+TEST(Metrics, AColumnThatComesInALaterBlockHasAllItsRows) {
+  const ScratchDirectory scratch;
+  const fs::path file = scratch.path() / "metrics.h5";
+  IoThread io;
+  MetricsWriter writer(io, file);
+  append_steps(writer, 0, 4097);
+  for (int step = 4097; step < 8200; ++step)
+    writer.append("steps", {{"step", step}, {"loss", step * 0.5}, {"new", step}});
+  writer.flush();
+  const MetricsTable table = read_metrics(io, file, "steps");
+  expect_steps(table, 8200);
+  const std::vector<double>& column = table.at("new");
+  ASSERT_EQ(column.size(), 8200U);
+  EXPECT_TRUE(std::all_of(column.begin(), column.begin() + 4097, [](double x) { return std::isnan(x); }));
+  for (int step = 4097; step < 8200; ++step) ASSERT_EQ(column[static_cast<std::size_t>(step)], step);
 }
 
 TEST(Metrics, WhatIsNoMetricsFileIsBadData) {
@@ -105,7 +147,20 @@ TEST(Metrics, WhatIsNoMetricsFileIsBadData) {
   }
 }
 
-// A child appends without end, over many blocks; the file is read meanwhile, and after each kill.
+// What io_child appends: each 200 rows have a column of their own, which is NaN in all others.
+void expect_grown(const MetricsTable& table, std::size_t num_rows) {
+  expect_steps(table, num_rows);
+  for (const auto& [name, column] : table) {
+    if (!name.starts_with("from_")) continue;
+    const std::size_t first = std::stoul(name.substr(5));
+    ASSERT_EQ(column.size(), num_rows);
+    for (std::size_t i = 0; i < num_rows; ++i) {
+      ASSERT_EQ(std::isnan(column[i]), i < first || i >= first + 200) << name << " in row " << i;
+    }
+  }
+}
+
+// A child appends without end, over many blocks and columns; the file is read meanwhile, and after each kill.
 TEST(Metrics, ReadableWhileWrittenAndAfterEveryKill) {
   const ScratchDirectory scratch;
   const fs::path file = scratch.path() / "metrics.h5";
@@ -123,7 +178,7 @@ TEST(Metrics, ReadableWhileWrittenAndAfterEveryKill) {
       if (table.empty()) return false;
       EXPECT_GE(table.at("step").size(), seen);
       seen = table.at("step").size();
-      expect_steps(table, seen);
+      expect_grown(table, seen);
       return seen >= target || HasFatalFailure();
     })) << slurp(output);
     ::kill(child, SIGKILL);
@@ -131,7 +186,7 @@ TEST(Metrics, ReadableWhileWrittenAndAfterEveryKill) {
     const MetricsTable table = read_metrics(io, file, "steps");
     ASSERT_GE(table.at("step").size(), seen);
     seen = table.at("step").size();
-    expect_steps(table, seen);
+    expect_grown(table, seen);
   }
   RecordProperty("rows", static_cast<int>(seen));
 }

@@ -1,17 +1,31 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Dividing the cores of a node among ranks that nobody bound.
+// The processors that a process may use, and their division among ranks that nobody bound.
 #pragma once
 
-#include <sched.h>
 #include <string>
+#include <vector>
+
+#include <mpi.h>
 
 namespace mylos {
 
-/// Part `index` of `count` even parts of `cores`, contiguous in the system's numbering, which may put the
-/// second hardware threads of all cores behind the first; all of them where there are fewer cores than parts.
-cpu_set_t even_share(const cpu_set_t& cores, int index, int count);
+/// Logical processors, ascending in the system's numbering. There may be any number of them.
+using Processors = std::vector<int>;
 
-/// The cores that the calling thread may use, as "0-3,8".
-std::string own_cores();
+/// Those that the calling thread may use; throws ExitCode::internal if the system does not tell.
+Processors own_processors();
+
+/// Binds the calling thread. Returns 0 or the system's error number.
+int bind_thread(const Processors& processors);
+
+/// Part `index` of `count` even parts, contiguous in the system's numbering, which may put the second
+/// hardware threads of all cores behind the first; all of them if there are fewer processors than parts.
+Processors even_share(const Processors& processors, int index, int count);
+
+/// As "0-3,8".
+std::string text_of(const Processors& processors);
+
+/// Every rank's processors as text. Collective over `ranks`.
+std::vector<std::string> gather_texts(MPI_Comm ranks, const Processors& own);
 
 }  // namespace mylos

@@ -5,9 +5,11 @@
 #include <array>
 #include <cstdint>
 #include <cstdlib>
-#include <sched.h>
+#include <cstring>
+#include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <mpi.h>
 
 #include "app/core_share.hpp"
@@ -27,27 +29,27 @@ MpiRuntime::MpiRuntime() {
   }
   MPI_Comm node = MPI_COMM_NULL;
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &node);
-  int node_size = 1;
-  MPI_Comm_size(node, &node_size);
-  cpu_set_t own;
-  CPU_ZERO(&own);
-  sched_getaffinity(0, sizeof own, &own);
-  std::vector<cpu_set_t> masks(static_cast<std::size_t>(node_size));
-  MPI_Allgather(&own, sizeof own, MPI_BYTE, masks.data(), sizeof own, MPI_BYTE, node);
+  const Processors own = own_processors();
+  const std::vector<std::string> all = gather_texts(node, own);
   int place = 0;
   MPI_Comm_rank(node, &place);
   MPI_Comm_free(&node);
-  const auto shares_cores = [&](const cpu_set_t& mask) { return CPU_EQUAL(&mask, &own) != 0; };
-  const auto sharing = static_cast<int>(std::ranges::count_if(masks, shares_cores));
+  const std::string own_text = text_of(own);
+  const auto sharing = static_cast<int>(std::ranges::count(all, own_text));
   ranks_sharing_cores_ = sharing;
   // Whoever binds threads by OpenMP's variables has decided.
   const bool is_decided =
       std::ranges::any_of(std::array{"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"},
                           [](const char* variable) { return std::getenv(variable) != nullptr; });
-  if (sharing == 1 || CPU_COUNT(&own) < sharing || is_decided) return;
-  const auto index = static_cast<int>(std::count_if(masks.begin(), masks.begin() + place, shares_cores));
-  const cpu_set_t share = even_share(own, index, sharing);
-  if (sched_setaffinity(0, sizeof share, &share) == 0) ranks_sharing_cores_ = 1;
+  if (sharing == 1 || std::ssize(own) < sharing || is_decided) return;
+  const auto index = static_cast<int>(std::count(all.begin(), all.begin() + place, own_text));
+  const Processors share = even_share(own, index, sharing);
+  if (const int error = bind_thread(share); error == 0) {
+    ranks_sharing_cores_ = 1;
+  } else {
+    fmt::print(stderr, "mylos: rank {} cannot be bound to cores {} and shares {}: {}\n", rank_,
+               text_of(share), own_text, std::strerror(error));
+  }
 }
 
 MpiRuntime::~MpiRuntime() {

@@ -5,9 +5,9 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
-#include <sched.h>
 #include <span>
 
+#include "app/core_share.hpp"
 #include "core/memory/device_buffer.hpp"
 #include "parallel/collectives/algorithm_communicator.hpp"
 #include "parallel/collectives/choose_algorithms.hpp"
@@ -22,10 +22,7 @@ std::int64_t default_threads(int ranks_sharing_cores) {
   if (const char* threads = std::getenv("OMP_NUM_THREADS"); threads != nullptr && std::atoi(threads) > 0) {
     return std::atoi(threads);
   }
-  cpu_set_t affinity;
-  CPU_ZERO(&affinity);
-  sched_getaffinity(0, sizeof affinity, &affinity);
-  return std::max(1, CPU_COUNT(&affinity) / ranks_sharing_cores);
+  return std::max<std::int64_t>(1, std::ssize(own_processors()) / ranks_sharing_cores);
 }
 
 const PluginDescriptor& first_usable(const PluginRegistry& plugins, PluginKind kind, const char* fallback) {

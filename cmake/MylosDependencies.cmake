@@ -31,6 +31,7 @@ find_package(nlohmann_json REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(hwloc REQUIRED IMPORTED_TARGET hwloc>=2.0)
 
 # oneDNN, which computes in host memory only. By hand: the CMake package of Debian's asks for OpenCL's development files,
 # which mylos does not need.

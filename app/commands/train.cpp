@@ -100,7 +100,7 @@ void print_header(Console& console, const Setup& setup, Session& session, double
                            session.size() == 1 ? "" : "s", c.backend.comm, algorithm, c.backend.compute,
                            session.compute().description()));
   console.line(fmt::format("       {} thread{} a rank, rank 0 on cores {}", c.backend.threads,
-                           c.backend.threads == 1 ? "" : "s", own_cores()));
+                           c.backend.threads == 1 ? "" : "s", text_of(own_processors())));
   console.line(fmt::format("       MFU refers to {:.3f} TFLOP/s a rank, {}", peak_tflops,
                            c.peak_tflops > 0.0 ? "from the deck" : "a measured matrix product"));
 }

@@ -3,56 +3,97 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <sched.h>
+#include <memory>
 #include <string>
 #include <unistd.h>
+
+#include <hwloc.h>
 
 namespace mylos {
 
 namespace {
 
-/// What a rank tells the others of where it runs.
-struct Address {
-  std::array<char, 64> kernel{};     // drawn at boot
-  std::array<char, 64> processes{};  // the name space of process ids, by which memory is found
-  cpu_set_t cores{};
+/// The kernel, as drawn at boot, and the name space of process ids, by which memory is found.
+std::string own_kernel() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  std::array<char, 64> processes{};
+  const ssize_t length = readlink("/proc/self/ns/pid", processes.data(), processes.size() - 1);
+  if (boot.empty() || length <= 0) fail(ExitCode::internal, "comm_shm needs /proc");
+  return boot + processes.data();
+}
 
-  bool operator==(const Address& other) const {
-    return kernel == other.kernel && processes == other.processes;
+using Cores = std::unique_ptr<hwloc_bitmap_s, decltype(&hwloc_bitmap_free)>;
+
+Cores no_cores() {
+  Cores cores(hwloc_bitmap_alloc(), hwloc_bitmap_free);
+  if (!cores) fail(ExitCode::internal, "no memory for a set of cores");
+  return cores;
+}
+
+/// The cores that this thread may use, as "0-3,8".
+std::string own_cores() {
+  hwloc_topology_t made = nullptr;
+  if (hwloc_topology_init(&made) != 0) fail(ExitCode::internal, "hwloc: {}", std::strerror(errno));
+  const std::unique_ptr<hwloc_topology, decltype(&hwloc_topology_destroy)> topology(made,
+                                                                                    hwloc_topology_destroy);
+  const Cores cores = no_cores();
+  char* list = nullptr;
+  if (hwloc_topology_set_all_types_filter(made, HWLOC_TYPE_FILTER_KEEP_NONE) != 0 ||
+      hwloc_topology_load(made) != 0 || hwloc_get_cpubind(made, cores.get(), HWLOC_CPUBIND_THREAD) != 0 ||
+      hwloc_bitmap_list_asprintf(&list, cores.get()) < 0) {
+    fail(ExitCode::internal, "comm_shm cannot tell the cores of this process: {}", std::strerror(errno));
   }
-};
+  const std::unique_ptr<char, decltype(&std::free)> owned(list, std::free);
+  return list;
+}
 
-Address own_address() {
-  Address own;
-  std::ifstream("/proc/sys/kernel/random/boot_id").read(own.kernel.data(), own.kernel.size() - 1);
-  const ssize_t length = readlink("/proc/self/ns/pid", own.processes.data(), own.processes.size() - 1);
-  if (own.kernel[0] == '\0' || length <= 0) fail(ExitCode::internal, "comm_shm needs /proc");
-  sched_getaffinity(0, sizeof own.cores, &own.cores);
-  return own;
+/// Every rank's text. Collective.
+std::vector<std::string> gather_texts(Communicator& ranks, std::string own) {
+  auto length = static_cast<std::int64_t>(own.size()) + 1;  // with the zero behind the text
+  ranks.all_reduce({}, TensorRef(&length, DType::int64, {1}), ReduceOp::max).host_wait();
+  const auto width = static_cast<std::size_t>(length);
+  own.resize(width);
+  std::string all(width * static_cast<std::size_t>(ranks.size()), '\0');
+  ranks
+      .all_gather({}, TensorRef(own.data(), DType::uint8, {length}),
+                  TensorRef(all.data(), DType::uint8, {length * ranks.size()}))
+      .host_wait();
+  std::vector<std::string> texts;
+  for (std::size_t begin = 0; begin < all.size(); begin += width) texts.emplace_back(all.data() + begin);
+  return texts;
 }
 
 }  // namespace
 
-Node find_node(Communicator& bootstrap, int ranks_per_node) {
-  Address own = own_address();
-  const auto size = static_cast<std::int64_t>(sizeof own);
-  std::vector<Address> all(static_cast<std::size_t>(bootstrap.size()));
-  bootstrap
-      .all_gather({}, TensorRef(&own, DType::uint8, {size}),
-                  TensorRef(all.data(), DType::uint8, {size * bootstrap.size()}))
-      .host_wait();
-  Node node;
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  for (int rank = 0; rank < bootstrap.size(); ++rank) {
-    const Address& address = all[static_cast<std::size_t>(rank)];
-    if (!(address == own)) continue;
-    node.ranks.push_back(rank);
-    CPU_OR(&cores, &cores, &address.cores);
+int count_cores(std::span<const std::string> lists) {
+  const Cores all = no_cores();
+  const Cores one = no_cores();
+  for (const std::string& list : lists) {
+    if (hwloc_bitmap_list_sscanf(one.get(), list.c_str()) != 0 ||
+        hwloc_bitmap_or(all.get(), all.get(), one.get()) != 0) {
+      fail(ExitCode::internal, "comm_shm cannot read the cores {}", list);
+    }
   }
-  node.core_for_each = CPU_COUNT(&cores) >= static_cast<int>(node.ranks.size());
+  return hwloc_bitmap_weight(all.get());
+}
+
+Node find_node(Communicator& bootstrap, int ranks_per_node) {
+  const std::vector<std::string> kernels = gather_texts(bootstrap, own_kernel());
+  const std::vector<std::string> cores = gather_texts(bootstrap, own_cores());
+  Node node;
+  std::vector<std::string> cores_of_node;
+  for (int rank = 0; rank < bootstrap.size(); ++rank) {
+    const auto r = static_cast<std::size_t>(rank);
+    if (kernels[r] != kernels[static_cast<std::size_t>(bootstrap.rank())]) continue;
+    node.ranks.push_back(rank);
+    cores_of_node.push_back(cores[r]);
+  }
+  node.core_for_each = count_cores(cores_of_node) >= static_cast<int>(node.ranks.size());
   if (ranks_per_node == 0) return node;
   const auto own_place = std::ranges::find(node.ranks, bootstrap.rank()) - node.ranks.begin();
   const auto first = node.ranks.begin() + own_place / ranks_per_node * ranks_per_node;

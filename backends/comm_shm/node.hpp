@@ -2,6 +2,8 @@
 // Node: which ranks can share memory, and whether they have a core each.
 #pragma once
 
+#include <span>
+#include <string>
 #include <vector>
 
 #include "core/communicator.hpp"
@@ -12,6 +14,9 @@ struct Node {
   std::vector<int> ranks;  ///< of the bootstrap, ascending; this one among them
   bool core_for_each = false;
 };
+
+/// How many cores stand in any of these lists, each like "0-3,8".
+int count_cores(std::span<const std::string> lists);
 
 /// The node of this rank: those that run on the same kernel and see each other's processes, further divided
 /// into groups of `ranks_per_node` where that is not 0. Collective over the bootstrap.

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/plugin.hpp"
 
+#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
-#include <sched.h>
 #include <vector>
 
 #include <Kokkos_Core.hpp>
 #if defined(KOKKOS_ENABLE_OPENMP)
 #include <omp.h>
+
+#include <fmt/format.h>
+#include <hwloc.h>
 #endif
 
 #include "backends/compute_kokkos/kokkos_backend.hpp"
@@ -27,31 +32,60 @@ const char* unusable() {
   return nullptr;
 }
 
+#if defined(KOKKOS_ENABLE_OPENMP)
+template <auto release>
+struct Release {
+  template <class T>
+  void operator()(T* owned) const {
+    release(owned);
+  }
+};
+
+using Topology = std::unique_ptr<hwloc_topology, Release<hwloc_topology_destroy>>;
+using Bitmap = std::unique_ptr<hwloc_bitmap_s, Release<hwloc_bitmap_free>>;
+
+/// Of this machine, with nothing but its processors: a full one takes long to load.
+Topology load_topology() {
+  hwloc_topology_t made = nullptr;
+  if (hwloc_topology_init(&made) != 0) fail(ExitCode::internal, "hwloc: {}", std::strerror(errno));
+  Topology topology(made);
+  if (hwloc_topology_set_all_types_filter(made, HWLOC_TYPE_FILTER_KEEP_NONE) != 0 ||
+      hwloc_topology_load(made) != 0) {
+    fail(ExitCode::internal, "hwloc cannot read this machine's processors: {}", std::strerror(errno));
+  }
+  return topology;
+}
+#endif
+
 /// Gives each worker thread a core of this process where there are as many of both, unless OpenMP's variables
 /// bind them or say not to. The calling thread keeps all cores, so that threads which it starts later may run
 /// anywhere.
 void pin_workers(int num_threads) {
 #if defined(KOKKOS_ENABLE_OPENMP)
-  cpu_set_t own;
-  CPU_ZERO(&own);
-  sched_getaffinity(0, sizeof own, &own);
   const bool is_decided =
       omp_get_proc_bind() != omp_proc_bind_false || std::getenv("OMP_PROC_BIND") != nullptr;
-  if (num_threads == 1 || CPU_COUNT(&own) != num_threads || is_decided) return;
-  std::vector<int> cores;
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (CPU_ISSET(core, &own)) cores.push_back(core);
+  if (num_threads == 1 || is_decided) return;
+  const Topology topology = load_topology();
+  const Bitmap own(hwloc_bitmap_alloc());
+  if (!own || hwloc_get_cpubind(topology.get(), own.get(), HWLOC_CPUBIND_THREAD) != 0) {
+    fail(ExitCode::internal, "cannot tell the cores of this process: {}", std::strerror(errno));
   }
-#pragma omp parallel num_threads(num_threads)
-  {
-    const auto thread = static_cast<std::size_t>(omp_get_thread_num());
-    if (thread > 0) {
-      cpu_set_t one;
-      CPU_ZERO(&one);
-      CPU_SET(cores[thread], &one);
-      sched_setaffinity(0, sizeof one, &one);
+  if (hwloc_bitmap_weight(own.get()) != num_threads) return;
+  std::vector<Bitmap> cores;
+  for (int core = hwloc_bitmap_first(own.get()); core >= 0; core = hwloc_bitmap_next(own.get(), core)) {
+    cores.emplace_back(hwloc_bitmap_alloc());
+    if (!cores.back() || hwloc_bitmap_only(cores.back().get(), static_cast<unsigned>(core)) != 0) {
+      fail(ExitCode::internal, "no memory for a set of cores");
     }
   }
+  int unbound = 0;
+#pragma omp parallel num_threads(num_threads) reduction(+ : unbound)
+  {
+    const auto thread = static_cast<std::size_t>(omp_get_thread_num());
+    if (thread > 0 && hwloc_set_cpubind(topology.get(), cores[thread].get(), HWLOC_CPUBIND_THREAD) != 0)
+      ++unbound;
+  }
+  if (unbound > 0) fmt::print(stderr, "mylos: {} worker threads could not be bound to cores\n", unbound);
 #endif
 }
 

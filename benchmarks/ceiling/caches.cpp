@@ -6,10 +6,11 @@
 #include <fstream>
 #include <map>
 #include <numeric>
-#include <sched.h>
 #include <string>
 
 #include <fmt/format.h>
+
+#include "app/core_share.hpp"
 
 namespace mylos {
 
@@ -25,12 +26,8 @@ std::string word_of(const std::string& file) {
 /// Of all cores that this process may run on; a cache that several share counts once.
 std::size_t last_level_cache_bytes() {
   constexpr std::size_t usual = std::size_t{64} << 20U;  // where the system does not tell
-  cpu_set_t affinity;
-  CPU_ZERO(&affinity);
-  sched_getaffinity(0, sizeof affinity, &affinity);
-  std::map<std::string, std::size_t> caches;  // by the cores that share one
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &affinity)) continue;
+  std::map<std::string, std::size_t> caches;             // by the cores that share one
+  for (const int cpu : own_processors()) {
     std::string last;
     std::string last_level;
     for (int index = 0;; ++index) {

@@ -12,6 +12,7 @@
 
 #include <gtest/gtest.h>
 
+#include "backends/comm_shm/node.hpp"
 #include "backends/comm_shm/process_memory.hpp"
 #include "backends/comm_shm/shm_communicator.hpp"
 #include "tests/parallel/shm_cases.hpp"
@@ -141,6 +142,11 @@ TEST(ShmThreads, Messages) {
 
 TEST(ShmThreads, BesideAProgressThread) {
   run_on_threads(2, check_beside_a_progress_thread);
+}
+
+TEST(Node, CountsCoresOnMachinesOfAnySize) {
+  EXPECT_EQ(count_cores(std::vector<std::string>{"0-3,8", "2-5"}), 7);
+  EXPECT_EQ(count_cores(std::vector<std::string>{"0-1023", "512-4095", "9000"}), 4097);
 }
 
 // Pages that are never touched cost nothing.

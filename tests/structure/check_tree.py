@@ -23,6 +23,7 @@ LIBRARIES = {
     "Kokkos": (r"Kokkos|impl/Kokkos", {"backends"}),
     "oneDNN": (r"dnnl|oneapi/", {"backends"}),
     "CUDA": (r"cuda|cublas|cudnn|nccl", {"backends"}),
+    "hwloc": (r"hwloc", {"backends", "app"}),
     "MPI": (r"mpi\.h|mpi\.hpp", {"backends", "io", "app"}),
     "HDF5": (r"hdf5|H5", {"io"}),
     "Boost.Program_options": (r"boost/program_options", {"app", "io"}),

@@ -1,64 +1,96 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How ranks divide the cores that they share.
+// How ranks divide the processors that they share, on machines of any size.
 #include "app/core_share.hpp"
+
+#include <cstdlib>
+#include <numeric>
+#include <sched.h>
 
 #include <gtest/gtest.h>
 
 namespace mylos {
 namespace {
 
-cpu_set_t set_of(std::initializer_list<int> cores) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  for (const int core : cores) CPU_SET(core, &set);
-  return set;
+Processors range(int count) {
+  Processors processors(static_cast<std::size_t>(count));
+  std::iota(processors.begin(), processors.end(), 0);
+  return processors;
 }
 
 TEST(EvenShare, PartsAreDisjointAndCoverAllCores) {
-  const cpu_set_t cores = set_of({1, 3, 4, 9, 64, 65, 130});
+  const Processors cores = {1, 3, 4, 9, 64, 65, 130};
   for (int count = 1; count <= 7; ++count) {
-    cpu_set_t all;
-    CPU_ZERO(&all);
-    int total = 0;
+    Processors all;
     for (int index = 0; index < count; ++index) {
-      const cpu_set_t share = even_share(cores, index, count);
-      const int size = CPU_COUNT(&share);
-      EXPECT_GE(size, 7 / count);
-      EXPECT_LE(size, (7 + count - 1) / count);
-      total += size;
-      CPU_OR(&all, &all, &share);
+      const Processors share = even_share(cores, index, count);
+      EXPECT_GE(std::ssize(share), 7 / count);
+      EXPECT_LE(std::ssize(share), (7 + count - 1) / count);
+      all.insert(all.end(), share.begin(), share.end());
     }
-    EXPECT_EQ(total, 7);
-    EXPECT_TRUE(CPU_EQUAL(&all, &cores));
+    EXPECT_EQ(all, cores);
   }
 }
 
 TEST(EvenShare, PartsAreContiguous) {
-  const cpu_set_t cores = set_of({2, 3, 6, 7});
-  const cpu_set_t first = set_of({2, 3});
-  const cpu_set_t second = set_of({6, 7});
-  const cpu_set_t shares[] = {even_share(cores, 0, 2), even_share(cores, 1, 2)};
-  EXPECT_TRUE(CPU_EQUAL(&shares[0], &first));
-  EXPECT_TRUE(CPU_EQUAL(&shares[1], &second));
+  const Processors cores = {2, 3, 6, 7};
+  EXPECT_EQ(even_share(cores, 0, 2), (Processors{2, 3}));
+  EXPECT_EQ(even_share(cores, 1, 2), (Processors{6, 7}));
 }
 
 TEST(EvenShare, MoreRanksThanCoresShareThemAll) {
-  const cpu_set_t cores = set_of({0, 1});
-  const cpu_set_t share = even_share(cores, 2, 4);
-  EXPECT_TRUE(CPU_EQUAL(&share, &cores));
+  EXPECT_EQ(even_share({0, 1}, 2, 4), (Processors{0, 1}));
 }
 
-TEST(OwnCores, NamesRanges) {
-  cpu_set_t before;
-  sched_getaffinity(0, sizeof before, &before);
-  int first = 0;
-  while (!CPU_ISSET(first, &before)) ++first;
-  const cpu_set_t one = set_of({first});
-  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
-  EXPECT_EQ(own_cores(), std::to_string(first));
-  ASSERT_EQ(sched_setaffinity(0, sizeof before, &before), 0);
-  if (CPU_COUNT(&before) == 1 || !CPU_ISSET(first + 1, &before)) GTEST_SKIP() << "one core";
-  EXPECT_EQ(own_cores().rfind(std::to_string(first) + "-", 0), 0U) << own_cores();
+TEST(EvenShare, BeyondAThousandProcessors) {
+  const Processors last = even_share(range(4096), 7, 8);
+  EXPECT_EQ(last.size(), 512U);
+  EXPECT_EQ(text_of(last), "3584-4095");
+}
+
+TEST(TextOf, NamesRanges) {
+  EXPECT_EQ(text_of({}), "");
+  EXPECT_EQ(text_of({5}), "5");
+  EXPECT_EQ(text_of({0, 1, 2, 3, 8, 1023, 1024}), "0-3,8,1023-1024");
+}
+
+TEST(GatherTexts, OfSetsOfAnySize) {
+  int rank = 0;
+  int size = 1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  const auto every_second = [](int count) {
+    Processors processors = range(count);
+    for (int& processor : processors) processor *= 2;
+    return processors;
+  };
+  const std::vector<std::string> texts = gather_texts(MPI_COMM_WORLD, every_second(1 + 2000 * rank));
+  ASSERT_EQ(std::ssize(texts), size);
+  for (int r = 0; r < size; ++r)
+    EXPECT_EQ(texts[static_cast<std::size_t>(r)], text_of(every_second(1 + 2000 * r)));
+}
+
+TEST(OwnProcessors, AreThoseThatTheThreadIsBoundTo) {
+  const Processors before = own_processors();
+  ASSERT_FALSE(before.empty());
+  ASSERT_EQ(bind_thread({before.back()}), 0);
+  EXPECT_EQ(own_processors(), Processors{before.back()});
+  EXPECT_EQ(sched_getcpu(), before.back());
+  ASSERT_EQ(bind_thread(before), 0);
+  EXPECT_EQ(own_processors(), before);
+}
+
+TEST(OwnProcessors, OfALargeMachine) {
+  setenv("HWLOC_SYNTHETIC", "pack:2 core:320 pu:2", 1);
+  const Processors all = own_processors();
+  const int bound = bind_thread(even_share(all, 1, 2));
+  unsetenv("HWLOC_SYNTHETIC");
+  EXPECT_EQ(all, range(1280));
+  EXPECT_EQ(bound, 0);
+}
+
+// On every machine: a set without a processor of it is refused, and says so.
+TEST(BindThread, SaysWhatFails) {
+  EXPECT_NE(bind_thread({1 << 20}), 0);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "core/base/error.hpp"
 #include "core/base/tensor.hpp"
@@ -48,6 +49,21 @@ class Request {
 
  private:
   std::unique_ptr<RequestState> state_;
+};
+
+/// Memory from a communicator, freed with this object. Move-only; empty after default construction and after
+/// a move.
+class Window {
+ public:
+  Window() = default;
+  explicit Window(std::shared_ptr<std::byte> memory) : memory_(std::move(memory)) {}
+  Window(Window&&) noexcept = default;
+  Window& operator=(Window&&) noexcept = default;
+
+  void* data() const { return memory_.get(); }
+
+ private:
+  std::shared_ptr<std::byte> memory_;
 };
 
 struct CommunicatorCaps {
@@ -95,10 +111,12 @@ class Communicator {
   /// only inside calls. Never blocks; any thread may call it.
   virtual void progress() {}
 
-  /// Memory that this backend moves fastest (a window, registered memory), aligned to pages and zero, or null
-  /// where any memory is as good. Collective, with the same size on all ranks; freed with the communicator.
-  /// In a collective of this communicator all ranks pass such memory at the same offset, or none does.
-  virtual void* allocate(std::size_t /*bytes*/) { return nullptr; }
+  /// Memory that this backend moves fastest (shared or registered memory), aligned to pages and zero; empty
+  /// if any memory is as good. Collective, with the same size on all ranks. In a collective of this
+  /// communicator all ranks pass such memory at the same offset, or none does. Each rank frees its window by
+  /// itself, in any order, once the requests on it were waited for; it may do so after the communicator is
+  /// gone.
+  virtual Window allocate(std::size_t /*bytes*/) { return {}; }
 
   /// The ranks that pass the same `color`, ordered by `key`. Collective.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;

@@ -72,7 +72,7 @@ class ForwardingCommunicator : public Communicator {
   void group_begin() override { next_->group_begin(); }
   void group_end() override { next_->group_end(); }
   void progress() override { next_->progress(); }
-  void* allocate(std::size_t bytes) override { return next_->allocate(bytes); }
+  Window allocate(std::size_t bytes) override { return next_->allocate(bytes); }
   std::unique_ptr<Communicator> split(int color, int key) override { return next_->split(color, key); }
   [[noreturn]] void abort(ExitCode code, const std::string& message) override {
     next_->abort(code, message);

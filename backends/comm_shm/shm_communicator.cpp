@@ -150,17 +150,19 @@ std::optional<WindowGroup> ShmCommunicator::windowed(const void* data, std::size
   const auto* begin = static_cast<const std::byte*>(data);
   if (bytes < smallest_in_windows) return std::nullopt;
   const auto own = static_cast<std::size_t>(rank_);
-  const auto window = std::ranges::find_if(windows_, [&](const Window& each) {
-    const std::byte* memory = each.parts[own].get();
-    return std::less_equal<>()(memory, begin) && std::less<>()(begin, memory + each.bytes);
-  });
-  if (window == windows_.end()) return std::nullopt;
-  const auto offset = static_cast<std::size_t>(begin - window->parts[own].get());
-  require(offset + bytes <= window->bytes, "a buffer lies within its window");
-  Places places;
-  for (const SharedBytes& part : window->parts) places.push_back(part.get() + offset);
-  const bool exceeds_caches = bytes * static_cast<std::size_t>(size_) > streaming_limit();
-  return WindowGroup{rank_, std::move(places), exceeds_caches ? Stores::streaming : Stores::cached};
+  for (const std::weak_ptr<const SharedWindow>& each : windows_) {
+    const std::shared_ptr<const SharedWindow> window = each.lock();
+    if (!window) continue;
+    const std::byte* memory = window->parts[own].get();
+    if (std::less<>()(begin, memory) || !std::less<>()(begin, memory + window->bytes)) continue;
+    const auto offset = static_cast<std::size_t>(begin - memory);
+    require(offset + bytes <= window->bytes, "a buffer lies within its window");
+    Places places;
+    for (const SharedBytes& part : window->parts) places.push_back(part.get() + offset);
+    const bool exceeds_caches = bytes * static_cast<std::size_t>(size_) > streaming_limit();
+    return WindowGroup{rank_, std::move(places), exceeds_caches ? Stores::streaming : Stores::cached};
+  }
+  return std::nullopt;
 }
 
 Request ShmCommunicator::all_reduce(Stream stream, TensorRef buffer, ReduceOp op) {
@@ -305,14 +307,20 @@ void ShmCommunicator::barrier() {
   post({nullptr, {}}, meet()).host_wait();
 }
 
-void* ShmCommunicator::allocate(std::size_t bytes) {
-  if (bytes == 0 || device_beyond_the_host() != nullptr) return nullptr;
+// A window is freed without the other ranks: each has mappings of its own, and an operation in windows is
+// complete only after every rank has worked its last ticket.
+Window ShmCommunicator::allocate(std::size_t bytes) {
+  if (bytes == 0 || device_beyond_the_host() != nullptr) return {};
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   const std::size_t size = (bytes + page - 1) / page * page;
   const GatherNumbers gather = [this](std::int64_t own) { return gather_numbers(own); };
   const std::vector<int> members = first_integers(parts_.size());
-  windows_.push_back({share(*settings_.memory, gather, members, rank_, size), size});
-  return windows_.back().parts[static_cast<std::size_t>(rank_)].get();
+  const auto window = std::make_shared<const SharedWindow>(
+      SharedWindow{share(*settings_.memory, gather, members, rank_, size), size});
+  std::erase_if(windows_, [](const auto& each) { return each.expired(); });
+  windows_.push_back(window);
+  // The caller owns all mappings by the one of this rank.
+  return Window({window, window->parts[static_cast<std::size_t>(rank_)].get()});
 }
 
 std::unique_ptr<Communicator> ShmCommunicator::split(int color, int key) {

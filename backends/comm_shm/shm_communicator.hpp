@@ -62,13 +62,14 @@ class ShmCommunicator final : public Communicator {
   Request recv(Stream stream, TensorRef buffer, int peer, int tag) override;
   void barrier() override;
   void progress() override { engine_->progress(); }
-  /// Null where the buffers are in memory that the host cannot access.
-  void* allocate(std::size_t bytes) override;
+  /// Empty if the buffers are in memory that the host cannot access.
+  Window allocate(std::size_t bytes) override;
   std::unique_ptr<Communicator> split(int color, int key) override;
   [[noreturn]] void abort(ExitCode code, const std::string& message) override;
 
  private:
-  struct Window {
+  /// The memory of a window of all ranks, as this one maps it.
+  struct SharedWindow {
     std::vector<SharedBytes> parts;
     std::size_t bytes;
   };
@@ -99,7 +100,7 @@ class ShmCommunicator final : public Communicator {
   int size_;
   MemoryCharge charge_;            // of this rank's part; a window is charged by whoever asks for it
   std::vector<int> engine_ranks_;  // the ranks of this communicator, as the engine counts them
-  std::vector<Window> windows_;
+  std::vector<std::weak_ptr<const SharedWindow>> windows_;  // of those allocated since, some are freed
   CollectiveQueue collectives_;
   Mailbox mailbox_;
 };

@@ -2,6 +2,7 @@
 // Time, algorithm and bus bandwidth of every collective over sizes, backends and algorithms, as nccl-tests
 // defines them, with every result checked. Start under mpiexec; one row of CSV for each point.
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -65,6 +66,7 @@ struct Contender {
   std::byte* input = nullptr;
   std::byte* output = nullptr;
   std::vector<std::byte> heap;
+  std::array<Window, 2> windows;
 };
 
 std::vector<std::string> words(const std::string& list) {
@@ -143,7 +145,7 @@ class Benchmark {
     if (name == "bound") {
       bound_ = std::make_unique<MemoryBound>(MPI_COMM_WORLD, static_cast<std::size_t>(settings_.max_bytes));
       for (const char* stores : {"cached", "streaming"})
-        contenders_.push_back({name, stores, "window", nullptr, nullptr, nullptr, {}});
+        contenders_.push_back({name, stores, "window", nullptr, nullptr, nullptr, {}, {}});
       return;
     }
     const PluginDescriptor& plugin = plugins.require(PluginKind::communication, name);
@@ -172,10 +174,11 @@ class Benchmark {
   void add_contender(const std::string& backend, const std::string& algorithm, const std::string& memory,
                      Communicator& comm) {
     const auto bytes = static_cast<std::size_t>(settings_.max_bytes);
-    Contender contender{backend, algorithm, memory, &comm, nullptr, nullptr, {}};
+    Contender contender{backend, algorithm, memory, &comm, nullptr, nullptr, {}, {}};
     if (memory == "window") {
-      contender.input = static_cast<std::byte*>(comm.allocate(bytes));
-      contender.output = static_cast<std::byte*>(comm.allocate(bytes));
+      for (Window& window : contender.windows) window = comm.allocate(bytes);
+      contender.input = static_cast<std::byte*>(contender.windows[0].data());
+      contender.output = static_cast<std::byte*>(contender.windows[1].data());
     } else {
       contender.heap.resize(2 * bytes);
       contender.input = contender.heap.data();

@@ -25,10 +25,10 @@ class DeviceBuffer {
   DeviceBuffer(ComputeBackend& backend, MemoryLedger& ledger, MemoryCategory category, std::size_t bytes,
                const char* label)
       : DeviceBuffer(backend, &ledger, category, bytes, label) {}
-  /// Memory of `communicator` where it has a kind of its own, which it then frees. Collective.
+  /// A window of `communicator` if it has a kind of memory of its own. Collective.
   DeviceBuffer(ComputeBackend& backend, MemoryLedger& ledger, MemoryCategory category, std::size_t bytes,
                const char* label, Communicator& communicator)
-      : data_(communicator.allocate(bytes)), bytes_(bytes) {
+      : window_(communicator.allocate(bytes)), data_(window_.data()), bytes_(bytes) {
     if (data_ == nullptr) {
       backend_ = &backend;
       data_ = backend.allocate(bytes, label);
@@ -51,12 +51,14 @@ class DeviceBuffer {
  private:
   void swap(DeviceBuffer& other) noexcept {
     std::swap(backend_, other.backend_);
+    std::swap(window_, other.window_);
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
     std::swap(charge_, other.charge_);
   }
 
-  ComputeBackend* backend_ = nullptr;  // that frees it; null where a communicator does
+  ComputeBackend* backend_ = nullptr;  // that frees it; null if it is the window's
+  Window window_;
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
   MemoryCharge charge_;

@@ -57,7 +57,7 @@ class HierarchicalCommunicator final : public ForwardingCommunicator {
   void progress() override;
   /// Memory of the node's backend. Within a node all_reduce and broadcast use the same part of the buffer on
   /// all ranks, as that memory demands, and the other operations use none of it.
-  void* allocate(std::size_t bytes) override { return node_down_->allocate(bytes); }
+  Window allocate(std::size_t bytes) override { return node_down_->allocate(bytes); }
   std::unique_ptr<Communicator> split(int color, int key) override;
 
  private:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <limits>
 #include <map>
@@ -16,6 +17,7 @@
 #include <mpi.h>
 
 #include "backends/comm_mpi/mpi_communicator.hpp"
+#include "core/memory/device_buffer.hpp"
 #include "parallel/collectives/algorithm_communicator.hpp"
 #include "parallel/collectives/hierarchical.hpp"
 #include "tests/support/test_plugins.hpp"
@@ -446,8 +448,45 @@ TEST(ShmCommunicator, LeavesTheComputeBackendToWhatJoinsNodes) {
   const CommunicatorHandle all = open_communicator("shm", &device);
   const CommunicatorHandle node = open_communicator("shm", &device, &deck);
   // There are no windows where buffers are beyond the host's reach.
-  EXPECT_EQ(all->allocate(64), nullptr);
-  EXPECT_EQ(node->allocate(64) == nullptr, node->size() == all->size());
+  EXPECT_EQ(all->allocate(64).data(), nullptr);
+  EXPECT_EQ(node->allocate(64).data() == nullptr, node->size() == all->size());
+}
+
+/// The bytes of shared memory that this process maps.
+std::size_t mapped_bytes() {
+  std::ifstream maps("/proc/self/maps");
+  std::size_t bytes = 0;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("/memfd:mylos") == std::string::npos) continue;
+    bytes += std::stoul(line.substr(line.find('-') + 1), nullptr, 16) - std::stoul(line, nullptr, 16);
+  }
+  return bytes;
+}
+
+TEST(DeviceBuffer, FreesItsWindowThroughEveryLayer) {
+  constexpr std::size_t bytes = 1 << 20;
+  const CommunicatorHandle shm = open_communicator("shm");
+  const CommunicatorHandle world = open_communicator("mpi");
+  HierarchicalCommunicator joined(*shm, *world);
+  FarDevice device;
+  MemoryLedger ledger;
+  const std::size_t before = mapped_bytes();
+  for (Communicator* comm : {shm.get(), static_cast<Communicator*>(&joined)}) {
+    for (int visit = 0; visit < 20; ++visit) {
+      DeviceBuffer buffer(device, ledger, MemoryCategory::gradients, bytes, "test", *comm);
+      EXPECT_GE(mapped_bytes(), before + bytes * static_cast<std::size_t>(comm->size()));
+      EXPECT_EQ(ledger.current(), bytes);
+      auto* data = static_cast<std::int32_t*>(buffer.data());
+      ASSERT_EQ(*data, 0);
+      *data = 1 + comm->rank();
+      comm->all_reduce({}, TensorRef(data, DType::int32, {bytes / sizeof *data}), ReduceOp::max).host_wait();
+      EXPECT_EQ(*data, comm->size());
+      DeviceBuffer moved = std::move(buffer);
+      EXPECT_EQ(moved.data(), data);
+    }
+    EXPECT_EQ(ledger.current(), 0U);
+    EXPECT_EQ(mapped_bytes(), before);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(

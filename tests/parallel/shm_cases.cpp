@@ -131,8 +131,9 @@ void check_moves(Communicator& comm, T* a, T* b, std::int64_t n) {
 
 void check_collectives_in_windows(Communicator& comm, std::int64_t start, std::int64_t count) {
   const auto bytes = static_cast<std::size_t>(start + count) * sizeof(std::int64_t);
-  auto* a = static_cast<std::byte*>(comm.allocate(bytes));
-  auto* b = static_cast<std::byte*>(comm.allocate(bytes));
+  const Window windows[] = {comm.allocate(bytes), comm.allocate(bytes)};
+  auto* a = static_cast<std::byte*>(windows[0].data());
+  auto* b = static_cast<std::byte*>(windows[1].data());
   ASSERT_TRUE(a != nullptr && b != nullptr);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(a) % 4096, 0U);
   EXPECT_TRUE(std::all_of(a, a + bytes, [](std::byte byte) { return byte == std::byte{0}; }));
@@ -154,9 +155,9 @@ void check_collectives_in_windows(Communicator& comm, std::int64_t start, std::i
 void check_outputs_within_inputs(Communicator& comm) {
   const std::int64_t part = 20000;
   const std::int64_t n = part * comm.size();
-  auto* window = static_cast<float*>(comm.allocate(static_cast<std::size_t>(n) * sizeof(float)));
+  const Window window = comm.allocate(static_cast<std::size_t>(n) * sizeof(float));
   std::vector<float> memory(static_cast<std::size_t>(n));
-  for (float* data : {window, memory.data()}) {
+  for (float* data : {static_cast<float*>(window.data()), memory.data()}) {
     for (const std::int64_t at : {std::int64_t{0}, n - part, (n - part) / 2}) {
       fill(data, n, [&](std::int64_t i) { return sample(comm.rank(), i); });
       comm.reduce_scatter({}, ref(data, n), ref(data + at, part), ReduceOp::sum).host_wait();
@@ -172,7 +173,8 @@ void check_mixed_orders_of_waits(Communicator& comm) {
   const auto reversed = comm.split(0, -comm.rank());
   EXPECT_EQ(reversed->rank(), comm.size() - 1 - comm.rank());
   constexpr std::int64_t n = 50000;
-  auto* window = static_cast<float*>(reversed->allocate(n * sizeof(float)));
+  const Window memory = reversed->allocate(n * sizeof(float));
+  auto* window = static_cast<float*>(memory.data());
   std::vector<float> staged(n);
   for (int repetition = 0; repetition < 10; ++repetition) {
     fill(window, n, [&](std::int64_t i) { return sample(comm.rank(), i); });
@@ -193,10 +195,41 @@ void check_mixed_orders_of_waits(Communicator& comm) {
   }
 }
 
+void check_windows_come_and_go(Communicator& comm) {
+  constexpr std::int64_t n = 50000;
+  const auto samples = [&](std::int64_t i) { return sample(comm.rank(), i); };
+  const auto sums = [&](std::int64_t i) { return sum_of_samples(comm.size(), i); };
+  const auto other = comm.split(0, comm.rank());
+  const Window kept = other->allocate(n * sizeof(float));
+  auto* beside = static_cast<float*>(kept.data());
+  for (int repetition = 0; repetition < 10; ++repetition) {
+    std::vector<Window> windows;
+    for (int k = 0; k < 4; ++k) windows.push_back(comm.allocate(n * sizeof(float)));
+    fill(beside, n, samples);
+    Request under_way = other->all_reduce({}, ref(beside, n), ReduceOp::sum);
+    // Each rank frees two in an order of its own.
+    windows[comm.rank() % 2 == 0 ? 0 : 2] = {};
+    windows[comm.rank() % 2 == 0 ? 2 : 0] = {};
+    windows.push_back(comm.allocate(n * sizeof(float)));
+    for (const Window& window : windows) {
+      auto* data = static_cast<float*>(window.data());
+      if (data == nullptr) continue;
+      expect("a new window", data, n, [](std::int64_t /*i*/) { return 0; });
+      fill(data, n, samples);
+      comm.all_reduce({}, ref(data, n), ReduceOp::sum).host_wait();
+      expect("all_reduce in what is left", data, n, sums);
+    }
+    under_way.host_wait();
+    expect("all_reduce beside", beside, n, sums);
+    other->barrier();
+  }
+}
+
 void check_many_operations_under_way(Communicator& comm) {
   constexpr int operations = 60;
   constexpr std::int64_t n = 20000;
-  auto* window = static_cast<float*>(comm.allocate(operations * n * sizeof(float)));
+  const Window memory = comm.allocate(operations * n * sizeof(float));
+  auto* window = static_cast<float*>(memory.data());
   std::vector<float> staged(operations * n);
   const auto data = [&](int k) { return (k % 2 == 0 ? window : staged.data()) + k * n; };
   std::vector<Request> requests;
@@ -276,6 +309,7 @@ void check_beside_a_progress_thread(Communicator& comm) {
   });
   check_collectives_in_windows(comm, 3, 30001);
   check_mixed_orders_of_waits(comm);
+  check_windows_come_and_go(comm);
   check_many_operations_under_way(comm);
   check_tags_in_any_order(comm);
   check_large_messages(comm, 100000);

@@ -14,6 +14,8 @@ void check_collectives_in_windows(Communicator& comm, std::int64_t start, std::i
 void check_outputs_within_inputs(Communicator& comm);
 /// Operations on two communicators, for which the ranks wait in different orders.
 void check_mixed_orders_of_waits(Communicator& comm);
+/// Windows that each rank frees in an order of its own, beside operations on others.
+void check_windows_come_and_go(Communicator& comm);
 /// More operations than there are slots, in windows and out of them, completed by `test` from the last.
 void check_many_operations_under_way(Communicator& comm);
 /// Messages with tags in different orders on both sides, kept ones among them, empty ones and ones to

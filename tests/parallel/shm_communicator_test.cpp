@@ -47,9 +47,9 @@ TEST_F(ShmCommunicator, OutputsWithinInputs) {
 TEST_F(ShmCommunicator, SumsOfBf16AreRoundedOnce) {
   if (comm().size() % 2 == 0) GTEST_SKIP() << "an odd number of ranks has a sum that bf16 holds";
   constexpr std::int64_t n = 5000;
-  auto* window = static_cast<bf16*>(comm().allocate(n * sizeof(bf16)));
+  const Window window = comm().allocate(n * sizeof(bf16));
   std::vector<bf16> memory(n);
-  for (bf16* data : {window, memory.data()}) {
+  for (bf16* data : {static_cast<bf16*>(window.data()), memory.data()}) {
     std::fill_n(data, n, bf16(comm().rank() == 0 ? 256.0F : 1.0F));
     comm().all_reduce({}, TensorRef(data, DType::bf16, {n}), ReduceOp::sum).host_wait();
     const float sum = 255.0F + static_cast<float>(comm().size());
@@ -60,6 +60,17 @@ TEST_F(ShmCommunicator, SumsOfBf16AreRoundedOnce) {
 
 TEST_F(ShmCommunicator, MixedOrdersOfWaits) {
   check_mixed_orders_of_waits(comm());
+}
+
+TEST_F(ShmCommunicator, WindowsComeAndGo) {
+  check_windows_come_and_go(comm());
+}
+
+TEST_F(ShmCommunicator, WindowsOutliveTheirCommunicator) {
+  auto all = comm().split(0, 0);
+  const Window window = all->allocate(1 << 20);
+  all.reset();
+  std::fill_n(static_cast<std::byte*>(window.data()), 1 << 20, std::byte{1});
 }
 
 TEST_F(ShmCommunicator, ManyOperationsUnderWay) {
@@ -121,8 +132,10 @@ TEST(ShmMemory, HasNoNameAndIsUnmapped) {
   const int named = count_mappings("/dev/shm/");
   {
     const CommunicatorHandle comm = open_communicator("shm");
-    comm->allocate(1 << 20);
+    const Window window = comm->allocate(1 << 20);
     const auto part = comm->split(0, 0);
+    EXPECT_EQ(count_mappings("/memfd:mylos"), 3 * comm->size());
+    for (int i = 0; i < 100; ++i) EXPECT_NE(comm->allocate(1 << 20).data(), nullptr);
     EXPECT_EQ(count_mappings("/memfd:mylos"), 3 * comm->size());
     EXPECT_EQ(count_mappings("/dev/shm/"), named);
   }

@@ -129,6 +129,10 @@ TEST(ShmThreads, MixedOrdersOfWaits) {
   run_on_threads(3, check_mixed_orders_of_waits);
 }
 
+TEST(ShmThreads, WindowsComeAndGo) {
+  run_on_threads(3, check_windows_come_and_go);
+}
+
 TEST(ShmThreads, ManyOperationsUnderWay) {
   run_on_threads(3, check_many_operations_under_way);
 }

@@ -6,9 +6,8 @@
 #include <fstream>
 #include <unistd.h>
 
-#include <nlohmann/json.hpp>
-
 #include "core/base/version.hpp"
+#include "io/json.hpp"
 
 namespace mylos {
 
@@ -44,17 +43,16 @@ RunDirectory::RunDirectory(const std::filesystem::path& root, bool restart) {
 void write_status(const RunPaths& paths, const std::string& state, std::optional<ExitCode> code,
                   std::int64_t step, const std::string& message) noexcept {
   try {
-    const nlohmann::json status = {
-        {"state", state},
-        {"exit_code", code ? nlohmann::json(static_cast<int>(*code)) : nlohmann::json()},
-        {"host", host_name()},
-        {"processor", processor_name()},
-        {"cores", sysconf(_SC_NPROCESSORS_ONLN)},
-        {"mylos", version()},
-        {"git", git_hash()},
-        {"step", step},
-        {"message", message},
-        {"unix_time", static_cast<std::int64_t>(std::time(nullptr))}};
+    const Json status = Json::object({{"state", state},
+                                      {"exit_code", code ? Json(static_cast<int>(*code)) : Json()},
+                                      {"host", host_name()},
+                                      {"processor", processor_name()},
+                                      {"cores", sysconf(_SC_NPROCESSORS_ONLN)},
+                                      {"mylos", version()},
+                                      {"git", git_hash()},
+                                      {"step", step},
+                                      {"message", message},
+                                      {"unix_time", static_cast<std::int64_t>(std::time(nullptr))}});
     write_text_file(paths.status(), status.dump(2) + "\n");
   } catch (const std::exception& error) {
     fmt::print(stderr, "mylos: {} was not written: {}\n", paths.status().string(), error.what());

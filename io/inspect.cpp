@@ -7,15 +7,15 @@
 #include <cstring>
 #include <fcntl.h>
 #include <iterator>
+#include <optional>
 #include <string_view>
 #include <vector>
-
-#include <nlohmann/json.hpp>
 
 #include "core/base/error.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/checkpoint/checkpoint_manifest.hpp"
 #include "io/file_util.hpp"
+#include "io/json.hpp"
 #include "io/metrics/metrics.hpp"
 #include "io/tokens/token_dataset.hpp"
 
@@ -28,11 +28,11 @@ namespace {
 /// The top-level entries of state.json, long ones cut.
 std::string summarise_state(const std::string& text) {
   constexpr std::size_t max_width = 80;
-  const nlohmann::json state = nlohmann::json::parse(text, nullptr, false);
-  if (!state.is_object()) return fmt::format("  {} bytes, not a JSON object\n", text.size());
+  const std::optional<Json> state = Json::parse_if_whole(text);
+  if (!state || !state->is_object()) return fmt::format("  {} bytes, not a JSON object\n", text.size());
   std::string summary;
-  for (const auto& [key, value] : state.items()) {
-    std::string shown = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  for (const auto& [key, value] : state->members()) {
+    std::string shown = value.ascii();
     if (shown.size() > max_width) shown = shown.substr(0, max_width) + "...";
     summary += fmt::format("  {}: {}\n", key, shown);
   }

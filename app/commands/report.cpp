@@ -5,10 +5,9 @@
 #include <fstream>
 #include <unistd.h>
 
-#include <nlohmann/json.hpp>
-
 #include "app/commands/commands.hpp"
 #include "core/memory/memory_ledger.hpp"
+#include "io/json.hpp"
 #include "io/report/chrome_trace.hpp"
 #include "io/report/html_report.hpp"
 
@@ -47,14 +46,14 @@ void write_report(IoThread& io, const RunPaths& paths, const std::filesystem::pa
   data.launches = read_metrics(io, paths.metrics(), "launches");
   if (std::filesystem::exists(paths.resolved_deck())) data.deck_text = read_text_file(paths.resolved_deck());
 
-  nlohmann::json status;
+  Json status;
   if (std::filesystem::exists(paths.status())) {
-    status = nlohmann::json::parse(read_text_file(paths.status()), nullptr, false);
+    status = Json::parse_if_whole(read_text_file(paths.status())).value_or(Json());
   }
   const auto said = [&](const char* key, const std::string& otherwise) {
-    return status.is_object() ? status.value(key, otherwise) : otherwise;
+    return status.has(key) ? status.text(key) : otherwise;
   };
-  const int cores = status.is_object() ? status.value("cores", 0) : 0;
+  const std::int64_t cores = status.has("cores") ? status.integer("cores") : 0;
   data.facts = {{"status", said("state", "running")},
                 {"run directory", paths.root.string()},
                 {"host of rank 0", said("host", "unknown")},

@@ -7,16 +7,15 @@
 #include <set>
 #include <utility>
 
-#include <nlohmann/json.hpp>
 #include <xxhash.h>
 
 #include "core/base/version.hpp"
 #include "io/file_util.hpp"
+#include "io/json.hpp"
 
 namespace mylos {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
 
 namespace {
 
@@ -40,15 +39,15 @@ bool is_plain_name(const std::string& name) {
          });
 }
 
-ManifestFile parse_file(const json& entry) {
+ManifestFile parse_file(const Json& entry) {
   ManifestFile file;
-  file.name = entry.at("name").get<std::string>();
+  file.name = entry.text("name");
   if (!is_plain_name(file.name)) fail(ExitCode::bad_data, "a file has the name \"{}\"", file.name);
-  for (const json& part : entry.at("pieces")) {
+  for (const Json& part : entry.elements("pieces")) {
     ManifestPiece piece;
-    piece.end = part.at("end").get<std::int64_t>();
-    piece.digest = part.at("xxh3_128").get<std::string>();
-    piece.dataset = part.value("dataset", "");
+    piece.end = part.integer("end");
+    piece.digest = part.text("xxh3_128");
+    if (part.has("dataset")) piece.dataset = part.text("dataset");
     const std::int64_t begin = file.bytes();
     if (piece.end <= begin || piece.end - begin > max_piece_bytes || piece.end > max_file_bytes) {
       fail(ExitCode::bad_data, "{} has a piece from {} to {}", file.name, begin, piece.end);
@@ -59,20 +58,19 @@ ManifestFile parse_file(const json& entry) {
 }
 
 Manifest parse_manifest(const std::string& text) {
-  json root = json::parse(text);
-  if (root.at("format").get<std::string>() != format_name) fail(ExitCode::bad_data, "not a mylos checkpoint");
-  const int version = root.at("version").get<int>();
+  const Json root = Json::parse(text);
+  if (root.text("format") != format_name) fail(ExitCode::bad_data, "not a mylos checkpoint");
+  const std::int64_t version = root.integer("version");
   if (version != format_version) {
     fail(ExitCode::bad_data, "format version {}; this mylos reads version {}", version, format_version);
   }
-  const std::string digest = root.at("digest").get<std::string>();
-  root.erase("digest");
-  if (digest_of_text(root.dump()) != digest) fail(ExitCode::bad_data, "does not match its own digest");
+  if (digest_of_text(root.without("digest").dump()) != root.text("digest"))
+    fail(ExitCode::bad_data, "does not match its own digest");
 
   Manifest manifest;
-  manifest.step = root.at("step").get<std::int64_t>();
+  manifest.step = root.integer("step");
   std::set<std::string> names;
-  for (const json& entry : root.at("files")) {
+  for (const Json& entry : root.elements("files")) {
     manifest.files.push_back(parse_file(entry));
     if (!names.insert(manifest.files.back().name).second) {
       fail(ExitCode::bad_data, "{} is listed twice", manifest.files.back().name);
@@ -128,22 +126,24 @@ Digest digest_of(const fs::path& file, std::int64_t begin, std::int64_t end) {
 }
 
 std::string manifest_text(const Manifest& manifest) {
-  json root = {{"format", format_name},
-               {"version", format_version},
-               {"mylos", version()},
-               {"step", manifest.step},
-               {"files", json::array()}};
+  std::vector<Json> files;
   for (const ManifestFile& file : manifest.files) {
-    json pieces = json::array();
+    std::vector<Json> pieces;
     for (const ManifestPiece& piece : file.pieces) {
-      json part = {{"end", piece.end}, {"xxh3_128", piece.digest}};
-      if (!piece.dataset.empty()) part["dataset"] = piece.dataset;
-      pieces.push_back(std::move(part));
+      std::vector<Json::Member> part = {{"end", piece.end}, {"xxh3_128", piece.digest}};
+      if (!piece.dataset.empty()) part.emplace_back("dataset", piece.dataset);
+      pieces.push_back(Json::object(part));
     }
-    root["files"].push_back({{"name", file.name}, {"bytes", file.bytes()}, {"pieces", std::move(pieces)}});
+    files.push_back(
+        Json::object({{"name", file.name}, {"bytes", file.bytes()}, {"pieces", Json::array(pieces)}}));
   }
-  root["digest"] = digest_of_text(root.dump());
-  return root.dump(1) + "\n";
+  std::vector<Json::Member> root = {{"format", format_name},
+                                    {"version", format_version},
+                                    {"mylos", version()},
+                                    {"step", manifest.step},
+                                    {"files", Json::array(files)}};
+  root.emplace_back("digest", digest_of_text(Json::object(root).dump()));
+  return Json::object(root).dump(1) + "\n";
 }
 
 Manifest read_manifest(const fs::path& checkpoint) {
@@ -155,8 +155,6 @@ Manifest read_manifest(const fs::path& checkpoint) {
   const std::string text = read_text_file(file, max_manifest_bytes);
   try {
     return parse_manifest(text);
-  } catch (const json::exception& reason) {
-    fail(ExitCode::bad_data, "{}: {}", file.string(), reason.what());
   } catch (const Error& reason) {
     fail(ExitCode::bad_data, "{}: {}", file.string(), reason.what());
   }

@@ -4,9 +4,8 @@
 #include <fstream>
 #include <iterator>
 
-#include <nlohmann/json.hpp>
-
 #include "io/file_util.hpp"
+#include "io/json.hpp"
 
 namespace mylos {
 
@@ -51,15 +50,15 @@ std::string chrome_events(const Trace& trace, int rank) {
 
 void write_chrome_trace(const std::filesystem::path& file, std::span<const std::string> events,
                         const StepProfile& profile) {
-  nlohmann::json operations = nlohmann::json::array();
+  std::vector<Json> operations;
   for (const OperationTime& operation : profile.operations) {
-    operations.push_back({{"label", operation.label},
-                          {"kind", name_of(operation.kind)},
-                          {"calls", operation.calls},
-                          {"seconds", operation.seconds}});
+    operations.push_back(Json::object({{"label", operation.label},
+                                       {"kind", name_of(operation.kind)},
+                                       {"calls", operation.calls},
+                                       {"seconds", operation.seconds}}));
   }
-  const nlohmann::json summary = {
-      {"step", profile.step}, {"seconds", profile.seconds}, {"operations", operations}};
+  const Json summary = Json::object(
+      {{"step", profile.step}, {"seconds", profile.seconds}, {"operations", Json::array(operations)}});
   write_text_file(file, fmt::format("{}{},\n\"displayTimeUnit\":\"ms\",\n\"traceEvents\":[\n{}\n]}}\n",
                                     summary_opening, summary.dump(), fmt::join(events, ",\n")));
 }
@@ -71,17 +70,16 @@ std::optional<StepProfile> read_profile(const std::filesystem::path& file) {
     return std::nullopt;
   line.pop_back();
   try {
-    const nlohmann::json summary = nlohmann::json::parse(line.substr(summary_opening.size()));
-    StepProfile profile{.step = summary.at("step"), .seconds = summary.at("seconds"), .operations = {}};
-    for (const nlohmann::json& operation : summary.at("operations")) {
-      profile.operations.push_back({.label = operation.at("label"),
-                                    .kind = kind_named(operation.at("kind")),
-                                    .calls = operation.at("calls"),
-                                    .seconds = operation.at("seconds")});
+    const Json summary = Json::parse(line.substr(summary_opening.size()));
+    StepProfile profile{
+        .step = summary.integer("step"), .seconds = summary.real("seconds"), .operations = {}};
+    for (const Json& operation : summary.elements("operations")) {
+      profile.operations.push_back({.label = operation.text("label"),
+                                    .kind = kind_named(operation.text("kind")),
+                                    .calls = operation.integer("calls"),
+                                    .seconds = operation.real("seconds")});
     }
     return profile;
-  } catch (const nlohmann::json::exception&) {
-    return std::nullopt;
   } catch (const Error&) {
     return std::nullopt;
   }

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// JSON: the text of values, and what is said of members that are missing or of another kind.
+#include "io/json.hpp"
+
+#include <functional>
+
+#include <gtest/gtest.h>
+
+#include "core/base/error.hpp"
+
+namespace mylos::test {
+namespace {
+
+std::string error_of(const std::function<void()>& read) {
+  try {
+    read();
+    return "good";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::bad_data);
+    return error.what();
+  }
+}
+
+TEST(Json, IsWrittenInTheOrderOfTheKeys) {
+  const Json list = Json::array({Json(), true, -1, 0.1, "é\n"});
+  const Json value = Json::object({{"z", 1}, {"list", list}, {"none", Json::object({})}});
+  EXPECT_EQ(value.dump(), R"({"list":[null,true,-1,0.1,"é\n"],"none":{},"z":1})");
+  EXPECT_EQ(value.without("list").dump(2), "{\n  \"none\": {},\n  \"z\": 1\n}");
+  EXPECT_EQ(list.ascii(), R"([null,true,-1,0.1,"\u00e9\n"])");
+  EXPECT_EQ(Json::object({{"largest", UINT64_MAX}, {"smallest", INT64_MIN}}).dump(),
+            R"({"largest":18446744073709551615,"smallest":-9223372036854775808})");
+}
+
+TEST(Json, IsReadBack) {
+  const Json value =
+      Json::parse(R"({"flag": true, "count": 3, "rate": 0.5, "name": "a", "list": [{"x": 1}, {"x": 2}]})");
+  EXPECT_TRUE(value.boolean("flag"));
+  EXPECT_EQ(value.integer("count"), 3);
+  EXPECT_EQ(value.real("count"), 3.0);
+  EXPECT_EQ(value.real("rate"), 0.5);
+  EXPECT_EQ(value.text("name"), "a");
+  ASSERT_EQ(value.elements("list").size(), 2U);
+  EXPECT_EQ(value.elements("list")[1].integer("x"), 2);
+  EXPECT_EQ(Json::object(value.members()).dump(), value.dump());
+}
+
+TEST(Json, NamesTheKeyOfWhatCannotBeRead) {
+  const Json value = Json::parse(R"({"count": 0.5, "inner": {}})");
+  EXPECT_EQ(error_of([&] { value.integer("count"); }), "\"count\" is not an integer");
+  EXPECT_EQ(error_of([&] { value.text("count"); }), "\"count\" is not text");
+  EXPECT_EQ(error_of([&] { value.boolean("count"); }), "\"count\" is not true or false");
+  EXPECT_EQ(error_of([&] { value.elements("inner"); }), "\"inner\" is not an array");
+  EXPECT_EQ(error_of([&] { value.real("inner"); }), "\"inner\" is not a number");
+  EXPECT_EQ(error_of([&] { value.at("inner").at("rate"); }), "has no \"rate\"");
+  EXPECT_EQ(error_of([&] { Json().at("rate"); }), "has no \"rate\"");
+  EXPECT_FALSE(Json(1).has("rate"));
+}
+
+TEST(Json, RefusesWhatIsNotOneWholeValue) {
+  for (const char* text : {"", "{", "{} {}", "\"\xff\""}) {
+    EXPECT_FALSE(Json::parse_if_whole(text)) << text;
+    EXPECT_NE(error_of([&] { Json::parse(text); }), "good") << text;
+  }
+  EXPECT_TRUE(Json::parse_if_whole("null"));
+}
+
+}  // namespace
+}  // namespace mylos::test

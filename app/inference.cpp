@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/inference.hpp"
 
-#include <nlohmann/json.hpp>
-
 #include "app/model_state.hpp"
+#include "app/run_state.hpp"
 
 namespace mylos {
 
@@ -36,24 +35,20 @@ CheckpointReader open_checkpoint(IoThread& io, const CommandLine& line, bool is_
 /// The deck that the checkpoint was trained with, for this job's ranks and backends.
 Setup setup_of(const CheckpointReader& reader, const CommandLine& line, const MpiRuntime& mpi,
                std::int64_t batch) {
-  try {
-    const auto state = nlohmann::json::parse(reader.state().json);
-    const std::int64_t micro_batch =
-        batch > 0 ? batch : state.at("layout").at("micro_batch").get<std::int64_t>();
-    const DeckOverrides overrides = {{"parallel.data", std::to_string(mpi.size())},
-                                     {"train.micro_batch", std::to_string(micro_batch)},
-                                     {"train.global_batch", std::to_string(micro_batch * mpi.size())},
-                                     {"train.grad_dtype", "auto"},
-                                     {"backend.compute", "auto"},
-                                     {"backend.comm", "auto"},
-                                     {"backend.threads", "0"}};
-    Setup setup = make_setup(state.at("deck").get<std::string>(), "the checkpoint's deck", overrides,
-                             line.get<std::string>("plugin-path"), mpi.size(), DeckOrigin::checkpoint);
-    setup.choose(mpi.size(), mpi.ranks_sharing_cores());
-    return setup;
-  } catch (const nlohmann::json::exception& error) {
-    fail(ExitCode::bad_data, "state.json of step {}: {}", reader.state().step, error.what());
-  }
+  const RunState state =
+      parse_state(reader.state().json, fmt::format("state.json of step {}", reader.state().step));
+  const std::int64_t micro_batch = batch > 0 ? batch : state.micro_batch;
+  const DeckOverrides overrides = {{"parallel.data", std::to_string(mpi.size())},
+                                   {"train.micro_batch", std::to_string(micro_batch)},
+                                   {"train.global_batch", std::to_string(micro_batch * mpi.size())},
+                                   {"train.grad_dtype", "auto"},
+                                   {"backend.compute", "auto"},
+                                   {"backend.comm", "auto"},
+                                   {"backend.threads", "0"}};
+  Setup setup = make_setup(state.deck, "the checkpoint's deck", overrides,
+                           line.get<std::string>("plugin-path"), mpi.size(), DeckOrigin::checkpoint);
+  setup.choose(mpi.size(), mpi.ranks_sharing_cores());
+  return setup;
 }
 
 }  // namespace

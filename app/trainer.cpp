@@ -7,12 +7,9 @@
 #include <limits>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "app/deck_changes.hpp"
 #include "app/model_state.hpp"
 #include "core/base/statistics.hpp"
-#include "core/base/version.hpp"
 #include "io/report/chrome_trace.hpp"
 #include "parallel/engine/replica_check.hpp"
 #include "parallel/plan/run_plan.hpp"
@@ -26,22 +23,6 @@ constexpr int num_observed = 3 + num_step_phases;  // stop request, step time, p
 std::string shape_text(const ModelConfig& model) {
   return fmt::format("layers {}, heads {}, width {}, context {}, vocab {}, {}", model.layers, model.heads,
                      model.width, model.context, model.vocab, model.tied ? "tied" : "untied");
-}
-
-nlohmann::json model_json(const ModelConfig& model) {
-  return {{"layers", model.layers},   {"heads", model.heads}, {"width", model.width},
-          {"context", model.context}, {"vocab", model.vocab}, {"tied", model.tied}};
-}
-
-ModelConfig model_from_json(const nlohmann::json& json) {
-  ModelConfig model;
-  model.layers = json.at("layers");
-  model.heads = json.at("heads");
-  model.width = json.at("width");
-  model.context = json.at("context");
-  model.vocab = json.at("vocab");
-  model.tied = json.at("tied");
-  return model;
 }
 
 }  // namespace
@@ -100,46 +81,33 @@ void Trainer::start(const std::optional<std::string>& restart) {
 }
 
 void Trainer::restore_from(CheckpointReader& reader) {
-  const nlohmann::json state = nlohmann::json::parse(reader.state().json, nullptr, false);
-  try {
-    const ModelConfig saved = model_from_json(state.at("model"));
-    if (model_json(saved) != model_json(config_.model)) {
-      fail(ExitCode::bad_data, "the checkpoint of step {} holds another model: {}; the deck asks for {}",
-           reader.state().step, shape_text(saved), shape_text(config_.model));
-    }
-    step_ = reader.state().step;
-    sample_ = state.at("sample");
-    saved_step_ = step_;
-    const auto& saved_guard = state.at("guard");
-    GuardState guard;
-    guard.mean = saved_guard.at("mean");
-    guard.variance = saved_guard.at("variance");
-    guard.seen = saved_guard.at("seen");
-    guard.skipped = saved_guard.at("skipped");
-    guard.skipped_in_row = saved_guard.at("skipped_in_row");
-    std::string changes = deck_changes(state.at("deck"), resolved_deck_);
-    guard.loss_scale = config_.train.loss_scale;
-    if (config_.guard.scale_window > 0 && changes.find("train.dtype ") == std::string::npos) {
-      guard.loss_scale = saved_guard.at("loss_scale");
-      guard.scaled_in_row = saved_guard.at("scaled_in_row");
-    }
-    training_.set_guard(guard);
-    const std::string compute = state.at("layout").at("compute");
-    if (compute != backend_.description()) {
-      changes += fmt::format("{}{} -> {}", changes.empty() ? "" : ", ", compute, backend_.description());
-    }
-    for (const char* key : {"train.seed ", "train.seq_len ", "data.train "}) {
-      if (changes.find(key) == std::string::npos) continue;
-      console_.warn(
-          fmt::format("another {}: the samples of this run will not continue those of the checkpoint", key));
-    }
-    console_.line(fmt::format(
-        "continuing at step {} from {}{}", step_, checkpoints_.path_of(step_).string(),
-        changes.empty() ? ", bitwise" : "; the same to rounding, no longer bitwise, since " + changes));
-  } catch (const nlohmann::json::exception& error) {
-    fail(ExitCode::bad_data, "{}: state.json: {}", checkpoints_.path_of(reader.state().step).string(),
-         error.what());
+  const RunState state =
+      parse_state(reader.state().json, checkpoints_.path_of(reader.state().step).string() + ": state.json");
+  if (shape_text(state.model) != shape_text(config_.model)) {
+    fail(ExitCode::bad_data, "the checkpoint of step {} holds another model: {}; the deck asks for {}",
+         reader.state().step, shape_text(state.model), shape_text(config_.model));
   }
+  step_ = reader.state().step;
+  sample_ = state.sample;
+  saved_step_ = step_;
+  std::string changes = deck_changes(state.deck, resolved_deck_);
+  GuardState guard = state.guard;
+  if (config_.guard.scale_window == 0 || changes.find("train.dtype ") != std::string::npos) {
+    guard.loss_scale = config_.train.loss_scale;
+    guard.scaled_in_row = 0;
+  }
+  training_.set_guard(guard);
+  if (state.compute != backend_.description()) {
+    changes += fmt::format("{}{} -> {}", changes.empty() ? "" : ", ", state.compute, backend_.description());
+  }
+  for (const char* key : {"train.seed ", "train.seq_len ", "data.train "}) {
+    if (changes.find(key) == std::string::npos) continue;
+    console_.warn(
+        fmt::format("another {}: the samples of this run will not continue those of the checkpoint", key));
+  }
+  console_.line(fmt::format(
+      "continuing at step {} from {}{}", step_, checkpoints_.path_of(step_).string(),
+      changes.empty() ? ", bitwise" : "; the same to rounding, no longer bitwise, since " + changes));
   restore(backend_, training_.table(), reader, training_.exchange(), training_.optimizer());
 }
 
@@ -399,29 +367,16 @@ void Trainer::run_evaluation() {
                   result.loss, 100.0 * result.accuracy, std::exp(result.loss), result.tokens));
 }
 
-std::string Trainer::state_json() const {
-  const GuardState& guard = training_.results().guard;
-  const nlohmann::json state = {{"format", 1},
-                                {"step", step_.load()},
-                                {"sample", sample_},
-                                {"seed", config_.train.seed},
-                                {"model", model_json(config_.model)},
-                                {"guard",
-                                 {{"mean", guard.mean},
-                                  {"variance", guard.variance},
-                                  {"seen", guard.seen},
-                                  {"skipped", guard.skipped},
-                                  {"skipped_in_row", guard.skipped_in_row},
-                                  {"loss_scale", guard.loss_scale},
-                                  {"scaled_in_row", guard.scaled_in_row}}},
-                                {"layout",
-                                 {{"ranks", session_.size()},
-                                  {"micro_batch", config_.train.micro_batch},
-                                  {"compute", backend_.description()}}},
-                                {"deck", resolved_deck_},
-                                {"mylos", version()},
-                                {"git", git_hash()}};
-  return state.dump(2) + "\n";
+RunState Trainer::state() const {
+  return {.step = step_,
+          .sample = sample_,
+          .seed = config_.train.seed,
+          .model = config_.model,
+          .guard = training_.results().guard,
+          .ranks = session_.size(),
+          .micro_batch = config_.train.micro_batch,
+          .compute = backend_.description(),
+          .deck = resolved_deck_};
 }
 
 void Trainer::write_checkpoint() {
@@ -430,7 +385,7 @@ void Trainer::write_checkpoint() {
   std::vector<std::vector<float>> staging;
   CheckpointContent content =
       checkpoint_content(backend_, training_.table(), training_.exchange(), training_.optimizer(), staging);
-  content.state = {.step = step_, .json = state_json()};
+  content.state = {.step = step_, .json = state_text(state())};
   checkpoints_.write(content);
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   checkpoint_seconds_ += seconds;

@@ -16,6 +16,7 @@
 #include "app/fault.hpp"
 #include "app/run_config.hpp"
 #include "app/run_directory.hpp"
+#include "app/run_state.hpp"
 #include "app/session.hpp"
 #include "app/stop_signals.hpp"
 #include "app/wall_clock_limit.hpp"
@@ -96,7 +97,7 @@ class Trainer final : private StepDriver {
   void write_checkpoint();
   void check_replicas();
   void write_trace();
-  std::string state_json() const;
+  RunState state() const;
 
   Session& session_;
   IoThread& io_;

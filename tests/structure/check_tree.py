@@ -26,6 +26,7 @@ LIBRARIES = {
     "hwloc": (r"hwloc", {"backends", "app"}),
     "MPI": (r"mpi\.h|mpi\.hpp", {"backends", "io", "app"}),
     "HDF5": (r"hdf5|H5", {"io"}),
+    "nlohmann-json": (r"nlohmann/", {"io"}),
     "Boost.Program_options": (r"boost/program_options", {"app", "io"}),
 }
 

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/run_state.hpp"
+
+#include "core/base/error.hpp"
+#include "core/base/version.hpp"
+#include "io/json.hpp"
+
+namespace mylos {
+
+namespace {
+
+ModelConfig parse_model(const Json& json) {
+  ModelConfig model;
+  model.layers = json.integer("layers");
+  model.heads = json.integer("heads");
+  model.width = json.integer("width");
+  model.context = json.integer("context");
+  model.vocab = json.integer("vocab");
+  model.tied = json.boolean("tied");
+  return model;
+}
+
+GuardState parse_guard(const Json& json) {
+  return {.mean = json.real("mean"),
+          .variance = json.real("variance"),
+          .seen = json.integer("seen"),
+          .skipped = json.integer("skipped"),
+          .skipped_in_row = json.integer("skipped_in_row"),
+          .loss_scale = static_cast<float>(json.real("loss_scale")),
+          .scaled_in_row = static_cast<std::int32_t>(json.integer("scaled_in_row"))};
+}
+
+}  // namespace
+
+std::string state_text(const RunState& state) {
+  const Json model = Json::object({{"layers", state.model.layers},
+                                   {"heads", state.model.heads},
+                                   {"width", state.model.width},
+                                   {"context", state.model.context},
+                                   {"vocab", state.model.vocab},
+                                   {"tied", state.model.tied}});
+  const Json guard = Json::object({{"mean", state.guard.mean},
+                                   {"variance", state.guard.variance},
+                                   {"seen", state.guard.seen},
+                                   {"skipped", state.guard.skipped},
+                                   {"skipped_in_row", state.guard.skipped_in_row},
+                                   {"loss_scale", state.guard.loss_scale},
+                                   {"scaled_in_row", state.guard.scaled_in_row}});
+  const Json layout =
+      Json::object({{"ranks", state.ranks}, {"micro_batch", state.micro_batch}, {"compute", state.compute}});
+  return Json::object({{"format", 1},
+                       {"step", state.step},
+                       {"sample", state.sample},
+                       {"seed", state.seed},
+                       {"model", model},
+                       {"guard", guard},
+                       {"layout", layout},
+                       {"deck", state.deck},
+                       {"mylos", version()},
+                       {"git", git_hash()}})
+             .dump(2) +
+         "\n";
+}
+
+RunState parse_state(const std::string& text, const std::string& place) {
+  try {
+    const Json json = Json::parse(text);
+    const Json layout = json.at("layout");
+    return {.step = json.integer("step"),
+            .sample = json.integer("sample"),
+            .seed = static_cast<std::uint64_t>(json.integer("seed")),
+            .model = parse_model(json.at("model")),
+            .guard = parse_guard(json.at("guard")),
+            .ranks = layout.integer("ranks"),
+            .micro_batch = layout.integer("micro_batch"),
+            .compute = layout.text("compute"),
+            .deck = json.text("deck")};
+  } catch (const Error& error) {
+    fail(ExitCode::bad_data, "{}: {}", place, error.what());
+  }
+}
+
+}  // namespace mylos

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// RunState: all of a checkpoint that is not a tensor, as state.json holds it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/model/model_config.hpp"
+#include "core/optim/grad_guard.hpp"
+
+namespace mylos {
+
+struct RunState {
+  std::int64_t step = 0;
+  std::int64_t sample = 0;  ///< running index of the next step's first sample
+  std::uint64_t seed = 0;
+  ModelConfig model;  ///< its shape: no padding, no dropout
+  GuardState guard;
+  std::int64_t ranks = 0;
+  std::int64_t micro_batch = 0;  ///< sequences
+  std::string compute;           ///< description of the compute backend
+  std::string deck;              ///< text of the resolved deck
+};
+
+/// The text of state.json, with the versions of this mylos.
+std::string state_text(const RunState& state);
+
+/// The state that `text` holds. Throws ExitCode::bad_data with `place` in front for whatever is not a whole
+/// state.
+RunState parse_state(const std::string& text, const std::string& place);
+
+}  // namespace mylos

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// state.json: read back as it was written, and refused with the place and the key if something is missing.
+#include "app/run_state.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/base/error.hpp"
+
+namespace mylos {
+namespace {
+
+RunState some_state() {
+  RunState state;
+  state.step = 7;
+  state.sample = 84;
+  state.seed = 5;
+  state.model.vocab = 257;
+  state.model.tied = false;
+  state.guard.mean = 0.1;
+  state.guard.loss_scale = 8192.0F;
+  state.compute = "a backend";
+  state.deck = "[train]\n";
+  return state;
+}
+
+std::string error_of(const std::string& text) {
+  try {
+    parse_state(text, "here");
+    return "good";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::bad_data);
+    return error.what();
+  }
+}
+
+TEST(RunState, IsReadBackAsItWasWritten) {
+  const std::string text = state_text(some_state());
+  const RunState read = parse_state(text, "here");
+  EXPECT_EQ(state_text(read), text);
+  EXPECT_EQ(read.step, 7);
+  EXPECT_EQ(read.sample, 84);
+  EXPECT_EQ(read.guard.mean, 0.1);
+  EXPECT_EQ(read.guard.loss_scale, 8192.0F);
+  EXPECT_EQ(read.model.vocab, 257);
+  EXPECT_FALSE(read.model.tied);
+  EXPECT_EQ(read.compute, "a backend");
+}
+
+TEST(RunState, NamesWhatIsMissing) {
+  std::string text = state_text(some_state());
+  text.replace(text.find("skipped_in_row"), 7, "omitted");
+  EXPECT_EQ(error_of(text), "here: has no \"skipped_in_row\"");
+  EXPECT_THAT(error_of(text.substr(0, 100)), testing::StartsWith("here: "));
+  EXPECT_EQ(error_of("[]"), "here: has no \"layout\"");
+}
+
+}  // namespace
+}  // namespace mylos

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <sstream>
 #include <vector>
 
@@ -86,6 +87,28 @@ FaultKind Fault::at(std::string_view phase, std::int64_t step) const {
       break;
   }
   return kind_;
+}
+
+void apply_fault(FaultKind kind, ComputeBackend& backend, const GradientExchange& exchange,
+                 Communicator& communicator) {
+  if (kind == FaultKind::none) return;
+  const UnitPart part = exchange.owned().front();
+  const UnitPart first{part.unit, part.begin, std::min<std::int64_t>(part.count, 8)};
+  if (kind == FaultKind::nan) {
+    backend.tensor_ops().fill({}, exchange.gradient(first), std::numeric_limits<float>::quiet_NaN());
+  } else if (kind == FaultKind::spike) {
+    backend.tensor_ops().fill({}, exchange.gradient(first), 1000.0F);
+  } else if (kind == FaultKind::flip) {
+    const TensorRef weights = exchange.weights(first);
+    std::uint8_t byte = 0;
+    backend.copy_to_host({}, weights.data, &byte, 1);
+    backend.synchronize({});
+    byte ^= 1U;
+    backend.copy_to_device({}, &byte, weights.data, 1);
+    backend.synchronize({});
+  } else if (kind == FaultKind::mismatch) {
+    communicator.barrier();
+  }
 }
 
 }  // namespace mylos

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "io/checkpoint/checkpoint.hpp"
+#include "parallel/exchange/gradient_exchange.hpp"
 
 namespace mylos {
 
@@ -42,5 +43,10 @@ class Fault {
   std::int64_t step_ = 0;
   int rank_ = 0;
 };
+
+/// Executes the kinds that `Fault::at` leaves to its caller: nan, spike and flip on the first elements of the
+/// first part that this rank owns, mismatch on `communicator`.
+void apply_fault(FaultKind kind, ComputeBackend& backend, const GradientExchange& exchange,
+                 Communicator& communicator);
 
 }  // namespace mylos

@@ -4,12 +4,10 @@
 #include <algorithm>
 #include <cstdlib>
 #include <ctime>
-#include <limits>
 #include <utility>
 
 #include "app/deck_changes.hpp"
 #include "app/model_state.hpp"
-#include "core/base/statistics.hpp"
 #include "io/report/chrome_trace.hpp"
 #include "parallel/engine/replica_check.hpp"
 #include "parallel/plan/run_plan.hpp"
@@ -17,8 +15,6 @@
 namespace mylos {
 
 namespace {
-
-constexpr int num_observed = 3 + num_step_phases;  // stop request, step time, peak memory, phases
 
 std::string shape_text(const ModelConfig& model) {
   return fmt::format("layers {}, heads {}, width {}, context {}, vocab {}, {}", model.layers, model.heads,
@@ -120,7 +116,7 @@ TrainResult Trainer::run() {
     queued_.pop_front();
     traffic_before_ = session_.traffic().totals() - finished.traffic;
     training_.read_results();
-    const Observation seen = observe();
+    const StepObservation seen = observe();
     if (finished.step == config_.profile_step) write_trace();
     // Otherwise a gradient overflowed that a smaller loss scale may hold.
     const bool is_bad = scalars.skip != 0 && guard.skipped_in_row > 0;
@@ -227,124 +223,36 @@ void Trainer::after(const Action& action) {
 }
 
 void Trainer::inject(const Action& action) {
-  const FaultKind kind = fault_.at(name_of(action.kind), step_);
-  if (kind == FaultKind::none) return;
-  const GradientExchange& exchange = training_.exchange();
-  const UnitPart part = exchange.owned().front();
-  const UnitPart first{part.unit, part.begin, std::min<std::int64_t>(part.count, 8)};
-  if (kind == FaultKind::nan) {
-    backend_.tensor_ops().fill({}, exchange.gradient(first), std::numeric_limits<float>::quiet_NaN());
-  } else if (kind == FaultKind::spike) {
-    backend_.tensor_ops().fill({}, exchange.gradient(first), 1000.0F);
-  } else if (kind == FaultKind::flip) {
-    const TensorRef weights = exchange.weights(first);
-    std::uint8_t byte = 0;
-    backend_.copy_to_host({}, weights.data, &byte, 1);
-    backend_.synchronize({});
-    byte ^= 1U;
-    backend_.copy_to_device({}, &byte, weights.data, 1);
-    backend_.synchronize({});
-  } else if (kind == FaultKind::mismatch) {
-    data_.barrier();
-  }
+  apply_fault(fault_.at(name_of(action.kind), step_), backend_, training_.exchange(), data_);
 }
 
-Trainer::Observation Trainer::observe() {
-  const auto nanoseconds = [](double s) { return static_cast<std::int64_t>(s * 1e9); };
+StepObservation Trainer::observe() {
   const StepResults& results = training_.results();
   wall_clock_limit_.note_step(results.seconds);
   int request = signals_.received();
   const double elapsed = std::chrono::duration<double>(Clock::now() - launched_).count();
   if (request == 0 && wall_clock_limit_.is_near(elapsed)) request = wall_clock_request;
-  std::vector<std::int64_t> own = {request, nanoseconds(results.seconds),
-                                   static_cast<std::int64_t>(session_.ledger().peak())};
-  for (const double seconds : results.phase_seconds) own.push_back(nanoseconds(seconds));
-
-  const auto ranks = static_cast<std::size_t>(session_.size());
-  std::vector<std::int64_t> all(own.size() * ranks);
-  session_.host_world()
-      .all_gather({}, {own.data(), DType::int64, {num_observed}},
-                  {all.data(), DType::int64, {static_cast<std::int64_t>(all.size())}})
-      .host_wait();
-
-  std::vector<std::int64_t> column(ranks);
-  const auto take = [&](std::size_t field) {
-    for (std::size_t r = 0; r < ranks; ++r) column[r] = all[r * own.size() + field];
-  };
-  Observation seen;
-  take(0);
-  for (const std::int64_t wish : column) {
-    if (wish != 0) seen.stop_request = static_cast<int>(wish);
-  }
-  take(1);
-  seen.step_seconds_min = 1e-9 * static_cast<double>(std::ranges::min(column));
-  seen.step_seconds_max = 1e-9 * static_cast<double>(std::ranges::max(column));
-  seen.step_seconds_median = 1e-9 * median({column.begin(), column.end()});
-  take(2);
-  seen.memory_min = static_cast<double>(std::ranges::min(column));
-  seen.memory_max = static_cast<double>(std::ranges::max(column));
-  seen.memory_median = median({column.begin(), column.end()});
-  for (std::size_t phase = 0; phase < num_step_phases; ++phase) {
-    take(3 + phase);
-    seen.phase_seconds[phase] = 1e-9 * static_cast<double>(std::ranges::max(column));
-  }
-  return seen;
+  return observe_step(session_, results, request);
 }
 
-void Trainer::record(const QueuedStep& finished, const Observation& seen) {
-  const StepScalars& scalars = training_.results().scalars;
+void Trainer::record(const QueuedStep& finished, const StepObservation& seen) {
   const double tokens = static_cast<double>(config_.train.global_batch * config_.train.seq_len);
-  const double rate = tokens / seen.step_seconds_max;
+  const double rate = tokens / seen.seconds_max;
   const double flops_per_token =
       model_flops_per_token(config_.model, training_.table().num_parameters(), config_.train.seq_len);
-  const double mfu = rate * flops_per_token * 1e-12 / (peak_tflops_ * static_cast<double>(session_.size()));
-  if (metrics_) {
-    const auto phase = [&](StepPhase p) { return seen.phase_seconds[static_cast<std::size_t>(p)]; };
-    // All ranks evaluate and write checkpoints together: this rank's times stand for all.
-    const double evaluation = std::exchange(evaluation_seconds_, 0.0);
-    const double checkpoint = std::exchange(checkpoint_seconds_, 0.0);
-    const TrafficTotals traffic = session_.traffic().totals() - traffic_before_;
-    const MemoryLedger& ledger = session_.ledger();
-    MetricsRow row = {{"step", static_cast<double>(finished.step)},
-                      {"loss", scalars.loss},
-                      {"learning_rate", scalars.learning_rate},
-                      {"gradient_norm", scalars.gradient_norm},
-                      {"skipped", scalars.skip != 0 ? 1.0 : 0.0},
-                      {"loss_scale", scalars.loss_scale},
-                      {"tokens", static_cast<double>(finished.sample * config_.train.seq_len)},
-                      {"communication_calls", static_cast<double>(traffic.calls)},
-                      {"communication_bytes", static_cast<double>(traffic.payload_bytes)},
-                      {"tokens_per_second", rate},
-                      {"mfu", mfu},
-                      {"time_step", seen.step_seconds_max + checkpoint + evaluation},
-                      {"time_data", phase(StepPhase::data)},
-                      {"time_forward", phase(StepPhase::forward)},
-                      {"time_backward", phase(StepPhase::backward)},
-                      {"time_communication", phase(StepPhase::communication)},
-                      {"time_optimizer", phase(StepPhase::optimizer)},
-                      {"time_checkpoint", checkpoint},
-                      {"time_evaluation", evaluation},
-                      {"rank_time_min", seen.step_seconds_min},
-                      {"rank_time_median", seen.step_seconds_median},
-                      {"rank_time_max", seen.step_seconds_max},
-                      {"memory_peak_min", seen.memory_min},
-                      {"memory_peak_median", seen.memory_median},
-                      {"memory_peak_max", seen.memory_max}};
-    for (int i = 0; i < num_memory_categories; ++i) {
-      const auto category = static_cast<MemoryCategory>(i);
-      row.emplace_back(fmt::format("memory_{}", name_of(category)),
-                       static_cast<double>(ledger.current(category)));
-    }
-    metrics_->append("steps", row);
-  }
-  console_.step({.step = finished.step,
-                 .steps = config_.limits.steps,
-                 .loss = scalars.loss,
-                 .gradient_norm = scalars.gradient_norm,
-                 .learning_rate = scalars.learning_rate,
-                 .tokens_per_second = rate,
-                 .mfu = mfu,
-                 .skipped = scalars.skip != 0});
+  const StepRecord record = {
+      .step = finished.step,
+      .steps = config_.limits.steps,
+      .tokens = finished.sample * config_.train.seq_len,
+      .tokens_per_second = rate,
+      .mfu = rate * flops_per_token * 1e-12 / (peak_tflops_ * static_cast<double>(session_.size())),
+      .scalars = training_.results().scalars,
+      .seen = seen,
+      .traffic = session_.traffic().totals() - traffic_before_,
+      .checkpoint_seconds = std::exchange(checkpoint_seconds_, 0.0),
+      .evaluation_seconds = std::exchange(evaluation_seconds_, 0.0)};
+  if (metrics_) metrics_->append("steps", metrics_row(record, session_.ledger()));
+  console_.step(step_line(record));
 }
 
 void Trainer::run_evaluation() {

@@ -18,6 +18,7 @@
 #include "app/run_directory.hpp"
 #include "app/run_state.hpp"
 #include "app/session.hpp"
+#include "app/step_record.hpp"
 #include "app/stop_signals.hpp"
 #include "app/wall_clock_limit.hpp"
 #include "io/checkpoint/checkpoint.hpp"
@@ -73,13 +74,7 @@ class Trainer final : private StepDriver {
     TrafficTotals traffic;    // of queueing it
   };
 
-  /// What all ranks know of a finished step.
-  struct Observation {
-    double step_seconds_min = 0.0, step_seconds_median = 0.0, step_seconds_max = 0.0;
-    PhaseSeconds phase_seconds{};  // maximum over ranks
-    double memory_min = 0.0, memory_median = 0.0, memory_max = 0.0;
-    int stop_request = 0;  // a signal number, or wall_clock_request
-  };
+  /// A stop request that is no signal.
   static constexpr int wall_clock_request = -1;
 
   void restore_from(CheckpointReader& reader);
@@ -91,8 +86,8 @@ class Trainer final : private StepDriver {
   void before(const Action& action) override;
   void after(const Action& action) override;
   void inject(const Action& action);
-  Observation observe();
-  void record(const QueuedStep& finished, const Observation& seen);
+  StepObservation observe();
+  void record(const QueuedStep& finished, const StepObservation& seen);
   void run_evaluation();
   void write_checkpoint();
   void check_replicas();

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/step_record.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include <fmt/core.h>
+
+#include "core/base/statistics.hpp"
+
+namespace mylos {
+
+StepObservation observe_step(Session& session, const StepResults& results, int stop_request) {
+  constexpr int num_observed = 3 + num_step_phases;  // stop request, step time, peak memory, phases
+  const auto nanoseconds = [](double s) { return static_cast<std::int64_t>(s * 1e9); };
+  std::vector<std::int64_t> own = {stop_request, nanoseconds(results.seconds),
+                                   static_cast<std::int64_t>(session.ledger().peak())};
+  for (const double seconds : results.phase_seconds) own.push_back(nanoseconds(seconds));
+
+  const auto ranks = static_cast<std::size_t>(session.size());
+  std::vector<std::int64_t> all(own.size() * ranks);
+  session.host_world()
+      .all_gather({}, {own.data(), DType::int64, {num_observed}},
+                  {all.data(), DType::int64, {static_cast<std::int64_t>(all.size())}})
+      .host_wait();
+
+  std::vector<std::int64_t> column(ranks);
+  const auto take = [&](std::size_t field) {
+    for (std::size_t r = 0; r < ranks; ++r) column[r] = all[r * own.size() + field];
+  };
+  StepObservation seen;
+  take(0);
+  for (const std::int64_t wish : column) {
+    if (wish != 0) seen.stop_request = static_cast<int>(wish);
+  }
+  take(1);
+  seen.seconds_min = 1e-9 * static_cast<double>(std::ranges::min(column));
+  seen.seconds_max = 1e-9 * static_cast<double>(std::ranges::max(column));
+  seen.seconds_median = 1e-9 * median({column.begin(), column.end()});
+  take(2);
+  seen.memory_min = static_cast<double>(std::ranges::min(column));
+  seen.memory_max = static_cast<double>(std::ranges::max(column));
+  seen.memory_median = median({column.begin(), column.end()});
+  for (std::size_t phase = 0; phase < num_step_phases; ++phase) {
+    take(3 + phase);
+    seen.phase_seconds[phase] = 1e-9 * static_cast<double>(std::ranges::max(column));
+  }
+  return seen;
+}
+
+MetricsRow metrics_row(const StepRecord& record, const MemoryLedger& ledger) {
+  const StepScalars& scalars = record.scalars;
+  const StepObservation& seen = record.seen;
+  const auto phase = [&](StepPhase p) { return seen.phase_seconds[static_cast<std::size_t>(p)]; };
+  MetricsRow row = {{"step", static_cast<double>(record.step)},
+                    {"loss", scalars.loss},
+                    {"learning_rate", scalars.learning_rate},
+                    {"gradient_norm", scalars.gradient_norm},
+                    {"skipped", scalars.skip != 0 ? 1.0 : 0.0},
+                    {"loss_scale", scalars.loss_scale},
+                    {"tokens", static_cast<double>(record.tokens)},
+                    {"communication_calls", static_cast<double>(record.traffic.calls)},
+                    {"communication_bytes", static_cast<double>(record.traffic.payload_bytes)},
+                    {"tokens_per_second", record.tokens_per_second},
+                    {"mfu", record.mfu},
+                    // All ranks evaluate and write checkpoints together: this rank's times stand for all.
+                    {"time_step", seen.seconds_max + record.checkpoint_seconds + record.evaluation_seconds},
+                    {"time_data", phase(StepPhase::data)},
+                    {"time_forward", phase(StepPhase::forward)},
+                    {"time_backward", phase(StepPhase::backward)},
+                    {"time_communication", phase(StepPhase::communication)},
+                    {"time_optimizer", phase(StepPhase::optimizer)},
+                    {"time_checkpoint", record.checkpoint_seconds},
+                    {"time_evaluation", record.evaluation_seconds},
+                    {"rank_time_min", seen.seconds_min},
+                    {"rank_time_median", seen.seconds_median},
+                    {"rank_time_max", seen.seconds_max},
+                    {"memory_peak_min", seen.memory_min},
+                    {"memory_peak_median", seen.memory_median},
+                    {"memory_peak_max", seen.memory_max}};
+  for (int i = 0; i < num_memory_categories; ++i) {
+    const auto category = static_cast<MemoryCategory>(i);
+    row.emplace_back(fmt::format("memory_{}", name_of(category)),
+                     static_cast<double>(ledger.current(category)));
+  }
+  return row;
+}
+
+StepLine step_line(const StepRecord& record) {
+  return {.step = record.step,
+          .steps = record.steps,
+          .loss = record.scalars.loss,
+          .gradient_norm = record.scalars.gradient_norm,
+          .learning_rate = record.scalars.learning_rate,
+          .tokens_per_second = record.tokens_per_second,
+          .mfu = record.mfu,
+          .skipped = record.scalars.skip != 0};
+}
+
+}  // namespace mylos

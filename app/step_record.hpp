@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// StepRecord: what is kept of a finished step, as a row of metrics and as a line of the console.
+#pragma once
+
+#include <cstdint>
+
+#include "app/console.hpp"
+#include "app/session.hpp"
+#include "core/memory/memory_ledger.hpp"
+#include "io/metrics/metrics.hpp"
+#include "parallel/engine/training_step.hpp"
+#include "parallel/health/traffic.hpp"
+
+namespace mylos {
+
+/// What all ranks know of a finished step.
+struct StepObservation {
+  double seconds_min = 0.0, seconds_median = 0.0, seconds_max = 0.0;
+  PhaseSeconds phase_seconds{};                                    // maximum over ranks
+  double memory_min = 0.0, memory_median = 0.0, memory_max = 0.0;  // bytes, of the peaks
+  int stop_request = 0;                                            // of the last rank that has one
+};
+
+/// Gathers from all ranks what each knows of its step, and its stop request (0: none). Collective; every rank
+/// gets the same.
+StepObservation observe_step(Session& session, const StepResults& results, int stop_request);
+
+struct StepRecord {
+  std::int64_t step = 0;
+  std::int64_t steps = 0;   ///< of the whole run
+  std::int64_t tokens = 0;  ///< of the run up to this step
+  double tokens_per_second = 0.0;
+  double mfu = 0.0;  ///< fraction
+  StepScalars scalars;
+  StepObservation seen;
+  TrafficTotals traffic;            ///< of this rank
+  double checkpoint_seconds = 0.0;  ///< since the record before
+  double evaluation_seconds = 0.0;
+};
+
+/// The row of the table `steps`; the memory by category is `ledger`'s.
+MetricsRow metrics_row(const StepRecord& record, const MemoryLedger& ledger);
+
+StepLine step_line(const StepRecord& record);
+
+}  // namespace mylos

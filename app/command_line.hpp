@@ -1,51 +1,61 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// CommandLine: a subcommand, its arguments and options, and the deck overrides.
+// CommandLine: the arguments, options and deck overrides that a program or a subcommand was given.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
-#include <boost/program_options.hpp>
-
 namespace mylos {
+
+enum class OptionKind : std::uint8_t { flag, integer, real, text };
+
+/// `--name`, followed by a value unless it is a flag.
+struct CommandOption {
+  std::string name;
+  OptionKind kind = OptionKind::flag;
+  std::optional<std::string> default_value = {};   ///< without one the option may be absent
+  std::optional<std::string> implicit_value = {};  ///< of `--name` alone
+  std::string doc = {};
+};
 
 /// What a program or a subcommand takes.
 struct CommandSyntax {
   std::string name;  ///< "mylos train"
   std::string help;  ///< what shows its options: "mylos help train"
-  boost::program_options::options_description options;
+  std::vector<CommandOption> options;
   std::size_t most_arguments = 1;
   bool takes_overrides = false;  ///< --section.key=value
 };
 
-/// `mylos COMMAND [ARGUMENTS] [--option ...] [--section.key=value ...]`.
+/// `[ARGUMENTS] [--option ...] [--section.key=value ...]`.
 struct CommandLine {
-  std::string command;
   std::string name, help;  ///< of its syntax
   std::vector<std::string> arguments;
-  boost::program_options::variables_map options;
+  /// Those that were given or have a default, and all flags.
+  std::map<std::string, std::variant<bool, std::int64_t, double, std::string>> options;
   std::vector<std::pair<std::string, std::string>> overrides;  ///< deck keys and values
 
-  bool has(const std::string& option) const { return options.count(option) > 0; }
-  template <class T>
-  T get(const std::string& option) const {
-    return options[option].as<T>();
+  bool has(const std::string& option) const { return options.contains(option); }
+  /// The value of an option of that kind, which must be there.
+  bool flag(const std::string& option) const { return std::get<bool>(options.at(option)); }
+  std::int64_t integer(const std::string& option) const { return std::get<std::int64_t>(options.at(option)); }
+  double real(const std::string& option) const { return std::get<double>(options.at(option)); }
+  const std::string& text(const std::string& option) const {
+    return std::get<std::string>(options.at(option));
   }
   /// The argument at `index`; throws ExitCode::usage that says what is missing.
   const std::string& argument(std::size_t index, const char* what) const;
 };
 
-/// Arguments, options and overrides of `words`; `command` is left empty. Throws ExitCode::usage for what
-/// `syntax` does not have.
+/// Arguments, options and overrides of `words`. Throws ExitCode::usage for what `syntax` does not have.
 CommandLine parse_words(const CommandSyntax& syntax, const std::vector<std::string>& words);
 
-/// Throws ExitCode::usage for an unknown command or option.
-CommandLine parse_command_line(int argc, const char* const* argv);
-
-/// The text of `mylos help` and of `mylos help COMMAND`.
-std::string usage_text();
-std::string command_help(const std::string& command);
+/// The options for a help text, under a title.
+std::string options_text(const std::string& title, const std::vector<CommandOption>& options);
 
 }  // namespace mylos

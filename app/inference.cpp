@@ -24,7 +24,7 @@ CheckpointReader open_checkpoint(IoThread& io, const CommandLine& line, bool is_
   if (is_one) return {io, path};
   const std::filesystem::path directory = path / "checkpoints";
   std::optional<std::int64_t> step;
-  if (line.has("step")) step = line.get<std::int64_t>("step");
+  if (line.has("step")) step = line.integer("step");
   auto reader = open_newest(io, directory, step, [&](const std::string& text) {
     if (warns) fmt::print(stderr, "warning: {}\n", text);
   });
@@ -45,8 +45,8 @@ Setup setup_of(const CheckpointReader& reader, const CommandLine& line, const Mp
                                    {"backend.compute", "auto"},
                                    {"backend.comm", "auto"},
                                    {"backend.threads", "0"}};
-  Setup setup = make_setup(state.deck, "the checkpoint's deck", overrides,
-                           line.get<std::string>("plugin-path"), mpi.size(), DeckOrigin::checkpoint);
+  Setup setup = make_setup(state.deck, "the checkpoint's deck", overrides, line.text("plugin-path"),
+                           mpi.size(), DeckOrigin::checkpoint);
   setup.choose(mpi.size(), mpi.ranks_sharing_cores());
   return setup;
 }

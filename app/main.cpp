@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// mylos: one executable, a function a subcommand.
+// mylos: one executable with subcommands.
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -19,23 +19,11 @@ bool speaks() {
   return true;
 }
 
-int run(int argc, char** argv) {
-  using namespace mylos;
-  const CommandLine line = parse_command_line(argc, argv);
-  if (line.command == "train") return run_train(line);
-  if (line.command == "eval") return run_eval(line);
-  if (line.command == "generate") return run_generate(line);
-  if (line.command == "tokenize") return run_tokenize(line);
-  if (line.command == "inspect") return run_inspect(line);
-  if (line.command == "report") return run_report(line);
-  return run_help(line);
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
-    return run(argc, argv);
+    return mylos::run_command(argc, argv);
   } catch (const mylos::Error& error) {
     if (speaks()) fmt::print(stderr, "mylos: {}\n", error.what());
     return static_cast<int>(error.code());

@@ -1,19 +1,35 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The subcommands. Each returns the exit code of the process; errors are thrown.
+// Command: a subcommand of mylos; dispatch, parsing and help follow from the list of them.
 #pragma once
 
+#include <cstddef>
 #include <string>
+#include <vector>
 
 #include "app/command_line.hpp"
 
 namespace mylos {
 
-int run_train(const CommandLine& line);
-int run_eval(const CommandLine& line);
-int run_generate(const CommandLine& line);
-int run_tokenize(const CommandLine& line);
-int run_inspect(const CommandLine& line);
-int run_report(const CommandLine& line);
-int run_help(const CommandLine& line);
+struct Command {
+  const char* name;
+  const char* arguments;  ///< as the help shows them
+  const char* summary;
+  std::vector<CommandOption> (*options)();  ///< beside those of every command
+  int (*run)(const CommandLine& line);      ///< returns the exit code of the process; errors are thrown
+  std::size_t most_arguments = 1;
+  bool takes_overrides = false;  ///< --section.key=value
+};
+
+extern const Command train_command, eval_command, generate_command, tokenize_command, inspect_command,
+    report_command, help_command;
+
+/// Runs the subcommand that the arguments name and returns its exit code. Throws ExitCode::usage for an
+/// unknown command or option.
+int run_command(int argc, const char* const* argv);
+
+/// The text of `mylos help` and of `mylos help COMMAND`; the latter throws ExitCode::usage for an unknown
+/// command.
+std::string usage_text();
+std::string command_help(const std::string& name);
 
 }  // namespace mylos

@@ -7,10 +7,22 @@
 
 namespace mylos {
 
-int run_eval(const CommandLine& line) {
+namespace {
+
+std::vector<CommandOption> options() {
+  return {
+      {.name = "data", .kind = OptionKind::text, .doc = "token file; the run's validation file by default"},
+      {.name = "step",
+       .kind = OptionKind::integer,
+       .doc = "of the checkpoint in a run; the newest by default"},
+      {.name = "max-loss", .kind = OptionKind::real, .doc = "exit with 17 where the loss is larger"},
+  };
+}
+
+int run(const CommandLine& line) {
   return with_inference(line, 0, [&](const MpiRuntime& mpi, Inference& model) {
     const RunConfig& config = model.setup.config;
-    const std::string file = line.has("data") ? line.get<std::string>("data") : config.data.valid;
+    const std::string file = line.has("data") ? line.text("data") : config.data.valid;
     if (file.empty()) fail(ExitCode::usage, "the run has no [data] valid; name a token file with --data");
     TokenFile tokens(file);
     tokens.check_tokens(config.model.vocab);
@@ -22,15 +34,23 @@ int run_eval(const CommandLine& line) {
           "step {}: loss {:.4f} nats a token, accuracy {:.2f} %, perplexity {:.3f} ({} tokens of {})\n",
           model.step, result.loss, 100.0 * result.accuracy, std::exp(result.loss), result.tokens, file);
     }
-    if (line.has("max-loss") && !(result.loss <= line.get<double>("max-loss"))) {
+    if (line.has("max-loss") && !(result.loss <= line.real("max-loss"))) {
       if (mpi.rank() == 0) {
         fmt::print(stderr, "mylos: the loss {:.4f} is above --max-loss={}\n", result.loss,
-                   line.get<double>("max-loss"));
+                   line.real("max-loss"));
       }
       return static_cast<int>(ExitCode::numerical);
     }
     return 0;
   });
 }
+
+}  // namespace
+
+const Command eval_command{.name = "eval",
+                           .arguments = "RUN|CHECKPOINT",
+                           .summary = "validation loss and accuracy of a checkpoint, on any number of ranks",
+                           .options = options,
+                           .run = run};
 
 }  // namespace mylos

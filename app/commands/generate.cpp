@@ -42,33 +42,50 @@ std::int32_t draw(const std::vector<float>& logits, const Sampling& sampling, st
   return order[static_cast<std::size_t>(std::min<std::int64_t>(chosen, k - 1))];
 }
 
-}  // namespace
+std::vector<CommandOption> options() {
+  return {
+      {.name = "prompt", .kind = OptionKind::text, .default_value = "", .doc = "text to continue"},
+      {.name = "tokens", .kind = OptionKind::integer, .default_value = "200", .doc = "how many to generate"},
+      {.name = "temperature",
+       .kind = OptionKind::real,
+       .default_value = "0.8",
+       .doc = "0 takes the most likely token"},
+      {.name = "top-k",
+       .kind = OptionKind::integer,
+       .default_value = "40",
+       .doc = "draw from the k most likely; 0 from all"},
+      {.name = "seed", .kind = OptionKind::integer, .default_value = "1", .doc = "of the draws"},
+      {.name = "step",
+       .kind = OptionKind::integer,
+       .doc = "of the checkpoint in a run; the newest by default"},
+  };
+}
 
-int run_generate(const CommandLine& line) {
+int run(const CommandLine& line) {
   for (const char* name : {"tokens", "top-k"}) {
-    if (line.get<std::int64_t>(name) < 0) fail(ExitCode::usage, "--{} must not be negative", name);
+    if (line.integer(name) < 0) fail(ExitCode::usage, "--{} must not be negative", name);
   }
-  if (!(line.get<double>("temperature") >= 0.0)) fail(ExitCode::usage, "--temperature must not be negative");
+  if (!(line.real("temperature") >= 0.0)) fail(ExitCode::usage, "--temperature must not be negative");
   return with_inference(line, 1, [&](const MpiRuntime& mpi, Inference& model) {
     const RunConfig& config = model.setup.config;
     if (config.data.tokenizer == "none") {
       fail(ExitCode::usage, "[data] tokenizer = none: mylos cannot turn this model's tokens into text");
     }
     const auto tokenizer = make_tokenizer(config.data.tokenizer);
-    const std::string prompt = line.get<std::string>("prompt");
+    const std::string prompt = line.text("prompt");
     std::vector<std::uint16_t> text = tokenizer->encode(prompt);
     const bool unprompted = text.empty();
     if (unprompted) text.push_back(tokenizer->end_of_text());
 
     Sampling sampling;
-    sampling.temperature = line.get<double>("temperature");
-    sampling.top_k = line.get<std::int64_t>("top-k");
-    sampling.key = stream_key(line.get<std::uint64_t>("seed"), "generate");
+    sampling.temperature = line.real("temperature");
+    sampling.top_k = line.integer("top-k");
+    sampling.key = stream_key(static_cast<std::uint64_t>(line.integer("seed")), "generate");
     const bool speaks = mpi.rank() == 0;
     if (speaks) fmt::print("{}", prompt);
     const std::int64_t seq = config.train.seq_len;
     std::vector<std::int32_t> window(static_cast<std::size_t>(seq + 1));
-    const std::int64_t wanted = line.get<std::int64_t>("tokens");
+    const std::int64_t wanted = line.integer("tokens");
     for (std::int64_t i = 0; i < wanted; ++i) {
       const auto length = std::min<std::int64_t>(static_cast<std::int64_t>(text.size()), seq);
       std::ranges::fill(window, 0);
@@ -86,5 +103,13 @@ int run_generate(const CommandLine& line) {
     return 0;
   });
 }
+
+}  // namespace
+
+const Command generate_command{.name = "generate",
+                               .arguments = "RUN|CHECKPOINT",
+                               .summary = "text from a checkpoint",
+                               .options = options,
+                               .run = run};
 
 }  // namespace mylos

@@ -32,14 +32,18 @@ std::vector<ParamSpec> all_params(const PluginRegistry& plugins) {
   return specs;
 }
 
-}  // namespace
+std::vector<CommandOption> options() {
+  return {
+      {.name = "markdown", .kind = OptionKind::flag, .doc = "the deck reference as docs/deck.md"},
+  };
+}
 
-int run_help(const CommandLine& line) {
+int run(const CommandLine& line) {
   const std::string topic = line.arguments.empty() ? "" : line.arguments[0];
-  const std::string path = line.has("plugin-path") ? line.get<std::string>("plugin-path") : "";
+  const std::string path = line.text("plugin-path");
   if (topic.empty()) {
     fmt::print("{}", usage_text());
-  } else if (topic == "deck" && line.has("markdown") && line.get<bool>("markdown")) {
+  } else if (topic == "deck" && line.flag("markdown")) {
     fmt::print("{}", deck_markdown(deck_params()));
   } else if (topic == "deck") {
     const PluginRegistry plugins = PluginRegistry::discover(plugin_search_path(path));
@@ -55,5 +59,14 @@ int run_help(const CommandLine& line) {
   }
   return 0;
 }
+
+}  // namespace
+
+const Command help_command{.name = "help",
+                           .arguments = "[TOPIC]",
+                           .summary = "TOPIC is a command, deck, deck SECTION or plugins",
+                           .options = options,
+                           .run = run,
+                           .most_arguments = 2};
 
 }  // namespace mylos

@@ -8,7 +8,15 @@
 
 namespace mylos {
 
-int run_inspect(const CommandLine& line) {
+namespace {
+
+std::vector<CommandOption> options() {
+  return {
+      {.name = "verify", .kind = OptionKind::flag, .doc = "check the digests of a checkpoint"},
+  };
+}
+
+int run(const CommandLine& line) {
   const std::filesystem::path path = line.argument(0, "a path");
   if (path.extension() == ".so") {
     const PluginInfo plugin = PluginRegistry::open(path);
@@ -17,7 +25,7 @@ int run_inspect(const CommandLine& line) {
   }
   IoThread io;
   fmt::print("{}", inspect(io, path));
-  if (line.get<bool>("verify")) {
+  if (line.flag("verify")) {
     const std::vector<std::string> problems = verify_checkpoint(path);
     for (const std::string& problem : problems) fmt::print(stderr, "mylos: {}\n", problem);
     if (!problems.empty()) return static_cast<int>(ExitCode::bad_data);
@@ -25,5 +33,13 @@ int run_inspect(const CommandLine& line) {
   }
   return 0;
 }
+
+}  // namespace
+
+const Command inspect_command{.name = "inspect",
+                              .arguments = "PATH",
+                              .summary = "show a run, checkpoint, token file, metrics file or plugin",
+                              .options = options,
+                              .run = run};
 
 }  // namespace mylos

@@ -75,14 +75,26 @@ void write_report(IoThread& io, const RunPaths& paths, const std::filesystem::pa
   write_text_file(output, html_report(data));
 }
 
-int run_report(const CommandLine& line) {
+namespace {
+
+std::vector<CommandOption> options() {
+  return {
+      {.name = "output", .kind = OptionKind::text, .doc = "the file to write; RUN/report.html by default"},
+  };
+}
+
+int run(const CommandLine& line) {
   const RunPaths paths{line.argument(0, "a run directory")};
-  const std::filesystem::path output =
-      line.has("output") ? line.get<std::string>("output") : paths.report().string();
+  const std::filesystem::path output = line.has("output") ? line.text("output") : paths.report().string();
   IoThread io;
   write_report(io, paths, output);
   fmt::print("{}\n", output.string());
   return 0;
 }
+
+}  // namespace
+
+const Command report_command{
+    .name = "report", .arguments = "RUN", .summary = "write RUN/report.html", .options = options, .run = run};
 
 }  // namespace mylos

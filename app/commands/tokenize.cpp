@@ -20,27 +20,44 @@ void write_tokens(const std::string& file, const Tokenizer& tokenizer, std::stri
   fmt::print("{}: {} tokens\n", file, writer.num_tokens());
 }
 
-}  // namespace
+std::vector<CommandOption> options() {
+  return {
+      {.name = "tokenizer", .kind = OptionKind::text, .default_value = "bytes", .doc = "bytes"},
+      {.name = "output", .kind = OptionKind::text, .doc = "token file to write (required)"},
+      {.name = "valid-output",
+       .kind = OptionKind::text,
+       .doc = "token file for the held-out end of the text"},
+      {.name = "valid-fraction",
+       .kind = OptionKind::real,
+       .default_value = "0.1",
+       .doc = "share of the text held out"},
+  };
+}
 
-int run_tokenize(const CommandLine& line) {
+int run(const CommandLine& line) {
   const std::string& input = line.argument(0, "a text file");
   if (!line.has("output")) fail(ExitCode::usage, "mylos tokenize needs --output FILE");
-  const auto tokenizer = make_tokenizer(line.get<std::string>("tokenizer"));
+  const auto tokenizer = make_tokenizer(line.text("tokenizer"));
   constexpr std::size_t largest_text = std::size_t{4} << 30;
   const std::string text = read_text_file(input, largest_text);
   if (text.empty()) fail(ExitCode::bad_data, "{} is empty", input);
   std::size_t split = text.size();
   if (line.has("valid-output")) {
-    const double fraction = line.get<double>("valid-fraction");
+    const double fraction = line.real("valid-fraction");
     if (!(fraction > 0.0 && fraction < 1.0)) {
       fail(ExitCode::usage, "--valid-fraction={} must lie between 0 and 1", fraction);
     }
     split = static_cast<std::size_t>(static_cast<double>(text.size()) * (1.0 - fraction));
   }
   const std::string_view all = text;
-  write_tokens(line.get<std::string>("output"), *tokenizer, all.substr(0, split));
-  if (split < text.size()) write_tokens(line.get<std::string>("valid-output"), *tokenizer, all.substr(split));
+  write_tokens(line.text("output"), *tokenizer, all.substr(0, split));
+  if (split < text.size()) write_tokens(line.text("valid-output"), *tokenizer, all.substr(split));
   return 0;
 }
+
+}  // namespace
+
+const Command tokenize_command{
+    .name = "tokenize", .arguments = "TEXT", .summary = "make a token file", .options = options, .run = run};
 
 }  // namespace mylos

@@ -22,7 +22,7 @@ namespace {
 /// `--ranks`, or the layout of the deck: one rank where that leaves it open.
 std::int64_t planned_ranks(const CommandLine& line, const std::string& text, const std::string& name) {
   if (line.has("ranks")) {
-    const std::int64_t ranks = line.get<int>("ranks");
+    const std::int64_t ranks = line.integer("ranks");
     if (ranks < 1) fail(ExitCode::usage, "--ranks={} must be at least 1", ranks);
     return ranks;
   }
@@ -43,7 +43,7 @@ RunPlan plan_of(const Setup& setup) {
 
 int dry_run(const CommandLine& line, const std::string& name) {
   const std::string text = read_deck(name);
-  const std::string plugin_path = line.get<std::string>("plugin-path");
+  const std::string plugin_path = line.text("plugin-path");
   const Setup setup = make_setup(text, name, line.overrides, plugin_path, planned_ranks(line, text, name));
   fmt::print("{}", plan_text(setup.config, plan_of(setup)));
   return 0;
@@ -52,7 +52,7 @@ int dry_run(const CommandLine& line, const std::string& name) {
 /// "newest" or "step_N"; throws ExitCode::usage otherwise.
 std::optional<std::string> restart_wish(const CommandLine& line) {
   if (!line.has("restart")) return std::nullopt;
-  const std::string wish = line.get<std::string>("restart");
+  const std::string wish = line.text("restart");
   const bool named = wish.starts_with("step_") && wish.size() > 5 &&
                      wish.find_first_not_of("0123456789", 5) == std::string::npos;
   if (wish != "newest" && !named) fail(ExitCode::usage, "--restart={} must be step_N", wish);
@@ -105,11 +105,28 @@ void print_header(Console& console, const Setup& setup, Session& session, double
                            c.peak_tflops > 0.0 ? "from the deck" : "a measured matrix product"));
 }
 
-}  // namespace
+std::vector<CommandOption> options() {
+  return {
+      {.name = "restart",
+       .kind = OptionKind::text,
+       .implicit_value = "newest",
+       .doc = "continue from the newest whole checkpoint, or --restart=step_N"},
+      {.name = "dry-run",
+       .kind = OptionKind::flag,
+       .doc = "check the deck, print the plan and stop; needs no launcher"},
+      {.name = "ranks",
+       .kind = OptionKind::integer,
+       .doc = "with --dry-run: the number of ranks to plan for"},
+      {.name = "progress",
+       .kind = OptionKind::text,
+       .default_value = "auto",
+       .doc = "console: auto, live, plain or none"},
+  };
+}
 
-int run_train(const CommandLine& line) {
+int run(const CommandLine& line) {
   const std::string deck_name = line.argument(0, "a deck");
-  if (line.get<bool>("dry-run")) return dry_run(line, deck_name);
+  if (line.flag("dry-run")) return dry_run(line, deck_name);
   if (line.has("ranks"))
     fail(ExitCode::usage, "--ranks is for --dry-run; the launcher says how many ranks train");
 
@@ -126,10 +143,9 @@ int run_train(const CommandLine& line) {
   std::optional<TokenDataset> valid_data;
   const auto read_everything = [&] {
     restart = restart_wish(line);
-    progress = progress_style(line.get<std::string>("progress"));
+    progress = progress_style(line.text("progress"));
     fault = Fault::from_environment(mpi.rank());
-    setup =
-        make_setup(deck_text, deck_name, line.overrides, line.get<std::string>("plugin-path"), mpi.size());
+    setup = make_setup(deck_text, deck_name, line.overrides, line.text("plugin-path"), mpi.size());
     DeckErrors errors;
     check_token_files(setup.deck, setup.config, errors);
     errors.throw_if_any();
@@ -209,5 +225,14 @@ int run_train(const CommandLine& line) {
     end_job(mpi, error, record);
   }
 }
+
+}  // namespace
+
+const Command train_command{.name = "train",
+                            .arguments = "DECK",
+                            .summary = "train from an input deck; --section.key=value overrides the deck",
+                            .options = options,
+                            .run = run,
+                            .takes_overrides = true};
 
 }  // namespace mylos

@@ -8,14 +8,12 @@
 #include <cstdlib>
 #include <deque>
 #include <functional>
-#include <iostream>
 #include <memory>
 #include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
 
-#include <boost/program_options.hpp>
 #include <mpi.h>
 
 #include "app/command_line.hpp"
@@ -31,7 +29,6 @@
 namespace mylos {
 namespace {
 
-namespace po = boost::program_options;
 using Clock = std::chrono::steady_clock;
 
 /// A collective as the benchmark sees it. Sizes are nccl-tests': of the larger buffer.
@@ -55,7 +52,7 @@ struct Settings {
   std::int64_t min_bytes = 8, max_bytes = 64 << 20, factor = 4;
   DType dtype = DType::fp32;
   std::int64_t ranks_per_node = 0;
-  double seconds = 0.3;  // a point
+  double seconds = 0.0;  // a point
   std::string csv;
 };
 
@@ -342,43 +339,58 @@ class Benchmark {
 /// Nothing where only help was asked for.
 std::optional<Settings> parse(int argc, char** argv) {
   Settings settings;
-  std::string operations, backends, algorithms, memories, dtype;
-  po::options_description options("collectives_benchmark, under mpiexec");
-  auto add = options.add_options();
-  add("help", po::bool_switch(), "this text");
-  add("operations",
-      po::value(&operations)
-          ->default_value("all_reduce,reduce_scatter,all_gather,broadcast,reduce,all_to_all"),
-      "collectives, by ','");
-  add("backends", po::value(&backends)->default_value("mpi"),
-      "communication backends; bound is the memory traffic alone, without synchronisation");
-  add("algorithms", po::value(&algorithms)->default_value("native"), "as deck key comm.algorithm");
-  add("memory", po::value(&memories)->default_value("heap,window"), "heap, window (Communicator::allocate)");
-  add("ranks-per-node", po::value(&settings.ranks_per_node)->default_value(0),
-      "as deck key comm.ranks_per_node: nodes of shm are joined through mpi; 0 takes the machine as it is");
-  add("min-bytes", po::value(&settings.min_bytes)->default_value(8), "smallest size");
-  add("max-bytes", po::value(&settings.max_bytes)->default_value(settings.max_bytes), "largest size");
-  add("factor", po::value(&settings.factor)->default_value(4), "from size to size");
-  add("dtype", po::value(&dtype)->default_value("fp32"), "fp32 or bf16");
-  add("seconds", po::value(&settings.seconds)->default_value(0.3, "0.3"), "of measuring a point, about");
-  add("csv", po::value(&settings.csv), "file to append rows to");
-  const CommandLine line = parse_words({.name = "collectives_benchmark",
-                                        .help = "collectives_benchmark --help",
-                                        .options = options,
-                                        .most_arguments = 0},
-                                       {argv + 1, argv + argc});
-  if (line.get<bool>("help")) {
-    std::cout << options;
+  const auto text = [](const char* name, const char* value, const char* doc) {
+    return CommandOption{.name = name, .kind = OptionKind::text, .default_value = value, .doc = doc};
+  };
+  const auto integer = [](const char* name, std::int64_t value, const char* doc) {
+    return CommandOption{
+        .name = name, .kind = OptionKind::integer, .default_value = std::to_string(value), .doc = doc};
+  };
+  const CommandSyntax syntax = {
+      .name = "collectives_benchmark",
+      .help = "collectives_benchmark --help",
+      .options =
+          {{.name = "help", .doc = "this text"},
+           text("operations", "all_reduce,reduce_scatter,all_gather,broadcast,reduce,all_to_all",
+                "collectives, by ','"),
+           text("backends", "mpi",
+                "communication backends; bound is the memory traffic alone, without synchronisation"),
+           text("algorithms", "native", "as deck key comm.algorithm"),
+           text("memory", "heap,window", "heap, window (Communicator::allocate)"),
+           integer(
+               "ranks-per-node", settings.ranks_per_node,
+               "as deck key comm.ranks_per_node: nodes of shm are joined through mpi; 0 takes the machine as "
+               "it is"),
+           integer("min-bytes", settings.min_bytes, "smallest size"),
+           integer("max-bytes", settings.max_bytes, "largest size"),
+           integer("factor", settings.factor, "from size to size"),
+           text("dtype", "fp32", "fp32 or bf16"),
+           {.name = "seconds",
+            .kind = OptionKind::real,
+            .default_value = "0.3",
+            .doc = "of measuring a point, about"},
+           text("csv", "", "file to append rows to")},
+      .most_arguments = 0};
+  const CommandLine line = parse_words(syntax, {argv + 1, argv + argc});
+  if (line.flag("help")) {
+    fmt::print("{}", options_text("collectives_benchmark, under mpiexec", syntax.options));
     return std::nullopt;
   }
+  settings.ranks_per_node = line.integer("ranks-per-node");
+  settings.min_bytes = line.integer("min-bytes");
+  settings.max_bytes = line.integer("max-bytes");
+  settings.factor = line.integer("factor");
+  settings.seconds = line.real("seconds");
+  settings.csv = line.text("csv");
+  const std::string& dtype = line.text("dtype");
   if (settings.min_bytes < 1 || settings.factor < 2 || settings.max_bytes < settings.min_bytes)
     fail(ExitCode::usage, "sizes go from --min-bytes >= 1 to --max-bytes by a --factor >= 2");
   if (dtype != "fp32" && dtype != "bf16") fail(ExitCode::usage, "--dtype={} must be fp32 or bf16", dtype);
   settings.dtype = dtype == "bf16" ? DType::bf16 : DType::fp32;
-  settings.operations = words(operations);
-  settings.backends = words(backends);
-  settings.algorithms = words(algorithms);
-  settings.memories = words(memories);
+  settings.operations = words(line.text("operations"));
+  settings.backends = words(line.text("backends"));
+  settings.algorithms = words(line.text("algorithms"));
+  settings.memories = words(line.text("memory"));
   for (const std::string& name : settings.operations) {
     if (std::ranges::none_of(collectives, [&](const Collective& c) { return name == c.name; }))
       fail(ExitCode::usage, "there is no collective \"{}\"; see --help", name);

@@ -7,7 +7,8 @@
 #include <fstream>
 #include <memory>
 #include <optional>
-#include <sstream>
+#include <string>
+#include <utility>
 
 #include "app/command_line.hpp"
 #include "app/setup.hpp"
@@ -21,39 +22,42 @@ namespace {
 using namespace mylos;
 
 CommandSyntax syntax() {
-  namespace po = boost::program_options;
   const Repetitions defaults;
-  po::options_description options("Options");
-  auto add = options.add_options();
-  add("rounds", po::value<int>()->default_value(defaults.rounds), "visits to each configuration, in turn");
-  add("steps", po::value<int>()->default_value(defaults.steps), "measured in a visit");
-  add("warm-up", po::value<int>()->default_value(defaults.warm_up), "steps before them, not measured");
-  add("traced", po::value<int>()->default_value(defaults.traced),
-      "steps after them, for the table of time by operation; 0 for none");
-  add("exchange", po::bool_switch(), "the ways of averaging gradients of the DDP study, with its figures");
-  add("ceiling", po::bool_switch(), "measure the GEMM ceiling of the deck's shapes too");
-  add("csv", po::value<std::string>()->default_value(""), "file to write as well");
-  add("operations-csv", po::value<std::string>()->default_value(""),
-      "file to write the time by operation to as well");
-  add("plugin-path", po::value<std::string>()->default_value(""),
-      "folders to search for plugins first, by ':'");
-  add("help", po::bool_switch(), "this text");
-  return {
-      .name = "step_benchmark", .help = "step_benchmark --help", .options = options, .takes_overrides = true};
+  const auto count = [](const char* name, int value, const char* doc) {
+    return CommandOption{
+        .name = name, .kind = OptionKind::integer, .default_value = std::to_string(value), .doc = doc};
+  };
+  const auto flag = [](const char* name, const char* doc) { return CommandOption{.name = name, .doc = doc}; };
+  const auto text = [](const char* name, const char* doc) {
+    return CommandOption{.name = name, .kind = OptionKind::text, .default_value = "", .doc = doc};
+  };
+  return {.name = "step_benchmark",
+          .help = "step_benchmark --help",
+          .options = {count("rounds", defaults.rounds, "visits to each configuration, in turn"),
+                      count("steps", defaults.steps, "measured in a visit"),
+                      count("warm-up", defaults.warm_up, "steps before them, not measured"),
+                      count("traced", defaults.traced,
+                            "steps after them, for the table of time by operation; 0 for none"),
+                      flag("exchange", "the ways of averaging gradients of the DDP study, with its figures"),
+                      flag("ceiling", "measure the GEMM ceiling of the deck's shapes too"),
+                      text("csv", "file to write as well"),
+                      text("operations-csv", "file to write the time by operation to as well"),
+                      text("plugin-path", "folders to search for plugins first, by ':'"),
+                      flag("help", "this text")},
+          .takes_overrides = true};
 }
 
 std::string help_text() {
-  std::ostringstream text;
-  text << "mpiexec -n RANKS step_benchmark DECK [--section.key=value ...]: training steps "
-          "on random tokens; no data files are read\n\n"
-       << syntax().options;
-  return text.str();
+  return "mpiexec -n RANKS step_benchmark DECK [--section.key=value ...]: training steps "
+         "on random tokens; no data files are read\n\n" +
+         options_text("Options", syntax().options);
 }
 
 int at_least(const CommandLine& line, const char* option, int least) {
-  const int value = line.get<int>(option);
-  if (value < least) fail(ExitCode::usage, "--{}={} must be at least {}", option, value, least);
-  return value;
+  const std::int64_t value = line.integer(option);
+  if (value < least || !std::in_range<int>(value))
+    fail(ExitCode::usage, "--{}={} is out of range; use at least {}", option, value, least);
+  return static_cast<int>(value);
 }
 
 /// The deck's configuration, or that in every way of the DDP study.
@@ -99,26 +103,25 @@ int run(int argc, char** argv) {
   std::ofstream operations;
   const auto read_command_line = [&] {
     line = parse_words(syntax(), {argv + 1, argv + argc});
-    if (line.get<bool>("help")) return;
-    repetitions = {
-        .rounds = at_least(line, "rounds", 1),
-        .steps = at_least(line, "steps", 1),
-        .warm_up = at_least(line, "warm-up", 0),
-        .traced = at_least(line, "traced", line.get<std::string>("operations-csv").empty() ? 0 : 1)};
+    if (line.flag("help")) return;
+    repetitions = {.rounds = at_least(line, "rounds", 1),
+                   .steps = at_least(line, "steps", 1),
+                   .warm_up = at_least(line, "warm-up", 0),
+                   .traced = at_least(line, "traced", line.text("operations-csv").empty() ? 0 : 1)};
     deck_name = line.argument(0, "a deck");
     if (mpi.rank() == 0) deck_text = read_deck(deck_name);
   };
   const auto read_everything = [&] {
-    setup = make_setup(deck_text, deck_name, with_unused_keys(line.overrides),
-                       line.get<std::string>("plugin-path"), mpi.size());
+    setup = make_setup(deck_text, deck_name, with_unused_keys(line.overrides), line.text("plugin-path"),
+                       mpi.size());
     setup.choose(mpi.size(), mpi.ranks_sharing_cores());
-    configurations = configurations_of(setup.config, line.get<bool>("exchange"));
+    configurations = configurations_of(setup.config, line.flag("exchange"));
     if (mpi.rank() != 0) return;
-    open_output(csv, line.get<std::string>("csv"));
-    open_output(operations, line.get<std::string>("operations-csv"));
+    open_output(csv, line.text("csv"));
+    open_output(operations, line.text("operations-csv"));
   };
   if (const int code = run_agreed(mpi, read_command_line)) return code;
-  if (line.get<bool>("help")) {
+  if (line.flag("help")) {
     if (mpi.rank() == 0) fmt::print("{}", help_text());
     return 0;
   }
@@ -135,20 +138,19 @@ int run(int argc, char** argv) {
 
     // 3. Measure.
     const std::optional<double> ceiling =
-        line.get<bool>("ceiling") ? measure_step_ceiling(setup.config) : std::nullopt;
+        line.flag("ceiling") ? measure_step_ceiling(setup.config) : std::nullopt;
     const std::vector<Measurement> measurements = measure(session, configurations, repetitions);
 
     // 4. Report.
     if (mpi.rank() == 0) {
       std::vector<ReportRow> rows;
       for (std::size_t i = 0; i < configurations.size(); ++i) {
-        rows.push_back(
-            {configurations[i], measurements[i], line.get<bool>("exchange") ? &ddp_study[i] : nullptr});
+        rows.push_back({configurations[i], measurements[i], line.flag("exchange") ? &ddp_study[i] : nullptr});
       }
       const ReportContext context{mpi.size(), session.compute().description(), peak, ceiling};
       fmt::print("{}", step_tables(rows, context));
-      if (line.get<bool>("ceiling")) fmt::print("\n{}", ceiling_table(rows, context));
-      if (line.get<bool>("exchange")) fmt::print("\n{}", exchange_table(rows));
+      if (line.flag("ceiling")) fmt::print("\n{}", ceiling_table(rows, context));
+      if (line.flag("exchange")) fmt::print("\n{}", exchange_table(rows));
       if (repetitions.traced > 0) {
         for (const ReportRow& row : rows) fmt::print("\n{}", operations_table(row));
       }

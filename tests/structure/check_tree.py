@@ -27,7 +27,7 @@ LIBRARIES = {
     "MPI": (r"mpi\.h|mpi\.hpp", {"backends", "io", "app"}),
     "HDF5": (r"hdf5|H5", {"io"}),
     "nlohmann-json": (r"nlohmann/", {"io"}),
-    "Boost.Program_options": (r"boost/program_options", {"app", "io"}),
+    "Boost.Program_options": (r"boost/program_options", {"app"}),
 }
 
 # Macros that name the compiler, the device pass or the way of linking, not a feature.

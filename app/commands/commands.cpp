@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/commands/commands.hpp"
+
+#include <algorithm>
+
+#include "core/base/error.hpp"
+
+namespace mylos {
+
+namespace {
+
+constexpr const Command* all_commands[] = {
+    &train_command,   &eval_command,   &generate_command, &tokenize_command,
+    &inspect_command, &report_command, &help_command,
+};
+
+const Command& command_named(const std::string& name) {
+  for (const Command* command : all_commands) {
+    if (name == command->name) return *command;
+  }
+  fail(ExitCode::usage, "unknown command \"{}\"\n{}", name, usage_text());
+}
+
+std::vector<CommandOption> options_of(const Command& command) {
+  std::vector<CommandOption> options = {{.name = "plugin-path",
+                                         .kind = OptionKind::text,
+                                         .default_value = "",
+                                         .doc = "folders to search for plugins first, by ':'"}};
+  std::ranges::copy(command.options(), std::back_inserter(options));
+  return options;
+}
+
+}  // namespace
+
+int run_command(int argc, const char* const* argv) {
+  std::string name = argc > 1 ? argv[1] : "help";
+  if (name == "--help" || name == "-h") name = "help";
+  const Command* command = &command_named(name);
+  std::vector<std::string> words(argv + std::min(argc, 2), argv + argc);
+  if (std::ranges::find(words, "--help") != words.end()) {
+    words = {name};
+    command = &help_command;
+  }
+  return command->run(parse_words({.name = fmt::format("mylos {}", command->name),
+                                   .help = fmt::format("mylos help {}", command->name),
+                                   .options = options_of(*command),
+                                   .most_arguments = command->most_arguments,
+                                   .takes_overrides = command->takes_overrides},
+                                  words));
+}
+
+std::string usage_text() {
+  std::string text = "mylos trains GPT-2 from an input deck, on MPI ranks.\n\n";
+  for (const Command* command : all_commands) {
+    text += fmt::format("  mylos {:<9} {:<16} {}\n", command->name, command->arguments, command->summary);
+  }
+  text += "\nmylos help COMMAND shows a command's options, mylos help deck every deck parameter.\n";
+  return text;
+}
+
+std::string command_help(const std::string& name) {
+  const Command& command = command_named(name);
+  return fmt::format("mylos {} {}: {}\n\n{}", command.name, command.arguments, command.summary,
+                     options_text("Options", options_of(command)));
+}
+
+}  // namespace mylos

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/run_config.hpp"
+#include "io/tokens/tokenizer.hpp"
 
 namespace mylos {
 namespace {
 
+const std::string tokenizer_choices = tokenizer_names("|") + "|none";
+
 // The upper bounds keep every product of them (bytes of activations, tokens of a run) within 64 bits.
-constexpr ParamSpec params[] = {
+const ParamSpec params[] = {
     choice_param("model", "preset", "none", "none|gpt2-124m|gpt2-355m|gpt2-774m|gpt2-1558m",
                  "Published GPT-2 shape; keys of this section override it."),
     integer_param("model", "layers", "0", 0, 1024, "", "Transformer blocks; 0 takes the preset's."),
@@ -77,7 +80,7 @@ constexpr ParamSpec params[] = {
 
     text_param("data", "train", nullptr, "Token file to train on."),
     text_param("data", "valid", "", "Token file to evaluate on; empty for no evaluation."),
-    choice_param("data", "tokenizer", "none", "bytes|none",
+    choice_param("data", "tokenizer", "none", tokenizer_choices.c_str(),
                  "What made the token files, so that `generate` can read and write text."),
 
     integer_param("eval", "every", "0", 0, 1e9, "steps",

@@ -14,12 +14,11 @@
 #include <fmt/format.h>
 
 #include "core/base/error.hpp"
+#include "io/tokens/tokenizer.hpp"
 #include "parallel/collectives/algorithm_choice.hpp"
 
 namespace mylos {
 namespace {
-
-constexpr std::int64_t byte_vocab = 257;  // 256 bytes and <|endoftext|>
 
 constexpr const char* shape_keys[] = {"model.layers", "model.heads", "model.width", "model.context",
                                       "model.vocab"};
@@ -157,11 +156,14 @@ class CrossChecks {
     const std::int64_t vocab = integer("model.vocab");
     if (vocab < 2) {
       report({"model.vocab"}, "[model] vocab = {} is out of range; use 2 to 65536", vocab);
-    } else if (known({"data.tokenizer"}) && values_.text("data.tokenizer") == "bytes" &&
-               vocab != byte_vocab) {
-      report({"model.vocab", "data.tokenizer"}, "[model] vocab = {} must be {} with [data] tokenizer = bytes",
-             vocab, byte_vocab);
+      return;
     }
+    const std::string tokenizer = known({"data.tokenizer"}) ? values_.text("data.tokenizer") : "none";
+    if (tokenizer == "none") return;
+    const std::int64_t needed = make_tokenizer(tokenizer)->vocab_size();
+    if (vocab == needed) return;
+    report({"model.vocab", "data.tokenizer"}, "[model] vocab = {} must be {} with [data] tokenizer = {}",
+           vocab, needed, tokenizer);
   }
 
   /// `key`, a number of steps, must not be larger than train.steps.

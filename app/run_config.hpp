@@ -27,7 +27,7 @@ struct LimitsConfig {
 struct DataConfig {
   std::string train;
   std::string valid;
-  std::string tokenizer;  ///< "bytes" or "none": how `generate` turns tokens into text
+  std::string tokenizer;  ///< a name of tokenizers() or "none": how `generate` turns tokens into text
 };
 
 struct EvalConfig {

@@ -22,7 +22,10 @@ void write_tokens(const std::string& file, const Tokenizer& tokenizer, std::stri
 
 std::vector<CommandOption> options() {
   return {
-      {.name = "tokenizer", .kind = OptionKind::text, .default_value = "bytes", .doc = "bytes"},
+      {.name = "tokenizer",
+       .kind = OptionKind::text,
+       .default_value = std::string(tokenizers().front().name),
+       .doc = tokenizer_names(" or ")},
       {.name = "output", .kind = OptionKind::text, .doc = "token file to write (required)"},
       {.name = "valid-output",
        .kind = OptionKind::text,

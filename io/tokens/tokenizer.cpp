@@ -28,9 +28,37 @@ std::string ByteTokenizer::decode(std::span<const std::uint16_t> tokens) const {
   return text;
 }
 
+namespace {
+
+template <class T>
+std::unique_ptr<Tokenizer> make() {
+  return std::make_unique<T>();
+}
+
+constexpr TokenizerDescriptor all_tokenizers[] = {
+    {"bytes", make<ByteTokenizer>},
+};
+
+}  // namespace
+
+std::span<const TokenizerDescriptor> tokenizers() {
+  return all_tokenizers;
+}
+
+std::string tokenizer_names(std::string_view separator) {
+  std::string names;
+  for (const TokenizerDescriptor& tokenizer : all_tokenizers) {
+    if (!names.empty()) names += separator;
+    names += tokenizer.name;
+  }
+  return names;
+}
+
 std::unique_ptr<Tokenizer> make_tokenizer(std::string_view name) {
-  if (name == "bytes") return std::make_unique<ByteTokenizer>();
-  fail(ExitCode::usage, "no tokenizer is called \"{}\"; there is: bytes", name);
+  for (const TokenizerDescriptor& tokenizer : all_tokenizers) {
+    if (tokenizer.name == name) return tokenizer.make();
+  }
+  fail(ExitCode::usage, "no tokenizer is called \"{}\"; there is: {}", name, tokenizer_names(", "));
 }
 
 }  // namespace mylos

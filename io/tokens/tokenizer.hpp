@@ -33,7 +33,19 @@ class ByteTokenizer final : public Tokenizer {
   std::uint16_t end_of_text() const override { return 256; }
 };
 
-/// The tokenizer called `name` ("bytes"); throws ExitCode::usage where there is none of that name.
+/// A kind of tokenizer.
+struct TokenizerDescriptor {
+  std::string_view name;  ///< in a deck and on the command line
+  std::unique_ptr<Tokenizer> (*make)();
+};
+
+/// Every kind of tokenizer; the first is the default of `mylos tokenize`.
+std::span<const TokenizerDescriptor> tokenizers();
+
+/// Their names, with `separator` between them.
+std::string tokenizer_names(std::string_view separator);
+
+/// The tokenizer called `name`; throws ExitCode::usage if there is none of that name.
 std::unique_ptr<Tokenizer> make_tokenizer(std::string_view name);
 
 }  // namespace mylos

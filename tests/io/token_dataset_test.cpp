@@ -174,5 +174,14 @@ TEST(ByteTokenizer, RoundTrip) {
   EXPECT_THROW(make_tokenizer("none"), Error);
 }
 
+TEST(Tokenizers, AreMadeByTheirNames) {
+  EXPECT_EQ(tokenizer_names("|"), "bytes");
+  for (const TokenizerDescriptor& descriptor : tokenizers()) {
+    const auto tokenizer = make_tokenizer(descriptor.name);
+    EXPECT_EQ(tokenizer->decode(tokenizer->encode("some text")), "some text") << descriptor.name;
+    EXPECT_LT(tokenizer->end_of_text(), tokenizer->vocab_size()) << descriptor.name;
+  }
+}
+
 }  // namespace
 }  // namespace mylos::test

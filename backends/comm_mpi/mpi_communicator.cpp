@@ -15,7 +15,7 @@
 #include "core/base/polling.hpp"
 #include "core/memory/host_buffers.hpp"
 
-namespace mylos {
+namespace mylos::comm_mpi {
 
 namespace {
 
@@ -298,4 +298,4 @@ void MpiCommunicator::abort(ExitCode code, const std::string& message) {
   std::_Exit(static_cast<int>(code));
 }
 
-}  // namespace mylos
+}  // namespace mylos::comm_mpi

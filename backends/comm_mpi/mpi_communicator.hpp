@@ -13,7 +13,7 @@
 #include "backends/comm_mpi/mpi_reduce_ops.hpp"
 #include "core/communicator.hpp"
 
-namespace mylos {
+namespace mylos::comm_mpi {
 
 class MpiRequest;
 
@@ -74,4 +74,4 @@ class MpiCommunicator final : public Communicator {
   int size_ = 0;
 };
 
-}  // namespace mylos
+}  // namespace mylos::comm_mpi

@@ -6,7 +6,7 @@
 
 #include <mpi.h>
 
-namespace mylos {
+namespace mylos::comm_mpi {
 
 /// Whether MPI calls may be made: initialised and not yet finalised.
 inline bool mpi_is_running() {
@@ -41,4 +41,4 @@ class MpiHandle {
 using MpiComm = MpiHandle<MPI_Comm, MPI_Comm_free>;
 using MpiOp = MpiHandle<MPI_Op, MPI_Op_free>;
 
-}  // namespace mylos
+}  // namespace mylos::comm_mpi

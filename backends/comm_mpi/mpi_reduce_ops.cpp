@@ -3,7 +3,7 @@
 
 #include "core/ops/host_reduction.hpp"
 
-namespace mylos {
+namespace mylos::comm_mpi {
 
 namespace {
 
@@ -68,4 +68,4 @@ MPI_Op MpiReduceOps::get(DType dtype, ReduceOp op) const {
   fail(ExitCode::internal, "comm_mpi cannot reduce {}", name_of(dtype));
 }
 
-}  // namespace mylos
+}  // namespace mylos::comm_mpi

@@ -7,7 +7,7 @@
 #include "backends/comm_mpi/mpi_handles.hpp"
 #include "core/communicator.hpp"
 
-namespace mylos {
+namespace mylos::comm_mpi {
 
 /// The type that moves elements of `dtype`.
 MPI_Datatype mpi_type(DType dtype);
@@ -33,4 +33,4 @@ class MpiReduceOps {
   MpiOp fp32_min_;
 };
 
-}  // namespace mylos
+}  // namespace mylos::comm_mpi

@@ -8,7 +8,7 @@
 #define MYLOS_PLUGIN_SYMBOL mylos_plugin
 #endif
 
-namespace mylos {
+namespace mylos::comm_mpi {
 namespace {
 
 constexpr ParamSpec params[] = {
@@ -30,7 +30,7 @@ void destroy(Communicator* communicator) {
 }
 
 }  // namespace
-}  // namespace mylos
+}  // namespace mylos::comm_mpi
 
 extern "C" {
 extern const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL;
@@ -39,10 +39,10 @@ const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .name = "mpi",
     .summary = "MPI, non-blocking collectives polled with a yield",
     .preference = 10,
-    .params = mylos::params,
-    .num_params = std::size(mylos::params),
-    .unusable = mylos::unusable,
-    .create_communicator = mylos::create,
-    .destroy_communicator = mylos::destroy,
+    .params = mylos::comm_mpi::params,
+    .num_params = std::size(mylos::comm_mpi::params),
+    .unusable = mylos::comm_mpi::unusable,
+    .create_communicator = mylos::comm_mpi::create,
+    .destroy_communicator = mylos::comm_mpi::destroy,
 };
 }

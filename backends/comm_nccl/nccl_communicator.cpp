@@ -5,7 +5,7 @@
 #include <thread>
 #include <utility>
 
-namespace mylos {
+namespace mylos::comm_nccl {
 
 namespace {
 
@@ -294,4 +294,4 @@ void NcclCommunicator::abort(ExitCode code, const std::string& message) {
   std::abort();  // a virtual call loses [[noreturn]]
 }
 
-}  // namespace mylos
+}  // namespace mylos::comm_nccl

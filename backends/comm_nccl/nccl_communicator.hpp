@@ -11,7 +11,7 @@
 
 #include "core/communicator.hpp"
 
-namespace mylos {
+namespace mylos::comm_nccl {
 
 /// CUDA events that requests borrow, so that a training step creates none.
 class EventPool {
@@ -88,4 +88,4 @@ class NcclCommunicator final : public Communicator {
   int size_ = 0;
 };
 
-}  // namespace mylos
+}  // namespace mylos::comm_nccl

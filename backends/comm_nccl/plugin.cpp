@@ -14,7 +14,7 @@
 #define MYLOS_PLUGIN_SYMBOL mylos_plugin
 #endif
 
-namespace mylos {
+namespace mylos::comm_nccl {
 namespace {
 
 /// Ranks on this node, as the launcher tells them: MPICH's Hydra, Slurm; 1 where none does.
@@ -59,7 +59,7 @@ void destroy(Communicator* communicator) {
 }
 
 }  // namespace
-}  // namespace mylos
+}  // namespace mylos::comm_nccl
 
 extern "C" {
 extern const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL;
@@ -68,8 +68,8 @@ const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .name = "nccl",
     .summary = "NCCL between NVIDIA GPUs, one rank each, ordered with the compute streams",
     .preference = 30,
-    .unusable = mylos::unusable,
-    .create_communicator = mylos::create,
-    .destroy_communicator = mylos::destroy,
+    .unusable = mylos::comm_nccl::unusable,
+    .create_communicator = mylos::comm_nccl::create,
+    .destroy_communicator = mylos::comm_nccl::destroy,
 };
 }

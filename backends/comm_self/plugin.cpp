@@ -8,7 +8,7 @@
 #define MYLOS_PLUGIN_SYMBOL mylos_plugin
 #endif
 
-namespace mylos {
+namespace mylos::comm_self {
 namespace {
 
 const char* unusable() {
@@ -22,7 +22,7 @@ void destroy(Communicator* communicator) {
 }
 
 }  // namespace
-}  // namespace mylos
+}  // namespace mylos::comm_self
 
 extern "C" {
 extern const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL;
@@ -31,8 +31,8 @@ const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .name = "self",
     .summary = "one rank, no communication",
     .preference = 1,
-    .unusable = mylos::unusable,
-    .create_communicator = mylos::create,
-    .destroy_communicator = mylos::destroy,
+    .unusable = mylos::comm_self::unusable,
+    .create_communicator = mylos::comm_self::create,
+    .destroy_communicator = mylos::comm_self::destroy,
 };
 }

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-namespace mylos {
+namespace mylos::comm_self {
 
 namespace {
 
@@ -110,4 +110,4 @@ void SelfCommunicator::abort(ExitCode code, const std::string& message) {
   std::_Exit(static_cast<int>(code));
 }
 
-}  // namespace mylos
+}  // namespace mylos::comm_self

@@ -8,7 +8,7 @@
 
 #include "core/communicator.hpp"
 
-namespace mylos {
+namespace mylos::comm_self {
 
 /// One rank. Buffers are device memory of `compute`, or host memory where that is null.
 class SelfCommunicator final : public Communicator {
@@ -50,4 +50,4 @@ class SelfCommunicator final : public Communicator {
   std::vector<Message> unmatched_;
 };
 
-}  // namespace mylos
+}  // namespace mylos::comm_self

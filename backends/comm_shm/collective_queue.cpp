@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace mylos {
+namespace mylos::comm_shm {
 
 namespace {
 
@@ -89,4 +89,4 @@ void CollectiveQueue::publish(std::atomic<std::uint64_t>& counter, std::uint64_t
   for (Doorbell* bell : bells_) ring(*bell);
 }
 
-}  // namespace mylos
+}  // namespace mylos::comm_shm

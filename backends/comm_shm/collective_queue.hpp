@@ -13,7 +13,7 @@
 #include "backends/comm_shm/progress_engine.hpp"
 #include "backends/comm_shm/shared_part.hpp"
 
-namespace mylos {
+namespace mylos::comm_shm {
 
 /// A collective as a sequence of tickets. Each has two phases: every rank fills (offers its data), then, when
 /// all have filled, works (reads the others' data, or writes into their windows).
@@ -64,4 +64,4 @@ class CollectiveQueue final : public Progressing {
   int next_slot_to_work_ = 0;
 };
 
-}  // namespace mylos
+}  // namespace mylos::comm_shm

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace mylos {
+namespace mylos::comm_shm {
 
 struct Piece {
   std::size_t begin;
@@ -45,4 +45,4 @@ inline std::int64_t count_pieces(std::size_t bytes, std::size_t length) {
   return static_cast<std::int64_t>((bytes + length - 1) / length);
 }
 
-}  // namespace mylos
+}  // namespace mylos::comm_shm

@@ -6,7 +6,7 @@
 
 #include "backends/comm_shm/streaming_copy.hpp"
 
-namespace mylos {
+namespace mylos::comm_shm {
 
 namespace {
 
@@ -158,4 +158,4 @@ void Mailbox::end_arrival(Peer& from) {
   from.incoming.pop_back();
 }
 
-}  // namespace mylos
+}  // namespace mylos::comm_shm

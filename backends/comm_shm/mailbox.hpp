@@ -12,7 +12,7 @@
 #include "backends/comm_shm/shared_part.hpp"
 #include "core/base/error.hpp"
 
-namespace mylos {
+namespace mylos::comm_shm {
 
 /// A send is complete when its last byte is in the ring. Messages match receives by tag, in the order in
 /// which they were sent and posted; those that nobody waits for yet are kept. `push_*` are called with the
@@ -73,4 +73,4 @@ class Mailbox final : public Progressing {
   std::vector<Peer> peers_;
 };
 
-}  // namespace mylos
+}  // namespace mylos::comm_shm

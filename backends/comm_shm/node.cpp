@@ -13,7 +13,7 @@
 
 #include <hwloc.h>
 
-namespace mylos {
+namespace mylos::comm_shm {
 
 namespace {
 
@@ -101,4 +101,4 @@ Node find_node(Communicator& bootstrap, int ranks_per_node) {
   return node;
 }
 
-}  // namespace mylos
+}  // namespace mylos::comm_shm

@@ -8,7 +8,7 @@
 
 #include "core/communicator.hpp"
 
-namespace mylos {
+namespace mylos::comm_shm {
 
 struct Node {
   std::vector<int> ranks;  ///< of the bootstrap, ascending; this one among them
@@ -22,4 +22,4 @@ int count_cores(std::span<const std::string> lists);
 /// into groups of `ranks_per_node` where that is not 0. Collective over the bootstrap.
 Node find_node(Communicator& bootstrap, int ranks_per_node);
 
-}  // namespace mylos
+}  // namespace mylos::comm_shm

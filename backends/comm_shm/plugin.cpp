@@ -12,7 +12,7 @@
 #define MYLOS_PLUGIN_SYMBOL mylos_plugin
 #endif
 
-namespace mylos {
+namespace mylos::comm_shm {
 namespace {
 
 constexpr ParamSpec params[] = {
@@ -49,7 +49,7 @@ void destroy(Communicator* communicator) {
 }
 
 }  // namespace
-}  // namespace mylos
+}  // namespace mylos::comm_shm
 
 extern "C" {
 extern const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL;
@@ -58,11 +58,11 @@ const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .name = "shm",
     .summary = "shared memory of one node, waits asleep",
     .preference = 20,
-    .params = mylos::params,
-    .num_params = std::size(mylos::params),
-    .unusable = mylos::unusable,
-    .create_communicator = mylos::create,
-    .destroy_communicator = mylos::destroy,
-    .plan_communicator = mylos::plan,
+    .params = mylos::comm_shm::params,
+    .num_params = std::size(mylos::comm_shm::params),
+    .unusable = mylos::comm_shm::unusable,
+    .create_communicator = mylos::comm_shm::create,
+    .destroy_communicator = mylos::comm_shm::destroy,
+    .plan_communicator = mylos::comm_shm::plan,
 };
 }

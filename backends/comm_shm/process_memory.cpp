@@ -9,7 +9,7 @@
 
 #include "core/base/error.hpp"
 
-namespace mylos {
+namespace mylos::comm_shm {
 
 namespace {
 
@@ -58,4 +58,4 @@ SharedBytes ProcessMemory::map(std::int64_t key, std::size_t bytes) {
   return map_file(file, bytes);
 }
 
-}  // namespace mylos
+}  // namespace mylos::comm_shm

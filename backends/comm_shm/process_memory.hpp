@@ -4,7 +4,7 @@
 
 #include "backends/comm_shm/shared_memory.hpp"
 
-namespace mylos {
+namespace mylos::comm_shm {
 
 /// Anonymous files (memfd_create), which others open through /proc while their owner holds them open. They
 /// have no name in any file system, so nothing is left behind however a process ends, and the size of
@@ -15,4 +15,4 @@ class ProcessMemory final : public SharedMemory {
   SharedBytes map(std::int64_t key, std::size_t bytes) override;
 };
 
-}  // namespace mylos
+}  // namespace mylos::comm_shm

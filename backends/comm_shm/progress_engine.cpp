@@ -9,7 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-namespace mylos {
+namespace mylos::comm_shm {
 
 namespace {
 
@@ -97,4 +97,4 @@ void ProgressEngine::sleep(const Completion& completion) {
   --own.sleepers;
 }
 
-}  // namespace mylos
+}  // namespace mylos::comm_shm

@@ -8,7 +8,7 @@
 
 #include "backends/comm_shm/shared_part.hpp"
 
-namespace mylos {
+namespace mylos::comm_shm {
 
 /// Counts what is left of an operation.
 class Completion {
@@ -72,4 +72,4 @@ class ProgressEngine {
   std::vector<Progressing*> members_;
 };
 
-}  // namespace mylos
+}  // namespace mylos::comm_shm

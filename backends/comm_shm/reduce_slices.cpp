@@ -6,7 +6,7 @@
 
 #include "core/ops/host_reduction.hpp"
 
-namespace mylos {
+namespace mylos::comm_shm {
 
 namespace {
 
@@ -48,4 +48,4 @@ void reduce_slices(DType dtype, ReduceOp op, std::span<const std::byte* const> i
       dtype, op, [&]<class T, ReduceOp reduction>() { reduce_lines<T, reduction>(inputs, outputs, count); });
 }
 
-}  // namespace mylos
+}  // namespace mylos::comm_shm

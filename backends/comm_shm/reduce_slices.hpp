@@ -7,7 +7,7 @@
 
 #include "core/communicator.hpp"
 
-namespace mylos {
+namespace mylos::comm_shm {
 
 /// outputs[k][i] = reduction over j, in order, of inputs[j][i], for `count` elements; accumulated in fp32
 /// where the elements are floating point, and rounded once. An output may be one of the inputs; otherwise
@@ -15,4 +15,4 @@ namespace mylos {
 void reduce_slices(DType dtype, ReduceOp op, std::span<const std::byte* const> inputs,
                    std::span<std::byte* const> outputs, std::size_t count);
 
-}  // namespace mylos
+}  // namespace mylos::comm_shm

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/comm_shm/shared_memory.hpp"
 
-namespace mylos {
+namespace mylos::comm_shm {
 
 std::vector<SharedBytes> share(SharedMemory& memory, const GatherNumbers& gather,
                                std::span<const int> members, int own, std::size_t bytes) {
@@ -16,4 +16,4 @@ std::vector<SharedBytes> share(SharedMemory& memory, const GatherNumbers& gather
   return parts;
 }
 
-}  // namespace mylos
+}  // namespace mylos::comm_shm

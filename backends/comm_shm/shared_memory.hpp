@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-namespace mylos {
+namespace mylos::comm_shm {
 
 /// Memory that is unmapped when its last owner goes.
 using SharedBytes = std::shared_ptr<std::byte>;
@@ -38,4 +38,4 @@ using GatherNumbers = std::function<std::vector<std::int64_t>(std::int64_t own)>
 std::vector<SharedBytes> share(SharedMemory& memory, const GatherNumbers& gather,
                                std::span<const int> members, int own, std::size_t bytes);
 
-}  // namespace mylos
+}  // namespace mylos::comm_shm

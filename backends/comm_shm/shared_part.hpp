@@ -10,7 +10,7 @@
 
 #include "backends/comm_shm/shared_memory.hpp"
 
-namespace mylos {
+namespace mylos::comm_shm {
 
 /// Two cache lines: processors fetch them in pairs.
 inline constexpr std::size_t line_bytes = 128;
@@ -78,4 +78,4 @@ class SharedPart {
   std::byte* slots_;
 };
 
-}  // namespace mylos
+}  // namespace mylos::comm_shm

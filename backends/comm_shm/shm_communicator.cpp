@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include <utility>
 
-namespace mylos {
+namespace mylos::comm_shm {
 
 namespace {
 
@@ -355,4 +355,4 @@ void ShmCommunicator::abort(ExitCode code, const std::string& message) {
   std::abort();  // a virtual call loses [[noreturn]]
 }
 
-}  // namespace mylos
+}  // namespace mylos::comm_shm

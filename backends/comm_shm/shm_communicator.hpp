@@ -21,7 +21,7 @@
 #include "core/memory/host_buffers.hpp"
 #include "core/memory/memory_charge.hpp"
 
-namespace mylos {
+namespace mylos::comm_shm {
 
 /// What the communicators of a rank have in common.
 struct ShmSettings {
@@ -105,4 +105,4 @@ class ShmCommunicator final : public Communicator {
   Mailbox mailbox_;
 };
 
-}  // namespace mylos
+}  // namespace mylos::comm_shm

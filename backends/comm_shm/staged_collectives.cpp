@@ -6,7 +6,7 @@
 #include "backends/comm_shm/reduce_slices.hpp"
 #include "backends/comm_shm/streaming_copy.hpp"
 
-namespace mylos {
+namespace mylos::comm_shm {
 
 namespace {
 
@@ -138,4 +138,4 @@ Collective meet() {
   return collective;
 }
 
-}  // namespace mylos
+}  // namespace mylos::comm_shm

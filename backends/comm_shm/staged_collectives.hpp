@@ -11,7 +11,7 @@
 #include "backends/comm_shm/shared_part.hpp"
 #include "core/communicator.hpp"
 
-namespace mylos {
+namespace mylos::comm_shm {
 
 struct StagedGroup {
   int rank;
@@ -39,4 +39,4 @@ Collective exchange_parts(StagedGroup group, const std::byte* input, std::byte* 
 /// Moves nothing.
 Collective meet();
 
-}  // namespace mylos
+}  // namespace mylos::comm_shm

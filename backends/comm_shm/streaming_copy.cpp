@@ -9,7 +9,7 @@
 #include <immintrin.h>
 #endif
 
-namespace mylos {
+namespace mylos::comm_shm {
 
 namespace {
 
@@ -79,4 +79,4 @@ void copy_to_other_core(std::byte* to, const std::byte* from, std::size_t bytes)
   finish_stores(stores);
 }
 
-}  // namespace mylos
+}  // namespace mylos::comm_shm

@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-namespace mylos {
+namespace mylos::comm_shm {
 
 enum class Stores : bool {
   cached,
@@ -21,4 +21,4 @@ void finish_stores(Stores stores);
 /// other core holds takes long to get for writing. Orders them before whatever this thread stores next.
 void copy_to_other_core(std::byte* to, const std::byte* from, std::size_t bytes);
 
-}  // namespace mylos
+}  // namespace mylos::comm_shm

@@ -5,7 +5,7 @@
 
 #include "backends/comm_shm/reduce_slices.hpp"
 
-namespace mylos {
+namespace mylos::comm_shm {
 
 namespace {
 
@@ -70,4 +70,4 @@ Collective exchange_in_windows(const WindowGroup& group, std::byte* output, std:
   });
 }
 
-}  // namespace mylos
+}  // namespace mylos::comm_shm

@@ -10,7 +10,7 @@
 #include "backends/comm_shm/streaming_copy.hpp"
 #include "core/communicator.hpp"
 
-namespace mylos {
+namespace mylos::comm_shm {
 
 /// A buffer of every rank, in this rank's address space.
 using Places = std::vector<std::byte*>;
@@ -32,4 +32,4 @@ Collective broadcast_in_windows(const WindowGroup& group, std::size_t bytes, int
 /// Every rank reads its part of all places.
 Collective exchange_in_windows(const WindowGroup& group, std::byte* output, std::size_t part_bytes);
 
-}  // namespace mylos
+}  // namespace mylos::comm_shm

@@ -2,7 +2,7 @@
 #include "backends/compute_cuda/device.cuh"
 #include "backends/compute_cuda/kernels.hpp"
 
-namespace mylos::kernels {
+namespace mylos::compute_cuda::kernels {
 
 namespace {
 
@@ -141,4 +141,4 @@ bool adamw(cudaStream_t stream, const AdamWArgs& args, const Workspace& workspac
   return true;
 }
 
-}  // namespace mylos::kernels
+}  // namespace mylos::compute_cuda::kernels

@@ -10,7 +10,7 @@
 #include "backends/compute_cuda/kernels.hpp"
 #include "core/ops/heads.hpp"
 
-namespace mylos::kernels {
+namespace mylos::compute_cuda::kernels {
 
 namespace {
 
@@ -586,4 +586,4 @@ bool attention_backward(cudaStream_t stream, const AttentionBackwardArgs& args) 
   });
 }
 
-}  // namespace mylos::kernels
+}  // namespace mylos::compute_cuda::kernels

@@ -10,7 +10,7 @@
 #include "backends/compute_cuda/workspace.hpp"
 #include "core/base/error.hpp"
 
-namespace mylos {
+namespace mylos::compute_cuda {
 
 inline constexpr int sum_block_columns = 32;
 inline constexpr int sum_block_rows = 8;
@@ -85,4 +85,4 @@ void column_sums(cudaStream_t stream, const Term& term, std::int64_t rows, std::
          accumulate);
 }
 
-}  // namespace mylos
+}  // namespace mylos::compute_cuda

@@ -4,7 +4,7 @@
 #include "backends/compute_cuda/device.cuh"
 #include "backends/compute_cuda/kernels.hpp"
 
-namespace mylos::kernels {
+namespace mylos::compute_cuda::kernels {
 
 namespace {
 
@@ -122,4 +122,4 @@ bool cross_entropy(cudaStream_t stream, TensorRef logits, TensorRef targets, std
   });
 }
 
-}  // namespace mylos::kernels
+}  // namespace mylos::compute_cuda::kernels

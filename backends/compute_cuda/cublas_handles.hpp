@@ -8,7 +8,7 @@
 
 #include "core/base/error.hpp"
 
-namespace mylos {
+namespace mylos::compute_cuda {
 
 inline void check(cublasStatus_t status, const char* call) {
   if (status != CUBLAS_STATUS_SUCCESS)
@@ -32,4 +32,4 @@ using LtMatmulDesc = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
 using LtMatrixLayout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 using LtMatmulPreference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
-}  // namespace mylos
+}  // namespace mylos::compute_cuda

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <initializer_list>
 
-namespace mylos {
+namespace mylos::compute_cuda {
 
 namespace {
 
@@ -172,4 +172,4 @@ CublasMatmul::Plan CublasMatmul::make(const Key& key) const {
   return plan;
 }
 
-}  // namespace mylos
+}  // namespace mylos::compute_cuda

@@ -11,7 +11,7 @@
 #include "core/ops/compute_backend.hpp"
 #include "core/ops/matrix_ref.hpp"
 
-namespace mylos {
+namespace mylos::compute_cuda {
 
 /// What a product does besides.
 enum class Epilogue : std::uint8_t {
@@ -66,4 +66,4 @@ class CublasMatmul {
   std::map<Key, Plan> plans_;
 };
 
-}  // namespace mylos
+}  // namespace mylos::compute_cuda

@@ -6,10 +6,10 @@
 
 #include "core/base/error.hpp"
 
-namespace mylos {
+namespace mylos::compute_cuda {
 
 inline void check(cudaError_t status, const char* call) {
   if (status != cudaSuccess) fail(ExitCode::internal, "{}: {}", call, cudaGetErrorString(status));
 }
 
-}  // namespace mylos
+}  // namespace mylos::compute_cuda

@@ -8,7 +8,7 @@
 
 #include "backends/compute_cuda/workspace.hpp"
 
-namespace mylos {
+namespace mylos::compute_cuda {
 
 namespace fe = cudnn_frontend;
 
@@ -207,4 +207,4 @@ void CudnnAttention::reserve(Stream stream, std::size_t bytes) {
   workspace_ = DeviceBuffer(memory_, ledger_, MemoryCategory::workspace, bytes, "mylos::cudnn::workspace");
 }
 
-}  // namespace mylos
+}  // namespace mylos::compute_cuda

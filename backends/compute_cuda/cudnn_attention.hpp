@@ -12,7 +12,7 @@
 
 #include "core/memory/device_buffer.hpp"
 
-namespace mylos {
+namespace mylos::compute_cuda {
 
 /// Graphs are built on first use and kept; all share one workspace, which grows to the largest's, so they
 /// must be queued on one stream. Gradients are added up in a fixed order.
@@ -61,4 +61,4 @@ class CudnnAttention {
   DeviceBuffer workspace_;
 };
 
-}  // namespace mylos
+}  // namespace mylos::compute_cuda

@@ -8,7 +8,7 @@
 #include "backends/compute_cuda/cuda_check.hpp"
 #include "core/base/dtype.hpp"
 
-namespace mylos {
+namespace mylos::compute_cuda {
 
 inline constexpr int warp_size = 32;
 inline constexpr unsigned full_mask = 0xffffffffU;
@@ -74,4 +74,4 @@ __device__ T block_sum(T value) {
   return total;
 }
 
-}  // namespace mylos
+}  // namespace mylos::compute_cuda

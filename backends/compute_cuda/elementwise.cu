@@ -2,7 +2,7 @@
 #include "backends/compute_cuda/device.cuh"
 #include "backends/compute_cuda/kernels.hpp"
 
-namespace mylos::kernels {
+namespace mylos::compute_cuda::kernels {
 
 namespace {
 
@@ -82,4 +82,4 @@ bool residual_add(cudaStream_t stream, TensorRef x, TensorRef residual, TensorRe
   return map(stream, x, residual, y, Add());
 }
 
-}  // namespace mylos::kernels
+}  // namespace mylos::compute_cuda::kernels

@@ -4,7 +4,7 @@
 #include "backends/compute_cuda/device.cuh"
 #include "backends/compute_cuda/kernels.hpp"
 
-namespace mylos::kernels {
+namespace mylos::compute_cuda::kernels {
 
 namespace {
 
@@ -108,4 +108,4 @@ void position_gradient(cudaStream_t stream, TensorRef dout, std::int64_t positio
   });
 }
 
-}  // namespace mylos::kernels
+}  // namespace mylos::compute_cuda::kernels

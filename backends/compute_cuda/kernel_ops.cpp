@@ -3,7 +3,7 @@
 
 #include "backends/compute_cuda/kernels.hpp"
 
-namespace mylos {
+namespace mylos::compute_cuda {
 
 void KernelTensorOps::sum(Stream stream, TensorRef x, TensorRef out, bool accumulate) {
   kernels::sum(cuda_stream(backend_, stream), x, out, accumulate, workspace_);
@@ -91,4 +91,4 @@ void KernelOptimizerOps::adamw(Stream stream, const AdamWArgs& args) {
   if (!kernels::adamw(cuda_stream(backend_, stream), args, workspace_)) next().adamw(stream, args);
 }
 
-}  // namespace mylos
+}  // namespace mylos::compute_cuda

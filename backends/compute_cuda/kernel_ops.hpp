@@ -5,7 +5,7 @@
 #include "backends/compute_cuda/workspace.hpp"
 #include "core/ops/forwarding_ops.hpp"
 
-namespace mylos {
+namespace mylos::compute_cuda {
 
 class KernelTensorOps final : public ForwardingTensorOps {
  public:
@@ -67,4 +67,4 @@ class KernelOptimizerOps final : public ForwardingOptimizerOps {
   const Workspace& workspace_;
 };
 
-}  // namespace mylos
+}  // namespace mylos::compute_cuda

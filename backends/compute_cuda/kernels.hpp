@@ -9,7 +9,7 @@
 #include "backends/compute_cuda/workspace.hpp"
 #include "core/ops/compute_backend.hpp"
 
-namespace mylos::kernels {
+namespace mylos::compute_cuda::kernels {
 
 void bias_gradient(cudaStream_t stream, TensorRef dy, TensorRef dbias, bool accumulate,
                    const Workspace& workspace);
@@ -46,4 +46,4 @@ void sum_of_squares(cudaStream_t stream, TensorRef x, TensorRef out, bool accumu
 
 bool adamw(cudaStream_t stream, const AdamWArgs& args, const Workspace& workspace);
 
-}  // namespace mylos::kernels
+}  // namespace mylos::compute_cuda::kernels

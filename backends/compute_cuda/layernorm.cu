@@ -3,7 +3,7 @@
 #include "backends/compute_cuda/device.cuh"
 #include "backends/compute_cuda/kernels.hpp"
 
-namespace mylos::kernels {
+namespace mylos::compute_cuda::kernels {
 
 namespace {
 
@@ -214,4 +214,4 @@ void bias_gradient(cudaStream_t stream, TensorRef dy, TensorRef dbias, bool accu
   });
 }
 
-}  // namespace mylos::kernels
+}  // namespace mylos::compute_cuda::kernels

@@ -11,7 +11,7 @@
 #define MYLOS_PLUGIN_SYMBOL mylos_plugin
 #endif
 
-namespace mylos {
+namespace mylos::compute_cuda {
 
 namespace {
 
@@ -83,4 +83,4 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .plan_compute = plan,
 };
 
-}  // namespace mylos
+}  // namespace mylos::compute_cuda

@@ -2,7 +2,7 @@
 #include "backends/compute_cuda/device.cuh"
 #include "backends/compute_cuda/kernels.hpp"
 
-namespace mylos::kernels {
+namespace mylos::compute_cuda::kernels {
 
 namespace {
 
@@ -72,4 +72,4 @@ void sum_of_squares(cudaStream_t stream, TensorRef x, TensorRef out, bool accumu
                  [&](auto type) { reduce<decltype(type)>(stream, x, out, accumulate, workspace, Square()); });
 }
 
-}  // namespace mylos::kernels
+}  // namespace mylos::compute_cuda::kernels

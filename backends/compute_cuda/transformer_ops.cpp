@@ -4,7 +4,7 @@
 #include "backends/compute_cuda/cuda_check.hpp"
 #include "backends/compute_cuda/kernels.hpp"
 
-namespace mylos {
+namespace mylos::compute_cuda {
 
 CudaTransformerOps::CudaTransformerOps(ComputeBackend& next, const Workspace& workspace,
                                        [[maybe_unused]] MemoryLedger* ledger)
@@ -122,4 +122,4 @@ void CudaTransformerOps::attention_backward(Stream stream, const AttentionBackwa
 
 #endif
 
-}  // namespace mylos
+}  // namespace mylos::compute_cuda

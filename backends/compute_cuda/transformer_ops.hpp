@@ -11,7 +11,7 @@
 #include "backends/compute_cuda/cudnn_attention.hpp"
 #endif
 
-namespace mylos {
+namespace mylos::compute_cuda {
 
 class CudaTransformerOps final : public KernelTransformerOps {
  public:
@@ -41,4 +41,4 @@ class CudaTransformerOps final : public KernelTransformerOps {
 #endif
 };
 
-}  // namespace mylos
+}  // namespace mylos::compute_cuda

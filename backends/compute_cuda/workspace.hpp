@@ -8,7 +8,7 @@
 
 #include "core/memory/device_buffer.hpp"
 
-namespace mylos {
+namespace mylos::compute_cuda {
 
 inline cudaStream_t cuda_stream(ComputeBackend& backend, Stream stream) {
   return static_cast<cudaStream_t>(backend.native_stream(stream));
@@ -37,4 +37,4 @@ class Workspace {
   DeviceBuffer buffer_;
 };
 
-}  // namespace mylos
+}  // namespace mylos::compute_cuda

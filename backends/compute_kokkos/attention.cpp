@@ -4,7 +4,7 @@
 #include "backends/compute_kokkos/transformer_ops.hpp"
 #include "core/ops/heads.hpp"
 
-namespace mylos {
+namespace mylos::compute_kokkos {
 
 namespace {
 
@@ -433,4 +433,4 @@ void KokkosTransformerOps::attention_backward(Stream stream, const AttentionBack
   });
 }
 
-}  // namespace mylos
+}  // namespace mylos::compute_kokkos

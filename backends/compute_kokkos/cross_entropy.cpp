@@ -2,7 +2,7 @@
 #include "backends/compute_kokkos/lanes.hpp"
 #include "backends/compute_kokkos/transformer_ops.hpp"
 
-namespace mylos {
+namespace mylos::compute_kokkos {
 
 namespace {
 
@@ -72,4 +72,4 @@ void KokkosTransformerOps::cross_entropy(Stream stream, TensorRef logits, Tensor
   });
 }
 
-}  // namespace mylos
+}  // namespace mylos::compute_kokkos

@@ -4,7 +4,7 @@
 
 #include "backends/compute_kokkos/random_words.hpp"
 
-namespace mylos {
+namespace mylos::compute_kokkos {
 
 /// Elements that `keep_factors` draws at once.
 inline constexpr int dropout_block = words_at_once;
@@ -35,4 +35,4 @@ KOKKOS_FORCEINLINE_FUNCTION void keep_factors(const Dropout& dropout, std::int64
   }
 }
 
-}  // namespace mylos
+}  // namespace mylos::compute_kokkos

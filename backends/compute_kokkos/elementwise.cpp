@@ -2,7 +2,7 @@
 #include "backends/compute_kokkos/dropout.hpp"
 #include "backends/compute_kokkos/transformer_ops.hpp"
 
-namespace mylos {
+namespace mylos::compute_kokkos {
 
 namespace {
 
@@ -109,4 +109,4 @@ void KokkosTransformerOps::dropout_add(Stream stream, TensorRef x, TensorRef res
   });
 }
 
-}  // namespace mylos
+}  // namespace mylos::compute_kokkos

@@ -2,7 +2,7 @@
 #include "backends/compute_kokkos/lanes.hpp"
 #include "backends/compute_kokkos/transformer_ops.hpp"
 
-namespace mylos {
+namespace mylos::compute_kokkos {
 
 namespace {
 
@@ -113,4 +113,4 @@ void KokkosTransformerOps::embedding_backward(Stream stream, TensorRef tokens, T
   });
 }
 
-}  // namespace mylos
+}  // namespace mylos::compute_kokkos

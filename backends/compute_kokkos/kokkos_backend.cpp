@@ -14,7 +14,7 @@
 
 #include "backends/compute_kokkos/lanes.hpp"
 
-namespace mylos {
+namespace mylos::compute_kokkos {
 
 namespace {
 
@@ -300,4 +300,4 @@ double KokkosBackend::seconds_between(Event begin, Event end) {
 
 #endif
 
-}  // namespace mylos
+}  // namespace mylos::compute_kokkos

@@ -12,7 +12,7 @@
 #include "backends/compute_kokkos/transformer_ops.hpp"
 #include "core/ops/compute_backend.hpp"
 
-namespace mylos {
+namespace mylos::compute_kokkos {
 
 /// Streams are execution space instances. On the host all of them are the one default instance, which
 /// finishes a kernel before the call returns, so that events have nothing to do there. A graph does not see
@@ -61,4 +61,4 @@ class KokkosBackend final : public ComputeBackend {
   std::uint64_t num_deallocations_ = 0;
 };
 
-}  // namespace mylos
+}  // namespace mylos::compute_kokkos

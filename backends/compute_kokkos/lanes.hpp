@@ -16,7 +16,7 @@
 #include <immintrin.h>
 #endif
 
-namespace mylos {
+namespace mylos::compute_kokkos {
 
 /// As many floats as a register holds; one on a GPU, where threads are the lanes.
 using Vec = Kokkos::Experimental::simd<float>;
@@ -95,25 +95,25 @@ struct Lanes {
   /// Lanes beyond `count` are 0.
   template <class T>
   KOKKOS_FORCEINLINE_FUNCTION Vec load(const T* array) const {
-    if (count == width) return mylos::load(array + first);
+    if (count == width) return compute_kokkos::load(array + first);
     float lanes[width] = {};
     for (int l = 0; l < count; ++l) lanes[l] = static_cast<float>(array[first + l]);
-    return mylos::load(lanes);
+    return compute_kokkos::load(lanes);
   }
   template <class T>
   KOKKOS_FORCEINLINE_FUNCTION void store(T* array, Vec value) const {
-    if (count == width) return mylos::store(array + first, value);
+    if (count == width) return compute_kokkos::store(array + first, value);
     float lanes[width];
-    mylos::store(lanes, value);
+    compute_kokkos::store(lanes, value);
     for (int l = 0; l < count; ++l) array[first + l] = static_cast<T>(lanes[l]);
   }
   /// `value` with the lanes beyond `count` replaced.
   KOKKOS_FORCEINLINE_FUNCTION Vec only(Vec value, float replacement) const {
     if (count == width) return value;
     float lanes[width];
-    mylos::store(lanes, value);
+    compute_kokkos::store(lanes, value);
     for (int l = count; l < width; ++l) lanes[l] = replacement;
-    return mylos::load(lanes);
+    return compute_kokkos::load(lanes);
   }
 };
 
@@ -291,4 +291,4 @@ void column_sums(const std::string& label, const Execution& execution, std::int6
       });
 }
 
-}  // namespace mylos
+}  // namespace mylos::compute_kokkos

@@ -2,7 +2,7 @@
 #include "backends/compute_kokkos/lanes.hpp"
 #include "backends/compute_kokkos/transformer_ops.hpp"
 
-namespace mylos {
+namespace mylos::compute_kokkos {
 
 namespace {
 
@@ -125,4 +125,4 @@ void KokkosTransformerOps::layernorm_backward_weight(Stream stream, TensorRef dy
   });
 }
 
-}  // namespace mylos
+}  // namespace mylos::compute_kokkos

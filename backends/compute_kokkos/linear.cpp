@@ -9,7 +9,7 @@
 #include "backends/compute_kokkos/tile_product.hpp"
 #include "backends/compute_kokkos/transformer_ops.hpp"
 
-namespace mylos {
+namespace mylos::compute_kokkos {
 
 namespace {
 
@@ -231,4 +231,4 @@ void KokkosTransformerOps::linear_backward_weight(Stream stream, TensorRef x, Te
   });
 }
 
-}  // namespace mylos
+}  // namespace mylos::compute_kokkos

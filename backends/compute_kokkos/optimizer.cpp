@@ -3,7 +3,7 @@
 #include "backends/compute_kokkos/optimizer_ops.hpp"
 #include "backends/compute_kokkos/random_words.hpp"
 
-namespace mylos {
+namespace mylos::compute_kokkos {
 
 namespace {
 
@@ -164,4 +164,4 @@ void KokkosOptimizerOps::guard_step(Stream stream, const GuardConfig& config, co
       KOKKOS_LAMBDA(std::int64_t) { guard_update(guard, *input, *state, *scalars); });
 }
 
-}  // namespace mylos
+}  // namespace mylos::compute_kokkos

@@ -4,7 +4,7 @@
 
 #include "core/ops/compute_backend.hpp"
 
-namespace mylos {
+namespace mylos::compute_kokkos {
 
 class KokkosOptimizerOps final : public OptimizerOps {
  public:
@@ -13,4 +13,4 @@ class KokkosOptimizerOps final : public OptimizerOps {
                   StepScalars* scalars) override;
 };
 
-}  // namespace mylos
+}  // namespace mylos::compute_kokkos

@@ -24,7 +24,7 @@
 #define MYLOS_STRING_OF(x) #x
 #define MYLOS_STRING(x) MYLOS_STRING_OF(x)
 
-namespace mylos {
+namespace mylos::compute_kokkos {
 
 namespace {
 
@@ -117,4 +117,4 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .destroy_compute = destroy,
 };
 
-}  // namespace mylos
+}  // namespace mylos::compute_kokkos

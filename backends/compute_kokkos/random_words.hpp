@@ -5,7 +5,7 @@
 #include "backends/compute_kokkos/lanes.hpp"
 #include "core/base/rng.hpp"
 
-namespace mylos {
+namespace mylos::compute_kokkos {
 
 /// Words that `random_words` draws at once.
 inline constexpr int words_at_once = 4 * width;
@@ -64,4 +64,4 @@ KOKKOS_FORCEINLINE_FUNCTION void random_words(PhiloxKey key, std::uint64_t group
 }
 #endif
 
-}  // namespace mylos
+}  // namespace mylos::compute_kokkos

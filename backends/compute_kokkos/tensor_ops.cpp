@@ -3,7 +3,7 @@
 
 #include "backends/compute_kokkos/lanes.hpp"
 
-namespace mylos {
+namespace mylos::compute_kokkos {
 
 namespace {
 
@@ -134,4 +134,4 @@ void KokkosTensorOps::sum_of_squares(Stream stream, TensorRef x, TensorRef out, 
   });
 }
 
-}  // namespace mylos
+}  // namespace mylos::compute_kokkos

@@ -5,7 +5,7 @@
 #include "backends/compute_kokkos/views.hpp"
 #include "core/ops/compute_backend.hpp"
 
-namespace mylos {
+namespace mylos::compute_kokkos {
 
 class KokkosTensorOps final : public TensorOps {
  public:
@@ -21,4 +21,4 @@ class KokkosTensorOps final : public TensorOps {
   Queue default_queue_;
 };
 
-}  // namespace mylos
+}  // namespace mylos::compute_kokkos

@@ -6,7 +6,7 @@
 
 #include "backends/compute_kokkos/lanes.hpp"
 
-namespace mylos {
+namespace mylos::compute_kokkos {
 
 inline constexpr int panel_rows = 4;
 inline constexpr int panel_vectors = on_host ? 4 : 1;
@@ -123,4 +123,4 @@ KOKKOS_FUNCTION void tile_product(int m, int n, int k, Tile<E> a, const E* b, in
   }
 }
 
-}  // namespace mylos
+}  // namespace mylos::compute_kokkos

@@ -4,7 +4,7 @@
 
 #include "core/ops/compute_backend.hpp"
 
-namespace mylos {
+namespace mylos::compute_kokkos {
 
 class KokkosTransformerOps final : public TransformerOps {
  public:
@@ -39,4 +39,4 @@ class KokkosTransformerOps final : public TransformerOps {
                      TensorRef correct) override;
 };
 
-}  // namespace mylos
+}  // namespace mylos::compute_kokkos

@@ -12,7 +12,7 @@
 
 #include "core/ops/compute_backend.hpp"
 
-namespace mylos {
+namespace mylos::compute_kokkos {
 
 using Execution = Kokkos::DefaultExecutionSpace;
 using Memory = Execution::memory_space;
@@ -81,4 +81,4 @@ inline std::int64_t rows_of(const TensorRef& tensor) {
   return columns > 0 ? tensor.size() / columns : 0;
 }
 
-}  // namespace mylos
+}  // namespace mylos::compute_kokkos

@@ -18,7 +18,7 @@
 #include <immintrin.h>
 #endif
 
-namespace mylos {
+namespace mylos::compute_onednn {
 
 namespace {
 
@@ -660,4 +660,4 @@ std::size_t Bf16Matmul::scratch_bytes(std::int64_t m, std::int64_t n, std::int64
   return Division(m, n, k, a_is_transposed, threads > 0 ? threads : omp_get_max_threads()).bytes();
 }
 
-}  // namespace mylos
+}  // namespace mylos::compute_onednn

@@ -10,7 +10,7 @@
 #include "core/ops/compute_backend.hpp"
 #include "core/ops/matrix_ref.hpp"
 
-namespace mylos {
+namespace mylos::compute_onednn {
 
 /// oneDNN multiplies weights fast only from packed copies, which cost memory and a pass a step. This product
 /// packs a panel of 48 columns at a time while it multiplies the one before it by all rows (Goto and van de
@@ -39,4 +39,4 @@ class Bf16Matmul {
   Scratch scratch_;
 };
 
-}  // namespace mylos
+}  // namespace mylos::compute_onednn

@@ -5,7 +5,7 @@
 #include <array>
 #include <omp.h>
 
-namespace mylos {
+namespace mylos::compute_onednn {
 
 namespace {
 
@@ -118,4 +118,4 @@ void OnednnTransformerOps::linear_backward_weight(Stream stream, TensorRef x, Te
   });
 }
 
-}  // namespace mylos
+}  // namespace mylos::compute_onednn

@@ -6,7 +6,7 @@
 #include "backends/compute_onednn/matmul_cache.hpp"
 #include "core/ops/forwarding_ops.hpp"
 
-namespace mylos {
+namespace mylos::compute_onednn {
 
 /// Types that oneDNN does not multiply on this machine fall through as well.
 class OnednnTransformerOps final : public ForwardingTransformerOps {
@@ -31,4 +31,4 @@ class OnednnTransformerOps final : public ForwardingTransformerOps {
   Bf16Matmul bf16_matmul_;
 };
 
-}  // namespace mylos
+}  // namespace mylos::compute_onednn

@@ -5,7 +5,7 @@
 
 #include "core/base/error.hpp"
 
-namespace mylos {
+namespace mylos::compute_onednn {
 
 namespace {
 
@@ -174,4 +174,4 @@ MatmulCache::Product MatmulCache::make_weight_gradient(const Key& key) {
   return product;
 }
 
-}  // namespace mylos
+}  // namespace mylos::compute_onednn

@@ -16,7 +16,7 @@
 #include "core/ops/compute_backend.hpp"
 #include "core/ops/matrix_ref.hpp"
 
-namespace mylos {
+namespace mylos::compute_onednn {
 
 /// Primitives are made on first use and kept: a training step after the first makes none and grows no
 /// scratchpad.
@@ -90,4 +90,4 @@ class MatmulCache {
   Scratch scratchpad_;
 };
 
-}  // namespace mylos
+}  // namespace mylos::compute_onednn

@@ -6,7 +6,7 @@
 
 #include "core/base/error.hpp"
 
-namespace mylos {
+namespace mylos::compute_onednn {
 
 PackedWeights::PackedWeights(ComputeBackend& memory, MemoryLedger* ledger, const dnnl::engine& engine)
     : memory_(memory), ledger_(ledger), engine_(engine) {}
@@ -43,4 +43,4 @@ void PackedWeights::forget(const void* begin, std::size_t bytes) {
   });
 }
 
-}  // namespace mylos
+}  // namespace mylos::compute_onednn

@@ -12,7 +12,7 @@
 #include "core/memory/device_buffer.hpp"
 #include "core/ops/matrix_ref.hpp"
 
-namespace mylos {
+namespace mylos::compute_onednn {
 
 /// A copy is made at a weight's first use and renewed when its version has changed, so micro-batches and the
 /// products of one step share it. Each use of a weight (forward and dX see it transposed) has a copy.
@@ -51,4 +51,4 @@ class PackedWeights {
   Copies copies_;
 };
 
-}  // namespace mylos
+}  // namespace mylos::compute_onednn

@@ -13,7 +13,7 @@
 #define MYLOS_PLUGIN_SYMBOL mylos_plugin
 #endif
 
-namespace mylos {
+namespace mylos::compute_onednn {
 
 namespace {
 
@@ -124,4 +124,4 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .plan_compute = plan,
 };
 
-}  // namespace mylos
+}  // namespace mylos::compute_onednn

@@ -6,7 +6,7 @@
 
 #include "core/memory/device_buffer.hpp"
 
-namespace mylos {
+namespace mylos::compute_onednn {
 
 /// As large as the largest wish so far.
 class Scratch {
@@ -30,4 +30,4 @@ class Scratch {
   DeviceBuffer buffer_;
 };
 
-}  // namespace mylos
+}  // namespace mylos::compute_onednn

@@ -6,7 +6,7 @@
 #include "backends/compute_cuda/kernels.hpp"
 #include "core/plugin.hpp"
 
-namespace mylos {
+namespace mylos::compute_cuda {
 namespace {
 
 class EmulatedTransformerOps final : public KernelTransformerOps {
@@ -63,4 +63,4 @@ extern "C" const PluginDescriptor mylos_plugin = {
     .destroy_compute = destroy,
 };
 
-}  // namespace mylos
+}  // namespace mylos::compute_cuda

@@ -84,15 +84,16 @@ void PrintTo(const Backend& backend, std::ostream* out) {
 }
 
 CommunicatorHandle open_in_pieces(ComputeBackend* compute) {
-  return {MpiCommunicator::duplicate(MPI_COMM_WORLD, {.compute = compute, .max_count = 3000}).release(),
-          [](Communicator* communicator) { delete communicator; }};
+  return {
+      comm_mpi::MpiCommunicator::duplicate(MPI_COMM_WORLD, {.compute = compute, .max_count = 3000}).release(),
+      [](Communicator* communicator) { delete communicator; }};
 }
 
 /// Collectives by `algorithm` over the sends and receives of MPI.
 Backend algorithm_backend(const std::string& algorithm) {
   const auto open = [algorithm](ComputeBackend* /*compute*/) -> CommunicatorHandle {
     static TrafficCounter counter;
-    return {new AlgorithmCommunicator(MpiCommunicator::duplicate(MPI_COMM_WORLD, {}),
+    return {new AlgorithmCommunicator(comm_mpi::MpiCommunicator::duplicate(MPI_COMM_WORLD, {}),
                                       AlgorithmChoice::parse(algorithm), "world wire", counter),
             [](Communicator* communicator) { delete communicator; }};
   };
@@ -101,7 +102,7 @@ Backend algorithm_backend(const std::string& algorithm) {
 
 /// Two levels, with even and odd ranks as the nodes.
 CommunicatorHandle open_hierarchical(ComputeBackend* /*compute*/) {
-  std::unique_ptr<Communicator> flat = MpiCommunicator::duplicate(MPI_COMM_WORLD, {});
+  std::unique_ptr<Communicator> flat = comm_mpi::MpiCommunicator::duplicate(MPI_COMM_WORLD, {});
   std::unique_ptr<Communicator> node = flat->split(flat->rank() % 2, 0);
   return {new HierarchicalCommunicator(std::move(node), std::move(flat)),
           [](Communicator* communicator) { delete communicator; }};

@@ -17,7 +17,7 @@
 #include "backends/comm_shm/shm_communicator.hpp"
 #include "tests/parallel/shm_cases.hpp"
 
-namespace mylos {
+namespace mylos::comm_shm {
 namespace {
 
 /// Memory of the process, which all its threads see at one address.
@@ -169,7 +169,7 @@ TEST(ProcessMemory, MappingsDoNotLieAPowerOfTwoApart) {
 }
 
 }  // namespace
-}  // namespace mylos
+}  // namespace mylos::comm_shm
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "app/run_config.hpp"
 #include "io/deck/deck.hpp"

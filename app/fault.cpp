@@ -10,9 +10,8 @@
 #include <sstream>
 #include <vector>
 
-#include <fmt/ranges.h>
-
 #include "core/base/error.hpp"
+#include "core/base/joined.hpp"
 #include "parallel/schedule/schedule.hpp"
 
 namespace mylos {
@@ -55,7 +54,7 @@ Fault Fault::from_environment(int rank) {
     fail(ExitCode::usage,
          "MYLOS_FAULT=\"{}\" is not phase:rank:step:kind with phase {} and kind kill, stop, error, nan, "
          "spike, flip or mismatch",
-         text, fmt::join(phases, ", "));
+         text, joined(phases, ", "));
   }
   if (rank == 0) fmt::print(stderr, "mylos: MYLOS_FAULT={} is set: this run will fail on purpose\n", text);
   fault.rank_ = rank;

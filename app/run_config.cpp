@@ -11,9 +11,10 @@
 #include <system_error>
 #include <utility>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "core/base/error.hpp"
+#include "core/base/joined.hpp"
 #include "io/tokens/tokenizer.hpp"
 #include "parallel/collectives/algorithm_choice.hpp"
 
@@ -138,7 +139,7 @@ class CrossChecks {
       }
     }
     if (!open.empty() && known({"model.preset"})) {
-      report({"model.preset"}, "[model] {} must be set where preset = none", fmt::join(open, ", "));
+      report({"model.preset"}, "[model] {} must be set where preset = none", joined(open, ", "));
     }
   }
 

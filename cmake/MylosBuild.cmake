@@ -46,9 +46,38 @@ if(MYLOS_SANITIZE)
   # GCC 12 takes std::regex for uninitialised where it is instrumented.
   string(REPLACE ";" "," sanitizers "${MYLOS_SANITIZE}")
   target_compile_options(mylos_options INTERFACE -fsanitize=${sanitizers} -fno-sanitize-recover=all
-                                                 -fno-omit-frame-pointer -O1 -g -Wno-maybe-uninitialized)
+                                                 -fno-omit-frame-pointer -O1 -g1 -Wno-maybe-uninitialized)
   target_link_options(mylos_options INTERFACE -fsanitize=${sanitizers})
 endif()
+
+# Most of a small file's compile time is the standard library's headers: they are compiled once. Sources still include
+# what they use: clang-tidy and MYLOS_CHECK_HEADERS compile without this.
+if(MYLOS_PRECOMPILE_HEADERS)
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/precompiled.cpp CONTENT "")
+  add_library(mylos_precompiled OBJECT ${PROJECT_BINARY_DIR}/precompiled.cpp)
+  target_link_libraries(mylos_precompiled PRIVATE mylos_options fmt::fmt)
+  target_precompile_headers(mylos_precompiled PRIVATE <algorithm> <array> <atomic> <chrono> <cmath> <cstddef> <cstdint>
+    <cstring> <filesystem> <functional> <initializer_list> <map> <memory> <mutex> <numeric> <optional> <ranges> <span>
+    <source_location> <string> <string_view> <thread> <utility> <vector> <fmt/core.h>)
+endif()
+function(mylos_use_precompiled target)
+  if(TARGET mylos_precompiled)
+    target_precompile_headers(${target} REUSE_FROM mylos_precompiled)
+    # GCC 12 forgets that these headers are the system's, whose false warnings it hides.
+    target_compile_options(${target} PRIVATE -Wno-array-bounds -Wno-stringop-overflow)
+  endif()
+endfunction()
+
+# mylos_precompile_kokkos(TARGET): the same for sources with Kokkos kernels, where nvcc does not compile them.
+function(mylos_precompile_kokkos target)
+  if(MYLOS_PRECOMPILE_HEADERS AND NOT MYLOS_CUDA_ARCH)
+    target_precompile_headers(${target} PRIVATE <Kokkos_Core.hpp> <Kokkos_SIMD.hpp> <fmt/core.h>)
+  endif()
+endfunction()
+
+# What runs for milliseconds is compiled in less time. To be linked after mylos_options, whose flags it changes.
+add_library(mylos_light_options INTERFACE)
+target_compile_options(mylos_light_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
 
 if(MYLOS_STATIC)
   set(MYLOS_LIBRARY_TYPE STATIC)
@@ -62,6 +91,7 @@ function(mylos_library name)
   add_library(mylos_${name} ${MYLOS_LIBRARY_TYPE} ${ARGN})
   target_link_libraries(mylos_${name} PRIVATE mylos_options)
   target_compile_features(mylos_${name} PUBLIC cxx_std_20)
+  mylos_use_precompiled(mylos_${name})
   target_include_directories(mylos_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
                                                   $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/mylos>)
   if(NOT MYLOS_STATIC)

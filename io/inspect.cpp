@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/base/error.hpp"
+#include "core/base/joined.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/checkpoint/checkpoint_manifest.hpp"
 #include "io/file_util.hpp"
@@ -49,7 +50,7 @@ std::string inspect_checkpoint(IoThread& io, const fs::path& path) {
     std::int64_t elements = 0;
     const std::vector<TensorInfo> tensors = reader.tensors(file.name);
     for (const TensorInfo& tensor : tensors) {
-      text += fmt::format("  {:<40} ({})\n", tensor.name, fmt::join(tensor.shape, ", "));
+      text += fmt::format("  {:<40} ({})\n", tensor.name, joined(tensor.shape, ", "));
       elements += tensor.size();
     }
     text += fmt::format("  {} tensors, {} elements, fp32\n", tensors.size(), elements);
@@ -77,7 +78,7 @@ std::string inspect_run(IoThread& io, const fs::path& path) {
   std::ranges::sort(steps);
   const fs::path metrics = path / "metrics.h5";
   return fmt::format("run {}\ncheckpoints: {}\n{}", path.string(),
-                     steps.empty() ? "none" : fmt::to_string(fmt::join(steps, " ")),
+                     steps.empty() ? "none" : joined(steps, " "),
                      fs::exists(metrics) ? inspect_metrics(io, metrics) : "no metrics\n");
 }
 
@@ -88,7 +89,7 @@ std::string inspect_tokens(const fs::path& path) {
   const auto first = tokens.first(std::min(num_shown, tokens.size()));
   return fmt::format("token file: {} tokens, largest id {}\n  begins {}\n", tokens.size(),
                      tokens.empty() ? 0 : *std::max_element(tokens.begin(), tokens.end()),
-                     fmt::join(first, " "));
+                     joined(first, " "));
 }
 
 }  // namespace

@@ -272,10 +272,12 @@ provide_kokkos_kernels() {
 
 # --- Building -------------------------------------------------------------------------------------------------------
 
-# configure PRESET LOG, with the compiler cache where there is one, and Debian's MPICH where another MPI is the default.
+# configure PRESET LOG OPTIONS..., with the compiler cache if there is one, and Debian's MPICH if another MPI is the default.
 configure() {
-  local options=()
-  ! has ccache || options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+  local options=("${@:3}")
+  # Precompiled headers are cached only if ccache may trust their macros and times.
+  ! has ccache || options+=("-DCMAKE_CXX_COMPILER_LAUNCHER=env;CCACHE_SLOPPINESS=pch_defines,time_macros;ccache"
+    -DCMAKE_CXX_FLAGS=-fpch-preprocess)
   ! has mpicxx.mpich || options+=(-DMPI_C_COMPILER=mpicc.mpich -DMPI_CXX_COMPILER=mpicxx.mpich
     "-DMPIEXEC_EXECUTABLE=$(command -v mpiexec.mpich)")
   [[ -z ${MYLOS_ARCH+set} ]] || options+=("-DMYLOS_ARCH=$MYLOS_ARCH")

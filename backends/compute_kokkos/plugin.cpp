@@ -12,7 +12,7 @@
 #if defined(KOKKOS_ENABLE_OPENMP)
 #include <omp.h>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <hwloc.h>
 #endif
 

@@ -16,9 +16,10 @@
 #include <system_error>
 #include <variant>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "core/base/error.hpp"
+#include "core/base/joined.hpp"
 
 namespace mylos {
 namespace {
@@ -235,10 +236,10 @@ class NameCheck {
     }
     const std::string guess = nearest(section, known_);
     meant_.insert(guess);
-    errors.add(entry.place, guess.empty()
-                                ? fmt::format("unknown section [{}]; the sections are {}", section,
-                                              fmt::join(known_, ", "))
-                                : fmt::format("unknown section [{}]; did you mean [{}]?", section, guess));
+    errors.add(entry.place,
+               guess.empty()
+                   ? fmt::format("unknown section [{}]; the sections are {}", section, joined(known_, ", "))
+                   : fmt::format("unknown section [{}]; did you mean [{}]?", section, guess));
   }
 
   void check_name(const DeckEntry& entry, DeckErrors& errors) {
@@ -254,7 +255,7 @@ class NameCheck {
     }
     meant_.insert(section + "." + guess);
     errors.add(entry.place, guess.empty() ? fmt::format("unknown key [{}] {}; the keys are {}", entry.section,
-                                                        entry.name, fmt::join(names, ", "))
+                                                        entry.name, joined(names, ", "))
                                           : fmt::format("unknown key [{}] {}; did you mean [{}] {}?",
                                                         entry.section, entry.name, section, guess));
   }
@@ -318,7 +319,7 @@ std::string default_of(const ParamSpec& spec) {
 
 std::string one_of(const std::vector<std::string>& values) {
   if (values.size() < 2) return values.empty() ? "" : values.front();
-  return fmt::format("{} or {}", fmt::join(values.begin(), values.end() - 1, ", "), values.back());
+  return fmt::format("{} or {}", joined(std::span(values).first(values.size() - 1), ", "), values.back());
 }
 
 void DeckErrors::add(const DeckPlace& place, const std::string& message) {
@@ -326,7 +327,7 @@ void DeckErrors::add(const DeckPlace& place, const std::string& message) {
 }
 
 void DeckErrors::throw_if_any() const {
-  if (!empty()) fail(ExitCode::usage, "{}", fmt::join(messages_, "\n"));
+  if (!empty()) fail(ExitCode::usage, "{}", joined(messages_, "\n"));
 }
 
 Deck Deck::read(const std::filesystem::path& file, DeckErrors& errors) {
@@ -514,7 +515,7 @@ std::string deck_help(std::span<const ParamSpec> specs, std::string_view section
   if (!section.empty() && !contains(sections, section)) {
     const std::string guess = nearest(section, sections);
     fail(ExitCode::usage, "no deck section [{}]; {}", section,
-         guess.empty() ? fmt::format("the sections are {}", fmt::join(sections, ", "))
+         guess.empty() ? fmt::format("the sections are {}", joined(sections, ", "))
                        : fmt::format("did you mean [{}]?", guess));
   }
   std::string help;

@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include <fmt/chrono.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "io/report/html_plot.hpp"
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include <fmt/ranges.h>
+#include "core/base/joined.hpp"
 
 namespace mylos {
 
@@ -77,7 +77,7 @@ std::string text_of(const AlgorithmChoice::Ranges& ranges) {
     items.emplace_back(name_of(algorithm));
     if (below != AlgorithmChoice::everything) items.back() += fmt::format("<{}", below);
   }
-  return fmt::format("{}", fmt::join(items, ","));
+  return joined(items, ",");
 }
 
 }  // namespace
@@ -129,7 +129,7 @@ std::string AlgorithmChoice::text() const {
     if (ranges != name_of(Algorithm::native))
       parts.push_back(fmt::format("{}:{}", name_of(operation), ranges));
   }
-  return fmt::format("{}", fmt::join(parts, ";"));
+  return joined(parts, ";");
 }
 
 }  // namespace mylos

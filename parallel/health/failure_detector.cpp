@@ -8,8 +8,9 @@
 #include <map>
 #include <utility>
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
+#include <fmt/core.h>
+
+#include "core/base/joined.hpp"
 
 namespace mylos {
 
@@ -86,8 +87,7 @@ std::string FailureDetector::judge() const {
     std::string reason =
         fmt::format("stalled collective: rank {} has been in {} for more than {:.1f} s", node_[i].rank,
                     describe(node_[i].open_operation()->record), seconds(limits_.operation_timeout));
-    for (const auto& [what, ranks] : doing)
-      reason += fmt::format("; in {}: {}", what, fmt::join(ranks, ", "));
+    for (const auto& [what, ranks] : doing) reason += fmt::format("; in {}: {}", what, joined(ranks, ", "));
     return reason;
   }
   return {};

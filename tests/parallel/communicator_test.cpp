@@ -442,7 +442,7 @@ TEST(AlgorithmCommunicator, LeavesMemoryThatTheHostCannotReachToTheBackend) {
   EXPECT_THROW(HierarchicalCommunicator(*world, *world, &device), Error);
 }
 
-TEST(ShmCommunicator, LeavesTheComputeBackendToWhatJoinsNodes) {
+TEST(NodesOfShm, LeavesTheComputeBackendToWhatJoinsNodes) {
   ParamValues deck;
   deck.set("comm.ranks_per_node", std::int64_t{1});
   FarDevice device;

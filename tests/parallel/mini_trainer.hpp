@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "app/run_config.hpp"
 #include "core/communicator.hpp"
 #include "core/ops/traced_backend.hpp"
 #include "parallel/engine/training_step.hpp"

@@ -85,11 +85,11 @@ TEST_F(PluginTest, ChecksTheDescriptorBeforeAnythingIsCalled) {
   bad = good;
   bad.abi_version = 99;
   EXPECT_THAT(PluginRegistry::check(bad),
-              AllOf(HasSubstr("99"), HasSubstr(fmt::to_string(plugin_abi_version))));
+              AllOf(HasSubstr("99"), HasSubstr(std::to_string(plugin_abi_version))));
   bad = good;
   bad.struct_size = 8;
   EXPECT_THAT(PluginRegistry::check(bad),
-              AllOf(HasSubstr("8 bytes"), HasSubstr(fmt::to_string(sizeof(PluginDescriptor)))));
+              AllOf(HasSubstr("8 bytes"), HasSubstr(std::to_string(sizeof(PluginDescriptor)))));
   bad = good;
   bad.compiler = "another compiler";
   EXPECT_THAT(PluginRegistry::check(bad),

@@ -99,7 +99,7 @@ TEST_F(TrainingStepTest, GivesTheSameResultsOneStepLate) {
       SCOPED_TRACE(fmt::format("{}, {} micro-batches, graphs: {}", name_of(dtype), accumulation, graphs));
       RunConfig run = config(accumulation, dtype);
       MiniTrainer at_once(host_, ledger_, *of_host_, run);
-      run.backend.graphs = graphs;
+      run.graphs = graphs;
       MiniTrainer late(device_, ledger_, *of_device_, run);
       expect_same_steps(run, at_once, late);
     }
@@ -110,14 +110,14 @@ TEST_F(TrainingStepTest, RoundsByChanceInGraphs) {
   RunConfig run = config(1, DType::bf16);
   run.adamw.keeps_master = false;
   MiniTrainer at_once(host_, ledger_, *of_host_, run);
-  run.backend.graphs = true;
+  run.graphs = true;
   MiniTrainer late(device_, ledger_, *of_device_, run);
   expect_same_steps(run, at_once, late);
 }
 
 TEST_F(TrainingStepTest, RecordsEachActionOnce) {
   RunConfig run = config(2);
-  run.backend.graphs = true;
+  run.graphs = true;
   constexpr int num_actions = 5;  // forward and backward of two micro-batches, step
   MiniTrainer trainer(device_, ledger_, *of_device_, run);
   std::int64_t step = 0;
@@ -164,7 +164,7 @@ TEST_F(TrainingStepTest, RecordsNothingThatThrows) {
 
 TEST_F(TrainingStepTest, NeedsADeviceThatRecordsForGraphs) {
   RunConfig run = config(1);
-  run.backend.graphs = true;
+  run.graphs = true;
   try {
     MiniTrainer trainer(host_, ledger_, *of_host_, run);
     FAIL() << "the host records nothing";
@@ -204,7 +204,7 @@ TEST_P(GraphsTest, GiveTheSameResults) {
       RunConfig run = config(2, dtype);
       run.model.dropout = dropout;
       MiniTrainer kernel_by_kernel(backend_, ledger_, *self_, run);
-      run.backend.graphs = true;
+      run.graphs = true;
       MiniTrainer whole(backend_, ledger_, *self_, run);
       expect_same_steps(run, kernel_by_kernel, whole);
     }

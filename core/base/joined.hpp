@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Lists in messages. fmt's own join costs each file that uses it seconds of compiling.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include <fmt/core.h>
+
+namespace mylos {
+
+/// The values as fmt formats them, with `separator` between each two.
+template <class Range>
+std::string joined(const Range& values, std::string_view separator) {
+  std::string text;
+  bool is_first = true;
+  for (const auto& value : values) {
+    if (!is_first) text += separator;
+    is_first = false;
+    text += fmt::format("{}", value);
+  }
+  return text;
+}
+
+}  // namespace mylos

@@ -47,6 +47,15 @@ TEST(RunState, IsReadBackAsItWasWritten) {
   EXPECT_EQ(read.compute, "a backend");
 }
 
+TEST(RunState, OlderRunsHaveNoLossScale) {
+  std::string text = state_text(some_state());
+  text.replace(text.find("loss_scale"), 4, "gone");
+  text.replace(text.find("scaled_in_row"), 4, "gone");
+  const RunState read = parse_state(text, "here");
+  EXPECT_EQ(read.guard.loss_scale, 1.0F);
+  EXPECT_EQ(read.guard.scaled_in_row, 0);
+}
+
 TEST(RunState, NamesWhatIsMissing) {
   std::string text = state_text(some_state());
   text.replace(text.find("skipped_in_row"), 7, "omitted");

@@ -13,7 +13,9 @@
 namespace mylos {
 
 EvalResult evaluate(ModelExecutor& executor, ComputeBackend& backend, const TokenDataset& dataset,
-                    std::int64_t max_windows, Communicator& data) {
+                    std::int64_t max_windows, const ProcessGrid& grid) {
+  const int readers = grid.coordinates().extent(sample_axes);
+  const int reader = grid.coordinates().index(sample_axes);
   const BatchShape& shape = executor.shape();
   const std::int64_t available = dataset.num_sequential();
   const std::int64_t windows = max_windows > 0 ? std::min(max_windows, available) : available;
@@ -22,8 +24,8 @@ EvalResult evaluate(ModelExecutor& executor, ComputeBackend& backend, const Toke
   double loss = 0.0;
   std::int64_t correct = 0;
   std::int64_t count = 0;
-  for (std::int64_t base = 0; base < windows; base += shape.batch * data.size()) {
-    const std::int64_t first = base + shape.batch * data.rank();
+  for (std::int64_t base = 0; base < windows; base += shape.batch * readers) {
+    const std::int64_t first = base + shape.batch * reader;
     for (std::int64_t b = 0; b < shape.batch; ++b) {
       const std::span<std::int32_t> row(tokens.data() + b * (shape.seq + 1),
                                         static_cast<std::size_t>(shape.seq + 1));
@@ -46,12 +48,14 @@ EvalResult evaluate(ModelExecutor& executor, ComputeBackend& backend, const Toke
   const bool finite = std::isfinite(loss);
   std::array<std::int64_t, 4> sums = {finite ? std::llround(loss * fixed_point) : 0, correct, count,
                                       finite ? 0 : 1};
-  if (data.size() > 1) {
+  Communicator& group = grid.group(loss_axes);
+  if (group.size() > 1) {
     MemoryLedger ledger;  // a few bytes that live for one call
     const DeviceBuffer buffer(backend, ledger, MemoryCategory::communication, sizeof sums,
                               "mylos::evaluation::sums");
     backend.copy_to_device({}, sums.data(), buffer.data(), sizeof sums);
-    data.all_reduce({}, {buffer.data(), DType::int64, {static_cast<std::int64_t>(sums.size())}},
+    group
+        .all_reduce({}, {buffer.data(), DType::int64, {static_cast<std::int64_t>(sums.size())}},
                     ReduceOp::sum)
         .wait({});
     backend.copy_to_host({}, buffer.data(), sums.data(), sizeof sums);

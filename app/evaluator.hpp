@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// evaluate: loss and accuracy over the windows of a token file, shared among the data coordinates.
+// evaluate: loss and accuracy over the windows of a token file, shared among the ranks that read samples.
 #pragma once
 
 #include <cstdint>
 
-#include "core/communicator.hpp"
 #include "io/tokens/token_dataset.hpp"
 #include "parallel/engine/model_executor.hpp"
+#include "parallel/process_grid.hpp"
 
 namespace mylos {
 
@@ -17,8 +17,8 @@ struct EvalResult {
 };
 
 /// Reads windows 0 .. max_windows - 1 in file order (0: all). Each token counts once, whatever the layout.
-/// Collective over `data`.
+/// Collective.
 EvalResult evaluate(ModelExecutor& executor, ComputeBackend& backend, const TokenDataset& dataset,
-                    std::int64_t max_windows, Communicator& data);
+                    std::int64_t max_windows, const ProcessGrid& grid);
 
 }  // namespace mylos

@@ -78,8 +78,9 @@ int with_inference(const CommandLine& line, std::int64_t batch,
     const RunConfig& config = model.setup.config;
     model.step = reader->state().step;
     model.session = std::make_unique<Session>(model.setup.plugins, config, model.setup.values);
-    model.table = std::make_unique<ParameterTable>(config.model);
     Session& session = *model.session;
+    model.table =
+        std::make_unique<ParameterTable>(ParameterTable(config.model).local(session.grid().coordinates()));
     const ExchangeTypes types{.compute = config.train.dtype, .gradients = false};
     model.exchange = make_exchange(config.parallel, types, session.compute(), session.ledger(), *model.table,
                                    session.grid());

@@ -2,28 +2,12 @@
 #include "app/model_state.hpp"
 
 #include <algorithm>
+#include <map>
 #include <span>
 
 namespace mylos {
 
 namespace {
-
-/// The overlap of a unit's part with a parameter, without padding: elements [begin, end) of the parameter,
-/// which lie at `offset` within the part.
-struct Overlap {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-  std::int64_t offset = 0;
-  std::int64_t count() const { return end - begin; }
-};
-
-Overlap overlap(const Parameter& parameter, const UnitPart& part) {
-  if (parameter.unit != part.unit) return {};
-  const std::int64_t begin = std::max(parameter.offset, part.begin);
-  const std::int64_t end = std::min(parameter.offset + parameter.size(), part.begin + part.count);
-  if (begin >= end) return {};
-  return {begin - parameter.offset, end - parameter.offset, begin - part.begin};
-}
 
 TensorInfo info_of(const Parameter& parameter, const std::string& group = "") {
   return {.name = group + parameter.name, .shape = parameter.shape};
@@ -72,6 +56,25 @@ float* host_place(const ComputeBackend& backend, const TensorRef& tensor, std::v
   return staging.data();
 }
 
+/// A piece's boxes for the checkpoint; `host` holds the piece's values.
+std::vector<TensorPart> tensor_parts(const Piece& piece, float* host) {
+  std::vector<TensorPart> parts;
+  for (PlacedBox& box : piece.boxes()) {
+    parts.push_back({std::move(box.box), host + (box.offset - piece.offset), std::move(box.stride)});
+  }
+  return parts;
+}
+
+/// The pieces of some parts by parameter, with the number of their part.
+std::map<const Parameter*, std::vector<std::pair<std::size_t, Piece>>> by_parameter(
+    const ParameterTable& table, const std::vector<UnitPart>& parts) {
+  std::map<const Parameter*, std::vector<std::pair<std::size_t, Piece>>> pieces;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    for (const Piece& piece : pieces_of(table, parts[i])) pieces[&piece.parameter].emplace_back(i, piece);
+  }
+  return pieces;
+}
+
 /// `host` holds the values after the next `synchronize`.
 void read_values(ComputeBackend& backend, const TensorRef& tensor, float* host) {
   if (tensor.dtype == DType::fp32) return backend.copy_to_host({}, tensor.data, host, tensor.bytes());
@@ -95,6 +98,23 @@ void write_values(ComputeBackend& backend, std::span<const float> values, const 
   });
 }
 
+/// Reads pieces of a tensor into the parts that they are in.
+void read_pieces(ComputeBackend& backend, CheckpointReader& reader, const char* file, const TensorInfo& info,
+                 const std::vector<std::pair<std::size_t, Piece>>& pieces, const StateOf& state) {
+  std::vector<TensorPart> parts;
+  std::vector<TensorRef> places;
+  std::vector<std::vector<float>> staging;
+  for (const auto& [part, piece] : pieces) {
+    places.push_back(state(part).flat(piece.offset, piece.count));
+    float* host = host_place(backend, places.back(), staging.emplace_back());
+    for (TensorPart& box : tensor_parts(piece, host)) parts.push_back(std::move(box));
+  }
+  reader.read(file, info, parts);
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    if (!is_fp32_on_host(backend, places[i])) write_values(backend, staging[i], places[i]);
+  }
+}
+
 }  // namespace
 
 CheckpointContent checkpoint_content(ComputeBackend& backend, const ParameterTable& table,
@@ -102,17 +122,18 @@ CheckpointContent checkpoint_content(ComputeBackend& backend, const ParameterTab
                                      std::vector<std::vector<float>>& staging) {
   CheckpointContent content;
   const std::vector<UnitPart> stored = exchange.stored();
+  auto pieces = by_parameter(table, stored);
   for (const StateGroup& group : state_groups(exchange, optimizer)) {
     for (const Parameter& parameter : table.parameters()) {
       CheckpointContent::Tensor tensor{
           .file = group.file, .info = info_of(parameter, group.prefix), .parts = {}};
-      for (const UnitPart& part : stored) {
-        const Overlap o = overlap(parameter, part);
-        if (o.count() == 0) continue;
-        const TensorRef values = stored_state(group.state, optimizer.parts(), part).flat(o.offset, o.count());
+      for (const auto& [part, held] : pieces[&parameter]) {
+        const Piece piece = held.share();
+        const TensorRef values =
+            stored_state(group.state, optimizer.parts(), stored[part]).flat(piece.offset, piece.count);
         float* host = host_place(backend, values, staging.emplace_back());
         if (!is_fp32_on_host(backend, values)) read_values(backend, values, host);
-        tensor.parts.push_back({.begin = o.begin, .count = o.count(), .data = host});
+        for (TensorPart& box : tensor_parts(piece, host)) tensor.parts.push_back(std::move(box));
       }
       content.tensors.push_back(std::move(tensor));
     }
@@ -123,21 +144,11 @@ CheckpointContent checkpoint_content(ComputeBackend& backend, const ParameterTab
 
 void restore(ComputeBackend& backend, const ParameterTable& table, CheckpointReader& reader,
              GradientExchange& exchange, AdamW& optimizer) {
+  auto pieces = by_parameter(table, optimizer.parts());
   for (const StateGroup& group : state_groups(exchange, optimizer)) {
     for (const Parameter& parameter : table.parameters()) {
-      std::vector<TensorPart> parts;
-      std::vector<TensorRef> places;
-      std::vector<std::vector<float>> staging;
-      for (std::size_t i = 0; i < optimizer.parts().size(); ++i) {
-        const Overlap o = overlap(parameter, optimizer.parts()[i]);
-        if (o.count() == 0) continue;
-        places.push_back(group.state(i).flat(o.offset, o.count()));
-        parts.push_back({o.begin, o.count(), host_place(backend, places.back(), staging.emplace_back())});
-      }
-      reader.read(group.file, info_of(parameter, group.prefix), parts);
-      for (std::size_t p = 0; p < parts.size(); ++p) {
-        if (!is_fp32_on_host(backend, places[p])) write_values(backend, staging[p], places[p]);
-      }
+      read_pieces(backend, reader, group.file, info_of(parameter, group.prefix), pieces[&parameter],
+                  group.state);
     }
   }
   for (std::size_t i = 0; i < optimizer.parts().size(); ++i) {
@@ -150,20 +161,11 @@ void restore(ComputeBackend& backend, const ParameterTable& table, CheckpointRea
 
 void restore_weights(ComputeBackend& backend, const ParameterTable& table, CheckpointReader& reader,
                      GradientExchange& exchange) {
+  const std::vector<UnitPart> owned = exchange.owned();
+  auto pieces = by_parameter(table, owned);
   for (const Parameter& parameter : table.parameters()) {
-    std::vector<float> values;
-    std::vector<TensorPart> parts;
-    std::vector<TensorRef> places;
-    for (const UnitPart& part : exchange.owned()) {
-      const Overlap o = overlap(parameter, part);
-      if (o.count() == 0) continue;
-      require(parts.empty(), "a parameter lies in one owned part");
-      values.resize(static_cast<std::size_t>(o.count()));
-      parts.push_back({o.begin, o.count(), values.data()});
-      places.push_back(exchange.weights(part).flat(o.offset, o.count()));
-    }
-    reader.read("weights.h5", info_of(parameter), parts);
-    for (const TensorRef& place : places) write_values(backend, values, place);
+    read_pieces(backend, reader, "weights.h5", info_of(parameter), pieces[&parameter],
+                [&](std::size_t part) { return exchange.weights(owned[part]); });
   }
   exchange.publish();
 }

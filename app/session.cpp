@@ -50,7 +50,7 @@ std::string choose_comm(const PluginRegistry& plugins, const std::string& wanted
 
 CommunicatorPlan plan_communicator(const PluginRegistry& plugins, const RunConfig& config,
                                    const ParamValues& values) {
-  const auto ranks = static_cast<int>(config.parallel.data);
+  const auto ranks = static_cast<int>(config.parallel.world_size());
   const bool is_auto = config.backend.comm == "auto";
   if (is_auto && plugins.usable(PluginKind::communication).empty()) return {};
   const std::string name = choose_comm(plugins, config.backend.comm, ranks);
@@ -104,7 +104,7 @@ Session::Session(const PluginRegistry& plugins, const RunConfig& config, const P
   traced_compute_ = std::make_unique<TracedBackend>(untraced_compute(), *trace_);
 
   const PluginDescriptor& launcher =
-      plugins.require(PluginKind::communication, config.parallel.data > 1 ? "mpi" : "self");
+      plugins.require(PluginKind::communication, config.parallel.world_size() > 1 ? "mpi" : "self");
   CommunicatorArgs comm_args;
   comm_args.deck = &values;
   comm_args.ledger = &ledger_;
@@ -122,8 +122,8 @@ Session::Session(const PluginRegistry& plugins, const RunConfig& config, const P
     counted_bootstrap_ =
         std::make_unique<CountedCommunicator>(*bootstrap_, name_of(all_axes), traffic_, recorder_.get());
   }
-  grid_ = std::make_unique<ProcessGrid>(*traced_world_, config.parallel.extents(), traffic_, recorder_.get(),
-                                        host_buffers);
+  grid_ = std::make_unique<ProcessGrid>(*traced_world_, config.parallel.extents(), step_groups, traffic_,
+                                        recorder_.get(), host_buffers);
   if (config.comm.progress_thread) progress_ = std::make_unique<ProgressThread>(*world_);
 }
 

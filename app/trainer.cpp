@@ -35,7 +35,6 @@ Trainer::Trainer(TrainerContext context)
       launched_(context.launched),
       peak_tflops_(context.peak_tflops),
       backend_(session_.compute()),
-      data_(session_.grid().group(data_axes)),
       training_(backend_, session_.ledger(), session_.grid(), config_, session_.trace()),
       train_data_(*std::move(context.train_data)),
       valid_data_(std::move(context.valid_data)),
@@ -223,7 +222,8 @@ void Trainer::after(const Action& action) {
 }
 
 void Trainer::inject(const Action& action) {
-  apply_fault(fault_.at(name_of(action.kind), step_), backend_, training_.exchange(), data_);
+  apply_fault(fault_.at(name_of(action.kind), step_), backend_, training_.exchange(),
+              session_.grid().group(loss_axes));
 }
 
 StepObservation Trainer::observe() {
@@ -259,7 +259,7 @@ void Trainer::run_evaluation() {
   session_.recorder().set_phase(step_, "evaluation");
   const auto start = Clock::now();
   const EvalResult result = evaluate(training_.executor(), backend_, *valid_data_,
-                                     config_.eval.batches * config_.train.global_batch, data_);
+                                     config_.eval.batches * config_.train.global_batch, session_.grid());
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   evaluation_seconds_ += seconds;
   wall_clock_limit_.note_evaluation(seconds);
@@ -305,7 +305,8 @@ void Trainer::write_checkpoint() {
 }
 
 void Trainer::check_replicas() {
-  const std::string problem = compare_replicas(backend_, training_.exchange(), training_.optimizer(), data_);
+  const std::string problem = compare_replicas(backend_, training_.table(), training_.exchange(),
+                                               training_.optimizer(), session_.grid());
   if (!problem.empty()) fail(ExitCode::numerical, "step {}: {}", step_, problem);
 }
 

@@ -106,7 +106,6 @@ class Trainer final : private StepDriver {
   double peak_tflops_;
 
   ComputeBackend& backend_;
-  Communicator& data_;  // the ranks along the data axis
   TrainingStep training_;
   TokenDataset train_data_;
   std::optional<TokenDataset> valid_data_;

@@ -5,6 +5,7 @@
 #include <climits>
 #include <filesystem>
 #include <new>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <thread>
@@ -83,16 +84,39 @@ void agreed(MPI_Comm comm, const std::function<void()>& work) {
   throw Error(static_cast<ExitCode>(head[0]), message);
 }
 
-void agreed_sum(MPI_Comm comm, std::span<std::int64_t> values) {
-  all_reduce(comm, values.data(), values.size(), MPI_INT64_T, MPI_SUM);
-}
-
 void agreed_max(MPI_Comm comm, std::span<std::int64_t> values) {
   all_reduce(comm, values.data(), values.size(), MPI_INT64_T, MPI_MAX);
 }
 
 void agreed_bit_or(MPI_Comm comm, std::span<std::uint64_t> values) {
   all_reduce(comm, values.data(), values.size(), MPI_UINT64_T, MPI_BOR);
+}
+
+std::vector<std::vector<std::int64_t>> gathered_at_root(MPI_Comm comm,
+                                                        const std::vector<std::int64_t>& values) {
+  if (comm == MPI_COMM_NULL) return {values};
+  int rank = 0;
+  int size = 1;
+  MPI_Comm_rank(comm, &rank);
+  MPI_Comm_size(comm, &size);
+  const auto ranks = static_cast<std::size_t>(size);
+  const auto count = static_cast<int>(values.size());
+  std::vector<int> counts(rank == 0 ? ranks : 0);
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Igather(&count, 1, MPI_INT, counts.data(), 1, MPI_INT, 0, comm, &request);
+  wait_for(request);
+  std::vector<int> begins(counts.size());
+  std::exclusive_scan(counts.begin(), counts.end(), begins.begin(), 0);
+  std::vector<std::int64_t> all(rank == 0 ? static_cast<std::size_t>(begins.back() + counts.back()) : 0);
+  MPI_Igatherv(values.data(), count, MPI_INT64_T, all.data(), counts.data(), begins.data(), MPI_INT64_T, 0,
+               comm, &request);
+  wait_for(request);
+  std::vector<std::vector<std::int64_t>> by_rank;
+  for (std::size_t r = 0; r < counts.size(); ++r) {
+    const auto begin = all.begin() + begins[r];
+    by_rank.emplace_back(begin, begin + counts[r]);
+  }
+  return by_rank;
 }
 
 void agreed_with_root(MPI_Comm comm, std::vector<std::int64_t>& values) {

@@ -15,10 +15,13 @@ namespace mylos {
 /// which the message names where other ranks had none. Collective; with MPI_COMM_NULL `work` runs alone.
 void agreed(MPI_Comm comm, const std::function<void()>& work);
 
-/// The elementwise sum or maximum over the ranks, in place.
-void agreed_sum(MPI_Comm comm, std::span<std::int64_t> values);
+/// The elementwise maximum over the ranks, in place.
 void agreed_max(MPI_Comm comm, std::span<std::int64_t> values);
 void agreed_bit_or(MPI_Comm comm, std::span<std::uint64_t> values);
+
+/// Every rank's values on rank 0, in the order of the ranks; nothing on the others.
+std::vector<std::vector<std::int64_t>> gathered_at_root(MPI_Comm comm,
+                                                        const std::vector<std::int64_t>& values);
 
 /// Rank 0's values on every rank.
 void agreed_with_root(MPI_Comm comm, std::vector<std::int64_t>& values);

@@ -1,77 +1,43 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "parallel/process_grid.hpp"
 
+#include <algorithm>
+
 namespace mylos {
 
-std::string name_of(AxisSet axes) {
-  if (axes == all_axes) return "world";
-  const bool data = axes.contains(Axis::shard) && axes.contains(Axis::replicate);
-  std::string name;
-  for (int i = 0; i < num_axes; ++i) {
-    const auto axis = static_cast<Axis>(i);
-    if (!axes.contains(axis) || (data && axis == Axis::shard)) continue;
-    if (!name.empty()) name += '+';
-    name += data && axis == Axis::replicate ? "data" : name_of(axis);
-  }
-  return name.empty() ? "none" : name;
+namespace {
+
+/// The name of a group: that of its axes, and "data" also if one of the two data axes has one rank.
+std::string label_of(AxisSet axes, AxisSet used) {
+  const AxisSet data = axes.common(data_axes);
+  return name_of(data != AxisSet{} && data == used.common(data_axes) ? axes.with(data_axes) : axes);
 }
 
-ProcessGrid::ProcessGrid(Communicator& world, const GridExtents& extents, TrafficCounter& counter,
-                         FlightRecorder* recorder, bool host_buffers)
-    : world_(&world),
-      counter_(&counter),
-      recorder_(recorder),
-      host_buffers_(host_buffers),
-      extents_{extents.tensor, extents.context,   extents.expert,
-               extents.shard,  extents.replicate, extents.pipeline} {
-  std::int64_t needed = 1;
-  for (const int extent : extents_) {
-    if (extent < 1) fail(ExitCode::usage, "the extents of the process grid are at least 1, not {}", extent);
-    needed *= extent;
+}  // namespace
+
+std::vector<AxisSet> ProcessGrid::distinct(const Coordinates& coordinates, std::span<const AxisSet> groups) {
+  std::vector<AxisSet> sets;
+  for (const AxisSet group : groups) {
+    const AxisSet set = group.common(coordinates.used_axes());
+    if (std::ranges::find(sets, set) == sets.end()) sets.push_back(set);
   }
-  if (needed != world.size()) {
-    fail(ExitCode::usage,
-         "data {} (replicate {} × shard {}) × tensor {} × pipeline {} × expert {} × context {} needs {} "
-         "ranks, but {} "
-         "were started",
-         std::int64_t{extents.replicate} * extents.shard, extents.replicate, extents.shard, extents.tensor,
-         extents.pipeline, extents.expert, extents.context, needed, world.size());
-  }
-  int rest = world.rank();
-  for (std::size_t i = 0; i < extents_.size(); ++i) {
-    coordinates_[i] = rest % extents_[i];
-    rest /= extents_[i];
+  return sets;
+}
+
+ProcessGrid::ProcessGrid(Communicator& world, const GridExtents& extents, std::span<const AxisSet> groups,
+                         TrafficCounter& counter, FlightRecorder* recorder, bool host_buffers)
+    : coordinates_(extents, world.size(), world.rank()) {
+  for (const AxisSet axes : distinct(coordinates_, groups)) {
+    groups_[axes] = std::make_unique<CountedCommunicator>(
+        world.split(coordinates_.index(all_axes.without(axes)), coordinates_.index(axes)),
+        label_of(axes, coordinates_.used_axes()), counter, recorder, host_buffers);
   }
 }
 
-int ProcessGrid::extent(AxisSet axes) const {
-  int product = 1;
-  for (int i = 0; i < num_axes; ++i) {
-    if (axes.contains(static_cast<Axis>(i))) product *= extent(static_cast<Axis>(i));
-  }
-  return product;
-}
-
-int ProcessGrid::coordinate(AxisSet axes) const {
-  int position = 0;
-  int stride = 1;
-  for (int i = 0; i < num_axes; ++i) {
-    const auto axis = static_cast<Axis>(i);
-    if (!axes.contains(axis)) continue;
-    position += stride * coordinate(axis);
-    stride *= extent(axis);
-  }
-  return position;
-}
-
-Communicator& ProcessGrid::group(AxisSet axes) {
-  std::unique_ptr<Communicator>& made = groups_[axes];
-  if (!made) {
-    made = std::make_unique<CountedCommunicator>(
-        world_->split(coordinate(all_axes.without(axes)), coordinate(axes)), name_of(axes), *counter_,
-        recorder_, host_buffers_);
-  }
-  return *made;
+Communicator& ProcessGrid::group(AxisSet axes) const {
+  const auto found = groups_.find(axes.common(coordinates_.used_axes()));
+  require(found != groups_.end(), "a group that the grid was made with");
+  return *found->second;
 }
 
 }  // namespace mylos

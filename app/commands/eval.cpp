@@ -27,8 +27,8 @@ int run(const CommandLine& line) {
     TokenFile tokens(file);
     tokens.check_tokens(config.model.vocab);
     const TokenDataset dataset(std::move(tokens), config.train.seq_len, config.train.seed);
-    const EvalResult result = evaluate(*model.executor, model.session->compute(), dataset, 0,
-                                       model.session->grid().group(data_axes));
+    const EvalResult result =
+        evaluate(*model.executor, model.session->compute(), dataset, 0, model.session->grid());
     if (mpi.rank() == 0) {
       fmt::print(
           "step {}: loss {:.4f} nats a token, accuracy {:.2f} %, perplexity {:.3f} ({} tokens of {})\n",

@@ -55,18 +55,31 @@ __device__ Group<W> rounded(const Group<float>& exact) {
   return w;
 }
 
-/// Elements first .. first + group - 1: one half of a counter's.
+/// Elements first .. first + count - 1, the first of which lies in segments[0]. Where they are one half of a
+/// counter's, one draw serves all.
 template <class W>
-__device__ Group<W> rounded_stochastically(const Group<float>& exact, const StochasticRounding& rounding,
-                                           std::int64_t step, std::int64_t first) {
+__device__ Group<W> rounded_stochastically(const Group<float>& exact, const Segment* segments,
+                                           std::int64_t step, std::int64_t first, int count) {
   static_assert(2 * group == chances_of_counter);
-  const auto element = static_cast<std::uint64_t>(rounding.first_element + first);
-  const PhiloxBlock words = rounding_words(rounding.key, step, element / chances_of_counter);
-  const bool is_second = element % chances_of_counter != 0;
+  const StochasticRounding& rounding = segments->rounding;
+  const std::int64_t place = first - segments->begin;
+  const auto element = static_cast<std::uint64_t>(rounding.index(place));
   Group<W> w;
-  for (int i = 0; i < group; ++i) {
-    const std::uint16_t chance = is_second ? chance_of(words, group + i) : chance_of(words, i);
-    w.values[i] = round_stochastically<W>(exact.values[i], chance);
+  if (element % group == 0 && rounding.index.run(place) >= group && first + group <= segments->end) {
+    const PhiloxBlock words = rounding_words(rounding.key, step, element / chances_of_counter);
+    const bool is_second = element % chances_of_counter != 0;
+    for (int i = 0; i < group; ++i) {
+      const std::uint16_t chance = is_second ? chance_of(words, group + i) : chance_of(words, i);
+      w.values[i] = round_stochastically<W>(exact.values[i], chance);
+    }
+    return w;
+  }
+  for (int i = 0; i < count; ++i) {
+    while (segments->end <= first + i) ++segments;
+    const auto e = static_cast<std::uint64_t>(segments->rounding.index(first + i - segments->begin));
+    const PhiloxBlock words = rounding_words(segments->rounding.key, step, e / chances_of_counter);
+    w.values[i] =
+        round_stochastically<W>(exact.values[i], chance_of(words, static_cast<int>(e % chances_of_counter)));
   }
   return w;
 }
@@ -78,7 +91,8 @@ __global__ void update(AdamWArgs args, const StepFactors* factors, W* weights, c
   const StepFactors step = *factors;
   const std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x) * group;
   if (first >= n) return;
-  int segment = segment_of(args.segments, args.num_segments, first);
+  const int first_segment = segment_of(args.segments, args.num_segments, first);
+  int segment = first_segment;
   const int count = static_cast<int>(first + group <= n ? group : n - first);
   const Group<G> g = load_group(gradient + first, count);
   Group<float> m = load_group(first_moment + first, count);
@@ -104,9 +118,9 @@ __global__ void update(AdamWArgs args, const StepFactors* factors, W* weights, c
   store_group(second_moment + first, count, v);
   if (master != nullptr) store_group(master + first, count, p);
   if constexpr (!std::is_same_v<W, float>) {
-    const Group<W> w = master != nullptr
-                           ? rounded<W>(p)
-                           : rounded_stochastically<W>(p, args.rounding, args.scalars->step, first);
+    const Group<W> w = master != nullptr ? rounded<W>(p)
+                                         : rounded_stochastically<W>(p, args.segments + first_segment,
+                                                                     args.scalars->step, first, count);
     store_group(weights + first, count, w);
   }
 }
@@ -121,8 +135,7 @@ bool adamw(cudaStream_t stream, const AdamWArgs& args, const Workspace& workspac
   require(args.weights.dtype != DType::fp32 || args.weights.data == args.master.data,
           "fp32 weights are their own master");
   if (!has_packs({args.weights.data, args.gradient.data, args.master.data, args.first_moment.data,
-                  args.second_moment.data}) ||
-      args.rounding.first_element % group != 0) {
+                  args.second_moment.data})) {
     return false;
   }
   if (n == 0) return true;

@@ -82,6 +82,7 @@ struct Shape {
   int dimension;
   float scale;
   bool has_fours;  // elements can be loaded by fours
+  AttentionPlace place;
 
   Shape(const AttentionArgs& args, std::initializer_list<const TensorRef*> tensors)
       : batch(args.query.shape[0]),
@@ -91,7 +92,8 @@ struct Shape {
         offset(args.query_offset),
         dimension(static_cast<int>(args.query.shape[3])),
         scale(args.scale),
-        has_fours(dimension % 4 == 0) {
+        has_fours(dimension % 4 == 0),
+        place(args.place) {
     require(args.key.shape == args.value.shape && args.output.shape == args.query.shape &&
                 args.key.shape[0] == batch && args.key.shape[2] == heads && args.key.shape[3] == dimension,
             "attention's shapes");
@@ -288,7 +290,7 @@ __device__ unsigned keep_bits(const Dropout& dropout, std::int64_t step, std::in
 }
 
 /// For queries q0 + row, keys k0 + column. Each thread draws for its rows and keys 4 x .. 4 x + 3, a group of
-/// elements where the number of keys is a multiple of four, then takes what its own columns need.
+/// elements where a row begins at a multiple of four, then takes what its own columns need.
 template <class P>
 __device__ Kept draw(const Shape& shape, const Dropout& dropout, const Place& at, std::int64_t q0,
                      std::int64_t k0) {
@@ -296,8 +298,7 @@ __device__ Kept draw(const Shape& shape, const Dropout& dropout, const Place& at
   if (dropout.probability <= 0.0F) return {{~0U, ~0U, ~0U, ~0U}, 1.0F};
   const std::int64_t step = dropout.scalars->step;
   const std::int64_t sample = dropout.first_sample + shape.sample();
-  std::int64_t element =
-      (shape.head() * shape.keys + shape.offset + q0 + at.y * P::rows) * shape.keys + k0 + 4 * at.x;
+  std::int64_t element = shape.place.element(shape.head(), q0 + at.y * P::rows, k0 + 4 * at.x);
   unsigned own = 0;
 #pragma unroll 1
   for (int r = 0; r < P::rows; ++r) {
@@ -305,7 +306,7 @@ __device__ Kept draw(const Shape& shape, const Dropout& dropout, const Place& at
     unsigned four = keep_bits(dropout, step, sample, element / 4) >> shift;
     if (shift != 0) four |= keep_bits(dropout, step, sample, element / 4 + 1) << (4 - shift);
     own |= (four & 0xFU) << (4 * r);
-    element += shape.keys;
+    element += shape.place.positions;
   }
   Kept kept{{}, 1.0F / (1.0F - dropout.probability)};
   const int first_lane = static_cast<int>(threadIdx.x) % warp_size / across * across;

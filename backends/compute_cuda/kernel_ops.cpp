@@ -9,8 +9,9 @@ void KernelTensorOps::sum(Stream stream, TensorRef x, TensorRef out, bool accumu
   kernels::sum(cuda_stream(backend_, stream), x, out, accumulate, workspace_);
 }
 
-void KernelTensorOps::sum_of_squares(Stream stream, TensorRef x, TensorRef out, bool accumulate) {
-  kernels::sum_of_squares(cuda_stream(backend_, stream), x, out, accumulate, workspace_);
+void KernelTensorOps::sum_of_squares(Stream stream, TensorRef x, float factor, TensorRef out,
+                                     bool accumulate) {
+  kernels::sum_of_squares(cuda_stream(backend_, stream), x, factor, out, accumulate, workspace_);
 }
 
 void KernelTransformerOps::embedding_backward(Stream stream, TensorRef tokens, TensorRef dout,

@@ -13,7 +13,7 @@ class KernelTensorOps final : public ForwardingTensorOps {
       : ForwardingTensorOps(next.tensor_ops()), backend_(next), workspace_(workspace) {}
 
   void sum(Stream stream, TensorRef x, TensorRef out, bool accumulate) override;
-  void sum_of_squares(Stream stream, TensorRef x, TensorRef out, bool accumulate) override;
+  void sum_of_squares(Stream stream, TensorRef x, float factor, TensorRef out, bool accumulate) override;
 
  private:
   ComputeBackend& backend_;

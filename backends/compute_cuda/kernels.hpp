@@ -41,7 +41,7 @@ void position_gradient(cudaStream_t stream, TensorRef dout, std::int64_t positio
                        bool accumulate);
 
 void sum(cudaStream_t stream, TensorRef x, TensorRef out, bool accumulate, const Workspace& workspace);
-void sum_of_squares(cudaStream_t stream, TensorRef x, TensorRef out, bool accumulate,
+void sum_of_squares(cudaStream_t stream, TensorRef x, float factor, TensorRef out, bool accumulate,
                     const Workspace& workspace);
 
 bool adamw(cudaStream_t stream, const AdamWArgs& args, const Workspace& workspace);

@@ -31,12 +31,12 @@ __global__ void sum_blocks(const T* x, std::int64_t n, bool in_packs, Term term,
   if (threadIdx.x == 0) partial[blockIdx.x] = total;
 }
 
-__global__ void sum_partials(const double* partial, int blocks, float* out, bool accumulate) {
+__global__ void sum_partials(const double* partial, int blocks, float factor, float* out, bool accumulate) {
   double total = 0.0;
   for (int i = static_cast<int>(threadIdx.x); i < blocks; i += threads) total += partial[i];
   total = block_sum<threads>(total);
   if (threadIdx.x == 0) {
-    out[0] = static_cast<float>(total + (accumulate ? static_cast<double>(out[0]) : 0.0));
+    out[0] = static_cast<float>(factor * total + (accumulate ? static_cast<double>(out[0]) : 0.0));
   }
 }
 
@@ -48,7 +48,7 @@ struct Square {
 };
 
 template <class T, class Term>
-void reduce(cudaStream_t stream, const TensorRef& x, const TensorRef& out, bool accumulate,
+void reduce(cudaStream_t stream, const TensorRef& x, float factor, const TensorRef& out, bool accumulate,
             const Workspace& workspace, Term term) {
   require(x.contiguous() && out.size() == 1, "a contiguous tensor and one sum");
   static_assert(most_blocks * sizeof(double) <= Workspace::bytes);
@@ -57,19 +57,21 @@ void reduce(cudaStream_t stream, const TensorRef& x, const TensorRef& out, bool 
   const unsigned blocks = wanted < most_blocks ? wanted : most_blocks;
   auto* partial = static_cast<double*>(workspace.data());
   launch(sum_blocks<T, Term>, blocks, threads, stream, x.as<T>(), n, has_packs({x.data}), term, partial);
-  launch(sum_partials, 1, threads, stream, partial, static_cast<int>(blocks), out.as<float>(), accumulate);
+  launch(sum_partials, 1, threads, stream, partial, static_cast<int>(blocks), factor, out.as<float>(),
+         accumulate);
 }
 
 }  // namespace
 
 void sum(cudaStream_t stream, TensorRef x, TensorRef out, bool accumulate, const Workspace& workspace) {
-  reduce<float>(stream, x, out, accumulate, workspace, Identity());
+  reduce<float>(stream, x, 1.0F, out, accumulate, workspace, Identity());
 }
 
-void sum_of_squares(cudaStream_t stream, TensorRef x, TensorRef out, bool accumulate,
+void sum_of_squares(cudaStream_t stream, TensorRef x, float factor, TensorRef out, bool accumulate,
                     const Workspace& workspace) {
-  dispatch_float(x.dtype,
-                 [&](auto type) { reduce<decltype(type)>(stream, x, out, accumulate, workspace, Square()); });
+  dispatch_float(x.dtype, [&](auto type) {
+    reduce<decltype(type)>(stream, x, factor, out, accumulate, workspace, Square());
+  });
 }
 
 }  // namespace mylos::compute_cuda::kernels

@@ -28,6 +28,7 @@ struct Shape {
   int dimension;
   std::int64_t offset;  // position of the first query
   float scale;
+  AttentionPlace place;
 
   explicit Shape(const AttentionArgs& args)
       : batch(args.query.shape[0]),
@@ -36,7 +37,8 @@ struct Shape {
         keys(args.key.shape[1]),
         dimension(static_cast<int>(args.query.shape[3])),
         offset(args.query_offset),
-        scale(args.scale) {
+        scale(args.scale),
+        place(args.place) {
     require(args.key.shape == args.value.shape && args.output.shape == args.query.shape &&
                 args.key.shape[0] == batch && args.key.shape[2] == heads && args.key.shape[3] == dimension,
             "attention's shapes");
@@ -47,10 +49,6 @@ struct Shape {
   KOKKOS_FORCEINLINE_FUNCTION int visible(std::int64_t q, std::int64_t k0, int count) const {
     const std::int64_t seen = offset + q - k0 + 1;
     return static_cast<int>(seen < 0 ? 0 : (seen < count ? seen : count));
-  }
-  /// The dropout element of query q and key k.
-  KOKKOS_FORCEINLINE_FUNCTION std::int64_t element(std::int64_t h, std::int64_t q, std::int64_t k) const {
-    return (h * keys + offset + q) * keys + k;
   }
 };
 
@@ -224,7 +222,7 @@ void forward_kernel(const Execution& execution, const Shape& attention, const Dr
             for (int i = 0; i < count; ++i) {
               float factors[block_keys];
               keep_factors(dropout, dropout.scalars->step, dropout.first_sample + b,
-                           shape.element(h, q0 + i, k0), num_keys, factors);
+                           shape.place.element(h, q0 + i, k0), num_keys, factors);
               for (int j = 0; j < num_keys; ++j) kept[j * block_queries + i] = factors[j];
             }
           }
@@ -360,7 +358,7 @@ void backward_kernel(const Execution& execution, const Shape& attention, const D
               float factors[2][block_keys];
               for (int r = 0; dropout.probability > 0.0F && r < 2 && i + r < count; ++r) {
                 keep_factors(dropout, dropout.scalars->step, dropout.first_sample + b,
-                             shape.element(h, q0 + i + r, k0), num_keys, factors[r]);
+                             shape.place.element(h, q0 + i + r, k0), num_keys, factors[r]);
                 for (int j = num_keys; j < block_keys; ++j) factors[r][j] = 0.0F;
               }
               for (int j = 0; j < block_keys; j += width) {

@@ -24,6 +24,10 @@ KOKKOS_FORCEINLINE_FUNCTION void keep_factors(const Dropout& dropout, std::int64
 KOKKOS_FORCEINLINE_FUNCTION void keep_factors(const Dropout& dropout, std::int64_t step, std::int64_t sample,
                                               std::int64_t first, int count, float* factors) {
   std::int64_t element = first - first % 4;
+  if (element == first && count == dropout_block) {
+    keep_factors(dropout, step, sample, static_cast<std::uint64_t>(element) / 4, factors);
+    return;
+  }
   while (element < first + count) {
     float block[dropout_block];
     keep_factors(dropout, step, sample, static_cast<std::uint64_t>(element) / 4, block);

@@ -55,18 +55,22 @@ void dropout_add_kernel(const Execution& execution, const Dropout& dropout, Matr
                         const T* residual, Matrix<T> y) {
   const auto samples = static_cast<std::int64_t>(x.extent(0));
   const auto n = static_cast<std::int64_t>(x.extent(1));
-  const std::int64_t blocks = (n + dropout_block - 1) / dropout_block;
   const Dropout layer = dropout;
+  const std::int64_t length = layer.index.width < n ? layer.index.width : n;  // of a row
+  const std::int64_t rows = length > 0 ? n / length : 0;
+  const std::int64_t blocks = (length + dropout_block - 1) / dropout_block;
   Kokkos::parallel_for(
-      "mylos::dropout_add::elements"_label, Range(execution, 0, samples * blocks),
+      "mylos::dropout_add::elements"_label, Range(execution, 0, samples * rows * blocks),
       KOKKOS_LAMBDA(std::int64_t i) {
-        const std::int64_t sample = i / blocks;
-        const std::int64_t element = i % blocks * dropout_block;
-        float factors[dropout_block];
-        keep_factors(layer, layer.scalars->step, layer.first_sample + sample,
-                     static_cast<std::uint64_t>(element) / 4, factors);
-        for (int v = 0; v < 4 && element + v * width < n; ++v) {
-          const std::int64_t left = n - element - v * width;
+        const std::int64_t sample = i / (rows * blocks);
+        const std::int64_t column = i % blocks * dropout_block;
+        const std::int64_t element = i / blocks % rows * length + column;
+        const std::int64_t left_in_row = length - column;
+        float factors[dropout_block] = {};
+        keep_factors(layer, layer.scalars->step, layer.first_sample + sample, layer.index(element),
+                     static_cast<int>(left_in_row < dropout_block ? left_in_row : dropout_block), factors);
+        for (int v = 0; v < 4 && v * width < left_in_row; ++v) {
+          const std::int64_t left = left_in_row - v * width;
           const Lanes at{sample * n + element + v * width, static_cast<int>(left < width ? left : width)};
           const Vec kept = at.load(x.data()) * load(factors + v * width);
           at.store(y.data(), residual != nullptr ? kept + at.load(residual) : kept);
@@ -101,6 +105,8 @@ void KokkosTransformerOps::dropout_add(Stream stream, TensorRef x, TensorRef res
     if (dropout.probability > 0.0F) {
       const std::int64_t samples = x.shape[0];
       const std::int64_t n = samples > 0 ? x.size() / samples : 0;
+      require(dropout.index.begin == 0 && (dropout.index.width >= n || n % dropout.index.width == 0),
+              "dropout of whole rows");
       dropout_add_kernel<T>(execution_of(stream), dropout, matrix<const T>(x.reshaped({samples, n})), sum,
                             matrix<T>(y.reshaped({samples, n})));
     } else {

@@ -56,7 +56,7 @@ struct MasterUpdate {
   W* weights;
 
   KOKKOS_FORCEINLINE_FUNCTION void operator()(std::int64_t i, std::int64_t end, const StepFactors& step,
-                                              Vec decay) const {
+                                              Vec decay, const Segment& /*segment*/) const {
     for (; i + width <= end; i += width) update(Lanes{i, width}, step, decay);
     if (i < end) update(Lanes{i, static_cast<int>(end - i)}, step, decay);
   }
@@ -73,16 +73,17 @@ struct RoundedUpdate {
   const G* gradient;
   float *first_moment, *second_moment;
   W* weights;
-  StochasticRounding rounding;
   const StepScalars* scalars;
 
   KOKKOS_FORCEINLINE_FUNCTION void operator()(std::int64_t i, std::int64_t end, const StepFactors& step,
-                                              Vec decay) const {
+                                              Vec decay, const Segment& segment) const {
     constexpr int chances_at_once = 2 * words_at_once;
+    const StochasticRounding& rounding = segment.rounding;
     while (i < end) {
-      const std::int64_t element = rounding.first_element + i;
+      const std::int64_t element = rounding.index(i - segment.begin);
+      const std::int64_t run = rounding.index.run(i - segment.begin);
       const int skipped = static_cast<int>(element % chances_at_once);
-      const std::int64_t left = end - i;
+      const std::int64_t left = run < end - i ? run : end - i;
       const int count = left < chances_at_once - skipped ? static_cast<int>(left) : chances_at_once - skipped;
       std::uint32_t words[words_at_once];
       random_words(rounding.key, static_cast<std::uint64_t>(element - skipped) / chances_of_counter, 0,
@@ -104,7 +105,7 @@ struct RoundedUpdate {
   }
 };
 
-/// Calls update(i, end, ...) for elements [i, end) of one segment after another, in parallel.
+/// Calls update(i, end, ..., segment) for elements [i, end) of one segment after another, in parallel.
 template <class Update>
 void adamw_kernel(const Execution& execution, const AdamWArgs& args, Update update) {
   const std::int64_t n = args.weights.size();
@@ -118,7 +119,7 @@ void adamw_kernel(const Execution& execution, const AdamWArgs& args, Update upda
         for (int s = segment_of(args.segments, args.num_segments, i); i < block_end; ++s) {
           const Segment segment = args.segments[s];
           const std::int64_t end = segment.end < block_end ? segment.end : block_end;
-          update(i, end, step, Vec(args.weight_decay * segment.decay));
+          update(i, end, step, Vec(args.weight_decay * segment.decay), segment);
           i = end;
         }
       });
@@ -144,9 +145,9 @@ void KokkosOptimizerOps::adamw(Stream stream, const AdamWArgs& args) {
       const G* gradient = vector<const G>(args.gradient).data();
       if constexpr (!std::is_same_v<W, float>) {
         if (!args.master) {
-          return adamw_kernel(execution_of(stream), args,
-                              RoundedUpdate<W, G>{gradient, first_moment, second_moment, weights,
-                                                  args.rounding, args.scalars});
+          return adamw_kernel(
+              execution_of(stream), args,
+              RoundedUpdate<W, G>{gradient, first_moment, second_moment, weights, args.scalars});
         }
       }
       adamw_kernel(execution_of(stream), args,

@@ -24,21 +24,28 @@ void cast_kernel(const Execution& execution, Vector<const X> x, Vector<Y> y) {
 }
 
 /// Always on the host: logarithm and cosine differ between devices, the weights that a seed gives must not.
-void fill_normal_kernel(float* y, std::int64_t n, PhiloxKey key, std::int64_t first, float stddev) {
+void fill_normal_kernel(float* y, std::int64_t n, PhiloxKey key, const GlobalIndex& index, float stddev) {
   using HostRange = Kokkos::RangePolicy<Kokkos::DefaultHostExecutionSpace, Kokkos::IndexType<std::int64_t>>;
-  const std::int64_t first_pair = first / 2;
-  const std::int64_t end_pair = (first + n + 1) / 2;
-  Kokkos::parallel_for("mylos::fill_normal::pairs"_label, HostRange(first_pair, end_pair),
-                       [=](std::int64_t pair) {
-                         const auto counter = static_cast<std::uint64_t>(pair);
-                         const PhiloxBlock block = philox(key, static_cast<std::uint32_t>(counter),
-                                                          static_cast<std::uint32_t>(counter >> 32U), 0, 0);
-                         const std::array<float, 2> normal = normal_pair(block.x[0], block.x[1]);
-                         for (int half = 0; half < 2; ++half) {
-                           const std::int64_t i = 2 * pair + half - first;
-                           if (i >= 0 && i < n) y[i] = stddev * normal[half];
-                         }
-                       });
+  if (n == 0) return;
+  const std::int64_t skipped = index.begin % index.width;  // of the first row
+  const std::int64_t width = index.width < skipped + n ? index.width : skipped + n;
+  const std::int64_t rows = (skipped + n + width - 1) / width;
+  const std::int64_t pairs = width / 2 + 1;  // that a row has elements of, at most
+  Kokkos::parallel_for("mylos::fill_normal::pairs"_label, HostRange(0, rows * pairs), [=](std::int64_t item) {
+    const std::int64_t begin = item / pairs * width - skipped;
+    const std::int64_t row = begin > 0 ? begin : 0;
+    const std::int64_t end = begin + width < n ? begin + width : n;
+    const std::int64_t first = index(row);
+    const std::int64_t pair = first / 2 + item % pairs;
+    const auto counter = static_cast<std::uint64_t>(pair);
+    const PhiloxBlock block =
+        philox(key, static_cast<std::uint32_t>(counter), static_cast<std::uint32_t>(counter >> 32U), 0, 0);
+    const std::array<float, 2> normal = normal_pair(block.x[0], block.x[1]);
+    for (int half = 0; half < 2; ++half) {
+      const std::int64_t i = row + 2 * pair + half - first;
+      if (i >= row && i < end) y[i] = stddev * normal[half];
+    }
+  });
 }
 
 struct Identity {
@@ -52,7 +59,7 @@ struct Square {
 /// blocks in double, then the spans. A parallel_reduce would allocate at each call.
 template <class T, class Term>
 void sum_kernel(const std::string& label, const Execution& execution, Vector<const T> x, Term term,
-                const Kokkos::View<double*, Memory>& partials, float* out, bool accumulate) {
+                const Kokkos::View<double*, Memory>& partials, float factor, float* out, bool accumulate) {
   const auto n = static_cast<std::int64_t>(x.extent(0));
   const std::int64_t blocks = (n + sum_block - 1) / sum_block;
   const auto room = static_cast<std::int64_t>(partials.extent(0));
@@ -78,7 +85,7 @@ void sum_kernel(const std::string& label, const Execution& execution, Vector<con
   Kokkos::parallel_for(
       "mylos::sum::finish"_label, Range(execution, 0, 1), KOKKOS_LAMBDA(std::int64_t) {
         double total = accumulate ? static_cast<double>(out[0]) : 0.0;
-        for (std::int64_t span = 0; span < spans; ++span) total += partials(span);
+        for (std::int64_t span = 0; span < spans; ++span) total += factor * partials(span);
         out[0] = static_cast<float>(total);
       });
 }
@@ -107,15 +114,15 @@ void KokkosTensorOps::cast(Stream stream, TensorRef x, TensorRef y) {
   });
 }
 
-void KokkosTensorOps::fill_normal(Stream stream, TensorRef y, PhiloxKey key, std::int64_t first,
+void KokkosTensorOps::fill_normal(Stream stream, TensorRef y, PhiloxKey key, const GlobalIndex& index,
                                   float stddev) {
   const Vector<float> view = vector<float>(y);
   const auto n = static_cast<std::int64_t>(view.extent(0));
   if constexpr (on_host) {
-    fill_normal_kernel(view.data(), n, key, first, stddev);
+    fill_normal_kernel(view.data(), n, key, index, stddev);
   } else {
     const auto host = Kokkos::create_mirror(view);
-    fill_normal_kernel(host.data(), n, key, first, stddev);
+    fill_normal_kernel(host.data(), n, key, index, stddev);
     Kokkos::deep_copy(execution_of(stream), view, host);
     execution_of(stream).fence("mylos::fill_normal::copy"_label);
   }
@@ -123,14 +130,15 @@ void KokkosTensorOps::fill_normal(Stream stream, TensorRef y, PhiloxKey key, std
 
 void KokkosTensorOps::sum(Stream stream, TensorRef x, TensorRef out, bool accumulate) {
   sum_kernel<float>("mylos::sum::blocks"_label, execution_of(stream), vector<const float>(x), Identity(),
-                    partials_of(stream), out.as<float>(), accumulate);
+                    partials_of(stream), 1.0F, out.as<float>(), accumulate);
 }
 
-void KokkosTensorOps::sum_of_squares(Stream stream, TensorRef x, TensorRef out, bool accumulate) {
+void KokkosTensorOps::sum_of_squares(Stream stream, TensorRef x, float factor, TensorRef out,
+                                     bool accumulate) {
   dispatch_float(x.dtype, [&](auto type) {
     using T = decltype(type);
     sum_kernel<T>("mylos::sum_of_squares::blocks"_label, execution_of(stream), vector<const T>(x), Square(),
-                  partials_of(stream), out.as<float>(), accumulate);
+                  partials_of(stream), factor, out.as<float>(), accumulate);
   });
 }
 

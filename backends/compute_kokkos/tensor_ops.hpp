@@ -11,9 +11,10 @@ class KokkosTensorOps final : public TensorOps {
  public:
   void fill(Stream stream, TensorRef y, float value) override;
   void cast(Stream stream, TensorRef x, TensorRef y) override;
-  void fill_normal(Stream stream, TensorRef y, PhiloxKey key, std::int64_t first, float stddev) override;
+  void fill_normal(Stream stream, TensorRef y, PhiloxKey key, const GlobalIndex& index,
+                   float stddev) override;
   void sum(Stream stream, TensorRef x, TensorRef out, bool accumulate) override;
-  void sum_of_squares(Stream stream, TensorRef x, TensorRef out, bool accumulate) override;
+  void sum_of_squares(Stream stream, TensorRef x, float factor, TensorRef out, bool accumulate) override;
 
  private:
   const Kokkos::View<double*, Memory>& partials_of(Stream stream) const;

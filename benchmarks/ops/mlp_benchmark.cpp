@@ -14,8 +14,8 @@
 
 #include <boost/program_options.hpp>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
+#include "core/base/joined.hpp"
 #include "core/base/statistics.hpp"
 #include "core/memory/device_buffer.hpp"
 #include "core/memory/device_event.hpp"
@@ -122,7 +122,7 @@ class Mlp {
     const DeviceBuffer exact(backend_, ledger_, MemoryCategory::workspace, static_cast<std::size_t>(n) * 4,
                              name);
     const TensorRef numbers(exact.data(), DType::fp32, {n});
-    backend_.tensor_ops().fill_normal({}, numbers, stream_key(1, name), 0, stddev);
+    backend_.tensor_ops().fill_normal({}, numbers, stream_key(1, name), {}, stddev);
     backend_.tensor_ops().cast({}, numbers, made.reshaped({n}));
     backend_.synchronize({});
     return made;
@@ -240,7 +240,7 @@ int run(int argc, char** argv) {
   const std::vector<std::string> names = compute_backend_names();
   const std::string only = given["backend"].as<std::string>();
   if (!only.empty() && std::find(names.begin(), names.end(), only) == names.end()) {
-    fail(ExitCode::usage, "--backend={} is not usable here; use {}", only, fmt::join(names, " or "));
+    fail(ExitCode::usage, "--backend={} is not usable here; use {}", only, joined(names, " or "));
   }
   fmt::print("{}", csv_header);
   for (const std::string& name : names) {

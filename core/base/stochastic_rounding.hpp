@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "core/base/dtype.hpp"
+#include "core/base/global_index.hpp"
 #include "core/base/rng.hpp"
 
 namespace mylos {
@@ -51,11 +52,11 @@ MYLOS_HOST_DEVICE inline fp16 round_stochastically<fp16>(float value, std::uint1
   return result;
 }
 
-/// Where the chances of a run of elements come from. Element i takes half (e mod 8) of the Philox counter
-/// (e / 8, 0, step), where e = first_element + i counts within the unit: the same for every layout.
+/// Where the chances of a parameter's elements come from. Element i takes half (e mod 8) of the Philox
+/// counter (e / 8, 0, step), where e = index(i) counts within the whole parameter: the same for every layout.
 struct StochasticRounding {
   PhiloxKey key;
-  std::int64_t first_element = 0;
+  GlobalIndex index;
 };
 
 /// Elements that share a counter.

@@ -1,12 +1,80 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/layout/parameter_table.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <span>
+
+#include "core/base/error.hpp"
 
 namespace mylos {
 
+namespace {
+
+std::int64_t product(std::span<const std::int64_t> extents) {
+  std::int64_t n = 1;
+  for (const std::int64_t extent : extents) n *= extent;
+  return n;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> Parameter::view_shape() const {
+  std::vector<std::int64_t> extents;
+  for (const Dimension& dimension : view) extents.push_back(dimension.extent);
+  return extents;
+}
+
+std::int64_t Parameter::padded_size() const {
+  const std::vector<std::int64_t> local = local_shape();
+  return product(std::span(local).subspan(1)) * padded_rows;
+}
+
+std::int64_t Parameter::global_size() const {
+  return product(shape);
+}
+
+std::vector<std::int64_t> Parameter::local_shape() const {
+  std::vector<std::int64_t> local;
+  std::size_t d = 0;
+  for (const std::int64_t extent : shape) {
+    std::int64_t whole = 1;
+    std::int64_t part = 1;
+    while (whole < extent) {
+      whole *= view[d].extent;
+      part *= box.count[d++];
+    }
+    local.push_back(part);
+  }
+  return local;
+}
+
+GlobalIndex Parameter::global_index() const {
+  GlobalIndex index;
+  std::int64_t inner = 1;  // of the whole, behind dimension d
+  bool is_cut = false;
+  for (std::size_t d = view.size(); d-- > 0;) {
+    index.first += box.start[d] * inner;
+    const bool has_outer =
+        std::ranges::any_of(std::span(box.count).first(d), [](std::int64_t count) { return count > 1; });
+    if (box.count[d] != view[d].extent && has_outer) {
+      require(!is_cut, "a part whose rows lie evenly in the whole");
+      is_cut = true;
+      index.width = box.count[d] * inner;
+      index.pitch = view[d].extent * inner;
+    }
+    inner *= view[d].extent;
+  }
+  return index;
+}
+
 ParameterTable::ParameterTable(const ModelConfig& model) {
   const std::int64_t c = model.width;
+  const Dimension width{"width", c};
+  const Dimension inner{"inner", 4 * c};  // of the feed-forward layer
+  const Dimension heads{"heads", model.heads};
+  const Dimension head{"head_dim", model.head_dim()};
+  const Dimension qkv{"qkv", 3};
   const float stddev = 0.02F;
   // Radford et al., 2019, section 2.3: residual projections are scaled by 1/sqrt of the number of residual
   // layers.
@@ -14,69 +82,114 @@ ParameterTable::ParameterTable(const ModelConfig& model) {
   const auto normal = Initialisation::normal;
   const auto zeros = Initialisation::zeros;
   const auto ones = Initialisation::ones;
+  const auto tokens = [&](const char* name) {
+    add(name, {model.vocab, c}, {{"vocab", model.vocab}, width}, normal, stddev).vocab_padding =
+        model.padded_vocab() - model.vocab;
+  };
+  const auto vector = [&](const std::string& name, Initialisation initialisation) {
+    add(name, {c}, {width}, initialisation, 0);
+  };
 
   begin_unit("embedding");
-  add("wte.weight", {model.vocab, c}, normal, stddev, model.padded_vocab());
-  add("wpe.weight", {model.context, c}, normal, stddev);
-  end_unit();
+  tokens("wte.weight");
+  add("wpe.weight", {model.context, c}, {{"context", model.context}, width}, normal, stddev);
 
   for (std::int64_t layer = 0; layer < model.layers; ++layer) {
     const std::string h = fmt::format("h.{}.", layer);
     begin_unit(fmt::format("block {}", layer));
-    add(h + "mlp.c_proj.weight", {4 * c, c}, normal, residual);
-    add(h + "mlp.c_proj.bias", {c}, zeros, 0);
-    add(h + "mlp.c_fc.weight", {c, 4 * c}, normal, stddev);
-    add(h + "mlp.c_fc.bias", {4 * c}, zeros, 0);
-    add(h + "ln_2.weight", {c}, ones, 0);
-    add(h + "ln_2.bias", {c}, zeros, 0);
-    add(h + "attn.c_proj.weight", {c, c}, normal, residual);
-    add(h + "attn.c_proj.bias", {c}, zeros, 0);
-    add(h + "attn.c_attn.weight", {c, 3 * c}, normal, stddev);
-    add(h + "attn.c_attn.bias", {3 * c}, zeros, 0);
-    add(h + "ln_1.weight", {c}, ones, 0);
-    add(h + "ln_1.bias", {c}, zeros, 0);
-    end_unit();
+    split(add(h + "mlp.c_proj.weight", {4 * c, c}, {inner, width}, normal, residual), Axis::tensor, "inner");
+    vector(h + "mlp.c_proj.bias", zeros);
+    split(add(h + "mlp.c_fc.weight", {c, 4 * c}, {width, inner}, normal, stddev), Axis::tensor, "inner");
+    split(add(h + "mlp.c_fc.bias", {4 * c}, {inner}, zeros, 0), Axis::tensor, "inner");
+    vector(h + "ln_2.weight", ones);
+    vector(h + "ln_2.bias", zeros);
+    split(add(h + "attn.c_proj.weight", {c, c}, {heads, head, width}, normal, residual), Axis::tensor,
+          "heads");
+    vector(h + "attn.c_proj.bias", zeros);
+    split(add(h + "attn.c_attn.weight", {c, 3 * c}, {width, qkv, heads, head}, normal, stddev), Axis::tensor,
+          "heads");
+    split(add(h + "attn.c_attn.bias", {3 * c}, {qkv, heads, head}, zeros, 0), Axis::tensor, "heads");
+    vector(h + "ln_1.weight", ones);
+    vector(h + "ln_1.bias", zeros);
   }
 
   begin_unit("head");
-  if (!model.tied) add("lm_head.weight", {model.vocab, c}, normal, stddev, model.padded_vocab());
-  add("ln_f.weight", {c}, ones, 0);
-  add("ln_f.bias", {c}, zeros, 0);
-  end_unit();
+  if (!model.tied) tokens("lm_head.weight");
+  vector("ln_f.weight", ones);
+  vector("ln_f.bias", zeros);
+  lay_out();
 }
 
-int ParameterTable::begin_unit(const std::string& name) {
-  units_.push_back({.name = name, .parameters = {}, .size = 0, .segments = {}});
-  return num_units() - 1;
+void ParameterTable::begin_unit(const std::string& name) {
+  units_.push_back({.name = name, .parameters = {}, .size = 0});
 }
 
-void ParameterTable::add(const std::string& name, std::vector<std::int64_t> shape,
-                         Initialisation initialisation, float stddev, std::int64_t padded_rows) {
-  Unit& unit = units_.back();
-  Parameter parameter;
+Parameter& ParameterTable::add(const std::string& name, std::vector<std::int64_t> shape,
+                               std::vector<Dimension> view, Initialisation initialisation, float stddev) {
+  Parameter& parameter = parameters_.emplace_back();
   parameter.name = name;
-  parameter.padded_rows = padded_rows > 0 ? padded_rows : shape[0];
   parameter.decay = shape.size() >= 2;
   parameter.shape = std::move(shape);
+  parameter.view = std::move(view);
+  parameter.box = Box::whole(parameter.view_shape());
   parameter.initialisation = initialisation;
   parameter.stddev = stddev;
   parameter.unit = num_units() - 1;
-  parameter.offset = unit.size;
-  unit.size += (parameter.padded_size() + alignment - 1) / alignment * alignment;
-  unit.parameters.push_back(static_cast<int>(parameters_.size()));
-  parameters_.push_back(std::move(parameter));
+  for (int i = 0; i < num_axes; ++i) {
+    if (loss_axes.contains(static_cast<Axis>(i)))
+      parameter.placement[static_cast<std::size_t>(i)].kind = Placement::Kind::partial;
+  }
+  units_.back().parameters.push_back(static_cast<int>(parameters_.size()) - 1);
+  return parameter;
 }
 
-void ParameterTable::end_unit() {
-  Unit& unit = units_.back();
-  for (const int index : unit.parameters) {
-    const Parameter& parameter = parameters_[static_cast<std::size_t>(index)];
-    const float decay = parameter.decay ? 1.0F : 0.0F;
-    if (!unit.segments.empty()) unit.segments.back().end = parameter.offset;
-    if (unit.segments.empty() || unit.segments.back().decay != decay) {
-      unit.segments.push_back({.begin = parameter.offset, .end = unit.size, .decay = decay});
+void ParameterTable::split(Parameter& parameter, Axis axis, std::string_view dimension) {
+  const auto found = std::ranges::find(parameter.view, dimension, &Dimension::name);
+  require(found != parameter.view.end(), "a dimension of the view");
+  parameter.placement[static_cast<std::size_t>(axis)] = {
+      .kind = Placement::Kind::split, .dimension = static_cast<int>(found - parameter.view.begin())};
+}
+
+ParameterTable ParameterTable::local(const Coordinates& coordinates) const {
+  ParameterTable table = *this;
+  for (Parameter& parameter : table.parameters_) {
+    parameter.copies = parameter.twins = 1;
+    parameter.twin = 0;
+    for (int i = 0; i < num_axes; ++i) {
+      const auto axis = static_cast<Axis>(i);
+      const int parts = coordinates.extent(axis);
+      const Placement placement = parameter.along(axis);
+      if (placement.kind != Placement::Kind::split) {
+        if (axis == Axis::pipeline) continue;  // other stages hold other units
+        parameter.copies *= parts;
+        if (placement.kind == Placement::Kind::partial) continue;
+        parameter.twin += parameter.twins * coordinates.index(axis);
+        parameter.twins *= parts;
+        continue;
+      }
+      const auto d = static_cast<std::size_t>(placement.dimension);
+      std::int64_t& count = parameter.box.count[d];
+      if (count % parts != 0) {
+        fail(ExitCode::usage, "{}: its {} {} cannot be divided among {} ranks along the {} axis",
+             parameter.name, count, parameter.view[d].name, parts, name_of(axis));
+      }
+      count /= parts;
+      parameter.box.start[d] += coordinates.index(axis) * count;
     }
-    unit.segments.back().end = unit.size;
+  }
+  table.lay_out();
+  return table;
+}
+
+void ParameterTable::lay_out() {
+  for (Unit& unit : units_) {
+    unit.size = 0;
+    for (const int index : unit.parameters) {
+      Parameter& parameter = parameters_[static_cast<std::size_t>(index)];
+      parameter.padded_rows = parameter.local_shape()[0] + parameter.vocab_padding;
+      parameter.offset = unit.size;
+      unit.size += (parameter.padded_size() + alignment - 1) / alignment * alignment;
+    }
   }
 }
 
@@ -89,7 +202,7 @@ const Parameter& ParameterTable::find(std::string_view name) const {
 
 std::int64_t ParameterTable::num_parameters() const {
   std::int64_t n = 0;
-  for (const Parameter& parameter : parameters_) n += parameter.size();
+  for (const Parameter& parameter : parameters_) n += parameter.global_size();
   return n;
 }
 
@@ -97,6 +210,45 @@ std::int64_t ParameterTable::padded_size() const {
   std::int64_t n = 0;
   for (const Unit& unit : units_) n += unit.size;
   return n;
+}
+
+Piece Piece::share() const {
+  const std::int64_t first = count * parameter.twin / parameter.twins;
+  const std::int64_t end = count * (parameter.twin + 1) / parameter.twins;
+  return {.parameter = parameter, .begin = begin + first, .count = end - first, .offset = offset + first};
+}
+
+GlobalIndex Piece::global_index() const {
+  GlobalIndex index = parameter.global_index();
+  index.begin = begin;
+  return index;
+}
+
+std::vector<PlacedBox> Piece::boxes() const {
+  const std::vector<std::int64_t> view = parameter.view_shape();
+  std::vector<PlacedBox> boxes;
+  for (PlacedBox& part : boxes_of_range(parameter.box.count, begin, begin + count)) {
+    for (std::size_t d = 0; d < view.size(); ++d) part.box.start[d] += parameter.box.start[d];
+    part.offset += offset;
+    for (PlacedBox& box : joined_boxes(part, view, parameter.shape)) boxes.push_back(std::move(box));
+  }
+  return boxes;
+}
+
+std::vector<Piece> pieces_of(const ParameterTable& table, const UnitPart& part) {
+  std::vector<Piece> pieces;
+  for (const int index : table.unit(part.unit).parameters) {
+    const Parameter& parameter = table.parameters()[static_cast<std::size_t>(index)];
+    const std::int64_t begin = std::max(parameter.offset, part.begin);
+    const std::int64_t end = std::min(parameter.offset + parameter.size(), part.begin + part.count);
+    if (begin < end) {
+      pieces.push_back({.parameter = parameter,
+                        .begin = begin - parameter.offset,
+                        .count = end - begin,
+                        .offset = begin - part.begin});
+    }
+  }
+  return pieces;
 }
 
 }  // namespace mylos

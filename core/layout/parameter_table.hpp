@@ -2,59 +2,104 @@
 // ParameterTable: every weight once. Optimizer, checkpoint, exchange and planner iterate it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/base/global_index.hpp"
+#include "core/layout/axis.hpp"
+#include "core/layout/box.hpp"
 #include "core/model/model_config.hpp"
-#include "core/ops/compute_backend.hpp"
 
 namespace mylos {
 
 /// How a weight begins.
 enum class Initialisation : std::uint8_t { normal, zeros, ones };
 
-/// One weight. `shape` is global and unpadded; `padded_rows` is the leading extent in memory.
+/// A dimension of a weight's view, which layouts speak of: "heads", "width".
+struct Dimension {
+  std::string_view name;
+  std::int64_t extent = 1;
+};
+
+/// What the ranks along an axis hold of a weight.
+struct Placement {
+  enum class Kind : std::uint8_t {
+    replicated,  ///< all of it, and the same gradient
+    partial,     ///< all of it, and a term of the gradient
+    split,       ///< parts of it, along a dimension of the view
+  };
+  Kind kind = Kind::replicated;
+  int dimension = -1;  ///< of Kind::split
+};
+
+/// One weight, and the part of it that a rank holds.
 struct Parameter {
   std::string name;                 ///< Hugging Face's
-  std::vector<std::int64_t> shape;  ///< row-major
-  std::int64_t padded_rows = 0;
-  bool decay = false;  ///< two or more dimensions
+  std::vector<std::int64_t> shape;  ///< of the whole, row-major, without padding
+  std::vector<Dimension> view;      ///< of the whole: `shape` with dimensions cut up, (C, 3C) as (C, 3, H, D)
+  std::array<Placement, num_axes> placement{};  ///< by axis
+  std::int64_t vocab_padding = 0;               ///< rows behind the leading dimension of the whole, in memory
+  bool decay = false;                           ///< two or more dimensions
   Initialisation initialisation = Initialisation::zeros;
   float stddev = 0.0F;  ///< of Initialisation::normal
   int unit = 0;
-  std::int64_t offset = 0;  ///< first element in the unit's flat buffer
 
-  std::int64_t size() const {  ///< elements without padding; they come first in memory
-    std::int64_t n = 1;
-    for (const std::int64_t extent : shape) n *= extent;
-    return n;
-  }
-  std::int64_t padded_size() const { return size() / shape[0] * padded_rows; }
+  // The rank's part.
+  Box box;                       ///< of the view
+  std::int64_t padded_rows = 0;  ///< of the leading dimension in memory
+  std::int64_t offset = 0;       ///< first element in the unit's flat buffer
+  int copies = 1;                ///< ranks that hold the same part
+  int twins = 1;                 ///< of these, ranks that compute the same gradient: along Kind::replicated
+  int twin = 0;                  ///< this rank's number among its twins
+
+  Placement along(Axis axis) const { return placement[static_cast<std::size_t>(axis)]; }
+  std::vector<std::int64_t> view_shape() const;
+  /// Elements of the part without padding; they come first in memory.
+  std::int64_t size() const { return box.size(); }
+  std::int64_t padded_size() const;
+  /// Elements of the whole.
+  std::int64_t global_size() const;
+  /// The shape of the part: `shape` with the dimension that is split divided.
+  std::vector<std::int64_t> local_shape() const;
+  /// Where the elements of the part lie in the whole.
+  GlobalIndex global_index() const;
 };
 
 /// The parameters that are gathered, reduced, stepped and stored together, in one flat buffer, in the order
 /// in which backward completes them.
 struct Unit {
-  std::string name;               ///< "embedding", "block 3", "head"
-  std::vector<int> parameters;    ///< indices into the table, in buffer order
-  std::int64_t size = 0;          ///< elements of the flat buffer, padding included
-  std::vector<Segment> segments;  ///< cover [0, size)
+  std::string name;             ///< "embedding", "block 3", "head"
+  std::vector<int> parameters;  ///< indices into the table, in buffer order
+  std::int64_t size = 0;        ///< elements of the flat buffer, padding included
 };
 
-/// The parameters and units of a GPT-2.
+/// The elements [begin, begin + count) of a unit's flat buffer.
+struct UnitPart {
+  int unit = 0;
+  std::int64_t begin = 0;
+  std::int64_t count = 0;
+};
+
+/// The parameters and units of a GPT-2: of the whole model, or, by `local`, of what a rank holds.
 class ParameterTable {
  public:
-  /// Units: 0 the embedding, 1 + l block l, last the head. With `tied` the head owns no matrix.
+  /// Units: 0 the embedding, 1 + l block l, last the head. With `tied` the head owns no matrix. Along the
+  /// tensor axis matrices are split as by Shoeybi et al., "Megatron-LM", 2019, section 3.
   explicit ParameterTable(const ModelConfig& model);
+
+  /// What the rank at `coordinates` holds. Throws ExitCode::usage if a dimension cannot be divided evenly.
+  ParameterTable local(const Coordinates& coordinates) const;
 
   const std::vector<Parameter>& parameters() const { return parameters_; }
   const std::vector<Unit>& units() const { return units_; }
+  const Unit& unit(int index) const { return units_[static_cast<std::size_t>(index)]; }
   int num_units() const { return static_cast<int>(units_.size()); }
   const Parameter& find(std::string_view name) const;
 
-  /// Weights without padding: N of the literature.
+  /// Weights of the whole model without padding: N of the literature.
   std::int64_t num_parameters() const;
   /// Elements of all flat buffers.
   std::int64_t padded_size() const;
@@ -63,13 +108,35 @@ class ParameterTable {
   static constexpr std::int64_t alignment = 64;
 
  private:
-  int begin_unit(const std::string& name);
-  void add(const std::string& name, std::vector<std::int64_t> shape, Initialisation initialisation,
-           float stddev, std::int64_t padded_rows = 0);
-  void end_unit();
+  void begin_unit(const std::string& name);
+  Parameter& add(const std::string& name, std::vector<std::int64_t> shape, std::vector<Dimension> view,
+                 Initialisation initialisation, float stddev);
+  /// Gives each rank along `axis` an equal part of `dimension`.
+  static void split(Parameter& parameter, Axis axis, std::string_view dimension);
+  /// Sets the offsets and sizes of all units.
+  void lay_out();
 
   std::vector<Parameter> parameters_;
   std::vector<Unit> units_;
 };
+
+/// A parameter within a part of its unit: elements [begin, begin + count) of what the rank holds of it,
+/// without padding, which begin at `offset` within the part.
+struct Piece {
+  const Parameter& parameter;
+  std::int64_t begin = 0;
+  std::int64_t count = 0;
+  std::int64_t offset = 0;
+
+  /// The even share of this rank among its twins.
+  Piece share() const;
+  /// Where its elements lie in the whole parameter.
+  GlobalIndex global_index() const;
+  /// The same as boxes of `parameter.shape`, in memory that begins with the part.
+  std::vector<PlacedBox> boxes() const;
+};
+
+/// The pieces of a part, in the order of the flat buffer.
+std::vector<Piece> pieces_of(const ParameterTable& table, const UnitPart& part);
 
 }  // namespace mylos

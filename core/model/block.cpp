@@ -7,7 +7,7 @@ WeightSlot::WeightSlot(const Parameter& parameter)
     : offset_(parameter.offset),
       size_(parameter.padded_size()),
       rows_(parameter.padded_rows),
-      columns_(parameter.shape.size() == 2 ? parameter.shape[1] : 0) {}
+      columns_(parameter.shape.size() == 2 ? parameter.local_shape()[1] : 0) {}
 
 TensorRef WeightSlot::in(const TensorRef& flat) const {
   const TensorRef range = flat.flat(offset_, size_);

@@ -18,6 +18,7 @@ Dropout Embedding::dropout(const BlockContext& context) const {
   return {.probability = context.training ? dropout_ : 0.0F,
           .key = stream_key(context.seed, "dropout.embedding"),
           .first_sample = context.first_sample,
+          .index = {},
           .scalars = context.scalars};
 }
 

@@ -139,7 +139,8 @@ AttentionArgs TransformerBlock::attention(const BlockContext& context, const Act
           .lse = a.lse,
           .query_offset = 0,
           .scale = 1.0F / std::sqrt(static_cast<float>(head_dim)),
-          .dropout = dropout(context, "attention")};
+          .dropout = dropout(context, "attention"),
+          .place = {.positions = s.seq}};
 }
 
 void TransformerBlock::forward_inner(const BlockContext& context, const Activations& a,

@@ -18,6 +18,7 @@
 #include <string_view>
 
 #include "core/base/error.hpp"
+#include "core/base/global_index.hpp"
 #include "core/base/rng.hpp"
 #include "core/base/stochastic_rounding.hpp"
 #include "core/base/tensor.hpp"
@@ -43,12 +44,14 @@ struct Graph {
 };
 
 /// Which elements a dropout layer zeroes. Element e of sample b is dropped if the Philox word (e mod 4) of
-/// counter (e / 4, sample, step) is below `probability`; e counts within the sample ((t, c), or (h, q, k) for
-/// attention), `sample` = first_sample + b counts within the global batch. The same for every layout.
+/// counter (e / 4, sample, step) is below `probability`; e counts within the whole sample ((t, c), or
+/// (h, q, k) for attention), `sample` = first_sample + b counts within the global batch. The same for every
+/// layout.
 struct Dropout {
   float probability = 0.0F;
   PhiloxKey key;
   std::int64_t first_sample = 0;
+  GlobalIndex index;  // of the (t, c) of a call in the whole sample's; attention has AttentionPlace
   const StepScalars* scalars = nullptr;  // device memory
 };
 
@@ -62,6 +65,19 @@ MYLOS_HOST_DEVICE inline bool dropout_keeps(const Dropout& dropout, std::int64_t
   return uniform01(block.x[static_cast<std::uint64_t>(e) % 4]) >= dropout.probability;
 }
 
+/// Where the probabilities of a call lie in those of the whole sample, (heads, positions, positions), in
+/// which dropout counts.
+struct AttentionPlace {
+  std::int64_t first_head = 0;
+  std::int64_t first_query = 0;
+  std::int64_t first_key = 0;
+  std::int64_t positions = 0;  // of the whole sample; read only with dropout
+
+  MYLOS_HOST_DEVICE std::int64_t element(std::int64_t h, std::int64_t q, std::int64_t k) const {
+    return ((first_head + h) * positions + first_query + q) * positions + first_key + k;
+  }
+};
+
 /// Causal attention of queries at positions query_offset .. query_offset + Tq - 1 over keys at 0 .. Tk - 1:
 /// key j is seen by query i if j <= query_offset + i. All four tensors strided with unit stride in D.
 struct AttentionArgs {
@@ -72,7 +88,8 @@ struct AttentionArgs {
   TensorRef lse;     // (B, H, Tq) fp32: log of the sum of exp(scale * q.k) over the keys seen
   std::int64_t query_offset = 0;
   float scale = 1.0F;
-  Dropout dropout;  // on the probabilities; e = (h * Tk + q) * Tk + k with q the query's position
+  Dropout dropout;  // on the probabilities; e = place.element(h, i, j) for query i and key j of the call
+  AttentionPlace place;
 };
 
 struct AttentionBackwardArgs {
@@ -84,11 +101,12 @@ struct AttentionBackwardArgs {
   TensorRef delta;        // (B, H, Tq) fp32 workspace: rowwise dot of output and output_grad
 };
 
-/// Part of a unit's flat buffer in which weight decay is on or off.
+/// Part of a flat buffer that belongs to one parameter.
 struct Segment {
   std::int64_t begin = 0;  // elements
   std::int64_t end = 0;
-  float decay = 0.0F;  // 1 or 0, multiplies the weight decay
+  float decay = 0.0F;           // 1 or 0, multiplies the weight decay
+  StochasticRounding rounding;  // counts from `begin`; read where weights have no master
 };
 
 /// The segment that holds `element`.
@@ -110,7 +128,7 @@ struct AdamWArgs {
   TensorRef weights;   // (n) compute type; the master rounded, or where there is none updated
   TensorRef gradient;  // (n) fp32 or compute type
   /// (n) fp32, updated; the same memory as `weights` where these are fp32; empty where the weights are bf16
-  /// or fp16 and have none: these are then updated in fp32 and rounded as `rounding` says.
+  /// or fp16 and have none: these are then updated in fp32 and rounded as their segment says.
   TensorRef master;
   TensorRef first_moment;             // (n) fp32, updated
   TensorRef second_moment;            // (n) fp32, updated
@@ -120,7 +138,6 @@ struct AdamWArgs {
   float beta2 = 0.95F;
   float epsilon = 1e-8F;
   float weight_decay = 0.1F;
-  StochasticRounding rounding;
   const StepScalars* scalars = nullptr;  // device memory: step, learning_rate, clip_factor, skip
 };
 
@@ -134,14 +151,15 @@ class TensorOps {
   /// y[i] = x[i], converted between fp32, bf16 and fp16 where the types differ: rounded to nearest, ties to
   /// even; subnormal numbers may become 0. x and y (n), not overlapping.
   virtual void cast(Stream stream, TensorRef x, TensorRef y) = 0;
-  /// y[i] = N(0, stddev) from the Philox stream `key` at element first + i; y (n) fp32.
+  /// y[i] = N(0, stddev) from the Philox stream `key` at element index(i); y (n) fp32.
   /// Elements 2j and 2j+1 are normal_pair(x[0], x[1]) of counter (j, j >> 32, 0, 0).
-  virtual void fill_normal(Stream stream, TensorRef y, PhiloxKey key, std::int64_t first, float stddev) = 0;
+  virtual void fill_normal(Stream stream, TensorRef y, PhiloxKey key, const GlobalIndex& index,
+                           float stddev) = 0;
   /// out[0] = (accumulate ? out[0] : 0) + sum of x; x (n) fp32, out (1) fp32.
   virtual void sum(Stream stream, TensorRef x, TensorRef out, bool accumulate) = 0;
-  /// out[0] = (accumulate ? out[0] : 0) + sum of x²; x (n) fp32, bf16 or fp16, out (1) fp32. Not finite if
-  /// any x is not.
-  virtual void sum_of_squares(Stream stream, TensorRef x, TensorRef out, bool accumulate) = 0;
+  /// out[0] = (accumulate ? out[0] : 0) + factor * sum of x²; x (n) fp32, bf16 or fp16, out (1) fp32. Not
+  /// finite if any x is not.
+  virtual void sum_of_squares(Stream stream, TensorRef x, float factor, TensorRef out, bool accumulate) = 0;
 };
 
 /// Version 2. The fused operations at the end are, where a backend does not override them, compositions of

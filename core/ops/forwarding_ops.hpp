@@ -18,14 +18,15 @@ class ForwardingTensorOps : public TensorOps {
 
   void fill(Stream stream, TensorRef y, float value) override { next_.fill(stream, y, value); }
   void cast(Stream stream, TensorRef x, TensorRef y) override { next_.cast(stream, x, y); }
-  void fill_normal(Stream stream, TensorRef y, PhiloxKey key, std::int64_t first, float stddev) override {
-    next_.fill_normal(stream, y, key, first, stddev);
+  void fill_normal(Stream stream, TensorRef y, PhiloxKey key, const GlobalIndex& index,
+                   float stddev) override {
+    next_.fill_normal(stream, y, key, index, stddev);
   }
   void sum(Stream stream, TensorRef x, TensorRef out, bool accumulate) override {
     next_.sum(stream, x, out, accumulate);
   }
-  void sum_of_squares(Stream stream, TensorRef x, TensorRef out, bool accumulate) override {
-    next_.sum_of_squares(stream, x, out, accumulate);
+  void sum_of_squares(Stream stream, TensorRef x, float factor, TensorRef out, bool accumulate) override {
+    next_.sum_of_squares(stream, x, factor, out, accumulate);
   }
 
  protected:

@@ -22,17 +22,18 @@ class TracedTensorOps final : public TensorOps {
     const Trace::Scope event = trace_.record("cast", stream);
     next_.cast(stream, x, y);
   }
-  void fill_normal(Stream stream, TensorRef y, PhiloxKey key, std::int64_t first, float stddev) override {
+  void fill_normal(Stream stream, TensorRef y, PhiloxKey key, const GlobalIndex& index,
+                   float stddev) override {
     const Trace::Scope event = trace_.record("fill_normal", stream);
-    next_.fill_normal(stream, y, key, first, stddev);
+    next_.fill_normal(stream, y, key, index, stddev);
   }
   void sum(Stream stream, TensorRef x, TensorRef out, bool accumulate) override {
     const Trace::Scope event = trace_.record("sum", stream);
     next_.sum(stream, x, out, accumulate);
   }
-  void sum_of_squares(Stream stream, TensorRef x, TensorRef out, bool accumulate) override {
+  void sum_of_squares(Stream stream, TensorRef x, float factor, TensorRef out, bool accumulate) override {
     const Trace::Scope event = trace_.record("sum_of_squares", stream);
-    next_.sum_of_squares(stream, x, out, accumulate);
+    next_.sum_of_squares(stream, x, factor, out, accumulate);
   }
 
  private:

@@ -11,17 +11,11 @@ AdamW::AdamW(ComputeBackend& backend, MemoryLedger& ledger, const ParameterTable
   std::int64_t total = 0;
   std::vector<Segment> segments;
   for (const UnitPart& part : parts_) {
-    const Unit& unit = table.units()[static_cast<std::size_t>(part.unit)];
-    rounding_keys_.push_back(stream_key(config.seed, "rounding." + unit.name));
     offsets_.push_back(total);
     total += part.count;
-    const std::size_t before = segments.size();
-    for (const Segment& s : unit.segments) {
-      const std::int64_t begin = std::max(s.begin, part.begin);
-      const std::int64_t end = std::min(s.end, part.begin + part.count);
-      if (begin < end) segments.push_back({begin - part.begin, end - part.begin, s.decay});
-    }
-    num_segments_.push_back(static_cast<int>(segments.size() - before));
+    const std::vector<Segment> own = segments_of(table, part);
+    segments.insert(segments.end(), own.begin(), own.end());
+    num_segments_.push_back(static_cast<int>(own.size()));
   }
   const auto state = [&](const char* label) {
     DeviceBuffer buffer(backend, ledger, MemoryCategory::optimizer, static_cast<std::size_t>(total) * 4,
@@ -45,6 +39,29 @@ AdamW::AdamW(ComputeBackend& backend, MemoryLedger& ledger, const ParameterTable
   }
 }
 
+std::vector<Segment> AdamW::segments_of(const ParameterTable& table, const UnitPart& part) const {
+  std::vector<Segment> segments;
+  const std::int64_t part_end = part.begin + part.count;
+  const Unit& unit = table.unit(part.unit);
+  for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
+    const auto parameter_at = [&](std::size_t place) -> const Parameter& {
+      return table.parameters()[static_cast<std::size_t>(unit.parameters[place])];
+    };
+    const Parameter& parameter = parameter_at(i);
+    const std::int64_t next = i + 1 < unit.parameters.size() ? parameter_at(i + 1).offset : unit.size;
+    const std::int64_t begin = std::max(parameter.offset, part.begin);
+    const std::int64_t end = std::min(next, part_end);
+    if (begin >= end) continue;
+    GlobalIndex index = parameter.global_index();
+    index.begin = begin - parameter.offset;
+    segments.push_back({.begin = begin - part.begin,
+                        .end = end - part.begin,
+                        .decay = parameter.decay ? 1.0F : 0.0F,
+                        .rounding = {stream_key(config_.seed, "rounding." + parameter.name), index}});
+  }
+  return segments;
+}
+
 void AdamW::step(Stream stream, std::size_t index, TensorRef weights, TensorRef gradient,
                  const StepScalars* scalars) {
   AdamWArgs args;
@@ -59,7 +76,6 @@ void AdamW::step(Stream stream, std::size_t index, TensorRef weights, TensorRef 
   args.beta2 = config_.beta2;
   args.epsilon = config_.epsilon;
   args.weight_decay = config_.weight_decay;
-  args.rounding = {rounding_keys_[index], parts_[index].begin};
   args.scalars = scalars;
   backend_.optimizer_ops().adamw(stream, args);
 }

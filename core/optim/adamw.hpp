@@ -11,13 +11,6 @@
 
 namespace mylos {
 
-/// The elements [begin, begin + count) of a unit's flat buffer.
-struct UnitPart {
-  int unit = 0;
-  std::int64_t begin = 0;
-  std::int64_t count = 0;
-};
-
 struct AdamWConfig {
   float beta1 = 0.9F;
   float beta2 = 0.95F;
@@ -47,14 +40,15 @@ class AdamW {
   TensorRef second_moment(std::size_t index) const { return slice(second_moment_, index); }
 
  private:
+  /// A segment per parameter, with the padding behind it.
+  std::vector<Segment> segments_of(const ParameterTable& table, const UnitPart& part) const;
   TensorRef slice(const DeviceBuffer& buffer, std::size_t index) const;
 
   ComputeBackend& backend_;
   AdamWConfig config_;
   std::vector<UnitPart> parts_;
   std::vector<std::int64_t> offsets_;  // of each part in the state buffers
-  std::vector<PhiloxKey> rounding_keys_;
-  DeviceBuffer master_;  // may be empty
+  DeviceBuffer master_;                // may be empty
   DeviceBuffer first_moment_;
   DeviceBuffer second_moment_;
   DeviceBuffer segments_;

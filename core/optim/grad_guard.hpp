@@ -13,7 +13,6 @@ namespace mylos {
 /// How gradients are clipped and which steps are not applied.
 struct GuardConfig {
   float loss_factor = 1.0F;   ///< turns the reduced loss sum into the mean: 1 / tokens of the global batch
-  float norm_factor = 1.0F;   ///< 1 / replicas where every rank added the same norm
   float clip_norm = 1.0F;     ///< global L2 norm; 0 turns clipping off
   float spike_factor = 0.0F;  ///< skip where the norm exceeds mean + factor * deviation; 0 turns it off
   std::int32_t spike_window = 100;  ///< steps that the running statistics remember, and their warm-up
@@ -23,7 +22,7 @@ struct GuardConfig {
 /// What a step measured, summed over all ranks: a non-finite value of one rank reaches every rank.
 struct GuardInput {
   float loss_sum = 0.0F;      ///< over the tokens of the global batch
-  float norm_squared = 0.0F;  ///< of the scaled gradient, over all owned parts
+  float norm_squared = 0.0F;  ///< of the scaled gradient, each element once
 };
 
 /// Statistics up to the previous step; saved in checkpoints.
@@ -46,7 +45,7 @@ inline constexpr float largest_loss_scale = 16777216.0F;  // 2^24
 MYLOS_HOST_DEVICE inline void guard_update(const GuardConfig& config, const GuardInput& input,
                                            GuardState& state, StepScalars& scalars) {
   const float inverse_scale = 1.0F / scalars.loss_scale;
-  const float norm = std::sqrt(input.norm_squared * config.norm_factor) * inverse_scale;
+  const float norm = std::sqrt(input.norm_squared) * inverse_scale;
   scalars.loss = input.loss_sum * config.loss_factor;
   scalars.gradient_norm = norm;
   const bool finite = std::isfinite(norm) && std::isfinite(scalars.loss);

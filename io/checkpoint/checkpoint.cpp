@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/base/error.hpp"
+#include "core/base/joined.hpp"
 #include "io/agree.hpp"
 #include "io/checkpoint/checkpoint_manifest.hpp"
 #include "io/file_util.hpp"
@@ -39,7 +40,7 @@ Extents to_extents(const std::vector<std::int64_t>& shape) {
 }
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
-  return fmt::format("({})", fmt::join(shape, ", "));
+  return fmt::format("({})", joined(shape, ", "));
 }
 
 /// Rows of full width as far as they fit; the rows of a tensor divided evenly, so that the last chunk wastes
@@ -67,97 +68,71 @@ std::int64_t stored_bytes(const Extents& shape, const Extents& chunk) {
   return chunks * (chunk_bytes + checksum_bytes);
 }
 
-/// A box of a tensor and the contiguous memory of its elements. HDF5 moves it whole, where selections of
-/// different shapes in memory and file would be walked element by element.
-struct Box {
+/// A box that HDF5 moves in one call, and the array in memory whose first elements along each dimension it
+/// is.
+struct Transfer {
   Extents start;
   Extents count;
+  Extents memory;
   float* data = nullptr;
 };
 
-/// Appends the boxes that make up [begin, end) of the flattened `shape` from dimension `dim` on, `outer`
-/// being the coordinates before it: the rest of a row, whole rows, the beginning of a row; at most 2 rank - 1
-/// boxes.
-void append_boxes(const Extents& shape, std::int64_t begin, std::int64_t end, const Extents& outer,
-                  float* data, std::vector<Box>& boxes) {
-  const std::size_t dim = outer.size();
-  std::int64_t inner = 1;
-  for (std::size_t d = dim + 1; d < shape.size(); ++d) inner *= static_cast<std::int64_t>(shape[d]);
-
-  const auto within_row = [&](std::int64_t row, std::int64_t from, std::int64_t to) {
-    Extents coordinates = outer;
-    coordinates.push_back(static_cast<hsize_t>(row));
-    append_boxes(shape, from, to, coordinates, data, boxes);
-    data += to - from;
-  };
-  if (begin % inner != 0) {
-    const std::int64_t row = begin / inner;
-    const std::int64_t to = std::min(end, (row + 1) * inner);
-    within_row(row, begin - row * inner, to - row * inner);
-    begin = to;
-  }
-  if (const std::int64_t rows = (end - begin) / inner; rows > 0) {
-    Box box{.start = outer, .count = Extents(dim, 1), .data = data};
-    box.start.push_back(static_cast<hsize_t>(begin / inner));
-    box.count.push_back(static_cast<hsize_t>(rows));
-    for (std::size_t d = dim + 1; d < shape.size(); ++d) {
-      box.start.push_back(0);
-      box.count.push_back(shape[d]);
-    }
-    boxes.push_back(std::move(box));
-    begin += rows * inner;
-    data += rows * inner;
-  }
-  if (begin < end) within_row(begin / inner, 0, end - begin);
-}
-
-/// The dataspaces of a transfer in file and memory; a null box selects nothing.
-std::pair<H5Dataspace, H5Dataspace> spaces_of(const Extents& shape, const Box* box) {
+/// The dataspaces of a transfer in file and memory; a null one selects nothing.
+std::pair<H5Dataspace, H5Dataspace> spaces_of(const Extents& shape, const Transfer* transfer) {
   const auto simple = [](const Extents& extents) {
     return H5Dataspace(h5_check(H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr),
                                 ExitCode::internal, "dataspace"));
   };
+  const auto select = [](const H5Dataspace& space, const Extents& start, const Extents& count) {
+    h5_check(H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, start.data(), nullptr, count.data(), nullptr),
+             ExitCode::internal, "selection");
+  };
   H5Dataspace in_file = simple(shape);
-  H5Dataspace in_memory = simple(box != nullptr ? box->count : Extents(shape.size(), 1));
-  if (box == nullptr) {
+  H5Dataspace in_memory = simple(transfer != nullptr ? transfer->memory : Extents(shape.size(), 1));
+  if (transfer == nullptr) {
     h5_check(H5Sselect_none(in_file.get()), ExitCode::internal, "selection");
     h5_check(H5Sselect_none(in_memory.get()), ExitCode::internal, "selection");
   } else {
-    h5_check(H5Sselect_hyperslab(in_file.get(), H5S_SELECT_SET, box->start.data(), nullptr, box->count.data(),
-                                 nullptr),
-             ExitCode::internal, "selection");
+    select(in_file, transfer->start, transfer->count);
+    if (transfer->memory != transfer->count) select(in_memory, Extents(shape.size(), 0), transfer->count);
   }
   return {std::move(in_file), std::move(in_memory)};
 }
 
-/// The parts cut into boxes of bounded size, where that is possible between chunks: a chunk that two
-/// transfers write would be read, checked and written twice.
-std::vector<Box> boxes_of(const TensorInfo& info, std::span<const TensorPart> parts) {
-  const Extents shape = to_extents(info.shape);
+/// The parts, cut along the first dimension to a bounded size, where that is possible between chunks: a chunk
+/// that two transfers write would be read, checked and written twice.
+std::vector<Transfer> transfers_of(const TensorInfo& info, std::span<const TensorPart> parts) {
   const Extents chunk = chunk_shape(info.shape);
-  bool contiguous = true;
-  std::int64_t chunk_size = 1;
-  for (std::size_t d = 0; d < chunk.size(); ++d) {
-    chunk_size *= static_cast<std::int64_t>(chunk[d]);
-    contiguous = contiguous && (d == 0 || chunk[d] == shape[d]);
-  }
-  const std::int64_t grain =
-      contiguous ? std::max<std::int64_t>(1, max_transfer / chunk_size) * chunk_size : max_transfer;
-  std::vector<Box> boxes;
+  std::vector<Transfer> transfers;
   for (const TensorPart& part : parts) {
-    const std::int64_t end = part.begin + part.count;
-    for (std::int64_t begin = part.begin; begin < end;) {
+    if (part.box.size() == 0) continue;
+    const std::size_t rank = info.shape.size();
+    const std::int64_t row = part.box.size() / part.box.count[0];
+    const auto chunk_rows = static_cast<std::int64_t>(chunk[0]);
+    const std::int64_t most = std::max<std::int64_t>(1, max_transfer / row);
+    const std::int64_t grain = most < chunk_rows ? most : most / chunk_rows * chunk_rows;
+    Transfer transfer{.start = {part.box.start.begin(), part.box.start.end()},
+                      .count = {part.box.count.begin(), part.box.count.end()},
+                      .memory = Extents(rank),
+                      .data = part.data};
+    for (std::size_t d = 1; d < rank; ++d)
+      transfer.memory[d] = static_cast<hsize_t>(part.stride[d - 1] / part.stride[d]);
+    const std::int64_t end = part.box.start[0] + part.box.count[0];
+    for (std::int64_t begin = part.box.start[0]; begin < end;) {
       const std::int64_t next = std::min(end, (begin / grain + 1) * grain);
-      append_boxes(shape, begin, next, {}, part.data + (begin - part.begin), boxes);
+      transfer.start[0] = static_cast<hsize_t>(begin);
+      transfer.count[0] = transfer.memory[0] = static_cast<hsize_t>(next - begin);
+      transfer.data = part.data + (begin - part.box.start[0]) * part.stride[0];
+      transfers.push_back(transfer);
       begin = next;
     }
   }
-  return boxes;
+  return transfers;
 }
 
 void check_parts(const TensorInfo& info, std::span<const TensorPart> parts) {
   for (const TensorPart& part : parts) {
-    require(part.begin >= 0 && part.count >= 0 && part.begin + part.count <= info.size(),
+    require(part.box.fits(info.shape) && part.stride.size() == info.shape.size() && part.stride.back() == 1,
             "parts inside their tensor");
   }
 }
@@ -208,12 +183,12 @@ class CollectiveFile {
                                    info.name)));
   }
 
-  /// Collective: writes `box`, or nothing where it is null, to the dataset created as `index`-th.
-  void write(std::size_t index, const TensorInfo& info, const Box* box) {
-    const auto [in_file, in_memory] = spaces_of(to_extents(info.shape), box);
+  /// Collective: writes `transfer`, or nothing if it is null, to the dataset created as `index`-th.
+  void write(std::size_t index, const TensorInfo& info, const Transfer* transfer) {
+    const auto [in_file, in_memory] = spaces_of(to_extents(info.shape), transfer);
     const float none = 0.0F;
     check(H5Dwrite(datasets_[index].second.get(), H5T_NATIVE_FLOAT, in_memory.get(), in_file.get(),
-                   transfer_.get(), box != nullptr ? box->data : &none),
+                   transfer_.get(), transfer != nullptr ? transfer->data : &none),
           info.name);
   }
 
@@ -288,9 +263,10 @@ class TensorFile {
     }
     check_parts(wanted, parts);
     const H5Dataset dataset = open(wanted.name);
-    for (const Box& box : boxes_of(wanted, parts)) {
-      const auto [in_file, in_memory] = spaces_of(to_extents(wanted.shape), &box);
-      check(H5Dread(dataset.get(), H5T_NATIVE_FLOAT, in_memory.get(), in_file.get(), H5P_DEFAULT, box.data),
+    for (const Transfer& transfer : transfers_of(wanted, parts)) {
+      const auto [in_file, in_memory] = spaces_of(to_extents(wanted.shape), &transfer);
+      check(H5Dread(dataset.get(), H5T_NATIVE_FLOAT, in_memory.get(), in_file.get(), H5P_DEFAULT,
+                    transfer.data),
             wanted.name);
     }
   }
@@ -415,8 +391,7 @@ class TensorFile {
   void check_size(const Extents& extents, std::int64_t limit, const std::string& name) const {
     hsize_t room = static_cast<hsize_t>(limit);
     for (const hsize_t extent : extents) {
-      if (extent < 1 || extent > room)
-        fail_at(name, fmt::format("has extents ({})", fmt::join(extents, ", ")));
+      if (extent < 1 || extent > room) fail_at(name, fmt::format("has extents ({})", joined(extents, ", ")));
       room /= extent;
     }
   }
@@ -544,7 +519,7 @@ class Writer {
   }
 
   void prepare() {
-    std::vector<std::int64_t> covered;
+    std::vector<std::int64_t> own;  // for each tensor the number of boxes, then start and count of each
     agreed(comm_, [&] {
       phase(CheckpointPhase::begin);
       for (const CheckpointContent::Tensor& tensor : content_.tensors) {
@@ -553,20 +528,15 @@ class Writer {
             !shape.empty() && shape.size() <= max_rank && *std::min_element(shape.begin(), shape.end()) > 0,
             "a tensor of a checkpoint has 1 to 8 dimensions, none empty");
         check_parts(tensor.info, tensor.parts);
-        std::int64_t count = 0;
-        for (const TensorPart& part : tensor.parts) count += part.count;
-        covered.push_back(count);
-      }
-    });
-    agreed_sum(comm_, covered);
-    agreed(comm_, [&] {
-      for (std::size_t i = 0; i < covered.size(); ++i) {
-        if (covered[i] != content_.tensors[i].info.size()) {
-          fail(ExitCode::internal, "the ranks write {} elements of {}, which has {}", covered[i],
-               content_.tensors[i].info.name, content_.tensors[i].info.size());
+        own.push_back(static_cast<std::int64_t>(tensor.parts.size()));
+        for (const TensorPart& part : tensor.parts) {
+          own.insert(own.end(), part.box.start.begin(), part.box.start.end());
+          own.insert(own.end(), part.box.count.begin(), part.box.count.end());
         }
       }
     });
+    const std::vector<std::vector<std::int64_t>> all = gathered_at_root(comm_, own);
+    on_root([&] { check_cover(all); });
     on_root([&] {
       make_directory(directory_);
       remove_leftovers(directory_);
@@ -575,11 +545,31 @@ class Writer {
     });
   }
 
+  /// Throws unless the boxes of all ranks cover each tensor disjointly and completely.
+  void check_cover(const std::vector<std::vector<std::int64_t>>& all) const {
+    std::vector<std::size_t> next(all.size(), 0);
+    for (const CheckpointContent::Tensor& tensor : content_.tensors) {
+      const auto rank = static_cast<std::ptrdiff_t>(tensor.info.shape.size());
+      std::vector<Box> boxes;
+      for (std::size_t r = 0; r < all.size(); ++r) {
+        for (std::int64_t left = all[r][next[r]++]; left > 0; --left) {
+          const auto start = all[r].begin() + static_cast<std::ptrdiff_t>(next[r]);
+          boxes.push_back({.start = {start, start + rank}, .count = {start + rank, start + 2 * rank}});
+          next[r] += 2 * static_cast<std::size_t>(rank);
+        }
+      }
+      if (!cover_once(tensor.info.shape, boxes)) {
+        fail(ExitCode::internal, "the ranks' parts do not cover {} of shape {} exactly once",
+             tensor.info.name, shape_text(tensor.info.shape));
+      }
+    }
+  }
+
   void write_tensors() {
-    std::vector<std::vector<Box>> transfers;
+    std::vector<std::vector<Transfer>> transfers;
     std::vector<std::int64_t> rounds;
     for (const CheckpointContent::Tensor& tensor : content_.tensors) {
-      transfers.push_back(boxes_of(tensor.info, tensor.parts));
+      transfers.push_back(transfers_of(tensor.info, tensor.parts));
       rounds.push_back(static_cast<std::int64_t>(transfers.back().size()));
     }
     agreed_max(comm_, rounds);
@@ -716,6 +706,15 @@ std::int64_t TensorInfo::size() const {
   return n;
 }
 
+std::vector<TensorPart> parts_of_range(const TensorInfo& tensor, std::int64_t begin, std::int64_t count,
+                                       float* data) {
+  std::vector<TensorPart> parts;
+  for (PlacedBox& box : boxes_of_range(tensor.shape, begin, begin + count)) {
+    parts.push_back({std::move(box.box), data + box.offset, std::move(box.stride)});
+  }
+  return parts;
+}
+
 CheckpointStore::CheckpointStore(IoThread& io, fs::path directory, std::int64_t keep,
                                  CheckpointPhaseHook hook)
     : io_(io),
@@ -769,7 +768,7 @@ CheckpointReader::CheckpointReader(IoThread& io, const fs::path& checkpoint)
     agreed(io.comm(), [&] {
       const auto problems = check_digests(checkpoint, manifest, static_cast<std::size_t>(io.rank()),
                                           static_cast<std::size_t>(io.size()));
-      if (!problems.empty()) fail(ExitCode::bad_data, "{}", fmt::join(problems, "\n"));
+      if (!problems.empty()) fail(ExitCode::bad_data, "{}", joined(problems, "\n"));
     });
     agreed(io.comm(), [&] {
       impl_->state.step = manifest.step;

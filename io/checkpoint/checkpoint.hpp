@@ -18,7 +18,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/communicator.hpp"
+#include "core/layout/box.hpp"
 #include "io/io_thread.hpp"
 
 namespace mylos {
@@ -30,13 +30,18 @@ struct TensorInfo {
   std::int64_t size() const;
 };
 
-/// The contiguous range [begin, begin + count) of a flattened global tensor, and this rank's fp32 host memory
-/// for it.
+/// A box of a global tensor, and this rank's fp32 host memory for it: the first element lies at `data`,
+/// neighbours along dimension d lie stride[d] elements apart. The last stride is 1, each other a multiple of
+/// the next.
 struct TensorPart {
-  std::int64_t begin = 0;
-  std::int64_t count = 0;
+  Box box;
   float* data = nullptr;
+  std::vector<std::int64_t> stride;
 };
+
+/// Elements [begin, begin + count) of the flattened tensor, which lie one behind the other from `data` on.
+std::vector<TensorPart> parts_of_range(const TensorInfo& tensor, std::int64_t begin, std::int64_t count,
+                                       float* data);
 
 /// Everything but tensors. The text is what the app makes of it (JSON); io adds nothing to it.
 struct CheckpointState {
@@ -45,7 +50,7 @@ struct CheckpointState {
 };
 
 /// What a checkpoint is written from: for each tensor, the parts that this rank writes. Over all ranks the
-/// parts of a tensor cover it exactly once.
+/// parts of a tensor cover it disjointly and completely, which the writer checks.
 struct CheckpointContent {
   struct Tensor {
     std::string file;  ///< "weights.h5" or "optimizer.h5"

@@ -1,30 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "parallel/engine/initial_weights.hpp"
 
-#include <algorithm>
-
 namespace mylos {
-
-namespace {
-
-/// The overlap of a unit's part with a parameter, without padding: elements [begin, end) of the parameter,
-/// which lie at `offset` within the part.
-struct Overlap {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-  std::int64_t offset = 0;
-  std::int64_t count() const { return end - begin; }
-};
-
-Overlap overlap(const Parameter& parameter, const UnitPart& part) {
-  if (parameter.unit != part.unit) return {};
-  const std::int64_t begin = std::max(parameter.offset, part.begin);
-  const std::int64_t end = std::min(parameter.offset + parameter.size(), part.begin + part.count);
-  if (begin >= end) return {};
-  return {begin - parameter.offset, end - parameter.offset, begin - part.begin};
-}
-
-}  // namespace
 
 void initialise_weights(ComputeBackend& backend, const ParameterTable& table, std::uint64_t seed,
                         GradientExchange& exchange, AdamW& optimizer) {
@@ -36,13 +13,12 @@ void initialise_weights(ComputeBackend& backend, const ParameterTable& table, st
     // Without a master the draws take the place of the first moment.
     const TensorRef exact = master.dtype == DType::fp32 ? master : optimizer.first_moment(i);
     ops.fill({}, exact, 0.0F);
-    for (const Parameter& parameter : table.parameters()) {
-      const Overlap o = overlap(parameter, part);
-      if (o.count() == 0) continue;
-      const TensorRef values = exact.flat(o.offset, o.count());
+    for (const Piece& piece : pieces_of(table, part)) {
+      const Parameter& parameter = piece.parameter;
+      const TensorRef values = exact.flat(piece.offset, piece.count);
       if (parameter.initialisation == Initialisation::ones) ops.fill({}, values, 1.0F);
       if (parameter.initialisation == Initialisation::normal) {
-        ops.fill_normal({}, values, stream_key(seed, parameter.name), o.begin, parameter.stddev);
+        ops.fill_normal({}, values, stream_key(seed, parameter.name), piece.global_index(), parameter.stddev);
       }
     }
     if (exact.data != weights.data) ops.cast({}, exact, weights);

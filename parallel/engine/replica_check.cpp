@@ -5,11 +5,13 @@
 #include <array>
 #include <bit>
 #include <map>
+#include <span>
+#include <string_view>
 #include <vector>
 
-#include <fmt/ranges.h>
 #include <xxhash.h>
 
+#include "core/base/joined.hpp"
 #include "core/memory/device_buffer.hpp"
 
 namespace mylos {
@@ -24,8 +26,7 @@ std::vector<std::byte> on_host(ComputeBackend& backend, const TensorRef& tensor)
 }
 
 /// Whether a part's weights are its fp32 master, rounded.
-bool agrees_with_master(const std::vector<std::byte>& weights, const std::vector<std::byte>& master,
-                        DType dtype) {
+bool agrees_with_master(std::span<const std::byte> weights, std::span<const std::byte> master, DType dtype) {
   const auto* exact = reinterpret_cast<const float*>(master.data());
   return dispatch_float(dtype, [&](auto element) {
     using T = decltype(element);
@@ -54,21 +55,33 @@ std::vector<int> suspects(const std::vector<std::int64_t>& hashes, const std::ve
 
 }  // namespace
 
-std::string compare_replicas(ComputeBackend& backend, const GradientExchange& exchange,
-                             const AdamW& optimizer, Communicator& replicas) {
+std::string compare_replicas(ComputeBackend& backend, const ParameterTable& table,
+                             const GradientExchange& exchange, const AdamW& optimizer,
+                             const ProcessGrid& grid) {
+  Communicator& replicas = grid.group(loss_axes.without(exchange.sharded_axes()));
   const auto ranks = static_cast<std::size_t>(replicas.size());
   if (ranks == 1) return "";
   const auto& parts = optimizer.parts();
-  // Per part: hash, and whether it agrees with its master where it has one.
+  // Of each piece: hash, and whether it agrees with its master if it has one.
   std::vector<std::int64_t> own;
+  std::vector<std::string_view> names;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const TensorRef weights = exchange.weights(parts[i]);
-    const std::vector<std::byte> bytes = on_host(backend, weights);
-    own.push_back(static_cast<std::int64_t>(XXH3_64bits(bytes.data(), bytes.size())));
     const TensorRef master = optimizer.master(i, weights);
-    const bool is_intact =
-        master.data == weights.data || agrees_with_master(bytes, on_host(backend, master), weights.dtype);
-    own.push_back(is_intact ? 1 : 0);
+    const std::vector<std::byte> bytes = on_host(backend, weights);
+    const bool has_master = master.data != weights.data;
+    const std::vector<std::byte> exact = has_master ? on_host(backend, master) : std::vector<std::byte>();
+    for (const Piece& piece : pieces_of(table, parts[i])) {
+      const auto range = [&](const std::vector<std::byte>& all, DType dtype) {
+        return std::span(all).subspan(static_cast<std::size_t>(piece.offset) * size_of(dtype),
+                                      static_cast<std::size_t>(piece.count) * size_of(dtype));
+      };
+      const auto values = range(bytes, weights.dtype);
+      own.push_back(static_cast<std::int64_t>(XXH3_64bits(values.data(), values.size())));
+      own.push_back(!has_master || agrees_with_master(values, range(exact, master.dtype), weights.dtype) ? 1
+                                                                                                         : 0);
+      names.push_back(piece.parameter.name);
+    }
   }
   std::vector<std::int64_t> all(own.size() * ranks);
   MemoryLedger ledger;  // a few bytes that live for one call
@@ -85,7 +98,7 @@ std::string compare_replicas(ComputeBackend& backend, const GradientExchange& ex
   backend.copy_to_host({}, device + count, all.data(), own_bytes * ranks);
   backend.synchronize({});
 
-  for (std::size_t i = 0; i < parts.size(); ++i) {
+  for (std::size_t i = 0; i < names.size(); ++i) {
     std::vector<std::int64_t> hashes;
     std::vector<std::int64_t> intact;
     for (std::size_t r = 0; r < ranks; ++r) {
@@ -94,8 +107,8 @@ std::string compare_replicas(ComputeBackend& backend, const GradientExchange& ex
     }
     const bool differ = std::ranges::adjacent_find(hashes, std::ranges::not_equal_to{}) != hashes.end();
     if (!differ) continue;
-    return fmt::format("the weights of unit {} differ between replicas; corrupted on rank {}", parts[i].unit,
-                       fmt::join(suspects(hashes, intact), " or "));
+    return fmt::format("{} differs between replicas; corrupted on rank {}", names[i],
+                       joined(suspects(hashes, intact), " or "));
   }
   return "";
 }

@@ -4,16 +4,17 @@
 
 #include <string>
 
-#include "core/communicator.hpp"
 #include "core/optim/adamw.hpp"
 #include "parallel/exchange/gradient_exchange.hpp"
+#include "parallel/process_grid.hpp"
 
 namespace mylos {
 
-/// Compares XXH3 hashes of each owned part's weights across `replicas`. Returns "" where all agree, else one
-/// line, the same on all ranks, that names the rank: the minority, or the one whose weights are not its
-/// rounded fp32 master. Collective.
-std::string compare_replicas(ComputeBackend& backend, const GradientExchange& exchange,
-                             const AdamW& optimizer, Communicator& replicas);
+/// Compares XXH3 hashes of the owned weights across the ranks that own the same. Returns "" if all agree,
+/// else one line, the same on all of them, that names the parameter and the rank among them: the minority, or
+/// the one whose weights are not its rounded fp32 master. Collective.
+std::string compare_replicas(ComputeBackend& backend, const ParameterTable& table,
+                             const GradientExchange& exchange, const AdamW& optimizer,
+                             const ProcessGrid& grid);
 
 }  // namespace mylos

@@ -38,13 +38,14 @@ class TrainingStep::PhaseScope {
   PhaseSpan& span_;
 };
 
-TrainingStep::TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, ProcessGrid& grid,
+TrainingStep::TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, const ProcessGrid& grid,
                            const StepConfig& config, Trace& trace)
     : backend_(backend),
-      data_(grid.group(data_axes)),
+      coordinates_(grid.coordinates()),
+      world_(grid.group(all_axes)),
       config_(config),
       trace_(trace),
-      table_(config.model),
+      table_(ParameterTable(config.model).local(grid.coordinates())),
       schedule_(make_schedule(config.parallel, config.train.accumulation)),
       slots_{Slot(backend), Slot(backend)} {
   if (config.graphs) {
@@ -67,10 +68,11 @@ TrainingStep::TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, Proces
   executor.gradient_scale = per_token;
   executor_ = std::make_unique<ModelExecutor>(backend, ledger, table_, *exchange_, schedule_, executor);
 
+  find_norm_ranges();
   guard_config_ = config.guard;
-  guard_config_.loss_factor = per_token;
-  guard_config_.norm_factor =
-      exchange_->owns_disjoint_parts() ? 1.0F : 1.0F / static_cast<float>(data_.size());
+  // Stages before the last have no loss; ranks along the other axes all have the same.
+  const int copies_of_loss = coordinates_.extent(all_axes.without(loss_axes).without({Axis::pipeline}));
+  guard_config_.loss_factor = per_token / static_cast<float>(copies_of_loss);
 
   const auto small = [&](std::size_t bytes, const char* label) {
     return DeviceBuffer(backend, ledger, MemoryCategory::workspace, bytes, label);
@@ -148,7 +150,7 @@ void TrainingStep::queue(std::size_t index, const Work& work) {
   const bool is_first = num_run_ == 0;
   const bool is_last = action.micro_batch == schedule_.micro_batches - 1;
   const bool communicates =
-      exchange_->communicates(action.kind, is_last) || (action.kind == ActionKind::step && data_.size() > 1);
+      exchange_->communicates(action.kind, is_last) || (action.kind == ActionKind::step && world_.size() > 1);
   if (graphs_.empty() || is_first || trace_.on() || communicates) return work();
   graphs_[index].queue({}, work);
 }
@@ -194,20 +196,45 @@ void TrainingStep::execute(std::size_t index, StepDriver& driver) {
 }
 
 std::int64_t TrainingStep::first_sample(int micro_batch) const {
-  return (static_cast<std::int64_t>(micro_batch) * data_.size() + data_.rank()) * config_.train.micro_batch;
+  const std::int64_t ranks = coordinates_.extent(sample_axes);
+  return (micro_batch * ranks + coordinates_.index(sample_axes)) * config_.train.micro_batch;
+}
+
+void TrainingStep::find_norm_ranges() {
+  const int owners = coordinates_.extent(exchange_->sharded_axes());
+  for (std::size_t i = 0; i < optimizer_->parts().size(); ++i) {
+    const UnitPart& part = optimizer_->parts()[i];
+    const std::vector<Piece> pieces = pieces_of(table_, part);
+    const auto copies_of = [&](const Piece& piece) { return piece.parameter.copies / owners; };
+    norm_ranges_.push_back({.part = i,
+                            .begin = 0,
+                            .count = part.count,
+                            .copies = pieces.empty() ? 1 : copies_of(pieces.front())});
+    for (const Piece& piece : pieces) {
+      NormRange& last = norm_ranges_.back();
+      const int copies = copies_of(piece);
+      if (last.copies == copies) continue;
+      const std::int64_t end = last.begin + last.count;
+      last.count = piece.offset - last.begin;  // what lies between parameters is zero
+      norm_ranges_.push_back(
+          {.part = i, .begin = piece.offset, .count = end - piece.offset, .copies = copies});
+    }
+  }
 }
 
 void TrainingStep::update() {
   auto* input = static_cast<GuardInput*>(guard_input_.data());
   const TensorRef norm_squared(&input->norm_squared, DType::fp32, {1});
   bool accumulates = false;
-  for (const UnitPart& part : optimizer_->parts()) {
-    backend_.tensor_ops().sum_of_squares({}, exchange_->gradient(part), norm_squared, accumulates);
+  for (const NormRange& range : norm_ranges_) {
+    const TensorRef gradient = exchange_->gradient(optimizer_->parts()[range.part]);
+    backend_.tensor_ops().sum_of_squares({}, gradient.flat(range.begin, range.count),
+                                         1.0F / static_cast<float>(range.copies), norm_squared, accumulates);
     accumulates = true;
   }
-  if (data_.size() > 1) {
+  if (world_.size() > 1) {
     constexpr std::int64_t fields = sizeof(GuardInput) / sizeof(float);
-    data_.all_reduce({}, {input, DType::fp32, {fields}}, ReduceOp::sum).wait({});
+    world_.all_reduce({}, {input, DType::fp32, {fields}}, ReduceOp::sum).wait({});
   }
   auto* scalars = static_cast<StepScalars*>(scalars_.data());
   backend_.optimizer_ops().guard_step({}, guard_config_, input, static_cast<GuardState*>(guard_state_.data()),

@@ -65,8 +65,8 @@ class TrainingStep {
   /// The first step needs weights: from `initialise`, or restored through `exchange` and `optimizer`.
   /// Collective; all arguments outlive the object.
   /// `trace` is told of the step, its phases and its reading of samples.
-  TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, ProcessGrid& grid, const StepConfig& config,
-               Trace& trace);
+  TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, const ProcessGrid& grid,
+               const StepConfig& config, Trace& trace);
   TrainingStep(const TrainingStep&) = delete;
   TrainingStep& operator=(const TrainingStep&) = delete;
 
@@ -121,9 +121,19 @@ class TrainingStep {
   PhaseSpan& next_span();
   void update();
   std::int64_t first_sample(int micro_batch) const;
+  void find_norm_ranges();
+
+  /// Elements [begin, begin + count) of part `part` of the optimizer, of which `copies` ranks own each.
+  struct NormRange {
+    std::size_t part = 0;
+    std::int64_t begin = 0;
+    std::int64_t count = 0;
+    int copies = 1;
+  };
 
   ComputeBackend& backend_;
-  Communicator& data_;  // the ranks along the data axis
+  const Coordinates coordinates_;
+  Communicator& world_;  // all ranks
   const StepConfig& config_;
   Trace& trace_;
   ParameterTable table_;
@@ -132,7 +142,8 @@ class TrainingStep {
   std::unique_ptr<AdamW> optimizer_;
   std::unique_ptr<ModelExecutor> executor_;
   GuardConfig guard_config_;
-  std::vector<DeviceGraph> graphs_;  // of the schedule's actions, where asked for
+  std::vector<NormRange> norm_ranges_;  // of all owned parts
+  std::vector<DeviceGraph> graphs_;     // of the schedule's actions, where asked for
 
   DeviceBuffer scalars_;              // StepScalars
   DeviceBuffer guard_input_;          // GuardInput

@@ -31,6 +31,7 @@ struct DdpConfig {
 /// first, embedding. Only the last micro-batch of a step is reduced.
 class Ddp final : public GradientExchange {
  public:
+  /// `replicas` are the ranks that have other terms of the same gradients.
   Ddp(ComputeBackend& backend, MemoryLedger& ledger, const ParameterTable& table, const DdpConfig& config,
       Communicator& replicas);
 
@@ -41,7 +42,7 @@ class Ddp final : public GradientExchange {
   bool communicates(ActionKind action, bool last_micro_batch) const override;
   std::vector<UnitPart> owned() const override;
   std::vector<UnitPart> stored() const override;
-  bool owns_disjoint_parts() const override { return false; }
+  AxisSet sharded_axes() const override { return {}; }
   TensorRef weights(const UnitPart& part) const override;
   TensorRef gradient(const UnitPart& part) const override;
   void apply(AdamW& optimizer, const StepScalars* scalars) override;

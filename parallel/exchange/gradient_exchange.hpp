@@ -26,7 +26,7 @@ class GradientExchange {
   /// a reduction; returns without waiting for it.
   virtual void gradient_ready(int unit, std::int64_t begin, std::int64_t end, int micro_batch, bool last) = 0;
   /// Starts what was not started and waits: afterwards `gradient` of every owned part is the sum over all
-  /// ranks.
+  /// ranks that have a term of it.
   virtual void reduce() = 0;
 
   /// Whether a forward, backward or step, of the last micro-batch or another, communicates or changes what
@@ -35,10 +35,12 @@ class GradientExchange {
 
   /// The parts this rank steps, the optimizer's granularity being elements.
   virtual std::vector<UnitPart> owned() const = 0;
-  /// The parts this rank writes to a checkpoint: over all ranks they cover every unit once.
+  /// The parts this rank writes to a checkpoint: over the ranks that hold the same parameters they cover
+  /// every unit once, twins' apart.
   virtual std::vector<UnitPart> stored() const = 0;
-  /// Whether the owned parts of different ranks are disjoint, so that norms add up over the group.
-  virtual bool owns_disjoint_parts() const = 0;
+  /// Along these axes the owned parts of a parameter are disjoint; along the others the ranks that hold the
+  /// same part of it own the same.
+  virtual AxisSet sharded_axes() const = 0;
   virtual TensorRef weights(const UnitPart& part) const = 0;   // (count) compute type
   virtual TensorRef gradient(const UnitPart& part) const = 0;  // (count)
 

@@ -3,6 +3,7 @@
 // The one place that knows strategies by name.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -23,7 +24,11 @@ struct ParallelPlan {
   std::string schedule;     ///< "accumulate"
 
   GridExtents extents() const;
+  std::int64_t world_size() const;
 };
+
+/// The groups of ranks that a step communicates in: those that compute terms of one loss, and all.
+inline constexpr std::array step_groups = {loss_axes, all_axes};
 
 /// The element types of an exchange, and whether it holds gradients (false for evaluation and generation).
 struct ExchangeTypes {
@@ -37,6 +42,6 @@ Schedule make_schedule(const ParallelPlan& plan, std::int64_t accumulation);
 /// Collective. `backend`, `ledger`, `table` and `grid` outlive the exchange.
 std::unique_ptr<GradientExchange> make_exchange(const ParallelPlan& plan, const ExchangeTypes& types,
                                                 ComputeBackend& backend, MemoryLedger& ledger,
-                                                const ParameterTable& table, ProcessGrid& grid);
+                                                const ParameterTable& table, const ProcessGrid& grid);
 
 }  // namespace mylos

@@ -25,7 +25,10 @@ double model_flops_per_token(const ModelConfig& model, std::int64_t parameters, 
 
 namespace {
 
-constexpr int num_groups = 2;  // that have communicators of their own: all ranks, the data axes
+/// Of rank 0, which holds no less than others.
+Coordinates coordinates_of_first(const ParallelPlan& plan) {
+  return {plan.extents(), static_cast<int>(plan.world_size()), 0};
+}
 
 /// Elements of the all_reduces of a step, which are all under way at once. Buckets are as large as the deck
 /// says; the backward pass rounds them up to what completes together.
@@ -46,7 +49,7 @@ std::vector<std::int64_t> reductions(const StepConfig& config, const ParameterTa
 
 /// Rank 0 needs most in every algorithm.
 std::int64_t scratch_bytes(const StepConfig& config, const std::string& name, const ParameterTable& table) {
-  const auto ranks = static_cast<int>(config.parallel.data);
+  const int ranks = coordinates_of_first(config.parallel).extent(loss_axes);
   if (ranks == 1 || name == "native") return 0;
   const DType dtype = config.train.grad_dtype;
   const auto of = [&](Algorithm algorithm, std::int64_t count) -> std::uint64_t {
@@ -92,7 +95,8 @@ std::vector<PlannedProduct> products(const StepConfig& config, std::int64_t thre
 
 RunPlan make_plan(const StepConfig& config, const Platform& platform) {
   const ModelConfig& model = config.model;
-  const ParameterTable table(model);
+  const Coordinates coordinates = coordinates_of_first(config.parallel);
+  const ParameterTable table = ParameterTable(model).local(coordinates);
   const Schedule schedule = make_schedule(config.parallel, config.train.accumulation);
   const BatchShape shape = config.train.shape();
   const ActivationPlan activations(make_gpt2(model, table, config.train.recompute), shape, model.width,
@@ -109,14 +113,19 @@ RunPlan make_plan(const StepConfig& config, const Platform& platform) {
   bytes(MemoryCategory::gradients) = elements * static_cast<std::int64_t>(size_of(config.train.grad_dtype));
   bytes(MemoryCategory::optimizer) = elements * 4 * states;
   bytes(MemoryCategory::activations) = static_cast<std::int64_t>(activations.bytes());
+  // The optimizer's table, and what a step keeps on the device.
+  bytes(MemoryCategory::workspace) =
+      static_cast<std::int64_t>(table.parameters().size() * sizeof(Segment) + sizeof(StepScalars) +
+                                sizeof(GuardInput) + sizeof(GuardState));
   if (platform.plan_compute != nullptr) {
     const std::vector<PlannedProduct> planned = products(config, platform.threads, table, shape);
-    bytes(MemoryCategory::workspace) =
+    bytes(MemoryCategory::workspace) +=
         static_cast<std::int64_t>(platform.plan_compute(planned.data(), planned.size()));
   }
-  const bool nodes_are_joined = platform.communicator.ranks < config.parallel.data;
+  const bool nodes_are_joined = platform.communicator.ranks < config.parallel.world_size();
+  const auto groups = 1 + static_cast<int>(ProcessGrid::distinct(coordinates, step_groups).size());
   const int communicators =
-      num_groups * (nodes_are_joined ? HierarchicalCommunicator::num_node_communicators : 1);
+      groups * (nodes_are_joined ? HierarchicalCommunicator::num_node_communicators : 1);
   bytes(MemoryCategory::communication) =
       communicators * static_cast<std::int64_t>(platform.communicator.bytes) +
       scratch_bytes(config, platform.algorithm, table);

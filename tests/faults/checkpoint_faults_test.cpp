@@ -12,6 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/base/dtype.hpp"
 #include "tests/faults/run_fixture.hpp"
 #include "tests/support/waiting.hpp"
 

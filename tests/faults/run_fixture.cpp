@@ -121,8 +121,7 @@ Snapshot RunTest::snapshot(const std::string& run, std::int64_t step) {
     for (const TensorInfo& info : reader.tensors(file)) {
       std::vector<float>& values = snapshot.tensors[fmt::format("{}:{}", file, info.name)];
       values.resize(static_cast<std::size_t>(info.size()));
-      const std::vector<TensorPart> parts = {{0, info.size(), values.data()}};
-      reader.read(file, info, parts);
+      reader.read(file, info, parts_of_range(info, 0, info.size(), values.data()));
     }
   }
   const nlohmann::json state = nlohmann::json::parse(reader.state().json);

@@ -18,7 +18,7 @@
 namespace mylos::test {
 namespace {
 
-enum class Partition { even, first_only, uneven, interleaved };
+enum class Partition { even, first_only, uneven, interleaved, columns };
 
 class CheckpointTest : public testing::Test {
  protected:
@@ -69,8 +69,32 @@ class CheckpointTest : public testing::Test {
           mine.emplace_back(i * block, std::min(block, size - i * block));
         return mine;
       }
+      case Partition::columns:
+        break;
     }
     return {};
+  }
+
+  /// This rank's share of the columns of a tensor, its last dimension, in memory with two more columns.
+  std::vector<TensorPart> columns(const TensorInfo& tensor, const std::function<float(std::int64_t)>& value) {
+    const std::int64_t width = tensor.shape.back();
+    const std::int64_t begin = width * io_.rank() / io_.size();
+    const std::int64_t count = width * (io_.rank() + 1) / io_.size() - begin;
+    const std::int64_t rows = tensor.size() / width;
+    std::vector<float>& data = memory_.emplace_back(static_cast<std::size_t>(rows * (count + 2)), -2.0F);
+    TensorPart part{.box = Box::whole(tensor.shape), .data = data.data() + 1, .stride = {}};
+    part.box.start.back() = begin;
+    part.box.count.back() = count;
+    part.stride.assign(tensor.shape.size(), 1);
+    for (std::size_t d = tensor.shape.size() - 1; d > 0; --d) {
+      const bool is_last = d + 1 == tensor.shape.size();
+      part.stride[d - 1] = part.stride[d] * (is_last ? count + 2 : tensor.shape[d]);
+    }
+    for (std::int64_t row = 0; row < rows; ++row) {
+      for (std::int64_t i = 0; i < count; ++i)
+        part.data[row * (count + 2) + i] = value(row * width + begin + i);
+    }
+    return {part};
   }
 
   /// This rank's share of the checkpoint of `step`.
@@ -81,11 +105,15 @@ class CheckpointTest : public testing::Test {
     const auto tensors = small_tensors();
     for (const auto& [file, name, t] : small_datasets()) {
       CheckpointContent::Tensor tensor{file, {name, tensors[t].shape}, {}};
+      if (partition == Partition::columns) {
+        tensor.parts = columns(tensor.info, [&, t = t](std::int64_t i) { return element(t, i, step); });
+      }
       for (const auto& [begin, count] : ranges(tensors[t].size(), partition)) {
         auto& data = memory_.emplace_back(static_cast<std::size_t>(count));
         for (std::int64_t i = 0; i < count; ++i)
           data[static_cast<std::size_t>(i)] = element(t, begin + i, step);
-        tensor.parts.push_back({begin, count, data.data()});
+        for (TensorPart& part : parts_of_range(tensor.info, begin, count, data.data()))
+          tensor.parts.push_back(std::move(part));
       }
       result.tensors.push_back(std::move(tensor));
     }
@@ -96,12 +124,25 @@ class CheckpointTest : public testing::Test {
     CheckpointStore(io_, directory_, 2).write(content(step, partition));
   }
 
+  /// Overwrites the elements of a part, and nothing between them.
+  static void clear(const TensorPart& part) {
+    for (std::int64_t i = 0; i < part.box.size(); ++i) {
+      std::int64_t rest = i;
+      float* element = part.data;
+      for (std::size_t d = part.stride.size(); d-- > 0;) {
+        element += rest % part.box.count[d] * part.stride[d];
+        rest /= part.box.count[d];
+      }
+      *element = -1.0F;
+    }
+  }
+
   void expect_content(CheckpointReader& reader, std::int64_t step, Partition partition) {
     EXPECT_EQ(reader.state().step, step);
     EXPECT_EQ(reader.state().json, fmt::format("{{\"step\": {}}}", step));
     for (CheckpointContent::Tensor& tensor : content(step, partition).tensors) {
       const auto expected = memory_;
-      for (TensorPart& part : tensor.parts) std::fill_n(part.data, part.count, -1.0F);
+      for (const TensorPart& part : tensor.parts) clear(part);
       reader.read(tensor.file, tensor.info, tensor.parts);
       EXPECT_EQ(memory_, expected) << tensor.info.name;
     }
@@ -127,7 +168,7 @@ class CheckpointTest : public testing::Test {
 
 TEST_F(CheckpointTest, AnyPartitionReadsWhatAnyOtherWrote) {
   constexpr std::array partitions = {Partition::even, Partition::first_only, Partition::uneven,
-                                     Partition::interleaved};
+                                     Partition::interleaved, Partition::columns};
   std::int64_t step = 0;
   for (const Partition written : partitions) {
     write(++step, written);
@@ -281,15 +322,31 @@ TEST_F(CheckpointTest, WhatOneRankFindsAllThrow) {
   }
 }
 
-TEST_F(CheckpointTest, PartsMustCoverTheirTensor) {
+TEST_F(CheckpointTest, PartsMustCoverTheirTensorOnce) {
+  const auto refuses = [&](const CheckpointContent& content) {
+    try {
+      CheckpointStore(io_, directory_, 2).write(content);
+      ADD_FAILURE() << "written";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::internal);
+      EXPECT_NE(std::string(error.what()).find("h.0.view"), std::string::npos) << error.what();
+    }
+    barrier();
+    EXPECT_FALSE(fs::exists(path(1)));
+  };
   CheckpointContent hole = content(1, Partition::even);
-  if (io_.rank() == 0) --hole.tensors[1].parts[0].count;
-  try {
-    CheckpointStore(io_, directory_, 2).write(hole);
-    ADD_FAILURE() << "a hole was written";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::internal);
+  if (io_.rank() == 0) --hole.tensors[1].parts[0].box.count.back();
+  refuses(hole);
+  // As many elements as the tensor has: one row twice, another not at all.
+  CheckpointContent twice = content(1, Partition::first_only);
+  if (io_.rank() == 0) {
+    TensorPart first = twice.tensors[1].parts[0];
+    first.box.count[0] = 3;
+    TensorPart again = first;
+    again.box.count[0] = 1;
+    twice.tensors[1].parts = {first, again};
   }
+  refuses(twice);
 }
 
 TEST_F(CheckpointTest, APlainFileInTheWayIsAnIoError) {

@@ -114,7 +114,8 @@ inline CheckpointContent whole_content(std::int64_t step, std::vector<std::vecto
   for (const auto& [file, name, t] : small_datasets()) {
     std::vector<float>& data = memory.emplace_back(static_cast<std::size_t>(tensors[t].size()));
     for (std::size_t i = 0; i < data.size(); ++i) data[i] = element(t, static_cast<std::int64_t>(i), step);
-    content.tensors.push_back({file, {name, tensors[t].shape}, {{0, tensors[t].size(), data.data()}}});
+    const TensorInfo info{name, tensors[t].shape};
+    content.tensors.push_back({file, info, parts_of_range(info, 0, info.size(), data.data())});
   }
   return content;
 }

@@ -158,6 +158,7 @@ TEST(OracleGradient, Attention) {
                               .query_offset = c.position,
                               .scale = c.scale,
                               .dropout = dropout_of(c, nullptr),
+                              .place = c.place,
                               .step = c.scalars.step};
     const Array& output_grad = a.at("output_grad");
     Array output, lse;

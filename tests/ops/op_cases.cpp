@@ -116,6 +116,7 @@ class Table {
              .detail = fmt::format("{}_n{}{}", name_of(dtype), n, accumulate ? "_add" : ""),
              .operands = {input("x", dtype, {n}), result("out", DType::fp32, {1}, 2e-6, accumulate)},
              .accumulate = accumulate,
+             .scale = accumulate ? 0.3F : 1.0F,
              .flops = 2.0 * static_cast<double>(n)});
       }
     }
@@ -129,13 +130,13 @@ class Table {
            .accumulate = accumulate,
            .flops = static_cast<double>(n)});
     }
-    for (const std::int64_t first : {0, 5}) {
+    for (const GlobalIndex& index : {GlobalIndex{}, GlobalIndex{.first = 5}, GlobalIndex{5, 33, 71, 40}}) {
       add({.op = Op::fill_normal,
            .full_size = full_size,
-           .detail = fmt::format("n{}_from{}", n, first),
+           .detail = fmt::format("n{}_{}", n, text_of(index)),
            .operands = {result("y", DType::fp32, {n}, 1e-6)},
            .scale = 0.02F,
-           .position = first});
+           .index = index});
     }
   }
 
@@ -334,7 +335,8 @@ class Table {
     }
   }
 
-  void dropout(bool full_size, std::int64_t samples, std::int64_t length, std::int64_t width, DType dtype) {
+  void dropout(bool full_size, std::int64_t samples, std::int64_t length, std::int64_t width, DType dtype,
+               const GlobalIndex& index = {}) {
     for (const float probability : {0.0F, 0.1F}) {
       for (const std::string_view into : {"", "none", "x", "residual"}) {
         if (full_size && !into.empty()) continue;
@@ -345,12 +347,13 @@ class Table {
         operands.push_back(y);
         add({.op = Op::dropout_add,
              .full_size = full_size,
-             .detail = fmt::format("{}_B{}_T{}_C{}_p{}{}", name_of(dtype), samples, length, width,
-                                   probability * 10.0F,
+             .detail = fmt::format("{}_B{}_T{}_C{}_p{}{}{}", name_of(dtype), samples, length, width,
+                                   probability * 10.0F, index == GlobalIndex{} ? "" : "_" + text_of(index),
                                    into.empty()     ? ""
                                    : into == "none" ? "_alone"
                                                     : fmt::format("_into_{}", into)),
              .operands = std::move(operands),
+             .index = index,
              .dropout = probability,
              .scalars = {.step = 3},
              .flops = 2.0 * static_cast<double>(samples * length * width)});
@@ -397,13 +400,17 @@ class Table {
     float dropout = 0.0F;
     bool packed = true;      // (B, T, 3, H, D); otherwise keys and values lie in a cache (B, H, S, D), S > Tk
     double amplitude = 1.0;  // of queries and keys
+    AttentionPlace place{};  // positions = 0: all heads and keys of the whole sample
   };
 
   void attention(bool full_size, const Attention& s, DType dtype) {
     const std::string detail =
         fmt::format("{}_B{}_Tq{}_Tk{}_H{}_D{}_at{}_p{}{}{}", name_of(dtype), s.samples, s.queries, s.keys,
                     s.heads, s.head_size, s.query_offset, s.dropout * 10.0F, s.packed ? "_packed" : "_cache",
-                    s.amplitude == 1.0 ? "" : "_sharp");
+                    s.amplitude == 1.0 ? "" : "_sharp") +
+        (s.place.positions == 0 ? ""
+                                : fmt::format("_of{}_h{}_q{}_k{}", s.place.positions, s.place.first_head,
+                                              s.place.first_query, s.place.first_key));
     double pairs = 0.0;
     for (std::int64_t i = 0; i < s.queries; ++i) {
       pairs += static_cast<double>(std::min(s.keys, s.query_offset + i + 1) * s.samples * s.heads);
@@ -423,6 +430,9 @@ class Table {
                    .operands = inputs,
                    .scale = 1.0F / std::sqrt(static_cast<float>(s.head_size)),
                    .position = s.query_offset,
+                   .place = s.place.positions > 0
+                                ? s.place
+                                : AttentionPlace{.first_query = s.query_offset, .positions = s.keys},
                    .dropout = s.dropout,
                    .scalars = {.step = 3},
                    .flops = 2.0 * product};
@@ -498,7 +508,7 @@ class Table {
              .detail = fmt::format("{}_n{}_d{}_step{}", name_of(dtype), n, name_of(gradient), step),
              .operands = {input("gradient", gradient, {n}), master, weights, first, second},
              .scalars = scalars,
-             .segments = {{0, n / 3, 1.0F}, {n / 3, n / 2, 0.0F}, {n / 2, n, 1.0F}},
+             .segments = {{0, n / 3, 1.0F, {}}, {n / 3, n / 2, 0.0F, {}}, {n / 2, n, 1.0F, {}}},
              .flops = 16.0 * static_cast<double>(n)};
     std::erase_if(c.segments, [](const Segment& s) { return s.begin == s.end; });
     add(std::move(c));
@@ -506,19 +516,26 @@ class Table {
 
   /// The case added last, without its master. The oracle rounds by the same random bits: what differs are the
   /// few elements whose updates differ by the error of fp32 around the bits' threshold.
-  void without_master(std::int64_t first_element) {
+  void without_master(const GlobalIndex& index) {
     OpCase c = cases.back();
     std::erase_if(c.operands, [](const Operand& operand) { return operand.name == "master"; });
     const auto weights = std::ranges::find(c.operands, "weights", &Operand::name);
     weights->role = Role::updated;
     weights->tolerance *= 0.1;
-    c.detail += fmt::format("_rounded_from{}", first_element);
-    c.position = first_element;
+    c.detail += "_rounded_" + text_of(index);
+    for (Segment& segment : c.segments) {
+      segment.rounding = {stream_key(1234, fmt::format("rounding {}", segment.begin)), index};
+    }
     c.bytes = 0.0;
     add(std::move(c));
   }
 
  private:
+  static std::string text_of(const GlobalIndex& index) {
+    if (index.pitch == 0) return fmt::format("from{}", index.first);
+    return fmt::format("from{}_rows{}of{}", index.first, index.width, index.pitch);
+  }
+
   static std::string linear_detail(const Linear& s, DType dtype) {
     return fmt::format("{}_N{}_I{}_O{}{}{}{}", name_of(dtype), s.rows, s.inputs, s.outputs,
                        s.transposed ? "_transposed" : "", s.bias ? "_bias" : "",
@@ -584,6 +601,8 @@ void add_small_cases(Table& table) {
     table.dropout(false, 1, 1, 1, dtype);
     table.dropout(false, 2, 7, 25, dtype);
     table.dropout(false, 3, 65, 64, dtype);
+    table.dropout(false, 2, 13, 64, dtype, {.first = 64 * 13});  // later positions
+    table.dropout(false, 2, 13, 20, dtype, {7, 20, 60});         // some of the channels
     table.dropout_add_layernorm(false, 2, 7, 25, dtype);
     table.dropout_add_layernorm(false, 3, 9, 768, dtype);
 
@@ -594,6 +613,8 @@ void add_small_cases(Table& table) {
     table.attention(false, {2, 7, 7, 3, 16, 0, 0.1F}, dtype);
     table.attention(false, {2, 65, 65, 3, 25, 0, 0.1F}, dtype);
     table.attention(false, {1, 130, 130, 2, 64, 0, 0.1F}, dtype);
+    table.attention(false, {2, 65, 65, 3, 16, 0, 0.1F, true, 1.0, {3, 65, 65, 131}}, dtype);
+    table.attention(false, {1, 66, 66, 2, 64, 0, 0.1F, true, 1.0, {2, 66, 0, 132}}, dtype);
     table.attention(false, {2, 65, 65, 2, 64, 0, 0.0F, true, 3.0}, dtype);
     table.attention(false, {2, 65, 65, 3, 64, 0, 0.0F, false}, dtype);
     table.attention(false, {2, 1, 8, 3, 64, 7, 0.0F, false}, dtype);
@@ -610,11 +631,13 @@ void add_small_cases(Table& table) {
     for (const std::int64_t n : {1, 7, 1000, 4099}) {
       table.adamw(false, n, dtype, DType::fp32, 10);
       if (dtype == DType::fp32) continue;
-      // Where a draw begins, within a counter, and beyond 2^32 counters.
-      for (const std::int64_t first : {std::int64_t{0}, std::int64_t{20}, (std::int64_t{1} << 35U) - 6})
-        table.without_master(first);
+      // Where a draw begins, within a counter, beyond 2^32 counters, and in rows of a part of the columns.
+      for (const GlobalIndex& index :
+           {GlobalIndex{}, GlobalIndex{.first = 20}, GlobalIndex{.first = (std::int64_t{1} << 35U) - 6},
+            GlobalIndex{12, 30, 77, 11}})
+        table.without_master(index);
       table.adamw(false, n, dtype, dtype, 1000);
-      table.without_master(128);
+      table.without_master({.first = 128});
     }
     table.adamw(false, 333, dtype, DType::fp32, 1, false);
   }
@@ -646,7 +669,7 @@ void add_full_size_cases(Table& table) {
       table.attention(true, {4, 256, 256, 12, 64, 0, probability}, dtype);
     table.cross_entropy(true, rows, 50257, padded_vocab, dtype);
     table.adamw(true, block, dtype, DType::fp32, 10);
-    if (dtype != DType::fp32) table.without_master(0);
+    if (dtype != DType::fp32) table.without_master({});
   }
 }
 
@@ -693,13 +716,15 @@ const Operand* OpCase::find(std::string_view operand) const {
 
 Dropout dropout_of(const OpCase& c, const StepScalars* scalars) {
   if (c.dropout == 0.0F) return {};
-  return {
-      .probability = c.dropout, .key = stream_key(1234, "dropout"), .first_sample = 5, .scalars = scalars};
+  return {.probability = c.dropout,
+          .key = stream_key(1234, "dropout"),
+          .first_sample = 5,
+          .index = c.index,
+          .scalars = scalars};
 }
 
-AdamWArgs adamw_coefficients(const OpCase& c) {
+AdamWArgs adamw_coefficients() {
   AdamWArgs args;
-  args.rounding = {.key = stream_key(1234, "rounding"), .first_element = c.position};
   args.beta1 = 0.9F;
   args.beta2 = 0.95F;
   args.epsilon = 1e-8F;

@@ -80,7 +80,9 @@ struct OpCase {
   bool accumulate_second = false;  ///< wpe of embedding_backward
   bool write_gradient = true;
   float scale = 1.0F;         ///< value, standard deviation, softmax scale or gradient scale
-  std::int64_t position = 0;  ///< first element, position or query offset
+  std::int64_t position = 0;  ///< position or query offset
+  GlobalIndex index{};        ///< of normal numbers and dropout
+  AttentionPlace place{};
   std::int64_t vocab = 0;
   float dropout = 0.0F;
   StepScalars scalars{};
@@ -98,8 +100,8 @@ struct OpCase {
 /// The dropout of a case; `scalars` is the device's copy of the case's.
 Dropout dropout_of(const OpCase& c, const StepScalars* scalars);
 
-/// What every adamw case has: coefficients, and the random bits of a case without a master.
-AdamWArgs adamw_coefficients(const OpCase& c);
+/// What every adamw case has: the coefficients.
+AdamWArgs adamw_coefficients();
 
 const std::vector<OpCase>& op_cases();
 

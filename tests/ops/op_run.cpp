@@ -102,6 +102,7 @@ oracle::AttentionInput attention_input(const OpCase& c, const Arrays& arrays) {
           .query_offset = c.position,
           .scale = c.scale,
           .dropout = dropout_of(c, nullptr),
+          .place = c.place,
           .step = c.scalars.step};
 }
 
@@ -168,13 +169,13 @@ void run_oracle(const OpCase& c, Arrays& arrays) {
       arrays["y"] = in("x");
       break;
     case Op::fill_normal:
-      arrays["y"] = oracle::fill_normal(in("y").size(), stream_key(1234, "normal"), c.position, c.scale);
+      arrays["y"] = oracle::fill_normal(in("y").size(), stream_key(1234, "normal"), c.index, c.scale);
       break;
     case Op::sum:
       sum_into_out([](double x) { return x; });
       break;
     case Op::sum_of_squares:
-      sum_into_out([](double x) { return x * x; });
+      sum_into_out([&](double x) { return c.scale * x * x; });
       break;
     case Op::linear_forward:
       arrays["y"] = oracle::linear_forward(in("x"), in("w"), in("bias"));
@@ -248,7 +249,7 @@ void run_oracle(const OpCase& c, Arrays& arrays) {
       arrays["dpre"] = oracle::gelu_backward(in("pre"), oracle::linear_backward_input(in("dy"), in("w")));
       break;
     case Op::adamw: {
-      const AdamWArgs args = adamw_coefficients(c);
+      const AdamWArgs args = adamw_coefficients();
       const bool has_master = in("master").size() > 0;
       Array& truth = arrays.at(has_master ? "master" : "weights");
       oracle::adamw(args, c.scalars, c.segments, in("gradient"), truth, arrays.at("first_moment"),
@@ -256,7 +257,7 @@ void run_oracle(const OpCase& c, Arrays& arrays) {
       if (has_master) {
         arrays["weights"] = truth;
       } else {
-        oracle::round_stochastically(args.rounding, c.scalars.step, c.find("weights")->view.dtype, truth);
+        oracle::round_stochastically(c.segments, c.scalars.step, c.find("weights")->view.dtype, truth);
       }
       break;
     }
@@ -351,7 +352,8 @@ AttentionArgs OpRun::attention_args() const {
           .lse = tensor("lse"),
           .query_offset = case_.position,
           .scale = case_.scale,
-          .dropout = dropout_of(case_, reinterpret_cast<const StepScalars*>(control_.get()))};
+          .dropout = dropout_of(case_, reinterpret_cast<const StepScalars*>(control_.get())),
+          .place = case_.place};
 }
 
 void OpRun::run() {
@@ -367,11 +369,11 @@ void OpRun::run() {
     case Op::cast:
       return tensors.cast(stream, t("x"), t("y"));
     case Op::fill_normal:
-      return tensors.fill_normal(stream, t("y"), stream_key(1234, "normal"), case_.position, case_.scale);
+      return tensors.fill_normal(stream, t("y"), stream_key(1234, "normal"), case_.index, case_.scale);
     case Op::sum:
       return tensors.sum(stream, t("x"), t("out"), case_.accumulate);
     case Op::sum_of_squares:
-      return tensors.sum_of_squares(stream, t("x"), t("out"), case_.accumulate);
+      return tensors.sum_of_squares(stream, t("x"), case_.scale, t("out"), case_.accumulate);
     case Op::linear_forward:
       return transformer.linear_forward(stream, t("x"), t("w"), t("bias"), t("y"));
     case Op::linear_backward_input:
@@ -422,7 +424,7 @@ void OpRun::run() {
     case Op::linear_gelu_backward_input:
       return transformer.linear_gelu_backward_input(stream, t("dy"), t("w"), t("pre"), t("dpre"));
     case Op::adamw: {
-      AdamWArgs args = adamw_coefficients(case_);
+      AdamWArgs args = adamw_coefficients();
       args.weights = t("weights");
       args.gradient = t("gradient");
       args.master = t("master");

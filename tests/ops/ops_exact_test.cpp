@@ -130,11 +130,11 @@ TEST_P(OpsExactTest, CastRoundsToNearestEven) {
 TEST_P(OpsExactTest, NormalStreamDoesNotDependOnCuts) {
   const PhiloxKey key = stream_key(3, "cuts");
   const auto whole = device(std::vector<float>(1003));
-  backend().tensor_ops().fill_normal({}, whole.ref(), key, 0, 0.02F);
+  backend().tensor_ops().fill_normal({}, whole.ref(), key, {}, 0.02F);
   const std::vector<float> expected = whole.values();
   for (const std::int64_t first : {1, 2, 7, 500, 1002}) {
     const auto part = device(std::vector<float>(static_cast<std::size_t>(1003 - first)));
-    backend().tensor_ops().fill_normal({}, part.ref(), key, first, 0.02F);
+    backend().tensor_ops().fill_normal({}, part.ref(), key, {.first = first}, 0.02F);
     EXPECT_EQ(bits(part.values()), bits({expected.begin() + first, expected.end()})) << first;
   }
 }
@@ -142,8 +142,8 @@ TEST_P(OpsExactTest, NormalStreamDoesNotDependOnCuts) {
 TEST_P(OpsExactTest, NormalStreamContinuesBeyond32Bits) {
   constexpr std::int64_t first = (std::int64_t{1} << 33U) - 2;  // its pair counter crosses 2^32
   const auto y = device(std::vector<float>(8));
-  backend().tensor_ops().fill_normal({}, y.ref(), stream_key(3, "far"), first, 1.0F);
-  const oracle::Array expected = oracle::fill_normal(8, stream_key(3, "far"), first, 1.0);
+  backend().tensor_ops().fill_normal({}, y.ref(), stream_key(3, "far"), {.first = first}, 1.0F);
+  const oracle::Array expected = oracle::fill_normal(8, stream_key(3, "far"), {.first = first}, 1.0);
   const std::vector<float> values = y.values();
   for (std::size_t i = 0; i < values.size(); ++i) EXPECT_NEAR(values[i], expected.values[i], 1e-6);
 }
@@ -155,12 +155,12 @@ TEST_P(OpsExactTest, SumOfSquaresShowsWhatIsNotFinite) {
       values[place] = bad;
       const auto x = device(values);
       const auto out = device(std::vector<float>{1.0F});
-      backend().tensor_ops().sum_of_squares({}, x.ref(), out.ref(), true);
+      backend().tensor_ops().sum_of_squares({}, x.ref(), 0.5F, out.ref(), true);
       EXPECT_FALSE(std::isfinite(out.values()[0])) << bad << " at " << place;
       const auto check_narrow = [&](auto element) {
         const auto narrow = device(std::vector<decltype(element)>(1000));
         backend().tensor_ops().cast({}, x.ref(), narrow.ref());
-        backend().tensor_ops().sum_of_squares({}, narrow.ref(), out.ref(), false);
+        backend().tensor_ops().sum_of_squares({}, narrow.ref(), 0.5F, out.ref(), false);
         EXPECT_FALSE(std::isfinite(out.values()[0]))
             << bad << " at " << place << ", " << name_of(narrow.ref().dtype);
       };
@@ -196,6 +196,7 @@ TEST_P(OpsExactTest, DropoutMask) {
   Dropout dropout{.probability = 0.1F,
                   .key = stream_key(5, "mask"),
                   .first_sample = 9,
+                  .index = {},
                   .scalars = reinterpret_cast<const StepScalars*>(scalars.data())};
   const auto x = device(std::vector<float>(size, 1.0F));
   const auto y = device(std::vector<float>(size, nan));
@@ -238,7 +239,9 @@ TEST_P(OpsExactTest, AttentionDropoutMask) {
   const Dropout dropout{.probability = 0.5F,
                         .key = stream_key(5, "attention"),
                         .first_sample = 2,
+                        .index = {},
                         .scalars = reinterpret_cast<const StepScalars*>(scalars.data())};
+  const AttentionPlace place{.first_head = 3, .first_query = 20, .first_key = 5, .positions = 43};
   backend().transformer_ops().attention_forward({}, {.query = query.ref({1, queries, heads, keys}),
                                                      .key = key.ref({1, keys, heads, keys}),
                                                      .value = value.ref({1, keys, heads, keys}),
@@ -246,13 +249,14 @@ TEST_P(OpsExactTest, AttentionDropoutMask) {
                                                      .lse = lse.ref({1, heads, queries}),
                                                      .query_offset = offset,
                                                      .scale = 0.25F,
-                                                     .dropout = dropout});
+                                                     .dropout = dropout,
+                                                     .place = place});
   const std::vector<float> values = output.values();
   for (std::int64_t i = 0; i < queries; ++i) {
     for (std::int64_t h = 0; h < heads; ++h) {
       for (std::int64_t j = 0; j < keys; ++j) {
         const bool seen = j <= offset + i;
-        const bool keeps = dropout_keeps(dropout, host.step, 2, (h * keys + offset + i) * keys + j);
+        const bool keeps = dropout_keeps(dropout, host.step, 2, ((3 + h) * 43 + 20 + i) * 43 + 5 + j);
         EXPECT_EQ(values[static_cast<std::size_t>((i * heads + h) * keys + j)] != 0.0F, seen && keeps)
             << "query " << i << " head " << h << " key " << j;
       }
@@ -371,14 +375,17 @@ TEST_P(OpsExactTest, AdamwRoundsByTheBitsOfTheElement) {
     const auto n = static_cast<std::int64_t>(initial.size());
     const auto gradient = device(std::vector<T>(initial.size()));
     const auto moment = device(std::vector<float>(initial.size()));
-    const auto segments = device(std::vector<Segment>{{0, n / 3, 1.0F}, {n / 3, n, 1.0F}});
     // Without a gradient what is left is the decay, here by a number that fp32 multiplies exactly.
     const StepScalars step{.step = 3, .learning_rate = 0x1p-6F};
     const auto scalars = device(std::vector<StepScalars>{step});
-    const PhiloxKey key = stream_key(5, "rounding");
-    for (const std::int64_t first :
-         {std::int64_t{0}, std::int64_t{20}, std::int64_t{7}, (std::int64_t{1} << 35U) - 6}) {
+    const PhiloxKey keys[] = {stream_key(5, "rounding"), stream_key(6, "rounding")};
+    for (const GlobalIndex& index : {GlobalIndex{}, GlobalIndex{.first = 20}, GlobalIndex{.first = 7},
+                                     GlobalIndex{.first = (std::int64_t{1} << 35U) - 6},
+                                     GlobalIndex{8, 24, 96}, GlobalIndex{3, 5, 11, 7}}) {
       const auto weights = device(initial);
+      const std::int64_t cut = n / 3;  // no multiple of what kernels take at once
+      const auto segments =
+          device(std::vector<Segment>{{0, cut, 1.0F, {keys[0], index}}, {cut, n, 1.0F, {keys[1], index}}});
       AdamWArgs args;
       args.weights = weights.ref();
       args.gradient = gradient.ref();
@@ -387,17 +394,17 @@ TEST_P(OpsExactTest, AdamwRoundsByTheBitsOfTheElement) {
       args.segments = segments.data();
       args.num_segments = 2;
       args.weight_decay = 0x1p-7F;
-      args.rounding = {key, first};
       args.scalars = scalars.data();
       backend().optimizer_ops().adamw({}, args);
       const std::vector<T> stepped = weights.values();
       for (std::int64_t i = 0; i < n; ++i) {
-        const auto e = static_cast<std::uint64_t>(first + i);
-        const std::uint16_t chance =
-            chance_of(rounding_words(key, step.step, e / 8), static_cast<int>(e % 8));
+        const auto e = static_cast<std::uint64_t>(index(i < cut ? i : i - cut));
+        const PhiloxBlock words = rounding_words(keys[i < cut ? 0 : 1], step.step, e / 8);
+        const std::uint16_t chance = chance_of(words, static_cast<int>(e % 8));
         const auto place = static_cast<std::size_t>(i);
         const float exact = static_cast<float>(initial[place]) * (1.0F - 0x1p-13F);
-        ASSERT_EQ(stepped[place].bits, round_stochastically<T>(exact, chance).bits) << first << " + " << i;
+        ASSERT_EQ(stepped[place].bits, round_stochastically<T>(exact, chance).bits)
+            << index.first << ", " << i;
       }
     }
   };
@@ -417,7 +424,7 @@ TEST_P(OpsExactTest, AdamwStepsSmallerThanTheSpacingAddUp) {
     const auto gradient = device(std::vector<float>(n, 1.0F));
     const auto first_moment = device(std::vector<float>(n));
     const auto second_moment = device(std::vector<float>(n));
-    const auto segments = device(std::vector<Segment>{{0, n, 0.0F}});
+    const auto segments = device(std::vector<Segment>{{0, n, 0.0F, {stream_key(5, "rounding"), {}}}});
     StepScalars step{.learning_rate = static_cast<float>(spacing / 3.0)};
     EXPECT_EQ(static_cast<float>(T(1.0F - step.learning_rate)), 1.0F) << "rounding to nearest stands still";
     const auto scalars = device(std::vector<StepScalars>{step});
@@ -428,7 +435,6 @@ TEST_P(OpsExactTest, AdamwStepsSmallerThanTheSpacingAddUp) {
     args.second_moment = second_moment.ref();
     args.segments = segments.data();
     args.num_segments = 1;
-    args.rounding.key = stream_key(5, "rounding");
     args.scalars = scalars.data();
     for (step.step = 1; step.step <= 30; ++step.step) {
       backend().copy_to_device({}, &step, scalars.data(), sizeof(step));

@@ -49,8 +49,7 @@ double score(const AttentionInput& in, const HeadView& q, const HeadView& k, std
 
 double attention_keep(const AttentionInput& in, std::int64_t b, std::int64_t h, std::int64_t i,
                       std::int64_t j) {
-  const std::int64_t keys = in.key.dim(1);
-  return keep_factor(in.dropout, in.step, b, (h * keys + in.query_offset + i) * keys + j);
+  return keep_factor(in.dropout, in.step, b, in.place.element(h, i, j));
 }
 
 }  // namespace
@@ -73,13 +72,13 @@ double relative_error(const Array& a, const Array& b, double floor) {
   return std::isfinite(error) ? error : std::numeric_limits<double>::infinity();
 }
 
-Array fill_normal(std::int64_t n, PhiloxKey key, std::int64_t first, double stddev) {
+Array fill_normal(std::int64_t n, PhiloxKey key, const GlobalIndex& index, double stddev) {
   Array y({n});
   for (std::int64_t i = 0; i < n; ++i) {
-    const auto pair = static_cast<std::uint64_t>(first + i) / 2;
+    const auto pair = static_cast<std::uint64_t>(index(i)) / 2;
     const PhiloxBlock block =
         philox(key, static_cast<std::uint32_t>(pair), static_cast<std::uint32_t>(pair >> 32U), 0, 0);
-    y[i] = stddev * static_cast<double>(normal_pair(block.x[0], block.x[1])[(first + i) % 2]);
+    y[i] = stddev * static_cast<double>(normal_pair(block.x[0], block.x[1])[index(i) % 2]);
   }
   return y;
 }
@@ -223,7 +222,8 @@ Array dropout_add(const Array& x, const Array& residual, const Dropout& dropout,
   Array y(x.shape);
   const std::int64_t per_sample = x.dim(1) * x.dim(2);
   for (std::int64_t i = 0; i < x.size(); ++i) {
-    y[i] = (residual ? residual[i] : 0.0) + x[i] * keep_factor(dropout, step, i / per_sample, i % per_sample);
+    y[i] = (residual ? residual[i] : 0.0) +
+           x[i] * keep_factor(dropout, step, i / per_sample, dropout.index(i % per_sample));
   }
   return y;
 }
@@ -328,12 +328,15 @@ void adamw(const AdamWArgs& args, const StepScalars& scalars, const std::vector<
   }
 }
 
-void round_stochastically(const StochasticRounding& rounding, std::int64_t step, DType dtype, Array& values) {
+void round_stochastically(const std::vector<Segment>& segments, std::int64_t step, DType dtype,
+                          Array& values) {
   const int digits = dtype == DType::bf16 ? 8 : 11;
   const int smallest_exponent = dtype == DType::bf16 ? -125 : -13;  // of numbers 0.5 <= |f| < 1, by frexp
+  auto segment = segments.begin();
   for (std::int64_t i = 0; i < values.size(); ++i) {
-    const auto element = static_cast<std::uint64_t>(rounding.first_element + i);
-    const PhiloxBlock words = rounding_words(rounding.key, step, element / 8);
+    if (i == segment->end) ++segment;
+    const auto element = static_cast<std::uint64_t>(segment->rounding.index(i - segment->begin));
+    const PhiloxBlock words = rounding_words(segment->rounding.key, step, element / 8);
     int exponent = 0;
     std::frexp(values[i], &exponent);
     const double unit = std::ldexp(1.0, std::max(exponent, smallest_exponent) - digits);

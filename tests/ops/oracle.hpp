@@ -30,7 +30,7 @@ struct Array {
 double relative_error(const Array& a, const Array& b, double floor = 0.0);
 
 /// Elements first, first + 1, ... of the normal stream `key`.
-Array fill_normal(std::int64_t n, PhiloxKey key, std::int64_t first, double stddev);
+Array fill_normal(std::int64_t n, PhiloxKey key, const GlobalIndex& index, double stddev);
 
 Array linear_forward(const Array& x, const Array& w, const Array& bias);
 Array linear_backward_input(const Array& dy, const Array& w);
@@ -60,6 +60,7 @@ struct AttentionInput {
   std::int64_t query_offset = 0;
   double scale = 1.0;
   Dropout dropout;
+  AttentionPlace place;
   std::int64_t step = 0;
 };
 
@@ -84,6 +85,7 @@ void adamw(const AdamWArgs& args, const StepScalars& scalars, const std::vector<
            const Array& gradient, Array& master, Array& first_moment, Array& second_moment);
 
 /// Rounds the values to bf16 or fp16 by the lower and the upper neighbour that the type has.
-void round_stochastically(const StochasticRounding& rounding, std::int64_t step, DType dtype, Array& values);
+void round_stochastically(const std::vector<Segment>& segments, std::int64_t step, DType dtype,
+                          Array& values);
 
 }  // namespace mylos::oracle

@@ -64,7 +64,7 @@ MiniTrainer::MiniTrainer(ComputeBackend& backend, MemoryLedger& ledger, Communic
       trace_(backend),
       traced_(backend, trace_),
       world_(world, trace_),
-      grid_(world_, config.parallel.extents(), traffic_, nullptr, backend.host_accessible()),
+      grid_(world_, config.parallel.extents(), step_groups, traffic_, nullptr, backend.host_accessible()),
       training_(traced_, ledger, grid_, config_, trace_) {
   training_.initialise();
 }

@@ -2,6 +2,7 @@
 // Coordinates and groups of process grids, square or not, against a table of all ranks made here.
 #include "parallel/process_grid.hpp"
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -12,11 +13,11 @@
 namespace mylos {
 namespace {
 
-using Coordinates = std::array<int, num_axes>;
+using Indices = std::array<int, num_axes>;
 
 /// The coordinates of all ranks, the tensor axis fastest.
-std::vector<Coordinates> all_coordinates(const GridExtents& e) {
-  std::vector<Coordinates> all;
+std::vector<Indices> all_coordinates(const GridExtents& e) {
+  std::vector<Indices> all;
   for (int p = 0; p < e.pipeline; ++p)
     for (int r = 0; r < e.replicate; ++r)
       for (int s = 0; s < e.shard; ++s)
@@ -40,20 +41,37 @@ std::vector<GridExtents> grids_of(int ranks) {
   return grids;
 }
 
+const std::vector<AxisSet>& groups() {
+  static const std::vector<AxisSet> sets = {AxisSet{Axis::tensor},
+                                            AxisSet{Axis::pipeline},
+                                            data_axes,
+                                            AxisSet{Axis::tensor, Axis::replicate},
+                                            AxisSet{Axis::context, Axis::expert},
+                                            loss_axes,
+                                            all_axes};
+  return sets;
+}
+
 TEST(ProcessGrid, GroupsHoldTheRanksThatDifferInTheirAxesOnly) {
   const CommunicatorHandle world = open_communicator("mpi");
   const int me = world->rank();
   for (const GridExtents& extents : grids_of(world->size())) {
     TrafficCounter counter;
-    ProcessGrid grid(*world, extents, counter, nullptr);
-    const std::vector<Coordinates> all = all_coordinates(extents);
-    const Coordinates& own = all[static_cast<std::size_t>(me)];
+    const ProcessGrid grid(*world, extents, groups(), counter, nullptr);
+    const Coordinates& at = grid.coordinates();
+    const std::vector<Indices> all = all_coordinates(extents);
+    const Indices& own = all[static_cast<std::size_t>(me)];
     for (int i = 0; i < num_axes; ++i) {
-      EXPECT_EQ(grid.coordinate(static_cast<Axis>(i)), own[static_cast<std::size_t>(i)]);
+      EXPECT_EQ(at.index(static_cast<Axis>(i)), own[static_cast<std::size_t>(i)]);
     }
-    for (const AxisSet axes :
-         {AxisSet{Axis::tensor}, AxisSet{Axis::pipeline}, data_axes, AxisSet{Axis::tensor, Axis::replicate},
-          AxisSet{Axis::context, Axis::expert}, all_axes}) {
+    // Communicators exist before they are asked for: ranks may ask in different orders.
+    std::vector<AxisSet> order = groups();
+    std::ranges::rotate(order, order.begin() + me % static_cast<int>(order.size()));
+    for (const AxisSet axes : order) {
+      EXPECT_EQ(grid.group(axes).size(), at.extent(axes));
+      EXPECT_EQ(grid.group(axes).rank(), at.index(axes));
+    }
+    for (const AxisSet axes : groups()) {
       std::vector<std::int32_t> expected;
       for (std::size_t r = 0; r < all.size(); ++r) {
         bool member = true;
@@ -65,9 +83,6 @@ TEST(ProcessGrid, GroupsHoldTheRanksThatDifferInTheirAxesOnly) {
       }
       Communicator& group = grid.group(axes);
       ASSERT_EQ(group.size(), static_cast<int>(expected.size()));
-      EXPECT_EQ(grid.extent(axes), group.size());
-      EXPECT_EQ(grid.coordinate(axes), group.rank());
-      EXPECT_EQ(&grid.group(axes), &group);
       std::int32_t rank = me;
       std::vector<std::int32_t> members(expected.size());
       group
@@ -75,16 +90,39 @@ TEST(ProcessGrid, GroupsHoldTheRanksThatDifferInTheirAxesOnly) {
                       TensorRef(members.data(), DType::int32, {group.size()}))
           .host_wait();
       EXPECT_EQ(members, expected);
-      EXPECT_EQ(counter.axis(name_of(axes)).payload_bytes(Operation::all_gather), 4 * expected.size());
+      // Axes with one rank do not make another group.
+      EXPECT_EQ(&grid.group(axes.common(at.used_axes())), &group);
     }
+    EXPECT_EQ(counter.totals().calls, groups().size());
   }
+}
+
+TEST(ProcessGrid, CountsDataParallelRunsAsData) {
+  const CommunicatorHandle world = open_communicator("mpi");
+  if (world->size() == 1) GTEST_SKIP() << "needs two ranks";
+  TrafficCounter counter;
+  const std::vector<AxisSet> sets = {loss_axes, all_axes};
+  const ProcessGrid grid(*world, {.replicate = world->size()}, sets, counter, nullptr);
+  EXPECT_EQ(&grid.group(loss_axes), &grid.group(all_axes));
+  EXPECT_EQ(ProcessGrid::distinct(grid.coordinates(), sets).size(), 1U);
+  grid.group(all_axes).barrier();
+  EXPECT_EQ(counter.axis("data").calls(Operation::barrier), 1U);
+}
+
+TEST(ProcessGrid, HasNoGroupThatItWasNotMadeWith) {
+  const CommunicatorHandle world = open_communicator("mpi");
+  if (world->size() != 4) GTEST_SKIP() << "for four ranks";
+  TrafficCounter counter;
+  const std::vector<AxisSet> sets = {loss_axes};
+  const ProcessGrid grid(*world, {.replicate = 2, .tensor = 2}, sets, counter, nullptr);
+  EXPECT_THROW(grid.group({Axis::tensor}), Error);
 }
 
 TEST(ProcessGrid, RefusesExtentsThatDoNotMultiplyToTheWorld) {
   const CommunicatorHandle world = open_communicator("mpi");
   TrafficCounter counter;
   try {
-    const ProcessGrid grid(*world, {.tensor = world->size() + 1}, counter, nullptr);
+    const ProcessGrid grid(*world, {.tensor = world->size() + 1}, groups(), counter, nullptr);
     FAIL() << "a grid that does not fit was made";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::usage);

@@ -82,17 +82,18 @@ void DistantTensorOps::cast(Stream stream, TensorRef x, TensorRef y) {
   device_.queue([=, this] { next().cast(stream, x, y); });
 }
 
-void DistantTensorOps::fill_normal(Stream stream, TensorRef y, PhiloxKey key, std::int64_t first,
+void DistantTensorOps::fill_normal(Stream stream, TensorRef y, PhiloxKey key, const GlobalIndex& index,
                                    float stddev) {
-  device_.queue([=, this] { next().fill_normal(stream, y, key, first, stddev); });
+  device_.queue([=, this] { next().fill_normal(stream, y, key, index, stddev); });
 }
 
 void DistantTensorOps::sum(Stream stream, TensorRef x, TensorRef out, bool accumulate) {
   device_.queue([=, this] { next().sum(stream, x, out, accumulate); });
 }
 
-void DistantTensorOps::sum_of_squares(Stream stream, TensorRef x, TensorRef out, bool accumulate) {
-  device_.queue([=, this] { next().sum_of_squares(stream, x, out, accumulate); });
+void DistantTensorOps::sum_of_squares(Stream stream, TensorRef x, float factor, TensorRef out,
+                                      bool accumulate) {
+  device_.queue([=, this] { next().sum_of_squares(stream, x, factor, out, accumulate); });
 }
 
 void DistantTransformerOps::linear_forward(Stream stream, TensorRef x, TensorRef w, TensorRef bias,

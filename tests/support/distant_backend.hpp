@@ -64,9 +64,10 @@ class DistantTensorOps final : public ForwardingTensorOps {
 
   void fill(Stream stream, TensorRef y, float value) override;
   void cast(Stream stream, TensorRef x, TensorRef y) override;
-  void fill_normal(Stream stream, TensorRef y, PhiloxKey key, std::int64_t first, float stddev) override;
+  void fill_normal(Stream stream, TensorRef y, PhiloxKey key, const GlobalIndex& index,
+                   float stddev) override;
   void sum(Stream stream, TensorRef x, TensorRef out, bool accumulate) override;
-  void sum_of_squares(Stream stream, TensorRef x, TensorRef out, bool accumulate) override;
+  void sum_of_squares(Stream stream, TensorRef x, float factor, TensorRef out, bool accumulate) override;
 
  private:
   DistantDevice& device_;

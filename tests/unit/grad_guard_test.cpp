@@ -31,11 +31,11 @@ TEST(GradGuard, ClipsToTheNorm) {
 
 TEST(GradGuard, ReportsMeanLossAndUnscaledNorm) {
   GuardState state;
-  const GuardConfig config{.loss_factor = 0.01F, .norm_factor = 0.25F};
+  const GuardConfig config{.loss_factor = 0.01F};
   const StepScalars scalars = step(config, state, 32.0F, 250.0F, 8.0F);
   EXPECT_FLOAT_EQ(scalars.loss, 2.5F);
-  EXPECT_FLOAT_EQ(scalars.gradient_norm, 2.0F);       // sqrt(1024 / 4) / 8
-  EXPECT_FLOAT_EQ(scalars.clip_factor, 0.5F / 8.0F);  // clips and unscales
+  EXPECT_FLOAT_EQ(scalars.gradient_norm, 4.0F);        // sqrt(1024) / 8
+  EXPECT_FLOAT_EQ(scalars.clip_factor, 0.25F / 8.0F);  // clips and unscales
 }
 
 TEST(GradGuard, SkipsWhatIsNotFinite) {

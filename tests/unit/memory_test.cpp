@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The memory that a plan promises against the ledger, and against what the operating system gave.
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <string>
+#include <string_view>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
 
 #include "app/plan_text.hpp"
+#include "app/setup.hpp"
 #include "core/model/lm_head.hpp"
 #include "tests/parallel/mini_trainer.hpp"
 #include "tests/support/backend_fixture.hpp"
@@ -56,14 +61,12 @@ TEST(Plan, AgreesWithTheLedger) {
           MiniTrainer trainer(backend, ledger, *self, config);
           train(trainer, config, 1, 2);
           const RunPlan plan = make_plan(config);
-          for (const MemoryCategory category : {MemoryCategory::parameters, MemoryCategory::gradients,
-                                                MemoryCategory::optimizer, MemoryCategory::activations}) {
-            EXPECT_EQ(plan.memory[static_cast<std::size_t>(category)],
+          for (int i = 0; i < num_memory_categories; ++i) {
+            const auto category = static_cast<MemoryCategory>(i);
+            EXPECT_EQ(plan.memory[static_cast<std::size_t>(i)],
                       static_cast<std::int64_t>(ledger.peak(category)))
                 << name_of(category);
           }
-          const auto peak = static_cast<double>(ledger.peak());
-          EXPECT_NEAR(static_cast<double>(plan.memory_total()) / peak, 1.0, 0.02);
         }
       }
     }
@@ -122,6 +125,49 @@ TEST(Plan, RecomputationSavesActivations) {
   EXPECT_LT(activations(Recompute::block), activations(Recompute::selective));
 }
 
+/// A backend over the root one that charges `ledger`; empty if the root is the best there is.
+ComputeBackendHandle best_backend(MemoryLedger& ledger) {
+  const PluginDescriptor& compute = *test_plugins().usable(PluginKind::compute).front();
+  if (compute.name == std::string_view("kokkos")) return {nullptr, nullptr};
+  return {compute.create_compute(
+              {.deck = nullptr, .next = &test_backends().at("kokkos"), .ledger = &ledger, .num_threads = 2}),
+          compute.destroy_compute};
+}
+
+/// Each deck of inputs/ with its widths, vocabulary and types, but few layers and tokens.
+TEST(Plan, DISABLED_AgreesWithTheLedgerForEveryDeck) {
+  const PluginDescriptor& compute = *test_plugins().usable(PluginKind::compute).front();
+  ComputeBackend& root = test_backends().at("kokkos");
+  const CommunicatorHandle self = open_communicator("self", &root);
+  const std::string plugins = std::string(std::getenv("MYLOS_BUILD")) + "/lib/mylos";
+  int decks = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::string(std::getenv("MYLOS_SOURCE")) + "/inputs")) {
+    if (entry.path().extension() != ".deck") continue;
+    SCOPED_TRACE(entry.path().filename().string());
+    const mylos::Setup setup = make_setup(read_deck(entry.path()), entry.path(),
+                                          {{"model.layers", "2"},
+                                           {"train.seq_len", "128"},
+                                           {"train.micro_batch", "4"},
+                                           {"train.global_batch", "8"},
+                                           {"parallel.data", "1"}},
+                                          plugins, 1);
+    MemoryLedger ledger;
+    const ComputeBackendHandle own = best_backend(ledger);
+    MiniTrainer trainer(own ? *own : root, ledger, *self, setup.config);
+    train(trainer, setup.config, 1, 2);
+    const RunPlan plan =
+        make_plan(setup.config, {.threads = 2, .communicator = {}, .plan_compute = compute.plan_compute});
+    for (int i = 0; i < num_memory_categories; ++i) {
+      const auto category = static_cast<MemoryCategory>(i);
+      EXPECT_EQ(plan.memory[static_cast<std::size_t>(i)], static_cast<std::int64_t>(ledger.peak(category)))
+          << name_of(category);
+    }
+    ++decks;
+  }
+  EXPECT_GE(decks, 6);
+}
+
 /// Bytes of this process in memory.
 double resident_bytes() {
   std::ifstream file("/proc/self/statm");
@@ -147,18 +193,14 @@ TEST(Plan, DISABLED_ResidentMemoryIsWhatThePlanSays) {
                                typed(mini_config(gpt2(12, 12, 768), 1, 256), DType::bf16, DType::bf16),
                                typed(mini_config(gpt2(24, 16, 1024), 1, 256), DType::bf16, DType::bf16)};
   for (const RunConfig& config : configs) {
-    const RunPlan plan =
-        make_plan(config, {.threads = config.backend.threads, .plan_compute = compute.plan_compute});
+    const RunPlan plan = make_plan(
+        config,
+        {.threads = config.backend.threads, .communicator = {}, .plan_compute = compute.plan_compute});
     SCOPED_TRACE(fmt::format("{} parameters, {}", plan.parameters, name_of(config.train.dtype)));
     const double before = resident_bytes();
     MemoryLedger ledger;
     // One of its own for each, with no workspace yet.
-    const ComputeBackendHandle own =
-        compute.name == std::string_view("kokkos")
-            ? ComputeBackendHandle(nullptr, nullptr)
-            : ComputeBackendHandle(
-                  compute.create_compute({.deck = nullptr, .next = &root, .ledger = &ledger}),
-                  compute.destroy_compute);
+    const ComputeBackendHandle own = best_backend(ledger);
     MiniTrainer trainer(own ? *own : root, ledger, *self, config);
     train(trainer, config, 1, 3);
     const double taken = resident_bytes() - before;

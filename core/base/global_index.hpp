@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// GlobalIndex: where the elements of a rank's part of a tensor lie in the whole tensor.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "core/base/dtype.hpp"
+
+namespace mylos {
+
+/// Rows of `width` elements, whose beginnings lie `pitch` apart in the whole tensor: element e of the rows is
+/// element first + (e / width) * pitch + e % width. The part begins with element `begin` of the rows. The
+/// default is the whole tensor itself. Random draws are keyed by these indices, so they are the same on every
+/// layout.
+struct GlobalIndex {
+  std::int64_t first = 0;
+  std::int64_t width = std::numeric_limits<std::int64_t>::max();
+  std::int64_t pitch = 0;
+  std::int64_t begin = 0;
+
+  /// Of element e of the part in the whole tensor.
+  MYLOS_HOST_DEVICE std::int64_t operator()(std::int64_t e) const {
+    return first + (begin + e) / width * pitch + (begin + e) % width;
+  }
+  /// How many elements from e on are neighbours in the whole tensor too: the rest of the row.
+  MYLOS_HOST_DEVICE std::int64_t run(std::int64_t e) const { return width - (begin + e) % width; }
+
+  friend bool operator==(const GlobalIndex&, const GlobalIndex&) = default;
+};
+
+}  // namespace mylos

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/layout/axis.hpp"
+
+#include "core/base/error.hpp"
+
+namespace mylos {
+
+std::string name_of(AxisSet axes) {
+  if (axes == all_axes) return "world";
+  const bool data = axes.contains(Axis::shard) && axes.contains(Axis::replicate);
+  std::string name;
+  for (int i = 0; i < num_axes; ++i) {
+    const auto axis = static_cast<Axis>(i);
+    if (!axes.contains(axis) || (data && axis == Axis::shard)) continue;
+    if (!name.empty()) name += '+';
+    name += data && axis == Axis::replicate ? "data" : name_of(axis);
+  }
+  return name.empty() ? "none" : name;
+}
+
+Coordinates::Coordinates(const GridExtents& extents, int world_size, int rank)
+    : extents_{extents.tensor, extents.context,   extents.expert,
+               extents.shard,  extents.replicate, extents.pipeline} {
+  std::int64_t needed = 1;
+  for (const int extent : extents_) {
+    if (extent < 1) fail(ExitCode::usage, "the extents of the process grid are at least 1, not {}", extent);
+    needed *= extent;
+  }
+  if (needed != world_size) {
+    fail(ExitCode::usage,
+         "data {} (replicate {} × shard {}) × tensor {} × pipeline {} × expert {} × context {} needs {} "
+         "ranks, but {} were started",
+         std::int64_t{extents.replicate} * extents.shard, extents.replicate, extents.shard, extents.tensor,
+         extents.pipeline, extents.expert, extents.context, needed, world_size);
+  }
+  for (std::size_t i = 0; i < extents_.size(); ++i) {
+    indices_[i] = rank % extents_[i];
+    rank /= extents_[i];
+  }
+}
+
+int Coordinates::extent(AxisSet axes) const {
+  int product = 1;
+  for (int i = 0; i < num_axes; ++i) {
+    if (axes.contains(static_cast<Axis>(i))) product *= extent(static_cast<Axis>(i));
+  }
+  return product;
+}
+
+int Coordinates::index(AxisSet axes) const {
+  int position = 0;
+  int stride = 1;
+  for (int i = 0; i < num_axes; ++i) {
+    const auto axis = static_cast<Axis>(i);
+    if (!axes.contains(axis)) continue;
+    position += stride * index(axis);
+    stride *= extent(axis);
+  }
+  return position;
+}
+
+AxisSet Coordinates::used_axes() const {
+  AxisSet used;
+  for (int i = 0; i < num_axes; ++i) {
+    if (extent(static_cast<Axis>(i)) > 1) used = used.with({static_cast<Axis>(i)});
+  }
+  return used;
+}
+
+}  // namespace mylos

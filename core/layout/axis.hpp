@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Axes of parallelism, and the place of a rank along them.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+namespace mylos {
+
+/// In rank order, the fastest first: neighbouring ranks, which share a node, differ in the tensor coordinate.
+enum class Axis : std::uint8_t { tensor, context, expert, shard, replicate, pipeline };
+inline constexpr int num_axes = 6;
+
+constexpr std::string_view name_of(Axis axis) {
+  constexpr std::array<std::string_view, num_axes> names = {"tensor", "context",   "expert",
+                                                            "shard",  "replicate", "pipeline"};
+  return names[static_cast<std::size_t>(axis)];
+}
+
+/// A set of axes.
+class AxisSet {
+ public:
+  constexpr AxisSet() = default;
+  constexpr AxisSet(std::initializer_list<Axis> axes) {
+    for (const Axis axis : axes) bits_ |= 1U << static_cast<unsigned>(axis);
+  }
+  constexpr bool contains(Axis axis) const { return (bits_ >> static_cast<unsigned>(axis) & 1U) != 0; }
+  constexpr AxisSet with(AxisSet others) const { return AxisSet(bits_ | others.bits_); }
+  constexpr AxisSet common(AxisSet others) const { return AxisSet(bits_ & others.bits_); }
+  constexpr AxisSet without(AxisSet others) const { return AxisSet(bits_ & ~others.bits_); }
+  constexpr auto operator<=>(const AxisSet&) const = default;
+
+ private:
+  constexpr explicit AxisSet(unsigned bits) : bits_(bits) {}
+
+  unsigned bits_ = 0;
+};
+
+inline constexpr AxisSet data_axes = {Axis::shard, Axis::replicate};
+inline constexpr AxisSet all_axes = {Axis::tensor, Axis::context,   Axis::expert,
+                                     Axis::shard,  Axis::replicate, Axis::pipeline};
+/// The ranks along these axes read different samples.
+inline constexpr AxisSet sample_axes = data_axes.with({Axis::expert});
+/// The ranks along these axes compute different terms of the step's loss: other samples, or other positions.
+/// Each has a term of the gradient of every weight that it holds whole.
+inline constexpr AxisSet loss_axes = sample_axes.with({Axis::context});
+
+/// "tensor", "data" (shard and replicate), "tensor+data", "world" (all).
+std::string name_of(AxisSet axes);
+
+/// Ranks along each axis.
+struct GridExtents {
+  int replicate = 1;
+  int shard = 1;
+  int tensor = 1;
+  int pipeline = 1;
+  int expert = 1;
+  int context = 1;
+};
+
+/// A rank's place in the grid: rank = tensor + T (context + C (expert + E (shard + S (replicate + R
+/// pipeline)))). The default is a grid of one rank.
+class Coordinates {
+ public:
+  Coordinates() { extents_.fill(1); }
+  /// Throws ExitCode::usage unless the extents multiply to `world_size`.
+  Coordinates(const GridExtents& extents, int world_size, int rank);
+
+  int extent(Axis axis) const { return extents_[static_cast<std::size_t>(axis)]; }
+  int index(Axis axis) const { return indices_[static_cast<std::size_t>(axis)]; }
+  /// The number of ranks that differ from this one in `axes` only, itself included.
+  int extent(AxisSet axes) const;
+  /// The place of this rank among them, in the order of the ranks.
+  int index(AxisSet axes) const;
+  /// The axes that have more than one rank.
+  AxisSet used_axes() const;
+
+ private:
+  std::array<int, num_axes> extents_{};
+  std::array<int, num_axes> indices_{};
+};
+
+}  // namespace mylos

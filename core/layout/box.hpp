@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Boxes of tensors, and where their elements lie in memory.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace mylos {
+
+/// The elements of a tensor with coordinates start[d] .. start[d] + count[d] - 1 along each dimension d.
+struct Box {
+  std::vector<std::int64_t> start;
+  std::vector<std::int64_t> count;
+
+  /// All of a tensor of this shape.
+  static Box whole(std::span<const std::int64_t> shape);
+  std::int64_t size() const;
+  bool overlaps(const Box& other) const;
+  /// Whether it lies in a tensor of this shape.
+  bool fits(std::span<const std::int64_t> shape) const;
+};
+
+/// A box, and its elements in memory: element i (i[d] counting from start[d]) is `offset` + sum of
+/// i[d] * stride[d] elements behind the begin of a buffer. The last stride is 1, each other a multiple of the
+/// next.
+struct PlacedBox {
+  Box box;
+  std::int64_t offset = 0;
+  std::vector<std::int64_t> stride;
+};
+
+/// Elements [begin, end) of the flattened tensor of this shape as boxes, in order: the rest of a row, whole
+/// rows, the beginning of a row, recursively; at most 2 rank - 1. Element `begin` lies at offset 0 and the
+/// others follow without gaps.
+std::vector<PlacedBox> boxes_of_range(std::span<const std::int64_t> shape, std::int64_t begin,
+                                      std::int64_t end);
+
+/// `placed` is a box of a tensor seen with the shape `view`, of which `shape` joins neighbouring dimensions:
+/// the same elements as boxes of that shape.
+std::vector<PlacedBox> joined_boxes(const PlacedBox& placed, std::span<const std::int64_t> view,
+                                    std::span<const std::int64_t> shape);
+
+/// Whether the boxes cover a tensor of this shape disjointly and completely.
+bool cover_once(std::span<const std::int64_t> shape, std::vector<Box> boxes);
+
+}  // namespace mylos

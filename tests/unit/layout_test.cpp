@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Who holds what: boxes, the parts of a model that the ranks of a grid hold, and that nothing of a model
+// depends on the grid.
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+#include "app/model_state.hpp"
+#include "core/base/rng.hpp"
+#include "core/layout/box.hpp"
+#include "core/layout/parameter_table.hpp"
+#include "parallel/engine/initial_weights.hpp"
+#include "parallel/exchange/ddp.hpp"
+#include "tests/io/io_test_util.hpp"
+#include "tests/support/backend_fixture.hpp"
+#include "tests/support/test_plugins.hpp"
+
+namespace mylos {
+namespace {
+
+using Shape = std::vector<std::int64_t>;
+
+/// The flat indices of a box's elements, in the order of the box.
+std::vector<std::int64_t> elements_of(const Box& box, const Shape& shape) {
+  std::vector<std::int64_t> elements;
+  for (std::int64_t i = 0; i < box.size(); ++i) {
+    std::int64_t rest = i;
+    std::int64_t element = 0;
+    std::int64_t stride = 1;
+    for (std::size_t d = shape.size(); d-- > 0;) {
+      element += (box.start[d] + rest % box.count[d]) * stride;
+      rest /= box.count[d];
+      stride *= shape[d];
+    }
+    elements.push_back(element);
+  }
+  return elements;
+}
+
+/// Where the elements of a placed box lie in memory, in the order of the box.
+std::vector<std::int64_t> places_of(const PlacedBox& placed) {
+  std::vector<std::int64_t> places;
+  for (std::int64_t i = 0; i < placed.box.size(); ++i) {
+    std::int64_t rest = i;
+    std::int64_t place = placed.offset;
+    for (std::size_t d = placed.stride.size(); d-- > 0;) {
+      place += rest % placed.box.count[d] * placed.stride[d];
+      rest /= placed.box.count[d];
+    }
+    places.push_back(place);
+  }
+  return places;
+}
+
+TEST(Box, ARangeIsAFewBoxesInOrder) {
+  const Shape shape = {3, 4, 5};
+  for (std::int64_t begin = 0; begin <= 60; ++begin) {
+    for (std::int64_t end = begin; end <= 60; ++end) {
+      std::vector<std::int64_t> elements;
+      std::vector<std::int64_t> places;
+      const std::vector<PlacedBox> boxes = boxes_of_range(shape, begin, end);
+      EXPECT_LE(boxes.size(), 5U);
+      for (const PlacedBox& box : boxes) {
+        std::ranges::copy(elements_of(box.box, shape), std::back_inserter(elements));
+        std::ranges::copy(places_of(box), std::back_inserter(places));
+      }
+      std::vector<std::int64_t> expected(static_cast<std::size_t>(end - begin));
+      std::iota(expected.begin(), expected.end(), begin);
+      EXPECT_EQ(elements, expected);
+      std::iota(expected.begin(), expected.end(), 0);
+      EXPECT_EQ(places, expected);
+    }
+  }
+}
+
+TEST(Box, CoverIsDisjointAndComplete) {
+  const Shape shape = {4, 6};
+  const Box left{{0, 0}, {4, 2}};
+  const Box right{{0, 2}, {4, 4}};
+  EXPECT_TRUE(cover_once(shape, {left, right}));
+  EXPECT_TRUE(cover_once(shape, {right, {{2, 0}, {2, 2}}, {{0, 0}, {0, 6}}, {{0, 0}, {2, 2}}}));
+  EXPECT_FALSE(cover_once(shape, {left}));
+  EXPECT_FALSE(cover_once(shape, {left, right, {{1, 1}, {1, 1}}}));
+  // As many elements as there are, one of them twice.
+  EXPECT_FALSE(cover_once(shape, {left, {{0, 2}, {4, 3}}, {{0, 1}, {4, 1}}}));
+  EXPECT_FALSE(cover_once(shape, {left, {{0, 3}, {4, 4}}}));
+}
+
+ModelConfig model(bool tied = true) {
+  ModelConfig model;
+  model.layers = 2;
+  model.heads = 6;
+  model.width = 30;
+  model.context = 10;
+  model.vocab = 101;
+  model.tied = tied;
+  return model;
+}
+
+const std::vector<GridExtents>& grids() {
+  static const std::vector<GridExtents> all = {{},
+                                               {.tensor = 2},
+                                               {.tensor = 3},
+                                               {.replicate = 3},
+                                               {.replicate = 2, .shard = 2, .tensor = 3},
+                                               {.tensor = 6, .context = 2}};
+  return all;
+}
+
+int world_of(const GridExtents& e) {
+  return e.replicate * e.shard * e.tensor * e.pipeline * e.expert * e.context;
+}
+
+TEST(Layout, LocalShapesAreMegatrons) {
+  const ParameterTable table = ParameterTable(model()).local(Coordinates({.tensor = 3}, 3, 1));
+  EXPECT_EQ(table.find("wte.weight").local_shape(), (Shape{101, 30}));
+  EXPECT_EQ(table.find("h.0.attn.c_attn.weight").local_shape(), (Shape{30, 30}));
+  EXPECT_EQ(table.find("h.0.attn.c_attn.bias").local_shape(), (Shape{30}));
+  EXPECT_EQ(table.find("h.0.attn.c_proj.weight").local_shape(), (Shape{10, 30}));
+  EXPECT_EQ(table.find("h.0.mlp.c_fc.weight").local_shape(), (Shape{30, 40}));
+  EXPECT_EQ(table.find("h.0.mlp.c_proj.weight").local_shape(), (Shape{40, 30}));
+  EXPECT_EQ(table.find("h.0.mlp.c_proj.bias").local_shape(), (Shape{30}));
+  EXPECT_EQ(table.find("h.0.attn.c_attn.weight").box.start, (Shape{0, 0, 2, 0}));
+  EXPECT_EQ(table.find("h.0.ln_1.weight").copies, 3);
+  EXPECT_EQ(table.find("h.0.mlp.c_fc.weight").copies, 1);
+  EXPECT_EQ(table.num_parameters(), ParameterTable(model()).num_parameters());
+  EXPECT_THROW(ParameterTable(model()).local(Coordinates({.tensor = 4}, 4, 0)), Error);
+}
+
+TEST(Layout, PiecesOfAllRanksCoverEachParameterOnce) {
+  for (const GridExtents& extents : grids()) {
+    const int ranks = world_of(extents);
+    std::map<std::string, std::vector<Box>> boxes;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const Coordinates at(extents, ranks, rank);
+      if (at.index(loss_axes) > 0) continue;  // copies of the first's
+      const ParameterTable table = ParameterTable(model()).local(at);
+      for (int unit = 0; unit < table.num_units(); ++unit) {
+        const std::int64_t cut = table.unit(unit).size / 3 + 1;  // in the midst of a parameter
+        for (const UnitPart& part :
+             {UnitPart{unit, 0, cut}, UnitPart{unit, cut, table.unit(unit).size - cut}}) {
+          for (const Piece& held : pieces_of(table, part)) {
+            const Piece piece = held.share();
+            for (const PlacedBox& placed : piece.boxes()) boxes[piece.parameter.name].push_back(placed.box);
+          }
+        }
+      }
+    }
+    const ParameterTable whole(model());
+    for (const Parameter& parameter : whole.parameters()) {
+      EXPECT_TRUE(cover_once(parameter.shape, boxes[parameter.name])) << parameter.name << ", " << ranks;
+    }
+  }
+}
+
+TEST(Layout, BoxesAndGlobalIndicesAgree) {
+  for (int rank = 0; rank < 3; ++rank) {
+    const ParameterTable table = ParameterTable(model()).local(Coordinates({.tensor = 3}, 3, rank));
+    for (const Parameter& parameter : table.parameters()) {
+      const UnitPart part{parameter.unit, parameter.offset + 7, parameter.size() - 9};
+      for (const Piece& piece : pieces_of(table, part)) {
+        if (piece.parameter.name != parameter.name) continue;
+        const GlobalIndex index = piece.global_index();
+        std::int64_t elements = 0;
+        for (const PlacedBox& placed : piece.boxes()) {
+          const std::vector<std::int64_t> global = elements_of(placed.box, parameter.shape);
+          const std::vector<std::int64_t> places = places_of(placed);
+          for (std::size_t i = 0; i < places.size(); ++i)
+            ASSERT_EQ(index(places[i] - piece.offset), global[i]) << parameter.name;
+          elements += placed.box.size();
+        }
+        EXPECT_EQ(elements, piece.count) << parameter.name;
+      }
+    }
+  }
+}
+
+/// A rank of a grid without the others: what it holds, set to the initial weights.
+class LoneRank {
+ public:
+  LoneRank(ComputeBackend& backend, const Coordinates& at, Communicator& self, DType dtype)
+      : backend_(backend),
+        table_(ParameterTable(model()).local(at)),
+        exchange_(backend, ledger_, table_, {.compute_type = dtype}, self),
+        optimizer_(backend, ledger_, table_, {}, dtype, exchange_.owned()) {}
+
+  void initialise(std::uint64_t seed) { initialise_weights(backend_, table_, seed, exchange_, optimizer_); }
+  CheckpointContent content() {
+    return checkpoint_content(backend_, table_, exchange_, optimizer_, staging_);
+  }
+  void restore_from(CheckpointReader& reader) { restore(backend_, table_, reader, exchange_, optimizer_); }
+
+  const ParameterTable& table() const { return table_; }
+  /// The master weights that the rank holds, without padding.
+  std::vector<float> held(const Parameter& parameter) {
+    const UnitPart& part = optimizer_.parts()[static_cast<std::size_t>(parameter.unit)];
+    const TensorRef master =
+        optimizer_.master(static_cast<std::size_t>(parameter.unit), exchange_.weights(part));
+    std::vector<float> values(static_cast<std::size_t>(parameter.size()));
+    const TensorRef place = master.flat(parameter.offset, parameter.size());
+    backend_.copy_to_host({}, place.data, values.data(), place.bytes());
+    backend_.synchronize({});
+    return values;
+  }
+
+ private:
+  ComputeBackend& backend_;
+  MemoryLedger ledger_;
+  ParameterTable table_;
+  Ddp exchange_;
+  AdamW optimizer_;
+  std::vector<std::vector<float>> staging_;
+};
+
+class LayoutOnBackend : public testing::TestWithParam<std::string> {
+ protected:
+  ComputeBackend& backend_ = test_backends().at(GetParam());
+  CommunicatorHandle self_ = open_communicator("self", &backend_);
+
+  /// The ranks of a grid that hold other parts of the model than those before them.
+  std::vector<std::unique_ptr<LoneRank>> ranks_of(const GridExtents& extents, DType dtype) {
+    std::vector<std::unique_ptr<LoneRank>> ranks;
+    const int world = world_of(extents);
+    for (int rank = 0; rank < world; ++rank) {
+      const Coordinates at(extents, world, rank);
+      if (at.index(loss_axes) == 0) ranks.push_back(std::make_unique<LoneRank>(backend_, at, *self_, dtype));
+    }
+    return ranks;
+  }
+
+  /// That the ranks hold what `whole` holds.
+  static void expect_same(LoneRank& whole, const std::vector<std::unique_ptr<LoneRank>>& ranks) {
+    for (const auto& rank : ranks) {
+      for (const Parameter& parameter : rank->table().parameters()) {
+        const std::vector<float> all = whole.held(whole.table().find(parameter.name));
+        const std::vector<float> part = rank->held(parameter);
+        const GlobalIndex index = parameter.global_index();
+        for (std::size_t i = 0; i < part.size(); ++i) {
+          ASSERT_EQ(part[i], all[static_cast<std::size_t>(index(static_cast<std::int64_t>(i)))])
+              << parameter.name << " " << i;
+        }
+      }
+    }
+  }
+};
+
+TEST_P(LayoutOnBackend, InitialWeightsAreTheSameOnEveryGrid) {
+  LoneRank whole(backend_, Coordinates(), *self_, DType::bf16);
+  whole.initialise(3);
+  for (const GridExtents& extents : grids()) {
+    const auto ranks = ranks_of(extents, DType::bf16);
+    for (const auto& rank : ranks) rank->initialise(3);
+    expect_same(whole, ranks);
+  }
+}
+
+TEST_P(LayoutOnBackend, ACheckpointOfAnyGridRestoresAnyOther) {
+  LoneRank whole(backend_, Coordinates(), *self_, DType::fp32);
+  whole.initialise(5);
+  const test::ScratchDirectory scratch;
+  IoThread io;
+  for (const GridExtents& from : {grids()[0], grids()[2]}) {
+    const auto writers = ranks_of(from, DType::fp32);
+    CheckpointContent content;  // what all of them write, as one
+    for (const auto& writer : writers) {
+      writer->initialise(5);
+      CheckpointContent own = writer->content();
+      if (content.tensors.empty()) {
+        content = std::move(own);
+        continue;
+      }
+      for (std::size_t i = 0; i < content.tensors.size(); ++i) {
+        ASSERT_EQ(content.tensors[i].info.name, own.tensors[i].info.name);
+        std::ranges::copy(own.tensors[i].parts, std::back_inserter(content.tensors[i].parts));
+      }
+    }
+    content.state = {.step = world_of(from), .json = "{}"};
+    CheckpointStore store(io, scratch.path(), 2);
+    store.write(content);
+    CheckpointReader reader(io, store.path_of(world_of(from)));
+    for (const GridExtents& to : grids()) {
+      const auto readers = ranks_of(to, DType::fp32);
+      for (const auto& rank : readers) rank->restore_from(reader);
+      expect_same(whole, readers);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, LayoutOnBackend, testing::ValuesIn(compute_backend_names()),
+                         backend_test_name);
+
+}  // namespace
+}  // namespace mylos

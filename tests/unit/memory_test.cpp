@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The memory that a plan promises against the ledger, and against what the operating system gave.
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
-#include <string>
 #include <string_view>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
 
 #include "app/plan_text.hpp"
-#include "app/setup.hpp"
 #include "core/model/lm_head.hpp"
 #include "tests/parallel/mini_trainer.hpp"
 #include "tests/support/backend_fixture.hpp"
@@ -132,40 +128,6 @@ ComputeBackendHandle best_backend(MemoryLedger& ledger) {
   return {compute.create_compute(
               {.deck = nullptr, .next = &test_backends().at("kokkos"), .ledger = &ledger, .num_threads = 2}),
           compute.destroy_compute};
-}
-
-/// Each deck of inputs/ with its widths, vocabulary and types, but few layers and tokens.
-TEST(Plan, DISABLED_AgreesWithTheLedgerForEveryDeck) {
-  const PluginDescriptor& compute = *test_plugins().usable(PluginKind::compute).front();
-  ComputeBackend& root = test_backends().at("kokkos");
-  const CommunicatorHandle self = open_communicator("self", &root);
-  const std::string plugins = std::string(std::getenv("MYLOS_BUILD")) + "/lib/mylos";
-  int decks = 0;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(std::string(std::getenv("MYLOS_SOURCE")) + "/inputs")) {
-    if (entry.path().extension() != ".deck") continue;
-    SCOPED_TRACE(entry.path().filename().string());
-    const mylos::Setup setup = make_setup(read_deck(entry.path()), entry.path(),
-                                          {{"model.layers", "2"},
-                                           {"train.seq_len", "128"},
-                                           {"train.micro_batch", "4"},
-                                           {"train.global_batch", "8"},
-                                           {"parallel.data", "1"}},
-                                          plugins, 1);
-    MemoryLedger ledger;
-    const ComputeBackendHandle own = best_backend(ledger);
-    MiniTrainer trainer(own ? *own : root, ledger, *self, setup.config);
-    train(trainer, setup.config, 1, 2);
-    const RunPlan plan =
-        make_plan(setup.config, {.threads = 2, .communicator = {}, .plan_compute = compute.plan_compute});
-    for (int i = 0; i < num_memory_categories; ++i) {
-      const auto category = static_cast<MemoryCategory>(i);
-      EXPECT_EQ(plan.memory[static_cast<std::size_t>(i)], static_cast<std::int64_t>(ledger.peak(category)))
-          << name_of(category);
-    }
-    ++decks;
-  }
-  EXPECT_GE(decks, 6);
 }
 
 /// Bytes of this process in memory.

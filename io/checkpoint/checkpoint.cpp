@@ -99,7 +99,7 @@ std::pair<H5Dataspace, H5Dataspace> spaces_of(const Extents& shape, const Transf
   return {std::move(in_file), std::move(in_memory)};
 }
 
-/// The parts, cut along the first dimension to a bounded size, where that is possible between chunks: a chunk
+/// The parts, cut along the first dimension to a bounded size, if possible between chunks: a chunk
 /// that two transfers write would be read, checked and written twice.
 std::vector<Transfer> transfers_of(const TensorInfo& info, std::span<const TensorPart> parts) {
   const Extents chunk = chunk_shape(info.shape);

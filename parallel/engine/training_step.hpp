@@ -143,7 +143,7 @@ class TrainingStep {
   std::unique_ptr<ModelExecutor> executor_;
   GuardConfig guard_config_;
   std::vector<NormRange> norm_ranges_;  // of all owned parts
-  std::vector<DeviceGraph> graphs_;     // of the schedule's actions, where asked for
+  std::vector<DeviceGraph> graphs_;     // of the schedule's actions, if asked for
 
   DeviceBuffer scalars_;              // StepScalars
   DeviceBuffer guard_input_;          // GuardInput

@@ -18,7 +18,7 @@
 namespace mylos {
 
 inline constexpr std::uint64_t plugin_magic = 0x6d796c6f73706c67ULL;  // "mylosplg"
-inline constexpr std::uint32_t plugin_abi_version = 7;
+inline constexpr std::uint32_t plugin_abi_version = 8;
 
 #if defined(__SANITIZE_ADDRESS__)
 #define MYLOS_COMPILER_FINGERPRINT_SUFFIX " asan"
@@ -63,6 +63,9 @@ struct PlannedProduct {
   int threads = 0;             ///< 0: not known
   DType dtype = DType::fp32;
   DType grad_dtype = DType::fp32;
+  bool transposed = false;   ///< stored (out, in)
+  bool bias = false;         ///< added in forward
+  bool accumulates = false;  ///< products of `rows` rows add to the gradient too, besides the first
 };
 
 /// The one data symbol of a plugin, `mylos_plugin`. Plain data; a plugin names what differs from the

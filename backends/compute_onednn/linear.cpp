@@ -47,6 +47,44 @@ bool multiplies_bf16(DType dtype) {
   return dtype == DType::bf16 && Bf16Matmul::usable();
 }
 
+/// Of the own products.
+std::size_t scratch_bytes(const PlannedProduct& p, std::int64_t rows) {
+  return std::max({Bf16Matmul::scratch_bytes(rows, p.out, p.in, false, p.threads),
+                   Bf16Matmul::scratch_bytes(rows, p.in, p.out, false, p.threads),
+                   Bf16Matmul::scratch_bytes(p.in, p.out, rows, true, p.threads)});
+}
+
+/// Makes oneDNN's products of `rows` rows as the functions below choose them; bytes of the packed copies.
+std::size_t make_products(Products& products, const PlannedProduct& p, std::int64_t rows, bool first,
+                          bool accumulates) {
+  using Kind = ProductKey::Kind;
+  const MatrixRef x{nullptr, p.dtype, p.in, 1};
+  const MatrixRef y{nullptr, p.dtype, p.out, 1};
+  const auto weight = [&](DType dtype) {
+    return MatrixRef{nullptr, dtype, p.transposed ? 1 : p.out, p.transposed ? p.in : 1, 1};
+  };
+  const MatrixRef w = weight(p.dtype);
+  MatrixRef dw = weight(p.grad_dtype);
+  dw.version = 0;
+
+  const ProductKey forward = p.dtype == DType::fp32
+                                 ? ProductKey::inner_product(rows, p.in, p.out, x, w, p.bias, y)
+                                 : ProductKey::product(rows, p.out, p.in, x, w, p.bias, y, false);
+  const ProductKey input = ProductKey::product(rows, p.in, p.out, y, w.transposed(), false, x, false);
+  std::size_t copies = 0;
+  for (const ProductKey& key : {forward, input}) {
+    const Product& product = products.find(key);
+    if (key.kind == Kind::product_with_packed_weights) copies += product.b.get_desc().get_size();
+  }
+  if (first) products.find(ProductKey::weight_gradient(rows, p.in, p.out, x, y, dw));
+  if (accumulates) {
+    products.find(
+        p.transposed ? ProductKey::product(p.out, p.in, rows, y.transposed(), x, false, dw.transposed(), true)
+                     : ProductKey::product(p.in, p.out, rows, x.transposed(), y, false, dw, true));
+  }
+  return copies;
+}
+
 }  // namespace
 
 void OnednnTransformerOps::linear_forward(Stream stream, TensorRef x, TensorRef w, TensorRef bias,
@@ -116,6 +154,27 @@ void OnednnTransformerOps::linear_backward_weight(Stream stream, TensorRef x, Te
       column_sums(dy.as<T>(), rows, out, dbias.as<G>(), accumulate);
     });
   });
+}
+
+std::size_t OnednnTransformerOps::workspace(std::span<const PlannedProduct> planned) {
+  Products products(dnnl::engine(dnnl::engine::kind::cpu, 0));
+  const int threads = omp_get_max_threads();
+  std::size_t copies = 0;
+  std::size_t own_scratch = 0;
+  for (const PlannedProduct& p : planned) {
+    if (!MatmulCache::supports(p.dtype)) continue;
+    if (p.threads > 0) omp_set_num_threads(p.threads);
+    if (multiplies_bf16(p.dtype)) {
+      own_scratch = std::max(own_scratch, scratch_bytes(p, p.rows));
+      if (p.last_rows > 0) own_scratch = std::max(own_scratch, scratch_bytes(p, p.last_rows));
+    } else {
+      const std::size_t all = make_products(products, p, p.rows, true, p.accumulates);
+      const std::size_t last = p.last_rows > 0 ? make_products(products, p, p.last_rows, false, true) : 0;
+      copies += std::max(all, last);  // one per weight and use
+    }
+  }
+  omp_set_num_threads(threads);
+  return copies + own_scratch + products.scratchpad_bytes();
 }
 
 }  // namespace mylos::compute_onednn

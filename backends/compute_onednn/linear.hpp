@@ -2,9 +2,13 @@
 // OnednnTransformerOps: the linear layer through oneDNN or Bf16Matmul, everything else through `next`.
 #pragma once
 
+#include <cstddef>
+#include <span>
+
 #include "backends/compute_onednn/bf16_matmul.hpp"
 #include "backends/compute_onednn/matmul_cache.hpp"
 #include "core/ops/forwarding_ops.hpp"
+#include "core/plugin.hpp"
 
 namespace mylos::compute_onednn {
 
@@ -18,6 +22,9 @@ class OnednnTransformerOps final : public ForwardingTransformerOps {
   void linear_backward_input(Stream stream, TensorRef dy, TensorRef w, TensorRef dx) override;
   void linear_backward_weight(Stream stream, TensorRef x, TensorRef dy, TensorRef dw, TensorRef dbias,
                               bool accumulate) override;
+
+  /// Bytes that a run with these products keeps: scratch memory, which they share, and packed copies.
+  static std::size_t workspace(std::span<const PlannedProduct> planned);
 
   /// The memory of weights is about to be freed.
   void forget(const void* begin, std::size_t bytes) { matmul_.forget(begin, bytes); }

@@ -1,27 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/compute_onednn/matmul_cache.hpp"
 
-#include <utility>
+#include <initializer_list>
 
 #include "core/base/error.hpp"
 
 namespace mylos::compute_onednn {
-
-namespace {
-
-dnnl::memory::data_type type_of(DType dtype) {
-  return dtype == DType::bf16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
-}
-
-using Desc = dnnl::memory::desc;
-
-dnnl::primitive_attr own_scratchpad() {
-  dnnl::primitive_attr attributes;
-  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  return attributes;
-}
-
-}  // namespace
 
 MatmulCache::MatmulCache(ComputeBackend& memory, MemoryLedger* ledger)
     : packed_(memory, ledger, engine_), scratchpad_(memory, ledger, "mylos::onednn::scratchpad") {}
@@ -37,11 +21,9 @@ bool MatmulCache::supports(DType dtype) {
 void MatmulCache::multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b,
                            void* bias, MatrixRef c, bool accumulate) {
   require(c.column == 1, "a row-major product");
-  const bool is_packed = b.version != 0 && packs(m);
-  Product& product =
-      find({is_packed ? Kind::product_with_packed_weights : Kind::product, m, n, k, a.row, a.column, b.row,
-            b.column, c.row, c.column, a.dtype, b.dtype, c.dtype, bias != nullptr, accumulate});
-  if (is_packed) {
+  const ProductKey key = ProductKey::product(m, n, k, a, b, bias != nullptr, c, accumulate);
+  Product& product = products_.find(key);
+  if (key.kind == ProductKey::Kind::product_with_packed_weights) {
     b.data = packed_.packed(b, {{k, n}, type_of(b.dtype), {b.row, b.column}}, product.b.get_desc(), b.version,
                             stream_);
   }
@@ -50,128 +32,24 @@ void MatmulCache::multiply(std::int64_t m, std::int64_t n, std::int64_t k, Matri
 
 void MatmulCache::inner_product(std::int64_t rows, std::int64_t in, std::int64_t out, MatrixRef x,
                                 MatrixRef w, void* bias, MatrixRef y) {
-  Product& product = find({Kind::inner_product, rows, out, in, x.row, x.column, w.row, w.column, y.row,
-                           y.column, x.dtype, w.dtype, y.dtype, bias != nullptr, false});
+  Product& product = products_.find(ProductKey::inner_product(rows, in, out, x, w, bias != nullptr, y));
   run(product, x.data, w.data, bias, y.data);
 }
 
 void MatmulCache::weight_gradient(std::int64_t rows, std::int64_t in, std::int64_t out, MatrixRef x,
                                   MatrixRef dy, MatrixRef dw) {
-  Product& product = find({Kind::weight_gradient, in, out, rows, x.row, x.column, dy.row, dy.column, dw.row,
-                           dw.column, x.dtype, dy.dtype, dw.dtype, false, false});
+  Product& product = products_.find(ProductKey::weight_gradient(rows, in, out, x, dy, dw));
   run(product, x.data, dy.data, nullptr, dw.data);
 }
 
-MatmulCache::Product& MatmulCache::find(const Key& key) {
-  auto found = products_.find(key);
-  if (found == products_.end()) {
-    Product made = key.kind == Kind::weight_gradient ? make_weight_gradient(key)
-                   : key.kind == Kind::inner_product ? make_inner_product(key)
-                                                     : make_product(key);
-    found = products_.emplace(key, std::move(made)).first;
-    scratchpad_.reserve(found->second.scratchpad_bytes);
-  }
-  return found->second;
-}
-
 void MatmulCache::run(Product& product, void* a, void* b, void* bias, void* c) {
+  scratchpad_.reserve(product.scratchpad_bytes);
   product.a.set_data_handle(a);
   product.b.set_data_handle(b);
   product.c.set_data_handle(c);
   product.scratchpad.set_data_handle(scratchpad_.data());
   if (bias != nullptr) product.bias.set_data_handle(bias);
   product.primitive.execute(stream_, product.arguments);
-}
-
-MatmulCache::Product MatmulCache::make_product(const Key& key) {
-  const Desc a({key.m, key.k}, type_of(key.a_type), {key.a_row, key.a_column});
-  const Desc c({key.m, key.n}, type_of(key.c_type), {key.c_row, key.c_column});
-  const Desc bias({1, key.n}, type_of(key.b_type), {key.n, 1});
-  const WeightShape weight{key.k, key.n, key.b_row, key.b_column, key.b_type};
-  const bool is_packed = key.kind == Kind::product_with_packed_weights;
-  const auto known = layouts_.find(weight);
-  const Desc b = !is_packed ? Desc({key.k, key.n}, type_of(key.b_type), {key.b_row, key.b_column})
-                 : known != layouts_.end()
-                     ? known->second
-                     : Desc({key.k, key.n}, type_of(key.b_type), dnnl::memory::format_tag::any);
-
-  dnnl::primitive_attr attributes = own_scratchpad();
-  if (key.accumulate) {
-    dnnl::post_ops sum;
-    sum.append_sum();
-    attributes.set_post_ops(sum);
-  }
-  const dnnl::matmul::desc operation =
-      key.bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
-  const dnnl::matmul::primitive_desc description(operation, attributes, engine_);
-  if (is_packed) layouts_.emplace(weight, description.weights_desc());
-
-  Product product{dnnl::matmul(description),
-                  dnnl::memory(a, engine_, nullptr),
-                  dnnl::memory(description.weights_desc(), engine_, nullptr),
-                  dnnl::memory(bias, engine_, nullptr),
-                  dnnl::memory(c, engine_, nullptr),
-                  dnnl::memory(description.scratchpad_desc(), engine_, nullptr),
-                  {},
-                  description.scratchpad_desc().get_size()};
-  product.arguments = {{DNNL_ARG_SRC, product.a},
-                       {DNNL_ARG_WEIGHTS, product.b},
-                       {DNNL_ARG_DST, product.c},
-                       {DNNL_ARG_SCRATCHPAD, product.scratchpad}};
-  if (key.bias) product.arguments.emplace(DNNL_ARG_BIAS, product.bias);
-  return product;
-}
-
-MatmulCache::Product MatmulCache::make_inner_product(const Key& key) {
-  const Desc x({key.m, key.k}, type_of(key.a_type), {key.a_row, key.a_column});
-  // oneDNN's weights are (out, in).
-  const Desc w({key.n, key.k}, type_of(key.b_type), {key.b_column, key.b_row});
-  const Desc bias({key.n}, type_of(key.b_type), {1});
-  const Desc y({key.m, key.n}, type_of(key.c_type), {key.c_row, key.c_column});
-  constexpr auto inference = dnnl::prop_kind::forward_inference;
-  const dnnl::inner_product_forward::desc operation =
-      key.bias ? dnnl::inner_product_forward::desc(inference, x, w, bias, y)
-               : dnnl::inner_product_forward::desc(inference, x, w, y);
-  const dnnl::inner_product_forward::primitive_desc description(operation, own_scratchpad(), engine_);
-  Product product{dnnl::inner_product_forward(description),
-                  dnnl::memory(x, engine_, nullptr),
-                  dnnl::memory(w, engine_, nullptr),
-                  dnnl::memory(bias, engine_, nullptr),
-                  dnnl::memory(y, engine_, nullptr),
-                  dnnl::memory(description.scratchpad_desc(), engine_, nullptr),
-                  {},
-                  description.scratchpad_desc().get_size()};
-  product.arguments = {{DNNL_ARG_SRC, product.a},
-                       {DNNL_ARG_WEIGHTS, product.b},
-                       {DNNL_ARG_DST, product.c},
-                       {DNNL_ARG_SCRATCHPAD, product.scratchpad}};
-  if (key.bias) product.arguments.emplace(DNNL_ARG_BIAS, product.bias);
-  return product;
-}
-
-MatmulCache::Product MatmulCache::make_weight_gradient(const Key& key) {
-  const Desc x({key.k, key.m}, type_of(key.a_type), {key.a_row, key.a_column});
-  const Desc dy({key.k, key.n}, type_of(key.b_type), {key.b_row, key.b_column});
-  // oneDNN's weights are (out, in).
-  const Desc dw({key.n, key.m}, type_of(key.c_type), {key.c_column, key.c_row});
-  const Desc weights({key.n, key.m}, type_of(key.a_type), dnnl::memory::format_tag::any);
-  const dnnl::inner_product_forward::primitive_desc forward(
-      {dnnl::prop_kind::forward_training, x, weights, dy}, engine_);
-  const dnnl::inner_product_backward_weights::primitive_desc description({x, dw, dy}, own_scratchpad(),
-                                                                         engine_, forward);
-  Product product{dnnl::inner_product_backward_weights(description),
-                  dnnl::memory(x, engine_, nullptr),
-                  dnnl::memory(dy, engine_, nullptr),
-                  {},
-                  dnnl::memory(dw, engine_, nullptr),
-                  dnnl::memory(description.scratchpad_desc(), engine_, nullptr),
-                  {},
-                  description.scratchpad_desc().get_size()};
-  product.arguments = {{DNNL_ARG_SRC, product.a},
-                       {DNNL_ARG_DIFF_DST, product.b},
-                       {DNNL_ARG_DIFF_WEIGHTS, product.c},
-                       {DNNL_ARG_SCRATCHPAD, product.scratchpad}};
-  return product;
 }
 
 }  // namespace mylos::compute_onednn

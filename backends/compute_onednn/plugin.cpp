@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/plugin.hpp"
 
-#include <algorithm>
 #include <memory>
 #include <span>
 #include <string>
@@ -79,29 +78,8 @@ ComputeBackend* create(const ComputeArgs& args) {
   return std::make_unique<OnednnBackend>(*args.next, args.ledger).release();
 }
 
-/// Own products need scratch memory only. Where they are oneDNN's: packed copies for dX and, in bf16, for
-/// forward; for a gradient in bf16 oneDNN keeps its sums in fp32. What products keep while they run, they
-/// share.
 std::size_t plan(const PlannedProduct* products, std::size_t count) {
-  std::size_t copies = 0;
-  std::size_t shared = 0;
-  for (const PlannedProduct& product : std::span(products, count)) {
-    const auto [in, out, most_rows, last_rows, threads, dtype, grad_dtype] = product;
-    if (!MatmulCache::supports(dtype)) continue;
-    if (dtype == DType::bf16 && Bf16Matmul::usable()) {
-      for (const std::int64_t rows : {most_rows, last_rows}) {
-        if (rows == 0) continue;
-        shared = std::max({shared, Bf16Matmul::scratch_bytes(rows, out, in, false, threads),
-                           Bf16Matmul::scratch_bytes(rows, in, out, false, threads),
-                           Bf16Matmul::scratch_bytes(in, out, rows, true, threads)});
-      }
-      continue;
-    }
-    const auto elements = static_cast<std::size_t>(in * out);
-    if (MatmulCache::packs(most_rows)) copies += (dtype == DType::bf16 ? 2 : 1) * elements * size_of(dtype);
-    if (grad_dtype == DType::bf16) shared = std::max(shared, elements * sizeof(float));
-  }
-  return copies + shared;
+  return OnednnTransformerOps::workspace(std::span(products, count));
 }
 
 void destroy(ComputeBackend* backend) {

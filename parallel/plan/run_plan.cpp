@@ -86,7 +86,10 @@ std::vector<PlannedProduct> products(const StepConfig& config, std::int64_t thre
                        .last_rows = shape.rows() % rows,
                        .threads = static_cast<int>(threads),
                        .dtype = config.train.dtype,
-                       .grad_dtype = config.train.grad_dtype});
+                       .grad_dtype = config.train.grad_dtype,
+                       .transposed = is_head,
+                       .bias = !is_head,
+                       .accumulates = config.train.accumulation > 1 || shape.rows() / rows > 1});
   }
   return planned;
 }

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The memory that a plan promises against the ledger, and against what the operating system gave.
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <string>
 #include <string_view>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
 
 #include "app/plan_text.hpp"
+#include "app/setup.hpp"
 #include "core/model/lm_head.hpp"
 #include "tests/parallel/mini_trainer.hpp"
 #include "tests/support/backend_fixture.hpp"
@@ -36,9 +40,36 @@ void train(MiniTrainer& trainer, const RunConfig& config, std::int64_t first, st
   for (std::int64_t step = first; step <= last; ++step) trainer.step(walk_tokens(config, step));
 }
 
+/// A backend over the root one that charges `ledger`; empty if the root is the best there is.
+ComputeBackendHandle best_backend(MemoryLedger& ledger) {
+  const PluginDescriptor& compute = *test_plugins().usable(PluginKind::compute).front();
+  if (compute.name == std::string_view("kokkos")) return {nullptr, nullptr};
+  return {compute.create_compute(
+              {.deck = nullptr, .next = &test_backends().at("kokkos"), .ledger = &ledger, .num_threads = 2}),
+          compute.destroy_compute};
+}
+
+/// A step with a backend of its own, the best there is.
+void expect_agreement(const RunConfig& config) {
+  const PluginDescriptor& compute = *test_plugins().usable(PluginKind::compute).front();
+  ComputeBackend& root = test_backends().at("kokkos");
+  const CommunicatorHandle self = open_communicator("self", &root);
+  MemoryLedger ledger;
+  const ComputeBackendHandle own = best_backend(ledger);
+  MiniTrainer trainer(own ? *own : root, ledger, *self, config);
+  train(trainer, config, 1, 1);
+  const RunPlan plan = make_plan(config, {.algorithm = config.comm.algorithm,
+                                          .threads = config.backend.threads,
+                                          .communicator = {},
+                                          .plan_compute = compute.plan_compute});
+  for (int i = 0; i < num_memory_categories; ++i) {
+    const auto category = static_cast<MemoryCategory>(i);
+    EXPECT_EQ(plan.memory[static_cast<std::size_t>(i)], static_cast<std::int64_t>(ledger.peak(category)))
+        << name_of(category);
+  }
+}
+
 TEST(Plan, AgreesWithTheLedger) {
-  ComputeBackend& backend = test_backends().at("kokkos");
-  const CommunicatorHandle self = open_communicator("self", &backend);
   ModelConfig model = gpt2(3, 4, 64);
   model.vocab = 257;
   model.context = 32;
@@ -53,20 +84,53 @@ TEST(Plan, AgreesWithTheLedger) {
           RunConfig config = typed(mini_config(model, 8, 32, 1, 2), dtype, grad_dtype);
           config.train.recompute = recompute;
           config.adamw.keeps_master = keeps_master;
-          MemoryLedger ledger;
-          MiniTrainer trainer(backend, ledger, *self, config);
-          train(trainer, config, 1, 2);
-          const RunPlan plan = make_plan(config);
-          for (int i = 0; i < num_memory_categories; ++i) {
-            const auto category = static_cast<MemoryCategory>(i);
-            EXPECT_EQ(plan.memory[static_cast<std::size_t>(i)],
-                      static_cast<std::int64_t>(ledger.peak(category)))
-                << name_of(category);
-          }
+          SCOPED_TRACE(fmt::format("tied {}, dropout {}, {}, gradients {}, master {}, recompute {}", tied,
+                                   dropout, name_of(dtype), name_of(grad_dtype), keeps_master,
+                                   static_cast<int>(recompute)));
+          expect_agreement(config);
         }
       }
     }
   }
+}
+
+/// Enough rows for packed copies of weights, gradients that are added to or not, logits in uneven slices.
+TEST(Plan, AgreesWithTheLedgerForEveryProduct) {
+  ModelConfig model = gpt2(2, 2, 64);
+  for (const auto& [vocab, batch, accumulation] :
+       {std::tuple(257, 16, 1), std::tuple(257, 16, 2), std::tuple(50257, 50, 1)}) {
+    for (const auto& [dtype, grad_dtype] :
+         {std::pair(DType::fp32, DType::fp32), std::pair(DType::bf16, DType::bf16),
+          std::pair(DType::bf16, DType::fp32)}) {
+      model.vocab = vocab;
+      model.context = 32;
+      SCOPED_TRACE(fmt::format("vocabulary {}, {} micro-batches of {}, {}, gradients {}", vocab, accumulation,
+                               batch, name_of(dtype), name_of(grad_dtype)));
+      expect_agreement(
+          typed(mini_config(model, batch * accumulation, 32, 1, accumulation), dtype, grad_dtype));
+    }
+  }
+}
+
+/// Each deck of inputs/ with its widths, vocabulary and types, but few layers and tokens: for the long tests.
+TEST(Plan, DISABLED_AgreesWithTheLedgerForEveryDeck) {
+  const std::string inputs = std::string(std::getenv("MYLOS_SOURCE")) + "/inputs";
+  const std::string plugins = std::string(std::getenv("MYLOS_BUILD")) + "/lib/mylos";
+  int decks = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(inputs)) {
+    if (entry.path().extension() != ".deck") continue;
+    SCOPED_TRACE(entry.path().filename().string());
+    const mylos::Setup setup = make_setup(read_deck(entry.path()), entry.path(),
+                                          {{"model.layers", "2"},
+                                           {"train.seq_len", "64"},
+                                           {"train.micro_batch", "8"},
+                                           {"train.global_batch", "16"},
+                                           {"parallel.data", "1"}},
+                                          plugins, 1);
+    expect_agreement(setup.config);
+    ++decks;
+  }
+  EXPECT_GE(decks, 6);
 }
 
 TEST(Plan, ActivationsGrowLinearlyWithTheSequence) {
@@ -119,15 +183,6 @@ TEST(Plan, RecomputationSavesActivations) {
   };
   EXPECT_LT(activations(Recompute::selective), activations(Recompute::none));
   EXPECT_LT(activations(Recompute::block), activations(Recompute::selective));
-}
-
-/// A backend over the root one that charges `ledger`; empty if the root is the best there is.
-ComputeBackendHandle best_backend(MemoryLedger& ledger) {
-  const PluginDescriptor& compute = *test_plugins().usable(PluginKind::compute).front();
-  if (compute.name == std::string_view("kokkos")) return {nullptr, nullptr};
-  return {compute.create_compute(
-              {.deck = nullptr, .next = &test_backends().at("kokkos"), .ledger = &ledger, .num_threads = 2}),
-          compute.destroy_compute};
 }
 
 /// Bytes of this process in memory.

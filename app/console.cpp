@@ -63,6 +63,7 @@ void Console::clear_bar() {
 
 void Console::line(const std::string& text) {
   if (!active_) return;
+  const std::lock_guard lock(mutex_);
   clear_bar();
   fmt::print("{}\n", text);
   std::fflush(stdout);
@@ -70,6 +71,7 @@ void Console::line(const std::string& text) {
 
 void Console::warn(const std::string& text) {
   if (!active_) return;
+  const std::lock_guard lock(mutex_);
   clear_bar();
   std::fflush(stdout);
   fmt::print(stderr, "warning: {}\n", text);
@@ -77,6 +79,7 @@ void Console::warn(const std::string& text) {
 
 void Console::step(const StepLine& s) {
   if (!active_ || style_ == ProgressStyle::none) return;
+  const std::lock_guard lock(mutex_);
   const auto now = Clock::now();
   if (first_step_ < 0) {
     first_step_ = s.step;

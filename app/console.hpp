@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <mutex>
 #include <string>
 
 namespace mylos {
@@ -29,6 +30,7 @@ struct StepLine {
   bool skipped = false;
 };
 
+/// May be used by several threads.
 class Console {
  public:
   Console(bool active, ProgressStyle style);
@@ -43,6 +45,7 @@ class Console {
   using Clock = std::chrono::steady_clock;
   void clear_bar();
 
+  std::mutex mutex_;
   bool active_;
   ProgressStyle style_;
   bool bar_shown_ = false;

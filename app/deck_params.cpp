@@ -139,7 +139,15 @@ const ParamSpec params[] = {
 
     integer_param("checkpoint", "every", "0", 0, 1e9, "steps",
                   "Steps between checkpoints; 0 writes one at the end only."),
-    integer_param("checkpoint", "keep", "2", 2, 1e9, "checkpoints", "The newest that are kept."),
+    integer_param("checkpoint", "keep", "2", 2, 1e9, "checkpoints",
+                  "The newest that are kept; damaged ones do not count."),
+    integer_param("checkpoint", "keep_every", "0", 0, 1e9, "steps",
+                  "Checkpoints of its multiples are kept for good; 0 keeps none."),
+    integer_param("checkpoint", "keep_abandoned", "1", 0, 1e9, "directories",
+                  "The newest abandoned-<time> that are kept: checkpoints that a restart from an earlier "
+                  "step gave up."),
+    integer_param("checkpoint", "alignment", "4096", 1, 1e9, "bytes",
+                  "Larger tensors begin at its multiples in the file: the stripe size on Lustre."),
 
     integer_param("profile", "step", "0", 0, 1e9, "steps",
                   "Traces this step, to trace-N.json of the run's directory; 0 traces none."),

@@ -98,20 +98,25 @@ void write_values(ComputeBackend& backend, std::span<const float> values, const 
   });
 }
 
-/// Reads pieces of a tensor into the parts that they are in.
-void read_pieces(ComputeBackend& backend, CheckpointReader& reader, const char* file, const TensorInfo& info,
-                 const std::vector<std::pair<std::size_t, Piece>>& pieces, const StateOf& state) {
-  std::vector<TensorPart> parts;
-  std::vector<TensorRef> places;
-  std::vector<std::vector<float>> staging;
+/// Reads pieces of a tensor into the parts that they are in, through at most 32 MiB of host memory.
+void read_pieces(ComputeBackend& backend, const CheckpointReader& reader, const char* file,
+                 const TensorInfo& info, const std::vector<std::pair<std::size_t, Piece>>& pieces,
+                 const StateOf& state) {
+  constexpr std::int64_t most_staged = std::int64_t{8} << 20U;
+  std::vector<float> staging;
   for (const auto& [part, piece] : pieces) {
-    places.push_back(state(part).flat(piece.offset, piece.count));
-    float* host = host_place(backend, places.back(), staging.emplace_back());
-    for (TensorPart& box : tensor_parts(piece, host)) parts.push_back(std::move(box));
-  }
-  reader.read(file, info, parts);
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    if (!is_fp32_on_host(backend, places[i])) write_values(backend, staging[i], places[i]);
+    const TensorRef all = state(part);
+    const std::int64_t most = is_fp32_on_host(backend, all) ? piece.count : most_staged;
+    for (std::int64_t first = 0; first < piece.count; first += most) {
+      Piece some = piece;
+      some.begin += first;
+      some.offset += first;
+      some.count = std::min(most, piece.count - first);
+      const TensorRef place = all.flat(some.offset, some.count);
+      float* host = host_place(backend, place, staging);
+      reader.read({.file = file, .info = info, .parts = tensor_parts(some, host)});
+      if (!is_fp32_on_host(backend, place)) write_values(backend, staging, place);
+    }
   }
 }
 
@@ -125,8 +130,7 @@ CheckpointContent checkpoint_content(ComputeBackend& backend, const ParameterTab
   auto pieces = by_parameter(table, stored);
   for (const StateGroup& group : state_groups(exchange, optimizer)) {
     for (const Parameter& parameter : table.parameters()) {
-      CheckpointContent::Tensor tensor{
-          .file = group.file, .info = info_of(parameter, group.prefix), .parts = {}};
+      CheckpointTensor tensor{.file = group.file, .info = info_of(parameter, group.prefix), .parts = {}};
       for (const auto& [part, held] : pieces[&parameter]) {
         const Piece piece = held.share();
         const TensorRef values =
@@ -142,7 +146,7 @@ CheckpointContent checkpoint_content(ComputeBackend& backend, const ParameterTab
   return content;
 }
 
-void restore(ComputeBackend& backend, const ParameterTable& table, CheckpointReader& reader,
+void restore(ComputeBackend& backend, const ParameterTable& table, const CheckpointReader& reader,
              GradientExchange& exchange, AdamW& optimizer) {
   auto pieces = by_parameter(table, optimizer.parts());
   for (const StateGroup& group : state_groups(exchange, optimizer)) {
@@ -159,7 +163,7 @@ void restore(ComputeBackend& backend, const ParameterTable& table, CheckpointRea
   exchange.publish();
 }
 
-void restore_weights(ComputeBackend& backend, const ParameterTable& table, CheckpointReader& reader,
+void restore_weights(ComputeBackend& backend, const ParameterTable& table, const CheckpointReader& reader,
                      GradientExchange& exchange) {
   const std::vector<UnitPart> owned = exchange.owned();
   auto pieces = by_parameter(table, owned);

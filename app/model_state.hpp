@@ -20,12 +20,12 @@ CheckpointContent checkpoint_content(ComputeBackend& backend, const ParameterTab
                                      std::vector<std::vector<float>>& staging);
 
 /// Reads weights and optimizer into the owned parts and publishes the weights. What has no master is rounded
-/// to nearest. Collective.
-void restore(ComputeBackend& backend, const ParameterTable& table, CheckpointReader& reader,
+/// to nearest. Collective only in publishing.
+void restore(ComputeBackend& backend, const ParameterTable& table, const CheckpointReader& reader,
              GradientExchange& exchange, AdamW& optimizer);
 
 /// Reads weights only, for evaluation and generation: straight into the compute type. Collective.
-void restore_weights(ComputeBackend& backend, const ParameterTable& table, CheckpointReader& reader,
+void restore_weights(ComputeBackend& backend, const ParameterTable& table, const CheckpointReader& reader,
                      GradientExchange& exchange);
 
 }  // namespace mylos

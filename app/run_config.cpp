@@ -413,8 +413,12 @@ RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, st
                  .tokenizer = values.text("data.tokenizer")};
   config.eval = {.every = values.integer("eval.every"), .batches = values.integer("eval.batches")};
   config.guard_settings = guard_settings(values);
-  config.checkpoint = {.every = values.integer("checkpoint.every"),
-                       .keep = values.integer("checkpoint.keep")};
+  config.checkpoint = {
+      .every = values.integer("checkpoint.every"),
+      .settings = {.retention = {.keep = values.integer("checkpoint.keep"),
+                                 .keep_every = values.integer("checkpoint.keep_every"),
+                                 .keep_abandoned = values.integer("checkpoint.keep_abandoned")},
+                   .alignment = values.integer("checkpoint.alignment")}};
   config.backend = {.compute = values.text("backend.compute"),
                     .comm = values.text("backend.comm"),
                     .threads = values.integer("backend.threads")};

@@ -11,6 +11,7 @@
 
 #include "core/param_spec.hpp"
 #include "core/param_values.hpp"
+#include "io/checkpoint/checkpoint_directory.hpp"
 #include "io/deck/deck.hpp"
 #include "parallel/collectives/simulated_link.hpp"
 #include "parallel/engine/step_config.hpp"
@@ -47,7 +48,7 @@ struct GuardSettings {
 
 struct CheckpointConfig {
   std::int64_t every = 0;  ///< steps; 0 writes at the end only
-  std::int64_t keep = 2;
+  CheckpointSettings settings;
 };
 
 struct BackendConfig {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "core/base/version.hpp"
+#include "io/checkpoint/checkpoint_directory.hpp"
 #include "io/json.hpp"
 
 namespace mylos {
@@ -36,6 +37,10 @@ RunDirectory::RunDirectory(const std::filesystem::path& root, bool restart) {
   if (!restart && std::filesystem::exists(paths.resolved_deck())) {
     fail(ExitCode::usage, "{} already holds a run; continue it with --restart or choose another [run] dir",
          root.string());
+  }
+  if (!restart && !list_steps(paths.checkpoints()).empty()) {
+    fail(ExitCode::usage, "{} holds checkpoints; continue them with --restart or choose another [run] dir",
+         paths.checkpoints().string());
   }
   make_directory(paths.checkpoints());
 }

@@ -38,8 +38,10 @@ Trainer::Trainer(TrainerContext context)
       training_(backend_, session_.ledger(), session_.grid(), config_, session_.trace()),
       train_data_(*std::move(context.train_data)),
       valid_data_(std::move(context.valid_data)),
-      checkpoints_(io_, paths_.checkpoints(), config_.checkpoint.keep,
-                   [this](CheckpointPhase phase) { fault_.at(Fault::phase_of(phase), step_); }),
+      checkpoints_(
+          io_, paths_.checkpoints(), config_.checkpoint.settings,
+          [this](CheckpointPhase phase, std::int64_t step) { fault_.at(Fault::phase_of(phase), step); },
+          [this](const std::string& text) { console_.warn(text); }),
       // One step to the next look at the clock, and those that are under way by then.
       wall_clock_limit_(config_.limits.wall_clock, training_.table().num_parameters(),
                         1 + training_.num_to_leave_unread()),
@@ -60,6 +62,7 @@ void Trainer::start(const std::optional<std::string>& restart) {
   }
   if (reader) {
     restore_from(*reader);
+    checkpoints_.abandon_after(step_);
   } else {
     training_.initialise();
   }
@@ -115,6 +118,7 @@ TrainResult Trainer::run() {
     queued_.pop_front();
     traffic_before_ = session_.traffic().totals() - finished.traffic;
     training_.read_results();
+    checkpoints_.poll();
     const StepObservation seen = observe();
     if (finished.step == config_.profile_step) write_trace();
     // Otherwise a gradient overflowed that a smaller loss scale may hold.
@@ -130,7 +134,7 @@ TrainResult Trainer::run() {
                                         guard.skipped_in_row >= config_.guard_settings.max_skips);
     if (guard_stops) {
       record(finished, seen);
-      if (metrics_) metrics_->flush();
+      flush();
       return {ExitCode::numerical, "failed",
               fmt::format("step {}: loss {}, gradient norm {}: {} steps in a row were not applied",
                           finished.step, scalars.loss, scalars.gradient_norm, guard.skipped_in_row),
@@ -157,7 +161,7 @@ TrainResult Trainer::run() {
     if (stops || (checkpoint_due_ && scalars.skip == 0)) write_checkpoint();
     if (evaluates && stop_requested_) run_evaluation();
     if (stop_requested_ && !last) {
-      if (metrics_) metrics_->flush();
+      flush();
       const std::string cause = seen.stop_request == wall_clock_request
                                     ? "the wall-clock limit is near"
                                     : fmt::format("signal {}", seen.stop_request);
@@ -166,7 +170,7 @@ TrainResult Trainer::run() {
     }
   }
   if (saved_step_ != step_) write_checkpoint();
-  if (metrics_) metrics_->flush();
+  flush();
   const bool complete = step_ >= config_.limits.steps;
   return {ExitCode::done, complete ? "done" : "stopped", "", step_};
 }
@@ -290,6 +294,7 @@ RunState Trainer::state() const {
 void Trainer::write_checkpoint() {
   session_.recorder().set_phase(step_, "checkpoint");
   const auto start = Clock::now();
+  check_replicas();  // what differs would otherwise look like the truth after a restart
   std::vector<std::vector<float>> staging;
   CheckpointContent content =
       checkpoint_content(backend_, training_.table(), training_.exchange(), training_.optimizer(), staging);
@@ -302,6 +307,11 @@ void Trainer::write_checkpoint() {
   checkpoint_due_ = false;
   console_.line(
       fmt::format("step {}: wrote {} in {:.1f} s", step_, checkpoints_.path_of(step_).string(), seconds));
+}
+
+void Trainer::flush() {
+  checkpoints_.finish();
+  if (metrics_) metrics_->flush();
 }
 
 void Trainer::check_replicas() {

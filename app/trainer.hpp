@@ -91,6 +91,7 @@ class Trainer final : private StepDriver {
   void run_evaluation();
   void write_checkpoint();
   void check_replicas();
+  void flush();
   void write_trace();
   RunState state() const;
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "io/agree.hpp"
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <climits>
 #include <filesystem>
 #include <new>
@@ -18,10 +20,13 @@ namespace {
 
 /// Waits without keeping a core busy: there may be more ranks than cores, and another thread that computes.
 void wait_for(MPI_Request request) {
+  using std::chrono::microseconds;
+  constexpr int quick_polls = 100;
+  constexpr microseconds longest(1000);
   int done = 0;
-  for (int i = 0; i < 100 && done == 0; ++i) MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-  while (done == 0) {
-    std::this_thread::yield();
+  for (int i = 0; i < quick_polls && done == 0; ++i) MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+  for (microseconds pause(20); done == 0; pause = std::min(2 * pause, longest)) {
+    std::this_thread::sleep_for(pause);
     MPI_Test(&request, &done, MPI_STATUS_IGNORE);
   }
 }

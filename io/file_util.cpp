@@ -9,6 +9,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <vector>
 
 #include "core/base/error.hpp"
 
@@ -83,7 +84,7 @@ std::string read_text_file(const fs::path& file, std::size_t max_bytes) {
 void write_text_file(const fs::path& file, std::string_view text) {
   const fs::path temporary = file.string() + ".tmp";
   {
-    const FileDescriptor fd = open_file(temporary, O_WRONLY | O_CREAT | O_TRUNC);
+    const FileDescriptor fd = open_file(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW);
     write_fully(fd.get(), temporary, text.data(), text.size(), 0);
   }
   sync_path(temporary);
@@ -95,8 +96,16 @@ void write_text_file(const fs::path& file, std::string_view text) {
 
 void make_directory(const fs::path& directory) {
   std::error_code error;
-  fs::create_directories(directory, error);
-  if (error) fail(ExitCode::io, "cannot create {}: {}", directory.string(), error.message());
+  std::vector<fs::path> missing;
+  for (fs::path path = directory; !path.empty() && !fs::exists(path, error); path = path.parent_path())
+    missing.push_back(path);
+  for (auto path = missing.rbegin(); path != missing.rend(); ++path) {
+    fs::create_directory(*path, error);
+    if (error) fail(ExitCode::io, "cannot create {}: {}", path->string(), error.message());
+    sync_path(path->has_parent_path() ? path->parent_path() : fs::path("."));
+  }
+  if (!fs::is_directory(directory, error))
+    fail(ExitCode::io, "cannot create {}: there is a file of that name", directory.string());
   if (::access(directory.c_str(), W_OK | X_OK) != 0) {
     fail(ExitCode::io, "cannot write in {}: {}", directory.string(), std::strerror(errno));
   }
@@ -104,7 +113,7 @@ void make_directory(const fs::path& directory) {
 
 RunLock::RunLock(const fs::path& run_directory) {
   const fs::path lock = run_directory / "lock";
-  file_ = open_file(lock, O_RDWR | O_CREAT);
+  file_ = open_file(lock, O_RDWR | O_CREAT | O_NOFOLLOW);
   if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
     const int reason = errno;
     if (reason != EWOULDBLOCK) fail(ExitCode::io, "cannot lock {}: {}", lock.string(), std::strerror(reason));

@@ -48,11 +48,12 @@ void sync_path(const std::filesystem::path& path);
 /// than `max_bytes`.
 std::string read_text_file(const std::filesystem::path& file, std::size_t max_bytes = std::size_t{64} << 20U);
 
-/// Replaces `file` by `text`, on disk when it returns: a reader, also after a crash, sees the old or the new
-/// text.
+/// Replaces `file` by `text`, on disk when it returns and through no symbolic link: a reader, also after a
+/// crash, sees the old or the new text.
 void write_text_file(const std::filesystem::path& file, std::string_view text);
 
-/// Creates `directory` and its parents; throws ExitCode::io where that fails or it cannot be written.
+/// Creates `directory` and its parents, on disk when it returns; throws ExitCode::io where that fails or it
+/// cannot be written.
 void make_directory(const std::filesystem::path& directory);
 
 /// Holds <run>/lock while it lives: a flock(2), so that one left by a killed job blocks nobody.

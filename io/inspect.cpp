@@ -44,7 +44,7 @@ std::string inspect_checkpoint(IoThread& io, const fs::path& path) {
   const CheckpointReader reader(io, path);
   std::string text = fmt::format("checkpoint of step {}\n", reader.state().step);
   for (const ManifestFile& file : read_manifest(path).files) {
-    text += fmt::format("{}: {} bytes\n", file.name, file.bytes());
+    text += fmt::format("{}: {} bytes\n", file.name, file.bytes);
     if (file.name == "state.json") text += summarise_state(reader.state().json);
     if (!file.name.ends_with(".h5")) continue;
     std::int64_t elements = 0;
@@ -71,15 +71,16 @@ std::string inspect_metrics(IoThread& io, const fs::path& path) {
 }
 
 std::string inspect_run(IoThread& io, const fs::path& path) {
-  std::vector<std::string> steps;
-  for (const auto& entry : fs::directory_iterator(path / "checkpoints")) {
-    steps.push_back(entry.path().filename().string());
+  std::vector<fs::path> entries;
+  for (const auto& entry : fs::directory_iterator(path / "checkpoints")) entries.push_back(entry.path());
+  std::ranges::sort(entries);
+  std::string text = fmt::format("run {}\ncheckpoints:{}\n", path.string(), entries.empty() ? " none" : "");
+  for (const fs::path& entry : entries) {
+    text += fmt::format("  {:<30} {:>10.1f} MB\n", entry.filename().string(),
+                        static_cast<double>(bytes_in(entry)) * 1e-6);
   }
-  std::ranges::sort(steps);
   const fs::path metrics = path / "metrics.h5";
-  return fmt::format("run {}\ncheckpoints: {}\n{}", path.string(),
-                     steps.empty() ? "none" : joined(steps, " "),
-                     fs::exists(metrics) ? inspect_metrics(io, metrics) : "no metrics\n");
+  return text + (fs::exists(metrics) ? inspect_metrics(io, metrics) : "no metrics\n");
 }
 
 std::string inspect_tokens(const fs::path& path) {

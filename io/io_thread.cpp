@@ -18,6 +18,13 @@ IoThread::IoThread() {
     MPI_Comm_dup(MPI_COMM_WORLD, &comm_);
     MPI_Comm_rank(comm_, &rank_);
     MPI_Comm_size(comm_, &size_);
+    MPI_Comm node = MPI_COMM_NULL;
+    MPI_Comm_split_type(comm_, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
+    int rank_on_node = 0;
+    MPI_Comm_rank(node, &rank_on_node);
+    MPI_Comm_free(&node);
+    nodes_ = rank_on_node == 0 ? 1 : 0;
+    MPI_Allreduce(MPI_IN_PLACE, &nodes_, 1, MPI_INT, MPI_SUM, comm_);
   }
   // At exit HDF5 would flush files that an error left open, and wait for ranks that have gone.
   static std::once_flag once;

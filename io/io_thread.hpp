@@ -33,6 +33,8 @@ class IoThread {
   MPI_Comm comm() const { return comm_; }
   int rank() const { return rank_; }
   int size() const { return size_; }
+  /// That the ranks are on.
+  int nodes() const { return nodes_; }
 
  private:
   void loop();
@@ -40,6 +42,7 @@ class IoThread {
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0;
   int size_ = 1;
+  int nodes_ = 1;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<std::packaged_task<void()>> queue_;

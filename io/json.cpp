@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "io/json.hpp"
 
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.hpp"
@@ -25,6 +27,74 @@ struct Json::Value {
   }
 };
 
+namespace {
+
+constexpr const char* bytes_key = "latin1";
+
+bool is_utf8(std::string_view text) {
+  if (std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80U; })) return true;
+  // The library checks what it writes.
+  try {
+    (void)nlohmann::json(text).dump();
+    return true;
+  } catch (const nlohmann::json::exception&) {
+    return false;
+  }
+}
+
+nlohmann::json text_json(std::string_view text) {
+  if (is_utf8(text)) return text;
+  std::string wide;  // in UTF-8
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x80U) {
+      wide += c;
+    } else {
+      wide += static_cast<char>(0xc0U | (byte >> 6U));
+      wide += static_cast<char>(0x80U | (byte & 0x3fU));
+    }
+  }
+  return {{bytes_key, wide}};
+}
+
+/// The bytes whose characters `wide` holds.
+std::string bytes_of(const std::string& wide) {
+  std::string bytes;
+  for (std::size_t i = 0; i < wide.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(wide[i]);
+    if (byte < 0x80U) {
+      bytes += wide[i];
+    } else if ((byte == 0xc2U || byte == 0xc3U) && i + 1 < wide.size()) {
+      bytes += static_cast<char>(((byte & 3U) << 6U) | (static_cast<unsigned char>(wide[++i]) & 0x3fU));
+    } else {
+      fail(ExitCode::bad_data, "a character that is no byte");
+    }
+  }
+  return bytes;
+}
+
+/// Deeper values would overflow the stack of what walks them.
+void check_depth(std::string_view text) {
+  constexpr int max_depth = 64;
+  int depth = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '[' || c == '{') {
+      if (++depth > max_depth) fail(ExitCode::bad_data, "nested deeper than {} levels", max_depth);
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+}
+
+}  // namespace
+
 Json::Json(Value value) : value_(std::make_shared<const Value>(std::move(value))) {}
 Json::Json() : Json(Value{}) {}
 Json::Json(bool value) : Json(Value{value}) {}
@@ -32,9 +102,9 @@ Json::Json(int value) : Json(Value{value}) {}
 Json::Json(std::int64_t value) : Json(Value{value}) {}
 Json::Json(std::uint64_t value) : Json(Value{value}) {}
 Json::Json(double value) : Json(Value{value}) {}
-Json::Json(const char* value) : Json(Value{value}) {}
-Json::Json(const std::string& value) : Json(Value{value}) {}
-Json::Json(std::string_view value) : Json(Value{value}) {}
+Json::Json(const char* value) : Json(std::string_view(value)) {}
+Json::Json(const std::string& value) : Json(std::string_view(value)) {}
+Json::Json(std::string_view value) : Json(Value{text_json(value)}) {}
 
 Json Json::object(const std::vector<Member>& members) {
   nlohmann::json json = nlohmann::json::object();
@@ -49,6 +119,7 @@ Json Json::array(const std::vector<Json>& elements) {
 }
 
 Json Json::parse(std::string_view text) {
+  check_depth(text);
   try {
     return Json(Value{nlohmann::json::parse(text)});
   } catch (const nlohmann::json::exception& error) {
@@ -57,9 +128,11 @@ Json Json::parse(std::string_view text) {
 }
 
 std::optional<Json> Json::parse_if_whole(std::string_view text) {
-  nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  if (json.is_discarded()) return std::nullopt;
-  return Json(Value{std::move(json)});
+  try {
+    return parse(text);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
 }
 
 std::string Json::dump(int indent) const {
@@ -95,6 +168,9 @@ double Json::real(std::string_view key) const {
 }
 
 std::string Json::text(std::string_view key) const {
+  const nlohmann::json& member = value_->member(key);
+  if (member.is_object() && member.size() == 1 && member.contains(bytes_key) && member[bytes_key].is_string())
+    return bytes_of(member[bytes_key].get<std::string>());
   return value_->member(key, &nlohmann::json::is_string, "text").get<std::string>();
 }
 
@@ -103,6 +179,15 @@ std::vector<Json> Json::elements(std::string_view key) const {
   for (const nlohmann::json& element : value_->member(key, &nlohmann::json::is_array, "an array"))
     elements.push_back(Json(Value{element}));
   return elements;
+}
+
+std::vector<std::int64_t> Json::integers(std::string_view key) const {
+  std::vector<std::int64_t> integers;
+  for (const nlohmann::json& element : value_->member(key, &nlohmann::json::is_array, "an array")) {
+    if (!element.is_number_integer()) fail(ExitCode::bad_data, "\"{}\" does not hold integers", key);
+    integers.push_back(element.get<std::int64_t>());
+  }
+  return integers;
 }
 
 std::vector<Json::Member> Json::members() const {

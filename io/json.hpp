@@ -17,6 +17,9 @@ namespace mylos {
 ///
 /// What reads a member throws ExitCode::bad_data that names the key if there is no such member, if it is of
 /// another kind, or if this value is no object.
+///
+/// Text of a file or a path may be bytes that are no UTF-8, which JSON cannot hold. They become the object
+/// {"latin1": "..."}, each byte a character, and `text` gives the same bytes again.
 class Json {
  public:
   using Member = std::pair<std::string, Json>;
@@ -34,9 +37,10 @@ class Json {
   static Json object(const std::vector<Member>& members);
   static Json array(const std::vector<Json>& elements);
 
-  /// Throws ExitCode::bad_data with the place of the error if `text` is not one whole value.
+  /// Throws ExitCode::bad_data with the place of the error if `text` is not one whole value, or is nested
+  /// deeper than 64 levels.
   static Json parse(std::string_view text);
-  /// None if `text` is not one whole value.
+  /// None if `parse` would throw.
   static std::optional<Json> parse_if_whole(std::string_view text);
 
   /// Without `indent` on one line; otherwise a line per element, each level `indent` spaces further in.
@@ -53,6 +57,7 @@ class Json {
   double real(std::string_view key) const;
   std::string text(std::string_view key) const;
   std::vector<Json> elements(std::string_view key) const;
+  std::vector<std::int64_t> integers(std::string_view key) const;
 
   /// Of an object.
   std::vector<Member> members() const;

@@ -1,47 +1,29 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Checkpoints: directories of global tensors in parallel HDF5, written atomically, verified before they are
-// read.
+// Checkpoints: directories of global tensors, written atomically by all ranks at the speed of the disk,
+// verified before they are read.
 //
 // A checkpoint is <run>/checkpoints/step_NNNNNN with weights.h5, optimizer.h5 (groups first_moment,
-// second_moment), state.json and manifest.json (sizes and XXH3-128 digests per 64 MiB piece). It is written
-// as step_NNNNNN.tmp and renamed when everything is on disk. See docs/schema.md.
+// second_moment), state.json and manifest.json (XXH3-128 digests of every byte). Rank 0 lays the HDF5 files
+// out, every rank writes the bytes of its parts. It is written as step_NNNNNN.tmp and renamed when everything
+// is on disk. See docs/schema.md.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "core/layout/box.hpp"
+#include "io/checkpoint/checkpoint_directory.hpp"
+#include "io/checkpoint/tensor.hpp"
 #include "io/io_thread.hpp"
 
 namespace mylos {
-
-/// A tensor of a checkpoint: its name and global, unpadded shape. Always fp32 in the file.
-struct TensorInfo {
-  std::string name;                 ///< Hugging Face's, e.g. "h.0.attn.c_attn.weight"
-  std::vector<std::int64_t> shape;  ///< row-major
-  std::int64_t size() const;
-};
-
-/// A box of a global tensor, and this rank's fp32 host memory for it: the first element lies at `data`,
-/// neighbours along dimension d lie stride[d] elements apart. The last stride is 1, each other a multiple of
-/// the next.
-struct TensorPart {
-  Box box;
-  float* data = nullptr;
-  std::vector<std::int64_t> stride;
-};
-
-/// Elements [begin, begin + count) of the flattened tensor, which lie one behind the other from `data` on.
-std::vector<TensorPart> parts_of_range(const TensorInfo& tensor, std::int64_t begin, std::int64_t count,
-                                       float* data);
 
 /// Everything but tensors. The text is what the app makes of it (JSON); io adds nothing to it.
 struct CheckpointState {
@@ -49,15 +31,17 @@ struct CheckpointState {
   std::string json;  ///< content of state.json
 };
 
-/// What a checkpoint is written from: for each tensor, the parts that this rank writes. Over all ranks the
-/// parts of a tensor cover it disjointly and completely, which the writer checks.
+/// The parts of a tensor that this rank writes or reads.
+struct CheckpointTensor {
+  std::string file;  ///< "weights.h5" or "optimizer.h5"
+  TensorInfo info;   ///< name with group, e.g. "first_moment/h.0.ln_1.weight"
+  std::vector<TensorPart> parts;
+};
+
+/// What a checkpoint is written from. Over all ranks the parts of a tensor cover it disjointly and
+/// completely, which the writer checks.
 struct CheckpointContent {
-  struct Tensor {
-    std::string file;  ///< "weights.h5" or "optimizer.h5"
-    TensorInfo info;   ///< name with group, e.g. "first_moment/h.0.ln_1.weight"
-    std::vector<TensorPart> parts;
-  };
-  std::vector<Tensor> tensors;
+  std::vector<CheckpointTensor> tensors;
   CheckpointState state;
 };
 
@@ -66,10 +50,10 @@ enum class CheckpointPhase : std::uint8_t {
   begin,
   create,
   write,
-  close,
   fsync,
   manifest,
   rename,
+  verify,
   purge,
   done,
 };
@@ -77,25 +61,37 @@ inline constexpr int num_checkpoint_phases = 9;
 
 constexpr std::string_view name_of(CheckpointPhase phase) {
   constexpr std::array<std::string_view, num_checkpoint_phases> names = {
-      "begin", "create", "write", "close", "fsync", "manifest", "rename", "purge", "done"};
+      "begin", "create", "write", "fsync", "manifest", "rename", "verify", "purge", "done"};
   return names[static_cast<std::size_t>(phase)];
 }
 
-/// Called at each phase of writing, on every rank. The fault hooks live behind it.
-using CheckpointPhaseHook = std::function<void(CheckpointPhase phase)>;
+/// Called at each phase of writing the checkpoint of `step`, on the I/O thread of every rank. The fault hooks
+/// live behind it.
+using CheckpointPhaseHook = std::function<void(CheckpointPhase phase, std::int64_t step)>;
 
 /// Writes and finds the checkpoints of one run directory. Collective over the ranks of the I/O thread's
 /// communicator.
 class CheckpointStore {
  public:
-  CheckpointStore(IoThread& io, std::filesystem::path directory, std::int64_t keep,
-                  CheckpointPhaseHook hook = {});
+  CheckpointStore(IoThread& io, std::filesystem::path directory, CheckpointSettings settings,
+                  CheckpointPhaseHook hook = {}, Warn warn = {});
+  /// Waits for what `write` left to do.
+  ~CheckpointStore();
+  CheckpointStore(const CheckpointStore&) = delete;
+  CheckpointStore& operator=(const CheckpointStore&) = delete;
 
-  /// Writes `content` as step_NNNNNN (an existing one of that step is replaced only by the rename), then
-  /// removes the oldest beyond `keep` (at least 2 are kept). Errors throw ExitCode::io with the file named;
-  /// the caller aborts the job, since other ranks may wait in a collective. An error found before the first
-  /// collective HDF5 call (no space, no permission) is agreed on by all ranks and thrown by all.
+  /// Writes `content` as step_NNNNNN; one of that step that is there already is moved to `abandoned-<time>`.
+  /// On return it is on disk under its name. What follows happens while the caller goes on: it is read back,
+  /// and only then the retention's rules remove older ones. Errors are agreed on and thrown by all ranks:
+  /// ExitCode::io with the file named, ExitCode::numerical for values that are not finite.
   void write(const CheckpointContent& content);
+  /// Waits for what the last `write` left to do and throws its error, as the next `write` would.
+  void finish();
+  /// Throws the error of what the last `write` left to do, if it has ended.
+  void poll();
+
+  /// Moves the checkpoints beyond `step` to `abandoned-<time>`, for a run that continues at `step`.
+  void abandon_after(std::int64_t step);
 
   /// The steps that have a manifest, ascending; `.tmp` leftovers are ignored.
   std::vector<std::int64_t> steps() const;
@@ -104,16 +100,19 @@ class CheckpointStore {
  private:
   IoThread& io_;
   std::filesystem::path directory_;
-  std::int64_t keep_;
+  CheckpointSettings settings_;
   CheckpointPhaseHook hook_;
+  Warn warn_;
+  std::future<void> finished_;
 };
 
 /// An opened, verified checkpoint.
 class CheckpointReader {
  public:
-  /// Verifies manifest, sizes and digests (by all ranks, each its share) before any HDF5 call, then the
-  /// schema. Throws ExitCode::bad_data naming file, piece, dataset and what was expected.
-  CheckpointReader(IoThread& io, const std::filesystem::path& checkpoint);
+  /// Collective: verifies manifest, sizes and digests, each rank its share, before a value is used. Throws
+  /// ExitCode::bad_data naming file, dataset and what was expected, and if it is not of `step`.
+  CheckpointReader(IoThread& io, const std::filesystem::path& checkpoint,
+                   std::optional<std::int64_t> step = std::nullopt);
   ~CheckpointReader();
   CheckpointReader(CheckpointReader&&) noexcept;
   CheckpointReader& operator=(CheckpointReader&&) noexcept;
@@ -121,24 +120,22 @@ class CheckpointReader {
   const CheckpointState& state() const;
   /// The tensors of a file, in file order.
   std::vector<TensorInfo> tensors(const std::string& file) const;
-  /// Reads parts of a tensor. Collective; throws ExitCode::bad_data with both shapes if the tensor is missing
+  /// Reads this rank's parts of a tensor. Throws ExitCode::bad_data with both shapes if the tensor is missing
   /// or has another shape.
-  void read(const std::string& file, const TensorInfo& tensor, std::span<const TensorPart> parts);
+  void read(const CheckpointTensor& tensor) const;
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 
-/// The newest checkpoint of `directory` that verifies, or the one named by `step`. Older ones are tried with
-/// a warning through `warn`; a named one that does not verify throws ExitCode::bad_data. Empty where there is
-/// none.
+/// The newest checkpoint of `directory` that verifies, or the one named by `step`. Others are passed over
+/// with a warning through `warn`; a named one that does not verify throws ExitCode::bad_data. Empty if there
+/// is none.
 std::optional<CheckpointReader> open_newest(IoThread& io, const std::filesystem::path& directory,
-                                            std::optional<std::int64_t> step,
-                                            const std::function<void(const std::string&)>& warn);
+                                            std::optional<std::int64_t> step, const Warn& warn);
 
-/// The digests of a checkpoint without opening HDF5; returns the problems found, empty where whole. For one
-/// process.
+/// Sizes and digests of a checkpoint; returns the problems found, empty if it is whole. For one process.
 std::vector<std::string> verify_checkpoint(const std::filesystem::path& checkpoint);
 
 }  // namespace mylos

@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <fcntl.h>
-#include <memory>
 #include <set>
+#include <system_error>
 #include <utility>
 
-#include <xxhash.h>
-
+#include "core/base/error.hpp"
+#include "core/base/joined.hpp"
 #include "core/base/version.hpp"
 #include "io/file_util.hpp"
 #include "io/json.hpp"
@@ -20,17 +20,11 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* format_name = "mylos checkpoint";
-constexpr int format_version = 1;
 constexpr std::size_t max_manifest_bytes = std::size_t{64} << 20U;
 constexpr std::int64_t max_file_bytes = std::int64_t{1} << 50U;
-
-Digest digest_from(XXH128_hash_t hash) {
-  return {hash.high64, hash.low64};
-}
-
-std::string digest_of_text(const std::string& text) {
-  return digest_from(XXH3_128bits(text.data(), text.size())).text();
-}
+constexpr std::int64_t max_piece_bytes = std::int64_t{64} << 20U;
+constexpr std::size_t max_dimensions = 8;
+constexpr std::size_t max_parts = std::size_t{1} << 16U;
 
 bool is_plain_name(const std::string& name) {
   return !name.empty() && name.size() < 64 && name.front() != '.' &&
@@ -39,41 +33,104 @@ bool is_plain_name(const std::string& name) {
          });
 }
 
-ManifestFile parse_file(const Json& entry) {
-  ManifestFile file;
-  file.name = entry.text("name");
-  if (!is_plain_name(file.name)) fail(ExitCode::bad_data, "a file has the name \"{}\"", file.name);
+Json extents_json(const std::vector<std::int64_t>& extents) {
+  return Json::array(std::vector<Json>(extents.begin(), extents.end()));
+}
+
+// --- Reading
+// --------------------------------------------------------------------------------------------------------
+
+ManifestTensor parse_tensor(const Json& entry, std::int64_t file_bytes) {
+  ManifestTensor tensor;
+  TensorInfo& info = tensor.placed.info;
+  info.name = entry.text("name");
+  info.shape = entry.integers("shape");
+  tensor.placed.offset = entry.integer("offset");
+  std::int64_t room = (file_bytes - tensor.placed.offset) / static_cast<std::int64_t>(sizeof(float));
+  bool is_good = !info.shape.empty() && info.shape.size() <= max_dimensions && tensor.placed.offset >= 0;
+  for (const std::int64_t extent : info.shape) {
+    is_good = is_good && extent >= 1 && extent <= room;
+    if (is_good) room /= extent;
+  }
+  if (!is_good) {
+    fail(ExitCode::bad_data, "{} has shape {} at byte {} of {}", info.name, info.shape_text(),
+         tensor.placed.offset, file_bytes);
+  }
+  std::vector<Box> boxes;
+  for (const Json& part : entry.elements("parts")) {
+    tensor.parts.push_back({.box = {.start = part.integers("start"), .count = part.integers("count")},
+                            .digest = part.text("xxh3_128")});
+    boxes.push_back(tensor.parts.back().box);
+  }
+  if (boxes.size() > max_parts || !cover_once(info.shape, std::move(boxes)))
+    fail(ExitCode::bad_data, "the parts of {} do not cover it once", info.name);
+  return tensor;
+}
+
+/// Version 1: pieces one behind the other, from the beginning of the file.
+void parse_pieces(const Json& entry, ManifestFile& file) {
   for (const Json& part : entry.elements("pieces")) {
     ManifestPiece piece;
+    piece.begin = file.pieces.empty() ? 0 : file.pieces.back().end;
     piece.end = part.integer("end");
     piece.digest = part.text("xxh3_128");
     if (part.has("dataset")) piece.dataset = part.text("dataset");
-    const std::int64_t begin = file.bytes();
-    if (piece.end <= begin || piece.end - begin > max_piece_bytes || piece.end > max_file_bytes) {
-      fail(ExitCode::bad_data, "{} has a piece from {} to {}", file.name, begin, piece.end);
+    if (piece.end <= piece.begin || piece.end - piece.begin > max_piece_bytes || piece.end > max_file_bytes) {
+      fail(ExitCode::bad_data, "{} has a piece from {} to {}", file.name, piece.begin, piece.end);
     }
     file.pieces.push_back(std::move(piece));
   }
-  return file;
+  file.bytes = file.pieces.empty() ? 0 : file.pieces.back().end;
+}
+
+/// Version 2: what lies between the tensors.
+void parse_tensors_and_pieces(const Json& entry, ManifestFile& file) {
+  file.bytes = entry.integer("bytes");
+  if (file.bytes < 0 || file.bytes > max_file_bytes)
+    fail(ExitCode::bad_data, "{} has {} bytes", file.name, file.bytes);
+  std::vector<PlacedTensor> placed;
+  std::set<std::string> names;
+  for (const Json& tensor : entry.elements("tensors")) {
+    file.tensors.push_back(parse_tensor(tensor, file.bytes));
+    placed.push_back(file.tensors.back().placed);
+    if (!names.insert(placed.back().info.name).second)
+      fail(ExitCode::bad_data, "{} is listed twice", placed.back().info.name);
+  }
+  std::ranges::sort(placed, {}, &PlacedTensor::offset);
+  for (std::size_t i = 1; i < placed.size(); ++i) {
+    if (placed[i].offset < placed[i - 1].end())
+      fail(ExitCode::bad_data, "{} and {} overlap", placed[i - 1].info.name, placed[i].info.name);
+  }
+  file.pieces = pieces_around(placed, file.bytes);
+  const std::vector<Json> digests = entry.elements("pieces");
+  if (digests.size() != file.pieces.size())
+    fail(ExitCode::bad_data, "{} has {} pieces, not {}", file.name, digests.size(), file.pieces.size());
+  for (std::size_t i = 0; i < digests.size(); ++i) file.pieces[i].digest = digests[i].text("xxh3_128");
 }
 
 Manifest parse_manifest(const std::string& text) {
   const Json root = Json::parse(text);
   if (root.text("format") != format_name) fail(ExitCode::bad_data, "not a mylos checkpoint");
-  const std::int64_t version = root.integer("version");
-  if (version != format_version) {
-    fail(ExitCode::bad_data, "format version {}; this mylos reads version {}", version, format_version);
+  Manifest manifest;
+  manifest.version = root.integer("version");
+  if (manifest.version < 1 || manifest.version > Manifest::newest_version) {
+    fail(ExitCode::bad_data, "format version {}; this mylos reads versions 1 to {}", manifest.version,
+         Manifest::newest_version);
   }
-  if (digest_of_text(root.without("digest").dump()) != root.text("digest"))
+  if (digest_of(root.without("digest").dump()).text() != root.text("digest"))
     fail(ExitCode::bad_data, "does not match its own digest");
 
-  Manifest manifest;
   manifest.step = root.integer("step");
   std::set<std::string> names;
   for (const Json& entry : root.elements("files")) {
-    manifest.files.push_back(parse_file(entry));
-    if (!names.insert(manifest.files.back().name).second) {
-      fail(ExitCode::bad_data, "{} is listed twice", manifest.files.back().name);
+    ManifestFile& file = manifest.files.emplace_back();
+    file.name = entry.text("name");
+    if (!is_plain_name(file.name)) fail(ExitCode::bad_data, "a file has the name \"{}\"", file.name);
+    if (!names.insert(file.name).second) fail(ExitCode::bad_data, "{} is listed twice", file.name);
+    if (manifest.version == 1) {
+      parse_pieces(entry, file);
+    } else {
+      parse_tensors_and_pieces(entry, file);
     }
   }
   for (const char* needed : {"weights.h5", "state.json"}) {
@@ -82,47 +139,40 @@ Manifest parse_manifest(const std::string& text) {
   return manifest;
 }
 
-std::string describe_place(const ManifestFile& file, std::size_t piece) {
-  const std::string& dataset = file.pieces[piece].dataset;
-  return fmt::format("bytes {} to {} ({})", file.begin(piece), file.pieces[piece].end,
-                     dataset.empty() ? "structure of the file" : "dataset " + dataset);
+// --- Checking
+// -------------------------------------------------------------------------------------------------------
+
+std::string describe(const ManifestPiece& piece) {
+  return fmt::format("bytes {} to {} ({})", piece.begin, piece.end,
+                     piece.dataset.empty() ? "structure of the file" : "dataset " + piece.dataset);
+}
+
+/// What a file that ends at `bytes` lacks first.
+std::string describe_cut(const ManifestFile& file, std::int64_t bytes) {
+  for (const ManifestTensor& tensor : file.tensors) {
+    if (tensor.placed.offset <= bytes && bytes < tensor.placed.end())
+      return "; cut off in dataset " + tensor.placed.info.name;
+  }
+  for (const ManifestPiece& piece : file.pieces) {
+    if (piece.begin <= bytes && bytes < piece.end) return "; cut off in " + describe(piece);
+  }
+  return "";
 }
 
 }  // namespace
 
-std::string Digest::text() const {
-  return fmt::format("{:016x}{:016x}", high, low);
-}
-
-ManifestFile cut_into_pieces(const std::string& name, std::int64_t bytes,
-                             std::vector<DatasetExtent> extents) {
-  std::sort(extents.begin(), extents.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
-  ManifestFile file{name, {}};
-  const auto add_until = [&](std::int64_t end, const std::string& dataset) {
-    while (file.bytes() < end)
-      file.pieces.push_back({std::min(end, file.bytes() + max_piece_bytes), "", dataset});
-  };
-  for (const DatasetExtent& extent : extents) {
-    add_until(std::min(extent.begin, bytes), "");
-    add_until(std::min(extent.end, bytes), extent.dataset);
+std::vector<ManifestPiece> pieces_around(const std::vector<PlacedTensor>& tensors, std::int64_t bytes) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> extents;
+  for (const PlacedTensor& tensor : tensors) extents.emplace_back(tensor.offset, tensor.end());
+  std::ranges::sort(extents);
+  extents.emplace_back(bytes, bytes);
+  std::vector<ManifestPiece> pieces;
+  std::int64_t begin = 0;
+  for (const auto& [offset, end] : extents) {
+    if (begin < offset) pieces.push_back({.begin = begin, .end = offset, .digest = "", .dataset = ""});
+    begin = end;
   }
-  add_until(bytes, "");
-  return file;
-}
-
-Digest digest_of(const fs::path& file, std::int64_t begin, std::int64_t end) {
-  constexpr std::int64_t block_bytes = std::int64_t{1} << 20U;
-  const FileDescriptor fd = open_file(file, O_RDONLY);
-  std::vector<char> block(static_cast<std::size_t>(std::min(block_bytes, end - begin)));
-  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(),
-                                                                              XXH3_freeState);
-  XXH3_128bits_reset(state.get());
-  for (std::int64_t at = begin; at < end; at += block_bytes) {
-    const auto bytes = static_cast<std::size_t>(std::min(block_bytes, end - at));
-    read_fully(fd.get(), file, block.data(), bytes, at);
-    XXH3_128bits_update(state.get(), block.data(), bytes);
-  }
-  return digest_from(XXH3_128bits_digest(state.get()));
+  return pieces;
 }
 
 std::string manifest_text(const Manifest& manifest) {
@@ -130,20 +180,34 @@ std::string manifest_text(const Manifest& manifest) {
   for (const ManifestFile& file : manifest.files) {
     std::vector<Json> pieces;
     for (const ManifestPiece& piece : file.pieces) {
-      std::vector<Json::Member> part = {{"end", piece.end}, {"xxh3_128", piece.digest}};
-      if (!piece.dataset.empty()) part.emplace_back("dataset", piece.dataset);
-      pieces.push_back(Json::object(part));
+      pieces.push_back(
+          Json::object({{"begin", piece.begin}, {"end", piece.end}, {"xxh3_128", piece.digest}}));
     }
-    files.push_back(
-        Json::object({{"name", file.name}, {"bytes", file.bytes()}, {"pieces", Json::array(pieces)}}));
+    std::vector<Json> tensors;
+    for (const ManifestTensor& tensor : file.tensors) {
+      std::vector<Json> parts;
+      for (const ManifestTensor::Part& part : tensor.parts) {
+        parts.push_back(Json::object({{"start", extents_json(part.box.start)},
+                                      {"count", extents_json(part.box.count)},
+                                      {"xxh3_128", part.digest}}));
+      }
+      tensors.push_back(Json::object({{"name", tensor.placed.info.name},
+                                      {"shape", extents_json(tensor.placed.info.shape)},
+                                      {"offset", tensor.placed.offset},
+                                      {"parts", Json::array(parts)}}));
+    }
+    files.push_back(Json::object({{"name", file.name},
+                                  {"bytes", file.bytes},
+                                  {"pieces", Json::array(pieces)},
+                                  {"tensors", Json::array(tensors)}}));
   }
   std::vector<Json::Member> root = {{"format", format_name},
-                                    {"version", format_version},
+                                    {"version", manifest.version},
                                     {"mylos", version()},
                                     {"step", manifest.step},
                                     {"files", Json::array(files)}};
-  root.emplace_back("digest", digest_of_text(Json::object(root).dump()));
-  return Json::object(root).dump(1) + "\n";
+  root.emplace_back("digest", digest_of(Json::object(root).dump()).text());
+  return Json::object(root).dump() + "\n";
 }
 
 Manifest read_manifest(const fs::path& checkpoint) {
@@ -167,27 +231,31 @@ void check_sizes(const fs::path& checkpoint, const Manifest& manifest) {
     if (!fs::is_regular_file(path, error)) fail(ExitCode::bad_data, "{} is missing", path.string());
     const auto bytes = static_cast<std::int64_t>(fs::file_size(path, error));
     if (error) fail(ExitCode::io, "cannot read {}: {}", path.string(), error.message());
-    if (bytes == file.bytes()) continue;
-    std::string cut;
-    for (std::size_t i = 0; i < file.pieces.size() && cut.empty(); ++i) {
-      if (bytes < file.pieces[i].end) cut = "; cut off in " + describe_place(file, i);
-    }
-    fail(ExitCode::bad_data, "{} has {} bytes, its manifest says {}{}", path.string(), bytes, file.bytes(),
-         cut);
+    if (bytes == file.bytes) continue;
+    fail(ExitCode::bad_data, "{} has {} bytes, its manifest says {}{}", path.string(), bytes, file.bytes,
+         describe_cut(file, bytes));
   }
 }
 
 std::vector<std::string> check_digests(const fs::path& checkpoint, const Manifest& manifest,
-                                       std::size_t first, std::size_t stride) {
+                                       std::size_t first, std::size_t stride, ReadFrom from) {
   std::vector<std::string> problems;
   std::size_t count = 0;
+  const auto is_mine = [&] { return count++ % stride == first; };
   for (const ManifestFile& file : manifest.files) {
-    for (std::size_t i = 0; i < file.pieces.size(); ++i, ++count) {
-      if (count % stride != first) continue;
-      const fs::path path = checkpoint / file.name;
-      if (digest_of(path, file.begin(i), file.pieces[i].end).text() != file.pieces[i].digest) {
-        problems.push_back(
-            fmt::format("{}: {} do not match their digest", path.string(), describe_place(file, i)));
+    const fs::path path = checkpoint / file.name;
+    const TensorFile content(path, O_RDONLY);
+    if (from == ReadFrom::disk) content.forget_cache();
+    for (const ManifestPiece& piece : file.pieces) {
+      if (!is_mine() || content.digest_of(piece.begin, piece.end).text() == piece.digest) continue;
+      problems.push_back(fmt::format("{}: {} do not match their digest", path.string(), describe(piece)));
+    }
+    for (const ManifestTensor& tensor : file.tensors) {
+      for (const ManifestTensor::Part& part : tensor.parts) {
+        if (!is_mine() || content.digest_of(tensor.placed, part.box).text() == part.digest) continue;
+        problems.push_back(fmt::format(
+            "{}: dataset {}, ({}) elements from ({}) on, do not match their digest", path.string(),
+            tensor.placed.info.name, joined(part.box.count, ", "), joined(part.box.start, ", ")));
       }
     }
   }

@@ -1,60 +1,54 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// manifest.json of a checkpoint: the sizes of its files and the XXH3-128 digests of their pieces.
-//
-// A file is cut into pieces of at most 64 MiB, and also where a dataset begins or ends, so that a piece that
-// does not match its digest names the dataset it spoils. The manifest carries a digest of itself.
+// manifest.json of a checkpoint: what its files hold and the digests of all their bytes. It carries a digest
+// of itself.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "core/base/error.hpp"
+#include "io/checkpoint/tensor_file.hpp"
 
 namespace mylos {
 
-inline constexpr std::int64_t max_piece_bytes = std::int64_t{64} << 20U;
-
-/// The bytes of a file from the end of the piece before it to `end`.
+/// The bytes [begin, end) of a file.
 struct ManifestPiece {
+  std::int64_t begin = 0;
   std::int64_t end = 0;
-  std::string digest;   ///< XXH3-128, 32 hexadecimal digits
-  std::string dataset;  ///< the dataset that the piece belongs to; empty for HDF5's own structures and text
+  std::string digest;
+  std::string dataset;  ///< of version 1: the dataset that the piece belongs to, empty for everything else
 };
 
+/// A tensor of a file, cut as its writers had it. Version 1 has none: its pieces hold the tensors too.
+struct ManifestTensor {
+  struct Part {
+    Box box;
+    std::string digest;  ///< of its elements, row-major
+  };
+  PlacedTensor placed;
+  std::vector<Part> parts;
+};
+
+/// Pieces and tensors together are all bytes of the file.
 struct ManifestFile {
   std::string name;
+  std::int64_t bytes = 0;
   std::vector<ManifestPiece> pieces;
-
-  std::int64_t bytes() const { return pieces.empty() ? 0 : pieces.back().end; }
-  std::int64_t begin(std::size_t piece) const { return piece == 0 ? 0 : pieces[piece - 1].end; }
+  std::vector<ManifestTensor> tensors;
 };
 
 struct Manifest {
+  static constexpr std::int64_t newest_version = 2;
+  std::int64_t version = newest_version;
   std::int64_t step = 0;
   std::vector<ManifestFile> files;
 };
 
-/// The bytes [begin, end) of the dataset of that name.
-struct DatasetExtent {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-  std::string dataset;
-};
-
-/// 128 bits as XXH3 gives them.
-struct Digest {
-  std::uint64_t high = 0;
-  std::uint64_t low = 0;
-  std::string text() const;
-};
-
-/// Cuts a file of `bytes` bytes into pieces without digests. `extents` do not overlap.
-ManifestFile cut_into_pieces(const std::string& name, std::int64_t bytes, std::vector<DatasetExtent> extents);
-
-/// The digest of [begin, end) of a file; throws ExitCode::io where it cannot be read.
-Digest digest_of(const std::filesystem::path& file, std::int64_t begin, std::int64_t end);
+/// The pieces of a file between its tensors and around them, without digests.
+std::vector<ManifestPiece> pieces_around(const std::vector<PlacedTensor>& tensors, std::int64_t bytes);
 
 /// The text of manifest.json, and back. `read_manifest` throws ExitCode::bad_data naming the file for
 /// whatever is not a whole manifest of a known version; it looks at no other file.
@@ -64,9 +58,15 @@ Manifest read_manifest(const std::filesystem::path& checkpoint);
 /// Throws ExitCode::bad_data unless the files have the sizes that the manifest gives.
 void check_sizes(const std::filesystem::path& checkpoint, const Manifest& manifest);
 
-/// Checks every `stride`-th piece from `first` on against its digest; returns what does not match, a line
-/// each.
+/// How the bytes are read that digests are made of.
+enum class ReadFrom : std::uint8_t {
+  anywhere,
+  disk,  ///< past this node's page cache, if the file system allows it
+};
+
+/// Checks every `stride`-th digest from `first` on; returns what does not match, a line each.
 std::vector<std::string> check_digests(const std::filesystem::path& checkpoint, const Manifest& manifest,
-                                       std::size_t first, std::size_t stride);
+                                       std::size_t first, std::size_t stride,
+                                       ReadFrom from = ReadFrom::anywhere);
 
 }  // namespace mylos

@@ -6,7 +6,6 @@
 #include <bit>
 #include <map>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include <xxhash.h>
@@ -18,11 +17,34 @@ namespace mylos {
 
 namespace {
 
-std::vector<std::byte> on_host(ComputeBackend& backend, const TensorRef& tensor) {
-  std::vector<std::byte> bytes(tensor.bytes());
-  backend.copy_to_host({}, tensor.data, bytes.data(), bytes.size());
-  backend.synchronize({});
-  return bytes;
+/// A tensor's bytes: where they are if the host can read them there, or a copy.
+class HostBytes {
+ public:
+  HostBytes(ComputeBackend& backend, const TensorRef& tensor) {
+    backend.synchronize({});
+    if (backend.host_accessible()) {
+      bytes_ = {static_cast<const std::byte*>(tensor.data), tensor.bytes()};
+      return;
+    }
+    copy_.resize(tensor.bytes());
+    backend.copy_to_host({}, tensor.data, copy_.data(), copy_.size());
+    backend.synchronize({});
+    bytes_ = copy_;
+  }
+
+  /// Those of a piece of the tensor.
+  std::span<const std::byte> of(const Piece& piece, DType dtype) const {
+    return bytes_.subspan(static_cast<std::size_t>(piece.offset) * size_of(dtype),
+                          static_cast<std::size_t>(piece.count) * size_of(dtype));
+  }
+
+ private:
+  std::vector<std::byte> copy_;
+  std::span<const std::byte> bytes_;
+};
+
+std::int64_t hash_of(std::span<const std::byte> bytes) {
+  return static_cast<std::int64_t>(XXH3_64bits(bytes.data(), bytes.size()));
 }
 
 /// Whether a part's weights are its fp32 master, rounded.
@@ -62,25 +84,35 @@ std::string compare_replicas(ComputeBackend& backend, const ParameterTable& tabl
   const auto ranks = static_cast<std::size_t>(replicas.size());
   if (ranks == 1) return "";
   const auto& parts = optimizer.parts();
-  // Of each piece: hash, and whether it agrees with its master if it has one.
+  // Of each state of each piece: hash, and whether the weights agree with their master.
   std::vector<std::int64_t> own;
-  std::vector<std::string_view> names;
+  std::vector<std::string> names;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const TensorRef weights = exchange.weights(parts[i]);
     const TensorRef master = optimizer.master(i, weights);
-    const std::vector<std::byte> bytes = on_host(backend, weights);
     const bool has_master = master.data != weights.data;
-    const std::vector<std::byte> exact = has_master ? on_host(backend, master) : std::vector<std::byte>();
-    for (const Piece& piece : pieces_of(table, parts[i])) {
-      const auto range = [&](const std::vector<std::byte>& all, DType dtype) {
-        return std::span(all).subspan(static_cast<std::size_t>(piece.offset) * size_of(dtype),
-                                      static_cast<std::size_t>(piece.count) * size_of(dtype));
-      };
-      const auto values = range(bytes, weights.dtype);
-      own.push_back(static_cast<std::int64_t>(XXH3_64bits(values.data(), values.size())));
-      own.push_back(!has_master || agrees_with_master(values, range(exact, master.dtype), weights.dtype) ? 1
-                                                                                                         : 0);
-      names.push_back(piece.parameter.name);
+    const std::vector<Piece> pieces = pieces_of(table, parts[i]);
+    const HostBytes values(backend, weights);
+    {
+      const HostBytes exact(backend, master);
+      for (const Piece& piece : pieces) {
+        const auto mine = values.of(piece, weights.dtype);
+        const auto truth = exact.of(piece, master.dtype);
+        own.push_back(hash_of(mine));
+        own.push_back(!has_master || agrees_with_master(mine, truth, weights.dtype) ? 1 : 0);
+        names.push_back(piece.parameter.name);
+        if (!has_master) continue;
+        own.insert(own.end(), {hash_of(truth), 1});
+        names.push_back("the master of " + piece.parameter.name);
+      }
+    }
+    for (const auto& [name, moment] :
+         {std::pair("first", optimizer.first_moment(i)), std::pair("second", optimizer.second_moment(i))}) {
+      const HostBytes bytes(backend, moment);
+      for (const Piece& piece : pieces) {
+        own.insert(own.end(), {hash_of(bytes.of(piece, moment.dtype)), 1});
+        names.push_back(fmt::format("the {} moment of {}", name, piece.parameter.name));
+      }
     }
   }
   std::vector<std::int64_t> all(own.size() * ranks);

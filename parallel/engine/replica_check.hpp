@@ -10,9 +10,9 @@
 
 namespace mylos {
 
-/// Compares XXH3 hashes of the owned weights across the ranks that own the same. Returns "" if all agree,
-/// else one line, the same on all of them, that names the parameter and the rank among them: the minority, or
-/// the one whose weights are not its rounded fp32 master. Collective.
+/// Compares XXH3 hashes of the owned weights, masters and moments across the ranks that own the same. Returns
+/// "" if all agree, else one line, the same on all of them, that names the parameter and the rank among them:
+/// the minority, or the one whose weights are not its rounded fp32 master. Collective.
 std::string compare_replicas(ComputeBackend& backend, const ParameterTable& table,
                              const GradientExchange& exchange, const AdamW& optimizer,
                              const ProcessGrid& grid);

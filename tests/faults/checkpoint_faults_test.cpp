@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <cstdlib>
 #include <optional>
 #include <random>
 #include <span>
@@ -150,6 +151,27 @@ TEST_F(Restart, WithoutACheckpointBeginsAnewAndSaysSo) {
   EXPECT_THAT(outcome.output, HasSubstr("has no checkpoint: starting at step 0"));
 }
 
+/// A run that mylos wrote at commit caf870f: a checkpoint of version 1, and metrics with fewer columns.
+TEST_F(Restart, ContinuesARunOfAnOlderVersion) {
+  const Words model = {"--model.layers=1", "--model.width=8"};
+  Words restarted = model;
+  restarted.emplace_back("--restart");
+  ASSERT_EQ(train("whole", model).exit_code, 0);
+  fs::create_directory(run_path("run"));
+  const std::string archive = std::string(std::getenv("MYLOS_SOURCE")) + "/tests/faults/version1.tar.gz";
+  ASSERT_EQ(std::system(fmt::format("tar xzf {} -C {}", archive, run_path("run").string()).c_str()), 0);
+  expect_loads("run", 4);
+  const Outcome outcome = train("run", restarted);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("continuing at step 4"));
+  expect_every_step_once("run", num_steps);
+  EXPECT_THAT(checkpoint_steps("run"), ElementsAre(6, 8));
+  const std::vector<double> losses = steps_table("run")["loss"];
+  const std::vector<double> expected = steps_table("whole")["loss"];
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    EXPECT_NEAR(losses[i] / expected[i], 1.0, 1e-4) << "step " << i + 1;
+}
+
 /// Where a fault strikes: a phase of the third checkpoint, or the step before or after it.
 struct Place {
   const char* phase;
@@ -160,10 +182,10 @@ constexpr Place places[] = {{"step", 0, 6},
                             {"checkpoint.begin", 1, 6},
                             {"checkpoint.create", 0, 6},
                             {"checkpoint.write", 1, 6},
-                            {"checkpoint.close", 0, 6},
                             {"checkpoint.fsync", 1, 6},
                             {"checkpoint.manifest", 0, 6},
                             {"checkpoint.rename", 0, 6},
+                            {"checkpoint.verify", 1, 6},
                             {"checkpoint.purge", 0, 6},
                             {"checkpoint.done", 1, 6},
                             {"forward", 0, 7}};
@@ -201,7 +223,7 @@ class CheckpointError : public RunTest {};
 
 TEST_F(CheckpointError, OfOneRankEndsAllAndNamesIt) {
   for (const char* phase :
-       {"begin", "create", "write", "close", "fsync", "manifest", "rename", "purge", "done"}) {
+       {"begin", "create", "write", "fsync", "manifest", "rename", "verify", "purge", "done"}) {
     SCOPED_TRACE(phase);
     const std::string run = phase;
     const Outcome outcome = train_with_fault(run, fmt::format("checkpoint.{}:1:4:error", phase));
@@ -211,6 +233,41 @@ TEST_F(CheckpointError, OfOneRankEndsAllAndNamesIt) {
     EXPECT_THAT(outcome.output, HasSubstr(message));
     expect_loads(run, 2);
   }
+}
+
+/// Replicas are compared before every checkpoint, whatever guard.replica_check_every says.
+TEST_F(CheckpointError, NoCheckpointHoldsWhatOneRankCorrupted) {
+  const Outcome outcome = train_with_fault("run", "step:1:5:flip");
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_THAT(expect_status("run", "failed", ExitCode::numerical), HasSubstr("differs between replicas"));
+  EXPECT_THAT(checkpoint_steps("run"), ElementsAre(2, 4));
+}
+
+TEST_F(CheckpointError, OfADirectoryWithoutItsDeckIsNoNewRun) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  fs::remove(run_path("run") / "resolved.deck");
+  const Outcome outcome = train("run");
+  EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::usage)) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("holds checkpoints; continue them with --restart"));
+  EXPECT_THAT(checkpoint_steps("run"), ElementsAre(6, 8));
+}
+
+TEST_F(CheckpointError, PathsAreBytes) {
+  const std::string run = "caf\xe9";  // Latin-1
+  fs::copy(tokens(), run_path(run).string() + ".bin");
+  const Words words = {"--data.train=" + run_path(run).string() + ".bin"};
+  Words restarted = words;
+  restarted.emplace_back("--restart");
+  Words first = words;
+  first.emplace_back("--train.stop_step=4");
+  Outcome outcome = train(run, first);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  outcome = train(run, restarted);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("continuing at step 4"));
+  EXPECT_THAT(outcome.output,
+              HasSubstr(", bitwise"));  // the deck in the checkpoint is this one, byte by byte
+  expect_loads(run, num_steps);
 }
 
 class CheckpointData : public RunTest {
@@ -270,6 +327,22 @@ TEST_F(CheckpointData, MissingManifestAndLeftoversAreNeverLoaded) {
   fs::remove(checkpoint_path("run", 8) / "manifest.json");
   expect_refused("manifest.json");
   EXPECT_FALSE(fs::exists(checkpoint_path("run", 9).string() + ".tmp"));
+}
+
+TEST_F(CheckpointData, DeeplyNestedJsonIsRefused) {
+  make_run();
+  spill(checkpoint_path("run", 8) / "manifest.json", std::string(2'000'000, '['));
+  expect_refused("manifest.json");
+}
+
+TEST_F(CheckpointData, OfAnotherStepIsNoNewest) {
+  make_run();
+  fs::copy(checkpoint_path("run", 6), checkpoint_path("run", 999999), fs::copy_options::recursive);
+  const Outcome outcome = train("run", {"--train.steps=10", "--restart"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("continuing at step 8"));
+  EXPECT_THAT(outcome.output, HasSubstr("step_999999 is not whole"));
+  EXPECT_THAT(checkpoint_steps("run"), ElementsAre(8, 10, 999999));
 }
 
 class DiskFull : public RunTest {

@@ -111,7 +111,7 @@ void RunTest::expect_loads(const std::string& run, std::int64_t step) {
 }
 
 std::vector<std::int64_t> RunTest::checkpoint_steps(const std::string& run) {
-  return CheckpointStore(io_, run_path(run) / "checkpoints", 2).steps();
+  return CheckpointStore(io_, run_path(run) / "checkpoints", {}).steps();
 }
 
 Snapshot RunTest::snapshot(const std::string& run, std::int64_t step) {
@@ -121,7 +121,7 @@ Snapshot RunTest::snapshot(const std::string& run, std::int64_t step) {
     for (const TensorInfo& info : reader.tensors(file)) {
       std::vector<float>& values = snapshot.tensors[fmt::format("{}:{}", file, info.name)];
       values.resize(static_cast<std::size_t>(info.size()));
-      reader.read(file, info, parts_of_range(info, 0, info.size(), values.data()));
+      reader.read({file, info, parts_of_range(info, 0, info.size(), values.data())});
     }
   }
   const nlohmann::json state = nlohmann::json::parse(reader.state().json);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <random>
 
@@ -104,7 +105,7 @@ class CheckpointTest : public testing::Test {
     result.state = {step, fmt::format("{{\"step\": {}}}", step)};
     const auto tensors = small_tensors();
     for (const auto& [file, name, t] : small_datasets()) {
-      CheckpointContent::Tensor tensor{file, {name, tensors[t].shape}, {}};
+      CheckpointTensor tensor{file, {name, tensors[t].shape}, {}};
       if (partition == Partition::columns) {
         tensor.parts = columns(tensor.info, [&, t = t](std::int64_t i) { return element(t, i, step); });
       }
@@ -121,7 +122,7 @@ class CheckpointTest : public testing::Test {
   }
 
   void write(std::int64_t step, Partition partition = Partition::uneven) {
-    CheckpointStore(io_, directory_, 2).write(content(step, partition));
+    CheckpointStore(io_, directory_, settings_).write(content(step, partition));
   }
 
   /// Overwrites the elements of a part, and nothing between them.
@@ -140,10 +141,10 @@ class CheckpointTest : public testing::Test {
   void expect_content(CheckpointReader& reader, std::int64_t step, Partition partition) {
     EXPECT_EQ(reader.state().step, step);
     EXPECT_EQ(reader.state().json, fmt::format("{{\"step\": {}}}", step));
-    for (CheckpointContent::Tensor& tensor : content(step, partition).tensors) {
+    for (CheckpointTensor& tensor : content(step, partition).tensors) {
       const auto expected = memory_;
       for (const TensorPart& part : tensor.parts) clear(part);
-      reader.read(tensor.file, tensor.info, tensor.parts);
+      reader.read(tensor);
       EXPECT_EQ(memory_, expected) << tensor.info.name;
     }
   }
@@ -158,11 +159,26 @@ class CheckpointTest : public testing::Test {
     }
   }
 
-  fs::path path(std::int64_t step) { return CheckpointStore(io_, directory_, 2).path_of(step); }
+  std::vector<std::int64_t> steps() { return CheckpointStore(io_, directory_, settings_).steps(); }
+
+  /// What the abandoned-<time> directories hold.
+  std::vector<std::string> abandoned() {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(directory_)) {
+      if (!entry.path().filename().string().starts_with("abandoned-")) continue;
+      for (const auto& inner : fs::directory_iterator(entry.path()))
+        names.push_back(inner.path().filename().string());
+    }
+    return names;
+  }
+
+  fs::path path(std::int64_t step) { return CheckpointStore(io_, directory_, settings_).path_of(step); }
 
   IoThread io_;
   std::unique_ptr<ScratchDirectory> scratch_;
   fs::path directory_;
+  CheckpointSettings settings_;
+  std::string warning_;
   std::vector<std::vector<float>> memory_;
 };
 
@@ -181,44 +197,150 @@ TEST_F(CheckpointTest, AnyPartitionReadsWhatAnyOtherWrote) {
 
 TEST_F(CheckpointTest, PhasesComeInOrderOnEveryRank) {
   std::vector<std::string> phases;
-  CheckpointStore store(io_, directory_, 2,
-                        [&](CheckpointPhase phase) { phases.emplace_back(name_of(phase)); });
+  CheckpointStore store(io_, directory_, settings_,
+                        [&](CheckpointPhase phase, std::int64_t) { phases.emplace_back(name_of(phase)); });
   store.write(content(1, Partition::even));
-  EXPECT_EQ(phases, (std::vector<std::string>{"begin", "create", "write", "close", "fsync", "manifest",
-                                              "rename", "purge", "done"}));
+  store.finish();
+  EXPECT_EQ(phases, (std::vector<std::string>{"begin", "create", "write", "fsync", "manifest", "rename",
+                                              "verify", "purge", "done"}));
 }
 
-TEST_F(CheckpointTest, KeepsTheNewestAndForgetsAbandonedSteps) {
-  CheckpointStore store(io_, directory_, 2);
+TEST_F(CheckpointTest, KeepsTheNewest) {
   for (const std::int64_t step : {10, 20, 30}) write(step);
-  EXPECT_EQ(store.steps(), (std::vector<std::int64_t>{20, 30}));
+  EXPECT_EQ(steps(), (std::vector<std::int64_t>{20, 30}));
+}
+
+TEST_F(CheckpointTest, KeepsMilestonesForGood) {
+  settings_.retention.keep_every = 20;
+  for (const std::int64_t step : {10, 20, 30, 40, 50, 60}) write(step);
+  EXPECT_EQ(steps(), (std::vector<std::int64_t>{20, 40, 50, 60}));
+}
+
+TEST_F(CheckpointTest, DamagedOnesDoNotCount) {
+  write(1);
+  write(2);
+  on_root([&] { fs::resize_file(path(2) / "weights.h5", 100); });
+  write(3);
+  EXPECT_EQ(steps(), (std::vector<std::int64_t>{1, 2, 3}));
+  write(4);
+  EXPECT_EQ(steps(), (std::vector<std::int64_t>{3, 4}));
+}
+
+TEST_F(CheckpointTest, NothingGoesBeforeItsSuccessorWasReadBack) {
+  write(1);
+  write(2);
+  CheckpointStore store(io_, directory_, settings_, [&](CheckpointPhase phase, std::int64_t) {
+    if (phase != CheckpointPhase::verify) return;
+    on_root([&] {
+      std::string text = slurp(path(3) / "weights.h5");
+      text[text.size() / 2] ^= 1;
+      spill(path(3) / "weights.h5", text);
+    });
+  });
+  store.write(content(3, Partition::even));
+  try {
+    store.finish();
+    ADD_FAILURE() << "read back whole";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::io);
+    EXPECT_NE(std::string(error.what()).find("dataset wte.weight"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(steps(), (std::vector<std::int64_t>{1, 2, 3}));
+}
+
+TEST_F(CheckpointTest, WhatARestartGivesUpIsMovedAway) {
+  for (const std::int64_t step : {10, 20, 30}) write(step);
+  {
+    CheckpointStore store(io_, directory_, settings_, {}, [&](const std::string& text) { warning_ += text; });
+    store.abandon_after(20);
+  }
+  if (io_.rank() == 0) {
+    EXPECT_NE(warning_.find("a checkpoint of later steps moved to"), std::string::npos) << warning_;
+  }
+  EXPECT_EQ(steps(), std::vector<std::int64_t>{20});
+  EXPECT_EQ(abandoned(), (std::vector<std::string>{"step_000030"}));
   barrier();
   write(25);
-  EXPECT_EQ(store.steps(), (std::vector<std::int64_t>{20, 25}));
+  EXPECT_EQ(steps(), (std::vector<std::int64_t>{20, 25}));
+  EXPECT_EQ(abandoned(), (std::vector<std::string>{"step_000030"}));
+  barrier();
+  settings_.retention.keep_abandoned = 0;
+  write(30);
+  EXPECT_EQ(abandoned(), std::vector<std::string>{});
 }
 
-TEST_F(CheckpointTest, ReplacesAStep) {
+TEST_F(CheckpointTest, OneOfTheSameStepIsMovedAway) {
   write(1);
   on_root([&] { spill(path(1) / "state.json", "spoilt"); });
   write(1);
   CheckpointReader reader(io_, path(1));
   expect_content(reader, 1, Partition::even);
-  EXPECT_FALSE(fs::exists(path(1).string() + ".old"));
+  EXPECT_EQ(abandoned(), std::vector<std::string>{"step_000001"});
 }
 
 TEST_F(CheckpointTest, TidiesAfterAKilledWriter) {
   write(1);
+  on_root([&] { fs::create_directory(path(3).string() + ".tmp"); });
+  write(4);
+  EXPECT_EQ(steps(), (std::vector<std::int64_t>{1, 4}));
+  EXPECT_FALSE(fs::exists(path(3).string() + ".tmp"));
+}
+
+/// Copies, other suffixes, directories with notes in them.
+TEST_F(CheckpointTest, WhatOthersMadeIsLeftAlone) {
+  write(1);
   write(2);
   on_root([&] {
+    fs::copy(path(1), path(999999), fs::copy_options::recursive);
+    fs::copy(path(1), path(1).string() + ".old", fs::copy_options::recursive);
+    spill(path(1) / "notes.txt", "the good one");
     fs::create_directory(path(3).string() + ".tmp");
-    fs::rename(path(2), path(2).string() + ".old");
+    spill(path(3).string() + ".tmp/notes.txt", "mine");
   });
-  EXPECT_EQ(CheckpointStore(io_, directory_, 2).steps(), std::vector<std::int64_t>{1});
+  const auto newest =
+      open_newest(io_, directory_, std::nullopt, [&](const std::string& text) { warning_ += text; });
+  ASSERT_TRUE(newest.has_value());
+  EXPECT_EQ(newest->state().step, 2);
+  EXPECT_NE(warning_.find("step_999999 is not whole and is passed over"), std::string::npos) << warning_;
+  {
+    CheckpointStore store(io_, directory_, settings_);
+    store.abandon_after(2);
+  }
+  for (const std::int64_t step : {4, 5, 6}) write(step);
+  for (const fs::path& kept :
+       {path(999999), fs::path(path(1).string() + ".old"), path(1), fs::path(path(3).string() + ".tmp")}) {
+    EXPECT_TRUE(fs::exists(kept)) << kept;
+  }
+  EXPECT_FALSE(fs::exists(path(2)));
+  EXPECT_FALSE(fs::exists(path(4)));
+}
+
+TEST_F(CheckpointTest, ValuesThatAreNotFiniteAreNotSaved) {
+  write(1);
+  CheckpointContent bad = content(2, Partition::even);
+  if (io_.rank() == 0) bad.tensors[1].parts[0].data[0] = std::numeric_limits<float>::quiet_NaN();
+  try {
+    CheckpointStore(io_, directory_, settings_).write(bad);
+    ADD_FAILURE() << "written";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::numerical);
+    EXPECT_NE(std::string(error.what()).find("h.0.view holds values that are not finite"), std::string::npos)
+        << error.what();
+  }
   barrier();
-  write(4);
-  EXPECT_EQ(CheckpointStore(io_, directory_, 2).steps(), (std::vector<std::int64_t>{2, 4}));
-  EXPECT_FALSE(fs::exists(path(3).string() + ".tmp"));
-  EXPECT_EQ(open_error(2), "whole");
+  EXPECT_EQ(steps(), std::vector<std::int64_t>{1});
+}
+
+TEST_F(CheckpointTest, LargeTensorsAreAligned) {
+  settings_.alignment = 1 << 16;
+  write(1);
+  for (const ManifestFile& file : read_manifest(path(1)).files) {
+    for (const ManifestTensor& tensor : file.tensors) {
+      const bool is_large = tensor.placed.end() - tensor.placed.offset >= settings_.alignment;
+      if (!is_large) continue;
+      EXPECT_EQ(tensor.placed.offset % settings_.alignment, 0) << tensor.placed.info.name;
+    }
+  }
 }
 
 TEST_F(CheckpointTest, NoCheckpointIsNone) {
@@ -231,7 +353,7 @@ TEST_F(CheckpointTest, AnotherShapeIsRefusedWithBoth) {
   CheckpointReader reader(io_, path(1));
   const auto message = [&](const TensorInfo& tensor) {
     try {
-      reader.read("weights.h5", tensor, {});
+      reader.read({"weights.h5", tensor, {}});
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::bad_data);
       return std::string(error.what());
@@ -281,15 +403,19 @@ TEST_F(CheckpointTest, AFlippedBitNamesItsDataset) {
   write(1);
   for (const ManifestFile& file : read_manifest(path(1)).files) {
     const std::string whole = slurp(path(1) / file.name);
-    for (std::size_t i = 0; i < file.pieces.size(); ++i) {
+    const auto expect_found = [&](std::int64_t begin, std::int64_t end, const std::string& place) {
       std::string flipped = whole;
-      flipped[static_cast<std::size_t>((file.begin(i) + file.pieces[i].end) / 2)] ^= 1;
+      flipped[static_cast<std::size_t>((begin + end) / 2)] ^= 1;
       on_root([&] { spill(path(1) / file.name, flipped); });
       const std::string error = open_error(1);
       EXPECT_TRUE(error.starts_with("65 ")) << error;
-      EXPECT_NE(error.find(file.pieces[i].dataset), std::string::npos) << error;
+      EXPECT_NE(error.find(place), std::string::npos) << error;
       barrier();
-    }
+    };
+    for (const ManifestPiece& piece : file.pieces)
+      expect_found(piece.begin, piece.end, "(structure of the file)");
+    for (const ManifestTensor& tensor : file.tensors)
+      expect_found(tensor.placed.offset, tensor.placed.end(), "dataset " + tensor.placed.info.name);
     on_root([&] { spill(path(1) / file.name, whole); });
   }
   EXPECT_EQ(open_error(1), "whole");
@@ -298,7 +424,7 @@ TEST_F(CheckpointTest, AFlippedBitNamesItsDataset) {
 TEST_F(CheckpointTest, AllDamagedIsAnErrorAndNoFreshStart) {
   write(1);
   on_root([&] { fs::remove(path(1) / "manifest.json"); });
-  EXPECT_TRUE(CheckpointStore(io_, directory_, 2).steps().empty());
+  EXPECT_TRUE(steps().empty());
   EXPECT_THROW(open_newest(io_, directory_, std::nullopt, [](const std::string&) {}), Error);
 }
 
@@ -306,7 +432,7 @@ TEST_F(CheckpointTest, WhatOneRankFindsAllThrow) {
   const int culprit = io_.size() - 1;
   write(1);
   for (const CheckpointPhase failing : {CheckpointPhase::begin, CheckpointPhase::manifest}) {
-    CheckpointStore store(io_, directory_, 2, [&](CheckpointPhase phase) {
+    CheckpointStore store(io_, directory_, settings_, [&](CheckpointPhase phase, std::int64_t) {
       if (phase == failing && io_.rank() == culprit) throw Error(ExitCode::io, "a fault");
     });
     try {
@@ -325,7 +451,7 @@ TEST_F(CheckpointTest, WhatOneRankFindsAllThrow) {
 TEST_F(CheckpointTest, PartsMustCoverTheirTensorOnce) {
   const auto refuses = [&](const CheckpointContent& content) {
     try {
-      CheckpointStore(io_, directory_, 2).write(content);
+      CheckpointStore(io_, directory_, settings_).write(content);
       ADD_FAILURE() << "written";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::internal);

@@ -31,7 +31,7 @@ void load(const std::string& checkpoint) {
       // A hostile file may claim a huge tensor; what it stores is bounded by its size, which the reader has
       // checked.
       std::vector<float> data(static_cast<std::size_t>(tensor.size()));
-      reader.read(file, tensor, parts_of_range(tensor, 0, tensor.size(), data.data()));
+      reader.read({file, tensor, parts_of_range(tensor, 0, tensor.size(), data.data())});
       for (const float value : data) sum += value;
     }
   }

@@ -122,7 +122,7 @@ inline CheckpointContent whole_content(std::int64_t step, std::vector<std::vecto
 
 inline void write_whole(IoThread& io, const fs::path& directory, std::int64_t step) {
   std::vector<std::vector<float>> memory;
-  CheckpointStore(io, directory, 2).write(whole_content(step, memory));
+  CheckpointStore(io, directory, {}).write(whole_content(step, memory));
 }
 
 }  // namespace mylos::test

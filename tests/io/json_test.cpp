@@ -56,6 +56,32 @@ TEST(Json, NamesTheKeyOfWhatCannotBeRead) {
   EXPECT_FALSE(Json(1).has("rate"));
 }
 
+TEST(Json, KeepsBytesThatAreNoUtf8) {
+  std::string bytes = "caf\xe9/";
+  for (int c = 1; c < 256; ++c) bytes += static_cast<char>(c);
+  const Json value = Json::object({{"path", bytes}, {"name", "caf\u00e9"}});
+  const Json read = Json::parse(value.dump());
+  EXPECT_EQ(read.text("path"), bytes);
+  EXPECT_EQ(read.text("name"), "caf\u00e9");
+  EXPECT_EQ(error_of([] { Json::parse(R"({"path": {"latin1": "\u20ac"}})").text("path"); }),
+            "a character that is no byte");
+}
+
+TEST(Json, RefusesDeepNesting) {
+  const auto nested = [](int depth, const char* open, const char* close) {
+    std::string text;
+    for (int i = 0; i < depth; ++i) text += open;
+    text += "1";
+    for (int i = 0; i < depth; ++i) text += close;
+    return text;
+  };
+  EXPECT_EQ(error_of([&] { Json::parse(nested(64, "[", "]")); }), "good");
+  EXPECT_EQ(error_of([&] { Json::parse(nested(64, "{\"[\\\"\": ", "}")); }), "good");
+  EXPECT_EQ(error_of([&] { Json::parse(nested(65, "[", "]")); }), "nested deeper than 64 levels");
+  EXPECT_EQ(error_of([&] { Json::parse(nested(2'000'000, "[", "]")); }), "nested deeper than 64 levels");
+  EXPECT_FALSE(Json::parse_if_whole(nested(2'000'000, "{\"a\":", "}")).has_value());
+}
+
 TEST(Json, RefusesWhatIsNotOneWholeValue) {
   for (const char* text : {"", "{", "{} {}", "\"\xff\""}) {
     EXPECT_FALSE(Json::parse_if_whole(text)) << text;

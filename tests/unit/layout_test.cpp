@@ -278,7 +278,7 @@ TEST_P(LayoutOnBackend, ACheckpointOfAnyGridRestoresAnyOther) {
       }
     }
     content.state = {.step = world_of(from), .json = "{}"};
-    CheckpointStore store(io, scratch.path(), 2);
+    CheckpointStore store(io, scratch.path(), {});
     store.write(content);
     CheckpointReader reader(io, store.path_of(world_of(from)));
     for (const GridExtents& to : grids()) {

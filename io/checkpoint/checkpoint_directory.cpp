@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "io/checkpoint/checkpoint_directory.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <ctime>
+#include <string_view>
+#include <system_error>
+
+#include "core/base/error.hpp"
+#include "io/checkpoint/checkpoint_manifest.hpp"
+#include "io/file_util.hpp"
+
+namespace mylos {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view step_prefix = "step_";
+constexpr std::string_view abandoned_prefix = "abandoned-";
+
+/// The step of a directory's name, or nothing if it is not exactly what `step_name` makes.
+std::optional<std::int64_t> step_of(const std::string& name) {
+  if (name.size() <= step_prefix.size()) return std::nullopt;
+  std::int64_t step = 0;
+  const auto [end, error] =
+      std::from_chars(name.data() + step_prefix.size(), name.data() + name.size(), step);
+  if (error != std::errc() || step_name(step) != name) return std::nullopt;
+  return step;
+}
+
+std::vector<fs::path> entries_of(const fs::path& directory) {
+  std::vector<fs::path> entries;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error))
+    entries.push_back(entry.path());
+  if (error && error != std::errc::no_such_file_or_directory)
+    fail(ExitCode::io, "cannot read {}: {}", directory.string(), error.message());
+  std::ranges::sort(entries);
+  return entries;
+}
+
+bool is_own_file(const fs::path& path) {
+  constexpr std::array<std::string_view, 4> names = {"weights.h5", "optimizer.h5", "state.json",
+                                                     "manifest.json"};
+  fs::path name = path.filename();
+  if (name.extension() == temporary_suffix) name = name.stem();
+  return std::ranges::find(names, name.string()) != names.end() &&
+         fs::is_regular_file(fs::symlink_status(path));
+}
+
+/// Whether a directory holds nothing but what mylos writes to a checkpoint.
+bool is_own(const fs::path& checkpoint) {
+  return fs::is_directory(fs::symlink_status(checkpoint)) &&
+         std::ranges::all_of(entries_of(checkpoint), is_own_file);
+}
+
+/// Of another step: a copy that somebody made.
+bool is_copy(const fs::path& checkpoint) {
+  try {
+    return step_name(read_manifest(checkpoint).step) != checkpoint.filename().string();
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+/// Under a name that says so, then for good: a kill in between leaves no checkpoint that is half there.
+void remove_checkpoint(const fs::path& checkpoint, const Warn& warn) {
+  std::error_code error;
+  fs::path temporary = checkpoint;
+  if (checkpoint.extension() != temporary_suffix) {
+    temporary += temporary_suffix;
+    fs::rename(checkpoint, temporary, error);
+  }
+  if (!error) fs::remove_all(temporary, error);
+  if (error) warn(fmt::format("cannot remove {}: {}", checkpoint.string(), error.message()));
+}
+
+std::vector<fs::path> abandoned_in(const fs::path& directory) {
+  std::vector<fs::path> found = entries_of(directory);
+  std::erase_if(
+      found, [](const fs::path& entry) { return !entry.filename().string().starts_with(abandoned_prefix); });
+  return found;
+}
+
+void remove_abandoned(const fs::path& abandoned, const Warn& warn) {
+  const std::vector<fs::path> entries = entries_of(abandoned);
+  const bool is_known = std::ranges::all_of(
+      entries, [](const fs::path& entry) { return step_of(entry.filename().string()) && is_own(entry); });
+  if (!is_known) return;
+  for (const fs::path& entry : entries) remove_checkpoint(entry, warn);
+  std::error_code error;
+  fs::remove(abandoned, error);
+}
+
+}  // namespace
+
+std::string step_name(std::int64_t step) {
+  return fmt::format("{}{:06}", step_prefix, step);
+}
+
+std::vector<std::int64_t> list_steps(const fs::path& directory) {
+  std::vector<std::int64_t> steps;
+  for (const fs::path& entry : entries_of(directory)) {
+    if (const auto step = step_of(entry.filename().string())) steps.push_back(*step);
+  }
+  std::ranges::sort(steps);
+  return steps;
+}
+
+void check_step(const fs::path& directory, std::int64_t step) {
+  const fs::path checkpoint = directory / step_name(step);
+  const Manifest manifest = read_manifest(checkpoint);
+  if (manifest.step != step) {
+    fail(ExitCode::bad_data, "{}: its manifest.json is of step {}", checkpoint.string(), manifest.step);
+  }
+  check_sizes(checkpoint, manifest);
+}
+
+void remove_leftovers(const fs::path& directory, const Warn& warn) {
+  for (const fs::path& entry : entries_of(directory)) {
+    if (entry.extension() != temporary_suffix || !step_of(entry.stem().string())) continue;
+    if (is_own(entry)) remove_checkpoint(entry, warn);
+  }
+}
+
+void purge(const fs::path& directory, std::int64_t newest, const Retention& retention, const Warn& warn) {
+  std::vector<std::int64_t> steps = list_steps(directory);
+  std::int64_t kept = 0;
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    if (*step > newest) continue;
+    const fs::path checkpoint = directory / step_name(*step);
+    if (kept < retention.keep) {
+      try {
+        check_step(directory, *step);
+        ++kept;
+      } catch (const Error& error) {
+        warn(fmt::format("{} is not whole: {}", step_name(*step), error.what()));
+      }
+      continue;
+    }
+    if (retention.keep_every > 0 && *step % retention.keep_every == 0) continue;
+    if (is_own(checkpoint) && !is_copy(checkpoint)) remove_checkpoint(checkpoint, warn);
+  }
+  const std::vector<fs::path> abandoned = abandoned_in(directory);
+  const auto most = static_cast<std::size_t>(retention.keep_abandoned);
+  for (std::size_t i = 0; i + most < abandoned.size(); ++i) remove_abandoned(abandoned[i], warn);
+}
+
+void abandon(const fs::path& directory, const std::vector<std::int64_t>& steps) {
+  if (steps.empty()) return;
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  std::array<char, 32> time{};
+  std::strftime(time.data(), time.size(), "%Y%m%dT%H%M%SZ", &utc);
+  const fs::path base = directory / (std::string(abandoned_prefix) + time.data());
+  fs::path target = base;
+  for (int i = 2; fs::exists(target); ++i) target = base.string() + fmt::format("-{}", i);
+  make_directory(target);
+  for (const std::int64_t step : steps) {
+    std::error_code error;
+    fs::rename(directory / step_name(step), target / step_name(step), error);
+    if (error) {
+      fail(ExitCode::io, "cannot move {} to {}: {}", (directory / step_name(step)).string(), target.string(),
+           error.message());
+    }
+  }
+  sync_path(target);
+  sync_path(directory);
+}
+
+std::vector<std::int64_t> steps_to_abandon(const fs::path& directory, std::int64_t step) {
+  std::vector<std::int64_t> later = list_steps(directory);
+  std::erase_if(later, [&](std::int64_t other) {
+    const fs::path checkpoint = directory / step_name(other);
+    return other <= step || !is_own(checkpoint) || is_copy(checkpoint);
+  });
+  return later;
+}
+
+std::uintmax_t bytes_in(const fs::path& directory) {
+  std::uintmax_t bytes = 0;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(directory, error)) {
+    if (entry.is_regular_file(error)) bytes += entry.file_size(error);
+  }
+  return bytes;
+}
+
+}  // namespace mylos

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <algorithm>
+#include <fcntl.h>
+#include <map>
+#include <utility>
+
+#include "core/base/error.hpp"
+#include "core/base/joined.hpp"
+#include "io/agree.hpp"
+#include "io/checkpoint/checkpoint.hpp"
+#include "io/checkpoint/checkpoint_manifest.hpp"
+#include "io/checkpoint/checkpoint_v1.hpp"
+#include "io/file_util.hpp"
+
+namespace mylos {
+
+namespace fs = std::filesystem;
+
+struct CheckpointReader::Impl {
+  explicit Impl(IoThread& thread) : io(thread) {}
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  ~Impl() {
+    io.run([this] { chunked.clear(); });
+  }
+
+  [[noreturn]] void fail_without(const std::string& file) const {
+    fail(ExitCode::bad_data, "{} has no {}", path.string(), file);
+  }
+
+  /// Tensors of version 2, which the manifest describes.
+  const ManifestFile& file(const std::string& name) const {
+    const auto found = std::ranges::find(manifest.files, name, &ManifestFile::name);
+    if (found == manifest.files.end()) fail_without(name);
+    return *found;
+  }
+  const ChunkedTensors& chunked_file(const std::string& name) const {
+    const auto found = chunked.find(name);
+    if (found == chunked.end()) fail_without(name);
+    return found->second;
+  }
+
+  IoThread& io;
+  fs::path path;
+  Manifest manifest;
+  CheckpointState state;
+  std::map<std::string, ChunkedTensors> chunked;  // of version 1
+  std::map<std::string, TensorFile> files;        // of version 2
+};
+
+CheckpointReader::CheckpointReader(IoThread& io, const fs::path& checkpoint, std::optional<std::int64_t> step)
+    : impl_(std::make_unique<Impl>(io)) {
+  constexpr std::size_t max_state_bytes = std::size_t{16} << 20U;
+  impl_->path = checkpoint;
+  Manifest& manifest = impl_->manifest;
+  io.run([&] {
+    agreed(io.comm(), [&] {
+      manifest = read_manifest(checkpoint);
+      if (manifest.step != step.value_or(manifest.step))
+        fail(ExitCode::bad_data, "{}: its manifest.json is of step {}", checkpoint.string(), manifest.step);
+      check_sizes(checkpoint, manifest);
+    });
+    agreed(io.comm(), [&] {
+      const auto problems = check_digests(checkpoint, manifest, static_cast<std::size_t>(io.rank()),
+                                          static_cast<std::size_t>(io.size()));
+      if (!problems.empty()) fail(ExitCode::bad_data, "{}", joined(problems, "\n"));
+    });
+    agreed(io.comm(), [&] {
+      impl_->state.step = manifest.step;
+      impl_->state.json = read_text_file(checkpoint / "state.json", max_state_bytes);
+      for (const ManifestFile& file : manifest.files) {
+        if (!file.name.ends_with(".h5")) continue;
+        if (manifest.version == 1) {
+          impl_->chunked.emplace(file.name, ChunkedTensors(checkpoint / file.name));
+        } else {
+          impl_->files.emplace(file.name, TensorFile(checkpoint / file.name, O_RDONLY));
+        }
+      }
+    });
+  });
+}
+
+CheckpointReader::~CheckpointReader() = default;
+CheckpointReader::CheckpointReader(CheckpointReader&&) noexcept = default;
+CheckpointReader& CheckpointReader::operator=(CheckpointReader&&) noexcept = default;
+
+const CheckpointState& CheckpointReader::state() const {
+  return impl_->state;
+}
+
+std::vector<TensorInfo> CheckpointReader::tensors(const std::string& file) const {
+  if (impl_->manifest.version == 1) return impl_->chunked_file(file).tensors();
+  std::vector<TensorInfo> tensors;
+  for (const ManifestTensor& tensor : impl_->file(file).tensors) tensors.push_back(tensor.placed.info);
+  return tensors;
+}
+
+void CheckpointReader::read(const CheckpointTensor& tensor) const {
+  const TensorInfo& wanted = tensor.info;
+  const fs::path path = impl_->path / tensor.file;
+  const std::vector<TensorInfo> all = tensors(tensor.file);
+  const auto found = std::ranges::find(all, wanted.name, &TensorInfo::name);
+  if (found == all.end()) {
+    fail(ExitCode::bad_data, "{}: no dataset {}, which should have shape {}", path.string(), wanted.name,
+         wanted.shape_text());
+  }
+  if (found->shape != wanted.shape) {
+    fail(ExitCode::bad_data, "{}: dataset {} has shape {}, the model needs {}", path.string(), wanted.name,
+         found->shape_text(), wanted.shape_text());
+  }
+  check_parts(wanted, tensor.parts);
+  if (impl_->manifest.version == 1) {
+    impl_->io.run([&] { impl_->chunked_file(tensor.file).read(wanted, tensor.parts); });
+    return;
+  }
+  const auto index = static_cast<std::size_t>(found - all.begin());
+  const PlacedTensor& placed = impl_->file(tensor.file).tensors[index].placed;
+  for (const TensorPart& part : tensor.parts) impl_->files.at(tensor.file).read(placed, part);
+}
+
+std::optional<CheckpointReader> open_newest(IoThread& io, const fs::path& directory,
+                                            std::optional<std::int64_t> step, const Warn& warn) {
+  const auto open = [&](std::int64_t wanted) {
+    return CheckpointReader(io, directory / step_name(wanted), wanted);
+  };
+  if (step) return open(*step);
+
+  std::vector<std::int64_t> steps;
+  io.run([&] {
+    agreed(io.comm(), [&] {
+      if (io.rank() == 0) steps = list_steps(directory);
+    });
+    agreed_with_root(io.comm(), steps);
+  });
+  for (auto newest = steps.rbegin(); newest != steps.rend(); ++newest) {
+    try {
+      return open(*newest);
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::bad_data) throw;
+      warn(fmt::format("{} is not whole and is passed over: {}", step_name(*newest), error.what()));
+    }
+  }
+  if (!steps.empty())
+    fail(ExitCode::bad_data, "none of the {} checkpoints in {} is whole", steps.size(), directory.string());
+  return std::nullopt;
+}
+
+std::vector<std::string> verify_checkpoint(const fs::path& checkpoint) {
+  try {
+    const Manifest manifest = read_manifest(checkpoint);
+    check_sizes(checkpoint, manifest);
+    return check_digests(checkpoint, manifest, 0, 1);
+  } catch (const Error& error) {
+    return {error.what()};
+  }
+}
+
+}  // namespace mylos

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include <algorithm>
+#include <chrono>
+#include <fcntl.h>
+#include <iterator>
+#include <sys/vfs.h>
+#include <system_error>
+#include <utility>
+
+#include "core/base/error.hpp"
+#include "core/base/joined.hpp"
+#include "io/agree.hpp"
+#include "io/checkpoint/checkpoint.hpp"
+#include "io/checkpoint/checkpoint_manifest.hpp"
+#include "io/file_util.hpp"
+
+namespace mylos {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+using Integers = std::vector<std::int64_t>;
+
+/// The boxes of parts as integers: their number, then start and count of each.
+void append_boxes(const std::vector<TensorPart>& parts, Integers& integers) {
+  integers.push_back(static_cast<std::int64_t>(parts.size()));
+  for (const TensorPart& part : parts) {
+    integers.insert(integers.end(), part.box.start.begin(), part.box.start.end());
+    integers.insert(integers.end(), part.box.count.begin(), part.box.count.end());
+  }
+}
+
+std::vector<Box> take_boxes(const Integers& integers, std::size_t& next, std::size_t rank) {
+  std::vector<Box> boxes(static_cast<std::size_t>(integers[next++]));
+  for (Box& box : boxes) {
+    for (std::vector<std::int64_t>* extents : {&box.start, &box.count}) {
+      const auto begin = integers.begin() + static_cast<std::ptrdiff_t>(next);
+      extents->assign(begin, begin + static_cast<std::ptrdiff_t>(rank));
+      next += rank;
+    }
+  }
+  return boxes;
+}
+
+/// NFS keeps pages per node: of two nodes that write parts of one page, one loses its part.
+void check_file_system(const fs::path& directory, int nodes) {
+  constexpr auto nfs = 0x6969;
+  struct statfs info {};
+  if (nodes > 1 && ::statfs(directory.c_str(), &info) == 0 && info.f_type == nfs) {
+    fail(ExitCode::usage,
+         "{} lies on NFS, where {} nodes cannot write one file together: choose a parallel file system, such "
+         "as Lustre or GPFS, for [run] dir",
+         directory.string(), nodes);
+  }
+}
+
+/// One checkpoint being written, on the I/O thread of every rank.
+class Writer {
+ public:
+  Writer(const IoThread& io, const fs::path& directory, const CheckpointSettings& settings,
+         const CheckpointPhaseHook& hook, const Warn& warn, const CheckpointContent& content)
+      : io_(io),
+        comm_(io.comm()),
+        rank_(io.rank()),
+        directory_(directory),
+        target_(directory / step_name(content.state.step)),
+        temporary_(target_.string() + temporary_suffix),
+        settings_(settings),
+        hook_(hook),
+        warn_(warn),
+        content_(content) {}
+
+  void run() {
+    gather_boxes();
+    lay_out();
+    write_parts();
+    write_manifest();
+    rename_into_place();
+  }
+
+ private:
+  void phase(CheckpointPhase phase) const {
+    if (hook_) hook_(phase, content_.state.step);
+  }
+
+  /// Rank 0 learns which boxes every rank writes, cut as they are digested.
+  void gather_boxes() {
+    Integers own;
+    agreed(comm_, [&] {
+      phase(CheckpointPhase::begin);
+      for (const CheckpointTensor& tensor : content_.tensors) {
+        check_parts(tensor.info, tensor.parts);
+        std::vector<TensorPart>& cuts = cuts_.emplace_back();
+        for (const TensorPart& part : tensor.parts) std::ranges::move(cut(part), std::back_inserter(cuts));
+        append_boxes(cuts, own);
+      }
+    });
+    boxes_ = gathered_at_root(comm_, own);
+    agreed(comm_, [&] {
+      if (rank_ != 0) return;
+      check_cover();
+      make_directory(directory_);
+      check_file_system(directory_, io_.nodes());
+      remove_leftovers(directory_, warn_);
+      std::error_code error;
+      if (!fs::create_directory(temporary_, error))
+        fail(ExitCode::io, "cannot create {}: {}", temporary_.string(),
+             error ? error.message() : "there is one with files that mylos did not write");
+    });
+  }
+
+  /// Throws unless the boxes of all ranks cover each tensor disjointly and completely.
+  void check_cover() const {
+    std::vector<std::size_t> next(boxes_.size(), 0);
+    for (const CheckpointTensor& tensor : content_.tensors) {
+      std::vector<Box> all;
+      for (std::size_t r = 0; r < boxes_.size(); ++r)
+        std::ranges::move(take_boxes(boxes_[r], next[r], tensor.info.shape.size()), std::back_inserter(all));
+      if (!cover_once(tensor.info.shape, std::move(all))) {
+        fail(ExitCode::internal, "the ranks' parts do not cover {} of shape {} exactly once",
+             tensor.info.name, tensor.info.shape_text());
+      }
+    }
+  }
+
+  std::vector<std::string> file_names() const {
+    std::vector<std::string> names;
+    for (const CheckpointTensor& tensor : content_.tensors) {
+      if (std::ranges::find(names, tensor.file) == names.end()) names.push_back(tensor.file);
+    }
+    return names;
+  }
+
+  /// Rank 0 makes the HDF5 files; the others learn where the tensors lie.
+  void lay_out() {
+    Integers offsets(content_.tensors.size());
+    agreed(comm_, [&] {
+      phase(CheckpointPhase::create);
+      if (rank_ != 0) return;
+      for (const std::string& name : file_names()) {
+        std::vector<TensorInfo> tensors;
+        std::vector<std::size_t> places;
+        for (std::size_t t = 0; t < content_.tensors.size(); ++t) {
+          if (content_.tensors[t].file != name) continue;
+          tensors.push_back(content_.tensors[t].info);
+          places.push_back(t);
+        }
+        const std::vector<PlacedTensor> placed =
+            lay_out_tensors(temporary_ / name, tensors, settings_.alignment);
+        for (std::size_t i = 0; i < placed.size(); ++i) offsets[places[i]] = placed[i].offset;
+      }
+    });
+    agreed_with_root(comm_, offsets);
+    for (std::size_t t = 0; t < offsets.size(); ++t)
+      placed_.push_back({.info = content_.tensors[t].info, .offset = offsets[t]});
+  }
+
+  void write_parts() {
+    agreed(comm_, [&] {
+      phase(CheckpointPhase::write);
+      std::vector<TensorFile> files;
+      for (const std::string& name : file_names()) {
+        files.emplace_back(temporary_ / name, O_WRONLY | O_NOFOLLOW);
+        for (std::size_t t = 0; t < placed_.size(); ++t) {
+          if (content_.tensors[t].file != name) continue;
+          for (const TensorPart& part : cuts_[t]) digests_.push_back(files.back().write(placed_[t], part));
+        }
+      }
+      phase(CheckpointPhase::fsync);
+      for (const TensorFile& file : files) file.sync();
+      if (rank_ == 0) write_text_file(temporary_ / "state.json", content_.state.json);
+    });
+  }
+
+  void write_manifest() {
+    Integers own;
+    for (const Digest& digest : digests_) {
+      own.push_back(static_cast<std::int64_t>(digest.high));
+      own.push_back(static_cast<std::int64_t>(digest.low));
+    }
+    const std::vector<Integers> digests = gathered_at_root(comm_, own);
+    agreed(comm_, [&] {
+      phase(CheckpointPhase::manifest);
+      if (rank_ == 0) write_text_file(temporary_ / "manifest.json", manifest_text(make_manifest(digests)));
+    });
+  }
+
+  /// Rank 0's: it has the boxes and digests of all ranks, file by file.
+  Manifest make_manifest(const std::vector<Integers>& digests) const {
+    // Boxes were gathered in the order of the tensors, digests file by file.
+    std::vector<std::vector<std::vector<Box>>> boxes(placed_.size());  // of each tensor and rank
+    std::vector<std::size_t> next(boxes_.size(), 0);
+    for (std::size_t t = 0; t < placed_.size(); ++t) {
+      for (std::size_t r = 0; r < boxes_.size(); ++r)
+        boxes[t].push_back(take_boxes(boxes_[r], next[r], placed_[t].info.shape.size()));
+    }
+    Manifest manifest{.step = content_.state.step, .files = {}};
+    std::vector<std::size_t> digest(digests.size(), 0);
+    for (const std::string& name : file_names()) {
+      ManifestFile file{.name = name,
+                        .bytes = static_cast<std::int64_t>(fs::file_size(temporary_ / name)),
+                        .pieces = {},
+                        .tensors = {}};
+      std::vector<PlacedTensor> in_file;
+      for (std::size_t t = 0; t < placed_.size(); ++t) {
+        if (content_.tensors[t].file != name) continue;
+        ManifestTensor tensor{.placed = placed_[t], .parts = {}};
+        for (std::size_t r = 0; r < boxes[t].size(); ++r) {
+          for (Box& box : boxes[t][r]) {
+            const auto high = static_cast<std::uint64_t>(digests[r][digest[r]++]);
+            const auto low = static_cast<std::uint64_t>(digests[r][digest[r]++]);
+            tensor.parts.push_back({.box = std::move(box), .digest = Digest{high, low}.text()});
+          }
+        }
+        in_file.push_back(placed_[t]);
+        file.tensors.push_back(std::move(tensor));
+      }
+      file.pieces = pieces_around(in_file, file.bytes);
+      const TensorFile content(temporary_ / name, O_RDONLY);
+      for (ManifestPiece& piece : file.pieces)
+        piece.digest = content.digest_of(piece.begin, piece.end).text();
+      manifest.files.push_back(std::move(file));
+    }
+    const auto bytes = static_cast<std::int64_t>(content_.state.json.size());
+    ManifestFile& state = manifest.files.emplace_back();
+    state = {.name = "state.json", .bytes = bytes, .pieces = pieces_around({}, bytes), .tensors = {}};
+    for (ManifestPiece& piece : state.pieces) piece.digest = digest_of(content_.state.json).text();
+    return manifest;
+  }
+
+  void rename_into_place() {
+    agreed(comm_, [&] {
+      phase(CheckpointPhase::rename);
+      if (rank_ != 0) return;
+      if (fs::exists(fs::symlink_status(target_))) abandon(directory_, {content_.state.step});
+      std::error_code error;
+      fs::rename(temporary_, target_, error);
+      if (error)
+        fail(ExitCode::io, "cannot rename {} to {}: {}", temporary_.string(), target_.string(),
+             error.message());
+      sync_path(directory_);
+    });
+  }
+
+  const IoThread& io_;
+  MPI_Comm comm_;
+  int rank_;
+  fs::path directory_;
+  fs::path target_;
+  fs::path temporary_;
+  const CheckpointSettings& settings_;
+  const CheckpointPhaseHook& hook_;
+  const Warn& warn_;
+  const CheckpointContent& content_;
+  std::vector<std::vector<TensorPart>> cuts_;  // of each tensor
+  std::vector<Integers> boxes_;                // on rank 0: of each rank, in the order of the tensors
+  std::vector<PlacedTensor> placed_;
+  std::vector<Digest> digests_;  // of `cuts_`, file by file
+};
+
+/// Reads the checkpoint back, then removes what its being whole makes superfluous.
+void verify_and_purge(const IoThread& io, const fs::path& directory, const CheckpointSettings& settings,
+                      const CheckpointPhaseHook& hook, const Warn& warn, std::int64_t step) {
+  const auto phase = [&](CheckpointPhase reached) {
+    if (hook) hook(reached, step);
+  };
+  agreed(io.comm(), [&] {
+    phase(CheckpointPhase::verify);
+    const fs::path checkpoint = directory / step_name(step);
+    const auto problems =
+        check_digests(checkpoint, read_manifest(checkpoint), static_cast<std::size_t>(io.rank()),
+                      static_cast<std::size_t>(io.size()), ReadFrom::disk);
+    if (!problems.empty())
+      fail(ExitCode::io, "what was written does not read back: {}", joined(problems, "\n"));
+  });
+  agreed(io.comm(), [&] {
+    phase(CheckpointPhase::purge);
+    if (io.rank() == 0) purge(directory, step, settings.retention, warn);
+  });
+  agreed(io.comm(), [&] { phase(CheckpointPhase::done); });
+}
+
+}  // namespace
+
+CheckpointStore::CheckpointStore(IoThread& io, fs::path directory, CheckpointSettings settings,
+                                 CheckpointPhaseHook hook, Warn warn)
+    : io_(io),
+      directory_(std::move(directory)),
+      settings_(settings),
+      hook_(std::move(hook)),
+      warn_(warn ? std::move(warn) : [](const std::string&) {}) {}
+
+CheckpointStore::~CheckpointStore() {
+  if (finished_.valid()) finished_.wait();
+}
+
+void CheckpointStore::write(const CheckpointContent& content) {
+  finish();
+  io_.run([&] { Writer(io_, directory_, settings_, hook_, warn_, content).run(); });
+  finished_ = io_.submit([this, step = content.state.step] {
+    verify_and_purge(io_, directory_, settings_, hook_, warn_, step);
+  });
+}
+
+void CheckpointStore::finish() {
+  if (finished_.valid()) finished_.get();
+}
+
+void CheckpointStore::poll() {
+  if (finished_.valid() && finished_.wait_for(std::chrono::seconds(0)) == std::future_status::ready)
+    finished_.get();
+}
+
+void CheckpointStore::abandon_after(std::int64_t step) {
+  io_.run([&] {
+    agreed(io_.comm(), [&] {
+      if (io_.rank() != 0) return;
+      const std::vector<std::int64_t> later = steps_to_abandon(directory_, step);
+      if (later.empty()) return;
+      std::uintmax_t bytes = 0;
+      for (const std::int64_t other : later) bytes += bytes_in(path_of(other));
+      abandon(directory_, later);
+      warn_(fmt::format("{} of later steps moved to {}/abandoned-<time>: {} ({:.1f} MB)",
+                        later.size() == 1 ? "a checkpoint" : "checkpoints", directory_.string(),
+                        joined(later, " "), static_cast<double>(bytes) * 1e-6));
+    });
+  });
+}
+
+std::vector<std::int64_t> CheckpointStore::steps() const {
+  std::vector<std::int64_t> steps = list_steps(directory_);
+  std::erase_if(steps, [&](std::int64_t step) { return !fs::exists(path_of(step) / "manifest.json"); });
+  return steps;
+}
+
+fs::path CheckpointStore::path_of(std::int64_t step) const {
+  return directory_ / step_name(step);
+}
+
+}  // namespace mylos

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Tensors of a checkpoint, and the boxes of them that a rank has in memory.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/layout/box.hpp"
+
+namespace mylos {
+
+/// A tensor of a checkpoint: its name and global, unpadded shape. Always fp32 in the file.
+struct TensorInfo {
+  std::string name;                 ///< Hugging Face's, e.g. "h.0.attn.c_attn.weight"
+  std::vector<std::int64_t> shape;  ///< row-major
+  std::int64_t size() const { return Box::whole(shape).size(); }
+  std::string shape_text() const;  ///< "(768, 3072)"
+};
+
+/// A box of a global tensor, and this rank's fp32 host memory for it: the first element lies at `data`,
+/// neighbours along dimension d lie stride[d] elements apart. The last stride is 1, each other a multiple of
+/// the next.
+struct TensorPart {
+  Box box;
+  float* data = nullptr;
+  std::vector<std::int64_t> stride;
+};
+
+/// Elements [begin, begin + count) of the flattened tensor, which lie one behind the other from `data` on.
+std::vector<TensorPart> parts_of_range(const TensorInfo& tensor, std::int64_t begin, std::int64_t count,
+                                       float* data);
+
+/// Throws ExitCode::internal unless the parts lie in a tensor of 1 to 8 dimensions, none of them empty.
+void check_parts(const TensorInfo& tensor, const std::vector<TensorPart>& parts);
+
+/// The part along its first dimension in parts of at most 64 MiB, if a row is no larger: each has a digest of
+/// its own.
+std::vector<TensorPart> cut(const TensorPart& part);
+
+}  // namespace mylos

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "io/checkpoint/tensor_file.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <set>
+#include <span>
+#include <sys/statvfs.h>
+#include <unistd.h>
+#include <utility>
+
+#include "core/base/error.hpp"
+#include "io/hdf5_handle.hpp"
+
+namespace mylos {
+
+namespace fs = std::filesystem;
+
+static_assert(std::endian::native == std::endian::little, "tensors are little endian in a file");
+
+namespace {
+
+// Bytes that are digested, checked and written while they are in the cache.
+constexpr std::int64_t block_elements = std::int64_t{1} << 18U;
+
+/// Elements of a box that lie one behind the other, both in the tensor and in memory.
+struct Run {
+  std::int64_t position = 0;  ///< of the first in the flattened tensor
+  std::int64_t offset = 0;    ///< of the first in memory
+  std::int64_t count = 0;
+};
+
+/// Calls visit(run) for the runs of a box, at most `block_elements` long, in row-major order.
+template <class Visit>
+void for_each_run(const std::vector<std::int64_t>& shape, const Box& box,
+                  const std::vector<std::int64_t>& stride, const Visit& visit) {
+  if (box.size() == 0) return;
+  // The dimensions from `inner` on are one run.
+  std::size_t inner = shape.size() - 1;
+  std::int64_t length = box.count[inner];
+  while (inner > 0 && box.count[inner] == shape[inner] && stride[inner - 1] == length)
+    length *= box.count[--inner];
+  std::vector<std::int64_t> pitch(shape.size(), 1);  // of the tensor
+  for (std::size_t d = shape.size(); d-- > 1;) pitch[d - 1] = pitch[d] * shape[d];
+  std::vector<std::int64_t> index(inner, 0);
+  while (true) {
+    Run run;
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+      const std::int64_t i = d < inner ? index[d] : 0;
+      run.position += (box.start[d] + i) * pitch[d];
+      run.offset += i * stride[d];
+    }
+    for (std::int64_t first = 0; first < length; first += block_elements) {
+      visit(Run{run.position + first, run.offset + first, std::min(block_elements, length - first)});
+    }
+    std::size_t d = inner;
+    while (d > 0 && ++index[d - 1] == box.count[d - 1]) index[--d] = 0;
+    if (d == 0) return;
+  }
+}
+
+std::size_t bytes_of(std::int64_t elements) {
+  return static_cast<std::size_t>(elements) * sizeof(float);
+}
+
+bool all_finite(std::span<const float> values) {
+  constexpr std::uint32_t infinity = 0x7f80'0000U;
+  std::uint32_t largest = 0;
+  for (const float value : values)
+    largest = std::max(largest, std::bit_cast<std::uint32_t>(value) & ~(1U << 31U));
+  return largest < infinity;
+}
+
+/// A file that one process makes with HDF5.
+class LayoutFile {
+ public:
+  LayoutFile(fs::path path, std::int64_t alignment) : path_(std::move(path)) {
+    const H5Properties access = h5_serial_access();
+    // Formats from 1.10 on carry checksums in all metadata.
+    check(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110), "format version");
+    const auto bytes = static_cast<hsize_t>(alignment);
+    check(H5Pset_alignment(access.get(), bytes, bytes), "alignment");
+    file_ = H5File(check(H5Fcreate(path_.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get()), "create"));
+  }
+
+  /// The offset of a new dataset.
+  std::int64_t create(const TensorInfo& info) {
+    if (const std::size_t slash = info.name.find('/'); slash != std::string::npos)
+      create_group(info.name.substr(0, slash));
+    const std::vector<hsize_t> shape(info.shape.begin(), info.shape.end());
+    const H5Dataspace space(
+        check(H5Screate_simple(static_cast<int>(shape.size()), shape.data(), nullptr), info.name));
+    const H5Properties creation(check(H5Pcreate(H5P_DATASET_CREATE), info.name));
+    check(H5Pset_layout(creation.get(), H5D_CONTIGUOUS), info.name);
+    check(H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY), info.name);
+    check(H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER), info.name);
+    check(H5Pset_obj_track_times(creation.get(), false), info.name);
+    H5Dataset dataset(check(H5Dcreate2(file_.get(), info.name.c_str(), H5T_IEEE_F32LE, space.get(),
+                                       H5P_DEFAULT, creation.get(), H5P_DEFAULT),
+                            info.name));
+    const haddr_t offset = H5Dget_offset(dataset.get());
+    if (offset == HADDR_UNDEF)
+      fail(ExitCode::io, "cannot write {}: {} has no place", path_.string(), info.name);
+    check(dataset.close(), info.name);
+    return static_cast<std::int64_t>(offset);
+  }
+
+  void close() { check(file_.close(), "close"); }
+
+ private:
+  template <class Result>
+  Result check(Result result, const std::string& what) const {
+    return h5_check(result, ExitCode::io, fmt::format("cannot write {}: {}", path_.string(), what));
+  }
+
+  void create_group(const std::string& name) {
+    if (!groups_.insert(name).second) return;
+    const H5Properties creation(check(H5Pcreate(H5P_GROUP_CREATE), name));
+    check(H5Pset_obj_track_times(creation.get(), false), name);
+    H5Group group(
+        check(H5Gcreate2(file_.get(), name.c_str(), H5P_DEFAULT, creation.get(), H5P_DEFAULT), name));
+    check(group.close(), name);
+  }
+
+  fs::path path_;
+  H5File file_;
+  std::set<std::string> groups_;
+};
+
+/// A full disk shows here, before the first byte is written.
+void reserve(const fs::path& path, std::int64_t bytes) {
+  const FileDescriptor file = open_file(path, O_WRONLY | O_NOFOLLOW);
+  // Of its bytes only the end: the call keeps the others. posix_fallocate(3) would write every block if the
+  // file system cannot reserve.
+  if (::fallocate(file.get(), 0, 0, bytes) == 0) return;
+  int reason = errno;
+  struct statvfs disk {};
+  double free = 0.0;
+  if (::fstatvfs(file.get(), &disk) == 0)
+    free = static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize);
+  if (reason == EOPNOTSUPP && free < static_cast<double>(bytes)) reason = ENOSPC;
+  if (reason == EOPNOTSUPP) return;
+  fail(ExitCode::io, "no space for {}, which needs {:.1f} MB ({:.1f} MB are free): {}", path.string(),
+       static_cast<double>(bytes) * 1e-6, free * 1e-6, std::strerror(reason));
+}
+
+}  // namespace
+
+TensorFile::TensorFile(fs::path path, int flags) : path_(std::move(path)), file_(open_file(path_, flags)) {}
+
+Digest TensorFile::write(const PlacedTensor& tensor, const TensorPart& part) const {
+  Digester digester;
+  for_each_run(tensor.info.shape, part.box, part.stride, [&](const Run& run) {
+    const float* data = part.data + run.offset;
+    if (!all_finite({data, static_cast<std::size_t>(run.count)})) {
+      fail(ExitCode::numerical, "{} holds values that are not finite: no checkpoint", tensor.info.name);
+    }
+    digester.add(data, bytes_of(run.count));
+    const auto at = tensor.offset + static_cast<std::int64_t>(bytes_of(run.position));
+    write_fully(file_.get(), path_, data, bytes_of(run.count), at);
+  });
+  return digester.digest();
+}
+
+void TensorFile::read(const PlacedTensor& tensor, const TensorPart& part) const {
+  for_each_run(tensor.info.shape, part.box, part.stride, [&](const Run& run) {
+    const auto at = tensor.offset + static_cast<std::int64_t>(bytes_of(run.position));
+    read_fully(file_.get(), path_, part.data + run.offset, bytes_of(run.count), at);
+  });
+}
+
+Digest TensorFile::digest_of(const PlacedTensor& tensor, const Box& box) const {
+  Digester digester;
+  std::vector<float> block;
+  // As dense in memory as can be: the runs are as long as the tensor allows.
+  std::vector<std::int64_t> stride(box.count.size(), 1);
+  for (std::size_t d = stride.size(); d-- > 1;) stride[d - 1] = stride[d] * box.count[d];
+  for_each_run(tensor.info.shape, box, stride, [&](const Run& run) {
+    block.resize(std::max(block.size(), static_cast<std::size_t>(run.count)));
+    const auto at = tensor.offset + static_cast<std::int64_t>(bytes_of(run.position));
+    read_fully(file_.get(), path_, block.data(), bytes_of(run.count), at);
+    digester.add(block.data(), bytes_of(run.count));
+  });
+  return digester.digest();
+}
+
+Digest TensorFile::digest_of(std::int64_t begin, std::int64_t end) const {
+  constexpr std::int64_t block_bytes = std::int64_t{1} << 20U;
+  Digester digester;
+  std::vector<char> block(static_cast<std::size_t>(std::min(block_bytes, end - begin)));
+  for (std::int64_t at = begin; at < end; at += block_bytes) {
+    const auto bytes = static_cast<std::size_t>(std::min(block_bytes, end - at));
+    read_fully(file_.get(), path_, block.data(), bytes, at);
+    digester.add(block.data(), bytes);
+  }
+  return digester.digest();
+}
+
+void TensorFile::sync() const {
+  if (::fsync(file_.get()) != 0)
+    fail(ExitCode::io, "cannot sync {}: {}", path_.string(), std::strerror(errno));
+}
+
+void TensorFile::forget_cache() const {
+  ::posix_fadvise(file_.get(), 0, 0, POSIX_FADV_DONTNEED);  // best effort
+}
+
+std::vector<PlacedTensor> lay_out_tensors(const fs::path& path, const std::vector<TensorInfo>& tensors,
+                                          std::int64_t alignment) {
+  std::vector<PlacedTensor> placed;
+  LayoutFile file(path, alignment);
+  for (const TensorInfo& tensor : tensors) placed.push_back({tensor, file.create(tensor)});
+  file.close();
+  reserve(path, static_cast<std::int64_t>(fs::file_size(path)));
+  return placed;
+}
+
+}  // namespace mylos

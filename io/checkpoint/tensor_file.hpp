@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Boxes of tensors that lie dense in a file: written, read and digested without HDF5, by any number of
+// processes at once.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "io/checkpoint/digest.hpp"
+#include "io/checkpoint/tensor.hpp"
+#include "io/file_util.hpp"
+
+namespace mylos {
+
+/// A dense row-major tensor in a file.
+struct PlacedTensor {
+  TensorInfo info;
+  std::int64_t offset = 0;  ///< of its first byte in the file
+  std::int64_t end() const { return offset + info.size() * static_cast<std::int64_t>(sizeof(float)); }
+};
+
+/// An open file of tensors. What fails throws ExitCode::io.
+class TensorFile {
+ public:
+  /// `flags` as for open(2).
+  TensorFile(std::filesystem::path path, int flags);
+
+  /// Writes a part; the digest of its elements, row-major. Throws ExitCode::numerical if one of them is not
+  /// finite.
+  Digest write(const PlacedTensor& tensor, const TensorPart& part) const;
+  void read(const PlacedTensor& tensor, const TensorPart& part) const;
+  /// Of the elements of a box, row-major, as they are in the file.
+  Digest digest_of(const PlacedTensor& tensor, const Box& box) const;
+  /// Of the bytes [begin, end).
+  Digest digest_of(std::int64_t begin, std::int64_t end) const;
+
+  /// Returns when what was written through this or another descriptor is on disk.
+  void sync() const;
+  /// What is read from now on comes from the disk, if the file system allows it.
+  void forget_cache() const;
+
+ private:
+  std::filesystem::path path_;
+  FileDescriptor file_;
+};
+
+/// Creates an HDF5 file in which the tensors are contiguous fp32 datasets ("group/name" makes a group) whose
+/// bytes have their place but no content; larger ones begin at multiples of `alignment`. Reserves the disk's
+/// space. One process; on the I/O thread.
+std::vector<PlacedTensor> lay_out_tensors(const std::filesystem::path& path,
+                                          const std::vector<TensorInfo>& tensors, std::int64_t alignment);
+
+}  // namespace mylos

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "io/io_thread.hpp"
 
+#include <algorithm>
+#include <unistd.h>
 #include <utility>
 
 #include "core/base/error.hpp"
@@ -8,7 +10,19 @@
 
 namespace mylos {
 
+namespace {
+
+/// Of `ranks` on this node: what the launcher bound it to, or an even share.
+int share_of_processors(int ranks) {
+  const auto usable = static_cast<int>(std::thread::hardware_concurrency());
+  const bool is_bound = usable < sysconf(_SC_NPROCESSORS_ONLN);
+  return std::max(1, is_bound ? usable : usable / ranks);
+}
+
+}  // namespace
+
 IoThread::IoThread() {
+  int ranks_on_node = 1;
   int initialised = 0;
   MPI_Initialized(&initialised);
   if (initialised != 0) {
@@ -22,10 +36,12 @@ IoThread::IoThread() {
     MPI_Comm_split_type(comm_, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
     int rank_on_node = 0;
     MPI_Comm_rank(node, &rank_on_node);
+    MPI_Comm_size(node, &ranks_on_node);
     MPI_Comm_free(&node);
     nodes_ = rank_on_node == 0 ? 1 : 0;
     MPI_Allreduce(MPI_IN_PLACE, &nodes_, 1, MPI_INT, MPI_SUM, comm_);
   }
+  threads_ = share_of_processors(ranks_on_node);
   // At exit HDF5 would flush files that an error left open, and wait for ranks that have gone.
   static std::once_flag once;
   std::call_once(once, [] { H5dont_atexit(); });

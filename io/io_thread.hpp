@@ -35,6 +35,8 @@ class IoThread {
   int size() const { return size_; }
   /// That the ranks are on.
   int nodes() const { return nodes_; }
+  /// This rank's share of the node's processors, for work that nothing else waits beside.
+  int threads() const { return threads_; }
 
  private:
   void loop();
@@ -43,6 +45,7 @@ class IoThread {
   int rank_ = 0;
   int size_ = 1;
   int nodes_ = 1;
+  int threads_ = 1;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<std::packaged_task<void()>> queue_;

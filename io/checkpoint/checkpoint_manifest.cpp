@@ -2,7 +2,9 @@
 #include "io/checkpoint/checkpoint_manifest.hpp"
 
 #include <algorithm>
+#include <deque>
 #include <fcntl.h>
+#include <functional>
 #include <set>
 #include <system_error>
 #include <utility>
@@ -12,6 +14,7 @@
 #include "core/base/version.hpp"
 #include "io/file_util.hpp"
 #include "io/json.hpp"
+#include "io/parallel_for.hpp"
 
 namespace mylos {
 
@@ -238,27 +241,39 @@ void check_sizes(const fs::path& checkpoint, const Manifest& manifest) {
 }
 
 std::vector<std::string> check_digests(const fs::path& checkpoint, const Manifest& manifest,
-                                       std::size_t first, std::size_t stride, ReadFrom from) {
-  std::vector<std::string> problems;
-  std::size_t count = 0;
-  const auto is_mine = [&] { return count++ % stride == first; };
+                                       const DigestCheck& check) {
+  // The problem of a digest, or "".
+  std::vector<std::function<std::string()>> checks;
+  int count = 0;
+  const auto add = [&](std::function<std::string()> problem) {
+    if (count++ % check.stride == check.first) checks.push_back(std::move(problem));
+  };
+  std::deque<TensorFile> files;
   for (const ManifestFile& file : manifest.files) {
     const fs::path path = checkpoint / file.name;
-    const TensorFile content(path, O_RDONLY);
-    if (from == ReadFrom::disk) content.forget_cache();
+    const TensorFile& content = files.emplace_back(path, O_RDONLY);
+    if (check.from_disk) content.forget_cache();
+    content.read_ahead();
     for (const ManifestPiece& piece : file.pieces) {
-      if (!is_mine() || content.digest_of(piece.begin, piece.end).text() == piece.digest) continue;
-      problems.push_back(fmt::format("{}: {} do not match their digest", path.string(), describe(piece)));
+      add([&content, &piece, path]() -> std::string {
+        if (content.digest_of(piece.begin, piece.end).text() == piece.digest) return "";
+        return fmt::format("{}: {} do not match their digest", path.string(), describe(piece));
+      });
     }
     for (const ManifestTensor& tensor : file.tensors) {
       for (const ManifestTensor::Part& part : tensor.parts) {
-        if (!is_mine() || content.digest_of(tensor.placed, part.box).text() == part.digest) continue;
-        problems.push_back(fmt::format(
-            "{}: dataset {}, ({}) elements from ({}) on, do not match their digest", path.string(),
-            tensor.placed.info.name, joined(part.box.count, ", "), joined(part.box.start, ", ")));
+        add([&content, &tensor, &part, path]() -> std::string {
+          if (content.digest_of(tensor.placed, part.box).text() == part.digest) return "";
+          return fmt::format("{}: dataset {}, ({}) elements from ({}) on, do not match their digest",
+                             path.string(), tensor.placed.info.name, joined(part.box.count, ", "),
+                             joined(part.box.start, ", "));
+        });
       }
     }
   }
+  std::vector<std::string> problems(checks.size());
+  parallel_for(checks.size(), check.threads, [&](std::size_t i) { problems[i] = checks[i](); });
+  std::erase(problems, "");
   return problems;
 }
 

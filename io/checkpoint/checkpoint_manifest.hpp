@@ -58,15 +58,16 @@ Manifest read_manifest(const std::filesystem::path& checkpoint);
 /// Throws ExitCode::bad_data unless the files have the sizes that the manifest gives.
 void check_sizes(const std::filesystem::path& checkpoint, const Manifest& manifest);
 
-/// How the bytes are read that digests are made of.
-enum class ReadFrom : std::uint8_t {
-  anywhere,
-  disk,  ///< past this node's page cache, if the file system allows it
+/// Which digests are checked, and how.
+struct DigestCheck {
+  int first = 0;  ///< every `stride`-th from this on
+  int stride = 1;
+  int threads = 1;
+  bool from_disk = false;  ///< past this node's page cache, if the file system allows it
 };
 
-/// Checks every `stride`-th digest from `first` on; returns what does not match, a line each.
+/// Returns what does not match, a line each.
 std::vector<std::string> check_digests(const std::filesystem::path& checkpoint, const Manifest& manifest,
-                                       std::size_t first, std::size_t stride,
-                                       ReadFrom from = ReadFrom::anywhere);
+                                       const DigestCheck& check);
 
 }  // namespace mylos

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <algorithm>
 #include <fcntl.h>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -11,10 +12,17 @@
 #include "io/checkpoint/checkpoint_manifest.hpp"
 #include "io/checkpoint/checkpoint_v1.hpp"
 #include "io/file_util.hpp"
+#include "io/parallel_for.hpp"
 
 namespace mylos {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::int64_t read_bytes = std::int64_t{4} << 20U;  // of a thread at a time
+
+}  // namespace
 
 struct CheckpointReader::Impl {
   explicit Impl(IoThread& thread) : io(thread) {}
@@ -61,8 +69,9 @@ CheckpointReader::CheckpointReader(IoThread& io, const fs::path& checkpoint, std
       check_sizes(checkpoint, manifest);
     });
     agreed(io.comm(), [&] {
-      const auto problems = check_digests(checkpoint, manifest, static_cast<std::size_t>(io.rank()),
-                                          static_cast<std::size_t>(io.size()));
+      const auto problems = check_digests(
+          checkpoint, manifest,
+          {.first = io.rank(), .stride = io.size(), .threads = io.threads(), .from_disk = false});
       if (!problems.empty()) fail(ExitCode::bad_data, "{}", joined(problems, "\n"));
     });
     agreed(io.comm(), [&] {
@@ -115,7 +124,11 @@ void CheckpointReader::read(const CheckpointTensor& tensor) const {
   }
   const auto index = static_cast<std::size_t>(found - all.begin());
   const PlacedTensor& placed = impl_->file(tensor.file).tensors[index].placed;
-  for (const TensorPart& part : tensor.parts) impl_->files.at(tensor.file).read(placed, part);
+  std::vector<TensorPart> cuts;
+  for (const TensorPart& part : tensor.parts)
+    std::ranges::move(cut(part, read_bytes), std::back_inserter(cuts));
+  const TensorFile& file = impl_->files.at(tensor.file);
+  parallel_for(cuts.size(), impl_->io.threads(), [&](std::size_t i) { file.read(placed, cuts[i]); });
 }
 
 std::optional<CheckpointReader> open_newest(IoThread& io, const fs::path& directory,
@@ -149,7 +162,7 @@ std::vector<std::string> verify_checkpoint(const fs::path& checkpoint) {
   try {
     const Manifest manifest = read_manifest(checkpoint);
     check_sizes(checkpoint, manifest);
-    return check_digests(checkpoint, manifest, 0, 1);
+    return check_digests(checkpoint, manifest, {});
   } catch (const Error& error) {
     return {error.what()};
   }

@@ -82,9 +82,10 @@ std::vector<Transfer> transfers_of(const TensorPart& part) {
   for (std::size_t d = 1; d < part.stride.size(); ++d)
     transfer.memory[d] = static_cast<hsize_t>(part.stride[d - 1] / part.stride[d]);
   for (std::int64_t first = 0; first < part.box.count[0]; first += most) {
-    const auto rows = static_cast<hsize_t>(std::min(most, part.box.count[0] - first));
-    transfer.start[0] = static_cast<hsize_t>(part.box.start[0] + first);
-    transfer.count[0] = transfer.memory[0] = rows;
+    const std::int64_t start = part.box.start[0] + first;
+    const std::int64_t rows = std::min(most, part.box.count[0] - first);
+    transfer.start[0] = static_cast<hsize_t>(start);
+    transfer.count[0] = transfer.memory[0] = static_cast<hsize_t>(rows);
     transfer.data = part.data + first * part.stride[0];
     transfers.push_back(transfer);
   }
@@ -126,6 +127,9 @@ struct ChunkedTensors::Impl {
     }
   }
 
+  const std::vector<TensorInfo>& tensors() const { return tensors_; }
+
+ private:
   template <class Result>
   Result check(Result result, const std::string& what) const {
     return h5_check(result, ExitCode::bad_data, fmt::format("cannot read {}: {}", path_.string(), what));
@@ -234,7 +238,7 @@ ChunkedTensors::~ChunkedTensors() = default;
 ChunkedTensors::ChunkedTensors(ChunkedTensors&&) noexcept = default;
 
 const std::vector<TensorInfo>& ChunkedTensors::tensors() const {
-  return impl_->tensors_;
+  return impl_->tensors();
 }
 
 void ChunkedTensors::read(const TensorInfo& tensor, const std::vector<TensorPart>& parts) const {

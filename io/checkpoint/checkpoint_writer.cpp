@@ -22,6 +22,8 @@ namespace {
 
 using Integers = std::vector<std::int64_t>;
 
+constexpr std::int64_t digest_bytes = std::int64_t{64} << 20U;  // of one digest
+
 /// The boxes of parts as integers: their number, then start and count of each.
 void append_boxes(const std::vector<TensorPart>& parts, Integers& integers) {
   integers.push_back(static_cast<std::int64_t>(parts.size()));
@@ -92,7 +94,8 @@ class Writer {
       for (const CheckpointTensor& tensor : content_.tensors) {
         check_parts(tensor.info, tensor.parts);
         std::vector<TensorPart>& cuts = cuts_.emplace_back();
-        for (const TensorPart& part : tensor.parts) std::ranges::move(cut(part), std::back_inserter(cuts));
+        for (const TensorPart& part : tensor.parts)
+          std::ranges::move(cut(part, digest_bytes), std::back_inserter(cuts));
         append_boxes(cuts, own);
       }
     });
@@ -269,8 +272,8 @@ void verify_and_purge(const IoThread& io, const fs::path& directory, const Check
     phase(CheckpointPhase::verify);
     const fs::path checkpoint = directory / step_name(step);
     const auto problems =
-        check_digests(checkpoint, read_manifest(checkpoint), static_cast<std::size_t>(io.rank()),
-                      static_cast<std::size_t>(io.size()), ReadFrom::disk);
+        check_digests(checkpoint, read_manifest(checkpoint),
+                      {.first = io.rank(), .stride = io.size(), .threads = 1, .from_disk = true});
     if (!problems.empty())
       fail(ExitCode::io, "what was written does not read back: {}", joined(problems, "\n"));
   });

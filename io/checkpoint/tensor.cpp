@@ -33,12 +33,12 @@ void check_parts(const TensorInfo& tensor, const std::vector<TensorPart>& parts)
   }
 }
 
-std::vector<TensorPart> cut(const TensorPart& part) {
-  constexpr std::int64_t most_elements = (std::int64_t{64} << 20U) / static_cast<std::int64_t>(sizeof(float));
+std::vector<TensorPart> cut(const TensorPart& part, std::int64_t most_bytes) {
   std::vector<TensorPart> parts;
   if (part.box.size() == 0) return parts;
   const std::int64_t row = part.box.size() / part.box.count[0];
-  const std::int64_t most_rows = std::max<std::int64_t>(1, most_elements / row);
+  const std::int64_t most_rows =
+      std::max<std::int64_t>(1, most_bytes / (row * static_cast<std::int64_t>(sizeof(float))));
   for (std::int64_t first = 0; first < part.box.count[0]; first += most_rows) {
     TensorPart rows = part;
     rows.box.start[0] += first;

@@ -34,8 +34,7 @@ std::vector<TensorPart> parts_of_range(const TensorInfo& tensor, std::int64_t be
 /// Throws ExitCode::internal unless the parts lie in a tensor of 1 to 8 dimensions, none of them empty.
 void check_parts(const TensorInfo& tensor, const std::vector<TensorPart>& parts);
 
-/// The part along its first dimension in parts of at most 64 MiB, if a row is no larger: each has a digest of
-/// its own.
-std::vector<TensorPart> cut(const TensorPart& part);
+/// The part along its first dimension in parts of at most `most_bytes`, or a row.
+std::vector<TensorPart> cut(const TensorPart& part, std::int64_t most_bytes);
 
 }  // namespace mylos

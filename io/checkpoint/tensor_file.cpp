@@ -24,7 +24,7 @@ static_assert(std::endian::native == std::endian::little, "tensors are little en
 namespace {
 
 // Bytes that are digested, checked and written while they are in the cache.
-constexpr std::int64_t block_elements = std::int64_t{1} << 18U;
+constexpr std::int64_t block_elements = std::int64_t{1} << 16U;
 
 /// Elements of a box that lie one behind the other, both in the tensor and in memory.
 struct Run {
@@ -206,6 +206,10 @@ void TensorFile::sync() const {
 
 void TensorFile::forget_cache() const {
   ::posix_fadvise(file_.get(), 0, 0, POSIX_FADV_DONTNEED);  // best effort
+}
+
+void TensorFile::read_ahead() const {
+  ::posix_fadvise(file_.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
 }
 
 std::vector<PlacedTensor> lay_out_tensors(const fs::path& path, const std::vector<TensorInfo>& tensors,

@@ -39,6 +39,8 @@ class TensorFile {
   void sync() const;
   /// What is read from now on comes from the disk, if the file system allows it.
   void forget_cache() const;
+  /// Most of the file will be read, in order.
+  void read_ahead() const;
 
  private:
   std::filesystem::path path_;

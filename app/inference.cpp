@@ -35,8 +35,8 @@ CheckpointReader open_checkpoint(IoThread& io, const CommandLine& line, bool is_
 /// The deck that the checkpoint was trained with, for this job's ranks and backends.
 Setup setup_of(const CheckpointReader& reader, const CommandLine& line, const MpiRuntime& mpi,
                std::int64_t batch) {
-  const RunState state =
-      parse_state(reader.state().json, fmt::format("state.json of step {}", reader.state().step));
+  const RunState state = parse_state(
+      reader.state().json, fmt::format("state.json of step {}", reader.state().step), reader.state().step);
   const std::int64_t micro_batch = batch > 0 ? batch : state.micro_batch;
   const DeckOverrides overrides = {{"parallel.data", std::to_string(mpi.size())},
                                    {"train.micro_batch", std::to_string(micro_batch)},

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <string_view>
 
 #include "app/commands/commands.hpp"
@@ -27,6 +28,9 @@ int main(int argc, char** argv) {
   } catch (const mylos::Error& error) {
     if (speaks()) fmt::print(stderr, "mylos: {}\n", error.what());
     return static_cast<int>(error.code());
+  } catch (const std::filesystem::filesystem_error& error) {
+    if (speaks()) fmt::print(stderr, "mylos: {}\n", error.what());
+    return static_cast<int>(mylos::ExitCode::io);
   } catch (const std::exception& error) {
     fmt::print(stderr, "mylos: internal error: {}\n", error.what());
     return static_cast<int>(mylos::ExitCode::internal);

@@ -64,9 +64,11 @@ std::string state_text(const RunState& state) {
          "\n";
 }
 
-RunState parse_state(const std::string& text, const std::string& place) {
+RunState parse_state(const std::string& text, const std::string& place, std::int64_t step) {
   try {
     const Json json = Json::parse(text);
+    if (json.integer("step") != step)
+      fail(ExitCode::bad_data, "of step {}, not {}", json.integer("step"), step);
     const Json layout = json.at("layout");
     return {.step = json.integer("step"),
             .sample = json.integer("sample"),

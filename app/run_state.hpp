@@ -26,7 +26,7 @@ struct RunState {
 std::string state_text(const RunState& state);
 
 /// The state that `text` holds. Throws ExitCode::bad_data with `place` in front for whatever is not a whole
-/// state.
-RunState parse_state(const std::string& text, const std::string& place);
+/// state of `step`.
+RunState parse_state(const std::string& text, const std::string& place, std::int64_t step);
 
 }  // namespace mylos

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <new>
 #include <thread>
 
@@ -88,6 +89,7 @@ void end_job(const MpiRuntime& mpi, const std::exception& error,
   ExitCode code = ExitCode::internal;
   std::string message = error.what();
   if (const auto* known = dynamic_cast<const Error*>(&error)) code = known->code();
+  if (dynamic_cast<const std::filesystem::filesystem_error*>(&error) != nullptr) code = ExitCode::io;
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) message = "out of memory";
   record(code, message);
   fmt::print(stderr, "mylos: rank {}: {}\n", mpi.rank(), message);

@@ -51,6 +51,7 @@ Trainer::Trainer(TrainerContext context)
 Trainer::~Trainer() = default;
 
 void Trainer::start(const std::optional<std::string>& restart) {
+  checkpoints_.check_file_system();
   std::optional<CheckpointReader> reader;
   if (restart) {
     std::optional<std::int64_t> named;
@@ -68,7 +69,8 @@ void Trainer::start(const std::optional<std::string>& restart) {
   }
 
   if (session_.rank() == 0) {
-    metrics_ = std::make_unique<MetricsWriter>(io_, paths_.metrics());
+    metrics_ = std::make_unique<MetricsWriter>(io_, paths_.metrics(),
+                                               [this](const std::string& text) { console_.warn(text); });
     metrics_->truncate_after(step_);
     metrics_->append("launches", {{"step", static_cast<double>(step_)},
                                   {"unix_time", static_cast<double>(std::time(nullptr))},
@@ -80,7 +82,8 @@ void Trainer::start(const std::optional<std::string>& restart) {
 
 void Trainer::restore_from(CheckpointReader& reader) {
   const RunState state =
-      parse_state(reader.state().json, checkpoints_.path_of(reader.state().step).string() + ": state.json");
+      parse_state(reader.state().json, checkpoints_.path_of(reader.state().step).string() + ": state.json",
+                  reader.state().step);
   if (shape_text(state.model) != shape_text(config_.model)) {
     fail(ExitCode::bad_data, "the checkpoint of step {} holds another model: {}; the deck asks for {}",
          reader.state().step, shape_text(state.model), shape_text(config_.model));
@@ -302,7 +305,7 @@ void Trainer::write_checkpoint() {
   checkpoints_.write(content);
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   checkpoint_seconds_ += seconds;
-  wall_clock_limit_.note_checkpoint(seconds);
+  wall_clock_limit_.note_checkpoint(seconds + checkpoints_.background_seconds());
   saved_step_ = step_;
   checkpoint_due_ = false;
   console_.line(

@@ -47,15 +47,12 @@ else()
   message(STATUS "oneDNN not found: no compute_onednn")
 endif()
 
-# Parallel HDF5: an installed one (HDF5_ROOT), else Debian's build for MPICH.
+# HDF5, parallel or not: an installed one (HDF5_ROOT), else Debian's build for MPICH.
 if(NOT HDF5_ROOT AND NOT DEFINED ENV{HDF5_ROOT} AND EXISTS /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/hdf5/mpich)
   set(HDF5_ROOT /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/hdf5/mpich)
 endif()
 set(HDF5_PREFER_PARALLEL ON)
 find_package(HDF5 REQUIRED COMPONENTS C)
-if(NOT HDF5_IS_PARALLEL)
-  message(FATAL_ERROR "HDF5 at ${HDF5_INCLUDE_DIRS} is not parallel; point HDF5_ROOT at one built with MPI")
-endif()
 add_library(mylos_hdf5 INTERFACE)
 target_include_directories(mylos_hdf5 SYSTEM INTERFACE ${HDF5_INCLUDE_DIRS})
 target_link_libraries(mylos_hdf5 INTERFACE ${HDF5_C_LIBRARIES} MPI::MPI_C)

@@ -89,14 +89,6 @@ void agreed(MPI_Comm comm, const std::function<void()>& work) {
   throw Error(static_cast<ExitCode>(head[0]), message);
 }
 
-void agreed_max(MPI_Comm comm, std::span<std::int64_t> values) {
-  all_reduce(comm, values.data(), values.size(), MPI_INT64_T, MPI_MAX);
-}
-
-void agreed_bit_or(MPI_Comm comm, std::span<std::uint64_t> values) {
-  all_reduce(comm, values.data(), values.size(), MPI_UINT64_T, MPI_BOR);
-}
-
 std::vector<std::vector<std::int64_t>> gathered_at_root(MPI_Comm comm,
                                                         const std::vector<std::int64_t>& values) {
   if (comm == MPI_COMM_NULL) return {values};

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <vector>
 
 #include <mpi.h>
@@ -14,10 +13,6 @@ namespace mylos {
 /// Runs `work` on this rank. If it throws on any rank, all ranks throw the error of the lowest such rank,
 /// which the message names where other ranks had none. Collective; with MPI_COMM_NULL `work` runs alone.
 void agreed(MPI_Comm comm, const std::function<void()>& work);
-
-/// The elementwise maximum over the ranks, in place.
-void agreed_max(MPI_Comm comm, std::span<std::int64_t> values);
-void agreed_bit_or(MPI_Comm comm, std::span<std::uint64_t> values);
 
 /// Every rank's values on rank 0, in the order of the ranks; nothing on the others.
 std::vector<std::vector<std::int64_t>> gathered_at_root(MPI_Comm comm,

@@ -52,6 +52,7 @@ void write_fully(int fd, const fs::path& file, const void* data, std::size_t byt
     if (n < 0 && errno == EINTR) continue;
     if (n < 0)
       fail(ExitCode::io, "cannot write {} at offset {}: {}", file.string(), offset, std::strerror(errno));
+    if (n == 0) fail(ExitCode::io, "cannot write {} at offset {}: nothing is taken", file.string(), offset);
     from += n;
     bytes -= static_cast<std::size_t>(n);
     offset += n;
@@ -67,7 +68,7 @@ void sync_path(const fs::path& path) {
 }
 
 std::string read_text_file(const fs::path& file, std::size_t max_bytes) {
-  const FileDescriptor fd = open_file(file, O_RDONLY);
+  const FileDescriptor fd = open_file(file, O_RDONLY | O_NONBLOCK);  // a pipe has no text
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0)
     fail(ExitCode::io, "cannot read {}: {}", file.string(), std::strerror(errno));

@@ -2,8 +2,11 @@
 #include "io/io_thread.hpp"
 
 #include <algorithm>
+#include <cstddef>
+#include <sched.h>
 #include <unistd.h>
 #include <utility>
+#include <vector>
 
 #include "core/base/error.hpp"
 #include "io/hdf5_handle.hpp"
@@ -14,7 +17,12 @@ namespace {
 
 /// Of `ranks` on this node: what the launcher bound it to, or an even share.
 int share_of_processors(int ranks) {
-  const auto usable = static_cast<int>(std::thread::hardware_concurrency());
+  constexpr int most_processors = 1 << 16;
+  const std::size_t bytes = CPU_ALLOC_SIZE(most_processors);
+  std::vector<std::byte> set(bytes);
+  auto* processors = reinterpret_cast<cpu_set_t*>(set.data());
+  if (sched_getaffinity(0, bytes, processors) != 0) return 1;
+  const int usable = CPU_COUNT_S(bytes, processors);
   const bool is_bound = usable < sysconf(_SC_NPROCESSORS_ONLN);
   return std::max(1, is_bound ? usable : usable / ranks);
 }

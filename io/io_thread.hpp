@@ -14,12 +14,12 @@
 
 namespace mylos {
 
-/// Debian's parallel HDF5 is not thread safe: every HDF5 call of a process is made here, in the order
+/// Debian's HDF5 is not thread safe: every HDF5 call of a process is made here, in the order
 /// submitted.
 class IoThread {
  public:
   /// With MPI initialised (THREAD_MULTIPLE) duplicates MPI_COMM_WORLD, collectively; otherwise works for one
-  /// process with MPI_COMM_NULL and serial file access.
+  /// process with MPI_COMM_NULL.
   IoThread();
   ~IoThread();
   IoThread(const IoThread&) = delete;

@@ -19,6 +19,7 @@
 #include "app/setup.hpp"
 #include "core/base/statistics.hpp"
 #include "core/layout/parameter_table.hpp"
+#include "io/agree.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/file_util.hpp"
 
@@ -51,12 +52,12 @@ CommandSyntax syntax() {
 /// Seconds of a command on rank 0, while the others wait without computing.
 double seconds_of(const MpiRuntime& mpi, const std::string& command) {
   double seconds = 0.0;
-  if (mpi.rank() == 0) {
+  agreed(MPI_COMM_WORLD, [&] {
+    if (mpi.rank() != 0) return;
     const auto start = Clock::now();
     if (std::system(command.c_str()) != 0) fail(ExitCode::io, "failed: {}", command);
     seconds = seconds_between(start, Clock::now());
-  }
-  mpi.broadcast("");
+  });
   return seconds;
 }
 
@@ -150,8 +151,9 @@ class Benchmark {
     const CheckpointReader reader(io_, path);
     round.open = seconds_between(start, Clock::now());
     start = Clock::now();
-    for (const CheckpointTensor& tensor : content_.tensors) reader.read(tensor);
-    mpi_.broadcast("");
+    agreed(MPI_COMM_WORLD, [&] {
+      for (const CheckpointTensor& tensor : content_.tensors) reader.read(tensor);
+    });
     round.read = seconds_between(start, Clock::now());
     return round;
   }

@@ -12,10 +12,6 @@ namespace mylos {
 
 namespace {
 
-std::int64_t product(std::span<const std::int64_t> extents) {
-  return std::accumulate(extents.begin(), extents.end(), std::int64_t{1}, std::multiplies<>());
-}
-
 /// Of a dense row-major array.
 std::vector<std::int64_t> dense_strides(std::span<const std::int64_t> extents) {
   std::vector<std::int64_t> stride(extents.size(), 1);
@@ -59,6 +55,10 @@ void append_range(std::span<const std::int64_t> shape, std::int64_t begin, std::
 }
 
 }  // namespace
+
+std::int64_t product(std::span<const std::int64_t> extents) {
+  return std::accumulate(extents.begin(), extents.end(), std::int64_t{1}, std::multiplies<>());
+}
 
 Box Box::whole(std::span<const std::int64_t> shape) {
   return {.start = std::vector<std::int64_t>(shape.size(), 0), .count = {shape.begin(), shape.end()}};
@@ -135,12 +135,12 @@ std::vector<PlacedBox> joined_boxes(const PlacedBox& placed, std::span<const std
 }
 
 bool cover_once(std::span<const std::int64_t> shape, std::vector<Box> boxes) {
-  std::int64_t covered = 0;
+  std::int64_t left = product(shape);
   for (const Box& box : boxes) {
-    if (!box.fits(shape)) return false;
-    covered += box.size();
+    if (!box.fits(shape) || box.size() > left) return false;
+    left -= box.size();
   }
-  if (covered != product(shape)) return false;
+  if (left != 0) return false;
   // As many elements as there are: complete if no two overlap. Only boxes that are open at the same place
   // along the first dimension can.
   std::erase_if(boxes, [](const Box& box) { return box.size() == 0; });

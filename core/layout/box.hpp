@@ -8,6 +8,9 @@
 
 namespace mylos {
 
+/// Elements of an array with these extents.
+std::int64_t product(std::span<const std::int64_t> extents);
+
 /// The elements of a tensor with coordinates start[d] .. start[d] + count[d] - 1 along each dimension d.
 struct Box {
   std::vector<std::int64_t> start;

@@ -9,16 +9,6 @@
 
 namespace mylos {
 
-namespace {
-
-std::int64_t product(std::span<const std::int64_t> extents) {
-  std::int64_t n = 1;
-  for (const std::int64_t extent : extents) n *= extent;
-  return n;
-}
-
-}  // namespace
-
 std::vector<std::int64_t> Parameter::view_shape() const {
   std::vector<std::int64_t> extents;
   for (const Dimension& dimension : view) extents.push_back(dimension.extent);
@@ -213,8 +203,13 @@ std::int64_t ParameterTable::padded_size() const {
 }
 
 Piece Piece::share() const {
-  const std::int64_t first = count * parameter.twin / parameter.twins;
-  const std::int64_t end = count * (parameter.twin + 1) / parameter.twins;
+  constexpr std::int64_t grain = std::int64_t{1} << 16U;
+  const std::int64_t grains = (count + grain - 1) / grain;
+  // Small parameters go to one twin each, all in turn.
+  const std::int64_t turn = parameter.unit + parameter.offset / ParameterTable::alignment;
+  const std::int64_t place = (parameter.twin + turn) % parameter.twins;
+  const std::int64_t first = std::min(count, grains * place / parameter.twins * grain);
+  const std::int64_t end = std::min(count, grains * (place + 1) / parameter.twins * grain);
   return {.parameter = parameter, .begin = begin + first, .count = end - first, .offset = offset + first};
 }
 

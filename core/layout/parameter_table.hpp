@@ -128,7 +128,7 @@ struct Piece {
   std::int64_t count = 0;
   std::int64_t offset = 0;
 
-  /// The even share of this rank among its twins.
+  /// This rank's share among its twins: an even one in grains of 2^16 elements, which may be nothing.
   Piece share() const;
   /// Where its elements lie in the whole parameter.
   GlobalIndex global_index() const;

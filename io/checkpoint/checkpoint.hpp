@@ -9,6 +9,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -80,6 +81,10 @@ class CheckpointStore {
   CheckpointStore(const CheckpointStore&) = delete;
   CheckpointStore& operator=(const CheckpointStore&) = delete;
 
+  /// Throws ExitCode::usage on all ranks if they are on several nodes and the directory is on NFS, which
+  /// keeps pages per node: of two nodes that write parts of one page, one loses its part.
+  void check_file_system();
+
   /// Writes `content` as step_NNNNNN; one of that step that is there already is moved to `abandoned-<time>`.
   /// On return it is on disk under its name. What follows happens while the caller goes on: it is read back,
   /// and only then the retention's rules remove older ones. Errors are agreed on and thrown by all ranks:
@@ -89,6 +94,9 @@ class CheckpointStore {
   void finish();
   /// Throws the error of what the last `write` left to do, if it has ended.
   void poll();
+
+  /// That the last read-back and removal took; 0 before.
+  double background_seconds() const { return background_seconds_; }
 
   /// Moves the checkpoints beyond `step` to `abandoned-<time>`, for a run that continues at `step`.
   void abandon_after(std::int64_t step);
@@ -104,6 +112,7 @@ class CheckpointStore {
   CheckpointPhaseHook hook_;
   Warn warn_;
   std::future<void> finished_;
+  std::atomic<double> background_seconds_{0.0};
 };
 
 /// An opened, verified checkpoint.

@@ -5,6 +5,8 @@
 #include <array>
 #include <charconv>
 #include <ctime>
+#include <exception>
+#include <optional>
 #include <string_view>
 #include <system_error>
 
@@ -19,7 +21,8 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view step_prefix = "step_";
-constexpr std::string_view abandoned_prefix = "abandoned-";
+/// `strftime`'s; a number follows if there are several of one second.
+constexpr const char* abandoned_format = "abandoned-%Y%m%dT%H%M%SZ";
 
 /// The step of a directory's name, or nothing if it is not exactly what `step_name` makes.
 std::optional<std::int64_t> step_of(const std::string& name) {
@@ -27,7 +30,7 @@ std::optional<std::int64_t> step_of(const std::string& name) {
   std::int64_t step = 0;
   const auto [end, error] =
       std::from_chars(name.data() + step_prefix.size(), name.data() + name.size(), step);
-  if (error != std::errc() || step_name(step) != name) return std::nullopt;
+  if (error != std::errc() || step < 0 || step_name(step) != name) return std::nullopt;
   return step;
 }
 
@@ -52,9 +55,11 @@ bool is_own_file(const fs::path& path) {
 }
 
 /// Whether a directory holds nothing but what mylos writes to a checkpoint.
-bool is_own(const fs::path& checkpoint) {
+bool is_own(const fs::path& checkpoint) try {
   return fs::is_directory(fs::symlink_status(checkpoint)) &&
          std::ranges::all_of(entries_of(checkpoint), is_own_file);
+} catch (const std::exception&) {  // who cannot look does not know
+  return false;
 }
 
 /// Of another step: a copy that somebody made.
@@ -78,17 +83,33 @@ void remove_checkpoint(const fs::path& checkpoint, const Warn& warn) {
   if (error) warn(fmt::format("cannot remove {}: {}", checkpoint.string(), error.message()));
 }
 
+/// Whether `abandon` made a directory.
+bool is_abandoned(const fs::path& path) {
+  std::string name = path.filename().string();
+  std::tm time{};
+  const char* rest = ::strptime(name.c_str(), abandoned_format, &time);
+  if (rest == nullptr || !fs::is_directory(fs::symlink_status(path))) return false;
+  return *rest == '\0' || (*rest == '-' && std::string_view(rest + 1).find_first_not_of("0123456789") ==
+                                               std::string_view::npos);
+}
+
 std::vector<fs::path> abandoned_in(const fs::path& directory) {
   std::vector<fs::path> found = entries_of(directory);
-  std::erase_if(
-      found, [](const fs::path& entry) { return !entry.filename().string().starts_with(abandoned_prefix); });
+  std::erase_if(found, [](const fs::path& entry) { return !is_abandoned(entry); });
   return found;
+}
+
+/// Of a writer, or of a removal, that was killed.
+bool is_leftover(const fs::path& path) {
+  return path.extension() == temporary_suffix && step_of(path.stem().string());
 }
 
 void remove_abandoned(const fs::path& abandoned, const Warn& warn) {
   const std::vector<fs::path> entries = entries_of(abandoned);
-  const bool is_known = std::ranges::all_of(
-      entries, [](const fs::path& entry) { return step_of(entry.filename().string()) && is_own(entry); });
+  const bool is_known = std::ranges::all_of(entries, [](const fs::path& entry) {
+    if (is_leftover(entry)) return is_own(entry);
+    return step_of(entry.filename().string()) && is_own(entry) && !is_copy(entry);
+  });
   if (!is_known) return;
   for (const fs::path& entry : entries) remove_checkpoint(entry, warn);
   std::error_code error;
@@ -121,8 +142,7 @@ void check_step(const fs::path& directory, std::int64_t step) {
 
 void remove_leftovers(const fs::path& directory, const Warn& warn) {
   for (const fs::path& entry : entries_of(directory)) {
-    if (entry.extension() != temporary_suffix || !step_of(entry.stem().string())) continue;
-    if (is_own(entry)) remove_checkpoint(entry, warn);
+    if (is_leftover(entry) && is_own(entry)) remove_checkpoint(entry, warn);
   }
 }
 
@@ -149,16 +169,15 @@ void purge(const fs::path& directory, std::int64_t newest, const Retention& rete
   for (std::size_t i = 0; i + most < abandoned.size(); ++i) remove_abandoned(abandoned[i], warn);
 }
 
-void abandon(const fs::path& directory, const std::vector<std::int64_t>& steps) {
-  if (steps.empty()) return;
+fs::path abandon(const fs::path& directory, const std::vector<std::int64_t>& steps) {
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
   gmtime_r(&now, &utc);
-  std::array<char, 32> time{};
-  std::strftime(time.data(), time.size(), "%Y%m%dT%H%M%SZ", &utc);
-  const fs::path base = directory / (std::string(abandoned_prefix) + time.data());
+  std::array<char, 32> name{};
+  std::strftime(name.data(), name.size(), abandoned_format, &utc);
+  const fs::path base = directory / name.data();
   fs::path target = base;
-  for (int i = 2; fs::exists(target); ++i) target = base.string() + fmt::format("-{}", i);
+  for (int i = 2; fs::exists(fs::symlink_status(target)); ++i) target = base.string() + fmt::format("-{}", i);
   make_directory(target);
   for (const std::int64_t step : steps) {
     std::error_code error;
@@ -170,14 +189,13 @@ void abandon(const fs::path& directory, const std::vector<std::int64_t>& steps) 
   }
   sync_path(target);
   sync_path(directory);
+  return target;
 }
 
 std::vector<std::int64_t> steps_to_abandon(const fs::path& directory, std::int64_t step) {
   std::vector<std::int64_t> later = list_steps(directory);
-  std::erase_if(later, [&](std::int64_t other) {
-    const fs::path checkpoint = directory / step_name(other);
-    return other <= step || !is_own(checkpoint) || is_copy(checkpoint);
-  });
+  std::erase_if(later,
+                [&](std::int64_t other) { return other <= step || is_copy(directory / step_name(other)); });
   return later;
 }
 
@@ -185,7 +203,9 @@ std::uintmax_t bytes_in(const fs::path& directory) {
   std::uintmax_t bytes = 0;
   std::error_code error;
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(directory, error)) {
-    if (entry.is_regular_file(error)) bytes += entry.file_size(error);
+    const bool is_file = entry.is_regular_file(error);
+    const std::uintmax_t size = entry.file_size(error);
+    if (is_file && !error) bytes += size;  // what vanishes meanwhile has none
   }
   return bytes;
 }

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,10 +44,10 @@ void remove_leftovers(const std::filesystem::path& directory, const Warn& warn);
 void purge(const std::filesystem::path& directory, std::int64_t newest, const Retention& retention,
            const Warn& warn);
 
-/// Moves a checkpoint out of the way, to `abandoned-<time>`.
-void abandon(const std::filesystem::path& directory, const std::vector<std::int64_t>& steps);
+/// Moves checkpoints out of the way, to a new directory `abandoned-<time>`, which it returns.
+std::filesystem::path abandon(const std::filesystem::path& directory, const std::vector<std::int64_t>& steps);
 
-/// The steps beyond `step` that a run that continues there gives up: those that mylos wrote.
+/// The steps beyond `step` that a run that continues there gives up: all but copies of others.
 std::vector<std::int64_t> steps_to_abandon(const std::filesystem::path& directory, std::int64_t step);
 
 /// Bytes of all files in a directory.

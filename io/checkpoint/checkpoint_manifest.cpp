@@ -23,11 +23,10 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* format_name = "mylos checkpoint";
-constexpr std::size_t max_manifest_bytes = std::size_t{64} << 20U;
 constexpr std::int64_t max_file_bytes = std::int64_t{1} << 50U;
 constexpr std::int64_t max_piece_bytes = std::int64_t{64} << 20U;
 constexpr std::size_t max_dimensions = 8;
-constexpr std::size_t max_parts = std::size_t{1} << 16U;
+constexpr std::size_t max_parts = std::size_t{1} << 14U;  // of a tensor
 
 bool is_plain_name(const std::string& name) {
   return !name.empty() && name.size() < 64 && name.front() != '.' &&
@@ -49,8 +48,10 @@ ManifestTensor parse_tensor(const Json& entry, std::int64_t file_bytes) {
   info.name = entry.text("name");
   info.shape = entry.integers("shape");
   tensor.placed.offset = entry.integer("offset");
-  std::int64_t room = (file_bytes - tensor.placed.offset) / static_cast<std::int64_t>(sizeof(float));
-  bool is_good = !info.shape.empty() && info.shape.size() <= max_dimensions && tensor.placed.offset >= 0;
+  bool is_good = !info.shape.empty() && info.shape.size() <= max_dimensions && tensor.placed.offset >= 0 &&
+                 tensor.placed.offset <= file_bytes;
+  std::int64_t room =
+      is_good ? (file_bytes - tensor.placed.offset) / static_cast<std::int64_t>(sizeof(float)) : 0;
   for (const std::int64_t extent : info.shape) {
     is_good = is_good && extent >= 1 && extent <= room;
     if (is_good) room /= extent;
@@ -124,6 +125,7 @@ Manifest parse_manifest(const std::string& text) {
     fail(ExitCode::bad_data, "does not match its own digest");
 
   manifest.step = root.integer("step");
+  if (manifest.step < 0) fail(ExitCode::bad_data, "of step {}", manifest.step);
   std::set<std::string> names;
   for (const Json& entry : root.elements("files")) {
     ManifestFile& file = manifest.files.emplace_back();
@@ -218,7 +220,7 @@ Manifest read_manifest(const fs::path& checkpoint) {
   std::error_code error;
   if (!fs::is_directory(checkpoint, error))
     fail(ExitCode::bad_data, "no checkpoint at {}", checkpoint.string());
-  if (!fs::exists(file, error)) fail(ExitCode::bad_data, "{} is missing", file.string());
+  if (!fs::is_regular_file(file, error)) fail(ExitCode::bad_data, "{} is missing", file.string());
   const std::string text = read_text_file(file, max_manifest_bytes);
   try {
     return parse_manifest(text);

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +30,9 @@ struct ManifestTensor {
   PlacedTensor placed;
   std::vector<Part> parts;
 };
+
+/// A larger one is not read.
+inline constexpr std::size_t max_manifest_bytes = std::size_t{64} << 20U;
 
 /// Pieces and tensors together are all bytes of the file.
 struct ManifestFile {

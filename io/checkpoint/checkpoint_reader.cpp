@@ -32,6 +32,18 @@ struct CheckpointReader::Impl {
     io.run([this] { chunked.clear(); });
   }
 
+  /// Throws unless `found` is what is wanted; null if there is none.
+  void check(const CheckpointTensor& wanted, const TensorInfo* found) const {
+    const fs::path file = path / wanted.file;
+    if (found == nullptr) {
+      fail(ExitCode::bad_data, "{}: no dataset {}, which should have shape {}", file.string(),
+           wanted.info.name, wanted.info.shape_text());
+    }
+    if (found->shape != wanted.info.shape) {
+      fail(ExitCode::bad_data, "{}: dataset {} has shape {}, the model needs {}", file.string(),
+           wanted.info.name, found->shape_text(), wanted.info.shape_text());
+    }
+  }
   [[noreturn]] void fail_without(const std::string& file) const {
     fail(ExitCode::bad_data, "{} has no {}", path.string(), file);
   }
@@ -105,30 +117,23 @@ std::vector<TensorInfo> CheckpointReader::tensors(const std::string& file) const
 }
 
 void CheckpointReader::read(const CheckpointTensor& tensor) const {
-  const TensorInfo& wanted = tensor.info;
-  const fs::path path = impl_->path / tensor.file;
-  const std::vector<TensorInfo> all = tensors(tensor.file);
-  const auto found = std::ranges::find(all, wanted.name, &TensorInfo::name);
-  if (found == all.end()) {
-    fail(ExitCode::bad_data, "{}: no dataset {}, which should have shape {}", path.string(), wanted.name,
-         wanted.shape_text());
-  }
-  if (found->shape != wanted.shape) {
-    fail(ExitCode::bad_data, "{}: dataset {} has shape {}, the model needs {}", path.string(), wanted.name,
-         found->shape_text(), wanted.shape_text());
-  }
-  check_parts(wanted, tensor.parts);
+  check_parts(tensor.info, tensor.parts);
   if (impl_->manifest.version == 1) {
-    impl_->io.run([&] { impl_->chunked_file(tensor.file).read(wanted, tensor.parts); });
+    const ChunkedTensors& file = impl_->chunked_file(tensor.file);
+    const auto found = std::ranges::find(file.tensors(), tensor.info.name, &TensorInfo::name);
+    impl_->check(tensor, found == file.tensors().end() ? nullptr : &*found);
+    impl_->io.run([&] { file.read(tensor.info, tensor.parts); });
     return;
   }
-  const auto index = static_cast<std::size_t>(found - all.begin());
-  const PlacedTensor& placed = impl_->file(tensor.file).tensors[index].placed;
+  const std::vector<ManifestTensor>& tensors = impl_->file(tensor.file).tensors;
+  const auto found = std::ranges::find(tensors, tensor.info.name,
+                                       [](const ManifestTensor& other) { return other.placed.info.name; });
+  impl_->check(tensor, found == tensors.end() ? nullptr : &found->placed.info);
   std::vector<TensorPart> cuts;
   for (const TensorPart& part : tensor.parts)
     std::ranges::move(cut(part, read_bytes), std::back_inserter(cuts));
   const TensorFile& file = impl_->files.at(tensor.file);
-  parallel_for(cuts.size(), impl_->io.threads(), [&](std::size_t i) { file.read(placed, cuts[i]); });
+  parallel_for(cuts.size(), impl_->io.threads(), [&](std::size_t i) { file.read(found->placed, cuts[i]); });
 }
 
 std::optional<CheckpointReader> open_newest(IoThread& io, const fs::path& directory,

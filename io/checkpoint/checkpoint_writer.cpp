@@ -3,6 +3,7 @@
 #include <chrono>
 #include <fcntl.h>
 #include <iterator>
+#include <numeric>
 #include <sys/vfs.h>
 #include <system_error>
 #include <utility>
@@ -45,25 +46,12 @@ std::vector<Box> take_boxes(const Integers& integers, std::size_t& next, std::si
   return boxes;
 }
 
-/// NFS keeps pages per node: of two nodes that write parts of one page, one loses its part.
-void check_file_system(const fs::path& directory, int nodes) {
-  constexpr auto nfs = 0x6969;
-  struct statfs info {};
-  if (nodes > 1 && ::statfs(directory.c_str(), &info) == 0 && info.f_type == nfs) {
-    fail(ExitCode::usage,
-         "{} lies on NFS, where {} nodes cannot write one file together: choose a parallel file system, such "
-         "as Lustre or GPFS, for [run] dir",
-         directory.string(), nodes);
-  }
-}
-
 /// One checkpoint being written, on the I/O thread of every rank.
 class Writer {
  public:
   Writer(const IoThread& io, const fs::path& directory, const CheckpointSettings& settings,
          const CheckpointPhaseHook& hook, const Warn& warn, const CheckpointContent& content)
-      : io_(io),
-        comm_(io.comm()),
+      : comm_(io.comm()),
         rank_(io.rank()),
         directory_(directory),
         target_(directory / step_name(content.state.step)),
@@ -104,7 +92,6 @@ class Writer {
       if (rank_ != 0) return;
       check_cover();
       make_directory(directory_);
-      check_file_system(directory_, io_.nodes());
       remove_leftovers(directory_, warn_);
       std::error_code error;
       if (!fs::create_directory(temporary_, error))
@@ -185,7 +172,16 @@ class Writer {
     const std::vector<Integers> digests = gathered_at_root(comm_, own);
     agreed(comm_, [&] {
       phase(CheckpointPhase::manifest);
-      if (rank_ == 0) write_text_file(temporary_ / "manifest.json", manifest_text(make_manifest(digests)));
+      if (rank_ != 0) return;
+      const std::string text = manifest_text(make_manifest(digests));
+      if (text.size() > max_manifest_bytes) {
+        fail(ExitCode::internal, "the manifest of {} parts has {} bytes; no more than {} could be read again",
+             std::accumulate(
+                 digests.begin(), digests.end(), std::size_t{0},
+                 [](std::size_t sum, const Integers& of_rank) { return sum + of_rank.size() / 2; }),
+             text.size(), max_manifest_bytes);
+      }
+      write_text_file(temporary_ / "manifest.json", text);
     });
   }
 
@@ -246,7 +242,6 @@ class Writer {
     });
   }
 
-  const IoThread& io_;
   MPI_Comm comm_;
   int rank_;
   fs::path directory_;
@@ -271,9 +266,15 @@ void verify_and_purge(const IoThread& io, const fs::path& directory, const Check
   agreed(io.comm(), [&] {
     phase(CheckpointPhase::verify);
     const fs::path checkpoint = directory / step_name(step);
-    const auto problems =
-        check_digests(checkpoint, read_manifest(checkpoint),
-                      {.first = io.rank(), .stride = io.size(), .threads = 1, .from_disk = true});
+    std::vector<std::string> problems;
+    try {
+      const Manifest manifest = read_manifest(checkpoint);
+      check_sizes(checkpoint, manifest);
+      problems = check_digests(checkpoint, manifest,
+                               {.first = io.rank(), .stride = io.size(), .threads = 1, .from_disk = true});
+    } catch (const Error& error) {
+      problems.emplace_back(error.what());
+    }
     if (!problems.empty())
       fail(ExitCode::io, "what was written does not read back: {}", joined(problems, "\n"));
   });
@@ -298,11 +299,38 @@ CheckpointStore::~CheckpointStore() {
   if (finished_.valid()) finished_.wait();
 }
 
+void CheckpointStore::check_file_system() {
+  io_.run([&] {
+    agreed(io_.comm(), [&] {
+      constexpr auto nfs = 0x6969;
+      struct statfs info {};
+      if (io_.rank() != 0 || io_.nodes() == 1 || ::statfs(directory_.c_str(), &info) != 0 ||
+          info.f_type != nfs)
+        return;
+      fail(ExitCode::usage,
+           "{} lies on NFS, where {} nodes cannot write one file together: choose a parallel file system, "
+           "such "
+           "as Lustre or GPFS, for [run] dir",
+           directory_.string(), io_.nodes());
+    });
+  });
+}
+
 void CheckpointStore::write(const CheckpointContent& content) {
   finish();
-  io_.run([&] { Writer(io_, directory_, settings_, hook_, warn_, content).run(); });
+  io_.run([&] {
+    try {
+      Writer(io_, directory_, settings_, hook_, warn_, content).run();
+    } catch (const Error&) {
+      // The disk may be full of it. All ranks have left it.
+      if (io_.rank() == 0) remove_leftovers(directory_, warn_);
+      throw;
+    }
+  });
   finished_ = io_.submit([this, step = content.state.step] {
+    const auto start = std::chrono::steady_clock::now();
     verify_and_purge(io_, directory_, settings_, hook_, warn_, step);
+    background_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   });
 }
 
@@ -323,10 +351,9 @@ void CheckpointStore::abandon_after(std::int64_t step) {
       if (later.empty()) return;
       std::uintmax_t bytes = 0;
       for (const std::int64_t other : later) bytes += bytes_in(path_of(other));
-      abandon(directory_, later);
-      warn_(fmt::format("{} of later steps moved to {}/abandoned-<time>: {} ({:.1f} MB)",
-                        later.size() == 1 ? "a checkpoint" : "checkpoints", directory_.string(),
-                        joined(later, " "), static_cast<double>(bytes) * 1e-6));
+      const fs::path target = abandon(directory_, later);
+      warn_(fmt::format("checkpoints of later steps, {} ({:.1f} MB), are now in {}", joined(later, " "),
+                        static_cast<double>(bytes) * 1e-6, target.string()));
     });
   });
 }

@@ -14,7 +14,7 @@ namespace mylos {
 struct TensorInfo {
   std::string name;                 ///< Hugging Face's, e.g. "h.0.attn.c_attn.weight"
   std::vector<std::int64_t> shape;  ///< row-major
-  std::int64_t size() const { return Box::whole(shape).size(); }
+  std::int64_t size() const { return product(shape); }
   std::string shape_text() const;  ///< "(768, 3072)"
 };
 

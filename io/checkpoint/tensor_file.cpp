@@ -135,8 +135,11 @@ void reserve(const fs::path& path, std::int64_t bytes) {
   const FileDescriptor file = open_file(path, O_WRONLY | O_NOFOLLOW);
   // Of its bytes only the end: the call keeps the others. posix_fallocate(3) would write every block if the
   // file system cannot reserve.
-  if (::fallocate(file.get(), 0, 0, bytes) == 0) return;
-  int reason = errno;
+  int reason = 0;
+  do {
+    if (::fallocate(file.get(), 0, 0, bytes) == 0) return;
+    reason = errno;
+  } while (reason == EINTR);
   struct statvfs disk {};
   double free = 0.0;
   if (::fstatvfs(file.get(), &disk) == 0)

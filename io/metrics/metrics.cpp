@@ -7,11 +7,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstring>
 #include <exception>
 #include <functional>
 #include <limits>
 #include <mutex>
 #include <optional>
+#include <unistd.h>
 #include <utility>
 
 #include "core/base/error.hpp"
@@ -236,13 +239,15 @@ class MetricsFile {
 }  // namespace
 
 struct MetricsWriter::Impl {
-  Impl(IoThread& thread, fs::path file_path) : io(thread), path(std::move(file_path)) {}
+  Impl(IoThread& thread, fs::path file_path, std::function<void(const std::string&)> on_damage)
+      : io(thread), path(std::move(file_path)), warn(std::move(on_damage)) {}
 
   /// Runs on the I/O thread; an error stays for the next call of the writer.
   void queue(std::function<void()> job) {
     rethrow();
     io.submit([this, work = std::move(job)] {
       try {
+        rethrow();  // what failed before may have left no file open
         work();
       } catch (...) {
         const std::lock_guard lock(mutex);
@@ -257,13 +262,41 @@ struct MetricsWriter::Impl {
   }
 
   void open() {
-    const fs::path temporary = path.string() + temporary_suffix;
-    fs::remove(temporary);
-    if (!fs::exists(path)) {
-      MetricsFile::create(temporary);
-      replace(temporary);
+    fs::remove(path.string() + temporary_suffix);
+    if (fs::exists(path)) {
+      if (::access(path.c_str(), R_OK | W_OK) != 0)
+        fail(ExitCode::io, "cannot write {}: {}", path.string(), std::strerror(errno));
+      with_damage_set_aside([this] { file.emplace(path, H5F_ACC_RDWR); });
+    } else {
+      create();
     }
+  }
+
+  void create() {
+    const fs::path temporary = path.string() + temporary_suffix;
+    MetricsFile::create(temporary);
+    replace(temporary);
     file.emplace(path, H5F_ACC_RDWR);
+  }
+
+  /// If `work` finds the file damaged, another one begins.
+  void with_damage_set_aside(const std::function<void()>& work) {
+    try {
+      work();
+    } catch (const Error& damage) {
+      if (damage.code() != ExitCode::bad_data) throw;
+      file.reset();
+      const fs::path aside = unused_name(path.string() + ".damaged");
+      fs::rename(path, aside);
+      create();
+      warn(fmt::format("metrics begin anew, the damaged file is now {}: {}", aside.string(), damage.what()));
+    }
+  }
+
+  static fs::path unused_name(const std::string& wish) {
+    fs::path name = wish;
+    for (int i = 2; fs::exists(fs::symlink_status(name)); ++i) name = fmt::format("{}-{}", wish, i);
+    return name;
   }
 
   /// Makes a change of HDF5's structures on a copy and lets that take the file's place.
@@ -309,12 +342,15 @@ struct MetricsWriter::Impl {
 
   IoThread& io;
   fs::path path;
+  std::function<void(const std::string&)> warn;
   std::optional<MetricsFile> file;  // used on the I/O thread only
   std::mutex mutex;
   std::exception_ptr error;
 };
 
-MetricsWriter::MetricsWriter(IoThread& io, const fs::path& file) : impl_(std::make_unique<Impl>(io, file)) {
+MetricsWriter::MetricsWriter(IoThread& io, const fs::path& file,
+                             const std::function<void(const std::string&)>& warn)
+    : impl_(std::make_unique<Impl>(io, file, warn)) {
   io.run([this] { impl_->open(); });
 }
 
@@ -328,7 +364,8 @@ void MetricsWriter::append(const std::string& table, const MetricsRow& row) {
 
 void MetricsWriter::truncate_after(std::int64_t step) {
   flush();
-  impl_->io.run([this, step] { impl_->truncate_after(step); });
+  impl_->io.run(
+      [this, step] { impl_->with_damage_set_aside([this, step] { impl_->truncate_after(step); }); });
 }
 
 void MetricsWriter::flush() {

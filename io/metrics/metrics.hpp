@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -25,9 +26,10 @@ using MetricsTable = std::map<std::string, std::vector<double>>;
 /// and flushed.
 class MetricsWriter {
  public:
-  /// Creates the file or opens an existing one (after a kill too: a file that cannot be opened throws
-  /// ExitCode::bad_data).
-  MetricsWriter(IoThread& io, const std::filesystem::path& file);
+  /// Creates the file or opens an existing one. One that is damaged is set aside as metrics.h5.damaged, and
+  /// `warn` told: a run does not end for its metrics.
+  MetricsWriter(IoThread& io, const std::filesystem::path& file,
+                const std::function<void(const std::string&)>& warn);
   ~MetricsWriter();
 
   /// Appends a row, and the columns that the table lacks; throws ExitCode::io for this or an earlier row that

@@ -126,7 +126,7 @@ void load_mutated(int count, unsigned seed) {
       ASSERT_EQ(slurp(output), sum) << context;
     }
   }
-  testing::Test::RecordProperty("loaded", loaded);
+  EXPECT_GT(loaded, 0) << "nothing of what is well formed was loaded";
 }
 
 TEST(CheckpointMutation, NoneCrashesHangsOrLoadsSilently) {

@@ -255,7 +255,7 @@ TEST_F(CheckpointTest, WhatARestartGivesUpIsMovedAway) {
     store.abandon_after(20);
   }
   if (io_.rank() == 0) {
-    EXPECT_NE(warning_.find("a checkpoint of later steps moved to"), std::string::npos) << warning_;
+    EXPECT_NE(warning_.find("checkpoints of later steps, 30 ("), std::string::npos) << warning_;
   }
   EXPECT_EQ(steps(), std::vector<std::int64_t>{20});
   EXPECT_EQ(abandoned(), (std::vector<std::string>{"step_000030"}));
@@ -267,6 +267,48 @@ TEST_F(CheckpointTest, WhatARestartGivesUpIsMovedAway) {
   settings_.retention.keep_abandoned = 0;
   write(30);
   EXPECT_EQ(abandoned(), std::vector<std::string>{});
+}
+
+/// With a user's file in it too: a later restart would take it for the newest.
+TEST_F(CheckpointTest, WhatARestartGivesUpIsMovedAwayWithAllItHolds) {
+  for (const std::int64_t step : {10, 20}) write(step);
+  on_root([&] { spill(path(20) / "notes.txt", "mine"); });
+  {
+    CheckpointStore store(io_, directory_, settings_);
+    store.abandon_after(10);
+  }
+  EXPECT_EQ(steps(), std::vector<std::int64_t>{10});
+  barrier();
+  settings_.retention.keep_abandoned = 0;
+  write(20);
+  EXPECT_EQ(steps(), (std::vector<std::int64_t>{10, 20}));
+  EXPECT_EQ(abandoned(), std::vector<std::string>{"step_000020"});  // not mylos' own alone
+}
+
+/// Names that only resemble abandoned-<time>, links, and copies inside.
+TEST_F(CheckpointTest, OnlyItsOwnAbandonedDirectoriesGo) {
+  settings_.retention.keep_abandoned = 0;
+  write(1);
+  const std::string real = "abandoned-20260102T030405Z";
+  on_root([&] {
+    fs::create_directory(directory_ / "abandoned-good");
+    fs::create_directory(directory_.parent_path() / "archive");
+    fs::create_directory_symlink(directory_.parent_path() / "archive",
+                                 directory_ / "abandoned-20260102T030406Z");
+    spill(directory_ / "abandoned-20260102T030407Z", "a file");
+    fs::create_directory(directory_ / real);
+    fs::copy(path(1), directory_ / real / "step_000003", fs::copy_options::recursive);
+    fs::create_directory(directory_ / (real + "-2"));
+    fs::copy(path(1), directory_ / (real + "-2") / "step_000001", fs::copy_options::recursive);
+    fs::create_directory(directory_ / (real + "-2") / "step_000002.tmp");
+  });
+  write(2);
+  for (const std::string& kept :
+       {std::string("abandoned-good"), std::string("abandoned-20260102T030406Z"),
+        std::string("abandoned-20260102T030407Z"), real + "/step_000003/weights.h5"}) {
+    EXPECT_TRUE(fs::exists(directory_ / kept)) << kept;
+  }
+  EXPECT_FALSE(fs::exists(directory_ / (real + "-2")));
 }
 
 TEST_F(CheckpointTest, OneOfTheSameStepIsMovedAway) {
@@ -329,6 +371,7 @@ TEST_F(CheckpointTest, ValuesThatAreNotFiniteAreNotSaved) {
   }
   barrier();
   EXPECT_EQ(steps(), std::vector<std::int64_t>{1});
+  EXPECT_FALSE(fs::exists(path(2).string() + ".tmp"));  // the disk may be full of it
 }
 
 TEST_F(CheckpointTest, LargeTensorsAreAligned) {

@@ -77,7 +77,7 @@ TEST(Inspect, ShowsWhatThereIs) {
   EXPECT_NE(token_file.find("3 tokens, largest id 3"), std::string::npos) << token_file;
 
   {
-    MetricsWriter metrics(io, scratch.path() / "metrics.h5");
+    MetricsWriter metrics(io, scratch.path() / "metrics.h5", {});
     metrics.append("steps", {{"step", 1.0}, {"loss", 2.5}});
   }
   const std::string metrics = inspect(io, scratch.path() / "metrics.h5");

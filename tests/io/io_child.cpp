@@ -49,7 +49,7 @@ void write(const std::string& directory, std::int64_t step, rlim_t bytes) {
 void append(const std::string& file) {
   constexpr std::int64_t rows_per_column = 200;
   IoThread io;
-  MetricsWriter writer(io, file);
+  MetricsWriter writer(io, file, {});
   const MetricsTable before = read_metrics(io, file, "steps");
   auto step = before.contains("step") ? static_cast<std::int64_t>(before.at("step").size()) : 0;
   for (; true; ++step) {

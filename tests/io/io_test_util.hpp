@@ -82,8 +82,7 @@ inline std::vector<TensorInfo> small_tensors() {
   return {{"wte.weight", {1100, 1001}}, {"h.0.view", {4, 3, 5, 2}}, {"h.0.attn.bias", {7}}, {"scale", {1}}};
 }
 
-/// What a checkpoint of it holds: name, file and the tensor that gives its elements. Few, because a
-/// collective HDF5 call is slow where more ranks than cores spin.
+/// What a checkpoint of it holds: name, file and the tensor that gives its elements.
 struct SmallDataset {
   std::string file;
   std::string name;

@@ -26,6 +26,10 @@ void expect_steps(const MetricsTable& table, std::size_t num_rows) {
   }
 }
 
+void no_warning(const std::string& text) {
+  ADD_FAILURE() << text;
+}
+
 void append_steps(MetricsWriter& writer, int first, int last) {
   for (int step = first; step < last; ++step) writer.append("steps", {{"step", step}, {"loss", step * 0.5}});
 }
@@ -35,12 +39,12 @@ TEST(Metrics, GrowAcrossBlocksAndReopen) {
   const fs::path file = scratch.path() / "metrics.h5";
   IoThread io;
   {
-    MetricsWriter writer(io, file);
+    MetricsWriter writer(io, file, no_warning);
     append_steps(writer, 0, 5000);
     writer.append("eval", {{"step", 5000.0}, {"accuracy", 0.5}});
   }
   {
-    MetricsWriter writer(io, file);
+    MetricsWriter writer(io, file, no_warning);
     append_steps(writer, 5000, 5010);
     writer.flush();
     expect_steps(read_metrics(io, file, "steps"), 5010);
@@ -55,7 +59,7 @@ TEST(Metrics, ARestartCutsBack) {
   const ScratchDirectory scratch;
   const fs::path file = scratch.path() / "metrics.h5";
   IoThread io;
-  MetricsWriter writer(io, file);
+  MetricsWriter writer(io, file, no_warning);
   append_steps(writer, 0, 100);
   writer.append("eval", {{"step", 20.0}, {"loss", 3.0}});
   writer.append("eval", {{"step", 60.0}, {"loss", 2.0}});
@@ -72,7 +76,7 @@ TEST(Metrics, AppendingChangesNoStructure) {
   const ScratchDirectory scratch;
   const fs::path file = scratch.path() / "metrics.h5";
   IoThread io;
-  MetricsWriter writer(io, file);
+  MetricsWriter writer(io, file, no_warning);
   append_steps(writer, 0, 1);
   writer.flush();
   const std::string before = slurp(file);
@@ -95,12 +99,12 @@ TEST(Metrics, ColumnsComeAndGo) {
   const fs::path file = scratch.path() / "metrics.h5";
   IoThread io;
   {
-    MetricsWriter writer(io, file);
+    MetricsWriter writer(io, file, no_warning);
     writer.append("steps", {{"step", 1.0}, {"old", 10.0}});
     writer.append("steps", {{"step", 2.0}, {"old", 20.0}});
     writer.append("steps", {{"step", 3.0}, {"old", 30.0}});
   }
-  MetricsWriter writer(io, file);
+  MetricsWriter writer(io, file, no_warning);
   writer.truncate_after(2);  // what was in the third row must not come back in the column that ends
   writer.append("steps", {{"new", 0.5}, {"step", 3.0}, {"newer", 0.25}});
   writer.append("steps", {{"step", 4.0}, {"old", 40.0}});
@@ -119,7 +123,7 @@ TEST(Metrics, AColumnThatComesInALaterBlockHasAllItsRows) {
   const ScratchDirectory scratch;
   const fs::path file = scratch.path() / "metrics.h5";
   IoThread io;
-  MetricsWriter writer(io, file);
+  MetricsWriter writer(io, file, no_warning);
   append_steps(writer, 0, 4097);
   for (int step = 4097; step < 8200; ++step)
     writer.append("steps", {{"step", step}, {"loss", step * 0.5}, {"new", step}});
@@ -132,19 +136,44 @@ TEST(Metrics, AColumnThatComesInALaterBlockHasAllItsRows) {
   for (int step = 4097; step < 8200; ++step) ASSERT_EQ(column[static_cast<std::size_t>(step)], step);
 }
 
-TEST(Metrics, WhatIsNoMetricsFileIsBadData) {
+TEST(Metrics, ADamagedFileIsSetAside) {
   const ScratchDirectory scratch;
   const fs::path file = scratch.path() / "metrics.h5";
   IoThread io;
+  int damaged = 0;
   for (const std::string content : {"", "no HDF5", "\x89HDF\r\n\x1a\n"}) {
     spill(file, content);
-    try {
-      const MetricsWriter writer(io, file);
-      ADD_FAILURE() << "opened";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::bad_data);
+    EXPECT_THROW(read_metrics(io, file, "steps"), Error);
+    std::string warning;
+    {
+      MetricsWriter writer(io, file, [&](const std::string& text) { warning = text; });
+      append_steps(writer, 0, 3);
     }
+    expect_steps(read_metrics(io, file, "steps"), 3);
+    const fs::path aside =
+        file.string() + (damaged == 0 ? ".damaged" : fmt::format(".damaged-{}", damaged + 1));
+    EXPECT_NE(warning.find(aside.string()), std::string::npos) << warning;
+    EXPECT_EQ(slurp(aside), content);
+    ++damaged;
   }
+}
+
+/// Rows that are queued behind one that failed do not touch the file that it left.
+TEST(Metrics, AFailedExtensionIsAnErrorOfEveryRowAfterIt) {
+  const ScratchDirectory scratch;
+  const fs::path file = scratch.path() / "metrics.h5";
+  IoThread io;
+  MetricsWriter writer(io, file, no_warning);
+  append_steps(writer, 0, 3);
+  writer.flush();
+  fs::create_directory(file.string() + ".tmp");  // where the copy for the new column would go
+  const auto append_all = [&] {
+    for (int step = 3; step < 50; ++step) writer.append("steps", {{"step", step}, {"new", 1.0}});
+    writer.flush();
+  };
+  EXPECT_ANY_THROW(append_all());
+  EXPECT_ANY_THROW(writer.append("steps", {{"step", 4.0}}));
+  expect_steps(read_metrics(io, file, "steps"), 3);
 }
 
 // What io_child appends: each 200 rows have a column of their own, which is NaN in all others.

@@ -26,7 +26,7 @@ RunState some_state() {
 
 std::string error_of(const std::string& text) {
   try {
-    parse_state(text, "here");
+    parse_state(text, "here", 7);
     return "good";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::bad_data);
@@ -36,7 +36,7 @@ std::string error_of(const std::string& text) {
 
 TEST(RunState, IsReadBackAsItWasWritten) {
   const std::string text = state_text(some_state());
-  const RunState read = parse_state(text, "here");
+  const RunState read = parse_state(text, "here", 7);
   EXPECT_EQ(state_text(read), text);
   EXPECT_EQ(read.step, 7);
   EXPECT_EQ(read.sample, 84);
@@ -47,11 +47,17 @@ TEST(RunState, IsReadBackAsItWasWritten) {
   EXPECT_EQ(read.compute, "a backend");
 }
 
+TEST(RunState, OfAnotherStepIsRefused) {
+  std::string text = state_text(some_state());
+  text.replace(text.find("\"step\": 7"), 9, "\"step\": 8");
+  EXPECT_EQ(error_of(text), "here: of step 8, not 7");
+}
+
 TEST(RunState, OlderRunsHaveNoLossScale) {
   std::string text = state_text(some_state());
   text.replace(text.find("loss_scale"), 4, "gone");
   text.replace(text.find("scaled_in_row"), 4, "gone");
-  const RunState read = parse_state(text, "here");
+  const RunState read = parse_state(text, "here", 7);
   EXPECT_EQ(read.guard.loss_scale, 1.0F);
   EXPECT_EQ(read.guard.scaled_in_row, 0);
 }
@@ -61,7 +67,7 @@ TEST(RunState, NamesWhatIsMissing) {
   text.replace(text.find("skipped_in_row"), 7, "omitted");
   EXPECT_EQ(error_of(text), "here: has no \"skipped_in_row\"");
   EXPECT_THAT(error_of(text.substr(0, 100)), testing::StartsWith("here: "));
-  EXPECT_EQ(error_of("[]"), "here: has no \"layout\"");
+  EXPECT_EQ(error_of("[]"), "here: has no \"step\"");
 }
 
 }  // namespace

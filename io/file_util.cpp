@@ -95,6 +95,12 @@ void write_text_file(const fs::path& file, std::string_view text) {
   sync_path(file.has_parent_path() ? file.parent_path() : fs::path("."));
 }
 
+fs::path unused_name(const fs::path& wish) {
+  fs::path name = wish;
+  for (int i = 2; fs::exists(fs::symlink_status(name)); ++i) name = wish.string() + fmt::format("-{}", i);
+  return name;
+}
+
 void make_directory(const fs::path& directory) {
   std::error_code error;
   std::vector<fs::path> missing;

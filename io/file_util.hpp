@@ -52,7 +52,10 @@ std::string read_text_file(const std::filesystem::path& file, std::size_t max_by
 /// crash, sees the old or the new text.
 void write_text_file(const std::filesystem::path& file, std::string_view text);
 
-/// Creates `directory` and its parents, on disk when it returns; throws ExitCode::io where that fails or it
+/// `wish`, or with "-2", "-3" ... behind it the first name that nothing has.
+std::filesystem::path unused_name(const std::filesystem::path& wish);
+
+/// Creates `directory` and its parents, on disk when it returns; throws ExitCode::io if that fails or it
 /// cannot be written.
 void make_directory(const std::filesystem::path& directory);
 

@@ -16,6 +16,26 @@ dnnl::primitive_attr own_scratchpad() {
   return attributes;
 }
 
+/// c = a times weights, plus `bias` if `has_bias`.
+template <class Description>
+Product forward_product(const dnnl::primitive& primitive, const Description& description, const Desc& a,
+                        const Desc& bias, const Desc& c, bool has_bias, const dnnl::engine& engine) {
+  Product product{primitive,
+                  dnnl::memory(a, engine, nullptr),
+                  dnnl::memory(description.weights_desc(), engine, nullptr),
+                  dnnl::memory(bias, engine, nullptr),
+                  dnnl::memory(c, engine, nullptr),
+                  dnnl::memory(description.scratchpad_desc(), engine, nullptr),
+                  {},
+                  description.scratchpad_desc().get_size()};
+  product.arguments = {{DNNL_ARG_SRC, product.a},
+                       {DNNL_ARG_WEIGHTS, product.b},
+                       {DNNL_ARG_DST, product.c},
+                       {DNNL_ARG_SCRATCHPAD, product.scratchpad}};
+  if (has_bias) product.arguments.emplace(DNNL_ARG_BIAS, product.bias);
+  return product;
+}
+
 }  // namespace
 
 ProductKey ProductKey::product(std::int64_t m, std::int64_t n, std::int64_t k, const MatrixRef& a,
@@ -111,20 +131,7 @@ Product Products::make_product(const ProductKey& key) {
   const dnnl::matmul::primitive_desc description(operation, attributes, engine_);
   if (is_packed) layouts_.emplace(weight, description.weights_desc());
 
-  Product product{dnnl::matmul(description),
-                  dnnl::memory(a, engine_, nullptr),
-                  dnnl::memory(description.weights_desc(), engine_, nullptr),
-                  dnnl::memory(bias, engine_, nullptr),
-                  dnnl::memory(c, engine_, nullptr),
-                  dnnl::memory(description.scratchpad_desc(), engine_, nullptr),
-                  {},
-                  description.scratchpad_desc().get_size()};
-  product.arguments = {{DNNL_ARG_SRC, product.a},
-                       {DNNL_ARG_WEIGHTS, product.b},
-                       {DNNL_ARG_DST, product.c},
-                       {DNNL_ARG_SCRATCHPAD, product.scratchpad}};
-  if (key.bias) product.arguments.emplace(DNNL_ARG_BIAS, product.bias);
-  return product;
+  return forward_product(dnnl::matmul(description), description, a, bias, c, key.bias, engine_);
 }
 
 Product Products::make_inner_product(const ProductKey& key) const {
@@ -138,20 +145,8 @@ Product Products::make_inner_product(const ProductKey& key) const {
       key.bias ? dnnl::inner_product_forward::desc(inference, x, w, bias, y)
                : dnnl::inner_product_forward::desc(inference, x, w, y);
   const dnnl::inner_product_forward::primitive_desc description(operation, own_scratchpad(), engine_);
-  Product product{dnnl::inner_product_forward(description),
-                  dnnl::memory(x, engine_, nullptr),
-                  dnnl::memory(w, engine_, nullptr),
-                  dnnl::memory(bias, engine_, nullptr),
-                  dnnl::memory(y, engine_, nullptr),
-                  dnnl::memory(description.scratchpad_desc(), engine_, nullptr),
-                  {},
-                  description.scratchpad_desc().get_size()};
-  product.arguments = {{DNNL_ARG_SRC, product.a},
-                       {DNNL_ARG_WEIGHTS, product.b},
-                       {DNNL_ARG_DST, product.c},
-                       {DNNL_ARG_SCRATCHPAD, product.scratchpad}};
-  if (key.bias) product.arguments.emplace(DNNL_ARG_BIAS, product.bias);
-  return product;
+  return forward_product(dnnl::inner_product_forward(description), description, x, bias, y, key.bias,
+                         engine_);
 }
 
 Product Products::make_weight_gradient(const ProductKey& key) const {

@@ -131,15 +131,6 @@ std::vector<std::int64_t> list_steps(const fs::path& directory) {
   return steps;
 }
 
-void check_step(const fs::path& directory, std::int64_t step) {
-  const fs::path checkpoint = directory / step_name(step);
-  const Manifest manifest = read_manifest(checkpoint);
-  if (manifest.step != step) {
-    fail(ExitCode::bad_data, "{}: its manifest.json is of step {}", checkpoint.string(), manifest.step);
-  }
-  check_sizes(checkpoint, manifest);
-}
-
 void remove_leftovers(const fs::path& directory, const Warn& warn) {
   for (const fs::path& entry : entries_of(directory)) {
     if (is_leftover(entry) && is_own(entry)) remove_checkpoint(entry, warn);
@@ -154,7 +145,7 @@ void purge(const fs::path& directory, std::int64_t newest, const Retention& rete
     const fs::path checkpoint = directory / step_name(*step);
     if (kept < retention.keep) {
       try {
-        check_step(directory, *step);
+        manifest_of_whole(checkpoint, *step);
         ++kept;
       } catch (const Error& error) {
         warn(fmt::format("{} is not whole: {}", step_name(*step), error.what()));
@@ -175,9 +166,7 @@ fs::path abandon(const fs::path& directory, const std::vector<std::int64_t>& ste
   gmtime_r(&now, &utc);
   std::array<char, 32> name{};
   std::strftime(name.data(), name.size(), abandoned_format, &utc);
-  const fs::path base = directory / name.data();
-  fs::path target = base;
-  for (int i = 2; fs::exists(fs::symlink_status(target)); ++i) target = base.string() + fmt::format("-{}", i);
+  const fs::path target = unused_name(directory / name.data());
   make_directory(target);
   for (const std::int64_t step : steps) {
     std::error_code error;

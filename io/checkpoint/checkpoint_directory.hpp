@@ -34,9 +34,6 @@ std::string step_name(std::int64_t step);
 /// The steps that have a directory, ascending, whatever it holds.
 std::vector<std::int64_t> list_steps(const std::filesystem::path& directory);
 
-/// Throws ExitCode::bad_data unless step_N holds a manifest of that step and files of its sizes.
-void check_step(const std::filesystem::path& directory, std::int64_t step);
-
 /// Removes what a killed writer left.
 void remove_leftovers(const std::filesystem::path& directory, const Warn& warn);
 

@@ -40,7 +40,6 @@ Json extents_json(const std::vector<std::int64_t>& extents) {
 }
 
 // --- Reading
-// --------------------------------------------------------------------------------------------------------
 
 ManifestTensor parse_tensor(const Json& entry, std::int64_t file_bytes) {
   ManifestTensor tensor;
@@ -145,7 +144,6 @@ Manifest parse_manifest(const std::string& text) {
 }
 
 // --- Checking
-// -------------------------------------------------------------------------------------------------------
 
 std::string describe(const ManifestPiece& piece) {
   return fmt::format("bytes {} to {} ({})", piece.begin, piece.end,
@@ -229,7 +227,10 @@ Manifest read_manifest(const fs::path& checkpoint) {
   }
 }
 
-void check_sizes(const fs::path& checkpoint, const Manifest& manifest) {
+Manifest manifest_of_whole(const fs::path& checkpoint, std::optional<std::int64_t> step) {
+  Manifest manifest = read_manifest(checkpoint);
+  if (manifest.step != step.value_or(manifest.step))
+    fail(ExitCode::bad_data, "{}: its manifest.json is of step {}", checkpoint.string(), manifest.step);
   for (const ManifestFile& file : manifest.files) {
     const fs::path path = checkpoint / file.name;
     std::error_code error;
@@ -240,6 +241,7 @@ void check_sizes(const fs::path& checkpoint, const Manifest& manifest) {
     fail(ExitCode::bad_data, "{} has {} bytes, its manifest says {}{}", path.string(), bytes, file.bytes,
          describe_cut(file, bytes));
   }
+  return manifest;
 }
 
 std::vector<std::string> check_digests(const fs::path& checkpoint, const Manifest& manifest,

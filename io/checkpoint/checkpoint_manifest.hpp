@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -57,8 +58,10 @@ std::vector<ManifestPiece> pieces_around(const std::vector<PlacedTensor>& tensor
 std::string manifest_text(const Manifest& manifest);
 Manifest read_manifest(const std::filesystem::path& checkpoint);
 
-/// Throws ExitCode::bad_data unless the files have the sizes that the manifest gives.
-void check_sizes(const std::filesystem::path& checkpoint, const Manifest& manifest);
+/// The manifest, if the files have the sizes that it gives and it is of `step`; otherwise throws
+/// ExitCode::bad_data.
+Manifest manifest_of_whole(const std::filesystem::path& checkpoint,
+                           std::optional<std::int64_t> step = std::nullopt);
 
 /// Which digests are checked, and how.
 struct DigestCheck {

@@ -74,12 +74,7 @@ CheckpointReader::CheckpointReader(IoThread& io, const fs::path& checkpoint, std
   impl_->path = checkpoint;
   Manifest& manifest = impl_->manifest;
   io.run([&] {
-    agreed(io.comm(), [&] {
-      manifest = read_manifest(checkpoint);
-      if (manifest.step != step.value_or(manifest.step))
-        fail(ExitCode::bad_data, "{}: its manifest.json is of step {}", checkpoint.string(), manifest.step);
-      check_sizes(checkpoint, manifest);
-    });
+    agreed(io.comm(), [&] { manifest = manifest_of_whole(checkpoint, step); });
     agreed(io.comm(), [&] {
       const auto problems = check_digests(
           checkpoint, manifest,
@@ -165,9 +160,7 @@ std::optional<CheckpointReader> open_newest(IoThread& io, const fs::path& direct
 
 std::vector<std::string> verify_checkpoint(const fs::path& checkpoint) {
   try {
-    const Manifest manifest = read_manifest(checkpoint);
-    check_sizes(checkpoint, manifest);
-    return check_digests(checkpoint, manifest, {});
+    return check_digests(checkpoint, manifest_of_whole(checkpoint), {});
   } catch (const Error& error) {
     return {error.what()};
   }

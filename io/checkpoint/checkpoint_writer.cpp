@@ -3,6 +3,7 @@
 #include <chrono>
 #include <fcntl.h>
 #include <iterator>
+#include <map>
 #include <numeric>
 #include <sys/vfs.h>
 #include <system_error>
@@ -122,7 +123,7 @@ class Writer {
     return names;
   }
 
-  /// Rank 0 makes the HDF5 files; the others learn where the tensors lie.
+  /// Rank 0 makes the HDF5 files and tells the others where the tensors lie.
   void lay_out() {
     Integers offsets(content_.tensors.size());
     agreed(comm_, [&] {
@@ -149,16 +150,15 @@ class Writer {
   void write_parts() {
     agreed(comm_, [&] {
       phase(CheckpointPhase::write);
-      std::vector<TensorFile> files;
-      for (const std::string& name : file_names()) {
-        files.emplace_back(temporary_ / name, O_WRONLY | O_NOFOLLOW);
-        for (std::size_t t = 0; t < placed_.size(); ++t) {
-          if (content_.tensors[t].file != name) continue;
-          for (const TensorPart& part : cuts_[t]) digests_.push_back(files.back().write(placed_[t], part));
-        }
+      std::map<std::string, TensorFile> files;
+      for (const std::string& name : file_names())
+        files.emplace(name, TensorFile(temporary_ / name, O_WRONLY | O_NOFOLLOW));
+      for (std::size_t t = 0; t < placed_.size(); ++t) {
+        const TensorFile& file = files.at(content_.tensors[t].file);
+        for (const TensorPart& part : cuts_[t]) digests_.push_back(file.write(placed_[t], part));
       }
       phase(CheckpointPhase::fsync);
-      for (const TensorFile& file : files) file.sync();
+      for (const auto& [name, file] : files) file.sync();
       if (rank_ == 0) write_text_file(temporary_ / "state.json", content_.state.json);
     });
   }
@@ -185,41 +185,34 @@ class Writer {
     });
   }
 
-  /// Rank 0's: it has the boxes and digests of all ranks, file by file.
+  /// Rank 0's: it has the boxes and digests of all ranks, in the order of the tensors.
   Manifest make_manifest(const std::vector<Integers>& digests) const {
-    // Boxes were gathered in the order of the tensors, digests file by file.
-    std::vector<std::vector<std::vector<Box>>> boxes(placed_.size());  // of each tensor and rank
-    std::vector<std::size_t> next(boxes_.size(), 0);
+    std::map<std::string, std::vector<ManifestTensor>> tensors;  // by file
+    std::vector<std::size_t> box(boxes_.size(), 0);              // the next of each rank
+    std::vector<std::size_t> digest(digests.size(), 0);
     for (std::size_t t = 0; t < placed_.size(); ++t) {
-      for (std::size_t r = 0; r < boxes_.size(); ++r)
-        boxes[t].push_back(take_boxes(boxes_[r], next[r], placed_[t].info.shape.size()));
+      ManifestTensor tensor{.placed = placed_[t], .parts = {}};
+      for (std::size_t r = 0; r < boxes_.size(); ++r) {
+        for (Box& part : take_boxes(boxes_[r], box[r], placed_[t].info.shape.size())) {
+          const auto high = static_cast<std::uint64_t>(digests[r][digest[r]++]);
+          const auto low = static_cast<std::uint64_t>(digests[r][digest[r]++]);
+          tensor.parts.push_back({.box = std::move(part), .digest = Digest{high, low}.text()});
+        }
+      }
+      tensors[content_.tensors[t].file].push_back(std::move(tensor));
     }
     Manifest manifest{.step = content_.state.step, .files = {}};
-    std::vector<std::size_t> digest(digests.size(), 0);
     for (const std::string& name : file_names()) {
-      ManifestFile file{.name = name,
-                        .bytes = static_cast<std::int64_t>(fs::file_size(temporary_ / name)),
-                        .pieces = {},
-                        .tensors = {}};
-      std::vector<PlacedTensor> in_file;
-      for (std::size_t t = 0; t < placed_.size(); ++t) {
-        if (content_.tensors[t].file != name) continue;
-        ManifestTensor tensor{.placed = placed_[t], .parts = {}};
-        for (std::size_t r = 0; r < boxes[t].size(); ++r) {
-          for (Box& box : boxes[t][r]) {
-            const auto high = static_cast<std::uint64_t>(digests[r][digest[r]++]);
-            const auto low = static_cast<std::uint64_t>(digests[r][digest[r]++]);
-            tensor.parts.push_back({.box = std::move(box), .digest = Digest{high, low}.text()});
-          }
-        }
-        in_file.push_back(placed_[t]);
-        file.tensors.push_back(std::move(tensor));
-      }
-      file.pieces = pieces_around(in_file, file.bytes);
+      ManifestFile& file = manifest.files.emplace_back();
+      file.name = name;
+      file.bytes = static_cast<std::int64_t>(fs::file_size(temporary_ / name));
+      file.tensors = std::move(tensors[name]);
+      std::vector<PlacedTensor> placed;
+      for (const ManifestTensor& tensor : file.tensors) placed.push_back(tensor.placed);
+      file.pieces = pieces_around(placed, file.bytes);
       const TensorFile content(temporary_ / name, O_RDONLY);
       for (ManifestPiece& piece : file.pieces)
         piece.digest = content.digest_of(piece.begin, piece.end).text();
-      manifest.files.push_back(std::move(file));
     }
     const auto bytes = static_cast<std::int64_t>(content_.state.json.size());
     ManifestFile& state = manifest.files.emplace_back();
@@ -254,7 +247,7 @@ class Writer {
   std::vector<std::vector<TensorPart>> cuts_;  // of each tensor
   std::vector<Integers> boxes_;                // on rank 0: of each rank, in the order of the tensors
   std::vector<PlacedTensor> placed_;
-  std::vector<Digest> digests_;  // of `cuts_`, file by file
+  std::vector<Digest> digests_;  // of `cuts_`
 };
 
 /// Reads the checkpoint back, then removes what its being whole makes superfluous.
@@ -268,9 +261,7 @@ void verify_and_purge(const IoThread& io, const fs::path& directory, const Check
     const fs::path checkpoint = directory / step_name(step);
     std::vector<std::string> problems;
     try {
-      const Manifest manifest = read_manifest(checkpoint);
-      check_sizes(checkpoint, manifest);
-      problems = check_digests(checkpoint, manifest,
+      problems = check_digests(checkpoint, manifest_of_whole(checkpoint, step),
                                {.first = io.rank(), .stride = io.size(), .threads = 1, .from_disk = true});
     } catch (const Error& error) {
       problems.emplace_back(error.what());

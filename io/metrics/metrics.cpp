@@ -293,12 +293,6 @@ struct MetricsWriter::Impl {
     }
   }
 
-  static fs::path unused_name(const std::string& wish) {
-    fs::path name = wish;
-    for (int i = 2; fs::exists(fs::symlink_status(name)); ++i) name = fmt::format("{}-{}", wish, i);
-    return name;
-  }
-
   /// Makes a change of HDF5's structures on a copy and lets that take the file's place.
   void restructure(const std::function<void(MetricsFile&)>& change) {
     const fs::path temporary = path.string() + temporary_suffix;

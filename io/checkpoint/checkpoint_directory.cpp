@@ -166,7 +166,7 @@ fs::path abandon(const fs::path& directory, const std::vector<std::int64_t>& ste
   gmtime_r(&now, &utc);
   std::array<char, 32> name{};
   std::strftime(name.data(), name.size(), abandoned_format, &utc);
-  const fs::path target = unused_name(directory / name.data());
+  fs::path target = unused_name(directory / name.data());
   make_directory(target);
   for (const std::int64_t step : steps) {
     std::error_code error;

@@ -5,8 +5,8 @@
 #include <array>
 #include <bit>
 #include <map>
-#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <xxhash.h>
@@ -48,7 +48,7 @@ std::int64_t hash_of(std::span<const std::byte> bytes) {
   return static_cast<std::int64_t>(XXH3_64bits(bytes.data(), bytes.size()));
 }
 
-/// Whether a part's weights are its fp32 master, rounded.
+/// Whether weights are their fp32 master, rounded.
 bool agrees_with_master(std::span<const std::byte> weights, std::span<const std::byte> master, DType dtype) {
   const auto* exact = reinterpret_cast<const float*>(master.data());
   return dispatch_float(dtype, [&](auto element) {
@@ -60,6 +60,72 @@ bool agrees_with_master(std::span<const std::byte> weights, std::span<const std:
   });
 }
 
+/// One state of one piece, as replicas have it.
+struct State {
+  std::string name;
+  std::size_t part;  // of the owned
+  Piece piece;
+  bool is_weights;
+};
+
+/// The hashes of all states of the owned parts, and what they are of.
+std::vector<std::int64_t> hashes_of_states(ComputeBackend& backend, const ParameterTable& table,
+                                           const GradientExchange& exchange, const AdamW& optimizer,
+                                           std::vector<State>& states) {
+  std::vector<std::int64_t> hashes;
+  for (std::size_t i = 0; i < optimizer.parts().size(); ++i) {
+    const TensorRef weights = exchange.weights(optimizer.parts()[i]);
+    const TensorRef master = optimizer.master(i, weights);
+    std::vector<std::pair<const char*, TensorRef>> held = {{"", weights}};
+    if (master.data != weights.data) held.emplace_back("the master of ", master);
+    held.emplace_back("the first moment of ", optimizer.first_moment(i));
+    held.emplace_back("the second moment of ", optimizer.second_moment(i));
+    const std::vector<Piece> pieces = pieces_of(table, optimizer.parts()[i]);
+    for (const auto& [prefix, tensor] : held) {
+      const HostBytes bytes(backend, tensor);
+      for (const Piece& piece : pieces) {
+        hashes.push_back(hash_of(bytes.of(piece, tensor.dtype)));
+        states.push_back({prefix + piece.parameter.name, i, piece, tensor.data == weights.data});
+      }
+    }
+  }
+  return hashes;
+}
+
+/// The values of all replicas, one replica's behind the other's.
+std::vector<std::int64_t> gathered(ComputeBackend& backend, Communicator& replicas,
+                                   const std::vector<std::int64_t>& own) {
+  const auto ranks = static_cast<std::size_t>(replicas.size());
+  std::vector<std::int64_t> all(own.size() * ranks);
+  MemoryLedger ledger;  // a few bytes that live for one call
+  const std::size_t own_bytes = own.size() * sizeof(std::int64_t);
+  const DeviceBuffer buffer(backend, ledger, MemoryCategory::communication, own_bytes * (ranks + 1),
+                            "mylos::replica_check");
+  auto* device = static_cast<std::int64_t*>(buffer.data());
+  const auto count = std::ssize(own);
+  backend.copy_to_device({}, own.data(), device, own_bytes);
+  replicas
+      .all_gather({}, {device, DType::int64, {count}},
+                  {device + count, DType::int64, {count * static_cast<std::int64_t>(ranks)}})
+      .wait({});
+  backend.copy_to_host({}, device + count, all.data(), own_bytes * ranks);
+  backend.synchronize({});
+  return all;
+}
+
+/// False if these are weights and not their master, rounded.
+bool is_intact(ComputeBackend& backend, const GradientExchange& exchange, const AdamW& optimizer,
+               const State& state) {
+  const TensorRef weights = exchange.weights(optimizer.parts()[state.part]);
+  const TensorRef master = optimizer.master(state.part, weights);
+  if (!state.is_weights || master.data == weights.data) return true;
+  const HostBytes rounded(backend, weights);
+  const HostBytes exact(backend, master);
+  return agrees_with_master(rounded.of(state.piece, weights.dtype), exact.of(state.piece, master.dtype),
+                            weights.dtype);
+}
+
+/// The replicas that are not intact, or, if all seem to be, those whose hash is not the most frequent.
 std::vector<int> suspects(const std::vector<std::int64_t>& hashes, const std::vector<std::int64_t>& intact) {
   std::vector<int> ranks;
   for (std::size_t r = 0; r < intact.size(); ++r) {
@@ -84,68 +150,16 @@ std::string compare_replicas(ComputeBackend& backend, const ParameterTable& tabl
   Communicator& replicas = grid.group(loss_axes.without(exchange.sharded_axes()));
   const auto ranks = static_cast<std::size_t>(replicas.size());
   if (ranks == 1) return "";
-  const auto& parts = optimizer.parts();
-  // Of each state of each piece: hash, and whether the weights agree with their master.
-  std::vector<std::int64_t> own;
-  std::vector<std::string> names;
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    const TensorRef weights = exchange.weights(parts[i]);
-    const TensorRef master = optimizer.master(i, weights);
-    const bool has_master = master.data != weights.data;
-    const std::vector<Piece> pieces = pieces_of(table, parts[i]);
-    const HostBytes values(backend, weights);
-    {
-      std::optional<HostBytes> exact;
-      if (has_master) exact.emplace(backend, master);
-      for (const Piece& piece : pieces) {
-        const auto mine = values.of(piece, weights.dtype);
-        own.push_back(hash_of(mine));
-        names.push_back(piece.parameter.name);
-        if (!exact) {
-          own.push_back(1);
-          continue;
-        }
-        const auto truth = exact->of(piece, master.dtype);
-        own.push_back(agrees_with_master(mine, truth, weights.dtype) ? 1 : 0);
-        own.insert(own.end(), {hash_of(truth), 1});
-        names.push_back("the master of " + piece.parameter.name);
-      }
-    }
-    for (const auto& [name, moment] :
-         {std::pair("first", optimizer.first_moment(i)), std::pair("second", optimizer.second_moment(i))}) {
-      const HostBytes bytes(backend, moment);
-      for (const Piece& piece : pieces) {
-        own.insert(own.end(), {hash_of(bytes.of(piece, moment.dtype)), 1});
-        names.push_back(fmt::format("the {} moment of {}", name, piece.parameter.name));
-      }
-    }
-  }
-  std::vector<std::int64_t> all(own.size() * ranks);
-  MemoryLedger ledger;  // a few bytes that live for one call
-  const std::size_t own_bytes = own.size() * sizeof(std::int64_t);
-  const DeviceBuffer buffer(backend, ledger, MemoryCategory::communication, own_bytes * (ranks + 1),
-                            "mylos::replica_check");
-  auto* device = static_cast<std::int64_t*>(buffer.data());
-  const auto count = static_cast<std::int64_t>(own.size());
-  backend.copy_to_device({}, own.data(), device, own_bytes);
-  replicas
-      .all_gather({}, {device, DType::int64, {count}},
-                  {device + count, DType::int64, {count * static_cast<std::int64_t>(ranks)}})
-      .wait({});
-  backend.copy_to_host({}, device + count, all.data(), own_bytes * ranks);
-  backend.synchronize({});
-
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    std::vector<std::int64_t> hashes;
-    std::vector<std::int64_t> intact;
-    for (std::size_t r = 0; r < ranks; ++r) {
-      hashes.push_back(all[r * own.size() + 2 * i]);
-      intact.push_back(all[r * own.size() + 2 * i + 1]);
-    }
-    const bool differ = std::ranges::adjacent_find(hashes, std::ranges::not_equal_to{}) != hashes.end();
-    if (!differ) continue;
-    return fmt::format("{} differs between replicas; corrupted on rank {}", names[i],
-                       joined(suspects(hashes, intact), " or "));
+  std::vector<State> states;
+  const std::vector<std::int64_t> own = hashes_of_states(backend, table, exchange, optimizer, states);
+  const std::vector<std::int64_t> all = gathered(backend, replicas, own);
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    std::vector<std::int64_t> hashes(ranks);
+    for (std::size_t r = 0; r < ranks; ++r) hashes[r] = all[r * states.size() + i];
+    if (std::ranges::adjacent_find(hashes, std::ranges::not_equal_to{}) == hashes.end()) continue;
+    const std::int64_t intact = is_intact(backend, exchange, optimizer, states[i]) ? 1 : 0;
+    return fmt::format("{} differs between replicas; corrupted on rank {}", states[i].name,
+                       joined(suspects(hashes, gathered(backend, replicas, {intact})), " or "));
   }
   return "";
 }

@@ -47,15 +47,18 @@ else()
   message(STATUS "oneDNN not found: no compute_onednn")
 endif()
 
-# HDF5, parallel or not: an installed one (HDF5_ROOT), else Debian's build for MPICH.
-if(NOT HDF5_ROOT AND NOT DEFINED ENV{HDF5_ROOT} AND EXISTS /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/hdf5/mpich)
-  set(HDF5_ROOT /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/hdf5/mpich)
+# HDF5: an installed one (HDF5_ROOT), else Debian's serial build. A parallel one does as well, but it works on when MPI
+# ends, and crashes there if a file could not be written.
+if(NOT HDF5_ROOT AND NOT DEFINED ENV{HDF5_ROOT} AND EXISTS /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/hdf5/serial)
+  set(HDF5_ROOT /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/hdf5/serial)
 endif()
-set(HDF5_PREFER_PARALLEL ON)
 find_package(HDF5 REQUIRED COMPONENTS C)
 add_library(mylos_hdf5 INTERFACE)
 target_include_directories(mylos_hdf5 SYSTEM INTERFACE ${HDF5_INCLUDE_DIRS})
-target_link_libraries(mylos_hdf5 INTERFACE ${HDF5_C_LIBRARIES} MPI::MPI_C)
+target_link_libraries(mylos_hdf5 INTERFACE ${HDF5_C_LIBRARIES})
+if(HDF5_IS_PARALLEL)
+  target_link_libraries(mylos_hdf5 INTERFACE MPI::MPI_C)
+endif()
 
 # One shared Kokkos per process, without relocatable device code; or everything static.
 get_target_property(kokkos_type Kokkos::kokkoscore TYPE)

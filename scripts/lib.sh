@@ -49,7 +49,7 @@ root_prefix() {
 install_packages() {
   local name missing=() prefix
   if ! has dpkg-query; then
-    say "Not a Debian system: taking the compiler, CMake, MPI, parallel HDF5 and the libraries of spack.yaml as given"
+    say "Not a Debian system: taking the compiler, CMake, MPI, HDF5 and the libraries of spack.yaml as given"
     return
   fi
   for name in "$@"; do

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The main function of every test program, on any number of ranks.
 //
-// MPI is always initialised (30 ms without a launcher), because parallel HDF5 needs it on one rank too. A
-// test that hangs is named and ends the job: after 300 s, or MYLOS_TEST_TIMEOUT seconds. Failures of all
-// ranks are printed by rank 0, and every rank returns the same exit code.
+// MPI is always initialised (30 ms without a launcher): communicators want it on one rank too. A test that
+// hangs is named and ends the job: after 300 s, or MYLOS_TEST_TIMEOUT seconds. Failures of all ranks are
+// printed by rank 0, and every rank returns the same exit code.
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>

@@ -139,6 +139,10 @@ const ParamSpec params[] = {
 
     integer_param("checkpoint", "every", "0", 0, 1e9, "steps",
                   "Steps between checkpoints; 0 writes one at the end only."),
+    boolean_param("checkpoint", "async", "false",
+                  "Copies weights and moments to host memory and writes them while training goes on."),
+    text_param("checkpoint", "dir", "",
+               "Directory for the checkpoints, such as one on a scratch file system; empty: in the run's."),
     integer_param("checkpoint", "keep", "2", 2, 1e9, "checkpoints",
                   "The newest that are kept; damaged ones do not count."),
     integer_param("checkpoint", "keep_every", "0", 0, 1e9, "steps",

@@ -2,8 +2,10 @@
 #include "app/model_state.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <span>
+#include <utility>
 
 namespace mylos {
 
@@ -56,11 +58,16 @@ float* host_place(const ComputeBackend& backend, const TensorRef& tensor, std::v
   return staging.data();
 }
 
-/// A piece's boxes for the checkpoint; `host` holds the piece's values.
-std::vector<TensorPart> tensor_parts(const Piece& piece, float* host) {
+/// A piece's boxes for the checkpoint; `host` or `source` has the piece's values.
+std::vector<TensorPart> tensor_parts(const Piece& piece, float* host, const ElementSource& source = {}) {
   std::vector<TensorPart> parts;
   for (PlacedBox& box : piece.boxes()) {
-    parts.push_back({std::move(box.box), host + (box.offset - piece.offset), std::move(box.stride)});
+    const std::int64_t first = box.offset - piece.offset;
+    parts.push_back({.box = std::move(box.box),
+                     .data = host == nullptr ? nullptr : host + first,
+                     .stride = std::move(box.stride),
+                     .source = source,
+                     .first = first});
   }
   return parts;
 }
@@ -78,12 +85,17 @@ std::map<const Parameter*, std::vector<std::pair<std::size_t, Piece>>> by_parame
 /// `host` holds the values after the next `synchronize`.
 void read_values(ComputeBackend& backend, const TensorRef& tensor, float* host) {
   if (tensor.dtype == DType::fp32) return backend.copy_to_host({}, tensor.data, host, tensor.bytes());
+  constexpr std::int64_t most = std::int64_t{1} << 20U;
   dispatch_float(tensor.dtype, [&](auto element) {
     using T = decltype(element);
-    std::vector<T> narrow(static_cast<std::size_t>(tensor.size()));
-    backend.copy_to_host({}, tensor.data, narrow.data(), tensor.bytes());
-    backend.synchronize({});
-    std::ranges::transform(narrow, host, [](T x) { return static_cast<float>(x); });
+    std::vector<T> narrow(static_cast<std::size_t>(std::min(most, tensor.size())));
+    for (std::int64_t first = 0; first < tensor.size(); first += most) {
+      const TensorRef some = tensor.flat(first, std::min(most, tensor.size() - first));
+      backend.copy_to_host({}, some.data, narrow.data(), some.bytes());
+      backend.synchronize({});
+      std::transform(narrow.begin(), narrow.begin() + some.size(), host + first,
+                     [](T x) { return static_cast<float>(x); });
+    }
   });
 }
 
@@ -124,7 +136,7 @@ void read_pieces(ComputeBackend& backend, const CheckpointReader& reader, const 
 
 CheckpointContent checkpoint_content(ComputeBackend& backend, const ParameterTable& table,
                                      const GradientExchange& exchange, const AdamW& optimizer,
-                                     std::vector<std::vector<float>>& staging) {
+                                     float* snapshot) {
   CheckpointContent content;
   const std::vector<UnitPart> stored = exchange.stored();
   auto pieces = by_parameter(table, stored);
@@ -135,9 +147,18 @@ CheckpointContent checkpoint_content(ComputeBackend& backend, const ParameterTab
         const Piece piece = held.share();
         const TensorRef values =
             stored_state(group.state, optimizer.parts(), stored[part]).flat(piece.offset, piece.count);
-        float* host = host_place(backend, values, staging.emplace_back());
-        if (!is_fp32_on_host(backend, values)) read_values(backend, values, host);
-        for (TensorPart& box : tensor_parts(piece, host)) tensor.parts.push_back(std::move(box));
+        float* host = is_fp32_on_host(backend, values) ? values.as<float>() : nullptr;
+        ElementSource source;
+        if (snapshot != nullptr) {
+          host = std::exchange(snapshot, snapshot + piece.count);
+          read_values(backend, values, host);
+        } else if (host == nullptr) {
+          source = [&backend, values](std::int64_t first, std::span<float> elements) {
+            read_values(backend, values.flat(first, std::ssize(elements)), elements.data());
+            backend.synchronize({});
+          };
+        }
+        std::ranges::move(tensor_parts(piece, host, source), std::back_inserter(tensor.parts));
       }
       content.tensors.push_back(std::move(tensor));
     }

@@ -13,11 +13,11 @@
 
 namespace mylos {
 
-/// What this rank writes to a checkpoint. The parts point into device memory where it is fp32 that the host
-/// can read, and into `staging` otherwise; both must live until the checkpoint is written.
+/// What this rank writes to a checkpoint: as it is in the weights and moments, which must not change until
+/// then, or, if given, copied to `snapshot`, host memory of `snapshot_bytes`.
 CheckpointContent checkpoint_content(ComputeBackend& backend, const ParameterTable& table,
                                      const GradientExchange& exchange, const AdamW& optimizer,
-                                     std::vector<std::vector<float>>& staging);
+                                     float* snapshot = nullptr);
 
 /// Reads weights and optimizer into the owned parts and publishes the weights. What has no master is rounded
 /// to nearest. Collective only in publishing.

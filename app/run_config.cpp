@@ -415,6 +415,8 @@ RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, st
   config.guard_settings = guard_settings(values);
   config.checkpoint = {
       .every = values.integer("checkpoint.every"),
+      .async = values.boolean("checkpoint.async"),
+      .directory = values.text("checkpoint.dir"),
       .settings = {.retention = {.keep = values.integer("checkpoint.keep"),
                                  .keep_every = values.integer("checkpoint.keep_every"),
                                  .keep_abandoned = values.integer("checkpoint.keep_abandoned")},

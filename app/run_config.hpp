@@ -48,6 +48,8 @@ struct GuardSettings {
 
 struct CheckpointConfig {
   std::int64_t every = 0;  ///< steps; 0 writes at the end only
+  bool async = false;      ///< written while training goes on
+  std::string directory;   ///< that holds them; empty for one in the run's
   CheckpointSettings settings;
 };
 

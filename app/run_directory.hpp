@@ -24,15 +24,19 @@ struct RunPaths {
   std::filesystem::path checkpoints() const { return root / "checkpoints"; }
 };
 
-/// Creates and locks a run's directory; held by rank 0 for the whole run.
+/// Creates and locks a run's directory, and that of its checkpoints if it is elsewhere; held by rank 0 for
+/// the whole run.
 class RunDirectory {
  public:
-  /// Throws ExitCode::usage where the directory holds a run and `restart` is false, or where another job has
-  /// it, ExitCode::io where it cannot be written.
-  RunDirectory(const std::filesystem::path& root, bool restart);
+  /// `checkpoints` is where they shall lie, which a link in the run's directory then shows; empty for one in
+  /// the run's directory, or where the link shows already. Throws ExitCode::usage if the directory holds a
+  /// run and `restart` is false, if the checkpoints lie elsewhere, or if another job has one of them,
+  /// ExitCode::io if they cannot be written.
+  RunDirectory(const RunPaths& paths, const std::filesystem::path& checkpoints, bool restart);
 
  private:
   std::unique_ptr<RunLock> lock_;
+  std::unique_ptr<RunLock> checkpoint_lock_;  // of a directory elsewhere
 };
 
 /// Replaces status.json: how the run stands (no code yet) or ended, and on which machine. Never throws; a

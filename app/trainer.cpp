@@ -39,19 +39,25 @@ Trainer::Trainer(TrainerContext context)
       train_data_(*std::move(context.train_data)),
       valid_data_(std::move(context.valid_data)),
       checkpoints_(
-          io_, paths_.checkpoints(), config_.checkpoint.settings,
+          context.checkpoint_io, io_, paths_.checkpoints(), config_.checkpoint.settings,
           [this](CheckpointPhase phase, std::int64_t step) { fault_.at(Fault::phase_of(phase), step); },
           [this](const std::string& text) { console_.warn(text); }),
       // One step to the next look at the clock, and those that are under way by then.
       wall_clock_limit_(config_.limits.wall_clock, training_.table().num_parameters(),
                         1 + training_.num_to_leave_unread()),
       last_step_(config_.limits.stop_step > 0 ? config_.limits.stop_step : config_.limits.steps),
-      step_(context.step) {}
+      step_(context.step) {
+  if (config_.checkpoint.async) {
+    snapshot_.emplace(backend_, session_.ledger(), MemoryCategory::snapshot,
+                      static_cast<std::size_t>(snapshot_bytes(training_.exchange().stored())));
+  }
+}
 
 Trainer::~Trainer() = default;
 
 void Trainer::start(const std::optional<std::string>& restart) {
   checkpoints_.check_file_system();
+  const auto begin = Clock::now();
   std::optional<CheckpointReader> reader;
   if (restart) {
     std::optional<std::int64_t> named;
@@ -67,16 +73,20 @@ void Trainer::start(const std::optional<std::string>& restart) {
   } else {
     training_.initialise();
   }
+  const auto end = Clock::now();
 
   if (session_.rank() == 0) {
     metrics_ = std::make_unique<MetricsWriter>(io_, paths_.metrics(),
                                                [this](const std::string& text) { console_.warn(text); });
     metrics_->truncate_after(step_);
-    metrics_->append("launches", {{"step", static_cast<double>(step_)},
-                                  {"unix_time", static_cast<double>(std::time(nullptr))},
-                                  {"ranks", static_cast<double>(session_.size())},
-                                  {"threads", static_cast<double>(config_.backend.threads)},
-                                  {"peak_tflops", peak_tflops_}});
+    metrics_->append("launches",
+                     {{"step", static_cast<double>(step_)},
+                      {"unix_time", static_cast<double>(std::time(nullptr))},
+                      {"ranks", static_cast<double>(session_.size())},
+                      {"threads", static_cast<double>(config_.backend.threads)},
+                      {"peak_tflops", peak_tflops_},
+                      {"time_launch", std::chrono::duration<double>(end - launched_).count()},
+                      {"time_restore", reader ? std::chrono::duration<double>(end - begin).count() : 0.0}});
   }
 }
 
@@ -121,7 +131,7 @@ TrainResult Trainer::run() {
     queued_.pop_front();
     traffic_before_ = session_.traffic().totals() - finished.traffic;
     training_.read_results();
-    checkpoints_.poll();
+    note_written(checkpoints_.poll());
     const StepObservation seen = observe();
     if (finished.step == config_.profile_step) write_trace();
     // Otherwise a gradient overflowed that a smaller loss scale may hold.
@@ -161,7 +171,7 @@ TrainResult Trainer::run() {
     // The weights of a skipped step are those of the step before; its checkpoint waits for the next applied
     // one.
     const bool stops = last || stop_requested_;
-    if (stops || (checkpoint_due_ && scalars.skip == 0)) write_checkpoint();
+    if (stops || (checkpoint_due_ && scalars.skip == 0)) write_checkpoint(stops);
     if (evaluates && stop_requested_) run_evaluation();
     if (stop_requested_ && !last) {
       flush();
@@ -172,7 +182,7 @@ TrainResult Trainer::run() {
               fmt::format("{}: stopped at step {} with a checkpoint", cause, step_), step_};
     }
   }
-  if (saved_step_ != step_) write_checkpoint();
+  if (saved_step_ != step_) write_checkpoint(true);
   flush();
   const bool complete = step_ >= config_.limits.steps;
   return {ExitCode::done, complete ? "done" : "stopped", "", step_};
@@ -294,26 +304,45 @@ RunState Trainer::state() const {
           .deck = resolved_deck_};
 }
 
-void Trainer::write_checkpoint() {
+void Trainer::write_checkpoint(bool ends_run) {
   session_.recorder().set_phase(step_, "checkpoint");
   const auto start = Clock::now();
-  check_replicas();  // what differs would otherwise look like the truth after a restart
-  std::vector<std::vector<float>> staging;
+  note_written(checkpoints_.finish());  // one at a time
+  check_replicas();                     // what differs would otherwise look like the truth after a restart
+  const bool goes_on = snapshot_ && !ends_run;
   CheckpointContent content =
-      checkpoint_content(backend_, training_.table(), training_.exchange(), training_.optimizer(), staging);
+      checkpoint_content(backend_, training_.table(), training_.exchange(), training_.optimizer(),
+                         goes_on ? static_cast<float*>(snapshot_->data()) : nullptr);
   content.state = {.step = step_, .json = state_text(state())};
-  checkpoints_.write(content);
-  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  checkpoint_seconds_ += seconds;
-  wall_clock_limit_.note_checkpoint(seconds + checkpoints_.background_seconds());
+  if (goes_on) {
+    checkpoints_.start(std::move(content));
+  } else {
+    checkpoints_.write(content);
+  }
+  stall_seconds_ = std::chrono::duration<double>(Clock::now() - start).count();
+  checkpoint_seconds_ += stall_seconds_;
   saved_step_ = step_;
   checkpoint_due_ = false;
-  console_.line(
-      fmt::format("step {}: wrote {} in {:.1f} s", step_, checkpoints_.path_of(step_).string(), seconds));
+}
+
+void Trainer::note_written(const std::optional<WrittenCheckpoint>& written) {
+  if (!written) return;
+  wall_clock_limit_.note_checkpoint(std::max(stall_seconds_, written->write_seconds) +
+                                    written->verify_seconds);
+  if (metrics_) {
+    metrics_->append("checkpoints", {{"step", static_cast<double>(written->step)},
+                                     {"bytes", static_cast<double>(written->bytes)},
+                                     {"time_stall", stall_seconds_},
+                                     {"time_write", written->write_seconds},
+                                     {"time_verify", written->verify_seconds}});
+  }
+  console_.line(fmt::format("step {}: wrote {} in {:.1f} s, training waited {:.1f} s", written->step,
+                            checkpoints_.path_of(written->step).string(), written->write_seconds,
+                            stall_seconds_));
 }
 
 void Trainer::flush() {
-  checkpoints_.finish();
+  note_written(checkpoints_.finish());
   if (metrics_) metrics_->flush();
 }
 

@@ -21,6 +21,7 @@
 #include "app/step_record.hpp"
 #include "app/stop_signals.hpp"
 #include "app/wall_clock_limit.hpp"
+#include "core/memory/pinned_buffer.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/metrics/metrics.hpp"
 #include "io/tokens/token_dataset.hpp"
@@ -40,6 +41,7 @@ struct TrainResult {
 struct TrainerContext {
   Session& session;
   IoThread& io;
+  IoThread& checkpoint_io;  ///< another, so that rows of metrics do not wait for checkpoints
   const RunConfig& config;
   const std::string& resolved_deck;
   const RunPaths& paths;
@@ -89,7 +91,9 @@ class Trainer final : private StepDriver {
   StepObservation observe();
   void record(const QueuedStep& finished, const StepObservation& seen);
   void run_evaluation();
-  void write_checkpoint();
+  void write_checkpoint(bool ends_run);
+  /// What was written while training went on.
+  void note_written(const std::optional<WrittenCheckpoint>& written);
   void check_replicas();
   void flush();
   void write_trace();
@@ -111,6 +115,7 @@ class Trainer final : private StepDriver {
   TokenDataset train_data_;
   std::optional<TokenDataset> valid_data_;
   CheckpointStore checkpoints_;
+  std::optional<PinnedBuffer> snapshot_;    // of [checkpoint] async
   std::unique_ptr<MetricsWriter> metrics_;  // on rank 0
 
   WallClockLimit wall_clock_limit_;
@@ -122,6 +127,7 @@ class Trainer final : private StepDriver {
   std::int64_t saved_step_ = -1;
   bool checkpoint_due_ = false;
   double checkpoint_seconds_ = 0.0;  // since the last row of metrics
+  double stall_seconds_ = 0.0;       // of the checkpoint under way
   double evaluation_seconds_ = 0.0;
   TrafficTotals traffic_before_;  // the finished step's is the difference to it
 };

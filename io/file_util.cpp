@@ -118,16 +118,16 @@ void make_directory(const fs::path& directory) {
   }
 }
 
-RunLock::RunLock(const fs::path& run_directory) {
-  const fs::path lock = run_directory / "lock";
+RunLock::RunLock(const fs::path& directory, std::string_view parameter) {
+  const fs::path lock = directory / "lock";
   file_ = open_file(lock, O_RDWR | O_CREAT | O_NOFOLLOW);
   if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
     const int reason = errno;
     if (reason != EWOULDBLOCK) fail(ExitCode::io, "cannot lock {}: {}", lock.string(), std::strerror(reason));
     std::string holder = read_text_file(lock, 4096);
     while (!holder.empty() && holder.back() == '\n') holder.pop_back();
-    fail(ExitCode::usage, "{} is in use by {}; wait for it, or give another run.dir", run_directory.string(),
-         holder.empty() ? "another job" : holder);
+    fail(ExitCode::usage, "{} is in use by {}; wait for it, or give another {}", directory.string(),
+         holder.empty() ? "another job" : holder, parameter);
   }
   std::array<char, HOST_NAME_MAX + 1> host{};
   ::gethostname(host.data(), host.size() - 1);

@@ -59,12 +59,12 @@ std::filesystem::path unused_name(const std::filesystem::path& wish);
 /// cannot be written.
 void make_directory(const std::filesystem::path& directory);
 
-/// Holds <run>/lock while it lives: a flock(2), so that one left by a killed job blocks nobody.
+/// Holds <directory>/lock while it lives: a flock(2), so that one left by a killed job blocks nobody.
 class RunLock {
  public:
-  /// Throws ExitCode::usage naming the job that holds the directory, ExitCode::io where the lock cannot be
-  /// written.
-  explicit RunLock(const std::filesystem::path& run_directory);
+  /// Throws ExitCode::usage naming the job that holds the directory, which `parameter` of the deck gives,
+  /// ExitCode::io if the lock cannot be written.
+  RunLock(const std::filesystem::path& directory, std::string_view parameter);
 
  private:
   FileDescriptor file_;

@@ -66,16 +66,19 @@ inline std::string h5_error_message() {
   return message;
 }
 
-/// Returns `result` unless HDF5 failed (negative), which throws `code` with "what: HDF5's reason".
+/// Returns `result` unless HDF5 failed (negative), which throws `code` with "what: HDF5's reason", or
+/// ExitCode::io if the operating system refused: HDF5 says that in its text only.
 template <class Result>
 Result h5_check(Result result, ExitCode code, const std::string& what) {
-  if (result < 0) fail(code, "{}: {}", what, h5_error_message());
-  return result;
+  if (result >= 0) return result;
+  const std::string reason = h5_error_message();
+  fail(reason.find("errno = ") == std::string::npos ? code : ExitCode::io, "{}: {}", what, reason);
 }
 
 /// Properties for opening a file by one process, without file locks, so that others may read while it is
-/// written.
+/// written. From now on HDF5 prints no errors of this thread: they are thrown.
 inline H5Properties h5_serial_access() {
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   H5Properties access(
       h5_check(H5Pcreate(H5P_FILE_ACCESS), ExitCode::internal, "HDF5 file access properties"));
   h5_check(H5Pset_file_locking(access.get(), false, true), ExitCode::internal, "HDF5 file locking");

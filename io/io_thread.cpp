@@ -50,7 +50,7 @@ IoThread::IoThread() {
     MPI_Allreduce(MPI_IN_PLACE, &nodes_, 1, MPI_INT, MPI_SUM, comm_);
   }
   threads_ = share_of_processors(ranks_on_node);
-  // At exit HDF5 would flush files that an error left open, and wait for ranks that have gone.
+  // At exit HDF5 would flush files that an error left open.
   static std::once_flag once;
   std::call_once(once, [] { H5dont_atexit(); });
   thread_ = std::thread([this] { loop(); });
@@ -79,8 +79,12 @@ std::future<void> IoThread::submit(std::function<void()> job) {
   return done;
 }
 
+void IoThread::run(std::function<void()> job) {
+  if (std::this_thread::get_id() == thread_.get_id()) return job();
+  submit(std::move(job)).get();
+}
+
 void IoThread::loop() {
-  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   std::unique_lock lock(mutex_);
   while (true) {
     wake_.wait(lock, [this] { return stop_ || !queue_.empty(); });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// IoThread: the one thread of a process that calls HDF5, on its own duplicate of the world communicator.
+// IoThread: a thread for files, with its own duplicate of the world communicator.
 #pragma once
 
 #include <condition_variable>
@@ -14,8 +14,8 @@
 
 namespace mylos {
 
-/// Debian's HDF5 is not thread safe: every HDF5 call of a process is made here, in the order
-/// submitted.
+/// Does jobs in the order submitted. Debian's HDF5 is not thread safe: a process makes all calls of HDF5 on
+/// one of these.
 class IoThread {
  public:
   /// With MPI initialised (THREAD_MULTIPLE) duplicates MPI_COMM_WORLD, collectively; otherwise works for one
@@ -27,8 +27,8 @@ class IoThread {
 
   /// Queues `job`; the future carries its exception.
   std::future<void> submit(std::function<void()> job);
-  /// Runs `job` on the thread and waits; rethrows its exception.
-  void run(std::function<void()> job) { submit(std::move(job)).get(); }
+  /// Runs `job` on the thread and waits; rethrows its exception. On the thread itself it runs at once.
+  void run(std::function<void()> job);
 
   MPI_Comm comm() const { return comm_; }
   int rank() const { return rank_; }

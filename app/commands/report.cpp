@@ -44,6 +44,7 @@ void write_report(IoThread& io, const RunPaths& paths, const std::filesystem::pa
   data.steps = read_metrics(io, paths.metrics(), "steps");
   data.evaluations = read_metrics(io, paths.metrics(), "eval");
   data.launches = read_metrics(io, paths.metrics(), "launches");
+  data.checkpoints = read_metrics(io, paths.metrics(), "checkpoints");
   if (std::filesystem::exists(paths.resolved_deck())) data.deck_text = read_text_file(paths.resolved_deck());
 
   Json status;

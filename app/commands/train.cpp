@@ -38,7 +38,8 @@ RunPlan plan_of(const Setup& setup) {
   return make_plan(config, {.algorithm = config.comm.algorithm,
                             .threads = config.backend.threads,
                             .communicator = plan_communicator(setup.plugins, config, setup.values),
-                            .plan_compute = compute_planner(setup.plugins, config)});
+                            .plan_compute = compute_planner(setup.plugins, config),
+                            .keeps_snapshot = config.checkpoint.async});
 }
 
 int dry_run(const CommandLine& line, const std::string& name) {
@@ -163,7 +164,7 @@ int run(const CommandLine& line) {
   if (const int code = run_agreed(mpi, read_everything)) return code;
   const RunPaths paths{setup.config.run_dir};
   const auto take_directory = [&] {
-    if (mpi.rank() == 0) directory.emplace(paths.root, restart.has_value());
+    if (mpi.rank() == 0) directory.emplace(paths, setup.config.checkpoint.directory, restart.has_value());
   };
   if (const int code = run_agreed(mpi, take_directory)) return code;
 
@@ -172,6 +173,7 @@ int run(const CommandLine& line) {
   Console console(mpi.rank() == 0, progress);
   std::string resolved_deck;
   std::unique_ptr<IoThread> io;
+  std::unique_ptr<IoThread> checkpoint_io;
   std::unique_ptr<Session> session;
   std::unique_ptr<Trainer> trainer;
   std::atomic<std::int64_t> step{0};
@@ -179,7 +181,9 @@ int run(const CommandLine& line) {
     write_status(paths, "failed", code, step, message);
   };
   try {
+    // Before OpenMP binds this thread to a core, which threads made later would share.
     io = std::make_unique<IoThread>();
+    checkpoint_io = std::make_unique<IoThread>();
     session = std::make_unique<Session>(setup.plugins, setup.config, setup.values);
     setup.config.comm.algorithm = session->algorithm();
     setup.values.set("comm.algorithm", session->algorithm());
@@ -192,9 +196,9 @@ int run(const CommandLine& line) {
                             ? setup.config.peak_tflops
                             : measure_gemm_tflops(*session, setup.config.train.dtype);
     print_header(console, setup, *session, peak);
-    trainer = std::make_unique<Trainer>(TrainerContext{*session, *io, setup.config, resolved_deck, paths,
-                                                       console, fault, signals, launched, peak,
-                                                       std::move(train_data), std::move(valid_data), step});
+    trainer = std::make_unique<Trainer>(
+        TrainerContext{*session, *io, *checkpoint_io, setup.config, resolved_deck, paths, console, fault,
+                       signals, launched, peak, std::move(train_data), std::move(valid_data), step});
     trainer->start(restart);
     if (mpi.rank() == 0) {
       write_text_file(paths.resolved_deck(), resolved_deck);

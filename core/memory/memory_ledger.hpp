@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MemoryLedger: every byte of device memory by category, now and at its peak.
+// MemoryLedger: every byte of device memory, and of snapshots, by category, now and at its peak.
 #pragma once
 
 #include <array>
@@ -17,12 +17,13 @@ enum class MemoryCategory : std::uint8_t {
   activations,    ///< the arena
   workspace,      ///< scratch of a backend, packed weight copies, tables
   communication,  ///< staging and windows that hold no unit
+  snapshot,       ///< host memory: what a checkpoint is written from while training goes on
 };
-inline constexpr int num_memory_categories = 6;
+inline constexpr int num_memory_categories = 7;
 
 constexpr std::string_view name_of(MemoryCategory category) {
   constexpr std::array<std::string_view, num_memory_categories> names = {
-      "parameters", "gradients", "optimizer", "activations", "workspace", "communication"};
+      "parameters", "gradients", "optimizer", "activations", "workspace", "communication", "snapshot"};
   return names[static_cast<std::size_t>(category)];
 }
 

@@ -9,7 +9,6 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -18,6 +17,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "io/checkpoint/checkpoint_directory.hpp"
@@ -70,13 +70,25 @@ constexpr std::string_view name_of(CheckpointPhase phase) {
 /// live behind it.
 using CheckpointPhaseHook = std::function<void(CheckpointPhase phase, std::int64_t step)>;
 
-/// Writes and finds the checkpoints of one run directory. Collective over the ranks of the I/O thread's
-/// communicator.
+/// A checkpoint that was written and read back.
+struct WrittenCheckpoint {
+  std::int64_t step = 0;
+  std::int64_t bytes = 0;       ///< of its tensors, over all ranks
+  double write_seconds = 0.0;   ///< until it was on disk under its name
+  double verify_seconds = 0.0;  ///< then, until it was read back and older ones were removed
+};
+
+/// Writes and finds the checkpoints of one run directory, one at a time. Collective over the ranks of the I/O
+/// thread's communicator.
 class CheckpointStore {
  public:
-  CheckpointStore(IoThread& io, std::filesystem::path directory, CheckpointSettings settings,
+  /// Works on `io` and calls HDF5 on `hdf5`, which may be the same.
+  CheckpointStore(IoThread& io, IoThread& hdf5, std::filesystem::path directory, CheckpointSettings settings,
                   CheckpointPhaseHook hook = {}, Warn warn = {});
-  /// Waits for what `write` left to do.
+  CheckpointStore(IoThread& io, std::filesystem::path directory, const CheckpointSettings& settings,
+                  CheckpointPhaseHook hook = {}, Warn warn = {})
+      : CheckpointStore(io, io, std::move(directory), settings, std::move(hook), std::move(warn)) {}
+  /// Waits for what `write` or `start` left to do.
   ~CheckpointStore();
   CheckpointStore(const CheckpointStore&) = delete;
   CheckpointStore& operator=(const CheckpointStore&) = delete;
@@ -90,13 +102,14 @@ class CheckpointStore {
   /// and only then the retention's rules remove older ones. Errors are agreed on and thrown by all ranks:
   /// ExitCode::io with the file named, ExitCode::numerical for values that are not finite.
   void write(const CheckpointContent& content);
-  /// Waits for what the last `write` left to do and throws its error, as the next `write` would.
-  void finish();
-  /// Throws the error of what the last `write` left to do, if it has ended.
-  void poll();
-
-  /// That the last read-back and removal took; 0 before.
-  double background_seconds() const { return background_seconds_; }
+  /// Does all of that while the caller goes on. The memory of `content` must not change until `finish`
+  /// returns, or `poll` something.
+  void start(CheckpointContent content);
+  /// Waits for what the last `write` or `start` left to do and throws its error, as the next one would.
+  /// Nothing if there was nothing to wait for.
+  std::optional<WrittenCheckpoint> finish();
+  /// The same if that has ended; otherwise nothing, at once.
+  std::optional<WrittenCheckpoint> poll();
 
   /// Moves the checkpoints beyond `step` to `abandoned-<time>`, for a run that continues at `step`.
   void abandon_after(std::int64_t step);
@@ -106,13 +119,17 @@ class CheckpointStore {
   std::filesystem::path path_of(std::int64_t step) const;
 
  private:
+  void write_on_thread(const CheckpointContent& content);
+  void verify_on_thread();
+
   IoThread& io_;
+  IoThread& hdf5_;
   std::filesystem::path directory_;
   CheckpointSettings settings_;
   CheckpointPhaseHook hook_;
   Warn warn_;
+  WrittenCheckpoint written_;  // the thread's until `finished_` is ready
   std::future<void> finished_;
-  std::atomic<double> background_seconds_{0.0};
 };
 
 /// An opened, verified checkpoint.

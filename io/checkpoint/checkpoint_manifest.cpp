@@ -255,8 +255,8 @@ std::vector<std::string> check_digests(const fs::path& checkpoint, const Manifes
   std::deque<TensorFile> files;
   for (const ManifestFile& file : manifest.files) {
     const fs::path path = checkpoint / file.name;
-    const TensorFile& content = files.emplace_back(path, O_RDONLY);
-    if (check.from_disk) content.forget_cache();
+    TensorFile& content = files.emplace_back(path, O_RDONLY);
+    if (check.from_disk) content.bypass_cache();
     content.read_ahead();
     for (const ManifestPiece& piece : file.pieces) {
       add([&content, &piece, path]() -> std::string {

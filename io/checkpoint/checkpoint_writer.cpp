@@ -23,6 +23,11 @@ namespace fs = std::filesystem;
 namespace {
 
 using Integers = std::vector<std::int64_t>;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 constexpr std::int64_t digest_bytes = std::int64_t{64} << 20U;  // of one digest
 
@@ -50,10 +55,11 @@ std::vector<Box> take_boxes(const Integers& integers, std::size_t& next, std::si
 /// One checkpoint being written, on the I/O thread of every rank.
 class Writer {
  public:
-  Writer(const IoThread& io, const fs::path& directory, const CheckpointSettings& settings,
+  Writer(const IoThread& io, IoThread& hdf5, const fs::path& directory, const CheckpointSettings& settings,
          const CheckpointPhaseHook& hook, const Warn& warn, const CheckpointContent& content)
       : comm_(io.comm()),
         rank_(io.rank()),
+        hdf5_(hdf5),
         directory_(directory),
         target_(directory / step_name(content.state.step)),
         temporary_(target_.string() + temporary_suffix),
@@ -137,8 +143,8 @@ class Writer {
           tensors.push_back(content_.tensors[t].info);
           places.push_back(t);
         }
-        const std::vector<PlacedTensor> placed =
-            lay_out_tensors(temporary_ / name, tensors, settings_.alignment);
+        std::vector<PlacedTensor> placed;
+        hdf5_.run([&] { placed = lay_out_tensors(temporary_ / name, tensors, settings_.alignment); });
         for (std::size_t i = 0; i < placed.size(); ++i) offsets[places[i]] = placed[i].offset;
       }
     });
@@ -151,8 +157,10 @@ class Writer {
     agreed(comm_, [&] {
       phase(CheckpointPhase::write);
       std::map<std::string, TensorFile> files;
-      for (const std::string& name : file_names())
-        files.emplace(name, TensorFile(temporary_ / name, O_WRONLY | O_NOFOLLOW));
+      for (const std::string& name : file_names()) {
+        const auto file = files.emplace(name, TensorFile(temporary_ / name, O_WRONLY | O_NOFOLLOW)).first;
+        file->second.bypass_cache();  // faster than the cache that it would pass through and leave full
+      }
       for (std::size_t t = 0; t < placed_.size(); ++t) {
         const TensorFile& file = files.at(content_.tensors[t].file);
         for (const TensorPart& part : cuts_[t]) digests_.push_back(file.write(placed_[t], part));
@@ -237,6 +245,7 @@ class Writer {
 
   MPI_Comm comm_;
   int rank_;
+  IoThread& hdf5_;
   fs::path directory_;
   fs::path target_;
   fs::path temporary_;
@@ -278,9 +287,10 @@ void verify_and_purge(const IoThread& io, const fs::path& directory, const Check
 
 }  // namespace
 
-CheckpointStore::CheckpointStore(IoThread& io, fs::path directory, CheckpointSettings settings,
-                                 CheckpointPhaseHook hook, Warn warn)
+CheckpointStore::CheckpointStore(IoThread& io, IoThread& hdf5, fs::path directory,
+                                 CheckpointSettings settings, CheckpointPhaseHook hook, Warn warn)
     : io_(io),
+      hdf5_(hdf5),
       directory_(std::move(directory)),
       settings_(settings),
       hook_(std::move(hook)),
@@ -309,29 +319,48 @@ void CheckpointStore::check_file_system() {
 
 void CheckpointStore::write(const CheckpointContent& content) {
   finish();
-  io_.run([&] {
-    try {
-      Writer(io_, directory_, settings_, hook_, warn_, content).run();
-    } catch (const Error&) {
-      // The disk may be full of it. All ranks have left it.
-      if (io_.rank() == 0) remove_leftovers(directory_, warn_);
-      throw;
-    }
-  });
-  finished_ = io_.submit([this, step = content.state.step] {
-    const auto start = std::chrono::steady_clock::now();
-    verify_and_purge(io_, directory_, settings_, hook_, warn_, step);
-    background_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  io_.run([&] { write_on_thread(content); });
+  finished_ = io_.submit([this] { verify_on_thread(); });
+}
+
+void CheckpointStore::start(CheckpointContent content) {
+  finish();
+  finished_ = io_.submit([this, written = std::move(content)] {
+    write_on_thread(written);
+    verify_on_thread();
   });
 }
 
-void CheckpointStore::finish() {
-  if (finished_.valid()) finished_.get();
+void CheckpointStore::write_on_thread(const CheckpointContent& content) {
+  const auto start = Clock::now();
+  try {
+    Writer(io_, hdf5_, directory_, settings_, hook_, warn_, content).run();
+  } catch (const Error&) {
+    // The disk may be full of it. All ranks have left it.
+    if (io_.rank() == 0) remove_leftovers(directory_, warn_);
+    throw;
+  }
+  written_ = {.step = content.state.step, .write_seconds = seconds_since(start)};
+  for (const CheckpointTensor& tensor : content.tensors)
+    written_.bytes += tensor.info.size() * static_cast<std::int64_t>(sizeof(float));
 }
 
-void CheckpointStore::poll() {
-  if (finished_.valid() && finished_.wait_for(std::chrono::seconds(0)) == std::future_status::ready)
-    finished_.get();
+void CheckpointStore::verify_on_thread() {
+  const auto start = Clock::now();
+  verify_and_purge(io_, directory_, settings_, hook_, warn_, written_.step);
+  written_.verify_seconds = seconds_since(start);
+}
+
+std::optional<WrittenCheckpoint> CheckpointStore::finish() {
+  if (!finished_.valid()) return std::nullopt;
+  finished_.get();
+  return written_;
+}
+
+std::optional<WrittenCheckpoint> CheckpointStore::poll() {
+  const bool has_ended =
+      finished_.valid() && finished_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  return has_ended ? finish() : std::nullopt;
 }
 
 void CheckpointStore::abandon_after(std::int64_t step) {

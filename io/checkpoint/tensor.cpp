@@ -17,7 +17,7 @@ std::vector<TensorPart> parts_of_range(const TensorInfo& tensor, std::int64_t be
                                        float* data) {
   std::vector<TensorPart> parts;
   for (PlacedBox& box : boxes_of_range(tensor.shape, begin, begin + count)) {
-    parts.push_back({std::move(box.box), data + box.offset, std::move(box.stride)});
+    parts.push_back({.box = std::move(box.box), .data = data + box.offset, .stride = std::move(box.stride)});
   }
   return parts;
 }
@@ -43,7 +43,11 @@ std::vector<TensorPart> cut(const TensorPart& part, std::int64_t most_bytes) {
     TensorPart rows = part;
     rows.box.start[0] += first;
     rows.box.count[0] = std::min(most_rows, part.box.count[0] - first);
-    rows.data += first * part.stride[0];
+    if (part.source) {
+      rows.first += first * part.stride[0];
+    } else {
+      rows.data += first * part.stride[0];
+    }
     parts.push_back(std::move(rows));
   }
   return parts;

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,9 @@ struct TensorInfo {
   std::string shape_text() const;  ///< "(768, 3072)"
 };
 
+/// Copies elements from `first` on out of memory that is not fp32, or not the host's.
+using ElementSource = std::function<void(std::int64_t first, std::span<float> values)>;
+
 /// A box of a global tensor, and this rank's fp32 host memory for it: the first element lies at `data`,
 /// neighbours along dimension d lie stride[d] elements apart. The last stride is 1, each other a multiple of
 /// the next.
@@ -25,6 +30,8 @@ struct TensorPart {
   Box box;
   float* data = nullptr;
   std::vector<std::int64_t> stride;
+  ElementSource source = nullptr;  ///< for writing: has the elements instead of `data`
+  std::int64_t first = 0;          ///< of the source's elements, what stands for data[0]
 };
 
 /// Elements [begin, begin + count) of the flattened tensor, which lie one behind the other from `data` on.

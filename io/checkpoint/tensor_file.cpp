@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <memory>
 #include <set>
 #include <span>
 #include <sys/statvfs.h>
@@ -23,8 +24,27 @@ static_assert(std::endian::native == std::endian::little, "tensors are little en
 
 namespace {
 
-// Bytes that are digested, checked and written while they are in the cache.
-constexpr std::int64_t block_elements = std::int64_t{1} << 16U;
+// What is digested and read or written at a time: in the cache, and worth waiting for the disk.
+constexpr std::int64_t block_elements = std::int64_t{1} << 18U;
+// Past the page cache whole pages are read and written; runs that are shorter than `least_direct` would be
+// mostly edges.
+constexpr std::size_t page = 4096;
+constexpr std::size_t least_direct = 16 * page;
+
+/// Memory for a block that lies to pages as its place in the file does.
+class PagedBlock {
+ public:
+  std::byte* place_for(std::int64_t offset, std::size_t bytes) {
+    const std::size_t lead = static_cast<std::size_t>(offset) % page;
+    memory_.resize(std::max(memory_.size(), lead + bytes + 2 * page));
+    void* begin = memory_.data();
+    std::size_t space = memory_.size();
+    return static_cast<std::byte*>(std::align(page, page, begin, space)) + lead;
+  }
+
+ private:
+  std::vector<std::byte> memory_;
+};
 
 /// Elements of a box that lie one behind the other, both in the tensor and in memory.
 struct Run {
@@ -33,7 +53,8 @@ struct Run {
   std::int64_t count = 0;
 };
 
-/// Calls visit(run) for the runs of a box, at most `block_elements` long, in row-major order.
+/// Calls visit(run) for the runs of a box, in row-major order, cut at multiples of `block_elements` of the
+/// tensor.
 template <class Visit>
 void for_each_run(const std::vector<std::int64_t>& shape, const Box& box,
                   const std::vector<std::int64_t>& stride, const Visit& visit) {
@@ -53,8 +74,11 @@ void for_each_run(const std::vector<std::int64_t>& shape, const Box& box,
       run.position += (box.start[d] + i) * pitch[d];
       run.offset += i * stride[d];
     }
-    for (std::int64_t first = 0; first < length; first += block_elements) {
-      visit(Run{run.position + first, run.offset + first, std::min(block_elements, length - first)});
+    for (std::int64_t first = 0; first < length;) {
+      const std::int64_t position = run.position + first;
+      const std::int64_t count = std::min(block_elements - position % block_elements, length - first);
+      visit(Run{position, run.offset + first, count});
+      first += count;
     }
     std::size_t d = inner;
     while (d > 0 && ++index[d - 1] == box.count[d - 1]) index[--d] = 0;
@@ -152,18 +176,56 @@ void reserve(const fs::path& path, std::int64_t bytes) {
 
 }  // namespace
 
-TensorFile::TensorFile(fs::path path, int flags) : path_(std::move(path)), file_(open_file(path_, flags)) {}
+TensorFile::TensorFile(fs::path path, int flags)
+    : path_(std::move(path)), access_(flags), file_(open_file(path_, flags)) {}
+
+void TensorFile::write_at(std::int64_t offset, std::size_t bytes, const std::byte* from) const {
+  std::size_t direct = 0;
+  const std::size_t head = std::min(bytes, (page - static_cast<std::size_t>(offset) % page) % page);
+  if (direct_ && bytes >= least_direct) {
+    const auto at = offset + static_cast<std::int64_t>(head);
+    const ssize_t n = ::pwrite(direct_.get(), from + head, (bytes - head) / page * page, at);
+    if (n < 0 && errno != EINVAL && errno != EINTR)
+      fail(ExitCode::io, "cannot write {} at offset {}: {}", path_.string(), at, std::strerror(errno));
+    direct = static_cast<std::size_t>(std::max<ssize_t>(n, 0));
+  }
+  const std::size_t rest = head + direct;
+  write_fully(file_.get(), path_, from, head, offset);
+  write_fully(file_.get(), path_, from + rest, bytes - rest, offset + static_cast<std::int64_t>(rest));
+}
+
+void TensorFile::read_at(std::int64_t offset, std::size_t bytes, std::byte* to) const {
+  if (direct_ && bytes >= least_direct) {
+    const std::size_t lead = static_cast<std::size_t>(offset) % page;
+    const std::size_t pages = (lead + bytes + page - 1) / page * page;
+    const ssize_t n = ::pread(direct_.get(), to - lead, pages, offset - static_cast<std::int64_t>(lead));
+    if (n >= static_cast<ssize_t>(lead + bytes)) return;
+  }
+  read_fully(file_.get(), path_, to, bytes, offset);
+}
 
 Digest TensorFile::write(const PlacedTensor& tensor, const TensorPart& part) const {
   Digester digester;
+  PagedBlock block;
   for_each_run(tensor.info.shape, part.box, part.stride, [&](const Run& run) {
+    const auto count = static_cast<std::size_t>(run.count);
+    const std::size_t bytes = bytes_of(run.count);
+    const auto at = tensor.offset + static_cast<std::int64_t>(bytes_of(run.position));
     const float* data = part.data + run.offset;
-    if (!all_finite({data, static_cast<std::size_t>(run.count)})) {
+    if (part.source || direct_) {
+      auto* copy = reinterpret_cast<float*>(block.place_for(at, bytes));
+      if (part.source) {
+        part.source(part.first + run.offset, {copy, count});
+      } else {
+        std::copy_n(data, count, copy);
+      }
+      data = copy;
+    }
+    if (!all_finite({data, count})) {
       fail(ExitCode::numerical, "{} holds values that are not finite: no checkpoint", tensor.info.name);
     }
-    digester.add(data, bytes_of(run.count));
-    const auto at = tensor.offset + static_cast<std::int64_t>(bytes_of(run.position));
-    write_fully(file_.get(), path_, data, bytes_of(run.count), at);
+    digester.add(data, bytes);
+    write_at(at, bytes, reinterpret_cast<const std::byte*>(data));
   });
   return digester.digest();
 }
@@ -177,15 +239,16 @@ void TensorFile::read(const PlacedTensor& tensor, const TensorPart& part) const 
 
 Digest TensorFile::digest_of(const PlacedTensor& tensor, const Box& box) const {
   Digester digester;
-  std::vector<float> block;
+  PagedBlock block;
   // As dense in memory as can be: the runs are as long as the tensor allows.
   std::vector<std::int64_t> stride(box.count.size(), 1);
   for (std::size_t d = stride.size(); d-- > 1;) stride[d - 1] = stride[d] * box.count[d];
   for_each_run(tensor.info.shape, box, stride, [&](const Run& run) {
-    block.resize(std::max(block.size(), static_cast<std::size_t>(run.count)));
+    const std::size_t bytes = bytes_of(run.count);
     const auto at = tensor.offset + static_cast<std::int64_t>(bytes_of(run.position));
-    read_fully(file_.get(), path_, block.data(), bytes_of(run.count), at);
-    digester.add(block.data(), bytes_of(run.count));
+    std::byte* content = block.place_for(at, bytes);
+    read_at(at, bytes, content);
+    digester.add(content, bytes);
   });
   return digester.digest();
 }
@@ -207,8 +270,9 @@ void TensorFile::sync() const {
     fail(ExitCode::io, "cannot sync {}: {}", path_.string(), std::strerror(errno));
 }
 
-void TensorFile::forget_cache() const {
-  ::posix_fadvise(file_.get(), 0, 0, POSIX_FADV_DONTNEED);  // best effort
+void TensorFile::bypass_cache() {
+  direct_ = FileDescriptor(::open(path_.c_str(), access_ | O_CLOEXEC | O_DIRECT));
+  ::posix_fadvise(file_.get(), 0, 0, POSIX_FADV_DONTNEED);  // for what is not read through `direct_`
 }
 
 void TensorFile::read_ahead() const {

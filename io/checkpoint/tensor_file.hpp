@@ -3,6 +3,7 @@
 // processes at once.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <vector>
@@ -37,14 +38,20 @@ class TensorFile {
 
   /// Returns when what was written through this or another descriptor is on disk.
   void sync() const;
-  /// What is read from now on comes from the disk, if the file system allows it.
-  void forget_cache() const;
+  /// What is written or digested from now on goes past this node's page cache, if the file system allows it.
+  void bypass_cache();
   /// Most of the file will be read, in order.
   void read_ahead() const;
 
  private:
+  /// `to` and `from` lie as far behind a page's begin as `offset`.
+  void read_at(std::int64_t offset, std::size_t bytes, std::byte* to) const;
+  void write_at(std::int64_t offset, std::size_t bytes, const std::byte* from) const;
+
   std::filesystem::path path_;
+  int access_;
   FileDescriptor file_;
+  FileDescriptor direct_;  // the same past the page cache; empty if that is not wanted or not possible
 };
 
 /// Creates an HDF5 file in which the tensors are contiguous fp32 datasets ("group/name" makes a group) whose

@@ -296,6 +296,7 @@ struct MetricsWriter::Impl {
   /// Makes a change of HDF5's structures on a copy and lets that take the file's place.
   void restructure(const std::function<void(MetricsFile&)>& change) {
     const fs::path temporary = path.string() + temporary_suffix;
+    file->close();
     file.reset();
     fs::copy_file(path, temporary, fs::copy_options::overwrite_existing);
     MetricsFile copy(temporary, H5F_ACC_RDWR);
@@ -325,7 +326,7 @@ struct MetricsWriter::Impl {
   }
 
   void truncate_after(std::int64_t step) {
-    for (const char* table : {"steps", "eval"}) {
+    for (const char* table : {"steps", "eval", "checkpoints"}) {
       if (!file->has(table) || !file->table(table).columns.contains("step")) continue;
       const std::vector<double> steps = file->read_column(table, "step");
       const auto first_after = std::find_if(steps.begin(), steps.end(),

@@ -21,9 +21,9 @@ using MetricsRow = std::vector<std::pair<std::string, double>>;
 /// A table read back: columns of equal length.
 using MetricsTable = std::map<std::string, std::vector<double>>;
 
-/// Appends to /steps, /eval and /launches of metrics.h5 (default HDF5 format, float64 columns chunked by 4096
-/// rows, `/<table>/num_rows` a dataset of one int64). Used by one rank. Appends are queued on the I/O thread
-/// and flushed.
+/// Appends to /steps, /eval, /checkpoints and /launches of metrics.h5 (default HDF5 format, float64 columns
+/// chunked by 4096 rows, `/<table>/num_rows` a dataset of one int64). Used by one rank. Appends are queued on
+/// the I/O thread and flushed.
 class MetricsWriter {
  public:
   /// Creates the file or opens an existing one. One that is damaged is set aside as metrics.h5.damaged, and
@@ -35,7 +35,8 @@ class MetricsWriter {
   /// Appends a row, and the columns that the table lacks; throws ExitCode::io for this or an earlier row that
   /// could not be written.
   void append(const std::string& table, const MetricsRow& row);
-  /// Drops the rows of /steps and /eval whose column "step" is larger than `step`: a restart's first act.
+  /// Drops the rows of /steps, /eval and /checkpoints whose column "step" is larger than `step`: a restart's
+  /// first act.
   void truncate_after(std::int64_t step);
   /// Waits for all queued rows.
   void flush();

@@ -257,6 +257,17 @@ void write_tiles(std::string& out, const ReportData& data) {
        skipped > 0.0 ? fmt::format("{} skipped", grouped(skipped)) : "none skipped");
   tile("Tokens seen", short_number(last(column(steps, "tokens"))), "");
   tile("Peak memory", memory_size(peak), "largest rank");
+
+  const Column& sizes = column(data.checkpoints, "bytes");
+  const double write_time = median(column(data.checkpoints, "time_write"));
+  const double restore_time = last(column(data.launches, "time_restore"));
+  const double launch_time = last(column(data.launches, "time_launch"));
+  tile("Checkpoints", sizes.empty() ? missing : grouped(count(sizes)), memory_size(last(sizes)) + " each");
+  tile("Time per checkpoint", duration(median(column(data.checkpoints, "time_stall"))),
+       fmt::format("training waits, {} to write", duration(write_time)));
+  tile(restarts == 0 ? "Time to start" : "Time to resume", duration(launch_time),
+       restore_time > 0.0 ? fmt::format("{} of it for the checkpoint", duration(restore_time))
+                          : "launch to first step");
   out += "</dl></section>\n";
 }
 

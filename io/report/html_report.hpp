@@ -20,8 +20,10 @@ struct ReportData {
   /// (bytes), each min, median and max over ranks.
   MetricsTable steps;
   MetricsTable evaluations;  ///< /eval: step, loss, accuracy (fraction), perplexity, tokens
-  MetricsTable
-      launches;  ///< /launches: step, unix_time (s), ranks, threads; rows after the first are restarts
+  /// /launches: step, unix_time (s), ranks, threads, time_launch and time_restore (s); rows after the first
+  /// are restarts.
+  MetricsTable launches;
+  MetricsTable checkpoints;  ///< /checkpoints: step, bytes, time_stall, time_write and time_verify (s)
   std::string deck_text;
   /// Name and value: status, model, machine, backend, versions. "status" is shown beside the title.
   std::vector<std::pair<std::string, std::string>> facts;

@@ -3,6 +3,15 @@
 
 namespace mylos {
 
+std::vector<UnitPart> stored_parts(const ParameterTable& table, int ranks, int rank) {
+  std::vector<UnitPart> parts;
+  for (int unit = 0; unit < table.num_units(); ++unit) {
+    const auto cut = [&](int place) { return (table.unit(unit).size * place + ranks - 1) / ranks; };
+    if (cut(rank) < cut(rank + 1)) parts.push_back({unit, cut(rank), cut(rank + 1) - cut(rank)});
+  }
+  return parts;
+}
+
 Ddp::Ddp(ComputeBackend& backend, MemoryLedger& ledger, const ParameterTable& table, const DdpConfig& config,
          Communicator& replicas)
     : table_(table), config_(config), replicas_(replicas), size_(table.padded_size()) {
@@ -103,15 +112,7 @@ std::vector<UnitPart> Ddp::owned() const {
 }
 
 std::vector<UnitPart> Ddp::stored() const {
-  const std::int64_t ranks = replicas_.size();
-  const std::int64_t rank = replicas_.rank();
-  std::vector<UnitPart> parts;
-  for (int unit = 0; unit < table_.num_units(); ++unit) {
-    const std::int64_t begin = unit_size(unit) * rank / ranks;
-    const std::int64_t end = unit_size(unit) * (rank + 1) / ranks;
-    if (begin < end) parts.push_back({unit, begin, end - begin});
-  }
-  return parts;
+  return stored_parts(table_, replicas_.size(), replicas_.rank());
 }
 
 void Ddp::apply(AdamW& optimizer, const StepScalars* scalars) {

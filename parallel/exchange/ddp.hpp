@@ -27,6 +27,9 @@ struct DdpConfig {
   bool gradients = true;  ///< false for evaluation and generation
 };
 
+/// What `rank` of `ranks` replicas writes to a checkpoint; rank 0 no fewer elements than another.
+std::vector<UnitPart> stored_parts(const ParameterTable& table, int ranks, int rank);
+
 /// All gradients lie in one buffer, in the order in which backward completes them: head, blocks from last to
 /// first, embedding. Only the last micro-batch of a step is reduced.
 class Ddp final : public GradientExchange {

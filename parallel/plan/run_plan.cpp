@@ -23,6 +23,13 @@ double model_flops_per_token(const ModelConfig& model, std::int64_t parameters, 
          12.0 * static_cast<double>(model.layers * model.width * seq_len);
 }
 
+std::int64_t snapshot_bytes(const std::vector<UnitPart>& stored) {
+  constexpr auto states = 3;
+  std::int64_t elements = 0;
+  for (const UnitPart& part : stored) elements += part.count;
+  return states * elements * static_cast<std::int64_t>(sizeof(float));
+}
+
 namespace {
 
 /// Of rank 0, which holds no less than others.
@@ -132,6 +139,8 @@ RunPlan make_plan(const StepConfig& config, const Platform& platform) {
   bytes(MemoryCategory::communication) =
       communicators * static_cast<std::int64_t>(platform.communicator.bytes) +
       scratch_bytes(config, platform.algorithm, table);
+  if (platform.keeps_snapshot)
+    bytes(MemoryCategory::snapshot) = snapshot_bytes(stored_parts(table, coordinates.extent(loss_axes), 0));
   plan.checkpoint_bytes = plan.parameters * 12;
   plan.tokens_per_step = config.train.global_batch * config.train.seq_len;
   plan.flops_per_token = model_flops_per_token(model, plan.parameters, config.train.seq_len);

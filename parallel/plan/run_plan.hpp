@@ -5,7 +5,9 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "core/layout/parameter_table.hpp"
 #include "core/memory/memory_ledger.hpp"
 #include "core/plugin.hpp"
 #include "parallel/engine/step_config.hpp"
@@ -25,12 +27,16 @@ struct RunPlan {
 /// 6 N + 12 L C T (Chowdhery et al., "PaLM", 2022, appendix B).
 double model_flops_per_token(const ModelConfig& model, std::int64_t parameters, std::int64_t seq_len);
 
+/// Bytes of host memory for a copy of what a rank writes to a checkpoint: weights and moments in fp32.
+std::int64_t snapshot_bytes(const std::vector<UnitPart>& stored);
+
 /// Where a run takes place: what its backends need.
 struct Platform {
   std::string algorithm = "native";                                 ///< as [comm] algorithm
   std::int64_t threads = 0;                                         ///< host threads per rank
   CommunicatorPlan communicator;                                    ///< of the communication backend
   decltype(PluginDescriptor::plan_compute) plan_compute = nullptr;  ///< of the compute backend
+  bool keeps_snapshot = false;  ///< checkpoints are written while training goes on
 };
 
 /// Of what an algorithm allocates the gradients' reduction is counted, on the rank that needs most; with

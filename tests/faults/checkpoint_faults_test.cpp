@@ -193,21 +193,25 @@ constexpr Place places[] = {{"step", 0, 6},
 class CheckpointKill : public RunTest {
  protected:
   void expect_lost_steps_only(std::span<const Place> strikes) {
-    ASSERT_EQ(train("reference").exit_code, 0);
+    Words restart = more_;
+    restart.emplace_back("--restart");
+    ASSERT_EQ(train("reference", more_).exit_code, 0);
     for (const Place& place : strikes) {
       SCOPED_TRACE(place.phase);
       const std::string run = place.phase;
       const Outcome killed =
-          train_with_fault(run, fmt::format("{}:{}:{}:kill", place.phase, place.rank, place.step));
+          train_with_fault(run, fmt::format("{}:{}:{}:kill", place.phase, place.rank, place.step), more_);
       EXPECT_NE(killed.exit_code, 0);
       expect_loads(run, 4);
-      const Outcome rest = train(run, {"--restart"});
+      const Outcome rest = train(run, restart);
       EXPECT_EQ(rest.exit_code, 0) << rest.output;
       EXPECT_THAT(rest.output, HasSubstr("continuing at step "));
       EXPECT_THAT(checkpoint_steps(run), ElementsAre(6, 8));
       expect_same_run(run, "reference", num_steps);
     }
   }
+
+  Words more_;
 };
 
 constexpr std::size_t half = std::size(places) / 2;
@@ -217,6 +221,119 @@ TEST_F(CheckpointKill, WhileItIsWrittenCostsOnlyTheStepsSinceTheOneBefore) {
 }
 TEST_F(CheckpointKill, AfterItIsWrittenCostsOnlyTheStepsSinceTheOneBefore) {
   expect_lost_steps_only(std::span(places).subspan(half));
+}
+
+TEST_F(CheckpointKill, WhileTrainingGoesOnCostsOnlyTheStepsSinceTheOneBefore) {
+  more_ = {"--checkpoint.async=true"};
+  constexpr Place behind[] = {{"checkpoint.create", 1, 6},
+                              {"checkpoint.write", 0, 6},
+                              {"checkpoint.rename", 1, 6},
+                              {"checkpoint.verify", 0, 6}};
+  expect_lost_steps_only(behind);
+}
+
+class AsyncCheckpoint : public RunTest {
+ protected:
+  void expect_same_as_synchronous(const Words& words) {
+    Words with = words;
+    with.emplace_back("--checkpoint.async=true");
+    ASSERT_EQ(train("sync", words).exit_code, 0);
+    const Outcome outcome = train("async", with);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    for (const std::int64_t step : {6, 8})
+      expect_same_checkpoint(snapshot("async", step), snapshot("sync", step));
+    EXPECT_EQ(steps_table("async")["loss"], steps_table("sync")["loss"]);
+    for (const char* run : {"async", "sync"}) {
+      const MetricsTable written = read_table(run, "checkpoints");
+      EXPECT_THAT(written.at("step"), ElementsAre(2, 4, 6, 8)) << run;
+      EXPECT_THAT(written.at("bytes"), testing::Each(testing::Gt(0.0)));
+      EXPECT_EQ(occurrences(outcome.output, ": wrote "), 4);
+    }
+  }
+};
+
+TEST_F(AsyncCheckpoint, HoldsWhatASynchronousOneHolds) {
+  expect_same_as_synchronous({"--train.dtype=fp32"});
+  // Rank 0 holds 3 states of half the elements of every unit, with padding.
+  const double bytes = steps_table("async")["memory_snapshot"].back();
+  EXPECT_GE(bytes, read_table("async", "checkpoints").at("bytes").back() / 2);
+  EXPECT_LE(bytes, read_table("async", "checkpoints").at("bytes").back() / 2 * 1.2);
+  EXPECT_EQ(steps_table("sync")["memory_snapshot"].back(), 0);
+}
+
+TEST_F(AsyncCheckpoint, HoldsWhatASynchronousOneHoldsWithoutAMaster) {
+  expect_same_as_synchronous({"--train.dtype=bf16", "--optim.master=none"});
+}
+
+TEST_F(AsyncCheckpoint, ErrorEndsTheRunAtALaterStep) {
+  for (const char* phase : {"create", "write", "rename", "verify"}) {
+    SCOPED_TRACE(phase);
+    const std::string run = phase;
+    const Outcome outcome =
+        train_with_fault(run, fmt::format("checkpoint.{}:1:4:error", phase), {"--checkpoint.async=true"});
+    EXPECT_NE(outcome.exit_code, 0);
+    const std::string message = expect_status(run, "failed", ExitCode::internal);
+    EXPECT_THAT(message, HasSubstr(fmt::format("rank 1 failed at checkpoint.{} of step 4", phase)));
+    expect_loads(run, 2);
+  }
+}
+
+TEST_F(AsyncCheckpoint, AStopRequestWaitsForTheOneUnderWay) {
+  Job job(
+      train_arguments("run", {"--train.steps=100000", "--checkpoint.every=1", "--checkpoint.async=true"}));
+  job.wait_until([&] { return occurrences(job.output(), ": wrote ") > 1; });
+  ::kill(job.rank(1), SIGTERM);
+  const Outcome outcome = job.wait();
+  EXPECT_THAT(outcome.output, HasSubstr("preempted at step"));
+  expect_status("run", "preempted", ExitCode::preempted);
+  for (const std::int64_t step : checkpoint_steps("run")) expect_loads("run", step);
+  EXPECT_EQ(checkpoint_steps("run").back(), status_step("run"));
+  EXPECT_EQ(read_table("run", "checkpoints").at("step").back(), static_cast<double>(status_step("run")));
+}
+
+class CheckpointPlace : public RunTest {
+ protected:
+  fs::path elsewhere() const { return scratch() / "scratch" / "run"; }
+  std::string place() const { return "--checkpoint.dir=" + elsewhere().string(); }
+};
+
+TEST_F(CheckpointPlace, MayBeElsewhere) {
+  ASSERT_EQ(train("whole").exit_code, 0);
+  EXPECT_EQ(train("run", {place(), "--train.stop_step=5"}).exit_code, 0);
+  EXPECT_TRUE(fs::is_symlink(run_path("run") / "checkpoints"));
+  EXPECT_TRUE(fs::exists(elsewhere() / "step_000005" / "manifest.json"));
+  // Named again or not.
+  EXPECT_EQ(train("run", {place(), "--restart", "--train.stop_step=7"}).exit_code, 0);
+  const Outcome outcome = train("run", {"--restart"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("continuing at step 7"));
+  expect_same_run("run", "whole", num_steps);
+  const Outcome inspected =
+      run_mylos({"inspect", checkpoint_path("run", num_steps).string(), "--verify"}, {.ranks = 1});
+  EXPECT_EQ(inspected.exit_code, 0) << inspected.output;
+}
+
+TEST_F(CheckpointPlace, IsRefusedIfTheCheckpointsAreInAnother) {
+  const auto expect_refused = [&](const std::string& run, const Words& words, const std::string& message) {
+    const Outcome outcome = train(run, words);
+    EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::usage)) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr(message));
+  };
+  ASSERT_EQ(train("inside", {"--train.stop_step=2"}).exit_code, 0);
+  expect_refused("inside", {place(), "--restart"}, "leave the parameter out");
+  ASSERT_EQ(train("outside", {place(), "--train.stop_step=2"}).exit_code, 0);
+  expect_refused("outside", {place() + "2", "--restart"}, "let the link");
+  expect_refused("second", {place()}, "holds checkpoints");
+  EXPECT_FALSE(fs::exists(run_path("second") / "checkpoints"));
+  EXPECT_THAT(checkpoint_steps("outside"), ElementsAre(2));
+}
+
+TEST_F(CheckpointPlace, IsOneRunsAlone) {
+  Job first(train_arguments("first", {place(), "--train.steps=100000", "--checkpoint.every=0"}));
+  first.wait_until([&] { return num_rows("first") > 0; });
+  const Outcome second = train("second", {place()});
+  EXPECT_EQ(second.exit_code, static_cast<int>(ExitCode::usage)) << second.output;
+  EXPECT_THAT(second.output, HasSubstr("give another checkpoint.dir"));
 }
 
 class CheckpointError : public RunTest {};

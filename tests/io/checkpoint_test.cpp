@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <future>
 #include <limits>
 #include <memory>
 #include <random>
@@ -203,6 +204,41 @@ TEST_F(CheckpointTest, PhasesComeInOrderOnEveryRank) {
   store.finish();
   EXPECT_EQ(phases, (std::vector<std::string>{"begin", "create", "write", "fsync", "manifest", "rename",
                                               "verify", "purge", "done"}));
+}
+
+TEST_F(CheckpointTest, IsWrittenWhileTheCallerAndHdf5GoOn) {
+  IoThread hdf5;
+  std::promise<void> go;
+  const std::shared_future<void> may_go = go.get_future().share();
+  CheckpointStore store(io_, hdf5, directory_, settings_, [&](CheckpointPhase phase, std::int64_t) {
+    if (phase == CheckpointPhase::manifest) may_go.wait();
+  });
+  EXPECT_FALSE(store.finish());
+  const CheckpointContent first = content(1, Partition::even);
+  store.start(first);
+  hdf5.run([] {});
+  EXPECT_FALSE(store.poll());
+  EXPECT_TRUE(store.steps().empty());
+  go.set_value();
+  const std::optional<WrittenCheckpoint> written = store.finish();
+  ASSERT_TRUE(written);
+  EXPECT_EQ(written->step, 1);
+  std::int64_t elements = 0;
+  for (const CheckpointTensor& tensor : first.tensors) elements += tensor.info.size();
+  EXPECT_EQ(written->bytes, 4 * elements);
+  EXPECT_FALSE(store.poll());
+  EXPECT_EQ(open_error(1), "whole");
+}
+
+TEST_F(CheckpointTest, AnErrorBehindTheCallerIsThrownByTheNextCall) {
+  CheckpointStore store(io_, directory_, settings_, [](CheckpointPhase phase, std::int64_t) {
+    if (phase == CheckpointPhase::rename) throw Error(ExitCode::io, "a fault");
+  });
+  store.start(content(1, Partition::even));
+  EXPECT_THROW(store.finish(), Error);
+  store.start(content(2, Partition::even));
+  EXPECT_THROW(store.write(content(3, Partition::even)), Error);
+  EXPECT_TRUE(store.steps().empty());
 }
 
 TEST_F(CheckpointTest, KeepsTheNewest) {

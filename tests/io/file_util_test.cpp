@@ -21,7 +21,7 @@ TEST(RunLock, ASecondJobIsToldOfTheFirst) {
   const pid_t child = start_child({"lock", scratch.path().string()});
   ASSERT_TRUE(wait_until([&] { return fs::exists(scratch.path() / "locked"); }));
   try {
-    const RunLock lock(scratch.path());
+    const RunLock lock(scratch.path(), "run.dir");
     ADD_FAILURE() << "locked twice";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::usage);
@@ -30,13 +30,13 @@ TEST(RunLock, ASecondJobIsToldOfTheFirst) {
   }
   ::kill(child, SIGKILL);
   wait_for_child(child);
-  EXPECT_NO_THROW(const RunLock after(scratch.path()));
-  EXPECT_NO_THROW(const RunLock again(scratch.path()));
+  EXPECT_NO_THROW(const RunLock after(scratch.path(), "run.dir"));
+  EXPECT_NO_THROW(const RunLock again(scratch.path(), "run.dir"));
 }
 
 TEST(RunLock, ADirectoryThatCannotBeWrittenIsAnIoError) {
   try {
-    const RunLock lock("/proc");
+    const RunLock lock("/proc", "run.dir");
     ADD_FAILURE() << "locked";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::io);

@@ -113,14 +113,38 @@ TEST(HtmlReport, HeadlinesAndMarks) {
   data.evaluations = {{"step", {100.0, 200.0, 300.0}}, {"loss", {2.5, 2.125, nan}}};
   data.launches = {
       {"step", {0.0, 200.0}}, {"unix_time", {0.0, 86400.0}}, {"ranks", {2.0, 4.0}}, {"threads", {1.0, 1.0}}};
+  data.launches["time_launch"] = {3.0, 9.5};
+  data.launches["time_restore"] = {0.0, 0.75};
+  data.checkpoints = {{"step", {250.0, 500.0}},
+                      {"bytes", {1.5e9, 1.5e9}},
+                      {"time_stall", {0.25, 0.25}},
+                      {"time_write", {1.25, 1.5}},
+                      {"time_verify", {1.0, 1.0}}};
   data.facts = {{"status", "finished"}, {"model", "124.4 million parameters"}};
   data.memory_bytes = {{"parameters", 1.0e9}, {"optimizer", 3.0e9}, {"workspace", 0.0}};
   const std::string html = html_report(data);
   expect_whole(html);
-  for (const char* text :
-       {"2.125", "at step 200", "40.0 %", "2.05M", "2 min 45 s", "1 restart", "5 skipped", "skipped steps: 5",
-        "12.3k", "restart on 4 ranks", "1970-01-02 00:00 UTC, at step 200, 4 ranks, 1 threads each",
-        ">finished<", "1.000 GB", "75.0 %", "4.000 GB", "data-scale=\"log\"", "124.4 million parameters"}) {
+  for (const char* text : {"2.125",
+                           "at step 200",
+                           "40.0 %",
+                           "2.05M",
+                           "2 min 45 s",
+                           "1 restart",
+                           "5 skipped",
+                           "skipped steps: 5",
+                           "12.3k",
+                           "restart on 4 ranks",
+                           "1970-01-02 00:00 UTC, at step 200, 4 ranks, 1 threads each",
+                           ">finished<",
+                           "1.500 GB each",
+                           "training waits, 1.4 s to write",
+                           "9.5 s",
+                           "0.8 s of it for the checkpoint",
+                           "1.000 GB",
+                           "75.0 %",
+                           "4.000 GB",
+                           "data-scale=\"log\"",
+                           "124.4 million parameters"}) {
     EXPECT_NE(html.find(text), std::string::npos) << text;
   }
 }

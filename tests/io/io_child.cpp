@@ -60,7 +60,7 @@ void append(const std::string& file) {
 }
 
 void lock(const std::string& run) {
-  const RunLock held(run);
+  const RunLock held(run, "run.dir");
   spill(run + "/locked", "");
   ::pause();
 }

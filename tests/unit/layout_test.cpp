@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 
 #include <gtest/gtest.h>
 
@@ -12,8 +13,10 @@
 #include "core/base/rng.hpp"
 #include "core/layout/box.hpp"
 #include "core/layout/parameter_table.hpp"
+#include "core/memory/pinned_buffer.hpp"
 #include "parallel/engine/initial_weights.hpp"
 #include "parallel/exchange/ddp.hpp"
+#include "parallel/plan/run_plan.hpp"
 #include "tests/io/io_test_util.hpp"
 #include "tests/support/backend_fixture.hpp"
 #include "tests/support/test_plugins.hpp"
@@ -181,15 +184,21 @@ TEST(Layout, BoxesAndGlobalIndicesAgree) {
 /// A rank of a grid without the others: what it holds, set to the initial weights.
 class LoneRank {
  public:
-  LoneRank(ComputeBackend& backend, const Coordinates& at, Communicator& self, DType dtype)
+  LoneRank(ComputeBackend& backend, const Coordinates& at, Communicator& self, DType dtype,
+           bool keeps_master = true)
       : backend_(backend),
         table_(ParameterTable(model()).local(at)),
         exchange_(backend, ledger_, table_, {.compute_type = dtype}, self),
-        optimizer_(backend, ledger_, table_, {}, dtype, exchange_.owned()) {}
+        optimizer_(backend, ledger_, table_, {.keeps_master = keeps_master}, dtype, exchange_.owned()) {}
 
   void initialise(std::uint64_t seed) { initialise_weights(backend_, table_, seed, exchange_, optimizer_); }
-  CheckpointContent content() {
-    return checkpoint_content(backend_, table_, exchange_, optimizer_, staging_);
+  CheckpointContent content() { return checkpoint_content(backend_, table_, exchange_, optimizer_); }
+  /// Copied to memory of this object.
+  CheckpointContent snapshot() {
+    const auto bytes = static_cast<std::size_t>(snapshot_bytes(exchange_.stored()));
+    snapshot_.emplace(backend_, ledger_, MemoryCategory::snapshot, bytes);
+    return checkpoint_content(backend_, table_, exchange_, optimizer_,
+                              static_cast<float*>(snapshot_->data()));
   }
   void restore_from(CheckpointReader& reader) { restore(backend_, table_, reader, exchange_, optimizer_); }
 
@@ -212,7 +221,7 @@ class LoneRank {
   ParameterTable table_;
   Ddp exchange_;
   AdamW optimizer_;
-  std::vector<std::vector<float>> staging_;
+  std::optional<PinnedBuffer> snapshot_;
 };
 
 class LayoutOnBackend : public testing::TestWithParam<std::string> {
@@ -286,6 +295,26 @@ TEST_P(LayoutOnBackend, ACheckpointOfAnyGridRestoresAnyOther) {
       for (const auto& rank : readers) rank->restore_from(reader);
       expect_same(whole, readers);
     }
+  }
+}
+
+TEST_P(LayoutOnBackend, ASnapshotKeepsWhatTrainingChanges) {
+  const test::ScratchDirectory scratch;
+  IoThread io;
+  for (const bool keeps_master : {true, false}) {
+    LoneRank whole(backend_, Coordinates(), *self_, DType::bf16, keeps_master);
+    whole.initialise(3);
+    CheckpointStore store(io, scratch.path(), {});
+    CheckpointContent as_it_is = whole.content();
+    CheckpointContent copied = whole.snapshot();
+    as_it_is.state = {.step = 1, .json = "{}"};
+    copied.state = {.step = 2, .json = "{}"};
+    store.write(as_it_is);
+    whole.initialise(5);
+    store.write(copied);
+    store.finish();
+    for (const char* file : {"weights.h5", "optimizer.h5"})
+      EXPECT_EQ(test::slurp(store.path_of(1) / file), test::slurp(store.path_of(2) / file)) << file;
   }
 }
 

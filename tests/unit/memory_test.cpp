@@ -94,6 +94,27 @@ TEST(Plan, AgreesWithTheLedger) {
   }
 }
 
+TEST(Plan, TheSnapshotIsThatOfTheRankThatStoresMost) {
+  const RunConfig config = mini_config(gpt2(3, 4, 64), 8, 32, 1, 2);
+  const ParameterTable table(config.model);
+  for (const int ranks : {1, 2, 3, 7, 64}) {
+    RunConfig replicas = config;
+    replicas.parallel.data = ranks;
+    const auto planned = make_plan(replicas, {.communicator = {}, .keeps_snapshot = true})
+                             .memory[static_cast<std::size_t>(MemoryCategory::snapshot)];
+    std::int64_t most = 0;
+    std::int64_t sum = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const std::int64_t bytes = snapshot_bytes(stored_parts(table, ranks, rank));
+      most = std::max(most, bytes);
+      sum += bytes;
+    }
+    EXPECT_EQ(planned, most) << ranks;
+    EXPECT_EQ(sum, 3 * 4 * table.padded_size()) << ranks;
+    EXPECT_EQ(make_plan(replicas).memory[static_cast<std::size_t>(MemoryCategory::snapshot)], 0);
+  }
+}
+
 /// Enough rows for packed copies of weights, gradients that are added to or not, logits in uneven slices.
 TEST(Plan, AgreesWithTheLedgerForEveryProduct) {
   ModelConfig model = gpt2(2, 2, 64);

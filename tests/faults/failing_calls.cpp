@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Preloaded into a program, lets one call of the C library on files in one directory fail, or write less than
+// was asked for. MYLOS_FAIL=DIRECTORY:RANK:CALL:N:ERROR: the N-th call of that name (pwrite, write, fsync,
+// truncate, fallocate, rename, mkdir, unlink, open), counted from 1, on a path in DIRECTORY fails with errno
+// ERROR on that rank; with ERROR 0 a write takes half of the bytes. It says so on stderr.
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <string>
+#include <string_view>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace {
+
+struct Plan {
+  std::string directory;
+  std::string call;  // empty: nothing fails
+  long n = 0;
+  int error = 0;
+};
+
+Plan read_plan() {
+  const char* text = std::getenv("MYLOS_FAIL");
+  const char* rank = std::getenv("PMI_RANK");
+  if (text == nullptr) return {};
+  std::array<std::string, 5> fields;
+  std::string_view rest = text;
+  for (std::string& field : fields) {
+    field = rest.substr(0, rest.find(':'));
+    rest.remove_prefix(std::min(rest.size(), field.size() + 1));
+  }
+  if (fields[1] != (rank == nullptr ? "0" : rank)) return {};
+  return {fields[0], fields[2], std::atol(fields[3].c_str()), std::atoi(fields[4].c_str())};
+}
+
+std::string path_of(int fd) {
+  std::array<char, 4096> path{};
+  const ssize_t n = readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), path.data(), path.size() - 1);
+  return n < 0 ? "" : path.data();
+}
+
+std::string path_in(int directory, const char* path) {
+  return path[0] == '/' || directory == AT_FDCWD ? path : path_of(directory) + "/" + path;
+}
+
+/// Whether this call of `kind` on `path` is the one that fails; sets errno.
+bool fails(std::string_view kind, const std::string& path) {
+  static const Plan plan = read_plan();
+  static std::atomic<long> count{0};
+  if (plan.call != kind || !path.starts_with(plan.directory)) return false;
+  if (++count != plan.n) return false;
+  dprintf(STDERR_FILENO, "failing call: %s %ld on %s\n", plan.call.c_str(), plan.n, path.c_str());
+  errno = plan.error;
+  return true;
+}
+
+template <class Function>
+Function* next(const char* name) {
+  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
+}
+
+ssize_t write_or_fail(const char* name, int fd, const void* data, size_t bytes, off_t offset) {
+  using Write = ssize_t(int, const void*, size_t, off_t);
+  const auto write_on = [&](size_t some) { return next<Write>(name)(fd, data, some, offset); };
+  if (!fails("pwrite", path_of(fd))) return write_on(bytes);
+  if (errno != 0) return -1;
+  // Half of it; of what must be whole pages, half of the pages.
+  return write_on(bytes > 8192 ? bytes / 8192 * 4096 : (bytes + 1) / 2);
+}
+
+int open_or_fail(const char* name, const char* path, int flags, mode_t mode) {
+  if (fails("open", path)) return -1;
+  return next<int(const char*, int, mode_t)>(name)(path, flags, mode);
+}
+
+int openat_or_fail(const char* name, int directory, const char* path, int flags, mode_t mode) {
+  if (fails("open", path_in(directory, path))) return -1;
+  return next<int(int, const char*, int, mode_t)>(name)(directory, path, flags, mode);
+}
+
+mode_t mode_of(int flags, va_list more) {
+  return (flags & O_CREAT) != 0 ? va_arg(more, mode_t) : 0;
+}
+
+}  // namespace
+
+extern "C" {
+
+ssize_t pwrite(int fd, const void* data, size_t bytes, off_t offset) {
+  return write_or_fail("pwrite", fd, data, bytes, offset);
+}
+ssize_t pwrite64(int fd, const void* data, size_t bytes, off64_t offset) {
+  return write_or_fail("pwrite64", fd, data, bytes, offset);
+}
+ssize_t write(int fd, const void* data, size_t bytes) {
+  if (fails("write", path_of(fd))) return -1;
+  return next<ssize_t(int, const void*, size_t)>("write")(fd, data, bytes);
+}
+int fsync(int fd) {
+  return fails("fsync", path_of(fd)) ? -1 : next<int(int)>("fsync")(fd);
+}
+int ftruncate(int fd, off_t bytes) noexcept {
+  return fails("truncate", path_of(fd)) ? -1 : next<int(int, off_t)>("ftruncate")(fd, bytes);
+}
+int ftruncate64(int fd, off64_t bytes) noexcept {
+  return fails("truncate", path_of(fd)) ? -1 : next<int(int, off64_t)>("ftruncate64")(fd, bytes);
+}
+int fallocate(int fd, int mode, off_t offset, off_t bytes) {
+  return fails("fallocate", path_of(fd))
+             ? -1
+             : next<int(int, int, off_t, off_t)>("fallocate")(fd, mode, offset, bytes);
+}
+int rename(const char* from, const char* to) noexcept {
+  return fails("rename", to) ? -1 : next<int(const char*, const char*)>("rename")(from, to);
+}
+int mkdir(const char* path, mode_t mode) noexcept {
+  return fails("mkdir", path) ? -1 : next<int(const char*, mode_t)>("mkdir")(path, mode);
+}
+int unlink(const char* path) noexcept {
+  return fails("unlink", path) ? -1 : next<int(const char*)>("unlink")(path);
+}
+int remove(const char* path) noexcept {
+  return fails("unlink", path) ? -1 : next<int(const char*)>("remove")(path);
+}
+int rmdir(const char* path) noexcept {
+  return fails("unlink", path) ? -1 : next<int(const char*)>("rmdir")(path);
+}
+int unlinkat(int directory, const char* path, int flags) noexcept {
+  return fails("unlink", path_in(directory, path))
+             ? -1
+             : next<int(int, const char*, int)>("unlinkat")(directory, path, flags);
+}
+int open(const char* path, int flags, ...) {
+  va_list more;
+  va_start(more, flags);
+  const mode_t mode = mode_of(flags, more);
+  va_end(more);
+  return open_or_fail("open", path, flags, mode);
+}
+int open64(const char* path, int flags, ...) {
+  va_list more;
+  va_start(more, flags);
+  const mode_t mode = mode_of(flags, more);
+  va_end(more);
+  return open_or_fail("open64", path, flags, mode);
+}
+int openat(int directory, const char* path, int flags, ...) {
+  va_list more;
+  va_start(more, flags);
+  const mode_t mode = mode_of(flags, more);
+  va_end(more);
+  return openat_or_fail("openat", directory, path, flags, mode);
+}
+int openat64(int directory, const char* path, int flags, ...) {
+  va_list more;
+  va_start(more, flags);
+  const mode_t mode = mode_of(flags, more);
+  va_end(more);
+  return openat_or_fail("openat64", directory, path, flags, mode);
+}
+
+}  // extern "C"

@@ -19,15 +19,15 @@ die() {
 
 has() { command -v "$1" >/dev/null 2>&1; }
 
-# run_logged LOG COMMAND... keeps the output in LOG and shows its end where the command fails.
+# run_logged LOG COMMAND... keeps the output in LOG; if the command fails, shows errors in it and its end.
 run_logged() {
   local log=$1 status=0
   shift
   "$@" >"$log" 2>&1 </dev/null || status=$?
   if ((status != 0)); then
     warn "failed with exit code $status: $*"
-    warn "the end of $log:"
-    tail -n 25 "$log" | sed 's/^/  | /' >&2
+    warn "errors and the end of $log:"
+    { grep -m 20 -E '(error|FAILED): ' "$log" || true; tail -n 15 "$log"; } | cut -c 1-400 | sed 's/^/  | /' >&2
     return "$status"
   fi
 }

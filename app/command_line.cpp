@@ -45,22 +45,27 @@ po::options_description described(const std::string& title, const std::vector<Co
   return description;
 }
 
-/// `--section.key=value`: what Boost did not recognise.
-std::vector<std::pair<std::string, std::string>> deck_overrides(const CommandSyntax& syntax,
-                                                                const std::vector<po::option>& options) {
+/// Takes `--section.key=value` out of `words`: Boost takes no empty values.
+std::vector<std::pair<std::string, std::string>> take_overrides(std::vector<std::string>& words) {
   std::vector<std::pair<std::string, std::string>> overrides;
+  std::erase_if(words, [&](const std::string& word) {
+    const std::size_t equals = word.find('=');
+    if (!word.starts_with("--") || equals == std::string::npos || word.find('.') > equals) return false;
+    overrides.emplace_back(word.substr(2, equals - 2), word.substr(equals + 1));
+    return true;
+  });
+  return overrides;
+}
+
+/// Throws for an option that Boost did not recognise.
+void check_known(const CommandSyntax& syntax, const std::vector<po::option>& options) {
   for (const po::option& option : options) {
     if (!option.unregistered) continue;
-    const bool is_key = option.string_key.find('.') != std::string::npos;
-    if (!is_key || !syntax.takes_overrides) {
-      fail(ExitCode::usage, "{} has no option {}; see {}", syntax.name,
-           option.original_tokens.empty() ? option.string_key : option.original_tokens.front(), syntax.help);
-    }
-    if (option.value.empty())
+    if (syntax.takes_overrides && option.string_key.find('.') != std::string::npos)
       fail(ExitCode::usage, "--{} needs a value: --{}=VALUE", option.string_key, option.string_key);
-    overrides.emplace_back(option.string_key, option.value.front());
+    fail(ExitCode::usage, "{} has no option {}; see {}", syntax.name,
+         option.original_tokens.empty() ? option.string_key : option.original_tokens.front(), syntax.help);
   }
-  return overrides;
 }
 
 }  // namespace
@@ -70,8 +75,9 @@ const std::string& CommandLine::argument(std::size_t index, const char* what) co
   return arguments[index];
 }
 
-CommandLine parse_words(const CommandSyntax& syntax, const std::vector<std::string>& words) {
+CommandLine parse_words(const CommandSyntax& syntax, std::vector<std::string> words) {
   CommandLine line;
+  if (syntax.takes_overrides) line.overrides = take_overrides(words);
   line.name = syntax.name;
   line.help = syntax.help;
   po::options_description all = described("", syntax.options);
@@ -89,7 +95,7 @@ CommandLine parse_words(const CommandSyntax& syntax, const std::vector<std::stri
                                           .run();
     po::store(parsed, given);
     po::notify(given);
-    line.overrides = deck_overrides(syntax, parsed.options);
+    check_known(syntax, parsed.options);
   } catch (const po::error& error) {
     fail(ExitCode::usage, "{}: {}", syntax.name, error.what());
   }

@@ -53,7 +53,7 @@ struct CommandLine {
 };
 
 /// Arguments, options and overrides of `words`. Throws ExitCode::usage for what `syntax` does not have.
-CommandLine parse_words(const CommandSyntax& syntax, const std::vector<std::string>& words);
+CommandLine parse_words(const CommandSyntax& syntax, std::vector<std::string> words);
 
 /// The options for a help text, under a title.
 std::string options_text(const std::string& title, const std::vector<CommandOption>& options);

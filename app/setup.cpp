@@ -59,7 +59,7 @@ Setup make_setup(const std::string& deck_text, const std::string& deck_name, con
   if (origin == DeckOrigin::checkpoint) setup.deck.keep_declared(setup.specs);
   for (const auto& [key, value] : overrides) setup.deck.set(key, value, errors);
   setup.config = make_run_config(setup.deck, setup.specs, world_size, errors, setup.values, unavailable);
-  errors.throw_if_any();
+  errors.throw_if_any(origin == DeckOrigin::checkpoint ? ExitCode::bad_data : ExitCode::usage);
   return setup;
 }
 

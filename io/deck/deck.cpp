@@ -326,8 +326,8 @@ void DeckErrors::add(const DeckPlace& place, const std::string& message) {
   messages_.push_back(place.text.empty() ? message : place.text + ": " + message);
 }
 
-void DeckErrors::throw_if_any() const {
-  if (!empty()) fail(ExitCode::usage, "{}", joined(messages_, "\n"));
+void DeckErrors::throw_if_any(ExitCode code) const {
+  if (!empty()) fail(code, "{}", joined(messages_, "\n"));
 }
 
 Deck Deck::read(const std::filesystem::path& file, DeckErrors& errors) {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/error.hpp"
 #include "core/param_spec.hpp"
 #include "core/param_values.hpp"
 
@@ -34,8 +35,8 @@ class DeckErrors {
   void add(const DeckPlace& place, const std::string& message);
   bool empty() const { return messages_.empty(); }
   const std::vector<std::string>& messages() const { return messages_; }
-  /// Throws ExitCode::usage with all messages, a line each, if there are any.
-  void throw_if_any() const;
+  /// Throws `code` with all messages, a line each, if there are any.
+  void throw_if_any(ExitCode code = ExitCode::usage) const;
 
  private:
   std::vector<std::string> messages_;

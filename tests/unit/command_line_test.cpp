@@ -44,14 +44,15 @@ TEST(CommandLine, HasDefaults) {
 }
 
 TEST(CommandLine, TakesOptionsArgumentAndOverrides) {
-  const CommandLine line =
-      parse_words(syntax(), {"a.deck", "--flag", "--count=-7", "--rate", "0.5", "--word", "--train.steps=9"});
+  const CommandLine line = parse_words(syntax(), {"a.deck", "--flag", "--count=-7", "--rate", "0.5", "--word",
+                                                  "--train.steps=9", "--data.valid=", "--run.dir=a=b"});
   EXPECT_EQ(line.argument(0, "a deck"), "a.deck");
   EXPECT_TRUE(line.flag("flag"));
   EXPECT_EQ(line.integer("count"), -7);
   EXPECT_EQ(line.real("rate"), 0.5);
   EXPECT_EQ(line.text("word"), "implied");
-  EXPECT_THAT(line.overrides, ElementsAre(Pair("train.steps", "9")));
+  EXPECT_THAT(line.overrides,
+              ElementsAre(Pair("train.steps", "9"), Pair("data.valid", ""), Pair("run.dir", "a=b")));
 }
 
 TEST(CommandLine, RefusesWhatTheSyntaxDoesNotHave) {

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// CheckpointMutator: damages a checkpoint as disks and attackers do.
+#pragma once
+
+#include <cstddef>
+#include <random>
+#include <string>
+
+#include "tests/io/io_test_util.hpp"
+
+namespace mylos::test {
+
+/// What was changed.
+struct Mutation {
+  std::string file;          ///< of the checkpoint; empty if nothing was changed after all
+  bool vouched_for = false;  ///< the manifest's digests fit the files as they are now
+};
+
+class CheckpointMutator {
+ public:
+  explicit CheckpointMutator(unsigned seed) : random_(seed) {}
+
+  /// Changes a few bits or bytes of one file of a whole checkpoint, or cuts, stretches, clears or copies
+  /// them; every second time an attacker makes the digests fit.
+  Mutation mutate(const fs::path& checkpoint);
+
+ private:
+  std::size_t below(std::size_t n) { return random_() % std::max<std::size_t>(n, 1); }
+  std::string changed(std::string content);
+
+  std::mt19937_64 random_;
+  bool vouches_ = true;
+};
+
+}  // namespace mylos::test

@@ -30,19 +30,8 @@ std::string host_name() {
   return name;
 }
 
-/// Where the checkpoints of a run lie or will lie: `link` itself, or what it shows or shall show.
-fs::path place_of_checkpoints(const fs::path& link, const fs::path& wish) {
-  const bool is_link = fs::is_symlink(link);
-  fs::path present = is_link ? fs::weakly_canonical(link) : link;
-  if (wish.empty()) return present;
-  const fs::path wanted = fs::weakly_canonical(fs::absolute(wish));
-  const bool is_free = !is_link && (!fs::exists(link) || fs::is_empty(link));
-  if (is_free || wanted == fs::weakly_canonical(present)) return is_free ? wanted : present;
-  fail(
-      ExitCode::usage,
-      "the checkpoints of this run are in {}, not in [checkpoint] dir = {}: move them, or {}",
-      present.string(), wish.string(),
-      is_link ? fmt::format("let the link {} show the new place", link.string()) : "leave the parameter out");
+fs::path resolved(const fs::path& path) {
+  return fs::weakly_canonical(fs::absolute(path));
 }
 
 }  // namespace
@@ -55,15 +44,37 @@ RunDirectory::RunDirectory(const RunPaths& paths, const fs::path& checkpoints, b
          paths.root.string());
   }
   const fs::path link = paths.checkpoints();
-  const fs::path place = place_of_checkpoints(link, checkpoints);
-  if (!restart && !list_steps(place).empty()) {
-    fail(ExitCode::usage, "{} holds checkpoints; continue them with --restart or choose another {}",
-         place.string(), place == link ? "[run] dir" : "[checkpoint] dir");
+  const bool is_link = fs::is_symlink(link);
+  // What a link shows, also if that is gone.
+  const fs::path present = resolved(is_link ? link.parent_path() / fs::read_symlink(link) : link);
+  const fs::path place = checkpoints.empty() ? present : resolved(checkpoints);
+  const bool has_none = !is_link && (!fs::exists(link) || (fs::is_directory(link) && fs::is_empty(link)));
+  if (place == resolved(paths.root))
+    fail(ExitCode::usage, "[checkpoint] dir = {} is the run's directory itself", checkpoints.string());
+  if (place != present && !has_none) {
+    fail(ExitCode::usage,
+         "the checkpoints of this run are in {}, not in [checkpoint] dir = {}: move them, or {}",
+         present.string(), checkpoints.string(),
+         is_link ? fmt::format("let the link {} show the new place", link.string())
+                 : "leave the parameter out");
+  }
+  if (!list_steps(place).empty()) {
+    if (place != present) {
+      fail(ExitCode::usage,
+           "{} holds checkpoints of another run; choose another [checkpoint] dir, or, if they are this "
+           "run's, make "
+           "{} a link to it",
+           place.string(), link.string());
+    }
+    if (!restart) {
+      fail(ExitCode::usage, "{} holds checkpoints; continue them with --restart or choose another [run] dir",
+           place.string());
+    }
   }
   make_directory(place);
-  if (place == link) return;
+  if (place == present && !is_link) return;
   checkpoint_lock_ = std::make_unique<RunLock>(place, "checkpoint.dir");
-  if (fs::is_symlink(link)) return;
+  if (is_link) return;
   std::error_code error;
   fs::remove(link, error);  // an empty directory
   fs::create_directory_symlink(place, link, error);

@@ -246,6 +246,9 @@ void Trainer::inject(const Action& action) {
 StepObservation Trainer::observe() {
   const StepResults& results = training_.results();
   wall_clock_limit_.note_step(results.seconds);
+  if (checkpoint_begin_)
+    wall_clock_limit_.note_checkpoint(
+        std::chrono::duration<double>(Clock::now() - *checkpoint_begin_).count());
   int request = signals_.received();
   const double elapsed = std::chrono::duration<double>(Clock::now() - launched_).count();
   if (request == 0 && wall_clock_limit_.is_near(elapsed)) request = wall_clock_request;
@@ -309,6 +312,7 @@ void Trainer::write_checkpoint(bool ends_run) {
   const auto start = Clock::now();
   note_written(checkpoints_.finish());  // one at a time
   check_replicas();                     // what differs would otherwise look like the truth after a restart
+  checkpoint_begin_ = start;
   const bool goes_on = snapshot_ && !ends_run;
   CheckpointContent content =
       checkpoint_content(backend_, training_.table(), training_.exchange(), training_.optimizer(),
@@ -327,6 +331,7 @@ void Trainer::write_checkpoint(bool ends_run) {
 
 void Trainer::note_written(const std::optional<WrittenCheckpoint>& written) {
   if (!written) return;
+  checkpoint_begin_.reset();
   wall_clock_limit_.note_checkpoint(std::max(stall_seconds_, written->write_seconds) +
                                     written->verify_seconds);
   if (metrics_) {

@@ -92,7 +92,7 @@ class Trainer final : private StepDriver {
   void record(const QueuedStep& finished, const StepObservation& seen);
   void run_evaluation();
   void write_checkpoint(bool ends_run);
-  /// What was written while training went on.
+  /// A checkpoint was written and read back.
   void note_written(const std::optional<WrittenCheckpoint>& written);
   void check_replicas();
   void flush();
@@ -114,8 +114,8 @@ class Trainer final : private StepDriver {
   TrainingStep training_;
   TokenDataset train_data_;
   std::optional<TokenDataset> valid_data_;
+  std::optional<PinnedBuffer> snapshot_;  // of [checkpoint] async
   CheckpointStore checkpoints_;
-  std::optional<PinnedBuffer> snapshot_;    // of [checkpoint] async
   std::unique_ptr<MetricsWriter> metrics_;  // on rank 0
 
   WallClockLimit wall_clock_limit_;
@@ -126,8 +126,9 @@ class Trainer final : private StepDriver {
   bool stop_requested_ = false;
   std::int64_t saved_step_ = -1;
   bool checkpoint_due_ = false;
-  double checkpoint_seconds_ = 0.0;  // since the last row of metrics
-  double stall_seconds_ = 0.0;       // of the checkpoint under way
+  double checkpoint_seconds_ = 0.0;                    // since the last row of metrics
+  double stall_seconds_ = 0.0;                         // of the checkpoint under way
+  std::optional<Clock::time_point> checkpoint_begin_;  // if one is under way
   double evaluation_seconds_ = 0.0;
   TrafficTotals traffic_before_;  // the finished step's is the difference to it
 };

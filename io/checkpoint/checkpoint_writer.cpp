@@ -310,8 +310,7 @@ void CheckpointStore::check_file_system() {
         return;
       fail(ExitCode::usage,
            "{} lies on NFS, where {} nodes cannot write one file together: choose a parallel file system, "
-           "such "
-           "as Lustre or GPFS, for [run] dir",
+           "such as Lustre or GPFS, for [run] dir or [checkpoint] dir",
            directory_.string(), io_.nodes());
     });
   });
@@ -325,8 +324,8 @@ void CheckpointStore::write(const CheckpointContent& content) {
 
 void CheckpointStore::start(CheckpointContent content) {
   finish();
-  finished_ = io_.submit([this, written = std::move(content)] {
-    write_on_thread(written);
+  finished_ = io_.submit([this, own = std::move(content)] {
+    write_on_thread(own);
     verify_on_thread();
   });
 }

@@ -26,12 +26,12 @@ namespace {
 
 // What is digested and read or written at a time: in the cache, and worth waiting for the disk.
 constexpr std::int64_t block_elements = std::int64_t{1} << 18U;
-// Past the page cache whole pages are read and written; runs that are shorter than `least_direct` would be
-// mostly edges.
-constexpr std::size_t page = 4096;
-constexpr std::size_t least_direct = 16 * page;
+// Past the page cache whole pages are read and written, as large as the kernel's; runs that are shorter than
+// `least_direct` would be mostly edges.
+const std::size_t page = std::max<std::size_t>(4096, static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)));
+const std::size_t least_direct = 16 * page;
 
-/// Memory for a block that lies to pages as its place in the file does.
+/// Memory for a block, at the same distance behind a page's begin as in the file.
 class PagedBlock {
  public:
   std::byte* place_for(std::int64_t offset, std::size_t bytes) {
@@ -211,15 +211,14 @@ Digest TensorFile::write(const PlacedTensor& tensor, const TensorPart& part) con
     const auto count = static_cast<std::size_t>(run.count);
     const std::size_t bytes = bytes_of(run.count);
     const auto at = tensor.offset + static_cast<std::int64_t>(bytes_of(run.position));
-    const float* data = part.data + run.offset;
-    if (part.source || direct_) {
-      auto* copy = reinterpret_cast<float*>(block.place_for(at, bytes));
-      if (part.source) {
-        part.source(part.first + run.offset, {copy, count});
-      } else {
-        std::copy_n(data, count, copy);
-      }
-      data = copy;
+    auto* copy = reinterpret_cast<float*>(block.place_for(at, bytes));
+    const float* data = copy;
+    if (part.source) {
+      part.source(part.first + run.offset, {copy, count});
+    } else if (direct_) {
+      std::copy_n(part.data + run.offset, count, copy);
+    } else {
+      data = part.data + run.offset;
     }
     if (!all_finite({data, count})) {
       fail(ExitCode::numerical, "{} holds values that are not finite: no checkpoint", tensor.info.name);

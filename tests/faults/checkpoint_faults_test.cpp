@@ -239,9 +239,11 @@ class AsyncCheckpoint : public RunTest {
   void expect_same_as_synchronous(const Words& words) {
     Words with = words;
     with.emplace_back("--checkpoint.async=true");
-    ASSERT_EQ(train("sync", words).exit_code, 0);
-    const Outcome outcome = train("async", with);
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    for (const auto& [run, options] : {std::pair("sync", words), std::pair("async", with)}) {
+      const Outcome outcome = train(run, options);
+      EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+      EXPECT_EQ(occurrences(outcome.output, ": wrote "), 4) << outcome.output;
+    }
     for (const std::int64_t step : {6, 8})
       expect_same_checkpoint(snapshot("async", step), snapshot("sync", step));
     EXPECT_EQ(steps_table("async")["loss"], steps_table("sync")["loss"]);
@@ -249,7 +251,6 @@ class AsyncCheckpoint : public RunTest {
       const MetricsTable written = read_table(run, "checkpoints");
       EXPECT_THAT(written.at("step"), ElementsAre(2, 4, 6, 8)) << run;
       EXPECT_THAT(written.at("bytes"), testing::Each(testing::Gt(0.0)));
-      EXPECT_EQ(occurrences(outcome.output, ": wrote "), 4);
     }
   }
 };
@@ -325,9 +326,23 @@ TEST_F(CheckpointPlace, IsRefusedIfTheCheckpointsAreInAnother) {
   expect_refused("inside", {place(), "--restart"}, "leave the parameter out");
   ASSERT_EQ(train("outside", {place(), "--train.stop_step=2"}).exit_code, 0);
   expect_refused("outside", {place() + "2", "--restart"}, "let the link");
-  expect_refused("second", {place()}, "holds checkpoints");
+  expect_refused("second", {place()}, "holds checkpoints of another run");
+  expect_refused("second", {place(), "--restart"}, "holds checkpoints of another run");
+  expect_refused("third", {"--checkpoint.dir=" + run_path("third").string()}, "the run's directory itself");
   EXPECT_FALSE(fs::exists(run_path("second") / "checkpoints"));
   EXPECT_THAT(checkpoint_steps("outside"), ElementsAre(2));
+}
+
+TEST_F(CheckpointPlace, MayBeTheRunsOwnAndMayBePurged) {
+  EXPECT_EQ(train("inside", {"--checkpoint.dir=" + (run_path("inside") / "checkpoints").string()}).exit_code,
+            0);
+  EXPECT_FALSE(fs::is_symlink(run_path("inside") / "checkpoints"));
+  EXPECT_EQ(train("purged", {place(), "--train.stop_step=2"}).exit_code, 0);
+  fs::remove_all(elsewhere().parent_path());
+  const Outcome outcome = train("purged", {place(), "--restart"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("has no checkpoint: starting at step 0"));
+  EXPECT_TRUE(fs::exists(elsewhere() / "step_000008" / "manifest.json"));
 }
 
 TEST_F(CheckpointPlace, IsOneRunsAlone) {

@@ -2,7 +2,7 @@
 // Preloaded into a program, lets one call of the C library on files in one directory fail, or write less than
 // was asked for. MYLOS_FAIL=DIRECTORY:RANK:CALL:N:ERROR: the N-th call of that name (pwrite, write, fsync,
 // truncate, fallocate, rename, mkdir, unlink, open), counted from 1, on a path in DIRECTORY fails with errno
-// ERROR on that rank; with ERROR 0 a write takes half of the bytes. It says so on stderr.
+// ERROR on that rank; with ERROR 0 a pwrite takes half of the bytes. It says so on stderr.
 #include <array>
 #include <atomic>
 #include <cerrno>

@@ -236,8 +236,9 @@ TEST_F(CheckpointTest, AnErrorBehindTheCallerIsThrownByTheNextCall) {
   });
   store.start(content(1, Partition::even));
   EXPECT_THROW(store.finish(), Error);
-  store.start(content(2, Partition::even));
-  EXPECT_THROW(store.write(content(3, Partition::even)), Error);
+  const CheckpointContent second = content(2, Partition::even);
+  store.start(second);
+  EXPECT_THROW(store.write(second), Error);
   EXPECT_TRUE(store.steps().empty());
 }
 

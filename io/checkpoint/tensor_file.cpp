@@ -107,7 +107,10 @@ class LayoutFile {
     check(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110), "format version");
     const auto bytes = static_cast<hsize_t>(alignment);
     check(H5Pset_alignment(access.get(), bytes, bytes), "alignment");
-    file_ = H5File(check(H5Fcreate(path_.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get()), "create"));
+    const H5Properties creation(check(H5Pcreate(H5P_FILE_CREATE), "file properties"));
+    // The same tensors make the same file, at any time.
+    check(H5Pset_obj_track_times(creation.get(), false), "file properties");
+    file_ = H5File(check(H5Fcreate(path_.c_str(), H5F_ACC_EXCL, creation.get(), access.get()), "create"));
   }
 
   /// The offset of a new dataset.

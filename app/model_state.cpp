@@ -88,19 +88,18 @@ void read_values(ComputeBackend& backend, const TensorRef& tensor, float* host) 
   constexpr std::int64_t most = std::int64_t{1} << 20U;
   dispatch_float(tensor.dtype, [&](auto element) {
     using T = decltype(element);
-    // Without the backend: no threads of its own for the thread that writes checkpoints.
-    if (backend.host_accessible()) {
-      std::transform(tensor.as<T>(), tensor.as<T>() + tensor.size(), host,
-                     [](T x) { return static_cast<float>(x); });
-      return;
-    }
-    std::vector<T> narrow(static_cast<std::size_t>(std::min(most, tensor.size())));
+    std::vector<T> copy;
     for (std::int64_t first = 0; first < tensor.size(); first += most) {
       const TensorRef some = tensor.flat(first, std::min(most, tensor.size() - first));
-      backend.copy_to_host({}, some.data, narrow.data(), some.bytes());
-      backend.synchronize({});
-      std::transform(narrow.begin(), narrow.begin() + some.size(), host + first,
-                     [](T x) { return static_cast<float>(x); });
+      const T* narrow = some.as<T>();
+      // On the host without the backend, whose threads the thread that writes checkpoints would own.
+      if (!backend.host_accessible()) {
+        copy.resize(static_cast<std::size_t>(some.size()));
+        backend.copy_to_host({}, some.data, copy.data(), some.bytes());
+        backend.synchronize({});
+        narrow = copy.data();
+      }
+      std::transform(narrow, narrow + some.size(), host + first, [](T x) { return static_cast<float>(x); });
     }
   });
 }

@@ -28,10 +28,10 @@ struct RunPaths {
 /// the whole run.
 class RunDirectory {
  public:
-  /// `checkpoints` is where they shall lie, which a link in the run's directory then shows; empty for one in
-  /// the run's directory, or where the link shows already. Throws ExitCode::usage if the directory holds a
-  /// run and `restart` is false, if the checkpoints lie elsewhere, or if another job has one of them,
-  /// ExitCode::io if they cannot be written.
+  /// `checkpoints` names their directory; a link in the run's directory then shows it. If it is empty they
+  /// stay in the directory that the link shows, or in the run's own. Throws ExitCode::usage if the run's
+  /// directory holds a run and `restart` is false, if its checkpoints lie in another directory, or if another
+  /// job has one of the two, ExitCode::io if they cannot be written.
   RunDirectory(const RunPaths& paths, const std::filesystem::path& checkpoints, bool restart);
 
  private:

@@ -16,6 +16,10 @@ namespace mylos {
 
 namespace {
 
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
 std::string shape_text(const ModelConfig& model) {
   return fmt::format("layers {}, heads {}, width {}, context {}, vocab {}, {}", model.layers, model.heads,
                      model.width, model.context, model.vocab, model.tied ? "tied" : "untied");
@@ -73,20 +77,20 @@ void Trainer::start(const std::optional<std::string>& restart) {
   } else {
     training_.initialise();
   }
-  const auto end = Clock::now();
+  const double launch_seconds = seconds_since(launched_);
+  const double restore_seconds = reader ? seconds_since(begin) : 0.0;
 
   if (session_.rank() == 0) {
     metrics_ = std::make_unique<MetricsWriter>(io_, paths_.metrics(),
                                                [this](const std::string& text) { console_.warn(text); });
     metrics_->truncate_after(step_);
-    metrics_->append("launches",
-                     {{"step", static_cast<double>(step_)},
-                      {"unix_time", static_cast<double>(std::time(nullptr))},
-                      {"ranks", static_cast<double>(session_.size())},
-                      {"threads", static_cast<double>(config_.backend.threads)},
-                      {"peak_tflops", peak_tflops_},
-                      {"time_launch", std::chrono::duration<double>(end - launched_).count()},
-                      {"time_restore", reader ? std::chrono::duration<double>(end - begin).count() : 0.0}});
+    metrics_->append("launches", {{"step", static_cast<double>(step_)},
+                                  {"unix_time", static_cast<double>(std::time(nullptr))},
+                                  {"ranks", static_cast<double>(session_.size())},
+                                  {"threads", static_cast<double>(config_.backend.threads)},
+                                  {"peak_tflops", peak_tflops_},
+                                  {"time_launch", launch_seconds},
+                                  {"time_restore", restore_seconds}});
   }
 }
 
@@ -246,11 +250,9 @@ void Trainer::inject(const Action& action) {
 StepObservation Trainer::observe() {
   const StepResults& results = training_.results();
   wall_clock_limit_.note_step(results.seconds);
-  if (checkpoint_begin_)
-    wall_clock_limit_.note_checkpoint(
-        std::chrono::duration<double>(Clock::now() - *checkpoint_begin_).count());
+  if (checkpoint_begin_) wall_clock_limit_.note_checkpoint(seconds_since(*checkpoint_begin_));
   int request = signals_.received();
-  const double elapsed = std::chrono::duration<double>(Clock::now() - launched_).count();
+  const double elapsed = seconds_since(launched_);
   if (request == 0 && wall_clock_limit_.is_near(elapsed)) request = wall_clock_request;
   return observe_step(session_, results, request);
 }
@@ -280,7 +282,7 @@ void Trainer::run_evaluation() {
   const auto start = Clock::now();
   const EvalResult result = evaluate(training_.executor(), backend_, *valid_data_,
                                      config_.eval.batches * config_.train.global_batch, session_.grid());
-  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  const double seconds = seconds_since(start);
   evaluation_seconds_ += seconds;
   wall_clock_limit_.note_evaluation(seconds);
   if (metrics_) {
@@ -323,7 +325,7 @@ void Trainer::write_checkpoint(bool ends_run) {
   } else {
     checkpoints_.write(content);
   }
-  stall_seconds_ = std::chrono::duration<double>(Clock::now() - start).count();
+  stall_seconds_ = seconds_since(start);
   checkpoint_seconds_ += stall_seconds_;
   saved_step_ = step_;
   checkpoint_due_ = false;

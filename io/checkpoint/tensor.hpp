@@ -31,7 +31,7 @@ struct TensorPart {
   float* data = nullptr;
   std::vector<std::int64_t> stride;
   ElementSource source = nullptr;  ///< for writing: has the elements instead of `data`
-  std::int64_t first = 0;          ///< of the source's elements, what stands for data[0]
+  std::int64_t first = 0;          ///< element of the source that takes the place of data[0]
 };
 
 /// Elements [begin, begin + count) of the flattened tensor, which lie one behind the other from `data` on.

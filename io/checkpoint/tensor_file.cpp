@@ -31,11 +31,16 @@ constexpr std::int64_t block_elements = std::int64_t{1} << 18U;
 const std::size_t page = std::max<std::size_t>(4096, static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)));
 const std::size_t least_direct = 16 * page;
 
-/// Memory for a block, at the same distance behind a page's begin as in the file.
+/// HDF5 aligns large tensors only. Those that lie between the floats of a file do not pass around the cache.
+bool holds_floats(std::int64_t offset) {
+  return offset % static_cast<std::int64_t>(alignof(float)) == 0;
+}
+
+/// Memory for a block, at the same distance behind a page's begin as in the file if floats can lie there.
 class PagedBlock {
  public:
   std::byte* place_for(std::int64_t offset, std::size_t bytes) {
-    const std::size_t lead = static_cast<std::size_t>(offset) % page;
+    const std::size_t lead = holds_floats(offset) ? static_cast<std::size_t>(offset) % page : 0;
     memory_.resize(std::max(memory_.size(), lead + bytes + 2 * page));
     void* begin = memory_.data();
     std::size_t space = memory_.size();
@@ -185,7 +190,7 @@ TensorFile::TensorFile(fs::path path, int flags)
 void TensorFile::write_at(std::int64_t offset, std::size_t bytes, const std::byte* from) const {
   std::size_t direct = 0;
   const std::size_t head = std::min(bytes, (page - static_cast<std::size_t>(offset) % page) % page);
-  if (direct_ && bytes >= least_direct) {
+  if (direct_ && bytes >= least_direct && holds_floats(offset)) {
     const auto at = offset + static_cast<std::int64_t>(head);
     const ssize_t n = ::pwrite(direct_.get(), from + head, (bytes - head) / page * page, at);
     if (n < 0 && errno != EINVAL && errno != EINTR)
@@ -198,7 +203,7 @@ void TensorFile::write_at(std::int64_t offset, std::size_t bytes, const std::byt
 }
 
 void TensorFile::read_at(std::int64_t offset, std::size_t bytes, std::byte* to) const {
-  if (direct_ && bytes >= least_direct) {
+  if (direct_ && bytes >= least_direct && holds_floats(offset)) {
     const std::size_t lead = static_cast<std::size_t>(offset) % page;
     const std::size_t pages = (lead + bytes + page - 1) / page * page;
     const ssize_t n = ::pread(direct_.get(), to - lead, pages, offset - static_cast<std::int64_t>(lead));

@@ -158,7 +158,8 @@ TEST_F(Restart, ContinuesARunOfAnOlderVersion) {
   const Words model = {"--model.layers=1", "--model.width=8"};
   Words restarted = model;
   restarted.emplace_back("--restart");
-  ASSERT_EQ(train("whole", model).exit_code, 0);
+  const Outcome whole = train("whole", model);
+  ASSERT_EQ(whole.exit_code, 0) << whole.output;
   fs::create_directory(run_path("run"));
   const std::string archive = std::string(std::getenv("MYLOS_SOURCE")) + "/tests/faults/version1.tar.gz";
   ASSERT_EQ(std::system(fmt::format("tar xzf {} -C {}", archive, run_path("run").string()).c_str()), 0);

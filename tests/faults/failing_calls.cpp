@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Preloaded into a program, lets one call of the C library on files in one directory fail, or write less than
-// was asked for. MYLOS_FAIL=DIRECTORY:RANK:CALL:N:ERROR: the N-th call of that name (pwrite, write, fsync,
+// was asked for. MYLOS_FAIL=DIRECTORY:RANK:CALL:N:ERROR: the N-th call of that name (pwrite, fsync,
 // truncate, fallocate, rename, mkdir, unlink, open), counted from 1, on a path in DIRECTORY fails with errno
 // ERROR on that rank; with ERROR 0 a pwrite takes half of the bytes. It says so on stderr.
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <string>
@@ -98,10 +98,6 @@ ssize_t pwrite(int fd, const void* data, size_t bytes, off_t offset) {
 }
 ssize_t pwrite64(int fd, const void* data, size_t bytes, off64_t offset) {
   return write_or_fail("pwrite64", fd, data, bytes, offset);
-}
-ssize_t write(int fd, const void* data, size_t bytes) {
-  if (fails("write", path_of(fd))) return -1;
-  return next<ssize_t(int, const void*, size_t)>("write")(fd, data, bytes);
 }
 int fsync(int fd) {
   return fails("fsync", path_of(fd)) ? -1 : next<int(int)>("fsync")(fd);

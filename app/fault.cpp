@@ -94,9 +94,9 @@ void apply_fault(FaultKind kind, ComputeBackend& backend, const GradientExchange
   const UnitPart part = exchange.owned().front();
   const UnitPart first{part.unit, part.begin, std::min<std::int64_t>(part.count, 8)};
   if (kind == FaultKind::nan) {
-    backend.tensor_ops().fill({}, exchange.gradient(first), std::numeric_limits<float>::quiet_NaN());
+    backend.run(Fill{.y = exchange.gradient(first), .value = std::numeric_limits<float>::quiet_NaN()});
   } else if (kind == FaultKind::spike) {
-    backend.tensor_ops().fill({}, exchange.gradient(first), 1000.0F);
+    backend.run(Fill{.y = exchange.gradient(first), .value = 1000.0F});
   } else if (kind == FaultKind::flip) {
     const TensorRef weights = exchange.weights(first);
     std::uint8_t byte = 0;

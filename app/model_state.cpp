@@ -184,7 +184,7 @@ void restore(ComputeBackend& backend, const ParameterTable& table, const Checkpo
   for (std::size_t i = 0; i < optimizer.parts().size(); ++i) {
     const TensorRef weights = exchange.weights(optimizer.parts()[i]);
     const TensorRef master = optimizer.master(i, weights);
-    if (master.data != weights.data) backend.tensor_ops().cast({}, master, weights);
+    if (master.data != weights.data) backend.run(Cast{.x = master, .y = weights});
   }
   exchange.publish();
 }

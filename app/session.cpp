@@ -202,7 +202,7 @@ double measure_gemm_tflops(Session& session, DType dtype) {
   const auto memory = [&](std::int64_t size) {
     DeviceBuffer buffer(compute, session.ledger(), MemoryCategory::workspace,
                         static_cast<std::size_t>(size) * size_of(dtype), "mylos::peak");
-    compute.tensor_ops().fill({}, TensorRef(buffer.data(), dtype, {size}), 1.0F);
+    compute.run(Fill{.y = TensorRef(buffer.data(), dtype, {size}), .value = 1.0F});
     return buffer;
   };
   const DeviceBuffer x = memory(n * widest);
@@ -213,8 +213,9 @@ double measure_gemm_tflops(Session& session, DType dtype) {
   for (const auto& [in, out] : shapes) {
     for (int i = 0; i < warm_up + repetitions; ++i) {
       const auto start = std::chrono::steady_clock::now();
-      compute.transformer_ops().linear_forward(
-          {}, {x.data(), dtype, {n, in}}, {w.data(), dtype, {in, out}, 1}, {}, {y.data(), dtype, {n, out}});
+      compute.run(LinearForward{.x = {x.data(), dtype, {n, in}},
+                                .w = {w.data(), dtype, {in, out}, 1},
+                                .y = {y.data(), dtype, {n, out}}});
       compute.synchronize({});
       const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       if (i >= warm_up) highest = std::max(highest, 2.0e-12 * static_cast<double>(n * in * out) / seconds);

@@ -51,7 +51,7 @@ if(MYLOS_SANITIZE)
 endif()
 
 # Most of a small file's compile time is the standard library's headers: they are compiled once. Sources still include
-# what they use: clang-tidy and MYLOS_CHECK_HEADERS compile without this.
+# what they use: clang-tidy and MYLOS_FULL_TESTS compile without this.
 if(MYLOS_PRECOMPILE_HEADERS)
   file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/precompiled.cpp CONTENT "")
   add_library(mylos_precompiled OBJECT ${PROJECT_BINARY_DIR}/precompiled.cpp)

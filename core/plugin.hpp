@@ -18,7 +18,7 @@
 namespace mylos {
 
 inline constexpr std::uint64_t plugin_magic = 0x6d796c6f73706c67ULL;  // "mylosplg"
-inline constexpr std::uint32_t plugin_abi_version = 9;
+inline constexpr std::uint32_t plugin_abi_version = 10;
 
 #if defined(__SANITIZE_ADDRESS__)
 #define MYLOS_COMPILER_FINGERPRINT_SUFFIX " asan"
@@ -82,6 +82,9 @@ struct PluginDescriptor {
   std::int32_t preference;                            ///< `auto` takes the usable backend with the largest
   const ParamSpec* params = nullptr;                  ///< its own deck parameters
   std::size_t num_params = 0;
+  /// Of a compute backend: names of the operations that it has kernels for.
+  const std::string_view* operations = nullptr;
+  std::size_t num_operations = 0;
   /// Null, or why it cannot be used on this machine. Called before `create`.
   const char* (*unusable)();
   ComputeBackend* (*create_compute)(const ComputeArgs&) = nullptr;

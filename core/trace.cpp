@@ -11,7 +11,10 @@
 namespace mylos {
 
 std::string TraceEvent::label() const {
-  return shape.in == 0 ? std::string(name) : fmt::format("{} {}x{}", name, shape.in, shape.out);
+  std::string text(name);
+  if (shape.in != 0) text += fmt::format(" {}x{}", shape.in, shape.out);
+  if (backend != nullptr) text += fmt::format(" ({})", backend);
+  return text;
 }
 
 Trace::Scope::Scope(Trace& trace, std::string_view name, TraceKind kind, Stream stream, LinearShape shape)
@@ -27,6 +30,11 @@ Trace::Scope::~Scope() {
     trace_.add(event_);
   }
   trace_.backend_.end_range();
+}
+
+void Trace::Scope::taken_by(const char* backend) {
+  event_.backend = backend;
+  records_ = records_ && backend != nullptr;
 }
 
 void Trace::start(std::size_t most_events) {

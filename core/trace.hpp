@@ -34,11 +34,12 @@ struct LinearShape {
 struct TraceEvent {
   std::string_view name;  ///< a literal
   TraceKind kind = TraceKind::operation;
-  LinearShape shape;       ///< of a linear layer, otherwise 0 x 0
-  std::int64_t begin = 0;  ///< nanoseconds since `Trace::start`
+  LinearShape shape;              ///< of a linear layer, otherwise 0 x 0
+  const char* backend = nullptr;  ///< that ran the operation
+  std::int64_t begin = 0;         ///< nanoseconds since `Trace::start`
   std::int64_t end = 0;
 
-  /// "adamw", "linear_forward 768x2304".
+  /// "read_samples", "adamw (kokkos)", "linear_forward 768x2304 (onednn)".
   std::string label() const;
 };
 
@@ -53,6 +54,9 @@ class Trace {
     ~Scope();
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
+
+    /// Which backend took the operation; null if none did, then nothing is recorded.
+    void taken_by(const char* backend);
 
    private:
     Trace& trace_;

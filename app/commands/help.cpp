@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/commands/help.hpp"
 
+#include <set>
+#include <string_view>
+
 #include "app/commands/commands.hpp"
 #include "app/run_config.hpp"
+#include "core/base/joined.hpp"
 #include "io/deck/deck.hpp"
 
 namespace mylos {
@@ -14,6 +18,10 @@ std::string plugin_text(const PluginInfo& plugin) {
   std::string text = fmt::format("{} ({})\n  {}\n  {}\n", d.name,
                                  d.kind == PluginKind::compute ? "compute backend" : "communication backend",
                                  d.summary, plugin.path.string());
+  if (d.num_operations > 0) {
+    const std::set<std::string_view> operations(d.operations, d.operations + d.num_operations);
+    text += fmt::format("  its own kernels: {}\n", joined(operations, ", "));
+  }
   if (!plugin.problem.empty()) text += fmt::format("  not usable here: {}\n", plugin.problem);
   return text;
 }

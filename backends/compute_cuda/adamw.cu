@@ -43,7 +43,7 @@ __device__ float inverse_bias(float beta, std::int64_t step) {
   return static_cast<float>(-1.0 / expm1(static_cast<double>(step) * log(static_cast<double>(beta))));
 }
 
-__global__ void prepare(AdamWArgs args, StepFactors* factors) {
+__global__ void prepare(AdamWStep args, StepFactors* factors) {
   *factors = {args.scalars->clip_factor, args.scalars->learning_rate,
               inverse_bias(args.beta1, args.scalars->step), inverse_bias(args.beta2, args.scalars->step)};
 }
@@ -85,7 +85,7 @@ __device__ Group<W> rounded_stochastically(const Group<float>& exact, const Segm
 }
 
 template <class W, class G>
-__global__ void update(AdamWArgs args, const StepFactors* factors, W* weights, const G* gradient,
+__global__ void update(AdamWStep args, const StepFactors* factors, W* weights, const G* gradient,
                        float* master, float* first_moment, float* second_moment, std::int64_t n) {
   if (args.scalars->skip != 0) return;
   const StepFactors step = *factors;
@@ -127,7 +127,7 @@ __global__ void update(AdamWArgs args, const StepFactors* factors, W* weights, c
 
 }  // namespace
 
-bool adamw(cudaStream_t stream, const AdamWArgs& args, const Workspace& workspace) {
+bool adamw(cudaStream_t stream, const AdamWStep& args, const Workspace& workspace) {
   const std::int64_t n = args.weights.size();
   require((!args.master || args.master.size() == n) && args.gradient.size() == n &&
               args.first_moment.size() == n && args.second_moment.size() == n,

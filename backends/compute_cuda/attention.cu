@@ -84,7 +84,7 @@ struct Shape {
   bool has_fours;  // elements can be loaded by fours
   AttentionPlace place;
 
-  Shape(const AttentionArgs& args, std::initializer_list<const TensorRef*> tensors)
+  Shape(const AttentionForward& args, std::initializer_list<const TensorRef*> tensors)
       : batch(args.query.shape[0]),
         heads(args.query.shape[2]),
         queries(args.query.shape[1]),
@@ -545,7 +545,7 @@ bool dispatch(const TensorRef& query, const Function& function) {
 
 }  // namespace
 
-bool attention_forward(cudaStream_t stream, const AttentionArgs& args) {
+bool attention_forward(cudaStream_t stream, const AttentionForward& args) {
   return dispatch(args.query, [&](auto plan, auto type) {
     using P = decltype(plan);
     using T = decltype(type);
@@ -557,8 +557,8 @@ bool attention_forward(cudaStream_t stream, const AttentionArgs& args) {
   });
 }
 
-bool attention_backward(cudaStream_t stream, const AttentionBackwardArgs& args) {
-  const AttentionArgs& forward = args.forward;
+bool attention_backward(cudaStream_t stream, const AttentionBackward& args) {
+  const AttentionForward& forward = args.forward;
   return dispatch(forward.query, [&](auto plan, auto type) {
     using P = decltype(plan);
     using T = decltype(type);

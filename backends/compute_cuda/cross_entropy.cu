@@ -105,19 +105,19 @@ __global__ void row_kernel(T* logits, const std::int32_t* targets, std::int64_t 
 
 }  // namespace
 
-bool cross_entropy(cudaStream_t stream, TensorRef logits, TensorRef targets, std::int64_t vocab,
-                   float gradient_scale, const StepScalars* scalars, TensorRef losses, TensorRef correct) {
-  const std::int64_t columns = logits.shape[logits.rank - 1];
-  require(vocab > 0 && vocab <= columns, "the vocabulary inside the columns");
-  return dispatch_float(logits.dtype, [&](auto type) {
+bool cross_entropy(cudaStream_t stream, const CrossEntropy& op) {
+  const std::int64_t columns = op.logits.shape[op.logits.rank - 1];
+  require(op.vocab > 0 && op.vocab <= columns, "the vocabulary inside the columns");
+  return dispatch_float(op.logits.dtype, [&](auto type) {
     using T = decltype(type);
-    if (columns % Pack<T>::size != 0 || !has_packs({logits.data})) return false;
-    const auto rows = static_cast<unsigned>(targets.size());
-    require(logits.size() == targets.size() * columns && losses.size() == targets.size(),
+    if (columns % Pack<T>::size != 0 || !has_packs({op.logits.data})) return false;
+    const auto rows = static_cast<unsigned>(op.targets.size());
+    require(op.logits.size() == op.targets.size() * columns && op.losses.size() == op.targets.size(),
             "one target and loss for each row");
     if (rows == 0) return true;
-    launch(row_kernel<T>, rows, threads, stream, logits.as<T>(), targets.as<std::int32_t>(), columns, vocab,
-           gradient_scale, scalars, losses.as<float>(), correct ? correct.as<std::int32_t>() : nullptr);
+    launch(row_kernel<T>, rows, threads, stream, op.logits.as<T>(), op.targets.as<std::int32_t>(), columns,
+           op.vocab, op.gradient_scale, op.scalars, op.losses.as<float>(),
+           op.correct ? op.correct.as<std::int32_t>() : nullptr);
     return true;
   });
 }

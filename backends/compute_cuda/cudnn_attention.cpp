@@ -66,7 +66,7 @@ std::string CudnnAttention::version() {
   return fmt::format("{}.{}.{}", number / 10000, number / 100 % 100, number % 100);
 }
 
-bool CudnnAttention::supports(const AttentionArgs& args) {
+bool CudnnAttention::supports(const AttentionForward& args) {
   const TensorRef& query = args.query;
   const bool is_narrow = query.dtype == DType::bf16 || query.dtype == DType::fp16;
   return is_narrow && query.size() > 0 && query.shape[3] % 8 == 0 && query.shape[3] <= 128 &&
@@ -74,7 +74,7 @@ bool CudnnAttention::supports(const AttentionArgs& args) {
          args.dropout.probability == 0.0F;
 }
 
-bool CudnnAttention::forward(Stream stream, const AttentionArgs& args) {
+bool CudnnAttention::forward(Stream stream, const AttentionForward& args) {
   const Key key{
       false,
       args.query.dtype,
@@ -86,8 +86,8 @@ bool CudnnAttention::forward(Stream stream, const AttentionArgs& args) {
                   nullptr, nullptr, args.lse.data});
 }
 
-bool CudnnAttention::backward(Stream stream, const AttentionBackwardArgs& args) {
-  const AttentionArgs& forward = args.forward;
+bool CudnnAttention::backward(Stream stream, const AttentionBackward& args) {
+  const AttentionForward& forward = args.forward;
   const Key key{
       true,
       forward.query.dtype,

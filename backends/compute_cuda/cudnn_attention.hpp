@@ -25,11 +25,11 @@ class CudnnAttention {
 
   /// Whether to ask cuDNN: bf16 or fp16, heads of up to 128 elements by eights, more than one position,
   /// queries from the first key on, no dropout (whose generator must be mylos' own).
-  static bool supports(const AttentionArgs& args);
+  static bool supports(const AttentionForward& args);
 
   /// False where this version of cuDNN does not take it after all; said once a shape on stderr.
-  bool forward(Stream stream, const AttentionArgs& args);
-  bool backward(Stream stream, const AttentionBackwardArgs& args);
+  bool forward(Stream stream, const AttentionForward& args);
+  bool backward(Stream stream, const AttentionBackward& args);
 
   /// cuDNN's version, as in "9.13.0".
   static std::string version();

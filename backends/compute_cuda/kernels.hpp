@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Hand-written kernels, by the operation of core/compute_backend.hpp that they do; that header has shapes and
+// Hand-written kernels, by the operation of core/ops/operations.hpp that they do; that header has shapes and
 // meanings. Those that return a bool do nothing and return false where the tensors do not suit them: rows
 // that are not a multiple of 16 bytes or do not begin at one, for attention heads of more than 128 elements.
 #pragma once
@@ -28,11 +28,10 @@ void layernorm_backward_weight(cudaStream_t stream, TensorRef dy, TensorRef x, T
                                TensorRef dgamma, TensorRef dbeta, bool accumulate,
                                const Workspace& workspace);
 
-bool attention_forward(cudaStream_t stream, const AttentionArgs& args);
-bool attention_backward(cudaStream_t stream, const AttentionBackwardArgs& args);
+bool attention_forward(cudaStream_t stream, const AttentionForward& args);
+bool attention_backward(cudaStream_t stream, const AttentionBackward& args);
 
-bool cross_entropy(cudaStream_t stream, TensorRef logits, TensorRef targets, std::int64_t vocab,
-                   float gradient_scale, const StepScalars* scalars, TensorRef losses, TensorRef correct);
+bool cross_entropy(cudaStream_t stream, const CrossEntropy& op);
 
 /// The token part of embedding_backward, by a sort; false where the workspace is too small for it.
 bool token_gradient(cudaStream_t stream, TensorRef tokens, TensorRef dout, TensorRef dwte, bool accumulate,
@@ -44,6 +43,6 @@ void sum(cudaStream_t stream, TensorRef x, TensorRef out, bool accumulate, const
 void sum_of_squares(cudaStream_t stream, TensorRef x, float factor, TensorRef out, bool accumulate,
                     const Workspace& workspace);
 
-bool adamw(cudaStream_t stream, const AdamWArgs& args, const Workspace& workspace);
+bool adamw(cudaStream_t stream, const AdamWStep& args, const Workspace& workspace);
 
 }  // namespace mylos::compute_cuda::kernels

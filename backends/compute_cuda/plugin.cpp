@@ -5,7 +5,9 @@
 #include <string>
 
 #include "backends/compute_cuda/cuda_check.hpp"
-#include "backends/compute_cuda/transformer_ops.hpp"
+#include "backends/compute_cuda/kernel_operations.hpp"
+#include "backends/compute_cuda/library_operations.hpp"
+#include "core/ops/forwarding_backend.hpp"
 
 #ifndef MYLOS_PLUGIN_SYMBOL
 #define MYLOS_PLUGIN_SYMBOL mylos_plugin
@@ -20,30 +22,29 @@ class CudaBackend final : public ForwardingBackend {
   CudaBackend(ComputeBackend& next, MemoryLedger* ledger)
       : ForwardingBackend(next),
         workspace_(next, ledger),
-        tensor_ops_(next, workspace_),
-        transformer_ops_(next, workspace_, ledger),
-        optimizer_ops_(next, workspace_) {
+        kernels_(next, workspace_),
+        libraries_(next, workspace_, ledger) {
+    add_operations(KernelOperations::List(), kernels_, "cuda");
+    add_operations(LibraryOperations::List(), libraries_, "cuda");
     check(cudaGetDevice(&device_), "cudaGetDevice");
     check(cudaGetDeviceProperties(&properties_, device_), "cudaGetDeviceProperties");
   }
 
   std::string description() const override {
     return fmt::format("{} (device {}, sm_{}{}), {} over {}", static_cast<const char*>(properties_.name),
-                       device_, properties_.major, properties_.minor, CudaTransformerOps::libraries(),
+                       device_, properties_.major, properties_.minor, LibraryOperations::libraries(),
                        next().description());
   }
-  TensorOps& tensor_ops() override { return tensor_ops_; }
-  TransformerOps& transformer_ops() override { return transformer_ops_; }
-  OptimizerOps& optimizer_ops() override { return optimizer_ops_; }
 
  private:
   Workspace workspace_;
-  KernelTensorOps tensor_ops_;
-  CudaTransformerOps transformer_ops_;
-  KernelOptimizerOps optimizer_ops_;
+  KernelOperations kernels_;
+  LibraryOperations libraries_;
   int device_ = 0;
   cudaDeviceProp properties_{};
 };
+
+using List = decltype(KernelOperations::List() + LibraryOperations::List());
 
 const char* unusable() {
   int count = 0;
@@ -77,6 +78,8 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .name = "cuda",
     .summary = "cuBLASLt, cuDNN and own kernels on an NVIDIA GPU, the rest through the backend below",
     .preference = 30,
+    .operations = List::names.data(),
+    .num_operations = List::names.size(),
     .unusable = unusable,
     .create_compute = create,
     .destroy_compute = destroy,

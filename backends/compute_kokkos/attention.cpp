@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/compute_kokkos/dropout.hpp"
+#include "backends/compute_kokkos/operations.hpp"
 #include "backends/compute_kokkos/tile_product.hpp"
-#include "backends/compute_kokkos/transformer_ops.hpp"
 #include "core/ops/heads.hpp"
 
 namespace mylos::compute_kokkos {
@@ -30,7 +30,7 @@ struct Shape {
   float scale;
   AttentionPlace place;
 
-  explicit Shape(const AttentionArgs& args)
+  explicit Shape(const AttentionForward& args)
       : batch(args.query.shape[0]),
         heads(args.query.shape[2]),
         queries(args.query.shape[1]),
@@ -402,32 +402,32 @@ void backward_kernel(const Execution& execution, const Shape& attention, const D
 
 }  // namespace
 
-void KokkosTransformerOps::attention_forward(Stream stream, const AttentionArgs& args) {
-  const Shape shape(args);
-  dispatch_float(args.query.dtype, [&](auto type) {
+void KokkosOperations::run(Stream stream, const AttentionForward& op) {
+  const Shape shape(op);
+  dispatch_float(op.query.dtype, [&](auto type) {
     using T = decltype(type);
-    forward_kernel<T>(execution_of(stream), shape, args.dropout, Heads<const T>(args.query),
-                      Heads<const T>(args.key), Heads<const T>(args.value), Heads<T>(args.output),
-                      args.lse.as<float>());
+    forward_kernel<T>(execution_of(stream), shape, op.dropout, Heads<const T>(op.query),
+                      Heads<const T>(op.key), Heads<const T>(op.value), Heads<T>(op.output),
+                      op.lse.as<float>());
   });
 }
 
-void KokkosTransformerOps::attention_backward(Stream stream, const AttentionBackwardArgs& args) {
-  const AttentionArgs& forward = args.forward;
+void KokkosOperations::run(Stream stream, const AttentionBackward& op) {
+  const AttentionForward& forward = op.forward;
   const Shape shape(forward);
-  require(args.output_grad.shape == forward.query.shape && args.query_grad.shape == forward.query.shape &&
-              args.key_grad.shape == forward.key.shape && args.value_grad.shape == forward.key.shape,
+  require(op.output_grad.shape == forward.query.shape && op.query_grad.shape == forward.query.shape &&
+              op.key_grad.shape == forward.key.shape && op.value_grad.shape == forward.key.shape,
           "attention's gradients have the shapes of its tensors");
-  require(args.delta.contiguous() && args.delta.size() == forward.lse.size(), "one delta for each query");
+  require(op.delta.contiguous() && op.delta.size() == forward.lse.size(), "one delta for each query");
   const Execution& execution = execution_of(stream);
   dispatch_float(forward.query.dtype, [&](auto type) {
     using T = decltype(type);
-    const Heads<const T> output_grad(args.output_grad);
-    delta_kernel<T>(execution, shape, Heads<const T>(forward.output), output_grad, args.delta.as<float>());
+    const Heads<const T> output_grad(op.output_grad);
+    delta_kernel<T>(execution, shape, Heads<const T>(forward.output), output_grad, op.delta.as<float>());
     backward_kernel<T>(execution, shape, forward.dropout, Heads<const T>(forward.query),
                        Heads<const T>(forward.key), Heads<const T>(forward.value), forward.lse.as<float>(),
-                       output_grad, args.delta.as<float>(), Heads<T>(args.query_grad),
-                       Heads<T>(args.key_grad), Heads<T>(args.value_grad));
+                       output_grad, op.delta.as<float>(), Heads<T>(op.query_grad), Heads<T>(op.key_grad),
+                       Heads<T>(op.value_grad));
   });
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/compute_kokkos/lanes.hpp"
-#include "backends/compute_kokkos/transformer_ops.hpp"
+#include "backends/compute_kokkos/operations.hpp"
 
 namespace mylos::compute_kokkos {
 
@@ -57,18 +57,17 @@ void row_kernel(const Execution& execution, Matrix<T> logits, Vector<const std::
 
 }  // namespace
 
-void KokkosTransformerOps::cross_entropy(Stream stream, TensorRef logits, TensorRef targets,
-                                         std::int64_t vocab, float gradient_scale, const StepScalars* scalars,
-                                         TensorRef losses, TensorRef correct) {
-  const std::int64_t rows = rows_of(logits);
-  require(targets.size() == rows && losses.size() == rows && (!correct || correct.size() == rows),
+void KokkosOperations::run(Stream stream, const CrossEntropy& op) {
+  const std::int64_t rows = rows_of(op.logits);
+  require(op.targets.size() == rows && op.losses.size() == rows && (!op.correct || op.correct.size() == rows),
           "one target and loss for each row");
-  require(vocab > 0 && vocab <= logits.shape[logits.rank - 1], "the vocabulary inside the columns");
-  dispatch_float(logits.dtype, [&](auto type) {
+  require(op.vocab > 0 && op.vocab <= op.logits.shape[op.logits.rank - 1],
+          "the vocabulary inside the columns");
+  dispatch_float(op.logits.dtype, [&](auto type) {
     using T = decltype(type);
-    row_kernel<T>(execution_of(stream), matrix<T>(logits), vector<const std::int32_t>(targets), vocab,
-                  gradient_scale, scalars, vector<float>(losses),
-                  correct ? correct.as<std::int32_t>() : nullptr);
+    row_kernel<T>(execution_of(stream), matrix<T>(op.logits), vector<const std::int32_t>(op.targets),
+                  op.vocab, op.gradient_scale, op.scalars, vector<float>(op.losses),
+                  op.correct ? op.correct.as<std::int32_t>() : nullptr);
   });
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/compute_kokkos/dropout.hpp"
-#include "backends/compute_kokkos/transformer_ops.hpp"
+#include "backends/compute_kokkos/operations.hpp"
 
 namespace mylos::compute_kokkos {
 
@@ -80,37 +80,38 @@ void dropout_add_kernel(const Execution& execution, const Dropout& dropout, Matr
 
 }  // namespace
 
-void KokkosTransformerOps::gelu_forward(Stream stream, TensorRef x, TensorRef y) {
-  require(x.size() == y.size(), "gelu keeps the size");
-  dispatch_float(x.dtype, [&](auto type) {
+void KokkosOperations::run(Stream stream, const GeluForward& op) {
+  require(op.x.size() == op.y.size(), "gelu keeps the size");
+  dispatch_float(op.x.dtype, [&](auto type) {
     using T = decltype(type);
-    gelu_forward_kernel<T>(execution_of(stream), vector<const T>(x), vector<T>(y));
+    gelu_forward_kernel<T>(execution_of(stream), vector<const T>(op.x), vector<T>(op.y));
   });
 }
 
-void KokkosTransformerOps::gelu_backward(Stream stream, TensorRef x, TensorRef dy, TensorRef dx) {
-  require(x.size() == dy.size() && x.size() == dx.size(), "gelu keeps the size");
-  dispatch_float(x.dtype, [&](auto type) {
+void KokkosOperations::run(Stream stream, const GeluBackward& op) {
+  require(op.x.size() == op.dy.size() && op.x.size() == op.dx.size(), "gelu keeps the size");
+  dispatch_float(op.x.dtype, [&](auto type) {
     using T = decltype(type);
-    gelu_backward_kernel<T>(execution_of(stream), vector<const T>(x), vector<const T>(dy), vector<T>(dx));
+    gelu_backward_kernel<T>(execution_of(stream), vector<const T>(op.x), vector<const T>(op.dy),
+                            vector<T>(op.dx));
   });
 }
 
-void KokkosTransformerOps::dropout_add(Stream stream, TensorRef x, TensorRef residual, const Dropout& dropout,
-                                       TensorRef y) {
-  require(x.size() == y.size() && (!residual || residual.size() == y.size()), "dropout keeps the size");
-  dispatch_float(x.dtype, [&](auto type) {
+void KokkosOperations::run(Stream stream, const DropoutAdd& op) {
+  require(op.x.size() == op.y.size() && (!op.residual || op.residual.size() == op.y.size()),
+          "dropout keeps the size");
+  dispatch_float(op.x.dtype, [&](auto type) {
     using T = decltype(type);
-    const T* sum = residual ? vector<const T>(residual).data() : nullptr;
-    if (dropout.probability > 0.0F) {
-      const std::int64_t samples = x.shape[0];
-      const std::int64_t n = samples > 0 ? x.size() / samples : 0;
-      require(dropout.index.begin == 0 && (dropout.index.width >= n || n % dropout.index.width == 0),
+    const T* sum = op.residual ? vector<const T>(op.residual).data() : nullptr;
+    if (op.dropout.probability > 0.0F) {
+      const std::int64_t samples = op.x.shape[0];
+      const std::int64_t n = samples > 0 ? op.x.size() / samples : 0;
+      require(op.dropout.index.begin == 0 && (op.dropout.index.width >= n || n % op.dropout.index.width == 0),
               "dropout of whole rows");
-      dropout_add_kernel<T>(execution_of(stream), dropout, matrix<const T>(x.reshaped({samples, n})), sum,
-                            matrix<T>(y.reshaped({samples, n})));
+      dropout_add_kernel<T>(execution_of(stream), op.dropout, matrix<const T>(op.x.reshaped({samples, n})),
+                            sum, matrix<T>(op.y.reshaped({samples, n})));
     } else {
-      add_kernel<T>(execution_of(stream), vector<const T>(x), sum, vector<T>(y));
+      add_kernel<T>(execution_of(stream), vector<const T>(op.x), sum, vector<T>(op.y));
     }
   });
 }

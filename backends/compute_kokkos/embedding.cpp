@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/compute_kokkos/lanes.hpp"
-#include "backends/compute_kokkos/transformer_ops.hpp"
+#include "backends/compute_kokkos/operations.hpp"
 
 namespace mylos::compute_kokkos {
 
@@ -82,33 +82,30 @@ void zero_kernel(const Execution& execution, Matrix<G> y) {
 
 }  // namespace
 
-void KokkosTransformerOps::embedding_forward(Stream stream, TensorRef tokens, TensorRef wte, TensorRef wpe,
-                                             std::int64_t position, TensorRef out) {
-  require(tokens.rank == 2 && rows_of(out) == tokens.size(), "one row for each token");
-  require(position >= 0 && position + tokens.shape[1] <= wpe.shape[0], "positions inside wpe");
-  dispatch_float(out.dtype, [&](auto type) {
+void KokkosOperations::run(Stream stream, const EmbeddingForward& op) {
+  require(op.tokens.rank == 2 && rows_of(op.out) == op.tokens.size(), "one row for each token");
+  require(op.position >= 0 && op.position + op.tokens.shape[1] <= op.wpe.shape[0], "positions inside wpe");
+  dispatch_float(op.out.dtype, [&](auto type) {
     using T = decltype(type);
-    forward_kernel<T>(execution_of(stream), matrix<const std::int32_t>(tokens), matrix<const T>(wte),
-                      matrix<const T>(wpe), position, matrix<T>(out));
+    forward_kernel<T>(execution_of(stream), matrix<const std::int32_t>(op.tokens), matrix<const T>(op.wte),
+                      matrix<const T>(op.wpe), op.position, matrix<T>(op.out));
   });
 }
 
-void KokkosTransformerOps::embedding_backward(Stream stream, TensorRef tokens, TensorRef dout,
-                                              std::int64_t position, TensorRef dwte, bool accumulate_wte,
-                                              TensorRef dwpe, bool accumulate_wpe) {
-  require(tokens.rank == 2 && rows_of(dout) == tokens.size(), "one row for each token");
-  require(position >= 0 && position + tokens.shape[1] <= dwpe.shape[0], "positions inside dwpe");
-  require(dwte.dtype == dwpe.dtype, "one type for both gradients");
+void KokkosOperations::run(Stream stream, const EmbeddingBackward& op) {
+  require(op.tokens.rank == 2 && rows_of(op.dout) == op.tokens.size(), "one row for each token");
+  require(op.position >= 0 && op.position + op.tokens.shape[1] <= op.dwpe.shape[0], "positions inside dwpe");
+  require(op.dwte.dtype == op.dwpe.dtype, "one type for both gradients");
   const Execution& execution = execution_of(stream);
-  dispatch_float(dout.dtype, [&](auto type) {
+  dispatch_float(op.dout.dtype, [&](auto type) {
     using T = decltype(type);
-    dispatch_gradient<T>(dwte.dtype, [&](auto gradient) {
+    dispatch_gradient<T>(op.dwte.dtype, [&](auto gradient) {
       using G = decltype(gradient);
-      if (!accumulate_wte) zero_kernel<G>(execution, matrix<G>(dwte));
-      token_kernel<T, G>(execution, vector<const std::int32_t>(tokens), matrix<const T>(dout),
-                         matrix<G>(dwte), accumulate_wte);
-      position_kernel<T, G>(execution, tokens.shape[0], tokens.shape[1], matrix<const T>(dout), position,
-                            matrix<G>(dwpe), accumulate_wpe);
+      if (!op.accumulate_wte) zero_kernel<G>(execution, matrix<G>(op.dwte));
+      token_kernel<T, G>(execution, vector<const std::int32_t>(op.tokens), matrix<const T>(op.dout),
+                         matrix<G>(op.dwte), op.accumulate_wte);
+      position_kernel<T, G>(execution, op.tokens.shape[0], op.tokens.shape[1], matrix<const T>(op.dout),
+                            op.position, matrix<G>(op.dwpe), op.accumulate_wpe);
     });
   });
 }

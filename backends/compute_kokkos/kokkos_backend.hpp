@@ -7,9 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "backends/compute_kokkos/optimizer_ops.hpp"
-#include "backends/compute_kokkos/tensor_ops.hpp"
-#include "backends/compute_kokkos/transformer_ops.hpp"
+#include "backends/compute_kokkos/operations.hpp"
 #include "core/ops/compute_backend.hpp"
 
 namespace mylos::compute_kokkos {
@@ -19,6 +17,8 @@ namespace mylos::compute_kokkos {
 /// that a kernel with another shape made Kokkos replace the scratch memory of its teams.
 class KokkosBackend final : public ComputeBackend {
  public:
+  KokkosBackend() { add_operations(KokkosOperations::List(), kernels_, "kokkos"); }
+
   std::string description() const override;
 
   void* allocate(std::size_t bytes, const char* label) override;
@@ -43,10 +43,6 @@ class KokkosBackend final : public ComputeBackend {
   void end_range() override;
   std::size_t device_bytes_in_use() const override;
   void* native_stream(Stream stream) override;
-
-  TensorOps& tensor_ops() override { return tensor_ops_; }
-  TransformerOps& transformer_ops() override { return transformer_ops_; }
-  OptimizerOps& optimizer_ops() override { return optimizer_ops_; }
 #if defined(KOKKOS_ENABLE_CUDA)
   bool can_capture() const override;
   Graph capture(Stream stream, const std::function<void()>& work) override;
@@ -55,9 +51,7 @@ class KokkosBackend final : public ComputeBackend {
 #endif
 
  private:
-  KokkosTensorOps tensor_ops_;
-  KokkosTransformerOps transformer_ops_;
-  KokkosOptimizerOps optimizer_ops_;
+  KokkosOperations kernels_;
   std::uint64_t num_deallocations_ = 0;
 };
 

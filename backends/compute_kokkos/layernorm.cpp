@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/compute_kokkos/lanes.hpp"
-#include "backends/compute_kokkos/transformer_ops.hpp"
+#include "backends/compute_kokkos/operations.hpp"
 
 namespace mylos::compute_kokkos {
 
@@ -85,42 +85,39 @@ void backward_weight_kernel(const Execution& execution, Matrix<const T> dy, Matr
 
 }  // namespace
 
-void KokkosTransformerOps::layernorm_forward(Stream stream, TensorRef x, TensorRef gamma, TensorRef beta,
-                                             TensorRef y, TensorRef mean, TensorRef rstd) {
-  require(x.size() == y.size() && mean.size() == rows_of(x) && rstd.size() == rows_of(x),
+void KokkosOperations::run(Stream stream, const LayernormForward& op) {
+  require(op.x.size() == op.y.size() && op.mean.size() == rows_of(op.x) && op.rstd.size() == rows_of(op.x),
           "layernorm's shapes");
-  dispatch_float(x.dtype, [&](auto type) {
+  dispatch_float(op.x.dtype, [&](auto type) {
     using T = decltype(type);
-    forward_kernel<T>(execution_of(stream), matrix<const T>(x), vector<const T>(gamma), vector<const T>(beta),
-                      matrix<T>(y), vector<float>(mean), vector<float>(rstd));
+    forward_kernel<T>(execution_of(stream), matrix<const T>(op.x), vector<const T>(op.gamma),
+                      vector<const T>(op.beta), matrix<T>(op.y), vector<float>(op.mean),
+                      vector<float>(op.rstd));
   });
 }
 
-void KokkosTransformerOps::layernorm_backward_input(Stream stream, TensorRef dy, TensorRef x, TensorRef gamma,
-                                                    TensorRef mean, TensorRef rstd, TensorRef residual,
-                                                    TensorRef dx) {
-  require(x.size() == dy.size() && x.size() == dx.size() && mean.size() == rows_of(x), "layernorm's shapes");
-  dispatch_float(x.dtype, [&](auto type) {
+void KokkosOperations::run(Stream stream, const LayernormBackwardInput& op) {
+  require(op.x.size() == op.dy.size() && op.x.size() == op.dx.size() && op.mean.size() == rows_of(op.x),
+          "layernorm's shapes");
+  dispatch_float(op.x.dtype, [&](auto type) {
     using T = decltype(type);
-    const T* added = residual ? vector<const T>(residual).data() : nullptr;
-    backward_input_kernel<T>(execution_of(stream), matrix<const T>(dy), matrix<const T>(x),
-                             vector<const T>(gamma), vector<const float>(mean), vector<const float>(rstd),
-                             added, matrix<T>(dx));
+    const T* added = op.residual ? vector<const T>(op.residual).data() : nullptr;
+    backward_input_kernel<T>(execution_of(stream), matrix<const T>(op.dy), matrix<const T>(op.x),
+                             vector<const T>(op.gamma), vector<const float>(op.mean),
+                             vector<const float>(op.rstd), added, matrix<T>(op.dx));
   });
 }
 
-void KokkosTransformerOps::layernorm_backward_weight(Stream stream, TensorRef dy, TensorRef x, TensorRef mean,
-                                                     TensorRef rstd, TensorRef dgamma, TensorRef dbeta,
-                                                     bool accumulate) {
-  require(x.size() == dy.size() && mean.size() == rows_of(x) && dgamma.dtype == dbeta.dtype,
+void KokkosOperations::run(Stream stream, const LayernormBackwardWeight& op) {
+  require(op.x.size() == op.dy.size() && op.mean.size() == rows_of(op.x) && op.dgamma.dtype == op.dbeta.dtype,
           "layernorm's shapes");
-  dispatch_float(x.dtype, [&](auto type) {
+  dispatch_float(op.x.dtype, [&](auto type) {
     using T = decltype(type);
-    dispatch_gradient<T>(dgamma.dtype, [&](auto gradient) {
+    dispatch_gradient<T>(op.dgamma.dtype, [&](auto gradient) {
       using G = decltype(gradient);
-      backward_weight_kernel<T, G>(execution_of(stream), matrix<const T>(dy), matrix<const T>(x),
-                                   vector<const float>(mean), vector<const float>(rstd), vector<G>(dgamma),
-                                   vector<G>(dbeta), accumulate);
+      backward_weight_kernel<T, G>(execution_of(stream), matrix<const T>(op.dy), matrix<const T>(op.x),
+                                   vector<const float>(op.mean), vector<const float>(op.rstd),
+                                   vector<G>(op.dgamma), vector<G>(op.dbeta), op.accumulate);
     });
   });
 }

@@ -6,8 +6,8 @@
 #include <KokkosBlas3_gemm.hpp>
 #endif
 
+#include "backends/compute_kokkos/operations.hpp"
 #include "backends/compute_kokkos/tile_product.hpp"
-#include "backends/compute_kokkos/transformer_ops.hpp"
 
 namespace mylos::compute_kokkos {
 
@@ -179,53 +179,53 @@ void bias_gradient_kernel(const Execution& execution, Matrix<const T> dy, Vector
 
 }  // namespace
 
-void KokkosTransformerOps::linear_forward(Stream stream, TensorRef x, TensorRef w, TensorRef bias,
-                                          TensorRef y) {
-  const std::int64_t rows = rows_of(x);
-  const std::int64_t in = w.shape[0];
-  const std::int64_t out = w.shape[1];
-  require(x.shape[x.rank - 1] == in && y.size() == rows * out && (!bias || bias.size() == out),
+void KokkosOperations::run(Stream stream, const LinearForward& op) {
+  const std::int64_t rows = rows_of(op.x);
+  const std::int64_t in = op.w.shape[0];
+  const std::int64_t out = op.w.shape[1];
+  require(op.x.shape[op.x.rank - 1] == in && op.y.size() == rows * out && (!op.bias || op.bias.size() == out),
           "linear's shapes");
-  dispatch_float(x.dtype, [&](auto type) {
+  dispatch_float(op.x.dtype, [&](auto type) {
     using T = decltype(type);
-    const T* added = bias ? vector<const T>(bias).data() : nullptr;
+    const T* added = op.bias ? vector<const T>(op.bias).data() : nullptr;
     gemm<T, T, T>("mylos::linear_forward::tiles"_label, execution_of(stream), rows, out, in,
-                  activation<const T>(x), strided<const T>(w), added, activation<T>(y), false);
+                  activation<const T>(op.x), strided<const T>(op.w), added, activation<T>(op.y), false);
   });
 }
 
-void KokkosTransformerOps::linear_backward_input(Stream stream, TensorRef dy, TensorRef w, TensorRef dx) {
-  const std::int64_t rows = rows_of(dy);
-  const std::int64_t in = w.shape[0];
-  const std::int64_t out = w.shape[1];
-  require(dy.shape[dy.rank - 1] == out && dx.size() == rows * in, "linear's shapes");
-  dispatch_float(dy.dtype, [&](auto type) {
+void KokkosOperations::run(Stream stream, const LinearBackwardInput& op) {
+  const std::int64_t rows = rows_of(op.dy);
+  const std::int64_t in = op.w.shape[0];
+  const std::int64_t out = op.w.shape[1];
+  require(op.dy.shape[op.dy.rank - 1] == out && op.dx.size() == rows * in, "linear's shapes");
+  dispatch_float(op.dy.dtype, [&](auto type) {
     using T = decltype(type);
     gemm<T, T, T>("mylos::linear_backward_input::tiles"_label, execution_of(stream), rows, in, out,
-                  activation<const T>(dy), strided<const T>(w).transposed(), nullptr, activation<T>(dx),
-                  false);
+                  activation<const T>(op.dy), strided<const T>(op.w).transposed(), nullptr,
+                  activation<T>(op.dx), false);
   });
 }
 
-void KokkosTransformerOps::linear_backward_weight(Stream stream, TensorRef x, TensorRef dy, TensorRef dw,
-                                                  TensorRef dbias, bool accumulate) {
-  const std::int64_t rows = rows_of(x);
-  const std::int64_t in = dw.shape[0];
-  const std::int64_t out = dw.shape[1];
-  require(x.shape[x.rank - 1] == in && dy.size() == rows * out && (!dbias || dbias.size() == out),
-          "linear's shapes");
-  dispatch_float(x.dtype, [&](auto type) {
+void KokkosOperations::run(Stream stream, const LinearBackwardWeight& op) {
+  const std::int64_t rows = rows_of(op.x);
+  const std::int64_t in = op.dw.shape[0];
+  const std::int64_t out = op.dw.shape[1];
+  require(
+      op.x.shape[op.x.rank - 1] == in && op.dy.size() == rows * out && (!op.dbias || op.dbias.size() == out),
+      "linear's shapes");
+  dispatch_float(op.x.dtype, [&](auto type) {
     using T = decltype(type);
-    dispatch_gradient<T>(dw.dtype, [&](auto gradient) {
+    dispatch_gradient<T>(op.dw.dtype, [&](auto gradient) {
       using G = decltype(gradient);
       gemm<T, T, G>("mylos::linear_backward_weight::tiles"_label, execution_of(stream), in, out, rows,
-                    activation<const T>(x).transposed(), activation<const T>(dy), nullptr, strided<G>(dw),
-                    accumulate);
+                    activation<const T>(op.x).transposed(), activation<const T>(op.dy), nullptr,
+                    strided<G>(op.dw), op.accumulate);
     });
-    if (dbias) {
-      dispatch_gradient<T>(dbias.dtype, [&](auto gradient) {
+    if (op.dbias) {
+      dispatch_gradient<T>(op.dbias.dtype, [&](auto gradient) {
         using G = decltype(gradient);
-        bias_gradient_kernel<T, G>(execution_of(stream), matrix<const T>(dy), vector<G>(dbias), accumulate);
+        bias_gradient_kernel<T, G>(execution_of(stream), matrix<const T>(op.dy), vector<G>(op.dbias),
+                                   op.accumulate);
       });
     }
   });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/compute_kokkos/lanes.hpp"
-#include "backends/compute_kokkos/optimizer_ops.hpp"
+#include "backends/compute_kokkos/operations.hpp"
 #include "backends/compute_kokkos/random_words.hpp"
 
 namespace mylos::compute_kokkos {
@@ -18,7 +18,7 @@ struct StepFactors {
   Vec epsilon;
   Vec learning_rate;
 
-  KOKKOS_FUNCTION StepFactors(const AdamWArgs& args, const StepScalars& scalars)
+  KOKKOS_FUNCTION StepFactors(const AdamWStep& args, const StepScalars& scalars)
       : beta1(args.beta1),
         one_minus_beta1(1.0F - args.beta1),
         beta2(args.beta2),
@@ -107,7 +107,7 @@ struct RoundedUpdate {
 
 /// Calls update(i, end, ..., segment) for elements [i, end) of one segment after another, in parallel.
 template <class Update>
-void adamw_kernel(const Execution& execution, const AdamWArgs& args, Update update) {
+void adamw_kernel(const Execution& execution, const AdamWStep& args, Update update) {
   const std::int64_t n = args.weights.size();
   Kokkos::parallel_for(
       "mylos::adamw::elements"_label, Range(execution, 0, (n + adamw_block - 1) / adamw_block),
@@ -127,42 +127,40 @@ void adamw_kernel(const Execution& execution, const AdamWArgs& args, Update upda
 
 }  // namespace
 
-void KokkosOptimizerOps::adamw(Stream stream, const AdamWArgs& args) {
-  const std::int64_t n = args.weights.size();
-  require((!args.master || args.master.size() == n) && args.gradient.size() == n &&
-              args.first_moment.size() == n && args.second_moment.size() == n,
+void KokkosOperations::run(Stream stream, const AdamWStep& op) {
+  const std::int64_t n = op.weights.size();
+  require((!op.master || op.master.size() == n) && op.gradient.size() == n && op.first_moment.size() == n &&
+              op.second_moment.size() == n,
           "AdamW's buffers have one size");
-  require(args.num_segments > 0 || n == 0, "AdamW's segments cover the buffer");
-  require(args.weights.dtype != DType::fp32 || args.weights.data == args.master.data,
+  require(op.num_segments > 0 || n == 0, "AdamW's segments cover the buffer");
+  require(op.weights.dtype != DType::fp32 || op.weights.data == op.master.data,
           "fp32 weights are their own master");
-  float* first_moment = vector<float>(args.first_moment).data();
-  float* second_moment = vector<float>(args.second_moment).data();
-  dispatch_float(args.weights.dtype, [&](auto weight) {
+  float* first_moment = vector<float>(op.first_moment).data();
+  float* second_moment = vector<float>(op.second_moment).data();
+  dispatch_float(op.weights.dtype, [&](auto weight) {
     using W = decltype(weight);
-    W* weights = vector<W>(args.weights).data();
-    dispatch_gradient<W>(args.gradient.dtype, [&](auto element) {
+    W* weights = vector<W>(op.weights).data();
+    dispatch_gradient<W>(op.gradient.dtype, [&](auto element) {
       using G = decltype(element);
-      const G* gradient = vector<const G>(args.gradient).data();
+      const G* gradient = vector<const G>(op.gradient).data();
       if constexpr (!std::is_same_v<W, float>) {
-        if (!args.master) {
+        if (!op.master) {
           return adamw_kernel(
-              execution_of(stream), args,
-              RoundedUpdate<W, G>{gradient, first_moment, second_moment, weights, args.scalars});
+              execution_of(stream), op,
+              RoundedUpdate<W, G>{gradient, first_moment, second_moment, weights, op.scalars});
         }
       }
-      adamw_kernel(execution_of(stream), args,
-                   MasterUpdate<W, G>{gradient, first_moment, second_moment,
-                                      vector<float>(args.master).data(), weights});
+      adamw_kernel(execution_of(stream), op,
+                   MasterUpdate<W, G>{gradient, first_moment, second_moment, vector<float>(op.master).data(),
+                                      weights});
     });
   });
 }
 
-void KokkosOptimizerOps::guard_step(Stream stream, const GuardConfig& config, const GuardInput* input,
-                                    GuardState* state, StepScalars* scalars) {
-  const GuardConfig guard = config;
+void KokkosOperations::run(Stream stream, const GuardStep& op) {
   Kokkos::parallel_for(
       "mylos::guard_step::update"_label, Range(execution_of(stream), 0, 1),
-      KOKKOS_LAMBDA(std::int64_t) { guard_update(guard, *input, *state, *scalars); });
+      KOKKOS_LAMBDA(std::int64_t) { guard_update(op.config, *op.input, *op.state, *op.scalars); });
 }
 
 }  // namespace mylos::compute_kokkos

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "backends/compute_kokkos/tensor_ops.hpp"
-
 #include "backends/compute_kokkos/lanes.hpp"
+#include "backends/compute_kokkos/operations.hpp"
 
 namespace mylos::compute_kokkos {
 
@@ -92,53 +91,51 @@ void sum_kernel(const std::string& label, const Execution& execution, Vector<con
 
 }  // namespace
 
-const Kokkos::View<double*, Memory>& KokkosTensorOps::partials_of(Stream stream) const {
+const Kokkos::View<double*, Memory>& KokkosOperations::partials_of(Stream stream) const {
   return stream.handle != nullptr ? static_cast<Queue*>(stream.handle)->partials : default_queue_.partials;
 }
 
-void KokkosTensorOps::fill(Stream stream, TensorRef y, float value) {
-  dispatch_float(y.dtype, [&](auto type) {
+void KokkosOperations::run(Stream stream, const Fill& op) {
+  dispatch_float(op.y.dtype, [&](auto type) {
     using T = decltype(type);
-    fill_kernel<T>(execution_of(stream), vector<T>(y), value);
+    fill_kernel<T>(execution_of(stream), vector<T>(op.y), op.value);
   });
 }
 
-void KokkosTensorOps::cast(Stream stream, TensorRef x, TensorRef y) {
-  require(x.size() == y.size(), "cast keeps the size");
-  dispatch_float(x.dtype, [&](auto from) {
-    dispatch_float(y.dtype, [&](auto to) {
+void KokkosOperations::run(Stream stream, const Cast& op) {
+  require(op.x.size() == op.y.size(), "cast keeps the size");
+  dispatch_float(op.x.dtype, [&](auto from) {
+    dispatch_float(op.y.dtype, [&](auto to) {
       using X = decltype(from);
       using Y = decltype(to);
-      cast_kernel<X, Y>(execution_of(stream), vector<const X>(x), vector<Y>(y));
+      cast_kernel<X, Y>(execution_of(stream), vector<const X>(op.x), vector<Y>(op.y));
     });
   });
 }
 
-void KokkosTensorOps::fill_normal(Stream stream, TensorRef y, PhiloxKey key, const GlobalIndex& index,
-                                  float stddev) {
-  const Vector<float> view = vector<float>(y);
+void KokkosOperations::run(Stream stream, const FillNormal& op) {
+  const Vector<float> view = vector<float>(op.y);
   const auto n = static_cast<std::int64_t>(view.extent(0));
   if constexpr (on_host) {
-    fill_normal_kernel(view.data(), n, key, index, stddev);
+    fill_normal_kernel(view.data(), n, op.key, op.index, op.stddev);
   } else {
     const auto host = Kokkos::create_mirror(view);
-    fill_normal_kernel(host.data(), n, key, index, stddev);
+    fill_normal_kernel(host.data(), n, op.key, op.index, op.stddev);
     Kokkos::deep_copy(execution_of(stream), view, host);
     execution_of(stream).fence("mylos::fill_normal::copy"_label);
   }
 }
 
-void KokkosTensorOps::sum(Stream stream, TensorRef x, TensorRef out, bool accumulate) {
-  sum_kernel<float>("mylos::sum::blocks"_label, execution_of(stream), vector<const float>(x), Identity(),
-                    partials_of(stream), 1.0F, out.as<float>(), accumulate);
+void KokkosOperations::run(Stream stream, const Sum& op) {
+  sum_kernel<float>("mylos::sum::blocks"_label, execution_of(stream), vector<const float>(op.x), Identity(),
+                    partials_of(stream), 1.0F, op.out.as<float>(), op.accumulate);
 }
 
-void KokkosTensorOps::sum_of_squares(Stream stream, TensorRef x, float factor, TensorRef out,
-                                     bool accumulate) {
-  dispatch_float(x.dtype, [&](auto type) {
+void KokkosOperations::run(Stream stream, const SumOfSquares& op) {
+  dispatch_float(op.x.dtype, [&](auto type) {
     using T = decltype(type);
-    sum_kernel<T>("mylos::sum_of_squares::blocks"_label, execution_of(stream), vector<const T>(x), Square(),
-                  partials_of(stream), factor, out.as<float>(), accumulate);
+    sum_kernel<T>("mylos::sum_of_squares::blocks"_label, execution_of(stream), vector<const T>(op.x),
+                  Square(), partials_of(stream), op.factor, op.out.as<float>(), op.accumulate);
   });
 }
 

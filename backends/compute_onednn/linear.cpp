@@ -87,32 +87,35 @@ std::size_t make_products(Products& products, const PlannedProduct& p, std::int6
 
 }  // namespace
 
-void OnednnTransformerOps::linear_forward(Stream stream, TensorRef x, TensorRef w, TensorRef bias,
-                                          TensorRef y) {
-  if (!MatmulCache::supports(x.dtype) || x.size() == 0) return next().linear_forward(stream, x, w, bias, y);
-  const std::int64_t rows = x.size() / w.shape[0];
-  require(x.shape[x.rank - 1] == w.shape[0] && y.size() == rows * w.shape[1], "linear's shapes");
-  require(!bias || (bias.size() == w.shape[1] && bias.dtype == w.dtype), "a bias of the weight's type");
-  if (w.dtype == DType::fp32 && is_dense(w)) {
-    matmul_.inner_product(rows, w.shape[0], w.shape[1], activation_matrix(x), weight_matrix(w), bias.data,
-                          activation_matrix(y));
+bool OnednnOperations::run(Stream /*stream*/, const LinearForward& op) {
+  if (!MatmulCache::supports(op.x.dtype) || op.x.size() == 0) return false;
+  const std::int64_t rows = op.x.size() / op.w.shape[0];
+  require(op.x.shape[op.x.rank - 1] == op.w.shape[0] && op.y.size() == rows * op.w.shape[1],
+          "linear's shapes");
+  require(!op.bias || (op.bias.size() == op.w.shape[1] && op.bias.dtype == op.w.dtype),
+          "a bias of the weight's type");
+  if (op.w.dtype == DType::fp32 && is_dense(op.w)) {
+    matmul_.inner_product(rows, op.w.shape[0], op.w.shape[1], activation_matrix(op.x), weight_matrix(op.w),
+                          op.bias.data, activation_matrix(op.y));
   } else {
-    multiply(rows, w.shape[1], w.shape[0], activation_matrix(x), weight_matrix(w), bias.data,
-             activation_matrix(y));
+    multiply(rows, op.w.shape[1], op.w.shape[0], activation_matrix(op.x), weight_matrix(op.w), op.bias.data,
+             activation_matrix(op.y));
   }
+  return true;
 }
 
-void OnednnTransformerOps::linear_backward_input(Stream stream, TensorRef dy, TensorRef w, TensorRef dx) {
-  if (!MatmulCache::supports(dy.dtype) || dy.size() == 0)
-    return next().linear_backward_input(stream, dy, w, dx);
-  const std::int64_t rows = dy.size() / w.shape[1];
-  require(dy.shape[dy.rank - 1] == w.shape[1] && dx.size() == rows * w.shape[0], "linear's shapes");
-  multiply(rows, w.shape[0], w.shape[1], activation_matrix(dy), weight_matrix(w).transposed(), nullptr,
-           activation_matrix(dx));
+bool OnednnOperations::run(Stream /*stream*/, const LinearBackwardInput& op) {
+  if (!MatmulCache::supports(op.dy.dtype) || op.dy.size() == 0) return false;
+  const std::int64_t rows = op.dy.size() / op.w.shape[1];
+  require(op.dy.shape[op.dy.rank - 1] == op.w.shape[1] && op.dx.size() == rows * op.w.shape[0],
+          "linear's shapes");
+  multiply(rows, op.w.shape[0], op.w.shape[1], activation_matrix(op.dy), weight_matrix(op.w).transposed(),
+           nullptr, activation_matrix(op.dx));
+  return true;
 }
 
-void OnednnTransformerOps::multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b,
-                                    void* bias, MatrixRef c) {
+void OnednnOperations::multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b,
+                                void* bias, MatrixRef c) {
   if (multiplies_bf16(b.dtype)) {
     bf16_matmul_.multiply(m, n, k, a, b, bias, c, false);
   } else {
@@ -120,43 +123,43 @@ void OnednnTransformerOps::multiply(std::int64_t m, std::int64_t n, std::int64_t
   }
 }
 
-void OnednnTransformerOps::linear_backward_weight(Stream stream, TensorRef x, TensorRef dy, TensorRef dw,
-                                                  TensorRef dbias, bool accumulate) {
-  if (!MatmulCache::supports(x.dtype) || x.size() == 0) {
-    return next().linear_backward_weight(stream, x, dy, dw, dbias, accumulate);
+bool OnednnOperations::run(Stream /*stream*/, const LinearBackwardWeight& op) {
+  if (!MatmulCache::supports(op.x.dtype) || op.x.size() == 0) return false;
+  const std::int64_t in = op.dw.shape[0];
+  const std::int64_t out = op.dw.shape[1];
+  const std::int64_t rows = op.x.size() / in;
+  require(
+      op.x.shape[op.x.rank - 1] == in && op.dy.size() == rows * out && (!op.dbias || op.dbias.size() == out),
+      "linear's shapes");
+  const MatrixRef gradient = weight_matrix(op.dw);
+  if (multiplies_bf16(op.x.dtype)) {
+    require(!op.dbias || op.dbias.dtype == op.dw.dtype, "gradients of one type");
+    bf16_matmul_.multiply(in, out, rows, activation_matrix(op.x).transposed(), activation_matrix(op.dy),
+                          nullptr, gradient, op.accumulate, op.dbias.data);
+    return true;
   }
-  const std::int64_t in = dw.shape[0];
-  const std::int64_t out = dw.shape[1];
-  const std::int64_t rows = x.size() / in;
-  require(x.shape[x.rank - 1] == in && dy.size() == rows * out && (!dbias || dbias.size() == out),
-          "linear's shapes");
-  const MatrixRef gradient = weight_matrix(dw);
-  if (multiplies_bf16(x.dtype)) {
-    require(!dbias || dbias.dtype == dw.dtype, "gradients of one type");
-    return bf16_matmul_.multiply(in, out, rows, activation_matrix(x).transposed(), activation_matrix(dy),
-                                 nullptr, gradient, accumulate, dbias.data);
-  }
-  if (!accumulate && is_dense(dw)) {
-    matmul_.weight_gradient(rows, in, out, activation_matrix(x), activation_matrix(dy), gradient);
+  if (!op.accumulate && is_dense(op.dw)) {
+    matmul_.weight_gradient(rows, in, out, activation_matrix(op.x), activation_matrix(op.dy), gradient);
   } else if (gradient.column == 1) {
-    matmul_.multiply(in, out, rows, activation_matrix(x).transposed(), activation_matrix(dy), nullptr,
-                     gradient, accumulate);
+    matmul_.multiply(in, out, rows, activation_matrix(op.x).transposed(), activation_matrix(op.dy), nullptr,
+                     gradient, op.accumulate);
   } else {
     // dwᵀ = dyᵀ x is row-major.
-    matmul_.multiply(out, in, rows, activation_matrix(dy).transposed(), activation_matrix(x), nullptr,
-                     gradient.transposed(), accumulate);
+    matmul_.multiply(out, in, rows, activation_matrix(op.dy).transposed(), activation_matrix(op.x), nullptr,
+                     gradient.transposed(), op.accumulate);
   }
-  if (!dbias) return;
-  dispatch_float(dy.dtype, [&](auto type) {
+  if (!op.dbias) return true;
+  dispatch_float(op.dy.dtype, [&](auto type) {
     using T = decltype(type);
-    dispatch_gradient<T>(dbias.dtype, [&](auto sum) {
+    dispatch_gradient<T>(op.dbias.dtype, [&](auto sum) {
       using G = decltype(sum);
-      column_sums(dy.as<T>(), rows, out, dbias.as<G>(), accumulate);
+      column_sums(op.dy.as<T>(), rows, out, op.dbias.as<G>(), op.accumulate);
     });
   });
+  return true;
 }
 
-std::size_t OnednnTransformerOps::workspace(std::span<const PlannedProduct> planned) {
+std::size_t OnednnOperations::workspace(std::span<const PlannedProduct> planned) {
   Products products(dnnl::engine(dnnl::engine::kind::cpu, 0));
   const int threads = omp_get_max_threads();
   std::size_t copies = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// OnednnTransformerOps: the linear layer through oneDNN or Bf16Matmul, everything else through `next`.
+// OnednnOperations: the linear layer through oneDNN or Bf16Matmul.
 #pragma once
 
 #include <cstddef>
@@ -7,21 +7,23 @@
 
 #include "backends/compute_onednn/bf16_matmul.hpp"
 #include "backends/compute_onednn/matmul_cache.hpp"
-#include "core/ops/forwarding_ops.hpp"
+#include "core/ops/forwarding_backend.hpp"
 #include "core/plugin.hpp"
 
 namespace mylos::compute_onednn {
 
-/// Types that oneDNN does not multiply on this machine fall through as well.
-class OnednnTransformerOps final : public ForwardingTransformerOps {
+/// Declines types that oneDNN does not multiply on this machine.
+class OnednnOperations {
  public:
-  OnednnTransformerOps(ComputeBackend& next, MemoryLedger* ledger)
-      : ForwardingTransformerOps(next.transformer_ops()), matmul_(next, ledger), bf16_matmul_(next, ledger) {}
+  using List = OperationList<LinearForward, LinearBackwardInput, LinearBackwardWeight>;
 
-  void linear_forward(Stream stream, TensorRef x, TensorRef w, TensorRef bias, TensorRef y) override;
-  void linear_backward_input(Stream stream, TensorRef dy, TensorRef w, TensorRef dx) override;
-  void linear_backward_weight(Stream stream, TensorRef x, TensorRef dy, TensorRef dw, TensorRef dbias,
-                              bool accumulate) override;
+  /// Memory and packed copies are of `memory`.
+  OnednnOperations(ComputeBackend& memory, MemoryLedger* ledger)
+      : matmul_(memory, ledger), bf16_matmul_(memory, ledger) {}
+
+  bool run(Stream stream, const LinearForward& op);
+  bool run(Stream stream, const LinearBackwardInput& op);
+  bool run(Stream stream, const LinearBackwardWeight& op);
 
   /// Bytes that a run with these products keeps: scratch memory, which they share, and packed copies.
   static std::size_t workspace(std::span<const PlannedProduct> planned);

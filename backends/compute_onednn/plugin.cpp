@@ -40,7 +40,9 @@ const char* instruction_set() {
 class OnednnBackend final : public ForwardingBackend {
  public:
   OnednnBackend(ComputeBackend& next, MemoryLedger* ledger)
-      : ForwardingBackend(next), transformer_ops_(next, ledger) {}
+      : ForwardingBackend(next), kernels_(next, ledger) {
+    add_operations(OnednnOperations::List(), kernels_, "onednn");
+  }
 
   std::string description() const override {
     const dnnl_version_t* version = dnnl_version();
@@ -54,13 +56,12 @@ class OnednnBackend final : public ForwardingBackend {
     return memory;
   }
   void deallocate(void* memory) override {
-    if (const auto block = sizes_.extract(memory)) transformer_ops_.forget(block.key(), block.mapped());
+    if (const auto block = sizes_.extract(memory)) kernels_.forget(block.key(), block.mapped());
     next().deallocate(memory);
   }
-  TransformerOps& transformer_ops() override { return transformer_ops_; }
 
  private:
-  OnednnTransformerOps transformer_ops_;
+  OnednnOperations kernels_;
   // Of what was allocated: packed copies end with their weights.
   std::unordered_map<void*, std::size_t> sizes_;
 };
@@ -79,7 +80,7 @@ ComputeBackend* create(const ComputeArgs& args) {
 }
 
 std::size_t plan(const PlannedProduct* products, std::size_t count) {
-  return OnednnTransformerOps::workspace(std::span(products, count));
+  return OnednnOperations::workspace(std::span(products, count));
 }
 
 void destroy(ComputeBackend* backend) {
@@ -96,6 +97,8 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
         "the linear layer on the CPU through oneDNN or, in bf16, its own kernel; the rest by the backend "
         "below",
     .preference = 20,
+    .operations = OnednnOperations::List::names.data(),
+    .num_operations = OnednnOperations::List::names.size(),
     .unusable = unusable,
     .create_compute = create,
     .destroy_compute = destroy,

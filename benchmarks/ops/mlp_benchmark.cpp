@@ -82,11 +82,12 @@ class Mlp {
 
   /// The product alone, with bias and GELU behind and within it, then the operations of the MLP.
   std::vector<Part> parts(const Published& published) {
-    TransformerOps& ops = backend_.transformer_ops();
     const TensorRef x = x_.reshaped({rows_, narrow_});
     const TensorRef y = y_.reshaped({rows_, narrow_});
-    const auto product = [=, this, &ops](TensorRef bias) { ops.linear_forward({}, x, up_, bias, pre_); };
-    const auto gelu = [this, &ops] { ops.gelu_forward({}, pre_, activated_); };
+    const auto product = [=, this](TensorRef bias) {
+      backend_.run(LinearForward{.x = x, .w = up_, .bias = bias, .y = pre_});
+    };
+    const auto gelu = [this] { backend_.run(GeluForward{.x = pre_, .y = activated_}); };
     std::vector<Part> parts;
     const auto add = [&](const char* name, std::function<void()> queue, double ms, bool is_of_mlp) {
       parts.push_back({name, std::move(queue), ms, is_of_mlp, {}});
@@ -98,14 +99,18 @@ class Mlp {
       gelu();
     };
     add("product, bias, GELU", unfused, 0.0, false);
-    const auto fused = [=, this, &ops] { ops.linear_gelu_forward({}, x, up_, up_bias_, pre_, activated_); };
+    const auto fused = [=, this] {
+      backend_.run(LinearGeluForward{.x = x, .w = up_, .bias = up_bias_, .pre = pre_, .y = activated_});
+    };
     add("product, bias, GELU, fused", fused, 0.0, false);
     add(
         "MLP up", [=, this] { product(up_bias_); }, published.up, true);
     add("MLP GELU", gelu, published.gelu, true);
-    const auto down = [=, this, &ops] { ops.linear_forward({}, activated_, down_, down_bias_, y); };
+    const auto down = [=, this] {
+      backend_.run(LinearForward{.x = activated_, .w = down_, .bias = down_bias_, .y = y});
+    };
     add("MLP down", down, published.down, true);
-    const auto dropout = [this, &ops] { ops.dropout_add({}, y_, {}, dropout_, y_); };
+    const auto dropout = [this] { backend_.run(DropoutAdd{.x = y_, .y = y_, .dropout = dropout_}); };
     add("MLP dropout", dropout, published.dropout, true);
     return parts;
   }
@@ -122,8 +127,8 @@ class Mlp {
     const DeviceBuffer exact(backend_, ledger_, MemoryCategory::workspace, static_cast<std::size_t>(n) * 4,
                              name);
     const TensorRef numbers(exact.data(), DType::fp32, {n});
-    backend_.tensor_ops().fill_normal({}, numbers, stream_key(1, name), {}, stddev);
-    backend_.tensor_ops().cast({}, numbers, made.reshaped({n}));
+    backend_.run(FillNormal{.y = numbers, .key = stream_key(1, name), .stddev = stddev});
+    backend_.run(Cast{.x = numbers, .y = made.reshaped({n})});
     backend_.synchronize({});
     return made;
   }

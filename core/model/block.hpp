@@ -53,7 +53,6 @@ struct BatchShape {
 /// What a block works with in one call.
 struct BlockContext {
   ComputeBackend* backend = nullptr;
-  Stream stream;
   BatchShape shape;
   TensorRef tokens;   // (B, T) int32
   TensorRef targets;  // (B, T) int32
@@ -68,8 +67,10 @@ struct BlockContext {
   std::span<const UnitView> units;       ///< one per entry of `Block::units()`
   GradientListener* listener = nullptr;
 
-  TensorOps& tensor() const { return backend->tensor_ops(); }
-  TransformerOps& ops() const { return backend->transformer_ops(); }
+  template <class Op>
+  void run(const Op& op) const {
+    backend->run(op);
+  }
 };
 
 /// A layer between two places of the residual stream.

@@ -24,19 +24,27 @@ Dropout Embedding::dropout(const BlockContext& context) const {
 
 void Embedding::forward(const BlockContext& context, TensorRef /*input*/, TensorRef output) const {
   const UnitView& unit = context.units[0];
-  context.ops().embedding_forward(context.stream, context.tokens, wte_.in(unit.weights),
-                                  wpe_.in(unit.weights), 0, output);
+  context.run(EmbeddingForward{.tokens = context.tokens,
+                               .wte = wte_.in(unit.weights),
+                               .wpe = wpe_.in(unit.weights),
+                               .out = output,
+                               .position = 0});
   const Dropout drop = dropout(context);
-  if (drop.probability > 0.0F) context.ops().dropout_add(context.stream, output, {}, drop, output);
+  if (drop.probability > 0.0F) context.run(DropoutAdd{.x = output, .y = output, .dropout = drop});
 }
 
 void Embedding::backward(const BlockContext& context, TensorRef /*input*/, TensorRef gradient) const {
   const UnitView& unit = context.units[0];
   const Dropout drop = dropout(context);
-  if (drop.probability > 0.0F) context.ops().dropout_add(context.stream, gradient, {}, drop, gradient);
+  if (drop.probability > 0.0F) context.run(DropoutAdd{.x = gradient, .y = gradient, .dropout = drop});
   // The head has already put its share of a tied embedding there.
-  context.ops().embedding_backward(context.stream, context.tokens, gradient, 0, wte_.in(unit.gradients),
-                                   unit.accumulate || tied_, wpe_.in(unit.gradients), unit.accumulate);
+  context.run(EmbeddingBackward{.tokens = context.tokens,
+                                .dout = gradient,
+                                .dwte = wte_.in(unit.gradients),
+                                .dwpe = wpe_.in(unit.gradients),
+                                .position = 0,
+                                .accumulate_wte = unit.accumulate || tied_,
+                                .accumulate_wpe = unit.accumulate});
   context.listener->gradient_ready(unit_, 0, unit.gradients.size());
 }
 

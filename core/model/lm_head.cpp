@@ -62,8 +62,12 @@ void LmHead::forward(const BlockContext& context, TensorRef input, TensorRef /*o
   const TensorRef normed(context.buffers[0], s.dtype, {n, width_});
   const TensorRef mean(context.buffers[1], DType::fp32, {n});
   const TensorRef rstd(context.buffers[2], DType::fp32, {n});
-  context.ops().layernorm_forward(context.stream, input.reshaped({n, width_}), gamma_.in(w), beta_.in(w),
-                                  normed, mean, rstd);
+  context.run(LayernormForward{.x = input.reshaped({n, width_}),
+                               .gamma = gamma_.in(w),
+                               .beta = beta_.in(w),
+                               .y = normed,
+                               .mean = mean,
+                               .rstd = rstd});
   if (!context.losses) return;
   const TensorRef matrix = matrix_in(context.units.back().weights);
   const TensorRef targets = context.targets.flat();
@@ -71,16 +75,19 @@ void LmHead::forward(const BlockContext& context, TensorRef input, TensorRef /*o
   for (std::int64_t row = 0; row < n; row += step) {
     const std::int64_t rows = std::min(step, n - row);
     const TensorRef logits(context.buffers[3], s.dtype, {rows, padded_vocab_});
-    context.ops().linear_forward(context.stream, normed.rows(row, rows), matrix, {}, logits);
-    context.ops().cross_entropy(context.stream, logits, targets.rows(row, rows), vocab_, 0.0F, nullptr,
-                                context.losses.rows(row, rows), context.correct.rows(row, rows));
+    context.run(LinearForward{.x = normed.rows(row, rows), .w = matrix, .y = logits});
+    context.run(CrossEntropy{.logits = logits,
+                             .targets = targets.rows(row, rows),
+                             .losses = context.losses.rows(row, rows),
+                             .correct = context.correct.rows(row, rows),
+                             .vocab = vocab_,
+                             .gradient_scale = 0.0F});
   }
 }
 
 void LmHead::backward(const BlockContext& context, TensorRef input, TensorRef gradient) const {
   const BatchShape& s = context.shape;
   const std::int64_t n = s.rows();
-  TransformerOps& ops = context.ops();
   const UnitView& own = context.units[0];
   const UnitView& matrix_unit = context.units.back();
   const TensorRef x = input.reshaped({n, width_});
@@ -88,7 +95,12 @@ void LmHead::backward(const BlockContext& context, TensorRef input, TensorRef gr
   const TensorRef normed(context.buffers[0], s.dtype, {n, width_});
   const TensorRef mean(context.buffers[1], DType::fp32, {n});
   const TensorRef rstd(context.buffers[2], DType::fp32, {n});
-  ops.layernorm_forward(context.stream, x, gamma_.in(own.weights), beta_.in(own.weights), normed, mean, rstd);
+  context.run(LayernormForward{.x = x,
+                               .gamma = gamma_.in(own.weights),
+                               .beta = beta_.in(own.weights),
+                               .y = normed,
+                               .mean = mean,
+                               .rstd = rstd});
 
   const TensorRef matrix = matrix_in(matrix_unit.weights);
   const TensorRef matrix_gradient = matrix_in(matrix_unit.gradients);
@@ -97,24 +109,36 @@ void LmHead::backward(const BlockContext& context, TensorRef input, TensorRef gr
   for (std::int64_t row = 0; row < n; row += step) {
     const std::int64_t rows = std::min(step, n - row);
     const TensorRef logits(context.buffers[3], s.dtype, {rows, padded_vocab_});
-    ops.linear_forward(context.stream, normed.rows(row, rows), matrix, {}, logits);
-    ops.cross_entropy(context.stream, logits, targets.rows(row, rows), vocab_, context.gradient_scale,
-                      context.scalars, context.losses.rows(row, rows), {});
-    ops.linear_backward_weight(context.stream, normed.rows(row, rows), logits, matrix_gradient, {},
-                               matrix_unit.accumulate || row > 0);
-    ops.linear_backward_input(context.stream, logits, matrix, dx.rows(row, rows));
+    context.run(LinearForward{.x = normed.rows(row, rows), .w = matrix, .y = logits});
+    context.run(CrossEntropy{.logits = logits,
+                             .targets = targets.rows(row, rows),
+                             .losses = context.losses.rows(row, rows),
+                             .vocab = vocab_,
+                             .gradient_scale = context.gradient_scale,
+                             .scalars = context.scalars});
+    context.run(LinearBackwardWeight{.x = normed.rows(row, rows),
+                                     .dy = logits,
+                                     .dw = matrix_gradient,
+                                     .accumulate = matrix_unit.accumulate || row > 0});
+    context.run(LinearBackwardInput{.dy = logits, .w = matrix, .dx = dx.rows(row, rows)});
   }
   if (!tied_) context.listener->gradient_ready(unit_, matrix_.begin(), matrix_.end());
-  ops.layernorm_backward_weight(context.stream, dx, x, mean, rstd, gamma_.in(own.gradients),
-                                beta_.in(own.gradients), own.accumulate);
+  context.run(LayernormBackwardWeight{.dy = dx,
+                                      .x = x,
+                                      .mean = mean,
+                                      .rstd = rstd,
+                                      .dgamma = gamma_.in(own.gradients),
+                                      .dbeta = beta_.in(own.gradients),
+                                      .accumulate = own.accumulate});
   context.listener->gradient_ready(unit_, gamma_.begin(), own.gradients.size());
-  ops.layernorm_backward_input(context.stream, dx, x, gamma_.in(own.weights), mean, rstd, {}, dx);
+  context.run(LayernormBackwardInput{
+      .dy = dx, .x = x, .gamma = gamma_.in(own.weights), .mean = mean, .rstd = rstd, .dx = dx});
 }
 
 void LmHead::logits_of_row(const BlockContext& context, std::int64_t row, TensorRef logits) const {
   const TensorRef normed(context.buffers[0], context.shape.dtype, {context.shape.rows(), width_});
-  context.ops().linear_forward(context.stream, normed.rows(row, 1), matrix_in(context.units.back().weights),
-                               {}, logits);
+  context.run(
+      LinearForward{.x = normed.rows(row, 1), .w = matrix_in(context.units.back().weights), .y = logits});
 }
 
 }  // namespace mylos

@@ -129,7 +129,7 @@ TensorRef as_matrix(const TensorRef& stream) {
 
 }  // namespace
 
-AttentionArgs TransformerBlock::attention(const BlockContext& context, const Activations& a) const {
+AttentionForward TransformerBlock::attention(const BlockContext& context, const Activations& a) const {
   const BatchShape& s = context.shape;
   const std::int64_t head_dim = width_ / heads_;
   return {.query = packed_part(a.qkv, 0),
@@ -145,40 +145,61 @@ AttentionArgs TransformerBlock::attention(const BlockContext& context, const Act
 
 void TransformerBlock::forward_inner(const BlockContext& context, const Activations& a,
                                      TensorRef input) const {
-  TransformerOps& ops = context.ops();
-  const Stream stream = context.stream;
   const TensorRef& w = context.units[0].weights;
-  ops.layernorm_forward(stream, as_matrix(input), ln1_gamma_.in(w), ln1_beta_.in(w), a.ln1, a.mean1, a.rstd1);
-  ops.linear_forward(stream, a.ln1, qkv_.in(w), qkv_bias_.in(w),
-                     a.qkv.reshaped({context.shape.rows(), 3 * width_}));
-  ops.attention_forward(stream, attention(context, a));
-  ops.linear_forward(stream, a.attended, proj_.in(w), proj_bias_.in(w), as_matrix(a.middle));
-  ops.dropout_add_layernorm(stream, a.middle, input, dropout(context, "attention.residual"), a.middle,
-                            ln2_gamma_.in(w), ln2_beta_.in(w), a.ln2, a.mean2, a.rstd2);
-  ops.linear_gelu_forward(stream, a.ln2, up_.in(w), up_bias_.in(w), a.up, a.activated);
+  context.run(LayernormForward{.x = as_matrix(input),
+                               .gamma = ln1_gamma_.in(w),
+                               .beta = ln1_beta_.in(w),
+                               .y = a.ln1,
+                               .mean = a.mean1,
+                               .rstd = a.rstd1});
+  context.run(LinearForward{.x = a.ln1,
+                            .w = qkv_.in(w),
+                            .bias = qkv_bias_.in(w),
+                            .y = a.qkv.reshaped({context.shape.rows(), 3 * width_})});
+  context.run(attention(context, a));
+  context.run(
+      LinearForward{.x = a.attended, .w = proj_.in(w), .bias = proj_bias_.in(w), .y = as_matrix(a.middle)});
+  context.run(DropoutAddLayernorm{.x = a.middle,
+                                  .residual = input,
+                                  .sum = a.middle,
+                                  .gamma = ln2_gamma_.in(w),
+                                  .beta = ln2_beta_.in(w),
+                                  .y = a.ln2,
+                                  .mean = a.mean2,
+                                  .rstd = a.rstd2,
+                                  .dropout = dropout(context, "attention.residual")});
+  context.run(
+      LinearGeluForward{.x = a.ln2, .w = up_.in(w), .bias = up_bias_.in(w), .pre = a.up, .y = a.activated});
 }
 
 void TransformerBlock::forward(const BlockContext& context, TensorRef input, TensorRef output) const {
-  TransformerOps& ops = context.ops();
   const Activations a = tensors(context);
   const TensorRef& w = context.units[0].weights;
   forward_inner(context, a, input);
-  ops.linear_forward(context.stream, a.activated, down_.in(w), down_bias_.in(w), as_matrix(output));
-  ops.dropout_add(context.stream, output, a.middle, dropout(context, "mlp.residual"), output);
+  context.run(
+      LinearForward{.x = a.activated, .w = down_.in(w), .bias = down_bias_.in(w), .y = as_matrix(output)});
+  context.run(DropoutAdd{
+      .x = output, .residual = a.middle, .y = output, .dropout = dropout(context, "mlp.residual")});
 }
 
 void TransformerBlock::backward(const BlockContext& context, TensorRef input, TensorRef gradient) const {
-  TransformerOps& ops = context.ops();
-  const Stream stream = context.stream;
   const Activations a = tensors(context);
   const TensorRef& w = context.units[0].weights;
   if (recompute_ == Recompute::block) forward_inner(context, a, input);
   if (recompute_ == Recompute::selective) {
-    ops.layernorm_forward(stream, as_matrix(input), ln1_gamma_.in(w), ln1_beta_.in(w), a.ln1, a.mean1,
-                          a.rstd1);
-    ops.layernorm_forward(stream, as_matrix(a.middle), ln2_gamma_.in(w), ln2_beta_.in(w), a.ln2, a.mean2,
-                          a.rstd2);
-    ops.gelu_forward(stream, a.up, a.activated);
+    context.run(LayernormForward{.x = as_matrix(input),
+                                 .gamma = ln1_gamma_.in(w),
+                                 .beta = ln1_beta_.in(w),
+                                 .y = a.ln1,
+                                 .mean = a.mean1,
+                                 .rstd = a.rstd1});
+    context.run(LayernormForward{.x = as_matrix(a.middle),
+                                 .gamma = ln2_gamma_.in(w),
+                                 .beta = ln2_beta_.in(w),
+                                 .y = a.ln2,
+                                 .mean = a.mean2,
+                                 .rstd = a.rstd2});
+    context.run(GeluForward{.x = a.up, .y = a.activated});
   }
   backward_mlp(context, a, gradient);
   backward_attention(context, a, input, gradient);
@@ -186,8 +207,6 @@ void TransformerBlock::backward(const BlockContext& context, TensorRef input, Te
 
 void TransformerBlock::backward_mlp(const BlockContext& context, const Activations& a,
                                     TensorRef gradient) const {
-  TransformerOps& ops = context.ops();
-  const Stream stream = context.stream;
   const UnitView& unit = context.units[0];
   const TensorRef& w = unit.weights;
   const TensorRef& g = unit.gradients;
@@ -195,28 +214,38 @@ void TransformerBlock::backward_mlp(const BlockContext& context, const Activatio
 
   TensorRef branch = gradient;
   if (const Dropout drop = dropout(context, "mlp.residual"); drop.probability > 0.0F) {
-    ops.dropout_add(stream, gradient, {}, drop, a.dropped);
+    context.run(DropoutAdd{.x = gradient, .y = a.dropped, .dropout = drop});
     branch = a.dropped;
   }
   branch = as_matrix(branch);
-  ops.linear_backward_weight(stream, a.activated, branch, down_.in(g), down_bias_.in(g), add);
+  context.run(LinearBackwardWeight{
+      .x = a.activated, .dy = branch, .dw = down_.in(g), .dbias = down_bias_.in(g), .accumulate = add});
   context.listener->gradient_ready(unit_, down_.begin(), down_bias_.end());
-  ops.linear_gelu_backward_input(stream, branch, down_.in(w), a.up, a.wide_gradient);
-  ops.linear_backward_weight(stream, a.ln2, a.wide_gradient, up_.in(g), up_bias_.in(g), add);
+  context.run(LinearGeluBackwardInput{.dy = branch, .w = down_.in(w), .pre = a.up, .dpre = a.wide_gradient});
+  context.run(LinearBackwardWeight{
+      .x = a.ln2, .dy = a.wide_gradient, .dw = up_.in(g), .dbias = up_bias_.in(g), .accumulate = add});
   context.listener->gradient_ready(unit_, up_.begin(), up_bias_.end());
-  ops.linear_backward_input(stream, a.wide_gradient, up_.in(w), a.gradient);
+  context.run(LinearBackwardInput{.dy = a.wide_gradient, .w = up_.in(w), .dx = a.gradient});
   const TensorRef middle = as_matrix(a.middle);
-  ops.layernorm_backward_weight(stream, a.gradient, middle, a.mean2, a.rstd2, ln2_gamma_.in(g),
-                                ln2_beta_.in(g), add);
+  context.run(LayernormBackwardWeight{.dy = a.gradient,
+                                      .x = middle,
+                                      .mean = a.mean2,
+                                      .rstd = a.rstd2,
+                                      .dgamma = ln2_gamma_.in(g),
+                                      .dbeta = ln2_beta_.in(g),
+                                      .accumulate = add});
   context.listener->gradient_ready(unit_, ln2_gamma_.begin(), ln2_beta_.end());
-  ops.layernorm_backward_input(stream, a.gradient, middle, ln2_gamma_.in(w), a.mean2, a.rstd2,
-                               as_matrix(gradient), as_matrix(gradient));
+  context.run(LayernormBackwardInput{.dy = a.gradient,
+                                     .x = middle,
+                                     .gamma = ln2_gamma_.in(w),
+                                     .mean = a.mean2,
+                                     .rstd = a.rstd2,
+                                     .residual = as_matrix(gradient),
+                                     .dx = as_matrix(gradient)});
 }
 
 void TransformerBlock::backward_attention(const BlockContext& context, const Activations& a, TensorRef input,
                                           TensorRef gradient) const {
-  TransformerOps& ops = context.ops();
-  const Stream stream = context.stream;
   const UnitView& unit = context.units[0];
   const TensorRef& w = unit.weights;
   const TensorRef& g = unit.gradients;
@@ -225,36 +254,46 @@ void TransformerBlock::backward_attention(const BlockContext& context, const Act
 
   TensorRef branch = gradient;
   if (const Dropout drop = dropout(context, "attention.residual"); drop.probability > 0.0F) {
-    ops.dropout_add(stream, gradient, {}, drop, a.dropped);
+    context.run(DropoutAdd{.x = gradient, .y = a.dropped, .dropout = drop});
     branch = a.dropped;
   }
   branch = as_matrix(branch);
-  ops.linear_backward_weight(stream, a.attended, branch, proj_.in(g), proj_bias_.in(g), add);
+  context.run(LinearBackwardWeight{
+      .x = a.attended, .dy = branch, .dw = proj_.in(g), .dbias = proj_bias_.in(g), .accumulate = add});
   context.listener->gradient_ready(unit_, proj_.begin(), proj_bias_.end());
-  ops.linear_backward_input(stream, branch, proj_.in(w), a.gradient);
+  context.run(LinearBackwardInput{.dy = branch, .w = proj_.in(w), .dx = a.gradient});
 
-  const AttentionArgs forward = attention(context, a);
   const TensorRef qkv_gradient(a.wide_gradient.data, a.qkv.dtype,
                                {a.qkv.shape[0], a.qkv.shape[1], 3, heads_, width_ / heads_});
-  AttentionBackwardArgs args;
-  args.forward = forward;
-  args.output_grad = a.gradient.reshaped({a.qkv.shape[0], a.qkv.shape[1], heads_, width_ / heads_});
-  args.query_grad = packed_part(qkv_gradient, 0);
-  args.key_grad = packed_part(qkv_gradient, 1);
-  args.value_grad = packed_part(qkv_gradient, 2);
-  args.delta = a.delta;
-  ops.attention_backward(stream, args);
+  context.run(AttentionBackward{
+      .forward = attention(context, a),
+      .output_grad = a.gradient.reshaped({a.qkv.shape[0], a.qkv.shape[1], heads_, width_ / heads_}),
+      .query_grad = packed_part(qkv_gradient, 0),
+      .key_grad = packed_part(qkv_gradient, 1),
+      .value_grad = packed_part(qkv_gradient, 2),
+      .delta = a.delta});
 
   const TensorRef qkv_rows = qkv_gradient.reshaped({n, 3 * width_});
-  ops.linear_backward_weight(stream, a.ln1, qkv_rows, qkv_.in(g), qkv_bias_.in(g), add);
+  context.run(LinearBackwardWeight{
+      .x = a.ln1, .dy = qkv_rows, .dw = qkv_.in(g), .dbias = qkv_bias_.in(g), .accumulate = add});
   context.listener->gradient_ready(unit_, qkv_.begin(), qkv_bias_.end());
-  ops.linear_backward_input(stream, qkv_rows, qkv_.in(w), a.gradient);
+  context.run(LinearBackwardInput{.dy = qkv_rows, .w = qkv_.in(w), .dx = a.gradient});
   const TensorRef x = as_matrix(input);
-  ops.layernorm_backward_weight(stream, a.gradient, x, a.mean1, a.rstd1, ln1_gamma_.in(g), ln1_beta_.in(g),
-                                add);
+  context.run(LayernormBackwardWeight{.dy = a.gradient,
+                                      .x = x,
+                                      .mean = a.mean1,
+                                      .rstd = a.rstd1,
+                                      .dgamma = ln1_gamma_.in(g),
+                                      .dbeta = ln1_beta_.in(g),
+                                      .accumulate = add});
   context.listener->gradient_ready(unit_, ln1_gamma_.begin(), g.size());
-  ops.layernorm_backward_input(stream, a.gradient, x, ln1_gamma_.in(w), a.mean1, a.rstd1, as_matrix(gradient),
-                               as_matrix(gradient));
+  context.run(LayernormBackwardInput{.dy = a.gradient,
+                                     .x = x,
+                                     .gamma = ln1_gamma_.in(w),
+                                     .mean = a.mean1,
+                                     .rstd = a.rstd1,
+                                     .residual = as_matrix(gradient),
+                                     .dx = as_matrix(gradient)});
 }
 
 }  // namespace mylos

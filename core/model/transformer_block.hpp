@@ -21,7 +21,7 @@ class TransformerBlock final : public Block {
   struct Activations;  // the buffers as tensors
 
   Activations tensors(const BlockContext& context) const;
-  AttentionArgs attention(const BlockContext& context, const Activations& a) const;
+  AttentionForward attention(const BlockContext& context, const Activations& a) const;
   Dropout dropout(const BlockContext& context, const char* site) const;
   /// The forward pass up to the GELU; what a backward pass needs.
   void forward_inner(const BlockContext& context, const Activations& a, TensorRef input) const;

@@ -6,7 +6,7 @@
 
 namespace mylos {
 
-/// Written by the host before a step (first group) and by `OptimizerOps::guard_step` within it (the rest).
+/// Written by the host before a step (first group) and by GuardStep within it (the rest).
 struct StepScalars {
   std::int64_t step = 0;  ///< running step, 1 for the first; Adam's t and the dropout key
   float learning_rate = 0.0F;

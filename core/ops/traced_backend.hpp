@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// TracedBackend: another backend, whose operations and copies are recorded while a trace is on.
+// TracedBackend: a backend whose operations and copies are recorded in a trace.
 #pragma once
 
-#include <memory>
+#include <cstddef>
 
-#include "core/ops/forwarding_ops.hpp"
+#include "core/ops/forwarding_backend.hpp"
 #include "core/trace.hpp"
 
 namespace mylos {
 
-/// Every operation of `next` under its own name, linear layers with the shape of their weights.
+/// Every operation that a kernel of `next` takes under its own name, linear layers with the shape of their
+/// weights; what is composed as its parts.
 class TracedBackend final : public ForwardingBackend {
  public:
   /// Both must outlive this.
@@ -19,15 +20,17 @@ class TracedBackend final : public ForwardingBackend {
   void copy_to_host(Stream stream, const void* device, void* host, std::size_t bytes) override;
   void copy(Stream stream, const void* from, void* to, std::size_t bytes) override;
 
-  TensorOps& tensor_ops() override { return *tensor_; }
-  TransformerOps& transformer_ops() override { return *transformer_; }
-  OptimizerOps& optimizer_ops() override { return *optimizer_; }
-
  private:
-  Trace& trace_;
-  std::unique_ptr<TensorOps> tensor_;
-  std::unique_ptr<TransformerOps> transformer_;
-  std::unique_ptr<OptimizerOps> optimizer_;
+  /// Each operation comes here first.
+  struct Recorder {
+    const OperationTable& next;
+    Trace& trace;
+
+    template <class Op>
+    bool run(Stream stream, const Op& op);
+  };
+
+  Recorder recorder_;
 };
 
 }  // namespace mylos

@@ -20,7 +20,7 @@ AdamW::AdamW(ComputeBackend& backend, MemoryLedger& ledger, const ParameterTable
   const auto state = [&](const char* label) {
     DeviceBuffer buffer(backend, ledger, MemoryCategory::optimizer, static_cast<std::size_t>(total) * 4,
                         label);
-    backend.tensor_ops().fill({}, TensorRef(buffer.data(), DType::fp32, {total}), 0.0F);
+    backend.run(Fill{.y = TensorRef(buffer.data(), DType::fp32, {total}), .value = 0.0F});
     return buffer;
   };
   if (compute_type != DType::fp32 && config.keeps_master) master_ = state("mylos::optimizer::master");
@@ -62,22 +62,20 @@ std::vector<Segment> AdamW::segments_of(const ParameterTable& table, const UnitP
   return segments;
 }
 
-void AdamW::step(Stream stream, std::size_t index, TensorRef weights, TensorRef gradient,
-                 const StepScalars* scalars) {
-  AdamWArgs args;
-  args.weights = weights;
-  args.gradient = gradient;
-  if (const TensorRef truth = master(index, weights); truth.dtype == DType::fp32) args.master = truth;
-  args.first_moment = first_moment(index);
-  args.second_moment = second_moment(index);
-  args.segments = part_segments_[index];
-  args.num_segments = num_segments_[index];
-  args.beta1 = config_.beta1;
-  args.beta2 = config_.beta2;
-  args.epsilon = config_.epsilon;
-  args.weight_decay = config_.weight_decay;
-  args.scalars = scalars;
-  backend_.optimizer_ops().adamw(stream, args);
+void AdamW::step(std::size_t index, TensorRef weights, TensorRef gradient, const StepScalars* scalars) {
+  const TensorRef truth = master(index, weights);
+  backend_.run(AdamWStep{.weights = weights,
+                         .gradient = gradient,
+                         .master = truth.dtype == DType::fp32 ? truth : TensorRef(),
+                         .first_moment = first_moment(index),
+                         .second_moment = second_moment(index),
+                         .segments = part_segments_[index],
+                         .num_segments = num_segments_[index],
+                         .beta1 = config_.beta1,
+                         .beta2 = config_.beta2,
+                         .epsilon = config_.epsilon,
+                         .weight_decay = config_.weight_decay,
+                         .scalars = scalars});
 }
 
 TensorRef AdamW::master(std::size_t index, TensorRef weights) const {

@@ -31,8 +31,7 @@ class AdamW {
 
   /// Updates part `index` from its gradient and writes its weights in the compute type. Nothing changes where
   /// scalars->skip is set.
-  void step(Stream stream, std::size_t index, TensorRef weights, TensorRef gradient,
-            const StepScalars* scalars);
+  void step(std::size_t index, TensorRef weights, TensorRef gradient, const StepScalars* scalars);
 
   /// The truth of part `index`: the fp32 master, or `weights` themselves where there is none.
   TensorRef master(std::size_t index, TensorRef weights) const;

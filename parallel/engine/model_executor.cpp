@@ -141,7 +141,7 @@ void ModelExecutor::backward(int micro_batch, std::int64_t first_sample, const S
     blocks_[i]->backward(run, i == 0 ? TensorRef() : stream(slot, i - 1), gradient);
     release(i, Phase::backward);
   }
-  backend_.tensor_ops().sum({}, run.losses, loss_sum, micro_batch > 0);
+  backend_.run(Sum{.x = run.losses, .out = loss_sum, .accumulate = micro_batch > 0});
 }
 
 void ModelExecutor::evaluate() {

@@ -228,8 +228,10 @@ void TrainingStep::update() {
   bool accumulates = false;
   for (const NormRange& range : norm_ranges_) {
     const TensorRef gradient = exchange_->gradient(optimizer_->parts()[range.part]);
-    backend_.tensor_ops().sum_of_squares({}, gradient.flat(range.begin, range.count),
-                                         1.0F / static_cast<float>(range.copies), norm_squared, accumulates);
+    backend_.run(SumOfSquares{.x = gradient.flat(range.begin, range.count),
+                              .out = norm_squared,
+                              .factor = 1.0F / static_cast<float>(range.copies),
+                              .accumulate = accumulates});
     accumulates = true;
   }
   if (world_.size() > 1) {
@@ -237,8 +239,10 @@ void TrainingStep::update() {
     world_.all_reduce({}, {input, DType::fp32, {fields}}, ReduceOp::sum).wait({});
   }
   auto* scalars = static_cast<StepScalars*>(scalars_.data());
-  backend_.optimizer_ops().guard_step({}, guard_config_, input, static_cast<GuardState*>(guard_state_.data()),
-                                      scalars);
+  backend_.run(GuardStep{.config = guard_config_,
+                         .input = input,
+                         .state = static_cast<GuardState*>(guard_state_.data()),
+                         .scalars = scalars});
   exchange_->apply(*optimizer_, scalars);
 }
 

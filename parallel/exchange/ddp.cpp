@@ -24,11 +24,11 @@ Ddp::Ddp(ComputeBackend& backend, MemoryLedger& ledger, const ParameterTable& ta
   const auto bytes = [&](DType type) { return static_cast<std::size_t>(size_) * size_of(type); };
   weights_ = DeviceBuffer(backend, ledger, MemoryCategory::parameters, bytes(config.compute_type),
                           "mylos::ddp::weights");
-  backend.tensor_ops().fill({}, flat(weights_, config.compute_type), 0.0F);
+  backend.run(Fill{.y = flat(weights_, config.compute_type), .value = 0.0F});
   if (config.gradients) {
     gradients_ = DeviceBuffer(backend, ledger, MemoryCategory::gradients, bytes(config.gradient_type),
                               "mylos::ddp::gradients", replicas);
-    backend.tensor_ops().fill({}, flat(gradients_, config.gradient_type), 0.0F);
+    backend.run(Fill{.y = flat(gradients_, config.gradient_type), .value = 0.0F});
   }
   requests_.reserve(table.parameters().size());
 }
@@ -118,7 +118,7 @@ std::vector<UnitPart> Ddp::stored() const {
 void Ddp::apply(AdamW& optimizer, const StepScalars* scalars) {
   const auto& parts = optimizer.parts();
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    optimizer.step({}, i, weights(parts[i]), gradient(parts[i]), scalars);
+    optimizer.step(i, weights(parts[i]), gradient(parts[i]), scalars);
   }
 }
 

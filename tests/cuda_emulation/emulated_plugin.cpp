@@ -2,22 +2,32 @@
 // Plugin "cuda" for tests: the hand-written kernels of compute_cuda, emulated, over the Kokkos backend.
 #include <memory>
 
-#include "backends/compute_cuda/kernel_ops.hpp"
+#include "backends/compute_cuda/kernel_operations.hpp"
 #include "backends/compute_cuda/kernels.hpp"
+#include "core/ops/forwarding_backend.hpp"
 #include "core/plugin.hpp"
 
 namespace mylos::compute_cuda {
 namespace {
 
-class EmulatedTransformerOps final : public KernelTransformerOps {
+/// The kernel that LibraryOperations runs behind cuBLASLt, behind the product of the backend below.
+class BiasGradient {
  public:
-  using KernelTransformerOps::KernelTransformerOps;
+  using List = OperationList<LinearBackwardWeight>;
 
-  void linear_backward_weight(Stream stream, TensorRef x, TensorRef dy, TensorRef dw, TensorRef dbias,
-                              bool accumulate) override {
-    next().linear_backward_weight(stream, x, dy, dw, {}, accumulate);
-    if (dbias) kernels::bias_gradient(queue(stream), dy, dbias, accumulate, workspace());
+  BiasGradient(ComputeBackend& next, const Workspace& workspace) : next_(next), workspace_(workspace) {}
+
+  void run(Stream stream, const LinearBackwardWeight& op) {
+    LinearBackwardWeight product = op;
+    product.dbias = {};
+    next_.run(product, stream);
+    if (op.dbias)
+      kernels::bias_gradient(cuda_stream(next_, stream), op.dy, op.dbias, op.accumulate, workspace_);
   }
+
+ private:
+  ComputeBackend& next_;
+  const Workspace& workspace_;
 };
 
 class EmulatedBackend final : public ForwardingBackend {
@@ -25,19 +35,16 @@ class EmulatedBackend final : public ForwardingBackend {
   EmulatedBackend(ComputeBackend& next, MemoryLedger* ledger)
       : ForwardingBackend(next),
         workspace_(next, ledger),
-        tensor_ops_(next, workspace_),
-        transformer_ops_(next, workspace_),
-        optimizer_ops_(next, workspace_) {}
-
-  TensorOps& tensor_ops() override { return tensor_ops_; }
-  TransformerOps& transformer_ops() override { return transformer_ops_; }
-  OptimizerOps& optimizer_ops() override { return optimizer_ops_; }
+        kernels_(next, workspace_),
+        bias_gradient_(next, workspace_) {
+    add_operations(KernelOperations::List(), kernels_, "cuda");
+    add_operations(BiasGradient::List(), bias_gradient_, "cuda");
+  }
 
  private:
   Workspace workspace_;
-  KernelTensorOps tensor_ops_;
-  EmulatedTransformerOps transformer_ops_;
-  KernelOptimizerOps optimizer_ops_;
+  KernelOperations kernels_;
+  BiasGradient bias_gradient_;
 };
 
 const char* unusable() {

@@ -90,10 +90,15 @@ class Table {
         c.bytes += static_cast<double>(operand.view.bytes()) * (operand.role == Role::updated ? 2.0 : 1.0);
       }
     }
+    const auto view = [&](std::string_view name) {
+      const Operand* operand = c.find(name);
+      return operand != nullptr ? operand->view : TensorRef();
+    };
+    with_operation(c, view, {}, [&](const auto& record) { c.flops = record.flops(); });
     cases.push_back(std::move(c));
   }
 
-  // ---- TensorOps
+  // ---- Flat tensors
 
   void elementwise(bool full_size, std::int64_t n) {
     for (const DType dtype : float_types) {
@@ -116,8 +121,7 @@ class Table {
              .detail = fmt::format("{}_n{}{}", name_of(dtype), n, accumulate ? "_add" : ""),
              .operands = {input("x", dtype, {n}), result("out", DType::fp32, {1}, 2e-6, accumulate)},
              .accumulate = accumulate,
-             .scale = accumulate ? 0.3F : 1.0F,
-             .flops = 2.0 * static_cast<double>(n)});
+             .scale = accumulate ? 0.3F : 1.0F});
       }
     }
     for (const bool accumulate : {false, true}) {
@@ -127,8 +131,7 @@ class Table {
            .detail = fmt::format("n{}{}", n, accumulate ? "_add" : ""),
            .operands = {input("x", DType::fp32, {n}, -0.5, 1.5),
                         result("out", DType::fp32, {1}, 2e-6, accumulate)},
-           .accumulate = accumulate,
-           .flops = static_cast<double>(n)});
+           .accumulate = accumulate});
     }
     for (const GlobalIndex& index : {GlobalIndex{}, GlobalIndex{.first = 5}, GlobalIndex{5, 33, 71, 40}}) {
       add({.op = Op::fill_normal,
@@ -151,7 +154,6 @@ class Table {
 
   void linear(bool full_size, const Linear& s, DType dtype) {
     const std::string detail = linear_detail(s, dtype);
-    const double flops = 2.0 * static_cast<double>(s.rows * s.inputs * s.outputs);
     const double spread = unit_spread / std::sqrt(static_cast<double>(s.inputs));
     const Operand w =
         shifted(s, transposed_if(s.transposed, input("w", dtype, {s.inputs, s.outputs}, -spread, spread)));
@@ -159,22 +161,19 @@ class Table {
                    .full_size = full_size,
                    .detail = detail,
                    .operands = {shifted(s, input("x", dtype, {s.rows, s.inputs})), w,
-                                shifted(s, result("y", dtype, {s.rows, s.outputs}, 2e-6))},
-                   .flops = flops};
+                                shifted(s, result("y", dtype, {s.rows, s.outputs}, 2e-6))}};
     if (s.bias) forward.operands.push_back(shifted(s, input("bias", dtype, {s.outputs})));
     add(std::move(forward));
     add({.op = Op::linear_backward_input,
          .full_size = full_size,
          .detail = detail,
          .operands = {shifted(s, input("dy", dtype, {s.rows, s.outputs})), w,
-                      shifted(s, result("dx", dtype, {s.rows, s.inputs}, 2e-6))},
-         .flops = flops});
+                      shifted(s, result("dx", dtype, {s.rows, s.inputs}, 2e-6))}});
   }
 
   /// The feed-forward layers with GELU behind the first, and its derivative behind the second's gradient.
   void linear_gelu(bool full_size, const Linear& s, DType dtype) {
     const std::string detail = linear_detail(s, dtype);
-    const double flops = 2.0 * static_cast<double>(s.rows * s.inputs * s.outputs);
     const double spread = unit_spread / std::sqrt(static_cast<double>(s.inputs));
     OpCase forward{.op = Op::linear_gelu_forward,
                    .full_size = full_size,
@@ -182,8 +181,7 @@ class Table {
                    .operands = {input("x", dtype, {s.rows, s.inputs}),
                                 input("w", dtype, {s.inputs, s.outputs}, -spread, spread),
                                 result("pre", dtype, {s.rows, s.outputs}, 2e-6),
-                                result("y", dtype, {s.rows, s.outputs}, 2e-6, false, bf16_chained)},
-                   .flops = flops};
+                                result("y", dtype, {s.rows, s.outputs}, 2e-6, false, bf16_chained)}};
     if (s.bias) forward.operands.push_back(input("bias", dtype, {s.outputs}));
     add(std::move(forward));
     add({.op = Op::linear_gelu_backward_input,
@@ -192,8 +190,7 @@ class Table {
          .operands = {input("dy", dtype, {s.rows, s.outputs}),
                       input("w", dtype, {s.inputs, s.outputs}, -spread, spread),
                       input("pre", dtype, {s.rows, s.inputs}, -3.0, 3.0),
-                      result("dpre", dtype, {s.rows, s.inputs}, 4e-6, false, bf16_chained)},
-         .flops = flops});
+                      result("dpre", dtype, {s.rows, s.inputs}, 4e-6, false, bf16_chained)}});
   }
 
   void linear_weight(bool full_size, const Linear& s, DType dtype, DType gradient, bool accumulate) {
@@ -205,8 +202,7 @@ class Table {
                           shifted(s, input("dy", dtype, {s.rows, s.outputs})),
                           shifted(s, transposed_if(s.transposed, result("dw", gradient, {s.inputs, s.outputs},
                                                                         2e-6, accumulate)))},
-             .accumulate = accumulate,
-             .flops = 2.0 * static_cast<double>(s.rows * s.inputs * s.outputs)};
+             .accumulate = accumulate};
     if (s.bias) c.operands.push_back(shifted(s, result("dbias", gradient, {s.outputs}, 2e-6, accumulate)));
     add(std::move(c));
   }
@@ -237,7 +233,6 @@ class Table {
                       input("wpe", dtype, {s.context, s.width}),
                       result("out", dtype, {s.samples, s.length, s.width}, 1e-6)},
          .position = s.position,
-         .flops = rows * static_cast<double>(s.width),
          .bytes = moved_by_both + bytes_of_rows(distinct_tokens + positions, dtype)});
     for (const DType gradient : gradient_types(dtype)) {
       for (const auto& [add_wte, add_wpe] :
@@ -252,7 +247,6 @@ class Table {
              .accumulate = add_wte,
              .accumulate_second = add_wpe,
              .position = s.position,
-             .flops = 2.0 * rows * static_cast<double>(s.width),
              .bytes = moved_by_both + bytes_of_rows(add_wte ? 2.0 * distinct_tokens : vocab, gradient) +
                       bytes_of_rows(add_wpe ? 2.0 * positions : static_cast<double>(s.context), gradient)});
       }
@@ -271,13 +265,11 @@ class Table {
     const Operand dy = input("dy", dtype, {rows, width});
     const Operand mean = derived("mean", DType::fp32, {rows});
     const Operand rstd = derived("rstd", DType::fp32, {rows});
-    const double elements = static_cast<double>(rows * width);
     add({.op = Op::layernorm_forward,
          .full_size = full_size,
          .detail = detail,
          .operands = {x, gamma, input("beta", dtype, {width}), result("y", dtype, {rows, width}, 2e-6),
-                      result("mean", DType::fp32, {rows}, 1e-5), result("rstd", DType::fp32, {rows}, 2e-6)},
-         .flops = 8.0 * elements});
+                      result("mean", DType::fp32, {rows}, 1e-5), result("rstd", DType::fp32, {rows}, 2e-6)}});
     for (const Residual residual :
          {Residual::none, Residual::separate, Residual::is_result, Residual::gradient_is_result}) {
       if (full_size && residual != Residual::separate) continue;
@@ -291,8 +283,7 @@ class Table {
       add({.op = Op::layernorm_backward_input,
            .full_size = full_size,
            .detail = fmt::format("{}{}", detail, suffix[static_cast<std::size_t>(residual)]),
-           .operands = std::move(operands),
-           .flops = 12.0 * elements});
+           .operands = std::move(operands)});
     }
     for (const DType gradient : gradient_types(dtype)) {
       for (const bool accumulate : {false, true}) {
@@ -301,8 +292,7 @@ class Table {
              .detail = fmt::format("{}_d{}{}", detail, name_of(gradient), accumulate ? "_add" : ""),
              .operands = {dy, x, mean, rstd, result("dgamma", gradient, {width}, 2e-6, accumulate),
                           result("dbeta", gradient, {width}, 2e-6, accumulate)},
-             .accumulate = accumulate,
-             .flops = 5.0 * elements});
+             .accumulate = accumulate});
       }
     }
   }
@@ -321,8 +311,7 @@ class Table {
     add({.op = Op::gelu_forward,
          .full_size = full_size,
          .detail = detail,
-         .operands = {x, shifted_by(result("y", dtype, {n}, 2e-6))},
-         .flops = 10.0 * static_cast<double>(n)});
+         .operands = {x, shifted_by(result("y", dtype, {n}, 2e-6))}});
     for (const bool in_place : {false, true}) {
       if (full_size && in_place) continue;
       Operand dx = shifted_by(result("dx", dtype, {n}, 2e-6));
@@ -330,8 +319,7 @@ class Table {
       add({.op = Op::gelu_backward,
            .full_size = full_size,
            .detail = fmt::format("{}{}", detail, in_place ? "_into_dy" : ""),
-           .operands = {x, shifted_by(input("dy", dtype, {n})), dx},
-           .flops = 18.0 * static_cast<double>(n)});
+           .operands = {x, shifted_by(input("dy", dtype, {n})), dx}});
     }
   }
 
@@ -355,8 +343,7 @@ class Table {
              .operands = std::move(operands),
              .index = index,
              .dropout = probability,
-             .scalars = {.step = 3},
-             .flops = 2.0 * static_cast<double>(samples * length * width)});
+             .scalars = {.step = 3}});
       }
     }
   }
@@ -386,8 +373,7 @@ class Table {
                           result("y", dtype, {rows, width}, 4e-6, false, bf16_chained), statistic("mean"),
                           statistic("rstd")},
              .dropout = probability,
-             .scalars = {.step = 3},
-             .flops = 10.0 * static_cast<double>(rows * width)});
+             .scalars = {.step = 3}});
       }
     }
   }
@@ -411,11 +397,6 @@ class Table {
         (s.place.positions == 0 ? ""
                                 : fmt::format("_of{}_h{}_q{}_k{}", s.place.positions, s.place.first_head,
                                               s.place.first_query, s.place.first_key));
-    double pairs = 0.0;
-    for (std::int64_t i = 0; i < s.queries; ++i) {
-      pairs += static_cast<double>(std::min(s.keys, s.query_offset + i + 1) * s.samples * s.heads);
-    }
-    const double product = 2.0 * pairs * static_cast<double>(s.head_size);
     const double spread = unit_spread * s.amplitude;
     const Shape query_shape = {s.samples, s.queries, s.heads, s.head_size};
     const Shape key_shape = {s.samples, s.keys, s.heads, s.head_size};
@@ -434,15 +415,13 @@ class Table {
                                 ? s.place
                                 : AttentionPlace{.first_query = s.query_offset, .positions = s.keys},
                    .dropout = s.dropout,
-                   .scalars = {.step = 3},
-                   .flops = 2.0 * product};
+                   .scalars = {.step = 3}};
     OpCase backward = forward;
     forward.operands.push_back(result("output", dtype, query_shape, 2e-6));
     forward.operands.push_back(result("lse", DType::fp32, lse_shape, 2e-6));
     add(std::move(forward));
 
     backward.op = Op::attention_backward;
-    backward.flops = 5.0 * product;
     // A query that sees one key has no gradient but rounding.
     const double floor = s.keys == 1 ? 0.1 : 0.0;
     const auto gradient = [&](int part, std::string name, Shape shape) {
@@ -482,8 +461,7 @@ class Table {
            .write_gradient = write_gradient,
            .scale = 0.125F,
            .vocab = vocab,
-           .scalars = {.loss_scale = 2.0F},
-           .flops = 4.0 * static_cast<double>(rows * vocab)});
+           .scalars = {.loss_scale = 2.0F}});
     }
   }
 
@@ -508,8 +486,7 @@ class Table {
              .detail = fmt::format("{}_n{}_d{}_step{}", name_of(dtype), n, name_of(gradient), step),
              .operands = {input("gradient", gradient, {n}), master, weights, first, second},
              .scalars = scalars,
-             .segments = {{0, n / 3, 1.0F, {}}, {n / 3, n / 2, 0.0F, {}}, {n / 2, n, 1.0F, {}}},
-             .flops = 16.0 * static_cast<double>(n)};
+             .segments = {{0, n / 3, 1.0F, {}}, {n / 3, n / 2, 0.0F, {}}, {n / 2, n, 1.0F, {}}}};
     std::erase_if(c.segments, [](const Segment& s) { return s.begin == s.end; });
     add(std::move(c));
   }
@@ -675,36 +652,6 @@ void add_full_size_cases(Table& table) {
 
 }  // namespace
 
-std::string_view name_of(Op op) {
-  constexpr std::array<std::string_view, 24> names = {
-      "fill",
-      "cast",
-      "fill_normal",
-      "sum",
-      "sum_of_squares",
-      "linear_forward",
-      "linear_backward_input",
-      "linear_backward_weight",
-      "embedding_forward",
-      "embedding_backward",
-      "layernorm_forward",
-      "layernorm_backward_input",
-      "layernorm_backward_weight",
-      "gelu_forward",
-      "gelu_backward",
-      "dropout_add",
-      "attention_forward",
-      "attention_backward",
-      "cross_entropy",
-      "linear_gelu_forward",
-      "linear_gelu_backward_input",
-      "dropout_add_layernorm",
-      "adamw",
-      "guard_step",
-  };
-  return names[static_cast<std::size_t>(op)];
-}
-
 std::string OpCase::name() const {
   return fmt::format("{}/{}/{}", name_of(op), full_size ? "gpt2" : "small", detail);
 }
@@ -721,15 +668,6 @@ Dropout dropout_of(const OpCase& c, const StepScalars* scalars) {
           .first_sample = 5,
           .index = c.index,
           .scalars = scalars};
-}
-
-AdamWArgs adamw_coefficients() {
-  AdamWArgs args;
-  args.beta1 = 0.9F;
-  args.beta2 = 0.95F;
-  args.epsilon = 1e-8F;
-  args.weight_decay = 0.1F;
-  return args;
 }
 
 const std::vector<OpCase>& op_cases() {

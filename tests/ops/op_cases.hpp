@@ -12,6 +12,7 @@
 
 namespace mylos {
 
+/// In the order of `Operations`.
 enum class Op : std::uint8_t {
   fill,
   cast,
@@ -39,7 +40,9 @@ enum class Op : std::uint8_t {
   guard_step,
 };
 
-std::string_view name_of(Op op);
+constexpr std::string_view name_of(Op op) {
+  return Operations::names[static_cast<std::size_t>(op)];
+}
 
 /// The model of the full-size cases: GPT-2 124M, 4 × 256 tokens.
 struct FullSize {
@@ -88,7 +91,7 @@ struct OpCase {
   StepScalars scalars{};
   std::vector<Segment> segments{};
 
-  double flops = 0.0;
+  double flops = 0.0;  ///< of its operation
   double bytes = 0.0;  ///< that must at least be read and written
 
   /// "linear_forward/small/fp32_N7_I25_O33"
@@ -100,8 +103,62 @@ struct OpCase {
 /// The dropout of a case; `scalars` is the device's copy of the case's.
 Dropout dropout_of(const OpCase& c, const StepScalars* scalars);
 
-/// What every adamw case has: the coefficients.
-AdamWArgs adamw_coefficients();
+/// What operations take by address besides tensors.
+struct CaseMemory {
+  StepScalars* scalars = nullptr;
+  GuardInput* guard_input = nullptr;
+  GuardState* guard_state = nullptr;
+  const Segment* segments = nullptr;
+};
+
+/// Calls visit(record) with the operation of a case. tensor(name) gives its tensors.
+template <class Tensor, class Visit>
+void with_operation(const OpCase& c, const Tensor& tensor, const CaseMemory& memory, const Visit& visit) {
+  std::size_t index = 0;
+  Operations::for_each([&]<class Record>() {
+    if (index++ != static_cast<std::size_t>(c.op)) return;
+    Record record;
+    Record::operands(
+        record, [&](const char* name, TensorRef& operand, Access /*access*/) { operand = tensor(name); });
+    if constexpr (requires { record.accumulate; }) record.accumulate = c.accumulate;
+    if constexpr (requires { record.position; }) record.position = c.position;
+    if constexpr (requires { record.index; }) record.index = c.index;
+    if constexpr (requires { record.dropout; }) record.dropout = dropout_of(c, memory.scalars);
+    if constexpr (requires { record.scalars; }) record.scalars = memory.scalars;
+    if constexpr (std::is_same_v<Record, Fill>) record.value = c.scale;
+    if constexpr (std::is_same_v<Record, FillNormal>) {
+      record.key = stream_key(1234, "normal");
+      record.stddev = c.scale;
+    }
+    if constexpr (std::is_same_v<Record, SumOfSquares>) record.factor = c.scale;
+    if constexpr (std::is_same_v<Record, EmbeddingBackward>) {
+      record.accumulate_wte = c.accumulate;
+      record.accumulate_wpe = c.accumulate_second;
+    }
+    const auto set_attention = [&](AttentionForward& forward) {
+      forward.query_offset = c.position;
+      forward.scale = c.scale;
+      forward.dropout = dropout_of(c, memory.scalars);
+      forward.place = c.place;
+    };
+    if constexpr (std::is_same_v<Record, AttentionForward>) set_attention(record);
+    if constexpr (std::is_same_v<Record, AttentionBackward>) set_attention(record.forward);
+    if constexpr (std::is_same_v<Record, CrossEntropy>) {
+      record.vocab = c.vocab;
+      record.gradient_scale = c.scale;
+      if (!c.write_gradient) record.scalars = nullptr;
+    }
+    if constexpr (std::is_same_v<Record, AdamWStep>) {
+      record.segments = memory.segments;
+      record.num_segments = static_cast<int>(c.segments.size());
+    }
+    if constexpr (std::is_same_v<Record, GuardStep>) {
+      record.input = memory.guard_input;
+      record.state = memory.guard_state;
+    }
+    visit(record);
+  });
+}
 
 const std::vector<OpCase>& op_cases();
 

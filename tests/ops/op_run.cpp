@@ -249,7 +249,7 @@ void run_oracle(const OpCase& c, Arrays& arrays) {
       arrays["dpre"] = oracle::gelu_backward(in("pre"), oracle::linear_backward_input(in("dy"), in("w")));
       break;
     case Op::adamw: {
-      const AdamWArgs args = adamw_coefficients();
+      const AdamWStep args;
       const bool has_master = in("master").size() > 0;
       Array& truth = arrays.at(has_master ? "master" : "weights");
       oracle::adamw(args, c.scalars, c.segments, in("gradient"), truth, arrays.at("first_moment"),
@@ -299,11 +299,7 @@ void OpRun::reset() {
   for (const auto& [name, bytes] : initial_) {
     backend_.copy_to_device({}, bytes.data(), memory_.at(name).get(), bytes.size());
   }
-  Control control{.scalars = case_.scalars,
-                  .guard_config = {},
-                  .guard_input = {3.5F, 4.0F},
-                  .guard_state = {},
-                  .segments = {}};
+  Control control{.scalars = case_.scalars, .guard_input = {3.5F, 4.0F}, .guard_state = {}, .segments = {}};
   std::ranges::copy(case_.segments, control.segments);
   set_control(control);
 }
@@ -344,101 +340,12 @@ TensorRef OpRun::tensor(std::string_view name) const {
   return view;
 }
 
-AttentionArgs OpRun::attention_args() const {
-  return {.query = tensor("query"),
-          .key = tensor("key"),
-          .value = tensor("value"),
-          .output = tensor("output"),
-          .lse = tensor("lse"),
-          .query_offset = case_.position,
-          .scale = case_.scale,
-          .dropout = dropout_of(case_, reinterpret_cast<const StepScalars*>(control_.get())),
-          .place = case_.place};
-}
-
 void OpRun::run() {
-  const Stream stream;
-  TensorOps& tensors = backend_.tensor_ops();
-  TransformerOps& transformer = backend_.transformer_ops();
-  OptimizerOps& optimizer = backend_.optimizer_ops();
   auto* control = reinterpret_cast<Control*>(control_.get());
-  const auto t = [&](std::string_view name) { return tensor(name); };
-  switch (case_.op) {
-    case Op::fill:
-      return tensors.fill(stream, t("y"), case_.scale);
-    case Op::cast:
-      return tensors.cast(stream, t("x"), t("y"));
-    case Op::fill_normal:
-      return tensors.fill_normal(stream, t("y"), stream_key(1234, "normal"), case_.index, case_.scale);
-    case Op::sum:
-      return tensors.sum(stream, t("x"), t("out"), case_.accumulate);
-    case Op::sum_of_squares:
-      return tensors.sum_of_squares(stream, t("x"), case_.scale, t("out"), case_.accumulate);
-    case Op::linear_forward:
-      return transformer.linear_forward(stream, t("x"), t("w"), t("bias"), t("y"));
-    case Op::linear_backward_input:
-      return transformer.linear_backward_input(stream, t("dy"), t("w"), t("dx"));
-    case Op::linear_backward_weight:
-      return transformer.linear_backward_weight(stream, t("x"), t("dy"), t("dw"), t("dbias"),
-                                                case_.accumulate);
-    case Op::embedding_forward:
-      return transformer.embedding_forward(stream, t("tokens"), t("wte"), t("wpe"), case_.position, t("out"));
-    case Op::embedding_backward:
-      return transformer.embedding_backward(stream, t("tokens"), t("dout"), case_.position, t("dwte"),
-                                            case_.accumulate, t("dwpe"), case_.accumulate_second);
-    case Op::layernorm_forward:
-      return transformer.layernorm_forward(stream, t("x"), t("gamma"), t("beta"), t("y"), t("mean"),
-                                           t("rstd"));
-    case Op::layernorm_backward_input:
-      return transformer.layernorm_backward_input(stream, t("dy"), t("x"), t("gamma"), t("mean"), t("rstd"),
-                                                  t("residual"), t("dx"));
-    case Op::layernorm_backward_weight:
-      return transformer.layernorm_backward_weight(stream, t("dy"), t("x"), t("mean"), t("rstd"), t("dgamma"),
-                                                   t("dbeta"), case_.accumulate);
-    case Op::gelu_forward:
-      return transformer.gelu_forward(stream, t("x"), t("y"));
-    case Op::gelu_backward:
-      return transformer.gelu_backward(stream, t("x"), t("dy"), t("dx"));
-    case Op::dropout_add:
-      return transformer.dropout_add(stream, t("x"), t("residual"), dropout_of(case_, &control->scalars),
-                                     t("y"));
-    case Op::attention_forward:
-      return transformer.attention_forward(stream, attention_args());
-    case Op::attention_backward:
-      return transformer.attention_backward(stream, {.forward = attention_args(),
-                                                     .output_grad = t("output_grad"),
-                                                     .query_grad = t("query_grad"),
-                                                     .key_grad = t("key_grad"),
-                                                     .value_grad = t("value_grad"),
-                                                     .delta = t("delta")});
-    case Op::cross_entropy:
-      return transformer.cross_entropy(stream, t("logits"), t("targets"), case_.vocab, case_.scale,
-                                       case_.write_gradient ? &control->scalars : nullptr, t("losses"),
-                                       t("correct"));
-    case Op::dropout_add_layernorm:
-      return transformer.dropout_add_layernorm(stream, t("x"), t("residual"),
-                                               dropout_of(case_, &control->scalars), t("sum"), t("gamma"),
-                                               t("beta"), t("y"), t("mean"), t("rstd"));
-    case Op::linear_gelu_forward:
-      return transformer.linear_gelu_forward(stream, t("x"), t("w"), t("bias"), t("pre"), t("y"));
-    case Op::linear_gelu_backward_input:
-      return transformer.linear_gelu_backward_input(stream, t("dy"), t("w"), t("pre"), t("dpre"));
-    case Op::adamw: {
-      AdamWArgs args = adamw_coefficients();
-      args.weights = t("weights");
-      args.gradient = t("gradient");
-      args.master = t("master");
-      args.first_moment = t("first_moment");
-      args.second_moment = t("second_moment");
-      args.segments = control->segments;
-      args.num_segments = static_cast<int>(case_.segments.size());
-      args.scalars = &control->scalars;
-      return optimizer.adamw(stream, args);
-    }
-    case Op::guard_step:
-      return optimizer.guard_step(stream, {}, &control->guard_input, &control->guard_state,
-                                  &control->scalars);
-  }
+  const CaseMemory memory{&control->scalars, &control->guard_input, &control->guard_state, control->segments};
+  with_operation(
+      case_, [this](std::string_view name) { return tensor(name); }, memory,
+      [this](const auto& operation) { backend_.run(operation); });
 }
 
 }  // namespace mylos

@@ -52,7 +52,6 @@ class OpRun {
   /// Device copies of what the operations take by address.
   struct Control {
     StepScalars scalars;
-    GuardConfig guard_config;
     GuardInput guard_input;
     GuardState guard_state;
     Segment segments[3];
@@ -69,7 +68,6 @@ class OpRun {
 
   Memory allocate(std::size_t bytes);
   TensorRef tensor(std::string_view operand) const;
-  AttentionArgs attention_args() const;
 
   const OpCase& case_;
   ComputeBackend& backend_;

@@ -105,8 +105,8 @@ TEST_P(OpsExactTest, CastRoundsToNearestEven) {
     using T = decltype(element);
     SCOPED_TRACE(name_of(dtype_of<T>()));
     const auto y = device(std::vector<T>(values.size()));
-    backend().tensor_ops().cast({}, x.ref(), y.ref());
-    backend().tensor_ops().cast({}, y.ref(), back.ref());
+    backend().run(Cast{.x = x.ref(), .y = y.ref()});
+    backend().run(Cast{.x = y.ref(), .y = back.ref()});
     const std::vector<T> rounded = y.values();
     const std::vector<float> widened = back.values();
     for (std::size_t i = 0; i < values.size(); ++i) {
@@ -130,11 +130,11 @@ TEST_P(OpsExactTest, CastRoundsToNearestEven) {
 TEST_P(OpsExactTest, NormalStreamDoesNotDependOnCuts) {
   const PhiloxKey key = stream_key(3, "cuts");
   const auto whole = device(std::vector<float>(1003));
-  backend().tensor_ops().fill_normal({}, whole.ref(), key, {}, 0.02F);
+  backend().run(FillNormal{.y = whole.ref(), .key = key, .stddev = 0.02F});
   const std::vector<float> expected = whole.values();
   for (const std::int64_t first : {1, 2, 7, 500, 1002}) {
     const auto part = device(std::vector<float>(static_cast<std::size_t>(1003 - first)));
-    backend().tensor_ops().fill_normal({}, part.ref(), key, {.first = first}, 0.02F);
+    backend().run(FillNormal{.y = part.ref(), .key = key, .index = {.first = first}, .stddev = 0.02F});
     EXPECT_EQ(bits(part.values()), bits({expected.begin() + first, expected.end()})) << first;
   }
 }
@@ -142,7 +142,8 @@ TEST_P(OpsExactTest, NormalStreamDoesNotDependOnCuts) {
 TEST_P(OpsExactTest, NormalStreamContinuesBeyond32Bits) {
   constexpr std::int64_t first = (std::int64_t{1} << 33U) - 2;  // its pair counter crosses 2^32
   const auto y = device(std::vector<float>(8));
-  backend().tensor_ops().fill_normal({}, y.ref(), stream_key(3, "far"), {.first = first}, 1.0F);
+  backend().run(
+      FillNormal{.y = y.ref(), .key = stream_key(3, "far"), .index = {.first = first}, .stddev = 1.0F});
   const oracle::Array expected = oracle::fill_normal(8, stream_key(3, "far"), {.first = first}, 1.0);
   const std::vector<float> values = y.values();
   for (std::size_t i = 0; i < values.size(); ++i) EXPECT_NEAR(values[i], expected.values[i], 1e-6);
@@ -155,12 +156,12 @@ TEST_P(OpsExactTest, SumOfSquaresShowsWhatIsNotFinite) {
       values[place] = bad;
       const auto x = device(values);
       const auto out = device(std::vector<float>{1.0F});
-      backend().tensor_ops().sum_of_squares({}, x.ref(), 0.5F, out.ref(), true);
+      backend().run(SumOfSquares{.x = x.ref(), .out = out.ref(), .factor = 0.5F, .accumulate = true});
       EXPECT_FALSE(std::isfinite(out.values()[0])) << bad << " at " << place;
       const auto check_narrow = [&](auto element) {
         const auto narrow = device(std::vector<decltype(element)>(1000));
-        backend().tensor_ops().cast({}, x.ref(), narrow.ref());
-        backend().tensor_ops().sum_of_squares({}, narrow.ref(), 0.5F, out.ref(), false);
+        backend().run(Cast{.x = x.ref(), .y = narrow.ref()});
+        backend().run(SumOfSquares{.x = narrow.ref(), .out = out.ref(), .factor = 0.5F});
         EXPECT_FALSE(std::isfinite(out.values()[0]))
             << bad << " at " << place << ", " << name_of(narrow.ref().dtype);
       };
@@ -176,8 +177,8 @@ TEST_P(OpsExactTest, GeluSaturates) {
   const auto x = device(values);
   const auto y = device(std::vector<float>(values.size(), nan));
   const auto dy = device(std::vector<float>(values.size(), 1.0F));
-  backend().transformer_ops().gelu_forward({}, x.ref(), y.ref());
-  backend().transformer_ops().gelu_backward({}, x.ref(), dy.ref(), dy.ref());
+  backend().run(GeluForward{.x = x.ref(), .y = y.ref()});
+  backend().run(GeluBackward{.x = x.ref(), .dy = dy.ref(), .dx = dy.ref()});
   const std::vector<float> results = y.values();
   const std::vector<float> slopes = dy.values();
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -200,8 +201,8 @@ TEST_P(OpsExactTest, DropoutMask) {
                   .scalars = reinterpret_cast<const StepScalars*>(scalars.data())};
   const auto x = device(std::vector<float>(size, 1.0F));
   const auto y = device(std::vector<float>(size, nan));
-  backend().transformer_ops().dropout_add({}, x.ref({samples, length, width}), {}, dropout,
-                                          y.ref({samples, length, width}));
+  backend().run(DropoutAdd{
+      .x = x.ref({samples, length, width}), .y = y.ref({samples, length, width}), .dropout = dropout});
   const std::vector<float> values = y.values();
   std::int64_t kept = 0;
   for (std::int64_t i = 0; i < static_cast<std::int64_t>(size); ++i) {
@@ -215,8 +216,8 @@ TEST_P(OpsExactTest, DropoutMask) {
   // The last sample alone, as another rank would hold it.
   dropout.first_sample = 11;
   const auto alone = device(std::vector<float>(length * width, nan));
-  backend().transformer_ops().dropout_add({}, x.ref({1, length, width}), {}, dropout,
-                                          alone.ref({1, length, width}));
+  backend().run(
+      DropoutAdd{.x = x.ref({1, length, width}), .y = alone.ref({1, length, width}), .dropout = dropout});
   EXPECT_EQ(bits(alone.values()), bits({values.end() - length * width, values.end()}));
 }
 
@@ -242,15 +243,15 @@ TEST_P(OpsExactTest, AttentionDropoutMask) {
                         .index = {},
                         .scalars = reinterpret_cast<const StepScalars*>(scalars.data())};
   const AttentionPlace place{.first_head = 3, .first_query = 20, .first_key = 5, .positions = 43};
-  backend().transformer_ops().attention_forward({}, {.query = query.ref({1, queries, heads, keys}),
-                                                     .key = key.ref({1, keys, heads, keys}),
-                                                     .value = value.ref({1, keys, heads, keys}),
-                                                     .output = output.ref({1, queries, heads, keys}),
-                                                     .lse = lse.ref({1, heads, queries}),
-                                                     .query_offset = offset,
-                                                     .scale = 0.25F,
-                                                     .dropout = dropout,
-                                                     .place = place});
+  backend().run(AttentionForward{.query = query.ref({1, queries, heads, keys}),
+                                 .key = key.ref({1, keys, heads, keys}),
+                                 .value = value.ref({1, keys, heads, keys}),
+                                 .output = output.ref({1, queries, heads, keys}),
+                                 .lse = lse.ref({1, heads, queries}),
+                                 .query_offset = offset,
+                                 .scale = 0.25F,
+                                 .dropout = dropout,
+                                 .place = place});
   const std::vector<float> values = output.values();
   for (std::int64_t i = 0; i < queries; ++i) {
     for (std::int64_t h = 0; h < heads; ++h) {
@@ -270,9 +271,11 @@ TEST_P(OpsExactTest, EmbeddingRowsWithoutTokenAreZero) {
   const auto dout = device(std::vector<float>(4 * width, 1.0F));
   const auto dwte = device(std::vector<float>(vocab * width, nan));
   const auto dwpe = device(std::vector<float>(context * width, nan));
-  backend().transformer_ops().embedding_backward({}, tokens.ref({2, 2}), dout.ref({2, 2, width}), 5,
-                                                 dwte.ref({vocab, width}), false, dwpe.ref({context, width}),
-                                                 false);
+  backend().run(EmbeddingBackward{.tokens = tokens.ref({2, 2}),
+                                  .dout = dout.ref({2, 2, width}),
+                                  .dwte = dwte.ref({vocab, width}),
+                                  .dwpe = dwpe.ref({context, width}),
+                                  .position = 5});
   const std::vector<float> token_rows = dwte.values();
   const std::vector<float> position_rows = dwpe.values();
   for (std::int64_t v = 0; v < vocab; ++v) {
@@ -299,8 +302,12 @@ TEST_P(OpsExactTest, CrossEntropyPaddingTiesAndNegativeTargets) {
   const auto targets = device(std::vector<std::int32_t>{1, 3, -1, 0});
   const auto losses = device(std::vector<float>(rows, nan));
   const auto correct = device(std::vector<std::int32_t>(rows, -7));
-  backend().transformer_ops().cross_entropy({}, x.ref({rows, padded}), targets.ref(), vocab, 0.5F, nullptr,
-                                            losses.ref(), correct.ref());
+  backend().run(CrossEntropy{.logits = x.ref({rows, padded}),
+                             .targets = targets.ref(),
+                             .losses = losses.ref(),
+                             .correct = correct.ref(),
+                             .vocab = vocab,
+                             .gradient_scale = 0.5F});
   EXPECT_EQ(bits(x.values()), bits(logits)) << "logits changed without scalars";
   const std::vector<std::int32_t> hits = correct.values();
   EXPECT_EQ(hits[0], 1) << "the first of equal largest logits";
@@ -313,9 +320,12 @@ TEST_P(OpsExactTest, CrossEntropyPaddingTiesAndNegativeTargets) {
   std::vector<std::uint8_t> raw(sizeof(step));
   std::memcpy(raw.data(), &step, sizeof(step));
   const auto scalars = device(raw);
-  backend().transformer_ops().cross_entropy({}, x.ref({rows, padded}), targets.ref(), vocab, 0.5F,
-                                            static_cast<const StepScalars*>(scalars.ref().data), losses.ref(),
-                                            {});
+  backend().run(CrossEntropy{.logits = x.ref({rows, padded}),
+                             .targets = targets.ref(),
+                             .losses = losses.ref(),
+                             .vocab = vocab,
+                             .gradient_scale = 0.5F,
+                             .scalars = static_cast<const StepScalars*>(scalars.ref().data)});
   const std::vector<float> gradient = x.values();
   for (std::int64_t n = 0; n < rows; ++n) {
     for (std::int64_t v = 0; v < padded; ++v) {
@@ -386,7 +396,7 @@ TEST_P(OpsExactTest, AdamwRoundsByTheBitsOfTheElement) {
       const std::int64_t cut = n / 3;  // no multiple of what kernels take at once
       const auto segments =
           device(std::vector<Segment>{{0, cut, 1.0F, {keys[0], index}}, {cut, n, 1.0F, {keys[1], index}}});
-      AdamWArgs args;
+      AdamWStep args;
       args.weights = weights.ref();
       args.gradient = gradient.ref();
       args.first_moment = moment.ref();
@@ -395,7 +405,7 @@ TEST_P(OpsExactTest, AdamwRoundsByTheBitsOfTheElement) {
       args.num_segments = 2;
       args.weight_decay = 0x1p-7F;
       args.scalars = scalars.data();
-      backend().optimizer_ops().adamw({}, args);
+      backend().run(args);
       const std::vector<T> stepped = weights.values();
       for (std::int64_t i = 0; i < n; ++i) {
         const auto e = static_cast<std::uint64_t>(index(i < cut ? i : i - cut));
@@ -428,7 +438,7 @@ TEST_P(OpsExactTest, AdamwStepsSmallerThanTheSpacingAddUp) {
     StepScalars step{.learning_rate = static_cast<float>(spacing / 3.0)};
     EXPECT_EQ(static_cast<float>(T(1.0F - step.learning_rate)), 1.0F) << "rounding to nearest stands still";
     const auto scalars = device(std::vector<StepScalars>{step});
-    AdamWArgs args;
+    AdamWStep args;
     args.weights = weights.ref();
     args.gradient = gradient.ref();
     args.first_moment = first_moment.ref();
@@ -438,7 +448,7 @@ TEST_P(OpsExactTest, AdamwStepsSmallerThanTheSpacingAddUp) {
     args.scalars = scalars.data();
     for (step.step = 1; step.step <= 30; ++step.step) {
       backend().copy_to_device({}, &step, scalars.data(), sizeof(step));
-      backend().optimizer_ops().adamw({}, args);
+      backend().run(args);
       double mean = 0.0;
       for (const T weight : weights.values()) {
         const auto value = static_cast<float>(weight);
@@ -491,11 +501,18 @@ TEST_P(OpsExactTest, RowsDoNotDependOnTheBatch) {
   const auto one = device(std::vector<float>(width, nan));
   const auto mean = device(std::vector<float>(rows, nan));
   const auto rstd = device(std::vector<float>(rows, nan));
-  TransformerOps& ops = backend().transformer_ops();
-  ops.layernorm_forward({}, x.ref({rows, width}), gamma.ref(), gamma.ref(), whole.ref({rows, width}),
-                        mean.ref(), rstd.ref());
-  ops.layernorm_forward({}, x.ref({rows, width}).rows(20, 1), gamma.ref(), gamma.ref(), one.ref({1, width}),
-                        mean.ref().rows(0, 1), rstd.ref().rows(0, 1));
+  backend().run(LayernormForward{.x = x.ref({rows, width}),
+                                 .gamma = gamma.ref(),
+                                 .beta = gamma.ref(),
+                                 .y = whole.ref({rows, width}),
+                                 .mean = mean.ref(),
+                                 .rstd = rstd.ref()});
+  backend().run(LayernormForward{.x = x.ref({rows, width}).rows(20, 1),
+                                 .gamma = gamma.ref(),
+                                 .beta = gamma.ref(),
+                                 .y = one.ref({1, width}),
+                                 .mean = mean.ref().rows(0, 1),
+                                 .rstd = rstd.ref().rows(0, 1)});
   const std::vector<float> values = whole.values();
   EXPECT_EQ(bits(one.values()), bits({values.begin() + 20 * width, values.begin() + 21 * width}));
 }
@@ -510,7 +527,7 @@ TEST_P(OpsExactTest, MemoryAndStreams) {
   const Stream producer = b.create_stream("mylos::tests::producer");
   const Stream consumer = b.create_stream("mylos::tests::consumer");
   const Event ready = b.create_event();
-  b.tensor_ops().fill(producer, first.ref(), 2.5F);
+  b.run(Fill{.y = first.ref(), .value = 2.5F}, producer);
   b.record(ready, producer);
   b.wait(consumer, ready);
   b.copy(consumer, first.data(), second.data(), values.size() * sizeof(float));

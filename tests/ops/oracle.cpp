@@ -309,7 +309,7 @@ Array cross_entropy(const Array& logits, const Array& targets, std::int64_t voca
   return gradient;
 }
 
-void adamw(const AdamWArgs& args, const StepScalars& scalars, const std::vector<Segment>& segments,
+void adamw(const AdamWStep& args, const StepScalars& scalars, const std::vector<Segment>& segments,
            const Array& gradient, Array& master, Array& first_moment, Array& second_moment) {
   if (scalars.skip != 0) return;
   const double beta1 = args.beta1, beta2 = args.beta2;

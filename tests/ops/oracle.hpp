@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Every operation of the op sets in fp64, written for reading: what the backends are compared with.
+// Every operation in fp64, written for reading: what the backends are compared with.
 #pragma once
 
 #include <cstddef>
@@ -81,7 +81,7 @@ Array cross_entropy(const Array& logits, const Array& targets, std::int64_t voca
                     Array& losses, Array& correct);
 
 /// Reads the four coefficients of `args` and nothing else of it.
-void adamw(const AdamWArgs& args, const StepScalars& scalars, const std::vector<Segment>& segments,
+void adamw(const AdamWStep& args, const StepScalars& scalars, const std::vector<Segment>& segments,
            const Array& gradient, Array& master, Array& first_moment, Array& second_moment);
 
 /// Rounds the values to bf16 or fp16 by the lower and the upper neighbour that the type has.

@@ -45,7 +45,7 @@ class ProductsTest : public testing::TestWithParam<Param> {
     const auto n = static_cast<std::int64_t>(values.size());
     void* wide = backend().allocate(values.size() * sizeof(float), "mylos::tests::packed");
     backend().copy_to_device({}, values.data(), wide, values.size() * sizeof(float));
-    backend().tensor_ops().cast({}, TensorRef(wide, DType::fp32, {n}), TensorRef(memory, dtype(), {n}));
+    backend().run(Cast{.x = TensorRef(wide, DType::fp32, {n}), .y = TensorRef(memory, dtype(), {n})});
     backend().synchronize({});
     backend().deallocate(wide);
   }
@@ -53,8 +53,8 @@ class ProductsTest : public testing::TestWithParam<Param> {
   std::vector<float> read(void* memory, std::int64_t elements, DType type) {
     std::vector<float> values(static_cast<std::size_t>(elements));
     void* wide = backend().allocate(values.size() * sizeof(float), "mylos::tests::packed");
-    backend().tensor_ops().cast({}, TensorRef(memory, type, {elements}),
-                                TensorRef(wide, DType::fp32, {elements}));
+    backend().run(
+        Cast{.x = TensorRef(memory, type, {elements}), .y = TensorRef(wide, DType::fp32, {elements})});
     backend().copy_to_host({}, wide, values.data(), values.size() * sizeof(float));
     backend().synchronize({});
     backend().deallocate(wide);
@@ -76,12 +76,11 @@ class PackedWeightsTest : public ProductsTest {
     TensorRef w(weights, dtype(), {in, out}, version);
     if (transposed) w.stride = {1, in};
     write(x, pattern(rows * in, 1));
-    backend().transformer_ops().linear_forward({}, {x, dtype(), {rows, in}}, w, {},
-                                               {y, dtype(), {rows, out}});
+    backend().run(LinearForward{.x = {x, dtype(), {rows, in}}, .w = w, .y = {y, dtype(), {rows, out}}});
     std::vector<float> forward = read(y, rows * out);
     write(y, pattern(rows * out, 2));
-    backend().transformer_ops().linear_backward_input({}, {y, dtype(), {rows, out}}, w,
-                                                      {x, dtype(), {rows, in}});
+    backend().run(
+        LinearBackwardInput{.dy = {y, dtype(), {rows, out}}, .w = w, .dx = {x, dtype(), {rows, in}}});
     std::vector<float> backward = read(x, rows * in);
     backend().deallocate(y);
     backend().deallocate(x);
@@ -184,9 +183,10 @@ void LargeProductsTest::check_products(std::int64_t rows, std::int64_t in, std::
   const auto index = [](std::int64_t i, std::int64_t j, std::int64_t columns) {
     return static_cast<std::size_t>(i * columns + j);
   };
-  TransformerOps& ops = backend().transformer_ops();
-  ops.linear_forward({}, {px, dtype(), {rows, in}}, weight(pw, dtype()), {pb, dtype(), {out}},
-                     {py, dtype(), {rows, out}});
+  backend().run(LinearForward{.x = {px, dtype(), {rows, in}},
+                              .w = weight(pw, dtype()),
+                              .bias = {pb, dtype(), {out}},
+                              .y = {py, dtype(), {rows, out}}});
   const std::vector<float> y = read(py, rows * out);
   for_some_elements(rows, out, [&](std::int64_t r, std::int64_t o) {
     double sum = b[static_cast<std::size_t>(o)];
@@ -194,7 +194,8 @@ void LargeProductsTest::check_products(std::int64_t rows, std::int64_t in, std::
     EXPECT_EQ(y[index(r, o, out)], rounded(sum, dtype())) << "y(" << r << ", " << o << ")";
   });
 
-  ops.linear_backward_input({}, {pdy, dtype(), {rows, out}}, weight(pw, dtype()), {pdx, dtype(), {rows, in}});
+  backend().run(LinearBackwardInput{
+      .dy = {pdy, dtype(), {rows, out}}, .w = weight(pw, dtype()), .dx = {pdx, dtype(), {rows, in}}});
   const std::vector<float> dx = read(pdx, rows * in);
   for_some_elements(rows, in, [&](std::int64_t r, std::int64_t i) {
     double sum = 0.0;
@@ -203,8 +204,11 @@ void LargeProductsTest::check_products(std::int64_t rows, std::int64_t in, std::
   });
 
   for (const bool accumulate : {false, true}) {
-    ops.linear_backward_weight({}, {px, dtype(), {rows, in}}, {pdy, dtype(), {rows, out}},
-                               weight(pdw, gradient_type), {pdb, gradient_type, {out}}, accumulate);
+    backend().run(LinearBackwardWeight{.x = {px, dtype(), {rows, in}},
+                                       .dy = {pdy, dtype(), {rows, out}},
+                                       .dw = weight(pdw, gradient_type),
+                                       .dbias = {pdb, gradient_type, {out}},
+                                       .accumulate = accumulate});
     const auto expected = [&](double sum) {
       const float once = rounded(sum, gradient_type);
       return accumulate ? rounded(once + sum, gradient_type) : once;
@@ -245,7 +249,6 @@ TEST_P(LargeProductsTest, DependOnNoNumberOfThreads) {
   for (std::size_t i = 0; i < values.size(); ++i) values[i] += 1.0F / static_cast<float>(i % 97 + 3);
   write(px, values);
   write(py, values);
-  TransformerOps& ops = backend().transformer_ops();
   const int threads = omp_get_max_threads();
   // As many columns as fill one panel: more threads than panels divide the rows.
   for (const std::int64_t out : {std::int64_t{40}, in}) {
@@ -253,11 +256,13 @@ TEST_P(LargeProductsTest, DependOnNoNumberOfThreads) {
     for (const int count : {1, 3, 5}) {
       omp_set_num_threads(count);
       const TensorRef w(pw, dtype(), {in, out});
-      ops.linear_backward_weight({}, {px, dtype(), {rows, in}}, {py, dtype(), {rows, out}}, w,
-                                 {pb, dtype(), {out}}, false);
+      backend().run(LinearBackwardWeight{.x = {px, dtype(), {rows, in}},
+                                         .dy = {py, dtype(), {rows, out}},
+                                         .dw = w,
+                                         .dbias = {pb, dtype(), {out}}});
       std::vector<float> results = read(pw, in * out);
       std::ranges::copy(read(pb, out), std::back_inserter(results));
-      ops.linear_forward({}, {px, dtype(), {rows, in}}, w, {}, {py, dtype(), {rows, out}});
+      backend().run(LinearForward{.x = {px, dtype(), {rows, in}}, .w = w, .y = {py, dtype(), {rows, out}}});
       std::ranges::copy(read(py, rows * out), std::back_inserter(results));
       write(py, values);
       if (first.empty()) first = results;

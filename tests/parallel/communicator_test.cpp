@@ -61,9 +61,6 @@ class FarDevice final : public ComputeBackend {
   void end_range() override {}
   std::size_t device_bytes_in_use() const override { return 0; }
   void* native_stream(Stream /*stream*/) override { return nullptr; }
-  TensorOps& tensor_ops() override { fail(ExitCode::internal, "no operations here"); }
-  TransformerOps& transformer_ops() override { fail(ExitCode::internal, "no operations here"); }
-  OptimizerOps& optimizer_ops() override { fail(ExitCode::internal, "no operations here"); }
 
  private:
   static constexpr std::uintptr_t base = 64;  // in the first page, which is never mapped

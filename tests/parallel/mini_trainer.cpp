@@ -125,7 +125,7 @@ void MiniTrainer::set_weight(std::string_view name, std::span<const float> value
     backend_.synchronize({});
   });
   const TensorRef compute = training_.exchange().weights(part_of(parameter));
-  if (compute.data != to.data) backend_.tensor_ops().cast({}, to, compute);
+  if (compute.data != to.data) backend_.run(Cast{.x = to, .y = compute});
   backend_.synchronize({});
   training_.exchange().publish();
 }

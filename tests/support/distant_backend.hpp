@@ -9,7 +9,7 @@
 #include <map>
 #include <vector>
 
-#include "core/ops/forwarding_ops.hpp"
+#include "core/ops/forwarding_backend.hpp"
 
 namespace mylos {
 
@@ -58,75 +58,29 @@ class DistantDevice {
   int num_idle_ = 0;
 };
 
-class DistantTensorOps final : public ForwardingTensorOps {
+/// Queues each operation that the backend below has a kernel for.
+class DistantOperations {
  public:
-  DistantTensorOps(TensorOps& next, DistantDevice& device) : ForwardingTensorOps(next), device_(device) {}
+  DistantOperations(const OperationTable& next, DistantDevice& device) : next_(next), device_(device) {}
 
-  void fill(Stream stream, TensorRef y, float value) override;
-  void cast(Stream stream, TensorRef x, TensorRef y) override;
-  void fill_normal(Stream stream, TensorRef y, PhiloxKey key, const GlobalIndex& index,
-                   float stddev) override;
-  void sum(Stream stream, TensorRef x, TensorRef out, bool accumulate) override;
-  void sum_of_squares(Stream stream, TensorRef x, float factor, TensorRef out, bool accumulate) override;
+  template <class Op>
+  bool run(Stream stream, const Op& op) {
+    if (!next_.has<Op>()) return false;
+    device_.queue([=, this] { next_.run(stream, op); });
+    return true;
+  }
 
  private:
+  const OperationTable& next_;
   DistantDevice& device_;
 };
 
-class DistantTransformerOps final : public ForwardingTransformerOps {
- public:
-  DistantTransformerOps(TransformerOps& next, DistantDevice& device)
-      : ForwardingTransformerOps(next), device_(device) {}
-
-  void linear_forward(Stream stream, TensorRef x, TensorRef w, TensorRef bias, TensorRef y) override;
-  void linear_backward_input(Stream stream, TensorRef dy, TensorRef w, TensorRef dx) override;
-  void linear_backward_weight(Stream stream, TensorRef x, TensorRef dy, TensorRef dw, TensorRef dbias,
-                              bool accumulate) override;
-  void embedding_forward(Stream stream, TensorRef tokens, TensorRef wte, TensorRef wpe, std::int64_t position,
-                         TensorRef out) override;
-  void embedding_backward(Stream stream, TensorRef tokens, TensorRef dout, std::int64_t position,
-                          TensorRef dwte, bool accumulate_wte, TensorRef dwpe, bool accumulate_wpe) override;
-  void layernorm_forward(Stream stream, TensorRef x, TensorRef gamma, TensorRef beta, TensorRef y,
-                         TensorRef mean, TensorRef rstd) override;
-  void layernorm_backward_input(Stream stream, TensorRef dy, TensorRef x, TensorRef gamma, TensorRef mean,
-                                TensorRef rstd, TensorRef residual, TensorRef dx) override;
-  void layernorm_backward_weight(Stream stream, TensorRef dy, TensorRef x, TensorRef mean, TensorRef rstd,
-                                 TensorRef dgamma, TensorRef dbeta, bool accumulate) override;
-  void gelu_forward(Stream stream, TensorRef x, TensorRef y) override;
-  void gelu_backward(Stream stream, TensorRef x, TensorRef dy, TensorRef dx) override;
-  void dropout_add(Stream stream, TensorRef x, TensorRef residual, const Dropout& dropout,
-                   TensorRef y) override;
-  void attention_forward(Stream stream, const AttentionArgs& args) override;
-  void attention_backward(Stream stream, const AttentionBackwardArgs& args) override;
-  void cross_entropy(Stream stream, TensorRef logits, TensorRef targets, std::int64_t vocab,
-                     float gradient_scale, const StepScalars* scalars, TensorRef losses,
-                     TensorRef correct) override;
-
- private:
-  DistantDevice& device_;
-};
-
-class DistantOptimizerOps final : public ForwardingOptimizerOps {
- public:
-  DistantOptimizerOps(OptimizerOps& next, DistantDevice& device)
-      : ForwardingOptimizerOps(next), device_(device) {}
-
-  void adamw(Stream stream, const AdamWArgs& args) override;
-  void guard_step(Stream stream, const GuardConfig& config, const GuardInput* input, GuardState* state,
-                  StepScalars* scalars) override;
-
- private:
-  DistantDevice& device_;
-};
-
-/// All streams are one queue. Copies read and write the host's side when they are done, too.
 class DistantBackend final : public ForwardingBackend {
  public:
   explicit DistantBackend(ComputeBackend& next)
-      : ForwardingBackend(next),
-        tensor_ops_(next.tensor_ops(), device_),
-        transformer_ops_(next.transformer_ops(), device_),
-        optimizer_ops_(next.optimizer_ops(), device_) {}
+      : ForwardingBackend(next, OperationTable()), operations_(next.operations(), device_) {
+    add_operations(Operations(), operations_, "distant");
+  }
 
   const DistantDevice& device() const { return device_; }
 
@@ -156,17 +110,11 @@ class DistantBackend final : public ForwardingBackend {
   bool launch(Stream stream, Graph graph) override;
   void destroy_graph(Graph graph) override;
 
-  TensorOps& tensor_ops() override { return tensor_ops_; }
-  TransformerOps& transformer_ops() override { return transformer_ops_; }
-  OptimizerOps& optimizer_ops() override { return optimizer_ops_; }
-
  private:
   void copy(const void* from, void* to, std::size_t bytes);
 
   DistantDevice device_;
-  DistantTensorOps tensor_ops_;
-  DistantTransformerOps transformer_ops_;
-  DistantOptimizerOps optimizer_ops_;
+  DistantOperations operations_;
 };
 
 }  // namespace mylos

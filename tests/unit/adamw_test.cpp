@@ -49,7 +49,7 @@ class AdamWTest : public testing::TestWithParam<std::string> {
         const auto part = [&](const DeviceBuffer& buffer) {
           return TensorRef(buffer.data(), DType::bf16, {total}).flat(offsets[i], parts[i].count);
         };
-        optimizer.step({}, i, part(weights), part(gradient), static_cast<const StepScalars*>(scalars.data()));
+        optimizer.step(i, part(weights), part(gradient), static_cast<const StepScalars*>(scalars.data()));
       }
       backend_.synchronize({});
     }

@@ -144,10 +144,10 @@ TEST_F(TrainingStepTest, RecordsNothingThatThrows) {
   DeviceGraph graph(device_);
   const DeviceBuffer x(device_, ledger_, MemoryCategory::workspace, sizeof(float), "mylos::tests::x");
   const TensorRef value(x.data(), DType::fp32, {1});
-  device_.tensor_ops().fill({}, value, 1.0F);
+  device_.run(Fill{.y = value, .value = 1.0F});
   EXPECT_THROW(graph.queue({},
                            [&] {
-                             device_.tensor_ops().fill({}, value, 2.0F);
+                             device_.run(Fill{.y = value, .value = 2.0F});
                              device_.synchronize({});  // not while it is recorded
                            }),
                Error);
@@ -158,7 +158,7 @@ TEST_F(TrainingStepTest, RecordsNothingThatThrows) {
     return number;
   };
   EXPECT_EQ(read(), 1.0F);
-  graph.queue({}, [&] { device_.tensor_ops().fill({}, value, 3.0F); });
+  graph.queue({}, [&] { device_.run(Fill{.y = value, .value = 3.0F}); });
   EXPECT_EQ(read(), 3.0F);
 }
 

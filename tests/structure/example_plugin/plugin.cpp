@@ -5,33 +5,30 @@
 #include <cmath>
 #include <cstdint>
 
-#include "core/ops/forwarding_ops.hpp"
+#include "core/ops/forwarding_backend.hpp"
 
 namespace {
 
 using mylos::ComputeBackend;
 using mylos::DType;
 using mylos::Stream;
-using mylos::TensorRef;
 
-class ExampleTransformerOps final : public mylos::ForwardingTransformerOps {
+class ExampleOperations {
  public:
-  explicit ExampleTransformerOps(ComputeBackend& memory)
-      : ForwardingTransformerOps(memory.transformer_ops()), memory_(memory) {}
+  explicit ExampleOperations(ComputeBackend& memory) : memory_(memory) {}
 
-  void gelu_forward(Stream stream, TensorRef x, TensorRef y) override {
-    if (!memory_.host_accessible() || x.dtype != DType::fp32 || y.dtype != DType::fp32) {
-      next().gelu_forward(stream, x, y);
-      return;
-    }
+  /// False, and the next backend is asked, for what this loop cannot do.
+  bool run(Stream stream, const mylos::GeluForward& op) {
+    if (!memory_.host_accessible() || op.x.dtype != DType::fp32 || op.y.dtype != DType::fp32) return false;
     memory_.synchronize(stream);  // the loop does not wait in the stream
-    const auto* from = x.as<float>();
-    auto* to = y.as<float>();
+    const auto* from = op.x.as<float>();
+    auto* to = op.y.as<float>();
     const float sqrt_2_over_pi = 0.7978845608F;
-    for (std::int64_t i = 0; i < x.size(); ++i) {
+    for (std::int64_t i = 0; i < op.x.size(); ++i) {
       const float v = from[i];
       to[i] = 0.5F * v * (1.0F + std::tanh(sqrt_2_over_pi * (v + 0.044715F * v * v * v)));
     }
+    return true;
   }
 
  private:
@@ -40,13 +37,14 @@ class ExampleTransformerOps final : public mylos::ForwardingTransformerOps {
 
 class ExampleBackend final : public mylos::ForwardingBackend {
  public:
-  explicit ExampleBackend(ComputeBackend& next) : ForwardingBackend(next), transformer_(next) {}
+  explicit ExampleBackend(ComputeBackend& next) : ForwardingBackend(next), operations_(next) {
+    add_operations(mylos::OperationList<mylos::GeluForward>(), operations_, "example");
+  }
 
   std::string description() const override { return "example over " + next().description(); }
-  mylos::TransformerOps& transformer_ops() override { return transformer_; }
 
  private:
-  ExampleTransformerOps transformer_;
+  ExampleOperations operations_;
 };
 
 const char* unusable() {

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/compute_cuda/library_operations.hpp"
+
+#include "backends/compute_cuda/cuda_check.hpp"
+#include "backends/compute_cuda/kernels.hpp"
+
+namespace mylos::compute_cuda {
+
+LibraryOperations::LibraryOperations(ComputeBackend& memory, const Workspace& workspace,
+                                     [[maybe_unused]] MemoryLedger* ledger)
+    : memory_(memory),
+      workspace_(workspace),
+      matmul_(memory, workspace)
+#if defined(MYLOS_HAVE_CUDNN)
+      ,
+      attention_(memory, ledger)
+#endif
+{
+  int device = 0;
+  int major = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
+  fuses_gelu_ = major >= 9;
+}
+
+std::string LibraryOperations::libraries() {
+  const std::size_t version = cublasLtGetVersion();
+  std::string names = fmt::format("cuBLASLt {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+#if defined(MYLOS_HAVE_CUDNN)
+  names += ", cuDNN " + CudnnAttention::version();
+#endif
+  return names;
+}
+
+bool LibraryOperations::run(Stream stream, const LinearForward& op) {
+  if (op.x.size() == 0) return false;
+  const std::int64_t rows = op.x.size() / op.w.shape[0];
+  require(op.x.shape[op.x.rank - 1] == op.w.shape[0] && op.y.size() == rows * op.w.shape[1],
+          "linear's shapes");
+  require(!op.bias || (op.bias.size() == op.w.shape[1] && op.bias.dtype == op.y.dtype),
+          "a bias of the output's type");
+  return matmul_.multiply(stream, rows, op.w.shape[1], op.w.shape[0], activation_matrix(op.x),
+                          weight_matrix(op.w), activation_matrix(op.y), false,
+                          {op.bias ? Epilogue::bias : Epilogue::none, op.bias, nullptr});
+}
+
+bool LibraryOperations::run(Stream stream, const LinearGeluForward& op) {
+  const std::int64_t rows = op.x.size() / op.w.shape[0];
+  require(op.x.shape[op.x.rank - 1] == op.w.shape[0] && op.pre.size() == rows * op.w.shape[1] &&
+              op.y.size() == op.pre.size() && op.pre.contiguous() && op.pre.dtype == op.y.dtype &&
+              (!op.bias || op.bias.dtype == op.y.dtype),
+          "linear's shapes and types");
+  return fuses_gelu_ && op.bias && op.x.size() > 0 &&
+         matmul_.multiply(stream, rows, op.w.shape[1], op.w.shape[0], activation_matrix(op.x),
+                          weight_matrix(op.w), activation_matrix(op.y), false,
+                          {Epilogue::bias_gelu, op.bias, op.pre.data});
+}
+
+bool LibraryOperations::run(Stream stream, const LinearGeluBackwardInput& op) {
+  const std::int64_t rows = op.dy.size() / op.w.shape[1];
+  require(op.dy.shape[op.dy.rank - 1] == op.w.shape[1] && op.pre.size() == rows * op.w.shape[0] &&
+              op.dpre.size() == op.pre.size() && op.pre.contiguous() && op.pre.dtype == op.dpre.dtype,
+          "linear's shapes and types");
+  return fuses_gelu_ && op.dy.size() > 0 &&
+         matmul_.multiply(stream, rows, op.w.shape[0], op.w.shape[1], activation_matrix(op.dy),
+                          weight_matrix(op.w).transposed(), activation_matrix(op.dpre), false,
+                          {Epilogue::gelu_gradient, {}, op.pre.data});
+}
+
+bool LibraryOperations::run(Stream stream, const LinearBackwardInput& op) {
+  if (op.dy.size() == 0) return false;
+  const std::int64_t rows = op.dy.size() / op.w.shape[1];
+  require(op.dy.shape[op.dy.rank - 1] == op.w.shape[1] && op.dx.size() == rows * op.w.shape[0],
+          "linear's shapes");
+  return matmul_.multiply(stream, rows, op.w.shape[0], op.w.shape[1], activation_matrix(op.dy),
+                          weight_matrix(op.w).transposed(), activation_matrix(op.dx), false);
+}
+
+bool LibraryOperations::run(Stream stream, const LinearBackwardWeight& op) {
+  if (op.x.size() == 0) return false;
+  const std::int64_t in = op.dw.shape[0];
+  const std::int64_t out = op.dw.shape[1];
+  const std::int64_t rows = op.x.size() / in;
+  require(
+      op.x.shape[op.x.rank - 1] == in && op.dy.size() == rows * out && (!op.dbias || op.dbias.size() == out),
+      "linear's shapes");
+  const MatrixRef gradient = weight_matrix(op.dw);
+  const auto multiply = [&](const EpilogueArgs& epilogue) {
+    return matmul_.multiply(stream, in, out, rows, activation_matrix(op.x).transposed(),
+                            activation_matrix(op.dy), gradient, op.accumulate, epilogue);
+  };
+  if (gradient.column == 1 && op.dbias && !op.accumulate &&
+      multiply({Epilogue::bias_gradient, op.dbias, nullptr})) {
+    return true;
+  }
+  // A transposed gradient is dwᵀ = dyᵀ x in rows.
+  const bool done = gradient.column == 1
+                        ? multiply({})
+                        : matmul_.multiply(stream, out, in, rows, activation_matrix(op.dy).transposed(),
+                                           activation_matrix(op.x), gradient.transposed(), op.accumulate);
+  if (done && op.dbias) {
+    kernels::bias_gradient(cuda_stream(memory_, stream), op.dy, op.dbias, op.accumulate, workspace_);
+  }
+  return done;
+}
+
+#if defined(MYLOS_HAVE_CUDNN)
+
+bool LibraryOperations::run(Stream stream, const AttentionForward& op) {
+  return CudnnAttention::supports(op) && attention_.forward(stream, op);
+}
+
+bool LibraryOperations::run(Stream stream, const AttentionBackward& op) {
+  return CudnnAttention::supports(op.forward) && attention_.backward(stream, op);
+}
+
+#endif
+
+}  // namespace mylos::compute_cuda

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// LibraryOperations: linear layers through cuBLASLt, attention through cuDNN.
+#pragma once
+
+#include <string>
+
+#include "backends/compute_cuda/cublas_matmul.hpp"
+#include "backends/compute_cuda/workspace.hpp"
+#include "core/ops/operation_table.hpp"
+#if defined(MYLOS_HAVE_CUDNN)
+#include "backends/compute_cuda/cudnn_attention.hpp"
+#endif
+
+namespace mylos::compute_cuda {
+
+/// Declines what the libraries do not take.
+class LibraryOperations {
+ public:
+#if defined(MYLOS_HAVE_CUDNN)
+  using List = OperationList<LinearForward, LinearBackwardInput, LinearBackwardWeight, LinearGeluForward,
+                             LinearGeluBackwardInput, AttentionForward, AttentionBackward>;
+#else
+  using List = OperationList<LinearForward, LinearBackwardInput, LinearBackwardWeight, LinearGeluForward,
+                             LinearGeluBackwardInput>;
+#endif
+
+  LibraryOperations(ComputeBackend& memory, const Workspace& workspace, MemoryLedger* ledger);
+
+  /// The libraries that it uses, and their versions.
+  static std::string libraries();
+
+  bool run(Stream stream, const LinearForward& op);
+  bool run(Stream stream, const LinearBackwardInput& op);
+  bool run(Stream stream, const LinearBackwardWeight& op);
+  bool run(Stream stream, const LinearGeluForward& op);
+  bool run(Stream stream, const LinearGeluBackwardInput& op);
+#if defined(MYLOS_HAVE_CUDNN)
+  bool run(Stream stream, const AttentionForward& op);
+  bool run(Stream stream, const AttentionBackward& op);
+#endif
+
+ private:
+  ComputeBackend& memory_;
+  const Workspace& workspace_;
+  CublasMatmul matmul_;
+  bool fuses_gelu_ = false;  // before Hopper a pass of its own is faster (llm.c, pull requests 338 and 653)
+#if defined(MYLOS_HAVE_CUDNN)
+  CudnnAttention attention_;
+#endif
+};
+
+}  // namespace mylos::compute_cuda

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// ForwardingBackend: a backend derives from it, adds the operations that it does better and leaves the rest
+// to the one below.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "core/ops/compute_backend.hpp"
+
+namespace mylos {
+
+/// Memory, streams and operations of `next`, which must outlive it.
+class ForwardingBackend : public ComputeBackend {
+ public:
+  explicit ForwardingBackend(ComputeBackend& next) : ForwardingBackend(next, next.operations()) {}
+
+  std::string description() const override { return next_.description(); }
+
+  void* allocate(std::size_t bytes, const char* label) override { return next_.allocate(bytes, label); }
+  void deallocate(void* memory) override { next_.deallocate(memory); }
+  void* allocate_host(std::size_t bytes) override { return next_.allocate_host(bytes); }
+  void deallocate_host(void* memory) override { next_.deallocate_host(memory); }
+  void copy_to_device(Stream stream, const void* host, void* device, std::size_t bytes) override {
+    next_.copy_to_device(stream, host, device, bytes);
+  }
+  void copy_to_host(Stream stream, const void* device, void* host, std::size_t bytes) override {
+    next_.copy_to_host(stream, device, host, bytes);
+  }
+  void copy(Stream stream, const void* from, void* to, std::size_t bytes) override {
+    next_.copy(stream, from, to, bytes);
+  }
+  bool host_accessible() const override { return next_.host_accessible(); }
+
+  Stream create_stream(const char* label) override { return next_.create_stream(label); }
+  void destroy_stream(Stream stream) override { next_.destroy_stream(stream); }
+  void synchronize(Stream stream) override { next_.synchronize(stream); }
+  Event create_event() override { return next_.create_event(); }
+  void destroy_event(Event event) override { next_.destroy_event(event); }
+  void record(Event event, Stream stream) override { next_.record(event, stream); }
+  void wait(Stream stream, Event event) override { next_.wait(stream, event); }
+  void host_wait(Event event) override { next_.host_wait(event); }
+  double seconds_between(Event begin, Event end) override { return next_.seconds_between(begin, end); }
+  bool can_capture() const override { return next_.can_capture(); }
+  Graph capture(Stream stream, const std::function<void()>& work) override {
+    return next_.capture(stream, work);
+  }
+  bool launch(Stream stream, Graph graph) override { return next_.launch(stream, graph); }
+  void destroy_graph(Graph graph) override { next_.destroy_graph(graph); }
+  void begin_range(const char* name) override { next_.begin_range(name); }
+  void end_range() override { next_.end_range(); }
+  std::size_t device_bytes_in_use() const override { return next_.device_bytes_in_use(); }
+  void* native_stream(Stream stream) override { return next_.native_stream(stream); }
+
+ protected:
+  /// With other operations than those of `next`.
+  ForwardingBackend(ComputeBackend& next, OperationTable operations)
+      : ComputeBackend(std::move(operations)), next_(next) {}
+
+  ComputeBackend& next() { return next_; }
+  const ComputeBackend& next() const { return next_; }
+
+ private:
+  ComputeBackend& next_;
+};
+
+}  // namespace mylos

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// OperationTable: which backends run an operation, and how to call them.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <type_traits>
+#include <vector>
+
+#include "core/base/error.hpp"
+#include "core/ops/operations.hpp"
+
+namespace mylos {
+
+/// An in-order queue of work. A null handle is the backend's own default queue.
+struct Stream {
+  void* handle = nullptr;
+};
+
+/// A backend begins with the table of the one below it and puts its own kernels on top. A kernel may decline
+/// a case; then the one below it is asked. What no kernel takes, a fused operation is composed, of operations
+/// of the table that was asked first.
+class OperationTable {
+  struct Kernel {
+    bool (*call)(void* self, Stream stream, const void* op);
+    void* self;
+    const char* backend;
+  };
+
+ public:
+  /// Puts on top what `self` has for each operation of the list: run(stream, op), which queues the operation,
+  /// or, if it returns a bool, returns false and has done nothing. `self` and `backend` outlive all tables
+  /// that are made from this one.
+  template <class... Ops, class Self>
+  void add(OperationList<Ops...> /*operations*/, Self& self, const char* backend) {
+    (kernels_[Operations::index_of<Ops>()].push_back({&call<Ops, Self>, &self, backend}), ...);
+  }
+
+  /// Queues an operation.
+  template <class Op>
+  void run(Stream stream, const Op& op) const {
+    if (take(stream, op) != nullptr) return;
+    if constexpr (Fused<Op>) {
+      op.compose([&](const auto& part) { run(stream, part); });
+    } else {
+      fail(ExitCode::internal, "no backend runs {}", Op::name);
+    }
+  }
+  /// Queues it if a kernel takes it as a whole: the name of that backend, else null.
+  template <class Op>
+  const char* take(Stream stream, const Op& op) const {
+    const std::vector<Kernel>& kernels = kernels_[Operations::index_of<Op>()];
+    for (std::size_t i = kernels.size(); i-- > 0;) {
+      if (kernels[i].call(kernels[i].self, stream, &op)) return kernels[i].backend;
+    }
+    return nullptr;
+  }
+  /// Whether a backend has a kernel for it.
+  template <class Op>
+  bool has() const {
+    return !kernels_[Operations::index_of<Op>()].empty();
+  }
+
+ private:
+  template <class Op, class Self>
+  static bool call(void* self, Stream stream, const void* op) {
+    auto& kernels = *static_cast<Self*>(self);
+    const Op& operation = *static_cast<const Op*>(op);
+    if constexpr (std::is_void_v<decltype(kernels.run(stream, operation))>) {
+      kernels.run(stream, operation);
+      return true;
+    } else {
+      return kernels.run(stream, operation);
+    }
+  }
+
+  std::array<std::vector<Kernel>, Operations::count> kernels_;  // the topmost last
+};
+
+}  // namespace mylos

@@ -1,0 +1,583 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Operations: what a backend can be asked to compute, one record each: its operands by name, which of them it
+// reads, writes or adds to, and its floating-point operations.
+//
+// Conventions. Tensors are row-major and contiguous unless a member says "strided". "writes" means that the
+// old content is ignored, "adds to" that it is kept; `accumulate` chooses. Weights and activations are in the
+// compute type (fp32, bf16 or fp16), statistics and losses in fp32, gradients of weights in fp32 or the
+// compute type. Sums accumulate in fp32 or better, in an order that depends on shapes and thread count only.
+// An operand that may be left out is an empty TensorRef.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+
+#include "core/base/global_index.hpp"
+#include "core/base/rng.hpp"
+#include "core/base/stochastic_rounding.hpp"
+#include "core/base/tensor.hpp"
+#include "core/ops/step_scalars.hpp"
+#include "core/optim/grad_guard.hpp"
+
+namespace mylos {
+
+/// What an operation does to an operand.
+enum class Access : std::uint8_t {
+  read,
+  write,    ///< whatever was there
+  update,   ///< adds to what was there, or changes it
+  scratch,  ///< any content before and after
+};
+
+constexpr Access written(bool accumulate) {
+  return accumulate ? Access::update : Access::write;
+}
+
+// An operation has
+//   name            as in traces, benchmarks and `mylos help`
+//   operands(op, visit)  calls visit(name, tensor, access) for each of its tensors; `op` may be constant
+//   flops()         that the result takes, without what an implementation repeats
+//   compose(run)    if it is fused: the operations that it is made of, for backends without a kernel of its
+//   own
+
+/// y[i] = value.
+struct Fill {
+  TensorRef y{};
+  float value = 0.0F;
+
+  static constexpr std::string_view name = "fill";
+  template <class Self, class Visit>
+  static void operands(Self& op, const Visit& visit) {
+    visit("y", op.y, Access::write);
+  }
+  double flops() const { return 0.0; }
+};
+
+/// y[i] = x[i], converted between fp32, bf16 and fp16 where the types differ: rounded to nearest, ties to
+/// even; subnormal numbers may become 0. x and y (n), not overlapping.
+struct Cast {
+  TensorRef x{}, y{};
+
+  static constexpr std::string_view name = "cast";
+  template <class Self, class Visit>
+  static void operands(Self& op, const Visit& visit) {
+    visit("x", op.x, Access::read);
+    visit("y", op.y, Access::write);
+  }
+  double flops() const { return 0.0; }
+};
+
+/// y[i] = N(0, stddev) from the Philox stream `key` at element index(i); y (n) fp32.
+/// Elements 2j and 2j+1 are normal_pair(x[0], x[1]) of counter (j, j >> 32, 0, 0).
+struct FillNormal {
+  TensorRef y{};
+  PhiloxKey key{};
+  GlobalIndex index{};
+  float stddev = 1.0F;
+
+  static constexpr std::string_view name = "fill_normal";
+  template <class Self, class Visit>
+  static void operands(Self& op, const Visit& visit) {
+    visit("y", op.y, Access::write);
+  }
+  double flops() const { return 0.0; }
+};
+
+/// out[0] = (accumulate ? out[0] : 0) + sum of x; x (n) fp32, out (1) fp32.
+struct Sum {
+  TensorRef x{}, out{};
+  bool accumulate = false;
+
+  static constexpr std::string_view name = "sum";
+  template <class Self, class Visit>
+  static void operands(Self& op, const Visit& visit) {
+    visit("x", op.x, Access::read);
+    visit("out", op.out, written(op.accumulate));
+  }
+  double flops() const { return static_cast<double>(x.size()); }
+};
+
+/// out[0] = (accumulate ? out[0] : 0) + factor * sum of x²; x (n) fp32, bf16 or fp16, out (1) fp32. Not
+/// finite if any x is not.
+struct SumOfSquares {
+  TensorRef x{}, out{};
+  float factor = 1.0F;
+  bool accumulate = false;
+
+  static constexpr std::string_view name = "sum_of_squares";
+  template <class Self, class Visit>
+  static void operands(Self& op, const Visit& visit) {
+    visit("x", op.x, Access::read);
+    visit("out", op.out, written(op.accumulate));
+  }
+  double flops() const { return 2.0 * static_cast<double>(x.size()); }
+};
+
+/// y = x w + bias. x (N, I), w (I, O) row-major or transposed by its strides, bias (O) or empty, y (N, O).
+struct LinearForward {
+  TensorRef x{}, w{}, bias{}, y{};
+
+  static constexpr std::string_view name = "linear_forward";
+  template <class Self, class Visit>
+  static void operands(Self& op, const Visit& visit) {
+    visit("x", op.x, Access::read);
+    visit("w", op.w, Access::read);
+    visit("bias", op.bias, Access::read);
+    visit("y", op.y, Access::write);
+  }
+  double flops() const { return 2.0 * static_cast<double>(y.size() * w.shape[0]); }
+};
+
+/// dx = dy wᵀ. dy (N, O), w as above, dx (N, I).
+struct LinearBackwardInput {
+  TensorRef dy{}, w{}, dx{};
+
+  static constexpr std::string_view name = "linear_backward_input";
+  template <class Self, class Visit>
+  static void operands(Self& op, const Visit& visit) {
+    visit("dy", op.dy, Access::read);
+    visit("w", op.w, Access::read);
+    visit("dx", op.dx, Access::write);
+  }
+  double flops() const { return 2.0 * static_cast<double>(dx.size() * w.shape[1]); }
+};
+
+/// dw = xᵀ dy and dbias = column sums of dy, or adds them. dw (I, O) strided like w; dbias (O) or empty.
+struct LinearBackwardWeight {
+  TensorRef x{}, dy{}, dw{}, dbias{};
+  bool accumulate = false;
+
+  static constexpr std::string_view name = "linear_backward_weight";
+  template <class Self, class Visit>
+  static void operands(Self& op, const Visit& visit) {
+    visit("x", op.x, Access::read);
+    visit("dy", op.dy, Access::read);
+    visit("dw", op.dw, written(op.accumulate));
+    visit("dbias", op.dbias, written(op.accumulate));
+  }
+  double flops() const { return 2.0 * static_cast<double>(x.size() * dw.shape[1]); }
+};
+
+/// out[b, t] = wte[tokens[b, t]] + wpe[position + t]. tokens (B, T) int32 in range, wte (V, C), wpe (S, C),
+/// out (B, T, C).
+struct EmbeddingForward {
+  TensorRef tokens{}, wte{}, wpe{}, out{};
+  std::int64_t position = 0;
+
+  static constexpr std::string_view name = "embedding_forward";
+  template <class Self, class Visit>
+  static void operands(Self& op, const Visit& visit) {
+    visit("tokens", op.tokens, Access::read);
+    visit("wte", op.wte, Access::read);
+    visit("wpe", op.wpe, Access::read);
+    visit("out", op.out, Access::write);
+  }
+  double flops() const { return static_cast<double>(out.size()); }
+};
+
+/// dwte[tokens[b, t]] and dwpe[position + t] receive dout[b, t] (B, T, C). If not accumulating, all other
+/// rows are set to 0. Deterministic.
+struct EmbeddingBackward {
+  TensorRef tokens{}, dout{}, dwte{}, dwpe{};
+  std::int64_t position = 0;
+  bool accumulate_wte = false;
+  bool accumulate_wpe = false;
+
+  static constexpr std::string_view name = "embedding_backward";
+  template <class Self, class Visit>
+  static void operands(Self& op, const Visit& visit) {
+    visit("tokens", op.tokens, Access::read);
+    visit("dout", op.dout, Access::read);
+    visit("dwte", op.dwte, written(op.accumulate_wte));
+    visit("dwpe", op.dwpe, written(op.accumulate_wpe));
+  }
+  double flops() const { return 2.0 * static_cast<double>(dout.size()); }
+};
+
+/// y = (x - mean) rstd gamma + beta rowwise, epsilon 1e-5. x, y (N, C); gamma, beta (C); mean, rstd (N) fp32.
+struct LayernormForward {
+  TensorRef x{}, gamma{}, beta{}, y{}, mean{}, rstd{};
+
+  static constexpr std::string_view name = "layernorm_forward";
+  template <class Self, class Visit>
+  static void operands(Self& op, const Visit& visit) {
+    visit("x", op.x, Access::read);
+    visit("gamma", op.gamma, Access::read);
+    visit("beta", op.beta, Access::read);
+    visit("y", op.y, Access::write);
+    visit("mean", op.mean, Access::write);
+    visit("rstd", op.rstd, Access::write);
+  }
+  double flops() const { return 8.0 * static_cast<double>(x.size()); }
+};
+
+/// dx = (residual or 0) + the layernorm's input gradient. dx may be the memory of dy or of residual; (N, C)
+/// all.
+struct LayernormBackwardInput {
+  TensorRef dy{}, x{}, gamma{}, mean{}, rstd{}, residual{}, dx{};
+
+  static constexpr std::string_view name = "layernorm_backward_input";
+  template <class Self, class Visit>
+  static void operands(Self& op, const Visit& visit) {
+    visit("dy", op.dy, Access::read);
+    visit("x", op.x, Access::read);
+    visit("gamma", op.gamma, Access::read);
+    visit("mean", op.mean, Access::read);
+    visit("rstd", op.rstd, Access::read);
+    visit("residual", op.residual, Access::read);
+    visit("dx", op.dx, Access::write);
+  }
+  double flops() const { return 12.0 * static_cast<double>(x.size()); }
+};
+
+/// dgamma (C), dbeta (C) from dy, x (N, C).
+struct LayernormBackwardWeight {
+  TensorRef dy{}, x{}, mean{}, rstd{}, dgamma{}, dbeta{};
+  bool accumulate = false;
+
+  static constexpr std::string_view name = "layernorm_backward_weight";
+  template <class Self, class Visit>
+  static void operands(Self& op, const Visit& visit) {
+    visit("dy", op.dy, Access::read);
+    visit("x", op.x, Access::read);
+    visit("mean", op.mean, Access::read);
+    visit("rstd", op.rstd, Access::read);
+    visit("dgamma", op.dgamma, written(op.accumulate));
+    visit("dbeta", op.dbeta, written(op.accumulate));
+  }
+  double flops() const { return 5.0 * static_cast<double>(x.size()); }
+};
+
+/// y = gelu(x), the tanh form of Hendrycks and Gimpel (2016).
+struct GeluForward {
+  TensorRef x{}, y{};
+
+  static constexpr std::string_view name = "gelu_forward";
+  template <class Self, class Visit>
+  static void operands(Self& op, const Visit& visit) {
+    visit("x", op.x, Access::read);
+    visit("y", op.y, Access::write);
+  }
+  double flops() const { return 10.0 * static_cast<double>(x.size()); }
+};
+
+/// dx = dy gelu'(x); dx may be dy.
+struct GeluBackward {
+  TensorRef x{}, dy{}, dx{};
+
+  static constexpr std::string_view name = "gelu_backward";
+  template <class Self, class Visit>
+  static void operands(Self& op, const Visit& visit) {
+    visit("x", op.x, Access::read);
+    visit("dy", op.dy, Access::read);
+    visit("dx", op.dx, Access::write);
+  }
+  double flops() const { return 18.0 * static_cast<double>(x.size()); }
+};
+
+/// Which elements a dropout layer zeroes. Element e of sample b is dropped if the Philox word (e mod 4) of
+/// counter (e / 4, sample, step) is below `probability`; e counts within the whole sample ((t, c), or (h, q,
+/// k) for attention), `sample` = first_sample + b counts within the global batch. The same for every layout.
+struct Dropout {
+  float probability = 0.0F;
+  PhiloxKey key{};
+  std::int64_t first_sample = 0;
+  GlobalIndex index{};  // of the (t, c) of a call in the whole sample's; attention has AttentionPlace
+  const StepScalars* scalars = nullptr;  // device memory
+};
+
+/// Whether element `e` of `sample` is kept at `step`.
+MYLOS_HOST_DEVICE inline bool dropout_keeps(const Dropout& dropout, std::int64_t step, std::int64_t sample,
+                                            std::int64_t e) {
+  const std::uint64_t group = static_cast<std::uint64_t>(e) / 4;
+  const PhiloxBlock block =
+      philox(dropout.key, static_cast<std::uint32_t>(group), static_cast<std::uint32_t>(group >> 32U),
+             static_cast<std::uint32_t>(sample), static_cast<std::uint32_t>(step));
+  return uniform01(block.x[static_cast<std::uint64_t>(e) % 4]) >= dropout.probability;
+}
+
+/// y = (residual or 0) + dropout(x) / (1 - p). x, y (B, T, C); y may be x or residual. p = 0 is a plain sum.
+struct DropoutAdd {
+  TensorRef x{}, residual{}, y{};
+  Dropout dropout{};
+
+  static constexpr std::string_view name = "dropout_add";
+  template <class Self, class Visit>
+  static void operands(Self& op, const Visit& visit) {
+    visit("x", op.x, Access::read);
+    visit("residual", op.residual, Access::read);
+    visit("y", op.y, Access::write);
+  }
+  double flops() const { return 2.0 * static_cast<double>(x.size()); }
+};
+
+/// Where the probabilities of a call lie in those of the whole sample, (heads, positions, positions), in
+/// which dropout counts.
+struct AttentionPlace {
+  std::int64_t first_head = 0;
+  std::int64_t first_query = 0;
+  std::int64_t first_key = 0;
+  std::int64_t positions = 0;  // of the whole sample; read only with dropout
+
+  MYLOS_HOST_DEVICE std::int64_t element(std::int64_t h, std::int64_t q, std::int64_t k) const {
+    return ((first_head + h) * positions + first_query + q) * positions + first_key + k;
+  }
+};
+
+/// Causal attention without the T × T matrix (Dao, 2023), of queries at positions query_offset ..
+/// query_offset + Tq - 1 over keys at 0 .. Tk - 1: key j is seen by query i if j <= query_offset + i. query,
+/// key, value and output strided with unit stride in D.
+struct AttentionForward {
+  TensorRef query{};   // (B, Tq, H, D) strided
+  TensorRef key{};     // (B, Tk, H, D) strided
+  TensorRef value{};   // (B, Tk, H, D) strided
+  TensorRef output{};  // (B, Tq, H, D) strided
+  TensorRef lse{};     // (B, H, Tq) fp32: log of the sum of exp(scale * q.k) over the keys seen
+  std::int64_t query_offset = 0;
+  float scale = 1.0F;
+  Dropout dropout{};  // on the probabilities; e = place.element(h, i, j) for query i and key j of the call
+  AttentionPlace place{};
+
+  static constexpr std::string_view name = "attention_forward";
+  template <class Self, class Visit>
+  static void operands(Self& op, const Visit& visit) {
+    visit("query", op.query, Access::read);
+    visit("key", op.key, Access::read);
+    visit("value", op.value, Access::read);
+    visit("output", op.output, Access::write);
+    visit("lse", op.lse, Access::write);
+  }
+  /// Of one product of queries and keys.
+  double product_flops() const {
+    double pairs = 0.0;
+    for (std::int64_t i = 0; i < query.shape[1]; ++i)
+      pairs += static_cast<double>(std::min(key.shape[1], query_offset + i + 1));
+    return 2.0 * pairs * static_cast<double>(query.shape[0] * query.shape[2] * query.shape[3]);
+  }
+  double flops() const { return 2.0 * product_flops(); }
+};
+
+struct AttentionBackward {
+  AttentionForward forward{};  // as it was; output and lse as it left them
+  TensorRef output_grad{};     // (B, Tq, H, D) strided
+  TensorRef query_grad{};      // (B, Tq, H, D) strided
+  TensorRef key_grad{};        // (B, Tk, H, D) strided
+  TensorRef value_grad{};      // (B, Tk, H, D) strided
+  TensorRef delta{};           // (B, H, Tq) fp32: rowwise dot of output and output_grad
+
+  static constexpr std::string_view name = "attention_backward";
+  template <class Self, class Visit>
+  static void operands(Self& op, const Visit& visit) {
+    visit("query", op.forward.query, Access::read);
+    visit("key", op.forward.key, Access::read);
+    visit("value", op.forward.value, Access::read);
+    visit("output", op.forward.output, Access::read);
+    visit("lse", op.forward.lse, Access::read);
+    visit("output_grad", op.output_grad, Access::read);
+    visit("query_grad", op.query_grad, Access::write);
+    visit("key_grad", op.key_grad, Access::write);
+    visit("value_grad", op.value_grad, Access::write);
+    visit("delta", op.delta, Access::scratch);
+  }
+  double flops() const { return 5.0 * forward.product_flops(); }
+};
+
+/// losses[n] = -log softmax(logits[n, :vocab])[targets[n]]; a negative target gives 0 and no gradient.
+/// correct[n] = 1 if the target is the largest logit (the first of equals), if `correct` is given. With
+/// `scalars`, logits = gradient_scale * scalars->loss_scale * (softmax - onehot), columns >= vocab zero.
+/// logits (N, Vp) compute type, targets (N) int32, losses (N) fp32, correct (N) int32 or empty.
+struct CrossEntropy {
+  TensorRef logits{}, targets{}, losses{}, correct{};
+  std::int64_t vocab = 0;
+  float gradient_scale = 1.0F;
+  const StepScalars* scalars = nullptr;  // device memory
+
+  static constexpr std::string_view name = "cross_entropy";
+  template <class Self, class Visit>
+  static void operands(Self& op, const Visit& visit) {
+    visit("logits", op.logits, op.scalars != nullptr ? Access::update : Access::read);
+    visit("targets", op.targets, Access::read);
+    visit("losses", op.losses, Access::write);
+    visit("correct", op.correct, Access::write);
+  }
+  double flops() const { return 4.0 * static_cast<double>(targets.size() * vocab); }
+};
+
+/// pre = x w + bias, y = gelu(pre). x (N, I), w (I, O) and bias (O) as in LinearForward; pre, y (N, O).
+struct LinearGeluForward {
+  TensorRef x{}, w{}, bias{}, pre{}, y{};
+
+  static constexpr std::string_view name = "linear_gelu_forward";
+  template <class Self, class Visit>
+  static void operands(Self& op, const Visit& visit) {
+    visit("x", op.x, Access::read);
+    visit("w", op.w, Access::read);
+    visit("bias", op.bias, Access::read);
+    visit("pre", op.pre, Access::write);
+    visit("y", op.y, Access::write);
+  }
+  double flops() const { return 2.0 * static_cast<double>(y.size() * w.shape[0]); }
+  template <class Run>
+  void compose(const Run& run) const {
+    run(LinearForward{.x = x, .w = w, .bias = bias, .y = pre});
+    run(GeluForward{.x = pre, .y = y});
+  }
+};
+
+/// dpre = (dy wᵀ) gelu'(pre). dy (N, O), w (I, O) as above, pre and dpre (N, I).
+struct LinearGeluBackwardInput {
+  TensorRef dy{}, w{}, pre{}, dpre{};
+
+  static constexpr std::string_view name = "linear_gelu_backward_input";
+  template <class Self, class Visit>
+  static void operands(Self& op, const Visit& visit) {
+    visit("dy", op.dy, Access::read);
+    visit("w", op.w, Access::read);
+    visit("pre", op.pre, Access::read);
+    visit("dpre", op.dpre, Access::write);
+  }
+  double flops() const { return 2.0 * static_cast<double>(dpre.size() * w.shape[1]); }
+  template <class Run>
+  void compose(const Run& run) const {
+    run(LinearBackwardInput{.dy = dy, .w = w, .dx = dpre});
+    run(GeluBackward{.x = pre, .dy = dpre, .dx = dpre});
+  }
+};
+
+/// sum = DropoutAdd of x and residual, y = LayernormForward of sum. x, residual, sum (B, T, C), y (B * T, C);
+/// sum may be x or residual.
+struct DropoutAddLayernorm {
+  TensorRef x{}, residual{}, sum{}, gamma{}, beta{}, y{}, mean{}, rstd{};
+  Dropout dropout{};
+
+  static constexpr std::string_view name = "dropout_add_layernorm";
+  template <class Self, class Visit>
+  static void operands(Self& op, const Visit& visit) {
+    visit("x", op.x, Access::read);
+    visit("residual", op.residual, Access::read);
+    visit("sum", op.sum, Access::write);
+    visit("gamma", op.gamma, Access::read);
+    visit("beta", op.beta, Access::read);
+    visit("y", op.y, Access::write);
+    visit("mean", op.mean, Access::write);
+    visit("rstd", op.rstd, Access::write);
+  }
+  double flops() const { return 10.0 * static_cast<double>(x.size()); }
+  template <class Run>
+  void compose(const Run& run) const {
+    run(DropoutAdd{.x = x, .residual = residual, .y = sum, .dropout = dropout});
+    run(LayernormForward{.x = sum.reshaped({mean.size(), gamma.size()}),
+                         .gamma = gamma,
+                         .beta = beta,
+                         .y = y,
+                         .mean = mean,
+                         .rstd = rstd});
+  }
+};
+
+/// Part of a flat buffer that belongs to one parameter.
+struct Segment {
+  std::int64_t begin = 0;  // elements
+  std::int64_t end = 0;
+  float decay = 0.0F;             // 1 or 0, multiplies the weight decay
+  StochasticRounding rounding{};  // counts from `begin`; read where weights have no master
+};
+
+/// The segment that holds `element`.
+MYLOS_HOST_DEVICE inline int segment_of(const Segment* segments, int count, std::int64_t element) {
+  int low = 0;
+  for (int high = count - 1; low < high;) {
+    const int middle = (low + high) / 2;
+    if (segments[middle].end <= element) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+/// A step of AdamW (Loshchilov and Hutter, 2019) on n elements of a flat buffer; leaves everything as it is
+/// if scalars->skip is set.
+struct AdamWStep {
+  TensorRef weights{};   // (n) compute type; the master rounded, or if there is none updated
+  TensorRef gradient{};  // (n) fp32 or compute type
+  /// (n) fp32, updated; the same memory as `weights` where these are fp32; empty where the weights are bf16
+  /// or fp16 and have none: these are then updated in fp32 and rounded as their segment says.
+  TensorRef master{};
+  TensorRef first_moment{};           // (n) fp32, updated
+  TensorRef second_moment{};          // (n) fp32, updated
+  const Segment* segments = nullptr;  // device memory; cover [0, n) in order, without gaps
+  int num_segments = 0;
+  float beta1 = 0.9F;
+  float beta2 = 0.95F;
+  float epsilon = 1e-8F;
+  float weight_decay = 0.1F;
+  const StepScalars* scalars = nullptr;  // device memory: step, learning_rate, clip_factor, skip
+
+  static constexpr std::string_view name = "adamw";
+  template <class Self, class Visit>
+  static void operands(Self& op, const Visit& visit) {
+    visit("weights", op.weights, written(!op.master));
+    visit("gradient", op.gradient, Access::read);
+    visit("master", op.master, Access::update);
+    visit("first_moment", op.first_moment, Access::update);
+    visit("second_moment", op.second_moment, Access::update);
+  }
+  double flops() const { return 16.0 * static_cast<double>(weights.size()); }
+};
+
+/// Runs `guard_update` (core/optim/grad_guard.hpp) on device memory, in order with the stream.
+struct GuardStep {
+  GuardConfig config{};
+  const GuardInput* input = nullptr;
+  GuardState* state = nullptr;
+  StepScalars* scalars = nullptr;
+
+  static constexpr std::string_view name = "guard_step";
+  template <class Self, class Visit>
+  static void operands(Self& /*op*/, const Visit& /*visit*/) {}
+  double flops() const { return 0.0; }
+};
+
+/// Operations, in an order.
+template <class... Ops>
+struct OperationList {
+  static constexpr std::size_t count = sizeof...(Ops);
+  static constexpr std::array<std::string_view, count> names = {Ops::name...};
+
+  template <class Op>
+  static constexpr std::size_t index_of() {
+    static_assert((std::is_same_v<Op, Ops> || ...), "not in the list of operations");
+    std::size_t index = 0;
+    static_cast<void>(((std::is_same_v<Op, Ops> || (++index, false)) || ...));
+    return index;
+  }
+  /// Calls visit.template operator()<Op>() for each.
+  template <class Visit>
+  static void for_each(const Visit& visit) {
+    (visit.template operator()<Ops>(), ...);
+  }
+};
+
+template <class... First, class... Second>
+OperationList<First..., Second...> operator+(OperationList<First...>, OperationList<Second...>) {
+  return {};
+}
+
+/// All of them. A new operation is a record above, its name here, and a kernel in the root backend.
+using Operations =
+    OperationList<Fill, Cast, FillNormal, Sum, SumOfSquares, LinearForward, LinearBackwardInput,
+                  LinearBackwardWeight, EmbeddingForward, EmbeddingBackward, LayernormForward,
+                  LayernormBackwardInput, LayernormBackwardWeight, GeluForward, GeluBackward, DropoutAdd,
+                  AttentionForward, AttentionBackward, CrossEntropy, LinearGeluForward,
+                  LinearGeluBackwardInput, DropoutAddLayernorm, AdamWStep, GuardStep>;
+
+template <class Op>
+concept Fused = requires(const Op& op) { op.compose([](const auto&) {}); };
+
+}  // namespace mylos

@@ -578,6 +578,8 @@ using Operations =
                   LinearGeluBackwardInput, DropoutAddLayernorm, AdamWStep, GuardStep>;
 
 template <class Op>
-concept Fused = requires(const Op& op) { op.compose([](const auto&) {}); };
+concept Fused = requires(const Op& op) {
+  op.compose([](const auto&) {});
+};
 
 }  // namespace mylos

@@ -92,7 +92,8 @@ void read_values(ComputeBackend& backend, const TensorRef& tensor, float* host) 
     for (std::int64_t first = 0; first < tensor.size(); first += most) {
       const TensorRef some = tensor.flat(first, std::min(most, tensor.size() - first));
       const T* narrow = some.as<T>();
-      // On the host without the backend, whose threads the thread that writes checkpoints would own.
+      // The host reads its own memory without the backend, whose kernels would give threads of their own to
+      // the thread that writes checkpoints.
       if (!backend.host_accessible()) {
         copy.resize(static_cast<std::size_t>(some.size()));
         backend.copy_to_host({}, some.data, copy.data(), some.bytes());

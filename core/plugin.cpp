@@ -40,6 +40,7 @@ std::string PluginRegistry::check(const PluginDescriptor& descriptor) {
     return fmt::format("its descriptor has {} bytes, this mylos expects {}", descriptor.struct_size,
                        sizeof(PluginDescriptor));
   }
+  if (descriptor.operations_key != operations_key) return "built with other operations than this mylos";
   if (std::string_view(descriptor.compiler) != MYLOS_COMPILER_FINGERPRINT) {
     return fmt::format("built by compiler \"{}\", this mylos by \"{}\"", descriptor.compiler,
                        MYLOS_COMPILER_FINGERPRINT);

@@ -19,13 +19,15 @@ namespace mylos {
 
 inline constexpr std::uint64_t plugin_magic = 0x6d796c6f73706c67ULL;  // "mylosplg"
 inline constexpr std::uint32_t plugin_abi_version = 10;
+/// Of the operations that a plugin was compiled with: their names, order and layout.
+inline constexpr std::uint64_t operations_key = key_of(Operations());
 
 #if defined(__SANITIZE_ADDRESS__)
 #define MYLOS_COMPILER_FINGERPRINT_SUFFIX " asan"
 #else
 #define MYLOS_COMPILER_FINGERPRINT_SUFFIX ""
 #endif
-/// C++ virtuals cross the boundary, so both sides must come from the same compiler.
+/// C++ classes cross the boundary, so both sides must come from the same compiler.
 #define MYLOS_COMPILER_FINGERPRINT __VERSION__ MYLOS_COMPILER_FINGERPRINT_SUFFIX
 
 enum class PluginKind : std::uint32_t { compute = 1, communication = 2 };
@@ -74,6 +76,7 @@ struct PluginDescriptor {
   std::uint64_t magic = plugin_magic;
   std::uint32_t abi_version = plugin_abi_version;
   std::uint32_t struct_size = sizeof(PluginDescriptor);
+  std::uint64_t operations_key = mylos::operations_key;
   PluginKind kind;
   const char* name;                                   ///< "kokkos", "onednn", "mpi", ...; the deck's word
   const char* compiler = MYLOS_COMPILER_FINGERPRINT;  ///< MYLOS_COMPILER_FINGERPRINT

@@ -47,7 +47,7 @@ struct TraceEvent {
 /// device has finished, so what is traced runs in turn: on a device nothing overlaps while the trace is on.
 class Trace {
  public:
-  /// A range of the backend from construction to destruction, recorded where the trace is on.
+  /// A range of the backend from construction to destruction, recorded if the trace is on.
   class Scope {
    public:
     Scope(Trace& trace, std::string_view name, TraceKind kind, Stream stream, LinearShape shape);
@@ -112,7 +112,7 @@ struct OperationTime {
 
 /// Where the time of one step went.
 struct StepProfile {
-  std::int64_t step = 0;                  ///< 0 where the step has no number
+  std::int64_t step = 0;                  ///< 0 if the step has no number
   double seconds = 0.0;                   ///< of the step
   std::vector<OperationTime> operations;  ///< the longest first; no phases
 

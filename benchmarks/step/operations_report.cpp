@@ -68,12 +68,12 @@ std::string operations_table(const ReportRow& row) {
   const ProfileMedians medians(profiles);
   const double step = medians.step();
   const auto line = [&](std::string_view name, double seconds, const std::string& calls = "") {
-    return fmt::format("{:<34} {:>10.3f} {:>7.2f} {:>7}\n", name, 1e3 * seconds, 100.0 * seconds / step,
+    return fmt::format("{:<44} {:>10.3f} {:>7.2f} {:>7}\n", name, 1e3 * seconds, 100.0 * seconds / step,
                        calls);
   };
   std::string text = fmt::format(
       "Time by operation, {}: rank 0, medians of {} traced step{} of {:.2f} ms, {:.3f} of an untraced one\n\n"
-      "{:<34} {:>10} {:>7} {:>7}\n",
+      "{:<44} {:>10} {:>7} {:>7}\n",
       row.configuration.name, profiles.size(), profiles.size() == 1 ? "" : "s", 1e3 * step,
       step / row.measurement.step_seconds(), "", "ms", "%", "calls");
   for (const OperationTime& operation : medians.operations())

@@ -18,8 +18,8 @@ struct Stream {
 };
 
 /// A backend begins with the table of the one below it and puts its own kernels on top. A kernel may decline
-/// a case; then the one below it is asked. What no kernel takes, a fused operation is composed, of operations
-/// of the table that was asked first.
+/// a case; then the one below it is asked. A fused operation that no kernel takes is made of its parts, which
+/// the table that was asked first runs.
 class OperationTable {
   struct Kernel {
     bool (*call)(void* self, Stream stream, const void* op);
@@ -28,9 +28,9 @@ class OperationTable {
   };
 
  public:
-  /// Puts on top what `self` has for each operation of the list: run(stream, op), which queues the operation,
-  /// or, if it returns a bool, returns false and has done nothing. `self` and `backend` outlive all tables
-  /// that are made from this one.
+  /// Puts on top what `self` has for each operation of the list: run(stream, op) queues the operation and
+  /// returns nothing or true, or declines, has done nothing and returns false. `self` and `backend` outlive
+  /// all tables that are made from this one.
   template <class... Ops, class Self>
   void add(OperationList<Ops...> /*operations*/, Self& self, const char* backend) {
     (kernels_[Operations::index_of<Ops>()].push_back({&call<Ops, Self>, &self, backend}), ...);

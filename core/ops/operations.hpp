@@ -40,6 +40,7 @@ constexpr Access written(bool accumulate) {
 // An operation has
 //   name            as in traces, benchmarks and `mylos help`
 //   operands(op, visit)  calls visit(name, tensor, access) for each of its tensors; `op` may be constant
+//                   Device scalars, segments and the guard's state are no operands.
 //   flops()         that the result takes, without what an implementation repeats
 //   compose(run)    if it is fused: the operations that it is made of, for backends without a kernel of its
 //   own
@@ -484,7 +485,7 @@ struct Segment {
   std::int64_t begin = 0;  // elements
   std::int64_t end = 0;
   float decay = 0.0F;             // 1 or 0, multiplies the weight decay
-  StochasticRounding rounding{};  // counts from `begin`; read where weights have no master
+  StochasticRounding rounding{};  // counts from `begin`; read if the weights have no master
 };
 
 /// The segment that holds `element`.
@@ -506,8 +507,8 @@ MYLOS_HOST_DEVICE inline int segment_of(const Segment* segments, int count, std:
 struct AdamWStep {
   TensorRef weights{};   // (n) compute type; the master rounded, or if there is none updated
   TensorRef gradient{};  // (n) fp32 or compute type
-  /// (n) fp32, updated; the same memory as `weights` where these are fp32; empty where the weights are bf16
-  /// or fp16 and have none: these are then updated in fp32 and rounded as their segment says.
+  /// (n) fp32, updated; the same memory as `weights` if these are fp32; empty if the weights are bf16 or
+  /// fp16 and have none: these are then updated in fp32 and rounded as their segment says.
   TensorRef master{};
   TensorRef first_moment{};           // (n) fp32, updated
   TensorRef second_moment{};          // (n) fp32, updated
@@ -522,7 +523,7 @@ struct AdamWStep {
   static constexpr std::string_view name = "adamw";
   template <class Self, class Visit>
   static void operands(Self& op, const Visit& visit) {
-    visit("weights", op.weights, written(!op.master));
+    visit("weights", op.weights, written(!op.master || op.master.data == op.weights.data));
     visit("gradient", op.gradient, Access::read);
     visit("master", op.master, Access::update);
     visit("first_moment", op.first_moment, Access::update);
@@ -576,6 +577,19 @@ using Operations =
                   LayernormBackwardInput, LayernormBackwardWeight, GeluForward, GeluBackward, DropoutAdd,
                   AttentionForward, AttentionBackward, CrossEntropy, LinearGeluForward,
                   LinearGeluBackwardInput, DropoutAddLayernorm, AdamWStep, GuardStep>;
+
+/// Another one for another list of names or another size of a record (FNV-1a).
+template <class... Ops>
+constexpr std::uint64_t key_of(OperationList<Ops...> /*operations*/) {
+  std::uint64_t key = 14695981039346656037ULL;
+  const auto add = [&](std::uint64_t value) { key = (key ^ value) * 1099511628211ULL; };
+  const auto add_operation = [&](std::string_view name, std::size_t size) {
+    for (const char c : name) add(static_cast<std::uint64_t>(c));
+    add(size);
+  };
+  (add_operation(Ops::name, sizeof(Ops)), ...);
+  return key;
+}
 
 template <class Op>
 concept Fused = requires(const Op& op) {

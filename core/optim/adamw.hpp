@@ -16,12 +16,12 @@ struct AdamWConfig {
   float beta2 = 0.95F;
   float epsilon = 1e-8F;
   float weight_decay = 0.1F;  ///< on every tensor of two or more dimensions
-  bool keeps_master = true;   ///< an fp32 one, where the compute type is narrower
+  bool keeps_master = true;   ///< an fp32 one, if the compute type is narrower
   std::uint64_t seed = 0;     ///< of the stochastic rounding of weights without a master
 };
 
 /// Loshchilov and Hutter, "Decoupled weight decay regularization", 2019. First and second moment in fp32, and
-/// an fp32 master where the compute type is narrower; or none, then the weights are rounded stochastically.
+/// an fp32 master if the compute type is narrower; or none, then the weights are rounded stochastically.
 class AdamW {
  public:
   AdamW(ComputeBackend& backend, MemoryLedger& ledger, const ParameterTable& table, const AdamWConfig& config,
@@ -29,11 +29,11 @@ class AdamW {
 
   const std::vector<UnitPart>& parts() const { return parts_; }
 
-  /// Updates part `index` from its gradient and writes its weights in the compute type. Nothing changes where
+  /// Updates part `index` from its gradient and writes its weights in the compute type. Nothing changes if
   /// scalars->skip is set.
   void step(std::size_t index, TensorRef weights, TensorRef gradient, const StepScalars* scalars);
 
-  /// The truth of part `index`: the fp32 master, or `weights` themselves where there is none.
+  /// The truth of part `index`: the fp32 master, or `weights` themselves if there is none.
   TensorRef master(std::size_t index, TensorRef weights) const;
   TensorRef first_moment(std::size_t index) const { return slice(first_moment_, index); }
   TensorRef second_moment(std::size_t index) const { return slice(second_moment_, index); }

@@ -31,7 +31,8 @@ constexpr std::int64_t block_elements = std::int64_t{1} << 18U;
 const std::size_t page = std::max<std::size_t>(4096, static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)));
 const std::size_t least_direct = 16 * page;
 
-/// HDF5 aligns large tensors only. Those that lie between the floats of a file do not pass around the cache.
+/// HDF5 aligns large tensors only: a small one may begin at an odd byte, and then goes through the page
+/// cache.
 bool holds_floats(std::int64_t offset) {
   return offset % static_cast<std::int64_t>(alignof(float)) == 0;
 }

@@ -3,9 +3,11 @@
 // benchmark.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "core/ops/compute_backend.hpp"
@@ -39,6 +41,8 @@ enum class Op : std::uint8_t {
   adamw,
   guard_step,
 };
+
+static_assert(static_cast<std::size_t>(Op::guard_step) + 1 == Operations::count);
 
 constexpr std::string_view name_of(Op op) {
   return Operations::names[static_cast<std::size_t>(op)];

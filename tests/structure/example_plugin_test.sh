@@ -15,3 +15,4 @@ plugins=$("$installed/bin/mylos" help plugins --plugin-path "$build")
 echo "$plugins"
 grep --quiet 'libmylos_compute_example.so' <<<"$plugins"
 grep --quiet 'GELU in a plain loop' <<<"$plugins"
+grep --quiet 'its own kernels: gelu_forward$' <<<"$plugins"

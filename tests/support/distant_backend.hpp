@@ -75,6 +75,7 @@ class DistantOperations {
   DistantDevice& device_;
 };
 
+/// All streams are one queue. Copies read and write the host's side when they are done, too.
 class DistantBackend final : public ForwardingBackend {
  public:
   explicit DistantBackend(ComputeBackend& next)

@@ -91,6 +91,9 @@ TEST_F(PluginTest, ChecksTheDescriptorBeforeAnythingIsCalled) {
   EXPECT_THAT(PluginRegistry::check(bad),
               AllOf(HasSubstr("8 bytes"), HasSubstr(std::to_string(sizeof(PluginDescriptor)))));
   bad = good;
+  bad.operations_key += 1;
+  EXPECT_EQ(PluginRegistry::check(bad), "built with other operations than this mylos");
+  bad = good;
   bad.compiler = "another compiler";
   EXPECT_THAT(PluginRegistry::check(bad),
               AllOf(HasSubstr("another compiler"), HasSubstr(MYLOS_COMPILER_FINGERPRINT)));

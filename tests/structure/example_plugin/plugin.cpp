@@ -15,6 +15,8 @@ using mylos::Stream;
 
 class ExampleOperations {
  public:
+  using List = mylos::OperationList<mylos::GeluForward>;
+
   explicit ExampleOperations(ComputeBackend& memory) : memory_(memory) {}
 
   /// False, and the next backend is asked, for what this loop cannot do.
@@ -38,7 +40,7 @@ class ExampleOperations {
 class ExampleBackend final : public mylos::ForwardingBackend {
  public:
   explicit ExampleBackend(ComputeBackend& next) : ForwardingBackend(next), operations_(next) {
-    add_operations(mylos::OperationList<mylos::GeluForward>(), operations_, "example");
+    add_operations(ExampleOperations::List(), operations_, "example");
   }
 
   std::string description() const override { return "example over " + next().description(); }
@@ -67,6 +69,8 @@ const mylos::PluginDescriptor mylos_plugin = {
     .name = "example",
     .summary = "GELU in a plain loop, all else by the next backend",
     .preference = -1,  // never by itself
+    .operations = ExampleOperations::List::names.data(),
+    .num_operations = ExampleOperations::List::names.size(),
     .unusable = unusable,
     .create_compute = create,
     .destroy_compute = destroy,

@@ -85,12 +85,10 @@ int with_inference(const CommandLine& line, std::int64_t batch,
     model.exchange = make_exchange(config.parallel, types, session.compute(), session.ledger(), *model.table,
                                    session.grid());
     restore_weights(session.compute(), *model.table, *reader, *model.exchange);
-    ExecutorConfig executor;
-    executor.model = config.model;
-    executor.shape = config.train.shape();
     const Schedule forward{.repeat = {{ActionKind::forward, 0}}, .micro_batches = 1};
-    model.executor = std::make_unique<ModelExecutor>(session.compute(), session.ledger(), *model.table,
-                                                     *model.exchange, forward, executor);
+    model.executor =
+        std::make_unique<ModelExecutor>(session.compute(), session.ledger(), config.model, *model.table,
+                                        *model.exchange, forward, config.programs());
     return work(mpi, model);
   } catch (const std::exception& error) {
     end_job(mpi, error, [](ExitCode, const std::string&) {});

@@ -59,13 +59,16 @@ CommunicatorPlan plan_communicator(const PluginRegistry& plugins, const RunConfi
                                                                    : CommunicatorPlan{};
 }
 
-decltype(PluginDescriptor::plan_compute) compute_planner(const PluginRegistry& plugins,
-                                                         const RunConfig& config) {
+std::vector<const PluginDescriptor*> compute_plugins(const PluginRegistry& plugins, const RunConfig& config) {
   const std::string& wanted = config.backend.compute;
-  const PluginDescriptor* plugin =
-      find(plugins, PluginKind::compute,
-           wanted == "auto" ? first_usable(plugins, PluginKind::compute, root_backend).name : wanted);
-  return plugin != nullptr ? plugin->plan_compute : nullptr;
+  const auto named = [&](std::string_view name) { return find(plugins, PluginKind::compute, name); };
+  const PluginDescriptor* root = named(root_backend);
+  const PluginDescriptor* first =
+      named(wanted == "auto" ? first_usable(plugins, PluginKind::compute, root_backend).name : wanted);
+  std::vector<const PluginDescriptor*> found = {first};
+  if (root != first) found.push_back(root);
+  std::erase(found, nullptr);
+  return found;
 }
 
 BackendConfig choose_backends(const PluginRegistry& plugins, const BackendConfig& wanted, int world_size,

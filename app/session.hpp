@@ -26,9 +26,9 @@ std::string choose_comm(const PluginRegistry& plugins, const std::string& wanted
 /// What the communication backend of `config` takes, which may be "auto" or one that cannot be used here.
 CommunicatorPlan plan_communicator(const PluginRegistry& plugins, const RunConfig& config,
                                    const ParamValues& values);
-/// What predicts the workspace of the compute backend of `config`; null where there is nothing to predict.
-decltype(PluginDescriptor::plan_compute) compute_planner(const PluginRegistry& plugins,
-                                                         const RunConfig& config);
+/// The compute backends of `config`, the one that is asked first first, then the root one; without those that
+/// were not found.
+std::vector<const PluginDescriptor*> compute_plugins(const PluginRegistry& plugins, const RunConfig& config);
 
 /// The names that `auto` stands for here. Throws ExitCode::usage as PluginRegistry::require.
 BackendConfig choose_backends(const PluginRegistry& plugins, const BackendConfig& wanted, int world_size,

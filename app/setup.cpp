@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <new>
 #include <thread>
@@ -61,6 +62,40 @@ Setup make_setup(const std::string& deck_text, const std::string& deck_name, con
   setup.config = make_run_config(setup.deck, setup.specs, world_size, errors, setup.values, unavailable);
   errors.throw_if_any(origin == DeckOrigin::checkpoint ? ExitCode::bad_data : ExitCode::usage);
   return setup;
+}
+
+namespace {
+
+/// `--ranks`, or the layout of the deck: one rank where that leaves it open.
+std::int64_t planned_ranks(const CommandLine& line, const std::string& text, const std::string& name) {
+  if (line.has("ranks")) {
+    const std::int64_t ranks = line.integer("ranks");
+    if (ranks < 1) fail(ExitCode::usage, "--ranks={} must be at least 1", ranks);
+    return ranks;
+  }
+  DeckErrors reported_later;
+  Deck deck = Deck::parse(text, name, reported_later);
+  for (const auto& [key, value] : line.overrides) deck.set(key, value, reported_later);
+  const DeckEntry* data = deck.find("parallel.data");
+  return data != nullptr ? std::max(1, std::atoi(data->value.c_str())) : 1;
+}
+
+}  // namespace
+
+Setup planned_setup(const CommandLine& line, const std::string& deck_name) {
+  const std::string text = read_deck(deck_name);
+  return make_setup(text, deck_name, line.overrides, line.text("plugin-path"),
+                    planned_ranks(line, text, deck_name));
+}
+
+RunPlan plan_of(const Setup& setup) {
+  const RunConfig& config = setup.config;
+  const auto plugins = compute_plugins(setup.plugins, config);
+  return make_plan(config, {.algorithm = config.comm.algorithm,
+                            .threads = config.backend.threads,
+                            .communicator = plan_communicator(setup.plugins, config, setup.values),
+                            .plan_compute = plugins.empty() ? nullptr : plugins.front()->plan_compute,
+                            .keeps_snapshot = config.checkpoint.async});
 }
 
 int run_agreed(const MpiRuntime& mpi, const std::function<void()>& work) {

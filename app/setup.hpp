@@ -8,10 +8,12 @@
 #include <utility>
 #include <vector>
 
+#include "app/command_line.hpp"
 #include "app/mpi_runtime.hpp"
 #include "app/run_config.hpp"
 #include "core/plugin.hpp"
 #include "io/deck/deck.hpp"
+#include "parallel/plan/run_plan.hpp"
 
 namespace mylos {
 
@@ -40,6 +42,13 @@ std::string read_deck(const std::string& file);
 Setup make_setup(const std::string& deck_text, const std::string& deck_name, const DeckOverrides& overrides,
                  const std::string& plugin_path, std::int64_t world_size,
                  DeckOrigin origin = DeckOrigin::user);
+
+/// The setup for as many ranks as `--ranks` says, or the deck's layout, one if it leaves that open: for
+/// commands that need no launcher.
+Setup planned_setup(const CommandLine& line, const std::string& deck_name);
+
+/// What the run of `setup` will need.
+RunPlan plan_of(const Setup& setup);
 
 /// Runs `work` on every rank; an error of any rank is printed once and makes all ranks return its code,
 /// otherwise the result is 0. For what comes before the first collective of the backends.

@@ -3,6 +3,7 @@
 
 #include "app/commands/commands.hpp"
 #include "app/commands/help.hpp"
+#include "app/program_text.hpp"
 #include "core/plugin.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 
@@ -13,11 +14,21 @@ namespace {
 std::vector<CommandOption> options() {
   return {
       {.name = "verify", .kind = OptionKind::flag, .doc = "check the digests of a checkpoint"},
+      {.name = "program",
+       .kind = OptionKind::flag,
+       .doc = "of a deck: the operations that a rank runs, with tensors, FLOPs, bytes and backend"},
+      {.name = "ranks", .kind = OptionKind::integer, .doc = "with --program: the number of ranks"},
   };
 }
 
 int run(const CommandLine& line) {
   const std::filesystem::path path = line.argument(0, "a path");
+  if (line.flag("program")) {
+    fmt::print("{}", program_text(planned_setup(line, path)));
+    return 0;
+  }
+  if (line.has("ranks") || !line.overrides.empty())
+    fail(ExitCode::usage, "--ranks and deck parameters are for inspect --program");
   if (path.extension() == ".so") {
     const PluginInfo plugin = PluginRegistry::open(path);
     fmt::print("{}", plugin_text(plugin));
@@ -38,8 +49,9 @@ int run(const CommandLine& line) {
 
 const Command inspect_command{.name = "inspect",
                               .arguments = "PATH",
-                              .summary = "show a run, checkpoint, token file, metrics file or plugin",
+                              .summary = "show a run, checkpoint, token file, metrics file, plugin or deck",
                               .options = options,
-                              .run = run};
+                              .run = run,
+                              .takes_overrides = true};
 
 }  // namespace mylos

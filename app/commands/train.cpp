@@ -19,33 +19,8 @@ namespace mylos {
 
 namespace {
 
-/// `--ranks`, or the layout of the deck: one rank where that leaves it open.
-std::int64_t planned_ranks(const CommandLine& line, const std::string& text, const std::string& name) {
-  if (line.has("ranks")) {
-    const std::int64_t ranks = line.integer("ranks");
-    if (ranks < 1) fail(ExitCode::usage, "--ranks={} must be at least 1", ranks);
-    return ranks;
-  }
-  DeckErrors reported_later;
-  Deck deck = Deck::parse(text, name, reported_later);
-  for (const auto& [key, value] : line.overrides) deck.set(key, value, reported_later);
-  const DeckEntry* data = deck.find("parallel.data");
-  return data != nullptr ? std::max(1, std::atoi(data->value.c_str())) : 1;
-}
-
-RunPlan plan_of(const Setup& setup) {
-  const RunConfig& config = setup.config;
-  return make_plan(config, {.algorithm = config.comm.algorithm,
-                            .threads = config.backend.threads,
-                            .communicator = plan_communicator(setup.plugins, config, setup.values),
-                            .plan_compute = compute_planner(setup.plugins, config),
-                            .keeps_snapshot = config.checkpoint.async});
-}
-
 int dry_run(const CommandLine& line, const std::string& name) {
-  const std::string text = read_deck(name);
-  const std::string plugin_path = line.text("plugin-path");
-  const Setup setup = make_setup(text, name, line.overrides, plugin_path, planned_ranks(line, text, name));
+  const Setup setup = planned_setup(line, name);
   fmt::print("{}", plan_text(setup.config, plan_of(setup)));
   return 0;
 }

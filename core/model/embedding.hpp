@@ -10,19 +10,15 @@ class Embedding final : public Block {
  public:
   Embedding(const ModelConfig& model, const ParameterTable& table);
 
-  std::vector<int> units() const override { return {unit_}; }
-  std::vector<ActivationSpec> activations(const BatchShape& shape) const override;
-  void forward(const BlockContext& context, TensorRef input, TensorRef output) const override;
-  void backward(const BlockContext& context, TensorRef input, TensorRef gradient) const override;
+  std::string name() const override { return "embedding"; }
+  void forward(Recorder& run, TensorRef input, TensorRef output) const override;
+  void backward(Recorder& run, TensorRef input, TensorRef output_gradient,
+                TensorRef input_gradient) const override;
 
  private:
-  Dropout dropout(const BlockContext& context) const;
-
-  int unit_;
-  bool tied_;
   float dropout_;
-  WeightSlot wte_;  // (Vp, C)
-  WeightSlot wpe_;  // (S, C)
+  const Parameter& wte_;  // (Vp, C)
+  const Parameter& wpe_;  // (S, C)
 };
 
 }  // namespace mylos

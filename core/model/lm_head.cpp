@@ -11,22 +11,23 @@ constexpr std::int64_t slice_bytes = std::int64_t{128} << 20;
 constexpr std::int64_t slice_multiple = 64;
 // Every slice reads and writes the gradient of the whole matrix.
 constexpr std::int64_t most_slices = 8;
+
+/// The vocabulary matrix (Vp, C) as the weight (C, Vp) of a linear layer.
+TensorRef transposed(TensorRef matrix) {
+  std::swap(matrix.shape[0], matrix.shape[1]);
+  std::swap(matrix.stride[0], matrix.stride[1]);
+  return matrix;
+}
+
 }  // namespace
 
 LmHead::LmHead(const ModelConfig& model, const ParameterTable& table)
-    : unit_(table.find("ln_f.weight").unit),
-      embedding_unit_(table.find("wte.weight").unit),
-      tied_(model.tied),
-      width_(model.width),
+    : width_(model.width),
       vocab_(model.vocab),
       padded_vocab_(model.padded_vocab()),
       matrix_(table.find(model.tied ? "wte.weight" : "lm_head.weight")),
       gamma_(table.find("ln_f.weight")),
       beta_(table.find("ln_f.bias")) {}
-
-std::vector<int> LmHead::units() const {
-  return tied_ ? std::vector<int>{unit_, embedding_unit_} : std::vector<int>{unit_};
-}
 
 std::int64_t LmHead::slice_rows(const BatchShape& shape) const {
   const std::int64_t row_bytes = padded_vocab_ * static_cast<std::int64_t>(size_of(shape.dtype));
@@ -37,108 +38,79 @@ std::int64_t LmHead::slice_rows(const BatchShape& shape) const {
   return std::min(shape.rows(), (even + slice_multiple - 1) / slice_multiple * slice_multiple);
 }
 
-std::vector<ActivationSpec> LmHead::activations(const BatchShape& shape) const {
-  const auto element = static_cast<std::int64_t>(size_of(shape.dtype));
-  return {
-      {shape.rows() * width_ * element, Lifetime::both},              // normed
-      {shape.rows() * 4, Lifetime::both},                             // mean
-      {shape.rows() * 4, Lifetime::both},                             // rstd
-      {slice_rows(shape) * padded_vocab_ * element, Lifetime::both},  // logits of a slice
-  };
+LmHead::Normed LmHead::normalise(Recorder& run, TensorRef input) const {
+  const std::int64_t n = run.shape().rows();
+  const Normed normed{.x = input.reshaped({n, width_}),
+                      .y = run.tensor("ln", run.shape().dtype, {n, width_}),
+                      .mean = run.tensor("mean", DType::fp32, {n}),
+                      .rstd = run.tensor("rstd", DType::fp32, {n})};
+  run(LayernormForward{.x = normed.x,
+                       .gamma = run.weight(gamma_),
+                       .beta = run.weight(beta_),
+                       .y = normed.y,
+                       .mean = normed.mean,
+                       .rstd = normed.rstd});
+  return normed;
 }
 
-TensorRef LmHead::matrix_in(const TensorRef& flat) const {
-  TensorRef matrix = matrix_.in(flat);
-  std::swap(matrix.shape[0], matrix.shape[1]);
-  std::swap(matrix.stride[0], matrix.stride[1]);
-  return matrix;
+TensorRef LmHead::logits(Recorder& run, std::int64_t rows) const {
+  return run.tensor("logits", run.shape().dtype, {slice_rows(run.shape()), padded_vocab_}).rows(0, rows);
 }
 
-void LmHead::forward(const BlockContext& context, TensorRef input, TensorRef /*output*/) const {
-  if (context.training) return;
-  const BatchShape& s = context.shape;
-  const std::int64_t n = s.rows();
-  const TensorRef& w = context.units[0].weights;
-  const TensorRef normed(context.buffers[0], s.dtype, {n, width_});
-  const TensorRef mean(context.buffers[1], DType::fp32, {n});
-  const TensorRef rstd(context.buffers[2], DType::fp32, {n});
-  context.run(LayernormForward{.x = input.reshaped({n, width_}),
-                               .gamma = gamma_.in(w),
-                               .beta = beta_.in(w),
-                               .y = normed,
-                               .mean = mean,
-                               .rstd = rstd});
-  if (!context.losses) return;
-  const TensorRef matrix = matrix_in(context.units.back().weights);
-  const TensorRef targets = context.targets.flat();
-  const std::int64_t step = slice_rows(s);
-  for (std::int64_t row = 0; row < n; row += step) {
-    const std::int64_t rows = std::min(step, n - row);
-    const TensorRef logits(context.buffers[3], s.dtype, {rows, padded_vocab_});
-    context.run(LinearForward{.x = normed.rows(row, rows), .w = matrix, .y = logits});
-    context.run(CrossEntropy{.logits = logits,
-                             .targets = targets.rows(row, rows),
-                             .losses = context.losses.rows(row, rows),
-                             .correct = context.correct.rows(row, rows),
-                             .vocab = vocab_,
-                             .gradient_scale = 0.0F});
+void LmHead::forward(Recorder& run, TensorRef input, TensorRef /*output*/) const {
+  if (run.training()) return;
+  const Normed normed = normalise(run, input);
+  const TensorRef matrix = transposed(run.weight(matrix_));
+  const std::int64_t n = run.shape().rows();
+  for (std::int64_t row = 0; row < n; row += slice_rows(run.shape())) {
+    const std::int64_t rows = std::min(slice_rows(run.shape()), n - row);
+    const TensorRef logits = this->logits(run, rows);
+    run(LinearForward{.x = normed.y.rows(row, rows), .w = matrix, .y = logits});
+    run(CrossEntropy{.logits = logits,
+                     .targets = run.targets().flat(row, rows),
+                     .losses = run.losses().rows(row, rows),
+                     .correct = run.correct().rows(row, rows),
+                     .vocab = vocab_});
   }
 }
 
-void LmHead::backward(const BlockContext& context, TensorRef input, TensorRef gradient) const {
-  const BatchShape& s = context.shape;
-  const std::int64_t n = s.rows();
-  const UnitView& own = context.units[0];
-  const UnitView& matrix_unit = context.units.back();
-  const TensorRef x = input.reshaped({n, width_});
-  const TensorRef dx = gradient.reshaped({n, width_});
-  const TensorRef normed(context.buffers[0], s.dtype, {n, width_});
-  const TensorRef mean(context.buffers[1], DType::fp32, {n});
-  const TensorRef rstd(context.buffers[2], DType::fp32, {n});
-  context.run(LayernormForward{.x = x,
-                               .gamma = gamma_.in(own.weights),
-                               .beta = beta_.in(own.weights),
-                               .y = normed,
-                               .mean = mean,
-                               .rstd = rstd});
-
-  const TensorRef matrix = matrix_in(matrix_unit.weights);
-  const TensorRef matrix_gradient = matrix_in(matrix_unit.gradients);
-  const TensorRef targets = context.targets.flat();
-  const std::int64_t step = slice_rows(s);
-  for (std::int64_t row = 0; row < n; row += step) {
-    const std::int64_t rows = std::min(step, n - row);
-    const TensorRef logits(context.buffers[3], s.dtype, {rows, padded_vocab_});
-    context.run(LinearForward{.x = normed.rows(row, rows), .w = matrix, .y = logits});
-    context.run(CrossEntropy{.logits = logits,
-                             .targets = targets.rows(row, rows),
-                             .losses = context.losses.rows(row, rows),
-                             .vocab = vocab_,
-                             .gradient_scale = context.gradient_scale,
-                             .scalars = context.scalars});
-    context.run(LinearBackwardWeight{.x = normed.rows(row, rows),
-                                     .dy = logits,
-                                     .dw = matrix_gradient,
-                                     .accumulate = matrix_unit.accumulate || row > 0});
-    context.run(LinearBackwardInput{.dy = logits, .w = matrix, .dx = dx.rows(row, rows)});
+void LmHead::backward(Recorder& run, TensorRef input, TensorRef /*output_gradient*/,
+                      TensorRef input_gradient) const {
+  const Normed normed = normalise(run, input);
+  const TensorRef d_normed = run.tensor_like("d.ln", normed.y);
+  const TensorRef matrix = transposed(run.weight(matrix_));
+  const TensorRef matrix_gradient = transposed(run.gradient(matrix_));
+  const std::int64_t n = run.shape().rows();
+  for (std::int64_t row = 0; row < n; row += slice_rows(run.shape())) {
+    const std::int64_t rows = std::min(slice_rows(run.shape()), n - row);
+    const TensorRef logits = this->logits(run, rows);
+    run(LinearForward{.x = normed.y.rows(row, rows), .w = matrix, .y = logits});
+    run(CrossEntropy{.logits = logits,
+                     .targets = run.targets().flat(row, rows),
+                     .losses = run.losses().rows(row, rows),
+                     .vocab = vocab_,
+                     .gradient_scale = run.gradient_scale(),
+                     .scalars = run.scalars()});
+    run(LinearBackwardWeight{.x = normed.y.rows(row, rows), .dy = logits, .dw = matrix_gradient});
+    run(LinearBackwardInput{.dy = logits, .w = matrix, .dx = d_normed.rows(row, rows)});
   }
-  if (!tied_) context.listener->gradient_ready(unit_, matrix_.begin(), matrix_.end());
-  context.run(LayernormBackwardWeight{.dy = dx,
-                                      .x = x,
-                                      .mean = mean,
-                                      .rstd = rstd,
-                                      .dgamma = gamma_.in(own.gradients),
-                                      .dbeta = beta_.in(own.gradients),
-                                      .accumulate = own.accumulate});
-  context.listener->gradient_ready(unit_, gamma_.begin(), own.gradients.size());
-  context.run(LayernormBackwardInput{
-      .dy = dx, .x = x, .gamma = gamma_.in(own.weights), .mean = mean, .rstd = rstd, .dx = dx});
+  run(LayernormBackwardWeight{.dy = d_normed,
+                              .x = normed.x,
+                              .mean = normed.mean,
+                              .rstd = normed.rstd,
+                              .dgamma = run.gradient(gamma_),
+                              .dbeta = run.gradient(beta_)});
+  run(LayernormBackwardInput{.dy = d_normed,
+                             .x = normed.x,
+                             .gamma = run.weight(gamma_),
+                             .mean = normed.mean,
+                             .rstd = normed.rstd,
+                             .dx = input_gradient.reshaped({n, width_})});
 }
 
-void LmHead::logits_of_row(const BlockContext& context, std::int64_t row, TensorRef logits) const {
-  const TensorRef normed(context.buffers[0], context.shape.dtype, {context.shape.rows(), width_});
-  context.run(
-      LinearForward{.x = normed.rows(row, 1), .w = matrix_in(context.units.back().weights), .y = logits});
+void LmHead::first_logits(Recorder& run, TensorRef input) const {
+  const Normed normed = normalise(run, input);
+  run(LinearForward{.x = normed.y.rows(0, 1), .w = transposed(run.weight(matrix_)), .y = logits(run, 1)});
 }
 
 }  // namespace mylos

@@ -6,36 +6,34 @@
 
 namespace mylos {
 
-/// In training the forward action leaves everything to backward, where each slice's logits become its loss
-/// and, in place, its gradient. In evaluation forward computes losses and hits.
+/// In training the forward pass leaves everything to backward, where each slice's logits become its loss and,
+/// in place, its gradient. In evaluation forward computes losses and hits.
 class LmHead final : public Block {
  public:
   LmHead(const ModelConfig& model, const ParameterTable& table);
 
-  /// The head's own unit and, where tied, the embedding.
-  std::vector<int> units() const override;
-  std::vector<ActivationSpec> activations(const BatchShape& shape) const override;
-  void forward(const BlockContext& context, TensorRef input, TensorRef output) const override;
-  void backward(const BlockContext& context, TensorRef input, TensorRef gradient) const override;
+  std::string name() const override { return "head"; }
+  void forward(Recorder& run, TensorRef input, TensorRef output) const override;
+  void backward(Recorder& run, TensorRef input, TensorRef output_gradient,
+                TensorRef input_gradient) const override;
 
-  /// The logits of one row of the last `forward` in evaluation; logits (1, Vp) compute type.
-  void logits_of_row(const BlockContext& context, std::int64_t row, TensorRef logits) const;
-
-  /// Rows of the slices in which the logits are made; the last one may have fewer.
-  std::int64_t slice_rows(const BatchShape& shape) const;
+  /// Instead of `forward`, for generation: the logits (1, Vp) of the first row of `input` (B, T, C).
+  void first_logits(Recorder& run, TensorRef input) const;
 
  private:
-  /// The vocabulary matrix as the weight (C, Vp) of a linear layer.
-  TensorRef matrix_in(const TensorRef& flat) const;
+  struct Normed {
+    TensorRef x, y, mean, rstd;
+  };
+  Normed normalise(Recorder& run, TensorRef input) const;
+  /// Rows of the slices in which the logits are made; the last one may have fewer.
+  std::int64_t slice_rows(const BatchShape& shape) const;
+  TensorRef logits(Recorder& run, std::int64_t rows) const;
 
-  int unit_;
-  int embedding_unit_;
-  bool tied_;
   std::int64_t width_;
   std::int64_t vocab_;
   std::int64_t padded_vocab_;
-  WeightSlot matrix_;        // (Vp, C), in the embedding where tied
-  WeightSlot gamma_, beta_;  // (C)
+  const Parameter& matrix_;         // (Vp, C), in the embedding if tied
+  const Parameter &gamma_, &beta_;  // (C)
 };
 
 }  // namespace mylos

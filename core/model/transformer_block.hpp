@@ -9,38 +9,36 @@ namespace mylos {
 /// x2 = x + dropout(attention(layernorm(x)) Wo + bo); y = x2 + dropout(gelu(layernorm(x2) Wf + bf) Wp + bp).
 class TransformerBlock final : public Block {
  public:
-  TransformerBlock(const ModelConfig& model, const ParameterTable& table, std::int64_t layer,
-                   Recompute recompute);
+  TransformerBlock(const ModelConfig& model, const ParameterTable& table, std::int64_t layer);
 
-  std::vector<int> units() const override { return {unit_}; }
-  std::vector<ActivationSpec> activations(const BatchShape& shape) const override;
-  void forward(const BlockContext& context, TensorRef input, TensorRef output) const override;
-  void backward(const BlockContext& context, TensorRef input, TensorRef gradient) const override;
+  std::string name() const override { return name_; }
+  void forward(Recorder& run, TensorRef input, TensorRef output) const override;
+  void backward(Recorder& run, TensorRef input, TensorRef output_gradient,
+                TensorRef input_gradient) const override;
 
  private:
-  struct Activations;  // the buffers as tensors
+  struct Activations;  // what the forward pass leaves
 
-  Activations tensors(const BlockContext& context) const;
-  AttentionForward attention(const BlockContext& context, const Activations& a) const;
-  Dropout dropout(const BlockContext& context, const char* site) const;
-  /// The forward pass up to the GELU; what a backward pass needs.
-  void forward_inner(const BlockContext& context, const Activations& a, TensorRef input) const;
-  void backward_mlp(const BlockContext& context, const Activations& a, TensorRef gradient) const;
-  void backward_attention(const BlockContext& context, const Activations& a, TensorRef input,
-                          TensorRef gradient) const;
+  Activations activations(Recorder& run) const;
+  AttentionForward attention(Recorder& run, const Activations& a) const;
+  Dropout dropout(const Recorder& run, const char* site) const;
+  /// The stream's gradient behind a residual dropout, (B * T, C).
+  TensorRef behind_dropout(Recorder& run, const char* site, TensorRef gradient) const;
+  void backward_mlp(Recorder& run, const Activations& a, TensorRef output_gradient,
+                    TensorRef middle_gradient) const;
+  void backward_attention(Recorder& run, const Activations& a, TensorRef middle_gradient, TensorRef input,
+                          TensorRef input_gradient) const;
 
-  int unit_;
-  std::int64_t layer_;
+  std::string name_;
   std::int64_t width_;
   std::int64_t heads_;
   float dropout_;
-  Recompute recompute_;
-  WeightSlot ln1_gamma_, ln1_beta_;  // (C)
-  WeightSlot qkv_, qkv_bias_;        // (C, 3C), (3C)
-  WeightSlot proj_, proj_bias_;      // (C, C), (C)
-  WeightSlot ln2_gamma_, ln2_beta_;  // (C)
-  WeightSlot up_, up_bias_;          // (C, 4C), (4C)
-  WeightSlot down_, down_bias_;      // (4C, C), (C)
+  const Parameter &ln1_gamma_, &ln1_beta_;  // (C)
+  const Parameter &qkv_, &qkv_bias_;        // (C, 3C), (3C)
+  const Parameter &proj_, &proj_bias_;      // (C, C), (C)
+  const Parameter &ln2_gamma_, &ln2_beta_;  // (C)
+  const Parameter &up_, &up_bias_;          // (C, 4C), (4C)
+  const Parameter &down_, &down_bias_;      // (4C, C), (C)
 };
 
 }  // namespace mylos

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <string_view>
 #include <type_traits>
+#include <variant>
 
 #include "core/base/global_index.hpp"
 #include "core/base/rng.hpp"
@@ -39,11 +40,13 @@ constexpr Access written(bool accumulate) {
 
 // An operation has
 //   name            as in traces, benchmarks and `mylos help`
-//   operands(op, visit)  calls visit(name, tensor, access) for each of its tensors; `op` may be constant
+//   operands(op, visit)  calls visit(name, tensor, access) for each of its tensors; if a flag of the record
+//                   says whether it is added to, visit(name, tensor, access, flag). `op` may be constant.
 //                   Device scalars, segments and the guard's state are no operands.
+//   in_place(op, visit)  calls visit(result, operand) for each result that may be the memory of an operand
 //   flops()         that the result takes, without what an implementation repeats
 //   compose(run)    if it is fused: the operations that it is made of, for backends without a kernel of its
-//   own
+//                   own
 
 /// y[i] = value.
 struct Fill {
@@ -97,7 +100,7 @@ struct Sum {
   template <class Self, class Visit>
   static void operands(Self& op, const Visit& visit) {
     visit("x", op.x, Access::read);
-    visit("out", op.out, written(op.accumulate));
+    visit("out", op.out, written(op.accumulate), op.accumulate);
   }
   double flops() const { return static_cast<double>(x.size()); }
 };
@@ -113,7 +116,7 @@ struct SumOfSquares {
   template <class Self, class Visit>
   static void operands(Self& op, const Visit& visit) {
     visit("x", op.x, Access::read);
-    visit("out", op.out, written(op.accumulate));
+    visit("out", op.out, written(op.accumulate), op.accumulate);
   }
   double flops() const { return 2.0 * static_cast<double>(x.size()); }
 };
@@ -157,8 +160,8 @@ struct LinearBackwardWeight {
   static void operands(Self& op, const Visit& visit) {
     visit("x", op.x, Access::read);
     visit("dy", op.dy, Access::read);
-    visit("dw", op.dw, written(op.accumulate));
-    visit("dbias", op.dbias, written(op.accumulate));
+    visit("dw", op.dw, written(op.accumulate), op.accumulate);
+    visit("dbias", op.dbias, written(op.accumulate), op.accumulate);
   }
   double flops() const { return 2.0 * static_cast<double>(x.size() * dw.shape[1]); }
 };
@@ -193,8 +196,8 @@ struct EmbeddingBackward {
   static void operands(Self& op, const Visit& visit) {
     visit("tokens", op.tokens, Access::read);
     visit("dout", op.dout, Access::read);
-    visit("dwte", op.dwte, written(op.accumulate_wte));
-    visit("dwpe", op.dwpe, written(op.accumulate_wpe));
+    visit("dwte", op.dwte, written(op.accumulate_wte), op.accumulate_wte);
+    visit("dwpe", op.dwpe, written(op.accumulate_wpe), op.accumulate_wpe);
   }
   double flops() const { return 2.0 * static_cast<double>(dout.size()); }
 };
@@ -232,6 +235,11 @@ struct LayernormBackwardInput {
     visit("residual", op.residual, Access::read);
     visit("dx", op.dx, Access::write);
   }
+  template <class Self, class Visit>
+  static void in_place(Self& op, const Visit& visit) {
+    visit(op.dx, op.residual);
+    visit(op.dx, op.dy);
+  }
   double flops() const { return 12.0 * static_cast<double>(x.size()); }
 };
 
@@ -247,8 +255,8 @@ struct LayernormBackwardWeight {
     visit("x", op.x, Access::read);
     visit("mean", op.mean, Access::read);
     visit("rstd", op.rstd, Access::read);
-    visit("dgamma", op.dgamma, written(op.accumulate));
-    visit("dbeta", op.dbeta, written(op.accumulate));
+    visit("dgamma", op.dgamma, written(op.accumulate), op.accumulate);
+    visit("dbeta", op.dbeta, written(op.accumulate), op.accumulate);
   }
   double flops() const { return 5.0 * static_cast<double>(x.size()); }
 };
@@ -276,6 +284,10 @@ struct GeluBackward {
     visit("x", op.x, Access::read);
     visit("dy", op.dy, Access::read);
     visit("dx", op.dx, Access::write);
+  }
+  template <class Self, class Visit>
+  static void in_place(Self& op, const Visit& visit) {
+    visit(op.dx, op.dy);
   }
   double flops() const { return 18.0 * static_cast<double>(x.size()); }
 };
@@ -312,6 +324,11 @@ struct DropoutAdd {
     visit("x", op.x, Access::read);
     visit("residual", op.residual, Access::read);
     visit("y", op.y, Access::write);
+  }
+  template <class Self, class Visit>
+  static void in_place(Self& op, const Visit& visit) {
+    visit(op.y, op.x);
+    visit(op.y, op.residual);
   }
   double flops() const { return 2.0 * static_cast<double>(x.size()); }
 };
@@ -467,6 +484,11 @@ struct DropoutAddLayernorm {
     visit("mean", op.mean, Access::write);
     visit("rstd", op.rstd, Access::write);
   }
+  template <class Self, class Visit>
+  static void in_place(Self& op, const Visit& visit) {
+    visit(op.sum, op.x);
+    visit(op.sum, op.residual);
+  }
   double flops() const { return 10.0 * static_cast<double>(x.size()); }
   template <class Run>
   void compose(const Run& run) const {
@@ -550,6 +572,7 @@ template <class... Ops>
 struct OperationList {
   static constexpr std::size_t count = sizeof...(Ops);
   static constexpr std::array<std::string_view, count> names = {Ops::name...};
+  using Any = std::variant<Ops...>;
 
   template <class Op>
   static constexpr std::size_t index_of() {

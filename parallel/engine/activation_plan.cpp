@@ -2,93 +2,172 @@
 #include "parallel/engine/activation_plan.hpp"
 
 #include <algorithm>
+#include <iterator>
+#include <numeric>
+#include <set>
 
 namespace mylos {
 
 namespace {
 
-/// The ticks of one pass of a micro-batch through the blocks: block i of forward at `forward + i`, of
-/// backward at `backward + (blocks - 1 - i)`; backward is negative where there is none.
-struct Passage {
-  int slot = 0;
-  std::int64_t forward = -1;
-  std::int64_t backward = -1;
+using Intervals = std::vector<LiveInterval>;
+
+/// A result and an operand that may be the same memory.
+struct SharedPair {
+  int result = 0;
+  int operand = 0;
+  std::set<std::int64_t> ticks;
 };
 
-std::vector<Passage> passages(const Schedule& schedule, const std::vector<int>& slot_of,
-                              std::int64_t num_blocks) {
-  std::vector<Passage> result(static_cast<std::size_t>(schedule.micro_batches));
-  std::int64_t tick = 0;
-  for (const Action& action : schedule.repeat) {
-    Passage& passage = result[static_cast<std::size_t>(action.micro_batch)];
-    if (action.kind == ActionKind::forward) {
-      passage.slot = slot_of[static_cast<std::size_t>(action.micro_batch)];
-      passage.forward = tick;
-    } else if (action.kind == ActionKind::backward) {
-      passage.backward = tick;
+/// Whether two values never live at the same time but at these ticks, at which the second follows the first.
+bool follows(const Intervals& result, const Intervals& operand, const std::set<std::int64_t>& ticks) {
+  auto r = result.begin();
+  auto o = operand.begin();
+  while (r != result.end() && o != operand.end()) {
+    const bool is_replaced = o->last == r->first && ticks.contains(r->first);
+    if (o->last < r->first || is_replaced) {
+      ++o;
+    } else if (r->last < o->first) {
+      ++r;
+    } else {
+      return false;
     }
-    tick += num_blocks;
   }
-  return result;
+  return true;
 }
+
+/// Intervals of both in order, without gaps or overlaps at the ticks that they share.
+Intervals merged(const Intervals& a, const Intervals& b) {
+  Intervals all;
+  std::ranges::merge(a, b, std::back_inserter(all), {}, &LiveInterval::first, &LiveInterval::first);
+  Intervals joined;
+  for (const LiveInterval& live : all) {
+    if (!joined.empty() && live.first <= joined.back().last) {
+      joined.back().last = std::max(joined.back().last, live.last);
+    } else {
+      joined.push_back(live);
+    }
+  }
+  return joined;
+}
+
+/// Collects the intervals in which the roots of one slot hold a value that is still read.
+class Lifetimes {
+ public:
+  explicit Lifetimes(const Roots& roots) : roots_(roots), live_(roots.all().size()) {}
+
+  void add(const Passage& passage, std::int64_t first_tick) {
+    if (passage.brings_tokens) {
+      for (const char* name : {"tokens", "targets"}) {
+        if (const int root = roots_.find(name); root >= 0) write({root}, first_tick);
+      }
+    }
+    std::int64_t tick = first_tick;
+    for (const Entry& entry : passage.program->entries) add(entry, tick++);
+  }
+
+  /// Gives results the memory of operands that they may replace and that nothing reads any more; then those
+  /// have the same number in `buffers`, which are places in `arena`, -1 for what this slot does not use.
+  std::vector<int> place(ArenaPlan& arena) {
+    std::vector<int> owner(live_.size());
+    std::iota(owner.begin(), owner.end(), 0);
+    const auto owner_of = [&](int root) {
+      while (owner[index(root)] != root) root = owner[index(root)];
+      return root;
+    };
+    for (const SharedPair& pair : pairs_) {
+      const int result = owner_of(pair.result);
+      const int operand = owner_of(pair.operand);
+      if (result == operand || !follows(of(result), of(operand), pair.ticks)) continue;
+      of(operand) = merged(of(operand), of(result));
+      owner[index(result)] = operand;
+    }
+    std::vector<int> buffers(live_.size(), -1);
+    for (int root = 0; root < std::ssize(buffers); ++root) {
+      const int own = owner_of(root);
+      if (of(own).empty()) continue;
+      int& buffer = buffers[index(own)];
+      if (buffer < 0) buffer = arena.add(roots_.all()[index(own)].bytes, of(own));
+      buffers[index(root)] = buffer;
+    }
+    return buffers;
+  }
+
+ private:
+  static std::size_t index(int root) { return static_cast<std::size_t>(root); }
+  Intervals& of(int root) { return live_[index(root)]; }
+  const Root& root_of(const TensorRef& tensor) const { return roots_.all()[index(place_of(tensor).root)]; }
+
+  void add(const Entry& entry, std::int64_t tick) {
+    const auto each = [&](const auto& visit) {
+      for_each_place(entry, [&](const Place& place, Access access) {
+        if (roots_.all()[index(place.root)].kind == RootKind::activation) visit(place, access);
+      });
+    };
+    each([&](const Place& place, Access access) {
+      if (access == Access::read || access == Access::update) read(place, tick);
+    });
+    each([&](const Place& place, Access access) {
+      if (access == Access::write || access == Access::scratch) write(place, tick);
+    });
+    for_each_in_place(entry, [&](const TensorRef& result, const TensorRef& operand) {
+      const std::size_t bytes = result.bytes();
+      if (root_of(result).bytes != bytes || root_of(operand).bytes != bytes) return;
+      share(place_of(result).root, place_of(operand).root, tick);
+    });
+  }
+  void read(const Place& place, std::int64_t tick) {
+    Intervals& live = of(place.root);
+    require(!live.empty(), "an activation is written before it is read");
+    live.back().last = tick;
+  }
+  /// A write of what lies behind the beginning goes on with the value that the write of the beginning began.
+  void write(const Place& place, std::int64_t tick) {
+    Intervals& live = of(place.root);
+    if (place.offset > 0) return read(place, tick);
+    require(live.empty() || live.back().last < tick, "an operation does not read what it writes");
+    live.push_back({tick, tick});
+  }
+  void share(int result, int operand, std::int64_t tick) {
+    const auto is_same = [&](const SharedPair& pair) {
+      return pair.result == result && pair.operand == operand;
+    };
+    auto found = std::ranges::find_if(pairs_, is_same);
+    if (found == pairs_.end()) found = pairs_.insert(found, {result, operand, {}});
+    found->ticks.insert(tick);
+  }
+
+  const Roots& roots_;
+  std::vector<Intervals> live_;    // by root
+  std::vector<SharedPair> pairs_;  // in the order of execution
+};
 
 }  // namespace
 
-ActivationPlan::ActivationPlan(const std::vector<std::unique_ptr<Block>>& blocks, const BatchShape& shape,
-                               std::int64_t width, const Schedule& schedule)
-    : slot_of_(schedule.slots()) {
-  const auto count = static_cast<std::int64_t>(blocks.size());
-  const std::vector<Passage> all = passages(schedule, slot_of_, count);
-  const auto stream_bytes = static_cast<std::size_t>(shape.rows() * width) * size_of(shape.dtype);
-  const auto row_bytes = static_cast<std::size_t>(shape.rows()) * 4;
-
-  slots_.resize(static_cast<std::size_t>(*std::ranges::max_element(slot_of_)) + 1);
-  for (int s = 0; s < num_slots(); ++s) {
-    Slot& slot = slots_[at(s)];
-    // Adds a buffer that is alive, in every passage of this slot, in the intervals that `live_in` gives.
-    const auto add = [&](std::size_t bytes, const auto& live_in) {
-      std::vector<LiveInterval> live;
-      for (const Passage& passage : all) {
-        if (passage.slot == s) live_in(passage, live);
-      }
-      return arena_.add(bytes, std::move(live));
-    };
-    const auto whole = [&](const Passage& p, std::vector<LiveInterval>& live) {
-      live.push_back({p.forward, std::max(p.forward, p.backward) + count - 1});
-    };
-    slot.tokens = add(row_bytes, whole);
-    slot.targets = add(row_bytes, whole);
-    slot.losses = add(row_bytes, whole);
-    slot.correct = add(row_bytes, [&](const Passage& p, auto& live) {
-      live.push_back({p.forward + count - 1, p.forward + count - 1});
-    });
-    slot.gradient = add(stream_bytes, [&](const Passage& p, auto& live) {
-      if (p.backward >= 0) live.push_back({p.backward, p.backward + count - 1});
-    });
-    for (std::int64_t i = 0; i < count; ++i) {
-      // Written by block i, read by block i + 1 in forward and in backward; the head has no output.
-      slot.streams.push_back(add(i + 1 < count ? stream_bytes : 0, [&](const Passage& p, auto& live) {
-        const std::int64_t last = p.backward >= 0 ? p.backward + (count - 2 - i) : p.forward + i + 1;
-        live.push_back({p.forward + i, last});
-      }));
-      slot.buffers.emplace_back();
-      for (const ActivationSpec& spec : blocks[static_cast<std::size_t>(i)]->activations(shape)) {
-        slot.buffers.back().push_back(
-            add(static_cast<std::size_t>(spec.bytes), [&](const Passage& p, auto& live) {
-              const LiveInterval forward{p.forward + i, p.forward + i};
-              const std::int64_t tick = p.backward + (count - 1 - i);
-              const bool returns = p.backward >= 0;
-              if (spec.lifetime == Lifetime::saved)
-                live.push_back({forward.first, returns ? tick : forward.last});
-              if (spec.lifetime == Lifetime::both) live.push_back(forward);
-              if (returns && (spec.lifetime == Lifetime::backward || spec.lifetime == Lifetime::both)) {
-                live.push_back({tick, tick});
-              }
-            }));
-      }
-    }
+ActivationPlan::ActivationPlan(const Roots& roots, const std::vector<Passage>& passages) {
+  int num_slots = 0;
+  for (const Passage& passage : passages) num_slots = std::max(num_slots, passage.slot + 1);
+  std::vector<Lifetimes> lifetimes(static_cast<std::size_t>(num_slots), Lifetimes(roots));
+  std::int64_t tick = 0;
+  for (const Passage& passage : passages) {
+    lifetimes[static_cast<std::size_t>(passage.slot)].add(passage, tick);
+    tick += static_cast<std::int64_t>(passage.program->entries.size());
   }
+  for (Lifetimes& slot : lifetimes) buffers_.push_back(slot.place(arena_));
   arena_.solve();
+}
+
+std::vector<Passage> passages_of(const Schedule& schedule, const ModelPrograms& programs) {
+  const std::vector<int> slots = schedule.slots();
+  std::vector<Passage> passages;
+  for (const Action& action : schedule.repeat) {
+    const int slot = slots[static_cast<std::size_t>(action.micro_batch)];
+    if (action.kind == ActionKind::forward) passages.push_back({&programs.forward, slot, true});
+    if (action.kind == ActionKind::backward) passages.push_back({&programs.backward, slot, false});
+  }
+  passages.push_back({&programs.evaluate, 0, true});
+  passages.push_back({&programs.generate, 0, true});
+  return passages;
 }
 
 }  // namespace mylos

@@ -1,56 +1,45 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ActivationPlan: where every activation lies in the arena, from the live intervals of the schedule's
-// actions.
+// ActivationPlan: where every activation lies in the arena, from what the programs of a schedule read and
+// write.
 #pragma once
 
-#include <memory>
+#include <cstddef>
 #include <vector>
 
 #include "core/memory/arena.hpp"
-#include "core/model/block.hpp"
+#include "core/model/model_programs.hpp"
 #include "parallel/schedule/schedule.hpp"
 
 namespace mylos {
 
-/// Offsets for each in-flight slot: the residual stream between blocks, its gradient, the blocks' own
-/// buffers, tokens.
+/// A program at its place in the order of execution.
+struct Passage {
+  const Program* program = nullptr;
+  int slot = 0;               ///< of the micro-batches in flight, which have activations of their own
+  bool brings_tokens = true;  ///< tokens and targets are loaded before it
+};
+
+/// Offsets of the activations of each slot. A tick is an operation.
 class ActivationPlan {
  public:
-  ActivationPlan(const std::vector<std::unique_ptr<Block>>& blocks, const BatchShape& shape,
-                 std::int64_t width, const Schedule& schedule);
+  ActivationPlan(const Roots& roots, const std::vector<Passage>& passages);
 
   std::size_t bytes() const { return arena_.bytes(); }
-  int slot_of(int micro_batch) const { return slot_of_[static_cast<std::size_t>(micro_batch)]; }
-  int num_slots() const { return static_cast<int>(slots_.size()); }
-
-  std::size_t tokens(int slot) const { return offset(slots_[at(slot)].tokens); }
-  std::size_t targets(int slot) const { return offset(slots_[at(slot)].targets); }
-  std::size_t losses(int slot) const { return offset(slots_[at(slot)].losses); }
-  std::size_t correct(int slot) const { return offset(slots_[at(slot)].correct); }
-  /// The stream behind block `block`.
-  std::size_t stream(int slot, std::size_t block) const { return offset(slots_[at(slot)].streams[block]); }
-  std::size_t gradient(int slot) const { return offset(slots_[at(slot)].gradient); }
-  std::size_t buffer(int slot, std::size_t block, std::size_t index) const {
-    return offset(slots_[at(slot)].buffers[block][index]);
+  int num_slots() const { return static_cast<int>(buffers_.size()); }
+  /// Of an activation that the slot's programs use.
+  std::size_t offset(int slot, int root) const {
+    return arena_.offset(buffers_[static_cast<std::size_t>(slot)][static_cast<std::size_t>(root)]);
+  }
+  bool has(int slot, int root) const {
+    return buffers_[static_cast<std::size_t>(slot)][static_cast<std::size_t>(root)] >= 0;
   }
 
  private:
-  /// Numbers of arena buffers.
-  struct Slot {
-    int tokens = 0;
-    int targets = 0;
-    int losses = 0;
-    int correct = 0;
-    int gradient = 0;
-    std::vector<int> streams;
-    std::vector<std::vector<int>> buffers;
-  };
-  static std::size_t at(int slot) { return static_cast<std::size_t>(slot); }
-  std::size_t offset(int buffer) const { return arena_.offset(buffer); }
-
   ArenaPlan arena_;
-  std::vector<int> slot_of_;
-  std::vector<Slot> slots_;
+  std::vector<std::vector<int>> buffers_;  // of the arena, by slot and root; -1 if the slot does not use it
 };
+
+/// The passes of a step's micro-batches through the blocks; then, on slot 0, evaluation and generation.
+std::vector<Passage> passages_of(const Schedule& schedule, const ModelPrograms& programs);
 
 }  // namespace mylos

@@ -5,35 +5,27 @@
 
 #include <array>
 #include <cstdint>
-#include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "core/memory/device_buffer.hpp"
 #include "core/memory/upload_buffer.hpp"
-#include "core/model/block.hpp"
+#include "core/model/model_programs.hpp"
 #include "parallel/engine/activation_plan.hpp"
 #include "parallel/exchange/gradient_exchange.hpp"
 #include "parallel/schedule/schedule.hpp"
 
 namespace mylos {
 
-/// What an executor is made for.
-struct ExecutorConfig {
-  ModelConfig model;
-  BatchShape shape;
-  Recompute recompute = Recompute::none;
-  std::uint64_t seed = 0;
-  float gradient_scale = 1.0F;  ///< 1 / tokens of the global batch
-};
-
 class ModelExecutor {
  public:
-  ModelExecutor(ComputeBackend& backend, MemoryLedger& ledger, const ParameterTable& table,
-                GradientExchange& exchange, const Schedule& schedule, const ExecutorConfig& config);
+  ModelExecutor(ComputeBackend& backend, MemoryLedger& ledger, const ModelConfig& model,
+                const ParameterTable& table, GradientExchange& exchange, const Schedule& schedule,
+                const ProgramConfig& config);
 
-  const BatchShape& shape() const { return config_.shape; }
-  std::size_t activation_bytes() const { return plan_.bytes(); }
+  const BatchShape& shape() const { return shape_; }
+  std::size_t activation_bytes() const { return arena_.bytes(); }
 
   /// Brings a micro-batch into its slot: B rows of T + 1 tokens, of which the last T are the targets; a
   /// negative token is a target that does not count (0 as input). The device may take them later.
@@ -54,24 +46,22 @@ class ModelExecutor {
   std::vector<float> logits(std::int64_t row);
 
  private:
-  BlockContext context(int micro_batch, bool training, std::int64_t first_sample,
-                       const StepScalars* scalars) const;
-  void acquire(std::size_t block, Phase phase, int micro_batch);
-  void release(std::size_t block, Phase phase);
-  void run_forward(BlockContext& context, int micro_batch);
-  void* at(std::size_t offset) const { return static_cast<std::byte*>(arena_.data()) + offset; }
-  TensorRef stream(int slot, std::size_t block) const;
+  Binding& binding_of(int micro_batch);
+  /// Runs the first `count` operations of a program.
+  void replay(const Program& program, std::size_t count, Binding& binding, Phase phase, int micro_batch);
+  void run_entry(const Entry& entry, Binding& binding, Phase phase, int micro_batch);
+  /// Memory of the activation of this name.
+  std::byte* memory(std::string_view name, const Binding& binding) const;
 
   ComputeBackend& backend_;
   GradientExchange& exchange_;
-  ExecutorConfig config_;
+  ModelConfig model_;
+  BatchShape shape_;
   int micro_batches_;
-  std::vector<std::unique_ptr<Block>> blocks_;
-  ActivationPlan plan_;
+  std::vector<int> slot_of_;  // by micro-batch
+  ModelPrograms programs_;
   DeviceBuffer arena_;
-  std::vector<std::vector<std::vector<void*>>> buffers_;  // by slot and block
-  std::vector<std::vector<int>> block_units_;
-  std::vector<UnitView> units_;          // of the block at work
+  std::vector<Binding> bindings_;        // by slot
   std::array<UploadBuffer, 2> uploads_;  // inputs and targets of a micro-batch, in turn
   std::size_t next_upload_ = 0;
   std::vector<float> host_losses_;

@@ -5,8 +5,7 @@
 #include <cstdint>
 
 #include "core/base/dtype.hpp"
-#include "core/model/block.hpp"
-#include "core/model/model_config.hpp"
+#include "core/model/recorder.hpp"
 #include "core/optim/adamw.hpp"
 #include "core/optim/grad_guard.hpp"
 #include "core/optim/lr_schedule.hpp"
@@ -37,6 +36,18 @@ struct StepConfig {
   LrScheduleConfig lr;
   GuardConfig guard;
   bool graphs = false;  ///< a GPU's work is recorded and queued as a whole
+
+  /// 1 / tokens of the global batch.
+  float per_token() const {
+    return static_cast<float>(1.0 / static_cast<double>(train.global_batch * train.seq_len));
+  }
+  ProgramConfig programs() const {
+    return {.shape = train.shape(),
+            .grad_dtype = train.grad_dtype,
+            .recompute = train.recompute,
+            .seed = train.seed,
+            .gradient_scale = per_token()};
+  }
 };
 
 }  // namespace mylos

@@ -55,24 +55,18 @@ TrainingStep::TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, const 
     for (std::size_t i = 0; i < schedule_.repeat.size(); ++i) graphs_.emplace_back(backend);
   }
   const TrainConfig& train = config.train;
-  const auto per_token = static_cast<float>(1.0 / static_cast<double>(train.global_batch * train.seq_len));
   const ExchangeTypes types{.compute = train.dtype, .gradient = train.grad_dtype};
   exchange_ = make_exchange(config.parallel, types, backend, ledger, table_, grid);
   optimizer_ =
       std::make_unique<AdamW>(backend, ledger, table_, config.adamw, train.dtype, exchange_->owned());
-  ExecutorConfig executor;
-  executor.model = config.model;
-  executor.shape = train.shape();
-  executor.recompute = train.recompute;
-  executor.seed = train.seed;
-  executor.gradient_scale = per_token;
-  executor_ = std::make_unique<ModelExecutor>(backend, ledger, table_, *exchange_, schedule_, executor);
+  executor_ = std::make_unique<ModelExecutor>(backend, ledger, config.model, table_, *exchange_, schedule_,
+                                              config.programs());
 
   find_norm_ranges();
   guard_config_ = config.guard;
   // Stages before the last have no loss; ranks along the other axes all have the same.
   const int copies_of_loss = coordinates_.extent(all_axes.without(loss_axes).without({Axis::pipeline}));
-  guard_config_.loss_factor = per_token / static_cast<float>(copies_of_loss);
+  guard_config_.loss_factor = config.per_token() / static_cast<float>(copies_of_loss);
 
   const auto small = [&](std::size_t bytes, const char* label) {
     return DeviceBuffer(backend, ledger, MemoryCategory::workspace, bytes, label);

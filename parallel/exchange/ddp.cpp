@@ -47,12 +47,11 @@ TensorRef Ddp::gradient(const UnitPart& part) const {
   return flat(gradients_, config_.gradient_type).flat(offset(part.unit) + part.begin, part.count);
 }
 
-UnitView Ddp::acquire(int unit, Phase phase, int micro_batch) {
+UnitView Ddp::acquire(int unit, Phase phase, int /*micro_batch*/) {
   const UnitPart whole{unit, 0, unit_size(unit)};
   UnitView view;
   view.weights = weights(whole);
   if (phase == Phase::backward) view.gradients = gradient(whole);
-  view.accumulate = micro_batch > 0;
   return view;
 }
 

@@ -5,13 +5,19 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/model/block.hpp"
+#include "core/layout/parameter_table.hpp"
 #include "core/optim/adamw.hpp"
 #include "parallel/schedule/schedule.hpp"
 
 namespace mylos {
 
 enum class Phase : std::uint8_t { forward, backward };
+
+/// The weights and gradients of a unit while it is acquired. Both are flat buffers of Unit::size elements.
+struct UnitView {
+  TensorRef weights;    // (size) compute type; carries the weight version
+  TensorRef gradients;  // (size) fp32 or compute type; empty outside backward
+};
 
 /// Holds the units' weights and gradients. One strategy of data parallelism is one implementation.
 class GradientExchange {

@@ -2,12 +2,15 @@
 #include "parallel/plan/run_plan.hpp"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <ranges>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "core/layout/parameter_table.hpp"
-#include "core/model/lm_head.hpp"
+#include "core/model/model_programs.hpp"
 #include "parallel/collectives/algorithm_choice.hpp"
 #include "parallel/collectives/hierarchical.hpp"
 #include "parallel/engine/activation_plan.hpp"
@@ -78,27 +81,39 @@ std::int64_t scratch_bytes(const StepConfig& config, const std::string& name, co
 
 /// The weight matrices of the linear layers, with the rows that they multiply.
 std::vector<PlannedProduct> products(const StepConfig& config, std::int64_t threads,
-                                     const ParameterTable& table, const BatchShape& shape) {
-  const std::string_view head = config.model.tied ? "wte.weight" : "lm_head.weight";
-  std::vector<PlannedProduct> planned;
-  for (const Parameter& parameter : table.parameters()) {
-    const bool is_head = parameter.name == head;
-    const bool is_embedding = parameter.name == "wpe.weight" || parameter.name == "wte.weight";
-    if (parameter.shape.size() < 2 || (is_embedding && !is_head)) continue;
-    const std::int64_t in = is_head ? parameter.shape[1] : parameter.shape[0];
-    const std::int64_t rows = is_head ? LmHead(config.model, table).slice_rows(shape) : shape.rows();
-    planned.push_back({.in = in,
-                       .out = parameter.padded_size() / in,
-                       .rows = rows,
-                       .last_rows = shape.rows() % rows,
-                       .threads = static_cast<int>(threads),
-                       .dtype = config.train.dtype,
-                       .grad_dtype = config.train.grad_dtype,
-                       .transposed = is_head,
-                       .bias = !is_head,
-                       .accumulates = config.train.accumulation > 1 || shape.rows() / rows > 1});
+                                     const ModelPrograms& programs) {
+  std::map<std::pair<int, std::int64_t>, PlannedProduct> planned;  // by unit and first element of the weight
+  const auto product_of = [&](const TensorRef& weight) -> PlannedProduct& {
+    const Place place = place_of(weight);
+    return planned[{programs.roots.all()[static_cast<std::size_t>(place.root)].unit,
+                    place.offset / static_cast<std::int64_t>(size_of(weight.dtype))}];
+  };
+  const auto add = [&](const auto& op) {
+    if constexpr (requires { op.x, op.w, op.bias; }) {
+      PlannedProduct& product = product_of(op.w);
+      const std::int64_t rows = op.x.size() / op.w.shape[0];
+      if (rows < product.rows) product.last_rows = rows;
+      if (product.rows > 0) return;
+      product = {.in = op.w.shape[0],
+                 .out = op.w.shape[1],
+                 .rows = rows,
+                 .threads = static_cast<int>(threads),
+                 .dtype = config.train.dtype,
+                 .grad_dtype = config.train.grad_dtype,
+                 .transposed = !op.w.contiguous(),
+                 .bias = static_cast<bool>(op.bias),
+                 .accumulates = config.train.accumulation > 1};
+    } else if constexpr (requires { op.dw, op.accumulate; }) {
+      PlannedProduct& product = product_of(op.dw);
+      product.accumulates = product.accumulates || op.accumulate;
+    }
+  };
+  for (const Program* program : {&programs.forward, &programs.backward}) {
+    for (const Entry& entry : program->entries) std::visit(add, entry.operation);
   }
-  return planned;
+  std::vector<PlannedProduct> products;
+  for (const auto& [place, product] : planned) products.push_back(product);
+  return products;
 }
 
 }  // namespace
@@ -108,9 +123,8 @@ RunPlan make_plan(const StepConfig& config, const Platform& platform) {
   const Coordinates coordinates = coordinates_of_first(config.parallel);
   const ParameterTable table = ParameterTable(model).local(coordinates);
   const Schedule schedule = make_schedule(config.parallel, config.train.accumulation);
-  const BatchShape shape = config.train.shape();
-  const ActivationPlan activations(make_gpt2(model, table, config.train.recompute), shape, model.width,
-                                   schedule);
+  const ModelPrograms programs = record_programs(model, table, config.programs());
+  const ActivationPlan activations(programs.roots, passages_of(schedule, programs));
 
   RunPlan plan;
   plan.parameters = table.num_parameters();
@@ -128,7 +142,7 @@ RunPlan make_plan(const StepConfig& config, const Platform& platform) {
       static_cast<std::int64_t>(table.parameters().size() * sizeof(Segment) + sizeof(StepScalars) +
                                 sizeof(GuardInput) + sizeof(GuardState));
   if (platform.plan_compute != nullptr) {
-    const std::vector<PlannedProduct> planned = products(config, platform.threads, table, shape);
+    const std::vector<PlannedProduct> planned = products(config, platform.threads, programs);
     bytes(MemoryCategory::workspace) +=
         static_cast<std::int64_t>(platform.plan_compute(planned.data(), planned.size()));
   }

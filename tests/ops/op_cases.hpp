@@ -123,7 +123,7 @@ void with_operation(const OpCase& c, const Tensor& tensor, const CaseMemory& mem
     if (index++ != static_cast<std::size_t>(c.op)) return;
     Record record;
     Record::operands(
-        record, [&](const char* name, TensorRef& operand, Access /*access*/) { operand = tensor(name); });
+        record, [&](const char* name, TensorRef& operand, Access /*access*/, const auto&... /*flag*/) { operand = tensor(name); });
     if constexpr (requires { record.accumulate; }) record.accumulate = c.accumulate;
     if constexpr (requires { record.position; }) record.position = c.position;
     if constexpr (requires { record.index; }) record.index = c.index;

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/program_text.hpp"
+
+#include <algorithm>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "app/session.hpp"
+#include "core/base/joined.hpp"
+#include "core/model/model_programs.hpp"
+#include "parallel/engine/activation_plan.hpp"
+
+namespace mylos {
+
+namespace {
+
+std::string_view name_of(Access access) {
+  switch (access) {
+    case Access::read:
+      return "reads";
+    case Access::write:
+      return "writes";
+    case Access::update:
+      return "adds to";
+    case Access::scratch:
+      return "uses";
+  }
+  return {};
+}
+
+/// Prints the programs of one run.
+class ProgramText {
+ public:
+  ProgramText(const ParameterTable& table, const ModelPrograms& programs,
+              std::vector<const PluginDescriptor*> backends)
+      : table_(table), programs_(programs), backends_(std::move(backends)) {}
+
+  std::string text_of(std::string_view title, const Program& program) const {
+    double flops = 0.0;
+    std::int64_t bytes = 0;
+    for (const Entry& entry : program.entries) {
+      flops += flops_of(entry);
+      bytes += bytes_of(entry);
+    }
+    std::string text = fmt::format("\n{}: {} operations, {:.3f} GFLOP, {:.3f} GB\n", title,
+                                   program.entries.size(), 1e-9 * flops, 1e-9 * static_cast<double>(bytes));
+    for (std::size_t i = 0; i < program.entries.size(); ++i) text += text_of(i, program.entries[i]);
+    return text;
+  }
+
+ private:
+  std::string text_of(std::size_t index, const Entry& entry) const {
+    std::string text = std::visit(
+        [&]<class Op>(const Op& op) {
+          std::string lines = fmt::format("{:5} {} ({}): {:.6f} GFLOP, {:.6f} GB, {}:{}\n", index, Op::name,
+                                          backend_of(Op::name), 1e-9 * flops_of(entry),
+                                          1e-9 * static_cast<double>(bytes_of(entry)),
+                                          entry.where.file_name(), entry.where.line());
+          Op::operands(
+              op, [&](const char* name, const TensorRef& tensor, Access access, const auto&... /*adds*/) {
+                if (tensor) lines += text_of(name, tensor, access);
+              });
+          return lines;
+        },
+        entry.operation);
+    const auto names = [&](const std::vector<int>& units) {
+      std::vector<std::string> all;
+      for (const int unit : units) all.push_back(table_.unit(unit).name);
+      return joined(all, ", ");
+    };
+    if (!entry.acquires.empty()) text += fmt::format("        acquires {}\n", names(entry.acquires));
+    for (const GradientRange& range : entry.completes) {
+      text += fmt::format("        completes the gradient of {}, elements {} to {}\n",
+                          table_.unit(range.unit).name, range.begin, range.end);
+    }
+    if (!entry.releases.empty()) text += fmt::format("        releases {}\n", names(entry.releases));
+    return text;
+  }
+
+  std::string text_of(const char* name, const TensorRef& tensor, Access access) const {
+    const Place place = place_of(tensor);
+    const Root& root = programs_.roots.all()[static_cast<std::size_t>(place.root)];
+    std::string line =
+        fmt::format("        {:<7} {:<12} {} ({}), {}", name_of(access), name, mylos::name_of(tensor.dtype),
+                    joined(std::span(tensor.shape.data(), tensor.rank), ", "), root.name);
+    if (place.offset > 0) line += fmt::format(" + {} bytes", place.offset);
+    return line + "\n";
+  }
+
+  /// The first that has a kernel.
+  std::string_view backend_of(std::string_view operation) const {
+    for (const PluginDescriptor* backend : backends_) {
+      const std::span<const std::string_view> own(backend->operations, backend->num_operations);
+      if (std::ranges::find(own, operation) != own.end()) return backend->name;
+    }
+    return backends_.empty() ? "no backend found" : "in parts";
+  }
+
+  const ParameterTable& table_;
+  const ModelPrograms& programs_;
+  std::vector<const PluginDescriptor*> backends_;
+};
+
+}  // namespace
+
+std::string program_text(const Setup& setup) {
+  const RunConfig& config = setup.config;
+  const ParameterTable table =
+      ParameterTable(config.model)
+          .local({config.parallel.extents(), static_cast<int>(config.parallel.world_size()), 0});
+  const ModelPrograms programs = record_programs(config.model, table, config.programs());
+  const Schedule schedule = make_schedule(config.parallel, config.train.accumulation);
+  const ActivationPlan plan(programs.roots, passages_of(schedule, programs));
+
+  std::vector<std::string> actions;
+  for (const Action& action : schedule.repeat) {
+    const bool is_of_micro_batch = action.kind == ActionKind::forward || action.kind == ActionKind::backward;
+    actions.push_back(is_of_micro_batch ? fmt::format("{} {}", name_of(action.kind), action.micro_batch)
+                                        : std::string(name_of(action.kind)));
+  }
+  std::string text = fmt::format(
+      "rank 0 of {}: {} x {} tokens per micro-batch, {:.3f} GB of activations\n"
+      "a step: {}\n",
+      config.parallel.world_size(), config.train.micro_batch, config.train.seq_len,
+      1e-9 * static_cast<double>(plan.bytes()), joined(actions, ", "));
+  const ProgramText printer(table, programs, compute_plugins(setup.plugins, config));
+  text += printer.text_of("forward", programs.forward);
+  text += printer.text_of("backward", programs.backward);
+  text += printer.text_of("evaluate", programs.evaluate);
+  text += printer.text_of("generate", programs.generate);
+  return text;
+}
+
+}  // namespace mylos

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The text of `mylos inspect --program`.
+#pragma once
+
+#include <string>
+
+#include "app/setup.hpp"
+
+namespace mylos {
+
+/// What rank 0 of a run does in a step, and the operations of each of its programs: their tensors, FLOPs,
+/// bytes, the backend that is asked first, and the line that asked for them.
+std::string program_text(const Setup& setup);
+
+}  // namespace mylos

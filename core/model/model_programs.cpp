@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/model/model_programs.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "core/model/embedding.hpp"
+#include "core/model/lm_head.hpp"
+#include "core/model/transformer_block.hpp"
+
+namespace mylos {
+
+namespace {
+
+bool intersects(const std::set<int>& a, const std::set<int>& b) {
+  return std::ranges::any_of(a, [&](int root) { return b.contains(root); });
+}
+
+/// What remakes the other results of a fused operation from one that was kept; false if none was.
+template <class Op>
+bool remake_rest(const Op& op, const std::set<int>& missing, Recorder& run) {
+  const auto is_kept = [&](const TensorRef& tensor) { return !missing.contains(place_of(tensor).root); };
+  if constexpr (std::is_same_v<Op, LinearGeluForward>) {
+    if (!is_kept(op.pre)) return false;
+    run(GeluForward{.x = op.pre, .y = op.y});
+    return true;
+  } else if constexpr (std::is_same_v<Op, DropoutAddLayernorm>) {
+    if (!is_kept(op.sum)) return false;
+    run(LayernormForward{.x = op.sum.reshaped({op.mean.size(), op.gamma.size()}),
+                         .gamma = op.gamma,
+                         .beta = op.beta,
+                         .y = op.y,
+                         .mean = op.mean,
+                         .rstd = op.rstd});
+    return true;
+  } else {
+    return false;
+  }
+}
+
+/// Records programs of one model.
+class ProgramRecorder {
+ public:
+  ProgramRecorder(const ModelConfig& model, const ParameterTable& table, const ProgramConfig& config)
+      : table_(table), config_(config), width_(model.width), head_(model, table), roots_(table, config) {
+    blocks_.push_back(std::make_unique<Embedding>(model, table));
+    for (std::int64_t layer = 0; layer < model.layers; ++layer)
+      blocks_.push_back(std::make_unique<TransformerBlock>(model, table, layer));
+  }
+
+  ModelPrograms record() {
+    Program forward = this->forward(true);
+    Program backward = this->backward(forward);
+    Program evaluate = this->forward(false);
+    Program generate = evaluate;
+    Recorder head = recorder(num_blocks(), false, evaluate.entries);
+    head_.forward(head, stream(num_blocks() - 1), {});
+    Recorder row = recorder(num_blocks(), false, generate.entries);
+    head_.first_logits(row, stream(num_blocks() - 1));
+    for (Program* program : {&forward, &backward, &evaluate, &generate})
+      analyse({&program, 1}, roots_.all(), table_);
+    std::set<int> wanted = {Roots::loss_sum_root};
+    for (int i = 0; i < num_blocks(); ++i) wanted.insert(place_of(gradient(i)).root);
+    return {std::move(roots_),   std::move(forward),  std::move(backward),
+            std::move(evaluate), std::move(generate), std::move(wanted)};
+  }
+
+ private:
+  int num_blocks() const { return static_cast<int>(blocks_.size()); }
+  const Block& block(int index) const { return *blocks_[static_cast<std::size_t>(index)]; }
+  Recorder recorder(int index, bool training, std::vector<Entry>& entries) {
+    const std::string name = index < num_blocks() ? block(index).name() : head_.name();
+    return {roots_, config_, name + ".", index, training, entries};
+  }
+  TensorRef activation(const std::string& name) {
+    const BatchShape& s = config_.shape;
+    return roots_.tensor(name, {nullptr, s.dtype, {s.batch, s.seq, width_}});
+  }
+  /// The residual stream behind a block, and the loss's gradient with respect to it; empty before the first.
+  TensorRef stream(int index) {
+    return index < 0 ? TensorRef() : activation("stream behind " + block(index).name());
+  }
+  TensorRef gradient(int index) {
+    return index < 0 ? TensorRef() : activation("gradient behind " + block(index).name());
+  }
+
+  /// All blocks but the head.
+  Program forward(bool training) {
+    Program program;
+    for (int i = 0; i < num_blocks(); ++i) {
+      Recorder run = recorder(i, training, program.entries);
+      block(i).forward(run, stream(i - 1), stream(i));
+    }
+    return program;
+  }
+
+  Program backward(const Program& forward) {
+    Program program;
+    Recorder head = recorder(num_blocks(), true, program.entries);
+    head_.backward(head, stream(num_blocks() - 1), {}, gradient(num_blocks() - 1));
+    for (int i = num_blocks(); i-- > 0;) {
+      std::vector<Entry> own;
+      Recorder run = recorder(i, true, own);
+      block(i).backward(run, stream(i - 1), gradient(i), gradient(i - 1));
+      std::ranges::move(remade(forward, i, own), std::back_inserter(program.entries));
+      std::ranges::move(own, std::back_inserter(program.entries));
+    }
+    Recorder run = recorder(0, true, program.entries);
+    run(Sum{.x = run.losses(), .out = roots_.loss_sum()});
+    return program;
+  }
+
+  /// Of what block `index` made, the roots that its backward pass does not find.
+  std::set<int> missing(const std::vector<const Entry*>& made) const {
+    std::set<int> roots;
+    if (config_.recompute == Recompute::none) return roots;
+    for (const Entry* entry : made) roots.merge(accesses_of(*entry).writes);
+    if (config_.recompute == Recompute::selective)
+      std::erase_if(roots, [&](int root) { return !roots_.all()[static_cast<std::size_t>(root)].cheap; });
+    return roots;
+  }
+
+  /// The operations of the forward pass of a block that remake what `own` reads and was not kept.
+  std::vector<Entry> remade(const Program& forward, int index, const std::vector<Entry>& own) {
+    std::vector<const Entry*> made;
+    for (const Entry& entry : forward.entries) {
+      if (entry.block == index) made.push_back(&entry);
+    }
+    const std::set<int> missing = this->missing(made);
+    std::set<int> wanted, written;
+    for (const Entry& entry : own) {
+      const auto [reads, writes] = accesses_of(entry);
+      std::ranges::copy_if(reads, std::inserter(wanted, wanted.end()),
+                           [&](int root) { return missing.contains(root) && !written.contains(root); });
+      written.insert(writes.begin(), writes.end());
+    }
+    std::vector<Entry> repeated;  // the last first
+    for (auto entry = made.rbegin(); entry != made.rend(); ++entry) {
+      const auto [reads, writes] = accesses_of(**entry);
+      if (!intersects(writes, wanted)) continue;
+      std::erase_if(wanted, [&](int root) { return writes.contains(root); });
+      Recorder run = recorder(index, true, repeated);
+      if (std::visit([&](const auto& op) { return remake_rest(op, missing, run); }, (*entry)->operation))
+        continue;
+      repeated.push_back(**entry);
+      std::ranges::copy_if(reads, std::inserter(wanted, wanted.end()),
+                           [&](int root) { return missing.contains(root); });
+    }
+    std::ranges::reverse(repeated);
+    return repeated;
+  }
+
+  const ParameterTable& table_;
+  ProgramConfig config_;
+  std::int64_t width_;
+  std::vector<std::unique_ptr<Block>> blocks_;  // all but the head
+  LmHead head_;
+  Roots roots_;
+};
+
+}  // namespace
+
+ModelPrograms record_programs(const ModelConfig& model, const ParameterTable& table,
+                              const ProgramConfig& config) {
+  return ProgramRecorder(model, table, config).record();
+}
+
+}  // namespace mylos

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/model/program.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <utility>
+
+#include "core/layout/parameter_table.hpp"
+
+namespace mylos {
+
+namespace {
+
+constexpr unsigned offset_bits = 40;
+
+}  // namespace
+
+Place place_of(const TensorRef& operand) {
+  if (!operand) return {};
+  const auto address = reinterpret_cast<std::uintptr_t>(operand.data);
+  constexpr std::uintptr_t offsets = (std::uintptr_t{1} << offset_bits) - 1;
+  return {static_cast<int>(address >> offset_bits) - 1, static_cast<std::int64_t>(address & offsets)};
+}
+
+void* address_of(int root) {
+  return reinterpret_cast<void*>((static_cast<std::uintptr_t>(root) + 1) << offset_bits);
+}
+
+namespace {
+
+/// A gradient: unit and first element.
+using GradientKey = std::pair<int, std::int64_t>;
+
+/// Of a matrix or vector that an operation adds to.
+GradientKey key_of(const std::vector<Root>& roots, const TensorRef& tensor) {
+  const Place place = place_of(tensor);
+  const Root& root = roots[static_cast<std::size_t>(place.root)];
+  return {root.kind == RootKind::gradients ? root.unit : -1,
+          place.offset / static_cast<std::int64_t>(size_of(tensor.dtype))};
+}
+
+/// Lets the first contribution to a gradient write and the others add; returns the last of each.
+std::map<GradientKey, Entry*> find_contributions(std::span<Program* const> programs,
+                                                 const std::vector<Root>& roots) {
+  std::map<GradientKey, Entry*> last;
+  for (Program* program : programs) {
+    for (Entry& entry : program->entries) {
+      const auto contribute = [&](const char* /*name*/, const TensorRef& tensor, Access /*access*/,
+                                  auto&... adds) {
+        if (!tensor) return;
+        ((adds = !last.insert_or_assign(key_of(roots, tensor), &entry).second), ...);
+      };
+      std::visit([&]<class Op>(Op& op) { Op::operands(op, contribute); }, entry.operation);
+    }
+  }
+  return last;
+}
+
+/// Neighbouring parameters that an entry is last to contribute to are one range.
+void find_completions(const std::map<GradientKey, Entry*>& last, const ParameterTable& table) {
+  for (int unit = 0; unit < table.num_units(); ++unit) {
+    const Entry* previous = nullptr;
+    for (const int index : table.unit(unit).parameters) {
+      const Parameter& parameter = table.parameters()[static_cast<std::size_t>(index)];
+      const auto found = last.find({unit, parameter.offset});
+      if (found == last.end()) continue;
+      Entry& entry = *found->second;
+      const bool is_last = index == table.unit(unit).parameters.back();
+      const std::int64_t end = is_last ? table.unit(unit).size : parameter.offset + parameter.padded_size();
+      if (previous == &entry) {
+        entry.completes.back().end = end;
+      } else {
+        entry.completes.push_back({unit, parameter.offset, end});
+      }
+      previous = &entry;
+    }
+  }
+}
+
+/// The units that an entry reads weights of or adds gradients to.
+std::set<int> units_of(const Entry& entry, const std::vector<Root>& roots) {
+  std::set<int> units;
+  for_each_place(entry, [&](const Place& place, Access /*access*/) {
+    if (const int unit = roots[static_cast<std::size_t>(place.root)].unit; unit >= 0) units.insert(unit);
+  });
+  return units;
+}
+
+/// Units are acquired and released per block.
+void find_units(std::vector<Entry>& entries, const std::vector<Root>& roots) {
+  std::map<int, Entry*> last;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    for (const int unit : units_of(entries[i], roots)) {
+      if (last.insert_or_assign(unit, &entries[i]).second) entries[i].acquires.push_back(unit);
+    }
+    if (i + 1 < entries.size() && entries[i + 1].block == entries[i].block) continue;
+    for (const auto& [unit, entry] : last) entry->releases.push_back(unit);
+    last.clear();
+  }
+}
+
+template <class Op>
+void bind_scalars(Op& op, const Binding& binding) {
+  const auto bind_dropout = [&](Dropout& dropout) {
+    dropout.first_sample = binding.first_sample;
+    dropout.scalars = binding.scalars;
+  };
+  if constexpr (requires { op.dropout; }) bind_dropout(op.dropout);
+  if constexpr (requires { op.forward.dropout; }) bind_dropout(op.forward.dropout);
+  if constexpr (requires { op.scalars = binding.scalars; }) {
+    if (op.scalars != nullptr) op.scalars = binding.scalars;
+  }
+}
+
+}  // namespace
+
+void analyse(std::span<Program* const> programs, const std::vector<Root>& roots,
+             const ParameterTable& table) {
+  find_completions(find_contributions(programs, roots), table);
+  for (Program* program : programs) find_units(program->entries, roots);
+}
+
+Accesses accesses_of(const Entry& entry) {
+  Accesses accesses;
+  for_each_place(entry, [&](const Place& place, Access access) {
+    if (access == Access::read || access == Access::update) accesses.reads.insert(place.root);
+    if (access == Access::write || access == Access::update) accesses.writes.insert(place.root);
+  });
+  return accesses;
+}
+
+double flops_of(const Entry& entry) {
+  return std::visit([](const auto& op) { return op.flops(); }, entry.operation);
+}
+
+std::int64_t bytes_of(const Entry& entry) {
+  std::int64_t bytes = 0;
+  const auto add = [&](const char* /*name*/, const TensorRef& tensor, Access access,
+                       const auto&... /*adds*/) {
+    if (tensor) bytes += static_cast<std::int64_t>(tensor.bytes()) * (access == Access::update ? 2 : 1);
+  };
+  std::visit([&]<class Op>(const Op& op) { Op::operands(op, add); }, entry.operation);
+  return bytes;
+}
+
+SplitProgram split(const Program& backward, const std::vector<Root>& roots, const std::set<int>& wanted) {
+  SplitProgram parts;
+  std::set<int> needed = wanted;  // by what stays
+  std::set<int> overwritten;      // by what stays
+  const auto any = [](const std::set<int>& some, const auto& holds) {
+    return std::ranges::any_of(some, holds);
+  };
+  for (auto entry = backward.entries.rbegin(); entry != backward.entries.rend(); ++entry) {
+    const auto [reads, writes] = accesses_of(*entry);
+    const auto is_gradient = [&](int root) {
+      return roots[static_cast<std::size_t>(root)].kind == RootKind::gradients;
+    };
+    const bool is_needed = any(writes, [&](int root) { return !is_gradient(root) && needed.contains(root); });
+    const bool is_overwritten = any(reads, [&](int root) { return overwritten.contains(root); });
+    Entry& moved = (is_needed || is_overwritten ? parts.input : parts.weight).entries.emplace_back(*entry);
+    moved.acquires.clear();
+    moved.releases.clear();
+    moved.completes.clear();
+    if (!is_needed && !is_overwritten) continue;
+    needed.insert(reads.begin(), reads.end());
+    std::ranges::copy_if(writes, std::inserter(overwritten, overwritten.end()), std::not_fn(is_gradient));
+  }
+  std::ranges::reverse(parts.input.entries);
+  std::ranges::reverse(parts.weight.entries);
+  return parts;
+}
+
+void run_bound(const Entry& entry, const Binding& binding, ComputeBackend& backend) {
+  std::visit(
+      [&]<class Op>(const Op& recorded) {
+        Op op = recorded;
+        Op::operands(op, [&](const char* /*name*/, TensorRef& tensor, Access /*access*/, auto&... adds) {
+          if (!tensor) return;
+          const Place place = place_of(tensor);
+          const Bound& root = binding.roots[static_cast<std::size_t>(place.root)];
+          tensor.data = root.data + place.offset;
+          tensor.version = root.version;
+          ((adds = adds || binding.accumulates), ...);
+        });
+        bind_scalars(op, binding);
+        backend.run(op);
+      },
+      entry.operation);
+}
+
+}  // namespace mylos

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Program: the operations of a pass through blocks as data. Recorded by calling the blocks once, run by
+// replay; what the planner, the executor and `mylos inspect --program` know of a model they read from it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <source_location>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/layout/parameter_table.hpp"
+#include "core/ops/compute_backend.hpp"
+
+namespace mylos {
+
+/// What memory a tensor of a program stands for.
+enum class RootKind : std::uint8_t {
+  activation,  ///< a place in the arena
+  weights,     ///< of a unit, its flat buffer
+  gradients,   ///< of a unit
+  loss_sum,    ///< of a step's micro-batches
+};
+
+/// Memory that tensors of programs lie in.
+struct Root {
+  std::string name;  ///< "h.3.ln1", "weights of h.3"
+  RootKind kind = RootKind::activation;
+  std::size_t bytes = 0;
+  int unit = -1;       ///< of weights and gradients
+  bool cheap = false;  ///< may be remade instead of kept
+};
+
+/// Where an operand of a recorded operation lies: there its address is (root + 1) 2^40 + offset.
+struct Place {
+  int root = -1;            ///< none if the operand is left out
+  std::int64_t offset = 0;  ///< bytes
+};
+Place place_of(const TensorRef& operand);
+void* address_of(int root);
+
+/// Elements of a unit's gradient.
+struct GradientRange {
+  int unit = 0;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+/// One operation of a program, with what follows from the others.
+struct Entry {
+  Operations::Any operation;
+  int block = 0;
+  std::source_location where;  ///< the call that recorded it
+
+  std::vector<int> acquires;             ///< units that no entry of the block has used before
+  std::vector<int> releases;             ///< units that no later entry of the block uses
+  std::vector<GradientRange> completes;  ///< gradients to which nothing is added later, by place in the unit
+};
+
+/// Calls visit(place, access) for the operands of an entry that are there.
+template <class Visit>
+void for_each_place(const Entry& entry, const Visit& visit) {
+  std::visit(
+      [&]<class Op>(const Op& op) {
+        Op::operands(
+            op, [&](const char* /*name*/, const TensorRef& tensor, Access access, const auto&... /*adds*/) {
+              if (tensor) visit(place_of(tensor), access);
+            });
+      },
+      entry.operation);
+}
+
+/// Calls visit(result, operand) for the tensors of an entry that may be the same memory.
+template <class Visit>
+void for_each_in_place(const Entry& entry, const Visit& visit) {
+  std::visit(
+      [&]<class Op>(const Op& op) {
+        const auto visit_pair = [&](const TensorRef& result, const TensorRef& operand) {
+          if (result && operand) visit(result, operand);
+        };
+        if constexpr (requires { Op::in_place(op, visit_pair); }) Op::in_place(op, visit_pair);
+      },
+      entry.operation);
+}
+
+/// The roots that an entry reads or changes, and those that it writes or changes.
+struct Accesses {
+  std::set<int> reads, writes;
+};
+Accesses accesses_of(const Entry& entry);
+
+/// Of the operation, and the bytes that it moves at least: each operand once, twice if it is changed.
+double flops_of(const Entry& entry);
+std::int64_t bytes_of(const Entry& entry);
+
+/// The operations of one pass, in order.
+struct Program {
+  std::vector<Entry> entries;
+};
+
+/// Finds out, for each entry of programs that run one after another, which units it uses first and last,
+/// whether it is the first to contribute to a gradient, which it then writes, and which gradients it
+/// completes.
+void analyse(std::span<Program* const> programs, const std::vector<Root>& roots, const ParameterTable& table);
+
+/// A backward pass in two: `input` makes the gradients that the blocks hand on, `weight` what only the
+/// gradients of weights take, at any later time (Qi et al., "Zero Bubble Pipeline Parallelism", 2024). What
+/// reads memory that `input` uses again stays there. To be analysed.
+struct SplitProgram {
+  Program input, weight;
+};
+/// Nothing of the pass is wanted but gradients and the roots `wanted`.
+SplitProgram split(const Program& backward, const std::vector<Root>& roots, const std::set<int>& wanted);
+
+/// Memory of a root in one run of a program.
+struct Bound {
+  std::byte* data = nullptr;
+  std::uint64_t version = 0;
+};
+
+/// What changes from run to run.
+struct Binding {
+  std::vector<Bound> roots;
+  std::int64_t first_sample = 0;  ///< of the micro-batch, within the global batch
+  bool accumulates = false;       ///< gradients hold what earlier micro-batches gave
+  const StepScalars* scalars = nullptr;
+};
+
+/// Queues an operation on the memory that its tensors are bound to.
+void run_bound(const Entry& entry, const Binding& binding, ComputeBackend& backend);
+
+}  // namespace mylos

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Recorder: what a block is called with. Takes down the operations that the block asks for, and invents the
+// tensors that they work on.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <map>
+#include <source_location>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/layout/parameter_table.hpp"
+#include "core/model/model_config.hpp"
+#include "core/model/program.hpp"
+
+namespace mylos {
+
+/// The sizes that a block's tensors depend on.
+struct BatchShape {
+  std::int64_t batch = 1;  ///< B, sequences of a micro-batch
+  std::int64_t seq = 1;    ///< T
+  DType dtype = DType::fp32;
+  std::int64_t rows() const { return batch * seq; }
+};
+
+/// What all programs of a run have in common.
+struct ProgramConfig {
+  BatchShape shape;
+  DType grad_dtype = DType::fp32;
+  Recompute recompute = Recompute::none;
+  std::uint64_t seed = 0;
+  float gradient_scale = 1.0F;  ///< of the loss: 1 / tokens of the global batch
+};
+
+/// Whether a tensor of the forward pass is kept for the backward pass if there is a cheap way to remake it.
+enum class Cost : std::uint8_t { dear, cheap };
+
+/// The memory that programs work on.
+class Roots {
+ public:
+  Roots(const ParameterTable& table, const ProgramConfig& config);
+
+  /// The tensor of this name, of `like`'s type and shape; of the same memory whenever it is asked for.
+  TensorRef tensor(const std::string& name, const TensorRef& like, Cost cost = Cost::dear);
+  TensorRef weights(int unit) const;
+  TensorRef gradients(int unit) const;
+  TensorRef loss_sum() const;
+
+  const std::vector<Root>& all() const { return roots_; }
+  /// The root of this name, or -1.
+  int find(std::string_view name) const;
+  static constexpr int loss_sum_root = 0;
+  static constexpr int weights_root(int unit) { return 1 + 2 * unit; }
+  static constexpr int gradients_root(int unit) { return 2 + 2 * unit; }
+
+ private:
+  TensorRef at(int root, DType dtype, std::initializer_list<std::int64_t> shape) const;
+
+  const ParameterTable& table_;
+  ProgramConfig config_;
+  std::vector<Root> roots_;
+  std::map<std::string, int, std::less<>> names_;
+};
+
+/// Records what one block does in one pass.
+class Recorder {
+ public:
+  Recorder(Roots& roots, const ProgramConfig& config, std::string prefix, int block, bool training,
+           std::vector<Entry>& entries)
+      : roots_(roots),
+        config_(config),
+        prefix_(std::move(prefix)),
+        block_(block),
+        training_(training),
+        entries_(entries) {}
+
+  /// Records an operation.
+  template <class Op>
+  void operator()(const Op& op, const std::source_location& where = std::source_location::current()) {
+    Entry& entry = entries_.emplace_back();
+    entry.operation = op;
+    entry.block = block_;
+    entry.where = where;
+  }
+
+  const BatchShape& shape() const { return config_.shape; }
+  /// False in evaluation and generation.
+  bool training() const { return training_; }
+  float gradient_scale() const { return config_.gradient_scale; }
+  /// Stands for the scalars of the step that a program runs in.
+  const StepScalars* scalars() const;
+
+  /// A tensor of the block's own.
+  TensorRef tensor(std::string_view name, DType dtype, std::initializer_list<std::int64_t> shape,
+                   Cost cost = Cost::dear) {
+    return roots_.tensor(prefix_ + std::string(name), {nullptr, dtype, shape}, cost);
+  }
+  TensorRef tensor_like(std::string_view name, const TensorRef& other) {
+    return roots_.tensor(prefix_ + std::string(name), other);
+  }
+  /// What a micro-batch brings and leaves.
+  TensorRef tokens() { return of_batch("tokens", DType::int32); }
+  TensorRef targets() { return of_batch("targets", DType::int32); }
+  TensorRef losses() { return of_batch("losses", DType::fp32).flat(); }
+  TensorRef correct() { return of_batch("correct", DType::int32).flat(); }
+  /// A weight and its gradient, (padded_rows, ...) row-major.
+  TensorRef weight(const Parameter& parameter) const;
+  TensorRef gradient(const Parameter& parameter) const;
+  /// A layer of this probability, keyed by `site`; none in evaluation.
+  Dropout dropout(float probability, std::string_view site) const;
+
+ private:
+  TensorRef of_batch(const char* name, DType dtype) {
+    return roots_.tensor(name, {nullptr, dtype, {shape().batch, shape().seq}});
+  }
+
+  Roots& roots_;
+  const ProgramConfig& config_;
+  std::string prefix_;
+  int block_;
+  bool training_;
+  std::vector<Entry>& entries_;
+};
+
+}  // namespace mylos

@@ -1,11 +1,24 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <vector>
+
 #include "app/run_config.hpp"
+#include "core/base/named.hpp"
 #include "io/tokens/tokenizer.hpp"
 
 namespace mylos {
 namespace {
 
 const std::string tokenizer_choices = tokenizer_names("|") + "|none";
+const std::string optimizer_choices = choices_of(optimizers());
+const std::string optimizer_docs = "Optimizer. " + docs_of(optimizers()) + ".";
+const std::string exchange_choices = choices_of(exchanges());
+const std::string exchange_docs = "How gradients meet. " + docs_of(exchanges()) + ".";
+const std::string schedule_choices = choices_of(schedules());
+const std::string schedule_docs = "Order of the micro-batches. " + docs_of(schedules()) + ".";
 
 // The upper bounds keep every product of them (bytes of activations, tokens of a run) within 64 bits.
 const ParamSpec params[] = {
@@ -59,18 +72,16 @@ const ParamSpec params[] = {
     real_param("train", "wall_clock", "0", 0.0, 1e9, "s",
                "Ends with a checkpoint before this much time has passed; 0 is unlimited."),
 
-    choice_param("optim", "name", "adamw", "adamw", "Optimizer (Loshchilov and Hutter, 2019)."),
+    choice_param("optim", "name", "adamw", optimizer_choices.c_str(), optimizer_docs.c_str()),
     real_param("optim", "lr", "6e-4", 0.0, 1000.0, "", "Largest learning rate, reached after the warmup."),
     real_param("optim", "min_lr", "0", 0.0, 1000.0, "", "Learning rate of the last step, unless constant."),
     choice_param("optim", "schedule", "cosine", "constant|linear|cosine|wsd",
                  "Learning rate after the warmup; wsd is stable, then linear over the last decay_steps."),
     integer_param("optim", "warmup", "0", 0, 1e9, "steps", "Linear rise from 0 to lr."),
     integer_param("optim", "decay_steps", "0", 0, 1e9, "steps", "Length of the decay of schedule wsd."),
-    real_param("optim", "beta1", "0.9", 0.0, 0.999999, "", "Decay of the first moment."),
-    real_param("optim", "beta2", "0.95", 0.0, 0.999999, "", "Decay of the second moment."),
-    real_param("optim", "epsilon", "1e-8", 1e-30, 1.0, "", "Added to the root of the second moment."),
     real_param("optim", "weight_decay", "0.1", 0.0, 1000.0, "",
-               "Decoupled weight decay of every tensor with two or more dimensions."),
+               "Of every tensor with two or more dimensions: decoupled with adamw, part of the gradient with "
+               "sgd."),
     choice_param(
         "optim", "master", "fp32", "fp32|none",
         "With dtype = bf16 or fp16: an fp32 copy of the weights that is updated and rounded to them; or "
@@ -89,15 +100,8 @@ const ParamSpec params[] = {
                   "Global batches that one evaluation reads at most; 0 reads the whole file."),
 
     integer_param("parallel", "data", "0", 0, 65536, "ranks", "Data-parallel replicas; 0 takes all ranks."),
-    choice_param("parallel", "exchange", "ddp", "ddp",
-                 "How gradients meet: ddp holds everything on every rank and averages gradients."),
-    choice_param(
-        "parallel", "ddp_mode", "bucketed", "per_parameter|flat|overlapped|bucketed",
-        "One all-reduce per parameter after the backward pass, one in all after it, one per parameter during "
-        "it, or one per bucket during it."),
-    real_param("parallel", "bucket_mb", "25", 0.001, 1e6, "MiB", "Size of a bucket of ddp_mode bucketed."),
-    choice_param("parallel", "schedule", "accumulate", "accumulate",
-                 "Order of the micro-batches: accumulate runs forward and backward of each in turn."),
+    choice_param("parallel", "exchange", "ddp", exchange_choices.c_str(), exchange_docs.c_str()),
+    choice_param("parallel", "schedule", "accumulate", schedule_choices.c_str(), schedule_docs.c_str()),
 
     text_param("backend", "compute", "auto", "Compute backend; auto takes the best that works here."),
     text_param("backend", "comm", "auto", "Communication backend; auto takes the best that works here."),
@@ -162,10 +166,28 @@ const ParamSpec params[] = {
                "Peak of one rank's processor, for MFU; 0 measures its GEMM rate."),
 };
 
+/// Puts the parameters of all kinds behind the one that chooses the kind.
+template <class Kind>
+void insert_params(std::vector<ParamSpec>& specs, std::string_view section, std::string_view name,
+                   std::span<const Kind* const> kinds) {
+  const auto chooses = [&](const ParamSpec& spec) { return spec.section == section && spec.name == name; };
+  auto place = std::ranges::find_if(specs, chooses) + 1;
+  for (const Kind* kind : kinds) {
+    place = specs.insert(place, kind->params.begin(), kind->params.end()) +
+            static_cast<std::ptrdiff_t>(kind->params.size());
+  }
+}
+
 }  // namespace
 
 std::span<const ParamSpec> deck_params() {
-  return params;
+  static const std::vector<ParamSpec> all = [] {
+    std::vector<ParamSpec> specs(std::begin(params), std::end(params));
+    insert_params(specs, "optim", "name", optimizers());
+    insert_params(specs, "parallel", "exchange", exchanges());
+    return specs;
+  }();
+  return all;
 }
 
 }  // namespace mylos

@@ -36,7 +36,7 @@ EvalResult evaluate(ModelExecutor& executor, ComputeBackend& backend, const Toke
         std::ranges::fill(row, -1);
       }
     }
-    executor.load(0, tokens);
+    executor.load_evaluation(tokens);
     executor.evaluate();
     for (const float row_loss : executor.evaluation_losses()) loss += row_loss;
     for (const std::int32_t hit : executor.evaluation_correct()) correct += hit;

@@ -81,14 +81,17 @@ int with_inference(const CommandLine& line, std::int64_t batch,
     Session& session = *model.session;
     model.table =
         std::make_unique<ParameterTable>(ParameterTable(config.model).local(session.grid().coordinates()));
-    const ExchangeTypes types{.compute = config.train.dtype, .gradients = false};
-    model.exchange = make_exchange(config.parallel, types, session.compute(), session.ledger(), *model.table,
-                                   session.grid());
+    const ExchangeScope scope{.table = *model.table,
+                              .coordinates = session.grid().coordinates(),
+                              .compute_type = config.train.dtype};
+    model.exchange = config.parallel.exchange->make(config.parallel.values, scope, session.compute(),
+                                                    session.ledger(), session.grid());
     restore_weights(session.compute(), *model.table, *reader, *model.exchange);
-    const Schedule forward{.repeat = {{ActionKind::forward, 0}}, .micro_batches = 1};
-    model.executor =
-        std::make_unique<ModelExecutor>(session.compute(), session.ledger(), config.model, *model.table,
-                                        *model.exchange, forward, config.programs());
+    const Schedule no_training;
+    model.executor = std::make_unique<ModelExecutor>(
+        session.compute(), session.ledger(), session.grid(), *model.exchange, no_training,
+        record_programs(config.model, *model.table, config.programs(no_training)), config.model,
+        config.train.shape());
     return work(mpi, model);
   } catch (const std::exception& error) {
     end_job(mpi, error, [](ExitCode, const std::string&) {});

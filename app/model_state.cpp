@@ -15,24 +15,24 @@ TensorInfo info_of(const Parameter& parameter, const std::string& group = "") {
   return {.name = group + parameter.name, .shape = parameter.shape};
 }
 
-/// One of the three states of the owned parts: fp32, but for weights that have no master.
+/// The weights or a state of the owned parts: fp32, but for weights that have no master.
 using StateOf = std::function<TensorRef(std::size_t owned_part)>;
 
 struct StateGroup {
   const char* file;
-  const char* prefix;
+  std::string prefix;
   StateOf state;
 };
 
-std::vector<StateGroup> state_groups(const GradientExchange& exchange, const AdamW& optimizer) {
+std::vector<StateGroup> state_groups(const GradientExchange& exchange, const Optimizer& optimizer) {
   std::vector<StateGroup> groups;
   groups.push_back({"weights.h5", "", [&](std::size_t i) {
                       return optimizer.master(i, exchange.weights(optimizer.parts()[i]));
                     }});
-  groups.push_back(
-      {"optimizer.h5", "first_moment/", [&](std::size_t i) { return optimizer.first_moment(i); }});
-  groups.push_back(
-      {"optimizer.h5", "second_moment/", [&](std::size_t i) { return optimizer.second_moment(i); }});
+  for (std::size_t s = 0; s < optimizer.kind().states.size(); ++s) {
+    groups.push_back({"optimizer.h5", fmt::format("{}/", optimizer.kind().states[s]),
+                      [&, s](std::size_t i) { return optimizer.state(s, i); }});
+  }
   return groups;
 }
 
@@ -141,7 +141,7 @@ void read_pieces(ComputeBackend& backend, const CheckpointReader& reader, const 
 }  // namespace
 
 CheckpointContent checkpoint_content(ComputeBackend& backend, const ParameterTable& table,
-                                     const GradientExchange& exchange, const AdamW& optimizer,
+                                     const GradientExchange& exchange, const Optimizer& optimizer,
                                      float* snapshot) {
   CheckpointContent content;
   const std::vector<UnitPart> stored = exchange.stored();
@@ -174,7 +174,7 @@ CheckpointContent checkpoint_content(ComputeBackend& backend, const ParameterTab
 }
 
 void restore(ComputeBackend& backend, const ParameterTable& table, const CheckpointReader& reader,
-             GradientExchange& exchange, AdamW& optimizer) {
+             GradientExchange& exchange, Optimizer& optimizer) {
   auto pieces = by_parameter(table, optimizer.parts());
   for (const StateGroup& group : state_groups(exchange, optimizer)) {
     for (const Parameter& parameter : table.parameters()) {

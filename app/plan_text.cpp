@@ -14,7 +14,7 @@ std::string plan_text(const RunConfig& config, const RunPlan& plan) {
   text += fmt::format("parameters   {} ({:.1f} M)\n", plan.parameters,
                       static_cast<double>(plan.parameters) * 1e-6);
   text += fmt::format("layout       {} ranks: data {}, exchange {}\n", config.parallel.world_size(),
-                      config.parallel.data, config.parallel.exchange);
+                      config.parallel.data, config.parallel.exchange->name);
   text += fmt::format("batch        {} sequences of {} tokens = {} micro-batch x {} accumulation x {} data\n",
                       t.global_batch, t.seq_len, t.micro_batch, t.accumulation, config.parallel.data);
   text += fmt::format(
@@ -23,7 +23,7 @@ std::string plan_text(const RunConfig& config, const RunPlan& plan) {
       static_cast<double>(config.limits.steps * plan.tokens_per_step),
       static_cast<double>(config.limits.steps * plan.tokens_per_step) * plan.flops_per_token);
   text += fmt::format("numbers      {}, gradients {}{}\n", name_of(t.dtype), name_of(t.grad_dtype),
-                      config.adamw.keeps_master ? "" : ", no master");
+                      config.optimizer.keeps_master ? "" : ", no master");
   text += "memory       per rank, GB\n";
   for (int i = 0; i < num_memory_categories; ++i) {
     const std::int64_t bytes = plan.memory[static_cast<std::size_t>(i)];

@@ -110,15 +110,16 @@ std::string program_text(const Setup& setup) {
   const ParameterTable table =
       ParameterTable(config.model)
           .local({config.parallel.extents(), static_cast<int>(config.parallel.world_size()), 0});
-  const ModelPrograms programs = record_programs(config.model, table, config.programs());
-  const Schedule schedule = make_schedule(config.parallel, config.train.accumulation);
+  const Schedule schedule = config.parallel.schedule->make(static_cast<int>(config.train.accumulation));
+  const ModelPrograms programs = record_programs(config.model, table, config.programs(schedule));
   const ActivationPlan plan(programs.roots, passages_of(schedule, programs));
 
   std::vector<std::string> actions;
-  for (const Action& action : schedule.repeat) {
-    const bool is_of_micro_batch = action.kind == ActionKind::forward || action.kind == ActionKind::backward;
-    actions.push_back(is_of_micro_batch ? fmt::format("{} {}", name_of(action.kind), action.micro_batch)
-                                        : std::string(name_of(action.kind)));
+  for (const Action& action : schedule.actions) {
+    actions.emplace_back(name_of(action.kind));
+    if (is_of_micro_batch(action.kind)) actions.back() += fmt::format(" {}", action.micro_batch);
+    if (schedule.chunks > 1) actions.back() += fmt::format(" of chunk {}", action.chunk);
+    if (action.ahead > 0) actions.back() += fmt::format(" ({} ahead)", action.ahead);
   }
   std::string text = fmt::format(
       "rank 0 of {}: {} x {} tokens per micro-batch, {:.3f} GB of activations\n"
@@ -126,8 +127,14 @@ std::string program_text(const Setup& setup) {
       config.parallel.world_size(), config.train.micro_batch, config.train.seq_len,
       1e-9 * static_cast<double>(plan.bytes()), joined(actions, ", "));
   const ProgramText printer(table, programs, compute_plugins(setup.plugins, config));
-  text += printer.text_of("forward", programs.forward);
-  text += printer.text_of("backward", programs.backward);
+  for (std::size_t c = 0; c < programs.chunks.size(); ++c) {
+    const std::string chunk = schedule.chunks > 1 ? fmt::format(" of chunk {}", c) : "";
+    const ChunkPrograms& own = programs.chunks[c];
+    text += printer.text_of("forward" + chunk, own.forward);
+    text += printer.text_of((own.backward.size() > 1 ? "backward_input" : "backward") + chunk,
+                            own.backward.front());
+    if (own.backward.size() > 1) text += printer.text_of("backward_weight" + chunk, own.backward.back());
+  }
   text += printer.text_of("evaluate", programs.evaluate);
   text += printer.text_of("generate", programs.generate);
   return text;

@@ -15,6 +15,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/joined.hpp"
+#include "core/base/named.hpp"
 #include "io/tokens/tokenizer.hpp"
 #include "parallel/collectives/algorithm_choice.hpp"
 
@@ -330,10 +331,9 @@ TrainConfig train_config(const ParamValues& values) {
           .seed = static_cast<std::uint64_t>(values.integer("train.seed"))};
 }
 
-AdamWConfig adamw_config(const ParamValues& values) {
-  return {.beta1 = static_cast<float>(values.real("optim.beta1")),
-          .beta2 = static_cast<float>(values.real("optim.beta2")),
-          .epsilon = static_cast<float>(values.real("optim.epsilon")),
+OptimizerConfig optimizer_config(const ParamValues& values) {
+  return {.kind = &named(optimizers(), values.text("optim.name")),
+          .values = values,
           .weight_decay = static_cast<float>(values.real("optim.weight_decay")),
           .keeps_master = values.text("optim.master") == "fp32",
           .seed = static_cast<std::uint64_t>(values.integer("train.seed"))};
@@ -353,14 +353,9 @@ LrScheduleConfig lr_config(const ParamValues& values) {
 
 ParallelPlan parallel_plan(const ParamValues& values) {
   return {.data = values.integer("parallel.data"),
-          .exchange = values.text("parallel.exchange"),
-          .ddp_mode =
-              chosen<DdpMode>(values.text("parallel.ddp_mode"), {{"per_parameter", DdpMode::per_parameter},
-                                                                 {"flat", DdpMode::flat},
-                                                                 {"overlapped", DdpMode::overlapped},
-                                                                 {"bucketed", DdpMode::bucketed}}),
-          .bucket_mb = values.real("parallel.bucket_mb"),
-          .schedule = values.text("parallel.schedule")};
+          .exchange = &named(exchanges(), values.text("parallel.exchange")),
+          .schedule = &named(schedules(), values.text("parallel.schedule")),
+          .values = values};
 }
 
 GuardConfig guard_config(const ParamValues& values) {
@@ -401,7 +396,7 @@ RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, st
   config.model = model_config(values);
   config.train = train_config(values);
   config.parallel = parallel_plan(values);
-  config.adamw = adamw_config(values);
+  config.optimizer = optimizer_config(values);
   config.lr = lr_config(values);
   config.guard = guard_config(values);
   config.graphs = values.boolean("backend.graphs");

@@ -53,7 +53,8 @@ Trainer::Trainer(TrainerContext context)
       step_(context.step) {
   if (config_.checkpoint.async) {
     snapshot_.emplace(backend_, session_.ledger(), MemoryCategory::snapshot,
-                      static_cast<std::size_t>(snapshot_bytes(training_.exchange().stored())));
+                      static_cast<std::size_t>(
+                          snapshot_bytes(training_.optimizer().kind(), training_.exchange().stored())));
   }
 }
 
@@ -220,16 +221,17 @@ void Trainer::queue_step() {
     trace.start();
   }
   const TrafficTotals before = session_.traffic().totals();
-  training_.run(step_, *this);
+  training_.run(step_, step_, *this);
   trace.stop();
   sample_ += config_.train.global_batch;
   queued_.push_back({step_, sample_, session_.traffic().totals() - before});
 }
 
-void Trainer::read_samples(std::int64_t first, std::span<std::int32_t> tokens) {
+void Trainer::read_samples(std::int64_t step, std::int64_t first, std::span<std::int32_t> tokens) {
   const std::int64_t row = config_.train.seq_len + 1;
+  const std::int64_t first_of_step = sample_ + (step - step_) * config_.train.global_batch;
   for (std::int64_t b = 0; b < config_.train.micro_batch; ++b) {
-    train_data_.sample(sample_ + first + b, tokens.data() + b * row);
+    train_data_.sample(first_of_step + first + b, tokens.data() + b * row);
   }
 }
 

@@ -84,7 +84,7 @@ class Trainer final : private StepDriver {
   bool pauses_after(std::int64_t step) const;
   bool may_queue_step() const;
   void queue_step();
-  void read_samples(std::int64_t first, std::span<std::int32_t> tokens) override;
+  void read_samples(std::int64_t step, std::int64_t first, std::span<std::int32_t> tokens) override;
   void before(const Action& action) override;
   void after(const Action& action) override;
   void inject(const Action& action);

@@ -31,6 +31,9 @@ if(MYLOS_WARNINGS_AS_ERRORS)
   list(APPEND warnings -Werror)
 endif()
 target_compile_options(mylos_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${warnings}>")
+# std::source_location names files from here, wherever the tree lies.
+target_compile_options(mylos_options INTERFACE
+                       "$<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>")
 # constexpr functions of the standard library are called on the device too.
 target_compile_options(mylos_options INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>")
 set(constexpr_fmt FMT_USE_CONSTEXPR=1)  # fmt 9 believes that nvcc has none, but not everywhere

@@ -90,7 +90,7 @@ int run(const CommandLine& line) {
       const auto length = std::min<std::int64_t>(static_cast<std::int64_t>(text.size()), seq);
       std::ranges::fill(window, 0);
       std::copy(text.end() - length, text.end(), window.begin());
-      model.executor->load(0, window);
+      model.executor->load_evaluation(window);
       const std::int32_t token = draw(model.executor->logits(length - 1), sampling, i);
       text.push_back(static_cast<std::uint16_t>(token));
       if (token == tokenizer->end_of_text()) break;

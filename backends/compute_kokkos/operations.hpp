@@ -13,7 +13,7 @@ class KokkosOperations {
       OperationList<Fill, Cast, FillNormal, Sum, SumOfSquares, LinearForward, LinearBackwardInput,
                     LinearBackwardWeight, EmbeddingForward, EmbeddingBackward, LayernormForward,
                     LayernormBackwardInput, LayernormBackwardWeight, GeluForward, GeluBackward, DropoutAdd,
-                    AttentionForward, AttentionBackward, CrossEntropy, AdamWStep, GuardStep>;
+                    AttentionForward, AttentionBackward, CrossEntropy, AdamWStep, SgdStep, GuardStep>;
 
   void run(Stream stream, const Fill& op);
   void run(Stream stream, const Cast& op);
@@ -35,6 +35,7 @@ class KokkosOperations {
   void run(Stream stream, const AttentionBackward& op);
   void run(Stream stream, const CrossEntropy& op);
   void run(Stream stream, const AdamWStep& op);
+  void run(Stream stream, const SgdStep& op);
   void run(Stream stream, const GuardStep& op);
 
  private:

@@ -27,7 +27,7 @@ class RandomTokens final : public StepDriver {
     step_ = step;
     before_ = traffic_.totals();
   }
-  void read_samples(std::int64_t first, std::span<std::int32_t> tokens) override {
+  void read_samples(std::int64_t /*step*/, std::int64_t first, std::span<std::int32_t> tokens) override {
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       const auto sample = static_cast<std::uint32_t>(first + static_cast<std::int64_t>(i) / row_);
       const auto position = static_cast<std::uint32_t>(static_cast<std::int64_t>(i) % row_);
@@ -94,7 +94,7 @@ void visit(Session& session, const RunConfig& config, const Repetitions& repetit
     const bool is_traced = step >= first_traced;
     driver.begin(step);
     if (is_traced) session.trace().start();
-    training.run(step, driver);
+    training.run(step, step, driver);
     session.trace().stop();
     if (is_traced) measurement.profiles.push_back(profile_of(session.trace()));
     // As in a run; a traced step begins and ends alone.

@@ -15,6 +15,7 @@
 #include "benchmarks/step/operations_report.hpp"
 #include "benchmarks/step/step_ceiling.hpp"
 #include "benchmarks/step/step_report.hpp"
+#include "core/base/named.hpp"
 #include "io/file_util.hpp"
 
 namespace {
@@ -67,9 +68,9 @@ std::vector<Configuration> configurations_of(const RunConfig& config, bool study
   std::vector<Configuration> configurations;
   for (const DdpStudyRow& row : ddp_study) {
     Configuration& own = configurations.emplace_back(Configuration{std::string(row.name), config});
-    own.config.parallel.exchange = "ddp";
-    own.config.parallel.ddp_mode = row.mode;
-    own.config.parallel.bucket_mb = row.bucket_mb;
+    own.config.parallel.exchange = &named(exchanges(), "ddp");
+    own.config.parallel.values.set("parallel.ddp_mode", std::string(row.mode));
+    own.config.parallel.values.set("parallel.bucket_mb", row.bucket_mb);
   }
   return configurations;
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -52,20 +53,20 @@ class ProgramRecorder {
   }
 
   ModelPrograms record() {
-    Program forward = this->forward(true);
-    Program backward = this->backward(forward);
-    Program evaluate = this->forward(false);
+    std::vector<ChunkPrograms> chunks;
+    for (int chunk = 0; chunk < config_.chunks; ++chunk) chunks.push_back(record(chunk));
+    const int behind = num_blocks();
+    Program evaluate = forward(0, behind, false);
     Program generate = evaluate;
-    Recorder head = recorder(num_blocks(), false, evaluate.entries);
-    head_.forward(head, stream(num_blocks() - 1), {});
-    Recorder row = recorder(num_blocks(), false, generate.entries);
-    head_.first_logits(row, stream(num_blocks() - 1));
-    for (Program* program : {&forward, &backward, &evaluate, &generate})
-      analyse({&program, 1}, roots_.all(), table_);
-    std::set<int> wanted = {Roots::loss_sum_root};
-    for (int i = 0; i < num_blocks(); ++i) wanted.insert(place_of(gradient(i)).root);
-    return {std::move(roots_),   std::move(forward),  std::move(backward),
-            std::move(evaluate), std::move(generate), std::move(wanted)};
+    Recorder head = recorder(behind, false, evaluate.entries);
+    head_.forward(head, stream(behind), {});
+    Recorder row = recorder(behind, false, generate.entries);
+    head_.first_logits(row, stream(behind));
+    analyse_backward(chunks);
+    std::vector<Program*> others = {&evaluate, &generate};
+    for (ChunkPrograms& chunk : chunks) others.push_back(&chunk.forward);
+    for (Program*& program : others) analyse({&program, 1}, roots_.all(), table_);
+    return {std::move(roots_), std::move(chunks), std::move(evaluate), std::move(generate)};
   }
 
  private:
@@ -79,40 +80,77 @@ class ProgramRecorder {
     const BatchShape& s = config_.shape;
     return roots_.tensor(name, {nullptr, s.dtype, {s.batch, s.seq, width_}});
   }
-  /// The residual stream behind a block, and the loss's gradient with respect to it; empty before the first.
+  /// The residual stream before a block, or behind the last, and the loss's gradient with respect to it;
+  /// empty before the first.
   TensorRef stream(int index) {
-    return index < 0 ? TensorRef() : activation("stream behind " + block(index).name());
+    return index == 0 ? TensorRef() : activation("stream behind " + block(index - 1).name());
   }
   TensorRef gradient(int index) {
-    return index < 0 ? TensorRef() : activation("gradient behind " + block(index).name());
+    return index == 0 ? TensorRef() : activation("gradient behind " + block(index - 1).name());
   }
 
-  /// All blocks but the head.
-  Program forward(bool training) {
+  ChunkPrograms record(int chunk) {
+    const auto cut = [&](int place) { return num_blocks() * place / config_.chunks; };
+    const int first = cut(chunk);
+    const int end = cut(chunk + 1);
+    const bool is_last = chunk + 1 == config_.chunks;
+    ChunkPrograms programs;
+    programs.forward = forward(first, end, true);
+    programs.backward.push_back(backward(programs.forward, first, end, is_last));
+    programs.input = place_of(stream(first)).root;
+    programs.input_gradient = place_of(gradient(first)).root;
+    if (!is_last) {
+      programs.output = place_of(stream(end)).root;
+      programs.output_gradient = place_of(gradient(end)).root;
+    }
+    if (config_.splits_backward) {
+      std::set<int> wanted = {Roots::loss_sum_root};
+      for (int i = std::max(first, 1); i <= end; ++i) wanted.insert(place_of(gradient(i)).root);
+      SplitProgram parts = split(programs.backward.front(), roots_.all(), wanted);
+      programs.backward = {std::move(parts.input), std::move(parts.weight)};
+    }
+    return programs;
+  }
+
+  /// Blocks [first, end).
+  Program forward(int first, int end, bool training) {
     Program program;
-    for (int i = 0; i < num_blocks(); ++i) {
+    for (int i = first; i < end; ++i) {
       Recorder run = recorder(i, training, program.entries);
-      block(i).forward(run, stream(i - 1), stream(i));
+      block(i).forward(run, stream(i), stream(i + 1));
     }
     return program;
   }
 
-  Program backward(const Program& forward) {
+  Program backward(const Program& forward, int first, int end, bool has_head) {
     Program program;
-    Recorder head = recorder(num_blocks(), true, program.entries);
-    head_.backward(head, stream(num_blocks() - 1), {}, gradient(num_blocks() - 1));
-    for (int i = num_blocks(); i-- > 0;) {
+    if (has_head) {
+      Recorder head = recorder(end, true, program.entries);
+      head_.backward(head, stream(end), {}, gradient(end));
+    }
+    for (int i = end; i-- > first;) {
       std::vector<Entry> own;
       Recorder run = recorder(i, true, own);
-      block(i).backward(run, stream(i - 1), gradient(i), gradient(i - 1));
+      block(i).backward(run, stream(i), gradient(i + 1), gradient(i));
       std::ranges::move(remade(forward, i, own), std::back_inserter(program.entries));
       std::ranges::move(own, std::back_inserter(program.entries));
     }
-    Recorder run = recorder(0, true, program.entries);
-    run(Sum{.x = run.losses(), .out = roots_.loss_sum()});
+    if (has_head) {
+      Recorder run = recorder(first, true, program.entries);
+      run(Sum{.x = run.losses(), .out = roots_.loss_sum()});
+    }
     return program;
   }
 
+  /// A micro-batch passes back through the last of the rank's chunks first.
+  void analyse_backward(std::vector<ChunkPrograms>& chunks) const {
+    std::vector<Program*> backward;
+    for (int chunk = config_.chunks; chunk-- > 0;) {
+      if (!config_.held.empty() && !config_.held.contains(chunk)) continue;
+      for (Program& part : chunks[static_cast<std::size_t>(chunk)].backward) backward.push_back(&part);
+    }
+    analyse(backward, roots_.all(), table_);
+  }
   /// Of what block `index` made, the roots that its backward pass does not find.
   std::set<int> missing(const std::vector<const Entry*>& made) const {
     std::set<int> roots;

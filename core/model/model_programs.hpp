@@ -2,7 +2,7 @@
 // ModelPrograms: everything that a model runs, recorded once.
 #pragma once
 
-#include <set>
+#include <vector>
 
 #include "core/model/block.hpp"
 #include "core/model/model_config.hpp"
@@ -11,15 +11,23 @@
 
 namespace mylos {
 
+/// Training passes through some of the blocks, one after another; the last chunk has the head.
+struct ChunkPrograms {
+  Program forward;
+  /// Loss, gradients and their sum; remakes what was not kept, block by block. In one part, or in two: what
+  /// the chunk before waits for, and the rest.
+  std::vector<Program> backward;
+  int input = -1;           ///< root of the residual stream before the chunk; -1 for the first
+  int output = -1;          ///< and behind it; -1 for the last
+  int input_gradient = -1;  ///< of the loss's gradients with respect to these
+  int output_gradient = -1;
+};
+
 struct ModelPrograms {
   Roots roots;
-  Program forward;   ///< of a training micro-batch
-  Program backward;  ///< its loss, gradients and their sum; remakes what was not kept, block by block
+  std::vector<ChunkPrograms> chunks;
   Program evaluate;  ///< losses and hits
   Program generate;  ///< the last entry is the logits (1, Vp) of row 0
-  /// What else than gradients of weights comes of a backward pass: the sum of losses, and the gradients that
-  /// blocks hand on.
-  std::set<int> wanted;
 };
 
 /// Calls each block once per program. `table` outlives the result.

@@ -101,19 +101,6 @@ void find_units(std::vector<Entry>& entries, const std::vector<Root>& roots) {
   }
 }
 
-template <class Op>
-void bind_scalars(Op& op, const Binding& binding) {
-  const auto bind_dropout = [&](Dropout& dropout) {
-    dropout.first_sample = binding.first_sample;
-    dropout.scalars = binding.scalars;
-  };
-  if constexpr (requires { op.dropout; }) bind_dropout(op.dropout);
-  if constexpr (requires { op.forward.dropout; }) bind_dropout(op.forward.dropout);
-  if constexpr (requires { op.scalars = binding.scalars; }) {
-    if (op.scalars != nullptr) op.scalars = binding.scalars;
-  }
-}
-
 }  // namespace
 
 void analyse(std::span<Program* const> programs, const std::vector<Root>& roots,
@@ -170,24 +157,6 @@ SplitProgram split(const Program& backward, const std::vector<Root>& roots, cons
   std::ranges::reverse(parts.input.entries);
   std::ranges::reverse(parts.weight.entries);
   return parts;
-}
-
-void run_bound(const Entry& entry, const Binding& binding, ComputeBackend& backend) {
-  std::visit(
-      [&]<class Op>(const Op& recorded) {
-        Op op = recorded;
-        Op::operands(op, [&](const char* /*name*/, TensorRef& tensor, Access /*access*/, auto&... adds) {
-          if (!tensor) return;
-          const Place place = place_of(tensor);
-          const Bound& root = binding.roots[static_cast<std::size_t>(place.root)];
-          tensor.data = root.data + place.offset;
-          tensor.version = root.version;
-          ((adds = adds || binding.accumulates), ...);
-        });
-        bind_scalars(op, binding);
-        backend.run(op);
-      },
-      entry.operation);
 }
 
 }  // namespace mylos

@@ -9,9 +9,11 @@
 #include <source_location>
 #include <span>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
+#include "core/layout/axis.hpp"
 #include "core/layout/parameter_table.hpp"
 #include "core/ops/compute_backend.hpp"
 
@@ -42,6 +44,22 @@ struct Place {
 Place place_of(const TensorRef& operand);
 void* address_of(int root);
 
+/// A collective among the operations of a program: buffer = sum of the ranks' that differ in `group` only.
+struct AllReduceCall {
+  TensorRef buffer{};
+  AxisSet group;
+
+  static constexpr std::string_view name = "all_reduce";
+  template <class Self, class Visit>
+  static void operands(Self& op, const Visit& visit) {
+    visit("buffer", op.buffer, Access::update);
+  }
+  double flops() const { return 0.0; }
+};
+
+/// What a program consists of.
+using Recordable = decltype(Operations() + OperationList<AllReduceCall>())::Any;
+
 /// Elements of a unit's gradient.
 struct GradientRange {
   int unit = 0;
@@ -51,7 +69,7 @@ struct GradientRange {
 
 /// One operation of a program, with what follows from the others.
 struct Entry {
-  Operations::Any operation;
+  Recordable operation;
   int block = 0;
   std::source_location where;  ///< the call that recorded it
 
@@ -129,7 +147,38 @@ struct Binding {
   const StepScalars* scalars = nullptr;
 };
 
-/// Queues an operation on the memory that its tensors are bound to.
-void run_bound(const Entry& entry, const Binding& binding, ComputeBackend& backend);
+/// Binds what an operation has of first sample and scalars.
+template <class Op>
+void bind_scalars(Op& op, const Binding& binding) {
+  const auto bind_dropout = [&](Dropout& dropout) {
+    dropout.first_sample = binding.first_sample;
+    dropout.scalars = binding.scalars;
+  };
+  if constexpr (requires { op.dropout; }) bind_dropout(op.dropout);
+  if constexpr (requires { op.forward.dropout; }) bind_dropout(op.forward.dropout);
+  if constexpr (requires { op.scalars = binding.scalars; }) {
+    if (op.scalars != nullptr) op.scalars = binding.scalars;
+  }
+}
+
+/// Calls visit(operation) with the memory that the tensors of an entry are bound to.
+template <class Visit>
+void with_bound(const Entry& entry, const Binding& binding, const Visit& visit) {
+  std::visit(
+      [&]<class Op>(const Op& recorded) {
+        Op op = recorded;
+        Op::operands(op, [&](const char* /*name*/, TensorRef& tensor, Access /*access*/, auto&... adds) {
+          if (!tensor) return;
+          const Place place = place_of(tensor);
+          const Bound& root = binding.roots[static_cast<std::size_t>(place.root)];
+          tensor.data = root.data + place.offset;
+          tensor.version = root.version;
+          ((adds = adds || binding.accumulates), ...);
+        });
+        bind_scalars(op, binding);
+        visit(op);
+      },
+      entry.operation);
+}
 
 }  // namespace mylos

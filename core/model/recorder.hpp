@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <map>
+#include <set>
 #include <source_location>
 #include <string>
 #include <string_view>
@@ -28,11 +29,14 @@ struct BatchShape {
 
 /// What all programs of a run have in common.
 struct ProgramConfig {
-  BatchShape shape;
+  BatchShape shape{};
   DType grad_dtype = DType::fp32;
   Recompute recompute = Recompute::none;
   std::uint64_t seed = 0;
   float gradient_scale = 1.0F;  ///< of the loss: 1 / tokens of the global batch
+  int chunks = 1;               ///< that the blocks are divided into, evenly
+  std::set<int> held{};         ///< chunks that the rank passes micro-batches through; empty for all
+  bool splits_backward = false;
 };
 
 /// Whether a tensor of the forward pass is kept for the backward pass if there is a cheap way to remake it.

@@ -554,6 +554,29 @@ struct AdamWStep {
   double flops() const { return 16.0 * static_cast<double>(weights.size()); }
 };
 
+/// A step of gradient descent with momentum (Sutskever et al., 2013) on n elements of a flat buffer: momentum
+/// = momentum_decay * momentum + clipped gradient + decay * weight; weight -= learning_rate * momentum.
+/// Members as of AdamWStep.
+struct SgdStep {
+  TensorRef weights{}, gradient{}, master{};
+  TensorRef momentum{};  // (n) fp32, updated
+  const Segment* segments = nullptr;
+  int num_segments = 0;
+  float momentum_decay = 0.9F;
+  float weight_decay = 0.1F;
+  const StepScalars* scalars = nullptr;
+
+  static constexpr std::string_view name = "sgd";
+  template <class Self, class Visit>
+  static void operands(Self& op, const Visit& visit) {
+    visit("weights", op.weights, written(!op.master || op.master.data == op.weights.data));
+    visit("gradient", op.gradient, Access::read);
+    visit("master", op.master, Access::update);
+    visit("momentum", op.momentum, Access::update);
+  }
+  double flops() const { return 6.0 * static_cast<double>(weights.size()); }
+};
+
 /// Runs `guard_update` (core/optim/grad_guard.hpp) on device memory, in order with the stream.
 struct GuardStep {
   GuardConfig config{};
@@ -599,7 +622,7 @@ using Operations =
                   LinearBackwardWeight, EmbeddingForward, EmbeddingBackward, LayernormForward,
                   LayernormBackwardInput, LayernormBackwardWeight, GeluForward, GeluBackward, DropoutAdd,
                   AttentionForward, AttentionBackward, CrossEntropy, LinearGeluForward,
-                  LinearGeluBackwardInput, DropoutAddLayernorm, AdamWStep, GuardStep>;
+                  LinearGeluBackwardInput, DropoutAddLayernorm, AdamWStep, SgdStep, GuardStep>;
 
 /// Another one for another list of names or another size of a record (FNV-1a).
 template <class... Ops>

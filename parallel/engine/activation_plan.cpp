@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <numeric>
 #include <set>
 
@@ -61,6 +62,14 @@ class Lifetimes {
       for (const char* name : {"tokens", "targets"}) {
         if (const int root = roots_.find(name); root >= 0) write({root}, first_tick);
       }
+    }
+    if (passage.program == nullptr) {
+      if (passage.access == Access::read) {
+        read({passage.message}, first_tick);
+      } else {
+        write({passage.message}, first_tick);
+      }
+      return;
     }
     std::int64_t tick = first_tick;
     for (const Entry& entry : passage.program->entries) add(entry, tick++);
@@ -151,22 +160,91 @@ ActivationPlan::ActivationPlan(const Roots& roots, const std::vector<Passage>& p
   std::int64_t tick = 0;
   for (const Passage& passage : passages) {
     lifetimes[static_cast<std::size_t>(passage.slot)].add(passage, tick);
-    tick += static_cast<std::int64_t>(passage.program->entries.size());
+    tick += passage.program == nullptr ? 1 : std::ssize(passage.program->entries);
   }
   for (Lifetimes& slot : lifetimes) buffers_.push_back(slot.place(arena_));
   arena_.solve();
 }
 
-std::vector<Passage> passages_of(const Schedule& schedule, const ModelPrograms& programs) {
-  const std::vector<int> slots = schedule.slots();
-  std::vector<Passage> passages;
-  for (const Action& action : schedule.repeat) {
-    const int slot = slots[static_cast<std::size_t>(action.micro_batch)];
-    if (action.kind == ActionKind::forward) passages.push_back({&programs.forward, slot, true});
-    if (action.kind == ActionKind::backward) passages.push_back({&programs.backward, slot, false});
+const Program& program_of(const Action& action, const ModelPrograms& programs) {
+  const ChunkPrograms& chunk = programs.chunks[static_cast<std::size_t>(action.chunk)];
+  if (action.kind == ActionKind::forward) return chunk.forward;
+  return action.kind == ActionKind::backward_weight ? chunk.backward.back() : chunk.backward.front();
+}
+
+int message_of(const Action& action, const ModelPrograms& programs) {
+  const ChunkPrograms& chunk = programs.chunks[static_cast<std::size_t>(action.chunk)];
+  switch (action.kind) {
+    case ActionKind::send_forward:
+      return chunk.output;
+    case ActionKind::receive_forward:
+      return chunk.input;
+    case ActionKind::send_backward:
+      return chunk.input_gradient;
+    case ActionKind::receive_backward:
+      return chunk.output_gradient;
+    default:
+      fail(ExitCode::internal, "{} is no message", name_of(action.kind));
   }
-  passages.push_back({&programs.evaluate, 0, true});
-  passages.push_back({&programs.generate, 0, true});
+}
+
+std::vector<GradientRange> completions_of(const Schedule& schedule, const ModelPrograms& programs) {
+  std::vector<GradientRange> completions;
+  for (std::size_t i = 0; i < schedule.actions.size(); ++i) {
+    const Action& action = schedule.actions[i];
+    if (!is_backward(action.kind) || !schedule.is_last(i)) continue;
+    for (const Entry& entry : program_of(action, programs).entries)
+      completions.insert(completions.end(), entry.completes.begin(), entry.completes.end());
+  }
+  return completions;
+}
+
+namespace {
+
+/// Whether the last two passages are those of the micro-batch before and of the one before that: then they
+/// add nothing.
+bool ends_in_repetition(const std::vector<Passage>& passages) {
+  constexpr std::size_t pair = 2;
+  if (passages.size() < 3 * pair) return false;
+  const auto end = passages.end();
+  return std::equal(end - pair, end, end - 2 * pair) && std::equal(end - pair, end, end - 3 * pair);
+}
+
+}  // namespace
+
+std::vector<Passage> passages_of(const Schedule& schedule, const ModelPrograms& programs) {
+  std::vector<Passage> passages;
+  SlotAssignment slots(schedule);
+  const auto add = [&](const Occurrence& occurrence) {
+    const Action& action = schedule.actions[occurrence.index];
+    if (!is_of_micro_batch(action.kind)) return;
+    Passage passage{.slot = slots.of(occurrence), .brings_tokens = slots.is_new()};
+    if (is_message(action.kind)) {
+      const bool is_sent =
+          action.kind == ActionKind::send_forward || action.kind == ActionKind::send_backward;
+      passage.message = message_of(action, programs);
+      passage.access = is_sent ? Access::read : Access::write;
+    } else {
+      passage.program = &program_of(action, programs);
+    }
+    slots.finish(occurrence);
+    passages.push_back(passage);
+    if (ends_in_repetition(passages)) passages.resize(passages.size() - 2);
+  };
+  // Two rounds of the slots: what lives from one round to the next is seen whole.
+  std::vector<SlotAssignment::State> states;
+  const bool overlaps = schedule.ahead() > 0;
+  std::int64_t last = overlaps ? std::numeric_limits<std::int64_t>::max() : 1;
+  for (std::int64_t step = 1; step <= last; ++step) {
+    schedule.for_each_action(step, step > 1, last, add);
+    if (!overlaps || last < std::numeric_limits<std::int64_t>::max()) continue;
+    states.push_back(slots.state(step));
+    const auto seen = std::ranges::find(states, states.back());
+    const auto round = std::distance(seen, states.end()) - 1;
+    if (round > 0) last = step + round + schedule.ahead();
+  }
+  passages.push_back({.program = &programs.evaluate});
+  passages.push_back({.program = &programs.generate});
   return passages;
 }
 

@@ -12,11 +12,15 @@
 
 namespace mylos {
 
-/// A program at its place in the order of execution.
+/// A program, or a message of one tensor, at its place in the order of execution.
 struct Passage {
   const Program* program = nullptr;
   int slot = 0;               ///< of the micro-batches in flight, which have activations of their own
   bool brings_tokens = true;  ///< tokens and targets are loaded before it
+  int message = -1;           ///< without a program: the root that is sent or received
+  Access access = Access::read;
+
+  bool operator==(const Passage&) const = default;
 };
 
 /// Offsets of the activations of each slot. A tick is an operation.
@@ -39,7 +43,16 @@ class ActivationPlan {
   std::vector<std::vector<int>> buffers_;  // of the arena, by slot and root; -1 if the slot does not use it
 };
 
-/// The passes of a step's micro-batches through the blocks; then, on slot 0, evaluation and generation.
+/// The passes of micro-batches through the blocks, for as many steps as differ in their slots; then, on slot
+/// 0, evaluation and generation.
 std::vector<Passage> passages_of(const Schedule& schedule, const ModelPrograms& programs);
+
+/// All gradients in the order in which a step completes them.
+std::vector<GradientRange> completions_of(const Schedule& schedule, const ModelPrograms& programs);
+
+/// The program of a pass of `action`.
+const Program& program_of(const Action& action, const ModelPrograms& programs);
+/// The root that a message of `action` is about.
+int message_of(const Action& action, const ModelPrograms& programs);
 
 }  // namespace mylos

@@ -4,13 +4,13 @@
 namespace mylos {
 
 void initialise_weights(ComputeBackend& backend, const ParameterTable& table, std::uint64_t seed,
-                        GradientExchange& exchange, AdamW& optimizer) {
+                        GradientExchange& exchange, Optimizer& optimizer) {
   for (std::size_t i = 0; i < optimizer.parts().size(); ++i) {
     const UnitPart& part = optimizer.parts()[i];
     const TensorRef weights = exchange.weights(part);
     const TensorRef master = optimizer.master(i, weights);
-    // Without a master the draws take the place of the first moment.
-    const TensorRef exact = master.dtype == DType::fp32 ? master : optimizer.first_moment(i);
+    // Without a master the draws take the place of a state.
+    const TensorRef exact = master.dtype == DType::fp32 ? master : optimizer.state(0, i);
     backend.run(Fill{.y = exact, .value = 0.0F});
     for (const Piece& piece : pieces_of(table, part)) {
       const Parameter& parameter = piece.parameter;

@@ -6,13 +6,13 @@
 
 #include "core/layout/parameter_table.hpp"
 #include "core/ops/compute_backend.hpp"
-#include "core/optim/adamw.hpp"
+#include "core/optim/optimizer.hpp"
 #include "parallel/exchange/gradient_exchange.hpp"
 
 namespace mylos {
 
 /// Sets the owned parts to the model's initial weights, the same for every layout, and publishes them.
 void initialise_weights(ComputeBackend& backend, const ParameterTable& table, std::uint64_t seed,
-                        GradientExchange& exchange, AdamW& optimizer);
+                        GradientExchange& exchange, Optimizer& optimizer);
 
 }  // namespace mylos

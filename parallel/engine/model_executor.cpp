@@ -2,6 +2,9 @@
 #include "parallel/engine/model_executor.hpp"
 
 #include <algorithm>
+#include <type_traits>
+#include <utility>
+#include <variant>
 
 namespace mylos {
 
@@ -26,114 +29,213 @@ std::vector<Binding> bindings_of(const ActivationPlan& plan, const Roots& roots,
 
 }  // namespace
 
-ModelExecutor::ModelExecutor(ComputeBackend& backend, MemoryLedger& ledger, const ModelConfig& model,
-                             const ParameterTable& table, GradientExchange& exchange,
-                             const Schedule& schedule, const ProgramConfig& config)
+ModelExecutor::ModelExecutor(ComputeBackend& backend, MemoryLedger& ledger, const ProcessGrid& grid,
+                             GradientExchange& exchange, const Schedule& schedule, ModelPrograms programs,
+                             const ModelConfig& model, const BatchShape& shape, bool graphs)
     : backend_(backend),
+      grid_(grid),
       exchange_(exchange),
+      schedule_(schedule),
       model_(model),
-      shape_(config.shape),
-      micro_batches_(schedule.micro_batches),
-      slot_of_(schedule.slots()),
-      programs_(record_programs(model, table, config)),
-      uploads_{UploadBuffer(backend, upload_bytes(config.shape)),
-               UploadBuffer(backend, upload_bytes(config.shape))} {
-  const ActivationPlan plan(programs_.roots, passages_of(schedule, programs_));
+      shape_(shape),
+      programs_(std::move(programs)),
+      contributed_(2 * programs_.chunks.size()),
+      uploads_{UploadBuffer(backend, upload_bytes(shape)), UploadBuffer(backend, upload_bytes(shape))} {
+  const ActivationPlan plan(programs_.roots, passages_of(schedule_, programs_));
   arena_ = DeviceBuffer(backend, ledger, MemoryCategory::activations, plan.bytes(), "mylos::arena");
   bindings_ = bindings_of(plan, programs_.roots, static_cast<std::byte*>(arena_.data()));
-  const auto rows = static_cast<std::size_t>(config.shape.rows());
-  host_losses_.resize(rows);
-  host_correct_.resize(rows);
+  host_losses_.resize(static_cast<std::size_t>(shape.rows()));
+  host_correct_.resize(static_cast<std::size_t>(shape.rows()));
+  if (!graphs) return;
+  for (std::size_t i = 0; i < schedule_.actions.size(); ++i) {
+    const Action& action = schedule_.actions[i];
+    for (std::size_t slot = 0; slot < bindings_.size(); ++slot) {
+      std::vector<DeviceGraph>& own = graphs_.emplace_back();
+      if (!is_of_micro_batch(action.kind) || is_message(action.kind)) continue;
+      for_each_segment(program_of(action, programs_).entries, completes(i),
+                       [&](std::size_t /*number*/, Entries /*entries*/) { own.emplace_back(backend); });
+    }
+  }
 }
 
-Binding& ModelExecutor::binding_of(int micro_batch) {
-  return bindings_[static_cast<std::size_t>(slot_of_[static_cast<std::size_t>(micro_batch)])];
+bool ModelExecutor::completes(std::size_t index) const {
+  return is_backward(schedule_.actions[index].kind) && schedule_.is_last(index);
 }
 
-std::byte* ModelExecutor::memory(std::string_view name, const Binding& binding) const {
-  return binding.roots[static_cast<std::size_t>(programs_.roots.find(name))].data;
+std::byte* ModelExecutor::memory(std::string_view name) const {
+  return bindings_[slot_].roots[static_cast<std::size_t>(programs_.roots.find(name))].data;
 }
 
-void ModelExecutor::load(int micro_batch, std::span<const std::int32_t> tokens) {
-  const BatchShape& s = shape_;
-  const auto t = static_cast<std::size_t>(s.seq);
-  require(tokens.size() == static_cast<std::size_t>(s.batch) * (t + 1),
+bool ModelExecutor::begin(const Occurrence& occurrence) {
+  slot_ = static_cast<std::size_t>(slots_.of(occurrence));
+  return slots_.is_new();
+}
+
+void ModelExecutor::load(std::span<const std::int32_t> tokens) {
+  const auto t = static_cast<std::size_t>(shape_.seq);
+  require(tokens.size() == static_cast<std::size_t>(shape_.batch) * (t + 1),
           "a micro-batch is B rows of T + 1 tokens");
   UploadBuffer& upload = uploads_[next_upload_];
   next_upload_ = 1 - next_upload_;
   auto* inputs = static_cast<std::int32_t*>(upload.fill());
-  auto* targets = inputs + s.rows();
-  for (std::size_t b = 0; b < static_cast<std::size_t>(s.batch); ++b) {
+  auto* targets = inputs + shape_.rows();
+  for (std::size_t b = 0; b < static_cast<std::size_t>(shape_.batch); ++b) {
     const std::int32_t* row = tokens.data() + b * (t + 1);
     std::transform(row, row + t, inputs + b * t, [](std::int32_t token) { return std::max(token, 0); });
     std::copy(row + 1, row + t + 1, targets + b * t);
   }
-  const Binding& binding = binding_of(micro_batch);
-  const std::size_t bytes = upload_bytes(s) / 2;
-  upload.upload({}, 0, memory("tokens", binding), bytes);
-  upload.upload({}, bytes, memory("targets", binding), bytes);
+  const std::size_t bytes = upload_bytes(shape_) / 2;
+  upload.upload({}, 0, memory("tokens"), bytes);
+  upload.upload({}, bytes, memory("targets"), bytes);
 }
 
-void ModelExecutor::run_entry(const Entry& entry, Binding& binding, Phase phase, int micro_batch) {
+void ModelExecutor::load_evaluation(std::span<const std::int32_t> tokens) {
+  slot_ = 0;
+  load(tokens);
+}
+
+bool ModelExecutor::has_contributed(const Occurrence& occurrence) {
+  const Action& action = schedule_.actions[occurrence.index];
+  const std::size_t part = action.kind == ActionKind::backward_weight ? 1 : 0;
+  return std::exchange(contributed_[2 * static_cast<std::size_t>(action.chunk) + part], occurrence.step) ==
+         occurrence.step;
+}
+
+void ModelExecutor::acquire(const Entry& entry, const Pass& pass) {
   for (const int unit : entry.acquires) {
-    const UnitView view = exchange_.acquire(unit, phase, micro_batch);
-    const auto bound = [&](int root) -> Bound& { return binding.roots[static_cast<std::size_t>(root)]; };
+    const UnitView view = exchange_.acquire(unit, pass.phase);
+    const auto bound = [&](int root) -> Bound& { return pass.binding.roots[static_cast<std::size_t>(root)]; };
     bound(Roots::weights_root(unit)) = {static_cast<std::byte*>(view.weights.data), view.weights.version};
     bound(Roots::gradients_root(unit)) = {static_cast<std::byte*>(view.gradients.data), 0};
   }
-  run_bound(entry, binding, backend_);
-  for (const GradientRange& range : entry.completes) {
-    exchange_.gradient_ready(range.unit, range.begin, range.end, micro_batch,
-                             micro_batch == micro_batches_ - 1);
+}
+
+void ModelExecutor::queue(const Entry& entry, const Pass& pass) {
+  with_bound(entry, pass.binding, [&]<class Op>(const Op& op) {
+    if constexpr (std::is_same_v<Op, AllReduceCall>) {
+      grid_.group(op.group).all_reduce({}, op.buffer, ReduceOp::sum).wait({});
+    } else {
+      backend_.run(op);
+    }
+  });
+}
+
+void ModelExecutor::finish(const Entry& entry, const Pass& pass) {
+  if (pass.completes) {
+    for (const GradientRange& range : entry.completes) exchange_.gradient_ready(range);
   }
-  for (const int unit : entry.releases) exchange_.release(unit, phase);
+  for (const int unit : entry.releases) exchange_.release(unit, pass.phase);
 }
 
-void ModelExecutor::replay(const Program& program, std::size_t count, Binding& binding, Phase phase,
-                           int micro_batch) {
-  for (std::size_t i = 0; i < count; ++i) run_entry(program.entries[i], binding, phase, micro_batch);
+void ModelExecutor::run_entries(Entries entries, const Pass& pass) {
+  for (const Entry& entry : entries) {
+    acquire(entry, pass);
+    queue(entry, pass);
+    finish(entry, pass);
+  }
 }
 
-void ModelExecutor::forward(int micro_batch, std::int64_t first_sample, const StepScalars* scalars) {
-  Binding& binding = binding_of(micro_batch);
-  binding.first_sample = first_sample;
-  binding.scalars = scalars;
-  replay(programs_.forward, programs_.forward.entries.size(), binding, Phase::forward, micro_batch);
+bool ModelExecutor::is_cut(const Entry& entry, bool completes) const {
+  return std::holds_alternative<AllReduceCall>(entry.operation) ||
+         (completes && std::ranges::any_of(entry.completes, [&](const GradientRange& range) {
+            return exchange_.starts_reduction(range);
+          }));
 }
 
-void ModelExecutor::backward(int micro_batch, std::int64_t first_sample, const StepScalars* scalars,
-                             TensorRef loss_sum) {
-  Binding& binding = binding_of(micro_batch);
-  binding.first_sample = first_sample;
-  binding.scalars = scalars;
-  binding.accumulates = micro_batch > 0;
-  binding.roots[Roots::loss_sum_root].data = static_cast<std::byte*>(loss_sum.data);
-  replay(programs_.backward, programs_.backward.entries.size(), binding, Phase::backward, micro_batch);
+template <class Visit>
+void ModelExecutor::for_each_segment(Entries entries, bool completes, const Visit& visit) const {
+  std::size_t number = 0;
+  std::size_t begin = 0;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    if (i + 1 < entries.size() && !is_cut(entries[i], completes)) continue;
+    visit(number++, entries.subspan(begin, i + 1 - begin));
+    begin = i + 1;
+  }
+}
+
+void ModelExecutor::run_pass(const Occurrence& occurrence, bool as_graphs) {
+  const Action& action = schedule_.actions[occurrence.index];
+  const Entries entries = program_of(action, programs_).entries;
+  const Pass pass{.phase = action.kind == ActionKind::forward ? Phase::forward : Phase::backward,
+                  .completes = completes(occurrence.index),
+                  .binding = bindings_[slot_]};
+  if (!as_graphs || graphs_.empty()) return run_entries(entries, pass);
+  std::vector<DeviceGraph>& graphs = graphs_[occurrence.index * bindings_.size() + slot_];
+  for_each_segment(entries, pass.completes, [&](std::size_t number, Entries segment) {
+    for (const Entry& entry : segment) acquire(entry, pass);
+    const bool ends_in_call = std::holds_alternative<AllReduceCall>(segment.back().operation);
+    const Entries recorded = segment.first(segment.size() - (ends_in_call ? 1 : 0));
+    if (!recorded.empty()) {
+      graphs[number].queue({}, [&] {
+        for (const Entry& entry : recorded) queue(entry, pass);
+      });
+    }
+    if (ends_in_call) queue(segment.back(), pass);
+    for (const Entry& entry : segment) finish(entry, pass);
+  });
+}
+
+void ModelExecutor::send_or_receive(const Action& action) {
+  constexpr int tag = 0;  // channels keep their order
+  const int root = message_of(action, programs_);
+  const auto index = static_cast<std::size_t>(root);
+  const TensorRef tensor(bindings_[slot_].roots[index].data, DType::uint8,
+                         {static_cast<std::int64_t>(programs_.roots.all()[index].bytes)});
+  Communicator& stages = grid_.group({Axis::pipeline});
+  const bool is_sent = action.kind == ActionKind::send_forward || action.kind == ActionKind::send_backward;
+  (is_sent ? stages.send({}, tensor, action.peer, tag) : stages.recv({}, tensor, action.peer, tag)).wait({});
+}
+
+void ModelExecutor::run(const Occurrence& occurrence, const ActionScope& scope) {
+  const Action& action = schedule_.actions[occurrence.index];
+  Binding& binding = bindings_[slot_];
+  binding.first_sample = scope.first_sample;
+  binding.scalars = scope.scalars;
+  binding.roots[Roots::loss_sum_root].data = static_cast<std::byte*>(scope.loss_sum.data);
+  switch (action.kind) {
+    case ActionKind::forward:
+      run_pass(occurrence, scope.as_graphs);
+      break;
+    case ActionKind::backward:
+    case ActionKind::backward_input:
+    case ActionKind::backward_weight:
+      binding.accumulates = has_contributed(occurrence);
+      run_pass(occurrence, scope.as_graphs);
+      break;
+    case ActionKind::send_forward:
+    case ActionKind::receive_forward:
+    case ActionKind::send_backward:
+    case ActionKind::receive_backward:
+      send_or_receive(action);
+      break;
+    case ActionKind::reduce:
+    case ActionKind::step:
+      fail(ExitCode::internal, "{} is of no micro-batch", name_of(action.kind));
+  }
+  slots_.finish(occurrence);
 }
 
 void ModelExecutor::evaluate() {
-  Binding& binding = bindings_[0];
-  replay(programs_.evaluate, programs_.evaluate.entries.size(), binding, Phase::forward, 0);
-  backend_.copy_to_host({}, memory("losses", binding), host_losses_.data(),
-                        host_losses_.size() * sizeof(float));
-  backend_.copy_to_host({}, memory("correct", binding), host_correct_.data(),
+  run_entries(programs_.evaluate.entries, {.phase = Phase::forward, .binding = bindings_[slot_]});
+  backend_.copy_to_host({}, memory("losses"), host_losses_.data(), host_losses_.size() * sizeof(float));
+  backend_.copy_to_host({}, memory("correct"), host_correct_.data(),
                         host_correct_.size() * sizeof(std::int32_t));
   backend_.synchronize({});
 }
 
 std::vector<float> ModelExecutor::logits(std::int64_t row) {
-  Binding& binding = bindings_[0];
-  const std::vector<Entry>& entries = programs_.generate.entries;
-  replay(programs_.generate, entries.size() - 1, binding, Phase::forward, 0);
+  const Pass pass{.phase = Phase::forward, .binding = bindings_[slot_]};
+  const Entries entries = programs_.generate.entries;
+  run_entries(entries.first(entries.size() - 1), pass);
   // The product of row 0, moved to another row of its input.
   Entry product = entries.back();
   const auto element = static_cast<std::int64_t>(size_of(shape_.dtype));
   TensorRef& from = std::get<LinearForward>(product.operation).x;
   from.data = static_cast<std::byte*>(from.data) + row * model_.width * element;
-  run_entry(product, binding, Phase::forward, 0);
+  run_entries({&product, 1}, pass);
 
   std::vector<std::byte> raw(static_cast<std::size_t>(model_.padded_vocab() * element));
-  backend_.copy_to_host({}, memory("head.logits", binding), raw.data(), raw.size());
+  backend_.copy_to_host({}, memory("head.logits"), raw.data(), raw.size());
   backend_.synchronize({});
   std::vector<float> values(static_cast<std::size_t>(model_.vocab));
   dispatch_float(shape_.dtype, [&](auto type) {

@@ -10,59 +10,98 @@
 #include <vector>
 
 #include "core/memory/device_buffer.hpp"
+#include "core/memory/device_graph.hpp"
 #include "core/memory/upload_buffer.hpp"
 #include "core/model/model_programs.hpp"
 #include "parallel/engine/activation_plan.hpp"
 #include "parallel/exchange/gradient_exchange.hpp"
+#include "parallel/process_grid.hpp"
 #include "parallel/schedule/schedule.hpp"
 
 namespace mylos {
 
+/// What an action of a micro-batch works with.
+struct ActionScope {
+  std::int64_t first_sample = 0;         ///< of the micro-batch, within the global batch
+  const StepScalars* scalars = nullptr;  ///< device memory, of the step
+  TensorRef loss_sum;                    ///< (1) fp32 device memory, of the step: receives the sum of losses
+  bool as_graphs =
+      false;  ///< what lies between two communications is queued as a whole, if that was asked for
+};
+
 class ModelExecutor {
  public:
-  ModelExecutor(ComputeBackend& backend, MemoryLedger& ledger, const ModelConfig& model,
-                const ParameterTable& table, GradientExchange& exchange, const Schedule& schedule,
-                const ProgramConfig& config);
+  /// `graphs`: records the actions for `ActionScope::as_graphs`. All references outlive the object.
+  ModelExecutor(ComputeBackend& backend, MemoryLedger& ledger, const ProcessGrid& grid,
+                GradientExchange& exchange, const Schedule& schedule, ModelPrograms programs,
+                const ModelConfig& model, const BatchShape& shape, bool graphs = false);
 
   const BatchShape& shape() const { return shape_; }
   std::size_t activation_bytes() const { return arena_.bytes(); }
 
+  /// Gives an action of a micro-batch its slot. True if it is the first of its micro-batch: then `load` comes
+  /// before `run`.
+  bool begin(const Occurrence& occurrence);
   /// Brings a micro-batch into its slot: B rows of T + 1 tokens, of which the last T are the targets; a
   /// negative token is a target that does not count (0 as input). The device may take them later.
-  void load(int micro_batch, std::span<const std::int32_t> tokens);
+  void load(std::span<const std::int32_t> tokens);
+  /// The same for evaluation and generation.
+  void load_evaluation(std::span<const std::int32_t> tokens);
+  /// Queues the action that was begun.
+  void run(const Occurrence& occurrence, const ActionScope& scope);
 
-  /// Forward of a training micro-batch; `first_sample` counts within the global batch.
-  void forward(int micro_batch, std::int64_t first_sample, const StepScalars* scalars);
-  /// Backward; adds the micro-batch's losses to loss_sum[0] (device, fp32), or sets it for micro-batch 0.
-  void backward(int micro_batch, std::int64_t first_sample, const StepScalars* scalars, TensorRef loss_sum);
-
-  /// Forward without gradients. Losses and hits are then on the host for `evaluation_losses()` and
-  /// `evaluation_correct()`, one per row, until the next call.
+  /// Forward without gradients of what was loaded while no step is under way. Losses and hits are then on the
+  /// host for `evaluation_losses()` and `evaluation_correct()`, one per row, until the next call.
   void evaluate();
   std::span<const float> evaluation_losses() const { return host_losses_; }
   std::span<const std::int32_t> evaluation_correct() const { return host_correct_; }
 
-  /// Forward without gradients; the logits of row `row` (b * T + t) as fp32, vocabulary only.
+  /// The same, then the logits of row `row` (b * T + t) as fp32, vocabulary only.
   std::vector<float> logits(std::int64_t row);
 
  private:
-  Binding& binding_of(int micro_batch);
-  /// Runs the first `count` operations of a program.
-  void replay(const Program& program, std::size_t count, Binding& binding, Phase phase, int micro_batch);
-  void run_entry(const Entry& entry, Binding& binding, Phase phase, int micro_batch);
+  using Entries = std::span<const Entry>;
+
+  /// A pass through a program: what its entries have in common.
+  struct Pass {
+    Phase phase = Phase::forward;
+    bool completes = false;  ///< its contributions to gradients are the step's last
+    Binding& binding;
+  };
+
+  void run_pass(const Occurrence& occurrence, bool as_graphs);
+  void send_or_receive(const Action& action);
+  void run_entries(Entries entries, const Pass& pass);
+  /// The units of an entry are there, and bound.
+  void acquire(const Entry& entry, const Pass& pass);
+  void queue(const Entry& entry, const Pass& pass);
+  /// Gradients that are complete, and units that nothing of the block uses any more.
+  void finish(const Entry& entry, const Pass& pass);
+  /// Whether what follows an entry, or the entry itself, communicates.
+  bool is_cut(const Entry& entry, bool completes) const;
+  /// Calls visit(number, entries) for what lies between two cuts, each with the entry that ends it.
+  template <class Visit>
+  void for_each_segment(Entries entries, bool completes, const Visit& visit) const;
+  bool completes(std::size_t index) const;
+  /// Whether an earlier micro-batch of the step has contributed what the pass contributes.
+  bool has_contributed(const Occurrence& occurrence);
   /// Memory of the activation of this name.
-  std::byte* memory(std::string_view name, const Binding& binding) const;
+  std::byte* memory(std::string_view name) const;
 
   ComputeBackend& backend_;
+  const ProcessGrid& grid_;
   GradientExchange& exchange_;
+  const Schedule schedule_;
   ModelConfig model_;
   BatchShape shape_;
-  int micro_batches_;
-  std::vector<int> slot_of_;  // by micro-batch
   ModelPrograms programs_;
+  SlotAssignment slots_{schedule_};
   DeviceBuffer arena_;
-  std::vector<Binding> bindings_;        // by slot
-  std::array<UploadBuffer, 2> uploads_;  // inputs and targets of a micro-batch, in turn
+  std::vector<Binding> bindings_;                 // by slot
+  std::size_t slot_ = 0;                          // of what was begun last
+  std::vector<std::int64_t> contributed_;         // by chunk and part: the last step that it contributed to
+  std::vector<std::vector<DeviceGraph>> graphs_;  // by action and slot, for each segment; may be empty
+  std::array<UploadBuffer, 2> uploads_;           // inputs and targets of a micro-batch, in turn
   std::size_t next_upload_ = 0;
   std::vector<float> host_losses_;
   std::vector<std::int32_t> host_correct_;

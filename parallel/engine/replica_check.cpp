@@ -70,16 +70,19 @@ struct State {
 
 /// The hashes of all states of the owned parts, and what they are of.
 std::vector<std::int64_t> hashes_of_states(ComputeBackend& backend, const ParameterTable& table,
-                                           const GradientExchange& exchange, const AdamW& optimizer,
+                                           const GradientExchange& exchange, const Optimizer& optimizer,
                                            std::vector<State>& states) {
   std::vector<std::int64_t> hashes;
   for (std::size_t i = 0; i < optimizer.parts().size(); ++i) {
     const TensorRef weights = exchange.weights(optimizer.parts()[i]);
     const TensorRef master = optimizer.master(i, weights);
-    std::vector<std::pair<const char*, TensorRef>> held = {{"", weights}};
+    std::vector<std::pair<std::string, TensorRef>> held = {{"", weights}};
     if (master.data != weights.data) held.emplace_back("the master of ", master);
-    held.emplace_back("the first moment of ", optimizer.first_moment(i));
-    held.emplace_back("the second moment of ", optimizer.second_moment(i));
+    for (std::size_t s = 0; s < optimizer.kind().states.size(); ++s) {
+      std::string name = optimizer.kind().states[s];
+      std::ranges::replace(name, '_', ' ');
+      held.emplace_back(fmt::format("the {} of ", name), optimizer.state(s, i));
+    }
     const std::vector<Piece> pieces = pieces_of(table, optimizer.parts()[i]);
     for (const auto& [prefix, tensor] : held) {
       const HostBytes bytes(backend, tensor);
@@ -114,7 +117,7 @@ std::vector<std::int64_t> gathered(ComputeBackend& backend, Communicator& replic
 }
 
 /// False if these are weights and not their master, rounded.
-bool is_intact(ComputeBackend& backend, const GradientExchange& exchange, const AdamW& optimizer,
+bool is_intact(ComputeBackend& backend, const GradientExchange& exchange, const Optimizer& optimizer,
                const State& state) {
   const TensorRef weights = exchange.weights(optimizer.parts()[state.part]);
   const TensorRef master = optimizer.master(state.part, weights);
@@ -145,7 +148,7 @@ std::vector<int> suspects(const std::vector<std::int64_t>& hashes, const std::ve
 }  // namespace
 
 std::string compare_replicas(ComputeBackend& backend, const ParameterTable& table,
-                             const GradientExchange& exchange, const AdamW& optimizer,
+                             const GradientExchange& exchange, const Optimizer& optimizer,
                              const ProcessGrid& grid) {
   Communicator& replicas = grid.group(loss_axes.without(exchange.sharded_axes()));
   const auto ranks = static_cast<std::size_t>(replicas.size());

@@ -4,17 +4,17 @@
 
 #include <string>
 
-#include "core/optim/adamw.hpp"
+#include "core/optim/optimizer.hpp"
 #include "parallel/exchange/gradient_exchange.hpp"
 #include "parallel/process_grid.hpp"
 
 namespace mylos {
 
-/// Compares XXH3 hashes of the owned weights, masters and moments across the ranks that own the same. Returns
+/// Compares XXH3 hashes of the owned weights, masters and states across the ranks that own the same. Returns
 /// "" if all agree, else one line, the same on all of them, that names the parameter and the rank among them:
 /// the minority, or the one whose weights are not its rounded fp32 master. Collective.
 std::string compare_replicas(ComputeBackend& backend, const ParameterTable& table,
-                             const GradientExchange& exchange, const AdamW& optimizer,
+                             const GradientExchange& exchange, const Optimizer& optimizer,
                              const ProcessGrid& grid);
 
 }  // namespace mylos

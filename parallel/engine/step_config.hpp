@@ -6,9 +6,9 @@
 
 #include "core/base/dtype.hpp"
 #include "core/model/recorder.hpp"
-#include "core/optim/adamw.hpp"
 #include "core/optim/grad_guard.hpp"
 #include "core/optim/lr_schedule.hpp"
+#include "core/optim/optimizer.hpp"
 #include "parallel/plan/parallel_plan.hpp"
 
 namespace mylos {
@@ -32,7 +32,7 @@ struct StepConfig {
   ModelConfig model;
   TrainConfig train;
   ParallelPlan parallel;
-  AdamWConfig adamw;
+  OptimizerConfig optimizer;
   LrScheduleConfig lr;
   GuardConfig guard;
   bool graphs = false;  ///< a GPU's work is recorded and queued as a whole
@@ -41,12 +41,16 @@ struct StepConfig {
   float per_token() const {
     return static_cast<float>(1.0 / static_cast<double>(train.global_batch * train.seq_len));
   }
-  ProgramConfig programs() const {
+  /// What the programs of a rank that works by `schedule` are recorded with.
+  ProgramConfig programs(const Schedule& schedule) const {
     return {.shape = train.shape(),
             .grad_dtype = train.grad_dtype,
             .recompute = train.recompute,
             .seed = train.seed,
-            .gradient_scale = per_token()};
+            .gradient_scale = per_token(),
+            .chunks = schedule.chunks,
+            .held = schedule.held_chunks(),
+            .splits_backward = schedule.has(ActionKind::backward_weight)};
   }
 };
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 #include "parallel/engine/initial_weights.hpp"
 
@@ -18,8 +19,7 @@ struct StepOutputs {
 
 }  // namespace
 
-TrainingStep::Slot::Slot(ComputeBackend& backend)
-    : inputs(backend, sizeof(StepScalars)), outputs(backend, sizeof(StepOutputs)) {}
+TrainingStep::Slot::Slot(ComputeBackend& backend) : outputs(backend, sizeof(StepOutputs)) {}
 
 /// What is queued between construction and destruction belongs to a phase.
 class TrainingStep::PhaseScope {
@@ -46,21 +46,24 @@ TrainingStep::TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, const 
       config_(config),
       trace_(trace),
       table_(ParameterTable(config.model).local(grid.coordinates())),
-      schedule_(make_schedule(config.parallel, config.train.accumulation)),
-      slots_{Slot(backend), Slot(backend)} {
-  if (config.graphs) {
-    if (!backend.can_capture()) {
-      fail(ExitCode::usage, "[backend] graphs = true needs a GPU: {} records no work", backend.description());
-    }
-    for (std::size_t i = 0; i < schedule_.repeat.size(); ++i) graphs_.emplace_back(backend);
-  }
+      schedule_(config.parallel.schedule->make(static_cast<int>(config.train.accumulation))),
+      slots_{Slot(backend), Slot(backend)},
+      inputs_{UploadBuffer(backend, sizeof(StepScalars)), UploadBuffer(backend, sizeof(StepScalars))} {
+  if (config.graphs && !backend.can_capture())
+    fail(ExitCode::usage, "[backend] graphs = true needs a GPU: {} records no work", backend.description());
   const TrainConfig& train = config.train;
-  const ExchangeTypes types{.compute = train.dtype, .gradient = train.grad_dtype};
-  exchange_ = make_exchange(config.parallel, types, backend, ledger, table_, grid);
-  optimizer_ =
-      std::make_unique<AdamW>(backend, ledger, table_, config.adamw, train.dtype, exchange_->owned());
-  executor_ = std::make_unique<ModelExecutor>(backend, ledger, config.model, table_, *exchange_, schedule_,
-                                              config.programs());
+  ModelPrograms programs = record_programs(config.model, table_, config.programs(schedule_));
+  const ExchangeScope scope{.table = table_,
+                            .coordinates = coordinates_,
+                            .compute_type = train.dtype,
+                            .gradient_type = train.grad_dtype,
+                            .completions = completions_of(schedule_, programs)};
+  exchange_ = config.parallel.exchange->make(config.parallel.values, scope, backend, ledger, grid);
+  optimizer_ = config.optimizer.kind->make(config.optimizer,
+                                           {backend, ledger, table_, train.dtype, exchange_->owned()});
+  executor_ =
+      std::make_unique<ModelExecutor>(backend, ledger, grid, *exchange_, schedule_, std::move(programs),
+                                      config.model, train.shape(), config.graphs);
 
   find_norm_ranges();
   guard_config_ = config.guard;
@@ -68,12 +71,13 @@ TrainingStep::TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, const 
   const int copies_of_loss = coordinates_.extent(all_axes.without(loss_axes).without({Axis::pipeline}));
   guard_config_.loss_factor = config.per_token() / static_cast<float>(copies_of_loss);
 
-  const auto small = [&](std::size_t bytes, const char* label) {
-    return DeviceBuffer(backend, ledger, MemoryCategory::workspace, bytes, label);
-  };
-  scalars_ = small(sizeof(StepScalars), "mylos::step_scalars");
-  guard_input_ = small(sizeof(GuardInput), "mylos::guard_input");
-  guard_state_ = small(sizeof(GuardState), "mylos::guard_state");
+  const auto under_way = static_cast<std::size_t>(schedule_.ahead()) + 1;
+  memory_ = DeviceBuffer(backend, ledger, MemoryCategory::workspace, under_way * sizeof(StepMemory),
+                         "mylos::step_memory");
+  guard_state_ =
+      DeviceBuffer(backend, ledger, MemoryCategory::workspace, sizeof(GuardState), "mylos::guard_state");
+  for (std::size_t i = 0; config.graphs && i < under_way; ++i)
+    update_graphs_.push_back({DeviceGraph(backend), DeviceGraph(backend)});
   GuardState guard;
   guard.loss_scale = train.loss_scale;
   set_guard(guard);
@@ -87,29 +91,49 @@ void TrainingStep::initialise() {
 void TrainingStep::set_guard(const GuardState& state) {
   require(num_unread() == 0, "the guard is not set while steps are under way");
   results_.guard = state;
-  StepScalars scalars;
-  scalars.loss_scale = state.loss_scale;
   backend_.copy_to_device({}, &state, guard_state_.data(), sizeof state);
-  backend_.copy_to_device({}, &scalars, scalars_.data(), sizeof scalars);
-  backend_.synchronize({});
+  for (std::int64_t step = 0; step <= schedule_.ahead(); ++step) {
+    StepScalars scalars;
+    scalars.loss_scale = state.loss_scale;
+    backend_.copy_to_device({}, &scalars, &memory_of(step)->scalars, sizeof scalars);
+    backend_.synchronize({});
+  }
 }
 
-void TrainingStep::run(std::int64_t step, StepDriver& driver) {
+TrainingStep::StepMemory* TrainingStep::memory_of(std::int64_t step) const {
+  return static_cast<StepMemory*>(memory_.data()) + step % (schedule_.ahead() + 1);
+}
+
+void TrainingStep::begin(std::int64_t step) {
+  UploadBuffer& upload = inputs_[static_cast<std::size_t>(step) % inputs_.size()];
+  auto* inputs = static_cast<StepScalars*>(upload.fill());
+  inputs->step = step;
+  inputs->learning_rate = static_cast<float>(learning_rate(config_.lr, step));
+  StepScalars* scalars = &memory_of(step)->scalars;
+  upload.upload({}, 0, scalars, offsetof(StepScalars, loss_scale));
+  if (schedule_.ahead() > 0) {
+    const auto* guard = static_cast<const GuardState*>(guard_state_.data());
+    backend_.copy({}, &guard->loss_scale, &scalars->loss_scale, sizeof(float));
+  }
+  begun_ = step;
+}
+
+void TrainingStep::run(std::int64_t step, std::int64_t last, StepDriver& driver) {
   require(num_unread() < slots_.size(), "at most two steps are unread");
   const Trace::Scope event = trace_.record(whole_step, {}, TraceKind::phase);
   Slot& slot = slot_of(num_run_);
   slot.start = std::chrono::steady_clock::now();
   slot.num_spans = 0;
-  auto* inputs = static_cast<StepScalars*>(slot.inputs.fill());
-  inputs->step = step;
-  inputs->learning_rate = static_cast<float>(learning_rate(config_.lr, step));
-  slot.inputs.upload({}, 0, scalars_.data(), offsetof(StepScalars, loss_scale));
-  for (std::size_t i = 0; i < schedule_.repeat.size(); ++i) {
-    driver.before(schedule_.repeat[i]);
-    execute(i, driver);
-    driver.after(schedule_.repeat[i]);
-  }
-  slot.outputs.download({}, scalars_.data(), offsetof(StepOutputs, scalars), sizeof(StepScalars));
+  const bool is_begun = schedule_.ahead() > 0 && begun_ >= step;
+  if (!is_begun) begun_ = step - 1;
+  schedule_.for_each_action(step, is_begun, last, [&](const Occurrence& occurrence) {
+    const Action& action = schedule_.actions[occurrence.index];
+    if (occurrence.step > begun_) begin(occurrence.step);
+    driver.before(action);
+    execute(occurrence, driver);
+    driver.after(action);
+  });
+  slot.outputs.download({}, &memory_of(step)->scalars, offsetof(StepOutputs, scalars), sizeof(StepScalars));
   slot.outputs.download({}, guard_state_.data(), offsetof(StepOutputs, guard), sizeof(GuardState));
   ++num_run_;
 }
@@ -138,51 +162,49 @@ TrainingStep::PhaseSpan& TrainingStep::next_span() {
   return slot.spans[slot.num_spans++];
 }
 
-template <class Work>
-void TrainingStep::queue(std::size_t index, const Work& work) {
-  const Action& action = schedule_.repeat[index];
-  const bool is_first = num_run_ == 0;
-  const bool is_last = action.micro_batch == schedule_.micro_batches - 1;
-  const bool communicates =
-      exchange_->communicates(action.kind, is_last) || (action.kind == ActionKind::step && world_.size() > 1);
-  if (graphs_.empty() || is_first || trace_.on() || communicates) return work();
-  graphs_[index].queue({}, work);
+void TrainingStep::run_pass(const Occurrence& occurrence, StepDriver& driver) {
+  const Action& action = schedule_.actions[occurrence.index];
+  const std::int64_t first = first_sample(action.micro_batch);
+  if (executor_->begin(occurrence)) {
+    const PhaseScope scope(*this, StepPhase::data);
+    {
+      const Trace::Scope event = trace_.record("read_samples", {}, TraceKind::data);
+      driver.read_samples(occurrence.step, first, tokens_);
+    }
+    executor_->load(tokens_);
+  }
+  StepPhase phase = StepPhase::backward;
+  if (action.kind == ActionKind::forward) phase = StepPhase::forward;
+  if (is_message(action.kind)) phase = StepPhase::communication;
+  const PhaseScope scope(*this, phase);
+  StepMemory* memory = memory_of(occurrence.step);
+  executor_->run(occurrence, {.first_sample = first,
+                              .scalars = &memory->scalars,
+                              .loss_sum = {&memory->guard_input.loss_sum, DType::fp32, {1}},
+                              .as_graphs = as_graphs()});
 }
 
-void TrainingStep::execute(std::size_t index, StepDriver& driver) {
-  const Action& action = schedule_.repeat[index];
-  const auto timed = [&](StepPhase phase) { return PhaseScope(*this, phase); };
-  const auto* scalars = static_cast<const StepScalars*>(scalars_.data());
-  const int m = action.micro_batch;
+void TrainingStep::execute(const Occurrence& occurrence, StepDriver& driver) {
+  const Action& action = schedule_.actions[occurrence.index];
   switch (action.kind) {
-    case ActionKind::forward: {
-      {
-        const PhaseScope scope = timed(StepPhase::data);
-        {
-          const Trace::Scope event = trace_.record("read_samples", {}, TraceKind::data);
-          driver.read_samples(first_sample(m), tokens_);
-        }
-        executor_->load(m, tokens_);
-      }
-      const PhaseScope scope = timed(StepPhase::forward);
-      queue(index, [&] { executor_->forward(m, first_sample(m), scalars); });
+    case ActionKind::forward:
+    case ActionKind::backward:
+    case ActionKind::backward_input:
+    case ActionKind::backward_weight:
+    case ActionKind::send_forward:
+    case ActionKind::receive_forward:
+    case ActionKind::send_backward:
+    case ActionKind::receive_backward:
+      run_pass(occurrence, driver);
       break;
-    }
-    case ActionKind::backward: {
-      const PhaseScope scope = timed(StepPhase::backward);
-      queue(index, [&] {
-        executor_->backward(m, first_sample(m), scalars, {guard_input_.data(), DType::fp32, {1}});
-      });
-      break;
-    }
     case ActionKind::reduce: {
-      const PhaseScope scope = timed(StepPhase::communication);
+      const PhaseScope scope(*this, StepPhase::communication);
       exchange_->reduce();
       break;
     }
     case ActionKind::step: {
-      const PhaseScope scope = timed(StepPhase::optimizer);
-      queue(index, [&] { update(); });
+      const PhaseScope scope(*this, StepPhase::optimizer);
+      update(occurrence.step);
       exchange_->publish();
       break;
     }
@@ -216,28 +238,40 @@ void TrainingStep::find_norm_ranges() {
   }
 }
 
-void TrainingStep::update() {
-  auto* input = static_cast<GuardInput*>(guard_input_.data());
-  const TensorRef norm_squared(&input->norm_squared, DType::fp32, {1});
-  bool accumulates = false;
-  for (const NormRange& range : norm_ranges_) {
-    const TensorRef gradient = exchange_->gradient(optimizer_->parts()[range.part]);
-    backend_.run(SumOfSquares{.x = gradient.flat(range.begin, range.count),
-                              .out = norm_squared,
-                              .factor = 1.0F / static_cast<float>(range.copies),
-                              .accumulate = accumulates});
-    accumulates = true;
+void TrainingStep::update(std::int64_t step) {
+  StepMemory* memory = memory_of(step);
+  GuardInput* input = &memory->guard_input;
+  const auto queue = [&](std::size_t part, const auto& work) {
+    if (!as_graphs()) return work();
+    update_graphs_[static_cast<std::size_t>(step % (schedule_.ahead() + 1))][part].queue({}, work);
+  };
+  const auto add_norm = [&] {
+    bool accumulates = false;
+    for (const NormRange& range : norm_ranges_) {
+      const TensorRef gradient = exchange_->gradient(optimizer_->parts()[range.part]);
+      backend_.run(SumOfSquares{.x = gradient.flat(range.begin, range.count),
+                                .out = {&input->norm_squared, DType::fp32, {1}},
+                                .factor = 1.0F / static_cast<float>(range.copies),
+                                .accumulate = std::exchange(accumulates, true)});
+    }
+  };
+  const auto apply = [&] {
+    backend_.run(GuardStep{.config = guard_config_,
+                           .input = input,
+                           .state = static_cast<GuardState*>(guard_state_.data()),
+                           .scalars = &memory->scalars});
+    exchange_->apply(*optimizer_, &memory->scalars);
+  };
+  if (world_.size() == 1) {
+    return queue(0, [&] {
+      add_norm();
+      apply();
+    });
   }
-  if (world_.size() > 1) {
-    constexpr std::int64_t fields = sizeof(GuardInput) / sizeof(float);
-    world_.all_reduce({}, {input, DType::fp32, {fields}}, ReduceOp::sum).wait({});
-  }
-  auto* scalars = static_cast<StepScalars*>(scalars_.data());
-  backend_.run(GuardStep{.config = guard_config_,
-                         .input = input,
-                         .state = static_cast<GuardState*>(guard_state_.data()),
-                         .scalars = scalars});
-  exchange_->apply(*optimizer_, scalars);
+  queue(0, add_norm);
+  constexpr std::int64_t fields = sizeof(GuardInput) / sizeof(float);
+  world_.all_reduce({}, {input, DType::fp32, {fields}}, ReduceOp::sum).wait({});
+  queue(1, apply);
 }
 
 }  // namespace mylos

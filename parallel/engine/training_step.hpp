@@ -51,8 +51,8 @@ class StepDriver {
  public:
   virtual ~StepDriver() = default;
 
-  /// Fills `tokens` (B, T + 1) with samples `first`, `first` + 1, ... of the step's global batch.
-  virtual void read_samples(std::int64_t first, std::span<std::int32_t> tokens) = 0;
+  /// Fills `tokens` (B, T + 1) with samples `first`, `first` + 1, ... of the global batch of step `step`.
+  virtual void read_samples(std::int64_t step, std::int64_t first, std::span<std::int32_t> tokens) = 0;
   virtual void before(const Action& /*action*/) {}
   /// `action` is queued; the device may still be at it.
   virtual void after(const Action& /*action*/) {}
@@ -73,9 +73,11 @@ class TrainingStep {
   /// Sets the initial weights of the configuration's seed. Collective.
   void initialise();
 
-  /// Queues step `step`, 1 for the first, and returns while the device may still be at it; at most two steps
-  /// are unread. From the third step on nothing is allocated, but where graphs are recorded anew. Collective.
-  void run(std::int64_t step, StepDriver& driver);
+  /// Queues step `step`, the one after the last, and returns while the device may still be at it; at most two
+  /// steps are unread. Schedules that overlap steps begin later ones, up to `last`: evaluation, checkpoints
+  /// and changes of weights come after a step that was the last. From the third step on nothing is allocated,
+  /// except if graphs are recorded anew. Collective.
+  void run(std::int64_t step, std::int64_t last, StepDriver& driver);
   /// Steps whose results were not read.
   std::size_t num_unread() const { return num_run_ - num_read_; }
   /// How many steps to leave unread while there are more to run: 1 on a device, which so has work while the
@@ -91,8 +93,18 @@ class TrainingStep {
 
   const ParameterTable& table() const { return table_; }
   GradientExchange& exchange() { return *exchange_; }
-  AdamW& optimizer() { return *optimizer_; }
+  Optimizer& optimizer() { return *optimizer_; }
   ModelExecutor& executor() { return *executor_; }
+
+  /// What a step keeps on the device while it is under way.
+  struct StepMemory {
+    StepScalars scalars;
+    GuardInput guard_input;
+  };
+  /// What steps by `schedule` keep there, beside weights, gradients and activations.
+  static std::size_t workspace_bytes(const Schedule& schedule) {
+    return sizeof(GuardState) + sizeof(StepMemory) * (1 + static_cast<std::size_t>(schedule.ahead()));
+  }
 
  private:
   class PhaseScope;
@@ -105,21 +117,23 @@ class TrainingStep {
   /// What a step exchanges with the host. There are two in turn: one step is queued, the other read.
   struct Slot {
     explicit Slot(ComputeBackend& backend);
-    UploadBuffer inputs;     // StepScalars
     DownloadBuffer outputs;  // StepOutputs
     std::vector<PhaseSpan> spans;
     std::size_t num_spans = 0;  // of this step so far
     std::chrono::steady_clock::time_point start;
   };
 
-  void execute(std::size_t index, StepDriver& driver);
-  /// Queues what `work()` queues for action `index`, where it can as a graph. The first step shows everything
-  /// to libraries that choose and allocate when they see it, and a traced one each operation.
-  template <class Work>
-  void queue(std::size_t index, const Work& work);
+  void execute(const Occurrence& occurrence, StepDriver& driver);
+  void run_pass(const Occurrence& occurrence, StepDriver& driver);
+  /// The first step shows everything to libraries that choose and allocate when they see it, and a traced one
+  /// each operation: these are queued as they are.
+  bool as_graphs() const { return config_.graphs && num_run_ > 0 && !trace_.on(); }
+  /// Sends a step's number and learning rate to the device, and the loss scale where it has to follow.
+  void begin(std::int64_t step);
+  StepMemory* memory_of(std::int64_t step) const;
   Slot& slot_of(std::size_t run) { return slots_[run % slots_.size()]; }
   PhaseSpan& next_span();
-  void update();
+  void update(std::int64_t step);
   std::int64_t first_sample(int micro_batch) const;
   void find_norm_ranges();
 
@@ -139,18 +153,20 @@ class TrainingStep {
   ParameterTable table_;
   Schedule schedule_;
   std::unique_ptr<GradientExchange> exchange_;
-  std::unique_ptr<AdamW> optimizer_;
+  std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<ModelExecutor> executor_;
   GuardConfig guard_config_;
   std::vector<NormRange> norm_ranges_;  // of all owned parts
-  std::vector<DeviceGraph> graphs_;     // of the schedule's actions, if asked for
 
-  DeviceBuffer scalars_;              // StepScalars
-  DeviceBuffer guard_input_;          // GuardInput
-  DeviceBuffer guard_state_;          // GuardState
+  DeviceBuffer memory_;       // StepMemory of each step that is under way, in turn
+  DeviceBuffer guard_state_;  // GuardState
+  /// Of the update: what comes before the sum over all ranks, and what behind it; of each StepMemory.
+  std::vector<std::array<DeviceGraph, 2>> update_graphs_;
   std::vector<std::int32_t> tokens_;  // a micro-batch (B, T + 1)
   std::array<Slot, 2> slots_;
-  std::size_t num_run_ = 0;  // steps so far
+  std::array<UploadBuffer, 2> inputs_;  // StepScalars of the steps that begin, in turn
+  std::int64_t begun_ = 0;              // the last step that was
+  std::size_t num_run_ = 0;             // steps so far
   std::size_t num_read_ = 0;
   StepResults results_;
   std::chrono::steady_clock::time_point last_read_;

@@ -1,7 +1,75 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "parallel/exchange/ddp.hpp"
 
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+
+#include "core/base/weight_version.hpp"
+
 namespace mylos {
+
+namespace {
+
+constexpr ParamSpec params[] = {
+    choice_param(
+        "parallel", "ddp_mode", "bucketed", "per_parameter|flat|overlapped|bucketed",
+        "One all-reduce per parameter after the backward pass, one in all after it, one per parameter during "
+        "it, or one per bucket during it."),
+    real_param("parallel", "bucket_mb", "25", 0.001, 1e6, "MiB", "Size of a bucket of ddp_mode bucketed."),
+};
+
+DdpConfig config_of(const ParamValues& values) {
+  constexpr std::string_view names[] = {"per_parameter", "flat", "overlapped", "bucketed"};
+  const auto mode = std::ranges::find(names, values.text("parallel.ddp_mode")) - std::begin(names);
+  return {.mode = static_cast<DdpMode>(mode),
+          .bucket_bytes = static_cast<std::int64_t>(values.real("parallel.bucket_mb") * 1024.0 * 1024.0)};
+}
+
+ExchangePlan plan(const ParamValues& values, const ExchangeScope& scope) {
+  const DdpLayout layout(config_of(values), scope);
+  const auto bytes = [&](DType type) { return layout.size * static_cast<std::int64_t>(size_of(type)); };
+  ExchangePlan plan{.weight_bytes = bytes(scope.compute_type),
+                    .gradient_bytes = scope.completions.empty() ? 0 : bytes(scope.gradient_type),
+                    .stored = stored_parts(scope.table, scope.coordinates.extent(loss_axes),
+                                           scope.coordinates.index(loss_axes))};
+  if (scope.coordinates.extent(loss_axes) == 1) return plan;
+  for (const DdpLayout::Reduction& reduction : layout.reductions) {
+    plan.calls.push_back({.group = loss_axes,
+                          .operation = Operation::all_reduce,
+                          .count = reduction.end - reduction.begin,
+                          .dtype = scope.gradient_type});
+  }
+  return plan;
+}
+
+std::unique_ptr<GradientExchange> make(const ParamValues& values, const ExchangeScope& scope,
+                                       ComputeBackend& backend, MemoryLedger& ledger,
+                                       const ProcessGrid& grid) {
+  return std::make_unique<Ddp>(config_of(values), scope, backend, ledger, grid.group(loss_axes));
+}
+
+/// The units, those first whose gradients are completed first.
+std::vector<int> units_in_order(const ExchangeScope& scope) {
+  std::vector<int> units;
+  for (const GradientRange& range : scope.completions) {
+    if (std::ranges::find(units, range.unit) == units.end()) units.push_back(range.unit);
+  }
+  for (int unit = scope.table.num_units() - 1; unit >= 0; --unit) {
+    if (std::ranges::find(units, unit) == units.end()) units.push_back(unit);
+  }
+  return units;
+}
+
+}  // namespace
+
+extern const ExchangeKind ddp_exchange{
+    .name = "ddp",
+    .doc = "every rank holds everything, and gradients are summed",
+    .params = params,
+    .plan = plan,
+    .make = make,
+};
 
 std::vector<UnitPart> stored_parts(const ParameterTable& table, int ranks, int rank) {
   std::vector<UnitPart> parts;
@@ -12,42 +80,77 @@ std::vector<UnitPart> stored_parts(const ParameterTable& table, int ranks, int r
   return parts;
 }
 
-Ddp::Ddp(ComputeBackend& backend, MemoryLedger& ledger, const ParameterTable& table, const DdpConfig& config,
+DdpLayout::DdpLayout(const DdpConfig& config, const ExchangeScope& scope)
+    : offsets(scope.table.units().size()) {
+  for (const int unit : units_in_order(scope)) {
+    offsets[static_cast<std::size_t>(unit)] = size;
+    size += scope.table.unit(unit).size;
+  }
+  const auto reduce_parameters = [&](const GradientRange& range, std::int64_t after) {
+    const std::int64_t unit_begin = offsets[static_cast<std::size_t>(range.unit)];
+    for (const int index : scope.table.unit(range.unit).parameters) {
+      const Parameter& parameter = scope.table.parameters()[static_cast<std::size_t>(index)];
+      if (parameter.offset < range.begin || parameter.offset >= range.end) continue;
+      const std::int64_t begin = unit_begin + parameter.offset;
+      reductions.push_back({begin, begin + parameter.padded_size(), after});
+    }
+  };
+  std::int64_t complete = 0;
+  std::int64_t reduced = 0;
+  for (const GradientRange& range : scope.completions) {
+    const std::int64_t unit_begin = offsets[static_cast<std::size_t>(range.unit)];
+    require(unit_begin + range.begin >= complete, "gradients are completed in the order of the buffer");
+    complete = unit_begin + range.end;
+    const std::int64_t pending =
+        (complete - reduced) * static_cast<std::int64_t>(size_of(scope.gradient_type));
+    if (config.mode == DdpMode::per_parameter) reduce_parameters(range, at_the_end);
+    if (config.mode == DdpMode::overlapped) reduce_parameters(range, complete);
+    if (config.mode == DdpMode::bucketed && pending >= config.bucket_bytes) {
+      reductions.push_back({reduced, complete, complete});
+      reduced = complete;
+    }
+  }
+  require(scope.completions.empty() || complete == size, "a step completes every gradient");
+  const bool has_rest = config.mode == DdpMode::flat || config.mode == DdpMode::bucketed;
+  if (has_rest && reduced < complete) reductions.push_back({reduced, complete, at_the_end});
+}
+
+Ddp::Ddp(const DdpConfig& config, const ExchangeScope& scope, ComputeBackend& backend, MemoryLedger& ledger,
          Communicator& replicas)
-    : table_(table), config_(config), replicas_(replicas), size_(table.padded_size()) {
-  offsets_.resize(table.units().size());
-  std::int64_t next = 0;
-  for (int unit = table.num_units() - 1; unit >= 0; --unit) {
-    offsets_[static_cast<std::size_t>(unit)] = next;
-    next += unit_size(unit);
-  }
-  const auto bytes = [&](DType type) { return static_cast<std::size_t>(size_) * size_of(type); };
-  weights_ = DeviceBuffer(backend, ledger, MemoryCategory::parameters, bytes(config.compute_type),
-                          "mylos::ddp::weights");
-  backend.run(Fill{.y = flat(weights_, config.compute_type), .value = 0.0F});
-  if (config.gradients) {
-    gradients_ = DeviceBuffer(backend, ledger, MemoryCategory::gradients, bytes(config.gradient_type),
+    : table_(scope.table),
+      compute_type_(scope.compute_type),
+      gradient_type_(scope.gradient_type),
+      replicas_(replicas),
+      layout_(config, scope) {
+  const auto bytes = [&](DType type) { return static_cast<std::size_t>(layout_.size) * size_of(type); };
+  weights_ =
+      DeviceBuffer(backend, ledger, MemoryCategory::parameters, bytes(compute_type_), "mylos::ddp::weights");
+  backend.run(Fill{.y = flat(weights_, compute_type_), .value = 0.0F});
+  if (!scope.completions.empty()) {
+    gradients_ = DeviceBuffer(backend, ledger, MemoryCategory::gradients, bytes(gradient_type_),
                               "mylos::ddp::gradients", replicas);
-    backend.run(Fill{.y = flat(gradients_, config.gradient_type), .value = 0.0F});
+    backend.run(Fill{.y = flat(gradients_, gradient_type_), .value = 0.0F});
   }
-  requests_.reserve(table.parameters().size());
+  if (replicas_.size() == 1) layout_.reductions.clear();
+  requests_.reserve(layout_.reductions.size());
+  publish();
 }
 
 TensorRef Ddp::flat(const DeviceBuffer& buffer, DType type) const {
-  return {buffer.data(), type, {size_}};
+  return {buffer.data(), type, {layout_.size}};
 }
 
 TensorRef Ddp::weights(const UnitPart& part) const {
-  TensorRef view = flat(weights_, config_.compute_type).flat(offset(part.unit) + part.begin, part.count);
-  view.version = version_;
+  TensorRef view = flat(weights_, compute_type_).flat(offset(part.unit) + part.begin, part.count);
+  view.version = versions_[static_cast<std::size_t>(part.unit)];
   return view;
 }
 
 TensorRef Ddp::gradient(const UnitPart& part) const {
-  return flat(gradients_, config_.gradient_type).flat(offset(part.unit) + part.begin, part.count);
+  return flat(gradients_, gradient_type_).flat(offset(part.unit) + part.begin, part.count);
 }
 
-UnitView Ddp::acquire(int unit, Phase phase, int /*micro_batch*/) {
+UnitView Ddp::acquire(int unit, Phase phase) {
   const UnitPart whole{unit, 0, unit_size(unit)};
   UnitView view;
   view.weights = weights(whole);
@@ -59,48 +162,36 @@ void Ddp::release(int /*unit*/, Phase /*phase*/) {
   if (!requests_.empty()) replicas_.progress();
 }
 
-void Ddp::gradient_ready(int unit, std::int64_t begin, std::int64_t end, int /*micro_batch*/, bool last) {
-  if (!last || replicas_.size() == 1) return;
-  require(offset(unit) + begin >= complete_, "gradients complete in the order of the buffer");
-  complete_ = offset(unit) + end;
-  const std::int64_t pending =
-      (complete_ - started_) * static_cast<std::int64_t>(size_of(config_.gradient_type));
-  if (config_.mode == DdpMode::overlapped) start_parameters(unit, begin, end);
-  if (config_.mode == DdpMode::bucketed && pending >= config_.bucket_bytes) start(started_, complete_);
+bool Ddp::starts_reduction(const GradientRange& range) const {
+  return std::ranges::find(layout_.reductions, offset(range.unit) + range.end,
+                           &DdpLayout::Reduction::after) != layout_.reductions.end();
 }
 
-void Ddp::start_parameters(int unit, std::int64_t begin, std::int64_t end) {
-  for (const int index : table_.units()[static_cast<std::size_t>(unit)].parameters) {
-    const Parameter& parameter = table_.parameters()[static_cast<std::size_t>(index)];
-    if (parameter.offset < begin || parameter.offset >= end) continue;
-    const std::int64_t first = offset(unit) + parameter.offset;
-    start(first, first + parameter.padded_size());
-  }
+void Ddp::gradient_ready(const GradientRange& range) {
+  const std::int64_t complete = offset(range.unit) + range.end;
+  const auto is_next = [&] {
+    return num_started_ < layout_.reductions.size() && layout_.reductions[num_started_].after == complete;
+  };
+  while (is_next()) start();
 }
 
-void Ddp::start(std::int64_t begin, std::int64_t end) {
-  started_ = end;
-  if (begin == end) return;
-  requests_.push_back(replicas_.all_reduce(
-      {}, flat(gradients_, config_.gradient_type).flat(begin, end - begin), ReduceOp::sum));
+void Ddp::start() {
+  const DdpLayout::Reduction& reduction = layout_.reductions[num_started_++];
+  const TensorRef part =
+      flat(gradients_, gradient_type_).flat(reduction.begin, reduction.end - reduction.begin);
+  requests_.push_back(replicas_.all_reduce({}, part, ReduceOp::sum));
 }
 
 void Ddp::reduce() {
-  if (replicas_.size() == 1) return;
-  require(complete_ == size_, "every gradient is complete before the reduction");
-  if (config_.mode == DdpMode::per_parameter) {
-    for (int unit = table_.num_units() - 1; unit >= 0; --unit) start_parameters(unit, 0, unit_size(unit));
-  } else if (config_.mode != DdpMode::overlapped) {
-    start(started_, complete_);
-  }
+  while (num_started_ < layout_.reductions.size()) start();
   for (Request& request : requests_) request.wait({});
   requests_.clear();
-  complete_ = 0;
-  started_ = 0;
+  num_started_ = 0;
 }
 
-bool Ddp::communicates(ActionKind action, bool last_micro_batch) const {
-  return action == ActionKind::backward && last_micro_batch && replicas_.size() > 1;
+void Ddp::publish() {
+  versions_.resize(table_.units().size());
+  std::ranges::generate(versions_, new_weight_version);
 }
 
 std::vector<UnitPart> Ddp::owned() const {
@@ -114,7 +205,7 @@ std::vector<UnitPart> Ddp::stored() const {
   return stored_parts(table_, replicas_.size(), replicas_.rank());
 }
 
-void Ddp::apply(AdamW& optimizer, const StepScalars* scalars) {
+void Ddp::apply(Optimizer& optimizer, const StepScalars* scalars) {
   const auto& parts = optimizer.parts();
   for (std::size_t i = 0; i < parts.size(); ++i) {
     optimizer.step(i, weights(parts[i]), gradient(parts[i]), scalars);

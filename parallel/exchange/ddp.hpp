@@ -13,63 +13,74 @@
 namespace mylos {
 
 enum class DdpMode : std::uint8_t {
-  per_parameter,  ///< one all_reduce a parameter, after the last backward
+  per_parameter,  ///< one all_reduce per parameter, after the last backward
   flat,           ///< one all_reduce, after the last backward
-  overlapped,     ///< one all_reduce a parameter, as soon as it is complete
+  overlapped,     ///< one all_reduce per parameter, as soon as it is complete
   bucketed,       ///< as soon as `bucket_bytes` are complete
 };
 
 struct DdpConfig {
   DdpMode mode = DdpMode::bucketed;
   std::int64_t bucket_bytes = std::int64_t{25} << 20;
-  DType compute_type = DType::fp32;
-  DType gradient_type = DType::fp32;
-  bool gradients = true;  ///< false for evaluation and generation
 };
 
 /// What `rank` of `ranks` replicas writes to a checkpoint; rank 0 no fewer elements than another.
 std::vector<UnitPart> stored_parts(const ParameterTable& table, int ranks, int rank);
 
-/// All gradients lie in one buffer, in the order in which backward completes them: head, blocks from last to
-/// first, embedding. Only the last micro-batch of a step is reduced.
+/// Where units lie, and what is reduced when.
+struct DdpLayout {
+  /// Elements [begin, end) of the buffer, reduced once the first `after` are complete, or after the backward
+  /// pass.
+  struct Reduction {
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+    std::int64_t after = 0;
+  };
+  static constexpr std::int64_t at_the_end = -1;
+
+  DdpLayout(const DdpConfig& config, const ExchangeScope& scope);
+
+  std::int64_t size = 0;              // elements of all units
+  std::vector<std::int64_t> offsets;  // by unit: in the order in which gradients are completed
+  std::vector<Reduction> reductions;  // in the order in which they start
+};
+
+/// All gradients lie in one buffer, in the order in which they are completed. Only the sum over a step's
+/// micro-batches is reduced.
 class Ddp final : public GradientExchange {
  public:
   /// `replicas` are the ranks that have other terms of the same gradients.
-  Ddp(ComputeBackend& backend, MemoryLedger& ledger, const ParameterTable& table, const DdpConfig& config,
+  Ddp(const DdpConfig& config, const ExchangeScope& scope, ComputeBackend& backend, MemoryLedger& ledger,
       Communicator& replicas);
 
-  UnitView acquire(int unit, Phase phase, int micro_batch) override;
+  UnitView acquire(int unit, Phase phase) override;
   void release(int unit, Phase phase) override;
-  void gradient_ready(int unit, std::int64_t begin, std::int64_t end, int micro_batch, bool last) override;
+  void gradient_ready(const GradientRange& range) override;
+  bool starts_reduction(const GradientRange& range) const override;
   void reduce() override;
-  bool communicates(ActionKind action, bool last_micro_batch) const override;
   std::vector<UnitPart> owned() const override;
   std::vector<UnitPart> stored() const override;
   AxisSet sharded_axes() const override { return {}; }
   TensorRef weights(const UnitPart& part) const override;
   TensorRef gradient(const UnitPart& part) const override;
-  void apply(AdamW& optimizer, const StepScalars* scalars) override;
-  void publish() override { ++version_; }
+  void apply(Optimizer& optimizer, const StepScalars* scalars) override;
+  void publish() override;
 
  private:
-  std::int64_t offset(int unit) const { return offsets_[static_cast<std::size_t>(unit)]; }
-  std::int64_t unit_size(int unit) const { return table_.units()[static_cast<std::size_t>(unit)].size; }
+  std::int64_t offset(int unit) const { return layout_.offsets[static_cast<std::size_t>(unit)]; }
+  std::int64_t unit_size(int unit) const { return table_.unit(unit).size; }
   TensorRef flat(const DeviceBuffer& buffer, DType type) const;
-  /// Starts the reduction of elements [begin, end) of the whole buffer.
-  void start(std::int64_t begin, std::int64_t end);
-  /// One reduction for each parameter that begins in [begin, end) of a unit.
-  void start_parameters(int unit, std::int64_t begin, std::int64_t end);
+  /// Starts the next reduction.
+  void start();
 
   const ParameterTable& table_;
-  DdpConfig config_;
+  DType compute_type_, gradient_type_;
   Communicator& replicas_;
-  std::int64_t size_;                  // elements of all units
-  std::vector<std::int64_t> offsets_;  // of each unit in the buffers
+  DdpLayout layout_;
   DeviceBuffer weights_;
-  DeviceBuffer gradients_;
-  std::uint64_t version_ = 1;
-  std::int64_t complete_ = 0;  // elements complete in this step's last micro-batch
-  std::int64_t started_ = 0;   // of these, under reduction
+  DeviceBuffer gradients_;               // empty without gradients
+  std::vector<std::uint64_t> versions_;  // of the weights, by unit
+  std::size_t num_started_ = 0;          // of this step's reductions
   std::vector<Request> requests_;
 };
 

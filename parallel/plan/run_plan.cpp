@@ -14,6 +14,7 @@
 #include "parallel/collectives/algorithm_choice.hpp"
 #include "parallel/collectives/hierarchical.hpp"
 #include "parallel/engine/activation_plan.hpp"
+#include "parallel/engine/training_step.hpp"
 
 namespace mylos {
 
@@ -26,11 +27,19 @@ double model_flops_per_token(const ModelConfig& model, std::int64_t parameters, 
          12.0 * static_cast<double>(model.layers * model.width * seq_len);
 }
 
-std::int64_t snapshot_bytes(const std::vector<UnitPart>& stored) {
-  constexpr auto states = 3;
+namespace {
+
+/// fp32 numbers of a checkpoint per parameter.
+std::int64_t saved_values(const OptimizerKind& optimizer) {
+  return 1 + std::ssize(optimizer.states);
+}
+
+}  // namespace
+
+std::int64_t snapshot_bytes(const OptimizerKind& optimizer, const std::vector<UnitPart>& stored) {
   std::int64_t elements = 0;
   for (const UnitPart& part : stored) elements += part.count;
-  return states * elements * static_cast<std::int64_t>(sizeof(float));
+  return saved_values(optimizer) * elements * static_cast<std::int64_t>(sizeof(float));
 }
 
 namespace {
@@ -40,40 +49,24 @@ Coordinates coordinates_of_first(const ParallelPlan& plan) {
   return {plan.extents(), static_cast<int>(plan.world_size()), 0};
 }
 
-/// Elements of the all_reduces of a step, which are all under way at once. Buckets are as large as the deck
-/// says; the backward pass rounds them up to what completes together.
-std::vector<std::int64_t> reductions(const StepConfig& config, const ParameterTable& table) {
-  const DdpMode mode = config.parallel.ddp_mode;
-  std::vector<std::int64_t> counts;
-  if (mode == DdpMode::per_parameter || mode == DdpMode::overlapped) {
-    for (const Parameter& parameter : table.parameters()) counts.push_back(parameter.padded_size());
-    return counts;
-  }
-  std::int64_t left = table.padded_size();
-  const auto bucket = static_cast<std::int64_t>(config.parallel.bucket_mb * 1024.0 * 1024.0) /
-                      static_cast<std::int64_t>(size_of(config.train.grad_dtype));
-  const std::int64_t most = mode == DdpMode::flat ? left : std::max<std::int64_t>(bucket, 1);
-  for (; left > 0; left -= counts.back()) counts.push_back(std::min(left, most));
-  return counts;
-}
-
-/// Rank 0 needs most in every algorithm.
-std::int64_t scratch_bytes(const StepConfig& config, const std::string& name, const ParameterTable& table) {
-  const int ranks = coordinates_of_first(config.parallel).extent(loss_axes);
-  if (ranks == 1 || name == "native") return 0;
-  const DType dtype = config.train.grad_dtype;
-  const auto of = [&](Algorithm algorithm, std::int64_t count) -> std::uint64_t {
-    if (algorithm == Algorithm::native) return 0;
-    return cost_of(make_schedule({Operation::all_reduce, ranks, count}, algorithm, 0), dtype).scratch_bytes;
-  };
+/// What an algorithm keeps for the calls of a step, which are all under way at once. Rank 0 needs most in
+/// every algorithm.
+std::int64_t scratch_bytes(const std::string& name, const std::vector<PlannedCall>& calls,
+                           const Coordinates& coordinates) {
+  if (name == "native") return 0;
   std::uint64_t sum = 0;
-  for (const std::int64_t count : reductions(config, table)) {
+  for (const PlannedCall& call : calls) {
+    const int ranks = coordinates.extent(call.group);
+    const auto of = [&](Algorithm algorithm) -> std::uint64_t {
+      if (algorithm == Algorithm::native) return 0;
+      const CollectiveCall collective{call.operation, ranks, call.count};
+      return cost_of(make_schedule(collective, algorithm, 0), call.dtype).scratch_bytes;
+    };
     if (name == "auto") {
-      sum +=
-          std::ranges::max(all_algorithms | std::views::transform([&](Algorithm a) { return of(a, count); }));
+      sum += std::ranges::max(all_algorithms | std::views::transform(of));
     } else {
-      const auto bytes = static_cast<std::uint64_t>(count) * size_of(dtype);
-      sum += of(AlgorithmChoice::parse(name).of(Operation::all_reduce, bytes), count);
+      const auto bytes = static_cast<std::uint64_t>(call.count) * size_of(call.dtype);
+      sum += of(AlgorithmChoice::parse(name).of(call.operation, bytes));
     }
   }
   return static_cast<std::int64_t>(sum);
@@ -108,9 +101,11 @@ std::vector<PlannedProduct> products(const StepConfig& config, std::int64_t thre
       product.accumulates = product.accumulates || op.accumulate;
     }
   };
-  for (const Program* program : {&programs.forward, &programs.backward}) {
-    for (const Entry& entry : program->entries) std::visit(add, entry.operation);
-  }
+  const auto add_all = [&](const Program& program) {
+    for (const Entry& entry : program.entries) std::visit(add, entry.operation);
+  };
+  for (const ChunkPrograms& chunk : programs.chunks) add_all(chunk.forward);
+  for (const ChunkPrograms& chunk : programs.chunks) std::ranges::for_each(chunk.backward, add_all);
   std::vector<PlannedProduct> products;
   for (const auto& [place, product] : planned) products.push_back(product);
   return products;
@@ -122,8 +117,8 @@ RunPlan make_plan(const StepConfig& config, const Platform& platform) {
   const ModelConfig& model = config.model;
   const Coordinates coordinates = coordinates_of_first(config.parallel);
   const ParameterTable table = ParameterTable(model).local(coordinates);
-  const Schedule schedule = make_schedule(config.parallel, config.train.accumulation);
-  const ModelPrograms programs = record_programs(model, table, config.programs());
+  const Schedule schedule = config.parallel.schedule->make(static_cast<int>(config.train.accumulation));
+  const ModelPrograms programs = record_programs(model, table, config.programs(schedule));
   const ActivationPlan activations(programs.roots, passages_of(schedule, programs));
 
   RunPlan plan;
@@ -132,15 +127,21 @@ RunPlan make_plan(const StepConfig& config, const Platform& platform) {
     return plan.memory[static_cast<std::size_t>(category)];
   };
   const std::int64_t elements = table.padded_size();
-  const std::int64_t states = config.train.dtype != DType::fp32 && config.adamw.keeps_master ? 3 : 2;
-  bytes(MemoryCategory::parameters) = elements * static_cast<std::int64_t>(size_of(config.train.dtype));
-  bytes(MemoryCategory::gradients) = elements * static_cast<std::int64_t>(size_of(config.train.grad_dtype));
-  bytes(MemoryCategory::optimizer) = elements * 4 * states;
+  const OptimizerKind& optimizer = *config.optimizer.kind;
+  const ExchangePlan exchange = config.parallel.exchange->plan(
+      config.parallel.values, {.table = table,
+                               .coordinates = coordinates,
+                               .compute_type = config.train.dtype,
+                               .gradient_type = config.train.grad_dtype,
+                               .completions = completions_of(schedule, programs)});
+  bytes(MemoryCategory::parameters) = exchange.weight_bytes;
+  bytes(MemoryCategory::gradients) = exchange.gradient_bytes;
+  bytes(MemoryCategory::optimizer) =
+      elements * 4 * optimizer.values_per_element(config.train.dtype, config.optimizer.keeps_master);
   bytes(MemoryCategory::activations) = static_cast<std::int64_t>(activations.bytes());
   // The optimizer's table, and what a step keeps on the device.
-  bytes(MemoryCategory::workspace) =
-      static_cast<std::int64_t>(table.parameters().size() * sizeof(Segment) + sizeof(StepScalars) +
-                                sizeof(GuardInput) + sizeof(GuardState));
+  bytes(MemoryCategory::workspace) = static_cast<std::int64_t>(table.parameters().size() * sizeof(Segment) +
+                                                               TrainingStep::workspace_bytes(schedule));
   if (platform.plan_compute != nullptr) {
     const std::vector<PlannedProduct> planned = products(config, platform.threads, programs);
     bytes(MemoryCategory::workspace) +=
@@ -152,10 +153,9 @@ RunPlan make_plan(const StepConfig& config, const Platform& platform) {
       groups * (nodes_are_joined ? HierarchicalCommunicator::num_node_communicators : 1);
   bytes(MemoryCategory::communication) =
       communicators * static_cast<std::int64_t>(platform.communicator.bytes) +
-      scratch_bytes(config, platform.algorithm, table);
-  if (platform.keeps_snapshot)
-    bytes(MemoryCategory::snapshot) = snapshot_bytes(stored_parts(table, coordinates.extent(loss_axes), 0));
-  plan.checkpoint_bytes = plan.parameters * 12;
+      scratch_bytes(platform.algorithm, exchange.calls, coordinates);
+  if (platform.keeps_snapshot) bytes(MemoryCategory::snapshot) = snapshot_bytes(optimizer, exchange.stored);
+  plan.checkpoint_bytes = plan.parameters * 4 * saved_values(optimizer);
   plan.tokens_per_step = config.train.global_batch * config.train.seq_len;
   plan.flops_per_token = model_flops_per_token(model, plan.parameters, config.train.seq_len);
   return plan;

@@ -27,8 +27,8 @@ struct RunPlan {
 /// 6 N + 12 L C T (Chowdhery et al., "PaLM", 2022, appendix B).
 double model_flops_per_token(const ModelConfig& model, std::int64_t parameters, std::int64_t seq_len);
 
-/// Bytes of host memory for a copy of what a rank writes to a checkpoint: weights and moments in fp32.
-std::int64_t snapshot_bytes(const std::vector<UnitPart>& stored);
+/// Bytes of host memory for a copy of what a rank writes to a checkpoint: weights and states in fp32.
+std::int64_t snapshot_bytes(const OptimizerKind& optimizer, const std::vector<UnitPart>& stored);
 
 /// Where a run takes place: what its backends need.
 struct Platform {

@@ -3,16 +3,26 @@
 
 namespace mylos {
 
-Schedule accumulate(int micro_batches) {
+namespace {
+
+Schedule make(int micro_batches) {
   Schedule schedule;
   schedule.micro_batches = micro_batches;
   for (int m = 0; m < micro_batches; ++m) {
-    schedule.repeat.push_back({ActionKind::forward, m});
-    schedule.repeat.push_back({ActionKind::backward, m});
+    schedule.actions.push_back({ActionKind::forward, m});
+    schedule.actions.push_back({ActionKind::backward, m});
   }
-  schedule.repeat.push_back({ActionKind::reduce, micro_batches - 1});
-  schedule.repeat.push_back({ActionKind::step, micro_batches - 1});
+  schedule.actions.push_back({ActionKind::reduce});
+  schedule.actions.push_back({ActionKind::step});
   return schedule;
 }
+
+}  // namespace
+
+extern const ScheduleKind accumulate_schedule{
+    .name = "accumulate",
+    .doc = "forward and backward of each micro-batch in turn",
+    .make = make,
+};
 
 }  // namespace mylos

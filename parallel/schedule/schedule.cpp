@@ -2,25 +2,74 @@
 #include "parallel/schedule/schedule.hpp"
 
 #include <algorithm>
-#include <cstddef>
 
 namespace mylos {
 
-std::vector<int> Schedule::slots() const {
-  std::vector<int> slot(static_cast<std::size_t>(micro_batches), -1);
-  std::vector<bool> taken;
-  for (const Action& action : repeat) {
-    int& own = slot[static_cast<std::size_t>(action.micro_batch)];
-    if (action.kind == ActionKind::forward) {
-      const auto free = std::ranges::find(taken, false);
-      own = static_cast<int>(free - taken.begin());
-      if (free == taken.end()) taken.push_back(true);
-      taken[static_cast<std::size_t>(own)] = true;
-    } else if (action.kind == ActionKind::backward) {
-      taken[static_cast<std::size_t>(own)] = false;
+int Schedule::ahead() const {
+  int most = 0;
+  for (const Action& action : actions) most = std::max(most, action.ahead);
+  return most;
+}
+
+bool Schedule::is_last(std::size_t index) const {
+  const Action& action = actions[index];
+  return std::none_of(
+      actions.begin() + static_cast<std::ptrdiff_t>(index) + 1, actions.end(), [&](const Action& other) {
+        return other.kind == action.kind && other.chunk == action.chunk && other.ahead <= action.ahead;
+      });
+}
+
+bool Schedule::has(ActionKind kind) const {
+  return std::ranges::find(actions, kind, &Action::kind) != actions.end();
+}
+
+std::set<int> Schedule::held_chunks() const {
+  std::set<int> held;
+  for (const Action& action : actions) {
+    if (action.kind == ActionKind::forward) held.insert(action.chunk);
+  }
+  return held;
+}
+
+int SlotAssignment::of(const Occurrence& occurrence) {
+  const Action& action = schedule_.actions[occurrence.index];
+  const auto slot_where = [&](const auto& holds) {
+    return static_cast<int>(std::ranges::find_if(holders_, holds) - holders_.begin());
+  };
+  int slot = slot_where([&](const Holder& holder) {
+    return holder.step == occurrence.step && holder.micro_batch == action.micro_batch;
+  });
+  is_new_ = slot == num_slots();
+  if (!is_new_) return slot;
+  slot = slot_where([](const Holder& holder) { return holder.step < 0; });
+  if (slot == num_slots()) holders_.emplace_back();
+  const auto is_of_same = [&](const Action& other) {
+    return is_of_micro_batch(other.kind) && other.micro_batch == action.micro_batch;
+  };
+  holders_[static_cast<std::size_t>(slot)] = {
+      occurrence.step, action.micro_batch,
+      static_cast<int>(std::ranges::count_if(schedule_.actions, is_of_same))};
+  return slot;
+}
+
+SlotAssignment::State SlotAssignment::state(std::int64_t step) const {
+  State state;
+  for (const Holder& holder : holders_) {
+    if (holder.step < 0) {
+      state.emplace_back(-1, 0, 0);
+    } else {
+      state.emplace_back(holder.step - step, holder.micro_batch, holder.to_come);
     }
   }
-  return slot;
+  return state;
+}
+
+void SlotAssignment::finish(const Occurrence& occurrence) {
+  const Action& action = schedule_.actions[occurrence.index];
+  for (Holder& holder : holders_) {
+    const bool is_own = holder.step == occurrence.step && holder.micro_batch == action.micro_batch;
+    if (is_own && --holder.to_come == 0) holder.step = -1;
+  }
 }
 
 }  // namespace mylos

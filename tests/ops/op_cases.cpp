@@ -472,23 +472,27 @@ class Table {
     // A large learning rate, so that the error of the update is not hidden by the weights.
     const StepScalars scalars{.step = step, .learning_rate = 0.05F, .clip_factor = 0.7F};
     const double past = with_state ? 1.0 : 0.0;
-    Operand master = result("master", DType::fp32, {n}, 2e-6, true);
     Operand first = result("first_moment", DType::fp32, {n}, 2e-6, true);
     Operand second = result("second_moment", DType::fp32, {n}, 2e-6, true);
     first.low = -past;
     first.high = past;
     second.low = 0.1 * past;
     second.high = past;
-    Operand weights = result("weights", dtype, {n}, 2e-6);
-    if (dtype == DType::fp32) weights = in_storage(weights, "master");
-    OpCase c{.op = Op::adamw,
-             .full_size = full_size,
-             .detail = fmt::format("{}_n{}_d{}_step{}", name_of(dtype), n, name_of(gradient), step),
-             .operands = {input("gradient", gradient, {n}), master, weights, first, second},
-             .scalars = scalars,
-             .segments = {{0, n / 3, 1.0F, {}}, {n / 3, n / 2, 0.0F, {}}, {n / 2, n, 1.0F, {}}}};
-    std::erase_if(c.segments, [](const Segment& s) { return s.begin == s.end; });
-    add(std::move(c));
+    optimizer_step({.op = Op::adamw,
+                    .full_size = full_size,
+                    .detail = fmt::format("{}_n{}_d{}_step{}", name_of(dtype), n, name_of(gradient), step),
+                    .operands = {first, second},
+                    .scalars = scalars},
+                   n, dtype, gradient);
+  }
+
+  void sgd(bool full_size, std::int64_t n, DType dtype, DType gradient) {
+    optimizer_step({.op = Op::sgd,
+                    .full_size = full_size,
+                    .detail = fmt::format("{}_n{}_d{}", name_of(dtype), n, name_of(gradient)),
+                    .operands = {result("momentum", DType::fp32, {n}, 2e-6, true)},
+                    .scalars = {.step = 10, .learning_rate = 0.05F, .clip_factor = 0.7F}},
+                   n, dtype, gradient);
   }
 
   /// The case added last, without its master. The oracle rounds by the same random bits: what differs are the
@@ -508,6 +512,18 @@ class Table {
   }
 
  private:
+  /// Adds weights, gradient, master and segments to a case that has the optimizer's states.
+  void optimizer_step(OpCase c, std::int64_t n, DType dtype, DType gradient) {
+    Operand weights = result("weights", dtype, {n}, 2e-6);
+    if (dtype == DType::fp32) weights = in_storage(weights, "master");
+    const Operand front[] = {input("gradient", gradient, {n}), result("master", DType::fp32, {n}, 2e-6, true),
+                             weights};
+    c.operands.insert(c.operands.begin(), std::begin(front), std::end(front));
+    c.segments = {{0, n / 3, 1.0F, {}}, {n / 3, n / 2, 0.0F, {}}, {n / 2, n, 1.0F, {}}};
+    std::erase_if(c.segments, [](const Segment& s) { return s.begin == s.end; });
+    add(std::move(c));
+  }
+
   static std::string text_of(const GlobalIndex& index) {
     if (index.pitch == 0) return fmt::format("from{}", index.first);
     return fmt::format("from{}_rows{}of{}", index.first, index.width, index.pitch);
@@ -606,6 +622,11 @@ void add_small_cases(Table& table) {
     table.cross_entropy(false, 130, 257, 320, dtype, 60.0);
 
     for (const std::int64_t n : {1, 7, 1000, 4099}) {
+      table.sgd(false, n, dtype, DType::fp32);
+      if (dtype != DType::fp32) {
+        table.sgd(false, n, dtype, dtype);
+        table.without_master({.first = 20});
+      }
       table.adamw(false, n, dtype, DType::fp32, 10);
       if (dtype == DType::fp32) continue;
       // Where a draw begins, within a counter, beyond 2^32 counters, and in rows of a part of the columns.
@@ -647,6 +668,7 @@ void add_full_size_cases(Table& table) {
     table.cross_entropy(true, rows, 50257, padded_vocab, dtype);
     table.adamw(true, block, dtype, DType::fp32, 10);
     if (dtype != DType::fp32) table.without_master({});
+    table.sgd(true, block, dtype, DType::fp32);
   }
 }
 

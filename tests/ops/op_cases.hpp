@@ -39,6 +39,7 @@ enum class Op : std::uint8_t {
   linear_gelu_backward_input,
   dropout_add_layernorm,
   adamw,
+  sgd,
   guard_step,
 };
 
@@ -122,8 +123,8 @@ void with_operation(const OpCase& c, const Tensor& tensor, const CaseMemory& mem
   Operations::for_each([&]<class Record>() {
     if (index++ != static_cast<std::size_t>(c.op)) return;
     Record record;
-    Record::operands(
-        record, [&](const char* name, TensorRef& operand, Access /*access*/, const auto&... /*flag*/) { operand = tensor(name); });
+    Record::operands(record, [&](const char* name, TensorRef& operand, Access /*access*/,
+                                 const auto&... /*flag*/) { operand = tensor(name); });
     if constexpr (requires { record.accumulate; }) record.accumulate = c.accumulate;
     if constexpr (requires { record.position; }) record.position = c.position;
     if constexpr (requires { record.index; }) record.index = c.index;
@@ -152,7 +153,7 @@ void with_operation(const OpCase& c, const Tensor& tensor, const CaseMemory& mem
       record.gradient_scale = c.scale;
       if (!c.write_gradient) record.scalars = nullptr;
     }
-    if constexpr (std::is_same_v<Record, AdamWStep>) {
+    if constexpr (std::is_same_v<Record, AdamWStep> || std::is_same_v<Record, SgdStep>) {
       record.segments = memory.segments;
       record.num_segments = static_cast<int>(c.segments.size());
     }

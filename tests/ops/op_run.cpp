@@ -248,12 +248,16 @@ void run_oracle(const OpCase& c, Arrays& arrays) {
     case Op::linear_gelu_backward_input:
       arrays["dpre"] = oracle::gelu_backward(in("pre"), oracle::linear_backward_input(in("dy"), in("w")));
       break;
-    case Op::adamw: {
-      const AdamWStep args;
+    case Op::adamw:
+    case Op::sgd: {
       const bool has_master = in("master").size() > 0;
       Array& truth = arrays.at(has_master ? "master" : "weights");
-      oracle::adamw(args, c.scalars, c.segments, in("gradient"), truth, arrays.at("first_moment"),
-                    arrays.at("second_moment"));
+      if (c.op == Op::adamw) {
+        oracle::adamw({}, c.scalars, c.segments, in("gradient"), truth, arrays.at("first_moment"),
+                      arrays.at("second_moment"));
+      } else {
+        oracle::sgd({}, c.scalars, c.segments, in("gradient"), truth, arrays.at("momentum"));
+      }
       if (has_master) {
         arrays["weights"] = truth;
       } else {

@@ -341,7 +341,7 @@ TEST_P(OpsExactTest, CrossEntropyPaddingTiesAndNegativeTargets) {
 
 TEST_P(OpsExactTest, SkippedStepLeavesEverythingAsItIs) {
   for (const OpCase& table_case : op_cases()) {
-    if (table_case.op != Op::adamw || table_case.full_size) continue;
+    if ((table_case.op != Op::adamw && table_case.op != Op::sgd) || table_case.full_size) continue;
     OpCase c = table_case;
     c.scalars.skip = 1;
     c.scalars.clip_factor = 0.0F;
@@ -354,9 +354,9 @@ TEST_P(OpsExactTest, SkippedStepLeavesEverythingAsItIs) {
   }
 }
 
-TEST_P(OpsExactTest, AdamwWeightsAreTheRoundedMaster) {
+TEST_P(OpsExactTest, SteppedWeightsAreTheRoundedMaster) {
   for (const OpCase& c : op_cases()) {
-    if (c.op != Op::adamw || c.full_size || c.find("master") == nullptr) continue;
+    if ((c.op != Op::adamw && c.op != Op::sgd) || c.full_size || c.find("master") == nullptr) continue;
     const Contents initial = initial_contents(c);
     OpRun run(c, backend(), initial);
     run.run();

@@ -82,14 +82,15 @@ TEST(OpCases, EmbeddingBackwardMovesTheRowsOfItsTokens) {
   }
 }
 
-TEST(OpCases, AdamWMovesEachElementOnce) {
+TEST(OpCases, OptimizersMoveEachElementOnce) {
   for (const OpCase* c : small_cases()) {
-    if (c->op != Op::adamw) continue;
+    if (c->op != Op::adamw && c->op != Op::sgd) continue;
+    const double states = c->op == Op::adamw ? 2.0 : 1.0;
     const Operand& weights = *c->find("weights");
     const double gradient = static_cast<double>(size_of(c->find("gradient")->view.dtype));
     const double copy = weights.view.dtype == DType::fp32 ? 0.0 : 2.0;  // fp32 weights are the master
     const double truth = c->find("master") != nullptr ? copy + 8.0 : 2.0 * copy;
-    EXPECT_EQ(c->bytes, static_cast<double>(weights.view.size()) * (gradient + truth + 2.0 * 8.0))
+    EXPECT_EQ(c->bytes, static_cast<double>(weights.view.size()) * (gradient + truth + states * 8.0))
         << c->name();
   }
 }

@@ -328,6 +328,18 @@ void adamw(const AdamWStep& args, const StepScalars& scalars, const std::vector<
   }
 }
 
+void sgd(const SgdStep& args, const StepScalars& scalars, const std::vector<Segment>& segments,
+         const Array& gradient, Array& master, Array& momentum) {
+  if (scalars.skip != 0) return;
+  for (const Segment& segment : segments) {
+    const double decay = static_cast<double>(args.weight_decay) * segment.decay;
+    for (std::int64_t i = segment.begin; i < segment.end; ++i) {
+      momentum[i] = args.momentum_decay * momentum[i] + gradient[i] * scalars.clip_factor + decay * master[i];
+      master[i] -= scalars.learning_rate * momentum[i];
+    }
+  }
+}
+
 void round_stochastically(const std::vector<Segment>& segments, std::int64_t step, DType dtype,
                           Array& values) {
   const int digits = dtype == DType::bf16 ? 8 : 11;

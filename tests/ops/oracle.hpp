@@ -84,6 +84,10 @@ Array cross_entropy(const Array& logits, const Array& targets, std::int64_t voca
 void adamw(const AdamWStep& args, const StepScalars& scalars, const std::vector<Segment>& segments,
            const Array& gradient, Array& master, Array& first_moment, Array& second_moment);
 
+/// Reads the two coefficients of `args`.
+void sgd(const SgdStep& args, const StepScalars& scalars, const std::vector<Segment>& segments,
+         const Array& gradient, Array& master, Array& momentum);
+
 /// Rounds the values to bf16 or fp16 by the lower and the upper neighbour that the type has.
 void round_stochastically(const std::vector<Segment>& segments, std::int64_t step, DType dtype,
                           Array& values);

@@ -104,11 +104,10 @@ TEST_P(DdpBackends, ComputeWhatOneRankDoes) {
   const ProgressThread progress(communicator);
 
   const Outcome oracle = run(*self_, mini_config(model(), global_batch, 23));
-  for (const DdpMode mode : {DdpMode::flat, DdpMode::overlapped, DdpMode::bucketed}) {
-    SCOPED_TRACE(static_cast<int>(mode));
+  for (const char* mode : {"flat", "overlapped", "bucketed"}) {
+    SCOPED_TRACE(mode);
     RunConfig config = mini_config(model(), global_batch, 23, ranks);
-    config.parallel.ddp_mode = mode;
-    config.parallel.bucket_mb = 0.02;
+    set_ddp(config, mode, 0.02);
     const Outcome outcome = run(communicator, config);
     for (std::size_t i = 0; i < oracle.steps.size(); ++i) {
       EXPECT_NEAR(outcome.steps[i].loss / oracle.steps[i].loss, 1.0, 1e-5) << "step " << i + 1;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/base/named.hpp"
 #include "core/base/rng.hpp"
 
 namespace mylos {
@@ -13,7 +14,7 @@ namespace {
 class GivenTokens final : public StepDriver {
  public:
   GivenTokens(std::span<const std::int32_t> tokens, std::int64_t row) : tokens_(tokens), row_(row) {}
-  void read_samples(std::int64_t first, std::span<std::int32_t> tokens) override {
+  void read_samples(std::int64_t /*step*/, std::int64_t first, std::span<std::int32_t> tokens) override {
     std::ranges::copy(tokens_.subspan(static_cast<std::size_t>(first * row_), tokens.size()), tokens.begin());
   }
 
@@ -23,6 +24,19 @@ class GivenTokens final : public StepDriver {
 };
 
 }  // namespace
+
+OptimizerConfig optimizer_config(std::string_view name) {
+  OptimizerConfig config;
+  config.kind = &named(optimizers(), name);
+  DeckErrors errors;
+  config.values = resolve_deck(Deck(), config.kind->params, {}, errors);
+  return config;
+}
+
+void set_ddp(RunConfig& config, std::string_view mode, double bucket_mb) {
+  config.parallel.values.set("parallel.ddp_mode", std::string(mode));
+  config.parallel.values.set("parallel.bucket_mb", bucket_mb);
+}
 
 RunConfig mini_config(const ModelConfig& model, std::int64_t global_batch, std::int64_t seq_len,
                       std::int64_t ranks, std::int64_t accumulation) {
@@ -36,9 +50,12 @@ RunConfig mini_config(const ModelConfig& model, std::int64_t global_batch, std::
   config.train.seed = 7;
   config.lr.decay = LrDecay::constant;
   config.lr.peak = 1e-3;
+  config.optimizer = optimizer_config("adamw");
   config.parallel.data = ranks;
-  config.parallel.exchange = "ddp";
-  config.parallel.schedule = "accumulate";
+  config.parallel.exchange = exchanges().front();
+  config.parallel.schedule = schedules().front();
+  DeckErrors errors;
+  config.parallel.values = resolve_deck(Deck(), config.parallel.exchange->params, {}, errors);
   return config;
 }
 
@@ -76,7 +93,8 @@ StepScalars MiniTrainer::step(std::span<const std::int32_t> tokens) {
 
 void MiniTrainer::run(std::span<const std::int32_t> tokens) {
   GivenTokens driver(tokens, config_.train.seq_len + 1);
-  training_.run(++step_, driver);
+  ++step_;
+  training_.run(step_, step_, driver);
 }
 
 const StepResults& MiniTrainer::read() {

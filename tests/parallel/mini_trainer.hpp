@@ -17,9 +17,15 @@
 namespace mylos {
 
 /// A run of `ranks` data-parallel ranks: everything that a deck would leave open is filled in. Dropout off,
-/// constant learning rate, DDP.
+/// constant learning rate, DDP, AdamW.
 RunConfig mini_config(const ModelConfig& model, std::int64_t global_batch, std::int64_t seq_len,
                       std::int64_t ranks = 1, std::int64_t accumulation = 1);
+
+/// An optimizer with the defaults of its parameters.
+OptimizerConfig optimizer_config(std::string_view name);
+
+/// How DDP reduces: see the deck's parallel.ddp_mode and parallel.bucket_mb.
+void set_ddp(RunConfig& config, std::string_view mode, double bucket_mb = 25.0);
 
 /// The tokens of step `step` (1 for the first), (global_batch, T + 1): noisy affine walks that can be learnt.
 std::vector<std::int32_t> walk_tokens(const RunConfig& config, std::int64_t step);

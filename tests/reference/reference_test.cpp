@@ -31,10 +31,10 @@ RunConfig reference_config(const ReferenceFile& file, DType dtype) {
   config.train.dtype = dtype;
   config.train.grad_dtype = dtype;
   config.lr.peak = file.attribute("lr");
-  config.adamw.beta1 = static_cast<float>(file.attribute("beta1"));
-  config.adamw.beta2 = static_cast<float>(file.attribute("beta2"));
-  config.adamw.epsilon = static_cast<float>(file.attribute("epsilon"));
-  config.adamw.weight_decay = static_cast<float>(file.attribute("weight_decay"));
+  config.optimizer.values.set("optim.beta1", file.attribute("beta1"));
+  config.optimizer.values.set("optim.beta2", file.attribute("beta2"));
+  config.optimizer.values.set("optim.epsilon", file.attribute("epsilon"));
+  config.optimizer.weight_decay = static_cast<float>(file.attribute("weight_decay"));
   config.guard.clip_norm = static_cast<float>(file.attribute("clip_norm"));
   return config;
 }
@@ -84,7 +84,7 @@ class ReferenceTest : public testing::TestWithParam<std::string> {
   /// (B, T, V) of the first step.
   std::vector<float> logits(MiniTrainer& trainer) const {
     std::vector<float> all;
-    trainer.executor().load(0, tokens(0));
+    trainer.executor().load_evaluation(tokens(0));
     for (std::int64_t row = 0; row < trainer.executor().shape().rows(); ++row) {
       const std::vector<float> own = trainer.executor().logits(row);
       all.insert(all.end(), own.begin(), own.end());

@@ -124,7 +124,7 @@ TEST_P(AllocationTest, AStepAllocatesNoMemory) {
         RunConfig config = mini_config(model, 8, 64, 1, 2);
         config.train.dtype = dtype;
         config.train.recompute = recompute;
-        config.adamw.keeps_master = keeps_master;
+        config.optimizer.keeps_master = keeps_master;
         const Allocations counted = count(config);
         if (GetParam() == "kokkos") {
           EXPECT_EQ(counted.calls, 0U);

@@ -18,6 +18,7 @@
 #include "parallel/exchange/ddp.hpp"
 #include "parallel/plan/run_plan.hpp"
 #include "tests/io/io_test_util.hpp"
+#include "tests/parallel/mini_trainer.hpp"
 #include "tests/support/backend_fixture.hpp"
 #include "tests/support/test_plugins.hpp"
 
@@ -188,26 +189,26 @@ class LoneRank {
            bool keeps_master = true)
       : backend_(backend),
         table_(ParameterTable(model()).local(at)),
-        exchange_(backend, ledger_, table_, {.compute_type = dtype}, self),
-        optimizer_(backend, ledger_, table_, {.keeps_master = keeps_master}, dtype, exchange_.owned()) {}
+        exchange_({}, {.table = table_, .compute_type = dtype}, backend, ledger_, self),
+        optimizer_(make(keeps_master, {backend, ledger_, table_, dtype, exchange_.owned()})) {}
 
-  void initialise(std::uint64_t seed) { initialise_weights(backend_, table_, seed, exchange_, optimizer_); }
-  CheckpointContent content() { return checkpoint_content(backend_, table_, exchange_, optimizer_); }
+  void initialise(std::uint64_t seed) { initialise_weights(backend_, table_, seed, exchange_, *optimizer_); }
+  CheckpointContent content() { return checkpoint_content(backend_, table_, exchange_, *optimizer_); }
   /// Copied to memory of this object.
   CheckpointContent snapshot() {
-    const auto bytes = static_cast<std::size_t>(snapshot_bytes(exchange_.stored()));
+    const auto bytes = static_cast<std::size_t>(snapshot_bytes(optimizer_->kind(), exchange_.stored()));
     snapshot_.emplace(backend_, ledger_, MemoryCategory::snapshot, bytes);
-    return checkpoint_content(backend_, table_, exchange_, optimizer_,
+    return checkpoint_content(backend_, table_, exchange_, *optimizer_,
                               static_cast<float*>(snapshot_->data()));
   }
-  void restore_from(CheckpointReader& reader) { restore(backend_, table_, reader, exchange_, optimizer_); }
+  void restore_from(CheckpointReader& reader) { restore(backend_, table_, reader, exchange_, *optimizer_); }
 
   const ParameterTable& table() const { return table_; }
   /// The master weights that the rank holds, without padding.
   std::vector<float> held(const Parameter& parameter) {
-    const UnitPart& part = optimizer_.parts()[static_cast<std::size_t>(parameter.unit)];
+    const UnitPart& part = optimizer_->parts()[static_cast<std::size_t>(parameter.unit)];
     const TensorRef master =
-        optimizer_.master(static_cast<std::size_t>(parameter.unit), exchange_.weights(part));
+        optimizer_->master(static_cast<std::size_t>(parameter.unit), exchange_.weights(part));
     std::vector<float> values(static_cast<std::size_t>(parameter.size()));
     const TensorRef place = master.flat(parameter.offset, parameter.size());
     backend_.copy_to_host({}, place.data, values.data(), place.bytes());
@@ -216,11 +217,17 @@ class LoneRank {
   }
 
  private:
+  static std::unique_ptr<Optimizer> make(bool keeps_master, const OptimizerPlace& place) {
+    OptimizerConfig config = optimizer_config("adamw");
+    config.keeps_master = keeps_master;
+    return config.kind->make(config, place);
+  }
+
   ComputeBackend& backend_;
   MemoryLedger ledger_;
   ParameterTable table_;
   Ddp exchange_;
-  AdamW optimizer_;
+  std::unique_ptr<Optimizer> optimizer_;
   std::optional<PinnedBuffer> snapshot_;
 };
 

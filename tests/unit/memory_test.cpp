@@ -14,6 +14,7 @@
 #include "app/plan_text.hpp"
 #include "app/setup.hpp"
 #include "core/model/model_programs.hpp"
+#include "parallel/exchange/ddp.hpp"
 #include "tests/parallel/mini_trainer.hpp"
 #include "tests/support/backend_fixture.hpp"
 #include "tests/support/test_plugins.hpp"
@@ -84,7 +85,7 @@ TEST(Plan, AgreesWithTheLedger) {
           model.dropout = dropout;
           RunConfig config = typed(mini_config(model, 8, 32, 1, 2), dtype, grad_dtype);
           config.train.recompute = recompute;
-          config.adamw.keeps_master = keeps_master;
+          config.optimizer.keeps_master = keeps_master;
           SCOPED_TRACE(fmt::format("tied {}, dropout {}, {}, gradients {}, master {}, recompute {}", tied,
                                    dropout, name_of(dtype), name_of(grad_dtype), keeps_master,
                                    static_cast<int>(recompute)));
@@ -106,7 +107,7 @@ TEST(Plan, TheSnapshotIsThatOfTheRankThatStoresMost) {
     std::int64_t most = 0;
     std::int64_t sum = 0;
     for (int rank = 0; rank < ranks; ++rank) {
-      const std::int64_t bytes = snapshot_bytes(stored_parts(table, ranks, rank));
+      const std::int64_t bytes = snapshot_bytes(*config.optimizer.kind, stored_parts(table, ranks, rank));
       most = std::max(most, bytes);
       sum += bytes;
     }
@@ -179,7 +180,7 @@ TEST(Plan, MakesTheLogitsInEvenSlices) {
     const ModelPrograms programs =
         record_programs(model, table, {.shape = {.batch = 1, .seq = rows, .dtype = DType::bf16}});
     std::vector<std::int64_t> slices;
-    for (const Entry& entry : programs.backward.entries) {
+    for (const Entry& entry : programs.chunks.front().backward.front().entries) {
       if (const auto* loss = std::get_if<CrossEntropy>(&entry.operation))
         slices.push_back(loss->targets.size());
     }
@@ -198,7 +199,7 @@ TEST(Plan, HasFourBytesAParameterLessWithoutAMaster) {
   };
   const std::int64_t elements = ParameterTable(config.model).padded_size();
   EXPECT_EQ(optimizer(), 12 * elements);
-  config.adamw.keeps_master = false;
+  config.optimizer.keeps_master = false;
   EXPECT_EQ(optimizer(), 8 * elements);
   EXPECT_NE(plan_text(config, make_plan(config)).find("bf16, gradients bf16, no master"), std::string::npos);
 }

@@ -121,12 +121,12 @@ TEST(RunConfig, DerivesTheTypeOfGradients) {
 }
 
 TEST(RunConfig, KeepsAMasterUnlessTold) {
-  EXPECT_TRUE(configure_gpt2({{"train.dtype", "bf16"}}).config.adamw.keeps_master);
+  EXPECT_TRUE(configure_gpt2({{"train.dtype", "bf16"}}).config.optimizer.keeps_master);
   const Result result =
       configure_gpt2({{"train.dtype", "fp16"}, {"optim.master", "none"}, {"train.seed", "7"}});
   EXPECT_THAT(result.problems, IsEmpty());
-  EXPECT_FALSE(result.config.adamw.keeps_master);
-  EXPECT_EQ(result.config.adamw.seed, 7U);
+  EXPECT_FALSE(result.config.optimizer.keeps_master);
+  EXPECT_EQ(result.config.optimizer.seed, 7U);
   EXPECT_THAT(configure_gpt2({{"optim.master", "none"}}).problems,
               ElementsAre("--optim.master: [optim] master = none needs [train] dtype = bf16 or fp16: weights "
                           "in fp32 are their own master"));

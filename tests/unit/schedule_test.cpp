@@ -1,38 +1,253 @@
 // SPDX-License-Identifier: BSD-3-Clause
+// Schedules as data: slots of activations, overlapping steps, and what the validator finds.
 #include "parallel/schedule/schedule.hpp"
 
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace mylos {
 namespace {
 
-TEST(Schedule, AccumulatesInOneSlot) {
-  const Schedule schedule = accumulate(3);
-  ASSERT_EQ(schedule.repeat.size(), 8U);
-  for (int m = 0; m < 3; ++m) {
-    const auto at = 2 * static_cast<std::size_t>(m);
-    EXPECT_EQ(schedule.repeat[at].kind, ActionKind::forward);
-    EXPECT_EQ(schedule.repeat[at].micro_batch, m);
-    EXPECT_EQ(schedule.repeat[at + 1].kind, ActionKind::backward);
-    EXPECT_EQ(schedule.repeat[at + 1].micro_batch, m);
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using enum ActionKind;
+
+/// The slots that the passes of a few steps take.
+std::vector<int> slots_of(const Schedule& schedule, std::int64_t steps = 1) {
+  SlotAssignment assignment(schedule);
+  std::vector<int> slots;
+  for (std::int64_t step = 1; step <= steps; ++step) {
+    schedule.for_each_action(step, step > 1, steps, [&](const Occurrence& occurrence) {
+      if (!is_of_micro_batch(schedule.actions[occurrence.index].kind)) return;
+      slots.push_back(assignment.of(occurrence));
+      assignment.finish(occurrence);
+    });
   }
-  EXPECT_EQ(schedule.repeat[6].kind, ActionKind::reduce);
-  EXPECT_EQ(schedule.repeat[7].kind, ActionKind::step);
-  EXPECT_EQ(schedule.slots(), (std::vector<int>{0, 0, 0}));
+  return slots;
+}
+
+/// What is done for each step, as "kind micro-batch/step".
+std::vector<std::string> actions_of(const Schedule& schedule, std::int64_t step, bool is_begun,
+                                    std::int64_t last) {
+  std::vector<std::string> texts;
+  schedule.for_each_action(step, is_begun, last, [&](const Occurrence& occurrence) {
+    const Action& action = schedule.actions[occurrence.index];
+    texts.push_back(fmt::format("{} {}/{}", name_of(action.kind), action.micro_batch, occurrence.step));
+  });
+  return texts;
+}
+
+Schedule of(std::vector<Action> actions, int micro_batches, int chunks = 1) {
+  return {.actions = std::move(actions), .micro_batches = micro_batches, .chunks = chunks};
+}
+
+std::vector<std::string> problems_of(const Schedule& schedule) {
+  return mylos::problems_of({&schedule, 1});
+}
+
+TEST(Schedule, AccumulatesInOneSlot) {
+  const Schedule schedule = schedules().front()->make(3);
+  EXPECT_THAT(actions_of(schedule, 5, false, 9),
+              ElementsAre("forward 0/5", "backward 0/5", "forward 1/5", "backward 1/5", "forward 2/5",
+                          "backward 2/5", "reduce 0/5", "step 0/5"));
+  EXPECT_THAT(slots_of(schedule), ElementsAre(0, 0, 0, 0, 0, 0));
+  EXPECT_THAT(problems_of(schedule), IsEmpty());
 }
 
 TEST(Schedule, GivesASlotToEachMicroBatchInFlight) {
-  using enum ActionKind;
-  Schedule schedule;
-  schedule.micro_batches = 4;
   // One forward, one backward with two in flight.
-  schedule.repeat = {{forward, 0}, {forward, 1},  {backward, 0}, {forward, 2}, {backward, 1},
-                     {forward, 3}, {backward, 2}, {backward, 3}, {reduce, 3},  {step, 3}};
-  EXPECT_EQ(schedule.slots(), (std::vector<int>{0, 1, 0, 1}));
+  const Schedule alternating = of({{forward, 0},
+                                   {forward, 1},
+                                   {backward, 0},
+                                   {forward, 2},
+                                   {backward, 1},
+                                   {forward, 3},
+                                   {backward, 2},
+                                   {backward, 3},
+                                   {reduce},
+                                   {step}},
+                                  4);
+  EXPECT_THAT(slots_of(alternating), ElementsAre(0, 1, 0, 0, 1, 1, 0, 1));
+  EXPECT_THAT(problems_of(alternating), IsEmpty());
   // All forward, then all backward.
-  schedule.repeat = {{forward, 0},  {forward, 1},  {forward, 2},  {forward, 3}, {backward, 3},
-                     {backward, 2}, {backward, 1}, {backward, 0}, {reduce, 0},  {step, 0}};
-  EXPECT_EQ(schedule.slots(), (std::vector<int>{0, 1, 2, 3}));
+  const Schedule all = of({{forward, 0},
+                           {forward, 1},
+                           {forward, 2},
+                           {backward, 2},
+                           {backward, 1},
+                           {backward, 0},
+                           {reduce},
+                           {step}},
+                          3);
+  EXPECT_THAT(slots_of(all), ElementsAre(0, 1, 2, 2, 1, 0));
+  // A slot is free after the weight gradients.
+  const Schedule divided = of({{forward, 0},
+                               {backward_input, 0},
+                               {forward, 1},
+                               {backward_input, 1},
+                               {backward_weight, 0},
+                               {backward_weight, 1},
+                               {reduce},
+                               {step}},
+                              2);
+  EXPECT_THAT(slots_of(divided), ElementsAre(0, 0, 1, 1, 0, 1));
+  EXPECT_THAT(problems_of(divided), IsEmpty());
+}
+
+Schedule overlapping() {
+  Schedule schedule = of({{forward, 0, 0, 1}, {backward, 0}, {reduce}, {step}}, 1);
+  schedule.tolerates_stale_weights = true;
+  return schedule;
+}
+
+TEST(Schedule, BeginsStepsAheadAndDrains) {
+  const Schedule schedule = overlapping();
+  EXPECT_THAT(actions_of(schedule, 1, false, 9),
+              ElementsAre("forward 0/1", "forward 0/2", "backward 0/1", "reduce 0/1", "step 0/1"));
+  EXPECT_THAT(actions_of(schedule, 2, true, 9),
+              ElementsAre("forward 0/3", "backward 0/2", "reduce 0/2", "step 0/2"));
+  EXPECT_THAT(actions_of(schedule, 3, true, 3), ElementsAre("backward 0/3", "reduce 0/3", "step 0/3"));
+  EXPECT_THAT(actions_of(schedule, 4, false, 4),
+              ElementsAre("forward 0/4", "backward 0/4", "reduce 0/4", "step 0/4"));
+  EXPECT_THAT(slots_of(schedule, 4), ElementsAre(0, 1, 0, 0, 1, 1, 0, 1));
+  EXPECT_THAT(problems_of(schedule), IsEmpty());
+}
+
+TEST(Schedule, KnowsTheLastContributions) {
+  const Schedule schedule = schedules().front()->make(3);
+  std::vector<std::size_t> last;
+  for (std::size_t i = 0; i < schedule.actions.size(); ++i) {
+    if (is_backward(schedule.actions[i].kind) && schedule.is_last(i)) last.push_back(i);
+  }
+  EXPECT_THAT(last, ElementsAre(5U));
+}
+
+TEST(ScheduleProblems, FindsWhatIsMissingTwiceOrTooEarly) {
+  const Schedule good = schedules().front()->make(2);
+  const auto problem = [&](const auto& change) {
+    Schedule bad = good;
+    change(bad.actions);
+    const std::vector<std::string> found = problems_of(bad);
+    return found.empty() ? "" : found.front();
+  };
+  using Actions = std::vector<Action>;
+  EXPECT_THAT(problem([](Actions& a) { std::swap(a[0], a[1]); }), HasSubstr("its forward pass"));
+  EXPECT_THAT(problem([](Actions& a) { a.erase(a.begin() + 3); }), HasSubstr("the last gradients"));
+  EXPECT_THAT(problem([](Actions& a) { a.insert(a.begin(), a[0]); }), HasSubstr("comes twice"));
+  EXPECT_THAT(problem([](Actions& a) { std::swap(a[3], a[4]); }), HasSubstr("the last gradients"));
+  EXPECT_THAT(problem([](Actions& a) { std::swap(a[4], a[5]); }), HasSubstr("one reduction"));
+  EXPECT_THAT(problem([](Actions& a) { a.pop_back(); }), HasSubstr("is not applied"));
+  EXPECT_THAT(problem([](Actions& a) { a[2].micro_batch = 2; }), HasSubstr("is not of its 2 micro-batches"));
+  EXPECT_THAT(problem([](Actions& a) { a[1].kind = backward_weight; }), HasSubstr("its backward_input"));
+}
+
+TEST(ScheduleProblems, FindsStepsThatMix) {
+  Schedule schedule = overlapping();
+  schedule.tolerates_stale_weights = false;
+  EXPECT_THAT(problems_of(schedule).front(), HasSubstr("weights that were updated since its forward pass"));
+  schedule = of({{forward, 0, 0, 1}, {backward, 0, 0, 1}, {reduce}, {step}}, 1);
+  EXPECT_THAT(problems_of(schedule).front(), HasSubstr("mixes with the gradients of another step"));
+}
+
+/// One forward, one backward (Narayanan et al., 2019) on `stages` ranks.
+std::vector<Schedule> one_forward_one_backward(int stages, int micro_batches) {
+  std::vector<Schedule> ranks;
+  for (int stage = 0; stage < stages; ++stage) {
+    Schedule schedule = of({}, micro_batches);
+    const auto pass_forward = [&](int m) {
+      if (stage > 0)
+        schedule.actions.push_back({.kind = receive_forward, .micro_batch = m, .peer = stage - 1});
+      schedule.actions.push_back({forward, m});
+      if (stage + 1 < stages)
+        schedule.actions.push_back({.kind = send_forward, .micro_batch = m, .peer = stage + 1});
+    };
+    const auto pass_back = [&](int m) {
+      if (stage + 1 < stages)
+        schedule.actions.push_back({.kind = receive_backward, .micro_batch = m, .peer = stage + 1});
+      schedule.actions.push_back({backward, m});
+      if (stage > 0) schedule.actions.push_back({.kind = send_backward, .micro_batch = m, .peer = stage - 1});
+    };
+    const int warm_up = std::min(stages - 1 - stage, micro_batches);
+    for (int m = 0; m < warm_up; ++m) pass_forward(m);
+    for (int m = warm_up; m < micro_batches; ++m) {
+      pass_forward(m);
+      pass_back(m - warm_up);
+    }
+    for (int m = micro_batches - warm_up; m < micro_batches; ++m) pass_back(m);
+    schedule.actions.push_back({reduce});
+    schedule.actions.push_back({step});
+    ranks.push_back(schedule);
+  }
+  return ranks;
+}
+
+TEST(ScheduleProblems, PipelinesFitTogether) {
+  for (const int stages : {1, 2, 3, 4, 7}) {
+    for (const int micro_batches : {1, 2, 3, 5, 8}) {
+      SCOPED_TRACE(fmt::format("{} stages, {} micro-batches", stages, micro_batches));
+      const std::vector<Schedule> ranks = one_forward_one_backward(stages, micro_batches);
+      EXPECT_THAT(mylos::problems_of(ranks), IsEmpty());
+      for (int stage = 0; stage < stages; ++stage) {
+        const std::vector<int> slots = slots_of(ranks[static_cast<std::size_t>(stage)]);
+        EXPECT_EQ(std::ranges::max(slots) + 1, std::min(stages - stage, micro_batches));
+      }
+    }
+  }
+}
+
+/// A channel without tags and room, as NCCL's: a receive that is posted before its time blocks the send
+/// behind it.
+TEST(ScheduleProblems, FindsDeadlocks) {
+  std::vector<Schedule> bad = one_forward_one_backward(2, 2);
+  bad[0] = of({{forward, 0},
+               {.kind = receive_backward, .micro_batch = 0, .peer = 1},
+               {forward, 1},
+               {.kind = send_forward, .micro_batch = 0, .peer = 1},
+               {.kind = send_forward, .micro_batch = 1, .peer = 1},
+               {backward, 0},
+               {.kind = receive_backward, .micro_batch = 1, .peer = 1},
+               {backward, 1},
+               {reduce},
+               {step}},
+              2);
+  const std::vector<std::string> problems = mylos::problems_of(bad);
+  EXPECT_TRUE(std::ranges::any_of(problems, [](const std::string& text) {
+    return text.find("waits forever") != std::string::npos;
+  })) << testing::PrintToString(problems);
+
+  // Two messages in one channel that are taken in the other order.
+  bad = one_forward_one_backward(2, 1);
+  bad[0] = of({{forward, 0},
+               {forward, 1},
+               {.kind = send_forward, .micro_batch = 0, .peer = 1},
+               {.kind = send_forward, .micro_batch = 1, .peer = 1},
+               {.kind = receive_backward, .micro_batch = 0, .peer = 1},
+               {.kind = receive_backward, .micro_batch = 1, .peer = 1},
+               {backward, 0},
+               {backward, 1},
+               {reduce},
+               {step}},
+              2);
+  bad[1] = of({{.kind = receive_forward, .micro_batch = 1, .peer = 0},
+               {.kind = receive_forward, .micro_batch = 0, .peer = 0},
+               {forward, 0},
+               {backward, 0},
+               {forward, 1},
+               {backward, 1},
+               {.kind = send_backward, .micro_batch = 0, .peer = 0},
+               {.kind = send_backward, .micro_batch = 1, .peer = 0},
+               {reduce},
+               {step}},
+              2);
+  EXPECT_THAT(mylos::problems_of(bad),
+              testing::Contains(HasSubstr("send_forward 0 of chunk 0, step 1 of rank 0 "
+                                          "meets receive_forward 1")));
 }
 
 }  // namespace

@@ -108,7 +108,7 @@ TEST_F(TrainingStepTest, GivesTheSameResultsOneStepLate) {
 
 TEST_F(TrainingStepTest, RoundsByChanceInGraphs) {
   RunConfig run = config(1, DType::bf16);
-  run.adamw.keeps_master = false;
+  run.optimizer.keeps_master = false;
   MiniTrainer at_once(host_, ledger_, *of_host_, run);
   run.graphs = true;
   MiniTrainer late(device_, ledger_, *of_device_, run);

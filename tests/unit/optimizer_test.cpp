@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "core/optim/adamw.hpp"
+#include "core/optim/optimizer.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include <gtest/gtest.h>
 
+#include "tests/parallel/mini_trainer.hpp"
 #include "tests/support/backend_fixture.hpp"
+#include "tests/support/test_plugins.hpp"
 
 namespace mylos {
 namespace {
 
-class AdamWTest : public testing::TestWithParam<std::string> {
+class OptimizerTest : public testing::TestWithParam<std::string> {
  protected:
   /// Steps weights without a master in `parts` of each unit; all units' weights, one behind the other.
-  std::vector<std::uint16_t> step(std::int64_t cuts, std::uint64_t seed) {
+  std::vector<std::uint16_t> step(const char* name, std::int64_t cuts, std::uint64_t seed) {
     std::vector<UnitPart> parts;
     std::vector<std::int64_t> offsets;
     std::int64_t total = 0;
@@ -28,7 +31,10 @@ class AdamWTest : public testing::TestWithParam<std::string> {
       total += size;
     }
     MemoryLedger ledger;
-    AdamW optimizer(backend_, ledger, table_, {.keeps_master = false, .seed = seed}, DType::bf16, parts);
+    OptimizerConfig config = optimizer_config(name);
+    config.keeps_master = false;
+    config.seed = seed;
+    const auto optimizer = config.kind->make(config, {backend_, ledger, table_, DType::bf16, parts});
     const auto bytes = static_cast<std::size_t>(total) * sizeof(bf16);
     const DeviceBuffer weights(backend_, ledger, MemoryCategory::parameters, bytes, "mylos::tests::weights");
     const DeviceBuffer gradient(backend_, ledger, MemoryCategory::gradients, bytes, "mylos::tests::gradient");
@@ -49,7 +55,7 @@ class AdamWTest : public testing::TestWithParam<std::string> {
         const auto part = [&](const DeviceBuffer& buffer) {
           return TensorRef(buffer.data(), DType::bf16, {total}).flat(offsets[i], parts[i].count);
         };
-        optimizer.step(i, part(weights), part(gradient), static_cast<const StepScalars*>(scalars.data()));
+        optimizer->step(i, part(weights), part(gradient), static_cast<const StepScalars*>(scalars.data()));
       }
       backend_.synchronize({});
     }
@@ -73,14 +79,44 @@ class AdamWTest : public testing::TestWithParam<std::string> {
   ComputeBackend& backend_ = test_backends().at(GetParam());
 };
 
-TEST_P(AdamWTest, RoundsTheSameHoweverUnitsAreDivided) {
-  const std::vector<std::uint16_t> whole = step(1, 5);
-  EXPECT_EQ(step(2, 5), whole);
-  EXPECT_EQ(step(7, 5), whole);
-  EXPECT_NE(step(1, 6), whole) << "another seed";
+TEST_P(OptimizerTest, RoundsTheSameHoweverUnitsAreDivided) {
+  for (const OptimizerKind* kind : optimizers()) {
+    SCOPED_TRACE(kind->name);
+    const std::vector<std::uint16_t> whole = step(kind->name, 1, 5);
+    EXPECT_EQ(step(kind->name, 2, 5), whole);
+    EXPECT_EQ(step(kind->name, 7, 5), whole);
+    EXPECT_NE(step(kind->name, 1, 6), whole) << "another seed";
+  }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, AdamWTest, testing::ValuesIn(compute_backend_names()), backend_test_name);
+INSTANTIATE_TEST_SUITE_P(Backends, OptimizerTest, testing::ValuesIn(compute_backend_names()),
+                         backend_test_name);
+
+/// The loss of the last of 30 steps, by an optimizer with this learning rate.
+float loss_after_30_steps(const char* name, double learning_rate) {
+  ModelConfig model;
+  model.layers = 2;
+  model.heads = 2;
+  model.width = 32;
+  model.context = 32;
+  model.vocab = 61;
+  RunConfig config = mini_config(model, 8, 32);
+  config.optimizer = optimizer_config(name);
+  config.lr.peak = learning_rate;
+  ComputeBackend& backend = test_backends().at("kokkos");
+  const CommunicatorHandle self = open_communicator("self", &backend);
+  MemoryLedger ledger;
+  MiniTrainer trainer(backend, ledger, *self, config);
+  float loss = 0.0F;
+  for (std::int64_t step = 1; step <= 30; ++step) loss = trainer.step(walk_tokens(config, step)).loss;
+  return loss;
+}
+
+TEST(Optimizers, Learn) {
+  const float guess = std::log(61.0F);
+  EXPECT_LT(loss_after_30_steps("adamw", 3e-3), guess - 0.5F);
+  EXPECT_LT(loss_after_30_steps("sgd", 0.1), guess - 0.3F);
+}
 
 }  // namespace
 }  // namespace mylos

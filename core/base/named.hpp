@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Lists of kinds, one constant per kind: what a deck can choose, and what the choice stands for.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/error.hpp"
+#include "core/base/joined.hpp"
+
+namespace mylos {
+
+/// The kind of this name. Throws ExitCode::internal if there is none: the deck's check let it through.
+template <class Kind>
+const Kind& named(std::span<const Kind* const> kinds, std::string_view name) {
+  for (const Kind* kind : kinds) {
+    if (kind->name == name) return *kind;
+  }
+  fail(ExitCode::internal, "nothing is called \"{}\"", name);
+}
+
+/// "a|b|c", the choices of a deck.
+template <class Kind>
+std::string choices_of(std::span<const Kind* const> kinds) {
+  std::vector<std::string_view> names;
+  for (const Kind* kind : kinds) names.emplace_back(kind->name);
+  return joined(names, "|");
+}
+
+/// "a: what it is; b: what it is", for a deck's reference.
+template <class Kind>
+std::string docs_of(std::span<const Kind* const> kinds) {
+  std::vector<std::string> texts;
+  for (const Kind* kind : kinds) texts.push_back(fmt::format("{}: {}", kind->name, kind->doc));
+  return joined(texts, "; ");
+}
+
+}  // namespace mylos

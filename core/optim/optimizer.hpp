@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Optimizer: the fp32 state of the parts of units that this rank owns, and the step on them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "core/layout/parameter_table.hpp"
+#include "core/memory/device_buffer.hpp"
+#include "core/ops/compute_backend.hpp"
+#include "core/param_spec.hpp"
+#include "core/param_values.hpp"
+
+namespace mylos {
+
+struct OptimizerKind;
+
+struct OptimizerConfig {
+  const OptimizerKind* kind = nullptr;
+  ParamValues values;         ///< of the kind's parameters
+  float weight_decay = 0.1F;  ///< on every tensor of two or more dimensions
+  bool keeps_master = true;   ///< an fp32 one, if the compute type is narrower
+  std::uint64_t seed = 0;     ///< of the stochastic rounding of weights without a master
+};
+
+/// Where an optimizer works: `parts` are those that the rank owns, in `compute_type`. All references outlive
+/// the optimizer.
+struct OptimizerPlace {
+  ComputeBackend& backend;
+  MemoryLedger& ledger;
+  const ParameterTable& table;
+  DType compute_type = DType::fp32;
+  std::vector<UnitPart> parts;
+};
+
+/// Of each owned element it has one fp32 value per state of its kind, and an fp32 master if the compute type
+/// is narrower; or none, then the weights are rounded stochastically. States begin as zeros.
+class Optimizer {
+ public:
+  Optimizer(const OptimizerConfig& config, const OptimizerPlace& place);
+  virtual ~Optimizer() = default;
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  /// Updates part `index` from its gradient and writes its weights in the compute type. Nothing changes if
+  /// scalars->skip is set.
+  virtual void step(std::size_t index, TensorRef weights, TensorRef gradient, const StepScalars* scalars) = 0;
+
+  const OptimizerKind& kind() const { return *config_.kind; }
+  const std::vector<UnitPart>& parts() const { return parts_; }
+  /// State number `state` of the kind, of part `index`.
+  TensorRef state(std::size_t state, std::size_t index) const { return slice(states_[state], index); }
+  /// The truth of part `index`: the fp32 master, or `weights` themselves if there is none.
+  TensorRef master(std::size_t index, TensorRef weights) const;
+
+ protected:
+  ComputeBackend& backend() { return backend_; }
+  const OptimizerConfig& config() const { return config_; }
+  /// What all optimizers' operations have.
+  template <class Op>
+  Op operation(std::size_t index, TensorRef weights, TensorRef gradient, const StepScalars* scalars) const {
+    const TensorRef truth = master(index, weights);
+    Op op;
+    op.weights = weights;
+    op.gradient = gradient;
+    if (truth.dtype == DType::fp32) op.master = truth;
+    op.segments = part_segments_[index];
+    op.num_segments = num_segments_[index];
+    op.weight_decay = config_.weight_decay;
+    op.scalars = scalars;
+    return op;
+  }
+
+ private:
+  /// A segment per parameter, with the padding behind it.
+  std::vector<Segment> segments_of(const ParameterTable& table, const UnitPart& part) const;
+  TensorRef slice(const DeviceBuffer& buffer, std::size_t index) const;
+
+  ComputeBackend& backend_;
+  OptimizerConfig config_;
+  std::vector<UnitPart> parts_;
+  std::vector<std::int64_t> offsets_;  // of each part in the state buffers
+  DeviceBuffer master_;                // may be empty
+  std::vector<DeviceBuffer> states_;
+  DeviceBuffer segments_;
+  std::vector<const Segment*> part_segments_;  // device memory
+  std::vector<int> num_segments_;
+};
+
+/// An optimizer, as decks, checkpoints and the planner know it.
+struct OptimizerKind {
+  const char* name;
+  const char* doc;
+  std::span<const ParamSpec> params;    ///< of section optim, beside those that all have
+  std::span<const char* const> states;  ///< groups of a checkpoint's optimizer.h5
+  std::unique_ptr<Optimizer> (*make)(const OptimizerConfig& config, const OptimizerPlace& place);
+
+  /// fp32 values that are kept per element: the states and the master.
+  std::int64_t values_per_element(DType compute_type, bool keeps_master) const {
+    return std::ssize(states) + (compute_type != DType::fp32 && keeps_master ? 1 : 0);
+  }
+};
+
+template <class Kind>
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config, const OptimizerPlace& place) {
+  return std::make_unique<Kind>(config, place);
+}
+
+/// All optimizers, the default first.
+std::span<const OptimizerKind* const> optimizers();
+
+}  // namespace mylos

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/optim/optimizer.hpp"
+
+namespace mylos {
+
+namespace {
+
+constexpr ParamSpec params[] = {
+    real_param("optim", "momentum", "0.9", 0.0, 0.999999, "",
+               "Decay of the sum of gradients that sgd keeps."),
+};
+
+constexpr const char* states[] = {"momentum"};
+
+class Sgd final : public Optimizer {
+ public:
+  using Optimizer::Optimizer;
+
+  void step(std::size_t index, TensorRef weights, TensorRef gradient, const StepScalars* scalars) override {
+    auto op = operation<SgdStep>(index, weights, gradient, scalars);
+    op.momentum = state(0, index);
+    op.momentum_decay = static_cast<float>(config().values.real("optim.momentum"));
+    backend().run(op);
+  }
+};
+
+}  // namespace
+
+extern const OptimizerKind sgd_optimizer{
+    .name = "sgd",
+    .doc = "stochastic gradient descent with momentum (Sutskever et al., 2013)",
+    .params = params,
+    .states = states,
+    .make = make_optimizer<Sgd>,
+};
+
+}  // namespace mylos

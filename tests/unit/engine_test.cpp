@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What the engine can run though no deck asks for it yet: several chunks, deferred weight gradients, steps
+// that overlap, collectives within a block.
+#include <cstring>
+#include <functional>
+#include <set>
+#include <variant>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "core/base/named.hpp"
+#include "core/forwarding_communicator.hpp"
+#include "parallel/engine/initial_weights.hpp"
+#include "tests/parallel/mini_trainer.hpp"
+#include "tests/support/backend_fixture.hpp"
+#include "tests/support/distant_backend.hpp"
+#include "tests/support/test_plugins.hpp"
+
+namespace mylos {
+namespace {
+
+using enum ActionKind;
+
+RunConfig config(bool tied, Recompute recompute, std::int64_t accumulation) {
+  ModelConfig model;
+  model.layers = 3;
+  model.heads = 2;
+  model.width = 32;
+  model.context = 32;
+  model.vocab = 257;
+  model.tied = tied;
+  model.dropout = 0.1F;
+  RunConfig config = mini_config(model, 8, 32, 1, accumulation);
+  config.train.recompute = recompute;
+  return config;
+}
+
+/// Gives each step the tokens of its number.
+class WalkDriver final : public StepDriver {
+ public:
+  explicit WalkDriver(const RunConfig& config) : config_(config) {}
+  void read_samples(std::int64_t step, std::int64_t first, std::span<std::int32_t> tokens) override {
+    const std::vector<std::int32_t> all = walk_tokens(config_, step);
+    const std::int64_t begin = first * (config_.train.seq_len + 1);
+    std::copy_n(all.begin() + begin, tokens.size(), tokens.begin());
+  }
+
+ private:
+  const RunConfig& config_;
+};
+
+class EngineTest : public testing::Test {
+ protected:
+  /// Losses and norms of `steps` steps, and the master weights after them.
+  std::vector<float> run(RunConfig config, const ScheduleKind& kind, std::int64_t steps) {
+    config.parallel.schedule = &kind;
+    const Schedule schedule = kind.make(static_cast<int>(config.train.accumulation));
+    EXPECT_EQ(problems_of({&schedule, 1}), std::vector<std::string>());
+    MemoryLedger ledger;
+    TrafficCounter traffic;
+    Trace trace(backend_);
+    ProcessGrid grid(*self_, {}, step_groups, traffic, nullptr);
+    TrainingStep training(backend_, ledger, grid, config, trace);
+    training.initialise();
+    WalkDriver driver(config);
+    std::vector<float> results;
+    for (std::int64_t step = 1; step <= steps; ++step) {
+      // A pause in between: nothing is under way after it.
+      training.run(step, step < 3 ? 3 : steps, driver);
+      training.read_results();
+      EXPECT_EQ(training.results().scalars.step, step);
+      results.push_back(training.results().scalars.loss);
+      results.push_back(training.results().scalars.gradient_norm);
+    }
+    for (std::size_t i = 0; i < training.optimizer().parts().size(); ++i) {
+      const UnitPart& part = training.optimizer().parts()[i];
+      const TensorRef master = training.optimizer().master(i, training.exchange().weights(part));
+      const std::size_t begin = results.size();
+      results.resize(begin + static_cast<std::size_t>(master.size()));
+      backend_.copy_to_host({}, master.data, results.data() + begin, master.bytes());
+      backend_.synchronize({});
+    }
+    return results;
+  }
+
+  ComputeBackend& backend_ = test_backends().at("kokkos");
+  CommunicatorHandle self_ = open_communicator("self", &backend_);
+};
+
+const ScheduleKind two_chunks{.name = "two chunks", .doc = "", .make = [](int /*micro_batches*/) {
+                                return Schedule{.actions = {{forward, 0, 0},
+                                                            {forward, 1, 0},
+                                                            {forward, 0, 1},
+                                                            {backward, 0, 1},
+                                                            {forward, 1, 1},
+                                                            {backward, 0, 0},
+                                                            {backward, 1, 1},
+                                                            {backward, 1, 0},
+                                                            {reduce},
+                                                            {step}},
+                                                .micro_batches = 2,
+                                                .chunks = 2};
+                              }};
+
+const ScheduleKind deferred{.name = "deferred", .doc = "", .make = [](int /*micro_batches*/) {
+                              return Schedule{.actions = {{forward, 0},
+                                                          {backward_input, 0},
+                                                          {forward, 1},
+                                                          {backward_input, 1},
+                                                          {backward_weight, 0},
+                                                          {backward_weight, 1},
+                                                          {reduce},
+                                                          {step}},
+                                              .micro_batches = 2};
+                            }};
+
+const ScheduleKind ahead{.name = "ahead", .doc = "", .make = [](int /*micro_batches*/) {
+                           return Schedule{.actions = {{forward, 0, 0, 1}, {backward, 0}, {reduce}, {step}},
+                                           .tolerates_stale_weights = true};
+                         }};
+
+TEST_F(EngineTest, ChunksComputeWhatTheWholeDoes) {
+  for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::block}) {
+    const RunConfig whole = config(true, recompute, 2);
+    EXPECT_EQ(run(whole, two_chunks, 4), run(whole, *schedules().front(), 4)) << static_cast<int>(recompute);
+  }
+}
+
+TEST_F(EngineTest, DeferredWeightGradientsAreTheSame) {
+  for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::block}) {
+    // A tied matrix sums its terms in another order.
+    const RunConfig whole = config(false, recompute, 2);
+    EXPECT_EQ(run(whole, deferred, 4), run(whole, *schedules().front(), 4)) << static_cast<int>(recompute);
+  }
+}
+
+/// Without learning the weights are never stale: each step has its own number, tokens, dropout and loss
+/// scale.
+TEST_F(EngineTest, StepsThatOverlapDoNotMix) {
+  RunConfig still = config(true, Recompute::none, 1);
+  still.lr.peak = 0.0;
+  EXPECT_EQ(run(still, ahead, 7), run(still, *schedules().front(), 7));
+  RunConfig learning = config(true, Recompute::none, 1);
+  EXPECT_NE(run(learning, ahead, 7), run(learning, *schedules().front(), 7));
+}
+
+/// Counts calls.
+class CountingCommunicator final : public ForwardingCommunicator {
+ public:
+  explicit CountingCommunicator(Communicator& next) : ForwardingCommunicator(next) {}
+  Request all_reduce(Stream stream, TensorRef buffer, ReduceOp op) override {
+    ++count;
+    return next().all_reduce(stream, buffer, op);
+  }
+  std::unique_ptr<Communicator> split(int /*color*/, int /*key*/) override {
+    return std::make_unique<ForwardingCommunicator>(NextCommunicator(static_cast<Communicator&>(*this)));
+  }
+  int count = 0;
+};
+
+/// A collective within a block is called in every pass, also if the rest is queued as graphs.
+TEST_F(EngineTest, BlocksMayCommunicate) {
+  const RunConfig run = config(true, Recompute::none, 1);
+  const ParameterTable table(run.model);
+  const Schedule schedule = schedules().front()->make(1);
+  const std::vector<std::int32_t> tokens = walk_tokens(run, 1);
+  DistantBackend device(backend_);
+  const CommunicatorHandle self = open_communicator("self", &device);
+  CountingCommunicator world(*self);
+  TrafficCounter traffic;
+  const ProcessGrid grid(world, {}, step_groups, traffic, nullptr, false);
+  StepScalars scalars;
+  const auto losses = [&](bool communicates, bool graphs) {
+    ModelPrograms programs = record_programs(run.model, table, run.programs(schedule));
+    if (communicates) {
+      std::vector<Entry>& entries = programs.chunks.front().forward.entries;
+      const auto attention = std::ranges::find_if(entries, [](const Entry& entry) {
+        return std::holds_alternative<AttentionForward>(entry.operation);
+      });
+      Entry call = *attention;
+      call.operation = AllReduceCall{.buffer = std::get<AttentionForward>(call.operation).output.flat(),
+                                     .group = all_axes};
+      entries.insert(attention + 1, call);
+    }
+    MemoryLedger ledger;
+    const ExchangeScope scope{.table = table, .completions = completions_of(schedule, programs)};
+    const auto exchange = run.parallel.exchange->make(run.parallel.values, scope, device, ledger, grid);
+    OptimizerConfig optimizer_config = run.optimizer;
+    const auto optimizer = optimizer_config.kind->make(
+        optimizer_config, {device, ledger, table, DType::fp32, exchange->owned()});
+    initialise_weights(device, table, 1, *exchange, *optimizer);
+    const DeviceBuffer memory(device, ledger, MemoryCategory::workspace, sizeof(StepScalars) + sizeof(float),
+                              "mylos::tests::scalars");
+    auto* on_device = static_cast<StepScalars*>(memory.data());
+    device.copy_to_device({}, &scalars, on_device, sizeof scalars);
+    ModelExecutor executor(device, ledger, grid, *exchange, schedule, std::move(programs), run.model,
+                           run.train.shape(), graphs);
+    std::vector<float> sums;
+    for (std::int64_t step = 1; step <= 3; ++step) {
+      for (std::size_t i = 0; i < 2; ++i) {
+        const Occurrence occurrence{i, step};
+        if (executor.begin(occurrence)) executor.load(tokens);
+        executor.run(
+            occurrence,
+            {.scalars = on_device, .loss_sum = {on_device + 1, DType::fp32, {1}}, .as_graphs = graphs});
+      }
+      float sum = 0.0F;
+      device.copy_to_host({}, on_device + 1, &sum, sizeof sum);
+      device.synchronize({});
+      sums.push_back(sum);
+    }
+    return sums;
+  };
+  const std::vector<float> expected = losses(false, false);
+  EXPECT_EQ(expected[0], expected[2]);
+  EXPECT_EQ(world.count, 0);
+  EXPECT_EQ(losses(true, false), expected);
+  EXPECT_EQ(world.count, 3);
+  const int before = device.device().num_captures();
+  EXPECT_EQ(losses(true, true), expected);
+  EXPECT_EQ(world.count, 6);
+  EXPECT_EQ(device.device().num_captures() - before,
+            3);  // the forward pass on both sides of the call, backward
+}
+
+/// Packed copies of weights are told apart by address and version.
+TEST_F(EngineTest, AVersionOfWeightsHasOneContent) {
+  const RunConfig run = config(true, Recompute::none, 1);
+  const ParameterTable table(run.model);
+  MemoryLedger ledger;
+  TrafficCounter traffic;
+  const ProcessGrid grid(*self_, {}, step_groups, traffic, nullptr);
+  std::multiset<std::uint64_t> versions;
+  for (int i = 0; i < 2; ++i) {
+    const auto exchange =
+        run.parallel.exchange->make(run.parallel.values, {.table = table}, backend_, ledger, grid);
+    for (int step = 0; step < 3; ++step) {
+      for (int unit = 0; unit < table.num_units(); ++unit)
+        versions.insert(exchange->acquire(unit, Phase::forward).weights.version);
+      exchange->publish();
+    }
+  }
+  for (const std::uint64_t version : versions) EXPECT_EQ(versions.count(version), 1U) << version;
+  EXPECT_FALSE(versions.contains(0));
+}
+
+}  // namespace
+}  // namespace mylos

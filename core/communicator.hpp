@@ -66,12 +66,6 @@ class Window {
   std::shared_ptr<std::byte> memory_;
 };
 
-struct CommunicatorCaps {
-  bool stream_ordered = false;  ///< wait(stream) does not block the host
-  bool one_sided = false;
-  bool shared_memory = false;
-};
-
 /// A group of ranks. Every operation is non-blocking, starts after the work already queued on `stream`, and
 /// leaves its buffers alone only after the request was waited for. Buffers are contiguous fp32, bf16, fp16,
 /// int32, int64 or uint8 (bytes are moved and never reduced); counts may be 0. All ranks of the group call
@@ -82,7 +76,6 @@ class Communicator {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual CommunicatorCaps caps() const = 0;
 
   /// buffer = reduction of all ranks' buffers, in place; bitwise the same on every rank.
   virtual Request all_reduce(Stream stream, TensorRef buffer, ReduceOp op) = 0;
@@ -102,10 +95,6 @@ class Communicator {
   virtual Request recv(Stream stream, TensorRef buffer, int peer, int tag) = 0;
   /// Blocks the host until every rank has called it.
   virtual void barrier() = 0;
-
-  /// Between these, operations may be posted together; requests complete after `group_end`.
-  virtual void group_begin() {}
-  virtual void group_end() {}
 
   /// Advances what is under way on all communicators of this process and backend, for backends that do so
   /// only inside calls. Never blocks; any thread may call it.

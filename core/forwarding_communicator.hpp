@@ -38,7 +38,6 @@ class ForwardingCommunicator : public Communicator {
 
   int rank() const override { return next_->rank(); }
   int size() const override { return next_->size(); }
-  CommunicatorCaps caps() const override { return next_->caps(); }
 
   Request all_reduce(Stream stream, TensorRef buffer, ReduceOp op) override {
     return next_->all_reduce(stream, buffer, op);
@@ -69,8 +68,6 @@ class ForwardingCommunicator : public Communicator {
     return next_->recv(stream, buffer, peer, tag);
   }
   void barrier() override { next_->barrier(); }
-  void group_begin() override { next_->group_begin(); }
-  void group_end() override { next_->group_end(); }
   void progress() override { next_->progress(); }
   Window allocate(std::size_t bytes) override { return next_->allocate(bytes); }
   std::unique_ptr<Communicator> split(int color, int key) override { return next_->split(color, key); }

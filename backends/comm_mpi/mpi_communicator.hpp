@@ -32,7 +32,6 @@ class MpiCommunicator final : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  CommunicatorCaps caps() const override { return {}; }
 
   Request all_reduce(Stream stream, TensorRef buffer, ReduceOp op) override;
   /// `output` may lie within `input`.

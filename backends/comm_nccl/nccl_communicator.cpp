@@ -162,10 +162,6 @@ void NcclCommunicator::settle(const char* call) {
   check(settled(comm_), call);
 }
 
-void NcclCommunicator::finish(NcclRequest& request) {
-  check(cudaEventRecord(request.end(), own_stream_), "cudaEventRecord");
-}
-
 template <class Post>
 Request NcclCommunicator::start(Stream stream, const char* call, Post&& post) {
   auto request = std::make_unique<NcclRequest>(*this);
@@ -174,12 +170,8 @@ Request NcclCommunicator::start(Stream stream, const char* call, Post&& post) {
   check(cudaEventRecord(request->end(), callers), "cudaEventRecord");
   check(cudaStreamWaitEvent(own_stream_, request->end(), 0), "cudaStreamWaitEvent");
   check(post(own_stream_), call);
-  if (is_grouping_) {
-    in_group_.push_back(request.get());
-  } else {
-    settle(call);
-    finish(*request);
-  }
+  settle(call);
+  check(cudaEventRecord(request->end(), own_stream_), "cudaEventRecord");
   return Request(std::move(request));
 }
 
@@ -264,19 +256,6 @@ Request NcclCommunicator::recv(Stream stream, TensorRef buffer, int peer, int /*
 
 void NcclCommunicator::barrier() {
   all_reduce({}, TensorRef(barrier_word_, DType::int32, {1}), ReduceOp::sum).host_wait();
-}
-
-void NcclCommunicator::group_begin() {
-  check(ncclGroupStart(), "ncclGroupStart");
-  is_grouping_ = true;
-}
-
-void NcclCommunicator::group_end() {
-  is_grouping_ = false;
-  check(ncclGroupEnd(), "ncclGroupEnd");
-  settle("ncclGroupEnd");
-  for (NcclRequest* request : in_group_) finish(*request);
-  in_group_.clear();
 }
 
 std::unique_ptr<Communicator> NcclCommunicator::split(int color, int key) {

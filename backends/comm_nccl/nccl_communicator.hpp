@@ -43,7 +43,6 @@ class NcclCommunicator final : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  CommunicatorCaps caps() const override { return {.stream_ordered = true}; }
 
   Request all_reduce(Stream stream, TensorRef buffer, ReduceOp op) override;
   Request reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) override;
@@ -56,8 +55,6 @@ class NcclCommunicator final : public Communicator {
   Request send(Stream stream, TensorRef buffer, int peer, int tag) override;
   Request recv(Stream stream, TensorRef buffer, int peer, int tag) override;
   void barrier() override;
-  void group_begin() override;
-  void group_end() override;
   std::unique_ptr<Communicator> split(int color, int key) override;
   [[noreturn]] void abort(ExitCode code, const std::string& message) override;
 
@@ -73,8 +70,6 @@ class NcclCommunicator final : public Communicator {
   /// Calls `post(own stream)` after the work on `stream`.
   template <class Post>
   Request start(Stream stream, const char* call, Post&& post);
-  /// Records the end of `request`'s work.
-  void finish(NcclRequest& request);
 
   ncclComm_t comm_;
   Communicator& bootstrap_;
@@ -82,8 +77,6 @@ class NcclCommunicator final : public Communicator {
   cudaStream_t own_stream_ = nullptr;
   void* barrier_word_ = nullptr;
   EventPool events_;
-  std::vector<NcclRequest*> in_group_;
-  bool is_grouping_ = false;
   int rank_ = 0;
   int size_ = 0;
 };

@@ -17,7 +17,6 @@ class SelfCommunicator final : public Communicator {
 
   int rank() const override { return 0; }
   int size() const override { return 1; }
-  CommunicatorCaps caps() const override { return {.stream_ordered = true}; }
 
   Request all_reduce(Stream stream, TensorRef buffer, ReduceOp op) override;
   Request reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) override;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "backends/comm_shm/streaming_copy.hpp"
 
@@ -10,6 +11,8 @@ namespace mylos::comm_shm {
 
 namespace {
 
+constexpr int first_reserved_tag = 16384;  // from here on algorithms', whose ranks wait for their messages
+constexpr std::size_t smallest_parcel = 16 << 10;
 constexpr std::uint64_t piece =
     Ring::capacity / 4;  // one side copies a piece while the other copies the next
 
@@ -36,13 +39,54 @@ void read_ring(Ring& ring, std::uint64_t position, void* to, std::uint64_t bytes
 
 }  // namespace
 
-Mailbox::Mailbox(const std::vector<SharedPart>& parts, int rank, std::vector<Doorbell*> bells)
-    : parts_(parts), rank_(rank), bells_(std::move(bells)), peers_(parts.size()) {}
+Mailbox::Mailbox(SharedMemory& memory, MemoryLedger* ledger, const std::vector<SharedPart>& parts, int rank,
+                 std::vector<Doorbell*> bells)
+    : memory_(memory),
+      ledger_(ledger),
+      parts_(parts),
+      rank_(rank),
+      bells_(std::move(bells)),
+      peers_(parts.size()) {}
 
 void Mailbox::push_send(int peer, int tag, const std::byte* data, std::size_t bytes,
                         std::shared_ptr<Completion> completion) {
-  peers_[static_cast<std::size_t>(peer)].outgoing.push_back(
-      {{tag, bytes}, data, 0, false, std::move(completion)});
+  Peer& to = peers_[static_cast<std::size_t>(peer)];
+  const Ring& ring_to = parts_[static_cast<std::size_t>(peer)].ring_from(rank_);
+  const std::uint64_t free = Ring::capacity - (ring_to.written.value - ring_to.read.value);
+  const bool has_room = to.outgoing.empty() && bytes + sizeof(Header) <= free;
+  if (tag < first_reserved_tag && bytes >= smallest_parcel && !has_room)
+    return push_parcel(peer, tag, data, bytes, std::move(completion));
+  to.outgoing.push_back({{tag, bytes, none, 0}, data, 0, false, std::move(completion)});
+}
+
+void Mailbox::push_parcel(int peer, int tag, const std::byte* data, std::size_t bytes,
+                          std::shared_ptr<Completion> completion) {
+  finish_parcels(peer);
+  Peer& to = peers_[static_cast<std::size_t>(peer)];
+  auto parcel = std::ranges::find_if(
+      to.parcels, [&](const Parcel& each) { return each.completion == nullptr && each.bytes >= bytes; });
+  if (parcel == to.parcels.end())
+    parcel = to.parcels.insert(
+        parcel, {memory_.offer(bytes), MemoryCharge(ledger_, MemoryCategory::communication, bytes), bytes, 0,
+                 nullptr});
+  copy_to_other_core(parcel->offer.memory.get(), data, bytes);
+  parcel->completion = std::move(completion);
+  parcel->taken_at = std::numeric_limits<std::uint64_t>::max();
+  to.outgoing.push_back({{tag, bytes, parcel->offer.key, parcel->bytes}, nullptr, bytes, false, nullptr});
+}
+
+bool Mailbox::finish_parcels(int peer) {
+  Peer& to = peers_[static_cast<std::size_t>(peer)];
+  if (to.parcels.empty()) return false;
+  const std::uint64_t read = parts_[static_cast<std::size_t>(peer)].ring_from(rank_).read.value;
+  bool finished = false;
+  for (Parcel& parcel : to.parcels) {
+    if (parcel.completion == nullptr || parcel.taken_at > read) continue;
+    parcel.completion->complete_one();
+    parcel.completion.reset();
+    finished = true;
+  }
+  return finished;
 }
 
 void Mailbox::push_recv(int peer, int tag, std::byte* data, std::size_t bytes,
@@ -71,6 +115,7 @@ void Mailbox::push_recv(int peer, int tag, std::byte* data, std::size_t bytes,
 bool Mailbox::advance() {
   bool moved = false;
   for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
+    moved = finish_parcels(peer) || moved;
     moved = send_some(peer) || moved;
     moved = receive_some(peer) || moved;
   }
@@ -91,6 +136,11 @@ bool Mailbox::send_some(int peer) {
       write_ring(ring_to, position, &message.header, sizeof(Header));
       position += sizeof(Header);
       message.header_sent = true;
+      if (message.header.parcel != none) {
+        std::ranges::find(to.parcels, message.header.parcel, [](const Parcel& each) {
+          return each.offer.key;
+        })->taken_at = position;
+      }
     }
     const std::uint64_t length = std::min({end - position, message.header.bytes - message.sent, piece});
     write_ring(ring_to, position, message.data + message.sent, length);
@@ -98,7 +148,7 @@ bool Mailbox::send_some(int peer) {
     message.sent += length;
     publish(ring_to.written, position, peer);
     if (message.sent == message.header.bytes) {
-      message.completion->complete_one();
+      if (message.completion != nullptr) message.completion->complete_one();
       to.outgoing.pop_front();
     } else if (position == end) {
       break;
@@ -143,12 +193,17 @@ void Mailbox::begin_arrival(Peer& from, const Header& header) {
   if (match == from.receives.end()) {
     message.kept = std::make_unique_for_overwrite<std::byte[]>(header.bytes);
     message.data = message.kept.get();
-    return;
+  } else {
+    require(match->bytes == header.bytes, "a message has the size of the receive that it matches");
+    message.data = match->data;
+    message.completion = std::move(match->completion);
+    from.receives.erase(match);
   }
-  require(match->bytes == header.bytes, "a message has the size of the receive that it matches");
-  message.data = match->data;
-  message.completion = std::move(match->completion);
-  from.receives.erase(match);
+  if (header.parcel == none) return;
+  SharedBytes& parcel = from.opened[header.parcel];
+  if (parcel == nullptr) parcel = memory_.map(header.parcel, header.parcel_bytes);
+  copy_bytes(message.data, parcel.get(), header.bytes, Stores::cached);
+  message.received = header.bytes;
 }
 
 void Mailbox::end_arrival(Peer& from) {

@@ -5,22 +5,28 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <vector>
 
 #include "backends/comm_shm/progress_engine.hpp"
+#include "backends/comm_shm/shared_memory.hpp"
 #include "backends/comm_shm/shared_part.hpp"
 #include "core/base/error.hpp"
+#include "core/memory/memory_charge.hpp"
 
 namespace mylos::comm_shm {
 
-/// A send is complete when its last byte is in the ring. Messages match receives by tag, in the order in
-/// which they were sent and posted; those that nobody waits for yet are kept. `push_*` are called with the
-/// engine's lock held.
+/// A send is complete when its last byte is in the ring. If the ring has no room for all of a user's message,
+/// it lies in shared memory instead, a parcel, so that it arrives while the sender computes; such a send is
+/// complete when it was taken. Messages match receives by tag, in the order in which they were sent and
+/// posted; those that nobody waits for yet are kept. `push_*` are called with the engine's lock held.
 class Mailbox final : public Progressing {
  public:
   /// `bells` are those of all ranks of the communicator.
-  Mailbox(const std::vector<SharedPart>& parts, int rank, std::vector<Doorbell*> bells);
+  /// Parcels are charged to `ledger`, which may be null.
+  Mailbox(SharedMemory& memory, MemoryLedger* ledger, const std::vector<SharedPart>& parts, int rank,
+          std::vector<Doorbell*> bells);
 
   void push_send(int peer, int tag, const std::byte* data, std::size_t bytes,
                  std::shared_ptr<Completion> completion);
@@ -33,6 +39,17 @@ class Mailbox final : public Progressing {
   struct Header {
     std::int64_t tag;
     std::uint64_t bytes;
+    std::int64_t parcel;         // its key; none: the bytes follow
+    std::uint64_t parcel_bytes;  // of its memory
+  };
+  static constexpr std::int64_t none = -1;
+  /// Memory for messages to one peer, used again when it was taken.
+  struct Parcel {
+    SharedMemory::Offer offer;
+    MemoryCharge charge;
+    std::uint64_t bytes;
+    std::uint64_t taken_at;                  // when the peer has read so much of the ring
+    std::shared_ptr<Completion> completion;  // empty: free
   };
   struct Outgoing {
     Header header;
@@ -56,17 +73,25 @@ class Mailbox final : public Progressing {
   };
   struct Peer {
     std::deque<Outgoing> outgoing;
-    std::deque<Receive> receives;   // that nothing has matched
+    std::deque<Parcel> parcels;
+    std::map<std::int64_t, SharedBytes> opened;  // parcels of the peer, by key
+    std::deque<Receive> receives;                // that nothing has matched
     std::deque<Incoming> incoming;  // that nothing has matched, and at the end the one that is arriving
     bool arriving = false;
   };
 
+  void push_parcel(int peer, int tag, const std::byte* data, std::size_t bytes,
+                   std::shared_ptr<Completion> completion);
+  /// Completes the sends whose parcels were taken.
+  bool finish_parcels(int peer);
   bool send_some(int peer);
   bool receive_some(int peer);
   void publish(Counter& counter, std::uint64_t value, int peer);
   void begin_arrival(Peer& from, const Header& header);
   void end_arrival(Peer& from);
 
+  SharedMemory& memory_;
+  MemoryLedger* ledger_;
   const std::vector<SharedPart>& parts_;
   int rank_;
   std::vector<Doorbell*> bells_;

@@ -110,7 +110,7 @@ ShmCommunicator::ShmCommunicator(ShmSettings settings, std::shared_ptr<ProgressE
       charge_(settings_.ledger, MemoryCategory::communication, SharedPart::bytes(size_)),
       engine_ranks_(std::move(engine_ranks)),
       collectives_(parts_, rank_, bells()),
-      mailbox_(parts_, rank_, bells()) {
+      mailbox_(*settings_.memory, settings_.ledger, parts_, rank_, bells()) {
   engine_->add(collectives_);
   engine_->add(mailbox_);
 }

@@ -47,7 +47,6 @@ class ShmCommunicator final : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  CommunicatorCaps caps() const override { return {.shared_memory = true}; }
 
   Request all_reduce(Stream stream, TensorRef buffer, ReduceOp op) override;
   /// `output` may lie within `input`.

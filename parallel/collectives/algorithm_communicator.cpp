@@ -114,10 +114,6 @@ AlgorithmCommunicator::AlgorithmCommunicator(NextCommunicator next, AlgorithmCho
   }
 }
 
-CommunicatorCaps AlgorithmCommunicator::caps() const {
-  return choice_.is_native() ? next().caps() : CommunicatorCaps{};
-}
-
 void AlgorithmCommunicator::synchronize(Stream stream) {
   if (compute_ != nullptr) compute_->synchronize(stream);
 }

@@ -40,7 +40,6 @@ class HierarchicalCommunicator final : public ForwardingCommunicator {
   HierarchicalCommunicator(NextCommunicator node, NextCommunicator flat, ComputeBackend* compute = nullptr,
                            MemoryLedger* ledger = nullptr);
 
-  CommunicatorCaps caps() const override { return {}; }
   int num_lanes() const { return num_lanes_; }
   int num_nodes() const { return static_cast<int>(node_sizes_.size()); }
 

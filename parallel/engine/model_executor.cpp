@@ -175,7 +175,7 @@ void ModelExecutor::run_pass(const Occurrence& occurrence, bool as_graphs) {
   });
 }
 
-void ModelExecutor::send_or_receive(const Action& action) {
+Request ModelExecutor::send_or_receive(const Action& action) {
   constexpr int tag = 0;  // channels keep their order
   const int root = message_of(action, programs_);
   const auto index = static_cast<std::size_t>(root);
@@ -183,7 +183,12 @@ void ModelExecutor::send_or_receive(const Action& action) {
                          {static_cast<std::int64_t>(programs_.roots.all()[index].bytes)});
   Communicator& stages = grid_.group({Axis::pipeline});
   const bool is_sent = action.kind == ActionKind::send_forward || action.kind == ActionKind::send_backward;
-  (is_sent ? stages.send({}, tensor, action.peer, tag) : stages.recv({}, tensor, action.peer, tag)).wait({});
+  return is_sent ? stages.send({}, tensor, action.peer, tag) : stages.recv({}, tensor, action.peer, tag);
+}
+
+void ModelExecutor::finish_messages() {
+  for (Request& message : messages_) message.wait({});
+  messages_.clear();
 }
 
 void ModelExecutor::run(const Occurrence& occurrence, const ActionScope& scope) {
@@ -192,6 +197,7 @@ void ModelExecutor::run(const Occurrence& occurrence, const ActionScope& scope) 
   binding.first_sample = scope.first_sample;
   binding.scalars = scope.scalars;
   binding.roots[Roots::loss_sum_root].data = static_cast<std::byte*>(scope.loss_sum.data);
+  if (!is_message(action.kind)) finish_messages();
   switch (action.kind) {
     case ActionKind::forward:
       run_pass(occurrence, scope.as_graphs);
@@ -206,7 +212,7 @@ void ModelExecutor::run(const Occurrence& occurrence, const ActionScope& scope) 
     case ActionKind::receive_forward:
     case ActionKind::send_backward:
     case ActionKind::receive_backward:
-      send_or_receive(action);
+      messages_.push_back(send_or_receive(action));
       break;
     case ActionKind::reduce:
     case ActionKind::step:

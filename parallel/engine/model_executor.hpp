@@ -47,8 +47,10 @@ class ModelExecutor {
   void load(std::span<const std::int32_t> tokens);
   /// The same for evaluation and generation.
   void load_evaluation(std::span<const std::int32_t> tokens);
-  /// Queues the action that was begun.
+  /// Queues the action that was begun. Messages are posted, and complete before the next pass is queued.
   void run(const Occurrence& occurrence, const ActionScope& scope);
+  /// Waits for the messages that were posted.
+  void finish_messages();
 
   /// Forward without gradients of what was loaded while no step is under way. Losses and hits are then on the
   /// host for `evaluation_losses()` and `evaluation_correct()`, one per row, until the next call.
@@ -70,7 +72,7 @@ class ModelExecutor {
   };
 
   void run_pass(const Occurrence& occurrence, bool as_graphs);
-  void send_or_receive(const Action& action);
+  Request send_or_receive(const Action& action);
   void run_entries(Entries entries, const Pass& pass);
   /// The units of an entry are there, and bound.
   void acquire(const Entry& entry, const Pass& pass);
@@ -101,6 +103,7 @@ class ModelExecutor {
   std::size_t slot_ = 0;                          // of what was begun last
   std::vector<std::int64_t> contributed_;         // by chunk and part: the last step that it contributed to
   std::vector<std::vector<DeviceGraph>> graphs_;  // by action and slot, for each segment; may be empty
+  std::vector<Request> messages_;                 // posted
   std::array<UploadBuffer, 2> uploads_;           // inputs and targets of a micro-batch, in turn
   std::size_t next_upload_ = 0;
   std::vector<float> host_losses_;

@@ -199,6 +199,7 @@ void TrainingStep::execute(const Occurrence& occurrence, StepDriver& driver) {
       break;
     case ActionKind::reduce: {
       const PhaseScope scope(*this, StepPhase::communication);
+      executor_->finish_messages();
       exchange_->reduce();
       break;
     }

@@ -88,11 +88,6 @@ void TracedCommunicator::barrier() {
   next().barrier();
 }
 
-void TracedCommunicator::group_end() {
-  const Trace::Scope event = trace_.record("group_end", {}, TraceKind::communication);
-  next().group_end();
-}
-
 void TracedCommunicator::progress() {
   const Trace::Scope event = trace_.record("progress", {}, TraceKind::communication);
   next().progress();

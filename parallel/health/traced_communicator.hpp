@@ -29,7 +29,6 @@ class TracedCommunicator final : public ForwardingCommunicator {
   Request send(Stream stream, TensorRef buffer, int peer, int tag) override;
   Request recv(Stream stream, TensorRef buffer, int peer, int tag) override;
   void barrier() override;
-  void group_end() override;
   void progress() override;
   /// The part is traced too.
   std::unique_ptr<Communicator> split(int color, int key) override;

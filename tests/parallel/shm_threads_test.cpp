@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // comm_shm with ranks that are threads of one process, so that ThreadSanitizer sees all of their accesses.
+#include <algorithm>
 #include <barrier>
+#include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <numeric>
+#include <semaphore>
 #include <thread>
 #include <vector>
 
@@ -54,7 +57,6 @@ class ThreadBootstrap final : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(meeting_.inputs.size()); }
-  CommunicatorCaps caps() const override { return {}; }
   Request all_gather(Stream /*stream*/, TensorRef input, TensorRef output) override {
     meeting_.inputs[static_cast<std::size_t>(rank_)] = input.data;
     meeting_.arrived.arrive_and_wait();
@@ -141,6 +143,29 @@ TEST(ShmThreads, Messages) {
   run_on_threads(3, [](Communicator& comm) {
     check_tags_in_any_order(comm);
     check_large_messages(comm, 50000);
+    check_large_messages(comm, 200000);
+  });
+}
+
+/// The sender computes, and nothing advances its communicator.
+TEST(ShmThreads, LargeMessagesArriveWhileTheSenderIsAway) {
+  constexpr std::int64_t count = 3 << 17;  // 1.5 MiB, several times a ring
+  constexpr std::chrono::minutes hang_limit(4);
+  std::binary_semaphore received{0};
+  run_on_threads(2, [&](Communicator& comm) {
+    for (int round = 0; round < 3; ++round) {
+      std::vector<float> values(count, comm.rank() == 0 ? 1.0F + static_cast<float>(round) : 0.0F);
+      const TensorRef buffer(values.data(), DType::fp32, {count});
+      if (comm.rank() == 0) {
+        Request request = comm.send({}, buffer, 1, 7);
+        EXPECT_TRUE(received.try_acquire_for(hang_limit));
+        request.host_wait();
+      } else {
+        comm.recv({}, buffer, 0, 7).host_wait();
+        EXPECT_EQ(std::ranges::count(values, 1.0F + static_cast<float>(round)), count);
+        received.release();
+      }
+    }
   });
 }
 

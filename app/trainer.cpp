@@ -112,6 +112,11 @@ void Trainer::restore_from(CheckpointReader& reader) {
     guard.loss_scale = config_.train.loss_scale;
     guard.scaled_in_row = 0;
   }
+  if (changes.find("optim.name ") != std::string::npos) {
+    fail(ExitCode::usage,
+         "the checkpoint of step {} holds the states of another optimizer: {}; continue with that one", step_,
+         changes);
+  }
   training_.set_guard(guard);
   if (state.compute != backend_.description()) {
     changes += fmt::format("{}{} -> {}", changes.empty() ? "" : ", ", state.compute, backend_.description());

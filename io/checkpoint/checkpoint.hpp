@@ -2,8 +2,8 @@
 // Checkpoints: directories of global tensors, written atomically by all ranks at the speed of the disk,
 // verified before they are read.
 //
-// A checkpoint is <run>/checkpoints/step_NNNNNN with weights.h5, optimizer.h5 (groups first_moment,
-// second_moment), state.json and manifest.json (XXH3-128 digests of every byte). Rank 0 lays the HDF5 files
+// A checkpoint is <run>/checkpoints/step_NNNNNN with weights.h5, optimizer.h5 (a group per state of the
+// optimizer), state.json and manifest.json (XXH3-128 digests of every byte). Rank 0 lays the HDF5 files
 // out, every rank writes the bytes of its parts. It is written as step_NNNNNN.tmp and renamed when everything
 // is on disk. See docs/schema.md.
 #pragma once

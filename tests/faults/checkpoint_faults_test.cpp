@@ -94,6 +94,9 @@ TEST_F(Restart, OnTheSameLayoutIsBitwiseInFp16) {
 TEST_F(Restart, OnTheSameLayoutIsBitwiseWithoutAMaster) {
   expect_bitwise({"--train.dtype=bf16", "--optim.master=none"});
 }
+TEST_F(Restart, OnTheSameLayoutIsBitwiseWithSgd) {
+  expect_bitwise({"--optim.name=sgd", "--optim.lr=0.05"});
+}
 TEST_F(Restart, OnOneRankContinuesExactly) {
   expect_same_on(1);
 }
@@ -145,6 +148,14 @@ TEST_F(Restart, RefusesAnotherModelShape) {
   EXPECT_THAT(message, HasSubstr("width 32"));
   EXPECT_THAT(message, HasSubstr("width 64"));
   EXPECT_THAT(outcome.output, HasSubstr(message));
+}
+
+TEST_F(Restart, RefusesAnotherOptimizer) {
+  EXPECT_EQ(train("run", {"--train.stop_step=2"}).exit_code, 0);
+  const Outcome outcome = train("run", {"--restart", "--optim.name=sgd"});
+  EXPECT_NE(outcome.exit_code, 0);
+  const std::string message = expect_status("run", "failed", ExitCode::usage);
+  EXPECT_THAT(message, HasSubstr("the states of another optimizer: optim.name adamw -> sgd"));
 }
 
 TEST_F(Restart, WithoutACheckpointBeginsAnewAndSaysSo) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <algorithm>
 #include <iterator>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -72,7 +73,8 @@ const ParamSpec params[] = {
     real_param("train", "wall_clock", "0", 0.0, 1e9, "s",
                "Ends with a checkpoint before this much time has passed; 0 is unlimited."),
 
-    choice_param("optim", "name", "adamw", optimizer_choices.c_str(), optimizer_docs.c_str()),
+    choice_param("optim", "name", optimizers().front()->name, optimizer_choices.c_str(),
+                 optimizer_docs.c_str()),
     real_param("optim", "lr", "6e-4", 0.0, 1000.0, "", "Largest learning rate, reached after the warmup."),
     real_param("optim", "min_lr", "0", 0.0, 1000.0, "", "Learning rate of the last step, unless constant."),
     choice_param("optim", "schedule", "cosine", "constant|linear|cosine|wsd",
@@ -100,8 +102,10 @@ const ParamSpec params[] = {
                   "Global batches that one evaluation reads at most; 0 reads the whole file."),
 
     integer_param("parallel", "data", "0", 0, 65536, "ranks", "Data-parallel replicas; 0 takes all ranks."),
-    choice_param("parallel", "exchange", "ddp", exchange_choices.c_str(), exchange_docs.c_str()),
-    choice_param("parallel", "schedule", "accumulate", schedule_choices.c_str(), schedule_docs.c_str()),
+    choice_param("parallel", "exchange", exchanges().front()->name, exchange_choices.c_str(),
+                 exchange_docs.c_str()),
+    choice_param("parallel", "schedule", schedules().front()->name, schedule_choices.c_str(),
+                 schedule_docs.c_str()),
 
     text_param("backend", "compute", "auto", "Compute backend; auto takes the best that works here."),
     text_param("backend", "comm", "auto", "Communication backend; auto takes the best that works here."),
@@ -143,8 +147,9 @@ const ParamSpec params[] = {
 
     integer_param("checkpoint", "every", "0", 0, 1e9, "steps",
                   "Steps between checkpoints; 0 writes one at the end only."),
-    boolean_param("checkpoint", "async", "false",
-                  "Copies weights and moments to host memory and writes them while training goes on."),
+    boolean_param(
+        "checkpoint", "async", "false",
+        "Copies weights and the optimizer's states to host memory and writes them while training goes on."),
     text_param("checkpoint", "dir", "",
                "Directory for the checkpoints, such as one on a scratch file system; empty: in the run's."),
     integer_param("checkpoint", "keep", "2", 2, 1e9, "checkpoints",

@@ -13,7 +13,7 @@
 
 namespace mylos {
 
-/// What this rank writes to a checkpoint: as it is in the weights and moments, which must not change until
+/// What this rank writes to a checkpoint: as it is in the weights and states, which must not change until
 /// then, or, if given, copied to `snapshot`, host memory of `snapshot_bytes`.
 CheckpointContent checkpoint_content(ComputeBackend& backend, const ParameterTable& table,
                                      const GradientExchange& exchange, const Optimizer& optimizer,

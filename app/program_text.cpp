@@ -95,6 +95,7 @@ class ProgramText {
       const std::span<const std::string_view> own(backend->operations, backend->num_operations);
       if (std::ranges::find(own, operation) != own.end()) return backend->name;
     }
+    if (operation == AllReduceCall::name) return "communication";
     return backends_.empty() ? "no backend found" : "in parts";
   }
 
@@ -117,8 +118,10 @@ std::string program_text(const Setup& setup) {
   std::vector<std::string> actions;
   for (const Action& action : schedule.actions) {
     actions.emplace_back(name_of(action.kind));
-    if (is_of_micro_batch(action.kind)) actions.back() += fmt::format(" {}", action.micro_batch);
-    if (schedule.chunks > 1) actions.back() += fmt::format(" of chunk {}", action.chunk);
+    if (is_of_micro_batch(action.kind)) {
+      actions.back() += fmt::format(" {}", action.micro_batch);
+      if (schedule.chunks > 1) actions.back() += fmt::format(" of chunk {}", action.chunk);
+    }
     if (action.ahead > 0) actions.back() += fmt::format(" ({} ahead)", action.ahead);
   }
   std::string text = fmt::format(

@@ -24,6 +24,7 @@ std::vector<CommandOption> options() {
 int run(const CommandLine& line) {
   const std::filesystem::path path = line.argument(0, "a path");
   if (line.flag("program")) {
+    if (line.flag("verify")) fail(ExitCode::usage, "--verify is for checkpoints, --program for decks");
     fmt::print("{}", program_text(planned_setup(line, path)));
     return 0;
   }
@@ -47,11 +48,12 @@ int run(const CommandLine& line) {
 
 }  // namespace
 
-const Command inspect_command{.name = "inspect",
-                              .arguments = "PATH",
-                              .summary = "show a run, checkpoint, token file, metrics file, plugin or deck",
-                              .options = options,
-                              .run = run,
-                              .takes_overrides = true};
+const Command inspect_command{
+    .name = "inspect",
+    .arguments = "PATH",
+    .summary = "show a run, checkpoint, token file, metrics file or plugin; with --program a deck",
+    .options = options,
+    .run = run,
+    .takes_overrides = true};
 
 }  // namespace mylos

@@ -12,7 +12,7 @@ namespace mylos {
 struct DdpStudyRow {
   std::string_view name;
   std::string_view mode;  ///< parallel.ddp_mode
-  double bucket_mb;       ///< MiB
+  double bucket_mb;       ///< MiB; the default if it does not matter
   double step_ms;         ///< 2 x T4, GPT-2 medium-like, batch 32, context 64, vocabulary 10,000
   double all_reduce_ms;   ///< of the step
   int calls;

@@ -5,9 +5,11 @@
 #include <iterator>
 #include <memory>
 #include <set>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "core/model/block.hpp"
 #include "core/model/embedding.hpp"
 #include "core/model/lm_head.hpp"
 #include "core/model/transformer_block.hpp"

@@ -4,7 +4,6 @@
 
 #include <vector>
 
-#include "core/model/block.hpp"
 #include "core/model/model_config.hpp"
 #include "core/model/program.hpp"
 #include "core/model/recorder.hpp"

@@ -13,7 +13,7 @@ namespace mylos {
 
 namespace {
 
-constexpr unsigned offset_bits = 40;
+constexpr unsigned offset_bits = 48;
 
 }  // namespace
 
@@ -146,10 +146,7 @@ SplitProgram split(const Program& backward, const std::vector<Root>& roots, cons
     };
     const bool is_needed = any(writes, [&](int root) { return !is_gradient(root) && needed.contains(root); });
     const bool is_overwritten = any(reads, [&](int root) { return overwritten.contains(root); });
-    Entry& moved = (is_needed || is_overwritten ? parts.input : parts.weight).entries.emplace_back(*entry);
-    moved.acquires.clear();
-    moved.releases.clear();
-    moved.completes.clear();
+    (is_needed || is_overwritten ? parts.input : parts.weight).entries.push_back(*entry);
     if (!is_needed && !is_overwritten) continue;
     needed.insert(reads.begin(), reads.end());
     std::ranges::copy_if(writes, std::inserter(overwritten, overwritten.end()), std::not_fn(is_gradient));

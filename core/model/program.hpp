@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -36,7 +37,7 @@ struct Root {
   bool cheap = false;  ///< may be remade instead of kept
 };
 
-/// Where an operand of a recorded operation lies: there its address is (root + 1) 2^40 + offset.
+/// Root and offset of an operand of a recorded operation, whose invented address is (root + 1) 2^48 + offset.
 struct Place {
   int root = -1;            ///< none if the operand is left out
   std::int64_t offset = 0;  ///< bytes
@@ -130,7 +131,7 @@ void analyse(std::span<Program* const> programs, const std::vector<Root>& roots,
 struct SplitProgram {
   Program input, weight;
 };
-/// Nothing of the pass is wanted but gradients and the roots `wanted`.
+/// Of a pass that was not analysed, of which nothing is wanted but gradients and the roots `wanted`.
 SplitProgram split(const Program& backward, const std::vector<Root>& roots, const std::set<int>& wanted);
 
 /// Memory of a root in one run of a program.
@@ -156,7 +157,7 @@ void bind_scalars(Op& op, const Binding& binding) {
   };
   if constexpr (requires { op.dropout; }) bind_dropout(op.dropout);
   if constexpr (requires { op.forward.dropout; }) bind_dropout(op.forward.dropout);
-  if constexpr (requires { op.scalars = binding.scalars; }) {
+  if constexpr (requires { requires std::is_same_v<decltype(op.scalars), const StepScalars*>; }) {
     if (op.scalars != nullptr) op.scalars = binding.scalars;
   }
 }

@@ -34,7 +34,7 @@ class AdamW final : public Optimizer {
 
 }  // namespace
 
-extern const OptimizerKind adamw_optimizer{
+extern constinit const OptimizerKind adamw_optimizer{
     .name = "adamw",
     .doc = "Adam with decoupled weight decay (Loshchilov and Hutter, 2019)",
     .params = params,

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "core/layout/parameter_table.hpp"
@@ -20,7 +20,7 @@ struct OptimizerKind;
 
 struct OptimizerConfig {
   const OptimizerKind* kind = nullptr;
-  ParamValues values;         ///< of the kind's parameters
+  ParamValues values;         ///< of the deck, the kind's parameters at least
   float weight_decay = 0.1F;  ///< on every tensor of two or more dimensions
   bool keeps_master = true;   ///< an fp32 one, if the compute type is narrower
   std::uint64_t seed = 0;     ///< of the stochastic rounding of weights without a master

@@ -26,7 +26,7 @@ class Sgd final : public Optimizer {
 
 }  // namespace
 
-extern const OptimizerKind sgd_optimizer{
+extern constinit const OptimizerKind sgd_optimizer{
     .name = "sgd",
     .doc = "stochastic gradient descent with momentum (Sutskever et al., 2013)",
     .params = params,

@@ -49,7 +49,6 @@ class AlgorithmCommunicator final : public ForwardingCommunicator {
                         TrafficCounter& counter, ComputeBackend* compute = nullptr,
                         MemoryLedger* ledger = nullptr);
 
-
   Request all_reduce(Stream stream, TensorRef buffer, ReduceOp op) override;
   /// `output` may lie within `input`.
   Request reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) override;

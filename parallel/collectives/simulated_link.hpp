@@ -43,7 +43,6 @@ class SimulatedLink final : public ForwardingCommunicator {
   /// Throws ExitCode::usage if the model makes no sense. `clock` must outlive this, its splits and requests.
   SimulatedLink(NextCommunicator next, const LinkModel& model, LinkClock& clock = monotonic_link_clock());
 
-
   Request all_reduce(Stream stream, TensorRef buffer, ReduceOp op) override;
   Request reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) override;
   Request all_gather(Stream stream, TensorRef input, TensorRef output) override;

@@ -158,9 +158,13 @@ ActivationPlan::ActivationPlan(const Roots& roots, const std::vector<Passage>& p
   for (const Passage& passage : passages) num_slots = std::max(num_slots, passage.slot + 1);
   std::vector<Lifetimes> lifetimes(static_cast<std::size_t>(num_slots), Lifetimes(roots));
   std::int64_t tick = 0;
-  for (const Passage& passage : passages) {
+  for (std::size_t i = 0; i < passages.size(); ++i) {
+    const Passage& passage = passages[i];
     lifetimes[static_cast<std::size_t>(passage.slot)].add(passage, tick);
-    tick += passage.program == nullptr ? 1 : std::ssize(passage.program->entries);
+    const bool is_message = passage.program == nullptr;
+    // Neighbouring messages are under way together.
+    const bool is_joined = is_message && i + 1 < passages.size() && passages[i + 1].program == nullptr;
+    if (!is_joined) tick += is_message ? 1 : std::ssize(passage.program->entries);
   }
   for (Lifetimes& slot : lifetimes) buffers_.push_back(slot.place(arena_));
   arena_.solve();
@@ -174,28 +178,23 @@ const Program& program_of(const Action& action, const ModelPrograms& programs) {
 
 int message_of(const Action& action, const ModelPrograms& programs) {
   const ChunkPrograms& chunk = programs.chunks[static_cast<std::size_t>(action.chunk)];
-  switch (action.kind) {
-    case ActionKind::send_forward:
-      return chunk.output;
-    case ActionKind::receive_forward:
-      return chunk.input;
-    case ActionKind::send_backward:
-      return chunk.input_gradient;
-    case ActionKind::receive_backward:
-      return chunk.output_gradient;
-    default:
-      fail(ExitCode::internal, "{} is no message", name_of(action.kind));
-  }
+  int root = -1;
+  if (action.kind == ActionKind::send_forward) root = chunk.output;
+  if (action.kind == ActionKind::receive_forward) root = chunk.input;
+  if (action.kind == ActionKind::send_backward) root = chunk.input_gradient;
+  if (action.kind == ActionKind::receive_backward) root = chunk.output_gradient;
+  require(root >= 0, "a message is about the stream between two chunks");
+  return root;
 }
 
 std::vector<GradientRange> completions_of(const Schedule& schedule, const ModelPrograms& programs) {
   std::vector<GradientRange> completions;
-  for (std::size_t i = 0; i < schedule.actions.size(); ++i) {
-    const Action& action = schedule.actions[i];
-    if (!is_backward(action.kind) || !schedule.is_last(i)) continue;
+  schedule.for_each_action(1, false, 1, [&](const Occurrence& occurrence) {
+    const Action& action = schedule.actions[occurrence.index];
+    if (!is_backward(action.kind) || !schedule.is_last(occurrence.index)) return;
     for (const Entry& entry : program_of(action, programs).entries)
       completions.insert(completions.end(), entry.completes.begin(), entry.completes.end());
-  }
+  });
   return completions;
 }
 
@@ -210,12 +209,30 @@ bool ends_in_repetition(const std::vector<Passage>& passages) {
   return std::equal(end - pair, end, end - 2 * pair) && std::equal(end - pair, end, end - 3 * pair);
 }
 
+/// Steps of the longest run that differs from shorter ones in the slots that follow one another: two rounds
+/// in which the slots come back to where they were, so that what lives from one to the next is seen whole.
+std::int64_t num_distinct_runs(const Schedule& schedule) {
+  if (schedule.ahead() == 0) return 1;
+  SlotAssignment slots(schedule);
+  std::vector<SlotAssignment::State> states;
+  for (std::int64_t step = 1;; ++step) {
+    schedule.for_each_action(step, step > 1, std::numeric_limits<std::int64_t>::max(),
+                             [&](const Occurrence& occurrence) {
+                               if (!is_of_micro_batch(schedule.actions[occurrence.index].kind)) return;
+                               slots.of(occurrence);
+                               slots.finish(occurrence);
+                             });
+    states.push_back(slots.state(step));
+    const auto round = std::ranges::find(states, states.back());
+    if (round + 1 != states.end()) return step + (states.end() - round - 1) + schedule.ahead();
+  }
+}
+
 }  // namespace
 
 std::vector<Passage> passages_of(const Schedule& schedule, const ModelPrograms& programs) {
   std::vector<Passage> passages;
-  SlotAssignment slots(schedule);
-  const auto add = [&](const Occurrence& occurrence) {
+  const auto add = [&](const Occurrence& occurrence, SlotAssignment& slots) {
     const Action& action = schedule.actions[occurrence.index];
     if (!is_of_micro_batch(action.kind)) return;
     Passage passage{.slot = slots.of(occurrence), .brings_tokens = slots.is_new()};
@@ -231,17 +248,13 @@ std::vector<Passage> passages_of(const Schedule& schedule, const ModelPrograms& 
     passages.push_back(passage);
     if (ends_in_repetition(passages)) passages.resize(passages.size() - 2);
   };
-  // Two rounds of the slots: what lives from one round to the next is seen whole.
-  std::vector<SlotAssignment::State> states;
-  const bool overlaps = schedule.ahead() > 0;
-  std::int64_t last = overlaps ? std::numeric_limits<std::int64_t>::max() : 1;
-  for (std::int64_t step = 1; step <= last; ++step) {
-    schedule.for_each_action(step, step > 1, last, add);
-    if (!overlaps || last < std::numeric_limits<std::int64_t>::max()) continue;
-    states.push_back(slots.state(step));
-    const auto seen = std::ranges::find(states, states.back());
-    const auto round = std::distance(seen, states.end()) - 1;
-    if (round > 0) last = step + round + schedule.ahead();
+  // Each run from its first step to its last, up to those that only repeat.
+  for (std::int64_t last = 1; last <= num_distinct_runs(schedule); ++last) {
+    SlotAssignment slots(schedule);
+    for (std::int64_t step = 1; step <= last; ++step) {
+      schedule.for_each_action(step, step > 1, last,
+                               [&](const Occurrence& occurrence) { add(occurrence, slots); });
+    }
   }
   passages.push_back({.program = &programs.evaluate});
   passages.push_back({.program = &programs.generate});

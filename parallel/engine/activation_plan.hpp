@@ -43,8 +43,8 @@ class ActivationPlan {
   std::vector<std::vector<int>> buffers_;  // of the arena, by slot and root; -1 if the slot does not use it
 };
 
-/// The passes of micro-batches through the blocks, for as many steps as differ in their slots; then, on slot
-/// 0, evaluation and generation.
+/// The passes of micro-batches through the blocks, in runs of every length that differs in its slots; then,
+/// on slot 0, evaluation and generation.
 std::vector<Passage> passages_of(const Schedule& schedule, const ModelPrograms& programs);
 
 /// All gradients in the order in which a step completes them.

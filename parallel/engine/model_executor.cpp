@@ -46,20 +46,26 @@ ModelExecutor::ModelExecutor(ComputeBackend& backend, MemoryLedger& ledger, cons
   bindings_ = bindings_of(plan, programs_.roots, static_cast<std::byte*>(arena_.data()));
   host_losses_.resize(static_cast<std::size_t>(shape.rows()));
   host_correct_.resize(static_cast<std::size_t>(shape.rows()));
+  for (std::size_t i = 0; i < schedule_.actions.size(); ++i)
+    completes_.push_back(is_backward(schedule_.actions[i].kind) && schedule_.is_last(i));
   if (!graphs) return;
+  // The scalars of steps lie in as many places as steps are under way.
+  const auto places = static_cast<std::size_t>(schedule_.ahead()) + 1;
   for (std::size_t i = 0; i < schedule_.actions.size(); ++i) {
     const Action& action = schedule_.actions[i];
-    for (std::size_t slot = 0; slot < bindings_.size(); ++slot) {
+    for (std::size_t each = 0; each < bindings_.size() * places; ++each) {
       std::vector<DeviceGraph>& own = graphs_.emplace_back();
       if (!is_of_micro_batch(action.kind) || is_message(action.kind)) continue;
-      for_each_segment(program_of(action, programs_).entries, completes(i),
+      for_each_segment(program_of(action, programs_).entries, completes_[i],
                        [&](std::size_t /*number*/, Entries /*entries*/) { own.emplace_back(backend); });
     }
   }
 }
 
-bool ModelExecutor::completes(std::size_t index) const {
-  return is_backward(schedule_.actions[index].kind) && schedule_.is_last(index);
+std::vector<DeviceGraph>& ModelExecutor::graphs_of(const Occurrence& occurrence) {
+  const auto places = static_cast<std::size_t>(schedule_.ahead()) + 1;
+  const std::size_t place = static_cast<std::size_t>(occurrence.step) % places;
+  return graphs_[(occurrence.index * bindings_.size() + slot_) * places + place];
 }
 
 std::byte* ModelExecutor::memory(std::string_view name) const {
@@ -67,6 +73,7 @@ std::byte* ModelExecutor::memory(std::string_view name) const {
 }
 
 bool ModelExecutor::begin(const Occurrence& occurrence) {
+  if (!is_message(schedule_.actions[occurrence.index].kind)) finish_messages();
   slot_ = static_cast<std::size_t>(slots_.of(occurrence));
   return slots_.is_new();
 }
@@ -157,10 +164,10 @@ void ModelExecutor::run_pass(const Occurrence& occurrence, bool as_graphs) {
   const Action& action = schedule_.actions[occurrence.index];
   const Entries entries = program_of(action, programs_).entries;
   const Pass pass{.phase = action.kind == ActionKind::forward ? Phase::forward : Phase::backward,
-                  .completes = completes(occurrence.index),
+                  .completes = completes_[occurrence.index],
                   .binding = bindings_[slot_]};
   if (!as_graphs || graphs_.empty()) return run_entries(entries, pass);
-  std::vector<DeviceGraph>& graphs = graphs_[occurrence.index * bindings_.size() + slot_];
+  std::vector<DeviceGraph>& graphs = graphs_of(occurrence);
   for_each_segment(entries, pass.completes, [&](std::size_t number, Entries segment) {
     for (const Entry& entry : segment) acquire(entry, pass);
     const bool ends_in_call = std::holds_alternative<AllReduceCall>(segment.back().operation);
@@ -197,7 +204,6 @@ void ModelExecutor::run(const Occurrence& occurrence, const ActionScope& scope) 
   binding.first_sample = scope.first_sample;
   binding.scalars = scope.scalars;
   binding.roots[Roots::loss_sum_root].data = static_cast<std::byte*>(scope.loss_sum.data);
-  if (!is_message(action.kind)) finish_messages();
   switch (action.kind) {
     case ActionKind::forward:
       run_pass(occurrence, scope.as_graphs);

@@ -22,11 +22,14 @@ namespace mylos {
 
 /// What an action of a micro-batch works with.
 struct ActionScope {
-  std::int64_t first_sample = 0;         ///< of the micro-batch, within the global batch
-  const StepScalars* scalars = nullptr;  ///< device memory, of the step
-  TensorRef loss_sum;                    ///< (1) fp32 device memory, of the step: receives the sum of losses
-  bool as_graphs =
-      false;  ///< what lies between two communications is queued as a whole, if that was asked for
+  /// Of the micro-batch, within the global batch.
+  std::int64_t first_sample = 0;
+  /// Device memory, of the step.
+  const StepScalars* scalars = nullptr;
+  /// (1) fp32, device memory, of the step: receives the sum of losses.
+  TensorRef loss_sum;
+  /// What lies between two communications is queued as a whole, if that was asked for.
+  bool as_graphs = false;
 };
 
 class ModelExecutor {
@@ -36,21 +39,25 @@ class ModelExecutor {
                 GradientExchange& exchange, const Schedule& schedule, ModelPrograms programs,
                 const ModelConfig& model, const BatchShape& shape, bool graphs = false);
 
+  ModelExecutor(const ModelExecutor&) = delete;
+  ModelExecutor& operator=(const ModelExecutor&) = delete;
+
   const BatchShape& shape() const { return shape_; }
   std::size_t activation_bytes() const { return arena_.bytes(); }
 
-  /// Gives an action of a micro-batch its slot. True if it is the first of its micro-batch: then `load` comes
-  /// before `run`.
+  /// Gives an action of a micro-batch its slot; waits for messages unless it is one. True if it is the first
+  /// of its micro-batch: then `load` comes before `run`.
   bool begin(const Occurrence& occurrence);
   /// Brings a micro-batch into its slot: B rows of T + 1 tokens, of which the last T are the targets; a
   /// negative token is a target that does not count (0 as input). The device may take them later.
   void load(std::span<const std::int32_t> tokens);
   /// The same for evaluation and generation.
   void load_evaluation(std::span<const std::int32_t> tokens);
-  /// Queues the action that was begun. Messages are posted, and complete before the next pass is queued.
+  /// Queues the action that was begun. Messages are only posted.
   void run(const Occurrence& occurrence, const ActionScope& scope);
   /// Waits for the messages that were posted.
   void finish_messages();
+  bool has_messages() const { return !messages_.empty(); }
 
   /// Forward without gradients of what was loaded while no step is under way. Losses and hits are then on the
   /// host for `evaluation_losses()` and `evaluation_correct()`, one per row, until the next call.
@@ -72,6 +79,7 @@ class ModelExecutor {
   };
 
   void run_pass(const Occurrence& occurrence, bool as_graphs);
+  std::vector<DeviceGraph>& graphs_of(const Occurrence& occurrence);
   Request send_or_receive(const Action& action);
   void run_entries(Entries entries, const Pass& pass);
   /// The units of an entry are there, and bound.
@@ -84,7 +92,6 @@ class ModelExecutor {
   /// Calls visit(number, entries) for what lies between two cuts, each with the entry that ends it.
   template <class Visit>
   void for_each_segment(Entries entries, bool completes, const Visit& visit) const;
-  bool completes(std::size_t index) const;
   /// Whether an earlier micro-batch of the step has contributed what the pass contributes.
   bool has_contributed(const Occurrence& occurrence);
   /// Memory of the activation of this name.
@@ -99,12 +106,14 @@ class ModelExecutor {
   ModelPrograms programs_;
   SlotAssignment slots_{schedule_};
   DeviceBuffer arena_;
-  std::vector<Binding> bindings_;                 // by slot
-  std::size_t slot_ = 0;                          // of what was begun last
-  std::vector<std::int64_t> contributed_;         // by chunk and part: the last step that it contributed to
-  std::vector<std::vector<DeviceGraph>> graphs_;  // by action and slot, for each segment; may be empty
-  std::vector<Request> messages_;                 // posted
-  std::array<UploadBuffer, 2> uploads_;           // inputs and targets of a micro-batch, in turn
+  std::vector<Binding> bindings_;          // by slot
+  std::size_t slot_ = 0;                   // of what was begun last
+  std::vector<bool> completes_;            // by action: its contributions to gradients are the step's last
+  std::vector<std::int64_t> contributed_;  // by chunk and part: the last step that it contributed to
+  // By action, slot and place of the step's scalars, for each segment; empty without graphs.
+  std::vector<std::vector<DeviceGraph>> graphs_;
+  std::vector<Request> messages_;        // posted
+  std::array<UploadBuffer, 2> uploads_;  // inputs and targets of a micro-batch, in turn
   std::size_t next_upload_ = 0;
   std::vector<float> host_losses_;
   std::vector<std::int32_t> host_correct_;

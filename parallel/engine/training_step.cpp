@@ -47,6 +47,7 @@ TrainingStep::TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, const 
       trace_(trace),
       table_(ParameterTable(config.model).local(grid.coordinates())),
       schedule_(config.parallel.schedule->make(static_cast<int>(config.train.accumulation))),
+      has_head_(schedule_.held_chunks().contains(schedule_.chunks - 1)),
       slots_{Slot(backend), Slot(backend)},
       inputs_{UploadBuffer(backend, sizeof(StepScalars)), UploadBuffer(backend, sizeof(StepScalars))} {
   if (config.graphs && !backend.can_capture())
@@ -115,6 +116,9 @@ void TrainingStep::begin(std::int64_t step) {
     const auto* guard = static_cast<const GuardState*>(guard_state_.data());
     backend_.copy({}, &guard->loss_scale, &scalars->loss_scale, sizeof(float));
   }
+  // Only the head has a loss.
+  if (!has_head_)
+    backend_.run(Fill{.y = {&memory_of(step)->guard_input.loss_sum, DType::fp32, {1}}, .value = 0.0F});
   begun_ = step;
 }
 
@@ -133,6 +137,7 @@ void TrainingStep::run(std::int64_t step, std::int64_t last, StepDriver& driver)
     execute(occurrence, driver);
     driver.after(action);
   });
+  executor_->finish_messages();
   slot.outputs.download({}, &memory_of(step)->scalars, offsetof(StepOutputs, scalars), sizeof(StepScalars));
   slot.outputs.download({}, guard_state_.data(), offsetof(StepOutputs, guard), sizeof(GuardState));
   ++num_run_;
@@ -165,6 +170,10 @@ TrainingStep::PhaseSpan& TrainingStep::next_span() {
 void TrainingStep::run_pass(const Occurrence& occurrence, StepDriver& driver) {
   const Action& action = schedule_.actions[occurrence.index];
   const std::int64_t first = first_sample(action.micro_batch);
+  if (!is_message(action.kind) && executor_->has_messages()) {
+    const PhaseScope scope(*this, StepPhase::communication);
+    executor_->finish_messages();
+  }
   if (executor_->begin(occurrence)) {
     const PhaseScope scope(*this, StepPhase::data);
     {

@@ -128,7 +128,7 @@ class TrainingStep {
   /// The first step shows everything to libraries that choose and allocate when they see it, and a traced one
   /// each operation: these are queued as they are.
   bool as_graphs() const { return config_.graphs && num_run_ > 0 && !trace_.on(); }
-  /// Sends a step's number and learning rate to the device, and the loss scale where it has to follow.
+  /// Sends a step's number and learning rate to the device, and, if steps overlap, the loss scale.
   void begin(std::int64_t step);
   StepMemory* memory_of(std::int64_t step) const;
   Slot& slot_of(std::size_t run) { return slots_[run % slots_.size()]; }
@@ -152,6 +152,7 @@ class TrainingStep {
   Trace& trace_;
   ParameterTable table_;
   Schedule schedule_;
+  bool has_head_;  // the last of its chunks is the rank's
   std::unique_ptr<GradientExchange> exchange_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<ModelExecutor> executor_;

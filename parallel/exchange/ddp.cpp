@@ -63,7 +63,7 @@ std::vector<int> units_in_order(const ExchangeScope& scope) {
 
 }  // namespace
 
-extern const ExchangeKind ddp_exchange{
+extern constinit const ExchangeKind ddp_exchange{
     .name = "ddp",
     .doc = "every rank holds everything, and gradients are summed",
     .params = params,

@@ -16,7 +16,7 @@ struct ParallelPlan {
   std::int64_t data = 1;  ///< replicas
   const ExchangeKind* exchange = nullptr;
   const ScheduleKind* schedule = nullptr;
-  ParamValues values;  ///< of section parallel
+  ParamValues values;  ///< of the deck, section parallel at least
 
   GridExtents extents() const;
   std::int64_t world_size() const;

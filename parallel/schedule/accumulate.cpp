@@ -19,7 +19,7 @@ Schedule make(int micro_batches) {
 
 }  // namespace
 
-extern const ScheduleKind accumulate_schedule{
+extern constinit const ScheduleKind accumulate_schedule{
     .name = "accumulate",
     .doc = "forward and backward of each micro-batch in turn",
     .make = make,

@@ -2,7 +2,11 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <set>
+#include <string>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include <fmt/core.h>
 
@@ -29,9 +33,8 @@ std::string text_of(const Action& action, std::int64_t step) {
 /// What one rank does, looked at alone.
 class RankCheck {
  public:
-  RankCheck(int rank, const Schedule& schedule, bool is_first, bool is_last,
-            std::vector<std::string>& problems)
-      : rank_(rank), schedule_(schedule), is_first_(is_first), is_last_(is_last), problems_(problems) {}
+  RankCheck(int rank, const Schedule& schedule, std::vector<std::string>& problems)
+      : rank_(rank), schedule_(schedule), held_(schedule.held_chunks()), problems_(problems) {}
 
   void run(std::int64_t steps) {
     for (std::int64_t step = 1; step <= steps; ++step) {
@@ -74,22 +77,24 @@ class RankCheck {
     }
     switch (action.kind) {
       case Kind::forward:
-        needs((is_first_ && chunk == 0) || is_done(Kind::forward, action, step, chunk - 1) ||
-                  was(Kind::receive_forward),
+        needs(chunk == 0 || is_done(Kind::forward, action, step, chunk - 1) || was(Kind::receive_forward),
               "what it passes on");
         weights_of_[{Kind::forward, step, action.micro_batch, chunk}] = updates_;
         break;
       case Kind::backward:
       case Kind::backward_input:
         needs(was(Kind::forward), "its forward pass");
-        needs((is_last_ && chunk + 1 == schedule_.chunks) || is_back(action, step, chunk + 1) ||
-                  was(Kind::receive_backward),
-              "the gradient that it passes on");
+        needs(
+            chunk + 1 == schedule_.chunks || is_back(action, step, chunk + 1) || was(Kind::receive_backward),
+            "the gradient that it passes on");
         check_weights(action, step);
         begin_gradients(action, step);
         break;
       case Kind::backward_weight:
         needs(was(Kind::backward_input), "its backward_input");
+        // A matrix that two chunks share is written by the later one, and added to by the other.
+        needs(!held_.contains(chunk + 1) || is_done(Kind::backward_weight, action, step, chunk + 1),
+              "that of the chunk behind");
         begin_gradients(action, step);
         break;
       case Kind::send_forward:
@@ -111,13 +116,13 @@ class RankCheck {
         updates_ = step;
         break;
     }
-    if (is_of_micro_batch(action.kind)) done_[{action.kind, step, action.micro_batch, chunk}] = true;
+    if (is_of_micro_batch(action.kind)) done_.insert({action.kind, step, action.micro_batch, chunk});
   }
 
   /// Backward passes that contribute to gradients, of one step.
   int num_passes() const {
     const int parts = schedule_.has(ActionKind::backward_weight) ? 2 : 1;
-    return schedule_.micro_batches * static_cast<int>(schedule_.held_chunks().size()) * parts;
+    return schedule_.micro_batches * static_cast<int>(held_.size()) * parts;
   }
   void check_weights(const Action& action, std::int64_t step) {
     const std::int64_t then = weights_of_[{ActionKind::forward, step, action.micro_batch, action.chunk}];
@@ -139,9 +144,9 @@ class RankCheck {
 
   int rank_;
   const Schedule& schedule_;
-  bool is_first_, is_last_;
+  std::set<int> held_;
   std::vector<std::string>& problems_;
-  std::map<Key, bool> done_;
+  std::set<Key> done_;
   std::map<Key, std::int64_t> weights_of_;  // the last update that a forward pass saw
   std::map<std::int64_t, int> num_back_, num_reduced_;
   std::int64_t updates_ = 0;  // steps that were applied
@@ -222,6 +227,7 @@ class MessageCheck {
         const bool is_forward = sent.action.kind == ActionKind::send_forward;
         const bool fits =
             received.step == sent.step && received.action.micro_batch == sent.action.micro_batch &&
+            received.action.chunk == sent.action.chunk + (is_forward ? 1 : -1) &&
             received.action.kind == (is_forward ? ActionKind::receive_forward : ActionKind::receive_backward);
         if (!fits) {
           problems_.push_back(fmt::format("{} of rank {} meets {} of rank {}",
@@ -248,9 +254,7 @@ class MessageCheck {
 std::vector<std::string> problems_of(std::span<const Schedule> ranks) {
   std::vector<std::string> problems;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    const bool is_alone = ranks.size() == 1;
-    RankCheck(static_cast<int>(r), ranks[r], is_alone || r == 0, is_alone || r + 1 == ranks.size(), problems)
-        .run(num_steps(ranks));
+    RankCheck(static_cast<int>(r), ranks[r], problems).run(num_steps(ranks));
   }
   MessageCheck(ranks, problems).run();
   return problems;

@@ -13,10 +13,16 @@ int Schedule::ahead() const {
 
 bool Schedule::is_last(std::size_t index) const {
   const Action& action = actions[index];
-  return std::none_of(
-      actions.begin() + static_cast<std::ptrdiff_t>(index) + 1, actions.end(), [&](const Action& other) {
-        return other.kind == action.kind && other.chunk == action.chunk && other.ahead <= action.ahead;
-      });
+  const auto place = actions.begin() + static_cast<std::ptrdiff_t>(index);
+  const auto is_same = [&](const Action& other) {
+    return other.kind == action.kind && other.chunk == action.chunk;
+  };
+  const auto follows = [&](const Action& other) { return is_same(other) && other.ahead <= action.ahead; };
+  const auto is_of_later_period = [&](const Action& other) {
+    return is_same(other) && other.ahead < action.ahead;
+  };
+  return std::none_of(place + 1, actions.end(), follows) &&
+         std::none_of(actions.begin(), place, is_of_later_period);
 }
 
 bool Schedule::has(ActionKind kind) const {
@@ -31,6 +37,13 @@ std::set<int> Schedule::held_chunks() const {
   return held;
 }
 
+SlotAssignment::SlotAssignment(const Schedule& schedule)
+    : schedule_(schedule), num_actions_(static_cast<std::size_t>(schedule.micro_batches)) {
+  for (const Action& action : schedule.actions) {
+    if (is_of_micro_batch(action.kind)) ++num_actions_[static_cast<std::size_t>(action.micro_batch)];
+  }
+}
+
 int SlotAssignment::of(const Occurrence& occurrence) {
   const Action& action = schedule_.actions[occurrence.index];
   const auto slot_where = [&](const auto& holds) {
@@ -43,12 +56,8 @@ int SlotAssignment::of(const Occurrence& occurrence) {
   if (!is_new_) return slot;
   slot = slot_where([](const Holder& holder) { return holder.step < 0; });
   if (slot == num_slots()) holders_.emplace_back();
-  const auto is_of_same = [&](const Action& other) {
-    return is_of_micro_batch(other.kind) && other.micro_batch == action.micro_batch;
-  };
-  holders_[static_cast<std::size_t>(slot)] = {
-      occurrence.step, action.micro_batch,
-      static_cast<int>(std::ranges::count_if(schedule_.actions, is_of_same))};
+  holders_[static_cast<std::size_t>(slot)] = {occurrence.step, action.micro_batch,
+                                              num_actions_[static_cast<std::size_t>(action.micro_batch)]};
   return slot;
 }
 

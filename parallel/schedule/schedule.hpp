@@ -16,7 +16,7 @@
 namespace mylos {
 
 enum class ActionKind : std::uint8_t {
-  forward,           ///< micro-batch `micro_batch` through chunk `chunk` of the rank's blocks
+  forward,           ///< micro-batch `micro_batch` through chunk `chunk` of the model's blocks
   backward,          ///< the loss and its gradient, back through the chunk
   backward_input,    ///< of this, what the chunk before waits for
   backward_weight,   ///< the rest: gradients of weights
@@ -86,7 +86,7 @@ struct Schedule {
       }
     }
   }
-  /// Whether no later action of a step is of the same kind and chunk.
+  /// Whether no action that a step comes to later is of the same kind and chunk.
   bool is_last(std::size_t index) const;
   bool has(ActionKind kind) const;
   /// The chunks that micro-batches pass through.
@@ -96,7 +96,8 @@ struct Schedule {
 /// Assigns slots of activations to micro-batches in flight: as few as ever are.
 class SlotAssignment {
  public:
-  explicit SlotAssignment(const Schedule& schedule) : schedule_(schedule) {}
+  /// `schedule` outlives this.
+  explicit SlotAssignment(const Schedule& schedule);
 
   /// The slot of an action that works on activations; one that is the first of its micro-batch takes a free
   /// one.
@@ -118,7 +119,8 @@ class SlotAssignment {
   };
 
   const Schedule& schedule_;
-  std::vector<Holder> holders_;  // by slot
+  std::vector<int> num_actions_;  // by micro-batch
+  std::vector<Holder> holders_;   // by slot
   bool is_new_ = false;
 };
 

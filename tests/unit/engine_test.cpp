@@ -54,14 +54,18 @@ class EngineTest : public testing::Test {
  protected:
   /// Losses and norms of `steps` steps, and the master weights after them.
   std::vector<float> run(RunConfig config, const ScheduleKind& kind, std::int64_t steps) {
+    return run_on(backend_, *self_, std::move(config), kind, steps);
+  }
+  static std::vector<float> run_on(ComputeBackend& backend, Communicator& self, RunConfig config,
+                                   const ScheduleKind& kind, std::int64_t steps) {
     config.parallel.schedule = &kind;
     const Schedule schedule = kind.make(static_cast<int>(config.train.accumulation));
     EXPECT_EQ(problems_of({&schedule, 1}), std::vector<std::string>());
     MemoryLedger ledger;
     TrafficCounter traffic;
-    Trace trace(backend_);
-    ProcessGrid grid(*self_, {}, step_groups, traffic, nullptr);
-    TrainingStep training(backend_, ledger, grid, config, trace);
+    Trace trace(backend);
+    ProcessGrid grid(self, {}, step_groups, traffic, nullptr, backend.host_accessible());
+    TrainingStep training(backend, ledger, grid, config, trace);
     training.initialise();
     WalkDriver driver(config);
     std::vector<float> results;
@@ -78,8 +82,8 @@ class EngineTest : public testing::Test {
       const TensorRef master = training.optimizer().master(i, training.exchange().weights(part));
       const std::size_t begin = results.size();
       results.resize(begin + static_cast<std::size_t>(master.size()));
-      backend_.copy_to_host({}, master.data, results.data() + begin, master.bytes());
-      backend_.synchronize({});
+      backend.copy_to_host({}, master.data, results.data() + begin, master.bytes());
+      backend.synchronize({});
     }
     return results;
   }
@@ -141,6 +145,12 @@ TEST_F(EngineTest, StepsThatOverlapDoNotMix) {
   RunConfig still = config(true, Recompute::none, 1);
   still.lr.peak = 0.0;
   EXPECT_EQ(run(still, ahead, 7), run(still, *schedules().front(), 7));
+  // Graphs are recorded with the memory of their step.
+  DistantBackend device(backend_);
+  const CommunicatorHandle self = open_communicator("self", &device);
+  RunConfig recorded = still;
+  recorded.graphs = true;
+  EXPECT_EQ(run_on(device, *self, recorded, ahead, 7), run(still, ahead, 7));
   RunConfig learning = config(true, Recompute::none, 1);
   EXPECT_NE(run(learning, ahead, 7), run(learning, *schedules().front(), 7));
 }

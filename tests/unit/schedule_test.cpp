@@ -159,19 +159,19 @@ TEST(ScheduleProblems, FindsStepsThatMix) {
 std::vector<Schedule> one_forward_one_backward(int stages, int micro_batches) {
   std::vector<Schedule> ranks;
   for (int stage = 0; stage < stages; ++stage) {
-    Schedule schedule = of({}, micro_batches);
+    Schedule schedule = of({}, micro_batches, stages);
+    const auto add = [&](ActionKind kind, int m, int peer = -1) {
+      schedule.actions.push_back({.kind = kind, .micro_batch = m, .chunk = stage, .peer = peer});
+    };
     const auto pass_forward = [&](int m) {
-      if (stage > 0)
-        schedule.actions.push_back({.kind = receive_forward, .micro_batch = m, .peer = stage - 1});
-      schedule.actions.push_back({forward, m});
-      if (stage + 1 < stages)
-        schedule.actions.push_back({.kind = send_forward, .micro_batch = m, .peer = stage + 1});
+      if (stage > 0) add(receive_forward, m, stage - 1);
+      add(forward, m);
+      if (stage + 1 < stages) add(send_forward, m, stage + 1);
     };
     const auto pass_back = [&](int m) {
-      if (stage + 1 < stages)
-        schedule.actions.push_back({.kind = receive_backward, .micro_batch = m, .peer = stage + 1});
-      schedule.actions.push_back({backward, m});
-      if (stage > 0) schedule.actions.push_back({.kind = send_backward, .micro_batch = m, .peer = stage - 1});
+      if (stage + 1 < stages) add(receive_backward, m, stage + 1);
+      add(backward, m);
+      if (stage > 0) add(send_backward, m, stage - 1);
     };
     const int warm_up = std::min(stages - 1 - stage, micro_batches);
     for (int m = 0; m < warm_up; ++m) pass_forward(m);
@@ -204,50 +204,44 @@ TEST(ScheduleProblems, PipelinesFitTogether) {
 /// A channel without tags and room, as NCCL's: a receive that is posted before its time blocks the send
 /// behind it.
 TEST(ScheduleProblems, FindsDeadlocks) {
-  std::vector<Schedule> bad = one_forward_one_backward(2, 2);
-  bad[0] = of({{forward, 0},
-               {.kind = receive_backward, .micro_batch = 0, .peer = 1},
-               {forward, 1},
-               {.kind = send_forward, .micro_batch = 0, .peer = 1},
-               {.kind = send_forward, .micro_batch = 1, .peer = 1},
-               {backward, 0},
-               {.kind = receive_backward, .micro_batch = 1, .peer = 1},
-               {backward, 1},
-               {reduce},
-               {step}},
-              2);
-  const std::vector<std::string> problems = mylos::problems_of(bad);
-  EXPECT_TRUE(std::ranges::any_of(problems, [](const std::string& text) {
-    return text.find("waits forever") != std::string::npos;
-  })) << testing::PrintToString(problems);
+  const auto deadlocked = [](const std::vector<Schedule>& ranks) {
+    return std::ranges::any_of(mylos::problems_of(ranks), [](const std::string& text) {
+      return text.find("waits forever") != std::string::npos;
+    });
+  };
+  const std::vector<Schedule> good = one_forward_one_backward(2, 2);
+  EXPECT_FALSE(deadlocked(good));
+  std::vector<Schedule> bad = good;
+  std::vector<Action>& first = bad[0].actions;
+  // forward 0, send 0, forward 1, send 1, receive 0, ...: the receive alone before the first message
+  ASSERT_EQ(first[4].kind, receive_backward);
+  std::rotate(first.begin() + 1, first.begin() + 4, first.begin() + 5);
+  std::swap(first[2], first[3]);
+  EXPECT_TRUE(deadlocked(bad));
 
   // Two messages in one channel that are taken in the other order.
-  bad = one_forward_one_backward(2, 1);
-  bad[0] = of({{forward, 0},
-               {forward, 1},
-               {.kind = send_forward, .micro_batch = 0, .peer = 1},
-               {.kind = send_forward, .micro_batch = 1, .peer = 1},
-               {.kind = receive_backward, .micro_batch = 0, .peer = 1},
-               {.kind = receive_backward, .micro_batch = 1, .peer = 1},
-               {backward, 0},
-               {backward, 1},
-               {reduce},
-               {step}},
-              2);
-  bad[1] = of({{.kind = receive_forward, .micro_batch = 1, .peer = 0},
-               {.kind = receive_forward, .micro_batch = 0, .peer = 0},
-               {forward, 0},
-               {backward, 0},
-               {forward, 1},
-               {backward, 1},
-               {.kind = send_backward, .micro_batch = 0, .peer = 0},
-               {.kind = send_backward, .micro_batch = 1, .peer = 0},
-               {reduce},
-               {step}},
-              2);
+  bad = good;
+  std::vector<Action>& second = bad[1].actions;
+  ASSERT_EQ(second[0].kind, receive_forward);
+  ASSERT_EQ(second[4].kind, receive_forward);
+  std::swap(second[0].micro_batch, second[4].micro_batch);
   EXPECT_THAT(mylos::problems_of(bad),
               testing::Contains(HasSubstr("send_forward 0 of chunk 0, step 1 of rank 0 "
-                                          "meets receive_forward 1")));
+                                          "meets receive_forward 1 of chunk 1")));
+}
+
+/// What needs which, where a static order of contributions to a shared matrix counts.
+TEST(ScheduleProblems, WeightGradientsOfLaterChunksComeFirst) {
+  const auto problem = [](std::vector<Action> weights) {
+    std::vector<Action> actions = {
+        {forward, 0, 0}, {forward, 0, 1}, {backward_input, 0, 1}, {backward_input, 0, 0}};
+    actions.insert(actions.end(), weights.begin(), weights.end());
+    actions.insert(actions.end(), {{reduce}, {step}});
+    return problems_of(of(actions, 1, 2));
+  };
+  EXPECT_THAT(problem({{backward_weight, 0, 1}, {backward_weight, 0, 0}}), IsEmpty());
+  EXPECT_THAT(problem({{backward_weight, 0, 0}, {backward_weight, 0, 1}}),
+              testing::Contains(HasSubstr("that of the chunk behind")));
 }
 
 }  // namespace

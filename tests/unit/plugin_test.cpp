@@ -69,8 +69,7 @@ TEST_F(PluginTest, ABrokenOneHidesTheOneBehindIt) {
 }
 
 TEST_F(PluginTest, SaysWhatALibraryLacks) {
-  fs::copy(plugin("comm_self").parent_path().parent_path() / "libmylos_core.so",
-           first_ / "libmylos_other.so");
+  fs::copy(plugin("comm_self").parent_path().parent_path() / "libmylos_io.so", first_ / "libmylos_other.so");
   const PluginInfo info = PluginRegistry::open(first_ / "libmylos_other.so");
   EXPECT_EQ(info.descriptor, nullptr);
   EXPECT_EQ(info.problem, "it exports no symbol mylos_plugin");

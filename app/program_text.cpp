@@ -108,9 +108,7 @@ class ProgramText {
 
 std::string program_text(const Setup& setup) {
   const RunConfig& config = setup.config;
-  const ParameterTable table =
-      ParameterTable(config.model)
-          .local({config.parallel.extents(), static_cast<int>(config.parallel.world_size()), 0});
+  const ParameterTable table = ParameterTable(config.model).local(config.parallel.first());
   const Schedule schedule = config.parallel.schedule->make(static_cast<int>(config.train.accumulation));
   const ModelPrograms programs = record_programs(config.model, table, config.programs(schedule));
   const ActivationPlan plan(programs.roots, passages_of(schedule, programs));

@@ -66,7 +66,7 @@ Setup make_setup(const std::string& deck_text, const std::string& deck_name, con
 
 namespace {
 
-/// `--ranks`, or the layout of the deck: one rank where that leaves it open.
+/// `--ranks`, or the layout of the deck: one rank if the deck leaves it open.
 std::int64_t planned_ranks(const CommandLine& line, const std::string& text, const std::string& name) {
   if (line.has("ranks")) {
     const std::int64_t ranks = line.integer("ranks");

@@ -57,21 +57,29 @@ TensorRef LmHead::logits(Recorder& run, std::int64_t rows) const {
   return run.tensor("logits", run.shape().dtype, {slice_rows(run.shape()), padded_vocab_}).rows(0, rows);
 }
 
+template <class Visit>
+void LmHead::for_each_slice(Recorder& run, const Normed& normed, const Visit& visit) const {
+  const TensorRef matrix = transposed(run.weight(matrix_));
+  const std::int64_t n = run.shape().rows();
+  const std::int64_t most = slice_rows(run.shape());
+  for (std::int64_t row = 0; row < n; row += most) {
+    const std::int64_t rows = std::min(most, n - row);
+    const TensorRef logits = this->logits(run, rows);
+    run(LinearForward{.x = normed.y.rows(row, rows), .w = matrix, .y = logits});
+    visit(row, rows, logits);
+  }
+}
+
 void LmHead::forward(Recorder& run, TensorRef input, TensorRef /*output*/) const {
   if (run.training()) return;
   const Normed normed = normalise(run, input);
-  const TensorRef matrix = transposed(run.weight(matrix_));
-  const std::int64_t n = run.shape().rows();
-  for (std::int64_t row = 0; row < n; row += slice_rows(run.shape())) {
-    const std::int64_t rows = std::min(slice_rows(run.shape()), n - row);
-    const TensorRef logits = this->logits(run, rows);
-    run(LinearForward{.x = normed.y.rows(row, rows), .w = matrix, .y = logits});
+  for_each_slice(run, normed, [&](std::int64_t row, std::int64_t rows, const TensorRef& logits) {
     run(CrossEntropy{.logits = logits,
                      .targets = run.targets().flat(row, rows),
                      .losses = run.losses().rows(row, rows),
                      .correct = run.correct().rows(row, rows),
                      .vocab = vocab_});
-  }
+  });
 }
 
 void LmHead::backward(Recorder& run, TensorRef input, TensorRef /*output_gradient*/,
@@ -80,11 +88,7 @@ void LmHead::backward(Recorder& run, TensorRef input, TensorRef /*output_gradien
   const TensorRef d_normed = run.tensor_like("d.ln", normed.y);
   const TensorRef matrix = transposed(run.weight(matrix_));
   const TensorRef matrix_gradient = transposed(run.gradient(matrix_));
-  const std::int64_t n = run.shape().rows();
-  for (std::int64_t row = 0; row < n; row += slice_rows(run.shape())) {
-    const std::int64_t rows = std::min(slice_rows(run.shape()), n - row);
-    const TensorRef logits = this->logits(run, rows);
-    run(LinearForward{.x = normed.y.rows(row, rows), .w = matrix, .y = logits});
+  for_each_slice(run, normed, [&](std::int64_t row, std::int64_t rows, const TensorRef& logits) {
     run(CrossEntropy{.logits = logits,
                      .targets = run.targets().flat(row, rows),
                      .losses = run.losses().rows(row, rows),
@@ -93,7 +97,7 @@ void LmHead::backward(Recorder& run, TensorRef input, TensorRef /*output_gradien
                      .scalars = run.scalars()});
     run(LinearBackwardWeight{.x = normed.y.rows(row, rows), .dy = logits, .dw = matrix_gradient});
     run(LinearBackwardInput{.dy = logits, .w = matrix, .dx = d_normed.rows(row, rows)});
-  }
+  });
   run(LayernormBackwardWeight{.dy = d_normed,
                               .x = normed.x,
                               .mean = normed.mean,
@@ -105,7 +109,7 @@ void LmHead::backward(Recorder& run, TensorRef input, TensorRef /*output_gradien
                              .gamma = run.weight(gamma_),
                              .mean = normed.mean,
                              .rstd = normed.rstd,
-                             .dx = input_gradient.reshaped({n, width_})});
+                             .dx = input_gradient.reshaped({run.shape().rows(), width_})});
 }
 
 void LmHead::first_logits(Recorder& run, TensorRef input) const {

@@ -6,8 +6,8 @@
 
 namespace mylos {
 
-/// In training the forward pass leaves everything to backward, where each slice's logits become its loss and,
-/// in place, its gradient. In evaluation forward computes losses and hits.
+/// In training the forward pass does nothing: the backward pass makes each slice's logits, and from these its
+/// loss and, in place, its gradient. In evaluation the forward pass computes losses and hits.
 class LmHead final : public Block {
  public:
   LmHead(const ModelConfig& model, const ParameterTable& table);
@@ -28,6 +28,9 @@ class LmHead final : public Block {
   /// Rows of the slices in which the logits are made; the last one may have fewer.
   std::int64_t slice_rows(const BatchShape& shape) const;
   TensorRef logits(Recorder& run, std::int64_t rows) const;
+  /// Makes the logits slice by slice; calls visit(first row, rows, logits) behind each.
+  template <class Visit>
+  void for_each_slice(Recorder& run, const Normed& normed, const Visit& visit) const;
 
   std::int64_t width_;
   std::int64_t vocab_;

@@ -209,8 +209,9 @@ bool ends_in_repetition(const std::vector<Passage>& passages) {
   return std::equal(end - pair, end, end - 2 * pair) && std::equal(end - pair, end, end - 3 * pair);
 }
 
-/// Steps of the longest run that differs from shorter ones in the slots that follow one another: two rounds
-/// in which the slots come back to where they were, so that what lives from one to the next is seen whole.
+/// Steps of the longest run that differs from shorter ones in the slots that follow one another. It has two
+/// rounds, each of which ends with the slots as it found them, so that the plan sees all that lives from one
+/// round to the next.
 std::int64_t num_distinct_runs(const Schedule& schedule) {
   if (schedule.ahead() == 0) return 1;
   SlotAssignment slots(schedule);
@@ -237,10 +238,8 @@ std::vector<Passage> passages_of(const Schedule& schedule, const ModelPrograms& 
     if (!is_of_micro_batch(action.kind)) return;
     Passage passage{.slot = slots.of(occurrence), .brings_tokens = slots.is_new()};
     if (is_message(action.kind)) {
-      const bool is_sent =
-          action.kind == ActionKind::send_forward || action.kind == ActionKind::send_backward;
       passage.message = message_of(action, programs);
-      passage.access = is_sent ? Access::read : Access::write;
+      passage.access = is_sent(action.kind) ? Access::read : Access::write;
     } else {
       passage.program = &program_of(action, programs);
     }
@@ -249,7 +248,8 @@ std::vector<Passage> passages_of(const Schedule& schedule, const ModelPrograms& 
     if (ends_in_repetition(passages)) passages.resize(passages.size() - 2);
   };
   // Each run from its first step to its last, up to those that only repeat.
-  for (std::int64_t last = 1; last <= num_distinct_runs(schedule); ++last) {
+  const std::int64_t longest = num_distinct_runs(schedule);
+  for (std::int64_t last = 1; last <= longest; ++last) {
     SlotAssignment slots(schedule);
     for (std::int64_t step = 1; step <= last; ++step) {
       schedule.for_each_action(step, step > 1, last,

@@ -189,8 +189,8 @@ Request ModelExecutor::send_or_receive(const Action& action) {
   const TensorRef tensor(bindings_[slot_].roots[index].data, DType::uint8,
                          {static_cast<std::int64_t>(programs_.roots.all()[index].bytes)});
   Communicator& stages = grid_.group({Axis::pipeline});
-  const bool is_sent = action.kind == ActionKind::send_forward || action.kind == ActionKind::send_backward;
-  return is_sent ? stages.send({}, tensor, action.peer, tag) : stages.recv({}, tensor, action.peer, tag);
+  return is_sent(action.kind) ? stages.send({}, tensor, action.peer, tag)
+                              : stages.recv({}, tensor, action.peer, tag);
 }
 
 void ModelExecutor::finish_messages() {

@@ -20,6 +20,8 @@ struct ParallelPlan {
 
   GridExtents extents() const;
   std::int64_t world_size() const;
+  /// Of rank 0, which holds no less than others.
+  Coordinates first() const { return {extents(), static_cast<int>(world_size()), 0}; }
 };
 
 /// The groups of ranks that a step communicates in: those that compute terms of one loss, and all.

@@ -44,11 +44,6 @@ std::int64_t snapshot_bytes(const OptimizerKind& optimizer, const std::vector<Un
 
 namespace {
 
-/// Of rank 0, which holds no less than others.
-Coordinates coordinates_of_first(const ParallelPlan& plan) {
-  return {plan.extents(), static_cast<int>(plan.world_size()), 0};
-}
-
 /// What an algorithm keeps for the calls of a step, which are all under way at once. Rank 0 needs most in
 /// every algorithm.
 std::int64_t scratch_bytes(const std::string& name, const std::vector<PlannedCall>& calls,
@@ -115,7 +110,7 @@ std::vector<PlannedProduct> products(const StepConfig& config, std::int64_t thre
 
 RunPlan make_plan(const StepConfig& config, const Platform& platform) {
   const ModelConfig& model = config.model;
-  const Coordinates coordinates = coordinates_of_first(config.parallel);
+  const Coordinates coordinates = config.parallel.first();
   const ParameterTable table = ParameterTable(model).local(coordinates);
   const Schedule schedule = config.parallel.schedule->make(static_cast<int>(config.train.accumulation));
   const ModelPrograms programs = record_programs(model, table, config.programs(schedule));

@@ -199,15 +199,12 @@ class MessageCheck {
     std::deque<Message> sent, received;
   };
 
-  static bool is_sent(const Action& action) {
-    return action.kind == ActionKind::send_forward || action.kind == ActionKind::send_backward;
-  }
   void post(std::size_t rank) {
     if (ranks_[rank].empty()) return;
     for (const Message& message : ranks_[rank].front()) {
       const int own = static_cast<int>(rank);
       const int peer = message.action.peer;
-      if (is_sent(message.action)) {
+      if (is_sent(message.action.kind)) {
         channels_[{own, peer}].sent.push_back(message);
       } else {
         channels_[{peer, own}].received.push_back(message);

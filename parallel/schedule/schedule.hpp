@@ -18,7 +18,7 @@ namespace mylos {
 enum class ActionKind : std::uint8_t {
   forward,           ///< micro-batch `micro_batch` through chunk `chunk` of the model's blocks
   backward,          ///< the loss and its gradient, back through the chunk
-  backward_input,    ///< of this, what the chunk before waits for
+  backward_input,    ///< the part of it that the chunk before waits for
   backward_weight,   ///< the rest: gradients of weights
   send_forward,      ///< what the chunk hands on to stage `peer`
   receive_forward,   ///< what the chunk gets from it
@@ -46,6 +46,11 @@ constexpr bool is_backward(ActionKind kind) {
 }
 constexpr bool is_message(ActionKind kind) {
   return kind >= ActionKind::send_forward && kind <= ActionKind::receive_backward;
+}
+
+/// Whether a message leaves the rank.
+constexpr bool is_sent(ActionKind kind) {
+  return kind == ActionKind::send_forward || kind == ActionKind::send_backward;
 }
 
 /// One thing a rank does.

@@ -231,7 +231,7 @@ class Playback {
       EXPECT_TRUE(is_there(slot, tensor))
           << Op::name << " reads " << name << ", " << recorded_.root(place_of(tensor).root).name;
     });
-    // Results may lie on operands only where the record says so, and then on nothing but the operand.
+    // A result may lie on an operand only if the record says so, and then on nothing else.
     std::set<std::pair<int, int>> allowed;
     if constexpr (requires { Op::in_place(op, [](const TensorRef&, const TensorRef&) {}); }) {
       Op::in_place(op, [&](const TensorRef& result, const TensorRef& operand) {

@@ -230,7 +230,7 @@ TEST(ScheduleProblems, FindsDeadlocks) {
                                           "meets receive_forward 1 of chunk 1")));
 }
 
-/// What needs which, where a static order of contributions to a shared matrix counts.
+/// The recorded programs say which contribution to a shared matrix writes: a schedule keeps to their order.
 TEST(ScheduleProblems, WeightGradientsOfLaterChunksComeFirst) {
   const auto problem = [](std::vector<Action> weights) {
     std::vector<Action> actions = {

@@ -53,13 +53,11 @@ EvalResult evaluate(ModelExecutor& executor, ComputeBackend& backend, const Toke
     MemoryLedger ledger;  // a few bytes that live for one call
     const DeviceBuffer buffer(backend, ledger, MemoryCategory::communication, sizeof sums,
                               "mylos::evaluation::sums");
-    backend.copy_to_device({}, sums.data(), buffer.data(), sizeof sums);
-    group
-        .all_reduce({}, {buffer.data(), DType::int64, {static_cast<std::int64_t>(sums.size())}},
-                    ReduceOp::sum)
-        .wait({});
-    backend.copy_to_host({}, buffer.data(), sums.data(), sizeof sums);
-    backend.synchronize({});
+    backend.copy_to_device(sums.data(), buffer.data(), sizeof sums);
+    group.all_reduce({buffer.data(), DType::int64, {static_cast<std::int64_t>(sums.size())}}, ReduceOp::sum)
+        .wait();
+    backend.copy_to_host(buffer.data(), sums.data(), sizeof sums);
+    backend.synchronize();
   }
   const auto total = static_cast<double>(std::max<std::int64_t>(sums[2], 1));
   const double mean = sums[3] == 0 ? static_cast<double>(sums[0]) / fixed_point / total

@@ -100,11 +100,11 @@ void apply_fault(FaultKind kind, ComputeBackend& backend, const GradientExchange
   } else if (kind == FaultKind::flip) {
     const TensorRef weights = exchange.weights(first);
     std::uint8_t byte = 0;
-    backend.copy_to_host({}, weights.data, &byte, 1);
-    backend.synchronize({});
+    backend.copy_to_host(weights.data, &byte, 1);
+    backend.synchronize();
     byte ^= 1U;
-    backend.copy_to_device({}, &byte, weights.data, 1);
-    backend.synchronize({});
+    backend.copy_to_device(&byte, weights.data, 1);
+    backend.synchronize();
   } else if (kind == FaultKind::mismatch) {
     communicator.barrier();
   }

@@ -84,7 +84,7 @@ std::map<const Parameter*, std::vector<std::pair<std::size_t, Piece>>> by_parame
 
 /// `host` holds the values after the next `synchronize`.
 void read_values(ComputeBackend& backend, const TensorRef& tensor, float* host) {
-  if (tensor.dtype == DType::fp32) return backend.copy_to_host({}, tensor.data, host, tensor.bytes());
+  if (tensor.dtype == DType::fp32) return backend.copy_to_host(tensor.data, host, tensor.bytes());
   constexpr std::int64_t most = std::int64_t{1} << 20U;
   dispatch_float(tensor.dtype, [&](auto element) {
     using T = decltype(element);
@@ -96,8 +96,8 @@ void read_values(ComputeBackend& backend, const TensorRef& tensor, float* host) 
       // the thread that writes checkpoints.
       if (!backend.host_accessible()) {
         copy.resize(static_cast<std::size_t>(some.size()));
-        backend.copy_to_host({}, some.data, copy.data(), some.bytes());
-        backend.synchronize({});
+        backend.copy_to_host(some.data, copy.data(), some.bytes());
+        backend.synchronize();
         narrow = copy.data();
       }
       std::transform(narrow, narrow + some.size(), host + first, [](T x) { return static_cast<float>(x); });
@@ -111,8 +111,8 @@ void write_values(ComputeBackend& backend, std::span<const float> values, const 
     using T = decltype(element);
     std::vector<T> rounded(values.size());
     std::ranges::transform(values, rounded.begin(), [](float x) { return T(x); });
-    backend.copy_to_device({}, rounded.data(), tensor.data, tensor.bytes());
-    backend.synchronize({});
+    backend.copy_to_device(rounded.data(), tensor.data, tensor.bytes());
+    backend.synchronize();
   });
 }
 
@@ -161,7 +161,7 @@ CheckpointContent checkpoint_content(ComputeBackend& backend, const ParameterTab
         } else if (host == nullptr) {
           source = [&backend, values](std::int64_t first, std::span<float> elements) {
             read_values(backend, values.flat(first, std::ssize(elements)), elements.data());
-            backend.synchronize({});
+            backend.synchronize();
           };
         }
         std::ranges::move(tensor_parts(piece, host, source), std::back_inserter(tensor.parts));
@@ -169,7 +169,7 @@ CheckpointContent checkpoint_content(ComputeBackend& backend, const ParameterTab
       content.tensors.push_back(std::move(tensor));
     }
   }
-  backend.synchronize({});
+  backend.synchronize();
   return content;
 }
 

@@ -162,15 +162,15 @@ std::vector<std::string> Session::gather(const std::string& text) {
   std::string own = text;
   auto bytes = static_cast<std::int64_t>(own.size());
   if (rank() != 0) {
-    bootstrap_->send({}, {&bytes, DType::int64, {1}}, 0, tag).host_wait();
-    bootstrap_->send({}, {own.data(), DType::uint8, {bytes}}, 0, tag).host_wait();
+    bootstrap_->send({&bytes, DType::int64, {1}}, 0, tag).host_wait();
+    bootstrap_->send({own.data(), DType::uint8, {bytes}}, 0, tag).host_wait();
     return {};
   }
   std::vector<std::string> texts = {std::move(own)};
   for (int from = 1; from < size(); ++from) {
-    bootstrap_->recv({}, {&bytes, DType::int64, {1}}, from, tag).host_wait();
+    bootstrap_->recv({&bytes, DType::int64, {1}}, from, tag).host_wait();
     std::string& theirs = texts.emplace_back(static_cast<std::size_t>(bytes), ' ');
-    bootstrap_->recv({}, {theirs.data(), DType::uint8, {bytes}}, from, tag).host_wait();
+    bootstrap_->recv({theirs.data(), DType::uint8, {bytes}}, from, tag).host_wait();
   }
   return texts;
 }
@@ -219,7 +219,7 @@ double measure_gemm_tflops(Session& session, DType dtype) {
       compute.run(LinearForward{.x = {x.data(), dtype, {n, in}},
                                 .w = {w.data(), dtype, {in, out}, 1},
                                 .y = {y.data(), dtype, {n, out}}});
-      compute.synchronize({});
+      compute.synchronize();
       const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       if (i >= warm_up) highest = std::max(highest, 2.0e-12 * static_cast<double>(n * in * out) / seconds);
     }

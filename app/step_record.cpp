@@ -20,7 +20,7 @@ StepObservation observe_step(Session& session, const StepResults& results, int s
   const auto ranks = static_cast<std::size_t>(session.size());
   std::vector<std::int64_t> all(own.size() * ranks);
   session.host_world()
-      .all_gather({}, {own.data(), DType::int64, {num_observed}},
+      .all_gather({own.data(), DType::int64, {num_observed}},
                   {all.data(), DType::int64, {static_cast<std::int64_t>(all.size())}})
       .host_wait();
 

@@ -21,9 +21,9 @@ enum class ReduceOp : std::uint8_t { sum, max, min };
 class RequestState {
  public:
   virtual ~RequestState() = default;
-  /// Work queued on `stream` from now on starts after the operation; does not block where the backend is
-  /// stream-ordered.
-  virtual void wait(Stream stream) = 0;
+  /// Work that the compute backend is given from now on starts after the operation; does not block the host
+  /// if both keep such orders on a device.
+  virtual void wait() = 0;
   /// Blocks the host until the operation is complete.
   virtual void host_wait() = 0;
   /// Whether the operation is complete, advancing it as far as it goes without blocking. Once it is, a wait
@@ -37,8 +37,8 @@ class Request {
   Request() = default;
   explicit Request(std::unique_ptr<RequestState> state) : state_(std::move(state)) {}
 
-  void wait(Stream stream) {
-    if (state_) state_->wait(stream);
+  void wait() {
+    if (state_) state_->wait();
     state_.reset();
   }
   void host_wait() {
@@ -66,10 +66,10 @@ class Window {
   std::shared_ptr<std::byte> memory_;
 };
 
-/// A group of ranks. Every operation is non-blocking, starts after the work already queued on `stream`, and
-/// leaves its buffers alone only after the request was waited for. Buffers are contiguous fp32, bf16, fp16,
-/// int32, int64 or uint8 (bytes are moved and never reduced); counts may be 0. All ranks of the group call
-/// collectives in the same order with the same sizes. A failure ends the job through `abort`.
+/// A group of ranks. Every operation is non-blocking, starts after the work that the compute backend was
+/// given, and leaves its buffers alone only after the request was waited for. Buffers are contiguous fp32,
+/// bf16, fp16, int32, int64 or uint8 (bytes are moved and never reduced); counts may be 0. All ranks of the
+/// group call collectives in the same order with the same sizes. A failure ends the job through `abort`.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -78,21 +78,21 @@ class Communicator {
   virtual int size() const = 0;
 
   /// buffer = reduction of all ranks' buffers, in place; bitwise the same on every rank.
-  virtual Request all_reduce(Stream stream, TensorRef buffer, ReduceOp op) = 0;
+  virtual Request all_reduce(TensorRef buffer, ReduceOp op) = 0;
   /// output (n) = reduction of every rank's input (n * size), the part of this rank.
-  virtual Request reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) = 0;
+  virtual Request reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) = 0;
   /// output (n * size) = every rank's input (n); input may be this rank's place in output.
-  virtual Request all_gather(Stream stream, TensorRef input, TensorRef output) = 0;
-  virtual Request broadcast(Stream stream, TensorRef buffer, int root) = 0;
+  virtual Request all_gather(TensorRef input, TensorRef output) = 0;
+  virtual Request broadcast(TensorRef buffer, int root) = 0;
   /// buffer of `root` = reduction; the other ranks' buffers are left as they are.
-  virtual Request reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) = 0;
+  virtual Request reduce(TensorRef buffer, ReduceOp op, int root) = 0;
   /// Part i of input (n * size) goes to rank i, which stores it as part `rank()` of output.
-  virtual Request all_to_all(Stream stream, TensorRef input, TensorRef output) = 0;
+  virtual Request all_to_all(TensorRef input, TensorRef output) = 0;
   /// The same with counts of elements per rank; parts lie one behind the other.
-  virtual Request all_to_all_v(Stream stream, TensorRef input, std::span<const std::int64_t> send_counts,
-                               TensorRef output, std::span<const std::int64_t> recv_counts) = 0;
-  virtual Request send(Stream stream, TensorRef buffer, int peer, int tag) = 0;
-  virtual Request recv(Stream stream, TensorRef buffer, int peer, int tag) = 0;
+  virtual Request all_to_all_v(TensorRef input, std::span<const std::int64_t> send_counts, TensorRef output,
+                               std::span<const std::int64_t> recv_counts) = 0;
+  virtual Request send(TensorRef buffer, int peer, int tag) = 0;
+  virtual Request recv(TensorRef buffer, int peer, int tag) = 0;
   /// Blocks the host until every rank has called it.
   virtual void barrier() = 0;
 

@@ -39,34 +39,20 @@ class ForwardingCommunicator : public Communicator {
   int rank() const override { return next_->rank(); }
   int size() const override { return next_->size(); }
 
-  Request all_reduce(Stream stream, TensorRef buffer, ReduceOp op) override {
-    return next_->all_reduce(stream, buffer, op);
+  Request all_reduce(TensorRef buffer, ReduceOp op) override { return next_->all_reduce(buffer, op); }
+  Request reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) override {
+    return next_->reduce_scatter(input, output, op);
   }
-  Request reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) override {
-    return next_->reduce_scatter(stream, input, output, op);
+  Request all_gather(TensorRef input, TensorRef output) override { return next_->all_gather(input, output); }
+  Request broadcast(TensorRef buffer, int root) override { return next_->broadcast(buffer, root); }
+  Request reduce(TensorRef buffer, ReduceOp op, int root) override { return next_->reduce(buffer, op, root); }
+  Request all_to_all(TensorRef input, TensorRef output) override { return next_->all_to_all(input, output); }
+  Request all_to_all_v(TensorRef input, std::span<const std::int64_t> send_counts, TensorRef output,
+                       std::span<const std::int64_t> recv_counts) override {
+    return next_->all_to_all_v(input, send_counts, output, recv_counts);
   }
-  Request all_gather(Stream stream, TensorRef input, TensorRef output) override {
-    return next_->all_gather(stream, input, output);
-  }
-  Request broadcast(Stream stream, TensorRef buffer, int root) override {
-    return next_->broadcast(stream, buffer, root);
-  }
-  Request reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) override {
-    return next_->reduce(stream, buffer, op, root);
-  }
-  Request all_to_all(Stream stream, TensorRef input, TensorRef output) override {
-    return next_->all_to_all(stream, input, output);
-  }
-  Request all_to_all_v(Stream stream, TensorRef input, std::span<const std::int64_t> send_counts,
-                       TensorRef output, std::span<const std::int64_t> recv_counts) override {
-    return next_->all_to_all_v(stream, input, send_counts, output, recv_counts);
-  }
-  Request send(Stream stream, TensorRef buffer, int peer, int tag) override {
-    return next_->send(stream, buffer, peer, tag);
-  }
-  Request recv(Stream stream, TensorRef buffer, int peer, int tag) override {
-    return next_->recv(stream, buffer, peer, tag);
-  }
+  Request send(TensorRef buffer, int peer, int tag) override { return next_->send(buffer, peer, tag); }
+  Request recv(TensorRef buffer, int peer, int tag) override { return next_->recv(buffer, peer, tag); }
   void barrier() override { next_->barrier(); }
   void progress() override { next_->progress(); }
   Window allocate(std::size_t bytes) override { return next_->allocate(bytes); }

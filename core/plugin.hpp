@@ -18,7 +18,7 @@
 namespace mylos {
 
 inline constexpr std::uint64_t plugin_magic = 0x6d796c6f73706c67ULL;  // "mylosplg"
-inline constexpr std::uint32_t plugin_abi_version = 11;
+inline constexpr std::uint32_t plugin_abi_version = 12;
 /// Of the operations that a plugin was compiled with: their names, order and layout.
 inline constexpr std::uint64_t operations_key = key_of(Operations());
 

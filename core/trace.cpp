@@ -17,15 +17,15 @@ std::string TraceEvent::label() const {
   return text;
 }
 
-Trace::Scope::Scope(Trace& trace, std::string_view name, TraceKind kind, Stream stream, LinearShape shape)
-    : trace_(trace), records_(trace.on_), stream_(stream) {
+Trace::Scope::Scope(Trace& trace, std::string_view name, TraceKind kind, LinearShape shape)
+    : trace_(trace), records_(trace.on_) {
   trace_.backend_.begin_range(name.data());  // a literal, so it ends in 0
   if (records_) event_ = {.name = name, .kind = kind, .shape = shape, .begin = trace_.now()};
 }
 
 Trace::Scope::~Scope() {
   if (records_) {
-    trace_.backend_.synchronize(stream_);
+    trace_.backend_.synchronize();
     event_.end = trace_.now();
     trace_.add(event_);
   }

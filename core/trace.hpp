@@ -50,7 +50,7 @@ class Trace {
   /// A range of the backend from construction to destruction, recorded if the trace is on.
   class Scope {
    public:
-    Scope(Trace& trace, std::string_view name, TraceKind kind, Stream stream, LinearShape shape);
+    Scope(Trace& trace, std::string_view name, TraceKind kind, LinearShape shape);
     ~Scope();
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
@@ -61,7 +61,6 @@ class Trace {
    private:
     Trace& trace_;
     bool records_;
-    Stream stream_;
     TraceEvent event_;
   };
 
@@ -80,9 +79,9 @@ class Trace {
   bool on() const { return on_; }
 
   /// An event named by a literal, which lasts as long as the result.
-  [[nodiscard]] Scope record(std::string_view name, Stream stream, TraceKind kind = TraceKind::operation,
+  [[nodiscard]] Scope record(std::string_view name, TraceKind kind = TraceKind::operation,
                              LinearShape shape = {}) {
-    return {*this, name, kind, stream, shape};
+    return {*this, name, kind, shape};
   }
 
   /// In the order in which they ended.

@@ -33,18 +33,18 @@ bool overlap(TensorRef a, TensorRef b) {
 /// The MPI requests of one operation and the host memory of its buffers.
 class MpiRequest final : public RequestState {
  public:
-  MpiRequest(MpiCommunicator& owner, Stream stream)
-      : owner_(owner), buffers_(owner.staged_ ? owner.settings_.compute : nullptr, stream) {}
+  explicit MpiRequest(MpiCommunicator& owner)
+      : owner_(owner), buffers_(owner.staged_ ? owner.settings_.compute : nullptr) {}
 
   HostBuffers& buffers() { return buffers_; }
   /// A place for the request of the next MPI call; valid until the call after it.
   MPI_Request* next() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
 
-  void wait(Stream stream) override {
+  void wait() override {
     poll_until([&] { return test(); });
-    buffers_.copy_back(stream);
+    buffers_.copy_back();
   }
-  void host_wait() override { wait(buffers_.stream()); }
+  void host_wait() override { wait(); }
   bool test() override {
     int done = 0;
     owner_.check(
@@ -85,9 +85,9 @@ void MpiCommunicator::check(int result, const char* call) {
   abort(ExitCode::internal, fmt::format("rank {}: {} failed: {}", rank_, call, text.data()));
 }
 
-std::unique_ptr<MpiRequest> MpiCommunicator::start(Stream stream) {
-  if (settings_.compute != nullptr) settings_.compute->synchronize(stream);
-  return std::make_unique<MpiRequest>(*this, stream);
+std::unique_ptr<MpiRequest> MpiCommunicator::start() {
+  if (settings_.compute != nullptr) settings_.compute->synchronize();
+  return std::make_unique<MpiRequest>(*this);
 }
 
 template <class Post>
@@ -112,8 +112,8 @@ void MpiCommunicator::exchange(MpiRequest& request, int peer, DType dtype, const
   });
 }
 
-Request MpiCommunicator::all_reduce(Stream stream, TensorRef buffer, ReduceOp op) {
-  auto request = start(stream);
+Request MpiCommunicator::all_reduce(TensorRef buffer, ReduceOp op) {
+  auto request = start();
   std::byte* data = request->buffers().read_write(buffer);
   const auto width = static_cast<std::int64_t>(size_of(buffer.dtype));
   for_pieces(buffer.size(), [&](std::int64_t first, int count) {
@@ -124,10 +124,10 @@ Request MpiCommunicator::all_reduce(Stream stream, TensorRef buffer, ReduceOp op
   return Request(std::move(request));
 }
 
-Request MpiCommunicator::reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) {
+Request MpiCommunicator::reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) {
   require(input.dtype == output.dtype && input.size() == output.size() * size_,
           "input is output times ranks");
-  auto request = start(stream);
+  auto request = start();
   const std::byte* in = request->buffers().read(input);
   std::byte* out = request->buffers().write(output, overlap(input, output));
   const MPI_Datatype type = mpi_type(output.dtype);
@@ -149,10 +149,10 @@ Request MpiCommunicator::reduce_scatter(Stream stream, TensorRef input, TensorRe
   return Request(std::move(request));
 }
 
-Request MpiCommunicator::all_gather(Stream stream, TensorRef input, TensorRef output) {
+Request MpiCommunicator::all_gather(TensorRef input, TensorRef output) {
   require(input.dtype == output.dtype && output.size() == input.size() * size_,
           "output is input times ranks");
-  auto request = start(stream);
+  auto request = start();
   const auto part_bytes = static_cast<std::int64_t>(input.bytes());
   const std::byte* in = request->buffers().read(input);
   std::byte* out = request->buffers().write(output);
@@ -172,8 +172,8 @@ Request MpiCommunicator::all_gather(Stream stream, TensorRef input, TensorRef ou
   return Request(std::move(request));
 }
 
-Request MpiCommunicator::broadcast(Stream stream, TensorRef buffer, int root) {
-  auto request = start(stream);
+Request MpiCommunicator::broadcast(TensorRef buffer, int root) {
+  auto request = start();
   std::byte* data = rank_ == root ? request->buffers().read_write(buffer) : request->buffers().write(buffer);
   const auto width = static_cast<std::int64_t>(size_of(buffer.dtype));
   for_pieces(buffer.size(), [&](std::int64_t first, int count) {
@@ -183,8 +183,8 @@ Request MpiCommunicator::broadcast(Stream stream, TensorRef buffer, int root) {
   return Request(std::move(request));
 }
 
-Request MpiCommunicator::reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) {
-  auto request = start(stream);
+Request MpiCommunicator::reduce(TensorRef buffer, ReduceOp op, int root) {
+  auto request = start();
   std::byte* result = rank_ == root ? request->buffers().read_write(buffer) : nullptr;
   const std::byte* operand = rank_ == root ? nullptr : request->buffers().read(buffer);
   const auto width = static_cast<std::int64_t>(size_of(buffer.dtype));
@@ -198,10 +198,10 @@ Request MpiCommunicator::reduce(Stream stream, TensorRef buffer, ReduceOp op, in
   return Request(std::move(request));
 }
 
-Request MpiCommunicator::all_to_all(Stream stream, TensorRef input, TensorRef output) {
+Request MpiCommunicator::all_to_all(TensorRef input, TensorRef output) {
   require(input.dtype == output.dtype && input.size() == output.size() && input.size() % size_ == 0,
           "input and output have one part for each rank");
-  auto request = start(stream);
+  auto request = start();
   const std::byte* in = request->buffers().read(input);
   std::byte* out = request->buffers().write(output);
   const std::int64_t part = input.size() / size_;
@@ -218,13 +218,12 @@ Request MpiCommunicator::all_to_all(Stream stream, TensorRef input, TensorRef ou
   return Request(std::move(request));
 }
 
-Request MpiCommunicator::all_to_all_v(Stream stream, TensorRef input,
-                                      std::span<const std::int64_t> send_counts, TensorRef output,
-                                      std::span<const std::int64_t> recv_counts) {
+Request MpiCommunicator::all_to_all_v(TensorRef input, std::span<const std::int64_t> send_counts,
+                                      TensorRef output, std::span<const std::int64_t> recv_counts) {
   const auto ranks = static_cast<std::size_t>(size_);
   require(send_counts.size() == ranks && recv_counts.size() == ranks, "one count for each rank");
   require(input.dtype == output.dtype, "input and output have the same type");
-  auto request = start(stream);
+  auto request = start();
   const std::byte* in =
       request->buffers().read(input.flat(0, std::reduce(send_counts.begin(), send_counts.end())));
   std::byte* out =
@@ -241,9 +240,9 @@ Request MpiCommunicator::all_to_all_v(Stream stream, TensorRef input,
   return Request(std::move(request));
 }
 
-Request MpiCommunicator::send(Stream stream, TensorRef buffer, int peer, int tag) {
+Request MpiCommunicator::send(TensorRef buffer, int peer, int tag) {
   require(tag >= 0 && tag < progress_tag, "tag is 0 to 32765");
-  auto request = start(stream);
+  auto request = start();
   const std::byte* data = request->buffers().read(buffer);
   const auto width = static_cast<std::int64_t>(size_of(buffer.dtype));
   for_pieces(buffer.size(), [&](std::int64_t first, int count) {
@@ -254,9 +253,9 @@ Request MpiCommunicator::send(Stream stream, TensorRef buffer, int peer, int tag
   return Request(std::move(request));
 }
 
-Request MpiCommunicator::recv(Stream stream, TensorRef buffer, int peer, int tag) {
+Request MpiCommunicator::recv(TensorRef buffer, int peer, int tag) {
   require(tag >= 0 && tag < progress_tag, "tag is 0 to 32765");
-  auto request = start(stream);
+  auto request = start();
   std::byte* data = request->buffers().write(buffer);
   const auto width = static_cast<std::int64_t>(size_of(buffer.dtype));
   for_pieces(buffer.size(), [&](std::int64_t first, int count) {
@@ -268,7 +267,7 @@ Request MpiCommunicator::recv(Stream stream, TensorRef buffer, int peer, int tag
 }
 
 void MpiCommunicator::barrier() {
-  MpiRequest request(*this, {});
+  MpiRequest request(*this);
   check(MPI_Ibarrier(comm_.get(), request.next()), "MPI_Ibarrier");
   request.host_wait();
 }

@@ -85,8 +85,8 @@ class NcclRequest final : public RequestState {
       : communicator_(communicator), end_(communicator.events_.take()) {}
   ~NcclRequest() override { communicator_.events_.give_back(end_); }
 
-  void wait(Stream stream) override {
-    const auto waiting = static_cast<cudaStream_t>(communicator_.compute_.native_stream(stream));
+  void wait() override {
+    const auto waiting = static_cast<cudaStream_t>(communicator_.compute_.native_stream());
     communicator_.check(cudaStreamWaitEvent(waiting, end_, 0), "cudaStreamWaitEvent");
   }
   void host_wait() override {
@@ -116,7 +116,7 @@ std::unique_ptr<NcclCommunicator> NcclCommunicator::create(Communicator& bootstr
     const ncclResult_t result = ncclGetUniqueId(&id);
     if (result != ncclSuccess) fail(ExitCode::internal, "ncclGetUniqueId: {}", ncclGetLastError(nullptr));
   }
-  bootstrap.broadcast({}, TensorRef(&id, DType::uint8, {sizeof(id)}), 0).host_wait();
+  bootstrap.broadcast(TensorRef(&id, DType::uint8, {sizeof(id)}), 0).host_wait();
   ncclComm_t comm = nullptr;
   ncclConfig_t config = not_blocking();
   const ncclResult_t result = ncclCommInitRankConfig(&comm, bootstrap.size(), id, bootstrap.rank(), &config);
@@ -163,9 +163,9 @@ void NcclCommunicator::settle(const char* call) {
 }
 
 template <class Post>
-Request NcclCommunicator::start(Stream stream, const char* call, Post&& post) {
+Request NcclCommunicator::start(const char* call, Post&& post) {
   auto request = std::make_unique<NcclRequest>(*this);
-  const auto callers = static_cast<cudaStream_t>(compute_.native_stream(stream));
+  const auto callers = static_cast<cudaStream_t>(compute_.native_stream());
   // The event first marks what the operation has to wait for, and after it the end.
   check(cudaEventRecord(request->end(), callers), "cudaEventRecord");
   check(cudaStreamWaitEvent(own_stream_, request->end(), 0), "cudaStreamWaitEvent");
@@ -175,55 +175,54 @@ Request NcclCommunicator::start(Stream stream, const char* call, Post&& post) {
   return Request(std::move(request));
 }
 
-Request NcclCommunicator::all_reduce(Stream stream, TensorRef buffer, ReduceOp op) {
-  return start(stream, "ncclAllReduce", [&](cudaStream_t queue) {
+Request NcclCommunicator::all_reduce(TensorRef buffer, ReduceOp op) {
+  return start("ncclAllReduce", [&](cudaStream_t queue) {
     return ncclAllReduce(buffer.data, buffer.data, count_of(buffer), type_of(buffer.dtype), op_of(op), comm_,
                          queue);
   });
 }
 
-Request NcclCommunicator::reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) {
+Request NcclCommunicator::reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) {
   require(input.size() == output.size() * size_ && input.dtype == output.dtype, "reduce_scatter's shapes");
-  return start(stream, "ncclReduceScatter", [&](cudaStream_t queue) {
+  return start("ncclReduceScatter", [&](cudaStream_t queue) {
     return ncclReduceScatter(input.data, output.data, count_of(output), type_of(output.dtype), op_of(op),
                              comm_, queue);
   });
 }
 
-Request NcclCommunicator::all_gather(Stream stream, TensorRef input, TensorRef output) {
+Request NcclCommunicator::all_gather(TensorRef input, TensorRef output) {
   require(output.size() == input.size() * size_ && input.dtype == output.dtype, "all_gather's shapes");
-  return start(stream, "ncclAllGather", [&](cudaStream_t queue) {
+  return start("ncclAllGather", [&](cudaStream_t queue) {
     return ncclAllGather(input.data, output.data, count_of(input), type_of(input.dtype), comm_, queue);
   });
 }
 
-Request NcclCommunicator::broadcast(Stream stream, TensorRef buffer, int root) {
-  return start(stream, "ncclBroadcast", [&](cudaStream_t queue) {
+Request NcclCommunicator::broadcast(TensorRef buffer, int root) {
+  return start("ncclBroadcast", [&](cudaStream_t queue) {
     return ncclBroadcast(buffer.data, buffer.data, count_of(buffer), type_of(buffer.dtype), root, comm_,
                          queue);
   });
 }
 
-Request NcclCommunicator::reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) {
-  return start(stream, "ncclReduce", [&](cudaStream_t queue) {
+Request NcclCommunicator::reduce(TensorRef buffer, ReduceOp op, int root) {
+  return start("ncclReduce", [&](cudaStream_t queue) {
     return ncclReduce(buffer.data, buffer.data, count_of(buffer), type_of(buffer.dtype), op_of(op), root,
                       comm_, queue);
   });
 }
 
-Request NcclCommunicator::all_to_all(Stream stream, TensorRef input, TensorRef output) {
+Request NcclCommunicator::all_to_all(TensorRef input, TensorRef output) {
   require(input.size() == output.size() && input.size() % size_ == 0, "all_to_all's shapes");
   const std::vector<std::int64_t> counts(static_cast<std::size_t>(size_), input.size() / size_);
-  return all_to_all_v(stream, input, counts, output, counts);
+  return all_to_all_v(input, counts, output, counts);
 }
 
-Request NcclCommunicator::all_to_all_v(Stream stream, TensorRef input,
-                                       std::span<const std::int64_t> send_counts, TensorRef output,
-                                       std::span<const std::int64_t> recv_counts) {
+Request NcclCommunicator::all_to_all_v(TensorRef input, std::span<const std::int64_t> send_counts,
+                                       TensorRef output, std::span<const std::int64_t> recv_counts) {
   require(send_counts.size() == static_cast<std::size_t>(size_) && recv_counts.size() == send_counts.size() &&
               input.dtype == output.dtype,
           "one count for each rank");
-  return start(stream, "ncclSend and ncclRecv", [&](cudaStream_t queue) {
+  return start("ncclSend and ncclRecv", [&](cudaStream_t queue) {
     const auto element = static_cast<std::int64_t>(size_of(input.dtype));
     const ncclDataType_t type = type_of(input.dtype);
     auto* from = static_cast<std::byte*>(input.data);
@@ -242,20 +241,20 @@ Request NcclCommunicator::all_to_all_v(Stream stream, TensorRef input,
 }
 
 // NCCL has no tags: messages between two ranks arrive in the order in which they were sent.
-Request NcclCommunicator::send(Stream stream, TensorRef buffer, int peer, int /*tag*/) {
-  return start(stream, "ncclSend", [&](cudaStream_t queue) {
+Request NcclCommunicator::send(TensorRef buffer, int peer, int /*tag*/) {
+  return start("ncclSend", [&](cudaStream_t queue) {
     return ncclSend(buffer.data, count_of(buffer), type_of(buffer.dtype), peer, comm_, queue);
   });
 }
 
-Request NcclCommunicator::recv(Stream stream, TensorRef buffer, int peer, int /*tag*/) {
-  return start(stream, "ncclRecv", [&](cudaStream_t queue) {
+Request NcclCommunicator::recv(TensorRef buffer, int peer, int /*tag*/) {
+  return start("ncclRecv", [&](cudaStream_t queue) {
     return ncclRecv(buffer.data, count_of(buffer), type_of(buffer.dtype), peer, comm_, queue);
   });
 }
 
 void NcclCommunicator::barrier() {
-  all_reduce({}, TensorRef(barrier_word_, DType::int32, {1}), ReduceOp::sum).host_wait();
+  all_reduce(TensorRef(barrier_word_, DType::int32, {1}), ReduceOp::sum).host_wait();
 }
 
 std::unique_ptr<Communicator> NcclCommunicator::split(int color, int key) {

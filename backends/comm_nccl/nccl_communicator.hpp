@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// NcclCommunicator: a Communicator over NCCL, ordered with the compute backend's streams by events.
+// NcclCommunicator: a Communicator over NCCL, ordered with the compute backend's queue by events.
 #pragma once
 
 #include <cstdint>
@@ -30,30 +30,30 @@ class EventPool {
 
 class NcclRequest;
 
-/// Operations run on a stream of the communicator's own, after what was queued on the caller's. Errors, those
-/// that NCCL reports later too, end the job with ExitCode::internal. One rank a GPU. Made collectively; used
-/// by one thread. Messages between two ranks match in the order in which they are posted, whatever their
+/// Operations run on a stream of the communicator's own, after what the compute backend was given. Errors,
+/// those that NCCL reports later too, end the job with ExitCode::internal. One rank a GPU. Made collectively;
+/// used by one thread. Messages between two ranks match in the order in which they are posted, whatever their
 /// tags, and two ranks that send to each other must do so in a group: NCCL runs what is posted one after the
 /// other.
 class NcclCommunicator final : public Communicator {
  public:
-  /// All ranks of `bootstrap`, which carries the id and must outlive this. `compute` names the streams.
+  /// All ranks of `bootstrap`, which carries the id and must outlive this. `compute` has the queue.
   static std::unique_ptr<NcclCommunicator> create(Communicator& bootstrap, ComputeBackend& compute);
   ~NcclCommunicator() override;
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  Request all_reduce(Stream stream, TensorRef buffer, ReduceOp op) override;
-  Request reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) override;
-  Request all_gather(Stream stream, TensorRef input, TensorRef output) override;
-  Request broadcast(Stream stream, TensorRef buffer, int root) override;
-  Request reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) override;
-  Request all_to_all(Stream stream, TensorRef input, TensorRef output) override;
-  Request all_to_all_v(Stream stream, TensorRef input, std::span<const std::int64_t> send_counts,
-                       TensorRef output, std::span<const std::int64_t> recv_counts) override;
-  Request send(Stream stream, TensorRef buffer, int peer, int tag) override;
-  Request recv(Stream stream, TensorRef buffer, int peer, int tag) override;
+  Request all_reduce(TensorRef buffer, ReduceOp op) override;
+  Request reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) override;
+  Request all_gather(TensorRef input, TensorRef output) override;
+  Request broadcast(TensorRef buffer, int root) override;
+  Request reduce(TensorRef buffer, ReduceOp op, int root) override;
+  Request all_to_all(TensorRef input, TensorRef output) override;
+  Request all_to_all_v(TensorRef input, std::span<const std::int64_t> send_counts, TensorRef output,
+                       std::span<const std::int64_t> recv_counts) override;
+  Request send(TensorRef buffer, int peer, int tag) override;
+  Request recv(TensorRef buffer, int peer, int tag) override;
   void barrier() override;
   std::unique_ptr<Communicator> split(int color, int key) override;
   [[noreturn]] void abort(ExitCode code, const std::string& message) override;
@@ -67,9 +67,9 @@ class NcclCommunicator final : public Communicator {
   void check(cudaError_t status, const char* call);
   /// Waits until NCCL has taken up what was called: communicators do not block.
   void settle(const char* call);
-  /// Calls `post(own stream)` after the work on `stream`.
+  /// Calls `post(own stream)` after what `compute` was given.
   template <class Post>
-  Request start(Stream stream, const char* call, Post&& post);
+  Request start(const char* call, Post&& post);
 
   ncclComm_t comm_;
   Communicator& bootstrap_;

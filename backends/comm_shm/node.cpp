@@ -55,12 +55,12 @@ std::string own_cores() {
 /// Every rank's text. Collective.
 std::vector<std::string> gather_texts(Communicator& ranks, std::string own) {
   auto length = static_cast<std::int64_t>(own.size()) + 1;  // with the zero behind the text
-  ranks.all_reduce({}, TensorRef(&length, DType::int64, {1}), ReduceOp::max).host_wait();
+  ranks.all_reduce(TensorRef(&length, DType::int64, {1}), ReduceOp::max).host_wait();
   const auto width = static_cast<std::size_t>(length);
   own.resize(width);
   std::string all(width * static_cast<std::size_t>(ranks.size()), '\0');
   ranks
-      .all_gather({}, TensorRef(own.data(), DType::uint8, {length}),
+      .all_gather(TensorRef(own.data(), DType::uint8, {length}),
                   TensorRef(all.data(), DType::uint8, {length * ranks.size()}))
       .host_wait();
   std::vector<std::string> texts;

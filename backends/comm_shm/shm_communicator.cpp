@@ -45,11 +45,11 @@ class ShmRequest final : public RequestState {
              HostBuffers buffers)
       : engine_(std::move(engine)), completion_(std::move(completion)), buffers_(std::move(buffers)) {}
 
-  void wait(Stream stream) override {
+  void wait() override {
     engine_->wait(*completion_);
-    buffers_.copy_back(stream);
+    buffers_.copy_back();
   }
-  void host_wait() override { wait(buffers_.stream()); }
+  void host_wait() override { wait(); }
   bool test() override {
     if (!completion_->done()) engine_->progress();
     return completion_->done();
@@ -88,7 +88,7 @@ std::unique_ptr<ShmCommunicator> ShmCommunicator::create(const ShmSettings& sett
   const GatherNumbers gather = [&](std::int64_t own) {
     std::vector<std::int64_t> all(static_cast<std::size_t>(bootstrap.size()));
     bootstrap
-        .all_gather({}, TensorRef(&own, DType::int64, {1}),
+        .all_gather(TensorRef(&own, DType::int64, {1}),
                     TensorRef(all.data(), DType::int64, {bootstrap.size()}))
         .host_wait();
     return all;
@@ -130,9 +130,9 @@ ComputeBackend* ShmCommunicator::device_beyond_the_host() const {
   return settings_.compute != nullptr && !settings_.compute->host_accessible() ? settings_.compute : nullptr;
 }
 
-HostBuffers ShmCommunicator::start(Stream stream) const {
-  if (settings_.compute != nullptr) settings_.compute->synchronize(stream);
-  return {device_beyond_the_host(), stream};
+HostBuffers ShmCommunicator::start() const {
+  if (settings_.compute != nullptr) settings_.compute->synchronize();
+  return HostBuffers(device_beyond_the_host());
 }
 
 Request ShmCommunicator::post(HostBuffers buffers, std::span<Collective> collectives) {
@@ -165,10 +165,10 @@ std::optional<WindowGroup> ShmCommunicator::windowed(const void* data, std::size
   return std::nullopt;
 }
 
-Request ShmCommunicator::all_reduce(Stream stream, TensorRef buffer, ReduceOp op) {
+Request ShmCommunicator::all_reduce(TensorRef buffer, ReduceOp op) {
   const std::size_t bytes = buffer.bytes();
   if (size_ == 1 || bytes == 0) return {};
-  HostBuffers buffers = start(stream);
+  HostBuffers buffers = start();
   std::byte* data = buffers.read_write(buffer);
   if (const auto group = windowed(data, bytes)) {
     const Division division = Division::in_lines(data, bytes, size_);
@@ -185,11 +185,11 @@ Request ShmCommunicator::all_reduce(Stream stream, TensorRef buffer, ReduceOp op
   return post(std::move(buffers), both);
 }
 
-Request ShmCommunicator::reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) {
+Request ShmCommunicator::reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) {
   require(input.dtype == output.dtype && input.size() == output.size() * size_,
           "input is output times ranks");
   if (input.bytes() == 0) return {};
-  HostBuffers buffers = start(stream);
+  HostBuffers buffers = start();
   const Division division{input.bytes(), output.bytes()};
   const std::size_t own = static_cast<std::size_t>(rank_) * division.part;
   const bool in_place = output.data == static_cast<std::byte*>(input.data) + own;
@@ -205,11 +205,11 @@ Request ShmCommunicator::reduce_scatter(Stream stream, TensorRef input, TensorRe
   return post(std::move(buffers), reduce_parts(staged(), in, out, division, input.dtype, op));
 }
 
-Request ShmCommunicator::all_gather(Stream stream, TensorRef input, TensorRef output) {
+Request ShmCommunicator::all_gather(TensorRef input, TensorRef output) {
   require(input.dtype == output.dtype && output.size() == input.size() * size_,
           "output is input times ranks");
   if (output.bytes() == 0) return {};
-  HostBuffers buffers = start(stream);
+  HostBuffers buffers = start();
   const Division division{output.bytes(), input.bytes()};
   const std::byte* in = buffers.read(input);
   std::byte* out = buffers.write(output);
@@ -221,22 +221,22 @@ Request ShmCommunicator::all_gather(Stream stream, TensorRef input, TensorRef ou
   return post(std::move(buffers), gather_parts(staged(), in, out, division));
 }
 
-Request ShmCommunicator::broadcast(Stream stream, TensorRef buffer, int root) {
+Request ShmCommunicator::broadcast(TensorRef buffer, int root) {
   const std::size_t bytes = buffer.bytes();
   require(root >= 0 && root < size_, "root is a rank of the group");
   if (size_ == 1 || bytes == 0) return {};
-  HostBuffers buffers = start(stream);
+  HostBuffers buffers = start();
   std::byte* data = rank_ == root ? buffers.read_write(buffer) : buffers.write(buffer);
   if (const auto group = windowed(data, bytes))
     return post(std::move(buffers), broadcast_in_windows(*group, bytes, root));
   return post(std::move(buffers), broadcast_staged(staged(), data, bytes, root));
 }
 
-Request ShmCommunicator::reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) {
+Request ShmCommunicator::reduce(TensorRef buffer, ReduceOp op, int root) {
   const std::size_t bytes = buffer.bytes();
   require(root >= 0 && root < size_, "root is a rank of the group");
   if (size_ == 1 || bytes == 0) return {};
-  HostBuffers buffers = start(stream);
+  HostBuffers buffers = start();
   std::byte* data = buffers.read_write(buffer);
   if (const auto group = windowed(data, bytes)) {
     const Division division = Division::in_lines(data, bytes, size_);
@@ -246,11 +246,11 @@ Request ShmCommunicator::reduce(Stream stream, TensorRef buffer, ReduceOp op, in
   return post(std::move(buffers), reduce_whole(staged(), data, bytes, buffer.dtype, op, root));
 }
 
-Request ShmCommunicator::all_to_all(Stream stream, TensorRef input, TensorRef output) {
+Request ShmCommunicator::all_to_all(TensorRef input, TensorRef output) {
   require(input.dtype == output.dtype && input.size() == output.size() && input.size() % size_ == 0,
           "input and output have one part for each rank");
   if (input.bytes() == 0) return {};
-  HostBuffers buffers = start(stream);
+  HostBuffers buffers = start();
   const Division division{input.bytes(), input.bytes() / static_cast<std::size_t>(size_)};
   const std::byte* in = buffers.read(input);
   std::byte* out = buffers.write(output);
@@ -259,13 +259,12 @@ Request ShmCommunicator::all_to_all(Stream stream, TensorRef input, TensorRef ou
   return post(std::move(buffers), exchange_parts(staged(), in, out, division));
 }
 
-Request ShmCommunicator::all_to_all_v(Stream stream, TensorRef input,
-                                      std::span<const std::int64_t> send_counts, TensorRef output,
-                                      std::span<const std::int64_t> recv_counts) {
+Request ShmCommunicator::all_to_all_v(TensorRef input, std::span<const std::int64_t> send_counts,
+                                      TensorRef output, std::span<const std::int64_t> recv_counts) {
   const auto ranks = static_cast<std::size_t>(size_);
   require(send_counts.size() == ranks && recv_counts.size() == ranks, "one count for each rank");
   require(input.dtype == output.dtype, "input and output have the same type");
-  HostBuffers buffers = start(stream);
+  HostBuffers buffers = start();
   const std::byte* in = buffers.read(input.flat(0, std::reduce(send_counts.begin(), send_counts.end())));
   std::byte* out = buffers.write(output.flat(0, std::reduce(recv_counts.begin(), recv_counts.end())));
   auto completion = std::make_shared<Completion>(2 * size_);
@@ -283,20 +282,20 @@ Request ShmCommunicator::all_to_all_v(Stream stream, TensorRef input,
   return Request(std::make_unique<ShmRequest>(engine_, std::move(completion), std::move(buffers)));
 }
 
-Request ShmCommunicator::send(Stream stream, TensorRef buffer, int peer, int tag) {
+Request ShmCommunicator::send(TensorRef buffer, int peer, int tag) {
   require(peer >= 0 && peer < size_, "peer is a rank of the group");
   require(tag >= 0 && tag < exchange_tag - 1, "tag is 0 to 32765");
-  HostBuffers buffers = start(stream);
+  HostBuffers buffers = start();
   const std::byte* data = buffers.read(buffer);
   auto completion = std::make_shared<Completion>(1);
   engine_->post([&] { mailbox_.push_send(peer, tag, data, buffer.bytes(), completion); });
   return Request(std::make_unique<ShmRequest>(engine_, std::move(completion), std::move(buffers)));
 }
 
-Request ShmCommunicator::recv(Stream stream, TensorRef buffer, int peer, int tag) {
+Request ShmCommunicator::recv(TensorRef buffer, int peer, int tag) {
   require(peer >= 0 && peer < size_, "peer is a rank of the group");
   require(tag >= 0 && tag < exchange_tag - 1, "tag is 0 to 32765");
-  HostBuffers buffers = start(stream);
+  HostBuffers buffers = start();
   std::byte* data = buffers.write(buffer);
   auto completion = std::make_shared<Completion>(1);
   engine_->post([&] { mailbox_.push_recv(peer, tag, data, buffer.bytes(), completion); });
@@ -304,7 +303,7 @@ Request ShmCommunicator::recv(Stream stream, TensorRef buffer, int peer, int tag
 }
 
 void ShmCommunicator::barrier() {
-  post({nullptr, {}}, meet()).host_wait();
+  post(HostBuffers(nullptr), meet()).host_wait();
 }
 
 // A window is freed without the other ranks: each has mappings of its own, and an operation in windows is
@@ -344,8 +343,8 @@ std::unique_ptr<Communicator> ShmCommunicator::split(int color, int key) {
 std::vector<std::int64_t> ShmCommunicator::gather_numbers(std::int64_t own) {
   std::vector<std::int64_t> all(parts_.size());
   const Division division{all.size() * sizeof own, sizeof own};
-  post({nullptr, {}}, gather_parts(staged(), reinterpret_cast<const std::byte*>(&own),
-                                   reinterpret_cast<std::byte*>(all.data()), division))
+  post(HostBuffers(nullptr), gather_parts(staged(), reinterpret_cast<const std::byte*>(&own),
+                                          reinterpret_cast<std::byte*>(all.data()), division))
       .host_wait();
   return all;
 }

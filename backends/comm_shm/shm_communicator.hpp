@@ -48,17 +48,17 @@ class ShmCommunicator final : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  Request all_reduce(Stream stream, TensorRef buffer, ReduceOp op) override;
+  Request all_reduce(TensorRef buffer, ReduceOp op) override;
   /// `output` may lie within `input`.
-  Request reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) override;
-  Request all_gather(Stream stream, TensorRef input, TensorRef output) override;
-  Request broadcast(Stream stream, TensorRef buffer, int root) override;
-  Request reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) override;
-  Request all_to_all(Stream stream, TensorRef input, TensorRef output) override;
-  Request all_to_all_v(Stream stream, TensorRef input, std::span<const std::int64_t> send_counts,
-                       TensorRef output, std::span<const std::int64_t> recv_counts) override;
-  Request send(Stream stream, TensorRef buffer, int peer, int tag) override;
-  Request recv(Stream stream, TensorRef buffer, int peer, int tag) override;
+  Request reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) override;
+  Request all_gather(TensorRef input, TensorRef output) override;
+  Request broadcast(TensorRef buffer, int root) override;
+  Request reduce(TensorRef buffer, ReduceOp op, int root) override;
+  Request all_to_all(TensorRef input, TensorRef output) override;
+  Request all_to_all_v(TensorRef input, std::span<const std::int64_t> send_counts, TensorRef output,
+                       std::span<const std::int64_t> recv_counts) override;
+  Request send(TensorRef buffer, int peer, int tag) override;
+  Request recv(TensorRef buffer, int peer, int tag) override;
   void barrier() override;
   void progress() override { engine_->progress(); }
   /// Empty if the buffers are in memory that the host cannot access.
@@ -78,7 +78,7 @@ class ShmCommunicator final : public Communicator {
 
   ComputeBackend* device_beyond_the_host() const;
   /// Waits for the work that fills the buffers.
-  HostBuffers start(Stream stream) const;
+  HostBuffers start() const;
   /// Posts the collectives that make up one operation.
   Request post(HostBuffers buffers, std::span<Collective> collectives);
   Request post(HostBuffers buffers, Collective collective) {

@@ -87,8 +87,8 @@ std::uint32_t alignment_of(std::initializer_list<const void*> pointers) {
 CublasMatmul::CublasMatmul(ComputeBackend& backend, const Workspace& workspace)
     : backend_(backend), workspace_(workspace), handle_(make_handle()) {}
 
-bool CublasMatmul::multiply(Stream stream, std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a,
-                            MatrixRef b, MatrixRef c, bool accumulate, const EpilogueArgs& epilogue) {
+bool CublasMatmul::multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b,
+                            MatrixRef c, bool accumulate, const EpilogueArgs& epilogue) {
   require(c.column == 1, "a row-major product");
   const TensorRef& vector = epilogue.vector;
   require(!vector || vector.size() == n, "an epilogue's vector has the product's columns");
@@ -118,7 +118,7 @@ bool CublasMatmul::multiply(Stream stream, std::int64_t m, std::int64_t n, std::
   const cublasStatus_t status =
       cublasLtMatmul(handle_.get(), plan.desc.get(), &alpha, b.data, plan.left.get(), a.data,
                      plan.right.get(), &beta, c.data, plan.result.get(), c.data, plan.result.get(),
-                     &plan.algorithm, workspace_.data(), Workspace::bytes, cuda_stream(backend_, stream));
+                     &plan.algorithm, workspace_.data(), Workspace::bytes, cuda_stream(backend_));
   plan.has_algorithm = !refuses(status, epilogue.kind);
   if (plan.has_algorithm) check(status, "cublasLtMatmul");
   return plan.has_algorithm;

@@ -36,8 +36,8 @@ class CublasMatmul {
 
   /// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n), summed in fp32, and the epilogue; c row-major.
   /// False, and nothing done, where cuBLASLt has no algorithm for it.
-  bool multiply(Stream stream, std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b,
-                MatrixRef c, bool accumulate, const EpilogueArgs& epilogue = {});
+  bool multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b, MatrixRef c,
+                bool accumulate, const EpilogueArgs& epilogue = {});
 
  private:
   /// What tells products apart.

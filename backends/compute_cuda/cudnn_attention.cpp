@@ -74,19 +74,18 @@ bool CudnnAttention::supports(const AttentionForward& args) {
          args.dropout.probability == 0.0F;
 }
 
-bool CudnnAttention::forward(Stream stream, const AttentionForward& args) {
+bool CudnnAttention::forward(const AttentionForward& args) {
   const Key key{
       false,
       args.query.dtype,
       args.scale,
       {args.query.shape[0], args.query.shape[2], args.query.shape[1], args.query.shape[3]},
       {strides_of(args.query), strides_of(args.key), strides_of(args.value), strides_of(args.output)}};
-  return execute(stream, key,
-                 {args.query.data, args.key.data, args.value.data, args.output.data, nullptr, nullptr,
-                  nullptr, nullptr, args.lse.data});
+  return execute(key, {args.query.data, args.key.data, args.value.data, args.output.data, nullptr, nullptr,
+                       nullptr, nullptr, args.lse.data});
 }
 
-bool CudnnAttention::backward(Stream stream, const AttentionBackward& args) {
+bool CudnnAttention::backward(const AttentionBackward& args) {
   const AttentionForward& forward = args.forward;
   const Key key{
       true,
@@ -96,27 +95,26 @@ bool CudnnAttention::backward(Stream stream, const AttentionBackward& args) {
       {strides_of(forward.query), strides_of(forward.key), strides_of(forward.value),
        strides_of(forward.output), strides_of(args.output_grad), strides_of(args.query_grad),
        strides_of(args.key_grad), strides_of(args.value_grad)}};
-  return execute(
-      stream, key,
-      {forward.query.data, forward.key.data, forward.value.data, forward.output.data, args.output_grad.data,
-       args.query_grad.data, args.key_grad.data, args.value_grad.data, forward.lse.data});
+  return execute(key, {forward.query.data, forward.key.data, forward.value.data, forward.output.data,
+                       args.output_grad.data, args.query_grad.data, args.key_grad.data, args.value_grad.data,
+                       forward.lse.data});
 }
 
-bool CudnnAttention::execute(Stream stream, const Key& key, const std::array<void*, 9>& tensors) {
-  Graph& graph = find(stream, key);
+bool CudnnAttention::execute(const Key& key, const std::array<void*, 9>& tensors) {
+  Graph& graph = find(key);
   if (!graph.graph) return false;
   for (auto& [id, memory] : graph.tensors) memory = tensors[static_cast<std::size_t>(id)];
-  check(cudnnSetStream(handle_->handle, cuda_stream(memory_, stream)), "cudnnSetStream");
+  check(cudnnSetStream(handle_->handle, cuda_stream(memory_)), "cudnnSetStream");
   check(graph.graph->execute(handle_->handle, graph.tensors, aligned_workspace(workspace_.data())),
         "execute");
   return true;
 }
 
-CudnnAttention::Graph& CudnnAttention::find(Stream stream, const Key& key) {
+CudnnAttention::Graph& CudnnAttention::find(const Key& key) {
   auto found = graphs_.find(key);
   if (found == graphs_.end()) {
     found = graphs_.emplace(key, make(key)).first;
-    reserve(stream, found->second.workspace_bytes);
+    reserve(found->second.workspace_bytes);
   }
   return found->second;
 }
@@ -200,9 +198,9 @@ CudnnAttention::Graph CudnnAttention::make(const Key& key) const {
   return made;
 }
 
-void CudnnAttention::reserve(Stream stream, std::size_t bytes) {
+void CudnnAttention::reserve(std::size_t bytes) {
   if (bytes <= workspace_.bytes()) return;
-  memory_.synchronize(stream);
+  memory_.synchronize();
   workspace_ = {};
   workspace_ = DeviceBuffer(memory_, ledger_, MemoryCategory::workspace, bytes, "mylos::cudnn::workspace");
 }

@@ -14,8 +14,8 @@
 
 namespace mylos::compute_cuda {
 
-/// Graphs are built on first use and kept; all share one workspace, which grows to the largest's, so they
-/// must be queued on one stream. Gradients are added up in a fixed order.
+/// Graphs are built on first use and kept; all share one workspace, which grows to the largest's, as the
+/// queue runs one after another. Gradients are added up in a fixed order.
 class CudnnAttention {
  public:
   CudnnAttention(ComputeBackend& memory, MemoryLedger* ledger);
@@ -28,8 +28,8 @@ class CudnnAttention {
   static bool supports(const AttentionForward& args);
 
   /// False where this version of cuDNN does not take it after all; said once a shape on stderr.
-  bool forward(Stream stream, const AttentionForward& args);
-  bool backward(Stream stream, const AttentionBackward& args);
+  bool forward(const AttentionForward& args);
+  bool backward(const AttentionBackward& args);
 
   /// cuDNN's version, as in "9.13.0".
   static std::string version();
@@ -47,10 +47,10 @@ class CudnnAttention {
     auto operator<=>(const Key&) const = default;
   };
 
-  Graph& find(Stream stream, const Key& key);
+  Graph& find(const Key& key);
   Graph make(const Key& key) const;
-  bool execute(Stream stream, const Key& key, const std::array<void*, 9>& tensors);
-  void reserve(Stream stream, std::size_t bytes);
+  bool execute(const Key& key, const std::array<void*, 9>& tensors);
+  void reserve(std::size_t bytes);
 
   struct Handle;
 

@@ -17,23 +17,23 @@ class KernelOperations {
   KernelOperations(ComputeBackend& memory, const Workspace& workspace)
       : memory_(memory), workspace_(workspace) {}
 
-  void run(Stream stream, const Sum& op);
-  void run(Stream stream, const SumOfSquares& op);
-  bool run(Stream stream, const EmbeddingBackward& op);
-  bool run(Stream stream, const LayernormForward& op);
-  bool run(Stream stream, const DropoutAddLayernorm& op);
-  bool run(Stream stream, const LayernormBackwardInput& op);
-  void run(Stream stream, const LayernormBackwardWeight& op);
-  bool run(Stream stream, const GeluForward& op);
-  bool run(Stream stream, const GeluBackward& op);
-  bool run(Stream stream, const DropoutAdd& op);
-  bool run(Stream stream, const AttentionForward& op);
-  bool run(Stream stream, const AttentionBackward& op);
-  bool run(Stream stream, const CrossEntropy& op);
-  bool run(Stream stream, const AdamWStep& op);
+  void run(const Sum& op);
+  void run(const SumOfSquares& op);
+  bool run(const EmbeddingBackward& op);
+  bool run(const LayernormForward& op);
+  bool run(const DropoutAddLayernorm& op);
+  bool run(const LayernormBackwardInput& op);
+  void run(const LayernormBackwardWeight& op);
+  bool run(const GeluForward& op);
+  bool run(const GeluBackward& op);
+  bool run(const DropoutAdd& op);
+  bool run(const AttentionForward& op);
+  bool run(const AttentionBackward& op);
+  bool run(const CrossEntropy& op);
+  bool run(const AdamWStep& op);
 
  private:
-  cudaStream_t queue(Stream stream) { return cuda_stream(memory_, stream); }
+  cudaStream_t queue() { return cuda_stream(memory_); }
 
   ComputeBackend& memory_;
   const Workspace& workspace_;

@@ -32,51 +32,50 @@ std::string LibraryOperations::libraries() {
   return names;
 }
 
-bool LibraryOperations::run(Stream stream, const LinearForward& op) {
+bool LibraryOperations::run(const LinearForward& op) {
   if (op.x.size() == 0) return false;
   const std::int64_t rows = op.x.size() / op.w.shape[0];
   require(op.x.shape[op.x.rank - 1] == op.w.shape[0] && op.y.size() == rows * op.w.shape[1],
           "linear's shapes");
   require(!op.bias || (op.bias.size() == op.w.shape[1] && op.bias.dtype == op.y.dtype),
           "a bias of the output's type");
-  return matmul_.multiply(stream, rows, op.w.shape[1], op.w.shape[0], activation_matrix(op.x),
-                          weight_matrix(op.w), activation_matrix(op.y), false,
+  return matmul_.multiply(rows, op.w.shape[1], op.w.shape[0], activation_matrix(op.x), weight_matrix(op.w),
+                          activation_matrix(op.y), false,
                           {op.bias ? Epilogue::bias : Epilogue::none, op.bias, nullptr});
 }
 
-bool LibraryOperations::run(Stream stream, const LinearGeluForward& op) {
+bool LibraryOperations::run(const LinearGeluForward& op) {
   const std::int64_t rows = op.x.size() / op.w.shape[0];
   require(op.x.shape[op.x.rank - 1] == op.w.shape[0] && op.pre.size() == rows * op.w.shape[1] &&
               op.y.size() == op.pre.size() && op.pre.contiguous() && op.pre.dtype == op.y.dtype &&
               (!op.bias || op.bias.dtype == op.y.dtype),
           "linear's shapes and types");
   return fuses_gelu_ && op.bias && op.x.size() > 0 &&
-         matmul_.multiply(stream, rows, op.w.shape[1], op.w.shape[0], activation_matrix(op.x),
-                          weight_matrix(op.w), activation_matrix(op.y), false,
-                          {Epilogue::bias_gelu, op.bias, op.pre.data});
+         matmul_.multiply(rows, op.w.shape[1], op.w.shape[0], activation_matrix(op.x), weight_matrix(op.w),
+                          activation_matrix(op.y), false, {Epilogue::bias_gelu, op.bias, op.pre.data});
 }
 
-bool LibraryOperations::run(Stream stream, const LinearGeluBackwardInput& op) {
+bool LibraryOperations::run(const LinearGeluBackwardInput& op) {
   const std::int64_t rows = op.dy.size() / op.w.shape[1];
   require(op.dy.shape[op.dy.rank - 1] == op.w.shape[1] && op.pre.size() == rows * op.w.shape[0] &&
               op.dpre.size() == op.pre.size() && op.pre.contiguous() && op.pre.dtype == op.dpre.dtype,
           "linear's shapes and types");
   return fuses_gelu_ && op.dy.size() > 0 &&
-         matmul_.multiply(stream, rows, op.w.shape[0], op.w.shape[1], activation_matrix(op.dy),
+         matmul_.multiply(rows, op.w.shape[0], op.w.shape[1], activation_matrix(op.dy),
                           weight_matrix(op.w).transposed(), activation_matrix(op.dpre), false,
                           {Epilogue::gelu_gradient, {}, op.pre.data});
 }
 
-bool LibraryOperations::run(Stream stream, const LinearBackwardInput& op) {
+bool LibraryOperations::run(const LinearBackwardInput& op) {
   if (op.dy.size() == 0) return false;
   const std::int64_t rows = op.dy.size() / op.w.shape[1];
   require(op.dy.shape[op.dy.rank - 1] == op.w.shape[1] && op.dx.size() == rows * op.w.shape[0],
           "linear's shapes");
-  return matmul_.multiply(stream, rows, op.w.shape[0], op.w.shape[1], activation_matrix(op.dy),
+  return matmul_.multiply(rows, op.w.shape[0], op.w.shape[1], activation_matrix(op.dy),
                           weight_matrix(op.w).transposed(), activation_matrix(op.dx), false);
 }
 
-bool LibraryOperations::run(Stream stream, const LinearBackwardWeight& op) {
+bool LibraryOperations::run(const LinearBackwardWeight& op) {
   if (op.x.size() == 0) return false;
   const std::int64_t in = op.dw.shape[0];
   const std::int64_t out = op.dw.shape[1];
@@ -86,8 +85,8 @@ bool LibraryOperations::run(Stream stream, const LinearBackwardWeight& op) {
       "linear's shapes");
   const MatrixRef gradient = weight_matrix(op.dw);
   const auto multiply = [&](const EpilogueArgs& epilogue) {
-    return matmul_.multiply(stream, in, out, rows, activation_matrix(op.x).transposed(),
-                            activation_matrix(op.dy), gradient, op.accumulate, epilogue);
+    return matmul_.multiply(in, out, rows, activation_matrix(op.x).transposed(), activation_matrix(op.dy),
+                            gradient, op.accumulate, epilogue);
   };
   if (gradient.column == 1 && op.dbias && !op.accumulate &&
       multiply({Epilogue::bias_gradient, op.dbias, nullptr})) {
@@ -96,22 +95,22 @@ bool LibraryOperations::run(Stream stream, const LinearBackwardWeight& op) {
   // A transposed gradient is dwᵀ = dyᵀ x in rows.
   const bool done = gradient.column == 1
                         ? multiply({})
-                        : matmul_.multiply(stream, out, in, rows, activation_matrix(op.dy).transposed(),
+                        : matmul_.multiply(out, in, rows, activation_matrix(op.dy).transposed(),
                                            activation_matrix(op.x), gradient.transposed(), op.accumulate);
   if (done && op.dbias) {
-    kernels::bias_gradient(cuda_stream(memory_, stream), op.dy, op.dbias, op.accumulate, workspace_);
+    kernels::bias_gradient(cuda_stream(memory_), op.dy, op.dbias, op.accumulate, workspace_);
   }
   return done;
 }
 
 #if defined(MYLOS_HAVE_CUDNN)
 
-bool LibraryOperations::run(Stream stream, const AttentionForward& op) {
-  return CudnnAttention::supports(op) && attention_.forward(stream, op);
+bool LibraryOperations::run(const AttentionForward& op) {
+  return CudnnAttention::supports(op) && attention_.forward(op);
 }
 
-bool LibraryOperations::run(Stream stream, const AttentionBackward& op) {
-  return CudnnAttention::supports(op.forward) && attention_.backward(stream, op);
+bool LibraryOperations::run(const AttentionBackward& op) {
+  return CudnnAttention::supports(op.forward) && attention_.backward(op);
 }
 
 #endif

@@ -29,14 +29,14 @@ class LibraryOperations {
   /// The libraries that it uses, and their versions.
   static std::string libraries();
 
-  bool run(Stream stream, const LinearForward& op);
-  bool run(Stream stream, const LinearBackwardInput& op);
-  bool run(Stream stream, const LinearBackwardWeight& op);
-  bool run(Stream stream, const LinearGeluForward& op);
-  bool run(Stream stream, const LinearGeluBackwardInput& op);
+  bool run(const LinearForward& op);
+  bool run(const LinearBackwardInput& op);
+  bool run(const LinearBackwardWeight& op);
+  bool run(const LinearGeluForward& op);
+  bool run(const LinearGeluBackwardInput& op);
 #if defined(MYLOS_HAVE_CUDNN)
-  bool run(Stream stream, const AttentionForward& op);
-  bool run(Stream stream, const AttentionBackward& op);
+  bool run(const AttentionForward& op);
+  bool run(const AttentionBackward& op);
 #endif
 
  private:

@@ -10,8 +10,8 @@
 
 namespace mylos::compute_cuda {
 
-inline cudaStream_t cuda_stream(ComputeBackend& backend, Stream stream) {
-  return static_cast<cudaStream_t>(backend.native_stream(stream));
+inline cudaStream_t cuda_stream(ComputeBackend& backend) {
+  return static_cast<cudaStream_t>(backend.native_stream());
 }
 
 /// CUDA's libraries want more than the 64 bytes of ComputeBackend::allocate.
@@ -22,7 +22,7 @@ inline void* aligned_workspace(void* memory) {
                                  workspace_alignment);
 }
 
-/// Content lasts for one operation: operations that use it must be queued on one stream.
+/// Content lasts for one operation: the queue does them one after another.
 class Workspace {
  public:
   static constexpr std::size_t bytes = std::size_t{32} << 20;  // what NVIDIA advises for cuBLASLt on Hopper

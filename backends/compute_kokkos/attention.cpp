@@ -402,24 +402,23 @@ void backward_kernel(const Execution& execution, const Shape& attention, const D
 
 }  // namespace
 
-void KokkosOperations::run(Stream stream, const AttentionForward& op) {
+void KokkosOperations::run(const AttentionForward& op) {
   const Shape shape(op);
   dispatch_float(op.query.dtype, [&](auto type) {
     using T = decltype(type);
-    forward_kernel<T>(execution_of(stream), shape, op.dropout, Heads<const T>(op.query),
-                      Heads<const T>(op.key), Heads<const T>(op.value), Heads<T>(op.output),
-                      op.lse.as<float>());
+    forward_kernel<T>(queue(), shape, op.dropout, Heads<const T>(op.query), Heads<const T>(op.key),
+                      Heads<const T>(op.value), Heads<T>(op.output), op.lse.as<float>());
   });
 }
 
-void KokkosOperations::run(Stream stream, const AttentionBackward& op) {
+void KokkosOperations::run(const AttentionBackward& op) {
   const AttentionForward& forward = op.forward;
   const Shape shape(forward);
   require(op.output_grad.shape == forward.query.shape && op.query_grad.shape == forward.query.shape &&
               op.key_grad.shape == forward.key.shape && op.value_grad.shape == forward.key.shape,
           "attention's gradients have the shapes of its tensors");
   require(op.delta.contiguous() && op.delta.size() == forward.lse.size(), "one delta for each query");
-  const Execution& execution = execution_of(stream);
+  const Execution& execution = queue();
   dispatch_float(forward.query.dtype, [&](auto type) {
     using T = decltype(type);
     const Heads<const T> output_grad(op.output_grad);

@@ -57,7 +57,7 @@ void row_kernel(const Execution& execution, Matrix<T> logits, Vector<const std::
 
 }  // namespace
 
-void KokkosOperations::run(Stream stream, const CrossEntropy& op) {
+void KokkosOperations::run(const CrossEntropy& op) {
   const std::int64_t rows = rows_of(op.logits);
   require(op.targets.size() == rows && op.losses.size() == rows && (!op.correct || op.correct.size() == rows),
           "one target and loss for each row");
@@ -65,8 +65,8 @@ void KokkosOperations::run(Stream stream, const CrossEntropy& op) {
           "the vocabulary inside the columns");
   dispatch_float(op.logits.dtype, [&](auto type) {
     using T = decltype(type);
-    row_kernel<T>(execution_of(stream), matrix<T>(op.logits), vector<const std::int32_t>(op.targets),
-                  op.vocab, op.gradient_scale, op.scalars, vector<float>(op.losses),
+    row_kernel<T>(queue(), matrix<T>(op.logits), vector<const std::int32_t>(op.targets), op.vocab,
+                  op.gradient_scale, op.scalars, vector<float>(op.losses),
                   op.correct ? op.correct.as<std::int32_t>() : nullptr);
   });
 }

@@ -80,24 +80,23 @@ void dropout_add_kernel(const Execution& execution, const Dropout& dropout, Matr
 
 }  // namespace
 
-void KokkosOperations::run(Stream stream, const GeluForward& op) {
+void KokkosOperations::run(const GeluForward& op) {
   require(op.x.size() == op.y.size(), "gelu keeps the size");
   dispatch_float(op.x.dtype, [&](auto type) {
     using T = decltype(type);
-    gelu_forward_kernel<T>(execution_of(stream), vector<const T>(op.x), vector<T>(op.y));
+    gelu_forward_kernel<T>(queue(), vector<const T>(op.x), vector<T>(op.y));
   });
 }
 
-void KokkosOperations::run(Stream stream, const GeluBackward& op) {
+void KokkosOperations::run(const GeluBackward& op) {
   require(op.x.size() == op.dy.size() && op.x.size() == op.dx.size(), "gelu keeps the size");
   dispatch_float(op.x.dtype, [&](auto type) {
     using T = decltype(type);
-    gelu_backward_kernel<T>(execution_of(stream), vector<const T>(op.x), vector<const T>(op.dy),
-                            vector<T>(op.dx));
+    gelu_backward_kernel<T>(queue(), vector<const T>(op.x), vector<const T>(op.dy), vector<T>(op.dx));
   });
 }
 
-void KokkosOperations::run(Stream stream, const DropoutAdd& op) {
+void KokkosOperations::run(const DropoutAdd& op) {
   require(op.x.size() == op.y.size() && (!op.residual || op.residual.size() == op.y.size()),
           "dropout keeps the size");
   dispatch_float(op.x.dtype, [&](auto type) {
@@ -108,10 +107,10 @@ void KokkosOperations::run(Stream stream, const DropoutAdd& op) {
       const std::int64_t n = samples > 0 ? op.x.size() / samples : 0;
       require(op.dropout.index.begin == 0 && (op.dropout.index.width >= n || n % op.dropout.index.width == 0),
               "dropout of whole rows");
-      dropout_add_kernel<T>(execution_of(stream), op.dropout, matrix<const T>(op.x.reshaped({samples, n})),
-                            sum, matrix<T>(op.y.reshaped({samples, n})));
+      dropout_add_kernel<T>(queue(), op.dropout, matrix<const T>(op.x.reshaped({samples, n})), sum,
+                            matrix<T>(op.y.reshaped({samples, n})));
     } else {
-      add_kernel<T>(execution_of(stream), vector<const T>(op.x), sum, vector<T>(op.y));
+      add_kernel<T>(queue(), vector<const T>(op.x), sum, vector<T>(op.y));
     }
   });
 }

@@ -82,21 +82,21 @@ void zero_kernel(const Execution& execution, Matrix<G> y) {
 
 }  // namespace
 
-void KokkosOperations::run(Stream stream, const EmbeddingForward& op) {
+void KokkosOperations::run(const EmbeddingForward& op) {
   require(op.tokens.rank == 2 && rows_of(op.out) == op.tokens.size(), "one row for each token");
   require(op.position >= 0 && op.position + op.tokens.shape[1] <= op.wpe.shape[0], "positions inside wpe");
   dispatch_float(op.out.dtype, [&](auto type) {
     using T = decltype(type);
-    forward_kernel<T>(execution_of(stream), matrix<const std::int32_t>(op.tokens), matrix<const T>(op.wte),
+    forward_kernel<T>(queue(), matrix<const std::int32_t>(op.tokens), matrix<const T>(op.wte),
                       matrix<const T>(op.wpe), op.position, matrix<T>(op.out));
   });
 }
 
-void KokkosOperations::run(Stream stream, const EmbeddingBackward& op) {
+void KokkosOperations::run(const EmbeddingBackward& op) {
   require(op.tokens.rank == 2 && rows_of(op.dout) == op.tokens.size(), "one row for each token");
   require(op.position >= 0 && op.position + op.tokens.shape[1] <= op.dwpe.shape[0], "positions inside dwpe");
   require(op.dwte.dtype == op.dwpe.dtype, "one type for both gradients");
-  const Execution& execution = execution_of(stream);
+  const Execution& execution = queue();
   dispatch_float(op.dout.dtype, [&](auto type) {
     using T = decltype(type);
     dispatch_gradient<T>(op.dwte.dtype, [&](auto gradient) {

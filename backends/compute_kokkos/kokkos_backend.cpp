@@ -35,14 +35,11 @@ RecordedWork& recorded(Graph graph) {
 
 #else
 
-/// What an Event's handle points to: the stream it was recorded in, and when.
-struct RecordedStream {
-  Stream stream;
-  std::chrono::steady_clock::time_point time;
-};
+/// What an Event's handle points to: when it was recorded.
+using Time = std::chrono::steady_clock::time_point;
 
-RecordedStream& recorded(Event event) {
-  return *static_cast<RecordedStream*>(event.handle);
+Time& recorded(Event event) {
+  return *static_cast<Time*>(event.handle);
 }
 
 #endif
@@ -66,19 +63,19 @@ template <class Space>
 using ConstBytes = Kokkos::View<const std::byte*, Space, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
 
 template <class From, class To>
-void copy_bytes(Stream stream, const void* from, void* to, std::size_t bytes) {
+void copy_bytes(const void* from, void* to, std::size_t bytes) {
   if (bytes == 0) return;
   if constexpr (on_host) {
     const auto n = static_cast<std::int64_t>(bytes);
-    Kokkos::parallel_for(
-        "mylos::copy::bytes"_label, Range(execution_of(stream), 0, (n + copy_block - 1) / copy_block),
-        [=](std::int64_t i) {
-          const std::int64_t first = i * copy_block;
-          std::memcpy(static_cast<std::byte*>(to) + first, static_cast<const std::byte*>(from) + first,
-                      static_cast<std::size_t>(std::min(copy_block, n - first)));
-        });
+    Kokkos::parallel_for("mylos::copy::bytes"_label, Range(queue(), 0, (n + copy_block - 1) / copy_block),
+                         [=](std::int64_t i) {
+                           const std::int64_t first = i * copy_block;
+                           std::memcpy(static_cast<std::byte*>(to) + first,
+                                       static_cast<const std::byte*>(from) + first,
+                                       static_cast<std::size_t>(std::min(copy_block, n - first)));
+                         });
   } else {
-    Kokkos::deep_copy(execution_of(stream), Bytes<To>(static_cast<std::byte*>(to), bytes),
+    Kokkos::deep_copy(queue(), Bytes<To>(static_cast<std::byte*>(to), bytes),
                       ConstBytes<From>(static_cast<const std::byte*>(from), bytes));
   }
 }
@@ -131,34 +128,20 @@ void KokkosBackend::deallocate_host(void* memory) {
   Kokkos::kokkos_free<HostMemory>(memory);
 }
 
-void KokkosBackend::copy_to_device(Stream stream, const void* host, void* device, std::size_t bytes) {
-  copy_bytes<Kokkos::HostSpace, Memory>(stream, host, device, bytes);
+void KokkosBackend::copy_to_device(const void* host, void* device, std::size_t bytes) {
+  copy_bytes<Kokkos::HostSpace, Memory>(host, device, bytes);
 }
 
-void KokkosBackend::copy_to_host(Stream stream, const void* device, void* host, std::size_t bytes) {
-  copy_bytes<Memory, Kokkos::HostSpace>(stream, device, host, bytes);
+void KokkosBackend::copy_to_host(const void* device, void* host, std::size_t bytes) {
+  copy_bytes<Memory, Kokkos::HostSpace>(device, host, bytes);
 }
 
-void KokkosBackend::copy(Stream stream, const void* from, void* to, std::size_t bytes) {
-  copy_bytes<Memory, Memory>(stream, from, to, bytes);
+void KokkosBackend::copy(const void* from, void* to, std::size_t bytes) {
+  copy_bytes<Memory, Memory>(from, to, bytes);
 }
 
-Stream KokkosBackend::create_stream(const char*) {
-  if constexpr (on_host) {
-    return {std::make_unique<Queue>().release()};
-  } else {
-    const auto instances = Kokkos::Experimental::partition_space(Execution(), 1);
-    return {std::make_unique<Queue>(Queue{instances[0]}).release()};
-  }
-}
-
-void KokkosBackend::destroy_stream(Stream stream) {
-  synchronize(stream);
-  std::unique_ptr<Queue>(static_cast<Queue*>(stream.handle)).reset();
-}
-
-void KokkosBackend::synchronize(Stream stream) {
-  execution_of(stream).fence("mylos::stream::synchronize"_label);
+void KokkosBackend::synchronize() {
+  queue().fence("mylos::synchronize"_label);
 }
 
 #if defined(KOKKOS_ENABLE_CUDA)
@@ -178,8 +161,8 @@ std::size_t KokkosBackend::device_bytes_in_use() const {
   return total - free;
 }
 
-void* KokkosBackend::native_stream(Stream stream) {
-  return execution_of(stream).cuda_stream();
+void* KokkosBackend::native_stream() {
+  return queue().cuda_stream();
 }
 
 Event KokkosBackend::create_event() {
@@ -192,14 +175,8 @@ void KokkosBackend::destroy_event(Event event) {
   check(cudaEventDestroy(static_cast<cudaEvent_t>(event.handle)), "cudaEventDestroy");
 }
 
-void KokkosBackend::record(Event event, Stream stream) {
-  check(cudaEventRecord(static_cast<cudaEvent_t>(event.handle), execution_of(stream).cuda_stream()),
-        "cudaEventRecord");
-}
-
-void KokkosBackend::wait(Stream stream, Event event) {
-  check(cudaStreamWaitEvent(execution_of(stream).cuda_stream(), static_cast<cudaEvent_t>(event.handle), 0),
-        "cudaStreamWaitEvent");
+void KokkosBackend::record(Event event) {
+  check(cudaEventRecord(static_cast<cudaEvent_t>(event.handle), queue().cuda_stream()), "cudaEventRecord");
 }
 
 void KokkosBackend::host_wait(Event event) {
@@ -220,8 +197,8 @@ bool KokkosBackend::can_capture() const {
 }
 
 // Other threads, such as NCCL's, go on calling CUDA meanwhile.
-Graph KokkosBackend::capture(Stream stream, const std::function<void()>& work) {
-  const cudaStream_t queue = execution_of(stream).cuda_stream();
+Graph KokkosBackend::capture(const std::function<void()>& work) {
+  const cudaStream_t queue = queue().cuda_stream();
   auto made = std::make_unique<RecordedWork>();
   made->num_deallocations = num_deallocations_;
   check(cudaStreamBeginCapture(queue, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
@@ -242,9 +219,9 @@ Graph KokkosBackend::capture(Stream stream, const std::function<void()>& work) {
   return {made.release()};
 }
 
-bool KokkosBackend::launch(Stream stream, Graph graph) {
+bool KokkosBackend::launch(Graph graph) {
   if (recorded(graph).num_deallocations != num_deallocations_) return false;
-  check(cudaGraphLaunch(recorded(graph).work, execution_of(stream).cuda_stream()), "cudaGraphLaunch");
+  check(cudaGraphLaunch(recorded(graph).work, queue().cuda_stream()), "cudaGraphLaunch");
   return true;
 }
 
@@ -269,33 +246,29 @@ std::size_t KokkosBackend::device_bytes_in_use() const {
   return 0;
 }
 
-void* KokkosBackend::native_stream(Stream) {
+void* KokkosBackend::native_stream() {
   return nullptr;
 }
 
 Event KokkosBackend::create_event() {
-  return {std::make_unique<RecordedStream>().release()};
+  return {std::make_unique<Time>().release()};
 }
 
 void KokkosBackend::destroy_event(Event event) {
-  std::unique_ptr<RecordedStream>(static_cast<RecordedStream*>(event.handle)).reset();
+  std::unique_ptr<Time>(&recorded(event)).reset();
 }
 
-void KokkosBackend::record(Event event, Stream stream) {
-  recorded(event) = {stream, std::chrono::steady_clock::now()};
+void KokkosBackend::record(Event event) {
+  recorded(event) = std::chrono::steady_clock::now();
 }
 
-// Kokkos has no events: on a device without any, waiting for one is waiting for its stream.
-void KokkosBackend::wait(Stream stream, Event event) {
-  if (recorded(event).stream.handle != stream.handle) host_wait(event);
-}
-
-void KokkosBackend::host_wait(Event event) {
-  if (!on_host) execution_of(recorded(event).stream).fence("mylos::event::wait"_label);
+// Kokkos has no events: on a device without any, waiting for one is waiting for everything.
+void KokkosBackend::host_wait(Event /*event*/) {
+  if (!on_host) queue().fence("mylos::event::wait"_label);
 }
 
 double KokkosBackend::seconds_between(Event begin, Event end) {
-  return std::chrono::duration<double>(recorded(end).time - recorded(begin).time).count();
+  return std::chrono::duration<double>(recorded(end) - recorded(begin)).count();
 }
 
 #endif

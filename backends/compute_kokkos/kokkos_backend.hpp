@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// KokkosBackend: the root compute backend, memory and streams of Kokkos' default execution space.
+// KokkosBackend: the root compute backend, memory and queue of Kokkos' default execution space.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace mylos::compute_kokkos {
 
-/// Streams are execution space instances. On the host all of them are the one default instance, which
-/// finishes a kernel before the call returns, so that events have nothing to do there. A graph does not see
+/// The queue is the default execution space instance. On the host it finishes a kernel before the call
+/// returns, so that events have nothing to do there. A graph does not see
 /// that a kernel with another shape made Kokkos replace the scratch memory of its teams.
 class KokkosBackend final : public ComputeBackend {
  public:
@@ -25,28 +25,25 @@ class KokkosBackend final : public ComputeBackend {
   void deallocate(void* memory) override;
   void* allocate_host(std::size_t bytes) override;
   void deallocate_host(void* memory) override;
-  void copy_to_device(Stream stream, const void* host, void* device, std::size_t bytes) override;
-  void copy_to_host(Stream stream, const void* device, void* host, std::size_t bytes) override;
-  void copy(Stream stream, const void* from, void* to, std::size_t bytes) override;
+  void copy_to_device(const void* host, void* device, std::size_t bytes) override;
+  void copy_to_host(const void* device, void* host, std::size_t bytes) override;
+  void copy(const void* from, void* to, std::size_t bytes) override;
   bool host_accessible() const override { return on_host; }
 
-  Stream create_stream(const char* label) override;
-  void destroy_stream(Stream stream) override;
-  void synchronize(Stream stream) override;
+  void synchronize() override;
   Event create_event() override;
   void destroy_event(Event event) override;
-  void record(Event event, Stream stream) override;
-  void wait(Stream stream, Event event) override;
+  void record(Event event) override;
   void host_wait(Event event) override;
   double seconds_between(Event begin, Event end) override;
   void begin_range(const char* name) override;
   void end_range() override;
   std::size_t device_bytes_in_use() const override;
-  void* native_stream(Stream stream) override;
+  void* native_stream() override;
 #if defined(KOKKOS_ENABLE_CUDA)
   bool can_capture() const override;
-  Graph capture(Stream stream, const std::function<void()>& work) override;
-  bool launch(Stream stream, Graph graph) override;
+  Graph capture(const std::function<void()>& work) override;
+  bool launch(Graph graph) override;
   void destroy_graph(Graph graph) override;
 #endif
 

@@ -85,37 +85,36 @@ void backward_weight_kernel(const Execution& execution, Matrix<const T> dy, Matr
 
 }  // namespace
 
-void KokkosOperations::run(Stream stream, const LayernormForward& op) {
+void KokkosOperations::run(const LayernormForward& op) {
   require(op.x.size() == op.y.size() && op.mean.size() == rows_of(op.x) && op.rstd.size() == rows_of(op.x),
           "layernorm's shapes");
   dispatch_float(op.x.dtype, [&](auto type) {
     using T = decltype(type);
-    forward_kernel<T>(execution_of(stream), matrix<const T>(op.x), vector<const T>(op.gamma),
-                      vector<const T>(op.beta), matrix<T>(op.y), vector<float>(op.mean),
-                      vector<float>(op.rstd));
+    forward_kernel<T>(queue(), matrix<const T>(op.x), vector<const T>(op.gamma), vector<const T>(op.beta),
+                      matrix<T>(op.y), vector<float>(op.mean), vector<float>(op.rstd));
   });
 }
 
-void KokkosOperations::run(Stream stream, const LayernormBackwardInput& op) {
+void KokkosOperations::run(const LayernormBackwardInput& op) {
   require(op.x.size() == op.dy.size() && op.x.size() == op.dx.size() && op.mean.size() == rows_of(op.x),
           "layernorm's shapes");
   dispatch_float(op.x.dtype, [&](auto type) {
     using T = decltype(type);
     const T* added = op.residual ? vector<const T>(op.residual).data() : nullptr;
-    backward_input_kernel<T>(execution_of(stream), matrix<const T>(op.dy), matrix<const T>(op.x),
+    backward_input_kernel<T>(queue(), matrix<const T>(op.dy), matrix<const T>(op.x),
                              vector<const T>(op.gamma), vector<const float>(op.mean),
                              vector<const float>(op.rstd), added, matrix<T>(op.dx));
   });
 }
 
-void KokkosOperations::run(Stream stream, const LayernormBackwardWeight& op) {
+void KokkosOperations::run(const LayernormBackwardWeight& op) {
   require(op.x.size() == op.dy.size() && op.mean.size() == rows_of(op.x) && op.dgamma.dtype == op.dbeta.dtype,
           "layernorm's shapes");
   dispatch_float(op.x.dtype, [&](auto type) {
     using T = decltype(type);
     dispatch_gradient<T>(op.dgamma.dtype, [&](auto gradient) {
       using G = decltype(gradient);
-      backward_weight_kernel<T, G>(execution_of(stream), matrix<const T>(op.dy), matrix<const T>(op.x),
+      backward_weight_kernel<T, G>(queue(), matrix<const T>(op.dy), matrix<const T>(op.x),
                                    vector<const float>(op.mean), vector<const float>(op.rstd),
                                    vector<G>(op.dgamma), vector<G>(op.dbeta), op.accumulate);
     });

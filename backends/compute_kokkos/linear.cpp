@@ -179,7 +179,7 @@ void bias_gradient_kernel(const Execution& execution, Matrix<const T> dy, Vector
 
 }  // namespace
 
-void KokkosOperations::run(Stream stream, const LinearForward& op) {
+void KokkosOperations::run(const LinearForward& op) {
   const std::int64_t rows = rows_of(op.x);
   const std::int64_t in = op.w.shape[0];
   const std::int64_t out = op.w.shape[1];
@@ -188,25 +188,25 @@ void KokkosOperations::run(Stream stream, const LinearForward& op) {
   dispatch_float(op.x.dtype, [&](auto type) {
     using T = decltype(type);
     const T* added = op.bias ? vector<const T>(op.bias).data() : nullptr;
-    gemm<T, T, T>("mylos::linear_forward::tiles"_label, execution_of(stream), rows, out, in,
-                  activation<const T>(op.x), strided<const T>(op.w), added, activation<T>(op.y), false);
+    gemm<T, T, T>("mylos::linear_forward::tiles"_label, queue(), rows, out, in, activation<const T>(op.x),
+                  strided<const T>(op.w), added, activation<T>(op.y), false);
   });
 }
 
-void KokkosOperations::run(Stream stream, const LinearBackwardInput& op) {
+void KokkosOperations::run(const LinearBackwardInput& op) {
   const std::int64_t rows = rows_of(op.dy);
   const std::int64_t in = op.w.shape[0];
   const std::int64_t out = op.w.shape[1];
   require(op.dy.shape[op.dy.rank - 1] == out && op.dx.size() == rows * in, "linear's shapes");
   dispatch_float(op.dy.dtype, [&](auto type) {
     using T = decltype(type);
-    gemm<T, T, T>("mylos::linear_backward_input::tiles"_label, execution_of(stream), rows, in, out,
+    gemm<T, T, T>("mylos::linear_backward_input::tiles"_label, queue(), rows, in, out,
                   activation<const T>(op.dy), strided<const T>(op.w).transposed(), nullptr,
                   activation<T>(op.dx), false);
   });
 }
 
-void KokkosOperations::run(Stream stream, const LinearBackwardWeight& op) {
+void KokkosOperations::run(const LinearBackwardWeight& op) {
   const std::int64_t rows = rows_of(op.x);
   const std::int64_t in = op.dw.shape[0];
   const std::int64_t out = op.dw.shape[1];
@@ -217,15 +217,14 @@ void KokkosOperations::run(Stream stream, const LinearBackwardWeight& op) {
     using T = decltype(type);
     dispatch_gradient<T>(op.dw.dtype, [&](auto gradient) {
       using G = decltype(gradient);
-      gemm<T, T, G>("mylos::linear_backward_weight::tiles"_label, execution_of(stream), in, out, rows,
+      gemm<T, T, G>("mylos::linear_backward_weight::tiles"_label, queue(), in, out, rows,
                     activation<const T>(op.x).transposed(), activation<const T>(op.dy), nullptr,
                     strided<G>(op.dw), op.accumulate);
     });
     if (op.dbias) {
       dispatch_gradient<T>(op.dbias.dtype, [&](auto gradient) {
         using G = decltype(gradient);
-        bias_gradient_kernel<T, G>(execution_of(stream), matrix<const T>(op.dy), vector<G>(op.dbias),
-                                   op.accumulate);
+        bias_gradient_kernel<T, G>(queue(), matrix<const T>(op.dy), vector<G>(op.dbias), op.accumulate);
       });
     }
   });

@@ -15,33 +15,32 @@ class KokkosOperations {
                     LayernormBackwardInput, LayernormBackwardWeight, GeluForward, GeluBackward, DropoutAdd,
                     AttentionForward, AttentionBackward, CrossEntropy, AdamWStep, SgdStep, GuardStep>;
 
-  void run(Stream stream, const Fill& op);
-  void run(Stream stream, const Cast& op);
-  void run(Stream stream, const FillNormal& op);
-  void run(Stream stream, const Sum& op);
-  void run(Stream stream, const SumOfSquares& op);
-  void run(Stream stream, const LinearForward& op);
-  void run(Stream stream, const LinearBackwardInput& op);
-  void run(Stream stream, const LinearBackwardWeight& op);
-  void run(Stream stream, const EmbeddingForward& op);
-  void run(Stream stream, const EmbeddingBackward& op);
-  void run(Stream stream, const LayernormForward& op);
-  void run(Stream stream, const LayernormBackwardInput& op);
-  void run(Stream stream, const LayernormBackwardWeight& op);
-  void run(Stream stream, const GeluForward& op);
-  void run(Stream stream, const GeluBackward& op);
-  void run(Stream stream, const DropoutAdd& op);
-  void run(Stream stream, const AttentionForward& op);
-  void run(Stream stream, const AttentionBackward& op);
-  void run(Stream stream, const CrossEntropy& op);
-  void run(Stream stream, const AdamWStep& op);
-  void run(Stream stream, const SgdStep& op);
-  void run(Stream stream, const GuardStep& op);
+  void run(const Fill& op);
+  void run(const Cast& op);
+  void run(const FillNormal& op);
+  void run(const Sum& op);
+  void run(const SumOfSquares& op);
+  void run(const LinearForward& op);
+  void run(const LinearBackwardInput& op);
+  void run(const LinearBackwardWeight& op);
+  void run(const EmbeddingForward& op);
+  void run(const EmbeddingBackward& op);
+  void run(const LayernormForward& op);
+  void run(const LayernormBackwardInput& op);
+  void run(const LayernormBackwardWeight& op);
+  void run(const GeluForward& op);
+  void run(const GeluBackward& op);
+  void run(const DropoutAdd& op);
+  void run(const AttentionForward& op);
+  void run(const AttentionBackward& op);
+  void run(const CrossEntropy& op);
+  void run(const AdamWStep& op);
+  void run(const SgdStep& op);
+  void run(const GuardStep& op);
 
  private:
-  const Kokkos::View<double*, Memory>& partials_of(Stream stream) const;
-
-  Queue default_queue_;
+  static constexpr std::size_t max_partials = 1024;
+  Kokkos::View<double*, Memory> partials_{"mylos::sum::partials", max_partials};  // of the sum in progress
 };
 
 }  // namespace mylos::compute_kokkos

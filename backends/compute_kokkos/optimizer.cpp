@@ -179,17 +179,17 @@ void step(const Execution& execution, const std::string& label, const Op& op) {
 
 }  // namespace
 
-void KokkosOperations::run(Stream stream, const AdamWStep& op) {
-  step<AdamWRule>(execution_of(stream), "mylos::adamw::elements"_label, op);
+void KokkosOperations::run(const AdamWStep& op) {
+  step<AdamWRule>(queue(), "mylos::adamw::elements"_label, op);
 }
 
-void KokkosOperations::run(Stream stream, const SgdStep& op) {
-  step<SgdRule>(execution_of(stream), "mylos::sgd::elements"_label, op);
+void KokkosOperations::run(const SgdStep& op) {
+  step<SgdRule>(queue(), "mylos::sgd::elements"_label, op);
 }
 
-void KokkosOperations::run(Stream stream, const GuardStep& op) {
+void KokkosOperations::run(const GuardStep& op) {
   Kokkos::parallel_for(
-      "mylos::guard_step::update"_label, Range(execution_of(stream), 0, 1),
+      "mylos::guard_step::update"_label, Range(queue(), 0, 1),
       KOKKOS_LAMBDA(std::int64_t) { guard_update(op.config, *op.input, *op.state, *op.scalars); });
 }
 

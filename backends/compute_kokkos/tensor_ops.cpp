@@ -91,29 +91,25 @@ void sum_kernel(const std::string& label, const Execution& execution, Vector<con
 
 }  // namespace
 
-const Kokkos::View<double*, Memory>& KokkosOperations::partials_of(Stream stream) const {
-  return stream.handle != nullptr ? static_cast<Queue*>(stream.handle)->partials : default_queue_.partials;
-}
-
-void KokkosOperations::run(Stream stream, const Fill& op) {
+void KokkosOperations::run(const Fill& op) {
   dispatch_float(op.y.dtype, [&](auto type) {
     using T = decltype(type);
-    fill_kernel<T>(execution_of(stream), vector<T>(op.y), op.value);
+    fill_kernel<T>(queue(), vector<T>(op.y), op.value);
   });
 }
 
-void KokkosOperations::run(Stream stream, const Cast& op) {
+void KokkosOperations::run(const Cast& op) {
   require(op.x.size() == op.y.size(), "cast keeps the size");
   dispatch_float(op.x.dtype, [&](auto from) {
     dispatch_float(op.y.dtype, [&](auto to) {
       using X = decltype(from);
       using Y = decltype(to);
-      cast_kernel<X, Y>(execution_of(stream), vector<const X>(op.x), vector<Y>(op.y));
+      cast_kernel<X, Y>(queue(), vector<const X>(op.x), vector<Y>(op.y));
     });
   });
 }
 
-void KokkosOperations::run(Stream stream, const FillNormal& op) {
+void KokkosOperations::run(const FillNormal& op) {
   const Vector<float> view = vector<float>(op.y);
   const auto n = static_cast<std::int64_t>(view.extent(0));
   if constexpr (on_host) {
@@ -121,21 +117,21 @@ void KokkosOperations::run(Stream stream, const FillNormal& op) {
   } else {
     const auto host = Kokkos::create_mirror(view);
     fill_normal_kernel(host.data(), n, op.key, op.index, op.stddev);
-    Kokkos::deep_copy(execution_of(stream), view, host);
-    execution_of(stream).fence("mylos::fill_normal::copy"_label);
+    Kokkos::deep_copy(queue(), view, host);
+    queue().fence("mylos::fill_normal::copy"_label);
   }
 }
 
-void KokkosOperations::run(Stream stream, const Sum& op) {
-  sum_kernel<float>("mylos::sum::blocks"_label, execution_of(stream), vector<const float>(op.x), Identity(),
-                    partials_of(stream), 1.0F, op.out.as<float>(), op.accumulate);
+void KokkosOperations::run(const Sum& op) {
+  sum_kernel<float>("mylos::sum::blocks"_label, queue(), vector<const float>(op.x), Identity(), partials_,
+                    1.0F, op.out.as<float>(), op.accumulate);
 }
 
-void KokkosOperations::run(Stream stream, const SumOfSquares& op) {
+void KokkosOperations::run(const SumOfSquares& op) {
   dispatch_float(op.x.dtype, [&](auto type) {
     using T = decltype(type);
-    sum_kernel<T>("mylos::sum_of_squares::blocks"_label, execution_of(stream), vector<const T>(op.x),
-                  Square(), partials_of(stream), op.factor, op.out.as<float>(), op.accumulate);
+    sum_kernel<T>("mylos::sum_of_squares::blocks"_label, queue(), vector<const T>(op.x), Square(), partials_,
+                  op.factor, op.out.as<float>(), op.accumulate);
   });
 }
 

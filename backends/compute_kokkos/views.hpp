@@ -42,16 +42,10 @@ const std::string& operator""_label() {
 inline constexpr bool on_host = Kokkos::SpaceAccessibility<Kokkos::HostSpace, Memory>::accessible;
 inline constexpr int row_team_size = on_host ? 1 : 128;
 
-/// What a Stream's handle points to.
-struct Queue {
-  Execution execution;
-  static constexpr std::size_t max_partials = 1024;
-  Kokkos::View<double*, Memory> partials{"mylos::queue::partials", max_partials};  // of the sum in progress
-};
-
-inline const Execution& execution_of(Stream stream) {
+/// The instance that does all work.
+inline const Execution& queue() {
   static const Execution standard;  // making one allocates, copying it does not
-  return stream.handle != nullptr ? static_cast<Queue*>(stream.handle)->execution : standard;
+  return standard;
 }
 
 template <class T>

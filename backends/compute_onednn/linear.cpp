@@ -87,7 +87,7 @@ std::size_t make_products(Products& products, const PlannedProduct& p, std::int6
 
 }  // namespace
 
-bool OnednnOperations::run(Stream /*stream*/, const LinearForward& op) {
+bool OnednnOperations::run(const LinearForward& op) {
   if (!MatmulCache::supports(op.x.dtype) || op.x.size() == 0) return false;
   const std::int64_t rows = op.x.size() / op.w.shape[0];
   require(op.x.shape[op.x.rank - 1] == op.w.shape[0] && op.y.size() == rows * op.w.shape[1],
@@ -104,7 +104,7 @@ bool OnednnOperations::run(Stream /*stream*/, const LinearForward& op) {
   return true;
 }
 
-bool OnednnOperations::run(Stream /*stream*/, const LinearBackwardInput& op) {
+bool OnednnOperations::run(const LinearBackwardInput& op) {
   if (!MatmulCache::supports(op.dy.dtype) || op.dy.size() == 0) return false;
   const std::int64_t rows = op.dy.size() / op.w.shape[1];
   require(op.dy.shape[op.dy.rank - 1] == op.w.shape[1] && op.dx.size() == rows * op.w.shape[0],
@@ -123,7 +123,7 @@ void OnednnOperations::multiply(std::int64_t m, std::int64_t n, std::int64_t k, 
   }
 }
 
-bool OnednnOperations::run(Stream /*stream*/, const LinearBackwardWeight& op) {
+bool OnednnOperations::run(const LinearBackwardWeight& op) {
   if (!MatmulCache::supports(op.x.dtype) || op.x.size() == 0) return false;
   const std::int64_t in = op.dw.shape[0];
   const std::int64_t out = op.dw.shape[1];

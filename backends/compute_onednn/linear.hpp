@@ -21,9 +21,9 @@ class OnednnOperations {
   OnednnOperations(ComputeBackend& memory, MemoryLedger* ledger)
       : matmul_(memory, ledger), bf16_matmul_(memory, ledger) {}
 
-  bool run(Stream stream, const LinearForward& op);
-  bool run(Stream stream, const LinearBackwardInput& op);
-  bool run(Stream stream, const LinearBackwardWeight& op);
+  bool run(const LinearForward& op);
+  bool run(const LinearBackwardInput& op);
+  bool run(const LinearBackwardWeight& op);
 
   /// Bytes that a run with these products keeps: scratch memory, which they share, and packed copies.
   static std::size_t workspace(std::span<const PlannedProduct> planned);

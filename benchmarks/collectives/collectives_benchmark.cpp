@@ -194,13 +194,13 @@ class Benchmark {
     const TensorRef all_in(c.input, settings_.dtype, {elements});
     const TensorRef all_out(c.output, settings_.dtype, {elements});
     const std::int64_t part = elements / ranks_;
-    if (operation == "all_reduce") return c.comm->all_reduce({}, all_in, ReduceOp::sum);
+    if (operation == "all_reduce") return c.comm->all_reduce(all_in, ReduceOp::sum);
     if (operation == "reduce_scatter")
-      return c.comm->reduce_scatter({}, all_in, all_out.flat(0, part), ReduceOp::sum);
-    if (operation == "all_gather") return c.comm->all_gather({}, all_out.flat(rank_ * part, part), all_out);
-    if (operation == "broadcast") return c.comm->broadcast({}, all_in, 0);
-    if (operation == "reduce") return c.comm->reduce({}, all_in, ReduceOp::sum, 0);
-    return c.comm->all_to_all({}, all_in, all_out);
+      return c.comm->reduce_scatter(all_in, all_out.flat(0, part), ReduceOp::sum);
+    if (operation == "all_gather") return c.comm->all_gather(all_out.flat(rank_ * part, part), all_out);
+    if (operation == "broadcast") return c.comm->broadcast(all_in, 0);
+    if (operation == "reduce") return c.comm->reduce(all_in, ReduceOp::sum, 0);
+    return c.comm->all_to_all(all_in, all_out);
   }
 
   void run_bound(const Contender& c, std::string_view operation, std::int64_t bytes) {

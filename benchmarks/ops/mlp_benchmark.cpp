@@ -75,8 +75,8 @@ class Mlp {
     dropout_.probability = 0.1F;
     const StepScalars scalars;
     void* memory = allocate(sizeof scalars, "scalars");
-    backend_.copy_to_device({}, &scalars, memory, sizeof scalars);
-    backend_.synchronize({});
+    backend_.copy_to_device(&scalars, memory, sizeof scalars);
+    backend_.synchronize();
     dropout_.scalars = static_cast<const StepScalars*>(memory);
   }
 
@@ -129,7 +129,7 @@ class Mlp {
     const TensorRef numbers(exact.data(), DType::fp32, {n});
     backend_.run(FillNormal{.y = numbers, .key = stream_key(1, name), .stddev = stddev});
     backend_.run(Cast{.x = numbers, .y = made.reshaped({n})});
-    backend_.synchronize({});
+    backend_.synchronize();
     return made;
   }
 
@@ -151,11 +151,11 @@ void measure(ComputeBackend& backend, std::vector<Part>& parts, int warm_up, int
     spans.push_back({DeviceEvent(backend), DeviceEvent(backend)});
   for (int repetition = -warm_up; repetition < repetitions; ++repetition) {
     for (std::size_t i = 0; i < parts.size(); ++i) {
-      spans[i].begin.record({});
+      spans[i].begin.record();
       parts[i].queue();
-      spans[i].end.record({});
+      spans[i].end.record();
     }
-    backend.synchronize({});
+    backend.synchronize();
     for (std::size_t i = 0; repetition >= 0 && i < parts.size(); ++i) {
       parts[i].seconds.push_back(spans[i].end.seconds_since(spans[i].begin));
     }

@@ -19,7 +19,7 @@ class DeviceEvent {
       : backend_(other.backend_), event_(std::exchange(other.event_, {})) {}
   DeviceEvent& operator=(DeviceEvent&& other) = delete;
 
-  void record(Stream stream) { backend_->record(event_, stream); }
+  void record() { backend_->record(event_); }
   void host_wait() const { backend_->host_wait(event_); }
   /// The device's time since `begin`; both were reached.
   double seconds_since(const DeviceEvent& begin) const {

@@ -18,14 +18,14 @@ class DeviceGraph {
       : backend_(other.backend_), graph_(std::exchange(other.graph_, {})) {}
   DeviceGraph& operator=(DeviceGraph&& other) = delete;
 
-  /// Queues on `stream` what `work()` queues there. Records it first where that was not done, or where memory
+  /// Queues what `work()` queues. Records it first where that was not done, or where memory
   /// was deallocated since; only then `work` is called.
   template <class Work>
-  void queue(Stream stream, const Work& work) {
-    if (graph_.handle != nullptr && backend_->launch(stream, graph_)) return;
+  void queue(const Work& work) {
+    if (graph_.handle != nullptr && backend_->launch(graph_)) return;
     reset();
-    graph_ = backend_->capture(stream, std::cref(work));
-    require(backend_->launch(stream, graph_), "nothing was deallocated while work was recorded");
+    graph_ = backend_->capture(std::cref(work));
+    require(backend_->launch(graph_), "nothing was deallocated while work was recorded");
   }
 
  private:

@@ -19,10 +19,10 @@ class DownloadBuffer {
   DownloadBuffer(const DownloadBuffer&) = delete;
   DownloadBuffer& operator=(const DownloadBuffer&) = delete;
 
-  /// Copies `bytes` of `device` to `begin` in the memory, in order with the stream.
-  void download(Stream stream, const void* device, std::size_t begin, std::size_t bytes) {
-    backend_.copy_to_host(stream, device, static_cast<std::byte*>(memory_) + begin, bytes);
-    written_.record(stream);
+  /// Copies `bytes` of `device` to `begin` in the memory; queued as operations are.
+  void download(const void* device, std::size_t begin, std::size_t bytes) {
+    backend_.copy_to_host(device, static_cast<std::byte*>(memory_) + begin, bytes);
+    written_.record();
   }
   /// The memory; waits until the device has written all that was asked for, and for nothing behind it.
   const void* read() const {

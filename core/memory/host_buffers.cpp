@@ -26,17 +26,17 @@ HostBuffers::Staged& HostBuffers::stage(TensorRef buffer, bool copy_back) {
 }
 
 std::byte* HostBuffers::load(const Staged& staged) {
-  device_->copy_to_host(stream_, staged.buffer, staged.host.get(), staged.bytes);
-  device_->synchronize(stream_);
+  device_->copy_to_host(staged.buffer, staged.host.get(), staged.bytes);
+  device_->synchronize();
   return staged.host.get();
 }
 
-void HostBuffers::copy_back(Stream stream) {
+void HostBuffers::copy_back() {
   for (const Staged& staged : stages_) {
     if (!staged.copy_back) continue;
     if (device_ != nullptr) {
-      device_->copy_to_device(stream, staged.host.get(), staged.buffer, staged.bytes);
-      device_->synchronize(stream);
+      device_->copy_to_device(staged.host.get(), staged.buffer, staged.bytes);
+      device_->synchronize();
     } else {
       std::memcpy(staged.buffer, staged.host.get(), staged.bytes);
     }

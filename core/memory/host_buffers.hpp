@@ -16,7 +16,7 @@ namespace mylos {
 class HostBuffers {
  public:
   /// `device` is the backend whose memory the host cannot use as it is; null where it can.
-  HostBuffers(ComputeBackend* device, Stream stream) : device_(device), stream_(stream) {}
+  explicit HostBuffers(ComputeBackend* device) : device_(device) {}
 
   /// Where the host reads `buffer`.
   const std::byte* read(TensorRef buffer);
@@ -25,8 +25,7 @@ class HostBuffers {
   std::byte* read_write(TensorRef buffer);
 
   /// Completes the operation: what was written apart goes to its buffer.
-  void copy_back(Stream stream);
-  Stream stream() const { return stream_; }
+  void copy_back();
 
  private:
   struct Staged {
@@ -40,7 +39,6 @@ class HostBuffers {
   std::byte* load(const Staged& staged);
 
   ComputeBackend* device_;
-  Stream stream_;
   std::vector<Staged> stages_;
 };
 

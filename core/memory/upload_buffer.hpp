@@ -24,10 +24,10 @@ class UploadBuffer {
     taken_.host_wait();
     return memory_;
   }
-  /// Copies `bytes` from `begin` on to `device`, in order with the stream.
-  void upload(Stream stream, std::size_t begin, void* device, std::size_t bytes) {
-    backend_.copy_to_device(stream, static_cast<std::byte*>(memory_) + begin, device, bytes);
-    taken_.record(stream);
+  /// Copies `bytes` from `begin` on to `device`; queued as operations are.
+  void upload(std::size_t begin, void* device, std::size_t bytes) {
+    backend_.copy_to_device(static_cast<std::byte*>(memory_) + begin, device, bytes);
+    taken_.record();
   }
 
  private:

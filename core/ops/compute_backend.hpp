@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ComputeBackend: a device's memory and streams, and the operations on them.
+// ComputeBackend: a device's memory, its queue and the operations on it.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace mylos {
 
-/// A point in a stream.
+/// A point in the work that was queued.
 struct Event {
   void* handle = nullptr;
 };
@@ -22,8 +22,8 @@ struct Graph {
   void* handle = nullptr;
 };
 
-/// A device: its memory, its queues and the operations on them. Work is queued; only what says so waits for
-/// it.
+/// A device: its memory, its one queue and the operations on them. Work is done in the order in which it is
+/// queued; only what says so waits for it.
 class ComputeBackend {
  public:
   /// With the operations of the backend below.
@@ -34,8 +34,8 @@ class ComputeBackend {
 
   /// Queues an operation.
   template <class Op>
-  void run(const Op& op, Stream stream = {}) {
-    operations_.run(stream, op);
+  void run(const Op& op) {
+    operations_.run(op);
   }
   const OperationTable& operations() const { return operations_; }
 
@@ -49,36 +49,33 @@ class ComputeBackend {
   /// Host memory that the device copies from and to while the host goes on: page-locked on a GPU.
   virtual void* allocate_host(std::size_t bytes) = 0;
   virtual void deallocate_host(void* memory) = 0;
-  /// Copies between host and device memory, in order with the stream; the host side may be reused after
+  /// Copies between host and device memory, queued as operations are; the host side may be reused after
   /// `synchronize`, or `host_wait` for an event behind the copy.
-  virtual void copy_to_device(Stream stream, const void* host, void* device, std::size_t bytes) = 0;
-  virtual void copy_to_host(Stream stream, const void* device, void* host, std::size_t bytes) = 0;
-  virtual void copy(Stream stream, const void* from, void* to, std::size_t bytes) = 0;
+  virtual void copy_to_device(const void* host, void* device, std::size_t bytes) = 0;
+  virtual void copy_to_host(const void* device, void* host, std::size_t bytes) = 0;
+  virtual void copy(const void* from, void* to, std::size_t bytes) = 0;
   /// Whether the host may read and write device memory directly.
   virtual bool host_accessible() const = 0;
 
-  virtual Stream create_stream(const char* label) = 0;
-  virtual void destroy_stream(Stream stream) = 0;
-  virtual void synchronize(Stream stream) = 0;
+  /// Returns when everything that was queued is done.
+  virtual void synchronize() = 0;
   virtual Event create_event() = 0;
   virtual void destroy_event(Event event) = 0;
-  virtual void record(Event event, Stream stream) = 0;
-  /// Work queued on `stream` from now on starts after `event`.
-  virtual void wait(Stream stream, Event event) = 0;
+  virtual void record(Event event) = 0;
   /// Returns when the device has come to where `event` was last recorded; at once where it never was.
   virtual void host_wait(Event event) = 0;
   /// The device's time between two events that it has come to.
   virtual double seconds_between(Event begin, Event end) = 0;
   /// Whether work can be recorded; the next three are for backends that can.
   virtual bool can_capture() const { return false; }
-  /// Records what `work` queues on `stream` instead of doing it. It may neither wait for the device nor
+  /// Records what `work` queues instead of doing it. It may neither wait for the device nor
   /// allocate or deallocate its memory; what it throws is passed on, and nothing is recorded.
-  virtual Graph capture(Stream /*stream*/, const std::function<void()>& /*work*/) {
+  virtual Graph capture(const std::function<void()>& /*work*/) {
     fail(ExitCode::internal, "{} records no work", description());
   }
   /// Queues the recorded work, with the arguments that it was recorded with. False where memory was
   /// deallocated since, which the work may use: then nothing is queued.
-  virtual bool launch(Stream /*stream*/, Graph /*graph*/) { return false; }
+  virtual bool launch(Graph /*graph*/) { return false; }
   /// Waits until the device has done what was launched.
   virtual void destroy_graph(Graph /*graph*/) {}
   /// What the host queues until `end_range` has this name, a literal, in profilers. Ranges nest.
@@ -87,7 +84,7 @@ class ComputeBackend {
   /// Bytes of the device's own memory that are in use, by whomever; 0 where it has none.
   virtual std::size_t device_bytes_in_use() const = 0;
   /// The queue as the device's libraries know it: a cudaStream_t; null on the host.
-  virtual void* native_stream(Stream stream) = 0;
+  virtual void* native_stream() = 0;
 
  protected:
   /// Puts the kernels of `self` on top; see OperationTable.

@@ -12,7 +12,7 @@
 
 namespace mylos {
 
-/// Memory, streams and operations of `next`, which must outlive it.
+/// Memory, queue and operations of `next`, which must outlive it.
 class ForwardingBackend : public ComputeBackend {
  public:
   explicit ForwardingBackend(ComputeBackend& next) : ForwardingBackend(next, next.operations()) {}
@@ -23,36 +23,29 @@ class ForwardingBackend : public ComputeBackend {
   void deallocate(void* memory) override { next_.deallocate(memory); }
   void* allocate_host(std::size_t bytes) override { return next_.allocate_host(bytes); }
   void deallocate_host(void* memory) override { next_.deallocate_host(memory); }
-  void copy_to_device(Stream stream, const void* host, void* device, std::size_t bytes) override {
-    next_.copy_to_device(stream, host, device, bytes);
+  void copy_to_device(const void* host, void* device, std::size_t bytes) override {
+    next_.copy_to_device(host, device, bytes);
   }
-  void copy_to_host(Stream stream, const void* device, void* host, std::size_t bytes) override {
-    next_.copy_to_host(stream, device, host, bytes);
+  void copy_to_host(const void* device, void* host, std::size_t bytes) override {
+    next_.copy_to_host(device, host, bytes);
   }
-  void copy(Stream stream, const void* from, void* to, std::size_t bytes) override {
-    next_.copy(stream, from, to, bytes);
-  }
+  void copy(const void* from, void* to, std::size_t bytes) override { next_.copy(from, to, bytes); }
   bool host_accessible() const override { return next_.host_accessible(); }
 
-  Stream create_stream(const char* label) override { return next_.create_stream(label); }
-  void destroy_stream(Stream stream) override { next_.destroy_stream(stream); }
-  void synchronize(Stream stream) override { next_.synchronize(stream); }
+  void synchronize() override { next_.synchronize(); }
   Event create_event() override { return next_.create_event(); }
   void destroy_event(Event event) override { next_.destroy_event(event); }
-  void record(Event event, Stream stream) override { next_.record(event, stream); }
-  void wait(Stream stream, Event event) override { next_.wait(stream, event); }
+  void record(Event event) override { next_.record(event); }
   void host_wait(Event event) override { next_.host_wait(event); }
   double seconds_between(Event begin, Event end) override { return next_.seconds_between(begin, end); }
   bool can_capture() const override { return next_.can_capture(); }
-  Graph capture(Stream stream, const std::function<void()>& work) override {
-    return next_.capture(stream, work);
-  }
-  bool launch(Stream stream, Graph graph) override { return next_.launch(stream, graph); }
+  Graph capture(const std::function<void()>& work) override { return next_.capture(work); }
+  bool launch(Graph graph) override { return next_.launch(graph); }
   void destroy_graph(Graph graph) override { next_.destroy_graph(graph); }
   void begin_range(const char* name) override { next_.begin_range(name); }
   void end_range() override { next_.end_range(); }
   std::size_t device_bytes_in_use() const override { return next_.device_bytes_in_use(); }
-  void* native_stream(Stream stream) override { return next_.native_stream(stream); }
+  void* native_stream() override { return next_.native_stream(); }
 
  protected:
   /// With other operations than those of `next`.

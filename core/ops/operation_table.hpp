@@ -12,23 +12,18 @@
 
 namespace mylos {
 
-/// An in-order queue of work. A null handle is the backend's own default queue.
-struct Stream {
-  void* handle = nullptr;
-};
-
 /// A backend begins with the table of the one below it and puts its own kernels on top. A kernel may decline
 /// a case; then the one below it is asked. A fused operation that no kernel takes is made of its parts, which
 /// the table that was asked first runs.
 class OperationTable {
   struct Kernel {
-    bool (*call)(void* self, Stream stream, const void* op);
+    bool (*call)(void* self, const void* op);
     void* self;
     const char* backend;
   };
 
  public:
-  /// Puts on top what `self` has for each operation of the list: run(stream, op) queues the operation and
+  /// Puts on top what `self` has for each operation of the list: run(op) queues the operation and
   /// returns nothing or true, or declines, has done nothing and returns false. `self` and `backend` outlive
   /// all tables that are made from this one.
   template <class... Ops, class Self>
@@ -38,20 +33,20 @@ class OperationTable {
 
   /// Queues an operation.
   template <class Op>
-  void run(Stream stream, const Op& op) const {
-    if (take(stream, op) != nullptr) return;
+  void run(const Op& op) const {
+    if (take(op) != nullptr) return;
     if constexpr (Fused<Op>) {
-      op.compose([&](const auto& part) { run(stream, part); });
+      op.compose([&](const auto& part) { run(part); });
     } else {
       fail(ExitCode::internal, "no backend runs {}", Op::name);
     }
   }
   /// Queues it if a kernel takes it as a whole: the name of that backend, else null.
   template <class Op>
-  const char* take(Stream stream, const Op& op) const {
+  const char* take(const Op& op) const {
     const std::vector<Kernel>& kernels = kernels_[Operations::index_of<Op>()];
     for (std::size_t i = kernels.size(); i-- > 0;) {
-      if (kernels[i].call(kernels[i].self, stream, &op)) return kernels[i].backend;
+      if (kernels[i].call(kernels[i].self, &op)) return kernels[i].backend;
     }
     return nullptr;
   }
@@ -63,14 +58,14 @@ class OperationTable {
 
  private:
   template <class Op, class Self>
-  static bool call(void* self, Stream stream, const void* op) {
+  static bool call(void* self, const void* op) {
     auto& kernels = *static_cast<Self*>(self);
     const Op& operation = *static_cast<const Op*>(op);
-    if constexpr (std::is_void_v<decltype(kernels.run(stream, operation))>) {
-      kernels.run(stream, operation);
+    if constexpr (std::is_void_v<decltype(kernels.run(operation))>) {
+      kernels.run(operation);
       return true;
     } else {
-      return kernels.run(stream, operation);
+      return kernels.run(operation);
     }
   }
 

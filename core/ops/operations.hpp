@@ -577,7 +577,7 @@ struct SgdStep {
   double flops() const { return 6.0 * static_cast<double>(weights.size()); }
 };
 
-/// Runs `guard_update` (core/optim/grad_guard.hpp) on device memory, in order with the stream.
+/// Runs `guard_update` (core/optim/grad_guard.hpp) on device memory.
 struct GuardStep {
   GuardConfig config{};
   const GuardInput* input = nullptr;

@@ -20,9 +20,9 @@ LinearShape shape_of(const Op& op) {
 }  // namespace
 
 template <class Op>
-bool TracedBackend::Recorder::run(Stream stream, const Op& op) {
-  Trace::Scope event = trace.record(Op::name, stream, TraceKind::operation, shape_of(op));
-  const char* backend = next.take(stream, op);
+bool TracedBackend::Recorder::run(const Op& op) {
+  Trace::Scope event = trace.record(Op::name, TraceKind::operation, shape_of(op));
+  const char* backend = next.take(op);
   event.taken_by(backend);
   return backend != nullptr;
 }
@@ -32,19 +32,19 @@ TracedBackend::TracedBackend(ComputeBackend& next, Trace& trace)
   add_operations(Operations(), recorder_, "trace");
 }
 
-void TracedBackend::copy_to_device(Stream stream, const void* host, void* device, std::size_t bytes) {
-  const Trace::Scope event = recorder_.trace.record("copy_to_device", stream);
-  next().copy_to_device(stream, host, device, bytes);
+void TracedBackend::copy_to_device(const void* host, void* device, std::size_t bytes) {
+  const Trace::Scope event = recorder_.trace.record("copy_to_device");
+  next().copy_to_device(host, device, bytes);
 }
 
-void TracedBackend::copy_to_host(Stream stream, const void* device, void* host, std::size_t bytes) {
-  const Trace::Scope event = recorder_.trace.record("copy_to_host", stream);
-  next().copy_to_host(stream, device, host, bytes);
+void TracedBackend::copy_to_host(const void* device, void* host, std::size_t bytes) {
+  const Trace::Scope event = recorder_.trace.record("copy_to_host");
+  next().copy_to_host(device, host, bytes);
 }
 
-void TracedBackend::copy(Stream stream, const void* from, void* to, std::size_t bytes) {
-  const Trace::Scope event = recorder_.trace.record("copy", stream);
-  next().copy(stream, from, to, bytes);
+void TracedBackend::copy(const void* from, void* to, std::size_t bytes) {
+  const Trace::Scope event = recorder_.trace.record("copy");
+  next().copy(from, to, bytes);
 }
 
 }  // namespace mylos

@@ -16,9 +16,9 @@ class TracedBackend final : public ForwardingBackend {
   /// Both must outlive this.
   TracedBackend(ComputeBackend& next, Trace& trace);
 
-  void copy_to_device(Stream stream, const void* host, void* device, std::size_t bytes) override;
-  void copy_to_host(Stream stream, const void* device, void* host, std::size_t bytes) override;
-  void copy(Stream stream, const void* from, void* to, std::size_t bytes) override;
+  void copy_to_device(const void* host, void* device, std::size_t bytes) override;
+  void copy_to_host(const void* device, void* host, std::size_t bytes) override;
+  void copy(const void* from, void* to, std::size_t bytes) override;
 
  private:
   /// Each operation comes here first.
@@ -27,7 +27,7 @@ class TracedBackend final : public ForwardingBackend {
     Trace& trace;
 
     template <class Op>
-    bool run(Stream stream, const Op& op);
+    bool run(const Op& op);
   };
 
   Recorder recorder_;

@@ -36,8 +36,8 @@ Optimizer::Optimizer(const OptimizerConfig& config, const OptimizerPlace& place)
   const std::size_t segment_bytes = segments.size() * sizeof(Segment);
   segments_ = DeviceBuffer(backend_, place.ledger, MemoryCategory::workspace, segment_bytes,
                            "mylos::optimizer::segments");
-  backend_.copy_to_device({}, segments.data(), segments_.data(), segment_bytes);
-  backend_.synchronize({});
+  backend_.copy_to_device(segments.data(), segments_.data(), segment_bytes);
+  backend_.synchronize();
   const Segment* next = static_cast<const Segment*>(segments_.data());
   for (const int count : num_segments_) {
     part_segments_.push_back(next);

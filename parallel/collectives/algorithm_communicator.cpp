@@ -62,8 +62,8 @@ class AlgorithmCommunicator::ScheduledOperation final : public PolledOperation {
     return {buffer + static_cast<std::size_t>(range.first) * size_of(dtype_), dtype_, {range.count}};
   }
   void post(const CollectiveRound& round) {
-    if (round.receive) receiving_ = wire_.recv({}, at(round.receive->range), round.receive->peer, tag_);
-    if (round.send) sending_ = wire_.send({}, at(round.send->range), round.send->peer, tag_);
+    if (round.receive) receiving_ = wire_.recv(at(round.receive->range), round.receive->peer, tag_);
+    if (round.send) sending_ = wire_.send(at(round.send->range), round.send->peer, tag_);
     if (round.receive || round.send) family_.steps += 1;
     posted_ = true;
   }
@@ -114,8 +114,8 @@ AlgorithmCommunicator::AlgorithmCommunicator(NextCommunicator next, AlgorithmCho
   }
 }
 
-void AlgorithmCommunicator::synchronize(Stream stream) {
-  if (compute_ != nullptr) compute_->synchronize(stream);
+void AlgorithmCommunicator::synchronize() {
+  if (compute_ != nullptr) compute_->synchronize();
 }
 
 std::shared_ptr<const CollectiveSchedule> AlgorithmCommunicator::schedule(const CollectiveCall& call,
@@ -136,73 +136,72 @@ Request AlgorithmCommunicator::start(const CollectiveCall& call, Algorithm algor
       std::make_unique<ScheduledOperation>(*this, schedule(call, algorithm), input, output, op, tag));
 }
 
-Request AlgorithmCommunicator::all_reduce(Stream stream, TensorRef buffer, ReduceOp op) {
-  synchronize(stream);
+Request AlgorithmCommunicator::all_reduce(TensorRef buffer, ReduceOp op) {
+  synchronize();
   const Algorithm algorithm = choice_.of(Operation::all_reduce, buffer.bytes());
-  if (algorithm == Algorithm::native) return next().all_reduce(stream, buffer, op);
+  if (algorithm == Algorithm::native) return next().all_reduce(buffer, op);
   return start({Operation::all_reduce, size(), buffer.size()}, algorithm, buffer, buffer, op);
 }
 
-Request AlgorithmCommunicator::reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) {
+Request AlgorithmCommunicator::reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) {
   require_same_type(input, output);
   require(input.size() == output.size() * size(), "input is output times ranks");
-  synchronize(stream);
+  synchronize();
   const Algorithm algorithm = choice_.of(Operation::reduce_scatter, input.bytes());
-  if (algorithm == Algorithm::native) return next().reduce_scatter(stream, input, output, op);
+  if (algorithm == Algorithm::native) return next().reduce_scatter(input, output, op);
   return start({Operation::reduce_scatter, size(), output.size()}, algorithm, input, output, op);
 }
 
-Request AlgorithmCommunicator::all_gather(Stream stream, TensorRef input, TensorRef output) {
+Request AlgorithmCommunicator::all_gather(TensorRef input, TensorRef output) {
   require_same_type(input, output);
   require(output.size() == input.size() * size(), "output is input times ranks");
-  synchronize(stream);
+  synchronize();
   const Algorithm algorithm = choice_.of(Operation::all_gather, output.bytes());
-  if (algorithm == Algorithm::native) return next().all_gather(stream, input, output);
+  if (algorithm == Algorithm::native) return next().all_gather(input, output);
   return start({Operation::all_gather, size(), input.size()}, algorithm, input, output, ReduceOp::sum);
 }
 
-Request AlgorithmCommunicator::broadcast(Stream stream, TensorRef buffer, int root) {
-  synchronize(stream);
+Request AlgorithmCommunicator::broadcast(TensorRef buffer, int root) {
+  synchronize();
   const Algorithm algorithm = choice_.of(Operation::broadcast, buffer.bytes());
-  if (algorithm == Algorithm::native) return next().broadcast(stream, buffer, root);
+  if (algorithm == Algorithm::native) return next().broadcast(buffer, root);
   return start({Operation::broadcast, size(), buffer.size(), root}, algorithm, buffer, buffer, ReduceOp::sum);
 }
 
-Request AlgorithmCommunicator::reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) {
-  synchronize(stream);
+Request AlgorithmCommunicator::reduce(TensorRef buffer, ReduceOp op, int root) {
+  synchronize();
   const Algorithm algorithm = choice_.of(Operation::reduce, buffer.bytes());
-  if (algorithm == Algorithm::native) return next().reduce(stream, buffer, op, root);
+  if (algorithm == Algorithm::native) return next().reduce(buffer, op, root);
   return start({Operation::reduce, size(), buffer.size(), root}, algorithm, buffer, buffer, op);
 }
 
-Request AlgorithmCommunicator::all_to_all(Stream stream, TensorRef input, TensorRef output) {
+Request AlgorithmCommunicator::all_to_all(TensorRef input, TensorRef output) {
   require_same_type(input, output);
   require(input.size() == output.size() && input.size() % size() == 0,
           "input and output have one part for each rank");
-  synchronize(stream);
+  synchronize();
   const Algorithm algorithm = choice_.of(Operation::all_to_all, input.bytes());
-  if (algorithm == Algorithm::native) return next().all_to_all(stream, input, output);
+  if (algorithm == Algorithm::native) return next().all_to_all(input, output);
   return start({Operation::all_to_all, size(), input.size() / size()}, algorithm, input, output,
                ReduceOp::sum);
 }
 
-Request AlgorithmCommunicator::all_to_all_v(Stream stream, TensorRef input,
-                                            std::span<const std::int64_t> send_counts, TensorRef output,
-                                            std::span<const std::int64_t> recv_counts) {
-  synchronize(stream);
-  return next().all_to_all_v(stream, input, send_counts, output, recv_counts);
+Request AlgorithmCommunicator::all_to_all_v(TensorRef input, std::span<const std::int64_t> send_counts,
+                                            TensorRef output, std::span<const std::int64_t> recv_counts) {
+  synchronize();
+  return next().all_to_all_v(input, send_counts, output, recv_counts);
 }
 
-Request AlgorithmCommunicator::send(Stream stream, TensorRef buffer, int peer, int tag) {
+Request AlgorithmCommunicator::send(TensorRef buffer, int peer, int tag) {
   require_user_tag(tag);
-  synchronize(stream);
-  return next().send(stream, buffer, peer, tag);
+  synchronize();
+  return next().send(buffer, peer, tag);
 }
 
-Request AlgorithmCommunicator::recv(Stream stream, TensorRef buffer, int peer, int tag) {
+Request AlgorithmCommunicator::recv(TensorRef buffer, int peer, int tag) {
   require_user_tag(tag);
-  synchronize(stream);
-  return next().recv(stream, buffer, peer, tag);
+  synchronize();
+  return next().recv(buffer, peer, tag);
 }
 
 void AlgorithmCommunicator::progress() {

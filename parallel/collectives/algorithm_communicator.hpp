@@ -49,17 +49,17 @@ class AlgorithmCommunicator final : public ForwardingCommunicator {
                         TrafficCounter& counter, ComputeBackend* compute = nullptr,
                         MemoryLedger* ledger = nullptr);
 
-  Request all_reduce(Stream stream, TensorRef buffer, ReduceOp op) override;
+  Request all_reduce(TensorRef buffer, ReduceOp op) override;
   /// `output` may lie within `input`.
-  Request reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) override;
-  Request all_gather(Stream stream, TensorRef input, TensorRef output) override;
-  Request broadcast(Stream stream, TensorRef buffer, int root) override;
-  Request reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) override;
-  Request all_to_all(Stream stream, TensorRef input, TensorRef output) override;
-  Request all_to_all_v(Stream stream, TensorRef input, std::span<const std::int64_t> send_counts,
-                       TensorRef output, std::span<const std::int64_t> recv_counts) override;
-  Request send(Stream stream, TensorRef buffer, int peer, int tag) override;
-  Request recv(Stream stream, TensorRef buffer, int peer, int tag) override;
+  Request reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) override;
+  Request all_gather(TensorRef input, TensorRef output) override;
+  Request broadcast(TensorRef buffer, int root) override;
+  Request reduce(TensorRef buffer, ReduceOp op, int root) override;
+  Request all_to_all(TensorRef input, TensorRef output) override;
+  Request all_to_all_v(TensorRef input, std::span<const std::int64_t> send_counts, TensorRef output,
+                       std::span<const std::int64_t> recv_counts) override;
+  Request send(TensorRef buffer, int peer, int tag) override;
+  Request recv(TensorRef buffer, int peer, int tag) override;
   void progress() override;
   /// The part has the same choice, and its messages the same label.
   std::unique_ptr<Communicator> split(int color, int key) override;
@@ -85,7 +85,7 @@ class AlgorithmCommunicator final : public ForwardingCommunicator {
                         TrafficCounter& counter, ComputeBackend* compute, std::shared_ptr<Family> family);
 
   /// Waits for the work that fills the buffers.
-  void synchronize(Stream stream);
+  void synchronize();
   Request start(const CollectiveCall& call, Algorithm algorithm, TensorRef input, TensorRef output,
                 ReduceOp op);
   std::shared_ptr<const CollectiveSchedule> schedule(const CollectiveCall& call, Algorithm algorithm);

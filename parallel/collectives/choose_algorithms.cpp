@@ -38,7 +38,7 @@ class Agreement {
   /// Every element becomes the largest of all ranks'.
   void take_maximum(std::vector<std::int64_t>& values) {
     const auto count = static_cast<std::int64_t>(values.size());
-    comm_.all_reduce({}, TensorRef(values.data(), DType::int64, {count}), ReduceOp::max).host_wait();
+    comm_.all_reduce(TensorRef(values.data(), DType::int64, {count}), ReduceOp::max).host_wait();
   }
 
  private:
@@ -97,17 +97,17 @@ void run_native(Communicator& world, const CollectiveCall& call, float* in, floa
   const auto start = [&] {
     switch (call.operation) {
       case Operation::all_reduce:
-        return world.all_reduce({}, one_in, ReduceOp::sum);
+        return world.all_reduce(one_in, ReduceOp::sum);
       case Operation::reduce_scatter:
-        return world.reduce_scatter({}, all_in, one_out, ReduceOp::sum);
+        return world.reduce_scatter(all_in, one_out, ReduceOp::sum);
       case Operation::all_gather:
-        return world.all_gather({}, one_in, all_out);
+        return world.all_gather(one_in, all_out);
       case Operation::broadcast:
-        return world.broadcast({}, one_in, call.root);
+        return world.broadcast(one_in, call.root);
       case Operation::reduce:
-        return world.reduce({}, one_in, ReduceOp::sum, call.root);
+        return world.reduce(one_in, ReduceOp::sum, call.root);
       default:
-        return world.all_to_all({}, all_in, all_out);
+        return world.all_to_all(all_in, all_out);
     }
   };
   start().host_wait();
@@ -116,7 +116,7 @@ void run_native(Communicator& world, const CollectiveCall& call, float* in, floa
 bool has_native(Communicator& world) {
   float value = 0.0F;
   try {
-    world.all_reduce({}, TensorRef(&value, DType::fp32, {1}), ReduceOp::sum).host_wait();
+    world.all_reduce(TensorRef(&value, DType::fp32, {1}), ReduceOp::sum).host_wait();
   } catch (const Error& error) {
     if (error.code() != ExitCode::usage) throw;
     return false;
@@ -136,8 +136,8 @@ CollectiveCosts measure(Communicator& world) {
   for (const std::int64_t bytes : measured_bytes) {
     const std::int64_t count = bytes / std::int64_t{sizeof(float)};
     costs.message.add(bytes, stopwatch.nanoseconds([&] {
-      Request receiving = world.recv({}, TensorRef(out.data(), DType::fp32, {count}), previous, 0);
-      Request sending = world.send({}, TensorRef(in.data(), DType::fp32, {count}), next, 0);
+      Request receiving = world.recv(TensorRef(out.data(), DType::fp32, {count}), previous, 0);
+      Request sending = world.send(TensorRef(in.data(), DType::fp32, {count}), next, 0);
       receiving.host_wait();
       sending.host_wait();
     }));

@@ -66,11 +66,11 @@ class HierarchicalCommunicator::StagedOperation : public PolledOperation {
   /// Node-local reduction of every slice at the rank of its lane.
   void reduce_slices(TensorRef buffer, ReduceOp op) {
     for (int lane = 0; lane < own_.num_lanes_; ++lane)
-      post(own_.node_down_->reduce({}, own_.slice(buffer, lane), op, lane));
+      post(own_.node_down_->reduce(own_.slice(buffer, lane), op, lane));
   }
   void broadcast_slices(TensorRef buffer) {
     for (int lane = 0; lane < own_.num_lanes_; ++lane)
-      post(own_.node_up_->broadcast({}, own_.slice(buffer, lane), lane));
+      post(own_.node_up_->broadcast(own_.slice(buffer, lane), lane));
   }
 
   HierarchicalCommunicator& own_;
@@ -96,7 +96,7 @@ class HierarchicalCommunicator::AllReduce final : public StagedOperation {
 
  private:
   void down() override { reduce_slices(buffer_, op_); }
-  void across() override { post(own_.lane_->all_reduce({}, own_.slice(buffer_, own_.own_.index), op_)); }
+  void across() override { post(own_.lane_->all_reduce(own_.slice(buffer_, own_.own_.index), op_)); }
   void up() override { broadcast_slices(buffer_); }
 
   TensorRef buffer_;
@@ -111,11 +111,9 @@ class HierarchicalCommunicator::Broadcast final : public StagedOperation {
  private:
   bool at_root() const { return own_.own_.node == root_.node; }
   void down() override {
-    if (at_root()) post(own_.node_down_->broadcast({}, buffer_, root_.index));
+    if (at_root()) post(own_.node_down_->broadcast(buffer_, root_.index));
   }
-  void across() override {
-    post(own_.lane_->broadcast({}, own_.slice(buffer_, own_.own_.index), root_.node));
-  }
+  void across() override { post(own_.lane_->broadcast(own_.slice(buffer_, own_.own_.index), root_.node)); }
   void up() override {
     if (!at_root()) broadcast_slices(buffer_);
   }
@@ -138,19 +136,19 @@ class HierarchicalCommunicator::Reduce final : public StagedOperation {
     copy(buffer_.flat(), sum_);
     reduce_slices(sum_, op_);
   }
-  void across() override { post(own_.lane_->reduce({}, own_.slice(sum_, own_.own_.index), op_, root_.node)); }
+  void across() override { post(own_.lane_->reduce(own_.slice(sum_, own_.own_.index), op_, root_.node)); }
   void up() override {
     if (own_.own_.node != root_.node) return;
     const bool is_root = own_.own_.index == root_.index;
     for (int lane = 0; is_root && lane < own_.num_lanes_; ++lane) {
-      if (lane != root_.index) post(own_.node_up_->recv({}, own_.slice(buffer_, lane), lane, stage_tag));
+      if (lane != root_.index) post(own_.node_up_->recv(own_.slice(buffer_, lane), lane, stage_tag));
     }
     if (!own_.has_lane()) return;
     const int lane = own_.own_.index;
     if (is_root) {
       copy(own_.slice(sum_, lane), own_.slice(buffer_, lane));
     } else {
-      post(own_.node_up_->send({}, own_.slice(sum_, lane), root_.index, stage_tag));
+      post(own_.node_up_->send(own_.slice(sum_, lane), root_.index, stage_tag));
     }
   }
 
@@ -178,18 +176,18 @@ class HierarchicalCommunicator::ReduceScatter final : public StagedOperation {
   }
   void across() override {
     node_sum_ = take(input_.dtype, own_.parts_per_node_ * part_count());
-    post(own_.lane_->reduce_scatter({}, own_.slice(sum_, own_.own_.index), node_sum_, op_));
+    post(own_.lane_->reduce_scatter(own_.slice(sum_, own_.own_.index), node_sum_, op_));
   }
   void up() override {
     const std::int64_t n = part_count();
     const int index = own_.own_.index;
     if (!own_.has_lane()) {
-      post(own_.node_up_->recv({}, output_, index % own_.num_lanes_, stage_tag));
+      post(own_.node_up_->recv(output_, index % own_.num_lanes_, stage_tag));
       return;
     }
     copy(node_sum_.flat(0, n), output_.flat());
     for (int peer = index + own_.num_lanes_; peer < own_.node_->size(); peer += own_.num_lanes_)
-      post(own_.node_up_->send({}, node_sum_.flat(peer / own_.num_lanes_ * n, n), peer, stage_tag));
+      post(own_.node_up_->send(node_sum_.flat(peer / own_.num_lanes_ * n, n), peer, stage_tag));
   }
 
   TensorRef input_;
@@ -210,16 +208,16 @@ class HierarchicalCommunicator::AllGather final : public StagedOperation {
     const int index = own_.own_.index;
     all_ = take(input_.dtype, own_.num_lanes_ * own_.num_nodes() * own_.parts_per_node_ * n);
     if (!own_.has_lane()) {
-      post(own_.node_down_->send({}, input_, index % own_.num_lanes_, stage_tag));
+      post(own_.node_down_->send(input_, index % own_.num_lanes_, stage_tag));
       return;
     }
     node_parts_ = take(input_.dtype, own_.parts_per_node_ * n);
     clear_padding(node_parts_);
     copy(input_.flat(), node_parts_.flat(0, n));
     for (int peer = index + own_.num_lanes_; peer < own_.node_->size(); peer += own_.num_lanes_)
-      post(own_.node_down_->recv({}, node_parts_.flat(peer / own_.num_lanes_ * n, n), peer, stage_tag));
+      post(own_.node_down_->recv(node_parts_.flat(peer / own_.num_lanes_ * n, n), peer, stage_tag));
   }
-  void across() override { post(own_.lane_->all_gather({}, node_parts_, own_.slice(all_, own_.own_.index))); }
+  void across() override { post(own_.lane_->all_gather(node_parts_, own_.slice(all_, own_.own_.index))); }
   void up() override { broadcast_slices(all_); }
   void finish() override {
     const std::int64_t n = input_.size();
@@ -255,11 +253,11 @@ HierarchicalCommunicator::HierarchicalCommunicator(NextCommunicator node, NextCo
 void HierarchicalCommunicator::find_nodes() {
   // A node is known by the rank of its first rank.
   std::int32_t leader = next().rank();
-  node_->broadcast({}, TensorRef(&leader, DType::int32, {1}), 0).host_wait();
+  node_->broadcast(TensorRef(&leader, DType::int32, {1}), 0).host_wait();
   std::array<std::int32_t, 2> own = {leader, node_->rank()};
   std::vector<std::array<std::int32_t, 2>> all(static_cast<std::size_t>(size()));
   next()
-      .all_gather({}, TensorRef(own.data(), DType::int32, {2}),
+      .all_gather(TensorRef(own.data(), DType::int32, {2}),
                   TensorRef(all.data(), DType::int32, {2 * std::int64_t{size()}}))
       .host_wait();
   std::map<std::int32_t, int> sizes;
@@ -284,56 +282,54 @@ TensorRef HierarchicalCommunicator::slice(TensorRef buffer, int lane) const {
 }
 
 template <class Staged, class... Args>
-Request HierarchicalCommunicator::start(Stream stream, Args&&... args) {
-  if (compute_ != nullptr) compute_->synchronize(stream);
+Request HierarchicalCommunicator::start(Args&&... args) {
+  if (compute_ != nullptr) compute_->synchronize();
   return family_->engine.start(std::make_unique<Staged>(*this, std::forward<Args>(args)...));
 }
 
-Request HierarchicalCommunicator::all_reduce(Stream stream, TensorRef buffer, ReduceOp op) {
-  return start<AllReduce>(stream, buffer, op);
+Request HierarchicalCommunicator::all_reduce(TensorRef buffer, ReduceOp op) {
+  return start<AllReduce>(buffer, op);
 }
 
-Request HierarchicalCommunicator::reduce_scatter(Stream stream, TensorRef input, TensorRef output,
-                                                 ReduceOp op) {
+Request HierarchicalCommunicator::reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) {
   require(input.dtype == output.dtype && input.size() == output.size() * size(),
           "input is output times ranks");
-  return start<ReduceScatter>(stream, input, output, op);
+  return start<ReduceScatter>(input, output, op);
 }
 
-Request HierarchicalCommunicator::all_gather(Stream stream, TensorRef input, TensorRef output) {
+Request HierarchicalCommunicator::all_gather(TensorRef input, TensorRef output) {
   require(input.dtype == output.dtype && output.size() == input.size() * size(),
           "output is input times ranks");
-  return start<AllGather>(stream, input, output);
+  return start<AllGather>(input, output);
 }
 
-Request HierarchicalCommunicator::broadcast(Stream stream, TensorRef buffer, int root) {
-  return start<Broadcast>(stream, buffer, root);
+Request HierarchicalCommunicator::broadcast(TensorRef buffer, int root) {
+  return start<Broadcast>(buffer, root);
 }
 
-Request HierarchicalCommunicator::reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) {
-  return start<Reduce>(stream, buffer, op, root);
+Request HierarchicalCommunicator::reduce(TensorRef buffer, ReduceOp op, int root) {
+  return start<Reduce>(buffer, op, root);
 }
 
-Request HierarchicalCommunicator::all_to_all(Stream stream, TensorRef input, TensorRef output) {
-  if (compute_ != nullptr) compute_->synchronize(stream);
-  return next().all_to_all(stream, input, output);
+Request HierarchicalCommunicator::all_to_all(TensorRef input, TensorRef output) {
+  if (compute_ != nullptr) compute_->synchronize();
+  return next().all_to_all(input, output);
 }
 
-Request HierarchicalCommunicator::all_to_all_v(Stream stream, TensorRef input,
-                                               std::span<const std::int64_t> send_counts, TensorRef output,
-                                               std::span<const std::int64_t> recv_counts) {
-  if (compute_ != nullptr) compute_->synchronize(stream);
-  return next().all_to_all_v(stream, input, send_counts, output, recv_counts);
+Request HierarchicalCommunicator::all_to_all_v(TensorRef input, std::span<const std::int64_t> send_counts,
+                                               TensorRef output, std::span<const std::int64_t> recv_counts) {
+  if (compute_ != nullptr) compute_->synchronize();
+  return next().all_to_all_v(input, send_counts, output, recv_counts);
 }
 
-Request HierarchicalCommunicator::send(Stream stream, TensorRef buffer, int peer, int tag) {
-  if (compute_ != nullptr) compute_->synchronize(stream);
-  return next().send(stream, buffer, peer, tag);
+Request HierarchicalCommunicator::send(TensorRef buffer, int peer, int tag) {
+  if (compute_ != nullptr) compute_->synchronize();
+  return next().send(buffer, peer, tag);
 }
 
-Request HierarchicalCommunicator::recv(Stream stream, TensorRef buffer, int peer, int tag) {
-  if (compute_ != nullptr) compute_->synchronize(stream);
-  return next().recv(stream, buffer, peer, tag);
+Request HierarchicalCommunicator::recv(TensorRef buffer, int peer, int tag) {
+  if (compute_ != nullptr) compute_->synchronize();
+  return next().recv(buffer, peer, tag);
 }
 
 void HierarchicalCommunicator::progress() {

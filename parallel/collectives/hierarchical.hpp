@@ -43,16 +43,16 @@ class HierarchicalCommunicator final : public ForwardingCommunicator {
   int num_lanes() const { return num_lanes_; }
   int num_nodes() const { return static_cast<int>(node_sizes_.size()); }
 
-  Request all_reduce(Stream stream, TensorRef buffer, ReduceOp op) override;
-  Request reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) override;
-  Request all_gather(Stream stream, TensorRef input, TensorRef output) override;
-  Request broadcast(Stream stream, TensorRef buffer, int root) override;
-  Request reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) override;
-  Request all_to_all(Stream stream, TensorRef input, TensorRef output) override;
-  Request all_to_all_v(Stream stream, TensorRef input, std::span<const std::int64_t> send_counts,
-                       TensorRef output, std::span<const std::int64_t> recv_counts) override;
-  Request send(Stream stream, TensorRef buffer, int peer, int tag) override;
-  Request recv(Stream stream, TensorRef buffer, int peer, int tag) override;
+  Request all_reduce(TensorRef buffer, ReduceOp op) override;
+  Request reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) override;
+  Request all_gather(TensorRef input, TensorRef output) override;
+  Request broadcast(TensorRef buffer, int root) override;
+  Request reduce(TensorRef buffer, ReduceOp op, int root) override;
+  Request all_to_all(TensorRef input, TensorRef output) override;
+  Request all_to_all_v(TensorRef input, std::span<const std::int64_t> send_counts, TensorRef output,
+                       std::span<const std::int64_t> recv_counts) override;
+  Request send(TensorRef buffer, int peer, int tag) override;
+  Request recv(TensorRef buffer, int peer, int tag) override;
   void progress() override;
   /// Memory of the node's backend. Within a node all_reduce and broadcast use the same part of the buffer on
   /// all ranks, as that memory demands, and the other operations use none of it.
@@ -92,7 +92,7 @@ class HierarchicalCommunicator final : public ForwardingCommunicator {
   std::int64_t lane_order(int rank) const;
   TensorRef slice(TensorRef buffer, int lane) const;
   template <class Staged, class... Args>
-  Request start(Stream stream, Args&&... args);
+  Request start(Args&&... args);
 
   NextCommunicator node_;
   ComputeBackend* compute_;

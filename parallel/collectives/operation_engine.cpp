@@ -40,7 +40,7 @@ class EngineRequest final : public RequestState {
   void host_wait() override {
     poll_until([&] { return test(); });
   }
-  void wait(Stream /*stream*/) override { host_wait(); }
+  void wait() override { host_wait(); }
 
  private:
   OperationEngine& engine_;

@@ -56,7 +56,7 @@ class LinkRequest final : public RequestState {
     arrived_ = true;
     clock_.sleep_until(delivery_);
   }
-  void wait(Stream /*stream*/) override { host_wait(); }
+  void wait() override { host_wait(); }
 
  private:
   LinkClock& clock_;
@@ -121,18 +121,18 @@ SimulatedLink::SimulatedLink(NextCommunicator next, std::shared_ptr<Links> links
       links_(std::move(links)),
       world_ranks_(std::move(world_ranks)) {}
 
-Request SimulatedLink::send(Stream stream, TensorRef buffer, int peer, int tag) {
+Request SimulatedLink::send(TensorRef buffer, int peer, int tag) {
   const int world_rank = world_ranks_[static_cast<std::size_t>(peer)];
   auto request = std::make_unique<LinkRequest>(links_->clock(), links_->occupy(world_rank, buffer.bytes()));
-  Request header = next().send(stream, request->header(), peer, tag);
-  request->start(std::move(header), next().send(stream, buffer, peer, tag));
+  Request header = next().send(request->header(), peer, tag);
+  request->start(std::move(header), next().send(buffer, peer, tag));
   return Request(std::move(request));
 }
 
-Request SimulatedLink::recv(Stream stream, TensorRef buffer, int peer, int tag) {
+Request SimulatedLink::recv(TensorRef buffer, int peer, int tag) {
   auto request = std::make_unique<LinkRequest>(links_->clock(), 0);
-  Request header = next().recv(stream, request->header(), peer, tag);
-  request->start(std::move(header), next().recv(stream, buffer, peer, tag));
+  Request header = next().recv(request->header(), peer, tag);
+  request->start(std::move(header), next().recv(buffer, peer, tag));
   return Request(std::move(request));
 }
 
@@ -140,40 +140,37 @@ std::unique_ptr<Communicator> SimulatedLink::split(int color, int key) {
   std::unique_ptr<Communicator> part = next().split(color, key);
   std::int32_t own = world_ranks_[static_cast<std::size_t>(rank())];
   std::vector<std::int32_t> all(static_cast<std::size_t>(part->size()));
-  part->all_gather({}, TensorRef(&own, DType::int32, {1}),
-                   TensorRef(all.data(), DType::int32, {part->size()}))
+  part->all_gather(TensorRef(&own, DType::int32, {1}), TensorRef(all.data(), DType::int32, {part->size()}))
       .host_wait();
   return std::unique_ptr<Communicator>(new SimulatedLink(std::move(part), links_, std::move(all)));
 }
 
-Request SimulatedLink::all_reduce(Stream /*stream*/, TensorRef /*buffer*/, ReduceOp /*op*/) {
+Request SimulatedLink::all_reduce(TensorRef /*buffer*/, ReduceOp /*op*/) {
   refuse(Operation::all_reduce);
 }
 
-Request SimulatedLink::reduce_scatter(Stream /*stream*/, TensorRef /*input*/, TensorRef /*output*/,
-                                      ReduceOp /*op*/) {
+Request SimulatedLink::reduce_scatter(TensorRef /*input*/, TensorRef /*output*/, ReduceOp /*op*/) {
   refuse(Operation::reduce_scatter);
 }
 
-Request SimulatedLink::all_gather(Stream /*stream*/, TensorRef /*input*/, TensorRef /*output*/) {
+Request SimulatedLink::all_gather(TensorRef /*input*/, TensorRef /*output*/) {
   refuse(Operation::all_gather);
 }
 
-Request SimulatedLink::broadcast(Stream /*stream*/, TensorRef /*buffer*/, int /*root*/) {
+Request SimulatedLink::broadcast(TensorRef /*buffer*/, int /*root*/) {
   refuse(Operation::broadcast);
 }
 
-Request SimulatedLink::reduce(Stream /*stream*/, TensorRef /*buffer*/, ReduceOp /*op*/, int /*root*/) {
+Request SimulatedLink::reduce(TensorRef /*buffer*/, ReduceOp /*op*/, int /*root*/) {
   refuse(Operation::reduce);
 }
 
-Request SimulatedLink::all_to_all(Stream /*stream*/, TensorRef /*input*/, TensorRef /*output*/) {
+Request SimulatedLink::all_to_all(TensorRef /*input*/, TensorRef /*output*/) {
   refuse(Operation::all_to_all);
 }
 
-Request SimulatedLink::all_to_all_v(Stream /*stream*/, TensorRef /*input*/,
-                                    std::span<const std::int64_t> /*send_counts*/, TensorRef /*output*/,
-                                    std::span<const std::int64_t> /*recv_counts*/) {
+Request SimulatedLink::all_to_all_v(TensorRef /*input*/, std::span<const std::int64_t> /*send_counts*/,
+                                    TensorRef /*output*/, std::span<const std::int64_t> /*recv_counts*/) {
   refuse(Operation::all_to_all_v);
 }
 

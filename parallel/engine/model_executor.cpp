@@ -92,8 +92,8 @@ void ModelExecutor::load(std::span<const std::int32_t> tokens) {
     std::copy(row + 1, row + t + 1, targets + b * t);
   }
   const std::size_t bytes = upload_bytes(shape_) / 2;
-  upload.upload({}, 0, memory("tokens"), bytes);
-  upload.upload({}, bytes, memory("targets"), bytes);
+  upload.upload(0, memory("tokens"), bytes);
+  upload.upload(bytes, memory("targets"), bytes);
 }
 
 void ModelExecutor::load_evaluation(std::span<const std::int32_t> tokens) {
@@ -120,7 +120,7 @@ void ModelExecutor::acquire(const Entry& entry, const Pass& pass) {
 void ModelExecutor::queue(const Entry& entry, const Pass& pass) {
   with_bound(entry, pass.binding, [&]<class Op>(const Op& op) {
     if constexpr (std::is_same_v<Op, AllReduceCall>) {
-      grid_.group(op.group).all_reduce({}, op.buffer, ReduceOp::sum).wait({});
+      grid_.group(op.group).all_reduce(op.buffer, ReduceOp::sum).wait();
     } else {
       backend_.run(op);
     }
@@ -173,7 +173,7 @@ void ModelExecutor::run_pass(const Occurrence& occurrence, bool as_graphs) {
     const bool ends_in_call = std::holds_alternative<AllReduceCall>(segment.back().operation);
     const Entries recorded = segment.first(segment.size() - (ends_in_call ? 1 : 0));
     if (!recorded.empty()) {
-      graphs[number].queue({}, [&] {
+      graphs[number].queue([&] {
         for (const Entry& entry : recorded) queue(entry, pass);
       });
     }
@@ -189,12 +189,11 @@ Request ModelExecutor::send_or_receive(const Action& action) {
   const TensorRef tensor(bindings_[slot_].roots[index].data, DType::uint8,
                          {static_cast<std::int64_t>(programs_.roots.all()[index].bytes)});
   Communicator& stages = grid_.group({Axis::pipeline});
-  return is_sent(action.kind) ? stages.send({}, tensor, action.peer, tag)
-                              : stages.recv({}, tensor, action.peer, tag);
+  return is_sent(action.kind) ? stages.send(tensor, action.peer, tag) : stages.recv(tensor, action.peer, tag);
 }
 
 void ModelExecutor::finish_messages() {
-  for (Request& message : messages_) message.wait({});
+  for (Request& message : messages_) message.wait();
   messages_.clear();
 }
 
@@ -229,10 +228,9 @@ void ModelExecutor::run(const Occurrence& occurrence, const ActionScope& scope) 
 
 void ModelExecutor::evaluate() {
   run_entries(programs_.evaluate.entries, {.phase = Phase::forward, .binding = bindings_[slot_]});
-  backend_.copy_to_host({}, memory("losses"), host_losses_.data(), host_losses_.size() * sizeof(float));
-  backend_.copy_to_host({}, memory("correct"), host_correct_.data(),
-                        host_correct_.size() * sizeof(std::int32_t));
-  backend_.synchronize({});
+  backend_.copy_to_host(memory("losses"), host_losses_.data(), host_losses_.size() * sizeof(float));
+  backend_.copy_to_host(memory("correct"), host_correct_.data(), host_correct_.size() * sizeof(std::int32_t));
+  backend_.synchronize();
 }
 
 std::vector<float> ModelExecutor::logits(std::int64_t row) {
@@ -247,8 +245,8 @@ std::vector<float> ModelExecutor::logits(std::int64_t row) {
   run_entries({&product, 1}, pass);
 
   std::vector<std::byte> raw(static_cast<std::size_t>(model_.padded_vocab() * element));
-  backend_.copy_to_host({}, memory("head.logits"), raw.data(), raw.size());
-  backend_.synchronize({});
+  backend_.copy_to_host(memory("head.logits"), raw.data(), raw.size());
+  backend_.synchronize();
   std::vector<float> values(static_cast<std::size_t>(model_.vocab));
   dispatch_float(shape_.dtype, [&](auto type) {
     using T = decltype(type);

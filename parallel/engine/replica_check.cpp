@@ -22,14 +22,14 @@ namespace {
 class HostBytes {
  public:
   HostBytes(ComputeBackend& backend, const TensorRef& tensor) {
-    backend.synchronize({});
+    backend.synchronize();
     if (backend.host_accessible()) {
       bytes_ = {static_cast<const std::byte*>(tensor.data), tensor.bytes()};
       return;
     }
     copy_.resize(tensor.bytes());
-    backend.copy_to_host({}, tensor.data, copy_.data(), copy_.size());
-    backend.synchronize({});
+    backend.copy_to_host(tensor.data, copy_.data(), copy_.size());
+    backend.synchronize();
     bytes_ = copy_;
   }
 
@@ -106,13 +106,13 @@ std::vector<std::int64_t> gathered(ComputeBackend& backend, Communicator& replic
                             "mylos::replica_check");
   auto* device = static_cast<std::int64_t*>(buffer.data());
   const auto count = std::ssize(own);
-  backend.copy_to_device({}, own.data(), device, own_bytes);
+  backend.copy_to_device(own.data(), device, own_bytes);
   replicas
-      .all_gather({}, {device, DType::int64, {count}},
+      .all_gather({device, DType::int64, {count}},
                   {device + count, DType::int64, {count * static_cast<std::int64_t>(ranks)}})
-      .wait({});
-  backend.copy_to_host({}, device + count, all.data(), own_bytes * ranks);
-  backend.synchronize({});
+      .wait();
+  backend.copy_to_host(device + count, all.data(), own_bytes * ranks);
+  backend.synchronize();
   return all;
 }
 

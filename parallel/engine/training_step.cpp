@@ -25,11 +25,11 @@ TrainingStep::Slot::Slot(ComputeBackend& backend) : outputs(backend, sizeof(Step
 class TrainingStep::PhaseScope {
  public:
   PhaseScope(TrainingStep& step, StepPhase phase)
-      : event_(step.trace_.record(name_of(phase), {}, TraceKind::phase)), span_(step.next_span()) {
+      : event_(step.trace_.record(name_of(phase), TraceKind::phase)), span_(step.next_span()) {
     span_.phase = phase;
-    span_.begin.record({});
+    span_.begin.record();
   }
-  ~PhaseScope() { span_.end.record({}); }
+  ~PhaseScope() { span_.end.record(); }
   PhaseScope(const PhaseScope&) = delete;
   PhaseScope& operator=(const PhaseScope&) = delete;
 
@@ -92,12 +92,12 @@ void TrainingStep::initialise() {
 void TrainingStep::set_guard(const GuardState& state) {
   require(num_unread() == 0, "the guard is not set while steps are under way");
   results_.guard = state;
-  backend_.copy_to_device({}, &state, guard_state_.data(), sizeof state);
+  backend_.copy_to_device(&state, guard_state_.data(), sizeof state);
   for (std::int64_t step = 0; step <= schedule_.ahead(); ++step) {
     StepScalars scalars;
     scalars.loss_scale = state.loss_scale;
-    backend_.copy_to_device({}, &scalars, &memory_of(step)->scalars, sizeof scalars);
-    backend_.synchronize({});
+    backend_.copy_to_device(&scalars, &memory_of(step)->scalars, sizeof scalars);
+    backend_.synchronize();
   }
 }
 
@@ -111,10 +111,10 @@ void TrainingStep::begin(std::int64_t step) {
   inputs->step = step;
   inputs->learning_rate = static_cast<float>(learning_rate(config_.lr, step));
   StepScalars* scalars = &memory_of(step)->scalars;
-  upload.upload({}, 0, scalars, offsetof(StepScalars, loss_scale));
+  upload.upload(0, scalars, offsetof(StepScalars, loss_scale));
   if (schedule_.ahead() > 0) {
     const auto* guard = static_cast<const GuardState*>(guard_state_.data());
-    backend_.copy({}, &guard->loss_scale, &scalars->loss_scale, sizeof(float));
+    backend_.copy(&guard->loss_scale, &scalars->loss_scale, sizeof(float));
   }
   // Only the head has a loss.
   if (!has_head_)
@@ -124,7 +124,7 @@ void TrainingStep::begin(std::int64_t step) {
 
 void TrainingStep::run(std::int64_t step, std::int64_t last, StepDriver& driver) {
   require(num_unread() < slots_.size(), "at most two steps are unread");
-  const Trace::Scope event = trace_.record(whole_step, {}, TraceKind::phase);
+  const Trace::Scope event = trace_.record(whole_step, TraceKind::phase);
   Slot& slot = slot_of(num_run_);
   slot.start = std::chrono::steady_clock::now();
   slot.num_spans = 0;
@@ -138,8 +138,8 @@ void TrainingStep::run(std::int64_t step, std::int64_t last, StepDriver& driver)
     driver.after(action);
   });
   executor_->finish_messages();
-  slot.outputs.download({}, &memory_of(step)->scalars, offsetof(StepOutputs, scalars), sizeof(StepScalars));
-  slot.outputs.download({}, guard_state_.data(), offsetof(StepOutputs, guard), sizeof(GuardState));
+  slot.outputs.download(&memory_of(step)->scalars, offsetof(StepOutputs, scalars), sizeof(StepScalars));
+  slot.outputs.download(guard_state_.data(), offsetof(StepOutputs, guard), sizeof(GuardState));
   ++num_run_;
 }
 
@@ -177,7 +177,7 @@ void TrainingStep::run_pass(const Occurrence& occurrence, StepDriver& driver) {
   if (executor_->begin(occurrence)) {
     const PhaseScope scope(*this, StepPhase::data);
     {
-      const Trace::Scope event = trace_.record("read_samples", {}, TraceKind::data);
+      const Trace::Scope event = trace_.record("read_samples", TraceKind::data);
       driver.read_samples(occurrence.step, first, tokens_);
     }
     executor_->load(tokens_);
@@ -253,7 +253,7 @@ void TrainingStep::update(std::int64_t step) {
   GuardInput* input = &memory->guard_input;
   const auto queue = [&](std::size_t part, const auto& work) {
     if (!as_graphs()) return work();
-    update_graphs_[static_cast<std::size_t>(step % (schedule_.ahead() + 1))][part].queue({}, work);
+    update_graphs_[static_cast<std::size_t>(step % (schedule_.ahead() + 1))][part].queue(work);
   };
   const auto add_norm = [&] {
     bool accumulates = false;
@@ -280,7 +280,7 @@ void TrainingStep::update(std::int64_t step) {
   }
   queue(0, add_norm);
   constexpr std::int64_t fields = sizeof(GuardInput) / sizeof(float);
-  world_.all_reduce({}, {input, DType::fp32, {fields}}, ReduceOp::sum).wait({});
+  world_.all_reduce({input, DType::fp32, {fields}}, ReduceOp::sum).wait();
   queue(1, apply);
 }
 

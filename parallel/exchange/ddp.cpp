@@ -179,12 +179,12 @@ void Ddp::start() {
   const DdpLayout::Reduction& reduction = layout_.reductions[num_started_++];
   const TensorRef part =
       flat(gradients_, gradient_type_).flat(reduction.begin, reduction.end - reduction.begin);
-  requests_.push_back(replicas_.all_reduce({}, part, ReduceOp::sum));
+  requests_.push_back(replicas_.all_reduce(part, ReduceOp::sum));
 }
 
 void Ddp::reduce() {
   while (num_started_ < layout_.reductions.size()) start();
-  for (Request& request : requests_) request.wait({});
+  for (Request& request : requests_) request.wait();
   requests_.clear();
   num_started_ = 0;
 }

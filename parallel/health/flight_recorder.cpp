@@ -77,7 +77,7 @@ const RankFlight::Entry* RankFlight::open_operation() const {
 std::unique_ptr<FlightRecorder> FlightRecorder::open(Communicator& world) {
   std::int64_t job =
       std::chrono::system_clock::now().time_since_epoch().count() ^ (std::int64_t{getpid()} << 40);
-  world.broadcast({}, TensorRef(&job, DType::int64, {1}), 0).host_wait();
+  world.broadcast(TensorRef(&job, DType::int64, {1}), 0).host_wait();
 
   Card own_card;
   gethostname(own_card.host.data(), own_card.host.size() - 1);
@@ -104,7 +104,7 @@ std::unique_ptr<FlightRecorder> FlightRecorder::open(Communicator& world) {
   std::vector<Card> cards(static_cast<std::size_t>(world.size()));
   constexpr auto width = static_cast<std::int64_t>(sizeof(Card));
   world
-      .all_gather({}, TensorRef(&own_card, DType::uint8, {width}),
+      .all_gather(TensorRef(&own_card, DType::uint8, {width}),
                   TensorRef(cards.data(), DType::uint8, {width * world.size()}))
       .host_wait();
 

@@ -18,16 +18,16 @@ class TracedCommunicator final : public ForwardingCommunicator {
   TracedCommunicator(NextCommunicator next, Trace& trace)
       : ForwardingCommunicator(std::move(next)), trace_(trace) {}
 
-  Request all_reduce(Stream stream, TensorRef buffer, ReduceOp op) override;
-  Request reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) override;
-  Request all_gather(Stream stream, TensorRef input, TensorRef output) override;
-  Request broadcast(Stream stream, TensorRef buffer, int root) override;
-  Request reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) override;
-  Request all_to_all(Stream stream, TensorRef input, TensorRef output) override;
-  Request all_to_all_v(Stream stream, TensorRef input, std::span<const std::int64_t> send_counts,
-                       TensorRef output, std::span<const std::int64_t> recv_counts) override;
-  Request send(Stream stream, TensorRef buffer, int peer, int tag) override;
-  Request recv(Stream stream, TensorRef buffer, int peer, int tag) override;
+  Request all_reduce(TensorRef buffer, ReduceOp op) override;
+  Request reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) override;
+  Request all_gather(TensorRef input, TensorRef output) override;
+  Request broadcast(TensorRef buffer, int root) override;
+  Request reduce(TensorRef buffer, ReduceOp op, int root) override;
+  Request all_to_all(TensorRef input, TensorRef output) override;
+  Request all_to_all_v(TensorRef input, std::span<const std::int64_t> send_counts, TensorRef output,
+                       std::span<const std::int64_t> recv_counts) override;
+  Request send(TensorRef buffer, int peer, int tag) override;
+  Request recv(TensorRef buffer, int peer, int tag) override;
   void barrier() override;
   void progress() override;
   /// The part is traced too.

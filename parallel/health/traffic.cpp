@@ -14,8 +14,8 @@ class TrackedRequest final : public RequestState {
   TrackedRequest(Request inner, FlightRecorder& recorder, std::uint64_t number)
       : inner_(std::move(inner)), recorder_(recorder), number_(number) {}
 
-  void wait(Stream stream) override {
-    inner_.wait(stream);
+  void wait() override {
+    inner_.wait();
     recorder_.complete(number_);
   }
   void host_wait() override {
@@ -93,7 +93,7 @@ void CountedCommunicator::check(const Call& call) {
     hash = (hash * 1000003 + static_cast<std::int64_t>(part)) & 0x7fffffffffff;
   }
   std::array<std::int64_t, 2> extremes = {hash, -hash};
-  next().all_reduce({}, TensorRef(extremes.data(), DType::int64, {2}), ReduceOp::max).host_wait();
+  next().all_reduce(TensorRef(extremes.data(), DType::int64, {2}), ReduceOp::max).host_wait();
   if (extremes[0] == -extremes[1]) return;
 
   CallText own{};
@@ -102,7 +102,7 @@ void CountedCommunicator::check(const Call& call) {
   std::vector<CallText> all(static_cast<std::size_t>(size()));
   constexpr auto width = static_cast<std::int64_t>(call_text_bytes);
   next()
-      .all_gather({}, TensorRef(own.data(), DType::uint8, {width}),
+      .all_gather(TensorRef(own.data(), DType::uint8, {width}),
                   TensorRef(all.data(), DType::uint8, {width * size()}))
       .host_wait();
   std::string message = fmt::format("mismatched collective on axis {}:", axis_->label());
@@ -110,60 +110,59 @@ void CountedCommunicator::check(const Call& call) {
   throw Error(ExitCode::watchdog, message);
 }
 
-Request CountedCommunicator::all_reduce(Stream stream, TensorRef buffer, ReduceOp op) {
+Request CountedCommunicator::all_reduce(TensorRef buffer, ReduceOp op) {
   const std::uint64_t number = begin(Operation::all_reduce, buffer.bytes());
   check({Operation::all_reduce, buffer.dtype, buffer.bytes(), static_cast<int>(op)});
-  return track(next().all_reduce(stream, buffer, op), number);
+  return track(next().all_reduce(buffer, op), number);
 }
 
-Request CountedCommunicator::reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) {
+Request CountedCommunicator::reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) {
   const std::uint64_t number = begin(Operation::reduce_scatter, input.bytes());
   check({Operation::reduce_scatter, input.dtype, input.bytes(), static_cast<int>(op)});
-  return track(next().reduce_scatter(stream, input, output, op), number);
+  return track(next().reduce_scatter(input, output, op), number);
 }
 
-Request CountedCommunicator::all_gather(Stream stream, TensorRef input, TensorRef output) {
+Request CountedCommunicator::all_gather(TensorRef input, TensorRef output) {
   const std::uint64_t number = begin(Operation::all_gather, output.bytes());
   check({Operation::all_gather, output.dtype, output.bytes()});
-  return track(next().all_gather(stream, input, output), number);
+  return track(next().all_gather(input, output), number);
 }
 
-Request CountedCommunicator::broadcast(Stream stream, TensorRef buffer, int root) {
+Request CountedCommunicator::broadcast(TensorRef buffer, int root) {
   const std::uint64_t number = begin(Operation::broadcast, buffer.bytes());
   check({Operation::broadcast, buffer.dtype, buffer.bytes(), root});
-  return track(next().broadcast(stream, buffer, root), number);
+  return track(next().broadcast(buffer, root), number);
 }
 
-Request CountedCommunicator::reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) {
+Request CountedCommunicator::reduce(TensorRef buffer, ReduceOp op, int root) {
   const std::uint64_t number = begin(Operation::reduce, buffer.bytes());
   check({Operation::reduce, buffer.dtype, buffer.bytes(), static_cast<int>(op) + num_operations * root});
-  return track(next().reduce(stream, buffer, op, root), number);
+  return track(next().reduce(buffer, op, root), number);
 }
 
-Request CountedCommunicator::all_to_all(Stream stream, TensorRef input, TensorRef output) {
+Request CountedCommunicator::all_to_all(TensorRef input, TensorRef output) {
   const std::uint64_t number = begin(Operation::all_to_all, input.bytes());
   check({Operation::all_to_all, input.dtype, input.bytes()});
-  return track(next().all_to_all(stream, input, output), number);
+  return track(next().all_to_all(input, output), number);
 }
 
-Request CountedCommunicator::all_to_all_v(Stream stream, TensorRef input,
-                                          std::span<const std::int64_t> send_counts, TensorRef output,
-                                          std::span<const std::int64_t> recv_counts) {
+Request CountedCommunicator::all_to_all_v(TensorRef input, std::span<const std::int64_t> send_counts,
+                                          TensorRef output, std::span<const std::int64_t> recv_counts) {
   std::uint64_t elements = 0;
   for (const std::int64_t count : send_counts) elements += static_cast<std::uint64_t>(count);
   const std::uint64_t number = begin(Operation::all_to_all_v, elements * size_of(input.dtype));
   check({Operation::all_to_all_v, input.dtype});
-  return track(next().all_to_all_v(stream, input, send_counts, output, recv_counts), number);
+  return track(next().all_to_all_v(input, send_counts, output, recv_counts), number);
 }
 
-Request CountedCommunicator::send(Stream stream, TensorRef buffer, int peer, int tag) {
+Request CountedCommunicator::send(TensorRef buffer, int peer, int tag) {
   const std::uint64_t number = begin(Operation::send, buffer.bytes());
-  return track(next().send(stream, buffer, peer, tag), number);
+  return track(next().send(buffer, peer, tag), number);
 }
 
-Request CountedCommunicator::recv(Stream stream, TensorRef buffer, int peer, int tag) {
+Request CountedCommunicator::recv(TensorRef buffer, int peer, int tag) {
   const std::uint64_t number = begin(Operation::recv, buffer.bytes());
-  return track(next().recv(stream, buffer, peer, tag), number);
+  return track(next().recv(buffer, peer, tag), number);
 }
 
 void CountedCommunicator::barrier() {

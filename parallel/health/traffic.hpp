@@ -115,16 +115,16 @@ class CountedCommunicator final : public ForwardingCommunicator {
   CountedCommunicator(NextCommunicator next, std::string_view label, TrafficCounter& counter,
                       FlightRecorder* recorder, bool host_buffers = true);
 
-  Request all_reduce(Stream stream, TensorRef buffer, ReduceOp op) override;
-  Request reduce_scatter(Stream stream, TensorRef input, TensorRef output, ReduceOp op) override;
-  Request all_gather(Stream stream, TensorRef input, TensorRef output) override;
-  Request broadcast(Stream stream, TensorRef buffer, int root) override;
-  Request reduce(Stream stream, TensorRef buffer, ReduceOp op, int root) override;
-  Request all_to_all(Stream stream, TensorRef input, TensorRef output) override;
-  Request all_to_all_v(Stream stream, TensorRef input, std::span<const std::int64_t> send_counts,
-                       TensorRef output, std::span<const std::int64_t> recv_counts) override;
-  Request send(Stream stream, TensorRef buffer, int peer, int tag) override;
-  Request recv(Stream stream, TensorRef buffer, int peer, int tag) override;
+  Request all_reduce(TensorRef buffer, ReduceOp op) override;
+  Request reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) override;
+  Request all_gather(TensorRef input, TensorRef output) override;
+  Request broadcast(TensorRef buffer, int root) override;
+  Request reduce(TensorRef buffer, ReduceOp op, int root) override;
+  Request all_to_all(TensorRef input, TensorRef output) override;
+  Request all_to_all_v(TensorRef input, std::span<const std::int64_t> send_counts, TensorRef output,
+                       std::span<const std::int64_t> recv_counts) override;
+  Request send(TensorRef buffer, int peer, int tag) override;
+  Request recv(TensorRef buffer, int peer, int tag) override;
   void barrier() override;
 
  private:

@@ -17,12 +17,11 @@ class BiasGradient {
 
   BiasGradient(ComputeBackend& next, const Workspace& workspace) : next_(next), workspace_(workspace) {}
 
-  void run(Stream stream, const LinearBackwardWeight& op) {
+  void run(const LinearBackwardWeight& op) {
     LinearBackwardWeight product = op;
     product.dbias = {};
-    next_.run(product, stream);
-    if (op.dbias)
-      kernels::bias_gradient(cuda_stream(next_, stream), op.dy, op.dbias, op.accumulate, workspace_);
+    next_.run(product);
+    if (op.dbias) kernels::bias_gradient(cuda_stream(next_), op.dy, op.dbias, op.accumulate, workspace_);
   }
 
  private:

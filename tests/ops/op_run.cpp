@@ -301,7 +301,7 @@ OpRun::OpRun(const OpCase& c, ComputeBackend& backend, const Contents& initial)
 
 void OpRun::reset() {
   for (const auto& [name, bytes] : initial_) {
-    backend_.copy_to_device({}, bytes.data(), memory_.at(name).get(), bytes.size());
+    backend_.copy_to_device(bytes.data(), memory_.at(name).get(), bytes.size());
   }
   Control control{.scalars = case_.scalars, .guard_input = {3.5F, 4.0F}, .guard_state = {}, .segments = {}};
   std::ranges::copy(case_.segments, control.segments);
@@ -313,7 +313,7 @@ Contents OpRun::contents() {
   for (const auto& [name, memory] : memory_) {
     std::vector<std::byte>& bytes = contents[name];
     bytes.resize(initial_.at(name).size());
-    backend_.copy_to_host({}, memory.get(), bytes.data(), bytes.size());
+    backend_.copy_to_host(memory.get(), bytes.data(), bytes.size());
   }
   synchronize();
   return contents;
@@ -321,13 +321,13 @@ Contents OpRun::contents() {
 
 OpRun::Control OpRun::control() {
   Control control{};
-  backend_.copy_to_host({}, control_.get(), &control, sizeof(control));
+  backend_.copy_to_host(control_.get(), &control, sizeof(control));
   synchronize();
   return control;
 }
 
 void OpRun::set_control(const Control& control) {
-  backend_.copy_to_device({}, &control, control_.get(), sizeof(control));
+  backend_.copy_to_device(&control, control_.get(), sizeof(control));
   synchronize();
 }
 

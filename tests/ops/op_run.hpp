@@ -45,7 +45,7 @@ class OpRun {
   void reset();
   /// Calls the operation once.
   void run();
-  void synchronize() { backend_.synchronize({}); }
+  void synchronize() { backend_.synchronize(); }
   /// Waits, and copies every storage to the host.
   Contents contents();
 

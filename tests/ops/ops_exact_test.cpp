@@ -28,8 +28,8 @@ class OpsExactTest : public testing::TestWithParam<std::string> {
    public:
     Device(ComputeBackend& backend, std::vector<T> values) : backend_(backend), size_(values.size()) {
       memory_ = backend.allocate(size_ * sizeof(T), "mylos::tests::tensor");
-      backend.copy_to_device({}, values.data(), memory_, size_ * sizeof(T));
-      backend.synchronize({});
+      backend.copy_to_device(values.data(), memory_, size_ * sizeof(T));
+      backend.synchronize();
     }
     ~Device() { backend_.deallocate(memory_); }
     Device(const Device&) = delete;
@@ -40,8 +40,8 @@ class OpsExactTest : public testing::TestWithParam<std::string> {
     TensorRef ref() const { return ref({static_cast<std::int64_t>(size_)}); }
     std::vector<T> values() const {
       std::vector<T> values(size_);
-      backend_.copy_to_host({}, memory_, values.data(), size_ * sizeof(T));
-      backend_.synchronize({});
+      backend_.copy_to_host(memory_, values.data(), size_ * sizeof(T));
+      backend_.synchronize();
       return values;
     }
 
@@ -193,7 +193,7 @@ TEST_P(OpsExactTest, DropoutMask) {
   constexpr std::size_t size = samples * length * width;
   const auto scalars = device(std::vector<std::uint8_t>(sizeof(StepScalars)));
   const StepScalars host{.step = 17};
-  backend().copy_to_device({}, &host, scalars.data(), sizeof(host));
+  backend().copy_to_device(&host, scalars.data(), sizeof(host));
   Dropout dropout{.probability = 0.1F,
                   .key = stream_key(5, "mask"),
                   .first_sample = 9,
@@ -226,7 +226,7 @@ TEST_P(OpsExactTest, AttentionDropoutMask) {
   constexpr std::int64_t queries = 5, keys = 16, heads = 2, offset = 11;
   const auto scalars = device(std::vector<std::uint8_t>(sizeof(StepScalars)));
   const StepScalars host{.step = 4};
-  backend().copy_to_device({}, &host, scalars.data(), sizeof(host));
+  backend().copy_to_device(&host, scalars.data(), sizeof(host));
   const auto query = device(ramp(queries * heads * keys));
   const auto key = device(ramp(keys * heads * keys));
   std::vector<float> one_hot(keys * heads * keys);
@@ -447,7 +447,7 @@ TEST_P(OpsExactTest, AdamwStepsSmallerThanTheSpacingAddUp) {
     args.num_segments = 1;
     args.scalars = scalars.data();
     for (step.step = 1; step.step <= 30; ++step.step) {
-      backend().copy_to_device({}, &step, scalars.data(), sizeof(step));
+      backend().copy_to_device(&step, scalars.data(), sizeof(step));
       backend().run(args);
       double mean = 0.0;
       for (const T weight : weights.values()) {
@@ -517,25 +517,20 @@ TEST_P(OpsExactTest, RowsDoNotDependOnTheBatch) {
   EXPECT_EQ(bits(one.values()), bits({values.begin() + 20 * width, values.begin() + 21 * width}));
 }
 
-TEST_P(OpsExactTest, MemoryAndStreams) {
+TEST_P(OpsExactTest, MemoryAndQueue) {
   ComputeBackend& b = backend();
   EXPECT_FALSE(b.description().empty());
   const std::vector<float> values = ramp(10007);
   const auto first = device(values);
   const auto second = device(std::vector<float>(values.size(), nan));
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(first.data()) % 64, 0U);
-  const Stream producer = b.create_stream("mylos::tests::producer");
-  const Stream consumer = b.create_stream("mylos::tests::consumer");
   const Event ready = b.create_event();
-  b.run(Fill{.y = first.ref(), .value = 2.5F}, producer);
-  b.record(ready, producer);
-  b.wait(consumer, ready);
-  b.copy(consumer, first.data(), second.data(), values.size() * sizeof(float));
-  b.synchronize(consumer);
+  b.run(Fill{.y = first.ref(), .value = 2.5F});
+  b.copy(first.data(), second.data(), values.size() * sizeof(float));
+  b.record(ready);
+  b.host_wait(ready);
   EXPECT_EQ(bits(second.values()), bits(std::vector<float>(values.size(), 2.5F)));
   b.destroy_event(ready);
-  b.destroy_stream(producer);
-  b.destroy_stream(consumer);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, OpsExactTest, testing::ValuesIn(compute_backend_names()),

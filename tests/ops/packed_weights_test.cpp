@@ -44,9 +44,9 @@ class ProductsTest : public testing::TestWithParam<Param> {
   void write(void* memory, const std::vector<float>& values) {
     const auto n = static_cast<std::int64_t>(values.size());
     void* wide = backend().allocate(values.size() * sizeof(float), "mylos::tests::packed");
-    backend().copy_to_device({}, values.data(), wide, values.size() * sizeof(float));
+    backend().copy_to_device(values.data(), wide, values.size() * sizeof(float));
     backend().run(Cast{.x = TensorRef(wide, DType::fp32, {n}), .y = TensorRef(memory, dtype(), {n})});
-    backend().synchronize({});
+    backend().synchronize();
     backend().deallocate(wide);
   }
   std::vector<float> read(void* memory, std::int64_t elements) { return read(memory, elements, dtype()); }
@@ -55,8 +55,8 @@ class ProductsTest : public testing::TestWithParam<Param> {
     void* wide = backend().allocate(values.size() * sizeof(float), "mylos::tests::packed");
     backend().run(
         Cast{.x = TensorRef(memory, type, {elements}), .y = TensorRef(wide, DType::fp32, {elements})});
-    backend().copy_to_host({}, wide, values.data(), values.size() * sizeof(float));
-    backend().synchronize({});
+    backend().copy_to_host(wide, values.data(), values.size() * sizeof(float));
+    backend().synchronize();
     backend().deallocate(wide);
     return values;
   }

@@ -107,12 +107,12 @@ TEST_F(CollectivesTest, WireBytesAndStepsAreThoseOfTheSchedules) {
     std::vector<float> one = own(n);
     std::vector<float> all(static_cast<std::size_t>(n * size_), 1.0F);
     std::vector<float> other(all.size());
-    comm.all_reduce({}, ref(one), ReduceOp::sum).host_wait();
-    comm.reduce_scatter({}, ref(all), ref(one), ReduceOp::sum).host_wait();
-    comm.all_gather({}, ref(one), ref(all)).host_wait();
-    comm.broadcast({}, ref(one), root).host_wait();
-    comm.reduce({}, ref(one), ReduceOp::sum, root).host_wait();
-    comm.all_to_all({}, ref(all), ref(other)).host_wait();
+    comm.all_reduce(ref(one), ReduceOp::sum).host_wait();
+    comm.reduce_scatter(ref(all), ref(one), ReduceOp::sum).host_wait();
+    comm.all_gather(ref(one), ref(all)).host_wait();
+    comm.broadcast(ref(one), root).host_wait();
+    comm.reduce(ref(one), ReduceOp::sum, root).host_wait();
+    comm.all_to_all(ref(all), ref(other)).host_wait();
 
     ScheduleCost expected;
     for (const Operation operation : {Operation::all_reduce, Operation::reduce_scatter, Operation::all_gather,
@@ -139,9 +139,9 @@ TEST_F(CollectivesTest, AlgorithmsFollowThePayload) {
   AlgorithmCommunicator comm(*world_, AlgorithmChoice::parse("naive<400,native"), "wire", counter_);
   std::vector<float> small = own(99);
   std::vector<float> large = own(100);
-  comm.all_reduce({}, ref(small), ReduceOp::sum).host_wait();
+  comm.all_reduce(ref(small), ReduceOp::sum).host_wait();
   EXPECT_EQ(comm.totals().operations, 1U);
-  comm.all_reduce({}, ref(large), ReduceOp::sum).host_wait();
+  comm.all_reduce(ref(large), ReduceOp::sum).host_wait();
   EXPECT_EQ(comm.totals().operations, 1U);
   EXPECT_EQ(small, summed(99));
   EXPECT_EQ(large, summed(100));
@@ -153,7 +153,7 @@ TEST_F(CollectivesTest, RepeatedStepsReuseTheirScratch) {
     std::vector<std::vector<float>> buffers;
     for (int k = 0; k < 4; ++k) buffers.push_back(own(1000 * (k + 1)));
     std::vector<Request> requests;
-    for (auto& buffer : buffers) requests.push_back(comm.all_reduce({}, ref(buffer), ReduceOp::sum));
+    for (auto& buffer : buffers) requests.push_back(comm.all_reduce(ref(buffer), ReduceOp::sum));
     for (Request& request : requests) request.host_wait();
   }
   // Four blocks at once at most, each replaced by larger ones of four sizes at most.
@@ -176,7 +176,7 @@ TEST_F(CollectivesTest, OperationsOnSeveralCommunicatorsOverlapInAnyOrderOfWaits
         const auto k = static_cast<std::int64_t>(buffers.size());
         buffers.push_back(own(500 * k + 1));
         expected.push_back(std::move(sum_there));
-        requests.push_back(on.all_reduce({}, ref(buffers.back()), ReduceOp::sum));
+        requests.push_back(on.all_reduce(ref(buffers.back()), ReduceOp::sum));
       };
       for (int k = 0; k < 10; ++k) {
         begin(comm, [&](auto i) { return sum(i); });
@@ -201,7 +201,7 @@ TEST_F(CollectivesTest, AProgressThreadAdvancesWhatNobodyWaitsFor) {
   const std::int64_t n = 10000;
   std::vector<float> buffer = own(n);
   const ProgressThread progress(comm);
-  Request request = comm.all_reduce({}, ref(buffer), ReduceOp::sum);
+  Request request = comm.all_reduce(ref(buffer), ReduceOp::sum);
   const auto steps = static_cast<std::uint64_t>(2 * (size_ - 1));
   EXPECT_TRUE(test::wait_until([&] { return comm.totals().steps == steps; }));
   request.host_wait();
@@ -212,8 +212,8 @@ TEST_F(CollectivesTest, AProgressThreadAdvancesWhatNobodyWaitsFor) {
 TEST_F(CollectivesTest, UsersKeepToTheirTags) {
   AlgorithmCommunicator comm(*world_, AlgorithmChoice(Algorithm::ring), "wire", counter_);
   std::vector<float> buffer(1);
-  EXPECT_THROW(comm.send({}, ref(buffer), 0, AlgorithmCommunicator::last_user_tag + 1), Error);
-  EXPECT_THROW(comm.recv({}, ref(buffer), 0, AlgorithmCommunicator::last_user_tag + 1), Error);
+  EXPECT_THROW(comm.send(ref(buffer), 0, AlgorithmCommunicator::last_user_tag + 1), Error);
+  EXPECT_THROW(comm.recv(ref(buffer), 0, AlgorithmCommunicator::last_user_tag + 1), Error);
 }
 
 // Simulated links, by clocks that the tests drive.
@@ -227,9 +227,9 @@ TEST_F(CollectivesTest, AMessageTakesTheTimeOfTheLinkAndAWaitIsOneSleep) {
   if (rank_ == 0) {
     std::ranges::fill(buffer, 3.0F);
     clock.time = nanoseconds(1s);  // the receiver's clock is behind
-    link.send({}, ref(buffer), 1, 5).host_wait();
+    link.send(ref(buffer), 1, 5).host_wait();
   } else {
-    link.recv({}, ref(buffer), 0, 5).host_wait();
+    link.recv(ref(buffer), 0, 5).host_wait();
   }
   EXPECT_EQ(buffer.back(), 3.0F);
   EXPECT_EQ(clock.time, nanoseconds(1150ms));
@@ -243,10 +243,10 @@ TEST_F(CollectivesTest, ALinkCarriesOneMessageAtATimeAndTestNeverBlocks) {
   const auto part = link.split(0, -rank_);
   std::vector<std::vector<float>> buffers(4, std::vector<float>(25000));  // 0.2 s each
   if (rank_ == 0) {
-    Request first = link.send({}, ref(buffers[0]), 1, 1);
-    Request elsewhere = link.send({}, ref(buffers[1]), 2, 1);
-    Request second = part->send({}, ref(buffers[2]), size_ - 2, 1);  // rank 1 again
-    link.barrier();                                                  // all have arrived
+    Request first = link.send(ref(buffers[0]), 1, 1);
+    Request elsewhere = link.send(ref(buffers[1]), 2, 1);
+    Request second = part->send(ref(buffers[2]), size_ - 2, 1);  // rank 1 again
+    link.barrier();                                              // all have arrived
     clock.time = nanoseconds(200ms) - 1;
     for (int i = 0; i < 100; ++i) EXPECT_FALSE(first.test() || elsewhere.test());
     clock.time = nanoseconds(200ms);
@@ -257,14 +257,14 @@ TEST_F(CollectivesTest, ALinkCarriesOneMessageAtATimeAndTestNeverBlocks) {
     return;
   }
   if (rank_ == 1) {
-    Request second = part->recv({}, ref(buffers[0]), size_ - 1, 1);
-    Request first = link.recv({}, ref(buffers[1]), 0, 1);
+    Request second = part->recv(ref(buffers[0]), size_ - 1, 1);
+    Request first = link.recv(ref(buffers[1]), 0, 1);
     first.host_wait();
     EXPECT_EQ(clock.time, nanoseconds(200ms));
     second.host_wait();
     EXPECT_EQ(clock.time, nanoseconds(400ms));
   } else if (rank_ == 2) {
-    link.recv({}, ref(buffers[0]), 0, 1).host_wait();
+    link.recv(ref(buffers[0]), 0, 1).host_wait();
     EXPECT_EQ(clock.time, nanoseconds(200ms));
   }
   link.barrier();
@@ -277,8 +277,8 @@ TEST_F(CollectivesTest, LinksLiveByTheMonotonicClockByDefault) {
   SimulatedLink link(*world_, {.latency = latency, .gigabits_per_second = 1.0});
   std::vector<float> buffer(1);
   const auto begin = std::chrono::steady_clock::now();
-  if (rank_ == 1) return link.recv({}, ref(buffer), 0, 0).host_wait();
-  link.send({}, ref(buffer), 1, 0).host_wait();
+  if (rank_ == 1) return link.recv(ref(buffer), 0, 0).host_wait();
+  link.send(ref(buffer), 1, 0).host_wait();
   EXPECT_GE(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), latency);
 }
 
@@ -286,7 +286,7 @@ TEST_F(CollectivesTest, CollectivesOverALinkNeedAnAlgorithm) {
   SimulatedLink link(*world_, {.latency = 0.0, .gigabits_per_second = 100.0});
   std::vector<float> buffer = own(100);
   try {
-    link.all_reduce({}, ref(buffer), ReduceOp::sum);
+    link.all_reduce(ref(buffer), ReduceOp::sum);
     ADD_FAILURE() << "the link was bypassed";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::usage);
@@ -303,7 +303,7 @@ TEST_F(CollectivesTest, ARingOverLinksTakesItsFormula) {
   SimulatedLink link(*world_, {.latency = 0.01, .gigabits_per_second = 0.032}, clock);
   AlgorithmCommunicator comm(link, AlgorithmChoice(Algorithm::ring), "wire", counter_);
   std::vector<float> buffer = own(n);
-  comm.all_reduce({}, ref(buffer), ReduceOp::sum).host_wait();
+  comm.all_reduce(ref(buffer), ReduceOp::sum).host_wait();
   EXPECT_EQ(buffer, summed(n));
   EXPECT_EQ(clock.time, nanoseconds(2 * (size_ - 1) * (10ms + 96ms / size_)));
 }
@@ -314,7 +314,7 @@ TEST_F(CollectivesTest, TheAutomaticChoiceIsTheSameOnAllRanks) {
   const std::string text = choice.text();
   std::array<char, 1000> of_root{};
   std::copy_n(text.data(), std::min(text.size(), of_root.size() - 1), of_root.data());
-  world_->broadcast({}, TensorRef(of_root.data(), DType::uint8, {1000}), 0).host_wait();
+  world_->broadcast(TensorRef(of_root.data(), DType::uint8, {1000}), 0).host_wait();
   EXPECT_EQ(of_root.data(), text);
   EXPECT_EQ(AlgorithmChoice::parse(text).text(), text);
   if (rank_ == 0) RecordProperty("choice", text);
@@ -398,37 +398,37 @@ void check_all(Communicator& comm, std::int64_t n) {
   SCOPED_TRACE(n);
 
   std::vector<float> buffer = make(n, own);
-  comm.all_reduce({}, ref(buffer), ReduceOp::sum).host_wait();
+  comm.all_reduce(ref(buffer), ReduceOp::sum).host_wait();
   ASSERT_EQ(buffer, make(n, sum));
 
   std::vector<float> input = make(n * size, own);
   std::vector<float> output(static_cast<std::size_t>(n));
-  comm.reduce_scatter({}, ref(input), ref(output), ReduceOp::sum).host_wait();
+  comm.reduce_scatter(ref(input), ref(output), ReduceOp::sum).host_wait();
   ASSERT_EQ(output, make(n, [&](auto i) { return sum(rank * n + i); }));
   ASSERT_EQ(input, make(n * size, own));
-  comm.reduce_scatter({}, ref(input), ref(input).flat(rank * n, n), ReduceOp::sum).host_wait();
+  comm.reduce_scatter(ref(input), ref(input).flat(rank * n, n), ReduceOp::sum).host_wait();
   ASSERT_EQ(input, make(n * size, [&](auto i) { return i / n == rank ? sum(i) : own(i); }));
 
   const auto gathered = [&](auto i) { return sample(static_cast<int>(i / n), i % n); };
   std::vector<float> all(static_cast<std::size_t>(n * size));
   buffer = make(n, own);
-  comm.all_gather({}, ref(buffer), ref(all)).host_wait();
+  comm.all_gather(ref(buffer), ref(all)).host_wait();
   ASSERT_EQ(all, make(n * size, gathered));
   all = make(n * size, [&](auto i) { return i / n == rank ? own(i % n) : -1.0F; });
-  comm.all_gather({}, ref(all).flat(rank * n, n), ref(all)).host_wait();
+  comm.all_gather(ref(all).flat(rank * n, n), ref(all)).host_wait();
   ASSERT_EQ(all, make(n * size, gathered));
 
   for (const int root : {0, size / 2, size - 1}) {
     buffer = make(n, own);
-    comm.broadcast({}, ref(buffer), root).host_wait();
+    comm.broadcast(ref(buffer), root).host_wait();
     ASSERT_EQ(buffer, make(n, [&](auto i) { return sample(root, i); }));
     buffer = make(n, own);
-    comm.reduce({}, ref(buffer), ReduceOp::sum, root).host_wait();
+    comm.reduce(ref(buffer), ReduceOp::sum, root).host_wait();
     ASSERT_EQ(buffer, rank == root ? make(n, sum) : make(n, own));
   }
 
   input = make(n * size, own);
-  comm.all_to_all({}, ref(input), ref(all)).host_wait();
+  comm.all_to_all(ref(input), ref(all)).host_wait();
   ASSERT_EQ(all, make(n * size, [&](auto i) { return sample(static_cast<int>(i / n), rank * n + i % n); }));
 }
 
@@ -454,9 +454,9 @@ TEST_P(HierarchicalTest, AllReduceIsBitwiseTheSameEverywhere) {
   std::vector<float> values = make(10007, [&](auto i) {
     return std::sin(static_cast<float>(i + 1) * 0.37F * static_cast<float>(rank_ + 1)) * 1e3F;
   });
-  comm->all_reduce({}, ref(values), ReduceOp::sum).host_wait();
+  comm->all_reduce(ref(values), ReduceOp::sum).host_wait();
   std::vector<float> of_root = values;
-  world_->broadcast({}, ref(of_root), 0).host_wait();
+  world_->broadcast(ref(of_root), 0).host_wait();
   EXPECT_EQ(std::memcmp(values.data(), of_root.data(), values.size() * sizeof(float)), 0);
 }
 
@@ -472,10 +472,9 @@ TEST_P(HierarchicalTest, DifferentOperationsAreUnderWayAtOnce) {
     std::vector<float> gathered(input.size());
     std::vector<float> sent = own(n);
     const int root = repetition % size_;
-    Request requests[] = {comm->all_reduce({}, ref(reduced), ReduceOp::sum),
-                          comm->reduce_scatter({}, ref(input), ref(scattered), ReduceOp::sum),
-                          comm->all_gather({}, ref(part), ref(gathered)),
-                          comm->broadcast({}, ref(sent), root)};
+    Request requests[] = {comm->all_reduce(ref(reduced), ReduceOp::sum),
+                          comm->reduce_scatter(ref(input), ref(scattered), ReduceOp::sum),
+                          comm->all_gather(ref(part), ref(gathered)), comm->broadcast(ref(sent), root)};
     for (int k = 0; k < 4; ++k) requests[(k + rank_) % 4].host_wait();
     ASSERT_EQ(reduced, summed(n));
     ASSERT_EQ(scattered, summed(n, rank_ * n));
@@ -493,9 +492,9 @@ TEST_P(HierarchicalTest, WaitsInAnyOrderOnTheWholeItsPartsAndTheFlatOne) {
     std::vector<float> of_part = own(n);
     std::vector<float> input = own(n * size_);
     std::vector<float> exchanged(input.size());
-    Request requests[] = {comm->all_reduce({}, ref(reduced), ReduceOp::sum),
-                          part->all_reduce({}, ref(of_part), ReduceOp::sum),
-                          comm->all_to_all({}, ref(input), ref(exchanged))};
+    Request requests[] = {comm->all_reduce(ref(reduced), ReduceOp::sum),
+                          part->all_reduce(ref(of_part), ReduceOp::sum),
+                          comm->all_to_all(ref(input), ref(exchanged))};
     for (int k = 0; k < 3; ++k) requests[(k + rank_) % 3].host_wait();
     ASSERT_EQ(reduced, summed(n));
     ASSERT_EQ(of_part, make(n, [&](auto i) {
@@ -513,7 +512,7 @@ TEST_P(HierarchicalTest, WhatCrossesBetweenNodesIsSpreadOverTheLanes) {
   const std::int64_t n = 720 * nodes * comm->num_lanes();
   std::vector<float> buffer = own(n);
   const std::uint64_t before = counter_.axis("wire").payload_bytes(Operation::send);
-  comm->all_reduce({}, ref(buffer), ReduceOp::sum).host_wait();
+  comm->all_reduce(ref(buffer), ReduceOp::sum).host_wait();
   const std::uint64_t sent = counter_.axis("wire").payload_bytes(Operation::send) - before;
   const int own_node = GetParam().node_of(rank_);
   int index = 0;

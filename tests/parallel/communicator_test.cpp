@@ -38,29 +38,24 @@ class FarDevice final : public ComputeBackend {
   void deallocate(void* /*memory*/) override {}
   void* allocate_host(std::size_t /*bytes*/) override { fail(ExitCode::internal, "no host memory here"); }
   void deallocate_host(void* /*memory*/) override {}
-  void copy_to_device(Stream /*stream*/, const void* host, void* device, std::size_t bytes) override {
+  void copy_to_device(const void* host, void* device, std::size_t bytes) override {
     if (bytes > 0) std::memcpy(at(device), host, bytes);
   }
-  void copy_to_host(Stream /*stream*/, const void* device, void* host, std::size_t bytes) override {
+  void copy_to_host(const void* device, void* host, std::size_t bytes) override {
     if (bytes > 0) std::memcpy(host, at(device), bytes);
   }
-  void copy(Stream /*stream*/, const void* from, void* to, std::size_t bytes) override {
-    std::memmove(at(to), at(from), bytes);
-  }
+  void copy(const void* from, void* to, std::size_t bytes) override { std::memmove(at(to), at(from), bytes); }
   bool host_accessible() const override { return false; }
-  Stream create_stream(const char* /*label*/) override { return {}; }
-  void destroy_stream(Stream /*stream*/) override {}
-  void synchronize(Stream /*stream*/) override {}
+  void synchronize() override {}
   Event create_event() override { return {}; }
   void destroy_event(Event /*event*/) override {}
-  void record(Event /*event*/, Stream /*stream*/) override {}
-  void wait(Stream /*stream*/, Event /*event*/) override {}
+  void record(Event /*event*/) override {}
   void host_wait(Event /*event*/) override {}
   double seconds_between(Event /*begin*/, Event /*end*/) override { return 0.0; }
   void begin_range(const char* /*name*/) override {}
   void end_range() override {}
   std::size_t device_bytes_in_use() const override { return 0; }
-  void* native_stream(Stream /*stream*/) override { return nullptr; }
+  void* native_stream() override { return nullptr; }
 
  private:
   static constexpr std::uintptr_t base = 64;  // in the first page, which is never mapped
@@ -113,11 +108,11 @@ class Buffer {
       : device_(device), host_(values), count_(static_cast<std::int64_t>(values.size())) {
     if (device_ == nullptr) return;
     far_ = device_->allocate(values.size() * sizeof(T), "test");
-    device_->copy_to_device({}, values.data(), far_, values.size() * sizeof(T));
+    device_->copy_to_device(values.data(), far_, values.size() * sizeof(T));
   }
   TensorRef ref() { return {device_ != nullptr ? far_ : host_.data(), dtype_of<T>(), {count_}}; }
   const std::vector<T>& values() {
-    if (device_ != nullptr) device_->copy_to_host({}, far_, host_.data(), host_.size() * sizeof(T));
+    if (device_ != nullptr) device_->copy_to_host(far_, host_.data(), host_.size() * sizeof(T));
     return host_;
   }
 
@@ -214,7 +209,7 @@ TEST_P(CommunicatorTest, AllReduce) {
     for (const std::int64_t n : counts) {
       for (const ReduceOp op : reductions) {
         auto data = buffer(make<T>(n, [&](auto i) { return sample(rank_, i); }));
-        comm().all_reduce({}, data.ref(), op).host_wait();
+        comm().all_reduce(data.ref(), op).host_wait();
         ASSERT_TRUE(same_bits(data.values(), make<T>(n, [&](auto i) { return reduced(i, op); })));
       }
     }
@@ -227,7 +222,7 @@ TEST_P(CommunicatorTest, ReduceScatter) {
       for (const ReduceOp op : reductions) {
         auto input = buffer(make<T>(n * size_, [&](auto i) { return sample(rank_, i); }));
         auto output = buffer(std::vector<T>(static_cast<std::size_t>(n)));
-        comm().reduce_scatter({}, input.ref(), output.ref(), op).host_wait();
+        comm().reduce_scatter(input.ref(), output.ref(), op).host_wait();
         ASSERT_TRUE(
             same_bits(output.values(), make<T>(n, [&](auto i) { return reduced(rank_ * n + i, op); })));
       }
@@ -238,7 +233,7 @@ TEST_P(CommunicatorTest, ReduceScatter) {
 TEST_P(CommunicatorTest, ReduceScatterWithinTheInput) {
   const std::int64_t n = 1000;
   auto input = buffer(make<float>(n * size_, [&](auto i) { return sample(rank_, i); }));
-  comm().reduce_scatter({}, input.ref(), input.ref().flat(rank_ * n, n), ReduceOp::sum).host_wait();
+  comm().reduce_scatter(input.ref(), input.ref().flat(rank_ * n, n), ReduceOp::sum).host_wait();
   const std::vector<float> expected = make<float>(
       n * size_, [&](auto i) { return i / n == rank_ ? reduced(i, ReduceOp::sum) : sample(rank_, i); });
   EXPECT_TRUE(same_bits(input.values(), expected));
@@ -251,12 +246,12 @@ TEST_P(CommunicatorTest, AllGather) {
           make<T>(n * size_, [&](auto i) { return sample(static_cast<int>(i / n), i % n); });
       auto input = buffer(make<T>(n, [&](auto i) { return sample(rank_, i); }));
       auto output = buffer(std::vector<T>(expected.size()));
-      comm().all_gather({}, input.ref(), output.ref()).host_wait();
+      comm().all_gather(input.ref(), output.ref()).host_wait();
       ASSERT_TRUE(same_bits(output.values(), expected));
 
       auto in_place =
           buffer(make<T>(n * size_, [&](auto i) { return i / n == rank_ ? sample(rank_, i % n) : 0; }));
-      comm().all_gather({}, in_place.ref().flat(rank_ * n, n), in_place.ref()).host_wait();
+      comm().all_gather(in_place.ref().flat(rank_ * n, n), in_place.ref()).host_wait();
       ASSERT_TRUE(same_bits(in_place.values(), expected));
     }
   });
@@ -267,7 +262,7 @@ TEST_P(CommunicatorTest, Broadcast) {
     for (const std::int64_t n : counts) {
       for (int root = 0; root < size_; ++root) {
         auto data = buffer(make<T>(n, [&](auto i) { return sample(rank_, i); }));
-        comm().broadcast({}, data.ref(), root).host_wait();
+        comm().broadcast(data.ref(), root).host_wait();
         ASSERT_TRUE(same_bits(data.values(), make<T>(n, [&](auto i) { return sample(root, i); })));
       }
     }
@@ -280,7 +275,7 @@ TEST_P(CommunicatorTest, ReduceLeavesOtherRanksAlone) {
       for (const ReduceOp op : reductions) {
         const int root = size_ - 1;
         auto data = buffer(make<T>(n, [&](auto i) { return sample(rank_, i); }));
-        comm().reduce({}, data.ref(), op, root).host_wait();
+        comm().reduce(data.ref(), op, root).host_wait();
         ASSERT_TRUE(same_bits(data.values(), make<T>(n, [&](auto i) {
                                 return rank_ == root ? reduced(i, op) : sample(rank_, i);
                               })));
@@ -294,7 +289,7 @@ TEST_P(CommunicatorTest, AllToAll) {
     for (const std::int64_t n : counts) {
       auto input = buffer(make<T>(n * size_, [&](auto i) { return sample(rank_, i); }));
       auto output = buffer(std::vector<T>(static_cast<std::size_t>(n * size_)));
-      comm().all_to_all({}, input.ref(), output.ref()).host_wait();
+      comm().all_to_all(input.ref(), output.ref()).host_wait();
       ASSERT_TRUE(same_bits(output.values(), make<T>(n * size_, [&](auto i) {
                               return sample(static_cast<int>(i / n), rank_ * n + i % n);
                             })));
@@ -323,7 +318,7 @@ TEST_P(CommunicatorTest, AllToAllOfUnevenParts) {
     expected.insert(expected.end(), 3, element<T>(5));
     auto input = buffer(sent);
     auto output = buffer(std::vector<T>(expected.size(), element<T>(5)));
-    comm().all_to_all_v({}, input.ref(), send_counts, output.ref(), recv_counts).host_wait();
+    comm().all_to_all_v(input.ref(), send_counts, output.ref(), recv_counts).host_wait();
     ASSERT_TRUE(same_bits(output.values(), expected));
   });
 }
@@ -337,14 +332,14 @@ TEST_P(CommunicatorTest, SendAndRecvMatchByTag) {
       auto second = buffer(make<T>(n, [&](auto i) { return sample(rank_ + 1, i); }));
       auto from_first = buffer(std::vector<T>(static_cast<std::size_t>(n)));
       auto from_second = buffer(std::vector<T>(static_cast<std::size_t>(n)));
-      Request sending_first = comm().send({}, first.ref(), next, 1);
-      Request sending_second = comm().send({}, second.ref(), next, GetParam().last_tag);
-      Request receiving_second = comm().recv({}, from_second.ref(), previous, GetParam().last_tag);
-      Request receiving_first = comm().recv({}, from_first.ref(), previous, 1);
+      Request sending_first = comm().send(first.ref(), next, 1);
+      Request sending_second = comm().send(second.ref(), next, GetParam().last_tag);
+      Request receiving_second = comm().recv(from_second.ref(), previous, GetParam().last_tag);
+      Request receiving_first = comm().recv(from_first.ref(), previous, 1);
       sending_first.host_wait();
       sending_second.host_wait();
-      receiving_first.wait({});
-      receiving_second.wait({});
+      receiving_first.wait();
+      receiving_second.wait();
       ASSERT_TRUE(same_bits(from_first.values(), make<T>(n, [&](auto i) { return sample(previous, i); })));
       ASSERT_TRUE(
           same_bits(from_second.values(), make<T>(n, [&](auto i) { return sample(previous + 1, i); })));
@@ -357,7 +352,7 @@ TEST_P(CommunicatorTest, ManyOperationsUnderWay) {
   for (int k = 0; k < 20; ++k)
     buffers.push_back(buffer(make<float>(1000 + k, [&](auto i) { return sample(rank_, i + k); })));
   std::vector<Request> requests;
-  for (auto& each : buffers) requests.push_back(comm().all_reduce({}, each.ref(), ReduceOp::sum));
+  for (auto& each : buffers) requests.push_back(comm().all_reduce(each.ref(), ReduceOp::sum));
   for (auto request = requests.rbegin(); request != requests.rend(); ++request) request->host_wait();
   for (int k = 0; k < 20; ++k) {
     EXPECT_TRUE(same_bits(buffers[static_cast<std::size_t>(k)].values(),
@@ -375,12 +370,12 @@ TEST_P(CommunicatorTest, AllReduceIsBitwiseTheSameEverywhereAndEveryTime) {
   std::vector<float> first;
   for (int repetition = 0; repetition < 5; ++repetition) {
     auto data = buffer(values);
-    comm().all_reduce({}, data.ref(), ReduceOp::sum).host_wait();
+    comm().all_reduce(data.ref(), ReduceOp::sum).host_wait();
     if (first.empty()) first = data.values();
     ASSERT_TRUE(same_bits(data.values(), first));
   }
   auto of_root = buffer(first);
-  comm().broadcast({}, of_root.ref(), 0).host_wait();
+  comm().broadcast(of_root.ref(), 0).host_wait();
   EXPECT_TRUE(same_bits(of_root.values(), first));
 }
 
@@ -389,14 +384,14 @@ TEST_P(CommunicatorTest, MaximumAndMinimumDoNotDependOnTheOrder) {
   for (int bad = 0; bad < size_; ++bad) {
     for (const ReduceOp op : {ReduceOp::max, ReduceOp::min}) {
       auto data = buffer(std::vector<float>{rank_ == bad ? nan : 1.0F, rank_ == bad ? 0.0F : -0.0F});
-      comm().all_reduce({}, data.ref(), op).host_wait();
+      comm().all_reduce(data.ref(), op).host_wait();
       EXPECT_TRUE(std::isnan(data.values()[0]));
       EXPECT_EQ(std::signbit(data.values()[1]), op == ReduceOp::min && size_ > 1);
       auto brain = buffer(std::vector<bf16>{bf16(rank_ == bad ? nan : 1.0F)});
-      comm().all_reduce({}, brain.ref(), op).host_wait();
+      comm().all_reduce(brain.ref(), op).host_wait();
       EXPECT_TRUE(std::isnan(static_cast<float>(brain.values()[0])));
       auto half = buffer(std::vector<fp16>{fp16(rank_ == bad ? nan : 1.0F)});
-      comm().all_reduce({}, half.ref(), op).host_wait();
+      comm().all_reduce(half.ref(), op).host_wait();
       EXPECT_TRUE(std::isnan(static_cast<float>(half.values()[0])));
     }
   }
@@ -408,7 +403,7 @@ TEST_P(CommunicatorTest, SplitOrdersByKey) {
   EXPECT_EQ(part->rank(), part->size() - 1 - rank_ / 2);
   auto own = buffer(std::vector<std::int32_t>{rank_});
   auto all = buffer(std::vector<std::int32_t>(static_cast<std::size_t>(part->size())));
-  part->all_gather({}, own.ref(), all.ref()).host_wait();
+  part->all_gather(own.ref(), all.ref()).host_wait();
   for (int r = 0; r < part->size(); ++r) {
     EXPECT_EQ(all.values()[static_cast<std::size_t>(r)], rank_ % 2 + 2 * (part->size() - 1 - r));
   }
@@ -424,7 +419,7 @@ TEST(SelfCommunicator, WaitingForAMessageThatNobodySendsThrows) {
   if (ranks > 1) GTEST_SKIP() << "self is for one rank";
   const CommunicatorHandle self = open_communicator("self");
   float value = 0.0F;
-  Request request = self->recv({}, TensorRef(&value, DType::fp32, {1}), 0, 3);
+  Request request = self->recv(TensorRef(&value, DType::fp32, {1}), 0, 3);
   EXPECT_THROW(request.host_wait(), Error);
 }
 
@@ -477,7 +472,7 @@ TEST(DeviceBuffer, FreesItsWindowThroughEveryLayer) {
       auto* data = static_cast<std::int32_t*>(buffer.data());
       ASSERT_EQ(*data, 0);
       *data = 1 + comm->rank();
-      comm->all_reduce({}, TensorRef(data, DType::int32, {bytes / sizeof *data}), ReduceOp::max).host_wait();
+      comm->all_reduce(TensorRef(data, DType::int32, {bytes / sizeof *data}), ReduceOp::max).host_wait();
       EXPECT_EQ(*data, comm->size());
       DeviceBuffer moved = std::move(buffer);
       EXPECT_EQ(moved.data(), data);

@@ -116,8 +116,8 @@ TensorRef MiniTrainer::master(const Parameter& parameter) {
 
 std::vector<float> MiniTrainer::to_host(const TensorRef& tensor) const {
   std::vector<std::byte> raw(tensor.bytes());
-  backend_.copy_to_host({}, tensor.data, raw.data(), raw.size());
-  backend_.synchronize({});
+  backend_.copy_to_host(tensor.data, raw.data(), raw.size());
+  backend_.synchronize();
   std::vector<float> values(static_cast<std::size_t>(tensor.size()));
   dispatch_float(tensor.dtype, [&](auto element) {
     using T = decltype(element);
@@ -139,12 +139,12 @@ void MiniTrainer::set_weight(std::string_view name, std::span<const float> value
     using T = decltype(element);
     std::vector<T> rounded(values.size());
     std::ranges::transform(values, rounded.begin(), [](float x) { return T(x); });
-    backend_.copy_to_device({}, rounded.data(), to.data, to.bytes());
-    backend_.synchronize({});
+    backend_.copy_to_device(rounded.data(), to.data, to.bytes());
+    backend_.synchronize();
   });
   const TensorRef compute = training_.exchange().weights(part_of(parameter));
   if (compute.data != to.data) backend_.run(Cast{.x = to, .y = compute});
-  backend_.synchronize({});
+  backend_.synchronize();
   training_.exchange().publish();
 }
 

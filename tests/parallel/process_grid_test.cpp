@@ -86,7 +86,7 @@ TEST(ProcessGrid, GroupsHoldTheRanksThatDifferInTheirAxesOnly) {
       std::int32_t rank = me;
       std::vector<std::int32_t> members(expected.size());
       group
-          .all_gather({}, TensorRef(&rank, DType::int32, {1}),
+          .all_gather(TensorRef(&rank, DType::int32, {1}),
                       TensorRef(members.data(), DType::int32, {group.size()}))
           .host_wait();
       EXPECT_EQ(members, expected);

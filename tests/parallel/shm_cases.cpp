@@ -78,24 +78,24 @@ void check_reductions(Communicator& comm, T* a, T* b, std::int64_t n) {
   const auto sum = [&](std::int64_t i) { return sum_of_samples(ranks, i); };
 
   fill(a, n, own);
-  comm.all_reduce({}, ref(a, n), ReduceOp::sum).host_wait();
+  comm.all_reduce(ref(a, n), ReduceOp::sum).host_wait();
   expect("all_reduce", a, n, sum);
 
   fill(a, n, own);
-  comm.all_reduce({}, ref(a, n), ReduceOp::max).host_wait();
+  comm.all_reduce(ref(a, n), ReduceOp::max).host_wait();
   expect("maximum", a, n, [&](std::int64_t i) { return largest_sample(ranks, i); });
 
   const int root = ranks - 1;
   fill(a, n, own);
-  comm.reduce({}, ref(a, n), ReduceOp::sum, root).host_wait();
+  comm.reduce(ref(a, n), ReduceOp::sum, root).host_wait();
   expect("reduce", a, n, [&](std::int64_t i) { return rank == root ? sum(i) : own(i); });
 
   const std::int64_t part = n / ranks;
   fill(a, part * ranks, own);
-  comm.reduce_scatter({}, ref(a, part * ranks), ref(b, part), ReduceOp::sum).host_wait();
+  comm.reduce_scatter(ref(a, part * ranks), ref(b, part), ReduceOp::sum).host_wait();
   expect("reduce_scatter", b, part, [&](std::int64_t i) { return sum(rank * part + i); });
   expect("input of reduce_scatter", a, part * ranks, own);
-  comm.reduce_scatter({}, ref(a, part * ranks), ref(a + rank * part, part), ReduceOp::sum).host_wait();
+  comm.reduce_scatter(ref(a, part * ranks), ref(a + rank * part, part), ReduceOp::sum).host_wait();
   expect("reduce_scatter in place", a, part * ranks,
          [&](std::int64_t i) { return i / part == rank ? sum(i) : own(i); });
 }
@@ -108,21 +108,21 @@ void check_moves(Communicator& comm, T* a, T* b, std::int64_t n) {
   const auto gathered = [&](std::int64_t i) { return sample(static_cast<int>(i / part), i % part); };
 
   fill(a, part * ranks, [&](std::int64_t i) { return i / part == rank ? gathered(i) : 0; });
-  comm.all_gather({}, ref(a + rank * part, part), ref(a, part * ranks)).host_wait();
+  comm.all_gather(ref(a + rank * part, part), ref(a, part * ranks)).host_wait();
   expect("all_gather in place", a, part * ranks, gathered);
 
   std::vector<T> input(static_cast<std::size_t>(part));
   fill(input.data(), part, [&](std::int64_t i) { return sample(rank, i); });
   fill(b, part * ranks, [](std::int64_t /*i*/) { return 1; });
-  comm.all_gather({}, ref(input.data(), part), ref(b, part * ranks)).host_wait();
+  comm.all_gather(ref(input.data(), part), ref(b, part * ranks)).host_wait();
   expect("all_gather", b, part * ranks, gathered);
 
   fill(a, n, [&](std::int64_t i) { return sample(rank, i); });
-  comm.broadcast({}, ref(a, n), ranks - 1).host_wait();
+  comm.broadcast(ref(a, n), ranks - 1).host_wait();
   expect("broadcast", a, n, [&](std::int64_t i) { return sample(ranks - 1, i); });
 
   fill(a, part * ranks, [&](std::int64_t i) { return sample(rank, i); });
-  comm.all_to_all({}, ref(a, part * ranks), ref(b, part * ranks)).host_wait();
+  comm.all_to_all(ref(a, part * ranks), ref(b, part * ranks)).host_wait();
   expect("all_to_all", b, part * ranks,
          [&](std::int64_t i) { return sample(static_cast<int>(i / part), rank * part + i % part); });
 }
@@ -160,7 +160,7 @@ void check_outputs_within_inputs(Communicator& comm) {
   for (float* data : {static_cast<float*>(window.data()), memory.data()}) {
     for (const std::int64_t at : {std::int64_t{0}, n - part, (n - part) / 2}) {
       fill(data, n, [&](std::int64_t i) { return sample(comm.rank(), i); });
-      comm.reduce_scatter({}, ref(data, n), ref(data + at, part), ReduceOp::sum).host_wait();
+      comm.reduce_scatter(ref(data, n), ref(data + at, part), ReduceOp::sum).host_wait();
       expect("reduce_scatter within its input", data + at, part,
              [&](std::int64_t i) { return sum_of_samples(comm.size(), comm.rank() * part + i); });
       comm.barrier();
@@ -179,8 +179,8 @@ void check_mixed_orders_of_waits(Communicator& comm) {
   for (int repetition = 0; repetition < 10; ++repetition) {
     fill(window, n, [&](std::int64_t i) { return sample(comm.rank(), i); });
     fill(staged.data(), n, [&](std::int64_t i) { return sample(half->rank(), i); });
-    Request of_reversed = reversed->all_reduce({}, ref(window, n), ReduceOp::sum);
-    Request of_half = half->all_reduce({}, ref(staged.data(), n), ReduceOp::sum);
+    Request of_reversed = reversed->all_reduce(ref(window, n), ReduceOp::sum);
+    Request of_half = half->all_reduce(ref(staged.data(), n), ReduceOp::sum);
     if ((comm.rank() + repetition) % 2 == 0) {
       of_reversed.host_wait();
       of_half.host_wait();
@@ -206,7 +206,7 @@ void check_windows_come_and_go(Communicator& comm) {
     std::vector<Window> windows;
     for (int k = 0; k < 4; ++k) windows.push_back(comm.allocate(n * sizeof(float)));
     fill(beside, n, samples);
-    Request under_way = other->all_reduce({}, ref(beside, n), ReduceOp::sum);
+    Request under_way = other->all_reduce(ref(beside, n), ReduceOp::sum);
     // Each rank frees two in an order of its own.
     windows[comm.rank() % 2 == 0 ? 0 : 2] = {};
     windows[comm.rank() % 2 == 0 ? 2 : 0] = {};
@@ -216,7 +216,7 @@ void check_windows_come_and_go(Communicator& comm) {
       if (data == nullptr) continue;
       expect("a new window", data, n, [](std::int64_t /*i*/) { return 0; });
       fill(data, n, samples);
-      comm.all_reduce({}, ref(data, n), ReduceOp::sum).host_wait();
+      comm.all_reduce(ref(data, n), ReduceOp::sum).host_wait();
       expect("all_reduce in what is left", data, n, sums);
     }
     under_way.host_wait();
@@ -236,7 +236,7 @@ void check_many_operations_under_way(Communicator& comm) {
   for (int k = 0; k < operations; ++k) {
     const std::int64_t count = k % 3 == 0 ? 100 : n;
     fill(data(k), count, [&](std::int64_t i) { return sample(comm.rank(), i + k); });
-    requests.push_back(comm.all_reduce({}, ref(data(k), count), ReduceOp::sum));
+    requests.push_back(comm.all_reduce(ref(data(k), count), ReduceOp::sum));
   }
   for (auto request = requests.rbegin(); request != requests.rend(); ++request) {
     while (!request->test()) std::this_thread::yield();
@@ -261,8 +261,7 @@ void check_tags_in_any_order(Communicator& comm) {
     for (int tag = 0; tag < messages; ++tag) {
       sent[static_cast<std::size_t>(tag)].assign(static_cast<std::size_t>(length(tag)),
                                                  100 * comm.rank() + tag);
-      requests.push_back(
-          comm.send({}, ref(sent[static_cast<std::size_t>(tag)].data(), length(tag)), to, tag));
+      requests.push_back(comm.send(ref(sent[static_cast<std::size_t>(tag)].data(), length(tag)), to, tag));
     }
     if (shift % 2 == 1) {
       for (int i = 0; i < 100; ++i) comm.progress();  // messages arrive before their receives
@@ -270,7 +269,7 @@ void check_tags_in_any_order(Communicator& comm) {
     for (int k = 0; k < messages; ++k) {
       auto& target = received[static_cast<std::size_t>(order(k))];
       target.resize(static_cast<std::size_t>(length(order(k))));
-      requests.push_back(comm.recv({}, ref(target.data(), length(order(k))), from, order(k)));
+      requests.push_back(comm.recv(ref(target.data(), length(order(k))), from, order(k)));
     }
     for (auto request = requests.rbegin(); request != requests.rend(); ++request) request->host_wait();
     for (int tag = 0; tag < messages; ++tag) {
@@ -290,8 +289,8 @@ void check_large_messages(Communicator& comm, std::int64_t count) {
   }
   std::vector<Request> requests;
   for (int peer = 0; peer < comm.size(); ++peer) {
-    requests.push_back(comm.send({}, ref(sent[static_cast<std::size_t>(peer)].data(), count), peer, 9));
-    requests.push_back(comm.recv({}, ref(received[static_cast<std::size_t>(peer)].data(), count), peer, 9));
+    requests.push_back(comm.send(ref(sent[static_cast<std::size_t>(peer)].data(), count), peer, 9));
+    requests.push_back(comm.recv(ref(received[static_cast<std::size_t>(peer)].data(), count), peer, 9));
   }
   for (Request& request : requests) request.host_wait();
   for (int peer = 0; peer < comm.size(); ++peer) {

@@ -47,7 +47,7 @@ TEST_F(ShmCommunicator, SumsOfBf16AreRoundedOnce) {
   std::vector<bf16> memory(n);
   for (bf16* data : {static_cast<bf16*>(window.data()), memory.data()}) {
     std::fill_n(data, n, bf16(comm().rank() == 0 ? 256.0F : 1.0F));
-    comm().all_reduce({}, TensorRef(data, DType::bf16, {n}), ReduceOp::sum).host_wait();
+    comm().all_reduce(TensorRef(data, DType::bf16, {n}), ReduceOp::sum).host_wait();
     const float sum = 255.0F + static_cast<float>(comm().size());
     EXPECT_TRUE(std::all_of(data, data + n, [&](bf16 x) { return static_cast<float>(x) == sum; }));
     comm().barrier();
@@ -97,7 +97,7 @@ TEST_F(ShmCommunicator, SplitsOfSplitsOutliveTheirParents) {
   const auto quarter = half->split(half->rank() % 2, 0);
   half.reset();
   std::vector<std::int32_t> ones(100, 1);
-  quarter->all_reduce({}, TensorRef(ones.data(), DType::int32, {100}), ReduceOp::sum).host_wait();
+  quarter->all_reduce(TensorRef(ones.data(), DType::int32, {100}), ReduceOp::sum).host_wait();
   EXPECT_EQ(ones, std::vector<std::int32_t>(100, quarter->size()));
 }
 
@@ -110,7 +110,7 @@ TEST(ShmNodes, ConsecutiveRanksArePretendedToBeNodes) {
   EXPECT_EQ(node->size(), std::min(2, world->size() - first));
   EXPECT_EQ(node->rank(), world->rank() - first);
   std::int32_t sum = world->rank();
-  node->all_reduce({}, TensorRef(&sum, DType::int32, {1}), ReduceOp::sum).host_wait();
+  node->all_reduce(TensorRef(&sum, DType::int32, {1}), ReduceOp::sum).host_wait();
   EXPECT_EQ(sum, node->size() == 2 ? 2 * first + 1 : first);
 }
 

@@ -57,7 +57,7 @@ class ThreadBootstrap final : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(meeting_.inputs.size()); }
-  Request all_gather(Stream /*stream*/, TensorRef input, TensorRef output) override {
+  Request all_gather(TensorRef input, TensorRef output) override {
     meeting_.inputs[static_cast<std::size_t>(rank_)] = input.data;
     meeting_.arrived.arrive_and_wait();
     auto* to = static_cast<std::byte*>(output.data);
@@ -70,21 +70,17 @@ class ThreadBootstrap final : public Communicator {
   }
   void abort(ExitCode /*code*/, const std::string& /*message*/) override { std::abort(); }
 
-  Request all_reduce(Stream /*s*/, TensorRef /*buffer*/, ReduceOp /*op*/) override { return missing(); }
-  Request reduce_scatter(Stream /*s*/, TensorRef /*in*/, TensorRef /*out*/, ReduceOp /*op*/) override {
+  Request all_reduce(TensorRef /*buffer*/, ReduceOp /*op*/) override { return missing(); }
+  Request reduce_scatter(TensorRef /*in*/, TensorRef /*out*/, ReduceOp /*op*/) override { return missing(); }
+  Request broadcast(TensorRef /*buffer*/, int /*root*/) override { return missing(); }
+  Request reduce(TensorRef /*buffer*/, ReduceOp /*op*/, int /*root*/) override { return missing(); }
+  Request all_to_all(TensorRef /*in*/, TensorRef /*out*/) override { return missing(); }
+  Request all_to_all_v(TensorRef /*in*/, std::span<const std::int64_t> /*send_counts*/, TensorRef /*out*/,
+                       std::span<const std::int64_t> /*recv_counts*/) override {
     return missing();
   }
-  Request broadcast(Stream /*s*/, TensorRef /*buffer*/, int /*root*/) override { return missing(); }
-  Request reduce(Stream /*s*/, TensorRef /*buffer*/, ReduceOp /*op*/, int /*root*/) override {
-    return missing();
-  }
-  Request all_to_all(Stream /*s*/, TensorRef /*in*/, TensorRef /*out*/) override { return missing(); }
-  Request all_to_all_v(Stream /*s*/, TensorRef /*in*/, std::span<const std::int64_t> /*send_counts*/,
-                       TensorRef /*out*/, std::span<const std::int64_t> /*recv_counts*/) override {
-    return missing();
-  }
-  Request send(Stream /*s*/, TensorRef /*buffer*/, int /*peer*/, int /*tag*/) override { return missing(); }
-  Request recv(Stream /*s*/, TensorRef /*buffer*/, int /*peer*/, int /*tag*/) override { return missing(); }
+  Request send(TensorRef /*buffer*/, int /*peer*/, int /*tag*/) override { return missing(); }
+  Request recv(TensorRef /*buffer*/, int /*peer*/, int /*tag*/) override { return missing(); }
   void barrier() override { missing(); }
   std::unique_ptr<Communicator> split(int /*color*/, int /*key*/) override {
     missing();
@@ -157,11 +153,11 @@ TEST(ShmThreads, LargeMessagesArriveWhileTheSenderIsAway) {
       std::vector<float> values(count, comm.rank() == 0 ? 1.0F + static_cast<float>(round) : 0.0F);
       const TensorRef buffer(values.data(), DType::fp32, {count});
       if (comm.rank() == 0) {
-        Request request = comm.send({}, buffer, 1, 7);
+        Request request = comm.send(buffer, 1, 7);
         EXPECT_TRUE(received.try_acquire_for(hang_limit));
         request.host_wait();
       } else {
-        comm.recv({}, buffer, 0, 7).host_wait();
+        comm.recv(buffer, 0, 7).host_wait();
         EXPECT_EQ(std::ranges::count(values, 1.0F + static_cast<float>(round)), count);
         received.release();
       }

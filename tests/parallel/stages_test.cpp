@@ -107,7 +107,7 @@ class Stages : public testing::Test {
                                   .loss_sum = {&outcome.losses, DType::fp32, {1}}});
       });
     }
-    backend_.synchronize({});
+    backend_.synchronize();
     for (const Parameter& parameter : table.parameters()) {
       const TensorRef gradient = exchange->gradient({parameter.unit, parameter.offset, parameter.size()});
       const auto* values = gradient.as<float>();

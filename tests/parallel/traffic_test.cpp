@@ -32,16 +32,16 @@ TEST(Traffic, CountsCallsAndPayloadOfEveryOperation) {
   const int next = (comm.rank() + 1) % comm.size();
   const int previous = (comm.rank() + comm.size() - 1) % comm.size();
 
-  for (int i = 0; i < 3; ++i) comm.all_reduce({}, part, ReduceOp::sum).host_wait();
-  comm.all_reduce({}, TensorRef(half.data(), DType::bf16, {3}), ReduceOp::max).host_wait();
-  comm.reduce_scatter({}, whole, part, ReduceOp::sum).host_wait();
-  comm.all_gather({}, part, whole).host_wait();
-  comm.broadcast({}, part, 0).host_wait();
-  comm.reduce({}, part, ReduceOp::sum, 0).host_wait();
-  comm.all_to_all({}, whole, result).host_wait();
-  comm.all_to_all_v({}, whole, counts, result, counts).host_wait();
-  Request sending = comm.send({}, part, next, 0);
-  comm.recv({}, result.flat(0, n), previous, 0).host_wait();
+  for (int i = 0; i < 3; ++i) comm.all_reduce(part, ReduceOp::sum).host_wait();
+  comm.all_reduce(TensorRef(half.data(), DType::bf16, {3}), ReduceOp::max).host_wait();
+  comm.reduce_scatter(whole, part, ReduceOp::sum).host_wait();
+  comm.all_gather(part, whole).host_wait();
+  comm.broadcast(part, 0).host_wait();
+  comm.reduce(part, ReduceOp::sum, 0).host_wait();
+  comm.all_to_all(whole, result).host_wait();
+  comm.all_to_all_v(whole, counts, result, counts).host_wait();
+  Request sending = comm.send(part, next, 0);
+  comm.recv(result.flat(0, n), previous, 0).host_wait();
   sending.host_wait();
   comm.barrier();
 
@@ -87,7 +87,7 @@ TEST(FlightRecorder, ShowsTheOperationsOfEveryRankOfTheNode) {
   recorder->set_phase(7, "backward");
   std::array<float, 2> values{};
   const TensorRef buffer(values.data(), DType::fp32, {2});
-  for (int i = 0; i < 100; ++i) comm.all_reduce({}, buffer, ReduceOp::sum).host_wait();
+  for (int i = 0; i < 100; ++i) comm.all_reduce(buffer, ReduceOp::sum).host_wait();
   const std::uint64_t open = recorder->begin("broadcast", "tensor", 5);
   world->barrier();
 

@@ -44,13 +44,13 @@ void run(std::string_view failure, std::string_view backend) {
   const bool victim = comm.rank() == 1;
   const auto train = [&](int step) {
     recorder->set_phase(step, "forward");
-    comm.all_reduce({}, buffer, ReduceOp::sum).host_wait();
+    comm.all_reduce(buffer, ReduceOp::sum).host_wait();
     if (step != 5) return;
     if (failure == "stop" && victim) raise(SIGSTOP);
     if (failure == "kill" && victim) raise(SIGKILL);
     if (failure == "abort" && victim) world->abort(ExitCode::io, "cannot write");
     if (failure == "stall" && victim) pause();  // longer than `silence`, which leaves it alone
-    if (failure == "mismatch" && victim) comm.broadcast({}, buffer.flat(0, 10), 0).host_wait();
+    if (failure == "mismatch" && victim) comm.broadcast(buffer.flat(0, 10), 0).host_wait();
   };
   try {
     for (int step = 0; step < 10; ++step) train(step);

@@ -104,9 +104,9 @@ void DistantBackend::destroy_event(Event event) {
   next().destroy_event(own->below);
 }
 
-void DistantBackend::record(Event event, Stream stream) {
+void DistantBackend::record(Event event) {
   DistantEvent& own = distant(event);
-  own.number = device_.queue([this, below = own.below, stream] { next().record(below, stream); });
+  own.number = device_.queue([this, below = own.below] { next().record(below); });
 }
 
 void DistantBackend::host_wait(Event event) {
@@ -119,14 +119,14 @@ double DistantBackend::seconds_between(Event begin, Event end) {
   return next().seconds_between(distant(begin).below, distant(end).below);
 }
 
-Graph DistantBackend::capture(Stream /*stream*/, const std::function<void()>& work) {
+Graph DistantBackend::capture(const std::function<void()>& work) {
   auto graph = std::make_unique<DistantGraph>();
   graph->num_deallocations = device_.num_deallocations();
   graph->work = device_.capture(work);
   return {graph.release()};
 }
 
-bool DistantBackend::launch(Stream /*stream*/, Graph graph) {
+bool DistantBackend::launch(Graph graph) {
   const auto& own = *static_cast<const DistantGraph*>(graph.handle);
   if (own.num_deallocations != device_.num_deallocations()) return false;
   device_.queue([&own] {

@@ -64,9 +64,9 @@ class DistantOperations {
   DistantOperations(const OperationTable& next, DistantDevice& device) : next_(next), device_(device) {}
 
   template <class Op>
-  bool run(Stream stream, const Op& op) {
+  bool run(const Op& op) {
     if (!next_.has<Op>()) return false;
-    device_.queue([=, this] { next_.run(stream, op); });
+    device_.queue([=, this] { next_.run(op); });
     return true;
   }
 
@@ -75,7 +75,7 @@ class DistantOperations {
   DistantDevice& device_;
 };
 
-/// All streams are one queue. Copies read and write the host's side when they are done, too.
+/// Copies read and write the host's side when they are done, too.
 class DistantBackend final : public ForwardingBackend {
  public:
   explicit DistantBackend(ComputeBackend& next)
@@ -88,32 +88,25 @@ class DistantBackend final : public ForwardingBackend {
   std::string description() const override { return "a distant device over " + next().description(); }
   void* allocate(std::size_t bytes, const char* /*label*/) override { return device_.allocate(bytes); }
   void deallocate(void* memory) override { device_.deallocate(memory); }
-  void copy_to_device(Stream /*stream*/, const void* host, void* device, std::size_t bytes) override {
+  void copy_to_device(const void* host, void* device, std::size_t bytes) override {
     copy(host, device, bytes);
   }
-  void copy_to_host(Stream /*stream*/, const void* device, void* host, std::size_t bytes) override {
-    copy(device, host, bytes);
-  }
-  void copy(Stream /*stream*/, const void* from, void* to, std::size_t bytes) override {
-    copy(from, to, bytes);
-  }
+  void copy_to_host(const void* device, void* host, std::size_t bytes) override { copy(device, host, bytes); }
+  void copy(const void* from, void* to, std::size_t bytes) override;
   bool host_accessible() const override { return false; }
 
-  void synchronize(Stream /*stream*/) override { device_.wait_for_all(); }
+  void synchronize() override { device_.wait_for_all(); }
   Event create_event() override;
   void destroy_event(Event event) override;
-  void record(Event event, Stream stream) override;
-  void wait(Stream /*stream*/, Event /*event*/) override {}
+  void record(Event event) override;
   void host_wait(Event event) override;
   double seconds_between(Event begin, Event end) override;
   bool can_capture() const override { return true; }
-  Graph capture(Stream stream, const std::function<void()>& work) override;
-  bool launch(Stream stream, Graph graph) override;
+  Graph capture(const std::function<void()>& work) override;
+  bool launch(Graph graph) override;
   void destroy_graph(Graph graph) override;
 
  private:
-  void copy(const void* from, void* to, std::size_t bytes);
-
   DistantDevice device_;
   DistantOperations operations_;
 };

@@ -82,8 +82,8 @@ class EngineTest : public testing::Test {
       const TensorRef master = training.optimizer().master(i, training.exchange().weights(part));
       const std::size_t begin = results.size();
       results.resize(begin + static_cast<std::size_t>(master.size()));
-      backend.copy_to_host({}, master.data, results.data() + begin, master.bytes());
-      backend.synchronize({});
+      backend.copy_to_host(master.data, results.data() + begin, master.bytes());
+      backend.synchronize();
     }
     return results;
   }
@@ -159,9 +159,9 @@ TEST_F(EngineTest, StepsThatOverlapDoNotMix) {
 class CountingCommunicator final : public ForwardingCommunicator {
  public:
   explicit CountingCommunicator(Communicator& next) : ForwardingCommunicator(next) {}
-  Request all_reduce(Stream stream, TensorRef buffer, ReduceOp op) override {
+  Request all_reduce(TensorRef buffer, ReduceOp op) override {
     ++count;
-    return next().all_reduce(stream, buffer, op);
+    return next().all_reduce(buffer, op);
   }
   std::unique_ptr<Communicator> split(int /*color*/, int /*key*/) override {
     return std::make_unique<ForwardingCommunicator>(NextCommunicator(static_cast<Communicator&>(*this)));
@@ -203,7 +203,7 @@ TEST_F(EngineTest, BlocksMayCommunicate) {
     const DeviceBuffer memory(device, ledger, MemoryCategory::workspace, sizeof(StepScalars) + sizeof(float),
                               "mylos::tests::scalars");
     auto* on_device = static_cast<StepScalars*>(memory.data());
-    device.copy_to_device({}, &scalars, on_device, sizeof scalars);
+    device.copy_to_device(&scalars, on_device, sizeof scalars);
     ModelExecutor executor(device, ledger, grid, *exchange, schedule, std::move(programs), run.model,
                            run.train.shape(), graphs);
     std::vector<float> sums;
@@ -216,8 +216,8 @@ TEST_F(EngineTest, BlocksMayCommunicate) {
             {.scalars = on_device, .loss_sum = {on_device + 1, DType::fp32, {1}}, .as_graphs = graphs});
       }
       float sum = 0.0F;
-      device.copy_to_host({}, on_device + 1, &sum, sizeof sum);
-      device.synchronize({});
+      device.copy_to_host(on_device + 1, &sum, sizeof sum);
+      device.synchronize();
       sums.push_back(sum);
     }
     return sums;

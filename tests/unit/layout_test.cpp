@@ -211,8 +211,8 @@ class LoneRank {
         optimizer_->master(static_cast<std::size_t>(parameter.unit), exchange_.weights(part));
     std::vector<float> values(static_cast<std::size_t>(parameter.size()));
     const TensorRef place = master.flat(parameter.offset, parameter.size());
-    backend_.copy_to_host({}, place.data, values.data(), place.bytes());
-    backend_.synchronize({});
+    backend_.copy_to_host(place.data, values.data(), place.bytes());
+    backend_.synchronize();
     return values;
   }
 

@@ -18,19 +18,19 @@ using Log = std::vector<std::string>;
 struct Root {
   Log* log;
   using List = OperationList<LinearForward, GeluForward>;
-  void run(Stream /*stream*/, const LinearForward& /*op*/) { log->push_back("root linear"); }
-  void run(Stream /*stream*/, const GeluForward& /*op*/) { log->push_back("root gelu"); }
+  void run(const LinearForward& /*op*/) { log->push_back("root linear"); }
+  void run(const GeluForward& /*op*/) { log->push_back("root gelu"); }
 };
 
 struct Fast {
   Log* log;
   bool takes = true;
   using List = OperationList<LinearForward, LinearGeluForward>;
-  bool run(Stream /*stream*/, const LinearForward& /*op*/) {
+  bool run(const LinearForward& /*op*/) {
     log->push_back("fast linear");
     return takes;
   }
-  bool run(Stream /*stream*/, const LinearGeluForward& /*op*/) {
+  bool run(const LinearGeluForward& /*op*/) {
     log->push_back("fast fused");
     return takes;
   }
@@ -39,7 +39,7 @@ struct Fast {
 struct Top {
   Log* log;
   using List = OperationList<GeluForward>;
-  void run(Stream /*stream*/, const GeluForward& /*op*/) { log->push_back("top gelu"); }
+  void run(const GeluForward& /*op*/) { log->push_back("top gelu"); }
 };
 
 class OperationTableTest : public testing::Test {
@@ -57,25 +57,25 @@ class OperationTableTest : public testing::Test {
 };
 
 TEST_F(OperationTableTest, AsksTheTopmostKernelFirst) {
-  EXPECT_STREQ(table_.take({}, LinearForward{}), "fast");
-  EXPECT_STREQ(table_.take({}, GeluForward{}), "root");
+  EXPECT_STREQ(table_.take(LinearForward{}), "fast");
+  EXPECT_STREQ(table_.take(GeluForward{}), "root");
   EXPECT_THAT(log_, ElementsAre("fast linear", "root gelu"));
 }
 
 TEST_F(OperationTableTest, AsksTheOneBelowIfAKernelDeclines) {
   fast_.takes = false;
-  EXPECT_STREQ(table_.take({}, LinearForward{}), "root");
+  EXPECT_STREQ(table_.take(LinearForward{}), "root");
   EXPECT_THAT(log_, ElementsAre("fast linear", "root linear"));
 }
 
 TEST_F(OperationTableTest, DoesNotChangeTheTableBelow) {
-  EXPECT_STREQ(below_.take({}, LinearForward{}), "root");
+  EXPECT_STREQ(below_.take(LinearForward{}), "root");
   EXPECT_FALSE(below_.has<LinearGeluForward>());
   EXPECT_TRUE(table_.has<LinearGeluForward>());
 }
 
 TEST_F(OperationTableTest, AFusedOperationIsOneCallIfAKernelTakesIt) {
-  table_.run({}, LinearGeluForward{});
+  table_.run(LinearGeluForward{});
   EXPECT_THAT(log_, ElementsAre("fast fused"));
 }
 
@@ -84,15 +84,15 @@ TEST_F(OperationTableTest, PartsOfAFusedOperationAreRunByTheTableThatWasAskedFir
   Top top{&log_};
   OperationTable table = table_;
   table.add(Top::List(), top, "top");
-  EXPECT_EQ(table.take({}, LinearGeluForward{}), nullptr);
+  EXPECT_EQ(table.take(LinearGeluForward{}), nullptr);
   log_.clear();
-  table.run({}, LinearGeluForward{});
+  table.run(LinearGeluForward{});
   EXPECT_THAT(log_, ElementsAre("fast fused", "fast linear", "root linear", "top gelu"));
 }
 
 TEST_F(OperationTableTest, NamesWhatNobodyRuns) {
   try {
-    table_.run({}, CrossEntropy{});
+    table_.run(CrossEntropy{});
     FAIL() << "nobody has this kernel";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), testing::HasSubstr("no backend runs cross_entropy"));

@@ -45,23 +45,23 @@ class OptimizerTest : public testing::TestWithParam<std::string> {
       values.emplace_back(normal_pair(static_cast<std::uint32_t>(mix64(static_cast<std::uint64_t>(i))),
                                       static_cast<std::uint32_t>(i))[0]);
     }
-    backend_.copy_to_device({}, values.data(), weights.data(), bytes);
+    backend_.copy_to_device(values.data(), weights.data(), bytes);
     std::ranges::reverse(values);
-    backend_.copy_to_device({}, values.data(), gradient.data(), bytes);
+    backend_.copy_to_device(values.data(), gradient.data(), bytes);
     for (std::int64_t t = 1; t <= 3; ++t) {
       const StepScalars host{.step = t, .learning_rate = 1e-3F};
-      backend_.copy_to_device({}, &host, scalars.data(), sizeof(host));
+      backend_.copy_to_device(&host, scalars.data(), sizeof(host));
       for (std::size_t i = 0; i < parts.size(); ++i) {
         const auto part = [&](const DeviceBuffer& buffer) {
           return TensorRef(buffer.data(), DType::bf16, {total}).flat(offsets[i], parts[i].count);
         };
         optimizer->step(i, part(weights), part(gradient), static_cast<const StepScalars*>(scalars.data()));
       }
-      backend_.synchronize({});
+      backend_.synchronize();
     }
     std::vector<std::uint16_t> stepped(static_cast<std::size_t>(total));
-    backend_.copy_to_host({}, weights.data(), stepped.data(), bytes);
-    backend_.synchronize({});
+    backend_.copy_to_host(weights.data(), stepped.data(), bytes);
+    backend_.synchronize();
     return stepped;
   }
 

@@ -145,20 +145,19 @@ TEST_F(TrainingStepTest, RecordsNothingThatThrows) {
   const DeviceBuffer x(device_, ledger_, MemoryCategory::workspace, sizeof(float), "mylos::tests::x");
   const TensorRef value(x.data(), DType::fp32, {1});
   device_.run(Fill{.y = value, .value = 1.0F});
-  EXPECT_THROW(graph.queue({},
-                           [&] {
-                             device_.run(Fill{.y = value, .value = 2.0F});
-                             device_.synchronize({});  // not while it is recorded
-                           }),
+  EXPECT_THROW(graph.queue([&] {
+    device_.run(Fill{.y = value, .value = 2.0F});
+    device_.synchronize();  // not while it is recorded
+  }),
                Error);
   const auto read = [&] {
     float number = 0.0F;
-    device_.copy_to_host({}, x.data(), &number, sizeof number);
-    device_.synchronize({});
+    device_.copy_to_host(x.data(), &number, sizeof number);
+    device_.synchronize();
     return number;
   };
   EXPECT_EQ(read(), 1.0F);
-  graph.queue({}, [&] { device_.run(Fill{.y = value, .value = 3.0F}); });
+  graph.queue([&] { device_.run(Fill{.y = value, .value = 3.0F}); });
   EXPECT_EQ(read(), 3.0F);
 }
 

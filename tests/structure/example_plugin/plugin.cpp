@@ -11,7 +11,6 @@ namespace {
 
 using mylos::ComputeBackend;
 using mylos::DType;
-using mylos::Stream;
 
 class ExampleOperations {
  public:
@@ -20,9 +19,9 @@ class ExampleOperations {
   explicit ExampleOperations(ComputeBackend& memory) : memory_(memory) {}
 
   /// False, and the next backend is asked, for what this loop cannot do.
-  bool run(Stream stream, const mylos::GeluForward& op) {
+  bool run(const mylos::GeluForward& op) {
     if (!memory_.host_accessible() || op.x.dtype != DType::fp32 || op.y.dtype != DType::fp32) return false;
-    memory_.synchronize(stream);  // the loop does not wait in the stream
+    memory_.synchronize();  // the loop does not wait in the queue
     const auto* from = op.x.as<float>();
     auto* to = op.y.as<float>();
     const float sqrt_2_over_pi = 0.7978845608F;

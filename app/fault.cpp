@@ -91,7 +91,10 @@ FaultKind Fault::at(std::string_view phase, std::int64_t step) const {
 void apply_fault(FaultKind kind, ComputeBackend& backend, const GradientExchange& exchange,
                  Communicator& communicator) {
   if (kind == FaultKind::none) return;
-  const UnitPart part = exchange.owned().front();
+  const std::vector<UnitPart> owned = exchange.owned();
+  const auto part_at = std::ranges::find_if(owned, [](const UnitPart& part) { return part.count > 0; });
+  if (part_at == owned.end()) return;
+  const UnitPart& part = *part_at;
   const UnitPart first{part.unit, part.begin, std::min<std::int64_t>(part.count, 8)};
   if (kind == FaultKind::nan) {
     backend.run(Fill{.y = exchange.gradient(first), .value = std::numeric_limits<float>::quiet_NaN()});

@@ -3,6 +3,7 @@
 
 #include "app/model_state.hpp"
 #include "app/run_state.hpp"
+#include "parallel/engine/unit_events.hpp"
 
 namespace mylos {
 
@@ -39,6 +40,7 @@ Setup setup_of(const CheckpointReader& reader, const CommandLine& line, const Mp
       reader.state().json, fmt::format("state.json of step {}", reader.state().step), reader.state().step);
   const std::int64_t micro_batch = batch > 0 ? batch : state.micro_batch;
   const DeckOverrides overrides = {{"parallel.data", std::to_string(mpi.size())},
+                                   {"parallel.shard", "0"},
                                    {"train.micro_batch", std::to_string(micro_batch)},
                                    {"train.global_batch", std::to_string(micro_batch * mpi.size())},
                                    {"train.grad_dtype", "auto"},
@@ -81,17 +83,18 @@ int with_inference(const CommandLine& line, std::int64_t batch,
     Session& session = *model.session;
     model.table =
         std::make_unique<ParameterTable>(ParameterTable(config.model).local(session.grid().coordinates()));
+    const Schedule no_training;
+    ModelPrograms programs = record_programs(config.model, *model.table, config.programs(no_training));
     const ExchangeScope scope{.table = *model.table,
                               .coordinates = session.grid().coordinates(),
-                              .compute_type = config.train.dtype};
+                              .compute_type = config.train.dtype,
+                              .events = unit_events_of(no_training, programs)};
     model.exchange = config.parallel.exchange->make(config.parallel.values, scope, session.compute(),
                                                     session.ledger(), session.grid());
     restore_weights(session.compute(), *model.table, *reader, *model.exchange);
-    const Schedule no_training;
-    model.executor = std::make_unique<ModelExecutor>(
-        session.compute(), session.ledger(), session.grid(), *model.exchange, no_training,
-        record_programs(config.model, *model.table, config.programs(no_training)), config.model,
-        config.train.shape());
+    model.executor =
+        std::make_unique<ModelExecutor>(session.compute(), session.ledger(), session.grid(), *model.exchange,
+                                        no_training, std::move(programs), config.model, config.train.shape());
     return work(mpi, model);
   } catch (const std::exception& error) {
     end_job(mpi, error, [](ExitCode, const std::string&) {});

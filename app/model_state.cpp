@@ -187,7 +187,7 @@ void restore(ComputeBackend& backend, const ParameterTable& table, const Checkpo
     const TensorRef master = optimizer.master(i, weights);
     if (master.data != weights.data) backend.run(Cast{.x = master, .y = weights});
   }
-  exchange.publish();
+  exchange.publish_all();
 }
 
 void restore_weights(ComputeBackend& backend, const ParameterTable& table, const CheckpointReader& reader,
@@ -198,7 +198,7 @@ void restore_weights(ComputeBackend& backend, const ParameterTable& table, const
     read_pieces(backend, reader, "weights.h5", info_of(parameter), pieces[&parameter],
                 [&](std::size_t part) { return exchange.weights(owned[part]); });
   }
-  exchange.publish();
+  exchange.publish_all();
 }
 
 }  // namespace mylos

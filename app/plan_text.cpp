@@ -28,9 +28,9 @@ std::string plan_text(const RunConfig& config, const RunPlan& plan) {
   for (int i = 0; i < num_memory_categories; ++i) {
     const std::int64_t bytes = plan.memory[static_cast<std::size_t>(i)];
     if (bytes > 0)
-      text += fmt::format("  {:<14} {:8.3f}\n", name_of(static_cast<MemoryCategory>(i)), gb(bytes));
+      text += fmt::format("  {:<17} {:8.3f}\n", name_of(static_cast<MemoryCategory>(i)), gb(bytes));
   }
-  text += fmt::format("  {:<14} {:8.3f}\n", "total", gb(plan.memory_total()));
+  text += fmt::format("  {:<17} {:8.3f}\n", "total", gb(plan.memory_total()));
   text += fmt::format("checkpoint   {:.3f} GB\n", gb(plan.checkpoint_bytes));
   return text;
 }

@@ -65,17 +65,17 @@ class ProgramText {
           return lines;
         },
         entry.operation);
-    const auto names = [&](const std::vector<int>& units) {
-      std::vector<std::string> all;
-      for (const int unit : units) all.push_back(table_.unit(unit).name);
-      return joined(all, ", ");
-    };
-    if (!entry.acquires.empty()) text += fmt::format("        acquires {}\n", names(entry.acquires));
+    for (const UnitAccess& access : entry.acquires) {
+      const char* both = access.reads_weights && access.adds_gradients ? " and " : "";
+      text += fmt::format("        acquires {}{}{} of {}\n", access.reads_weights ? "weights" : "", both,
+                          access.adds_gradients ? "gradients" : "", table_.unit(access.unit).name);
+    }
     for (const GradientRange& range : entry.completes) {
       text += fmt::format("        completes the gradient of {}, elements {} to {}\n",
                           table_.unit(range.unit).name, range.begin, range.end);
     }
-    if (!entry.releases.empty()) text += fmt::format("        releases {}\n", names(entry.releases));
+    for (const int unit : entry.releases)
+      text += fmt::format("        releases {}\n", table_.unit(unit).name);
     return text;
   }
 

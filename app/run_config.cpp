@@ -194,10 +194,41 @@ class CrossChecks {
     if (!known({"parallel.data"})) return;
     const std::int64_t data = integer("parallel.data");
     if (data == 0) values_.set("parallel.data", world_size_);
-    if (data == 0 || data == world_size_) return;
+    if (data == 0 || data == world_size_) return check_shard();
     report({"parallel.data"},
            "[parallel] data = {} needs {} rank{}, this run has {}; use data = {}, or 0 for all ranks", data,
            data, data == 1 ? "" : "s", world_size_, world_size_);
+  }
+
+  void check_shard() {
+    if (!known({"parallel.exchange", "parallel.shard"})) return;
+    const std::int64_t data = integer("parallel.data");
+    const std::int64_t shard = integer("parallel.shard");
+    const ExchangeKind& exchange = named(exchanges(), values_.text("parallel.exchange"));
+    if (!exchange.shards && shard > 1) {
+      report(
+          {"parallel.shard", "parallel.exchange"},
+          "[parallel] shard = {} needs an exchange that divides something, not {}; use zero1, zero2 or zero3",
+          shard, exchange.name);
+    } else if (exchange.shards && shard == 1 && data > 1) {
+      report({"parallel.shard"},
+             "[parallel] shard = 1 divides nothing among {} ranks; use {}, 0 for all, or "
+             "exchange = ddp",
+             data, divisors_near(data, 2));
+    } else if (shard > 0 && data % shard != 0) {
+      report({"parallel.shard"},
+             "[parallel] data = {} must be a multiple of shard = {}; use {}, or 0 for all", data, shard,
+             divisors_near(data, shard));
+    } else if (shard == 0) {
+      values_.set("parallel.shard", exchange.shards ? data : std::int64_t{1});
+    }
+    if (exchange.name == std::string_view("zero3") && known({"backend.graphs"}) &&
+        values_.boolean("backend.graphs")) {
+      report({"backend.graphs", "parallel.exchange"},
+             "[backend] graphs = true cannot be used with [parallel] exchange = zero3, whose weights are "
+             "gathered "
+             "within a pass; use zero2, or graphs = false");
+    }
   }
 
   void check_batch() {
@@ -353,6 +384,7 @@ LrScheduleConfig lr_config(const ParamValues& values) {
 
 ParallelPlan parallel_plan(const ParamValues& values) {
   return {.data = values.integer("parallel.data"),
+          .shard = values.integer("parallel.shard"),
           .exchange = &named(exchanges(), values.text("parallel.exchange")),
           .schedule = &named(schedules(), values.text("parallel.schedule")),
           .values = values};

@@ -125,8 +125,8 @@ Session::Session(const PluginRegistry& plugins, const RunConfig& config, const P
     counted_bootstrap_ =
         std::make_unique<CountedCommunicator>(*bootstrap_, name_of(all_axes), traffic_, recorder_.get());
   }
-  grid_ = std::make_unique<ProcessGrid>(*traced_world_, config.parallel.extents(), step_groups, traffic_,
-                                        recorder_.get(), host_buffers);
+  grid_ = std::make_unique<ProcessGrid>(*traced_world_, config.parallel.extents(), config.parallel.groups(),
+                                        traffic_, recorder_.get(), host_buffers);
   if (config.comm.progress_thread) progress_ = std::make_unique<ProgressThread>(*world_);
 }
 

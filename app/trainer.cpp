@@ -317,6 +317,7 @@ RunState Trainer::state() const {
 }
 
 void Trainer::write_checkpoint(bool ends_run) {
+  training_.exchange().settle();
   session_.recorder().set_phase(step_, "checkpoint");
   const auto start = Clock::now();
   note_written(checkpoints_.finish());  // one at a time

@@ -68,6 +68,7 @@ struct PlannedProduct {
   bool transposed = false;   ///< stored (out, in)
   bool bias = false;         ///< added in forward
   bool accumulates = false;  ///< products of `rows` rows add to the gradient too, besides the first
+  bool versioned = true;     ///< the weight keeps its place from step to step and has a version
 };
 
 /// The one data symbol of a plugin, `mylos_plugin`. Plain data; a plugin names what differs from the

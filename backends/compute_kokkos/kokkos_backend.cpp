@@ -198,20 +198,20 @@ bool KokkosBackend::can_capture() const {
 
 // Other threads, such as NCCL's, go on calling CUDA meanwhile.
 Graph KokkosBackend::capture(const std::function<void()>& work) {
-  const cudaStream_t queue = queue().cuda_stream();
+  const cudaStream_t stream = queue().cuda_stream();
   auto made = std::make_unique<RecordedWork>();
   made->num_deallocations = num_deallocations_;
-  check(cudaStreamBeginCapture(queue, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
   cudaGraph_t graph = nullptr;
   try {
     work();
   } catch (...) {
-    cudaStreamEndCapture(queue, &graph);
+    cudaStreamEndCapture(stream, &graph);
     if (graph != nullptr) cudaGraphDestroy(graph);
     cudaGetLastError();  // others must not find it
     throw;
   }
-  cudaError_t status = cudaStreamEndCapture(queue, &graph);
+  cudaError_t status = cudaStreamEndCapture(stream, &graph);
   if (status == cudaSuccess) status = cudaGraphInstantiate(&made->work, graph, 0);
   if (graph != nullptr) cudaGraphDestroy(graph);
   cudaGetLastError();

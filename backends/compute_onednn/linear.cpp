@@ -61,7 +61,8 @@ std::size_t make_products(Products& products, const PlannedProduct& p, std::int6
   const MatrixRef x{nullptr, p.dtype, p.in, 1};
   const MatrixRef y{nullptr, p.dtype, p.out, 1};
   const auto weight = [&](DType dtype) {
-    return MatrixRef{nullptr, dtype, p.transposed ? 1 : p.out, p.transposed ? p.in : 1, 1};
+    return MatrixRef{nullptr, dtype, p.transposed ? 1 : p.out, p.transposed ? p.in : 1,
+                     p.versioned ? 1U : 0U};
   };
   const MatrixRef w = weight(p.dtype);
   MatrixRef dw = weight(p.grad_dtype);

@@ -11,19 +11,22 @@
 namespace mylos {
 
 enum class MemoryCategory : std::uint8_t {
-  parameters,     ///< weights in the compute type
-  gradients,      ///< accumulated gradients
-  optimizer,      ///< fp32 master where there is one, first and second moment
-  activations,    ///< the arena
-  workspace,      ///< scratch of a backend, packed weight copies, tables
-  communication,  ///< staging and windows that hold no unit
-  snapshot,       ///< host memory: what a checkpoint is written from while training goes on
+  parameters,        ///< weights in the compute type that the rank keeps
+  gradients,         ///< accumulated gradients that the rank keeps
+  optimizer,         ///< fp32 master where there is one, and the optimizer's states
+  gathered_weights,  ///< of other ranks, while they are used
+  full_gradients,    ///< until they are reduced to the rank's part
+  activations,       ///< the arena
+  workspace,         ///< scratch of a backend, packed weight copies, tables
+  communication,     ///< staging and windows that hold no unit
+  snapshot,          ///< host memory: what a checkpoint is written from while training goes on
 };
-inline constexpr int num_memory_categories = 7;
+inline constexpr int num_memory_categories = 9;
 
 constexpr std::string_view name_of(MemoryCategory category) {
   constexpr std::array<std::string_view, num_memory_categories> names = {
-      "parameters", "gradients", "optimizer", "activations", "workspace", "communication", "snapshot"};
+      "parameters",  "gradients", "optimizer",     "gathered_weights", "full_gradients",
+      "activations", "workspace", "communication", "snapshot"};
   return names[static_cast<std::size_t>(category)];
 }
 

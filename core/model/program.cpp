@@ -79,25 +79,39 @@ void find_completions(const std::map<GradientKey, Entry*>& last, const Parameter
   }
 }
 
-/// The units that an entry reads weights of or adds gradients to.
-std::set<int> units_of(const Entry& entry, const std::vector<Root>& roots) {
-  std::set<int> units;
+/// The units that an entry uses.
+std::map<int, UnitAccess> units_of(const Entry& entry, const std::vector<Root>& roots) {
+  std::map<int, UnitAccess> units;
   for_each_place(entry, [&](const Place& place, Access /*access*/) {
-    if (const int unit = roots[static_cast<std::size_t>(place.root)].unit; unit >= 0) units.insert(unit);
+    const Root& root = roots[static_cast<std::size_t>(place.root)];
+    if (root.unit < 0) return;
+    UnitAccess& access = units.try_emplace(root.unit, UnitAccess{.unit = root.unit}).first->second;
+    (root.kind == RootKind::weights ? access.reads_weights : access.adds_gradients) = true;
   });
   return units;
 }
 
-/// Units are acquired and released per block.
+/// Units are acquired and released per block, for all that the block does with them.
 void find_units(std::vector<Entry>& entries, const std::vector<Root>& roots) {
-  std::map<int, Entry*> last;
+  struct Use {
+    UnitAccess access;
+    Entry* first;
+    Entry* last;
+  };
+  std::map<int, Use> uses;
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    for (const int unit : units_of(entries[i], roots)) {
-      if (last.insert_or_assign(unit, &entries[i]).second) entries[i].acquires.push_back(unit);
+    for (const auto& [unit, access] : units_of(entries[i], roots)) {
+      Use& use = uses.try_emplace(unit, Use{access, &entries[i], nullptr}).first->second;
+      use.access.reads_weights |= access.reads_weights;
+      use.access.adds_gradients |= access.adds_gradients;
+      use.last = &entries[i];
     }
     if (i + 1 < entries.size() && entries[i + 1].block == entries[i].block) continue;
-    for (const auto& [unit, entry] : last) entry->releases.push_back(unit);
-    last.clear();
+    for (const auto& [unit, use] : uses) {
+      use.first->acquires.push_back(use.access);
+      use.last->releases.push_back(unit);
+    }
+    uses.clear();
   }
 }
 

@@ -68,13 +68,20 @@ struct GradientRange {
   std::int64_t end = 0;
 };
 
+/// What a block does with a unit.
+struct UnitAccess {
+  int unit = 0;
+  bool reads_weights = false;
+  bool adds_gradients = false;
+};
+
 /// One operation of a program, with what follows from the others.
 struct Entry {
   Recordable operation;
   int block = 0;
   std::source_location where;  ///< the call that recorded it
 
-  std::vector<int> acquires;             ///< units that no entry of the block has used before
+  std::vector<UnitAccess> acquires;      ///< units that no entry of the block has used before
   std::vector<int> releases;             ///< units that no later entry of the block uses
   std::vector<GradientRange> completes;  ///< gradients to which nothing is added later, by place in the unit
 };
@@ -138,13 +145,13 @@ SplitProgram split(const Program& backward, const std::vector<Root>& roots, cons
 struct Bound {
   std::byte* data = nullptr;
   std::uint64_t version = 0;
+  bool holds_terms = false;  ///< of earlier micro-batches, to which operations add
 };
 
 /// What changes from run to run.
 struct Binding {
   std::vector<Bound> roots;
   std::int64_t first_sample = 0;  ///< of the micro-batch, within the global batch
-  bool accumulates = false;       ///< gradients hold what earlier micro-batches gave
   const StepScalars* scalars = nullptr;
 };
 
@@ -174,7 +181,7 @@ void with_bound(const Entry& entry, const Binding& binding, const Visit& visit) 
           const Bound& root = binding.roots[static_cast<std::size_t>(place.root)];
           tensor.data = root.data + place.offset;
           tensor.version = root.version;
-          ((adds = adds || binding.accumulates), ...);
+          ((adds = adds || root.holds_terms), ...);
         });
         bind_scalars(op, binding);
         visit(op);

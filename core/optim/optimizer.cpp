@@ -20,7 +20,7 @@ Optimizer::Optimizer(const OptimizerConfig& config, const OptimizerPlace& place)
   for (const UnitPart& part : parts_) {
     offsets_.push_back(total);
     total += part.count;
-    const std::vector<Segment> own = segments_of(place.table, part);
+    const std::vector<Segment> own = segments_of(place.table, part, config.seed);
     segments.insert(segments.end(), own.begin(), own.end());
     num_segments_.push_back(static_cast<int>(own.size()));
   }
@@ -45,7 +45,7 @@ Optimizer::Optimizer(const OptimizerConfig& config, const OptimizerPlace& place)
   }
 }
 
-std::vector<Segment> Optimizer::segments_of(const ParameterTable& table, const UnitPart& part) const {
+std::vector<Segment> segments_of(const ParameterTable& table, const UnitPart& part, std::uint64_t seed) {
   std::vector<Segment> segments;
   const std::int64_t part_end = part.begin + part.count;
   const Unit& unit = table.unit(part.unit);
@@ -63,7 +63,7 @@ std::vector<Segment> Optimizer::segments_of(const ParameterTable& table, const U
     segments.push_back({.begin = begin - part.begin,
                         .end = end - part.begin,
                         .decay = parameter.decay ? 1.0F : 0.0F,
-                        .rounding = {stream_key(config_.seed, "rounding." + parameter.name), index}});
+                        .rounding = {stream_key(seed, "rounding." + parameter.name), index}});
   }
   return segments;
 }

@@ -26,8 +26,8 @@ struct OptimizerConfig {
   std::uint64_t seed = 0;     ///< of the stochastic rounding of weights without a master
 };
 
-/// Where an optimizer works: `parts` are those that the rank owns, in `compute_type`. All references outlive
-/// the optimizer.
+/// Where an optimizer works: `parts` are those that the rank owns, some of them perhaps empty, in
+/// `compute_type`. All references outlive the optimizer.
 struct OptimizerPlace {
   ComputeBackend& backend;
   MemoryLedger& ledger;
@@ -75,8 +75,6 @@ class Optimizer {
   }
 
  private:
-  /// A segment per parameter, with the padding behind it.
-  std::vector<Segment> segments_of(const ParameterTable& table, const UnitPart& part) const;
   TensorRef slice(const DeviceBuffer& buffer, std::size_t index) const;
 
   ComputeBackend& backend_;
@@ -89,6 +87,9 @@ class Optimizer {
   std::vector<const Segment*> part_segments_;  // device memory
   std::vector<int> num_segments_;
 };
+
+/// What an optimizer's operation is told of a part: a segment per parameter, with the padding behind it.
+std::vector<Segment> segments_of(const ParameterTable& table, const UnitPart& part, std::uint64_t seed);
 
 /// An optimizer, as decks, checkpoints and the planner know it.
 struct OptimizerKind {

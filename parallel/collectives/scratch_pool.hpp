@@ -6,11 +6,32 @@
 #include <cstddef>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "core/memory/memory_charge.hpp"
 
 namespace mylos {
+
+/// Which of the blocks that were given back a pool lends, by their sizes alone.
+class ScratchSizes {
+ public:
+  struct Lent {
+    std::size_t capacity = 0;
+    bool is_new = false;
+    std::size_t replaced = 0;  ///< the free block that makes room for a new one; 0 if there is none
+  };
+  /// The smallest that is large enough; otherwise the largest makes room for a new one, so that as many
+  /// blocks as were ever borrowed at once are kept.
+  Lent take(std::size_t bytes);
+  void give_back(std::size_t capacity) { free_.insert(capacity); }
+  /// Of all blocks, lent or not.
+  std::size_t allocated() const { return allocated_; }
+
+ private:
+  std::multiset<std::size_t> free_;
+  std::size_t allocated_ = 0;
+};
 
 /// Thread-safe. Blocks go back when their `Scratch` is destroyed; the pool must outlive them.
 class ScratchPool {
@@ -51,8 +72,8 @@ class ScratchPool {
 
   MemoryLedger* ledger_;
   std::mutex mutex_;
+  ScratchSizes sizes_;
   std::vector<Block> free_;
-  std::size_t allocated_ = 0;
   std::atomic<std::size_t> peak_{0};
   std::atomic<std::size_t> num_allocations_{0};
 };

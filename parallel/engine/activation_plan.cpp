@@ -187,17 +187,6 @@ int message_of(const Action& action, const ModelPrograms& programs) {
   return root;
 }
 
-std::vector<GradientRange> completions_of(const Schedule& schedule, const ModelPrograms& programs) {
-  std::vector<GradientRange> completions;
-  schedule.for_each_action(1, false, 1, [&](const Occurrence& occurrence) {
-    const Action& action = schedule.actions[occurrence.index];
-    if (!is_backward(action.kind) || !schedule.is_last(occurrence.index)) return;
-    for (const Entry& entry : program_of(action, programs).entries)
-      completions.insert(completions.end(), entry.completes.begin(), entry.completes.end());
-  });
-  return completions;
-}
-
 namespace {
 
 /// Whether the last two passages are those of the micro-batch before and of the one before that: then they

@@ -47,9 +47,6 @@ class ActivationPlan {
 /// on slot 0, evaluation and generation.
 std::vector<Passage> passages_of(const Schedule& schedule, const ModelPrograms& programs);
 
-/// All gradients in the order in which a step completes them.
-std::vector<GradientRange> completions_of(const Schedule& schedule, const ModelPrograms& programs);
-
 /// The program of a pass of `action`.
 const Program& program_of(const Action& action, const ModelPrograms& programs);
 /// The root that a message of `action` is about.

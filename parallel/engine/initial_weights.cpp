@@ -26,7 +26,7 @@ void initialise_weights(ComputeBackend& backend, const ParameterTable& table, st
     if (exact.data != weights.data) backend.run(Cast{.x = exact, .y = weights});
     if (exact.data != master.data) backend.run(Fill{.y = exact, .value = 0.0F});
   }
-  exchange.publish();
+  exchange.publish_all();
 }
 
 }  // namespace mylos

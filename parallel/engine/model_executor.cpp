@@ -47,7 +47,8 @@ ModelExecutor::ModelExecutor(ComputeBackend& backend, MemoryLedger& ledger, cons
   host_losses_.resize(static_cast<std::size_t>(shape.rows()));
   host_correct_.resize(static_cast<std::size_t>(shape.rows()));
   for (std::size_t i = 0; i < schedule_.actions.size(); ++i)
-    completes_.push_back(is_backward(schedule_.actions[i].kind) && schedule_.is_last(i));
+    completes_.push_back(is_backward(schedule_.actions[i].kind) &&
+                         (schedule_.is_last(i) || exchange.reduces_each_micro_batch()));
   if (!graphs) return;
   // The scalars of steps lie in as many places as steps are under way.
   const auto places = static_cast<std::size_t>(schedule_.ahead()) + 1;
@@ -109,11 +110,13 @@ bool ModelExecutor::has_contributed(const Occurrence& occurrence) {
 }
 
 void ModelExecutor::acquire(const Entry& entry, const Pass& pass) {
-  for (const int unit : entry.acquires) {
-    const UnitView view = exchange_.acquire(unit, pass.phase);
+  for (const UnitAccess& access : entry.acquires) {
+    const UnitView view = exchange_.acquire(access);
     const auto bound = [&](int root) -> Bound& { return pass.binding.roots[static_cast<std::size_t>(root)]; };
-    bound(Roots::weights_root(unit)) = {static_cast<std::byte*>(view.weights.data), view.weights.version};
-    bound(Roots::gradients_root(unit)) = {static_cast<std::byte*>(view.gradients.data), 0};
+    bound(Roots::weights_root(access.unit)) = {static_cast<std::byte*>(view.weights.data),
+                                               view.weights.version};
+    bound(Roots::gradients_root(access.unit)) = {static_cast<std::byte*>(view.gradients.data), 0,
+                                                 pass.holds_terms};
   }
 }
 
@@ -131,7 +134,7 @@ void ModelExecutor::finish(const Entry& entry, const Pass& pass) {
   if (pass.completes) {
     for (const GradientRange& range : entry.completes) exchange_.gradient_ready(range);
   }
-  for (const int unit : entry.releases) exchange_.release(unit, pass.phase);
+  for (const int unit : entry.releases) exchange_.release(unit);
 }
 
 void ModelExecutor::run_entries(Entries entries, const Pass& pass) {
@@ -160,10 +163,10 @@ void ModelExecutor::for_each_segment(Entries entries, bool completes, const Visi
   }
 }
 
-void ModelExecutor::run_pass(const Occurrence& occurrence, bool as_graphs) {
+void ModelExecutor::run_pass(const Occurrence& occurrence, bool holds_terms, bool as_graphs) {
   const Action& action = schedule_.actions[occurrence.index];
   const Entries entries = program_of(action, programs_).entries;
-  const Pass pass{.phase = action.kind == ActionKind::forward ? Phase::forward : Phase::backward,
+  const Pass pass{.holds_terms = holds_terms && !exchange_.reduces_each_micro_batch(),
                   .completes = completes_[occurrence.index],
                   .binding = bindings_[slot_]};
   if (!as_graphs || graphs_.empty()) return run_entries(entries, pass);
@@ -202,16 +205,14 @@ void ModelExecutor::run(const Occurrence& occurrence, const ActionScope& scope) 
   Binding& binding = bindings_[slot_];
   binding.first_sample = scope.first_sample;
   binding.scalars = scope.scalars;
-  binding.roots[Roots::loss_sum_root].data = static_cast<std::byte*>(scope.loss_sum.data);
+  const bool holds_terms = is_backward(action.kind) && has_contributed(occurrence);
+  binding.roots[Roots::loss_sum_root] = {static_cast<std::byte*>(scope.loss_sum.data), 0, holds_terms};
   switch (action.kind) {
     case ActionKind::forward:
-      run_pass(occurrence, scope.as_graphs);
-      break;
     case ActionKind::backward:
     case ActionKind::backward_input:
     case ActionKind::backward_weight:
-      binding.accumulates = has_contributed(occurrence);
-      run_pass(occurrence, scope.as_graphs);
+      run_pass(occurrence, holds_terms, scope.as_graphs);
       break;
     case ActionKind::send_forward:
     case ActionKind::receive_forward:
@@ -227,14 +228,16 @@ void ModelExecutor::run(const Occurrence& occurrence, const ActionScope& scope) 
 }
 
 void ModelExecutor::evaluate() {
-  run_entries(programs_.evaluate.entries, {.phase = Phase::forward, .binding = bindings_[slot_]});
+  exchange_.begin(UnitSequence::evaluation);
+  run_entries(programs_.evaluate.entries, {.binding = bindings_[slot_]});
   backend_.copy_to_host(memory("losses"), host_losses_.data(), host_losses_.size() * sizeof(float));
   backend_.copy_to_host(memory("correct"), host_correct_.data(), host_correct_.size() * sizeof(std::int32_t));
   backend_.synchronize();
 }
 
 std::vector<float> ModelExecutor::logits(std::int64_t row) {
-  const Pass pass{.phase = Phase::forward, .binding = bindings_[slot_]};
+  exchange_.begin(UnitSequence::generation);
+  const Pass pass{.binding = bindings_[slot_]};
   const Entries entries = programs_.generate.entries;
   run_entries(entries.first(entries.size() - 1), pass);
   // The product of row 0, moved to another row of its input.

@@ -45,6 +45,8 @@ class ModelExecutor {
   const BatchShape& shape() const { return shape_; }
   std::size_t activation_bytes() const { return arena_.bytes(); }
 
+  /// Before the actions of a step.
+  void begin_step() { exchange_.begin(UnitSequence::step); }
   /// Gives an action of a micro-batch its slot; waits for messages unless it is one. True if it is the first
   /// of its micro-batch: then `load` comes before `run`.
   bool begin(const Occurrence& occurrence);
@@ -73,12 +75,12 @@ class ModelExecutor {
 
   /// A pass through a program: what its entries have in common.
   struct Pass {
-    Phase phase = Phase::forward;
-    bool completes = false;  ///< its contributions to gradients are the step's last
+    bool holds_terms = false;  ///< gradients have contributions of earlier micro-batches
+    bool completes = false;    ///< its own are the last before their reduction
     Binding& binding;
   };
 
-  void run_pass(const Occurrence& occurrence, bool as_graphs);
+  void run_pass(const Occurrence& occurrence, bool holds_terms, bool as_graphs);
   std::vector<DeviceGraph>& graphs_of(const Occurrence& occurrence);
   Request send_or_receive(const Action& action);
   void run_entries(Entries entries, const Pass& pass);
@@ -108,7 +110,7 @@ class ModelExecutor {
   DeviceBuffer arena_;
   std::vector<Binding> bindings_;          // by slot
   std::size_t slot_ = 0;                   // of what was begun last
-  std::vector<bool> completes_;            // by action: its contributions to gradients are the step's last
+  std::vector<bool> completes_;            // by action: see Pass
   std::vector<std::int64_t> contributed_;  // by chunk and part: the last step that it contributed to
   // By action, slot and place of the step's scalars, for each segment; empty without graphs.
   std::vector<std::vector<DeviceGraph>> graphs_;

@@ -150,9 +150,10 @@ std::vector<int> suspects(const std::vector<std::int64_t>& hashes, const std::ve
 std::string compare_replicas(ComputeBackend& backend, const ParameterTable& table,
                              const GradientExchange& exchange, const Optimizer& optimizer,
                              const ProcessGrid& grid) {
-  Communicator& replicas = grid.group(loss_axes.without(exchange.sharded_axes()));
+  const AxisSet axes = loss_axes.without(exchange.sharded_axes());
+  if (grid.coordinates().extent(axes) == 1) return "";
+  Communicator& replicas = grid.group(axes);
   const auto ranks = static_cast<std::size_t>(replicas.size());
-  if (ranks == 1) return "";
   std::vector<State> states;
   const std::vector<std::int64_t> own = hashes_of_states(backend, table, exchange, optimizer, states);
   const std::vector<std::int64_t> all = gathered(backend, replicas, own);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "parallel/engine/initial_weights.hpp"
+#include "parallel/engine/unit_events.hpp"
 
 namespace mylos {
 
@@ -58,7 +59,7 @@ TrainingStep::TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, const 
                             .coordinates = coordinates_,
                             .compute_type = train.dtype,
                             .gradient_type = train.grad_dtype,
-                            .completions = completions_of(schedule_, programs)};
+                            .events = unit_events_of(schedule_, programs)};
   exchange_ = config.parallel.exchange->make(config.parallel.values, scope, backend, ledger, grid);
   optimizer_ = config.optimizer.kind->make(config.optimizer,
                                            {backend, ledger, table_, train.dtype, exchange_->owned()});
@@ -130,6 +131,7 @@ void TrainingStep::run(std::int64_t step, std::int64_t last, StepDriver& driver)
   slot.num_spans = 0;
   const bool is_begun = schedule_.ahead() > 0 && begun_ >= step;
   if (!is_begun) begun_ = step - 1;
+  executor_->begin_step();
   schedule_.for_each_action(step, is_begun, last, [&](const Occurrence& occurrence) {
     const Action& action = schedule_.actions[occurrence.index];
     if (occurrence.step > begun_) begin(occurrence.step);
@@ -215,7 +217,6 @@ void TrainingStep::execute(const Occurrence& occurrence, StepDriver& driver) {
     case ActionKind::step: {
       const PhaseScope scope(*this, StepPhase::optimizer);
       update(occurrence.step);
-      exchange_->publish();
       break;
     }
   }
@@ -270,18 +271,24 @@ void TrainingStep::update(std::int64_t step) {
                            .input = input,
                            .state = static_cast<GuardState*>(guard_state_.data()),
                            .scalars = &memory->scalars});
-    exchange_->apply(*optimizer_, &memory->scalars);
+    const auto& parts = optimizer_->parts();
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      optimizer_->step(i, exchange_->weights(parts[i]), exchange_->gradient(parts[i]), &memory->scalars);
+      if (!as_graphs()) exchange_->publish(parts[i].unit);
+    }
   };
   if (world_.size() == 1) {
-    return queue(0, [&] {
+    queue(0, [&] {
       add_norm();
       apply();
     });
+  } else {
+    queue(0, add_norm);
+    constexpr std::int64_t fields = sizeof(GuardInput) / sizeof(float);
+    world_.all_reduce({input, DType::fp32, {fields}}, ReduceOp::sum).wait();
+    queue(1, apply);
   }
-  queue(0, add_norm);
-  constexpr std::int64_t fields = sizeof(GuardInput) / sizeof(float);
-  world_.all_reduce({input, DType::fp32, {fields}}, ReduceOp::sum).wait();
-  queue(1, apply);
+  if (as_graphs()) exchange_->publish_all();
 }
 
 }  // namespace mylos

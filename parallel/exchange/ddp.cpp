@@ -30,15 +30,17 @@ ExchangePlan plan(const ParamValues& values, const ExchangeScope& scope) {
   const DdpLayout layout(config_of(values), scope);
   const auto bytes = [&](DType type) { return layout.size * static_cast<std::int64_t>(size_of(type)); };
   ExchangePlan plan{.weight_bytes = bytes(scope.compute_type),
-                    .gradient_bytes = scope.completions.empty() ? 0 : bytes(scope.gradient_type),
-                    .stored = stored_parts(scope.table, scope.coordinates.extent(loss_axes),
-                                           scope.coordinates.index(loss_axes))};
+                    .gradient_bytes = layout.has_gradients ? bytes(scope.gradient_type) : 0,
+                    .owned = whole_units(scope.table),
+                    .stored = divided(whole_units(scope.table), scope.coordinates.extent(loss_axes),
+                                      scope.coordinates.index(loss_axes))};
   if (scope.coordinates.extent(loss_axes) == 1) return plan;
   for (const DdpLayout::Reduction& reduction : layout.reductions) {
     plan.calls.push_back({.group = loss_axes,
                           .operation = Operation::all_reduce,
                           .count = reduction.end - reduction.begin,
-                          .dtype = scope.gradient_type});
+                          .dtype = scope.gradient_type,
+                          .until = layout.reductions.size()});
   }
   return plan;
 }
@@ -50,12 +52,12 @@ std::unique_ptr<GradientExchange> make(const ParamValues& values, const Exchange
 }
 
 /// The units, those first whose gradients are completed first.
-std::vector<int> units_in_order(const ExchangeScope& scope) {
+std::vector<int> units_in_order(const ParameterTable& table, const std::vector<GradientRange>& completions) {
   std::vector<int> units;
-  for (const GradientRange& range : scope.completions) {
+  for (const GradientRange& range : completions) {
     if (std::ranges::find(units, range.unit) == units.end()) units.push_back(range.unit);
   }
-  for (int unit = scope.table.num_units() - 1; unit >= 0; --unit) {
+  for (int unit = table.num_units() - 1; unit >= 0; --unit) {
     if (std::ranges::find(units, unit) == units.end()) units.push_back(unit);
   }
   return units;
@@ -67,22 +69,16 @@ extern constinit const ExchangeKind ddp_exchange{
     .name = "ddp",
     .doc = "every rank holds everything, and gradients are summed",
     .params = params,
+    .shards = false,
     .plan = plan,
     .make = make,
 };
 
-std::vector<UnitPart> stored_parts(const ParameterTable& table, int ranks, int rank) {
-  std::vector<UnitPart> parts;
-  for (int unit = 0; unit < table.num_units(); ++unit) {
-    const auto cut = [&](int place) { return (table.unit(unit).size * place + ranks - 1) / ranks; };
-    if (cut(rank) < cut(rank + 1)) parts.push_back({unit, cut(rank), cut(rank + 1) - cut(rank)});
-  }
-  return parts;
-}
-
 DdpLayout::DdpLayout(const DdpConfig& config, const ExchangeScope& scope)
     : offsets(scope.table.units().size()) {
-  for (const int unit : units_in_order(scope)) {
+  const std::vector<GradientRange> completions = completions_of(scope.events);
+  has_gradients = !completions.empty();
+  for (const int unit : units_in_order(scope.table, completions)) {
     offsets[static_cast<std::size_t>(unit)] = size;
     size += scope.table.unit(unit).size;
   }
@@ -97,7 +93,7 @@ DdpLayout::DdpLayout(const DdpConfig& config, const ExchangeScope& scope)
   };
   std::int64_t complete = 0;
   std::int64_t reduced = 0;
-  for (const GradientRange& range : scope.completions) {
+  for (const GradientRange& range : completions) {
     const std::int64_t unit_begin = offsets[static_cast<std::size_t>(range.unit)];
     require(unit_begin + range.begin >= complete, "gradients are completed in the order of the buffer");
     complete = unit_begin + range.end;
@@ -110,14 +106,14 @@ DdpLayout::DdpLayout(const DdpConfig& config, const ExchangeScope& scope)
       reduced = complete;
     }
   }
-  require(scope.completions.empty() || complete == size, "a step completes every gradient");
+  require(completions.empty() || complete == size, "a step completes every gradient");
   const bool has_rest = config.mode == DdpMode::flat || config.mode == DdpMode::bucketed;
   if (has_rest && reduced < complete) reductions.push_back({reduced, complete, at_the_end});
 }
 
 Ddp::Ddp(const DdpConfig& config, const ExchangeScope& scope, ComputeBackend& backend, MemoryLedger& ledger,
          Communicator& replicas)
-    : table_(scope.table),
+    : GradientExchange(scope.table),
       compute_type_(scope.compute_type),
       gradient_type_(scope.gradient_type),
       replicas_(replicas),
@@ -126,14 +122,15 @@ Ddp::Ddp(const DdpConfig& config, const ExchangeScope& scope, ComputeBackend& ba
   weights_ =
       DeviceBuffer(backend, ledger, MemoryCategory::parameters, bytes(compute_type_), "mylos::ddp::weights");
   backend.run(Fill{.y = flat(weights_, compute_type_), .value = 0.0F});
-  if (!scope.completions.empty()) {
+  if (layout_.has_gradients) {
     gradients_ = DeviceBuffer(backend, ledger, MemoryCategory::gradients, bytes(gradient_type_),
                               "mylos::ddp::gradients", replicas);
     backend.run(Fill{.y = flat(gradients_, gradient_type_), .value = 0.0F});
   }
   if (replicas_.size() == 1) layout_.reductions.clear();
   requests_.reserve(layout_.reductions.size());
-  publish();
+  versions_.resize(table().units().size());
+  publish_all();
 }
 
 TensorRef Ddp::flat(const DeviceBuffer& buffer, DType type) const {
@@ -150,15 +147,15 @@ TensorRef Ddp::gradient(const UnitPart& part) const {
   return flat(gradients_, gradient_type_).flat(offset(part.unit) + part.begin, part.count);
 }
 
-UnitView Ddp::acquire(int unit, Phase phase) {
-  const UnitPart whole{unit, 0, unit_size(unit)};
+UnitView Ddp::acquire(const UnitAccess& access) {
+  const UnitPart whole{access.unit, 0, unit_size(access.unit)};
   UnitView view;
   view.weights = weights(whole);
-  if (phase == Phase::backward) view.gradients = gradient(whole);
+  if (access.adds_gradients) view.gradients = gradient(whole);
   return view;
 }
 
-void Ddp::release(int /*unit*/, Phase /*phase*/) {
+void Ddp::release(int /*unit*/) {
   if (!requests_.empty()) replicas_.progress();
 }
 
@@ -189,27 +186,16 @@ void Ddp::reduce() {
   num_started_ = 0;
 }
 
-void Ddp::publish() {
-  versions_.resize(table_.units().size());
-  std::ranges::generate(versions_, new_weight_version);
+void Ddp::publish(int unit) {
+  versions_[static_cast<std::size_t>(unit)] = new_weight_version();
 }
 
 std::vector<UnitPart> Ddp::owned() const {
-  std::vector<UnitPart> parts;
-  parts.reserve(table_.units().size());
-  for (int unit = 0; unit < table_.num_units(); ++unit) parts.push_back({unit, 0, unit_size(unit)});
-  return parts;
+  return whole_units(table());
 }
 
 std::vector<UnitPart> Ddp::stored() const {
-  return stored_parts(table_, replicas_.size(), replicas_.rank());
-}
-
-void Ddp::apply(Optimizer& optimizer, const StepScalars* scalars) {
-  const auto& parts = optimizer.parts();
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    optimizer.step(i, weights(parts[i]), gradient(parts[i]), scalars);
-  }
+  return divided(owned(), replicas_.size(), replicas_.rank());
 }
 
 }  // namespace mylos

@@ -24,9 +24,6 @@ struct DdpConfig {
   std::int64_t bucket_bytes = std::int64_t{25} << 20;
 };
 
-/// What `rank` of `ranks` replicas writes to a checkpoint; rank 0 no fewer elements than another.
-std::vector<UnitPart> stored_parts(const ParameterTable& table, int ranks, int rank);
-
 /// Where units lie, and what is reduced when.
 struct DdpLayout {
   /// Elements [begin, end) of the buffer, reduced once the first `after` are complete, or after the backward
@@ -40,6 +37,7 @@ struct DdpLayout {
 
   DdpLayout(const DdpConfig& config, const ExchangeScope& scope);
 
+  bool has_gradients = false;
   std::int64_t size = 0;              // elements of all units
   std::vector<std::int64_t> offsets;  // by unit: in the order in which gradients are completed
   std::vector<Reduction> reductions;  // in the order in which they start
@@ -53,8 +51,8 @@ class Ddp final : public GradientExchange {
   Ddp(const DdpConfig& config, const ExchangeScope& scope, ComputeBackend& backend, MemoryLedger& ledger,
       Communicator& replicas);
 
-  UnitView acquire(int unit, Phase phase) override;
-  void release(int unit, Phase phase) override;
+  UnitView acquire(const UnitAccess& access) override;
+  void release(int unit) override;
   void gradient_ready(const GradientRange& range) override;
   bool starts_reduction(const GradientRange& range) const override;
   void reduce() override;
@@ -63,17 +61,15 @@ class Ddp final : public GradientExchange {
   AxisSet sharded_axes() const override { return {}; }
   TensorRef weights(const UnitPart& part) const override;
   TensorRef gradient(const UnitPart& part) const override;
-  void apply(Optimizer& optimizer, const StepScalars* scalars) override;
-  void publish() override;
+  void publish(int unit) override;
 
  private:
   std::int64_t offset(int unit) const { return layout_.offsets[static_cast<std::size_t>(unit)]; }
-  std::int64_t unit_size(int unit) const { return table_.unit(unit).size; }
+  std::int64_t unit_size(int unit) const { return table().unit(unit).size; }
   TensorRef flat(const DeviceBuffer& buffer, DType type) const;
   /// Starts the next reduction.
   void start();
 
-  const ParameterTable& table_;
   DType compute_type_, gradient_type_;
   Communicator& replicas_;
   DdpLayout layout_;

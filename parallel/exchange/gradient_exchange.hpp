@@ -2,9 +2,12 @@
 // GradientExchange: who owns which part of a unit, when and how gradients combine.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <variant>
 #include <vector>
 
 #include "core/layout/parameter_table.hpp"
@@ -18,24 +21,51 @@
 
 namespace mylos {
 
-enum class Phase : std::uint8_t { forward, backward };
+/// A block acquires a unit.
+struct UnitAcquisition {
+  UnitAccess access;
+  int visit = 0;         ///< number of the block's pass: units that it acquires together have the same
+  int micro_batch = -1;  ///< none outside a step
+};
+/// A pass through the blocks completes a range of a unit's gradient.
+struct GradientCompletion {
+  GradientRange range;
+  bool is_last = false;  ///< no later micro-batch of the step adds to it
+};
+using UnitEvent = std::variant<UnitAcquisition, GradientCompletion>;
 
-/// The weights and gradients of a unit while it is acquired. Both are flat buffers of Unit::size elements.
+/// What asks for units, each in an order that is known at set-up.
+enum class UnitSequence : std::uint8_t { step, evaluation, generation };
+inline constexpr std::size_t num_unit_sequences = 3;
+using UnitEvents = std::array<std::vector<UnitEvent>, num_unit_sequences>;
+
+/// The gradients in the order in which a step completes them.
+std::vector<GradientRange> completions_of(const UnitEvents& events);
+
+/// The weights and gradients of a unit while it is acquired, flat buffers of Unit::size elements.
 struct UnitView {
-  TensorRef weights;    // (size) compute type; carries the weight version
-  TensorRef gradients;  // (size) fp32 or compute type; empty outside backward
+  TensorRef weights;    // (size) compute type; its version says which content it is, 0 that copies do not pay
+  TensorRef gradients;  // (size) fp32 or compute type; empty unless they were asked for
 };
 
 /// Holds the units' weights and gradients. One strategy of data parallelism is one implementation.
 class GradientExchange {
  public:
+  explicit GradientExchange(const ParameterTable& table) : table_(table) {}
+  GradientExchange(const GradientExchange&) = delete;
+  GradientExchange& operator=(const GradientExchange&) = delete;
   virtual ~GradientExchange() = default;
 
-  /// The unit's weights, and in backward its gradients, until `release`.
-  virtual UnitView acquire(int unit, Phase phase) = 0;
-  virtual void release(int unit, Phase phase) = 0;
+  /// The events of this sequence follow, from the first to the last.
+  virtual void begin(UnitSequence /*sequence*/) {}
+  /// The unit's weights and gradients, as the access wants them, until `release`.
+  virtual UnitView acquire(const UnitAccess& access) = 0;
+  virtual void release(int unit) = 0;
 
-  /// A range of a unit's gradient has this rank's last contribution of the step. May start a reduction;
+  /// Whether gradients are reduced behind each micro-batch's backward pass, which then writes them, and not
+  /// only behind the step's last.
+  virtual bool reduces_each_micro_batch() const { return false; }
+  /// A range of a unit's gradient has this rank's last contribution before the reduction. May start it;
   /// returns without waiting for it.
   virtual void gradient_ready(const GradientRange& range) = 0;
   /// Whether it does start one: such a range ends what a device can be given as a whole.
@@ -44,7 +74,7 @@ class GradientExchange {
   /// ranks that have a term of it.
   virtual void reduce() = 0;
 
-  /// The parts this rank steps, the optimizer's granularity being elements.
+  /// The parts this rank steps, the optimizer's granularity being elements: one per unit, which may be empty.
   virtual std::vector<UnitPart> owned() const = 0;
   /// The parts this rank writes to a checkpoint: over the ranks that hold the same parameters they cover
   /// every unit once, twins' apart.
@@ -55,11 +85,28 @@ class GradientExchange {
   virtual TensorRef weights(const UnitPart& part) const = 0;   // (count) compute type
   virtual TensorRef gradient(const UnitPart& part) const = 0;  // (count)
 
-  /// Steps the owned parts; `publish` follows.
-  virtual void apply(Optimizer& optimizer, const StepScalars* scalars) = 0;
-  /// The owned weights were changed: brings them to all ranks that use them.
-  virtual void publish() = 0;
+  /// The owned weights of a unit were changed: brings them to all ranks that use them. Collective; does not
+  /// wait.
+  virtual void publish(int unit) = 0;
+  /// The same for all units.
+  void publish_all() {
+    for (int unit = 0; unit < table_.num_units(); ++unit) publish(unit);
+  }
+  /// Waits for what was published, before this rank does something that takes long.
+  virtual void settle() {}
+
+ protected:
+  const ParameterTable& table() const { return table_; }
+
+ private:
+  const ParameterTable& table_;
 };
+
+/// Every unit as one part.
+std::vector<UnitPart> whole_units(const ParameterTable& table);
+/// What rank `rank` of `ranks` that hold the same `parts` writes to a checkpoint; rank 0 no fewer elements
+/// than another.
+std::vector<UnitPart> divided(const std::vector<UnitPart>& parts, int ranks, int rank);
 
 /// What an exchange is made for: one rank of a layout.
 struct ExchangeScope {
@@ -67,32 +114,38 @@ struct ExchangeScope {
   Coordinates coordinates{};
   DType compute_type = DType::fp32;
   DType gradient_type = DType::fp32;
-  /// All gradients, in the order in which the rank's step completes them. None for evaluation and generation:
-  /// then the exchange holds no gradients.
-  std::vector<GradientRange> completions{};
+  /// Without those of a step the exchange holds no gradients.
+  UnitEvents events{};
 };
 
 /// A collective that an exchange starts in a step.
 struct PlannedCall {
   AxisSet group;
   Operation operation = Operation::all_reduce;
-  std::int64_t count = 0;  ///< elements
+  std::int64_t count = 0;  ///< elements, as in CollectiveCall
   DType dtype = DType::fp32;
+  std::size_t until = 0;  ///< as many calls of the step have started when this one was waited for
 };
 
 /// What an exchange takes; its constructor allocates from the same plan.
 struct ExchangePlan {
   std::int64_t weight_bytes = 0;
   std::int64_t gradient_bytes = 0;
-  std::vector<PlannedCall> calls{};  ///< of a step, in order
-  std::vector<UnitPart> stored{};    ///< as GradientExchange::stored
+  std::int64_t gathered_bytes = 0;       ///< weights of other ranks, while they are used
+  std::int64_t full_gradient_bytes = 0;  ///< of units, until they are reduced to the rank's part
+  std::vector<PlannedCall> calls{};      ///< of a step, in order
+  std::vector<UnitPart> owned{};         ///< as GradientExchange::owned and stored
+  std::vector<UnitPart> stored{};
+  bool reduces_each_micro_batch = false;
+  bool keeps_weights = true;  ///< at their place from step to step, so that backends' copies of them pay
 };
 
 /// An exchange, as decks and the planner know it. `values` are those of section parallel.
 struct ExchangeKind {
   const char* name;
   const char* doc;
-  std::span<const ParamSpec> params;  ///< of section parallel
+  std::span<const ParamSpec> params;  ///< of section parallel, without those of an earlier kind
+  bool shards;                        ///< the ranks along Axis::shard hold different parts
   ExchangePlan (*plan)(const ParamValues& values, const ExchangeScope& scope);
   /// Collective. The references outlive the exchange.
   std::unique_ptr<GradientExchange> (*make)(const ParamValues& values, const ExchangeScope& scope,

@@ -5,8 +5,16 @@ namespace mylos {
 
 GridExtents ParallelPlan::extents() const {
   GridExtents extents;
-  extents.replicate = static_cast<int>(data);
+  extents.shard = static_cast<int>(shard);
+  extents.replicate = static_cast<int>(data / shard);
   return extents;
+}
+
+std::vector<AxisSet> ParallelPlan::groups() const {
+  std::vector<AxisSet> groups = {loss_axes, all_axes};
+  if (shard > 1) groups.emplace_back(AxisSet{Axis::shard});
+  if (shard > 1 && shard < data) groups.push_back(loss_axes.without({Axis::shard}));
+  return groups;
 }
 
 std::int64_t ParallelPlan::world_size() const {

@@ -2,8 +2,8 @@
 // ParallelPlan: the checked combination of grid, exchange and schedule for one run.
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <vector>
 
 #include "core/layout/axis.hpp"
 #include "core/param_values.hpp"
@@ -13,18 +13,19 @@
 namespace mylos {
 
 struct ParallelPlan {
-  std::int64_t data = 1;  ///< replicas
+  std::int64_t data = 1;   ///< ranks that read different samples
+  std::int64_t shard = 1;  ///< of these, neighbours that divide what the exchange divides
   const ExchangeKind* exchange = nullptr;
   const ScheduleKind* schedule = nullptr;
   ParamValues values;  ///< of the deck, section parallel at least
 
   GridExtents extents() const;
   std::int64_t world_size() const;
+  /// The groups of ranks that a run communicates in: those that compute terms of one loss, all, and those of
+  /// the exchange.
+  std::vector<AxisSet> groups() const;
   /// Of rank 0, which holds no less than others.
   Coordinates first() const { return {extents(), static_cast<int>(world_size()), 0}; }
 };
-
-/// The groups of ranks that a step communicates in: those that compute terms of one loss, and all.
-inline constexpr std::array step_groups = {loss_axes, all_axes};
 
 }  // namespace mylos

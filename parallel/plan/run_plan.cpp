@@ -13,8 +13,10 @@
 #include "core/model/model_programs.hpp"
 #include "parallel/collectives/algorithm_choice.hpp"
 #include "parallel/collectives/hierarchical.hpp"
+#include "parallel/collectives/scratch_pool.hpp"
 #include "parallel/engine/activation_plan.hpp"
 #include "parallel/engine/training_step.hpp"
+#include "parallel/engine/unit_events.hpp"
 
 namespace mylos {
 
@@ -44,32 +46,47 @@ std::int64_t snapshot_bytes(const OptimizerKind& optimizer, const std::vector<Un
 
 namespace {
 
-/// What an algorithm keeps for the calls of a step, which are all under way at once. Rank 0 needs most in
-/// every algorithm.
+/// What an algorithm takes for a call. Rank 0 needs most in every algorithm.
+std::size_t scratch_bytes(const std::string& name, const PlannedCall& call, const Coordinates& coordinates) {
+  const int ranks = coordinates.extent(call.group);
+  const auto of = [&](Algorithm algorithm) -> std::size_t {
+    if (algorithm == Algorithm::native) return 0;
+    const CollectiveCall collective{call.operation, ranks, call.count};
+    return cost_of(make_schedule(collective, algorithm, 0), call.dtype).scratch_bytes;
+  };
+  if (name == "auto") return std::ranges::max(all_algorithms | std::views::transform(of));
+  const bool is_divided =
+      call.operation == Operation::all_gather || call.operation == Operation::reduce_scatter;
+  const auto payload =
+      static_cast<std::uint64_t>(call.count * (is_divided ? ranks : 1)) * size_of(call.dtype);
+  return of(AlgorithmChoice::parse(name).of(call.operation, payload));
+}
+
+/// What an algorithm keeps for the calls of steps.
 std::int64_t scratch_bytes(const std::string& name, const std::vector<PlannedCall>& calls,
                            const Coordinates& coordinates) {
   if (name == "native") return 0;
-  std::uint64_t sum = 0;
-  for (const PlannedCall& call : calls) {
-    const int ranks = coordinates.extent(call.group);
-    const auto of = [&](Algorithm algorithm) -> std::uint64_t {
-      if (algorithm == Algorithm::native) return 0;
-      const CollectiveCall collective{call.operation, ranks, call.count};
-      return cost_of(make_schedule(collective, algorithm, 0), call.dtype).scratch_bytes;
-    };
-    if (name == "auto") {
-      sum += std::ranges::max(all_algorithms | std::views::transform(of));
-    } else {
-      const auto bytes = static_cast<std::uint64_t>(call.count) * size_of(call.dtype);
-      sum += of(AlgorithmChoice::parse(name).of(call.operation, bytes));
+  ScratchSizes pool;
+  std::size_t most = 0;
+  constexpr int steps = 2;  // later ones find the same blocks
+  for (int step = 0; step < steps; ++step) {
+    std::multimap<std::size_t, std::size_t> lent;  // capacities by PlannedCall::until
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      const auto still_lent = lent.lower_bound(i + 1);
+      for (auto done = lent.begin(); done != still_lent; ++done) pool.give_back(done->second);
+      lent.erase(lent.begin(), still_lent);
+      const std::size_t bytes = scratch_bytes(name, calls[i], coordinates);
+      if (bytes > 0) lent.emplace(calls[i].until, pool.take(bytes).capacity);
+      most = std::max(most, pool.allocated());
     }
+    for (const auto& [until, capacity] : lent) pool.give_back(capacity);
   }
-  return static_cast<std::int64_t>(sum);
+  return static_cast<std::int64_t>(most);
 }
 
 /// The weight matrices of the linear layers, with the rows that they multiply.
 std::vector<PlannedProduct> products(const StepConfig& config, std::int64_t threads,
-                                     const ModelPrograms& programs) {
+                                     const ExchangePlan& exchange, const ModelPrograms& programs) {
   std::map<std::pair<int, std::int64_t>, PlannedProduct> planned;  // by unit and first element of the weight
   const auto product_of = [&](const TensorRef& weight) -> PlannedProduct& {
     const Place place = place_of(weight);
@@ -90,7 +107,8 @@ std::vector<PlannedProduct> products(const StepConfig& config, std::int64_t thre
                  .grad_dtype = config.train.grad_dtype,
                  .transposed = !op.w.contiguous(),
                  .bias = static_cast<bool>(op.bias),
-                 .accumulates = config.train.accumulation > 1};
+                 .accumulates = config.train.accumulation > 1 && !exchange.reduces_each_micro_batch,
+                 .versioned = exchange.keeps_weights};
     } else if constexpr (requires { op.dw, op.accumulate; }) {
       PlannedProduct& product = product_of(op.dw);
       product.accumulates = product.accumulates || op.accumulate;
@@ -121,29 +139,37 @@ RunPlan make_plan(const StepConfig& config, const Platform& platform) {
   const auto bytes = [&](MemoryCategory category) -> std::int64_t& {
     return plan.memory[static_cast<std::size_t>(category)];
   };
-  const std::int64_t elements = table.padded_size();
   const OptimizerKind& optimizer = *config.optimizer.kind;
-  const ExchangePlan exchange = config.parallel.exchange->plan(
-      config.parallel.values, {.table = table,
-                               .coordinates = coordinates,
-                               .compute_type = config.train.dtype,
-                               .gradient_type = config.train.grad_dtype,
-                               .completions = completions_of(schedule, programs)});
+  const ExchangePlan exchange =
+      config.parallel.exchange->plan(config.parallel.values, {.table = table,
+                                                              .coordinates = coordinates,
+                                                              .compute_type = config.train.dtype,
+                                                              .gradient_type = config.train.grad_dtype,
+                                                              .events = unit_events_of(schedule, programs)});
+  std::int64_t elements = 0;
+  std::size_t segments = 0;
+  for (const UnitPart& part : exchange.owned) {
+    elements += part.count;
+    segments += segments_of(table, part, 0).size();
+  }
   bytes(MemoryCategory::parameters) = exchange.weight_bytes;
   bytes(MemoryCategory::gradients) = exchange.gradient_bytes;
+  bytes(MemoryCategory::gathered_weights) = exchange.gathered_bytes;
+  bytes(MemoryCategory::full_gradients) = exchange.full_gradient_bytes;
   bytes(MemoryCategory::optimizer) =
       elements * 4 * optimizer.values_per_element(config.train.dtype, config.optimizer.keeps_master);
   bytes(MemoryCategory::activations) = static_cast<std::int64_t>(activations.bytes());
   // The optimizer's table, and what a step keeps on the device.
-  bytes(MemoryCategory::workspace) = static_cast<std::int64_t>(table.parameters().size() * sizeof(Segment) +
-                                                               TrainingStep::workspace_bytes(schedule));
+  bytes(MemoryCategory::workspace) =
+      static_cast<std::int64_t>(segments * sizeof(Segment) + TrainingStep::workspace_bytes(schedule));
   if (platform.plan_compute != nullptr) {
-    const std::vector<PlannedProduct> planned = products(config, platform.threads, programs);
+    const std::vector<PlannedProduct> planned = products(config, platform.threads, exchange, programs);
     bytes(MemoryCategory::workspace) +=
         static_cast<std::int64_t>(platform.plan_compute(planned.data(), planned.size()));
   }
   const bool nodes_are_joined = platform.communicator.ranks < config.parallel.world_size();
-  const auto groups = 1 + static_cast<int>(ProcessGrid::distinct(coordinates, step_groups).size());
+  const auto groups =
+      1 + static_cast<int>(ProcessGrid::distinct(coordinates, config.parallel.groups()).size());
   const int communicators =
       groups * (nodes_are_joined ? HierarchicalCommunicator::num_node_communicators : 1);
   bytes(MemoryCategory::communication) =

@@ -45,7 +45,8 @@ dir = none
 
 void expect_planned(const MemoryLedger& ledger, int rank, const RunConfig& config,
                     const CommunicatorPlan& comm) {
-  constexpr auto category = MemoryCategory::communication;
+  using enum MemoryCategory;
+  constexpr auto category = communication;
   const RunPlan plan = make_plan(
       config,
       {.algorithm = config.comm.algorithm, .threads = 0, .communicator = comm, .plan_compute = nullptr});
@@ -54,6 +55,15 @@ void expect_planned(const MemoryLedger& ledger, int rank, const RunConfig& confi
   EXPECT_LE(taken, 1.01 * planned);
   if (rank == 0) {
     EXPECT_GE(taken, 0.99 * planned);
+  }
+  for (const MemoryCategory exact : {parameters, gradients, optimizer, gathered_weights, full_gradients}) {
+    SCOPED_TRACE(name_of(exact));
+    const std::int64_t bytes = plan.memory[static_cast<std::size_t>(exact)];
+    if (rank == 0) {
+      EXPECT_EQ(static_cast<std::int64_t>(ledger.peak(exact)), bytes);
+    } else {
+      EXPECT_LE(static_cast<std::int64_t>(ledger.peak(exact)), bytes);
+    }
   }
 }
 
@@ -87,11 +97,19 @@ TEST(CommunicationMemory, IsWhatThePlanSays) {
   expect_planned(session.ledger(), world->rank(), setup.config, comm);
 
   for (const std::string algorithm : {"naive", "tree", "ring", "halving_doubling", "tree<20000,ring"}) {
-    for (const char* mode : {"per_parameter", "flat", "overlapped", "bucketed"}) {
-      SCOPED_TRACE(fmt::format("{}, mode {}", algorithm, mode));
+    for (const std::string strategy :
+         {"per_parameter", "flat", "overlapped", "bucketed", "zero1", "zero2", "zero3", "hybrid"}) {
+      SCOPED_TRACE(fmt::format("{}, {}", algorithm, strategy));
       RunConfig config = setup.config;
       config.comm.algorithm = algorithm;
-      set_ddp(config, mode, 0.02);
+      if (strategy == "hybrid") {
+        if (world->size() < 4) continue;
+        set_exchange(config, "zero2", world->size() / 2);
+      } else if (strategy.starts_with("zero")) {
+        set_exchange(config, strategy, world->size());
+      } else {
+        set_ddp(config, strategy, 0.02);
+      }
       MemoryLedger ledger;
       TrafficCounter counter;
       AlgorithmCommunicator layer(*world, AlgorithmChoice::parse(algorithm), "wire", counter,

@@ -104,10 +104,17 @@ TEST_P(DdpBackends, ComputeWhatOneRankDoes) {
   const ProgressThread progress(communicator);
 
   const Outcome oracle = run(*self_, mini_config(model(), global_batch, 23));
-  for (const char* mode : {"flat", "overlapped", "bucketed"}) {
-    SCOPED_TRACE(mode);
+  for (const std::string strategy : {"flat", "overlapped", "bucketed", "zero1", "zero2", "zero3", "hybrid"}) {
+    SCOPED_TRACE(strategy);
     RunConfig config = mini_config(model(), global_batch, 23, ranks);
-    set_ddp(config, mode, 0.02);
+    if (strategy == "hybrid") {
+      if (ranks < 4) continue;
+      set_exchange(config, "zero3", ranks / 2);
+    } else if (strategy.starts_with("zero")) {
+      set_exchange(config, strategy, ranks);
+    } else {
+      set_ddp(config, strategy, 0.02);
+    }
     const Outcome outcome = run(communicator, config);
     for (std::size_t i = 0; i < oracle.steps.size(); ++i) {
       EXPECT_NEAR(outcome.steps[i].loss / oracle.steps[i].loss, 1.0, 1e-5) << "step " << i + 1;

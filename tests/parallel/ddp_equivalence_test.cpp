@@ -2,63 +2,24 @@
 // Data parallelism against one rank that computes the same global batch alone; recomputation and odd shapes.
 #include <cmath>
 #include <cstdlib>
-#include <ostream>
 
 #include <gtest/gtest.h>
 
-#include "parallel/health/traffic.hpp"
-#include "tests/parallel/mini_trainer.hpp"
+#include "tests/parallel/equivalence.hpp"
 #include "tests/support/backend_fixture.hpp"
-#include "tests/support/relative_error.hpp"
 #include "tests/support/test_plugins.hpp"
 
 namespace mylos {
 namespace {
 
-constexpr std::int64_t global_batch = 12;
-
-ModelConfig small_model() {
-  ModelConfig model;
-  model.layers = 2;
-  model.heads = 3;
-  model.width = 48;
-  model.context = 40;
-  model.vocab = 211;
-  return model;
-}
-
-/// What a run leaves behind.
-struct Outcome {
-  std::vector<StepScalars> steps;
-  std::vector<std::vector<float>> gradients;  // of the last step, by parameter
-  std::vector<std::vector<float>> weights;
-  std::vector<float> whole_gradient;
-  std::vector<TrafficRow> traffic;
-};
-
 class DdpEquivalence : public testing::Test {
  protected:
-  /// Trains on all ranks of `communicator`.
   Outcome run(Communicator& communicator, const RunConfig& config, std::int64_t steps) {
-    MiniTrainer trainer(backend_, ledger_, communicator, config);
-    Outcome outcome;
-    for (std::int64_t step = 1; step <= steps; ++step) {
-      outcome.steps.push_back(trainer.step(walk_tokens(config, step)));
-    }
-    for (const Parameter& parameter : trainer.table().parameters()) {
-      outcome.gradients.push_back(trainer.gradient(parameter.name));
-      outcome.weights.push_back(trainer.weight(parameter.name));
-    }
-    outcome.whole_gradient = trainer.whole_gradient();
-    outcome.traffic = trainer.traffic().table();
-    return outcome;
+    return train(backend_, communicator, config, steps);
   }
 
-  Outcome run_alone(RunConfig config, std::int64_t steps) {
-    config.train.micro_batch = config.train.global_batch;
-    config.train.accumulation = 1;
-    config.parallel.data = 1;
-    return run(*self_, config, steps);
+  Outcome run_alone(const RunConfig& config, std::int64_t steps) {
+    return train_alone(backend_, *self_, config, steps);
   }
 
   int ranks() const { return world_->size(); }
@@ -91,51 +52,7 @@ class DdpEquivalence : public testing::Test {
   ComputeBackend& backend_ = test_backends(1).at("kokkos");
   CommunicatorHandle self_ = open_communicator("self", &backend_);
   CommunicatorHandle world_ = open_communicator("mpi", &backend_);
-  MemoryLedger ledger_;
 };
-
-/// The elements that exact arithmetic determines. Adam steps a gradient that is zero in exact arithmetic by
-/// its rounding noise: that of the key bias always, that of queries and keys where a sequence has one token.
-std::vector<float> determined(const Parameter& parameter, const std::vector<float>& values, bool one_token) {
-  const bool qkv_weight = parameter.name.ends_with("c_attn.weight");
-  const bool qkv_bias = parameter.name.ends_with("c_attn.bias");
-  if (!qkv_bias && !(qkv_weight && one_token)) return values;
-  const auto columns = static_cast<std::size_t>(parameter.shape.back());
-  std::vector<float> kept;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const std::size_t part = i % columns / (columns / 3);  // query, key, value
-    if (part == 2 || (part == 0 && !one_token)) kept.push_back(values[i]);
-  }
-  return kept;
-}
-
-void expect_equal_to_rounding(const RunConfig& config, const Outcome& outcome, const Outcome& oracle) {
-  for (std::size_t step = 0; step < oracle.steps.size(); ++step) {
-    EXPECT_NEAR(outcome.steps[step].loss / oracle.steps[step].loss, 1.0, 1e-5) << "step " << step + 1;
-    EXPECT_NEAR(outcome.steps[step].gradient_norm / oracle.steps[step].gradient_norm, 1.0, 1e-5)
-        << "step " << step + 1;
-  }
-  EXPECT_LE(relative_error(outcome.whole_gradient, oracle.whole_gradient), 1e-5);
-  const ParameterTable table(config.model);
-  for (std::size_t i = 0; i < table.parameters().size(); ++i) {
-    const Parameter& parameter = table.parameters()[i];
-    const auto error = [&](const std::vector<float>& a, const std::vector<float>& b) {
-      const bool one_token = config.train.seq_len == 1;
-      return relative_error(determined(parameter, a, one_token), determined(parameter, b, one_token));
-    };
-    EXPECT_LE(error(outcome.gradients[i], oracle.gradients[i]), 1e-4) << parameter.name;
-    EXPECT_LE(error(outcome.weights[i], oracle.weights[i]), 1e-4) << parameter.name;
-  }
-}
-
-void expect_bitwise_equal(const Outcome& outcome, const Outcome& oracle) {
-  for (std::size_t step = 0; step < oracle.steps.size(); ++step) {
-    EXPECT_EQ(outcome.steps[step].loss, oracle.steps[step].loss) << "step " << step + 1;
-    EXPECT_EQ(outcome.steps[step].gradient_norm, oracle.steps[step].gradient_norm) << "step " << step + 1;
-  }
-  EXPECT_EQ(outcome.gradients, oracle.gradients);
-  EXPECT_EQ(outcome.weights, oracle.weights);
-}
 
 struct Mode {
   std::string_view name;
@@ -167,34 +84,6 @@ TEST_F(DdpEquivalence, AccumulationComputesWhatOneBatchDoes) {
     set_ddp(config, "bucketed", 0.01);
     expect_equal_to_rounding(config, run(*world_, config, steps), oracle);
   }
-}
-
-/// A run that is unlike the others in one respect.
-struct Variant {
-  const char* name;
-  std::int64_t layers, heads, width, vocab, seq_len;
-  bool tied;
-  float dropout;
-};
-
-std::ostream& operator<<(std::ostream& out, const Variant& variant) {
-  return out << variant.name;
-}
-
-constexpr Variant variants[] = {
-    {"untied", 2, 3, 48, 211, 37, false, 0.0F},  {"dropout", 2, 3, 48, 211, 37, true, 0.2F},
-    {"one_head", 2, 1, 24, 211, 37, true, 0.0F}, {"one_layer", 1, 5, 40, 128, 16, true, 0.0F},
-    {"one_token", 2, 3, 48, 211, 1, true, 0.0F}, {"one_channel_a_head", 1, 7, 7, 5, 9, false, 0.1F}};
-
-RunConfig config_of(const Variant& variant, std::int64_t ranks, std::int64_t accumulation = 1) {
-  ModelConfig model = small_model();
-  model.layers = variant.layers;
-  model.heads = variant.heads;
-  model.width = variant.width;
-  model.vocab = variant.vocab;
-  model.tied = variant.tied;
-  model.dropout = variant.dropout;
-  return mini_config(model, global_batch, variant.seq_len, ranks, accumulation);
 }
 
 class DdpVariants : public DdpEquivalence, public testing::WithParamInterface<Variant> {};

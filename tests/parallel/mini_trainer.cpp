@@ -55,8 +55,16 @@ RunConfig mini_config(const ModelConfig& model, std::int64_t global_batch, std::
   config.parallel.exchange = exchanges().front();
   config.parallel.schedule = schedules().front();
   DeckErrors errors;
-  config.parallel.values = resolve_deck(Deck(), config.parallel.exchange->params, {}, errors);
+  std::vector<ParamSpec> params;
+  for (const ExchangeKind* kind : exchanges())
+    params.insert(params.end(), kind->params.begin(), kind->params.end());
+  config.parallel.values = resolve_deck(Deck(), params, {}, errors);
   return config;
+}
+
+void set_exchange(RunConfig& config, std::string_view name, std::int64_t shard) {
+  config.parallel.exchange = &named(exchanges(), name);
+  config.parallel.shard = shard;
 }
 
 std::vector<std::int32_t> walk_tokens(const RunConfig& config, std::int64_t step) {
@@ -81,7 +89,8 @@ MiniTrainer::MiniTrainer(ComputeBackend& backend, MemoryLedger& ledger, Communic
       trace_(backend),
       traced_(backend, trace_),
       world_(world, trace_),
-      grid_(world_, config.parallel.extents(), step_groups, traffic_, nullptr, backend.host_accessible()),
+      grid_(world_, config.parallel.extents(), config.parallel.groups(), traffic_, nullptr,
+            backend.host_accessible()),
       training_(traced_, ledger, grid_, config_, trace_) {
   training_.initialise();
 }
@@ -102,16 +111,37 @@ const StepResults& MiniTrainer::read() {
   return training_.results();
 }
 
-UnitPart MiniTrainer::part_of(const Parameter& parameter) const {
-  return {parameter.unit, parameter.offset, parameter.size()};
+TensorRef MiniTrainer::master(std::size_t part) {
+  return training_.optimizer().master(part,
+                                      training_.exchange().weights(training_.optimizer().parts()[part]));
 }
 
-TensorRef MiniTrainer::master(const Parameter& parameter) {
-  const auto unit = static_cast<std::size_t>(parameter.unit);
-  const UnitPart& whole = training_.optimizer().parts()[unit];
-  return training_.optimizer()
-      .master(unit, training_.exchange().weights(whole))
-      .flat(parameter.offset, parameter.size());
+template <class Visit>
+void MiniTrainer::for_each_owned(const Parameter& parameter, const Visit& visit) {
+  const std::vector<UnitPart>& parts = training_.optimizer().parts();
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    for (const Piece& piece : pieces_of(table(), parts[i])) {
+      if (&piece.parameter == &parameter) visit(i, piece);
+    }
+  }
+}
+
+template <class Of>
+std::vector<float> MiniTrainer::joined_values(const Parameter& parameter, const Of& of) {
+  std::vector<float> values(static_cast<std::size_t>(parameter.size()));
+  for_each_owned(parameter, [&](std::size_t part, const Piece& piece) {
+    std::ranges::copy(to_host(of(part).flat(piece.offset, piece.count)), values.begin() + piece.begin);
+  });
+  const AxisSet sharded = training_.exchange().sharded_axes();
+  if (grid_.coordinates().extent(sharded) == 1) return values;
+  MemoryLedger ledger;
+  const DeviceBuffer buffer(backend_, ledger, MemoryCategory::communication, values.size() * sizeof(float),
+                            "mylos::tests::values");
+  const TensorRef all(buffer.data(), DType::fp32, {std::ssize(values)});
+  backend_.copy_to_device(values.data(), all.data, all.bytes());
+  Communicator& owners = grid_.group(sharded);
+  owners.all_reduce(all, ReduceOp::sum).wait();
+  return to_host(all);
 }
 
 std::vector<float> MiniTrainer::to_host(const TensorRef& tensor) const {
@@ -128,28 +158,35 @@ std::vector<float> MiniTrainer::to_host(const TensorRef& tensor) const {
 }
 
 std::vector<float> MiniTrainer::weight(std::string_view name) {
-  return to_host(master(table().find(name)));
+  return joined_values(table().find(name), [&](std::size_t part) { return master(part); });
 }
 
 void MiniTrainer::set_weight(std::string_view name, std::span<const float> values) {
   const Parameter& parameter = table().find(name);
-  const TensorRef to = master(parameter);
-  require(static_cast<std::size_t>(to.size()) == values.size(), "a weight's size");
-  dispatch_float(to.dtype, [&](auto element) {
-    using T = decltype(element);
-    std::vector<T> rounded(values.size());
-    std::ranges::transform(values, rounded.begin(), [](float x) { return T(x); });
-    backend_.copy_to_device(rounded.data(), to.data, to.bytes());
+  require(parameter.size() == std::ssize(values), "a weight's size");
+  for_each_owned(parameter, [&](std::size_t part, const Piece& piece) {
+    const TensorRef to = master(part).flat(piece.offset, piece.count);
+    const auto own =
+        values.subspan(static_cast<std::size_t>(piece.begin), static_cast<std::size_t>(piece.count));
+    dispatch_float(to.dtype, [&](auto element) {
+      using T = decltype(element);
+      std::vector<T> rounded(own.size());
+      std::ranges::transform(own, rounded.begin(), [](float x) { return T(x); });
+      backend_.copy_to_device(rounded.data(), to.data, to.bytes());
+      backend_.synchronize();
+    });
+    const TensorRef compute =
+        training_.exchange().weights(training_.optimizer().parts()[part]).flat(piece.offset, piece.count);
+    if (compute.data != to.data) backend_.run(Cast{.x = to, .y = compute});
     backend_.synchronize();
   });
-  const TensorRef compute = training_.exchange().weights(part_of(parameter));
-  if (compute.data != to.data) backend_.run(Cast{.x = to, .y = compute});
-  backend_.synchronize();
-  training_.exchange().publish();
+  training_.exchange().publish_all();
 }
 
 std::vector<float> MiniTrainer::gradient(std::string_view name) {
-  return to_host(training_.exchange().gradient(part_of(table().find(name))));
+  return joined_values(table().find(name), [&](std::size_t part) {
+    return training_.exchange().gradient(training_.optimizer().parts()[part]);
+  });
 }
 
 std::vector<float> MiniTrainer::whole_gradient() {

@@ -24,6 +24,9 @@ RunConfig mini_config(const ModelConfig& model, std::int64_t global_batch, std::
 /// An optimizer with the defaults of its parameters.
 OptimizerConfig optimizer_config(std::string_view name);
 
+/// An exchange with the defaults of its parameters, dividing among groups of `shard` ranks.
+void set_exchange(RunConfig& config, std::string_view name, std::int64_t shard);
+
 /// How DDP reduces: see the deck's parallel.ddp_mode and parallel.bucket_mb.
 void set_ddp(RunConfig& config, std::string_view mode, double bucket_mb = 25.0);
 
@@ -52,7 +55,7 @@ class MiniTrainer {
   void run(std::span<const std::int32_t> tokens);
   const StepResults& read();
 
-  /// Weights as fp32, from the master where there is one; without padding.
+  /// The next three are collective. Weights as fp32, from the master where there is one; without padding.
   std::vector<float> weight(std::string_view name);
   void set_weight(std::string_view name, std::span<const float> values);
   /// The gradient that the last step applied, before clipping; without padding.
@@ -61,9 +64,14 @@ class MiniTrainer {
   std::vector<float> whole_gradient();
 
  private:
-  /// Where a parameter of an owned unit lies.
-  UnitPart part_of(const Parameter& parameter) const;
-  TensorRef master(const Parameter& parameter);
+  /// Calls visit(part, piece) for what this rank owns of a parameter.
+  template <class Visit>
+  void for_each_owned(const Parameter& parameter, const Visit& visit);
+  /// The owned elements of a parameter, of the tensor that `of` gives for a part of the optimizer, joined
+  /// over the ranks that own the others. Collective.
+  template <class Of>
+  std::vector<float> joined_values(const Parameter& parameter, const Of& of);
+  TensorRef master(std::size_t part);
   std::vector<float> to_host(const TensorRef& tensor) const;
 
   ComputeBackend& backend_;

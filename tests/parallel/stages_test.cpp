@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "parallel/engine/initial_weights.hpp"
+#include "parallel/engine/unit_events.hpp"
 #include "tests/parallel/mini_trainer.hpp"
 #include "tests/support/backend_fixture.hpp"
 #include "tests/support/test_plugins.hpp"
@@ -83,7 +84,7 @@ class Stages : public testing::Test {
     const Schedule whole = schedules().front()->make(micro_batches);
     const ExchangeScope scope{
         .table = table,
-        .completions = completions_of(whole, record_programs(config_.model, table, config_.programs(whole)))};
+        .events = unit_events_of(whole, record_programs(config_.model, table, config_.programs(whole)))};
     const auto exchange =
         config_.parallel.exchange->make(config_.parallel.values, scope, backend_, ledger, grid);
     const auto optimizer = config_.optimizer.kind->make(

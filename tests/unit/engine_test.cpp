@@ -12,6 +12,7 @@
 #include "core/base/named.hpp"
 #include "core/forwarding_communicator.hpp"
 #include "parallel/engine/initial_weights.hpp"
+#include "parallel/engine/unit_events.hpp"
 #include "tests/parallel/mini_trainer.hpp"
 #include "tests/support/backend_fixture.hpp"
 #include "tests/support/distant_backend.hpp"
@@ -64,7 +65,7 @@ class EngineTest : public testing::Test {
     MemoryLedger ledger;
     TrafficCounter traffic;
     Trace trace(backend);
-    ProcessGrid grid(self, {}, step_groups, traffic, nullptr, backend.host_accessible());
+    ProcessGrid grid(self, {}, ParallelPlan().groups(), traffic, nullptr, backend.host_accessible());
     TrainingStep training(backend, ledger, grid, config, trace);
     training.initialise();
     WalkDriver driver(config);
@@ -179,7 +180,7 @@ TEST_F(EngineTest, BlocksMayCommunicate) {
   const CommunicatorHandle self = open_communicator("self", &device);
   CountingCommunicator world(*self);
   TrafficCounter traffic;
-  const ProcessGrid grid(world, {}, step_groups, traffic, nullptr, false);
+  const ProcessGrid grid(world, {}, ParallelPlan().groups(), traffic, nullptr, false);
   StepScalars scalars;
   const auto losses = [&](bool communicates, bool graphs) {
     ModelPrograms programs = record_programs(run.model, table, run.programs(schedule));
@@ -194,7 +195,7 @@ TEST_F(EngineTest, BlocksMayCommunicate) {
       entries.insert(attention + 1, call);
     }
     MemoryLedger ledger;
-    const ExchangeScope scope{.table = table, .completions = completions_of(schedule, programs)};
+    const ExchangeScope scope{.table = table, .events = unit_events_of(schedule, programs)};
     const auto exchange = run.parallel.exchange->make(run.parallel.values, scope, device, ledger, grid);
     OptimizerConfig optimizer_config = run.optimizer;
     const auto optimizer = optimizer_config.kind->make(
@@ -240,15 +241,15 @@ TEST_F(EngineTest, AVersionOfWeightsHasOneContent) {
   const ParameterTable table(run.model);
   MemoryLedger ledger;
   TrafficCounter traffic;
-  const ProcessGrid grid(*self_, {}, step_groups, traffic, nullptr);
+  const ProcessGrid grid(*self_, {}, ParallelPlan().groups(), traffic, nullptr);
   std::multiset<std::uint64_t> versions;
   for (int i = 0; i < 2; ++i) {
     const auto exchange =
         run.parallel.exchange->make(run.parallel.values, {.table = table}, backend_, ledger, grid);
     for (int step = 0; step < 3; ++step) {
       for (int unit = 0; unit < table.num_units(); ++unit)
-        versions.insert(exchange->acquire(unit, Phase::forward).weights.version);
-      exchange->publish();
+        versions.insert(exchange->acquire({.unit = unit, .reads_weights = true}).weights.version);
+      exchange->publish_all();
     }
   }
   for (const std::uint64_t version : versions) EXPECT_EQ(versions.count(version), 1U) << version;

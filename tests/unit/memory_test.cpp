@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <numeric>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unistd.h>
@@ -86,10 +87,13 @@ TEST(Plan, AgreesWithTheLedger) {
           RunConfig config = typed(mini_config(model, 8, 32, 1, 2), dtype, grad_dtype);
           config.train.recompute = recompute;
           config.optimizer.keeps_master = keeps_master;
-          SCOPED_TRACE(fmt::format("tied {}, dropout {}, {}, gradients {}, master {}, recompute {}", tied,
-                                   dropout, name_of(dtype), name_of(grad_dtype), keeps_master,
-                                   static_cast<int>(recompute)));
-          expect_agreement(config);
+          for (const ExchangeKind* exchange : exchanges()) {
+            config.parallel.exchange = exchange;
+            SCOPED_TRACE(fmt::format("{}, tied {}, dropout {}, {}, gradients {}, master {}, recompute {}",
+                                     exchange->name, tied, dropout, name_of(dtype), name_of(grad_dtype),
+                                     keeps_master, static_cast<int>(recompute)));
+            expect_agreement(config);
+          }
         }
       }
     }
@@ -107,7 +111,8 @@ TEST(Plan, TheSnapshotIsThatOfTheRankThatStoresMost) {
     std::int64_t most = 0;
     std::int64_t sum = 0;
     for (int rank = 0; rank < ranks; ++rank) {
-      const std::int64_t bytes = snapshot_bytes(*config.optimizer.kind, stored_parts(table, ranks, rank));
+      const std::int64_t bytes =
+          snapshot_bytes(*config.optimizer.kind, divided(whole_units(table), ranks, rank));
       most = std::max(most, bytes);
       sum += bytes;
     }
@@ -127,10 +132,14 @@ TEST(Plan, AgreesWithTheLedgerForEveryProduct) {
           std::pair(DType::bf16, DType::fp32)}) {
       model.vocab = vocab;
       model.context = 32;
-      SCOPED_TRACE(fmt::format("vocabulary {}, {} micro-batches of {}, {}, gradients {}", vocab, accumulation,
-                               batch, name_of(dtype), name_of(grad_dtype)));
-      expect_agreement(
-          typed(mini_config(model, batch * accumulation, 32, 1, accumulation), dtype, grad_dtype));
+      RunConfig config =
+          typed(mini_config(model, batch * accumulation, 32, 1, accumulation), dtype, grad_dtype);
+      for (const char* exchange : {"ddp", "zero3"}) {
+        set_exchange(config, exchange, 1);
+        SCOPED_TRACE(fmt::format("{}, vocabulary {}, {} micro-batches of {}, {}, gradients {}", exchange,
+                                 vocab, accumulation, batch, name_of(dtype), name_of(grad_dtype)));
+        expect_agreement(config);
+      }
     }
   }
 }
@@ -189,6 +198,87 @@ TEST(Plan, MakesTheLogitsInEvenSlices) {
     EXPECT_LE(largest, std::max<std::int64_t>(1334, rows / 8) + 64);  // 128 MiB, or an eighth
     EXPECT_LE(slices.size(), 8U);
     EXPECT_LE(largest * std::ssize(slices) - rows, 64 * std::ssize(slices));
+  }
+}
+
+/// Bytes of a category per element that a rank would hold if nothing were divided.
+double per_element(const RunConfig& config, MemoryCategory category) {
+  return static_cast<double>(make_plan(config).memory[static_cast<std::size_t>(category)]) /
+         static_cast<double>(ParameterTable(config.model).padded_size());
+}
+
+TEST(Plan, DividesStatesGradientsAndWeightsAsTheStageSays) {
+  using enum MemoryCategory;
+  RunConfig config = typed(mini_config(gpt2(12, 12, 768), 8, 64, 8), DType::bf16, DType::bf16);
+  for (const auto& [dtype, keeps_master, w, g, states] :
+       {std::tuple(DType::bf16, true, 2.0, 2.0, 12.0), std::tuple(DType::bf16, true, 2.0, 4.0, 12.0),
+        std::tuple(DType::bf16, false, 2.0, 2.0, 8.0), std::tuple(DType::fp32, true, 4.0, 4.0, 8.0)}) {
+    config = typed(config, dtype, g == 4.0 ? DType::fp32 : DType::bf16);
+    config.optimizer.keeps_master = keeps_master;
+    for (const double shard : {2.0, 4.0, 8.0}) {  // of 8 ranks
+      const double most = 1e-4;                   // for padding
+      for (const auto& [stage, divides_gradients, divides_weights] :
+           {std::tuple("zero1", false, false), std::tuple("zero2", true, false),
+            std::tuple("zero3", true, true)}) {
+        SCOPED_TRACE(fmt::format("{} among {}", stage, shard));
+        set_exchange(config, stage, static_cast<std::int64_t>(shard));
+        EXPECT_NEAR(per_element(config, optimizer), states / shard, most);
+        EXPECT_NEAR(per_element(config, gradients), divides_gradients ? g / shard : g, most);
+        EXPECT_NEAR(per_element(config, parameters), divides_weights ? w / shard : w, most);
+        EXPECT_EQ(per_element(config, full_gradients) > 0.0, divides_gradients);
+        EXPECT_EQ(per_element(config, gathered_weights) > 0.0, divides_weights);
+      }
+    }
+  }
+}
+
+/// Of a unit, as four ranks pad it, rounded up to the places of an arena.
+std::int64_t padded(const ParameterTable& table, int unit) {
+  constexpr std::int64_t grain = 256;
+  return (table.unit(unit).size + grain - 1) / grain * grain;
+}
+
+TEST(Plan, GathersNoMoreThanTheLargestNeighbours) {
+  for (const bool tied : {true, false}) {
+    for (const std::int64_t layers : {1, 2, 3, 12}) {
+      for (const std::int64_t width : {64, 768}) {
+        ModelConfig model = gpt2(layers, 4, width);
+        model.tied = tied;
+        const ParameterTable table(model);
+        const int head = table.num_units() - 1;
+        // Passes that read weights: the units of each.
+        std::vector<std::vector<int>> passes;
+        constexpr std::int64_t accumulation = 5;
+        for (std::int64_t micro_batch = 0; micro_batch < accumulation; ++micro_batch) {
+          for (int unit = 0; unit < head; ++unit) passes.push_back({unit});
+          passes.push_back(tied ? std::vector{head, 0} : std::vector{head});
+          for (int unit = head - 1; unit > 0; --unit) passes.push_back({unit});
+        }
+        for (const std::int64_t prefetch : {0, 1, 2, 4}) {
+          SCOPED_TRACE(
+              fmt::format("{} layers of width {}, tied {}, prefetch {}", layers, width, tied, prefetch));
+          RunConfig config = mini_config(model, 4 * accumulation, 16, 4, accumulation);
+          set_exchange(config, "zero3", 4);
+          config.parallel.values.set("parallel.prefetch", prefetch);
+          std::int64_t most = 0;
+          for (std::size_t first = 0; first < passes.size(); ++first) {
+            std::set<int> units;
+            for (std::size_t i = first;
+                 i < std::min(first + static_cast<std::size_t>(prefetch) + 1, passes.size()); ++i)
+              units.insert(passes[i].begin(), passes[i].end());
+            std::int64_t sum = 0;
+            for (const int unit : units) sum += padded(table, unit);
+            most = std::max(most, sum);
+          }
+          // With as many layers, the arena's greedy places miss the optimum by a block.
+          if (layers == prefetch + 1) most += padded(table, 1);
+          const RunPlan plan = make_plan(config);
+          EXPECT_LE(plan.memory[static_cast<std::size_t>(MemoryCategory::gathered_weights)], 4 * most);
+          EXPECT_LE(plan.memory[static_cast<std::size_t>(MemoryCategory::full_gradients)],
+                    4 * (2 * padded(table, 1) + padded(table, 0) + (tied ? 0 : padded(table, head))));
+        }
+      }
+    }
   }
 }
 

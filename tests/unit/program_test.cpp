@@ -122,7 +122,7 @@ void expect_access(const Recorded& recorded, const Program& program) {
   for (const Entry& entry : program.entries) {
     EXPECT_TRUE(entry.block == block || held.empty());
     block = entry.block;
-    for (const int unit : entry.acquires) EXPECT_TRUE(held.insert(unit).second);
+    for (const UnitAccess& access : entry.acquires) EXPECT_TRUE(held.insert(access.unit).second);
     for_each_place(entry, [&](const Place& place, Access /*access*/) {
       const int unit = recorded.root(place.root).unit;
       EXPECT_TRUE(unit < 0 || held.contains(unit));
@@ -148,7 +148,7 @@ TEST(Program, AcquiresWhatABlockUsesAndNoMore) {
     // In training the head does nothing in the forward pass.
     std::set<int> units;
     for (const Entry& entry : recorded.forward().entries)
-      units.insert(entry.acquires.begin(), entry.acquires.end());
+      for (const UnitAccess& access : entry.acquires) units.insert(access.unit);
     EXPECT_FALSE(units.contains(recorded.table.num_units() - 1));
   });
 }

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "parallel/exchange/zero.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "core/base/weight_version.hpp"
+
+namespace mylos {
+
+namespace {
+
+constexpr ParamSpec zero1_params[] = {
+    integer_param(
+        "parallel", "shard", "0", 0, 65536, "ranks",
+        "Neighbouring ranks among which zero1, zero2 and zero3 divide; 0 takes all. With fewer than all, "
+        "the groups hold the same, and their gradients are summed too (hybrid sharding)."),
+};
+constexpr ParamSpec zero3_params[] = {
+    integer_param("parallel", "prefetch", "1", 0, 1000, "blocks",
+                  "Passes through blocks ahead for which zero3 gathers weights."),
+    boolean_param(
+        "parallel", "reshard", "true",
+        "zero3 gives up a block's weights behind its forward pass and gathers them again for backward; "
+        "false keeps them until then."),
+};
+
+template <ZeroStage stage>
+ZeroConfig config_of(const ParamValues& values) {
+  ZeroConfig config{.stage = stage};
+  if (stage == ZeroStage::parameters) {
+    config.prefetch = values.integer("parallel.prefetch");
+    config.reshard = values.boolean("parallel.reshard");
+  }
+  return config;
+}
+
+constexpr AxisSet replica_axes = loss_axes.without({Axis::shard});
+
+template <ZeroStage stage>
+ExchangePlan plan(const ParamValues& values, const ExchangeScope& scope) {
+  const ZeroLayout layout(config_of<stage>(values), scope);
+  const auto bytes = [](std::int64_t elements, DType type) {
+    return elements * static_cast<std::int64_t>(size_of(type));
+  };
+  const bool shards_parameters = stage == ZeroStage::parameters;
+  const bool shards_gradients = stage >= ZeroStage::gradients;
+  ExchangePlan plan;
+  plan.weight_bytes = bytes(shards_parameters ? layout.own_size : layout.whole_size, scope.compute_type);
+  plan.gathered_bytes = bytes(layout.gathered_size, scope.compute_type);
+  if (layout.has_gradients)
+    plan.gradient_bytes = bytes(shards_gradients ? layout.own_size : layout.whole_size, scope.gradient_type);
+  plan.full_gradient_bytes = bytes(layout.full_gradient_size, scope.gradient_type);
+  plan.calls = layout.calls;
+  plan.owned = layout.owned(scope.table);
+  plan.stored =
+      divided(plan.owned, scope.coordinates.extent(replica_axes), scope.coordinates.index(replica_axes));
+  plan.reduces_each_micro_batch = shards_gradients;
+  plan.keeps_weights = !shards_parameters;
+  return plan;
+}
+
+template <ZeroStage stage>
+std::unique_ptr<GradientExchange> make(const ParamValues& values, const ExchangeScope& scope,
+                                       ComputeBackend& backend, MemoryLedger& ledger,
+                                       const ProcessGrid& grid) {
+  Communicator* replicas = scope.coordinates.extent(replica_axes) > 1 ? &grid.group(replica_axes) : nullptr;
+  return std::make_unique<Zero>(config_of<stage>(values), scope, backend, ledger, grid.group({Axis::shard}),
+                                replicas);
+}
+
+}  // namespace
+
+extern constinit const ExchangeKind zero1_exchange{
+    .name = "zero1",
+    .doc = "the optimizer's states are divided among the ranks",
+    .params = zero1_params,
+    .shards = true,
+    .plan = plan<ZeroStage::optimizer_states>,
+    .make = make<ZeroStage::optimizer_states>,
+};
+extern constinit const ExchangeKind zero2_exchange{
+    .name = "zero2",
+    .doc = "the states and the gradients are",
+    .params = {},
+    .shards = true,
+    .plan = plan<ZeroStage::gradients>,
+    .make = make<ZeroStage::gradients>,
+};
+extern constinit const ExchangeKind zero3_exchange{
+    .name = "zero3",
+    .doc = "the states, the gradients and the weights are",
+    .params = zero3_params,
+    .shards = true,
+    .plan = plan<ZeroStage::parameters>,
+    .make = make<ZeroStage::parameters>,
+};
+
+Zero::Zero(const ZeroConfig& config, const ExchangeScope& scope, ComputeBackend& backend,
+           MemoryLedger& ledger, Communicator& shards, Communicator* replicas)
+    : GradientExchange(scope.table),
+      config_(config),
+      backend_(backend),
+      compute_type_(scope.compute_type),
+      gradient_type_(scope.gradient_type),
+      shards_(shards),
+      replicas_(replicas),
+      layout_(config, scope) {
+  const auto num_units = static_cast<std::size_t>(table().num_units());
+  const auto buffer = [&](MemoryCategory category, std::int64_t elements, DType type, const char* label,
+                          bool is_window) {
+    const std::size_t bytes = static_cast<std::size_t>(elements) * size_of(type);
+    DeviceBuffer made = is_window ? DeviceBuffer(backend, ledger, category, bytes, label, shards)
+                                  : DeviceBuffer(backend, ledger, category, bytes, label);
+    backend.run(Fill{.y = {made.data(), type, {elements}}, .value = 0.0F});
+    return made;
+  };
+  weights_ = buffer(MemoryCategory::parameters, shards_parameters() ? layout_.own_size : layout_.whole_size,
+                    compute_type_, "mylos::zero::weights", !shards_parameters());
+  if (shards_parameters()) {
+    gathered_ = buffer(MemoryCategory::gathered_weights, layout_.gathered_size, compute_type_,
+                       "mylos::zero::gathered_weights", true);
+  }
+  if (layout_.has_gradients) {
+    const bool divides = reduces_each_micro_batch();
+    gradients_ = buffer(MemoryCategory::gradients, divides ? layout_.own_size : layout_.whole_size,
+                        gradient_type_, "mylos::zero::gradients", !divides);
+    if (divides) {
+      full_gradients_ = buffer(MemoryCategory::full_gradients, layout_.full_gradient_size, gradient_type_,
+                               "mylos::zero::full_gradients", true);
+    }
+  }
+  versions_.resize(num_units);
+  publications_.resize(num_units);
+  full_gradient_of_.assign(num_units, -1);
+  has_sum_.assign(num_units, false);
+  reductions_.reserve(num_units);
+  sums_.reserve(num_units);
+  std::size_t most_gathers = 0;
+  for (const auto& each : layout_.sequences) most_gathers = std::max(most_gathers, each.gathers.size());
+  gathers_.resize(most_gathers);
+  if (!shards_parameters()) std::ranges::generate(versions_, new_weight_version);
+}
+
+// While an exception passes the job is about to end, and other ranks may not come.
+Zero::~Zero() {
+  if (std::uncaught_exceptions() == 0) Zero::settle();
+}
+
+TensorRef Zero::whole(const DeviceBuffer& buffer, DType type, int unit) const {
+  return TensorRef(buffer.data(), type, {layout_.whole_size})
+      .flat(layout_.unit(unit).whole, layout_.padded(unit));
+}
+
+TensorRef Zero::own(const DeviceBuffer& buffer, DType type, bool is_divided, int unit) const {
+  const std::int64_t part = layout_.unit(unit).part;
+  if (!is_divided) return whole(buffer, type, unit).flat(layout_.rank * part, part);
+  return TensorRef(buffer.data(), type, {layout_.own_size}).flat(layout_.unit(unit).own, part);
+}
+
+TensorRef Zero::weights(const UnitPart& part) const {
+  TensorRef view = own(weights_, compute_type_, shards_parameters(), part.unit)
+                       .flat(part.begin - layout_.owned(table(), part.unit).begin, part.count);
+  view.version = versions_[static_cast<std::size_t>(part.unit)];
+  return view;
+}
+
+TensorRef Zero::gradient(const UnitPart& part) const {
+  return own(gradients_, gradient_type_, reduces_each_micro_batch(), part.unit)
+      .flat(part.begin - layout_.owned(table(), part.unit).begin, part.count);
+}
+
+std::vector<UnitPart> Zero::stored() const {
+  return replicas_ == nullptr ? owned() : divided(owned(), replicas_->size(), replicas_->rank());
+}
+
+void Zero::begin(UnitSequence sequence) {
+  sequence_ = sequence;
+  num_acquired_ = 0;
+  num_completed_ = 0;
+  num_gathers_ = 0;
+}
+
+UnitView Zero::acquire(const UnitAccess& access) {
+  const std::size_t acquisition = num_acquired_++;
+  const auto unit = static_cast<std::size_t>(access.unit);
+  const std::int64_t size = table().unit(access.unit).size;
+  UnitView view;
+  if (access.reads_weights && shards_parameters()) {
+    view.weights = gathered_weights(acquisition).flat(0, size);
+  } else if (access.reads_weights) {
+    publications_[unit].wait();
+    view.weights = whole(weights_, compute_type_, access.unit).flat(0, size);
+    view.weights.version = versions_[unit];
+  }
+  if (access.adds_gradients) {
+    view.gradients = (reduces_each_micro_batch() ? full_gradient(access.unit, acquisition)
+                                                 : whole(gradients_, gradient_type_, access.unit))
+                         .flat(0, size);
+  }
+  return view;
+}
+
+TensorRef Zero::gathered_weights(std::size_t acquisition) {
+  const auto place_of = [&](const ZeroLayout::Gather& gather) {
+    return TensorRef(gathered_.data(), compute_type_, {layout_.gathered_size})
+        .flat(gather.offset, layout_.padded(gather.unit));
+  };
+  const std::vector<ZeroLayout::Gather>& gathers = sequence().gathers;
+  for (; num_gathers_ < gathers.size() && gathers[num_gathers_].start <= acquisition; ++num_gathers_) {
+    const ZeroLayout::Gather& gather = gathers[num_gathers_];
+    gathers_[num_gathers_] =
+        shards_.all_gather(own(weights_, compute_type_, true, gather.unit), place_of(gather));
+  }
+  const auto index = static_cast<std::size_t>(sequence().gather_of[acquisition]);
+  gathers_[index].wait();
+  return place_of(gathers[index]);
+}
+
+TensorRef Zero::full_gradient(int unit, std::size_t acquisition) {
+  std::int64_t& place = full_gradient_of_[static_cast<std::size_t>(unit)];
+  const bool is_new = place < 0;
+  if (is_new) {
+    const auto is_reduced = [&] {
+      return std::ranges::find(reductions_, unit, &Reduction::unit) != reductions_.end();
+    };
+    while (reductions_.size() > 1 || is_reduced()) finish_first_reduction();
+    place = sequence().gradients_of[acquisition];
+  }
+  const TensorRef gradient = TensorRef(full_gradients_.data(), gradient_type_, {layout_.full_gradient_size})
+                                 .flat(place, layout_.padded(unit));
+  for (const GradientRange& gap : layout_.unit(unit).gaps) {
+    if (is_new) backend_.run(Fill{.y = gradient.flat(gap.begin, gap.end - gap.begin), .value = 0.0F});
+  }
+  return gradient;
+}
+
+void Zero::release(int /*unit*/) {
+  shards_.progress();
+}
+
+bool Zero::starts_reduction(const GradientRange& range) const {
+  return range.begin == layout_.unit(range.unit).last_completed;
+}
+
+void Zero::gradient_ready(const GradientRange& range) {
+  const bool is_last = sequence().is_last[num_completed_++];
+  if (!starts_reduction(range)) return;
+  const auto unit = static_cast<std::size_t>(range.unit);
+  const bool divides = reduces_each_micro_batch();
+  const TensorRef sum = own(gradients_, gradient_type_, divides, range.unit);
+  TensorRef terms = divides ? TensorRef() : whole(gradients_, gradient_type_, range.unit);
+  if (divides) {
+    terms = TensorRef(full_gradients_.data(), gradient_type_, {layout_.full_gradient_size})
+                .flat(full_gradient_of_[unit], layout_.padded(range.unit));
+    const TensorRef own_terms = terms.flat(layout_.rank * sum.size(), sum.size());
+    if (has_sum_[unit]) backend_.run(DropoutAdd{.x = sum, .residual = own_terms, .y = own_terms});
+    has_sum_[unit] = true;
+    full_gradient_of_[unit] = -1;
+  }
+  reductions_.push_back({range.unit, is_last, shards_.reduce_scatter(terms, sum, ReduceOp::sum)});
+  while (replicas_ != nullptr && reductions_.size() > 1) finish_first_reduction();
+}
+
+void Zero::finish_first_reduction() {
+  Reduction& reduction = reductions_.front();
+  reduction.request.wait();
+  if (reduction.is_last && replicas_ != nullptr) {
+    sums_.push_back(replicas_->all_reduce(
+        own(gradients_, gradient_type_, reduces_each_micro_batch(), reduction.unit), ReduceOp::sum));
+  }
+  reductions_.erase(reductions_.begin());
+}
+
+void Zero::reduce() {
+  while (!reductions_.empty()) finish_first_reduction();
+  for (Request& sum : sums_) sum.wait();
+  sums_.clear();
+  has_sum_.assign(has_sum_.size(), false);
+}
+
+void Zero::publish(int unit) {
+  if (shards_parameters()) return;
+  const auto index = static_cast<std::size_t>(unit);
+  versions_[index] = new_weight_version();
+  if (layout_.ranks == 1) return;
+  publications_[index].wait();
+  publications_[index] =
+      shards_.all_gather(own(weights_, compute_type_, false, unit), whole(weights_, compute_type_, unit));
+}
+
+void Zero::settle() {
+  for (Request& publication : publications_) publication.wait();
+}
+
+}  // namespace mylos

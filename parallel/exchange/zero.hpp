@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Zero: data parallelism whose ranks divide the optimizer's states, the gradients and the parameters
+// (Rajbhandari et al., "ZeRO", SC 2020; Zhao et al., "PyTorch FSDP", VLDB 2023, for units and prefetching).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/memory/device_buffer.hpp"
+#include "parallel/exchange/gradient_exchange.hpp"
+#include "parallel/exchange/zero_layout.hpp"
+
+namespace mylos {
+
+/// Each rank along Axis::shard owns a part of every unit. A unit's gradient is reduce-scattered when a
+/// backward pass has completed it: the step's last one, or, if gradients are divided, each one; then the
+/// whole gradient lives from its first contribution until that reduction. Replicas of the owned parts add
+/// theirs behind it. Undivided weights are gathered behind the update and waited for where they are next
+/// used; divided ones are gathered before each use.
+class Zero final : public GradientExchange {
+ public:
+  /// `shards` are the ranks along Axis::shard; `replicas`, null if there are none, those that own the same
+  /// and have other terms of the gradients. Collective.
+  Zero(const ZeroConfig& config, const ExchangeScope& scope, ComputeBackend& backend, MemoryLedger& ledger,
+       Communicator& shards, Communicator* replicas);
+  ~Zero() override;
+
+  void begin(UnitSequence sequence) override;
+  UnitView acquire(const UnitAccess& access) override;
+  void release(int unit) override;
+  bool reduces_each_micro_batch() const override { return config_.stage >= ZeroStage::gradients; }
+  void gradient_ready(const GradientRange& range) override;
+  bool starts_reduction(const GradientRange& range) const override;
+  void reduce() override;
+  std::vector<UnitPart> owned() const override { return layout_.owned(table()); }
+  std::vector<UnitPart> stored() const override;
+  AxisSet sharded_axes() const override { return {Axis::shard}; }
+  TensorRef weights(const UnitPart& part) const override;
+  TensorRef gradient(const UnitPart& part) const override;
+  void publish(int unit) override;
+  void settle() override;
+
+ private:
+  struct Reduction {
+    int unit = 0;
+    bool is_last = false;
+    Request request;
+  };
+
+  bool shards_parameters() const { return config_.stage == ZeroStage::parameters; }
+  const ZeroLayout::Sequence& sequence() const {
+    return layout_.sequences[static_cast<std::size_t>(sequence_)];
+  }
+  TensorRef gathered_weights(std::size_t acquisition);
+  TensorRef full_gradient(int unit, std::size_t acquisition);
+  /// The padded unit, or the padded part that this rank owns.
+  TensorRef whole(const DeviceBuffer& buffer, DType type, int unit) const;
+  TensorRef own(const DeviceBuffer& buffer, DType type, bool is_divided, int unit) const;
+  void finish_first_reduction();
+
+  ZeroConfig config_;
+  ComputeBackend& backend_;
+  DType compute_type_, gradient_type_;
+  Communicator& shards_;
+  Communicator* replicas_;
+  ZeroLayout layout_;
+  DeviceBuffer weights_;         // of whole units, or this rank's parts
+  DeviceBuffer gradients_;       // the same; empty without gradients
+  DeviceBuffer gathered_;        // weights of units, where these are divided
+  DeviceBuffer full_gradients_;  // of units, where gradients are divided
+
+  std::vector<std::uint64_t> versions_;  // by unit; 0 if they are divided
+  std::vector<Request> publications_;    // by unit
+  UnitSequence sequence_ = UnitSequence::step;
+  std::size_t num_acquired_ = 0;  // of the sequence so far
+  std::size_t num_completed_ = 0;
+  std::vector<Request> gathers_;  // of the sequence, as they started
+  std::size_t num_gathers_ = 0;
+  std::vector<std::int64_t> full_gradient_of_;  // by unit: its place while it is being made; else -1
+  std::vector<bool> has_sum_;                   // by unit: the part holds what earlier micro-batches gave
+  std::vector<Reduction> reductions_;           // under way, the first first
+  std::vector<Request> sums_;                   // over the replicas
+};
+
+}  // namespace mylos

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Runs of a small model, and how they compare with one rank that computes the same global batch alone.
+#pragma once
+
+#include <cstdint>
+#include <ostream>
+#include <vector>
+
+#include "parallel/health/traffic.hpp"
+#include "tests/parallel/mini_trainer.hpp"
+
+namespace mylos {
+
+constexpr std::int64_t global_batch = 12;
+
+/// Two layers, no dimension of which is a multiple of another's.
+ModelConfig small_model();
+
+/// What a run leaves behind.
+struct Outcome {
+  std::vector<StepScalars> steps;
+  std::vector<std::vector<float>> gradients;  // of the last step, by parameter
+  std::vector<std::vector<float>> weights;
+  std::vector<float> whole_gradient;
+  std::vector<TrafficRow> traffic;
+};
+
+/// Trains on all ranks of `world`, which all wait for the results.
+Outcome train(ComputeBackend& backend, Communicator& world, const RunConfig& config, std::int64_t steps);
+/// Trains on `self`, one rank, the whole global batch at once, with ddp.
+Outcome train_alone(ComputeBackend& backend, Communicator& self, RunConfig config, std::int64_t steps);
+
+/// Losses, norms and the whole gradient within 1e-5, each gradient and weight within 1e-4.
+void expect_equal_to_rounding(const RunConfig& config, const Outcome& outcome, const Outcome& oracle);
+void expect_bitwise_equal(const Outcome& outcome, const Outcome& oracle);
+
+/// A run that is unlike the others in one respect.
+struct Variant {
+  const char* name;
+  std::int64_t layers, heads, width, vocab, seq_len;
+  bool tied;
+  float dropout;
+};
+
+inline std::ostream& operator<<(std::ostream& out, const Variant& variant) {
+  return out << variant.name;
+}
+
+constexpr Variant variants[] = {
+    {"untied", 2, 3, 48, 211, 37, false, 0.0F},  {"dropout", 2, 3, 48, 211, 37, true, 0.2F},
+    {"one_head", 2, 1, 24, 211, 37, true, 0.0F}, {"one_layer", 1, 5, 40, 128, 16, true, 0.0F},
+    {"one_token", 2, 3, 48, 211, 1, true, 0.0F}, {"one_channel_a_head", 1, 7, 7, 5, 9, false, 0.1F}};
+
+RunConfig config_of(const Variant& variant, std::int64_t ranks, std::int64_t accumulation = 1);
+
+}  // namespace mylos

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Sharded data parallelism against one rank that computes the same global batch alone.
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/parallel/equivalence.hpp"
+#include "tests/support/backend_fixture.hpp"
+#include "tests/support/test_plugins.hpp"
+
+namespace mylos {
+namespace {
+
+constexpr const char* stages[] = {"zero1", "zero2", "zero3"};
+
+class Zero : public testing::Test {
+ protected:
+  int ranks() const { return world_->size(); }
+
+  /// The sizes of groups that divide: all ranks, or some of them.
+  std::vector<std::int64_t> shards() const {
+    std::vector<std::int64_t> sizes;
+    for (int size = 2; size < ranks(); ++size) {
+      if (ranks() % size == 0) sizes.push_back(size);
+    }
+    sizes.push_back(ranks());
+    return sizes;
+  }
+
+  /// Calls visit(config) for each stage and each size of groups.
+  template <class Visit>
+  void for_all_stages(const RunConfig& config, const Visit& visit) {
+    for (const char* stage : stages) {
+      for (const std::int64_t shard : shards()) {
+        SCOPED_TRACE(fmt::format("{} among {} of {} ranks, accumulation {}", stage, shard, ranks(),
+                                 config.train.accumulation));
+        RunConfig own = config;
+        set_exchange(own, stage, shard);
+        visit(own);
+      }
+    }
+  }
+  /// The micro-batches of a step that the global batch can be cut into.
+  std::vector<std::int64_t> accumulations() const {
+    std::vector<std::int64_t> possible;
+    for (const std::int64_t accumulation : {1, 2, 4, 6}) {
+      if (global_batch % (accumulation * ranks()) == 0) possible.push_back(accumulation);
+    }
+    return possible;
+  }
+
+  ComputeBackend& backend_ = test_backends(1).at("kokkos");
+  CommunicatorHandle self_ = open_communicator("self", &backend_);
+  CommunicatorHandle world_ = open_communicator("mpi", &backend_);
+};
+
+TEST_F(Zero, EveryStageComputesWhatOneRankDoes) {
+  constexpr std::int64_t steps = 20;
+  const Outcome oracle = train_alone(backend_, *self_, mini_config(small_model(), global_batch, 37), steps);
+  for (const std::int64_t accumulation : accumulations()) {
+    for_all_stages(mini_config(small_model(), global_batch, 37, ranks(), accumulation),
+                   [&](const RunConfig& config) {
+                     expect_equal_to_rounding(config, train(backend_, *world_, config, steps), oracle);
+                   });
+  }
+}
+
+class ZeroVariants : public Zero, public testing::WithParamInterface<Variant> {};
+
+TEST_P(ZeroVariants, ComputeWhatOneRankDoes) {
+  constexpr std::int64_t steps = 5;
+  const Outcome oracle = train_alone(backend_, *self_, config_of(GetParam(), 1), steps);
+  // Adam makes much of the order in which so few terms are added.
+  const bool has_few_tokens = GetParam().seq_len == 1;
+  const std::int64_t accumulation = has_few_tokens ? 1 : accumulations().back();
+  Recompute recompute = Recompute::none;
+  for_all_stages(config_of(GetParam(), ranks(), accumulation), [&](RunConfig config) {
+    config.train.recompute = recompute;
+    recompute = recompute == Recompute::none ? Recompute::selective : Recompute::block;
+    expect_equal_to_rounding(config, train(backend_, *world_, config, steps), oracle);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, ZeroVariants, testing::ValuesIn(variants),
+                         [](const auto& variant) { return std::string(variant.param.name); });
+
+TEST_F(Zero, GathersAnyDistanceAheadAndKeepsOrNot) {
+  constexpr std::int64_t steps = 3;
+  RunConfig config = mini_config(small_model(), global_batch, 37, ranks(), accumulations().back());
+  set_exchange(config, "zero3", ranks());
+  const Outcome control = train(backend_, *world_, config, steps);
+  for (const bool reshard : {true, false}) {
+    for (const std::int64_t prefetch : {0, 2, 5, 100}) {
+      SCOPED_TRACE(fmt::format("reshard {}, prefetch {}", reshard, prefetch));
+      config.parallel.values.set("parallel.reshard", reshard);
+      config.parallel.values.set("parallel.prefetch", prefetch);
+      expect_bitwise_equal(train(backend_, *world_, config, steps), control);
+    }
+  }
+}
+
+TEST_F(Zero, TrainsInNarrowTypesWithGradientsOfEitherType) {
+  constexpr std::int64_t steps = 5;
+  const Outcome oracle = train_alone(backend_, *self_, mini_config(small_model(), global_batch, 37), steps);
+  for (const DType dtype : {DType::bf16, DType::fp16}) {
+    for (const DType gradient : {DType::fp32, dtype}) {
+      for (const bool has_master : {true, false}) {
+        RunConfig narrow = mini_config(small_model(), global_batch, 37, ranks(), accumulations().back());
+        narrow.train.dtype = dtype;
+        narrow.train.grad_dtype = gradient;
+        narrow.train.loss_scale = dtype == DType::fp16 ? 1024.0F : 1.0F;
+        narrow.optimizer.keeps_master = has_master;
+        for_all_stages(narrow, [&](const RunConfig& config) {
+          SCOPED_TRACE(
+              fmt::format("{}, gradients {}, master {}", name_of(dtype), name_of(gradient), has_master));
+          const Outcome outcome = train(backend_, *world_, config, steps);
+          for (std::size_t step = 0; step < oracle.steps.size(); ++step) {
+            EXPECT_NEAR(outcome.steps[step].loss / oracle.steps[step].loss, 1.0, 1e-3) << "step " << step + 1;
+            EXPECT_NEAR(outcome.steps[step].gradient_norm / oracle.steps[step].gradient_norm, 1.0, 3e-2);
+          }
+        });
+      }
+    }
+  }
+}
+
+TEST_F(Zero, StepsBySgd) {
+  constexpr std::int64_t steps = 5;
+  RunConfig sgd = mini_config(small_model(), global_batch, 37, ranks());
+  sgd.optimizer = optimizer_config("sgd");
+  sgd.lr.peak = 0.05;
+  const Outcome oracle = train_alone(backend_, *self_, sgd, steps);
+  for_all_stages(sgd, [&](const RunConfig& config) {
+    expect_equal_to_rounding(config, train(backend_, *world_, config, steps), oracle);
+  });
+}
+
+/// Elements of the units, each divided evenly in grains of 64: the embedding, the blocks, the head.
+struct UnitSizes {
+  std::int64_t embedding, block, head;
+
+  UnitSizes(const ModelConfig& model, std::int64_t ranks) {
+    const std::int64_t c = model.width;
+    const std::int64_t matrix = (model.vocab + 127) / 128 * 128 * c;
+    const auto unit = [&](std::initializer_list<std::int64_t> tensors) {
+      std::int64_t size = 0;
+      for (const std::int64_t tensor : tensors) size += (tensor + 63) / 64 * 64;
+      return (size + 64 * ranks - 1) / (64 * ranks) * 64 * ranks;
+    };
+    embedding = unit({matrix, model.context * c});
+    block = unit({c, c, 3 * c * c, 3 * c, c * c, c, c, c, 4 * c * c, 4 * c, 4 * c * c, c});
+    head = model.tied ? unit({c, c}) : unit({c, c, matrix});
+  }
+  std::int64_t all(std::int64_t layers) const { return embedding + layers * block + head; }
+};
+
+/// Elements that the gathers of a step bring, each block's weights being looked up in the order in which
+/// passes need them: what was used up to `prefetch` passes ago is still there.
+std::int64_t gathered(const ModelConfig& model, const UnitSizes& sizes, std::int64_t accumulation,
+                      std::int64_t prefetch) {
+  const std::int64_t last = model.layers + 1;  // the head; 0 is the embedding
+  std::vector<std::int64_t> newest(static_cast<std::size_t>(last + 1), -1000);  // use by unit
+  std::int64_t sum = 0;
+  std::int64_t pass = 0;
+  const auto use = [&](std::int64_t unit) {
+    std::int64_t& before = newest[static_cast<std::size_t>(unit)];
+    if (pass - before > prefetch)
+      sum += unit == 0 ? sizes.embedding : unit == last ? sizes.head : sizes.block;
+    before = pass;
+  };
+  for (std::int64_t micro_batch = 0; micro_batch < accumulation; ++micro_batch) {
+    for (std::int64_t unit = 0; unit < last; ++unit, ++pass) use(unit);
+    use(last);
+    if (model.tied) use(0);
+    ++pass;
+    for (std::int64_t unit = last - 1; unit > 0; --unit, ++pass) use(unit);
+  }
+  return sum;
+}
+
+TEST_F(Zero, SendsExactlyWhatTheFormulaSays) {
+  if (ranks() == 1) GTEST_SKIP() << "nothing is sent";
+  constexpr std::int64_t steps = 3;
+  constexpr std::int64_t g = 4;  // bytes of a gradient and of a weight
+  constexpr std::int64_t p = 4;
+  for (const bool tied : {true, false}) {
+    for (const std::int64_t m : accumulations()) {
+      ModelConfig model = small_model();
+      model.layers = 3;
+      model.width = 45;  // no multiple of the alignment
+      model.tied = tied;
+      for_all_stages(mini_config(model, global_batch, 8, ranks(), m), [&](const RunConfig& config) {
+        const std::int64_t shard = config.parallel.shard;
+        const UnitSizes sizes(model, shard);
+        const std::int64_t n = sizes.all(model.layers);
+        const std::string_view stage = config.parallel.exchange->name;
+        std::int64_t scattered = g * n;
+        std::int64_t brought = p * n;
+        if (stage != "zero1") scattered *= m;
+        if (stage == "zero3") brought = p * gathered(model, sizes, m, 1);
+        const std::int64_t summed = shard < ranks() ? g * n / shard : 0;
+        constexpr std::int64_t scalars = 2 * 4;  // loss sum and squared norm, one call
+
+        std::int64_t sums = 0;
+        for (const TrafficRow& row : train(backend_, *world_, config, steps).traffic) {
+          const auto bytes = static_cast<std::int64_t>(row.payload_bytes);
+          if (row.operation == Operation::reduce_scatter) {
+            EXPECT_EQ(bytes, steps * scattered);
+            EXPECT_EQ(static_cast<std::int64_t>(row.calls),
+                      steps * (stage == "zero1" ? 1 : m) * (model.layers + 2));
+          } else if (row.operation == Operation::all_gather) {
+            EXPECT_EQ(bytes, steps * brought + (stage == "zero3" ? 0 : p * n)) << "and the initial weights";
+          } else {
+            EXPECT_EQ(row.operation, Operation::all_reduce);
+            sums += bytes;
+          }
+        }
+        EXPECT_EQ(sums, steps * (summed + scalars));
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mylos

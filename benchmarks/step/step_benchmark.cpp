@@ -40,6 +40,7 @@ CommandSyntax syntax() {
                       count("traced", defaults.traced,
                             "steps after them, for the table of time by operation; 0 for none"),
                       flag("exchange", "the ways of averaging gradients of the DDP study, with its figures"),
+                      flag("sharding", "ddp, zero1, zero2, zero3, and ddp again as the control"),
                       flag("ceiling", "measure the GEMM ceiling of the deck's shapes too"),
                       text("csv", "file to write as well"),
                       text("operations-csv", "file to write the time by operation to as well"),
@@ -61,9 +62,19 @@ int at_least(const CommandLine& line, const char* option, int least) {
   return static_cast<int>(value);
 }
 
-/// The deck's configuration, or that in every way of the DDP study.
-std::vector<Configuration> configurations_of(const RunConfig& config, bool study) {
-  if (!study) return {{"deck", config}};
+/// The deck's configuration with each exchange. Its own divides, so there is a group for those that do.
+std::vector<Configuration> sharded_configurations(const RunConfig& config) {
+  std::vector<Configuration> configurations;
+  for (const char* name : {"ddp", "zero1", "zero2", "zero3", "ddp"}) {
+    const bool is_control = std::string_view(name) == "ddp" && !configurations.empty();
+    configurations.push_back({is_control ? "ddp (control)" : name, config});
+    configurations.back().config.parallel.exchange = &named(exchanges(), name);
+  }
+  return configurations;
+}
+
+/// The deck's configuration in every way of the DDP study.
+std::vector<Configuration> studied_configurations(const RunConfig& config) {
   if (config.parallel.data < 2) fail(ExitCode::usage, "--exchange needs at least 2 ranks");
   std::vector<Configuration> configurations;
   for (const DdpStudyRow& row : ddp_study) {
@@ -113,10 +124,13 @@ int run(int argc, char** argv) {
     if (mpi.rank() == 0) deck_text = read_deck(deck_name);
   };
   const auto read_everything = [&] {
-    setup = make_setup(deck_text, deck_name, with_unused_keys(line.overrides), line.text("plugin-path"),
-                       mpi.size());
+    DeckOverrides overrides = with_unused_keys(line.overrides);
+    if (line.flag("sharding")) overrides.emplace_back("parallel.exchange", "zero3");
+    setup = make_setup(deck_text, deck_name, overrides, line.text("plugin-path"), mpi.size());
     setup.choose(mpi.size(), mpi.ranks_sharing_cores());
-    configurations = configurations_of(setup.config, line.flag("exchange"));
+    configurations = {{"deck", setup.config}};
+    if (line.flag("exchange")) configurations = studied_configurations(setup.config);
+    if (line.flag("sharding")) configurations = sharded_configurations(setup.config);
     if (mpi.rank() != 0) return;
     open_output(csv, line.text("csv"));
     open_output(operations, line.text("operations-csv"));

@@ -97,6 +97,47 @@ TEST_F(Restart, OnTheSameLayoutIsBitwiseWithoutAMaster) {
 TEST_F(Restart, OnTheSameLayoutIsBitwiseWithSgd) {
   expect_bitwise({"--optim.name=sgd", "--optim.lr=0.05"});
 }
+TEST_F(Restart, OnTheSameLayoutIsBitwiseWithDividedWeights) {
+  expect_bitwise({"--parallel.exchange=zero3", "--train.dtype=bf16", "--train.micro_batch=2"});
+}
+
+/// A step whose gradient is not finite in one rank's part changes nothing: what it saves is what it has
+/// loaded.
+TEST_F(Restart, AnyDivisionToAnyOtherIsExact) {
+  const Words no_checkpoints = {"--checkpoint.every=0", "--train.dtype=bf16"};
+  const auto with = [&](const Words& more) {
+    Words words = no_checkpoints;
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  ASSERT_EQ(train("run", with({"--parallel.exchange=zero3", "--train.stop_step=2"}), {.ranks = 4}).exit_code,
+            0);
+  const Snapshot saved = snapshot("run", 2);
+  struct Layout {
+    int ranks;
+    const char* exchange;
+    int shard;
+  };
+  std::int64_t step = 2;
+  for (const Layout& layout : {Layout{3, "ddp", 0}, Layout{2, "zero1", 0}, Layout{4, "zero2", 2},
+                               Layout{4, "zero3", 2}, Layout{3, "zero3", 0}, Layout{1, "zero2", 0}}) {
+    ++step;
+    SCOPED_TRACE(fmt::format("{} on {} ranks", layout.exchange, layout.ranks));
+    const Outcome outcome = train(
+        "run",
+        with({"--restart", fmt::format("--parallel.exchange={}", layout.exchange),
+              fmt::format("--parallel.shard={}", layout.shard), fmt::format("--train.stop_step={}", step)}),
+        {.ranks = layout.ranks,
+         .environment = {fmt::format("MYLOS_FAULT=reduce:{}:{}:nan", layout.ranks - 1, step)}});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+    Snapshot seen = snapshot("run", step);
+    EXPECT_FALSE(seen.tensors.empty());
+    seen.position = saved.position;
+    expect_same_checkpoint(seen, saved);
+  }
+  EXPECT_THAT(steps_table("run")["skipped"], ElementsAre(0, 0, 1, 1, 1, 1, 1, 1));
+}
+
 TEST_F(Restart, OnOneRankContinuesExactly) {
   expect_same_on(1);
 }

@@ -53,6 +53,24 @@ INSTANTIATE_TEST_SUITE_P(
                     RunTest::Words{"--backend.comm=shm", "--train.dtype=bf16", "--train.micro_batch=2"},
                     RunTest::Words{"--backend.comm=mpi", "--train.dtype=fp16", "--optim.master=none"}));
 
+TEST_F(DistantTest, GivesTheSameRunWhateverIsDivided) {
+  for (const Words& words :
+       {Words{"--parallel.exchange=zero1", "--backend.comm=mpi", "--backend.graphs=true"},
+        Words{"--parallel.exchange=zero2", "--backend.comm=shm", "--backend.graphs=true",
+              "--train.dtype=bf16", "--train.micro_batch=2"},
+        Words{"--parallel.exchange=zero3", "--backend.comm=shm", "--train.micro_batch=2"}}) {
+    SCOPED_TRACE(words.front());
+    Words without_graphs = words;
+    std::erase(without_graphs, "--backend.graphs=true");
+    fs::remove_all(run_path("reference"));
+    fs::remove_all(run_path("run"));
+    ASSERT_EQ(train("reference", on_host(without_graphs)).exit_code, 0);
+    const Outcome outcome = train("run", on_device(words));
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+    expect_same_run("run", "reference", 8);
+  }
+}
+
 /// One rank: nothing but results makes the host wait for the device.
 class RunAhead : public DistantTest {
  protected:

@@ -138,6 +138,26 @@ TEST_F(Zero, StepsBySgd) {
   });
 }
 
+/// From 512 rows on a backend may keep copies of weights: none may outlive its content.
+TEST_F(Zero, MultipliesNoStaleCopiesOfWeights) {
+  constexpr std::int64_t steps = 4;
+  ModelConfig model = small_model();
+  model.context = 128;
+  const std::int64_t seq_len = 128;
+  for (const std::string& name : compute_backend_names()) {
+    if (name == "kokkos") continue;
+    SCOPED_TRACE(name);
+    ComputeBackend& backend = test_backends(1).at(name);
+    const Outcome oracle = train_alone(backend_, *self_, mini_config(model, global_batch, seq_len), steps);
+    const std::int64_t accumulation = ranks() == 1 ? 2 : 1;
+    for_all_stages(mini_config(model, global_batch, seq_len, ranks(), accumulation),
+                   [&](const RunConfig& config) {
+                     EXPECT_TRUE(ranks() > 3 || config.train.micro_batch * seq_len >= 512);
+                     expect_equal_to_rounding(config, train(backend, *world_, config, steps), oracle);
+                   });
+  }
+}
+
 /// Elements of the units, each divided evenly in grains of 64: the embedding, the blocks, the head.
 struct UnitSizes {
   std::int64_t embedding, block, head;

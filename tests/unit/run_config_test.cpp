@@ -173,6 +173,24 @@ TEST(RunConfig, SuggestsLegalBatches) {
               ElementsAre(HasSubstr("use global_batch = 16, or data = 1, 2, 4 or 8")));
 }
 
+TEST(RunConfig, ChecksWhatIsDividedAmongWhom) {
+  const auto problems = [](std::vector<std::pair<std::string, std::string>> keys) {
+    keys.insert(keys.end(), {{"train.global_batch", "8"}, {"train.micro_batch", "2"}});
+    return configure_gpt2(keys, 4);
+  };
+  EXPECT_EQ(problems({{"parallel.exchange", "zero2"}}).config.parallel.shard, 4);
+  EXPECT_EQ(problems({{"parallel.exchange", "zero2"}, {"parallel.shard", "2"}}).config.parallel.shard, 2);
+  EXPECT_EQ(problems({}).config.parallel.shard, 1);
+  EXPECT_THAT(problems({{"parallel.shard", "2"}}).problems,
+              ElementsAre(HasSubstr("shard = 2 needs an exchange that divides something, not ddp")));
+  EXPECT_THAT(problems({{"parallel.exchange", "zero1"}, {"parallel.shard", "1"}}).problems,
+              ElementsAre(HasSubstr("shard = 1 divides nothing among 4 ranks")));
+  EXPECT_THAT(problems({{"parallel.exchange", "zero1"}, {"parallel.shard", "3"}}).problems,
+              ElementsAre(HasSubstr("data = 4 must be a multiple of shard = 3; use")));
+  EXPECT_THAT(problems({{"parallel.exchange", "zero3"}, {"backend.graphs", "true"}}).problems,
+              ElementsAre(HasSubstr("use zero2, or graphs = false")));
+}
+
 TEST(RunConfig, ChecksTokenFilesApart) {
   DeckErrors errors;
   ParamValues values;

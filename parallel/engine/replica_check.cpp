@@ -128,7 +128,8 @@ bool is_intact(ComputeBackend& backend, const GradientExchange& exchange, const 
                             weights.dtype);
 }
 
-/// The replicas that are not intact, or, if all seem to be, those whose hash is not the most frequent.
+/// The replicas, by their number among them, that are not intact, or, if all seem to be, those whose hash is
+/// not the most frequent.
 std::vector<int> suspects(const std::vector<std::int64_t>& hashes, const std::vector<std::int64_t>& intact) {
   std::vector<int> ranks;
   for (std::size_t r = 0; r < intact.size(); ++r) {
@@ -162,8 +163,12 @@ std::string compare_replicas(ComputeBackend& backend, const ParameterTable& tabl
     for (std::size_t r = 0; r < ranks; ++r) hashes[r] = all[r * states.size() + i];
     if (std::ranges::adjacent_find(hashes, std::ranges::not_equal_to{}) == hashes.end()) continue;
     const std::int64_t intact = is_intact(backend, exchange, optimizer, states[i]) ? 1 : 0;
+    const std::vector<std::int64_t> in_world = gathered(backend, replicas, {grid.group(all_axes).rank()});
+    std::vector<std::int64_t> ranks_in_world;
+    for (const int rank : suspects(hashes, gathered(backend, replicas, {intact})))
+      ranks_in_world.push_back(in_world[static_cast<std::size_t>(rank)]);
     return fmt::format("{} differs between replicas; corrupted on rank {}", states[i].name,
-                       joined(suspects(hashes, gathered(backend, replicas, {intact})), " or "));
+                       joined(ranks_in_world, " or "));
   }
   return "";
 }

@@ -23,7 +23,8 @@ const RunTest::Words carriers[] = {
     {"--backend.comm=shm"},
     {"--backend.comm=mpi"},
     {"--backend.comm=mpi", "--comm.algorithm=ring", "--comm.progress_thread=true"},
-    {"--backend.comm=shm", "--comm.ranks_per_node=1"}};
+    {"--backend.comm=shm", "--comm.ranks_per_node=1"},
+    {"--backend.comm=mpi", "--parallel.exchange=zero3"}};
 
 class StepError : public RunTest, public testing::WithParamInterface<RunTest::Words> {};
 
@@ -121,6 +122,13 @@ TEST_F(Guard, NamesTheRankWhoseWeightsChanged) {
             {.ranks = 3, .environment = {"MYLOS_FAULT=step:2:4:flip"}});
   EXPECT_NE(three.wait().exit_code, 0);
   EXPECT_THAT(expect_status("three", "failed", ExitCode::numerical), HasSubstr("corrupted on rank 2"));
+
+  Job groups(
+      train_arguments("groups", {"--parallel.exchange=zero3", "--parallel.shard=2", "--train.dtype=bf16",
+                                 "--guard.replica_check_every=2", "--checkpoint.every=0"}),
+      {.ranks = 4, .environment = {"MYLOS_FAULT=step:3:4:flip"}});
+  EXPECT_NE(groups.wait().exit_code, 0);
+  EXPECT_THAT(expect_status("groups", "failed", ExitCode::numerical), HasSubstr("corrupted on rank 3"));
 
   const Outcome no_master =
       train_with_fault("no_master", "step:1:4:flip",

@@ -1,0 +1,146 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
+# Adds an exchange, an operation and a subcommand to a copy of the tree, with no more edits than docs/design.md says
+# ("Room for what comes"), builds it and uses them. Lines in CMake lists do not count as edits.
+# usage: extension_test.sh SOURCE_FOLDER WORK_FOLDER MPIEXEC CMAKE_OPTIONS...
+set -euo pipefail
+source=$1
+work=$2
+mpiexec=$3
+extension=$source/tests/structure/extension
+tree=$work/tree
+
+failed() {
+  echo "failed: $*" >&2
+  exit 1
+}
+
+rm -rf "$work"
+mkdir -p "$tree"
+for part in CMakeLists.txt app backends cmake core io parallel; do cp -r "$source/$part" "$tree"; done
+
+# --- What is added ---------------------------------------------------------------------------------------------------
+
+for folder in app backends parallel; do
+  (cd "$extension" && find "$folder" -type f) | while read -r file; do
+    [[ ! -e $tree/$file ]] || failed "the tree has its own $file now"
+    cp "$extension/$file" "$tree/$file"
+  done
+done
+
+# edit FILE LINES SED_ARGUMENTS... edits a file, in that many lines.
+edit() {
+  local file=$tree/$1 lines
+  cp "$file" "$work/before"
+  sed --in-place "${@:3}" "$file"
+  lines=$(diff "$work/before" "$file" | grep --count '^>' || true)
+  ((lines == $2)) || failed "$1: $lines lines were edited, not $2: the test does not know the place any more"
+}
+
+# The exchange: a declaration and its place in the list.
+edit parallel/exchange/exchanges.cpp 1 \
+  -e '0,/^extern const ExchangeKind /{//i extern const ExchangeKind dealt_exchange;' -e '}'
+edit parallel/exchange/exchanges.cpp 1 -e 's/{&ddp_exchange\>/&, \&dealt_exchange/'
+
+# The operation: a record and its place in the list of all; its place in the backend's list, and a declaration.
+record=$extension/operation.inc
+edit core/ops/operations.hpp "$(wc -l <"$record")" -e '/^struct GuardStep {$/,/^};$/{' -e "/^};\$/r $record" -e '}'
+edit core/ops/operations.hpp 1 -e '/^using Operations =$/,/;$/s/>;$/, LargestMagnitude>;/'
+edit backends/compute_kokkos/operations.hpp 1 -e '/^  using List =$/,/;$/s/>;$/, LargestMagnitude>;/'
+edit backends/compute_kokkos/operations.hpp 1 -e '/^  void run(.*GuardStep& op);$/{p;s/GuardStep/LargestMagnitude/}'
+edit backends/compute_kokkos/CMakeLists.txt 1 -e 's/^set(sources /&largest_magnitude.cpp /'
+
+# The subcommand: a declaration and its place in the list.
+edit app/commands/commands.hpp 1 -e '/^extern const Command train_command,/i extern const Command largest_command;'
+edit app/commands/commands.cpp 1 -e 's/&help_command,$/& \&largest_command,/'
+
+diff --recursive --unified=0 "$source" "$tree" | grep --invert-match '^Only in' || true
+for check in includes features openings; do python3 "$source/tests/structure/check_tree.py" "$check" "$tree"; done
+
+# --- The build -------------------------------------------------------------------------------------------------------
+
+# Only what is used, and in the least time: of the compute backends Kokkos', with its own matrix products.
+cmake -S "$tree" -B "$work/build" -G Ninja -DMYLOS_TESTS=OFF -DMYLOS_BENCHMARKS=OFF -DDNNL_LIBRARY=OFF \
+  -DCMAKE_DISABLE_FIND_PACKAGE_KokkosKernels=ON -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O1 "${@:4}"
+cmake --build "$work/build" --parallel 2 --target mylos
+mylos=$work/build/bin/mylos
+
+# --- The help --------------------------------------------------------------------------------------------------------
+
+# shows TEXT COMMAND... TEXT stands in the command's output.
+shows() {
+  local output
+  output=$("${@:2}")
+  [[ $output == *"$1"* ]] || failed "no \"$1\" in the output of ${*:2}:"$'\n'"$output"
+}
+
+shows 'mylos largest   RUN|CHECKPOINT   magnitude of the largest weight' "$mylos" help
+shows 'mylos largest RUN|CHECKPOINT: magnitude of the largest weight' "$mylos" help largest
+shows '; dealt: whole units are dealt out to the ranks, which step and store them' "$mylos" help deck parallel
+shows 'deal                 integer: 1 to 1000000000, units; default 1' "$mylos" help deck parallel
+shows ', largest_magnitude,' "$mylos" help plugins
+
+# --- A run by the new exchange, and one by ddp -----------------------------------------------------------------------
+
+for _ in {1..100}; do echo "the quick brown fox jumps over the lazy dog, again and again and again"; done >"$work/text"
+"$mylos" tokenize "$work/text" --tokenizer bytes --output "$work/tokens.bin"
+# No clipping: where the states are dealt out, the norm is a sum in another order.
+cat >"$work/deck" <<END
+[model]
+layers = 2
+heads = 2
+width = 32
+context = 16
+vocab = 257
+[train]
+steps = 6
+global_batch = 8
+[optim]
+lr = 1e-2
+min_lr = 1e-3
+warmup = 2
+clip_norm = 0
+[data]
+train = $work/tokens.bin
+tokenizer = bytes
+[backend]
+threads = 1
+[machine]
+peak_tflops = 1
+END
+
+# train NAME OPTIONS... trains on two ranks in the directory NAME.
+train() {
+  "$mpiexec" -n 2 "$mylos" train "$work/deck" --progress=plain --run.dir="$work/$1" "${@:2}" | tee -a "$work/$1.log"
+}
+train ddp
+# Of the four units each rank has two.
+dealt=(--parallel.exchange=dealt --parallel.deal=2)
+train dealt "${dealt[@]}" --train.stop_step=3
+train dealt "${dealt[@]}" --restart
+
+# losses NAME prints step, loss, norm and learning rate of the first and the last step.
+losses() { grep --only-matching -E '^step (1|6)/6 .* lr [^ ]+' "$work/$1.log"; }
+[[ $(losses ddp | wc -l) == 2 ]] || failed "ddp did not print its first and its last step"
+diff <(losses ddp) <(losses dealt) || failed "the losses are others than those of ddp"
+for file in weights.h5 optimizer.h5; do
+  cmp "$work"/{ddp,dealt}/checkpoints/step_000006/$file || failed "$file is another than that of ddp"
+done
+
+# --- The new subcommand, which runs the new operation -----------------------------------------------------------------
+
+largest=$(
+  python3 - "$work/ddp/checkpoints/step_000006" <<'END'
+import array, json, math, pathlib, sys
+
+folder = pathlib.Path(sys.argv[1])
+content = (folder / "weights.h5").read_bytes()
+weights = array.array("f")
+for tensor in json.loads((folder / "manifest.json").read_text())["files"][0]["tensors"]:
+    weights.frombytes(content[tensor["offset"] : tensor["offset"] + 4 * math.prod(tensor["shape"])])
+print("%.9g" % max(map(abs, weights)))
+END
+)
+for ranks in 1 2; do
+  shows "step 6: the largest weight has the magnitude $largest" "$mpiexec" -n $ranks "$mylos" largest "$work/dealt"
+done

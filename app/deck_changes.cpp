@@ -16,6 +16,8 @@ namespace {
 constexpr std::string_view harmless[] = {"train.stop_step",
                                          "train.wall_clock",
                                          "backend.graphs",
+                                         "parallel.prefetch",
+                                         "parallel.reshard",
                                          "run.dir",
                                          "data.valid",
                                          "data.tokenizer",

@@ -13,8 +13,9 @@ std::string plan_text(const RunConfig& config, const RunPlan& plan) {
       m.heads, m.width, m.context, m.vocab, m.padded_vocab(), m.tied ? "tied" : "untied");
   text += fmt::format("parameters   {} ({:.1f} M)\n", plan.parameters,
                       static_cast<double>(plan.parameters) * 1e-6);
-  text += fmt::format("layout       {} ranks: data {}, exchange {}\n", config.parallel.world_size(),
-                      config.parallel.data, config.parallel.exchange->name);
+  text += fmt::format("layout       {} ranks: data {}, exchange {}{}\n", config.parallel.world_size(),
+                      config.parallel.data, config.parallel.exchange->name,
+                      config.parallel.shard > 1 ? fmt::format(" among {}", config.parallel.shard) : "");
   text += fmt::format("batch        {} sequences of {} tokens = {} micro-batch x {} accumulation x {} data\n",
                       t.global_batch, t.seq_len, t.micro_batch, t.accumulation, config.parallel.data);
   text += fmt::format(

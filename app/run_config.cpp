@@ -58,10 +58,10 @@ std::string listed(const std::vector<std::int64_t>& values) {
   return one_of(words);
 }
 
-/// The divisors of `number` that are nearest to `wanted`, ascending, eight at most.
-std::string divisors_near(std::int64_t number, std::int64_t wanted) {
+/// The divisors of `number`, `least` or more, that are nearest to `wanted`, ascending, eight at most.
+std::string divisors_near(std::int64_t number, std::int64_t wanted, std::int64_t least = 1) {
   std::vector<std::int64_t> divisors;
-  for (std::int64_t i = 1; i <= number; ++i) {
+  for (std::int64_t i = least; i <= number; ++i) {
     if (number % i == 0) divisors.push_back(i);
   }
   const auto nearer = [&](std::int64_t a, std::int64_t b) {
@@ -210,24 +210,20 @@ class CrossChecks {
           {"parallel.shard", "parallel.exchange"},
           "[parallel] shard = {} needs an exchange that divides something, not {}; use zero1, zero2 or zero3",
           shard, exchange.name);
-    } else if (exchange.shards && shard == 1 && data > 1) {
-      report({"parallel.shard"},
-             "[parallel] shard = 1 divides nothing among {} ranks; use {}, 0 for all, or "
-             "exchange = ddp",
-             data, divisors_near(data, 2));
-    } else if (shard > 0 && data % shard != 0) {
-      report({"parallel.shard"},
-             "[parallel] data = {} must be a multiple of shard = {}; use {}, or 0 for all", data, shard,
-             divisors_near(data, shard));
-    } else if (shard == 0) {
-      values_.set("parallel.shard", exchange.shards ? data : std::int64_t{1});
+    } else if (exchange.shards && data > 1 && (shard == 1 || (shard > 1 && data % shard != 0))) {
+      report(
+          {"parallel.shard"},
+          "[parallel] shard = {} does not divide data = {} into groups of two and more; use {}, or 0 for all",
+          shard, data, divisors_near(data, shard, 2));
+    } else if (exchange.shards && shard == 0) {
+      values_.set("parallel.shard", data);
     }
-    if (exchange.name == std::string_view("zero3") && known({"backend.graphs"}) &&
-        values_.boolean("backend.graphs")) {
+    if (exchange.gathers_within_passes && known({"backend.graphs"}) && values_.boolean("backend.graphs")) {
       report({"backend.graphs", "parallel.exchange"},
-             "[backend] graphs = true cannot be used with [parallel] exchange = zero3, whose weights are "
-             "gathered "
-             "within a pass; use zero2, or graphs = false");
+             "[backend] graphs = true cannot be used with [parallel] exchange = {}, which gathers weights "
+             "within "
+             "a pass; use zero2, or graphs = false",
+             exchange.name);
     }
   }
 
@@ -384,7 +380,7 @@ LrScheduleConfig lr_config(const ParamValues& values) {
 
 ParallelPlan parallel_plan(const ParamValues& values) {
   return {.data = values.integer("parallel.data"),
-          .shard = values.integer("parallel.shard"),
+          .shard = std::max<std::int64_t>(1, values.integer("parallel.shard")),
           .exchange = &named(exchanges(), values.text("parallel.exchange")),
           .schedule = &named(schedules(), values.text("parallel.schedule")),
           .values = values};

@@ -357,6 +357,7 @@ void Trainer::note_written(const std::optional<WrittenCheckpoint>& written) {
 }
 
 void Trainer::flush() {
+  training_.exchange().settle();
   note_written(checkpoints_.finish());
   if (metrics_) metrics_->flush();
 }

@@ -79,7 +79,7 @@ class Communicator {
 
   /// buffer = reduction of all ranks' buffers, in place; bitwise the same on every rank.
   virtual Request all_reduce(TensorRef buffer, ReduceOp op) = 0;
-  /// output (n) = reduction of every rank's input (n * size), the part of this rank.
+  /// output (n) = this rank's part of the reduction of every rank's input (n * size); may be its place there.
   virtual Request reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) = 0;
   /// output (n * size) = every rank's input (n); input may be this rank's place in output.
   virtual Request all_gather(TensorRef input, TensorRef output) = 0;

@@ -91,7 +91,8 @@ int run(const CommandLine& line) {
       std::ranges::fill(window, 0);
       std::copy(text.end() - length, text.end(), window.begin());
       model.executor->load_evaluation(window);
-      const std::int32_t token = draw(model.executor->logits(length - 1), sampling, i);
+      const std::int32_t own = draw(model.executor->logits(length - 1), sampling, i);
+      const std::int32_t token = std::stoi(mpi.broadcast(std::to_string(own)));  // one text for all ranks
       text.push_back(static_cast<std::uint16_t>(token));
       if (token == tokenizer->end_of_text()) break;
       if (speaks) {

@@ -24,7 +24,8 @@
 
 namespace mylos {
 
-/// Where the device's time of a step goes; communication is the part that nothing hid.
+/// Where the device's time of a step goes; communication is what nothing hid behind the passes: what these
+/// wait for belongs to them.
 enum class StepPhase : std::uint8_t { data, forward, backward, communication, optimizer };
 inline constexpr int num_step_phases = 5;
 

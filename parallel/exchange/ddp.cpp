@@ -70,6 +70,7 @@ extern constinit const ExchangeKind ddp_exchange{
     .doc = "every rank holds everything, and gradients are summed",
     .params = params,
     .shards = false,
+    .gathers_within_passes = false,
     .plan = plan,
     .make = make,
 };

@@ -86,7 +86,7 @@ class GradientExchange {
   virtual TensorRef gradient(const UnitPart& part) const = 0;  // (count)
 
   /// The owned weights of a unit were changed: brings them to all ranks that use them. Collective; does not
-  /// wait.
+  /// wait. They are left alone until `settle`, or until the unit was acquired.
   virtual void publish(int unit) = 0;
   /// The same for all units.
   void publish_all() {
@@ -146,6 +146,7 @@ struct ExchangeKind {
   const char* doc;
   std::span<const ParamSpec> params;  ///< of section parallel, without those of an earlier kind
   bool shards;                        ///< the ranks along Axis::shard hold different parts
+  bool gathers_within_passes;         ///< so that a pass cannot be queued as a whole
   ExchangePlan (*plan)(const ParamValues& values, const ExchangeScope& scope);
   /// Collective. The references outlive the exchange.
   std::unique_ptr<GradientExchange> (*make)(const ParamValues& values, const ExchangeScope& scope,

@@ -77,6 +77,7 @@ extern constinit const ExchangeKind zero1_exchange{
     .doc = "the optimizer's states are divided among the ranks",
     .params = zero1_params,
     .shards = true,
+    .gathers_within_passes = false,
     .plan = plan<ZeroStage::optimizer_states>,
     .make = make<ZeroStage::optimizer_states>,
 };
@@ -85,6 +86,7 @@ extern constinit const ExchangeKind zero2_exchange{
     .doc = "the states and the gradients are",
     .params = {},
     .shards = true,
+    .gathers_within_passes = false,
     .plan = plan<ZeroStage::gradients>,
     .make = make<ZeroStage::gradients>,
 };
@@ -93,6 +95,7 @@ extern constinit const ExchangeKind zero3_exchange{
     .doc = "the states, the gradients and the weights are",
     .params = zero3_params,
     .shards = true,
+    .gathers_within_passes = true,
     .plan = plan<ZeroStage::parameters>,
     .make = make<ZeroStage::parameters>,
 };
@@ -225,7 +228,7 @@ TensorRef Zero::full_gradient(int unit, std::size_t acquisition) {
     const auto is_reduced = [&] {
       return std::ranges::find(reductions_, unit, &Reduction::unit) != reductions_.end();
     };
-    while (reductions_.size() > 1 || is_reduced()) finish_first_reduction();
+    while (is_reduced()) finish_first_reduction();
     place = sequence().gradients_of[acquisition];
   }
   const TensorRef gradient = TensorRef(full_gradients_.data(), gradient_type_, {layout_.full_gradient_size})
@@ -260,7 +263,7 @@ void Zero::gradient_ready(const GradientRange& range) {
     full_gradient_of_[unit] = -1;
   }
   reductions_.push_back({range.unit, is_last, shards_.reduce_scatter(terms, sum, ReduceOp::sum)});
-  while (replicas_ != nullptr && reductions_.size() > 1) finish_first_reduction();
+  while (reductions_.size() > 1) finish_first_reduction();
 }
 
 void Zero::finish_first_reduction() {

@@ -123,6 +123,7 @@ class SequencePlanner {
         units_and_items.emplace_back(unit, uses.back().item);
       }
       uses[newest[unit]].last = tick;
+      uses[newest[unit]].micro_batch = acquired->micro_batch;
       sequence_.gather_of[number] = static_cast<std::int64_t>(newest[unit]);
     }
     for (const Use& use : uses)
@@ -164,7 +165,7 @@ class SequencePlanner {
     sequence_.gradients_of.push_back(-1);
   }
 
-  /// Before a gradient begins, all reductions but the newest are waited for, and that of the same unit.
+  /// Before a gradient begins, the reduction of the same unit is waited for.
   std::int64_t gradient_item(const UnitAcquisition& acquired) {
     const int unit = acquired.access.unit;
     if (const auto held = held_.find(unit); held != held_.end())
@@ -172,7 +173,7 @@ class SequencePlanner {
     const auto is_reducing = [&] {
       return std::ranges::find(reducing_, unit, &Reduction::unit) != reducing_.end();
     };
-    while (reducing_.size() > 1 || is_reducing()) finish_first();
+    while (is_reducing()) finish_first();
     const std::size_t item = gradients_.add(std::max(acquired.micro_batch, 0), layout_.padded(unit));
     gradients_.ticks(item).first = std::ssize(gradient_items_);
     held_[unit] = item;
@@ -188,8 +189,7 @@ class SequencePlanner {
         call({Axis::shard}, Operation::reduce_scatter, layout_.unit(unit).part, scope_.gradient_type);
     reducing_.push_back({unit, shards_gradients() ? held_.at(unit) : 0, made, completion.is_last});
     held_.erase(unit);
-    const bool is_hybrid = scope_.coordinates.extent(loss_axes.without({Axis::shard})) > 1;
-    while (is_hybrid && reducing_.size() > 1) finish_first();
+    while (reducing_.size() > 1) finish_first();
   }
 
   /// The earliest reduction is waited for; the sum over the replicas follows.

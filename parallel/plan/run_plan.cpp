@@ -5,6 +5,7 @@
 #include <map>
 #include <numeric>
 #include <ranges>
+#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -66,6 +67,12 @@ std::size_t scratch_bytes(const std::string& name, const PlannedCall& call, cons
 std::int64_t scratch_bytes(const std::string& name, const std::vector<PlannedCall>& calls,
                            const Coordinates& coordinates) {
   if (name == "native") return 0;
+  std::map<std::tuple<Operation, AxisSet, std::int64_t, DType>, std::size_t> known;
+  const auto bytes_of = [&](const PlannedCall& call) {
+    const auto [found, is_new] = known.try_emplace({call.operation, call.group, call.count, call.dtype});
+    if (is_new) found->second = scratch_bytes(name, call, coordinates);
+    return found->second;
+  };
   ScratchSizes pool;
   std::size_t most = 0;
   constexpr int steps = 2;  // later ones find the same blocks
@@ -75,7 +82,7 @@ std::int64_t scratch_bytes(const std::string& name, const std::vector<PlannedCal
       const auto still_lent = lent.lower_bound(i + 1);
       for (auto done = lent.begin(); done != still_lent; ++done) pool.give_back(done->second);
       lent.erase(lent.begin(), still_lent);
-      const std::size_t bytes = scratch_bytes(name, calls[i], coordinates);
+      const std::size_t bytes = bytes_of(calls[i]);
       if (bytes > 0) lent.emplace(calls[i].until, pool.take(bytes).capacity);
       most = std::max(most, pool.allocated());
     }

@@ -39,7 +39,7 @@ struct Platform {
   bool keeps_snapshot = false;  ///< checkpoints are written while training goes on
 };
 
-/// Of what an algorithm allocates the gradients' reduction is counted, on the rank that needs most; with
+/// Of what an algorithm allocates, the exchange's calls are counted, on the rank that needs most; with
 /// algorithm "auto", of the algorithm that needs most.
 RunPlan make_plan(const StepConfig& config, const Platform& platform = {});
 

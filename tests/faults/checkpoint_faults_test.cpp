@@ -138,6 +138,16 @@ TEST_F(Restart, AnyDivisionToAnyOtherIsExact) {
   EXPECT_THAT(steps_table("run")["skipped"], ElementsAre(0, 0, 1, 1, 1, 1, 1, 1));
 }
 
+/// The weights that are gathered behind a restore are waited for although no step needs them.
+TEST_F(Restart, OfAFinishedRunEnds) {
+  const Words words = {"--parallel.exchange=zero1", "--backend.comm=mpi", "--comm.algorithm=ring"};
+  Words restart = words;
+  restart.emplace_back("--restart");
+  EXPECT_EQ(train("run", words, {.ranks = 3}).exit_code, 0);
+  const Outcome again = train("run", restart, {.ranks = 3});
+  EXPECT_EQ(again.exit_code, 0) << again.output;
+}
+
 TEST_F(Restart, OnOneRankContinuesExactly) {
   expect_same_on(1);
 }

@@ -162,6 +162,7 @@ std::vector<float> MiniTrainer::weight(std::string_view name) {
 }
 
 void MiniTrainer::set_weight(std::string_view name, std::span<const float> values) {
+  training_.exchange().settle();
   const Parameter& parameter = table().find(name);
   require(parameter.size() == std::ssize(values), "a weight's size");
   for_each_owned(parameter, [&](std::size_t part, const Piece& piece) {

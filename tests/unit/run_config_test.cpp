@@ -184,9 +184,11 @@ TEST(RunConfig, ChecksWhatIsDividedAmongWhom) {
   EXPECT_THAT(problems({{"parallel.shard", "2"}}).problems,
               ElementsAre(HasSubstr("shard = 2 needs an exchange that divides something, not ddp")));
   EXPECT_THAT(problems({{"parallel.exchange", "zero1"}, {"parallel.shard", "1"}}).problems,
-              ElementsAre(HasSubstr("shard = 1 divides nothing among 4 ranks")));
+              ElementsAre(HasSubstr(
+                  "shard = 1 does not divide data = 4 into groups of two and more; use 2 or 4, or 0")));
   EXPECT_THAT(problems({{"parallel.exchange", "zero1"}, {"parallel.shard", "3"}}).problems,
-              ElementsAre(HasSubstr("data = 4 must be a multiple of shard = 3; use")));
+              ElementsAre(HasSubstr(
+                  "shard = 3 does not divide data = 4 into groups of two and more; use 2 or 4, or 0")));
   EXPECT_THAT(problems({{"parallel.exchange", "zero3"}, {"backend.graphs", "true"}}).problems,
               ElementsAre(HasSubstr("use zero2, or graphs = false")));
 }

@@ -173,6 +173,7 @@ extern constinit const ExchangeKind dealt_exchange{
     .doc = "whole units are dealt out to the ranks, which step and store them",
     .params = params,
     .shards = false,
+    .gathers_within_passes = false,
     .plan = plan,
     .make = make,
 };

@@ -43,13 +43,12 @@ class Zero : public testing::Test {
       }
     }
   }
-  /// The micro-batches of a step that the global batch can be cut into.
+  /// One micro-batch per step, and as many as the global batch can be cut into.
   std::vector<std::int64_t> accumulations() const {
-    std::vector<std::int64_t> possible;
-    for (const std::int64_t accumulation : {1, 2, 4, 6}) {
-      if (global_batch % (accumulation * ranks()) == 0) possible.push_back(accumulation);
+    for (const std::int64_t accumulation : {6, 4, 2}) {
+      if (global_batch % (accumulation * ranks()) == 0) return {1, accumulation};
     }
-    return possible;
+    return {1};
   }
 
   ComputeBackend& backend_ = test_backends(1).at("kokkos");
@@ -103,11 +102,12 @@ TEST_F(Zero, GathersAnyDistanceAheadAndKeepsOrNot) {
 }
 
 TEST_F(Zero, TrainsInNarrowTypesWithGradientsOfEitherType) {
-  constexpr std::int64_t steps = 5;
+  constexpr std::int64_t steps = 4;
   const Outcome oracle = train_alone(backend_, *self_, mini_config(small_model(), global_batch, 37), steps);
   for (const DType dtype : {DType::bf16, DType::fp16}) {
     for (const DType gradient : {DType::fp32, dtype}) {
       for (const bool has_master : {true, false}) {
+        if (gradient != dtype && !has_master) continue;
         RunConfig narrow = mini_config(small_model(), global_batch, 37, ranks(), accumulations().back());
         narrow.train.dtype = dtype;
         narrow.train.grad_dtype = gradient;

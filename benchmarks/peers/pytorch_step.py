@@ -3,7 +3,7 @@
 """GPT-2 training steps in PyTorch, on random tokens, measured as step_benchmark measures: same CSV names.
 
 Run it with .deps/peers/bin/python (benchmarks/peers/setup); benchmarks/step/compare does, with OMP_PROC_BIND=true where
-there is one rank. Several ranks are data parallel (DistributedDataParallel) over gloo, on a CPU only.
+there is one rank. Several ranks are data parallel over gloo, on a CPU only: DistributedDataParallel or fully_shard.
 """
 import argparse
 import contextlib
@@ -20,9 +20,11 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
-SHAPES = {"gpt2-124m": (12, 12, 768), "gpt2-774m": (36, 20, 1280)}  # layers, heads, width
+SHAPES = {"gpt2-124m": (12, 12, 768), "gpt2-774m": (36, 20, 1280), "tiny": (2, 2, 64)}  # layers, heads, width
 CONTEXT = 1024
 VOCAB, PADDED_VOCAB = 50257, 50304  # the head's products have mylos' shape
 
@@ -60,7 +62,11 @@ class Gpt2(nn.Module):
         x = self.tokens(inputs) + self.positions.weight[: inputs.shape[1]]
         for block in self.blocks:
             x = block(x)
-        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), targets.flatten())
+        return self.loss(x, targets)
+
+    def loss(self, x, targets):
+        logits = self.head(self.norm(x)).flatten(0, 1)
+        return F.cross_entropy(logits.float(), targets.flatten())  # as autocast does by itself
 
 
 def keep_freed_memory():
@@ -73,37 +79,63 @@ def keep_freed_memory():
         raise RuntimeError("mallopt failed")
 
 
-def make_step(options):
-    """A function that runs one step."""
+def fully_sharded(model, options):
+    """FSDP2: each block is a unit, and all else, with the tied embedding and head, is the root's."""
+    mesh = dist.init_device_mesh(options.device, (options.ranks,))
+    dtype = torch.bfloat16 if options.dtype == "bf16" else None
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=dtype)
+    for unit in (*model.blocks, model):
+        fully_shard(unit, mesh=mesh, mp_policy=policy)
+    if options.mode == "compile":  # what lies between the hooks that gather a unit's weights and free them
+        for block in model.blocks:
+            block.forward = torch.compile(block.forward)
+        model.loss = torch.compile(model.loss)
+    return model
+
+
+def make_step(rank, options):
+    """A function that runs one step, and returns the rank's loss and the norm of the gradient."""
+    is_sharded = options.ranks > 1 and options.exchange == "fully_shard"
+    is_ddp = options.ranks > 1 and not is_sharded
     torch.manual_seed(1)
     model = Gpt2(*SHAPES[options.preset]).to(options.device)
+    if is_sharded:
+        model = fully_sharded(model, options)
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
-    if options.ranks > 1:
+    if is_ddp:
         model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
         if options.dtype == "bf16":
             model.register_comm_hook(None, bf16_compress_hook)
-    if options.mode == "compile":
+    if options.mode == "compile" and not is_sharded:
         model = torch.compile(model)
+    has_autocast = options.dtype == "bf16" and not is_sharded  # fully_shard's policy casts
     accumulation = options.global_batch // (options.ranks * options.micro_batch)
     shape = (options.micro_batch, options.seq_len)
+    generator = torch.Generator(options.device).manual_seed(1 + rank)
 
     def random_tokens():
-        return torch.randint(VOCAB, shape, device=options.device)
+        return torch.randint(VOCAB, shape, device=options.device, generator=generator)
 
     def step():
+        losses = []
         for micro_batch in range(1, accumulation + 1):
             inputs, targets = random_tokens(), random_tokens()
-            local = options.ranks > 1 and micro_batch < accumulation
-            with model.no_sync() if local else contextlib.nullcontext():
-                with torch.autocast(options.device, torch.bfloat16, enabled=options.dtype == "bf16"):
+            is_last = micro_batch == accumulation
+            if is_sharded:
+                model.set_requires_gradient_sync(is_last)
+                model.set_is_last_backward(is_last)
+            with model.no_sync() if is_ddp and not is_last else contextlib.nullcontext():
+                with torch.autocast(options.device, torch.bfloat16, enabled=has_autocast):
                     loss = model(inputs, targets) / accumulation
                 loss.backward()
-        nn.utils.clip_grad_norm_(parameters, 1.0)
+            losses.append(loss.detach())
+        norm = nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         optimizer.zero_grad()
         if options.device == "cuda":
             torch.cuda.synchronize()
+        return sum(losses), norm
 
     return step
 
@@ -113,17 +145,19 @@ def measure(rank, options, port):
     torch.set_num_threads(options.threads)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     dist.init_process_group("gloo", rank=rank, world_size=options.ranks)
-    step = make_step(options)
+    step = make_step(rank, options)
 
     def seconds_of_slowest():
         start = time.perf_counter()
-        step()
+        loss, norm = step()
         seconds = torch.tensor(time.perf_counter() - start, dtype=torch.float64)
         dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
+        if options.print_losses:
+            print_loss(rank, options, loss, norm)
         return seconds.item()
 
     for _ in range(options.warm_up):
-        step()
+        seconds_of_slowest()
     dist.barrier()
     seconds = [seconds_of_slowest() for _ in range(options.steps)]
     peak = torch.tensor(torch.cuda.max_memory_reserved() if options.device == "cuda" else
@@ -134,11 +168,21 @@ def measure(rank, options, port):
     dist.destroy_process_group()
 
 
+def print_loss(rank, options, loss, norm):
+    """The mean over the ranks. The norm is that of all ranks already; a CPU adds its squares in fp32: 4 digits."""
+    loss = loss.double().cpu()
+    dist.all_reduce(loss)
+    norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+    if rank == 0:
+        print(f"loss {loss.item() / options.ranks:.7f}, gradient norm {norm.item():.5f}", flush=True)
+
+
 def report(options, seconds, peak):
     lower, median, upper = statistics.quantiles(seconds, n=4, method="inclusive")
     tokens = options.global_batch * options.seq_len
     cells = {"compute": f"pytorch-{torch.__version__}-{options.mode}", "device": options.device,
              "model": options.preset, "comm": "gloo", "dtype": options.dtype,
+             "exchange": options.exchange if options.ranks > 1 else "",
              "ranks": options.ranks, "threads": options.threads, "tokens_per_step": tokens, "steps": len(seconds),
              "tokens_per_second": f"{tokens / median:.2f}", "step_ms": f"{1e3 * median:.3f}",
              "step_ms_lower_quartile": f"{1e3 * lower:.3f}", "step_ms_upper_quartile": f"{1e3 * upper:.3f}",
@@ -152,9 +196,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--csv", required=True)
     parser.add_argument("--mode", choices=("compile", "eager"), default="compile")
+    parser.add_argument("--exchange", choices=("ddp", "fully_shard"), default="ddp", help="of several ranks")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--preset", choices=SHAPES, default="gpt2-124m")
-    parser.add_argument("--dtype", choices=("bf16", "fp32"), default="bf16", help="bf16: autocast")
+    parser.add_argument("--dtype", choices=("bf16", "fp32"), default="bf16",
+                        help="bf16: autocast, or fully_shard's mixed precision")
     parser.add_argument("--global-batch", type=int, default=4, help="sequences a step, over all ranks")
     parser.add_argument("--micro-batch", type=int, default=4, help="sequences a rank takes at once")
     parser.add_argument("--seq-len", type=int, default=256)
@@ -162,6 +208,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2, help="of one rank")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--warm-up", type=int, default=2, help="steps before them, not measured")
+    parser.add_argument("--print-losses", action="store_true", help="of each step, the warm-up's too")
     options = parser.parse_args()
     if options.global_batch % (options.ranks * options.micro_batch) != 0:
         parser.error("--global-batch must be a multiple of --ranks times --micro-batch")

@@ -101,7 +101,12 @@ const ParamSpec params[] = {
     integer_param("eval", "batches", "0", 0, 1e9, "global batches",
                   "Global batches that one evaluation reads at most; 0 reads the whole file."),
 
-    integer_param("parallel", "data", "0", 0, 65536, "ranks", "Data-parallel replicas; 0 takes all ranks."),
+    integer_param(
+        "parallel", "data", "0", 0, 65536, "ranks",
+        "Ranks that read different samples, or groups of such if tensor is more than 1; 0 takes all ranks."),
+    integer_param("parallel", "tensor", "1", 1, 65536, "ranks",
+                  "Neighbouring ranks that divide the heads and the feed-forward layer of each block "
+                  "(Megatron-LM); a divisor of heads."),
     choice_param("parallel", "exchange", exchanges().front()->name, exchange_choices.c_str(),
                  exchange_docs.c_str()),
     choice_param("parallel", "schedule", schedules().front()->name, schedule_choices.c_str(),

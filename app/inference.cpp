@@ -40,6 +40,7 @@ Setup setup_of(const CheckpointReader& reader, const CommandLine& line, const Mp
       reader.state().json, fmt::format("state.json of step {}", reader.state().step), reader.state().step);
   const std::int64_t micro_batch = batch > 0 ? batch : state.micro_batch;
   const DeckOverrides overrides = {{"parallel.data", std::to_string(mpi.size())},
+                                   {"parallel.tensor", "1"},
                                    {"parallel.shard", "0"},
                                    {"train.micro_batch", std::to_string(micro_batch)},
                                    {"train.global_batch", std::to_string(micro_batch * mpi.size())},
@@ -48,7 +49,7 @@ Setup setup_of(const CheckpointReader& reader, const CommandLine& line, const Mp
                                    {"backend.comm", "auto"},
                                    {"backend.threads", "0"}};
   Setup setup = make_setup(state.deck, "the checkpoint's deck", overrides, line.text("plugin-path"),
-                           mpi.size(), DeckOrigin::checkpoint);
+                           mpi.job(), DeckOrigin::checkpoint);
   setup.choose(mpi.size(), mpi.ranks_sharing_cores());
   return setup;
 }

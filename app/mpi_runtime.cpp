@@ -33,6 +33,11 @@ MpiRuntime::MpiRuntime() {
   const std::vector<std::string> all = gather_texts(node, own);
   int place = 0;
   MPI_Comm_rank(node, &place);
+  const auto ranks_here = static_cast<int>(all.size());
+  const int is_elsewhere = rank_ % ranks_here == place ? 0 : 1;
+  std::array<int, 3> most = {ranks_here, -ranks_here, is_elsewhere};
+  MPI_Allreduce(MPI_IN_PLACE, most.data(), most.size(), MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+  ranks_per_node_ = most[0] == -most[1] && most[2] == 0 ? ranks_here : 0;
   MPI_Comm_free(&node);
   const std::string own_text = text_of(own);
   const auto sharing = static_cast<int>(std::ranges::count(all, own_text));

@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "app/run_config.hpp"
+
 namespace mylos {
 
 /// Initialises MPI with MPI_THREAD_MULTIPLE; throws ExitCode::usage where the library offers less. Finalises
@@ -22,12 +24,15 @@ class MpiRuntime {
   /// the launcher or this class bound them.
   int ranks_sharing_cores() const { return ranks_sharing_cores_; }
 
+  JobSize job() const { return {size_, ranks_per_node_}; }
+
   /// Rank 0's text on every rank.
   std::string broadcast(std::string text) const;
 
  private:
   int rank_ = 0;
   int size_ = 1;
+  int ranks_per_node_ = 1;  // as JobSize
   int ranks_sharing_cores_ = 1;
 };
 

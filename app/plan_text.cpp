@@ -13,8 +13,10 @@ std::string plan_text(const RunConfig& config, const RunPlan& plan) {
       m.heads, m.width, m.context, m.vocab, m.padded_vocab(), m.tied ? "tied" : "untied");
   text += fmt::format("parameters   {} ({:.1f} M)\n", plan.parameters,
                       static_cast<double>(plan.parameters) * 1e-6);
-  text += fmt::format("layout       {} ranks: data {}, exchange {}{}\n", config.parallel.world_size(),
-                      config.parallel.data, config.parallel.exchange->name,
+  const std::string tensor =
+      config.parallel.tensor > 1 ? fmt::format("tensor {} x ", config.parallel.tensor) : "";
+  text += fmt::format("layout       {} ranks: {}data {}, exchange {}{}\n", config.parallel.world_size(),
+                      tensor, config.parallel.data, config.parallel.exchange->name,
                       config.parallel.shard > 1 ? fmt::format(" among {}", config.parallel.shard) : "");
   text += fmt::format("batch        {} sequences of {} tokens = {} micro-batch x {} accumulation x {} data\n",
                       t.global_batch, t.seq_len, t.micro_batch, t.accumulation, config.parallel.data);
@@ -32,6 +34,11 @@ std::string plan_text(const RunConfig& config, const RunPlan& plan) {
       text += fmt::format("  {:<17} {:8.3f}\n", name_of(static_cast<MemoryCategory>(i)), gb(bytes));
   }
   text += fmt::format("  {:<17} {:8.3f}\n", "total", gb(plan.memory_total()));
+  if (!plan.traffic.empty()) text += "payload      per rank and step, GB, calls\n";
+  for (const TrafficRow& row : plan.traffic) {
+    text += fmt::format("  {:<26} {:8.3f} {:6}\n", fmt::format("{} {}", row.axis, name_of(row.operation)),
+                        1e-9 * static_cast<double>(row.payload_bytes), row.calls);
+  }
   text += fmt::format("checkpoint   {:.3f} GB\n", gb(plan.checkpoint_bytes));
   return text;
 }

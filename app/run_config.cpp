@@ -2,6 +2,7 @@
 #include "app/run_config.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -83,8 +84,8 @@ std::string multiples_near(std::int64_t unit, std::int64_t wanted) {
 /// reported for, here or by `resolve_deck`, is not known: no rule builds on it.
 class CrossChecks {
  public:
-  CrossChecks(const Deck& deck, std::int64_t world_size, DeckErrors& errors, ParamValues& values)
-      : deck_(deck), world_size_(world_size), errors_(errors), values_(values) {}
+  CrossChecks(const Deck& deck, const JobSize& job, DeckErrors& errors, ParamValues& values)
+      : deck_(deck), job_(job), errors_(errors), values_(values) {}
 
   void run() {
     take_preset();
@@ -92,7 +93,9 @@ class CrossChecks {
     check_vocab();
     check_steps();
     check_seq_len();
+    check_tensor();
     check_layout();
+    check_shard();
     check_batch();
     choose_grad_dtype();
     choose_loss_scale();
@@ -190,39 +193,77 @@ class CrossChecks {
            integer("train.seq_len"), context);
   }
 
+  void check_tensor() {
+    if (!known({"parallel.tensor"})) return;
+    const std::int64_t tensor = integer("parallel.tensor");
+    if (known({"model.heads"}) && integer("model.heads") % tensor != 0) {
+      report({"parallel.tensor", "model.heads"},
+             "[parallel] tensor = {} must divide [model] heads = {}; use {}", tensor, integer("model.heads"),
+             divisors_near(integer("model.heads"), tensor));
+    } else if (job_.ranks % tensor != 0) {
+      report({"parallel.tensor"}, "[parallel] tensor = {} must divide this run's {} ranks; use {}", tensor,
+             job_.ranks, divisors_near(job_.ranks, tensor));
+    }
+  }
+
   void check_layout() {
+    if (!known({"parallel.tensor"})) failed_.insert("parallel.data");
     if (!known({"parallel.data"})) return;
     const std::int64_t data = integer("parallel.data");
-    if (data == 0) values_.set("parallel.data", world_size_);
-    if (data == 0 || data == world_size_) return check_shard();
+    const std::int64_t tensor = integer("parallel.tensor");
+    const std::int64_t all = job_.ranks / tensor;
+    if (data == 0) values_.set("parallel.data", all);
+    if (data == 0 || data == all) return;
     report({"parallel.data"},
            "[parallel] data = {} needs {} rank{}, this run has {}; use data = {}, or 0 for all ranks", data,
-           data, data == 1 ? "" : "s", world_size_, world_size_);
+           data * tensor, data * tensor == 1 ? "" : "s", job_.ranks, all);
+  }
+
+  /// The ranks that parallel.shard asks for; 0 if all, -1 if it was refused.
+  std::int64_t wanted_shard() {
+    const std::string wanted = values_.text("parallel.shard");
+    if (wanted == "node") {
+      const bool is_pretended = known({"comm.ranks_per_node"}) && integer("comm.ranks_per_node") > 0;
+      const std::int64_t ranks = is_pretended ? integer("comm.ranks_per_node") : job_.ranks_per_node;
+      const std::int64_t samples = std::min(ranks, job_.ranks) / integer("parallel.tensor");
+      if (samples > 0) return samples;
+      report(
+          {"parallel.shard"},
+          "[parallel] shard = node needs equally many ranks on all nodes, numbered node by node; start the "
+          "ranks so, or use a number");
+      return -1;
+    }
+    std::int64_t number = 0;
+    const auto [end, error] = std::from_chars(wanted.data(), wanted.data() + wanted.size(), number);
+    if (error == std::errc() && end == wanted.data() + wanted.size() && number >= 0) return number;
+    report({"parallel.shard"}, "[parallel] shard = {} must be a number of ranks, node, or 0 for all", wanted);
+    return -1;
   }
 
   void check_shard() {
-    if (!known({"parallel.exchange", "parallel.shard"})) return;
+    if (!known({"parallel.data", "parallel.tensor", "parallel.exchange", "parallel.shard"})) return;
     const std::int64_t data = integer("parallel.data");
-    const std::int64_t shard = integer("parallel.shard");
+    const std::int64_t shard = wanted_shard();
+    const std::int64_t least = std::min<std::int64_t>(data, 2);
     const ExchangeKind& exchange = named(exchanges(), values_.text("parallel.exchange"));
+    if (shard < 0) return;
     if (!exchange.shards && shard > 1) {
       report(
           {"parallel.shard", "parallel.exchange"},
           "[parallel] shard = {} needs an exchange that divides something, not {}; use zero1, zero2 or zero3",
-          shard, exchange.name);
-    } else if (exchange.shards && data > 1 && (shard == 1 || (shard > 1 && data % shard != 0))) {
+          values_.text("parallel.shard"), exchange.name);
+    } else if (exchange.shards && shard > 0 && (data % shard != 0 || shard < least)) {
       report(
           {"parallel.shard"},
           "[parallel] shard = {} does not divide data = {} into groups of two and more; use {}, or 0 for all",
-          shard, data, divisors_near(data, shard, 2));
-    } else if (exchange.shards && shard == 0) {
-      values_.set("parallel.shard", data);
+          shard, data, divisors_near(data, shard, least));
+    } else if (exchange.shards) {
+      values_.set("parallel.shard", fmt::format("{}", shard == 0 ? data : shard));
     }
     if (exchange.gathers_within_passes && known({"backend.graphs"}) && values_.boolean("backend.graphs")) {
       report({"backend.graphs", "parallel.exchange"},
              "[backend] graphs = true cannot be used with [parallel] exchange = {}, which gathers weights "
-             "within "
-             "a pass; use zero2, or graphs = false",
+             "within a pass; use zero2, or graphs = false",
              exchange.name);
     }
   }
@@ -325,7 +366,7 @@ class CrossChecks {
   }
 
   const Deck& deck_;
-  std::int64_t world_size_;
+  JobSize job_;
   DeckErrors& errors_;
   ParamValues& values_;
   std::set<std::string_view> failed_;
@@ -379,9 +420,11 @@ LrScheduleConfig lr_config(const ParamValues& values) {
 }
 
 ParallelPlan parallel_plan(const ParamValues& values) {
-  return {.data = values.integer("parallel.data"),
-          .shard = std::max<std::int64_t>(1, values.integer("parallel.shard")),
-          .exchange = &named(exchanges(), values.text("parallel.exchange")),
+  const ExchangeKind& exchange = named(exchanges(), values.text("parallel.exchange"));
+  return {.tensor = values.integer("parallel.tensor"),
+          .data = values.integer("parallel.data"),
+          .shard = exchange.shards ? std::stoll(values.text("parallel.shard")) : 1,
+          .exchange = &exchange,
           .schedule = &named(schedules(), values.text("parallel.schedule")),
           .values = values};
 }
@@ -414,11 +457,11 @@ CommConfig comm_config(const ParamValues& values) {
 
 }  // namespace
 
-RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, std::int64_t world_size,
+RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, const JobSize& job,
                           DeckErrors& errors, ParamValues& values,
                           const std::vector<std::pair<std::string, std::string>>& unavailable) {
   values = resolve_deck(deck, specs, unavailable, errors);
-  CrossChecks(deck, world_size, errors, values).run();
+  CrossChecks(deck, job, errors, values).run();
   if (!errors.empty()) return {};
   RunConfig config;
   config.model = model_config(values);
@@ -451,6 +494,7 @@ RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, st
   config.profile_step = values.integer("profile.step");
   config.peak_tflops = values.real("machine.peak_tflops");
   config.run_dir = values.text("run.dir");
+  config.ranks_per_node = job.ranks_per_node;
   return config;
 }
 

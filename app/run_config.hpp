@@ -79,17 +79,25 @@ struct RunConfig : StepConfig {
   std::int64_t profile_step = 0;  ///< the step that is traced; 0 for none
   double peak_tflops = 0.0;       ///< of one rank; 0 measures the GEMM rate
   std::string run_dir;
+  std::int64_t ranks_per_node = 0;  ///< as JobSize
 };
 
 /// Every parameter that mylos itself declares, in the order of the deck reference.
 std::span<const ParamSpec> deck_params();
 
-/// Reads and checks `deck` for `world_size` ranks against `specs` (mylos' own and the plugins'). All problems
-/// are added to `errors` with file and line; the result is meaningful only if none was added. `values`
-/// receives every parameter (for plugins and for the resolved deck), with what the deck left open filled in:
-/// the preset's shape, train.seq_len, train.micro_batch, train.grad_dtype and parallel.data. `unavailable` as
-/// in `resolve_deck`.
-RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, std::int64_t world_size,
+/// The ranks of a job and how they lie on its nodes.
+struct JobSize {
+  std::int64_t ranks = 1;
+  /// So many consecutive ranks are a node, all over the job; 0 if its nodes are not alike.
+  std::int64_t ranks_per_node = ranks;
+};
+
+/// Reads and checks `deck` for a job against `specs` (mylos' own and the plugins'). All problems are added to
+/// `errors` with file and line; the result is meaningful only if none was added. `values` receives every
+/// parameter (for plugins and for the resolved deck), with what the deck left open filled in: the preset's
+/// shape, train.seq_len, train.micro_batch, train.grad_dtype, parallel.data and parallel.shard. `unavailable`
+/// as in `resolve_deck`.
+RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, const JobSize& job,
                           DeckErrors& errors, ParamValues& values,
                           const std::vector<std::pair<std::string, std::string>>& unavailable = {});
 

@@ -55,8 +55,9 @@ CommunicatorPlan plan_communicator(const PluginRegistry& plugins, const RunConfi
   if (is_auto && plugins.usable(PluginKind::communication).empty()) return {};
   const std::string name = choose_comm(plugins, config.backend.comm, ranks);
   const PluginDescriptor* plugin = find(plugins, PluginKind::communication, name);
-  return plugin != nullptr && plugin->plan_communicator != nullptr ? plugin->plan_communicator(values, ranks)
-                                                                   : CommunicatorPlan{};
+  if (plugin == nullptr || plugin->plan_communicator == nullptr) return {};
+  const auto ranks_per_node = static_cast<int>(config.ranks_per_node);
+  return plugin->plan_communicator(values, ranks_per_node > 0 ? ranks_per_node : ranks);
 }
 
 std::vector<const PluginDescriptor*> compute_plugins(const PluginRegistry& plugins, const RunConfig& config) {

@@ -41,7 +41,7 @@ std::string read_deck(const std::string& file) {
 }
 
 Setup make_setup(const std::string& deck_text, const std::string& deck_name, const DeckOverrides& overrides,
-                 const std::string& plugin_path, std::int64_t world_size, DeckOrigin origin) {
+                 const std::string& plugin_path, const JobSize& job, DeckOrigin origin) {
   Setup setup;
   setup.plugins = PluginRegistry::discover(plugin_search_path(plugin_path));
   const auto own = deck_params();
@@ -59,7 +59,7 @@ Setup make_setup(const std::string& deck_text, const std::string& deck_name, con
   setup.deck = Deck::parse(deck_text, deck_name, errors);
   if (origin == DeckOrigin::checkpoint) setup.deck.keep_declared(setup.specs);
   for (const auto& [key, value] : overrides) setup.deck.set(key, value, errors);
-  setup.config = make_run_config(setup.deck, setup.specs, world_size, errors, setup.values, unavailable);
+  setup.config = make_run_config(setup.deck, setup.specs, job, errors, setup.values, unavailable);
   errors.throw_if_any(origin == DeckOrigin::checkpoint ? ExitCode::bad_data : ExitCode::usage);
   return setup;
 }
@@ -76,16 +76,22 @@ std::int64_t planned_ranks(const CommandLine& line, const std::string& text, con
   DeckErrors reported_later;
   Deck deck = Deck::parse(text, name, reported_later);
   for (const auto& [key, value] : line.overrides) deck.set(key, value, reported_later);
-  const DeckEntry* data = deck.find("parallel.data");
-  return data != nullptr ? std::max(1, std::atoi(data->value.c_str())) : 1;
+  const auto extent = [&](const char* key) {
+    const DeckEntry* entry = deck.find(key);
+    return entry != nullptr ? std::max<std::int64_t>(1, std::atoll(entry->value.c_str())) : 1;
+  };
+  return extent("parallel.data") * extent("parallel.tensor");
 }
 
 }  // namespace
 
 Setup planned_setup(const CommandLine& line, const std::string& deck_name) {
   const std::string text = read_deck(deck_name);
-  return make_setup(text, deck_name, line.overrides, line.text("plugin-path"),
-                    planned_ranks(line, text, deck_name));
+  JobSize job{planned_ranks(line, text, deck_name)};
+  if (line.has("ranks-per-node")) job.ranks_per_node = line.integer("ranks-per-node");
+  if (job.ranks_per_node < 1 || job.ranks % job.ranks_per_node != 0)
+    fail(ExitCode::usage, "--ranks-per-node={} must divide --ranks={}", job.ranks_per_node, job.ranks);
+  return make_setup(text, deck_name, line.overrides, line.text("plugin-path"), job);
 }
 
 RunPlan plan_of(const Setup& setup) {

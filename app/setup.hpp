@@ -40,11 +40,10 @@ std::string read_deck(const std::string& file);
 
 /// Throws ExitCode::usage with every problem of the deck.
 Setup make_setup(const std::string& deck_text, const std::string& deck_name, const DeckOverrides& overrides,
-                 const std::string& plugin_path, std::int64_t world_size,
-                 DeckOrigin origin = DeckOrigin::user);
+                 const std::string& plugin_path, const JobSize& job, DeckOrigin origin = DeckOrigin::user);
 
-/// The setup for as many ranks as `--ranks` says, or the deck's layout, one if it leaves that open: for
-/// commands that need no launcher.
+/// The setup for as many ranks as `--ranks` says, or the deck's layout, one if it leaves that open, on one
+/// node or with `--ranks-per-node`: for commands that need no launcher.
 Setup planned_setup(const CommandLine& line, const std::string& deck_name);
 
 /// What the run of `setup` will need.

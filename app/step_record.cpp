@@ -52,6 +52,12 @@ MetricsRow metrics_row(const StepRecord& record, const MemoryLedger& ledger) {
   const StepScalars& scalars = record.scalars;
   const StepObservation& seen = record.seen;
   const auto phase = [&](StepPhase p) { return seen.phase_seconds[static_cast<std::size_t>(p)]; };
+  std::uint64_t calls = 0;
+  std::uint64_t payload_bytes = 0;
+  for (const TrafficRow& row : record.traffic) {
+    calls += row.calls;
+    payload_bytes += row.payload_bytes;
+  }
   MetricsRow row = {{"step", static_cast<double>(record.step)},
                     {"loss", scalars.loss},
                     {"learning_rate", scalars.learning_rate},
@@ -59,8 +65,8 @@ MetricsRow metrics_row(const StepRecord& record, const MemoryLedger& ledger) {
                     {"skipped", scalars.skip != 0 ? 1.0 : 0.0},
                     {"loss_scale", scalars.loss_scale},
                     {"tokens", static_cast<double>(record.tokens)},
-                    {"communication_calls", static_cast<double>(record.traffic.calls)},
-                    {"communication_bytes", static_cast<double>(record.traffic.payload_bytes)},
+                    {"communication_calls", static_cast<double>(calls)},
+                    {"communication_bytes", static_cast<double>(payload_bytes)},
                     {"tokens_per_second", record.tokens_per_second},
                     {"mfu", record.mfu},
                     // All ranks evaluate and write checkpoints together: this rank's times stand for all.
@@ -82,6 +88,10 @@ MetricsRow metrics_row(const StepRecord& record, const MemoryLedger& ledger) {
     const auto category = static_cast<MemoryCategory>(i);
     row.emplace_back(fmt::format("memory_{}", name_of(category)),
                      static_cast<double>(ledger.current(category)));
+  }
+  for (const TrafficRow& traffic : record.traffic) {
+    row.emplace_back(fmt::format("payload_{}_{}", traffic.axis, name_of(traffic.operation)),
+                     static_cast<double>(traffic.payload_bytes));
   }
   return row;
 }

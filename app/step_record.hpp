@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "app/console.hpp"
 #include "app/session.hpp"
@@ -33,7 +34,7 @@ struct StepRecord {
   double mfu = 0.0;  ///< fraction
   StepScalars scalars;
   StepObservation seen;
-  TrafficTotals traffic;            ///< of this rank
+  std::vector<TrafficRow> traffic;  ///< of this rank
   double checkpoint_seconds = 0.0;  ///< since the record before
   double evaluation_seconds = 0.0;
 };

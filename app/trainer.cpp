@@ -139,7 +139,7 @@ TrainResult Trainer::run() {
     while (may_queue_step()) queue_step();  // on a device one more than the step that is read
     const QueuedStep finished = queued_.front();
     queued_.pop_front();
-    traffic_before_ = session_.traffic().totals() - finished.traffic;
+    traffic_before_ = difference(session_.traffic().table(), finished.traffic);
     training_.read_results();
     note_written(checkpoints_.poll());
     const StepObservation seen = observe();
@@ -225,11 +225,11 @@ void Trainer::queue_step() {
     session_.world().barrier();  // the ranks' times begin together
     trace.start();
   }
-  const TrafficTotals before = session_.traffic().totals();
+  const std::vector<TrafficRow> before = session_.traffic().table();
   training_.run(step_, step_, *this);
   trace.stop();
   sample_ += config_.train.global_batch;
-  queued_.push_back({step_, sample_, session_.traffic().totals() - before});
+  queued_.push_back({step_, sample_, difference(session_.traffic().table(), before)});
 }
 
 void Trainer::read_samples(std::int64_t step, std::int64_t first, std::span<std::int32_t> tokens) {
@@ -277,7 +277,7 @@ void Trainer::record(const QueuedStep& finished, const StepObservation& seen) {
       .mfu = rate * flops_per_token * 1e-12 / (peak_tflops_ * static_cast<double>(session_.size())),
       .scalars = training_.results().scalars,
       .seen = seen,
-      .traffic = session_.traffic().totals() - traffic_before_,
+      .traffic = difference(session_.traffic().table(), traffic_before_),
       .checkpoint_seconds = std::exchange(checkpoint_seconds_, 0.0),
       .evaluation_seconds = std::exchange(evaluation_seconds_, 0.0)};
   if (metrics_) metrics_->append("steps", metrics_row(record, session_.ledger()));

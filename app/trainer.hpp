@@ -72,8 +72,8 @@ class Trainer final : private StepDriver {
   /// A step that the device was given; its results are not read.
   struct QueuedStep {
     std::int64_t step = 0;
-    std::int64_t sample = 0;  // running index of the next step's first sample
-    TrafficTotals traffic;    // of queueing it
+    std::int64_t sample = 0;          // running index of the next step's first sample
+    std::vector<TrafficRow> traffic;  // of queueing it
   };
 
   /// A stop request that is no signal.
@@ -130,7 +130,7 @@ class Trainer final : private StepDriver {
   double stall_seconds_ = 0.0;                         // of the checkpoint under way
   std::optional<Clock::time_point> checkpoint_begin_;  // if one is under way
   double evaluation_seconds_ = 0.0;
-  TrafficTotals traffic_before_;  // the finished step's is the difference to it
+  std::vector<TrafficRow> traffic_before_;  // the finished step's is the difference to it
 };
 
 }  // namespace mylos

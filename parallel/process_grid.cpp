@@ -2,18 +2,16 @@
 #include "parallel/process_grid.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace mylos {
 
-namespace {
-
-/// The name of a group: that of its axes, and "data" also if one of the two data axes has one rank.
-std::string label_of(AxisSet axes, AxisSet used) {
-  const AxisSet data = axes.common(data_axes);
-  return name_of(data != AxisSet{} && data == used.common(data_axes) ? axes.with(data_axes) : axes);
+std::string ProcessGrid::label(const Coordinates& coordinates, AxisSet axes) {
+  const AxisSet used = coordinates.used_axes();
+  const AxisSet group = axes.common(used);
+  const AxisSet data = group.common(data_axes);
+  return name_of(data != AxisSet{} && data == used.common(data_axes) ? group.with(data_axes) : group);
 }
-
-}  // namespace
 
 std::vector<AxisSet> ProcessGrid::distinct(const Coordinates& coordinates, std::span<const AxisSet> groups) {
   std::vector<AxisSet> sets;
@@ -28,9 +26,12 @@ ProcessGrid::ProcessGrid(Communicator& world, const GridExtents& extents, std::s
                          TrafficCounter& counter, FlightRecorder* recorder, bool host_buffers)
     : coordinates_(extents, world.size(), world.rank()) {
   for (const AxisSet axes : distinct(coordinates_, groups)) {
-    groups_[axes] = std::make_unique<CountedCommunicator>(
-        world.split(coordinates_.index(all_axes.without(axes)), coordinates_.index(axes)),
-        label_of(axes, coordinates_.used_axes()), counter, recorder, host_buffers);
+    auto group = world.split(coordinates_.index(all_axes.without(axes)), coordinates_.index(axes));
+    const bool is_one = axes == AxisSet{};  // which sends nothing
+    groups_[axes] = is_one
+                        ? std::move(group)
+                        : std::make_unique<CountedCommunicator>(std::move(group), label(coordinates_, axes),
+                                                                counter, recorder, host_buffers);
   }
 }
 

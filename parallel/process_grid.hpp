@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/communicator.hpp"
@@ -27,6 +28,10 @@ class ProcessGrid {
   /// The ranks that differ from this one in `axes` only, in the order of the world: a set that the
   /// constructor was given, or one that differs from it by axes with one rank.
   Communicator& group(AxisSet axes) const;
+
+  /// The name under which the traffic of such a group is counted: that of its axes, and "data" also if one of
+  /// the two data axes has one rank.
+  static std::string label(const Coordinates& coordinates, AxisSet axes);
 
   /// The sets of axes, without those that have one rank, for which communicators are made.
   static std::vector<AxisSet> distinct(const Coordinates& coordinates, std::span<const AxisSet> groups);

@@ -18,6 +18,9 @@ std::vector<CommandOption> options() {
        .kind = OptionKind::flag,
        .doc = "of a deck: the operations that a rank runs, with tensors, FLOPs, bytes and backend"},
       {.name = "ranks", .kind = OptionKind::integer, .doc = "with --program: the number of ranks"},
+      {.name = "ranks-per-node",
+       .kind = OptionKind::integer,
+       .doc = "with --program: how many of them a node has; all if it is not given"},
   };
 }
 
@@ -28,8 +31,8 @@ int run(const CommandLine& line) {
     fmt::print("{}", program_text(planned_setup(line, path)));
     return 0;
   }
-  if (line.has("ranks") || !line.overrides.empty())
-    fail(ExitCode::usage, "--ranks and deck parameters are for inspect --program");
+  if (line.has("ranks") || line.has("ranks-per-node") || !line.overrides.empty())
+    fail(ExitCode::usage, "--ranks, --ranks-per-node and deck parameters are for inspect --program");
   if (path.extension() == ".so") {
     const PluginInfo plugin = PluginRegistry::open(path);
     fmt::print("{}", plugin_text(plugin));

@@ -50,7 +50,9 @@ void keep_choices(Setup& setup, const RunPaths& paths) {
     const DeckEntry* entry = before.find(key);
     return entry != nullptr ? entry->value : std::string();
   };
-  if (value("parallel.data") != std::to_string(setup.config.parallel.data)) return;
+  const ParallelPlan& layout = setup.config.parallel;
+  if (value("parallel.data") != std::to_string(layout.data)) return;
+  if (layout.tensor > 1 && value("parallel.tensor") != std::to_string(layout.tensor)) return;
   const auto keep = [&](std::string& choice, PluginKind kind, const char* key) {
     const auto usable = setup.plugins.usable(kind);
     const bool offered =
@@ -93,6 +95,9 @@ std::vector<CommandOption> options() {
       {.name = "ranks",
        .kind = OptionKind::integer,
        .doc = "with --dry-run: the number of ranks to plan for"},
+      {.name = "ranks-per-node",
+       .kind = OptionKind::integer,
+       .doc = "with --dry-run: how many of them a node has; all if it is not given"},
       {.name = "progress",
        .kind = OptionKind::text,
        .default_value = "auto",
@@ -103,8 +108,9 @@ std::vector<CommandOption> options() {
 int run(const CommandLine& line) {
   const std::string deck_name = line.argument(0, "a deck");
   if (line.flag("dry-run")) return dry_run(line, deck_name);
-  if (line.has("ranks"))
-    fail(ExitCode::usage, "--ranks is for --dry-run; the launcher says how many ranks train");
+  if (line.has("ranks") || line.has("ranks-per-node"))
+    fail(ExitCode::usage,
+         "--ranks and --ranks-per-node are for --dry-run; the launcher says how many ranks train");
 
   // 1. MPI, the deck, the run's directory: errors are found by all ranks together.
   const auto launched = std::chrono::steady_clock::now();
@@ -121,7 +127,7 @@ int run(const CommandLine& line) {
     restart = restart_wish(line);
     progress = progress_style(line.text("progress"));
     fault = Fault::from_environment(mpi.rank());
-    setup = make_setup(deck_text, deck_name, line.overrides, line.text("plugin-path"), mpi.size());
+    setup = make_setup(deck_text, deck_name, line.overrides, line.text("plugin-path"), mpi.job());
     DeckErrors errors;
     check_token_files(setup.deck, setup.config, errors);
     errors.throw_if_any();

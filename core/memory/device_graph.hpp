@@ -18,8 +18,8 @@ class DeviceGraph {
       : backend_(other.backend_), graph_(std::exchange(other.graph_, {})) {}
   DeviceGraph& operator=(DeviceGraph&& other) = delete;
 
-  /// Queues what `work()` queues. Records it first where that was not done, or where memory
-  /// was deallocated since; only then `work` is called.
+  /// Queues what `work()` queues. Records it first if that was not done, or if memory was
+  /// deallocated since; only then `work` is called.
   template <class Work>
   void queue(const Work& work) {
     if (graph_.handle != nullptr && backend_->launch(graph_)) return;

@@ -13,7 +13,7 @@ namespace mylos {
 enum class MemoryCategory : std::uint8_t {
   parameters,        ///< weights in the compute type that the rank keeps
   gradients,         ///< accumulated gradients that the rank keeps
-  optimizer,         ///< fp32 master where there is one, and the optimizer's states
+  optimizer,         ///< fp32 master, if there is one, and the optimizer's states
   gathered_weights,  ///< of other ranks, while they are used
   full_gradients,    ///< until they are reduced to the rank's part
   activations,       ///< the arena

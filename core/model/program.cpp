@@ -5,6 +5,7 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "core/layout/parameter_table.hpp"
@@ -115,12 +116,27 @@ void find_units(std::vector<Entry>& entries, const std::vector<Root>& roots) {
   }
 }
 
+/// A collective is waited for before its buffer is used, or at the end.
+void find_waits(std::vector<Entry>& entries) {
+  std::set<int> under_way;
+  for (Entry& entry : entries) {
+    for_each_place(entry, [&](const Place& place, Access /*access*/) {
+      if (under_way.erase(place.root) > 0) entry.awaits.push_back(place.root);
+    });
+    if (const auto* call = std::get_if<AllReduceCall>(&entry.operation))
+      under_way.insert(place_of(call->buffer).root);
+  }
+}
+
 }  // namespace
 
 void analyse(std::span<Program* const> programs, const std::vector<Root>& roots,
              const ParameterTable& table) {
   find_completions(find_contributions(programs, roots), table);
-  for (Program* program : programs) find_units(program->entries, roots);
+  for (Program* program : programs) {
+    find_units(program->entries, roots);
+    find_waits(program->entries);
+  }
 }
 
 Accesses accesses_of(const Entry& entry) {

@@ -45,7 +45,8 @@ struct Place {
 Place place_of(const TensorRef& operand);
 void* address_of(int root);
 
-/// A collective among the operations of a program: buffer = sum of the ranks' that differ in `group` only.
+/// A collective among the operations of a program: buffer = sum of the ranks' that differ in `group` only. It
+/// is under way until the next operation that uses the buffer.
 struct AllReduceCall {
   TensorRef buffer{};
   AxisSet group;
@@ -81,6 +82,7 @@ struct Entry {
   int block = 0;
   std::source_location where;  ///< the call that recorded it
 
+  std::vector<int> awaits;               ///< roots of collectives that were started and not waited for
   std::vector<UnitAccess> acquires;      ///< units that no entry of the block has used before
   std::vector<int> releases;             ///< units that no later entry of the block uses
   std::vector<GradientRange> completes;  ///< gradients to which nothing is added later, by place in the unit
@@ -127,9 +129,9 @@ struct Program {
   std::vector<Entry> entries;
 };
 
-/// Finds out, for each entry of programs that run one after another, which units it uses first and last,
-/// whether it is the first to contribute to a gradient, which it then writes, and which gradients it
-/// completes.
+/// Finds out, for each entry of programs that run one after another, which collectives it waits for, which
+/// units it uses first and last, whether it is the first to contribute to a gradient, which it then writes,
+/// and which gradients it completes.
 void analyse(std::span<Program* const> programs, const std::vector<Root>& roots, const ParameterTable& table);
 
 /// A backward pass in two: `input` makes the gradients that the blocks hand on, `weight` what only the

@@ -21,7 +21,6 @@ struct TransformerBlock::Activations {
 TransformerBlock::TransformerBlock(const ModelConfig& model, const ParameterTable& table, std::int64_t layer)
     : name_(fmt::format("h.{}", layer)),
       width_(model.width),
-      heads_(model.heads),
       dropout_(model.dropout),
       ln1_gamma_(table.find(name_ + ".ln_1.weight")),
       ln1_beta_(table.find(name_ + ".ln_1.bias")),
@@ -34,7 +33,12 @@ TransformerBlock::TransformerBlock(const ModelConfig& model, const ParameterTabl
       up_(table.find(name_ + ".mlp.c_fc.weight")),
       up_bias_(table.find(name_ + ".mlp.c_fc.bias")),
       down_(table.find(name_ + ".mlp.c_proj.weight")),
-      down_bias_(table.find(name_ + ".mlp.c_proj.bias")) {}
+      down_bias_(table.find(name_ + ".mlp.c_proj.bias")),
+      heads_(proj_.box.count[0]),
+      first_head_(proj_.box.start[0]),
+      head_dim_(model.head_dim()),
+      inner_(down_.box.count[0]),
+      is_split_(heads_ < model.heads) {}
 
 TransformerBlock::Activations TransformerBlock::activations(Recorder& run) const {
   const BatchShape& s = run.shape();
@@ -42,15 +46,15 @@ TransformerBlock::Activations TransformerBlock::activations(Recorder& run) const
   return {.ln1 = run.tensor("ln1", s.dtype, {n, width_}, Cost::cheap),
           .mean1 = run.tensor("mean1", DType::fp32, {n}),
           .rstd1 = run.tensor("rstd1", DType::fp32, {n}),
-          .qkv = run.tensor("qkv", s.dtype, {s.batch, s.seq, 3, heads_, width_ / heads_}),
-          .attended = run.tensor("attended", s.dtype, {n, width_}),
+          .qkv = run.tensor("qkv", s.dtype, {s.batch, s.seq, 3, heads_, head_dim_}),
+          .attended = run.tensor("attended", s.dtype, {n, heads_ * head_dim_}),
           .lse = run.tensor("lse", DType::fp32, {s.batch, heads_, s.seq}),
           .middle = run.tensor("middle", s.dtype, {s.batch, s.seq, width_}),
           .ln2 = run.tensor("ln2", s.dtype, {n, width_}, Cost::cheap),
           .mean2 = run.tensor("mean2", DType::fp32, {n}),
           .rstd2 = run.tensor("rstd2", DType::fp32, {n}),
-          .up = run.tensor("up", s.dtype, {n, 4 * width_}),
-          .activated = run.tensor("activated", s.dtype, {n, 4 * width_}, Cost::cheap)};
+          .up = run.tensor("up", s.dtype, {n, inner_}),
+          .activated = run.tensor("activated", s.dtype, {n, inner_}, Cost::cheap)};
 }
 
 Dropout TransformerBlock::dropout(const Recorder& run, const char* site) const {
@@ -78,15 +82,14 @@ TensorRef as_matrix(const TensorRef& stream) {
 
 AttentionForward TransformerBlock::attention(Recorder& run, const Activations& a) const {
   const BatchShape& s = run.shape();
-  const std::int64_t head_dim = width_ / heads_;
   return {.query = packed_part(a.qkv, 0),
           .key = packed_part(a.qkv, 1),
           .value = packed_part(a.qkv, 2),
-          .output = a.attended.reshaped({s.batch, s.seq, heads_, head_dim}),
+          .output = a.attended.reshaped({s.batch, s.seq, heads_, head_dim_}),
           .lse = a.lse,
-          .scale = 1.0F / std::sqrt(static_cast<float>(head_dim)),
+          .scale = 1.0F / std::sqrt(static_cast<float>(head_dim_)),
           .dropout = dropout(run, "attention"),
-          .place = {.positions = s.seq}};
+          .place = {.first_head = first_head_, .positions = s.seq}};
 }
 
 void TransformerBlock::forward(Recorder& run, TensorRef input, TensorRef output) const {
@@ -102,10 +105,14 @@ void TransformerBlock::forward(Recorder& run, TensorRef input, TensorRef output)
   run(LinearForward{.x = a.ln1,
                     .w = run.weight(qkv_),
                     .bias = run.weight(qkv_bias_),
-                    .y = a.qkv.reshaped({run.shape().rows(), 3 * width_})});
+                    .y = a.qkv.reshaped({run.shape().rows(), 3 * heads_ * head_dim_})});
   run(attention(run, a));
-  run(LinearForward{
-      .x = a.attended, .w = run.weight(proj_), .bias = run.weight(proj_bias_), .y = as_matrix(projected)});
+  const bool adds_bias = first_head_ == 0;  // once among the ranks' terms
+  run(LinearForward{.x = a.attended,
+                    .w = run.weight(proj_),
+                    .bias = adds_bias ? run.weight(proj_bias_) : TensorRef(),
+                    .y = as_matrix(projected)});
+  sum_rows(run, projected);
   run(DropoutAddLayernorm{.x = projected,
                           .residual = input,
                           .sum = a.middle,
@@ -117,8 +124,11 @@ void TransformerBlock::forward(Recorder& run, TensorRef input, TensorRef output)
                           .dropout = dropout(run, "attention.residual")});
   run(LinearGeluForward{
       .x = a.ln2, .w = run.weight(up_), .bias = run.weight(up_bias_), .pre = a.up, .y = a.activated});
-  run(LinearForward{
-      .x = a.activated, .w = run.weight(down_), .bias = run.weight(down_bias_), .y = as_matrix(down)});
+  run(LinearForward{.x = a.activated,
+                    .w = run.weight(down_),
+                    .bias = adds_bias ? run.weight(down_bias_) : TensorRef(),
+                    .y = as_matrix(down)});
+  sum_rows(run, down);
   run(DropoutAdd{.x = down, .residual = a.middle, .y = output, .dropout = dropout(run, "mlp.residual")});
 }
 
@@ -138,6 +148,22 @@ TensorRef TransformerBlock::behind_dropout(Recorder& run, const char* site, Tens
   return as_matrix(dropped);
 }
 
+void TransformerBlock::sum_rows(Recorder& run, TensorRef terms) const {
+  if (is_split_) run(AllReduceCall{.buffer = terms, .group = {Axis::tensor}});
+}
+
+void TransformerBlock::backward_columns(Recorder& run, const LinearBackwardWeight& weight,
+                                        const LinearBackwardInput& input) const {
+  if (!is_split_) {
+    run(weight);
+    run(input);
+    return;
+  }
+  run(input);
+  run(AllReduceCall{.buffer = input.dx, .group = {Axis::tensor}});
+  run(weight);
+}
+
 void TransformerBlock::backward_mlp(Recorder& run, const Activations& a, TensorRef output_gradient,
                                     TensorRef middle_gradient) const {
   const TensorRef d_branch = behind_dropout(run, "mlp.residual", output_gradient);
@@ -146,8 +172,8 @@ void TransformerBlock::backward_mlp(Recorder& run, const Activations& a, TensorR
   run(LinearBackwardWeight{
       .x = a.activated, .dy = d_branch, .dw = run.gradient(down_), .dbias = run.gradient(down_bias_)});
   run(LinearGeluBackwardInput{.dy = d_branch, .w = run.weight(down_), .pre = a.up, .dpre = d_up});
-  run(LinearBackwardWeight{.x = a.ln2, .dy = d_up, .dw = run.gradient(up_), .dbias = run.gradient(up_bias_)});
-  run(LinearBackwardInput{.dy = d_up, .w = run.weight(up_), .dx = d_ln2});
+  backward_columns(run, {.x = a.ln2, .dy = d_up, .dw = run.gradient(up_), .dbias = run.gradient(up_bias_)},
+                   {.dy = d_up, .w = run.weight(up_), .dx = d_ln2});
   run(LayernormBackwardWeight{.dy = d_ln2,
                               .x = as_matrix(a.middle),
                               .mean = a.mean2,
@@ -168,22 +194,23 @@ void TransformerBlock::backward_attention(Recorder& run, const Activations& a, T
   const BatchShape& s = run.shape();
   const std::int64_t n = s.rows();
   const TensorRef d_branch = behind_dropout(run, "attention.residual", middle_gradient);
-  const TensorRef d_attended = run.tensor("d.attended", s.dtype, {s.batch, s.seq, heads_, width_ / heads_});
+  const TensorRef d_attended = run.tensor("d.attended", s.dtype, {s.batch, s.seq, heads_, head_dim_});
   const TensorRef d_qkv = run.tensor_like("d.qkv", a.qkv);
   const TensorRef d_ln1 = run.tensor_like("d.ln1", a.ln1);
   run(LinearBackwardWeight{
       .x = a.attended, .dy = d_branch, .dw = run.gradient(proj_), .dbias = run.gradient(proj_bias_)});
-  run(LinearBackwardInput{.dy = d_branch, .w = run.weight(proj_), .dx = d_attended.reshaped({n, width_})});
+  run(LinearBackwardInput{
+      .dy = d_branch, .w = run.weight(proj_), .dx = d_attended.reshaped({n, heads_ * head_dim_})});
   run(AttentionBackward{.forward = attention(run, a),
                         .output_grad = d_attended,
                         .query_grad = packed_part(d_qkv, 0),
                         .key_grad = packed_part(d_qkv, 1),
                         .value_grad = packed_part(d_qkv, 2),
                         .delta = run.tensor("delta", DType::fp32, {s.batch, heads_, s.seq})});
-  const TensorRef d_qkv_rows = d_qkv.reshaped({n, 3 * width_});
-  run(LinearBackwardWeight{
-      .x = a.ln1, .dy = d_qkv_rows, .dw = run.gradient(qkv_), .dbias = run.gradient(qkv_bias_)});
-  run(LinearBackwardInput{.dy = d_qkv_rows, .w = run.weight(qkv_), .dx = d_ln1});
+  const TensorRef d_qkv_rows = d_qkv.reshaped({n, 3 * heads_ * head_dim_});
+  backward_columns(run,
+                   {.x = a.ln1, .dy = d_qkv_rows, .dw = run.gradient(qkv_), .dbias = run.gradient(qkv_bias_)},
+                   {.dy = d_qkv_rows, .w = run.weight(qkv_), .dx = d_ln1});
   run(LayernormBackwardWeight{.dy = d_ln1,
                               .x = as_matrix(input),
                               .mean = a.mean1,

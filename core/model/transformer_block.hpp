@@ -29,9 +29,15 @@ class TransformerBlock final : public Block {
   void backward_attention(Recorder& run, const Activations& a, TensorRef middle_gradient, TensorRef input,
                           TensorRef input_gradient) const;
 
+  /// The gradient with respect to the input `x` of a column-parallel product is a sum over the tensor axis,
+  /// which is under way while `dw` and `dbias` are computed (Shoeybi et al., "Megatron-LM", 2019, figure 3).
+  void backward_columns(Recorder& run, const LinearBackwardWeight& weight,
+                        const LinearBackwardInput& input) const;
+  /// Sums the ranks' terms of a row-parallel product.
+  void sum_rows(Recorder& run, TensorRef terms) const;
+
   std::string name_;
   std::int64_t width_;
-  std::int64_t heads_;
   float dropout_;
   const Parameter &ln1_gamma_, &ln1_beta_;  // (C)
   const Parameter &qkv_, &qkv_bias_;        // (C, 3C), (3C)
@@ -39,6 +45,10 @@ class TransformerBlock final : public Block {
   const Parameter &ln2_gamma_, &ln2_beta_;  // (C)
   const Parameter &up_, &up_bias_;          // (C, 4C), (4C)
   const Parameter &down_, &down_bias_;      // (4C, C), (C)
+  // This rank's part along the tensor axis.
+  std::int64_t heads_, first_head_, head_dim_;
+  std::int64_t inner_;  // of 4C
+  bool is_split_;
 };
 
 }  // namespace mylos

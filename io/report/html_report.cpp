@@ -316,27 +316,35 @@ void write_plots(std::string& out, const ReportData& data) {
   }
 }
 
-void write_memory(std::string& out, const ReportData& data) {
+// A bar and a table of bytes by name, `of` and `amount` above its columns.
+void write_bytes(std::string& out, const std::string& title, std::string_view of, std::string_view amount,
+                 std::span<const std::pair<std::string, double>> bytes_by_name) {
   std::vector<Part> parts;
   double total = 0.0;
-  for (const auto& [name, bytes] : data.memory_bytes) {
+  for (const auto& [name, bytes] : bytes_by_name) {
     if (!drawable(bytes) || bytes <= 0.0) continue;
     parts.push_back({name, bytes});
     total += bytes;
   }
-  out += R"(<section class="card half"><h2>Memory by category</h2>)";
   if (parts.empty()) {
     out += R"(<p class="note">No values recorded.</p>)";
-  } else {
-    write_bar(out, "Memory by category", parts, total);
-    out += R"(<table><thead><tr><th scope="col">held by rank 0</th><th scope="col">memory</th>)"
-           R"(<th scope="col">share</th></tr></thead><tbody>)";
-    for (int i = 0; const Part& part : parts) {
-      write_row(out, {part.name, memory_size(part.amount), percent(part.amount / total)}, i++);
-    }
-    write_row(out, {"total", memory_size(total), ""});
-    out += "</tbody></table>";
+    return;
   }
+  write_bar(out, title, parts, total);
+  fmt::format_to(std::back_inserter(out),
+                 R"(<table><thead><tr><th scope="col">{}</th><th scope="col">{}</th>)"
+                 R"(<th scope="col">share</th></tr></thead><tbody>)",
+                 of, amount);
+  for (int i = 0; const Part& part : parts) {
+    write_row(out, {part.name, memory_size(part.amount), percent(part.amount / total)}, i++);
+  }
+  write_row(out, {"total", memory_size(total), ""});
+  out += "</tbody></table>";
+}
+
+void write_memory(std::string& out, const ReportData& data) {
+  out += R"(<section class="card half"><h2>Memory by category</h2>)";
+  write_bytes(out, "Memory by category", "held by rank 0", "memory", data.memory_bytes);
   const auto peak = [&](const std::string& which) {
     return memory_size(quantile(column(data.steps, "memory_peak_" + which), 1.0));
   };
@@ -388,6 +396,23 @@ void write_phases(std::string& out, const ReportData& data) {
                    rank_time("median"), rank_time("max"));
   }
   out += "</section>\n";
+}
+
+void write_traffic(std::string& out, const ReportData& data) {
+  constexpr std::string_view prefix = "payload_";
+  std::vector<std::pair<std::string, double>> bytes;
+  for (const auto& [name, of_steps] : data.steps) {
+    if (!name.starts_with(prefix)) continue;
+    std::string axis_and_operation = name.substr(prefix.size());
+    std::ranges::replace(axis_and_operation, '_', ' ');
+    bytes.emplace_back(axis_and_operation, quantile(of_steps, 0.5));
+  }
+  if (bytes.empty()) return;
+  out += R"(<section class="card wide"><h2>Communication of a step</h2>)";
+  write_bytes(out, "Communication of a step", "axis and operation, rank 0", "payload", bytes);
+  out += R"(<p class="note">Median of steps. Payload is the buffer of an all_reduce, the input of a )"
+         R"(reduce_scatter and the output of an all_gather.</p></section>)"
+         "\n";
 }
 
 // A horizontal bar, its length relative to `longest`, with its amounts; no calls where there are none to
@@ -486,6 +511,7 @@ std::string html_report(const ReportData& data) {
   write_plots(out, data);
   write_memory(out, data);
   write_phases(out, data);
+  write_traffic(out, data);
   write_operations(out, data);
   write_facts(out, data);
   out += R"(<details class="card wide"><summary>Input deck</summary><pre>)" + escape(data.deck_text) +

@@ -123,7 +123,8 @@ void ModelExecutor::acquire(const Entry& entry, const Pass& pass) {
 void ModelExecutor::queue(const Entry& entry, const Pass& pass) {
   with_bound(entry, pass.binding, [&]<class Op>(const Op& op) {
     if constexpr (std::is_same_v<Op, AllReduceCall>) {
-      grid_.group(op.group).all_reduce(op.buffer, ReduceOp::sum).wait();
+      const int root = place_of(std::get<Op>(entry.operation).buffer).root;
+      collectives_.emplace_back(root, grid_.group(op.group).all_reduce(op.buffer, ReduceOp::sum));
     } else {
       backend_.run(op);
     }
@@ -137,12 +138,27 @@ void ModelExecutor::finish(const Entry& entry, const Pass& pass) {
   for (const int unit : entry.releases) exchange_.release(unit);
 }
 
+void ModelExecutor::await(const Entry& entry) {
+  for (const int root : entry.awaits) {
+    const auto found = std::ranges::find(collectives_, root, &std::pair<int, Request>::first);
+    found->second.wait();
+    collectives_.erase(found);
+  }
+}
+
+void ModelExecutor::await_all() {
+  for (auto& [root, collective] : collectives_) collective.wait();
+  collectives_.clear();
+}
+
 void ModelExecutor::run_entries(Entries entries, const Pass& pass) {
   for (const Entry& entry : entries) {
+    await(entry);
     acquire(entry, pass);
     queue(entry, pass);
     finish(entry, pass);
   }
+  await_all();
 }
 
 bool ModelExecutor::is_cut(const Entry& entry, bool completes) const {
@@ -157,7 +173,8 @@ void ModelExecutor::for_each_segment(Entries entries, bool completes, const Visi
   std::size_t number = 0;
   std::size_t begin = 0;
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    if (i + 1 < entries.size() && !is_cut(entries[i], completes)) continue;
+    const bool is_last = i + 1 == entries.size() || !entries[i + 1].awaits.empty();
+    if (!is_last && !is_cut(entries[i], completes)) continue;
     visit(number++, entries.subspan(begin, i + 1 - begin));
     begin = i + 1;
   }
@@ -172,6 +189,7 @@ void ModelExecutor::run_pass(const Occurrence& occurrence, bool holds_terms, boo
   if (!as_graphs || graphs_.empty()) return run_entries(entries, pass);
   std::vector<DeviceGraph>& graphs = graphs_of(occurrence);
   for_each_segment(entries, pass.completes, [&](std::size_t number, Entries segment) {
+    await(segment.front());
     for (const Entry& entry : segment) acquire(entry, pass);
     const bool ends_in_call = std::holds_alternative<AllReduceCall>(segment.back().operation);
     const Entries recorded = segment.first(segment.size() - (ends_in_call ? 1 : 0));
@@ -183,6 +201,7 @@ void ModelExecutor::run_pass(const Occurrence& occurrence, bool holds_terms, boo
     if (ends_in_call) queue(segment.back(), pass);
     for (const Entry& entry : segment) finish(entry, pass);
   });
+  await_all();
 }
 
 Request ModelExecutor::send_or_receive(const Action& action) {

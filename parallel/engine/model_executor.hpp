@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/memory/device_buffer.hpp"
@@ -84,12 +85,15 @@ class ModelExecutor {
   std::vector<DeviceGraph>& graphs_of(const Occurrence& occurrence);
   Request send_or_receive(const Action& action);
   void run_entries(Entries entries, const Pass& pass);
+  /// Waits for the collectives that an entry needs, or for all.
+  void await(const Entry& entry);
+  void await_all();
   /// The units of an entry are there, and bound.
   void acquire(const Entry& entry, const Pass& pass);
   void queue(const Entry& entry, const Pass& pass);
   /// Gradients that are complete, and units that nothing of the block uses any more.
   void finish(const Entry& entry, const Pass& pass);
-  /// Whether what follows an entry, or the entry itself, communicates.
+  /// Whether the entry itself, or what follows it, communicates.
   bool is_cut(const Entry& entry, bool completes) const;
   /// Calls visit(number, entries) for what lies between two cuts, each with the entry that ends it.
   template <class Visit>
@@ -114,8 +118,9 @@ class ModelExecutor {
   std::vector<std::int64_t> contributed_;  // by chunk and part: the last step that it contributed to
   // By action, slot and place of the step's scalars, for each segment; empty without graphs.
   std::vector<std::vector<DeviceGraph>> graphs_;
-  std::vector<Request> messages_;        // posted
-  std::array<UploadBuffer, 2> uploads_;  // inputs and targets of a micro-batch, in turn
+  std::vector<Request> messages_;                     // posted
+  std::vector<std::pair<int, Request>> collectives_;  // of programs, under way, by root
+  std::array<UploadBuffer, 2> uploads_;               // inputs and targets of a micro-batch, in turn
   std::size_t next_upload_ = 0;
   std::vector<float> host_losses_;
   std::vector<std::int32_t> host_correct_;

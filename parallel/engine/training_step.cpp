@@ -284,8 +284,7 @@ void TrainingStep::update(std::int64_t step) {
     });
   } else {
     queue(0, add_norm);
-    constexpr std::int64_t fields = sizeof(GuardInput) / sizeof(float);
-    world_.all_reduce({input, DType::fp32, {fields}}, ReduceOp::sum).wait();
+    world_.all_reduce({input, DType::fp32, {guard_call().count}}, ReduceOp::sum).wait();
     queue(1, apply);
   }
   if (as_graphs()) exchange_->publish_all();

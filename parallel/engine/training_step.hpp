@@ -102,6 +102,11 @@ class TrainingStep {
     StepScalars scalars;
     GuardInput guard_input;
   };
+  /// The collective of a step beside its exchange's.
+  static PlannedCall guard_call() {
+    return {
+        .group = all_axes, .operation = Operation::all_reduce, .count = sizeof(GuardInput) / sizeof(float)};
+  }
   /// What steps by `schedule` keep there, beside weights, gradients and activations.
   static std::size_t workspace_bytes(const Schedule& schedule) {
     return sizeof(GuardState) + sizeof(StepMemory) * (1 + static_cast<std::size_t>(schedule.ahead()));

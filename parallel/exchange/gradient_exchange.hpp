@@ -102,6 +102,9 @@ class GradientExchange {
   const ParameterTable& table_;
 };
 
+/// If an exchange divides along Axis::shard, the ranks along these axes own the same and have other terms.
+inline constexpr AxisSet replica_axes = loss_axes.without({Axis::shard});
+
 /// Every unit as one part.
 std::vector<UnitPart> whole_units(const ParameterTable& table);
 /// What rank `rank` of `ranks` that hold the same `parts` writes to a checkpoint; rank 0 no fewer elements

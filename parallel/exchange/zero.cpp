@@ -12,10 +12,10 @@ namespace mylos {
 namespace {
 
 constexpr ParamSpec zero1_params[] = {
-    integer_param(
-        "parallel", "shard", "0", 0, 65536, "ranks",
-        "Neighbouring ranks among which zero1, zero2 and zero3 divide; 0 takes all. With fewer than all, "
-        "the groups hold the same, and their gradients are summed too (hybrid sharding)."),
+    text_param("parallel", "shard", "0",
+               "Neighbouring ranks among which zero1, zero2 and zero3 divide: a number, node for those of a "
+               "node, or 0 for all. With fewer than all, the groups hold the same, and their gradients are "
+               "summed too (hybrid sharding)."),
 };
 constexpr ParamSpec zero3_params[] = {
     integer_param("parallel", "prefetch", "1", 0, 1000, "blocks",
@@ -29,35 +29,31 @@ constexpr ParamSpec zero3_params[] = {
 template <ZeroStage stage>
 ZeroConfig config_of(const ParamValues& values) {
   ZeroConfig config{.stage = stage};
-  if (stage == ZeroStage::parameters) {
+  if (config.divides_weights()) {
     config.prefetch = values.integer("parallel.prefetch");
     config.reshard = values.boolean("parallel.reshard");
   }
   return config;
 }
 
-constexpr AxisSet replica_axes = loss_axes.without({Axis::shard});
-
 template <ZeroStage stage>
 ExchangePlan plan(const ParamValues& values, const ExchangeScope& scope) {
-  const ZeroLayout layout(config_of<stage>(values), scope);
+  const ZeroConfig config = config_of<stage>(values);
+  const ZeroLayout layout(config, scope);
   const auto bytes = [](std::int64_t elements, DType type) {
     return elements * static_cast<std::int64_t>(size_of(type));
   };
-  const bool shards_parameters = stage == ZeroStage::parameters;
-  const bool shards_gradients = stage >= ZeroStage::gradients;
   ExchangePlan plan;
-  plan.weight_bytes = bytes(shards_parameters ? layout.own_size : layout.whole_size, scope.compute_type);
+  plan.weight_bytes = bytes(layout.weight_size, scope.compute_type);
   plan.gathered_bytes = bytes(layout.gathered_size, scope.compute_type);
-  if (layout.has_gradients)
-    plan.gradient_bytes = bytes(shards_gradients ? layout.own_size : layout.whole_size, scope.gradient_type);
+  plan.gradient_bytes = bytes(layout.gradient_size, scope.gradient_type);
   plan.full_gradient_bytes = bytes(layout.full_gradient_size, scope.gradient_type);
   plan.calls = layout.calls;
   plan.owned = layout.owned(scope.table);
   plan.stored =
       divided(plan.owned, scope.coordinates.extent(replica_axes), scope.coordinates.index(replica_axes));
-  plan.reduces_each_micro_batch = shards_gradients;
-  plan.keeps_weights = !shards_parameters;
+  plan.reduces_each_micro_batch = config.divides_gradients();
+  plan.keeps_weights = !config.divides_weights();
   return plan;
 }
 
@@ -119,17 +115,16 @@ Zero::Zero(const ZeroConfig& config, const ExchangeScope& scope, ComputeBackend&
     backend.run(Fill{.y = {made.data(), type, {elements}}, .value = 0.0F});
     return made;
   };
-  weights_ = buffer(MemoryCategory::parameters, shards_parameters() ? layout_.own_size : layout_.whole_size,
-                    compute_type_, "mylos::zero::weights", !shards_parameters());
-  if (shards_parameters()) {
+  weights_ = buffer(MemoryCategory::parameters, layout_.weight_size, compute_type_, "mylos::zero::weights",
+                    !config.divides_weights());
+  if (config.divides_weights()) {
     gathered_ = buffer(MemoryCategory::gathered_weights, layout_.gathered_size, compute_type_,
                        "mylos::zero::gathered_weights", true);
   }
   if (layout_.has_gradients) {
-    const bool divides = reduces_each_micro_batch();
-    gradients_ = buffer(MemoryCategory::gradients, divides ? layout_.own_size : layout_.whole_size,
-                        gradient_type_, "mylos::zero::gradients", !divides);
-    if (divides) {
+    gradients_ = buffer(MemoryCategory::gradients, layout_.gradient_size, gradient_type_,
+                        "mylos::zero::gradients", !config.divides_gradients());
+    if (config.divides_gradients()) {
       full_gradients_ = buffer(MemoryCategory::full_gradients, layout_.full_gradient_size, gradient_type_,
                                "mylos::zero::full_gradients", true);
     }
@@ -138,12 +133,11 @@ Zero::Zero(const ZeroConfig& config, const ExchangeScope& scope, ComputeBackend&
   publications_.resize(num_units);
   full_gradient_of_.assign(num_units, -1);
   has_sum_.assign(num_units, false);
-  reductions_.reserve(num_units);
   sums_.reserve(num_units);
   std::size_t most_gathers = 0;
   for (const auto& each : layout_.sequences) most_gathers = std::max(most_gathers, each.gathers.size());
   gathers_.resize(most_gathers);
-  if (!shards_parameters()) std::ranges::generate(versions_, new_weight_version);
+  if (!config.divides_weights()) std::ranges::generate(versions_, new_weight_version);
 }
 
 // While an exception passes the job is about to end, and other ranks may not come.
@@ -163,15 +157,14 @@ TensorRef Zero::own(const DeviceBuffer& buffer, DType type, bool is_divided, int
 }
 
 TensorRef Zero::weights(const UnitPart& part) const {
-  TensorRef view = own(weights_, compute_type_, shards_parameters(), part.unit)
-                       .flat(part.begin - layout_.owned(table(), part.unit).begin, part.count);
+  TensorRef view =
+      own_weights(part.unit).flat(part.begin - layout_.owned(table(), part.unit).begin, part.count);
   view.version = versions_[static_cast<std::size_t>(part.unit)];
   return view;
 }
 
 TensorRef Zero::gradient(const UnitPart& part) const {
-  return own(gradients_, gradient_type_, reduces_each_micro_batch(), part.unit)
-      .flat(part.begin - layout_.owned(table(), part.unit).begin, part.count);
+  return own_gradient(part.unit).flat(part.begin - layout_.owned(table(), part.unit).begin, part.count);
 }
 
 std::vector<UnitPart> Zero::stored() const {
@@ -190,7 +183,7 @@ UnitView Zero::acquire(const UnitAccess& access) {
   const auto unit = static_cast<std::size_t>(access.unit);
   const std::int64_t size = table().unit(access.unit).size;
   UnitView view;
-  if (access.reads_weights && shards_parameters()) {
+  if (access.reads_weights && config_.divides_weights()) {
     view.weights = gathered_weights(acquisition).flat(0, size);
   } else if (access.reads_weights) {
     publications_[unit].wait();
@@ -198,8 +191,8 @@ UnitView Zero::acquire(const UnitAccess& access) {
     view.weights.version = versions_[unit];
   }
   if (access.adds_gradients) {
-    view.gradients = (reduces_each_micro_batch() ? full_gradient(access.unit, acquisition)
-                                                 : whole(gradients_, gradient_type_, access.unit))
+    view.gradients = (config_.divides_gradients() ? begun_gradient(access.unit, acquisition)
+                                                  : whole(gradients_, gradient_type_, access.unit))
                          .flat(0, size);
   }
   return view;
@@ -213,29 +206,26 @@ TensorRef Zero::gathered_weights(std::size_t acquisition) {
   const std::vector<ZeroLayout::Gather>& gathers = sequence().gathers;
   for (; num_gathers_ < gathers.size() && gathers[num_gathers_].start <= acquisition; ++num_gathers_) {
     const ZeroLayout::Gather& gather = gathers[num_gathers_];
-    gathers_[num_gathers_] =
-        shards_.all_gather(own(weights_, compute_type_, true, gather.unit), place_of(gather));
+    gathers_[num_gathers_] = shards_.all_gather(own_weights(gather.unit), place_of(gather));
   }
   const auto index = static_cast<std::size_t>(sequence().gather_of[acquisition]);
   gathers_[index].wait();
   return place_of(gathers[index]);
 }
 
-TensorRef Zero::full_gradient(int unit, std::size_t acquisition) {
+TensorRef Zero::full_gradient(int unit) const {
+  return TensorRef(full_gradients_.data(), gradient_type_, {layout_.full_gradient_size})
+      .flat(full_gradient_of_[static_cast<std::size_t>(unit)], layout_.padded(unit));
+}
+
+TensorRef Zero::begun_gradient(int unit, std::size_t acquisition) {
   std::int64_t& place = full_gradient_of_[static_cast<std::size_t>(unit)];
-  const bool is_new = place < 0;
-  if (is_new) {
-    const auto is_reduced = [&] {
-      return std::ranges::find(reductions_, unit, &Reduction::unit) != reductions_.end();
-    };
-    while (is_reduced()) finish_first_reduction();
-    place = sequence().gradients_of[acquisition];
-  }
-  const TensorRef gradient = TensorRef(full_gradients_.data(), gradient_type_, {layout_.full_gradient_size})
-                                 .flat(place, layout_.padded(unit));
-  for (const GradientRange& gap : layout_.unit(unit).gaps) {
-    if (is_new) backend_.run(Fill{.y = gradient.flat(gap.begin, gap.end - gap.begin), .value = 0.0F});
-  }
+  if (place >= 0) return full_gradient(unit);
+  if (reduction_ && reduction_->unit == unit) finish_reduction();
+  place = sequence().gradients_of[acquisition];
+  const TensorRef gradient = full_gradient(unit);
+  for (const GradientRange& gap : layout_.unit(unit).gaps)
+    backend_.run(Fill{.y = gradient.flat(gap.begin, gap.end - gap.begin), .value = 0.0F});
   return gradient;
 }
 
@@ -250,47 +240,45 @@ bool Zero::starts_reduction(const GradientRange& range) const {
 void Zero::gradient_ready(const GradientRange& range) {
   const bool is_last = sequence().is_last[num_completed_++];
   if (!starts_reduction(range)) return;
-  const auto unit = static_cast<std::size_t>(range.unit);
-  const bool divides = reduces_each_micro_batch();
-  const TensorRef sum = own(gradients_, gradient_type_, divides, range.unit);
-  TensorRef terms = divides ? TensorRef() : whole(gradients_, gradient_type_, range.unit);
-  if (divides) {
-    terms = TensorRef(full_gradients_.data(), gradient_type_, {layout_.full_gradient_size})
-                .flat(full_gradient_of_[unit], layout_.padded(range.unit));
+  const TensorRef sum = own_gradient(range.unit);
+  TensorRef terms;
+  if (config_.divides_gradients()) {
+    const auto unit = static_cast<std::size_t>(range.unit);
+    terms = full_gradient(range.unit);
     const TensorRef own_terms = terms.flat(layout_.rank * sum.size(), sum.size());
     if (has_sum_[unit]) backend_.run(DropoutAdd{.x = sum, .residual = own_terms, .y = own_terms});
     has_sum_[unit] = true;
     full_gradient_of_[unit] = -1;
+  } else {
+    terms = whole(gradients_, gradient_type_, range.unit);
   }
-  reductions_.push_back({range.unit, is_last, shards_.reduce_scatter(terms, sum, ReduceOp::sum)});
-  while (reductions_.size() > 1) finish_first_reduction();
+  Request request = shards_.reduce_scatter(terms, sum, ReduceOp::sum);
+  finish_reduction();
+  reduction_ = Reduction{range.unit, is_last, std::move(request)};
 }
 
-void Zero::finish_first_reduction() {
-  Reduction& reduction = reductions_.front();
-  reduction.request.wait();
-  if (reduction.is_last && replicas_ != nullptr) {
-    sums_.push_back(replicas_->all_reduce(
-        own(gradients_, gradient_type_, reduces_each_micro_batch(), reduction.unit), ReduceOp::sum));
-  }
-  reductions_.erase(reductions_.begin());
+void Zero::finish_reduction() {
+  if (!reduction_) return;
+  reduction_->request.wait();
+  if (reduction_->is_last && replicas_ != nullptr)
+    sums_.push_back(replicas_->all_reduce(own_gradient(reduction_->unit), ReduceOp::sum));
+  reduction_.reset();
 }
 
 void Zero::reduce() {
-  while (!reductions_.empty()) finish_first_reduction();
+  finish_reduction();
   for (Request& sum : sums_) sum.wait();
   sums_.clear();
   has_sum_.assign(has_sum_.size(), false);
 }
 
 void Zero::publish(int unit) {
-  if (shards_parameters()) return;
+  if (config_.divides_weights()) return;
   const auto index = static_cast<std::size_t>(unit);
   versions_[index] = new_weight_version();
   if (layout_.ranks == 1) return;
   publications_[index].wait();
-  publications_[index] =
-      shards_.all_gather(own(weights_, compute_type_, false, unit), whole(weights_, compute_type_, unit));
+  publications_[index] = shards_.all_gather(own_weights(unit), whole(weights_, compute_type_, unit));
 }
 
 void Zero::settle() {

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/memory/device_buffer.hpp"
@@ -16,8 +17,8 @@ namespace mylos {
 /// Each rank along Axis::shard owns a part of every unit. A unit's gradient is reduce-scattered when a
 /// backward pass has completed it: the step's last one, or, if gradients are divided, each one; then the
 /// whole gradient lives from its first contribution until that reduction. Replicas of the owned parts add
-/// theirs behind it. Undivided weights are gathered behind the update and waited for where they are next
-/// used; divided ones are gathered before each use.
+/// theirs behind it. Undivided weights are gathered behind the update and waited for before their next use;
+/// divided ones are gathered before each use.
 class Zero final : public GradientExchange {
  public:
   /// `shards` are the ranks along Axis::shard; `replicas`, null if there are none, those that own the same
@@ -29,7 +30,7 @@ class Zero final : public GradientExchange {
   void begin(UnitSequence sequence) override;
   UnitView acquire(const UnitAccess& access) override;
   void release(int unit) override;
-  bool reduces_each_micro_batch() const override { return config_.stage >= ZeroStage::gradients; }
+  bool reduces_each_micro_batch() const override { return config_.divides_gradients(); }
   void gradient_ready(const GradientRange& range) override;
   bool starts_reduction(const GradientRange& range) const override;
   void reduce() override;
@@ -48,16 +49,25 @@ class Zero final : public GradientExchange {
     Request request;
   };
 
-  bool shards_parameters() const { return config_.stage == ZeroStage::parameters; }
   const ZeroLayout::Sequence& sequence() const {
     return layout_.sequences[static_cast<std::size_t>(sequence_)];
   }
   TensorRef gathered_weights(std::size_t acquisition);
-  TensorRef full_gradient(int unit, std::size_t acquisition);
+  /// The unit's whole gradient, which begins if the unit has none.
+  TensorRef begun_gradient(int unit, std::size_t acquisition);
+  /// That gradient, padded.
+  TensorRef full_gradient(int unit) const;
   /// The padded unit, or the padded part that this rank owns.
   TensorRef whole(const DeviceBuffer& buffer, DType type, int unit) const;
   TensorRef own(const DeviceBuffer& buffer, DType type, bool is_divided, int unit) const;
-  void finish_first_reduction();
+  TensorRef own_weights(int unit) const {
+    return own(weights_, compute_type_, config_.divides_weights(), unit);
+  }
+  TensorRef own_gradient(int unit) const {
+    return own(gradients_, gradient_type_, config_.divides_gradients(), unit);
+  }
+  /// Waits for the reduction under way, if there is one; replicas add theirs behind the last.
+  void finish_reduction();
 
   ZeroConfig config_;
   ComputeBackend& backend_;
@@ -67,8 +77,8 @@ class Zero final : public GradientExchange {
   ZeroLayout layout_;
   DeviceBuffer weights_;         // of whole units, or this rank's parts
   DeviceBuffer gradients_;       // the same; empty without gradients
-  DeviceBuffer gathered_;        // weights of units, where these are divided
-  DeviceBuffer full_gradients_;  // of units, where gradients are divided
+  DeviceBuffer gathered_;        // weights of units, if these are divided
+  DeviceBuffer full_gradients_;  // of units, if gradients are divided
 
   std::vector<std::uint64_t> versions_;  // by unit; 0 if they are divided
   std::vector<Request> publications_;    // by unit
@@ -79,7 +89,7 @@ class Zero final : public GradientExchange {
   std::size_t num_gathers_ = 0;
   std::vector<std::int64_t> full_gradient_of_;  // by unit: its place while it is being made; else -1
   std::vector<bool> has_sum_;                   // by unit: the part holds what earlier micro-batches gave
-  std::vector<Reduction> reductions_;           // under way, the first first
+  std::optional<Reduction> reduction_;          // under way
   std::vector<Request> sums_;                   // over the replicas
 };
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "core/memory/arena.hpp"
@@ -65,7 +66,7 @@ class SequencePlanner {
       : config_(config), scope_(scope), layout_(layout), events_(events) {}
 
   ZeroLayout::Sequence plan() {
-    if (config_.stage == ZeroStage::parameters) place_weights();
+    if (config_.divides_weights()) place_weights();
     run();
     layout_.full_gradient_size = std::max(layout_.full_gradient_size, gradients_.solve());
     for (std::size_t i = 0; i < gradient_items_.size(); ++i) {
@@ -84,12 +85,11 @@ class SequencePlanner {
     bool is_last;
   };
 
-  bool shards_gradients() const { return config_.stage >= ZeroStage::gradients; }
-
   /// A tick is a pass through a block that reads weights: a gather is under way or used from `prefetch` ticks
   /// before its first use until its last. What is used again within as many ticks stays.
   void place_weights() {
     struct Use {
+      int unit;
       std::int64_t first, last;  // ticks
       int micro_batch;
       std::size_t item;
@@ -97,7 +97,6 @@ class SequencePlanner {
     std::vector<Use> uses;
     std::map<int, std::size_t> newest;  // use by unit
     std::vector<std::size_t> starts;    // first acquisition of each tick
-    std::vector<std::pair<int, std::size_t>> units_and_items;
     RepeatingPlaces places;
     std::size_t acquisition = 0;
     int visit = -1;
@@ -118,9 +117,8 @@ class SequencePlanner {
       };
       if (found == newest.end() || !stays(uses[found->second])) {
         newest[unit] = uses.size();
-        uses.push_back({tick, tick, acquired->micro_batch,
+        uses.push_back({unit, tick, tick, acquired->micro_batch,
                         places.add(std::max(acquired->micro_batch, 0), layout_.padded(unit))});
-        units_and_items.emplace_back(unit, uses.back().item);
       }
       uses[newest[unit]].last = tick;
       uses[newest[unit]].micro_batch = acquired->micro_batch;
@@ -129,10 +127,10 @@ class SequencePlanner {
     for (const Use& use : uses)
       places.ticks(use.item) = {std::max<std::int64_t>(use.first - config_.prefetch, 0), use.last};
     layout_.gathered_size = std::max(layout_.gathered_size, places.solve());
-    for (std::size_t i = 0; i < uses.size(); ++i) {
-      const auto first = static_cast<std::size_t>(places.ticks(uses[i].item).first);
+    for (const Use& use : uses) {
+      const auto first = static_cast<std::size_t>(places.ticks(use.item).first);
       sequence_.gathers.push_back(
-          {.unit = units_and_items[i].first, .offset = places.offset(uses[i].item), .start = starts[first]});
+          {.unit = use.unit, .offset = places.offset(use.item), .start = starts[first]});
     }
   }
 
@@ -144,13 +142,13 @@ class SequencePlanner {
         complete(std::get<GradientCompletion>(event));
       }
     }
-    while (!reducing_.empty()) finish_first();
+    finish_reduction();
     for (const std::size_t call : summing_) calls_[call].until = calls_.size();
   }
 
   void acquire(const UnitAcquisition& acquired) {
     const std::size_t number = gradient_items_.size();
-    if (config_.stage == ZeroStage::parameters && acquired.access.reads_weights) {
+    if (config_.divides_weights() && acquired.access.reads_weights) {
       for (; next_gather_ < sequence_.gathers.size() && sequence_.gathers[next_gather_].start <= number;
            ++next_gather_) {
         gather_calls_.push_back(call({Axis::shard}, Operation::all_gather,
@@ -160,8 +158,8 @@ class SequencePlanner {
       PlannedCall& gather = calls_[gather_calls_[static_cast<std::size_t>(sequence_.gather_of[number])]];
       if (gather.until == 0) gather.until = calls_.size();
     }
-    gradient_items_.push_back(acquired.access.adds_gradients && shards_gradients() ? gradient_item(acquired)
-                                                                                   : -1);
+    const bool has_item = acquired.access.adds_gradients && config_.divides_gradients();
+    gradient_items_.push_back(has_item ? gradient_item(acquired) : -1);
     sequence_.gradients_of.push_back(-1);
   }
 
@@ -170,10 +168,7 @@ class SequencePlanner {
     const int unit = acquired.access.unit;
     if (const auto held = held_.find(unit); held != held_.end())
       return static_cast<std::int64_t>(held->second);
-    const auto is_reducing = [&] {
-      return std::ranges::find(reducing_, unit, &Reduction::unit) != reducing_.end();
-    };
-    while (is_reducing()) finish_first();
+    if (reducing_ && reducing_->unit == unit) finish_reduction();
     const std::size_t item = gradients_.add(std::max(acquired.micro_batch, 0), layout_.padded(unit));
     gradients_.ticks(item).first = std::ssize(gradient_items_);
     held_[unit] = item;
@@ -181,27 +176,27 @@ class SequencePlanner {
   }
 
   void complete(const GradientCompletion& completion) {
-    if (!shards_gradients() && !completion.is_last) return;
+    if (!config_.divides_gradients() && !completion.is_last) return;
     sequence_.is_last.push_back(completion.is_last);
     const int unit = completion.range.unit;
     if (completion.range.begin != layout_.unit(unit).last_completed) return;
     const std::size_t made =
         call({Axis::shard}, Operation::reduce_scatter, layout_.unit(unit).part, scope_.gradient_type);
-    reducing_.push_back({unit, shards_gradients() ? held_.at(unit) : 0, made, completion.is_last});
+    const std::size_t item = config_.divides_gradients() ? held_.at(unit) : 0;
     held_.erase(unit);
-    while (reducing_.size() > 1) finish_first();
+    finish_reduction();
+    reducing_ = Reduction{unit, item, made, completion.is_last};
   }
 
-  /// The earliest reduction is waited for; the sum over the replicas follows.
-  void finish_first() {
-    const Reduction done = reducing_.front();
-    reducing_.erase(reducing_.begin());
-    calls_[done.call].until = calls_.size();
-    if (shards_gradients()) gradients_.ticks(done.item).last = std::ssize(gradient_items_) - 1;
-    const AxisSet replicas = loss_axes.without({Axis::shard});
-    if (done.is_last && scope_.coordinates.extent(replicas) > 1)
-      summing_.push_back(
-          call(replicas, Operation::all_reduce, layout_.unit(done.unit).part, scope_.gradient_type));
+  /// The reduction under way, if there is one, is waited for; the sum over the replicas follows.
+  void finish_reduction() {
+    if (!reducing_) return;
+    calls_[reducing_->call].until = calls_.size();
+    if (config_.divides_gradients()) gradients_.ticks(reducing_->item).last = std::ssize(gradient_items_) - 1;
+    if (reducing_->is_last && scope_.coordinates.extent(replica_axes) > 1)
+      summing_.push_back(call(replica_axes, Operation::all_reduce, layout_.unit(reducing_->unit).part,
+                              scope_.gradient_type));
+    reducing_.reset();
   }
 
   std::size_t call(AxisSet group, Operation operation, std::int64_t count, DType dtype) {
@@ -220,7 +215,7 @@ class SequencePlanner {
   RepeatingPlaces gradients_;
   std::vector<std::int64_t> gradient_items_;  // by acquisition
   std::map<int, std::size_t> held_;           // gradients that are being made: item by unit
-  std::vector<Reduction> reducing_;           // under way
+  std::optional<Reduction> reducing_;         // under way
   std::vector<std::size_t> summing_;          // calls over the replicas
 };
 
@@ -253,14 +248,15 @@ ZeroLayout::ZeroLayout(const ZeroConfig& config, const ExchangeScope& scope)
     has_gradients = true;
     units[static_cast<std::size_t>(range.unit)].last_completed = range.begin;
   }
+  weight_size = config.divides_weights() ? own_size : whole_size;
+  if (has_gradients) gradient_size = config.divides_gradients() ? own_size : whole_size;
   for (std::size_t i = 0; i < num_unit_sequences; ++i) {
     SequencePlanner planner(config, scope, *this, scope.events[i]);
     sequences[i] = planner.plan();
     if (i == static_cast<std::size_t>(UnitSequence::step)) calls = planner.calls();
   }
-  if (ranks == 1) return;
+  if (ranks == 1 || config.divides_weights() || !has_gradients) return;
   const std::size_t first = calls.size();
-  if (config.stage == ZeroStage::parameters || !has_gradients) return;
   for (const UnitPlace& place : units) {
     calls.push_back({.group = {Axis::shard},
                      .operation = Operation::all_gather,

@@ -21,6 +21,9 @@ struct ZeroConfig {
   /// weights of a forward pass are given up before the micro-batch's backward pass.
   std::int64_t prefetch = 1;
   bool reshard = true;
+
+  bool divides_gradients() const { return stage >= ZeroStage::gradients; }
+  bool divides_weights() const { return stage >= ZeroStage::parameters; }
 };
 
 /// Sizes and offsets are in elements. A unit is padded to a multiple of ranks * ParameterTable::alignment,
@@ -61,8 +64,10 @@ struct ZeroLayout {
   int rank = 0;
   bool has_gradients = false;
   std::vector<UnitPlace> units;
-  std::int64_t whole_size = 0;
-  std::int64_t own_size = 0;
+  std::int64_t whole_size = 0;     // of a buffer of whole units
+  std::int64_t own_size = 0;       // of a buffer of parts
+  std::int64_t weight_size = 0;    // of what the rank keeps: one of both
+  std::int64_t gradient_size = 0;  // the same; 0 without gradients
   std::int64_t gathered_size = 0;
   std::int64_t full_gradient_size = 0;
   std::array<Sequence, num_unit_sequences> sequences;

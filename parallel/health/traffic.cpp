@@ -35,6 +35,20 @@ using CallText = std::array<char, call_text_bytes>;
 
 }  // namespace
 
+std::vector<TrafficRow> difference(std::vector<TrafficRow> all, const std::vector<TrafficRow>& part) {
+  for (TrafficRow& row : all) {
+    const auto same = [&](const TrafficRow& other) {
+      return other.axis == row.axis && other.operation == row.operation;
+    };
+    const auto found = std::ranges::find_if(part, same);
+    if (found == part.end()) continue;
+    row.calls -= found->calls;
+    row.payload_bytes -= found->payload_bytes;
+  }
+  std::erase_if(all, [](const TrafficRow& row) { return row.calls == 0; });
+  return all;
+}
+
 TrafficCounter::Axis& TrafficCounter::axis(std::string_view label) {
   const std::lock_guard lock(mutex_);
   const auto found =
@@ -97,8 +111,9 @@ void CountedCommunicator::check(const Call& call) {
   if (extremes[0] == -extremes[1]) return;
 
   CallText own{};
-  fmt::format_to_n(own.data(), own.size() - 1, "{} of {} bytes of {}, reduction or root {}",
-                   name_of(call.operation), call.bytes, name_of(call.dtype), call.detail);
+  fmt::format_to_n(own.data(), own.size() - 1, "rank {}: {} of {} bytes of {}, reduction or root {}",
+                   recorder_ != nullptr ? recorder_->rank() : rank(), name_of(call.operation), call.bytes,
+                   name_of(call.dtype), call.detail);
   std::vector<CallText> all(static_cast<std::size_t>(size()));
   constexpr auto width = static_cast<std::int64_t>(call_text_bytes);
   next()
@@ -106,7 +121,7 @@ void CountedCommunicator::check(const Call& call) {
                   TensorRef(all.data(), DType::uint8, {width * size()}))
       .host_wait();
   std::string message = fmt::format("mismatched collective on axis {}:", axis_->label());
-  for (std::size_t r = 0; r < all.size(); ++r) message += fmt::format("\n  rank {}: {}", r, all[r].data());
+  for (const CallText& text : all) message += fmt::format("\n  {}", text.data());
   throw Error(ExitCode::watchdog, message);
 }
 

@@ -41,10 +41,15 @@ constexpr std::string_view name_of(Operation operation) {
 
 struct TrafficRow {
   std::string axis;
-  Operation operation;
-  std::uint64_t calls;
-  std::uint64_t payload_bytes;
+  Operation operation = Operation::all_reduce;
+  std::uint64_t calls = 0;
+  std::uint64_t payload_bytes = 0;
+
+  bool operator==(const TrafficRow&) const = default;
 };
+
+/// What `all` has beyond `part`; operations without calls are left out.
+std::vector<TrafficRow> difference(std::vector<TrafficRow> all, const std::vector<TrafficRow>& part);
 
 struct TrafficTotals {
   std::uint64_t calls = 0;
@@ -105,10 +110,10 @@ inline constexpr bool calls_are_checked = true;
 ///
 /// In debug builds it also checks that all ranks make the same call: before each collective a blocking
 /// all_reduce of (h, -h) with `max`, h a hash of the operation, its sizes, type and root, gives the largest
-/// and the smallest hash. Where they differ, the calls are gathered and all ranks throw ExitCode::watchdog
-/// and the call of every rank. The checks use host memory, so they are left out where the host cannot reach
-/// the buffers. Parts of a split are not counted: they are other axes, for the caller to wrap under their own
-/// labels.
+/// and the smallest hash. If they differ, the calls are gathered and all ranks throw ExitCode::watchdog
+/// and the call of every rank, by the recorder's number of the rank: that of the world. The checks use host
+/// memory, so they are left out where the host cannot reach the buffers. Parts of a split are not counted:
+/// they are other axes, for the caller to wrap under their own labels.
 class CountedCommunicator final : public ForwardingCommunicator {
  public:
   /// `label` names the axis. `counter` and `recorder` (null: no record) must outlive this.

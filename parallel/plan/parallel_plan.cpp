@@ -5,6 +5,7 @@ namespace mylos {
 
 GridExtents ParallelPlan::extents() const {
   GridExtents extents;
+  extents.tensor = static_cast<int>(tensor);
   extents.shard = static_cast<int>(shard);
   extents.replicate = static_cast<int>(data / shard);
   return extents;
@@ -12,8 +13,9 @@ GridExtents ParallelPlan::extents() const {
 
 std::vector<AxisSet> ParallelPlan::groups() const {
   std::vector<AxisSet> groups = {loss_axes, all_axes};
+  if (tensor > 1) groups.emplace_back(AxisSet{Axis::tensor});
   if (shard > 1) groups.emplace_back(AxisSet{Axis::shard});
-  if (shard > 1 && shard < data) groups.push_back(loss_axes.without({Axis::shard}));
+  if (shard > 1 && shard < data) groups.push_back(replica_axes);
   return groups;
 }
 

@@ -13,8 +13,9 @@
 namespace mylos {
 
 struct ParallelPlan {
-  std::int64_t data = 1;   ///< ranks that read different samples
-  std::int64_t shard = 1;  ///< of these, neighbours that divide what the exchange divides
+  std::int64_t tensor = 1;  ///< ranks that divide the matrices of the blocks
+  std::int64_t data = 1;    ///< ranks that read different samples
+  std::int64_t shard = 1;   ///< of these, neighbours that divide what the exchange divides
   const ExchangeKind* exchange = nullptr;
   const ScheduleKind* schedule = nullptr;
   ParamValues values;  ///< of the deck, section parallel at least

@@ -47,6 +47,48 @@ std::int64_t snapshot_bytes(const OptimizerKind& optimizer, const std::vector<Un
 
 namespace {
 
+std::uint64_t payload_bytes(const PlannedCall& call, const Coordinates& coordinates) {
+  const bool is_divided =
+      call.operation == Operation::all_gather || call.operation == Operation::reduce_scatter;
+  const int parts = is_divided ? coordinates.extent(call.group) : 1;
+  return static_cast<std::uint64_t>(call.count * parts) * size_of(call.dtype);
+}
+
+std::vector<TrafficRow> traffic_of(const std::vector<PlannedCall>& calls, const Coordinates& coordinates) {
+  std::vector<TrafficRow> rows;
+  for (const PlannedCall& call : calls) {
+    if (coordinates.extent(call.group) == 1) continue;
+    const std::string axis = ProcessGrid::label(coordinates, call.group);
+    const auto same = [&](const TrafficRow& row) {
+      return row.axis == axis && row.operation == call.operation;
+    };
+    auto row = std::ranges::find_if(rows, same);
+    if (row == rows.end()) row = rows.insert(row, {.axis = axis, .operation = call.operation});
+    ++row->calls;
+    row->payload_bytes += payload_bytes(call, coordinates);
+  }
+  return rows;
+}
+
+/// The collectives of the programs that a step runs; each is waited for before the next of its pass.
+std::vector<PlannedCall> calls_of(const Schedule& schedule, const ModelPrograms& programs) {
+  std::vector<PlannedCall> calls;
+  schedule.for_each_action(1, false, 1, [&](const Occurrence& occurrence) {
+    const Action& action = schedule.actions[occurrence.index];
+    if (!is_of_micro_batch(action.kind) || is_message(action.kind)) return;
+    for (const Entry& entry : program_of(action, programs).entries) {
+      const auto* call = std::get_if<AllReduceCall>(&entry.operation);
+      if (call == nullptr) continue;
+      calls.push_back({.group = call->group,
+                       .operation = Operation::all_reduce,
+                       .count = call->buffer.size(),
+                       .dtype = call->buffer.dtype,
+                       .until = calls.size() + 1});
+    }
+  });
+  return calls;
+}
+
 /// What an algorithm takes for a call. Rank 0 needs most in every algorithm.
 std::size_t scratch_bytes(const std::string& name, const PlannedCall& call, const Coordinates& coordinates) {
   const int ranks = coordinates.extent(call.group);
@@ -56,11 +98,7 @@ std::size_t scratch_bytes(const std::string& name, const PlannedCall& call, cons
     return cost_of(make_schedule(collective, algorithm, 0), call.dtype).scratch_bytes;
   };
   if (name == "auto") return std::ranges::max(all_algorithms | std::views::transform(of));
-  const bool is_divided =
-      call.operation == Operation::all_gather || call.operation == Operation::reduce_scatter;
-  const auto payload =
-      static_cast<std::uint64_t>(call.count * (is_divided ? ranks : 1)) * size_of(call.dtype);
-  return of(AlgorithmChoice::parse(name).of(call.operation, payload));
+  return of(AlgorithmChoice::parse(name).of(call.operation, payload_bytes(call, coordinates)));
 }
 
 /// What an algorithm keeps for the calls of steps.
@@ -174,6 +212,7 @@ RunPlan make_plan(const StepConfig& config, const Platform& platform) {
     bytes(MemoryCategory::workspace) +=
         static_cast<std::int64_t>(platform.plan_compute(planned.data(), planned.size()));
   }
+  const std::vector<PlannedCall> of_programs = calls_of(schedule, programs);
   const bool nodes_are_joined = platform.communicator.ranks < config.parallel.world_size();
   const auto groups =
       1 + static_cast<int>(ProcessGrid::distinct(coordinates, config.parallel.groups()).size());
@@ -181,10 +220,15 @@ RunPlan make_plan(const StepConfig& config, const Platform& platform) {
       groups * (nodes_are_joined ? HierarchicalCommunicator::num_node_communicators : 1);
   bytes(MemoryCategory::communication) =
       communicators * static_cast<std::int64_t>(platform.communicator.bytes) +
-      scratch_bytes(platform.algorithm, exchange.calls, coordinates);
+      scratch_bytes(platform.algorithm, exchange.calls, coordinates) +
+      scratch_bytes(platform.algorithm, of_programs, coordinates);
   if (platform.keeps_snapshot) bytes(MemoryCategory::snapshot) = snapshot_bytes(optimizer, exchange.stored);
   plan.checkpoint_bytes = plan.parameters * 4 * saved_values(optimizer);
   plan.tokens_per_step = config.train.global_batch * config.train.seq_len;
+  std::vector<PlannedCall> calls = of_programs;
+  calls.insert(calls.end(), exchange.calls.begin(), exchange.calls.end());
+  calls.push_back(TrainingStep::guard_call());
+  plan.traffic = traffic_of(calls, coordinates);
   plan.flops_per_token = model_flops_per_token(model, plan.parameters, config.train.seq_len);
   return plan;
 }

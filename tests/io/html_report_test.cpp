@@ -108,6 +108,17 @@ TEST(HtmlReport, OneRow) {
   EXPECT_NE(html.find("<circle"), std::string::npos) << "a single step is drawn as a dot";
 }
 
+TEST(HtmlReport, ShowsThePayloadOfAStepByAxisAndOperation) {
+  ReportData data = run_of(3);
+  EXPECT_EQ(html_report(data).find("Communication of a step"), std::string::npos);
+  data.steps["payload_shard_all_gather"] = {6e9, 3e9, 3e9};
+  data.steps["payload_replicate_all_reduce"] = {nan, 1e9, 1e9};
+  const std::string html = html_report(data);
+  expect_whole(html);
+  EXPECT_NE(html.find("shard all gather</th><td>3.000 GB</td><td>75.0 %"), std::string::npos);
+  EXPECT_NE(html.find("replicate all reduce</th><td>1.000 GB</td><td>25.0 %"), std::string::npos);
+}
+
 TEST(HtmlReport, HeadlinesAndMarks) {
   ReportData data = run_of(500);
   data.evaluations = {{"step", {100.0, 200.0, 300.0}}, {"loss", {2.5, 2.125, nan}}};

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <span>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "app/session.hpp"
@@ -43,8 +44,8 @@ ranks_per_node = 2
 dir = none
 )";
 
-void expect_planned(const MemoryLedger& ledger, int rank, const RunConfig& config,
-                    const CommunicatorPlan& comm) {
+RunPlan expect_planned(const MemoryLedger& ledger, int rank, const RunConfig& config,
+                       const CommunicatorPlan& comm) {
   using enum MemoryCategory;
   constexpr auto category = communication;
   const RunPlan plan = make_plan(
@@ -53,7 +54,8 @@ void expect_planned(const MemoryLedger& ledger, int rank, const RunConfig& confi
   const auto planned = static_cast<double>(plan.memory[static_cast<std::size_t>(category)]);
   const auto taken = static_cast<double>(ledger.peak(category));
   EXPECT_LE(taken, 1.01 * planned);
-  if (rank == 0) {
+  // Scratch of the programs' collectives is planned beside the exchange's, which may leave it some.
+  if (rank == 0 && config.parallel.tensor == 1) {
     EXPECT_GE(taken, 0.99 * planned);
   }
   for (const MemoryCategory exact : {parameters, gradients, optimizer, gathered_weights, full_gradients}) {
@@ -65,6 +67,7 @@ void expect_planned(const MemoryLedger& ledger, int rank, const RunConfig& confi
       EXPECT_LE(static_cast<std::int64_t>(ledger.peak(exact)), bytes);
     }
   }
+  return plan;
 }
 
 /// Zeros for tokens.
@@ -79,7 +82,7 @@ class NoTokens final : public StepDriver {
 TEST(CommunicationMemory, IsWhatThePlanSays) {
   const CommunicatorHandle world = open_communicator("mpi");
   const std::string plugins = std::string(std::getenv("MYLOS_BUILD")) + "/lib/mylos";
-  mylos::Setup setup = make_setup(deck, "test.deck", {}, plugins, world->size());
+  mylos::Setup setup = make_setup(deck, "test.deck", {}, plugins, {world->size()});
   setup.choose(world->size(), world->size());
   Session session(setup.plugins, setup.config, setup.values);
   const CommunicatorPlan comm = plan_communicator(setup.plugins, setup.config, setup.values);
@@ -98,13 +101,19 @@ TEST(CommunicationMemory, IsWhatThePlanSays) {
 
   for (const std::string algorithm : {"naive", "tree", "ring", "halving_doubling", "tree<20000,ring"}) {
     for (const std::string strategy :
-         {"per_parameter", "flat", "overlapped", "bucketed", "zero1", "zero2", "zero3", "hybrid"}) {
+         {"per_parameter", "flat", "overlapped", "bucketed", "zero1", "zero2", "zero3", "hybrid", "tensor"}) {
       SCOPED_TRACE(fmt::format("{}, {}", algorithm, strategy));
       RunConfig config = setup.config;
       config.comm.algorithm = algorithm;
       if (strategy == "hybrid") {
         if (world->size() < 4) continue;
         set_exchange(config, "zero2", world->size() / 2);
+      } else if (strategy == "tensor") {
+        if (world->size() % 2 != 0) continue;
+        config.parallel.tensor = 2;
+        config.parallel.data = world->size() / 2;
+        config.train.micro_batch = config.train.global_batch / config.parallel.data;
+        set_exchange(config, "zero3", config.parallel.data);
       } else if (strategy.starts_with("zero")) {
         set_exchange(config, strategy, world->size());
       } else {
@@ -115,8 +124,14 @@ TEST(CommunicationMemory, IsWhatThePlanSays) {
       AlgorithmCommunicator layer(*world, AlgorithmChoice::parse(algorithm), "wire", counter,
                                   &session.compute(), &ledger);
       MiniTrainer trainer(session.compute(), ledger, layer, config);
-      for (std::int64_t step = 1; step <= 2; ++step) trainer.step(walk_tokens(config, step));
-      expect_planned(ledger, world->rank(), config, {.ranks = world->size()});
+      trainer.step(walk_tokens(config, 1));
+      const std::vector<TrafficRow> before = trainer.traffic().table();
+      trainer.step(walk_tokens(config, 2));
+      const RunPlan plan = expect_planned(ledger, world->rank(), config, {.ranks = world->size()});
+      if (world->size() > 1) {
+        EXPECT_THAT(difference(trainer.traffic().table(), before),
+                    testing::UnorderedElementsAreArray(plan.traffic));
+      }
     }
   }
 }

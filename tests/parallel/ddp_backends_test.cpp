@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Data parallelism over every communication backend and algorithm against one rank that computes the batch
-// alone.
+// Data and tensor parallelism over every communication backend and algorithm against one rank that computes
+// the batch alone.
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,7 +51,7 @@ constexpr Carrier carriers[] = {{"mpi", "native"},
 ModelConfig model() {
   ModelConfig config;
   config.layers = 2;
-  config.heads = 3;
+  config.heads = 6;
   config.width = 48;
   config.context = 24;
   config.vocab = 211;
@@ -107,12 +107,19 @@ TEST_P(DdpBackends, ComputeWhatOneRankDoes) {
   if (std::string_view(carrier.algorithm) != "tree") progress.emplace(communicator);
 
   const Outcome oracle = run(*self_, mini_config(model(), global_batch, 23));
-  for (const std::string strategy : {"flat", "overlapped", "bucketed", "zero1", "zero2", "zero3", "hybrid"}) {
+  for (const std::string strategy :
+       {"flat", "overlapped", "bucketed", "zero1", "zero2", "zero3", "hybrid", "tensor"}) {
     SCOPED_TRACE(strategy);
     const bool accumulates = strategy == "zero2" || strategy == "zero3" || strategy == "hybrid";
     const bool can_accumulate = global_batch % (2 * ranks) == 0;
     RunConfig config = mini_config(model(), global_batch, 23, ranks, accumulates && can_accumulate ? 2 : 1);
-    if (strategy == "hybrid") {
+    if (strategy == "tensor") {
+      const int tensor = ranks % 2 == 0 ? 2 : 3;
+      if (ranks % tensor != 0) continue;
+      config = mini_config(model(), global_batch, 23, ranks / tensor);
+      config.parallel.tensor = tensor;
+      set_exchange(config, "zero3", ranks / tensor);
+    } else if (strategy == "hybrid") {
       if (ranks < 4) continue;
       set_exchange(config, "zero3", ranks / 2);
     } else if (strategy.starts_with("zero")) {

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include "parallel/collectives/algorithm_communicator.hpp"
 #include "tests/support/relative_error.hpp"
+#include "tests/support/test_plugins.hpp"
 
 namespace mylos {
 
@@ -24,7 +26,6 @@ Outcome train(ComputeBackend& backend, Communicator& world, const RunConfig& con
   for (std::int64_t step = 1; step <= steps; ++step) {
     outcome.steps.push_back(trainer.step(walk_tokens(config, step)));
   }
-  outcome.traffic = trainer.traffic().table();
   for (const Parameter& parameter : trainer.table().parameters()) {
     outcome.gradients.push_back(trainer.gradient(parameter.name));
     outcome.weights.push_back(trainer.weight(parameter.name));
@@ -37,6 +38,7 @@ Outcome train_alone(ComputeBackend& backend, Communicator& self, RunConfig confi
   config.train.micro_batch = config.train.global_batch;
   config.train.accumulation = 1;
   config.parallel.data = 1;
+  config.parallel.tensor = 1;
   set_exchange(config, "ddp", 1);
   return train(backend, self, config, steps);
 }
@@ -44,7 +46,7 @@ Outcome train_alone(ComputeBackend& backend, Communicator& self, RunConfig confi
 namespace {
 
 /// The elements that exact arithmetic determines. Adam steps a gradient that is zero in exact arithmetic by
-/// its rounding noise: that of the key bias always, that of queries and keys where a sequence has one token.
+/// its rounding noise: that of the key bias always, that of queries and keys if a sequence has one token.
 std::vector<float> determined(const Parameter& parameter, const std::vector<float>& values, bool one_token) {
   const bool qkv_weight = parameter.name.ends_with("c_attn.weight");
   const bool qkv_bias = parameter.name.ends_with("c_attn.bias");
@@ -86,6 +88,31 @@ void expect_bitwise_equal(const Outcome& outcome, const Outcome& oracle) {
   }
   EXPECT_EQ(outcome.gradients, oracle.gradients);
   EXPECT_EQ(outcome.weights, oracle.weights);
+}
+
+Sent sent_by_rings(ComputeBackend& backend, const RunConfig& config, std::int64_t steps) {
+  const CommunicatorHandle world = open_communicator("mpi");
+  TrafficCounter messages;
+  AlgorithmCommunicator rings(*world, AlgorithmChoice(Algorithm::ring), "wire", messages, &backend);
+  Sent sent;
+  {
+    MemoryLedger ledger;
+    MiniTrainer trainer(backend, ledger, rings, config);
+    for (std::int64_t step = 1; step <= steps; ++step) trainer.step(walk_tokens(config, step));
+    sent.calls = trainer.traffic().table();
+  }  // by now the last step's weights have been gathered
+  sent.wire_bytes = static_cast<std::int64_t>(messages.axis("wire").payload_bytes(Operation::send));
+  return sent;
+}
+
+std::int64_t sent_by_ring_all_reduce(std::int64_t count, std::int64_t ranks, std::int64_t rank) {
+  const auto part = [&](std::int64_t i) { return count * (i + 1) / ranks - count * i / ranks; };
+  return 2 * count - part(rank) - part((rank + 1) % ranks);
+}
+
+std::int64_t sent_by_half_a_ring(std::int64_t count, std::int64_t ranks) {
+  EXPECT_EQ(count % ranks, 0);
+  return count / ranks * (ranks - 1);
 }
 
 RunConfig config_of(const Variant& variant, std::int64_t ranks, std::int64_t accumulation) {

@@ -22,7 +22,6 @@ struct Outcome {
   std::vector<std::vector<float>> gradients;  // of the last step, by parameter
   std::vector<std::vector<float>> weights;
   std::vector<float> whole_gradient;
-  std::vector<TrafficRow> traffic;
 };
 
 /// Trains on all ranks of `world`, which all wait for the results.
@@ -33,6 +32,21 @@ Outcome train_alone(ComputeBackend& backend, Communicator& self, RunConfig confi
 /// Losses, norms and the whole gradient within 1e-5, each gradient and weight within 1e-4.
 void expect_equal_to_rounding(const RunConfig& config, const Outcome& outcome, const Outcome& oracle);
 void expect_bitwise_equal(const Outcome& outcome, const Outcome& oracle);
+
+/// What a run communicates.
+struct Sent {
+  std::vector<TrafficRow> calls;  // of collectives
+  std::int64_t wire_bytes = 0;    // of the messages that this rank sends for them
+};
+
+/// Trains on all ranks, which make every collective of messages, by rings. The initial weights count too.
+Sent sent_by_rings(ComputeBackend& backend, const RunConfig& config, std::int64_t steps);
+
+/// What rank `rank` of `ranks` sends of `count` elements that a ring sums: every part of a rank but its own,
+/// then, of the sums, every part but its neighbour's. Of equal parts 2 count (ranks - 1) / ranks.
+std::int64_t sent_by_ring_all_reduce(std::int64_t count, std::int64_t ranks, std::int64_t rank);
+/// The same of one that only sums or only gathers, which has equal parts: count (ranks - 1) / ranks.
+std::int64_t sent_by_half_a_ring(std::int64_t count, std::int64_t ranks);
 
 /// A run that is unlike the others in one respect.
 struct Variant {

@@ -23,6 +23,33 @@ class GivenTokens final : public StepDriver {
   std::int64_t row_;
 };
 
+auto& at(auto& values, std::int64_t index) {
+  return values[static_cast<std::size_t>(index)];
+}
+
+/// Calls visit(whole, local) for the elements of a piece: their places in the whole parameter and in the
+/// piece.
+template <class Visit>
+void for_each_element(const Piece& piece, const Visit& visit) {
+  const std::vector<std::int64_t>& shape = piece.parameter.shape;
+  for (const PlacedBox& placed : piece.boxes()) {
+    const Box& box = placed.box;
+    for (std::int64_t i = 0; i < box.size(); ++i) {
+      std::int64_t whole = 0;
+      std::int64_t local = placed.offset - piece.offset;
+      std::int64_t pitch = 1;
+      std::int64_t rest = i;
+      for (std::size_t d = shape.size(); d-- > 0; pitch *= shape[d]) {
+        const std::int64_t index = rest % box.count[d];
+        rest /= box.count[d];
+        whole += (box.start[d] + index) * pitch;
+        local += index * placed.stride[d];
+      }
+      visit(whole, local);
+    }
+  }
+}
+
 }  // namespace
 
 OptimizerConfig optimizer_config(std::string_view name) {
@@ -128,19 +155,25 @@ void MiniTrainer::for_each_owned(const Parameter& parameter, const Visit& visit)
 
 template <class Of>
 std::vector<float> MiniTrainer::joined_values(const Parameter& parameter, const Of& of) {
-  std::vector<float> values(static_cast<std::size_t>(parameter.size()));
-  for_each_owned(parameter, [&](std::size_t part, const Piece& piece) {
-    std::ranges::copy(to_host(of(part).flat(piece.offset, piece.count)), values.begin() + piece.begin);
-  });
-  const AxisSet sharded = training_.exchange().sharded_axes();
+  std::vector<float> values(static_cast<std::size_t>(parameter.global_size()));
+  const auto part_of_whole = [&](std::size_t part, const Piece& piece) {
+    if (parameter.twin > 0) return;
+    const std::vector<float> own = to_host(of(part).flat(piece.offset, piece.count));
+    for_each_element(piece,
+                     [&](std::int64_t whole, std::int64_t local) { at(values, whole) = at(own, local); });
+  };
+  for_each_owned(parameter, part_of_whole);
+  const AxisSet sharded = training_.exchange().sharded_axes().with({Axis::tensor});
   if (grid_.coordinates().extent(sharded) == 1) return values;
   MemoryLedger ledger;
   const DeviceBuffer buffer(backend_, ledger, MemoryCategory::communication, values.size() * sizeof(float),
                             "mylos::tests::values");
   const TensorRef all(buffer.data(), DType::fp32, {std::ssize(values)});
   backend_.copy_to_device(values.data(), all.data, all.bytes());
-  Communicator& owners = grid_.group(sharded);
-  owners.all_reduce(all, ReduceOp::sum).wait();
+  for (const Axis axis : {Axis::shard, Axis::tensor}) {
+    if (sharded.contains(axis) && grid_.coordinates().extent({axis}) > 1)
+      grid_.group({axis}).all_reduce(all, ReduceOp::sum).wait();
+  }
   return to_host(all);
 }
 
@@ -164,11 +197,12 @@ std::vector<float> MiniTrainer::weight(std::string_view name) {
 void MiniTrainer::set_weight(std::string_view name, std::span<const float> values) {
   training_.exchange().settle();
   const Parameter& parameter = table().find(name);
-  require(parameter.size() == std::ssize(values), "a weight's size");
+  require(parameter.global_size() == std::ssize(values), "a weight's size");
   for_each_owned(parameter, [&](std::size_t part, const Piece& piece) {
     const TensorRef to = master(part).flat(piece.offset, piece.count);
-    const auto own =
-        values.subspan(static_cast<std::size_t>(piece.begin), static_cast<std::size_t>(piece.count));
+    std::vector<float> own(static_cast<std::size_t>(piece.count));
+    for_each_element(piece,
+                     [&](std::int64_t whole, std::int64_t local) { at(own, local) = at(values, whole); });
     dispatch_float(to.dtype, [&](auto element) {
       using T = decltype(element);
       std::vector<T> rounded(own.size());

@@ -55,7 +55,7 @@ class MiniTrainer {
   void run(std::span<const std::int32_t> tokens);
   const StepResults& read();
 
-  /// The next three are collective. Weights as fp32, from the master where there is one; without padding.
+  /// The next three are collective. Weights as fp32, from the master if there is one; without padding.
   std::vector<float> weight(std::string_view name);
   void set_weight(std::string_view name, std::span<const float> values);
   /// The gradient that the last step applied, before clipping; without padding.

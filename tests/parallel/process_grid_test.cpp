@@ -1,17 +1,29 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Coordinates and groups of process grids, square or not, against a table of all ranks made here.
+// Coordinates and groups of process grids, square or not, against a table of all ranks made here; how
+// failures within a group are named.
 #include "parallel/process_grid.hpp"
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <memory>
+#include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/base/joined.hpp"
+#include "parallel/health/failure_detector.hpp"
+#include "parallel/health/flight_recorder.hpp"
 #include "tests/support/test_plugins.hpp"
 
 namespace mylos {
 namespace {
+
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::StartsWith;
 
 using Indices = std::array<int, num_axes>;
 
@@ -93,7 +105,8 @@ TEST(ProcessGrid, GroupsHoldTheRanksThatDifferInTheirAxesOnly) {
       // Axes with one rank do not make another group.
       EXPECT_EQ(&grid.group(axes.common(at.used_axes())), &group);
     }
-    EXPECT_EQ(counter.totals().calls, groups().size());
+    const auto sends = [&](AxisSet axes) { return at.extent(axes) > 1; };
+    EXPECT_EQ(counter.totals().calls, std::ranges::count_if(groups(), sends));
   }
 }
 
@@ -128,6 +141,102 @@ TEST(ProcessGrid, RefusesExtentsThatDoNotMultiplyToTheWorld) {
     EXPECT_EQ(error.code(), ExitCode::usage);
     EXPECT_NE(std::string(error.what()).find(fmt::format("tensor {}", world->size() + 1)), std::string::npos);
   }
+}
+
+/// Groups of two neighbours that divide, and what hybrid sharding needs besides.
+class HybridGrid : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (world_->size() < 4 || world_->size() % 2 != 0) GTEST_SKIP() << "for two groups of two ranks, or more";
+    recorder_ = FlightRecorder::open(*world_);
+  }
+  ProcessGrid make_grid(bool is_checked) {
+    const GridExtents extents{.replicate = world_->size() / 2, .shard = 2};
+    return {*world_, extents, sets_, counter_, recorder_.get(), is_checked};
+  }
+  TensorRef buffer(std::int64_t count) { return {values_.data(), DType::fp32, {count}}; }
+
+  CommunicatorHandle world_ = open_communicator("mpi");
+  TrafficCounter counter_;
+  std::unique_ptr<FlightRecorder> recorder_;
+  std::vector<AxisSet> sets_ = {all_axes, {Axis::shard}, {Axis::replicate}};
+  std::array<float, 100> values_{};
+};
+
+TEST_F(HybridGrid, DebugBuildsNameTheAxisAndTheCallsOfAMismatchedCollective) {
+  if (!calls_are_checked) GTEST_SKIP() << "calls are checked in debug builds";
+  const ProcessGrid grid = make_grid(true);
+  for (const Axis axis : {Axis::shard, Axis::replicate}) {
+    SCOPED_TRACE(name_of(axis));
+    Communicator& group = grid.group({axis});
+    const auto call = [&](std::int64_t count) -> std::string {
+      try {
+        group.all_reduce(buffer(count), ReduceOp::sum).host_wait();
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::watchdog);
+        return error.what();
+      }
+      return "no mismatch";
+    };
+    // The last rank of all is the last along both axes.
+    const bool is_victim = world_->rank() == world_->size() - 1;
+    const Axis other = axis == Axis::shard ? Axis::replicate : Axis::shard;
+    const bool is_with_victim = grid.coordinates().index(other) == grid.coordinates().extent(other) - 1;
+    const std::string said = call(is_victim ? 10 : 100);
+    if (is_with_victim) {
+      EXPECT_THAT(said, StartsWith(fmt::format("mismatched collective on axis {}:\n", name_of(axis))));
+      const int victim = world_->size() - 1;
+      const int before_victim = axis == Axis::shard ? victim - 1 : victim - 2;
+      EXPECT_THAT(said, HasSubstr(fmt::format("rank {}: all_reduce of 40 bytes of fp32", victim)));
+      EXPECT_THAT(said, HasSubstr(fmt::format("rank {}: all_reduce of 400 bytes of fp32", before_victim)));
+    } else {
+      EXPECT_EQ(said, "no mismatch");
+    }
+    EXPECT_EQ(call(100), "no mismatch") << "afterwards";
+  }
+}
+
+TEST_F(HybridGrid, ReportsTheAxisOfAStalledCollective) {
+  const ProcessGrid grid = make_grid(false);  // a check would wait for the rank that does not come
+  Communicator& shards = grid.group({Axis::shard});
+  Communicator& replicas = grid.group({Axis::replicate});
+  const auto start_in = [&](Communicator& group) { return group.all_reduce(buffer(100), ReduceOp::sum); };
+  const int rank = world_->rank();
+  // Rank 1 stays away from its shard group, in which rank 0 waits. The others are one call further.
+  Request of_shards;
+  Request of_replicas;
+  if (rank != 1) of_shards = start_in(shards);
+  if (rank > 1) {
+    of_shards.host_wait();
+    of_replicas = start_in(replicas);
+  }
+  world_->barrier();
+
+  using namespace std::chrono_literals;
+  constexpr WatchdogLimits limits{.silence = 24h, .operation_timeout = 1min};
+  FailureDetector detector(0, limits);
+  EXPECT_EQ(detector.look(recorder_->read_node(), FailureDetector::TimePoint(1h)), "");
+  const std::string reason = detector.look(recorder_->read_node(), FailureDetector::TimePoint(1h + 61s));
+  std::vector<int> further;
+  for (int r = 2; r < world_->size(); ++r) further.push_back(r);
+  EXPECT_EQ(reason,
+            fmt::format("stalled collective: rank 0 has been in all_reduce [shard] 400 bytes for more "
+                        "than 60.0 s; in all_reduce [replicate] 400 bytes: {}; in all_reduce [shard] "
+                        "400 bytes: 0; in no operation: 1",
+                        joined(further, ", ")));
+  const std::string report = detector.report(reason);
+  EXPECT_THAT(report,
+              ContainsRegex("\nrank 0 [^\n]*\n  #1 all_reduce .shard. 400 bytes, [^\n]*, UNDER WAY\n"));
+  EXPECT_THAT(report, ContainsRegex("\nrank 2 [^\n]*\n  #1 all_reduce .shard. 400 bytes, [^\n]*, done\n"
+                                    "  #2 all_reduce .replicate. 400 bytes, [^\n]*, UNDER WAY\n"));
+  world_->barrier();
+
+  if (rank == 1) of_shards = start_in(shards);
+  of_shards.host_wait();
+  if (rank < 2) of_replicas = start_in(replicas);
+  of_replicas.host_wait();
+  world_->barrier();
+  for (const RankFlight& flight : recorder_->read_node()) EXPECT_EQ(flight.open_operation(), nullptr);
 }
 
 TEST(ProcessGrid, NamesSetsOfAxes) {

@@ -2,6 +2,7 @@
 // Sharded data parallelism against one rank that computes the same global batch alone.
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -43,10 +44,10 @@ class Zero : public testing::Test {
       }
     }
   }
-  /// One micro-batch per step, and as many as the global batch can be cut into.
-  std::vector<std::int64_t> accumulations() const {
-    for (const std::int64_t accumulation : {6, 4, 2}) {
-      if (global_batch % (accumulation * ranks()) == 0) return {1, accumulation};
+  /// One micro-batch per step, and as many as `samples` can be cut into.
+  std::vector<std::int64_t> accumulations(std::int64_t samples = global_batch) const {
+    for (const std::int64_t accumulation : {6, 4, 3, 2}) {
+      if (samples % (accumulation * ranks()) == 0) return {1, accumulation};
     }
     return {1};
   }
@@ -58,9 +59,10 @@ class Zero : public testing::Test {
 
 TEST_F(Zero, EveryStageComputesWhatOneRankDoes) {
   constexpr std::int64_t steps = 20;
-  const Outcome oracle = train_alone(backend_, *self_, mini_config(small_model(), global_batch, 37), steps);
-  for (const std::int64_t accumulation : accumulations()) {
-    for_all_stages(mini_config(small_model(), global_batch, 37, ranks(), accumulation),
+  const std::int64_t samples = global_batch % ranks() == 0 ? global_batch : 2 * ranks();
+  const Outcome oracle = train_alone(backend_, *self_, mini_config(small_model(), samples, 37), steps);
+  for (const std::int64_t accumulation : accumulations(samples)) {
+    for_all_stages(mini_config(small_model(), samples, 37, ranks(), accumulation),
                    [&](const RunConfig& config) {
                      expect_equal_to_rounding(config, train(backend_, *world_, config, steps), oracle);
                    });
@@ -174,7 +176,12 @@ struct UnitSizes {
     block = unit({c, c, 3 * c * c, 3 * c, c * c, c, c, c, 4 * c * c, 4 * c, 4 * c * c, c});
     head = model.tied ? unit({c, c}) : unit({c, c, matrix});
   }
-  std::int64_t all(std::int64_t layers) const { return embedding + layers * block + head; }
+  /// What `of` gives for a unit's size, added over all units.
+  template <class Of>
+  std::int64_t sum(std::int64_t layers, const Of& of) const {
+    return of(embedding) + layers * of(block) + of(head);
+  }
+  std::int64_t all(std::int64_t layers) const { return sum(layers, std::identity()); }
 };
 
 /// Elements that the gathers of a step bring, each block's weights being looked up in the order in which
@@ -203,16 +210,16 @@ std::int64_t gathered(const ModelConfig& model, const UnitSizes& sizes, std::int
 
 TEST_F(Zero, SendsExactlyWhatTheFormulaSays) {
   if (ranks() == 1) GTEST_SKIP() << "nothing is sent";
-  constexpr std::int64_t steps = 3;
+  constexpr std::int64_t steps = 2;
   constexpr std::int64_t g = 4;  // bytes of a gradient and of a weight
   constexpr std::int64_t p = 4;
   for (const bool tied : {true, false}) {
-    for (const std::int64_t m : accumulations()) {
+    for (const std::int64_t m : {1, 2}) {
       ModelConfig model = small_model();
       model.layers = 3;
       model.width = 45;  // no multiple of the alignment
       model.tied = tied;
-      for_all_stages(mini_config(model, global_batch, 8, ranks(), m), [&](const RunConfig& config) {
+      for_all_stages(mini_config(model, 2 * ranks(), 8, ranks(), m), [&](const RunConfig& config) {
         const std::int64_t shard = config.parallel.shard;
         const UnitSizes sizes(model, shard);
         const std::int64_t n = sizes.all(model.layers);
@@ -221,24 +228,41 @@ TEST_F(Zero, SendsExactlyWhatTheFormulaSays) {
         std::int64_t brought = p * n;
         if (stage != "zero1") scattered *= m;
         if (stage == "zero3") brought = p * gathered(model, sizes, m, 1);
+        const std::int64_t initial = stage == "zero3" ? 0 : p * n;  // the initial weights
         const std::int64_t summed = shard < ranks() ? g * n / shard : 0;
-        constexpr std::int64_t scalars = 2 * 4;  // loss sum and squared norm, one call
+        constexpr std::int64_t scalars = 2;  // loss sum and squared norm, one call in fp32
 
+        const Sent sent = sent_by_rings(backend_, config, steps);
         std::int64_t sums = 0;
-        for (const TrafficRow& row : train(backend_, *world_, config, steps).traffic) {
+        for (const TrafficRow& row : sent.calls) {
           const auto bytes = static_cast<std::int64_t>(row.payload_bytes);
+          if (row.operation != Operation::all_reduce) {
+            EXPECT_EQ(row.axis, shard < ranks() ? "shard" : "data");
+          }
           if (row.operation == Operation::reduce_scatter) {
             EXPECT_EQ(bytes, steps * scattered);
             EXPECT_EQ(static_cast<std::int64_t>(row.calls),
                       steps * (stage == "zero1" ? 1 : m) * (model.layers + 2));
           } else if (row.operation == Operation::all_gather) {
-            EXPECT_EQ(bytes, steps * brought + (stage == "zero3" ? 0 : p * n)) << "and the initial weights";
+            EXPECT_EQ(bytes, steps * brought + initial);
           } else {
             EXPECT_EQ(row.operation, Operation::all_reduce);
             sums += bytes;
           }
         }
-        EXPECT_EQ(sums, steps * (summed + scalars));
+        EXPECT_EQ(sums, steps * (summed + 4 * scalars));
+
+        if (calls_are_checked) return;  // by messages that count too
+        const std::int64_t groups = ranks() / shard;
+        const std::int64_t rank = world_->rank();
+        const std::int64_t between_groups = g * sizes.sum(model.layers, [&](std::int64_t unit) {
+          return sent_by_ring_all_reduce(unit / shard, groups, rank / shard);
+        });
+        const std::int64_t scalar_bytes = 4 * sent_by_ring_all_reduce(scalars, ranks(), rank);
+        EXPECT_EQ(sent.wire_bytes,
+                  sent_by_half_a_ring(initial, shard) +
+                      steps * (sent_by_half_a_ring(scattered, shard) + sent_by_half_a_ring(brought, shard) +
+                               between_groups + scalar_bytes));
       });
     }
   }

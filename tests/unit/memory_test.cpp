@@ -159,7 +159,7 @@ TEST(Plan, DISABLED_AgreesWithTheLedgerForEveryDeck) {
                                            {"train.micro_batch", "8"},
                                            {"train.global_batch", "16"},
                                            {"parallel.data", "1"}},
-                                          plugins, 1);
+                                          plugins, {1});
     expect_agreement(setup.config);
     ++decks;
   }

@@ -56,13 +56,14 @@ Result configure(const std::string& text, std::int64_t ranks, const std::string&
   Result result;
   DeckErrors errors;
   const Deck deck = Deck::parse(text, file_name, errors);
-  result.config = make_run_config(deck, deck_params(), ranks, errors, result.values);
+  result.config = make_run_config(deck, deck_params(), {ranks}, errors, result.values);
   result.problems = errors.messages();
   return result;
 }
 
 /// A whole deck of GPT-2 124M on which `extra` is put on top.
-Result configure_gpt2(const std::vector<std::pair<std::string, std::string>>& extra, std::int64_t ranks = 1) {
+Result configure_gpt2(const std::vector<std::pair<std::string, std::string>>& extra, std::int64_t ranks = 1,
+                      std::int64_t ranks_per_node = 1) {
   Result result;
   DeckErrors errors;
   Deck deck = Deck::parse(
@@ -70,7 +71,7 @@ Result configure_gpt2(const std::vector<std::pair<std::string, std::string>>& ex
       "[run]\ndir = runs/test\n",
       "run.deck", errors);
   for (const auto& [key, value] : extra) deck.set(key, value, errors);
-  result.config = make_run_config(deck, deck_params(), ranks, errors, result.values);
+  result.config = make_run_config(deck, deck_params(), {ranks, ranks_per_node}, errors, result.values);
   result.problems = errors.messages();
   return result;
 }
@@ -189,8 +190,40 @@ TEST(RunConfig, ChecksWhatIsDividedAmongWhom) {
   EXPECT_THAT(problems({{"parallel.exchange", "zero1"}, {"parallel.shard", "3"}}).problems,
               ElementsAre(HasSubstr(
                   "shard = 3 does not divide data = 4 into groups of two and more; use 2 or 4, or 0")));
+  EXPECT_THAT(problems({{"parallel.exchange", "zero1"}, {"parallel.shard", "two"}}).problems,
+              ElementsAre(HasSubstr("shard = two must be a number of ranks, node, or 0 for all")));
   EXPECT_THAT(problems({{"parallel.exchange", "zero3"}, {"backend.graphs", "true"}}).problems,
               ElementsAre(HasSubstr("use zero2, or graphs = false")));
+}
+
+TEST(RunConfig, ChecksWhatTheTensorAxisDivides) {
+  const Result result = configure_gpt2({{"parallel.tensor", "4"}}, 8);
+  EXPECT_THAT(result.problems, IsEmpty());
+  EXPECT_EQ(result.config.parallel.tensor, 4);
+  EXPECT_EQ(result.config.parallel.data, 2);
+  EXPECT_EQ(result.config.parallel.world_size(), 8);
+  EXPECT_THAT(configure_gpt2({{"parallel.tensor", "5"}}, 10).problems,
+              ElementsAre(HasSubstr("tensor = 5 must divide [model] heads = 12; use 1, 2, 3, 4, 6 or 12")));
+  EXPECT_THAT(configure_gpt2({{"model.preset", "gpt2-1558m"}, {"parallel.tensor", "2"}}, 2).problems,
+              ElementsAre(HasSubstr("tensor = 2 must divide [model] heads = 25; use 1, 5 or 25")));
+  EXPECT_THAT(configure_gpt2({{"parallel.tensor", "3"}}, 8).problems,
+              ElementsAre(HasSubstr("tensor = 3 must divide this run's 8 ranks; use 1, 2, 4 or 8")));
+  EXPECT_THAT(configure_gpt2({{"parallel.tensor", "2"}, {"parallel.data", "3"}}, 8).problems,
+              ElementsAre(HasSubstr("data = 3 needs 6 ranks, this run has 8; use data = 4")));
+}
+
+TEST(RunConfig, DividesAmongTheRanksOfANode) {
+  const auto result = [](std::int64_t ranks_per_node) {
+    return configure_gpt2({{"parallel.exchange", "zero3"}, {"parallel.shard", "node"}}, 8, ranks_per_node);
+  };
+  EXPECT_EQ(result(2).config.parallel.shard, 2);
+  EXPECT_EQ(result(8).config.parallel.shard, 8);
+  EXPECT_EQ(result(2).values.text("parallel.shard"), "2");
+  EXPECT_THAT(result(0).problems,
+              ElementsAre(HasSubstr("shard = node needs equally many ranks on all nodes")));
+  EXPECT_THAT(result(1).problems, ElementsAre(HasSubstr("shard = 1 does not divide data = 8")));
+  EXPECT_THAT(configure_gpt2({{"parallel.exchange", "zero3"}, {"parallel.shard", "node"}}).problems,
+              IsEmpty());
 }
 
 TEST(RunConfig, ChecksTokenFilesApart) {
@@ -201,7 +234,7 @@ TEST(RunConfig, ChecksTokenFilesApart) {
       "= .\n"
       "[run]\ndir = runs/test\n",
       "run.deck", errors);
-  const RunConfig config = make_run_config(deck, deck_params(), 1, errors, values);
+  const RunConfig config = make_run_config(deck, deck_params(), {1}, errors, values);
   EXPECT_TRUE(errors.empty());
   check_token_files(deck, config, errors);
   EXPECT_THAT(errors.messages(), ElementsAre("run.deck:7: [data] train = no_such.bin does not exist",

@@ -21,13 +21,13 @@ constexpr ParamSpec params[] = {
                   "Neighbouring units that exchange dealt gives to a rank at a time."),
 };
 
-/// Who steps which unit.
+/// The owner of each unit.
 struct Deal {
   Deal(const ParamValues& values, const ExchangeScope& scope)
       : units(values.integer("parallel.deal")), ranks(scope.coordinates.extent(loss_axes)) {}
 
   int owner(int unit) const { return static_cast<int>(unit / units % ranks); }
-  /// One part per unit, empty where the unit is another rank's.
+  /// One part per unit, empty if the unit is another rank's.
   std::vector<UnitPart> owned(const ParameterTable& table, int rank) const {
     std::vector<UnitPart> parts = whole_units(table);
     for (UnitPart& part : parts) {

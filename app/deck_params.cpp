@@ -101,12 +101,16 @@ const ParamSpec params[] = {
     integer_param("eval", "batches", "0", 0, 1e9, "global batches",
                   "Global batches that one evaluation reads at most; 0 reads the whole file."),
 
-    integer_param(
-        "parallel", "data", "0", 0, 65536, "ranks",
-        "Ranks that read different samples, or groups of such if tensor is more than 1; 0 takes all ranks."),
+    integer_param("parallel", "data", "0", 0, 65536, "ranks",
+                  "Groups of ranks that read different samples, each of `tensor` ranks; 0 takes all ranks."),
     integer_param("parallel", "tensor", "1", 1, 65536, "ranks",
                   "Neighbouring ranks that divide the heads and the feed-forward layer of each block "
                   "(Megatron-LM); a divisor of heads."),
+    boolean_param("parallel", "vocab", "false",
+                  "These ranks also divide the vocabulary: the token embedding, the head and the loss."),
+    boolean_param("parallel", "sequence", "false",
+                  "These ranks also divide the rows of the residual stream, with its norms and dropout "
+                  "(sequence parallelism): the same traffic and less memory for activations."),
     choice_param("parallel", "exchange", exchanges().front()->name, exchange_choices.c_str(),
                  exchange_docs.c_str()),
     choice_param("parallel", "schedule", schedules().front()->name, schedule_choices.c_str(),

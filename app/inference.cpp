@@ -82,12 +82,13 @@ int with_inference(const CommandLine& line, std::int64_t batch,
     model.step = reader->state().step;
     model.session = std::make_unique<Session>(model.setup.plugins, config, model.setup.values);
     Session& session = *model.session;
-    model.table =
-        std::make_unique<ParameterTable>(ParameterTable(config.model).local(session.grid().coordinates()));
+    const Coordinates& coordinates = session.grid().coordinates();
+    model.table = std::make_unique<ParameterTable>(config.table(coordinates));
     const Schedule no_training;
-    ModelPrograms programs = record_programs(config.model, *model.table, config.programs(no_training));
+    ModelPrograms programs =
+        record_programs(config.model, *model.table, config.programs(no_training, coordinates));
     const ExchangeScope scope{.table = *model.table,
-                              .coordinates = session.grid().coordinates(),
+                              .coordinates = coordinates,
                               .compute_type = config.train.dtype,
                               .events = unit_events_of(no_training, programs)};
     model.exchange = config.parallel.exchange->make(config.parallel.values, scope, session.compute(),

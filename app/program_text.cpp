@@ -54,10 +54,10 @@ class ProgramText {
   std::string text_of(std::size_t index, const Entry& entry) const {
     std::string text = std::visit(
         [&]<class Op>(const Op& op) {
-          std::string lines = fmt::format("{:5} {} ({}): {:.6f} GFLOP, {:.6f} GB, {}:{}\n", index, Op::name,
-                                          backend_of(Op::name), 1e-9 * flops_of(entry),
-                                          1e-9 * static_cast<double>(bytes_of(entry)),
-                                          entry.where.file_name(), entry.where.line());
+          const std::string_view runs = is_collective<Op> ? "communication" : backend_of(Op::name);
+          std::string lines = fmt::format(
+              "{:5} {} ({}): {:.6f} GFLOP, {:.6f} GB, {}:{}\n", index, Op::name, runs, 1e-9 * flops_of(entry),
+              1e-9 * static_cast<double>(bytes_of(entry)), entry.where.file_name(), entry.where.line());
           Op::operands(
               op, [&](const char* name, const TensorRef& tensor, Access access, const auto&... /*adds*/) {
                 if (tensor) lines += text_of(name, tensor, access);
@@ -95,7 +95,6 @@ class ProgramText {
       const std::span<const std::string_view> own(backend->operations, backend->num_operations);
       if (std::ranges::find(own, operation) != own.end()) return backend->name;
     }
-    if (operation == AllReduceCall::name) return "communication";
     return backends_.empty() ? "no backend found" : "in parts";
   }
 
@@ -108,9 +107,10 @@ class ProgramText {
 
 std::string program_text(const Setup& setup) {
   const RunConfig& config = setup.config;
-  const ParameterTable table = ParameterTable(config.model).local(config.parallel.first());
+  const Coordinates rank_0 = config.parallel.first();
+  const ParameterTable table = config.table(rank_0);
   const Schedule schedule = config.parallel.schedule->make(static_cast<int>(config.train.accumulation));
-  const ModelPrograms programs = record_programs(config.model, table, config.programs(schedule));
+  const ModelPrograms programs = record_programs(config.model, table, config.programs(schedule, rank_0));
   const ActivationPlan plan(programs.roots, passages_of(schedule, programs));
 
   std::vector<std::string> actions;

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <initializer_list>
+#include <numeric>
 #include <set>
 #include <string_view>
 #include <system_error>
@@ -97,6 +98,7 @@ class CrossChecks {
     check_layout();
     check_shard();
     check_batch();
+    check_sequence();
     choose_grad_dtype();
     choose_loss_scale();
     check_master();
@@ -288,6 +290,20 @@ class CrossChecks {
            global, micro, data, multiples_near(micro * data, global), divisors_near(global / data, micro));
   }
 
+  void check_sequence() {
+    if (!known({"parallel.sequence", "parallel.tensor", "train.micro_batch", "train.seq_len"})) return;
+    if (!values_.boolean("parallel.sequence")) return;
+    const std::int64_t micro = integer("train.micro_batch");
+    const std::int64_t seq_len = integer("train.seq_len");
+    const std::int64_t tensor = integer("parallel.tensor");
+    if (micro * seq_len % tensor == 0) return;
+    report(
+        {"parallel.sequence", "parallel.tensor"},
+        "[parallel] sequence = true divides the {} rows of a micro-batch, {} x {} tokens, among tensor = {} "
+        "ranks; use micro_batch = {}, or sequence = false",
+        micro * seq_len, micro, seq_len, tensor, multiples_near(tensor / std::gcd(seq_len, tensor), micro));
+  }
+
   void choose_grad_dtype() {
     if (!known({"train.grad_dtype", "train.dtype"})) return;
     const std::string dtype = values_.text("train.dtype");
@@ -421,12 +437,14 @@ LrScheduleConfig lr_config(const ParamValues& values) {
 
 ParallelPlan parallel_plan(const ParamValues& values) {
   const ExchangeKind& exchange = named(exchanges(), values.text("parallel.exchange"));
-  return {.tensor = values.integer("parallel.tensor"),
-          .data = values.integer("parallel.data"),
-          .shard = exchange.shards ? std::stoll(values.text("parallel.shard")) : 1,
-          .exchange = &exchange,
-          .schedule = &named(schedules(), values.text("parallel.schedule")),
-          .values = values};
+  return {
+      .tensor = values.integer("parallel.tensor"),
+      .splits = {.vocab = values.boolean("parallel.vocab"), .sequence = values.boolean("parallel.sequence")},
+      .data = values.integer("parallel.data"),
+      .shard = exchange.shards ? std::stoll(values.text("parallel.shard")) : 1,
+      .exchange = &exchange,
+      .schedule = &named(schedules(), values.text("parallel.schedule")),
+      .values = values};
 }
 
 GuardConfig guard_config(const ParamValues& values) {

@@ -15,6 +15,7 @@ void KernelOperations::run(const SumOfSquares& op) {
 
 bool KernelOperations::run(const EmbeddingBackward& op) {
   require(op.position >= 0 && op.position + op.tokens.shape[1] <= op.dwpe.shape[0], "positions inside dwpe");
+  if (op.rows.is_part) return false;
   if (!kernels::token_gradient(queue(), op.tokens, op.dout, op.dwte, op.accumulate_wte, workspace_)) {
     return false;
   }
@@ -63,7 +64,7 @@ bool KernelOperations::run(const AttentionBackward& op) {
 }
 
 bool KernelOperations::run(const CrossEntropy& op) {
-  return kernels::cross_entropy(queue(), op);
+  return !op.statistics && kernels::cross_entropy(queue(), op);
 }
 
 bool KernelOperations::run(const AdamWStep& op) {

@@ -6,11 +6,91 @@ namespace mylos::compute_kokkos {
 
 namespace {
 
+/// What is known of a row's softmax.
+struct RowSoftmax {
+  float largest = 0.0F;
+  float sum = 0.0F;        // of exp(logit - largest)
+  float of_target = 0.0F;  // its logit
+  bool is_hit = false;     // the target is the first of the largest
+};
+
+template <class T>
+KOKKOS_FORCEINLINE_FUNCTION float sum_of_exponentials(const Member& member, std::int64_t n, const T* x,
+                                                      float largest) {
+  const Vec bound(largest);
+  return row_sums<1>(member, n, [&](Lanes at) { return Vecs<1>{exponential(at.load(x) - bound)}; })[0];
+}
+
+/// Of a whole row.
+template <class T>
+KOKKOS_FORCEINLINE_FUNCTION RowSoftmax softmax_of(const Member& member, std::int64_t vocab, const T* x,
+                                                  std::int32_t target) {
+  RowSoftmax row;
+  row.of_target = static_cast<float>(x[target]);
+  row.largest = row_max(member, vocab, x);
+  row.sum = sum_of_exponentials(member, vocab, x, row.largest);
+  row.is_hit = row.of_target == row.largest;
+  for (std::int64_t j = 0; row.is_hit && j < target; ++j)
+    row.is_hit = static_cast<float>(x[j]) != row.largest;
+  return row;
+}
+
+/// Of a row whose parts have `statistics` (P, 4, N).
+KOKKOS_FORCEINLINE_FUNCTION RowSoftmax softmax_of(const float* statistics, std::int64_t parts,
+                                                  std::int64_t rows, std::int64_t row, std::int32_t target) {
+  const auto at = [&](std::int64_t part, int which) {
+    return statistics[(part * SoftmaxStatistics::count + which) * rows + row];
+  };
+  RowSoftmax all;
+  all.largest = all.of_target = -INFINITY;
+  for (std::int64_t p = 0; p < parts; ++p) {
+    if (at(p, 0) > all.largest) {
+      all.largest = at(p, 0);
+      all.is_hit = static_cast<std::int32_t>(at(p, 3)) == target;
+    }
+    if (at(p, 2) > all.of_target) all.of_target = at(p, 2);
+  }
+  for (std::int64_t p = 0; p < parts; ++p) {
+    if (at(p, 1) != 0.0F) all.sum += at(p, 1) * Kokkos::exp(at(p, 0) - all.largest);
+  }
+  return all;
+}
+
+template <class T>
+void statistics_kernel(const Execution& execution, Matrix<const T> logits, Vector<const std::int32_t> targets,
+                       std::int64_t vocab, std::int64_t first_token, Matrix<float> statistics) {
+  Kokkos::parallel_for(
+      "mylos::softmax_statistics::rows"_label, Team(execution, logits.extent(0), row_team_size),
+      KOKKOS_LAMBDA(const Member& member) {
+        const std::int64_t row = member.league_rank();
+        const std::int64_t target = targets(row) - first_token;
+        const T* x = &logits(row, 0);
+        float largest = -INFINITY;
+        float sum = 0.0F;
+        std::int64_t place = 0;
+        if (vocab > 0) {
+          largest = row_max(member, vocab, x);
+          sum = sum_of_exponentials(member, vocab, x, largest);
+        }
+        Kokkos::single(Kokkos::PerTeam(member), [&]() {
+          while (place + 1 < vocab && static_cast<float>(x[place]) != largest) ++place;
+          statistics(0, row) = largest;
+          statistics(1, row) = sum;
+          statistics(2, row) =
+              targets(row) >= 0 && target >= 0 && target < vocab ? static_cast<float>(x[target]) : -INFINITY;
+          statistics(3, row) = static_cast<float>(first_token + place);
+        });
+      });
+}
+
+/// `statistics`: (P, 4, N), or null if the logits are all of a row's.
 template <class T>
 void row_kernel(const Execution& execution, Matrix<T> logits, Vector<const std::int32_t> targets,
-                std::int64_t vocab, float gradient_scale, const StepScalars* scalars, Vector<float> losses,
+                const float* statistics, std::int64_t parts, std::int64_t vocab, std::int64_t first_token,
+                float gradient_scale, const StepScalars* scalars, Vector<float> losses,
                 std::int32_t* correct) {
   const auto columns = static_cast<std::int64_t>(logits.extent(1));
+  const auto rows = static_cast<std::int64_t>(logits.extent(0));
   Kokkos::parallel_for(
       "mylos::cross_entropy::rows"_label, Team(execution, logits.extent(0), row_team_size),
       KOKKOS_LAMBDA(const Member& member) {
@@ -18,22 +98,16 @@ void row_kernel(const Execution& execution, Matrix<T> logits, Vector<const std::
         const std::int32_t target = targets(row);
         T* x = &logits(row, 0);
         const bool counts = target >= 0;
-        float of_target = 0.0F;
+        RowSoftmax softmax;
         float loss = 0.0F;
         float inverse_sum = 0.0F;
-        std::int32_t hit = 0;
-        Vec largest(0.0F);
         if (counts) {
-          of_target = static_cast<float>(x[target]);
-          const float top = row_max(member, vocab, x);
-          largest = Vec(top);
-          const float sum = row_sums<1>(
-              member, vocab, [&](Lanes at) { return Vecs<1>{exponential(at.load(x) - largest)}; })[0];
-          loss = Kokkos::log(sum) + (top - of_target);
-          inverse_sum = 1.0F / sum;
-          hit = of_target == top ? 1 : 0;
-          for (std::int64_t j = 0; hit != 0 && j < target; ++j) hit = static_cast<float>(x[j]) == top ? 0 : 1;
+          softmax = statistics != nullptr ? softmax_of(statistics, parts, rows, row, target)
+                                          : softmax_of(member, vocab, x, target);
+          loss = Kokkos::log(softmax.sum) + (softmax.largest - softmax.of_target);
+          inverse_sum = 1.0F / softmax.sum;
         }
+        const Vec largest(softmax.largest);
         member.team_barrier();
         if (scalars != nullptr) {
           const Vec scale(gradient_scale * scalars->loss_scale * inverse_sum);
@@ -47,9 +121,10 @@ void row_kernel(const Execution& execution, Matrix<T> logits, Vector<const std::
         }
         Kokkos::single(Kokkos::PerTeam(member), [&]() {
           losses(row) = loss;
-          if (correct != nullptr) correct[row] = hit;
-          if (scalars != nullptr && counts) {
-            x[target] = static_cast<T>(gradient_scale * scalars->loss_scale * Kokkos::expm1(-loss));
+          if (correct != nullptr) correct[row] = softmax.is_hit ? 1 : 0;
+          const std::int64_t column = target - first_token;
+          if (scalars != nullptr && counts && column >= 0 && column < vocab) {
+            x[column] = static_cast<T>(gradient_scale * scalars->loss_scale * Kokkos::expm1(-loss));
           }
         });
       });
@@ -57,16 +132,35 @@ void row_kernel(const Execution& execution, Matrix<T> logits, Vector<const std::
 
 }  // namespace
 
+void KokkosOperations::run(const SoftmaxStatistics& op) {
+  const std::int64_t rows = rows_of(op.logits);
+  require(op.targets.size() == rows && op.statistics.size() == SoftmaxStatistics::count * rows,
+          "one target and four numbers for each row");
+  require(op.vocab >= 0 && op.vocab <= op.logits.shape[op.logits.rank - 1],
+          "the vocabulary inside the columns");
+  dispatch_float(op.logits.dtype, [&](auto type) {
+    using T = decltype(type);
+    statistics_kernel<T>(queue(), matrix<const T>(op.logits), vector<const std::int32_t>(op.targets),
+                         op.vocab, op.first_token,
+                         matrix<float>(op.statistics.reshaped({SoftmaxStatistics::count, rows})));
+  });
+}
+
 void KokkosOperations::run(const CrossEntropy& op) {
   const std::int64_t rows = rows_of(op.logits);
   require(op.targets.size() == rows && op.losses.size() == rows && (!op.correct || op.correct.size() == rows),
           "one target and loss for each row");
-  require(op.vocab > 0 && op.vocab <= op.logits.shape[op.logits.rank - 1],
+  const bool is_part = static_cast<bool>(op.statistics);
+  require(op.vocab >= (is_part ? 0 : 1) && op.vocab <= op.logits.shape[op.logits.rank - 1],
           "the vocabulary inside the columns");
+  require(!is_part || op.statistics.size() % (SoftmaxStatistics::count * rows) == 0,
+          "four numbers for each row of each part");
   dispatch_float(op.logits.dtype, [&](auto type) {
     using T = decltype(type);
-    row_kernel<T>(queue(), matrix<T>(op.logits), vector<const std::int32_t>(op.targets), op.vocab,
-                  op.gradient_scale, op.scalars, vector<float>(op.losses),
+    row_kernel<T>(queue(), matrix<T>(op.logits), vector<const std::int32_t>(op.targets),
+                  is_part ? op.statistics.as<float>() : nullptr,
+                  is_part ? op.statistics.size() / (SoftmaxStatistics::count * rows) : 1, op.vocab,
+                  op.first_token, op.gradient_scale, op.scalars, vector<float>(op.losses),
                   op.correct ? op.correct.as<std::int32_t>() : nullptr);
   });
 }

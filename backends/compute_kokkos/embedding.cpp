@@ -6,26 +6,33 @@ namespace mylos::compute_kokkos {
 
 namespace {
 
+/// `wpe`: the row of the first position, or null.
 template <class T>
 void forward_kernel(const Execution& execution, Matrix<const std::int32_t> tokens, Matrix<const T> wte,
-                    Matrix<const T> wpe, std::int64_t position, Matrix<T> out) {
+                    std::int64_t first_token, const T* wpe, Matrix<T> out) {
   const auto columns = static_cast<std::int64_t>(wte.extent(1));
+  const auto num_tokens = static_cast<std::int64_t>(wte.extent(0));
   const auto length = static_cast<std::int64_t>(tokens.extent(1));
   Kokkos::parallel_for(
       "mylos::embedding_forward::rows"_label, Team(execution, out.extent(0), row_team_size),
       KOKKOS_LAMBDA(const Member& member) {
         const std::int64_t row = member.league_rank();
-        const T* token = &wte(tokens(row / length, row % length), 0);
-        const T* place = &wpe(position + row % length, 0);
-        for_row(member, columns, [&](Lanes at) { at.store(&out(row, 0), at.load(token) + at.load(place)); });
+        const std::int64_t token = tokens(row / length, row % length) - first_token;
+        const T* of_token = token >= 0 && token < num_tokens ? &wte(token, 0) : nullptr;
+        const T* of_place = wpe != nullptr ? wpe + row % length * columns : nullptr;
+        for_row(member, columns, [&](Lanes at) {
+          const Vec sum = of_token != nullptr ? at.load(of_token) : Vec(0.0F);
+          at.store(&out(row, 0), of_place != nullptr ? sum + at.load(of_place) : sum);
+        });
       });
 }
 
 /// The first occurrence of a token adds up the rows of all its occurrences, in order and in fp32.
 template <class T, class G>
 void token_kernel(const Execution& execution, Vector<const std::int32_t> tokens, Matrix<const T> dout,
-                  Matrix<G> dwte, bool accumulate) {
+                  std::int64_t first_token, Matrix<G> dwte, bool accumulate) {
   const auto columns = static_cast<std::int64_t>(dwte.extent(1));
+  const auto num_tokens = static_cast<std::int64_t>(dwte.extent(0));
   const auto rows = static_cast<std::int64_t>(tokens.extent(0));
   // First occurrences are dense at the beginning, and some tokens are much more frequent than others.
   using DynamicTeam =
@@ -37,19 +44,21 @@ void token_kernel(const Execution& execution, Vector<const std::int32_t> tokens,
       KOKKOS_LAMBDA(const DynamicTeam::member_type& member) {
         const std::int64_t row = member.league_rank();
         const std::int32_t token = tokens(row);
+        const std::int64_t place = token - first_token;
+        if (place < 0 || place >= num_tokens) return;
         for (std::int64_t earlier = 0; earlier < row; ++earlier) {
           if (tokens(earlier) == token) return;
         }
         const Scratch total(member.team_scratch(1), columns);
         for_row(member, columns,
-                [&](Lanes at) { at.store(total.data(), accumulate ? at.load(&dwte(token, 0)) : Vec(0.0F)); });
+                [&](Lanes at) { at.store(total.data(), accumulate ? at.load(&dwte(place, 0)) : Vec(0.0F)); });
         for (std::int64_t later = row; later < rows; ++later) {
           if (tokens(later) != token) continue;
           for_row(member, columns, [&](Lanes at) {
             at.store(total.data(), at.load(total.data()) + at.load(&dout(later, 0)));
           });
         }
-        for_row(member, columns, [&](Lanes at) { at.store(&dwte(token, 0), at.load(total.data())); });
+        for_row(member, columns, [&](Lanes at) { at.store(&dwte(place, 0), at.load(total.data())); });
       });
 }
 
@@ -84,11 +93,13 @@ void zero_kernel(const Execution& execution, Matrix<G> y) {
 
 void KokkosOperations::run(const EmbeddingForward& op) {
   require(op.tokens.rank == 2 && rows_of(op.out) == op.tokens.size(), "one row for each token");
-  require(op.position >= 0 && op.position + op.tokens.shape[1] <= op.wpe.shape[0], "positions inside wpe");
+  require(!op.wpe || (op.position >= 0 && op.position + op.tokens.shape[1] <= op.wpe.shape[0]),
+          "positions inside wpe");
   dispatch_float(op.out.dtype, [&](auto type) {
     using T = decltype(type);
-    forward_kernel<T>(queue(), matrix<const std::int32_t>(op.tokens), matrix<const T>(op.wte),
-                      matrix<const T>(op.wpe), op.position, matrix<T>(op.out));
+    const T* places = op.wpe ? op.wpe.template as<T>() + op.position * op.wpe.shape[1] : nullptr;
+    forward_kernel<T>(queue(), matrix<const std::int32_t>(op.tokens), matrix<const T>(op.wte), op.rows.first,
+                      places, matrix<T>(op.out));
   });
 }
 
@@ -103,7 +114,7 @@ void KokkosOperations::run(const EmbeddingBackward& op) {
       using G = decltype(gradient);
       if (!op.accumulate_wte) zero_kernel<G>(execution, matrix<G>(op.dwte));
       token_kernel<T, G>(execution, vector<const std::int32_t>(op.tokens), matrix<const T>(op.dout),
-                         matrix<G>(op.dwte), op.accumulate_wte);
+                         op.rows.first, matrix<G>(op.dwte), op.accumulate_wte);
       position_kernel<T, G>(execution, op.tokens.shape[0], op.tokens.shape[1], matrix<const T>(op.dout),
                             op.position, matrix<G>(op.dwpe), op.accumulate_wpe);
     });

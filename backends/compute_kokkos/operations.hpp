@@ -9,11 +9,11 @@ namespace mylos::compute_kokkos {
 
 class KokkosOperations {
  public:
-  using List =
-      OperationList<Fill, Cast, FillNormal, Sum, SumOfSquares, LinearForward, LinearBackwardInput,
-                    LinearBackwardWeight, EmbeddingForward, EmbeddingBackward, LayernormForward,
-                    LayernormBackwardInput, LayernormBackwardWeight, GeluForward, GeluBackward, DropoutAdd,
-                    AttentionForward, AttentionBackward, CrossEntropy, AdamWStep, SgdStep, GuardStep>;
+  using List = OperationList<Fill, Cast, FillNormal, Sum, SumOfSquares, LinearForward, LinearBackwardInput,
+                             LinearBackwardWeight, EmbeddingForward, EmbeddingBackward, LayernormForward,
+                             LayernormBackwardInput, LayernormBackwardWeight, GeluForward, GeluBackward,
+                             DropoutAdd, AttentionForward, AttentionBackward, SoftmaxStatistics, CrossEntropy,
+                             AdamWStep, SgdStep, GuardStep>;
 
   void run(const Fill& op);
   void run(const Cast& op);
@@ -33,6 +33,7 @@ class KokkosOperations {
   void run(const DropoutAdd& op);
   void run(const AttentionForward& op);
   void run(const AttentionBackward& op);
+  void run(const SoftmaxStatistics& op);
   void run(const CrossEntropy& op);
   void run(const AdamWStep& op);
   void run(const SgdStep& op);

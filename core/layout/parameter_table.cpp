@@ -3,11 +3,22 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <span>
 
 #include "core/base/error.hpp"
 
 namespace mylos {
+
+namespace {
+
+constexpr std::string_view vocab = "vocab";
+
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace
 
 std::vector<std::int64_t> Parameter::view_shape() const {
   std::vector<std::int64_t> extents;
@@ -73,8 +84,9 @@ ParameterTable::ParameterTable(const ModelConfig& model) {
   const auto zeros = Initialisation::zeros;
   const auto ones = Initialisation::ones;
   const auto tokens = [&](const char* name) {
-    add(name, {model.vocab, c}, {{"vocab", model.vocab}, width}, normal, stddev).vocab_padding =
-        model.padded_vocab() - model.vocab;
+    Parameter& matrix = add(name, {model.vocab, c}, {{vocab, model.vocab}, width}, normal, stddev);
+    matrix.row_multiple = model.vocab_multiple;
+    matrix.padded_rows = model.padded_vocab();
   };
   const auto vector = [&](const std::string& name, Initialisation initialisation) {
     add(name, {c}, {width}, initialisation, 0);
@@ -119,6 +131,7 @@ Parameter& ParameterTable::add(const std::string& name, std::vector<std::int64_t
   Parameter& parameter = parameters_.emplace_back();
   parameter.name = name;
   parameter.decay = shape.size() >= 2;
+  parameter.padded_rows = shape.front();
   parameter.shape = std::move(shape);
   parameter.view = std::move(view);
   parameter.box = Box::whole(parameter.view_shape());
@@ -140,10 +153,29 @@ void ParameterTable::split(Parameter& parameter, Axis axis, std::string_view dim
       .kind = Placement::Kind::split, .dimension = static_cast<int>(found - parameter.view.begin())};
 }
 
-ParameterTable ParameterTable::local(const Coordinates& coordinates) const {
+void ParameterTable::split_rows(Parameter& parameter, const Coordinates& coordinates) {
+  const std::int64_t rows = parameter.shape[0];
+  const std::int64_t parts = coordinates.extent(Axis::tensor);
+  parameter.row_multiple = std::lcm(parameter.row_multiple, parts);
+  parameter.padded_rows = round_up(rows, parameter.row_multiple) / parts;
+  const std::int64_t begin = std::min(rows, coordinates.index(Axis::tensor) * parameter.padded_rows);
+  parameter.box.start[0] = begin;
+  parameter.box.count[0] = std::min(rows - begin, parameter.padded_rows);
+}
+
+ParameterTable ParameterTable::local(const Coordinates& coordinates, const TensorSplits& splits) const {
+  constexpr auto tensor = static_cast<std::size_t>(Axis::tensor);
+  const bool divides = coordinates.extent(Axis::tensor) > 1;
   ParameterTable table = *this;
   for (Parameter& parameter : table.parameters_) {
-    parameter.copies = parameter.twins = 1;
+    const bool is_norm = parameter.name.find("ln_") != std::string::npos;
+    if (divides && splits.sequence && is_norm) parameter.placement[tensor].kind = Placement::Kind::summed;
+    const bool has_split_rows = divides && splits.vocab && parameter.view[0].name == vocab;
+    if (has_split_rows) {
+      parameter.placement[tensor] = {.kind = Placement::Kind::split, .dimension = 0};
+      split_rows(parameter, coordinates);
+    }
+    parameter.parts = parameter.copies = parameter.twins = 1;
     parameter.twin = 0;
     for (int i = 0; i < num_axes; ++i) {
       const auto axis = static_cast<Axis>(i);
@@ -157,6 +189,8 @@ ParameterTable ParameterTable::local(const Coordinates& coordinates) const {
         parameter.twins *= parts;
         continue;
       }
+      parameter.parts *= parts;
+      if (has_split_rows && axis == Axis::tensor) continue;
       const auto d = static_cast<std::size_t>(placement.dimension);
       std::int64_t& count = parameter.box.count[d];
       if (count % parts != 0) {
@@ -166,6 +200,7 @@ ParameterTable ParameterTable::local(const Coordinates& coordinates) const {
       count /= parts;
       parameter.box.start[d] += coordinates.index(axis) * count;
     }
+    if (!has_split_rows) parameter.padded_rows = round_up(parameter.local_shape()[0], parameter.row_multiple);
   }
   table.lay_out();
   return table;
@@ -176,7 +211,6 @@ void ParameterTable::lay_out() {
     unit.size = 0;
     for (const int index : unit.parameters) {
       Parameter& parameter = parameters_[static_cast<std::size_t>(index)];
-      parameter.padded_rows = parameter.local_shape()[0] + parameter.vocab_padding;
       parameter.offset = unit.size;
       unit.size += (parameter.padded_size() + alignment - 1) / alignment * alignment;
     }

@@ -28,7 +28,8 @@ struct Dimension {
 struct Placement {
   enum class Kind : std::uint8_t {
     replicated,  ///< all of it, and the same gradient
-    partial,     ///< all of it, and a term of the gradient
+    partial,     ///< all of it, and a term of the gradient, which the exchange sums
+    summed,      ///< all of it, and a term of the gradient, which is summed before the update
     split,       ///< parts of it, along a dimension of the view
   };
   Kind kind = Kind::replicated;
@@ -41,8 +42,8 @@ struct Parameter {
   std::vector<std::int64_t> shape;  ///< of the whole, row-major, without padding
   std::vector<Dimension> view;      ///< of the whole: `shape` with dimensions cut up, (C, 3C) as (C, 3, H, D)
   std::array<Placement, num_axes> placement{};  ///< by axis
-  std::int64_t vocab_padding = 0;               ///< rows behind the leading dimension of the whole, in memory
-  bool decay = false;                           ///< two or more dimensions
+  std::int64_t row_multiple = 1;  ///< all ranks together hold a multiple of so many rows in memory
+  bool decay = false;             ///< two or more dimensions
   Initialisation initialisation = Initialisation::zeros;
   float stddev = 0.0F;  ///< of Initialisation::normal
   int unit = 0;
@@ -51,11 +52,13 @@ struct Parameter {
   Box box;                       ///< of the view
   std::int64_t padded_rows = 0;  ///< of the leading dimension in memory
   std::int64_t offset = 0;       ///< first element in the unit's flat buffer
+  int parts = 1;                 ///< ranks that it is divided among: along Kind::split
   int copies = 1;                ///< ranks that hold the same part
-  int twins = 1;                 ///< of these, ranks that compute the same gradient: along Kind::replicated
-  int twin = 0;                  ///< this rank's number among its twins
+  int twins = 1;  ///< of these, ranks that update by the same gradient: all but Kind::partial's
+  int twin = 0;   ///< this rank's number among its twins
 
   Placement along(Axis axis) const { return placement[static_cast<std::size_t>(axis)]; }
+  bool is_split(Axis axis) const { return along(axis).kind == Placement::Kind::split; }
   std::vector<std::int64_t> view_shape() const;
   /// Elements of the part without padding; they come first in memory.
   std::int64_t size() const { return box.size(); }
@@ -83,6 +86,12 @@ struct UnitPart {
   std::int64_t count = 0;
 };
 
+/// What the ranks along the tensor axis divide beside heads and feed-forward layers.
+struct TensorSplits {
+  bool vocab = false;     ///< the rows of the token embedding and of the head
+  bool sequence = false;  ///< the residual stream: norms see a part of the rows
+};
+
 /// The parameters and units of a GPT-2: of the whole model, or, by `local`, of what a rank holds.
 class ParameterTable {
  public:
@@ -90,8 +99,9 @@ class ParameterTable {
   /// tensor axis matrices are split as by Shoeybi et al., "Megatron-LM", 2019, section 3.
   explicit ParameterTable(const ModelConfig& model);
 
-  /// What the rank at `coordinates` holds. Throws ExitCode::usage if a dimension cannot be divided evenly.
-  ParameterTable local(const Coordinates& coordinates) const;
+  /// What the rank at `coordinates` holds. The vocabulary is divided after padding: the last ranks may hold
+  /// fewer of its rows, or none. Throws ExitCode::usage if another dimension cannot be divided evenly.
+  ParameterTable local(const Coordinates& coordinates, const TensorSplits& splits = {}) const;
 
   const std::vector<Parameter>& parameters() const { return parameters_; }
   const std::vector<Unit>& units() const { return units_; }
@@ -111,6 +121,8 @@ class ParameterTable {
   void begin_unit(const std::string& name);
   Parameter& add(const std::string& name, std::vector<std::int64_t> shape, std::vector<Dimension> view,
                  Initialisation initialisation, float stddev);
+  /// Divides the rows of the matrix, of which a rank has equally many in memory.
+  static void split_rows(Parameter& parameter, const Coordinates& coordinates);
   /// Gives each rank along `axis` an equal part of `dimension`.
   static void split(Parameter& parameter, Axis axis, std::string_view dimension);
   /// Sets the offsets and sizes of all units.

@@ -18,9 +18,10 @@ class Block {
 
   /// "embedding", "h.3", "head".
   virtual std::string name() const = 0;
-  /// output (B, T, C) from input (B, T, C). The embedding has no input, the head no output.
+  /// output (n, C) from input (n, C), the rank's rows of the residual stream: all B * T or, with sequence
+  /// parallelism, a part. The embedding has no input, the head no output.
   virtual void forward(Recorder& run, TensorRef input, TensorRef output) const = 0;
-  /// From `output_gradient` (B, T, C), the loss's gradient with respect to the output, that with respect to
+  /// From `output_gradient` (n, C), the loss's gradient with respect to the output, that with respect to
   /// the input, `input_gradient`, and the gradients of the weights, to which it adds. The head has no output,
   /// the embedding no input. Reads what the forward pass left in tensors of the same names.
   virtual void backward(Recorder& run, TensorRef input, TensorRef output_gradient,

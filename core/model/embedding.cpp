@@ -1,26 +1,49 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/model/embedding.hpp"
 
+#include "core/model/stream.hpp"
+
 namespace mylos {
 
 Embedding::Embedding(const ModelConfig& model, const ParameterTable& table)
     : dropout_(model.dropout), wte_(table.find("wte.weight")), wpe_(table.find("wpe.weight")) {}
 
+TokenRange Embedding::rows() const {
+  return {.first = wte_.box.start[0], .is_part = wte_.is_split(Axis::tensor)};
+}
+
 void Embedding::forward(Recorder& run, TensorRef /*input*/, TensorRef output) const {
   const Dropout drop = run.dropout(dropout_, "dropout.embedding");
-  const TensorRef sum = drop.probability > 0.0F ? run.tensor_like("sum", output) : output;
-  run(EmbeddingForward{.tokens = run.tokens(), .wte = run.weight(wte_), .wpe = run.weight(wpe_), .out = sum});
-  if (drop.probability > 0.0F) run(DropoutAdd{.x = sum, .y = output, .dropout = drop});
+  const BatchShape& s = run.shape();
+  const bool is_part = wte_.is_split(Axis::tensor);
+  const bool has_part_of_rows = s.stream_parts > 1;
+  const bool drops = drop.probability > 0.0F;
+  TensorRef sum = output;
+  if (drops || has_part_of_rows) sum = run.tensor("sum", s.dtype, {s.rows(), output.shape[1]});
+  run(EmbeddingForward{.tokens = run.tokens(),
+                       .wte = run.weight(wte_),
+                       // Once among the ranks' terms.
+                       .wpe = is_part && wte_.box.start[0] > 0 ? TensorRef() : run.weight(wpe_),
+                       .out = sum,
+                       .rows = rows()});
+  if (is_part) sum = sum_of_terms(run, "sum.own", sum);
+  if (!is_part && has_part_of_rows) sum = sum.rows(s.first_stream_row(), s.stream_rows());
+  if (drops || sum.data != output.data) record(run, DropoutAdd{.x = sum, .y = output, .dropout = drop});
 }
 
 void Embedding::backward(Recorder& run, TensorRef /*input*/, TensorRef output_gradient,
                          TensorRef /*input_gradient*/) const {
   const Dropout drop = run.dropout(dropout_, "dropout.embedding");
-  const TensorRef gradient =
-      drop.probability > 0.0F ? run.tensor_like("d.sum", output_gradient) : output_gradient;
-  if (drop.probability > 0.0F) run(DropoutAdd{.x = output_gradient, .y = gradient, .dropout = drop});
-  run(EmbeddingBackward{
-      .tokens = run.tokens(), .dout = gradient, .dwte = run.gradient(wte_), .dwpe = run.gradient(wpe_)});
+  TensorRef gradient = output_gradient;
+  if (drop.probability > 0.0F) {
+    gradient = run.tensor_like("d.sum", output_gradient);
+    record(run, DropoutAdd{.x = output_gradient, .y = gradient, .dropout = drop});
+  }
+  run(EmbeddingBackward{.tokens = run.tokens(),
+                        .dout = all_rows(run, "d.sum.all", gradient),
+                        .dwte = run.gradient(wte_),
+                        .dwpe = run.gradient(wpe_),
+                        .rows = rows()});
 }
 
 }  // namespace mylos

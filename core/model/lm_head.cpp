@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "core/model/stream.hpp"
+
 namespace mylos {
 
 namespace {
@@ -23,14 +25,12 @@ TensorRef transposed(TensorRef matrix) {
 
 LmHead::LmHead(const ModelConfig& model, const ParameterTable& table)
     : width_(model.width),
-      vocab_(model.vocab),
-      padded_vocab_(model.padded_vocab()),
       matrix_(table.find(model.tied ? "wte.weight" : "lm_head.weight")),
       gamma_(table.find("ln_f.weight")),
       beta_(table.find("ln_f.bias")) {}
 
 std::int64_t LmHead::slice_rows(const BatchShape& shape) const {
-  const std::int64_t row_bytes = padded_vocab_ * static_cast<std::int64_t>(size_of(shape.dtype));
+  const std::int64_t row_bytes = matrix_.padded_rows * static_cast<std::int64_t>(size_of(shape.dtype));
   const std::int64_t share = (shape.rows() + most_slices - 1) / most_slices;
   const std::int64_t most = std::max({slice_bytes / row_bytes, slice_multiple, share});
   const std::int64_t slices = (shape.rows() + most - 1) / most;
@@ -39,22 +39,41 @@ std::int64_t LmHead::slice_rows(const BatchShape& shape) const {
 }
 
 LmHead::Normed LmHead::normalise(Recorder& run, TensorRef input) const {
-  const std::int64_t n = run.shape().rows();
-  const Normed normed{.x = input.reshaped({n, width_}),
-                      .y = run.tensor("ln", run.shape().dtype, {n, width_}),
-                      .mean = run.tensor("mean", DType::fp32, {n}),
-                      .rstd = run.tensor("rstd", DType::fp32, {n})};
+  const std::int64_t n = run.shape().stream_rows();
+  Normed normed{.x = input,
+                .y = run.tensor("ln", run.shape().dtype, {n, width_}),
+                .mean = run.tensor("mean", DType::fp32, {n}),
+                .rstd = run.tensor("rstd", DType::fp32, {n})};
   run(LayernormForward{.x = normed.x,
                        .gamma = run.weight(gamma_),
                        .beta = run.weight(beta_),
                        .y = normed.y,
                        .mean = normed.mean,
                        .rstd = normed.rstd});
+  normed.y = all_rows(run, "ln.all", normed.y);
   return normed;
 }
 
 TensorRef LmHead::logits(Recorder& run, std::int64_t rows) const {
-  return run.tensor("logits", run.shape().dtype, {slice_rows(run.shape()), padded_vocab_}).rows(0, rows);
+  return run.tensor("logits", run.shape().dtype, {slice_rows(run.shape()), matrix_.padded_rows})
+      .rows(0, rows);
+}
+
+TensorRef LmHead::statistics(Recorder& run, const CrossEntropy& loss) const {
+  if (!matrix_.is_split(Axis::tensor)) return {};
+  constexpr std::int64_t count = SoftmaxStatistics::count;
+  const std::int64_t most = slice_rows(run.shape());
+  const std::int64_t rows = loss.targets.size();
+  const TensorRef own = run.tensor("statistics", DType::fp32, {count * most}).flat(0, count * rows);
+  const TensorRef all = run.tensor("statistics.all", DType::fp32, {matrix_.parts * count * most})
+                            .flat(0, matrix_.parts * count * rows);
+  run(SoftmaxStatistics{.logits = loss.logits,
+                        .targets = loss.targets,
+                        .statistics = own,
+                        .vocab = loss.vocab,
+                        .first_token = loss.first_token});
+  run(AllGatherCall{.input = own, .output = all, .group = {Axis::tensor}});
+  return all;
 }
 
 template <class Visit>
@@ -64,40 +83,49 @@ void LmHead::for_each_slice(Recorder& run, const Normed& normed, const Visit& vi
   const std::int64_t most = slice_rows(run.shape());
   for (std::int64_t row = 0; row < n; row += most) {
     const std::int64_t rows = std::min(most, n - row);
-    const TensorRef logits = this->logits(run, rows);
-    run(LinearForward{.x = normed.y.rows(row, rows), .w = matrix, .y = logits});
-    visit(row, rows, logits);
+    CrossEntropy loss{.logits = logits(run, rows),
+                      .targets = run.targets().flat(row, rows),
+                      .losses = run.losses().rows(row, rows),
+                      .vocab = matrix_.box.count[0],
+                      .first_token = matrix_.box.start[0]};
+    run(LinearForward{.x = normed.y.rows(row, rows), .w = matrix, .y = loss.logits});
+    loss.statistics = statistics(run, loss);
+    visit(row, rows, loss);
   }
 }
 
 void LmHead::forward(Recorder& run, TensorRef input, TensorRef /*output*/) const {
   if (run.training()) return;
   const Normed normed = normalise(run, input);
-  for_each_slice(run, normed, [&](std::int64_t row, std::int64_t rows, const TensorRef& logits) {
-    run(CrossEntropy{.logits = logits,
-                     .targets = run.targets().flat(row, rows),
-                     .losses = run.losses().rows(row, rows),
-                     .correct = run.correct().rows(row, rows),
-                     .vocab = vocab_});
+  for_each_slice(run, normed, [&](std::int64_t row, std::int64_t rows, CrossEntropy& loss) {
+    loss.correct = run.correct().rows(row, rows);
+    run(loss);
   });
 }
 
 void LmHead::backward(Recorder& run, TensorRef input, TensorRef /*output_gradient*/,
                       TensorRef input_gradient) const {
+  const BatchShape& s = run.shape();
   const Normed normed = normalise(run, input);
-  const TensorRef d_normed = run.tensor_like("d.ln", normed.y);
+  const TensorRef d_terms = run.tensor_like("d.ln", normed.y);
   const TensorRef matrix = transposed(run.weight(matrix_));
   const TensorRef matrix_gradient = transposed(run.gradient(matrix_));
-  for_each_slice(run, normed, [&](std::int64_t row, std::int64_t rows, const TensorRef& logits) {
-    run(CrossEntropy{.logits = logits,
-                     .targets = run.targets().flat(row, rows),
-                     .losses = run.losses().rows(row, rows),
-                     .vocab = vocab_,
-                     .gradient_scale = run.gradient_scale(),
-                     .scalars = run.scalars()});
-    run(LinearBackwardWeight{.x = normed.y.rows(row, rows), .dy = logits, .dw = matrix_gradient});
-    run(LinearBackwardInput{.dy = logits, .w = matrix, .dx = d_normed.rows(row, rows)});
+  const bool is_split = matrix_.is_split(Axis::tensor);
+  TensorRef d_normed;
+  for_each_slice(run, normed, [&](std::int64_t row, std::int64_t rows, CrossEntropy& loss) {
+    loss.gradient_scale = run.gradient_scale();
+    loss.scalars = run.scalars();
+    run(loss);
+    const LinearBackwardWeight weight{
+        .x = normed.y.rows(row, rows), .dy = loss.logits, .dw = matrix_gradient};
+    if (!is_split) run(weight);
+    run(LinearBackwardInput{.dy = loss.logits, .w = matrix, .dx = d_terms.rows(row, rows)});
+    if (!is_split) return;
+    // The sum is under way during the last slice's product.
+    if (row + rows == s.rows()) d_normed = sum_of_terms(run, "d.ln.sum", d_terms);
+    run(weight);
   });
+  if (!is_split) d_normed = d_terms.rows(s.first_stream_row(), s.stream_rows());
   run(LayernormBackwardWeight{.dy = d_normed,
                               .x = normed.x,
                               .mean = normed.mean,
@@ -109,7 +137,7 @@ void LmHead::backward(Recorder& run, TensorRef input, TensorRef /*output_gradien
                              .gamma = run.weight(gamma_),
                              .mean = normed.mean,
                              .rstd = normed.rstd,
-                             .dx = input_gradient.reshaped({run.shape().rows(), width_})});
+                             .dx = input_gradient});
 }
 
 void LmHead::first_logits(Recorder& run, TensorRef input) const {

@@ -7,7 +7,9 @@
 namespace mylos {
 
 /// In training the forward pass does nothing: the backward pass makes each slice's logits, and from these its
-/// loss and, in place, its gradient. In evaluation the forward pass computes losses and hits.
+/// loss and, in place, its gradient. In evaluation the forward pass computes losses and hits. If the tensor
+/// axis divides the vocabulary, each rank makes the logits of its part Vr, and the ranks share what the
+/// softmax takes of them.
 class LmHead final : public Block {
  public:
   LmHead(const ModelConfig& model, const ParameterTable& table);
@@ -17,10 +19,11 @@ class LmHead final : public Block {
   void backward(Recorder& run, TensorRef input, TensorRef output_gradient,
                 TensorRef input_gradient) const override;
 
-  /// Instead of `forward`, for generation: the logits (1, Vp) of the first row of `input` (B, T, C).
+  /// Instead of `forward`, for generation: the logits (1, Vr) of the first row.
   void first_logits(Recorder& run, TensorRef input) const;
 
  private:
+  /// x, mean and rstd of the rank's rows, y of all.
   struct Normed {
     TensorRef x, y, mean, rstd;
   };
@@ -28,14 +31,14 @@ class LmHead final : public Block {
   /// Rows of the slices in which the logits are made; the last one may have fewer.
   std::int64_t slice_rows(const BatchShape& shape) const;
   TensorRef logits(Recorder& run, std::int64_t rows) const;
-  /// Makes the logits slice by slice; calls visit(first row, rows, logits) behind each.
+  /// Makes the logits slice by slice; calls visit(first row, rows, cross entropy) behind each.
   template <class Visit>
   void for_each_slice(Recorder& run, const Normed& normed, const Visit& visit) const;
+  /// The statistics (P, 4, N) of all parts of the vocabulary; empty if it is not divided.
+  TensorRef statistics(Recorder& run, const CrossEntropy& loss) const;
 
   std::int64_t width_;
-  std::int64_t vocab_;
-  std::int64_t padded_vocab_;
-  const Parameter& matrix_;         // (Vp, C), in the embedding if tied
+  const Parameter& matrix_;         // (Vr, C), in the embedding if tied
   const Parameter &gamma_, &beta_;  // (C)
 };
 

@@ -79,8 +79,7 @@ class ProgramRecorder {
     return {roots_, config_, name + ".", index, training, entries};
   }
   TensorRef activation(const std::string& name) {
-    const BatchShape& s = config_.shape;
-    return roots_.tensor(name, {nullptr, s.dtype, {s.batch, s.seq, width_}});
+    return roots_.tensor(name, {nullptr, config_.shape.dtype, {config_.shape.stream_rows(), width_}});
   }
   /// The residual stream before a block, or behind the last, and the loss's gradient with respect to it;
   /// empty before the first.
@@ -156,10 +155,11 @@ class ProgramRecorder {
   /// Of what block `index` made, the roots that its backward pass does not find.
   std::set<int> missing(const std::vector<const Entry*>& made) const {
     std::set<int> roots;
-    if (config_.recompute == Recompute::none) return roots;
     for (const Entry* entry : made) roots.merge(accesses_of(*entry).writes);
-    if (config_.recompute == Recompute::selective)
-      std::erase_if(roots, [&](int root) { return !roots_.all()[static_cast<std::size_t>(root)].cheap; });
+    const Cost least = config_.recompute == Recompute::block       ? Cost::dear
+                       : config_.recompute == Recompute::selective ? Cost::cheap
+                                                                   : Cost::remade;
+    std::erase_if(roots, [&](int root) { return roots_.all()[static_cast<std::size_t>(root)].cost < least; });
     return roots;
   }
 
@@ -181,7 +181,9 @@ class ProgramRecorder {
     for (auto entry = made.rbegin(); entry != made.rend(); ++entry) {
       const auto [reads, writes] = accesses_of(**entry);
       if (!intersects(writes, wanted)) continue;
-      std::erase_if(wanted, [&](int root) { return writes.contains(root); });
+      for_each_place(**entry, [&](const Place& place, Access access) {
+        if (access == Access::write && place.offset == 0) wanted.erase(place.root);
+      });
       Recorder run = recorder(index, true, repeated);
       if (std::visit([&](const auto& op) { return remake_rest(op, missing, run); }, (*entry)->operation))
         continue;

@@ -116,15 +116,22 @@ void find_units(std::vector<Entry>& entries, const std::vector<Root>& roots) {
   }
 }
 
-/// A collective is waited for before its buffer is used, or at the end.
+/// A collective is waited for before its result is used or its input is changed, or at the end.
 void find_waits(std::vector<Entry>& entries) {
-  std::set<int> under_way;
-  for (Entry& entry : entries) {
-    for_each_place(entry, [&](const Place& place, Access /*access*/) {
-      if (under_way.erase(place.root) > 0) entry.awaits.push_back(place.root);
+  const auto intersect = [](const std::set<int>& a, const std::set<int>& b) {
+    return std::ranges::any_of(a, [&](int root) { return b.contains(root); });
+  };
+  std::map<int, Accesses> under_way;  // by number of the entry
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const Accesses own = accesses_of(entries[i]);
+    std::erase_if(under_way, [&](const auto& call) {
+      const auto& [number, accesses] = call;
+      const bool is_awaited = intersect(accesses.writes, own.reads) ||
+                              intersect(accesses.writes, own.writes) || intersect(accesses.reads, own.writes);
+      if (is_awaited) entries[i].awaits.push_back(number);
+      return is_awaited;
     });
-    if (const auto* call = std::get_if<AllReduceCall>(&entry.operation))
-      under_way.insert(place_of(call->buffer).root);
+    if (is_collective_entry(entries[i])) under_way.emplace(static_cast<int>(i), own);
   }
 }
 
@@ -146,6 +153,10 @@ Accesses accesses_of(const Entry& entry) {
     if (access == Access::write || access == Access::update) accesses.writes.insert(place.root);
   });
   return accesses;
+}
+
+bool is_collective_entry(const Entry& entry) {
+  return std::visit([]<class Op>(const Op&) { return is_collective<Op>; }, entry.operation);
 }
 
 double flops_of(const Entry& entry) {

@@ -28,13 +28,20 @@ enum class RootKind : std::uint8_t {
   loss_sum,    ///< of a step's micro-batches
 };
 
+/// Which activations the backward pass finds.
+enum class Cost : std::uint8_t {
+  dear,    ///< kept, unless whole blocks are made again
+  cheap,   ///< also not kept if what is cheap is made again
+  remade,  ///< never kept
+};
+
 /// Memory that tensors of programs lie in.
 struct Root {
   std::string name;  ///< "h.3.ln1", "weights of h.3"
   RootKind kind = RootKind::activation;
   std::size_t bytes = 0;
-  int unit = -1;       ///< of weights and gradients
-  bool cheap = false;  ///< may be remade instead of kept
+  int unit = -1;  ///< of weights and gradients
+  Cost cost = Cost::dear;
 };
 
 /// Root and offset of an operand of a recorded operation, whose invented address is (root + 1) 2^48 + offset.
@@ -45,8 +52,10 @@ struct Place {
 Place place_of(const TensorRef& operand);
 void* address_of(int root);
 
-/// A collective among the operations of a program: buffer = sum of the ranks' that differ in `group` only. It
-/// is under way until the next operation that uses the buffer.
+// Collectives among the operations of a program, of the ranks that differ in `group` only. One is under way
+// until the next operation that uses its result or changes its input.
+
+/// buffer = sum of the ranks'.
 struct AllReduceCall {
   TensorRef buffer{};
   AxisSet group;
@@ -59,8 +68,42 @@ struct AllReduceCall {
   double flops() const { return 0.0; }
 };
 
+/// output (P, n) = the inputs (n) of all P ranks.
+struct AllGatherCall {
+  TensorRef input{}, output{};
+  AxisSet group;
+
+  static constexpr std::string_view name = "all_gather";
+  template <class Self, class Visit>
+  static void operands(Self& op, const Visit& visit) {
+    visit("input", op.input, Access::read);
+    visit("output", op.output, Access::write);
+  }
+  double flops() const { return 0.0; }
+};
+
+/// output (n) = this rank's part of the sum of the inputs (P, n) of all P ranks.
+struct ReduceScatterCall {
+  TensorRef input{}, output{};
+  AxisSet group;
+
+  static constexpr std::string_view name = "reduce_scatter";
+  template <class Self, class Visit>
+  static void operands(Self& op, const Visit& visit) {
+    visit("input", op.input, Access::read);
+    visit("output", op.output, Access::write);
+  }
+  double flops() const { return 0.0; }
+};
+
+template <class Op>
+inline constexpr bool is_collective = requires(const Op& op) {
+  op.group;
+};
+
 /// What a program consists of.
-using Recordable = decltype(Operations() + OperationList<AllReduceCall>())::Any;
+using Recordable =
+    decltype(Operations() + OperationList<AllReduceCall, AllGatherCall, ReduceScatterCall>())::Any;
 
 /// Elements of a unit's gradient.
 struct GradientRange {
@@ -82,7 +125,7 @@ struct Entry {
   int block = 0;
   std::source_location where;  ///< the call that recorded it
 
-  std::vector<int> awaits;               ///< roots of collectives that were started and not waited for
+  std::vector<int> awaits;               ///< entries before it: collectives under way that it waits for
   std::vector<UnitAccess> acquires;      ///< units that no entry of the block has used before
   std::vector<int> releases;             ///< units that no later entry of the block uses
   std::vector<GradientRange> completes;  ///< gradients to which nothing is added later, by place in the unit
@@ -119,6 +162,8 @@ struct Accesses {
   std::set<int> reads, writes;
 };
 Accesses accesses_of(const Entry& entry);
+
+bool is_collective_entry(const Entry& entry);
 
 /// Of the operation, and the bytes that it moves at least: each operand once, twice if it is changed.
 double flops_of(const Entry& entry);
@@ -161,7 +206,7 @@ struct Binding {
 template <class Op>
 void bind_scalars(Op& op, const Binding& binding) {
   const auto bind_dropout = [&](Dropout& dropout) {
-    dropout.first_sample = binding.first_sample;
+    dropout.first_sample += binding.first_sample;
     dropout.scalars = binding.scalars;
   };
   if constexpr (requires { op.dropout; }) bind_dropout(op.dropout);

@@ -24,7 +24,16 @@ struct BatchShape {
   std::int64_t batch = 1;  ///< B, sequences of a micro-batch
   std::int64_t seq = 1;    ///< T
   DType dtype = DType::fp32;
+  /// Sequence parallelism (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
+  /// Models", 2022): the residual stream (B * T, C) is divided among so many ranks by rows, of which this is
+  /// one.
+  std::int64_t stream_parts = 1;
+  std::int64_t stream_part = 0;
+
   std::int64_t rows() const { return batch * seq; }
+  /// The rank's rows of the residual stream.
+  std::int64_t stream_rows() const { return rows() / stream_parts; }
+  std::int64_t first_stream_row() const { return stream_part * stream_rows(); }
 };
 
 /// What all programs of a run have in common.
@@ -38,9 +47,6 @@ struct ProgramConfig {
   std::set<int> held{};         ///< chunks that the rank passes micro-batches through; empty for all
   bool splits_backward = false;
 };
-
-/// Whether a tensor of the forward pass is kept for the backward pass if there is a cheap way to remake it.
-enum class Cost : std::uint8_t { dear, cheap };
 
 /// The memory that programs work on.
 class Roots {

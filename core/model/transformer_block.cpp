@@ -3,19 +3,23 @@
 
 #include <cmath>
 
+#include "core/model/stream.hpp"
+
 namespace mylos {
 
+// n: the rank's rows of the residual stream, C wide. Products see all B * T rows, and the rank's part of the
+// heads H and of the inner width F of the feed-forward layer.
 struct TransformerBlock::Activations {
-  TensorRef ln1;           // (B * T, C)
-  TensorRef mean1, rstd1;  // (B * T) fp32
+  TensorRef ln1;           // (n, C)
+  TensorRef mean1, rstd1;  // (n) fp32
   TensorRef qkv;           // (B, T, 3, H, D)
-  TensorRef attended;      // (B * T, C)
+  TensorRef attended;      // (B * T, H * D)
   TensorRef lse;           // (B, H, T) fp32
-  TensorRef middle;        // (B, T, C): the residual stream between attention and feed-forward
-  TensorRef ln2;           // (B * T, C)
-  TensorRef mean2, rstd2;  // (B * T) fp32
-  TensorRef up;            // (B * T, 4C): before the GELU
-  TensorRef activated;     // (B * T, 4C): after it
+  TensorRef middle;        // (n, C): the residual stream between attention and feed-forward
+  TensorRef ln2;           // (n, C)
+  TensorRef mean2, rstd2;  // (n) fp32
+  TensorRef up;            // (B * T, F): before the GELU
+  TensorRef activated;     // (B * T, F): after it
 };
 
 TransformerBlock::TransformerBlock(const ModelConfig& model, const ParameterTable& table, std::int64_t layer)
@@ -42,19 +46,20 @@ TransformerBlock::TransformerBlock(const ModelConfig& model, const ParameterTabl
 
 TransformerBlock::Activations TransformerBlock::activations(Recorder& run) const {
   const BatchShape& s = run.shape();
-  const std::int64_t n = s.rows();
+  const std::int64_t n = s.stream_rows();
+  const std::int64_t all = s.rows();
   return {.ln1 = run.tensor("ln1", s.dtype, {n, width_}, Cost::cheap),
           .mean1 = run.tensor("mean1", DType::fp32, {n}),
           .rstd1 = run.tensor("rstd1", DType::fp32, {n}),
           .qkv = run.tensor("qkv", s.dtype, {s.batch, s.seq, 3, heads_, head_dim_}),
-          .attended = run.tensor("attended", s.dtype, {n, heads_ * head_dim_}),
+          .attended = run.tensor("attended", s.dtype, {all, heads_ * head_dim_}),
           .lse = run.tensor("lse", DType::fp32, {s.batch, heads_, s.seq}),
-          .middle = run.tensor("middle", s.dtype, {s.batch, s.seq, width_}),
+          .middle = run.tensor("middle", s.dtype, {n, width_}),
           .ln2 = run.tensor("ln2", s.dtype, {n, width_}, Cost::cheap),
           .mean2 = run.tensor("mean2", DType::fp32, {n}),
           .rstd2 = run.tensor("rstd2", DType::fp32, {n}),
-          .up = run.tensor("up", s.dtype, {n, inner_}),
-          .activated = run.tensor("activated", s.dtype, {n, inner_}, Cost::cheap)};
+          .up = run.tensor("up", s.dtype, {all, inner_}),
+          .activated = run.tensor("activated", s.dtype, {all, inner_}, Cost::cheap)};
 }
 
 Dropout TransformerBlock::dropout(const Recorder& run, const char* site) const {
@@ -74,10 +79,6 @@ TensorRef packed_part(const TensorRef& qkv, std::int64_t part) {
   return view;
 }
 
-TensorRef as_matrix(const TensorRef& stream) {
-  return stream.reshaped({stream.shape[0] * stream.shape[1], stream.shape[2]});
-}
-
 }  // namespace
 
 AttentionForward TransformerBlock::attention(Recorder& run, const Activations& a) const {
@@ -94,42 +95,47 @@ AttentionForward TransformerBlock::attention(Recorder& run, const Activations& a
 
 void TransformerBlock::forward(Recorder& run, TensorRef input, TensorRef output) const {
   const Activations a = activations(run);
-  const TensorRef projected = run.tensor_like("projected", a.middle);
-  const TensorRef down = run.tensor_like("down", output);
-  run(LayernormForward{.x = as_matrix(input),
+  const std::int64_t all = run.shape().rows();
+  const TensorRef projected = run.tensor("projected", output.dtype, {all, width_});
+  const TensorRef down = run.tensor("down", output.dtype, {all, width_});
+  run(LayernormForward{.x = input,
                        .gamma = run.weight(ln1_gamma_),
                        .beta = run.weight(ln1_beta_),
                        .y = a.ln1,
                        .mean = a.mean1,
                        .rstd = a.rstd1});
-  run(LinearForward{.x = a.ln1,
+  run(LinearForward{.x = all_rows(run, "ln1.all", a.ln1),
                     .w = run.weight(qkv_),
                     .bias = run.weight(qkv_bias_),
-                    .y = a.qkv.reshaped({run.shape().rows(), 3 * heads_ * head_dim_})});
+                    .y = a.qkv.reshaped({all, 3 * heads_ * head_dim_})});
   run(attention(run, a));
   const bool adds_bias = first_head_ == 0;  // once among the ranks' terms
   run(LinearForward{.x = a.attended,
                     .w = run.weight(proj_),
                     .bias = adds_bias ? run.weight(proj_bias_) : TensorRef(),
-                    .y = as_matrix(projected)});
-  sum_rows(run, projected);
-  run(DropoutAddLayernorm{.x = projected,
-                          .residual = input,
-                          .sum = a.middle,
-                          .gamma = run.weight(ln2_gamma_),
-                          .beta = run.weight(ln2_beta_),
-                          .y = a.ln2,
-                          .mean = a.mean2,
-                          .rstd = a.rstd2,
-                          .dropout = dropout(run, "attention.residual")});
-  run(LinearGeluForward{
-      .x = a.ln2, .w = run.weight(up_), .bias = run.weight(up_bias_), .pre = a.up, .y = a.activated});
+                    .y = projected});
+  record(run, DropoutAddLayernorm{.x = summed(run, "projected.sum", projected),
+                                  .residual = input,
+                                  .sum = a.middle,
+                                  .gamma = run.weight(ln2_gamma_),
+                                  .beta = run.weight(ln2_beta_),
+                                  .y = a.ln2,
+                                  .mean = a.mean2,
+                                  .rstd = a.rstd2,
+                                  .dropout = dropout(run, "attention.residual")});
+  run(LinearGeluForward{.x = all_rows(run, "ln2.all", a.ln2),
+                        .w = run.weight(up_),
+                        .bias = run.weight(up_bias_),
+                        .pre = a.up,
+                        .y = a.activated});
   run(LinearForward{.x = a.activated,
                     .w = run.weight(down_),
                     .bias = adds_bias ? run.weight(down_bias_) : TensorRef(),
-                    .y = as_matrix(down)});
-  sum_rows(run, down);
-  run(DropoutAdd{.x = down, .residual = a.middle, .y = output, .dropout = dropout(run, "mlp.residual")});
+                    .y = down});
+  record(run, DropoutAdd{.x = summed(run, "down.sum", down),
+                         .residual = a.middle,
+                         .y = output,
+                         .dropout = dropout(run, "mlp.residual")});
 }
 
 void TransformerBlock::backward(Recorder& run, TensorRef input, TensorRef output_gradient,
@@ -142,88 +148,89 @@ void TransformerBlock::backward(Recorder& run, TensorRef input, TensorRef output
 
 TensorRef TransformerBlock::behind_dropout(Recorder& run, const char* site, TensorRef gradient) const {
   const Dropout drop = dropout(run, site);
-  if (drop.probability == 0.0F) return as_matrix(gradient);
+  if (drop.probability == 0.0F) return gradient;
   const TensorRef dropped = run.tensor_like(fmt::format("d.{}", site), gradient);
-  run(DropoutAdd{.x = gradient, .y = dropped, .dropout = drop});
-  return as_matrix(dropped);
+  record(run, DropoutAdd{.x = gradient, .y = dropped, .dropout = drop});
+  return dropped;
 }
 
-void TransformerBlock::sum_rows(Recorder& run, TensorRef terms) const {
-  if (is_split_) run(AllReduceCall{.buffer = terms, .group = {Axis::tensor}});
+TensorRef TransformerBlock::summed(Recorder& run, const char* name, TensorRef terms) const {
+  return is_split_ ? sum_of_terms(run, name, terms) : terms;
 }
 
-void TransformerBlock::backward_columns(Recorder& run, const LinearBackwardWeight& weight,
-                                        const LinearBackwardInput& input) const {
-  if (!is_split_) {
-    run(weight);
-    run(input);
-    return;
-  }
+TensorRef TransformerBlock::backward_columns(Recorder& run, const char* name,
+                                             const LinearBackwardWeight& weight,
+                                             const LinearBackwardInput& input) const {
+  if (!is_split_) run(weight);
   run(input);
-  run(AllReduceCall{.buffer = input.dx, .group = {Axis::tensor}});
-  run(weight);
+  const TensorRef gradient = summed(run, name, input.dx);
+  if (is_split_) run(weight);
+  return gradient;
 }
 
 void TransformerBlock::backward_mlp(Recorder& run, const Activations& a, TensorRef output_gradient,
                                     TensorRef middle_gradient) const {
-  const TensorRef d_branch = behind_dropout(run, "mlp.residual", output_gradient);
+  const TensorRef d_branch = all_rows(run, "d.mlp.all", behind_dropout(run, "mlp.residual", output_gradient));
   const TensorRef d_up = run.tensor_like("d.up", a.up);
-  const TensorRef d_ln2 = run.tensor_like("d.ln2", a.ln2);
   run(LinearBackwardWeight{
       .x = a.activated, .dy = d_branch, .dw = run.gradient(down_), .dbias = run.gradient(down_bias_)});
   run(LinearGeluBackwardInput{.dy = d_branch, .w = run.weight(down_), .pre = a.up, .dpre = d_up});
-  backward_columns(run, {.x = a.ln2, .dy = d_up, .dw = run.gradient(up_), .dbias = run.gradient(up_bias_)},
-                   {.dy = d_up, .w = run.weight(up_), .dx = d_ln2});
+  const TensorRef ln2 = all_rows_again(run, "ln2.all", a.ln2);
+  const TensorRef d_ln2 = backward_columns(
+      run, "d.ln2.sum", {.x = ln2, .dy = d_up, .dw = run.gradient(up_), .dbias = run.gradient(up_bias_)},
+      {.dy = d_up, .w = run.weight(up_), .dx = run.tensor_like("d.ln2", ln2)});
   run(LayernormBackwardWeight{.dy = d_ln2,
-                              .x = as_matrix(a.middle),
+                              .x = a.middle,
                               .mean = a.mean2,
                               .rstd = a.rstd2,
                               .dgamma = run.gradient(ln2_gamma_),
                               .dbeta = run.gradient(ln2_beta_)});
   run(LayernormBackwardInput{.dy = d_ln2,
-                             .x = as_matrix(a.middle),
+                             .x = a.middle,
                              .gamma = run.weight(ln2_gamma_),
                              .mean = a.mean2,
                              .rstd = a.rstd2,
-                             .residual = as_matrix(output_gradient),
-                             .dx = as_matrix(middle_gradient)});
+                             .residual = output_gradient,
+                             .dx = middle_gradient});
 }
 
 void TransformerBlock::backward_attention(Recorder& run, const Activations& a, TensorRef middle_gradient,
                                           TensorRef input, TensorRef input_gradient) const {
   const BatchShape& s = run.shape();
-  const std::int64_t n = s.rows();
-  const TensorRef d_branch = behind_dropout(run, "attention.residual", middle_gradient);
+  const std::int64_t all = s.rows();
+  const TensorRef d_branch =
+      all_rows(run, "d.attention.all", behind_dropout(run, "attention.residual", middle_gradient));
   const TensorRef d_attended = run.tensor("d.attended", s.dtype, {s.batch, s.seq, heads_, head_dim_});
   const TensorRef d_qkv = run.tensor_like("d.qkv", a.qkv);
-  const TensorRef d_ln1 = run.tensor_like("d.ln1", a.ln1);
   run(LinearBackwardWeight{
       .x = a.attended, .dy = d_branch, .dw = run.gradient(proj_), .dbias = run.gradient(proj_bias_)});
   run(LinearBackwardInput{
-      .dy = d_branch, .w = run.weight(proj_), .dx = d_attended.reshaped({n, heads_ * head_dim_})});
+      .dy = d_branch, .w = run.weight(proj_), .dx = d_attended.reshaped({all, heads_ * head_dim_})});
   run(AttentionBackward{.forward = attention(run, a),
                         .output_grad = d_attended,
                         .query_grad = packed_part(d_qkv, 0),
                         .key_grad = packed_part(d_qkv, 1),
                         .value_grad = packed_part(d_qkv, 2),
                         .delta = run.tensor("delta", DType::fp32, {s.batch, heads_, s.seq})});
-  const TensorRef d_qkv_rows = d_qkv.reshaped({n, 3 * heads_ * head_dim_});
-  backward_columns(run,
-                   {.x = a.ln1, .dy = d_qkv_rows, .dw = run.gradient(qkv_), .dbias = run.gradient(qkv_bias_)},
-                   {.dy = d_qkv_rows, .w = run.weight(qkv_), .dx = d_ln1});
+  const TensorRef d_qkv_rows = d_qkv.reshaped({all, 3 * heads_ * head_dim_});
+  const TensorRef ln1 = all_rows_again(run, "ln1.all", a.ln1);
+  const TensorRef d_ln1 = backward_columns(
+      run, "d.ln1.sum",
+      {.x = ln1, .dy = d_qkv_rows, .dw = run.gradient(qkv_), .dbias = run.gradient(qkv_bias_)},
+      {.dy = d_qkv_rows, .w = run.weight(qkv_), .dx = run.tensor_like("d.ln1", ln1)});
   run(LayernormBackwardWeight{.dy = d_ln1,
-                              .x = as_matrix(input),
+                              .x = input,
                               .mean = a.mean1,
                               .rstd = a.rstd1,
                               .dgamma = run.gradient(ln1_gamma_),
                               .dbeta = run.gradient(ln1_beta_)});
   run(LayernormBackwardInput{.dy = d_ln1,
-                             .x = as_matrix(input),
+                             .x = input,
                              .gamma = run.weight(ln1_gamma_),
                              .mean = a.mean1,
                              .rstd = a.rstd1,
-                             .residual = as_matrix(middle_gradient),
-                             .dx = as_matrix(input_gradient)});
+                             .residual = middle_gradient,
+                             .dx = input_gradient});
 }
 
 }  // namespace mylos

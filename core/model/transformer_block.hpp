@@ -22,19 +22,20 @@ class TransformerBlock final : public Block {
   Activations activations(Recorder& run) const;
   AttentionForward attention(Recorder& run, const Activations& a) const;
   Dropout dropout(const Recorder& run, const char* site) const;
-  /// The stream's gradient behind a residual dropout, (B * T, C).
+  /// The stream's gradient behind a residual dropout, (n, C).
   TensorRef behind_dropout(Recorder& run, const char* site, TensorRef gradient) const;
   void backward_mlp(Recorder& run, const Activations& a, TensorRef output_gradient,
                     TensorRef middle_gradient) const;
   void backward_attention(Recorder& run, const Activations& a, TensorRef middle_gradient, TensorRef input,
                           TensorRef input_gradient) const;
 
-  /// The gradient with respect to the input `x` of a column-parallel product is a sum over the tensor axis,
-  /// which is under way while `dw` and `dbias` are computed (Shoeybi et al., "Megatron-LM", 2019, figure 3).
-  void backward_columns(Recorder& run, const LinearBackwardWeight& weight,
-                        const LinearBackwardInput& input) const;
-  /// Sums the ranks' terms of a row-parallel product.
-  void sum_rows(Recorder& run, TensorRef terms) const;
+  /// The gradient with respect to the input `x` of a column-parallel product, of the rank's rows, (n, C): a
+  /// sum over the tensor axis, which is under way while `dw` and `dbias` are computed (Shoeybi et al.,
+  /// "Megatron-LM", 2019, figure 3).
+  TensorRef backward_columns(Recorder& run, const char* name, const LinearBackwardWeight& weight,
+                             const LinearBackwardInput& input) const;
+  /// The rank's rows of the sum of all ranks' terms (B * T, C).
+  TensorRef summed(Recorder& run, const char* name, TensorRef terms) const;
 
   std::string name_;
   std::int64_t width_;

@@ -166,11 +166,19 @@ struct LinearBackwardWeight {
   double flops() const { return 2.0 * static_cast<double>(x.size() * dw.shape[1]); }
 };
 
-/// out[b, t] = wte[tokens[b, t]] + wpe[position + t]. tokens (B, T) int32 in range, wte (V, C), wpe (S, C),
-/// out (B, T, C).
+/// Which tokens' rows a matrix (V, C) of embeddings holds: first, first + 1, ... Of a part of the vocabulary
+/// others may be asked for, and are as if their rows were 0.
+struct TokenRange {
+  std::int64_t first = 0;
+  bool is_part = false;
+};
+
+/// out[b, t] = wte[tokens[b, t]] + wpe[position + t]. tokens (B, T) int32 in range, wte (V, C), wpe (S, C) or
+/// empty, out (B, T, C).
 struct EmbeddingForward {
   TensorRef tokens{}, wte{}, wpe{}, out{};
   std::int64_t position = 0;
+  TokenRange rows{};  // of wte
 
   static constexpr std::string_view name = "embedding_forward";
   template <class Self, class Visit>
@@ -188,6 +196,7 @@ struct EmbeddingForward {
 struct EmbeddingBackward {
   TensorRef tokens{}, dout{}, dwte{}, dwpe{};
   std::int64_t position = 0;
+  TokenRange rows{};  // of dwte
   bool accumulate_wte = false;
   bool accumulate_wpe = false;
 
@@ -404,13 +413,35 @@ struct AttentionBackward {
   double flops() const { return 5.0 * forward.product_flops(); }
 };
 
+/// What the softmax of a row takes of a part of its logits, which are those of the tokens from `first_token`
+/// on: statistics[0][n] = the largest of logits[n, :vocab], [1] the sum of exp(logit - largest), [2] the
+/// target's logit and [3] the token of the largest, the first of equals; -inf, 0, -inf and 0 where there is
+/// none. logits (N, Vp) compute type, vocab 0 to Vp, targets (N) int32, statistics (4, N) fp32.
+struct SoftmaxStatistics {
+  TensorRef logits{}, targets{}, statistics{};
+  std::int64_t vocab = 0;
+  std::int64_t first_token = 0;
+
+  static constexpr std::int64_t count = 4;
+  static constexpr std::string_view name = "softmax_statistics";
+  template <class Self, class Visit>
+  static void operands(Self& op, const Visit& visit) {
+    visit("logits", op.logits, Access::read);
+    visit("targets", op.targets, Access::read);
+    visit("statistics", op.statistics, Access::write);
+  }
+  double flops() const { return 2.0 * static_cast<double>(targets.size() * vocab); }
+};
+
 /// losses[n] = -log softmax(logits[n, :vocab])[targets[n]]; a negative target gives 0 and no gradient.
 /// correct[n] = 1 if the target is the largest logit (the first of equals), if `correct` is given. With
 /// `scalars`, logits = gradient_scale * scalars->loss_scale * (softmax - onehot), columns >= vocab zero.
-/// logits (N, Vp) compute type, targets (N) int32, losses (N) fp32, correct (N) int32 or empty.
+/// logits (N, Vp) compute type, targets (N) int32, losses (N) fp32, correct (N) int32 or empty. If the logits
+/// are a part, `statistics` (P, 4, N) are those of all P parts, in the order of their tokens.
 struct CrossEntropy {
-  TensorRef logits{}, targets{}, losses{}, correct{};
+  TensorRef logits{}, targets{}, losses{}, correct{}, statistics{};
   std::int64_t vocab = 0;
+  std::int64_t first_token = 0;
   float gradient_scale = 1.0F;
   const StepScalars* scalars = nullptr;  // device memory
 
@@ -421,6 +452,7 @@ struct CrossEntropy {
     visit("targets", op.targets, Access::read);
     visit("losses", op.losses, Access::write);
     visit("correct", op.correct, Access::write);
+    visit("statistics", op.statistics, Access::read);
   }
   double flops() const { return 4.0 * static_cast<double>(targets.size() * vocab); }
 };
@@ -621,7 +653,7 @@ using Operations =
     OperationList<Fill, Cast, FillNormal, Sum, SumOfSquares, LinearForward, LinearBackwardInput,
                   LinearBackwardWeight, EmbeddingForward, EmbeddingBackward, LayernormForward,
                   LayernormBackwardInput, LayernormBackwardWeight, GeluForward, GeluBackward, DropoutAdd,
-                  AttentionForward, AttentionBackward, CrossEntropy, LinearGeluForward,
+                  AttentionForward, AttentionBackward, SoftmaxStatistics, CrossEntropy, LinearGeluForward,
                   LinearGeluBackwardInput, DropoutAddLayernorm, AdamWStep, SgdStep, GuardStep>;
 
 /// Another one for another list of names or another size of a record (FNV-1a).

@@ -120,11 +120,24 @@ void ModelExecutor::acquire(const Entry& entry, const Pass& pass) {
   }
 }
 
+namespace {
+
+Request start(const AllReduceCall& call, Communicator& group) {
+  return group.all_reduce(call.buffer, ReduceOp::sum);
+}
+Request start(const AllGatherCall& call, Communicator& group) {
+  return group.all_gather(call.input, call.output);
+}
+Request start(const ReduceScatterCall& call, Communicator& group) {
+  return group.reduce_scatter(call.input, call.output, ReduceOp::sum);
+}
+
+}  // namespace
+
 void ModelExecutor::queue(const Entry& entry, const Pass& pass) {
   with_bound(entry, pass.binding, [&]<class Op>(const Op& op) {
-    if constexpr (std::is_same_v<Op, AllReduceCall>) {
-      const int root = place_of(std::get<Op>(entry.operation).buffer).root;
-      collectives_.emplace_back(root, grid_.group(op.group).all_reduce(op.buffer, ReduceOp::sum));
+    if constexpr (is_collective<Op>) {
+      collectives_.emplace(&entry, start(op, grid_.group(op.group)));
     } else {
       backend_.run(op);
     }
@@ -138,22 +151,22 @@ void ModelExecutor::finish(const Entry& entry, const Pass& pass) {
   for (const int unit : entry.releases) exchange_.release(unit);
 }
 
-void ModelExecutor::await(const Entry& entry) {
-  for (const int root : entry.awaits) {
-    const auto found = std::ranges::find(collectives_, root, &std::pair<int, Request>::first);
+void ModelExecutor::await(const Entry& entry, const Pass& pass) {
+  for (const int number : entry.awaits) {
+    const auto found = collectives_.find(&pass.entries[static_cast<std::size_t>(number)]);
     found->second.wait();
     collectives_.erase(found);
   }
 }
 
 void ModelExecutor::await_all() {
-  for (auto& [root, collective] : collectives_) collective.wait();
+  for (auto& [entry, collective] : collectives_) collective.wait();
   collectives_.clear();
 }
 
-void ModelExecutor::run_entries(Entries entries, const Pass& pass) {
-  for (const Entry& entry : entries) {
-    await(entry);
+void ModelExecutor::run_entries(const Pass& pass) {
+  for (const Entry& entry : pass.entries) {
+    await(entry, pass);
     acquire(entry, pass);
     queue(entry, pass);
     finish(entry, pass);
@@ -162,7 +175,7 @@ void ModelExecutor::run_entries(Entries entries, const Pass& pass) {
 }
 
 bool ModelExecutor::is_cut(const Entry& entry, bool completes) const {
-  return std::holds_alternative<AllReduceCall>(entry.operation) ||
+  return is_collective_entry(entry) ||
          (completes && std::ranges::any_of(entry.completes, [&](const GradientRange& range) {
             return exchange_.starts_reduction(range);
           }));
@@ -185,13 +198,14 @@ void ModelExecutor::run_pass(const Occurrence& occurrence, bool holds_terms, boo
   const Entries entries = program_of(action, programs_).entries;
   const Pass pass{.holds_terms = holds_terms && !exchange_.reduces_each_micro_batch(),
                   .completes = completes_[occurrence.index],
-                  .binding = bindings_[slot_]};
-  if (!as_graphs || graphs_.empty()) return run_entries(entries, pass);
+                  .binding = bindings_[slot_],
+                  .entries = entries};
+  if (!as_graphs || graphs_.empty()) return run_entries(pass);
   std::vector<DeviceGraph>& graphs = graphs_of(occurrence);
   for_each_segment(entries, pass.completes, [&](std::size_t number, Entries segment) {
-    await(segment.front());
+    await(segment.front(), pass);
     for (const Entry& entry : segment) acquire(entry, pass);
-    const bool ends_in_call = std::holds_alternative<AllReduceCall>(segment.back().operation);
+    const bool ends_in_call = is_collective_entry(segment.back());
     const Entries recorded = segment.first(segment.size() - (ends_in_call ? 1 : 0));
     if (!recorded.empty()) {
       graphs[number].queue([&] {
@@ -248,7 +262,7 @@ void ModelExecutor::run(const Occurrence& occurrence, const ActionScope& scope) 
 
 void ModelExecutor::evaluate() {
   exchange_.begin(UnitSequence::evaluation);
-  run_entries(programs_.evaluate.entries, {.binding = bindings_[slot_]});
+  run_entries({.binding = bindings_[slot_], .entries = programs_.evaluate.entries});
   backend_.copy_to_host(memory("losses"), host_losses_.data(), host_losses_.size() * sizeof(float));
   backend_.copy_to_host(memory("correct"), host_correct_.data(), host_correct_.size() * sizeof(std::int32_t));
   backend_.synchronize();
@@ -256,15 +270,15 @@ void ModelExecutor::evaluate() {
 
 std::vector<float> ModelExecutor::logits(std::int64_t row) {
   exchange_.begin(UnitSequence::generation);
-  const Pass pass{.binding = bindings_[slot_]};
   const Entries entries = programs_.generate.entries;
-  run_entries(entries.first(entries.size() - 1), pass);
+  run_entries({.binding = bindings_[slot_], .entries = entries.first(entries.size() - 1)});
   // The product of row 0, moved to another row of its input.
   Entry product = entries.back();
+  product.awaits.clear();
   const auto element = static_cast<std::int64_t>(size_of(shape_.dtype));
   TensorRef& from = std::get<LinearForward>(product.operation).x;
   from.data = static_cast<std::byte*>(from.data) + row * model_.width * element;
-  run_entries({&product, 1}, pass);
+  run_entries({.binding = bindings_[slot_], .entries = {&product, 1}});
 
   std::vector<std::byte> raw(static_cast<std::size_t>(model_.padded_vocab() * element));
   backend_.copy_to_host(memory("head.logits"), raw.data(), raw.size());

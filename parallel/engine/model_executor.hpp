@@ -5,9 +5,9 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "core/memory/device_buffer.hpp"
@@ -79,14 +79,15 @@ class ModelExecutor {
     bool holds_terms = false;  ///< gradients have contributions of earlier micro-batches
     bool completes = false;    ///< its own are the last before their reduction
     Binding& binding;
+    Entries entries;  ///< all of the program's
   };
 
   void run_pass(const Occurrence& occurrence, bool holds_terms, bool as_graphs);
   std::vector<DeviceGraph>& graphs_of(const Occurrence& occurrence);
   Request send_or_receive(const Action& action);
-  void run_entries(Entries entries, const Pass& pass);
+  void run_entries(const Pass& pass);
   /// Waits for the collectives that an entry needs, or for all.
-  void await(const Entry& entry);
+  void await(const Entry& entry, const Pass& pass);
   void await_all();
   /// The units of an entry are there, and bound.
   void acquire(const Entry& entry, const Pass& pass);
@@ -118,9 +119,9 @@ class ModelExecutor {
   std::vector<std::int64_t> contributed_;  // by chunk and part: the last step that it contributed to
   // By action, slot and place of the step's scalars, for each segment; empty without graphs.
   std::vector<std::vector<DeviceGraph>> graphs_;
-  std::vector<Request> messages_;                     // posted
-  std::vector<std::pair<int, Request>> collectives_;  // of programs, under way, by root
-  std::array<UploadBuffer, 2> uploads_;               // inputs and targets of a micro-batch, in turn
+  std::vector<Request> messages_;                // posted
+  std::map<const Entry*, Request> collectives_;  // of programs, under way
+  std::array<UploadBuffer, 2> uploads_;          // inputs and targets of a micro-batch, in turn
   std::size_t next_upload_ = 0;
   std::vector<float> host_losses_;
   std::vector<std::int32_t> host_correct_;

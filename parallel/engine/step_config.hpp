@@ -41,9 +41,18 @@ struct StepConfig {
   float per_token() const {
     return static_cast<float>(1.0 / static_cast<double>(train.global_batch * train.seq_len));
   }
-  /// What the programs of a rank that works by `schedule` are recorded with.
-  ProgramConfig programs(const Schedule& schedule) const {
-    return {.shape = train.shape(),
+  /// What the rank at `coordinates` holds of the model.
+  ParameterTable table(const Coordinates& coordinates) const {
+    return ParameterTable(model).local(coordinates, parallel.splits);
+  }
+  /// What the programs of the rank at `coordinates`, which works by `schedule`, are recorded with.
+  ProgramConfig programs(const Schedule& schedule, const Coordinates& coordinates) const {
+    BatchShape shape = train.shape();
+    if (parallel.splits.sequence) {
+      shape.stream_parts = coordinates.extent(Axis::tensor);
+      shape.stream_part = coordinates.index(Axis::tensor);
+    }
+    return {.shape = shape,
             .grad_dtype = train.grad_dtype,
             .recompute = train.recompute,
             .seed = train.seed,

@@ -42,11 +42,12 @@ class TrainingStep::PhaseScope {
 TrainingStep::TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, const ProcessGrid& grid,
                            const StepConfig& config, Trace& trace)
     : backend_(backend),
+      grid_(grid),
       coordinates_(grid.coordinates()),
       world_(grid.group(all_axes)),
       config_(config),
       trace_(trace),
-      table_(ParameterTable(config.model).local(grid.coordinates())),
+      table_(config.table(grid.coordinates())),
       schedule_(config.parallel.schedule->make(static_cast<int>(config.train.accumulation))),
       has_head_(schedule_.held_chunks().contains(schedule_.chunks - 1)),
       slots_{Slot(backend), Slot(backend)},
@@ -54,7 +55,7 @@ TrainingStep::TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, const 
   if (config.graphs && !backend.can_capture())
     fail(ExitCode::usage, "[backend] graphs = true needs a GPU: {} records no work", backend.description());
   const TrainConfig& train = config.train;
-  ModelPrograms programs = record_programs(config.model, table_, config.programs(schedule_));
+  ModelPrograms programs = record_programs(config.model, table_, config.programs(schedule_, coordinates_));
   const ExchangeScope scope{.table = table_,
                             .coordinates = coordinates_,
                             .compute_type = train.dtype,
@@ -67,6 +68,7 @@ TrainingStep::TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, const 
       std::make_unique<ModelExecutor>(backend, ledger, grid, *exchange_, schedule_, std::move(programs),
                                       config.model, train.shape(), config.graphs);
 
+  tensor_terms_ = tensor_terms(table_, optimizer_->parts());
   find_norm_ranges();
   guard_config_ = config.guard;
   // Stages before the last have no loss; ranks along the other axes all have the same.
@@ -212,6 +214,7 @@ void TrainingStep::execute(const Occurrence& occurrence, StepDriver& driver) {
       const PhaseScope scope(*this, StepPhase::communication);
       executor_->finish_messages();
       exchange_->reduce();
+      sum_tensor_terms();
       break;
     }
     case ActionKind::step: {
@@ -227,24 +230,60 @@ std::int64_t TrainingStep::first_sample(int micro_batch) const {
   return (micro_batch * ranks + coordinates_.index(sample_axes)) * config_.train.micro_batch;
 }
 
+std::vector<TrainingStep::PartRange> TrainingStep::tensor_terms(const ParameterTable& table,
+                                                                const std::vector<UnitPart>& owned) {
+  std::vector<PartRange> ranges;
+  for (std::size_t part = 0; part < owned.size(); ++part) {
+    bool is_joined = false;
+    for (const Piece& piece : pieces_of(table, owned[part])) {
+      const bool has_terms = piece.parameter.along(Axis::tensor).kind == Placement::Kind::summed;
+      if (has_terms && !is_joined) ranges.push_back({.part = part, .begin = piece.offset});
+      if (has_terms) ranges.back().count = piece.offset + piece.count - ranges.back().begin;
+      is_joined = has_terms;
+    }
+  }
+  return ranges;
+}
+
+std::vector<PlannedCall> TrainingStep::tensor_calls(const ParameterTable& table,
+                                                    const std::vector<UnitPart>& owned, DType gradient_type,
+                                                    std::size_t before) {
+  std::vector<PlannedCall> calls;
+  const std::vector<PartRange> ranges = tensor_terms(table, owned);
+  for (const PartRange& range : ranges)
+    calls.push_back({.group = {Axis::tensor},
+                     .count = range.count,
+                     .dtype = gradient_type,
+                     .until = before + ranges.size()});
+  return calls;
+}
+
+void TrainingStep::sum_tensor_terms() {
+  std::vector<Request> requests;
+  for (const PartRange& range : tensor_terms_) {
+    const TensorRef gradient = exchange_->gradient(optimizer_->parts()[range.part]);
+    requests.push_back(
+        grid_.group({Axis::tensor}).all_reduce(gradient.flat(range.begin, range.count), ReduceOp::sum));
+  }
+  for (Request& request : requests) request.wait();
+}
+
 void TrainingStep::find_norm_ranges() {
   const int owners = coordinates_.extent(exchange_->sharded_axes());
   for (std::size_t i = 0; i < optimizer_->parts().size(); ++i) {
     const UnitPart& part = optimizer_->parts()[i];
     const std::vector<Piece> pieces = pieces_of(table_, part);
     const auto copies_of = [&](const Piece& piece) { return piece.parameter.copies / owners; };
-    norm_ranges_.push_back({.part = i,
-                            .begin = 0,
-                            .count = part.count,
+    norm_ranges_.push_back({.range = {.part = i, .begin = 0, .count = part.count},
                             .copies = pieces.empty() ? 1 : copies_of(pieces.front())});
     for (const Piece& piece : pieces) {
-      NormRange& last = norm_ranges_.back();
+      PartRange& last = norm_ranges_.back().range;
       const int copies = copies_of(piece);
-      if (last.copies == copies) continue;
+      if (norm_ranges_.back().copies == copies) continue;
       const std::int64_t end = last.begin + last.count;
       last.count = piece.offset - last.begin;  // what lies between parameters is zero
       norm_ranges_.push_back(
-          {.part = i, .begin = piece.offset, .count = end - piece.offset, .copies = copies});
+          {.range = {.part = i, .begin = piece.offset, .count = end - piece.offset}, .copies = copies});
     }
   }
 }
@@ -258,11 +297,11 @@ void TrainingStep::update(std::int64_t step) {
   };
   const auto add_norm = [&] {
     bool accumulates = false;
-    for (const NormRange& range : norm_ranges_) {
+    for (const auto& [range, copies] : norm_ranges_) {
       const TensorRef gradient = exchange_->gradient(optimizer_->parts()[range.part]);
       backend_.run(SumOfSquares{.x = gradient.flat(range.begin, range.count),
                                 .out = {&input->norm_squared, DType::fp32, {1}},
-                                .factor = 1.0F / static_cast<float>(range.copies),
+                                .factor = 1.0F / static_cast<float>(copies),
                                 .accumulate = std::exchange(accumulates, true)});
     }
   };

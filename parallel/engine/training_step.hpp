@@ -107,6 +107,18 @@ class TrainingStep {
     return {
         .group = all_axes, .operation = Operation::all_reduce, .count = sizeof(GuardInput) / sizeof(float)};
   }
+  /// Elements [begin, begin + count) of an owned part.
+  struct PartRange {
+    std::size_t part = 0;
+    std::int64_t begin = 0;
+    std::int64_t count = 0;
+  };
+  /// What the ranks along the tensor axis have terms of after the exchange's reduction, neighbours joined:
+  /// each range is summed before the update.
+  static std::vector<PartRange> tensor_terms(const ParameterTable& table, const std::vector<UnitPart>& owned);
+  /// Their sums, which are all under way at once, behind `before` other calls of the step.
+  static std::vector<PlannedCall> tensor_calls(const ParameterTable& table, const std::vector<UnitPart>& owned,
+                                               DType gradient_type, std::size_t before);
   /// What steps by `schedule` keep there, beside weights, gradients and activations.
   static std::size_t workspace_bytes(const Schedule& schedule) {
     return sizeof(GuardState) + sizeof(StepMemory) * (1 + static_cast<std::size_t>(schedule.ahead()));
@@ -139,19 +151,18 @@ class TrainingStep {
   StepMemory* memory_of(std::int64_t step) const;
   Slot& slot_of(std::size_t run) { return slots_[run % slots_.size()]; }
   PhaseSpan& next_span();
+  void sum_tensor_terms();
   void update(std::int64_t step);
   std::int64_t first_sample(int micro_batch) const;
   void find_norm_ranges();
 
-  /// Elements [begin, begin + count) of part `part` of the optimizer, of which `copies` ranks own each.
   struct NormRange {
-    std::size_t part = 0;
-    std::int64_t begin = 0;
-    std::int64_t count = 0;
-    int copies = 1;
+    PartRange range;
+    int copies = 1;  ///< ranks that own each element
   };
 
   ComputeBackend& backend_;
+  const ProcessGrid& grid_;
   const Coordinates coordinates_;
   Communicator& world_;  // all ranks
   const StepConfig& config_;
@@ -163,6 +174,7 @@ class TrainingStep {
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<ModelExecutor> executor_;
   GuardConfig guard_config_;
+  std::vector<PartRange> tensor_terms_;
   std::vector<NormRange> norm_ranges_;  // of all owned parts
 
   DeviceBuffer memory_;       // StepMemory of each step that is under way, in turn

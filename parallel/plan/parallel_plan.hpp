@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/layout/axis.hpp"
+#include "core/layout/parameter_table.hpp"
 #include "core/param_values.hpp"
 #include "parallel/exchange/gradient_exchange.hpp"
 #include "parallel/schedule/schedule.hpp"
@@ -14,6 +15,7 @@ namespace mylos {
 
 struct ParallelPlan {
   std::int64_t tensor = 1;  ///< ranks that divide the matrices of the blocks
+  TensorSplits splits{};    ///< what else these divide
   std::int64_t data = 1;    ///< ranks that read different samples
   std::int64_t shard = 1;   ///< of these, neighbours that divide what the exchange divides
   const ExchangeKind* exchange = nullptr;

@@ -70,6 +70,28 @@ std::vector<TrafficRow> traffic_of(const std::vector<PlannedCall>& calls, const 
   return rows;
 }
 
+PlannedCall planned(const AllReduceCall& call, std::size_t until) {
+  return {.group = call.group,
+          .operation = Operation::all_reduce,
+          .count = call.buffer.size(),
+          .dtype = call.buffer.dtype,
+          .until = until};
+}
+PlannedCall planned(const AllGatherCall& call, std::size_t until) {
+  return {.group = call.group,
+          .operation = Operation::all_gather,
+          .count = call.input.size(),
+          .dtype = call.input.dtype,
+          .until = until};
+}
+PlannedCall planned(const ReduceScatterCall& call, std::size_t until) {
+  return {.group = call.group,
+          .operation = Operation::reduce_scatter,
+          .count = call.output.size(),
+          .dtype = call.output.dtype,
+          .until = until};
+}
+
 /// The collectives of the programs that a step runs; each is waited for before the next of its pass.
 std::vector<PlannedCall> calls_of(const Schedule& schedule, const ModelPrograms& programs) {
   std::vector<PlannedCall> calls;
@@ -77,13 +99,11 @@ std::vector<PlannedCall> calls_of(const Schedule& schedule, const ModelPrograms&
     const Action& action = schedule.actions[occurrence.index];
     if (!is_of_micro_batch(action.kind) || is_message(action.kind)) return;
     for (const Entry& entry : program_of(action, programs).entries) {
-      const auto* call = std::get_if<AllReduceCall>(&entry.operation);
-      if (call == nullptr) continue;
-      calls.push_back({.group = call->group,
-                       .operation = Operation::all_reduce,
-                       .count = call->buffer.size(),
-                       .dtype = call->buffer.dtype,
-                       .until = calls.size() + 1});
+      std::visit(
+          [&]<class Op>(const Op& op) {
+            if constexpr (is_collective<Op>) calls.push_back(planned(op, calls.size() + 1));
+          },
+          entry.operation);
     }
   });
   return calls;
@@ -174,9 +194,9 @@ std::vector<PlannedProduct> products(const StepConfig& config, std::int64_t thre
 RunPlan make_plan(const StepConfig& config, const Platform& platform) {
   const ModelConfig& model = config.model;
   const Coordinates coordinates = config.parallel.first();
-  const ParameterTable table = ParameterTable(model).local(coordinates);
+  const ParameterTable table = config.table(coordinates);
   const Schedule schedule = config.parallel.schedule->make(static_cast<int>(config.train.accumulation));
-  const ModelPrograms programs = record_programs(model, table, config.programs(schedule));
+  const ModelPrograms programs = record_programs(model, table, config.programs(schedule, coordinates));
   const ActivationPlan activations(programs.roots, passages_of(schedule, programs));
 
   RunPlan plan;
@@ -212,7 +232,10 @@ RunPlan make_plan(const StepConfig& config, const Platform& platform) {
     bytes(MemoryCategory::workspace) +=
         static_cast<std::int64_t>(platform.plan_compute(planned.data(), planned.size()));
   }
-  const std::vector<PlannedCall> of_programs = calls_of(schedule, programs);
+  std::vector<PlannedCall> of_programs = calls_of(schedule, programs);
+  const std::vector<PlannedCall> of_terms =
+      TrainingStep::tensor_calls(table, exchange.owned, config.train.grad_dtype, of_programs.size());
+  of_programs.insert(of_programs.end(), of_terms.begin(), of_terms.end());
   const bool nodes_are_joined = platform.communicator.ranks < config.parallel.world_size();
   const auto groups =
       1 + static_cast<int>(ProcessGrid::distinct(coordinates, config.parallel.groups()).size());

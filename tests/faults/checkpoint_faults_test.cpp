@@ -104,7 +104,7 @@ TEST_F(Restart, OnTheSameLayoutIsBitwiseWithDividedWeights) {
 /// A step whose gradient is not finite in one rank's part changes nothing: what it saves is what it has
 /// loaded.
 TEST_F(Restart, AnyDivisionToAnyOtherIsExact) {
-  const Words no_checkpoints = {"--checkpoint.every=0", "--train.dtype=bf16", "--train.steps=10"};
+  const Words no_checkpoints = {"--checkpoint.every=0", "--train.dtype=bf16", "--train.steps=11"};
   const auto with = [&](const Words& more) {
     Words words = no_checkpoints;
     words.insert(words.end(), more.begin(), more.end());
@@ -118,27 +118,33 @@ TEST_F(Restart, AnyDivisionToAnyOtherIsExact) {
     const char* exchange;
     int shard;
     int tensor = 1;
+    bool vocab = false;
+    bool sequence = false;
   };
   std::int64_t step = 2;
   for (const Layout& layout :
-       {Layout{3, "ddp", 0}, Layout{2, "zero1", 0}, Layout{4, "zero3", 0, 2}, Layout{4, "zero2", 2},
-        Layout{2, "ddp", 0, 2}, Layout{4, "zero3", 2}, Layout{3, "zero3", 0}, Layout{1, "zero2", 0}}) {
+       {Layout{3, "ddp", 0}, Layout{2, "zero1", 0}, Layout{4, "zero3", 0, 2, true}, Layout{4, "zero2", 2},
+        Layout{2, "zero1", 0, 2, true, true}, Layout{2, "ddp", 0, 2}, Layout{4, "zero3", 2},
+        Layout{3, "zero3", 0}, Layout{1, "zero2", 0}}) {
     ++step;
     SCOPED_TRACE(fmt::format("{} on {} ranks, tensor {}", layout.exchange, layout.ranks, layout.tensor));
-    const Outcome outcome = train(
-        "run",
-        with({"--restart", fmt::format("--parallel.exchange={}", layout.exchange),
-              fmt::format("--parallel.shard={}", layout.shard),
-              fmt::format("--parallel.tensor={}", layout.tensor), fmt::format("--train.stop_step={}", step)}),
-        {.ranks = layout.ranks,
-         .environment = {fmt::format("MYLOS_FAULT=reduce:{}:{}:nan", layout.ranks - 1, step)}});
+    const Outcome outcome =
+        train("run",
+              with({"--restart", fmt::format("--parallel.exchange={}", layout.exchange),
+                    fmt::format("--parallel.shard={}", layout.shard),
+                    fmt::format("--parallel.tensor={}", layout.tensor),
+                    fmt::format("--parallel.vocab={}", layout.vocab),
+                    fmt::format("--parallel.sequence={}", layout.sequence),
+                    fmt::format("--train.stop_step={}", step)}),
+              {.ranks = layout.ranks,
+               .environment = {fmt::format("MYLOS_FAULT=reduce:{}:{}:nan", layout.ranks - 1, step)}});
     ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
     Snapshot seen = snapshot("run", step);
     EXPECT_FALSE(seen.tensors.empty());
     seen.position = saved.position;
     expect_same_checkpoint(seen, saved);
   }
-  EXPECT_THAT(steps_table("run")["skipped"], ElementsAre(0, 0, 1, 1, 1, 1, 1, 1, 1, 1));
+  EXPECT_THAT(steps_table("run")["skipped"], ElementsAre(0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1));
 }
 
 /// The weights that are gathered behind a restore are waited for although no step needs them.
@@ -453,7 +459,9 @@ TEST_F(MutatedCheckpoints, DISABLED_AHundredThroughRestartAndEval) {
     EXPECT_THAT(code_of(rest), is_expected) << rest.output;
     for (const Outcome& outcome : {evaluated, rest}) {
       EXPECT_THAT(outcome.output, Not(HasSubstr("Sanitizer")));
-      EXPECT_THAT(outcome.output, Not(HasSubstr("signal")));
+      // A launcher may call an exit code of 1 signal 1: these are a program's own.
+      for (const char* crash : {"Segmentation fault", "Aborted", "Bus error", "Floating point", "Illegal"})
+        EXPECT_THAT(outcome.output, Not(HasSubstr(crash)));
     }
   }
 }

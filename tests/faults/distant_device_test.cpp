@@ -59,8 +59,9 @@ TEST_F(DistantTest, GivesTheSameRunWhateverIsDivided) {
         Words{"--parallel.exchange=zero2", "--backend.comm=shm", "--backend.graphs=true",
               "--train.dtype=bf16", "--train.micro_batch=2"},
         Words{"--parallel.exchange=zero3", "--backend.comm=shm", "--train.micro_batch=2"},
-        Words{"--parallel.tensor=2", "--backend.comm=shm", "--backend.graphs=true",
-              "--train.micro_batch=2"}}) {
+        Words{"--parallel.tensor=2", "--backend.comm=shm", "--backend.graphs=true", "--train.micro_batch=2"},
+        Words{"--parallel.tensor=2", "--parallel.vocab=true", "--parallel.sequence=true",
+              "--backend.comm=shm", "--backend.graphs=true", "--train.micro_batch=2"}}) {
     SCOPED_TRACE(words.front());
     Words without_graphs = words;
     std::erase(without_graphs, "--backend.graphs=true");

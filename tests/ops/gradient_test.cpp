@@ -92,10 +92,11 @@ TEST(OracleGradient, Embedding) {
     Array wte(a.at("dwte").shape), wpe(a.at("dwpe").shape);
     Array& dwte = a.at("dwte");
     Array& dwpe = a.at("dwpe");
-    oracle::embedding_backward(a.at("tokens"), a.at("dout"), c.position, dwte, false, dwpe, false);
+    oracle::embedding_backward(a.at("tokens"), c.first_token, a.at("dout"), c.position, dwte, false, dwpe,
+                               false);
     const auto objective = [&] {
       Objective sum;
-      sum.add(oracle::embedding_forward(a.at("tokens"), wte, wpe, c.position), a.at("dout"));
+      sum.add(oracle::embedding_forward(a.at("tokens"), c.first_token, wte, wpe, c.position), a.at("dout"));
       return sum;
     };
     expect_gradient("dwte", wte, dwte, objective);

@@ -211,17 +211,19 @@ class Table {
 
   struct Embedding {
     std::int64_t samples, length, vocab, width, context, position;
+    std::int64_t first_token = 0;  // of a part of the vocabulary; others come before and behind
   };
 
   void embedding(bool full_size, const Embedding& s, DType dtype) {
-    const std::string detail = fmt::format("{}_B{}_T{}_V{}_C{}_S{}_at{}", name_of(dtype), s.samples, s.length,
-                                           s.vocab, s.width, s.context, s.position);
-    const Operand tokens =
-        input("tokens", DType::int32, {s.samples, s.length}, 0.0, static_cast<double>(s.vocab));
+    const std::string part = s.first_token > 0 ? fmt::format("_from{}", s.first_token) : "";
+    const std::string detail = fmt::format("{}_B{}_T{}_V{}_C{}_S{}_at{}{}", name_of(dtype), s.samples,
+                                           s.length, s.vocab, s.width, s.context, s.position, part);
+    const double all_tokens = static_cast<double>(s.vocab + 2 * s.first_token);
+    const Operand tokens = input("tokens", DType::int32, {s.samples, s.length}, 0.0, all_tokens);
     const double rows = static_cast<double>(s.samples * s.length);
     const double positions = static_cast<double>(s.length);
     const double vocab = static_cast<double>(s.vocab);
-    const double distinct_tokens = vocab * (1.0 - std::pow(1.0 - 1.0 / vocab, rows));  // expected
+    const double distinct_tokens = vocab * (1.0 - std::pow(1.0 - 1.0 / all_tokens, rows));  // expected
     const auto bytes_of_rows = [&](double count, DType type) {
       return count * static_cast<double>(s.width) * static_cast<double>(size_of(type));
     };
@@ -233,6 +235,7 @@ class Table {
                       input("wpe", dtype, {s.context, s.width}),
                       result("out", dtype, {s.samples, s.length, s.width}, 1e-6)},
          .position = s.position,
+         .first_token = s.first_token,
          .bytes = moved_by_both + bytes_of_rows(distinct_tokens + positions, dtype)});
     for (const DType gradient : gradient_types(dtype)) {
       for (const auto& [add_wte, add_wpe] :
@@ -247,6 +250,7 @@ class Table {
              .accumulate = add_wte,
              .accumulate_second = add_wpe,
              .position = s.position,
+             .first_token = s.first_token,
              .bytes = moved_by_both + bytes_of_rows(add_wte ? 2.0 * distinct_tokens : vocab, gradient) +
                       bytes_of_rows(add_wpe ? 2.0 * positions : static_cast<double>(s.context), gradient)});
       }
@@ -441,6 +445,20 @@ class Table {
 
   // ---- Cross entropy
 
+  void softmax_statistics(bool full_size, std::int64_t rows, std::int64_t vocab, std::int64_t padded,
+                          std::int64_t first_token, DType dtype) {
+    const auto first = static_cast<double>(first_token);
+    add({.op = Op::softmax_statistics,
+         .full_size = full_size,
+         .detail =
+             fmt::format("{}_N{}_V{}_padded{}_from{}", name_of(dtype), rows, vocab, padded, first_token),
+         .operands = {input("logits", dtype, {rows, padded}, -3.0, 3.0),
+                      input("targets", DType::int32, {rows}, first, first + static_cast<double>(vocab)),
+                      result("statistics", DType::fp32, {SoftmaxStatistics::count, rows}, 2e-6)},
+         .vocab = vocab,
+         .first_token = first_token});
+  }
+
   void cross_entropy(bool full_size, std::int64_t rows, std::int64_t vocab, std::int64_t padded, DType dtype,
                      double amplitude = 3.0) {
     for (const bool write_gradient : {true, false}) {
@@ -585,6 +603,7 @@ void add_small_cases(Table& table) {
     table.embedding(false, {2, 7, 257, 25, 16, 0}, dtype);
     table.embedding(false, {3, 65, 50, 100, 80, 5}, dtype);
     table.embedding(false, {2, 130, 3, 48, 130, 0}, dtype);
+    table.embedding(false, {3, 65, 50, 100, 80, 5, 20}, dtype);
 
     for (const std::int64_t rows : {1, 7, 130}) {
       for (const std::int64_t width : {16, 25, 100, 768}) table.layernorm(false, rows, width, dtype);
@@ -615,6 +634,9 @@ void add_small_cases(Table& table) {
     table.attention(false, {1, 16, 40, 2, 80, 10, 0.0F, false}, dtype);  // keys that no query sees
     table.attention(false, {2, 33, 97, 2, 64, 64, 0.1F, false}, dtype);
 
+    table.softmax_statistics(false, 1, 257, 320, 0, dtype);
+    table.softmax_statistics(false, 33, 2, 16, 40, dtype);
+    table.softmax_statistics(false, 65, 1000, 1000, 24, dtype);
     table.cross_entropy(false, 1, 257, 320, dtype);
     table.cross_entropy(false, 7, 257, 257, dtype);
     table.cross_entropy(false, 33, 2, 16, dtype);
@@ -665,6 +687,7 @@ void add_full_size_cases(Table& table) {
     table.dropout_add_layernorm(true, 4, 256, width, dtype);
     for (const float probability : {0.0F, 0.1F})
       table.attention(true, {4, 256, 256, 12, 64, 0, probability}, dtype);
+    table.softmax_statistics(true, rows, padded_vocab / 2, padded_vocab / 2, 0, dtype);
     table.cross_entropy(true, rows, 50257, padded_vocab, dtype);
     table.adamw(true, block, dtype, DType::fp32, 10);
     if (dtype != DType::fp32) table.without_master({});

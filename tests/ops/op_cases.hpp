@@ -34,6 +34,7 @@ enum class Op : std::uint8_t {
   dropout_add,
   attention_forward,
   attention_backward,
+  softmax_statistics,
   cross_entropy,
   linear_gelu_forward,
   linear_gelu_backward_input,
@@ -92,6 +93,7 @@ struct OpCase {
   GlobalIndex index{};        ///< of normal numbers and dropout
   AttentionPlace place{};
   std::int64_t vocab = 0;
+  std::int64_t first_token = 0;  ///< of a part of the vocabulary
   float dropout = 0.0F;
   StepScalars scalars{};
   std::vector<Segment> segments{};
@@ -128,6 +130,9 @@ void with_operation(const OpCase& c, const Tensor& tensor, const CaseMemory& mem
     if constexpr (requires { record.accumulate; }) record.accumulate = c.accumulate;
     if constexpr (requires { record.position; }) record.position = c.position;
     if constexpr (requires { record.index; }) record.index = c.index;
+    if constexpr (requires { record.first_token; }) record.first_token = c.first_token;
+    if constexpr (requires { record.vocab; }) record.vocab = c.vocab;
+    if constexpr (requires { record.rows; }) record.rows = {c.first_token, c.first_token > 0};
     if constexpr (requires { record.dropout; }) record.dropout = dropout_of(c, memory.scalars);
     if constexpr (requires { record.scalars; }) record.scalars = memory.scalars;
     if constexpr (std::is_same_v<Record, Fill>) record.value = c.scale;
@@ -149,7 +154,6 @@ void with_operation(const OpCase& c, const Tensor& tensor, const CaseMemory& mem
     if constexpr (std::is_same_v<Record, AttentionForward>) set_attention(record);
     if constexpr (std::is_same_v<Record, AttentionBackward>) set_attention(record.forward);
     if constexpr (std::is_same_v<Record, CrossEntropy>) {
-      record.vocab = c.vocab;
       record.gradient_scale = c.scale;
       if (!c.write_gradient) record.scalars = nullptr;
     }

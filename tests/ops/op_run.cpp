@@ -190,11 +190,12 @@ void run_oracle(const OpCase& c, Arrays& arrays) {
       break;
     }
     case Op::embedding_forward:
-      arrays["out"] = oracle::embedding_forward(in("tokens"), in("wte"), in("wpe"), c.position);
+      arrays["out"] =
+          oracle::embedding_forward(in("tokens"), c.first_token, in("wte"), in("wpe"), c.position);
       break;
     case Op::embedding_backward:
-      oracle::embedding_backward(in("tokens"), in("dout"), c.position, arrays.at("dwte"), c.accumulate,
-                                 arrays.at("dwpe"), c.accumulate_second);
+      oracle::embedding_backward(in("tokens"), c.first_token, in("dout"), c.position, arrays.at("dwte"),
+                                 c.accumulate, arrays.at("dwpe"), c.accumulate_second);
       break;
     case Op::layernorm_forward:
       arrays["y"] =
@@ -228,6 +229,9 @@ void run_oracle(const OpCase& c, Arrays& arrays) {
       arrays["value_grad"] = std::move(gradients.value);
       break;
     }
+    case Op::softmax_statistics:
+      arrays["statistics"] = oracle::softmax_statistics(in("logits"), in("targets"), c.vocab, c.first_token);
+      break;
     case Op::cross_entropy:
       arrays["gradient"] = oracle::cross_entropy(in("logits"), in("targets"), c.vocab,
                                                  static_cast<double>(c.scale) * c.scalars.loss_scale,

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <limits>
 #include <memory>
 #include <vector>
@@ -287,6 +288,77 @@ TEST_P(OpsExactTest, EmbeddingRowsWithoutTokenAreZero) {
     const float expected = s == 5 || s == 6 ? 2.0F : 0.0F;
     for (std::int64_t c = 0; c < width; ++c)
       EXPECT_EQ(position_rows[static_cast<std::size_t>(s * width + c)], expected);
+  }
+}
+
+/// Of four parts of a vocabulary, the last but one holds a token, the last none.
+TEST_P(OpsExactTest, CrossEntropyOfPartsIsThatOfTheWhole) {
+  constexpr std::int64_t rows = 37, vocab = 33, part = 16, parts = 4;
+  constexpr std::int64_t count = SoftmaxStatistics::count;
+  std::vector<float> whole(rows * part * parts, nan);
+  std::vector<std::int32_t> targets(rows);
+  for (std::int64_t n = 0; n < rows; ++n) {
+    const auto hash = [&](std::int64_t v) { return mix64(static_cast<std::uint64_t>(n * vocab + v)); };
+    // Whole numbers: the largest is often not the only one.
+    for (std::int64_t v = 0; v < vocab; ++v)
+      whole[static_cast<std::size_t>(n * part * parts + v)] = static_cast<float>(hash(v) % 8);
+    targets[static_cast<std::size_t>(n)] = n % 5 == 4 ? -1 : static_cast<std::int32_t>(hash(vocab) % vocab);
+  }
+  const StepScalars step{.loss_scale = 4.0F};
+  std::vector<std::uint8_t> raw(sizeof(step));
+  std::memcpy(raw.data(), &step, sizeof(step));
+  const auto scalars = device(raw);
+  const auto target = device(targets);
+  const auto expected = device(whole);
+  const auto expected_losses = device(std::vector<float>(rows, nan));
+  const auto expected_hits = device(std::vector<std::int32_t>(rows, -7));
+  const auto run = [&](CrossEntropy op) {
+    op.targets = target.ref();
+    op.gradient_scale = 0.5F;
+    op.scalars = static_cast<const StepScalars*>(scalars.ref().data);
+    backend().run(op);
+  };
+  run({.logits = expected.ref({rows, part * parts}),
+       .losses = expected_losses.ref(),
+       .correct = expected_hits.ref(),
+       .vocab = vocab});
+
+  const auto statistics = device(std::vector<float>(parts * count * rows, nan));
+  std::deque<Device<float>> logits;
+  const auto of_part = [&](std::int64_t p) { return std::clamp<std::int64_t>(vocab - p * part, 0, part); };
+  for (std::int64_t p = 0; p < parts; ++p) {
+    std::vector<float> own;
+    for (std::int64_t n = 0; n < rows; ++n) {
+      const auto from = whole.begin() + (n * parts + p) * part;
+      own.insert(own.end(), from, from + part);
+    }
+    logits.emplace_back(backend(), own);
+    backend().run(SoftmaxStatistics{.logits = logits.back().ref({rows, part}),
+                                    .targets = target.ref(),
+                                    .statistics = statistics.ref({parts, count, rows}).rows(p, 1),
+                                    .vocab = of_part(p),
+                                    .first_token = std::min(vocab, p * part)});
+  }
+  for (std::int64_t p = 0; p < parts; ++p) {
+    const auto losses = device(std::vector<float>(rows, nan));
+    const auto hits = device(std::vector<std::int32_t>(rows, -7));
+    run({.logits = logits[static_cast<std::size_t>(p)].ref({rows, part}),
+         .losses = losses.ref(),
+         .correct = hits.ref(),
+         .statistics = statistics.ref({parts, count, rows}),
+         .vocab = of_part(p),
+         .first_token = std::min(vocab, p * part)});
+    EXPECT_EQ(hits.values(), expected_hits.values());
+    const std::vector<float> gradient = logits[static_cast<std::size_t>(p)].values();
+    for (std::int64_t n = 0; n < rows; ++n) {
+      EXPECT_NEAR(losses.values()[static_cast<std::size_t>(n)],
+                  expected_losses.values()[static_cast<std::size_t>(n)], 2e-6);
+      for (std::int64_t v = 0; v < part; ++v) {
+        EXPECT_NEAR(gradient[static_cast<std::size_t>(n * part + v)],
+                    expected.values()[static_cast<std::size_t>((n * parts + p) * part + v)], 4e-6)
+            << p << ", " << n << ", " << v;
+      }
+    }
   }
 }
 

@@ -120,27 +120,32 @@ void linear_backward_weight(const Array& x, const Array& dy, bool accumulate, Ar
   }
 }
 
-Array embedding_forward(const Array& tokens, const Array& wte, const Array& wpe, std::int64_t position) {
+Array embedding_forward(const Array& tokens, std::int64_t first_token, const Array& wte, const Array& wpe,
+                        std::int64_t position) {
   const std::int64_t samples = tokens.dim(0), length = tokens.dim(1), width = wte.dim(1);
   Array out({samples, length, width});
   for (std::int64_t row = 0; row < samples * length; ++row) {
-    const auto token = static_cast<std::int64_t>(tokens[row]);
+    const auto token = static_cast<std::int64_t>(tokens[row]) - first_token;
+    const bool is_here = token >= 0 && token < wte.dim(0);
     for (std::int64_t c = 0; c < width; ++c) {
-      out[row * width + c] = wte[token * width + c] + wpe[(position + row % length) * width + c];
+      out[row * width + c] =
+          (is_here ? wte[token * width + c] : 0.0) + wpe[(position + row % length) * width + c];
     }
   }
   return out;
 }
 
-void embedding_backward(const Array& tokens, const Array& dout, std::int64_t position, Array& dwte,
-                        bool accumulate_wte, Array& dwpe, bool accumulate_wpe) {
+void embedding_backward(const Array& tokens, std::int64_t first_token, const Array& dout,
+                        std::int64_t position, Array& dwte, bool accumulate_wte, Array& dwpe,
+                        bool accumulate_wpe) {
   const std::int64_t samples = dout.dim(0), length = dout.dim(1), width = dout.dim(2);
   clear_unless(accumulate_wte, dwte);
   clear_unless(accumulate_wpe, dwpe);
   for (std::int64_t row = 0; row < samples * length; ++row) {
-    const auto token = static_cast<std::int64_t>(tokens[row]);
+    const auto token = static_cast<std::int64_t>(tokens[row]) - first_token;
+    const bool is_here = token >= 0 && token < dwte.dim(0);
     for (std::int64_t c = 0; c < width; ++c) {
-      dwte[token * width + c] += dout[row * width + c];
+      if (is_here) dwte[token * width + c] += dout[row * width + c];
       dwpe[(position + row % length) * width + c] += dout[row * width + c];
     }
   }
@@ -284,6 +289,23 @@ AttentionGradients attention_backward(const AttentionInput& in, const Array& out
     }
   }
   return gradients;
+}
+
+Array softmax_statistics(const Array& logits, const Array& targets, std::int64_t vocab,
+                         std::int64_t first_token) {
+  const std::int64_t rows = logits.dim(0), padded = logits.dim(1);
+  Array statistics({SoftmaxStatistics::count, rows});
+  for (std::int64_t n = 0; n < rows; ++n) {
+    const auto first = logits.values.begin() + n * padded;
+    const auto largest = std::max_element(first, first + vocab);
+    double sum = 0.0;
+    for (std::int64_t v = 0; v < vocab; ++v) sum += std::exp(first[v] - *largest);
+    statistics[n] = *largest;
+    statistics[rows + n] = sum;
+    statistics[2 * rows + n] = first[static_cast<std::int64_t>(targets[n]) - first_token];
+    statistics[3 * rows + n] = static_cast<double>(first_token + (largest - first));
+  }
+  return statistics;
 }
 
 Array cross_entropy(const Array& logits, const Array& targets, std::int64_t vocab, double gradient_scale,

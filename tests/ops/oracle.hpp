@@ -36,9 +36,12 @@ Array linear_forward(const Array& x, const Array& w, const Array& bias);
 Array linear_backward_input(const Array& dy, const Array& w);
 void linear_backward_weight(const Array& x, const Array& dy, bool accumulate, Array& dw, Array& dbias);
 
-Array embedding_forward(const Array& tokens, const Array& wte, const Array& wpe, std::int64_t position);
-void embedding_backward(const Array& tokens, const Array& dout, std::int64_t position, Array& dwte,
-                        bool accumulate_wte, Array& dwpe, bool accumulate_wpe);
+/// wte and dwte hold the rows of the tokens from `first_token` on.
+Array embedding_forward(const Array& tokens, std::int64_t first_token, const Array& wte, const Array& wpe,
+                        std::int64_t position);
+void embedding_backward(const Array& tokens, std::int64_t first_token, const Array& dout,
+                        std::int64_t position, Array& dwte, bool accumulate_wte, Array& dwpe,
+                        bool accumulate_wpe);
 
 Array layernorm_forward(const Array& x, const Array& gamma, const Array& beta, Array& mean, Array& rstd);
 Array layernorm_backward_input(const Array& dy, const Array& x, const Array& gamma, const Array& mean,
@@ -76,6 +79,9 @@ struct AttentionGradients {
 AttentionGradients attention_backward(const AttentionInput& in, const Array& output, const Array& lse,
                                       const Array& output_grad);
 
+/// The targets lie in the part. (4, N).
+Array softmax_statistics(const Array& logits, const Array& targets, std::int64_t vocab,
+                         std::int64_t first_token);
 /// Returns the gradient of gradient_scale * sum of losses, (N, Vp).
 Array cross_entropy(const Array& logits, const Array& targets, std::int64_t vocab, double gradient_scale,
                     Array& losses, Array& correct);

@@ -118,6 +118,8 @@ TEST_P(DdpBackends, ComputeWhatOneRankDoes) {
       if (ranks % tensor != 0) continue;
       config = mini_config(model(), global_batch, 23, ranks / tensor);
       config.parallel.tensor = tensor;
+      const std::int64_t rows = config.train.micro_batch * config.train.seq_len;
+      config.parallel.splits = {.vocab = true, .sequence = rows % tensor == 0};
       set_exchange(config, "zero3", ranks / tensor);
     } else if (strategy == "hybrid") {
       if (ranks < 4) continue;

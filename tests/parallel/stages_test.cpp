@@ -79,12 +79,13 @@ class Stages : public testing::Test {
     extents.pipeline = stages;
     const std::vector<AxisSet> groups = {loss_axes, all_axes, {Axis::pipeline}};
     const ProcessGrid grid(ranks, extents, groups, traffic, nullptr);
-    const ProgramConfig recorded = config_.programs(schedule);
+    const ProgramConfig recorded = config_.programs(schedule, grid.coordinates());
     // The store has room for all gradients, whoever completes them.
     const Schedule whole = schedules().front()->make(micro_batches);
     const ExchangeScope scope{
         .table = table,
-        .events = unit_events_of(whole, record_programs(config_.model, table, config_.programs(whole)))};
+        .events = unit_events_of(
+            whole, record_programs(config_.model, table, config_.programs(whole, grid.coordinates())))};
     const auto exchange =
         config_.parallel.exchange->make(config_.parallel.values, scope, backend_, ledger, grid);
     const auto optimizer = config_.optimizer.kind->make(

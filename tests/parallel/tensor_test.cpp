@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Tensor parallelism, with every exchange along the data axis, against one rank that computes the same global
 // batch alone.
+#include <algorithm>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -21,32 +23,44 @@ ModelConfig model_of_heads() {
   return model;
 }
 
+constexpr TensorSplits heads_alone{};
+constexpr TensorSplits all_splits{.vocab = true, .sequence = true};
+constexpr TensorSplits every_split[] = {
+    heads_alone, {.vocab = true, .sequence = false}, {.vocab = false, .sequence = true}, all_splits};
+
 class Tensor : public testing::Test {
  protected:
+  /// A multiple of 2, 3, 4 and 6, among whose ranks rows are divided.
+  static constexpr std::int64_t seq_len = 36;
+
   int ranks() const { return world_->size(); }
+  /// With it a part of a micro-batch's rows ends within a sample.
+  std::int64_t odd_accumulation() const { return ranks() == 3 ? 3 : std::max(1, 8 / ranks()); }
 
   /// Calls visit(config) for each way to divide the ranks along the tensor and data axes, if that is more
-  /// than one, for each exchange, with `samples` samples per step.
+  /// than one, for each exchange.
   template <class Visit>
-  void for_all_layouts(const ModelConfig& model, std::int64_t samples, std::int64_t accumulation,
+  void for_all_layouts(const ModelConfig& model, std::int64_t accumulation, const TensorSplits& splits,
                        const Visit& visit) {
     for (std::int64_t tensor = 2; tensor <= ranks(); ++tensor) {
       const std::int64_t data = ranks() / tensor;
       if (ranks() % tensor != 0 || model.heads % tensor != 0) continue;
-      if (samples % (data * accumulation) != 0) continue;
+      if (global_batch % (data * accumulation) != 0) continue;
       for (const char* exchange : {"ddp", "zero1", "zero2", "zero3"}) {
         if (data == 1 && exchange != std::string("ddp")) continue;
-        SCOPED_TRACE(
-            fmt::format("tensor {} x data {}, {}, accumulation {}", tensor, data, exchange, accumulation));
-        RunConfig config = mini_config(model, samples, 37, data, accumulation);
+        SCOPED_TRACE(fmt::format("tensor {} x data {}, {}, accumulation {}{}{}", tensor, data, exchange,
+                                 accumulation, splits.vocab ? ", vocab" : "",
+                                 splits.sequence ? ", sequence" : ""));
+        RunConfig config = mini_config(model, global_batch, seq_len, data, accumulation);
         config.parallel.tensor = tensor;
+        config.parallel.splits = splits;
         set_exchange(config, exchange, exchange == std::string("ddp") ? 1 : data);
         visit(config);
       }
     }
   }
-  Outcome alone(const ModelConfig& model, std::int64_t samples, std::int64_t steps) {
-    return train_alone(backend_, *self_, mini_config(model, samples, 37), steps);
+  Outcome alone(const ModelConfig& model, std::int64_t steps) {
+    return train_alone(backend_, *self_, mini_config(model, global_batch, seq_len), steps);
   }
 
   ComputeBackend& backend_ = test_backends(1).at("kokkos");
@@ -56,10 +70,12 @@ class Tensor : public testing::Test {
 
 TEST_F(Tensor, EveryLayoutComputesWhatOneRankDoes) {
   constexpr std::int64_t steps = 20;
-  const Outcome oracle = alone(model_of_heads(), global_batch, steps);
-  for_all_layouts(model_of_heads(), global_batch, 1, [&](const RunConfig& config) {
-    expect_equal_to_rounding(config, train(backend_, *world_, config, steps), oracle);
-  });
+  const Outcome oracle = alone(model_of_heads(), steps);
+  for (const TensorSplits& splits : {heads_alone, all_splits}) {
+    for_all_layouts(model_of_heads(), 1, splits, [&](const RunConfig& config) {
+      expect_equal_to_rounding(config, train(backend_, *world_, config, steps), oracle);
+    });
+  }
 }
 
 TEST_F(Tensor, KeepsItsPartThroughEveryFeature) {
@@ -70,53 +86,106 @@ TEST_F(Tensor, KeepsItsPartThroughEveryFeature) {
       ModelConfig model = model_of_heads();
       model.tied = tied;
       model.dropout = dropout;
-      const Outcome oracle = alone(model, global_batch, steps);
-      for_all_layouts(model, global_batch, 3, [&](RunConfig config) {
-        SCOPED_TRACE(fmt::format("{}, dropout {}", tied ? "tied" : "untied", dropout));
-        config.train.recompute = recompute;
-        recompute = recompute == Recompute::none        ? Recompute::selective
-                    : recompute == Recompute::selective ? Recompute::block
-                                                        : Recompute::none;
-        expect_equal_to_rounding(config, train(backend_, *world_, config, steps), oracle);
-      });
+      const Outcome oracle = alone(model, steps);
+      for (const TensorSplits& splits : every_split) {
+        for_all_layouts(model, odd_accumulation(), splits, [&](RunConfig config) {
+          config.train.recompute = recompute;
+          recompute = recompute == Recompute::none        ? Recompute::selective
+                      : recompute == Recompute::selective ? Recompute::block
+                                                          : Recompute::none;
+          SCOPED_TRACE(fmt::format("{}, dropout {}, recompute {}", tied ? "tied" : "untied", dropout,
+                                   static_cast<int>(config.train.recompute)));
+          expect_equal_to_rounding(config, train(backend_, *world_, config, steps), oracle);
+        });
+      }
     }
   }
 }
 
 TEST_F(Tensor, RoundsStochasticallyByTheSameBits) {
   constexpr std::int64_t steps = 4;
-  const Outcome oracle = alone(model_of_heads(), global_batch, steps);
-  for_all_layouts(model_of_heads(), global_batch, 1, [&](RunConfig config) {
-    config.train.dtype = DType::bf16;
-    config.train.grad_dtype = DType::bf16;
-    config.optimizer.keeps_master = false;
-    const Outcome outcome = train(backend_, *world_, config, steps);
-    for (std::size_t step = 0; step < oracle.steps.size(); ++step) {
-      EXPECT_NEAR(outcome.steps[step].loss / oracle.steps[step].loss, 1.0, 2e-3) << "step " << step + 1;
-      EXPECT_NEAR(outcome.steps[step].gradient_norm / oracle.steps[step].gradient_norm, 1.0, 3e-2);
-    }
-  });
+  const Outcome oracle = alone(model_of_heads(), steps);
+  for (const TensorSplits& splits : {heads_alone, all_splits}) {
+    for_all_layouts(model_of_heads(), 1, splits, [&](RunConfig config) {
+      config.train.dtype = DType::bf16;
+      config.train.grad_dtype = DType::bf16;
+      config.optimizer.keeps_master = false;
+      const Outcome outcome = train(backend_, *world_, config, steps);
+      for (std::size_t step = 0; step < oracle.steps.size(); ++step) {
+        EXPECT_NEAR(outcome.steps[step].loss / oracle.steps[step].loss, 1.0, 2e-3) << "step " << step + 1;
+        EXPECT_NEAR(outcome.steps[step].gradient_norm / oracle.steps[step].gradient_norm, 1.0, 3e-2);
+      }
+    });
+  }
 }
 
-/// Per block and micro-batch two sums forward and two backward, each of a micro-batch's stream, and with
-/// block recomputation one more: the second of the forward pass is not repeated.
+/// Parts of any size: of a vocabulary that no number of ranks divides, and of one that some hold nothing of.
+TEST_F(Tensor, DividesEveryVocabulary) {
+  constexpr std::int64_t steps = 2;
+  struct Vocabulary {
+    std::int64_t heads, tokens, multiple;
+  };
+  for (const Vocabulary& vocabulary :
+       {Vocabulary{12, 50257, 1}, Vocabulary{5, 128, 128}, Vocabulary{12, 257, 1024}, Vocabulary{12, 3, 1}}) {
+    SCOPED_TRACE(vocabulary.tokens);
+    ModelConfig model = model_of_heads();
+    model.heads = vocabulary.heads;
+    model.width = 5 * 12;
+    model.vocab = vocabulary.tokens;
+    model.vocab_multiple = vocabulary.multiple;
+    model.layers = 1;
+    const bool is_real = vocabulary.tokens > 10'000;  // and takes its time
+    const Outcome oracle = alone(model, steps);
+    for_all_layouts(model, 1, {.vocab = true, .sequence = false}, [&](const RunConfig& config) {
+      if (is_real && config.parallel.data > 1) return;
+      expect_equal_to_rounding(config, train(backend_, *world_, config, steps), oracle);
+    });
+  }
+}
+
+/// Per block and micro-batch two sums of the stream forward and two backward, and with block recomputation
+/// one more: the second of the forward pass is not repeated. Sequence parallelism scatters each sum, and
+/// gathers two norms for the products forward, their gradients' two backward, and the norms again. The
+/// embedding and the head have a sum each if the vocabulary is divided, which is scattered likewise; the norm
+/// before the head is gathered, and the gradient behind the embedding. Four numbers of each row of each part
+/// make the loss. At the end of a step the gradients of the norms are summed.
 TEST_F(Tensor, SendsExactlyWhatTheFormulaSays) {
   constexpr std::int64_t steps = 2;
   for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::block}) {
-    for (const std::int64_t accumulation : {1, 3}) {
-      for_all_layouts(model_of_heads(), global_batch, accumulation, [&](RunConfig config) {
+    for (const TensorSplits& splits : every_split) {
+      for_all_layouts(model_of_heads(), odd_accumulation(), splits, [&](RunConfig config) {
         config.train.recompute = recompute;
-        const std::int64_t stream = config.train.micro_batch * config.train.seq_len * config.model.width * 4;
+        const ModelConfig& model = config.model;
+        const std::int64_t rows = config.train.micro_batch * seq_len;
+        const std::int64_t stream = rows * model.width * 4;
+        const std::int64_t micro_batches = steps * config.train.accumulation;
         const std::int64_t sums =
-            (recompute == Recompute::block ? 5 : 4) * config.model.layers * accumulation;
-        // The guard's sums join that of the tensor axis if there is no other.
-        const std::int64_t scalars = config.parallel.data == 1 ? 1 : 0;
-        std::vector<TrafficRow> sent = sent_by_rings(backend_, config, steps).calls;
-        std::erase_if(sent, [](const TrafficRow& row) { return row.axis != "tensor"; });
-        ASSERT_EQ(sent.size(), 1U);
-        EXPECT_EQ(sent[0].operation, Operation::all_reduce);
-        EXPECT_EQ(static_cast<std::int64_t>(sent[0].calls), steps * (sums + scalars));
-        EXPECT_EQ(static_cast<std::int64_t>(sent[0].payload_bytes), steps * (sums * stream + 8 * scalars));
+            (recompute == Recompute::block ? 5 : 4) * model.layers + (splits.vocab ? 2 : 0);
+        std::map<Operation, std::int64_t> bytes;
+        if (splits.sequence) {
+          bytes[Operation::reduce_scatter] = micro_batches * sums * stream;
+          bytes[Operation::all_gather] = micro_batches * (6 * model.layers + 2) * stream;
+          // Scale and bias of two norms per block and of the last, with what aligns the biases.
+          const std::int64_t aligned = (model.width + 63) / 64 * 64;
+          bytes[Operation::all_reduce] = steps * (2 * model.layers + 1) * (aligned + model.width) * 4;
+        } else {
+          bytes[Operation::all_reduce] = micro_batches * sums * stream;
+        }
+        if (splits.vocab)
+          bytes[Operation::all_gather] += micro_batches * 4 * rows * 4 * config.parallel.tensor;
+        // The guard's sums join those of the tensor axis if there is no other.
+        if (config.parallel.data == 1) bytes[Operation::all_reduce] += steps * 8;
+        std::map<Operation, std::int64_t> sent;
+        for (const TrafficRow& row : sent_by_rings(backend_, config, steps).calls) {
+          if (row.axis == "tensor") sent[row.operation] = static_cast<std::int64_t>(row.payload_bytes);
+        }
+        // What ranks own of a unit may begin or end within a norm: then the padding is not sent.
+        const bool owns_all = config.parallel.exchange->name == std::string_view("ddp");
+        if (splits.sequence && !owns_all) {
+          sent.erase(Operation::all_reduce);
+          bytes.erase(Operation::all_reduce);
+        }
+        EXPECT_EQ(sent, bytes);
       });
     }
   }
@@ -125,16 +194,19 @@ TEST_F(Tensor, SendsExactlyWhatTheFormulaSays) {
 /// From 512 rows on a backend may keep copies of weights.
 TEST_F(Tensor, MultipliesPartsOfWeightsWithEveryBackend) {
   constexpr std::int64_t steps = 2;
+  constexpr std::int64_t length = 128;
   ModelConfig model = model_of_heads();
-  model.context = 128;
-  const Outcome oracle = train_alone(backend_, *self_, mini_config(model, global_batch, 128), steps);
+  model.context = length;
+  const Outcome oracle = train_alone(backend_, *self_, mini_config(model, global_batch, length), steps);
   for (const std::string& name : compute_backend_names()) {
     if (name == "kokkos") continue;
     SCOPED_TRACE(name);
-    for_all_layouts(model, global_batch, 1, [&](RunConfig config) {
-      config.train.seq_len = 128;
-      expect_equal_to_rounding(config, train(test_backends(1).at(name), *world_, config, steps), oracle);
-    });
+    for (const TensorSplits& splits : {heads_alone, all_splits}) {
+      for_all_layouts(model, 1, splits, [&](RunConfig config) {
+        config.train.seq_len = length;
+        expect_equal_to_rounding(config, train(test_backends(1).at(name), *world_, config, steps), oracle);
+      });
+    }
   }
 }
 

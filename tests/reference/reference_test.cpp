@@ -150,6 +150,29 @@ TEST_P(ReferenceTest, StepsInBf16) {
   }
 }
 
+/// Every rank has its part of Hugging Face's matrices, which join to theirs again.
+TEST_P(ReferenceTest, DividedFirstStepInFp32) {
+  const CommunicatorHandle world = open_communicator("mpi", &backend_);
+  RunConfig config = reference_config(file_, DType::fp32);
+  config.parallel.tensor = world->size();
+  for (const bool divides : {false, true}) {
+    const std::int64_t rows = config.train.micro_batch * config.train.seq_len;
+    config.parallel.splits = {.vocab = divides, .sequence = divides && rows % world->size() == 0};
+    MiniTrainer trainer(backend_, ledger_, *world, config);
+    load_weights(trainer);
+    const StepScalars scalars = trainer.step(tokens(0));
+    EXPECT_NEAR(scalars.loss / file_.read<double>("loss")[0], 1.0, 1e-5);
+    EXPECT_NEAR(scalars.gradient_norm / file_.read<double>("grad_norm")[0], 1.0, 1e-5);
+    for (const Parameter& parameter : trainer.table().parameters()) {
+      const std::string& name = parameter.name;
+      EXPECT_LE(relative_error(without_key_bias(name, trainer.gradient(name)),
+                               without_key_bias(name, file_.read("gradients/" + name))),
+                1e-5)
+          << name;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, ReferenceTest, testing::ValuesIn(compute_backend_names()),
                          backend_test_name);
 

@@ -183,7 +183,7 @@ TEST_F(EngineTest, BlocksMayCommunicate) {
   const ProcessGrid grid(world, {}, ParallelPlan().groups(), traffic, nullptr, false);
   StepScalars scalars;
   const auto losses = [&](bool communicates, bool graphs) {
-    ModelPrograms programs = record_programs(run.model, table, run.programs(schedule));
+    ModelPrograms programs = record_programs(run.model, table, run.programs(schedule, grid.coordinates()));
     if (communicates) {
       std::vector<Entry>& entries = programs.chunks.front().forward.entries;
       const auto attention = std::ranges::find_if(entries, [](const Entry& entry) {

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/model/stream.hpp"
+
+#include <algorithm>
+
+namespace mylos {
+
+namespace {
+
+/// Rows of the rank's that are whole samples, or lie in one.
+struct SampleRows {
+  std::int64_t begin = 0;  // of the rank's rows
+  std::int64_t samples = 1;
+  std::int64_t positions = 1;
+  std::int64_t first_sample = 0;
+  std::int64_t first_position = 0;
+
+  /// Of an (n, ...).
+  TensorRef of(const TensorRef& tensor) const { return tensor.rows(begin, samples * positions); }
+  /// Of an (n, C), as (samples, positions, C).
+  TensorRef by_sample(const TensorRef& tensor) const {
+    return tensor ? of(tensor).reshaped({samples, positions, tensor.shape[1]}) : TensorRef();
+  }
+  Dropout of(Dropout dropout, std::int64_t width) const {
+    dropout.first_sample = first_sample;
+    dropout.index.first = first_position * width;
+    return dropout;
+  }
+};
+
+template <class Visit>
+void for_each_part(const BatchShape& shape, const Visit& visit) {
+  const std::int64_t first = shape.first_stream_row();
+  const std::int64_t end = first + shape.stream_rows();
+  for (std::int64_t row = first; row < end;) {
+    SampleRows part{.begin = row - first, .first_sample = row / shape.seq, .first_position = row % shape.seq};
+    part.positions = std::min(end - row, shape.seq - part.first_position);
+    if (part.positions == shape.seq) part.samples = (end - row) / shape.seq;
+    visit(part);
+    row += part.samples * part.positions;
+  }
+}
+
+}  // namespace
+
+void record(Recorder& run, const DropoutAdd& op) {
+  for_each_part(run.shape(), [&](const SampleRows& part) {
+    run(DropoutAdd{.x = part.by_sample(op.x),
+                   .residual = part.by_sample(op.residual),
+                   .y = part.by_sample(op.y),
+                   .dropout = part.of(op.dropout, op.x.shape[1])});
+  });
+}
+
+void record(Recorder& run, const DropoutAddLayernorm& op) {
+  for_each_part(run.shape(), [&](const SampleRows& part) {
+    run(DropoutAddLayernorm{.x = part.by_sample(op.x),
+                            .residual = part.by_sample(op.residual),
+                            .sum = part.by_sample(op.sum),
+                            .gamma = op.gamma,
+                            .beta = op.beta,
+                            .y = part.of(op.y),
+                            .mean = part.of(op.mean),
+                            .rstd = part.of(op.rstd),
+                            .dropout = part.of(op.dropout, op.x.shape[1])});
+  });
+}
+
+TensorRef all_rows_again(Recorder& run, std::string_view name, const TensorRef& rows) {
+  if (run.shape().stream_parts == 1) return rows;
+  return run.tensor(name, rows.dtype, {run.shape().rows(), rows.shape[1]}, Cost::remade);
+}
+
+TensorRef all_rows(Recorder& run, std::string_view name, const TensorRef& rows) {
+  const TensorRef all = all_rows_again(run, name, rows);
+  if (run.shape().stream_parts > 1) run(AllGatherCall{.input = rows, .output = all, .group = {Axis::tensor}});
+  return all;
+}
+
+TensorRef sum_of_terms(Recorder& run, std::string_view name, const TensorRef& terms) {
+  if (run.shape().stream_parts == 1) {
+    run(AllReduceCall{.buffer = terms, .group = {Axis::tensor}});
+    return terms;
+  }
+  const TensorRef sum = run.tensor(name, terms.dtype, {run.shape().stream_rows(), terms.shape[1]});
+  run(ReduceScatterCall{.input = terms, .output = sum, .group = {Axis::tensor}});
+  return sum;
+}
+
+}  // namespace mylos

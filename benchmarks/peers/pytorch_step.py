@@ -3,7 +3,8 @@
 """GPT-2 training steps in PyTorch, on random tokens, measured as step_benchmark measures: same CSV names.
 
 Run it with .deps/peers/bin/python (benchmarks/peers/setup); benchmarks/step/compare does, with OMP_PROC_BIND=true where
-there is one rank. Several ranks are data parallel over gloo, on a CPU only: DistributedDataParallel or fully_shard.
+there is one rank. Several ranks work over gloo, on a CPU only: DistributedDataParallel, fully_shard, or tensor
+parallelism of the blocks by parallelize_module.
 """
 import argparse
 import contextlib
@@ -22,6 +23,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional as F
 
 SHAPES = {"gpt2-124m": (12, 12, 768), "gpt2-774m": (36, 20, 1280), "tiny": (2, 2, 64)}  # layers, heads, width
@@ -32,14 +34,14 @@ VOCAB, PADDED_VOCAB = 50257, 50304  # the head's products have mylos' shape
 class Block(nn.Module):
     def __init__(self, heads, width):
         super().__init__()
-        self.heads = heads
+        self.head_dim = width // heads
         self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x):  # (B, T, C)
-        qkv = self.qkv(self.norm_1(x)).unflatten(2, (3, self.heads, -1))  # (B, T, 3, H, D)
-        q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))  # (B, H, T, D)
+        qkv = self.qkv(self.norm_1(x)).unflatten(2, (-1, 3, self.head_dim))  # (B, T, H, 3, D): whole heads to a rank
+        q, k, v = (part.transpose(1, 2) for part in qkv.unbind(3))  # (B, H, T, D)
         heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.projection(heads.transpose(1, 2).flatten(2))
         return x + self.down(F.gelu(self.up(self.norm_2(x)), approximate="tanh"))
@@ -93,16 +95,41 @@ def fully_sharded(model, options):
     return model
 
 
+def tensor_parallel(model, options):
+    """As in "Megatron-LM": heads and feed-forward layers are divided, all else is on every rank."""
+    mesh = dist.init_device_mesh(options.device, (options.ranks,))
+    for block in model.blocks:
+        parallelize_module(block, mesh, {"qkv": ColwiseParallel(), "projection": RowwiseParallel(),
+                                         "up": ColwiseParallel(), "down": RowwiseParallel()})
+    return model
+
+
+def clip(parameters, most):
+    """clip_grad_norm_ of parameters of which some are divided: it takes one kind only."""
+    kinds = [[p for p in parameters if isinstance(p, DTensor) == divided] for divided in (True, False)]
+    norms = [nn.utils.get_total_norm([p.grad for p in kind]) for kind in kinds if kind]
+    total = torch.stack([norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]).norm()
+    for kind in kinds:
+        if kind:
+            nn.utils.clip_grads_with_norm_(kind, most, total)
+    return total
+
+
 def make_step(rank, options):
     """A function that runs one step, and returns the rank's loss and the norm of the gradient."""
     is_sharded = options.ranks > 1 and options.exchange == "fully_shard"
-    is_ddp = options.ranks > 1 and not is_sharded
+    is_tensor = options.ranks > 1 and options.exchange == "tensor"
+    is_ddp = options.ranks > 1 and not is_sharded and not is_tensor
     torch.manual_seed(1)
     model = Gpt2(*SHAPES[options.preset]).to(options.device)
     if is_sharded:
         model = fully_sharded(model, options)
+    if is_tensor:
+        model = tensor_parallel(model, options)
     parameters = list(model.parameters())
-    optimizer = torch.optim.AdamW(parameters, lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    groups = [{"params": kind} for divided in (True, False)
+              if (kind := [p for p in parameters if isinstance(p, DTensor) == divided])]
+    optimizer = torch.optim.AdamW(groups, lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     if is_ddp:
         model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
         if options.dtype == "bf16":
@@ -110,9 +137,9 @@ def make_step(rank, options):
     if options.mode == "compile" and not is_sharded:
         model = torch.compile(model)
     has_autocast = options.dtype == "bf16" and not is_sharded  # fully_shard's policy casts
-    accumulation = options.global_batch // (options.ranks * options.micro_batch)
+    accumulation = options.global_batch // (samples_ranks(options) * options.micro_batch)
     shape = (options.micro_batch, options.seq_len)
-    generator = torch.Generator(options.device).manual_seed(1 + rank)
+    generator = torch.Generator(options.device).manual_seed(1 + (0 if is_tensor else rank))
 
     def random_tokens():
         return torch.randint(VOCAB, shape, device=options.device, generator=generator)
@@ -130,7 +157,7 @@ def make_step(rank, options):
                     loss = model(inputs, targets) / accumulation
                 loss.backward()
             losses.append(loss.detach())
-        norm = nn.utils.clip_grad_norm_(parameters, 1.0)
+        norm = clip(parameters, 1.0)
         optimizer.step()
         optimizer.zero_grad()
         if options.device == "cuda":
@@ -138,6 +165,11 @@ def make_step(rank, options):
         return sum(losses), norm
 
     return step
+
+
+def samples_ranks(options):
+    """The ranks that read different samples."""
+    return 1 if options.exchange == "tensor" else options.ranks
 
 
 def measure(rank, options, port):
@@ -196,7 +228,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--csv", required=True)
     parser.add_argument("--mode", choices=("compile", "eager"), default="compile")
-    parser.add_argument("--exchange", choices=("ddp", "fully_shard"), default="ddp", help="of several ranks")
+    parser.add_argument("--exchange", choices=("ddp", "fully_shard", "tensor"), default="ddp", help="of several ranks")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--preset", choices=SHAPES, default="gpt2-124m")
     parser.add_argument("--dtype", choices=("bf16", "fp32"), default="bf16",
@@ -210,8 +242,8 @@ def main():
     parser.add_argument("--warm-up", type=int, default=2, help="steps before them, not measured")
     parser.add_argument("--print-losses", action="store_true", help="of each step, the warm-up's too")
     options = parser.parse_args()
-    if options.global_batch % (options.ranks * options.micro_batch) != 0:
-        parser.error("--global-batch must be a multiple of --ranks times --micro-batch")
+    if options.global_batch % (samples_ranks(options) * options.micro_batch) != 0:
+        parser.error("--global-batch must be a multiple of the ranks with other samples times --micro-batch")
     if options.steps < 2:
         parser.error("--steps must be at least 2: quartiles are printed")
     if options.device == "cuda" and options.ranks > 1:

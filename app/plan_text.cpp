@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/plan_text.hpp"
 
+#include <algorithm>
+#include <vector>
+
 namespace mylos {
 
 std::string plan_text(const RunConfig& config, const RunPlan& plan) {
@@ -13,8 +16,11 @@ std::string plan_text(const RunConfig& config, const RunPlan& plan) {
       m.heads, m.width, m.context, m.vocab, m.padded_vocab(), m.tied ? "tied" : "untied");
   text += fmt::format("parameters   {} ({:.1f} M)\n", plan.parameters,
                       static_cast<double>(plan.parameters) * 1e-6);
-  const std::string tensor =
-      config.parallel.tensor > 1 ? fmt::format("tensor {} x ", config.parallel.tensor) : "";
+  const std::string tensor = config.parallel.tensor > 1
+                                 ? fmt::format("tensor {}{}{} x ", config.parallel.tensor,
+                                               config.parallel.splits.vocab ? ", vocab" : "",
+                                               config.parallel.splits.sequence ? ", sequence" : "")
+                                 : "";
   text += fmt::format("layout       {} ranks: {}data {}, exchange {}{}\n", config.parallel.world_size(),
                       tensor, config.parallel.data, config.parallel.exchange->name,
                       config.parallel.shard > 1 ? fmt::format(" among {}", config.parallel.shard) : "");
@@ -41,6 +47,74 @@ std::string plan_text(const RunConfig& config, const RunPlan& plan) {
   }
   text += fmt::format("checkpoint   {:.3f} GB\n", gb(plan.checkpoint_bytes));
   return text;
+}
+
+namespace {
+
+/// "all", "none", or "0-5".
+std::string part_text(std::int64_t begin, std::int64_t count, std::int64_t whole) {
+  if (count == whole) return "all";
+  return count == 0 ? "none" : fmt::format("{}-{}", begin, begin + count - 1);
+}
+
+std::string part_text(const Parameter& parameter, std::string_view dimension) {
+  const auto found = std::ranges::find(parameter.view, dimension, &Dimension::name);
+  const auto d = static_cast<std::size_t>(found - parameter.view.begin());
+  return part_text(parameter.box.start[d], parameter.box.count[d], found->extent);
+}
+
+/// Columns as wide as their widest cell.
+std::string aligned(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> widths(rows.front().size());
+  for (const auto& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line;
+    for (std::size_t i = 0; i < row.size(); ++i) line += fmt::format("{:<{}}  ", row[i], widths[i]);
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string layout_text(const RunConfig& config) {
+  const TrainConfig& t = config.train;
+  const int ranks = static_cast<int>(config.parallel.world_size());
+  const AxisSet used = config.parallel.first().used_axes();
+  std::vector<std::string> head = {"rank"};
+  for (int i = 0; i < num_axes; ++i) {
+    if (used.contains(static_cast<Axis>(i))) head.emplace_back(name_of(static_cast<Axis>(i)));
+  }
+  const bool shards = used.contains(Axis::shard);
+  for (const char* name : {"heads", "feed-forward", "tokens", "stream rows"}) head.emplace_back(name);
+  if (shards) head.push_back(fmt::format("of each unit ({})", config.parallel.exchange->name));
+  head.emplace_back("sequences");
+  std::vector<std::vector<std::string>> rows = {head};
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Coordinates at(config.parallel.extents(), ranks, rank);
+    const ParameterTable table = config.table(at);
+    const BatchShape shape = config.programs(Schedule(), at).shape;
+    std::vector<std::string>& row = rows.emplace_back();
+    row.push_back(std::to_string(rank));
+    for (int i = 0; i < num_axes; ++i) {
+      if (used.contains(static_cast<Axis>(i))) row.push_back(std::to_string(at.index(static_cast<Axis>(i))));
+    }
+    row.push_back(part_text(table.find("h.0.attn.c_proj.weight"), "heads"));
+    row.push_back(part_text(table.find("h.0.mlp.c_proj.weight"), "inner"));
+    row.push_back(part_text(table.find("wte.weight"), "vocab"));
+    row.push_back(part_text(shape.first_stream_row(), shape.stream_rows(), shape.rows()));
+    if (shards)
+      row.push_back(fmt::format("part {} of {}", at.index(Axis::shard) + 1, at.extent(Axis::shard)));
+    std::string sequences = part_text(at.index(sample_axes) * t.micro_batch, t.micro_batch, t.global_batch);
+    if (t.accumulation > 1)
+      sequences += fmt::format(" and {} more micro-batch{}, {} apart", t.accumulation - 1,
+                               t.accumulation > 2 ? "es" : "", t.micro_batch * config.parallel.data);
+    row.push_back(sequences);
+  }
+  return aligned(rows);
 }
 
 }  // namespace mylos

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The text of `mylos train --dry-run`.
+// The texts of `mylos train --dry-run`.
 #pragma once
 
 #include <string>
@@ -10,5 +10,8 @@
 namespace mylos {
 
 std::string plan_text(const RunConfig& config, const RunPlan& plan);
+
+/// Which rank holds what: a line per rank.
+std::string layout_text(const RunConfig& config);
 
 }  // namespace mylos

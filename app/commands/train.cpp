@@ -22,6 +22,7 @@ namespace {
 int dry_run(const CommandLine& line, const std::string& name) {
   const Setup setup = planned_setup(line, name);
   fmt::print("{}", plan_text(setup.config, plan_of(setup)));
+  if (line.flag("layout")) fmt::print("\n{}", layout_text(setup.config));
   return 0;
 }
 
@@ -52,7 +53,8 @@ void keep_choices(Setup& setup, const RunPaths& paths) {
   };
   const ParallelPlan& layout = setup.config.parallel;
   if (value("parallel.data") != std::to_string(layout.data)) return;
-  if (layout.tensor > 1 && value("parallel.tensor") != std::to_string(layout.tensor)) return;
+  const std::string tensor = value("parallel.tensor");
+  if ((tensor.empty() ? "1" : tensor) != std::to_string(layout.tensor)) return;
   const auto keep = [&](std::string& choice, PluginKind kind, const char* key) {
     const auto usable = setup.plugins.usable(kind);
     const bool offered =
@@ -98,6 +100,9 @@ std::vector<CommandOption> options() {
       {.name = "ranks-per-node",
        .kind = OptionKind::integer,
        .doc = "with --dry-run: how many of them a node has; all if it is not given"},
+      {.name = "layout",
+       .kind = OptionKind::flag,
+       .doc = "with --dry-run: also which rank holds what, a line per rank"},
       {.name = "progress",
        .kind = OptionKind::text,
        .default_value = "auto",
@@ -108,9 +113,9 @@ std::vector<CommandOption> options() {
 int run(const CommandLine& line) {
   const std::string deck_name = line.argument(0, "a deck");
   if (line.flag("dry-run")) return dry_run(line, deck_name);
-  if (line.has("ranks") || line.has("ranks-per-node"))
+  if (line.has("ranks") || line.has("ranks-per-node") || line.flag("layout"))
     fail(ExitCode::usage,
-         "--ranks and --ranks-per-node are for --dry-run; the launcher says how many ranks train");
+         "--ranks, --ranks-per-node and --layout are for --dry-run; the launcher says how many ranks train");
 
   // 1. MPI, the deck, the run's directory: errors are found by all ranks together.
   const auto launched = std::chrono::steady_clock::now();

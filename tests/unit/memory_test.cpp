@@ -295,6 +295,27 @@ TEST(Plan, HasFourBytesAParameterLessWithoutAMaster) {
   EXPECT_NE(plan_text(config, make_plan(config)).find("bf16, gradients bf16, no master"), std::string::npos);
 }
 
+TEST(Plan, SaysWhichRankHoldsWhat) {
+  RunConfig config = mini_config(gpt2(12, 12, 768), 8, 16, 2, 2);
+  config.parallel.tensor = 2;
+  EXPECT_EQ(layout_text(config),
+            "rank  tensor  replicate  heads  feed-forward  tokens  stream rows  sequences\n"
+            "0     0       0          0-5    0-1535        all     all          0-1 and 1 more micro-batch, "
+            "4 apart\n"
+            "1     1       0          6-11   1536-3071     all     all          0-1 and 1 more micro-batch, "
+            "4 apart\n"
+            "2     0       1          0-5    0-1535        all     all          2-3 and 1 more micro-batch, "
+            "4 apart\n"
+            "3     1       1          6-11   1536-3071     all     all          2-3 and 1 more micro-batch, "
+            "4 apart\n");
+  config.parallel.splits = {.vocab = true, .sequence = true};
+  set_exchange(config, "zero2", 2);
+  const std::string text = layout_text(config);
+  EXPECT_NE(text.find("of each unit (zero2)"), std::string::npos);
+  EXPECT_NE(text.find("6-11   1536-3071     25152-50256  16-31        part 2 of 2"), std::string::npos)
+      << text;
+}
+
 TEST(Plan, RecomputationSavesActivations) {
   const auto activations = [](Recompute recompute) {
     RunConfig config = mini_config(gpt2(12, 12, 768), 4, 1024);

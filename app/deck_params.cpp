@@ -110,7 +110,7 @@ const ParamSpec params[] = {
                   "These ranks also divide the vocabulary: the token embedding, the head and the loss."),
     boolean_param("parallel", "sequence", "false",
                   "These ranks also divide the rows of the residual stream, with its norms and dropout "
-                  "(sequence parallelism): the same traffic and less memory for activations."),
+                  "(sequence parallelism): less memory for activations, more traffic."),
     choice_param("parallel", "exchange", exchanges().front()->name, exchange_choices.c_str(),
                  exchange_docs.c_str()),
     choice_param("parallel", "schedule", schedules().front()->name, schedule_choices.c_str(),

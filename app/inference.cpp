@@ -41,6 +41,8 @@ Setup setup_of(const CheckpointReader& reader, const CommandLine& line, const Mp
   const std::int64_t micro_batch = batch > 0 ? batch : state.micro_batch;
   const DeckOverrides overrides = {{"parallel.data", std::to_string(mpi.size())},
                                    {"parallel.tensor", "1"},
+                                   {"parallel.vocab", "false"},
+                                   {"parallel.sequence", "false"},
                                    {"parallel.shard", "0"},
                                    {"train.micro_batch", std::to_string(micro_batch)},
                                    {"train.global_batch", std::to_string(micro_batch * mpi.size())},

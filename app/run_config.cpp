@@ -98,7 +98,7 @@ class CrossChecks {
     check_layout();
     check_shard();
     check_batch();
-    check_sequence();
+    check_splits();
     choose_grad_dtype();
     choose_loss_scale();
     check_master();
@@ -290,8 +290,19 @@ class CrossChecks {
            global, micro, data, multiples_near(micro * data, global), divisors_near(global / data, micro));
   }
 
-  void check_sequence() {
+  void check_splits() {
     if (!known({"parallel.sequence", "parallel.tensor", "train.micro_batch", "train.seq_len"})) return;
+    if (integer("parallel.tensor") == 1) {
+      for (const char* split : {"parallel.vocab", "parallel.sequence"}) {
+        if (known({split}) && values_.boolean(split))
+          report(
+              {split, "parallel.tensor"},
+              "[parallel] {} = true divides something among tensor ranks, of which there is one; use tensor "
+              "= 2 or more, or {} = false",
+              std::string_view(split).substr(9), std::string_view(split).substr(9));
+      }
+      return;
+    }
     if (!values_.boolean("parallel.sequence")) return;
     const std::int64_t micro = integer("train.micro_batch");
     const std::int64_t seq_len = integer("train.seq_len");

@@ -16,14 +16,17 @@ __global__ void count_up(std::int32_t* places, std::int64_t n) {
 }
 
 /// `sorted` tokens and the rows they come from, in order among equals: the block of a token's first
-/// occurrence adds up the rows of all, in fp32.
+/// occurrence adds up the rows of all, in fp32. dwte has `num_tokens` rows, from that of `first_token` on.
 template <class T, class G>
 __global__ void add_token_rows(const std::int32_t* sorted, const std::int32_t* places, std::int64_t n,
-                               const T* dout, std::int64_t columns, G* dwte, bool accumulate) {
+                               const T* dout, std::int64_t columns, std::int64_t first_token,
+                               std::int64_t num_tokens, G* dwte, bool accumulate) {
   const std::int64_t first = blockIdx.x;
   const std::int32_t token = sorted[first];
   if (first > 0 && sorted[first - 1] == token) return;
-  G* row = dwte + token * columns;
+  const std::int64_t place = token - first_token;
+  if (place < 0 || place >= num_tokens) return;
+  G* row = dwte + place * columns;
   for (std::int64_t c = threadIdx.x; c < columns; c += threads) {
     float total = accumulate ? static_cast<float>(row[c]) : 0.0F;
     for (std::int64_t i = first; i < n && sorted[i] == token; ++i) {
@@ -58,8 +61,8 @@ std::size_t padded(std::size_t bytes) {
 
 }  // namespace
 
-bool token_gradient(cudaStream_t stream, TensorRef tokens, TensorRef dout, TensorRef dwte, bool accumulate,
-                    const Workspace& workspace) {
+bool token_gradient(cudaStream_t stream, TensorRef tokens, TensorRef dout, std::int64_t first_token,
+                    TensorRef dwte, bool accumulate, const Workspace& workspace) {
   const std::int64_t n = tokens.size();
   const std::int64_t columns = dwte.shape[dwte.rank - 1];
   const auto count = static_cast<int>(n);
@@ -89,7 +92,7 @@ bool token_gradient(cudaStream_t stream, TensorRef tokens, TensorRef dout, Tenso
     dispatch_gradient<T>(dwte.dtype, [&](auto gradient) {
       using G = decltype(gradient);
       launch(add_token_rows<T, G>, static_cast<unsigned>(n), threads, stream, sorted, sorted_places, n,
-             dout.as<T>(), columns, dwte.as<G>(), accumulate);
+             dout.as<T>(), columns, first_token, dwte.shape[0], dwte.as<G>(), accumulate);
     });
   });
   return true;

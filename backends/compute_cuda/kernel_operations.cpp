@@ -15,8 +15,8 @@ void KernelOperations::run(const SumOfSquares& op) {
 
 bool KernelOperations::run(const EmbeddingBackward& op) {
   require(op.position >= 0 && op.position + op.tokens.shape[1] <= op.dwpe.shape[0], "positions inside dwpe");
-  if (op.rows.is_part) return false;
-  if (!kernels::token_gradient(queue(), op.tokens, op.dout, op.dwte, op.accumulate_wte, workspace_)) {
+  if (!kernels::token_gradient(queue(), op.tokens, op.dout, op.first_token, op.dwte, op.accumulate_wte,
+                               workspace_)) {
     return false;
   }
   kernels::position_gradient(queue(), op.dout, op.position, op.dwpe, op.accumulate_wpe);

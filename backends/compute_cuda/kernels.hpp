@@ -34,8 +34,8 @@ bool attention_backward(cudaStream_t stream, const AttentionBackward& args);
 bool cross_entropy(cudaStream_t stream, const CrossEntropy& op);
 
 /// The token part of embedding_backward, by a sort; false where the workspace is too small for it.
-bool token_gradient(cudaStream_t stream, TensorRef tokens, TensorRef dout, TensorRef dwte, bool accumulate,
-                    const Workspace& workspace);
+bool token_gradient(cudaStream_t stream, TensorRef tokens, TensorRef dout, std::int64_t first_token,
+                    TensorRef dwte, bool accumulate, const Workspace& workspace);
 void position_gradient(cudaStream_t stream, TensorRef dout, std::int64_t position, TensorRef dwpe,
                        bool accumulate);
 

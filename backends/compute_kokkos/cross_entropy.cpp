@@ -6,29 +6,25 @@ namespace mylos::compute_kokkos {
 
 namespace {
 
-/// What is known of a row's softmax.
+/// What is known of the softmax of a row, or of a part of one.
 struct RowSoftmax {
-  float largest = 0.0F;
-  float sum = 0.0F;        // of exp(logit - largest)
-  float of_target = 0.0F;  // its logit
-  bool is_hit = false;     // the target is the first of the largest
+  float largest = -INFINITY;
+  float sum = 0.0F;             // of exp(logit - largest)
+  float of_target = -INFINITY;  // its logit
+  bool is_hit = false;          // the target is the first of the largest
 };
 
+/// Of a row's logits x[0, n), among which is that of the target if 0 <= target < n.
 template <class T>
-KOKKOS_FORCEINLINE_FUNCTION float sum_of_exponentials(const Member& member, std::int64_t n, const T* x,
-                                                      float largest) {
-  const Vec bound(largest);
-  return row_sums<1>(member, n, [&](Lanes at) { return Vecs<1>{exponential(at.load(x) - bound)}; })[0];
-}
-
-/// Of a whole row.
-template <class T>
-KOKKOS_FORCEINLINE_FUNCTION RowSoftmax softmax_of(const Member& member, std::int64_t vocab, const T* x,
-                                                  std::int32_t target) {
+KOKKOS_FORCEINLINE_FUNCTION RowSoftmax softmax_of(const Member& member, std::int64_t n, const T* x,
+                                                  std::int64_t target) {
   RowSoftmax row;
+  if (n == 0) return row;
+  row.largest = row_max(member, n, x);
+  const Vec bound(row.largest);
+  row.sum = row_sums<1>(member, n, [&](Lanes at) { return Vecs<1>{exponential(at.load(x) - bound)}; })[0];
+  if (target < 0 || target >= n) return row;
   row.of_target = static_cast<float>(x[target]);
-  row.largest = row_max(member, vocab, x);
-  row.sum = sum_of_exponentials(member, vocab, x, row.largest);
   row.is_hit = row.of_target == row.largest;
   for (std::int64_t j = 0; row.is_hit && j < target; ++j)
     row.is_hit = static_cast<float>(x[j]) != row.largest;
@@ -37,16 +33,15 @@ KOKKOS_FORCEINLINE_FUNCTION RowSoftmax softmax_of(const Member& member, std::int
 
 /// Of a row whose parts have `statistics` (P, 4, N).
 KOKKOS_FORCEINLINE_FUNCTION RowSoftmax softmax_of(const float* statistics, std::int64_t parts,
-                                                  std::int64_t rows, std::int64_t row, std::int32_t target) {
+                                                  std::int64_t rows, std::int64_t row) {
   const auto at = [&](std::int64_t part, int which) {
     return statistics[(part * SoftmaxStatistics::count + which) * rows + row];
   };
   RowSoftmax all;
-  all.largest = all.of_target = -INFINITY;
   for (std::int64_t p = 0; p < parts; ++p) {
     if (at(p, 0) > all.largest) {
       all.largest = at(p, 0);
-      all.is_hit = static_cast<std::int32_t>(at(p, 3)) == target;
+      all.is_hit = at(p, 3) != 0.0F;
     }
     if (at(p, 2) > all.of_target) all.of_target = at(p, 2);
   }
@@ -63,22 +58,13 @@ void statistics_kernel(const Execution& execution, Matrix<const T> logits, Vecto
       "mylos::softmax_statistics::rows"_label, Team(execution, logits.extent(0), row_team_size),
       KOKKOS_LAMBDA(const Member& member) {
         const std::int64_t row = member.league_rank();
-        const std::int64_t target = targets(row) - first_token;
-        const T* x = &logits(row, 0);
-        float largest = -INFINITY;
-        float sum = 0.0F;
-        std::int64_t place = 0;
-        if (vocab > 0) {
-          largest = row_max(member, vocab, x);
-          sum = sum_of_exponentials(member, vocab, x, largest);
-        }
+        const std::int64_t target = targets(row) < 0 ? -1 : targets(row) - first_token;
+        const RowSoftmax part = softmax_of(member, vocab, &logits(row, 0), target);
         Kokkos::single(Kokkos::PerTeam(member), [&]() {
-          while (place + 1 < vocab && static_cast<float>(x[place]) != largest) ++place;
-          statistics(0, row) = largest;
-          statistics(1, row) = sum;
-          statistics(2, row) =
-              targets(row) >= 0 && target >= 0 && target < vocab ? static_cast<float>(x[target]) : -INFINITY;
-          statistics(3, row) = static_cast<float>(first_token + place);
+          statistics(0, row) = part.largest;
+          statistics(1, row) = part.sum;
+          statistics(2, row) = part.of_target;
+          statistics(3, row) = part.is_hit ? 1.0F : 0.0F;
         });
       });
 }
@@ -102,7 +88,7 @@ void row_kernel(const Execution& execution, Matrix<T> logits, Vector<const std::
         float loss = 0.0F;
         float inverse_sum = 0.0F;
         if (counts) {
-          softmax = statistics != nullptr ? softmax_of(statistics, parts, rows, row, target)
+          softmax = statistics != nullptr ? softmax_of(statistics, parts, rows, row)
                                           : softmax_of(member, vocab, x, target);
           loss = Kokkos::log(softmax.sum) + (softmax.largest - softmax.of_target);
           inverse_sum = 1.0F / softmax.sum;

@@ -98,7 +98,7 @@ void KokkosOperations::run(const EmbeddingForward& op) {
   dispatch_float(op.out.dtype, [&](auto type) {
     using T = decltype(type);
     const T* places = op.wpe ? op.wpe.template as<T>() + op.position * op.wpe.shape[1] : nullptr;
-    forward_kernel<T>(queue(), matrix<const std::int32_t>(op.tokens), matrix<const T>(op.wte), op.rows.first,
+    forward_kernel<T>(queue(), matrix<const std::int32_t>(op.tokens), matrix<const T>(op.wte), op.first_token,
                       places, matrix<T>(op.out));
   });
 }
@@ -114,7 +114,7 @@ void KokkosOperations::run(const EmbeddingBackward& op) {
       using G = decltype(gradient);
       if (!op.accumulate_wte) zero_kernel<G>(execution, matrix<G>(op.dwte));
       token_kernel<T, G>(execution, vector<const std::int32_t>(op.tokens), matrix<const T>(op.dout),
-                         op.rows.first, matrix<G>(op.dwte), op.accumulate_wte);
+                         op.first_token, matrix<G>(op.dwte), op.accumulate_wte);
       position_kernel<T, G>(execution, op.tokens.shape[0], op.tokens.shape[1], matrix<const T>(op.dout),
                             op.position, matrix<G>(op.dwpe), op.accumulate_wpe);
     });

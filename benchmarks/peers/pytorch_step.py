@@ -138,11 +138,14 @@ def make_step(rank, options):
         model = torch.compile(model)
     has_autocast = options.dtype == "bf16" and not is_sharded  # fully_shard's policy casts
     accumulation = options.global_batch // (samples_ranks(options) * options.micro_batch)
-    shape = (options.micro_batch, options.seq_len)
-    generator = torch.Generator(options.device).manual_seed(1 + (0 if is_tensor else rank))
+    # Ranks that share a batch have all samples that others would have one by one.
+    generators = [torch.Generator(options.device).manual_seed(1 + sampler)
+                  for sampler in (range(options.ranks) if is_tensor else [rank])]
+    shape = (options.micro_batch // len(generators), options.seq_len)
 
     def random_tokens():
-        return torch.randint(VOCAB, shape, device=options.device, generator=generator)
+        return torch.cat([torch.randint(VOCAB, shape, device=options.device, generator=generator)
+                          for generator in generators])
 
     def step():
         losses = []

@@ -88,8 +88,11 @@ ParameterTable::ParameterTable(const ModelConfig& model) {
     matrix.row_multiple = model.vocab_multiple;
     matrix.padded_rows = model.padded_vocab();
   };
-  const auto vector = [&](const std::string& name, Initialisation initialisation) {
-    add(name, {c}, {width}, initialisation, 0);
+  const auto bias = [&](const std::string& name) { add(name, {c}, {width}, zeros, 0); };
+
+  const auto norm = [&](const std::string& name) {
+    for (const auto& [part, initialisation] : {std::pair(".weight", ones), std::pair(".bias", zeros)})
+      add(name + part, {c}, {width}, initialisation, 0).is_norm = true;
   };
 
   begin_unit("embedding");
@@ -100,25 +103,22 @@ ParameterTable::ParameterTable(const ModelConfig& model) {
     const std::string h = fmt::format("h.{}.", layer);
     begin_unit(fmt::format("block {}", layer));
     split(add(h + "mlp.c_proj.weight", {4 * c, c}, {inner, width}, normal, residual), Axis::tensor, "inner");
-    vector(h + "mlp.c_proj.bias", zeros);
+    bias(h + "mlp.c_proj.bias");
     split(add(h + "mlp.c_fc.weight", {c, 4 * c}, {width, inner}, normal, stddev), Axis::tensor, "inner");
     split(add(h + "mlp.c_fc.bias", {4 * c}, {inner}, zeros, 0), Axis::tensor, "inner");
-    vector(h + "ln_2.weight", ones);
-    vector(h + "ln_2.bias", zeros);
+    norm(h + "ln_2");
     split(add(h + "attn.c_proj.weight", {c, c}, {heads, head, width}, normal, residual), Axis::tensor,
           "heads");
-    vector(h + "attn.c_proj.bias", zeros);
+    bias(h + "attn.c_proj.bias");
     split(add(h + "attn.c_attn.weight", {c, 3 * c}, {width, qkv, heads, head}, normal, stddev), Axis::tensor,
           "heads");
     split(add(h + "attn.c_attn.bias", {3 * c}, {qkv, heads, head}, zeros, 0), Axis::tensor, "heads");
-    vector(h + "ln_1.weight", ones);
-    vector(h + "ln_1.bias", zeros);
+    norm(h + "ln_1");
   }
 
   begin_unit("head");
   if (!model.tied) tokens("lm_head.weight");
-  vector("ln_f.weight", ones);
-  vector("ln_f.bias", zeros);
+  norm("ln_f");
   lay_out();
 }
 
@@ -168,8 +168,8 @@ ParameterTable ParameterTable::local(const Coordinates& coordinates, const Tenso
   const bool divides = coordinates.extent(Axis::tensor) > 1;
   ParameterTable table = *this;
   for (Parameter& parameter : table.parameters_) {
-    const bool is_norm = parameter.name.find("ln_") != std::string::npos;
-    if (divides && splits.sequence && is_norm) parameter.placement[tensor].kind = Placement::Kind::summed;
+    if (divides && splits.sequence && parameter.is_norm)
+      parameter.placement[tensor].kind = Placement::Kind::summed;
     const bool has_split_rows = divides && splits.vocab && parameter.view[0].name == vocab;
     if (has_split_rows) {
       parameter.placement[tensor] = {.kind = Placement::Kind::split, .dimension = 0};

@@ -44,6 +44,7 @@ struct Parameter {
   std::array<Placement, num_axes> placement{};  ///< by axis
   std::int64_t row_multiple = 1;  ///< all ranks together hold a multiple of so many rows in memory
   bool decay = false;             ///< two or more dimensions
+  bool is_norm = false;           ///< applied to each row of the residual stream
   Initialisation initialisation = Initialisation::zeros;
   float stddev = 0.0F;  ///< of Initialisation::normal
   int unit = 0;

@@ -8,24 +8,21 @@ namespace mylos {
 Embedding::Embedding(const ModelConfig& model, const ParameterTable& table)
     : dropout_(model.dropout), wte_(table.find("wte.weight")), wpe_(table.find("wpe.weight")) {}
 
-TokenRange Embedding::rows() const {
-  return {.first = wte_.box.start[0], .is_part = wte_.is_split(Axis::tensor)};
-}
-
 void Embedding::forward(Recorder& run, TensorRef /*input*/, TensorRef output) const {
   const Dropout drop = run.dropout(dropout_, "dropout.embedding");
   const BatchShape& s = run.shape();
   const bool is_part = wte_.is_split(Axis::tensor);
   const bool has_part_of_rows = s.stream_parts > 1;
   const bool drops = drop.probability > 0.0F;
+  const std::int64_t width = output.shape[1];
   TensorRef sum = output;
-  if (drops || has_part_of_rows) sum = run.tensor("sum", s.dtype, {s.rows(), output.shape[1]});
+  if (drops || has_part_of_rows) sum = run.tensor("sum", s.dtype, {s.rows(), width});
   run(EmbeddingForward{.tokens = run.tokens(),
                        .wte = run.weight(wte_),
                        // Once among the ranks' terms.
                        .wpe = is_part && wte_.box.start[0] > 0 ? TensorRef() : run.weight(wpe_),
-                       .out = sum,
-                       .rows = rows()});
+                       .out = sum.reshaped({s.batch, s.seq, width}),
+                       .first_token = wte_.box.start[0]});
   if (is_part) sum = sum_of_terms(run, "sum.own", sum);
   if (!is_part && has_part_of_rows) sum = sum.rows(s.first_stream_row(), s.stream_rows());
   if (drops || sum.data != output.data) record(run, DropoutAdd{.x = sum, .y = output, .dropout = drop});
@@ -34,16 +31,18 @@ void Embedding::forward(Recorder& run, TensorRef /*input*/, TensorRef output) co
 void Embedding::backward(Recorder& run, TensorRef /*input*/, TensorRef output_gradient,
                          TensorRef /*input_gradient*/) const {
   const Dropout drop = run.dropout(dropout_, "dropout.embedding");
+  const BatchShape& s = run.shape();
+  const std::int64_t width = output_gradient.shape[1];
   TensorRef gradient = output_gradient;
   if (drop.probability > 0.0F) {
     gradient = run.tensor_like("d.sum", output_gradient);
     record(run, DropoutAdd{.x = output_gradient, .y = gradient, .dropout = drop});
   }
   run(EmbeddingBackward{.tokens = run.tokens(),
-                        .dout = all_rows(run, "d.sum.all", gradient),
+                        .dout = all_rows(run, "d.sum.all", gradient).reshaped({s.batch, s.seq, width}),
                         .dwte = run.gradient(wte_),
                         .dwpe = run.gradient(wpe_),
-                        .rows = rows()});
+                        .first_token = wte_.box.start[0]});
 }
 
 }  // namespace mylos

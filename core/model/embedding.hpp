@@ -16,9 +16,6 @@ class Embedding final : public Block {
                 TensorRef input_gradient) const override;
 
  private:
-  /// Of the token embedding, this rank's.
-  TokenRange rows() const;
-
   float dropout_;
   const Parameter& wte_;  // (Vp, C) or part of it
   const Parameter& wpe_;  // (S, C)

@@ -155,11 +155,10 @@ class ProgramRecorder {
   /// Of what block `index` made, the roots that its backward pass does not find.
   std::set<int> missing(const std::vector<const Entry*>& made) const {
     std::set<int> roots;
+    if (config_.recompute == Recompute::none) return roots;
     for (const Entry* entry : made) roots.merge(accesses_of(*entry).writes);
-    const Cost least = config_.recompute == Recompute::block       ? Cost::dear
-                       : config_.recompute == Recompute::selective ? Cost::cheap
-                                                                   : Cost::remade;
-    std::erase_if(roots, [&](int root) { return roots_.all()[static_cast<std::size_t>(root)].cost < least; });
+    if (config_.recompute == Recompute::selective)
+      std::erase_if(roots, [&](int root) { return !roots_.all()[static_cast<std::size_t>(root)].cheap; });
     return roots;
   }
 

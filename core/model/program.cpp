@@ -123,7 +123,11 @@ void find_waits(std::vector<Entry>& entries) {
   };
   std::map<int, Accesses> under_way;  // by number of the entry
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    const Accesses own = accesses_of(entries[i]);
+    Accesses own = accesses_of(entries[i]);
+    // What an operation may be given the memory of, it may change.
+    for_each_in_place(entries[i], [&](const TensorRef& /*result*/, const TensorRef& operand) {
+      own.writes.insert(place_of(operand).root);
+    });
     std::erase_if(under_way, [&](const auto& call) {
       const auto& [number, accesses] = call;
       const bool is_awaited = intersect(accesses.writes, own.reads) ||

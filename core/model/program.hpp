@@ -28,20 +28,13 @@ enum class RootKind : std::uint8_t {
   loss_sum,    ///< of a step's micro-batches
 };
 
-/// Which activations the backward pass finds.
-enum class Cost : std::uint8_t {
-  dear,    ///< kept, unless whole blocks are made again
-  cheap,   ///< also not kept if what is cheap is made again
-  remade,  ///< never kept
-};
-
 /// Memory that tensors of programs lie in.
 struct Root {
   std::string name;  ///< "h.3.ln1", "weights of h.3"
   RootKind kind = RootKind::activation;
   std::size_t bytes = 0;
-  int unit = -1;  ///< of weights and gradients
-  Cost cost = Cost::dear;
+  int unit = -1;       ///< of weights and gradients
+  bool cheap = false;  ///< may be remade instead of kept
 };
 
 /// Root and offset of an operand of a recorded operation, whose invented address is (root + 1) 2^48 + offset.

@@ -22,7 +22,7 @@ TensorRef Roots::at(int root, DType dtype, std::initializer_list<std::int64_t> s
 TensorRef Roots::tensor(const std::string& name, const TensorRef& like, Cost cost) {
   const auto [found, is_new] = names_.try_emplace(name, static_cast<int>(roots_.size()));
   if (is_new) {
-    roots_.push_back({.name = name, .bytes = like.bytes(), .cost = cost});
+    roots_.push_back({.name = name, .bytes = like.bytes(), .cheap = cost == Cost::cheap});
   } else {
     require(roots_[static_cast<std::size_t>(found->second)].bytes == like.bytes(), "one name is one size");
   }

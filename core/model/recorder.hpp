@@ -48,6 +48,9 @@ struct ProgramConfig {
   bool splits_backward = false;
 };
 
+/// Whether a tensor of the forward pass is kept for the backward pass if there is a cheap way to remake it.
+enum class Cost : std::uint8_t { dear, cheap };
+
 /// The memory that programs work on.
 class Roots {
  public:
@@ -99,6 +102,8 @@ class Recorder {
   const BatchShape& shape() const { return config_.shape; }
   /// False in evaluation and generation.
   bool training() const { return training_; }
+  /// The backward pass begins with what the forward pass of the block did.
+  bool repeats_blocks() const { return config_.recompute == Recompute::block; }
   float gradient_scale() const { return config_.gradient_scale; }
   /// Stands for the scalars of the step that a program runs in.
   const StepScalars* scalars() const;

@@ -66,15 +66,16 @@ void record(Recorder& run, const DropoutAddLayernorm& op) {
   });
 }
 
-TensorRef all_rows_again(Recorder& run, std::string_view name, const TensorRef& rows) {
+TensorRef all_rows(Recorder& run, std::string_view name, const TensorRef& rows) {
   if (run.shape().stream_parts == 1) return rows;
-  return run.tensor(name, rows.dtype, {run.shape().rows(), rows.shape[1]}, Cost::remade);
+  const TensorRef all = run.tensor(name, rows.dtype, {run.shape().rows(), rows.shape[1]});
+  run(AllGatherCall{.input = rows, .output = all, .group = {Axis::tensor}});
+  return all;
 }
 
-TensorRef all_rows(Recorder& run, std::string_view name, const TensorRef& rows) {
-  const TensorRef all = all_rows_again(run, name, rows);
-  if (run.shape().stream_parts > 1) run(AllGatherCall{.input = rows, .output = all, .group = {Axis::tensor}});
-  return all;
+TensorRef all_rows_again(Recorder& run, std::string_view name, const TensorRef& rows) {
+  if (run.shape().stream_parts == 1 || !run.repeats_blocks()) return all_rows(run, name, rows);
+  return run.tensor(name, rows.dtype, {run.shape().rows(), rows.shape[1]});
 }
 
 TensorRef sum_of_terms(Recorder& run, std::string_view name, const TensorRef& terms) {

@@ -16,7 +16,7 @@ void record(Recorder& run, const DropoutAddLayernorm& op);
 /// All rows (B * T, C), gathered from the rank's own `rows`: these themselves if they are all, else a tensor
 /// of the block's.
 TensorRef all_rows(Recorder& run, std::string_view name, const TensorRef& rows);
-/// The same in the backward pass, of what the forward pass gathered under this name: gathered again.
+/// The same in the backward pass, of what the forward pass gathered under this name and did not keep.
 TensorRef all_rows_again(Recorder& run, std::string_view name, const TensorRef& rows);
 /// The rank's rows of the sum of all ranks' `terms` (B * T, C); in `terms` or in a tensor of the block's.
 TensorRef sum_of_terms(Recorder& run, std::string_view name, const TensorRef& terms);

@@ -171,11 +171,11 @@ TensorRef TransformerBlock::backward_columns(Recorder& run, const char* name,
 void TransformerBlock::backward_mlp(Recorder& run, const Activations& a, TensorRef output_gradient,
                                     TensorRef middle_gradient) const {
   const TensorRef d_branch = all_rows(run, "d.mlp.all", behind_dropout(run, "mlp.residual", output_gradient));
+  const TensorRef ln2 = all_rows_again(run, "ln2.all", a.ln2);  // under way during the first products
   const TensorRef d_up = run.tensor_like("d.up", a.up);
   run(LinearBackwardWeight{
       .x = a.activated, .dy = d_branch, .dw = run.gradient(down_), .dbias = run.gradient(down_bias_)});
   run(LinearGeluBackwardInput{.dy = d_branch, .w = run.weight(down_), .pre = a.up, .dpre = d_up});
-  const TensorRef ln2 = all_rows_again(run, "ln2.all", a.ln2);
   const TensorRef d_ln2 = backward_columns(
       run, "d.ln2.sum", {.x = ln2, .dy = d_up, .dw = run.gradient(up_), .dbias = run.gradient(up_bias_)},
       {.dy = d_up, .w = run.weight(up_), .dx = run.tensor_like("d.ln2", ln2)});
@@ -200,6 +200,7 @@ void TransformerBlock::backward_attention(Recorder& run, const Activations& a, T
   const std::int64_t all = s.rows();
   const TensorRef d_branch =
       all_rows(run, "d.attention.all", behind_dropout(run, "attention.residual", middle_gradient));
+  const TensorRef ln1 = all_rows_again(run, "ln1.all", a.ln1);
   const TensorRef d_attended = run.tensor("d.attended", s.dtype, {s.batch, s.seq, heads_, head_dim_});
   const TensorRef d_qkv = run.tensor_like("d.qkv", a.qkv);
   run(LinearBackwardWeight{
@@ -213,7 +214,6 @@ void TransformerBlock::backward_attention(Recorder& run, const Activations& a, T
                         .value_grad = packed_part(d_qkv, 2),
                         .delta = run.tensor("delta", DType::fp32, {s.batch, heads_, s.seq})});
   const TensorRef d_qkv_rows = d_qkv.reshaped({all, 3 * heads_ * head_dim_});
-  const TensorRef ln1 = all_rows_again(run, "ln1.all", a.ln1);
   const TensorRef d_ln1 = backward_columns(
       run, "d.ln1.sum",
       {.x = ln1, .dy = d_qkv_rows, .dw = run.gradient(qkv_), .dbias = run.gradient(qkv_bias_)},

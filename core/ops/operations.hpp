@@ -166,19 +166,12 @@ struct LinearBackwardWeight {
   double flops() const { return 2.0 * static_cast<double>(x.size() * dw.shape[1]); }
 };
 
-/// Which tokens' rows a matrix (V, C) of embeddings holds: first, first + 1, ... Of a part of the vocabulary
-/// others may be asked for, and are as if their rows were 0.
-struct TokenRange {
-  std::int64_t first = 0;
-  bool is_part = false;
-};
-
-/// out[b, t] = wte[tokens[b, t]] + wpe[position + t]. tokens (B, T) int32 in range, wte (V, C), wpe (S, C) or
-/// empty, out (B, T, C).
+/// out[b, t] = wte[tokens[b, t] - first_token] + wpe[position + t]. tokens (B, T) int32, those without a row
+/// in wte as if it were 0; wte (V, C), wpe (S, C) or empty, out (B, T, C).
 struct EmbeddingForward {
   TensorRef tokens{}, wte{}, wpe{}, out{};
   std::int64_t position = 0;
-  TokenRange rows{};  // of wte
+  std::int64_t first_token = 0;
 
   static constexpr std::string_view name = "embedding_forward";
   template <class Self, class Visit>
@@ -191,12 +184,12 @@ struct EmbeddingForward {
   double flops() const { return static_cast<double>(out.size()); }
 };
 
-/// dwte[tokens[b, t]] and dwpe[position + t] receive dout[b, t] (B, T, C). If not accumulating, all other
-/// rows are set to 0. Deterministic.
+/// dwte[tokens[b, t] - first_token], if there is such a row, and dwpe[position + t] receive dout[b, t]
+/// (B, T, C). If not accumulating, all other rows are set to 0. Deterministic.
 struct EmbeddingBackward {
   TensorRef tokens{}, dout{}, dwte{}, dwpe{};
   std::int64_t position = 0;
-  TokenRange rows{};  // of dwte
+  std::int64_t first_token = 0;
   bool accumulate_wte = false;
   bool accumulate_wpe = false;
 
@@ -415,8 +408,8 @@ struct AttentionBackward {
 
 /// What the softmax of a row takes of a part of its logits, which are those of the tokens from `first_token`
 /// on: statistics[0][n] = the largest of logits[n, :vocab], [1] the sum of exp(logit - largest), [2] the
-/// target's logit and [3] the token of the largest, the first of equals; -inf, 0, -inf and 0 where there is
-/// none. logits (N, Vp) compute type, vocab 0 to Vp, targets (N) int32, statistics (4, N) fp32.
+/// target's logit, and [3] 1 if the target is the largest, the first of equals; -inf, 0, -inf and 0 where
+/// there is none. logits (N, Vp) compute type, vocab 0 to Vp, targets (N) int32, statistics (4, N) fp32.
 struct SoftmaxStatistics {
   TensorRef logits{}, targets{}, statistics{};
   std::int64_t vocab = 0;

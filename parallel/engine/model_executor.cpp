@@ -276,7 +276,8 @@ std::vector<float> ModelExecutor::logits(std::int64_t row) {
   Entry product = entries.back();
   product.awaits.clear();
   const auto element = static_cast<std::int64_t>(size_of(shape_.dtype));
-  TensorRef& from = std::get<LinearForward>(product.operation).x;
+  auto& [from, w, bias, to] = std::get<LinearForward>(product.operation);
+  require(to.shape[1] >= model_.vocab, "generation has the whole vocabulary on each rank");
   from.data = static_cast<std::byte*>(from.data) + row * model_.width * element;
   run_entries({.binding = bindings_[slot_], .entries = {&product, 1}});
 

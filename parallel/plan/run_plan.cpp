@@ -70,41 +70,48 @@ std::vector<TrafficRow> traffic_of(const std::vector<PlannedCall>& calls, const 
   return rows;
 }
 
-PlannedCall planned(const AllReduceCall& call, std::size_t until) {
+PlannedCall planned(const AllReduceCall& call) {
   return {.group = call.group,
           .operation = Operation::all_reduce,
           .count = call.buffer.size(),
-          .dtype = call.buffer.dtype,
-          .until = until};
+          .dtype = call.buffer.dtype};
 }
-PlannedCall planned(const AllGatherCall& call, std::size_t until) {
+PlannedCall planned(const AllGatherCall& call) {
   return {.group = call.group,
           .operation = Operation::all_gather,
           .count = call.input.size(),
-          .dtype = call.input.dtype,
-          .until = until};
+          .dtype = call.input.dtype};
 }
-PlannedCall planned(const ReduceScatterCall& call, std::size_t until) {
+PlannedCall planned(const ReduceScatterCall& call) {
   return {.group = call.group,
           .operation = Operation::reduce_scatter,
           .count = call.output.size(),
-          .dtype = call.output.dtype,
-          .until = until};
+          .dtype = call.output.dtype};
 }
 
-/// The collectives of the programs that a step runs; each is waited for before the next of its pass.
+/// The collectives of the programs that a step runs.
 std::vector<PlannedCall> calls_of(const Schedule& schedule, const ModelPrograms& programs) {
   std::vector<PlannedCall> calls;
   schedule.for_each_action(1, false, 1, [&](const Occurrence& occurrence) {
     const Action& action = schedule.actions[occurrence.index];
     if (!is_of_micro_batch(action.kind) || is_message(action.kind)) return;
-    for (const Entry& entry : program_of(action, programs).entries) {
+    std::map<int, std::size_t> under_way;  // by number of the entry
+    const std::vector<Entry>& entries = program_of(action, programs).entries;
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      for (const int call : entries[i].awaits) {
+        calls[under_way.at(call)].until = calls.size();
+        under_way.erase(call);
+      }
       std::visit(
           [&]<class Op>(const Op& op) {
-            if constexpr (is_collective<Op>) calls.push_back(planned(op, calls.size() + 1));
+            if constexpr (is_collective<Op>) {
+              under_way.emplace(static_cast<int>(i), calls.size());
+              calls.push_back(planned(op));
+            }
           },
-          entry.operation);
+          entries[i].operation);
     }
+    for (const auto& [entry, call] : under_way) calls[call].until = calls.size();
   });
   return calls;
 }

@@ -143,6 +143,10 @@ TEST_F(Restart, AnyDivisionToAnyOtherIsExact) {
     EXPECT_FALSE(seen.tensors.empty());
     seen.position = saved.position;
     expect_same_checkpoint(seen, saved);
+    if (!layout.vocab) continue;
+    const Outcome evaluated =
+        run_mylos({"eval", checkpoint_path("run", step).string(), "--data", tokens().string()}, {.ranks = 2});
+    EXPECT_EQ(evaluated.exit_code, 0) << evaluated.output;
   }
   EXPECT_THAT(steps_table("run")["skipped"], ElementsAre(0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1));
 }

@@ -211,14 +211,15 @@ class Table {
 
   struct Embedding {
     std::int64_t samples, length, vocab, width, context, position;
-    std::int64_t first_token = 0;  // of a part of the vocabulary; others come before and behind
+    std::int64_t first_token = 0;
+    std::int64_t tokens_without_row = 0;  // beside those of the matrix: before and behind
   };
 
   void embedding(bool full_size, const Embedding& s, DType dtype) {
-    const std::string part = s.first_token > 0 ? fmt::format("_from{}", s.first_token) : "";
+    const std::string part = s.tokens_without_row > 0 ? fmt::format("_from{}", s.first_token) : "";
     const std::string detail = fmt::format("{}_B{}_T{}_V{}_C{}_S{}_at{}{}", name_of(dtype), s.samples,
                                            s.length, s.vocab, s.width, s.context, s.position, part);
-    const double all_tokens = static_cast<double>(s.vocab + 2 * s.first_token);
+    const double all_tokens = static_cast<double>(s.vocab + s.tokens_without_row);
     const Operand tokens = input("tokens", DType::int32, {s.samples, s.length}, 0.0, all_tokens);
     const double rows = static_cast<double>(s.samples * s.length);
     const double positions = static_cast<double>(s.length);
@@ -603,7 +604,8 @@ void add_small_cases(Table& table) {
     table.embedding(false, {2, 7, 257, 25, 16, 0}, dtype);
     table.embedding(false, {3, 65, 50, 100, 80, 5}, dtype);
     table.embedding(false, {2, 130, 3, 48, 130, 0}, dtype);
-    table.embedding(false, {3, 65, 50, 100, 80, 5, 20}, dtype);
+    table.embedding(false, {3, 65, 50, 100, 80, 5, 20, 40}, dtype);
+    table.embedding(false, {3, 65, 50, 25, 80, 0, 0, 30}, dtype);
 
     for (const std::int64_t rows : {1, 7, 130}) {
       for (const std::int64_t width : {16, 25, 100, 768}) table.layernorm(false, rows, width, dtype);

@@ -132,7 +132,6 @@ void with_operation(const OpCase& c, const Tensor& tensor, const CaseMemory& mem
     if constexpr (requires { record.index; }) record.index = c.index;
     if constexpr (requires { record.first_token; }) record.first_token = c.first_token;
     if constexpr (requires { record.vocab; }) record.vocab = c.vocab;
-    if constexpr (requires { record.rows; }) record.rows = {c.first_token, c.first_token > 0};
     if constexpr (requires { record.dropout; }) record.dropout = dropout_of(c, memory.scalars);
     if constexpr (requires { record.scalars; }) record.scalars = memory.scalars;
     if constexpr (std::is_same_v<Record, Fill>) record.value = c.scale;

@@ -302,8 +302,9 @@ Array softmax_statistics(const Array& logits, const Array& targets, std::int64_t
     for (std::int64_t v = 0; v < vocab; ++v) sum += std::exp(first[v] - *largest);
     statistics[n] = *largest;
     statistics[rows + n] = sum;
-    statistics[2 * rows + n] = first[static_cast<std::int64_t>(targets[n]) - first_token];
-    statistics[3 * rows + n] = static_cast<double>(first_token + (largest - first));
+    const std::int64_t target = static_cast<std::int64_t>(targets[n]) - first_token;
+    statistics[2 * rows + n] = first[target];
+    statistics[3 * rows + n] = largest - first == target ? 1.0 : 0.0;
   }
   return statistics;
 }

@@ -11,6 +11,7 @@
 
 #include "tests/parallel/equivalence.hpp"
 #include "tests/support/backend_fixture.hpp"
+#include "tests/support/relative_error.hpp"
 #include "tests/support/test_plugins.hpp"
 
 namespace mylos {
@@ -116,6 +117,32 @@ TEST_F(Tensor, RoundsStochasticallyByTheSameBits) {
         EXPECT_NEAR(outcome.steps[step].gradient_norm / oracle.steps[step].gradient_norm, 1.0, 3e-2);
       }
     });
+  }
+}
+
+TEST_F(Tensor, EvaluatesAsOneRankDoes) {
+  if (model_of_heads().heads % ranks() != 0) return;
+  const RunConfig whole = mini_config(model_of_heads(), global_batch, seq_len);
+  const auto evaluated = [&](Communicator& world, const RunConfig& config) {
+    MemoryLedger ledger;
+    MiniTrainer trainer(backend_, ledger, world, config);
+    for (std::int64_t step = 1; step <= 5; ++step) trainer.step(walk_tokens(config, step));
+    trainer.executor().load_evaluation(walk_tokens(config, 6));
+    trainer.executor().evaluate();
+    const auto losses = trainer.executor().evaluation_losses();
+    const auto correct = trainer.executor().evaluation_correct();
+    return std::pair(std::vector<float>(losses.begin(), losses.end()),
+                     std::vector<std::int32_t>(correct.begin(), correct.end()));
+  };
+  const auto [losses, correct] = evaluated(*self_, whole);
+  EXPECT_GT(std::ranges::count(correct, 1), 0);
+  for (const TensorSplits& splits : every_split) {
+    RunConfig config = whole;
+    config.parallel.tensor = ranks();
+    config.parallel.splits = splits;
+    const auto [own_losses, own_correct] = evaluated(*world_, config);
+    EXPECT_LE(relative_error(own_losses, losses), 1e-5);
+    EXPECT_EQ(own_correct, correct);
   }
 }
 

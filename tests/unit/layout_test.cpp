@@ -134,14 +134,50 @@ TEST(Layout, LocalShapesAreMegatrons) {
   EXPECT_THROW(ParameterTable(model()).local(Coordinates({.tensor = 4}, 4, 0)), Error);
 }
 
+/// Of 101 tokens, padded to a multiple of lcm(8, 3): 120.
+TEST(Layout, AVocabularyIsDividedAfterPadding) {
+  ModelConfig config = model();
+  config.vocab_multiple = 8;
+  const auto rows_of = [&](int ranks, int rank) {
+    const ParameterTable table =
+        ParameterTable(config).local(Coordinates({.tensor = ranks}, ranks, rank), {.vocab = true});
+    const Parameter& tokens = table.find("wte.weight");
+    EXPECT_EQ(tokens.parts, ranks);
+    EXPECT_EQ(tokens.copies, 1);
+    return std::vector<std::int64_t>{tokens.box.start[0], tokens.box.count[0], tokens.padded_rows};
+  };
+  EXPECT_EQ(rows_of(3, 0), (Shape{0, 40, 40}));
+  EXPECT_EQ(rows_of(3, 2), (Shape{80, 21, 40}));
+  config.vocab_multiple = 256;
+  EXPECT_EQ(rows_of(6, 1), (Shape{101, 0, 128}));  // a multiple of 768 is divided by 6
+  EXPECT_EQ(rows_of(2, 0), (Shape{0, 101, 128}));
+}
+
+/// The ranks of a divided stream have terms of the gradients of its norms, and nothing else of the tensor
+/// axis.
+TEST(Layout, NormsOfADividedStreamAreSummed) {
+  const Coordinates at({.tensor = 3}, 3, 1);
+  for (const bool divides : {false, true}) {
+    const ParameterTable table = ParameterTable(model()).local(at, {.sequence = divides});
+    for (const Parameter& parameter : table.parameters()) {
+      const bool is_norm = parameter.name.find("ln_") != std::string::npos;
+      EXPECT_EQ(parameter.is_norm, is_norm);
+      EXPECT_EQ(parameter.along(Axis::tensor).kind == Placement::Kind::summed, divides && is_norm)
+          << parameter.name;
+      EXPECT_EQ(parameter.twins, parameter.is_split(Axis::tensor) ? 1 : 3) << parameter.name;
+    }
+  }
+}
+
 TEST(Layout, PiecesOfAllRanksCoverEachParameterOnce) {
   for (const GridExtents& extents : grids()) {
+    const bool divides_vocab = extents.shard > 1 || extents.tensor == 2;
     const int ranks = world_of(extents);
     std::map<std::string, std::vector<Box>> boxes;
     for (int rank = 0; rank < ranks; ++rank) {
       const Coordinates at(extents, ranks, rank);
       if (at.index(loss_axes) > 0) continue;  // copies of the first's
-      const ParameterTable table = ParameterTable(model()).local(at);
+      const ParameterTable table = ParameterTable(model()).local(at, {.vocab = divides_vocab});
       for (int unit = 0; unit < table.num_units(); ++unit) {
         const std::int64_t cut = table.unit(unit).size / 3 + 1;  // in the midst of a parameter
         for (const UnitPart& part :

@@ -210,6 +210,23 @@ TEST(RunConfig, ChecksWhatTheTensorAxisDivides) {
               ElementsAre(HasSubstr("tensor = 3 must divide this run's 8 ranks; use 1, 2, 4 or 8")));
   EXPECT_THAT(configure_gpt2({{"parallel.tensor", "2"}, {"parallel.data", "3"}}, 8).problems,
               ElementsAre(HasSubstr("data = 3 needs 6 ranks, this run has 8; use data = 4")));
+  const Result divided = configure_gpt2(
+      {{"parallel.tensor", "4"}, {"parallel.vocab", "true"}, {"parallel.sequence", "true"}}, 8);
+  EXPECT_THAT(divided.problems, IsEmpty());
+  EXPECT_TRUE(divided.config.parallel.splits.vocab && divided.config.parallel.splits.sequence);
+  EXPECT_THAT(
+      configure_gpt2({{"parallel.tensor", "4"},
+                      {"parallel.sequence", "true"},
+                      {"train.seq_len", "6"},
+                      {"train.micro_batch", "1"},
+                      {"train.global_batch", "2"}},
+                     8)
+          .problems,
+      ElementsAre(HasSubstr("sequence = true divides the 6 rows of a micro-batch, 1 x 6 tokens, among "
+                            "tensor = 4 ranks; use micro_batch = 2, or sequence = false")));
+  EXPECT_THAT(
+      configure_gpt2({{"parallel.vocab", "true"}}, 2).problems,
+      ElementsAre(HasSubstr("vocab = true divides something among tensor ranks, of which there is one")));
 }
 
 TEST(RunConfig, DividesAmongTheRanksOfANode) {

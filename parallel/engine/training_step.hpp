@@ -117,8 +117,9 @@ class TrainingStep {
   /// each range is summed before the update.
   static std::vector<PartRange> tensor_terms(const ParameterTable& table, const std::vector<UnitPart>& owned);
   /// Their sums, which are all under way at once, behind `before` other calls of the step.
-  static std::vector<PlannedCall> tensor_calls(const ParameterTable& table, const std::vector<UnitPart>& owned,
-                                               DType gradient_type, std::size_t before);
+  static std::vector<PlannedCall> tensor_calls(const ParameterTable& table,
+                                               const std::vector<UnitPart>& owned, DType gradient_type,
+                                               std::size_t before);
   /// What steps by `schedule` keep there, beside weights, gradients and activations.
   static std::size_t workspace_bytes(const Schedule& schedule) {
     return sizeof(GuardState) + sizeof(StepMemory) * (1 + static_cast<std::size_t>(schedule.ahead()));

@@ -119,15 +119,15 @@ Session::Session(const PluginRegistry& plugins, const RunConfig& config, const P
 
   recorder_ = FlightRecorder::open(*bootstrap_);
   const bool host_buffers = compute().host_accessible();
-  traced_world_ = std::make_unique<TracedCommunicator>(*world_, *trace_);
+  traced_world_ = std::make_unique<TracedCommunicator>(*world_, *trace_, name_of(all_axes));
   counted_world_ = std::make_unique<CountedCommunicator>(*traced_world_, name_of(all_axes), traffic_,
                                                          recorder_.get(), host_buffers);
   if (!host_buffers) {
     counted_bootstrap_ =
         std::make_unique<CountedCommunicator>(*bootstrap_, name_of(all_axes), traffic_, recorder_.get());
   }
-  grid_ = std::make_unique<ProcessGrid>(*traced_world_, config.parallel.extents(), config.parallel.groups(),
-                                        traffic_, recorder_.get(), host_buffers);
+  grid_ = std::make_unique<ProcessGrid>(*world_, config.parallel.extents(), config.parallel.groups(),
+                                        traffic_, recorder_.get(), host_buffers, trace_.get());
   if (config.comm.progress_thread) progress_ = std::make_unique<ProgressThread>(*world_);
 }
 

@@ -13,7 +13,7 @@ namespace mylos {
 std::string TraceEvent::label() const {
   std::string text(name);
   if (shape.in != 0) text += fmt::format(" {}x{}", shape.in, shape.out);
-  if (backend != nullptr) text += fmt::format(" ({})", backend);
+  if (by != nullptr) text += fmt::format(" ({})", by);
   return text;
 }
 
@@ -32,9 +32,9 @@ Trace::Scope::~Scope() {
   trace_.backend_.end_range();
 }
 
-void Trace::Scope::taken_by(const char* backend) {
-  event_.backend = backend;
-  records_ = records_ && backend != nullptr;
+void Trace::Scope::taken_by(const char* taker) {
+  event_.by = taker;
+  records_ = records_ && taker != nullptr;
 }
 
 void Trace::start(std::size_t most_events) {

@@ -34,12 +34,12 @@ struct LinearShape {
 struct TraceEvent {
   std::string_view name;  ///< a literal
   TraceKind kind = TraceKind::operation;
-  LinearShape shape;              ///< of a linear layer, otherwise 0 x 0
-  const char* backend = nullptr;  ///< that ran the operation
-  std::int64_t begin = 0;         ///< nanoseconds since `Trace::start`
+  LinearShape shape;         ///< of a linear layer, otherwise 0 x 0
+  const char* by = nullptr;  ///< the backend that ran the operation, or the axes of a collective
+  std::int64_t begin = 0;    ///< nanoseconds since `Trace::start`
   std::int64_t end = 0;
 
-  /// "read_samples", "adamw (kokkos)", "linear_forward 768x2304 (onednn)".
+  /// "read_samples", "adamw (kokkos)", "linear_forward 768x2304 (onednn)", "all_reduce wait (data)".
   std::string label() const;
 };
 
@@ -55,8 +55,9 @@ class Trace {
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
-    /// Which backend took the operation; null if none did, then nothing is recorded.
-    void taken_by(const char* backend);
+    /// Which backend took the operation, null if none did: then nothing is recorded. Or the axes of a
+    /// collective. Must outlive the trace's events.
+    void taken_by(const char* taker);
 
    private:
     Trace& trace_;

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "parallel/health/traced_communicator.hpp"
+
 namespace mylos {
 
 std::string ProcessGrid::label(const Coordinates& coordinates, AxisSet axes) {
@@ -23,15 +25,16 @@ std::vector<AxisSet> ProcessGrid::distinct(const Coordinates& coordinates, std::
 }
 
 ProcessGrid::ProcessGrid(Communicator& world, const GridExtents& extents, std::span<const AxisSet> groups,
-                         TrafficCounter& counter, FlightRecorder* recorder, bool host_buffers)
+                         TrafficCounter& counter, FlightRecorder* recorder, bool host_buffers, Trace* trace)
     : coordinates_(extents, world.size(), world.rank()) {
   for (const AxisSet axes : distinct(coordinates_, groups)) {
     auto group = world.split(coordinates_.index(all_axes.without(axes)), coordinates_.index(axes));
-    const bool is_one = axes == AxisSet{};  // which sends nothing
-    groups_[axes] = is_one
-                        ? std::move(group)
-                        : std::make_unique<CountedCommunicator>(std::move(group), label(coordinates_, axes),
-                                                                counter, recorder, host_buffers);
+    if (axes != AxisSet{}) {  // else it sends nothing
+      const std::string name = label(coordinates_, axes);
+      group = std::make_unique<CountedCommunicator>(std::move(group), name, counter, recorder, host_buffers);
+      if (trace != nullptr) group = std::make_unique<TracedCommunicator>(std::move(group), *trace, name);
+    }
+    groups_[axes] = std::move(group);
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include "core/communicator.hpp"
 #include "core/layout/axis.hpp"
+#include "core/trace.hpp"
 #include "parallel/health/traffic.hpp"
 
 namespace mylos {
@@ -19,10 +20,11 @@ class ProcessGrid {
  public:
   /// Makes the communicators of `groups`, in one order on all ranks: collective. Axes with one rank do not
   /// count, so sets that differ by such axes share a communicator. Throws ExitCode::usage unless the extents
-  /// multiply to the size of `world`. `world`, `counter` and `recorder` (null: no record) must outlive the
-  /// grid.
+  /// multiply to the size of `world`. `world`, `counter`, and `recorder` and `trace` (null: none) must
+  /// outlive the grid.
   ProcessGrid(Communicator& world, const GridExtents& extents, std::span<const AxisSet> groups,
-              TrafficCounter& counter, FlightRecorder* recorder, bool host_buffers = true);
+              TrafficCounter& counter, FlightRecorder* recorder, bool host_buffers = true,
+              Trace* trace = nullptr);
 
   const Coordinates& coordinates() const { return coordinates_; }
   /// The ranks that differ from this one in `axes` only, in the order of the world: a set that the

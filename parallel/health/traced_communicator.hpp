@@ -4,6 +4,9 @@
 
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include "core/forwarding_communicator.hpp"
 #include "core/trace.hpp"
@@ -14,9 +17,9 @@ namespace mylos {
 /// wait: the communication that nothing hides. Not for use by another thread than the trace's.
 class TracedCommunicator final : public ForwardingCommunicator {
  public:
-  /// `trace` must outlive this.
-  TracedCommunicator(NextCommunicator next, Trace& trace)
-      : ForwardingCommunicator(std::move(next)), trace_(trace) {}
+  /// `axes`: of the group, for the events, which must not outlive this. `trace` must.
+  TracedCommunicator(NextCommunicator next, Trace& trace, std::string axes)
+      : ForwardingCommunicator(std::move(next)), trace_(trace), axes_(std::move(axes)) {}
 
   Request all_reduce(TensorRef buffer, ReduceOp op) override;
   Request reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) override;
@@ -34,7 +37,12 @@ class TracedCommunicator final : public ForwardingCommunicator {
   std::unique_ptr<Communicator> split(int color, int key) override;
 
  private:
+  /// Starts an operation by `call` and records that and its wait.
+  template <class Call>
+  Request traced(std::string_view name, std::string_view wait_name, const Call& call);
+
   Trace& trace_;
+  std::string axes_;
 };
 
 }  // namespace mylos

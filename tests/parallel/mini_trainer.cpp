@@ -115,9 +115,8 @@ MiniTrainer::MiniTrainer(ComputeBackend& backend, MemoryLedger& ledger, Communic
       config_(config),
       trace_(backend),
       traced_(backend, trace_),
-      world_(world, trace_),
-      grid_(world_, config.parallel.extents(), config.parallel.groups(), traffic_, nullptr,
-            backend.host_accessible()),
+      grid_(world, config.parallel.extents(), config.parallel.groups(), traffic_, nullptr,
+            backend.host_accessible(), &trace_),
       training_(traced_, ledger, grid_, config_, trace_) {
   training_.initialise();
 }

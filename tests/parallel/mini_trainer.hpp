@@ -12,7 +12,6 @@
 #include "core/communicator.hpp"
 #include "core/ops/traced_backend.hpp"
 #include "parallel/engine/training_step.hpp"
-#include "parallel/health/traced_communicator.hpp"
 
 namespace mylos {
 
@@ -78,7 +77,6 @@ class MiniTrainer {
   RunConfig config_;
   Trace trace_;
   TracedBackend traced_;
-  TracedCommunicator world_;
   TrafficCounter traffic_;
   ProcessGrid grid_;
   TrainingStep training_;

@@ -146,17 +146,13 @@ std::vector<int> suspects(const std::vector<std::int64_t>& hashes, const std::ve
   return ranks;
 }
 
-}  // namespace
-
-std::string compare_replicas(ComputeBackend& backend, const ParameterTable& table,
-                             const GradientExchange& exchange, const Optimizer& optimizer,
-                             const ProcessGrid& grid) {
-  const AxisSet axes = loss_axes.without(exchange.sharded_axes());
-  if (grid.coordinates().extent(axes) == 1) return "";
+/// Among the ranks along `axes`, the first of the states, with their hashes, that differs; "" if none does.
+std::string difference(ComputeBackend& backend, const GradientExchange& exchange, const Optimizer& optimizer,
+                       const ProcessGrid& grid, AxisSet axes, const std::vector<State>& states,
+                       const std::vector<std::int64_t>& own) {
+  if (grid.coordinates().extent(axes) == 1 || states.empty()) return "";
   Communicator& replicas = grid.group(axes);
   const auto ranks = static_cast<std::size_t>(replicas.size());
-  std::vector<State> states;
-  const std::vector<std::int64_t> own = hashes_of_states(backend, table, exchange, optimizer, states);
   const std::vector<std::int64_t> all = gathered(backend, replicas, own);
   for (std::size_t i = 0; i < states.size(); ++i) {
     std::vector<std::int64_t> hashes(ranks);
@@ -171,6 +167,28 @@ std::string compare_replicas(ComputeBackend& backend, const ParameterTable& tabl
                        joined(ranks_in_world, " or "));
   }
   return "";
+}
+
+}  // namespace
+
+std::string compare_replicas(ComputeBackend& backend, const ParameterTable& table,
+                             const GradientExchange& exchange, const Optimizer& optimizer,
+                             const ProcessGrid& grid) {
+  const AxisSet replicas = loss_axes.without(exchange.sharded_axes());
+  constexpr AxisSet tensor = {Axis::tensor};
+  if (grid.coordinates().extent(replicas.with(tensor)) == 1) return "";
+  std::vector<State> states;
+  const std::vector<std::int64_t> hashes = hashes_of_states(backend, table, exchange, optimizer, states);
+  const std::string problem = difference(backend, exchange, optimizer, grid, replicas, states, hashes);
+  if (!problem.empty()) return problem;
+  std::vector<State> twins;
+  std::vector<std::int64_t> hashes_of_twins;
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    if (states[i].piece.parameter.is_split(Axis::tensor)) continue;
+    twins.push_back(states[i]);
+    hashes_of_twins.push_back(hashes[i]);
+  }
+  return difference(backend, exchange, optimizer, grid, tensor, twins, hashes_of_twins);
 }
 
 }  // namespace mylos

@@ -10,9 +10,10 @@
 
 namespace mylos {
 
-/// Compares XXH3 hashes of the owned weights, masters and states across the ranks that own the same. Returns
-/// "" if all agree, else one line, the same on all of them, that names the parameter and the rank among them:
-/// the minority, or the one whose weights are not its rounded fp32 master. Collective.
+/// Compares XXH3 hashes of the owned weights, masters and states across the ranks that own the same, and
+/// along the tensor axis of what it does not divide. Returns "" if all agree, else one line, the same on all
+/// that were compared, that names the parameter and the rank among them: the minority, or the one whose
+/// weights are not its rounded fp32 master. Collective.
 std::string compare_replicas(ComputeBackend& backend, const ParameterTable& table,
                              const GradientExchange& exchange, const Optimizer& optimizer,
                              const ProcessGrid& grid);

@@ -130,6 +130,12 @@ TEST_F(Guard, NamesTheRankWhoseWeightsChanged) {
   EXPECT_NE(groups.wait().exit_code, 0);
   EXPECT_THAT(expect_status("groups", "failed", ExitCode::numerical), HasSubstr("corrupted on rank 3"));
 
+  const Outcome tensor =
+      train_with_fault("tensor", "step:1:4:flip",
+                       {"--train.dtype=bf16", "--parallel.tensor=2", "--guard.replica_check_every=2"});
+  EXPECT_NE(tensor.exit_code, 0);
+  EXPECT_THAT(expect_status("tensor", "failed", ExitCode::numerical), HasSubstr("corrupted on rank 1"));
+
   const Outcome no_master =
       train_with_fault("no_master", "step:1:4:flip",
                        {"--train.dtype=bf16", "--optim.master=none", "--guard.replica_check_every=2"});

@@ -45,8 +45,8 @@ edit parallel/exchange/exchanges.cpp 1 -e 's/{&ddp_exchange\>/&, \&dealt_exchang
 # The operation: a record and its place in the list of all; its place in the backend's list, and a declaration.
 record=$extension/operation.inc
 edit core/ops/operations.hpp "$(wc -l <"$record")" -e '/^struct GuardStep {$/,/^};$/{' -e "/^};\$/r $record" -e '}'
-edit core/ops/operations.hpp 1 -e '/^using Operations =$/,/;$/s/>;$/, LargestMagnitude>;/'
-edit backends/compute_kokkos/operations.hpp 1 -e '/^  using List =$/,/;$/s/>;$/, LargestMagnitude>;/'
+edit core/ops/operations.hpp 1 -e '/^using Operations =/,/;$/s/>;$/, LargestMagnitude>;/'
+edit backends/compute_kokkos/operations.hpp 1 -e '/^  using List =/,/;$/s/>;$/, LargestMagnitude>;/'
 edit backends/compute_kokkos/operations.hpp 1 -e '/^  void run(.*GuardStep& op);$/{p;s/GuardStep/LargestMagnitude/}'
 edit backends/compute_kokkos/CMakeLists.txt 1 -e 's/^set(sources /&largest_magnitude.cpp /'
 

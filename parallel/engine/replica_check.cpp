@@ -179,7 +179,7 @@ std::string compare_replicas(ComputeBackend& backend, const ParameterTable& tabl
   if (grid.coordinates().extent(replicas.with(tensor)) == 1) return "";
   std::vector<State> states;
   const std::vector<std::int64_t> hashes = hashes_of_states(backend, table, exchange, optimizer, states);
-  const std::string problem = difference(backend, exchange, optimizer, grid, replicas, states, hashes);
+  std::string problem = difference(backend, exchange, optimizer, grid, replicas, states, hashes);
   if (!problem.empty()) return problem;
   std::vector<State> twins;
   std::vector<std::int64_t> hashes_of_twins;

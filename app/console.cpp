@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "core/base/error.hpp"
+#include "core/base/say.hpp"
 
 namespace mylos {
 
@@ -65,8 +66,7 @@ void Console::line(const std::string& text) {
   if (!active_) return;
   const std::lock_guard lock(mutex_);
   clear_bar();
-  fmt::print("{}\n", text);
-  std::fflush(stdout);
+  say(stdout, "{}\n", text);
 }
 
 void Console::warn(const std::string& text) {
@@ -74,7 +74,7 @@ void Console::warn(const std::string& text) {
   const std::lock_guard lock(mutex_);
   clear_bar();
   std::fflush(stdout);
-  fmt::print(stderr, "warning: {}\n", text);
+  say(stderr, "warning: {}\n", text);
 }
 
 void Console::step(const StepLine& s) {
@@ -105,7 +105,7 @@ void Console::step(const StepLine& s) {
   const int width = static_cast<int>(std::to_string(s.steps).size());
   if (!live || s.skipped) {
     clear_bar();
-    fmt::print("step {:>{}}/{}  {}\n", s.step, width, s.steps, text);
+    say(stdout, "step {:>{}}/{}  {}\n", s.step, width, s.steps, text);
   } else {
     std::string bar = fmt::format(" {:>{}}/{}  {}", s.step, width, s.steps, text);
     const int bar_width = std::clamp(columns - static_cast<int>(bar.size()) - 3, 0, most_bar_width);
@@ -113,14 +113,13 @@ void Console::step(const StepLine& s) {
     const auto empty = static_cast<std::size_t>(bar_width) - filled;
     bar = fmt::format("[{}{}]{}", std::string(filled, '='), std::string(empty, ' '), bar);
     // A line that wraps could not be redrawn.
-    fmt::print("\r\033[K{}", bar.substr(0, static_cast<std::size_t>(columns) - 1));
+    say(stdout, "\r\033[K{}", bar.substr(0, static_cast<std::size_t>(columns) - 1));
     bar_shown_ = true;
     if (last) {
-      fmt::print("\n");
+      say(stdout, "\n");
       bar_shown_ = false;
     }
   }
-  std::fflush(stdout);
 }
 
 }  // namespace mylos

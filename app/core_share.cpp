@@ -86,8 +86,7 @@ std::string text_of(const Processors& processors) {
   return text;
 }
 
-std::vector<std::string> gather_texts(MPI_Comm ranks, const Processors& own) {
-  std::string text = text_of(own);
+std::vector<std::string> gather_texts(MPI_Comm ranks, std::string text) {
   int size = 1;
   MPI_Comm_size(ranks, &size);
   auto length = static_cast<int>(text.size());

@@ -25,7 +25,7 @@ Processors even_share(const Processors& processors, int index, int count);
 /// As "0-3,8".
 std::string text_of(const Processors& processors);
 
-/// Every rank's processors as text. Collective over `ranks`.
-std::vector<std::string> gather_texts(MPI_Comm ranks, const Processors& own);
+/// Every rank's text, in the order of the ranks. Collective over `ranks`.
+std::vector<std::string> gather_texts(MPI_Comm ranks, std::string text);
 
 }  // namespace mylos

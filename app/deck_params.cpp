@@ -142,6 +142,11 @@ const ParamSpec params[] = {
                "A collective that takes longer has stalled: exit 76."),
     real_param("comm", "heartbeat", "5", 0.1, 1e6, "s",
                "A rank that is silent for longer has stopped: exit 76."),
+    real_param("comm", "start_timeout", "60", 0.1, 1e6, "s",
+               "If MPI has not started on all ranks by then, the job ends: exit 76."),
+
+    real_param("io", "timeout", "600", 0.1, 1e6, "s",
+               "A file system that has not answered one call by then hangs: exit 74."),
 
     choice_param("guard", "policy", "skip", "skip|stop",
                  "After a step that is not finite or spikes: skip its update, or stop with exit 17."),

@@ -12,8 +12,9 @@
 
 namespace mylos {
 
-EvalResult evaluate(ModelExecutor& executor, ComputeBackend& backend, const TokenDataset& dataset,
-                    std::int64_t max_windows, const ProcessGrid& grid) {
+std::optional<EvalResult> evaluate(ModelExecutor& executor, ComputeBackend& backend,
+                                   const TokenDataset& dataset, std::int64_t max_windows,
+                                   const ProcessGrid& grid, const std::function<bool()>& is_interrupted) {
   const int readers = grid.coordinates().extent(sample_axes);
   const int reader = grid.coordinates().index(sample_axes);
   const BatchShape& shape = executor.shape();
@@ -25,6 +26,7 @@ EvalResult evaluate(ModelExecutor& executor, ComputeBackend& backend, const Toke
   std::int64_t correct = 0;
   std::int64_t count = 0;
   for (std::int64_t base = 0; base < windows; base += shape.batch * readers) {
+    if (is_interrupted()) return std::nullopt;
     const std::int64_t first = base + shape.batch * reader;
     for (std::int64_t b = 0; b < shape.batch; ++b) {
       const std::span<std::int32_t> row(tokens.data() + b * (shape.seq + 1),
@@ -62,7 +64,7 @@ EvalResult evaluate(ModelExecutor& executor, ComputeBackend& backend, const Toke
   const auto total = static_cast<double>(std::max<std::int64_t>(sums[2], 1));
   const double mean = sums[3] == 0 ? static_cast<double>(sums[0]) / fixed_point / total
                                    : std::numeric_limits<double>::quiet_NaN();
-  return {.loss = mean, .accuracy = static_cast<double>(sums[1]) / total, .tokens = sums[2]};
+  return EvalResult{.loss = mean, .accuracy = static_cast<double>(sums[1]) / total, .tokens = sums[2]};
 }
 
 }  // namespace mylos

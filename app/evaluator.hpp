@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 
 #include "io/tokens/token_dataset.hpp"
 #include "parallel/engine/model_executor.hpp"
@@ -17,8 +19,10 @@ struct EvalResult {
 };
 
 /// Reads windows 0 .. max_windows - 1 in file order (0: all). Each token counts once, whatever the layout.
+/// `is_interrupted` is asked before every batch and says the same on all ranks; then there is no result.
 /// Collective.
-EvalResult evaluate(ModelExecutor& executor, ComputeBackend& backend, const TokenDataset& dataset,
-                    std::int64_t max_windows, const ProcessGrid& grid);
+std::optional<EvalResult> evaluate(
+    ModelExecutor& executor, ComputeBackend& backend, const TokenDataset& dataset, std::int64_t max_windows,
+    const ProcessGrid& grid, const std::function<bool()>& is_interrupted = [] { return false; });
 
 }  // namespace mylos

@@ -12,6 +12,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/joined.hpp"
+#include "core/base/say.hpp"
 #include "parallel/schedule/schedule.hpp"
 
 namespace mylos {
@@ -56,7 +57,7 @@ Fault Fault::from_environment(int rank) {
          "spike, flip or mismatch",
          text, joined(phases, ", "));
   }
-  if (rank == 0) fmt::print(stderr, "mylos: MYLOS_FAULT={} is set: this run will fail on purpose\n", text);
+  if (rank == 0) say(stderr, "mylos: MYLOS_FAULT={} is set: this run will fail on purpose\n", text);
   fault.rank_ = rank;
   fault.phase_ = words[0];
   fault.step_ = std::atoll(words[2].c_str());
@@ -70,8 +71,8 @@ std::string Fault::phase_of(CheckpointPhase phase) {
 
 FaultKind Fault::at(std::string_view phase, std::int64_t step) const {
   if (kind_ == FaultKind::none || step != step_ || phase != phase_) return FaultKind::none;
-  fmt::print(stderr, "mylos: rank {}: fault {} at {} of step {}\n", rank_,
-             kind_names[static_cast<std::size_t>(kind_)], phase, step);
+  say(stderr, "mylos: rank {}: fault {} at {} of step {}\n", rank_,
+      kind_names[static_cast<std::size_t>(kind_)], phase, step);
   std::fflush(stderr);
   switch (kind_) {
     case FaultKind::kill:

@@ -3,6 +3,7 @@
 
 #include "app/model_state.hpp"
 #include "app/run_state.hpp"
+#include "core/base/say.hpp"
 #include "parallel/engine/unit_events.hpp"
 
 namespace mylos {
@@ -27,7 +28,7 @@ CheckpointReader open_checkpoint(IoThread& io, const CommandLine& line, bool is_
   std::optional<std::int64_t> step;
   if (line.has("step")) step = line.integer("step");
   auto reader = open_newest(io, directory, step, [&](const std::string& text) {
-    if (warns) fmt::print(stderr, "warning: {}\n", text);
+    if (warns) say(stderr, "warning: {}\n", text);
   });
   if (!reader) fail(ExitCode::bad_data, "{} holds no checkpoint", directory.string());
   return std::move(*reader);
@@ -39,17 +40,22 @@ Setup setup_of(const CheckpointReader& reader, const CommandLine& line, const Mp
   const RunState state = parse_state(
       reader.state().json, fmt::format("state.json of step {}", reader.state().step), reader.state().step);
   const std::int64_t micro_batch = batch > 0 ? batch : state.micro_batch;
-  const DeckOverrides overrides = {{"parallel.data", std::to_string(mpi.size())},
-                                   {"parallel.tensor", "1"},
-                                   {"parallel.vocab", "false"},
-                                   {"parallel.sequence", "false"},
-                                   {"parallel.shard", "0"},
-                                   {"train.micro_batch", std::to_string(micro_batch)},
-                                   {"train.global_batch", std::to_string(micro_batch * mpi.size())},
-                                   {"train.grad_dtype", "auto"},
-                                   {"backend.compute", "auto"},
-                                   {"backend.comm", "auto"},
-                                   {"backend.threads", "0"}};
+  DeckOverrides overrides = {{"parallel.data", std::to_string(mpi.size())},
+                             {"parallel.tensor", "1"},
+                             {"parallel.vocab", "false"},
+                             {"parallel.sequence", "false"},
+                             {"parallel.shard", "0"},
+                             {"train.micro_batch", std::to_string(micro_batch)},
+                             {"train.global_batch", std::to_string(micro_batch * mpi.size())},
+                             {"train.grad_dtype", "auto"},
+                             {"backend.compute", "auto"},
+                             {"backend.comm", "auto"},
+                             {"backend.threads", "0"}};
+  for (const auto& [key, value] : line.overrides) {
+    if (!key.starts_with("comm.") && !key.starts_with("backend.") && !key.starts_with("io."))
+      fail(ExitCode::usage, "--{}: only [comm], [backend] and [io] can be changed for a checkpoint", key);
+    overrides.emplace_back(key, value);
+  }
   Setup setup = make_setup(state.deck, "the checkpoint's deck", overrides, line.text("plugin-path"),
                            mpi.job(), DeckOrigin::checkpoint);
   setup.choose(mpi.size(), mpi.ranks_sharing_cores());
@@ -60,7 +66,7 @@ Setup setup_of(const CheckpointReader& reader, const CommandLine& line, const Mp
 
 int with_inference(const CommandLine& line, std::int64_t batch,
                    const std::function<int(const MpiRuntime&, Inference&)>& work) {
-  const MpiRuntime mpi;
+  const MpiRuntime mpi(start_timeout(line, ""));
   Inference model;
   try {
     model.io = std::make_unique<IoThread>();
@@ -75,14 +81,17 @@ int with_inference(const CommandLine& line, std::int64_t batch,
     try {
       reader.emplace(open_checkpoint(*model.io, line, is_one, mpi.rank() == 0));
     } catch (const Error& error) {
-      if (mpi.rank() == 0) fmt::print(stderr, "mylos: {}\n", error.what());
+      if (mpi.rank() == 0) say(stderr, "mylos: {}\n", error.what());
       return static_cast<int>(error.code());
     }
     if (const int code = run_agreed(mpi, [&] { model.setup = setup_of(*reader, line, mpi, batch); }))
       return code;
+    if (const int code = check_identity(mpi, identity_of(model.setup, line))) return code;
     const RunConfig& config = model.setup.config;
+    mpi.set_limits(config.comm.limits);
     model.step = reader->state().step;
-    model.session = std::make_unique<Session>(model.setup.plugins, config, model.setup.values);
+    model.session =
+        std::make_unique<Session>(model.setup.plugins, config, model.setup.values, mpi.recorder());
     Session& session = *model.session;
     const Coordinates& coordinates = session.grid().coordinates();
     model.table = std::make_unique<ParameterTable>(config.table(coordinates));

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // mylos: one executable with subcommands.
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <filesystem>
 #include <string_view>
+#include <system_error>
+#include <unistd.h>
 
 #include "app/commands/commands.hpp"
 #include "core/base/error.hpp"
+#include "core/base/say.hpp"
 
 namespace {
 
@@ -23,16 +26,20 @@ bool speaks() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that reaches its limit is an error of the write
   try {
-    return mylos::run_command(argc, argv);
+    const int code = mylos::run_command(argc, argv);
+    std::fflush(nullptr);
+    // What is left to do at exit could only hang, when nobody watches any more.
+    _exit(code);
   } catch (const mylos::Error& error) {
-    if (speaks()) fmt::print(stderr, "mylos: {}\n", error.what());
+    if (speaks()) mylos::say(stderr, "mylos: {}\n", error.what());
     return static_cast<int>(error.code());
-  } catch (const std::filesystem::filesystem_error& error) {
-    if (speaks()) fmt::print(stderr, "mylos: {}\n", error.what());
+  } catch (const std::system_error& error) {
+    if (speaks()) mylos::say(stderr, "mylos: {}\n", error.what());
     return static_cast<int>(mylos::ExitCode::io);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "mylos: internal error: {}\n", error.what());
+    mylos::say(stderr, "mylos: internal error: {}\n", error.what());
     return static_cast<int>(mylos::ExitCode::internal);
   }
 }

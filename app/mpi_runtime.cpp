@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <thread>
+#include <unistd.h>
 #include <vector>
 
 #include <fmt/core.h>
@@ -14,10 +16,40 @@
 
 #include "app/core_share.hpp"
 #include "core/base/error.hpp"
+#include "core/base/say.hpp"
+#include "core/base/watched_call.hpp"
 
 namespace mylos {
 
-MpiRuntime::MpiRuntime() {
+namespace {
+
+/// What the launcher says before MPI does; 0 without one.
+int launched_rank() {
+  for (const char* name : {"PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"}) {
+    if (const char* rank = std::getenv(name)) return std::atoi(rank);
+  }
+  return 0;
+}
+
+/// Higher ranks wait a little longer, so that the lowest that can speak does.
+std::chrono::milliseconds own_start_timeout(std::chrono::milliseconds timeout) {
+  constexpr int most_turns = 10;
+  return timeout + timeout * std::min(launched_rank(), most_turns) / 100;
+}
+
+void abort_mpi(ExitCode code) {
+  int is_initialised = 0;
+  int is_finalised = 0;
+  MPI_Initialized(&is_initialised);
+  MPI_Finalized(&is_finalised);
+  if (is_initialised == 0) _exit(static_cast<int>(code));
+  if (is_finalised == 0) MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
+}
+
+}  // namespace
+
+MpiRuntime::MpiRuntime(std::chrono::milliseconds start_timeout)
+    : watchdog_(std::make_unique<Watchdog>(own_start_timeout(start_timeout), abort_mpi)) {
   int provided = MPI_THREAD_SINGLE;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
@@ -27,10 +59,21 @@ MpiRuntime::MpiRuntime() {
     fail(ExitCode::usage, "this MPI library gives thread level {}; mylos needs MPI_THREAD_MULTIPLE",
          provided);
   }
+  const auto gather = [](const std::string& text) { return gather_texts(MPI_COMM_WORLD, text); };
+  recorder_ = std::make_unique<FlightRecorder>(rank_, gather);
+  observe_calls(recorder_.get());
+  watchdog_->watch(*recorder_);
+  const WatchedCall start(CallKind::collective, "start", "launcher");
+  beacon_ = std::make_unique<Beacon>(*recorder_);
+  share_cores();
+}
+
+void MpiRuntime::share_cores() {
   MPI_Comm node = MPI_COMM_NULL;
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &node);
   const Processors own = own_processors();
-  const std::vector<std::string> all = gather_texts(node, own);
+  const std::string own_text = text_of(own);
+  const std::vector<std::string> all = gather_texts(node, own_text);
   int place = 0;
   MPI_Comm_rank(node, &place);
   const auto ranks_here = static_cast<int>(all.size());
@@ -39,7 +82,6 @@ MpiRuntime::MpiRuntime() {
   MPI_Allreduce(MPI_IN_PLACE, most.data(), most.size(), MPI_INT, MPI_MAX, MPI_COMM_WORLD);
   ranks_per_node_ = most[0] == -most[1] && most[2] == 0 ? ranks_here : 0;
   MPI_Comm_free(&node);
-  const std::string own_text = text_of(own);
   const auto sharing = static_cast<int>(std::ranges::count(all, own_text));
   ranks_sharing_cores_ = sharing;
   // Whoever binds threads by OpenMP's variables has decided.
@@ -52,16 +94,32 @@ MpiRuntime::MpiRuntime() {
   if (const int error = bind_thread(share); error == 0) {
     ranks_sharing_cores_ = 1;
   } else {
-    fmt::print(stderr, "mylos: rank {} cannot be bound to cores {} and shares {}: {}\n", rank_,
-               text_of(share), own_text, std::strerror(error));
+    say(stderr, "mylos: rank {} cannot be bound to cores {} and shares {}: {}\n", rank_, text_of(share),
+        own_text, std::strerror(error));
   }
 }
 
 MpiRuntime::~MpiRuntime() {
-  MPI_Finalize();
+  {
+    const WatchedCall end(CallKind::collective, "finalize", "launcher");
+    beacon_.reset();
+    MPI_Finalize();
+  }
+  // While one rank can still hang, another stays to see it.
+  recorder_->finish();
+  constexpr std::chrono::milliseconds pause{1};
+  while (!recorder_->others_finished()) std::this_thread::sleep_for(pause);
+  watchdog_.reset();
+  observe_calls(nullptr);
+}
+
+void MpiRuntime::set_limits(const WatchdogLimits& limits) const {
+  watchdog_->set_limits(limits);
+  beacon_->set_interval(limits.heartbeat());
 }
 
 std::string MpiRuntime::broadcast(std::string text) const {
+  const WatchedCall call(CallKind::agreement, "broadcast", "launcher");
   std::int64_t size = static_cast<std::int64_t>(text.size());
   MPI_Bcast(&size, 1, MPI_INT64_T, 0, MPI_COMM_WORLD);
   text.resize(static_cast<std::size_t>(size));

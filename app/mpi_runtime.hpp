@@ -1,19 +1,28 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MpiRuntime: MPI from start to end, for the commands that compute.
+// MpiRuntime: MPI from start to end, and who watches it, for the commands that compute.
 #pragma once
 
+#include <chrono>
+#include <memory>
 #include <string>
+#include <vector>
 
+#include "app/beacon.hpp"
 #include "app/run_config.hpp"
+#include "parallel/health/flight_recorder.hpp"
+#include "parallel/health/watchdog.hpp"
 
 namespace mylos {
 
 /// Initialises MPI with MPI_THREAD_MULTIPLE; throws ExitCode::usage where the library offers less. Finalises
-/// it. Ranks that share cores because the launcher bound none divide them evenly, unless there are too few or
-/// OpenMP's variables bind threads.
+/// it. From its first moment to its last no rank waits for ever: the watchdog ends the job if one does not
+/// start, stops or stalls. Ranks that share cores because the launcher bound none divide them evenly, unless
+/// there are too few or OpenMP's variables bind threads.
 class MpiRuntime {
  public:
-  MpiRuntime();
+  static constexpr std::chrono::milliseconds default_start_timeout{60000};
+
+  explicit MpiRuntime(std::chrono::milliseconds start_timeout = default_start_timeout);
   ~MpiRuntime();
   MpiRuntime(const MpiRuntime&) = delete;
   MpiRuntime& operator=(const MpiRuntime&) = delete;
@@ -26,14 +35,24 @@ class MpiRuntime {
 
   JobSize job() const { return {size_, ranks_per_node_}; }
 
+  Watchdog& watchdog() const { return *watchdog_; }
+  FlightRecorder& recorder() const { return *recorder_; }
+  /// What the deck says of the watchdog's patience.
+  void set_limits(const WatchdogLimits& limits) const;
+
   /// Rank 0's text on every rank.
   std::string broadcast(std::string text) const;
 
  private:
+  void share_cores();
+
   int rank_ = 0;
   int size_ = 1;
   int ranks_per_node_ = 1;  // as JobSize
   int ranks_sharing_cores_ = 1;
+  std::unique_ptr<Watchdog> watchdog_;
+  std::unique_ptr<FlightRecorder> recorder_;
+  std::unique_ptr<Beacon> beacon_;
 };
 
 }  // namespace mylos

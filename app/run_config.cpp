@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -473,12 +474,18 @@ GuardSettings guard_settings(const ParamValues& values) {
           .replica_check_every = values.integer("guard.replica_check_every")};
 }
 
+std::chrono::milliseconds duration_of(const ParamValues& values, const char* key) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::chrono::duration<double>(values.real(key)));
+}
+
 CommConfig comm_config(const ParamValues& values) {
   CommConfig comm{.algorithm = values.text("comm.algorithm"),
                   .progress_thread = values.boolean("comm.progress_thread"),
                   .simulated_link = {},
-                  .timeout = values.real("comm.timeout"),
-                  .heartbeat = values.real("comm.heartbeat")};
+                  .limits = {.silence = duration_of(values, "comm.heartbeat"),
+                             .operation_timeout = duration_of(values, "comm.timeout"),
+                             .io_timeout = duration_of(values, "io.timeout")}};
   if (const double gbps = values.real("comm.simulate_gbps"); gbps > 0.0)
     comm.simulated_link = LinkModel{1e-6 * values.real("comm.simulate_alpha"), gbps};
   return comm;

@@ -15,6 +15,7 @@
 #include "io/deck/deck.hpp"
 #include "parallel/collectives/simulated_link.hpp"
 #include "parallel/engine/step_config.hpp"
+#include "parallel/health/watchdog_limits.hpp"
 
 namespace mylos {
 
@@ -63,8 +64,7 @@ struct CommConfig {
   std::string algorithm = "native";  ///< "auto", or what AlgorithmChoice::parse reads
   bool progress_thread = false;
   std::optional<LinkModel> simulated_link;
-  double timeout = 600.0;  ///< seconds
-  double heartbeat = 5.0;  ///< seconds
+  WatchdogLimits limits;  ///< with that of [io]
 };
 
 /// A step's configuration and what a run adds to it.

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <unistd.h>
 
+#include "core/base/say.hpp"
 #include "core/base/version.hpp"
 #include "io/checkpoint/checkpoint_directory.hpp"
 #include "io/json.hpp"
@@ -97,7 +98,7 @@ void write_status(const RunPaths& paths, const std::string& state, std::optional
                                       {"unix_time", static_cast<std::int64_t>(std::time(nullptr))}});
     write_text_file(paths.status(), status.dump(2) + "\n");
   } catch (const std::exception& error) {
-    fmt::print(stderr, "mylos: {} was not written: {}\n", paths.status().string(), error.what());
+    say(stderr, "mylos: {} was not written: {}\n", paths.status().string(), error.what());
   }
 }
 

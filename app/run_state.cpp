@@ -48,8 +48,10 @@ std::string state_text(const RunState& state) {
                                    {"skipped_in_row", state.guard.skipped_in_row},
                                    {"loss_scale", state.guard.loss_scale},
                                    {"scaled_in_row", state.guard.scaled_in_row}});
-  const Json layout =
-      Json::object({{"ranks", state.ranks}, {"micro_batch", state.micro_batch}, {"compute", state.compute}});
+  const Json layout = Json::object({{"ranks", state.ranks},
+                                    {"ranks_per_node", state.ranks_per_node},
+                                    {"micro_batch", state.micro_batch},
+                                    {"compute", state.compute}});
   return Json::object({{"format", 1},
                        {"step", state.step},
                        {"sample", state.sample},
@@ -58,8 +60,9 @@ std::string state_text(const RunState& state) {
                        {"guard", guard},
                        {"layout", layout},
                        {"deck", state.deck},
-                       {"mylos", version()},
-                       {"git", git_hash()}})
+                       {"train_data", state.train_data},
+                       {"evaluation_due", state.evaluation_due},
+                       {"mylos", state.code}})
              .dump(2) +
          "\n";
 }
@@ -78,7 +81,12 @@ RunState parse_state(const std::string& text, const std::string& place, std::int
             .ranks = layout.integer("ranks"),
             .micro_batch = layout.integer("micro_batch"),
             .compute = layout.text("compute"),
-            .deck = json.text("deck")};
+            .deck = json.text("deck"),
+            .code = json.has("git") ? fmt::format("{} ({})", json.text("mylos"), json.text("git"))
+                                    : json.text("mylos"),
+            .ranks_per_node = layout.has("ranks_per_node") ? layout.integer("ranks_per_node") : 0,
+            .train_data = json.has("train_data") ? json.text("train_data") : "",
+            .evaluation_due = json.has("evaluation_due") && json.boolean("evaluation_due")};
   } catch (const Error& error) {
     fail(ExitCode::bad_data, "{}: {}", place, error.what());
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "core/base/version.hpp"
 #include "core/model/model_config.hpp"
 #include "core/optim/grad_guard.hpp"
 
@@ -20,6 +21,10 @@ struct RunState {
   std::int64_t micro_batch = 0;  ///< sequences
   std::string compute;           ///< description of the compute backend
   std::string deck;              ///< text of the resolved deck
+  std::string code = code_version();
+  std::int64_t ranks_per_node = 0;  ///< as JobSize
+  std::string train_data;           ///< TokenFile::identity; older checkpoints have none
+  bool evaluation_due = false;      ///< of these weights: it was interrupted
 };
 
 /// The text of state.json, with the versions of this mylos.

@@ -88,8 +88,10 @@ BackendConfig choose_backends(const PluginRegistry& plugins, const BackendConfig
   return chosen;
 }
 
-Session::Session(const PluginRegistry& plugins, const RunConfig& config, const ParamValues& values)
-    : root_(nullptr, nullptr),
+Session::Session(const PluginRegistry& plugins, const RunConfig& config, const ParamValues& values,
+                 FlightRecorder& recorder)
+    : recorder_(recorder),
+      root_(nullptr, nullptr),
       compute_(nullptr, nullptr),
       bootstrap_(nullptr, nullptr),
       communicator_(nullptr, nullptr) {
@@ -117,17 +119,16 @@ Session::Session(const PluginRegistry& plugins, const RunConfig& config, const P
   comm_args.bootstrap = bootstrap_.get();
   open_world(plugins.require(PluginKind::communication, config.backend.comm), comm_args, config.comm);
 
-  recorder_ = FlightRecorder::open(*bootstrap_);
   const bool host_buffers = compute().host_accessible();
   traced_world_ = std::make_unique<TracedCommunicator>(*world_, *trace_, name_of(all_axes));
   counted_world_ = std::make_unique<CountedCommunicator>(*traced_world_, name_of(all_axes), traffic_,
-                                                         recorder_.get(), host_buffers);
+                                                         &recorder_, host_buffers);
   if (!host_buffers) {
     counted_bootstrap_ =
-        std::make_unique<CountedCommunicator>(*bootstrap_, name_of(all_axes), traffic_, recorder_.get());
+        std::make_unique<CountedCommunicator>(*bootstrap_, name_of(all_axes), traffic_, &recorder_);
   }
   grid_ = std::make_unique<ProcessGrid>(*world_, config.parallel.extents(), config.parallel.groups(),
-                                        traffic_, recorder_.get(), host_buffers, trace_.get());
+                                        traffic_, &recorder_, host_buffers, trace_.get());
   if (config.comm.progress_thread) progress_ = std::make_unique<ProgressThread>(*world_);
 }
 
@@ -174,16 +175,6 @@ std::vector<std::string> Session::gather(const std::string& text) {
     bootstrap_->recv({theirs.data(), DType::uint8, {bytes}}, from, tag).host_wait();
   }
   return texts;
-}
-
-void Session::watch(const RunConfig& config, std::function<void(const std::string&)> on_failure) {
-  using std::chrono::duration;
-  using std::chrono::duration_cast;
-  using std::chrono::milliseconds;
-  WatchdogLimits limits;
-  limits.silence = duration_cast<milliseconds>(duration<double>(config.comm.heartbeat));
-  limits.operation_timeout = duration_cast<milliseconds>(duration<double>(config.comm.timeout));
-  watchdog_ = std::make_unique<Watchdog>(*recorder_, limits, std::move(on_failure));
 }
 
 double measure_gemm_tflops(Session& session, DType dtype) {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Session: the backends, communicators and watchdog of a process, made from a checked deck.
+// Session: the backends and communicators of a process, made from a checked deck.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,7 +14,6 @@
 #include "parallel/health/flight_recorder.hpp"
 #include "parallel/health/traced_communicator.hpp"
 #include "parallel/health/traffic.hpp"
-#include "parallel/health/watchdog.hpp"
 #include "parallel/process_grid.hpp"
 
 namespace mylos {
@@ -37,8 +35,9 @@ BackendConfig choose_backends(const PluginRegistry& plugins, const BackendConfig
 /// Owns everything that computes and communicates; destroyed in the reverse order.
 class Session {
  public:
-  /// `config.backend` names backends, no `auto`. Collective.
-  Session(const PluginRegistry& plugins, const RunConfig& config, const ParamValues& values);
+  /// `config.backend` names backends, no `auto`; `recorder` must outlive this. Collective.
+  Session(const PluginRegistry& plugins, const RunConfig& config, const ParamValues& values,
+          FlightRecorder& recorder);
 
   MemoryLedger& ledger() { return ledger_; }
   ComputeBackend& compute() { return *traced_compute_; }
@@ -49,7 +48,7 @@ class Session {
   /// All ranks, for buffers in host memory: waits for no device.
   Communicator& host_world() { return counted_bootstrap_ ? *counted_bootstrap_ : *counted_world_; }
   TrafficCounter& traffic() { return traffic_; }
-  FlightRecorder& recorder() { return *recorder_; }
+  FlightRecorder& recorder() { return recorder_; }
   int rank() { return world_->rank(); }
   int size() { return world_->size(); }
   /// What [comm] algorithm stands for here: never "auto".
@@ -57,8 +56,6 @@ class Session {
 
   /// Every rank's text, in the order of the ranks, on rank 0; empty on the others. Collective.
   std::vector<std::string> gather(const std::string& text);
-  /// Starts the watchdog; `on_failure` gets the reason, on one rank, in another thread, and must end the job.
-  void watch(const RunConfig& config, std::function<void(const std::string&)> on_failure);
 
  private:
   /// The backend itself, for what communicators do while one of their calls is traced, and in other threads.
@@ -66,25 +63,24 @@ class Session {
   /// Makes `world_` from backend `comm` as [comm] asks for it.
   void open_world(const PluginDescriptor& comm, CommunicatorArgs args, const CommConfig& config);
 
+  FlightRecorder& recorder_;
   MemoryLedger ledger_;
   ComputeBackendHandle root_;
   ComputeBackendHandle compute_;  // empty where the root is used alone
   std::unique_ptr<Trace> trace_;
   std::unique_ptr<TracedBackend> traced_compute_;
-  CommunicatorHandle bootstrap_;     // of host memory: exchanges ids and the flight recorder's pages
+  CommunicatorHandle bootstrap_;     // of host memory: exchanges ids
   CommunicatorHandle communicator_;  // the backend's, of this node or of all ranks
   TrafficCounter traffic_;
   TrafficCounter wire_traffic_;           // the messages of algorithms
   std::unique_ptr<Communicator> layers_;  // over the backend's; empty where it is used as it is
   Communicator* world_ = nullptr;         // all ranks: the uppermost of these
   std::string algorithm_;
-  std::unique_ptr<FlightRecorder> recorder_;
   std::unique_ptr<TracedCommunicator> traced_world_;
   std::unique_ptr<CountedCommunicator> counted_world_;
   std::unique_ptr<CountedCommunicator> counted_bootstrap_;  // empty where `world` has buffers in host memory
   std::unique_ptr<ProcessGrid> grid_;
   std::unique_ptr<ProgressThread> progress_;
-  std::unique_ptr<Watchdog> watchdog_;
 };
 
 /// The highest rate of matrix products in `dtype`, in TFLOP/s: the peak that MFU refers to where the deck

@@ -7,11 +7,16 @@
 #include <cstdlib>
 #include <filesystem>
 #include <new>
+#include <sstream>
+#include <system_error>
 #include <thread>
+#include <variant>
 
 #include <mpi.h>
 
 #include "app/session.hpp"
+#include "core/base/say.hpp"
+#include "core/base/version.hpp"
 #include "io/agree.hpp"
 #include "io/file_util.hpp"
 
@@ -36,7 +41,10 @@ void Setup::choose(int world_size, int ranks_sharing_cores) {
 }
 
 std::string read_deck(const std::string& file) {
-  if (!std::filesystem::exists(file)) fail(ExitCode::usage, "there is no deck {}", file);
+  std::error_code error;
+  if (!std::filesystem::exists(file, error)) {
+    fail(ExitCode::usage, "there is no deck {}{}", file, error ? ": " + error.message() : "");
+  }
   return read_text_file(file);
 }
 
@@ -109,17 +117,64 @@ int run_agreed(const MpiRuntime& mpi, const std::function<void()>& work) {
     agreed(MPI_COMM_WORLD, work);
     return 0;
   } catch (const Error& error) {
-    if (mpi.rank() == 0) fmt::print(stderr, "mylos: {}\n", error.what());
+    if (mpi.rank() == 0) say(stderr, "mylos: {}\n", error.what());
     return static_cast<int>(error.code());
   }
 }
 
-void abort_job(ExitCode code) {
-  // A launcher drops the output that it has not read when a rank aborts.
-  constexpr std::chrono::milliseconds reading_time{150};
-  std::this_thread::sleep_for(reading_time);
-  MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
-  std::abort();
+std::chrono::milliseconds start_timeout(const CommandLine& line, const std::string& deck_name) {
+  constexpr const char* key = "comm.start_timeout";
+  std::string value;
+  try {
+    DeckErrors reported_later;
+    const Deck deck = Deck::parse(read_deck(deck_name), deck_name, reported_later);
+    if (const DeckEntry* entry = deck.find(key)) value = entry->value;
+  } catch (const Error&) {  // rank 0 reads it for all, and says so
+  }
+  for (const auto& [name, given] : line.overrides) {
+    if (name == key) value = given;
+  }
+  const double seconds = std::atof(value.c_str());
+  if (!(seconds > 0.0 && seconds <= 1e6)) return MpiRuntime::default_start_timeout;
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(seconds));
+}
+
+std::string identity_of(const Setup& setup, const CommandLine& line) {
+  // Of data the content counts, which may lie in a copy per node; of threads every rank may have its own.
+  constexpr std::string_view own_matters[] = {"data.train", "data.valid", "backend.threads"};
+  std::string text = fmt::format("mylos = {}\n", code_version());
+  for (const std::string& argument : line.arguments) text += fmt::format("the argument = {}\n", argument);
+  for (const char* option :
+       {"restart", "step", "max-loss", "prompt", "tokens", "temperature", "top-k", "seed"}) {
+    const auto given = line.options.find(option);
+    text += fmt::format("--{} = ", option);
+    if (given != line.options.end())
+      std::visit([&](const auto& value) { text += fmt::format("{}", value); }, given->second);
+    text += '\n';
+  }
+  DeckErrors ignored;
+  const Deck resolved = Deck::parse(setup.resolved_deck(), "the resolved deck", ignored);
+  for (const DeckEntry& entry : resolved.entries()) {
+    if (std::ranges::find(own_matters, entry.key()) != std::end(own_matters)) continue;
+    text += fmt::format("{} = {}\n", entry.key(), entry.value);
+  }
+  return text;
+}
+
+int check_identity(const MpiRuntime& mpi, const std::string& identity) {
+  const std::string first = mpi.broadcast(identity);
+  return run_agreed(mpi, [&] {
+    std::istringstream own_lines(identity);
+    std::istringstream first_lines(first);
+    std::string own;
+    std::string expected;
+    while (identity != first) {
+      std::getline(own_lines, own);
+      std::getline(first_lines, expected);
+      if (own == expected && own_lines && first_lines) continue;
+      fail(ExitCode::usage, "{}, but rank 0 has {}: all ranks must be given the same", own, expected);
+    }
+  });
 }
 
 void end_job(const MpiRuntime& mpi, const std::exception& error,
@@ -130,12 +185,11 @@ void end_job(const MpiRuntime& mpi, const std::exception& error,
   ExitCode code = ExitCode::internal;
   std::string message = error.what();
   if (const auto* known = dynamic_cast<const Error*>(&error)) code = known->code();
-  if (dynamic_cast<const std::filesystem::filesystem_error*>(&error) != nullptr) code = ExitCode::io;
+  if (dynamic_cast<const std::system_error*>(&error) != nullptr) code = ExitCode::io;
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) message = "out of memory";
   record(code, message);
-  fmt::print(stderr, "mylos: rank {}: {}\n", mpi.rank(), message);
-  std::fflush(stderr);
-  abort_job(code);
+  say(stderr, "mylos: rank {}: {}\n", mpi.rank(), message);
+  mpi.watchdog().end(code);
 }
 
 }  // namespace mylos

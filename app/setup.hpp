@@ -2,6 +2,7 @@
 // Setup: from a deck's text and the command line to a checked configuration, and how a job ends on an error.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -53,11 +54,19 @@ RunPlan plan_of(const Setup& setup);
 /// otherwise the result is 0. For what comes before the first collective of the backends.
 int run_agreed(const MpiRuntime& mpi, const std::function<void()>& work);
 
-/// Ends the job on all ranks after the launcher had the time to read what was printed.
-[[noreturn]] void abort_job(ExitCode code);
+/// How long the ranks may take to start, before any of them can ask another: [comm] start_timeout of the
+/// command line, or of the deck if this rank can read it.
+std::chrono::milliseconds start_timeout(const CommandLine& line, const std::string& deck_name);
 
-/// Ends the job on all ranks with `error`'s code and one message: after `record` (status.json), through
-/// MPI_Abort. Higher ranks wait a little, so that the lowest failing rank speaks.
+/// What must be the same on all ranks, as lines `key = value`.
+std::string identity_of(const Setup& setup, const CommandLine& line);
+
+/// Throws on all ranks unless `identity` is rank 0's everywhere; the message has the first line that differs.
+/// Collective, for use in `run_agreed`'s place.
+int check_identity(const MpiRuntime& mpi, const std::string& identity);
+
+/// Ends the job on all ranks with `error`'s code and one message, after `record` (status.json). Higher ranks
+/// wait a little, so that the lowest failing rank speaks.
 [[noreturn]] void end_job(const MpiRuntime& mpi, const std::exception& error,
                           const std::function<void(ExitCode, const std::string&)>& record);
 

@@ -14,15 +14,19 @@ namespace mylos {
 namespace {
 
 volatile std::sig_atomic_t first_signal = 0;
-volatile std::sig_atomic_t first_second = 0;
+std::chrono::nanoseconds first_time{0};
+
+std::chrono::nanoseconds now() {
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
 
 extern "C" void on_signal(int signal) {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
   if (first_signal == 0) {
+    first_time = now();
     first_signal = signal;
-    first_second = static_cast<int>(now.tv_sec);
-  } else if (ends_at_once(signal, now.tv_sec - first_second)) {
+  } else if (ends_at_once(signal, now() - first_time)) {
     _exit(static_cast<int>(ExitCode::preempted));
   }
 }
@@ -36,14 +40,14 @@ void install(void (*handler)(int)) {
   struct sigaction action {};
   action.sa_handler = handler;
   action.sa_flags = SA_RESTART | SA_ONSTACK;
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) sigaction(signal, &action, nullptr);
+  sigfillset(&action.sa_mask);  // one handler at a time
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1}) sigaction(signal, &action, nullptr);
 }
 
 }  // namespace
 
-bool ends_at_once(int signal, std::int64_t seconds) {
-  constexpr std::int64_t repeat_seconds = 1;
-  return signal != SIGUSR1 && seconds > repeat_seconds;
+bool ends_at_once(int signal, std::chrono::nanoseconds after_first) {
+  return signal == SIGINT && after_first > std::chrono::seconds(1);
 }
 
 StopSignals::StopSignals() : stack_(stack_size()) {

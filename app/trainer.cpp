@@ -2,6 +2,7 @@
 #include "app/trainer.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <ctime>
 #include <utility>
@@ -84,7 +85,7 @@ void Trainer::start(const std::optional<std::string>& restart) {
   if (session_.rank() == 0) {
     metrics_ = std::make_unique<MetricsWriter>(io_, paths_.metrics(),
                                                [this](const std::string& text) { console_.warn(text); });
-    metrics_->truncate_after(step_);
+    metrics_->truncate_after(step_, evaluation_due_ ? step_ - 1 : step_.load());
     metrics_->append("launches", {{"step", static_cast<double>(step_)},
                                   {"unix_time", static_cast<double>(std::time(nullptr))},
                                   {"ranks", static_cast<double>(session_.size())},
@@ -106,6 +107,7 @@ void Trainer::restore_from(CheckpointReader& reader) {
   step_ = reader.state().step;
   sample_ = state.sample;
   saved_step_ = step_;
+  evaluation_due_ = state.evaluation_due && evaluates_after(step_);
   std::string changes = deck_changes(state.deck, resolved_deck_);
   GuardState guard = state.guard;
   if (config_.guard.scale_window == 0 || changes.find("train.dtype ") != std::string::npos) {
@@ -118,11 +120,19 @@ void Trainer::restore_from(CheckpointReader& reader) {
          changes);
   }
   training_.set_guard(guard);
-  if (state.compute != backend_.description()) {
-    changes += fmt::format("{}{} -> {}", changes.empty() ? "" : ", ", state.compute, backend_.description());
-  }
-  for (const char* key : {"train.seed ", "train.seq_len ", "data.train "}) {
-    if (changes.find(key) == std::string::npos) continue;
+  const auto note_change = [&](const std::string& what, const std::string& before, const std::string& now) {
+    if (before != now)
+      changes += fmt::format("{}{} {} -> {}", changes.empty() ? "" : ", ", what, before, now);
+  };
+  note_change("compute backend", state.compute, backend_.description());
+  note_change("mylos", state.code, code_version());
+  if (state.ranks_per_node > 0)  // older checkpoints do not say
+    note_change("ranks per node", std::to_string(state.ranks_per_node),
+                std::to_string(config_.ranks_per_node));
+  if (!state.train_data.empty())
+    note_change("content of data.train", state.train_data, train_data_.file().identity());
+  for (const char* key : {"train.seed", "train.seq_len", "content of data.train"}) {
+    if (changes.find(fmt::format("{} ", key)) == std::string::npos) continue;
     console_.warn(
         fmt::format("another {}: the samples of this run will not continue those of the checkpoint", key));
   }
@@ -135,14 +145,19 @@ void Trainer::restore_from(CheckpointReader& reader) {
 TrainResult Trainer::run() {
   const StepScalars& scalars = training_.results().scalars;
   const GuardState& guard = training_.results().guard;
+  if (evaluation_due_) {
+    evaluation_due_ = !run_evaluation();
+    if (evaluation_due_) return preempted();
+  }
   while (step_ < last_step_ || !queued_.empty()) {
     while (may_queue_step()) queue_step();  // on a device one more than the step that is read
-    const QueuedStep finished = queued_.front();
+    QueuedStep finished = queued_.front();
     queued_.pop_front();
-    traffic_before_ = difference(session_.traffic().table(), finished.traffic);
+    const std::vector<TrafficRow> before = difference(session_.traffic().table(), finished.traffic);
     training_.read_results();
     note_written(checkpoints_.poll());
     const StepObservation seen = observe();
+    finished.traffic = difference(session_.traffic().table(), before);
     if (finished.step == config_.profile_step) write_trace();
     // Otherwise a gradient overflowed that a smaller loss scale may hold.
     const bool is_bad = scalars.skip != 0 && guard.skipped_in_row > 0;
@@ -163,7 +178,7 @@ TrainResult Trainer::run() {
                           finished.step, scalars.loss, scalars.gradient_norm, guard.skipped_in_row),
               finished.step};
     }
-    stop_requested_ = seen.stop_request != 0;
+    stop_request_ = seen.stop_request;
     if (!queued_.empty()) {  // nothing else is due: the device has changed the weights again
       record(finished, seen);
       continue;
@@ -171,31 +186,30 @@ TrainResult Trainer::run() {
     const std::int64_t check_every = config_.guard_settings.replica_check_every;
     if (check_every > 0 && step_ % check_every == 0) check_replicas();
     const bool last = step_ == last_step_;
-    const bool evaluates = evaluates_after(step_);
-    // Who asked the run to stop may not wait for an evaluation: the checkpoint goes first.
-    if (evaluates && !stop_requested_) run_evaluation();
+    // Who asked the run to stop may not wait for an evaluation: it follows after the restart.
+    evaluation_due_ = evaluates_after(step_) && (stop_request_ != 0 || !run_evaluation());
     checkpoint_due_ =
         checkpoint_due_ || (config_.checkpoint.every > 0 && step_ % config_.checkpoint.every == 0);
     // The step's row first: a job that is killed after its checkpoint then lacks none.
     record(finished, seen);
     // The weights of a skipped step are those of the step before; its checkpoint waits for the next applied
     // one.
-    const bool stops = last || stop_requested_;
+    const bool stops = last || stop_request_ != 0;
     if (stops || (checkpoint_due_ && scalars.skip == 0)) write_checkpoint(stops);
-    if (evaluates && stop_requested_) run_evaluation();
-    if (stop_requested_ && !last) {
-      flush();
-      const std::string cause = seen.stop_request == wall_clock_request
-                                    ? "the wall-clock limit is near"
-                                    : fmt::format("signal {}", seen.stop_request);
-      return {ExitCode::preempted, "preempted",
-              fmt::format("{}: stopped at step {} with a checkpoint", cause, step_), step_};
-    }
+    if (stop_request_ != 0 && (!last || evaluation_due_)) return preempted();
   }
   if (saved_step_ != step_) write_checkpoint(true);
   flush();
   const bool complete = step_ >= config_.limits.steps;
   return {ExitCode::done, complete ? "done" : "stopped", "", step_};
+}
+
+TrainResult Trainer::preempted() {
+  flush();
+  const std::string cause = stop_request_ == wall_clock_request ? "the wall-clock limit is near"
+                                                                : fmt::format("signal {}", stop_request_);
+  return {ExitCode::preempted, "preempted",
+          fmt::format("{}: stopped at step {} with a checkpoint", cause, step_), step_};
 }
 
 bool Trainer::evaluates_after(std::int64_t step) const {
@@ -215,7 +229,7 @@ bool Trainer::pauses_after(std::int64_t step) const {
 bool Trainer::may_queue_step() const {
   if (step_ == last_step_) return false;
   if (queued_.empty()) return true;
-  return queued_.size() <= training_.num_to_leave_unread() && !stop_requested_ && !pauses_after(step_);
+  return queued_.size() <= training_.num_to_leave_unread() && stop_request_ == 0 && !pauses_after(step_);
 }
 
 void Trainer::queue_step() {
@@ -258,10 +272,20 @@ StepObservation Trainer::observe() {
   const StepResults& results = training_.results();
   wall_clock_limit_.note_step(results.seconds);
   if (checkpoint_begin_) wall_clock_limit_.note_checkpoint(seconds_since(*checkpoint_begin_));
-  int request = signals_.received();
-  const double elapsed = seconds_since(launched_);
-  if (request == 0 && wall_clock_limit_.is_near(elapsed)) request = wall_clock_request;
-  return observe_step(session_, results, request);
+  return observe_step(session_, results, own_stop_request());
+}
+
+int Trainer::own_stop_request() {
+  const int signal = signals_.received();
+  return signal == 0 && wall_clock_limit_.is_near(seconds_since(launched_)) ? wall_clock_request : signal;
+}
+
+int Trainer::agree_on_stop() {
+  // A signal goes before the clock.
+  std::int64_t request = own_stop_request();
+  std::array<std::int64_t, 2> most = {request, -request};
+  session_.host_world().all_reduce({most.data(), DType::int64, {2}}, ReduceOp::max).host_wait();
+  return static_cast<int>(most[0] > 0 ? most[0] : -most[1]);
 }
 
 void Trainer::record(const QueuedStep& finished, const StepObservation& seen) {
@@ -277,31 +301,36 @@ void Trainer::record(const QueuedStep& finished, const StepObservation& seen) {
       .mfu = rate * flops_per_token * 1e-12 / (peak_tflops_ * static_cast<double>(session_.size())),
       .scalars = training_.results().scalars,
       .seen = seen,
-      .traffic = difference(session_.traffic().table(), traffic_before_),
+      .traffic = finished.traffic,
       .checkpoint_seconds = std::exchange(checkpoint_seconds_, 0.0),
       .evaluation_seconds = std::exchange(evaluation_seconds_, 0.0)};
   if (metrics_) metrics_->append("steps", metrics_row(record, session_.ledger()));
   console_.step(step_line(record));
 }
 
-void Trainer::run_evaluation() {
+bool Trainer::run_evaluation() {
   session_.recorder().set_phase(step_, "evaluation");
   const auto start = Clock::now();
-  const EvalResult result = evaluate(training_.executor(), backend_, *valid_data_,
-                                     config_.eval.batches * config_.train.global_batch, session_.grid());
+  const std::optional<EvalResult> result = evaluate(
+      training_.executor(), backend_, *valid_data_, config_.eval.batches * config_.train.global_batch,
+      session_.grid(), [this] { return (stop_request_ = agree_on_stop()) != 0; });
+  if (!result) {
+    console_.line(fmt::format("step {}: the evaluation was interrupted; a restart makes it", step_));
+    return false;
+  }
   const double seconds = seconds_since(start);
   evaluation_seconds_ += seconds;
-  wall_clock_limit_.note_evaluation(seconds);
   if (metrics_) {
     metrics_->append("eval", {{"step", static_cast<double>(step_)},
-                              {"loss", result.loss},
-                              {"accuracy", result.accuracy},
-                              {"perplexity", std::exp(result.loss)},
-                              {"tokens", static_cast<double>(result.tokens)}});
+                              {"loss", result->loss},
+                              {"accuracy", result->accuracy},
+                              {"perplexity", std::exp(result->loss)},
+                              {"tokens", static_cast<double>(result->tokens)}});
   }
   console_.line(
       fmt::format("step {}: validation loss {:.4f}, accuracy {:.2f} %, perplexity {:.2f} ({} tokens)", step_,
-                  result.loss, 100.0 * result.accuracy, std::exp(result.loss), result.tokens));
+                  result->loss, 100.0 * result->accuracy, std::exp(result->loss), result->tokens));
+  return true;
 }
 
 RunState Trainer::state() const {
@@ -313,7 +342,10 @@ RunState Trainer::state() const {
           .ranks = session_.size(),
           .micro_batch = config_.train.micro_batch,
           .compute = backend_.description(),
-          .deck = resolved_deck_};
+          .deck = resolved_deck_,
+          .ranks_per_node = config_.ranks_per_node,
+          .train_data = train_data_.file().identity(),
+          .evaluation_due = evaluation_due_};
 }
 
 void Trainer::write_checkpoint(bool ends_run) {

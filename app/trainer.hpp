@@ -73,7 +73,7 @@ class Trainer final : private StepDriver {
   struct QueuedStep {
     std::int64_t step = 0;
     std::int64_t sample = 0;          // running index of the next step's first sample
-    std::vector<TrafficRow> traffic;  // of queueing it
+    std::vector<TrafficRow> traffic;  // of queueing it; in the end, of all of it
   };
 
   /// A stop request that is no signal.
@@ -83,14 +83,20 @@ class Trainer final : private StepDriver {
   bool evaluates_after(std::int64_t step) const;
   bool pauses_after(std::int64_t step) const;
   bool may_queue_step() const;
+  TrainResult preempted();
   void queue_step();
   void read_samples(std::int64_t step, std::int64_t first, std::span<std::int32_t> tokens) override;
   void before(const Action& action) override;
   void after(const Action& action) override;
   void inject(const Action& action);
   StepObservation observe();
+  /// This rank's.
+  int own_stop_request();
   void record(const QueuedStep& finished, const StepObservation& seen);
-  void run_evaluation();
+  /// The stop request of any rank, agreed on by all; 0 if there is none. Collective.
+  int agree_on_stop();
+  /// False if it was interrupted.
+  bool run_evaluation();
   void write_checkpoint(bool ends_run);
   /// A checkpoint was written and read back.
   void note_written(const std::optional<WrittenCheckpoint>& written);
@@ -123,14 +129,14 @@ class Trainer final : private StepDriver {
   std::atomic<std::int64_t>& step_;  // queued last
   std::int64_t sample_ = 0;          // running index of the next step's first sample
   std::deque<QueuedStep> queued_;
-  bool stop_requested_ = false;
+  int stop_request_ = 0;         // a signal, or `wall_clock_request`
+  bool evaluation_due_ = false;  // of the weights of `step_`
   std::int64_t saved_step_ = -1;
   bool checkpoint_due_ = false;
   double checkpoint_seconds_ = 0.0;                    // since the last row of metrics
   double stall_seconds_ = 0.0;                         // of the checkpoint under way
   std::optional<Clock::time_point> checkpoint_begin_;  // if one is under way
   double evaluation_seconds_ = 0.0;
-  std::vector<TrafficRow> traffic_before_;  // the finished step's is the difference to it
 };
 
 }  // namespace mylos

@@ -8,7 +8,8 @@
 
 namespace mylos {
 
-/// Counts on the slowest step, checkpoint and evaluation so far. It knows no clock; all times are seconds.
+/// Counts on the slowest step and checkpoint so far; an evaluation is interrupted. It knows no clock; all
+/// times are seconds.
 class WallClockLimit {
  public:
   /// `limit` counts from the launch; 0 is no limit. A request to stop takes effect after `num_steps` more
@@ -20,12 +21,11 @@ class WallClockLimit {
 
   void note_step(double seconds) { step_ = std::max(step_, seconds); }
   void note_checkpoint(double seconds) { checkpoint_ = std::max(checkpoint_, seconds); }
-  void note_evaluation(double seconds) { evaluation_ = std::max(evaluation_, seconds); }
 
   /// Whether the run, `elapsed` after its launch, must stop.
   bool is_near(double elapsed) const {
     const double checkpoint = checkpoint_ > 0.0 ? checkpoint_ : checkpoint_guess_;
-    return limit_ > 0.0 && elapsed + 2.0 * (num_steps_ * step_ + checkpoint) + evaluation_ + 1.0 > limit_;
+    return limit_ > 0.0 && elapsed + 2.0 * (num_steps_ * step_ + checkpoint) + 1.0 > limit_;
   }
 
  private:
@@ -36,7 +36,6 @@ class WallClockLimit {
   double checkpoint_guess_;  // until one was timed: a second, and 12 bytes per parameter
   double step_ = 0.0;
   double checkpoint_ = 0.0;
-  double evaluation_ = 0.0;
 };
 
 }  // namespace mylos

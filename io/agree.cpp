@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "core/base/error.hpp"
+#include "core/base/watched_call.hpp"
 
 namespace mylos {
 
@@ -20,6 +21,7 @@ namespace {
 
 /// Waits without keeping a core busy: there may be more ranks than cores, and another thread that computes.
 void wait_for(MPI_Request request) {
+  const WatchedCall call(CallKind::agreement, "agreement", "files");
   using std::chrono::microseconds;
   constexpr int quick_polls = 100;
   constexpr microseconds longest(1000);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/base/error.hpp"
+#include "core/base/watched_call.hpp"
 
 namespace mylos {
 
@@ -23,6 +24,7 @@ void FileDescriptor::reset() {
 
 FileDescriptor open_file(const fs::path& file, int flags) {
   constexpr mode_t mode = 0666;
+  const WatchedCall call(CallKind::io, "open", file.native());
   const int fd = ::open(file.c_str(), flags | O_CLOEXEC, mode);
   if (fd < 0) {
     const int reason = errno;
@@ -34,6 +36,7 @@ FileDescriptor open_file(const fs::path& file, int flags) {
 void read_fully(int fd, const fs::path& file, void* data, std::size_t bytes, std::int64_t offset) {
   auto* to = static_cast<std::byte*>(data);
   while (bytes > 0) {
+    const WatchedCall call(CallKind::io, "read", file.native(), bytes);
     const ssize_t n = ::pread(fd, to, bytes, offset);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0)
@@ -48,6 +51,7 @@ void read_fully(int fd, const fs::path& file, void* data, std::size_t bytes, std
 void write_fully(int fd, const fs::path& file, const void* data, std::size_t bytes, std::int64_t offset) {
   const auto* from = static_cast<const std::byte*>(data);
   while (bytes > 0) {
+    const WatchedCall call(CallKind::io, "write", file.native(), bytes);
     const ssize_t n = ::pwrite(fd, from, bytes, offset);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0)
@@ -59,12 +63,21 @@ void write_fully(int fd, const fs::path& file, const void* data, std::size_t byt
   }
 }
 
-void sync_path(const fs::path& path) {
-  const FileDescriptor fd = open_file(path, O_RDONLY);
+void sync_file(int fd, const fs::path& file) {
+  const WatchedCall call(CallKind::io, "fsync", file.native());
   // Some file systems cannot sync a directory and say EINVAL; their renames are as durable as they get.
-  if (::fsync(fd.get()) != 0 && errno != EINVAL) {
-    fail(ExitCode::io, "cannot sync {}: {}", path.string(), std::strerror(errno));
-  }
+  if (::fsync(fd) != 0 && errno != EINVAL)
+    fail(ExitCode::io, "cannot sync {}: {}", file.string(), std::strerror(errno));
+}
+
+void sync_path(const fs::path& path) {
+  sync_file(open_file(path, O_RDONLY).get(), path);
+}
+
+void rename_file(const fs::path& from, const fs::path& to) {
+  const WatchedCall call(CallKind::io, "rename", to.native());
+  if (::rename(from.c_str(), to.c_str()) != 0)
+    fail(ExitCode::io, "cannot rename {} to {}: {}", from.string(), to.string(), std::strerror(errno));
 }
 
 std::string read_text_file(const fs::path& file, std::size_t max_bytes) {
@@ -89,9 +102,7 @@ void write_text_file(const fs::path& file, std::string_view text) {
     write_fully(fd.get(), temporary, text.data(), text.size(), 0);
   }
   sync_path(temporary);
-  std::error_code error;
-  fs::rename(temporary, file, error);
-  if (error) fail(ExitCode::io, "cannot replace {}: {}", file.string(), error.message());
+  rename_file(temporary, file);
   sync_path(file.has_parent_path() ? file.parent_path() : fs::path("."));
 }
 
@@ -102,6 +113,7 @@ fs::path unused_name(const fs::path& wish) {
 }
 
 void make_directory(const fs::path& directory) {
+  const WatchedCall call(CallKind::io, "mkdir", directory.native());
   std::error_code error;
   std::vector<fs::path> missing;
   for (fs::path path = directory; !path.empty() && !fs::exists(path, error); path = path.parent_path())
@@ -120,6 +132,7 @@ void make_directory(const fs::path& directory) {
 
 RunLock::RunLock(const fs::path& directory, std::string_view parameter) {
   const fs::path lock = directory / "lock";
+  const WatchedCall call(CallKind::io, "lock", lock.native());
   file_ = open_file(lock, O_RDWR | O_CREAT | O_NOFOLLOW);
   if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
     const int reason = errno;

@@ -41,8 +41,12 @@ void read_fully(int fd, const std::filesystem::path& file, void* data, std::size
 void write_fully(int fd, const std::filesystem::path& file, const void* data, std::size_t bytes,
                  std::int64_t offset);
 
-/// fsync(2) of a file or directory.
+/// fsync(2) of a file or directory, which may be open.
 void sync_path(const std::filesystem::path& path);
+void sync_file(int fd, const std::filesystem::path& file);
+
+/// rename(2): replaces `to`.
+void rename_file(const std::filesystem::path& from, const std::filesystem::path& to);
 
 /// The text of a file; throws ExitCode::io where it cannot be read, ExitCode::bad_data where it is longer
 /// than `max_bytes`.

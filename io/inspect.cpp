@@ -84,13 +84,20 @@ std::string inspect_run(IoThread& io, const fs::path& path) {
 }
 
 std::string inspect_tokens(const fs::path& path) {
-  constexpr std::size_t num_shown = 16;
+  constexpr std::ptrdiff_t num_shown = 16;
+  constexpr std::int64_t block = std::int64_t{1} << 20U;
   const TokenFile file(path);
-  const auto tokens = file.tokens();
-  const auto first = tokens.first(std::min(num_shown, tokens.size()));
-  return fmt::format("token file: {} tokens, largest id {}\n  begins {}\n", tokens.size(),
-                     tokens.empty() ? 0 : *std::max_element(tokens.begin(), tokens.end()),
-                     joined(first, " "));
+  std::vector<std::uint16_t> tokens;
+  std::vector<std::uint16_t> shown;
+  std::uint16_t largest = 0;
+  for (std::int64_t first = 0; first < file.size(); first += block) {
+    tokens.resize(static_cast<std::size_t>(std::min(block, file.size() - first)));
+    file.read(first, tokens);
+    if (first == 0) shown.assign(tokens.begin(), tokens.begin() + std::min(num_shown, std::ssize(tokens)));
+    largest = std::max(largest, std::ranges::max(tokens));
+  }
+  return fmt::format("token file: {} tokens, largest id {}\n  begins {}\n", file.size(), largest,
+                     joined(shown, " "));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "app/commands/commands.hpp"
 
 #include <algorithm>
+#include <cstdio>
 
 #include "core/base/error.hpp"
 
@@ -41,12 +42,15 @@ int run_command(int argc, const char* const* argv) {
     words = {name};
     command = &help_command;
   }
-  return command->run(parse_words({.name = fmt::format("mylos {}", command->name),
-                                   .help = fmt::format("mylos help {}", command->name),
-                                   .options = options_of(*command),
-                                   .most_arguments = command->most_arguments,
-                                   .takes_overrides = command->takes_overrides},
-                                  words));
+  const int code = command->run(parse_words({.name = fmt::format("mylos {}", command->name),
+                                             .help = fmt::format("mylos help {}", command->name),
+                                             .options = options_of(*command),
+                                             .most_arguments = command->most_arguments,
+                                             .takes_overrides = command->takes_overrides},
+                                            words));
+  if (!command->may_lose_output && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0))
+    fail(ExitCode::io, "the output cannot be written");
+  return code;
 }
 
 std::string usage_text() {

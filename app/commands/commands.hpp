@@ -18,6 +18,7 @@ struct Command {
   int (*run)(const CommandLine& line);      ///< returns the exit code of the process; errors are thrown
   std::size_t most_arguments = 1;
   bool takes_overrides = false;  ///< --section.key=value
+  bool may_lose_output = false;  ///< what it prints is not what it is run for
 };
 
 extern const Command train_command, eval_command, generate_command, tokenize_command, inspect_command,

@@ -4,6 +4,7 @@
 #include "app/commands/commands.hpp"
 #include "app/evaluator.hpp"
 #include "app/inference.hpp"
+#include "core/base/say.hpp"
 
 namespace mylos {
 
@@ -24,11 +25,9 @@ int run(const CommandLine& line) {
     const RunConfig& config = model.setup.config;
     const std::string file = line.has("data") ? line.text("data") : config.data.valid;
     if (file.empty()) fail(ExitCode::usage, "the run has no [data] valid; name a token file with --data");
-    TokenFile tokens(file);
-    tokens.check_tokens(config.model.vocab);
-    const TokenDataset dataset(std::move(tokens), config.train.seq_len, config.train.seed);
+    const TokenDataset dataset(TokenFile(file, config.model.vocab), config.train.seq_len, config.train.seed);
     const EvalResult result =
-        evaluate(*model.executor, model.session->compute(), dataset, 0, model.session->grid());
+        *evaluate(*model.executor, model.session->compute(), dataset, 0, model.session->grid());
     if (mpi.rank() == 0) {
       fmt::print(
           "step {}: loss {:.4f} nats a token, accuracy {:.2f} %, perplexity {:.3f} ({} tokens of {})\n",
@@ -36,8 +35,7 @@ int run(const CommandLine& line) {
     }
     if (line.has("max-loss") && !(result.loss <= line.real("max-loss"))) {
       if (mpi.rank() == 0) {
-        fmt::print(stderr, "mylos: the loss {:.4f} is above --max-loss={}\n", result.loss,
-                   line.real("max-loss"));
+        say(stderr, "mylos: the loss {:.4f} is above --max-loss={}\n", result.loss, line.real("max-loss"));
       }
       return static_cast<int>(ExitCode::numerical);
     }
@@ -51,6 +49,7 @@ const Command eval_command{.name = "eval",
                            .arguments = "RUN|CHECKPOINT",
                            .summary = "validation loss and accuracy of a checkpoint, on any number of ranks",
                            .options = options,
-                           .run = run};
+                           .run = run,
+                           .takes_overrides = true};
 
 }  // namespace mylos

@@ -111,6 +111,7 @@ const Command generate_command{.name = "generate",
                                .arguments = "RUN|CHECKPOINT",
                                .summary = "text from a checkpoint",
                                .options = options,
-                               .run = run};
+                               .run = run,
+                               .takes_overrides = true};
 
 }  // namespace mylos

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <algorithm>
+#include <filesystem>
+#include <vector>
 
 #include "app/commands/commands.hpp"
 #include "core/base/error.hpp"
@@ -8,6 +10,8 @@
 #include "io/tokens/tokenizer.hpp"
 
 namespace mylos {
+
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -18,6 +22,19 @@ void write_tokens(const std::string& file, const Tokenizer& tokenizer, std::stri
   writer.append({&end, 1});
   writer.finish();
   fmt::print("{}: {} tokens\n", file, writer.num_tokens());
+}
+
+/// Throws if two of the names are one file, there or not yet.
+void check_apart(const std::vector<fs::path>& files) {
+  const auto place = [](const fs::path& file) { return fs::weakly_canonical(fs::absolute(file)); };
+  for (auto a = files.begin(); a != files.end(); ++a) {
+    for (auto b = a + 1; b != files.end(); ++b) {
+      std::error_code not_there;
+      if (!b->empty() && (place(*a) == place(*b) || fs::equivalent(*a, *b, not_there)))
+        fail(ExitCode::usage, "{} and {} are one file: the text and the outputs need one each", a->string(),
+             b->string());
+    }
+  }
 }
 
 std::vector<CommandOption> options() {
@@ -40,6 +57,7 @@ std::vector<CommandOption> options() {
 int run(const CommandLine& line) {
   const std::string& input = line.argument(0, "a text file");
   if (!line.has("output")) fail(ExitCode::usage, "mylos tokenize needs --output FILE");
+  check_apart({input, line.text("output"), line.has("valid-output") ? line.text("valid-output") : ""});
   const auto tokenizer = make_tokenizer(line.text("tokenizer"));
   constexpr std::size_t largest_text = std::size_t{4} << 30;
   const std::string text = read_text_file(input, largest_text);

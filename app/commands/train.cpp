@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <memory>
 #include <optional>
@@ -14,6 +15,7 @@
 #include "app/plan_text.hpp"
 #include "app/setup.hpp"
 #include "app/trainer.hpp"
+#include "core/base/say.hpp"
 
 namespace mylos {
 
@@ -23,6 +25,7 @@ int dry_run(const CommandLine& line, const std::string& name) {
   const Setup setup = planned_setup(line, name);
   fmt::print("{}", plan_text(setup.config, plan_of(setup)));
   if (line.flag("layout")) fmt::print("\n{}", layout_text(setup.config));
+  if (std::fflush(stdout) != 0) fail(ExitCode::io, "the plan cannot be printed");
   return 0;
 }
 
@@ -37,9 +40,7 @@ std::optional<std::string> restart_wish(const CommandLine& line) {
 }
 
 TokenDataset open_dataset(const std::string& file, const RunConfig& config) {
-  TokenFile tokens(file);
-  tokens.check_tokens(config.model.vocab);
-  return {std::move(tokens), config.train.seq_len, config.train.seed};
+  return {TokenFile(file, config.model.vocab), config.train.seq_len, config.train.seed};
 }
 
 /// The automatic choices of the run that is continued, where its layout is the same: for a bitwise restart.
@@ -119,7 +120,8 @@ int run(const CommandLine& line) {
 
   // 1. MPI, the deck, the run's directory: errors are found by all ranks together.
   const auto launched = std::chrono::steady_clock::now();
-  const MpiRuntime mpi;
+  std::signal(SIGPIPE, SIG_IGN);  // nobody may be reading any more what a long run prints
+  const MpiRuntime mpi(start_timeout(line, deck_name));
   Setup setup;
   std::optional<std::string> restart;
   ProgressStyle progress = ProgressStyle::automatic;
@@ -148,6 +150,11 @@ int run(const CommandLine& line) {
     return code;
   deck_text = mpi.broadcast(deck_text);
   if (const int code = run_agreed(mpi, read_everything)) return code;
+  std::string identity = identity_of(setup, line);
+  identity += fmt::format("content of data.train = {}\n", train_data->file().identity());
+  if (valid_data) identity += fmt::format("content of data.valid = {}\n", valid_data->file().identity());
+  if (const int code = check_identity(mpi, identity)) return code;
+  mpi.set_limits(setup.config.comm.limits);
   const RunPaths paths{setup.config.run_dir};
   const auto take_directory = [&] {
     if (mpi.rank() == 0) directory.emplace(paths, setup.config.checkpoint.directory, restart.has_value());
@@ -162,39 +169,37 @@ int run(const CommandLine& line) {
   std::unique_ptr<IoThread> checkpoint_io;
   std::unique_ptr<Session> session;
   std::unique_ptr<Trainer> trainer;
-  std::atomic<std::int64_t> step{0};
-  const auto record = [&](ExitCode code, const std::string& message) {
-    write_status(paths, "failed", code, step, message);
+  const auto step = std::make_shared<std::atomic<std::int64_t>>(0);
+  const auto record = [paths, step](ExitCode code, const std::string& message) {
+    write_status(paths, "failed", code, *step, message);
   };
+  mpi.watchdog().set_record(record);
   try {
     // Before OpenMP binds this thread to a core, which threads made later would share.
     io = std::make_unique<IoThread>();
     checkpoint_io = std::make_unique<IoThread>();
-    session = std::make_unique<Session>(setup.plugins, setup.config, setup.values);
+    session = std::make_unique<Session>(setup.plugins, setup.config, setup.values, mpi.recorder());
     setup.config.comm.algorithm = session->algorithm();
     setup.values.set("comm.algorithm", session->algorithm());
     resolved_deck = setup.resolved_deck();
-    session->watch(setup.config, [&](const std::string& reason) {
-      record(ExitCode::watchdog, reason);
-      abort_job(ExitCode::watchdog);
-    });
     const double peak = setup.config.peak_tflops > 0.0
                             ? setup.config.peak_tflops
                             : measure_gemm_tflops(*session, setup.config.train.dtype);
     print_header(console, setup, *session, peak);
     trainer = std::make_unique<Trainer>(
         TrainerContext{*session, *io, *checkpoint_io, setup.config, resolved_deck, paths, console, fault,
-                       signals, launched, peak, std::move(train_data), std::move(valid_data), step});
+                       signals, launched, peak, std::move(train_data), std::move(valid_data), *step});
     trainer->start(restart);
     if (mpi.rank() == 0) {
       write_text_file(paths.resolved_deck(), resolved_deck);
-      write_status(paths, "running", std::nullopt, step, "");
+      write_status(paths, "running", std::nullopt, *step, "");
     }
 
     // 3. Train.
     const TrainResult result = trainer->run();
 
     // 4. Say how it ended.
+    mpi.watchdog().set_record(nullptr);
     if (mpi.rank() == 0) {
       write_status(paths, result.state, result.code, result.step, result.message);
       trainer.reset();
@@ -207,7 +212,7 @@ int run(const CommandLine& line) {
     console.line(fmt::format("{} at step {}{}{}", result.state, result.step,
                              result.message.empty() ? "" : ": ", result.message));
     if (result.code != ExitCode::done && mpi.rank() == 0) {
-      fmt::print(stderr, "mylos: {}\n", result.message);
+      say(stderr, "mylos: {}\n", result.message);
     }
     session->world().barrier();
     return static_cast<int>(result.code);
@@ -223,6 +228,7 @@ const Command train_command{.name = "train",
                             .summary = "train from an input deck; --section.key=value overrides the deck",
                             .options = options,
                             .run = run,
-                            .takes_overrides = true};
+                            .takes_overrides = true,
+                            .may_lose_output = true};
 
 }  // namespace mylos

@@ -145,8 +145,8 @@ int run(int argc, char** argv) {
 
   try {
     // 2. Backends: from here on an error of one rank ends the job.
-    Session session(setup.plugins, setup.config, setup.values);
-    session.watch(setup.config, [](const std::string&) { abort_job(ExitCode::watchdog); });
+    mpi.set_limits(setup.config.comm.limits);
+    Session session(setup.plugins, setup.config, setup.values, mpi.recorder());
     const double peak = setup.config.peak_tflops > 0.0
                             ? setup.config.peak_tflops
                             : measure_gemm_tflops(session, setup.config.train.dtype);

@@ -9,5 +9,8 @@ const char* version() {
 const char* git_hash() {
   return MYLOS_GIT_HASH;
 }
+std::string code_version() {
+  return std::string(version()) + " (" + git_hash() + ")";
+}
 
 }  // namespace mylos

@@ -2,10 +2,14 @@
 // What was built: version and git hash.
 #pragma once
 
+#include <string>
+
 namespace mylos {
 
 const char* version();
 /// The commit that was configured, with "-dirty" where the tree differed; "unknown" outside a checkout.
 const char* git_hash();
+/// Both: "0.1.0 (1a2b3c4)".
+std::string code_version();
 
 }  // namespace mylos

@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "core/base/error.hpp"
+#include "core/base/watched_call.hpp"
 #include "io/checkpoint/checkpoint_manifest.hpp"
 #include "io/file_util.hpp"
 
@@ -73,6 +74,7 @@ bool is_copy(const fs::path& checkpoint) {
 
 /// Under a name that says so, then for good: a kill in between leaves no checkpoint that is half there.
 void remove_checkpoint(const fs::path& checkpoint, const Warn& warn) {
+  const WatchedCall call(CallKind::io, "remove", checkpoint.native());
   std::error_code error;
   fs::path temporary = checkpoint;
   if (checkpoint.extension() != temporary_suffix) {
@@ -169,12 +171,7 @@ fs::path abandon(const fs::path& directory, const std::vector<std::int64_t>& ste
   fs::path target = unused_name(directory / name.data());
   make_directory(target);
   for (const std::int64_t step : steps) {
-    std::error_code error;
-    fs::rename(directory / step_name(step), target / step_name(step), error);
-    if (error) {
-      fail(ExitCode::io, "cannot move {} to {}: {}", (directory / step_name(step)).string(), target.string(),
-           error.message());
-    }
+    rename_file(directory / step_name(step), target / step_name(step));
   }
   sync_path(target);
   sync_path(directory);

@@ -234,11 +234,7 @@ class Writer {
       phase(CheckpointPhase::rename);
       if (rank_ != 0) return;
       if (fs::exists(fs::symlink_status(target_))) abandon(directory_, {content_.state.step});
-      std::error_code error;
-      fs::rename(temporary_, target_, error);
-      if (error)
-        fail(ExitCode::io, "cannot rename {} to {}: {}", temporary_.string(), target_.string(),
-             error.message());
+      rename_file(temporary_, target_);
       sync_path(directory_);
     });
   }

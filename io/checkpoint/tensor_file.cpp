@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "core/base/error.hpp"
+#include "core/base/watched_call.hpp"
 #include "io/hdf5_handle.hpp"
 
 namespace mylos {
@@ -166,6 +167,7 @@ class LayoutFile {
 /// A full disk shows here, before the first byte is written.
 void reserve(const fs::path& path, std::int64_t bytes) {
   const FileDescriptor file = open_file(path, O_WRONLY | O_NOFOLLOW);
+  const WatchedCall call(CallKind::io, "fallocate", path.native(), static_cast<std::uint64_t>(bytes));
   // Of its bytes only the end: the call keeps the others. posix_fallocate(3) would write every block if the
   // file system cannot reserve.
   int reason = 0;
@@ -193,6 +195,7 @@ void TensorFile::write_at(std::int64_t offset, std::size_t bytes, const std::byt
   const std::size_t head = std::min(bytes, (page - static_cast<std::size_t>(offset) % page) % page);
   if (direct_ && bytes >= least_direct && holds_floats(offset)) {
     const auto at = offset + static_cast<std::int64_t>(head);
+    const WatchedCall call(CallKind::io, "write", path_.native(), bytes);
     const ssize_t n = ::pwrite(direct_.get(), from + head, (bytes - head) / page * page, at);
     if (n < 0 && errno != EINVAL && errno != EINTR)
       fail(ExitCode::io, "cannot write {} at offset {}: {}", path_.string(), at, std::strerror(errno));
@@ -207,6 +210,7 @@ void TensorFile::read_at(std::int64_t offset, std::size_t bytes, std::byte* to) 
   if (direct_ && bytes >= least_direct && holds_floats(offset)) {
     const std::size_t lead = static_cast<std::size_t>(offset) % page;
     const std::size_t pages = (lead + bytes + page - 1) / page * page;
+    const WatchedCall call(CallKind::io, "read", path_.native(), bytes);
     const ssize_t n = ::pread(direct_.get(), to - lead, pages, offset - static_cast<std::int64_t>(lead));
     if (n >= static_cast<ssize_t>(lead + bytes)) return;
   }
@@ -274,8 +278,7 @@ Digest TensorFile::digest_of(std::int64_t begin, std::int64_t end) const {
 }
 
 void TensorFile::sync() const {
-  if (::fsync(file_.get()) != 0)
-    fail(ExitCode::io, "cannot sync {}: {}", path_.string(), std::strerror(errno));
+  sync_file(file_.get(), path_);
 }
 
 void TensorFile::bypass_cache() {
@@ -289,6 +292,7 @@ void TensorFile::read_ahead() const {
 
 std::vector<PlacedTensor> lay_out_tensors(const fs::path& path, const std::vector<TensorInfo>& tensors,
                                           std::int64_t alignment) {
+  const WatchedCall call(CallKind::io, "lay out", path.native());
   std::vector<PlacedTensor> placed;
   LayoutFile file(path, alignment);
   for (const TensorInfo& tensor : tensors) placed.push_back({tensor, file.create(tensor)});

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "core/base/error.hpp"
+#include "core/base/watched_call.hpp"
 #include "io/file_util.hpp"
 #include "io/hdf5_handle.hpp"
 
@@ -246,6 +247,7 @@ struct MetricsWriter::Impl {
   void queue(std::function<void()> job) {
     rethrow();
     io.submit([this, work = std::move(job)] {
+      const WatchedCall call(CallKind::io, "append", path.native());
       try {
         rethrow();  // what failed before may have left no file open
         work();
@@ -308,7 +310,7 @@ struct MetricsWriter::Impl {
 
   void replace(const fs::path& temporary) {
     sync_path(temporary);
-    fs::rename(temporary, path);
+    rename_file(temporary, path);
   }
 
   void append(const std::string& table, const MetricsRow& row) {
@@ -325,12 +327,13 @@ struct MetricsWriter::Impl {
     file->append(table, row);
   }
 
-  void truncate_after(std::int64_t step) {
+  void truncate_after(std::int64_t step, std::int64_t evaluation) {
     for (const char* table : {"steps", "eval", "checkpoints"}) {
+      const std::int64_t last = table == std::string_view("eval") ? evaluation : step;
       if (!file->has(table) || !file->table(table).columns.contains("step")) continue;
       const std::vector<double> steps = file->read_column(table, "step");
       const auto first_after = std::find_if(steps.begin(), steps.end(),
-                                            [&](double value) { return value > static_cast<double>(step); });
+                                            [&](double value) { return value > static_cast<double>(last); });
       file->set_num_rows(table, first_after - steps.begin());
     }
   }
@@ -357,10 +360,10 @@ void MetricsWriter::append(const std::string& table, const MetricsRow& row) {
   impl_->queue([this, table, row] { impl_->append(table, row); });
 }
 
-void MetricsWriter::truncate_after(std::int64_t step) {
+void MetricsWriter::truncate_after(std::int64_t step, std::int64_t evaluation) {
   flush();
   impl_->io.run(
-      [this, step] { impl_->with_damage_set_aside([this, step] { impl_->truncate_after(step); }); });
+      [=, this] { impl_->with_damage_set_aside([=, this] { impl_->truncate_after(step, evaluation); }); });
 }
 
 void MetricsWriter::flush() {

@@ -35,9 +35,9 @@ class MetricsWriter {
   /// Appends a row, and the columns that the table lacks; throws ExitCode::io for this or an earlier row that
   /// could not be written.
   void append(const std::string& table, const MetricsRow& row);
-  /// Drops the rows of /steps, /eval and /checkpoints whose column "step" is larger than `step`: a restart's
-  /// first act.
-  void truncate_after(std::int64_t step);
+  /// Drops the rows of /steps and /checkpoints whose column "step" is larger than `step`, and those of /eval
+  /// whose is larger than `evaluation`: a restart's first act.
+  void truncate_after(std::int64_t step, std::int64_t evaluation);
   /// Waits for all queued rows.
   void flush();
 

@@ -8,12 +8,14 @@
 #include <cstring>
 #include <fcntl.h>
 #include <limits>
-#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
+#include <vector>
 
 #include "core/base/error.hpp"
 #include "core/base/rng.hpp"
+#include "io/checkpoint/digest.hpp"
 
 namespace mylos {
 
@@ -54,17 +56,21 @@ std::int64_t permuted(std::int64_t index, std::int64_t count, std::uint64_t key)
 
 }  // namespace
 
-TokenFile::TokenFile(const fs::path& file) : path_(file) {
-  const FileDescriptor fd = open_file(file, O_RDONLY);
-  std::error_code error;
-  bytes_ = fs::file_size(file, error);
-  if (error) fail(ExitCode::io, "cannot read {}: {}", file.string(), error.message());
-  if (bytes_ < header_bytes) {
-    fail(ExitCode::bad_data, "{} has {} bytes; a token file begins with a header of {}", file.string(),
-         bytes_, header_bytes);
+TokenFile::TokenFile(const fs::path& file, std::int64_t vocab)
+    : path_(file),
+      vocab_(vocab),
+      file_(open_file(file, O_RDONLY | O_NONBLOCK)) {  // a pipe would wait for a writer
+  struct stat info {};
+  if (::fstat(file_.get(), &info) != 0)
+    fail(ExitCode::io, "cannot read {}: {}", file.string(), std::strerror(errno));
+  if (!S_ISREG(info.st_mode)) fail(ExitCode::bad_data, "{} is not a regular file", file.string());
+  const auto bytes = static_cast<std::size_t>(info.st_size);
+  if (bytes < header_bytes) {
+    fail(ExitCode::bad_data, "{} has {} bytes; a token file begins with a header of {}", file.string(), bytes,
+         header_bytes);
   }
   Header header{};
-  read_fully(fd.get(), file, header.data(), header_bytes, 0);
+  read_fully(file_.get(), file, header.data(), header_bytes, 0);
   if (header[0] != token_file_magic) {
     bad_header(file, 0,
                fmt::format("magic number {}; a token file, such as mylos tokenize writes, has {}", header[0],
@@ -72,43 +78,58 @@ TokenFile::TokenFile(const fs::path& file) : path_(file) {
   }
   if (header[1] != version)
     bad_header(file, 1, fmt::format("version {}; only {} is known", header[1], version));
-  const std::size_t expected = header_bytes + static_cast<std::uint32_t>(header[2]) * sizeof(std::uint16_t);
-  if (header[2] < 0 || bytes_ != expected) {
+  size_ = header[2];
+  if (size_ < 0 || bytes != header_bytes + static_cast<std::size_t>(size_) * sizeof(std::uint16_t)) {
     bad_header(file, 2,
-               fmt::format("{} tokens; the file's {} bytes do not hold just that many", header[2], bytes_));
+               fmt::format("{} tokens; the file's {} bytes do not hold just that many", size_, bytes));
   }
-  memory_ = ::mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, fd.get(), 0);
-  if (memory_ == MAP_FAILED) {
-    fail(ExitCode::io, "cannot map {}: {}", file.string(), std::strerror(errno));
-  }
-  tokens_ = {reinterpret_cast<const std::uint16_t*>(static_cast<const std::byte*>(memory_) + header_bytes),
-             static_cast<std::size_t>(header[2])};
+  stamp_ = stamp();
+  identity_ = identity_now();
 }
 
-TokenFile::TokenFile(TokenFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      memory_(std::exchange(other.memory_, nullptr)),
-      bytes_(other.bytes_),
-      tokens_(std::exchange(other.tokens_, {})) {}
-
-TokenFile::~TokenFile() {
-  if (memory_ != nullptr) ::munmap(memory_, bytes_);
+TokenFile::Stamp TokenFile::stamp() const {
+  struct stat info {};
+  if (::fstat(file_.get(), &info) != 0)
+    fail(ExitCode::io, "cannot read {}: {}", path_.string(), std::strerror(errno));
+  return {.bytes = info.st_size, .seconds = info.st_mtim.tv_sec, .nanoseconds = info.st_mtim.tv_nsec};
 }
 
-void TokenFile::check_tokens(std::int64_t vocab) const {
-  if (vocab > std::numeric_limits<std::uint16_t>::max()) return;
-  constexpr std::size_t block = 65536;
-  for (std::size_t first = 0; first < tokens_.size(); first += block) {
-    const auto part = tokens_.subspan(first, std::min(block, tokens_.size() - first));
-    std::uint16_t largest = 0;
-    for (const std::uint16_t token : part) largest = std::max(largest, token);
-    if (largest < vocab) continue;
-    const auto bad =
-        std::find_if(part.begin(), part.end(), [&](std::uint16_t token) { return token >= vocab; });
-    const std::size_t index = first + static_cast<std::size_t>(bad - part.begin());
-    fail(ExitCode::bad_data, "{}: offset {}: token {} is {}, the vocabulary has {}", path_.string(),
-         header_bytes + index * sizeof(std::uint16_t), index, *bad, vocab);
+std::string TokenFile::identity_now() const {
+  constexpr std::int64_t page = 4096 / sizeof(std::uint16_t);
+  constexpr std::int64_t most_pages = 1002;
+  const std::int64_t pages = (size_ + page - 1) / page;
+  const std::int64_t read_pages = std::min(pages, most_pages);
+  Digester digester;
+  std::array<std::uint16_t, page> tokens{};
+  for (std::int64_t i = 0; i < read_pages; ++i) {
+    const std::int64_t first = page * (read_pages == 1 ? 0 : i * (pages - 1) / (read_pages - 1));
+    const auto part = std::span(tokens).first(static_cast<std::size_t>(std::min(page, size_ - first)));
+    read_tokens(first, part);
+    digester.add(part.data(), part.size_bytes());
   }
+  return fmt::format("{} tokens, {}", size_, digester.digest().text());
+}
+
+void TokenFile::read(std::int64_t first, std::span<std::uint16_t> tokens) const {
+  if (const Stamp now = stamp(); now != stamp_) {  // touched, or overwritten in place
+    if (identity_now() != identity_)
+      fail(ExitCode::bad_data, "{} has been changed since this run opened it", path_.string());
+    stamp_ = now;
+  }
+  read_tokens(first, tokens);
+}
+
+void TokenFile::read_tokens(std::int64_t first, std::span<std::uint16_t> tokens) const {
+  require(first >= 0 && first + std::ssize(tokens) <= size_, "tokens inside the file");
+  const auto offset_of = [](std::int64_t index) {
+    return static_cast<std::int64_t>(header_bytes) + index * std::int64_t{sizeof(std::uint16_t)};
+  };
+  read_fully(file_.get(), path_, tokens.data(), tokens.size_bytes(), offset_of(first));
+  const auto bad = std::ranges::find_if(tokens, [&](std::uint16_t token) { return token >= vocab_; });
+  if (bad == tokens.end()) return;
+  const std::int64_t index = first + (bad - tokens.begin());
+  fail(ExitCode::bad_data, "{}: offset {}: token {} is {}, the vocabulary has {}", path_.string(),
+       offset_of(index), index, *bad, vocab_);
 }
 
 TokenFileWriter::TokenFileWriter(fs::path file)
@@ -138,16 +159,14 @@ void TokenFileWriter::finish() {
   header[2] = static_cast<std::int32_t>(num_tokens_);
   write_fully(file_.get(), temporary_, header.data(), header_bytes, 0);
   sync_path(temporary_);
-  std::error_code error;
-  fs::rename(temporary_, path_, error);
-  if (error) fail(ExitCode::io, "cannot replace {}: {}", path_.string(), error.message());
+  rename_file(temporary_, path_);
   file_.reset();
 }
 
 TokenDataset::TokenDataset(TokenFile file, std::int64_t seq_len, std::uint64_t seed)
     : file_(std::move(file)), seq_len_(seq_len), seed_(seed) {
   require(seq_len > 0, "a window has at least one token");
-  const auto num_tokens = static_cast<std::int64_t>(file_.tokens().size());
+  const auto num_tokens = file_.size();
   if (num_tokens < seq_len + 1) {
     fail(ExitCode::bad_data, "{} has {} tokens; a context of {} needs {}", file_.path().string(), num_tokens,
          seq_len, seq_len + 1);
@@ -170,7 +189,7 @@ void TokenDataset::sample(std::int64_t running_index, std::int32_t* tokens) cons
 }
 
 std::int64_t TokenDataset::num_sequential() const {
-  return (static_cast<std::int64_t>(file_.tokens().size()) - 1) / seq_len_;
+  return (file_.size() - 1) / seq_len_;
 }
 
 void TokenDataset::sequential(std::int64_t index, std::int32_t* tokens) const {
@@ -179,9 +198,9 @@ void TokenDataset::sequential(std::int64_t index, std::int32_t* tokens) const {
 }
 
 void TokenDataset::copy_window(std::int64_t first, std::int32_t* tokens) const {
-  const auto window =
-      file_.tokens().subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(seq_len_ + 1));
-  std::copy(window.begin(), window.end(), tokens);
+  std::vector<std::uint16_t> window(static_cast<std::size_t>(seq_len_ + 1));
+  file_.read(first, window);
+  std::ranges::copy(window, tokens);
 }
 
 }  // namespace mylos

@@ -2,124 +2,170 @@
 #include "parallel/health/failure_detector.hpp"
 
 #include <algorithm>
-#include <cerrno>
-#include <csignal>
-#include <iterator>
-#include <map>
-#include <utility>
-
-#include <fmt/core.h>
-
-#include "core/base/joined.hpp"
 
 namespace mylos {
 
 namespace {
 
-constexpr std::size_t operations_printed = 8;
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
 
-double seconds(std::chrono::nanoseconds duration) {
+constexpr std::ptrdiff_t collectives_printed = 8;
+constexpr std::size_t report_bytes_per_rank = 128 * (collectives_printed + 8);
+
+double seconds(nanoseconds duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
-bool has_died(const RankFlight& flight) {
-  return kill(flight.pid, 0) != 0 && errno == ESRCH;
+void describe(FixedText& text, const RankFlight::Entry* entry) {
+  if (entry == nullptr) return text.add("no operation");
+  const OperationRecord& record = entry->record;
+  text.add("{} [{}]", record.operation.data(), record.object.data());
+  if (record.bytes > 0) text.add(" {} bytes", record.bytes);
 }
 
-std::string describe(const OperationRecord& record) {
-  return fmt::format("{} [{}] {} bytes", record.operation.data(), record.axis.data(), record.bytes);
+/// Whether two entries, which may be null, read the same.
+bool is_same(const RankFlight::Entry* a, const RankFlight::Entry* b) {
+  if (a == nullptr || b == nullptr) return a == b;
+  return a->record.operation == b->record.operation && a->record.object == b->record.object &&
+         a->record.bytes == b->record.bytes;
+}
+
+/// What `flight` is seen waiting in: files before ranks, since ranks wait for those that are at their files.
+const RankFlight::Entry* shown_operation(const RankFlight& flight) {
+  const RankFlight::Entry* io = flight.open_operation(CallKind::io);
+  return io != nullptr ? io : flight.open_operation();
 }
 
 }  // namespace
 
-std::string FailureDetector::look(std::vector<RankFlight> node, TimePoint now) {
-  if (now - now_ > limits_.silence / 2) {
-    sights_.clear();
-    found_at_.reset();
-  }
-  node_ = std::move(node);
-  now_ = now;
+bool FailureDetector::look(const std::vector<RankFlight>& node, TimePoint now) {
+  constexpr int fewest_looks = 4;
+  if (looked_at_)
+    clock_ += std::min<nanoseconds>(now - *looked_at_, nanoseconds(limits_.silence) / fewest_looks);
+  looked_at_ = now;
+  node_ = &node;
   update_sights();
-  std::string reason = judge();
-  if (reason.empty()) {
+  reason_.clear();
+  judge();
+  if (reason_.empty()) {
     found_at_.reset();
-    return "";
+    return false;
   }
-  if (!found_at_) found_at_ = now;
-  return is_reporter() ? reason : "";
+  if (!found_at_) found_at_ = clock_;
+  return is_reporter();
 }
 
 void FailureDetector::update_sights() {
-  if (sights_.empty()) sights_.resize(node_.size(), {0, now_, 0, now_});
-  for (std::size_t i = 0; i < node_.size(); ++i) {
+  if (sights_.size() < node_->size()) {
+    Sight first;
+    first.beat_at = clock_;
+    first.open_since.fill(clock_);
+    sights_.resize(node_->size(), first);
+    report_ = FixedText(reason_bytes + report_bytes_per_rank * node_->size());
+  }
+  for (std::size_t i = 0; i < node_->size(); ++i) {
+    const RankFlight& flight = (*node_)[i];
     Sight& sight = sights_[i];
-    if (node_[i].heartbeats != sight.heartbeats) {
-      sight.heartbeats = node_[i].heartbeats;
-      sight.beat_at = now_;
+    if (flight.heartbeats != sight.heartbeats) {
+      sight.heartbeats = flight.heartbeats;
+      sight.beat_at = clock_;
     }
-    const RankFlight::Entry* open = node_[i].open_operation();
-    const std::uint64_t number = open != nullptr ? open->record.number : 0;
-    if (number != sight.open_number) {
-      sight.open_number = number;
-      sight.open_since = now_;
+    for (std::size_t kind = 0; kind < num_call_kinds; ++kind) {
+      const RankFlight::Entry* open = flight.open_operation(static_cast<CallKind>(kind));
+      const std::uint64_t number = open != nullptr ? open->record.number : 0;
+      if (number == sight.open_number[kind]) continue;
+      sight.open_number[kind] = number;
+      sight.open_since[kind] = clock_;
     }
   }
 }
 
 bool FailureDetector::is_silent(std::size_t i) const {
-  return !node_[i].finished && now_ - sights_[i].beat_at > limits_.silence;
+  return !(*node_)[i].finished && clock_ - sights_[i].beat_at > limits_.silence;
 }
 
-std::string FailureDetector::judge() const {
-  for (std::size_t i = 0; i < node_.size(); ++i) {
+void FailureDetector::judge() {
+  code_ = ExitCode::watchdog;
+  for (std::size_t i = 0; i < node_->size(); ++i) {
     if (!is_silent(i)) continue;
-    return fmt::format("{} rank {}: pid {} has given no sign of life for {:.1f} s",
-                       has_died(node_[i]) ? "dead" : "stopped", node_[i].rank, node_[i].pid,
-                       seconds(now_ - sights_[i].beat_at));
+    const RankFlight& flight = (*node_)[i];
+    return reason_.add("{} rank {}: pid {}{} has given no sign of life for {:.1f} s",
+                       flight.has_died ? "dead" : "stopped", flight.rank, flight.pid,
+                       flight.elsewhere ? " on another node" : "", seconds(clock_ - sights_[i].beat_at));
   }
-  for (std::size_t i = 0; i < node_.size(); ++i) {
-    if (sights_[i].open_number == 0 || now_ - sights_[i].open_since <= limits_.operation_timeout) continue;
-    std::map<std::string, std::vector<int>> doing;
-    for (const RankFlight& flight : node_) {
-      const RankFlight::Entry* open = flight.open_operation();
-      doing[open != nullptr ? describe(open->record) : "no operation"].push_back(flight.rank);
+  judge_operations(CallKind::io, limits_.io_timeout, ExitCode::io);
+  judge_operations(CallKind::collective, limits_.operation_timeout, ExitCode::watchdog);
+  // Whoever is waited for may be at its files for as long as these may take.
+  judge_operations(CallKind::agreement, limits_.operation_timeout + limits_.io_timeout, ExitCode::watchdog);
+}
+
+void FailureDetector::judge_operations(CallKind kind, milliseconds limit, ExitCode code) {
+  if (!reason_.empty()) return;
+  const std::size_t k = static_cast<std::size_t>(kind);
+  const auto late = std::ranges::find_if(sights_, [&](const Sight& sight) {
+    return sight.open_number[k] != 0 && clock_ - sight.open_since[k] > limit;
+  });
+  if (late == sights_.end()) return;
+  code_ = code;
+  const RankFlight& flight = (*node_)[static_cast<std::size_t>(late - sights_.begin())];
+  reason_.add("{}: rank {} has been in ", kind == CallKind::io ? "hanging file system" : "stalled collective",
+              flight.rank);
+  describe(reason_, flight.open_operation(kind));
+  reason_.add(" for more than {:.1f} s", seconds(limit));
+  // Everybody's, each operation once with the ranks that are in it.
+  for (auto first = node_->begin(); first != node_->end(); ++first) {
+    const RankFlight::Entry* own = shown_operation(*first);
+    const auto in_it = [&](const RankFlight& other) { return is_same(shown_operation(other), own); };
+    if (std::any_of(node_->begin(), first, in_it)) continue;
+    reason_.add("; in ");
+    describe(reason_, own);
+    for (auto other = first; other != node_->end(); ++other) {
+      if (in_it(*other)) reason_.add("{}{}", other == first ? ": " : ", ", other->rank);
     }
-    std::string reason =
-        fmt::format("stalled collective: rank {} has been in {} for more than {:.1f} s", node_[i].rank,
-                    describe(node_[i].open_operation()->record), seconds(limits_.operation_timeout));
-    for (const auto& [what, ranks] : doing) reason += fmt::format("; in {}: {}", what, joined(ranks, ", "));
-    return reason;
   }
-  return {};
 }
 
 bool FailureDetector::is_reporter() const {
-  if (now_ - *found_at_ > limits_.silence) return true;  // the one whose turn it was has failed too
-  for (std::size_t i = 0; i < node_.size(); ++i) {
-    if (!node_[i].finished && !is_silent(i)) return node_[i].rank == own_rank_;
+  if (clock_ - *found_at_ > limits_.silence) return true;  // the one whose turn it was has failed too
+  int lowest = own_rank_;
+  for (std::size_t i = 0; i < node_->size(); ++i) {
+    if (!(*node_)[i].finished && !is_silent(i)) lowest = std::min(lowest, (*node_)[i].rank);
   }
-  return false;
+  return lowest == own_rank_;
 }
 
-std::string FailureDetector::report(const std::string& reason) const {
-  std::string text = fmt::format("mylos watchdog: {}\n", reason);
-  const auto out = std::back_inserter(text);
-  for (std::size_t i = 0; i < node_.size(); ++i) {
-    const RankFlight& flight = node_[i];
-    fmt::format_to(out, "rank {} (pid {}, {}), step {}, {}\n", flight.rank, flight.pid,
-                   flight.finished ? "finished"
-                   : is_silent(i)  ? "SILENT"
-                                   : "running",
-                   flight.step, flight.phase.empty() ? "no phase yet" : flight.phase);
-    const std::size_t count = std::min(flight.operations.size(), operations_printed);
-    for (auto entry = flight.operations.end() - static_cast<std::ptrdiff_t>(count);
-         entry != flight.operations.end(); ++entry) {
-      const auto age = now_.time_since_epoch() - std::chrono::nanoseconds(entry->record.begin_ns);
-      fmt::format_to(out, "  #{} {}, begun {:.1f} s ago, {}\n", entry->record.number, describe(entry->record),
-                     seconds(age), entry->done ? "done" : "UNDER WAY");
+std::string_view FailureDetector::report() {
+  report_.clear();
+  report_.add("mylos watchdog: {}\n", reason_.view());
+  for (std::size_t i = 0; i < node_->size(); ++i) {
+    const RankFlight& flight = (*node_)[i];
+    report_.add("rank {} (pid {}{}, {}), step {}, {}\n", flight.rank, flight.pid,
+                flight.elsewhere ? " on another node" : "",
+                flight.finished ? "finished"
+                : is_silent(i)  ? "SILENT"
+                                : "running",
+                flight.step, flight.phase[0] == '\0' ? "no phase yet" : flight.phase.data());
+    const auto entries = flight.entries();
+    const auto is_collective = [](const RankFlight::Entry& entry) {
+      return entry.record.kind == CallKind::collective;
+    };
+    auto collectives_left = std::ranges::count_if(entries, is_collective);
+    auto others_left = std::ssize(entries) - collectives_left;
+    for (const RankFlight::Entry& entry : entries) {
+      // The last collectives, the last call on a file, and what is under way.
+      const bool is_late =
+          is_collective(entry) ? collectives_left-- <= collectives_printed : others_left-- <= 1;
+      if (!is_late && entry.done) continue;
+      const auto age = looked_at_->time_since_epoch() - nanoseconds(entry.record.begin_ns);
+      report_.add("  #{} ", entry.record.number);
+      describe(report_, &entry);
+      // The clocks of nodes differ.
+      if (!flight.elsewhere) report_.add(", begun {:.1f} s ago", seconds(age));
+      report_.add(", {}\n", entry.done ? "done" : "UNDER WAY");
     }
   }
-  return text;
+  return report_.view();
 }
 
 }  // namespace mylos

@@ -1,61 +1,73 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// FailureDetector: judges from what the ranks of a node show whether one has stopped or a collective stalls.
+// FailureDetector: judges from what ranks show whether one has stopped or an operation stalls.
 #pragma once
 
+#include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <string>
+#include <string_view>
 #include <vector>
 
+#include "core/base/error.hpp"
+#include "parallel/health/fixed_text.hpp"
 #include "parallel/health/flight_recorder.hpp"
+#include "parallel/health/watchdog_limits.hpp"
 
 namespace mylos {
 
-struct WatchdogLimits {
-  std::chrono::milliseconds heartbeat{200};
-  std::chrono::milliseconds silence{5000};              ///< without a heartbeat for so long: a stopped rank
-  std::chrono::milliseconds operation_timeout{600000};  ///< under way for so long: a stalled collective
-};
-
-/// What one rank thinks of its node. It knows no clock: every look comes with its time, and limits count from
-/// what these looks have seen. After a long gap between two looks this process was itself stopped, and what
-/// it remembers of the others is too old to judge by; so a job that was suspended as a whole and continued is
-/// not taken for a failed one.
+/// What one rank thinks of those that it sees. It knows no clock: every look comes with its time. Time counts
+/// only as far as this rank was there to see it: a look adds at most a quarter of the limit on silence, so
+/// that a job that was suspended as a whole and continued is not taken for a failed one, however often that
+/// happens. Looks allocate nothing once the ranks are known.
 class FailureDetector {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
   FailureDetector(int own_rank, const WatchdogLimits& limits) : own_rank_(own_rank), limits_(limits) {}
 
-  /// Takes in what the ranks of the node show at `now`. Returns one line that names the stopped rank or the
-  /// stalled operation if there is one and this rank is to report it, otherwise "". The lowest rank that
-  /// still beats reports; if it has not ended the job after `silence`, all others do.
-  std::string look(std::vector<RankFlight> node, TimePoint now);
-  /// `reason` and the last operations of every rank, as of the last look.
-  std::string report(const std::string& reason) const;
+  void set_limits(const WatchdogLimits& limits) { limits_ = limits; }
+
+  /// Takes in what the ranks of the node show at `now`. Whether one has stopped or an operation stalls, and
+  /// this rank is to report it. The lowest rank that still beats reports; if it has not ended the job after
+  /// the limit on silence, all others do. `node` must live until the next look.
+  bool look(const std::vector<RankFlight>& node, TimePoint now);
+  /// Of the last look, if it is to be reported: one line that names the stopped rank or the stalled
+  /// operation.
+  std::string_view reason() const { return reason_.view(); }
+  ExitCode code() const { return code_; }
+  /// The reason and the last operations of every rank.
+  std::string_view report();
+  bool is_silent(std::size_t i) const;
 
  private:
   /// What was last seen of a rank, and since when.
   struct Sight {
     std::uint64_t heartbeats = 0;
-    TimePoint beat_at;
-    std::uint64_t open_number = 0;
-    TimePoint open_since;
+    std::chrono::nanoseconds beat_at{};
+    std::array<std::uint64_t, num_call_kinds> open_number{};  // the oldest operation of each kind
+    std::array<std::chrono::nanoseconds, num_call_kinds> open_since{};
   };
 
   void update_sights();
-  /// One line on what is wrong, or "".
-  std::string judge() const;
-  bool is_silent(std::size_t i) const;
+  /// Says in `reason_` what is wrong, if anything is.
+  void judge();
+  void judge_operations(CallKind kind, std::chrono::milliseconds limit, ExitCode code);
   bool is_reporter() const;
 
   int own_rank_;
   WatchdogLimits limits_;
-  std::vector<RankFlight> node_;
+  const std::vector<RankFlight>* node_ = nullptr;
   std::vector<Sight> sights_;
-  TimePoint now_;                      // of the last look
-  std::optional<TimePoint> found_at_;  // when what is wrong was first seen
+  std::optional<TimePoint> looked_at_;
+  std::chrono::nanoseconds clock_{};                  // time that was seen
+  std::optional<std::chrono::nanoseconds> found_at_;  // when what is wrong was first seen
+  FixedText reason_{reason_bytes};
+  FixedText report_{reason_bytes};
+  ExitCode code_ = ExitCode::done;
+
+  static constexpr std::size_t reason_bytes = 4096;
 };
 
 }  // namespace mylos

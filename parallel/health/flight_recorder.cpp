@@ -4,22 +4,20 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstring>
 #include <fcntl.h>
 #include <new>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
+
+#include "core/base/error.hpp"
 
 namespace mylos {
 
 namespace {
-
-/// What a rank tells the others about its page.
-struct Card {
-  std::array<char, 256> host{};
-  std::array<char, 256> path{};
-};
 
 template <std::size_t N>
 std::array<char, N> fixed_text(std::string_view text) {
@@ -28,15 +26,33 @@ std::array<char, N> fixed_text(std::string_view text) {
   return result;
 }
 
-/// Makes and sizes the file; blocks are reserved, because a full file system would end the writer with
-/// SIGBUS.
-int create_file(const std::string& path) {
-  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+/// Of a long name the end, which tells files apart.
+template <std::size_t N>
+std::array<char, N> fixed_end(std::string_view text) {
+  return fixed_text<N>(text.substr(text.size() - std::min(text.size(), N - 1)));
+}
+
+/// Tells namespaces of processes apart.
+std::int64_t pid_namespace() {
+  struct stat info {};
+  return stat("/proc/self/ns/pid", &info) == 0 ? static_cast<std::int64_t>(info.st_ino) : 0;
+}
+
+/// The host as far as processes have the same numbers on it.
+std::string own_place() {
+  std::array<char, 256> host{};
+  gethostname(host.data(), host.size() - 1);
+  return fmt::format("{} {}", host.data(), pid_namespace());
+}
+
+/// A file of a page's size that has no name, so that none is left however the job ends; -1 if there is no
+/// room, which would end the writer with SIGBUS.
+int create_file() {
+  const int file = memfd_create("mylos-flight-recorder", MFD_CLOEXEC);
   if (file < 0) return -1;
   const int error = posix_fallocate(file, 0, sizeof(FlightPage));
   if (error == 0) return file;
   close(file);
-  unlink(path.c_str());
   errno = error;
   return -1;
 }
@@ -46,12 +62,11 @@ int create_file(const std::string& path) {
 /// Owns the mapping of one page.
 class FlightRecorder::Mapping {
  public:
-  /// Maps the file and closes it; null page where that fails.
+  /// Null page if the file cannot be mapped.
   explicit Mapping(int file) {
     if (file < 0) return;
     void* memory = mmap(nullptr, sizeof(FlightPage), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (memory != MAP_FAILED) page_ = static_cast<FlightPage*>(memory);
-    close(file);
   }
   Mapping(Mapping&& other) noexcept : page_(std::exchange(other.page_, nullptr)) {}
   Mapping& operator=(Mapping&& other) noexcept {
@@ -68,86 +83,73 @@ class FlightRecorder::Mapping {
   FlightPage* page_ = nullptr;
 };
 
-const RankFlight::Entry* RankFlight::open_operation() const {
-  const auto open =
-      std::find_if(operations.begin(), operations.end(), [](const Entry& e) { return !e.done; });
-  return open == operations.end() ? nullptr : &*open;
+const RankFlight::Entry* RankFlight::open_operation(std::optional<CallKind> kind) const {
+  const auto open = std::ranges::find_if(
+      entries(), [&](const Entry& entry) { return !entry.done && (!kind || entry.record.kind == *kind); });
+  return open == entries().end() ? nullptr : &*open;
 }
 
-std::unique_ptr<FlightRecorder> FlightRecorder::open(Communicator& world) {
-  std::int64_t job =
-      std::chrono::system_clock::now().time_since_epoch().count() ^ (std::int64_t{getpid()} << 40);
-  world.broadcast(TensorRef(&job, DType::int64, {1}), 0).host_wait();
-
-  Card own_card;
-  gethostname(own_card.host.data(), own_card.host.size() - 1);
-  int file = -1;
-  for (const char* folder : {"/dev/shm", "/tmp"}) {
-    const std::string path =
-        fmt::format("{}/mylos-{:x}-{}", folder, static_cast<std::uint64_t>(job), world.rank());
-    file = create_file(path);
-    if (file < 0) continue;
-    own_card.path = fixed_text<256>(path);
-    break;
-  }
-  if (file < 0) {
-    fail(ExitCode::io, "rank {}: no room for the flight recorder in /dev/shm or /tmp: {}", world.rank(),
-         std::strerror(errno));
-  }
+FlightRecorder::FlightRecorder(int rank, const Gather& gather) : rank_(rank) {
+  const int file = create_file();
   Mapping own_mapping(file);
   if (own_mapping.page() == nullptr)
-    fail(ExitCode::io, "rank {}: cannot map {}", world.rank(), own_card.path.data());
+    fail(ExitCode::io, "rank {}: no memory for the flight recorder: {}", rank, std::strerror(errno));
   FlightPage& page = *new (own_mapping.page()) FlightPage;
   page.pid = getpid();
-  page.rank = world.rank();
+  page.pid_namespace = pid_namespace();
+  page.rank = rank;
 
-  std::vector<Card> cards(static_cast<std::size_t>(world.size()));
-  constexpr auto width = static_cast<std::int64_t>(sizeof(Card));
-  world
-      .all_gather(TensorRef(&own_card, DType::uint8, {width}),
-                  TensorRef(cards.data(), DType::uint8, {width * world.size()}))
-      .host_wait();
-
-  std::vector<Mapping> node;
-  const auto map_peers = [&](int first, int end) {
-    for (int r = first; r < end; ++r) {
-      const Card& card = cards[static_cast<std::size_t>(r)];
-      if (card.host != own_card.host) continue;
-      Mapping peer(::open(card.path.data(), O_RDWR | O_CLOEXEC));
-      if (peer.page() != nullptr) node.push_back(std::move(peer));
+  const std::string place = own_place();
+  const std::vector<std::string> places = gather(place);
+  const std::vector<std::string> files = gather(fmt::format("/proc/{}/fd/{}", page.pid, file));
+  for (int r = 0; r < static_cast<int>(places.size()); ++r) {
+    if (r == rank) {
+      own_ = node_.size();
+      node_.push_back(std::move(own_mapping));
+    } else if (places[static_cast<std::size_t>(r)] == place) {
+      const int peer = ::open(files[static_cast<std::size_t>(r)].c_str(), O_RDWR | O_CLOEXEC);
+      Mapping mapping(peer);
+      if (peer >= 0) close(peer);
+      if (mapping.page() != nullptr) node_.push_back(std::move(mapping));
     }
-  };
-  map_peers(0, world.rank());
-  const std::size_t own = node.size();
-  node.push_back(std::move(own_mapping));
-  map_peers(world.rank() + 1, world.size());
-  world.barrier();
-  unlink(own_card.path.data());
-  return std::unique_ptr<FlightRecorder>(new FlightRecorder(world.rank(), std::move(node), own));
+  }
+  // Behind this gather all have mapped what they can.
+  const std::vector<std::string> firsts = gather(std::to_string(node_.front().page()->rank));
+  close(file);
+  for (int r = 0; r < static_cast<int>(firsts.size()); ++r) {
+    if (firsts[static_cast<std::size_t>(r)] == std::to_string(r)) leaders_.push_back(r);
+  }
 }
 
-FlightRecorder::FlightRecorder(int rank, std::vector<Mapping> node, std::size_t own)
-    : rank_(rank), node_(std::move(node)), own_(own) {}
+FlightRecorder::~FlightRecorder() = default;
 
-FlightRecorder::~FlightRecorder() {
-  finish();
-}
-
-FlightPage& FlightRecorder::own() {
+FlightPage& FlightRecorder::own() const {
   return *node_[own_].page();
 }
 
-std::uint64_t FlightRecorder::begin(std::string_view operation, std::string_view axis, std::uint64_t bytes) {
-  const std::uint64_t number = own().operations.fetch_add(1) + 1;
+// What `begin` returns says in its lowest bit which ring the number is of.
+std::uint64_t FlightRecorder::begin(CallKind kind, std::string_view operation, std::string_view object,
+                                    std::uint64_t bytes) {
+  const std::uint64_t index = kind == CallKind::collective ? 0 : 1;
+  FlightPage::Ring& ring = own().rings[index];
+  std::uint64_t number = 0;
+  FlightPage::Slot* slot = nullptr;
+  for (std::size_t tries = 0; tries < ring.slots.size(); ++tries) {  // past those under way
+    number = ring.operations.fetch_add(1) + 1;
+    slot = &ring.slots[number % ring.slots.size()];
+    if (slot->begun.load() <= slot->completed.load()) break;
+  }
+  slot->begun.store(number);
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  own().slots[number % FlightPage::num_operations].record.store(
-      {number, bytes, std::chrono::nanoseconds(now).count(), fixed_text<16>(operation),
-       fixed_text<24>(axis)});
-  return number;
+  slot->record.store({number, bytes, std::chrono::nanoseconds(now).count(), kind, fixed_text<16>(operation),
+                      fixed_end<40>(object)});
+  return 2 * number + index;
 }
 
 void FlightRecorder::complete(std::uint64_t number) {
-  std::atomic<std::uint64_t>& completed = own().slots[number % FlightPage::num_operations].completed;
+  FlightPage::Ring& ring = own().rings[number % 2];
+  number /= 2;
+  std::atomic<std::uint64_t>& completed = ring.slots[number % ring.slots.size()].completed;
   if (completed.load() < number) completed.store(number);
 }
 
@@ -155,29 +157,61 @@ void FlightRecorder::set_phase(std::int64_t step, std::string_view text) {
   own().phase.store({step, fixed_text<56>(text)});
 }
 
-std::vector<RankFlight> FlightRecorder::read_node() const {
-  std::vector<RankFlight> ranks;
+bool FlightRecorder::others_finished() const {
+  return std::ranges::all_of(node_, [&](const Mapping& mapping) {
+    return mapping.page() == &own() || mapping.page()->finished.load() != 0;
+  });
+}
+
+void FlightRecorder::kill_others() const {
   for (const Mapping& mapping : node_) {
     const FlightPage& page = *mapping.page();
-    RankFlight flight;
+    if (&page == &own() || page.finished.load() != 0 || page.pid_namespace != own().pid_namespace) continue;
+    kill(static_cast<pid_t>(page.pid), SIGKILL);
+  }
+}
+
+void FlightRecorder::read_node(std::vector<RankFlight>& ranks) const {
+  const auto read = [&](const FlightPage& page, bool elsewhere, RankFlight& flight) {
     flight.rank = static_cast<int>(page.rank);
     flight.pid = static_cast<int>(page.pid);
-    flight.finished = page.finished.load();
+    flight.has_died =
+        !elsewhere && page.pid_namespace == own().pid_namespace && kill(flight.pid, 0) != 0 && errno == ESRCH;
+    flight.elsewhere = elsewhere;
+    flight.finished = page.finished.load() != 0;
     flight.heartbeats = page.heartbeats.load();
     if (const auto phase = page.phase.load()) {
       flight.step = phase->step;
-      flight.phase = phase->text.data();
+      flight.phase = phase->text;
     }
-    for (const FlightPage::Slot& slot : page.slots) {
-      const auto record = slot.record.load();
-      if (record && record->number > 0)
-        flight.operations.push_back({*record, slot.completed.load() >= record->number});
+    flight.num_operations = 0;
+    for (const FlightPage::Ring& ring : page.rings) {
+      for (const FlightPage::Slot& slot : ring.slots) {
+        const auto record = slot.record.load();
+        if (record && record->number > 0)
+          flight.operations[flight.num_operations++] = {*record, slot.completed.load() >= record->number};
+      }
     }
-    std::sort(flight.operations.begin(), flight.operations.end(),
-              [](const auto& a, const auto& b) { return a.record.number < b.record.number; });
-    ranks.push_back(std::move(flight));
-  }
-  return ranks;
+    std::ranges::sort(std::span(flight.operations).first(flight.num_operations), {},
+                      [](const RankFlight::Entry& entry) { return entry.record.begin_ns; });
+  };
+  const bool has_received = has_received_.load();
+  ranks.resize(node_.size() + (has_received ? 1 : 0));
+  for (std::size_t i = 0; i < node_.size(); ++i) read(*node_[i].page(), false, ranks[i]);
+  if (has_received) read(*received_, true, ranks.back());
+}
+
+// A page is read and written word by word: what is copied while it changes has no valid version.
+void FlightRecorder::write_message(Message& message) const {
+  auto* words = reinterpret_cast<std::uint64_t*>(&own());
+  for (std::size_t i = 0; i < message.size(); ++i) message[i] = std::atomic_ref(words[i]).load();
+}
+
+void FlightRecorder::receive(const Message& message, bool is_last) {
+  auto* words = reinterpret_cast<std::uint64_t*>(received_.get());
+  for (std::size_t i = 0; i < message.size(); ++i) std::atomic_ref(words[i]).store(message[i]);
+  if (is_last) received_->finished.store(1);
+  has_received_.store(true);
 }
 
 }  // namespace mylos

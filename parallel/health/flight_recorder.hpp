@@ -7,13 +7,15 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "core/communicator.hpp"
+#include "core/base/watched_call.hpp"
 
 namespace mylos {
 
@@ -50,11 +52,12 @@ class SharedValue {
 
 /// One operation as it stands in shared memory.
 struct OperationRecord {
-  std::uint64_t number;  // from 1
+  std::uint64_t number;  // from 1; of collectives and of other calls by themselves
   std::uint64_t bytes;
   std::int64_t begin_ns;  // CLOCK_MONOTONIC, the same for all processes of a node
+  CallKind kind;
   std::array<char, 16> operation;
-  std::array<char, 24> axis;
+  std::array<char, 40> object;  // an axis, or the end of a file's name
 };
 
 struct PhaseRecord {
@@ -64,20 +67,25 @@ struct PhaseRecord {
 
 /// The memory of one rank. Zero bytes are a valid empty page.
 struct FlightPage {
-  static constexpr std::size_t num_operations = 64;
-
   struct Slot {
     SharedValue<OperationRecord> record;
-    std::atomic<std::uint64_t> completed{0};  // number of the last operation in this slot that was completed
+    std::atomic<std::uint64_t> begun{0};      // number of the last operation in this slot
+    std::atomic<std::uint64_t> completed{0};  // of the last that was completed
+  };
+
+  struct Ring {
+    static constexpr std::size_t size = 64;
+    std::atomic<std::uint64_t> operations{0};  // how many numbers were given
+    std::array<Slot, size> slots;
   };
 
   std::int64_t pid = 0;
+  std::int64_t pid_namespace = 0;  // in which it is the process' number
   std::int64_t rank = 0;
   std::atomic<std::uint64_t> heartbeats{0};
-  std::atomic<std::uint64_t> operations{0};  // how many were begun
-  std::atomic<bool> finished{false};
+  std::atomic<std::uint64_t> finished{0};
   SharedValue<PhaseRecord> phase;
-  std::array<Slot, num_operations> slots;
+  std::array<Ring, 2> rings;  // of collectives, whose numbers are the same on all ranks, and of other calls
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "pages are shared between processes");
 
@@ -90,51 +98,74 @@ struct RankFlight {
 
   int rank = 0;
   int pid = 0;
+  bool has_died = false;   ///< as far as this rank can tell
+  bool elsewhere = false;  ///< on another node, as its last message showed it
   bool finished = false;
   std::uint64_t heartbeats = 0;
   std::int64_t step = 0;
-  std::string phase;
-  std::vector<Entry> operations;  ///< the oldest first
+  std::array<char, 56> phase{};
+  std::size_t num_operations = 0;
+  std::array<Entry, 2 * FlightPage::Ring::size> operations{};  ///< the oldest first
 
-  /// The oldest operation under way, or null.
-  const Entry* open_operation() const;
+  std::span<const Entry> entries() const { return std::span(operations).first(num_operations); }
+  /// The oldest operation under way that `kind`, if given, is the kind of, or null.
+  const Entry* open_operation(std::optional<CallKind> kind = {}) const;
 };
 
-/// Writes this rank's page and reads those of the ranks of the same node. `begin` and `complete` never
-/// allocate and may be called from any thread; an operation is forgotten when 64 more have begun.
-class FlightRecorder {
+/// Writes this rank's page and reads those of the ranks of the same node, and of one rank of another node as
+/// far as messages tell. `begin` and `complete` never allocate and may be called from any thread. The last 64
+/// collectives and the last 64 other calls are kept, and all that are under way.
+class FlightRecorder final : public CallObserver {
  public:
-  /// Makes this rank's page in /dev/shm (or /tmp), maps those of the node's other ranks and unlinks all
-  /// names, so that nothing is left however the job ends. Collective; `world` must take host buffers. Throws
+  /// Every rank's text, in the order of the ranks; collective.
+  using Gather = std::function<std::vector<std::string>(const std::string&)>;
+
+  /// Makes this rank's page and maps those of the node's other ranks, as far as it may: ranks in user
+  /// namespaces of their own are nodes of their own. Collective over what `gather` reaches. Throws
   /// ExitCode::io.
-  static std::unique_ptr<FlightRecorder> open(Communicator& world);
-  /// Marks this rank as finished.
-  ~FlightRecorder();
+  FlightRecorder(int rank, const Gather& gather);
+  ~FlightRecorder() override;
   FlightRecorder(const FlightRecorder&) = delete;
   FlightRecorder& operator=(const FlightRecorder&) = delete;
 
-  /// Notes the start of an operation and returns its number.
-  std::uint64_t begin(std::string_view operation, std::string_view axis, std::uint64_t bytes);
-  void complete(std::uint64_t number);
+  std::uint64_t begin(CallKind kind, std::string_view operation, std::string_view object,
+                      std::uint64_t bytes) override;
+  void complete(std::uint64_t number) override;
   /// Says what the rank is doing, for the report; called by one thread.
   void set_phase(std::int64_t step, std::string_view text);
   void beat() { own().heartbeats.fetch_add(1); }
   /// From here on silence is no failure.
-  void finish() { own().finished.store(true); }
+  void finish() { own().finished.store(1); }
 
   int rank() const { return rank_; }
-  /// The ranks of this node in order, this one included.
-  std::vector<RankFlight> read_node() const;
+  /// The lowest rank of each node, ascending.
+  const std::vector<int>& leaders() const { return leaders_; }
+  /// Whether all other ranks of this node have finished.
+  bool others_finished() const;
+  /// Kills the other ranks of this node that have not finished, if their processes can be told.
+  void kill_others() const;
+  /// Replaces `ranks` by those of this node in order, this one included, and the one that was `received`.
+  /// Does not allocate if `ranks` has the capacity.
+  void read_node(std::vector<RankFlight>& ranks) const;
+
+  /// This rank's page as a message.
+  static constexpr std::size_t message_words = sizeof(FlightPage) / sizeof(std::uint64_t);
+  using Message = std::array<std::uint64_t, message_words>;
+  void write_message(Message& message) const;
+  /// Takes a message of a rank of another node, always the same; after its last one it has finished.
+  void receive(const Message& message, bool is_last);
 
  private:
   class Mapping;
 
-  FlightRecorder(int rank, std::vector<Mapping> node, std::size_t own);
-  FlightPage& own();
+  FlightPage& own() const;
 
   int rank_;
   std::vector<Mapping> node_;
-  std::size_t own_;
+  std::size_t own_ = 0;
+  std::vector<int> leaders_;
+  std::unique_ptr<FlightPage> received_ = std::make_unique<FlightPage>();
+  std::atomic<bool> has_received_{false};
 };
 
 }  // namespace mylos

@@ -90,7 +90,9 @@ CountedCommunicator::CountedCommunicator(NextCommunicator next, std::string_view
 
 std::uint64_t CountedCommunicator::begin(Operation operation, std::uint64_t payload_bytes) {
   axis_->count(operation, payload_bytes);
-  return recorder_ != nullptr ? recorder_->begin(name_of(operation), axis_->label(), payload_bytes) : 0;
+  return recorder_ != nullptr
+             ? recorder_->begin(CallKind::collective, name_of(operation), axis_->label(), payload_bytes)
+             : 0;
 }
 
 Request CountedCommunicator::track(Request inner, std::uint64_t number) {

@@ -1,39 +1,138 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "parallel/health/watchdog.hpp"
 
-#include <chrono>
-#include <cstdio>
+#include <algorithm>
+#include <csignal>
+#include <unistd.h>
 #include <utility>
 
 namespace mylos {
 
-Watchdog::Watchdog(FlightRecorder& recorder, const WatchdogLimits& limits,
-                   std::function<void(const std::string&)> on_failure)
-    : recorder_(recorder),
-      heartbeat_(limits.heartbeat),
-      detector_(recorder.rank(), limits),
-      on_failure_(std::move(on_failure)),
-      thread_([this](const std::stop_token& stop) { run(stop); }) {}
+namespace {
 
-Watchdog::~Watchdog() {
-  recorder_.finish();
-  thread_.request_stop();
-  wake_.notify_all();
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+using std::chrono::steady_clock;
+
+/// Not through stdio, whose lock a thread may hold that cannot print.
+void write_error(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+    if (written <= 0) return;
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
 }
 
-void Watchdog::run(const std::stop_token& stop) {
-  while (!stop.stop_requested()) {
-    const auto now = std::chrono::steady_clock::now();
-    recorder_.beat();
-    if (const std::string reason = detector_.look(recorder_.read_node(), now); !reason.empty()) {
-      std::fputs(detector_.report(reason).c_str(), stderr);
-      std::fflush(stderr);
-      on_failure_(reason);
-      return;
-    }
-    std::unique_lock lock(mutex_);
-    wake_.wait_for(lock, stop, heartbeat_, [] { return false; });
+/// A thread that takes no signals: their handlers belong to the main thread.
+std::thread quiet_thread(std::function<void()> work) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread(std::move(work));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread;
+}
+
+}  // namespace
+
+Watchdog::Watchdog(milliseconds start_timeout, Abort abort)
+    : start_timeout_(start_timeout), abort_(std::move(abort)) {
+  limits_.store({});
+  reporter_ = quiet_thread([this] { report(); });
+  aborter_ = quiet_thread([this] { this->abort(); });
+  judge_ = quiet_thread([this] { judge(); });
+}
+
+Watchdog::~Watchdog() {
+  stops_ = true;
+  for (Semaphore* semaphore : {&wake_, &to_report_, &to_abort_}) semaphore->release();
+  for (std::thread* thread : {&judge_, &reporter_, &aborter_}) thread->join();
+}
+
+void Watchdog::set_record(Record record) {
+  const std::lock_guard lock(record_mutex_);
+  record_ = std::move(record);
+}
+
+void Watchdog::end(ExitCode code) {
+  code_ = code;
+  wake_.release();
+  while (true) ::pause();
+}
+
+FlightRecorder* Watchdog::await_recorder() {
+  constexpr int looks = 100;
+  const nanoseconds pause = nanoseconds(start_timeout_) / looks;
+  nanoseconds waited{0};
+  for (auto last = steady_clock::now(); recorder_ == nullptr && !stops_;) {
+    if (code_ != ExitCode::done) end_process(code_);
+    (void)wake_.acquire_for(pause);
+    const auto now = steady_clock::now();
+    waited += std::min<nanoseconds>(now - last, 4 * pause);  // a job that was suspended goes on
+    last = now;
+    if (waited < start_timeout_) continue;
+    FixedText reason(256);
+    reason.add("not all ranks have started within {:.1f} s (comm.start_timeout)",
+               std::chrono::duration<double>(start_timeout_).count());
+    FixedText line(256);
+    line.add("mylos watchdog: {}\n", reason.view());
+    end_failed_job(ExitCode::watchdog, reason.view(), line.view());
   }
+  return recorder_;
+}
+
+void Watchdog::judge() {
+  FlightRecorder* const recorder = await_recorder();
+  if (recorder == nullptr) return;
+  WatchdogLimits limits;
+  FailureDetector detector(recorder->rank(), limits);
+  std::vector<RankFlight> ranks;
+  for (; !stops_; (void)wake_.acquire_for(limits.heartbeat())) {
+    if (code_ != ExitCode::done) end_process(code_);
+    if (const auto newest = limits_.load()) limits = *newest;
+    detector.set_limits(limits);
+    recorder->beat();
+    recorder->read_node(ranks);
+    if (detector.look(ranks, steady_clock::now()))
+      end_failed_job(detector.code(), detector.reason(), detector.report());
+  }
+}
+
+void Watchdog::end_failed_job(ExitCode code, std::string_view reason, std::string_view report) {
+  constexpr std::chrono::seconds longest_report{1};
+  code_ = code;
+  reason_ = reason;
+  report_ = report;
+  to_report_.release();
+  (void)reported_.acquire_for(longest_report);
+  end_process(code);
+}
+
+void Watchdog::end_process(ExitCode code) {
+  constexpr milliseconds longest_abort{2000};
+  to_abort_.release();
+  std::this_thread::sleep_for(longest_abort);
+  if (const FlightRecorder* recorder = recorder_) recorder->kill_others();
+  ::_exit(static_cast<int>(code));
+}
+
+void Watchdog::report() {
+  to_report_.acquire();
+  if (stops_) return;
+  write_error(report_);
+  const std::lock_guard lock(record_mutex_);
+  if (record_) record_(code_, std::string(reason_));
+  reported_.release();
+}
+
+void Watchdog::abort() {
+  to_abort_.acquire();
+  if (stops_) return;
+  // A launcher drops the output that it has not read when a rank aborts.
+  constexpr milliseconds reading_time{150};
+  std::this_thread::sleep_for(reading_time);
+  abort_(code_);
 }
 
 }  // namespace mylos

@@ -1,40 +1,70 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Watchdog: a thread in every process that finds stopped ranks and stalled collectives of its node.
+// Watchdog: threads in every process that find stopped ranks and stalled operations, and end the job.
 #pragma once
 
-#include <condition_variable>
+#include <atomic>
+#include <chrono>
 #include <functional>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <vector>
 
+#include "core/base/error.hpp"
+#include "core/base/semaphore.hpp"
 #include "parallel/health/failure_detector.hpp"
 #include "parallel/health/flight_recorder.hpp"
 
 namespace mylos {
 
-/// Beats for this rank, however long its other threads compute, and watches the node's other ranks. The rank
-/// whose turn it is (FailureDetector) prints the last operations of all to stderr and calls `on_failure` with
-/// one line that names the rank or the operation; the handler ends the job.
+/// Beats for this rank, however long its other threads compute, and watches the ranks that its recorder
+/// shows; before there is one, it watches the launch. The rank whose turn it is (FailureDetector) prints the
+/// last operations of all to stderr, records the reason and ends the job.
+///
+/// The thread that judges touches no file, no lock and no allocator. A second thread reports and records,
+/// which the first gives a second; a third one ends the job, which the first gives two seconds before it
+/// ends its own process.
 class Watchdog {
  public:
-  Watchdog(FlightRecorder& recorder, const WatchdogLimits& limits,
-           std::function<void(const std::string& reason)> on_failure);
-  /// Stops the thread; tells the others that this rank has finished.
+  /// Ends the job with a code if the launcher offers that; otherwise returns.
+  using Abort = std::function<void(ExitCode)>;
+  /// Keeps code and reason where the user looks for them.
+  using Record = std::function<void(ExitCode, const std::string& reason)>;
+
+  Watchdog(std::chrono::milliseconds start_timeout, Abort abort);
+  /// Stops the threads.
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
- private:
-  void run(const std::stop_token& stop);
+  /// The launch is over; `recorder` must outlive this.
+  void watch(FlightRecorder& recorder) { recorder_.store(&recorder); }
+  void set_limits(const WatchdogLimits& limits) { limits_.store(limits); }
+  void set_record(Record record);
+  /// Ends the job with `code`, for whoever has said why; for any thread.
+  [[noreturn]] void end(ExitCode code);
 
-  FlightRecorder& recorder_;
-  std::chrono::milliseconds heartbeat_;
-  FailureDetector detector_;
-  std::function<void(const std::string&)> on_failure_;
-  std::mutex mutex_;
-  std::condition_variable_any wake_;
-  std::jthread thread_;
+ private:
+  void judge();
+  /// Null if the watchdog stops before there is one.
+  FlightRecorder* await_recorder();
+  [[noreturn]] void end_failed_job(ExitCode code, std::string_view reason, std::string_view report);
+  [[noreturn]] void end_process(ExitCode code);
+  void report();
+  void abort();
+
+  std::chrono::milliseconds start_timeout_;
+  Abort abort_;
+  std::atomic<FlightRecorder*> recorder_{nullptr};
+  SharedValue<WatchdogLimits> limits_;
+  std::mutex record_mutex_;  // of the second thread and of whoever sets it
+  Record record_;
+  std::string_view reason_, report_;
+  std::atomic<ExitCode> code_{ExitCode::done};  // if the job is to end
+  std::atomic<bool> stops_{false};
+  Semaphore wake_, to_report_, reported_, to_abort_;
+  std::thread reporter_, aborter_, judge_;
 };
 
 }  // namespace mylos

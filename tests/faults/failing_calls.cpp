@@ -2,7 +2,8 @@
 // Preloaded into a program, lets one call of the C library on files in one directory fail, or write less than
 // was asked for. MYLOS_FAIL=DIRECTORY:RANK:CALL:N:ERROR: the N-th call of that name (pwrite, fsync,
 // truncate, fallocate, rename, mkdir, unlink, open), counted from 1, on a path in DIRECTORY fails with errno
-// ERROR on that rank; with ERROR 0 a pwrite takes half of the bytes. It says so on stderr.
+// ERROR on that rank; with ERROR 0 a pwrite takes half of the bytes, with -1 this call and all after it never
+// return. It says so on stderr.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -55,8 +56,10 @@ bool fails(std::string_view kind, const std::string& path) {
   static const Plan plan = read_plan();
   static std::atomic<long> count{0};
   if (plan.call != kind || !path.starts_with(plan.directory)) return false;
-  if (++count != plan.n) return false;
+  const long n = ++count;
+  if (plan.error < 0 ? n < plan.n : n != plan.n) return false;
   dprintf(STDERR_FILENO, "failing call: %s %ld on %s\n", plan.call.c_str(), plan.n, path.c_str());
+  while (plan.error < 0) pause();
   errno = plan.error;
   return true;
 }

@@ -175,6 +175,8 @@ TEST_F(StopSignals, ToOneRankEndWithACheckpoint) {
   expect_preempted("term", SIGTERM, 1, 1);
   expect_preempted("usr1", SIGUSR1, 0, 1);
   expect_preempted("usr1_twice", SIGUSR1, 1, 2);
+  expect_preempted("term_twice", SIGTERM, 1, 2);
+  expect_preempted("hup", SIGHUP, 0, 1);
   expect_preempted("int", SIGINT, 1, 1);
   const Outcome rest = train("int", {fmt::format("--train.steps={}", status_step("int") + 2), "--restart"});
   EXPECT_EQ(rest.exit_code, 0) << rest.output;

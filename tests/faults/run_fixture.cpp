@@ -60,10 +60,6 @@ RunTest::RunTest() {
   writer.finish();
 }
 
-RunTest::~RunTest() {
-  EXPECT_TRUE(recorder_files_go());
-}
-
 fs::path RunTest::checkpoint_path(const std::string& run, std::int64_t step) const {
   return run_path(run) / "checkpoints" / fmt::format("step_{:06}", step);
 }

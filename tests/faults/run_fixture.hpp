@@ -31,7 +31,6 @@ class RunTest : public testing::Test {
 
   RunTest();
   /// No process and no shared memory of mylos is left.
-  ~RunTest() override;
 
  protected:
   const fs::path& scratch() const { return scratch_.path(); }

@@ -67,8 +67,9 @@ Job::Job(const std::vector<std::string>& arguments, const JobOptions& options) {
   id_ = fmt::format("{}-{}", ::getpid(), ++jobs);
   const char* build = std::getenv("MYLOS_BUILD");
   if (build == nullptr) throw std::runtime_error("set MYLOS_BUILD to the build folder, or run by ctest");
-  std::vector<std::string> words = {MYLOS_MPIEXEC, "-n", fmt::format("{}", options.ranks),
-                                    fmt::format("{}/bin/mylos", build)};
+  std::vector<std::string> words = {MYLOS_MPIEXEC, "-n", fmt::format("{}", options.ranks)};
+  words.insert(words.end(), options.wrapper.begin(), options.wrapper.end());
+  words.push_back(fmt::format("{}/bin/mylos", build));
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<std::string> variables = environment_of(id_, options);
   const std::vector<char*> argv = pointers(words);

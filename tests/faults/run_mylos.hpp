@@ -19,6 +19,7 @@ struct Outcome {
 struct JobOptions {
   int ranks = 2;
   std::vector<std::string> environment = {};  ///< "NAME=value", in addition to the test's own
+  std::vector<std::string> wrapper = {};      ///< a command that is given mylos and its arguments
   bool as_nobody = false;                     ///< as an ordinary user, where the test runs as root
 };
 

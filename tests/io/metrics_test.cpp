@@ -64,7 +64,7 @@ TEST(Metrics, ARestartCutsBack) {
   writer.append("eval", {{"step", 20.0}, {"loss", 3.0}});
   writer.append("eval", {{"step", 60.0}, {"loss", 2.0}});
   writer.append("launches", {{"step", 60.0}});
-  writer.truncate_after(49);
+  writer.truncate_after(49, 49);
   append_steps(writer, 50, 60);
   writer.flush();
   expect_steps(read_metrics(io, file, "steps"), 60);
@@ -105,7 +105,7 @@ TEST(Metrics, ColumnsComeAndGo) {
     writer.append("steps", {{"step", 3.0}, {"old", 30.0}});
   }
   MetricsWriter writer(io, file, no_warning);
-  writer.truncate_after(2);  // what was in the third row must not come back in the column that ends
+  writer.truncate_after(2, 2);  // what was in the third row must not come back in the column that ends
   writer.append("steps", {{"new", 0.5}, {"step", 3.0}, {"newer", 0.25}});
   writer.append("steps", {{"step", 4.0}, {"old", 40.0}});
   writer.flush();

@@ -12,6 +12,7 @@
 #include "parallel/collectives/algorithm_communicator.hpp"
 #include "parallel/plan/run_plan.hpp"
 #include "tests/parallel/mini_trainer.hpp"
+#include "tests/support/gather_over.hpp"
 #include "tests/support/test_plugins.hpp"
 
 namespace mylos {
@@ -84,7 +85,8 @@ TEST(CommunicationMemory, IsWhatThePlanSays) {
   const std::string plugins = std::string(std::getenv("MYLOS_BUILD")) + "/lib/mylos";
   mylos::Setup setup = make_setup(deck, "test.deck", {}, plugins, {world->size()});
   setup.choose(world->size(), world->size());
-  Session session(setup.plugins, setup.config, setup.values);
+  FlightRecorder recorder(world->rank(), test::gather_over(*world));
+  Session session(setup.plugins, setup.config, setup.values, recorder);
   const CommunicatorPlan comm = plan_communicator(setup.plugins, setup.config, setup.values);
   EXPECT_EQ(comm.ranks, std::min(2, world->size()));
   EXPECT_GT(session.ledger().current(MemoryCategory::communication), 0U);

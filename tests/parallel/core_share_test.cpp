@@ -63,7 +63,7 @@ TEST(GatherTexts, OfSetsOfAnySize) {
     for (int& processor : processors) processor *= 2;
     return processors;
   };
-  const std::vector<std::string> texts = gather_texts(MPI_COMM_WORLD, every_second(1 + 2000 * rank));
+  const std::vector<std::string> texts = gather_texts(MPI_COMM_WORLD, text_of(every_second(1 + 2000 * rank)));
   ASSERT_EQ(std::ssize(texts), size);
   for (int r = 0; r < size; ++r)
     EXPECT_EQ(texts[static_cast<std::size_t>(r)], text_of(every_second(1 + 2000 * r)));

@@ -16,6 +16,7 @@
 #include "core/base/joined.hpp"
 #include "parallel/health/failure_detector.hpp"
 #include "parallel/health/flight_recorder.hpp"
+#include "tests/support/gather_over.hpp"
 #include "tests/support/test_plugins.hpp"
 
 namespace mylos {
@@ -148,7 +149,7 @@ class HybridGrid : public testing::Test {
  protected:
   void SetUp() override {
     if (world_->size() < 4 || world_->size() % 2 != 0) GTEST_SKIP() << "for two groups of two ranks, or more";
-    recorder_ = FlightRecorder::open(*world_);
+    recorder_ = std::make_unique<FlightRecorder>(world_->rank(), test::gather_over(*world_));
   }
   ProcessGrid make_grid(bool is_checked) {
     const GridExtents extents{.replicate = world_->size() / 2, .shard = 2};
@@ -215,16 +216,19 @@ TEST_F(HybridGrid, ReportsTheAxisOfAStalledCollective) {
   using namespace std::chrono_literals;
   constexpr WatchdogLimits limits{.silence = 24h, .operation_timeout = 1min};
   FailureDetector detector(0, limits);
-  EXPECT_EQ(detector.look(recorder_->read_node(), FailureDetector::TimePoint(1h)), "");
-  const std::string reason = detector.look(recorder_->read_node(), FailureDetector::TimePoint(1h + 61s));
+  std::vector<RankFlight> node;
+  recorder_->read_node(node);
+  EXPECT_FALSE(detector.look(node, FailureDetector::TimePoint(1h)));
+  EXPECT_TRUE(detector.look(node, FailureDetector::TimePoint(1h + 61s)));
+  const std::string reason(detector.reason());
   std::vector<int> further;
   for (int r = 2; r < world_->size(); ++r) further.push_back(r);
   EXPECT_EQ(reason,
             fmt::format("stalled collective: rank 0 has been in all_reduce [shard] 400 bytes for more "
-                        "than 60.0 s; in all_reduce [replicate] 400 bytes: {}; in all_reduce [shard] "
-                        "400 bytes: 0; in no operation: 1",
+                        "than 60.0 s; in all_reduce [shard] 400 bytes: 0; in no operation: 1; in all_reduce "
+                        "[replicate] 400 bytes: {}",
                         joined(further, ", ")));
-  const std::string report = detector.report(reason);
+  const std::string report(detector.report());
   EXPECT_THAT(report,
               ContainsRegex("\nrank 0 [^\n]*\n  #1 all_reduce .shard. 400 bytes, [^\n]*, UNDER WAY\n"));
   EXPECT_THAT(report, ContainsRegex("\nrank 2 [^\n]*\n  #1 all_reduce .shard. 400 bytes, [^\n]*, done\n"
@@ -236,7 +240,8 @@ TEST_F(HybridGrid, ReportsTheAxisOfAStalledCollective) {
   if (rank < 2) of_replicas = start_in(replicas);
   of_replicas.host_wait();
   world_->barrier();
-  for (const RankFlight& flight : recorder_->read_node()) EXPECT_EQ(flight.open_operation(), nullptr);
+  recorder_->read_node(node);
+  for (const RankFlight& flight : node) EXPECT_EQ(flight.open_operation(), nullptr);
 }
 
 TEST(ProcessGrid, NamesSetsOfAxes) {

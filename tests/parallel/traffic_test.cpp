@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "parallel/health/flight_recorder.hpp"
+#include "tests/support/gather_over.hpp"
 #include "tests/support/test_plugins.hpp"
 
 namespace mylos {
@@ -81,37 +82,72 @@ TEST(Traffic, KeepsAxesApart) {
 
 TEST(FlightRecorder, ShowsTheOperationsOfEveryRankOfTheNode) {
   const CommunicatorHandle world = open_communicator("mpi");
-  const auto recorder = FlightRecorder::open(*world);
+  FlightRecorder recorder(world->rank(), test::gather_over(*world));
   TrafficCounter counter;
-  CountedCommunicator comm(*world, "data", counter, recorder.get());
-  recorder->set_phase(7, "backward");
+  CountedCommunicator comm(*world, "data", counter, &recorder);
+  recorder.set_phase(7, "backward");
+  const std::uint64_t early = recorder.begin(CallKind::io, "fsync", std::string(100, 'x') + "/weights.h5", 0);
+  for (int i = 0; i < 100; ++i) recorder.complete(recorder.begin(CallKind::io, "read", "train.bin", 8));
   std::array<float, 2> values{};
   const TensorRef buffer(values.data(), DType::fp32, {2});
   for (int i = 0; i < 100; ++i) comm.all_reduce(buffer, ReduceOp::sum).host_wait();
-  const std::uint64_t open = recorder->begin("broadcast", "tensor", 5);
+  const std::uint64_t open = recorder.begin(CallKind::collective, "broadcast", "tensor", 5);
   world->barrier();
 
-  const std::vector<RankFlight> node = recorder->read_node();
+  std::vector<RankFlight> node;
+  recorder.read_node(node);
   ASSERT_EQ(node.size(), static_cast<std::size_t>(world->size()));
   for (std::size_t r = 0; r < node.size(); ++r) {
     EXPECT_EQ(node[r].rank, static_cast<int>(r));
     EXPECT_EQ(node[r].step, 7);
-    EXPECT_EQ(node[r].phase, "backward");
+    EXPECT_STREQ(node[r].phase.data(), "backward");
     EXPECT_FALSE(node[r].finished);
-    ASSERT_EQ(node[r].operations.size(), FlightPage::num_operations);
-    EXPECT_EQ(node[r].operations.back().record.number, open);
-    const RankFlight::Entry* entry = node[r].open_operation();
+    const auto entries = node[r].entries();
+    ASSERT_EQ(entries.size(), 2 * FlightPage::Ring::size);
+    EXPECT_EQ(entries.front().record.begin_ns, node[r].open_operation(CallKind::io)->record.begin_ns);
+    EXPECT_EQ(entries.back().record.number, 101U);  // of collectives
+    EXPECT_STREQ(node[r].open_operation(CallKind::io)->record.object.data(),
+                 (std::string(28, 'x') + "/weights.h5").c_str());
+    const RankFlight::Entry* entry = node[r].open_operation(CallKind::collective);
     ASSERT_NE(entry, nullptr);
     EXPECT_STREQ(entry->record.operation.data(), "broadcast");
-    EXPECT_STREQ(entry->record.axis.data(), "tensor");
+    EXPECT_STREQ(entry->record.object.data(), "tensor");
     EXPECT_EQ(entry->record.bytes, 5U);
-    const OperationRecord& done = node[r].operations.front().record;
+    const OperationRecord& done = entries[entries.size() - 2].record;
     EXPECT_STREQ(done.operation.data(), "all_reduce");
     EXPECT_EQ(done.bytes, 8U);
   }
   world->barrier();
-  recorder->complete(open);
-  EXPECT_EQ(recorder->read_node()[static_cast<std::size_t>(world->rank())].open_operation(), nullptr);
+  recorder.complete(open);
+  recorder.complete(early);
+  recorder.read_node(node);
+  EXPECT_EQ(node[static_cast<std::size_t>(world->rank())].open_operation(), nullptr);
+}
+
+TEST(FlightRecorder, ShowsARankOfAnotherNodeAsItsLastMessageDid) {
+  const CommunicatorHandle world = open_communicator("mpi");
+  FlightRecorder recorder(world->rank(), test::gather_over(*world));
+  EXPECT_EQ(recorder.leaders(), std::vector{0});
+  std::vector<RankFlight> node;
+  recorder.read_node(node);
+  const std::size_t here = node.size();
+  recorder.set_phase(3, "forward");
+  recorder.begin(CallKind::collective, "barrier", "data", 0);
+  FlightRecorder::Message message{};
+  recorder.write_message(message);
+  recorder.set_phase(4, "later");
+  recorder.receive(message, false);
+  recorder.read_node(node);
+  ASSERT_EQ(node.size(), here + 1);
+  EXPECT_TRUE(node.back().elsewhere);
+  EXPECT_EQ(node.back().rank, world->rank());
+  EXPECT_EQ(node.back().step, 3);
+  EXPECT_FALSE(node.back().finished);
+  ASSERT_NE(node.back().open_operation(), nullptr);
+  EXPECT_STREQ(node.back().open_operation()->record.operation.data(), "barrier");
+  recorder.receive(message, true);
+  recorder.read_node(node);
+  EXPECT_TRUE(node.back().finished);
 }
 
 }  // namespace

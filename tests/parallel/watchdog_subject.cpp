@@ -10,10 +10,12 @@
 
 #include <mpi.h>
 
+#include "core/base/say.hpp"
 #include "core/plugin.hpp"
 #include "parallel/health/flight_recorder.hpp"
 #include "parallel/health/traffic.hpp"
 #include "parallel/health/watchdog.hpp"
+#include "tests/support/gather_over.hpp"
 
 using namespace mylos;
 
@@ -30,20 +32,20 @@ void run(std::string_view failure, std::string_view backend) {
   const PluginRegistry plugins = PluginRegistry::discover(plugin_search_path(""));
   const CommunicatorHandle bootstrap = open(plugins, "mpi", nullptr);
   const CommunicatorHandle world = open(plugins, backend, bootstrap.get());
-  const auto recorder = FlightRecorder::open(*bootstrap);
-  const Watchdog watchdog(
-      *recorder,
-      {.heartbeat = std::chrono::milliseconds(50),
-       .silence = std::chrono::seconds(4),
-       .operation_timeout = std::chrono::seconds(failure == "stall" ? 6 : 600)},
-      [&](const std::string& reason) { world->abort(ExitCode::watchdog, "ended: " + reason); });
+  FlightRecorder recorder(bootstrap->rank(), test::gather_over(*bootstrap));
+  Watchdog watchdog(std::chrono::minutes(1),
+                    [](ExitCode code) { MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code)); });
+  watchdog.set_limits({.silence = std::chrono::seconds(4),
+                       .operation_timeout = std::chrono::seconds(failure == "stall" ? 6 : 600)});
+  watchdog.set_record([](ExitCode, const std::string& reason) { say(stderr, "ended: {}\n", reason); });
+  watchdog.watch(recorder);
   TrafficCounter counter;
-  CountedCommunicator comm(*world, "data", counter, recorder.get());
+  CountedCommunicator comm(*world, "data", counter, &recorder);
   std::vector<float> values(1000);
   const TensorRef buffer(values.data(), DType::fp32, {1000});
   const bool victim = comm.rank() == 1;
   const auto train = [&](int step) {
-    recorder->set_phase(step, "forward");
+    recorder.set_phase(step, "forward");
     comm.all_reduce(buffer, ReduceOp::sum).host_wait();
     if (step != 5) return;
     if (failure == "stop" && victim) raise(SIGSTOP);
@@ -54,6 +56,7 @@ void run(std::string_view failure, std::string_view backend) {
   };
   try {
     for (int step = 0; step < 10; ++step) train(step);
+    recorder.finish();
   } catch (const Error& error) {
     if (comm.rank() != 0) pause();  // rank 0 speaks for all
     world->abort(error.code(), error.what());

@@ -13,8 +13,4 @@ constexpr std::chrono::seconds hang_limit{240};
 /// Polls `condition`; false if it does not become true within `hang_limit`.
 bool wait_until(const std::function<bool()>& condition);
 
-/// Waits until each file of a flight recorder that is there now is gone. Other jobs may be opening theirs at
-/// this moment; those have a name for milliseconds. False if one stays.
-bool recorder_files_go();
-
 }  // namespace mylos::test

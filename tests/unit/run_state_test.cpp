@@ -21,6 +21,10 @@ RunState some_state() {
   state.guard.loss_scale = 8192.0F;
   state.compute = "a backend";
   state.deck = "[train]\n";
+  state.code = "0.0.1 (of another commit)";
+  state.ranks_per_node = 4;
+  state.train_data = "1000 tokens, 0123";
+  state.evaluation_due = true;
   return state;
 }
 
@@ -45,6 +49,10 @@ TEST(RunState, IsReadBackAsItWasWritten) {
   EXPECT_EQ(read.model.vocab, 257);
   EXPECT_FALSE(read.model.tied);
   EXPECT_EQ(read.compute, "a backend");
+  EXPECT_EQ(read.code, "0.0.1 (of another commit)");
+  EXPECT_EQ(read.ranks_per_node, 4);
+  EXPECT_EQ(read.train_data, "1000 tokens, 0123");
+  EXPECT_TRUE(read.evaluation_due);
 }
 
 TEST(RunState, OfAnotherStepIsRefused) {

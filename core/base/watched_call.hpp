@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// WatchedCall: a call of the system or of the launcher that may never return, for the watchdog to see.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace mylos {
+
+/// What a rank waits for; the watchdog has a limit for each.
+enum class CallKind : std::uint64_t {
+  collective,  ///< a communicator
+  io,          ///< a file system
+  agreement,   ///< other ranks, which may be at their files
+};
+inline constexpr std::size_t num_call_kinds = 3;
+
+/// Is told of calls, by any thread.
+class CallObserver {
+ public:
+  virtual ~CallObserver() = default;
+  /// Notes the start of a call and returns its number.
+  virtual std::uint64_t begin(CallKind kind, std::string_view call, std::string_view object,
+                              std::uint64_t bytes) = 0;
+  virtual void complete(std::uint64_t number) = 0;
+};
+
+/// Who is told of this process' calls from now on; null: nobody. Must outlive the calls that begin meanwhile.
+void observe_calls(CallObserver* observer);
+
+/// A call, from its construction to its destruction.
+class WatchedCall {
+ public:
+  /// `object` is what the call is made on: a file, a communicator.
+  WatchedCall(CallKind kind, std::string_view call, std::string_view object, std::uint64_t bytes = 0);
+  ~WatchedCall();
+  WatchedCall(const WatchedCall&) = delete;
+  WatchedCall& operator=(const WatchedCall&) = delete;
+
+ private:
+  CallObserver* observer_;
+  std::uint64_t number_;
+};
+
+}  // namespace mylos

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A run is one thing on all ranks and over its restarts: deck, options, layout and data; and files that
+// change or fill up under it.
+#include <csignal>
+#include <cstdlib>
+#include <functional>
+#include <sys/stat.h>
+#include <utility>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "io/tokens/token_dataset.hpp"
+#include "tests/faults/run_fixture.hpp"
+
+namespace mylos::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+class Identity : public RunTest {
+ protected:
+  /// Rank 0 is given `first`, rank 1 `second`.
+  Outcome train_apart(const Words& first, const Words& second) const {
+    Words words = {"train", deck().string()};
+    const Words others = {
+        ":", "-n", "1", fmt::format("{}/bin/mylos", std::getenv("MYLOS_BUILD")), "train", deck().string()};
+    for (const Words& part : {first, others, second}) words.insert(words.end(), part.begin(), part.end());
+    return run_mylos(words, {.ranks = 1});
+  }
+
+  fs::path other_tokens(const std::string& name, std::uint16_t token) const {
+    const fs::path file = scratch() / name;
+    TokenFileWriter writer(file);
+    writer.append(std::vector<std::uint16_t>(7300, token));
+    writer.finish();
+    return file;
+  }
+};
+
+TEST_F(Identity, OfAllRanksIsTheSame) {
+  const std::string other = other_tokens("other.bin", 1).string();
+  const std::pair<std::string, std::string> cases[] = {
+      {"--train.seed=1", "--train.seed=2"},
+      {"--optim.lr=1e-3", "--optim.lr=2e-3"},
+      {"--train.global_batch=12", "--train.global_batch=24"},
+      {"--backend.comm=shm", "--backend.comm=mpi"},
+      {"--run.dir=" + run_path("a").string(), "--run.dir=" + run_path("b").string()},
+      {"--data.train=" + tokens().string(), "--data.train=" + other},
+      {"--restart", "--restart=step_2"},
+  };
+  for (const auto& [first, second] : cases) {
+    SCOPED_TRACE(first + " " + second);
+    const Outcome outcome = train_apart({first}, {second});
+    EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::usage)) << outcome.output;
+    EXPECT_EQ(occurrences(outcome.output, "all ranks must be given the same"), 1) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("mylos: rank 1: "));
+    EXPECT_FALSE(fs::exists(run_path("run")));
+  }
+  const Outcome lr = train_apart({"--optim.lr=1e-3"}, {"--optim.lr=2e-3"});
+  EXPECT_THAT(lr.output, HasSubstr("optim.lr = 0.002, but rank 0 has optim.lr = 0.001"));
+}
+
+TEST_F(Identity, OfDataIsItsContent) {
+  fs::copy_file(tokens(), scratch() / "copy.bin");
+  const std::string copy = "--data.train=" + (scratch() / "copy.bin").string();
+  EXPECT_EQ(train_apart({"--train.stop_step=4"}, {"--train.stop_step=4", copy}).exit_code, 0);
+
+  const Outcome same = train("run", {"--restart", "--train.stop_step=6", copy});
+  EXPECT_EQ(same.exit_code, 0) << same.output;
+  EXPECT_THAT(same.output, HasSubstr(", bitwise"));
+
+  fs::copy_file(other_tokens("other.bin", 1), scratch() / "copy.bin", fs::copy_options::overwrite_existing);
+  const Outcome other = train("run", {"--restart", copy});
+  EXPECT_EQ(other.exit_code, 0) << other.output;
+  EXPECT_THAT(other.output, Not(HasSubstr(", bitwise")));
+  EXPECT_THAT(other.output, HasSubstr("no longer bitwise, since content of data.train "));
+  EXPECT_THAT(other.output,
+              HasSubstr("another content of data.train: the samples of this run will not continue"));
+}
+
+class ChangingData : public RunTest {
+ protected:
+  /// How a run ends that reads `data` when `change` is made.
+  Outcome train_while(const std::function<void()>& change) {
+    Job job(train_arguments("run", {"--train.steps=1000000", "--checkpoint.every=0"}));
+    job.wait_until([&] { return num_rows("run") > 0; });
+    change();
+    return job.wait();
+  }
+};
+
+TEST_F(ChangingData, ThatIsOverwrittenEndsTheRun) {
+  const std::string before = slurp(tokens());
+  const Outcome outcome =
+      train_while([&] { spill(tokens(), before.substr(0, 2000) + std::string(before.size() - 2000, 1)); });
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_THAT(expect_status("run", "failed", ExitCode::bad_data), HasSubstr(tokens().string()));
+}
+
+TEST_F(ChangingData, ThatIsCutShortEndsTheRun) {
+  const Outcome outcome = train_while([&] { fs::resize_file(tokens(), 3000); });
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_THAT(expect_status("run", "failed", ExitCode::io), HasSubstr("ends at offset 3000"));
+}
+
+TEST_F(ChangingData, ThatIsOnlyTouchedDoesNot) {
+  Job job(train_arguments("run", {"--train.steps=1000000", "--checkpoint.every=0"}));
+  job.wait_until([&] { return num_rows("run") > 0; });
+  fs::last_write_time(tokens(), fs::file_time_type::clock::now());
+  const std::size_t rows = num_rows("run");
+  job.wait_until([&] { return num_rows("run") > rows + 3; });
+  ::kill(job.rank(0), SIGTERM);
+  EXPECT_EQ(job.wait().exit_code, static_cast<int>(ExitCode::preempted));
+}
+
+using Output = RunTest;
+
+TEST_F(Output, OfARunMayBeLost) {
+  const Outcome full =
+      run_mylos(train_arguments("full", {}), {.wrapper = {"sh", "-c", R"(exec "$@" >/dev/full 2>&1)", "sh"}});
+  EXPECT_EQ(full.exit_code, 0);
+  expect_status("full", "done", ExitCode::done);
+  const Outcome closed = run_mylos(
+      train_arguments("closed", {}),
+      {.ranks = 1,
+       .wrapper = {"sh", "-c", R"("$@" | true; test -d $0)", checkpoint_path("closed", 8).string()}});
+  EXPECT_EQ(closed.exit_code, 0) << closed.output;
+}
+
+TEST_F(Output, ThatIsTheProductMayNot) {
+  EXPECT_EQ(train("run").exit_code, 0);
+  const std::string run = run_path("run").string();
+  for (const Words& words :
+       {Words{"help"}, Words{"inspect", run}, Words{"eval", run, "--data=" + tokens().string()},
+        Words{"generate", run, "--tokens=3"}, Words{"train", deck().string(), "--dry-run"}}) {
+    const Outcome outcome =
+        run_mylos(words, {.ranks = 1, .wrapper = {"sh", "-c", R"(exec "$@" >/dev/full)", "sh"}});
+    EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::io)) << words.front() << "\n" << outcome.output;
+  }
+}
+
+TEST_F(Output, ThatReachesTheLimitOfFilesIsAnError) {
+  const Outcome outcome =
+      run_mylos(train_arguments("run", {}), {.ranks = 1,
+                                             .environment = {"UCX_TLS=tcp,self"},
+                                             .wrapper = {"sh", "-c", R"(ulimit -f 300; exec "$@")", "sh"}});
+  EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::io)) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("File too large"));
+}
+
+TEST_F(Output, OfTokenizeNeverReplacesItsText) {
+  const fs::path text = scratch() / "text.txt";
+  spill(text, "a text that is not there twice");
+  fs::create_symlink(text, scratch() / "link.txt");
+  const std::string token_file = (scratch() / "out.bin").string();
+  for (const Words& outputs :
+       {Words{"--output=" + text.string()}, Words{"--output=" + (scratch() / "link.txt").string()},
+        Words{"--output=" + token_file, "--valid-output=" + token_file}}) {
+    Words words = {"tokenize", text.string()};
+    words.insert(words.end(), outputs.begin(), outputs.end());
+    const Outcome outcome = run_mylos(words, {.ranks = 1});
+    EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::usage)) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("are one file"));
+  }
+  EXPECT_EQ(slurp(text), "a text that is not there twice");
+  EXPECT_FALSE(fs::exists(token_file));
+}
+
+TEST_F(Output, NamesThatAreNoFilesAreRefused) {
+  EXPECT_EQ(train("run").exit_code, 0);
+  const fs::path pipe = scratch() / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const Outcome piped = run_mylos({"eval", run_path("run").string(), "--data=" + pipe.string()});
+  EXPECT_EQ(piped.exit_code, static_cast<int>(ExitCode::bad_data)) << piped.output;
+  EXPECT_THAT(piped.output, HasSubstr("is not a regular file"));
+  const Outcome named = run_mylos({"train", std::string(5000, 'x')});
+  EXPECT_EQ(named.exit_code, static_cast<int>(ExitCode::usage)) << named.output;
+}
+
+}  // namespace
+}  // namespace mylos::test

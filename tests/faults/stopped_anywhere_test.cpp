@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Ranks that stop at any moment, from the start of their process to its end: the job ends by itself.
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <map>
+#include <random>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "tests/faults/run_fixture.hpp"
+#include "tests/support/waiting.hpp"
+
+namespace mylos::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class StoppedAnywhere : public RunTest {
+ protected:
+  /// A command that takes about a second, for `name`'s run.
+  Words arguments(const std::string& command, const std::string& name) const {
+    const Words limits = {"--comm.heartbeat=1", "--comm.start_timeout=5"};
+    Words words = command == "train" ? train_arguments(name, {"--train.steps=60", "--checkpoint.every=20"})
+                                     : Words{command, run_path("trained").string()};
+    if (command == "eval") words.push_back("--data=" + tokens().string());
+    if (command == "generate") words.emplace_back("--tokens=100");
+    words.insert(words.end(), limits.begin(), limits.end());
+    return words;
+  }
+
+  /// Stops rank `rank` after `moment`, or at once if its process begins later. Whether it was still there.
+  bool stop_one(const std::string& command, int ranks, int rank, std::chrono::duration<double> moment) {
+    std::filesystem::remove_all(run_path("run"));
+    Job job(arguments(command, "run"), {.ranks = ranks});
+    std::this_thread::sleep_for(moment);
+    std::optional<pid_t> process;
+    wait_until([&] {
+      process = job.find_rank(rank);
+      return process.has_value() || !job.running();
+    });
+    const bool is_stopped = process && ::kill(*process, SIGSTOP) == 0;
+    const Outcome outcome = job.wait();  // throws if the job hangs
+    EXPECT_TRUE(wait_until([&] { return job.processes().empty(); })) << outcome.output;
+    return is_stopped && outcome.exit_code != 0;
+  }
+};
+
+TEST_F(StoppedAnywhere, DISABLED_EndsTheJob) {
+  const char* wanted = std::getenv("MYLOS_STOPS");
+  const int stops = wanted != nullptr ? std::atoi(wanted) : 24;
+  const unsigned seed = std::random_device()();
+  RecordProperty("seed", std::to_string(seed));
+  fmt::print("seed {}\n", seed);
+  std::mt19937 random(seed);
+  ASSERT_EQ(train("trained", {"--train.steps=20"}).exit_code, 0);
+  std::map<std::pair<std::string, int>, std::chrono::duration<double>> lengths;  // of a job that nobody stops
+  int hits = 0;
+  for (int i = 0; i < stops; ++i) {
+    const std::string command = std::array{"train", "eval", "generate"}[static_cast<std::size_t>(i % 3)];
+    const int ranks = i / 3 % 2 == 0 ? 2 : 4;
+    auto& length = lengths[{command, ranks}];
+    if (length.count() == 0) {
+      const auto begin = Clock::now();
+      const Outcome whole = run_mylos(arguments(command, fmt::format("whole{}", ranks)), {.ranks = ranks});
+      ASSERT_EQ(whole.exit_code, 0) << whole.output;
+      length = Clock::now() - begin;
+    }
+    const int rank = static_cast<int>(random() % static_cast<unsigned>(ranks));
+    const auto moment = std::uniform_real_distribution<double>(0.0, 1.0)(random) * length;
+    SCOPED_TRACE(fmt::format("{} on {} ranks, rank {} at {:.3f} of {:.3f} s", command, ranks, rank,
+                             moment.count(), length.count()));
+    hits += stop_one(command, ranks, rank, moment) ? 1 : 0;
+  }
+  fmt::print("{} of {} stops met a rank that had not ended\n", hits, stops);
+  EXPECT_GT(hits, stops / 4);
+}
+
+}  // namespace
+}  // namespace mylos::test

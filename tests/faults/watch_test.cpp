@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Whatever a job waits for, it ends by itself: ranks that do not start, files that do not answer, other
+// nodes, long evaluations.
+#include <csignal>
+#include <cstdint>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "io/tokens/token_dataset.hpp"
+#include "tests/faults/run_fixture.hpp"
+
+namespace mylos::test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class Watch : public RunTest {
+ protected:
+  static Words preloaded(const std::string& plan) {
+    return {"LD_PRELOAD=" MYLOS_FAILING_CALLS, "MYLOS_FAIL=" + plan};
+  }
+};
+
+TEST_F(Watch, EndsAJobOfWhichARankDoesNotStart) {
+  for (const int rank : {0, 1}) {
+    Job job(train_arguments("run", {"--comm.start_timeout=2"}));
+    ::kill(job.rank(rank), SIGSTOP);
+    const Outcome outcome = job.wait();
+    EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::watchdog)) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("mylos watchdog: "));
+    fs::remove_all(run_path("run"));
+  }
+}
+
+TEST_F(Watch, FindsAStoppedRankAtTheShortestHeartbeat) {
+  const Outcome outcome = train_with_fault("run", "forward:1:4:stop", {"--comm.heartbeat=0.1"});
+  EXPECT_THAT(expect_status("run", "failed", ExitCode::watchdog), HasSubstr("stopped rank"));
+}
+
+TEST_F(Watch, SeesOtherNodesByTheirMessages) {
+  Job job(train_arguments("run", {"--comm.heartbeat=1", "--backend.comm=mpi"}),
+          {.ranks = 3,
+           .environment = {"MYLOS_FAULT=forward:1:4:stop"},
+           .wrapper = {"unshare", "-u", "sh", "-c", R"(hostname node$PMI_RANK; exec "$@")", "sh"}});
+  const Outcome outcome = job.wait();
+  EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::watchdog)) << outcome.output;
+  EXPECT_EQ(occurrences(outcome.output, "mylos watchdog: "), 1) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("on another node has given no sign of life for 1."));
+  EXPECT_THAT(outcome.output, HasSubstr("on another node, SILENT), step "));
+  EXPECT_THAT(expect_status("run", "failed", ExitCode::watchdog), HasSubstr("stopped rank 1"));
+}
+
+TEST_F(Watch, EndsAJobWhoseFilesDoNotAnswer) {
+  int n = 0;
+  for (const Words& more : {Words{}, Words{"--checkpoint.async=true"}}) {
+    for (const int rank : {0, 1}) {
+      const std::string run = fmt::format("run{}", ++n);
+      SCOPED_TRACE(run);
+      Words words = {"--io.timeout=2"};
+      words.insert(words.end(), more.begin(), more.end());
+      const std::string plan = fmt::format(
+          "{}:{}:fsync:1:-1", (run_path(run) / "checkpoints/step_000004.tmp/weights.h5").string(), rank);
+      const Outcome outcome = train(run, words, {.environment = preloaded(plan)});
+      EXPECT_NE(outcome.exit_code, 0);
+      const std::string reason = expect_status(run, "failed", ExitCode::io);
+      EXPECT_THAT(reason, HasSubstr(fmt::format("hanging file system: rank {} has been in fsync [", rank)));
+      EXPECT_THAT(reason, HasSubstr("weights.h5]"));
+      EXPECT_THAT(verify_checkpoint(checkpoint_path(run, 2)), IsEmpty());
+    }
+  }
+}
+
+TEST_F(Watch, DoesNotWaitForFilesToEndAJob) {
+  // The first status says that the run runs.
+  const std::string plan = fmt::format("{}:0:fsync:2:-1", (run_path("run") / "status.json").string());
+  Words environment = preloaded(plan);
+  environment.emplace_back("MYLOS_FAULT=forward:1:4:stop");
+  const Outcome outcome = train("run", {"--comm.heartbeat=1"}, {.environment = environment});
+  EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::watchdog)) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("mylos watchdog: stopped rank 1"));
+  expect_status("run", "running", std::nullopt);
+}
+
+/// A file whose evaluation takes minutes.
+class LongEvaluation : public RunTest {
+ protected:
+  LongEvaluation() {
+    TokenFileWriter writer(endless());
+    const std::vector<std::uint16_t> block(std::size_t{1} << 20U, 7);
+    for (int i = 0; i < 64; ++i) writer.append(block);
+    writer.finish();
+  }
+  fs::path endless() const { return scratch() / "endless.bin"; }
+  Words arguments(const fs::path& valid) const {
+    return {"--data.valid=" + valid.string(), "--eval.every=4", "--eval.batches=0"};
+  }
+  void expect_continued() {
+    EXPECT_THAT(read_table("run", "eval")["step"], IsEmpty());
+    Words rest = arguments(tokens());
+    rest.emplace_back("--restart");
+    const Outcome continued = train("run", rest);
+    EXPECT_EQ(continued.exit_code, 0) << continued.output;
+    EXPECT_EQ(train("whole", arguments(tokens())).exit_code, 0);
+    expect_same_run("run", "whole", 8);
+    EXPECT_THAT(read_table("run", "eval")["step"], ElementsAre(4, 8));
+  }
+};
+
+TEST_F(LongEvaluation, IsInterruptedBySignalsAndMadeAfterTheRestart) {
+  Job job(train_arguments("run", arguments(endless())));
+  job.wait_until([&] { return fs::exists(checkpoint_path("run", 2)); });
+  ::kill(job.rank(1), SIGTERM);
+  EXPECT_EQ(job.wait().exit_code, static_cast<int>(ExitCode::preempted));
+  EXPECT_THAT(expect_status("run", "preempted", ExitCode::preempted), HasSubstr("signal 15"));
+  EXPECT_LE(status_step("run"), 4);
+  expect_continued();
+}
+
+TEST_F(LongEvaluation, IsInterruptedByTheWallClockLimit) {
+  Words words = arguments(endless());
+  words.emplace_back("--train.wall_clock=6");
+  const Outcome outcome = train("run", words);
+  EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::preempted)) << outcome.output;
+  EXPECT_THAT(expect_status("run", "preempted", ExitCode::preempted), HasSubstr("wall-clock limit"));
+  EXPECT_LE(status_step("run"), 4);
+  expect_continued();
+}
+
+}  // namespace
+}  // namespace mylos::test

@@ -105,7 +105,7 @@ FlightRecorder::FlightRecorder(int rank, const Gather& gather) : rank_(rank) {
   for (int r = 0; r < static_cast<int>(places.size()); ++r) {
     if (r == rank) {
       own_ = node_.size();
-      node_.push_back(std::move(own_mapping));
+      node_.push_back(std::exchange(own_mapping, Mapping(-1)));
     } else if (places[static_cast<std::size_t>(r)] == place) {
       const int peer = ::open(files[static_cast<std::size_t>(r)].c_str(), O_RDWR | O_CLOEXEC);
       Mapping mapping(peer);

@@ -57,7 +57,7 @@ TEST_F(StoppedAnywhere, DISABLED_EndsTheJob) {
   ASSERT_EQ(train("trained", {"--train.steps=20"}).exit_code, 0);
   std::map<std::pair<std::string, int>, std::chrono::duration<double>> lengths;  // of a job that nobody stops
   int hits = 0;
-  for (int i = 0; i < stops; ++i) {
+  for (int i = 0; hits < stops && i < 2 * stops; ++i) {
     const std::string command = std::array{"train", "eval", "generate"}[static_cast<std::size_t>(i % 3)];
     const int ranks = i / 3 % 2 == 0 ? 2 : 4;
     auto& length = lengths[{command, ranks}];
@@ -73,8 +73,7 @@ TEST_F(StoppedAnywhere, DISABLED_EndsTheJob) {
                              moment.count(), length.count()));
     hits += stop_one(command, ranks, rank, moment) ? 1 : 0;
   }
-  fmt::print("{} of {} stops met a rank that had not ended\n", hits, stops);
-  EXPECT_GT(hits, stops / 4);
+  EXPECT_EQ(hits, stops);  // the others came when the rank had ended
 }
 
 }  // namespace

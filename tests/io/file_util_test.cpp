@@ -55,6 +55,9 @@ TEST(TextFile, IsReplacedWhole) {
   write_text_file(file, "a longer text");
   write_text_file(file, "short");
   EXPECT_EQ(read_text_file(file), "short");
+  spill(file.string() + ".tmp", "what a killed writer left");
+  write_text_file(file, "fresh");
+  EXPECT_EQ(read_text_file(file), "fresh");
   EXPECT_EQ(std::distance(fs::directory_iterator(scratch.path()), {}), 1);
   EXPECT_THROW(read_text_file(file, 4), Error);
   EXPECT_THROW(read_text_file(scratch.path()), Error);

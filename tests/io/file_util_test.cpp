@@ -70,6 +70,7 @@ TEST(Inspect, ShowsWhatThereIs) {
   const std::string checkpoint = inspect(io, scratch.path() / "step_000012");
   EXPECT_NE(checkpoint.find("checkpoint of step 12"), std::string::npos) << checkpoint;
   EXPECT_NE(checkpoint.find("(1100, 1001)"), std::string::npos) << checkpoint;
+  EXPECT_NE(checkpoint.find("  4 tensors, 1101228 elements, fp32\n"), std::string::npos) << checkpoint;
   EXPECT_NE(checkpoint.find("step: 12"), std::string::npos) << checkpoint;
 
   const std::vector<std::uint16_t> tokens = {3, 1, 2};

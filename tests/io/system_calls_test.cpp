@@ -28,6 +28,7 @@ struct Calls {
   int failing_sync = 0;  ///< counted from 1; 0: none
   int error = EIO;       ///< of it
   bool are_short = false;
+  bool reads_fail = false;               ///< with EIO
   bool directories_refuse = false;       ///< to be synced, with EINVAL
   std::vector<std::string> synced = {};  ///< paths
 };
@@ -57,6 +58,10 @@ ssize_t write_some(int fd, const void* data, std::size_t bytes, off_t offset) {
   return ::syscall(SYS_pwrite64, fd, data, shortened(bytes), offset);
 }
 ssize_t read_some(int fd, void* data, std::size_t bytes, off_t offset) {
+  if (calls.reads_fail && path_of(fd).ends_with("step_000002/weights.h5")) {
+    errno = EIO;
+    return -1;
+  }
   return ::syscall(SYS_pread64, fd, data, shortened(bytes), offset);
 }
 
@@ -168,6 +173,25 @@ TEST_F(SystemCalls, WhereDirectoriesCannotBeSyncedTheyNeedNotBe) {
   calls.directories_refuse = true;
   write_small(scratch.path(), 1);
   EXPECT_TRUE(verify_checkpoint(scratch.path() / "checkpoints" / "step_000001").empty());
+}
+
+/// Another try may read it: nobody goes back to an older one unasked.
+TEST_F(SystemCalls, ACheckpointThatCannotBeReadIsNotPassedOver) {
+  const ScratchDirectory scratch;
+  const fs::path checkpoints = scratch.path() / "checkpoints";
+  for (const std::int64_t step : {1, 2}) write_small(scratch.path(), step);
+  calls.reads_fail = true;
+  std::string warnings;
+  try {
+    open_newest(io_, checkpoints, std::nullopt, [&](const std::string& text) { warnings += text; });
+    ADD_FAILURE() << "opened";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::io);
+    EXPECT_NE(std::string(error.what()).find("weights.h5"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(warnings, "");
+  calls.reads_fail = false;
+  EXPECT_EQ(open_newest(io_, checkpoints, std::nullopt, {})->state().step, 2);
 }
 
 TEST_F(SystemCalls, WhatIsTakenAndGivenInPartsIsWhole) {

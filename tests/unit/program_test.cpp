@@ -186,6 +186,53 @@ TEST(Program, RepeatsInBackwardWhatWasNotKept) {
   }
 }
 
+/// Of a stream that is divided within a sample, norms are recorded part by part: each part is remade.
+TEST(Program, RepeatsEveryPartOfANorm) {
+  const auto norms = [](const Program& program, int block) {
+    return count<LayernormForward>(program, block) + count<DropoutAddLayernorm>(program, block);
+  };
+  for (const Recompute recompute : {Recompute::selective, Recompute::block}) {
+    for (const int rank : {0, 1}) {
+      const Recorded recorded(small_model(true, 0.1F), {.recompute = recompute}, rank);
+      for (const int block : {1, 2, 3}) {
+        EXPECT_EQ(norms(recorded.forward(), block), 3);
+        EXPECT_EQ(norms(recorded.backward(), block), 3) << static_cast<int>(recompute);
+      }
+    }
+  }
+}
+
+/// Before its result is used or its input is changed, and by nobody else.
+TEST(Program, ACollectiveIsAwaitedByWhoeverNeedsItsEnd) {
+  const ParameterTable table(small_model(true, 0.0F));
+  const ProgramConfig config{.shape = {.batch = 2, .seq = 16}};
+  Roots roots(table, config);
+  const auto tensor = [&](const char* name) {
+    return roots.tensor(name, {nullptr, DType::fp32, {1, 4, 16}});
+  };
+  const TensorRef input = tensor("input");
+  const TensorRef output = tensor("output");
+  const TensorRef other = tensor("other");
+  const TensorRef result = tensor("result");
+  const auto awaits = [&](const auto& op) {
+    Program program;
+    Recorder run(roots, config, "", 0, true, program.entries);
+    run(AllGatherCall{.input = input, .output = output, .group = {Axis::tensor}});
+    run(Fill{.y = other});
+    run(op);
+    Program* const programs[] = {&program};
+    analyse(programs, roots.all(), table);
+    EXPECT_TRUE(program.entries[1].awaits.empty());
+    return program.entries[2].awaits == std::vector<int>{0};
+  };
+  EXPECT_TRUE(awaits(Cast{.x = output, .y = result}));
+  EXPECT_TRUE(awaits(Fill{.y = output}));
+  EXPECT_TRUE(awaits(Fill{.y = input}));
+  EXPECT_TRUE(awaits(DropoutAdd{.x = input, .y = result})) << "which may lie on its operand";
+  EXPECT_FALSE(awaits(Cast{.x = input, .y = result}));
+  EXPECT_FALSE(awaits(Cast{.x = other, .y = result}));
+}
+
 TEST(Program, KnowsWhereItWasRecorded) {
   const Recorded recorded(small_model(true, 0.1F), {.recompute = Recompute::block});
   for (const Entry& entry : recorded.backward().entries) {

@@ -150,6 +150,21 @@ TEST_F(Commands, TokenizeHoldsTheEndOfTheTextBack) {
   for (std::size_t i = 0; i < 250; ++i) ASSERT_EQ(valid_tokens.tokens()[i], 'a' + (750 + i) % 26);
 }
 
+TEST_F(Commands, ADryRunIsOfNodesThatAreAlike) {
+  const auto plan = [&](const char* ranks_per_node) {
+    return run_alone({"train", deck().string(), "--dry-run", "--ranks=4",
+                      fmt::format("--ranks-per-node={}", ranks_per_node)});
+  };
+  const Outcome two = plan("2");
+  EXPECT_EQ(two.exit_code, 0) << two.output;
+  EXPECT_THAT(two.output, HasSubstr("layout       4 ranks: data 4, exchange ddp"));
+  for (const char* bad : {"3", "0", "-2", "8"}) {
+    const Outcome outcome = plan(bad);
+    EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::usage)) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr(fmt::format("--ranks-per-node={} must divide --ranks=4", bad)));
+  }
+}
+
 /// Whoever asks for an end gets the evaluation too, behind the checkpoint.
 TEST_F(Commands, AStoppedRunHasEvaluatedItsLastStep) {
   const Outcome outcome = train("run", {valid(), "--eval.every=1", "--train.wall_clock=0.001"});
@@ -180,6 +195,18 @@ TEST_F(RestartRules, OfAnEarlierStepHasItsTablesCutBack) {
   EXPECT_THAT(read_table("run", "eval")["step"], ElementsAre(2, 4, 6, 8));
   EXPECT_THAT(read_table("run", "launches")["step"], ElementsAre(0, 4));
   expect_every_step_once("run", 8);
+}
+
+/// What is automatic may come out otherwise on another day.
+TEST_F(RestartRules, KeepsTheBackendsAndThreadsOfTheRun) {
+  const Outcome first = train("run", {"--train.stop_step=4", "--backend.compute=kokkos", "--backend.comm=mpi",
+                                      "--backend.threads=3", "--comm.algorithm=ring"});
+  ASSERT_EQ(first.exit_code, 0) << first.output;
+  const Outcome rest = train("run", {"--restart", "--backend.threads=0", "--comm.algorithm=auto"});
+  EXPECT_EQ(rest.exit_code, 0) << rest.output;
+  EXPECT_THAT(rest.output, HasSubstr("comm mpi by ring, compute kokkos: "));
+  EXPECT_THAT(rest.output, HasSubstr("3 threads a rank"));
+  EXPECT_THAT(rest.output, HasSubstr(", bitwise"));
 }
 
 /// Also where a run finds its checkpoints by a link that it did not make.

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What the commands say about a run, and whether its metrics add up.
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstdlib>
+#include <map>
+#include <sstream>
+#include <string>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -150,6 +156,70 @@ TEST_F(Commands, TokenizeHoldsTheEndOfTheTextBack) {
   for (std::size_t i = 0; i < 250; ++i) ASSERT_EQ(valid_tokens.tokens()[i], 'a' + (750 + i) % 26);
 }
 
+TEST_F(Commands, InspectShowsTheProgramOfARank) {
+  const Outcome outcome =
+      run_alone({"inspect", deck().string(), "--program", "--ranks=2", "--parallel.tensor=2"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("rank 0 of 2: 12 x 16 tokens per micro-batch"));
+  EXPECT_THAT(outcome.output, HasSubstr("a step: forward 0, backward 0, reduce, step\n"));
+  EXPECT_THAT(outcome.output, HasSubstr("all_reduce (communication): "));
+  // Queries, keys and values of one of two heads: 192 rows of 32 channels by 48.
+  EXPECT_THAT(outcome.output, HasSubstr("0.000590 GFLOP"));
+  // What a program sums up is what its operations have.
+  std::map<std::string, std::pair<double, double>> sums;  // as said and as added up
+  std::string program;
+  std::istringstream lines(outcome.output);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t at = line.find(" GFLOP, ");
+    if (at == std::string::npos) continue;
+    const double flops = std::atof(line.c_str() + line.rfind(' ', at - 1));
+    if (line.find(" operations, ") != std::string::npos) {
+      program = line.substr(0, line.find(':'));
+      sums[program].first = flops;
+    } else {
+      sums[program].second += flops;
+    }
+  }
+  EXPECT_EQ(sums.size(), 4U);
+  for (const auto& [name, sum] : sums) {
+    EXPECT_GT(sum.first, 0.0) << name;
+    EXPECT_NEAR(sum.first, sum.second, 1e-3) << name;
+  }
+}
+
+TEST_F(Commands, InspectShowsARun) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  const Outcome outcome = run_alone({"inspect", run_path("run").string()});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  std::uintmax_t bytes = 0;
+  for (const auto& entry : fs::directory_iterator(checkpoint_path("run", 8))) bytes += entry.file_size();
+  EXPECT_THAT(outcome.output, HasSubstr(fmt::format("  {:<30} {:>10.1f} MB\n", "step_000008",
+                                                    static_cast<double>(bytes) * 1e-6)));
+  EXPECT_THAT(outcome.output, HasSubstr("/steps: 8 rows"));
+  EXPECT_THAT(outcome.output, HasSubstr("/checkpoints: 4 rows"));
+}
+
+/// Each time the file is replaced: for a new table too, the last of which comes when all else is over.
+TEST_F(Commands, NoErrorOfMetricsIsLost) {
+  int n = 1;
+  for (;; ++n) {
+    SCOPED_TRACE(n);
+    fs::remove_all(run_path("run"));
+    const std::string plan =
+        fmt::format("{}:0:rename:{}:{}", (run_path("run") / "metrics.h5").string(), n, EIO);
+    const Outcome outcome =
+        train("run", {"--train.steps=2", "--checkpoint.every=0"},
+              {.ranks = 1, .environment = {"LD_PRELOAD=" MYLOS_FAILING_CALLS, "MYLOS_FAIL=" + plan}});
+    if (outcome.output.find("failing call: ") == std::string::npos) {
+      EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+      break;
+    }
+    EXPECT_NE(outcome.exit_code, 0) << outcome.output;
+    expect_status("run", "failed", ExitCode::io);
+  }
+  EXPECT_GT(n, 4) << "the file itself, launches, steps, checkpoints";
+}
+
 TEST_F(Commands, ADryRunIsOfNodesThatAreAlike) {
   const auto plan = [&](const char* ranks_per_node) {
     return run_alone({"train", deck().string(), "--dry-run", "--ranks=4",
@@ -221,6 +291,25 @@ TEST_F(RestartRules, LinkedCheckpointsAreOneRunsAlone) {
   EXPECT_EQ(second.exit_code, static_cast<int>(ExitCode::usage)) << second.output;
   EXPECT_EQ(occurrences(second.output, fmt::format("is in use by process {} on ", first.rank(0))), 1)
       << second.output;
+}
+
+TEST_F(RestartRules, WithOtherRanksAndAnotherSeedSaySo) {
+  ASSERT_EQ(train("run", {"--train.stop_step=4"}).exit_code, 0);
+  const Outcome outcome =
+      train("run", {"--restart", "--train.seed=9", "--machine.peak_tflops=3"}, {.ranks = 1});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("the samples of this run will not continue those of the checkpoint"));
+  EXPECT_THAT(outcome.output, HasSubstr("train.seed 1 -> 9"));
+  MetricsTable launches = read_table("run", "launches");
+  EXPECT_THAT(launches["step"], ElementsAre(0, 4));
+  EXPECT_THAT(launches["ranks"], ElementsAre(2, 1));
+  EXPECT_THAT(launches["threads"], ElementsAre(1, 1));
+  EXPECT_THAT(launches["peak_tflops"], ElementsAre(1, 3));
+  EXPECT_EQ(launches["time_restore"][0], 0.0);
+  EXPECT_GT(launches["time_restore"][1], 0.0);
+  const std::string report = slurp(run_path("run") / "report.html");
+  for (const char* fact : {">ranks</th><td>1<", "3 TFLOP/s a rank", ">done<"})
+    EXPECT_NE(report.find(fact), std::string::npos) << fact;
 }
 
 TEST_F(RestartRules, InAnotherTypeHasThatTypesLossScale) {

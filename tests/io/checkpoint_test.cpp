@@ -292,7 +292,8 @@ TEST_F(CheckpointTest, WhatARestartGivesUpIsMovedAway) {
     store.abandon_after(20);
   }
   if (io_.rank() == 0) {
-    EXPECT_NE(warning_.find("checkpoints of later steps, 30 ("), std::string::npos) << warning_;
+    EXPECT_NE(warning_.find("checkpoints of later steps, 30 (4.4 MB), are now in"), std::string::npos)
+        << warning_;
   }
   EXPECT_EQ(steps(), std::vector<std::int64_t>{20});
   EXPECT_EQ(abandoned(), (std::vector<std::string>{"step_000030"}));
@@ -348,6 +349,20 @@ TEST_F(CheckpointTest, OnlyItsOwnAbandonedDirectoriesGo) {
   EXPECT_FALSE(fs::exists(directory_ / (real + "-2")));
 }
 
+TEST_F(CheckpointTest, TheNewestAbandonedDirectoriesStay) {
+  settings_.retention.keep_abandoned = 2;
+  write(1);
+  const auto place = [&](int year) { return directory_ / fmt::format("abandoned-{}0102T030405Z", year); };
+  on_root([&] {
+    for (const int year : {2024, 2026, 2023, 2025}) {
+      fs::create_directory(place(year));
+      fs::copy(path(1), place(year) / "step_000001", fs::copy_options::recursive);
+    }
+  });
+  write(2);
+  for (const int year : {2023, 2024, 2025, 2026}) EXPECT_EQ(fs::exists(place(year)), year >= 2025) << year;
+}
+
 TEST_F(CheckpointTest, OneOfTheSameStepIsMovedAway) {
   write(1);
   on_root([&] { spill(path(1) / "state.json", "spoilt"); });
@@ -396,19 +411,28 @@ TEST_F(CheckpointTest, WhatOthersMadeIsLeftAlone) {
 
 TEST_F(CheckpointTest, ValuesThatAreNotFiniteAreNotSaved) {
   write(1);
-  CheckpointContent bad = content(2, Partition::even);
-  if (io_.rank() == 0) bad.tensors[1].parts[0].data[0] = std::numeric_limits<float>::quiet_NaN();
-  try {
-    CheckpointStore(io_, directory_, settings_).write(bad);
-    ADD_FAILURE() << "written";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::numerical);
-    EXPECT_NE(std::string(error.what()).find("h.0.view holds values that are not finite"), std::string::npos)
-        << error.what();
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  for (const float value : {std::numeric_limits<float>::quiet_NaN(), infinity, -infinity}) {
+    CheckpointContent bad = content(2, Partition::even);
+    if (io_.rank() == 0) bad.tensors[1].parts[0].data[0] = value;
+    try {
+      CheckpointStore(io_, directory_, settings_).write(bad);
+      ADD_FAILURE() << "written: " << value;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::numerical);
+      EXPECT_NE(std::string(error.what()).find("h.0.view holds values that are not finite"),
+                std::string::npos)
+          << error.what();
+    }
+    barrier();
+    EXPECT_EQ(steps(), std::vector<std::int64_t>{1});
+    EXPECT_FALSE(fs::exists(path(2).string() + ".tmp"));  // the disk may be full of it
+    barrier();
   }
-  barrier();
-  EXPECT_EQ(steps(), std::vector<std::int64_t>{1});
-  EXPECT_FALSE(fs::exists(path(2).string() + ".tmp"));  // the disk may be full of it
+  CheckpointContent largest = content(2, Partition::even);
+  if (io_.rank() == 0) largest.tensors[1].parts[0].data[0] = -std::numeric_limits<float>::max();
+  CheckpointStore(io_, directory_, settings_).write(largest);
+  EXPECT_EQ(steps(), (std::vector<std::int64_t>{1, 2}));
 }
 
 TEST_F(CheckpointTest, LargeTensorsAreAligned) {

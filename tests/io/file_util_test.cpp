@@ -55,6 +55,9 @@ TEST(TextFile, IsReplacedWhole) {
   write_text_file(file, "a longer text");
   write_text_file(file, "short");
   EXPECT_EQ(read_text_file(file), "short");
+  spill(file.string() + ".tmp", "what a killed writer left");
+  write_text_file(file, "fresh");
+  EXPECT_EQ(read_text_file(file), "fresh");
   EXPECT_EQ(std::distance(fs::directory_iterator(scratch.path()), {}), 1);
   EXPECT_THROW(read_text_file(file, 4), Error);
   EXPECT_THROW(read_text_file(scratch.path()), Error);
@@ -67,6 +70,7 @@ TEST(Inspect, ShowsWhatThereIs) {
   const std::string checkpoint = inspect(io, scratch.path() / "step_000012");
   EXPECT_NE(checkpoint.find("checkpoint of step 12"), std::string::npos) << checkpoint;
   EXPECT_NE(checkpoint.find("(1100, 1001)"), std::string::npos) << checkpoint;
+  EXPECT_NE(checkpoint.find("  4 tensors, 1101228 elements, fp32\n"), std::string::npos) << checkpoint;
   EXPECT_NE(checkpoint.find("step: 12"), std::string::npos) << checkpoint;
 
   const std::vector<std::uint16_t> tokens = {3, 1, 2};

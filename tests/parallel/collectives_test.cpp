@@ -359,6 +359,24 @@ TEST_F(CollectivesTest, TheAutomaticChoiceFollowsTheFormulasOfEachCollective) {
   }
 }
 
+/// Of two ranks every algorithm sends one message to broadcast, and two to sum: but the naive one adds all
+/// elements up at one rank, others half of them at each.
+TEST_F(CollectivesTest, TheAutomaticChoiceWeighsSumsAndChangesForATenth) {
+  if (size_ != 2) GTEST_SKIP() << "for two ranks";
+  CollectiveCosts costs{cost_curve(1e-5, 1e6), cost_curve(0.0, 1.0), {}};
+  const AlgorithmChoice choice = choose_algorithms(*world_, costs);
+  const Algorithm of_large = choice.of(Operation::all_reduce, 200 << 20);
+  EXPECT_TRUE(of_large == Algorithm::ring || of_large == Algorithm::halving_doubling) << choice.text();
+  for (const auto& [slower, is_kept] : {std::pair(1.05, true), std::pair(1.3, false)}) {
+    costs = {cost_curve(1e-3, 1.0), cost_curve(0.0, 1e6), {}};
+    for (std::size_t i = 0; i < std::size(scheduled_operations); ++i)
+      costs.native.push_back(cost_curve(slower * 1e-3, 1.0 / slower));
+    const AlgorithmChoice with_native = choose_algorithms(*world_, costs);
+    for (const std::uint64_t payload : {256U, 200U << 20U})
+      EXPECT_EQ(with_native.of(Operation::broadcast, payload) == Algorithm::native, is_kept) << slower;
+  }
+}
+
 // Nodes that are pretended: `node_of` says where a rank is.
 
 struct Nodes {

@@ -43,6 +43,9 @@ class MiniTrainer {
 
   const ParameterTable& table() const { return training_.table(); }
   ModelExecutor& executor() { return training_.executor(); }
+  GradientExchange& exchange() { return training_.exchange(); }
+  Optimizer& optimizer() { return training_.optimizer(); }
+  const ProcessGrid& grid() const { return grid_; }
   /// Of the steps: off unless it is started.
   Trace& trace() { return trace_; }
   /// What was sent, by axis.

@@ -140,6 +140,23 @@ TEST_F(Zero, StepsBySgd) {
   });
 }
 
+/// Hybrid sharding: two groups, each of which divides.
+TEST_F(Zero, GroupsThatHoldTheSameComputeWhatOneRankDoes) {
+  if (ranks() != 4) GTEST_SKIP() << "needs 4 ranks";
+  constexpr std::int64_t steps = 3;
+  for (const std::int64_t accumulation : {1, 2}) {
+    RunConfig config = mini_config(small_model(), 8, 8, ranks(), accumulation);
+    config.optimizer = optimizer_config("sgd");
+    config.lr.peak = 0.05;
+    const Outcome oracle = train_alone(backend_, *self_, config, steps);
+    for (const char* stage : stages) {
+      SCOPED_TRACE(fmt::format("{}, accumulation {}", stage, accumulation));
+      set_exchange(config, stage, 2);
+      expect_equal_to_rounding(config, train(backend_, *world_, config, steps), oracle);
+    }
+  }
+}
+
 /// From 512 rows on a backend may keep copies of weights: none may outlive its content.
 TEST_F(Zero, MultipliesNoStaleCopiesOfWeights) {
   constexpr std::int64_t steps = 4;

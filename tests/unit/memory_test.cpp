@@ -295,6 +295,24 @@ TEST(Plan, HasFourBytesAParameterLessWithoutAMaster) {
   EXPECT_NE(plan_text(config, make_plan(config)).find("bf16, gradients bf16, no master"), std::string::npos);
 }
 
+TEST(Plan, SaysWhatAStepCostsAndACheckpointHolds) {
+  constexpr std::int64_t parameters = 124'439'808;
+  RunConfig config = mini_config(gpt2(12, 12, 768), 8, 512, 2, 2);
+  const RunPlan plan = make_plan(config);
+  EXPECT_EQ(plan.parameters, parameters);
+  EXPECT_EQ(plan.tokens_per_step, 8 * 512);
+  EXPECT_EQ(plan.flops_per_token, 6.0 * parameters + 12.0 * 12 * 512 * 768);
+  EXPECT_EQ(plan.checkpoint_bytes, 3 * 4 * parameters);  // weights and two moments
+  const std::string text = plan_text(config, plan);
+  for (const char* line : {"parameters   124439808 (124.4 M)\n",
+                           "batch        8 sequences of 512 tokens = 2 micro-batch x 2 accum",
+                           "checkpoint   1.493 GB\n", "  optimizer            0.996\n"}) {
+    EXPECT_NE(text.find(line), std::string::npos) << line << text;
+  }
+  config.optimizer = optimizer_config("sgd");
+  EXPECT_EQ(make_plan(config).checkpoint_bytes, 2 * 4 * parameters);
+}
+
 TEST(Plan, SaysWhichRankHoldsWhat) {
   RunConfig config = mini_config(gpt2(12, 12, 768), 8, 16, 2, 2);
   config.parallel.tensor = 2;

@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -184,6 +186,53 @@ TEST(Program, RepeatsInBackwardWhatWasNotKept) {
   }
 }
 
+/// Of a stream that is divided within a sample, norms are recorded part by part: each part is remade.
+TEST(Program, RepeatsEveryPartOfANorm) {
+  const auto norms = [](const Program& program, int block) {
+    return count<LayernormForward>(program, block) + count<DropoutAddLayernorm>(program, block);
+  };
+  for (const Recompute recompute : {Recompute::selective, Recompute::block}) {
+    for (const int rank : {0, 1}) {
+      const Recorded recorded(small_model(true, 0.1F), {.recompute = recompute}, rank);
+      for (const int block : {1, 2, 3}) {
+        EXPECT_EQ(norms(recorded.forward(), block), 3);
+        EXPECT_EQ(norms(recorded.backward(), block), 3) << static_cast<int>(recompute);
+      }
+    }
+  }
+}
+
+/// Before its result is used or its input is changed, and by nobody else.
+TEST(Program, ACollectiveIsAwaitedByWhoeverNeedsItsEnd) {
+  const ParameterTable table(small_model(true, 0.0F));
+  const ProgramConfig config{.shape = {.batch = 2, .seq = 16}};
+  Roots roots(table, config);
+  const auto tensor = [&](const char* name) {
+    return roots.tensor(name, {nullptr, DType::fp32, {1, 4, 16}});
+  };
+  const TensorRef input = tensor("input");
+  const TensorRef output = tensor("output");
+  const TensorRef other = tensor("other");
+  const TensorRef result = tensor("result");
+  const auto awaits = [&](const auto& op) {
+    Program program;
+    Recorder run(roots, config, "", 0, true, program.entries);
+    run(AllGatherCall{.input = input, .output = output, .group = {Axis::tensor}});
+    run(Fill{.y = other});
+    run(op);
+    Program* const programs[] = {&program};
+    analyse(programs, roots.all(), table);
+    EXPECT_TRUE(program.entries[1].awaits.empty());
+    return program.entries[2].awaits == std::vector<int>{0};
+  };
+  EXPECT_TRUE(awaits(Cast{.x = output, .y = result}));
+  EXPECT_TRUE(awaits(Fill{.y = output}));
+  EXPECT_TRUE(awaits(Fill{.y = input}));
+  EXPECT_TRUE(awaits(DropoutAdd{.x = input, .y = result})) << "which may lie on its operand";
+  EXPECT_FALSE(awaits(Cast{.x = input, .y = result}));
+  EXPECT_FALSE(awaits(Cast{.x = other, .y = result}));
+}
+
 TEST(Program, KnowsWhereItWasRecorded) {
   const Recorded recorded(small_model(true, 0.1F), {.recompute = Recompute::block});
   for (const Entry& entry : recorded.backward().entries) {
@@ -191,6 +240,70 @@ TEST(Program, KnowsWhereItWasRecorded) {
     EXPECT_NE(file.find("core/model/"), std::string_view::npos) << file;
     EXPECT_EQ(file.find("recorder"), std::string_view::npos) << file;
   }
+}
+
+/// Elements of a sample, of one head's probabilities or of a row on, that dropout draws for.
+using Draw = std::tuple<int, std::int64_t, std::int64_t, std::int64_t>;  // block, sample, first, number
+/// What the dropout layers of a program draw, by key.
+using Draws = std::map<std::pair<std::uint32_t, std::uint32_t>, std::set<Draw>>;
+
+Draws draws_of(const Program& program) {
+  Draws draws;
+  for (const Entry& entry : program.entries) {
+    const auto add = [&](const Dropout& dropout, std::int64_t first, const TensorRef& values) {
+      if (dropout.probability > 0.0F)
+        draws[{dropout.key.k0, dropout.key.k1}].insert(
+            {entry.block, dropout.first_sample, first, values.size()});
+    };
+    const auto add_attention = [&](const AttentionForward& attention) {
+      add(attention.dropout, attention.place.element(0, 0, 0), attention.query);
+    };
+    std::visit(
+        [&]<class Op>(const Op& op) {
+          if constexpr (std::is_same_v<Op, AttentionForward>) {
+            add_attention(op);
+          } else if constexpr (std::is_same_v<Op, AttentionBackward>) {
+            add_attention(op.forward);
+          } else if constexpr (requires { op.dropout.index; }) {
+            add(op.dropout, op.dropout.index.first, op.x);
+          }
+        },
+        entry.operation);
+  }
+  return draws;
+}
+
+/// A mask that two layers share makes what they drop depend on one another.
+TEST(Program, EveryDropoutLayerDrawsByItsOwnKeyTheSameInBothPasses) {
+  const ModelConfig model = small_model(true, 0.1F);
+  for (const Recompute recompute : recomputes) {
+    SCOPED_TRACE(static_cast<int>(recompute));
+    const ProgramConfig config{.recompute = recompute};
+    for (const Recorded& recorded :
+         {Recorded(model, config), Recorded(model, config, 0), Recorded(model, config, 1)}) {
+      const Draws draws = draws_of(recorded.forward());
+      // The embedding's, and in each block attention's and two on the residual stream.
+      EXPECT_EQ(std::ssize(draws), 1 + 3 * model.layers);
+      std::map<int, int> keys;  // by block
+      for (const auto& [key, own] : draws) {
+        EXPECT_EQ(std::get<0>(*own.begin()), std::get<0>(*own.rbegin())) << "two blocks share a key";
+        ++keys[std::get<0>(*own.begin())];
+      }
+      EXPECT_EQ(keys[0], 1);
+      EXPECT_EQ(keys[1], 3);
+      EXPECT_EQ(draws_of(recorded.backward()), draws);
+      EXPECT_TRUE(draws_of(recorded.programs.evaluate).empty());
+      EXPECT_TRUE(draws_of(recorded.programs.generate).empty());
+    }
+  }
+  const auto keys_of = [&](std::uint64_t seed) {
+    const Draws draws = draws_of(Recorded(model, {.seed = seed}).forward());
+    std::set<Draws::key_type> keys;
+    for (const auto& [key, own] : draws) keys.insert(key);
+    return keys;
+  };
+  EXPECT_EQ(keys_of(1), keys_of(1));
+  EXPECT_TRUE(std::ranges::none_of(keys_of(1), [&](const auto& key) { return keys_of(2).contains(key); }));
 }
 
 /// Plays passages with one label per byte of the arena, and finds out whether each operation finds what was

@@ -258,6 +258,123 @@ TEST(RunConfig, ChecksTokenFilesApart) {
                                              "run.deck:8: [data] valid = . is not a file"));
 }
 
+/// Radford et al., 2019, table 2.
+TEST(RunConfig, PresetsAreThePublishedModels) {
+  const std::vector<std::pair<std::string, std::vector<std::int64_t>>> presets = {
+      {"gpt2-124m", {12, 12, 768}},
+      {"gpt2-355m", {24, 16, 1024}},
+      {"gpt2-774m", {36, 20, 1280}},
+      {"gpt2-1558m", {48, 25, 1600}}};
+  for (const auto& [name, shape] : presets) {
+    const Result result = configure_gpt2({{"model.preset", name}});
+    EXPECT_THAT(result.problems, IsEmpty());
+    const ModelConfig& model = result.config.model;
+    EXPECT_EQ((std::vector<std::int64_t>{model.layers, model.heads, model.width}), shape) << name;
+    EXPECT_EQ(model.context, 1024) << name;
+    EXPECT_EQ(model.vocab, 50257) << name;
+  }
+}
+
+/// Values that no two parameters share.
+TEST(RunConfig, TakesEachParameterToItsPlace) {
+  const Result result = configure_gpt2({{"model.vocab_multiple", "64"},
+                                        {"model.dropout", "0.25"},
+                                        {"model.tied", "false"},
+                                        {"train.seed", "31"},
+                                        {"train.stop_step", "32"},
+                                        {"train.wall_clock", "33"},
+                                        {"train.dtype", "fp16"},
+                                        {"train.loss_scale", "34"},
+                                        {"train.loss_scale_window", "35"},
+                                        {"train.recompute", "selective"},
+                                        {"optim.lr", "0.5"},
+                                        {"optim.min_lr", "0.125"},
+                                        {"optim.schedule", "wsd"},
+                                        {"optim.warmup", "36"},
+                                        {"optim.decay_steps", "37"},
+                                        {"optim.weight_decay", "0.75"},
+                                        {"optim.clip_norm", "1.5"},
+                                        {"data.valid", "valid.bin"},
+                                        {"eval.every", "38"},
+                                        {"eval.batches", "39"},
+                                        {"guard.policy", "stop"},
+                                        {"guard.max_skips", "40"},
+                                        {"guard.spike_factor", "41"},
+                                        {"guard.spike_window", "42"},
+                                        {"guard.replica_check_every", "43"},
+                                        {"checkpoint.every", "44"},
+                                        {"checkpoint.async", "true"},
+                                        {"checkpoint.dir", "elsewhere"},
+                                        {"checkpoint.keep", "45"},
+                                        {"checkpoint.keep_every", "46"},
+                                        {"checkpoint.keep_abandoned", "47"},
+                                        {"checkpoint.alignment", "48"},
+                                        {"backend.compute", "one"},
+                                        {"backend.comm", "another"},
+                                        {"backend.threads", "49"},
+                                        {"comm.algorithm", "ring"},
+                                        {"comm.progress_thread", "true"},
+                                        {"comm.simulate_alpha", "50"},
+                                        {"comm.simulate_gbps", "51"},
+                                        {"comm.timeout", "52"},
+                                        {"comm.heartbeat", "53"},
+                                        {"io.timeout", "54"},
+                                        {"profile.step", "54"},
+                                        {"machine.peak_tflops", "55"}});
+  ASSERT_THAT(result.problems, IsEmpty());
+  const RunConfig& run = result.config;
+  EXPECT_EQ(run.model.vocab_multiple, 64);
+  EXPECT_EQ(run.model.dropout, 0.25F);
+  EXPECT_FALSE(run.model.tied);
+  EXPECT_EQ(run.train.seed, 31U);
+  EXPECT_EQ(run.optimizer.seed, 31U);
+  EXPECT_EQ(run.limits.steps, 100);
+  EXPECT_EQ(run.limits.stop_step, 32);
+  EXPECT_EQ(run.limits.wall_clock, 33.0);
+  EXPECT_EQ(run.train.dtype, DType::fp16);
+  EXPECT_EQ(run.train.loss_scale, 34.0F);
+  EXPECT_EQ(run.guard.scale_window, 35);
+  EXPECT_EQ(run.train.recompute, Recompute::selective);
+  EXPECT_EQ(run.lr.peak, 0.5);
+  EXPECT_EQ(run.lr.min, 0.125);
+  EXPECT_EQ(run.lr.decay, LrDecay::wsd);
+  EXPECT_EQ(run.lr.warmup, 36);
+  EXPECT_EQ(run.lr.steps, 100);
+  EXPECT_EQ(run.lr.decay_steps, 37);
+  EXPECT_EQ(run.optimizer.weight_decay, 0.75F);
+  EXPECT_EQ(run.guard.clip_norm, 1.5F);
+  EXPECT_EQ(run.data.train, "tokens.bin");
+  EXPECT_EQ(run.data.valid, "valid.bin");
+  EXPECT_EQ(run.eval.every, 38);
+  EXPECT_EQ(run.eval.batches, 39);
+  EXPECT_EQ(run.guard_settings.policy, GuardPolicy::stop);
+  EXPECT_EQ(run.guard_settings.max_skips, 40);
+  EXPECT_EQ(run.guard.spike_factor, 41.0F);
+  EXPECT_EQ(run.guard.spike_window, 42);
+  EXPECT_EQ(run.guard_settings.replica_check_every, 43);
+  EXPECT_EQ(run.checkpoint.every, 44);
+  EXPECT_TRUE(run.checkpoint.async);
+  EXPECT_EQ(run.checkpoint.directory, "elsewhere");
+  EXPECT_EQ(run.checkpoint.settings.retention.keep, 45);
+  EXPECT_EQ(run.checkpoint.settings.retention.keep_every, 46);
+  EXPECT_EQ(run.checkpoint.settings.retention.keep_abandoned, 47);
+  EXPECT_EQ(run.checkpoint.settings.alignment, 48);
+  EXPECT_EQ(run.backend.compute, "one");
+  EXPECT_EQ(run.backend.comm, "another");
+  EXPECT_EQ(run.backend.threads, 49);
+  EXPECT_EQ(run.comm.algorithm, "ring");
+  EXPECT_TRUE(run.comm.progress_thread);
+  ASSERT_TRUE(run.comm.simulated_link);
+  EXPECT_DOUBLE_EQ(run.comm.simulated_link->latency, 50e-6);
+  EXPECT_EQ(run.comm.simulated_link->gigabits_per_second, 51.0);
+  EXPECT_EQ(run.comm.limits.operation_timeout.count(), 52000);
+  EXPECT_EQ(run.comm.limits.silence.count(), 53000);
+  EXPECT_EQ(run.comm.limits.io_timeout.count(), 54000);
+  EXPECT_EQ(run.profile_step, 54);
+  EXPECT_EQ(run.peak_tflops, 55.0);
+  EXPECT_EQ(run.run_dir, "runs/test");
+}
+
 TEST(DeckChanges, AreThoseThatShapeTheNumbers) {
   const std::string before = "[train]\nsteps = 5\nseed = 1\n[run]\ndir = a\n";
   EXPECT_EQ(deck_changes(before, "[train]\nsteps = 6\nseed = 2\n[run]\ndir = b\n"),

@@ -10,15 +10,27 @@
 namespace mylos {
 namespace {
 
+/// No two of its numbers are the same.
 RunState some_state() {
   RunState state;
   state.step = 7;
   state.sample = 84;
   state.seed = 5;
+  state.model.layers = 2;
+  state.model.heads = 3;
+  state.model.width = 48;
+  state.model.context = 40;
   state.model.vocab = 257;
   state.model.tied = false;
   state.guard.mean = 0.1;
+  state.guard.variance = 0.25;
+  state.guard.seen = 11;
+  state.guard.skipped = 12;
+  state.guard.skipped_in_row = 13;
   state.guard.loss_scale = 8192.0F;
+  state.guard.scaled_in_row = 14;
+  state.ranks = 15;
+  state.micro_batch = 16;
   state.compute = "a backend";
   state.deck = "[train]\n";
   state.code = "0.0.1 (of another commit)";
@@ -44,8 +56,20 @@ TEST(RunState, IsReadBackAsItWasWritten) {
   EXPECT_EQ(state_text(read), text);
   EXPECT_EQ(read.step, 7);
   EXPECT_EQ(read.sample, 84);
+  EXPECT_EQ(read.seed, 5U);
+  EXPECT_EQ(read.ranks, 15);
+  EXPECT_EQ(read.micro_batch, 16);
   EXPECT_EQ(read.guard.mean, 0.1);
+  EXPECT_EQ(read.guard.variance, 0.25);
+  EXPECT_EQ(read.guard.seen, 11);
+  EXPECT_EQ(read.guard.skipped, 12);
+  EXPECT_EQ(read.guard.skipped_in_row, 13);
+  EXPECT_EQ(read.guard.scaled_in_row, 14);
   EXPECT_EQ(read.guard.loss_scale, 8192.0F);
+  EXPECT_EQ(read.model.layers, 2);
+  EXPECT_EQ(read.model.heads, 3);
+  EXPECT_EQ(read.model.width, 48);
+  EXPECT_EQ(read.model.context, 40);
   EXPECT_EQ(read.model.vocab, 257);
   EXPECT_FALSE(read.model.tied);
   EXPECT_EQ(read.compute, "a backend");

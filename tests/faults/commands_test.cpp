@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What the commands say about a run, and whether its metrics add up.
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <sstream>
+#include <string>
+#include <utility>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "io/tokens/token_dataset.hpp"
+#include "tests/faults/run_fixture.hpp"
+
+namespace mylos::test {
+namespace {
+
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class Commands : public RunTest {
+ protected:
+  std::string valid() const { return "--data.valid=" + tokens().string(); }
+
+  Outcome run_alone(const Words& words) const { return run_mylos(words, {.ranks = 1}); }
+  /// What `generate` writes, without the launcher's and its own last end of line.
+  std::string generated(const std::string& run, const Words& more, int ranks = 1) const {
+    Words words = {"generate", run_path(run).string(), "--prompt=the quick "};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = run_mylos(words, {.ranks = ranks});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return outcome.output.substr(0, outcome.output.find('\n'));
+  }
+};
+
+constexpr double tokens_per_step = 12 * 16;  // of the tiny deck
+
+TEST_F(Commands, MetricsOfARunAddUp) {
+  const Outcome outcome = train("run", {valid(), "--eval.every=3", "--eval.batches=2", "--checkpoint.every=5",
+                                        "--optim.min_lr=1e-3", "--optim.schedule=linear"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  MetricsTable steps = steps_table("run");
+  const std::size_t rows = steps["step"].size();
+  ASSERT_EQ(rows, 8U);
+  // The deck's model has 34208 parameters, and 2 layers of 32 channels see 16 positions.
+  constexpr double flops_per_token = 6.0 * 34208 + 12.0 * 2 * 32 * 16;
+  for (std::size_t i = 0; i < rows; ++i) {
+    SCOPED_TRACE(i);
+    const auto at = [&](const std::string& column) { return steps.at(column).at(i); };
+    EXPECT_EQ(at("tokens"), tokens_per_step * static_cast<double>(i + 1));
+    EXPECT_NEAR(at("tokens_per_second") * at("rank_time_max") / tokens_per_step, 1.0, 1e-9);
+    EXPECT_NEAR(at("mfu") / (at("tokens_per_second") * flops_per_token * 1e-12 / 2), 1.0,
+                1e-9);  // of 2 ranks
+    for (const std::string of : {"rank_time", "memory_peak"}) {
+      EXPECT_GT(at(of + "_min"), 0.0);
+      EXPECT_LE(at(of + "_min"), at(of + "_median"));
+      EXPECT_LE(at(of + "_median"), at(of + "_max"));
+    }
+    EXPECT_NEAR(at("time_step") - at("rank_time_max"), at("time_checkpoint") + at("time_evaluation"), 1e-9);
+    const bool evaluates = i + 1 == 3 || i + 1 == 6 || i + 1 == 8;
+    EXPECT_EQ(at("time_evaluation") > 0.0, evaluates);
+    // A checkpoint is written behind the row of its step.
+    EXPECT_EQ(at("time_checkpoint") > 0.0, i == 5);
+    double phases = 0.0;
+    for (const char* phase : {"data", "forward", "backward", "communication", "optimizer"})
+      phases = std::max(phases, at(std::string("time_") + phase));
+    EXPECT_GT(phases, 0.0);
+    EXPECT_LE(phases, at("rank_time_max"));
+    double payload = 0.0;
+    for (const auto& [column, values] : steps) {
+      if (column.starts_with("payload_") && !std::isnan(values[i])) payload += values[i];
+    }
+    EXPECT_EQ(at("communication_bytes"), payload);
+  }
+  // Nothing but the gradients and the guard's two numbers, in every step alike.
+  EXPECT_EQ(steps["payload_data_all_reduce"][1], steps["payload_data_all_reduce"][3]);
+  EXPECT_GT(steps["payload_data_all_reduce"][1], 4.0 * 34208);
+  EXPECT_LT(steps["payload_data_all_reduce"][1], 8.0 * 34208);
+  EXPECT_FLOAT_EQ(steps["learning_rate"].front(), 5e-3);
+  EXPECT_FLOAT_EQ(steps["learning_rate"][1], 1e-2);
+  EXPECT_FLOAT_EQ(steps["learning_rate"].back(), 1e-3);
+
+  MetricsTable checkpoints = read_table("run", "checkpoints");
+  EXPECT_THAT(checkpoints["step"], ElementsAre(5, 8));
+  EXPECT_THAT(checkpoints["bytes"], Each(3 * 4 * 34208.0));
+
+  MetricsTable evaluations = read_table("run", "eval");
+  EXPECT_THAT(evaluations["step"], ElementsAre(3, 6, 8));
+  EXPECT_THAT(evaluations["tokens"], Each(2 * tokens_per_step));
+  for (std::size_t i = 0; i < 3; ++i)
+    EXPECT_NEAR(evaluations["perplexity"][i], std::exp(evaluations["loss"][i]), 1e-9);
+  EXPECT_LT(evaluations["loss"][2], evaluations["loss"][0]);
+}
+
+TEST_F(Commands, EvalFindsWhatTrainingFound) {
+  const Words words = {valid(), "--train.dtype=bf16", "--parallel.exchange=zero1", "--checkpoint.every=4"};
+  ASSERT_EQ(train("run", words).exit_code, 0);
+  MetricsTable found = read_table("run", "eval");
+  ASSERT_EQ(found["step"].size(), 1U);
+  const double loss = found["loss"][0];
+  for (const int ranks : {1, 2}) {
+    const Outcome outcome = run_mylos({"eval", run_path("run").string()}, {.ranks = ranks});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("step 8: loss "));
+    EXPECT_THAT(outcome.output, HasSubstr(fmt::format("({:.0f} tokens of", found["tokens"][0])));
+    const std::size_t at = outcome.output.find("loss ") + 5;
+    EXPECT_NEAR(std::atof(outcome.output.c_str() + at), loss, 2e-3) << outcome.output;
+  }
+  const auto code_with = [&](double most) {
+    return run_alone({"eval", run_path("run").string(), fmt::format("--max-loss={}", most)}).exit_code;
+  };
+  EXPECT_EQ(code_with(loss + 0.1), 0);
+  EXPECT_EQ(code_with(loss - 0.1), static_cast<int>(ExitCode::numerical));
+  EXPECT_THAT(run_alone({"eval", run_path("run").string(), "--step=4"}).output, HasSubstr("step 4: loss "));
+}
+
+TEST_F(Commands, GenerateGoesOnAsTheModelHasLearnt) {
+  const Outcome outcome = train("run", {"--train.steps=250", "--checkpoint.every=0"}, {.ranks = 1});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  const std::string likely = generated("run", {"--temperature=0", "--tokens=40"});
+  EXPECT_EQ(likely.size(), 10U + 40U);
+  EXPECT_THAT(likely, HasSubstr("the quick brown fox"));
+  EXPECT_EQ(generated("run", {"--temperature=0", "--tokens=40"}, 2), likely);
+  EXPECT_EQ(generated("run", {"--temperature=2", "--top-k=1", "--tokens=40"}), likely);
+  EXPECT_EQ(generated("run", {"--temperature=0.001", "--tokens=40"}), likely) << "next to nothing is random";
+  EXPECT_EQ(generated("run", {"--tokens=0"}), "the quick ");
+  // One of two tokens, as likely as not: each by a draw of its own.
+  const std::string one = generated("run", {"--temperature=1e9", "--top-k=2", "--tokens=40", "--seed=5"});
+  const std::string other = generated("run", {"--temperature=1e9", "--top-k=2", "--tokens=40", "--seed=6"});
+  EXPECT_NE(one, likely);
+  EXPECT_NE(other, likely);
+  EXPECT_NE(one, other);
+}
+
+TEST_F(Commands, TokenizeHoldsTheEndOfTheTextBack) {
+  std::string text;
+  for (int i = 0; i < 1000; ++i) text += static_cast<char>('a' + i % 26);
+  spill(scratch() / "text", text);
+  const std::string train_file = scratch() / "train_part.bin";
+  const std::string valid_file = scratch() / "valid_part.bin";
+  const Outcome outcome =
+      run_alone({"tokenize", (scratch() / "text").string(), "--tokenizer=bytes", "--output=" + train_file,
+                 "--valid-output=" + valid_file, "--valid-fraction=0.25"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  const auto tokens_of = [](const std::string& file) {
+    const TokenFile opened(file);
+    std::vector<std::uint16_t> tokens(static_cast<std::size_t>(opened.size()));
+    opened.read(0, tokens);
+    return tokens;
+  };
+  const std::vector<std::uint16_t> train_tokens = tokens_of(train_file);
+  const std::vector<std::uint16_t> valid_tokens = tokens_of(valid_file);
+  ASSERT_EQ(train_tokens.size(), 751U);
+  ASSERT_EQ(valid_tokens.size(), 251U);
+  EXPECT_EQ(train_tokens.back(), 256);  // end of text
+  EXPECT_EQ(valid_tokens.back(), 256);
+  for (std::size_t i = 0; i < 750; ++i) ASSERT_EQ(train_tokens[i], 'a' + i % 26);
+  for (std::size_t i = 0; i < 250; ++i) ASSERT_EQ(valid_tokens[i], 'a' + (750 + i) % 26);
+}
+
+TEST_F(Commands, InspectShowsTheProgramOfARank) {
+  const Outcome outcome =
+      run_alone({"inspect", deck().string(), "--program", "--ranks=2", "--parallel.tensor=2"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("rank 0 of 2: 12 x 16 tokens per micro-batch"));
+  EXPECT_THAT(outcome.output, HasSubstr("a step: forward 0, backward 0, reduce, step\n"));
+  EXPECT_THAT(outcome.output, HasSubstr("all_reduce (communication): "));
+  // Queries, keys and values of one of two heads: 192 rows of 32 channels by 48.
+  EXPECT_THAT(outcome.output, HasSubstr("0.000590 GFLOP"));
+  // What a program sums up is what its operations have.
+  std::map<std::string, std::pair<double, double>> sums;  // as said and as added up
+  std::string program;
+  std::istringstream lines(outcome.output);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t at = line.find(" GFLOP, ");
+    if (at == std::string::npos) continue;
+    const double flops = std::atof(line.c_str() + line.rfind(' ', at - 1));
+    if (line.find(" operations, ") != std::string::npos) {
+      program = line.substr(0, line.find(':'));
+      sums[program].first = flops;
+    } else {
+      sums[program].second += flops;
+    }
+  }
+  EXPECT_EQ(sums.size(), 4U);
+  for (const auto& [name, sum] : sums) {
+    EXPECT_GT(sum.first, 0.0) << name;
+    EXPECT_NEAR(sum.first, sum.second, 1e-3) << name;
+  }
+}
+
+TEST_F(Commands, InspectShowsARun) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  const Outcome outcome = run_alone({"inspect", run_path("run").string()});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  std::uintmax_t bytes = 0;
+  for (const auto& entry : fs::directory_iterator(checkpoint_path("run", 8))) bytes += entry.file_size();
+  EXPECT_THAT(outcome.output, HasSubstr(fmt::format("  {:<30} {:>10.1f} MB\n", "step_000008",
+                                                    static_cast<double>(bytes) * 1e-6)));
+  EXPECT_THAT(outcome.output, HasSubstr("/steps: 8 rows"));
+  EXPECT_THAT(outcome.output, HasSubstr("/checkpoints: 4 rows"));
+}
+
+/// Each time the file is replaced: for a new table too, the last of which comes when all else is over.
+TEST_F(Commands, NoErrorOfMetricsIsLost) {
+  int n = 1;
+  for (;; ++n) {
+    SCOPED_TRACE(n);
+    fs::remove_all(run_path("run"));
+    const std::string plan =
+        fmt::format("{}:0:rename:{}:{}", (run_path("run") / "metrics.h5").string(), n, EIO);
+    const Outcome outcome =
+        train("run", {"--train.steps=2", "--checkpoint.every=0"},
+              {.ranks = 1, .environment = {"LD_PRELOAD=" MYLOS_FAILING_CALLS, "MYLOS_FAIL=" + plan}});
+    if (outcome.output.find("failing call: ") == std::string::npos) {
+      EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+      break;
+    }
+    EXPECT_NE(outcome.exit_code, 0) << outcome.output;
+    expect_status("run", "failed", ExitCode::io);
+  }
+  EXPECT_GT(n, 4) << "the file itself, launches, steps, checkpoints";
+}
+
+TEST_F(Commands, ADryRunIsOfNodesThatAreAlike) {
+  const auto plan = [&](const char* ranks_per_node) {
+    return run_alone({"train", deck().string(), "--dry-run", "--ranks=4",
+                      fmt::format("--ranks-per-node={}", ranks_per_node)});
+  };
+  const Outcome two = plan("2");
+  EXPECT_EQ(two.exit_code, 0) << two.output;
+  EXPECT_THAT(two.output, HasSubstr("layout       4 ranks: data 4, exchange ddp"));
+  for (const char* bad : {"3", "0", "-2", "8"}) {
+    const Outcome outcome = plan(bad);
+    EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::usage)) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr(fmt::format("--ranks-per-node={} must divide --ranks=4", bad)));
+  }
+}
+
+/// Whoever asks for an end gets the evaluation too, behind the checkpoint.
+TEST_F(Commands, AStoppedRunHasEvaluatedItsLastStep) {
+  const Outcome outcome = train("run", {valid(), "--eval.every=1", "--train.wall_clock=0.001"});
+  EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::preempted)) << outcome.output;
+  EXPECT_THAT(read_table("run", "eval")["step"], ElementsAre(1));
+  EXPECT_THAT(checkpoint_steps("run"), ElementsAre(1));
+}
+
+using RestartRules = Commands;
+
+TEST_F(RestartRules, AFinishedRunIsNotSavedAgain) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  const Outcome again = train("run", {"--restart"});
+  EXPECT_EQ(again.exit_code, 0) << again.output;
+  EXPECT_EQ(occurrences(again.output, ": wrote "), 0) << again.output;
+  EXPECT_THAT(read_table("run", "checkpoints")["step"], ElementsAre(2, 4, 6, 8));
+}
+
+TEST_F(RestartRules, OfAnEarlierStepHasItsTablesCutBack) {
+  const Words words = {"--checkpoint.keep=9", valid(), "--eval.every=2"};
+  Words restart = words;
+  restart.emplace_back("--restart=step_4");
+  ASSERT_EQ(train("run", words).exit_code, 0);
+  const Outcome outcome = train("run", restart);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("checkpoints of later steps, 6 8 ("));
+  EXPECT_THAT(read_table("run", "checkpoints")["step"], ElementsAre(2, 4, 6, 8));
+  EXPECT_THAT(read_table("run", "eval")["step"], ElementsAre(2, 4, 6, 8));
+  EXPECT_THAT(read_table("run", "launches")["step"], ElementsAre(0, 4));
+  expect_every_step_once("run", 8);
+}
+
+/// What is automatic may come out otherwise on another day.
+TEST_F(RestartRules, KeepsTheBackendsAndThreadsOfTheRun) {
+  const Outcome first = train("run", {"--train.stop_step=4", "--backend.compute=kokkos", "--backend.comm=mpi",
+                                      "--backend.threads=3", "--comm.algorithm=ring"});
+  ASSERT_EQ(first.exit_code, 0) << first.output;
+  const Outcome rest = train("run", {"--restart", "--backend.threads=0", "--comm.algorithm=auto"});
+  EXPECT_EQ(rest.exit_code, 0) << rest.output;
+  EXPECT_THAT(rest.output, HasSubstr("comm mpi by ring, compute kokkos: "));
+  EXPECT_THAT(rest.output, HasSubstr("3 threads a rank"));
+  EXPECT_THAT(rest.output, HasSubstr(", bitwise"));
+}
+
+/// Also where a run finds its checkpoints by a link that it did not make.
+TEST_F(RestartRules, LinkedCheckpointsAreOneRunsAlone) {
+  const fs::path place = scratch() / "elsewhere";
+  ASSERT_EQ(train("first", {"--checkpoint.dir=" + place.string(), "--train.stop_step=2"}).exit_code, 0);
+  fs::create_directory(run_path("second"));
+  fs::create_directory_symlink(place, run_path("second") / "checkpoints");
+  Job first(train_arguments("first", {"--restart", "--train.steps=1000000", "--checkpoint.every=0"}));
+  first.wait_until([&] { return num_rows("first") > 2; });
+  const Outcome second = train("second", {"--restart"});
+  EXPECT_EQ(second.exit_code, static_cast<int>(ExitCode::usage)) << second.output;
+  EXPECT_EQ(occurrences(second.output, fmt::format("is in use by process {} on ", first.rank(0))), 1)
+      << second.output;
+}
+
+TEST_F(RestartRules, WithOtherRanksAndAnotherSeedSaySo) {
+  ASSERT_EQ(train("run", {"--train.stop_step=4"}).exit_code, 0);
+  const Outcome outcome =
+      train("run", {"--restart", "--train.seed=9", "--machine.peak_tflops=3"}, {.ranks = 1});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("the samples of this run will not continue those of the checkpoint"));
+  EXPECT_THAT(outcome.output, HasSubstr("train.seed 1 -> 9"));
+  MetricsTable launches = read_table("run", "launches");
+  EXPECT_THAT(launches["step"], ElementsAre(0, 4));
+  EXPECT_THAT(launches["ranks"], ElementsAre(2, 1));
+  EXPECT_THAT(launches["threads"], ElementsAre(1, 1));
+  EXPECT_THAT(launches["peak_tflops"], ElementsAre(1, 3));
+  EXPECT_EQ(launches["time_restore"][0], 0.0);
+  EXPECT_GT(launches["time_restore"][1], 0.0);
+  const std::string report = slurp(run_path("run") / "report.html");
+  for (const char* fact : {">ranks</th><td>1<", "3 TFLOP/s a rank", ">done<"})
+    EXPECT_NE(report.find(fact), std::string::npos) << fact;
+}
+
+TEST_F(RestartRules, InAnotherTypeHasThatTypesLossScale) {
+  ASSERT_EQ(train("run", {"--train.dtype=bf16", "--train.stop_step=4"}).exit_code, 0);
+  const Outcome outcome = train("run", {"--restart", "--train.dtype=fp16", "--train.loss_scale=1024"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(steps_table("run")["loss_scale"], ElementsAre(1, 1, 1, 1, 1024, 1024, 1024, 1024));
+}
+
+}  // namespace
+}  // namespace mylos::test

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What must be on disk is asked for before it gets its name, and no error of fsync(2) is lost. Calls that
+// take or give less than was asked for are continued. The calls are this program's own, which fail as a test
+// says.
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "core/base/error.hpp"
+#include "io/file_util.hpp"
+#include "io/metrics/metrics.hpp"
+#include "io/tokens/token_dataset.hpp"
+#include "tests/io/io_test_util.hpp"
+
+namespace mylos::test {
+namespace {
+
+/// What the calls below do, and what they were asked for. Files are written by one thread at a time.
+struct Calls {
+  int failing_sync = 0;  ///< counted from 1; 0: none
+  int error = EIO;       ///< of it
+  bool are_short = false;
+  bool reads_fail = false;               ///< with EIO
+  bool directories_refuse = false;       ///< to be synced, with EINVAL
+  std::vector<std::string> synced = {};  ///< paths
+};
+Calls calls;
+
+std::string path_of(int fd) {
+  return fs::read_symlink(fmt::format("/proc/self/fd/{}", fd)).string();
+}
+
+int sync_or_fail(int fd) {
+  calls.synced.push_back(path_of(fd));
+  const bool fails = std::ssize(calls.synced) == calls.failing_sync;
+  const bool refuses = calls.directories_refuse && fs::is_directory(calls.synced.back());
+  if (!fails && !refuses) return 0;  // no file of a test need survive the machine
+  errno = fails ? calls.error : EINVAL;
+  return -1;
+}
+
+/// Half of what was asked for; of whole pages, whole pages.
+std::size_t shortened(std::size_t bytes) {
+  if (!calls.are_short || bytes < 2) return bytes;
+  constexpr std::size_t page = 4096;
+  return bytes % page == 0 && bytes > page ? bytes / page / 2 * page : bytes / 2;
+}
+
+ssize_t write_some(int fd, const void* data, std::size_t bytes, off_t offset) {
+  return ::syscall(SYS_pwrite64, fd, data, shortened(bytes), offset);
+}
+ssize_t read_some(int fd, void* data, std::size_t bytes, off_t offset) {
+  if (calls.reads_fail && path_of(fd).ends_with("step_000002/weights.h5")) {
+    errno = EIO;
+    return -1;
+  }
+  return ::syscall(SYS_pread64, fd, data, shortened(bytes), offset);
+}
+
+}  // namespace
+}  // namespace mylos::test
+
+extern "C" {
+int fsync(int fd) {
+  return mylos::test::sync_or_fail(fd);
+}
+ssize_t pwrite(int fd, const void* data, size_t bytes, off_t offset) {
+  return mylos::test::write_some(fd, data, bytes, offset);
+}
+ssize_t pread(int fd, void* data, size_t bytes, off_t offset) {
+  return mylos::test::read_some(fd, data, bytes, offset);
+}
+}
+
+namespace mylos::test {
+namespace {
+
+class SystemCalls : public testing::Test {
+ protected:
+  SystemCalls() { calls = {}; }
+  ~SystemCalls() override { calls = {}; }
+
+  /// A checkpoint without its large tensor.
+  void write_small(const fs::path& run, std::int64_t step) {
+    std::vector<std::vector<float>> memory;
+    CheckpointContent content = whole_content(step, memory);
+    content.tensors.erase(content.tensors.begin());
+    CheckpointStore(io_, run / "checkpoints", {}).write(content);
+  }
+
+  /// Lets the first, second ... fsync of `work` on a new directory fail, until it asks for no more: each time
+  /// it throws an io error that names the file. Returns how many it asks for.
+  int sweep(const std::function<void(const fs::path& run)>& work) {
+    for (int n = 1;; ++n) {
+      SCOPED_TRACE(n);
+      const ScratchDirectory scratch;
+      calls = {.failing_sync = n};
+      std::string message = "no error";
+      try {
+        work(scratch.path());
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::io);
+        message = error.what();
+      }
+      if (std::ssize(calls.synced) < n) {
+        EXPECT_EQ(message, "no error");
+        return n - 1;
+      }
+      EXPECT_NE(message.find("cannot sync " + calls.synced[static_cast<std::size_t>(n) - 1]),
+                std::string::npos)
+          << message;
+    }
+  }
+
+  IoThread io_;
+};
+
+TEST_F(SystemCalls, ACheckpointIsOnDiskBeforeItGetsItsName) {
+  const ScratchDirectory scratch;
+  write_small(scratch.path(), 1);
+  const std::string place = scratch.path().string() + "/checkpoints";
+  const std::string temporary = place + "/step_000001.tmp";
+  EXPECT_EQ(calls.synced,
+            (std::vector<std::string>{scratch.path().string(), temporary + "/optimizer.h5",
+                                      temporary + "/weights.h5", temporary + "/state.json.tmp", temporary,
+                                      temporary + "/manifest.json.tmp", temporary, place}));
+}
+
+TEST_F(SystemCalls, NoErrorOfFsyncIsLost) {
+  EXPECT_EQ(sweep([&](const fs::path& run) { write_small(run, 1); }), 8);
+  // One of the same step is moved away first.
+  EXPECT_GT(sweep([&](const fs::path& run) {
+              write_small(run, 1);
+              write_small(run, 1);
+            }),
+            16);
+  EXPECT_EQ(sweep([&](const fs::path& run) { make_directory(run / "a" / "b"); }), 2);
+  EXPECT_EQ(sweep([&](const fs::path& run) { write_text_file(run / "status.json", "{}"); }), 2);
+  EXPECT_GE(sweep([&](const fs::path& run) {
+              const std::vector<std::uint16_t> tokens = {1, 2, 3};
+              TokenFileWriter writer(run / "tokens.bin");
+              writer.append(tokens);
+              writer.finish();
+            }),
+            1);
+  EXPECT_GT(sweep([&](const fs::path& run) {
+              MetricsWriter writer(io_, run / "metrics.h5", {});
+              writer.append("steps", {{"step", 1.0}});
+              writer.flush();
+            }),
+            1);
+}
+
+TEST_F(SystemCalls, ACheckpointThatIsNotOnDiskHasNoName) {
+  for (const int n : {2, 3, 5, 7}) {
+    const ScratchDirectory scratch;
+    calls = {.failing_sync = n};
+    EXPECT_THROW(write_small(scratch.path(), 1), Error);
+    EXPECT_TRUE(fs::is_empty(scratch.path() / "checkpoints")) << n;
+  }
+}
+
+TEST_F(SystemCalls, WhereDirectoriesCannotBeSyncedTheyNeedNotBe) {
+  const ScratchDirectory scratch;
+  calls.directories_refuse = true;
+  write_small(scratch.path(), 1);
+  EXPECT_TRUE(verify_checkpoint(scratch.path() / "checkpoints" / "step_000001").empty());
+}
+
+/// Another try may read it: nobody goes back to an older one unasked.
+TEST_F(SystemCalls, ACheckpointThatCannotBeReadIsNotPassedOver) {
+  const ScratchDirectory scratch;
+  const fs::path checkpoints = scratch.path() / "checkpoints";
+  for (const std::int64_t step : {1, 2}) write_small(scratch.path(), step);
+  calls.reads_fail = true;
+  std::string warnings;
+  try {
+    open_newest(io_, checkpoints, std::nullopt, [&](const std::string& text) { warnings += text; });
+    ADD_FAILURE() << "opened";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::io);
+    EXPECT_NE(std::string(error.what()).find("weights.h5"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(warnings, "");
+  calls.reads_fail = false;
+  EXPECT_EQ(open_newest(io_, checkpoints, std::nullopt, {})->state().step, 2);
+}
+
+TEST_F(SystemCalls, WhatIsTakenAndGivenInPartsIsWhole) {
+  const ScratchDirectory scratch;
+  calls.are_short = true;
+  write_text_file(scratch.path() / "text", "a text of some length");
+  EXPECT_EQ(read_text_file(scratch.path() / "text"), "a text of some length");
+  write_whole(io_, scratch.path(), 1);
+  EXPECT_TRUE(verify_checkpoint(scratch.path() / "step_000001").empty());
+  calls.are_short = false;
+  EXPECT_EQ(slurp(scratch.path() / "text"), "a text of some length");
+  EXPECT_TRUE(verify_checkpoint(scratch.path() / "step_000001").empty());
+}
+
+}  // namespace
+}  // namespace mylos::test

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// An evaluation reads each window once, the last too, whoever reads which.
+#include "app/evaluator.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/io/io_test_util.hpp"
+#include "tests/parallel/mini_trainer.hpp"
+#include "tests/support/backend_fixture.hpp"
+#include "tests/support/test_plugins.hpp"
+
+namespace mylos {
+namespace {
+
+constexpr std::int64_t seq_len = 12;
+constexpr std::int64_t num_windows = 7;  // no multiple of what some ranks read at a time
+
+class Evaluation : public testing::Test {
+ protected:
+  Evaluation() {
+    TokenFileWriter writer(file());
+    std::vector<std::uint16_t> tokens(num_windows * seq_len + 1 +
+                                      seq_len / 2);  // and a rest, which is not read
+    for (std::size_t i = 0; i < tokens.size(); ++i)
+      tokens[i] = static_cast<std::uint16_t>(
+          philox(stream_key(3, "tokens"), static_cast<std::uint32_t>(i), 0, 0, 0).x[0] % 5);
+    writer.append(tokens);
+    writer.finish();
+  }
+
+  /// So few tokens that guesses are right now and then.
+  static RunConfig config(std::int64_t data, std::int64_t micro_batch) {
+    ModelConfig model;
+    model.layers = 1;
+    model.heads = 6;
+    model.width = 24;
+    model.context = seq_len;
+    model.vocab = 5;
+    return mini_config(model, data * micro_batch, seq_len, data);
+  }
+  std::filesystem::path file() const { return scratch_.path() / "valid.bin"; }
+  TokenDataset dataset() const { return {TokenFile(file()), seq_len, 1}; }
+  int ranks() const { return world_->size(); }
+
+  /// Of each window by itself, on one rank.
+  struct Window {
+    double loss = 0.0;  ///< sum
+    std::int64_t correct = 0;
+  };
+  std::vector<Window> windows() {
+    MemoryLedger ledger;
+    MiniTrainer trainer(backend_, ledger, *self_, config(1, 1));
+    const TokenDataset data = dataset();
+    std::vector<Window> windows(num_windows);
+    std::vector<std::int32_t> tokens(seq_len + 1);
+    for (std::int64_t i = 0; i < num_windows; ++i) {
+      data.sequential(i, tokens.data());
+      trainer.executor().load_evaluation(tokens);
+      trainer.executor().evaluate();
+      Window& window = windows[static_cast<std::size_t>(i)];
+      for (const float loss : trainer.executor().evaluation_losses()) window.loss += loss;
+      for (const std::int32_t hit : trainer.executor().evaluation_correct()) window.correct += hit;
+    }
+    return windows;
+  }
+
+  test::ScratchDirectory scratch_;
+  ComputeBackend& backend_ = test_backends(1).at("kokkos");
+  CommunicatorHandle self_ = open_communicator("self", &backend_);
+  CommunicatorHandle world_ = open_communicator("mpi", &backend_);
+};
+
+TEST_F(Evaluation, CountsEachWindowOnceOnEveryLayout) {
+  const std::vector<Window> expected = windows();
+  for (const std::int64_t tensor : {1, ranks()}) {
+    for (const std::int64_t micro_batch : {1, 2, 9}) {
+      RunConfig run = config(ranks() / tensor, micro_batch);
+      run.parallel.tensor = tensor;
+      MemoryLedger ledger;
+      MiniTrainer trainer(backend_, ledger, *world_, run);
+      for (std::int64_t most = 0; most <= num_windows + 1; ++most) {
+        SCOPED_TRACE(fmt::format("tensor {}, batches of {}, at most {} windows", tensor, micro_batch, most));
+        const EvalResult seen = *evaluate(trainer.executor(), backend_, dataset(), most, trainer.grid());
+        const std::int64_t count = most == 0 ? num_windows : std::min(most, num_windows);
+        double loss = 0.0;
+        std::int64_t correct = 0;
+        for (std::int64_t i = 0; i < count; ++i) {
+          loss += expected[static_cast<std::size_t>(i)].loss;
+          correct += expected[static_cast<std::size_t>(i)].correct;
+        }
+        const auto tokens = static_cast<double>(count * seq_len);
+        EXPECT_EQ(seen.tokens, count * seq_len);
+        EXPECT_NEAR(seen.loss, loss / tokens, 1e-6);
+        EXPECT_NEAR(seen.accuracy, static_cast<double>(correct) / tokens, 1e-9);
+        EXPECT_TRUE(count < num_windows || correct > 0);
+      }
+    }
+  }
+}
+
+/// Every rank says so, also those whose own windows have a loss.
+TEST_F(Evaluation, OfALossThatIsNoNumberIsNone) {
+  MemoryLedger ledger;
+  MiniTrainer trainer(backend_, ledger, *world_, config(ranks(), 1));
+  std::vector<float> row(5 * 24, 0.0F);
+  std::fill_n(row.begin(), 24, std::numeric_limits<float>::quiet_NaN());
+  trainer.set_weight("wte.weight", row);
+  const EvalResult seen = *evaluate(trainer.executor(), backend_, dataset(), 1, trainer.grid());
+  EXPECT_TRUE(std::isnan(seen.loss));
+  EXPECT_EQ(seen.tokens, seq_len);
+}
+
+}  // namespace
+}  // namespace mylos

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a pool of scratch memory lends, and that it counts what it holds.
+#include "parallel/collectives/scratch_pool.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include "core/memory/memory_ledger.hpp"
+
+namespace mylos {
+namespace {
+
+TEST(ScratchSizes, LendsTheSmallestThatIsLargeEnough) {
+  ScratchSizes sizes;
+  for (const std::size_t bytes : {100U, 300U, 200U}) {
+    const ScratchSizes::Lent lent = sizes.take(bytes);
+    EXPECT_TRUE(lent.is_new);
+    EXPECT_EQ(lent.capacity, bytes);
+    EXPECT_EQ(lent.replaced, 0U);
+  }
+  for (const std::size_t bytes : {100U, 300U, 200U}) sizes.give_back(bytes);
+  for (const auto& [bytes, capacity] : {std::pair(50U, 100U), std::pair(200U, 200U), std::pair(101U, 300U)}) {
+    const ScratchSizes::Lent lent = sizes.take(bytes);
+    EXPECT_FALSE(lent.is_new) << bytes;
+    EXPECT_EQ(lent.capacity, capacity) << bytes;
+  }
+  EXPECT_EQ(sizes.allocated(), 600U);
+}
+
+TEST(ScratchSizes, ALargerBlockTakesThePlaceOfTheLargest) {
+  ScratchSizes sizes;
+  sizes.take(100);
+  sizes.take(200);
+  sizes.give_back(100);
+  sizes.give_back(200);
+  EXPECT_EQ(sizes.take(500).replaced, 200U);
+  EXPECT_EQ(sizes.allocated(), 600U);
+  sizes.give_back(500);
+  EXPECT_EQ(sizes.take(400).capacity, 500U);
+  EXPECT_EQ(sizes.take(100).capacity, 100U);
+  EXPECT_EQ(sizes.allocated(), 600U);
+}
+
+TEST(ScratchPool, IsChargedWithWhatItHolds) {
+  MemoryLedger ledger;
+  ScratchPool pool(&ledger);
+  const auto charged = [&] { return ledger.current(MemoryCategory::communication); };
+  for (int step = 0; step < 3; ++step) {
+    const ScratchPool::Scratch one = pool.take(100);
+    const ScratchPool::Scratch other = pool.take(300);
+    EXPECT_EQ(pool.take(0).data(), nullptr);
+    std::memset(one.data(), 1, 100);
+    std::memset(other.data(), 2, 300);
+    EXPECT_TRUE(std::all_of(one.data(), one.data() + 100, [](std::byte b) { return b == std::byte{1}; }));
+    EXPECT_EQ(charged(), 400U);
+  }
+  EXPECT_EQ(pool.num_allocations(), 2U) << "later steps find the same blocks";
+  EXPECT_EQ(pool.peak_bytes(), 400U);
+  pool.take(1000);
+  EXPECT_EQ(charged(), 1100U) << "the largest made room";
+  EXPECT_EQ(pool.peak_bytes(), 1100U);
+}
+
+}  // namespace
+}  // namespace mylos

@@ -241,12 +241,14 @@ TEST_F(Commands, ADryRunIsOfNodesThatAreAlike) {
   }
 }
 
-/// Whoever asks for an end gets the evaluation too, behind the checkpoint.
-TEST_F(Commands, AStoppedRunHasEvaluatedItsLastStep) {
+/// Who asked for an end does not wait for it.
+TEST_F(Commands, AnEvaluationThatAStopPutOffFollowsAfterTheRestart) {
   const Outcome outcome = train("run", {valid(), "--eval.every=1", "--train.wall_clock=0.001"});
   EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::preempted)) << outcome.output;
-  EXPECT_THAT(read_table("run", "eval")["step"], ElementsAre(1));
   EXPECT_THAT(checkpoint_steps("run"), ElementsAre(1));
+  const Outcome rest = train("run", {valid(), "--eval.every=1", "--restart", "--train.stop_step=3"});
+  EXPECT_EQ(rest.exit_code, 0) << rest.output;
+  EXPECT_THAT(read_table("run", "eval")["step"], ElementsAre(1, 2, 3));
 }
 
 using RestartRules = Commands;

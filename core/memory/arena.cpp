@@ -17,6 +17,7 @@ int ArenaPlan::add(std::size_t bytes, std::vector<LiveInterval> live) {
 }
 
 bool ArenaPlan::overlap(const Buffer& a, const Buffer& b) {
+  if ((a.eras & b.eras) == 0) return false;
   auto i = a.live.begin();
   auto j = b.live.begin();
   while (i != a.live.end() && j != b.live.end()) {
@@ -31,7 +32,24 @@ bool ArenaPlan::overlap(const Buffer& a, const Buffer& b) {
   return false;
 }
 
+void ArenaPlan::find_eras() {
+  constexpr std::int64_t num_eras = 64;
+  std::int64_t last = 0;
+  for (const Buffer& buffer : buffers_) {
+    if (!buffer.live.empty()) last = std::max(last, buffer.live.back().last);
+  }
+  const auto era_of = [&](std::int64_t tick) { return tick * num_eras / (last + 1); };
+  for (Buffer& buffer : buffers_) {
+    buffer.eras = 0;
+    for (const LiveInterval& live : buffer.live) {
+      for (std::int64_t era = era_of(live.first); era <= era_of(live.last); ++era)
+        buffer.eras |= std::uint64_t{1} << era;
+    }
+  }
+}
+
 void ArenaPlan::solve() {
+  find_eras();
   std::vector<std::size_t> order(buffers_.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(order, std::greater{}, [&](std::size_t i) { return buffers_[i].bytes; });
@@ -40,10 +58,11 @@ void ArenaPlan::solve() {
   for (const std::size_t index : order) {
     Buffer& buffer = buffers_[index];
     std::size_t offset = 0;
+    // What ends below the place or begins above it need not be compared.
     for (const Buffer* other : placed) {
-      if (!overlap(buffer, *other)) continue;
       if (other->offset >= offset + buffer.bytes) break;
-      offset = std::max(offset, other->offset + other->bytes);
+      const std::size_t end = other->offset + other->bytes;
+      if (end > offset && overlap(buffer, *other)) offset = end;
     }
     buffer.offset = offset;
     bytes_ = std::max(bytes_, offset + buffer.bytes);

@@ -35,8 +35,10 @@ class ArenaPlan {
     std::size_t bytes = 0;
     std::vector<LiveInterval> live;
     std::size_t offset = 0;
+    std::uint64_t eras = 0;  // 64ths of all ticks in which it lives: most pairs differ in them
   };
   static bool overlap(const Buffer& a, const Buffer& b);
+  void find_eras();
 
   std::vector<Buffer> buffers_;
   std::size_t bytes_ = 0;

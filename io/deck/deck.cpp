@@ -371,12 +371,13 @@ Deck Deck::parse(std::string_view text, const std::string& file_name, DeckErrors
       if (header.find(']') != header.size() - 1 || section.empty()) {
         errors.add(place, fmt::format("`{}` is not a section; write [name]", header));
       }
-      const auto same = [&](const DeckEntry& other) { return other.section == section; };
-      const auto earlier = std::find_if(deck.sections_.begin(), deck.sections_.end(), same);
-      if (earlier != deck.sections_.end()) {
-        errors.add(place, fmt::format("section [{}] was already begun at {}", section, earlier->place.text));
-      } else if (!section.empty()) {
+      if (section.empty()) continue;
+      const auto [earlier, is_new] = deck.section_of_.try_emplace(section, deck.sections_.size());
+      if (is_new) {
         deck.sections_.push_back({section, "", "", place});
+      } else {
+        errors.add(place, fmt::format("section [{}] was already begun at {}", section,
+                                      deck.sections_[earlier->second].place.text));
       }
       continue;
     }
@@ -393,21 +394,23 @@ Deck Deck::parse(std::string_view text, const std::string& file_name, DeckErrors
     DeckEntry entry{section, name, "", place};
     if (!assigns || name.empty()) {
       errors.add(place, fmt::format("`{}` is neither `name = value` nor `[section]`", line));
-      deck.malformed_.push_back(entry.key());
+      deck.malformed_.insert(entry.key());
       continue;
     }
     const Parsed<std::string> value = scan_value(line.substr(equals + 1));
     if (!value.value) {
       errors.add(place, fmt::format("[{}] {} {}", section, name, value.problem));
-      deck.malformed_.push_back(entry.key());
+      deck.malformed_.insert(entry.key());
       continue;
     }
     entry.value = *value.value;
-    if (const DeckEntry* earlier = deck.find(entry.key())) {
-      errors.add(place, fmt::format("[{}] {} was already set at {}", section, name, earlier->place.text));
-      continue;
+    const auto [earlier, is_new] = deck.entry_of_.try_emplace(entry.key(), deck.entries_.size());
+    if (is_new) {
+      deck.entries_.push_back(std::move(entry));
+    } else {
+      errors.add(place, fmt::format("[{}] {} was already set at {}", section, name,
+                                    deck.entries_[earlier->second].place.text));
     }
-    deck.entries_.push_back(std::move(entry));
   }
   return deck;
 }
@@ -422,17 +425,19 @@ void Deck::set(const std::string& key, const std::string& value, DeckErrors& err
   const DeckEntry entry{key.substr(0, dot), key.substr(dot + 1), value, place};
   if (std::any_of(value.begin(), value.end(), is_control)) {
     errors.add(place, "has control characters in its value");
-    malformed_.push_back(key);
+    malformed_.insert(key);
     return;
   }
-  const auto same = [&](const DeckEntry& other) { return other.key() == key; };
-  const auto earlier = std::find_if(entries_.begin(), entries_.end(), same);
-  if (earlier == entries_.end()) {
+  const auto [found, is_new] = entry_of_.try_emplace(key, entries_.size());
+  if (is_new) {
     entries_.push_back(entry);
-  } else if (earlier->place.text == place.text) {
-    errors.add(place, fmt::format("is given twice: {} and {}", earlier->value, value));
+    return;
+  }
+  DeckEntry& earlier = entries_[found->second];
+  if (earlier.place.text == place.text) {
+    errors.add(place, fmt::format("is given twice: {} and {}", earlier.value, value));
   } else {
-    *earlier = entry;
+    earlier = entry;
   }
 }
 
@@ -445,25 +450,25 @@ void Deck::keep_declared(std::span<const ParamSpec> specs) {
   std::erase_if(sections_, [&](const DeckEntry& header) {
     return std::ranges::none_of(specs, [&](const ParamSpec& spec) { return header.section == spec.section; });
   });
+  entry_of_.clear();
+  section_of_.clear();
+  for (const DeckEntry& entry : entries_) entry_of_.emplace(entry.key(), entry_of_.size());
+  for (const DeckEntry& header : sections_) section_of_.emplace(header.section, section_of_.size());
 }
 
 const DeckEntry* Deck::find(std::string_view key) const {
-  const auto same = [&](const DeckEntry& entry) { return entry.key() == key; };
-  const auto found = std::find_if(entries_.begin(), entries_.end(), same);
-  return found == entries_.end() ? nullptr : &*found;
+  const auto found = entry_of_.find(key);
+  return found == entry_of_.end() ? nullptr : &entries_[found->second];
 }
 
 DeckPlace Deck::place_of(std::string_view key) const {
   if (const DeckEntry* entry = find(key)) return entry->place;
-  const std::string_view section = key.substr(0, key.find('.'));
-  for (const DeckEntry& header : sections_) {
-    if (header.section == section) return header.place;
-  }
-  return {file_name_};
+  const auto header = section_of_.find(key.substr(0, key.find('.')));
+  return header == section_of_.end() ? DeckPlace{file_name_} : sections_[header->second].place;
 }
 
 bool Deck::is_malformed(std::string_view key) const {
-  return contains(malformed_, key);
+  return malformed_.contains(key);
 }
 
 ParamValues resolve_deck(const Deck& deck, std::span<const ParamSpec> specs,

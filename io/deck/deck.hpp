@@ -3,7 +3,11 @@
 // meaning.
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
+#include <functional>
+#include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -67,10 +71,14 @@ class Deck {
   bool is_malformed(std::string_view key) const;
 
  private:
+  using Places = std::map<std::string, std::size_t, std::less<>>;
+
   std::string file_name_;
   std::vector<DeckEntry> entries_;
   std::vector<DeckEntry> sections_;
-  std::vector<std::string> malformed_;
+  Places entry_of_;    // by key
+  Places section_of_;  // by name
+  std::set<std::string, std::less<>> malformed_;
 };
 
 /// "1, 2 or 3".

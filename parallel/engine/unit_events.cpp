@@ -33,18 +33,25 @@ void add(const ProgramPass& pass, int& visits, std::vector<UnitEvent>& events) {
 
 UnitEvents unit_events_of(const Schedule& schedule, const ModelPrograms& programs) {
   UnitEvents events;
-  const auto of = [&](UnitSequence sequence) -> std::vector<UnitEvent>& {
+  const auto of = [&](UnitSequence sequence) -> UnitEventList& {
     return events[static_cast<std::size_t>(sequence)];
   };
+  const ScheduleExcerpt excerpt = excerpt_of(schedule);
+  const Schedule& few = excerpt.schedule;
+  const Repetition& repeated = excerpt.actions;
+  UnitEventList& step = of(UnitSequence::step);
+  step.repeated.times = repeated.times;
   int visits = 0;
-  schedule.for_each_action(1, false, 1, [&](const Occurrence& occurrence) {
-    const Action& action = schedule.actions[occurrence.index];
+  few.for_each_action(1, false, 1, [&](const Occurrence& occurrence) {
+    const Action& action = few.actions[occurrence.index];
+    if (occurrence.index == repeated.begin) step.repeated.begin = step.events.size();
+    if (occurrence.index == repeated.end) step.repeated.end = step.events.size();
     if (!is_of_micro_batch(action.kind) || is_message(action.kind)) return;
-    add({program_of(action, programs), action.micro_batch, schedule.is_last(occurrence.index)}, visits,
-        of(UnitSequence::step));
+    add({program_of(action, programs), action.micro_batch, few.is_last(occurrence.index)}, visits,
+        step.events);
   });
-  add({programs.evaluate}, visits, of(UnitSequence::evaluation));
-  add({programs.generate}, visits, of(UnitSequence::generation));
+  add({programs.evaluate}, visits, of(UnitSequence::evaluation).events);
+  add({programs.generate}, visits, of(UnitSequence::generation).events);
   return events;
 }
 

@@ -29,7 +29,7 @@ std::vector<UnitPart> divided(const std::vector<UnitPart>& parts, int ranks, int
 
 std::vector<GradientRange> completions_of(const UnitEvents& events) {
   std::vector<GradientRange> completions;
-  for (const UnitEvent& event : events[static_cast<std::size_t>(UnitSequence::step)]) {
+  for (const UnitEvent& event : events[static_cast<std::size_t>(UnitSequence::step)].events) {
     const auto* completion = std::get_if<GradientCompletion>(&event);
     if (completion != nullptr && completion->is_last) completions.push_back(completion->range);
   }

@@ -18,6 +18,7 @@
 #include "core/param_values.hpp"
 #include "parallel/health/traffic.hpp"
 #include "parallel/process_grid.hpp"
+#include "parallel/repetition.hpp"
 
 namespace mylos {
 
@@ -25,7 +26,7 @@ namespace mylos {
 struct UnitAcquisition {
   UnitAccess access;
   int visit = 0;         ///< number of the block's pass: units that it acquires together have the same
-  int micro_batch = -1;  ///< none outside a step
+  int micro_batch = -1;  ///< none outside a step; of the first of those that repeat
 };
 /// A pass through the blocks completes a range of a unit's gradient.
 struct GradientCompletion {
@@ -37,7 +38,12 @@ using UnitEvent = std::variant<UnitAcquisition, GradientCompletion>;
 /// What asks for units, each in an order that is known at set-up.
 enum class UnitSequence : std::uint8_t { step, evaluation, generation };
 inline constexpr std::size_t num_unit_sequences = 3;
-using UnitEvents = std::array<std::vector<UnitEvent>, num_unit_sequences>;
+/// Those of one, in which one of many micro-batches stands for all that do likewise.
+struct UnitEventList {
+  std::vector<UnitEvent> events;
+  Repetition repeated;  ///< the events of that micro-batch
+};
+using UnitEvents = std::array<UnitEventList, num_unit_sequences>;
 
 /// The gradients in the order in which a step completes them.
 std::vector<GradientRange> completions_of(const UnitEvents& events);
@@ -127,7 +133,8 @@ struct PlannedCall {
   Operation operation = Operation::all_reduce;
   std::int64_t count = 0;  ///< elements, as in CollectiveCall
   DType dtype = DType::fp32;
-  std::size_t until = 0;  ///< as many calls of the step have started when this one was waited for
+  std::size_t until = 0;  ///< as many calls of the list have started when this one was waited for
+  std::size_t times = 1;  ///< as many micro-batches do likewise
 };
 
 /// What an exchange takes; its constructor allocates from the same plan.

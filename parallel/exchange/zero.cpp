@@ -134,9 +134,8 @@ Zero::Zero(const ZeroConfig& config, const ExchangeScope& scope, ComputeBackend&
   full_gradient_of_.assign(num_units, -1);
   has_sum_.assign(num_units, false);
   sums_.reserve(num_units);
-  std::size_t most_gathers = 0;
-  for (const auto& each : layout_.sequences) most_gathers = std::max(most_gathers, each.gathers.size());
-  gathers_.resize(most_gathers);
+  gathers_.resize(num_units);
+  gathered_at_.resize(num_units);
   if (!config.divides_weights()) std::ranges::generate(versions_, new_weight_version);
 }
 
@@ -175,16 +174,15 @@ void Zero::begin(UnitSequence sequence) {
   sequence_ = sequence;
   num_acquired_ = 0;
   num_completed_ = 0;
-  num_gathers_ = 0;
 }
 
 UnitView Zero::acquire(const UnitAccess& access) {
-  const std::size_t acquisition = num_acquired_++;
+  const std::size_t acquisition = sequence().acquisitions.place(num_acquired_++);
   const auto unit = static_cast<std::size_t>(access.unit);
   const std::int64_t size = table().unit(access.unit).size;
   UnitView view;
   if (access.reads_weights && config_.divides_weights()) {
-    view.weights = gathered_weights(acquisition).flat(0, size);
+    view.weights = gathered_weights(access.unit, acquisition).flat(0, size);
   } else if (access.reads_weights) {
     publications_[unit].wait();
     view.weights = whole(weights_, compute_type_, access.unit).flat(0, size);
@@ -198,19 +196,19 @@ UnitView Zero::acquire(const UnitAccess& access) {
   return view;
 }
 
-TensorRef Zero::gathered_weights(std::size_t acquisition) {
-  const auto place_of = [&](const ZeroLayout::Gather& gather) {
+TensorRef Zero::gathered_weights(int unit, std::size_t acquisition) {
+  const auto memory_of = [&](int gathered) {
     return TensorRef(gathered_.data(), compute_type_, {layout_.gathered_size})
-        .flat(gather.offset, layout_.padded(gather.unit));
+        .flat(gathered_at_[static_cast<std::size_t>(gathered)], layout_.padded(gathered));
   };
-  const std::vector<ZeroLayout::Gather>& gathers = sequence().gathers;
-  for (; num_gathers_ < gathers.size() && gathers[num_gathers_].start <= acquisition; ++num_gathers_) {
-    const ZeroLayout::Gather& gather = gathers[num_gathers_];
-    gathers_[num_gathers_] = shards_.all_gather(own_weights(gather.unit), place_of(gather));
+  for (const ZeroLayout::Gather& gather :
+       std::ranges::equal_range(sequence().gathers, acquisition, {}, &ZeroLayout::Gather::start)) {
+    const auto index = static_cast<std::size_t>(gather.unit);
+    gathered_at_[index] = gather.offset;
+    gathers_[index] = shards_.all_gather(own_weights(gather.unit), memory_of(gather.unit));
   }
-  const auto index = static_cast<std::size_t>(sequence().gather_of[acquisition]);
-  gathers_[index].wait();
-  return place_of(gathers[index]);
+  gathers_[static_cast<std::size_t>(unit)].wait();
+  return memory_of(unit);
 }
 
 TensorRef Zero::full_gradient(int unit) const {
@@ -238,7 +236,7 @@ bool Zero::starts_reduction(const GradientRange& range) const {
 }
 
 void Zero::gradient_ready(const GradientRange& range) {
-  const bool is_last = sequence().is_last[num_completed_++];
+  const bool is_last = sequence().is_last[sequence().completions.place(num_completed_++)];
   if (!starts_reduction(range)) return;
   const TensorRef sum = own_gradient(range.unit);
   TensorRef terms;

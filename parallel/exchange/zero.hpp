@@ -52,7 +52,7 @@ class Zero final : public GradientExchange {
   const ZeroLayout::Sequence& sequence() const {
     return layout_.sequences[static_cast<std::size_t>(sequence_)];
   }
-  TensorRef gathered_weights(std::size_t acquisition);
+  TensorRef gathered_weights(int unit, std::size_t acquisition);
   /// The unit's whole gradient, which begins if the unit has none.
   TensorRef begun_gradient(int unit, std::size_t acquisition);
   /// That gradient, padded.
@@ -85,8 +85,8 @@ class Zero final : public GradientExchange {
   UnitSequence sequence_ = UnitSequence::step;
   std::size_t num_acquired_ = 0;  // of the sequence so far
   std::size_t num_completed_ = 0;
-  std::vector<Request> gathers_;  // of the sequence, as they started
-  std::size_t num_gathers_ = 0;
+  std::vector<Request> gathers_;                // by unit: the newest
+  std::vector<std::int64_t> gathered_at_;       // and its place
   std::vector<std::int64_t> full_gradient_of_;  // by unit: its place while it is being made; else -1
   std::vector<bool> has_sum_;                   // by unit: the part holds what earlier micro-batches gave
   std::optional<Reduction> reduction_;          // under way

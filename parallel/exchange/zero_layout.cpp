@@ -62,8 +62,8 @@ class RepeatingPlaces {
 class SequencePlanner {
  public:
   SequencePlanner(const ZeroConfig& config, const ExchangeScope& scope, ZeroLayout& layout,
-                  const std::vector<UnitEvent>& events)
-      : config_(config), scope_(scope), layout_(layout), events_(events) {}
+                  const UnitEventList& list)
+      : config_(config), scope_(scope), layout_(layout), events_(list.events), repeated_(list.repeated) {}
 
   ZeroLayout::Sequence plan() {
     if (config_.divides_weights()) place_weights();
@@ -104,7 +104,6 @@ class SequencePlanner {
       const auto* acquired = std::get_if<UnitAcquisition>(&event);
       if (acquired == nullptr) continue;
       const std::size_t number = acquisition++;
-      sequence_.gather_of.push_back(-1);
       if (!acquired->access.reads_weights) continue;
       if (acquired->visit != visit) starts.push_back(number);
       visit = acquired->visit;
@@ -122,7 +121,6 @@ class SequencePlanner {
       }
       uses[newest[unit]].last = tick;
       uses[newest[unit]].micro_batch = acquired->micro_batch;
-      sequence_.gather_of[number] = static_cast<std::int64_t>(newest[unit]);
     }
     for (const Use& use : uses)
       places.ticks(use.item) = {std::max<std::int64_t>(use.first - config_.prefetch, 0), use.last};
@@ -135,15 +133,25 @@ class SequencePlanner {
   }
 
   void run() {
-    for (const UnitEvent& event : events_) {
-      if (const auto* acquired = std::get_if<UnitAcquisition>(&event)) {
+    sequence_.acquisitions.times = sequence_.completions.times = repeated_.times;
+    for (std::size_t i = 0; i < events_.size(); ++i) {
+      if (i == repeated_.begin) mark(&Repetition::begin);
+      if (i == repeated_.end) mark(&Repetition::end);
+      times_ = i >= repeated_.begin && i < repeated_.end ? repeated_.times : 1;
+      if (const auto* acquired = std::get_if<UnitAcquisition>(&events_[i])) {
         acquire(*acquired);
       } else {
-        complete(std::get<GradientCompletion>(event));
+        complete(std::get<GradientCompletion>(events_[i]));
       }
     }
     finish_reduction();
     for (const std::size_t call : summing_) calls_[call].until = calls_.size();
+  }
+
+  /// The repetition begins or ends with the next event.
+  void mark(std::size_t Repetition::*edge) {
+    sequence_.acquisitions.*edge = gradient_items_.size();
+    sequence_.completions.*edge = sequence_.is_last.size();
   }
 
   void acquire(const UnitAcquisition& acquired) {
@@ -151,11 +159,11 @@ class SequencePlanner {
     if (config_.divides_weights() && acquired.access.reads_weights) {
       for (; next_gather_ < sequence_.gathers.size() && sequence_.gathers[next_gather_].start <= number;
            ++next_gather_) {
-        gather_calls_.push_back(call({Axis::shard}, Operation::all_gather,
-                                     layout_.unit(sequence_.gathers[next_gather_].unit).part,
-                                     scope_.compute_type));
+        const int unit = sequence_.gathers[next_gather_].unit;
+        gather_calls_[unit] =
+            call({Axis::shard}, Operation::all_gather, layout_.unit(unit).part, scope_.compute_type);
       }
-      PlannedCall& gather = calls_[gather_calls_[static_cast<std::size_t>(sequence_.gather_of[number])]];
+      PlannedCall& gather = calls_[gather_calls_.at(acquired.access.unit)];
       if (gather.until == 0) gather.until = calls_.size();
     }
     const bool has_item = acquired.access.adds_gradients && config_.divides_gradients();
@@ -200,7 +208,8 @@ class SequencePlanner {
   }
 
   std::size_t call(AxisSet group, Operation operation, std::int64_t count, DType dtype) {
-    calls_.push_back({.group = group, .operation = operation, .count = count, .dtype = dtype});
+    calls_.push_back(
+        {.group = group, .operation = operation, .count = count, .dtype = dtype, .times = times_});
     return calls_.size() - 1;
   }
 
@@ -208,9 +217,11 @@ class SequencePlanner {
   const ExchangeScope& scope_;
   ZeroLayout& layout_;
   const std::vector<UnitEvent>& events_;
+  const Repetition& repeated_;
+  std::size_t times_ = 1;  // of the calls that are made
   ZeroLayout::Sequence sequence_;
   std::vector<PlannedCall> calls_;
-  std::vector<std::size_t> gather_calls_;  // by gather
+  std::map<int, std::size_t> gather_calls_;  // the newest by unit
   std::size_t next_gather_ = 0;
   RepeatingPlaces gradients_;
   std::vector<std::int64_t> gradient_items_;  // by acquisition

@@ -46,12 +46,12 @@ struct ZeroLayout {
     std::int64_t offset = 0;
     std::size_t start = 0;  // the acquisition at which it starts
   };
-  /// One of UnitSequence; by acquisition what it finds where.
+  /// One of UnitSequence.
   struct Sequence {
-    std::vector<Gather> gathers;             // as they start
-    std::vector<std::int64_t> gather_of;     // index in `gathers`; -1 if weights are not wanted
-    std::vector<std::int64_t> gradients_of;  // offset of the unit's whole gradient; -1 if not wanted
+    std::vector<Gather> gathers;             // as they start; of a unit one at a time
+    std::vector<std::int64_t> gradients_of;  // by acquisition: offset of the unit's whole gradient, or -1
     std::vector<bool> is_last;               // by completion: no later micro-batch adds to it
+    Repetition acquisitions, completions;    // of micro-batches that do likewise
   };
 
   const UnitPlace& unit(int index) const { return units[static_cast<std::size_t>(index)]; }

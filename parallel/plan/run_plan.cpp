@@ -64,8 +64,8 @@ std::vector<TrafficRow> traffic_of(const std::vector<PlannedCall>& calls, const 
     };
     auto row = std::ranges::find_if(rows, same);
     if (row == rows.end()) row = rows.insert(row, {.axis = axis, .operation = call.operation});
-    ++row->calls;
-    row->payload_bytes += payload_bytes(call, coordinates);
+    row->calls += call.times;
+    row->payload_bytes += call.times * payload_bytes(call, coordinates);
   }
   return rows;
 }
@@ -92,9 +92,13 @@ PlannedCall planned(const ReduceScatterCall& call) {
 /// The collectives of the programs that a step runs.
 std::vector<PlannedCall> calls_of(const Schedule& schedule, const ModelPrograms& programs) {
   std::vector<PlannedCall> calls;
-  schedule.for_each_action(1, false, 1, [&](const Occurrence& occurrence) {
-    const Action& action = schedule.actions[occurrence.index];
+  const ScheduleExcerpt excerpt = excerpt_of(schedule);
+  const Schedule& few = excerpt.schedule;
+  const Repetition& repeated = excerpt.actions;
+  few.for_each_action(1, false, 1, [&](const Occurrence& occurrence) {
+    const Action& action = few.actions[occurrence.index];
     if (!is_of_micro_batch(action.kind) || is_message(action.kind)) return;
+    const bool is_repeated = occurrence.index >= repeated.begin && occurrence.index < repeated.end;
     std::map<int, std::size_t> under_way;  // by number of the entry
     const std::vector<Entry>& entries = program_of(action, programs).entries;
     for (std::size_t i = 0; i < entries.size(); ++i) {
@@ -107,6 +111,7 @@ std::vector<PlannedCall> calls_of(const Schedule& schedule, const ModelPrograms&
             if constexpr (is_collective<Op>) {
               under_way.emplace(static_cast<int>(i), calls.size());
               calls.push_back(planned(op));
+              if (is_repeated) calls.back().times = repeated.times;
             }
           },
           entries[i].operation);
@@ -140,7 +145,7 @@ std::int64_t scratch_bytes(const std::string& name, const std::vector<PlannedCal
   };
   ScratchSizes pool;
   std::size_t most = 0;
-  constexpr int steps = 2;  // later ones find the same blocks
+  constexpr int steps = 2;  // later ones, and micro-batches that do likewise, find the same blocks
   for (int step = 0; step < steps; ++step) {
     std::multimap<std::size_t, std::size_t> lent;  // capacities by PlannedCall::until
     for (std::size_t i = 0; i < calls.size(); ++i) {

@@ -37,6 +37,38 @@ std::set<int> Schedule::held_chunks() const {
   return held;
 }
 
+ScheduleExcerpt excerpt_of(const Schedule& schedule) {
+  // The third micro-batch is like all behind it, but the last: what is begun in it for the next one, such as
+  // gathers of weights, is finished among what is begun for the one after that.
+  constexpr int before = 2;
+  constexpr int behind = 2;
+  const std::vector<Action>& all = schedule.actions;
+  const int most = before + 1 + behind;
+  const auto is_of_first = [](const Action& action) {
+    return is_of_micro_batch(action.kind) && action.micro_batch == 0;
+  };
+  const auto period = static_cast<std::size_t>(std::ranges::count_if(all, is_of_first));
+  const std::size_t num_repeated = period * static_cast<std::size_t>(schedule.micro_batches);
+  const auto expected = [&](std::size_t index) {
+    Action action = all[index % period];
+    action.micro_batch = static_cast<int>(index / period);
+    return action;
+  };
+  bool is_alike = schedule.micro_batches > most && num_repeated <= all.size();
+  for (std::size_t i = 0; is_alike && i < num_repeated; ++i) is_alike = all[i] == expected(i);
+  if (!is_alike) return {.schedule = schedule, .actions = {}};
+
+  ScheduleExcerpt excerpt{.schedule = schedule,
+                          .actions = {.begin = before * period,
+                                      .end = (before + 1) * period,
+                                      .times = static_cast<std::size_t>(schedule.micro_batches - most) + 1}};
+  std::vector<Action>& few = excerpt.schedule.actions;
+  excerpt.schedule.micro_batches = most;
+  few.erase(few.begin() + static_cast<std::ptrdiff_t>(most * period),
+            few.begin() + static_cast<std::ptrdiff_t>(num_repeated));
+  return excerpt;
+}
+
 SlotAssignment::SlotAssignment(const Schedule& schedule)
     : schedule_(schedule), num_actions_(static_cast<std::size_t>(schedule.micro_batches)) {
   for (const Action& action : schedule.actions) {

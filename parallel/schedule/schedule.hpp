@@ -13,6 +13,8 @@
 #include <tuple>
 #include <vector>
 
+#include "parallel/repetition.hpp"
+
 namespace mylos {
 
 enum class ActionKind : std::uint8_t {
@@ -60,6 +62,8 @@ struct Action {
   int chunk = 0;
   int ahead = 0;  ///< it belongs to the step so many after the one that these actions complete
   int peer = -1;  ///< of a message
+
+  bool operator==(const Action&) const = default;
 };
 
 /// An action and the step that it belongs to.
@@ -97,6 +101,15 @@ struct Schedule {
   /// The chunks that micro-batches pass through.
   std::set<int> held_chunks() const;
 };
+
+/// A schedule with few micro-batches that shows all that one with many does: what is planned from it does not
+/// grow with their number.
+struct ScheduleExcerpt {
+  Schedule schedule;
+  Repetition actions;  ///< of `schedule`: those of a micro-batch that others do likewise
+};
+/// Of a schedule that passes more than a few micro-batches one after another; of others it is all.
+ScheduleExcerpt excerpt_of(const Schedule& schedule);
 
 /// Assigns slots of activations to micro-batches in flight: as few as ever are.
 class SlotAssignment {

@@ -103,7 +103,7 @@ TEST(CommunicationMemory, IsWhatThePlanSays) {
 
   for (const std::string algorithm : {"naive", "tree", "ring", "halving_doubling", "tree<20000,ring"}) {
     for (const std::string strategy : {"per_parameter", "flat", "overlapped", "bucketed", "zero1", "zero2",
-                                       "zero3", "hybrid", "tensor", "sequence"}) {
+                                       "zero3", "hybrid", "tensor", "sequence", "accumulating"}) {
       SCOPED_TRACE(fmt::format("{}, {}", algorithm, strategy));
       RunConfig config = setup.config;
       config.comm.algorithm = algorithm;
@@ -116,8 +116,17 @@ TEST(CommunicationMemory, IsWhatThePlanSays) {
         const bool divides = strategy == "sequence";
         config.parallel.splits = {.vocab = divides, .sequence = divides};
         config.parallel.data = world->size() / 2;
-        config.train.micro_batch = config.train.global_batch / config.parallel.data;
+        if (divides) {
+          config.train.micro_batch = config.train.global_batch / config.parallel.data;
+        } else {
+          config.train.micro_batch = 1;
+          config.train.accumulation = config.train.global_batch / config.parallel.data;
+        }
         set_exchange(config, "zero3", config.parallel.data);
+      } else if (strategy == "accumulating") {
+        set_exchange(config, "zero3", world->size());
+        config.train.micro_batch = 1;
+        config.train.accumulation = config.train.global_batch / world->size();
       } else if (strategy.starts_with("zero")) {
         set_exchange(config, strategy, world->size());
       } else {

@@ -46,7 +46,7 @@ class Zero : public testing::Test {
   }
   /// One micro-batch per step, and as many as `samples` can be cut into.
   std::vector<std::int64_t> accumulations(std::int64_t samples = global_batch) const {
-    for (const std::int64_t accumulation : {6, 4, 3, 2}) {
+    for (const std::int64_t accumulation : {12, 6, 4, 3, 2}) {
       if (samples % (accumulation * ranks()) == 0) return {1, accumulation};
     }
     return {1};

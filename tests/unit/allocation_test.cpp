@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Nothing is allocated inside a training step: malloc is this program's own and counts on the thread that
-// computes.
+// Nothing is allocated inside a training step, nor more than needed for plans and decks: malloc is this
+// program's own and counts on the thread that computes.
 #include <cerrno>
 #include <cstddef>
 #include <malloc.h>
 
 #include <gtest/gtest.h>
 
+#include "io/deck/deck.hpp"
+#include "parallel/plan/run_plan.hpp"
 #include "tests/parallel/mini_trainer.hpp"
 #include "tests/support/backend_fixture.hpp"
 #include "tests/support/test_plugins.hpp"
@@ -16,14 +18,16 @@ namespace {
 struct Allocations {
   bool counts = false;
   std::size_t calls = 0;
-  std::size_t largest = 0;  // bytes
-  std::size_t kept = 0;     // bytes by which the heap grew from the end of the first step to that of the last
+  std::size_t bytes = 0;  // of all calls
+  std::size_t largest = 0;
+  std::size_t kept = 0;  // bytes by which the heap grew from the end of the first step to that of the last
 };
 constinit thread_local Allocations allocations;
 
 void note(std::size_t bytes) {
   if (!allocations.counts) return;
   ++allocations.calls;
+  allocations.bytes += bytes;
   if (bytes > allocations.largest) allocations.largest = bytes;
 }
 
@@ -136,6 +140,68 @@ TEST_P(AllocationTest, AStepAllocatesNoMemory) {
       }
     }
   }
+}
+
+/// What `work` allocates.
+template <class Work>
+Allocations allocations_of(const Work& work) {
+  allocations = {.counts = true};
+  work();
+  allocations.counts = false;
+  return allocations;
+}
+
+/// A micro-batch more is a few actions more, however many layers it passes.
+TEST(PlanAllocations, GrowByTheActionsOfMicroBatchesOnly) {
+  ModelConfig model;
+  model.layers = 12;
+  model.heads = 2;
+  model.width = 32;
+  model.context = 16;
+  model.vocab = 257;
+  const auto bytes = [&](std::int64_t micro_batches, const char* exchange, std::int64_t tensor) {
+    constexpr std::int64_t data = 2;
+    RunConfig config = mini_config(model, data * micro_batches, 16, data, micro_batches);
+    if (exchange != std::string_view("ddp")) set_exchange(config, exchange, data);
+    config.parallel.tensor = tensor;
+    return allocations_of([&] { make_plan(config); }).bytes;
+  };
+  for (const std::int64_t tensor : {1, 2}) {
+    for (const char* exchange : {"ddp", "zero1", "zero2", "zero3"}) {
+      const std::size_t few = bytes(8, exchange, tensor);
+      constexpr std::size_t more = 1000;
+      EXPECT_LE(bytes(8 + more, exchange, tensor), few + 400 * more) << exchange << ", tensor " << tensor;
+    }
+  }
+}
+
+/// Good lines, and such as are wrong in one way or another.
+std::string deck_of(std::size_t lines) {
+  std::string text;
+  for (std::size_t i = 0; i < lines; ++i) {
+    text += fmt::format("[section_number_{}]\nsome_long_parameter_{} = {}\n", i / 8, i, i);
+    text += "some_long_parameter = 1\nno assignment at all\nanother_long_parameter = \"open\n";
+  }
+  return text;
+}
+
+TEST(DeckAllocations, GrowWithTheLines) {
+  constexpr ParamSpec specs[] = {
+      integer_param("section_number_0", "some_long_parameter", "7", 0, 10, "", "Some."),
+      integer_param("section_number_1", "some_long_parameter", "7", 0, 10, "", "Other.")};
+  const auto calls = [&](std::size_t lines) {
+    const std::string text = deck_of(lines);
+    DeckErrors errors;
+    const Allocations counted = allocations_of([&] {
+      Deck deck = Deck::parse(text, "run.deck", errors);
+      resolve_deck(deck, specs, {}, errors);
+      deck.keep_declared(specs);
+    });
+    EXPECT_GE(errors.messages().size(), 3 * lines);
+    return static_cast<double>(counted.calls);
+  };
+  constexpr std::size_t lines = 500;
+  EXPECT_LE(calls(4 * lines), 4.4 * calls(lines));
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, AllocationTest, testing::ValuesIn(compute_backend_names()),

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Repetition: a list that stands for a longer one.
+#pragma once
+
+#include <cstddef>
+
+namespace mylos {
+
+/// Elements [begin, end) of a list come `times` times, one after another.
+struct Repetition {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  std::size_t times = 1;
+
+  /// Where in the list the element stands that comes as number `number`.
+  std::size_t place(std::size_t number) const {
+    const std::size_t length = end - begin;
+    if (number < begin) return number;
+    if (number < begin + times * length) return begin + (number - begin) % length;
+    return number - (times - 1) * length;
+  }
+};
+
+}  // namespace mylos

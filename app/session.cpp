@@ -40,6 +40,7 @@ const PluginDescriptor* find(const PluginRegistry& plugins, PluginKind kind, std
 }
 
 constexpr const char* root_backend = "kokkos";
+constexpr const char* launcher_comm = "mpi";
 
 }  // namespace
 
@@ -84,8 +85,20 @@ BackendConfig choose_backends(const PluginRegistry& plugins, const BackendConfig
   if (chosen.comm == "self" && world_size > 1) {
     fail(ExitCode::usage, "[backend] comm = self is for one rank, this run has {}", world_size);
   }
+  if (world_size > 1) plugins.require(PluginKind::communication, launcher_comm);
   if (chosen.threads == 0) chosen.threads = default_threads(ranks_sharing_cores);
   return chosen;
+}
+
+std::string comm_problem(const PluginRegistry& plugins, const RunConfig& config, const ParamValues& values) {
+  const PluginDescriptor& comm = plugins.require(PluginKind::communication, config.backend.comm);
+  if (comm.unusable_among == nullptr || config.parallel.world_size() == 1) return "";
+  const PluginDescriptor& launcher = plugins.require(PluginKind::communication, launcher_comm);
+  CommunicatorArgs args;
+  args.deck = &values;
+  const CommunicatorHandle ranks(launcher.create_communicator(args), launcher.destroy_communicator);
+  const char* problem = comm.unusable_among(*ranks);
+  return problem != nullptr ? problem : "";
 }
 
 Session::Session(const PluginRegistry& plugins, const RunConfig& config, const ParamValues& values,
@@ -110,7 +123,7 @@ Session::Session(const PluginRegistry& plugins, const RunConfig& config, const P
   traced_compute_ = std::make_unique<TracedBackend>(untraced_compute(), *trace_);
 
   const PluginDescriptor& launcher =
-      plugins.require(PluginKind::communication, config.parallel.world_size() > 1 ? "mpi" : "self");
+      plugins.require(PluginKind::communication, config.parallel.world_size() > 1 ? launcher_comm : "self");
   CommunicatorArgs comm_args;
   comm_args.deck = &values;
   comm_args.ledger = &ledger_;

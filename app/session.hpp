@@ -32,6 +32,10 @@ std::vector<const PluginDescriptor*> compute_plugins(const PluginRegistry& plugi
 BackendConfig choose_backends(const PluginRegistry& plugins, const BackendConfig& wanted, int world_size,
                               int ranks_sharing_cores);
 
+/// Why the ranks of this job cannot use the communication backend of `config` together; "" if they can.
+/// Collective.
+std::string comm_problem(const PluginRegistry& plugins, const RunConfig& config, const ParamValues& values);
+
 /// Owns everything that computes and communicates; destroyed in the reverse order.
 class Session {
  public:

@@ -177,6 +177,22 @@ int check_identity(const MpiRuntime& mpi, const std::string& identity) {
   });
 }
 
+int settle_comm(const MpiRuntime& mpi, Setup& setup) {
+  return run_agreed(mpi, [&] {
+    std::string& comm = setup.config.backend.comm;
+    const std::string problem = comm_problem(setup.plugins, setup.config, setup.values);
+    if (problem.empty()) return;
+    const DeckEntry* wanted = setup.deck.find("backend.comm");
+    if (wanted != nullptr && wanted->value != "auto") {
+      fail(ExitCode::usage, "{}: [backend] comm = {} cannot be used by these ranks: {}; or use auto or mpi",
+           wanted->place.text, comm, problem);
+    }
+    if (mpi.rank() == 0) fmt::print(stderr, "warning: [backend] comm is mpi, not {}: {}\n", comm, problem);
+    comm = "mpi";
+    setup.values.set("backend.comm", comm);
+  });
+}
+
 void end_job(const MpiRuntime& mpi, const std::exception& error,
              const std::function<void(ExitCode, const std::string&)>& record) {
   constexpr std::chrono::milliseconds head_start{300};

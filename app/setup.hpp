@@ -58,6 +58,10 @@ int run_agreed(const MpiRuntime& mpi, const std::function<void()>& work);
 /// command line, or of the deck if this rank can read it.
 std::chrono::milliseconds start_timeout(const CommandLine& line, const std::string& deck_name);
 
+/// Takes MPI where the ranks of this job cannot use together what `auto` stands for, and says so; an exit
+/// code other than 0 where the deck names it. Behind `Setup::choose`. Collective.
+int settle_comm(const MpiRuntime& mpi, Setup& setup);
+
 /// What must be the same on all ranks, as lines `key = value`.
 std::string identity_of(const Setup& setup, const CommandLine& line);
 

@@ -18,7 +18,7 @@
 namespace mylos {
 
 inline constexpr std::uint64_t plugin_magic = 0x6d796c6f73706c67ULL;  // "mylosplg"
-inline constexpr std::uint32_t plugin_abi_version = 12;
+inline constexpr std::uint32_t plugin_abi_version = 13;
 /// Of the operations that a plugin was compiled with: their names, order and layout.
 inline constexpr std::uint64_t operations_key = key_of(Operations());
 
@@ -91,6 +91,9 @@ struct PluginDescriptor {
   std::size_t num_operations = 0;
   /// Null, or why it cannot be used on this machine. Called before `create`.
   const char* (*unusable)();
+  /// Of a communication backend, asked by all ranks of a job: null, or why these cannot use it together, the
+  /// same on all of them. Collective; null where `unusable` says it all.
+  const char* (*unusable_among)(Communicator& ranks) = nullptr;
   ComputeBackend* (*create_compute)(const ComputeArgs&) = nullptr;
   Communicator* (*create_communicator)(const CommunicatorArgs&) = nullptr;
   void (*destroy_compute)(ComputeBackend*) = nullptr;

@@ -155,6 +155,7 @@ int run(const CommandLine& line) {
   if (valid_data) identity += fmt::format("content of data.valid = {}\n", valid_data->file().identity());
   if (const int code = check_identity(mpi, identity)) return code;
   mpi.set_limits(setup.config.comm.limits);
+  if (const int code = settle_comm(mpi, setup)) return code;
   const RunPaths paths{setup.config.run_dir};
   const auto take_directory = [&] {
     if (mpi.rank() == 0) directory.emplace(paths, setup.config.checkpoint.directory, restart.has_value());

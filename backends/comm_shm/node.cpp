@@ -101,4 +101,31 @@ Node find_node(Communicator& bootstrap, int ranks_per_node) {
   return node;
 }
 
+std::string sharing_problem(Communicator& bootstrap, SharedMemory& memory) {
+  constexpr std::size_t bytes = 1;
+  std::string problem;  // of this rank, which goes on: the others wait for it
+  const auto attempt = [&](const auto& work) {
+    try {
+      work();
+    } catch (const Error& error) {
+      problem = error.what();
+    }
+  };
+  std::string kernel;
+  SharedMemory::Offer offer{};
+  attempt([&] {
+    offer = memory.offer(bytes);
+    kernel = own_kernel();
+  });
+  const std::vector<std::string> kernels = gather_texts(bootstrap, kernel);
+  const std::vector<std::string> keys = gather_texts(bootstrap, std::to_string(offer.key));
+  for (std::size_t rank = 0; rank < keys.size(); ++rank) {
+    if (kernels[rank] == kernel && problem.empty())
+      attempt([&] { memory.map(std::stoll(keys[rank]), bytes); });
+  }
+  const std::vector<std::string> problems = gather_texts(bootstrap, problem);
+  const auto first = std::ranges::find_if(problems, [](const std::string& text) { return !text.empty(); });
+  return first == problems.end() ? "" : fmt::format("rank {}: {}", first - problems.begin(), *first);
+}
+
 }  // namespace mylos::comm_shm

@@ -25,6 +25,15 @@ const char* unusable() {
   return nullptr;
 }
 
+const char* unusable_among(Communicator& ranks) {
+  static std::string problem;
+  ProcessMemory memory;
+  problem = sharing_problem(ranks, memory);
+  if (problem.empty()) return nullptr;
+  problem += "; start the ranks of a node in one user namespace (one container)";
+  return problem.c_str();
+}
+
 /// The communicator of the ranks on this node: it may be smaller than the bootstrap.
 Communicator* create(const CommunicatorArgs& args) {
   if (args.bootstrap == nullptr) fail(ExitCode::usage, "shm cannot be the bootstrap communicator");
@@ -61,6 +70,7 @@ const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .params = mylos::comm_shm::params,
     .num_params = std::size(mylos::comm_shm::params),
     .unusable = mylos::comm_shm::unusable,
+    .unusable_among = mylos::comm_shm::unusable_among,
     .create_communicator = mylos::comm_shm::create,
     .destroy_communicator = mylos::comm_shm::destroy,
     .plan_communicator = mylos::comm_shm::plan,

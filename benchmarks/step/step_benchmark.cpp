@@ -142,6 +142,7 @@ int run(int argc, char** argv) {
   }
   deck_text = mpi.broadcast(deck_text);
   if (const int code = run_agreed(mpi, read_everything)) return code;
+  if (const int code = settle_comm(mpi, setup)) return code;
 
   try {
     // 2. Backends: from here on an error of one rank ends the job.

@@ -140,5 +140,34 @@ TEST_F(Plugins, ThatCannotBeLoadedDisturbNobody) {
   EXPECT_EQ(train_with_plugins("kokkos").exit_code, 0);
 }
 
+/// Each rank in a user namespace of its own, as where each starts its own container: they cannot share
+/// memory.
+class UserNamespaces : public RunTest {
+ protected:
+  // UCX opens shared memory as comm_shm does. It takes System V's, since Debian's MPICH over tcp hangs in
+  // some MPI_Finalize of short jobs.
+  const JobOptions namespaces_ = {.environment = {"UCX_TLS=sysv,self"}, .wrapper = {"unshare", "-Ur"}};
+
+  std::string resolved_deck() const { return slurp(run_path("run") / "resolved.deck"); }
+};
+
+TEST_F(UserNamespaces, LetMpiCommunicateUnlessTheDeckSaysOtherwise) {
+  EXPECT_EQ(train("run", {"--train.stop_step=2"}).exit_code, 0);
+  EXPECT_THAT(resolved_deck(), HasSubstr("comm = shm"));
+  const Outcome outcome = train("run", {"--restart"}, namespaces_);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_EQ(occurrences(outcome.output, "warning: [backend] comm is mpi, not shm: rank 0: cannot open"), 1)
+      << outcome.output;
+  EXPECT_THAT(resolved_deck(), HasSubstr("comm = mpi"));
+}
+
+TEST_F(UserNamespaces, CannotUseSharedMemoryThatTheDeckAsksFor) {
+  const Outcome outcome = train("run", {"--backend.comm=shm"}, namespaces_);
+  EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::usage)) << outcome.output;
+  EXPECT_EQ(occurrences(outcome.output, "--backend.comm: [backend] comm = shm cannot be used"), 1)
+      << outcome.output;
+  EXPECT_FALSE(fs::exists(run_path("run")));
+}
+
 }  // namespace
 }  // namespace mylos::test

@@ -204,7 +204,8 @@ void end_job(const MpiRuntime& mpi, const std::exception& error,
   if (dynamic_cast<const std::system_error*>(&error) != nullptr) code = ExitCode::io;
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) message = "out of memory";
   record(code, message);
-  say(stderr, "mylos: rank {}: {}\n", mpi.rank(), message);
+  const bool names_rank = dynamic_cast<const AgreedError*>(&error) != nullptr;
+  say(stderr, "mylos: {}\n", names_rank ? message : fmt::format("rank {}: {}", mpi.rank(), message));
   mpi.watchdog().end(code);
 }
 

@@ -88,7 +88,7 @@ void agreed(MPI_Comm comm, const std::function<void()>& work) {
   broadcast(comm, head.data(), head.size(), MPI_INT, culprit);
   message.resize(static_cast<std::size_t>(head[1]));
   broadcast(comm, message.data(), message.size(), MPI_CHAR, culprit);
-  throw Error(static_cast<ExitCode>(head[0]), message);
+  throw AgreedError(static_cast<ExitCode>(head[0]), message);
 }
 
 std::vector<std::vector<std::int64_t>> gathered_at_root(MPI_Comm comm,

@@ -10,8 +10,9 @@
 
 namespace mylos {
 
-/// Runs `work` on this rank. If it throws on any rank, all ranks throw the error of the lowest such rank,
-/// which the message names where other ranks had none. Collective; with MPI_COMM_NULL `work` runs alone.
+/// Runs `work` on this rank. If it throws on any rank, all ranks throw AgreedError, the error of the lowest
+/// such rank, which the message names if other ranks had none. Collective; with MPI_COMM_NULL `work` runs
+/// alone.
 void agreed(MPI_Comm comm, const std::function<void()>& work);
 
 /// Every rank's values on rank 0, in the order of the ranks; nothing on the others.

@@ -33,6 +33,12 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
+/// An error that all ranks throw alike; its message says which of them had it.
+class AgreedError : public Error {
+ public:
+  using Error::Error;
+};
+
 /// Throws `Error(code)` with a message formatted by fmt.
 template <class... Args>
 [[noreturn]] void fail(ExitCode code, fmt::format_string<Args...> format, Args&&... args) {

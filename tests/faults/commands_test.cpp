@@ -215,7 +215,7 @@ TEST_F(Commands, NoErrorOfMetricsIsLost) {
         fmt::format("{}:0:rename:{}:{}", (run_path("run") / "metrics.h5").string(), n, EIO);
     const Outcome outcome =
         train("run", {"--train.steps=2", "--checkpoint.every=0"},
-              {.ranks = 1, .environment = {"LD_PRELOAD=" MYLOS_FAILING_CALLS, "MYLOS_FAIL=" + plan}});
+              {.ranks = 1, .environment = {"LD_PRELOAD=" MYLOS_PRELOADED, "MYLOS_FAIL=" + plan}});
     if (outcome.output.find("failing call: ") == std::string::npos) {
       EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
       break;

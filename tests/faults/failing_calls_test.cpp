@@ -31,7 +31,7 @@ class FailingCalls : public RunTest {
           fmt::format("{}:{}:{}:{}:{}", run_path("run").string(), ranks - 1, call, n, error);
       const Outcome outcome =
           train("run", words,
-                {.ranks = ranks, .environment = {"LD_PRELOAD=" MYLOS_FAILING_CALLS, "MYLOS_FAIL=" + plan}});
+                {.ranks = ranks, .environment = {"LD_PRELOAD=" MYLOS_PRELOADED, "MYLOS_FAIL=" + plan}});
       if (outcome.output.find("failing call: ") == std::string::npos) return n - 1;
       // The launcher does not always report the code of a rank that aborts.
       EXPECT_TRUE(outcome.exit_code == 0 || outcome.exit_code == static_cast<int>(ExitCode::io) ||
@@ -73,6 +73,39 @@ TEST_F(FailingCalls, DISABLED_OthersOfOneRank) {
 
 TEST_F(FailingCalls, DISABLED_OfTheSecondRank) {
   for (const char* call : {"open", "pwrite", "fsync"}) EXPECT_GT(sweep(call, EIO, 1, 2), 1) << call;
+}
+
+TEST_F(FailingCalls, DISABLED_OfThoseWhoRead) {
+  const auto small = [&](Words words) {
+    words.insert(words.end(), {"--model.layers=1", "--model.width=8", "--optim.warmup=0"});
+    return train_arguments("run", words);
+  };
+  ASSERT_EQ(run_mylos(small({"--train.steps=2"})).exit_code, 0);
+  const std::string run = run_path("run").string();
+  for (const Words& command :
+       {Words{"eval", run, "--data=" + tokens().string()}, Words{"generate", run, "--tokens=2"},
+        small({"--train.steps=3", "--restart"})}) {
+    for (const int rank : {0, 1}) {
+      int n = 1;
+      for (;; ++n) {
+        fs::remove_all(checkpoint_path("run", 3));
+        SCOPED_TRACE(fmt::format("{}: open {} of rank {}", command[0], n, rank));
+        const std::string plan =
+            fmt::format("{}:{}:open:{}:{}", checkpoint_path("run", 2).string(), rank, n, EIO);
+        const Outcome outcome =
+            run_mylos(command, {.environment = {"LD_PRELOAD=" MYLOS_PRELOADED, "MYLOS_FAIL=" + plan}});
+        if (outcome.output.find("failing call: ") == std::string::npos) {
+          EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+          break;
+        }
+        // A checkpoint that is looked at to see what may be removed need not be whole.
+        if (outcome.output.find("warning: step_000002 is not whole: ") != std::string::npos) continue;
+        EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::io)) << outcome.output;
+        EXPECT_THAT(outcome.output, HasSubstr(fmt::format("mylos: rank {}: cannot ", rank)));
+      }
+      EXPECT_GT(n, 4);
+    }
+  }
 }
 
 TEST_F(FailingCalls, DISABLED_WhileTrainingGoesOn) {

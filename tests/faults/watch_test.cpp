@@ -20,7 +20,7 @@ using testing::IsEmpty;
 class Watch : public RunTest {
  protected:
   static Words preloaded(const std::string& plan) {
-    return {"LD_PRELOAD=" MYLOS_FAILING_CALLS, "MYLOS_FAIL=" + plan};
+    return {"LD_PRELOAD=" MYLOS_PRELOADED, "MYLOS_FAIL=" + plan};
   }
 };
 

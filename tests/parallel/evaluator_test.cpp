@@ -37,7 +37,7 @@ class Evaluation : public testing::Test {
   static RunConfig config(std::int64_t data, std::int64_t micro_batch) {
     ModelConfig model;
     model.layers = 1;
-    model.heads = 6;
+    model.heads = 12;
     model.width = 24;
     model.context = seq_len;
     model.vocab = 5;

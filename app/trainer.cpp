@@ -10,7 +10,6 @@
 #include "app/deck_changes.hpp"
 #include "app/model_state.hpp"
 #include "io/report/chrome_trace.hpp"
-#include "parallel/engine/replica_check.hpp"
 #include "parallel/plan/run_plan.hpp"
 
 namespace mylos {
@@ -31,6 +30,7 @@ std::string shape_text(const ModelConfig& model) {
 Trainer::Trainer(TrainerContext context)
     : session_(context.session),
       io_(context.io),
+      checkpoint_io_(context.checkpoint_io),
       config_(context.config),
       resolved_deck_(context.resolved_deck),
       paths_(context.paths),
@@ -44,7 +44,7 @@ Trainer::Trainer(TrainerContext context)
       train_data_(*std::move(context.train_data)),
       valid_data_(std::move(context.valid_data)),
       checkpoints_(
-          context.checkpoint_io, io_, paths_.checkpoints(), config_.checkpoint.settings,
+          checkpoint_io_, io_, paths_.checkpoints(), config_.checkpoint.settings,
           [this](CheckpointPhase phase, std::int64_t step) { fault_.at(Fault::phase_of(phase), step); },
           [this](const std::string& text) { console_.warn(text); }),
       // One step to the next look at the clock, and those that are under way by then.
@@ -59,7 +59,10 @@ Trainer::Trainer(TrainerContext context)
   }
 }
 
-Trainer::~Trainer() = default;
+// An exception may pass while replicas are compared.
+Trainer::~Trainer() {
+  if (unchecked_) unchecked_->hashed.wait();
+}
 
 void Trainer::start(const std::optional<std::string>& restart) {
   checkpoints_.check_file_system();
@@ -256,6 +259,7 @@ void Trainer::read_samples(std::int64_t step, std::int64_t first, std::span<std:
 
 void Trainer::before(const Action& action) {
   session_.recorder().set_phase(step_, name_of(action.kind));
+  if (action.kind == ActionKind::step) start_unchecked();
   if (action.kind == ActionKind::forward) inject(action);
 }
 
@@ -353,14 +357,18 @@ void Trainer::write_checkpoint(bool ends_run) {
   session_.recorder().set_phase(step_, "checkpoint");
   const auto start = Clock::now();
   note_written(checkpoints_.finish());  // one at a time
-  check_replicas();                     // what differs would otherwise look like the truth after a restart
-  checkpoint_begin_ = start;
   const bool goes_on = snapshot_ && !ends_run;
+  const bool is_hashed_beside = goes_on && backend_.host_accessible();
+  if (!is_hashed_beside) check_replicas();  // what differs would look like the truth after a restart
+  checkpoint_begin_ = start;
   CheckpointContent content =
       checkpoint_content(backend_, training_.table(), training_.exchange(), training_.optimizer(),
                          goes_on ? static_cast<float*>(snapshot_->data()) : nullptr);
   content.state = {.step = step_, .json = state_text(state())};
-  if (goes_on) {
+  if (is_hashed_beside) {
+    unchecked_.emplace(Unchecked{.content = std::move(content), .hashes = {}, .hashed = {}});
+    unchecked_->hashed = checkpoint_io_.submit([this] { unchecked_->hashes = hashes_of_states(); });
+  } else if (goes_on) {
     checkpoints_.start(std::move(content));
   } else {
     checkpoints_.write(content);
@@ -369,6 +377,16 @@ void Trainer::write_checkpoint(bool ends_run) {
   checkpoint_seconds_ += stall_seconds_;
   saved_step_ = step_;
   checkpoint_due_ = false;
+}
+
+void Trainer::start_unchecked() {
+  if (!unchecked_) return;
+  const auto start = Clock::now();
+  unchecked_->hashed.get();
+  check_replicas(unchecked_->hashes, unchecked_->content.state.step);
+  checkpoints_.start(std::move(unchecked_->content));
+  unchecked_.reset();
+  stall_seconds_ += seconds_since(start);
 }
 
 void Trainer::note_written(const std::optional<WrittenCheckpoint>& written) {
@@ -394,10 +412,20 @@ void Trainer::flush() {
   if (metrics_) metrics_->flush();
 }
 
+std::vector<StateHash> Trainer::hashes_of_states() {
+  return hash_states(backend_, training_.table(), training_.exchange(), training_.optimizer(),
+                     session_.grid());
+}
+
 void Trainer::check_replicas() {
-  const std::string problem = compare_replicas(backend_, training_.table(), training_.exchange(),
-                                               training_.optimizer(), session_.grid());
-  if (!problem.empty()) fail(ExitCode::numerical, "step {}: {}", step_, problem);
+  backend_.synchronize();
+  check_replicas(hashes_of_states(), step_);
+}
+
+void Trainer::check_replicas(const std::vector<StateHash>& hashes, std::int64_t step) {
+  const std::string problem =
+      compare_replicas(backend_, training_.exchange(), training_.optimizer(), session_.grid(), hashes);
+  if (!problem.empty()) fail(ExitCode::numerical, "step {}: {}", step, problem);
 }
 
 void Trainer::write_trace() {

@@ -6,10 +6,12 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <future>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "app/console.hpp"
 #include "app/evaluator.hpp"
@@ -25,6 +27,7 @@
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/metrics/metrics.hpp"
 #include "io/tokens/token_dataset.hpp"
+#include "parallel/engine/replica_check.hpp"
 #include "parallel/engine/training_step.hpp"
 
 namespace mylos {
@@ -76,6 +79,13 @@ class Trainer final : private StepDriver {
     std::vector<TrafficRow> traffic;  // of queueing it; in the end, of all of it
   };
 
+  /// A checkpoint whose replicas are compared while the next step runs; its writing begins when they agree.
+  struct Unchecked {
+    CheckpointContent content;
+    std::vector<StateHash> hashes;  // of `hashed`
+    std::future<void> hashed;       // ends before the next step of the optimizer
+  };
+
   /// A stop request that is no signal.
   static constexpr int wall_clock_request = -1;
 
@@ -98,15 +108,19 @@ class Trainer final : private StepDriver {
   /// False if it was interrupted.
   bool run_evaluation();
   void write_checkpoint(bool ends_run);
+  void start_unchecked();
   /// A checkpoint was written and read back.
   void note_written(const std::optional<WrittenCheckpoint>& written);
+  std::vector<StateHash> hashes_of_states();
   void check_replicas();
+  void check_replicas(const std::vector<StateHash>& hashes, std::int64_t step);
   void flush();
   void write_trace();
   RunState state() const;
 
   Session& session_;
   IoThread& io_;
+  IoThread& checkpoint_io_;
   const RunConfig& config_;
   const std::string& resolved_deck_;
   RunPaths paths_;
@@ -122,6 +136,7 @@ class Trainer final : private StepDriver {
   std::optional<TokenDataset> valid_data_;
   std::optional<PinnedBuffer> snapshot_;  // of [checkpoint] async
   CheckpointStore checkpoints_;
+  std::optional<Unchecked> unchecked_;
   std::unique_ptr<MetricsWriter> metrics_;  // on rank 0
 
   WallClockLimit wall_clock_limit_;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <iterator>
 #include <map>
 #include <span>
 #include <utility>
@@ -22,7 +23,6 @@ namespace {
 class HostBytes {
  public:
   HostBytes(ComputeBackend& backend, const TensorRef& tensor) {
-    backend.synchronize();
     if (backend.host_accessible()) {
       bytes_ = {static_cast<const std::byte*>(tensor.data), tensor.bytes()};
       return;
@@ -60,41 +60,6 @@ bool agrees_with_master(std::span<const std::byte> weights, std::span<const std:
   });
 }
 
-/// One state of one piece, as replicas have it.
-struct State {
-  std::string name;
-  std::size_t part;  // of the owned
-  Piece piece;
-  bool is_weights;
-};
-
-/// The hashes of all states of the owned parts, and what they are of.
-std::vector<std::int64_t> hashes_of_states(ComputeBackend& backend, const ParameterTable& table,
-                                           const GradientExchange& exchange, const Optimizer& optimizer,
-                                           std::vector<State>& states) {
-  std::vector<std::int64_t> hashes;
-  for (std::size_t i = 0; i < optimizer.parts().size(); ++i) {
-    const TensorRef weights = exchange.weights(optimizer.parts()[i]);
-    const TensorRef master = optimizer.master(i, weights);
-    std::vector<std::pair<std::string, TensorRef>> held = {{"", weights}};
-    if (master.data != weights.data) held.emplace_back("the master of ", master);
-    for (std::size_t s = 0; s < optimizer.kind().states.size(); ++s) {
-      std::string name = optimizer.kind().states[s];
-      std::ranges::replace(name, '_', ' ');
-      held.emplace_back(fmt::format("the {} of ", name), optimizer.state(s, i));
-    }
-    const std::vector<Piece> pieces = pieces_of(table, optimizer.parts()[i]);
-    for (const auto& [prefix, tensor] : held) {
-      const HostBytes bytes(backend, tensor);
-      for (const Piece& piece : pieces) {
-        hashes.push_back(hash_of(bytes.of(piece, tensor.dtype)));
-        states.push_back({prefix + piece.parameter.name, i, piece, tensor.data == weights.data});
-      }
-    }
-  }
-  return hashes;
-}
-
 /// The values of all replicas, one replica's behind the other's.
 std::vector<std::int64_t> gathered(ComputeBackend& backend, Communicator& replicas,
                                    const std::vector<std::int64_t>& own) {
@@ -118,7 +83,7 @@ std::vector<std::int64_t> gathered(ComputeBackend& backend, Communicator& replic
 
 /// False if these are weights and not their master, rounded.
 bool is_intact(ComputeBackend& backend, const GradientExchange& exchange, const Optimizer& optimizer,
-               const State& state) {
+               const StateHash& state) {
   const TensorRef weights = exchange.weights(optimizer.parts()[state.part]);
   const TensorRef master = optimizer.master(state.part, weights);
   if (!state.is_weights || master.data == weights.data) return true;
@@ -146,13 +111,21 @@ std::vector<int> suspects(const std::vector<std::int64_t>& hashes, const std::ve
   return ranks;
 }
 
-/// Among the ranks along `axes`, the first of the states, with their hashes, that differs; "" if none does.
+/// The axes along which ranks own the same.
+AxisSet replica_axes_of(const GradientExchange& exchange) {
+  return loss_axes.without(exchange.sharded_axes());
+}
+
+constexpr AxisSet tensor_axis = {Axis::tensor};
+
+/// Among the ranks along `axes`, the first of the states that differs; "" if none does.
 std::string difference(ComputeBackend& backend, const GradientExchange& exchange, const Optimizer& optimizer,
-                       const ProcessGrid& grid, AxisSet axes, const std::vector<State>& states,
-                       const std::vector<std::int64_t>& own) {
+                       const ProcessGrid& grid, AxisSet axes, const std::vector<StateHash>& states) {
   if (grid.coordinates().extent(axes) == 1 || states.empty()) return "";
   Communicator& replicas = grid.group(axes);
   const auto ranks = static_cast<std::size_t>(replicas.size());
+  std::vector<std::int64_t> own;
+  for (const StateHash& state : states) own.push_back(state.hash);
   const std::vector<std::int64_t> all = gathered(backend, replicas, own);
   for (std::size_t i = 0; i < states.size(); ++i) {
     std::vector<std::int64_t> hashes(ranks);
@@ -171,24 +144,45 @@ std::string difference(ComputeBackend& backend, const GradientExchange& exchange
 
 }  // namespace
 
-std::string compare_replicas(ComputeBackend& backend, const ParameterTable& table,
-                             const GradientExchange& exchange, const Optimizer& optimizer,
-                             const ProcessGrid& grid) {
-  const AxisSet replicas = loss_axes.without(exchange.sharded_axes());
-  constexpr AxisSet tensor = {Axis::tensor};
-  if (grid.coordinates().extent(replicas.with(tensor)) == 1) return "";
-  std::vector<State> states;
-  const std::vector<std::int64_t> hashes = hashes_of_states(backend, table, exchange, optimizer, states);
-  std::string problem = difference(backend, exchange, optimizer, grid, replicas, states, hashes);
-  if (!problem.empty()) return problem;
-  std::vector<State> twins;
-  std::vector<std::int64_t> hashes_of_twins;
-  for (std::size_t i = 0; i < states.size(); ++i) {
-    if (states[i].piece.parameter.is_split(Axis::tensor)) continue;
-    twins.push_back(states[i]);
-    hashes_of_twins.push_back(hashes[i]);
+std::vector<StateHash> hash_states(ComputeBackend& backend, const ParameterTable& table,
+                                   const GradientExchange& exchange, const Optimizer& optimizer,
+                                   const ProcessGrid& grid) {
+  std::vector<StateHash> hashes;
+  if (grid.coordinates().extent(replica_axes_of(exchange).with(tensor_axis)) == 1) return hashes;
+  for (std::size_t i = 0; i < optimizer.parts().size(); ++i) {
+    const TensorRef weights = exchange.weights(optimizer.parts()[i]);
+    const TensorRef master = optimizer.master(i, weights);
+    std::vector<std::pair<std::string, TensorRef>> held = {{"", weights}};
+    if (master.data != weights.data) held.emplace_back("the master of ", master);
+    for (std::size_t s = 0; s < optimizer.kind().states.size(); ++s) {
+      std::string name = optimizer.kind().states[s];
+      std::ranges::replace(name, '_', ' ');
+      held.emplace_back(fmt::format("the {} of ", name), optimizer.state(s, i));
+    }
+    const std::vector<Piece> pieces = pieces_of(table, optimizer.parts()[i]);
+    for (const auto& [prefix, tensor] : held) {
+      const HostBytes bytes(backend, tensor);
+      for (const Piece& piece : pieces) {
+        hashes.push_back({.name = prefix + piece.parameter.name,
+                          .part = i,
+                          .piece = piece,
+                          .is_weights = tensor.data == weights.data,
+                          .hash = hash_of(bytes.of(piece, tensor.dtype))});
+      }
+    }
   }
-  return difference(backend, exchange, optimizer, grid, tensor, twins, hashes_of_twins);
+  return hashes;
+}
+
+std::string compare_replicas(ComputeBackend& backend, const GradientExchange& exchange,
+                             const Optimizer& optimizer, const ProcessGrid& grid,
+                             const std::vector<StateHash>& hashes) {
+  std::string problem = difference(backend, exchange, optimizer, grid, replica_axes_of(exchange), hashes);
+  if (!problem.empty()) return problem;
+  std::vector<StateHash> twins;
+  std::ranges::copy_if(hashes, std::back_inserter(twins),
+                       [](const StateHash& state) { return !state.piece.parameter.is_split(Axis::tensor); });
+  return difference(backend, exchange, optimizer, grid, tensor_axis, twins);
 }
 
 }  // namespace mylos

@@ -22,6 +22,7 @@
 namespace mylos::test {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
@@ -487,12 +488,18 @@ TEST_F(CheckpointError, OfOneRankEndsAllAndNamesIt) {
   }
 }
 
-/// Replicas are compared before every checkpoint, whatever guard.replica_check_every says.
+/// Replicas are compared before every checkpoint is written, whatever guard.replica_check_every says; one
+/// that is written while training goes on, beside the next step.
 TEST_F(CheckpointError, NoCheckpointHoldsWhatOneRankCorrupted) {
-  const Outcome outcome = train_with_fault("run", "step:1:5:flip");
-  EXPECT_NE(outcome.exit_code, 0);
-  EXPECT_THAT(expect_status("run", "failed", ExitCode::numerical), HasSubstr("differs between replicas"));
-  EXPECT_THAT(checkpoint_steps("run"), ElementsAre(2, 4));
+  for (const char* async : {"false", "true"}) {
+    const std::string run = fmt::format("async-{}", async);
+    const Outcome outcome =
+        train_with_fault(run, "step:1:5:flip", {fmt::format("--checkpoint.async={}", async)});
+    EXPECT_NE(outcome.exit_code, 0);
+    EXPECT_THAT(expect_status(run, "failed", ExitCode::numerical),
+                AllOf(HasSubstr("step 6: "), HasSubstr("differs between replicas")));
+    EXPECT_THAT(checkpoint_steps(run), ElementsAre(2, 4));
+  }
 }
 
 TEST_F(CheckpointError, OfADirectoryWithoutItsDeckIsNoNewRun) {

@@ -69,6 +69,7 @@ MetricsRow metrics_row(const StepRecord& record, const MemoryLedger& ledger) {
                     {"communication_bytes", static_cast<double>(payload_bytes)},
                     {"tokens_per_second", record.tokens_per_second},
                     {"mfu", record.mfu},
+                    {"hfu", record.hfu},
                     // All ranks evaluate and write checkpoints together: this rank's times stand for all.
                     {"time_step", seen.seconds_max + record.checkpoint_seconds + record.evaluation_seconds},
                     {"time_data", phase(StepPhase::data)},

@@ -31,7 +31,8 @@ struct StepRecord {
   std::int64_t steps = 0;   ///< of the whole run
   std::int64_t tokens = 0;  ///< of the run up to this step
   double tokens_per_second = 0.0;
-  double mfu = 0.0;  ///< fraction
+  double mfu = 0.0;  ///< model FLOPs utilisation: 6N + 12LCT per token, a fraction of the peak
+  double hfu = 0.0;  ///< hardware FLOPs utilisation: what rank 0's programs execute, recomputation included
   StepScalars scalars;
   StepObservation seen;
   std::vector<TrafficRow> traffic;  ///< of this rank

@@ -303,6 +303,7 @@ void Trainer::record(const QueuedStep& finished, const StepObservation& seen) {
       .tokens = finished.sample * config_.train.seq_len,
       .tokens_per_second = rate,
       .mfu = rate * flops_per_token * 1e-12 / (peak_tflops_ * static_cast<double>(session_.size())),
+      .hfu = training_.executor().flops_per_step() * 1e-12 / (seen.seconds_max * peak_tflops_),
       .scalars = training_.results().scalars,
       .seen = seen,
       .traffic = finished.traffic,

@@ -248,7 +248,10 @@ void write_tiles(std::string& out, const ReportData& data) {
            : "");
   tile("Tokens per second", short_number(median(column(steps, "tokens_per_second"))),
        spread("tokens_per_second"));
-  tile("Model FLOPS utilisation", percent(median(column(steps, "mfu"))), "median of steps");
+  const double executed = median(column(steps, "hfu"));
+  tile("Model FLOPS utilisation", percent(median(column(steps, "mfu"))),
+       drawable(executed) ? fmt::format("median of steps; executed {}", percent(executed))
+                          : "median of steps");
   tile("Wall time", duration(column(steps, "time_step").empty() ? nan : sum(column(steps, "time_step"))),
        restarts == 0   ? "of all steps, one launch"
        : restarts == 1 ? "of all steps, 1 restart"

@@ -63,6 +63,15 @@ ModelExecutor::ModelExecutor(ComputeBackend& backend, MemoryLedger& ledger, cons
   }
 }
 
+double ModelExecutor::flops_per_step() const {
+  double flops = 0.0;
+  for (const Action& action : schedule_.actions) {
+    if (!is_of_micro_batch(action.kind) || is_message(action.kind)) continue;
+    for (const Entry& entry : program_of(action, programs_).entries) flops += flops_of(entry);
+  }
+  return flops;
+}
+
 std::vector<DeviceGraph>& ModelExecutor::graphs_of(const Occurrence& occurrence) {
   const auto places = static_cast<std::size_t>(schedule_.ahead()) + 1;
   const std::size_t place = static_cast<std::size_t>(occurrence.step) % places;
@@ -136,10 +145,15 @@ Request start(const ReduceScatterCall& call, Communicator& group) {
 
 void ModelExecutor::queue(const Entry& entry, const Pass& pass) {
   with_bound(entry, pass.binding, [&]<class Op>(const Op& op) {
-    if constexpr (is_collective<Op>) {
-      collectives_.emplace(&entry, start(op, grid_.group(op.group)));
-    } else {
-      backend_.run(op);
+    try {
+      if constexpr (is_collective<Op>) {
+        collectives_.emplace(&entry, start(op, grid_.group(op.group)));
+      } else {
+        backend_.run(op);
+      }
+    } catch (const Error& error) {
+      fail(error.code(), "{}:{}: {}: {}", entry.where.file_name(), entry.where.line(), Op::name,
+           error.what());
     }
   });
 }

@@ -44,7 +44,8 @@ class ModelExecutor {
   ModelExecutor& operator=(const ModelExecutor&) = delete;
 
   const BatchShape& shape() const { return shape_; }
-  std::size_t activation_bytes() const { return arena_.bytes(); }
+  /// Floating-point operations that this rank's programs execute in a step, recomputation included.
+  double flops_per_step() const;
 
   /// Before the actions of a step.
   void begin_step() { exchange_.begin(UnitSequence::step); }

@@ -55,6 +55,10 @@ TEST_F(Commands, MetricsOfARunAddUp) {
     EXPECT_NEAR(at("tokens_per_second") * at("rank_time_max") / tokens_per_step, 1.0, 1e-9);
     EXPECT_NEAR(at("mfu") / (at("tokens_per_second") * flops_per_token * 1e-12 / 2), 1.0,
                 1e-9);  // of 2 ranks
+    EXPECT_GT(at("hfu"), 0.0);
+    EXPECT_NEAR(
+        at("hfu") * at("rank_time_max") / (steps.at("hfu").front() * steps.at("rank_time_max").front()), 1.0,
+        1e-9);
     for (const std::string of : {"rank_time", "memory_peak"}) {
       EXPECT_GT(at(of + "_min"), 0.0);
       EXPECT_LE(at(of + "_min"), at(of + "_median"));

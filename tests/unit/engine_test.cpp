@@ -7,10 +7,12 @@
 #include <variant>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "core/base/named.hpp"
 #include "core/forwarding_communicator.hpp"
+#include "core/ops/forwarding_backend.hpp"
 #include "parallel/engine/initial_weights.hpp"
 #include "parallel/engine/unit_events.hpp"
 #include "tests/parallel/mini_trainer.hpp"
@@ -124,6 +126,49 @@ const ScheduleKind ahead{.name = "ahead", .doc = "", .make = [](int /*micro_batc
                            return Schedule{.actions = {{forward, 0, 0, 1}, {backward, 0}, {reduce}, {step}},
                                            .tolerates_stale_weights = true};
                          }};
+
+/// Its device has no embedding.
+class FailingBackend final : public ForwardingBackend {
+ public:
+  explicit FailingBackend(ComputeBackend& next) : ForwardingBackend(next) {
+    add_operations(OperationList<EmbeddingForward>(), *this, "failing");
+  }
+  bool run(const EmbeddingForward& /*op*/) { fail(ExitCode::internal, "the device is lost"); }
+  using ForwardingBackend::run;
+};
+
+TEST_F(EngineTest, ErrorsOfOperationsNameTheirPlace) {
+  FailingBackend failing(backend_);
+  try {
+    run_on(failing, *self_, config(true, Recompute::none, 1), *schedules().front(), 1);
+    FAIL() << "the operation ran";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::internal);
+    EXPECT_THAT(error.what(),
+                testing::MatchesRegex("core/model/embedding\\.cpp:[0-9]+: .*: the device is lost"));
+  }
+}
+
+/// The products of GPT-2 take 2 operations per weight and token forward, 4 backward; block recomputation
+/// repeats the forward passes of the blocks.
+TEST_F(EngineTest, CountsTheOperationsThatItExecutes) {
+  const auto flops = [&](Recompute recompute, std::int64_t accumulation) {
+    MemoryLedger ledger;
+    MiniTrainer trainer(backend_, ledger, *self_, config(true, recompute, accumulation));
+    return trainer.executor().flops_per_step();
+  };
+  const RunConfig run = config(true, Recompute::none, 1);
+  const auto tokens = static_cast<double>(run.train.global_batch * run.train.seq_len);
+  const double width = 32.0;
+  const double products_of_blocks = 3 * 12 * width * width;
+  const double attention = 3 * 2 * width * 32.0;  // of products with scores, per token: half if causal
+  const double none = flops(Recompute::none, 1);
+  EXPECT_GT(none, 6.0 * tokens * (products_of_blocks + 257 * width));
+  const double repeated = flops(Recompute::block, 1) - none;
+  EXPECT_GT(repeated, 2.0 * tokens * products_of_blocks * 0.6);
+  EXPECT_LT(repeated, 2.0 * tokens * (products_of_blocks + attention) * 1.2);
+  EXPECT_EQ(flops(Recompute::none, 2), none);
+}
 
 TEST_F(EngineTest, ChunksComputeWhatTheWholeDoes) {
   for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::block}) {

@@ -201,6 +201,51 @@ TEST(ScheduleProblems, PipelinesFitTogether) {
   }
 }
 
+TEST(ScheduleProblems, FindsEachActionThatIsMissingTwiceOrSentElsewhere) {
+  for (const int stages : {1, 2, 3}) {
+    for (const int micro_batches : {1, 3}) {
+      const std::vector<Schedule> good = one_forward_one_backward(stages, micro_batches);
+      for (std::size_t rank = 0; rank < good.size(); ++rank) {
+        for (std::size_t i = 0; i < good[rank].actions.size(); ++i) {
+          SCOPED_TRACE(
+              fmt::format("{} stages, {} micro-batches, rank {}, action {}", stages, micro_batches, rank, i));
+          const auto has_problem = [&](const auto& change) {
+            std::vector<Schedule> bad = good;
+            std::vector<Action>& actions = bad[rank].actions;
+            change(actions, actions.begin() + static_cast<std::ptrdiff_t>(i));
+            return !mylos::problems_of(bad).empty();
+          };
+          EXPECT_TRUE(has_problem([](auto& actions, auto at) { actions.erase(at); }));
+          EXPECT_TRUE(has_problem([](auto& actions, auto at) { actions.insert(at, Action(*at)); }));
+          if (!is_message(good[rank].actions[i].kind)) continue;
+          EXPECT_TRUE(has_problem([](auto& /*actions*/, auto at) { at->peer = (at->peer + 1) % 3; }));
+        }
+      }
+    }
+  }
+}
+
+/// Of all orders of a step's actions those are right in which each backward pass follows its forward pass,
+/// and reduction and update follow all of these.
+TEST(ScheduleProblems, FindsEveryWrongOrder) {
+  const std::vector<Action> actions = schedules().front()->make(2).actions;
+  std::vector<std::size_t> order = {0, 1, 2, 3, 4, 5};
+  ASSERT_EQ(actions.size(), order.size());
+  int num_right = 0;
+  do {
+    std::vector<Action> ordered;
+    std::vector<std::size_t> place(order.size());
+    for (const std::size_t i : order) {
+      place[i] = ordered.size();
+      ordered.push_back(actions[i]);
+    }
+    const bool is_right = place[0] < place[1] && place[2] < place[3] && place[4] == 4 && place[5] == 5;
+    EXPECT_EQ(problems_of(of(ordered, 2)).empty(), is_right) << testing::PrintToString(order);
+    num_right += is_right ? 1 : 0;
+  } while (std::ranges::next_permutation(order).found);
+  EXPECT_EQ(num_right, 6);
+}
+
 /// A channel without tags and room, as NCCL's: a receive that is posted before its time blocks the send
 /// behind it.
 TEST(ScheduleProblems, FindsDeadlocks) {

@@ -97,10 +97,12 @@ TEST_F(ChangingData, ThatIsOverwrittenEndsTheRun) {
   const Outcome outcome = train_while([&] {
     std::fstream file(tokens(), std::ios::in | std::ios::out | std::ios::binary);  // never shorter
     file.seekp(kept);
-    file << std::string(fs::file_size(tokens()) - kept, 1);
+    // Ids of the vocabulary.
+    for (std::size_t at = kept; at < fs::file_size(tokens()); at += 2) file << '\1' << '\0';
   });
   EXPECT_NE(outcome.exit_code, 0);
-  EXPECT_THAT(expect_status("run", "failed", ExitCode::bad_data), HasSubstr(tokens().string()));
+  EXPECT_THAT(expect_status("run", "failed", ExitCode::bad_data),
+              HasSubstr(tokens().string() + " has been changed since this run opened it"));
 }
 
 TEST_F(ChangingData, ThatIsCutShortEndsTheRun) {

@@ -7,7 +7,6 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
-#include <grp.h>
 #include <stdexcept>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -83,10 +82,6 @@ Job::Job(const std::vector<std::string>& arguments, const JobOptions& options) {
   ::dup2(::open("/dev/null", O_RDONLY), STDIN_FILENO);
   ::dup2(output_, STDOUT_FILENO);
   ::dup2(output_, STDERR_FILENO);
-  if (options.as_nobody) {
-    constexpr uid_t nobody = 65534;
-    if (::setgroups(0, nullptr) != 0 || ::setgid(nobody) != 0 || ::setuid(nobody) != 0) ::_exit(127);
-  }
   ::execve(argv[0], argv.data(), envp.data());
   ::_exit(127);
 }

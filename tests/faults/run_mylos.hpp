@@ -20,7 +20,6 @@ struct JobOptions {
   int ranks = 2;
   std::vector<std::string> environment = {};  ///< "NAME=value", in addition to the test's own
   std::vector<std::string> wrapper = {};      ///< a command that is given mylos and its arguments
-  bool as_nobody = false;                     ///< as an ordinary user, where the test runs as root
 };
 
 /// A running `mpiexec -n RANKS mylos ARGUMENTS`.

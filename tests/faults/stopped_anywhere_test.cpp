@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Ranks that stop at any moment, from the start of their process to its end: the job ends by itself.
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <map>
 #include <random>
 #include <thread>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -41,10 +43,19 @@ class StoppedAnywhere : public RunTest {
       return process.has_value() || !job.running();
     });
     const bool is_stopped = process && ::kill(*process, SIGSTOP) == 0;
+    const auto begin = Clock::now();
     const Outcome outcome = job.wait();  // throws if the job hangs
     EXPECT_TRUE(wait_until([&] { return job.processes().empty(); })) << outcome.output;
-    return is_stopped && outcome.exit_code != 0;
+    const bool is_hit = is_stopped && outcome.exit_code != 0;
+    if (is_hit) {
+      seconds_.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+      ++exit_codes_[outcome.exit_code];
+    }
+    return is_hit;
   }
+
+  std::vector<double> seconds_;  // from each stop that met a running rank to the end of its job
+  std::map<int, int> exit_codes_;
 };
 
 TEST_F(StoppedAnywhere, DISABLED_EndsTheJob) {
@@ -74,6 +85,10 @@ TEST_F(StoppedAnywhere, DISABLED_EndsTheJob) {
     hits += stop_one(command, ranks, rank, moment) ? 1 : 0;
   }
   EXPECT_EQ(hits, stops);  // the others came when the rank had ended
+  std::ranges::sort(seconds_);
+  fmt::print("from the stop to the end of the job: median {:.2f} s, at most {:.2f} s\n",
+             seconds_.at(seconds_.size() / 2), seconds_.back());
+  for (const auto& [code, number] : exit_codes_) fmt::print("exit code {}: {}\n", code, number);
 }
 
 }  // namespace

@@ -35,9 +35,16 @@ TEST_F(Watch, EndsAJobOfWhichARankDoesNotStart) {
   }
 }
 
-TEST_F(Watch, FindsAStoppedRankAtTheShortestHeartbeat) {
-  const Outcome outcome = train_with_fault("run", "forward:1:4:stop", {"--comm.heartbeat=0.1"});
-  EXPECT_THAT(expect_status("run", "failed", ExitCode::watchdog), HasSubstr("stopped rank"));
+TEST_F(Watch, FindsAStoppedRankAtTheShortestHeartbeats) {
+  int rank = 0;
+  for (const char* heartbeat : {"0.1", "0.3", "0.4"}) {
+    const std::string run = fmt::format("run-{}", heartbeat);
+    const Outcome outcome = train_with_fault(run, fmt::format("forward:{}:4:stop", rank),
+                                             {fmt::format("--comm.heartbeat={}", heartbeat)});
+    EXPECT_THAT(expect_status(run, "failed", ExitCode::watchdog),
+                HasSubstr(fmt::format("stopped rank {}", rank)));
+    rank = 1 - rank;
+  }
 }
 
 TEST_F(Watch, SeesOtherNodesByTheirMessages) {
@@ -117,6 +124,18 @@ TEST_F(LongEvaluation, IsInterruptedBySignalsAndMadeAfterTheRestart) {
   EXPECT_THAT(expect_status("run", "preempted", ExitCode::preempted), HasSubstr("signal 15"));
   EXPECT_LE(status_step("run"), 4);
   expect_continued();
+}
+
+TEST_F(LongEvaluation, OfEvalEndsWhenARankStops) {
+  ASSERT_EQ(train("run", {"--train.stop_step=2"}).exit_code, 0);
+  for (const int rank : {0, 1}) {
+    Job job({"eval", run_path("run").string(), "--data=" + endless().string(), "--comm.heartbeat=1",
+             "--comm.start_timeout=5"});
+    ::kill(job.rank(rank), SIGSTOP);
+    const Outcome outcome = job.wait();
+    EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::watchdog)) << outcome.output;
+    EXPECT_EQ(occurrences(outcome.output, "mylos watchdog: "), 1) << outcome.output;
+  }
 }
 
 TEST_F(LongEvaluation, IsInterruptedByTheWallClockLimit) {

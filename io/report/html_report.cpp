@@ -173,6 +173,7 @@ std::string memory_size(double bytes) {
 
 std::string duration(double seconds) {
   if (!drawable(seconds) || seconds < 0.0) return missing;
+  if (seconds < 0.0995) return fmt::format("{:.0f} ms", 1e3 * seconds);
   if (seconds < 59.95) return fmt::format("{:.1f} s", seconds);
   const std::int64_t s = std::llround(std::min(seconds, 1e12));
   if (s < 3600) return fmt::format("{} min {} s", s / 60, s % 60);

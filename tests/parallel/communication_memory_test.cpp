@@ -59,7 +59,8 @@ RunPlan expect_planned(const MemoryLedger& ledger, int rank, const RunConfig& co
   if (rank == 0 && config.parallel.tensor == 1) {
     EXPECT_GE(taken, 0.99 * planned);
   }
-  for (const MemoryCategory exact : {parameters, gradients, optimizer, gathered_weights, full_gradients}) {
+  for (const MemoryCategory exact :
+       {parameters, gradients, optimizer, gathered_weights, full_gradients, activations}) {
     SCOPED_TRACE(name_of(exact));
     const std::int64_t bytes = plan.memory[static_cast<std::size_t>(exact)];
     if (rank == 0) {

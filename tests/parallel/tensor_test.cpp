@@ -18,9 +18,9 @@ namespace mylos {
 namespace {
 
 /// Twelve heads: for 1, 2, 3, 4 and 6 ranks.
-ModelConfig model_of_heads() {
+ModelConfig model_of_heads(std::int64_t heads = 12) {
   ModelConfig model = small_model();
-  model.heads = 12;
+  model.heads = heads;
   return model;
 }
 
@@ -39,7 +39,7 @@ class Tensor : public testing::Test {
   std::int64_t odd_accumulation() const { return ranks() == 3 ? 3 : std::max(1, 8 / ranks()); }
 
   /// Calls visit(config) for each way to divide the ranks along the tensor and data axes, if that is more
-  /// than one, for each exchange.
+  /// than one, for each exchange, which divides among all ranks along the data axis or among pairs of them.
   template <class Visit>
   void for_all_layouts(const ModelConfig& model, std::int64_t accumulation, const TensorSplits& splits,
                        const Visit& visit) {
@@ -47,16 +47,24 @@ class Tensor : public testing::Test {
       const std::int64_t data = ranks() / tensor;
       if (ranks() % tensor != 0 || model.heads % tensor != 0) continue;
       if (global_batch % (data * accumulation) != 0) continue;
-      for (const char* exchange : {"ddp", "zero1", "zero2", "zero3"}) {
-        if (data == 1 && exchange != std::string("ddp")) continue;
-        SCOPED_TRACE(fmt::format("tensor {} x data {}, {}, accumulation {}{}{}", tensor, data, exchange,
-                                 accumulation, splits.vocab ? ", vocab" : "",
-                                 splits.sequence ? ", sequence" : ""));
-        RunConfig config = mini_config(model, global_batch, seq_len, data, accumulation);
-        config.parallel.tensor = tensor;
-        config.parallel.splits = splits;
-        set_exchange(config, exchange, exchange == std::string("ddp") ? 1 : data);
-        visit(config);
+      for (const std::string exchange : {"ddp", "zero1", "zero2", "zero3"}) {
+        std::vector<std::int64_t> shards;
+        if (exchange == "ddp") {
+          shards = {1};
+        } else if (data > 1) {
+          shards = {data};
+          if (data > 2 && data % 2 == 0) shards.push_back(2);
+        }
+        for (const std::int64_t shard : shards) {
+          SCOPED_TRACE(fmt::format("tensor {} x data {}, {} among {}, accumulation {}{}{}", tensor, data,
+                                   exchange, shard, accumulation, splits.vocab ? ", vocab" : "",
+                                   splits.sequence ? ", sequence" : ""));
+          RunConfig config = mini_config(model, global_batch, seq_len, data, accumulation);
+          config.parallel.tensor = tensor;
+          config.parallel.splits = splits;
+          set_exchange(config, exchange, shard);
+          visit(config);
+        }
       }
     }
   }
@@ -71,9 +79,10 @@ class Tensor : public testing::Test {
 
 TEST_F(Tensor, EveryLayoutComputesWhatOneRankDoes) {
   constexpr std::int64_t steps = 20;
-  const Outcome oracle = alone(model_of_heads(), steps);
+  const ModelConfig model = model_of_heads(ranks() == 8 ? 24 : 12);
+  const Outcome oracle = alone(model, steps);
   for (const TensorSplits& splits : {heads_alone, all_splits}) {
-    for_all_layouts(model_of_heads(), 1, splits, [&](const RunConfig& config) {
+    for_all_layouts(model, 1, splits, [&](const RunConfig& config) {
       expect_equal_to_rounding(config, train(backend_, *world_, config, steps), oracle);
     });
   }

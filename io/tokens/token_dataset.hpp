@@ -1,78 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Token files in llm.c's format, and the order in which training and evaluation read them.
+// The order in which training and evaluation read token files.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <filesystem>
-#include <span>
-#include <string>
 
-#include "io/file_util.hpp"
+#include "io/tokens/token_file.hpp"
 
 namespace mylos {
-
-inline constexpr std::int32_t token_file_magic = 20240520;
-
-/// A token file: 256 int32 of header (the magic number, 1, number of tokens), then uint16 tokens, little
-/// endian. It is read piece by piece and not mapped: a file that is cut short under a run is then an error,
-/// not a signal.
-class TokenFile {
- public:
-  static constexpr std::int64_t most_ids = std::int64_t{1} << 16U;
-
-  /// Of a vocabulary of `vocab` ids. Reads the first, the last and 1000 evenly spaced pages of the file, all
-  /// of a small one. Throws ExitCode::bad_data naming the file and the offset of what is not as it must be,
-  /// ExitCode::io where the file cannot be read.
-  explicit TokenFile(const std::filesystem::path& file, std::int64_t vocab = most_ids);
-
-  const std::filesystem::path& path() const { return path_; }
-  /// In tokens.
-  std::int64_t size() const { return size_; }
-  /// Size and digest of the pages that were read: other files of the same name have others.
-  const std::string& identity() const { return identity_; }
-
-  /// Tokens `first`, `first` + 1 ... Throws ExitCode::bad_data for an id outside the vocabulary, with its
-  /// offset, or if the file has changed since it was opened, ExitCode::io if it ends too early.
-  void read(std::int64_t first, std::span<std::uint16_t> tokens) const;
-
- private:
-  /// What a file's entry says of its content.
-  struct Stamp {
-    std::int64_t bytes = 0, seconds = 0, nanoseconds = 0;
-    bool operator==(const Stamp&) const = default;
-  };
-
-  Stamp stamp() const;
-  std::string identity_now() const;
-  void read_tokens(std::int64_t first, std::span<std::uint16_t> tokens) const;
-
-  std::filesystem::path path_;
-  std::int64_t vocab_;
-  FileDescriptor file_;
-  std::int64_t size_ = 0;
-  std::string identity_;
-  mutable Stamp stamp_;  // when the content was last seen to have this identity
-};
-
-/// Writes a token file piece by piece under a temporary name, which `finish` makes the file.
-class TokenFileWriter {
- public:
-  explicit TokenFileWriter(std::filesystem::path file);
-  ~TokenFileWriter();
-  TokenFileWriter(const TokenFileWriter&) = delete;
-  TokenFileWriter& operator=(const TokenFileWriter&) = delete;
-
-  void append(std::span<const std::uint16_t> tokens);
-  void finish();
-  std::int64_t num_tokens() const { return num_tokens_; }
-
- private:
-  std::filesystem::path path_;
-  std::filesystem::path temporary_;
-  FileDescriptor file_;
-  std::int64_t num_tokens_ = 0;
-};
 
 /// Windows of T + 1 tokens (T inputs and, shifted by one, T targets) of a token file.
 ///

@@ -24,6 +24,7 @@
 #include "core/memory/pinned_buffer.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/metrics/metrics.hpp"
+#include "io/tokens/sample_stream.hpp"
 #include "io/tokens/token_dataset.hpp"
 #include "parallel/engine/training_step.hpp"
 
@@ -49,9 +50,10 @@ struct TrainerContext {
   const Fault& fault;
   const StopSignals& signals;
   std::chrono::steady_clock::time_point launched;
-  double peak_tflops = 0.0;                ///< of one rank
-  std::optional<TokenDataset> train_data;  ///< required
+  double peak_tflops = 0.0;  ///< of one rank
+  SampleStream& samples;     ///< to train on
   std::optional<TokenDataset> valid_data;
+  TokenizerIdentity tokenizer;      ///< of both; no name if it is not known
   std::atomic<std::int64_t>& step;  ///< the step under way or finished last; the watchdog's thread reads it
 };
 
@@ -118,8 +120,9 @@ class Trainer final : private StepDriver {
 
   ComputeBackend& backend_;
   TrainingStep training_;
-  TokenDataset train_data_;
+  SampleStream& samples_;
   std::optional<TokenDataset> valid_data_;
+  TokenizerIdentity tokenizer_;
   std::optional<PinnedBuffer> snapshot_;  // of [checkpoint] async
   CheckpointStore checkpoints_;
   std::unique_ptr<MetricsWriter> metrics_;  // on rank 0

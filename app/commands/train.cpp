@@ -39,10 +39,6 @@ std::optional<std::string> restart_wish(const CommandLine& line) {
   return wish;
 }
 
-TokenDataset open_dataset(const std::string& file, const RunConfig& config) {
-  return {TokenFile(file, config.model.vocab), config.train.seq_len, config.train.seed};
-}
-
 /// The automatic choices of the run that is continued, where its layout is the same: for a bitwise restart.
 void keep_choices(Setup& setup, const RunPaths& paths) {
   if (!std::filesystem::exists(paths.resolved_deck())) return;
@@ -130,6 +126,7 @@ int run(const CommandLine& line) {
   std::string deck_text;
   std::optional<TokenDataset> train_data;
   std::optional<TokenDataset> valid_data;
+  TokenizerIdentity tokenizer;
   const auto read_everything = [&] {
     restart = restart_wish(line);
     progress = progress_style(line.text("progress"));
@@ -140,9 +137,13 @@ int run(const CommandLine& line) {
     errors.throw_if_any();
     if (restart) keep_choices(setup, {setup.config.run_dir});
     setup.choose(mpi.size(), mpi.ranks_sharing_cores());
-    train_data.emplace(open_dataset(setup.config.data.train, setup.config));
-    if (!setup.config.data.valid.empty())
-      valid_data.emplace(open_dataset(setup.config.data.valid, setup.config));
+    const auto open = [&](const std::vector<DataSource>& sources) {
+      return open_dataset(sources, setup.config.model.vocab, setup.config.train.seq_len,
+                          setup.config.train.seed);
+    };
+    train_data.emplace(open(setup.config.data.train));
+    if (!setup.config.data.valid.empty()) valid_data.emplace(open(setup.config.data.valid));
+    tokenizer = tokenizer_of(setup.config.data, *train_data, valid_data);
   };
   if (const int code = run_agreed(mpi, [&] {
         if (mpi.rank() == 0) deck_text = read_deck(deck_name);
@@ -151,8 +152,9 @@ int run(const CommandLine& line) {
   deck_text = mpi.broadcast(deck_text);
   if (const int code = run_agreed(mpi, read_everything)) return code;
   std::string identity = identity_of(setup, line);
-  identity += fmt::format("content of data.train = {}\n", train_data->file().identity());
-  if (valid_data) identity += fmt::format("content of data.valid = {}\n", valid_data->file().identity());
+  identity += fmt::format("content of data.train = {}\n", train_data->identity());
+  if (valid_data) identity += fmt::format("content of data.valid = {}\n", valid_data->identity());
+  identity += fmt::format("tokenizer of the data = {}\n", tokenizer.text());
   if (const int code = check_identity(mpi, identity)) return code;
   mpi.set_limits(setup.config.comm.limits);
   if (const int code = settle_comm(mpi, setup)) return code;
@@ -168,6 +170,7 @@ int run(const CommandLine& line) {
   std::string resolved_deck;
   std::unique_ptr<IoThread> io;
   std::unique_ptr<IoThread> checkpoint_io;
+  std::unique_ptr<SampleStream> samples;
   std::unique_ptr<Session> session;
   std::unique_ptr<Trainer> trainer;
   const auto step = std::make_shared<std::atomic<std::int64_t>>(0);
@@ -179,6 +182,9 @@ int run(const CommandLine& line) {
     // Before OpenMP binds this thread to a core, which threads made later would share.
     io = std::make_unique<IoThread>();
     checkpoint_io = std::make_unique<IoThread>();
+    const std::int64_t batch = setup.config.train.micro_batch;
+    samples =
+        std::make_unique<SampleStream>(*std::move(train_data), batch, batch * setup.config.parallel.data);
     session = std::make_unique<Session>(setup.plugins, setup.config, setup.values, mpi.recorder());
     setup.config.comm.algorithm = session->algorithm();
     setup.values.set("comm.algorithm", session->algorithm());
@@ -189,7 +195,7 @@ int run(const CommandLine& line) {
     print_header(console, setup, *session, peak);
     trainer = std::make_unique<Trainer>(
         TrainerContext{*session, *io, *checkpoint_io, setup.config, resolved_deck, paths, console, fault,
-                       signals, launched, peak, std::move(train_data), std::move(valid_data), *step});
+                       signals, launched, peak, *samples, std::move(valid_data), tokenizer, *step});
     trainer->start(restart);
     if (mpi.rank() == 0) {
       write_text_file(paths.resolved_deck(), resolved_deck);

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/base/error.hpp"
+#include "core/base/watched_call.hpp"
 #include "io/checkpoint/digest.hpp"
 
 namespace mylos {
@@ -35,35 +36,58 @@ static_assert(std::endian::native == std::endian::little,
 
 }  // namespace
 
-TokenFile::TokenFile(const fs::path& file, std::int64_t vocab)
+TokenFile::TokenFile(const fs::path& file, std::int64_t vocab, TokenFormat format, std::int64_t pages)
     : path_(file),
       vocab_(vocab),
+      format_(format),
+      pages_(pages),
       file_(open_file(file, O_RDONLY | O_NONBLOCK)) {  // a pipe would wait for a writer
   struct stat info {};
   if (::fstat(file_.get(), &info) != 0)
     fail(ExitCode::io, "cannot read {}: {}", file.string(), std::strerror(errno));
   if (!S_ISREG(info.st_mode)) fail(ExitCode::bad_data, "{} is not a regular file", file.string());
-  const auto bytes = static_cast<std::size_t>(info.st_size);
-  if (bytes < header_bytes) {
-    fail(ExitCode::bad_data, "{} has {} bytes; a token file begins with a header of {}", file.string(), bytes,
-         header_bytes);
-  }
-  Header header{};
-  read_fully(file_.get(), file, header.data(), header_bytes, 0);
-  if (header[0] != token_file_magic) {
-    bad_header(file, 0,
-               fmt::format("magic number {}; a token file, such as mylos tokenize writes, has {}", header[0],
-                           token_file_magic));
-  }
-  if (header[1] != version)
-    bad_header(file, 1, fmt::format("version {}; only {} is known", header[1], version));
-  size_ = header[2];
-  if (size_ < 0 || bytes != header_bytes + static_cast<std::size_t>(size_) * sizeof(std::uint16_t)) {
-    bad_header(file, 2,
-               fmt::format("{} tokens; the file's {} bytes do not hold just that many", size_, bytes));
-  }
+  size_ = checked_size(static_cast<std::size_t>(info.st_size));
   stamp_ = stamp();
   identity_ = identity_now();
+}
+
+std::int64_t TokenFile::checked_size(std::size_t bytes) const {
+  Header header{};
+  const bool has_header = format_ == TokenFormat::llmc;
+  if (has_header && bytes < header_bytes) {
+    fail(ExitCode::bad_data, "{} has {} bytes; a token file begins with a header of {}", path_.string(),
+         bytes, header_bytes);
+  }
+  read_fully(file_.get(), path_, header.data(), std::min(bytes, header_bytes), 0);
+  if (!has_header) {
+    if (header[0] == token_file_magic && header[1] == version)
+      bad_header(path_, 0, "the header of llm.c's format, which nanogpt= says that the file lacks");
+    if (bytes % sizeof(std::uint16_t) != 0) {
+      fail(ExitCode::bad_data, "{}: offset {}: half a token; {} bytes are no number of tokens",
+           path_.string(), bytes - 1, bytes);
+    }
+    return static_cast<std::int64_t>(bytes / sizeof(std::uint16_t));
+  }
+  if (header[0] != token_file_magic) {
+    bad_header(
+        path_, 0,
+        fmt::format("magic number {}; a token file, such as mylos tokenize writes, has {}. One without "
+                    "header, as of nanoGPT, is written nanogpt=NAME",
+                    header[0], token_file_magic));
+  }
+  if (header[1] != version)
+    bad_header(path_, 1, fmt::format("version {}; only {} is known", header[1], version));
+  const std::int64_t size = header[2];
+  if (size < 0 || bytes != header_bytes + static_cast<std::size_t>(size) * sizeof(std::uint16_t)) {
+    bad_header(path_, 2,
+               fmt::format("{} tokens; the file's {} bytes do not hold just that many", size, bytes));
+  }
+  return size;
+}
+
+std::int64_t TokenFile::offset_of(std::int64_t index) const {
+  const std::size_t begin = format_ == TokenFormat::llmc ? header_bytes : 0;
+  return static_cast<std::int64_t>(begin) + index * std::int64_t{sizeof(std::uint16_t)};
 }
 
 TokenFile::Stamp TokenFile::stamp() const {
@@ -75,13 +99,16 @@ TokenFile::Stamp TokenFile::stamp() const {
 
 std::string TokenFile::identity_now() const {
   constexpr std::int64_t page = 4096 / sizeof(std::uint16_t);
-  constexpr std::int64_t most_pages = 1002;
   const std::int64_t pages = (size_ + page - 1) / page;
-  const std::int64_t read_pages = std::min(pages, most_pages);
+  const std::int64_t read_pages = std::min(pages, pages_);
+  const auto first_of = [&](std::int64_t i) {
+    return page * (read_pages == 1 ? 0 : i * (pages - 1) / (read_pages - 1));
+  };
+  for (std::int64_t i = 0; i < read_pages; ++i) advise(first_of(i), page);
   Digester digester;
   std::array<std::uint16_t, page> tokens{};
   for (std::int64_t i = 0; i < read_pages; ++i) {
-    const std::int64_t first = page * (read_pages == 1 ? 0 : i * (pages - 1) / (read_pages - 1));
+    const std::int64_t first = first_of(i);
     const auto part = std::span(tokens).first(static_cast<std::size_t>(std::min(page, size_ - first)));
     read_tokens(first, part);
     digester.add(part.data(), part.size_bytes());
@@ -100,15 +127,18 @@ void TokenFile::read(std::int64_t first, std::span<std::uint16_t> tokens) const 
 
 void TokenFile::read_tokens(std::int64_t first, std::span<std::uint16_t> tokens) const {
   require(first >= 0 && first + std::ssize(tokens) <= size_, "tokens inside the file");
-  const auto offset_of = [](std::int64_t index) {
-    return static_cast<std::int64_t>(header_bytes) + index * std::int64_t{sizeof(std::uint16_t)};
-  };
   read_fully(file_.get(), path_, tokens.data(), tokens.size_bytes(), offset_of(first));
   const auto bad = std::ranges::find_if(tokens, [&](std::uint16_t token) { return token >= vocab_; });
   if (bad == tokens.end()) return;
   const std::int64_t index = first + (bad - tokens.begin());
   fail(ExitCode::bad_data, "{}: offset {}: token {} is {}, the vocabulary has {}", path_.string(),
        offset_of(index), index, *bad, vocab_);
+}
+
+void TokenFile::advise(std::int64_t first, std::int64_t count) const {
+  const WatchedCall call(CallKind::io, "fadvise", path_.native());
+  ::posix_fadvise(file_.get(), offset_of(first), count * std::int64_t{sizeof(std::uint16_t)},
+                  POSIX_FADV_WILLNEED);
 }
 
 TokenFileWriter::TokenFileWriter(fs::path file)

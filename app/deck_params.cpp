@@ -91,8 +91,10 @@ const ParamSpec params[] = {
     real_param("optim", "clip_norm", "1", 0.0, 1e30, "",
                "Largest global L2 norm of the gradient; 0 does not clip."),
 
-    text_param("data", "train", nullptr, "Token file to train on."),
-    text_param("data", "valid", "", "Token file to evaluate on; empty for no evaluation."),
+    text_param("data", "train", nullptr,
+               "Token files to train on: names and patterns such as train_*.bin, with commas between them; "
+               "weighted sources each with :WEIGHT behind (docs/data.md)."),
+    text_param("data", "valid", "", "Token files to evaluate on, without weights; empty for no evaluation."),
     choice_param("data", "tokenizer", "none", tokenizer_choices.c_str(),
                  "What made the token files, so that `generate` can read and write text."),
 

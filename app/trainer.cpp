@@ -45,6 +45,7 @@ Trainer::Trainer(TrainerContext context)
       signals_(context.signals),
       launched_(context.launched),
       peak_tflops_(context.peak_tflops),
+      data_seconds_(context.data_seconds),
       backend_(session_.compute()),
       training_(backend_, session_.ledger(), session_.grid(), config_, session_.trace()),
       samples_(context.samples),
@@ -99,6 +100,7 @@ void Trainer::start(const std::optional<std::string>& restart) {
                                   {"threads", static_cast<double>(config_.backend.threads)},
                                   {"peak_tflops", peak_tflops_},
                                   {"time_launch", launch_seconds},
+                                  {"time_data", data_seconds_},
                                   {"time_restore", restore_seconds}});
   }
 }

@@ -54,6 +54,7 @@ struct TrainerContext {
   SampleStream& samples;     ///< to train on
   std::optional<TokenDataset> valid_data;
   TokenizerIdentity tokenizer;      ///< of both; no name if it is not known
+  double data_seconds = 0.0;        ///< until the data were open
   std::atomic<std::int64_t>& step;  ///< the step under way or finished last; the watchdog's thread reads it
 };
 
@@ -117,6 +118,7 @@ class Trainer final : private StepDriver {
   const StopSignals& signals_;
   Clock::time_point launched_;
   double peak_tflops_;
+  double data_seconds_;
 
   ComputeBackend& backend_;
   TrainingStep training_;

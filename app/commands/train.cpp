@@ -127,16 +127,18 @@ int run(const CommandLine& line) {
   std::optional<TokenDataset> train_data;
   std::optional<TokenDataset> valid_data;
   TokenizerIdentity tokenizer;
+  double data_seconds = 0.0;
   const auto read_everything = [&] {
     restart = restart_wish(line);
     progress = progress_style(line.text("progress"));
     fault = Fault::from_environment(mpi.rank());
     setup = make_setup(deck_text, deck_name, line.overrides, line.text("plugin-path"), mpi.job());
+    if (restart) keep_choices(setup, {setup.config.run_dir});
+    setup.choose(mpi.size(), mpi.ranks_sharing_cores());
+    const auto begin = std::chrono::steady_clock::now();
     DeckErrors errors;
     check_token_files(setup.deck, setup.config, errors);
     errors.throw_if_any();
-    if (restart) keep_choices(setup, {setup.config.run_dir});
-    setup.choose(mpi.size(), mpi.ranks_sharing_cores());
     const auto open = [&](const std::vector<DataSource>& sources) {
       return open_dataset(sources, setup.config.model.vocab, setup.config.train.seq_len,
                           setup.config.train.seed);
@@ -144,6 +146,7 @@ int run(const CommandLine& line) {
     train_data.emplace(open(setup.config.data.train));
     if (!setup.config.data.valid.empty()) valid_data.emplace(open(setup.config.data.valid));
     tokenizer = tokenizer_of(setup.config.data, *train_data, valid_data);
+    data_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   };
   if (const int code = run_agreed(mpi, [&] {
         if (mpi.rank() == 0) deck_text = read_deck(deck_name);
@@ -193,9 +196,9 @@ int run(const CommandLine& line) {
                             ? setup.config.peak_tflops
                             : measure_gemm_tflops(*session, setup.config.train.dtype);
     print_header(console, setup, *session, peak);
-    trainer = std::make_unique<Trainer>(
-        TrainerContext{*session, *io, *checkpoint_io, setup.config, resolved_deck, paths, console, fault,
-                       signals, launched, peak, *samples, std::move(valid_data), tokenizer, *step});
+    trainer = std::make_unique<Trainer>(TrainerContext{
+        *session, *io, *checkpoint_io, setup.config, resolved_deck, paths, console, fault, signals, launched,
+        peak, *samples, std::move(valid_data), tokenizer, data_seconds, *step});
     trainer->start(restart);
     if (mpi.rank() == 0) {
       write_text_file(paths.resolved_deck(), resolved_deck);

@@ -2,6 +2,8 @@
 #include "io/tokens/sample_stream.hpp"
 
 #include <algorithm>
+#include <pthread.h>
+#include <sched.h>
 #include <utility>
 
 #include "core/base/error.hpp"
@@ -50,6 +52,10 @@ void SampleStream::read(std::int64_t first, std::span<std::int32_t> tokens) {
 }
 
 void SampleStream::loop() {
+  // It never takes the core from a thread that computes when it is woken: there is time for what lies ahead,
+  // and who waits for it has left the core.
+  const sched_param none{};
+  ::pthread_setschedparam(::pthread_self(), SCHED_BATCH, &none);
   std::unique_lock lock(mutex_);
   while (true) {
     wanted_.wait(lock, [this] { return stop_ || (next_ && num_ready_ < depth); });

@@ -97,6 +97,10 @@ const ParamSpec params[] = {
     text_param("data", "valid", "", "Token files to evaluate on, without weights; empty for no evaluation."),
     choice_param("data", "tokenizer", "none", tokenizer_choices.c_str(),
                  "What made the token files, so that `generate` can read and write text."),
+    text_param(
+        "data", "ranks", "",
+        "With tokenizer = gpt2: a file of GPT-2's ranks, which the run keeps for `generate`; a .tiktoken "
+        "file, or vocab.json beside merges.txt."),
 
     integer_param("eval", "every", "0", 0, 1e9, "steps",
                   "Steps between evaluations; 0 evaluates at the end only."),

@@ -93,6 +93,7 @@ class CrossChecks {
     take_preset();
     check_heads();
     check_vocab();
+    check_ranks();
     check_steps();
     check_seq_len();
     check_tensor();
@@ -168,10 +169,18 @@ class CrossChecks {
     }
     const std::string tokenizer = known({"data.tokenizer"}) ? values_.text("data.tokenizer") : "none";
     if (tokenizer == "none") return;
-    const std::int64_t needed = make_tokenizer(tokenizer)->vocab_size();
+    const std::int64_t needed = tokenizer_kind(tokenizer).vocab_size;
     if (vocab == needed) return;
     report({"model.vocab", "data.tokenizer"}, "[model] vocab = {} must be {} with [data] tokenizer = {}",
            vocab, needed, tokenizer);
+  }
+
+  void check_ranks() {
+    if (!known({"data.tokenizer", "data.ranks"}) || values_.text("data.ranks").empty()) return;
+    const std::string tokenizer = values_.text("data.tokenizer");
+    if (tokenizer != "none" && tokenizer_kind(tokenizer).has_ranks) return;
+    report({"data.ranks"}, "[data] ranks is for a tokenizer that has some, not for tokenizer = {}",
+           tokenizer);
   }
 
   /// `key`, a number of steps, must not be larger than train.steps.
@@ -525,7 +534,8 @@ RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, co
   const std::string valid = values.text("data.valid");
   config.data = {.train = parse_sources(values.text("data.train")),
                  .valid = valid.empty() ? std::vector<DataSource>() : parse_validation_sources(valid),
-                 .tokenizer = values.text("data.tokenizer")};
+                 .tokenizer = values.text("data.tokenizer"),
+                 .ranks = values.text("data.ranks")};
   config.eval = {.every = values.integer("eval.every"), .batches = values.integer("eval.batches")};
   config.guard_settings = guard_settings(values);
   config.checkpoint = {

@@ -31,6 +31,7 @@ struct DataConfig {
   std::vector<DataSource> train;
   std::vector<DataSource> valid;  ///< empty for no evaluation
   std::string tokenizer;          ///< a name of tokenizers() or "none": how `generate` turns tokens into text
+  std::string ranks;              ///< of the tokenizer; empty if it has none or they are not at hand
 };
 
 struct EvalConfig {

@@ -16,6 +16,7 @@
 #include "app/setup.hpp"
 #include "app/trainer.hpp"
 #include "core/base/say.hpp"
+#include "io/tokens/bpe_tokenizer.hpp"
 
 namespace mylos {
 
@@ -163,7 +164,12 @@ int run(const CommandLine& line) {
   if (const int code = settle_comm(mpi, setup)) return code;
   const RunPaths paths{setup.config.run_dir};
   const auto take_directory = [&] {
-    if (mpi.rank() == 0) directory.emplace(paths, setup.config.checkpoint.directory, restart.has_value());
+    if (mpi.rank() != 0) return;
+    const std::string& ranks = setup.config.data.ranks;
+    const std::string ranks_text =
+        ranks.empty() || std::filesystem::exists(paths.ranks()) ? "" : read_gpt2_ranks(ranks).text();
+    directory.emplace(paths, setup.config.checkpoint.directory, restart.has_value());
+    if (!ranks_text.empty()) write_text_file(paths.ranks(), ranks_text);
   };
   if (const int code = run_agreed(mpi, take_directory)) return code;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Token files, good and bad, the order of samples, and the byte tokenizer.
+// Token files, good and bad, and the order of samples.
 #include "io/tokens/token_dataset.hpp"
 
 #include <algorithm>
@@ -14,7 +14,6 @@
 
 #include "core/base/error.hpp"
 #include "io/tokens/sample_stream.hpp"
-#include "io/tokens/tokenizer.hpp"
 #include "tests/io/io_test_util.hpp"
 
 namespace mylos::test {
@@ -452,31 +451,6 @@ TEST_F(Sources, OfManyFilesAreReadInOrderByEvaluations) {
     starts.push_back(window[0]);
   }
   EXPECT_EQ(starts, (std::vector<std::int32_t>{0, 8, 25, 33, 41, 49}));
-}
-
-TEST(ByteTokenizer, RoundTrip) {
-  const auto tokenizer = make_tokenizer("bytes");
-  std::string text;
-  for (int c = 0; c < 256; ++c) text += static_cast<char>(c);
-  const auto tokens = tokenizer->encode(text);
-  EXPECT_EQ(tokens.size(), 256U);
-  EXPECT_EQ(tokens.back(), 255);
-  EXPECT_EQ(tokenizer->decode(tokens), text);
-  EXPECT_EQ(tokenizer->vocab_size(), 257);
-  const std::vector<std::uint16_t> end = {tokenizer->end_of_text()};
-  EXPECT_EQ(tokenizer->decode(end), "<|endoftext|>");
-  const std::vector<std::uint16_t> outside = {257};
-  EXPECT_THROW(tokenizer->decode(outside), Error);
-  EXPECT_THROW(make_tokenizer("none"), Error);
-}
-
-TEST(Tokenizers, AreMadeByTheirNames) {
-  EXPECT_EQ(tokenizer_names("|"), "bytes");
-  for (const TokenizerDescriptor& descriptor : tokenizers()) {
-    const auto tokenizer = make_tokenizer(descriptor.name);
-    EXPECT_EQ(tokenizer->decode(tokenizer->encode("some text")), "some text") << descriptor.name;
-    EXPECT_LT(tokenizer->end_of_text(), tokenizer->vocab_size()) << descriptor.name;
-  }
 }
 
 }  // namespace

@@ -22,6 +22,7 @@ constexpr std::string_view harmless[] = {"train.stop_step",
                                          "data.train",  // its content counts
                                          "data.valid",
                                          "data.tokenizer",
+                                         "data.ranks",
                                          "machine.",
                                          "profile.",
                                          "eval.",

@@ -91,10 +91,16 @@ const ParamSpec params[] = {
     real_param("optim", "clip_norm", "1", 0.0, 1e30, "",
                "Largest global L2 norm of the gradient; 0 does not clip."),
 
-    text_param("data", "train", nullptr, "Token file to train on."),
-    text_param("data", "valid", "", "Token file to evaluate on; empty for no evaluation."),
+    text_param("data", "train", nullptr,
+               "Token files to train on: names and patterns such as train_*.bin, with commas between them; "
+               "weighted sources each with :WEIGHT behind (docs/data.md)."),
+    text_param("data", "valid", "", "Token files to evaluate on, without weights; empty for no evaluation."),
     choice_param("data", "tokenizer", "none", tokenizer_choices.c_str(),
                  "What made the token files, so that `generate` can read and write text."),
+    text_param(
+        "data", "ranks", "",
+        "With tokenizer = gpt2: a file of GPT-2's ranks, which the run keeps for `generate`; a .tiktoken "
+        "file, or vocab.json beside merges.txt."),
 
     integer_param("eval", "every", "0", 0, 1e9, "steps",
                   "Steps between evaluations; 0 evaluates at the end only."),

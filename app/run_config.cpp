@@ -93,6 +93,7 @@ class CrossChecks {
     take_preset();
     check_heads();
     check_vocab();
+    check_ranks();
     check_steps();
     check_seq_len();
     check_tensor();
@@ -168,10 +169,18 @@ class CrossChecks {
     }
     const std::string tokenizer = known({"data.tokenizer"}) ? values_.text("data.tokenizer") : "none";
     if (tokenizer == "none") return;
-    const std::int64_t needed = make_tokenizer(tokenizer)->vocab_size();
+    const std::int64_t needed = tokenizer_kind(tokenizer).vocab_size;
     if (vocab == needed) return;
     report({"model.vocab", "data.tokenizer"}, "[model] vocab = {} must be {} with [data] tokenizer = {}",
            vocab, needed, tokenizer);
+  }
+
+  void check_ranks() {
+    if (!known({"data.tokenizer", "data.ranks"}) || values_.text("data.ranks").empty()) return;
+    const std::string tokenizer = values_.text("data.tokenizer");
+    if (tokenizer != "none" && tokenizer_kind(tokenizer).has_ranks) return;
+    report({"data.ranks"}, "[data] ranks is for a tokenizer that has some, not for tokenizer = {}",
+           tokenizer);
   }
 
   /// `key`, a number of steps, must not be larger than train.steps.
@@ -382,11 +391,23 @@ class CrossChecks {
     }
   }
 
+  void check_sources(std::string_view key, std::string_view label,
+                     std::vector<DataSource> (*parse)(std::string_view)) {
+    if (!known({key}) || values_.text(key).empty()) return;
+    try {
+      parse(values_.text(key));
+    } catch (const Error& error) {
+      report({key}, "{} = {}", label, error.what());
+    }
+  }
+
   void check_data() {
     for (const auto& [key, label] :
          {std::pair{"data.train", "[data] train"}, std::pair{"run.dir", "[run] dir"}}) {
       if (known({key}) && values_.text(key).empty()) report({key}, "{} is empty", label);
     }
+    check_sources("data.train", "[data] train", parse_sources);
+    check_sources("data.valid", "[data] valid", parse_validation_sources);
     if (!known({"data.valid", "eval.every"})) return;
     if (integer("eval.every") > 0 && values_.text("data.valid").empty()) {
       report({"eval.every"}, "[eval] every = {} needs [data] valid", integer("eval.every"));
@@ -510,9 +531,11 @@ RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, co
   config.limits = {.steps = values.integer("train.steps"),
                    .stop_step = values.integer("train.stop_step"),
                    .wall_clock = values.real("train.wall_clock")};
-  config.data = {.train = values.text("data.train"),
-                 .valid = values.text("data.valid"),
-                 .tokenizer = values.text("data.tokenizer")};
+  const std::string valid = values.text("data.valid");
+  config.data = {.train = parse_sources(values.text("data.train")),
+                 .valid = valid.empty() ? std::vector<DataSource>() : parse_validation_sources(valid),
+                 .tokenizer = values.text("data.tokenizer"),
+                 .ranks = values.text("data.ranks")};
   config.eval = {.every = values.integer("eval.every"), .batches = values.integer("eval.batches")};
   config.guard_settings = guard_settings(values);
   config.checkpoint = {
@@ -535,23 +558,33 @@ RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, co
 }
 
 void check_token_files(const Deck& deck, const RunConfig& config, DeckErrors& errors) {
-  const std::pair<const char*, const std::string&> files[] = {{"train", config.data.train},
-                                                              {"valid", config.data.valid}};
-  for (const auto& [name, file] : files) {
-    if (file.empty()) continue;
+  const auto check = [&](const char* name, const DataFile& file) {
     std::error_code status;
     const char* problem = nullptr;
-    if (!std::filesystem::exists(file, status)) {
+    if (!std::filesystem::exists(file.path, status)) {
       problem = "does not exist";
-    } else if (!std::filesystem::is_regular_file(file, status)) {
+    } else if (!std::filesystem::is_regular_file(file.path, status)) {
       problem = "is not a file";
-    } else if (!std::ifstream(file)) {
+    } else if (!std::ifstream(file.path)) {
       problem = "cannot be read";
     } else {
-      continue;
+      return;
     }
     errors.add(deck.place_of(std::string("data.") + name),
-               fmt::format("[data] {} = {} {}", name, file, problem));
+               fmt::format("[data] {} = {} {}", name, file.path.string(), problem));
+  };
+  const std::pair<const char*, const std::vector<DataSource>&> all[] = {{"train", config.data.train},
+                                                                        {"valid", config.data.valid}};
+  for (const auto& [name, sources] : all) {
+    for (const DataSource& source : sources) {
+      try {
+        for (const DataFile& file : files_of(source)) check(name, file);
+      } catch (const Error& error) {
+        if (error.code() != ExitCode::usage) throw;
+        errors.add(deck.place_of(std::string("data.") + name),
+                   fmt::format("[data] {} = {}", name, error.what()));
+      }
+    }
   }
 }
 

@@ -13,6 +13,7 @@
 #include "core/param_values.hpp"
 #include "io/checkpoint/checkpoint_directory.hpp"
 #include "io/deck/deck.hpp"
+#include "io/tokens/data_sources.hpp"
 #include "parallel/collectives/simulated_link.hpp"
 #include "parallel/engine/step_config.hpp"
 #include "parallel/health/watchdog_limits.hpp"
@@ -27,9 +28,10 @@ struct LimitsConfig {
 };
 
 struct DataConfig {
-  std::string train;
-  std::string valid;
-  std::string tokenizer;  ///< a name of tokenizers() or "none": how `generate` turns tokens into text
+  std::vector<DataSource> train;
+  std::vector<DataSource> valid;  ///< empty for no evaluation
+  std::string tokenizer;          ///< a name of tokenizers() or "none": how `generate` turns tokens into text
+  std::string ranks;              ///< of the tokenizer; empty if it has none or they are not at hand
 };
 
 struct EvalConfig {
@@ -101,7 +103,8 @@ RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, co
                           DeckErrors& errors, ParamValues& values,
                           const std::vector<std::pair<std::string, std::string>>& unavailable = {});
 
-/// Adds to `errors` every token file of `config` that does not exist or cannot be read. Apart from
+/// Adds to `errors` every token file of `config` that does not exist or cannot be read, and patterns without
+/// files. Apart from
 /// `make_run_config`, so that a dry run needs no data.
 void check_token_files(const Deck& deck, const RunConfig& config, DeckErrors& errors);
 

@@ -20,6 +20,10 @@ ModelConfig parse_model(const Json& json) {
   return model;
 }
 
+TokenizerIdentity parse_tokenizer(const Json& json) {
+  return {.name = json.text("name"), .ranks = json.text("ranks")};
+}
+
 GuardState parse_guard(const Json& json) {
   return {.mean = json.real("mean"),
           .variance = json.real("variance"),
@@ -52,6 +56,7 @@ std::string state_text(const RunState& state) {
                                     {"ranks_per_node", state.ranks_per_node},
                                     {"micro_batch", state.micro_batch},
                                     {"compute", state.compute}});
+  const Json tokenizer = Json::object({{"name", state.tokenizer.name}, {"ranks", state.tokenizer.ranks}});
   return Json::object({{"format", 1},
                        {"step", state.step},
                        {"sample", state.sample},
@@ -61,6 +66,7 @@ std::string state_text(const RunState& state) {
                        {"layout", layout},
                        {"deck", state.deck},
                        {"train_data", state.train_data},
+                       {"tokenizer", tokenizer},
                        {"evaluation_due", state.evaluation_due},
                        {"mylos", state.code}})
              .dump(2) +
@@ -86,6 +92,7 @@ RunState parse_state(const std::string& text, const std::string& place, std::int
                                     : json.text("mylos"),
             .ranks_per_node = layout.has("ranks_per_node") ? layout.integer("ranks_per_node") : 0,
             .train_data = json.has("train_data") ? json.text("train_data") : "",
+            .tokenizer = json.has("tokenizer") ? parse_tokenizer(json.at("tokenizer")) : TokenizerIdentity(),
             .evaluation_due = json.has("evaluation_due") && json.boolean("evaluation_due")};
   } catch (const Error& error) {
     fail(ExitCode::bad_data, "{}: {}", place, error.what());

@@ -8,6 +8,7 @@
 #include "core/base/version.hpp"
 #include "core/model/model_config.hpp"
 #include "core/optim/grad_guard.hpp"
+#include "io/tokens/sidecar.hpp"
 
 namespace mylos {
 
@@ -23,7 +24,8 @@ struct RunState {
   std::string deck;              ///< text of the resolved deck
   std::string code = code_version();
   std::int64_t ranks_per_node = 0;  ///< as JobSize
-  std::string train_data;           ///< TokenFile::identity; older checkpoints have none
+  std::string train_data;           ///< TokenDataset::identity; older checkpoints have none
+  TokenizerIdentity tokenizer;      ///< that made the data; no name if it is not known
   bool evaluation_due = false;      ///< of these weights: it was interrupted
 };
 

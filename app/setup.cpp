@@ -139,6 +139,26 @@ std::chrono::milliseconds start_timeout(const CommandLine& line, const std::stri
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(seconds));
 }
 
+TokenizerIdentity tokenizer_of(const DataConfig& config, const TokenDataset& train,
+                               const std::optional<TokenDataset>& valid) {
+  std::optional<TokenDataset::Origin> origin = train.origin();
+  if (valid && valid->origin()) {
+    if (!origin) origin = valid->origin();
+    if (origin->tokenizer != valid->origin()->tokenizer) {
+      fail(ExitCode::usage, "{} holds tokens of {}, but {} holds tokens of {}",
+           valid->origin()->file.string(), valid->origin()->tokenizer.text(), origin->file.string(),
+           origin->tokenizer.text());
+    }
+  }
+  if (config.tokenizer == "none") return origin ? origin->tokenizer : TokenizerIdentity();
+  if (!origin) return {.name = config.tokenizer, .ranks = {}};
+  if (origin->tokenizer.name != config.tokenizer) {
+    fail(ExitCode::usage, "{} holds tokens of {}, but [data] tokenizer = {}", origin->file.string(),
+         origin->tokenizer.text(), config.tokenizer);
+  }
+  return origin->tokenizer;
+}
+
 std::string identity_of(const Setup& setup, const CommandLine& line) {
   // Of data the content counts, which may lie in a copy per node; of threads every rank may have its own.
   constexpr std::string_view own_matters[] = {"data.train", "data.valid", "backend.threads"};

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "app/run_config.hpp"
 #include "core/plugin.hpp"
 #include "io/deck/deck.hpp"
+#include "io/tokens/token_dataset.hpp"
 #include "parallel/plan/run_plan.hpp"
 
 namespace mylos {
@@ -61,6 +63,11 @@ std::chrono::milliseconds start_timeout(const CommandLine& line, const std::stri
 /// Takes MPI where the ranks of this job cannot use together what `auto` stands for, and says so; an exit
 /// code other than 0 where the deck names it. Behind `Setup::choose`. Collective.
 int settle_comm(const MpiRuntime& mpi, Setup& setup);
+
+/// The tokenizer that made a run's data: by the sidecars of its token files, otherwise by the deck; without a
+/// name if neither knows. Throws ExitCode::usage with both if two of them disagree.
+TokenizerIdentity tokenizer_of(const DataConfig& config, const TokenDataset& train,
+                               const std::optional<TokenDataset>& valid);
 
 /// What must be the same on all ranks, as lines `key = value`.
 std::string identity_of(const Setup& setup, const CommandLine& line);

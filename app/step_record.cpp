@@ -48,6 +48,10 @@ StepObservation observe_step(Session& session, const StepResults& results, int s
   return seen;
 }
 
+std::string epochs_column(std::size_t source) {
+  return fmt::format("epochs_{}", source + 1);
+}
+
 MetricsRow metrics_row(const StepRecord& record, const MemoryLedger& ledger) {
   const StepScalars& scalars = record.scalars;
   const StepObservation& seen = record.seen;
@@ -85,6 +89,7 @@ MetricsRow metrics_row(const StepRecord& record, const MemoryLedger& ledger) {
                     {"memory_peak_min", seen.memory_min},
                     {"memory_peak_median", seen.memory_median},
                     {"memory_peak_max", seen.memory_max}};
+  for (std::size_t i = 0; i < record.epochs.size(); ++i) row.emplace_back(epochs_column(i), record.epochs[i]);
   for (int i = 0; i < num_memory_categories; ++i) {
     const auto category = static_cast<MemoryCategory>(i);
     row.emplace_back(fmt::format("memory_{}", name_of(category)),

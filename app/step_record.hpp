@@ -2,7 +2,9 @@
 // StepRecord: what is kept of a finished step, as a row of metrics and as a line of the console.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "app/console.hpp"
@@ -38,7 +40,11 @@ struct StepRecord {
   std::vector<TrafficRow> traffic;  ///< of this rank
   double checkpoint_seconds = 0.0;  ///< since the record before
   double evaluation_seconds = 0.0;
+  std::vector<double> epochs;  ///< how often each source of [data] train was read so far
 };
+
+/// The column of `StepRecord::epochs[source]`: sources count from 1 there.
+std::string epochs_column(std::size_t source);
 
 /// The row of the table `steps`; the memory by category is `ledger`'s.
 MetricsRow metrics_row(const StepRecord& record, const MemoryLedger& ledger);

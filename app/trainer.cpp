@@ -25,6 +25,12 @@ std::string shape_text(const ModelConfig& model) {
                      model.width, model.context, model.vocab, model.tied ? "tied" : "untied");
 }
 
+/// As far as both are known.
+bool is_same(const TokenizerIdentity& a, const TokenizerIdentity& b) {
+  if (a.name.empty() || b.name.empty()) return true;
+  return a.name == b.name && (a.ranks == b.ranks || a.ranks.empty() || b.ranks.empty());
+}
+
 }  // namespace
 
 Trainer::Trainer(TrainerContext context)
@@ -39,10 +45,12 @@ Trainer::Trainer(TrainerContext context)
       signals_(context.signals),
       launched_(context.launched),
       peak_tflops_(context.peak_tflops),
+      data_seconds_(context.data_seconds),
       backend_(session_.compute()),
       training_(backend_, session_.ledger(), session_.grid(), config_, session_.trace()),
-      train_data_(*std::move(context.train_data)),
+      samples_(context.samples),
       valid_data_(std::move(context.valid_data)),
+      tokenizer_(std::move(context.tokenizer)),
       checkpoints_(
           checkpoint_io_, io_, paths_.checkpoints(), config_.checkpoint.settings,
           [this](CheckpointPhase phase, std::int64_t step) { fault_.at(Fault::phase_of(phase), step); },
@@ -95,6 +103,7 @@ void Trainer::start(const std::optional<std::string>& restart) {
                                   {"threads", static_cast<double>(config_.backend.threads)},
                                   {"peak_tflops", peak_tflops_},
                                   {"time_launch", launch_seconds},
+                                  {"time_data", data_seconds_},
                                   {"time_restore", restore_seconds}});
   }
 }
@@ -122,6 +131,10 @@ void Trainer::restore_from(CheckpointReader& reader) {
          "the checkpoint of step {} holds the states of another optimizer: {}; continue with that one", step_,
          changes);
   }
+  if (!is_same(state.tokenizer, tokenizer_)) {
+    fail(ExitCode::usage, "the checkpoint of step {} was trained on tokens of {}, but the data are of {}",
+         step_, state.tokenizer.text(), tokenizer_.text());
+  }
   training_.set_guard(guard);
   const auto note_change = [&](const std::string& what, const std::string& before, const std::string& now) {
     if (before != now)
@@ -133,7 +146,7 @@ void Trainer::restore_from(CheckpointReader& reader) {
     note_change("ranks per node", std::to_string(state.ranks_per_node),
                 std::to_string(config_.ranks_per_node));
   if (!state.train_data.empty())
-    note_change("content of data.train", state.train_data, train_data_.file().identity());
+    note_change("content of data.train", state.train_data, samples_.dataset().identity());
   for (const char* key : {"train.seed", "train.seq_len", "content of data.train"}) {
     if (changes.find(fmt::format("{} ", key)) == std::string::npos) continue;
     console_.warn(
@@ -250,11 +263,7 @@ void Trainer::queue_step() {
 }
 
 void Trainer::read_samples(std::int64_t step, std::int64_t first, std::span<std::int32_t> tokens) {
-  const std::int64_t row = config_.train.seq_len + 1;
-  const std::int64_t first_of_step = sample_ + (step - step_) * config_.train.global_batch;
-  for (std::int64_t b = 0; b < config_.train.micro_batch; ++b) {
-    train_data_.sample(first_of_step + first + b, tokens.data() + b * row);
-  }
+  samples_.read(sample_ + (step - step_) * config_.train.global_batch + first, tokens);
 }
 
 void Trainer::before(const Action& action) {
@@ -297,6 +306,10 @@ void Trainer::record(const QueuedStep& finished, const StepObservation& seen) {
   const double rate = tokens / seen.seconds_max;
   const double flops_per_token =
       model_flops_per_token(config_.model, training_.table().num_parameters(), config_.train.seq_len);
+  const TokenDataset& data = samples_.dataset();
+  std::vector<double> epochs;
+  for (std::size_t source = 0; source < data.num_sources(); ++source)
+    epochs.push_back(data.epochs(source, finished.sample));
   const StepRecord record = {
       .step = finished.step,
       .steps = config_.limits.steps,
@@ -308,7 +321,8 @@ void Trainer::record(const QueuedStep& finished, const StepObservation& seen) {
       .seen = seen,
       .traffic = finished.traffic,
       .checkpoint_seconds = std::exchange(checkpoint_seconds_, 0.0),
-      .evaluation_seconds = std::exchange(evaluation_seconds_, 0.0)};
+      .evaluation_seconds = std::exchange(evaluation_seconds_, 0.0),
+      .epochs = std::move(epochs)};
   if (metrics_) metrics_->append("steps", metrics_row(record, session_.ledger()));
   console_.step(step_line(record));
 }
@@ -349,7 +363,8 @@ RunState Trainer::state() const {
           .compute = backend_.description(),
           .deck = resolved_deck_,
           .ranks_per_node = config_.ranks_per_node,
-          .train_data = train_data_.file().identity(),
+          .train_data = samples_.dataset().identity(),
+          .tokenizer = tokenizer_,
           .evaluation_due = evaluation_due_};
 }
 

@@ -26,6 +26,7 @@
 #include "core/memory/pinned_buffer.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/metrics/metrics.hpp"
+#include "io/tokens/sample_stream.hpp"
 #include "io/tokens/token_dataset.hpp"
 #include "parallel/engine/replica_check.hpp"
 #include "parallel/engine/training_step.hpp"
@@ -52,9 +53,11 @@ struct TrainerContext {
   const Fault& fault;
   const StopSignals& signals;
   std::chrono::steady_clock::time_point launched;
-  double peak_tflops = 0.0;                ///< of one rank
-  std::optional<TokenDataset> train_data;  ///< required
+  double peak_tflops = 0.0;  ///< of one rank
+  SampleStream& samples;     ///< to train on
   std::optional<TokenDataset> valid_data;
+  TokenizerIdentity tokenizer;      ///< of both; no name if it is not known
+  double data_seconds = 0.0;        ///< until the data were open
   std::atomic<std::int64_t>& step;  ///< the step under way or finished last; the watchdog's thread reads it
 };
 
@@ -129,11 +132,13 @@ class Trainer final : private StepDriver {
   const StopSignals& signals_;
   Clock::time_point launched_;
   double peak_tflops_;
+  double data_seconds_;
 
   ComputeBackend& backend_;
   TrainingStep training_;
-  TokenDataset train_data_;
+  SampleStream& samples_;
   std::optional<TokenDataset> valid_data_;
+  TokenizerIdentity tokenizer_;
   std::optional<PinnedBuffer> snapshot_;  // of [checkpoint] async
   CheckpointStore checkpoints_;
   std::optional<Unchecked> unchecked_;

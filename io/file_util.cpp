@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "io/file_util.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <climits>
 #include <cstring>
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <vector>
@@ -31,6 +33,14 @@ FileDescriptor open_file(const fs::path& file, int flags) {
     fail(ExitCode::io, "cannot open {}: {}", file.string(), std::strerror(reason));
   }
   return FileDescriptor(fd);
+}
+
+void allow_open_files(std::size_t count) {
+  constexpr rlim_t others = 512;  // pipes, sockets, libraries, checkpoints
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= count + others) return;
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, count + others);
+  ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 void read_fully(int fd, const fs::path& file, void* data, std::size_t bytes, std::int64_t offset) {

@@ -35,6 +35,9 @@ class FileDescriptor {
 /// open(2) with close-on-exec; throws ExitCode::io with the file and the reason.
 FileDescriptor open_file(const std::filesystem::path& file, int flags);
 
+/// Raises this process' limit on open files, if it may, so that it can open `count` more.
+void allow_open_files(std::size_t count);
+
 /// Reads or writes all of [offset, offset + bytes); throws ExitCode::io, also where the file ends before.
 void read_fully(int fd, const std::filesystem::path& file, void* data, std::size_t bytes,
                 std::int64_t offset);

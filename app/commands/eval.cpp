@@ -12,7 +12,9 @@ namespace {
 
 std::vector<CommandOption> options() {
   return {
-      {.name = "data", .kind = OptionKind::text, .doc = "token file; the run's validation file by default"},
+      {.name = "data",
+       .kind = OptionKind::text,
+       .doc = "token files, as [data] valid; those of the run by default"},
       {.name = "step",
        .kind = OptionKind::integer,
        .doc = "of the checkpoint in a run; the newest by default"},
@@ -23,15 +25,18 @@ std::vector<CommandOption> options() {
 int run(const CommandLine& line) {
   return with_inference(line, 0, [&](const MpiRuntime& mpi, Inference& model) {
     const RunConfig& config = model.setup.config;
-    const std::string file = line.has("data") ? line.text("data") : config.data.valid;
-    if (file.empty()) fail(ExitCode::usage, "the run has no [data] valid; name a token file with --data");
-    const TokenDataset dataset(TokenFile(file, config.model.vocab), config.train.seq_len, config.train.seed);
+    const std::vector<DataSource> files =
+        line.has("data") ? parse_validation_sources(line.text("data")) : config.data.valid;
+    if (files.empty()) fail(ExitCode::usage, "the run has no [data] valid; name a token file with --data");
+    const TokenDataset dataset =
+        open_dataset(files, config.model.vocab, config.train.seq_len, config.train.seed);
     const EvalResult result =
         *evaluate(*model.executor, model.session->compute(), dataset, 0, model.session->grid());
     if (mpi.rank() == 0) {
       fmt::print(
           "step {}: loss {:.4f} nats a token, accuracy {:.2f} %, perplexity {:.3f} ({} tokens of {})\n",
-          model.step, result.loss, 100.0 * result.accuracy, std::exp(result.loss), result.tokens, file);
+          model.step, result.loss, 100.0 * result.accuracy, std::exp(result.loss), result.tokens,
+          files.front().text);
     }
     if (line.has("max-loss") && !(result.loss <= line.real("max-loss"))) {
       if (mpi.rank() == 0) {

@@ -2,13 +2,18 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <numeric>
 
 #include "app/commands/commands.hpp"
 #include "app/inference.hpp"
+#include "app/run_directory.hpp"
+#include "core/base/joined.hpp"
 #include "io/tokens/tokenizer.hpp"
 
 namespace mylos {
+
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -42,6 +47,23 @@ std::int32_t draw(const std::vector<float>& logits, const Sampling& sampling, st
   return order[static_cast<std::size_t>(std::min<std::int64_t>(chosen, k - 1))];
 }
 
+/// The tokenizer of a run or checkpoint; its ranks lie in the run's directory, unless the command line names
+/// some.
+std::unique_ptr<Tokenizer> tokenizer_of(const CommandLine& line, const DataConfig& data) {
+  if (!tokenizer_kind(data.tokenizer).has_ranks) return make_tokenizer(data.tokenizer);
+  const fs::path place = fs::absolute(line.argument(0, "a run directory or a checkpoint")).lexically_normal();
+  std::vector<std::string> files = {RunPaths{place}.ranks(),
+                                    RunPaths{place / ".." / ".."}.ranks().lexically_normal()};
+  if (!data.ranks.empty()) files.push_back(data.ranks);
+  if (line.has("ranks")) files = {line.text("ranks")};
+  const auto file = std::ranges::find_if(files, [](const std::string& path) { return fs::exists(path); });
+  if (file == files.end()) {
+    fail(ExitCode::usage, "the ranks of {} are not where they were looked for: {}; --ranks=FILE names them",
+         data.tokenizer, joined(files, ", "));
+  }
+  return make_tokenizer(fmt::format("{}={}", data.tokenizer, *file));
+}
+
 std::vector<CommandOption> options() {
   return {
       {.name = "prompt", .kind = OptionKind::text, .default_value = "", .doc = "text to continue"},
@@ -55,6 +77,10 @@ std::vector<CommandOption> options() {
        .default_value = "40",
        .doc = "draw from the k most likely; 0 from all"},
       {.name = "seed", .kind = OptionKind::integer, .default_value = "1", .doc = "of the draws"},
+      {.name = "ranks",
+       .kind = OptionKind::text,
+       .doc = "of GPT-2's tokenizer, instead of those that the run keeps: a .tiktoken file, or vocab.json "
+              "beside merges.txt"},
       {.name = "step",
        .kind = OptionKind::integer,
        .doc = "of the checkpoint in a run; the newest by default"},
@@ -71,7 +97,7 @@ int run(const CommandLine& line) {
     if (config.data.tokenizer == "none") {
       fail(ExitCode::usage, "[data] tokenizer = none: mylos cannot turn this model's tokens into text");
     }
-    const auto tokenizer = make_tokenizer(config.data.tokenizer);
+    const auto tokenizer = tokenizer_of(line, config.data);
     const std::string prompt = line.text("prompt");
     std::vector<std::uint16_t> text = tokenizer->encode(prompt);
     const bool unprompted = text.empty();

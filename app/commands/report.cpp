@@ -6,10 +6,13 @@
 #include <unistd.h>
 
 #include "app/commands/commands.hpp"
+#include "app/step_record.hpp"
 #include "core/memory/memory_ledger.hpp"
+#include "io/deck/deck.hpp"
 #include "io/json.hpp"
 #include "io/report/chrome_trace.hpp"
 #include "io/report/html_report.hpp"
+#include "io/tokens/data_sources.hpp"
 
 namespace mylos {
 
@@ -31,6 +34,26 @@ StepProfile newest_profile(const std::filesystem::path& run) {
     if (profile && profile->step > newest.step) newest = std::move(*profile);
   }
   return newest;
+}
+
+/// Name and value of each source of training data.
+std::vector<std::pair<std::string, std::string>> source_facts(const std::string& deck_text,
+                                                              const MetricsTable& steps) {
+  DeckErrors ignored;
+  const Deck deck = Deck::parse(deck_text, "the resolved deck", ignored);
+  const DeckEntry* train = deck.find("data.train");
+  if (train == nullptr) return {};
+  std::vector<std::pair<std::string, std::string>> facts;
+  try {
+    const std::vector<DataSource> sources = parse_sources(train->value);
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      const std::string epochs = last_of(steps, epochs_column(i).c_str(), ", {:.3g} epochs");
+      facts.emplace_back(sources.size() == 1 ? "data" : fmt::format("data source {}", i + 1),
+                         sources[i].text + epochs);
+    }
+  } catch (const Error&) {  // the deck of an older run
+  }
+  return facts;
 }
 
 }  // namespace
@@ -65,6 +88,7 @@ void write_report(IoThread& io, const RunPaths& paths, const std::filesystem::pa
                 {"peak that MFU refers to", last_of(data.launches, "peak_tflops", "{:.3g} TFLOP/s a rank")},
                 {"MFU counts", "6N + 12LCT FLOPs a token"},
                 {"mylos", fmt::format("{} ({})", said("mylos", "unknown"), said("git", "unknown"))}};
+  for (auto& fact : source_facts(data.deck_text, data.steps)) data.facts.push_back(std::move(fact));
   for (int i = 0; i < num_memory_categories; ++i) {
     const std::string name(name_of(static_cast<MemoryCategory>(i)));
     const auto column = data.steps.find("memory_" + name);

@@ -16,6 +16,7 @@
 #include "app/setup.hpp"
 #include "app/trainer.hpp"
 #include "core/base/say.hpp"
+#include "io/tokens/bpe_tokenizer.hpp"
 
 namespace mylos {
 
@@ -37,10 +38,6 @@ std::optional<std::string> restart_wish(const CommandLine& line) {
                      wish.find_first_not_of("0123456789", 5) == std::string::npos;
   if (wish != "newest" && !named) fail(ExitCode::usage, "--restart={} must be step_N", wish);
   return wish;
-}
-
-TokenDataset open_dataset(const std::string& file, const RunConfig& config) {
-  return {TokenFile(file, config.model.vocab), config.train.seq_len, config.train.seed};
 }
 
 /// The automatic choices of the run that is continued, where its layout is the same: for a bitwise restart.
@@ -130,19 +127,27 @@ int run(const CommandLine& line) {
   std::string deck_text;
   std::optional<TokenDataset> train_data;
   std::optional<TokenDataset> valid_data;
+  TokenizerIdentity tokenizer;
+  double data_seconds = 0.0;
   const auto read_everything = [&] {
     restart = restart_wish(line);
     progress = progress_style(line.text("progress"));
     fault = Fault::from_environment(mpi.rank());
     setup = make_setup(deck_text, deck_name, line.overrides, line.text("plugin-path"), mpi.job());
+    if (restart) keep_choices(setup, {setup.config.run_dir});
+    setup.choose(mpi.size(), mpi.ranks_sharing_cores());
+    const auto begin = std::chrono::steady_clock::now();
     DeckErrors errors;
     check_token_files(setup.deck, setup.config, errors);
     errors.throw_if_any();
-    if (restart) keep_choices(setup, {setup.config.run_dir});
-    setup.choose(mpi.size(), mpi.ranks_sharing_cores());
-    train_data.emplace(open_dataset(setup.config.data.train, setup.config));
-    if (!setup.config.data.valid.empty())
-      valid_data.emplace(open_dataset(setup.config.data.valid, setup.config));
+    const auto open = [&](const std::vector<DataSource>& sources) {
+      return open_dataset(sources, setup.config.model.vocab, setup.config.train.seq_len,
+                          setup.config.train.seed);
+    };
+    train_data.emplace(open(setup.config.data.train));
+    if (!setup.config.data.valid.empty()) valid_data.emplace(open(setup.config.data.valid));
+    tokenizer = tokenizer_of(setup.config.data, *train_data, valid_data);
+    data_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   };
   if (const int code = run_agreed(mpi, [&] {
         if (mpi.rank() == 0) deck_text = read_deck(deck_name);
@@ -151,14 +156,20 @@ int run(const CommandLine& line) {
   deck_text = mpi.broadcast(deck_text);
   if (const int code = run_agreed(mpi, read_everything)) return code;
   std::string identity = identity_of(setup, line);
-  identity += fmt::format("content of data.train = {}\n", train_data->file().identity());
-  if (valid_data) identity += fmt::format("content of data.valid = {}\n", valid_data->file().identity());
+  identity += fmt::format("content of data.train = {}\n", train_data->identity());
+  if (valid_data) identity += fmt::format("content of data.valid = {}\n", valid_data->identity());
+  identity += fmt::format("tokenizer of the data = {}\n", tokenizer.text());
   if (const int code = check_identity(mpi, identity)) return code;
   mpi.set_limits(setup.config.comm.limits);
   if (const int code = settle_comm(mpi, setup)) return code;
   const RunPaths paths{setup.config.run_dir};
   const auto take_directory = [&] {
-    if (mpi.rank() == 0) directory.emplace(paths, setup.config.checkpoint.directory, restart.has_value());
+    if (mpi.rank() != 0) return;
+    const std::string& ranks = setup.config.data.ranks;
+    const std::string ranks_text =
+        ranks.empty() || std::filesystem::exists(paths.ranks()) ? "" : read_gpt2_ranks(ranks).text();
+    directory.emplace(paths, setup.config.checkpoint.directory, restart.has_value());
+    if (!ranks_text.empty()) write_text_file(paths.ranks(), ranks_text);
   };
   if (const int code = run_agreed(mpi, take_directory)) return code;
 
@@ -168,6 +179,7 @@ int run(const CommandLine& line) {
   std::string resolved_deck;
   std::unique_ptr<IoThread> io;
   std::unique_ptr<IoThread> checkpoint_io;
+  std::unique_ptr<SampleStream> samples;
   std::unique_ptr<Session> session;
   std::unique_ptr<Trainer> trainer;
   const auto step = std::make_shared<std::atomic<std::int64_t>>(0);
@@ -179,6 +191,9 @@ int run(const CommandLine& line) {
     // Before OpenMP binds this thread to a core, which threads made later would share.
     io = std::make_unique<IoThread>();
     checkpoint_io = std::make_unique<IoThread>();
+    const std::int64_t batch = setup.config.train.micro_batch;
+    samples =
+        std::make_unique<SampleStream>(*std::move(train_data), batch, batch * setup.config.parallel.data);
     session = std::make_unique<Session>(setup.plugins, setup.config, setup.values, mpi.recorder());
     setup.config.comm.algorithm = session->algorithm();
     setup.values.set("comm.algorithm", session->algorithm());
@@ -187,9 +202,9 @@ int run(const CommandLine& line) {
                             ? setup.config.peak_tflops
                             : measure_gemm_tflops(*session, setup.config.train.dtype);
     print_header(console, setup, *session, peak);
-    trainer = std::make_unique<Trainer>(
-        TrainerContext{*session, *io, *checkpoint_io, setup.config, resolved_deck, paths, console, fault,
-                       signals, launched, peak, std::move(train_data), std::move(valid_data), *step});
+    trainer = std::make_unique<Trainer>(TrainerContext{
+        *session, *io, *checkpoint_io, setup.config, resolved_deck, paths, console, fault, signals, launched,
+        peak, *samples, std::move(valid_data), tokenizer, data_seconds, *step});
     trainer->start(restart);
     if (mpi.rank() == 0) {
       write_text_file(paths.resolved_deck(), resolved_deck);

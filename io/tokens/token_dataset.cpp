@@ -2,38 +2,18 @@
 #include "io/tokens/token_dataset.hpp"
 
 #include <algorithm>
-#include <array>
 #include <bit>
-#include <cerrno>
-#include <cstring>
-#include <fcntl.h>
-#include <limits>
-#include <sys/stat.h>
-#include <unistd.h>
+#include <optional>
 #include <utility>
-#include <vector>
 
 #include "core/base/error.hpp"
 #include "core/base/rng.hpp"
 #include "io/checkpoint/digest.hpp"
+#include "io/parallel_for.hpp"
 
 namespace mylos {
 
-namespace fs = std::filesystem;
-
 namespace {
-
-constexpr std::size_t header_bytes = 1024;
-constexpr std::int32_t version = 1;
-
-using Header = std::array<std::int32_t, header_bytes / sizeof(std::int32_t)>;
-
-static_assert(std::endian::native == std::endian::little,
-              "token files are little endian and used as they are");
-
-[[noreturn]] void bad_header(const fs::path& file, std::size_t word, const std::string& problem) {
-  fail(ExitCode::bad_data, "{}: offset {}: {}", file.string(), word * sizeof(std::int32_t), problem);
-}
 
 /// The image of `index` under a permutation of [0, count) that `key` chooses.
 std::int64_t permuted(std::int64_t index, std::int64_t count, std::uint64_t key) {
@@ -54,153 +34,152 @@ std::int64_t permuted(std::int64_t index, std::int64_t count, std::uint64_t key)
   return static_cast<std::int64_t>(x);
 }
 
+std::vector<std::int64_t> weights_of(const std::vector<TokenDataset::Source>& sources) {
+  std::vector<std::int64_t> weights;
+  for (const TokenDataset::Source& source : sources) weights.push_back(source.weight);
+  return weights;
+}
+
+/// Windows of an epoch: as many as fit at every phase. A file of less than two contexts has one, at the
+/// phases that it allows, a shorter one than a window none.
+std::int64_t windows_in(const TokenFile& file, std::int64_t seq_len) {
+  if (file.size() <= seq_len) return 0;
+  return std::max<std::int64_t>(1, (file.size() - seq_len) / seq_len);
+}
+
+/// The part of `ends` that `index` is in, and its place there.
+std::pair<std::size_t, std::int64_t> place_in(const std::vector<std::int64_t>& ends, std::int64_t index) {
+  const auto end = std::ranges::upper_bound(ends, index);
+  return {static_cast<std::size_t>(end - ends.begin()), end == ends.begin() ? index : index - *(end - 1)};
+}
+
 }  // namespace
 
-TokenFile::TokenFile(const fs::path& file, std::int64_t vocab)
-    : path_(file),
-      vocab_(vocab),
-      file_(open_file(file, O_RDONLY | O_NONBLOCK)) {  // a pipe would wait for a writer
-  struct stat info {};
-  if (::fstat(file_.get(), &info) != 0)
-    fail(ExitCode::io, "cannot read {}: {}", file.string(), std::strerror(errno));
-  if (!S_ISREG(info.st_mode)) fail(ExitCode::bad_data, "{} is not a regular file", file.string());
-  const auto bytes = static_cast<std::size_t>(info.st_size);
-  if (bytes < header_bytes) {
-    fail(ExitCode::bad_data, "{} has {} bytes; a token file begins with a header of {}", file.string(), bytes,
-         header_bytes);
-  }
-  Header header{};
-  read_fully(file_.get(), file, header.data(), header_bytes, 0);
-  if (header[0] != token_file_magic) {
-    bad_header(file, 0,
-               fmt::format("magic number {}; a token file, such as mylos tokenize writes, has {}", header[0],
-                           token_file_magic));
-  }
-  if (header[1] != version)
-    bad_header(file, 1, fmt::format("version {}; only {} is known", header[1], version));
-  size_ = header[2];
-  if (size_ < 0 || bytes != header_bytes + static_cast<std::size_t>(size_) * sizeof(std::uint16_t)) {
-    bad_header(file, 2,
-               fmt::format("{} tokens; the file's {} bytes do not hold just that many", size_, bytes));
-  }
-  stamp_ = stamp();
+TokenDataset::TokenDataset(std::vector<Source> sources, std::optional<Origin> origin, std::int64_t seq_len,
+                           std::uint64_t seed)
+    : seq_len_(seq_len), seed_(seed), interleaving_(weights_of(sources)), origin_(std::move(origin)) {
+  require(seq_len > 0, "a window has at least one token");
+  for (Source& source : sources) add(std::move(source));
   identity_ = identity_now();
 }
 
-TokenFile::Stamp TokenFile::stamp() const {
-  struct stat info {};
-  if (::fstat(file_.get(), &info) != 0)
-    fail(ExitCode::io, "cannot read {}: {}", path_.string(), std::strerror(errno));
-  return {.bytes = info.st_size, .seconds = info.st_mtim.tv_sec, .nanoseconds = info.st_mtim.tv_nsec};
-}
-
-std::string TokenFile::identity_now() const {
-  constexpr std::int64_t page = 4096 / sizeof(std::uint16_t);
-  constexpr std::int64_t most_pages = 1002;
-  const std::int64_t pages = (size_ + page - 1) / page;
-  const std::int64_t read_pages = std::min(pages, most_pages);
-  Digester digester;
-  std::array<std::uint16_t, page> tokens{};
-  for (std::int64_t i = 0; i < read_pages; ++i) {
-    const std::int64_t first = page * (read_pages == 1 ? 0 : i * (pages - 1) / (read_pages - 1));
-    const auto part = std::span(tokens).first(static_cast<std::size_t>(std::min(page, size_ - first)));
-    read_tokens(first, part);
-    digester.add(part.data(), part.size_bytes());
+void TokenDataset::add(Source source) {
+  require(!source.files.empty(), "a source has files");
+  const auto longest = std::ranges::max_element(source.files, {}, &TokenFile::size);
+  if (longest->size() <= seq_len_) {
+    fail(ExitCode::bad_data, "{} has {} tokens{}; a context of {} needs {}", longest->path().string(),
+         longest->size(), source.files.size() == 1 ? "" : " and the other files of its source no more",
+         seq_len_, seq_len_ + 1);
   }
-  return fmt::format("{} tokens, {}", size_, digester.digest().text());
-}
-
-void TokenFile::read(std::int64_t first, std::span<std::uint16_t> tokens) const {
-  if (const Stamp now = stamp(); now != stamp_) {  // touched, or overwritten in place
-    if (identity_now() != identity_)
-      fail(ExitCode::bad_data, "{} has been changed since this run opened it", path_.string());
-    stamp_ = now;
+  Part part{.first_file = files_.size(), .window_ends = {}, .weight = source.weight};
+  for (TokenFile& file : source.files) {
+    const std::int64_t before = part.window_ends.empty() ? 0 : part.window_ends.back();
+    part.window_ends.push_back(before + windows_in(file, seq_len_));
+    const std::int64_t sequential = std::max<std::int64_t>(0, file.size() - 1) / seq_len_;
+    sequential_ends_.push_back((sequential_ends_.empty() ? 0 : sequential_ends_.back()) + sequential);
+    files_.push_back(std::move(file));
   }
-  read_tokens(first, tokens);
+  sources_.push_back(std::move(part));
 }
 
-void TokenFile::read_tokens(std::int64_t first, std::span<std::uint16_t> tokens) const {
-  require(first >= 0 && first + std::ssize(tokens) <= size_, "tokens inside the file");
-  const auto offset_of = [](std::int64_t index) {
-    return static_cast<std::int64_t>(header_bytes) + index * std::int64_t{sizeof(std::uint16_t)};
-  };
-  read_fully(file_.get(), path_, tokens.data(), tokens.size_bytes(), offset_of(first));
-  const auto bad = std::ranges::find_if(tokens, [&](std::uint16_t token) { return token >= vocab_; });
-  if (bad == tokens.end()) return;
-  const std::int64_t index = first + (bad - tokens.begin());
-  fail(ExitCode::bad_data, "{}: offset {}: token {} is {}, the vocabulary has {}", path_.string(),
-       offset_of(index), index, *bad, vocab_);
-}
-
-TokenFileWriter::TokenFileWriter(fs::path file)
-    : path_(std::move(file)),
-      temporary_(path_.string() + ".tmp"),
-      file_(open_file(temporary_, O_RDWR | O_CREAT | O_TRUNC)) {}
-
-TokenFileWriter::~TokenFileWriter() {
-  if (file_) ::unlink(temporary_.c_str());
-}
-
-void TokenFileWriter::append(std::span<const std::uint16_t> tokens) {
-  const auto offset =
-      static_cast<std::int64_t>(header_bytes) + num_tokens_ * std::int64_t{sizeof(std::uint16_t)};
-  write_fully(file_.get(), temporary_, tokens.data(), tokens.size_bytes(), offset);
-  num_tokens_ += static_cast<std::int64_t>(tokens.size());
-}
-
-void TokenFileWriter::finish() {
-  if (num_tokens_ > std::numeric_limits<std::int32_t>::max()) {
-    fail(ExitCode::bad_data, "{}: {} tokens are more than a token file can count; split the text",
-         path_.string(), num_tokens_);
+std::string TokenDataset::identity_now() const {
+  if (files_.size() == 1) return files_.front().identity();
+  std::string all;
+  for (const Part& source : sources_) {
+    all += fmt::format("weight {}\n", source.weight);
+    for (std::size_t i = 0; i < source.window_ends.size(); ++i)
+      all += files_[source.first_file + i].identity() + "\n";
   }
-  Header header{};
-  header[0] = token_file_magic;
-  header[1] = version;
-  header[2] = static_cast<std::int32_t>(num_tokens_);
-  write_fully(file_.get(), temporary_, header.data(), header_bytes, 0);
-  sync_path(temporary_);
-  rename_file(temporary_, path_);
-  file_.reset();
+  return fmt::format("{} files, {} tokens, {}", files_.size(), num_tokens(), digest_of(all).text());
 }
 
-TokenDataset::TokenDataset(TokenFile file, std::int64_t seq_len, std::uint64_t seed)
-    : file_(std::move(file)), seq_len_(seq_len), seed_(seed) {
-  require(seq_len > 0, "a window has at least one token");
-  const auto num_tokens = file_.size();
-  if (num_tokens < seq_len + 1) {
-    fail(ExitCode::bad_data, "{} has {} tokens; a context of {} needs {}", file_.path().string(), num_tokens,
-         seq_len, seq_len + 1);
-  }
-  // As many windows as fit at every phase; a file of less than two contexts has one, at the phases that it
-  // allows.
-  num_windows_ = std::max<std::int64_t>(1, (num_tokens - seq_len) / seq_len);
-  num_phases_ = std::min(seq_len, num_tokens - num_windows_ * seq_len);
+std::int64_t TokenDataset::num_tokens() const {
+  std::int64_t tokens = 0;
+  for (const TokenFile& file : files_) tokens += file.size();
+  return tokens;
+}
+
+double TokenDataset::epochs(std::size_t source, std::int64_t samples) const {
+  return static_cast<double>(interleaving_.count(source, samples)) / static_cast<double>(num_windows(source));
+}
+
+TokenDataset::Window TokenDataset::window_of(std::int64_t running_index) const {
+  require(running_index >= 0, "samples count from 0");
+  const Interleaving::Place place = interleaving_.at(running_index);
+  const Part& source = sources_[place.source];
+  const std::int64_t windows = windows_of(source);
+  const PhiloxKey stream = stream_key(seed_, "shuffle");
+  std::uint64_t source_key = (static_cast<std::uint64_t>(stream.k1) << 32U) | stream.k0;
+  if (place.source > 0) source_key = mix64(source_key ^ mix64(place.source));
+  const std::uint64_t key = mix64(source_key + static_cast<std::uint64_t>(place.index / windows));
+  const auto [part, window] = place_in(source.window_ends, permuted(place.index % windows, windows, key));
+  const TokenFile& file = files_[source.first_file + part];
+  const std::int64_t phases = std::min(seq_len_, file.size() - windows_in(file, seq_len_) * seq_len_);
+  const auto phase = static_cast<std::int64_t>(mix64(~key + part) % static_cast<std::uint64_t>(phases));
+  return {.file = source.first_file + part, .first = phase + window * seq_len_};
 }
 
 void TokenDataset::sample(std::int64_t running_index, std::int32_t* tokens) const {
-  require(running_index >= 0, "samples count from 0");
-  const std::int64_t epoch = running_index / num_windows_;
-  const PhiloxKey stream = stream_key(seed_, "shuffle");
-  const std::uint64_t key =
-      mix64(((static_cast<std::uint64_t>(stream.k1) << 32U) | stream.k0) + static_cast<std::uint64_t>(epoch));
-  const auto phase = static_cast<std::int64_t>(mix64(~key) % static_cast<std::uint64_t>(num_phases_));
-  const std::int64_t window = permuted(running_index % num_windows_, num_windows_, key);
-  copy_window(phase + window * seq_len_, tokens);
+  copy_window(window_of(running_index), tokens);
 }
 
-std::int64_t TokenDataset::num_sequential() const {
-  return (file_.size() - 1) / seq_len_;
+void TokenDataset::advise(std::int64_t running_index) const {
+  const Window window = window_of(running_index);
+  files_[window.file].advise(window.first, seq_len_ + 1);
 }
 
 void TokenDataset::sequential(std::int64_t index, std::int32_t* tokens) const {
-  require(index >= 0 && index < num_sequential(), "window inside the file");
-  copy_window(index * seq_len_, tokens);
+  require(index >= 0 && index < num_sequential(), "a window that there is");
+  const auto [file, window] = place_in(sequential_ends_, index);
+  copy_window({.file = file, .first = window * seq_len_}, tokens);
 }
 
-void TokenDataset::copy_window(std::int64_t first, std::int32_t* tokens) const {
-  std::vector<std::uint16_t> window(static_cast<std::size_t>(seq_len_ + 1));
-  file_.read(first, window);
-  std::ranges::copy(window, tokens);
+void TokenDataset::copy_window(const Window& window, std::int32_t* tokens) const {
+  std::vector<std::uint16_t> narrow(static_cast<std::size_t>(seq_len_ + 1));
+  files_[window.file].read(window.first, narrow);
+  std::ranges::copy(narrow, tokens);
+}
+
+TokenDataset open_dataset(const std::vector<DataSource>& sources, std::int64_t vocab, std::int64_t seq_len,
+                          std::uint64_t seed) {
+  constexpr int threads = 8;  // they wait for the file system
+  std::vector<DataFile> names;
+  std::vector<std::size_t> ends;  // of each source
+  for (const DataSource& source : sources) {
+    const std::vector<DataFile> more = files_of(source);
+    names.insert(names.end(), more.begin(), more.end());
+    ends.push_back(names.size());
+  }
+  allow_open_files(names.size());
+  const std::int64_t pages = std::max<std::int64_t>(2, TokenFile::most_pages / std::ssize(names));
+  std::vector<std::optional<Sidecar>> sidecars(names.size());
+  parallel_for(names.size(), threads, [&](std::size_t i) { sidecars[i] = read_sidecar(names[i].path); });
+  std::optional<TokenDataset::Origin> origin;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (!sidecars[i]) continue;
+    const Sidecar& sidecar = *sidecars[i];
+    if (!origin) origin = {sidecar.tokenizer, names[i].path};
+    check_tokenizer(names[i].path, sidecar, origin->tokenizer, origin->file.string());
+    if (sidecar.vocab == vocab) continue;
+    fail(ExitCode::usage, "[model] vocab = {}, but {} holds tokens of {}, which has a vocabulary of {}",
+         vocab, names[i].path.string(), sidecar.tokenizer.text(), sidecar.vocab);
+  }
+  std::vector<std::optional<TokenFile>> files(names.size());
+  parallel_for(names.size(), threads, [&](std::size_t i) {
+    const auto& [path, format] = names[i];
+    files[i].emplace(path, vocab, format, pages);
+    if (!sidecars[i] || sidecars[i]->tokens == files[i]->size()) return;
+    fail(ExitCode::bad_data, "{} is of {} tokens, {} has {}: they do not belong together",
+         sidecar_path(path).string(), sidecars[i]->tokens, path.string(), files[i]->size());
+  });
+  std::vector<TokenDataset::Source> opened;
+  for (std::size_t s = 0; s < sources.size(); ++s) {
+    TokenDataset::Source& source = opened.emplace_back();
+    source.weight = sources[s].weight;
+    for (std::size_t i = s == 0 ? 0 : ends[s - 1]; i < ends[s]; ++i)
+      source.files.push_back(*std::move(files[i]));
+  }
+  return {std::move(opened), std::move(origin), seq_len, seed};
 }
 
 }  // namespace mylos

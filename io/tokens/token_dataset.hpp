@@ -1,112 +1,106 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Token files in llm.c's format, and the order in which training and evaluation read them.
+// The order in which training and evaluation read token files.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <span>
+#include <optional>
 #include <string>
+#include <vector>
 
-#include "io/file_util.hpp"
+#include "io/tokens/data_sources.hpp"
+#include "io/tokens/interleaving.hpp"
+#include "io/tokens/sidecar.hpp"
+#include "io/tokens/token_file.hpp"
 
 namespace mylos {
 
-inline constexpr std::int32_t token_file_magic = 20240520;
-
-/// A token file: 256 int32 of header (the magic number, 1, number of tokens), then uint16 tokens, little
-/// endian. It is read piece by piece and not mapped: a file that is cut short under a run is then an error,
-/// not a signal.
-class TokenFile {
- public:
-  static constexpr std::int64_t most_ids = std::int64_t{1} << 16U;
-
-  /// Of a vocabulary of `vocab` ids. Reads the first, the last and 1000 evenly spaced pages of the file, all
-  /// of a small one. Throws ExitCode::bad_data naming the file and the offset of what is not as it must be,
-  /// ExitCode::io where the file cannot be read.
-  explicit TokenFile(const std::filesystem::path& file, std::int64_t vocab = most_ids);
-
-  const std::filesystem::path& path() const { return path_; }
-  /// In tokens.
-  std::int64_t size() const { return size_; }
-  /// Size and digest of the pages that were read: other files of the same name have others.
-  const std::string& identity() const { return identity_; }
-
-  /// Tokens `first`, `first` + 1 ... Throws ExitCode::bad_data for an id outside the vocabulary, with its
-  /// offset, or if the file has changed since it was opened, ExitCode::io if it ends too early.
-  void read(std::int64_t first, std::span<std::uint16_t> tokens) const;
-
- private:
-  /// What a file's entry says of its content.
-  struct Stamp {
-    std::int64_t bytes = 0, seconds = 0, nanoseconds = 0;
-    bool operator==(const Stamp&) const = default;
-  };
-
-  Stamp stamp() const;
-  std::string identity_now() const;
-  void read_tokens(std::int64_t first, std::span<std::uint16_t> tokens) const;
-
-  std::filesystem::path path_;
-  std::int64_t vocab_;
-  FileDescriptor file_;
-  std::int64_t size_ = 0;
-  std::string identity_;
-  mutable Stamp stamp_;  // when the content was last seen to have this identity
-};
-
-/// Writes a token file piece by piece under a temporary name, which `finish` makes the file.
-class TokenFileWriter {
- public:
-  explicit TokenFileWriter(std::filesystem::path file);
-  ~TokenFileWriter();
-  TokenFileWriter(const TokenFileWriter&) = delete;
-  TokenFileWriter& operator=(const TokenFileWriter&) = delete;
-
-  void append(std::span<const std::uint16_t> tokens);
-  void finish();
-  std::int64_t num_tokens() const { return num_tokens_; }
-
- private:
-  std::filesystem::path path_;
-  std::filesystem::path temporary_;
-  FileDescriptor file_;
-  std::int64_t num_tokens_ = 0;
-};
-
-/// Windows of T + 1 tokens (T inputs and, shifted by one, T targets) of a token file.
+/// Windows of T + 1 tokens (T inputs and, shifted by one, T targets) of token files. No window crosses from
+/// one file to the next.
 ///
-/// Training reads in epochs of `num_windows` windows. Window i of an epoch begins at token phase + i T, so
-/// that the inputs of an epoch do not overlap; `phase` < T is drawn anew for each epoch, as is the order: a
-/// keyed Feistel permutation (Luby and Rackoff, 1988) of the least even number of bits that holds the
+/// Training takes its samples from weighted sources (Interleaving), from each in epochs of `num_windows`
+/// windows. Window i of a file's w begins at token phase + i T, so that the inputs of an epoch do not
+/// overlap; `phase` < T is drawn anew for each file and epoch. So is, over all files of a source, the order:
+/// a keyed Feistel permutation (Luby and Rackoff, 1988) of the least even number of bits that holds the
 /// windows, walked along its cycle until it is inside (Black and Rogaway, 2002). A sample is therefore a
 /// function of (seed, running index) alone: no state to save, no list to shuffle.
+///
+/// For one thread at a time.
 class TokenDataset {
  public:
-  /// Throws ExitCode::bad_data where the file is too short for one window.
-  TokenDataset(TokenFile file, std::int64_t seq_len, std::uint64_t seed);
+  struct Source {
+    std::vector<TokenFile> files;
+    std::int64_t weight = 1;
+  };
 
-  const TokenFile& file() const { return file_; }
+  /// What made the tokens, as a sidecar says, and the file that it belongs to; none if there is no sidecar.
+  struct Origin {
+    TokenizerIdentity tokenizer;
+    std::filesystem::path file;
+  };
+
+  /// Throws ExitCode::bad_data where a source is too short for one window.
+  TokenDataset(std::vector<Source> sources, std::optional<Origin> origin, std::int64_t seq_len,
+               std::uint64_t seed);
+
   std::int64_t seq_len() const { return seq_len_; }
+  /// What the content is known by: sizes, digests of pages, and weights. Other files of the same names have
+  /// another.
+  const std::string& identity() const { return identity_; }
 
+  const std::optional<Origin>& origin() const { return origin_; }
+  std::size_t num_sources() const { return sources_.size(); }
+  std::size_t num_files() const { return files_.size(); }
+  std::int64_t num_tokens() const;
   /// Windows of an epoch of training.
-  std::int64_t num_windows() const { return num_windows_; }
+  std::int64_t num_windows(std::size_t source = 0) const { return windows_of(sources_[source]); }
+  /// How often a source was read by the first `samples` samples of a run.
+  double epochs(std::size_t source, std::int64_t samples) const;
+
   /// The window of a running sample index, counted over all epochs, as `tokens` (T + 1).
   void sample(std::int64_t running_index, std::int32_t* tokens) const;
+  /// Lets the system fetch a sample that will be read soon, where it can.
+  void advise(std::int64_t running_index) const;
 
-  /// Windows in file order: all that fit.
-  std::int64_t num_sequential() const;
-  /// Window `index` in file order, from token index T on, as `tokens` (T + 1).
+  /// Windows in the order of the files: all that fit.
+  std::int64_t num_sequential() const { return sequential_ends_.back(); }
+  /// Window `index` of these, as `tokens` (T + 1); within a file they are T tokens apart.
   void sequential(std::int64_t index, std::int32_t* tokens) const;
 
  private:
-  void copy_window(std::int64_t first, std::int32_t* tokens) const;
+  /// Some of `files_`, one behind the other.
+  struct Part {
+    std::size_t first_file = 0;
+    std::vector<std::int64_t> window_ends;  // of training, over the files
+    std::int64_t weight = 1;
+  };
+  struct Window {
+    std::size_t file = 0;
+    std::int64_t first = 0;  // token
+  };
 
-  TokenFile file_;
+  static std::int64_t windows_of(const Part& source) { return source.window_ends.back(); }
+  void add(Source source);
+  std::string identity_now() const;
+  Window window_of(std::int64_t running_index) const;
+  void copy_window(const Window& window, std::int32_t* tokens) const;
+
   std::int64_t seq_len_;
   std::uint64_t seed_;
-  std::int64_t num_windows_ = 0;
-  std::int64_t num_phases_ = 0;
+  std::vector<TokenFile> files_;
+  std::vector<Part> sources_;
+  std::vector<std::int64_t> sequential_ends_;  // over `files_`
+  Interleaving interleaving_;
+  std::optional<Origin> origin_;
+  std::string identity_;
 };
+
+/// The dataset of `sources` for a vocabulary of `vocab` ids. Of all files together it reads as many pages as
+/// of one, but two of each. Throws as `files_of`, `read_sidecar`, TokenFile and TokenDataset; ExitCode::usage
+/// if a sidecar is of another vocabulary, or of another tokenizer than those of other files;
+/// ExitCode::bad_data if it is of another number of tokens than its file.
+TokenDataset open_dataset(const std::vector<DataSource>& sources, std::int64_t vocab, std::int64_t seq_len,
+                          std::uint64_t seed);
 
 }  // namespace mylos

@@ -2,41 +2,56 @@
 #include "io/tokens/tokenizer.hpp"
 
 #include "core/base/error.hpp"
+#include "io/tokens/bpe_tokenizer.hpp"
 
 namespace mylos {
 
-std::vector<std::uint16_t> ByteTokenizer::encode(std::string_view text) const {
+std::vector<std::uint16_t> Tokenizer::encode(std::string_view text) const {
   std::vector<std::uint16_t> tokens;
-  tokens.reserve(text.size());
-  for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
+  encoder()->append(text, tokens);
   return tokens;
-}
-
-std::string ByteTokenizer::decode(std::span<const std::uint16_t> tokens) const {
-  std::string text;
-  text.reserve(tokens.size());
-  for (const std::uint16_t token : tokens) {
-    if (token == end_of_text()) {
-      text += "<|endoftext|>";
-    } else if (token < end_of_text()) {
-      text += static_cast<char>(token);
-    } else {
-      fail(ExitCode::bad_data, "token {} is outside the byte tokenizer's vocabulary of {}", token,
-           vocab_size());
-    }
-  }
-  return text;
 }
 
 namespace {
 
-template <class T>
-std::unique_ptr<Tokenizer> make() {
-  return std::make_unique<T>();
-}
+class ByteEncoder final : public Encoder {
+ public:
+  void append(std::string_view text, std::vector<std::uint16_t>& tokens) override {
+    tokens.reserve(tokens.size() + text.size());
+    for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
+  }
+};
+
+/// A token a byte, and <|endoftext|> = 256.
+class ByteTokenizer final : public Tokenizer {
+ public:
+  std::unique_ptr<Encoder> encoder() const override { return std::make_unique<ByteEncoder>(); }
+
+  std::string decode(std::span<const std::uint16_t> tokens) const override {
+    std::string text;
+    text.reserve(tokens.size());
+    for (const std::uint16_t token : tokens) {
+      if (token == end_of_text()) {
+        text += "<|endoftext|>";
+      } else if (token < end_of_text()) {
+        text += static_cast<char>(token);
+      } else {
+        fail(ExitCode::bad_data, "token {} is outside the byte tokenizer's vocabulary of {}", token,
+             vocab_size());
+      }
+    }
+    return text;
+  }
+
+  std::int64_t vocab_size() const override { return 257; }
+  std::uint16_t end_of_text() const override { return 256; }
+  TokenizerIdentity identity() const override { return {.name = "bytes", .ranks = ""}; }
+  std::size_t last_cut(std::string_view text) const override { return text.size(); }
+};
 
 constexpr TokenizerDescriptor all_tokenizers[] = {
-    {"bytes", make<ByteTokenizer>},
+    {.name = "bytes", .vocab_size = 257, .has_ranks = false},
+    {.name = "gpt2", .vocab_size = 50257, .has_ranks = true},
 };
 
 }  // namespace
@@ -54,11 +69,23 @@ std::string tokenizer_names(std::string_view separator) {
   return names;
 }
 
-std::unique_ptr<Tokenizer> make_tokenizer(std::string_view name) {
+const TokenizerDescriptor& tokenizer_kind(std::string_view name) {
   for (const TokenizerDescriptor& tokenizer : all_tokenizers) {
-    if (tokenizer.name == name) return tokenizer.make();
+    if (tokenizer.name == name) return tokenizer;
   }
   fail(ExitCode::usage, "no tokenizer is called \"{}\"; there is: {}", name, tokenizer_names(", "));
+}
+
+std::unique_ptr<Tokenizer> make_tokenizer(std::string_view choice) {
+  const std::size_t equals = choice.find('=');
+  const std::string_view file = equals == std::string_view::npos ? "" : choice.substr(equals + 1);
+  const TokenizerDescriptor& kind = tokenizer_kind(choice.substr(0, equals));
+  if (!kind.has_ranks && equals != std::string_view::npos)
+    fail(ExitCode::usage, "the tokenizer {} takes no file", kind.name);
+  if (kind.has_ranks && file.empty())
+    fail(ExitCode::usage, "the tokenizer {0} needs its ranks: {0}=FILE", kind.name);
+  if (kind.has_ranks) return std::make_unique<BpeTokenizer>(read_gpt2_ranks(file));
+  return std::make_unique<ByteTokenizer>();
 }
 
 }  // namespace mylos

@@ -9,34 +9,43 @@
 #include <string_view>
 #include <vector>
 
+#include "io/tokens/sidecar.hpp"
+
 namespace mylos {
 
+/// Makes tokens for one thread at a time.
+class Encoder {
+ public:
+  virtual ~Encoder() = default;
+  /// Appends the tokens of plain text, at most one per byte; special tokens are never made from it.
+  virtual void append(std::string_view text, std::vector<std::uint16_t>& tokens) = 0;
+};
+
+/// May be used by several threads.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  /// Plain text; special tokens are never made from it.
-  virtual std::vector<std::uint16_t> encode(std::string_view text) const = 0;
-  /// Throws ExitCode::bad_data for an id outside the vocabulary.
+  /// Uses this tokenizer, which outlives it.
+  virtual std::unique_ptr<Encoder> encoder() const = 0;
+  std::vector<std::uint16_t> encode(std::string_view text) const;
+  /// The bytes of each token, one after another: of the tokens of any bytes, these bytes. Throws
+  /// ExitCode::bad_data for an id outside the vocabulary.
   virtual std::string decode(std::span<const std::uint16_t> tokens) const = 0;
   virtual std::int64_t vocab_size() const = 0;
   /// The id of <|endoftext|>, which separates documents.
   virtual std::uint16_t end_of_text() const = 0;
-};
-
-/// A token a byte, and <|endoftext|> = 256.
-class ByteTokenizer final : public Tokenizer {
- public:
-  std::vector<std::uint16_t> encode(std::string_view text) const override;
-  std::string decode(std::span<const std::uint16_t> tokens) const override;
-  std::int64_t vocab_size() const override { return 257; }
-  std::uint16_t end_of_text() const override { return 256; }
+  virtual TokenizerIdentity identity() const = 0;
+  /// Where the beginning of a longer text may be cut so that the parts have the tokens of the whole: the last
+  /// such number of bytes in `text`, or 0 if there is none yet. `text` begins at such a place.
+  virtual std::size_t last_cut(std::string_view text) const = 0;
 };
 
 /// A kind of tokenizer.
 struct TokenizerDescriptor {
-  std::string_view name;  ///< in a deck and on the command line
-  std::unique_ptr<Tokenizer> (*make)();
+  std::string_view name;  ///< in a deck and, with =FILE if it has one, on the command line
+  std::int64_t vocab_size;
+  bool has_ranks;  ///< that a file holds
 };
 
 /// Every kind of tokenizer; the first is the default of `mylos tokenize`.
@@ -45,7 +54,11 @@ std::span<const TokenizerDescriptor> tokenizers();
 /// Their names, with `separator` between them.
 std::string tokenizer_names(std::string_view separator);
 
-/// The tokenizer called `name`; throws ExitCode::usage if there is none of that name.
-std::unique_ptr<Tokenizer> make_tokenizer(std::string_view name);
+/// The kind called `name`; throws ExitCode::usage if there is none of that name.
+const TokenizerDescriptor& tokenizer_kind(std::string_view name);
+
+/// The tokenizer that `choice` names: "bytes", or "gpt2=" and what BpeRanks::read takes. Throws
+/// ExitCode::usage if it names none, ExitCode::bad_data if the file does not hold GPT-2's ranks.
+std::unique_ptr<Tokenizer> make_tokenizer(std::string_view choice);
 
 }  // namespace mylos

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Preloaded into a program, lets one call of the C library on files in one directory fail, or write less than
-// was asked for. MYLOS_FAIL=DIRECTORY:RANK:CALL:N:ERROR: the N-th call of that name (pwrite, fsync,
+// was asked for. MYLOS_FAIL=DIRECTORY:RANK:CALL:N:ERROR: the N-th call of that name (pread, pwrite, fsync,
 // truncate, fallocate, rename, mkdir, unlink, open), counted from 1, on a path in DIRECTORY fails with errno
 // ERROR on that rank; with ERROR 0 a pwrite takes half of the bytes, with -1 this call and all after it never
 // return. It says so on stderr.
@@ -96,6 +96,16 @@ mode_t mode_of(int flags, va_list more) {
 
 extern "C" {
 
+ssize_t pread(int fd, void* data, size_t bytes, off_t offset) {
+  return fails("pread", path_of(fd))
+             ? -1
+             : next<ssize_t(int, void*, size_t, off_t)>("pread")(fd, data, bytes, offset);
+}
+ssize_t pread64(int fd, void* data, size_t bytes, off64_t offset) {
+  return fails("pread", path_of(fd))
+             ? -1
+             : next<ssize_t(int, void*, size_t, off64_t)>("pread64")(fd, data, bytes, offset);
+}
 ssize_t pwrite(int fd, const void* data, size_t bytes, off_t offset) {
   return write_or_fail("pwrite", fd, data, bytes, offset);
 }

@@ -11,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "io/tokens/sidecar.hpp"
 #include "io/tokens/token_dataset.hpp"
 #include "tests/faults/run_fixture.hpp"
 
@@ -79,6 +80,94 @@ TEST_F(Identity, OfDataIsItsContent) {
   EXPECT_THAT(other.output, HasSubstr("no longer bitwise, since content of data.train "));
   EXPECT_THAT(other.output,
               HasSubstr("another content of data.train: the samples of this run will not continue"));
+}
+
+/// Weighted sources of several files.
+class SourcesOfARun : public RunTest {
+ protected:
+  SourcesOfARun() {
+    for (const auto& [name, count] :
+         {std::pair{"a_1.bin", 700}, std::pair{"a_2.bin", 300}, std::pair{"b.bin", 400}}) {
+      std::vector<std::uint16_t> ids(static_cast<std::size_t>(count));
+      for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::uint16_t>(i * i % 251);
+      TokenFileWriter writer(scratch() / name);
+      writer.append(ids);
+      writer.finish();
+    }
+  }
+  std::string sources(const std::string& weights = "2:1") const {
+    const std::size_t colon = weights.find(':');
+    return fmt::format("--data.train={}:{}, {}:{}", (scratch() / "a_*.bin").string(),
+                       weights.substr(0, colon), (scratch() / "b.bin").string(), weights.substr(colon + 1));
+  }
+  void write_sidecar_of(const std::string& name, const TokenizerIdentity& tokenizer,
+                        std::int64_t tokens) const {
+    write_sidecar(scratch() / name,
+                  {.tokenizer = tokenizer, .vocab = 257, .tokens = tokens, .content = "", .documents = 1});
+  }
+};
+
+TEST_F(SourcesOfARun, AreContinuedAtAnyLayout) {
+  const Outcome whole = train("whole", {sources()});
+  EXPECT_EQ(whole.exit_code, 0) << whole.output;
+  EXPECT_EQ(train("run", {sources(), "--train.stop_step=4"}).exit_code, 0);
+  const Outcome same = train("run", {sources(), "--restart", "--train.stop_step=6"});
+  EXPECT_THAT(same.output, HasSubstr(", bitwise"));
+  EXPECT_EQ(train("run", {sources("4:2"), "--restart"}).exit_code, 0);
+  expect_same_run("run", "whole", 8);
+  // 96 samples of 16 tokens: 64 of 42 + 17 windows, 32 of 24.
+  MetricsTable steps = steps_table("run");
+  EXPECT_DOUBLE_EQ(steps["epochs_1"].back(), 64.0 / 59.0);
+  EXPECT_DOUBLE_EQ(steps["epochs_2"].back(), 32.0 / 24.0);
+  EXPECT_THAT(slurp(run_path("run") / "report.html"), HasSubstr("b.bin:2, 1.33 epochs"));
+
+  EXPECT_EQ(train("other", {sources(), "--train.stop_step=4"}, {.ranks = 3}).exit_code, 0);
+  EXPECT_EQ(train("other", {sources(), "--restart"}, {.ranks = 1}).exit_code, 0);
+  const MetricsTable expected = steps_table("whole");
+  const MetricsTable seen = steps_table("other");
+  for (std::size_t i = 0; i < 8; ++i)
+    EXPECT_NEAR(seen.at("loss").at(i), expected.at("loss").at(i), 1e-4) << i;
+
+  const Outcome weights = train("run", {sources("1:1"), "--restart", "--train.steps=10"});
+  EXPECT_THAT(weights.output, HasSubstr("another content of data.train: the samples of this run"));
+}
+
+TEST_F(SourcesOfARun, AreOnOneTokenizer) {
+  const auto expect_usage = [&](const Words& more, const std::string& problem) {
+    const Outcome outcome = train("run", more);
+    EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::usage)) << outcome.output;
+    EXPECT_EQ(occurrences(outcome.output, problem), 1) << outcome.output;
+  };
+  write_sidecar_of("a_1.bin", {.name = "gpt2", .ranks = "12"}, 700);
+  expect_usage({sources()}, "a_1.bin holds tokens of gpt2 (ranks 12), but [data] tokenizer = bytes");
+  expect_usage({sources(), "--data.tokenizer=none", "--model.vocab=256"}, "[model] vocab = 256, but ");
+  write_sidecar_of("b.bin", {.name = "bytes", .ranks = ""}, 400);
+  expect_usage({sources(), "--data.tokenizer=none"}, "b.bin holds tokens of bytes, but ");
+  EXPECT_FALSE(fs::exists(run_path("run")));
+
+  fs::remove(scratch() / "b.bin.json");
+  EXPECT_EQ(train("run", {sources(), "--data.tokenizer=none", "--train.stop_step=4"}).exit_code, 0);
+  write_sidecar_of("a_1.bin", {.name = "gpt2", .ranks = "34"}, 700);
+  expect_usage({sources(), "--data.tokenizer=none", "--restart"},
+               "the checkpoint of step 4 was trained on tokens of gpt2 (ranks 12), but the data are of gpt2 "
+               "(ranks 34)");
+  fs::remove(scratch() / "a_1.bin.json");
+  EXPECT_EQ(train("run", {sources(), "--data.tokenizer=none", "--restart"}).exit_code, 0);
+}
+
+TEST_F(SourcesOfARun, AreWatchedFileByFile) {
+  for (const char* name : {"a_2.bin", "b.bin"}) {
+    const std::string run = fmt::format("run_{}", name);
+    const std::string whole = slurp(scratch() / name);
+    Job job(train_arguments(run, {sources(), "--train.steps=1000000", "--checkpoint.every=0"}));
+    job.wait_until([&] { return num_rows(run) > 0; });
+    std::fstream(scratch() / name, std::ios::in | std::ios::out | std::ios::binary).seekp(1100)
+        << std::string("\5\0\6", 4);
+    EXPECT_NE(job.wait().exit_code, 0);
+    EXPECT_THAT(expect_status(run, "failed", ExitCode::bad_data),
+                HasSubstr((scratch() / name).string() + " has been changed since this run opened it"));
+    spill(scratch() / name, whole);
+  }
 }
 
 class ChangingData : public RunTest {

@@ -51,6 +51,9 @@ TEST_F(Input, RulesBetweenKeysAreCheckedBeforeAnythingIsAllocated) {
   expect_usage({"--comm.algorithm=tree<10,rnig"}, {"--comm.algorithm: ", "'rnig' is no algorithm"});
   expect_usage({"--comm.simulate_gbps=10"}, {"[comm] simulate_gbps delays messages, and algorithm = native"});
   expect_usage({"--data.train=" + (scratch() / "none.bin").string()}, {"none.bin does not exist"});
+  expect_usage({"--data.train=" + (scratch() / "none*").string()}, {"none* matches no file"});
+  expect_usage({"--data.train=a.bin:x", "--data.valid=a.bin:1,b.bin:1"},
+               {"--data.train: [data] train = a.bin:x: \"x\" is no weight", "--data.valid: [data] valid = "});
 }
 
 TEST_F(Input, MissingDeckIsNamed) {

@@ -80,6 +80,17 @@ TEST_F(Watch, EndsAJobWhoseFilesDoNotAnswer) {
   }
 }
 
+TEST_F(Watch, EndsAJobWhoseSamplesDoNotCome) {
+  // The start reads four times; the rest are samples, read ahead.
+  Words words = {"--io.timeout=2", "--train.steps=1000"};
+  const Outcome outcome =
+      train("run", words, {.environment = preloaded(fmt::format("{}:1:pread:100:-1", tokens().string()))});
+  EXPECT_NE(outcome.exit_code, 0);
+  const std::string reason = expect_status("run", "failed", ExitCode::io);
+  EXPECT_THAT(reason, HasSubstr("hanging file system: rank 1 has been in read ["));
+  EXPECT_THAT(reason, HasSubstr("train.bin]"));
+}
+
 TEST_F(Watch, DoesNotWaitForFilesToEndAJob) {
   // The first status says that the run runs.
   const std::string plan = fmt::format("{}:0:fsync:2:-1", (run_path("run") / "status.json").string());

@@ -44,7 +44,9 @@ class Evaluation : public testing::Test {
     return mini_config(model, data * micro_batch, seq_len, data);
   }
   std::filesystem::path file() const { return scratch_.path() / "valid.bin"; }
-  TokenDataset dataset() const { return {TokenFile(file()), seq_len, 1}; }
+  TokenDataset dataset() const {
+    return open_dataset(parse_sources(file().string()), TokenFile::most_ids, seq_len, 1);
+  }
   int ranks() const { return world_->size(); }
 
   /// Of each window by itself, on one rank.

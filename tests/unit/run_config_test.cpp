@@ -343,8 +343,8 @@ TEST(RunConfig, TakesEachParameterToItsPlace) {
   EXPECT_EQ(run.lr.decay_steps, 37);
   EXPECT_EQ(run.optimizer.weight_decay, 0.75F);
   EXPECT_EQ(run.guard.clip_norm, 1.5F);
-  EXPECT_EQ(run.data.train, "tokens.bin");
-  EXPECT_EQ(run.data.valid, "valid.bin");
+  EXPECT_EQ(run.data.train.at(0).text, "tokens.bin");
+  EXPECT_EQ(run.data.valid.at(0).text, "valid.bin");
   EXPECT_EQ(run.eval.every, 38);
   EXPECT_EQ(run.eval.batches, 39);
   EXPECT_EQ(run.guard_settings.policy, GuardPolicy::stop);

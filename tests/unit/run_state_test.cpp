@@ -36,6 +36,7 @@ RunState some_state() {
   state.code = "0.0.1 (of another commit)";
   state.ranks_per_node = 4;
   state.train_data = "1000 tokens, 0123";
+  state.tokenizer = {.name = "gpt2", .ranks = "4567"};
   state.evaluation_due = true;
   return state;
 }
@@ -76,6 +77,7 @@ TEST(RunState, IsReadBackAsItWasWritten) {
   EXPECT_EQ(read.code, "0.0.1 (of another commit)");
   EXPECT_EQ(read.ranks_per_node, 4);
   EXPECT_EQ(read.train_data, "1000 tokens, 0123");
+  EXPECT_EQ(read.tokenizer.text(), "gpt2 (ranks 4567)");
   EXPECT_TRUE(read.evaluation_due);
 }
 

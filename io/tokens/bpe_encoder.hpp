@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// BpeEncoder: text to GPT-2's tokens.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+#include "io/tokens/bpe_merges.hpp"
+
+namespace mylos {
+
+/// For one thread at a time: it remembers the tokens of pieces.
+class BpeEncoder {
+ public:
+  /// `merges` and `long_pieces`, which is held while a piece takes much memory, outlive it.
+  BpeEncoder(const BpeMerges& merges, std::mutex& long_pieces);
+
+  /// Bytes behind the tokens that `encode` may write as well.
+  static constexpr std::size_t spare_tokens = 16;
+
+  /// Writes the tokens of `text`, at most one per byte, and returns their end.
+  std::uint16_t* encode(std::string_view text, std::uint16_t* tokens);
+
+ private:
+  /// A piece of at most `Bytes` bytes, zeros behind it, and its tokens, if they are at most `Tokens`.
+  template <std::size_t Bytes, std::size_t Tokens>
+  struct alignas(Bytes * 2) Entry {
+    std::array<std::uint64_t, Bytes / sizeof(std::uint64_t)> piece;
+    std::array<std::uint16_t, Tokens> tokens;
+    std::uint8_t bytes;
+    std::uint8_t count;
+  };
+  using ShortEntry = Entry<16, 7>;
+  using LongEntry = Entry<32, 15>;
+
+  template <class E>
+  std::uint16_t* remembered(std::vector<E>& entries, std::string_view piece, std::size_t readable,
+                            std::uint16_t* tokens);
+
+  const BpeMerges& merges_;
+  std::mutex& long_pieces_;
+  std::vector<ShortEntry> short_entries_;
+  std::vector<LongEntry> long_entries_;
+};
+
+}  // namespace mylos

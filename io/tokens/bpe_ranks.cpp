@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "io/tokens/bpe_ranks.hpp"
+
+#include <charconv>
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+
+#include "core/base/error.hpp"
+#include "io/checkpoint/digest.hpp"
+#include "io/file_util.hpp"
+#include "io/json.hpp"
+
+namespace mylos {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view base64_digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+constexpr std::size_t num_bytes = 256;
+
+std::string to_base64(std::string_view bytes) {
+  std::string text;
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    std::uint32_t word = 0;
+    for (std::size_t j = i; j < i + 3; ++j)
+      word = word << 8U | (j < bytes.size() ? static_cast<unsigned char>(bytes[j]) : 0U);
+    for (std::size_t d = 0; d < 4; ++d)
+      text += i + d <= bytes.size() ? base64_digits[word >> (18U - 6U * d) & 63U] : '=';
+  }
+  return text;
+}
+
+/// None if `text` is not what `to_base64` writes.
+std::optional<std::string> from_base64(std::string_view text) {
+  std::string bytes;
+  std::uint32_t word = 0;
+  unsigned bits = 0;
+  for (const char c : text.substr(0, text.find('='))) {
+    const std::size_t digit = base64_digits.find(c);
+    if (digit == std::string_view::npos) return std::nullopt;
+    word = word << 6U | static_cast<std::uint32_t>(digit);
+    bits += 6;
+    if (bits < 8) continue;
+    bits -= 8;
+    bytes += static_cast<char>(word >> bits & 0xffU);
+  }
+  if (to_base64(bytes) != text) return std::nullopt;
+  return bytes;
+}
+
+/// Calls work(line, its number from 1 on) for each line; one that is not ended counts.
+template <class Work>
+void for_each_line(std::string_view text, const Work& work) {
+  for (std::size_t number = 1; !text.empty(); ++number) {
+    const std::size_t end = text.find('\n');
+    std::string_view line = text.substr(0, end);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    work(line, number);
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  }
+}
+
+/// The characters that stand for bytes in GPT-2's files: printable ones for themselves, the others, in their
+/// order, from U+0100 on.
+std::array<char32_t, num_bytes> byte_characters() {
+  std::array<char32_t, num_bytes> characters{};
+  char32_t next = 0x100;
+  for (char32_t byte = 0; byte < num_bytes; ++byte) {
+    const bool shows = (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
+    characters[byte] = shows ? byte : next++;
+  }
+  return characters;
+}
+
+/// The bytes that `characters`, UTF-8, stand for; none if one of them stands for none.
+std::optional<std::string> bytes_of(std::string_view characters) {
+  static const auto byte_of = [] {
+    std::array<std::int16_t, 2 * num_bytes> table{};
+    table.fill(-1);
+    const auto all = byte_characters();
+    for (std::size_t byte = 0; byte < num_bytes; ++byte) table[all[byte]] = static_cast<std::int16_t>(byte);
+    return table;
+  }();
+  std::string bytes;
+  for (std::size_t i = 0; i < characters.size(); ++i) {
+    std::uint32_t point = static_cast<unsigned char>(characters[i]);
+    if (point >= 0x80) {  // two bytes, as no character is beyond U+0143
+      if (point < 0xc2 || point > 0xc5 || ++i == characters.size()) return std::nullopt;
+      const std::uint32_t low = static_cast<unsigned char>(characters[i]);
+      if ((low & 0xc0U) != 0x80U) return std::nullopt;
+      point = (point & 0x1fU) << 6U | (low & 0x3fU);
+    }
+    if (byte_of[point] < 0) return std::nullopt;
+    bytes += static_cast<char>(byte_of[point]);
+  }
+  return bytes;
+}
+
+BpeMerges merges_of_bytes(const std::vector<std::string>& tokens) {
+  std::array<std::uint16_t, num_bytes> byte_tokens{};
+  for (std::size_t id = 0; id < num_bytes && id < tokens.size(); ++id) {
+    if (tokens[id].size() == 1)
+      byte_tokens[static_cast<unsigned char>(tokens[id][0])] = static_cast<std::uint16_t>(id);
+  }
+  return BpeMerges(byte_tokens);
+}
+
+}  // namespace
+
+template <class Place>
+BpeRanks::BpeRanks(std::vector<std::string> tokens, const Place& place,
+                   std::span<const std::size_t> left_sizes)
+    : tokens_(std::move(tokens)), merges_(merges_of_bytes(tokens_)) {
+  std::unordered_map<std::string_view, std::size_t> known;
+  std::vector<std::uint16_t> parts;
+  for (std::size_t id = 0; id < tokens_.size(); ++id) {
+    const std::string& token = tokens_[id];
+    if (const auto [entry, is_new] = known.try_emplace(token, id); !is_new)
+      fail(ExitCode::bad_data, "{}: rank {} has the bytes of rank {}", place(id), id, entry->second);
+    if (id < num_bytes) {
+      if (token.size() != 1)
+        fail(ExitCode::bad_data, "{}: rank {} has {} bytes; the first 256 are the single bytes", place(id),
+             id, token.size());
+      continue;
+    }
+    // What merges at lower ranks leaves of it must be the two that merge into it. No other two that join to
+    // it ever meet: within its bounds a text goes through the same steps.
+    parts.resize(token.size());
+    parts.resize(static_cast<std::size_t>(merges_.merge(token, parts.data()) - parts.data()));
+    if (parts.size() != 2)
+      fail(ExitCode::bad_data, "{}: rank {} is not the merge of two tokens of lower rank", place(id), id);
+    if (!left_sizes.empty() && tokens_[parts[0]].size() != left_sizes[id - num_bytes])
+      fail(ExitCode::bad_data, "{}: lower merges make other tokens of the bytes of rank {}", place(id), id);
+    merges_.add(parts[0], parts[1], static_cast<std::uint16_t>(id));
+  }
+  if (tokens_.size() < num_bytes)
+    fail(ExitCode::bad_data, "{}: {} ranks; there are at least the 256 bytes", place(tokens_.size()),
+         tokens_.size());
+}
+
+BpeRanks BpeRanks::parse_tiktoken(const std::string& text, const std::string& name) {
+  std::vector<std::string> tokens;
+  std::vector<std::size_t> lines;
+  for_each_line(text, [&](std::string_view line, std::size_t number) {
+    const auto refuse = [&](const std::string& problem) {
+      fail(ExitCode::bad_data, "{}:{}: {}", name, number, problem);
+    };
+    const std::size_t space = line.find(' ');
+    if (space == std::string_view::npos) refuse("a line is base64(bytes), a space and the rank");
+    const auto bytes = from_base64(line.substr(0, space));
+    if (!bytes || bytes->empty()) refuse("the bytes are not in base64");
+    const std::string_view digits = line.substr(space + 1);
+    std::size_t rank = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), rank);
+    if (error != std::errc() || end != digits.data() + digits.size()) refuse("the rank is no number");
+    if (rank >= most_tokens) refuse(fmt::format("rank {}; ids have 16 bits", rank));
+    if (rank >= tokens.size()) {
+      tokens.resize(rank + 1);
+      lines.resize(rank + 1);
+    }
+    if (lines[rank] != 0) refuse(fmt::format("rank {} is that of line {} too", rank, lines[rank]));
+    tokens[rank] = *bytes;
+    lines[rank] = number;
+  });
+  for (std::size_t rank = 0; rank < tokens.size(); ++rank) {
+    if (lines[rank] == 0) fail(ExitCode::bad_data, "{}: there is no rank {}", name, rank);
+  }
+  return {
+      std::move(tokens),
+      [&](std::size_t rank) { return rank < lines.size() ? fmt::format("{}:{}", name, lines[rank]) : name; },
+      {}};
+}
+
+BpeRanks BpeRanks::parse_merges(const std::string& vocab_text, const std::string& vocab_name,
+                                const std::string& merges_text, const std::string& merges_name) {
+  std::vector<std::string> tokens;
+  std::vector<std::size_t> lines;
+  std::vector<std::size_t> left_sizes;
+  const auto refuse = [&](std::size_t line, const std::string& problem) {
+    fail(ExitCode::bad_data, "{}:{}: {}", merges_name, line, problem);
+  };
+  // Bytes have the ids of their characters' order: printable ones first.
+  const auto characters = byte_characters();
+  for (const bool shows : {true, false}) {
+    for (std::size_t byte = 0; byte < num_bytes; ++byte) {
+      if ((characters[byte] < 0x100) == shows) tokens.emplace_back(1, static_cast<char>(byte));
+    }
+  }
+  for_each_line(merges_text, [&](std::string_view line, std::size_t number) {
+    if (line.empty() || (number == 1 && line.starts_with("#version"))) return;
+    const std::size_t space = line.find(' ');
+    if (space == std::string_view::npos || line.find(' ', space + 1) != std::string_view::npos)
+      refuse(number, "a line is two tokens with a space between");
+    const auto left = bytes_of(line.substr(0, space));
+    const auto right = bytes_of(line.substr(space + 1));
+    if (!left || !right || left->empty() || right->empty())
+      refuse(number, "a character that stands for no byte");
+    if (tokens.size() == most_tokens) refuse(number, "a merge too many; ids have 16 bits");
+    tokens.push_back(*left + *right);
+    left_sizes.push_back(left->size());
+    lines.push_back(number);
+  });
+  const auto place = [&](std::size_t rank) {
+    const std::size_t merge = rank - num_bytes;
+    return rank >= num_bytes && merge < lines.size() ? fmt::format("{}:{}", merges_name, lines[merge])
+                                                     : merges_name;
+  };
+  BpeRanks ranks(std::move(tokens), place, left_sizes);
+  ranks.check_vocab(vocab_text, vocab_name);
+  return ranks;
+}
+
+void BpeRanks::check_vocab(const std::string& text, const std::string& name) const {
+  const auto refuse = [&](const std::string& key, const std::string& problem) {
+    fail(ExitCode::bad_data, "{}: \"{}\" {}", name, key, problem);
+  };
+  const auto ids = [&] {
+    try {
+      const Json json = Json::parse(text);
+      std::vector<std::pair<std::string, std::int64_t>> entries;
+      for (const auto& [key, value] : json.members()) entries.emplace_back(key, json.integer(key));
+      return entries;
+    } catch (const Error& error) {
+      fail(ExitCode::bad_data, "{}: {}", name, error.what());
+    }
+  }();
+  const auto size = static_cast<std::int64_t>(tokens_.size());
+  for (const auto& [key, id] : ids) {
+    if (key == "<|endoftext|>") {
+      if (id != size) refuse(key, fmt::format("has the id {}, not {} behind the merges", id, size));
+    } else if (id < 0 || id >= size) {
+      refuse(key, fmt::format("has the id {}; the bytes and merges have {}", id, size));
+    } else if (bytes_of(key) != tokens_[static_cast<std::size_t>(id)]) {
+      refuse(key, fmt::format("has the id {}, which the merges give other bytes", id));
+    }
+  }
+  if (std::ssize(ids) != size + 1)
+    fail(ExitCode::bad_data, "{}: {} entries; the bytes, the merges and <|endoftext|> are {}", name,
+         ids.size(), size + 1);
+}
+
+BpeRanks BpeRanks::read(const fs::path& path) {
+  const bool is_folder = fs::is_directory(path);
+  if (!is_folder && path.extension() != ".json") return parse_tiktoken(read_text_file(path), path.string());
+  const fs::path folder = is_folder ? path : path.parent_path();
+  const fs::path vocab = is_folder ? folder / "vocab.json" : path;
+  const fs::path merges = folder / "merges.txt";
+  return parse_merges(read_text_file(vocab), vocab.string(), read_text_file(merges), merges.string());
+}
+
+std::string BpeRanks::text() const {
+  std::string text;
+  for (std::size_t rank = 0; rank < tokens_.size(); ++rank)
+    text += fmt::format("{} {}\n", to_base64(tokens_[rank]), rank);
+  return text;
+}
+
+std::string BpeRanks::digest() const {
+  return digest_of(text()).text();
+}
+
+}  // namespace mylos

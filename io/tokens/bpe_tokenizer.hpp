@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// BpeTokenizer: GPT-2's tokenizer, for any ranks.
+#pragma once
+
+#include <mutex>
+#include <string>
+
+#include "io/tokens/bpe_ranks.hpp"
+#include "io/tokens/tokenizer.hpp"
+
+namespace mylos {
+
+/// Byte-pair encoding of the pieces that first_piece() finds. <|endoftext|> follows the ranks.
+class BpeTokenizer final : public Tokenizer {
+ public:
+  explicit BpeTokenizer(BpeRanks ranks);
+
+  std::unique_ptr<Encoder> encoder() const override;
+  std::string decode(std::span<const std::uint16_t> tokens) const override;
+  std::int64_t vocab_size() const override { return end_of_text() + std::int64_t{1}; }
+  std::uint16_t end_of_text() const override { return static_cast<std::uint16_t>(ranks_.tokens().size()); }
+  TokenizerIdentity identity() const override { return {.name = "gpt2", .ranks = digest_}; }
+  std::size_t last_cut(std::string_view text) const override;
+  const BpeRanks& ranks() const { return ranks_; }
+
+ private:
+  BpeRanks ranks_;
+  std::string digest_;
+  mutable std::mutex long_pieces_;
+};
+
+/// The ranks that `path` holds (BpeRanks::read). Throws ExitCode::bad_data if they are not GPT-2's.
+BpeRanks read_gpt2_ranks(const std::filesystem::path& path);
+
+}  // namespace mylos

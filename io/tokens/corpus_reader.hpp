@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// CorpusReader: documents of texts and of JSON lines, in blocks that threads can encode apart.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/file_util.hpp"
+#include "io/tokens/json_text.hpp"
+
+namespace mylos {
+
+enum class CorpusFormat : std::uint8_t {
+  text,        ///< a file is a document
+  json_lines,  ///< a line is a document, the text under one key of an object; blank lines are none
+};
+
+/// A file, or part of one.
+struct CorpusInput {
+  std::filesystem::path path;  ///< empty for standard input
+  CorpusFormat format = CorpusFormat::text;
+  std::int64_t first = 0;                                         ///< byte
+  std::int64_t bytes = std::numeric_limits<std::int64_t>::max();  ///< at most
+
+  std::string name() const { return path.empty() ? "standard input" : path.string(); }
+};
+
+/// The files that `places` name: files, folders (all their .txt and .jsonl files, by name), patterns of
+/// glob(7), or "-" for standard input. Without `format` a .jsonl file and standard input hold JSON lines,
+/// other files text. Throws ExitCode::usage if a place names nothing or a file comes twice.
+std::vector<CorpusInput> find_corpus(const std::vector<std::string>& places,
+                                     std::optional<CorpusFormat> format);
+
+/// Part of a document, or lines.
+struct CorpusBlock {
+  const CorpusInput* input = nullptr;
+  bool is_lines = false;
+  std::string bytes;
+  std::int64_t document = 0;  ///< the first, counted over all inputs from 0
+  std::int64_t line = 0;      ///< the first of lines, from 1
+  bool begins = true;         ///< the document, not of lines
+  bool ends = true;           ///< the document, not of lines
+};
+
+/// For one thread at a time.
+class CorpusReader {
+ public:
+  /// Where a longer text may be cut, as Tokenizer::last_cut.
+  using LastCut = std::function<std::size_t(std::string_view)>;
+
+  /// `inputs` outlive it.
+  CorpusReader(const std::vector<CorpusInput>& inputs, std::string key, LastCut last_cut);
+
+  /// About as many bytes as a block has, unless a line has more or the text has no place to cut.
+  static constexpr std::size_t block_bytes = std::size_t{256} << 10U;
+  /// A line of more bytes is not kept: its text comes in blocks of a document.
+  static constexpr std::size_t most_line_bytes = std::size_t{1} << 20U;
+
+  /// The next block, unless all were read. Throws ExitCode::io, and ExitCode::bad_data for a line of more
+  /// than most_line_bytes that is no JSON.
+  std::optional<CorpusBlock> next();
+
+  std::int64_t bytes_read() const { return bytes_read_; }
+
+ private:
+  bool fill(std::size_t bytes);
+  bool open_next();
+  std::optional<CorpusBlock> next_of_text(std::string& text, bool is_whole);
+  std::optional<CorpusBlock> next_of_lines();
+  std::optional<CorpusBlock> next_of_long_line();
+
+  const std::vector<CorpusInput>& inputs_;
+  LastCut last_cut_;
+  std::size_t input_ = 0;  // the one that is open, plus one
+  FileDescriptor file_;
+  std::int64_t left_ = 0;  // bytes of the input
+  bool at_end_ = true;
+  std::string buffer_;  // of the input, not yet in a block
+  std::int64_t document_ = 0;
+  std::int64_t line_ = 1;
+  bool begun_ = false;  // a block of the document was read
+  bool in_long_line_ = false;
+  JsonText json_;
+  std::string long_text_;  // of the long line, not yet in a block
+  std::int64_t bytes_read_ = 0;
+};
+
+/// Calls work(text, number) for the document of each line of a block of lines; `text` is scratch. Throws
+/// ExitCode::bad_data with file and line if one is no JSON.
+void for_each_document(const CorpusBlock& block, const std::string& key,
+                       const std::function<void(const std::string& text, std::int64_t document)>& work);
+
+}  // namespace mylos

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "io/tokens/data_sources.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <glob.h>
+#include <numeric>
+#include <optional>
+
+#include "core/base/error.hpp"
+#include "core/base/watched_call.hpp"
+
+namespace mylos {
+
+namespace {
+
+/// Whether a backslash at the end of `text` takes the next character as it is.
+bool ends_with_escape(std::string_view text) {
+  return (text.size() - (text.find_last_not_of('\\') + 1)) % 2 != 0;
+}
+
+/// Positions of `wanted` in `text` that no backslash precedes.
+std::vector<std::size_t> unescaped(std::string_view text, char wanted) {
+  std::vector<std::size_t> found;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\\') {
+      ++i;
+    } else if (text[i] == wanted) {
+      found.push_back(i);
+    }
+  }
+  return found;
+}
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view blanks = " \t";
+  const std::size_t first = text.find_first_not_of(blanks);
+  if (first == std::string_view::npos) return {};
+  const std::size_t last = text.find_last_not_of(blanks);
+  const bool keeps_blank = last + 1 < text.size() && ends_with_escape(text.substr(0, last + 1));
+  return text.substr(first, last + (keeps_blank ? 2 : 1) - first);
+}
+
+/// A number of digits with or without a fraction, as units / 10^digits.
+struct Decimal {
+  std::int64_t units = 0;
+  std::size_t digits = 0;
+};
+
+std::optional<Decimal> parse_decimal(std::string_view text) {
+  constexpr std::size_t most_digits = 9;
+  const std::size_t point = std::min(text.find('.'), text.size());
+  const std::string_view fraction = text.substr(std::min(point + 1, text.size()));
+  const std::string digits = std::string(text.substr(0, point)) + std::string(fraction);
+  if (digits.empty() || point > most_digits || fraction.size() > most_digits) return std::nullopt;
+  if (!std::ranges::all_of(digits, [](unsigned char c) { return std::isdigit(c) != 0; })) return std::nullopt;
+  Decimal decimal{.digits = fraction.size()};
+  std::from_chars(digits.data(), digits.data() + digits.size(), decimal.units);
+  return decimal;
+}
+
+/// An entry of the list.
+struct Entry {
+  std::string text;
+  DataPattern pattern;
+  std::optional<Decimal> weight;
+};
+
+Entry parse_entry(std::string_view text) {
+  constexpr std::string_view nanogpt = "nanogpt=";
+  Entry entry{.text = std::string(text), .pattern = {}, .weight = {}};
+  std::string_view name = text;
+  if (const auto colons = unescaped(text, ':'); !colons.empty()) {
+    const std::string_view weight = trimmed(text.substr(colons.back() + 1));
+    entry.weight = parse_decimal(weight);
+    if (!entry.weight || entry.weight->units == 0) {
+      fail(
+          ExitCode::usage,
+          "{}: \"{}\" is no weight; a weight is a positive number such as 0.25, and a colon within a name is "
+          "written \\:",
+          text, weight);
+    }
+    name = trimmed(text.substr(0, colons.back()));
+    if (const auto more = unescaped(name, ':'); !more.empty())
+      fail(ExitCode::usage, "{} has two colons; a colon within a name is written \\:", text);
+  }
+  if (name.starts_with(nanogpt)) {
+    entry.pattern.format = TokenFormat::nanogpt;
+    name = trimmed(name.substr(nanogpt.size()));
+  }
+  if (name.empty()) {
+    fail(ExitCode::usage, "\"{}\" names no file; a comma within a name is written \\,", text);
+  }
+  if (ends_with_escape(name)) {
+    fail(ExitCode::usage, "{} ends with a backslash; one within a name is written \\\\", text);
+  }
+  entry.pattern.glob = name;
+  return entry;
+}
+
+/// The weights of `entries` as whole numbers without a common divisor.
+std::vector<std::int64_t> whole_weights(std::string_view text, const std::vector<Entry>& entries) {
+  std::size_t digits = 0;
+  for (const Entry& entry : entries) digits = std::max(digits, entry.weight->digits);
+  std::vector<std::int64_t> weights;
+  std::int64_t divisor = 0;
+  for (const Entry& entry : entries) {
+    std::int64_t units = entry.weight->units;
+    for (std::size_t i = entry.weight->digits; i < digits; ++i) units *= 10;
+    weights.push_back(units);
+    divisor = std::gcd(divisor, units);
+  }
+  std::int64_t sum = 0;
+  for (std::int64_t& weight : weights) {
+    weight /= divisor;
+    sum += std::min(weight, most_weight_units + 1);
+  }
+  if (sum > most_weight_units) {
+    fail(ExitCode::usage,
+         "{}: as whole numbers without a common divisor the weights add up to more than {}; use fewer digits",
+         text, most_weight_units);
+  }
+  return weights;
+}
+
+std::string without_backslashes(std::string_view glob) {
+  std::string name;
+  for (std::size_t i = 0; i < glob.size(); ++i) {
+    if (glob[i] == '\\' && i + 1 < glob.size()) ++i;
+    name += glob[i];
+  }
+  return name;
+}
+
+bool is_one_name(std::string_view glob) {
+  return unescaped(glob, '*').empty() && unescaped(glob, '?').empty() && unescaped(glob, '[').empty();
+}
+
+std::vector<std::string> matches_of(const std::string& pattern) {
+  struct Matches : glob_t {
+    Matches() : glob_t{} {}
+    ~Matches() { globfree(this); }
+    Matches(const Matches&) = delete;
+    Matches& operator=(const Matches&) = delete;
+  } matches;
+  const WatchedCall call(CallKind::io, "glob", pattern);
+  const int problem = ::glob(pattern.c_str(), GLOB_ERR | GLOB_NOSORT, nullptr, &matches);
+  if (problem == GLOB_ABORTED && errno != ENOENT)
+    fail(ExitCode::io, "cannot look for {}: {}", pattern, std::strerror(errno));
+  if (problem == GLOB_NOSPACE) fail(ExitCode::internal, "out of memory");
+  std::vector<std::string> names;
+  if (problem == 0) names.assign(matches.gl_pathv, matches.gl_pathv + matches.gl_pathc);
+  std::ranges::sort(names);
+  return names;
+}
+
+}  // namespace
+
+std::vector<DataSource> parse_sources(std::string_view text) {
+  std::vector<Entry> entries;
+  std::size_t begin = 0;
+  std::vector<std::size_t> ends = unescaped(text, ',');
+  ends.push_back(text.size());
+  for (const std::size_t end : ends) {
+    entries.push_back(parse_entry(trimmed(text.substr(begin, end - begin))));
+    begin = end + 1;
+  }
+  const auto is_weighted = [](const Entry& entry) { return entry.weight.has_value(); };
+  if (std::ranges::none_of(entries, is_weighted)) {
+    DataSource all{.text = std::string(trimmed(text)), .patterns = {}};
+    for (Entry& entry : entries) all.patterns.push_back(std::move(entry.pattern));
+    return {all};
+  }
+  if (const auto open = std::ranges::find_if_not(entries, is_weighted); open != entries.end()) {
+    fail(ExitCode::usage, "{}: \"{}\" has no weight and others have; give each one, or none", text,
+         open->text);
+  }
+  if (entries.size() > most_sources)
+    fail(ExitCode::usage, "{} weighted sources; there may be {}", entries.size(), most_sources);
+  const std::vector<std::int64_t> weights = whole_weights(text, entries);
+  std::vector<DataSource> sources;
+  for (std::size_t i = 0; i < entries.size(); ++i)
+    sources.push_back({entries[i].text, {std::move(entries[i].pattern)}, weights[i]});
+  return sources;
+}
+
+std::vector<DataSource> parse_validation_sources(std::string_view text) {
+  std::vector<DataSource> sources = parse_sources(text);
+  if (sources.size() > 1) {
+    fail(ExitCode::usage, "{} has weights, and an evaluation reads each of its files once; leave them out",
+         text);
+  }
+  return sources;
+}
+
+std::vector<DataFile> files_of(const DataSource& source) {
+  std::vector<DataFile> files;
+  for (const DataPattern& pattern : source.patterns) {
+    const std::vector<std::string> names = matches_of(pattern.glob);
+    if (names.empty()) {
+      fail(ExitCode::usage, "{} {}", without_backslashes(pattern.glob),
+           is_one_name(pattern.glob) ? "does not exist" : "matches no file");
+    }
+    for (const std::string& name : names) files.push_back({name, pattern.format});
+  }
+  return files;
+}
+
+}  // namespace mylos

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "io/tokens/json_text.hpp"
+
+#include <array>
+#include <cstddef>
+#include <utility>
+
+#include "core/base/error.hpp"
+
+namespace mylos {
+
+namespace {
+
+bool is_space(char c) {
+  return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+/// Bytes of a string that stand for themselves.
+const std::array<bool, 256> plain = [] {
+  std::array<bool, 256> table{};
+  for (std::size_t c = 0x20; c < 0x80; ++c) table[c] = c != '"' && c != '\\';
+  return table;
+}();
+
+bool is_plain(char c) {
+  return plain[static_cast<unsigned char>(c)];
+}
+
+}  // namespace
+
+void JsonText::refuse(char c) {
+  const auto byte = static_cast<unsigned char>(c);
+  if (byte >= 0x20 && byte < 0x7f) fail(ExitCode::bad_data, "no JSON: '{}' is out of place", c);
+  fail(ExitCode::bad_data, "no JSON: the byte 0x{:02x} is out of place", byte);
+}
+
+void JsonText::take(std::string_view part, std::string& text) {
+  const char* at = part.data();
+  const char* const end = at + part.size();
+  while (at < end) {
+    if (state_ == State::string && continuations_ == 0 && is_plain(*at)) {
+      const char* const first = at;
+      while (at < end && is_plain(*at)) ++at;
+      put({first, static_cast<std::size_t>(at - first)}, text);
+    } else {
+      take(*at++, text);
+    }
+  }
+}
+
+bool JsonText::end() {
+  const bool has_object = state_ == State::done;
+  if (!has_object && state_ != State::start) fail(ExitCode::bad_data, "no JSON: it ends too early");
+  if (has_object && !seen_) fail(ExitCode::bad_data, "has no \"{}\"", key_);
+  state_ = State::start;
+  seen_ = false;
+  return has_object;
+}
+
+void JsonText::put(std::string_view bytes, std::string& text) {
+  if (high_surrogate_ != 0) put_lone_surrogate(text);
+  if (sink_ == Sink::text) {
+    text += bytes;
+  } else if (sink_ == Sink::key && name_.size() <= key_.size()) {
+    name_ += bytes.substr(0, key_.size() + 1 - name_.size());
+  }
+}
+
+void JsonText::put_point(std::uint32_t point, std::string& text) {
+  const auto low = [&](unsigned shift) { return static_cast<char>(0x80U | (point >> shift & 0x3fU)); };
+  std::array<char, 4> utf8{};
+  std::size_t bytes = 0;
+  if (point < 0x80) {
+    utf8 = {static_cast<char>(point)};
+    bytes = 1;
+  } else if (point < 0x800) {
+    utf8 = {static_cast<char>(0xc0U | point >> 6U), low(0)};
+    bytes = 2;
+  } else if (point < 0x10000) {
+    utf8 = {static_cast<char>(0xe0U | point >> 12U), low(6), low(0)};
+    bytes = 3;
+  } else {
+    utf8 = {static_cast<char>(0xf0U | point >> 18U), low(12), low(6), low(0)};
+    bytes = 4;
+  }
+  put({utf8.data(), bytes}, text);
+}
+
+void JsonText::put_lone_surrogate(std::string& text) {
+  high_surrogate_ = 0;
+  put_point(0xfffd, text);
+}
+
+void JsonText::check_utf8(unsigned char byte) {
+  if (continuations_ > 0) {
+    if (byte < least_ || byte > most_) fail(ExitCode::bad_data, "no JSON: text that is not UTF-8");
+    --continuations_;
+    least_ = 0x80;
+    most_ = 0xbf;
+    return;
+  }
+  if (byte < 0xc2 || byte > 0xf4) fail(ExitCode::bad_data, "no JSON: text that is not UTF-8");
+  continuations_ = byte < 0xe0 ? 1 : byte < 0xf0 ? 2 : 3;
+  // Neither longer than need be, nor a surrogate, nor beyond U+10FFFF.
+  least_ = byte == 0xe0 ? 0xa0 : byte == 0xf0 ? 0x90 : 0x80;
+  most_ = byte == 0xed ? 0x9f : byte == 0xf4 ? 0x8f : 0xbf;
+}
+
+void JsonText::begin_container(bool is_object) {
+  constexpr int most_levels = 64;
+  if (++depth_ > most_levels)
+    fail(ExitCode::bad_data, "no JSON that can be read: more than {} levels", most_levels);
+  objects_ = objects_ << 1U | (is_object ? 1U : 0U);
+  state_ = is_object ? State::first_member : State::first_element;
+}
+
+void JsonText::end_container(bool is_object) {
+  if (depth_ == 0 || this->is_object() != is_object) refuse(is_object ? '}' : ']');
+  objects_ >>= 1U;
+  state_ = --depth_ == 0 ? State::done : State::after_value;
+}
+
+void JsonText::begin_string(Sink sink) {
+  sink_ = sink;
+  name_.clear();
+  state_ = State::string;
+}
+
+void JsonText::end_string(std::string& text) {
+  if (high_surrogate_ != 0) put_lone_surrogate(text);
+  if (!std::exchange(is_name_, false)) {
+    state_ = State::after_value;
+    return;
+  }
+  state_ = State::colon;
+  if (depth_ != 1 || name_ != key_) return;
+  if (std::exchange(seen_, true)) fail(ExitCode::bad_data, "has two \"{}\"", key_);
+  is_ours_ = true;
+}
+
+void JsonText::begin_value(char c) {
+  const bool is_ours = std::exchange(is_ours_, false);
+  if (is_ours && c != '"') fail(ExitCode::bad_data, "\"{}\" is not text", key_);
+  switch (c) {
+    case '{':
+    case '[':
+      return begin_container(c == '{');
+    case '"':
+      return begin_string(is_ours ? Sink::text : Sink::nothing);
+    case 't':
+    case 'f':
+    case 'n':
+      literal_ = c == 't' ? "rue" : c == 'f' ? "alse" : "ull";
+      state_ = State::literal;
+      return;
+    case '-':
+      state_ = State::minus;
+      return;
+    case '0':
+      state_ = State::zero;
+      return;
+    default:
+      if (!is_digit(c)) refuse(c);
+      state_ = State::integer;
+  }
+}
+
+bool JsonText::in_number_that_may_end() const {
+  return state_ == State::zero || state_ == State::integer || state_ == State::fraction ||
+         state_ == State::exponent_digits;
+}
+
+void JsonText::take(char c, std::string& text) {
+  if (in_number_that_may_end() && !is_digit(c) && c != '.' && c != 'e' && c != 'E')
+    state_ = State::after_value;
+  switch (state_) {
+    case State::string: {
+      const auto byte = static_cast<unsigned char>(c);
+      if (continuations_ > 0 || byte >= 0x80) {
+        check_utf8(byte);
+        put({&c, 1}, text);
+      } else if (c == '"') {
+        end_string(text);
+      } else if (c == '\\') {
+        state_ = State::escape;
+      } else {
+        refuse(c);
+      }
+      return;
+    }
+    case State::escape: {
+      constexpr std::string_view escapes = "\"\\/bfnrt";
+      constexpr std::string_view meanings = "\"\\/\b\f\n\r\t";
+      if (c == 'u') {
+        state_ = State::unicode;
+        unicode_ = unicode_digits_ = 0;
+        return;
+      }
+      const std::size_t which = escapes.find(c);
+      if (which == std::string_view::npos) refuse(c);
+      state_ = State::string;
+      return put(meanings.substr(which, 1), text);
+    }
+    case State::unicode: {
+      const auto letter = static_cast<char>(c | 0x20);
+      if (!is_digit(c) && (letter < 'a' || letter > 'f')) refuse(c);
+      unicode_ = unicode_ << 4U | static_cast<std::uint32_t>(is_digit(c) ? c - '0' : letter - 'a' + 10);
+      if (++unicode_digits_ < 4) return;
+      state_ = State::string;
+      if (unicode_ >= 0xd800 && unicode_ < 0xdc00) {
+        if (high_surrogate_ != 0) put_lone_surrogate(text);
+        high_surrogate_ = unicode_;
+      } else if (unicode_ >= 0xdc00 && unicode_ < 0xe000) {
+        const std::uint32_t high = std::exchange(high_surrogate_, 0);
+        put_point(high == 0 ? 0xfffdU : 0x10000U + ((high - 0xd800U) << 10U) + (unicode_ - 0xdc00U), text);
+      } else {
+        put_point(unicode_, text);
+      }
+      return;
+    }
+    case State::literal:
+      if (c != *literal_) refuse(c);
+      if (*++literal_ == '\0') state_ = State::after_value;
+      return;
+    case State::minus:
+      if (!is_digit(c)) refuse(c);
+      state_ = c == '0' ? State::zero : State::integer;
+      return;
+    case State::zero:
+    case State::integer:
+      if (c == '.') {
+        state_ = State::point;
+      } else if (!is_digit(c)) {
+        state_ = State::exponent;
+      } else if (state_ == State::zero) {
+        refuse(c);
+      }
+      return;
+    case State::point:
+      if (!is_digit(c)) refuse(c);
+      state_ = State::fraction;
+      return;
+    case State::fraction:
+      if (c == '.') refuse(c);
+      if (!is_digit(c)) state_ = State::exponent;
+      return;
+    case State::exponent:
+      if (c == '+' || c == '-') {
+        state_ = State::exponent_sign;
+        return;
+      }
+      [[fallthrough]];
+    case State::exponent_sign:
+    case State::exponent_digits:
+      if (!is_digit(c)) refuse(c);
+      state_ = State::exponent_digits;
+      return;
+    default:
+      break;
+  }
+  if (is_space(c)) return;
+  switch (state_) {
+    case State::start:
+      if (c != '{') fail(ExitCode::bad_data, "no JSON object: it begins with another character than '{{'");
+      return begin_container(true);
+    case State::value:
+      return begin_value(c);
+    case State::first_member:
+      if (c == '}') return end_container(true);
+      [[fallthrough]];
+    case State::member:
+      if (c != '"') refuse(c);
+      is_name_ = true;
+      return begin_string(depth_ == 1 ? Sink::key : Sink::nothing);
+    case State::colon:
+      if (c != ':') refuse(c);
+      state_ = State::value;
+      return;
+    case State::first_element:
+      if (c == ']') return end_container(false);
+      return begin_value(c);
+    case State::after_value:
+      if (c == '}' || c == ']') return end_container(c == '}');
+      if (c != ',') refuse(c);
+      state_ = is_object() ? State::member : State::value;
+      return;
+    default:
+      refuse(c);
+  }
+}
+
+}  // namespace mylos

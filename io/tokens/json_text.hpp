@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// JsonText: the text under one key of a JSON object that comes in parts, in bounded memory.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace mylos {
+
+/// Reads objects one after another. What is no JSON (RFC 8259, nested at most 64 levels, strings in UTF-8)
+/// throws ExitCode::bad_data, as does an object that does not hold the key once, with text. A lone surrogate,
+/// which the grammar allows and UTF-8 does not, becomes U+FFFD.
+class JsonText {
+ public:
+  explicit JsonText(std::string key) : key_(std::move(key)) {}
+
+  /// Takes the next part of an object and appends to `text` what it holds of the key's text.
+  void take(std::string_view part, std::string& text);
+  /// All was taken. Returns whether there was an object, or nothing but white space.
+  bool end();
+
+ private:
+  enum class State : std::uint8_t {
+    start,         // of the line
+    value,         // comes
+    first_member,  // of an object, or its end
+    member,        // of an object
+    colon,
+    first_element,  // of an array, or its end
+    after_value,
+    string,
+    escape,
+    unicode,  // hexadecimal digits
+    literal,  // true, false or null
+    minus,    // of a number: digits come
+    zero,     // that no digit may follow
+    integer,
+    point,  // digits come
+    fraction,
+    exponent,  // a sign or digits come
+    exponent_sign,
+    exponent_digits,
+    done,
+  };
+  enum class Sink : std::uint8_t { nothing, key, text };
+
+  [[noreturn]] static void refuse(char c);
+  void take(char c, std::string& text);
+  void begin_value(char c);
+  void begin_container(bool is_object);
+  void end_container(bool is_object);
+  void begin_string(Sink sink);
+  void end_string(std::string& text);
+  bool in_number_that_may_end() const;
+  void put(std::string_view bytes, std::string& text);
+  void put_point(std::uint32_t point, std::string& text);
+  void put_lone_surrogate(std::string& text);
+  void check_utf8(unsigned char byte);
+  bool is_object() const { return (objects_ & 1U) != 0; }
+
+  std::string key_;
+  State state_ = State::start;
+  std::uint64_t objects_ = 0;  // a bit per level, the innermost lowest: an object, not an array
+  int depth_ = 0;
+  bool is_name_ = false;  // the string is a member's name
+  bool is_ours_ = false;  // the value that comes is the key's
+  bool seen_ = false;     // the key
+  Sink sink_ = Sink::nothing;
+  std::string name_;  // of the member, as far as it can be the key
+  const char* literal_ = nullptr;
+  std::uint32_t unicode_ = 0, unicode_digits_ = 0;
+  std::uint32_t high_surrogate_ = 0;
+  std::uint32_t continuations_ = 0;     // bytes that a character lacks
+  unsigned char least_ = 0, most_ = 0;  // that the next of them may be
+};
+
+}  // namespace mylos

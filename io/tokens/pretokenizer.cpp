@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "io/tokens/pretokenizer.hpp"
+
+namespace mylos {
+
+namespace {
+
+/// Whether a piece is white space: not only its first character, which may belong to a word.
+bool is_white(std::string_view piece) {
+  const CharClasses& classes = CharClasses::table();
+  const char* const end = piece.data() + piece.size();
+  const ClassifiedChar first = classes.at(piece.data(), end);
+  return first.kind == CharClass::space &&
+         (first.bytes == piece.size() ||
+          classes.at(piece.data() + first.bytes, end).kind == CharClass::space);
+}
+
+}  // namespace
+
+std::size_t last_cut(std::string_view text) {
+  const CharClasses& classes = CharClasses::table();
+  // White space always begins a piece behind anything else.
+  for (std::size_t cut = text.size(); cut-- > 1;) {
+    if (classes.ascii(text[cut]) != CharClass::space) continue;
+    std::size_t before = cut - 1;  // the character that ends there
+    while (before > 0 && cut - before < 4 && (static_cast<unsigned char>(text[before]) & 0xc0U) == 0x80U)
+      --before;
+    const ClassifiedChar ends = classes.at(text.data() + before, text.data() + cut);
+    if (ends.kind != CharClass::space || ends.bytes != cut - before) return cut;
+  }
+  std::size_t cut = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t bytes = first_piece(text.substr(at));
+    const std::string_view piece = text.substr(at, bytes);
+    at += bytes;
+    if (at + piece_lookahead > text.size()) break;
+    // Two pieces of white space would be one at the end of a text.
+    if (!is_white(piece) || bytes >= most_piece_bytes) cut = at;
+  }
+  return cut;
+}
+
+}  // namespace mylos

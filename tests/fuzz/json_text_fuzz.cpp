@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// JSON lines: in whichever parts a line comes, it gives the same text or error; what the library reads is
+// read alike.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include "core/base/error.hpp"
+#include "io/json.hpp"
+#include "io/tokens/json_text.hpp"
+
+namespace {
+
+using namespace mylos;
+
+std::string text_of(std::string_view line, std::size_t part, bool& is_good) {
+  JsonText json("text");
+  std::string text;
+  is_good = false;
+  try {
+    for (std::size_t at = 0; at < line.size(); at += part) json.take(line.substr(at, part), text);
+    is_good = json.end();
+    return text;
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::bad_data) std::abort();
+    return error.what();
+  }
+}
+
+}  // namespace
+
+/// Byte 0 is the size of parts.
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const std::string_view line(reinterpret_cast<const char*>(data) + 1, size - 1);
+  bool is_good = false;
+  bool is_good_in_parts = false;
+  const std::string text = text_of(line, line.size() + 1, is_good);
+  if (text_of(line, 1U + data[0], is_good_in_parts) != text || is_good != is_good_in_parts) std::abort();
+  if (line.find('\0') != std::string_view::npos) return 0;  // where the library's reader ends
+  const auto whole = Json::parse_if_whole(line);
+  if (!whole || !whole->is_object()) return 0;
+  // The library reads a byte order mark, takes a key twice, and refuses lone surrogates.
+  if (is_good ? whole->text("text") != text
+              : text.rfind("no JSON:", 0) == 0 ||
+                    (text.rfind("no JSON", 0) == 0 && line.rfind("\xef\xbb\xbf", 0) != 0 &&
+                     text.find("levels") == std::string::npos))
+    std::abort();
+  return 0;
+}

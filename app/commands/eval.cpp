@@ -30,6 +30,8 @@ int run(const CommandLine& line) {
     if (files.empty()) fail(ExitCode::usage, "the run has no [data] valid; name a token file with --data");
     const TokenDataset dataset =
         open_dataset(files, config.model.vocab, config.train.seq_len, config.train.seed);
+    if (const int code = check_identity(mpi, fmt::format("content of --data = {}\n", dataset.identity())))
+      return code;
     const EvalResult result =
         *evaluate(*model.executor, model.session->compute(), dataset, 0, model.session->grid());
     if (mpi.rank() == 0) {

@@ -47,10 +47,10 @@ class MetricsFile {
     for (hsize_t i = 0; i < info.nlinks; ++i) open_table(name_of(root.get(), i));
   }
 
-  /// An empty file.
+  /// An empty file, where there is none.
   static void create(const fs::path& path) {
     const std::string what = "cannot create " + path.string();
-    H5File file(h5_check(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, h5_serial_access().get()),
+    H5File file(h5_check(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, h5_serial_access().get()),
                          ExitCode::io, what));
     h5_check(file.close(), ExitCode::io, what);
   }
@@ -264,7 +264,7 @@ struct MetricsWriter::Impl {
   }
 
   void open() {
-    fs::remove(path.string() + temporary_suffix);
+    clear_temporary();
     if (fs::exists(path)) {
       if (::access(path.c_str(), R_OK | W_OK) != 0)
         fail(ExitCode::io, "cannot write {}: {}", path.string(), std::strerror(errno));
@@ -274,8 +274,15 @@ struct MetricsWriter::Impl {
     }
   }
 
+  /// The name of the next file, which nothing has now: a link that lay there is not followed.
+  fs::path clear_temporary() const {
+    fs::path temporary = path.string() + temporary_suffix;
+    fs::remove(temporary);
+    return temporary;
+  }
+
   void create() {
-    const fs::path temporary = path.string() + temporary_suffix;
+    const fs::path temporary = clear_temporary();
     MetricsFile::create(temporary);
     replace(temporary);
     file.emplace(path, H5F_ACC_RDWR);
@@ -297,10 +304,10 @@ struct MetricsWriter::Impl {
 
   /// Makes a change of HDF5's structures on a copy and lets that take the file's place.
   void restructure(const std::function<void(MetricsFile&)>& change) {
-    const fs::path temporary = path.string() + temporary_suffix;
+    const fs::path temporary = clear_temporary();
     file->close();
     file.reset();
-    fs::copy_file(path, temporary, fs::copy_options::overwrite_existing);
+    fs::copy_file(path, temporary);  // opens it with O_EXCL
     MetricsFile copy(temporary, H5F_ACC_RDWR);
     change(copy);
     copy.close();

@@ -24,12 +24,15 @@ using testing::Not;
 class Identity : public RunTest {
  protected:
   /// Rank 0 is given `first`, rank 1 `second`.
-  Outcome train_apart(const Words& first, const Words& second) const {
-    Words words = {"train", deck().string()};
-    const Words others = {
-        ":", "-n", "1", fmt::format("{}/bin/mylos", std::getenv("MYLOS_BUILD")), "train", deck().string()};
-    for (const Words& part : {first, others, second}) words.insert(words.end(), part.begin(), part.end());
+  static Outcome run_apart(const Words& command, const Words& first, const Words& second) {
+    Words words = command;
+    const Words others = {":", "-n", "1", fmt::format("{}/bin/mylos", std::getenv("MYLOS_BUILD"))};
+    for (const Words& part : {first, others, command, second})
+      words.insert(words.end(), part.begin(), part.end());
     return run_mylos(words, {.ranks = 1});
+  }
+  Outcome train_apart(const Words& first, const Words& second) const {
+    return run_apart({"train", deck().string()}, first, second);
   }
 
   fs::path other_tokens(const std::string& name, std::uint16_t token) const {
@@ -62,6 +65,15 @@ TEST_F(Identity, OfAllRanksIsTheSame) {
   }
   const Outcome lr = train_apart({"--optim.lr=1e-3"}, {"--optim.lr=2e-3"});
   EXPECT_THAT(lr.output, HasSubstr("optim.lr = 0.002, but rank 0 has optim.lr = 0.001"));
+}
+
+TEST_F(Identity, OfEvaluatedDataIsTheSame) {
+  ASSERT_EQ(train("run", {"--train.stop_step=2"}).exit_code, 0);
+  const std::string other = other_tokens("other.bin", 1).string();
+  const Outcome outcome =
+      run_apart({"eval", run_path("run").string()}, {"--data=" + tokens().string()}, {"--data=" + other});
+  EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::usage)) << outcome.output;
+  EXPECT_EQ(occurrences(outcome.output, "all ranks must be given the same"), 1) << outcome.output;
 }
 
 TEST_F(Identity, OfDataIsItsContent) {

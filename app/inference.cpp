@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/inference.hpp"
 
+#include <cstdlib>
+
 #include "app/model_state.hpp"
 #include "app/run_state.hpp"
 #include "core/base/say.hpp"
@@ -34,19 +36,31 @@ CheckpointReader open_checkpoint(IoThread& io, const CommandLine& line, bool is_
   return std::move(*reader);
 }
 
-/// The deck that the checkpoint was trained with, for this job's ranks and backends.
+/// The tensor axis of the checkpoint's deck if it divides this job's ranks, else one rank.
+int tensor_ranks(const std::string& deck_text, int ranks) {
+  DeckErrors ignored;
+  const Deck deck = Deck::parse(deck_text, "the checkpoint's deck", ignored);
+  const DeckEntry* entry = deck.find("parallel.tensor");
+  const int wanted = entry == nullptr ? 1 : std::atoi(entry->value.c_str());
+  return wanted > 0 && ranks % wanted == 0 ? wanted : 1;
+}
+
+/// The deck that the checkpoint was trained with, for this job's ranks and backends: blocks are divided as in
+/// training if the number of ranks allows it; all ranks along the tensor axis have the whole vocabulary.
 Setup setup_of(const CheckpointReader& reader, const CommandLine& line, const MpiRuntime& mpi,
                std::int64_t batch) {
   const RunState state = parse_state(
       reader.state().json, fmt::format("state.json of step {}", reader.state().step), reader.state().step);
   const std::int64_t micro_batch = batch > 0 ? batch : state.micro_batch;
-  DeckOverrides overrides = {{"parallel.data", std::to_string(mpi.size())},
-                             {"parallel.tensor", "1"},
+  const int tensor = tensor_ranks(state.deck, mpi.size());
+  const int data = mpi.size() / tensor;
+  DeckOverrides overrides = {{"parallel.data", std::to_string(data)},
+                             {"parallel.tensor", std::to_string(tensor)},
                              {"parallel.vocab", "false"},
                              {"parallel.sequence", "false"},
                              {"parallel.shard", "0"},
                              {"train.micro_batch", std::to_string(micro_batch)},
-                             {"train.global_batch", std::to_string(micro_batch * mpi.size())},
+                             {"train.global_batch", std::to_string(micro_batch * data)},
                              {"train.grad_dtype", "auto"},
                              {"backend.compute", "auto"},
                              {"backend.comm", "auto"},

@@ -259,7 +259,9 @@ void Trainer::queue_step() {
   training_.run(step_, step_, *this);
   trace.stop();
   sample_ += config_.train.global_batch;
-  queued_.push_back({step_, sample_, difference(session_.traffic().table(), before)});
+  queued_.push_back(
+      {step_, sample_,
+       difference(difference(session_.traffic().table(), before), std::exchange(comparison_traffic_, {}))});
 }
 
 void Trainer::read_samples(std::int64_t step, std::int64_t first, std::span<std::int32_t> tokens) {
@@ -399,7 +401,9 @@ void Trainer::start_unchecked() {
   if (!unchecked_) return;
   const auto start = Clock::now();
   unchecked_->hashed.get();
+  const std::vector<TrafficRow> before = session_.traffic().table();
   check_replicas(unchecked_->hashes, unchecked_->content.state.step);
+  comparison_traffic_ = difference(session_.traffic().table(), before);
   checkpoints_.start(std::move(unchecked_->content));
   unchecked_.reset();
   stall_seconds_ += seconds_since(start);

@@ -142,7 +142,8 @@ class Trainer final : private StepDriver {
   std::optional<PinnedBuffer> snapshot_;  // of [checkpoint] async
   CheckpointStore checkpoints_;
   std::optional<Unchecked> unchecked_;
-  std::unique_ptr<MetricsWriter> metrics_;  // on rank 0
+  std::vector<TrafficRow> comparison_traffic_;  // within the step that is being queued, but not of it
+  std::unique_ptr<MetricsWriter> metrics_;      // on rank 0
 
   WallClockLimit wall_clock_limit_;
   std::int64_t last_step_;           // of this run

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <map>
+#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -120,6 +121,30 @@ TEST_F(Commands, EvalFindsWhatTrainingFound) {
   EXPECT_EQ(code_with(loss + 0.1), 0);
   EXPECT_EQ(code_with(loss - 0.1), static_cast<int>(ExitCode::numerical));
   EXPECT_THAT(run_alone({"eval", run_path("run").string(), "--step=4"}).output, HasSubstr("step 4: loss "));
+}
+
+/// On the ranks of its tensor axis, on one, and on three, which it does not divide.
+TEST_F(Commands, EvalAndGenerateOfATensorParallelRunTakeAnyNumberOfRanks) {
+  const Words words = {valid(),
+                       "--parallel.exchange=zero3",
+                       "--parallel.tensor=2",
+                       "--parallel.vocab=true",
+                       "--parallel.sequence=true",
+                       "--checkpoint.every=0"};
+  ASSERT_EQ(train("run", words).exit_code, 0);
+  const double loss = read_table("run", "eval")["loss"].at(0);
+  std::set<std::string> texts;
+  for (const int ranks : {1, 2, 3}) {
+    const auto code_with = [&](double most) {
+      return run_mylos({"eval", run_path("run").string(), fmt::format("--max-loss={}", most)},
+                       {.ranks = ranks})
+          .exit_code;
+    };
+    EXPECT_EQ(code_with(loss + 1e-5), 0) << ranks;
+    EXPECT_NE(code_with(loss - 1e-5), 0) << ranks;
+    texts.insert(generated("run", {"--temperature=0", "--tokens=20"}, ranks));
+  }
+  EXPECT_EQ(texts.size(), 1U);
 }
 
 TEST_F(Commands, GenerateGoesOnAsTheModelHasLearnt) {

@@ -169,7 +169,7 @@ TEST(Metrics, AFailedExtensionIsAnErrorOfEveryRowAfterIt) {
   MetricsWriter writer(io, file, no_warning);
   append_steps(writer, 0, 3);
   writer.flush();
-  fs::create_directory(file.string() + ".tmp");  // where the copy for the new column would go
+  fs::create_directories(file.string() + ".tmp/full");  // where the copy for the new column would go
   const auto append_all = [&] {
     for (int step = 3; step < 50; ++step) writer.append("steps", {{"step", step}, {"new", 1.0}});
     writer.flush();

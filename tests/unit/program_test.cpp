@@ -233,6 +233,27 @@ TEST(Program, ACollectiveIsAwaitedByWhoeverNeedsItsEnd) {
   EXPECT_FALSE(awaits(Cast{.x = other, .y = result}));
 }
 
+/// The ranks' sum of an input's gradient is under way while the gradient of the weight is computed.
+TEST(Program, WeightGradientsHideTheSumsOfInputGradients) {
+  for (const int rank : {0, 1}) {
+    const Recorded recorded(small_model(true, 0.0F), {}, rank);
+    const std::vector<Entry>& entries = recorded.backward().entries;
+    int sums = 0;
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      const bool is_of_block = entries[i].block >= 1 && entries[i].block <= 3;
+      if (!is_of_block || !std::holds_alternative<ReduceScatterCall>(entries[i].operation)) continue;
+      ++sums;
+      int products = 0;
+      for (std::size_t j = i + 1; j < entries.size(); ++j) {
+        if (std::ranges::find(entries[j].awaits, static_cast<int>(i)) != entries[j].awaits.end()) break;
+        products += std::holds_alternative<LinearBackwardWeight>(entries[j].operation) ? 1 : 0;
+      }
+      EXPECT_GE(products, 1) << "block " << entries[i].block << ", entry " << i;
+    }
+    EXPECT_EQ(sums, 2 * 3);  // of QKV's input and of the feed-forward layer's
+  }
+}
+
 TEST(Program, KnowsWhereItWasRecorded) {
   const Recorded recorded(small_model(true, 0.1F), {.recompute = Recompute::block});
   for (const Entry& entry : recorded.backward().entries) {

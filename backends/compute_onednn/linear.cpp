@@ -5,6 +5,8 @@
 #include <array>
 #include <omp.h>
 
+#include <fmt/core.h>
+
 namespace mylos::compute_onednn {
 
 namespace {
@@ -43,15 +45,21 @@ void column_sums(const T* x, std::int64_t rows, std::int64_t columns, G* sums, b
   }
 }
 
-bool multiplies_bf16(DType dtype) {
-  return dtype == DType::bf16 && Bf16Matmul::usable();
+/// Whether the own product is the faster one: of types that oneDNN emulates or does not have. With AMX its
+/// bf16 is faster.
+bool is_own(DType dtype) {
+  return Matmul::supports(dtype) && !(dtype == DType::bf16 && has_amx());
+}
+
+bool is_multiplied(DType dtype) {
+  return is_own(dtype) || MatmulCache::supports(dtype);
 }
 
 /// Of the own products.
 std::size_t scratch_bytes(const PlannedProduct& p, std::int64_t rows) {
-  return std::max({Bf16Matmul::scratch_bytes(rows, p.out, p.in, false, p.threads),
-                   Bf16Matmul::scratch_bytes(rows, p.in, p.out, false, p.threads),
-                   Bf16Matmul::scratch_bytes(p.in, p.out, rows, true, p.threads)});
+  return std::max({Matmul::scratch_bytes(p.dtype, rows, p.out, p.in, false, p.threads),
+                   Matmul::scratch_bytes(p.dtype, rows, p.in, p.out, false, p.threads),
+                   Matmul::scratch_bytes(p.dtype, p.in, p.out, rows, true, p.threads)});
 }
 
 /// Makes oneDNN's products of `rows` rows as the functions below choose them; bytes of the packed copies.
@@ -89,15 +97,15 @@ std::size_t make_products(Products& products, const PlannedProduct& p, std::int6
 }  // namespace
 
 bool OnednnOperations::run(const LinearForward& op) {
-  if (!MatmulCache::supports(op.x.dtype) || op.x.size() == 0) return false;
+  if (!is_multiplied(op.x.dtype) || op.x.size() == 0) return false;
   const std::int64_t rows = op.x.size() / op.w.shape[0];
   require(op.x.shape[op.x.rank - 1] == op.w.shape[0] && op.y.size() == rows * op.w.shape[1],
           "linear's shapes");
   require(!op.bias || (op.bias.size() == op.w.shape[1] && op.bias.dtype == op.w.dtype),
           "a bias of the weight's type");
   if (op.w.dtype == DType::fp32 && is_dense(op.w)) {
-    matmul_.inner_product(rows, op.w.shape[0], op.w.shape[1], activation_matrix(op.x), weight_matrix(op.w),
-                          op.bias.data, activation_matrix(op.y));
+    library_.inner_product(rows, op.w.shape[0], op.w.shape[1], activation_matrix(op.x), weight_matrix(op.w),
+                           op.bias.data, activation_matrix(op.y));
   } else {
     multiply(rows, op.w.shape[1], op.w.shape[0], activation_matrix(op.x), weight_matrix(op.w), op.bias.data,
              activation_matrix(op.y));
@@ -106,7 +114,7 @@ bool OnednnOperations::run(const LinearForward& op) {
 }
 
 bool OnednnOperations::run(const LinearBackwardInput& op) {
-  if (!MatmulCache::supports(op.dy.dtype) || op.dy.size() == 0) return false;
+  if (!is_multiplied(op.dy.dtype) || op.dy.size() == 0) return false;
   const std::int64_t rows = op.dy.size() / op.w.shape[1];
   require(op.dy.shape[op.dy.rank - 1] == op.w.shape[1] && op.dx.size() == rows * op.w.shape[0],
           "linear's shapes");
@@ -117,15 +125,15 @@ bool OnednnOperations::run(const LinearBackwardInput& op) {
 
 void OnednnOperations::multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b,
                                 void* bias, MatrixRef c) {
-  if (multiplies_bf16(b.dtype)) {
-    bf16_matmul_.multiply(m, n, k, a, b, bias, c, false);
+  if (is_own(b.dtype)) {
+    own_.multiply(m, n, k, a, b, bias, c, false);
   } else {
-    matmul_.multiply(m, n, k, a, b, bias, c, false);
+    library_.multiply(m, n, k, a, b, bias, c, false);
   }
 }
 
 bool OnednnOperations::run(const LinearBackwardWeight& op) {
-  if (!MatmulCache::supports(op.x.dtype) || op.x.size() == 0) return false;
+  if (!is_multiplied(op.x.dtype) || op.x.size() == 0) return false;
   const std::int64_t in = op.dw.shape[0];
   const std::int64_t out = op.dw.shape[1];
   const std::int64_t rows = op.x.size() / in;
@@ -133,21 +141,21 @@ bool OnednnOperations::run(const LinearBackwardWeight& op) {
       op.x.shape[op.x.rank - 1] == in && op.dy.size() == rows * out && (!op.dbias || op.dbias.size() == out),
       "linear's shapes");
   const MatrixRef gradient = weight_matrix(op.dw);
-  if (multiplies_bf16(op.x.dtype)) {
+  if (is_own(op.x.dtype)) {
     require(!op.dbias || op.dbias.dtype == op.dw.dtype, "gradients of one type");
-    bf16_matmul_.multiply(in, out, rows, activation_matrix(op.x).transposed(), activation_matrix(op.dy),
-                          nullptr, gradient, op.accumulate, op.dbias.data);
+    own_.multiply(in, out, rows, activation_matrix(op.x).transposed(), activation_matrix(op.dy), nullptr,
+                  gradient, op.accumulate, op.dbias.data);
     return true;
   }
   if (!op.accumulate && is_dense(op.dw)) {
-    matmul_.weight_gradient(rows, in, out, activation_matrix(op.x), activation_matrix(op.dy), gradient);
+    library_.weight_gradient(rows, in, out, activation_matrix(op.x), activation_matrix(op.dy), gradient);
   } else if (gradient.column == 1) {
-    matmul_.multiply(in, out, rows, activation_matrix(op.x).transposed(), activation_matrix(op.dy), nullptr,
-                     gradient, op.accumulate);
+    library_.multiply(in, out, rows, activation_matrix(op.x).transposed(), activation_matrix(op.dy), nullptr,
+                      gradient, op.accumulate);
   } else {
     // dwᵀ = dyᵀ x is row-major.
-    matmul_.multiply(out, in, rows, activation_matrix(op.dy).transposed(), activation_matrix(op.x), nullptr,
-                     gradient.transposed(), op.accumulate);
+    library_.multiply(out, in, rows, activation_matrix(op.dy).transposed(), activation_matrix(op.x), nullptr,
+                      gradient.transposed(), op.accumulate);
   }
   if (!op.dbias) return true;
   dispatch_float(op.dy.dtype, [&](auto type) {
@@ -160,15 +168,23 @@ bool OnednnOperations::run(const LinearBackwardWeight& op) {
   return true;
 }
 
+std::string OnednnOperations::own_products() {
+  std::string types;
+  for (const DType type : {DType::bf16, DType::fp16}) {
+    if (is_own(type)) types += fmt::format("{}{}", types.empty() ? "" : ", ", name_of(type));
+  }
+  return types.empty() ? "" : fmt::format(", own GEMM ({})", types);
+}
+
 std::size_t OnednnOperations::workspace(std::span<const PlannedProduct> planned) {
   Products products(dnnl::engine(dnnl::engine::kind::cpu, 0));
   const int threads = omp_get_max_threads();
   std::size_t copies = 0;
   std::size_t own_scratch = 0;
   for (const PlannedProduct& p : planned) {
-    if (!MatmulCache::supports(p.dtype)) continue;
+    if (!is_multiplied(p.dtype)) continue;
     if (p.threads > 0) omp_set_num_threads(p.threads);
-    if (multiplies_bf16(p.dtype)) {
+    if (is_own(p.dtype)) {
       own_scratch = std::max(own_scratch, scratch_bytes(p, p.rows));
       if (p.last_rows > 0) own_scratch = std::max(own_scratch, scratch_bytes(p, p.last_rows));
     } else {

@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// OnednnOperations: the linear layer through oneDNN or Bf16Matmul.
+// OnednnOperations: the linear layer through oneDNN or Matmul.
 #pragma once
 
 #include <cstddef>
 #include <span>
+#include <string>
 
-#include "backends/compute_onednn/bf16_matmul.hpp"
+#include "backends/compute_onednn/matmul.hpp"
 #include "backends/compute_onednn/matmul_cache.hpp"
 #include "core/ops/forwarding_backend.hpp"
 #include "core/plugin.hpp"
 
 namespace mylos::compute_onednn {
 
-/// Declines types that oneDNN does not multiply on this machine.
+/// Declines types that are not multiplied fast on this machine.
 class OnednnOperations {
  public:
   using List = OperationList<LinearForward, LinearBackwardInput, LinearBackwardWeight>;
 
   /// Memory and packed copies are of `memory`.
   OnednnOperations(ComputeBackend& memory, MemoryLedger* ledger)
-      : matmul_(memory, ledger), bf16_matmul_(memory, ledger) {}
+      : library_(memory, ledger), own_(memory, ledger) {}
 
   bool run(const LinearForward& op);
   bool run(const LinearBackwardInput& op);
@@ -28,16 +29,19 @@ class OnednnOperations {
   /// Bytes that a run with these products keeps: scratch memory, which they share, and packed copies.
   static std::size_t workspace(std::span<const PlannedProduct> planned);
 
+  /// The types that Matmul multiplies here, for people: ", own GEMM (bf16, fp16)", or nothing.
+  static std::string own_products();
+
   /// The memory of weights is about to be freed.
-  void forget(const void* begin, std::size_t bytes) { matmul_.forget(begin, bytes); }
+  void forget(const void* begin, std::size_t bytes) { library_.forget(begin, bytes); }
 
  private:
   /// c (m, n) = a (m, k) b (k, n) + bias (n) or null, by the faster of both products.
   void multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b, void* bias,
                 MatrixRef c);
 
-  MatmulCache matmul_;
-  Bf16Matmul bf16_matmul_;
+  MatmulCache library_;
+  Matmul own_;
 };
 
 }  // namespace mylos::compute_onednn

@@ -4,18 +4,51 @@
 #include <initializer_list>
 
 #include "core/base/error.hpp"
+#include "core/base/instruction_set.hpp"
 
 namespace mylos::compute_onednn {
+
+namespace {
+
+/// oneDNN's instruction sets are bit masks.
+bool has(dnnl::cpu_isa set) {
+  const auto needed = static_cast<unsigned>(set);
+  return (static_cast<unsigned>(effective_isa()) & needed) == needed;
+}
+
+/// Does nothing after oneDNN's first use: whoever was earlier in this process has seen the same variable.
+void limit() {
+  if (!is_instruction_set_limited()) return;
+  switch (instruction_set()) {
+    case InstructionSet::avx512_bf16:
+      return static_cast<void>(dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_bf16));
+    case InstructionSet::avx512:
+      // Its VNNI, for integers, is not in use.
+      return static_cast<void>(dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_vnni));
+    case InstructionSet::avx2:
+    case InstructionSet::baseline:
+      return static_cast<void>(dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx2));
+  }
+}
+
+}  // namespace
+
+dnnl::cpu_isa effective_isa() {
+  static const bool is_limited = (limit(), true);
+  static_cast<void>(is_limited);
+  return dnnl::get_effective_cpu_isa();
+}
+
+bool has_amx() {
+  return has(dnnl::cpu_isa::avx512_core_amx);
+}
 
 MatmulCache::MatmulCache(ComputeBackend& memory, MemoryLedger* ledger)
     : packed_(memory, ledger, engine_), scratchpad_(memory, ledger, "mylos::onednn::scratchpad") {}
 
 bool MatmulCache::supports(DType dtype) {
-  if (dtype == DType::fp32) return true;
-  // The instruction sets are bit masks; bf16 has no kernels below AVX-512.
-  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
-  const auto needed = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);
-  return dtype == DType::bf16 && (isa & needed) == needed;
+  // bf16 has no kernels below AVX-512.
+  return dtype == DType::fp32 || (dtype == DType::bf16 && has(dnnl::cpu_isa::avx512_core));
 }
 
 void MatmulCache::multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b,

@@ -15,6 +15,10 @@
 
 namespace mylos::compute_onednn {
 
+/// Of oneDNN's instruction sets, which MYLOS_CPU limits from the first call of this on.
+dnnl::cpu_isa effective_isa();
+bool has_amx();
+
 /// Primitives are made on first use and kept: a training step after the first makes none and grows no
 /// scratchpad.
 class MatmulCache {

@@ -16,8 +16,8 @@ namespace mylos::compute_onednn {
 
 namespace {
 
-const char* instruction_set() {
-  switch (dnnl::get_effective_cpu_isa()) {
+const char* library_instructions() {
+  switch (effective_isa()) {
     case dnnl::cpu_isa::sse41:
       return "SSE4.1";
     case dnnl::cpu_isa::avx:
@@ -47,8 +47,7 @@ class OnednnBackend final : public ForwardingBackend {
   std::string description() const override {
     const dnnl_version_t* version = dnnl_version();
     return fmt::format("oneDNN {}.{}.{} with {}{} over {}", version->major, version->minor, version->patch,
-                       instruction_set(), Bf16Matmul::usable() ? ", own bf16 GEMM," : "",
-                       next().description());
+                       library_instructions(), OnednnOperations::own_products(), next().description());
   }
   void* allocate(std::size_t bytes, const char* label) override {
     void* memory = next().allocate(bytes, label);
@@ -93,9 +92,7 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL;
 extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .kind = PluginKind::compute,
     .name = "onednn",
-    .summary =
-        "the linear layer on the CPU through oneDNN or, in bf16, its own kernel; the rest by the backend "
-        "below",
+    .summary = "the linear layer on the CPU through its own kernels or oneDNN; the rest by the backend below",
     .preference = 20,
     .operations = OnednnOperations::List::names.data(),
     .num_operations = OnednnOperations::List::names.size(),

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/compute_onednn/matmul.hpp"
+
+#include <cstring>
+#include <omp.h>
+
+#include "core/base/error.hpp"
+#include "core/base/instruction_set.hpp"
+
+namespace mylos::compute_onednn {
+
+namespace {
+
+/// Floats of sums that a part keeps where one block of the summed dimension is not all: 2 MiB, or those of
+/// one panel.
+constexpr std::int64_t most_sums = std::int64_t{1} << 19;
+
+const MatmulKernel* kernel_for(DType type) {
+#if defined(__x86_64__)
+  switch (instruction_set()) {
+    case InstructionSet::avx512_bf16:
+      if (const MatmulKernel* kernel = avx512_bf16_matmul(type)) return kernel;
+      [[fallthrough]];
+    case InstructionSet::avx512:
+      return avx512_matmul(type);
+    case InstructionSet::avx2:
+      return avx2_matmul(type);
+    case InstructionSet::baseline:
+      break;
+  }
+#endif
+  return nullptr;
+}
+
+/// Whether rows of a cannot be multiplied as they lie: they are to be widened, or their values are not
+/// neighbours, or a pair at the end of an odd row would end in the next one.
+bool packs_rows(const MatmulTile& tile, DType type, std::int64_t k, bool a_is_transposed) {
+  return a_is_transposed || static_cast<std::size_t>(tile.group) * size_of(type) != sizeof(float) ||
+         k % tile.group != 0;
+}
+
+}  // namespace
+
+MatmulDivision::MatmulDivision(const MatmulTile& of, std::int64_t m, std::int64_t n, std::int64_t k,
+                               bool packs_all_rows, int threads)
+    : tile(of),
+      packs_rows(packs_all_rows),
+      row_blocks(ceil_div(m, of.rows)),
+      panels(ceil_div(n, of.columns)),
+      k_blocks(ceil_div(k, of.most_k)),
+      k_block(ceil_div(ceil_div(k, k_blocks), of.k_multiple) * of.k_multiple),
+      sums(of.rows * of.columns) {
+  std::int64_t best = row_blocks * panels + 1;
+  for (int rows = 1; rows <= threads; ++rows) {
+    const int columns = threads / rows;
+    const std::int64_t work = ceil_div(row_blocks, rows) * ceil_div(panels, columns);
+    if (work >= best) continue;
+    best = work;
+    row_parts = rows;
+    column_parts = columns;
+  }
+  packed_tiles = packs_rows ? ceil_div(row_blocks, row_parts) : 1;
+  if (k_blocks == 1) return;
+  // Even groups, a multiple of the threads if there are panels enough.
+  const std::int64_t panel_sums = ceil_div(row_blocks, row_parts) * of.rows * of.columns;
+  const std::int64_t most = std::max<std::int64_t>(most_sums / panel_sums, 1);
+  group = ceil_div(panels, column_parts * ceil_div(ceil_div(panels, column_parts), most));
+  sums = group * panel_sums;
+}
+
+bool Matmul::supports(DType type) {
+  return kernel_for(type) != nullptr;
+}
+
+void Matmul::multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b,
+                      const void* bias, MatrixRef c, bool accumulate, void* column_sums) {
+  require(m > 0 && n > 0 && k > 0, "a product that is not empty");
+  require(a.dtype == b.dtype && (c.dtype == a.dtype || c.dtype == DType::fp32), "factors of one type");
+  require(c.column == 1 || bias == nullptr, "a row-major product where there is a bias");
+  const MatmulKernel* kernel = kernel_for(a.dtype);
+  require(kernel != nullptr, "a type and a machine that there are kernels for");
+  const MatmulOperands operands = {m, n, k, a, b, bias, c, accumulate, column_sums};
+  const MatmulDivision division(kernel->tile, m, n, k, packs_rows(kernel->tile, a.dtype, k, a.column != 1),
+                                omp_get_max_threads());
+  scratch_.reserve(division.bytes());
+  auto* counters = static_cast<std::int64_t*>(scratch_.data());
+  float* parts = static_cast<float*>(scratch_.data()) + division.counter_floats();
+  std::memset(counters, 0, static_cast<std::size_t>(division.counter_floats()) * sizeof(float));
+#pragma omp parallel for schedule(static, 1)
+  for (int part = 0; part < division.parts(); ++part) {
+    const int row_part = part / division.column_parts;
+    kernel->multiply(operands, division, row_part, parts + part * division.part_floats(),
+                     counters + row_part * MatmulDivision::line / 2);
+  }
+}
+
+std::size_t Matmul::scratch_bytes(DType type, std::int64_t m, std::int64_t n, std::int64_t k,
+                                  bool a_is_transposed, int threads) {
+  const MatmulKernel* kernel = kernel_for(type);
+  require(kernel != nullptr, "a type and a machine that there are kernels for");
+  return MatmulDivision(kernel->tile, m, n, k, packs_rows(kernel->tile, type, k, a_is_transposed),
+                        threads > 0 ? threads : omp_get_max_threads())
+      .bytes();
+}
+
+}  // namespace mylos::compute_onednn

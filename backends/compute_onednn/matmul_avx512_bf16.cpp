@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backends/compute_onednn/matmul_kernel_text.hpp"
+
+namespace mylos::compute_onednn {
+
+const MatmulKernel* avx512_bf16_matmul(DType type) {
+  return type == DType::bf16 ? &kernel_of<bf16> : nullptr;
+}
+
+}  // namespace mylos::compute_onednn

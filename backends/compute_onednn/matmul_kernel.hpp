@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// MatmulKernel: Matmul's loops for one instruction set and one type of the factors.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/base/dtype.hpp"
+#include "core/ops/matrix_ref.hpp"
+
+namespace mylos::compute_onednn {
+
+/// See Matmul::multiply.
+struct MatmulOperands {
+  std::int64_t m, n, k;
+  MatrixRef a, b;
+  const void* bias;  ///< of b's type, or null
+  MatrixRef c;
+  bool accumulate;
+  void* column_sums;  ///< of c's type, or null
+};
+
+/// What a kernel keeps in registers, and how it wants its operands.
+struct MatmulTile {
+  std::int64_t rows;     ///< MR
+  std::int64_t columns;  ///< of a panel of b, a multiple of NR
+  /// Values along the summed dimension that fill 4 bytes of a packed operand: 2 where pairs are multiplied.
+  std::int64_t group;
+  std::int64_t k_multiple;  ///< that blocks of the summed dimension are rounded up to
+  std::int64_t most_k;      ///< of the summed dimension at a time (KC)
+};
+
+/// How a product is divided: parts, one a thread, have blocks of rows and take groups of panels of columns,
+/// one after another: where there are several each, a thread that is disturbed takes fewer. Sums are over
+/// blocks of k.
+struct MatmulDivision {
+  MatmulDivision(const MatmulTile& tile, std::int64_t m, std::int64_t n, std::int64_t k, bool packs_rows,
+                 int threads);
+
+  static constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+  int parts() const { return row_parts * column_parts; }
+  /// Of a part: sums of tiles and of columns, two panels of b, blocks of rows of a.
+  std::int64_t part_floats() const {
+    return sums + group * tile.columns + 2 * panel_size() + packed_tiles * packed_stride();
+  }
+  /// Floats of a panel and, for what is packed of a, between rows and between tiles. Rows a line longer than
+  /// a power of two do not share their cache sets.
+  std::int64_t panel_size() const { return k_block / tile.group * tile.columns; }
+  std::int64_t packed_row() const { return k_block / tile.group + line; }
+  std::int64_t packed_stride() const { return tile.rows * packed_row(); }
+  /// For each part of the rows, how many groups of panels were taken; a line each.
+  std::int64_t counter_floats() const { return row_parts * line; }
+  std::size_t bytes() const {
+    return static_cast<std::size_t>(counter_floats() + parts() * part_floats()) * sizeof(float);
+  }
+
+  static constexpr std::int64_t line = 16;  ///< floats of a cache line
+
+  MatmulTile tile;
+  bool packs_rows;  ///< all of a; otherwise only rows beyond the last full tile
+  std::int64_t row_blocks, panels, k_blocks, k_block;
+  int row_parts = 1, column_parts = 1;
+  std::int64_t group = 1;  ///< panels whose sums are kept at a time
+  std::int64_t sums;       ///< floats
+  std::int64_t packed_tiles;
+};
+
+struct MatmulKernel {
+  MatmulTile tile;
+  /// A part of the product, from the group of panels that it takes first. `scratch` is the part's; the parts
+  /// with the same rows share `groups_taken`.
+  void (*multiply)(const MatmulOperands& operands, const MatmulDivision& division, int row_part,
+                   float* scratch, std::int64_t* groups_taken);
+};
+
+/// Null for types that the instruction set's kernels do not take.
+const MatmulKernel* avx2_matmul(DType type);
+const MatmulKernel* avx512_matmul(DType type);
+const MatmulKernel* avx512_bf16_matmul(DType type);
+
+}  // namespace mylos::compute_onednn

@@ -16,6 +16,7 @@
 
 namespace mylos::compute_onednn {
 
+// NOLINTBEGIN(misc-definitions-in-headers): each source has its own, for its instructions
 namespace {
 
 // A tile of sums stays in registers: 8 × 48 in 24 of AVX-512's 32, 6 × 16 in 12 of AVX2's 16. It needs 11
@@ -721,6 +722,7 @@ constexpr MatmulKernel kernel_of = {.tile = {.rows = tile_rows,
                                     .multiply = multiply_part<T>};
 
 }  // namespace
+// NOLINTEND(misc-definitions-in-headers)
 
 }  // namespace mylos::compute_onednn
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Preloaded into a program, lets one call of the C library on files in one directory fail, or write less than
 // was asked for. MYLOS_FAIL=DIRECTORY:RANK:CALL:N:ERROR: the N-th call of that name (pread, pwrite, fsync,
-// truncate, fallocate, rename, mkdir, unlink, open), counted from 1, on a path in DIRECTORY fails with errno
-// ERROR on that rank; with ERROR 0 a pwrite takes half of the bytes, with -1 this call and all after it never
-// return. It says so on stderr.
+// truncate, fallocate, rename, mkdir, unlink, open, statfs), counted from 1, on a path in DIRECTORY fails
+// with errno ERROR on that rank; with ERROR 0 a pwrite takes half of the bytes and a statfs finds NFS, with
+// -1 this call and all after it never return, with -2 they wait until there is a file MYLOS_RELEASE. It says
+// so on stderr.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -16,6 +17,7 @@
 #include <string>
 #include <string_view>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 namespace {
@@ -59,7 +61,11 @@ bool fails(std::string_view kind, const std::string& path) {
   const long n = ++count;
   if (plan.error < 0 ? n < plan.n : n != plan.n) return false;
   dprintf(STDERR_FILENO, "failing call: %s %ld on %s\n", plan.call.c_str(), plan.n, path.c_str());
-  while (plan.error < 0) pause();
+  while (plan.error == -1) pause();
+  if (plan.error == -2) {
+    while (access(std::getenv("MYLOS_RELEASE"), F_OK) != 0) usleep(10000);
+    return false;
+  }
   errno = plan.error;
   return true;
 }
@@ -88,6 +94,16 @@ int openat_or_fail(const char* name, int directory, const char* path, int flags,
   return next<int(int, const char*, int, mode_t)>(name)(directory, path, flags, mode);
 }
 
+template <class Info>
+int statfs_or_fail(const char* name, const char* path, Info* info) {
+  constexpr auto nfs = 0x6969;
+  const int result = next<int(const char*, Info*)>(name)(path, info);
+  if (!fails("statfs", path)) return result;
+  if (errno != 0) return -1;
+  info->f_type = nfs;
+  return 0;
+}
+
 mode_t mode_of(int flags, va_list more) {
   return (flags & O_CREAT) != 0 ? va_arg(more, mode_t) : 0;
 }
@@ -111,6 +127,12 @@ ssize_t pwrite(int fd, const void* data, size_t bytes, off_t offset) {
 }
 ssize_t pwrite64(int fd, const void* data, size_t bytes, off64_t offset) {
   return write_or_fail("pwrite64", fd, data, bytes, offset);
+}
+int statfs(const char* path, struct statfs* info) noexcept {
+  return statfs_or_fail("statfs", path, info);
+}
+int statfs64(const char* path, struct statfs64* info) noexcept {
+  return statfs_or_fail("statfs64", path, info);
 }
 int fsync(int fd) {
   return fails("fsync", path_of(fd)) ? -1 : next<int(int)>("fsync")(fd);

@@ -3,8 +3,8 @@
 
 #include <initializer_list>
 
+#include "backends/compute_onednn/instruction_set.hpp"
 #include "core/base/error.hpp"
-#include "core/base/instruction_set.hpp"
 
 namespace mylos::compute_onednn {
 

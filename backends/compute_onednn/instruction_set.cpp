@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "core/base/instruction_set.hpp"
+#include "backends/compute_onednn/instruction_set.hpp"
 
 #include <algorithm>
 #include <cstdlib>

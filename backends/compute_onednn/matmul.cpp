@@ -11,7 +11,7 @@ namespace mylos::compute_onednn {
 
 namespace {
 
-/// Floats of sums that a part keeps where one block of the summed dimension is not all: 2 MiB, or those of
+/// Floats of sums that a part keeps if one block of the summed dimension is not all: 2 MiB, or those of
 /// one panel.
 constexpr std::int64_t most_sums = std::int64_t{1} << 19;
 

@@ -25,13 +25,13 @@ class Matmul {
   static bool supports(DType type);
 
   /// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n) + bias (n) of b's type or null. a and b of one type,
-  /// c of theirs or fp32, each in either storage order; c row-major where there is a bias. Also writes or
-  /// adds the column sums of b (n), in c's type, where `column_sums` is not null. The order of all sums
+  /// c of theirs or fp32, each in either storage order; c row-major if there is a bias. Also writes or
+  /// adds the column sums of b (n), in c's type, if `column_sums` is not null. The order of all sums
   /// depends on the shape and the instructions only.
   void multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b, const void* bias,
                 MatrixRef c, bool accumulate, void* column_sums = nullptr);
 
-  /// What a product by `threads` threads (0: OpenMP's number) keeps, `a_is_transposed` where the values of a
+  /// What a product by `threads` threads (0: OpenMP's number) keeps, `a_is_transposed` if the values of a
   /// row of a are not neighbours.
   static std::size_t scratch_bytes(DType type, std::int64_t m, std::int64_t n, std::int64_t k,
                                    bool a_is_transposed, int threads);

@@ -25,14 +25,14 @@ struct MatmulOperands {
 struct MatmulTile {
   std::int64_t rows;     ///< MR
   std::int64_t columns;  ///< of a panel of b, a multiple of NR
-  /// Values along the summed dimension that fill 4 bytes of a packed operand: 2 where pairs are multiplied.
+  /// Values along the summed dimension that fill 4 bytes of a packed operand: 2 if pairs are multiplied.
   std::int64_t group;
   std::int64_t k_multiple;  ///< that blocks of the summed dimension are rounded up to
   std::int64_t most_k;      ///< of the summed dimension at a time (KC)
 };
 
 /// How a product is divided: parts, one a thread, have blocks of rows and take groups of panels of columns,
-/// one after another: where there are several each, a thread that is disturbed takes fewer. Sums are over
+/// one after another: if there are several each, a thread that is disturbed takes fewer. Sums are over
 /// blocks of k.
 struct MatmulDivision {
   MatmulDivision(const MatmulTile& tile, std::int64_t m, std::int64_t n, std::int64_t k, bool packs_rows,

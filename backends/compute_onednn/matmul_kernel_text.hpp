@@ -117,7 +117,7 @@ void narrow(T* to, typename Lanes<N>::Floats values) {
   }
 }
 
-/// The first `count` of N values, the others 0; quick where `count` is `whole`.
+/// The first `count` of N values, the others 0; quick if `count` is `whole`.
 template <int N, int whole = N, class T>
 typename Lanes<N>::Floats widen_first(const T* from, std::int64_t count) {
   if (whole == N && count >= N) return widen<N>(from);
@@ -355,7 +355,7 @@ class PanelPacking {
   static constexpr std::int64_t square_rows = group * width;
   static constexpr std::int64_t squares = tile_columns / width;
 
-  /// What a step packs where the values of a row are neighbours, and where those of a column are.
+  /// What a step packs if the values of a row are neighbours, and if those of a column are.
   Range rows_of(std::int64_t step) const {
     const std::int64_t begin = rows_.begin + step * step_rows;
     return {begin, std::min(begin + step_rows, rows_.end)};
@@ -567,7 +567,7 @@ struct Part {
   float* panels;  // the one that is multiplied and the next
   float* packed_rows;
   std::int64_t* groups_taken;        // shared by the threads that have the same rows
-  std::int64_t packed_k_block = -1;  // of all rows, where all are packed
+  std::int64_t packed_k_block = -1;  // of all rows, if all are packed
 
   Range k_range(std::int64_t block) const {
     return {block * division.k_block, std::min((block + 1) * division.k_block, o.k)};

@@ -47,7 +47,7 @@ class MetricsFile {
     for (hsize_t i = 0; i < info.nlinks; ++i) open_table(name_of(root.get(), i));
   }
 
-  /// An empty file, where there is none.
+  /// An empty file, if there is none.
   static void create(const fs::path& path) {
     const std::string what = "cannot create " + path.string();
     H5File file(h5_check(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, h5_serial_access().get()),

@@ -40,7 +40,7 @@ class TokenDataset {
     std::filesystem::path file;
   };
 
-  /// Throws ExitCode::bad_data where a source is too short for one window.
+  /// Throws ExitCode::bad_data if a source is too short for one window.
   TokenDataset(std::vector<Source> sources, std::optional<Origin> origin, std::int64_t seq_len,
                std::uint64_t seed);
 
@@ -60,7 +60,7 @@ class TokenDataset {
 
   /// The window of a running sample index, counted over all epochs, as `tokens` (T + 1).
   void sample(std::int64_t running_index, std::int32_t* tokens) const;
-  /// Lets the system fetch a sample that will be read soon, where it can.
+  /// Lets the system fetch a sample that will be read soon, if it can.
   void advise(std::int64_t running_index) const;
 
   /// Windows in the order of the files: all that fit.

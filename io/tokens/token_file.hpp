@@ -29,7 +29,7 @@ class TokenFile {
 
   /// Of a vocabulary of `vocab` ids. Reads `pages` (2 or more) pages of the file, the first, the last and
   /// evenly spaced ones, all of a small one. Throws ExitCode::bad_data naming the file and the offset of what
-  /// is not as it must be, ExitCode::io where the file cannot be read.
+  /// is not as it must be, ExitCode::io if the file cannot be read.
   explicit TokenFile(const std::filesystem::path& file, std::int64_t vocab = most_ids,
                      TokenFormat format = TokenFormat::llmc, std::int64_t pages = most_pages);
 
@@ -42,7 +42,7 @@ class TokenFile {
   /// Tokens `first`, `first` + 1 ... Throws ExitCode::bad_data for an id outside the vocabulary, with its
   /// offset, or if the file has changed since it was opened, ExitCode::io if it ends too early.
   void read(std::int64_t first, std::span<std::uint16_t> tokens) const;
-  /// Lets the system fetch tokens that will be read soon, where it can.
+  /// Lets the system fetch tokens that will be read soon, if it can.
   void advise(std::int64_t first, std::int64_t count) const;
 
  private:

@@ -18,6 +18,7 @@
 #include "core/base/error.hpp"
 #include "core/base/say.hpp"
 #include "core/base/watched_call.hpp"
+#include "parallel/health/exit_timer.hpp"
 
 namespace mylos {
 
@@ -105,10 +106,15 @@ MpiRuntime::~MpiRuntime() {
     beacon_.reset();
     MPI_Finalize();
   }
-  // While one rank can still hang, another stays to see it.
-  recorder_->finish();
+  // While one rank can still hang in MPI, another stays to see it. Nobody sees the last ones leave.
   constexpr std::chrono::milliseconds pause{1};
-  while (!recorder_->others_finished()) std::this_thread::sleep_for(pause);
+  constexpr std::chrono::milliseconds patience{20000};
+  kill_unless_ended_within(patience);
+  recorder_->finish();
+  while (!recorder_->others_finished()) {
+    std::this_thread::sleep_for(pause);
+    kill_unless_ended_within(patience);
+  }
   watchdog_.reset();
   observe_calls(nullptr);
 }

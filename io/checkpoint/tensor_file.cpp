@@ -43,14 +43,18 @@ class PagedBlock {
  public:
   std::byte* place_for(std::int64_t offset, std::size_t bytes) {
     const std::size_t lead = holds_floats(offset) ? static_cast<std::size_t>(offset) % page : 0;
-    memory_.resize(std::max(memory_.size(), lead + bytes + 2 * page));
-    void* begin = memory_.data();
-    std::size_t space = memory_.size();
+    if (const std::size_t needed = lead + bytes + 2 * page; size_ < needed) {
+      memory_ = std::make_unique_for_overwrite<std::byte[]>(needed);
+      size_ = needed;
+    }
+    void* begin = memory_.get();
+    std::size_t space = size_;
     return static_cast<std::byte*>(std::align(page, page, begin, space)) + lead;
   }
 
  private:
-  std::vector<std::byte> memory_;
+  std::unique_ptr<std::byte[]> memory_;
+  std::size_t size_ = 0;
 };
 
 /// Elements of a box that lie one behind the other, both in the tensor and in memory.

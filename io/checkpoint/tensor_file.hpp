@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "io/checkpoint/digest.hpp"
+#include "core/base/digest.hpp"
 #include "io/checkpoint/tensor.hpp"
 #include "io/file_util.hpp"
 

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "core/base/digest.hpp"
 #include "core/base/error.hpp"
-#include "io/checkpoint/digest.hpp"
 #include "io/file_util.hpp"
 #include "io/json.hpp"
 

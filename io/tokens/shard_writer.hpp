@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "io/checkpoint/digest.hpp"
+#include "core/base/digest.hpp"
 #include "io/tokens/sidecar.hpp"
 #include "io/tokens/token_file.hpp"
 

@@ -6,9 +6,9 @@
 #include <optional>
 #include <utility>
 
+#include "core/base/digest.hpp"
 #include "core/base/error.hpp"
 #include "core/base/rng.hpp"
-#include "io/checkpoint/digest.hpp"
 #include "io/parallel_for.hpp"
 
 namespace mylos {

@@ -12,9 +12,9 @@
 #include <unistd.h>
 #include <utility>
 
+#include "core/base/digest.hpp"
 #include "core/base/error.hpp"
 #include "core/base/watched_call.hpp"
-#include "io/checkpoint/digest.hpp"
 
 namespace mylos {
 

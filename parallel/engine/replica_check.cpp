@@ -10,8 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include <xxhash.h>
-
+#include "core/base/digest.hpp"
 #include "core/base/joined.hpp"
 #include "core/memory/device_buffer.hpp"
 
@@ -45,7 +44,7 @@ class HostBytes {
 };
 
 std::int64_t hash_of(std::span<const std::byte> bytes) {
-  return static_cast<std::int64_t>(XXH3_64bits(bytes.data(), bytes.size()));
+  return static_cast<std::int64_t>(digest_of(bytes).low);
 }
 
 /// Whether weights are their fp32 master, rounded.

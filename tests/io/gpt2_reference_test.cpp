@@ -6,8 +6,8 @@
 
 #include <gmock/gmock.h>
 
+#include "core/base/digest.hpp"
 #include "core/base/rng.hpp"
-#include "io/checkpoint/digest.hpp"
 #include "io/json.hpp"
 #include "io/tokens/bpe_tokenizer.hpp"
 #include "tests/io/io_test_util.hpp"

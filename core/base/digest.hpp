@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Digests of what a checkpoint's files hold: XXH3-128.
+// Digests of files and of memory: XXH3-128 (Collet, https://xxhash.com).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
-struct XXH3_state_s;
-
 namespace mylos {
 
-/// 128 bits as XXH3 gives them.
+/// 128 bits as XXH3 gives them, the same on every processor.
 struct Digest {
   std::uint64_t high = 0;
   std::uint64_t low = 0;
@@ -25,13 +24,20 @@ struct Digest {
 class Digester {
  public:
   Digester();
+  ~Digester();
+  Digester(Digester&&) noexcept;
+  Digester& operator=(Digester&&) noexcept;
+
   void add(const void* data, std::size_t bytes);
   Digest digest() const;
 
  private:
-  std::unique_ptr<XXH3_state_s, void (*)(XXH3_state_s*)> state_;
+  struct State;
+
+  std::unique_ptr<State> state_;
 };
 
+Digest digest_of(std::span<const std::byte> bytes);
 Digest digest_of(std::string_view text);
 
 }  // namespace mylos

@@ -369,6 +369,18 @@ TEST_F(AsyncCheckpoint, HoldsWhatASynchronousOneHoldsWithoutAMaster) {
   expect_same_as_synchronous({"--train.dtype=bf16", "--optim.master=none"});
 }
 
+TEST_F(AsyncCheckpoint, HoldsWhatASynchronousOneHoldsWithDividedGradients) {
+  expect_same_as_synchronous({"--parallel.exchange=zero2", "--train.dtype=bf16"});
+}
+
+TEST_F(AsyncCheckpoint, HoldsWhatASynchronousOneHoldsWithDividedWeights) {
+  expect_same_as_synchronous({"--parallel.exchange=zero3", "--train.dtype=bf16"});
+}
+
+TEST_F(AsyncCheckpoint, HoldsWhatASynchronousOneHoldsWithTensorParallelism) {
+  expect_same_as_synchronous({"--parallel.tensor=2", "--parallel.vocab=true", "--parallel.sequence=true"});
+}
+
 TEST_F(AsyncCheckpoint, ErrorEndsTheRunAtALaterStep) {
   for (const char* phase : {"create", "write", "rename", "verify"}) {
     SCOPED_TRACE(phase);

@@ -63,6 +63,23 @@ TEST_F(Profile, TracesTheStepOnEveryRank) {
   }
 }
 
+TEST_F(Profile, NamesTheAxisOfEachCollective) {
+  const auto names = [&](const std::string& layout) {
+    const Outcome outcome = train("run", {layout, "--profile.step=3"});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    std::vector<std::string> found;
+    for (const json& event : events_of(json::parse(slurp(trace_path(3))), 1, {"communication"}))
+      found.push_back(event.at("name"));
+    std::filesystem::remove_all(run_path("run"));
+    return found;
+  };
+  using testing::Contains;
+  const std::vector<std::string> zero3 = names("--parallel.exchange=zero3");
+  EXPECT_THAT(zero3, Contains("all_gather (data)"));
+  EXPECT_THAT(zero3, Contains("reduce_scatter (data)"));
+  EXPECT_THAT(names("--parallel.tensor=2"), Contains("all_reduce (tensor)"));
+}
+
 TEST_F(Profile, IsDrawnByTheReportAlsoAfterARestart) {
   EXPECT_EQ(train("run", {"--profile.step=2", "--train.stop_step=4"}).exit_code, 0);
   const fs::path report = run_path("run") / "report.html";

@@ -61,10 +61,14 @@ TEST(Harness, DoesNotFindARankOfAJobThatHasEnded) {
 
 using Guard = RunTest;
 
-TEST_F(Guard, SkipsAStepThatIsNotFiniteOnOneRank) {
-  EXPECT_EQ(train("before", {"--checkpoint.every=0", "--train.stop_step=3"}).exit_code, 0);
+/// On each layout: a value of one rank, or of one part of the weights, reaches the decision of all.
+class GuardedLayout : public RunTest, public testing::WithParamInterface<const char*> {};
+
+TEST_P(GuardedLayout, LeavesTheStateAsItWas) {
+  const std::string layout = GetParam();
+  EXPECT_EQ(train("before", {layout, "--checkpoint.every=0", "--train.stop_step=3"}).exit_code, 0);
   const Outcome outcome =
-      train_with_fault("run", "backward:1:4:nan", {"--checkpoint.every=0", "--train.stop_step=4"});
+      train_with_fault("run", "backward:1:4:nan", {layout, "--checkpoint.every=0", "--train.stop_step=4"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("step 4: update not applied"));
   EXPECT_THAT(steps_table("run")["skipped"], ElementsAre(0, 0, 0, 1));
@@ -74,10 +78,14 @@ TEST_F(Guard, SkipsAStepThatIsNotFiniteOnOneRank) {
   after.position = before.position;
   expect_same_checkpoint(after, before);
 
-  const Outcome rest = train("run", {"--restart"});
+  const Outcome rest = train("run", {layout, "--restart"});
   EXPECT_EQ(rest.exit_code, 0) << rest.output;
   EXPECT_THAT(steps_table("run")["skipped"], ElementsAre(0, 0, 0, 1, 0, 0, 0, 0));
 }
+
+INSTANTIATE_TEST_SUITE_P(Layouts, GuardedLayout,
+                         testing::Values("--parallel.exchange=ddp", "--parallel.exchange=zero2",
+                                         "--parallel.exchange=zero3", "--parallel.tensor=2"));
 
 TEST_F(Guard, StopsWhereThePolicySaysSoAndSavesNothing) {
   const Outcome outcome = train_with_fault("run", "reduce:1:4:nan", {"--guard.policy=stop"});

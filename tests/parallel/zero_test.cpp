@@ -228,15 +228,27 @@ std::int64_t gathered(const ModelConfig& model, const UnitSizes& sizes, std::int
 TEST_F(Zero, SendsExactlyWhatTheFormulaSays) {
   if (ranks() == 1) GTEST_SKIP() << "nothing is sent";
   constexpr std::int64_t steps = 2;
-  constexpr std::int64_t g = 4;  // bytes of a gradient and of a weight
-  constexpr std::int64_t p = 4;
-  for (const bool tied : {true, false}) {
-    for (const std::int64_t m : {1, 2}) {
+  struct Case {
+    DType dtype;
+    std::int64_t prefetch;
+    bool reshard;
+  };
+  for (const Case& what : {Case{DType::fp32, 1, true}, Case{DType::bf16, 1, true}, Case{DType::fp32, 0, true},
+                           Case{DType::fp32, 3, true}, Case{DType::fp32, 1, false}}) {
+    for (const auto& [tied, m] :
+         {std::pair(true, 1), std::pair(true, 2), std::pair(false, 1), std::pair(false, 2)}) {
+      SCOPED_TRACE(fmt::format("{}, prefetch {}, reshard {}, tied {}", name_of(what.dtype), what.prefetch,
+                               what.reshard, tied));
       ModelConfig model = small_model();
       model.layers = 3;
       model.width = 45;  // no multiple of the alignment
       model.tied = tied;
-      for_all_stages(mini_config(model, 2 * ranks(), 8, ranks(), m), [&](const RunConfig& config) {
+      RunConfig whole = mini_config(model, 2 * ranks(), 8, ranks(), m);
+      whole.train.dtype = what.dtype;
+      whole.train.grad_dtype = DType::fp32;
+      constexpr std::int64_t g = 4;  // bytes of a gradient and of a weight
+      const std::int64_t p = what.dtype == DType::fp32 ? 4 : 2;
+      for_all_stages(whole, [&](RunConfig config) {
         const std::int64_t shard = config.parallel.shard;
         const UnitSizes sizes(model, shard);
         const std::int64_t n = sizes.all(model.layers);
@@ -244,7 +256,11 @@ TEST_F(Zero, SendsExactlyWhatTheFormulaSays) {
         std::int64_t scattered = g * n;
         std::int64_t brought = p * n;
         if (stage != "zero1") scattered *= m;
-        if (stage == "zero3") brought = p * gathered(model, sizes, m, 1);
+        if (stage == "zero3") {
+          config.parallel.values.set("parallel.prefetch", what.prefetch);
+          config.parallel.values.set("parallel.reshard", what.reshard);
+          brought = p * (what.reshard ? gathered(model, sizes, m, what.prefetch) : m * n);
+        }
         const std::int64_t initial = stage == "zero3" ? 0 : p * n;  // the initial weights
         const std::int64_t summed = shard < ranks() ? g * n / shard : 0;
         constexpr std::int64_t scalars = 2;  // loss sum and squared norm, one call in fp32

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -16,13 +18,24 @@ namespace {
 
 class OptimizerTest : public testing::TestWithParam<std::string> {
  protected:
-  /// Steps weights without a master in `parts` of each unit; all units' weights, one behind the other.
-  std::vector<std::uint16_t> step(const char* name, std::int64_t cuts, std::uint64_t seed) {
+  /// The bits of the whole model's weights, by name, after three steps without a master. Each rank along the
+  /// tensor axis steps what it holds, each unit in `cuts` parts.
+  using Weights = std::map<std::string, std::vector<std::uint16_t>>;
+  Weights step(const char* name, std::int64_t cuts, std::uint64_t seed, int tensor = 1,
+               const TensorSplits& splits = {}) {
+    Weights whole;
+    for (int rank = 0; rank < tensor; ++rank)
+      step_rank(table_.local(Coordinates({.tensor = tensor}, tensor, rank), splits), name, cuts, seed, whole);
+    return whole;
+  }
+
+  void step_rank(const ParameterTable& table, const char* name, std::int64_t cuts, std::uint64_t seed,
+                 Weights& whole) {
     std::vector<UnitPart> parts;
     std::vector<std::int64_t> offsets;
     std::int64_t total = 0;
-    for (int unit = 0; unit < table_.num_units(); ++unit) {
-      const std::int64_t size = table_.units()[static_cast<std::size_t>(unit)].size;
+    for (int unit = 0; unit < table.num_units(); ++unit) {
+      const std::int64_t size = table.unit(unit).size;
       for (std::int64_t cut = 0; cut < cuts; ++cut) {
         const std::int64_t begin = size * cut / cuts;
         parts.push_back({unit, begin, size * (cut + 1) / cuts - begin});
@@ -34,20 +47,34 @@ class OptimizerTest : public testing::TestWithParam<std::string> {
     OptimizerConfig config = optimizer_config(name);
     config.keeps_master = false;
     config.seed = seed;
-    const auto optimizer = config.kind->make(config, {backend_, ledger, table_, DType::bf16, parts});
+    const auto optimizer = config.kind->make(config, {backend_, ledger, table, DType::bf16, parts});
     const auto bytes = static_cast<std::size_t>(total) * sizeof(bf16);
     const DeviceBuffer weights(backend_, ledger, MemoryCategory::parameters, bytes, "mylos::tests::weights");
     const DeviceBuffer gradient(backend_, ledger, MemoryCategory::gradients, bytes, "mylos::tests::gradient");
     const DeviceBuffer scalars(backend_, ledger, MemoryCategory::workspace, sizeof(StepScalars),
                                "mylos::tests::scalars");
-    std::vector<bf16> values;
-    for (std::int64_t i = 0; i < total; ++i) {
-      values.emplace_back(normal_pair(static_cast<std::uint32_t>(mix64(static_cast<std::uint64_t>(i))),
-                                      static_cast<std::uint32_t>(i))[0]);
-    }
-    backend_.copy_to_device(values.data(), weights.data(), bytes);
-    std::ranges::reverse(values);
-    backend_.copy_to_device(values.data(), gradient.data(), bytes);
+    /// Calls `visit(element of the buffer, parameter, element of the whole parameter)` for all but padding.
+    const auto for_each_element = [&](const auto& visit) {
+      for (std::size_t i = 0; i < parts.size(); ++i) {
+        for (const Piece& piece : pieces_of(table, parts[i])) {
+          const GlobalIndex global = piece.global_index();
+          for (std::int64_t e = 0; e < piece.count; ++e)
+            visit(static_cast<std::size_t>(offsets[i] + piece.offset + e), piece.parameter, global(e));
+        }
+      }
+    };
+    const auto fill = [&](const DeviceBuffer& buffer, std::uint32_t key) {
+      std::vector<bf16> values(static_cast<std::size_t>(total));
+      for_each_element([&](std::size_t at, const Parameter& parameter, std::int64_t element) {
+        const auto index = static_cast<std::uint32_t>(element);
+        values[at] = bf16(normal_pair(static_cast<std::uint32_t>(mix64(index)),
+                                      key + static_cast<std::uint32_t>(parameter.name.size()))[0]);
+      });
+      backend_.copy_to_device(values.data(), buffer.data(), bytes);
+      backend_.synchronize();
+    };
+    fill(weights, 1);
+    fill(gradient, 2);
     for (std::int64_t t = 1; t <= 3; ++t) {
       const StepScalars host{.step = t, .learning_rate = 1e-3F};
       backend_.copy_to_device(&host, scalars.data(), sizeof(host));
@@ -62,14 +89,18 @@ class OptimizerTest : public testing::TestWithParam<std::string> {
     std::vector<std::uint16_t> stepped(static_cast<std::size_t>(total));
     backend_.copy_to_host(weights.data(), stepped.data(), bytes);
     backend_.synchronize();
-    return stepped;
+    for_each_element([&](std::size_t at, const Parameter& parameter, std::int64_t element) {
+      auto& values = whole[parameter.name];
+      values.resize(static_cast<std::size_t>(parameter.global_size()));
+      values[static_cast<std::size_t>(element)] = stepped[at];
+    });
   }
 
   static ModelConfig model() {
     ModelConfig model;
     model.layers = 2;
-    model.heads = 3;
-    model.width = 27;
+    model.heads = 6;
+    model.width = 54;
     model.context = 10;
     model.vocab = 101;
     return model;
@@ -82,10 +113,22 @@ class OptimizerTest : public testing::TestWithParam<std::string> {
 TEST_P(OptimizerTest, RoundsTheSameHoweverUnitsAreDivided) {
   for (const OptimizerKind* kind : optimizers()) {
     SCOPED_TRACE(kind->name);
-    const std::vector<std::uint16_t> whole = step(kind->name, 1, 5);
+    const Weights whole = step(kind->name, 1, 5);
     EXPECT_EQ(step(kind->name, 2, 5), whole);
     EXPECT_EQ(step(kind->name, 7, 5), whole);
     EXPECT_NE(step(kind->name, 1, 6), whole) << "another seed";
+  }
+}
+
+TEST_P(OptimizerTest, RoundsTheSameHoweverTensorParallelismDividesWeights) {
+  for (const OptimizerKind* kind : optimizers()) {
+    SCOPED_TRACE(kind->name);
+    const Weights whole = step(kind->name, 1, 5);
+    for (const int tensor : {2, 3}) {
+      SCOPED_TRACE(tensor);
+      EXPECT_EQ(step(kind->name, 1, 5, tensor), whole);
+      EXPECT_EQ(step(kind->name, 4, 5, tensor, {.vocab = true, .sequence = true}), whole);
+    }
   }
 }
 

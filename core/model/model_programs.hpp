@@ -10,7 +10,7 @@
 
 namespace mylos {
 
-/// The training passes through some consecutive blocks; those of the last chunk include the head.
+/// The training programs of some consecutive blocks. The last chunk also has the head.
 struct ChunkPrograms {
   Program forward;
   /// Losses, their sum and the gradients. Remakes the tensors that were not kept, block by block. In one

@@ -37,7 +37,7 @@ struct OptimizerPlace {
 };
 
 /// Keeps one fp32 value per owned element for each state of its kind. If the compute type is narrower than
-/// fp32 it also keeps an fp32 master, or rounds the weights stochastically if it has none. States start as
+/// fp32, it also keeps an fp32 master; without a master it rounds the weights stochastically. States start as
 /// zeros.
 class Optimizer {
  public:

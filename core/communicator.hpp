@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Communicator: the collective and point-to-point operations of a group of ranks, whatever carries them.
+// Communicator: the collective and point-to-point operations of a group of ranks, over any transport.
 #pragma once
 
 #include <cstddef>
@@ -21,17 +21,17 @@ enum class ReduceOp : std::uint8_t { sum, max, min };
 class RequestState {
  public:
   virtual ~RequestState() = default;
-  /// Work that the compute backend is given from now on starts after the operation; does not block the host
-  /// if both keep such orders on a device.
+  /// Work that is queued on the compute backend afterwards starts after the operation. Does not block the
+  /// host if communicator and backend can both keep this order on a device.
   virtual void wait() = 0;
   /// Blocks the host until the operation is complete.
   virtual void host_wait() = 0;
-  /// Whether the operation is complete, advancing it as far as it goes without blocking. Once it is, a wait
-  /// returns at once; the buffers may be used only after that wait.
+  /// Advances the operation as far as it can without blocking. Returns whether it is complete: a wait then
+  /// returns at once. The buffers may be used only after that wait.
   virtual bool test() = 0;
 };
 
-/// Owns an operation under way; empty where it was complete at once. Move-only.
+/// Owns an operation under way; empty if the operation completed at once. Move-only.
 class Request {
  public:
   Request() = default;
@@ -66,10 +66,10 @@ class Window {
   std::shared_ptr<std::byte> memory_;
 };
 
-/// A group of ranks. Every operation is non-blocking, starts after the work that the compute backend was
-/// given, and leaves its buffers alone only after the request was waited for. Buffers are contiguous fp32,
-/// bf16, fp16, int32, int64 or uint8 (bytes are moved and never reduced); counts may be 0. All ranks of the
-/// group call collectives in the same order with the same sizes. A failure ends the job through `abort`.
+/// A group of ranks. Every operation is non-blocking, starts after the work queued on the compute backend
+/// before it, and may use its buffers until the request was waited for. Buffers are contiguous fp32, bf16,
+/// fp16, int32, int64 or uint8 (bytes are moved and never reduced); counts may be 0. All ranks of the group
+/// call collectives in the same order with the same sizes. A failure ends the job through `abort`.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -79,7 +79,8 @@ class Communicator {
 
   /// buffer = reduction of all ranks' buffers, in place; bitwise the same on every rank.
   virtual Request all_reduce(TensorRef buffer, ReduceOp op) = 0;
-  /// output (n) = this rank's part of the reduction of every rank's input (n * size); may be its place there.
+  /// output (n) = this rank's part of the reduction of every rank's input (n * size); output may be this
+  /// rank's place in input.
   virtual Request reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) = 0;
   /// output (n * size) = every rank's input (n); input may be this rank's place in output.
   virtual Request all_gather(TensorRef input, TensorRef output) = 0;
@@ -88,7 +89,7 @@ class Communicator {
   virtual Request reduce(TensorRef buffer, ReduceOp op, int root) = 0;
   /// Part i of input (n * size) goes to rank i, which stores it as part `rank()` of output.
   virtual Request all_to_all(TensorRef input, TensorRef output) = 0;
-  /// The same with counts of elements per rank; parts lie one behind the other.
+  /// The same with counts of elements per rank; parts follow one another without gaps.
   virtual Request all_to_all_v(TensorRef input, std::span<const std::int64_t> send_counts, TensorRef output,
                                std::span<const std::int64_t> recv_counts) = 0;
   virtual Request send(TensorRef buffer, int peer, int tag) = 0;
@@ -96,15 +97,15 @@ class Communicator {
   /// Blocks the host until every rank has called it.
   virtual void barrier() = 0;
 
-  /// Advances what is under way on all communicators of this process and backend, for backends that do so
-  /// only inside calls. Never blocks; any thread may call it.
+  /// Advances the operations under way on all communicators of this process and backend, for backends that do
+  /// so only inside calls. Never blocks; any thread may call it.
   virtual void progress() {}
 
   /// Memory that this backend moves fastest (shared or registered memory), aligned to pages and zero; empty
   /// if any memory is as good. Collective, with the same size on all ranks. In a collective of this
-  /// communicator all ranks pass such memory at the same offset, or none does. Each rank frees its window by
-  /// itself, in any order, once the requests on it were waited for; it may do so after the communicator is
-  /// gone.
+  /// communicator all ranks pass such memory at the same offset, or none does. Each rank frees its window
+  /// independently, in any order, once the requests on it were waited for; the window may outlive the
+  /// communicator.
   virtual Window allocate(std::size_t /*bytes*/) { return {}; }
 
   /// The ranks that pass the same `color`, ordered by `key`. Collective.

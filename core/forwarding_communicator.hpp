@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ForwardingCommunicator: a layer derives from it, overrides what it does itself and passes the rest on to
+// ForwardingCommunicator: the base of a layer that overrides some operations and passes the rest on to
 // `next`.
 #pragma once
 

@@ -14,7 +14,7 @@ namespace mylos {
 
 using ParamValue = std::variant<std::int64_t, double, bool, std::string>;
 
-/// Every declared parameter with its final value. Asking for one that was not declared, or for another type
+/// Every declared parameter with its final value. Reading an undeclared parameter, or one as a type other
 /// than the declared one, is a defect and throws ExitCode::internal.
 class ParamValues {
  public:

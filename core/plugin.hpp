@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Plugins: what a backend exports, and the loader that checks it before it calls anything.
+// Plugins: what a backend exports, and the loader that checks it before calling anything.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace mylos {
 
 inline constexpr std::uint64_t plugin_magic = 0x6d796c6f73706c67ULL;  // "mylosplg"
 inline constexpr std::uint32_t plugin_abi_version = 13;
-/// Of the operations that a plugin was compiled with: their names, order and layout.
+/// Identifies the operations that a plugin was compiled with: their names, order and record sizes.
 inline constexpr std::uint64_t operations_key = key_of(Operations());
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -32,76 +32,77 @@ inline constexpr std::uint64_t operations_key = key_of(Operations());
 
 enum class PluginKind : std::uint32_t { compute = 1, communication = 2 };
 
-/// What a compute backend is made from.
+/// The arguments that create a compute backend.
 struct ComputeArgs {
   const ParamValues* deck = nullptr;
-  ComputeBackend* next = nullptr;  ///< operations that are missing fall through to it; null for the root
+  ComputeBackend* next = nullptr;  ///< runs the operations that this backend lacks; null for the root
   MemoryLedger* ledger = nullptr;
   int num_threads = 1;  ///< host threads that this rank may use
 };
 
-/// What a communication backend is made from.
+/// The arguments that create a communicator.
 struct CommunicatorArgs {
   const ParamValues* deck = nullptr;
   Communicator* bootstrap = nullptr;  ///< all ranks, for exchanging ids; null for the bootstrap itself
-  /// Whose memory the buffers are and whose streams operations wait for; null for complete host memory. Where
-  /// the communicator reaches fewer ranks than `bootstrap` it is left alone: what joins the parts waits.
+  /// The backend that owns the buffers and whose queued work operations wait for. Null if buffers are host
+  /// memory that is complete. A communicator that reaches fewer ranks than `bootstrap` ignores it: the layer
+  /// that joins the parts waits.
   ComputeBackend* compute = nullptr;
   MemoryLedger* ledger = nullptr;
 };
 
-/// What a communicator of this backend takes, as far as it is known without making one.
+/// The size of a communicator of this backend, as far as it is known without creating one.
 struct CommunicatorPlan {
-  int ranks = 0;          ///< that it reaches
-  std::size_t bytes = 0;  ///< of communication memory on each of them, from creation on
+  int ranks = 0;          ///< ranks that it reaches
+  std::size_t bytes = 0;  ///< communication memory on each of them, from creation on
 };
 
-/// The products with one weight matrix that a run will make.
+/// The matrix products of a run with one weight matrix.
 struct PlannedProduct {
   std::int64_t in = 0;         ///< rows of the weight
   std::int64_t out = 0;        ///< its columns
-  std::int64_t rows = 0;       ///< of the activations that it multiplies at a time
-  std::int64_t last_rows = 0;  ///< in the last of these, where there are fewer
-  int threads = 0;             ///< 0: not known
+  std::int64_t rows = 0;       ///< rows of activations in one product
+  std::int64_t last_rows = 0;  ///< in the last product, if it has fewer; else 0
+  int threads = 0;             ///< 0 if unknown
   DType dtype = DType::fp32;
   DType grad_dtype = DType::fp32;
   bool transposed = false;   ///< stored (out, in)
   bool bias = false;         ///< added in forward
-  bool accumulates = false;  ///< products of `rows` rows add to the gradient too, besides the first
+  bool accumulates = false;  ///< products of `rows` rows, except the first, add to the gradient
   bool versioned = true;     ///< the weight keeps its place from step to step and has a version
 };
 
-/// The one data symbol of a plugin, `mylos_plugin`. Plain data; a plugin names what differs from the
-/// defaults, which are those of the sources it is compiled with.
+/// The one data symbol of a plugin, `mylos_plugin`. Plain data. A plugin sets the members that differ from
+/// the defaults, which are those of the sources it is compiled with.
 struct PluginDescriptor {
   std::uint64_t magic = plugin_magic;
   std::uint32_t abi_version = plugin_abi_version;
   std::uint32_t struct_size = sizeof(PluginDescriptor);
   std::uint64_t operations_key = mylos::operations_key;
   PluginKind kind;
-  const char* name;                                   ///< "kokkos", "onednn", "mpi", ...; the deck's word
-  const char* compiler = MYLOS_COMPILER_FINGERPRINT;  ///< MYLOS_COMPILER_FINGERPRINT
-  const char* kokkos_version = "";                    ///< "" where it does not use Kokkos
-  const char* summary;                                ///< one line for `mylos help`
-  std::int32_t preference;                            ///< `auto` takes the usable backend with the largest
-  const ParamSpec* params = nullptr;                  ///< its own deck parameters
+  const char* name;  ///< its name in the deck: "kokkos", "onednn", "mpi", ...
+  const char* compiler = MYLOS_COMPILER_FINGERPRINT;
+  const char* kokkos_version = "";    ///< "" if it does not use Kokkos
+  const char* summary;                ///< one line for `mylos help`
+  std::int32_t preference;            ///< `auto` takes the usable backend with the largest
+  const ParamSpec* params = nullptr;  ///< its own deck parameters
   std::size_t num_params = 0;
   /// Of a compute backend: names of the operations that it has kernels for.
   const std::string_view* operations = nullptr;
   std::size_t num_operations = 0;
-  /// Null, or why it cannot be used on this machine. Called before `create`.
+  /// Returns why the backend cannot be used on this machine, or null. Called before the backend is created.
   const char* (*unusable)();
-  /// Of a communication backend, asked by all ranks of a job: null, or why these cannot use it together, the
-  /// same on all of them. Collective; null where `unusable` says it all.
+  /// Of a communication backend, called by all ranks of a job: returns why these ranks cannot use it
+  /// together, the same on all of them, or null. Collective. Left null if `unusable` suffices.
   const char* (*unusable_among)(Communicator& ranks) = nullptr;
   ComputeBackend* (*create_compute)(const ComputeArgs&) = nullptr;
   Communicator* (*create_communicator)(const CommunicatorArgs&) = nullptr;
   void (*destroy_compute)(ComputeBackend*) = nullptr;
   void (*destroy_communicator)(Communicator*) = nullptr;
-  /// For a run of `ranks` ranks, on one node where the deck does not say otherwise; null where there is
-  /// nothing to plan.
+  /// For a run of `ranks` ranks, on one node unless the deck says otherwise; null if there is nothing to
+  /// plan.
   CommunicatorPlan (*plan_communicator)(const ParamValues& deck, int ranks) = nullptr;
-  /// Bytes of workspace that the backend will keep for these products; null where there is nothing to plan.
+  /// Bytes of workspace that the backend will keep for these products; null if there is nothing to plan.
   std::size_t (*plan_compute)(const PlannedProduct* products, std::size_t count) = nullptr;
 };
 
@@ -111,24 +112,24 @@ using CommunicatorHandle = std::unique_ptr<Communicator, void (*)(Communicator*)
 /// A plugin that was found: usable, or with the reason why not.
 struct PluginInfo {
   std::filesystem::path path;
-  const PluginDescriptor* descriptor = nullptr;  ///< null where it could not be loaded
-  std::string problem;                           ///< empty where it can be used
+  const PluginDescriptor* descriptor = nullptr;  ///< null if it could not be loaded or failed a check
+  std::string problem;                           ///< empty if it can be used
 };
 
 /// The plugins of this process: found in the search path, or registered by a static build.
 class PluginRegistry {
  public:
-  /// Opens every `libmylos_*.so` in `directories`, in order; the first of a name wins. Never unloads.
+  /// Opens every `libmylos_*.so` in `directories`, in order; the first file of a name wins. Never unloads.
   static PluginRegistry discover(const std::vector<std::filesystem::path>& directories);
   /// Checks and opens one file. Errors are reported in the result.
   static PluginInfo open(const std::filesystem::path& file);
-  /// Checks a descriptor's magic, version, size and compiler; returns what is wrong, or "".
+  /// Checks magic, version, size, operations and compiler of a descriptor; returns what is wrong, or "".
   static std::string check(const PluginDescriptor& descriptor);
 
   const std::vector<PluginInfo>& found() const { return found_; }
   const std::vector<std::filesystem::path>& searched() const { return searched_; }
 
-  /// The plugin of this kind and name; throws ExitCode::usage that names the reason, the paths tried and the
+  /// The plugin of this kind and name. Throws ExitCode::usage with the reason, the paths tried and the
   /// plugins found.
   const PluginDescriptor& require(PluginKind kind, std::string_view name) const;
   /// The usable plugins of a kind, the most preferred first.

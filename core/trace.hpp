@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Trace: when everything that takes time within a step began and ended.
+// Trace: when each part of a step that takes time began and ended.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@
 
 namespace mylos {
 
-/// What an event is. Phases contain the others, which follow one another and so add up to the step.
+/// The kind of an event. Phases contain the other events, which follow one another and so add up to the step.
 enum class TraceKind : std::uint8_t { phase, operation, communication, data };
 inline constexpr int num_trace_kinds = 4;
 
@@ -44,7 +44,7 @@ struct TraceEvent {
 };
 
 /// The events of one thread, recorded between `start` and `stop` without allocating. An event lasts until the
-/// device has finished, so what is traced runs in turn: on a device nothing overlaps while the trace is on.
+/// device has finished, so tracing serialises the work: on a device nothing overlaps while the trace is on.
 class Trace {
  public:
   /// A range of the backend from construction to destruction, recorded if the trace is on.
@@ -55,8 +55,8 @@ class Trace {
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
-    /// Which backend took the operation, null if none did: then nothing is recorded. Or the axes of a
-    /// collective. Must outlive the trace's events.
+    /// Sets the backend that took the operation, or the axes of a collective. With null nothing is recorded.
+    /// The text must outlive the events of the trace.
     void taken_by(const char* taker);
 
    private:
@@ -65,21 +65,21 @@ class Trace {
     TraceEvent event_;
   };
 
-  /// Events wait for the streams of `backend`, which must outlive the trace, and are its ranges.
+  /// Events wait for the queue of `backend`, which must outlive the trace, and appear as its ranges.
   explicit Trace(ComputeBackend& backend) : backend_(backend) {}
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
 
-  /// GPT-2 1.6B has about 1500 events a micro-batch; room that is not used takes no memory.
+  /// GPT-2 1.6B has about 1500 events per micro-batch; unused room takes no memory.
   static constexpr std::size_t room = std::size_t{1} << 18U;
-  /// What phases have beside it: they enclose the others and end after them, and the step is the last of all.
+  /// Additional room for phases, which end after the events that they enclose; the step ends last.
   static constexpr std::size_t room_for_phases = 4096;
-  /// Forgets earlier events, and records from now on. Allocates all that recording needs.
+  /// Discards earlier events and starts recording. Allocates all memory that recording needs.
   void start(std::size_t most_events = room);
   void stop() { on_ = false; }
   bool on() const { return on_; }
 
-  /// An event named by a literal, which lasts as long as the result.
+  /// An event that lasts as long as the result. `name` must be a literal.
   [[nodiscard]] Scope record(std::string_view name, TraceKind kind = TraceKind::operation,
                              LinearShape shape = {}) {
     return {*this, name, kind, shape};
@@ -116,7 +116,7 @@ struct StepProfile {
   double seconds = 0.0;                   ///< of the step
   std::vector<OperationTime> operations;  ///< the longest first; no phases
 
-  /// Seconds of all operations: what is missing to the step was spent between them.
+  /// Seconds of all operations; the rest of the step was spent between them.
   double covered() const;
 };
 

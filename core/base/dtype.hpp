@@ -71,8 +71,8 @@ struct bf16 {
 };
 static_assert(sizeof(bf16) == 2);
 
-/// IEEE 754 binary16: 5 bits of exponent, 10 of mantissa. Rounded to nearest even; from 65520 on infinite.
-/// Without branches, so that compilers vectorise it.
+/// IEEE 754 binary16: 5 bits of exponent, 10 of mantissa. Rounded to nearest even; magnitudes of 65520 and
+/// above become infinite. Branch-free, so that compilers vectorise it.
 struct fp16 {
   std::uint16_t bits = 0;
 
@@ -84,7 +84,7 @@ struct fp16 {
     const std::uint32_t u = std::bit_cast<std::uint32_t>(value);
     const std::uint32_t magnitude = u & 0x7fffffffU;
     const std::uint32_t normal = (magnitude - 0x38000000U + 0x0fffU + ((magnitude >> 13U) & 1U)) >> 13U;
-    // The last place of 0.5 is that of binary16's subnormals, so the addition rounds.
+    // 0.5 has the last place of binary16's subnormals, so the addition rounds.
     const std::uint32_t subnormal =
         std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - 0x3f000000U;
     const std::uint32_t quiet_nan = 0x7e00U | ((magnitude >> 13U) & 0x03ffU);
@@ -103,7 +103,7 @@ struct fp16 {
     asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
     return value;
 #else
-    // The multiplication moves the exponent's bias, and makes subnormal numbers normal.
+    // The multiplication changes the exponent's bias and makes subnormal numbers normal.
     const float finite = std::bit_cast<float>((bits & 0x7fffU) << 13U) * 0x1.0p112F;
     const std::uint32_t not_finite = (bits & 0x7c00U) == 0x7c00U ? 0x7f800000U : 0U;
     return std::bit_cast<float>(std::bit_cast<std::uint32_t>(finite) | not_finite |

@@ -15,12 +15,12 @@ namespace mylos {
 enum class ExitCode : int {
   done = 0,
   usage = 2,       ///< command line, deck or plugin cannot be used
-  numerical = 17,  ///< non-finite or spiking training, as the guard policy decides
-  bad_data = 65,   ///< a token file, checkpoint or other input is not what it must be
+  numerical = 17,  ///< non-finite or spiking training, as judged by the guard policy
+  bad_data = 65,   ///< a token file, checkpoint or other input is invalid
   internal = 70,   ///< a broken invariant or out of memory
   io = 74,         ///< reading or writing failed
   preempted = 75,  ///< stopped by a signal or the wall-clock limit, resumable
-  watchdog = 76,   ///< a rank stopped or a collective stalled
+  watchdog = 76,   ///< a rank stopped, a collective stalled, or ranks made different calls
 };
 
 /// An error that ends the run with `code`. The message names file, key or dataset and value.
@@ -33,7 +33,7 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
-/// An error that all ranks throw alike; its message says which of them had it.
+/// An error that all ranks throw together. Its message names a failed rank, unless all ranks failed.
 class AgreedError : public Error {
  public:
   using Error::Error;
@@ -45,7 +45,8 @@ template <class... Args>
   throw Error(code, fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// Checks a precondition that only a defect in mylos can break; throws `ExitCode::internal` with the place.
+/// Checks a precondition that only a defect in mylos can break. Throws `ExitCode::internal` with the source
+/// location.
 inline void require(bool condition, const char* what,
                     std::source_location where = std::source_location::current()) {
   if (!condition) {

@@ -9,21 +9,21 @@
 
 namespace mylos {
 
-/// Rows of `width` elements, whose beginnings lie `pitch` apart in the whole tensor: element e of the rows is
-/// element first + (e / width) * pitch + e % width. The part begins with element `begin` of the rows. The
-/// default is the whole tensor itself. Random draws are keyed by these indices, so they are the same on every
-/// layout.
+/// Rows of `width` elements that start `pitch` elements apart in the whole tensor: element e of the rows is
+/// element first + (e / width) * pitch + e % width of the tensor. The part starts at element `begin` of the
+/// rows. The default is the whole tensor. Random draws are keyed by these indices, so they are the same on
+/// every layout.
 struct GlobalIndex {
   std::int64_t first = 0;
   std::int64_t width = std::numeric_limits<std::int64_t>::max();
   std::int64_t pitch = 0;
   std::int64_t begin = 0;
 
-  /// Of element e of the part in the whole tensor.
+  /// The index of the part's element e in the whole tensor.
   MYLOS_HOST_DEVICE std::int64_t operator()(std::int64_t e) const {
     return first + (begin + e) / width * pitch + (begin + e) % width;
   }
-  /// How many elements from e on are neighbours in the whole tensor too: the rest of the row.
+  /// How many elements, starting with e, are also neighbours in the whole tensor: the rest of the row.
   MYLOS_HOST_DEVICE std::int64_t run(std::int64_t e) const { return width - (begin + e) % width; }
 
   friend bool operator==(const GlobalIndex&, const GlobalIndex&) = default;

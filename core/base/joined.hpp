@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Lists in messages. fmt's own join costs each file that uses it seconds of compiling.
+// Lists in messages. fmt's own join adds seconds of compile time to each file that uses it.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace mylos {
 
-/// The values as fmt formats them, with `separator` between each two.
+/// The values as fmt formats them, separated by `separator`.
 template <class Range>
 std::string joined(const Range& values, std::string_view separator) {
   std::string text;

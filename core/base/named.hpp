@@ -12,7 +12,8 @@
 
 namespace mylos {
 
-/// The kind of this name. Throws ExitCode::internal if there is none: the deck's check let it through.
+/// The kind of this name. Throws ExitCode::internal if no kind has it: the deck's check should have rejected
+/// it.
 template <class Kind>
 const Kind& named(std::span<const Kind* const> kinds, std::string_view name) {
   for (const Kind* kind : kinds) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Polling: how a rank waits so that more ranks than cores stay usable.
+// Polling: a wait that remains usable with more ranks than cores.
 #pragma once
 
 #include <sched.h>
 
 namespace mylos {
 
-/// Calls `test` until it is true: spins shortly, then yields the core between the calls.
+/// Calls `test` until it returns true: spins briefly, then yields the core between calls.
 template <class Test>
 void poll_until(Test&& test) {
   constexpr int polls_before_yield = 100;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Counter-based random numbers: the draw depends on what is drawn for, never on who draws or in which order.
-// Philox4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11.
+// Counter-based random numbers: a draw depends on its key and counter, never on the drawing rank or the
+// order. Philox4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11.
 #pragma once
 
 #include <array>

@@ -11,7 +11,7 @@
 
 namespace mylos {
 
-/// Prints what a job can do without: a full or closed stream ends nothing. Never throws.
+/// Prints text that a job can do without: a full or closed stream is ignored. Never throws.
 template <class... Args>
 void say(std::FILE* stream, fmt::format_string<Args...> format, Args&&... args) noexcept {
   try {
@@ -19,7 +19,7 @@ void say(std::FILE* stream, fmt::format_string<Args...> format, Args&&... args) 
     std::fwrite(text.data(), 1, text.size(), stream);
     std::fflush(stream);
   } catch (const std::exception&) {
-    return;  // out of memory for a line of text: there is nothing left to say it with
+    return;  // out of memory for a line of text, so a report would fail as well
   }
 }
 

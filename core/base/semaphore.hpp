@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Semaphore: sem_t(3). That of the standard library spins before it sleeps.
+// Semaphore: sem_t(3). The semaphores of the standard library spin before they sleep.
 #pragma once
 
 #include <cerrno>
@@ -10,7 +10,7 @@
 
 namespace mylos {
 
-/// Takes no lock; `release` may be called by a signal's handler.
+/// Takes no lock; a signal handler may call `release`.
 class Semaphore {
  public:
   Semaphore() { sem_init(&semaphore_, 0, 0); }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Stochastic rounding: to the neighbour below or above, so that the expectation is the number itself.
+// Stochastic rounding: to the neighbour below or above at random, so that the expectation is the number
+// itself.
 #pragma once
 
 #include <bit>
@@ -11,11 +12,11 @@
 
 namespace mylos {
 
-/// `value` rounded to T: away from zero where the random number `chance` / 2^16 is less than the distance
-/// from the neighbour towards zero, in units of the neighbours' distance. What T holds stays what it is. The
-/// expectation is exact but for fp16 below 2^-17, where it is within 2^-40. What lies beyond T's largest
-/// finite number is rounded to nearest: no chance makes it infinite. Without branches, so that compilers
-/// vectorise it.
+/// `value` rounded to T: away from zero if `chance` / 2^16 is less than the distance to the neighbour towards
+/// zero, in units of the distance between the neighbours. `chance` is a random number. Values that T
+/// represents do not change. The expectation is exact, except for fp16 below 2^-17, where it is within 2^-40.
+/// Values beyond T's largest finite number are rounded to nearest, so that no chance makes them infinite.
+/// Branch-free, so that compilers vectorise it.
 template <class T>
 T round_stochastically(float value, std::uint16_t chance);
 
@@ -52,8 +53,9 @@ MYLOS_HOST_DEVICE inline fp16 round_stochastically<fp16>(float value, std::uint1
   return result;
 }
 
-/// Where the chances of a parameter's elements come from. Element i takes half (e mod 8) of the Philox
-/// counter (e / 8, 0, step), where e = index(i) counts within the whole parameter: the same for every layout.
+/// The source of the chances of a parameter's elements. Element i takes half-word (e mod 8) of the Philox
+/// block of counter (e / 8, 0, step), where e = index(i) counts within the whole parameter: the same for
+/// every layout.
 struct StochasticRounding {
   PhiloxKey key;
   GlobalIndex index;

@@ -7,7 +7,7 @@
 namespace mylos {
 
 const char* version();
-/// The commit that was configured, with "-dirty" where the tree differed; "unknown" outside a checkout.
+/// The commit at configuration, with "-dirty" if the tree differed from it; "unknown" outside a checkout.
 const char* git_hash();
 /// Both: "0.1.0 (1a2b3c4)".
 std::string code_version();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// WatchedCall: a call of the system or of the launcher that may never return, for the watchdog to see.
+// WatchedCall: a call of the system or the launcher that may never return, reported to the watchdog.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,11 @@ namespace mylos {
 enum class CallKind : std::uint64_t {
   collective,  ///< a communicator
   io,          ///< a file system
-  agreement,   ///< other ranks, which may be at their files
+  agreement,   ///< other ranks, which may be busy with their files
 };
 inline constexpr std::size_t num_call_kinds = 3;
 
-/// Is told of calls, by any thread.
+/// Receives the calls of all threads.
 class CallObserver {
  public:
   virtual ~CallObserver() = default;
@@ -26,10 +26,11 @@ class CallObserver {
   virtual void complete(std::uint64_t number) = 0;
 };
 
-/// Who is told of this process' calls from now on; null: nobody. Must outlive the calls that begin meanwhile.
+/// Sets the observer of this process's calls; null removes it. It must outlive the calls that begin while it
+/// is set.
 void observe_calls(CallObserver* observer);
 
-/// A call, from its construction to its destruction.
+/// A call that lasts from construction to destruction.
 class WatchedCall {
  public:
   /// `object` is what the call is made on: a file, a communicator.

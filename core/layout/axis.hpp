@@ -11,7 +11,8 @@
 
 namespace mylos {
 
-/// In rank order, the fastest first: neighbouring ranks, which share a node, differ in the tensor coordinate.
+/// In rank order, the fastest-varying first: neighbouring ranks, which share a node, differ in the tensor
+/// coordinate.
 enum class Axis : std::uint8_t { tensor, context, expert, shard, replicate, pipeline };
 inline constexpr int num_axes = 6;
 
@@ -74,7 +75,7 @@ class Coordinates {
   int index(Axis axis) const { return indices_[static_cast<std::size_t>(axis)]; }
   /// The number of ranks that differ from this one in `axes` only, itself included.
   int extent(AxisSet axes) const;
-  /// The place of this rank among them, in the order of the ranks.
+  /// The position of this rank among those, in rank order.
   int index(AxisSet axes) const;
   /// The axes that have more than one rank.
   AxisSet used_axes() const;

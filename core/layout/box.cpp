@@ -12,15 +12,15 @@ namespace mylos {
 
 namespace {
 
-/// Of a dense row-major array.
+/// The strides of a dense row-major array.
 std::vector<std::int64_t> dense_strides(std::span<const std::int64_t> extents) {
   std::vector<std::int64_t> stride(extents.size(), 1);
   for (std::size_t d = extents.size(); d-- > 1;) stride[d - 1] = stride[d] * extents[d];
   return stride;
 }
 
-/// Appends [begin, end) of the flattened dimensions from outer.size() on, `outer` being the coordinates
-/// before.
+/// Appends elements [begin, end) of the flattened dimensions that follow the first outer.size() ones. `outer`
+/// holds the coordinates in those.
 void append_range(std::span<const std::int64_t> shape, std::int64_t begin, std::int64_t end,
                   const std::vector<std::int64_t>& outer, std::int64_t offset,
                   std::vector<PlacedBox>& boxes) {
@@ -96,11 +96,13 @@ std::vector<PlacedBox> joined_boxes(const PlacedBox& placed, std::span<const std
   std::vector<PlacedBox> boxes = {{.box = {}, .offset = placed.offset, .stride = {}}};
   std::size_t first = 0;
   for (std::size_t s = 0; s < shape.size(); ++s) {
-    // Dimensions first .. last of the view make this one; the last one takes what is left, of extent 1.
+    // Dimensions first .. last of the view form dimension s. The last one also takes the trailing dimensions
+    // of extent 1.
     std::size_t last = first;
     for (std::int64_t n = view[first]; n < shape[s];) n *= view[++last];
     if (s + 1 == shape.size()) last = view.size() - 1;
-    // Dimension `cut` is the innermost that is not taken whole. Those outside it are taken index by index.
+    // Dimension `cut` is the innermost that is not taken whole. Dimensions outside it are taken index by
+    // index.
     std::size_t cut = last;
     while (cut > first && placed.box.count[cut] == view[cut] &&
            placed.stride[cut - 1] == placed.stride[cut] * view[cut]) {
@@ -141,8 +143,8 @@ bool cover_once(std::span<const std::int64_t> shape, std::vector<Box> boxes) {
     left -= box.size();
   }
   if (left != 0) return false;
-  // As many elements as there are: complete if no two overlap. Only boxes that are open at the same place
-  // along the first dimension can.
+  // The boxes have as many elements as the tensor, so they cover it if no two overlap. Only boxes that are
+  // open at the same place along the first dimension can overlap.
   std::erase_if(boxes, [](const Box& box) { return box.size() == 0; });
   std::ranges::sort(boxes, {}, [](const Box& box) { return box.start[0]; });
   std::vector<const Box*> open;

@@ -24,9 +24,9 @@ struct Box {
   bool fits(std::span<const std::int64_t> shape) const;
 };
 
-/// A box, and its elements in memory: element i (i[d] counting from start[d]) is `offset` + sum of
-/// i[d] * stride[d] elements behind the begin of a buffer. The last stride is 1, each other a multiple of the
-/// next.
+/// A box and the place of its elements in memory: element i, with i[d] counted from start[d], lies `offset` +
+/// sum of i[d] * stride[d] elements after the beginning of a buffer. The last stride is 1; every other one is
+/// a multiple of the next.
 struct PlacedBox {
   Box box;
   std::int64_t offset = 0;
@@ -34,13 +34,13 @@ struct PlacedBox {
 };
 
 /// Elements [begin, end) of the flattened tensor of this shape as boxes, in order: the rest of a row, whole
-/// rows, the beginning of a row, recursively; at most 2 rank - 1. Element `begin` lies at offset 0 and the
-/// others follow without gaps.
+/// rows, the beginning of a row, recursively; at most 2 * rank - 1 boxes. Element `begin` lies at offset 0
+/// and the others follow without gaps.
 std::vector<PlacedBox> boxes_of_range(std::span<const std::int64_t> shape, std::int64_t begin,
                                       std::int64_t end);
 
-/// `placed` is a box of a tensor seen with the shape `view`, of which `shape` joins neighbouring dimensions:
-/// the same elements as boxes of that shape.
+/// Returns the elements of `placed`, a box of a tensor of shape `view`, as boxes of a tensor of shape
+/// `shape`, which joins neighbouring dimensions of `view`.
 std::vector<PlacedBox> joined_boxes(const PlacedBox& placed, std::span<const std::int64_t> view,
                                     std::span<const std::int64_t> shape);
 

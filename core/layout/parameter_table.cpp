@@ -52,7 +52,7 @@ std::vector<std::int64_t> Parameter::local_shape() const {
 
 GlobalIndex Parameter::global_index() const {
   GlobalIndex index;
-  std::int64_t inner = 1;  // of the whole, behind dimension d
+  std::int64_t inner = 1;  // elements of the whole per index of dimension d
   bool is_cut = false;
   for (std::size_t d = view.size(); d-- > 0;) {
     index.first += box.start[d] * inner;
@@ -239,7 +239,7 @@ std::int64_t ParameterTable::padded_size() const {
 Piece Piece::share() const {
   constexpr std::int64_t grain = std::int64_t{1} << 16U;
   const std::int64_t grains = (count + grain - 1) / grain;
-  // Small parameters go to one twin each, all in turn.
+  // Each small parameter goes to one twin; the twins take turns.
   const std::int64_t turn = parameter.unit + parameter.offset / ParameterTable::alignment;
   const std::int64_t place = (parameter.twin + turn) % parameter.twins;
   const std::int64_t first = std::min(count, grains * place / parameter.twins * grain);

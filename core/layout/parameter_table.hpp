@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ParameterTable: every weight once. Optimizer, checkpoint, exchange and planner iterate it.
+// ParameterTable: every weight, listed once. Optimizer, checkpoint, exchange and planner iterate over it.
 #pragma once
 
 #include <array>
@@ -15,10 +15,10 @@
 
 namespace mylos {
 
-/// How a weight begins.
+/// The initial values of a weight.
 enum class Initialisation : std::uint8_t { normal, zeros, ones };
 
-/// A dimension of a weight's view, which layouts speak of: "heads", "width".
+/// A dimension of a weight's view, as layouts name it: "heads", "width".
 struct Dimension {
   std::string_view name;
   std::int64_t extent = 1;
@@ -30,7 +30,7 @@ struct Placement {
     replicated,  ///< all of it, and the same gradient
     partial,     ///< all of it, and a term of the gradient, which the exchange sums
     summed,      ///< all of it, and a term of the gradient, which is summed before the update
-    split,       ///< parts of it, along a dimension of the view
+    split,       ///< one part each, along a dimension of the view
   };
   Kind kind = Kind::replicated;
   int dimension = -1;  ///< of Kind::split
@@ -38,25 +38,28 @@ struct Placement {
 
 /// One weight, and the part of it that a rank holds.
 struct Parameter {
-  std::string name;                 ///< Hugging Face's
-  std::vector<std::int64_t> shape;  ///< of the whole, row-major, without padding
-  std::vector<Dimension> view;      ///< of the whole: `shape` with dimensions cut up, (C, 3C) as (C, 3, H, D)
+  std::string name;                 ///< Hugging Face's name
+  std::vector<std::int64_t> shape;  ///< of the whole weight, row-major, without padding
+  /// The shape of the whole weight with some dimensions cut up: (C, 3C) as (C, 3, H, D).
+  std::vector<Dimension> view;
   std::array<Placement, num_axes> placement{};  ///< by axis
-  std::int64_t row_multiple = 1;  ///< all ranks together hold a multiple of so many rows in memory
-  bool decay = false;             ///< two or more dimensions
-  bool is_norm = false;           ///< applied to each row of the residual stream
+  /// The rows of all ranks in memory add up to a multiple of this.
+  std::int64_t row_multiple = 1;
+  bool decay = false;    ///< subject to weight decay: two or more dimensions
+  bool is_norm = false;  ///< applied to each row of the residual stream
   Initialisation initialisation = Initialisation::zeros;
   float stddev = 0.0F;  ///< of Initialisation::normal
   int unit = 0;
 
   // The rank's part.
   Box box;                       ///< of the view
-  std::int64_t padded_rows = 0;  ///< of the leading dimension in memory
+  std::int64_t padded_rows = 0;  ///< extent of the leading dimension in memory
   std::int64_t offset = 0;       ///< first element in the unit's flat buffer
-  int parts = 1;                 ///< ranks that it is divided among: along Kind::split
+  int parts = 1;                 ///< ranks that share the weight: those along its Kind::split axes
   int copies = 1;                ///< ranks that hold the same part
-  int twins = 1;  ///< of these, ranks that update by the same gradient: all but Kind::partial's
-  int twin = 0;   ///< this rank's number among its twins
+  /// Of these, the ranks that update with the same gradient: all except those along Kind::partial axes.
+  int twins = 1;
+  int twin = 0;  ///< this rank's number among its twins
 
   Placement along(Axis axis) const { return placement[static_cast<std::size_t>(axis)]; }
   bool is_split(Axis axis) const { return along(axis).kind == Placement::Kind::split; }
@@ -66,7 +69,7 @@ struct Parameter {
   std::int64_t padded_size() const;
   /// Elements of the whole.
   std::int64_t global_size() const;
-  /// The shape of the part: `shape` with the dimension that is split divided.
+  /// The shape of the part: `shape` with the split dimension divided.
   std::vector<std::int64_t> local_shape() const;
   /// Where the elements of the part lie in the whole.
   GlobalIndex global_index() const;
@@ -87,17 +90,17 @@ struct UnitPart {
   std::int64_t count = 0;
 };
 
-/// What the ranks along the tensor axis divide beside heads and feed-forward layers.
+/// What the ranks along the tensor axis divide in addition to heads and feed-forward layers.
 struct TensorSplits {
   bool vocab = false;     ///< the rows of the token embedding and of the head
-  bool sequence = false;  ///< the residual stream: norms see a part of the rows
+  bool sequence = false;  ///< the residual stream: norms see only some of the rows
 };
 
-/// The parameters and units of a GPT-2: of the whole model, or, by `local`, of what a rank holds.
+/// The parameters and units of a GPT-2: those of the whole model or, from `local`, one rank's part of them.
 class ParameterTable {
  public:
-  /// Units: 0 the embedding, 1 + l block l, last the head. With `tied` the head owns no matrix. Along the
-  /// tensor axis matrices are split as by Shoeybi et al., "Megatron-LM", 2019, section 3.
+  /// Unit 0 is the embedding, unit 1 + l is block l, the last unit is the head. With `tied` the head owns no
+  /// matrix. Along the tensor axis matrices are split as in Shoeybi et al., "Megatron-LM", 2019, section 3.
   explicit ParameterTable(const ModelConfig& model);
 
   /// What the rank at `coordinates` holds. The vocabulary is divided after padding: the last ranks may hold
@@ -110,19 +113,19 @@ class ParameterTable {
   int num_units() const { return static_cast<int>(units_.size()); }
   const Parameter& find(std::string_view name) const;
 
-  /// Weights of the whole model without padding: N of the literature.
+  /// Weights of the whole model without padding: the N of the literature.
   std::int64_t num_parameters() const;
   /// Elements of all flat buffers.
   std::int64_t padded_size() const;
 
-  /// Starts of parameters in flat buffers are multiples of this many elements (128 bytes of bf16).
+  /// Parameters start at multiples of this many elements in flat buffers (128 bytes of bf16).
   static constexpr std::int64_t alignment = 64;
 
  private:
   void begin_unit(const std::string& name);
   Parameter& add(const std::string& name, std::vector<std::int64_t> shape, std::vector<Dimension> view,
                  Initialisation initialisation, float stddev);
-  /// Divides the rows of the matrix, of which a rank has equally many in memory.
+  /// Divides the rows of the matrix; every rank has equally many in memory.
   static void split_rows(Parameter& parameter, const Coordinates& coordinates);
   /// Gives each rank along `axis` an equal part of `dimension`.
   static void split(Parameter& parameter, Axis axis, std::string_view dimension);
@@ -133,19 +136,19 @@ class ParameterTable {
   std::vector<Unit> units_;
 };
 
-/// A parameter within a part of its unit: elements [begin, begin + count) of what the rank holds of it,
-/// without padding, which begin at `offset` within the part.
+/// The elements of a parameter that lie in a part of its unit: elements [begin, begin + count) of the rank's
+/// part of the parameter, without padding. They start at `offset` within the part of the unit.
 struct Piece {
   const Parameter& parameter;
   std::int64_t begin = 0;
   std::int64_t count = 0;
   std::int64_t offset = 0;
 
-  /// This rank's share among its twins: an even one in grains of 2^16 elements, which may be nothing.
+  /// This rank's share among its twins. Shares are even, in grains of 2^16 elements, and may be empty.
   Piece share() const;
   /// Where its elements lie in the whole parameter.
   GlobalIndex global_index() const;
-  /// The same as boxes of `parameter.shape`, in memory that begins with the part.
+  /// The elements as boxes of `parameter.shape`, in memory that starts with the part of the unit.
   std::vector<PlacedBox> boxes() const;
 };
 

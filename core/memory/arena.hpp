@@ -35,7 +35,8 @@ class ArenaPlan {
     std::size_t bytes = 0;
     std::vector<LiveInterval> live;
     std::size_t offset = 0;
-    std::uint64_t eras = 0;  // 64ths of all ticks in which it lives: most pairs differ in them
+    // The 64ths of all ticks in which the buffer lives, as bits. They differ for most pairs.
+    std::uint64_t eras = 0;
   };
   static bool overlap(const Buffer& a, const Buffer& b);
   void find_eras();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// DeviceBuffer: device memory, charged to the ledger for as long as it lives.
+// DeviceBuffer: device memory, charged to the ledger during its lifetime.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ class DeviceBuffer {
   DeviceBuffer(ComputeBackend& backend, MemoryLedger& ledger, MemoryCategory category, std::size_t bytes,
                const char* label)
       : DeviceBuffer(backend, &ledger, category, bytes, label) {}
-  /// A window of `communicator` if it has a kind of memory of its own. Collective.
+  /// Takes a window of `communicator` if that has its own kind of memory, else device memory. Collective.
   DeviceBuffer(ComputeBackend& backend, MemoryLedger& ledger, MemoryCategory category, std::size_t bytes,
                const char* label, Communicator& communicator)
       : window_(communicator.allocate(bytes)), data_(window_.data()), bytes_(bytes) {
@@ -57,7 +57,7 @@ class DeviceBuffer {
     std::swap(charge_, other.charge_);
   }
 
-  ComputeBackend* backend_ = nullptr;  // that frees it; null if it is the window's
+  ComputeBackend* backend_ = nullptr;  // frees the memory; null if the window does
   Window window_;
   void* data_ = nullptr;
   std::size_t bytes_ = 0;

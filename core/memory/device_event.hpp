@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// DeviceEvent: an event for as long as it lives.
+// DeviceEvent: owns an event of a backend.
 #pragma once
 
 #include <utility>
@@ -21,7 +21,7 @@ class DeviceEvent {
 
   void record() { backend_->record(event_); }
   void host_wait() const { backend_->host_wait(event_); }
-  /// The device's time since `begin`; both were reached.
+  /// Device time since `begin`; the device must have reached both events.
   double seconds_since(const DeviceEvent& begin) const {
     return backend_->seconds_between(begin.event_, event_);
   }

@@ -9,7 +9,7 @@
 
 namespace mylos {
 
-/// Move-only. `work` must queue the same in every call: what changes lies in device memory.
+/// Move-only. `work` must queue the same operations in every call; values that change lie in device memory.
 class DeviceGraph {
  public:
   explicit DeviceGraph(ComputeBackend& backend) : backend_(&backend) {}
@@ -18,8 +18,8 @@ class DeviceGraph {
       : backend_(other.backend_), graph_(std::exchange(other.graph_, {})) {}
   DeviceGraph& operator=(DeviceGraph&& other) = delete;
 
-  /// Queues what `work()` queues. Records it first if that was not done, or if memory was
-  /// deallocated since; only then `work` is called.
+  /// Queues the operations of `work()`. Calls `work` only to record them: the first time, and whenever device
+  /// memory was deallocated since.
   template <class Work>
   void queue(const Work& work) {
     if (graph_.handle != nullptr && backend_->launch(graph_)) return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// DownloadBuffer: host memory that the device copies to while the host goes on.
+// DownloadBuffer: host memory that the device copies to while the host continues.
 #pragma once
 
 #include <cstddef>
@@ -19,12 +19,12 @@ class DownloadBuffer {
   DownloadBuffer(const DownloadBuffer&) = delete;
   DownloadBuffer& operator=(const DownloadBuffer&) = delete;
 
-  /// Copies `bytes` of `device` to `begin` in the memory; queued as operations are.
+  /// Queues a copy of `bytes` from `device` to offset `begin` of the memory.
   void download(const void* device, std::size_t begin, std::size_t bytes) {
     backend_.copy_to_host(device, static_cast<std::byte*>(memory_) + begin, bytes);
     written_.record();
   }
-  /// The memory; waits until the device has written all that was asked for, and for nothing behind it.
+  /// The memory. Waits until the device has completed all downloads, but not for work queued after them.
   const void* read() const {
     written_.host_wait();
     return memory_;

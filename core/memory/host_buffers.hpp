@@ -11,20 +11,20 @@
 
 namespace mylos {
 
-/// Gives each buffer as host memory: the buffer itself, or memory that stands for it while the operation is
-/// under way. Buffers are contiguous.
+/// Provides each buffer as host memory: the buffer itself, or a stand-in while the operation is under way.
+/// Buffers are contiguous.
 class HostBuffers {
  public:
-  /// `device` is the backend whose memory the host cannot use as it is; null where it can.
+  /// `device` is the backend if the host cannot access its memory, else null.
   explicit HostBuffers(ComputeBackend* device) : device_(device) {}
 
   /// Where the host reads `buffer`.
   const std::byte* read(TensorRef buffer);
-  /// Where the host writes `buffer`; `apart` where it must not be the buffer itself.
+  /// Where the host writes `buffer`; with `apart` never the buffer itself.
   std::byte* write(TensorRef buffer, bool apart = false);
   std::byte* read_write(TensorRef buffer);
 
-  /// Completes the operation: what was written apart goes to its buffer.
+  /// Completes the operation: copies what was written to stand-ins to their buffers.
   void copy_back();
 
  private:

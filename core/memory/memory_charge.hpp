@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MemoryCharge: bytes that stand in the ledger for as long as it lives.
+// MemoryCharge: bytes that the ledger counts during its lifetime.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace mylos {
 
-/// For memory that is no DeviceBuffer. Move-only.
+/// For memory that is not a DeviceBuffer. Move-only.
 class MemoryCharge {
  public:
   MemoryCharge() = default;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MemoryLedger: every byte of device memory, and of snapshots, by category, now and at its peak.
+// MemoryLedger: counts every byte of device memory and of snapshots, by category, now and at its peak.
 #pragma once
 
 #include <array>
@@ -14,12 +14,12 @@ enum class MemoryCategory : std::uint8_t {
   parameters,        ///< weights in the compute type that the rank keeps
   gradients,         ///< accumulated gradients that the rank keeps
   optimizer,         ///< fp32 master, if there is one, and the optimizer's states
-  gathered_weights,  ///< of other ranks, while they are used
-  full_gradients,    ///< until they are reduced to the rank's part
+  gathered_weights,  ///< weights of other ranks, while they are used
+  full_gradients,    ///< gradients before they are reduced to the rank's part
   activations,       ///< the arena
   workspace,         ///< scratch of a backend, packed weight copies, tables
   communication,     ///< staging and windows that hold no unit
-  snapshot,          ///< host memory: what a checkpoint is written from while training goes on
+  snapshot,          ///< host memory from which a checkpoint is written while training continues
 };
 inline constexpr int num_memory_categories = 9;
 

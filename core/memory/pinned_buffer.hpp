@@ -10,7 +10,7 @@
 
 namespace mylos {
 
-/// Its pages are there from the start: no copy waits for them.
+/// Its pages are mapped at construction, so that no copy waits for them.
 class PinnedBuffer {
  public:
   PinnedBuffer(ComputeBackend& backend, MemoryLedger& ledger, MemoryCategory category, std::size_t bytes)

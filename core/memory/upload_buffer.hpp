@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// UploadBuffer: host memory that is copied to the device while the host goes on.
+// UploadBuffer: host memory that is copied to the device while the host continues.
 #pragma once
 
 #include <cstddef>
@@ -19,12 +19,12 @@ class UploadBuffer {
   UploadBuffer(const UploadBuffer&) = delete;
   UploadBuffer& operator=(const UploadBuffer&) = delete;
 
-  /// The memory, to be filled; waits until the device has taken what it held.
+  /// The memory, to be filled. Waits until the device has copied its previous content.
   void* fill() {
     taken_.host_wait();
     return memory_;
   }
-  /// Copies `bytes` from `begin` on to `device`; queued as operations are.
+  /// Queues a copy of `bytes` from offset `begin` of the memory to `device`.
   void upload(std::size_t begin, void* device, std::size_t bytes) {
     backend_.copy_to_device(static_cast<std::byte*>(memory_) + begin, device, bytes);
     taken_.record();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Block: one layer of the model as ordinary code that asks for operations. It is called once per program and
-// direction, on a recorder. Knows operations, not backends or strategies. Each value has a tensor of its own:
-// what may lie in the same memory is for the plan of the arena to find.
+// Block: one layer of the model, as ordinary code that requests operations. It is called once per program and
+// direction, with a recorder. It knows operations, not backends or strategies. Each value has its own tensor:
+// the arena's plan finds the values that can share memory.
 #pragma once
 
 #include <string>
@@ -21,9 +21,9 @@ class Block {
   /// output (n, C) from input (n, C), the rank's rows of the residual stream: all B * T or, with sequence
   /// parallelism, a part. The embedding has no input, the head no output.
   virtual void forward(Recorder& run, TensorRef input, TensorRef output) const = 0;
-  /// From `output_gradient` (n, C), the loss's gradient with respect to the output, that with respect to
-  /// the input, `input_gradient`, and the gradients of the weights, to which it adds. The head has no output,
-  /// the embedding no input. Reads what the forward pass left in tensors of the same names.
+  /// Computes `input_gradient` from `output_gradient` (n, C), the gradients of the loss with respect to input
+  /// and output, and adds to the gradients of the weights. The head has no output, the embedding no input.
+  /// Reads tensors that the forward pass wrote under the same names.
   virtual void backward(Recorder& run, TensorRef input, TensorRef output_gradient,
                         TensorRef input_gradient) const = 0;
 };

@@ -8,7 +8,7 @@
 namespace mylos {
 
 namespace {
-// Large enough for the matrix products' full speed, small beside the model.
+// Large enough for matrix products at full speed, small compared with the model.
 constexpr std::int64_t slice_bytes = std::int64_t{128} << 20;
 constexpr std::int64_t slice_multiple = 64;
 // Every slice reads and writes the gradient of the whole matrix.
@@ -121,7 +121,7 @@ void LmHead::backward(Recorder& run, TensorRef input, TensorRef /*output_gradien
     if (!is_split) run(weight);
     run(LinearBackwardInput{.dy = loss.logits, .w = matrix, .dx = d_terms.rows(row, rows)});
     if (!is_split) return;
-    // The sum is under way during the last slice's product.
+    // The sum runs during the last slice's product.
     if (row + rows == s.rows()) d_normed = sum_of_terms(run, "d.ln.sum", d_terms);
     run(weight);
   });

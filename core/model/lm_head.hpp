@@ -6,10 +6,10 @@
 
 namespace mylos {
 
-/// In training the forward pass does nothing: the backward pass makes each slice's logits, and from these its
+/// In training the forward pass does nothing: the backward pass computes the logits of each slice, then its
 /// loss and, in place, its gradient. In evaluation the forward pass computes losses and hits. If the tensor
-/// axis divides the vocabulary, each rank makes the logits of its part Vr, and the ranks share what the
-/// softmax takes of them.
+/// axis divides the vocabulary, each rank computes the logits of its part Vr, and the ranks exchange softmax
+/// statistics.
 class LmHead final : public Block {
  public:
   LmHead(const ModelConfig& model, const ParameterTable& table);
@@ -23,22 +23,22 @@ class LmHead final : public Block {
   void first_logits(Recorder& run, TensorRef input) const;
 
  private:
-  /// x, mean and rstd of the rank's rows, y of all.
+  /// x, mean and rstd of the rank's rows, y of all rows.
   struct Normed {
     TensorRef x, y, mean, rstd;
   };
   Normed normalise(Recorder& run, TensorRef input) const;
-  /// Rows of the slices in which the logits are made; the last one may have fewer.
+  /// Rows per slice of logits; the last slice may have fewer.
   std::int64_t slice_rows(const BatchShape& shape) const;
   TensorRef logits(Recorder& run, std::int64_t rows) const;
-  /// Makes the logits slice by slice; calls visit(first row, rows, cross entropy) behind each.
+  /// Computes the logits slice by slice; calls visit(first row, rows, cross entropy) after each.
   template <class Visit>
   void for_each_slice(Recorder& run, const Normed& normed, const Visit& visit) const;
-  /// The statistics (P, 4, N) of all parts of the vocabulary; empty if it is not divided.
+  /// The statistics (P, 4, N) of all parts of the vocabulary; empty if the vocabulary is not divided.
   TensorRef statistics(Recorder& run, const CrossEntropy& loss) const;
 
   std::int64_t width_;
-  const Parameter& matrix_;         // (Vr, C), in the embedding if tied
+  const Parameter& matrix_;         // (Vr, C); part of the embedding if tied
   const Parameter &gamma_, &beta_;  // (C)
 };
 

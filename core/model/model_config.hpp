@@ -8,7 +8,7 @@
 
 namespace mylos {
 
-/// What an activation costs: kept from forward to backward, or computed again.
+/// Which activations are kept from forward to backward. The others are computed again.
 enum class Recompute : std::uint8_t {
   none,       ///< keep everything
   selective,  ///< layernorm outputs and GELU outputs are computed again

@@ -22,7 +22,8 @@ bool intersects(const std::set<int>& a, const std::set<int>& b) {
   return std::ranges::any_of(a, [&](int root) { return b.contains(root); });
 }
 
-/// What remakes the other results of a fused operation from one that was kept; false if none was.
+/// Records the operation that remakes the other results of a fused operation from one that was kept. Returns
+/// false if none was kept.
 template <class Op>
 bool remake_rest(const Op& op, const std::set<int>& missing, Recorder& run) {
   const auto is_kept = [&](const TensorRef& tensor) { return !missing.contains(place_of(tensor).root); };
@@ -44,7 +45,7 @@ bool remake_rest(const Op& op, const std::set<int>& missing, Recorder& run) {
   }
 }
 
-/// Records programs of one model.
+/// Records the programs of one model.
 class ProgramRecorder {
  public:
   ProgramRecorder(const ModelConfig& model, const ParameterTable& table, const ProgramConfig& config)
@@ -81,8 +82,8 @@ class ProgramRecorder {
   TensorRef activation(const std::string& name) {
     return roots_.tensor(name, {nullptr, config_.shape.dtype, {config_.shape.stream_rows(), width_}});
   }
-  /// The residual stream before a block, or behind the last, and the loss's gradient with respect to it;
-  /// empty before the first.
+  /// The residual stream before block `index`, or after the last block, and the gradient of the loss with
+  /// respect to it; empty before the first block.
   TensorRef stream(int index) {
     return index == 0 ? TensorRef() : activation("stream behind " + block(index - 1).name());
   }
@@ -143,7 +144,7 @@ class ProgramRecorder {
     return program;
   }
 
-  /// A micro-batch passes back through the last of the rank's chunks first.
+  /// In the backward pass a micro-batch visits the last of the rank's chunks first.
   void analyse_backward(std::vector<ChunkPrograms>& chunks) const {
     std::vector<Program*> backward;
     for (int chunk = config_.chunks; chunk-- > 0;) {
@@ -152,7 +153,7 @@ class ProgramRecorder {
     }
     analyse(backward, roots_.all(), table_);
   }
-  /// Of what block `index` made, the roots that its backward pass does not find.
+  /// The roots that the operations `made` of a block write and that are not kept for its backward pass.
   std::set<int> missing(const std::vector<const Entry*>& made) const {
     std::set<int> roots;
     if (config_.recompute == Recompute::none) return roots;
@@ -162,7 +163,7 @@ class ProgramRecorder {
     return roots;
   }
 
-  /// The operations of the forward pass of a block that remake what `own` reads and was not kept.
+  /// The forward operations of block `index` that remake the tensors that `own` reads and that were not kept.
   std::vector<Entry> remade(const Program& forward, int index, const std::vector<Entry>& own) {
     std::vector<const Entry*> made;
     for (const Entry& entry : forward.entries) {
@@ -176,7 +177,7 @@ class ProgramRecorder {
                            [&](int root) { return missing.contains(root) && !written.contains(root); });
       written.insert(writes.begin(), writes.end());
     }
-    std::vector<Entry> repeated;  // the last first
+    std::vector<Entry> repeated;  // in reverse order
     for (auto entry = made.rbegin(); entry != made.rend(); ++entry) {
       const auto [reads, writes] = accesses_of(**entry);
       if (!intersects(writes, wanted)) continue;
@@ -197,7 +198,7 @@ class ProgramRecorder {
   const ParameterTable& table_;
   ProgramConfig config_;
   std::int64_t width_;
-  std::vector<std::unique_ptr<Block>> blocks_;  // all but the head
+  std::vector<std::unique_ptr<Block>> blocks_;  // all except the head
   LmHead head_;
   Roots roots_;
 };

@@ -31,10 +31,10 @@ void* address_of(int root) {
 
 namespace {
 
-/// A gradient: unit and first element.
+/// Identifies a gradient: unit and first element.
 using GradientKey = std::pair<int, std::int64_t>;
 
-/// Of a matrix or vector that an operation adds to.
+/// The key of a matrix or vector that an operation adds to.
 GradientKey key_of(const std::vector<Root>& roots, const TensorRef& tensor) {
   const Place place = place_of(tensor);
   const Root& root = roots[static_cast<std::size_t>(place.root)];
@@ -42,7 +42,7 @@ GradientKey key_of(const std::vector<Root>& roots, const TensorRef& tensor) {
           place.offset / static_cast<std::int64_t>(size_of(tensor.dtype))};
 }
 
-/// Lets the first contribution to a gradient write and the others add; returns the last of each.
+/// Lets the first contribution to a gradient write and the others add. Returns the last contribution to each.
 std::map<GradientKey, Entry*> find_contributions(std::span<Program* const> programs,
                                                  const std::vector<Root>& roots) {
   std::map<GradientKey, Entry*> last;
@@ -59,7 +59,8 @@ std::map<GradientKey, Entry*> find_contributions(std::span<Program* const> progr
   return last;
 }
 
-/// Neighbouring parameters that an entry is last to contribute to are one range.
+/// Sets the gradients that each entry completes. Neighbouring parameters of one unit that an entry completes
+/// form one range.
 void find_completions(const std::map<GradientKey, Entry*>& last, const ParameterTable& table) {
   for (int unit = 0; unit < table.num_units(); ++unit) {
     const Entry* previous = nullptr;
@@ -92,7 +93,7 @@ std::map<int, UnitAccess> units_of(const Entry& entry, const std::vector<Root>& 
   return units;
 }
 
-/// Units are acquired and released per block, for all that the block does with them.
+/// Each block acquires and releases a unit once, for all of its uses of the unit.
 void find_units(std::vector<Entry>& entries, const std::vector<Root>& roots) {
   struct Use {
     UnitAccess access;
@@ -116,7 +117,7 @@ void find_units(std::vector<Entry>& entries, const std::vector<Root>& roots) {
   }
 }
 
-/// A collective is waited for before its result is used or its input is changed, or at the end.
+/// A collective is awaited before its result is used or its input is changed, or at the end.
 void find_waits(std::vector<Entry>& entries) {
   const auto intersect = [](const std::set<int>& a, const std::set<int>& b) {
     return std::ranges::any_of(a, [&](int root) { return b.contains(root); });
@@ -124,7 +125,7 @@ void find_waits(std::vector<Entry>& entries) {
   std::map<int, Accesses> under_way;  // by number of the entry
   for (std::size_t i = 0; i < entries.size(); ++i) {
     Accesses own = accesses_of(entries[i]);
-    // What an operation may be given the memory of, it may change.
+    // An operation may change operands whose memory its result may share.
     for_each_in_place(entries[i], [&](const TensorRef& /*result*/, const TensorRef& operand) {
       own.writes.insert(place_of(operand).root);
     });
@@ -179,8 +180,8 @@ std::int64_t bytes_of(const Entry& entry) {
 
 SplitProgram split(const Program& backward, const std::vector<Root>& roots, const std::set<int>& wanted) {
   SplitProgram parts;
-  std::set<int> needed = wanted;  // by what stays
-  std::set<int> overwritten;      // by what stays
+  std::set<int> needed = wanted;  // read by the entries of the input part
+  std::set<int> overwritten;      // written by the entries of the input part
   const auto any = [](const std::set<int>& some, const auto& holds) {
     return std::ranges::any_of(some, holds);
   };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Program: the operations of a pass through blocks as data. Recorded by calling the blocks once, run by
-// replay; what the planner, the executor and `mylos inspect --program` know of a model they read from it.
+// Program: the operations of a pass through blocks, as data. Calling each block once records them; replay
+// runs them. The planner, the executor and `mylos inspect --program` know a model only from its programs.
 #pragma once
 
 #include <cstddef>
@@ -20,12 +20,12 @@
 
 namespace mylos {
 
-/// What memory a tensor of a program stands for.
+/// The kind of memory in which a tensor of a program lies.
 enum class RootKind : std::uint8_t {
   activation,  ///< a place in the arena
-  weights,     ///< of a unit, its flat buffer
-  gradients,   ///< of a unit
-  loss_sum,    ///< of a step's micro-batches
+  weights,     ///< the flat buffer of a unit
+  gradients,   ///< the gradients of a unit
+  loss_sum,    ///< the sum over the micro-batches of a step
 };
 
 /// Memory that tensors of programs lie in.
@@ -37,18 +37,18 @@ struct Root {
   bool cheap = false;  ///< may be remade instead of kept
 };
 
-/// Root and offset of an operand of a recorded operation, whose invented address is (root + 1) 2^48 + offset.
+/// Root and offset of an operand of a recorded operation. Its invented address is (root + 1) 2^48 + offset.
 struct Place {
-  int root = -1;            ///< none if the operand is left out
+  int root = -1;            ///< -1 if the operand is left out
   std::int64_t offset = 0;  ///< bytes
 };
 Place place_of(const TensorRef& operand);
 void* address_of(int root);
 
-// Collectives among the operations of a program, of the ranks that differ in `group` only. One is under way
-// until the next operation that uses its result or changes its input.
+// Collectives among the operations of a program. Each spans the ranks that differ only along the axes in
+// `group` and is under way until the next operation that uses its result or changes its input.
 
-/// buffer = sum of the ranks'.
+/// buffer = sum of the buffers of all ranks.
 struct AllReduceCall {
   TensorRef buffer{};
   AxisSet group;
@@ -94,11 +94,11 @@ inline constexpr bool is_collective = requires(const Op& op) {
   op.group;
 };
 
-/// What a program consists of.
+/// An operation that a program may contain.
 using Recordable =
     decltype(Operations() + OperationList<AllReduceCall, AllGatherCall, ReduceScatterCall>())::Any;
 
-/// Elements of a unit's gradient.
+/// Elements [begin, end) of the gradient of a unit.
 struct GradientRange {
   int unit = 0;
   std::int64_t begin = 0;
@@ -112,19 +112,20 @@ struct UnitAccess {
   bool adds_gradients = false;
 };
 
-/// One operation of a program, with what follows from the others.
+/// One operation of a program, and how it depends on the others.
 struct Entry {
   Recordable operation;
   int block = 0;
   std::source_location where;  ///< the call that recorded it
 
-  std::vector<int> awaits;               ///< entries before it: collectives under way that it waits for
-  std::vector<UnitAccess> acquires;      ///< units that no entry of the block has used before
-  std::vector<int> releases;             ///< units that no later entry of the block uses
-  std::vector<GradientRange> completes;  ///< gradients to which nothing is added later, by place in the unit
+  std::vector<int> awaits;           ///< earlier entries that it waits for: collectives under way
+  std::vector<UnitAccess> acquires;  ///< units that no entry of the block has used before
+  std::vector<int> releases;         ///< units that no later entry of the block uses
+  /// Gradients to which no later entry adds, ordered by place in the unit.
+  std::vector<GradientRange> completes;
 };
 
-/// Calls visit(place, access) for the operands of an entry that are there.
+/// Calls visit(place, access) for each operand that an entry has.
 template <class Visit>
 void for_each_place(const Entry& entry, const Visit& visit) {
   std::visit(
@@ -137,7 +138,7 @@ void for_each_place(const Entry& entry, const Visit& visit) {
       entry.operation);
 }
 
-/// Calls visit(result, operand) for the tensors of an entry that may be the same memory.
+/// Calls visit(result, operand) for each pair of tensors of an entry that may share memory.
 template <class Visit>
 void for_each_in_place(const Entry& entry, const Visit& visit) {
   std::visit(
@@ -158,7 +159,8 @@ Accesses accesses_of(const Entry& entry);
 
 bool is_collective_entry(const Entry& entry);
 
-/// Of the operation, and the bytes that it moves at least: each operand once, twice if it is changed.
+/// The floating-point operations of an entry, and the fewest bytes that it can move: each operand once, twice
+/// if it is changed.
 double flops_of(const Entry& entry);
 std::int64_t bytes_of(const Entry& entry);
 
@@ -167,35 +169,37 @@ struct Program {
   std::vector<Entry> entries;
 };
 
-/// Finds out, for each entry of programs that run one after another, which collectives it waits for, which
-/// units it uses first and last, whether it is the first to contribute to a gradient, which it then writes,
-/// and which gradients it completes.
+/// Finds for each entry of programs that run one after another: the collectives that it waits for, the units
+/// that it uses first and last, whether it contributes first to a gradient and so writes it, and the
+/// gradients that it completes.
 void analyse(std::span<Program* const> programs, const std::vector<Root>& roots, const ParameterTable& table);
 
-/// A backward pass in two: `input` makes the gradients that the blocks hand on, `weight` what only the
-/// gradients of weights take, at any later time (Qi et al., "Zero Bubble Pipeline Parallelism", 2024). What
-/// reads memory that `input` uses again stays there. To be analysed.
+/// A backward pass in two parts, not yet analysed. `input` computes the gradients that blocks pass on.
+/// `weight` has the operations that only the gradients of weights need; it may run at any later time (Qi et
+/// al., "Zero Bubble Pipeline Parallelism", 2024). Operations that read memory which `input` later overwrites
+/// stay in `input`.
 struct SplitProgram {
   Program input, weight;
 };
-/// Of a pass that was not analysed, of which nothing is wanted but gradients and the roots `wanted`.
+/// Splits a pass that was not analysed and of which only gradients and the roots `wanted` are used
+/// afterwards.
 SplitProgram split(const Program& backward, const std::vector<Root>& roots, const std::set<int>& wanted);
 
 /// Memory of a root in one run of a program.
 struct Bound {
   std::byte* data = nullptr;
   std::uint64_t version = 0;
-  bool holds_terms = false;  ///< of earlier micro-batches, to which operations add
+  bool holds_terms = false;  ///< terms of earlier micro-batches, to which operations add
 };
 
-/// What changes from run to run.
+/// The values that change from run to run.
 struct Binding {
   std::vector<Bound> roots;
   std::int64_t first_sample = 0;  ///< of the micro-batch, within the global batch
   const StepScalars* scalars = nullptr;
 };
 
-/// Binds what an operation has of first sample and scalars.
+/// Binds the first sample and the scalars of an operation, if it has them.
 template <class Op>
 void bind_scalars(Op& op, const Binding& binding) {
   const auto bind_dropout = [&](Dropout& dropout) {
@@ -209,7 +213,7 @@ void bind_scalars(Op& op, const Binding& binding) {
   }
 }
 
-/// Calls visit(operation) with the memory that the tensors of an entry are bound to.
+/// Calls visit(operation) with the operation of an entry, its tensors bound to memory.
 template <class Visit>
 void with_bound(const Entry& entry, const Binding& binding, const Visit& visit) {
   std::visit(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Recorder: what a block is called with. Takes down the operations that the block asks for, and invents the
-// tensors that they work on.
+// Recorder: the argument of the passes of a block. It records the operations that the block requests and
+// invents the tensors that they work on.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ struct BatchShape {
   std::int64_t seq = 1;    ///< T
   DType dtype = DType::fp32;
   /// Sequence parallelism (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
-  /// Models", 2022): the residual stream (B * T, C) is divided among so many ranks by rows, of which this is
-  /// one.
+  /// Models", 2022): the rows of the residual stream (B * T, C) are divided among `stream_parts` ranks. This
+  /// rank has part `stream_part`.
   std::int64_t stream_parts = 1;
   std::int64_t stream_part = 0;
 
@@ -43,12 +43,12 @@ struct ProgramConfig {
   Recompute recompute = Recompute::none;
   std::uint64_t seed = 0;
   float gradient_scale = 1.0F;  ///< of the loss: 1 / tokens of the global batch
-  int chunks = 1;               ///< that the blocks are divided into, evenly
-  std::set<int> held{};         ///< chunks that the rank passes micro-batches through; empty for all
+  int chunks = 1;               ///< the blocks are divided evenly among them
+  std::set<int> held{};         ///< chunks that this rank runs; empty for all
   bool splits_backward = false;
 };
 
-/// Whether a tensor of the forward pass is kept for the backward pass if there is a cheap way to remake it.
+/// The cost of remaking a tensor of the forward pass. Recompute::selective keeps only the dear ones.
 enum class Cost : std::uint8_t { dear, cheap };
 
 /// The memory that programs work on.
@@ -56,7 +56,7 @@ class Roots {
  public:
   Roots(const ParameterTable& table, const ProgramConfig& config);
 
-  /// The tensor of this name, of `like`'s type and shape; of the same memory whenever it is asked for.
+  /// The tensor of this name, with the type and shape of `like`. The same name always means the same memory.
   TensorRef tensor(const std::string& name, const TensorRef& like, Cost cost = Cost::dear);
   TensorRef weights(int unit) const;
   TensorRef gradients(int unit) const;
@@ -78,7 +78,7 @@ class Roots {
   std::map<std::string, int, std::less<>> names_;
 };
 
-/// Records what one block does in one pass.
+/// Records the operations of one block in one pass.
 class Recorder {
  public:
   Recorder(Roots& roots, const ProgramConfig& config, std::string prefix, int block, bool training,
@@ -102,13 +102,13 @@ class Recorder {
   const BatchShape& shape() const { return config_.shape; }
   /// False in evaluation and generation.
   bool training() const { return training_; }
-  /// The backward pass begins with what the forward pass of the block did.
+  /// Whether the backward pass of a block begins by repeating its forward pass.
   bool repeats_blocks() const { return config_.recompute == Recompute::block; }
   float gradient_scale() const { return config_.gradient_scale; }
-  /// Stands for the scalars of the step that a program runs in.
+  /// Stands for the scalars of the step in which a program runs.
   const StepScalars* scalars() const;
 
-  /// A tensor of the block's own.
+  /// A tensor that belongs to the block.
   TensorRef tensor(std::string_view name, DType dtype, std::initializer_list<std::int64_t> shape,
                    Cost cost = Cost::dear) {
     return roots_.tensor(prefix_ + std::string(name), {nullptr, dtype, shape}, cost);
@@ -116,7 +116,7 @@ class Recorder {
   TensorRef tensor_like(std::string_view name, const TensorRef& other) {
     return roots_.tensor(prefix_ + std::string(name), other);
   }
-  /// What a micro-batch brings and leaves.
+  /// The inputs and results of a micro-batch.
   TensorRef tokens() { return of_batch("tokens", DType::int32); }
   TensorRef targets() { return of_batch("targets", DType::int32); }
   TensorRef losses() { return of_batch("losses", DType::fp32).flat(); }
@@ -124,7 +124,7 @@ class Recorder {
   /// A weight and its gradient, (padded_rows, ...) row-major.
   TensorRef weight(const Parameter& parameter) const;
   TensorRef gradient(const Parameter& parameter) const;
-  /// A layer of this probability, keyed by `site`; none in evaluation.
+  /// A dropout layer of this probability, keyed by `site`; inactive in evaluation and generation.
   Dropout dropout(float probability, std::string_view site) const;
 
  private:

@@ -7,17 +7,17 @@ namespace mylos {
 
 namespace {
 
-/// Rows of the rank's that are whole samples, or lie in one.
+/// Some of the rank's rows: whole samples, or rows of one sample.
 struct SampleRows {
-  std::int64_t begin = 0;  // of the rank's rows
+  std::int64_t begin = 0;  // within the rank's rows
   std::int64_t samples = 1;
   std::int64_t positions = 1;
   std::int64_t first_sample = 0;
   std::int64_t first_position = 0;
 
-  /// Of an (n, ...).
+  /// These rows of a tensor (n, ...).
   TensorRef of(const TensorRef& tensor) const { return tensor.rows(begin, samples * positions); }
-  /// Of an (n, C), as (samples, positions, C).
+  /// These rows of a tensor (n, C), as (samples, positions, C).
   TensorRef by_sample(const TensorRef& tensor) const {
     return tensor ? of(tensor).reshaped({samples, positions, tensor.shape[1]}) : TensorRef();
   }

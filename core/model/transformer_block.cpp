@@ -109,7 +109,7 @@ void TransformerBlock::forward(Recorder& run, TensorRef input, TensorRef output)
                     .bias = run.weight(qkv_bias_),
                     .y = a.qkv.reshaped({all, 3 * heads_ * head_dim_})});
   run(attention(run, a));
-  const bool adds_bias = first_head_ == 0;  // once among the ranks' terms
+  const bool adds_bias = first_head_ == 0;  // only one of the ranks' terms includes it
   run(LinearForward{.x = a.attended,
                     .w = run.weight(proj_),
                     .bias = adds_bias ? run.weight(proj_bias_) : TensorRef(),
@@ -171,7 +171,7 @@ TensorRef TransformerBlock::backward_columns(Recorder& run, const char* name,
 void TransformerBlock::backward_mlp(Recorder& run, const Activations& a, TensorRef output_gradient,
                                     TensorRef middle_gradient) const {
   const TensorRef d_branch = all_rows(run, "d.mlp.all", behind_dropout(run, "mlp.residual", output_gradient));
-  const TensorRef ln2 = all_rows_again(run, "ln2.all", a.ln2);  // under way during the first products
+  const TensorRef ln2 = all_rows_again(run, "ln2.all", a.ln2);  // gathered during the first products
   const TensorRef d_up = run.tensor_like("d.up", a.up);
   run(LinearBackwardWeight{
       .x = a.activated, .dy = d_branch, .dw = run.gradient(down_), .dbias = run.gradient(down_bias_)});

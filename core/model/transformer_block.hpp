@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// TransformerBlock: attention and feed-forward, each behind a layernorm and added to the residual stream.
+// TransformerBlock: attention and feed-forward, each after a layernorm and added to the residual stream.
 #pragma once
 
 #include "core/model/block.hpp"
@@ -17,21 +17,21 @@ class TransformerBlock final : public Block {
                 TensorRef input_gradient) const override;
 
  private:
-  struct Activations;  // what the forward pass leaves
+  struct Activations;  // tensors that the forward pass writes
 
   Activations activations(Recorder& run) const;
   AttentionForward attention(Recorder& run, const Activations& a) const;
   Dropout dropout(const Recorder& run, const char* site) const;
-  /// The stream's gradient behind a residual dropout, (n, C).
+  /// The gradient (n, C) of the residual stream, passed back through a residual dropout.
   TensorRef behind_dropout(Recorder& run, const char* site, TensorRef gradient) const;
   void backward_mlp(Recorder& run, const Activations& a, TensorRef output_gradient,
                     TensorRef middle_gradient) const;
   void backward_attention(Recorder& run, const Activations& a, TensorRef middle_gradient, TensorRef input,
                           TensorRef input_gradient) const;
 
-  /// The gradient with respect to the input `x` of a column-parallel product, of the rank's rows, (n, C): a
-  /// sum over the tensor axis, which is under way while `dw` and `dbias` are computed (Shoeybi et al.,
-  /// "Megatron-LM", 2019, figure 3).
+  /// The gradient (n, C) with respect to the rank's rows of the input `x` of a column-parallel product: a sum
+  /// over the tensor axis, which runs while `dw` and `dbias` are computed (Shoeybi et al., "Megatron-LM",
+  /// 2019, figure 3).
   TensorRef backward_columns(Recorder& run, const char* name, const LinearBackwardWeight& weight,
                              const LinearBackwardInput& input) const;
   /// The rank's rows of the sum of all ranks' terms (B * T, C).
@@ -48,7 +48,7 @@ class TransformerBlock final : public Block {
   const Parameter &down_, &down_bias_;      // (4C, C), (C)
   // This rank's part along the tensor axis.
   std::int64_t heads_, first_head_, head_dim_;
-  std::int64_t inner_;  // of 4C
+  std::int64_t inner_;  // the rank's part of 4C
   bool is_split_;
 };
 

@@ -12,7 +12,7 @@
 
 namespace mylos {
 
-/// A point in the work that was queued.
+/// A point in the queued work.
 struct Event {
   void* handle = nullptr;
 };
@@ -22,11 +22,11 @@ struct Graph {
   void* handle = nullptr;
 };
 
-/// A device: its memory, its one queue and the operations on them. Work is done in the order in which it is
-/// queued; only what says so waits for it.
+/// A device: its memory, its one queue and the operations on them. Work runs in the order in which it is
+/// queued. A function waits for it only if its comment says so.
 class ComputeBackend {
  public:
-  /// With the operations of the backend below.
+  /// Starts with the operations of the backend below.
   explicit ComputeBackend(OperationTable below = {}) : operations_(std::move(below)) {}
   ComputeBackend(const ComputeBackend&) = delete;
   ComputeBackend& operator=(const ComputeBackend&) = delete;
@@ -39,49 +39,49 @@ class ComputeBackend {
   }
   const OperationTable& operations() const { return operations_; }
 
-  /// What it is, for the console, the report and `mylos help`: library, version, device, threads.
+  /// Library, version, device and threads, for the console, the report and `mylos help`.
   virtual std::string description() const = 0;
 
-  /// 64-byte aligned device memory, first touched by the threads that will use it; throws ExitCode::internal
-  /// where there is none. Not charged: callers use DeviceBuffer.
+  /// 64-byte aligned device memory, first touched by the threads that will use it. Throws ExitCode::internal
+  /// if memory runs out. Not charged: callers use DeviceBuffer.
   virtual void* allocate(std::size_t bytes, const char* label) = 0;
   virtual void deallocate(void* memory) = 0;
-  /// Host memory that the device copies from and to while the host goes on: page-locked on a GPU.
+  /// Host memory that the device copies from and to while the host continues: page-locked on a GPU.
   virtual void* allocate_host(std::size_t bytes) = 0;
   virtual void deallocate_host(void* memory) = 0;
-  /// Copies between host and device memory, queued as operations are; the host side may be reused after
-  /// `synchronize`, or `host_wait` for an event behind the copy.
+  /// Queue copies between host and device memory. The host side may be reused after `synchronize`, or after
+  /// `host_wait` for an event recorded after the copy.
   virtual void copy_to_device(const void* host, void* device, std::size_t bytes) = 0;
   virtual void copy_to_host(const void* device, void* host, std::size_t bytes) = 0;
   virtual void copy(const void* from, void* to, std::size_t bytes) = 0;
   /// Whether the host may read and write device memory directly.
   virtual bool host_accessible() const = 0;
 
-  /// Returns when everything that was queued is done.
+  /// Returns once all queued work is done.
   virtual void synchronize() = 0;
   virtual Event create_event() = 0;
   virtual void destroy_event(Event event) = 0;
   virtual void record(Event event) = 0;
-  /// Returns when the device has come to where `event` was last recorded; at once where it never was.
+  /// Returns once the device has reached the point where `event` was last recorded; at once if it never was.
   virtual void host_wait(Event event) = 0;
-  /// The device's time between two events that it has come to.
+  /// Device time between two events that the device has reached.
   virtual double seconds_between(Event begin, Event end) = 0;
-  /// Whether work can be recorded; the next three are for backends that can.
+  /// Whether work can be recorded; the next three functions are for backends that can.
   virtual bool can_capture() const { return false; }
-  /// Records what `work` queues instead of doing it. It may neither wait for the device nor
-  /// allocate or deallocate its memory; what it throws is passed on, and nothing is recorded.
+  /// Records the work that `work` queues instead of running it. `work` must not wait for the device, nor
+  /// allocate or deallocate its memory. If `work` throws, the exception is passed on and nothing is recorded.
   virtual Graph capture(const std::function<void()>& /*work*/) {
     fail(ExitCode::internal, "{} records no work", description());
   }
-  /// Queues the recorded work, with the arguments that it was recorded with. False where memory was
-  /// deallocated since, which the work may use: then nothing is queued.
+  /// Queues the recorded work with its recorded arguments. Returns false and queues nothing if device memory,
+  /// which the work may use, was deallocated since.
   virtual bool launch(Graph /*graph*/) { return false; }
-  /// Waits until the device has done what was launched.
+  /// Waits until the device has completed all launches of the graph.
   virtual void destroy_graph(Graph /*graph*/) {}
-  /// What the host queues until `end_range` has this name, a literal, in profilers. Ranges nest.
+  /// Work that the host queues until `end_range` has this name, a literal, in profilers. Ranges nest.
   virtual void begin_range(const char* name) = 0;
   virtual void end_range() = 0;
-  /// Bytes of the device's own memory that are in use, by whomever; 0 where it has none.
+  /// Bytes of its own memory that the device has in use, by any process; 0 if it has no memory of its own.
   virtual std::size_t device_bytes_in_use() const = 0;
   /// The queue as the device's libraries know it: a cudaStream_t; null on the host.
   virtual void* native_stream() = 0;

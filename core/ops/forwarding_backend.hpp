@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ForwardingBackend: a backend derives from it, adds the operations that it does better and leaves the rest
-// to the one below.
+// ForwardingBackend: the base of a backend that adds the operations that it runs better and leaves the rest
+// to the backend below.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Host reductions: what sum, maximum and minimum of two elements are, for every backend that reduces in host
-// memory.
+// Host reductions: sum, maximum and minimum of two elements, defined once for every backend that reduces in
+// host memory.
 #pragma once
 
 #include <cmath>
@@ -14,7 +14,7 @@
 
 namespace mylos {
 
-/// The type that elements of T are combined in.
+/// The type in which elements of T are combined.
 template <class T>
 using Accumulator = std::conditional_t<std::is_integral_v<T>, T, float>;
 

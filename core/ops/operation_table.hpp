@@ -12,9 +12,9 @@
 
 namespace mylos {
 
-/// A backend begins with the table of the one below it and puts its own kernels on top. A kernel may decline
-/// a case; then the one below it is asked. A fused operation that no kernel takes is made of its parts, which
-/// the table that was asked first runs.
+/// A backend starts with the table of the backend below it and puts its own kernels on top. If a kernel
+/// declines a case, the next kernel below is tried. A fused operation that no kernel takes is composed of its
+/// parts, which run through the table that was called first.
 class OperationTable {
   struct Kernel {
     bool (*call)(void* self, const void* op);
@@ -23,9 +23,9 @@ class OperationTable {
   };
 
  public:
-  /// Puts on top what `self` has for each operation of the list: run(op) queues the operation and
-  /// returns nothing or true, or declines, has done nothing and returns false. `self` and `backend` outlive
-  /// all tables that are made from this one.
+  /// Puts the kernels of `self` for each operation of the list on top. run(op) queues the operation and
+  /// returns nothing or true; to decline, it does nothing and returns false. `self` and `backend` outlive all
+  /// tables that are made from this one.
   template <class... Ops, class Self>
   void add(OperationList<Ops...> /*operations*/, Self& self, const char* backend) {
     (kernels_[Operations::index_of<Ops>()].push_back({&call<Ops, Self>, &self, backend}), ...);
@@ -41,7 +41,7 @@ class OperationTable {
       fail(ExitCode::internal, "no backend runs {}", Op::name);
     }
   }
-  /// Queues it if a kernel takes it as a whole: the name of that backend, else null.
+  /// Queues an operation if a kernel takes it as a whole. Returns the name of its backend, else null.
   template <class Op>
   const char* take(const Op& op) const {
     const std::vector<Kernel>& kernels = kernels_[Operations::index_of<Op>()];

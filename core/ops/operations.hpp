@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operations: what a backend can be asked to compute, one record each: its operands by name, which of them it
-// reads, writes or adds to, and its floating-point operations.
+// Operations that a backend can compute, one record each: its operands by name, which of them it reads,
+// writes or adds to, and its floating-point operations.
 //
 // Conventions. Tensors are row-major and contiguous unless a member says "strided". "writes" means that the
 // old content is ignored, "adds to" that it is kept; `accumulate` chooses. Weights and activations are in the
 // compute type (fp32, bf16 or fp16), statistics and losses in fp32, gradients of weights in fp32 or the
-// compute type. Sums accumulate in fp32 or better, in an order that depends on shapes and thread count only.
-// An operand that may be left out is an empty TensorRef.
+// compute type. Sums accumulate in fp32 or better, in an order that depends only on shapes and thread count.
+// An operand that is left out is an empty TensorRef.
 #pragma once
 
 #include <algorithm>
@@ -29,8 +29,8 @@ namespace mylos {
 /// What an operation does to an operand.
 enum class Access : std::uint8_t {
   read,
-  write,    ///< whatever was there
-  update,   ///< adds to what was there, or changes it
+  write,    ///< overwrites the old content
+  update,   ///< adds to the old content, or changes it
   scratch,  ///< any content before and after
 };
 
@@ -42,11 +42,11 @@ constexpr Access written(bool accumulate) {
 //   name            as in traces, benchmarks and `mylos help`
 //   operands(op, visit)  calls visit(name, tensor, access) for each of its tensors; if a flag of the record
 //                   says whether it is added to, visit(name, tensor, access, flag). `op` may be constant.
-//                   Device scalars, segments and the guard's state are no operands.
+//                   Device scalars, segments and the guard's state are not operands.
 //   in_place(op, visit)  calls visit(result, operand) for each result that may be the memory of an operand
-//   flops()         that the result takes, without what an implementation repeats
-//   compose(run)    if it is fused: the operations that it is made of, for backends without a kernel of its
-//                   own
+//   flops()         floating-point operations of the result, without those that an implementation repeats
+//   compose(run)    if it is fused: runs the operations that it is made of, for backends without a kernel
+//                   for it
 
 /// y[i] = value.
 struct Fill {
@@ -61,8 +61,8 @@ struct Fill {
   double flops() const { return 0.0; }
 };
 
-/// y[i] = x[i], converted between fp32, bf16 and fp16 where the types differ: rounded to nearest, ties to
-/// even; subnormal numbers may become 0. x and y (n), not overlapping.
+/// y[i] = x[i], converted between fp32, bf16 and fp16 if the types differ: rounded to nearest, ties to even;
+/// subnormal numbers may become 0. x and y (n), not overlapping.
 struct Cast {
   TensorRef x{}, y{};
 
@@ -166,8 +166,8 @@ struct LinearBackwardWeight {
   double flops() const { return 2.0 * static_cast<double>(x.size() * dw.shape[1]); }
 };
 
-/// out[b, t] = wte[tokens[b, t] - first_token] + wpe[position + t]. tokens (B, T) int32, those without a row
-/// in wte as if it were 0; wte (V, C), wpe (S, C) or empty, out (B, T, C).
+/// out[b, t] = wte[tokens[b, t] - first_token] + wpe[position + t]. tokens (B, T) int32; a token without a
+/// row in wte counts as a row of zeros. wte (V, C), wpe (S, C) or empty, out (B, T, C).
 struct EmbeddingForward {
   TensorRef tokens{}, wte{}, wpe{}, out{};
   std::int64_t position = 0;
@@ -221,8 +221,8 @@ struct LayernormForward {
   double flops() const { return 8.0 * static_cast<double>(x.size()); }
 };
 
-/// dx = (residual or 0) + the layernorm's input gradient. dx may be the memory of dy or of residual; (N, C)
-/// all.
+/// dx = (residual or 0) + the layernorm's input gradient. dy, x, residual, dx (N, C); dx may be the memory of
+/// dy or residual.
 struct LayernormBackwardInput {
   TensorRef dy{}, x{}, gamma{}, mean{}, rstd{}, residual{}, dx{};
 
@@ -295,13 +295,15 @@ struct GeluBackward {
 };
 
 /// Which elements a dropout layer zeroes. Element e of sample b is dropped if the Philox word (e mod 4) of
-/// counter (e / 4, sample, step) is below `probability`; e counts within the whole sample ((t, c), or (h, q,
-/// k) for attention), `sample` = first_sample + b counts within the global batch. The same for every layout.
+/// counter (e / 4, sample, step) is below `probability`. e counts within the whole sample: (t, c), or (h, q,
+/// k) for attention. `sample` = first_sample + b counts within the global batch. The same elements are
+/// dropped on every layout.
 struct Dropout {
   float probability = 0.0F;
   PhiloxKey key{};
   std::int64_t first_sample = 0;
-  GlobalIndex index{};  // of the (t, c) of a call in the whole sample's; attention has AttentionPlace
+  // Of the call's (t, c) within the whole sample; attention uses AttentionPlace instead.
+  GlobalIndex index{};
   const StepScalars* scalars = nullptr;  // device memory
 };
 
@@ -335,8 +337,8 @@ struct DropoutAdd {
   double flops() const { return 2.0 * static_cast<double>(x.size()); }
 };
 
-/// Where the probabilities of a call lie in those of the whole sample, (heads, positions, positions), in
-/// which dropout counts.
+/// Where the probabilities of a call lie within those of the whole sample, (heads, positions, positions).
+/// Dropout counts in the whole sample.
 struct AttentionPlace {
   std::int64_t first_head = 0;
   std::int64_t first_query = 0;
@@ -349,8 +351,8 @@ struct AttentionPlace {
 };
 
 /// Causal attention without the T × T matrix (Dao, 2023), of queries at positions query_offset ..
-/// query_offset + Tq - 1 over keys at 0 .. Tk - 1: key j is seen by query i if j <= query_offset + i. query,
-/// key, value and output strided with unit stride in D.
+/// query_offset + Tq - 1 over keys at 0 .. Tk - 1: query i sees key j if j <= query_offset + i. query, key,
+/// value and output are strided with unit stride in D.
 struct AttentionForward {
   TensorRef query{};   // (B, Tq, H, D) strided
   TensorRef key{};     // (B, Tk, H, D) strided
@@ -371,7 +373,7 @@ struct AttentionForward {
     visit("output", op.output, Access::write);
     visit("lse", op.lse, Access::write);
   }
-  /// Of one product of queries and keys.
+  /// The floating-point operations of one product of queries and keys.
   double product_flops() const {
     double pairs = 0.0;
     for (std::int64_t i = 0; i < query.shape[1]; ++i)
@@ -382,7 +384,7 @@ struct AttentionForward {
 };
 
 struct AttentionBackward {
-  AttentionForward forward{};  // as it was; output and lse as it left them
+  AttentionForward forward{};  // the forward operation, with the output and lse that it wrote
   TensorRef output_grad{};     // (B, Tq, H, D) strided
   TensorRef query_grad{};      // (B, Tq, H, D) strided
   TensorRef key_grad{};        // (B, Tk, H, D) strided
@@ -406,10 +408,11 @@ struct AttentionBackward {
   double flops() const { return 5.0 * forward.product_flops(); }
 };
 
-/// What the softmax of a row takes of a part of its logits, which are those of the tokens from `first_token`
-/// on: statistics[0][n] = the largest of logits[n, :vocab], [1] the sum of exp(logit - largest), [2] the
-/// target's logit, and [3] 1 if the target is the largest, the first of equals; -inf, 0, -inf and 0 where
-/// there is none. logits (N, Vp) compute type, vocab 0 to Vp, targets (N) int32, statistics (4, N) fp32.
+/// Statistics that the softmax of a row needs of one part of its logits, which starts at token `first_token`:
+/// statistics[0][n] = the largest of logits[n, :vocab], [1] the sum of exp(logit - largest), [2] the target's
+/// logit, and [3] 1 if the target is the largest, the first of equals. If the part lacks these logits, they
+/// are -inf, 0, -inf and 0. logits (N, Vp) compute type, vocab 0 to Vp, targets (N) int32, statistics (4, N)
+/// fp32.
 struct SoftmaxStatistics {
   TensorRef logits{}, targets{}, statistics{};
   std::int64_t vocab = 0;
@@ -430,7 +433,7 @@ struct SoftmaxStatistics {
 /// correct[n] = 1 if the target is the largest logit (the first of equals), if `correct` is given. With
 /// `scalars`, logits = gradient_scale * scalars->loss_scale * (softmax - onehot), columns >= vocab zero.
 /// logits (N, Vp) compute type, targets (N) int32, losses (N) fp32, correct (N) int32 or empty. If the logits
-/// are a part, `statistics` (P, 4, N) are those of all P parts, in the order of their tokens.
+/// are one of P parts, `statistics` (P, 4, N) are those of all parts, in the order of their tokens.
 struct CrossEntropy {
   TensorRef logits{}, targets{}, losses{}, correct{}, statistics{};
   std::int64_t vocab = 0;
@@ -532,7 +535,7 @@ struct Segment {
   std::int64_t begin = 0;  // elements
   std::int64_t end = 0;
   float decay = 0.0F;             // 1 or 0, multiplies the weight decay
-  StochasticRounding rounding{};  // counts from `begin`; read if the weights have no master
+  StochasticRounding rounding{};  // counts from `begin`; used if the weights have no master
 };
 
 /// The segment that holds `element`.
@@ -552,10 +555,10 @@ MYLOS_HOST_DEVICE inline int segment_of(const Segment* segments, int count, std:
 /// A step of AdamW (Loshchilov and Hutter, 2019) on n elements of a flat buffer; leaves everything as it is
 /// if scalars->skip is set.
 struct AdamWStep {
-  TensorRef weights{};   // (n) compute type; the master rounded, or if there is none updated
+  TensorRef weights{};   // (n) compute type; set to the rounded master, or updated if there is no master
   TensorRef gradient{};  // (n) fp32 or compute type
-  /// (n) fp32, updated; the same memory as `weights` if these are fp32; empty if the weights are bf16 or
-  /// fp16 and have none: these are then updated in fp32 and rounded as their segment says.
+  /// (n) fp32, updated. The same memory as `weights` if these are fp32. Empty if bf16 or fp16 weights have no
+  /// master: they are then updated in fp32 and rounded as their segment says.
   TensorRef master{};
   TensorRef first_moment{};           // (n) fp32, updated
   TensorRef second_moment{};          // (n) fp32, updated
@@ -580,8 +583,8 @@ struct AdamWStep {
 };
 
 /// A step of gradient descent with momentum (Sutskever et al., 2013) on n elements of a flat buffer: momentum
-/// = momentum_decay * momentum + clipped gradient + decay * weight; weight -= learning_rate * momentum.
-/// Members as of AdamWStep.
+/// = momentum_decay * momentum + clipped gradient + decay * weight; weight -= learning_rate * momentum. The
+/// members are those of AdamWStep.
 struct SgdStep {
   TensorRef weights{}, gradient{}, master{};
   TensorRef momentum{};  // (n) fp32, updated
@@ -615,7 +618,7 @@ struct GuardStep {
   double flops() const { return 0.0; }
 };
 
-/// Operations, in an order.
+/// An ordered list of operations.
 template <class... Ops>
 struct OperationList {
   static constexpr std::size_t count = sizeof...(Ops);
@@ -641,7 +644,7 @@ OperationList<First..., Second...> operator+(OperationList<First...>, OperationL
   return {};
 }
 
-/// All of them. A new operation is a record above, its name here, and a kernel in the root backend.
+/// All operations. A new one needs a record above, its name here, and a kernel in the root backend.
 using Operations =
     OperationList<Fill, Cast, FillNormal, Sum, SumOfSquares, LinearForward, LinearBackwardInput,
                   LinearBackwardWeight, EmbeddingForward, EmbeddingBackward, LayernormForward,
@@ -649,7 +652,7 @@ using Operations =
                   AttentionForward, AttentionBackward, SoftmaxStatistics, CrossEntropy, LinearGeluForward,
                   LinearGeluBackwardInput, DropoutAddLayernorm, AdamWStep, SgdStep, GuardStep>;
 
-/// Another one for another list of names or another size of a record (FNV-1a).
+/// A hash of the names of the operations, their order and the sizes of their records (FNV-1a).
 template <class... Ops>
 constexpr std::uint64_t key_of(OperationList<Ops...> /*operations*/) {
   std::uint64_t key = 14695981039346656037ULL;

@@ -6,16 +6,17 @@
 
 namespace mylos {
 
-/// Written by the host before a step (first group) and by GuardStep within it (the rest).
+/// The host writes the first group before a step and sets the first loss scale. GuardStep writes the rest
+/// within the step.
 struct StepScalars {
   std::int64_t step = 0;  ///< running step, 1 for the first; Adam's t and the dropout key
   float learning_rate = 0.0F;
 
-  /// What the loss of the step is multiplied by before its gradient is taken; after guard_step, that of the
-  /// next.
+  /// The factor that multiplies the loss of the step before its gradient is taken; after GuardStep, the
+  /// factor of the next step.
   float loss_scale = 1.0F;
 
-  float clip_factor = 1.0F;    ///< multiplies every gradient (clipping and 1 / loss_scale)
+  float clip_factor = 1.0F;    ///< multiplies every gradient: clipping and 1 / loss_scale
   float gradient_norm = 0.0F;  ///< global L2 norm before clipping, unscaled
   float loss = 0.0F;           ///< mean loss of the global batch, nats per token
   std::int32_t skip = 0;       ///< non-zero: the update must not be applied

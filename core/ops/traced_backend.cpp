@@ -5,7 +5,7 @@ namespace mylos {
 
 namespace {
 
-/// Of the weights, if these lead from one dimension to another.
+/// The shape of the weights of a linear layer; 0 x 0 for other operations.
 template <class Op>
 LinearShape shape_of(const Op& op) {
   if constexpr (requires { op.w; }) {

@@ -9,8 +9,8 @@
 
 namespace mylos {
 
-/// Every operation that a kernel of `next` takes under its own name, linear layers with the shape of their
-/// weights; what is composed as its parts.
+/// Records every operation that a kernel of `next` takes, under its own name, linear layers with the shape of
+/// their weights. A composed operation is recorded as its parts.
 class TracedBackend final : public ForwardingBackend {
  public:
   /// Both must outlive this.
@@ -21,7 +21,7 @@ class TracedBackend final : public ForwardingBackend {
   void copy(const void* from, void* to, std::size_t bytes) override;
 
  private:
-  /// Each operation comes here first.
+  /// Receives each operation first.
   struct Recorder {
     const OperationTable& next;
     Trace& trace;

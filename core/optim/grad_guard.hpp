@@ -14,12 +14,13 @@ namespace mylos {
 struct GuardConfig {
   float loss_factor = 1.0F;   ///< turns the reduced loss sum into the mean: 1 / tokens of the global batch
   float clip_norm = 1.0F;     ///< global L2 norm; 0 turns clipping off
-  float spike_factor = 0.0F;  ///< skip where the norm exceeds mean + factor * deviation; 0 turns it off
-  std::int32_t spike_window = 100;  ///< steps that the running statistics remember, and their warm-up
-  std::int32_t scale_window = 0;  ///< applied steps in a row that double the loss scale; 0 keeps it as it is
+  float spike_factor = 0.0F;  ///< skip if the norm exceeds mean + factor * deviation; 0 turns this off
+  std::int32_t spike_window = 100;  ///< steps that the running statistics span, and their warm-up
+  /// Applied steps in a row after which the loss scale doubles; 0 keeps the scale constant.
+  std::int32_t scale_window = 0;
 };
 
-/// What a step measured, summed over all ranks: a non-finite value of one rank reaches every rank.
+/// The measurements of a step, summed over all ranks: a non-finite value of one rank reaches every rank.
 struct GuardInput {
   float loss_sum = 0.0F;      ///< over the tokens of the global batch
   float norm_squared = 0.0F;  ///< of the scaled gradient, each element once
@@ -29,19 +30,20 @@ struct GuardInput {
 struct GuardState {
   double mean = 0.0;  ///< running mean of the gradient norm
   double variance = 0.0;
-  std::int64_t seen = 0;            ///< applied steps that entered the statistics
-  std::int64_t skipped = 0;         ///< skipped in all
-  std::int64_t skipped_in_row = 0;  ///< not counting those that a smaller loss scale may cure
-  float loss_scale = 1.0F;          ///< of the next step
-  std::int32_t scaled_in_row = 0;   ///< applied steps since the loss scale changed
+  std::int64_t seen = 0;     ///< applied steps that entered the statistics
+  std::int64_t skipped = 0;  ///< skipped steps in total
+  /// Skipped steps in a row, not counting overflows that a smaller loss scale may cure.
+  std::int64_t skipped_in_row = 0;
+  float loss_scale = 1.0F;         ///< of the next step
+  std::int32_t scaled_in_row = 0;  ///< applied steps since the loss scale changed
 };
 
 inline constexpr float largest_loss_scale = 16777216.0F;  // 2^24
 
-/// Fills all of `scalars` but what the host writes, and updates `state`. A non-finite loss or norm, or a norm
-/// above the spike limit after the warm-up, skips the step; skipped steps never enter the statistics. With
-/// scale_window the loss scale is dynamic (Micikevicius et al., "Mixed precision training", 2018): a norm
-/// that is not finite halves it, down to 1.
+/// Fills `scalars`, except the members that the host writes, and updates `state`. A non-finite loss or norm,
+/// or a norm above the spike limit after the warm-up, skips the step; skipped steps never enter the
+/// statistics. With scale_window the loss scale is dynamic (Micikevicius et al., "Mixed precision training",
+/// 2018): a non-finite norm with a finite loss halves it, down to 1.
 MYLOS_HOST_DEVICE inline void guard_update(const GuardConfig& config, const GuardInput& input,
                                            GuardState& state, StepScalars& scalars) {
   const float inverse_scale = 1.0F / scalars.loss_scale;

@@ -22,7 +22,8 @@ struct LrScheduleConfig {
   std::int64_t decay_steps = 0;  ///< of wsd
 };
 
-/// The learning rate of `step` (1 for the first). Step `warmup` has the peak, step `steps` the minimum.
+/// The learning rate of `step` (1 for the first). Step `warmup` has the peak. Step `steps` has the minimum,
+/// unless the rate is constant after the warm-up.
 double learning_rate(const LrScheduleConfig& config, std::int64_t step);
 
 }  // namespace mylos

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Optimizer: the fp32 state of the parts of units that this rank owns, and the step on them.
+// Optimizer: the fp32 state of the parts of units that this rank owns, and the step that updates them.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,14 @@ struct OptimizerKind;
 
 struct OptimizerConfig {
   const OptimizerKind* kind = nullptr;
-  ParamValues values;         ///< of the deck, the kind's parameters at least
+  ParamValues values;         ///< values of the deck, including the kind's parameters
   float weight_decay = 0.1F;  ///< on every tensor of two or more dimensions
-  bool keeps_master = true;   ///< an fp32 one, if the compute type is narrower
+  bool keeps_master = true;   ///< keeps an fp32 master if the compute type is narrower
   std::uint64_t seed = 0;     ///< of the stochastic rounding of weights without a master
 };
 
-/// Where an optimizer works: `parts` are those that the rank owns, some of them perhaps empty, in
-/// `compute_type`. All references outlive the optimizer.
+/// Where an optimizer works. `parts` are the parts of units that the rank owns, in `compute_type`; some may
+/// be empty. All references outlive the optimizer.
 struct OptimizerPlace {
   ComputeBackend& backend;
   MemoryLedger& ledger;
@@ -36,8 +36,9 @@ struct OptimizerPlace {
   std::vector<UnitPart> parts;
 };
 
-/// Of each owned element it has one fp32 value per state of its kind, and an fp32 master if the compute type
-/// is narrower; or none, then the weights are rounded stochastically. States begin as zeros.
+/// Keeps one fp32 value per owned element for each state of its kind. If the compute type is narrower than
+/// fp32, it also keeps an fp32 master; without a master it rounds the weights stochastically. States start as
+/// zeros.
 class Optimizer {
  public:
   Optimizer(const OptimizerConfig& config, const OptimizerPlace& place);
@@ -53,13 +54,13 @@ class Optimizer {
   const std::vector<UnitPart>& parts() const { return parts_; }
   /// State number `state` of the kind, of part `index`.
   TensorRef state(std::size_t state, std::size_t index) const { return slice(states_[state], index); }
-  /// The truth of part `index`: the fp32 master, or `weights` themselves if there is none.
+  /// The exact weights of part `index`: the fp32 master, or `weights` themselves if there is no master.
   TensorRef master(std::size_t index, TensorRef weights) const;
 
  protected:
   ComputeBackend& backend() { return backend_; }
   const OptimizerConfig& config() const { return config_; }
-  /// What all optimizers' operations have.
+  /// The members that the operations of all optimizers share.
   template <class Op>
   Op operation(std::size_t index, TensorRef weights, TensorRef gradient, const StepScalars* scalars) const {
     const TensorRef truth = master(index, weights);
@@ -88,14 +89,15 @@ class Optimizer {
   std::vector<int> num_segments_;
 };
 
-/// What an optimizer's operation is told of a part: a segment per parameter, with the padding behind it.
+/// The table of a part for an optimizer's operation: one segment per parameter, including the padding after
+/// it.
 std::vector<Segment> segments_of(const ParameterTable& table, const UnitPart& part, std::uint64_t seed);
 
 /// An optimizer, as decks, checkpoints and the planner know it.
 struct OptimizerKind {
   const char* name;
   const char* doc;
-  std::span<const ParamSpec> params;    ///< of section optim, beside those that all have
+  std::span<const ParamSpec> params;    ///< of section optim, in addition to the common ones
   std::span<const char* const> states;  ///< groups of a checkpoint's optimizer.h5
   std::unique_ptr<Optimizer> (*make)(const OptimizerConfig& config, const OptimizerPlace& place);
 

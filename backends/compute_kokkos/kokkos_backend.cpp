@@ -47,8 +47,8 @@ Time& recorded(Event event) {
 using HostMemory = Kokkos::SharedHostPinnedSpace;
 constexpr std::int64_t copy_block = 1 << 18;  // bytes that one thread copies at a time
 
-/// Has an effect if the system leaves the choice to programs. Ranges that do not fill a huge page are left
-/// out, so that no more memory is used than requested.
+/// Has an effect only if the system leaves the choice to programs. Ranges that do not fill a huge page are
+/// left out, so that no more memory is used than requested.
 void ask_for_huge_pages(void* memory, std::size_t bytes) {
   constexpr std::uintptr_t huge_page = 2U << 20U;
   const auto first = reinterpret_cast<std::uintptr_t>(memory);

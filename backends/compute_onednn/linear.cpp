@@ -45,8 +45,8 @@ void column_sums(const T* x, std::int64_t rows, std::int64_t columns, G* sums, b
   }
 }
 
-/// Whether Matmul is faster than oneDNN: for fp16, which oneDNN does not multiply here, and for bf16 unless
-/// oneDNN has AMX.
+/// Whether Matmul is faster than oneDNN: for fp16, which oneDNN lacks, and for bf16, which oneDNN emulates on
+/// many processors. With AMX, oneDNN's bf16 is faster.
 bool is_own(DType dtype) {
   return Matmul::supports(dtype) && !(dtype == DType::bf16 && has_amx());
 }

@@ -11,8 +11,8 @@ namespace mylos::compute_onednn {
 
 namespace {
 
-/// The most floats of sums that a part keeps if the summed dimension has several blocks: 2 MiB. The sums of
-/// one panel may be more.
+/// The most floats of sums that a part keeps if the summed dimension has several blocks: 2 MiB, but at least
+/// the sums of one panel.
 constexpr std::int64_t most_sums = std::int64_t{1} << 19;
 
 const MatmulKernel* kernel_for(DType type) {

@@ -711,7 +711,7 @@ void multiply_part(const MatmulOperands& operands, const MatmulDivision& divisio
       .multiply();
 }
 
-/// A panel of this many steps is 96 KiB, so that two panels and the rows of two tiles fit in L2 beside the
+/// A panel of this many steps is 96 KiB, so that two panels and the rows of two tiles fit in L2 with the
 /// data that streams through it.
 constexpr std::int64_t most_steps = 512;
 

@@ -61,7 +61,7 @@ class OnednnBackend final : public ForwardingBackend {
 
  private:
   OnednnOperations kernels_;
-  // Bytes of each allocation. When it is freed, the packed copies of its weights are dropped.
+  // Bytes of each allocation: when one is freed, the packed copies of its weights are dropped.
   std::unordered_map<void*, std::size_t> sizes_;
 };
 

@@ -8,9 +8,9 @@ namespace mylos::compute_kokkos {
 
 namespace {
 
-// Tiles lie in scratch memory, of fp32 or, where the machine multiplies them, of pairs of bf16. Lanes run
-// over queries in the forward pass, over keys in the backward pass: each way, only the operand of the outer
-// loop has to be transposed.
+// Tiles lie in scratch memory. They hold fp32 or, if the machine multiplies them, pairs of bf16. Lanes run
+// over queries in the forward pass and over keys in the backward pass, so that only the operands of the outer
+// loop have to be transposed.
 constexpr int block_queries = 64;
 constexpr int block_keys = 64;
 static_assert(block_queries % width == 0 && block_keys % width == 0 && block_queries % 2 == 0 &&
@@ -52,8 +52,8 @@ struct Shape {
   }
 };
 
-/// Copies rows t0 .. of head (b, h) to `tile` (rows, row groups), values of one row in a group; groups beyond
-/// the dimension are 0.
+/// Copies rows t0 .. of head (b, h) to `tile` (rows, row groups). A group holds values of one row; groups
+/// beyond the dimension are 0.
 template <class T, class E>
 KOKKOS_FORCEINLINE_FUNCTION void load_rows(const Heads<const T>& from, std::int64_t b, std::int64_t t0,
                                            std::int64_t h, int rows, int dimension, E* tile, int row) {
@@ -73,8 +73,8 @@ KOKKOS_FORCEINLINE_FUNCTION void load_rows(const Heads<const T>& from, std::int6
   }
 }
 
-/// Copies rows t0 .. of head (b, h) to `tile` (row groups, row), values of successive rows in a group; `row`
-/// values of each, those beyond the dimension and the rows 0.
+/// Copies rows t0 .. of head (b, h) to `tile` (row groups, row). A group holds values of successive rows.
+/// Each row has `row` values; those beyond the dimension and beyond `rows` are 0.
 template <class T, class E>
 KOKKOS_FORCEINLINE_FUNCTION void load_row_groups(const Heads<const T>& from, std::int64_t b, std::int64_t t0,
                                                  std::int64_t h, int rows, int dimension, E* tile, int row) {
@@ -93,7 +93,7 @@ KOKKOS_FORCEINLINE_FUNCTION void load_row_groups(const Heads<const T>& from, std
   }
 }
 
-/// transposed (groups, columns) from tile (rows, row); columns beyond `rows` are 0.
+/// Transposes tile (rows, row) to transposed (groups, columns); columns beyond `rows` are 0.
 template <class E>
 KOKKOS_FORCEINLINE_FUNCTION void transpose(const E* tile, int rows, int row, int groups, int columns,
                                            E* transposed) {
@@ -103,7 +103,7 @@ KOKKOS_FORCEINLINE_FUNCTION void transpose(const E* tile, int rows, int row, int
   }
 }
 
-/// Puts the values of rows `i` (even) and `i + 1` where a product that sums over rows expects them.
+/// Stores the values of rows `i` (even) and `i + 1` where a product that sums over rows expects them.
 template <class E>
 KOKKOS_FORCEINLINE_FUNCTION void store_two_rows(E* tile, int row, int i, int column, Vec first, Vec second) {
   if constexpr (std::is_same_v<E, float>) {
@@ -114,7 +114,7 @@ KOKKOS_FORCEINLINE_FUNCTION void store_two_rows(E* tile, int row, int i, int col
   }
 }
 
-/// Puts values one behind the other, from the first'th of the tile on.
+/// Stores values contiguously, starting at value `first` of the tile.
 template <class T, class E>
 KOKKOS_FORCEINLINE_FUNCTION void store_values(E* tile, int first, Vec values) {
   if constexpr (std::is_same_v<E, float>) {
@@ -143,7 +143,7 @@ KOKKOS_FORCEINLINE_FUNCTION Vec lane_numbers() {
   return load(lanes);
 }
 
-/// `elements` of the team's scratch memory.
+/// Takes `elements` elements of the team's scratch memory.
 template <class E>
 KOKKOS_FORCEINLINE_FUNCTION E* take(const Member& member, int elements) {
   static_assert(sizeof(E) == sizeof(float));
@@ -155,8 +155,8 @@ std::size_t scratch_bytes(Sizes... elements) {
   return (Scratch::shmem_size(static_cast<std::size_t>(elements)) + ...);
 }
 
-/// One team for each block of queries of a head: the running maximum and sum of Dao's algorithm, block by
-/// block of keys.
+/// One team per block of queries of a head. For one block of keys after another, it updates the running
+/// maximum and sum of Dao's algorithm.
 template <class T>
 void forward_kernel(const Execution& execution, const Shape& attention, const Dropout& layer,
                     Heads<const T> query, Heads<const T> key, Heads<const T> value, Heads<T> output,
@@ -265,7 +265,7 @@ void forward_kernel(const Execution& execution, const Shape& attention, const Dr
       });
 }
 
-/// delta = rowwise dot of output and its gradient.
+/// delta = row-wise dot product of the output and its gradient.
 template <class T>
 void delta_kernel(const Execution& execution, const Shape& attention, Heads<const T> output,
                   Heads<const T> output_grad, float* delta) {
@@ -286,7 +286,8 @@ void delta_kernel(const Execution& execution, const Shape& attention, Heads<cons
       });
 }
 
-/// One team for each head: blocks of keys outside, blocks of queries inside, so that no sum is shared.
+/// One team per head, with blocks of keys in the outer loop and blocks of queries in the inner loop, so that
+/// no two teams share a sum.
 template <class T>
 void backward_kernel(const Execution& execution, const Shape& attention, const Dropout& layer,
                      Heads<const T> query, Heads<const T> key, Heads<const T> value, const float* lse,

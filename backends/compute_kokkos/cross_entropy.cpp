@@ -6,15 +6,15 @@ namespace mylos::compute_kokkos {
 
 namespace {
 
-/// What is known of the softmax of a row, or of a part of one.
+/// The softmax statistics of a row or of a part of a row.
 struct RowSoftmax {
   float largest = -INFINITY;
   float sum = 0.0F;             // of exp(logit - largest)
-  float of_target = -INFINITY;  // its logit
-  bool is_hit = false;          // the target is the first of the largest
+  float of_target = -INFINITY;  // the target's logit
+  bool is_hit = false;          // the target is the first of the largest logits
 };
 
-/// Of a row's logits x[0, n), among which is that of the target if 0 <= target < n.
+/// The statistics of a row's logits x[0, n), which include the target's if 0 <= target < n.
 template <class T>
 KOKKOS_FORCEINLINE_FUNCTION RowSoftmax softmax_of(const Member& member, std::int64_t n, const T* x,
                                                   std::int64_t target) {
@@ -31,7 +31,7 @@ KOKKOS_FORCEINLINE_FUNCTION RowSoftmax softmax_of(const Member& member, std::int
   return row;
 }
 
-/// Of a row whose parts have `statistics` (P, 4, N).
+/// Combines the statistics of a row's P parts; `statistics` is (P, 4, N).
 KOKKOS_FORCEINLINE_FUNCTION RowSoftmax softmax_of(const float* statistics, std::int64_t parts,
                                                   std::int64_t rows, std::int64_t row) {
   const auto at = [&](std::int64_t part, int which) {
@@ -69,7 +69,7 @@ void statistics_kernel(const Execution& execution, Matrix<const T> logits, Vecto
       });
 }
 
-/// `statistics`: (P, 4, N), or null if the logits are all of a row's.
+/// `statistics`: (P, 4, N), or null if the logits are whole rows.
 template <class T>
 void row_kernel(const Execution& execution, Matrix<T> logits, Vector<const std::int32_t> targets,
                 const float* statistics, std::int64_t parts, std::int64_t vocab, std::int64_t first_token,

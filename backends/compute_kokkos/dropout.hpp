@@ -9,7 +9,7 @@ namespace mylos::compute_kokkos {
 /// Elements that `keep_factors` draws at once.
 inline constexpr int dropout_block = words_at_once;
 
-/// factors[i] = 1 / (1 - p) where element 4 * group + i of `sample` is kept, else 0; `dropout_block` of them.
+/// factors[i] = 1 / (1 - p) if element 4 * group + i of `sample` is kept, else 0, for 0 <= i < dropout_block.
 KOKKOS_FORCEINLINE_FUNCTION void keep_factors(const Dropout& dropout, std::int64_t step, std::int64_t sample,
                                               std::uint64_t group, float* factors) {
   std::uint32_t words[dropout_block];

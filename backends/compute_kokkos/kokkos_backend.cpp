@@ -26,7 +26,7 @@ void check(cudaError_t status, const char* call) {
 /// What a Graph's handle points to.
 struct RecordedWork {
   cudaGraphExec_t work = nullptr;
-  std::uint64_t num_deallocations = 0;  // until it was recorded
+  std::uint64_t num_deallocations = 0;  // when it was recorded
 };
 
 RecordedWork& recorded(Graph graph) {
@@ -35,7 +35,7 @@ RecordedWork& recorded(Graph graph) {
 
 #else
 
-/// What an Event's handle points to: when it was recorded.
+/// What an Event's handle points to: the time at which it was recorded.
 using Time = std::chrono::steady_clock::time_point;
 
 Time& recorded(Event event) {
@@ -47,8 +47,8 @@ Time& recorded(Event event) {
 using HostMemory = Kokkos::SharedHostPinnedSpace;
 constexpr std::int64_t copy_block = 1 << 18;  // bytes that one thread copies at a time
 
-/// Where the system leaves the choice to programs. What does not fill a huge page is left out, so that no
-/// more memory is used than asked for.
+/// Has an effect only if the system leaves the choice to programs. Ranges that do not fill a huge page are
+/// left out, so that no more memory is used than requested.
 void ask_for_huge_pages(void* memory, std::size_t bytes) {
   constexpr std::uintptr_t huge_page = 2U << 20U;
   const auto first = reinterpret_cast<std::uintptr_t>(memory);
@@ -191,12 +191,12 @@ double KokkosBackend::seconds_between(Event begin, Event end) {
   return 1e-3 * static_cast<double>(milliseconds);
 }
 
-// Kokkos' tools wait for the device before each kernel.
+// Kokkos' tools wait for the device before each kernel, which CUDA forbids during a capture.
 bool KokkosBackend::can_capture() const {
   return !Kokkos::Profiling::profileLibraryLoaded();
 }
 
-// Other threads, such as NCCL's, go on calling CUDA meanwhile.
+// The capture is thread-local, because other threads, such as NCCL's, continue to call CUDA.
 Graph KokkosBackend::capture(const std::function<void()>& work) {
   const cudaStream_t stream = queue().cuda_stream();
   auto made = std::make_unique<RecordedWork>();
@@ -208,7 +208,7 @@ Graph KokkosBackend::capture(const std::function<void()>& work) {
   } catch (...) {
     cudaStreamEndCapture(stream, &graph);
     if (graph != nullptr) cudaGraphDestroy(graph);
-    cudaGetLastError();  // others must not find it
+    cudaGetLastError();  // cleared, so that later calls do not report it
     throw;
   }
   cudaError_t status = cudaStreamEndCapture(stream, &graph);
@@ -233,7 +233,7 @@ void KokkosBackend::destroy_graph(Graph graph) {
 
 #else
 
-// Regions of Kokkos' tools. Their names are strings: made only where a tool wants them.
+// Regions for Kokkos' tools. Kokkos takes their names as strings, which are made only if a tool is loaded.
 void KokkosBackend::begin_range(const char* name) {
   if (Kokkos::Profiling::profileLibraryLoaded()) Kokkos::Profiling::pushRegion(name);
 }
@@ -262,7 +262,7 @@ void KokkosBackend::record(Event event) {
   recorded(event) = std::chrono::steady_clock::now();
 }
 
-// Kokkos has no events: on a device without any, waiting for one is waiting for everything.
+// Kokkos has no events: on a device, waiting for one means waiting for all work.
 void KokkosBackend::host_wait(Event /*event*/) {
   if (!on_host) queue().fence("mylos::event::wait"_label);
 }

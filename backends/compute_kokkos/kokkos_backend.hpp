@@ -12,9 +12,9 @@
 
 namespace mylos::compute_kokkos {
 
-/// The queue is the default execution space instance. On the host it finishes a kernel before the call
-/// returns, so that events have nothing to do there. A graph does not see
-/// that a kernel with another shape made Kokkos replace the scratch memory of its teams.
+/// The queue is the default execution space instance. On the host, a kernel is finished when the call
+/// returns, so there is nothing to wait for at an event. A graph is not invalidated if a kernel with another
+/// shape makes Kokkos replace the scratch memory of its teams.
 class KokkosBackend final : public ComputeBackend {
  public:
   KokkosBackend() { add_operations(KokkosOperations::List(), kernels_, "kokkos"); }

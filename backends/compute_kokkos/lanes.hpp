@@ -24,7 +24,7 @@ inline constexpr int width = static_cast<int>(Vec::size());
 
 #if defined(__GNUC__) && !defined(__CUDACC__)
 
-// As loops over lanes these conversions become halves of a vector, which stall where they are joined.
+// Written as loops over lanes, these conversions compile to half vectors, and joining the halves stalls.
 using Words [[gnu::vector_size(width * sizeof(std::uint32_t))]] = std::uint32_t;
 using Halves [[gnu::vector_size(width * sizeof(std::uint16_t))]] = std::uint16_t;
 
@@ -55,7 +55,7 @@ inline void store_narrow(bf16* to, Vec value) {
 
 #endif
 
-/// Lane by lane, for what has no vector form above.
+/// Lane by lane, for types without a vector form above.
 template <class T>
 KOKKOS_FORCEINLINE_FUNCTION Vec load_narrow(const T* from) {
   float lanes[width];
@@ -87,7 +87,7 @@ KOKKOS_FORCEINLINE_FUNCTION void store(T* to, Vec value) {
   }
 }
 
-/// A place in an array: `count` elements from `first`, at most a vector.
+/// A range of an array: `count` elements from `first`, at most `width`.
 struct Lanes {
   std::int64_t first;
   int count;
@@ -145,11 +145,11 @@ KOKKOS_FORCEINLINE_FUNCTION Vec remainder_of(Vec x, Vec n) {
   return multiply_add(n, Vec(2.12194440e-4F), multiply_add(n, Vec(-0.693359375F), x));
 }
 
-/// e^x for x <= 88 (larger x give e^88); below -87 0 or, where vectors have AVX-512, what fp32 holds; NaN
-/// stays NaN. Relative error below 2e-7 for normal results.
+/// e^x for x <= 88; larger x give e^88. Below -87 the result is 0 or, with AVX-512, the fp32 value, which may
+/// be subnormal. NaN stays NaN. The relative error of normal results is below 2e-7.
 #ifdef MYLOS_AVX512_LANES
 inline Vec exponential(Vec x) {
-  // Both return their second argument where one is NaN.
+  // Minimum and maximum return their second argument if one is NaN.
   const __m512 clamped =
       _mm512_min_ps(_mm512_set1_ps(88.0F), _mm512_max_ps(_mm512_set1_ps(-104.0F), std::bit_cast<__m512>(x)));
   const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(clamped, _mm512_set1_ps(1.44269504F)),
@@ -197,7 +197,7 @@ KOKKOS_FORCEINLINE_FUNCTION void for_row(const Member& member, std::int64_t n, c
 template <int N>
 using Vecs = Kokkos::Array<Vec, N>;
 
-/// Sums over [0, n) of the N values that term(Lanes) gives, to all threads of the team.
+/// Sums the N values of term(Lanes) over [0, n), and returns the sums to all threads of the team.
 template <int N, class Term>
 KOKKOS_FORCEINLINE_FUNCTION Kokkos::Array<float, N> row_sums(const Member& member, std::int64_t n,
                                                              const Term& term) {
@@ -229,7 +229,7 @@ KOKKOS_FORCEINLINE_FUNCTION Kokkos::Array<float, N> row_sums(const Member& membe
   return totals;
 }
 
-/// The largest of x[0, n), to all threads of the team.
+/// Returns the largest of x[0, n) to all threads of the team.
 template <class T>
 KOKKOS_FORCEINLINE_FUNCTION float row_max(const Member& member, std::int64_t n, const T* x) {
   constexpr float lowest = -std::numeric_limits<float>::infinity();
@@ -244,13 +244,14 @@ KOKKOS_FORCEINLINE_FUNCTION float row_max(const Member& member, std::int64_t n, 
   return total;
 }
 
-/// out[s][c] = (accumulate ? out[s][c] : 0) + sum over rows of what term(row, Lanes) gives for columns c.
-/// Rows are added in blocks, in order; a thread owns its columns, so the result is the same for any thread
-/// count.
+/// out[s][c] = (accumulate ? out[s][c] : 0) + sum over rows of value s of term(row, Lanes) at column c. Rows
+/// are added in blocks, in order, and a thread owns its columns, so the result does not depend on the number
+/// of threads.
 template <int N, class T, class Term>
 void column_sums(const std::string& label, const Execution& execution, std::int64_t rows,
                  std::int64_t columns, Term term, Kokkos::Array<T*, N> out, bool accumulate) {
-  // On the host a thread's columns are as many as its share, so that it reads long pieces of rows.
+  // On the host a thread sums its whole share of the columns at a time, up to a limit, so that it reads long
+  // runs of each row.
   constexpr int most_vectors = on_host ? 32 : 1;
   const std::int64_t share = columns / (width * static_cast<std::int64_t>(execution.concurrency()));
   const int vectors = share < 4 ? (most_vectors < 4 ? most_vectors : 4)

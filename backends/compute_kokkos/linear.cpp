@@ -30,14 +30,15 @@ Strided<T> strided(const TensorRef& tensor) {
   return {tensor.as<std::remove_const_t<T>>(), tensor.stride[0], tensor.stride[1]};
 }
 
-/// The leading dimensions of an activation folded into rows.
+/// An activation with its leading dimensions folded into rows.
 template <class T>
 Strided<T> activation(const TensorRef& tensor) {
   const Matrix<T> view = matrix<T>(tensor);
   return {view.data(), static_cast<std::int64_t>(view.extent(1)), 1};
 }
 
-// One thread's tile of the product and what it packs of the factors: 512 KiB, for a second-level cache.
+// A thread's tile of the product and its packed blocks of the factors take 512 KiB, to fit in a second-level
+// cache.
 constexpr int block_rows = 128;
 constexpr int block_columns = 256;
 constexpr int block_depth = 256;
@@ -70,8 +71,8 @@ KOKKOS_FORCEINLINE_FUNCTION void pack(Strided<const T> from, int rows, int depth
   }
 }
 
-/// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n) + bias (n) or null, added up in fp32; c has unit
-/// columns.
+/// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n) + bias (n) or null, summed in fp32; c has unit column
+/// stride.
 template <class A, class B, class C>
 void blocked_gemm(const std::string& label, const Execution& execution, std::int64_t m, std::int64_t n,
                   std::int64_t k, Strided<const A> a, Strided<const B> b, const B* bias, Strided<C> c,
@@ -126,7 +127,7 @@ Matrix<T> row_major(Strided<T> a, std::int64_t rows, std::int64_t columns) {
                        : Matrix<T>(a.data, static_cast<std::size_t>(columns), static_cast<std::size_t>(rows));
 }
 
-/// The same by Kokkos Kernels, for fp32 matrices without gaps between their rows.
+/// The same with Kokkos Kernels, for fp32 matrices without gaps between their rows.
 void library_gemm(const Execution& execution, std::int64_t m, std::int64_t n, std::int64_t k,
                   Strided<const float> a, Strided<const float> b, const float* bias, Strided<float> c,
                   bool accumulate) {
@@ -154,7 +155,7 @@ void gemm(const std::string& label, const Execution& execution, std::int64_t m, 
           bool accumulate) {
   if (m == 0 || n == 0) return;
   if (c.column != 1) {
-    // cᵀ = bᵀ aᵀ has unit columns.
+    // cᵀ = bᵀ aᵀ has unit column stride.
     return gemm<B, A, C>(label, execution, n, m, k, b.transposed(), a.transposed(), nullptr, c.transposed(),
                          accumulate);
   }

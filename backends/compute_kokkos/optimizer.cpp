@@ -7,15 +7,16 @@ namespace mylos::compute_kokkos {
 
 namespace {
 
-constexpr std::int64_t step_block = on_host ? 16384 : 16;  // elements that share what a step computes once
+/// Elements per block. A block computes its Rule once.
+constexpr std::int64_t step_block = on_host ? 16384 : 16;
 
-/// How AdamW steps: made once per block of elements.
+/// AdamW's update, made once per block of elements.
 template <class G>
 struct AdamWRule {
   const G* gradient;
   float *first_moment, *second_moment;
   Vec beta1, one_minus_beta1, beta2, one_minus_beta2;
-  Vec clip;           // of the gradient
+  Vec clip;           // factor of the gradient
   Vec inverse_bias1;  // 1 / (1 - beta1^t)
   Vec inverse_bias2;  // 1 / (1 - beta2^t)
   Vec epsilon;
@@ -40,7 +41,7 @@ struct AdamWRule {
         -1.0 / Kokkos::expm1(static_cast<double>(step) * Kokkos::log(static_cast<double>(beta))));
   }
 
-  /// Updates the moments; returns what becomes of the weights `p`.
+  /// Updates the moments; returns the new values of the weights `p`.
   KOKKOS_FORCEINLINE_FUNCTION Vec operator()(Lanes at, Vec decay, Vec p) const {
     const Vec g = at.load(gradient) * clip;
     const Vec m = multiply_add(beta1, at.load(first_moment), one_minus_beta1 * g);
@@ -52,7 +53,7 @@ struct AdamWRule {
   }
 };
 
-/// How gradient descent with momentum does.
+/// The update of gradient descent with momentum.
 template <class G>
 struct SgdRule {
   const G* gradient;
@@ -96,7 +97,8 @@ struct MasterUpdate {
   }
 };
 
-/// The step on elements without: `chances_at_once` at a time, which begin where a draw does.
+/// The step on elements without a master, which rounds stochastically: up to `chances_at_once` elements at a
+/// time, aligned to the random draws.
 template <class W>
 struct RoundedUpdate {
   W* weights;
@@ -133,8 +135,8 @@ struct RoundedUpdate {
   }
 };
 
-/// Calls update(i, end, rule, decay, segment) for elements [i, end) of one segment after another, in
-/// parallel.
+/// In parallel over blocks, calls update(i, end, rule, decay, segment) for the elements [i, end) of one
+/// segment after another.
 template <class Rule, class Op, class Update>
 void step_kernel(const Execution& execution, const std::string& label, const Op& args, Update update) {
   const std::int64_t n = args.weights.size();
@@ -153,7 +155,7 @@ void step_kernel(const Execution& execution, const std::string& label, const Op&
       });
 }
 
-/// An optimizer's step by `Rule`, on masters or on weights that are rounded by chance.
+/// An optimizer's step by `Rule`, on masters or on weights that are rounded stochastically.
 template <template <class> class Rule, class Op>
 void step(const Execution& execution, const std::string& label, const Op& op) {
   const std::int64_t n = op.weights.size();

@@ -44,7 +44,7 @@ struct Release {
 using Topology = std::unique_ptr<hwloc_topology, Release<hwloc_topology_destroy>>;
 using Bitmap = std::unique_ptr<hwloc_bitmap_s, Release<hwloc_bitmap_free>>;
 
-/// Of this machine, with nothing but its processors: a full one takes long to load.
+/// This machine's topology with its processors only: a full topology takes long to load.
 Topology load_topology() {
   hwloc_topology_t made = nullptr;
   if (hwloc_topology_init(&made) != 0) fail(ExitCode::internal, "hwloc: {}", std::strerror(errno));
@@ -57,9 +57,9 @@ Topology load_topology() {
 }
 #endif
 
-/// Gives each worker thread a core of this process where there are as many of both, unless OpenMP's variables
-/// bind them or say not to. The calling thread keeps all cores, so that threads which it starts later may run
-/// anywhere.
+/// Binds each worker thread to a core of this process if there are as many cores as threads, unless OpenMP's
+/// variables bind the threads or forbid it. The calling thread keeps all cores, so that threads that it
+/// starts later may run anywhere.
 void pin_workers(int num_threads) {
 #if defined(KOKKOS_ENABLE_OPENMP)
   const bool is_decided =

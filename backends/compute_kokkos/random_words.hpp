@@ -10,12 +10,12 @@ namespace mylos::compute_kokkos {
 /// Words that `random_words` draws at once.
 inline constexpr int words_at_once = 4 * width;
 
-/// words[i] = word (i mod 4) of the counter (group + i / 4, c2, c3); `words_at_once` of them.
+/// words[i] = word (i mod 4) of the counter (group + i / 4, c2, c3), for 0 <= i < words_at_once.
 #ifdef MYLOS_AVX512_LANES
 inline void random_words(PhiloxKey key, std::uint64_t group, std::uint32_t c2, std::uint32_t c3,
                          std::uint32_t* words) {
-  // A counter in each 64-bit lane, whose lower halves one instruction multiplies; compilers take a slower
-  // one.
+  // One counter per 64-bit lane. One instruction multiplies the lower halves of the lanes; compilers choose a
+  // slower one.
   using Longs [[gnu::vector_size(sizeof(Vec))]] = std::uint64_t;
   const auto product = [](Longs a, std::uint32_t b) {
     return std::bit_cast<Longs>(_mm512_mul_epu32(std::bit_cast<__m512i>(a), _mm512_set1_epi64(b)));

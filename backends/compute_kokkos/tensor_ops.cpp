@@ -22,14 +22,14 @@ void cast_kernel(const Execution& execution, Vector<const X> x, Vector<Y> y) {
       KOKKOS_LAMBDA(Lanes at) { at.store(y.data(), at.load(x.data())); });
 }
 
-/// Always on the host: logarithm and cosine differ between devices, the weights that a seed gives must not.
+/// Always on the host: logarithm and cosine differ between devices, but the weights of a seed must not.
 void fill_normal_kernel(float* y, std::int64_t n, PhiloxKey key, const GlobalIndex& index, float stddev) {
   using HostRange = Kokkos::RangePolicy<Kokkos::DefaultHostExecutionSpace, Kokkos::IndexType<std::int64_t>>;
   if (n == 0) return;
   const std::int64_t skipped = index.begin % index.width;  // of the first row
   const std::int64_t width = index.width < skipped + n ? index.width : skipped + n;
   const std::int64_t rows = (skipped + n + width - 1) / width;
-  const std::int64_t pairs = width / 2 + 1;  // that a row has elements of, at most
+  const std::int64_t pairs = width / 2 + 1;  // per row, at most
   Kokkos::parallel_for("mylos::fill_normal::pairs"_label, HostRange(0, rows * pairs), [=](std::int64_t item) {
     const std::int64_t begin = item / pairs * width - skipped;
     const std::int64_t row = begin > 0 ? begin : 0;
@@ -54,8 +54,8 @@ struct Square {
   KOKKOS_FORCEINLINE_FUNCTION Vec operator()(Vec x) const { return x * x; }
 };
 
-/// In a fixed order, whatever the number of threads: blocks in fp32 by lane, then up to max_partials spans of
-/// blocks in double, then the spans. A parallel_reduce would allocate at each call.
+/// Sums in a fixed order, whatever the number of threads: blocks in fp32 by lane, then up to max_partials
+/// spans of blocks in double, then the spans. A parallel_reduce would allocate at each call.
 template <class T, class Term>
 void sum_kernel(const std::string& label, const Execution& execution, Vector<const T> x, Term term,
                 const Kokkos::View<double*, Memory>& partials, float factor, float* out, bool accumulate) {

@@ -29,7 +29,7 @@ KOKKOS_FORCEINLINE_FUNCTION Vec dot_add(float a, Vec b, Vec c) {
 
 #if defined(MYLOS_AVX512_LANES) && defined(__AVX512BF16__)
 
-/// Whether bf16 tiles are multiplied as they are; otherwise they become fp32.
+/// Whether bf16 tiles are multiplied directly; otherwise they are widened to fp32.
 inline constexpr bool has_bf16_products = true;
 
 using Bf16Pairs = __m512bh;
@@ -44,7 +44,7 @@ inline Vec dot_add(Bf16Pair a, Bf16Pairs b, Vec c) {
   return std::bit_cast<Vec>(_mm512_dpbf16_ps(std::bit_cast<__m512>(c), left, b));
 }
 
-/// `width` pairs of the lanes of `first` and `second`, rounded to bf16.
+/// Stores `width` pairs of the lanes of `first` and `second`, rounded to bf16.
 inline void store_pair(Bf16Pair* to, Vec first, Vec second) {
   const Words pairs = __builtin_convertvector(round_bf16(first), Words) |
                       (__builtin_convertvector(round_bf16(second), Words) << 16U);
@@ -57,7 +57,7 @@ inline constexpr bool has_bf16_products = false;
 
 #endif
 
-/// What tiles of values stored as T are made of.
+/// The type of a tile's elements if its values are stored as T.
 template <class T>
 using TileElement = std::conditional_t<has_bf16_products && std::is_same_v<T, bf16>, Bf16Pair, float>;
 
@@ -69,8 +69,8 @@ struct Tile {
   int column;
 };
 
-/// c (R, V vectors) = or += a (R, k groups) b (k groups, V vectors), kept in registers. Rows of b and c have
-/// unit stride.
+/// c (R, V vectors) = or += a (R, k groups) b (k groups, V vectors), with the sums in registers. Rows of b
+/// and c have unit stride.
 template <int R, int V, class E>
 KOKKOS_FORCEINLINE_FUNCTION void panel_product(int k, Tile<E> a, const E* b, int b_row, float* c, int c_row,
                                                bool accumulate) {
@@ -93,7 +93,7 @@ KOKKOS_FORCEINLINE_FUNCTION void panel_product(int k, Tile<E> a, const E* b, int
   }
 }
 
-/// c (m, n) = or += a (m, k groups) b (k groups, n); n a multiple of `width`, rows of b and c with unit
+/// c (m, n) = or += a (m, k groups) b (k groups, n). n is a multiple of `width`; rows of b and c have unit
 /// stride.
 template <class E>
 KOKKOS_FUNCTION void tile_product(int m, int n, int k, Tile<E> a, const E* b, int b_row, float* c, int c_row,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Where kernels run and how they see tensors: execution spaces of streams, unmanaged views of TensorRefs.
+// Where kernels run and how they see tensors: the queue, kernel labels and unmanaged views of TensorRefs.
 #pragma once
 
 #include <algorithm>
@@ -38,11 +38,11 @@ const std::string& operator""_label() {
   return label;
 }
 
-/// Whether kernels run on the host: then one thread is a team, and vectors are wider than one.
+/// Whether kernels run on the host. A team is then one thread.
 inline constexpr bool on_host = Kokkos::SpaceAccessibility<Kokkos::HostSpace, Memory>::accessible;
 inline constexpr int row_team_size = on_host ? 1 : 128;
 
-/// The instance that does all work.
+/// The execution space instance that does all work.
 inline const Execution& queue() {
   static const Execution standard;  // making one allocates, copying it does not
   return standard;

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// InstructionSet: what the processor can do, as far as MYLOS_CPU lets mylos use it.
+// InstructionSet: the instructions that the processor has and that MYLOS_CPU allows.
 #pragma once
 
 #include <cstdint>
 
 namespace mylos {
 
-/// Each has those before it. avx2 has FMA and F16C, avx512 what x86-64-v4 has.
+/// Each includes those before it. avx2 includes FMA and F16C; avx512 is x86-64-v4.
 enum class InstructionSet : std::uint8_t { baseline, avx2, avx512, avx512_bf16 };
 
-/// The largest that this processor has and the environment variable MYLOS_CPU (avx2, avx512 or avx512_bf16)
-/// allows; read once. Throws ExitCode::usage if the variable has another value.
+/// The largest set that this processor has and that the environment variable MYLOS_CPU (avx2, avx512 or
+/// avx512_bf16) allows. The variable is read once. Throws ExitCode::usage if it has another value.
 InstructionSet instruction_set();
 
-/// Whether MYLOS_CPU is set: larger instruction sets than the above, AMX for one, must not be used either.
+/// Whether MYLOS_CPU is set. If it is, larger instruction sets than those above, such as AMX, must not be
+/// used either.
 bool is_instruction_set_limited();
 
 }  // namespace mylos

@@ -16,9 +16,9 @@ bool is_dense(const TensorRef& w) {
   return w.contiguous() || (w.stride[0] == 1 && w.stride[1] == w.shape[0]);
 }
 
-/// sums (columns) = (accumulate ? sums : 0) + column sums of x (rows, columns). A thread owns its columns, as
-/// many as its share so that it reads long pieces of rows, and adds rows in order, so the result does not
-/// depend on the number of threads.
+/// sums (columns) = (accumulate ? sums : 0) + column sums of x (rows, columns). A thread owns its columns and
+/// adds rows in order, so the result does not depend on the number of threads. It takes its whole share of
+/// the columns at a time, up to `most`, so that it reads long runs of each row.
 template <class T, class G>
 void column_sums(const T* x, std::int64_t rows, std::int64_t columns, G* sums, bool accumulate) {
   constexpr std::int64_t lanes = 64;
@@ -45,8 +45,8 @@ void column_sums(const T* x, std::int64_t rows, std::int64_t columns, G* sums, b
   }
 }
 
-/// Whether the own product is the faster one: of types that oneDNN emulates or does not have. With AMX its
-/// bf16 is faster.
+/// Whether Matmul is faster than oneDNN: for fp16, which oneDNN lacks, and for bf16, which oneDNN emulates on
+/// many processors. With AMX, oneDNN's bf16 is faster.
 bool is_own(DType dtype) {
   return Matmul::supports(dtype) && !(dtype == DType::bf16 && has_amx());
 }
@@ -55,14 +55,15 @@ bool is_multiplied(DType dtype) {
   return is_own(dtype) || MatmulCache::supports(dtype);
 }
 
-/// Of the own products.
+/// Of Matmul, for the three products of a linear layer.
 std::size_t scratch_bytes(const PlannedProduct& p, std::int64_t rows) {
   return std::max({Matmul::scratch_bytes(p.dtype, rows, p.out, p.in, false, p.threads),
                    Matmul::scratch_bytes(p.dtype, rows, p.in, p.out, false, p.threads),
                    Matmul::scratch_bytes(p.dtype, p.in, p.out, rows, true, p.threads)});
 }
 
-/// Makes oneDNN's products of `rows` rows as the functions below choose them; bytes of the packed copies.
+/// Makes the oneDNN products of `rows` rows that the functions below choose; returns the bytes of their
+/// packed copies.
 std::size_t make_products(Products& products, const PlannedProduct& p, std::int64_t rows, bool first,
                           bool accumulates) {
   using Kind = ProductKey::Kind;

@@ -13,12 +13,12 @@
 
 namespace mylos::compute_onednn {
 
-/// Declines types that are not multiplied fast on this machine.
+/// Declines types that neither oneDNN nor Matmul multiplies fast on this machine.
 class OnednnOperations {
  public:
   using List = OperationList<LinearForward, LinearBackwardInput, LinearBackwardWeight>;
 
-  /// Memory and packed copies are of `memory`.
+  /// Scratch memory and packed copies are allocated from `memory`.
   OnednnOperations(ComputeBackend& memory, MemoryLedger* ledger)
       : library_(memory, ledger), own_(memory, ledger) {}
 
@@ -29,14 +29,14 @@ class OnednnOperations {
   /// Bytes that a run with these products keeps: scratch memory, which they share, and packed copies.
   static std::size_t workspace(std::span<const PlannedProduct> planned);
 
-  /// The types that Matmul multiplies here, for people: ", own GEMM (bf16, fp16)", or nothing.
+  /// The types that Matmul multiplies on this machine, as text: ", own GEMM (bf16, fp16)", or empty.
   static std::string own_products();
 
-  /// The memory of weights is about to be freed.
+  /// See PackedWeights.
   void forget(const void* begin, std::size_t bytes) { library_.forget(begin, bytes); }
 
  private:
-  /// c (m, n) = a (m, k) b (k, n) + bias (n) or null, by the faster of both products.
+  /// c (m, n) = a (m, k) b (k, n) + bias (n) or null, by the faster of oneDNN and Matmul.
   void multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b, void* bias,
                 MatrixRef c);
 

@@ -11,8 +11,8 @@ namespace mylos::compute_onednn {
 
 namespace {
 
-/// Floats of sums that a part keeps if one block of the summed dimension is not all: 2 MiB, or those of
-/// one panel.
+/// The most floats of sums that a part keeps if the summed dimension has several blocks: 2 MiB, but at least
+/// the sums of one panel.
 constexpr std::int64_t most_sums = std::int64_t{1} << 19;
 
 const MatmulKernel* kernel_for(DType type) {
@@ -32,8 +32,8 @@ const MatmulKernel* kernel_for(DType type) {
   return nullptr;
 }
 
-/// Whether rows of a cannot be multiplied as they lie: they are to be widened, or their values are not
-/// neighbours, or a pair at the end of an odd row would end in the next one.
+/// Whether the rows of a have to be packed: they are widened, or their values are not contiguous, or the last
+/// pair of a row of odd length would reach into the next row.
 bool packs_rows(const MatmulTile& tile, DType type, std::int64_t k, bool a_is_transposed) {
   return a_is_transposed || static_cast<std::size_t>(tile.group) * size_of(type) != sizeof(float) ||
          k % tile.group != 0;
@@ -61,7 +61,7 @@ MatmulDivision::MatmulDivision(const MatmulTile& of, std::int64_t m, std::int64_
   }
   packed_tiles = packs_rows ? ceil_div(row_blocks, row_parts) : 1;
   if (k_blocks == 1) return;
-  // Even groups, a multiple of the threads if there are panels enough.
+  // Groups of even size. Their number is a multiple of column_parts if there are enough panels.
   const std::int64_t panel_sums = ceil_div(row_blocks, row_parts) * of.rows * of.columns;
   const std::int64_t most = std::max<std::int64_t>(most_sums / panel_sums, 1);
   group = ceil_div(panels, column_parts * ceil_div(ceil_div(panels, column_parts), most));

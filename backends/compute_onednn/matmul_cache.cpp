@@ -16,14 +16,14 @@ bool has(dnnl::cpu_isa set) {
   return (static_cast<unsigned>(effective_isa()) & needed) == needed;
 }
 
-/// Does nothing after oneDNN's first use: whoever was earlier in this process has seen the same variable.
+/// Has no effect after oneDNN's first use in this process; an earlier user has read the same variable.
 void limit() {
   if (!is_instruction_set_limited()) return;
   switch (instruction_set()) {
     case InstructionSet::avx512_bf16:
       return static_cast<void>(dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_bf16));
     case InstructionSet::avx512:
-      // Its VNNI, for integers, is not in use.
+      // This also allows VNNI, which is for integers and not used.
       return static_cast<void>(dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_vnni));
     case InstructionSet::avx2:
     case InstructionSet::baseline:
@@ -47,7 +47,7 @@ MatmulCache::MatmulCache(ComputeBackend& memory, MemoryLedger* ledger)
     : packed_(memory, ledger, engine_), scratchpad_(memory, ledger, "mylos::onednn::scratchpad") {}
 
 bool MatmulCache::supports(DType dtype) {
-  // bf16 has no kernels below AVX-512.
+  // oneDNN has no bf16 kernels below AVX-512.
   return dtype == DType::fp32 || (dtype == DType::bf16 && has(dnnl::cpu_isa::avx512_core));
 }
 

@@ -15,7 +15,7 @@
 
 namespace mylos::compute_onednn {
 
-/// Of oneDNN's instruction sets, which MYLOS_CPU limits from the first call of this on.
+/// The instruction set that oneDNN uses. The first call applies the limit of MYLOS_CPU.
 dnnl::cpu_isa effective_isa();
 bool has_amx();
 
@@ -32,12 +32,12 @@ class MatmulCache {
   static bool supports(DType dtype);
 
   /// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n) + bias (n) of b's type or null. Weights `b` that
-  /// have a version are multiplied from a packed copy where that pays.
+  /// have a version are multiplied from a packed copy if that pays.
   void multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b, void* bias,
                 MatrixRef c, bool accumulate);
 
   /// y (rows, out) = x (rows, in) w (in, out) + bias (out) of w's type or null; w dense in either order, x
-  /// and y row-major. Packs weights as it goes: in fp32 as fast as the product with a packed copy.
+  /// and y row-major. oneDNN packs the weights as it multiplies, in fp32 as fast as with a packed copy.
   void inner_product(std::int64_t rows, std::int64_t in, std::int64_t out, MatrixRef x, MatrixRef w,
                      void* bias, MatrixRef y);
 

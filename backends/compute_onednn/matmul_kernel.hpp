@@ -21,19 +21,19 @@ struct MatmulOperands {
   void* column_sums;  ///< of c's type, or null
 };
 
-/// What a kernel keeps in registers, and how it wants its operands.
+/// The tile that a kernel keeps in registers, and the form of its operands.
 struct MatmulTile {
   std::int64_t rows;     ///< MR
   std::int64_t columns;  ///< of a panel of b, a multiple of NR
   /// Values along the summed dimension that fill 4 bytes of a packed operand: 2 if pairs are multiplied.
   std::int64_t group;
-  std::int64_t k_multiple;  ///< that blocks of the summed dimension are rounded up to
-  std::int64_t most_k;      ///< of the summed dimension at a time (KC)
+  std::int64_t k_multiple;  ///< blocks of the summed dimension are rounded up to a multiple of it
+  std::int64_t most_k;      ///< longest block of the summed dimension (KC)
 };
 
-/// How a product is divided: parts, one a thread, have blocks of rows and take groups of panels of columns,
-/// one after another: if there are several each, a thread that is disturbed takes fewer. Sums are over
-/// blocks of k.
+/// How a product is divided into parts, one per thread. A part has blocks of rows and takes one group of
+/// panels of columns after another. If there are several groups per part, a thread that is disturbed takes
+/// fewer. Sums are over blocks of k.
 struct MatmulDivision {
   MatmulDivision(const MatmulTile& tile, std::int64_t m, std::int64_t n, std::int64_t k, bool packs_rows,
                  int threads);
@@ -41,16 +41,16 @@ struct MatmulDivision {
   static constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
   int parts() const { return row_parts * column_parts; }
-  /// Of a part: sums of tiles and of columns, two panels of b, blocks of rows of a.
+  /// Floats of a part: sums of tiles and of columns, two panels of b, packed blocks of rows of a.
   std::int64_t part_floats() const {
     return sums + group * tile.columns + 2 * panel_size() + packed_tiles * packed_stride();
   }
-  /// Floats of a panel and, for what is packed of a, between rows and between tiles. Rows a line longer than
-  /// a power of two do not share their cache sets.
+  /// Floats of a panel and, in the packed blocks of a, between rows and between tiles. Rows that are a cache
+  /// line longer than a power of two do not share their cache sets.
   std::int64_t panel_size() const { return k_block / tile.group * tile.columns; }
   std::int64_t packed_row() const { return k_block / tile.group + line; }
   std::int64_t packed_stride() const { return tile.rows * packed_row(); }
-  /// For each part of the rows, how many groups of panels were taken; a line each.
+  /// One counter per part of the rows, on its own cache line: the groups of panels that were taken.
   std::int64_t counter_floats() const { return row_parts * line; }
   std::size_t bytes() const {
     return static_cast<std::size_t>(counter_floats() + parts() * part_floats()) * sizeof(float);
@@ -59,7 +59,7 @@ struct MatmulDivision {
   static constexpr std::int64_t line = 16;  ///< floats of a cache line
 
   MatmulTile tile;
-  bool packs_rows;  ///< all of a; otherwise only rows beyond the last full tile
+  bool packs_rows;  ///< all rows of a are packed; otherwise only those beyond the last full tile
   std::int64_t row_blocks, panels, k_blocks, k_block;
   int row_parts = 1, column_parts = 1;
   std::int64_t group = 1;  ///< panels whose sums are kept at a time
@@ -69,13 +69,13 @@ struct MatmulDivision {
 
 struct MatmulKernel {
   MatmulTile tile;
-  /// A part of the product, from the group of panels that it takes first. `scratch` is the part's; the parts
-  /// with the same rows share `groups_taken`.
+  /// Computes a part of the product: takes groups of panels until all are taken. `scratch` belongs to the
+  /// part; the parts with the same rows share `groups_taken`.
   void (*multiply)(const MatmulOperands& operands, const MatmulDivision& division, int row_part,
                    float* scratch, std::int64_t* groups_taken);
 };
 
-/// Null for types that the instruction set's kernels do not take.
+/// Null for types that the instruction set has no kernel for.
 const MatmulKernel* avx2_matmul(DType type);
 const MatmulKernel* avx512_matmul(DType type);
 const MatmulKernel* avx512_bf16_matmul(DType type);

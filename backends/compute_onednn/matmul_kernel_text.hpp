@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The text of MatmulKernel, for sources that are compiled for one instruction set each: AVX2 with FMA and
-// F16C, AVX-512, AVX-512 with BF16.
+// The text of MatmulKernel. Each source that includes it is compiled for one instruction set: AVX2 with FMA
+// and F16C, AVX-512, or AVX-512 with BF16.
 #pragma once
 
 #include "backends/compute_onednn/matmul_kernel.hpp"
@@ -19,8 +19,8 @@ namespace mylos::compute_onednn {
 // NOLINTBEGIN(misc-definitions-in-headers): each source has its own, for its instructions
 namespace {
 
-// A tile of sums stays in registers: 8 × 48 in 24 of AVX-512's 32, 6 × 16 in 12 of AVX2's 16. It needs 11
-// loads for 24 instructions that multiply, 8 for 12.
+// A tile of sums stays in registers: 8 × 48 sums in 24 of AVX-512's 32, or 6 × 16 in 12 of AVX2's 16. A step
+// needs 11 loads for 24 multiply-adds with AVX-512, and 8 for 12 with AVX2.
 #if defined(__AVX512F__)
 constexpr int width = 16;
 constexpr int tile_rows = 8;
@@ -34,7 +34,7 @@ constexpr int strip_columns = vectors * width;  // NR
 constexpr int tile_columns = 48;
 constexpr int strips = tile_columns / strip_columns;
 constexpr int tile_size = tile_rows * tile_columns;
-/// Rows of a that are packed at a time: whole vectors, and a line of 16-bit values at least.
+/// Rows of a that are packed at a time: whole vectors, and at least a cache line of 16-bit values.
 constexpr int chunk_tiles = tile_rows == 8 ? 4 : 8;
 constexpr int chunk_rows = chunk_tiles * tile_rows;
 static_assert(chunk_rows % width == 0);
@@ -117,7 +117,7 @@ void narrow(T* to, typename Lanes<N>::Floats values) {
   }
 }
 
-/// The first `count` of N values, the others 0; quick if `count` is `whole`.
+/// The first `count` of N values, the others 0; fast if `count` is `whole`.
 template <int N, int whole = N, class T>
 typename Lanes<N>::Floats widen_first(const T* from, std::int64_t count) {
   if (whole == N && count >= N) return widen<N>(from);
@@ -141,7 +141,7 @@ void store_first(T* to, std::int64_t count, typename Lanes<N>::Floats values) {
 
 Vector broadcast(const std::byte* from) {
   Vector values;
-  // In this order, or registers do not suffice.
+  // The asm keeps this order; in another, the registers do not suffice.
   asm volatile("vbroadcastss %1, %0" : "=v"(values) : "m"(*reinterpret_cast<const float*>(from)));
   return values;
 }
@@ -152,12 +152,12 @@ Vector multiply_add(Vector a, Vector b, Vector sum) {
 #if defined(__AVX512BF16__)
   if constexpr (pairs) return _mm512_dpbf16_ps(sum, std::bit_cast<__m512bh>(a), std::bit_cast<__m512bh>(b));
 #endif
-  // GCC would also take the forms that overwrite a factor, or another order, and spill sums.
+  // Without the asm, GCC would also choose forms that overwrite a factor, or another order, and spill sums.
   asm volatile("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
   return sum;
 }
 
-/// The first halves of x and y, value by value in turn, or the second.
+/// Interleaves the first halves of x and y, or the second halves.
 template <bool second, std::size_t... lane>
 Vector zip(Vector x, Vector y, std::index_sequence<lane...>) {
   return __builtin_shufflevector(x, y,
@@ -190,7 +190,7 @@ const T* at(const MatrixRef& matrix, std::int64_t i, std::int64_t j) {
   return static_cast<const T*>(matrix.data) + i * matrix.row + j * matrix.column;
 }
 
-/// Memory that is about to be used: `count` pieces of `bytes` bytes.
+/// Memory that is about to be used: `count` pieces of `bytes` bytes, `stride` bytes apart.
 struct Pieces {
   const std::byte* data = nullptr;
   std::int64_t stride = 0, count = 0, bytes = 0;
@@ -210,7 +210,7 @@ struct Pieces {
   }
 };
 
-/// matrix [rows, columns].
+/// The memory of matrix [rows, columns].
 Pieces pieces_of(const MatrixRef& matrix, Range rows, Range columns) {
   const auto size = static_cast<std::int64_t>(size_of(matrix.dtype));
   const std::byte* data = static_cast<const std::byte*>(matrix.data) +
@@ -219,15 +219,15 @@ Pieces pieces_of(const MatrixRef& matrix, Range rows, Range columns) {
                             : Pieces{data, matrix.column * size, columns.size(), rows.size() * size};
 }
 
-/// The rows of a tile: what is multiplied of row r at step p of the summed dimension starts at
+/// The rows of a tile: the value or pair of row r at step p of the summed dimension starts at
 /// data + r * row + p * step, in bytes.
 struct Left {
   const std::byte* data;
   std::int64_t row, step;
 };
 
-/// What a tile asks for on the way: `next` is read by what follows, `result` is written and `source` read
-/// when the tile is done.
+/// What is prefetched while a tile is multiplied. Later tiles read `next`; when this tile is done, `result`
+/// is written and `source` is read.
 struct Requests {
   Pieces next, result, source;
 
@@ -237,7 +237,7 @@ struct Requests {
 };
 
 /// sums (rows, columns of a strip) = or += the product of `steps` steps of a tile's rows and of a strip of a
-/// panel. The requests come a few lines at a time: the loads of the product wait behind them.
+/// panel. It prefetches a few lines at a time, because the product's loads wait for earlier prefetches.
 template <bool pairs, bool add>
 [[gnu::noinline]] void multiply_strip(std::int64_t steps, const Left& left, const float* b,
                                       const Requests& requests, float* sums) {
@@ -270,7 +270,7 @@ template <bool pairs, bool add>
     if (tile_rows > 4) lower += step;
     b += strip_columns;
   };
-  // Two steps for each line of the next operand, or more.
+  // An even number of steps for each line of the next operand.
   constexpr std::int64_t segments = 8;
   const std::int64_t lines = ceil_div(requests.next.bytes, static_cast<std::int64_t>(alignment));
   const std::int64_t all_lines = lines * requests.next.count;
@@ -305,7 +305,7 @@ template <bool pairs, bool add>
   }
 }
 
-/// Rows of a tile (tile_rows, tile_columns) by a panel.
+/// sums (tile_rows, tile_columns) = or += the product of a tile's rows and of a panel.
 template <bool pairs>
 void multiply_tile(std::int64_t steps, const Left& left, const float* panel, std::int64_t strip_size,
                    const Requests& requests, bool add, float* sums) {
@@ -315,7 +315,7 @@ void multiply_tile(std::int64_t steps, const Left& left, const float* panel, std
   }
 }
 
-/// `width` values of two rows, as pairs of neighbours along k.
+/// `width` values of each of two rows, as pairs along k.
 template <class T>
 Vector pair_up(const T* first, const T* second) {
   using Halves = Lanes<width>::Halves;
@@ -323,8 +323,8 @@ Vector pair_up(const T* first, const T* second) {
                                __builtin_convertvector(read<Halves>(second), Words) << 16U);
 }
 
-/// A panel of b [rows, columns], strip after strip, zero where b ends, packed in steps of about 16 lines of b
-/// between the tiles that are multiplied by the panel before it.
+/// Packs a panel of b [rows, columns] strip by strip, with zeros beyond the end of b. It packs in steps of
+/// about 16 cache lines of b, between the tiles that are multiplied by the panel before this one.
 template <class T>
 class PanelPacking {
  public:
@@ -338,11 +338,11 @@ class PanelPacking {
                : b.column == 1     ? ceil_div(rows.size(), step_rows)
                                    : ceil_div(rows.size(), square_rows) * squares) {}
 
-  /// Has made `share` of `shares` of all steps.
+  /// Packs until `share` of `shares` of all steps are done.
   void advance(std::int64_t share, std::int64_t shares) {
     for (const std::int64_t end = ceil_div(steps_ * share, shares); done_ < end; ++done_) pack(done_);
   }
-  /// What the next step will read.
+  /// The memory that the next step will read.
   Pieces source() const {
     if (done_ >= steps_) return {};
     return b_.column == 1 ? pieces_of(b_, rows_of(done_), columns_)
@@ -355,7 +355,7 @@ class PanelPacking {
   static constexpr std::int64_t square_rows = group * width;
   static constexpr std::int64_t squares = tile_columns / width;
 
-  /// What a step packs if the values of a row are neighbours, and if those of a column are.
+  /// A step packs these rows if the values of a row are contiguous, and a square if those of a column are.
   Range rows_of(std::int64_t step) const {
     const std::int64_t begin = rows_.begin + step * step_rows;
     return {begin, std::min(begin + step_rows, rows_.end)};
@@ -368,7 +368,7 @@ class PanelPacking {
     const std::int64_t column = std::min(columns_.begin + step % squares * width, columns_.end);
     return {{row, std::min(row + square_rows, rows_.end)}, {column, std::min(column + width, columns_.end)}};
   }
-  /// Of the panel: step p of the summed dimension, vector v of columns.
+  /// Where the panel holds vector v of the columns at step p of the summed dimension.
   float* place(std::int64_t p, std::int64_t v) const {
     return panel_ + v / vectors * strip_size_ + p * strip_columns + v % vectors * width;
   }
@@ -424,7 +424,7 @@ class PanelPacking {
       std::memcpy(place(step / squares * width + i, step % squares), &x[i], sizeof(x[i]));
   }
 
-  /// The pairs of an odd number of values, the last with 0.
+  /// The pairs of an odd number of values, the last one padded with 0.
   static Vector with_last(Vector pairs, const T* from, std::int64_t count) {
     T values[square_rows] = {};
     std::memcpy(static_cast<void*>(values), from, static_cast<std::size_t>(count) * sizeof(T));
@@ -440,8 +440,9 @@ class PanelPacking {
   std::int64_t done_ = 0;
 };
 
-/// Tiles of rows of a [rows, ks], `stride` floats apart, zero where a ends: rows of `row` floats where the
-/// values of a row are neighbours, otherwise steps of a value of each row.
+/// Packs tiles of rows of a [rows, ks], `stride` floats apart, with zeros beyond the end of a. If the values
+/// of a row are contiguous, a tile has rows of `row` floats; otherwise it has steps of one value or pair per
+/// row.
 template <class T>
 void pack_tiles(const MatrixRef& a, Range rows, Range ks, std::int64_t row, std::int64_t stride, float* to) {
   constexpr int group = has_pairs<T> ? 2 : 1;
@@ -497,13 +498,13 @@ void pack_tiles(const MatrixRef& a, Range rows, Range ks, std::int64_t row, std:
   }
 }
 
-/// What a tile of sums becomes.
+/// Stores tiles of sums in a matrix.
 class Result {
  public:
   Result(const MatrixRef& c, bool accumulate) : c_(c), accumulate_(accumulate) {}
 
-  /// sums (tile_rows, tile_columns) + bias (tile_columns), of which `rows` and `columns` exist. T is the
-  /// factors' type, which c has if it is not fp32.
+  /// Stores the `rows` and `columns` of sums (tile_rows, tile_columns) + bias (tile_columns) that exist. T is
+  /// the factors' type; c has T or fp32.
   template <class T>
   void store(Range rows, Range columns, const float* sums, const float* bias) const {
     if (c_.dtype == DType::fp32) {
@@ -534,7 +535,7 @@ class Result {
       store_first<width, accumulate>(to, columns, read<Vector>(sums) + offset);
   }
 
-  /// Where a column's values are neighbours.
+  /// If the values of a column are contiguous.
   template <class T, bool accumulate>
   void store_columns(T* to, std::int64_t rows, std::int64_t columns, const float* sums) const {
     constexpr int lanes = 8;
@@ -564,10 +565,10 @@ struct Part {
   Range row_blocks;
   float* sums;
   float* panel_sums;
-  float* panels;  // the one that is multiplied and the next
+  float* panels;  // the one in use and the next
   float* packed_rows;
   std::int64_t* groups_taken;        // shared by the threads that have the same rows
-  std::int64_t packed_k_block = -1;  // of all rows, if all are packed
+  std::int64_t packed_k_block = -1;  // that packed_rows holds, if all rows are packed
 
   Range k_range(std::int64_t block) const {
     return {block * division.k_block, std::min((block + 1) * division.k_block, o.k)};
@@ -603,7 +604,7 @@ struct Part {
             strip_size(), to};
   }
 
-  /// The product of blocks of rows of a and of the panels that it takes.
+  /// Multiplies the blocks of rows of a by the panels that this part takes.
   void multiply() {
     if (row_blocks.size() == 0) return;
     Position now = take_group();
@@ -629,13 +630,13 @@ struct Part {
     return o.a.column == 1 ? Left{tile, division.packed_row() * size, size}
                            : Left{tile, size, tile_rows * size};
   }
-  /// Rows that are packed together, from a block on.
+  /// The rows that are packed together, starting with a block.
   Range chunk(std::int64_t block) const {
     const std::int64_t begin = block * tile_rows;
     return {begin, std::min({begin + chunk_rows, row_blocks.end * tile_rows, o.m})};
   }
-  /// What is read of a for the block after this one: it, or a share of what the next chunk will be packed
-  /// from.
+  /// The memory to prefetch for the block after this one: that block, or a share of the rows of a from which
+  /// the next chunk will be packed.
   Pieces rows_after(std::int64_t block, Range ks, bool packs) const {
     if (block + 1 >= row_blocks.end) return {};
     if (packs && division.packs_rows) {
@@ -649,7 +650,7 @@ struct Part {
     return {tile.data, o.a.column == 1 ? tile.row : bytes, tile_rows, bytes};
   }
 
-  /// All rows by one panel of one block of k, while the next one is packed.
+  /// Multiplies all rows by one panel of one block of k, and packs the next panel meanwhile.
   void multiply_panel(Position at, std::int64_t index, const float* packed, PanelPacking<T>& next) {
     const Range ks = k_range(at.block);
     const Range columns = column_range(at.panel);
@@ -710,7 +711,8 @@ void multiply_part(const MatmulOperands& operands, const MatmulDivision& divisio
       .multiply();
 }
 
-/// A panel is 96 KiB, so that two of them and the rows of two tiles share L2 with what streams through it.
+/// A panel of this many steps is 96 KiB, so that two panels and the rows of two tiles fit in L2 with the
+/// data that streams through it.
 constexpr std::int64_t most_steps = 512;
 
 template <class T>

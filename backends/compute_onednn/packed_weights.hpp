@@ -14,24 +14,26 @@
 
 namespace mylos::compute_onednn {
 
-/// A copy is made at a weight's first use and renewed when its version has changed, so micro-batches and the
-/// products of one step share it. Each use of a weight (forward and dX see it transposed) has a copy.
+/// A copy is made at a weight's first use and renewed when the weight's version has changed, so the
+/// micro-batches of a step share it. Forward and dX, which multiplies the transposed weight, have a copy
+/// each.
 class PackedWeights {
  public:
   PackedWeights(ComputeBackend& memory, MemoryLedger* ledger, const dnnl::engine& engine);
 
-  /// `weight` (rows, columns) as of `version`, laid out as `layout`. Every call for one weight names one
-  /// layout.
+  /// The copy of `weight` (rows, columns) at `version` in `layout`. All calls for one weight in one
+  /// orientation must name the same layout.
   void* packed(const MatrixRef& weight, const dnnl::memory::desc& plain, const dnnl::memory::desc& layout,
                std::uint64_t version, dnnl::stream& stream);
 
-  /// Gives up the copies of weights that lie in [begin, begin + bytes): that memory is about to be freed.
+  /// Drops the copies of weights that lie in [begin, begin + bytes), because that memory is about to be
+  /// freed.
   void forget(const void* begin, std::size_t bytes);
 
  private:
   struct Key {
     const void* data;
-    dnnl_dim_t rows, columns;  // with the strides they tell a weight from its transpose
+    dnnl_dim_t rows, columns;  // with the strides, they distinguish a weight from its transpose
     std::int64_t row, column;
     auto operator<=>(const Key&) const = default;
   };
@@ -39,7 +41,7 @@ class PackedWeights {
     dnnl::reorder reorder;
     dnnl::memory from, to;
     DeviceBuffer memory;        // of `to`
-    std::uint64_t version = 0;  // none
+    std::uint64_t version = 0;  // 0: not yet copied
   };
   using Copies = std::map<Key, Copy>;
 

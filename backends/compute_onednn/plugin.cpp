@@ -61,7 +61,7 @@ class OnednnBackend final : public ForwardingBackend {
 
  private:
   OnednnOperations kernels_;
-  // Of what was allocated: packed copies end with their weights.
+  // Bytes of each allocation: when one is freed, the packed copies of its weights are dropped.
   std::unordered_map<void*, std::size_t> sizes_;
 };
 

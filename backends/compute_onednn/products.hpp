@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Products: oneDNN's matrix products, one primitive for each shape.
+// Products: oneDNN's matrix products, one primitive per ProductKey.
 #pragma once
 
 #include <compare>
@@ -14,7 +14,7 @@
 
 namespace mylos::compute_onednn {
 
-/// What tells products apart.
+/// Identifies a product.
 struct ProductKey {
   enum class Kind : std::uint8_t { product, product_with_packed_weights, inner_product, weight_gradient };
   Kind kind;
@@ -37,7 +37,7 @@ struct ProductKey {
   static constexpr bool packs(std::int64_t rows) { return rows >= 512; }
 };
 
-/// A primitive and what it is run with.
+/// A primitive and its arguments.
 struct Product {
   dnnl::primitive primitive;
   dnnl::memory a, b, bias, c, scratchpad;
@@ -45,7 +45,7 @@ struct Product {
   std::size_t scratchpad_bytes;
 };
 
-/// Primitives are made on first use, with as many threads as OpenMP has then, and kept.
+/// Primitives are made on first use, for the number of threads that OpenMP has at that time, and kept.
 class Products {
  public:
   explicit Products(const dnnl::engine& engine) : engine_(engine) {}
@@ -54,11 +54,11 @@ class Products {
   Products& operator=(const Products&) = delete;
 
   Product& find(const ProductKey& key);
-  /// Of the largest scratchpad.
+  /// Bytes of the largest scratchpad.
   std::size_t scratchpad_bytes() const { return scratchpad_bytes_; }
 
  private:
-  /// What tells the layouts of packed weights apart: every product with one weight uses the same.
+  /// Identifies a layout of packed weights: all products with one weight use the same layout.
   struct WeightShape {
     std::int64_t k, n, row, column;
     DType dtype;

@@ -8,7 +8,7 @@
 
 namespace mylos::compute_onednn {
 
-/// As large as the largest wish so far.
+/// As large as the largest request so far.
 class Scratch {
  public:
   /// `ledger` may be null.
@@ -16,7 +16,7 @@ class Scratch {
       : memory_(memory), ledger_(ledger), label_(label) {}
 
   void* data() const { return buffer_.data(); }
-  /// Content is lost where it grows.
+  /// The content is lost if the memory grows.
   void reserve(std::size_t bytes) {
     if (bytes <= buffer_.bytes()) return;
     buffer_ = {};

@@ -19,8 +19,8 @@ namespace mylos::comm_mpi {
 
 namespace {
 
-constexpr int exchange_tag = 32767;  // the largest that every MPI has; users stay below
-constexpr int progress_tag = 32766;  // never sent
+constexpr int exchange_tag = 32767;  // the largest tag that every MPI accepts; users' tags are smaller
+constexpr int progress_tag = 32766;  // probed, never sent
 
 bool overlap(TensorRef a, TensorRef b) {
   const auto* a_begin = static_cast<const std::byte*>(a.data);
@@ -37,7 +37,7 @@ class MpiRequest final : public RequestState {
       : owner_(owner), buffers_(owner.staged_ ? owner.settings_.compute : nullptr) {}
 
   HostBuffers& buffers() { return buffers_; }
-  /// A place for the request of the next MPI call; valid until the call after it.
+  /// Storage for the request of the next MPI call; valid until `next` is called again.
   MPI_Request* next() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
 
   void wait() override {
@@ -229,8 +229,8 @@ Request MpiCommunicator::all_to_all_v(TensorRef input, std::span<const std::int6
   std::byte* out =
       request->buffers().write(output.flat(0, std::reduce(recv_counts.begin(), recv_counts.end())));
   const auto width = static_cast<std::int64_t>(size_of(input.dtype));
-  // Always point to point: MPI's displacements end at INT_MAX, and a rank cannot tell whether another's would
-  // fit.
+  // Always point to point: the displacements of MPI_Ialltoallv end at INT_MAX, and a rank does not know
+  // whether another rank's would fit.
   for (int peer = 0; peer < size_; ++peer) {
     const auto p = static_cast<std::size_t>(peer);
     exchange(*request, peer, input.dtype, in, send_counts[p], out, recv_counts[p]);
@@ -285,12 +285,12 @@ std::unique_ptr<Communicator> MpiCommunicator::split(int color, int key) {
 }
 
 void MpiCommunicator::abort(ExitCode code, const std::string& message) {
-  // The watchdog's thread and the compute thread may both come here; the first one speaks.
+  // The watchdog thread and the compute thread may both abort; the first one prints its message.
   static std::atomic_flag aborting;
   while (aborting.test_and_set()) pause();
   std::fprintf(stderr, "%s\n", message.c_str());
   std::fflush(stderr);
-  // mpiexec learns of an abort and of output on different sockets, and drops output that it reads after the
+  // mpiexec receives an abort and the output on different sockets, and drops output that it reads after the
   // abort.
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MpiCommunicator: a Communicator over non-blocking MPI collectives, polled so that more ranks than cores
-// stay usable.
+// MpiCommunicator: a Communicator over non-blocking MPI collectives, which are polled so that a run with more
+// ranks than cores stays usable.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@ namespace mylos::comm_mpi {
 class MpiRequest;
 
 struct MpiSettings {
-  ComputeBackend* compute = nullptr;  ///< whose memory the buffers are; null for host memory
-  bool gpu_aware = false;             ///< MPI takes device pointers as they are
-  int max_count = 1 << 30;            ///< elements in one MPI call; longer buffers are cut
+  ComputeBackend* compute = nullptr;  ///< the buffers are its memory; null: host memory
+  bool gpu_aware = false;             ///< MPI accepts device pointers
+  int max_count = 1 << 30;            ///< elements per MPI call; longer buffers are split
 };
 
 /// Device buffers that the host cannot access go through host memory unless MPI is GPU-aware. Errors of MPI
@@ -61,7 +61,7 @@ class MpiCommunicator final : public Communicator {
   /// Calls `post(first, count)` for pieces of at most max_count elements.
   template <class Post>
   void for_pieces(std::int64_t size, Post&& post) const;
-  /// Exchanges one part with `peer` point to point, for counts beyond what a collective takes.
+  /// Exchanges one part with `peer` point to point; it may have more elements than one collective accepts.
   void exchange(MpiRequest& request, int peer, DType dtype, const std::byte* send_part,
                 std::int64_t send_count, std::byte* recv_part, std::int64_t recv_count);
 

@@ -13,13 +13,13 @@ namespace mylos::comm_mpi {
 MPI_Datatype mpi_type(DType dtype);
 
 /// Reductions that MPI lacks: bf16 and fp16, combined pairwise in fp32, and a maximum and minimum of floats
-/// that do not depend on the order of their arguments. A NaN wins (MPI_MAX keeps or drops it by rank), and +0
-/// is above -0.
+/// that do not depend on the order of their arguments. A NaN wins (with MPI_MAX the rank decides), and +0 is
+/// above -0.
 class MpiReduceOps {
  public:
   MpiReduceOps();
 
-  /// The operation for elements of `dtype`; throws ExitCode::internal where they cannot be reduced.
+  /// The operation for elements of `dtype`; throws ExitCode::internal if they cannot be reduced.
   MPI_Op get(DType dtype, ReduceOp op) const;
 
  private:

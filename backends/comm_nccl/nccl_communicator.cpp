@@ -43,7 +43,7 @@ constexpr ncclConfig_t not_blocking() {
   return config;
 }
 
-/// Polls until NCCL has taken up what was called; what came of it.
+/// Polls until NCCL has enqueued the last call; returns the result of that call.
 ncclResult_t settled(ncclComm_t comm) {
   ncclResult_t state = ncclInProgress;
   while (state == ncclInProgress) {
@@ -96,7 +96,7 @@ class NcclRequest final : public RequestState {
     communicator_.settle("NCCL");
     const cudaError_t status = cudaEventQuery(end_);
     if (status == cudaErrorNotReady) {
-      cudaGetLastError();  // no error: others must not find it
+      cudaGetLastError();  // not an error: clears it, so that no later check reports it
       return false;
     }
     communicator_.check(status, "cudaEventQuery");
@@ -137,7 +137,7 @@ NcclCommunicator::NcclCommunicator(ncclComm_t comm, Communicator& bootstrap, Com
 }
 
 NcclCommunicator::~NcclCommunicator() {
-  // Ranks end together here; where one does not, the watchdog ends the job.
+  // All ranks arrive here; if one does not, the watchdog ends the job.
   cudaStreamSynchronize(own_stream_);
   ncclCommFinalize(comm_);
   settled(comm_);
@@ -166,7 +166,7 @@ template <class Post>
 Request NcclCommunicator::start(const char* call, Post&& post) {
   auto request = std::make_unique<NcclRequest>(*this);
   const auto callers = static_cast<cudaStream_t>(compute_.native_stream());
-  // The event first marks what the operation has to wait for, and after it the end.
+  // The event first marks the work that the operation waits for, and later the end of the operation.
   check(cudaEventRecord(request->end(), callers), "cudaEventRecord");
   check(cudaStreamWaitEvent(own_stream_, request->end(), 0), "cudaStreamWaitEvent");
   check(post(own_stream_), call);
@@ -269,7 +269,7 @@ std::unique_ptr<Communicator> NcclCommunicator::split(int color, int key) {
 void NcclCommunicator::abort(ExitCode code, const std::string& message) {
   ncclCommAbort(comm_);
   bootstrap_.abort(code, message);
-  std::abort();  // a virtual call loses [[noreturn]]
+  std::abort();  // a virtual call loses its [[noreturn]]
 }
 
 }  // namespace mylos::comm_nccl

@@ -13,7 +13,7 @@
 
 namespace mylos::comm_nccl {
 
-/// CUDA events that requests borrow, so that a training step creates none.
+/// CUDA events that requests borrow, so that a training step creates no new ones.
 class EventPool {
  public:
   EventPool() = default;
@@ -30,14 +30,16 @@ class EventPool {
 
 class NcclRequest;
 
-/// Operations run on a stream of the communicator's own, after what the compute backend was given. Errors,
-/// those that NCCL reports later too, end the job with ExitCode::internal. One rank a GPU. Made collectively;
-/// used by one thread. Messages between two ranks match in the order in which they are posted, whatever their
-/// tags, and two ranks that send to each other must do so in a group: NCCL runs what is posted one after the
+/// Operations run on the communicator's own stream, after the work that the compute backend received before.
+/// Errors, including those that NCCL reports later, end the job with ExitCode::internal. Each rank needs its
+/// own GPU. The communicator is made collectively and used by one thread. Messages between two ranks match in
+/// the order in which they are posted, whatever their tags. Two ranks that send to each other at the same
+/// time must use an all-to-all, whose messages are one NCCL group: NCCL runs posted operations one after the
 /// other.
 class NcclCommunicator final : public Communicator {
  public:
-  /// All ranks of `bootstrap`, which carries the id and must outlive this. `compute` has the queue.
+  /// Joins all ranks of `bootstrap`, which carries NCCL's id and must outlive this. Operations are ordered
+  /// with the queue of `compute`.
   static std::unique_ptr<NcclCommunicator> create(Communicator& bootstrap, ComputeBackend& compute);
   ~NcclCommunicator() override;
 
@@ -65,9 +67,9 @@ class NcclCommunicator final : public Communicator {
 
   void check(ncclResult_t result, const char* call);
   void check(cudaError_t status, const char* call);
-  /// Waits until NCCL has taken up what was called: communicators do not block.
+  /// Waits until NCCL has enqueued the last call: the communicators are non-blocking.
   void settle(const char* call);
-  /// Calls `post(own stream)` after what `compute` was given.
+  /// Calls `post(own stream)`. Its work starts after the work already queued on `compute`.
   template <class Post>
   Request start(const char* call, Post&& post);
 

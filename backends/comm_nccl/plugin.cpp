@@ -17,7 +17,7 @@
 namespace mylos::comm_nccl {
 namespace {
 
-/// Ranks on this node, as the launcher tells them: MPICH's Hydra, Slurm; 1 where none does.
+/// The number of ranks on this node, from MPICH's Hydra or Slurm; 1 if neither tells.
 int ranks_on_node() {
   for (const char* variable : {"MPI_LOCALNRANKS", "SLURM_STEP_TASKS_PER_NODE"}) {
     if (const char* text = std::getenv(variable); text != nullptr && std::atoi(text) > 0)
@@ -26,7 +26,8 @@ int ranks_on_node() {
   return 1;
 }
 
-/// Those that the driver knows where a launcher shows each rank only some; otherwise the visible ones.
+/// All GPUs that the driver knows if a launcher shows each rank only some of them; otherwise the visible
+/// ones.
 int gpus_on_node(int visible) {
   if (std::getenv("CUDA_VISIBLE_DEVICES") == nullptr) return visible;
   std::error_code ignored;

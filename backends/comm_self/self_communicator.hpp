@@ -10,7 +10,7 @@
 
 namespace mylos::comm_self {
 
-/// One rank. Buffers are device memory of `compute`, or host memory where that is null.
+/// One rank. Buffers are device memory of `compute`, or host memory if `compute` is null.
 class SelfCommunicator final : public Communicator {
  public:
   explicit SelfCommunicator(ComputeBackend* compute) : compute_(compute) {}
@@ -26,8 +26,8 @@ class SelfCommunicator final : public Communicator {
   Request all_to_all(TensorRef input, TensorRef output) override;
   Request all_to_all_v(TensorRef input, std::span<const std::int64_t> send_counts, TensorRef output,
                        std::span<const std::int64_t> recv_counts) override;
-  /// Sends and receives of the same tag match in the order in which they are posted; waiting for one whose
-  /// partner was never posted would wait for ever, so it throws instead.
+  /// Sends and receives of the same tag match in the order in which they are posted. Waiting for a message
+  /// whose partner was never posted throws, because it could never end.
   Request send(TensorRef buffer, int peer, int tag) override;
   Request recv(TensorRef buffer, int peer, int tag) override;
   void barrier() override {}

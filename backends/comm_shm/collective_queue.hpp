@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// CollectiveQueue: the collectives of one communicator that are under way, in order, as tickets.
+// CollectiveQueue: the pending collectives of one communicator, in order, as tickets.
 #pragma once
 
 #include <array>
@@ -15,26 +15,26 @@
 
 namespace mylos::comm_shm {
 
-/// A collective as a sequence of tickets. Each has two phases: every rank fills (offers its data), then, when
-/// all have filled, works (reads the others' data, or writes into their windows).
+/// A collective as a sequence of tickets. Each ticket has two phases: every rank fills (offers its data);
+/// after all ranks have filled, every rank works (reads the others' data, or writes into their windows).
 struct Collective {
   std::int64_t tickets = 1;
-  /// Copies data of ticket `t` into slot `slot` of this rank; null where all data lies in windows, which are
+  /// Copies data of ticket `t` into slot `slot` of this rank. Null if all data lies in windows, which are
   /// busy until every rank has worked.
   std::function<void(std::int64_t t, int slot)> fill;
   std::function<void(std::int64_t t, int slot)> work;
-  bool needs_previous = false;  ///< fills what the collective before it makes
+  bool needs_previous = false;  ///< it fills with the result of the previous collective
   std::shared_ptr<Completion> completion;
 };
 
-/// Every rank makes the same tickets in the same order. A rank publishes how many it has filled and worked; a
-/// slot is filled again when every rank has worked the ticket that used it before.
+/// Every rank makes the same tickets in the same order. A rank publishes how many tickets it has filled and
+/// worked. A slot is filled again once every rank has worked the ticket that used it before.
 class CollectiveQueue final : public Progressing {
  public:
-  /// `bells` are those of all ranks of the communicator.
+  /// `bells`: one for each rank of the communicator.
   CollectiveQueue(const std::vector<SharedPart>& parts, int rank, std::vector<Doorbell*> bells);
 
-  /// With the engine's lock held.
+  /// Called with the engine's lock held.
   void push(Collective collective);
   bool advance() override;
 
@@ -56,10 +56,10 @@ class CollectiveQueue final : public Progressing {
   std::vector<Doorbell*> bells_;
   std::deque<std::shared_ptr<UnderWay>> to_fill_;
   std::deque<std::shared_ptr<UnderWay>> to_work_;
-  std::deque<std::shared_ptr<UnderWay>> to_complete_;  // those in windows
-  std::uint64_t filled_ = 0;                           // tickets, as published
+  std::deque<std::shared_ptr<UnderWay>> to_complete_;  // collectives in windows
+  std::uint64_t filled_ = 0;                           // number of tickets, as published
   std::uint64_t worked_ = 0;
-  std::array<std::uint64_t, SharedPart::num_slots> slot_used_{};  // number of tickets up to its last use
+  std::array<std::uint64_t, SharedPart::num_slots> slot_used_{};  // `filled_` at its last use
   int next_slot_to_fill_ = 0;
   int next_slot_to_work_ = 0;
 };

@@ -13,16 +13,16 @@ struct Piece {
   std::size_t bytes;
 };
 
-/// `total` bytes in parts of `part` bytes; the first part lacks `skipped` of them, and the last parts may end
-/// early or be empty.
+/// `total` bytes in parts of `part` bytes. The first part lacks its first `skipped` bytes; the last parts may
+/// be shorter or empty.
 struct Division {
-  static constexpr std::size_t line = 64;  // bytes that a processor moves together
+  static constexpr std::size_t line = 64;  // bytes of a cache line
 
   std::size_t total;
   std::size_t part;
   std::size_t skipped = 0;
 
-  /// Bytes [first, first + length) of the part of `rank`, cut off where the part ends.
+  /// Bytes [first, first + length) of the part of `rank`, cut off at the end of the part.
   Piece piece(int rank, std::size_t first, std::size_t length) const {
     const std::size_t part_begin = static_cast<std::size_t>(rank) * part;
     const std::size_t part_end = std::min(part_begin + part, total + skipped);

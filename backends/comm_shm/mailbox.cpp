@@ -11,10 +11,11 @@ namespace mylos::comm_shm {
 
 namespace {
 
-constexpr int first_reserved_tag = 16384;  // from here on algorithms', whose ranks wait for their messages
+// Tags from this one up belong to algorithms, whose ranks wait for their messages.
+constexpr int first_reserved_tag = 16384;
 constexpr std::size_t smallest_parcel = 16 << 10;
-constexpr std::uint64_t piece =
-    Ring::capacity / 4;  // one side copies a piece while the other copies the next
+// One side copies a piece while the other side copies the next one.
+constexpr std::uint64_t piece = Ring::capacity / 4;
 
 /// Copies to or from the bytes of the ring that begin at `position`.
 template <class Copy>

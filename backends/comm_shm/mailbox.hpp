@@ -17,13 +17,14 @@
 
 namespace mylos::comm_shm {
 
-/// A send is complete when its last byte is in the ring. If the ring has no room for all of a user's message,
-/// it lies in shared memory instead, a parcel, so that it arrives while the sender computes; such a send is
-/// complete when it was taken. Messages match receives by tag, in the order in which they were sent and
-/// posted; those that nobody waits for yet are kept. `push_*` are called with the engine's lock held.
+/// A send is complete once its last byte is in the ring. If a user's message has at least 16 KiB and the ring
+/// has no room for all of it, it goes into shared memory instead (a parcel), so that it arrives while the
+/// sender computes; such a send is complete once the receiver has taken the parcel. Messages match receives
+/// by tag, in the order in which they were sent and posted. Messages without a receive are kept. `push_*` are
+/// called with the engine's lock held.
 class Mailbox final : public Progressing {
  public:
-  /// `bells` are those of all ranks of the communicator.
+  /// `bells`: one for each rank of the communicator.
   /// Parcels are charged to `ledger`, which may be null.
   Mailbox(SharedMemory& memory, MemoryLedger* ledger, const std::vector<SharedPart>& parts, int rank,
           std::vector<Doorbell*> bells);
@@ -35,21 +36,21 @@ class Mailbox final : public Progressing {
   bool advance() override;
 
  private:
-  /// What stands in the ring before the bytes of a message.
+  /// Precedes the bytes of a message in the ring.
   struct Header {
     std::int64_t tag;
     std::uint64_t bytes;
-    std::int64_t parcel;         // its key; none: the bytes follow
-    std::uint64_t parcel_bytes;  // of its memory
+    std::int64_t parcel;         // key; `none` if the bytes follow in the ring
+    std::uint64_t parcel_bytes;  // size of its memory
   };
   static constexpr std::int64_t none = -1;
-  /// Memory for messages to one peer, used again when it was taken.
+  /// Memory for messages to one peer, reused once the peer has taken the message.
   struct Parcel {
     SharedMemory::Offer offer;
     MemoryCharge charge;
     std::uint64_t bytes;
-    std::uint64_t taken_at;                  // when the peer has read so much of the ring
-    std::shared_ptr<Completion> completion;  // empty: free
+    std::uint64_t taken_at;                  // the peer has taken it once it has read the ring up to here
+    std::shared_ptr<Completion> completion;  // null if the parcel is free
   };
   struct Outgoing {
     Header header;
@@ -68,15 +69,16 @@ class Mailbox final : public Progressing {
     Header header;
     std::uint64_t received;
     std::byte* data;
-    std::unique_ptr<std::byte[]> kept;       // where no receive has matched
-    std::shared_ptr<Completion> completion;  // of the receive that matched
+    std::unique_ptr<std::byte[]> kept;       // used if no receive has matched
+    std::shared_ptr<Completion> completion;  // of the matching receive
   };
   struct Peer {
     std::deque<Outgoing> outgoing;
     std::deque<Parcel> parcels;
-    std::map<std::int64_t, SharedBytes> opened;  // parcels of the peer, by key
-    std::deque<Receive> receives;                // that nothing has matched
-    std::deque<Incoming> incoming;  // that nothing has matched, and at the end the one that is arriving
+    std::map<std::int64_t, SharedBytes> opened;  // mapped parcels of the peer, by key
+    std::deque<Receive> receives;                // without a message
+    // Messages without a receive; the last one may still be arriving.
+    std::deque<Incoming> incoming;
     bool arriving = false;
   };
 

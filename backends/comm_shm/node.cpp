@@ -17,7 +17,7 @@ namespace mylos::comm_shm {
 
 namespace {
 
-/// The kernel, as drawn at boot, and the name space of process ids, by which memory is found.
+/// The running kernel, by its random boot id, and the PID namespace, in which shared memory is found.
 std::string own_kernel() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
@@ -54,7 +54,7 @@ std::string own_cores() {
 
 /// Every rank's text. Collective.
 std::vector<std::string> gather_texts(Communicator& ranks, std::string own) {
-  auto length = static_cast<std::int64_t>(own.size()) + 1;  // with the zero behind the text
+  auto length = static_cast<std::int64_t>(own.size()) + 1;  // with the terminating zero
   ranks.all_reduce(TensorRef(&length, DType::int64, {1}), ReduceOp::max).host_wait();
   const auto width = static_cast<std::size_t>(length);
   own.resize(width);
@@ -103,7 +103,7 @@ Node find_node(Communicator& bootstrap, int ranks_per_node) {
 
 std::string sharing_problem(Communicator& bootstrap, SharedMemory& memory) {
   constexpr std::size_t bytes = 1;
-  std::string problem;  // of this rank, which goes on: the others wait for it
+  std::string problem;  // of this rank; it goes on, because the others wait for it
   const auto attempt = [&](const auto& work) {
     try {
       work();

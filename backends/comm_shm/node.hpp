@@ -12,19 +12,19 @@
 namespace mylos::comm_shm {
 
 struct Node {
-  std::vector<int> ranks;  ///< of the bootstrap, ascending; this one among them
+  std::vector<int> ranks;  ///< ranks of the bootstrap, ascending, including this rank
   bool core_for_each = false;
 };
 
-/// How many cores stand in any of these lists, each like "0-3,8".
+/// The number of cores in all of these lists together, each like "0-3,8".
 int count_cores(std::span<const std::string> lists);
 
-/// The node of this rank: those that run on the same kernel and see each other's processes, further divided
-/// into groups of `ranks_per_node` where that is not 0. Collective over the bootstrap.
+/// The node of this rank: the ranks that run on the same kernel and see each other's processes, further
+/// divided into groups of `ranks_per_node` unless that is 0. Collective over the bootstrap.
 Node find_node(Communicator& bootstrap, int ranks_per_node);
 
-/// Why some ranks of a node cannot open what others share, as where each has a user namespace of its own; ""
-/// if all can. The same on all ranks. Collective over the bootstrap.
+/// Why some rank of a node cannot open the memory that others share, for example because each rank has its
+/// own user namespace; "" if all ranks can. The same on all ranks. Collective over the bootstrap.
 std::string sharing_problem(Communicator& bootstrap, SharedMemory& memory);
 
 }  // namespace mylos::comm_shm

@@ -13,11 +13,11 @@ namespace mylos::comm_shm {
 
 namespace {
 
-constexpr int file_bits = 32;  // a key is the process id above the file descriptor
+constexpr int file_bits = 32;  // a key is the process id in the upper bits and the file descriptor in these
 
-/// Mapped behind every file, so that the windows of two ranks do not lie a power of two apart: Zen's
-/// first-level cache finds its ways by a hash of address bits 12 to 27 (Lipp et al., "Take A Way", 2020), and
-/// lines of equal hash drive each other out.
+/// Extra bytes mapped after every file, so that the windows of two ranks do not lie a power of two apart:
+/// Zen's first-level cache selects its ways by a hash of address bits 12 to 27 (Lipp et al., "Take A Way",
+/// 2020), and lines with the same hash evict each other.
 constexpr std::size_t apart = 4096;
 
 std::shared_ptr<int> owned_file(int file) {

@@ -6,8 +6,8 @@
 
 namespace mylos::comm_shm {
 
-/// Anonymous files (memfd_create), which others open through /proc while their owner holds them open. They
-/// have no name in any file system, so nothing is left behind however a process ends, and the size of
+/// Anonymous files (memfd_create), which other processes open through /proc while the owner holds them open.
+/// They have no name in any file system, so nothing is left behind, however a process ends, and the size of
 /// /dev/shm does not limit them.
 class ProcessMemory final : public SharedMemory {
  public:

@@ -14,7 +14,7 @@ namespace mylos::comm_shm {
 namespace {
 
 constexpr int spins = 2000;  // about 100 us
-constexpr int yields = 1;    // more cost time slices where other processes want the core, sleep does not
+constexpr int yields = 1;    // more would cost time slices if other processes want the core; sleep does not
 
 void pause_briefly() {
 #if defined(__x86_64__)
@@ -22,7 +22,7 @@ void pause_briefly() {
 #endif
 }
 
-/// The kernel's word; std::atomic's own waiting does not reach other processes.
+/// The kernel's futex: the waiting of std::atomic does not reach other processes.
 long futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value, const timespec* timeout) {
   return syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), operation, value, timeout, nullptr, 0);
 }
@@ -64,7 +64,7 @@ void ProgressEngine::progress() {
   while (moved) {
     const std::unique_lock lock(mutex_, std::try_to_lock);
     moved = lock.owns_lock() && advance_all();
-    if (moved) ring(bell(rank_));  // another thread may sleep until its operation is complete
+    if (moved) ring(bell(rank_));  // another thread may be asleep, waiting for its operation
   }
 }
 
@@ -88,7 +88,7 @@ void ProgressEngine::wait(const Completion& completion) {
 }
 
 void ProgressEngine::sleep(const Completion& completion) {
-  // Nothing is lost without the limit; it bounds what a defect elsewhere could cost.
+  // No wake-up is lost without the limit; the limit bounds the cost of a defect elsewhere.
   constexpr timespec limit = {.tv_sec = 0, .tv_nsec = 100'000'000};
   Doorbell& own = bell(rank_);
   ++own.sleepers;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ProgressEngine: advances what is under way on all communicators of a rank, and sleeps where nothing moves.
+// ProgressEngine: advances the pending operations of a rank's communicators, and sleeps if nothing moves.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@
 
 namespace mylos::comm_shm {
 
-/// Counts what is left of an operation.
+/// Counts the unfinished parts of an operation.
 class Completion {
  public:
   explicit Completion(int remaining) : remaining_(remaining) {}
@@ -25,25 +25,25 @@ class Completion {
 class Progressing {
  public:
   virtual ~Progressing() = default;
-  /// Does the next short piece of work that does not wait for another rank; false where there was none.
+  /// Does the next short piece of work that does not wait for another rank; false if there was none.
   virtual bool advance() = 0;
 };
 
-/// Wakes whoever sleeps at the bell.
+/// Wakes the threads that sleep at the bell.
 void ring(Doorbell& bell);
 
-/// One for each rank, shared by its communicators: waiting for any operation advances all of them, so that
-/// ranks may wait in different orders. Any thread may call it.
+/// Each rank has one engine for all its communicators. Waiting for any operation advances all of them, so
+/// that ranks may wait in different orders. Any thread may call it.
 class ProgressEngine {
  public:
-  /// `parts` are those of the communicator that all others were split from; `may_spin` where each rank has a
-  /// core of its own.
+  /// `parts` belong to the communicator that all others were split from. `may_spin` if each rank has its
+  /// own core.
   ProgressEngine(std::vector<SharedPart> parts, int rank, bool may_spin);
 
   void add(Progressing& member);
   void remove(Progressing& member);
 
-  /// Calls `start`, which gives members work, and does what can be done of it at once.
+  /// Calls `start`, which gives members work, and advances that work as far as possible at once.
   template <class Start>
   void post(Start&& start) {
     {
@@ -52,7 +52,7 @@ class ProgressEngine {
     }
     progress();
   }
-  /// Advances everything as far as it goes, unless another thread is at it.
+  /// Advances all members until nothing moves, unless another thread already does.
   void progress();
   /// Returns when the operation is complete.
   void wait(const Completion& completion);

@@ -12,7 +12,7 @@ std::vector<SharedBytes> share(SharedMemory& memory, const GatherNumbers& gather
     const bool is_own = static_cast<int>(parts.size()) == own;
     parts.push_back(is_own ? offer.memory : memory.map(keys[static_cast<std::size_t>(member)], bytes));
   }
-  gather(0);  // the offer stands until every member has taken it
+  gather(0);  // keeps the offer open until every member has mapped it
   return parts;
 }
 

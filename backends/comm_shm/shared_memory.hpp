@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// SharedMemory: where ranks of one node get memory that the others can map.
+// SharedMemory: memory of one rank that the other ranks of its node can map.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace mylos::comm_shm {
 
-/// Memory that is unmapped when its last owner goes.
+/// Memory that is unmapped when its last owner is destroyed.
 using SharedBytes = std::shared_ptr<std::byte>;
 
 class SharedMemory {
@@ -24,17 +24,17 @@ class SharedMemory {
   };
 
   virtual ~SharedMemory() = default;
-  /// `bytes` of zeros, aligned to pages; throws ExitCode::internal where there is no memory.
+  /// `bytes` of zeros, aligned to pages; throws ExitCode::internal if there is no memory.
   virtual Offer offer(std::size_t bytes) = 0;
   /// The memory that another rank offers under `key`.
   virtual SharedBytes map(std::int64_t key, std::size_t bytes) = 0;
 };
 
-/// Gives one number of every rank; collective.
+/// Gathers one number from every rank; collective.
 using GatherNumbers = std::function<std::vector<std::int64_t>(std::int64_t own)>;
 
-/// `bytes` of each of the `members`, ranks of those that `gather` joins, with `own` the place of this one
-/// among them. Collective over all of these, who may have different members.
+/// `bytes` of shared memory of each of `members`, which are ranks of the group that `gather` joins; `own` is
+/// the place of this rank among them. Collective over that group, whose ranks may pass different members.
 std::vector<SharedBytes> share(SharedMemory& memory, const GatherNumbers& gather,
                                std::span<const int> members, int own, std::size_t bytes);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// SharedPart: what each rank of a communicator shares with the others, and where in its memory it lies.
+// SharedPart: the memory that each rank of a communicator shares with the others, and its layout.
 #pragma once
 
 #include <array>
@@ -16,13 +16,14 @@ namespace mylos::comm_shm {
 inline constexpr std::size_t line_bytes = 128;
 
 /// Wakes the rank that owns it. All accesses are sequentially consistent: a rank that goes to sleep first
-/// says so and then looks at the counters once more, one that raises a counter looks for sleepers afterwards.
+/// announces it and then checks the counters once more; a rank that raises a counter checks for sleepers
+/// afterwards.
 struct alignas(line_bytes) Doorbell {
   std::atomic<std::uint32_t> rings;
   std::atomic<std::uint32_t> sleepers;
 };
 
-/// A number that only its rank raises.
+/// A number that only one rank raises.
 struct alignas(line_bytes) Counter {
   std::atomic<std::uint64_t> value;
 };
@@ -31,21 +32,21 @@ struct alignas(line_bytes) Counter {
 struct Ring {
   static constexpr std::uint64_t capacity = 256 << 10;
 
-  Counter written;  ///< bytes, by the sender
-  Counter read;     ///< bytes, by the receiver
+  Counter written;  ///< bytes that the sender has written
+  Counter read;     ///< bytes that the receiver has read
   alignas(line_bytes) std::array<std::byte, capacity> data;
 };
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
               std::atomic<std::uint32_t>::is_always_lock_free);
 
-/// Memory starts as zeros, which is what all of it starts from; pages that are never used cost nothing.
+/// Zeroed memory is its initial state; pages that are never used cost nothing.
 class SharedPart {
  public:
-  static constexpr int num_slots = 2;  ///< data in one while the other is filled
+  static constexpr int num_slots = 2;  ///< one holds data while the other is filled
   static constexpr std::size_t slot_bytes = 256 << 10;
 
-  /// Size of the part of each of `ranks` ranks.
+  /// Size of one rank's part in a communicator of `ranks` ranks.
   static std::size_t bytes(int ranks) {
     return sizeof(Head) + static_cast<std::size_t>(ranks) * sizeof(Ring) + num_slots * slot_bytes;
   }
@@ -56,11 +57,11 @@ class SharedPart {
         slots_(reinterpret_cast<std::byte*>(rings_ + ranks)) {}
 
   Doorbell& doorbell() const { return head().doorbell; }
-  /// Tickets of collectives for which this rank's data is there.
+  /// The number of tickets that this rank has filled.
   std::atomic<std::uint64_t>& filled() const { return head().filled.value; }
-  /// Tickets for which this rank is done with the data of all ranks.
+  /// The number of tickets for which this rank is done with the data of all ranks.
   std::atomic<std::uint64_t>& worked() const { return head().worked.value; }
-  /// Messages to this rank.
+  /// Messages from `rank` to this rank.
   Ring& ring_from(int rank) const { return rings_[rank]; }
   std::byte* slot(int index) const { return slots_ + static_cast<std::size_t>(index) * slot_bytes; }
 

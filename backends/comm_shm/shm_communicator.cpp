@@ -14,15 +14,18 @@ namespace mylos::comm_shm {
 
 namespace {
 
-constexpr int exchange_tag = 32767;  // users stay below 32766
+constexpr int exchange_tag = 32767;  // users' tags are below 32766
 
-// Measured with 2 to 4 ranks on two cores.
-constexpr std::size_t smallest_in_windows = 2 << 10;     // below, a copy through slots beats meeting twice
-constexpr std::size_t largest_reduced_whole = 32 << 10;  // beyond, each rank reduces its part only,
-constexpr int most_ranks_that_reduce_whole = 2;          // unless there are so few
+// Limits measured with 2 to 4 ranks on two cores:
 
-/// Half of the cache that cores share, a guess of it where the system does not tell. sysconf adds up the
-/// caches of a whole processor, and of the host of a virtual machine.
+/// For smaller buffers, a copy through slots is faster than two meetings of all ranks in windows.
+constexpr std::size_t smallest_in_windows = 2 << 10;
+/// Each rank reduces only its part of a larger buffer, unless there are at most this many ranks.
+constexpr std::size_t largest_reduced_whole = 32 << 10;
+constexpr int most_ranks_that_reduce_whole = 2;
+
+/// Half of the cache that cores share; a guess if the system does not tell its size. sysconf is not used: it
+/// adds up the caches of a whole processor, and of the host of a virtual machine.
 std::size_t streaming_limit() {
   static const std::size_t limit = [] {
     constexpr std::size_t usual = 32 << 10;
@@ -306,7 +309,7 @@ void ShmCommunicator::barrier() {
   post(HostBuffers(nullptr), meet()).host_wait();
 }
 
-// A window is freed without the other ranks: each has mappings of its own, and an operation in windows is
+// A window is freed without the other ranks: each rank has its own mappings, and an operation in windows is
 // complete only after every rank has worked its last ticket.
 Window ShmCommunicator::allocate(std::size_t bytes) {
   if (bytes == 0 || device_beyond_the_host() != nullptr) return {};
@@ -318,7 +321,7 @@ Window ShmCommunicator::allocate(std::size_t bytes) {
       SharedWindow{share(*settings_.memory, gather, members, rank_, size), size});
   std::erase_if(windows_, [](const auto& each) { return each.expired(); });
   windows_.push_back(window);
-  // The caller owns all mappings by the one of this rank.
+  // The pointer to this rank's memory owns the mappings of all ranks.
   return Window({window, window->parts[static_cast<std::size_t>(rank_)].get()});
 }
 
@@ -351,7 +354,7 @@ std::vector<std::int64_t> ShmCommunicator::gather_numbers(std::int64_t own) {
 
 void ShmCommunicator::abort(ExitCode code, const std::string& message) {
   settings_.bootstrap->abort(code, message);
-  std::abort();  // a virtual call loses [[noreturn]]
+  std::abort();  // a virtual call loses its [[noreturn]]
 }
 
 }  // namespace mylos::comm_shm

@@ -23,17 +23,17 @@
 
 namespace mylos::comm_shm {
 
-/// What the communicators of a rank have in common.
+/// Settings that all communicators of a rank share.
 struct ShmSettings {
   std::shared_ptr<SharedMemory> memory;
-  Communicator* bootstrap = nullptr;  ///< ends the job; outlives the communicators
-  ComputeBackend* compute = nullptr;  ///< whose memory the buffers are; null for host memory
-  MemoryLedger* ledger = nullptr;     ///< of this rank; null for none
-  bool may_spin = false;              ///< every rank of the node has a core of its own
+  Communicator* bootstrap = nullptr;  ///< aborts the job; outlives the communicators
+  ComputeBackend* compute = nullptr;  ///< the buffers are its memory; null: host memory
+  MemoryLedger* ledger = nullptr;     ///< of this rank; may be null
+  bool may_spin = false;              ///< every rank of the node has its own core
 };
 
-/// Collectives are one pass over memory where the buffers lie in memory from `allocate`; otherwise they go in
-/// chunks through slots that all ranks see. Messages go through byte rings. Device buffers that the host
+/// A collective is one pass over memory if its buffers lie in memory from `allocate`; otherwise it goes in
+/// chunks through slots that all ranks see. Messages go through a Mailbox. Device buffers that the host
 /// cannot access go through host memory. Reductions take the ranks in order, accumulate floating-point
 /// elements in fp32 and round once. Tags are 0 to 32765.
 class ShmCommunicator final : public Communicator {
@@ -67,7 +67,7 @@ class ShmCommunicator final : public Communicator {
   [[noreturn]] void abort(ExitCode code, const std::string& message) override;
 
  private:
-  /// The memory of a window of all ranks, as this one maps it.
+  /// A window: the memory of every rank, as this rank maps it.
   struct SharedWindow {
     std::vector<SharedBytes> parts;
     std::size_t bytes;
@@ -87,8 +87,8 @@ class ShmCommunicator final : public Communicator {
   std::vector<std::int64_t> gather_numbers(std::int64_t own);
 
   StagedGroup staged() const { return {rank_, &parts_}; }
-  /// The windows' group for an operation on `bytes` of each of them that begin at `data`; none where it lies
-  /// in no window or is so small that slots are faster.
+  /// The `bytes` at `data` in the windows of all ranks. Empty if `data` lies in no window or if there are so
+  /// few bytes that slots are faster.
   std::optional<WindowGroup> windowed(const void* data, std::size_t bytes) const;
   std::vector<Doorbell*> bells() const;
 
@@ -97,9 +97,10 @@ class ShmCommunicator final : public Communicator {
   std::vector<SharedPart> parts_;
   int rank_;
   int size_;
-  MemoryCharge charge_;            // of this rank's part; a window is charged by whoever asks for it
-  std::vector<int> engine_ranks_;  // the ranks of this communicator, as the engine counts them
-  std::vector<std::weak_ptr<const SharedWindow>> windows_;  // of those allocated since, some are freed
+  // Of this rank's part; a window is charged by the caller of `allocate`.
+  MemoryCharge charge_;
+  std::vector<int> engine_ranks_;  // the ranks of this communicator, in the engine's numbering
+  std::vector<std::weak_ptr<const SharedWindow>> windows_;  // all that were allocated; some may be freed
   CollectiveQueue collectives_;
   Mailbox mailbox_;
 };

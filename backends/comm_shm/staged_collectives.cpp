@@ -14,12 +14,12 @@ void copy_out(std::byte* to, const std::byte* from, std::size_t bytes) {
   copy_bytes(to, from, bytes, Stores::cached);
 }
 
-/// How much of each rank's part fits into a slot, in whole cache lines.
+/// The bytes of a slot for each rank, in whole cache lines.
 std::size_t share_of_slot(int ranks) {
   return SharedPart::slot_bytes / static_cast<std::size_t>(ranks) / Division::line * Division::line;
 }
 
-/// Reduces what stands at `offset` of all slots, and `own` instead of this rank's slot, into `output`.
+/// Reduces the data at `offset` of all slots into `output`, with `own` in place of this rank's slot.
 void reduce_slots(StagedGroup group, int slot, std::size_t offset, const std::byte* own, std::byte* output,
                   std::size_t bytes, DType dtype, ReduceOp op) {
   std::vector<const std::byte*> from;
@@ -28,7 +28,7 @@ void reduce_slots(StagedGroup group, int slot, std::size_t offset, const std::by
   reduce_slices(dtype, op, from, {&output, 1}, bytes / size_of(dtype));
 }
 
-/// Puts what every other rank is to get of chunk `t` of its part into this rank's slot, one behind the other.
+/// Copies chunk `t` of every other rank's part into this rank's slot, one after the other.
 void fill_parts(StagedGroup group, int slot, const std::byte* input, const Division& division, std::int64_t t,
                 std::size_t chunk) {
   for (int rank = 0; rank < group.size(); ++rank) {

@@ -15,7 +15,7 @@ namespace mylos::comm_shm {
 
 struct StagedGroup {
   int rank;
-  const std::vector<SharedPart>* parts;  ///< outlive the collectives
+  const std::vector<SharedPart>* parts;  ///< must outlive the collectives
 
   int size() const { return static_cast<int>(parts->size()); }
   std::byte* slot(int rank_, int index) const {
@@ -29,14 +29,14 @@ Collective reduce_whole(StagedGroup group, std::byte* data, std::size_t bytes, D
 /// Every rank reduces its part of `input` into `output`, which may be that part.
 Collective reduce_parts(StagedGroup group, const std::byte* input, std::byte* output,
                         const Division& division, DType dtype, ReduceOp op);
-/// `output` = the parts of all ranks, `input` that of this one, which may lie in its place.
+/// Gathers the parts of all ranks in `output`. `input`, the part of this rank, may already lie there.
 Collective gather_parts(StagedGroup group, const std::byte* input, std::byte* output,
                         const Division& division);
 Collective broadcast_staged(StagedGroup group, std::byte* data, std::size_t bytes, int root);
-/// Part r of `input` goes to rank r, which stores it as the part of the sender in `output`.
+/// Part r of `input` goes to rank r, which stores it as the sender's part of `output`.
 Collective exchange_parts(StagedGroup group, const std::byte* input, std::byte* output,
                           const Division& division);
-/// Moves nothing.
+/// Moves no data: a barrier.
 Collective meet();
 
 }  // namespace mylos::comm_shm

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Copies whose destination does not displace what the caches hold.
+// Copies whose stores may bypass the caches.
 #pragma once
 
 #include <cstddef>
@@ -8,17 +8,18 @@ namespace mylos::comm_shm {
 
 enum class Stores : bool {
   cached,
-  streaming,  ///< past the caches: no line is read before it is overwritten; for more than the caches hold
+  streaming,  ///< bypass the caches: no line is read before it is overwritten; for more than the caches hold
 };
 
-/// Copies bytes that do not overlap.
+/// Copies `bytes` from one range to another; the two must not overlap.
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes, Stores stores);
 
-/// Orders streaming stores before whatever this thread stores next.
+/// Orders streaming stores before all later stores of this thread.
 void finish_stores(Stores stores);
 
-/// Copies bytes that another core reads next, with streaming stores unless they are few: a line that the
-/// other core holds takes long to get for writing. Orders them before whatever this thread stores next.
+/// Copies bytes that another core reads next, with streaming stores unless they are few: it takes long to
+/// acquire a line for writing that the other core holds. Orders the stores before all later stores of this
+/// thread.
 void copy_to_other_core(std::byte* to, const std::byte* from, std::size_t bytes);
 
 }  // namespace mylos::comm_shm

@@ -9,9 +9,11 @@ namespace mylos::comm_shm {
 
 namespace {
 
-constexpr std::size_t ticket_bytes = 1 << 20;  // of a rank's part: the engine's lock is free every few 100 us
+// Of a rank's part. A ticket is short enough to free the engine's lock every few 100 us.
+constexpr std::size_t ticket_bytes = 1 << 20;
 
-/// A ticket for each piece of a part; `work(first)` does the piece that begins at byte `first` of its part.
+/// One ticket for each piece of a part; `work(first)` handles the piece that begins at byte `first` of its
+/// part.
 template <class Work>
 Collective pieces_of_parts(std::size_t part_bytes, Stores stores, Work work) {
   Collective collective;

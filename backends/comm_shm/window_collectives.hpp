@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Collectives whose buffers lie at the same place of every rank's window: one pass over memory.
+// Collectives on buffers at the same place of every rank's window: one pass over memory.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace mylos::comm_shm {
 
-/// A buffer of every rank, in this rank's address space.
+/// The same buffer of every rank, in this rank's address space.
 using Places = std::vector<std::byte*>;
 
 struct WindowGroup {
@@ -27,7 +27,7 @@ Collective reduce_in_windows(const WindowGroup& group, const Division& division,
                              const Places& outputs, std::size_t outputs_begin);
 /// Every rank reads the others' parts, each from its owner's place.
 Collective gather_in_windows(const WindowGroup& group, std::size_t part_bytes);
-/// The others read the place of `root`.
+/// The other ranks read the place of `root`.
 Collective broadcast_in_windows(const WindowGroup& group, std::size_t bytes, int root);
 /// Every rank reads its part of all places.
 Collective exchange_in_windows(const WindowGroup& group, std::byte* output, std::size_t part_bytes);

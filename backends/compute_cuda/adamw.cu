@@ -7,14 +7,14 @@ namespace mylos::compute_cuda::kernels {
 namespace {
 
 constexpr int threads = 256;
-constexpr int group = 4;  // elements of a thread: 16 bytes of fp32
+constexpr int group = 4;  // elements per thread: 16 bytes of fp32
 
 template <class T>
 struct alignas(group * sizeof(T)) Group {
   T values[group];
 };
 
-/// `count` elements, at once where they are a whole group; the rest 0.
+/// Loads `count` elements, at once if they are a whole group; the rest is 0.
 template <class T>
 __device__ Group<T> load_group(const T* from, int count) {
   if (count == group) return *reinterpret_cast<const Group<T>*>(from);
@@ -31,7 +31,7 @@ __device__ void store_group(T* to, int count, const Group<T>& values) {
   }
 }
 
-/// What all elements of a step share.
+/// Factors that all elements of a step share.
 struct alignas(16) StepFactors {
   float clip;
   float learning_rate;
@@ -55,8 +55,8 @@ __device__ Group<W> rounded(const Group<float>& exact) {
   return w;
 }
 
-/// Elements first .. first + count - 1, the first of which lies in segments[0]. Where they are one half of a
-/// counter's, one draw serves all.
+/// Rounds elements first .. first + count - 1, the first of which lies in segments[0]. If they are one half
+/// of a counter's elements, one draw serves all of them.
 template <class W>
 __device__ Group<W> rounded_stochastically(const Group<float>& exact, const Segment* segments,
                                            std::int64_t step, std::int64_t first, int count) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Flash attention in fp32 arithmetic (Dao, "FlashAttention-2", 2023), for what cuDNN does not take.
+// Flash attention in fp32 arithmetic (Dao, "FlashAttention-2", 2023), for the cases that cuDNN does not take.
 //
 // A block multiplies 64 queries by 64 keys at a time. Heads of more than 64 elements go through shared memory
-// in slices, so that three tiles of fp32 do for every product: two operands and the weights. No sum is shared
-// by blocks: keys' and queries' gradients have kernels of their own, and both make the scores anew.
+// in slices, so that three tiles of fp32 suffice for every product: two operands and the weights. Blocks
+// share no sum: the gradients of keys and queries have separate kernels, and both recompute the scores.
 #include <cmath>
 
 #include "backends/compute_cuda/device.cuh"
@@ -14,21 +14,21 @@ namespace mylos::compute_cuda::kernels {
 
 namespace {
 
-constexpr int tile = 64;       // queries, keys
-constexpr int across = 16;     // threads side by side
-constexpr int per_thread = 4;  // keys
+constexpr int tile = 64;       // queries or keys
+constexpr int across = 16;     // threads along a row
+constexpr int per_thread = 4;  // keys of a thread
 static_assert(across * per_thread == tile);
 
 /// How a block works on heads of up to `padded` elements. Of every product, thread (x, y) has the rows
-/// y * rows + r. Of scores it has the columns x + 16 i, of what is summed up the columns x * pack + c of each
+/// y * rows + r. Of scores it has the columns x + 16 i; of sums it has the columns x * pack + c of each
 /// slice.
 template <int padded>
 struct Plan {
   static constexpr int slice = padded < 64 ? padded : 64;  // elements of a head in a tile
   static constexpr int slices = padded / slice;
   static constexpr int threads = padded > 64 ? 256 : 128;
-  static constexpr int blocks = padded > 64 ? 2 : 4;      // of a multiprocessor, at least
-  static constexpr int key_blocks = padded > 64 ? 2 : 3;  // the same for keys' gradients
+  static constexpr int blocks = padded > 64 ? 2 : 4;      // per multiprocessor, at least
+  static constexpr int key_blocks = padded > 64 ? 2 : 3;  // the same for the gradients of keys
   static constexpr int rows = tile * across / threads;
   static constexpr int pack = slice / across;
 };
@@ -41,7 +41,7 @@ struct Place {
 template <class P>
 struct alignas(16) Tiles {
   float left[tile * P::slice];   // (rows, slice)
-  float right[tile * P::slice];  // (rows, slice), columns where `swizzled` says
+  float right[tile * P::slice];  // (rows, slice), columns permuted by `swizzled`
   float weights[tile * tile];    // (queries, keys)
 };
 
@@ -50,7 +50,8 @@ using Scores = float[P::rows][per_thread];
 template <class P>
 using Sums = float[P::slices][P::rows][P::pack];
 
-/// Where column `column` of a row lies: fours of neighbouring rows in different banks.
+/// The position of column `column` in a row: groups of four columns lie in different banks in neighbouring
+/// rows.
 __device__ int swizzled(int row, int column) {
   return column ^ (row % 8 * 4);
 }
@@ -65,7 +66,7 @@ __device__ Group<T, n> load_group(const T* from) {
   return *reinterpret_cast<const Group<T, n>*>(from);
 }
 
-/// The rows of a tile lie within 32-bit offsets.
+/// Requires that the rows of a tile lie within 32-bit offsets.
 template <class T>
 Heads<T> heads_of(const TensorRef& tensor) {
   const Heads<T> heads(tensor);
@@ -81,7 +82,7 @@ struct Shape {
   std::int64_t offset;  // position of the first query
   int dimension;
   float scale;
-  bool has_fours;  // elements can be loaded by fours
+  bool has_fours;  // four elements can be loaded at once
   AttentionPlace place;
 
   Shape(const AttentionForward& args, std::initializer_list<const TensorRef*> tensors)
@@ -110,7 +111,7 @@ struct Shape {
   }
   __device__ std::int64_t sample() const { return blockIdx.x / heads; }
   __device__ std::int64_t head() const { return blockIdx.x % heads; }
-  /// One behind the last key that the queries before q see.
+  /// One past the last key that the queries before `q` see.
   __device__ std::int64_t key_end(std::int64_t q) const { return min(keys, offset + q); }
 };
 
@@ -118,13 +119,13 @@ __device__ int tile_rows(std::int64_t left) {
   return static_cast<int>(min(left, static_cast<std::int64_t>(tile)));
 }
 
-/// Copies `count` rows from position t0 on of head (b, h), elements from d0 on, to `to`; all else there is 0.
+/// Copies `count` rows of this block's head, from position t0 and element d0, to `to`; the rest of `to` is 0.
 template <class P, bool swizzles, class T>
 __device__ void load_tile(const Shape& shape, const Heads<const T>& from, std::int64_t t0, int count, int d0,
                           float* to) {
-  constexpr int fours = P::slice / 4;  // of a row
+  constexpr int fours = P::slice / 4;  // per row
   constexpr int step = P::threads / fours;
-  constexpr int batch = tile / step / 2;  // loads on their way at once
+  constexpr int batch = tile / step / 2;  // loads in flight
   const int column = static_cast<int>(threadIdx.x) % fours * 4;
   const int elements = shape.dimension - d0 - column;
   const T* in = from.row(shape.sample(), t0, shape.head()) + d0;
@@ -155,7 +156,7 @@ __device__ void load_tile(const Shape& shape, const Heads<const T>& from, std::i
   }
 }
 
-/// Writes `count` rows from position t0 on of head (b, h): factor(r) * sums.
+/// Writes factor(r) * sums to `count` rows of this block's head, from position t0.
 template <class P, class T, class Factor>
 __device__ void store_rows(const Shape& shape, const Heads<T>& to, std::int64_t t0, int count,
                            const Sums<P>& sums, const Factor& factor) {
@@ -249,8 +250,8 @@ __device__ void add_query_sums(const Tiles<P>& tiles, const Place& at, int queri
   }
 }
 
-/// scores = rows q0 .. of `query`, unless the left tile has them already, times rows k0 .. of `key`. The last
-/// slices stay in the tiles.
+/// scores = rows from q0 of `query` times rows from k0 of `key`. With `has_left` the left tile already has
+/// the queries. The last slices stay in the tiles.
 template <class P, class T>
 __device__ void make_scores(const Shape& shape, Tiles<P>& tiles, const Place& at, const Heads<const T>& query,
                             std::int64_t q0, int queries, const Heads<const T>& key, std::int64_t k0,
@@ -270,9 +271,9 @@ __device__ void make_scores(const Shape& shape, Tiles<P>& tiles, const Place& at
   }
 }
 
-/// Which of the scores a dropout layer keeps.
+/// The scores that dropout keeps.
 struct Kept {
-  unsigned bits[per_thread];  // of key x + 16 i: bit 4 r
+  unsigned bits[per_thread];  // bits[i], bit 4 r: of row r and key x + 16 i
   float factor;
 
   __device__ float operator()(int r, int i) const { return (bits[i] >> (4 * r) & 1U) != 0 ? factor : 0.0F; }
@@ -289,8 +290,9 @@ __device__ unsigned keep_bits(const Dropout& dropout, std::int64_t step, std::in
   return bits;
 }
 
-/// For queries q0 + row, keys k0 + column. Each thread draws for its rows and keys 4 x .. 4 x + 3, a group of
-/// elements where a row begins at a multiple of four, then takes what its own columns need.
+/// Draws for queries q0 + row and keys k0 + column. Each thread draws for its rows and keys 4 x .. 4 x + 3,
+/// which are one group of elements if the row begins at a multiple of four. It then takes the bits of its own
+/// columns from the other lanes.
 template <class P>
 __device__ Kept draw(const Shape& shape, const Dropout& dropout, const Place& at, std::int64_t q0,
                      std::int64_t k0) {
@@ -316,7 +318,7 @@ __device__ Kept draw(const Shape& shape, const Dropout& dropout, const Place& at
   return kept;
 }
 
-/// The tile's weights = this thread's values.
+/// Stores this thread's values in the tile's weights.
 template <class P>
 __device__ void store_weights(Tiles<P>& tiles, const Place& at, const Scores<P>& values) {
 #pragma unroll
@@ -331,13 +333,13 @@ __device__ void store_weights(Tiles<P>& tiles, const Place& at, const Scores<P>&
 constexpr float log2_e = 1.44269504F;
 constexpr float ln_2 = 0.69314718F;
 
-/// How many of the keys k0 .. k0 + count - 1 query q sees.
+/// The number of keys among k0 .. k0 + count - 1 that query q sees.
 __device__ int seen_keys(const Shape& shape, std::int64_t q, std::int64_t k0, int count) {
   return static_cast<int>(min(static_cast<std::int64_t>(count), shape.offset + q + 1 - k0));
 }
 
-/// One block for each tile of queries, those that see most keys first: the running maximum and sum of Dao's
-/// algorithm, in powers of two.
+/// One block for each tile of queries; the tiles that see most keys go first. The running maximum and sum of
+/// Dao's algorithm are in powers of two.
 template <class P, class T>
 __global__ void __launch_bounds__(P::threads, P::blocks)
     forward(Shape shape, Dropout dropout, Heads<const T> query, Heads<const T> key, Heads<const T> value,
@@ -404,9 +406,9 @@ __global__ void __launch_bounds__(P::threads, P::blocks)
   store_rows<P>(shape, output, q0, queries, sums, [&](int r) { return 1.0F / total[r]; });
 }
 
-constexpr int delta_rows = 8;  // a warp each
+constexpr int delta_rows = 8;  // one warp each
 
-/// delta = rowwise dot of output and its gradient.
+/// delta = row-wise dot product of output and its gradient.
 template <class T>
 __global__ void make_delta(Shape shape, Heads<const T> output, Heads<const T> output_grad, float* delta) {
   const std::int64_t q = static_cast<std::int64_t>(blockIdx.y) * delta_rows + threadIdx.x / warp_size;
@@ -421,7 +423,7 @@ __global__ void make_delta(Shape shape, Heads<const T> output, Heads<const T> ou
   if (threadIdx.x % warp_size == 0) delta[blockIdx.x * shape.queries + q] = dot;
 }
 
-/// What the backward kernels read.
+/// Inputs of the backward kernels.
 template <class T>
 struct BackwardInput {
   Heads<const T> query;
@@ -432,15 +434,15 @@ struct BackwardInput {
   const float* delta;
 };
 
-/// The gradients of the scores, but for the factor `scale`, in the tile's weights; `weights` are those that
-/// multiplied the values. Both are 0 for hidden keys and rows beyond `queries`. The last slices of queries
-/// and keys stay in the tiles.
+/// Leaves the gradients of the scores, without the factor `scale`, in the tile's weights, and in `weights`
+/// the weights that multiplied the values. Both are 0 for hidden keys and rows beyond `queries`. The last
+/// slices of queries and keys stay in the tiles.
 template <class P, class T>
 __device__ void make_score_gradients(const Shape& shape, const Dropout& dropout, Tiles<P>& tiles,
                                      const Place& at, const BackwardInput<T>& in, std::int64_t q0,
                                      int queries, std::int64_t k0, int keys, Scores<P>& weights) {
   make_scores<P>(shape, tiles, at, in.output_grad, q0, queries, in.value, k0, keys, false, weights);
-  store_weights<P>(tiles, at, weights);  // their gradients: a thread's own wait here, not in registers
+  store_weights<P>(tiles, at, weights);  // the gradients of the weights wait here, not in registers
   make_scores<P>(shape, tiles, at, in.query, q0, queries, in.key, k0, keys, false, weights);
   const Kept kept = draw<P>(shape, dropout, at, q0, k0);
   const float scale = shape.scale * log2_e;
@@ -461,7 +463,7 @@ __device__ void make_score_gradients(const Shape& shape, const Dropout& dropout,
   }
 }
 
-/// One block for each tile of keys; those of the first keys, which most queries see, first.
+/// One block for each tile of keys; the first keys, which most queries see, go first.
 template <class P, class T>
 __global__ void __launch_bounds__(P::threads, P::key_blocks)
     backward_keys(Shape shape, Dropout dropout, BackwardInput<T> in, Heads<T> key_grad, Heads<T> value_grad) {
@@ -499,7 +501,7 @@ __global__ void __launch_bounds__(P::threads, P::key_blocks)
   store_rows<P>(shape, value_grad, k0, keys, dvalues, [](int) { return 1.0F; });
 }
 
-/// One block for each tile of queries, those that see most keys first.
+/// One block for each tile of queries; the tiles that see most keys go first.
 template <class P, class T>
 __global__ void __launch_bounds__(P::threads, P::blocks)
     backward_queries(Shape shape, Dropout dropout, BackwardInput<T> in, Heads<T> query_grad) {
@@ -526,7 +528,7 @@ __global__ void __launch_bounds__(P::threads, P::blocks)
   store_rows<P>(shape, query_grad, q0, queries, dqueries, [&](int) { return shape.scale; });
 }
 
-/// Calls function(plan, T{}) for heads of `query`; false where they are too large.
+/// Calls function(plan, T{}) for the heads of `query`; false if they are too large.
 template <class Function>
 bool dispatch(const TensorRef& query, const Function& function) {
   const std::int64_t dimension = query.shape[3];

@@ -25,8 +25,7 @@ struct SumTargets {
   G* values[N];
 };
 
-/// partial (parts, N, columns): a block adds what term(row, column) gives for its columns and its part of the
-/// rows.
+/// partial (parts, N, columns): a block adds up term(row, column) for its columns and its part of the rows.
 template <int N, class Term>
 __global__ void sum_parts(Term term, std::int64_t rows, std::int64_t columns, float* partial) {
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * sum_block_columns + threadIdx.x;
@@ -70,7 +69,7 @@ template <int N, class G, class Term>
 void column_sums(cudaStream_t stream, const Term& term, std::int64_t rows, std::int64_t columns,
                  const SumTargets<N, G>& out, bool accumulate, const Workspace& workspace) {
   if (columns == 0) return;
-  constexpr std::int64_t least_rows = 64;  // of a part
+  constexpr std::int64_t least_rows = 64;  // per part
   constexpr std::int64_t most_parts = 128;
   constexpr int threads = 256;
   const std::int64_t room = static_cast<std::int64_t>(Workspace::bytes / sizeof(float)) / (N * columns);

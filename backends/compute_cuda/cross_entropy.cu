@@ -11,8 +11,8 @@ namespace {
 constexpr int threads = 512;
 constexpr int warps = threads / warp_size;
 
-/// What is known of some of a row's logits: the largest, the sum of exp(logit - largest), and the first place
-/// of the largest.
+/// Statistics of some of a row's logits: the largest, the sum of exp(logit - largest), and the first place of
+/// the largest.
 struct Softmax {
   float largest;
   float sum;
@@ -32,13 +32,13 @@ __device__ Softmax warp_merged(Softmax own) {
     const Softmax other{__shfl_xor_sync(full_mask, own.largest, offset),
                         __shfl_xor_sync(full_mask, own.sum, offset),
                         __shfl_xor_sync(full_mask, own.place, offset)};
-    // The same order of the two on both sides.
+    // Both lanes merge the two in the same order.
     own = (threadIdx.x & static_cast<unsigned>(offset)) == 0 ? merged(own, other) : merged(other, own);
   }
   return own;
 }
 
-/// One block a row: a pass for maximum and sum at once (Milakov and Gimelshein, 2018), one for the gradient.
+/// One block per row: one pass for maximum and sum (Milakov and Gimelshein, 2018), one for the gradient.
 template <class T>
 __global__ void row_kernel(T* logits, const std::int32_t* targets, std::int64_t columns, std::int64_t vocab,
                            float gradient_scale, const StepScalars* scalars, float* losses,

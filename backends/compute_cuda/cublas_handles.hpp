@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Errors of cuBLASLt as exceptions, its handles as owners.
+// cuBLASLt's errors as exceptions and its handles as owning pointers.
 #pragma once
 
 #include <cublasLt.h>

@@ -14,7 +14,7 @@ cudaDataType_t type_of(DType dtype) {
   return dtype == DType::bf16 ? CUDA_R_16BF : (dtype == DType::fp16 ? CUDA_R_16F : CUDA_R_32F);
 }
 
-/// To cuBLASLt b is the first factor.
+/// BGRADA for the gradient of the bias: cuBLASLt's first factor, A, is b.
 cublasLtEpilogue_t epilogue_of(Epilogue epilogue) {
   switch (epilogue) {
     case Epilogue::none:
@@ -31,7 +31,7 @@ cublasLtEpilogue_t epilogue_of(Epilogue epilogue) {
   return CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-/// Whether cuBLASLt has no such product, which it says of some epilogues only by their values.
+/// Whether cuBLASLt lacks the product; for some epilogues it reports this as an invalid value.
 bool refuses(cublasStatus_t status, Epilogue epilogue) {
   return status == CUBLAS_STATUS_NOT_SUPPORTED ||
          (status == CUBLAS_STATUS_INVALID_VALUE && epilogue != Epilogue::none);
@@ -64,8 +64,8 @@ LtMatrixLayout make_layout(DType dtype, std::int64_t rows, std::int64_t columns,
   return LtMatrixLayout(layout);
 }
 
-/// A matrix (rows, columns) of unit stride in one direction as cuBLASLt sees its memory; `operation` gives
-/// its transpose (columns, rows).
+/// A matrix (rows, columns) with unit stride along one axis, as cuBLASLt sees its memory; `operation` turns
+/// it into its transpose (columns, rows).
 LtMatrixLayout make_layout(DType dtype, std::int64_t rows, std::int64_t columns, std::int64_t row,
                            std::int64_t column, cublasOperation_t& operation) {
   const bool is_row_major = column == 1 && row >= columns;  // both strides of a matrix of one row may be 1
@@ -74,8 +74,8 @@ LtMatrixLayout make_layout(DType dtype, std::int64_t rows, std::int64_t columns,
                       : make_layout(dtype, rows, columns, std::max(column, rows));
 }
 
-/// The largest power of two up to 16 that divides all addresses. No kernel asks for more, and the choice of
-/// one must not depend on where memory lies.
+/// The largest power of two up to 16 that divides all addresses. No kernel needs more, and the choice of a
+/// kernel must not depend on where memory lies.
 std::uint32_t alignment_of(std::initializer_list<const void*> pointers) {
   std::uintptr_t bits = most_alignment;
   for (const void* pointer : pointers) bits |= reinterpret_cast<std::uintptr_t>(pointer);
@@ -139,8 +139,8 @@ CublasMatmul::Plan CublasMatmul::make(const Key& key) const {
   plan.right = make_layout(key.a_type, key.m, key.k, key.a_row, key.a_column, operation);
   set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSB, operation);
   const bool has_gelu = key.epilogue == Epilogue::bias_gelu || key.epilogue == Epilogue::gelu_gradient;
-  // The heuristic does not ask where the epilogue's operands lie; its matrix has rows of whole packs. In fp32
-  // its GELU takes an approximate tanh.
+  // The heuristic does not check the alignment of the epilogue's operands; the rows of its matrix must be
+  // whole packs. In fp32, cuBLASLt's GELU uses an approximate tanh.
   if (key.epilogue != Epilogue::none && key.alignment < most_alignment) return plan;
   if (has_gelu && (key.n % 8 != 0 || key.c_type == DType::fp32)) return plan;
   set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(key.epilogue));
@@ -153,7 +153,7 @@ CublasMatmul::Plan CublasMatmul::make(const Key& key) const {
   check(cublasLtMatmulPreferenceCreate(&wish), "cublasLtMatmulPreferenceCreate");
   const LtMatmulPreference preference(wish);
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, Workspace::bytes);
-  // Sums of parts in fp32, not in the type of the result.
+  // Partial sums are added in fp32, not in the type of the result.
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   for (const auto attribute :

@@ -13,7 +13,7 @@
 
 namespace mylos::compute_cuda {
 
-/// What a product does besides.
+/// What a product does besides multiplying.
 enum class Epilogue : std::uint8_t {
   none,
   bias,           ///< c += vector (n), in each row
@@ -24,7 +24,7 @@ enum class Epilogue : std::uint8_t {
 
 struct EpilogueArgs {
   Epilogue kind = Epilogue::none;
-  TensorRef vector;        // of c's type, or for bias_gradient of any
+  TensorRef vector;        // of c's type; of any type for bias_gradient
   void* matrix = nullptr;  // row-major, of c's type
 };
 
@@ -34,13 +34,13 @@ class CublasMatmul {
   /// Both must outlive this.
   CublasMatmul(ComputeBackend& backend, const Workspace& workspace);
 
-  /// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n), summed in fp32, and the epilogue; c row-major.
-  /// False, and nothing done, where cuBLASLt has no algorithm for it.
+  /// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n), summed in fp32, and the epilogue; c is row-major.
+  /// Returns false and does nothing if cuBLASLt has no algorithm for it.
   bool multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b, MatrixRef c,
                 bool accumulate, const EpilogueArgs& epilogue = {});
 
  private:
-  /// What tells products apart.
+  /// The properties that select a plan.
   struct Key {
     std::int64_t m, n, k;
     std::int64_t a_row, a_column, b_row, b_column, c_row;
@@ -50,7 +50,7 @@ class CublasMatmul {
     bool accumulate;
     auto operator<=>(const Key&) const = default;
   };
-  /// cuBLASLt's matrices are column-major: a row-major product c = a b is to it c' = b' a'.
+  /// cuBLASLt's matrices are column-major: to cuBLASLt, a row-major product c = a b is c' = b' a'.
   struct Plan {
     LtMatmulDesc desc;
     LtMatrixLayout left, right, result;

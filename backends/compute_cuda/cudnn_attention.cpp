@@ -22,7 +22,7 @@ void check(fe::error_t status, const char* what) {
   if (status.is_bad()) fail(ExitCode::internal, "cuDNN, {}: {}", what, status.get_message());
 }
 
-// The tensors of a graph, by what cuDNN calls their unique ids. The first four make a forward graph with lse.
+// The tensors of a graph, by cuDNN's unique ids. A forward graph has the first four and lse.
 enum TensorId : std::int64_t {
   id_query,
   id_key,
@@ -129,7 +129,7 @@ CudnnAttention::Graph CudnnAttention::make(const Key& key) const {
   const std::vector<std::int64_t> shape = {batch, heads, positions, dimension};
   const std::vector<std::int64_t> lse_shape = {batch, heads, positions, 1};
   const std::vector<std::int64_t> lse_strides = {heads * positions, positions, 1, 1};
-  // mylos' tensors are (B, T, H, D), cuDNN names the dimensions (B, H, T, D).
+  // mylos' tensors are (B, T, H, D); cuDNN orders the dimensions (B, H, T, D).
   const auto strides = [&](TensorId id) -> std::vector<std::int64_t> {
     const std::array<std::int64_t, 3>& own = key.strides[static_cast<std::size_t>(id)];
     return {own[0], own[2], own[1], 1};

@@ -14,8 +14,8 @@
 
 namespace mylos::compute_cuda {
 
-/// Graphs are built on first use and kept; all share one workspace, which grows to the largest's, as the
-/// queue runs one after another. Gradients are added up in a fixed order.
+/// Graphs are built on first use and kept. They share one workspace of the largest size needed, because the
+/// queue runs one graph after another. Gradients are added up in a fixed order.
 class CudnnAttention {
  public:
   CudnnAttention(ComputeBackend& memory, MemoryLedger* ledger);
@@ -23,21 +23,22 @@ class CudnnAttention {
   CudnnAttention(const CudnnAttention&) = delete;
   CudnnAttention& operator=(const CudnnAttention&) = delete;
 
-  /// Whether to ask cuDNN: bf16 or fp16, heads of up to 128 elements by eights, more than one position,
-  /// queries from the first key on, no dropout (whose generator must be mylos' own).
+  /// Whether to ask cuDNN: bf16 or fp16, heads of up to 128 elements in multiples of eight, more than one
+  /// position, as many queries as keys, from the first key, and no dropout (its generator must be mylos'
+  /// own).
   static bool supports(const AttentionForward& args);
 
-  /// False where this version of cuDNN does not take it after all; said once a shape on stderr.
+  /// False if this version of cuDNN does not take the shape after all; reported once per shape on stderr.
   bool forward(const AttentionForward& args);
   bool backward(const AttentionBackward& args);
 
-  /// cuDNN's version, as in "9.13.0".
+  /// cuDNN's version, such as "9.13.0".
   static std::string version();
 
  private:
   struct Graph;
-  /// What tells graphs apart: batch, heads, positions, dimension, and of each tensor its strides but the
-  /// last.
+  /// The properties that select a graph: batch, heads, positions, dimension, and all strides of each tensor
+  /// except the last.
   struct Key {
     bool is_backward;
     DType dtype;

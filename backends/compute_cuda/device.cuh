@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What kernels share: packs of 16 bytes, sums over warps and blocks, numbers of blocks.
+// Helpers of the kernels: packs of 16 bytes, sums over warps and blocks, numbers of blocks.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t s
   check(cudaLaunchKernelEx(&config, kernel, arguments...), "cudaLaunchKernelEx");
 }
 
-/// What a thread loads and stores at once.
+/// The elements that a thread loads and stores at once.
 template <class T>
 struct alignas(16) Pack {
   static constexpr int size = static_cast<int>(16 / sizeof(T));
@@ -40,7 +40,7 @@ __device__ void store_pack(T* to, const Pack<T>& pack) {
   *reinterpret_cast<Pack<T>*>(to) = pack;
 }
 
-/// Whether packs can be loaded there.
+/// Whether packs can be loaded at these addresses.
 inline bool has_packs(std::initializer_list<const void*> pointers) {
   std::uintptr_t bits = 0;
   for (const void* pointer : pointers) bits |= reinterpret_cast<std::uintptr_t>(pointer);
@@ -51,7 +51,7 @@ inline unsigned blocks_for(std::int64_t n, std::int64_t block) {
   return static_cast<unsigned>((n + block - 1) / block);
 }
 
-/// The sum to all lanes, always in the same order.
+/// Returns the sum to all lanes, always added in the same order.
 template <class T>
 __device__ T warp_sum(T value) {
   for (int offset = warp_size / 2; offset > 0; offset /= 2) {
@@ -60,7 +60,8 @@ __device__ T warp_sum(T value) {
   return value;
 }
 
-/// The sum to all threads of a block of `threads`, always in the same order; a barrier before and behind.
+/// Returns the sum to all threads of a block of `threads`, always added in the same order. There is a barrier
+/// before and after the write to shared memory.
 template <int threads, class T>
 __device__ T block_sum(T value) {
   constexpr int warps = threads / warp_size;

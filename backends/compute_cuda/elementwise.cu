@@ -8,7 +8,7 @@ namespace {
 
 constexpr int threads = 256;
 
-/// out[i] = function(a[i], b[i]) for n elements, a multiple of a pack; b may be null, then it is not read.
+/// out[i] = function(a[i], b[i]) for whole packs; b may be null and is then not read.
 template <class T, class Function>
 __global__ void map_packs(const T* a, const T* b, T* out, std::int64_t packs, Function function) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;

@@ -15,8 +15,9 @@ __global__ void count_up(std::int32_t* places, std::int64_t n) {
   if (i < n) places[i] = static_cast<std::int32_t>(i);
 }
 
-/// `sorted` tokens and the rows they come from, in order among equals: the block of a token's first
-/// occurrence adds up the rows of all, in fp32. dwte has `num_tokens` rows, from that of `first_token` on.
+/// `sorted` holds the tokens and `places` their rows in dout, ascending among equal tokens. The block of a
+/// token's first occurrence adds up the rows of all its occurrences, in fp32. dwte has `num_tokens` rows, the
+/// first one for `first_token`.
 template <class T, class G>
 __global__ void add_token_rows(const std::int32_t* sorted, const std::int32_t* places, std::int64_t n,
                                const T* dout, std::int64_t columns, std::int64_t first_token,
@@ -36,7 +37,7 @@ __global__ void add_token_rows(const std::int32_t* sorted, const std::int32_t* p
   }
 }
 
-/// One block a row of dwpe.
+/// One block per row of dwpe.
 template <class T, class G>
 __global__ void add_position_rows(const T* dout, std::int64_t samples, std::int64_t length,
                                   std::int64_t columns, std::int64_t position, G* dwpe, bool accumulate) {
@@ -53,7 +54,7 @@ __global__ void add_position_rows(const T* dout, std::int64_t samples, std::int6
   }
 }
 
-/// `bytes` rounded up, so that what follows is aligned.
+/// `bytes` rounded up, so that the next array is aligned.
 std::size_t padded(std::size_t bytes) {
   constexpr std::size_t alignment = 256;
   return (bytes + alignment - 1) / alignment * alignment;

@@ -7,7 +7,7 @@
 
 namespace mylos::compute_cuda {
 
-/// Declines what its kernels do not take; see kernels.hpp.
+/// Declines operations that its kernels do not take; see kernels.hpp.
 class KernelOperations {
  public:
   using List = OperationList<Sum, SumOfSquares, EmbeddingBackward, LayernormForward, DropoutAddLayernorm,

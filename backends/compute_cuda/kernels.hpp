@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Hand-written kernels, by the operation of core/ops/operations.hpp that they do; that header has shapes and
-// meanings. Those that return a bool do nothing and return false where the tensors do not suit them: rows
-// that are not a multiple of 16 bytes or do not begin at one, for attention heads of more than 128 elements.
+// Hand-written kernels for operations of core/ops/operations.hpp, which has shapes and meanings. A function
+// that returns a bool does nothing and returns false if the tensors do not suit it: rows that are not a
+// multiple of 16 bytes or do not begin at one; for attention, heads of more than 128 elements.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,7 +19,7 @@ bool gelu_backward(cudaStream_t stream, TensorRef x, TensorRef dy, TensorRef dx)
 /// Without dropout.
 bool residual_add(cudaStream_t stream, TensorRef x, TensorRef residual, TensorRef y);
 
-/// Of x, or of total = x + residual where there is a residual; total may be either.
+/// Of x, or of total = x + residual if there is a residual; total may be either.
 bool layernorm_forward(cudaStream_t stream, TensorRef x, TensorRef residual, TensorRef total, TensorRef gamma,
                        TensorRef beta, TensorRef y, TensorRef mean, TensorRef rstd);
 bool layernorm_backward_input(cudaStream_t stream, TensorRef dy, TensorRef x, TensorRef gamma, TensorRef mean,
@@ -33,7 +33,7 @@ bool attention_backward(cudaStream_t stream, const AttentionBackward& args);
 
 bool cross_entropy(cudaStream_t stream, const CrossEntropy& op);
 
-/// The token part of embedding_backward, by a sort; false where the workspace is too small for it.
+/// The token part of embedding_backward, by a sort; false if the workspace is too small for it.
 bool token_gradient(cudaStream_t stream, TensorRef tokens, TensorRef dout, std::int64_t first_token,
                     TensorRef dwte, bool accumulate, const Workspace& workspace);
 void position_gradient(cudaStream_t stream, TensorRef dout, std::int64_t position, TensorRef dwpe,

@@ -8,14 +8,14 @@ namespace mylos::compute_cuda::kernels {
 namespace {
 
 constexpr float layernorm_epsilon = 1e-5F;
-constexpr int rows_of_block = 8;  // a warp each
+constexpr int rows_of_block = 8;  // one warp each
 constexpr int threads = rows_of_block * warp_size;
 
 std::int64_t columns_of(const TensorRef& x) {
   return x.shape[x.rank - 1];
 }
 
-/// The row of this warp, or one beyond the last.
+/// The row of this warp; it may lie beyond the last row.
 __device__ std::int64_t warp_row() {
   return static_cast<std::int64_t>(blockIdx.x) * rows_of_block + threadIdx.x / warp_size;
 }
@@ -29,7 +29,7 @@ __device__ void for_packs(std::int64_t columns, const Function& f) {
   }
 }
 
-/// With `residual` the layernorm of x + residual, which goes to `total`; that may be x or residual.
+/// With `residual`, the layernorm of x + residual, which is stored in `total`; `total` may be x or residual.
 template <class T>
 __global__ void forward(const T* x, const T* residual, T* total, const T* gamma, const T* beta, T* y,
                         float* mean, float* rstd, std::int64_t rows, std::int64_t columns) {
@@ -38,7 +38,7 @@ __global__ void forward(const T* x, const T* residual, T* total, const T* gamma,
   const T* in = x + row * columns;
   T* out = y + row * columns;
   if (residual != nullptr) {
-    // Each lane reads what it has written, so nothing is waited for.
+    // Each lane reads what it has written itself, so no barrier is needed.
     T* sums = total + row * columns;
     for_packs<T>(columns, [&](std::int64_t i) {
       Pack<T> values = load_pack(in + i);

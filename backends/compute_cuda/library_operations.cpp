@@ -92,7 +92,7 @@ bool LibraryOperations::run(const LinearBackwardWeight& op) {
       multiply({Epilogue::bias_gradient, op.dbias, nullptr})) {
     return true;
   }
-  // A transposed gradient is dwᵀ = dyᵀ x in rows.
+  // A transposed gradient is the row-major product dwᵀ = dyᵀ x.
   const bool done = gradient.column == 1
                         ? multiply({})
                         : matmul_.multiply(out, in, rows, activation_matrix(op.dy).transposed(),

@@ -13,7 +13,7 @@
 
 namespace mylos::compute_cuda {
 
-/// Declines what the libraries do not take.
+/// Declines operations that the libraries do not take.
 class LibraryOperations {
  public:
 #if defined(MYLOS_HAVE_CUDNN)
@@ -26,7 +26,7 @@ class LibraryOperations {
 
   LibraryOperations(ComputeBackend& memory, const Workspace& workspace, MemoryLedger* ledger);
 
-  /// The libraries that it uses, and their versions.
+  /// The libraries in use and their versions.
   static std::string libraries();
 
   bool run(const LinearForward& op);
@@ -43,7 +43,8 @@ class LibraryOperations {
   ComputeBackend& memory_;
   const Workspace& workspace_;
   CublasMatmul matmul_;
-  bool fuses_gelu_ = false;  // before Hopper a pass of its own is faster (llm.c, pull requests 338 and 653)
+  // Before Hopper, a separate GELU pass is faster (llm.c, pull requests 338 and 653).
+  bool fuses_gelu_ = false;
 #if defined(MYLOS_HAVE_CUDNN)
   CudnnAttention attention_;
 #endif

@@ -14,7 +14,7 @@ inline cudaStream_t cuda_stream(ComputeBackend& backend) {
   return static_cast<cudaStream_t>(backend.native_stream());
 }
 
-/// CUDA's libraries want more than the 64 bytes of ComputeBackend::allocate.
+/// CUDA's libraries need a larger alignment than the 64 bytes of ComputeBackend::allocate.
 inline constexpr std::size_t workspace_alignment = 256;
 inline void* aligned_workspace(void* memory) {
   const auto address = reinterpret_cast<std::uintptr_t>(memory);
@@ -22,10 +22,10 @@ inline void* aligned_workspace(void* memory) {
                                  workspace_alignment);
 }
 
-/// Content lasts for one operation: the queue does them one after another.
+/// Content lasts for one operation: the queue runs operations one after another.
 class Workspace {
  public:
-  static constexpr std::size_t bytes = std::size_t{32} << 20;  // what NVIDIA advises for cuBLASLt on Hopper
+  static constexpr std::size_t bytes = std::size_t{32} << 20;  // NVIDIA's advice for cuBLASLt on Hopper
   static constexpr std::size_t allocated = bytes + workspace_alignment;
 
   Workspace(ComputeBackend& memory, MemoryLedger* ledger)

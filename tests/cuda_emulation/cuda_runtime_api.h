@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The part of CUDA that the hand-written kernels use, on one host thread: every CUDA thread is a context of
-// its own, blocks run one after the other. For testing the kernels' logic where there is no GPU; it shows no
-// data races and no speed.
+// The part of CUDA that the hand-written kernels use, on one host thread: every CUDA thread has its own
+// context, and blocks run one after the other. It tests the kernels' logic without a GPU; it shows neither
+// data races nor speed.
 #pragma once
 
 #include <cmath>
@@ -38,10 +38,10 @@ inline dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace cuda_emulation {
 
-/// Where the threads of a warp or of a block meet.
+/// A meeting point of the threads of a warp or of a block.
 struct Barrier {
   int live = 0;     // threads that have not ended
-  int arrived = 0;  // of them, at the barrier
+  int arrived = 0;  // of these, at the barrier
   unsigned generation = 0;
 
   void release_if_complete() {
@@ -88,7 +88,7 @@ class Block {
 
   int lane() const { return static_cast<int>(current_ % warp_size); }
 
-  /// The value that the thread of lane `from` of this warp gives.
+  /// The value that lane `from` of this warp passes.
   std::uint64_t exchange(std::uint64_t value, int from) {
     values_[current_] = value;
     const std::size_t first = current_ / warp_size * warp_size;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Files of ranks: any text is some, of which every token comes back, or refused as bad data.
+// Files of ranks: any text either gives ranks that reproduce each of their tokens, or is refused as bad data.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -13,7 +13,7 @@ namespace {
 
 using mylos::BpeRanks;
 
-/// Lines of the single bytes: few inputs would get beyond these.
+/// Lines of the single bytes, as a prefix: few inputs would get past these lines.
 const std::string& byte_lines() {
   static const std::string lines = [] {
     const std::string base64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -37,7 +37,7 @@ void check(const BpeRanks& ranks) {
 
 }  // namespace
 
-/// Byte 0 is the kind; vocab.json and merges.txt have a zero byte between them.
+/// Byte 0 selects the kind of file; vocab.json and merges.txt have a zero byte between them.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);

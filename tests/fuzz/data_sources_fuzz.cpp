@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a deck may name as its data: any text is a list of sources, or refused as wrong usage.
+// The data sources of a deck: any text is either a list of sources or refused as wrong usage.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

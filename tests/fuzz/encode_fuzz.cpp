@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Any bytes come back from their tokens, and have the same tokens in the parts that they may be cut into.
+// Any bytes come back from their tokens, and have the same tokens if they are encoded in the parts that
+// `last_cut` allows.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -12,7 +13,7 @@ namespace {
 
 using namespace mylos;
 
-/// With merges of letters, spaces and parts of characters.
+/// Ranks with merges of letters, spaces and parts of characters.
 BpeRanks some_ranks() {
   const std::string base64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::string text;
@@ -30,7 +31,7 @@ BpeRanks some_ranks() {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const BpeTokenizer tokenizer(some_ranks());
   static const auto encoder = tokenizer.encoder();
-  // A copy of just that size: what is read behind it is seen.
+  // A copy of exactly this size: a read past its end is detected.
   const std::string text(reinterpret_cast<const char*>(data), size);
   std::vector<std::uint16_t> tokens;
   encoder->append(text, tokens);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// JSON lines: in whichever parts a line comes, it gives the same text or error; what the library reads is
-// read alike.
+// JSON lines: a line gives the same text or error in whatever parts it comes; a line that the library can
+// read gives the library's text.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -30,7 +30,7 @@ std::string text_of(std::string_view line, std::size_t part, bool& is_good) {
 
 }  // namespace
 
-/// Byte 0 is the size of parts.
+/// Byte 0 sets the size of the parts.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const std::string_view line(reinterpret_cast<const char*>(data) + 1, size - 1);
@@ -38,10 +38,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   bool is_good_in_parts = false;
   const std::string text = text_of(line, line.size() + 1, is_good);
   if (text_of(line, 1U + data[0], is_good_in_parts) != text || is_good != is_good_in_parts) std::abort();
-  if (line.find('\0') != std::string_view::npos) return 0;  // where the library's reader ends
+  if (line.find('\0') != std::string_view::npos) return 0;  // the library's reader ends there
   const auto whole = Json::parse_if_whole(line);
   if (!whole || !whole->is_object()) return 0;
-  // The library reads a byte order mark, takes a key twice, and refuses lone surrogates.
+  // Unlike mylos, the library reads a byte order mark, takes a key twice, and refuses lone surrogates.
   if (is_good ? whole->text("text") != text
               : text.rfind("no JSON:", 0) == 0 ||
                     (text.rfind("no JSON", 0) == 0 && line.rfind("\xef\xbb\xbf", 0) != 0 &&

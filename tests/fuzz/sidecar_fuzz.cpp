@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Sidecars: any text is one, or refused as bad data.
+// Sidecars: any text is either a sidecar or refused as bad data.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -13,7 +13,7 @@
 
 namespace {
 
-/// A token file's name, whose sidecar is a link to `file`.
+/// The name of a token file whose sidecar is a link to `file`.
 std::string linked(int file) {
   std::string folder = (std::filesystem::temp_directory_path() / "mylos-fuzz-XXXXXX").string();
   if (mkdtemp(folder.data()) == nullptr) std::abort();

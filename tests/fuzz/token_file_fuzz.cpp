@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Token files of both formats: whatever they hold, they are read or refused as bad data.
+// Token files of both formats: any content is either read or refused as bad data.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -137,7 +137,7 @@ TEST(OracleGradient, Gelu) {
 }
 
 TEST(OracleGradient, Dropout) {
-  // It is linear: the gradient is the same operation on the gradient, without the residual.
+  // dropout_add is linear: its gradient is the same operation on the gradient, without the residual.
   for_each_case(Op::dropout_add, [](const OpCase& c, Arrays& a) {
     Array& x = a.at("x");
     const Dropout dropout = dropout_of(c, nullptr);

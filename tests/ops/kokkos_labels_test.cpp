@@ -17,12 +17,13 @@ namespace mylos {
 
 namespace {
 
-/// What Kokkos reported since the last `take`. The callbacks are plain functions, hence one per process.
+/// What Kokkos has reported since the last `take`. The callbacks are plain functions, hence one object per
+/// process.
 struct Events {
   std::vector<std::string> kernels;
   std::vector<std::string> allocations;
   std::vector<std::string> fences;
-  std::vector<std::string> regions;  // "" where one ends
+  std::vector<std::string> regions;  // "" for the end of a region
 
   static Events& current() {
     static Events events;
@@ -47,7 +48,7 @@ void on_allocation(Kokkos::Tools::SpaceHandle, const char* name, const void*, st
   Events::current().allocations.emplace_back(name);
 }
 
-// Kokkos would otherwise wait at every event, for the sake of timing tools.
+// Otherwise Kokkos would wait at every event, for the sake of timing tools.
 void on_settings_request(std::uint32_t, Kokkos_Tools_ToolSettings* settings) {
   settings->requires_global_fencing = false;
 }

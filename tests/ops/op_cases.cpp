@@ -14,11 +14,11 @@ namespace {
 
 using Shape = std::initializer_list<std::int64_t>;
 
-constexpr double unit_spread = 1.7320508;  // uniform numbers of unit variance
+constexpr double unit_spread = 1.7320508;  // bound of uniform numbers with unit variance
 // bf16 results are rounded once from fp32 (root mean square 1.7e-3); sums of rounded intermediates get more.
 constexpr double bf16_rounded = 4e-3;
 constexpr double bf16_chained = 6e-3;
-constexpr double fp16_share = 0.125;  // of those: fp16 has three bits more
+constexpr double fp16_share = 0.125;  // of the bf16 tolerances: fp16 has three more bits
 constexpr std::array<DType, 3> float_types = {DType::fp32, DType::bf16, DType::fp16};
 
 Operand make(std::string name, Role role, DType dtype, Shape shape) {
@@ -42,7 +42,7 @@ Operand derived(std::string name, DType dtype, Shape shape) {
   return make(std::move(name), Role::derived, dtype, shape);
 }
 
-/// A result: updated where it accumulates, else written.
+/// A result: updated if it accumulates, otherwise written.
 Operand result(std::string name, DType dtype, Shape shape, double fp32_tolerance, bool accumulate = false,
                double bf16_tolerance = bf16_rounded) {
   Operand operand = make(std::move(name), accumulate ? Role::updated : Role::written, dtype, shape);
@@ -60,13 +60,13 @@ Operand in_storage(Operand operand, std::string storage, std::int64_t offset = 0
   return operand;
 }
 
-/// The matrix (I, O) kept as (O, I).
+/// The matrix (I, O), stored as (O, I) if `transposed`.
 Operand transposed_if(bool transposed, Operand operand) {
   if (transposed) operand.view.stride = {1, operand.view.shape[0]};
   return operand;
 }
 
-/// Whether this result is the memory of an updated operand: fp32 weights that are the master.
+/// Whether this result shares the memory of an updated operand: fp32 weights are their own master.
 bool is_updated_elsewhere(const Operand& operand, const OpCase& c) {
   return operand.role == Role::written && std::ranges::any_of(c.operands, [&](const Operand& other) {
            return other.role == Role::updated && other.storage == operand.storage &&
@@ -74,7 +74,7 @@ bool is_updated_elsewhere(const Operand& operand, const OpCase& c) {
          });
 }
 
-/// Of weights of type `dtype`.
+/// The types of gradients for weights of type `dtype`.
 std::vector<DType> gradient_types(DType dtype) {
   return dtype == DType::fp32 ? std::vector{dtype} : std::vector{DType::fp32, dtype};
 }
@@ -171,7 +171,8 @@ class Table {
                       shifted(s, result("dx", dtype, {s.rows, s.inputs}, 2e-6))}});
   }
 
-  /// The feed-forward layers with GELU behind the first, and its derivative behind the second's gradient.
+  /// The feed-forward layers: GELU after the first layer, its derivative after the input gradient of the
+  /// second.
   void linear_gelu(bool full_size, const Linear& s, DType dtype) {
     const std::string detail = linear_detail(s, dtype);
     const double spread = unit_spread / std::sqrt(static_cast<double>(s.inputs));
@@ -212,7 +213,7 @@ class Table {
   struct Embedding {
     std::int64_t samples, length, vocab, width, context, position;
     std::int64_t first_token = 0;
-    std::int64_t tokens_without_row = 0;  // beside those of the matrix: before and behind
+    std::int64_t tokens_without_row = 0;  // outside the matrix, before and after its tokens
   };
 
   void embedding(bool full_size, const Embedding& s, DType dtype) {
@@ -307,7 +308,7 @@ class Table {
   void gelu(bool full_size, std::int64_t n, DType dtype, std::int64_t offset = 0) {
     const auto shifted_by = [&](Operand operand) {
       operand.offset = offset;
-      // Where GELU is nearly 0, fp16 is subnormal.
+      // If GELU is nearly 0, fp16 is subnormal.
       if (dtype == DType::fp16 && operand.is_result()) operand.floor = 1e-3;
       return operand;
     };
@@ -427,7 +428,7 @@ class Table {
     add(std::move(forward));
 
     backward.op = Op::attention_backward;
-    // A query that sees one key has no gradient but rounding.
+    // The gradient of a query that sees only one key is nothing but rounding error.
     const double floor = s.keys == 1 ? 0.1 : 0.0;
     const auto gradient = [&](int part, std::string name, Shape shape) {
       Operand operand =
@@ -488,7 +489,7 @@ class Table {
 
   void adamw(bool full_size, std::int64_t n, DType dtype, DType gradient, std::int64_t step,
              bool with_state = true) {
-    // A large learning rate, so that the error of the update is not hidden by the weights.
+    // A large learning rate, so that the weights do not hide the error of the update.
     const StepScalars scalars{.step = step, .learning_rate = 0.05F, .clip_factor = 0.7F};
     const double past = with_state ? 1.0 : 0.0;
     Operand first = result("first_moment", DType::fp32, {n}, 2e-6, true);
@@ -514,8 +515,8 @@ class Table {
                    n, dtype, gradient);
   }
 
-  /// The case added last, without its master. The oracle rounds by the same random bits: what differs are the
-  /// few elements whose updates differ by the error of fp32 around the bits' threshold.
+  /// The last case, without its master. The oracle rounds by the same random bits; only the few elements
+  /// differ whose updates differ by the error of fp32 around the bits' threshold.
   void without_master(const GlobalIndex& index) {
     OpCase c = cases.back();
     std::erase_if(c.operands, [](const Operand& operand) { return operand.name == "master"; });
@@ -653,7 +654,8 @@ void add_small_cases(Table& table) {
       }
       table.adamw(false, n, dtype, DType::fp32, 10);
       if (dtype == DType::fp32) continue;
-      // Where a draw begins, within a counter, beyond 2^32 counters, and in rows of a part of the columns.
+      // Draws that begin at a counter, within a counter, beyond 2^32 counters, and in rows of a part of the
+      // columns.
       for (const GlobalIndex& index :
            {GlobalIndex{}, GlobalIndex{.first = 20}, GlobalIndex{.first = (std::int64_t{1} << 35U) - 6},
             GlobalIndex{12, 30, 77, 11}})

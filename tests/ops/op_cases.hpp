@@ -56,10 +56,10 @@ struct FullSize {
 };
 
 enum class Role : std::uint8_t {
-  input,      ///< read; uniform in [low, high), whole numbers where the type is an integer
-  derived,    ///< read; what the forward operation leaves (output, lse, mean, rstd)
+  input,      ///< read; uniform in [low, high), whole numbers if the type is an integer
+  derived,    ///< read; results of the forward operation (output, lse, mean, rstd)
   written,    ///< its old content is ignored
-  updated,    ///< its old content, uniform in [low, high), counts
+  updated,    ///< its old content, uniform in [low, high), is used
   workspace,  ///< any content, before and after
 };
 
@@ -70,7 +70,7 @@ struct Operand {
   TensorRef view;
   double low = 0.0;
   double high = 0.0;
-  double tolerance = 0.0;  ///< largest relative error of a result; 0 for "exact"
+  double tolerance = 0.0;  ///< largest relative error of a result; 0: exact
   double floor = 0.0;      ///< see oracle::relative_error
   std::string storage;
   std::int64_t offset = 0;  ///< elements from the start of the storage
@@ -86,20 +86,20 @@ struct OpCase {
   std::vector<Operand> operands{};
 
   bool accumulate = false;
-  bool accumulate_second = false;  ///< wpe of embedding_backward
+  bool accumulate_second = false;  ///< for wpe in embedding_backward
   bool write_gradient = true;
   float scale = 1.0F;         ///< value, standard deviation, softmax scale or gradient scale
   std::int64_t position = 0;  ///< position or query offset
   GlobalIndex index{};        ///< of normal numbers and dropout
   AttentionPlace place{};
   std::int64_t vocab = 0;
-  std::int64_t first_token = 0;  ///< of a part of the vocabulary
+  std::int64_t first_token = 0;  ///< for a part of the vocabulary
   float dropout = 0.0F;
   StepScalars scalars{};
   std::vector<Segment> segments{};
 
-  double flops = 0.0;  ///< of its operation
-  double bytes = 0.0;  ///< that must at least be read and written
+  double flops = 0.0;  ///< of the operation
+  double bytes = 0.0;  ///< to be read and written at least
 
   /// "linear_forward/small/fp32_N7_I25_O33"
   std::string name() const;
@@ -110,7 +110,7 @@ struct OpCase {
 /// The dropout of a case; `scalars` is the device's copy of the case's.
 Dropout dropout_of(const OpCase& c, const StepScalars* scalars);
 
-/// What operations take by address besides tensors.
+/// The arguments other than tensors that operations take by address.
 struct CaseMemory {
   StepScalars* scalars = nullptr;
   GuardInput* guard_input = nullptr;

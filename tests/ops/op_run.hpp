@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A case of the table made real: its memory, its call on a backend, its call on the oracle.
+// Runs a case of the table: its memory, its call on a backend, its call on the oracle.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,8 @@ using Contents = std::map<std::string, std::vector<std::byte>, std::less<>>;
 /// The operands of a case by name, dense and in fp64.
 using Arrays = std::map<std::string, oracle::Array, std::less<>>;
 
-/// What memory holds before the call. Bytes that no input fills are 0xFF, which is NaN in every float type.
+/// The content of memory before the call. Bytes that no input fills are 0xFF, which is NaN in every float
+/// type.
 Contents initial_contents(const OpCase& c);
 
 /// One operand's values.
@@ -29,7 +30,7 @@ oracle::Array read(const Operand& operand, const Contents& contents);
 /// All operands' values.
 Arrays read_all(const OpCase& c, const Contents& contents);
 
-/// Replaces the results in `arrays` by what the oracle makes of the inputs.
+/// Replaces the results in `arrays` by those that the oracle computes from the inputs.
 void run_oracle(const OpCase& c, Arrays& arrays);
 
 /// The first byte outside the results and workspaces that differs, as "storage at byte n", or "".
@@ -49,7 +50,7 @@ class OpRun {
   /// Waits, and copies every storage to the host.
   Contents contents();
 
-  /// Device copies of what the operations take by address.
+  /// Device copies of the arguments that operations take by address.
   struct Control {
     StepScalars scalars;
     GuardInput guard_input;

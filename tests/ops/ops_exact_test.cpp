@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What an operation must get right to the bit: masks, rounding, zeros, skipped steps, layout independence.
+// Properties that hold to the bit: masks, rounding, zeros, skipped steps, layout independence.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -291,7 +291,7 @@ TEST_P(OpsExactTest, EmbeddingRowsWithoutTokenAreZero) {
   }
 }
 
-/// Of four parts of a vocabulary, the last but one holds a token, the last none.
+/// Of four parts of a vocabulary, the third has one token and the last has none.
 TEST_P(OpsExactTest, CrossEntropyOfPartsIsThatOfTheWhole) {
   constexpr std::int64_t rows = 37, vocab = 33, part = 16, parts = 4;
   constexpr std::int64_t count = SoftmaxStatistics::count;
@@ -299,7 +299,7 @@ TEST_P(OpsExactTest, CrossEntropyOfPartsIsThatOfTheWhole) {
   std::vector<std::int32_t> targets(rows);
   for (std::int64_t n = 0; n < rows; ++n) {
     const auto hash = [&](std::int64_t v) { return mix64(static_cast<std::uint64_t>(n * vocab + v)); };
-    // Whole numbers: the largest is often not the only one.
+    // Whole numbers: the largest often occurs more than once.
     for (std::int64_t v = 0; v < vocab; ++v)
       whole[static_cast<std::size_t>(n * part * parts + v)] = static_cast<float>(hash(v) % 8);
     targets[static_cast<std::size_t>(n)] = n % 5 == 4 ? -1 : static_cast<std::int32_t>(hash(vocab) % vocab);
@@ -364,7 +364,7 @@ TEST_P(OpsExactTest, CrossEntropyOfPartsIsThatOfTheWhole) {
 
 TEST_P(OpsExactTest, CrossEntropyPaddingTiesAndNegativeTargets) {
   constexpr std::int64_t rows = 4, vocab = 5, padded = 16;
-  // The padding holds what must not be looked at.
+  // The padding must not be read: it holds NaN.
   std::vector<float> logits(rows * padded, nan);
   for (std::int64_t n = 0; n < rows; ++n) {
     for (std::int64_t v = 0; v < vocab; ++v)
@@ -457,7 +457,7 @@ TEST_P(OpsExactTest, AdamwRoundsByTheBitsOfTheElement) {
     const auto n = static_cast<std::int64_t>(initial.size());
     const auto gradient = device(std::vector<T>(initial.size()));
     const auto moment = device(std::vector<float>(initial.size()));
-    // Without a gradient what is left is the decay, here by a number that fp32 multiplies exactly.
+    // Without a gradient, only the decay is left, here by a factor that fp32 multiplies exactly.
     const StepScalars step{.step = 3, .learning_rate = 0x1p-6F};
     const auto scalars = device(std::vector<StepScalars>{step});
     const PhiloxKey keys[] = {stream_key(5, "rounding"), stream_key(6, "rounding")};
@@ -465,7 +465,7 @@ TEST_P(OpsExactTest, AdamwRoundsByTheBitsOfTheElement) {
                                      GlobalIndex{.first = (std::int64_t{1} << 35U) - 6},
                                      GlobalIndex{8, 24, 96}, GlobalIndex{3, 5, 11, 7}}) {
       const auto weights = device(initial);
-      const std::int64_t cut = n / 3;  // no multiple of what kernels take at once
+      const std::int64_t cut = n / 3;  // not a multiple of what kernels take at once
       const auto segments =
           device(std::vector<Segment>{{0, cut, 1.0F, {keys[0], index}}, {cut, n, 1.0F, {keys[1], index}}});
       AdamWStep args;
@@ -565,7 +565,7 @@ TEST_P(OpsExactTest, GuardStepIsGuardUpdate) {
 }
 
 TEST_P(OpsExactTest, RowsDoNotDependOnTheBatch) {
-  // What evaluation with another batch size relies on.
+  // Evaluation with another batch size relies on this.
   constexpr std::int64_t rows = 37, width = 100;
   const auto x = device(ramp(rows * width));
   const auto gamma = device(ramp(width));

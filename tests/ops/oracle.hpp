@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Every operation in fp64, written for reading: what the backends are compared with.
+// Every operation in fp64, written for reading: the reference that the backends are compared with.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +25,8 @@ struct Array {
   double operator[](std::int64_t i) const { return values[static_cast<std::size_t>(i)]; }
 };
 
-/// ‖a − b‖₂ / ‖b‖₂; 0 where both are zero, infinite where only `b` is or where the difference is not finite.
-/// `floor` replaces a smaller root mean square of `b`, for results that are zero but for rounding.
+/// ‖a − b‖₂ / ‖b‖₂; 0 if both are zero, infinite if only `b` is zero or if the difference is not finite.
+/// `floor` replaces a smaller root mean square of `b`, for results that are zero except for rounding.
 double relative_error(const Array& a, const Array& b, double floor = 0.0);
 
 /// Elements first, first + 1, ... of the normal stream `key`.
@@ -36,7 +36,7 @@ Array linear_forward(const Array& x, const Array& w, const Array& bias);
 Array linear_backward_input(const Array& dy, const Array& w);
 void linear_backward_weight(const Array& x, const Array& dy, bool accumulate, Array& dw, Array& dbias);
 
-/// wte and dwte hold the rows of the tokens from `first_token` on.
+/// wte and dwte hold the rows of `first_token` and the tokens after it.
 Array embedding_forward(const Array& tokens, std::int64_t first_token, const Array& wte, const Array& wpe,
                         std::int64_t position);
 void embedding_backward(const Array& tokens, std::int64_t first_token, const Array& dout,
@@ -55,7 +55,7 @@ Array gelu_backward(const Array& x, const Array& dy);
 /// `dropout.scalars` is not read; the step comes by value.
 Array dropout_add(const Array& x, const Array& residual, const Dropout& dropout, std::int64_t step);
 
-/// What attention reads in both directions.
+/// The inputs of attention in both directions.
 struct AttentionInput {
   Array query;  // (B, Tq, H, D)
   Array key;    // (B, Tk, H, D)
@@ -75,11 +75,11 @@ struct AttentionGradients {
   Array value;
 };
 
-/// With `output` and `lse` as the forward pass stored them.
+/// Takes `output` and `lse` as the forward pass stored them.
 AttentionGradients attention_backward(const AttentionInput& in, const Array& output, const Array& lse,
                                       const Array& output_grad);
 
-/// The targets lie in the part. (4, N).
+/// Returns (4, N). All targets must lie in this part of the vocabulary.
 Array softmax_statistics(const Array& logits, const Array& targets, std::int64_t vocab,
                          std::int64_t first_token);
 /// Returns the gradient of gradient_scale * sum of losses, (N, Vp).
@@ -94,7 +94,7 @@ void adamw(const AdamWStep& args, const StepScalars& scalars, const std::vector<
 void sgd(const SgdStep& args, const StepScalars& scalars, const std::vector<Segment>& segments,
          const Array& gradient, Array& master, Array& momentum);
 
-/// Rounds the values to bf16 or fp16 by the lower and the upper neighbour that the type has.
+/// Rounds each value to its lower or its upper neighbour in bf16 or fp16.
 void round_stochastically(const std::vector<Segment>& segments, std::int64_t step, DType dtype,
                           Array& values);
 

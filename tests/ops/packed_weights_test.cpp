@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Products large enough to be divided into blocks, and products with weights that carry a version: whatever
-// a backend keeps of them, it multiplies the present ones.
+// copies a backend keeps, it multiplies by the current weights.
 #include <algorithm>
 #include <iterator>
 #include <omp.h>
@@ -96,7 +96,7 @@ TEST_P(PackedWeightsTest, AreRenewedWithTheVersion) {
     void* weights = allocate(in * out);
     for (const std::uint64_t version : {1, 2, 3}) {
       write(weights, pattern(in * out, static_cast<int>(version)));
-      const auto expected = products(weights, 0, transposed);  // nothing is kept of what has no version
+      const auto expected = products(weights, 0, transposed);  // without a version, nothing is kept
       for (int repetition = 0; repetition < 2; ++repetition) {
         EXPECT_TRUE(products(weights, version, transposed) == expected);
       }
@@ -115,7 +115,7 @@ TEST_P(PackedWeightsTest, WithoutAVersionAreNotKept) {
 }
 
 TEST_P(PackedWeightsTest, EndWithTheMemoryOfTheWeights) {
-  for (const int model : {1, 2}) {  // a model after another one: the same address, the same version
+  for (const int model : {1, 2}) {  // one model after another: the same address, the same version
     void* weights = allocate(in * out);
     write(weights, pattern(in * out, model));
     EXPECT_TRUE(products(weights, 1, false) == products(weights, 0, false));
@@ -128,17 +128,19 @@ TEST_P(PackedWeightsTest, EndWithTheMemoryOfTheWeights) {
   const bool falls_through = backend().description().find("with AVX2 ") != std::string::npos;
   const bool keeps_copies = !is_own_product() && (dtype() == DType::fp32 || !falls_through);
   if (std::get<0>(GetParam()) == "onednn" && keeps_copies && dtype() != DType::fp16) {
-    const std::size_t copies = dtype() == DType::bf16 ? 2 : 1;  // fp32 packs as it goes in forward
+    const std::size_t copies = dtype() == DType::bf16 ? 2 : 1;  // forward packs fp32 on the fly
     EXPECT_EQ(test_backends().ledger().current(), unpacked + copies * in * out * size_of(dtype()));
   }
   backend().deallocate(weights);
   EXPECT_EQ(test_backends().ledger().current(), unpacked);
 }
 
-/// More than one block of the summed dimension, and rows and columns that fill no tile, in every product.
+/// Every product with more than one block of the summed dimension, and rows and columns that do not fill
+/// tiles.
 class LargeProductsTest : public ProductsTest {
  protected:
-  /// The own kernel sums over blocks of 512 or 1024; the others, slow under sanitizers, have smaller blocks.
+  /// compute_onednn's own kernel sums over blocks of 512 or 1024. The other kernels, slow under sanitizers,
+  /// have smaller blocks.
   bool is_large() { return is_own_product(); }
 
   float rounded(double value, DType type) const {
@@ -147,7 +149,7 @@ class LargeProductsTest : public ProductsTest {
            : type == DType::fp16 ? static_cast<float>(fp16(wide))
                                  : wide;
   }
-  /// Of all elements of a matrix some, and of its last rows and columns more: where blocks end.
+  /// Checks some elements of a matrix, and more in its last rows and columns, where blocks end.
   template <class Check>
   static void for_some_elements(std::int64_t height, std::int64_t columns, Check check) {
     for (std::int64_t e = 0; e < height * columns; e += 3203) check(e / columns, e % columns);
@@ -255,7 +257,7 @@ TEST_P(LargeProductsTest, DependOnNoNumberOfThreads) {
   write(px, values);
   write(py, values);
   const int threads = omp_get_max_threads();
-  // As many columns as fill one panel: more threads than panels divide the rows.
+  // As many columns as fill one panel: if there are more threads than panels, they divide the rows.
   for (const std::int64_t out : {std::int64_t{40}, in}) {
     std::vector<float> first;
     for (const int count : {1, 3, 5}) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Included before everything else where kernels are built for AVX2 over a Kokkos that was built for AVX-512.
+// Included before everything else if kernels are built for AVX2 with a Kokkos that was built for AVX-512.
 #pragma once
 
 #include <Kokkos_Macros.hpp>

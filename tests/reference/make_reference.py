@@ -46,7 +46,7 @@ def make_model():
 
 
 def weights_of(model):
-    """Parameters by their names on the hub, the tied head once, as `wte.weight`."""
+    """Parameters by their names on the hub; the tied head occurs once, as `wte.weight`."""
     return {name.removeprefix("transformer."): parameter for name, parameter in model.named_parameters()}
 
 
@@ -79,7 +79,7 @@ def first_step(model, tokens):
 
 
 def train(model, tokens):
-    """Trains in place; losses, gradient norms before clipping, and the weights after some steps."""
+    """Trains in place; returns losses, gradient norms before clipping, and the weights after some steps."""
     weights = weights_of(model).values()
     optimizer = torch.optim.AdamW(
         [
@@ -109,7 +109,7 @@ def train(model, tokens):
 
 
 def run(model, tokens):
-    """Everything that the file holds of one run, as fp64 arrays by dataset name."""
+    """All datasets of one run, as fp64 arrays by name."""
     first = first_step(model, tokens)
     result = {"logits": first["logits"]}
     result |= {f"gradients/{name}": gradient for name, gradient in first["gradients"].items()}
@@ -117,7 +117,7 @@ def run(model, tokens):
 
 
 def to_numpy(tensor):
-    return tensor.detach().double().numpy().copy()  # training goes on
+    return tensor.detach().double().numpy().copy()  # a copy: training goes on
 
 
 def relative_error(a, b):
@@ -164,7 +164,7 @@ def main(path):
         file.attrs["attention"] = model.config._attn_implementation
         file["tokens"] = tokens
         for name, array in (initial | fp32).items():
-            # Losses and norms were summed in fp32 or wider and are few; they keep all their digits.
+            # Losses and norms keep all digits: they are few, and were summed in fp32 or wider.
             file[name] = array if name in ("loss", "grad_norm") else array.astype(np.float32)
             if name in fp64_error:
                 file[name].attrs["error_against_fp64"] = fp64_error[name]

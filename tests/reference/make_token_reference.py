@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Writes gpt2_tokens.json: what tiktoken makes of hard strings and of generated text, and where transformers differs.
+"""Writes gpt2_tokens.json: tiktoken's tokens of hard strings and generated text, and where transformers differs.
 
 usage: make_token_reference.py DATA > tests/reference/gpt2_tokens.json
 
@@ -40,7 +40,7 @@ class Generator:
         return (x ^ (x >> 31)) % count
 
     def point(self):
-        """Any code point; each plane is as likely."""
+        """Any code point; all planes are equally likely."""
         point = self.below(17) << 16 | self.below(0x10000)
         return 0xFFFD if 0xD800 <= point < 0xE000 else point
 
@@ -78,7 +78,7 @@ def points():
 
 
 def texts():
-    """Name and text."""
+    """The name and content of each generated text."""
     yield "every code point", "".join(points())
     yield "every code point between letters", "".join("a" + c + " " + c for c in points())
     for seed in range(1, 5):
@@ -90,7 +90,7 @@ def digest(tokens):
 
 
 def gpt2_files(ranks, folder):
-    """vocab.json and merges.txt of the ranks: a token's merge is what lower ranks leave of it."""
+    """Writes vocab.json and merges.txt of the ranks: a token's merge is the pair to which lower ranks merge it."""
     shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [b for b in range(256) if b not in shown]
     character = {b: chr(b) for b in shown} | {b: chr(256 + i) for i, b in enumerate(hidden)}
@@ -123,7 +123,7 @@ def main():
         backend.encode_special_tokens = True
 
     def kinds_differ():
-        """Code points that the two put into different classes."""
+        """The code points that the two tokenizers put into different classes."""
         probes = ((c, f"a{c}1{c} ") for c in points())
         return [ord(c) for c, probe in probes
                 if encoding.encode_ordinary(probe) != backend.encode(probe, add_special_tokens=False).ids]

@@ -9,7 +9,7 @@ import tiktoken
 
 
 def members(pattern):
-    """The code points that one character's pattern matches: text between matches gives no tokens."""
+    """The code points that a one-character pattern matches: text between matches gives no tokens."""
     ranks = {bytes([byte]): byte for byte in range(256)}
     encoding = tiktoken.Encoding("probe", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
     text = "".join(chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000)

@@ -11,7 +11,7 @@
 namespace mylos {
 
 /// A reference file, opened for reading by this process alone; needs no MPI. Every function throws
-/// ExitCode::bad_data naming the file and what was not found or not readable.
+/// ExitCode::bad_data with the names of the file and of the item that is missing or unreadable.
 class ReferenceFile {
  public:
   explicit ReferenceFile(const std::filesystem::path& path);

@@ -150,7 +150,7 @@ TEST_P(ReferenceTest, StepsInBf16) {
   }
 }
 
-/// Every rank has its part of Hugging Face's matrices, which join to theirs again.
+/// Every rank has its part of Hugging Face's matrices; the joined parts equal the matrices.
 TEST_P(ReferenceTest, DividedFirstStepInFp32) {
   const CommunicatorHandle world = open_communicator("mpi", &backend_);
   RunConfig config = reference_config(file_, DType::fp32);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Checks what the compiler does not: who includes whom, feature tests, how files open.
+"""Checks what the compiler does not: includes between folders, feature tests, the first lines of files.
 
 usage: check_tree.py includes|features|openings SOURCE_FOLDER
 """
@@ -9,7 +9,7 @@ import pathlib
 import re
 import sys
 
-# Folder -> the folders of the repository that it may include. Nothing points back.
+# Folder -> the folders of the repository that it may include. No include points back.
 MAY_INCLUDE = {
     "core": {"core"},
     "parallel": {"parallel", "core"},
@@ -18,7 +18,7 @@ MAY_INCLUDE = {
     "app": {"app", "parallel", "io", "core"},
 }
 
-# What a device, a message or a file is made of, and the folders that may know it.
+# Libraries for devices, messages and files: the pattern of their headers, and the folders that may include them.
 LIBRARIES = {
     "Kokkos": (r"Kokkos|impl/Kokkos", {"backends"}),
     "oneDNN": (r"dnnl|oneapi/", {"backends"}),
@@ -30,7 +30,7 @@ LIBRARIES = {
     "Boost.Program_options": (r"boost/program_options", {"app"}),
 }
 
-# Macros that name the compiler, the device pass or the way of linking, not a feature.
+# Macros that name the compiler, the device pass or the kind of linking, not a feature.
 PLATFORM_MACROS = {"__SANITIZE_ADDRESS__", "__CUDACC__", "__CUDA_ARCH__", "__HIPCC__", "__linux__", "NDEBUG", "MYLOS_STATIC"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')

@@ -59,7 +59,7 @@ for check in includes features openings; do python3 "$source/tests/structure/che
 
 # --- The build -------------------------------------------------------------------------------------------------------
 
-# Only what is used, and in the least time: of the compute backends Kokkos', with its own matrix products.
+# Builds only what is used, in the least time: of the compute backends Kokkos', with its own matrix products.
 cmake -S "$tree" -B "$work/build" -G Ninja -DMYLOS_TESTS=OFF -DMYLOS_BENCHMARKS=OFF -DDNNL_LIBRARY=OFF \
   -DCMAKE_DISABLE_FIND_PACKAGE_KokkosKernels=ON -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O1 "${@:4}"
 cmake --build "$work/build" --parallel 2 --target mylos
@@ -67,7 +67,7 @@ mylos=$work/build/bin/mylos
 
 # --- The help --------------------------------------------------------------------------------------------------------
 
-# shows TEXT COMMAND... TEXT stands in the command's output.
+# shows TEXT COMMAND... checks that TEXT is in the command's output.
 shows() {
   local output
   output=$("${@:2}")
@@ -84,7 +84,7 @@ shows ', largest_magnitude,' "$mylos" help plugins
 
 for _ in {1..100}; do echo "the quick brown fox jumps over the lazy dog, again and again and again"; done >"$work/text"
 "$mylos" tokenize "$work/text" --tokenizer bytes --output "$work/tokens.bin"
-# No clipping: where the states are dealt out, the norm is a sum in another order.
+# No clipping: if the states are dealt out, the norm is a sum in another order.
 cat >"$work/deck" <<END
 [model]
 layers = 2
@@ -114,7 +114,7 @@ train() {
   "$mpiexec" -n 2 "$mylos" train "$work/deck" --progress=plain --run.dir="$work/$1" "${@:2}" | tee -a "$work/$1.log"
 }
 train ddp
-# Of the four units each rank has two.
+# Each rank has two of the four units.
 dealt=(--parallel.exchange=dealt --parallel.deal=2)
 train dealt "${dealt[@]}" --train.stop_step=3
 train dealt "${dealt[@]}" --restart

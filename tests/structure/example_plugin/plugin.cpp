@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A compute backend of one operation: GELU in a plain loop. All else falls through to the next backend.
+// A compute backend of one operation: GELU in a plain loop. All other operations go to the next backend.
 #include "core/plugin.hpp"
 
 #include <cmath>
@@ -18,10 +18,10 @@ class ExampleOperations {
 
   explicit ExampleOperations(ComputeBackend& memory) : memory_(memory) {}
 
-  /// False, and the next backend is asked, for what this loop cannot do.
+  /// Returns false, so that the next backend is asked, if this loop cannot do the operation.
   bool run(const mylos::GeluForward& op) {
     if (!memory_.host_accessible() || op.x.dtype != DType::fp32 || op.y.dtype != DType::fp32) return false;
-    memory_.synchronize();  // the loop does not wait in the queue
+    memory_.synchronize();  // the loop runs on the host, not in the queue
     const auto* from = op.x.as<float>();
     auto* to = op.y.as<float>();
     const float sqrt_2_over_pi = 0.7978845608F;
@@ -67,7 +67,7 @@ const mylos::PluginDescriptor mylos_plugin = {
     .kind = mylos::PluginKind::compute,
     .name = "example",
     .summary = "GELU in a plain loop, all else by the next backend",
-    .preference = -1,  // never by itself
+    .preference = -1,  // never chosen by default
     .operations = ExampleOperations::List::names.data(),
     .num_operations = ExampleOperations::List::names.size(),
     .unusable = unusable,

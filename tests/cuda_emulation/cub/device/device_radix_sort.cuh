@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What mylos uses of CUB, on the host.
+// The part of CUB that mylos uses, on the host.
 #pragma once
 
 #include <algorithm>

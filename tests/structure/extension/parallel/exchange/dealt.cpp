@@ -36,7 +36,7 @@ struct Deal {
     return parts;
   }
 
-  std::int64_t units = 1;  // that a rank is given at a time
+  std::int64_t units = 1;  // consecutive units of one rank
   int ranks = 1;
 };
 

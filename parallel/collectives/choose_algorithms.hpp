@@ -42,8 +42,7 @@ class CostCurve {
 /// The cost of the steps that collectives are made of, and of the backend's own collectives.
 struct CollectiveCosts {
   CostCurve message;
-  /// Of reducing or copying: both move two cache lines in and one out.
-  CostCurve local;
+  CostCurve local;  ///< of reducing or copying: both move two cache lines in and one out
   /// By payload, of each of scheduled_operations; empty if the backend has no native collectives.
   std::vector<CostCurve> native;
 };

@@ -47,8 +47,7 @@ class HierarchicalCommunicator::StagedOperation : public PolledOperation {
 
  protected:
   virtual void down() = 0;
-  /// Called on ranks with a lane only.
-  virtual void across() = 0;
+  virtual void across() = 0;  ///< called on ranks with a lane only
   virtual void up() = 0;
   virtual void finish() {}
 

@@ -20,9 +20,8 @@ namespace mylos {
 ///   all_reduce      the node reduces slice l at its rank l; lane l all_reduces it; the node broadcasts it
 ///   broadcast       the root's node broadcasts; lane l broadcasts slice l; the other nodes broadcast it
 ///   reduce          as all_reduce, with a reduce in the lane; the root's node sends the slices to the root
-///   reduce_scatter  the node reduces at rank l the parts of ranks l, l + L, ... of all nodes; lane l
-///   scatters all_gather      ranks l, l + L, ... send their parts to rank l; lane l gathers; the node
-///   broadcasts
+///   reduce_scatter  the node reduces parts l, l + L, ... of all nodes at its rank l; lane l scatters them
+///   all_gather      ranks l, l + L, ... send their parts to rank l; lane l gathers; the node broadcasts
 /// so the bytes that cross between nodes cross once, spread over the lanes. All other operations go to
 /// `flat`. all_reduce is bitwise the same on every rank if the lanes' all_reduce is. Nodes may have any sizes
 /// and any ranks; if their sizes differ, reduce_scatter and all_gather pad the parts of smaller nodes.
@@ -33,7 +32,7 @@ namespace mylos {
 /// backend, and each call waits for `compute`, as in AlgorithmCommunicator.
 class HierarchicalCommunicator final : public ForwardingCommunicator {
  public:
-  /// The communicators over the ranks of a node: `node` and the two splits of it.
+  /// The number of communicators over the ranks of a node: `node` and its two splits.
   static constexpr int num_node_communicators = 3;
 
   /// Collective over `flat`. `node` may order its ranks differently from `flat`. Scratch is charged to
@@ -71,12 +70,9 @@ class HierarchicalCommunicator final : public ForwardingCommunicator {
     ScratchPool scratch;
   };
 
-  /// The place of a rank.
   struct Place {
-    /// Nodes are numbered in the order of their first ranks in `flat`.
-    int node;
-    /// The rank within the node.
-    int index;
+    int node;   ///< nodes are numbered in the order of their first ranks in `flat`
+    int index;  ///< the rank within the node
   };
 
   class StagedOperation;
@@ -105,12 +101,10 @@ class HierarchicalCommunicator final : public ForwardingCommunicator {
   int num_lanes_ = 1;
   // The number of parts that a lane carries for each node, padding included.
   std::int64_t parts_per_node_ = 1;
-  // For the first stage, towards the lanes.
-  std::unique_ptr<Communicator> node_down_;
+  std::unique_ptr<Communicator> node_down_;  // for the first stage, towards the lanes
   // For the second stage; the ranks without a lane share one that is not used.
   std::unique_ptr<Communicator> lane_;
-  // For the third stage.
-  std::unique_ptr<Communicator> node_up_;
+  std::unique_ptr<Communicator> node_up_;  // for the third stage
   std::uint64_t num_started_ = 0;
   std::array<std::uint64_t, num_stages> num_entered_{};  // by stage
   std::shared_ptr<Family> family_;

@@ -38,11 +38,9 @@ class OperationEngine {
   void forget(EngineRequest* request);
 
   std::mutex advancing_;
-  // The oldest first; guarded by advancing_.
-  std::vector<EngineRequest*> under_way_;
+  std::vector<EngineRequest*> under_way_;  // the oldest first; guarded by advancing_
   std::mutex starting_;
-  // Not yet advanced; guarded by starting_.
-  std::vector<EngineRequest*> started_;
+  std::vector<EngineRequest*> started_;  // not yet advanced; guarded by starting_
 };
 
 }  // namespace mylos

@@ -62,8 +62,7 @@ class SimulatedLink final : public ForwardingCommunicator {
   SimulatedLink(NextCommunicator next, std::shared_ptr<Links> links, std::vector<int> world_ranks);
 
   std::shared_ptr<Links> links_;
-  // Of the ranks of this communicator.
-  std::vector<int> world_ranks_;
+  std::vector<int> world_ranks_;  // of the ranks of this communicator
 };
 
 }  // namespace mylos

@@ -20,9 +20,8 @@ struct RunPlan {
   std::array<std::int64_t, num_memory_categories> memory{};  ///< bytes of one rank, by category
   std::int64_t checkpoint_bytes = 0;
   std::int64_t tokens_per_step = 0;
-  double flops_per_token = 0.0;  ///< 6 N + 12 L C T
-  /// Of one rank in a step, as TrafficCounter counts it.
-  std::vector<TrafficRow> traffic;
+  double flops_per_token = 0.0;     ///< 6 N + 12 L C T
+  std::vector<TrafficRow> traffic;  ///< of one rank in a step, as TrafficCounter counts it
 
   std::int64_t memory_total() const;
 };

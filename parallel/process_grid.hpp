@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ProcessGrid: the communicators of a rank's groups in the box of ranks that the axes of parallelism span.
+// ProcessGrid: the communicators of a rank's groups in the grid of ranks that the axes of parallelism span.
 #pragma once
 
 #include <map>
@@ -15,27 +15,27 @@
 
 namespace mylos {
 
-/// Move-only, as it owns the communicators.
+/// Owns the communicators; move-only.
 class ProcessGrid {
  public:
-  /// Makes the communicators of `groups`, in one order on all ranks: collective. Axes with one rank do not
-  /// count, so sets that differ by such axes share a communicator. Throws ExitCode::usage unless the extents
-  /// multiply to the size of `world`. `world`, `counter`, and `recorder` and `trace` (null: none) must
-  /// outlive the grid.
+  /// Makes the communicators of `groups`, in the same order on all ranks. Collective. Axes with one rank do
+  /// not count, so sets that differ only by such axes share a communicator. Throws ExitCode::usage unless the
+  /// product of the extents is the size of `world`. `world`, `counter`, and `recorder` and `trace` (null:
+  /// none) must outlive the grid.
   ProcessGrid(Communicator& world, const GridExtents& extents, std::span<const AxisSet> groups,
               TrafficCounter& counter, FlightRecorder* recorder, bool host_buffers = true,
               Trace* trace = nullptr);
 
   const Coordinates& coordinates() const { return coordinates_; }
-  /// The ranks that differ from this one in `axes` only, in the order of the world: a set that the
+  /// The ranks that differ from this one in `axes` only, in the order of the world. `axes` is a set that the
   /// constructor was given, or one that differs from it by axes with one rank.
   Communicator& group(AxisSet axes) const;
 
-  /// The name under which the traffic of such a group is counted: that of its axes, and "data" also if one of
-  /// the two data axes has one rank.
+  /// The name under which the traffic of such a group is counted: that of its axes; also "data" if one of the
+  /// two data axes has one rank.
   static std::string label(const Coordinates& coordinates, AxisSet axes);
 
-  /// The sets of axes, without those that have one rank, for which communicators are made.
+  /// The sets of axes, without axes that have one rank, for which communicators are made.
   static std::vector<AxisSet> distinct(const Coordinates& coordinates, std::span<const AxisSet> groups);
 
  private:

@@ -6,13 +6,13 @@
 
 namespace mylos {
 
-/// Elements [begin, end) of a list come `times` times, one after another.
+/// Elements [begin, end) of a list occur `times` times, one after another.
 struct Repetition {
   std::size_t begin = 0;
   std::size_t end = 0;
   std::size_t times = 1;
 
-  /// Where in the list the element stands that comes as number `number`.
+  /// The place in the list of element number `number` of the longer list.
   std::size_t place(std::size_t number) const {
     const std::size_t length = end - begin;
     if (number < begin) return number;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// AlgorithmChoice: which algorithm a collective uses, by the size of its payload; what comm.algorithm says.
+// AlgorithmChoice: the algorithm of each collective, by the size of its payload; the value of comm.algorithm.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ namespace mylos {
 /// reduce_scatter and all_to_all, the output of all_gather.
 class AlgorithmChoice {
  public:
-  /// `algorithm` applies to what is larger than before and below `below` bytes.
+  /// `algorithm` applies to payloads below `below` bytes that no range before covers.
   struct Range {
     Algorithm algorithm;
     std::uint64_t below;
@@ -25,16 +25,17 @@ class AlgorithmChoice {
     bool operator==(const Range&) const = default;
   };
   static constexpr std::uint64_t everything = std::numeric_limits<std::uint64_t>::max();
-  /// In order of size; the last one ends at `everything`.
+  /// In order of size; the last range ends at `everything`.
   using Ranges = std::vector<Range>;
 
   /// One algorithm for all collectives and sizes.
   explicit AlgorithmChoice(Algorithm algorithm) { ranges_.fill({{algorithm, everything}}); }
 
-  /// Reads an algorithm's name, or several in order of size with the bytes below which each but the last
-  /// applies: "tree<65536,ring". What stands after a collective's name and a colon is for that one:
-  /// "all_reduce:tree<65536,ring;broadcast:tree;ring". The rest follows the part without a name, native where
-  /// there is none. Throws ExitCode::usage.
+  /// Parses comm.algorithm: the name of an algorithm, or several names in order of size, where each except
+  /// the last is followed by the number of bytes below which it applies: "tree<65536,ring". A part that
+  /// begins with the name of a collective and a colon is for that collective:
+  /// "all_reduce:tree<65536,ring;broadcast:tree;ring". The other collectives follow the part without a name,
+  /// or are native if there is no such part. Throws ExitCode::usage.
   static AlgorithmChoice parse(std::string_view text);
 
   void set(Operation operation, Ranges ranges) {
@@ -43,11 +44,11 @@ class AlgorithmChoice {
 
   /// `operation` is one of `scheduled_operations`.
   Algorithm of(Operation operation, std::uint64_t payload_bytes) const;
-  /// Whether the backend does all collectives itself.
+  /// Whether the backend does all collectives itself, whatever their payload.
   bool is_native() const;
-  /// Whether `algorithm` is the one of some collective and payload.
+  /// Whether some collective uses `algorithm` for some payload.
   bool uses(Algorithm algorithm) const;
-  /// What `parse` reads.
+  /// The text that `parse` reads.
   std::string text() const;
 
  private:

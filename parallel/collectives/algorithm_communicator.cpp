@@ -24,8 +24,8 @@ void require_user_tag(int tag) {
 
 }  // namespace
 
-/// Runs through the rounds of a schedule. Keeps its scratch until it was waited for, so that the memory of a
-/// step does not depend on how fast messages are.
+/// Runs through the rounds of a schedule. Keeps its scratch until it has been waited for, so that the memory
+/// of a step does not depend on how fast messages are.
 class AlgorithmCommunicator::ScheduledOperation final : public PolledOperation {
  public:
   ScheduledOperation(AlgorithmCommunicator& owner, std::shared_ptr<const CollectiveSchedule> schedule,

@@ -15,7 +15,7 @@
 
 namespace mylos {
 
-/// What a rank's communicators of one family (a communicator and its splits) did by algorithms.
+/// What the communicators of one family (a communicator and its splits) did by algorithms on this rank.
 struct AlgorithmTotals {
   std::uint64_t operations = 0;
   std::uint64_t steps = 0;  ///< rounds of messages
@@ -24,27 +24,27 @@ struct AlgorithmTotals {
 };
 
 /// Runs all_reduce, reduce_scatter, all_gather, broadcast, reduce and all_to_all by the schedules of
-/// `choice`; the native ones and everything else are the next communicator's. all_reduce is bitwise the same
-/// on every rank.
+/// `choice`. Native collectives and all other operations go to the next communicator. all_reduce is bitwise
+/// the same on every rank.
 ///
 /// Every operation is a state machine that test, wait and progress advance; any number may be under way. A
-/// rank that waits for a native operation, or in a barrier, advances none: unless something else calls
-/// `progress`, ranks wait for the two kinds in the same order. The operations' messages carry tags 16384 to
-/// 32765, a running number for each operation; the caller's own messages have tags 0 to 16383. They are
-/// counted as sends and receives of an axis of their own: the bytes on the wire.
+/// rank that waits for a native operation, or in a barrier, advances none of them. So, unless another thread
+/// calls `progress`, all ranks wait for native and scheduled operations in the same order. The messages of an
+/// operation carry one tag from 16384 to 32765, a running number; the caller's own messages have tags 0 to
+/// 16383. The messages are counted as sends and receives of a separate axis: the bytes on the wire.
 ///
-/// Buffers are host memory, and messages are posted by whichever thread advances the operation: a next
-/// communicator that was made for a compute backend would wait for that backend's stream at each of them. So
-/// it is to be made without one, and `compute` (null: buffers are complete when an operation is called) is
-/// waited for here, when an operation is called. Where `progress` is called by another thread, the next
-/// communicator must allow calls from both.
+/// Buffers are host memory. The thread that advances an operation posts its messages, and a next communicator
+/// that was made for a compute backend would wait for that backend's stream at each of them. So make the next
+/// communicator without one: this class waits for `compute` (null: buffers are complete when an operation is
+/// called) when an operation is called. If another thread calls `progress`, the next communicator must allow
+/// calls from both threads.
 class AlgorithmCommunicator final : public ForwardingCommunicator {
  public:
   static constexpr int last_user_tag = 16383;
 
-  /// `wire_label` names the axis of the messages; scratch is charged to `ledger` (null: to none). `counter`,
-  /// `compute` and `ledger` must outlive this. Throws ExitCode::usage where the host cannot reach the memory
-  /// of `compute` and `choice` is not native.
+  /// `wire_label` names the axis of the messages; scratch is charged to `ledger` (null: to no ledger).
+  /// `counter`, `compute` and `ledger` must outlive this. Throws ExitCode::usage if the host cannot reach the
+  /// memory of `compute` and `choice` is not native.
   AlgorithmCommunicator(NextCommunicator next, AlgorithmChoice choice, std::string_view wire_label,
                         TrafficCounter& counter, ComputeBackend* compute = nullptr,
                         MemoryLedger* ledger = nullptr);
@@ -61,14 +61,14 @@ class AlgorithmCommunicator final : public ForwardingCommunicator {
   Request send(TensorRef buffer, int peer, int tag) override;
   Request recv(TensorRef buffer, int peer, int tag) override;
   void progress() override;
-  /// The part has the same choice, and its messages the same label.
+  /// The new communicator has the same choice, and its messages the same label.
   std::unique_ptr<Communicator> split(int color, int key) override;
 
-  /// This communicator, those it was split from and those split from it.
+  /// Totals of this communicator, those it was split from and those split from it.
   AlgorithmTotals totals() const;
 
  private:
-  /// What a family shares.
+  /// State that a family shares.
   struct Family {
     explicit Family(MemoryLedger* ledger) : scratch(ledger) {}
 

@@ -14,12 +14,12 @@ int ceil_to_power_of_two(int value) {
   return static_cast<int>(std::bit_ceil(static_cast<unsigned>(value)));
 }
 
-/// The distance to the parent; at the root, where the tree ends.
+/// The distance to the parent; at the root, the end of the tree.
 int reach(const Team& team) {
   return team.index == 0 ? ceil_to_power_of_two(team.size()) : team.index & -team.index;
 }
 
-/// The end of the subtree of i, which has this reach.
+/// The end of the subtree of rank i, whose reach is given.
 int subtree_end(const Team& team, int i, int reach_of_i) {
   return std::min(i + reach_of_i, team.size());
 }
@@ -28,7 +28,7 @@ bool is_leaf(const Team& team) {
   return subtree_end(team, team.index, reach(team)) == team.index + 1;
 }
 
-/// Bruck's algorithm: place i holds the part for the rank i places on; it moves by the bits of i.
+/// Bruck's algorithm: place i holds the part for the rank i places further; the part moves by the bits of i.
 void bruck_all_to_all(ScheduleBuilder& builder, const Team& team, BufferRange input, BufferRange output) {
   const int size = team.size();
   const std::int64_t part = input.count / size;
@@ -36,7 +36,7 @@ void bruck_all_to_all(ScheduleBuilder& builder, const Team& team, BufferRange in
   const BufferRange rotated = builder.scratch(input.count);
   for (int i = 0; i < size; ++i) builder.copy(place(input, (team.index + i) % size), place(rotated, i));
   for (int distance = 1; distance < size; distance *= 2) {
-    // At most half of the places move, so the output has room for what leaves and what arrives.
+    // At most half of the places move, so the output has room for both the leaving and the arriving parts.
     std::vector<int> moving;
     for (int i = 0; i < size; ++i) {
       if ((i & distance) != 0) moving.push_back(i);
@@ -113,7 +113,7 @@ void add_tree(ScheduleBuilder& builder, const CollectiveCall& call, const Team& 
       tree_broadcast(builder, team, output);
       break;
     case Operation::reduce_scatter:
-      // Where parts are passed on something was combined before, so the result lies in scratch.
+      // A rank that passes parts on has combined before, so its result lies in scratch.
       tree_scatter(builder, team, tree_reduce(builder, team, input), output);
       break;
     case Operation::all_gather: {

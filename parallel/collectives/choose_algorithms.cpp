@@ -24,18 +24,18 @@ constexpr std::array<std::int64_t, 4> measured_bytes = {256, 16 << 10, 256 << 10
 constexpr std::int64_t smallest_payload = 64;
 constexpr std::int64_t largest_payload = 256 << 20;
 constexpr std::int64_t nanoseconds_per_point = 10'000'000;
-constexpr std::int64_t nanoseconds_in_all = 250'000'000;  // from then on every point is one run
+constexpr std::int64_t nanoseconds_in_all = 250'000'000;  // once spent, every point is one run
 constexpr std::int64_t fewest_repetitions = 3;
 constexpr std::int64_t most_repetitions = 15;
 constexpr double worthwhile = 0.9;  // of the time of the algorithm in use
 
-/// Makes numbers the same on all ranks, over any communicator that sends messages.
+/// Makes numbers the same on all ranks, over any communicator that can send messages.
 class Agreement {
  public:
   explicit Agreement(Communicator& world)
       : comm_(world, AlgorithmChoice(Algorithm::tree), "measurement", counter_) {}
 
-  /// Every element becomes the largest of all ranks'.
+  /// Sets every element to the maximum over all ranks.
   void take_maximum(std::vector<std::int64_t>& values) {
     const auto count = static_cast<std::int64_t>(values.size());
     comm_.all_reduce(TensorRef(values.data(), DType::int64, {count}), ReduceOp::max).host_wait();
@@ -46,12 +46,12 @@ class Agreement {
   AlgorithmCommunicator comm_;
 };
 
-/// Times what all ranks do together, from a barrier on until the last one is done; the same on all ranks.
+/// Times work that all ranks do together, from a barrier until the last rank is done; the same on all ranks.
 class Stopwatch {
  public:
   explicit Stopwatch(Communicator& world) : world_(world), agreement_(world) {}
 
-  /// The median of a few repetitions; the first run where a repetition takes long or there is no time left.
+  /// The median of a few repetitions, or the first run if a repetition takes long or no time is left.
   double nanoseconds(const std::function<void()>& work) {
     const double first = median_of(1, work);
     const auto left = static_cast<double>(std::min(nanoseconds_per_point, nanoseconds_in_all - spent_));
@@ -80,7 +80,7 @@ class Stopwatch {
   std::int64_t spent_ = 0;  // nanoseconds
 };
 
-/// What a rank has of `operation` where the payload is about `payload` bytes of fp32.
+/// One rank's call of `operation` whose payload is about `payload` bytes of fp32.
 CollectiveCall call_of(Operation operation, int size, std::int64_t payload) {
   const std::int64_t part = std::max<std::int64_t>(1, payload / std::int64_t{sizeof(float)} / size);
   const bool whole = operation == Operation::all_reduce || operation == Operation::broadcast ||
@@ -88,7 +88,7 @@ CollectiveCall call_of(Operation operation, int size, std::int64_t payload) {
   return {operation, size, whole ? part * size : part};
 }
 
-/// The backend's own operation on buffers of at least the payload.
+/// Runs the backend's own operation; the buffers have at least the size of the payload.
 void run_native(Communicator& world, const CollectiveCall& call, float* in, float* out) {
   const TensorRef one_in(in, DType::fp32, {call.count});
   const TensorRef one_out(out, DType::fp32, {call.count});
@@ -156,8 +156,8 @@ CollectiveCosts measure(Communicator& world) {
   return costs;
 }
 
-/// Nanoseconds until the last rank is through its rounds. A message takes its time from when its sender and
-/// its receiver have both come to it; a sender does not wait for its receiver.
+/// Nanoseconds until the last rank has finished its rounds. A message starts when both its sender and its
+/// receiver have reached it; a sender does not wait for its receiver.
 double simulate(const CollectiveCosts& costs, const CollectiveCall& call, Algorithm algorithm) {
   struct Rank {
     CollectiveSchedule schedule;
@@ -166,8 +166,8 @@ double simulate(const CollectiveCosts& costs, const CollectiveCall& call, Algori
     double time = 0.0;
   };
   const auto bytes = [](const BufferRange& range) { return range.count * std::int64_t{sizeof(float)}; };
-  std::map<std::pair<int, int>, std::deque<double>> sent;  // when, by sender and receiver
-  /// Whether the rank's round is complete.
+  std::map<std::pair<int, int>, std::deque<double>> sent;  // times of sending, by sender and receiver
+  /// Returns whether the rank completed its round.
   const auto advance = [&](Rank& rank, int self) {
     const CollectiveRound& round = rank.schedule.rounds[rank.round];
     if (round.send && !rank.has_sent) sent[{self, round.send->peer}].push_back(rank.time);
@@ -203,14 +203,14 @@ struct Candidate {
   std::vector<std::int64_t> nanoseconds;  // by payload
 };
 
-/// The payloads for which the algorithms are compared; each stands for those from it to the next.
+/// The payloads for which the algorithms are compared; each stands for the sizes up to the next.
 std::vector<std::int64_t> compared_payloads() {
   std::vector<std::int64_t> payloads;
   for (std::int64_t low = smallest_payload; low <= largest_payload; low *= 2) payloads.push_back(low);
   return payloads;
 }
 
-/// The fastest by payload.
+/// The fastest algorithm by payload.
 AlgorithmChoice::Ranges decide(const std::vector<Candidate>& candidates,
                                const std::vector<std::int64_t>& payloads) {
   AlgorithmChoice::Ranges ranges;
@@ -253,7 +253,7 @@ AlgorithmChoice choose_algorithms(Communicator& world, const CollectiveCosts& co
     }
     for (const Algorithm algorithm : all_algorithms) {
       if (algorithm == Algorithm::native) continue;
-      // Each rank simulates its share, the others' stay 0.
+      // Each rank simulates its share; the entries of other ranks stay 0.
       std::vector<std::int64_t> nanoseconds(payloads.size());
       for (std::size_t i = 0; i < payloads.size(); ++i) {
         if (turn++ % world.size() != world.rank()) continue;

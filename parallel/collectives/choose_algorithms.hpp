@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// choose_algorithms: what comm.algorithm = auto stands for on this machine.
+// choose_algorithms: the meaning of comm.algorithm = auto on this machine.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace mylos {
 
-/// Nanoseconds by bytes: straight lines between points, the last one going on.
+/// Nanoseconds by bytes: straight lines between the points, the last line extended.
 class CostCurve {
  public:
   /// At least two points, in order of `bytes`.
@@ -39,21 +39,23 @@ class CostCurve {
   std::vector<Point> points_;
 };
 
-/// What collectives are made of, and what the backend's own take.
+/// The cost of the steps that collectives are made of, and of the backend's own collectives.
 struct CollectiveCosts {
   CostCurve message;
-  CostCurve local;                ///< of reducing or copying: both move two lines in and one out
-  std::vector<CostCurve> native;  ///< by payload, of each of scheduled_operations; empty where there are none
+  CostCurve local;  ///< of reducing or copying: both move two cache lines in and one out
+  /// By payload, of each of scheduled_operations; empty if the backend has no native collectives.
+  std::vector<CostCurve> native;
 };
 
-/// Measures messages between neighbours, the local reduction and each native collective at a few sizes (below
-/// 1 s on a few ranks), and chooses by them. Where the native ones end with ExitCode::usage, as over a
-/// simulated link, they are left out. Collective; the same on all ranks. `world` takes host buffers.
+/// Measures messages between neighbours, the local reduction and each native collective at a few sizes (in
+/// less than 1 s on a few ranks), and chooses by these costs. Native collectives are left out if they end
+/// with ExitCode::usage, as over a simulated link. Collective; the result is the same on all ranks. `world`
+/// takes host buffers.
 AlgorithmChoice choose_algorithms(Communicator& world);
 
-/// Simulates the rounds of every algorithm's collectives and takes the fastest by payload; where the
-/// difference is below 10 % the algorithm of smaller payloads, the native one first. Collective, with the
-/// same costs on all ranks.
+/// Simulates the rounds of every algorithm's collectives and takes the fastest algorithm by payload. If the
+/// gain is below 10 %, keeps the algorithm of the next smaller payload; the first one is native. Collective,
+/// with the same costs on all ranks.
 AlgorithmChoice choose_algorithms(Communicator& world, const CollectiveCosts& costs);
 
 }  // namespace mylos

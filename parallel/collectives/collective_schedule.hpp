@@ -13,7 +13,7 @@
 
 namespace mylos {
 
-/// How a collective operation is made from messages; `native` leaves it to the backend.
+/// How a collective operation is built from messages; `native` leaves it to the backend.
 ///
 /// Sources: Chan, Heimlich, Purkayastha, van de Geijn, "Collective communication: theory, practice, and
 /// experience" (2007); Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in
@@ -29,14 +29,14 @@ constexpr std::string_view name_of(Algorithm algorithm) {
   return names[static_cast<std::size_t>(algorithm)];
 }
 
-/// The operations that algorithms make of messages: the first of Operation, in its order.
+/// The operations that algorithms build from messages: the first ones of Operation, in its order.
 inline constexpr std::array scheduled_operations = {Operation::all_reduce, Operation::reduce_scatter,
                                                     Operation::all_gather, Operation::broadcast,
                                                     Operation::reduce,     Operation::all_to_all};
 
 /// One collective operation of a group of `size` ranks. `count` is in elements: the buffer of all_reduce,
-/// broadcast and reduce, the output of reduce_scatter, the input of all_gather, what one rank has for another
-/// in all_to_all.
+/// broadcast and reduce, the output of reduce_scatter, the input of all_gather, or the part that one rank
+/// sends to another in all_to_all.
 struct CollectiveCall {
   Operation operation;
   int size;
@@ -44,8 +44,8 @@ struct CollectiveCall {
   int root = 0;  ///< of broadcast and reduce
 };
 
-/// The buffers of a schedule. `input` is never written. In all_reduce, broadcast and reduce both `input` and
-/// `output` are the one buffer, and reduce names it `output` at the root only.
+/// The buffers of a schedule. `input` is never written. In all_reduce, broadcast and reduce, `input` and
+/// `output` are the same buffer, and reduce calls it `output` at the root only.
 enum class BufferName : std::uint8_t { input, output, scratch };
 
 /// The elements [first, first + count) of a buffer.
@@ -74,16 +74,16 @@ struct LocalStep {
 };
 
 /// At most one message out and one in, at the same time, as on a node with one full-duplex port (the machine
-/// of Chan et al.), then `local` in order once both are complete.
+/// of Chan et al.). Once both are complete, `local` runs in order.
 struct CollectiveRound {
   std::optional<Transfer> send;
   std::optional<Transfer> receive;
   std::vector<LocalStep> local;
 };
 
-/// The rounds of one rank, one after the other. Messages between two ranks are received in the order in which
-/// they are sent. `output` is first written after `input` was last read, or holds the input already, so the
-/// output of reduce_scatter may lie within its input and the input of all_gather at its place in the output.
+/// The rounds of one rank, one after another. Messages between two ranks are received in the order in which
+/// they are sent. `output` is first written after `input` was last read, or already holds the input. So the
+/// output of reduce_scatter may lie within its input, and the input of all_gather at its place in the output.
 struct CollectiveSchedule {
   std::vector<CollectiveRound> rounds;
   std::int64_t scratch_count = 0;  ///< elements
@@ -100,8 +100,8 @@ struct ScheduleCost {
   bool operator==(const ScheduleCost&) const = default;
 };
 
-/// The rounds of `rank`; `algorithm` is not `native`. Every algorithm does every collective operation but
-/// all_to_all_v; the functions in algorithms.hpp say how.
+/// The rounds of `rank`; `algorithm` is not `native`. Every algorithm supports every collective operation
+/// except all_to_all_v; see algorithms.hpp.
 CollectiveSchedule make_schedule(const CollectiveCall& call, Algorithm algorithm, int rank);
 
 ScheduleCost cost_of(const CollectiveSchedule& schedule, DType dtype);

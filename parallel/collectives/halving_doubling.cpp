@@ -8,17 +8,18 @@ namespace mylos {
 
 namespace {
 
-/// The ranks that halve and double, a power of two of them, and who is folded into whom.
+/// The ranks that halve and double (their number is a power of two), and this rank's partner in folding.
 struct FoldedTeam {
   Team active;
-  int partner = -1;  ///< the rank that is folded into this one or that this one is folded into; -1: none
+  /// The rank that is folded into this one, or the rank into which this one is folded; -1: none.
+  int partner = -1;
 
   bool is_folded() const { return active.index < 0; }
   bool has_partner() const { return partner >= 0; }
 };
 
-/// The first of a pair of ranks is the active one, so the root is active. With `whole_parts` an active rank
-/// owns its part of the vector and its partner's; otherwise the active ranks own equal parts.
+/// The first rank of a pair is active, so the root is active. With `whole_parts` an active rank owns its part
+/// of the vector and its partner's; otherwise the active ranks own equal parts.
 FoldedTeam fold(const Team& team, bool whole_parts) {
   const int size = static_cast<int>(std::bit_floor(static_cast<unsigned>(team.size())));
   const int pairs = team.size() - size;
@@ -39,7 +40,8 @@ FoldedTeam fold(const Team& team, bool whole_parts) {
   return folded;
 }
 
-/// In each step a rank gives away half of what it still holds; returns where its own part is complete.
+/// In each step a rank gives away half of the range that it still holds. Returns the place of its own
+/// complete part.
 BufferRange recursive_halving(ScheduleBuilder& builder, const Team& team, BufferRange own) {
   const auto first = [&](int i) { return team.first[static_cast<std::size_t>(i)]; };
   int begin = 0;
@@ -55,7 +57,7 @@ BufferRange recursive_halving(ScheduleBuilder& builder, const Team& team, Buffer
   return own;
 }
 
-/// In each step two ranks exchange all that they hold.
+/// In each step two ranks exchange everything that they hold.
 void recursive_doubling(ScheduleBuilder& builder, const Team& team, BufferRange vector) {
   for (int held = 1; held < team.size(); held *= 2) {
     const int own = team.index & -held;

@@ -17,8 +17,8 @@ void copy(TensorRef from, TensorRef to) {
 
 }  // namespace
 
-/// Posts what belongs to a stage when the stage before is complete here and the operation before has entered
-/// it, so that all ranks make the same calls in the same order.
+/// Posts the calls of a stage once the previous stage is complete on this rank and the previous operation has
+/// entered the stage, so that all ranks make the same calls in the same order.
 class HierarchicalCommunicator::StagedOperation : public PolledOperation {
  public:
   explicit StagedOperation(HierarchicalCommunicator& owner) : own_(owner), number_(owner.num_started_++) {}
@@ -47,23 +47,23 @@ class HierarchicalCommunicator::StagedOperation : public PolledOperation {
 
  protected:
   virtual void down() = 0;
-  virtual void across() = 0;  ///< called in lanes only
+  virtual void across() = 0;  ///< called on ranks with a lane only
   virtual void up() = 0;
   virtual void finish() {}
 
   void post(Request request) { pending_.push_back(std::move(request)); }
-  /// Scratch of the operation for `count` elements.
+  /// Scratch for `count` elements that the operation keeps.
   TensorRef take(DType dtype, std::int64_t count) {
     const auto& taken =
         scratch_.emplace_back(own_.family_->scratch.take(static_cast<std::size_t>(count) * size_of(dtype)));
     return {taken.data(), dtype, {count}};
   }
-  /// Zeros where nodes are unequal: what pads their parts is reduced and sent like the rest.
+  /// Clears the buffer if nodes are unequal: the padding of their parts is reduced and sent like the parts.
   void clear_padding(TensorRef parts) const {
     if (own_.num_lanes_ * own_.num_nodes() * own_.parts_per_node_ == own_.size()) return;
     std::fill_n(static_cast<std::byte*>(parts.data), parts.bytes(), std::byte{});
   }
-  /// Node-local reduction of every slice at the rank of its lane.
+  /// Reduces every slice within the node, to the rank of its lane.
   void reduce_slices(TensorRef buffer, ReduceOp op) {
     for (int lane = 0; lane < own_.num_lanes_; ++lane)
       post(own_.node_down_->reduce(own_.slice(buffer, lane), op, lane));
@@ -76,14 +76,14 @@ class HierarchicalCommunicator::StagedOperation : public PolledOperation {
   HierarchicalCommunicator& own_;
 
  private:
-  /// Another rank may be waiting for something that is under way on the flat communicator.
+  /// Another rank may be waiting for an operation that is under way on the flat communicator.
   bool wait_for_others() {
     own_.next().progress();
     return false;
   }
 
   std::uint64_t number_;
-  int stage_ = 0;  // stages entered
+  int stage_ = 0;  // number of stages entered
   std::vector<Request> pending_;
   std::size_t waited_for_ = 0;
   std::vector<ScratchPool::Scratch> scratch_;
@@ -194,7 +194,7 @@ class HierarchicalCommunicator::ReduceScatter final : public StagedOperation {
   TensorRef output_;
   ReduceOp op_;
   TensorRef sum_;       // the parts of all ranks in lane order
-  TensorRef node_sum_;  // those of this node in this lane
+  TensorRef node_sum_;  // the parts of this node in this lane
 };
 
 class HierarchicalCommunicator::AllGather final : public StagedOperation {
@@ -226,7 +226,7 @@ class HierarchicalCommunicator::AllGather final : public StagedOperation {
 
   TensorRef input_;
   TensorRef output_;
-  TensorRef node_parts_;  // of this node in this lane
+  TensorRef node_parts_;  // the parts of this node in this lane
   TensorRef all_;         // the parts of all ranks in lane order
 };
 
@@ -251,7 +251,7 @@ HierarchicalCommunicator::HierarchicalCommunicator(NextCommunicator node, NextCo
 }
 
 void HierarchicalCommunicator::find_nodes() {
-  // A node is known by the rank of its first rank.
+  // A node is identified by the rank of its first rank.
   std::int32_t leader = next().rank();
   node_->broadcast(TensorRef(&leader, DType::int32, {1}), 0).host_wait();
   std::array<std::int32_t, 2> own = {leader, node_->rank()};

@@ -14,29 +14,29 @@
 
 namespace mylos {
 
-/// Two communicators make one: `node` has the ranks of this node, `flat` all ranks. With L the ranks of the
-/// smallest node there are L lanes; the l-th lane is the l-th rank of every node. A buffer is cut into L
-/// slices, one for each lane:
-///   all_reduce      node reduces slice l at its rank l; lane l all_reduces it; node broadcasts it
+/// Builds on two communicators: `node` has the ranks of this node, `flat` all ranks. There are as many lanes,
+/// L, as the smallest node has ranks; lane l consists of rank l of every node. A buffer is cut into L slices,
+/// one for each lane:
+///   all_reduce      the node reduces slice l at its rank l; lane l all_reduces it; the node broadcasts it
 ///   broadcast       the root's node broadcasts; lane l broadcasts slice l; the other nodes broadcast it
-///   reduce          as all_reduce with a reduce in the lane; the root's node sends it the slices
-///   reduce_scatter  node reduces at rank l what belongs to ranks l, l + L, ... of all nodes; lane l scatters
-///   all_gather      ranks l, l + L, ... hand theirs to rank l; lane l gathers; node broadcasts
-/// so what crosses between nodes crosses once, spread over the lanes. All others are the flat ones.
-/// all_reduce is bitwise the same on every rank where that of the lanes is. Nodes may have any sizes and any
-/// ranks; where they are unequal, reduce_scatter and all_gather pad the parts of smaller nodes.
+///   reduce          as all_reduce, with a reduce in the lane; the root's node sends the slices to the root
+///   reduce_scatter  the node reduces parts l, l + L, ... of all nodes at its rank l; lane l scatters them
+///   all_gather      ranks l, l + L, ... send their parts to rank l; lane l gathers; the node broadcasts
+/// so the bytes that cross between nodes cross once, spread over the lanes. All other operations go to
+/// `flat`. all_reduce is bitwise the same on every rank if the lanes' all_reduce is. Nodes may have any sizes
+/// and any ranks; if their sizes differ, reduce_scatter and all_gather pad the parts of smaller nodes.
 ///
-/// Operations are in three stages, each on a split of its own, so that one may be in its first stage while
-/// the one before is in its third; every rank enters a stage in the order of the calls. They advance in test,
-/// wait and progress. Buffers are host memory; both communicators are made without a compute backend, and
-/// `compute` is waited for at the call, as in AlgorithmCommunicator.
+/// An operation has three stages, each on its own split, so that one operation may be in its first stage
+/// while the previous one is in its third. Every rank enters a stage in the order of the calls. Operations
+/// advance in test, wait and progress. Buffers are host memory. Both communicators are made without a compute
+/// backend, and each call waits for `compute`, as in AlgorithmCommunicator.
 class HierarchicalCommunicator final : public ForwardingCommunicator {
  public:
-  /// What it makes of `node`, and `node` itself: communicators of as many ranks.
+  /// The number of communicators over the ranks of a node: `node` and its two splits.
   static constexpr int num_node_communicators = 3;
 
-  /// Collective over `flat`. The ranks of `node` are in the order of `flat` or in another. Scratch is charged
-  /// to `ledger` (null: to none).
+  /// Collective over `flat`. `node` may order its ranks differently from `flat`. Scratch is charged to
+  /// `ledger` (null: to no ledger).
   HierarchicalCommunicator(NextCommunicator node, NextCommunicator flat, ComputeBackend* compute = nullptr,
                            MemoryLedger* ledger = nullptr);
 
@@ -54,15 +54,15 @@ class HierarchicalCommunicator final : public ForwardingCommunicator {
   Request send(TensorRef buffer, int peer, int tag) override;
   Request recv(TensorRef buffer, int peer, int tag) override;
   void progress() override;
-  /// Memory of the node's backend. Within a node all_reduce and broadcast use the same part of the buffer on
-  /// all ranks, as that memory demands, and the other operations use none of it.
+  /// Memory of the node's backend. Within a node, all_reduce and broadcast use the same part of the buffer on
+  /// all ranks, as that memory requires; the other operations give scratch to the node's collectives.
   Window allocate(std::size_t bytes) override { return node_down_->allocate(bytes); }
   std::unique_ptr<Communicator> split(int color, int key) override;
 
  private:
   static constexpr int num_stages = 3;
 
-  /// What this communicator and its splits share.
+  /// State that this communicator and its splits share.
   struct Family {
     explicit Family(MemoryLedger* ledger) : scratch(ledger) {}
 
@@ -70,10 +70,9 @@ class HierarchicalCommunicator final : public ForwardingCommunicator {
     ScratchPool scratch;
   };
 
-  /// Where a rank is.
   struct Place {
-    int node;   ///< nodes are counted by their first rank in `flat`
-    int index;  ///< rank within the node
+    int node;   ///< nodes are numbered in the order of their first ranks in `flat`
+    int index;  ///< the rank within the node
   };
 
   class StagedOperation;
@@ -88,7 +87,7 @@ class HierarchicalCommunicator final : public ForwardingCommunicator {
 
   void find_nodes();
   bool has_lane() const { return own_.index < num_lanes_; }
-  /// Where the part of `rank` lies among those of all lanes: lane by lane, node by node.
+  /// The position of the part of `rank` among the parts of all lanes: lane by lane, node by node.
   std::int64_t lane_order(int rank) const;
   TensorRef slice(TensorRef buffer, int lane) const;
   template <class Staged, class... Args>
@@ -100,10 +99,12 @@ class HierarchicalCommunicator final : public ForwardingCommunicator {
   std::vector<int> node_sizes_;  // by node
   Place own_{0, 0};
   int num_lanes_ = 1;
-  std::int64_t parts_per_node_ = 1;          // that a lane carries for each node, padding included
-  std::unique_ptr<Communicator> node_down_;  // the first stage: towards the lanes
-  std::unique_ptr<Communicator> lane_;     // the second; the ranks without a lane share one that is not used
-  std::unique_ptr<Communicator> node_up_;  // the third
+  // The number of parts that a lane carries for each node, padding included.
+  std::int64_t parts_per_node_ = 1;
+  std::unique_ptr<Communicator> node_down_;  // for the first stage, towards the lanes
+  // For the second stage; the ranks without a lane share one that is not used.
+  std::unique_ptr<Communicator> lane_;
+  std::unique_ptr<Communicator> node_up_;  // for the third stage
   std::uint64_t num_started_ = 0;
   std::array<std::uint64_t, num_stages> num_entered_{};  // by stage
   std::shared_ptr<Family> family_;

@@ -5,7 +5,7 @@ namespace mylos {
 
 namespace {
 
-/// The master's result; the others' `own`.
+/// Returns the result at the master, `own` elsewhere.
 BufferRange reduce_at_master(ScheduleBuilder& builder, const Team& team, BufferRange own) {
   if (team.index > 0) builder.send(team.rank(0), own);
   for (int i = 1; team.index == 0 && i < team.size(); ++i)
@@ -24,7 +24,7 @@ void gather_at_master(ScheduleBuilder& builder, const Team& team, BufferRange ve
     builder.receive(team.rank(i), team.part(vector, i));
 }
 
-/// `vector` counts at the master only.
+/// Only the master uses `vector`.
 void scatter_from_master(ScheduleBuilder& builder, const Team& team, BufferRange vector, BufferRange own) {
   if (team.index > 0) {
     builder.receive(team.rank(0), own);

@@ -19,7 +19,8 @@ class EngineRequest final : public RequestState {
   EngineRequest(const EngineRequest&) = delete;
   EngineRequest& operator=(const EngineRequest&) = delete;
 
-  /// Called by the engine; whether it is done. From then on the engine leaves it alone.
+  /// Called by the engine. Returns whether the operation is done; after that the engine does not touch it
+  /// again.
   bool advance() {
     bool done = true;
     try {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ProgressThread: a thread that advances communication while the others compute.
+// ProgressThread: a thread that advances communication while other threads compute.
 #pragma once
 
 #include <chrono>
@@ -9,9 +9,9 @@
 
 namespace mylos {
 
-/// Calls `communicator.progress()` from its construction to its destruction, and sleeps `pause` in between. A
-/// call with nothing under way takes nanoseconds; what an idle thread costs is the wake-up: 8 % of a core
-/// with pauses of 100 µs, 3 % with 500 µs, on a virtual machine where one takes 13 µs.
+/// Calls `communicator.progress()` from construction to destruction, and sleeps for `pause` between calls. A
+/// call with nothing under way takes nanoseconds; the cost of an idle thread is its wake-ups: 8 % of a core
+/// with pauses of 100 µs, 3 % with 500 µs, on a virtual machine where a wake-up takes 13 µs.
 class ProgressThread {
  public:
   explicit ProgressThread(Communicator& communicator,

@@ -7,7 +7,7 @@ namespace mylos {
 
 namespace {
 
-/// The neighbour `distance` places on, before this rank where it is negative.
+/// The neighbour `distance` places further; a negative distance counts backwards.
 int neighbour(const Team& team, int distance) {
   return ((team.index + distance) % team.size() + team.size()) % team.size();
 }
@@ -19,8 +19,8 @@ std::int64_t largest_part(const Team& team) {
   return largest;
 }
 
-/// Partial sums wander towards their owner; returns where this rank's own part is complete. Two slots of
-/// scratch: one sum leaves while the next arrives.
+/// Partial sums travel towards their owner. Returns the place of this rank's own complete part. Two slots of
+/// scratch suffice: one sum leaves while the next arrives.
 BufferRange ring_reduce_scatter(ScheduleBuilder& builder, const Team& team, BufferRange own) {
   if (team.size() == 1) return own;
   const std::int64_t slot_count = largest_part(team);
@@ -56,7 +56,7 @@ void chain_broadcast(ScheduleBuilder& builder, const Team& team, BufferRange vec
   }
 }
 
-/// From the last rank of the team to the first; the same with a reduction on the way.
+/// The same with a reduction on the way, from the last rank of the team to the first.
 void chain_reduce(ScheduleBuilder& builder, const Team& team, BufferRange own) {
   const int before = team.rank(neighbour(team, -1));
   const int after = team.rank(neighbour(team, 1));

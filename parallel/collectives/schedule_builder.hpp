@@ -10,15 +10,15 @@
 
 namespace mylos {
 
-/// Ranks in an algorithm's own order, and the elements of the vector that each of them owns.
+/// Ranks in an algorithm's order, and the elements of the vector that each of them owns.
 struct Team {
   std::vector<int> ranks;
   std::vector<std::int64_t> first;  ///< ranks[i] owns the elements [first[i], first[i + 1])
-  int index = -1;                   ///< the place of this rank, -1 where it is not in the team
+  int index = -1;                   ///< the place of this rank, or -1 if it is not in the team
 
   int size() const { return static_cast<int>(ranks.size()); }
   int rank(int i) const { return ranks[static_cast<std::size_t>(i)]; }
-  /// What ranks[begin] to ranks[end - 1] own of `vector`.
+  /// The elements of `vector` that ranks[begin] to ranks[end - 1] own.
   BufferRange parts(BufferRange vector, int begin, int end) const {
     const std::int64_t offset = first[static_cast<std::size_t>(begin)];
     return vector.part(offset, first[static_cast<std::size_t>(end)] - offset);
@@ -26,15 +26,15 @@ struct Team {
   BufferRange part(BufferRange vector, int i) const { return parts(vector, i, i + 1); }
 };
 
-/// All ranks, the root first; the vector is cut into parts that differ by one element at most.
+/// All ranks, the root first; the vector is cut into parts whose sizes differ by at most one element.
 Team whole_team(const CollectiveCall& call, int rank);
 
 /// The buffers of `call`, in full.
 BufferRange input_of(const CollectiveCall& call);
 BufferRange output_of(const CollectiveCall& call);
 
-/// Messages each make a round; local steps belong to the last one. What has no elements is left out, on both
-/// sides alike.
+/// Every message starts a new round; local steps belong to the last round. Messages and steps without
+/// elements are left out, on both sides alike.
 class ScheduleBuilder {
  public:
   void send(int peer, BufferRange range) { exchange(peer, range, peer, {}); }
@@ -42,13 +42,13 @@ class ScheduleBuilder {
   /// Sends and receives in the same round.
   void exchange(int to, BufferRange sent, int from, BufferRange received);
   void copy(BufferRange from, BufferRange to);
-  /// into = reduction of `from` and `into`.
+  /// Sets `into` to the reduction of `from` and `into`.
   void combine(BufferRange from, BufferRange into);
-  /// Scratch that stays valid.
+  /// Scratch that stays valid for the whole schedule.
   BufferRange scratch(std::int64_t count);
 
-  /// Receives what `peer` has for the elements `own` and combines both; returns where the result is: in
-  /// place, or in new scratch where `own` is input.
+  /// Receives the elements `own` from `peer` and combines them with its own. Returns the place of the result:
+  /// `own` itself, or new scratch if `own` is input.
   BufferRange receive_and_combine(int peer, BufferRange own) { return exchange_and_combine(peer, {}, own); }
   /// The same, and sends `given` in the same round.
   BufferRange exchange_and_combine(int peer, BufferRange given, BufferRange own);

@@ -13,19 +13,20 @@
 
 namespace mylos {
 
-/// Which of the blocks that were given back a pool lends, by their sizes alone.
+/// Decides, by size alone, which of its free blocks a pool lends.
 class ScratchSizes {
  public:
   struct Lent {
     std::size_t capacity = 0;
     bool is_new = false;
-    std::size_t replaced = 0;  ///< the free block that makes room for a new one; 0 if there is none
+    /// Size of the free block that makes room for a new one; 0 if there is none.
+    std::size_t replaced = 0;
   };
-  /// The smallest that is large enough; otherwise the largest makes room for a new one, so that as many
-  /// blocks as were ever borrowed at once are kept.
+  /// Lends the smallest free block that is large enough. If there is none, the largest free block makes room
+  /// for a new one, so that the pool keeps as many blocks as were ever borrowed at once.
   Lent take(std::size_t bytes);
   void give_back(std::size_t capacity) { free_.insert(capacity); }
-  /// Of all blocks, lent or not.
+  /// Bytes of all blocks, lent or not.
   std::size_t allocated() const { return allocated_; }
 
  private:
@@ -33,7 +34,7 @@ class ScratchSizes {
   std::size_t allocated_ = 0;
 };
 
-/// Thread-safe. Blocks go back when their `Scratch` is destroyed; the pool must outlive them.
+/// Thread-safe. A block returns when its `Scratch` is destroyed; the pool must outlive all `Scratch` objects.
 class ScratchPool {
  public:
   struct Block {
@@ -58,12 +59,12 @@ class ScratchPool {
     Block block_;
   };
 
-  /// Charges its blocks to `ledger` (null: to none) as communication.
+  /// Charges its blocks to `ledger` (null: to no ledger) as communication.
   explicit ScratchPool(MemoryLedger* ledger) : ledger_(ledger) {}
 
   /// At least `bytes`, not initialised.
   Scratch take(std::size_t bytes);
-  /// The most that was ever allocated.
+  /// The most bytes that were ever allocated.
   std::size_t peak_bytes() const { return peak_.load(); }
   std::size_t num_allocations() const { return num_allocations_.load(); }
 

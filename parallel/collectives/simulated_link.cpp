@@ -30,7 +30,7 @@ class MonotonicClock final : public LinkClock {
   using Clock = std::chrono::steady_clock;  // CLOCK_MONOTONIC
 };
 
-/// A message on its way: a header with the time of delivery, then the payload.
+/// A message under way: a header with the time of delivery, then the payload.
 class LinkRequest final : public RequestState {
  public:
   LinkRequest(LinkClock& clock, Nanoseconds delivery) : clock_(clock), delivery_(delivery) {}
@@ -91,7 +91,7 @@ class SimulatedLink::Links {
 
   LinkClock& clock() const { return clock_; }
 
-  /// Puts a message on the link to `world_rank`; returns when it is delivered.
+  /// Puts a message on the link to `world_rank`; returns the time of its delivery.
   Nanoseconds occupy(int world_rank, std::size_t bytes) {
     const double seconds =
         model_.latency + 8.0 * static_cast<double>(bytes) / (model_.gigabits_per_second * 1e9);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// SimulatedLink: delays messages as a network of a given latency and bandwidth would.
+// SimulatedLink: delays messages as a network with a given latency and bandwidth would.
 #pragma once
 
 #include <cstdint>
@@ -16,31 +16,31 @@ struct LinkModel {
   double gigabits_per_second = 1.0;  ///< 10⁹ bits; greater than 0
 };
 
-/// The time that links live by, in nanoseconds since a moment that all ranks share.
+/// The clock of the links, in nanoseconds since a moment that all ranks share.
 class LinkClock {
  public:
   virtual ~LinkClock() = default;
   virtual std::int64_t now() = 0;
-  /// Whether `time` has come. Never blocks; a logical clock may move to `time` instead.
+  /// Whether `time` has come. Never blocks; a logical clock may advance to `time` instead.
   virtual bool has_come(std::int64_t time) = 0;
   virtual void sleep_until(std::int64_t time) = 0;
 };
 
-/// CLOCK_MONOTONIC, which the ranks of one machine share and which nobody sets; so the ranks are those of one
-/// machine.
+/// CLOCK_MONOTONIC, which nobody can set and which the ranks of one machine share; so all ranks must be on
+/// one machine.
 LinkClock& monotonic_link_clock();
 
-/// send and recv take at least as long as over the link. Each ordered pair of ranks has a link of its own
-/// that carries one message at a time, whichever split the message belongs to: it starts when it is posted
+/// send and recv take at least as long as over the link. Each ordered pair of ranks has its own link, which
+/// carries one message at a time, whichever split the message belongs to. A message starts once it is posted
 /// and the link is free, and occupies the link until it is delivered. A send is complete when its buffer is
-/// free and the message is delivered, a receive when the message is there and its time has come. Nothing
-/// computes meanwhile: a delay is a time that `test` compares with the clock.
+/// free and the message is delivered; a receive when the message has arrived and its time has come. A delay
+/// costs no computation: it is a time that `test` compares with the clock.
 ///
-/// Buffers are host memory. A barrier takes no simulated time. Collectives end with
-/// ExitCode::usage: they would bypass the link. AlgorithmCommunicator makes them of send and recv.
+/// Buffers are host memory. A barrier takes no simulated time. Native collectives would bypass the link, so
+/// they throw ExitCode::usage; AlgorithmCommunicator builds collectives from send and recv.
 class SimulatedLink final : public ForwardingCommunicator {
  public:
-  /// Throws ExitCode::usage if the model makes no sense. `clock` must outlive this, its splits and requests.
+  /// Throws ExitCode::usage if the model is not valid. `clock` must outlive this, its splits and requests.
   SimulatedLink(NextCommunicator next, const LinkModel& model, LinkClock& clock = monotonic_link_clock());
 
   Request all_reduce(TensorRef buffer, ReduceOp op) override;

@@ -13,14 +13,15 @@ namespace {
 
 using Intervals = std::vector<LiveInterval>;
 
-/// A result and an operand that may be the same memory.
+/// A result and an operand that may share memory.
 struct SharedPair {
   int result = 0;
   int operand = 0;
   std::set<std::int64_t> ticks;
 };
 
-/// Whether two values never live at the same time but at these ticks, at which the second follows the first.
+/// Whether the two are never live at the same time, except at `ticks`, at which the result replaces the
+/// operand.
 bool follows(const Intervals& result, const Intervals& operand, const std::set<std::int64_t>& ticks) {
   auto r = result.begin();
   auto o = operand.begin();
@@ -37,7 +38,7 @@ bool follows(const Intervals& result, const Intervals& operand, const std::set<s
   return true;
 }
 
-/// Intervals of both in order, without gaps or overlaps at the ticks that they share.
+/// The intervals of both in order, without gaps or overlaps at the ticks that they share.
 Intervals merged(const Intervals& a, const Intervals& b) {
   Intervals all;
   std::ranges::merge(a, b, std::back_inserter(all), {}, &LiveInterval::first, &LiveInterval::first);
@@ -86,8 +87,9 @@ class Lifetimes {
     }
   }
 
-  /// Gives results the memory of operands that they may replace and that nothing reads any more; then those
-  /// have the same number in `buffers`, which are places in `arena`, -1 for what this slot does not use.
+  /// Gives a result the memory of an operand that it may replace, if nothing reads the operand any more.
+  /// Returns the buffer in `arena` of each root: the same one if roots share memory, -1 if this slot does not
+  /// use the root.
   std::vector<int> place(ArenaPlan& arena) {
     std::vector<int> owner(live_.size());
     std::iota(owner.begin(), owner.end(), 0);
@@ -136,7 +138,7 @@ class Lifetimes {
       share(place_of(result).root, place_of(operand).root, tick);
     });
   }
-  /// A collective uses its operands until it was waited for.
+  /// A collective uses its operands until it has been waited for.
   void keep(const Entry& call, std::int64_t tick) {
     for_each_place(call, [&](const Place& place, Access /*access*/) {
       if (roots_.all()[index(place.root)].kind == RootKind::activation) read(place, tick);
@@ -147,7 +149,7 @@ class Lifetimes {
     require(!live.empty(), "an activation is written before it is read");
     live.back().last = tick;
   }
-  /// A write of what lies behind the beginning goes on with the value that the write of the beginning began.
+  /// A write at an offset continues the value that the write at offset 0 began.
   void write(const Place& place, std::int64_t tick) {
     Intervals& live = of(place.root);
     if (place.offset > 0) return read(place, tick);
@@ -179,7 +181,7 @@ ActivationPlan::ActivationPlan(const Roots& roots, const std::vector<Passage>& p
     const Passage& passage = passages[i];
     lifetimes[static_cast<std::size_t>(passage.slot)].add(passage, tick);
     const bool is_message = passage.program == nullptr;
-    // Neighbouring messages are under way together.
+    // Neighbouring messages are under way at the same time.
     const bool is_joined = is_message && i + 1 < passages.size() && passages[i + 1].program == nullptr;
     if (!is_joined) tick += is_message ? 1 : std::ssize(passage.program->entries);
   }
@@ -206,8 +208,7 @@ int message_of(const Action& action, const ModelPrograms& programs) {
 
 namespace {
 
-/// Whether the last two passages are those of the micro-batch before and of the one before that: then they
-/// add nothing.
+/// Whether the last two passages repeat those of the two micro-batches before, and so add nothing.
 bool ends_in_repetition(const std::vector<Passage>& passages) {
   constexpr std::size_t pair = 2;
   if (passages.size() < 3 * pair) return false;
@@ -215,9 +216,9 @@ bool ends_in_repetition(const std::vector<Passage>& passages) {
   return std::equal(end - pair, end, end - 2 * pair) && std::equal(end - pair, end, end - 3 * pair);
 }
 
-/// Steps of the longest run that differs from shorter ones in the slots that follow one another. It has two
-/// rounds, each of which ends with the slots as it found them, so that the plan sees all that lives from one
-/// round to the next.
+/// Number of steps of the longest run that differs from shorter ones in its sequence of slots. It contains
+/// two rounds, each of which ends with the slots in the state in which it found them, so that the plan sees
+/// every value that lives from one round to the next.
 std::int64_t num_distinct_runs(const Schedule& schedule) {
   if (schedule.ahead() == 0) return 1;
   SlotAssignment slots(schedule);
@@ -253,7 +254,7 @@ std::vector<Passage> passages_of(const Schedule& schedule, const ModelPrograms& 
     passages.push_back(passage);
     if (ends_in_repetition(passages)) passages.resize(passages.size() - 2);
   };
-  // Each run from its first step to its last, up to those that only repeat.
+  // Every run from its first step to its last, up to the longest distinct one.
   const std::int64_t longest = num_distinct_runs(schedule);
   for (std::int64_t last = 1; last <= longest; ++last) {
     SlotAssignment slots(schedule);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ActivationPlan: where every activation lies in the arena, from what the programs of a schedule read and
-// write.
+// ActivationPlan: places every activation in the arena, given what the programs of a schedule read and write.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +11,12 @@
 
 namespace mylos {
 
-/// A program, or a message of one tensor, at its place in the order of execution.
+/// A program, or a message of one tensor, in the order of execution.
 struct Passage {
   const Program* program = nullptr;
-  int slot = 0;               ///< of the micro-batches in flight, which have activations of their own
+  int slot = 0;               ///< slot of the micro-batch; micro-batches in flight have separate activations
   bool brings_tokens = true;  ///< tokens and targets are loaded before it
-  int message = -1;           ///< without a program: the root that is sent or received
+  int message = -1;           ///< if there is no program: the root that is sent or received
   Access access = Access::read;
 
   bool operator==(const Passage&) const = default;
@@ -30,7 +29,7 @@ class ActivationPlan {
 
   std::size_t bytes() const { return arena_.bytes(); }
   int num_slots() const { return static_cast<int>(buffers_.size()); }
-  /// Of an activation that the slot's programs use.
+  /// The offset of an activation that the slot's programs use.
   std::size_t offset(int slot, int root) const {
     return arena_.offset(buffers_[static_cast<std::size_t>(slot)][static_cast<std::size_t>(root)]);
   }
@@ -40,16 +39,17 @@ class ActivationPlan {
 
  private:
   ArenaPlan arena_;
-  std::vector<std::vector<int>> buffers_;  // of the arena, by slot and root; -1 if the slot does not use it
+  // Buffers of the arena, by slot and root; -1 if the slot does not use the root.
+  std::vector<std::vector<int>> buffers_;
 };
 
-/// The passes of micro-batches through the blocks, in runs of every length that differs in its slots; then,
-/// on slot 0, evaluation and generation.
+/// The passes of micro-batches through the blocks, in runs of every length that leads to a different sequence
+/// of slots; then, on slot 0, evaluation and generation.
 std::vector<Passage> passages_of(const Schedule& schedule, const ModelPrograms& programs);
 
-/// The program of a pass of `action`.
+/// The program that runs for `action`.
 const Program& program_of(const Action& action, const ModelPrograms& programs);
-/// The root that a message of `action` is about.
+/// The root that `action` sends or receives.
 int message_of(const Action& action, const ModelPrograms& programs);
 
 }  // namespace mylos

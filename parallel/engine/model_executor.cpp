@@ -14,7 +14,7 @@ std::size_t upload_bytes(const BatchShape& shape) {
   return 2 * static_cast<std::size_t>(shape.rows()) * sizeof(std::int32_t);
 }
 
-/// Of each slot, the places of its activations in `arena`.
+/// The places in `arena` of the activations of each slot.
 std::vector<Binding> bindings_of(const ActivationPlan& plan, const Roots& roots, std::byte* arena) {
   std::vector<Binding> bindings(static_cast<std::size_t>(plan.num_slots()));
   for (int slot = 0; slot < plan.num_slots(); ++slot) {
@@ -50,7 +50,7 @@ ModelExecutor::ModelExecutor(ComputeBackend& backend, MemoryLedger& ledger, cons
     completes_.push_back(is_backward(schedule_.actions[i].kind) &&
                          (schedule_.is_last(i) || exchange.reduces_each_micro_batch()));
   if (!graphs) return;
-  // The scalars of steps lie in as many places as steps are under way.
+  // The scalars of steps occupy as many places as there are steps under way.
   const auto places = static_cast<std::size_t>(schedule_.ahead()) + 1;
   for (std::size_t i = 0; i < schedule_.actions.size(); ++i) {
     const Action& action = schedule_.actions[i];
@@ -286,7 +286,7 @@ std::vector<float> ModelExecutor::logits(std::int64_t row) {
   exchange_.begin(UnitSequence::generation);
   const Entries entries = programs_.generate.entries;
   run_entries({.binding = bindings_[slot_], .entries = entries.first(entries.size() - 1)});
-  // The product of row 0, moved to another row of its input.
+  // The product was recorded for row 0; move it to the requested row of its input.
   Entry product = entries.back();
   product.awaits.clear();
   const auto element = static_cast<std::int64_t>(size_of(shape_.dtype));

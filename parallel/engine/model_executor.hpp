@@ -21,21 +21,22 @@
 
 namespace mylos {
 
-/// What an action of a micro-batch works with.
+/// The inputs and options of an action of a micro-batch.
 struct ActionScope {
-  /// Of the micro-batch, within the global batch.
+  /// First sample of the micro-batch, within the global batch.
   std::int64_t first_sample = 0;
-  /// Device memory, of the step.
+  /// The step's scalars in device memory.
   const StepScalars* scalars = nullptr;
-  /// (1) fp32, device memory, of the step: receives the sum of losses.
+  /// (1) fp32, in device memory, for the whole step: receives the sum of losses.
   TensorRef loss_sum;
-  /// What lies between two communications is queued as a whole, if that was asked for.
+  /// Queue the operations between two communications as a whole, if the executor was made with graphs.
   bool as_graphs = false;
 };
 
 class ModelExecutor {
  public:
-  /// `graphs`: records the actions for `ActionScope::as_graphs`. All references outlive the object.
+  /// `graphs`: prepares to record the actions, for `ActionScope::as_graphs`. All references outlive the
+  /// object.
   ModelExecutor(ComputeBackend& backend, MemoryLedger& ledger, const ProcessGrid& grid,
                 GradientExchange& exchange, const Schedule& schedule, ModelPrograms programs,
                 const ModelConfig& model, const BatchShape& shape, bool graphs = false);
@@ -47,62 +48,63 @@ class ModelExecutor {
   /// Floating-point operations that this rank's programs execute in a step, recomputation included.
   double flops_per_step() const;
 
-  /// Before the actions of a step.
+  /// Call before the actions of a step.
   void begin_step() { exchange_.begin(UnitSequence::step); }
-  /// Gives an action of a micro-batch its slot; waits for messages unless it is one. True if it is the first
-  /// of its micro-batch: then `load` comes before `run`.
+  /// Gives an action of a micro-batch its slot; waits for messages unless the action is one. Returns true if
+  /// it is the first action of its micro-batch: then call `load` before `run`.
   bool begin(const Occurrence& occurrence);
   /// Brings a micro-batch into its slot: B rows of T + 1 tokens, of which the last T are the targets; a
-  /// negative token is a target that does not count (0 as input). The device may take them later.
+  /// negative token is a target that does not count (0 as input). The device may copy them after the return.
   void load(std::span<const std::int32_t> tokens);
   /// The same for evaluation and generation.
   void load_evaluation(std::span<const std::int32_t> tokens);
-  /// Queues the action that was begun. Messages are only posted.
+  /// Queues the action that was begun. A message is only posted.
   void run(const Occurrence& occurrence, const ActionScope& scope);
-  /// Waits for the messages that were posted.
+  /// Waits for the posted messages.
   void finish_messages();
   bool has_messages() const { return !messages_.empty(); }
 
-  /// Forward without gradients of what was loaded while no step is under way. Losses and hits are then on the
-  /// host for `evaluation_losses()` and `evaluation_correct()`, one per row, until the next call.
+  /// Forward pass, without gradients, of the loaded samples, while no step is under way. Until the next call,
+  /// the host has losses and hits, one per row, in `evaluation_losses()` and `evaluation_correct()`.
   void evaluate();
   std::span<const float> evaluation_losses() const { return host_losses_; }
   std::span<const std::int32_t> evaluation_correct() const { return host_correct_; }
 
-  /// The same, then the logits of row `row` (b * T + t) as fp32, vocabulary only.
+  /// The same forward pass, then the logits of row `row` (b * T + t) as fp32, for the vocabulary without
+  /// padding.
   std::vector<float> logits(std::int64_t row);
 
  private:
   using Entries = std::span<const Entry>;
 
-  /// A pass through a program: what its entries have in common.
+  /// The common properties of the entries in one pass through a program.
   struct Pass {
-    bool holds_terms = false;  ///< gradients have contributions of earlier micro-batches
-    bool completes = false;    ///< its own are the last before their reduction
+    bool holds_terms = false;  ///< gradients already hold contributions of earlier micro-batches
+    bool completes = false;    ///< its contributions are the last before the reduction
     Binding& binding;
-    Entries entries;  ///< all of the program's
+    Entries entries;  ///< all entries of the program
   };
 
   void run_pass(const Occurrence& occurrence, bool holds_terms, bool as_graphs);
   std::vector<DeviceGraph>& graphs_of(const Occurrence& occurrence);
   Request send_or_receive(const Action& action);
   void run_entries(const Pass& pass);
-  /// Waits for the collectives that an entry needs, or for all.
+  /// Waits for the collectives that an entry needs, or for all collectives.
   void await(const Entry& entry, const Pass& pass);
   void await_all();
-  /// The units of an entry are there, and bound.
+  /// Acquires and binds the units of an entry.
   void acquire(const Entry& entry, const Pass& pass);
   void queue(const Entry& entry, const Pass& pass);
-  /// Gradients that are complete, and units that nothing of the block uses any more.
+  /// Reports the gradients that the entry completes and releases the units that its block no longer uses.
   void finish(const Entry& entry, const Pass& pass);
-  /// Whether the entry itself, or what follows it, communicates.
+  /// Whether the entry itself communicates or a reduction starts after it.
   bool is_cut(const Entry& entry, bool completes) const;
-  /// Calls visit(number, entries) for what lies between two cuts, each with the entry that ends it.
+  /// Calls visit(number, entries) for each run of entries between two cuts, with the entry that ends it.
   template <class Visit>
   void for_each_segment(Entries entries, bool completes, const Visit& visit) const;
-  /// Whether an earlier micro-batch of the step has contributed what the pass contributes.
+  /// Whether an earlier micro-batch of the step has already contributed to the same gradients.
   bool has_contributed(const Occurrence& occurrence);
-  /// Memory of the activation of this name.
+  /// Memory of the activation `name`.
   std::byte* memory(std::string_view name) const;
 
   ComputeBackend& backend_;
@@ -115,14 +117,14 @@ class ModelExecutor {
   SlotAssignment slots_{schedule_};
   DeviceBuffer arena_;
   std::vector<Binding> bindings_;          // by slot
-  std::size_t slot_ = 0;                   // of what was begun last
+  std::size_t slot_ = 0;                   // slot of the last action that was begun
   std::vector<bool> completes_;            // by action: see Pass
-  std::vector<std::int64_t> contributed_;  // by chunk and part: the last step that it contributed to
-  // By action, slot and place of the step's scalars, for each segment; empty without graphs.
+  std::vector<std::int64_t> contributed_;  // by chunk and part: the last step that contributed
+  // By action, slot and place of the step's scalars: a graph per segment; empty without graphs.
   std::vector<std::vector<DeviceGraph>> graphs_;
   std::vector<Request> messages_;                // posted
-  std::map<const Entry*, Request> collectives_;  // of programs, under way
-  std::array<UploadBuffer, 2> uploads_;          // inputs and targets of a micro-batch, in turn
+  std::map<const Entry*, Request> collectives_;  // collectives of programs that are under way
+  std::array<UploadBuffer, 2> uploads_;          // inputs and targets of micro-batches, in turn
   std::size_t next_upload_ = 0;
   std::vector<float> host_losses_;
   std::vector<std::int32_t> host_correct_;

@@ -18,7 +18,7 @@ namespace mylos {
 
 namespace {
 
-/// A tensor's bytes: where they are if the host can read them there, or a copy.
+/// A tensor's bytes: in place if the host can read them there, otherwise a copy.
 class HostBytes {
  public:
   HostBytes(ComputeBackend& backend, const TensorRef& tensor) {
@@ -32,7 +32,7 @@ class HostBytes {
     bytes_ = copy_;
   }
 
-  /// Those of a piece of the tensor.
+  /// The bytes of a piece of the tensor.
   std::span<const std::byte> of(const Piece& piece, DType dtype) const {
     return bytes_.subspan(static_cast<std::size_t>(piece.offset) * size_of(dtype),
                           static_cast<std::size_t>(piece.count) * size_of(dtype));
@@ -47,7 +47,7 @@ std::int64_t hash_of(std::span<const std::byte> bytes) {
   return static_cast<std::int64_t>(digest_of(bytes).low);
 }
 
-/// Whether weights are their fp32 master, rounded.
+/// Whether the weights equal their fp32 master, rounded.
 bool agrees_with_master(std::span<const std::byte> weights, std::span<const std::byte> master, DType dtype) {
   const auto* exact = reinterpret_cast<const float*>(master.data());
   return dispatch_float(dtype, [&](auto element) {
@@ -59,12 +59,12 @@ bool agrees_with_master(std::span<const std::byte> weights, std::span<const std:
   });
 }
 
-/// The values of all replicas, one replica's behind the other's.
+/// The values of all replicas, one replica after another.
 std::vector<std::int64_t> gathered(ComputeBackend& backend, Communicator& replicas,
                                    const std::vector<std::int64_t>& own) {
   const auto ranks = static_cast<std::size_t>(replicas.size());
   std::vector<std::int64_t> all(own.size() * ranks);
-  MemoryLedger ledger;  // a few bytes that live for one call
+  MemoryLedger ledger;  // for a few bytes that live for one call
   const std::size_t own_bytes = own.size() * sizeof(std::int64_t);
   const DeviceBuffer buffer(backend, ledger, MemoryCategory::communication, own_bytes * (ranks + 1),
                             "mylos::replica_check");
@@ -80,7 +80,7 @@ std::vector<std::int64_t> gathered(ComputeBackend& backend, Communicator& replic
   return all;
 }
 
-/// False if these are weights and not their master, rounded.
+/// False if the state is weights that differ from their rounded master.
 bool is_intact(ComputeBackend& backend, const GradientExchange& exchange, const Optimizer& optimizer,
                const StateHash& state) {
   const TensorRef weights = exchange.weights(optimizer.parts()[state.part]);
@@ -92,8 +92,8 @@ bool is_intact(ComputeBackend& backend, const GradientExchange& exchange, const 
                             weights.dtype);
 }
 
-/// The replicas, by their number among them, that are not intact, or, if all seem to be, those whose hash is
-/// not the most frequent.
+/// The numbers of the replicas that are not intact. If all seem to be, the replicas whose hash is not that of
+/// the majority; without a majority, all replicas.
 std::vector<int> suspects(const std::vector<std::int64_t>& hashes, const std::vector<std::int64_t>& intact) {
   std::vector<int> ranks;
   for (std::size_t r = 0; r < intact.size(); ++r) {
@@ -110,14 +110,15 @@ std::vector<int> suspects(const std::vector<std::int64_t>& hashes, const std::ve
   return ranks;
 }
 
-/// The axes along which ranks own the same.
+/// The axes along which ranks own the same parts.
 AxisSet replica_axes_of(const GradientExchange& exchange) {
   return loss_axes.without(exchange.sharded_axes());
 }
 
 constexpr AxisSet tensor_axis = {Axis::tensor};
 
-/// Among the ranks along `axes`, the first of the states that differs; "" if none does.
+/// Names the first state that differs among the ranks along `axes` and the suspected ranks; "" if none
+/// differs.
 std::string difference(ComputeBackend& backend, const GradientExchange& exchange, const Optimizer& optimizer,
                        const ProcessGrid& grid, AxisSet axes, const std::vector<StateHash>& states) {
   if (grid.coordinates().extent(axes) == 1 || states.empty()) return "";

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Finds a replica whose weights are no longer those of the others: memory errors that nothing else reports.
+// Finds a replica whose weights no longer equal those of the others, after memory errors that nothing else
+// reports.
 #pragma once
 
 #include <cstddef>
@@ -13,27 +14,28 @@
 
 namespace mylos {
 
-/// The hash of what a rank has of a parameter in one state: its weights, their fp32 master, or a state of the
+/// The hash of one state of a parameter on a rank: of its weights, their fp32 master, or a state of the
 /// optimizer.
 struct StateHash {
   std::string name;   ///< "the first moment of h.0.ln_1.bias"
-  std::size_t part;   ///< of those that the rank owns
-  Piece piece;        ///< of the part
-  bool is_weights;    ///< neither their master nor a state
+  std::size_t part;   ///< index among the parts that the rank owns
+  Piece piece;        ///< piece of the part
+  bool is_weights;    ///< weights, not their master and not a state of the optimizer
   std::int64_t hash;  ///< XXH3, 64 bits
 };
 
-/// The hashes of all that this rank owns; none if no other rank holds the same. Of work queued before, all
-/// has ended. If the host can read the backend's memory, the backend runs nothing, so that another thread may
-/// call this until the next step of the optimizer.
+/// The hashes of everything that this rank owns; none if no other rank holds the same. All work queued before
+/// must have ended. If the host can read the backend's memory, the backend runs nothing, so another thread
+/// may call this until the next step of the optimizer.
 std::vector<StateHash> hash_states(ComputeBackend& backend, const ParameterTable& table,
                                    const GradientExchange& exchange, const Optimizer& optimizer,
                                    const ProcessGrid& grid);
 
-/// Compares hashes of `hash_states` across the ranks that own the same, and along the tensor axis those of
-/// what it does not divide. Returns "" if all agree, else one line, the same on all that were compared, that
-/// names the parameter and the rank: the minority, or the one whose weights are not its rounded fp32 master.
-/// Collective; the states are still those that were hashed.
+/// Compares the hashes of `hash_states` across the ranks that own the same parts and, along the tensor axis,
+/// the hashes of parameters that this axis does not divide. Returns "" if all agree. Otherwise returns one
+/// line, the same on all ranks compared, that names the parameter and the suspected ranks: those whose
+/// weights are not their rounded fp32 master; if there are none, the minority, or all ranks if there is no
+/// majority. Collective; call it before the states change.
 std::string compare_replicas(ComputeBackend& backend, const GradientExchange& exchange,
                              const Optimizer& optimizer, const ProcessGrid& grid,
                              const std::vector<StateHash>& hashes);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// StepConfig: what the step engine is made from. The engine knows no deck.
+// StepConfig: the configuration of the step engine, which knows no deck.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace mylos {
 
-/// The batch of a step and the numbers it is computed in.
+/// The batch of a step and its number formats.
 struct TrainConfig {
   std::int64_t global_batch = 0;  ///< sequences per step
   std::int64_t micro_batch = 0;   ///< sequences per forward pass of one sample rank
@@ -35,17 +35,17 @@ struct StepConfig {
   OptimizerConfig optimizer;
   LrScheduleConfig lr;
   GuardConfig guard;
-  bool graphs = false;  ///< a GPU's work is recorded and queued as a whole
+  bool graphs = false;  ///< record the work of a GPU and queue it as a whole
 
   /// 1 / tokens of the global batch.
   float per_token() const {
     return static_cast<float>(1.0 / static_cast<double>(train.global_batch * train.seq_len));
   }
-  /// What the rank at `coordinates` holds of the model.
+  /// The part of the model that the rank at `coordinates` holds.
   ParameterTable table(const Coordinates& coordinates) const {
     return ParameterTable(model).local(coordinates, parallel.splits);
   }
-  /// What the programs of the rank at `coordinates`, which works by `schedule`, are recorded with.
+  /// The configuration for recording the programs of the rank at `coordinates`, which works by `schedule`.
   ProgramConfig programs(const Schedule& schedule, const Coordinates& coordinates) const {
     BatchShape shape = train.shape();
     if (parallel.splits.sequence) {

@@ -12,7 +12,7 @@ namespace mylos {
 
 namespace {
 
-/// What the host reads of a step.
+/// The values of a step that the host reads.
 struct StepOutputs {
   StepScalars scalars;
   GuardState guard;
@@ -22,7 +22,7 @@ struct StepOutputs {
 
 TrainingStep::Slot::Slot(ComputeBackend& backend) : outputs(backend, sizeof(StepOutputs)) {}
 
-/// What is queued between construction and destruction belongs to a phase.
+/// Assigns the work queued between construction and destruction to a phase.
 class TrainingStep::PhaseScope {
  public:
   PhaseScope(TrainingStep& step, StepPhase phase)
@@ -71,7 +71,7 @@ TrainingStep::TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, const 
   tensor_terms_ = tensor_terms(table_, optimizer_->parts());
   find_norm_ranges();
   guard_config_ = config.guard;
-  // Stages before the last have no loss; ranks along the other axes all have the same.
+  // Stages before the last have no loss; ranks along the other axes all have the same loss.
   const int copies_of_loss = coordinates_.extent(all_axes.without(loss_axes).without({Axis::pipeline}));
   guard_config_.loss_factor = config.per_token() / static_cast<float>(copies_of_loss);
 
@@ -119,7 +119,7 @@ void TrainingStep::begin(std::int64_t step) {
     const auto* guard = static_cast<const GuardState*>(guard_state_.data());
     backend_.copy(&guard->loss_scale, &scalars->loss_scale, sizeof(float));
   }
-  // Only the head has a loss.
+  // Only the rank with the head has a loss.
   if (!has_head_)
     backend_.run(Fill{.y = {&memory_of(step)->guard_input.loss_sum, DType::fp32, {1}}, .value = 0.0F});
   begun_ = step;
@@ -281,7 +281,7 @@ void TrainingStep::find_norm_ranges() {
       const int copies = copies_of(piece);
       if (norm_ranges_.back().copies == copies) continue;
       const std::int64_t end = last.begin + last.count;
-      last.count = piece.offset - last.begin;  // what lies between parameters is zero
+      last.count = piece.offset - last.begin;  // the padding between parameters is zero
       norm_ranges_.push_back(
           {.range = {.part = i, .begin = piece.offset, .count = end - piece.offset}, .copies = copies});
     }

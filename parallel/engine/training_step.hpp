@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// TrainingStep: executes the schedule of one step, and owns what that takes: weights, exchange, optimizer.
+// TrainingStep: executes the schedule of one step, and owns what it needs: weights, exchange, optimizer.
 #pragma once
 
 #include <array>
@@ -24,8 +24,8 @@
 
 namespace mylos {
 
-/// Where the device's time of a step goes; communication is what nothing hid behind the passes: what these
-/// wait for belongs to them.
+/// Where the device's time of a step goes. `communication` is the part that no pass hides; the time that a
+/// pass spends waiting counts as part of the pass.
 enum class StepPhase : std::uint8_t { data, forward, backward, communication, optimizer };
 inline constexpr int num_step_phases = 5;
 
@@ -38,16 +38,17 @@ constexpr std::string_view name_of(StepPhase phase) {
 /// Seconds, by phase.
 using PhaseSeconds = std::array<double, num_step_phases>;
 
-/// What came of a step.
+/// The results of a step.
 struct StepResults {
   StepScalars scalars;
-  GuardState guard;  ///< what the guard remembers of the steps so far
+  GuardState guard;  ///< the guard's memory of the steps so far
   PhaseSeconds phase_seconds{};
-  /// Wall time to the step's results, from its start or, where that was later, from the results before.
+  /// Wall time from the start of the step, or from the reading of the previous results if that was later, to
+  /// the reading of its results.
   double seconds = 0.0;
 };
 
-/// Who runs steps: gives them tokens, and may look on or interfere between actions.
+/// The caller of steps: supplies tokens, and may observe or interfere between actions.
 class StepDriver {
  public:
   virtual ~StepDriver() = default;
@@ -55,41 +56,40 @@ class StepDriver {
   /// Fills `tokens` (B, T + 1) with samples `first`, `first` + 1, ... of the global batch of step `step`.
   virtual void read_samples(std::int64_t step, std::int64_t first, std::span<std::int32_t> tokens) = 0;
   virtual void before(const Action& /*action*/) {}
-  /// `action` is queued; the device may still be at it.
+  /// `action` is queued; the device may still be executing it.
   virtual void after(const Action& /*action*/) {}
 };
 
 /// One rank's part of every step.
 class TrainingStep {
  public:
-  /// Throws ExitCode::usage where graphs are asked for and `backend` records none.
-  /// The first step needs weights: from `initialise`, or restored through `exchange` and `optimizer`.
-  /// Collective; all arguments outlive the object.
-  /// `trace` is told of the step, its phases and its reading of samples.
+  /// Throws ExitCode::usage if graphs are requested and `backend` cannot record them. The first step needs
+  /// weights: from `initialise`, or restored through `exchange` and `optimizer`. `trace` records the step,
+  /// its phases and its reading of samples. Collective; all arguments outlive the object.
   TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, const ProcessGrid& grid,
                const StepConfig& config, Trace& trace);
   TrainingStep(const TrainingStep&) = delete;
   TrainingStep& operator=(const TrainingStep&) = delete;
 
-  /// Sets the initial weights of the configuration's seed. Collective.
+  /// Sets the initial weights for the configuration's seed. Collective.
   void initialise();
 
-  /// Queues step `step`, the one after the last, and returns while the device may still be at it; at most two
-  /// steps are unread. Schedules that overlap steps begin later ones, up to `last`: evaluation, checkpoints
-  /// and changes of weights come after a step that was the last. From the third step on nothing is allocated,
-  /// except if graphs are recorded anew. Collective.
+  /// Queues step `step`, the successor of the previous one, and returns while the device may still be
+  /// executing it; at most two steps are unread. Schedules that overlap steps begin later ones, up to `last`;
+  /// so evaluation, checkpoints and changes of weights are possible only after a step that was its own
+  /// `last`. Nothing is allocated after the second step, except if graphs are recorded anew. Collective.
   void run(std::int64_t step, std::int64_t last, StepDriver& driver);
-  /// Steps whose results were not read.
+  /// Number of steps whose results have not been read.
   std::size_t num_unread() const { return num_run_ - num_read_; }
-  /// How many steps to leave unread while there are more to run: 1 on a device, which so has work while the
-  /// host takes in the results of the step before; 0 where the host is what computes.
+  /// How many steps to leave unread while there are more to run: 1 on a device, which then has work while the
+  /// host processes the results of the previous step; 0 if the host itself computes.
   std::size_t num_to_leave_unread() const { return backend_.host_accessible() ? 0 : 1; }
   /// Waits until the device has finished the earliest unread step, and reads its results.
   void read_results();
-  /// Of the step that was read last.
+  /// The results of the step that was read last.
   const StepResults& results() const { return results_; }
 
-  /// Sets what the guard remembers; no step is unread.
+  /// Sets the guard's memory; no step may be unread.
   void set_guard(const GuardState& state);
 
   const ParameterTable& table() const { return table_; }
@@ -97,12 +97,12 @@ class TrainingStep {
   Optimizer& optimizer() { return *optimizer_; }
   ModelExecutor& executor() { return *executor_; }
 
-  /// What a step keeps on the device while it is under way.
+  /// The memory of a step on the device while the step is under way.
   struct StepMemory {
     StepScalars scalars;
     GuardInput guard_input;
   };
-  /// The collective of a step beside its exchange's.
+  /// The collective of a step in addition to those of its exchange.
   static PlannedCall guard_call() {
     return {
         .group = all_axes, .operation = Operation::all_reduce, .count = sizeof(GuardInput) / sizeof(float)};
@@ -113,41 +113,42 @@ class TrainingStep {
     std::int64_t begin = 0;
     std::int64_t count = 0;
   };
-  /// What the ranks along the tensor axis have terms of after the exchange's reduction, neighbours joined:
-  /// each range is summed before the update.
+  /// The ranges of which the ranks along the tensor axis hold terms after the exchange's reduction,
+  /// neighbours joined; each range is summed before the update.
   static std::vector<PartRange> tensor_terms(const ParameterTable& table, const std::vector<UnitPart>& owned);
-  /// Their sums, which are all under way at once, behind `before` other calls of the step.
+  /// The calls that sum them, all under way at once, after `before` other calls of the step.
   static std::vector<PlannedCall> tensor_calls(const ParameterTable& table,
                                                const std::vector<UnitPart>& owned, DType gradient_type,
                                                std::size_t before);
-  /// What steps by `schedule` keep there, beside weights, gradients and activations.
+  /// Bytes on the device for steps by `schedule`, in addition to weights, gradients and activations.
   static std::size_t workspace_bytes(const Schedule& schedule) {
     return sizeof(GuardState) + sizeof(StepMemory) * (1 + static_cast<std::size_t>(schedule.ahead()));
   }
 
  private:
   class PhaseScope;
-  /// What a phase queued, between two events.
+  /// The work that a phase queued, between two events.
   struct PhaseSpan {
     StepPhase phase = StepPhase::data;
     DeviceEvent begin, end;
   };
 
-  /// What a step exchanges with the host. There are two in turn: one step is queued, the other read.
+  /// The data that a step exchanges with the host. There are two in turn: one step is queued, the other is
+  /// read.
   struct Slot {
     explicit Slot(ComputeBackend& backend);
     DownloadBuffer outputs;  // StepOutputs
     std::vector<PhaseSpan> spans;
-    std::size_t num_spans = 0;  // of this step so far
+    std::size_t num_spans = 0;  // used by this step so far
     std::chrono::steady_clock::time_point start;
   };
 
   void execute(const Occurrence& occurrence, StepDriver& driver);
   void run_pass(const Occurrence& occurrence, StepDriver& driver);
-  /// The first step shows everything to libraries that choose and allocate when they see it, and a traced one
-  /// each operation: these are queued as they are.
+  /// Graphs are not used in the first step, which shows every operation to libraries that choose and allocate
+  /// on first sight, nor in a traced step, which shows each operation separately.
   bool as_graphs() const { return config_.graphs && num_run_ > 0 && !trace_.on(); }
-  /// Sends a step's number and learning rate to the device, and, if steps overlap, the loss scale.
+  /// Sends a step's number and learning rate to the device and, if steps overlap, copies the loss scale.
   void begin(std::int64_t step);
   StepMemory* memory_of(std::int64_t step) const;
   Slot& slot_of(std::size_t run) { return slots_[run % slots_.size()]; }
@@ -159,7 +160,7 @@ class TrainingStep {
 
   struct NormRange {
     PartRange range;
-    int copies = 1;  ///< ranks that own each element
+    int copies = 1;  ///< number of ranks that own each element
   };
 
   ComputeBackend& backend_;
@@ -170,7 +171,7 @@ class TrainingStep {
   Trace& trace_;
   ParameterTable table_;
   Schedule schedule_;
-  bool has_head_;  // the last of its chunks is the rank's
+  bool has_head_;  // the rank holds the last chunk
   std::unique_ptr<GradientExchange> exchange_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<ModelExecutor> executor_;
@@ -178,15 +179,15 @@ class TrainingStep {
   std::vector<PartRange> tensor_terms_;
   std::vector<NormRange> norm_ranges_;  // of all owned parts
 
-  DeviceBuffer memory_;       // StepMemory of each step that is under way, in turn
+  DeviceBuffer memory_;       // StepMemory of the steps under way, in turn
   DeviceBuffer guard_state_;  // GuardState
-  /// Of the update: what comes before the sum over all ranks, and what behind it; of each StepMemory.
+  /// The update before the sum over all ranks, and after it; one pair per StepMemory.
   std::vector<std::array<DeviceGraph, 2>> update_graphs_;
   std::vector<std::int32_t> tokens_;  // a micro-batch (B, T + 1)
   std::array<Slot, 2> slots_;
   std::array<UploadBuffer, 2> inputs_;  // StepScalars of the steps that begin, in turn
-  std::int64_t begun_ = 0;              // the last step that was
-  std::size_t num_run_ = 0;             // steps so far
+  std::int64_t begun_ = 0;              // the last step that was begun
+  std::size_t num_run_ = 0;             // number of steps so far
   std::size_t num_read_ = 0;
   StepResults results_;
   std::chrono::steady_clock::time_point last_read_;

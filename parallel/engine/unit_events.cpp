@@ -13,10 +13,10 @@ namespace {
 struct ProgramPass {
   const Program& program;
   int micro_batch = -1;
-  bool is_last = false;  ///< to contribute to its gradients
+  bool is_last = false;  ///< the last pass that contributes to its gradients
 };
 
-/// Appends the events of a pass; `visits` counts passes through blocks.
+/// Appends the events of a pass; `visits` counts the passes through blocks.
 void add(const ProgramPass& pass, int& visits, std::vector<UnitEvent>& events) {
   int block = -1;
   for (const Entry& entry : pass.program.entries) {

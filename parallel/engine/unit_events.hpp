@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the programs of a schedule ask of an exchange.
+// The requests that the programs of a schedule make to an exchange.
 #pragma once
 
 #include "core/model/model_programs.hpp"
@@ -8,7 +8,7 @@
 
 namespace mylos {
 
-/// Of one step, of an evaluation and of a generation, each in the order of execution.
+/// The events of a step, an evaluation and a generation, each in the order of execution.
 UnitEvents unit_events_of(const Schedule& schedule, const ModelPrograms& programs);
 
 }  // namespace mylos

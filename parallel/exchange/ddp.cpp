@@ -51,7 +51,7 @@ std::unique_ptr<GradientExchange> make(const ParamValues& values, const Exchange
   return std::make_unique<Ddp>(config_of(values), scope, backend, ledger, grid.group(loss_axes));
 }
 
-/// The units, those first whose gradients are completed first.
+/// The units, in the order in which their gradients are completed.
 std::vector<int> units_in_order(const ParameterTable& table, const std::vector<GradientRange>& completions) {
   std::vector<int> units;
   for (const GradientRange& range : completions) {

@@ -16,7 +16,7 @@ enum class DdpMode : std::uint8_t {
   per_parameter,  ///< one all_reduce per parameter, after the last backward
   flat,           ///< one all_reduce, after the last backward
   overlapped,     ///< one all_reduce per parameter, as soon as it is complete
-  bucketed,       ///< as soon as `bucket_bytes` are complete
+  bucketed,       ///< one all_reduce per bucket, as soon as `bucket_bytes` are complete
 };
 
 struct DdpConfig {
@@ -24,10 +24,10 @@ struct DdpConfig {
   std::int64_t bucket_bytes = std::int64_t{25} << 20;
 };
 
-/// Where units lie, and what is reduced when.
+/// The places of the units, and the reductions of a step.
 struct DdpLayout {
-  /// Elements [begin, end) of the buffer, reduced once the first `after` are complete, or after the backward
-  /// pass.
+  /// Elements [begin, end) of the buffer, reduced once the first `after` elements are complete; with
+  /// `at_the_end`, after the backward pass.
   struct Reduction {
     std::int64_t begin = 0;
     std::int64_t end = 0;
@@ -47,7 +47,7 @@ struct DdpLayout {
 /// micro-batches is reduced.
 class Ddp final : public GradientExchange {
  public:
-  /// `replicas` are the ranks that have other terms of the same gradients.
+  /// `replicas` are the ranks that hold other terms of the same gradients.
   Ddp(const DdpConfig& config, const ExchangeScope& scope, ComputeBackend& backend, MemoryLedger& ledger,
       Communicator& replicas);
 

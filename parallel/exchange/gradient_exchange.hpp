@@ -25,8 +25,8 @@ namespace mylos {
 /// A block acquires a unit.
 struct UnitAcquisition {
   UnitAccess access;
-  int visit = 0;         ///< number of the block's pass: units that it acquires together have the same
-  int micro_batch = -1;  ///< none outside a step; of the first of those that repeat
+  int visit = 0;         ///< number of the block's pass, the same for units that it acquires together
+  int micro_batch = -1;  ///< -1 outside a step; if micro-batches repeat, the first of them
 };
 /// A pass through the blocks completes a range of a unit's gradient.
 struct GradientCompletion {
@@ -35,26 +35,27 @@ struct GradientCompletion {
 };
 using UnitEvent = std::variant<UnitAcquisition, GradientCompletion>;
 
-/// What asks for units, each in an order that is known at set-up.
+/// The uses of units, each of which acquires them in an order that is known at set-up.
 enum class UnitSequence : std::uint8_t { step, evaluation, generation };
 inline constexpr std::size_t num_unit_sequences = 3;
-/// Those of one, in which one of many micro-batches stands for all that do likewise.
+/// The events of one sequence, in which one micro-batch stands for all that repeat it.
 struct UnitEventList {
   std::vector<UnitEvent> events;
   Repetition repeated;  ///< the events of that micro-batch
 };
 using UnitEvents = std::array<UnitEventList, num_unit_sequences>;
 
-/// The gradients in the order in which a step completes them.
+/// The ranges of gradients in the order in which a step completes them.
 std::vector<GradientRange> completions_of(const UnitEvents& events);
 
 /// The weights and gradients of a unit while it is acquired, flat buffers of Unit::size elements.
 struct UnitView {
-  TensorRef weights;    // (size) compute type; its version says which content it is, 0 that copies do not pay
-  TensorRef gradients;  // (size) fp32 or compute type; empty unless they were asked for
+  // (size) compute type. The version identifies the content; 0: backends' copies of it do not pay.
+  TensorRef weights;
+  TensorRef gradients;  // (size) fp32 or compute type; empty unless requested
 };
 
-/// Holds the units' weights and gradients. One strategy of data parallelism is one implementation.
+/// Holds the units' weights and gradients. Each strategy of data parallelism is one implementation.
 class GradientExchange {
  public:
   explicit GradientExchange(const ParameterTable& table) : table_(table) {}
@@ -62,43 +63,45 @@ class GradientExchange {
   GradientExchange& operator=(const GradientExchange&) = delete;
   virtual ~GradientExchange() = default;
 
-  /// The events of this sequence follow, from the first to the last.
+  /// Starts a sequence, whose events follow from the first to the last.
   virtual void begin(UnitSequence /*sequence*/) {}
-  /// The unit's weights and gradients, as the access wants them, until `release`.
+  /// The unit's weights and gradients, as requested by the access, until `release`.
   virtual UnitView acquire(const UnitAccess& access) = 0;
   virtual void release(int unit) = 0;
 
-  /// Whether gradients are reduced behind each micro-batch's backward pass, which then writes them, and not
-  /// only behind the step's last.
+  /// Whether gradients are reduced after each micro-batch's backward pass, which then overwrites them, and
+  /// not only after the last one of the step.
   virtual bool reduces_each_micro_batch() const { return false; }
-  /// A range of a unit's gradient has this rank's last contribution before the reduction. May start it;
-  /// returns without waiting for it.
+  /// Reports that a range of a unit's gradient has this rank's last contribution before the reduction. May
+  /// start the reduction, but does not wait for it.
   virtual void gradient_ready(const GradientRange& range) = 0;
-  /// Whether it does start one: such a range ends what a device can be given as a whole.
+  /// Whether `gradient_ready` starts a reduction for this range. Such a range ends a segment that can be
+  /// queued as a whole.
   virtual bool starts_reduction(const GradientRange& range) const = 0;
-  /// Starts what was not started and waits: afterwards `gradient` of every owned part is the sum over all
-  /// ranks that have a term of it.
+  /// Starts the remaining reductions and waits for all. Then `gradient` of every owned part is the sum over
+  /// all ranks that have a term of it.
   virtual void reduce() = 0;
 
-  /// The parts this rank steps, the optimizer's granularity being elements: one per unit, which may be empty.
+  /// The parts that this rank steps: one per unit, which may be empty and may begin at any element, since the
+  /// optimizer works on single elements.
   virtual std::vector<UnitPart> owned() const = 0;
-  /// The parts this rank writes to a checkpoint: over the ranks that hold the same parameters they cover
-  /// every unit once, twins' apart.
+  /// The parts that this rank writes to a checkpoint. Those of all ranks that hold the same parameters cover
+  /// every unit once; the division among twins (Parameter::twins) comes in addition.
   virtual std::vector<UnitPart> stored() const = 0;
-  /// Along these axes the owned parts of a parameter are disjoint; along the others the ranks that hold the
-  /// same part of it own the same.
+  /// Along these axes the owned parts of a parameter are disjoint. Along the other axes, ranks that hold the
+  /// same part of a parameter own the same part.
   virtual AxisSet sharded_axes() const = 0;
   virtual TensorRef weights(const UnitPart& part) const = 0;   // (count) compute type
   virtual TensorRef gradient(const UnitPart& part) const = 0;  // (count)
 
-  /// The owned weights of a unit were changed: brings them to all ranks that use them. Collective; does not
-  /// wait. They are left alone until `settle`, or until the unit was acquired.
+  /// Brings the changed owned weights of a unit to all ranks that use them. Collective; does not wait. The
+  /// caller must not touch the weights until `settle`, or until it has acquired the unit.
   virtual void publish(int unit) = 0;
   /// The same for all units.
   void publish_all() {
     for (int unit = 0; unit < table_.num_units(); ++unit) publish(unit);
   }
-  /// Waits for what was published, before this rank does something that takes long.
+  /// Waits for all publications; call it before this rank does something that takes long.
   virtual void settle() {}
 
  protected:
@@ -108,22 +111,23 @@ class GradientExchange {
   const ParameterTable& table_;
 };
 
-/// If an exchange divides along Axis::shard, the ranks along these axes own the same and have other terms.
+/// If an exchange divides along Axis::shard, the ranks along these axes own the same parts and hold other
+/// terms of their gradients.
 inline constexpr AxisSet replica_axes = loss_axes.without({Axis::shard});
 
 /// Every unit as one part.
 std::vector<UnitPart> whole_units(const ParameterTable& table);
-/// What rank `rank` of `ranks` that hold the same `parts` writes to a checkpoint; rank 0 no fewer elements
-/// than another.
+/// The share of `parts` that rank `rank` of the `ranks` that hold them writes to a checkpoint; rank 0 has no
+/// fewer elements than any other.
 std::vector<UnitPart> divided(const std::vector<UnitPart>& parts, int ranks, int rank);
 
-/// What an exchange is made for: one rank of a layout.
+/// The scope of an exchange: one rank of a layout.
 struct ExchangeScope {
   const ParameterTable& table;
   Coordinates coordinates{};
   DType compute_type = DType::fp32;
   DType gradient_type = DType::fp32;
-  /// Without those of a step the exchange holds no gradients.
+  /// An exchange without events of a step holds no gradients.
   UnitEvents events{};
 };
 
@@ -133,30 +137,32 @@ struct PlannedCall {
   Operation operation = Operation::all_reduce;
   std::int64_t count = 0;  ///< elements, as in CollectiveCall
   DType dtype = DType::fp32;
-  std::size_t until = 0;  ///< as many calls of the list have started when this one was waited for
-  std::size_t times = 1;  ///< as many micro-batches do likewise
+  /// Number of calls in the list that have started when this one is waited for.
+  std::size_t until = 0;
+  std::size_t times = 1;  ///< number of micro-batches that make this call
 };
 
-/// What an exchange takes; its constructor allocates from the same plan.
+/// The needs of an exchange; its constructor allocates from the same plan.
 struct ExchangePlan {
   std::int64_t weight_bytes = 0;
   std::int64_t gradient_bytes = 0;
   std::int64_t gathered_bytes = 0;       ///< weights of other ranks, while they are used
-  std::int64_t full_gradient_bytes = 0;  ///< of units, until they are reduced to the rank's part
+  std::int64_t full_gradient_bytes = 0;  ///< whole units, until they are reduced to the rank's part
   std::vector<PlannedCall> calls{};      ///< of a step, in order
-  std::vector<UnitPart> owned{};         ///< as GradientExchange::owned and stored
+  std::vector<UnitPart> owned{};         ///< as GradientExchange::owned; `stored` likewise
   std::vector<UnitPart> stored{};
   bool reduces_each_micro_batch = false;
-  bool keeps_weights = true;  ///< at their place from step to step, so that backends' copies of them pay
+  /// They keep their place from step to step, so that backends' copies of them pay.
+  bool keeps_weights = true;
 };
 
-/// An exchange, as decks and the planner know it. `values` are those of section parallel.
+/// An exchange as decks and the planner see it. `values` are those of section parallel.
 struct ExchangeKind {
   const char* name;
   const char* doc;
-  std::span<const ParamSpec> params;  ///< of section parallel, without those of an earlier kind
+  std::span<const ParamSpec> params;  ///< of section parallel, except those of an earlier kind
   bool shards;                        ///< the ranks along Axis::shard hold different parts
-  bool gathers_within_passes;         ///< so that a pass cannot be queued as a whole
+  bool gathers_within_passes;         ///< so a pass cannot be queued as a whole
   ExchangePlan (*plan)(const ParamValues& values, const ExchangeScope& scope);
   /// Collective. The references outlive the exchange.
   std::unique_ptr<GradientExchange> (*make)(const ParamValues& values, const ExchangeScope& scope,

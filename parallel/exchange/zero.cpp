@@ -139,7 +139,7 @@ Zero::Zero(const ZeroConfig& config, const ExchangeScope& scope, ComputeBackend&
   if (!config.divides_weights()) std::ranges::generate(versions_, new_weight_version);
 }
 
-// While an exception passes the job is about to end, and other ranks may not come.
+// While an exception propagates, the job is about to end, and other ranks may never join the collectives.
 Zero::~Zero() {
   if (std::uncaught_exceptions() == 0) Zero::settle();
 }

@@ -14,15 +14,15 @@
 
 namespace mylos {
 
-/// Each rank along Axis::shard owns a part of every unit. A unit's gradient is reduce-scattered when a
-/// backward pass has completed it: the step's last one, or, if gradients are divided, each one; then the
-/// whole gradient lives from its first contribution until that reduction. Replicas of the owned parts add
-/// theirs behind it. Undivided weights are gathered behind the update and waited for before their next use;
-/// divided ones are gathered before each use.
+/// Each rank along Axis::shard owns a part of every unit. A unit's gradient is reduce-scattered after a
+/// backward pass has completed it. If gradients are divided, that is every backward pass, and the whole
+/// gradient lives from its first contribution until that reduction; otherwise it is the last one of the step.
+/// The replicas of the owned parts sum theirs afterwards. Undivided weights are gathered after the update,
+/// and waited for before their next use; divided weights are gathered before each use.
 class Zero final : public GradientExchange {
  public:
-  /// `shards` are the ranks along Axis::shard; `replicas`, null if there are none, those that own the same
-  /// and have other terms of the gradients. Collective.
+  /// `shards` are the ranks along Axis::shard. `replicas` are the ranks that own the same parts and hold
+  /// other terms of the gradients; null if there are none. Collective.
   Zero(const ZeroConfig& config, const ExchangeScope& scope, ComputeBackend& backend, MemoryLedger& ledger,
        Communicator& shards, Communicator* replicas);
   ~Zero() override;
@@ -53,9 +53,9 @@ class Zero final : public GradientExchange {
     return layout_.sequences[static_cast<std::size_t>(sequence_)];
   }
   TensorRef gathered_weights(int unit, std::size_t acquisition);
-  /// The unit's whole gradient, which begins if the unit has none.
+  /// The unit's whole gradient, padded. Begins it if the unit has none.
   TensorRef begun_gradient(int unit, std::size_t acquisition);
-  /// That gradient, padded.
+  /// The same for a gradient that has begun.
   TensorRef full_gradient(int unit) const;
   /// The padded unit, or the padded part that this rank owns.
   TensorRef whole(const DeviceBuffer& buffer, DType type, int unit) const;
@@ -66,7 +66,7 @@ class Zero final : public GradientExchange {
   TensorRef own_gradient(int unit) const {
     return own(gradients_, gradient_type_, config_.divides_gradients(), unit);
   }
-  /// Waits for the reduction under way, if there is one; replicas add theirs behind the last.
+  /// Waits for the reduction under way, if there is one; after a unit's last one, the replicas' sum starts.
   void finish_reduction();
 
   ZeroConfig config_;
@@ -75,22 +75,23 @@ class Zero final : public GradientExchange {
   Communicator& shards_;
   Communicator* replicas_;
   ZeroLayout layout_;
-  DeviceBuffer weights_;         // of whole units, or this rank's parts
+  DeviceBuffer weights_;         // whole units, or this rank's parts
   DeviceBuffer gradients_;       // the same; empty without gradients
-  DeviceBuffer gathered_;        // weights of units, if these are divided
-  DeviceBuffer full_gradients_;  // of units, if gradients are divided
+  DeviceBuffer gathered_;        // whole units, if weights are divided
+  DeviceBuffer full_gradients_;  // whole units, if gradients are divided
 
-  std::vector<std::uint64_t> versions_;  // by unit; 0 if they are divided
+  std::vector<std::uint64_t> versions_;  // by unit; 0 if weights are divided
   std::vector<Request> publications_;    // by unit
   UnitSequence sequence_ = UnitSequence::step;
   std::size_t num_acquired_ = 0;  // of the sequence so far
   std::size_t num_completed_ = 0;
-  std::vector<Request> gathers_;                // by unit: the newest
-  std::vector<std::int64_t> gathered_at_;       // and its place
-  std::vector<std::int64_t> full_gradient_of_;  // by unit: its place while it is being made; else -1
-  std::vector<bool> has_sum_;                   // by unit: the part holds what earlier micro-batches gave
-  std::optional<Reduction> reduction_;          // under way
-  std::vector<Request> sums_;                   // over the replicas
+  std::vector<Request> gathers_;           // by unit: the latest
+  std::vector<std::int64_t> gathered_at_;  // by unit: offset of the latest
+  // By unit: offset of the whole gradient until its reduction; otherwise -1.
+  std::vector<std::int64_t> full_gradient_of_;
+  std::vector<bool> has_sum_;           // by unit: the part holds the sum of earlier micro-batches
+  std::optional<Reduction> reduction_;  // under way
+  std::vector<Request> sums_;           // over the replicas
 };
 
 }  // namespace mylos

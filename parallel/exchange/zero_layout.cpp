@@ -12,10 +12,10 @@ namespace mylos {
 
 namespace {
 
-/// Places for what lives while a micro-batch passes and repeats with each.
+/// Places for values that live during a part of a micro-batch and recur in each micro-batch.
 class RepeatingPlaces {
  public:
-  /// In the order of first use within a micro-batch; `ticks` may be set until `solve`.
+  /// Call in the order of first use within a micro-batch; `ticks` may be set until `solve`.
   std::size_t add(int micro_batch, std::int64_t elements) {
     std::vector<std::size_t>& same = by_micro_batch_[micro_batch];
     same.push_back(items_.size());
@@ -24,11 +24,12 @@ class RepeatingPlaces {
   }
   LiveInterval& ticks(std::size_t item) { return items_[item].ticks; }
 
-  /// The third micro-batch is the model of all later ones; it must get along with itself.
+  /// The third micro-batch is the model of all later ones, so its values must not overlap those of its own
+  /// successor.
   std::int64_t solve() {
     constexpr int model = 2;
     ArenaPlan arena;
-    std::map<std::size_t, std::vector<LiveInterval>> live;  // by item that has a place of its own
+    std::map<std::size_t, std::vector<LiveInterval>> live;  // by item that has its own place
     for (std::size_t i = 0; i < items_.size(); ++i) {
       Item& item = items_[i];
       item.like = item.micro_batch <= model ? i : by_micro_batch_[model].at(item.number);
@@ -57,8 +58,8 @@ class RepeatingPlaces {
   std::map<int, std::vector<std::size_t>> by_micro_batch_;
 };
 
-/// Follows the events of a sequence as the exchange will: where weights and gradients lie and which calls are
-/// made.
+/// Follows the events of a sequence as the exchange will, to find the places of weights and gradients and the
+/// calls.
 class SequencePlanner {
  public:
   SequencePlanner(const ZeroConfig& config, const ExchangeScope& scope, ZeroLayout& layout,
@@ -85,8 +86,9 @@ class SequencePlanner {
     bool is_last;
   };
 
-  /// A tick is a pass through a block that reads weights: a gather is under way or used from `prefetch` ticks
-  /// before its first use until its last. What is used again within as many ticks stays.
+  /// A tick is a pass through a block that reads weights. Gathered weights take memory from `prefetch` ticks
+  /// before their first use, when the gather starts, until their last use. Weights that are used again within
+  /// `prefetch` ticks stay; without `reshard`, so do weights that the same micro-batch uses again.
   void place_weights() {
     struct Use {
       int unit;
@@ -148,7 +150,7 @@ class SequencePlanner {
     for (const std::size_t call : summing_) calls_[call].until = calls_.size();
   }
 
-  /// The repetition begins or ends with the next event.
+  /// Puts the beginning or the end of the repetition before the next event.
   void mark(std::size_t Repetition::*edge) {
     sequence_.acquisitions.*edge = gradient_items_.size();
     sequence_.completions.*edge = sequence_.is_last.size();
@@ -171,7 +173,7 @@ class SequencePlanner {
     sequence_.gradients_of.push_back(-1);
   }
 
-  /// Before a gradient begins, the reduction of the same unit is waited for.
+  /// A gradient begins after the reduction of the same unit has been waited for.
   std::int64_t gradient_item(const UnitAcquisition& acquired) {
     const int unit = acquired.access.unit;
     if (const auto held = held_.find(unit); held != held_.end())
@@ -196,7 +198,7 @@ class SequencePlanner {
     reducing_ = Reduction{unit, item, made, completion.is_last};
   }
 
-  /// The reduction under way, if there is one, is waited for; the sum over the replicas follows.
+  /// Waits for the reduction under way, if there is one; the sum over the replicas follows.
   void finish_reduction() {
     if (!reducing_) return;
     calls_[reducing_->call].until = calls_.size();
@@ -218,14 +220,14 @@ class SequencePlanner {
   ZeroLayout& layout_;
   const std::vector<UnitEvent>& events_;
   const Repetition& repeated_;
-  std::size_t times_ = 1;  // of the calls that are made
+  std::size_t times_ = 1;  // of the current calls
   ZeroLayout::Sequence sequence_;
   std::vector<PlannedCall> calls_;
-  std::map<int, std::size_t> gather_calls_;  // the newest by unit
+  std::map<int, std::size_t> gather_calls_;  // the latest by unit
   std::size_t next_gather_ = 0;
   RepeatingPlaces gradients_;
   std::vector<std::int64_t> gradient_items_;  // by acquisition
-  std::map<int, std::size_t> held_;           // gradients that are being made: item by unit
+  std::map<int, std::size_t> held_;           // whole gradients before their reduction: item by unit
   std::optional<Reduction> reducing_;         // under way
   std::vector<std::size_t> summing_;          // calls over the replicas
 };

@@ -24,14 +24,15 @@ void describe(FixedText& text, const RankFlight::Entry* entry) {
   if (record.bytes > 0) text.add(" {} bytes", record.bytes);
 }
 
-/// Whether two entries, which may be null, read the same.
+/// Whether two entries, which may be null, have the same text.
 bool is_same(const RankFlight::Entry* a, const RankFlight::Entry* b) {
   if (a == nullptr || b == nullptr) return a == b;
   return a->record.operation == b->record.operation && a->record.object == b->record.object &&
          a->record.bytes == b->record.bytes;
 }
 
-/// What `flight` is seen waiting in: files before ranks, since ranks wait for those that are at their files.
+/// The operation in which `flight` waits. Calls on files come first, since other ranks wait for a rank that
+/// uses its files.
 const RankFlight::Entry* shown_operation(const RankFlight& flight) {
   const RankFlight::Entry* io = flight.open_operation(CallKind::io);
   return io != nullptr ? io : flight.open_operation();
@@ -96,7 +97,7 @@ void FailureDetector::judge() {
   }
   judge_operations(CallKind::io, limits_.io_timeout, ExitCode::io);
   judge_operations(CallKind::collective, limits_.operation_timeout, ExitCode::watchdog);
-  // Whoever is waited for may be at its files for as long as these may take.
+  // A rank that is waited for may use files for as long as io_timeout allows.
   judge_operations(CallKind::agreement, limits_.operation_timeout + limits_.io_timeout, ExitCode::watchdog);
 }
 
@@ -113,7 +114,7 @@ void FailureDetector::judge_operations(CallKind kind, milliseconds limit, ExitCo
               flight.rank);
   describe(reason_, flight.open_operation(kind));
   reason_.add(" for more than {:.1f} s", seconds(limit));
-  // Everybody's, each operation once with the ranks that are in it.
+  // The operations of all ranks, each once, with the ranks that are in it.
   for (auto first = node_->begin(); first != node_->end(); ++first) {
     const RankFlight::Entry* own = shown_operation(*first);
     const auto in_it = [&](const RankFlight& other) { return is_same(shown_operation(other), own); };
@@ -127,7 +128,7 @@ void FailureDetector::judge_operations(CallKind kind, milliseconds limit, ExitCo
 }
 
 bool FailureDetector::is_reporter() const {
-  if (clock_ - *found_at_ > limits_.silence) return true;  // the one whose turn it was has failed too
+  if (clock_ - *found_at_ > limits_.silence) return true;  // the rank whose turn it was has failed too
   int lowest = own_rank_;
   for (std::size_t i = 0; i < node_->size(); ++i) {
     if (!(*node_)[i].finished && !is_silent(i)) lowest = std::min(lowest, (*node_)[i].rank);
@@ -153,14 +154,14 @@ std::string_view FailureDetector::report() {
     auto collectives_left = std::ranges::count_if(entries, is_collective);
     auto others_left = std::ssize(entries) - collectives_left;
     for (const RankFlight::Entry& entry : entries) {
-      // The last collectives, the last call on a file, and what is under way.
+      // The last collectives, the last call on a file, and all operations under way.
       const bool is_late =
           is_collective(entry) ? collectives_left-- <= collectives_printed : others_left-- <= 1;
       if (!is_late && entry.done) continue;
       const auto age = looked_at_->time_since_epoch() - nanoseconds(entry.record.begin_ns);
       report_.add("  #{} ", entry.record.number);
       describe(report_, &entry);
-      // The clocks of nodes differ.
+      // The clocks of different nodes differ.
       if (!flight.elsewhere) report_.add(", begun {:.1f} s ago", seconds(age));
       report_.add(", {}\n", entry.done ? "done" : "UNDER WAY");
     }

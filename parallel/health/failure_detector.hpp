@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// FailureDetector: judges from what ranks show whether one has stopped or an operation stalls.
+// FailureDetector: judges from the pages of ranks whether a rank has stopped or an operation stalls.
 #pragma once
 
 #include <array>
@@ -17,10 +17,10 @@
 
 namespace mylos {
 
-/// What one rank thinks of those that it sees. It knows no clock: every look comes with its time. Time counts
-/// only as far as this rank was there to see it: a look adds at most a quarter of the limit on silence, so
-/// that a job that was suspended as a whole and continued is not taken for a failed one, however often that
-/// happens. Looks allocate nothing once the ranks are known.
+/// One rank's judgement of the ranks that it sees. It has no clock: the caller passes the time of every look.
+/// Only time that this rank saw pass counts: a look adds at most a quarter of the limit on silence, so a job
+/// that was suspended as a whole and continued is not taken for a failed one, however often that happens.
+/// Looks allocate nothing once the ranks are known.
 class FailureDetector {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
@@ -29,12 +29,12 @@ class FailureDetector {
 
   void set_limits(const WatchdogLimits& limits) { limits_ = limits; }
 
-  /// Takes in what the ranks of the node show at `now`. Whether one has stopped or an operation stalls, and
-  /// this rank is to report it. The lowest rank that still beats reports; if it has not ended the job after
+  /// Takes in the state of the ranks at `now`. Returns true if a rank has stopped or an operation stalls, and
+  /// this rank must report it. The lowest rank that still beats reports; if it has not ended the job after
   /// the limit on silence, all others do. `node` must live until the next look.
   bool look(const std::vector<RankFlight>& node, TimePoint now);
-  /// Of the last look, if it is to be reported: one line that names the stopped rank or the stalled
-  /// operation.
+  /// The failure that the last look found, if this rank must report it: one line that names the stopped rank
+  /// or the stalled operation.
   std::string_view reason() const { return reason_.view(); }
   ExitCode code() const { return code_; }
   /// The reason and the last operations of every rank.
@@ -42,7 +42,7 @@ class FailureDetector {
   bool is_silent(std::size_t i) const;
 
  private:
-  /// What was last seen of a rank, and since when.
+  /// The last observations of a rank, and their times.
   struct Sight {
     std::uint64_t heartbeats = 0;
     std::chrono::nanoseconds beat_at{};
@@ -51,7 +51,7 @@ class FailureDetector {
   };
 
   void update_sights();
-  /// Says in `reason_` what is wrong, if anything is.
+  /// Writes the failure to `reason_`, if there is one.
   void judge();
   void judge_operations(CallKind kind, std::chrono::milliseconds limit, ExitCode code);
   bool is_reporter() const;
@@ -61,8 +61,8 @@ class FailureDetector {
   const std::vector<RankFlight>* node_ = nullptr;
   std::vector<Sight> sights_;
   std::optional<TimePoint> looked_at_;
-  std::chrono::nanoseconds clock_{};                  // time that was seen
-  std::optional<std::chrono::nanoseconds> found_at_;  // when what is wrong was first seen
+  std::chrono::nanoseconds clock_{};                  // sum of the time seen
+  std::optional<std::chrono::nanoseconds> found_at_;  // when the failure was first seen
   FixedText reason_{reason_bytes};
   FixedText report_{reason_bytes};
   ExitCode code_ = ExitCode::done;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// FixedText: text in memory that was taken beforehand.
+// FixedText: text in memory that is allocated in advance.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,8 @@
 
 namespace mylos {
 
-/// What is said when a job is ended: to add to it allocates nothing. What is too long is cut off.
+/// The text to print when a job is ended: adding to it allocates nothing. Text beyond the capacity is cut
+/// off.
 class FixedText {
  public:
   explicit FixedText(std::size_t capacity) : text_(capacity) {}

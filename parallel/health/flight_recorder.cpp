@@ -26,27 +26,27 @@ std::array<char, N> fixed_text(std::string_view text) {
   return result;
 }
 
-/// Of a long name the end, which tells files apart.
+/// The end of a long name, which tells files apart.
 template <std::size_t N>
 std::array<char, N> fixed_end(std::string_view text) {
   return fixed_text<N>(text.substr(text.size() - std::min(text.size(), N - 1)));
 }
 
-/// Tells namespaces of processes apart.
+/// Identifies the PID namespace of this process; 0 if it is not known.
 std::int64_t pid_namespace() {
   struct stat info {};
   return stat("/proc/self/ns/pid", &info) == 0 ? static_cast<std::int64_t>(info.st_ino) : 0;
 }
 
-/// The host as far as processes have the same numbers on it.
+/// The host and the PID namespace: processes at the same place agree on process IDs.
 std::string own_place() {
   std::array<char, 256> host{};
   gethostname(host.data(), host.size() - 1);
   return fmt::format("{} {}", host.data(), pid_namespace());
 }
 
-/// A file of a page's size that has no name, so that none is left however the job ends; -1 if there is no
-/// room, which would end the writer with SIGBUS.
+/// A file of a page's size that has no name, so that no file is left however the job ends; -1 if there is no
+/// memory for it, since a write without memory would end the writer with SIGBUS.
 int create_file() {
   const int file = memfd_create("mylos-flight-recorder", MFD_CLOEXEC);
   if (file < 0) return -1;
@@ -62,7 +62,7 @@ int create_file() {
 /// Owns the mapping of one page.
 class FlightRecorder::Mapping {
  public:
-  /// Null page if the file cannot be mapped.
+  /// The page is null if the file cannot be mapped.
   explicit Mapping(int file) {
     if (file < 0) return;
     void* memory = mmap(nullptr, sizeof(FlightPage), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -113,7 +113,7 @@ FlightRecorder::FlightRecorder(int rank, const Gather& gather) : rank_(rank) {
       if (mapping.page() != nullptr) node_.push_back(std::move(mapping));
     }
   }
-  // Behind this gather all have mapped what they can.
+  // After this gather, every rank has mapped the pages that it can.
   const std::vector<std::string> firsts = gather(std::to_string(node_.front().page()->rank));
   close(file);
   for (int r = 0; r < static_cast<int>(firsts.size()); ++r) {
@@ -127,14 +127,14 @@ FlightPage& FlightRecorder::own() const {
   return *node_[own_].page();
 }
 
-// What `begin` returns says in its lowest bit which ring the number is of.
+// The lowest bit of the number that `begin` returns is the index of its ring.
 std::uint64_t FlightRecorder::begin(CallKind kind, std::string_view operation, std::string_view object,
                                     std::uint64_t bytes) {
   const std::uint64_t index = kind == CallKind::collective ? 0 : 1;
   FlightPage::Ring& ring = own().rings[index];
   std::uint64_t number = 0;
   FlightPage::Slot* slot = nullptr;
-  for (std::size_t tries = 0; tries < ring.slots.size(); ++tries) {  // past those under way
+  for (std::size_t tries = 0; tries < ring.slots.size(); ++tries) {  // skips calls under way
     number = ring.operations.fetch_add(1) + 1;
     slot = &ring.slots[number % ring.slots.size()];
     if (slot->begun.load() <= slot->completed.load()) break;
@@ -201,7 +201,7 @@ void FlightRecorder::read_node(std::vector<RankFlight>& ranks) const {
   if (has_received) read(*received_, true, ranks.back());
 }
 
-// A page is read and written word by word: what is copied while it changes has no valid version.
+// A page is copied word by word. A record that changes during the copy may arrive torn.
 void FlightRecorder::write_message(Message& message) const {
   auto* words = reinterpret_cast<std::uint64_t*>(&own());
   for (std::size_t i = 0; i < message.size(); ++i) message[i] = std::atomic_ref(words[i]).load();

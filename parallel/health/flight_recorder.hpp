@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// FlightRecorder: the last operations of every rank of a node, readable by its survivors.
+// FlightRecorder: the last operations of every rank of a node, readable by the surviving ranks.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@
 
 namespace mylos {
 
-/// A small value that one thread writes and others, of any process, read whole or not at all.
+/// A small value that one thread writes and that threads of any process read whole or not at all.
 template <class T>
 class SharedValue {
  public:
@@ -32,7 +32,7 @@ class SharedValue {
     version_.store(version + 2, std::memory_order_release);
   }
 
-  /// Nothing where the value is being written, perhaps by a process that was stopped meanwhile.
+  /// Empty if the value is being written, perhaps by a process that was stopped while it wrote.
   std::optional<T> load() const {
     const std::uint64_t before = version_.load(std::memory_order_acquire);
     Words words;
@@ -50,9 +50,9 @@ class SharedValue {
   std::array<std::atomic<std::uint64_t>, std::tuple_size_v<Words>> words_{};
 };
 
-/// One operation as it stands in shared memory.
+/// One operation in shared memory.
 struct OperationRecord {
-  std::uint64_t number;  // from 1; of collectives and of other calls by themselves
+  std::uint64_t number;  // from 1; collectives and other calls are numbered separately
   std::uint64_t bytes;
   std::int64_t begin_ns;  // CLOCK_MONOTONIC, the same for all processes of a node
   CallKind kind;
@@ -65,31 +65,32 @@ struct PhaseRecord {
   std::array<char, 56> text;
 };
 
-/// The memory of one rank. Zero bytes are a valid empty page.
+/// The memory of one rank. A page of zero bytes is valid and empty.
 struct FlightPage {
   struct Slot {
     SharedValue<OperationRecord> record;
     std::atomic<std::uint64_t> begun{0};      // number of the last operation in this slot
-    std::atomic<std::uint64_t> completed{0};  // of the last that was completed
+    std::atomic<std::uint64_t> completed{0};  // number of the last operation completed in this slot
   };
 
   struct Ring {
     static constexpr std::size_t size = 64;
-    std::atomic<std::uint64_t> operations{0};  // how many numbers were given
+    std::atomic<std::uint64_t> operations{0};  // numbers given so far
     std::array<Slot, size> slots;
   };
 
   std::int64_t pid = 0;
-  std::int64_t pid_namespace = 0;  // in which it is the process' number
+  std::int64_t pid_namespace = 0;  // namespace in which `pid` is the number of the process
   std::int64_t rank = 0;
   std::atomic<std::uint64_t> heartbeats{0};
   std::atomic<std::uint64_t> finished{0};
   SharedValue<PhaseRecord> phase;
-  std::array<Ring, 2> rings;  // of collectives, whose numbers are the same on all ranks, and of other calls
+  // Of collectives, whose numbers are the same on all ranks, and of other calls.
+  std::array<Ring, 2> rings;
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "pages are shared between processes");
 
-/// What one rank is doing, read from its page.
+/// The activity of one rank, read from its page.
 struct RankFlight {
   struct Entry {
     OperationRecord record;
@@ -98,8 +99,8 @@ struct RankFlight {
 
   int rank = 0;
   int pid = 0;
-  bool has_died = false;   ///< as far as this rank can tell
-  bool elsewhere = false;  ///< on another node, as its last message showed it
+  bool has_died = false;   ///< as this rank sees it; false if it cannot see the process
+  bool elsewhere = false;  ///< on another node: its last message is shown
   bool finished = false;
   std::uint64_t heartbeats = 0;
   std::int64_t step = 0;
@@ -108,21 +109,21 @@ struct RankFlight {
   std::array<Entry, 2 * FlightPage::Ring::size> operations{};  ///< the oldest first
 
   std::span<const Entry> entries() const { return std::span(operations).first(num_operations); }
-  /// The oldest operation under way that `kind`, if given, is the kind of, or null.
+  /// The oldest operation under way, of `kind` if given; null if there is none.
   const Entry* open_operation(std::optional<CallKind> kind = {}) const;
 };
 
-/// Writes this rank's page and reads those of the ranks of the same node, and of one rank of another node as
-/// far as messages tell. `begin` and `complete` never allocate and may be called from any thread. The last 64
-/// collectives and the last 64 other calls are kept, and all that are under way.
+/// Writes this rank's page, reads those of the ranks of the same node, and takes messages of one rank of
+/// another node. `begin` and `complete` never allocate and may be called from any thread. Keeps up to 64
+/// collectives and up to 64 other calls: those under way, and the latest of the completed ones.
 class FlightRecorder final : public CallObserver {
  public:
   /// Every rank's text, in the order of the ranks; collective.
   using Gather = std::function<std::vector<std::string>(const std::string&)>;
 
-  /// Makes this rank's page and maps those of the node's other ranks, as far as it may: ranks in user
-  /// namespaces of their own are nodes of their own. Collective over what `gather` reaches. Throws
-  /// ExitCode::io.
+  /// Makes this rank's page and maps those of the node's other ranks that it has access to; ranks in separate
+  /// user namespaces therefore count as separate nodes. Collective over the ranks that `gather` reaches.
+  /// Throws ExitCode::io.
   FlightRecorder(int rank, const Gather& gather);
   ~FlightRecorder() override;
   FlightRecorder(const FlightRecorder&) = delete;
@@ -131,10 +132,10 @@ class FlightRecorder final : public CallObserver {
   std::uint64_t begin(CallKind kind, std::string_view operation, std::string_view object,
                       std::uint64_t bytes) override;
   void complete(std::uint64_t number) override;
-  /// Says what the rank is doing, for the report; called by one thread.
+  /// Sets the rank's activity for the report; called by one thread.
   void set_phase(std::int64_t step, std::string_view text);
   void beat() { own().heartbeats.fetch_add(1); }
-  /// From here on silence is no failure.
+  /// After this, silence is not a failure.
   void finish() { own().finished.store(1); }
 
   int rank() const { return rank_; }
@@ -142,17 +143,18 @@ class FlightRecorder final : public CallObserver {
   const std::vector<int>& leaders() const { return leaders_; }
   /// Whether all other ranks of this node have finished.
   bool others_finished() const;
-  /// Kills the other ranks of this node that have not finished, if their processes can be told.
+  /// Kills the other ranks of this node that have not finished, except ranks in another PID namespace.
   void kill_others() const;
-  /// Replaces `ranks` by those of this node in order, this one included, and the one that was `received`.
-  /// Does not allocate if `ranks` has the capacity.
+  /// Sets `ranks` to those of this node in order, this one included, then the rank of the received messages,
+  /// if any. Does not allocate if `ranks` has the capacity.
   void read_node(std::vector<RankFlight>& ranks) const;
 
   /// This rank's page as a message.
   static constexpr std::size_t message_words = sizeof(FlightPage) / sizeof(std::uint64_t);
   using Message = std::array<std::uint64_t, message_words>;
   void write_message(Message& message) const;
-  /// Takes a message of a rank of another node, always the same; after its last one it has finished.
+  /// Takes a message of a rank of another node, always the same rank. After its last message the rank counts
+  /// as finished.
   void receive(const Message& message, bool is_last);
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// TracedCommunicator: another communicator, whose calls and waits are recorded while a trace is on.
+// TracedCommunicator: another communicator whose calls and waits are recorded while a trace is on.
 #pragma once
 
 #include <memory>
@@ -13,11 +13,12 @@
 
 namespace mylos {
 
-/// Records how long the calling thread spends in each call, `progress` and `barrier` included, and in each
-/// wait: the communication that nothing hides. Not for use by another thread than the trace's.
+/// Records how long the calling thread spends in each call, including `progress` and `barrier`, and in each
+/// wait: the communication that nothing hides. Only the trace's thread may use it.
 class TracedCommunicator final : public ForwardingCommunicator {
  public:
-  /// `axes`: of the group, for the events, which must not outlive this. `trace` must.
+  /// `axes` names the axes of the group in the events, which must not outlive this. `trace` must outlive
+  /// this.
   TracedCommunicator(NextCommunicator next, Trace& trace, std::string axes)
       : ForwardingCommunicator(std::move(next)), trace_(trace), axes_(std::move(axes)) {}
 
@@ -33,11 +34,11 @@ class TracedCommunicator final : public ForwardingCommunicator {
   Request recv(TensorRef buffer, int peer, int tag) override;
   void barrier() override;
   void progress() override;
-  /// The part is traced too.
+  /// The new communicator is traced too.
   std::unique_ptr<Communicator> split(int color, int key) override;
 
  private:
-  /// Starts an operation by `call` and records that and its wait.
+  /// Starts an operation by `call` and records the call and its wait.
   template <class Call>
   Request traced(std::string_view name, std::string_view wait_name, const Call& call);
 

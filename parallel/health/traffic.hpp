@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Traffic: what is communicated, counted by axis and operation, and checked in debug builds.
+// Traffic: communication counted by axis and operation, and checked in debug builds.
 #pragma once
 
 #include <array>
@@ -48,7 +48,7 @@ struct TrafficRow {
   bool operator==(const TrafficRow&) const = default;
 };
 
-/// What `all` has beyond `part`; operations without calls are left out.
+/// The rows of `all` less those of `part`; operations without calls are left out.
 std::vector<TrafficRow> difference(std::vector<TrafficRow> all, const std::vector<TrafficRow>& part);
 
 struct TrafficTotals {
@@ -61,7 +61,7 @@ struct TrafficTotals {
 };
 
 /// Calls and payload of this rank by axis and operation. Payload is the size in bytes of one buffer argument,
-/// whatever an algorithm makes of it: the buffer of all_reduce, broadcast, reduce, send and recv, the input
+/// whatever an algorithm sends for it: the buffer of all_reduce, broadcast, reduce, send and recv, the input
 /// of reduce_scatter and all_to_all, the output of all_gather, the sum of the send counts of all_to_all_v.
 /// Thread-safe.
 class TrafficCounter {
@@ -89,7 +89,7 @@ class TrafficCounter {
 
   /// The counts of `label`, made on the first call.
   Axis& axis(std::string_view label);
-  /// Every axis and operation that was used, axes in the order in which they were made.
+  /// Every axis and operation in use, in the order in which the axes were made.
   std::vector<TrafficRow> table() const;
   /// All axes and operations together; allocates nothing.
   TrafficTotals totals() const;
@@ -105,15 +105,15 @@ inline constexpr bool calls_are_checked = false;
 inline constexpr bool calls_are_checked = true;
 #endif
 
-/// Counts, and notes every operation in the flight recorder from the call
-/// to the wait.
+/// Counts every operation, and notes it in the flight recorder from the call to the wait.
 ///
-/// In debug builds it also checks that all ranks make the same call: before each collective a blocking
-/// all_reduce of (h, -h) with `max`, h a hash of the operation, its sizes, type and root, gives the largest
-/// and the smallest hash. If they differ, the calls are gathered and all ranks throw ExitCode::watchdog
-/// and the call of every rank, by the recorder's number of the rank: that of the world. The checks use host
-/// memory, so they are left out where the host cannot reach the buffers. Parts of a split are not counted:
-/// they are other axes, for the caller to wrap under their own labels.
+/// In debug builds it also checks that all ranks make the same call. Before each collective, a blocking
+/// all_reduce of (h, -h) with `max` gives the largest and the smallest hash h of the operation, its type,
+/// bytes (except in all_to_all_v), reduction and root. If they differ, the calls are gathered, and all ranks
+/// throw ExitCode::watchdog with the call of every rank, named by its rank in the world if there is a
+/// recorder. The checks use host memory, so they are left out if the host cannot reach the buffers. The
+/// communicators of a split are not counted: they belong to other axes, and the caller wraps them under their
+/// own labels.
 class CountedCommunicator final : public ForwardingCommunicator {
  public:
   /// `label` names the axis. `counter` and `recorder` (null: no record) must outlive this.
@@ -133,12 +133,12 @@ class CountedCommunicator final : public ForwardingCommunicator {
   void barrier() override;
 
  private:
-  /// What all ranks must agree on.
+  /// The properties that all ranks must agree on.
   struct Call {
     Operation operation;
     DType dtype = DType::uint8;
     std::uint64_t bytes = 0;
-    int detail = 0;  // reduction or root
+    int detail = 0;  // number of the reduction, of the root, or of both
   };
 
   /// Counts and records a call; returns its number in the flight recorder.

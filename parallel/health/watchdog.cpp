@@ -14,7 +14,7 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 using std::chrono::steady_clock;
 
-/// Not through stdio, whose lock a thread may hold that cannot print.
+/// Avoids stdio, whose lock may be held by a thread that cannot print.
 void write_error(std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
@@ -23,7 +23,7 @@ void write_error(std::string_view text) {
   }
 }
 
-/// A thread that takes no signals: their handlers belong to the main thread.
+/// Makes a thread that takes no signals: their handlers belong to the main thread.
 std::thread quiet_thread(std::function<void()> work) {
   sigset_t all;
   sigset_t before;
@@ -69,7 +69,8 @@ FlightRecorder* Watchdog::await_recorder() {
     if (code_ != ExitCode::done) end_process(code_);
     (void)wake_.acquire_for(pause);
     const auto now = steady_clock::now();
-    waited += std::min<nanoseconds>(now - last, 4 * pause);  // a job that was suspended goes on
+    // Only a few pauses count per look, so that a job that was suspended does not time out.
+    waited += std::min<nanoseconds>(now - last, 4 * pause);
     last = now;
     if (waited < start_timeout_) continue;
     FixedText reason(256);
@@ -129,7 +130,7 @@ void Watchdog::report() {
 void Watchdog::abort() {
   to_abort_.acquire();
   if (stops_) return;
-  // A launcher drops the output that it has not read when a rank aborts.
+  // When a rank aborts, the launcher drops the output that it has not read.
   constexpr milliseconds reading_time{150};
   std::this_thread::sleep_for(reading_time);
   abort_(code_);

@@ -19,17 +19,17 @@
 namespace mylos {
 
 /// Beats for this rank, however long its other threads compute, and watches the ranks that its recorder
-/// shows; before there is one, it watches the launch. The rank whose turn it is (FailureDetector) prints the
-/// last operations of all to stderr, records the reason and ends the job.
+/// shows. Until there is a recorder, it watches the launch. The rank whose turn it is (FailureDetector)
+/// prints the last operations of all ranks to stderr, records the reason and ends the job.
 ///
-/// The thread that judges touches no file, no lock and no allocator. A second thread reports and records,
-/// which the first gives a second; a third one ends the job, which the first gives two seconds before it
-/// ends its own process.
+/// The thread that judges touches no file, no lock and no allocator. A second thread reports and records; the
+/// first waits for it for at most one second. A third thread ends the job; after two seconds, the first kills
+/// the node's remaining ranks (FlightRecorder::kill_others) and ends its own process.
 class Watchdog {
  public:
-  /// Ends the job with a code if the launcher offers that; otherwise returns.
+  /// Ends the job with an exit code if the launcher supports that; otherwise returns.
   using Abort = std::function<void(ExitCode)>;
-  /// Keeps code and reason where the user looks for them.
+  /// Stores the exit code and the reason where the user looks for them.
   using Record = std::function<void(ExitCode, const std::string& reason)>;
 
   Watchdog(std::chrono::milliseconds start_timeout, Abort abort);
@@ -38,16 +38,16 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  /// The launch is over; `recorder` must outlive this.
+  /// The launch has succeeded; `recorder` must outlive this.
   void watch(FlightRecorder& recorder) { recorder_.store(&recorder); }
   void set_limits(const WatchdogLimits& limits) { limits_.store(limits); }
   void set_record(Record record);
-  /// Ends the job with `code`, for whoever has said why; for any thread.
+  /// Ends the job with `code`. The caller has already reported the reason. Any thread may call it.
   [[noreturn]] void end(ExitCode code);
 
  private:
   void judge();
-  /// Null if the watchdog stops before there is one.
+  /// Null if the watchdog stops before there is a recorder.
   FlightRecorder* await_recorder();
   [[noreturn]] void end_failed_job(ExitCode code, std::string_view reason, std::string_view report);
   [[noreturn]] void end_process(ExitCode code);
@@ -58,10 +58,10 @@ class Watchdog {
   Abort abort_;
   std::atomic<FlightRecorder*> recorder_{nullptr};
   SharedValue<WatchdogLimits> limits_;
-  std::mutex record_mutex_;  // of the second thread and of whoever sets it
+  std::mutex record_mutex_;  // guards record_
   Record record_;
   std::string_view reason_, report_;
-  std::atomic<ExitCode> code_{ExitCode::done};  // if the job is to end
+  std::atomic<ExitCode> code_{ExitCode::done};  // not `done` if the job is to end
   std::atomic<bool> stops_{false};
   Semaphore wake_, to_report_, reported_, to_abort_;
   std::thread reporter_, aborter_, judge_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// WatchdogLimits: how patient a rank is with others.
+// WatchdogLimits: how long a rank waits for others.
 #pragma once
 
 #include <algorithm>
@@ -8,11 +8,11 @@
 namespace mylos {
 
 struct WatchdogLimits {
-  std::chrono::milliseconds silence{5000};              ///< without a heartbeat for so long: a stopped rank
-  std::chrono::milliseconds operation_timeout{600000};  ///< in a collective for so long: it stalls
-  std::chrono::milliseconds io_timeout{600000};  ///< in a call of the file system for so long: it hangs
+  std::chrono::milliseconds silence{5000};              ///< a rank without a heartbeat for longer has stopped
+  std::chrono::milliseconds operation_timeout{600000};  ///< a collective that takes longer stalls
+  std::chrono::milliseconds io_timeout{600000};         ///< a call of the file system that takes longer hangs
 
-  /// How often a rank beats and looks: often enough that a late beat is no silence.
+  /// The time between beats, and between looks: so short that a late beat does not count as silence.
   std::chrono::milliseconds heartbeat() const {
     constexpr int beats_per_silence = 8;
     return std::clamp(silence / beats_per_silence, std::chrono::milliseconds(1),

@@ -15,19 +15,19 @@ namespace mylos {
 
 struct ParallelPlan {
   std::int64_t tensor = 1;  ///< ranks that divide the matrices of the blocks
-  TensorSplits splits{};    ///< what else these divide
+  TensorSplits splits{};    ///< the other things that these ranks divide
   std::int64_t data = 1;    ///< ranks that read different samples
-  std::int64_t shard = 1;   ///< of these, neighbours that divide what the exchange divides
+  std::int64_t shard = 1;   ///< of these, neighbours among which the exchange divides
   const ExchangeKind* exchange = nullptr;
   const ScheduleKind* schedule = nullptr;
-  ParamValues values;  ///< of the deck, section parallel at least
+  ParamValues values;  ///< of the deck, with section parallel at least
 
   GridExtents extents() const;
   std::int64_t world_size() const;
-  /// The groups of ranks that a run communicates in: those that compute terms of one loss, all, and those of
-  /// the exchange.
+  /// The groups of ranks in which a run communicates: the ranks that compute terms of one loss, all ranks,
+  /// the ranks along the tensor axis, and the groups of the exchange.
   std::vector<AxisSet> groups() const;
-  /// Of rank 0, which holds no less than others.
+  /// The coordinates of rank 0, which holds no less than any other rank.
   Coordinates first() const { return {extents(), static_cast<int>(world_size()), 0}; }
 };
 

@@ -32,7 +32,7 @@ double model_flops_per_token(const ModelConfig& model, std::int64_t parameters, 
 
 namespace {
 
-/// fp32 numbers of a checkpoint per parameter.
+/// Number of fp32 values per parameter in a checkpoint.
 std::int64_t saved_values(const OptimizerKind& optimizer) {
   return 1 + std::ssize(optimizer.states);
 }
@@ -121,7 +121,7 @@ std::vector<PlannedCall> calls_of(const Schedule& schedule, const ModelPrograms&
   return calls;
 }
 
-/// What an algorithm takes for a call. Rank 0 needs most in every algorithm.
+/// Scratch bytes of an algorithm for one call. Rank 0 needs the most in every algorithm.
 std::size_t scratch_bytes(const std::string& name, const PlannedCall& call, const Coordinates& coordinates) {
   const int ranks = coordinates.extent(call.group);
   const auto of = [&](Algorithm algorithm) -> std::size_t {
@@ -133,7 +133,7 @@ std::size_t scratch_bytes(const std::string& name, const PlannedCall& call, cons
   return of(AlgorithmChoice::parse(name).of(call.operation, payload_bytes(call, coordinates)));
 }
 
-/// What an algorithm keeps for the calls of steps.
+/// Scratch bytes that an algorithm keeps for the calls of steps.
 std::int64_t scratch_bytes(const std::string& name, const std::vector<PlannedCall>& calls,
                            const Coordinates& coordinates) {
   if (name == "native") return 0;
@@ -145,7 +145,7 @@ std::int64_t scratch_bytes(const std::string& name, const std::vector<PlannedCal
   };
   ScratchSizes pool;
   std::size_t most = 0;
-  constexpr int steps = 2;  // later ones, and micro-batches that do likewise, find the same blocks
+  constexpr int steps = 2;  // later steps, and repeated micro-batches, find the same blocks
   for (int step = 0; step < steps; ++step) {
     std::multimap<std::size_t, std::size_t> lent;  // capacities by PlannedCall::until
     for (std::size_t i = 0; i < calls.size(); ++i) {
@@ -161,7 +161,7 @@ std::int64_t scratch_bytes(const std::string& name, const std::vector<PlannedCal
   return static_cast<std::int64_t>(most);
 }
 
-/// The weight matrices of the linear layers, with the rows that they multiply.
+/// The weight matrices of the linear layers, with the number of rows that they multiply.
 std::vector<PlannedProduct> products(const StepConfig& config, std::int64_t threads,
                                      const ExchangePlan& exchange, const ModelPrograms& programs) {
   std::map<std::pair<int, std::int64_t>, PlannedProduct> planned;  // by unit and first element of the weight
@@ -236,7 +236,7 @@ RunPlan make_plan(const StepConfig& config, const Platform& platform) {
   bytes(MemoryCategory::optimizer) =
       elements * 4 * optimizer.values_per_element(config.train.dtype, config.optimizer.keeps_master);
   bytes(MemoryCategory::activations) = static_cast<std::int64_t>(activations.bytes());
-  // The optimizer's table, and what a step keeps on the device.
+  // The optimizer's table, and the memory of a step on the device.
   bytes(MemoryCategory::workspace) =
       static_cast<std::int64_t>(segments * sizeof(Segment) + TrainingStep::workspace_bytes(schedule));
   if (platform.plan_compute != nullptr) {

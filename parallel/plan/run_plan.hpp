@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// RunPlan: what a run will need, computed from its configuration alone.
+// RunPlan: the needs of a run, computed from its configuration alone.
 #pragma once
 
 #include <array>
@@ -29,20 +29,21 @@ struct RunPlan {
 /// 6 N + 12 L C T (Chowdhery et al., "PaLM", 2022, appendix B).
 double model_flops_per_token(const ModelConfig& model, std::int64_t parameters, std::int64_t seq_len);
 
-/// Bytes of host memory for a copy of what a rank writes to a checkpoint: weights and states in fp32.
+/// Bytes of host memory for a copy of the values that a rank writes to a checkpoint: weights and states in
+/// fp32.
 std::int64_t snapshot_bytes(const OptimizerKind& optimizer, const std::vector<UnitPart>& stored);
 
-/// Where a run takes place: what its backends need.
+/// What the backends of a run need.
 struct Platform {
   std::string algorithm = "native";                                 ///< as [comm] algorithm
   std::int64_t threads = 0;                                         ///< host threads per rank
   CommunicatorPlan communicator;                                    ///< of the communication backend
   decltype(PluginDescriptor::plan_compute) plan_compute = nullptr;  ///< of the compute backend
-  bool keeps_snapshot = false;  ///< checkpoints are written while training goes on
+  bool keeps_snapshot = false;  ///< checkpoints are written while training continues
 };
 
-/// Of what an algorithm allocates, the exchange's calls are counted, on the rank that needs most; with
-/// algorithm "auto", of the algorithm that needs most.
+/// The scratch of collective algorithms is that of the calls of the exchange and of the programs, on the rank
+/// that needs most; with algorithm "auto", that of the algorithm that needs most.
 RunPlan make_plan(const StepConfig& config, const Platform& platform = {});
 
 }  // namespace mylos

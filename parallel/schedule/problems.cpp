@@ -16,7 +16,7 @@ namespace mylos {
 
 namespace {
 
-/// Steps that are looked at: beyond those that overlap, they repeat.
+/// Number of steps to check; beyond the steps that overlap, they repeat.
 std::int64_t num_steps(std::span<const Schedule> ranks) {
   int ahead = 0;
   for (const Schedule& schedule : ranks) ahead = std::max(ahead, schedule.ahead());
@@ -30,7 +30,7 @@ std::string text_of(const Action& action, std::int64_t step) {
                      step);
 }
 
-/// What one rank does, looked at alone.
+/// Checks one rank's schedule alone.
 class RankCheck {
  public:
   RankCheck(int rank, const Schedule& schedule, std::vector<std::string>& problems)
@@ -92,7 +92,7 @@ class RankCheck {
         break;
       case Kind::backward_weight:
         needs(was(Kind::backward_input), "its backward_input");
-        // A matrix that two chunks share is written by the later one, and added to by the other.
+        // If two chunks share a matrix, the later chunk writes its gradient and the other adds to it.
         needs(!held_.contains(chunk + 1) || is_done(Kind::backward_weight, action, step, chunk + 1),
               "that of the chunk behind");
         begin_gradients(action, step);
@@ -119,7 +119,7 @@ class RankCheck {
     if (is_of_micro_batch(action.kind)) done_.insert({action.kind, step, action.micro_batch, chunk});
   }
 
-  /// Backward passes that contribute to gradients, of one step.
+  /// Number of backward passes of one step that contribute to gradients.
   int num_passes() const {
     const int parts = schedule_.has(ActionKind::backward_weight) ? 2 : 1;
     return schedule_.micro_batches * static_cast<int>(held_.size()) * parts;
@@ -129,7 +129,7 @@ class RankCheck {
     if (then != updates_ && !schedule_.tolerates_stale_weights)
       report("{} finds weights that were updated since its forward pass", text_of(action, step));
   }
-  /// One buffer holds the gradients.
+  /// All steps use one buffer of gradients, so those of two steps must not mix.
   void begin_gradients(const Action& action, std::int64_t step) {
     if (action.kind == ActionKind::backward && schedule_.has(ActionKind::backward_weight))
       report("{} is not divided as others are", text_of(action, step));
@@ -147,19 +147,19 @@ class RankCheck {
   std::set<int> held_;
   std::vector<std::string>& problems_;
   std::set<Key> done_;
-  std::map<Key, std::int64_t> weights_of_;  // the last update that a forward pass saw
+  std::map<Key, std::int64_t> weights_of_;  // by forward pass: the last update that it saw
   std::map<std::int64_t, int> num_back_, num_reduced_;
-  std::int64_t updates_ = 0;  // steps that were applied
+  std::int64_t updates_ = 0;  // number of steps that were applied
 };
 
-/// The messages of all ranks, met in the order of their channels.
+/// Matches the messages of all ranks in the order of their channels.
 class MessageCheck {
  public:
   MessageCheck(std::span<const Schedule> ranks, std::vector<std::string>& problems)
       : problems_(problems), ranks_(ranks.size()) {
     const std::int64_t steps = num_steps(ranks);
     for (std::size_t r = 0; r < ranks.size(); ++r) {
-      bool is_open = false;  // whether the next message joins the group of the one before
+      bool is_open = false;  // whether the next message joins the group of the previous one
       for (std::int64_t step = 1; step <= steps; ++step) {
         ranks[r].for_each_action(step, step > 1, steps, [&](const Occurrence& occurrence) {
           const Action& action = ranks[r].actions[occurrence.index];
@@ -212,7 +212,7 @@ class MessageCheck {
       ++open_[rank];
     }
   }
-  /// Lets the first messages of all channels meet; false if none could.
+  /// Matches the first messages of all channels; returns false if none match.
   bool meet_once() {
     bool has_met = false;
     for (auto& [ends, channel] : channels_) {
@@ -240,8 +240,8 @@ class MessageCheck {
   }
 
   std::vector<std::string>& problems_;
-  std::vector<std::deque<std::vector<Message>>>
-      ranks_;                                        // groups that are still to come, the posted one first
+  // By rank: the groups of messages that have not met, the posted group first.
+  std::vector<std::deque<std::vector<Message>>> ranks_;
   std::map<std::size_t, int> open_;                  // messages of the posted group that have not met
   std::map<std::pair<int, int>, Channel> channels_;  // by sender and receiver
 };

@@ -38,8 +38,8 @@ std::set<int> Schedule::held_chunks() const {
 }
 
 ScheduleExcerpt excerpt_of(const Schedule& schedule) {
-  // The third micro-batch is like all behind it, but the last: what is begun in it for the next one, such as
-  // gathers of weights, is finished among what is begun for the one after that.
+  // The third micro-batch is like all later ones except the last. Work that it begins for the next
+  // micro-batch, such as gathers of weights, finishes while that one begins the same work for its successor.
   constexpr int before = 2;
   constexpr int behind = 2;
   const std::vector<Action>& all = schedule.actions;

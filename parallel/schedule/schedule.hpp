@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Schedule: what a rank does in a step, as data. TrainingStep executes it; planner, validator and report read
-// it.
+// Schedule: the actions of a rank in a step, as data. TrainingStep executes it; planner, validator and report
+// read it.
 #pragma once
 
 #include <array>
@@ -19,13 +19,13 @@ namespace mylos {
 
 enum class ActionKind : std::uint8_t {
   forward,           ///< micro-batch `micro_batch` through chunk `chunk` of the model's blocks
-  backward,          ///< the loss and its gradient, back through the chunk
-  backward_input,    ///< the part of it that the chunk before waits for
-  backward_weight,   ///< the rest: gradients of weights
-  send_forward,      ///< what the chunk hands on to stage `peer`
-  receive_forward,   ///< what the chunk gets from it
-  send_backward,     ///< the gradient of what the chunk got
-  receive_backward,  ///< the gradient of what it handed on
+  backward,          ///< the loss and its gradient, back through chunk `chunk`
+  backward_input,    ///< the part of `backward` that the previous chunk waits for
+  backward_weight,   ///< the rest of `backward`: gradients of weights
+  send_forward,      ///< sends the output of the chunk to stage `peer`
+  receive_forward,   ///< receives the input of the chunk from stage `peer`
+  send_backward,     ///< sends the gradient of the chunk's input to stage `peer`
+  receive_backward,  ///< receives the gradient of the chunk's output from stage `peer`
   reduce,            ///< the gradients of the step become complete on their owners
   step,              ///< guard, optimizer, publication of the weights
 };
@@ -42,7 +42,7 @@ constexpr std::string_view name_of(ActionKind kind) {
 constexpr bool is_of_micro_batch(ActionKind kind) {
   return kind < ActionKind::reduce;
 }
-/// Whether it is a pass back or a part of one.
+/// Whether it is a backward pass or a part of one.
 constexpr bool is_backward(ActionKind kind) {
   return kind >= ActionKind::backward && kind <= ActionKind::backward_weight;
 }
@@ -55,13 +55,13 @@ constexpr bool is_sent(ActionKind kind) {
   return kind == ActionKind::send_forward || kind == ActionKind::send_backward;
 }
 
-/// One thing a rank does.
+/// One action of a rank.
 struct Action {
   ActionKind kind = ActionKind::forward;
   int micro_batch = 0;
   int chunk = 0;
-  int ahead = 0;  ///< it belongs to the step so many after the one that these actions complete
-  int peer = -1;  ///< of a message
+  int ahead = 0;  ///< how many steps after the completed one the action's own step is
+  int peer = -1;  ///< of a message: the other stage
 
   bool operator==(const Action&) const = default;
 };
@@ -72,9 +72,9 @@ struct Occurrence {
   std::int64_t step = 0;
 };
 
-/// What one rank does from the completion of one step to that of the next. If some actions are ahead, the
-/// first step begins with those that earlier periods would have done for it (the prologue), and the last one
-/// leaves out what is ahead (the drain).
+/// The actions of one rank from the completion of one step to the completion of the next. If some actions are
+/// ahead, the first step begins with those that earlier periods would have done for it (the prologue), and
+/// the last step leaves out the actions that are ahead (the drain).
 struct Schedule {
   std::vector<Action> actions;
   int micro_batches = 1;
@@ -82,10 +82,10 @@ struct Schedule {
   /// Whether the weights may change between the passes of a micro-batch, as in asynchronous pipelines.
   bool tolerates_stale_weights = false;
 
-  /// How many steps ahead the earliest action is.
+  /// The largest number of steps that an action is ahead.
   int ahead() const;
-  /// Calls visit(occurrence) for what completes step `step`: after the prologue unless the step was begun,
-  /// and without what belongs to a step after `last`.
+  /// Calls visit(occurrence) for the actions that complete step `step`, including the prologue unless the
+  /// step was begun, and excluding those of a step after `last`.
   template <class Visit>
   void for_each_action(std::int64_t step, bool is_begun, std::int64_t last, const Visit& visit) const {
     for (std::int64_t period = is_begun ? step : step - ahead(); period <= step; ++period) {
@@ -95,45 +95,45 @@ struct Schedule {
       }
     }
   }
-  /// Whether no action that a step comes to later is of the same kind and chunk.
+  /// Whether no later action of the same step has the same kind and chunk.
   bool is_last(std::size_t index) const;
   bool has(ActionKind kind) const;
-  /// The chunks that micro-batches pass through.
+  /// The chunks that micro-batches pass through on this rank.
   std::set<int> held_chunks() const;
 };
 
-/// A schedule with few micro-batches that shows all that one with many does: what is planned from it does not
-/// grow with their number.
+/// A schedule with few micro-batches that stands for one with many, so that plans made from it do not grow
+/// with their number.
 struct ScheduleExcerpt {
   Schedule schedule;
-  Repetition actions;  ///< of `schedule`: those of a micro-batch that others do likewise
+  Repetition actions;  ///< of `schedule`: the actions of the micro-batch that is repeated
 };
-/// Of a schedule that passes more than a few micro-batches one after another; of others it is all.
+/// Shortens a schedule that passes more than a few micro-batches one after another; returns any other one in
+/// full.
 ScheduleExcerpt excerpt_of(const Schedule& schedule);
 
-/// Assigns slots of activations to micro-batches in flight: as few as ever are.
+/// Assigns slots of activations to micro-batches in flight: as many slots as are ever in flight at once.
 class SlotAssignment {
  public:
-  /// `schedule` outlives this.
+  /// `schedule` must outlive this.
   explicit SlotAssignment(const Schedule& schedule);
 
-  /// The slot of an action that works on activations; one that is the first of its micro-batch takes a free
-  /// one.
+  /// The slot of an action that works on activations. The first action of a micro-batch takes a free slot.
   int of(const Occurrence& occurrence);
   /// Whether `of` has just given the micro-batch its slot.
   bool is_new() const { return is_new_; }
-  /// The action is done: if it was the last of its micro-batch, the slot is free.
+  /// Ends the action: if it was the last of its micro-batch, the slot is free.
   void finish(const Occurrence& occurrence);
   int num_slots() const { return static_cast<int>(holders_.size()); }
-  /// What the slots hold, seen from `step`: steps after it, micro-batch, actions to come.
+  /// The content of the slots relative to `step`: steps after it, micro-batch, number of actions to come.
   using State = std::vector<std::tuple<std::int64_t, int, int>>;
   State state(std::int64_t step) const;
 
  private:
   struct Holder {
-    std::int64_t step = -1;  // none
+    std::int64_t step = -1;  // -1: the slot is free
     int micro_batch = 0;
-    int to_come = 0;  // actions
+    int to_come = 0;  // number of actions
   };
 
   const Schedule& schedule_;
@@ -142,21 +142,22 @@ class SlotAssignment {
   bool is_new_ = false;
 };
 
-/// A way to order the micro-batches of a step, as decks know it.
+/// A way to order the micro-batches of a step, as decks see it.
 struct ScheduleKind {
   const char* name;
   const char* doc;
   Schedule (*make)(int micro_batches);
 };
 
-/// All of them, the default first.
+/// All kinds, the default first.
 std::span<const ScheduleKind* const> schedules();
 
-/// What is wrong with the schedules of ranks that work together, `ranks[r]` being that of stage r; empty if
-/// nothing is. Every step of every micro-batch passes once forward and once backward through each chunk, in
-/// an order in which each pass finds what it needs; gradients are reduced and applied once, and those of two
-/// steps do not mix; messages meet their receivers without deadlock. Neighbouring messages of a rank are
-/// posted together; channels keep their order, have no tags and no room (as NCCL's).
+/// The problems of the schedules of ranks that work together, `ranks[r]` being that of stage r; empty if
+/// there are none. Every micro-batch of every step must pass once forward and once backward through each
+/// chunk, in an order in which each pass finds its inputs. Gradients must be reduced and applied once, and
+/// those of two steps must not mix. Messages must meet their receivers without deadlock: neighbouring
+/// messages of a rank are posted together; channels keep their order, and have neither tags nor buffers (as
+/// in NCCL).
 std::vector<std::string> problems_of(std::span<const Schedule> ranks);
 
 }  // namespace mylos

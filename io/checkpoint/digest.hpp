@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Digests of what a checkpoint's files hold: XXH3-128.
+// XXH3-128 digests of file contents.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ struct XXH3_state_s;
 
 namespace mylos {
 
-/// 128 bits as XXH3 gives them.
+/// 128 bits, as XXH3 returns them.
 struct Digest {
   std::uint64_t high = 0;
   std::uint64_t low = 0;

@@ -33,7 +33,7 @@ class MetricsWriter {
                 const std::function<void(const std::string&)>& warn);
   ~MetricsWriter();
 
-  /// Queues a row, whose missing columns are added to the table. Throws ExitCode::io if an earlier row could
+  /// Queues a row; columns that the table lacks are added to it. Throws ExitCode::io if an earlier row could
   /// not be written.
   void append(const std::string& table, const MetricsRow& row);
   /// Drops the rows of /steps and /checkpoints whose "step" is larger than `step`, and the rows of /eval

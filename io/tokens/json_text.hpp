@@ -67,7 +67,7 @@ class JsonText {
   bool is_ours_ = false;  // the next value is the key's
   bool seen_ = false;     // the key was seen
   Sink sink_ = Sink::nothing;
-  std::string name_;  // the member's name, cut when it can no longer be the key
+  std::string name_;  // the member's name, cut to one byte more than the key
   const char* literal_ = nullptr;
   std::uint32_t unicode_ = 0, unicode_digits_ = 0;
   std::uint32_t high_surrogate_ = 0;

@@ -55,7 +55,7 @@ bool is_own_file(const fs::path& path) {
          fs::is_regular_file(fs::symlink_status(path));
 }
 
-/// Whether a directory holds nothing but what mylos writes to a checkpoint.
+/// Whether a directory holds only files that mylos writes to a checkpoint.
 bool is_own(const fs::path& checkpoint) try {
   return fs::is_directory(fs::symlink_status(checkpoint)) &&
          std::ranges::all_of(entries_of(checkpoint), is_own_file);

@@ -19,7 +19,8 @@ namespace mylos {
 
 namespace {
 
-/// Waits without keeping a core busy: there may be more ranks than cores, and another thread that computes.
+/// Waits without keeping a core busy: there may be more ranks than cores, and another thread may be
+/// computing.
 void wait_for(MPI_Request request) {
   const WatchedCall call(CallKind::agreement, "agreement", "files");
   using std::chrono::microseconds;
@@ -74,7 +75,8 @@ void agreed(MPI_Comm comm, const std::function<void()>& work) {
   int size = 1;
   MPI_Comm_rank(comm, &rank);
   MPI_Comm_size(comm, &size);
-  std::array<int, 2> ranks = {mine ? rank : size, mine ? 1 : 0};  // lowest rank that failed; whether all did
+  // The lowest rank that failed; whether all ranks failed.
+  std::array<int, 2> ranks = {mine ? rank : size, mine ? 1 : 0};
   all_reduce(comm, ranks.data(), ranks.size(), MPI_INT, MPI_MIN);
   const auto [culprit, all_failed] = ranks;
   if (culprit == size) return;

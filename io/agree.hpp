@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Agreement of the ranks of the I/O communicator: what one rank finds wrong, all ranks throw.
+// Agreement of the ranks of the I/O communicator: an error on one rank is thrown by all ranks.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,17 @@
 
 namespace mylos {
 
-/// Runs `work` on this rank. If it throws on any rank, all ranks throw AgreedError, the error of the lowest
-/// such rank, which the message names if other ranks had none. Collective; with MPI_COMM_NULL `work` runs
-/// alone.
+/// Runs `work` on this rank. If it throws on any rank, all ranks throw AgreedError with the error of the
+/// lowest such rank. The message names that rank unless all ranks failed. Collective; with MPI_COMM_NULL
+/// `work` runs on this process alone.
 void agreed(MPI_Comm comm, const std::function<void()>& work);
 
-/// Every rank's values on rank 0, in the order of the ranks; nothing on the others.
+/// Every rank's values on rank 0, in rank order; empty on the other ranks. With MPI_COMM_NULL this process'
+/// values.
 std::vector<std::vector<std::int64_t>> gathered_at_root(MPI_Comm comm,
                                                         const std::vector<std::int64_t>& values);
 
-/// Rank 0's values on every rank.
+/// Replaces `values` on every rank by rank 0's.
 void agreed_with_root(MPI_Comm comm, std::vector<std::int64_t>& values);
 
 }  // namespace mylos

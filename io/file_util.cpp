@@ -91,7 +91,7 @@ void rename_file(const fs::path& from, const fs::path& to) {
 }
 
 std::string read_text_file(const fs::path& file, std::size_t max_bytes) {
-  const FileDescriptor fd = open_file(file, O_RDONLY | O_NONBLOCK);  // a pipe has no text
+  const FileDescriptor fd = open_file(file, O_RDONLY | O_NONBLOCK);  // does not wait for a pipe's writer
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0)
     fail(ExitCode::io, "cannot read {}: {}", file.string(), std::strerror(errno));

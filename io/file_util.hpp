@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Files and directories with errors that name them, atomic replacement, and the lock of a run directory.
+// Operations on files and directories whose errors name them, atomic replacement, and the lock of a run
+// directory.
 #pragma once
 
 #include <cstddef>
@@ -35,42 +36,43 @@ class FileDescriptor {
 /// open(2) with close-on-exec; throws ExitCode::io with the file and the reason.
 FileDescriptor open_file(const std::filesystem::path& file, int flags);
 
-/// Raises this process' limit on open files, if it may, so that it can open `count` more.
+/// Raises this process' limit on open files, as far as permitted, so that it can open `count` more.
 void allow_open_files(std::size_t count);
 
-/// Reads or writes all of [offset, offset + bytes); throws ExitCode::io, also where the file ends before.
+/// Reads or writes all of [offset, offset + bytes). Throws ExitCode::io, also if the file ends too early.
 void read_fully(int fd, const std::filesystem::path& file, void* data, std::size_t bytes,
                 std::int64_t offset);
 void write_fully(int fd, const std::filesystem::path& file, const void* data, std::size_t bytes,
                  std::int64_t offset);
 
-/// fsync(2) of a file or directory, which may be open.
+/// fsync(2) of a file or directory.
 void sync_path(const std::filesystem::path& path);
 void sync_file(int fd, const std::filesystem::path& file);
 
 /// rename(2): replaces `to`.
 void rename_file(const std::filesystem::path& from, const std::filesystem::path& to);
 
-/// The text of a file; throws ExitCode::io where it cannot be read, ExitCode::bad_data where it is longer
-/// than `max_bytes`.
+/// The text of a file. Throws ExitCode::io if it cannot be read, ExitCode::bad_data if it is longer than
+/// `max_bytes`.
 std::string read_text_file(const std::filesystem::path& file, std::size_t max_bytes = std::size_t{64} << 20U);
 
-/// Replaces `file` by `text`, on disk when it returns and through no symbolic link: a reader, also after a
-/// crash, sees the old or the new text.
+/// Replaces the content of `file` by `text`; follows no symbolic link. The text is on disk on return. A
+/// reader sees the old or the new text, even after a crash.
 void write_text_file(const std::filesystem::path& file, std::string_view text);
 
-/// `wish`, or with "-2", "-3" ... behind it the first name that nothing has.
+/// `wish`, or if that exists, the first unused name of `wish`-2, `wish`-3 ...
 std::filesystem::path unused_name(const std::filesystem::path& wish);
 
-/// Creates `directory` and its parents, on disk when it returns; throws ExitCode::io if that fails or it
-/// cannot be written.
+/// Creates `directory` and its parents; they are on disk on return. Throws ExitCode::io if that fails or the
+/// directory is not writable.
 void make_directory(const std::filesystem::path& directory);
 
-/// Holds <directory>/lock while it lives: a flock(2), so that one left by a killed job blocks nobody.
+/// Holds the lock <directory>/lock during its lifetime. It is a flock(2): the kernel releases it if the job
+/// is killed.
 class RunLock {
  public:
-  /// Throws ExitCode::usage naming the job that holds the directory, which `parameter` of the deck gives,
-  /// ExitCode::io if the lock cannot be written.
+  /// Throws ExitCode::usage naming the job that holds the directory and `parameter`, the deck's parameter for
+  /// the directory; ExitCode::io if the lock cannot be written.
   RunLock(const std::filesystem::path& directory, std::string_view parameter);
 
  private:

@@ -12,7 +12,7 @@
 
 namespace mylos {
 
-/// Owns an HDF5 identifier. The destructor ignores errors: what was written is closed with `close`.
+/// Owns an HDF5 identifier. The destructor ignores errors: close what was written with `close`.
 template <herr_t (*close_function)(hid_t)>
 class H5Handle {
  public:
@@ -30,9 +30,9 @@ class H5Handle {
 
   hid_t get() const { return id_; }
   explicit operator bool() const { return id_ >= 0; }
-  /// Gives the identifier up without closing it.
+  /// Gives up the identifier without closing it.
   hid_t release() { return std::exchange(id_, H5I_INVALID_HID); }
-  /// Closes it; negative where HDF5 failed.
+  /// Closes it; negative if HDF5 failed.
   [[nodiscard]] herr_t close() { return id_ < 0 ? 0 : close_function(release()); }
 
  private:
@@ -66,8 +66,8 @@ inline std::string h5_error_message() {
   return message;
 }
 
-/// Returns `result` unless HDF5 failed (negative), which throws `code` with "what: HDF5's reason", or
-/// ExitCode::io if the operating system refused: HDF5 says that in its text only.
+/// Returns `result`. If it is negative, HDF5 failed: throws `code` with "what: HDF5's reason", or
+/// ExitCode::io if the operating system reported the error, which only the text of HDF5's message shows.
 template <class Result>
 Result h5_check(Result result, ExitCode code, const std::string& what) {
   if (result >= 0) return result;
@@ -75,8 +75,8 @@ Result h5_check(Result result, ExitCode code, const std::string& what) {
   fail(reason.find("errno = ") == std::string::npos ? code : ExitCode::io, "{}: {}", what, reason);
 }
 
-/// Properties for opening a file by one process, without file locks, so that others may read while it is
-/// written. From now on HDF5 prints no errors of this thread: they are thrown.
+/// Access properties for opening a file in one process, without file locks, so that others can read while it
+/// is written. From then on HDF5 no longer prints errors of this thread: they are thrown.
 inline H5Properties h5_serial_access() {
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   H5Properties access(

@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// The top-level entries of state.json, long ones cut.
+/// The top-level entries of state.json; long ones are truncated.
 std::string summarise_state(const std::string& text) {
   constexpr std::size_t max_width = 80;
   const std::optional<Json> state = Json::parse_if_whole(text);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Inspect: what a checkpoint, token file or metrics file holds, as text.
+// Inspect: the content of a checkpoint, token file or metrics file, as text.
 #pragma once
 
 #include <filesystem>
@@ -9,8 +9,8 @@
 
 namespace mylos {
 
-/// Recognises `path` by its content. Throws ExitCode::bad_data for what is none of these or is not whole. For
-/// one process.
+/// Recognises the kind of `path` by its content. Throws ExitCode::bad_data if it is none of these or not
+/// whole. For one process.
 std::string inspect(IoThread& io, const std::filesystem::path& path);
 
 }  // namespace mylos

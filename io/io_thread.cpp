@@ -15,7 +15,8 @@ namespace mylos {
 
 namespace {
 
-/// Of `ranks` on this node: what the launcher bound it to, or an even share.
+/// The number of processors for each of `ranks` on this node: those that the launcher bound this rank to, or
+/// an even share.
 int share_of_processors(int ranks) {
   constexpr int most_processors = 1 << 16;
   const std::size_t bytes = CPU_ALLOC_SIZE(most_processors);
@@ -50,7 +51,7 @@ IoThread::IoThread() {
     MPI_Allreduce(MPI_IN_PLACE, &nodes_, 1, MPI_INT, MPI_SUM, comm_);
   }
   threads_ = share_of_processors(ranks_on_node);
-  // At exit HDF5 would flush files that an error left open.
+  // Otherwise HDF5 would flush files at exit that an error left open.
   static std::once_flag once;
   std::call_once(once, [] { H5dont_atexit(); });
   thread_ = std::thread([this] { loop(); });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// IoThread: a thread for files, with its own duplicate of the world communicator.
+// IoThread: a thread for file I/O, with its own duplicate of the world communicator.
 #pragma once
 
 #include <condition_variable>
@@ -14,12 +14,12 @@
 
 namespace mylos {
 
-/// Does jobs in the order submitted. Debian's HDF5 is not thread safe: a process makes all calls of HDF5 on
-/// one of these.
+/// Runs jobs in the order submitted. Debian's HDF5 is not thread-safe: a process makes all its HDF5 calls on
+/// one such thread.
 class IoThread {
  public:
-  /// With MPI initialised (THREAD_MULTIPLE) duplicates MPI_COMM_WORLD, collectively; otherwise works for one
-  /// process with MPI_COMM_NULL.
+  /// If MPI is initialised (THREAD_MULTIPLE), duplicates MPI_COMM_WORLD, collectively; otherwise works for
+  /// one process with MPI_COMM_NULL.
   IoThread();
   ~IoThread();
   IoThread(const IoThread&) = delete;
@@ -33,9 +33,9 @@ class IoThread {
   MPI_Comm comm() const { return comm_; }
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// That the ranks are on.
+  /// The number of nodes that the ranks are on.
   int nodes() const { return nodes_; }
-  /// This rank's share of the node's processors, for work that nothing else waits beside.
+  /// This rank's share of the node's processors, for work during which the rank does nothing else.
   int threads() const { return threads_; }
 
  private:

@@ -18,7 +18,7 @@ struct Json::Value {
     return *found;
   }
 
-  /// The member, if it has the kind that `is_kind` tells.
+  /// The member; throws unless `is_kind` holds for it.
   const nlohmann::json& member(std::string_view key, bool (nlohmann::json::*is_kind)() const noexcept,
                                const char* kind) const {
     const nlohmann::json& found = member(key);
@@ -33,7 +33,7 @@ constexpr const char* bytes_key = "latin1";
 
 bool is_utf8(std::string_view text) {
   if (std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80U; })) return true;
-  // The library checks what it writes.
+  // The library checks UTF-8 when it writes.
   try {
     (void)nlohmann::json(text).dump();
     return true;
@@ -44,7 +44,7 @@ bool is_utf8(std::string_view text) {
 
 nlohmann::json text_json(std::string_view text) {
   if (is_utf8(text)) return text;
-  std::string wide;  // in UTF-8
+  std::string wide;  // each byte as a character, in UTF-8
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
     if (byte < 0x80U) {
@@ -57,7 +57,7 @@ nlohmann::json text_json(std::string_view text) {
   return {{bytes_key, wide}};
 }
 
-/// The bytes whose characters `wide` holds.
+/// The bytes that the characters of `wide`, U+0000 to U+00FF, stand for.
 std::string bytes_of(const std::string& wide) {
   std::string bytes;
   for (std::size_t i = 0; i < wide.size(); ++i) {
@@ -73,7 +73,7 @@ std::string bytes_of(const std::string& wide) {
   return bytes;
 }
 
-/// Deeper values would overflow the stack of what walks them.
+/// Deeper values would overflow the stack of recursive functions.
 void check_depth(std::string_view text) {
   constexpr int max_depth = 64;
   int depth = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Json: values of JSON files. The library behind it is slow to compile and stays in one file.
+// Json: values of JSON files. The library that it wraps is slow to compile, so only one file includes it.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,19 @@
 
 namespace mylos {
 
-/// A JSON value that does not change; a copy shares it. The members of an object are in the order of their
-/// keys.
+/// An immutable JSON value; copies share it. The members of an object are sorted by key.
 ///
-/// What reads a member throws ExitCode::bad_data that names the key if there is no such member, if it is of
-/// another kind, or if this value is no object.
+/// Functions that read a member throw ExitCode::bad_data naming the key if there is no such member, if it is
+/// of another kind, or if this value is not an object.
 ///
-/// Text of a file or a path may be bytes that are no UTF-8, which JSON cannot hold. They become the object
-/// {"latin1": "..."}, each byte a character, and `text` gives the same bytes again.
+/// Text from a file or a path may not be UTF-8, and JSON cannot hold such bytes. It becomes the object
+/// {"latin1": "..."}, one character per byte; `text` returns the original bytes.
 class Json {
  public:
   using Member = std::pair<std::string, Json>;
 
   Json();  ///< null
-  // Implicit, so that a list of members reads like the file.
+  // Implicit, so that a list of members looks like the file.
   Json(bool value);                // NOLINT(google-explicit-constructor)
   Json(int value);                 // NOLINT(google-explicit-constructor)
   Json(std::int64_t value);        // NOLINT(google-explicit-constructor)
@@ -37,19 +36,19 @@ class Json {
   static Json object(const std::vector<Member>& members);
   static Json array(const std::vector<Json>& elements);
 
-  /// Throws ExitCode::bad_data with the place of the error if `text` is not one whole value, or is nested
-  /// deeper than 64 levels.
+  /// Throws ExitCode::bad_data with the place of the error if `text` is not exactly one value, or if it is
+  /// nested deeper than 64 levels.
   static Json parse(std::string_view text);
-  /// None if `parse` would throw.
+  /// Empty if `parse` would throw.
   static std::optional<Json> parse_if_whole(std::string_view text);
 
-  /// Without `indent` on one line; otherwise a line per element, each level `indent` spaces further in.
+  /// Without `indent`, one line; otherwise one line per element, each level indented by `indent` more spaces.
   std::string dump(int indent = -1) const;
   /// On one line, with escapes for everything that is not ASCII.
   std::string ascii() const;
 
   bool is_object() const;
-  /// Whether this value is an object with that member.
+  /// Whether this value is an object with member `key`.
   bool has(std::string_view key) const;
   Json at(std::string_view key) const;
   bool boolean(std::string_view key) const;
@@ -59,7 +58,7 @@ class Json {
   std::vector<Json> elements(std::string_view key) const;
   std::vector<std::int64_t> integers(std::string_view key) const;
 
-  /// Of an object.
+  /// Both throw unless this value is an object.
   std::vector<Member> members() const;
   Json without(std::string_view key) const;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Work on files by several threads.
+// Work on files with several threads.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 
 namespace mylos {
 
-/// Calls work(i) for each i below `count`, by at most `threads` threads; rethrows the error of one of them
-/// after all have ended.
+/// Calls work(i) for each i below `count` on at most `threads` threads. If some throw, rethrows one of the
+/// errors after all have ended.
 void parallel_for(std::size_t count, int threads, const std::function<void(std::size_t)>& work);
 
 }  // namespace mylos

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Digests of files and of memory: XXH3-128 (Collet, https://xxhash.com).
+// XXH3-128 digests of files and memory (Collet, https://xxhash.com).
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace mylos {
 
-/// 128 bits as XXH3 gives them, the same on every processor.
+/// 128 bits, as XXH3 returns them on every processor.
 struct Digest {
   std::uint64_t high = 0;
   std::uint64_t low = 0;
@@ -20,7 +20,7 @@ struct Digest {
   bool operator==(const Digest&) const = default;
 };
 
-/// The digest of bytes that come in pieces.
+/// Digests bytes that arrive in pieces.
 class Digester {
  public:
   Digester();

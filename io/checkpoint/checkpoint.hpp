@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Checkpoints: directories of global tensors, written atomically by all ranks at the speed of the disk,
+// Checkpoints: directories of global tensors, written atomically by all ranks at the speed of the disk and
 // verified before they are read.
 //
-// A checkpoint is <run>/checkpoints/step_NNNNNN with weights.h5, optimizer.h5 (a group per state of the
-// optimizer), state.json and manifest.json (XXH3-128 digests of every byte). Rank 0 lays the HDF5 files
-// out, every rank writes the bytes of its parts. It is written as step_NNNNNN.tmp and renamed when everything
-// is on disk. See docs/schema.md.
+// A checkpoint is <run>/checkpoints/step_NNNNNN with weights.h5, optimizer.h5 (one group per optimizer
+// state), state.json and manifest.json (XXH3-128 digests of every byte). Rank 0 lays out the HDF5 files;
+// every rank writes the bytes of its parts. The directory is written as step_NNNNNN.tmp and renamed when
+// everything is on disk. See docs/schema.md.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@
 
 namespace mylos {
 
-/// Everything but tensors. The text is what the app makes of it (JSON); io adds nothing to it.
+/// Everything except tensors. The app composes the JSON text; io adds nothing to it.
 struct CheckpointState {
   std::int64_t step = 0;
   std::string json;  ///< content of state.json
@@ -39,14 +39,14 @@ struct CheckpointTensor {
   std::vector<TensorPart> parts;
 };
 
-/// What a checkpoint is written from. Over all ranks the parts of a tensor cover it disjointly and
-/// completely, which the writer checks.
+/// What a checkpoint is written from. The parts of a tensor on all ranks together cover it disjointly and
+/// completely; the writer checks this.
 struct CheckpointContent {
   std::vector<CheckpointTensor> tensors;
   CheckpointState state;
 };
 
-/// What writing a checkpoint goes through, in this order.
+/// The phases of writing a checkpoint, in order.
 enum class CheckpointPhase : std::uint8_t {
   begin,
   create,
@@ -66,52 +66,52 @@ constexpr std::string_view name_of(CheckpointPhase phase) {
   return names[static_cast<std::size_t>(phase)];
 }
 
-/// Called at each phase of writing the checkpoint of `step`, on the I/O thread of every rank. The fault hooks
-/// live behind it.
+/// Called at each phase of writing the checkpoint of `step`, on the I/O thread of every rank. Fault injection
+/// uses it.
 using CheckpointPhaseHook = std::function<void(CheckpointPhase phase, std::int64_t step)>;
 
-/// A checkpoint that was written and read back.
+/// A checkpoint that has been written and read back.
 struct WrittenCheckpoint {
   std::int64_t step = 0;
   std::int64_t bytes = 0;       ///< of its tensors, over all ranks
-  double write_seconds = 0.0;   ///< until it was on disk under its name
-  double verify_seconds = 0.0;  ///< then, until it was read back and older ones were removed
+  double write_seconds = 0.0;   ///< until it was on disk under its final name
+  double verify_seconds = 0.0;  ///< after that, for reading it back and removing older ones
 };
 
-/// Writes and finds the checkpoints of one run directory, one at a time. Collective over the ranks of the I/O
-/// thread's communicator.
+/// Writes and finds the checkpoints of one run directory, one at a time. Collective over the I/O thread's
+/// communicator.
 class CheckpointStore {
  public:
-  /// Works on `io` and calls HDF5 on `hdf5`, which may be the same.
+  /// Works on thread `io` and calls HDF5 on thread `hdf5`; they may be the same.
   CheckpointStore(IoThread& io, IoThread& hdf5, std::filesystem::path directory, CheckpointSettings settings,
                   CheckpointPhaseHook hook = {}, Warn warn = {});
   CheckpointStore(IoThread& io, std::filesystem::path directory, const CheckpointSettings& settings,
                   CheckpointPhaseHook hook = {}, Warn warn = {})
       : CheckpointStore(io, io, std::move(directory), settings, std::move(hook), std::move(warn)) {}
-  /// Waits for what `write` or `start` left to do.
+  /// Waits for the background work of `write` or `start`.
   ~CheckpointStore();
   CheckpointStore(const CheckpointStore&) = delete;
   CheckpointStore& operator=(const CheckpointStore&) = delete;
 
-  /// Throws ExitCode::usage on all ranks if they are on several nodes and the directory is on NFS, which
-  /// keeps pages per node: of two nodes that write parts of one page, one loses its part.
+  /// Throws ExitCode::usage on all ranks if they are on several nodes and the directory is on NFS. NFS caches
+  /// pages per node: if two nodes write parts of one page, one of them loses its part.
   void check_file_system();
 
-  /// Writes `content` as step_NNNNNN; one of that step that is there already is moved to `abandoned-<time>`.
-  /// On return it is on disk under its name. What follows happens while the caller goes on: it is read back,
-  /// and only then the retention's rules remove older ones. Errors are agreed on and thrown by all ranks:
-  /// ExitCode::io with the file named, ExitCode::numerical for values that are not finite.
+  /// Writes `content` as step_NNNNNN; an existing checkpoint of that step is moved to `abandoned-<time>`. On
+  /// return the new one is on disk under its final name. While the caller continues, it is read back, and
+  /// only then are older ones removed by the retention rules. Errors are agreed on and thrown by all ranks:
+  /// ExitCode::io naming the file, ExitCode::numerical for values that are not finite.
   void write(const CheckpointContent& content);
-  /// Does all of that while the caller goes on. The memory of `content` must not change until `finish`
-  /// returns, or `poll` something.
+  /// Does all of that while the caller continues. The memory of `content` must not change until `finish`
+  /// returns or `poll` returns a checkpoint.
   void start(CheckpointContent content);
-  /// Waits for what the last `write` or `start` left to do and throws its error, as the next one would.
-  /// Nothing if there was nothing to wait for.
+  /// Waits for the background work of the last `write` or `start` and throws its error, as the next `write`
+  /// or `start` would. Empty if there was no such work.
   std::optional<WrittenCheckpoint> finish();
-  /// The same if that has ended; otherwise nothing, at once.
+  /// Like `finish` if the work has ended; otherwise empty, at once.
   std::optional<WrittenCheckpoint> poll();
 
-  /// Moves the checkpoints beyond `step` to `abandoned-<time>`, for a run that continues at `step`.
+  /// Moves the checkpoints after `step` to `abandoned-<time>`, for a run that continues at `step`.
   void abandon_after(std::int64_t step);
 
   /// The steps that have a manifest, ascending; `.tmp` leftovers are ignored.
@@ -128,15 +128,16 @@ class CheckpointStore {
   CheckpointSettings settings_;
   CheckpointPhaseHook hook_;
   Warn warn_;
-  WrittenCheckpoint written_;  // the thread's until `finished_` is ready
+  WrittenCheckpoint written_;  // belongs to the I/O thread until `finished_` is ready
   std::future<void> finished_;
 };
 
 /// An opened, verified checkpoint.
 class CheckpointReader {
  public:
-  /// Collective: verifies manifest, sizes and digests, each rank its share, before a value is used. Throws
-  /// ExitCode::bad_data naming file, dataset and what was expected, and if it is not of `step`.
+  /// Collective: verifies manifest, sizes and digests before any value is used; each rank checks its share of
+  /// the digests. Throws ExitCode::bad_data naming file, dataset and what was expected, or if the checkpoint
+  /// is not of `step`.
   CheckpointReader(IoThread& io, const std::filesystem::path& checkpoint,
                    std::optional<std::int64_t> step = std::nullopt);
   ~CheckpointReader();
@@ -155,13 +156,14 @@ class CheckpointReader {
   std::unique_ptr<Impl> impl_;
 };
 
-/// The newest checkpoint of `directory` that verifies, or the one named by `step`. Others are passed over
-/// with a warning through `warn`; a named one that does not verify throws ExitCode::bad_data. Empty if there
-/// is none.
+/// The newest checkpoint of `directory` that verifies, or that of `step` if given. Newer ones that do not
+/// verify are passed over with a warning; if no checkpoint verifies, or that of `step` does not, throws
+/// ExitCode::bad_data. Empty if `directory` has no checkpoints.
 std::optional<CheckpointReader> open_newest(IoThread& io, const std::filesystem::path& directory,
                                             std::optional<std::int64_t> step, const Warn& warn);
 
-/// Sizes and digests of a checkpoint; returns the problems found, empty if it is whole. For one process.
+/// Checks sizes and digests of a checkpoint. Returns the problems found, empty if it is whole. For one
+/// process.
 std::vector<std::string> verify_checkpoint(const std::filesystem::path& checkpoint);
 
 }  // namespace mylos

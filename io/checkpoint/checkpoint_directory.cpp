@@ -22,10 +22,10 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view step_prefix = "step_";
-/// `strftime`'s; a number follows if there are several of one second.
+/// For strftime(3); a number follows if several directories are of the same second.
 constexpr const char* abandoned_format = "abandoned-%Y%m%dT%H%M%SZ";
 
-/// The step of a directory's name, or nothing if it is not exactly what `step_name` makes.
+/// The step that a directory's name encodes; empty if `step_name` would not produce exactly this name.
 std::optional<std::int64_t> step_of(const std::string& name) {
   if (name.size() <= step_prefix.size()) return std::nullopt;
   std::int64_t step = 0;
@@ -55,15 +55,15 @@ bool is_own_file(const fs::path& path) {
          fs::is_regular_file(fs::symlink_status(path));
 }
 
-/// Whether a directory holds nothing but what mylos writes to a checkpoint.
+/// Whether a directory holds only files that mylos writes to a checkpoint.
 bool is_own(const fs::path& checkpoint) try {
   return fs::is_directory(fs::symlink_status(checkpoint)) &&
          std::ranges::all_of(entries_of(checkpoint), is_own_file);
-} catch (const std::exception&) {  // who cannot look does not know
+} catch (const std::exception&) {  // a directory that cannot be read is not known to be mylos' own
   return false;
 }
 
-/// Of another step: a copy that somebody made.
+/// Whether its manifest is of another step: then it is a copy that somebody made.
 bool is_copy(const fs::path& checkpoint) {
   try {
     return step_name(read_manifest(checkpoint).step) != checkpoint.filename().string();
@@ -72,7 +72,8 @@ bool is_copy(const fs::path& checkpoint) {
   }
 }
 
-/// Under a name that says so, then for good: a kill in between leaves no checkpoint that is half there.
+/// Renames the directory to a temporary name, then deletes it: a kill in between leaves no incomplete
+/// checkpoint under a checkpoint's name.
 void remove_checkpoint(const fs::path& checkpoint, const Warn& warn) {
   const WatchedCall call(CallKind::io, "remove", checkpoint.native());
   std::error_code error;
@@ -101,7 +102,7 @@ std::vector<fs::path> abandoned_in(const fs::path& directory) {
   return found;
 }
 
-/// Of a writer, or of a removal, that was killed.
+/// Whether a writer or a removal that was killed left it.
 bool is_leftover(const fs::path& path) {
   return path.extension() == temporary_suffix && step_of(path.stem().string());
 }
@@ -191,7 +192,7 @@ std::uintmax_t bytes_in(const fs::path& directory) {
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(directory, error)) {
     const bool is_file = entry.is_regular_file(error);
     const std::uintmax_t size = entry.file_size(error);
-    if (is_file && !error) bytes += size;  // what vanishes meanwhile has none
+    if (is_file && !error) bytes += size;  // a file that vanishes meanwhile counts as empty
   }
   return bytes;
 }

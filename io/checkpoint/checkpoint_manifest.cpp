@@ -70,7 +70,7 @@ ManifestTensor parse_tensor(const Json& entry, std::int64_t file_bytes) {
   return tensor;
 }
 
-/// Version 1: pieces one behind the other, from the beginning of the file.
+/// Version 1: contiguous pieces from the beginning of the file.
 void parse_pieces(const Json& entry, ManifestFile& file) {
   for (const Json& part : entry.elements("pieces")) {
     ManifestPiece piece;
@@ -86,7 +86,7 @@ void parse_pieces(const Json& entry, ManifestFile& file) {
   file.bytes = file.pieces.empty() ? 0 : file.pieces.back().end;
 }
 
-/// Version 2: what lies between the tensors.
+/// Version 2: tensors, and pieces for the bytes around them.
 void parse_tensors_and_pieces(const Json& entry, ManifestFile& file) {
   file.bytes = entry.integer("bytes");
   if (file.bytes < 0 || file.bytes > max_file_bytes)
@@ -150,7 +150,7 @@ std::string describe(const ManifestPiece& piece) {
                      piece.dataset.empty() ? "structure of the file" : "dataset " + piece.dataset);
 }
 
-/// What a file that ends at `bytes` lacks first.
+/// The tensor or piece in which a file that ends at `bytes` is cut off.
 std::string describe_cut(const ManifestFile& file, std::int64_t bytes) {
   for (const ManifestTensor& tensor : file.tensors) {
     if (tensor.placed.offset <= bytes && bytes < tensor.placed.end())
@@ -246,7 +246,7 @@ Manifest manifest_of_whole(const fs::path& checkpoint, std::optional<std::int64_
 
 std::vector<std::string> check_digests(const fs::path& checkpoint, const Manifest& manifest,
                                        const DigestCheck& check) {
-  // The problem of a digest, or "".
+  // Each returns the mismatch of one digest, or "".
   std::vector<std::function<std::string()>> checks;
   int count = 0;
   const auto add = [&](std::function<std::string()> problem) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// manifest.json of a checkpoint: what its files hold and the digests of all their bytes. It carries a digest
-// of itself.
+// manifest.json of a checkpoint: what its files hold and the digests of all their bytes, including a digest
+// of the manifest itself.
 #pragma once
 
 #include <cstddef>
@@ -19,10 +19,11 @@ struct ManifestPiece {
   std::int64_t begin = 0;
   std::int64_t end = 0;
   std::string digest;
-  std::string dataset;  ///< of version 1: the dataset that the piece belongs to, empty for everything else
+  std::string dataset;  ///< version 1 only: the dataset that the piece belongs to; otherwise empty
 };
 
-/// A tensor of a file, cut as its writers had it. Version 1 has none: its pieces hold the tensors too.
+/// A tensor of a file, in the parts that its writers wrote. Version 1 has none: its pieces also cover the
+/// tensors.
 struct ManifestTensor {
   struct Part {
     Box box;
@@ -32,10 +33,10 @@ struct ManifestTensor {
   std::vector<Part> parts;
 };
 
-/// A larger one is not read.
+/// A larger manifest is neither written nor read.
 inline constexpr std::size_t max_manifest_bytes = std::size_t{64} << 20U;
 
-/// Pieces and tensors together are all bytes of the file.
+/// Pieces and tensors together cover all bytes of the file.
 struct ManifestFile {
   std::string name;
   std::int64_t bytes = 0;
@@ -50,28 +51,28 @@ struct Manifest {
   std::vector<ManifestFile> files;
 };
 
-/// The pieces of a file between its tensors and around them, without digests.
+/// The pieces of a file before, between and after its tensors, without digests.
 std::vector<ManifestPiece> pieces_around(const std::vector<PlacedTensor>& tensors, std::int64_t bytes);
 
-/// The text of manifest.json, and back. `read_manifest` throws ExitCode::bad_data naming the file for
-/// whatever is not a whole manifest of a known version; it looks at no other file.
+/// Writes and parses the text of manifest.json. `read_manifest` throws ExitCode::bad_data naming the file if
+/// it is not a whole manifest of a known version; it reads no other file.
 std::string manifest_text(const Manifest& manifest);
 Manifest read_manifest(const std::filesystem::path& checkpoint);
 
-/// The manifest, if the files have the sizes that it gives and it is of `step`; otherwise throws
-/// ExitCode::bad_data.
+/// The manifest. Throws ExitCode::bad_data if it is not of `step`, or if a file does not have the size that
+/// it gives.
 Manifest manifest_of_whole(const std::filesystem::path& checkpoint,
                            std::optional<std::int64_t> step = std::nullopt);
 
 /// Which digests are checked, and how.
 struct DigestCheck {
-  int first = 0;  ///< every `stride`-th from this on
+  int first = 0;  ///< checks digests first, first + stride, ...
   int stride = 1;
   int threads = 1;
-  bool from_disk = false;  ///< past this node's page cache, if the file system allows it
+  bool from_disk = false;  ///< bypasses this node's page cache if the file system allows it
 };
 
-/// Returns what does not match, a line each.
+/// Returns one line per mismatch.
 std::vector<std::string> check_digests(const std::filesystem::path& checkpoint, const Manifest& manifest,
                                        const DigestCheck& check);
 

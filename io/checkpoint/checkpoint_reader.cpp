@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::int64_t read_bytes = std::int64_t{4} << 20U;  // of a thread at a time
+constexpr std::int64_t read_bytes = std::int64_t{4} << 20U;  // per thread and call
 
 }  // namespace
 
@@ -32,7 +32,7 @@ struct CheckpointReader::Impl {
     io.run([this] { chunked.clear(); });
   }
 
-  /// Throws unless `found` is what is wanted; null if there is none.
+  /// Throws unless `found` has the wanted shape; `found` is null if the file has no such tensor.
   void check(const CheckpointTensor& wanted, const TensorInfo* found) const {
     const fs::path file = path / wanted.file;
     if (found == nullptr) {

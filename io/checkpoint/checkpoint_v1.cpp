@@ -22,7 +22,7 @@ constexpr int max_rank = 8;
 constexpr std::int64_t max_tensor_size = std::int64_t{1} << 48U;
 constexpr std::int64_t max_tensors = 1'000'000;
 constexpr std::int64_t max_chunk_bytes = std::int64_t{64} << 20U;
-// Of one call, 16 MiB: HDF5 copies the chunks of a call.
+// Elements per HDF5 call (16 MiB); bounded because HDF5 copies the chunks of a call.
 constexpr std::int64_t max_transfer = std::int64_t{4} << 20U;
 constexpr std::int64_t checksum_bytes = 4;
 
@@ -32,7 +32,7 @@ Extents to_extents(const std::vector<std::int64_t>& shape) {
   return {shape.begin(), shape.end()};
 }
 
-/// What a tensor takes in the file: whole chunks, each with its checksum.
+/// The bytes that a tensor occupies in the file: whole chunks, each with its checksum.
 std::int64_t stored_bytes(const Extents& shape, const Extents& chunk) {
   std::int64_t chunks = 1;
   auto chunk_bytes = static_cast<std::int64_t>(sizeof(float));
@@ -43,8 +43,8 @@ std::int64_t stored_bytes(const Extents& shape, const Extents& chunk) {
   return chunks * (chunk_bytes + checksum_bytes);
 }
 
-/// A box that HDF5 moves in one call, and the array in memory whose first elements along each dimension it
-/// is.
+/// A box that HDF5 moves in one call. In memory it is the corner at index 0 of an array with extents
+/// `memory`.
 struct Transfer {
   Extents start;
   Extents count;
@@ -52,7 +52,7 @@ struct Transfer {
   float* data = nullptr;
 };
 
-/// The dataspaces of a transfer in file and memory.
+/// The dataspaces of a transfer, in the file and in memory.
 std::pair<H5Dataspace, H5Dataspace> spaces_of(const Extents& shape, const Transfer& transfer) {
   const auto simple = [](const Extents& extents) {
     return H5Dataspace(h5_check(H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr),
@@ -92,7 +92,7 @@ std::vector<Transfer> transfers_of(const TensorPart& part) {
   return transfers;
 }
 
-/// Refuses what HDF5 should not even look at: formats before 1.10, whose metadata has no checksums.
+/// Rejects formats before HDF5 1.10, whose metadata has no checksums, before HDF5 parses the file.
 void check_superblock(const fs::path& path) {
   constexpr std::array<unsigned char, 9> expected = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n', 3};
   std::array<unsigned char, expected.size()> head{};
@@ -137,7 +137,7 @@ struct ChunkedTensors::Impl {
 
   H5Dataset open(const std::string& name) const {
     const H5Properties access(check(H5Pcreate(H5P_DATASET_ACCESS), name));
-    // Room for a few chunks, so that the parts of a rank within one chunk read it once.
+    // Room for a few chunks: a chunk with several parts of a rank is read once.
     constexpr std::size_t cache_slots = 127;
     constexpr std::size_t cache_bytes = std::size_t{16} << 20U;
     check(H5Pset_chunk_cache(access.get(), cache_slots, cache_bytes, H5D_CHUNK_CACHE_W0_DEFAULT), name);
@@ -176,8 +176,8 @@ struct ChunkedTensors::Impl {
     }
   }
 
-  /// Checks everything that reading relies on: type, shape, chunks, the one filter, and that all chunks are
-  /// there.
+  /// Checks everything that reading relies on: type, shape, chunks, the one filter, and that no chunk is
+  /// missing.
   TensorInfo describe(hid_t dataset, const std::string& name) const {
     const H5Type type(check(H5Dget_type(dataset), name));
     if (check(H5Tequal(type.get(), H5T_IEEE_F32LE), name) == 0) fail_at(name, "is not of type float32");

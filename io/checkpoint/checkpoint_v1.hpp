@@ -10,11 +10,11 @@
 
 namespace mylos {
 
-/// An open file, for one process; on the I/O thread. What is wrong throws ExitCode::bad_data with the
+/// An open file, for one process; used on the I/O thread. A damaged file throws ExitCode::bad_data with the
 /// dataset's name.
 class ChunkedTensors {
  public:
-  /// Checks all that reading relies on: type, shape, chunks, filter, and that all chunks are there.
+  /// Checks everything that reading relies on: type, shape, chunks, filter, and that no chunk is missing.
   explicit ChunkedTensors(std::filesystem::path path);
   ~ChunkedTensors();
   ChunkedTensors(ChunkedTensors&&) noexcept;

@@ -29,9 +29,9 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-constexpr std::int64_t digest_bytes = std::int64_t{64} << 20U;  // of one digest
+constexpr std::int64_t digest_bytes = std::int64_t{64} << 20U;  // per digest, at most, unless a row is longer
 
-/// The boxes of parts as integers: their number, then start and count of each.
+/// Appends the boxes of parts as integers: their number, then start and count of each.
 void append_boxes(const std::vector<TensorPart>& parts, Integers& integers) {
   integers.push_back(static_cast<std::int64_t>(parts.size()));
   for (const TensorPart& part : parts) {
@@ -81,7 +81,7 @@ class Writer {
     if (hook_) hook_(phase, content_.state.step);
   }
 
-  /// Rank 0 learns which boxes every rank writes, cut as they are digested.
+  /// Tells rank 0 which boxes every rank writes, one per digest, and creates the directory.
   void gather_boxes() {
     Integers own;
     agreed(comm_, [&] {
@@ -129,7 +129,7 @@ class Writer {
     return names;
   }
 
-  /// Rank 0 makes the HDF5 files and tells the others where the tensors lie.
+  /// Rank 0 creates the HDF5 files and broadcasts the tensors' offsets.
   void lay_out() {
     Integers offsets(content_.tensors.size());
     agreed(comm_, [&] {
@@ -159,7 +159,7 @@ class Writer {
       std::map<std::string, TensorFile> files;
       for (const std::string& name : file_names()) {
         const auto file = files.emplace(name, TensorFile(temporary_ / name, O_WRONLY | O_NOFOLLOW)).first;
-        file->second.bypass_cache();  // faster than the cache that it would pass through and leave full
+        file->second.bypass_cache();  // faster than the page cache, and does not fill it
       }
       for (std::size_t t = 0; t < placed_.size(); ++t) {
         const TensorFile& file = files.at(content_.tensors[t].file);
@@ -193,11 +193,11 @@ class Writer {
     });
   }
 
-  /// Rank 0's: it has the boxes and digests of all ranks, in the order of the tensors.
+  /// On rank 0, which has the boxes and digests of all ranks, in the order of the tensors.
   Manifest make_manifest(const std::vector<Integers>& digests) const {
     std::map<std::string, std::vector<ManifestTensor>> tensors;  // by file
-    std::vector<std::size_t> box(boxes_.size(), 0);              // the next of each rank
-    std::vector<std::size_t> digest(digests.size(), 0);
+    std::vector<std::size_t> box(boxes_.size(), 0);              // position in each rank's `boxes_`
+    std::vector<std::size_t> digest(digests.size(), 0);          // position in each rank's `digests`
     for (std::size_t t = 0; t < placed_.size(); ++t) {
       ManifestTensor tensor{.placed = placed_[t], .parts = {}};
       for (std::size_t r = 0; r < boxes_.size(); ++r) {
@@ -249,13 +249,13 @@ class Writer {
   const CheckpointPhaseHook& hook_;
   const Warn& warn_;
   const CheckpointContent& content_;
-  std::vector<std::vector<TensorPart>> cuts_;  // of each tensor
-  std::vector<Integers> boxes_;                // on rank 0: of each rank, in the order of the tensors
+  std::vector<std::vector<TensorPart>> cuts_;  // per tensor
+  std::vector<Integers> boxes_;                // on rank 0: per rank, in the order of the tensors
   std::vector<PlacedTensor> placed_;
   std::vector<Digest> digests_;  // of `cuts_`
 };
 
-/// Reads the checkpoint back, then removes what its being whole makes superfluous.
+/// Reads the checkpoint back, then removes the older ones that are no longer needed.
 void verify_and_purge(const IoThread& io, const fs::path& directory, const CheckpointSettings& settings,
                       const CheckpointPhaseHook& hook, const Warn& warn, std::int64_t step) {
   const auto phase = [&](CheckpointPhase reached) {
@@ -331,7 +331,7 @@ void CheckpointStore::write_on_thread(const CheckpointContent& content) {
   try {
     Writer(io_, hdf5_, directory_, settings_, hook_, warn_, content).run();
   } catch (const Error&) {
-    // The disk may be full of it. All ranks have left it.
+    // The incomplete checkpoint may fill the disk. No rank uses it any more.
     if (io_.rank() == 0) remove_leftovers(directory_, warn_);
     throw;
   }

@@ -25,20 +25,21 @@ static_assert(std::endian::native == std::endian::little, "tensors are little en
 
 namespace {
 
-// What is digested and read or written at a time: in the cache, and worth waiting for the disk.
+// Elements that are digested and read or written at a time: few enough for the processor's cache, enough to
+// make a disk access worthwhile.
 constexpr std::int64_t block_elements = std::int64_t{1} << 18U;
-// Past the page cache whole pages are read and written, as large as the kernel's; runs that are shorter than
-// `least_direct` would be mostly edges.
+// Direct I/O reads and writes whole pages of the kernel's size; runs shorter than `least_direct` would
+// consist mostly of partial pages.
 const std::size_t page = std::max<std::size_t>(4096, static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)));
 const std::size_t least_direct = 16 * page;
 
-/// HDF5 aligns large tensors only: a small one may begin at an odd byte, and then goes through the page
-/// cache.
+/// HDF5 aligns only large tensors: a small one may begin at an offset that is not a multiple of
+/// alignof(float), and then goes through the page cache.
 bool holds_floats(std::int64_t offset) {
   return offset % static_cast<std::int64_t>(alignof(float)) == 0;
 }
 
-/// Memory for a block, at the same distance behind a page's begin as in the file if floats can lie there.
+/// Memory for a block, at the same distance from the start of a page as in the file if floats can lie there.
 class PagedBlock {
  public:
   std::byte* place_for(std::int64_t offset, std::size_t bytes) {
@@ -57,10 +58,10 @@ class PagedBlock {
   std::size_t size_ = 0;
 };
 
-/// Elements of a box that lie one behind the other, both in the tensor and in memory.
+/// Elements of a box that are contiguous both in the tensor and in memory.
 struct Run {
-  std::int64_t position = 0;  ///< of the first in the flattened tensor
-  std::int64_t offset = 0;    ///< of the first in memory
+  std::int64_t position = 0;  ///< of the first element in the flattened tensor
+  std::int64_t offset = 0;    ///< of the first element in memory
   std::int64_t count = 0;
 };
 
@@ -70,12 +71,12 @@ template <class Visit>
 void for_each_run(const std::vector<std::int64_t>& shape, const Box& box,
                   const std::vector<std::int64_t>& stride, const Visit& visit) {
   if (box.size() == 0) return;
-  // The dimensions from `inner` on are one run.
+  // The dimensions `inner` and later form one run.
   std::size_t inner = shape.size() - 1;
   std::int64_t length = box.count[inner];
   while (inner > 0 && box.count[inner] == shape[inner] && stride[inner - 1] == length)
     length *= box.count[--inner];
-  std::vector<std::int64_t> pitch(shape.size(), 1);  // of the tensor
+  std::vector<std::int64_t> pitch(shape.size(), 1);  // strides of the dense tensor
   for (std::size_t d = shape.size(); d-- > 1;) pitch[d - 1] = pitch[d] * shape[d];
   std::vector<std::int64_t> index(inner, 0);
   while (true) {
@@ -109,22 +110,22 @@ bool all_finite(std::span<const float> values) {
   return largest < infinity;
 }
 
-/// A file that one process makes with HDF5.
+/// A file that one process creates with HDF5.
 class LayoutFile {
  public:
   LayoutFile(fs::path path, std::int64_t alignment) : path_(std::move(path)) {
     const H5Properties access = h5_serial_access();
-    // Formats from 1.10 on carry checksums in all metadata.
+    // Since 1.10 the format has checksums in all metadata.
     check(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110), "format version");
     const auto bytes = static_cast<hsize_t>(alignment);
     check(H5Pset_alignment(access.get(), bytes, bytes), "alignment");
     const H5Properties creation(check(H5Pcreate(H5P_FILE_CREATE), "file properties"));
-    // The same tensors make the same file, at any time.
+    // The same tensors yield the same file, whenever it is created.
     check(H5Pset_obj_track_times(creation.get(), false), "file properties");
     file_ = H5File(check(H5Fcreate(path_.c_str(), H5F_ACC_EXCL, creation.get(), access.get()), "create"));
   }
 
-  /// The offset of a new dataset.
+  /// Creates a dataset and returns its offset.
   std::int64_t create(const TensorInfo& info) {
     if (const std::size_t slash = info.name.find('/'); slash != std::string::npos)
       create_group(info.name.substr(0, slash));
@@ -168,12 +169,12 @@ class LayoutFile {
   std::set<std::string> groups_;
 };
 
-/// A full disk shows here, before the first byte is written.
+/// Detects a full disk before the first byte is written.
 void reserve(const fs::path& path, std::int64_t bytes) {
   const FileDescriptor file = open_file(path, O_WRONLY | O_NOFOLLOW);
   const WatchedCall call(CallKind::io, "fallocate", path.native(), static_cast<std::uint64_t>(bytes));
-  // Of its bytes only the end: the call keeps the others. posix_fallocate(3) would write every block if the
-  // file system cannot reserve.
+  // fallocate(2) keeps the bytes that HDF5 has written. posix_fallocate(3) would write every block if the
+  // file system cannot reserve space.
   int reason = 0;
   do {
     if (::fallocate(file.get(), 0, 0, bytes) == 0) return;
@@ -256,7 +257,7 @@ void TensorFile::read(const PlacedTensor& tensor, const TensorPart& part) const 
 Digest TensorFile::digest_of(const PlacedTensor& tensor, const Box& box) const {
   Digester digester;
   PagedBlock block;
-  // As dense in memory as can be: the runs are as long as the tensor allows.
+  // A dense stride in memory: the runs are as long as the tensor allows.
   std::vector<std::int64_t> stride(box.count.size(), 1);
   for (std::size_t d = stride.size(); d-- > 1;) stride[d - 1] = stride[d] * box.count[d];
   for_each_run(tensor.info.shape, box, stride, [&](const Run& run) {
@@ -287,7 +288,7 @@ void TensorFile::sync() const {
 
 void TensorFile::bypass_cache() {
   direct_ = FileDescriptor(::open(path_.c_str(), access_ | O_CLOEXEC | O_DIRECT));
-  ::posix_fadvise(file_.get(), 0, 0, POSIX_FADV_DONTNEED);  // for what is not read through `direct_`
+  ::posix_fadvise(file_.get(), 0, 0, POSIX_FADV_DONTNEED);  // for bytes that are not read through `direct_`
 }
 
 void TensorFile::read_ahead() const {

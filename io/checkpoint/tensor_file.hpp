@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Boxes of tensors that lie dense in a file: written, read and digested without HDF5, by any number of
+// Dense tensors in a file: their boxes are written, read and digested without HDF5, by any number of
 // processes at once.
 #pragma once
 
@@ -21,42 +21,42 @@ struct PlacedTensor {
   std::int64_t end() const { return offset + info.size() * static_cast<std::int64_t>(sizeof(float)); }
 };
 
-/// An open file of tensors. What fails throws ExitCode::io.
+/// An open file of tensors. Failures throw ExitCode::io.
 class TensorFile {
  public:
   /// `flags` as for open(2).
   TensorFile(std::filesystem::path path, int flags);
 
-  /// Writes a part; the digest of its elements, row-major. Throws ExitCode::numerical if one of them is not
-  /// finite.
+  /// Writes a part and returns the digest of its elements, row-major. Throws ExitCode::numerical if an
+  /// element is not finite.
   Digest write(const PlacedTensor& tensor, const TensorPart& part) const;
   void read(const PlacedTensor& tensor, const TensorPart& part) const;
-  /// Of the elements of a box, row-major, as they are in the file.
+  /// The digest of the elements of a box, row-major, as they are in the file.
   Digest digest_of(const PlacedTensor& tensor, const Box& box) const;
-  /// Of the bytes [begin, end).
+  /// The digest of the bytes [begin, end).
   Digest digest_of(std::int64_t begin, std::int64_t end) const;
 
-  /// Returns when what was written through this or another descriptor is on disk.
+  /// Returns when everything written through this or any other descriptor is on disk.
   void sync() const;
-  /// What is written or digested from now on goes past this node's page cache, if the file system allows it.
+  /// Later writes and digests bypass this node's page cache if the file system allows it.
   void bypass_cache();
-  /// Most of the file will be read, in order.
+  /// Tells the kernel that the file will be read in order.
   void read_ahead() const;
 
  private:
-  /// `to` and `from` lie as far behind a page's begin as `offset`.
+  /// `to` and `from` have the same distance from the start of a page as `offset`.
   void read_at(std::int64_t offset, std::size_t bytes, std::byte* to) const;
   void write_at(std::int64_t offset, std::size_t bytes, const std::byte* from) const;
 
   std::filesystem::path path_;
   int access_;
   FileDescriptor file_;
-  FileDescriptor direct_;  // the same past the page cache; empty if that is not wanted or not possible
+  FileDescriptor direct_;  // the same file with O_DIRECT; empty if that is not requested or not possible
 };
 
-/// Creates an HDF5 file in which the tensors are contiguous fp32 datasets ("group/name" makes a group) whose
-/// bytes have their place but no content; larger ones begin at multiples of `alignment`. Reserves the disk's
-/// space. One process; on the I/O thread.
+/// Creates an HDF5 file in which the tensors are contiguous fp32 datasets ("group/name" makes a group) with
+/// allocated but unwritten bytes; tensors of at least `alignment` bytes begin at multiples of it. Reserves
+/// disk space. For one process; on the I/O thread.
 std::vector<PlacedTensor> lay_out_tensors(const std::filesystem::path& path,
                                           const std::vector<TensorInfo>& tensors, std::int64_t alignment);
 

@@ -53,7 +53,7 @@ Parsed<T> problem(std::string what) {
   return {std::nullopt, std::move(what)};
 }
 
-/// What follows the `=` of a line. Within double quotes, \" and \\ stand for " and \.
+/// Scans the text after the `=` of a line. Within double quotes, \" and \\ stand for " and \.
 Parsed<std::string> scan_value(std::string_view rest) {
   rest = trimmed(rest);
   if (!rest.starts_with('"')) {
@@ -168,7 +168,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-/// The candidate that `word` was probably meant to be, or "".
+/// The candidate that `word` is probably a misspelling of, or "".
 std::string nearest(std::string_view word, const Names& candidates) {
   std::size_t best = 2 + word.size() / 3;
   std::string found;
@@ -204,8 +204,8 @@ bool contains(const Names& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-/// Reports what is written but not declared. Remembers which declared sections and keys were probably meant,
-/// so that they are not reported as missing as well.
+/// Reports sections and keys that are not declared. Remembers which declared ones were probably intended, so
+/// that they are not also reported as missing.
 class NameCheck {
  public:
   NameCheck(const Deck& deck, std::span<const ParamSpec> specs,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Deck: scans an input deck and command-line overrides; knows keys, values and where each came from, no
-// meaning.
+// Deck: scans an input deck and command-line overrides. It knows keys, values and where each came from, but
+// not what they mean.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +39,7 @@ class DeckErrors {
   void add(const DeckPlace& place, const std::string& message);
   bool empty() const { return messages_.empty(); }
   const std::vector<std::string>& messages() const { return messages_; }
-  /// Throws `code` with all messages, a line each, if there are any.
+  /// Throws `code` with all messages, one per line, if there are any.
   void throw_if_any(ExitCode code = ExitCode::usage) const;
 
  private:
@@ -54,7 +54,7 @@ class Deck {
   static Deck read(const std::filesystem::path& file, DeckErrors& errors);
   static Deck parse(std::string_view text, const std::string& file_name, DeckErrors& errors);
 
-  /// An override from the command line, "section.key" and value; replaces what the file says.
+  /// An override from the command line: "section.key" and value. Replaces the file's value.
   void set(const std::string& key, const std::string& value, DeckErrors& errors);
 
   /// Drops the entries and sections that no spec declares.
@@ -65,9 +65,9 @@ class Deck {
   const std::vector<DeckEntry>& sections() const { return sections_; }
   /// The entry of a key, or null.
   const DeckEntry* find(std::string_view key) const;
-  /// The place to blame for a key: where it was written, or where its section begins, or the file.
+  /// The place to report for a key: where it was written, or where its section begins, or the file.
   DeckPlace place_of(std::string_view key) const;
-  /// Whether the line that was to set this key was malformed, and so reported.
+  /// Whether a malformed line, already reported, was to set this key.
   bool is_malformed(std::string_view key) const;
 
  private:
@@ -84,10 +84,10 @@ class Deck {
 /// "1, 2 or 3".
 std::string one_of(const std::vector<std::string>& values);
 
-/// Parses every entry of `deck` by `specs`, defaults included. Unknown sections and keys (with the nearest
-/// one), malformed and out-of-range values and missing required keys go to `errors`. `unavailable` names
-/// sections of plugins that could not be loaded, with the reason. A key to which a reported problem belongs
-/// is left out of the result, so that no later check builds on it.
+/// Parses every entry of `deck` by `specs` and fills in defaults. Unknown sections and keys (with the nearest
+/// known one), malformed and out-of-range values and missing required keys go to `errors`. `unavailable`
+/// names sections of plugins that could not be loaded, with the reason. A key with a reported problem is left
+/// out of the result, so that no later check relies on it.
 ParamValues resolve_deck(const Deck& deck, std::span<const ParamSpec> specs,
                          const std::vector<std::pair<std::string, std::string>>& unavailable,
                          DeckErrors& errors);
@@ -95,8 +95,8 @@ ParamValues resolve_deck(const Deck& deck, std::span<const ParamSpec> specs,
 /// The deck that reproduces `values` exactly: every parameter, by section, in the order of `specs`.
 std::string write_deck(std::span<const ParamSpec> specs, const ParamValues& values);
 
-/// The deck reference: as text for `mylos help deck [section]` (empty section: all; throws ExitCode::usage
-/// for one that does not exist), and as Markdown for docs/deck.md.
+/// The deck reference: as text for `mylos help deck [section]` (empty section: all; throws ExitCode::usage if
+/// the section does not exist), and as Markdown for docs/deck.md.
 std::string deck_help(std::span<const ParamSpec> specs, std::string_view section);
 std::string deck_markdown(std::span<const ParamSpec> specs);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// What makes the file readable at every moment: a row is written in place, flushed, and only then counted, so
-// that HDF5's own structures never change in the file that others read. If they must, for a new table, a new
-// column or the next 4096 rows, the change is made to a copy, which then takes the file's name.
+// The file is readable at every moment. A row is written in place, flushed, and only then counted, so HDF5's
+// own structures never change in the file that others read. If they must change, for a new table, a new
+// column or the next 4096 rows, the change is made to a copy, which then replaces the file.
 #include "io/metrics/metrics.hpp"
 
 #include <algorithm>
@@ -37,7 +37,7 @@ constexpr const char* temporary_suffix = ".tmp";
 class MetricsFile {
  public:
   explicit MetricsFile(fs::path path, unsigned flags = H5F_ACC_RDONLY) : path_(std::move(path)) {
-    // HDF5 would take an empty file, opened for writing, for a new one.
+    // HDF5 would treat an empty file that is opened for writing as a new one.
     std::error_code error;
     if (fs::file_size(path_, error) == 0 && !error) fail(ExitCode::bad_data, "{} is empty", path_.string());
     file_ = H5File(check_read(H5Fopen(path_.c_str(), flags, h5_serial_access().get()), "open"));
@@ -47,7 +47,7 @@ class MetricsFile {
     for (hsize_t i = 0; i < info.nlinks; ++i) open_table(name_of(root.get(), i));
   }
 
-  /// An empty file, if there is none.
+  /// Creates a file without tables; throws if it exists.
   static void create(const fs::path& path) {
     const std::string what = "cannot create " + path.string();
     H5File file(h5_check(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, h5_serial_access().get()),
@@ -72,7 +72,7 @@ class MetricsFile {
     for (const auto& [column, value] : row) create_column(group.get(), column, block_rows);
     const hsize_t one = 1;
     const H5Dataspace space(check_write(H5Screate_simple(1, &one, nullptr), name));
-    // Allocated here, so that writing it later changes no structure.
+    // Allocated now, so that writing it later changes no structure.
     const H5Properties creation = creation_properties();
     const H5Dataset count(check_write(H5Dcreate2(group.get(), count_name, H5T_STD_I64LE, space.get(),
                                                  H5P_DEFAULT, creation.get(), H5P_DEFAULT),
@@ -81,7 +81,7 @@ class MetricsFile {
     check_write(H5Dwrite(count.get(), H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, &none), name);
   }
 
-  /// Adds the columns of `row` that the table lacks; in the rows so far they are NaN.
+  /// Adds the columns of `row` that the table lacks; they are NaN in the existing rows.
   void add_columns(const std::string& name, const MetricsRow& row) {
     Table& table = tables_.at(name);
     const H5Group group(check_write(H5Gopen2(file_.get(), name.c_str(), H5P_DEFAULT), name));
@@ -99,7 +99,7 @@ class MetricsFile {
       check_write(H5Dset_extent(dataset.get(), &extent), name + "/" + column);
   }
 
-  /// Columns that `row` lacks become NaN: a row that was dropped or not counted may have left a value there.
+  /// Columns that `row` lacks become NaN: a dropped or uncounted row may have left a value there.
   void append(const std::string& name, const MetricsRow& row) {
     Table& table = tables_.at(name);
     for (const auto& [column, dataset] : table.columns) {
@@ -243,13 +243,13 @@ struct MetricsWriter::Impl {
   Impl(IoThread& thread, fs::path file_path, std::function<void(const std::string&)> on_damage)
       : io(thread), path(std::move(file_path)), warn(std::move(on_damage)) {}
 
-  /// Runs on the I/O thread; an error stays for the next call of the writer.
+  /// Runs `job` on the I/O thread; the next call of the writer throws its error.
   void queue(std::function<void()> job) {
     rethrow();
     io.submit([this, work = std::move(job)] {
       const WatchedCall call(CallKind::io, "append", path.native());
       try {
-        rethrow();  // what failed before may have left no file open
+        rethrow();  // a job that failed before may have left no file open
         work();
       } catch (...) {
         const std::lock_guard lock(mutex);
@@ -274,7 +274,7 @@ struct MetricsWriter::Impl {
     }
   }
 
-  /// The name of the next file, which nothing has now: a link that lay there is not followed.
+  /// The name of the temporary file, after removing any entry of that name: a link there is not followed.
   fs::path clear_temporary() const {
     fs::path temporary = path.string() + temporary_suffix;
     fs::remove(temporary);
@@ -288,7 +288,7 @@ struct MetricsWriter::Impl {
     file.emplace(path, H5F_ACC_RDWR);
   }
 
-  /// If `work` finds the file damaged, another one begins.
+  /// If `work` finds the file damaged, renames it and starts a new one.
   void with_damage_set_aside(const std::function<void()>& work) {
     try {
       work();
@@ -302,12 +302,12 @@ struct MetricsWriter::Impl {
     }
   }
 
-  /// Makes a change of HDF5's structures on a copy and lets that take the file's place.
+  /// Changes HDF5's structures in a copy, which then replaces the file.
   void restructure(const std::function<void(MetricsFile&)>& change) {
     const fs::path temporary = clear_temporary();
     file->close();
     file.reset();
-    fs::copy_file(path, temporary);  // opens it with O_EXCL
+    fs::copy_file(path, temporary);  // opens `temporary` with O_EXCL
     MetricsFile copy(temporary, H5F_ACC_RDWR);
     change(copy);
     copy.close();

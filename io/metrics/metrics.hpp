@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Metrics: named columns of numbers that grow row by row in metrics.h5, readable while the run goes on.
+// Metrics: named columns of numbers that grow row by row in metrics.h5 and can be read during the run.
 #pragma once
 
 #include <cstdint>
@@ -15,28 +15,29 @@
 
 namespace mylos {
 
-/// A row of a table, by column. A table has the columns of all its rows, and NaN where a row lacks one.
+/// A row of a table: column names and values. A table has the columns of all its rows; a row that lacks a
+/// column has NaN there.
 using MetricsRow = std::vector<std::pair<std::string, double>>;
 
-/// A table read back: columns of equal length.
+/// A table that was read: columns of equal length.
 using MetricsTable = std::map<std::string, std::vector<double>>;
 
 /// Appends to /steps, /eval, /checkpoints and /launches of metrics.h5 (default HDF5 format, float64 columns
-/// chunked by 4096 rows, `/<table>/num_rows` a dataset of one int64). Used by one rank. Appends are queued on
-/// the I/O thread and flushed.
+/// chunked by 4096 rows; `/<table>/num_rows` is a dataset of one int64). Used by one rank. Appends are queued
+/// on the I/O thread and flushed.
 class MetricsWriter {
  public:
-  /// Creates the file or opens an existing one. One that is damaged is set aside as metrics.h5.damaged, and
-  /// `warn` told: a run does not end for its metrics.
+  /// Creates the file or opens an existing one. A damaged file is renamed to metrics.h5.damaged with a
+  /// warning through `warn`: damaged metrics must not end a run.
   MetricsWriter(IoThread& io, const std::filesystem::path& file,
                 const std::function<void(const std::string&)>& warn);
   ~MetricsWriter();
 
-  /// Appends a row, and the columns that the table lacks; throws ExitCode::io for this or an earlier row that
-  /// could not be written.
+  /// Queues a row; columns that the table lacks are added to it. Throws ExitCode::io if an earlier row could
+  /// not be written.
   void append(const std::string& table, const MetricsRow& row);
-  /// Drops the rows of /steps and /checkpoints whose column "step" is larger than `step`, and those of /eval
-  /// whose is larger than `evaluation`: a restart's first act.
+  /// Drops the rows of /steps and /checkpoints whose "step" is larger than `step`, and the rows of /eval
+  /// whose "step" is larger than `evaluation`. A restart calls it first.
   void truncate_after(std::int64_t step, std::int64_t evaluation);
   /// Waits for all queued rows.
   void flush();
@@ -46,7 +47,7 @@ class MetricsWriter {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Reads a table of a metrics file, also of a running job; empty where the table does not exist.
+/// Reads a table of a metrics file, also of a running job. Empty if the table does not exist.
 MetricsTable read_metrics(IoThread& io, const std::filesystem::path& file, const std::string& table);
 
 /// The tables of a metrics file and their numbers of rows.

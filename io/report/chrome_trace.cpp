@@ -12,11 +12,11 @@ namespace mylos {
 
 namespace {
 
-/// What a viewer calls the row of a kind, from top to bottom.
+/// A viewer's labels for the rows of the kinds, from top to bottom.
 constexpr std::array<std::string_view, num_trace_kinds> thread_names = {"phases", "compute", "communication",
                                                                         "data"};
 
-/// The profile has the first line to itself, so that it is found without reading the events of all ranks.
+/// The profile is the first line, so that it is found without reading the events of all ranks.
 constexpr std::string_view summary_opening = R"({"otherData":)";
 
 TraceKind kind_named(const std::string& name) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// chrome_trace: a traced step as a file for Perfetto and chrome://tracing, from which the report reads its
-// profile.
+// chrome_trace: a traced step as a file for Perfetto and chrome://tracing. The report reads its profile from
+// that file.
 #pragma once
 
 #include <filesystem>
@@ -16,11 +16,11 @@ namespace mylos {
 /// microseconds, the rank as the process and the kind of event as the thread.
 std::string chrome_events(const Trace& trace, int rank);
 
-/// Replaces `file` by the trace of a step: `events` of each rank and, under "otherData", `profile`.
+/// Replaces `file` by the trace of a step: each rank's `events` and, under "otherData", `profile`.
 void write_chrome_trace(const std::filesystem::path& file, std::span<const std::string> events,
                         const StepProfile& profile);
 
-/// The profile of a file of `write_chrome_trace`; none where it is something else or damaged.
+/// The profile in a file of `write_chrome_trace`; empty if it is another kind of file or damaged.
 std::optional<StepProfile> read_profile(const std::filesystem::path& file);
 
 }  // namespace mylos

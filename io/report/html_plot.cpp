@@ -64,7 +64,7 @@ std::string grouped(double value) {
   return digits;
 }
 
-// A direction of a plot: what it spans and where it is labelled.
+// An axis of a plot: its range and its ticks.
 struct Axis {
   double low = 0.0;
   double high = 1.0;
@@ -98,7 +98,7 @@ Axis linear_axis(double low, double high, bool whole) {
   return axis;
 }
 
-// Begins and ends at 1, 2 or 5 times a power of ten; labels only the powers beyond three decades.
+// Begins and ends at 1, 2 or 5 times a power of ten; beyond three decades only the powers are labelled.
 Axis log_axis(double low, double high) {
   Axis axis{0.0, 0.0, true, {}};
   const int first = static_cast<int>(std::floor(std::log10(low))),
@@ -128,7 +128,7 @@ std::string tick_label(double tick, const Axis& axis) {
   return fmt::format("{:.{}f}", tick, std::max(0, static_cast<int>(-std::floor(std::log10(step) + 1e-9))));
 }
 
-// At most max_points points with the smallest and the largest value of every interval; a NaN value is a gap.
+// At most max_points points that include the smallest and the largest value of every interval; NaN is a gap.
 Points thin_out(const Column& x, const Column& y) {
   const std::size_t n = std::min(x.size(), y.size());
   Points points;
@@ -179,7 +179,7 @@ void Plot::curve(const std::string& name, int color, Look look, const Column& st
     if (steps[i] >= fit_from_ && drawable(values[i])) fitted.push_back(values[i]);
   }
   if (fitted.empty()) fitted = values;
-  // The most extreme per cent of a long raw curve may leave the frame: one spike would flatten the rest.
+  // The most extreme 1 % of a long raw curve may leave the frame: a single spike would flatten the rest.
   const bool trim = look == Look::thin && fitted.size() > 200;
   low_ = std::fmin(low_, quantile(fitted, trim ? 0.005 : 0.0));
   high_ = std::fmax(high_, quantile(fitted, trim ? 0.995 : 1.0));

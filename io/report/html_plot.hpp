@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Plot: a curve over the steps of a run as a card of the HTML report, and how the report writes numbers and
+// Plot: curves over the steps of a run as a card of the HTML report. Also: how the report writes numbers and
 // text.
 #pragma once
 
@@ -19,21 +19,22 @@ using Points = std::vector<std::pair<double, double>>;
 
 inline constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 
-/// Stands where a number is unknown.
+/// Shown if a number is unknown.
 inline constexpr const char* missing = "–";
 
-/// What a drawing can place: finite, and far enough from the limits of double for differences and ratios.
+/// Whether a drawing can place `value`: finite, and far enough from the limits of double for differences and
+/// ratios.
 inline bool drawable(double value) {
   return std::abs(value) < 1e30;
 }
 
-/// The column of a table, empty where it has none of this name.
+/// The column `name` of a table, empty if the table lacks it.
 const Column& column(const MetricsTable& table, const std::string& name);
 
-/// The value below which a fraction of the drawable ones lie; NaN where there are none.
+/// The value below which a fraction of the drawable values lies; NaN if no value is drawable.
 double quantile(const Column& values, double fraction);
 
-/// `text` for use between tags and in quoted attributes; control characters are left out.
+/// `text` for use between tags and in quoted attributes; control characters are dropped.
 std::string escape(std::string_view text);
 
 /// 3 to 4 digits and a suffix of thousands: 950, 12.3k, 4.19M.
@@ -44,8 +45,8 @@ std::string grouped(double value);
 
 struct Axis;
 
-/// One card with curves over the step. Text and marks are placed in per cent of an SVG whose margins are the
-/// page's, so letters keep their size at any width; only the curves live in a stretched viewBox.
+/// A card with curves over the step. Text and marks are placed in per cent of an SVG whose margins are the
+/// page's, so letters keep their size at any width; only the curves are in a stretched viewBox.
 class Plot {
  public:
   enum class Look { line, thin, dots };
@@ -53,17 +54,17 @@ class Plot {
 
   Plot(std::string title, std::string unit) : title_(std::move(title)), unit_(std::move(unit)) {}
 
-  /// Values before `step` of the curves that follow do not stretch the axis; they leave the frame.
+  /// For curves added later: values before `step` do not widen the axis and may leave the frame.
   void fit_from(double step) { fit_from_ = step; }
-  /// Adds values over steps in colour 0 to 7, thinned to at most 600 points that keep the extremes of every
-  /// interval.
+  /// Adds `values` over `steps` in colour 0 to 7, thinned to at most 600 points that keep the extremes of
+  /// every interval.
   void curve(const std::string& name, int color, Look look, const Column& steps, const Column& values);
   /// Marks the steps whose flag is set.
   void skipped(const Column& steps, const Column& flags);
-  /// The axis includes zero.
+  /// Makes the axis include zero.
   void from_zero() { low_ = std::fmin(low_, 0.0); }
-  /// The axis is logarithmic if the values are positive and linear drawing would press most of them onto its
-  /// foot.
+  /// Makes the axis logarithmic if the values are positive and span more than a factor of 30: a linear axis
+  /// would press most of them against its lower end.
   void maybe_log() { log_ = lowest_ > 0.0 && highest_ > 30.0 * lowest_; }
 
   /// Appends the card. `run` holds first and last step of the run; `launches` after the first are drawn as
@@ -88,9 +89,9 @@ class Plot {
   std::vector<Curve> curves_;
   Column skipped_;
   double fit_from_ = -std::numeric_limits<double>::infinity();
-  double low_ = nan;  // what the axis shows
+  double low_ = nan;  // range that the axis shows
   double high_ = nan;
-  double lowest_ = nan;  // of all values
+  double lowest_ = nan;  // range of all values
   double highest_ = nan;
   bool log_ = false;
 };

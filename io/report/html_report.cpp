@@ -91,7 +91,7 @@ pre{margin:.8rem 0 0;overflow-x:auto;font:12.5px/1.5 ui-monospace,SFMono-Regular
 @media print{body{background:none}.card{break-inside:avoid}}
 )";
 
-// Shows the values under the pointer in the legend. Avoids the characters that XML would have escaped.
+// Shows the values under the pointer in the legend. Avoids characters that XML requires to be escaped.
 constexpr std::string_view script = R"(
 for (const svg of document.querySelectorAll('svg.plot')) {
   const card = svg.closest('section'), cursor = svg.querySelector('.cursor');
@@ -126,7 +126,7 @@ double sum(const Column& values) {
   return total;
 }
 
-/// A row from before its column was written, or after, has no value.
+/// The number of rows with a value: rows before or after a column was written have none.
 double count(const Column& values) {
   return static_cast<double>(std::count_if(values.begin(), values.end(), drawable));
 }
@@ -136,11 +136,10 @@ double last(const Column& values) {
   return it == values.rend() ? nan : *it;
 }
 
-// Centred mean over a fiftieth of the run; the window shrinks towards the start, where the loss falls
-// steeply.
+// Centred mean over 1/50 of the run; the window shrinks towards the start, where the loss falls steeply.
 Column smooth(const Column& values) {
   const std::size_t n = values.size(), half = n / 100;
-  std::vector<std::pair<double, double>> running(n + 1);  // sum and count of the values before
+  std::vector<std::pair<double, double>> running(n + 1);  // sum and count of the preceding values
   for (std::size_t i = 0; i < n; ++i) {
     const bool use = drawable(values[i]);
     running[i + 1] = {running[i].first + (use ? values[i] : 0.0), running[i].second + (use ? 1.0 : 0.0)};
@@ -191,7 +190,7 @@ struct Part {
   double amount;
 };
 
-// A horizontal bar cut into parts in proportion to their amounts, in the colours 0 to 7 in this order.
+// A horizontal bar, divided into parts proportional to their amounts, in colours 0 to 7 in order.
 void write_bar(std::string& out, const std::string& title, std::span<const Part> parts, double total) {
   auto end = std::back_inserter(out);
   fmt::format_to(end,
@@ -208,7 +207,7 @@ void write_bar(std::string& out, const std::string& title, std::span<const Part>
   out += "</svg>\n";
 }
 
-// Cells are text; with `color` the first one carries the colour of a bar's part.
+// Cells are plain text; with `color` the first one shows the colour of the bar's part.
 void write_row(std::string& out, std::initializer_list<std::string> cells, int color = -1) {
   out += "<tr>";
   for (const std::string& cell : cells) {
@@ -282,7 +281,7 @@ void write_plots(std::string& out, const ReportData& data) {
   const std::pair run{std::fmin(quantile(at, 0.0), quantile(eval_at, 0.0)),
                       std::fmax(quantile(at, 1.0), quantile(eval_at, 1.0))};
 
-  const bool crop = loss.size() > 200;  // the fall of the first steps would flatten all that follows
+  const bool crop = loss.size() > 200;  // the fall of the first steps would flatten the rest
   Plot losses("Loss", crop ? "nats per token, fitted to the last 95 % of steps" : "nats per token");
   if (crop) losses.fit_from(run.first + 0.05 * (run.second - run.first));
   losses.curve("training, each step", 0, Plot::Look::thin, at, loss);
@@ -320,7 +319,7 @@ void write_plots(std::string& out, const ReportData& data) {
   }
 }
 
-// A bar and a table of bytes by name, `of` and `amount` above its columns.
+// A bar and a table of bytes by name; `of` and `amount` are the headings of its columns.
 void write_bytes(std::string& out, const std::string& title, std::string_view of, std::string_view amount,
                  std::span<const std::pair<std::string, double>> bytes_by_name) {
   std::vector<Part> parts;
@@ -369,7 +368,7 @@ void write_phases(std::string& out, const ReportData& data) {
     parts.push_back({phase, std::max(0.0, sum(column(data.steps, fmt::format("time_{}", phase))))});
     total += parts.back().amount;
   }
-  // Phases are maxima over ranks, so together they may also take longer than the step.
+  // Phases are maxima over ranks, so their sum may exceed the step's time.
   parts.push_back({"other", std::max(0.0, sum(whole) - total)});
   total += parts.back().amount;
 
@@ -419,8 +418,8 @@ void write_traffic(std::string& out, const ReportData& data) {
          "\n";
 }
 
-// A horizontal bar, its length relative to `longest`, with its amounts; no calls where there are none to
-// count.
+// A table row: a horizontal bar with length relative to `longest`, and the amounts. The number of calls is
+// blank if it is 0.
 void write_operation(std::string& out, const OperationTime& operation, int color, double longest,
                      double step) {
   fmt::format_to(std::back_inserter(out),

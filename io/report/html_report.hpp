@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// html_report: a run as one HTML file with its own style and drawings, readable without network and without
-// scripts.
+// html_report: a run as one HTML file that contains its style and drawings and is readable without network
+// and without scripts.
 #pragma once
 
 #include <string>
@@ -12,12 +12,12 @@
 
 namespace mylos {
 
-/// What a report shows. Tables may be empty, lack columns or hold values that are not finite.
+/// The content of a report. Tables may be empty, lack columns or hold values that are not finite.
 struct ReportData {
   std::string title;
   /// /steps: step, loss (nats per token), learning_rate, gradient_norm, tokens (so far), tokens_per_second,
   /// mfu and hfu (fractions), skipped (0 or 1), payload_AXIS_OPERATION (bytes of rank 0), time_* (s, maximum
-  /// over ranks), rank_time_* (s) and memory_peak_* (bytes), each min, median and max over ranks.
+  /// over ranks), rank_time_* (s) and memory_peak_* (bytes), both as min, median and max over ranks.
   MetricsTable steps;
   MetricsTable evaluations;  ///< /eval: step, loss, accuracy (fraction), perplexity, tokens
   /// /launches: step, unix_time (s), ranks, threads, time_launch and time_restore (s); rows after the first
@@ -25,14 +25,14 @@ struct ReportData {
   MetricsTable launches;
   MetricsTable checkpoints;  ///< /checkpoints: step, bytes, time_stall, time_write and time_verify (s)
   std::string deck_text;
-  /// Name and value: status, model, machine, backend, versions. "status" is shown beside the title.
+  /// Name and value: status, model, machine, backend, versions. "status" is shown next to the title.
   std::vector<std::pair<std::string, std::string>> facts;
-  std::vector<std::pair<std::string, double>> memory_bytes;  ///< category and its bytes, of rank 0
-  StepProfile profile;  ///< a traced step of rank 0; without operations where none was traced
+  std::vector<std::pair<std::string, double>> memory_bytes;  ///< categories and their bytes, of rank 0
+  StepProfile profile;  ///< a traced step of rank 0; without operations if no step was traced
 };
 
-/// The file, UTF-8, and well-formed as XML too. Curves are thinned to at most 600 points that keep the
-/// extremes of every interval, so its size hardly depends on the length of the run.
+/// The content of the file: UTF-8, and also well-formed XML. Curves are thinned to at most 600 points that
+/// keep the extremes of every interval, so the size hardly depends on the length of the run.
 std::string html_report(const ReportData& data);
 
 }  // namespace mylos

@@ -11,7 +11,7 @@ namespace mylos {
 
 namespace {
 
-// What a core's second cache holds half of.
+// Together 768 KiB: most of a second-level cache of 1 MiB.
 constexpr std::size_t short_entries = std::size_t{1} << 14U;
 constexpr std::size_t long_entries = std::size_t{1} << 12U;
 
@@ -30,7 +30,7 @@ BpeEncoder::BpeEncoder(const BpeMerges& merges, std::mutex& long_pieces)
       short_entries_(short_entries),
       long_entries_(long_entries) {}
 
-/// `piece` may be read up to `readable` bytes, its own and what follows.
+/// `readable` bytes can be read at `piece`: its own and those that follow.
 template <class E>
 std::uint16_t* BpeEncoder::remembered(std::vector<E>& entries, std::string_view piece, std::size_t readable,
                                       std::uint16_t* tokens) {
@@ -58,7 +58,7 @@ std::uint16_t* BpeEncoder::remembered(std::vector<E>& entries, std::string_view 
     }
     return end;
   }
-  // A copy of fixed size is faster than one of `count`.
+  // A copy of fixed size is faster than one of `count` tokens.
   std::memcpy(tokens, entry.tokens.data(), sizeof(entry.tokens));
   return tokens + entry.count;
 }

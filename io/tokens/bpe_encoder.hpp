@@ -13,20 +13,20 @@
 
 namespace mylos {
 
-/// For one thread at a time: it remembers the tokens of pieces.
+/// For one thread at a time: it caches the tokens of pieces.
 class BpeEncoder {
  public:
-  /// `merges` and `long_pieces`, which is held while a piece takes much memory, outlive it.
+  /// `merges` and `long_pieces` outlive it. `long_pieces` is locked while a piece takes much memory.
   BpeEncoder(const BpeMerges& merges, std::mutex& long_pieces);
 
-  /// Bytes behind the tokens that `encode` may write as well.
+  /// The number of tokens past the end of its output that `encode` may overwrite.
   static constexpr std::size_t spare_tokens = 16;
 
-  /// Writes the tokens of `text`, at most one per byte, and returns their end.
+  /// Writes the tokens of `text`, at most one per byte, and returns the end of its output.
   std::uint16_t* encode(std::string_view text, std::uint16_t* tokens);
 
  private:
-  /// A piece of at most `Bytes` bytes, zeros behind it, and its tokens, if they are at most `Tokens`.
+  /// A piece of at most `Bytes` bytes, zero-padded, and its at most `Tokens` tokens.
   template <std::size_t Bytes, std::size_t Tokens>
   struct alignas(Bytes * 2) Entry {
     std::array<std::uint64_t, Bytes / sizeof(std::uint64_t)> piece;

@@ -10,7 +10,7 @@ namespace mylos {
 
 namespace {
 
-/// Bytes of a piece that is merged by looking over all neighbours, which is faster than a heap for few.
+/// Pieces of at most this many bytes are merged by scanning all neighbours: faster than a heap for few bytes.
 constexpr std::size_t most_short_bytes = 128;
 
 }  // namespace
@@ -57,7 +57,7 @@ std::uint16_t* BpeMerges::merge(std::string_view piece, std::uint16_t* tokens) c
 std::uint16_t* BpeMerges::merge_short(std::string_view piece, std::uint16_t* tokens) const {
   constexpr std::uint32_t lanes = 16;
   constexpr std::uint32_t never = 0xffffffff;
-  // Merge of the symbol that begins at a byte with the next one: what they become, then the byte.
+  // The merge of the symbol that begins at a byte with the next one: merged token << 16 | the byte's index.
   alignas(64) std::array<std::uint32_t, most_short_bytes + lanes> merges;
   std::array<std::uint16_t, most_short_bytes + 1> symbols;
   std::array<std::uint8_t, most_short_bytes + 1> next;
@@ -102,9 +102,10 @@ std::uint16_t* BpeMerges::merge_long(std::string_view piece, std::uint16_t* toke
   const auto size = static_cast<std::uint32_t>(piece.size());
   constexpr std::uint32_t gone = 0xffffffff;
   std::vector<std::uint16_t> symbols(size);
-  std::vector<std::uint32_t> next(size);  // `gone` once the symbol is part of another
+  std::vector<std::uint32_t> next(size);  // `gone` after the symbol was merged into the previous one
   std::vector<std::uint32_t> previous(size);
-  // What two neighbours would become, then the byte that the first begins at. Those that became wrong stay.
+  // Candidates: merged token << 32 | index of the byte at which the first begins. Outdated ones stay and are
+  // skipped when they are popped.
   std::vector<std::uint64_t> heap;
   const auto candidate = [](std::uint32_t merged, std::uint32_t at) {
     return std::uint64_t{merged} << 32U | at;

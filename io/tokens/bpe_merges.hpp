@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Byte-pair merges: which two tokens become one, and the merging of a piece of text.
+// Byte-pair merges: which two tokens merge into one, and the merging of a piece of text.
 #pragma once
 
 #include <array>
@@ -10,9 +10,9 @@
 
 namespace mylos {
 
-/// The merges of a vocabulary in which a token's id is its rank: of all neighbours that merge, those merge
-/// first whose token has the lowest id, of equals the leftmost (Sennrich et al., "Neural machine translation
-/// of rare words with subword units", 2016).
+/// The merges of a vocabulary in which a token's id is its rank. Of all neighbours that can merge, those that
+/// merge into the token of lowest id merge first; ties go to the leftmost (Sennrich et al., "Neural machine
+/// translation of rare words with subword units", 2016).
 class BpeMerges {
  public:
   static constexpr std::uint32_t none = 0xffff;
@@ -20,17 +20,17 @@ class BpeMerges {
   /// Without merges; `byte_tokens` are the ids of the single bytes.
   explicit BpeMerges(const std::array<std::uint16_t, 256>& byte_tokens);
 
-  /// `left` and `right` become `merged`, an id below `none`. No two merges have the same two.
+  /// Adds the merge of `left` and `right` into `merged`, an id below `none`. Each pair is added at most once.
   void add(std::uint16_t left, std::uint16_t right, std::uint16_t merged);
 
   std::uint16_t byte_token(char byte) const { return byte_tokens_[static_cast<unsigned char>(byte)]; }
 
-  /// Merges the bytes of `piece` and writes the tokens, at most as many as bytes. Takes O(n log n) time, and
-  /// 26 bytes of memory per byte of a piece of more than 128.
+  /// Merges the bytes of `piece`, writes its tokens, at most one per byte, and returns their end. Takes
+  /// O(n log n) time, and 26 bytes of memory per byte of a piece of more than 128 bytes.
   std::uint16_t* merge(std::string_view piece, std::uint16_t* tokens) const;
 
  private:
-  /// What the two become, or `none`.
+  /// The token that the two merge into, or `none`.
   std::uint32_t merged(std::uint32_t left, std::uint32_t right) const {
     const std::uint32_t key = left << 16U | right;
     for (std::uint32_t slot = slot_of(key);; slot = (slot + 1) & mask_) {
@@ -51,8 +51,8 @@ class BpeMerges {
   static constexpr std::uint32_t empty = 0xffffffff;
 
   std::array<std::uint16_t, 256> byte_tokens_;
-  std::vector<std::uint16_t> merged_bytes_;  // of two single bytes: most lookups
-  // Open addressing, less than half full.
+  std::vector<std::uint16_t> merged_bytes_;  // for two single bytes, the most frequent lookup
+  // A hash table with open addressing, less than half full.
   std::vector<std::uint32_t> keys_;
   std::vector<std::uint16_t> merged_;
   std::uint32_t shift_ = 0, mask_ = 0, count_ = 0;

@@ -32,7 +32,7 @@ std::string to_base64(std::string_view bytes) {
   return text;
 }
 
-/// None if `text` is not what `to_base64` writes.
+/// Empty unless `text` is exactly what `to_base64` writes for some bytes.
 std::optional<std::string> from_base64(std::string_view text) {
   std::string bytes;
   std::uint32_t word = 0;
@@ -50,7 +50,7 @@ std::optional<std::string> from_base64(std::string_view text) {
   return bytes;
 }
 
-/// Calls work(line, its number from 1 on) for each line; one that is not ended counts.
+/// Calls work(line, number) for each line, numbered from 1; the last line may lack its newline.
 template <class Work>
 void for_each_line(std::string_view text, const Work& work) {
   for (std::size_t number = 1; !text.empty(); ++number) {
@@ -62,8 +62,8 @@ void for_each_line(std::string_view text, const Work& work) {
   }
 }
 
-/// The characters that stand for bytes in GPT-2's files: printable ones for themselves, the others, in their
-/// order, from U+0100 on.
+/// The characters that stand for bytes in GPT-2's files: printable bytes stand for themselves, the others, in
+/// order, are U+0100, U+0101 ...
 std::array<char32_t, num_bytes> byte_characters() {
   std::array<char32_t, num_bytes> characters{};
   char32_t next = 0x100;
@@ -74,7 +74,7 @@ std::array<char32_t, num_bytes> byte_characters() {
   return characters;
 }
 
-/// The bytes that `characters`, UTF-8, stand for; none if one of them stands for none.
+/// The bytes that `characters`, UTF-8, stand for; empty if a character does not stand for a byte.
 std::optional<std::string> bytes_of(std::string_view characters) {
   static const auto byte_of = [] {
     std::array<std::int16_t, 2 * num_bytes> table{};
@@ -86,7 +86,7 @@ std::optional<std::string> bytes_of(std::string_view characters) {
   std::string bytes;
   for (std::size_t i = 0; i < characters.size(); ++i) {
     std::uint32_t point = static_cast<unsigned char>(characters[i]);
-    if (point >= 0x80) {  // two bytes, as no character is beyond U+0143
+    if (point >= 0x80) {  // two bytes, because no character is above U+0143
       if (point < 0xc2 || point > 0xc5 || ++i == characters.size()) return std::nullopt;
       const std::uint32_t low = static_cast<unsigned char>(characters[i]);
       if ((low & 0xc0U) != 0x80U) return std::nullopt;
@@ -125,8 +125,9 @@ BpeRanks::BpeRanks(std::vector<std::string> tokens, const Place& place,
              id, token.size());
       continue;
     }
-    // What merges at lower ranks leaves of it must be the two that merge into it. No other two that join to
-    // it ever meet: within its bounds a text goes through the same steps.
+    // The merges of lower ranks must reduce the token's bytes to exactly two tokens: those are the pair that
+    // merges into it. No other pair with these bytes ever occurs, because text within its bounds goes through
+    // the same merges.
     parts.resize(token.size());
     parts.resize(static_cast<std::size_t>(merges_.merge(token, parts.data()) - parts.data()));
     if (parts.size() != 2)
@@ -181,7 +182,7 @@ BpeRanks BpeRanks::parse_merges(const std::string& vocab_text, const std::string
   const auto refuse = [&](std::size_t line, const std::string& problem) {
     fail(ExitCode::bad_data, "{}:{}: {}", merges_name, line, problem);
   };
-  // Bytes have the ids of their characters' order: printable ones first.
+  // The ids of the bytes follow the order of their characters: printable bytes first.
   const auto characters = byte_characters();
   for (const bool shows : {true, false}) {
     for (std::size_t byte = 0; byte < num_bytes; ++byte) {

@@ -10,7 +10,7 @@
 
 namespace mylos {
 
-/// Byte-pair encoding of the pieces that first_piece() finds. <|endoftext|> follows the ranks.
+/// Byte-pair encoding of the pieces that first_piece() finds. The id of <|endoftext|> follows the ranks.
 class BpeTokenizer final : public Tokenizer {
  public:
   explicit BpeTokenizer(BpeRanks ranks);

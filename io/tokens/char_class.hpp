@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The kinds of characters that GPT-2's pre-tokenizer tells apart, read from UTF-8.
+// The kinds of characters that GPT-2's pre-tokenizer distinguishes, read from UTF-8.
 #pragma once
 
 #include <array>
@@ -10,23 +10,24 @@ namespace mylos {
 
 enum class CharClass : std::uint8_t { other, letter, number, space, malformed };
 
-/// A character at the beginning of some bytes.
+/// The character at the beginning of some bytes.
 struct ClassifiedChar {
   CharClass kind;
   std::uint32_t bytes;  ///< 1 if malformed
 };
 
-/// A table of all code points, in two stages.
+/// A two-stage table of all code points.
 class CharClasses {
  public:
   static const CharClasses& table();
 
-  CharClass ascii(char c) const { return ascii_[static_cast<unsigned char>(c)]; }  // malformed from 0x80 on
+  /// `malformed` for bytes of 0x80 and above.
+  CharClass ascii(char c) const { return ascii_[static_cast<unsigned char>(c)]; }
   CharClass of(char32_t point) const {
     return blocks_[std::size_t{block_of_[point >> block_bits]} * block_size + (point & (block_size - 1))];
   }
 
-  /// The character at `at` < `end`.
+  /// The character that begins at `at`, which is before `end`.
   ClassifiedChar at(const char* at, const char* end) const {
     const auto kind = ascii(*at);
     return kind != CharClass::malformed ? ClassifiedChar{kind, 1} : beyond_ascii(at, end);
@@ -41,7 +42,7 @@ class CharClasses {
 
   std::array<CharClass, 256> ascii_{};
   std::array<std::uint16_t, (0x110000U >> block_bits)> block_of_{};
-  std::vector<CharClass> blocks_;  // those that differ
+  std::vector<CharClass> blocks_;  // the distinct blocks
 };
 
 inline ClassifiedChar CharClasses::beyond_ascii(const char* at, const char* end) const {

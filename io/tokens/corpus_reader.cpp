@@ -33,7 +33,7 @@ void for_each_line(std::string_view text, const Work& work) {
   }
 }
 
-/// The files of a pattern, in order.
+/// The files that match a pattern, in order.
 std::vector<fs::path> matches(const std::string& pattern) {
   glob_t found{};
   const int status = ::glob(pattern.c_str(), 0, nullptr, &found);
@@ -99,7 +99,7 @@ bool CorpusReader::open_next() {
     file_ = FileDescriptor(::dup(STDIN_FILENO));
     if (!file_) fail(ExitCode::io, "cannot read standard input: {}", std::strerror(errno));
   } else {
-    file_ = open_file(input.path, O_RDONLY | O_NONBLOCK);  // a pipe would wait for a writer
+    file_ = open_file(input.path, O_RDONLY | O_NONBLOCK);  // does not wait for a pipe's writer
     struct stat info {};
     if (::fstat(file_.get(), &info) != 0 || !S_ISREG(info.st_mode))
       fail(ExitCode::io, "cannot read {}: not a regular file", input.name());
@@ -113,7 +113,7 @@ bool CorpusReader::open_next() {
   return true;
 }
 
-/// Reads until the buffer has `bytes` bytes or the input ends; whether there is more than that to read.
+/// Reads until the buffer has `bytes` bytes or the input ends. Returns false if the end was reached.
 bool CorpusReader::fill(std::size_t bytes) {
   std::size_t size = buffer_.size();
   if (size < bytes) buffer_.resize(bytes);
@@ -147,7 +147,7 @@ std::optional<CorpusBlock> CorpusReader::next() {
   }
 }
 
-/// A block of the document of which `text` is what comes next, up to its end if `is_whole`.
+/// Moves a block out of `text`, the next part of the document; `is_whole`: up to the document's end.
 std::optional<CorpusBlock> CorpusReader::next_of_text(std::string& text, bool is_whole) {
   const std::size_t size = is_whole ? text.size() : last_cut_(text);
   if (size == 0 && !is_whole) return std::nullopt;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// CorpusReader: documents of texts and of JSON lines, in blocks that threads can encode apart.
+// CorpusReader: documents from text files and JSON lines, in blocks that threads can encode independently.
 #pragma once
 
 #include <cstdint>
@@ -19,52 +19,52 @@ namespace mylos {
 
 enum class CorpusFormat : std::uint8_t {
   text,        ///< a file is a document
-  json_lines,  ///< a line is a document, the text under one key of an object; blank lines are none
+  json_lines,  ///< a line is an object with a document under one key; blank lines are skipped
 };
 
 /// A file, or part of one.
 struct CorpusInput {
   std::filesystem::path path;  ///< empty for standard input
   CorpusFormat format = CorpusFormat::text;
-  std::int64_t first = 0;                                         ///< byte
-  std::int64_t bytes = std::numeric_limits<std::int64_t>::max();  ///< at most
+  std::int64_t first = 0;                                         ///< the byte at which it begins
+  std::int64_t bytes = std::numeric_limits<std::int64_t>::max();  ///< maximum; it may end earlier
 
   std::string name() const { return path.empty() ? "standard input" : path.string(); }
 };
 
 /// The files that `places` name: files, folders (all their .txt and .jsonl files, by name), patterns of
-/// glob(7), or "-" for standard input. Without `format` a .jsonl file and standard input hold JSON lines,
-/// other files text. Throws ExitCode::usage if a place names nothing or a file comes twice.
+/// glob(7), or "-" for standard input. Without `format`, a .jsonl file and standard input hold JSON lines,
+/// other files text. Throws ExitCode::usage if a place names nothing or a file is named twice.
 std::vector<CorpusInput> find_corpus(const std::vector<std::string>& places,
                                      std::optional<CorpusFormat> format);
 
-/// Part of a document, or lines.
+/// Part of a text document, or whole JSON lines.
 struct CorpusBlock {
   const CorpusInput* input = nullptr;
   bool is_lines = false;
   std::string bytes;
-  std::int64_t document = 0;  ///< the first, counted over all inputs from 0
-  std::int64_t line = 0;      ///< the first of lines, from 1
-  bool begins = true;         ///< the document, not of lines
-  bool ends = true;           ///< the document, not of lines
+  std::int64_t document = 0;  ///< index of the first document, counted over all inputs
+  std::int64_t line = 0;      ///< for lines: number of the first line, from 1
+  bool begins = true;         ///< for text: whether the document begins with this block
+  bool ends = true;           ///< for text: whether the document ends with this block
 };
 
 /// For one thread at a time.
 class CorpusReader {
  public:
-  /// Where a longer text may be cut, as Tokenizer::last_cut.
+  /// Where a longer text may be cut; see Tokenizer::last_cut.
   using LastCut = std::function<std::size_t(std::string_view)>;
 
   /// `inputs` outlive it.
   CorpusReader(const std::vector<CorpusInput>& inputs, std::string key, LastCut last_cut);
 
-  /// About as many bytes as a block has, unless a line has more or the text has no place to cut.
+  /// A block has about this many bytes, unless a line is longer or the text has no place to cut.
   static constexpr std::size_t block_bytes = std::size_t{256} << 10U;
-  /// A line of more bytes is not kept: its text comes in blocks of a document.
+  /// A longer line is not held in memory: its text is returned as blocks of one document.
   static constexpr std::size_t most_line_bytes = std::size_t{1} << 20U;
 
-  /// The next block, unless all were read. Throws ExitCode::io, and ExitCode::bad_data for a line of more
-  /// than most_line_bytes that is no JSON.
+  /// The next block; empty at the end of all inputs. Throws ExitCode::io, and ExitCode::bad_data for a line
+  /// of more than most_line_bytes that is not JSON.
   std::optional<CorpusBlock> next();
 
   std::int64_t bytes_read() const { return bytes_read_; }
@@ -78,22 +78,22 @@ class CorpusReader {
 
   const std::vector<CorpusInput>& inputs_;
   LastCut last_cut_;
-  std::size_t input_ = 0;  // the one that is open, plus one
+  std::size_t input_ = 0;  // index of the open input, plus one
   FileDescriptor file_;
-  std::int64_t left_ = 0;  // bytes of the input
+  std::int64_t left_ = 0;  // bytes of the input that remain to be read
   bool at_end_ = true;
-  std::string buffer_;  // of the input, not yet in a block
+  std::string buffer_;  // bytes of the input that are not yet in a block
   std::int64_t document_ = 0;
   std::int64_t line_ = 1;
-  bool begun_ = false;  // a block of the document was read
+  bool begun_ = false;  // whether a block of the document was returned
   bool in_long_line_ = false;
   JsonText json_;
-  std::string long_text_;  // of the long line, not yet in a block
+  std::string long_text_;  // text of the long line that is not yet in a block
   std::int64_t bytes_read_ = 0;
 };
 
-/// Calls work(text, number) for the document of each line of a block of lines; `text` is scratch. Throws
-/// ExitCode::bad_data with file and line if one is no JSON.
+/// Calls work(text, document) for the document of each line in a block of lines; `text` is valid only during
+/// the call. Throws ExitCode::bad_data with file and line if a line is not JSON.
 void for_each_document(const CorpusBlock& block, const std::string& key,
                        const std::function<void(const std::string& text, std::int64_t document)>& work);
 

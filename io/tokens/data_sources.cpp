@@ -17,12 +17,12 @@ namespace mylos {
 
 namespace {
 
-/// Whether a backslash at the end of `text` takes the next character as it is.
+/// Whether `text` ends with a backslash that quotes the next character.
 bool ends_with_escape(std::string_view text) {
   return (text.size() - (text.find_last_not_of('\\') + 1)) % 2 != 0;
 }
 
-/// Positions of `wanted` in `text` that no backslash precedes.
+/// Positions of `wanted` in `text` that are not quoted by a backslash.
 std::vector<std::size_t> unescaped(std::string_view text, char wanted) {
   std::vector<std::size_t> found;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -44,7 +44,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, last + (keeps_blank ? 2 : 1) - first);
 }
 
-/// A number of digits with or without a fraction, as units / 10^digits.
+/// A decimal number, units / 10^digits.
 struct Decimal {
   std::int64_t units = 0;
   std::size_t digits = 0;

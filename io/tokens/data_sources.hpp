@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Data sources: what [data] train and valid of a deck name.
+// Data sources: the token files that [data] train and valid of a deck name.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@
 
 namespace mylos {
 
-/// Names of token files of one format, as glob(3) takes them: a backslash takes a character as it is.
+/// A glob(3) pattern for token files of one format; a backslash quotes the next character.
 struct DataPattern {
   std::string glob;
   TokenFormat format = TokenFormat::llmc;
 };
 
-/// Token files that are read as one, in epochs of their own.
+/// Token files that are read as one sequence, with its own epochs.
 struct DataSource {
   std::string text;  ///< as the deck writes it
   std::vector<DataPattern> patterns;
-  std::int64_t weight = 1;  ///< its share of the samples is this over the sum of all weights
+  std::int64_t weight = 1;  ///< its share of the samples is this divided by the sum of all weights
 };
 
 struct DataFile {
@@ -32,18 +32,18 @@ struct DataFile {
 inline constexpr std::int64_t most_weight_units = 100000;
 inline constexpr std::size_t most_sources = 64;
 
-/// "a*.bin:0.7, nanogpt=b.bin:0.3": patterns of file names, each with `nanogpt=` in front if its files have
-/// no header, and with a weight behind a colon. Without weights all patterns are one source. A backslash
-/// before a comma, a colon or any other character makes it part of a name. Weights become whole numbers
-/// without a common divisor. Throws ExitCode::usage if `text` is none of this, or if the weights' sum is then
-/// above `most_weight_units`.
+/// Parses "a*.bin:0.7, nanogpt=b.bin:0.3": patterns of file names, each prefixed with `nanogpt=` if its files
+/// have no header, and followed by a colon and a weight. Without weights all patterns form one source. A
+/// backslash before a comma, a colon or any other character makes it part of a name. Weights are scaled to
+/// whole numbers without a common divisor. Throws ExitCode::usage if `text` is malformed, or if the sum of
+/// the scaled weights exceeds `most_weight_units`.
 std::vector<DataSource> parse_sources(std::string_view text);
 
-/// The same for an evaluation, which reads its files once, one behind the other: ExitCode::usage for weights.
+/// The same for an evaluation, which reads its files once, one after another: weights throw ExitCode::usage.
 std::vector<DataSource> parse_validation_sources(std::string_view text);
 
-/// The files of `source`: pattern by pattern, and those of a pattern in the order of their names' bytes.
-/// Throws ExitCode::usage if a pattern has none, ExitCode::io if a folder cannot be read.
+/// The files of `source`: pattern by pattern, and within a pattern in byte order of their names. Throws
+/// ExitCode::usage if a pattern matches no file, ExitCode::io if a folder cannot be read.
 std::vector<DataFile> files_of(const DataSource& source);
 
 }  // namespace mylos

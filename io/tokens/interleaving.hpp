@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Interleaving: which of several weighted sources each sample of a run is from.
+// Interleaving: which of several weighted sources each sample of a run comes from.
 #pragma once
 
 #include <cstddef>
@@ -9,14 +9,14 @@
 
 namespace mylos {
 
-/// Of the first n samples source s has more than n w - 1 and less than n w + 1, for every n and its share w.
+/// For every n, a source with share w has more than n w - 1 and less than n w + 1 of the first n samples.
 ///
-/// The order repeats after as many samples as the weights, whole numbers, add up to. Sample j of a source may
-/// come at ⌊j / w⌋ and must before ⌈(j + 1) / w⌉; the earliest such deadline goes first (Baruah et al.,
-/// "Proportionate progress", 1996, of which one processor's case is this).
+/// The order repeats after a period of as many samples as the sum of the weights, which are whole numbers.
+/// Sample j of a source is placed no earlier than ⌊j / w⌋ and before ⌈(j + 1) / w⌉; the earliest deadline
+/// goes first (the case of one processor in Baruah et al., "Proportionate progress", 1996).
 class Interleaving {
  public:
-  /// Weights of 1 and more.
+  /// Weights are at least 1.
   explicit Interleaving(std::span<const std::int64_t> weights);
 
   struct Place {

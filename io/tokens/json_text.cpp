@@ -105,7 +105,7 @@ void JsonText::check_utf8(unsigned char byte) {
   }
   if (byte < 0xc2 || byte > 0xf4) fail(ExitCode::bad_data, "no JSON: text that is not UTF-8");
   continuations_ = byte < 0xe0 ? 1 : byte < 0xf0 ? 2 : 3;
-  // Neither longer than need be, nor a surrogate, nor beyond U+10FFFF.
+  // Excludes overlong forms, surrogates and code points above U+10FFFF.
   least_ = byte == 0xe0 ? 0xa0 : byte == 0xf0 ? 0x90 : 0x80;
   most_ = byte == 0xed ? 0x9f : byte == 0xf4 ? 0x8f : 0xbf;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// JsonText: the text under one key of a JSON object that comes in parts, in bounded memory.
+// JsonText: the text under one key of a JSON object that is read in parts, in bounded memory.
 #pragma once
 
 #include <cstdint>
@@ -8,37 +8,37 @@
 
 namespace mylos {
 
-/// Reads objects one after another. What is no JSON (RFC 8259, nested at most 64 levels, strings in UTF-8)
-/// throws ExitCode::bad_data, as does an object that does not hold the key once, with text. A lone surrogate,
-/// which the grammar allows and UTF-8 does not, becomes U+FFFD.
+/// Reads objects one after another. Throws ExitCode::bad_data if the input is not JSON (RFC 8259, nested at
+/// most 64 levels, strings in UTF-8), or if an object does not hold the key exactly once, with text. A lone
+/// surrogate, which the grammar allows but UTF-8 does not, becomes U+FFFD.
 class JsonText {
  public:
   explicit JsonText(std::string key) : key_(std::move(key)) {}
 
-  /// Takes the next part of an object and appends to `text` what it holds of the key's text.
+  /// Takes the next part of an object and appends the part of the key's text that it contains to `text`.
   void take(std::string_view part, std::string& text);
-  /// All was taken. Returns whether there was an object, or nothing but white space.
+  /// Ends the input. Returns true if it was an object, false if it was only white space.
   bool end();
 
  private:
   enum class State : std::uint8_t {
     start,         // of the line
-    value,         // comes
-    first_member,  // of an object, or its end
+    value,         // expected
+    first_member,  // of an object, or the object's end
     member,        // of an object
     colon,
-    first_element,  // of an array, or its end
+    first_element,  // of an array, or the array's end
     after_value,
     string,
     escape,
     unicode,  // hexadecimal digits
     literal,  // true, false or null
-    minus,    // of a number: digits come
-    zero,     // that no digit may follow
+    minus,    // of a number; digits must follow
+    zero,     // no digit may follow
     integer,
-    point,  // digits come
+    point,  // digits must follow
     fraction,
-    exponent,  // a sign or digits come
+    exponent,  // a sign or digits must follow
     exponent_sign,
     exponent_digits,
     done,
@@ -61,18 +61,18 @@ class JsonText {
 
   std::string key_;
   State state_ = State::start;
-  std::uint64_t objects_ = 0;  // a bit per level, the innermost lowest: an object, not an array
+  std::uint64_t objects_ = 0;  // a bit per level, the innermost lowest: 1 for an object, 0 for an array
   int depth_ = 0;
   bool is_name_ = false;  // the string is a member's name
-  bool is_ours_ = false;  // the value that comes is the key's
-  bool seen_ = false;     // the key
+  bool is_ours_ = false;  // the next value is the key's
+  bool seen_ = false;     // the key was seen
   Sink sink_ = Sink::nothing;
-  std::string name_;  // of the member, as far as it can be the key
+  std::string name_;  // the member's name, cut to one byte more than the key
   const char* literal_ = nullptr;
   std::uint32_t unicode_ = 0, unicode_digits_ = 0;
   std::uint32_t high_surrogate_ = 0;
-  std::uint32_t continuations_ = 0;     // bytes that a character lacks
-  unsigned char least_ = 0, most_ = 0;  // that the next of them may be
+  std::uint32_t continuations_ = 0;     // bytes that the current character still lacks
+  unsigned char least_ = 0, most_ = 0;  // range of the next of these bytes
 };
 
 }  // namespace mylos

@@ -5,7 +5,7 @@ namespace mylos {
 
 namespace {
 
-/// Whether a piece is white space: not only its first character, which may belong to a word.
+/// Whether a piece is white space as a whole: a first space may also belong to a word.
 bool is_white(std::string_view piece) {
   const CharClasses& classes = CharClasses::table();
   const char* const end = piece.data() + piece.size();
@@ -19,7 +19,7 @@ bool is_white(std::string_view piece) {
 
 std::size_t last_cut(std::string_view text) {
   const CharClasses& classes = CharClasses::table();
-  // White space always begins a piece behind anything else.
+  // White space after any other character always begins a piece.
   for (std::size_t cut = text.size(); cut-- > 1;) {
     if (classes.ascii(text[cut]) != CharClass::space) continue;
     std::size_t before = cut - 1;  // the character that ends there
@@ -34,7 +34,7 @@ std::size_t last_cut(std::string_view text) {
     const std::string_view piece = text.substr(at, bytes);
     at += bytes;
     if (at + piece_lookahead > text.size()) break;
-    // Two pieces of white space would be one at the end of a text.
+    // At the end of a text, two pieces of white space would be one.
     if (!is_white(piece) || bytes >= most_piece_bytes) cut = at;
   }
   return cut;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// GPT-2's pre-tokenizer: where a text is cut before bytes are merged. No token reaches over a cut.
+// GPT-2's pre-tokenizer: where a text is cut before bytes are merged. No token crosses a cut.
 #pragma once
 
 #include <algorithm>
@@ -10,26 +10,27 @@
 
 namespace mylos {
 
-/// No piece has more bytes than this and three: a longer run of one kind of character is cut, so that a text
-/// of any size takes bounded memory.
+/// A piece has at most three bytes more than this: a longer run of one kind of character is cut, so that a
+/// text of any size takes bounded memory.
 inline constexpr std::size_t most_piece_bytes = std::size_t{2} << 20U;
 
-/// How far behind its end a piece's end depends on the text.
+/// The end of a piece depends on at most this many bytes of text after it.
 inline constexpr std::size_t piece_lookahead = 8;
 
 /// The number of bytes of the first piece of `text`, which is not empty, under
-/// `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+` at Unicode 16. A byte that
-/// begins no well-formed UTF-8 (Unicode, table 3-7) is a piece by itself, and the text before it ends there.
+/// `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+` with Unicode 16. A byte that
+/// does not begin well-formed UTF-8 (Unicode, table 3-7) is a piece by itself, and the piece before it ends
+/// there.
 inline std::size_t first_piece(std::string_view text);
 
-/// The largest number of bytes of `text`, a part of a longer one, that can be encoded by themselves: the text
-/// is cut there whatever follows. `text` begins at a cut. 0 if there is no cut yet; there is one in
-/// twice most_piece_bytes and a little.
+/// The largest number of bytes of `text`, part of a longer one, that can be encoded by themselves: the text
+/// is cut there whatever follows. `text` begins at a cut. 0 if there is no cut yet; a text of a little more
+/// than 2 * most_piece_bytes always has one.
 std::size_t last_cut(std::string_view text);
 
 namespace detail {
 
-/// The end of the run of `kind` that goes on at `at`.
+/// The end of the run of `kind` that continues at `at`.
 inline const char* run_end(const CharClasses& classes, const char* at, const char* stop, const char* end,
                            CharClass kind) {
   while (at < stop) {
@@ -70,7 +71,7 @@ inline std::size_t first_piece(std::string_view text) {
     const ClassifiedChar second = classes.at(begin + 1, end);
     if (second.kind < CharClass::space) return run_after(begin + 1, second);
   }
-  // White space before anything else leaves its last character to what follows.
+  // White space that is followed by another character leaves its last character to the next piece.
   const char* last = begin;
   const char* at = begin + first.bytes;
   while (at < stop) {

@@ -32,7 +32,7 @@ void SampleStream::read(std::int64_t first, std::span<std::int32_t> tokens) {
   std::unique_lock lock(mutex_);
   if (!is_ready(first)) {
     if (num_ready_ > 0 || next_ != first) {
-      head_ = (head_ + num_ready_) % depth;  // where the thread fills the next one
+      head_ = (head_ + num_ready_) % depth;  // the batch that the thread fills next
       num_ready_ = 0;
       next_ = first;
       wanted_.notify_one();
@@ -52,8 +52,8 @@ void SampleStream::read(std::int64_t first, std::span<std::int32_t> tokens) {
 }
 
 void SampleStream::loop() {
-  // It never takes the core from a thread that computes when it is woken: there is time for what lies ahead,
-  // and who waits for it has left the core.
+  // With SCHED_BATCH, this thread does not preempt a computing thread on wake-up. Prefetches are not urgent,
+  // and a thread that waits for one has left the core.
   const sched_param none{};
   ::pthread_setschedparam(::pthread_self(), SCHED_BATCH, &none);
   std::unique_lock lock(mutex_);
@@ -65,7 +65,7 @@ void SampleStream::loop() {
     lock.unlock();
     fill(batch);
     lock.lock();
-    if (next_ != batch.first) continue;  // another one is asked for meanwhile
+    if (next_ != batch.first) continue;  // `read` has requested another one meanwhile
     ++num_ready_;
     next_ = batch.error ? std::nullopt : std::optional(batch.first + stride_);
     ready_.notify_one();

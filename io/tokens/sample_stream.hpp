@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// SampleStream: the micro-batches of a rank, read by a thread of its own while the rank computes.
+// SampleStream: the micro-batches of a rank, prefetched by a separate thread while the rank computes.
 #pragma once
 
 #include <array>
@@ -17,23 +17,23 @@
 
 namespace mylos {
 
-/// Reads up to `depth` micro-batches ahead of the one that is asked for, and sleeps otherwise. What cannot be
-/// read is an error only of who asks for it.
+/// Prefetches up to `depth` micro-batches after the last one read, and sleeps otherwise. A prefetch error is
+/// thrown only by the `read` that requests that micro-batch.
 class SampleStream {
  public:
   static constexpr std::size_t depth = 4;
 
-  /// Micro-batches of `batch` samples; the one behind that at running index i begins at i + `stride`.
+  /// Micro-batches of `batch` samples; the one after that at running index i begins at i + `stride`.
   SampleStream(TokenDataset dataset, std::int64_t batch, std::int64_t stride);
   ~SampleStream();
   SampleStream(const SampleStream&) = delete;
   SampleStream& operator=(const SampleStream&) = delete;
 
-  /// Not to be read from: the thread does.
+  /// The caller must not read samples from it: the thread does.
   const TokenDataset& dataset() const { return dataset_; }
 
-  /// Samples `first`, `first` + 1 ... as `tokens` (batch, T + 1); any `first`, but another one than the
-  /// stream's next waits for all of its reading. Throws as TokenFile::read.
+  /// Reads samples `first`, `first` + 1 ... into `tokens` (batch, T + 1). Any `first` is allowed, but one
+  /// that is not the next in the stream was not prefetched. Throws like TokenFile::read.
   void read(std::int64_t first, std::span<std::int32_t> tokens);
 
  private:
@@ -51,13 +51,13 @@ class SampleStream {
   std::int64_t batch_;
   std::int64_t stride_;
 
-  std::mutex mutex_;  // of all that follows, but batches that are not ready, which are the thread's
+  std::mutex mutex_;  // for the members below, except batches that are not ready: they belong to the thread
   std::condition_variable wanted_;
   std::condition_variable ready_;
   std::array<Batch, depth> batches_;
   std::size_t head_ = 0;
-  std::size_t num_ready_ = 0;         // from `head_` on
-  std::optional<std::int64_t> next_;  // what the thread reads, or reads next
+  std::size_t num_ready_ = 0;         // batches, starting at `head_`
+  std::optional<std::int64_t> next_;  // first sample of the batch that the thread reads now or next
   bool stop_ = false;
   std::thread thread_;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How far the shards of a corpus have come, so that an interrupted run can be continued.
+// The progress of the shards of a corpus, so that an interrupted run can be continued.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 namespace mylos {
 
 struct ShardProgress {
-  /// What must be the same for a run that continues this one: names and values.
+  /// Names and values of the settings that a run that continues this one must share.
   std::vector<std::pair<std::string, std::string>> settings;
   std::array<ShardPosition, 2> positions;  ///< of training and validation
   bool done = false;
@@ -23,10 +23,10 @@ struct ShardProgress {
 /// Replaces `file`; throws ExitCode::io.
 void write_progress(const std::filesystem::path& file, const ShardProgress& progress);
 
-/// None if there is no such file. Throws ExitCode::bad_data that names it if it is not what it must be.
+/// Empty if there is no such file. Throws ExitCode::bad_data naming the file if it is malformed.
 std::optional<ShardProgress> read_progress(const std::filesystem::path& file);
 
-/// Throws ExitCode::usage with the first setting of `before`, which `file` holds, that is another `now`.
+/// Throws ExitCode::usage naming the first setting of `before`, which `file` holds, that differs in `now`.
 void check_same_settings(const std::filesystem::path& file, const ShardProgress& before,
                          const ShardProgress& now);
 

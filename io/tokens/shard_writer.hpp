@@ -18,38 +18,40 @@ namespace mylos {
 
 /// Where the tokens of finished shards end.
 struct ShardPosition {
-  std::int64_t shards = 0;    ///< finished
-  std::int64_t document = 0;  ///< that the next token belongs to
-  std::int64_t token = 0;     ///< of that document
+  std::int64_t shards = 0;    ///< number of finished shards
+  std::int64_t document = 0;  ///< the document of the next token
+  std::int64_t token = 0;     ///< index of the next token in that document
   bool operator==(const ShardPosition&) const = default;
 };
 
-/// Files appear whole, each with its sidecar; what is unfinished when the writer goes is removed.
+/// Files appear under their names only when they are complete, each with its sidecar. The destructor removes
+/// an unfinished file.
 class ShardWriter {
  public:
   struct Settings {
     TokenizerIdentity tokenizer;
     std::int64_t vocab = 0;
-    std::int64_t shard_tokens = 0;  ///< of each file but the last; 0 writes one file
+    std::int64_t shard_tokens = 0;  ///< of each file except the last; 0 writes one file
     std::function<std::filesystem::path(std::int64_t shard)> file;
     /// Called when a file is finished.
     std::function<void(const std::filesystem::path& file, std::int64_t tokens)> finished;
   };
 
-  /// Begins at `position`: the tokens before it are in files already.
+  /// Begins at `position`: the tokens before it are already in files.
   ShardWriter(Settings settings, ShardPosition position);
 
-  /// Whether tokens of `document` are still to be written.
+  /// Whether `document` has tokens that are still to be written.
   bool wants(std::int64_t document) const { return document >= begin_.document; }
-  /// The next tokens of `document`, which `ends` with them; documents come in their order. Throws
-  /// ExitCode::bad_data if one file is to hold more tokens than it can count.
+  /// Appends the next tokens of `document`; `ends` if they are its last. Documents come in order. Throws
+  /// ExitCode::bad_data if a single file would hold more tokens than its header can count.
   void append(std::int64_t document, std::span<const std::uint16_t> tokens, bool ends);
   /// Finishes the last file, if there is one.
   void finish();
 
-  /// Behind the last finished file.
+  /// The position after the last finished file.
   const ShardPosition& position() const { return position_; }
-  std::int64_t num_tokens() const { return num_tokens_; }  ///< taken, also by files that were there
+  /// Tokens taken, including those of files that already existed.
+  std::int64_t num_tokens() const { return num_tokens_; }
 
  private:
   void flush();
@@ -57,12 +59,12 @@ class ShardWriter {
 
   Settings settings_;
   ShardPosition begin_, position_;
-  std::int64_t document_ = 0;  // the one being written
-  std::int64_t token_ = 0;     // taken of it
+  std::int64_t document_ = 0;  // the document being written
+  std::int64_t token_ = 0;     // number of its tokens taken
   std::unique_ptr<TokenFileWriter> writer_;
-  std::vector<std::uint16_t> buffer_;  // of the shard, not yet in the file
-  std::int64_t shard_tokens_ = 0;      // taken by the shard
-  std::int64_t shard_documents_ = 0;   // that end in it
+  std::vector<std::uint16_t> buffer_;  // tokens of the shard that are not yet in the file
+  std::int64_t shard_tokens_ = 0;      // tokens taken by the shard
+  std::int64_t shard_documents_ = 0;   // documents that end in the shard
   std::int64_t num_tokens_ = 0;
   Digester digester_;
 };

@@ -40,14 +40,14 @@ std::vector<std::int64_t> weights_of(const std::vector<TokenDataset::Source>& so
   return weights;
 }
 
-/// Windows of an epoch: as many as fit at every phase. A file of less than two contexts has one, at the
-/// phases that it allows, a shorter one than a window none.
+/// Windows of an epoch: as many as fit at every phase. A file shorter than two contexts has one window, at
+/// the phases that it allows; a file shorter than one window has none.
 std::int64_t windows_in(const TokenFile& file, std::int64_t seq_len) {
   if (file.size() <= seq_len) return 0;
   return std::max<std::int64_t>(1, (file.size() - seq_len) / seq_len);
 }
 
-/// The part of `ends` that `index` is in, and its place there.
+/// The interval of the cumulative `ends` that contains `index`, and the position of `index` in it.
 std::pair<std::size_t, std::int64_t> place_in(const std::vector<std::int64_t>& ends, std::int64_t index) {
   const auto end = std::ranges::upper_bound(ends, index);
   return {static_cast<std::size_t>(end - ends.begin()), end == ends.begin() ? index : index - *(end - 1)};
@@ -142,9 +142,9 @@ void TokenDataset::copy_window(const Window& window, std::int32_t* tokens) const
 
 TokenDataset open_dataset(const std::vector<DataSource>& sources, std::int64_t vocab, std::int64_t seq_len,
                           std::uint64_t seed) {
-  constexpr int threads = 8;  // they wait for the file system
+  constexpr int threads = 8;  // they mostly wait for the file system
   std::vector<DataFile> names;
-  std::vector<std::size_t> ends;  // of each source
+  std::vector<std::size_t> ends;  // end of each source in `names`
   for (const DataSource& source : sources) {
     const std::vector<DataFile> more = files_of(source);
     names.insert(names.end(), more.begin(), more.end());

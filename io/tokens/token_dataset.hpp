@@ -17,14 +17,15 @@
 namespace mylos {
 
 /// Windows of T + 1 tokens (T inputs and, shifted by one, T targets) of token files. No window crosses from
-/// one file to the next.
+/// one file into the next.
 ///
 /// Training takes its samples from weighted sources (Interleaving), from each in epochs of `num_windows`
-/// windows. Window i of a file's w begins at token phase + i T, so that the inputs of an epoch do not
-/// overlap; `phase` < T is drawn anew for each file and epoch. So is, over all files of a source, the order:
-/// a keyed Feistel permutation (Luby and Rackoff, 1988) of the least even number of bits that holds the
-/// windows, walked along its cycle until it is inside (Black and Rogaway, 2002). A sample is therefore a
-/// function of (seed, running index) alone: no state to save, no list to shuffle.
+/// windows. Window i of a file begins at token phase + i T, so that the inputs of an epoch do not overlap;
+/// `phase` < T is drawn anew for each file and epoch. The order of the windows over all files of a source is
+/// also drawn anew for each epoch. It is a keyed Feistel permutation (Luby and Rackoff, 1988) on the least
+/// even number of bits that can index the windows, iterated until the result is in range (Black and Rogaway,
+/// 2002). A sample is therefore a function of (seed, running index) alone: there is no state to save and no
+/// list to shuffle.
 ///
 /// For one thread at a time.
 class TokenDataset {
@@ -34,19 +35,20 @@ class TokenDataset {
     std::int64_t weight = 1;
   };
 
-  /// What made the tokens, as a sidecar says, and the file that it belongs to; none if there is no sidecar.
+  /// The tokenizer that produced the tokens, according to a sidecar, and the token file of that sidecar.
   struct Origin {
     TokenizerIdentity tokenizer;
     std::filesystem::path file;
   };
 
-  /// Throws ExitCode::bad_data if a source is too short for one window.
+  /// `origin` is empty if no file has a sidecar. Throws ExitCode::bad_data if a source is too short for one
+  /// window.
   TokenDataset(std::vector<Source> sources, std::optional<Origin> origin, std::int64_t seq_len,
                std::uint64_t seed);
 
   std::int64_t seq_len() const { return seq_len_; }
-  /// What the content is known by: sizes, digests of pages, and weights. Other files of the same names have
-  /// another.
+  /// Identifies the content by sizes, digests of pages, and weights. Other files of the same names have
+  /// another identity.
   const std::string& identity() const { return identity_; }
 
   const std::optional<Origin>& origin() const { return origin_; }
@@ -55,29 +57,29 @@ class TokenDataset {
   std::int64_t num_tokens() const;
   /// Windows of an epoch of training.
   std::int64_t num_windows(std::size_t source = 0) const { return windows_of(sources_[source]); }
-  /// How often a source was read by the first `samples` samples of a run.
+  /// How often the first `samples` samples of a run read a source.
   double epochs(std::size_t source, std::int64_t samples) const;
 
-  /// The window of a running sample index, counted over all epochs, as `tokens` (T + 1).
+  /// Copies the window of a running sample index, counted over all epochs, to `tokens` (T + 1).
   void sample(std::int64_t running_index, std::int32_t* tokens) const;
-  /// Lets the system fetch a sample that will be read soon, if it can.
+  /// Asks the system to prefetch a sample that will be read soon.
   void advise(std::int64_t running_index) const;
 
-  /// Windows in the order of the files: all that fit.
+  /// The number of windows in the order of the files: all that fit.
   std::int64_t num_sequential() const { return sequential_ends_.back(); }
-  /// Window `index` of these, as `tokens` (T + 1); within a file they are T tokens apart.
+  /// Copies window `index` of these to `tokens` (T + 1); within a file they are T tokens apart.
   void sequential(std::int64_t index, std::int32_t* tokens) const;
 
  private:
-  /// Some of `files_`, one behind the other.
+  /// A source: consecutive entries of `files_`.
   struct Part {
     std::size_t first_file = 0;
-    std::vector<std::int64_t> window_ends;  // of training, over the files
+    std::vector<std::int64_t> window_ends;  // training windows, cumulative over the files
     std::int64_t weight = 1;
   };
   struct Window {
     std::size_t file = 0;
-    std::int64_t first = 0;  // token
+    std::int64_t first = 0;  // its first token
   };
 
   static std::int64_t windows_of(const Part& source) { return source.window_ends.back(); }
@@ -90,16 +92,16 @@ class TokenDataset {
   std::uint64_t seed_;
   std::vector<TokenFile> files_;
   std::vector<Part> sources_;
-  std::vector<std::int64_t> sequential_ends_;  // over `files_`
+  std::vector<std::int64_t> sequential_ends_;  // sequential windows, cumulative over `files_`
   Interleaving interleaving_;
   std::optional<Origin> origin_;
   std::string identity_;
 };
 
-/// The dataset of `sources` for a vocabulary of `vocab` ids. Of all files together it reads as many pages as
-/// of one, but two of each. Throws as `files_of`, `read_sidecar`, TokenFile and TokenDataset; ExitCode::usage
-/// if a sidecar is of another vocabulary, or of another tokenizer than those of other files;
-/// ExitCode::bad_data if it is of another number of tokens than its file.
+/// The dataset of `sources` for a vocabulary of `vocab` ids. It reads about TokenFile::most_pages pages of
+/// all files together, but at least two of each. Throws like `files_of`, `read_sidecar`, TokenFile and
+/// TokenDataset; ExitCode::usage if a sidecar has another vocabulary, or another tokenizer than those of
+/// other files; ExitCode::bad_data if it has another number of tokens than its file.
 TokenDataset open_dataset(const std::vector<DataSource>& sources, std::int64_t vocab, std::int64_t seq_len,
                           std::uint64_t seed);
 

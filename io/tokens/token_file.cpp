@@ -41,7 +41,7 @@ TokenFile::TokenFile(const fs::path& file, std::int64_t vocab, TokenFormat forma
       vocab_(vocab),
       format_(format),
       pages_(pages),
-      file_(open_file(file, O_RDONLY | O_NONBLOCK)) {  // a pipe would wait for a writer
+      file_(open_file(file, O_RDONLY | O_NONBLOCK)) {  // does not wait for a pipe's writer
   struct stat info {};
   if (::fstat(file_.get(), &info) != 0)
     fail(ExitCode::io, "cannot read {}: {}", file.string(), std::strerror(errno));
@@ -117,7 +117,7 @@ std::string TokenFile::identity_now() const {
 }
 
 void TokenFile::read(std::int64_t first, std::span<std::uint16_t> tokens) const {
-  if (const Stamp now = stamp(); now != stamp_) {  // touched, or overwritten in place
+  if (const Stamp now = stamp(); now != stamp_) {  // touched or overwritten in place
     if (identity_now() != identity_)
       fail(ExitCode::bad_data, "{} has been changed since this run opened it", path_.string());
     stamp_ = now;

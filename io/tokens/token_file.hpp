@@ -16,43 +16,44 @@ inline constexpr std::int32_t token_file_magic = 20240520;
 
 /// Tokens are uint16, little endian.
 enum class TokenFormat : std::uint8_t {
-  llmc,     ///< behind 256 int32: the magic number, 1, the number of tokens, zeros
-  nanogpt,  ///< nothing else
+  llmc,     ///< after a header of 256 int32: the magic number, 1, the number of tokens, zeros
+  nanogpt,  ///< without a header
 };
 
-/// A token file. It is read piece by piece and not mapped: a file that is cut short under a run is then an
+/// A token file. It is read piece by piece and not mapped: a file that is truncated during a run is then an
 /// error, not a signal. For one thread at a time.
 class TokenFile {
  public:
   static constexpr std::int64_t most_ids = std::int64_t{1} << 16U;
   static constexpr std::int64_t most_pages = 1002;
 
-  /// Of a vocabulary of `vocab` ids. Reads `pages` (2 or more) pages of the file, the first, the last and
-  /// evenly spaced ones, all of a small one. Throws ExitCode::bad_data naming the file and the offset of what
-  /// is not as it must be, ExitCode::io if the file cannot be read.
+  /// Opens a file for a vocabulary of `vocab` ids. Reads `pages` (2 or more) pages of it: the first, the last
+  /// and evenly spaced ones between them, or all pages of a small file. Throws ExitCode::bad_data naming the
+  /// file and the offset of the problem, ExitCode::io if the file cannot be read.
   explicit TokenFile(const std::filesystem::path& file, std::int64_t vocab = most_ids,
                      TokenFormat format = TokenFormat::llmc, std::int64_t pages = most_pages);
 
   const std::filesystem::path& path() const { return path_; }
   /// In tokens.
   std::int64_t size() const { return size_; }
-  /// Size and digest of the pages that were read: other files of the same name have others.
+  /// The file's size and the digest of the pages that were read: another file of the same name has another
+  /// identity.
   const std::string& identity() const { return identity_; }
 
-  /// Tokens `first`, `first` + 1 ... Throws ExitCode::bad_data for an id outside the vocabulary, with its
-  /// offset, or if the file has changed since it was opened, ExitCode::io if it ends too early.
+  /// Reads tokens `first`, `first` + 1 ... Throws ExitCode::bad_data for an id outside the vocabulary, with
+  /// its offset, or if the file has changed since it was opened; ExitCode::io if it ends too early.
   void read(std::int64_t first, std::span<std::uint16_t> tokens) const;
-  /// Lets the system fetch tokens that will be read soon, if it can.
+  /// Asks the system to prefetch tokens that will be read soon.
   void advise(std::int64_t first, std::int64_t count) const;
 
  private:
-  /// What a file's entry says of its content.
+  /// Size and modification time of the file.
   struct Stamp {
     std::int64_t bytes = 0, seconds = 0, nanoseconds = 0;
     bool operator==(const Stamp&) const = default;
   };
 
-  /// The number of tokens that the header promises. Throws as the constructor.
+  /// The number of tokens, from the header if there is one. Throws like the constructor.
   std::int64_t checked_size(std::size_t bytes) const;
   std::int64_t offset_of(std::int64_t index) const;
   Stamp stamp() const;
@@ -66,11 +67,11 @@ class TokenFile {
   FileDescriptor file_;
   std::int64_t size_ = 0;
   std::string identity_;
-  mutable Stamp stamp_;  // when the content was last seen to have this identity
+  mutable Stamp stamp_;  // the stamp with which the content last had this identity
 };
 
-/// Writes a token file of llm.c's format piece by piece under a temporary name, which `finish` makes the
-/// file.
+/// Writes a token file of llm.c's format piece by piece under a temporary name; `finish` renames it to its
+/// final name.
 class TokenFileWriter {
  public:
   explicit TokenFileWriter(std::filesystem::path file);

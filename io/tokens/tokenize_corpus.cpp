@@ -30,8 +30,8 @@ struct EncodedBlock {
     bool ends;
   };
   std::vector<Part> parts;
-  std::vector<std::uint16_t> tokens;  // of one part after another
-  std::exception_ptr error;           // behind them
+  std::vector<std::uint16_t> tokens;  // of the parts, one after another
+  std::exception_ptr error;           // occurred after these tokens
 };
 
 class Pipeline {
@@ -57,7 +57,7 @@ class Pipeline {
   }
 
  private:
-  /// Each thread takes blocks, encodes them, and writes what is complete up to some block.
+  /// Each thread takes blocks, encodes them, and writes the encoded blocks whose turn it is.
   void work() {
     const auto encoder = tokenizer_.encoder();
     while (const auto taken = take()) {
@@ -130,7 +130,7 @@ class Pipeline {
   void write(std::int64_t number, EncodedBlock encoded) {
     std::unique_lock lock(mutex_);
     ready_.emplace(number, std::move(encoded));
-    if (is_writing_) return;  // that thread will come to it
+    if (is_writing_) return;  // the writing thread will reach it
     is_writing_ = true;
     for (auto next = ready_.find(written_); next != ready_.end() && !error_; next = ready_.find(written_)) {
       const EncodedBlock block = std::move(next->second);
@@ -169,21 +169,21 @@ class Pipeline {
   const TokenizeSettings& settings_;
   const std::array<ShardWriter*, 2> writers_;
   const std::function<void(const TokenizeProgress&)>& seen_;
-  const std::int64_t window_;  // blocks that may be under way
+  const std::int64_t window_;  // most blocks in flight
 
   std::mutex reading_;  // held while a block is read
   CorpusReader reader_;
   bool all_taken_ = false;
   std::atomic<std::int64_t> bytes_read_ = 0;
 
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // for the members below
   std::condition_variable written_some_;
   std::int64_t taken_ = 0;
   std::int64_t written_ = 0;
   std::map<std::int64_t, EncodedBlock> ready_;
-  bool is_writing_ = false;  // a thread, without the mutex
+  bool is_writing_ = false;  // a thread is writing, without the mutex
   std::exception_ptr error_;
-  TokenizeProgress progress_;  // of the thread that writes
+  TokenizeProgress progress_;  // belongs to the thread that writes
 };
 
 }  // namespace

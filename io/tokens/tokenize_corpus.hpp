@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// From documents to token files, by several threads.
+// Tokenizes documents into token files, with several threads.
 #pragma once
 
 #include <array>
@@ -16,35 +16,35 @@ namespace mylos {
 
 enum class Split : std::uint8_t { train, valid };
 
-/// Where documents go.
+/// Assigns documents to training or validation.
 struct SplitRule {
   std::uint64_t seed = 0;
   double valid_fraction = 0.0;
-  /// The inputs are the two parts of one text: the first is for training.
+  /// The inputs are the two parts of one text: the first is for training, the second for validation.
   bool has_two_parts = false;
 
-  /// A function of (seed, document) alone: with a 53-bit hash of them as a fraction of 1, validation if it is
-  /// less than `valid_fraction`.
+  /// A function of (seed, document) alone: validation if their 53-bit hash, as a fraction in [0, 1), is less
+  /// than `valid_fraction`.
   Split of(std::int64_t document) const;
 };
 
 struct TokenizeSettings {
   std::string key = "text";         ///< of JSON lines
-  bool end_of_text_begins = false;  ///< <|endoftext|> before each document, not behind it
+  bool end_of_text_begins = false;  ///< <|endoftext|> before each document instead of after it
   SplitRule split;
   int threads = 1;
 };
 
-/// What a person may want to see; for one thread at a time.
+/// Progress to be displayed.
 struct TokenizeProgress {
   std::int64_t bytes_read = 0;
-  std::int64_t documents = 0;  ///< that have ended
+  std::int64_t documents = 0;  ///< complete ones
   std::int64_t tokens = 0;
 };
 
-/// Writes the tokens of all documents of `inputs`, in their order, to `writers` (training, validation): the
-/// same files for any number of threads. Calls `seen` after each block, which may throw to stop. Returns how
-/// much there was. Throws the first error in the order of the inputs.
+/// Writes the tokens of all documents of `inputs`, in order, to `writers` (training, validation). The files
+/// are the same for any number of threads. Calls `seen` after each block, from one thread at a time; it may
+/// throw to stop. Returns the totals. Throws the first error in the order of the inputs.
 TokenizeProgress tokenize_corpus(const std::vector<CorpusInput>& inputs, const Tokenizer& tokenizer,
                                  const TokenizeSettings& settings, std::array<ShardWriter*, 2> writers,
                                  const std::function<void(const TokenizeProgress&)>& seen);

@@ -22,7 +22,7 @@ class ByteEncoder final : public Encoder {
   }
 };
 
-/// A token a byte, and <|endoftext|> = 256.
+/// One token per byte, and <|endoftext|> = 256.
 class ByteTokenizer final : public Tokenizer {
  public:
   std::unique_ptr<Encoder> encoder() const override { return std::make_unique<ByteEncoder>(); }

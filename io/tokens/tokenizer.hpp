@@ -13,11 +13,11 @@
 
 namespace mylos {
 
-/// Makes tokens for one thread at a time.
+/// Encodes text, for one thread at a time.
 class Encoder {
  public:
   virtual ~Encoder() = default;
-  /// Appends the tokens of plain text, at most one per byte; special tokens are never made from it.
+  /// Appends the tokens of plain text, at most one per byte, and never special tokens.
   virtual void append(std::string_view text, std::vector<std::uint16_t>& tokens) = 0;
 };
 
@@ -26,26 +26,27 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  /// Uses this tokenizer, which outlives it.
+  /// An encoder that uses this tokenizer, which must outlive it.
   virtual std::unique_ptr<Encoder> encoder() const = 0;
   std::vector<std::uint16_t> encode(std::string_view text) const;
-  /// The bytes of each token, one after another: of the tokens of any bytes, these bytes. Throws
-  /// ExitCode::bad_data for an id outside the vocabulary.
+  /// The bytes of the tokens, concatenated; the inverse of encoding, for any bytes. Throws ExitCode::bad_data
+  /// for an id outside the vocabulary.
   virtual std::string decode(std::span<const std::uint16_t> tokens) const = 0;
   virtual std::int64_t vocab_size() const = 0;
   /// The id of <|endoftext|>, which separates documents.
   virtual std::uint16_t end_of_text() const = 0;
   virtual TokenizerIdentity identity() const = 0;
-  /// Where the beginning of a longer text may be cut so that the parts have the tokens of the whole: the last
-  /// such number of bytes in `text`, or 0 if there is none yet. `text` begins at such a place.
+  /// The largest number of bytes of `text`, the beginning of a longer text, after which it may be cut so that
+  /// the two parts have the tokens of the whole; 0 if there is no such place yet. `text` itself begins at
+  /// such a place.
   virtual std::size_t last_cut(std::string_view text) const = 0;
 };
 
 /// A kind of tokenizer.
 struct TokenizerDescriptor {
-  std::string_view name;  ///< in a deck and, with =FILE if it has one, on the command line
+  std::string_view name;  ///< in a deck and, followed by =FILE if `has_ranks`, on the command line
   std::int64_t vocab_size;
-  bool has_ranks;  ///< that a file holds
+  bool has_ranks;  ///< whether it reads ranks from a file
 };
 
 /// Every kind of tokenizer; the first is the default of `mylos tokenize`.
@@ -54,11 +55,12 @@ std::span<const TokenizerDescriptor> tokenizers();
 /// Their names, with `separator` between them.
 std::string tokenizer_names(std::string_view separator);
 
-/// The kind called `name`; throws ExitCode::usage if there is none of that name.
+/// The kind called `name`. Throws ExitCode::usage if there is no such kind.
 const TokenizerDescriptor& tokenizer_kind(std::string_view name);
 
-/// The tokenizer that `choice` names: "bytes", or "gpt2=" and what BpeRanks::read takes. Throws
-/// ExitCode::usage if it names none, ExitCode::bad_data if the file does not hold GPT-2's ranks.
+/// The tokenizer that `choice` names: "bytes", or "gpt2=" and a path for BpeRanks::read. Throws
+/// ExitCode::usage if `choice` names no tokenizer, ExitCode::bad_data if the file does not hold GPT-2's
+/// ranks.
 std::unique_ptr<Tokenizer> make_tokenizer(std::string_view choice);
 
 }  // namespace mylos

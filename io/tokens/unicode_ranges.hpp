@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The code points of Unicode 16 that GPT-2's pre-tokenizer tells apart, in ascending ranges.
+// The code points of Unicode 16 that GPT-2's pre-tokenizer distinguishes, in ascending ranges.
 #pragma once
 
 #include <span>
@@ -8,7 +8,7 @@ namespace mylos {
 
 struct CodePointRange {
   char32_t first;
-  char32_t last;  ///< of the range
+  char32_t last;  ///< inclusive
 };
 
 std::span<const CodePointRange> unicode_letters();  ///< \p{L}

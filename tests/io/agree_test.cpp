@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Errors keep their kind on the way to the other ranks.
+// Errors keep their exit code on the way to the other ranks.
 #include "io/agree.hpp"
 
 #include <filesystem>

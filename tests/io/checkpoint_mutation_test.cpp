@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Hostile and unlucky checkpoints, each loaded by a process of its own: no crash, no hang, no silent load of
-// what the manifest does not vouch for; and a disk that is full.
+// Hostile and damaged checkpoints, each loaded by a separate process: no crash, no hang, no silent load of
+// data that the manifest does not vouch for. Also: a full disk.
 
 #include <gtest/gtest.h>
 
@@ -40,7 +40,7 @@ void load_mutated(int count, unsigned seed) {
                     mutation.vouched_for ? ", manifest recomputed" : "", code, slurp(output));
     ASSERT_TRUE(code == 0 || code == bad_data) << context;
     if (code == 0) ++loaded;
-    // Blanks of the manifest may change; then the files are still what it says.
+    // White space of the manifest may change; the other files then still match it.
     if (code == 0 && !mutation.vouched_for) {
       ASSERT_EQ(mutation.file, "manifest.json") << context;
       ASSERT_EQ(slurp(output), sum) << context;
@@ -53,7 +53,7 @@ TEST(CheckpointMutation, NoneCrashesHangsOrLoadsSilently) {
   load_mutated(60, 1);
 }
 
-// Of the long run only: ctest -L long.
+// In the long run only: ctest -L long.
 TEST(CheckpointMutation, DISABLED_AThousand) {
   load_mutated(1000, 2);
 }

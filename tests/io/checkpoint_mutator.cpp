@@ -12,7 +12,7 @@ namespace mylos::test {
 
 namespace {
 
-/// The manifest that an attacker would write for the files as they are.
+/// Writes the manifest that an attacker would write for the current files.
 void recompute_manifest(const fs::path& checkpoint, Manifest manifest) {
   for (ManifestFile& file : manifest.files) {
     const TensorFile content(checkpoint / file.name, O_RDONLY);
@@ -31,7 +31,7 @@ void recompute_manifest(const fs::path& checkpoint, Manifest manifest) {
   spill(checkpoint / "manifest.json", manifest_text(manifest));
 }
 
-/// A changed manifest with the digest that fits it, if it is still JSON.
+/// Makes the digest of a changed manifest match it, if it is still JSON.
 void recompute_own_digest(const fs::path& checkpoint) {
   const std::optional<Json> root = Json::parse_if_whole(slurp(checkpoint / "manifest.json"));
   if (!root || !root->is_object()) return;

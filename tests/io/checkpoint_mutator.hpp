@@ -12,8 +12,8 @@ namespace mylos::test {
 
 /// What was changed.
 struct Mutation {
-  std::string file;          ///< of the checkpoint; empty if nothing was changed after all
-  bool vouched_for = false;  ///< the manifest's digests fit the files as they are now
+  std::string file;          ///< of the checkpoint; empty if the change had no effect
+  bool vouched_for = false;  ///< whether the manifest's digests match the changed files
 };
 
 class CheckpointMutator {
@@ -21,7 +21,7 @@ class CheckpointMutator {
   explicit CheckpointMutator(unsigned seed) : random_(seed) {}
 
   /// Changes a few bits or bytes of one file of a whole checkpoint, or cuts, stretches, clears or copies
-  /// them; every second time an attacker makes the digests fit.
+  /// them; every second time, as an attacker would, it makes the digests match.
   Mutation mutate(const fs::path& checkpoint);
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Checkpoints written and read by any number of ranks, and everything that may be wrong with one.
+// Checkpoints written and read by any number of ranks, and everything that can be wrong with one.
 #include "io/checkpoint/checkpoint.hpp"
 
 #include <algorithm>
@@ -46,13 +46,13 @@ class CheckpointTest : public testing::Test {
     barrier();
   }
 
-  /// The ranges of a tensor of `size` elements that this rank has.
+  /// This rank's ranges of a tensor of `size` elements.
   std::vector<std::pair<std::int64_t, std::int64_t>> ranges(std::int64_t size, Partition partition) const {
     const std::int64_t n = io_.size();
     const std::int64_t r = io_.rank();
     switch (partition) {
       case Partition::even: {
-        const std::int64_t each = (size + n - 1) / n;  // padded: the last ranks may have less or nothing
+        const std::int64_t each = (size + n - 1) / n;  // the last ranks may have fewer or none
         const std::int64_t begin = std::min(size, r * each);
         return {{begin, std::min(size, begin + each) - begin}};
       }
@@ -77,7 +77,7 @@ class CheckpointTest : public testing::Test {
     return {};
   }
 
-  /// This rank's share of the columns of a tensor, its last dimension, in memory with two more columns.
+  /// This rank's share of the columns (last dimension) of a tensor, in memory with two more columns.
   std::vector<TensorPart> columns(const TensorInfo& tensor, const std::function<float(std::int64_t)>& value) {
     const std::int64_t width = tensor.shape.back();
     const std::int64_t begin = width * io_.rank() / io_.size();
@@ -126,7 +126,7 @@ class CheckpointTest : public testing::Test {
     CheckpointStore(io_, directory_, settings_).write(content(step, partition));
   }
 
-  /// Overwrites the elements of a part, and nothing between them.
+  /// Overwrites only the elements of a part, not the memory between them.
   static void clear(const TensorPart& part) {
     for (std::int64_t i = 0; i < part.box.size(); ++i) {
       std::int64_t rest = i;
@@ -150,7 +150,7 @@ class CheckpointTest : public testing::Test {
     }
   }
 
-  /// The error of opening step `step`, as "code message"; "whole" where it opens.
+  /// The error of opening step `step`, as "code message"; "whole" if it opens.
   std::string open_error(std::int64_t step) {
     try {
       open_newest(io_, directory_, step, [](const std::string&) {});
@@ -162,7 +162,7 @@ class CheckpointTest : public testing::Test {
 
   std::vector<std::int64_t> steps() { return CheckpointStore(io_, directory_, settings_).steps(); }
 
-  /// What the abandoned-<time> directories hold.
+  /// The names of the entries in the abandoned-<time> directories.
   std::vector<std::string> abandoned() {
     std::vector<std::string> names;
     for (const auto& entry : fs::directory_iterator(directory_)) {
@@ -307,7 +307,7 @@ TEST_F(CheckpointTest, WhatARestartGivesUpIsMovedAway) {
   EXPECT_EQ(abandoned(), std::vector<std::string>{});
 }
 
-/// With a user's file in it too: a later restart would take it for the newest.
+/// Also if it holds a user's file: otherwise a later restart would take it for the newest.
 TEST_F(CheckpointTest, WhatARestartGivesUpIsMovedAwayWithAllItHolds) {
   for (const std::int64_t step : {10, 20}) write(step);
   on_root([&] { spill(path(20) / "notes.txt", "mine"); });
@@ -320,10 +320,10 @@ TEST_F(CheckpointTest, WhatARestartGivesUpIsMovedAwayWithAllItHolds) {
   settings_.retention.keep_abandoned = 0;
   write(20);
   EXPECT_EQ(steps(), (std::vector<std::int64_t>{10, 20}));
-  EXPECT_EQ(abandoned(), std::vector<std::string>{"step_000020"});  // not mylos' own alone
+  EXPECT_EQ(abandoned(), std::vector<std::string>{"step_000020"});  // holds more than mylos' own files
 }
 
-/// Names that only resemble abandoned-<time>, links, and copies inside.
+/// Not those with names that only resemble abandoned-<time>, links, or directories that hold copies.
 TEST_F(CheckpointTest, OnlyItsOwnAbandonedDirectoriesGo) {
   settings_.retention.keep_abandoned = 0;
   write(1);
@@ -380,7 +380,7 @@ TEST_F(CheckpointTest, TidiesAfterAKilledWriter) {
   EXPECT_FALSE(fs::exists(path(3).string() + ".tmp"));
 }
 
-/// Copies, other suffixes, directories with notes in them.
+/// Copies, other suffixes, and directories with notes.
 TEST_F(CheckpointTest, WhatOthersMadeIsLeftAlone) {
   write(1);
   write(2);
@@ -426,7 +426,7 @@ TEST_F(CheckpointTest, ValuesThatAreNotFiniteAreNotSaved) {
     }
     barrier();
     EXPECT_EQ(steps(), std::vector<std::int64_t>{1});
-    EXPECT_FALSE(fs::exists(path(2).string() + ".tmp"));  // the disk may be full of it
+    EXPECT_FALSE(fs::exists(path(2).string() + ".tmp"));  // it may fill the disk
     barrier();
   }
   CheckpointContent largest = content(2, Partition::even);
@@ -567,7 +567,7 @@ TEST_F(CheckpointTest, PartsMustCoverTheirTensorOnce) {
   CheckpointContent hole = content(1, Partition::even);
   if (io_.rank() == 0) --hole.tensors[1].parts[0].box.count.back();
   refuses(hole);
-  // As many elements as the tensor has: one row twice, another not at all.
+  // As many elements as the tensor has, but one row twice and another not at all.
   CheckpointContent twice = content(1, Partition::first_only);
   if (io_.rank() == 0) {
     TensorPart first = twice.tensors[1].parts[0];

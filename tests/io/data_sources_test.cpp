@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a deck may name as its data, and the files that it means.
+// The data sources that a deck may name, and the files that they stand for.
 #include "io/tokens/data_sources.hpp"
 
 #include <gmock/gmock.h>

@@ -43,7 +43,7 @@ std::vector<std::string> problems_of(std::string_view text) {
   return errors.messages();
 }
 
-/// The problem of `[train] steps = value`, which must be the only one.
+/// The problem of `[train] steps = value`; there must be exactly one.
 std::string problem_of_steps(const std::string& value) {
   const std::vector<std::string> problems = problems_of("[train]\nsteps = " + value + "\n");
   EXPECT_EQ(problems.size(), 1U) << value;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// GPT-2's tokens against those of tiktoken, as tests/reference/make_token_reference.py wrote them down. The
-// vocabulary and Tiny Shakespeare are those of MYLOS_TEST_DATA.
+// Compares GPT-2's tokens with those of tiktoken, recorded by tests/reference/make_token_reference.py. The
+// vocabulary and Tiny Shakespeare come from MYLOS_TEST_DATA.
 #include <array>
 #include <cstdlib>
 
@@ -30,7 +30,7 @@ std::string utf8(char32_t point) {
   return {static_cast<char>(0xf0U | point >> 18U), low(12), low(6), low(0)};
 }
 
-/// The script's Generator.
+/// The same as the script's Generator.
 class Generator {
  public:
   explicit Generator(std::uint64_t seed) : state_(seed) {}
@@ -137,7 +137,7 @@ class Gpt2Reference : public testing::Test {
 
   fs::path ranks_file() const { return data_ / "gpt2.tiktoken"; }
 
-  /// Whether the tokens of `text` are those of the reference, and the text that of its tokens.
+  /// Expects that the tokens of `text` are those of the reference and decode to `text`.
   void expect_reference(const std::string& name, const std::string& text) const {
     for (const Json& entry : reference_.elements("texts")) {
       if (entry.text("name") != name) continue;
@@ -207,11 +207,11 @@ TEST_F(Gpt2Reference, VocabAndMergesSayTheSame) {
   EXPECT_EQ(other->encode("from vocab.json"), tokenizer_->encode("from vocab.json"));
 }
 
-// Takes minutes if the merges of long pieces are not in O(n log n).
+// Takes minutes unless merging long pieces is O(n log n).
 TEST_F(Gpt2Reference, AMegabyteOfOneLetter) {
   const std::string text(1000000, 'a');
   const auto tokens = tokenizer_->encode(text);
-  // The longest token of that letter has 16 of them.
+  // The longest token of this letter has 16 of them.
   EXPECT_LT(tokens.size(), 500000U);
   EXPECT_EQ(tokenizer_->decode(tokens), text);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The report is whole, self-contained and small whatever the metrics hold.
+// The report is complete, self-contained and small, whatever the metrics hold.
 #include "io/report/html_report.hpp"
 
 #include <cmath>
@@ -18,8 +18,8 @@ namespace {
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 constexpr double inf = std::numeric_limits<double>::infinity();
 
-// Says what is wrong with `html` as XML: tags that do not nest, stray '<', attributes without quotes; empty
-// if nothing.
+// Describes what is wrong with `html` as XML: tags that do not nest, stray '<', attributes without quotes.
+// Empty if nothing is.
 std::string malformed(std::string_view html) {
   std::vector<std::string> open;
   for (std::size_t at = html.find('<'); at != std::string_view::npos; at = html.find('<', at + 1)) {
@@ -244,7 +244,7 @@ TEST(HtmlReport, AColumnThatComesLateKeepsItsMean) {
 
 TEST(HtmlReport, AMillionRowsStaySmallAndKeepTheExtremes) {
   ReportData data = run_of(1'000'000);
-  data.steps["learning_rate"][654'321] = 1.0;  // outlives the thinning, so the axis reaches it
+  data.steps["learning_rate"][654'321] = 1.0;  // must survive the thinning, so that the axis reaches it
   for (int i = 0; i < 5000; ++i) {
     data.evaluations["step"].push_back(200.0 * i);
     data.evaluations["loss"].push_back(2.0 + 1.0 / (1.0 + i));

@@ -15,7 +15,7 @@ namespace {
 
 using Weights = std::vector<std::int64_t>;
 
-/// Of `samples` samples, over any number of periods.
+/// Checks the shares in the first `samples` samples, over any number of periods.
 void expect_shares(const Weights& weights, std::int64_t samples) {
   SCOPED_TRACE(testing::PrintToString(weights));
   const Interleaving order(weights);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A process of its own for the io tests: it may crash, hang, be killed or run out of disk. Knows no MPI.
+// A separate process for the io tests: it may crash, hang, be killed or run out of disk space. It does not
+// use MPI.
 //
 //   io_child load CHECKPOINT       reads all tensors; prints their sum
 //   io_child write DIR STEP BYTES  writes a checkpoint while no file may grow beyond BYTES
-//   io_child append METRICS        appends rows, with a new column every 200, until it is killed
+//   io_child append METRICS        appends rows, with a new column every 200 rows, until it is killed
 //   io_child lock RUN              takes the lock, creates RUN/locked and waits
 #include <csignal>
 #include <cstdio>
@@ -28,8 +29,7 @@ void load(const std::string& checkpoint) {
   double sum = 0.0;
   for (const char* file : {"weights.h5", "optimizer.h5"}) {
     for (const TensorInfo& tensor : reader.tensors(file)) {
-      // A hostile file may claim a huge tensor; what it stores is bounded by its size, which the reader has
-      // checked.
+      // A hostile file may claim a huge tensor, but the reader has checked that its tensors fit in its size.
       std::vector<float> data(static_cast<std::size_t>(tensor.size()));
       reader.read({file, tensor, parts_of_range(tensor, 0, tensor.size(), data.data())});
       for (const float value : data) sum += value;

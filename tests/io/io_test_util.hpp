@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the io tests share: a scratch directory, whole files, and child processes that run io_child.
+// Shared by the io tests: a scratch directory, whole files, and child processes that run io_child.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace mylos::test {
 
 namespace fs = std::filesystem;
 
-/// A new directory, removed with its content.
+/// A new directory; the destructor removes it with its content.
 class ScratchDirectory {
  public:
   ScratchDirectory() {
@@ -49,8 +49,7 @@ inline void spill(const fs::path& file, const std::string& content) {
   std::ofstream(file, std::ios::binary | std::ios::trunc) << content;
 }
 
-/// Starts io_child, which lies beside the test program. It finds its standard output in `output`, where
-/// given.
+/// Starts io_child, which lies next to the test program. Its standard output goes to `output`.
 inline pid_t start_child(const std::vector<std::string>& arguments, const fs::path& output = "/dev/null") {
   const std::string program = fs::read_symlink("/proc/self/exe").parent_path() / "io_child";
   std::vector<char*> argv = {const_cast<char*>(program.c_str())};
@@ -77,12 +76,13 @@ inline int run_child(const std::vector<std::string>& arguments, const fs::path& 
   return wait_for_child(start_child(arguments, output));
 }
 
-/// The tensors of a small model: odd shapes, one of several chunks, one of a single element.
+/// The tensors of a small model: odd shapes, one tensor with several chunks, one with a single element.
 inline std::vector<TensorInfo> small_tensors() {
   return {{"wte.weight", {1100, 1001}}, {"h.0.view", {4, 3, 5, 2}}, {"h.0.attn.bias", {7}}, {"scale", {1}}};
 }
 
-/// What a checkpoint of it holds: name, file and the tensor that gives its elements.
+/// A dataset in a checkpoint of the small model: its file, its name, and the index of the tensor that gives
+/// its elements.
 struct SmallDataset {
   std::string file;
   std::string name;
@@ -105,7 +105,7 @@ inline float element(std::size_t tensor, std::int64_t index, std::int64_t step) 
          11.0F;
 }
 
-/// The whole checkpoint as one process writes it; `memory` keeps its data.
+/// The whole checkpoint, as one process writes it; `memory` holds its data.
 inline CheckpointContent whole_content(std::int64_t step, std::vector<std::vector<float>>& memory) {
   CheckpointContent content;
   content.state = {step, fmt::format("{{\"step\": {}}}", step)};

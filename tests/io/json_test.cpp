@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// JSON: the text of values, and what is said of members that are missing or of another kind.
+// JSON: the text of values, and the errors for members that are missing or of another kind.
 #include "io/json.hpp"
 
 #include <functional>

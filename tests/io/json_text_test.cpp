@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The text of a key of JSON objects that come in parts, against the library that reads whole values.
+// Compares the text of a key of JSON objects that are read in parts with a library that reads whole values.
 #include "io/tokens/json_text.hpp"
 
 #include <random>
@@ -116,7 +116,7 @@ TEST(JsonText, IsWhatTheLibraryReads) {
       }
     }
     const std::string text = text_of(line, 1 + random() % 20);
-    if (text.find("\ufffd") != std::string::npos) continue;  // the library refuses lone surrogates
+    if (text.find("\ufffd") != std::string::npos) continue;  // the library rejects lone surrogates
     const auto whole = Json::parse_if_whole(line);
     if (text.starts_with("65 no JSON:")) {
       ASSERT_FALSE(whole && whole->is_object()) << line << "\n" << text;

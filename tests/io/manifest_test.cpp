@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// No byte of a file is without a digest.
+// Every byte of a file has a digest.
 #include <string>
 #include <vector>
 
@@ -10,7 +10,7 @@
 namespace mylos {
 namespace {
 
-/// 't' for each byte of a tensor, 'p' for each of a piece.
+/// 't' for each byte of a tensor, 'p' for each byte of a piece.
 std::string bytes_of(const std::vector<PlacedTensor>& tensors, std::int64_t bytes) {
   std::string owners(static_cast<std::size_t>(bytes), ' ');
   const auto mark = [&](std::int64_t begin, std::int64_t end, char owner) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Metrics: appended, read meanwhile, cut back, and whole after any kill.
+// Metrics: appended, read while written, truncated, and whole after any kill.
 #include "io/metrics/metrics.hpp"
 
 #include <algorithm>
@@ -108,7 +108,7 @@ TEST(Metrics, ColumnsComeAndGo) {
     writer.append("steps", {{"step", 3.0}, {"old", 30.0}});
   }
   MetricsWriter writer(io, file, no_warning);
-  writer.truncate_after(2, 2);  // what was in the third row must not come back in the column that ends
+  writer.truncate_after(2, 2);  // the third row's value must not reappear in the column that ends
   writer.append("steps", {{"new", 0.5}, {"step", 3.0}, {"newer", 0.25}});
   writer.append("steps", {{"step", 4.0}, {"old", 40.0}});
   writer.flush();
@@ -161,7 +161,7 @@ TEST(Metrics, ADamagedFileIsSetAside) {
   }
 }
 
-/// Rows that are queued behind one that failed do not touch the file that it left.
+/// Rows that are queued after one that failed do not touch the file that it left.
 TEST(Metrics, AFailedExtensionIsAnErrorOfEveryRowAfterIt) {
   const ScratchDirectory scratch;
   const fs::path file = scratch.path() / "metrics.h5";
@@ -179,7 +179,7 @@ TEST(Metrics, AFailedExtensionIsAnErrorOfEveryRowAfterIt) {
   expect_steps(read_metrics(io, file, "steps"), 3);
 }
 
-// What io_child appends: each 200 rows have a column of their own, which is NaN in all others.
+// The rows that io_child appends: each 200 rows have a separate column, which is NaN in all other rows.
 void expect_grown(const MetricsTable& table, std::size_t num_rows) {
   expect_steps(table, num_rows);
   for (const auto& [name, column] : table) {
@@ -192,7 +192,8 @@ void expect_grown(const MetricsTable& table, std::size_t num_rows) {
   }
 }
 
-// A child appends without end, over many blocks and columns; the file is read meanwhile, and after each kill.
+// A child appends without end, over many blocks and columns; the file is read at the same time, and after
+// each kill.
 TEST(Metrics, ReadableWhileWrittenAndAfterEveryKill) {
   const ScratchDirectory scratch;
   const fs::path file = scratch.path() / "metrics.h5";
@@ -202,7 +203,7 @@ TEST(Metrics, ReadableWhileWrittenAndAfterEveryKill) {
   std::size_t seen = 0;
   for (int kill = 0; kill < 20; ++kill) {
     const pid_t child = start_child({"append", file.string()}, output);
-    // Many looks until the next few hundred rows are there.
+    // Reads the file many times until the next few hundred rows are there.
     const std::size_t target = seen + 1 + random() % 700;
     ASSERT_TRUE(wait_until([&] {
       if (!fs::exists(file)) return false;

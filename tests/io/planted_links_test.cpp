@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Symbolic links that somebody plants under the names of files that mylos makes: what they point to stays.
+// Symbolic links that somebody plants under the names of files that mylos creates: their targets stay
+// unchanged.
 #include <functional>
 #include <string>
 #include <vector>
@@ -40,7 +41,7 @@ TEST(PlantedLinks, AreNotFollowed) {
     EXPECT_FALSE(fs::exists(scratch.path() / name));
   }
 
-  // The temporary file of metrics is made anew, whatever lies there.
+  // The temporary file of metrics replaces whatever has its name.
   IoThread io;
   plant("metrics.h5.tmp");
   MetricsWriter metrics(io, scratch.path() / "metrics.h5", [](const std::string&) {});

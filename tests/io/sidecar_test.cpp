@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What stands beside a token file.
+// The sidecar of a token file.
 #include "io/tokens/sidecar.hpp"
 
 #include <fstream>

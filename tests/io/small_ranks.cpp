@@ -34,7 +34,7 @@ MergesFiles files_of(const Merges& merges) {
     for (int b = 0; b < 256; ++b) {
       const std::string token(1, static_cast<char>(b));
       const std::string name = shown(token);
-      // Bytes that are not shown as themselves have characters from U+0100 on.
+      // Bytes that are not shown as themselves have characters of U+0100 and above.
       if ((name.size() == 2 && static_cast<unsigned char>(name[0]) >= 0xc4) == hidden)
         tokens.push_back(token);
     }

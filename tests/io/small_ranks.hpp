@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Small byte-pair vocabularies for tests, and a merger that is slow and plain.
+// Small byte-pair vocabularies for tests, and a slow, simple reference merger.
 #pragma once
 
 #include <map>
@@ -23,7 +23,7 @@ struct MergesFiles {
 MergesFiles files_of(const Merges& merges);
 BpeRanks ranks_of(const Merges& merges);
 
-/// The parts of `bytes` after merging neighbours that join to a token of a rank below `limit`.
+/// The parts of `bytes` after merging neighbours that form a token of a rank below `limit`.
 std::vector<std::string> merged_plainly(const std::string& bytes, const std::map<std::string, int>& ranks,
                                         int limit);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What must be on disk is asked for before it gets its name, and no error of fsync(2) is lost. Calls that
-// take or give less than was asked for are continued. The calls are this program's own, which fail as a test
-// says.
+// Files are synced to disk before they get their final names, and no error of fsync(2) is lost. Calls that
+// read or write less than requested are continued. This program replaces the system calls and lets them fail
+// as a test requests.
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -23,10 +23,10 @@
 namespace mylos::test {
 namespace {
 
-/// What the calls below do, and what they were asked for. Files are written by one thread at a time.
+/// How the calls below behave, and the record of the syncs. Files are written by one thread at a time.
 struct Calls {
-  int failing_sync = 0;  ///< counted from 1; 0: none
-  int error = EIO;       ///< of it
+  int failing_sync = 0;  ///< counted from 1; 0: no sync fails
+  int error = EIO;       ///< of the failing sync
   bool are_short = false;
   bool reads_fail = false;               ///< with EIO
   bool directories_refuse = false;       ///< to be synced, with EINVAL
@@ -42,12 +42,12 @@ int sync_or_fail(int fd) {
   calls.synced.push_back(path_of(fd));
   const bool fails = std::ssize(calls.synced) == calls.failing_sync;
   const bool refuses = calls.directories_refuse && fs::is_directory(calls.synced.back());
-  if (!fails && !refuses) return 0;  // no file of a test need survive the machine
+  if (!fails && !refuses) return 0;  // no real sync: a test's files need not survive a crash of the machine
   errno = fails ? calls.error : EINVAL;
   return -1;
 }
 
-/// Half of what was asked for; of whole pages, whole pages.
+/// Half of the requested bytes; for several whole pages, half of the pages.
 std::size_t shortened(std::size_t bytes) {
   if (!calls.are_short || bytes < 2) return bytes;
   constexpr std::size_t page = 4096;
@@ -88,7 +88,7 @@ class SystemCalls : public testing::Test {
   SystemCalls() { calls = {}; }
   ~SystemCalls() override { calls = {}; }
 
-  /// A checkpoint without its large tensor.
+  /// Writes a checkpoint without its large tensor.
   void write_small(const fs::path& run, std::int64_t step) {
     std::vector<std::vector<float>> memory;
     CheckpointContent content = whole_content(step, memory);
@@ -96,8 +96,8 @@ class SystemCalls : public testing::Test {
     CheckpointStore(io_, run / "checkpoints", {}).write(content);
   }
 
-  /// Lets the first, second ... fsync of `work` on a new directory fail, until it asks for no more: each time
-  /// it throws an io error that names the file. Returns how many it asks for.
+  /// Runs `work` on new directories, letting its first, second ... fsync fail until it makes no further call.
+  /// Expects an io error that names the file each time. Returns the number of calls.
   int sweep(const std::function<void(const fs::path& run)>& work) {
     for (int n = 1;; ++n) {
       SCOPED_TRACE(n);
@@ -136,7 +136,7 @@ TEST_F(SystemCalls, ACheckpointIsOnDiskBeforeItGetsItsName) {
 
 TEST_F(SystemCalls, NoErrorOfFsyncIsLost) {
   EXPECT_EQ(sweep([&](const fs::path& run) { write_small(run, 1); }), 8);
-  // One of the same step is moved away first.
+  // A checkpoint of the same step is moved away first.
   EXPECT_GT(sweep([&](const fs::path& run) {
               write_small(run, 1);
               write_small(run, 1);
@@ -175,7 +175,7 @@ TEST_F(SystemCalls, WhereDirectoriesCannotBeSyncedTheyNeedNotBe) {
   EXPECT_TRUE(verify_checkpoint(scratch.path() / "checkpoints" / "step_000001").empty());
 }
 
-/// Another try may read it: nobody goes back to an older one unasked.
+/// Another attempt may succeed in reading it: a run must not silently fall back to an older checkpoint.
 TEST_F(SystemCalls, ACheckpointThatCannotBeReadIsNotPassedOver) {
   const ScratchDirectory scratch;
   const fs::path checkpoints = scratch.path() / "checkpoints";

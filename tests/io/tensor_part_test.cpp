@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A part that is cut has the same elements, in memory and out of a source.
+// Cutting a part keeps its elements, in memory and from a source.
 #include <algorithm>
 #include <vector>
 
@@ -31,7 +31,8 @@ TEST(TensorPart, CutHasTheSameElements) {
   const ElementSource source = [&](std::int64_t first, std::span<float> values) {
     std::copy_n(memory.begin() + first, values.size(), values.begin());
   };
-  // Rows 3 to 12 and columns 2 to 8 of a tensor, 11 elements apart in memory, from the fifth on.
+  // Rows 3 to 12 and columns 2 to 8 of a tensor; rows are 11 elements apart in memory, beginning at
+  // element 5.
   const Box box{.start = {3, 2}, .count = {10, 7}};
   const TensorPart in_memory{.box = box, .data = memory.data() + 5, .stride = {11, 1}};
   const TensorPart of_source{.box = box, .stride = {11, 1}, .source = source, .first = 5};

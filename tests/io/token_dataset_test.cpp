@@ -90,7 +90,7 @@ TEST_F(TokenTest, BadFilesAreNamedWithTheOffset) {
 }
 
 TEST_F(TokenTest, ATokenBeyondTheVocabularyIsNamedWithItsOffset) {
-  const fs::path file = counting_file(200000 % 65536 + 3);  // several blocks are not needed to count past 257
+  const fs::path file = counting_file(200000 % 65536 + 3);
   EXPECT_NE(error_of(file, 257).find(
                 fmt::format("offset {}: token 257 is 257, the vocabulary has 257", 1024 + 2 * 257)),
             std::string::npos)
@@ -167,7 +167,7 @@ TEST_F(TokenTest, EvaluationReadsInFileOrder) {
   }
 }
 
-/// The order of runs before sources: restarts continue it.
+/// The order of runs from before there were several sources: restarts continue it.
 TEST_F(TokenTest, OneFileHasTheOrderThatItAlwaysHad) {
   const TokenDataset data = dataset_of(counting_file(5000), 8, 7);
   std::vector<std::int32_t> window(9);
@@ -280,7 +280,7 @@ TEST_F(Sources, AreReadByWeightEachInItsOwnEpochs) {
   EXPECT_EQ(both.epochs(1, 800), 10.0);
 }
 
-/// Whoever reads which, from wherever on.
+/// Whichever reader reads which samples, and wherever it starts.
 TEST_F(Sources, AreInOneOrderOnEveryLayout) {
   const std::string text = counting_files("a", {3000, 70}) + ":5," + counting_files("b", {900}) + ":3";
   std::vector<std::vector<std::int32_t>> expected;
@@ -319,7 +319,7 @@ TEST_F(Sources, FailOnlyWhoeverAsksForWhatIsBad) {
   SampleStream stream(open(text, 16), 1, 1);
   std::vector<std::int32_t> tokens(17);
   stream.read(0, tokens);
-  // What lies ahead is read by now, or fails as what follows does; none of it is asked for.
+  // The batches ahead may already be prefetched or may fail like later ones; the test requests none of them.
   fs::resize_file(path("a_0.bin"), 1024);
   fs::last_write_time(path("a_0.bin"), fs::file_time_type::clock::now() + std::chrono::hours(1));
   for (int i = 0; i < 2; ++i) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// From documents to token files: what comes out whatever threads, block sizes and interruptions.
+// From documents to token files: the result is the same for any threads, block sizes and interruptions.
 #include "io/tokens/tokenize_corpus.hpp"
 
 #include <optional>
@@ -92,7 +92,7 @@ class TokenizeCorpus : public testing::Test {
     }
   }
 
-  /// What comes of `documents` one by one.
+  /// The tokens of `documents`, encoded one by one.
   Tokens expected(const std::vector<std::string>& documents, Split split) const {
     Tokens all;
     for (std::size_t d = 0; d < documents.size(); ++d) {
@@ -105,7 +105,7 @@ class TokenizeCorpus : public testing::Test {
     return all;
   }
 
-  /// Text without and with places to cut.
+  /// Documents with and without places to cut.
   static std::vector<std::string> documents(std::size_t count) {
     std::mt19937 random(6);
     const std::vector<std::string> words = {"the ", " the", "aa",           "'s",  "\u3000",
@@ -133,7 +133,7 @@ class TokenizeCorpus : public testing::Test {
       {{"t", "h"}, {"th", "e"}, {" ", "the"}, {"a", "a"}, {"1", "2"}, {"\xe4", "\xb8"}, {"\n", "\n"}}));
   TokenizeSettings settings_;
   std::int64_t shard_tokens_ = 0;
-  std::array<ShardPosition, 2> positions_;  // behind the last whole shards
+  std::array<ShardPosition, 2> positions_;  // after the last whole shards
   bool continues_ = false;
 };
 
@@ -180,8 +180,8 @@ TEST_F(TokenizeCorpus, SplitDependsOnSeedAndDocumentAlone) {
 }
 
 TEST_F(TokenizeCorpus, DocumentsOfManyBlocks) {
-  // Without white space behind other characters, with a line longer than is kept, and with a piece of several
-  // blocks.
+  // Without white space after other characters, with a line too long to be held in memory, and with a piece
+  // of several blocks.
   std::string words, wide;
   while (words.size() < 3 * CorpusReader::block_bytes) words += "the aa12 ";
   while (wide.size() < 2 * CorpusReader::most_line_bytes)
@@ -251,7 +251,7 @@ TEST_F(TokenizeCorpus, TheFirstErrorIsNamedWithFileAndLine) {
   EXPECT_EQ(error_of({file("good.jsonl"), file("z.jsonl")}),
             fmt::format("65 {}:40002: \"text\" is not text", file("z.jsonl").string()));
   EXPECT_FALSE(fs::exists(file("error_train_0.bin")));
-  // In a line that is too long to be kept.
+  // In a line that is too long to be held in memory.
   spill(file("z.jsonl"),
         "{\"text\":\"a\"}\n{\"text\":\"" + std::string(3 * CorpusReader::most_line_bytes, 'a') + "\" x}\n");
   EXPECT_EQ(error_of({file("z.jsonl")}),

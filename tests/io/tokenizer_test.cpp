@@ -86,7 +86,7 @@ TEST(BpeTokenizer, MergesInTheOrderOfRanks) {
   EXPECT_TRUE(tokenizer.encode("").empty());
 }
 
-/// Ranks of random merges: of two neighbours in some text.
+/// Ranks of random merges, each of two neighbours in some text.
 std::pair<BpeRanks, std::map<std::string, int>> random_ranks(std::mt19937& random, int count) {
   std::map<std::string, int> ranks;
   Merges merges;
@@ -121,7 +121,7 @@ TEST(BpeTokenizer, RemembersPiecesOfAnyLength) {
   auto [ranks, plain] = random_ranks(random, 60);
   const BpeTokenizer tokenizer(std::move(ranks));
   const auto encoder = tokenizer.encoder();
-  // Often the same pieces, at the end of the text and before it; zeros are no padding.
+  // The same pieces recur, at the end of the text and before it; zero bytes must not be taken for padding.
   std::vector<std::string> pieces;
   for (std::size_t size = 0; size < 40; ++size) pieces.push_back(random_bytes(random, size, "abc"));
   pieces.push_back(std::string("\0", 1));
@@ -165,7 +165,7 @@ TEST(Pretokenizer, CutsTextInPieces) {
   EXPECT_THAT(pieces_of("a\tb"), ElementsAre("a", "\t", "b"));
   EXPECT_THAT(pieces_of("x\u3000\u3000y "), ElementsAre("x", "\u3000", "\u3000", "y", " "));
   EXPECT_THAT(pieces_of("\u00e9t\u00e9 \u0663\u00bd!"), ElementsAre("\u00e9t\u00e9", " \u0663\u00bd", "!"));
-  // Unicode 15 and 16: letters that older tables do not know.
+  // Letters of Unicode 15 and 16, which older tables lack.
   EXPECT_THAT(pieces_of("a\U00031350\U0002ebf0\U00011f04\U00010d4a"), testing::SizeIs(1));
   EXPECT_THAT(pieces_of("\u180e "), ElementsAre("\u180e", " ")) << "no white space";
 }
@@ -225,7 +225,7 @@ TEST(BpeRanks, AreTheSameFromBothKindsOfFiles) {
   EXPECT_EQ(again.tokens(), ranks.tokens());
   EXPECT_EQ(again.digest(), ranks.digest());
   EXPECT_NE(ranks_of({{"t", "h"}}).digest(), ranks.digest());
-  // Lines in another order, ended as on Windows, say the same.
+  // Lines in another order, with Windows line ends, mean the same.
   std::string lines;
   for (std::size_t at = 0; at < ranks.text().size();) {
     const std::size_t end = ranks.text().find('\n', at);

@@ -18,7 +18,7 @@ enum class OptionKind : std::uint8_t { flag, integer, real, text };
 struct CommandOption {
   std::string name;
   OptionKind kind = OptionKind::flag;
-  std::optional<std::string> default_value = {};   ///< if empty, the option may be absent
+  std::optional<std::string> default_value = {};   ///< without a default, the option may be absent
   std::optional<std::string> implicit_value = {};  ///< the value of `--name` alone
   std::string doc = {};
 };

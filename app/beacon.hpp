@@ -13,14 +13,14 @@
 
 namespace mylos {
 
-/// The lowest ranks of the nodes form a ring. Each sends its page to the next one with every heartbeat, as
-/// far as the message before has left, so that a node that stops is seen by one other, whatever the number of
-/// nodes.
+/// The lowest ranks of the nodes form a ring. With every heartbeat, each sends its page to the next one,
+/// unless its previous message is still on its way. One other node thus notices a node that stops, whatever
+/// the number of nodes.
 class Beacon {
  public:
-  /// Collective over MPI_COMM_WORLD. Without other nodes it does nothing.
+  /// Collective over MPI_COMM_WORLD. Does nothing if the job has only one node.
   explicit Beacon(FlightRecorder& recorder);
-  /// Waits for the last message of the rank before this one.
+  /// Waits for the last message of the previous rank in the ring.
   ~Beacon();
   Beacon(const Beacon&) = delete;
   Beacon& operator=(const Beacon&) = delete;

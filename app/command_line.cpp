@@ -14,7 +14,7 @@ namespace po = boost::program_options;
 
 namespace {
 
-/// A value of Boost's that reads a T.
+/// A Boost option value of type T.
 template <class T>
 po::typed_value<T>* value_of(const CommandOption& option) {
   auto* value = po::value<T>();
@@ -45,7 +45,7 @@ po::options_description described(const std::string& title, const std::vector<Co
   return description;
 }
 
-/// Takes `--section.key=value` out of `words`: Boost takes no empty values.
+/// Removes every `--section.key=value` from `words` and returns it: Boost accepts no empty values.
 std::vector<std::pair<std::string, std::string>> take_overrides(std::vector<std::string>& words) {
   std::vector<std::pair<std::string, std::string>> overrides;
   std::erase_if(words, [&](const std::string& word) {

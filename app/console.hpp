@@ -35,7 +35,7 @@ class Console {
  public:
   Console(bool active, ProgressStyle style);
 
-  /// A line of its own.
+  /// Prints `text` on its own line.
   void line(const std::string& text);
   /// A line on stderr that begins with "warning:".
   void warn(const std::string& text);

@@ -25,7 +25,7 @@ struct Free {
 using Topology = std::unique_ptr<hwloc_topology, Free<hwloc_topology_destroy>>;
 using Bitmap = std::unique_ptr<hwloc_bitmap_s, Free<hwloc_bitmap_free>>;
 
-/// Of this machine, with nothing but its processors: a full one takes long to load.
+/// The topology of this machine, restricted to its processors: a full topology takes long to load.
 Topology load_topology() {
   hwloc_topology_t made = nullptr;
   if (hwloc_topology_init(&made) != 0) fail(ExitCode::internal, "hwloc: {}", std::strerror(errno));
@@ -91,7 +91,7 @@ std::vector<std::string> gather_texts(MPI_Comm ranks, std::string text) {
   MPI_Comm_size(ranks, &size);
   auto length = static_cast<int>(text.size());
   MPI_Allreduce(MPI_IN_PLACE, &length, 1, MPI_INT, MPI_MAX, ranks);
-  const auto width = static_cast<std::size_t>(length) + 1;  // with the zero behind the text
+  const auto width = static_cast<std::size_t>(length) + 1;  // with the terminating zero
   text.resize(width);
   std::vector<char> all(width * static_cast<std::size_t>(size));
   MPI_Allgather(text.data(), length + 1, MPI_BYTE, all.data(), length + 1, MPI_BYTE, ranks);

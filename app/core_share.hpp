@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The processors that a process may use, and their division among ranks that nobody bound.
+// The processors that a process may use, and their division among ranks that the launcher did not bind.
 #pragma once
 
 #include <string>
@@ -12,17 +12,18 @@ namespace mylos {
 /// Logical processors, ascending in the system's numbering. There may be any number of them.
 using Processors = std::vector<int>;
 
-/// Those that the calling thread may use; throws ExitCode::internal if the system does not tell.
+/// The processors that the calling thread may use; throws ExitCode::internal if they cannot be determined.
 Processors own_processors();
 
 /// Binds the calling thread. Returns 0 or the system's error number.
 int bind_thread(const Processors& processors);
 
-/// Part `index` of `count` even parts, contiguous in the system's numbering, which may put the second
-/// hardware threads of all cores behind the first; all of them if there are fewer processors than parts.
+/// Share `index` of `count` even shares. Shares are contiguous in the system's numbering, which may put the
+/// second hardware threads of all cores after the first. Returns all processors if there are fewer than
+/// `count`.
 Processors even_share(const Processors& processors, int index, int count);
 
-/// As "0-3,8".
+/// In the form "0-3,8".
 std::string text_of(const Processors& processors);
 
 /// Every rank's text, in the order of the ranks. Collective over `ranks`.

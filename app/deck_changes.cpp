@@ -19,7 +19,7 @@ constexpr std::string_view harmless[] = {"train.stop_step",
                                          "parallel.prefetch",
                                          "parallel.reshard",
                                          "run.dir",
-                                         "data.train",  // its content counts
+                                         "data.train",  // compared by content
                                          "data.valid",
                                          "data.tokenizer",
                                          "data.ranks",
@@ -35,7 +35,7 @@ constexpr std::string_view harmless[] = {"train.stop_step",
                                          "comm.simulate",
                                          "guard.replica_check_every"};
 
-/// Of one of mylos' own keys; "nothing" where there is none.
+/// The default of one of mylos' own keys; "nothing" if it has none.
 std::string default_of(const std::string& key) {
   for (const ParamSpec& spec : deck_params()) {
     if (spec.default_value != nullptr && key == fmt::format("{}.{}", spec.section, spec.name))

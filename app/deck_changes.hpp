@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a run that goes on changes in its deck.
+// What a restarted run changes in its deck.
 #pragma once
 
 #include <string>
 
 namespace mylos {
 
-/// What differs between two resolved decks in keys that shape the numbers, as "key old -> new, ...". A key
-/// that the older one does not have, since mylos did not, counts as its default.
+/// The differences between two resolved decks in keys that affect the results, as "key old -> new, ...". A
+/// key that the older deck lacks, because its mylos did not have the key, counts as its default.
 std::string deck_changes(const std::string& before, const std::string& now);
 
 }  // namespace mylos

@@ -21,7 +21,7 @@ const std::string exchange_docs = "How gradients meet. " + docs_of(exchanges()) 
 const std::string schedule_choices = choices_of(schedules());
 const std::string schedule_docs = "Order of the micro-batches. " + docs_of(schedules()) + ".";
 
-// The upper bounds keep every product of them (bytes of activations, tokens of a run) within 64 bits.
+// The upper bounds keep every product of parameters (bytes of activations, tokens of a run) within 64 bits.
 const ParamSpec params[] = {
     choice_param("model", "preset", "none", "none|gpt2-124m|gpt2-355m|gpt2-774m|gpt2-1558m",
                  "Published GPT-2 shape; keys of this section override it."),
@@ -191,7 +191,7 @@ const ParamSpec params[] = {
                "Peak of one rank's processor, for MFU; 0 measures its GEMM rate."),
 };
 
-/// Puts the parameters of all kinds behind the one that chooses the kind.
+/// Inserts the parameters of all kinds after the one that chooses the kind.
 template <class Kind>
 void insert_params(std::vector<ParamSpec>& specs, std::string_view section, std::string_view name,
                    std::span<const Kind* const> kinds) {

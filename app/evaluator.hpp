@@ -13,14 +13,14 @@
 namespace mylos {
 
 struct EvalResult {
-  double loss = 0.0;      ///< mean, nats a token
-  double accuracy = 0.0;  ///< share of tokens that have the largest logit
+  double loss = 0.0;      ///< mean, nats per token
+  double accuracy = 0.0;  ///< share of tokens whose logit is the largest
   std::int64_t tokens = 0;
 };
 
 /// Reads windows 0 .. max_windows - 1 in file order (0: all). Each token counts once, whatever the layout.
-/// `is_interrupted` is asked before every batch and says the same on all ranks; then there is no result.
-/// Collective.
+/// `is_interrupted` is called before every batch and must return the same on all ranks; if it returns true,
+/// there is no result. Collective.
 std::optional<EvalResult> evaluate(
     ModelExecutor& executor, ComputeBackend& backend, const TokenDataset& dataset, std::int64_t max_windows,
     const ProcessGrid& grid, const std::function<bool()>& is_interrupted = [] { return false; });

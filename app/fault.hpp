@@ -15,7 +15,7 @@ enum class FaultKind : std::uint8_t {
   none,
   kill,      ///< SIGKILL to this process
   stop,      ///< SIGSTOP to this process
-  error,     ///< throws ExitCode::internal that names the rank
+  error,     ///< throws ExitCode::internal, naming the rank
   nan,       ///< a gradient becomes NaN
   spike,     ///< eight elements of the gradient become 1000
   flip,      ///< one bit of this rank's weights
@@ -27,13 +27,13 @@ enum class FaultKind : std::uint8_t {
 class Fault {
  public:
   Fault() = default;
-  /// Throws ExitCode::usage where the variable is malformed.
+  /// Throws ExitCode::usage if the variable is malformed.
   static Fault from_environment(int rank);
 
   /// "checkpoint." and the name of `phase`.
   static std::string phase_of(CheckpointPhase phase);
 
-  /// Executes kill, stop and error faults that are due; returns the kind that is due for the caller to
+  /// Executes a kill, stop or error fault that is due; returns any other kind that is due, for the caller to
   /// execute.
   FaultKind at(std::string_view phase, std::int64_t step) const;
 

@@ -12,7 +12,7 @@ namespace mylos {
 
 namespace {
 
-/// Whether `path` is a checkpoint itself; otherwise it must be a run directory. For one rank to decide.
+/// Whether `path` is a checkpoint itself; otherwise it must be a run directory. Called on one rank.
 bool is_checkpoint(const std::filesystem::path& path) {
   if (std::filesystem::exists(path / "manifest.json")) return true;
   if (!std::filesystem::exists(path)) fail(ExitCode::bad_data, "there is no {}", path.string());
@@ -36,7 +36,8 @@ CheckpointReader open_checkpoint(IoThread& io, const CommandLine& line, bool is_
   return std::move(*reader);
 }
 
-/// The tensor axis of the checkpoint's deck if it divides this job's ranks, else one rank.
+/// The extent of the tensor axis in the checkpoint's deck if it divides the number of this job's ranks, else
+/// 1.
 int tensor_ranks(const std::string& deck_text, int ranks) {
   DeckErrors ignored;
   const Deck deck = Deck::parse(deck_text, "the checkpoint's deck", ignored);
@@ -45,8 +46,9 @@ int tensor_ranks(const std::string& deck_text, int ranks) {
   return wanted > 0 && ranks % wanted == 0 ? wanted : 1;
 }
 
-/// The deck that the checkpoint was trained with, for this job's ranks and backends: blocks are divided as in
-/// training if the number of ranks allows it; all ranks along the tensor axis have the whole vocabulary.
+/// The deck that the checkpoint was trained with, adapted to this job's ranks and backends. Blocks are
+/// divided as in training if the number of ranks allows it; every rank along the tensor axis has the whole
+/// vocabulary.
 Setup setup_of(const CheckpointReader& reader, const CommandLine& line, const MpiRuntime& mpi,
                std::int64_t batch) {
   const RunState state = parse_state(

@@ -14,7 +14,7 @@
 
 namespace {
 
-/// Whether this process speaks for its job: rank 0 of whichever launcher started it, or no launcher at all.
+/// Whether this process prints errors for its job: it is rank 0 of its launcher, or no launcher started it.
 bool speaks() {
   for (const char* name : {"PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"}) {
     const char* rank = std::getenv(name);
@@ -26,11 +26,11 @@ bool speaks() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::signal(SIGXFSZ, SIG_IGN);  // a file that reaches its limit is an error of the write
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the file size limit returns an error instead
   try {
     const int code = mylos::run_command(argc, argv);
     std::fflush(nullptr);
-    // What is left to do at exit could only hang, when nobody watches any more.
+    // Exit handlers are skipped: they could only hang, and no watchdog runs any more.
     _exit(code);
   } catch (const mylos::Error& error) {
     if (speaks()) mylos::say(stderr, "mylos: {}\n", error.what());

@@ -15,7 +15,7 @@ TensorInfo info_of(const Parameter& parameter, const std::string& group = "") {
   return {.name = group + parameter.name, .shape = parameter.shape};
 }
 
-/// The weights or a state of the owned parts: fp32, but for weights that have no master.
+/// The weights or a state of an owned part: fp32, except weights without a master.
 using StateOf = std::function<TensorRef(std::size_t owned_part)>;
 
 struct StateGroup {
@@ -36,7 +36,7 @@ std::vector<StateGroup> state_groups(const GradientExchange& exchange, const Opt
   return groups;
 }
 
-/// The state of a stored part: within the owned part that contains it.
+/// The state of a stored part, as a view of the owned part that contains it.
 TensorRef stored_state(const StateOf& state, const std::vector<UnitPart>& owned, const UnitPart& stored) {
   for (std::size_t i = 0; i < owned.size(); ++i) {
     const UnitPart& part = owned[i];
@@ -51,14 +51,14 @@ bool is_fp32_on_host(const ComputeBackend& backend, const TensorRef& tensor) {
   return backend.host_accessible() && tensor.dtype == DType::fp32;
 }
 
-/// Host memory in which a tensor's values can be put: the tensor itself or `staging`.
+/// Host memory for a tensor's values: the tensor itself if it is fp32 on the host, otherwise `staging`.
 float* host_place(const ComputeBackend& backend, const TensorRef& tensor, std::vector<float>& staging) {
   if (is_fp32_on_host(backend, tensor)) return tensor.as<float>();
   staging.resize(static_cast<std::size_t>(tensor.size()));
   return staging.data();
 }
 
-/// A piece's boxes for the checkpoint; `host` or `source` has the piece's values.
+/// A piece's boxes for the checkpoint; `host` or `source` provides the piece's values.
 std::vector<TensorPart> tensor_parts(const Piece& piece, float* host, const ElementSource& source = {}) {
   std::vector<TensorPart> parts;
   for (PlacedBox& box : piece.boxes()) {
@@ -72,7 +72,7 @@ std::vector<TensorPart> tensor_parts(const Piece& piece, float* host, const Elem
   return parts;
 }
 
-/// The pieces of some parts by parameter, with the number of their part.
+/// The pieces of `parts` by parameter, each with the index of its part.
 std::map<const Parameter*, std::vector<std::pair<std::size_t, Piece>>> by_parameter(
     const ParameterTable& table, const std::vector<UnitPart>& parts) {
   std::map<const Parameter*, std::vector<std::pair<std::size_t, Piece>>> pieces;
@@ -82,7 +82,7 @@ std::map<const Parameter*, std::vector<std::pair<std::size_t, Piece>>> by_parame
   return pieces;
 }
 
-/// `host` holds the values after the next `synchronize`.
+/// Copies the values to `host`, which holds them after the next `synchronize`.
 void read_values(ComputeBackend& backend, const TensorRef& tensor, float* host) {
   if (tensor.dtype == DType::fp32) return backend.copy_to_host(tensor.data, host, tensor.bytes());
   constexpr std::int64_t most = std::int64_t{1} << 20U;
@@ -92,8 +92,8 @@ void read_values(ComputeBackend& backend, const TensorRef& tensor, float* host) 
     for (std::int64_t first = 0; first < tensor.size(); first += most) {
       const TensorRef some = tensor.flat(first, std::min(most, tensor.size() - first));
       const T* narrow = some.as<T>();
-      // The host reads its own memory without the backend, whose kernels would give threads of their own to
-      // the thread that writes checkpoints.
+      // Host memory is read without the backend, whose kernels would start more threads for the thread that
+      // writes checkpoints.
       if (!backend.host_accessible()) {
         copy.resize(static_cast<std::size_t>(some.size()));
         backend.copy_to_host(some.data, copy.data(), some.bytes());
@@ -116,7 +116,7 @@ void write_values(ComputeBackend& backend, std::span<const float> values, const 
   });
 }
 
-/// Reads pieces of a tensor into the parts that they are in, through at most 32 MiB of host memory.
+/// Reads pieces of a tensor into their parts, through at most 32 MiB of host memory.
 void read_pieces(ComputeBackend& backend, const CheckpointReader& reader, const char* file,
                  const TensorInfo& info, const std::vector<std::pair<std::size_t, Piece>>& pieces,
                  const StateOf& state) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ModelState: weights and optimizer as global tensors: saved and restored for any layout.
+// ModelState: weights and optimizer states as global tensors, saved and restored for any layout.
 #pragma once
 
 #include <functional>
@@ -13,18 +13,19 @@
 
 namespace mylos {
 
-/// What this rank writes to a checkpoint: as it is in the weights and states, which must not change until
-/// then, or, if given, copied to `snapshot`, host memory of `snapshot_bytes`.
+/// What this rank writes to a checkpoint. Without `snapshot` it refers to the weights and states themselves,
+/// which must not change until they are written. Otherwise their values are copied to `snapshot`, host memory
+/// of `snapshot_bytes`.
 CheckpointContent checkpoint_content(ComputeBackend& backend, const ParameterTable& table,
                                      const GradientExchange& exchange, const Optimizer& optimizer,
                                      float* snapshot = nullptr);
 
-/// Reads weights and optimizer into the owned parts and publishes the weights. What has no master is rounded
-/// to nearest. Collective only in publishing.
+/// Reads weights and optimizer states into the owned parts and publishes the weights. Weights without a
+/// master are rounded to nearest. Only the publishing is collective.
 void restore(ComputeBackend& backend, const ParameterTable& table, const CheckpointReader& reader,
              GradientExchange& exchange, Optimizer& optimizer);
 
-/// Reads weights only, for evaluation and generation: straight into the compute type. Collective.
+/// Reads only the weights, for evaluation and generation, directly into the compute type. Collective.
 void restore_weights(ComputeBackend& backend, const ParameterTable& table, const CheckpointReader& reader,
                      GradientExchange& exchange);
 

@@ -24,7 +24,7 @@ namespace mylos {
 
 namespace {
 
-/// What the launcher says before MPI does; 0 without one.
+/// The rank as the launcher's environment gives it, before MPI starts; 0 without a launcher.
 int launched_rank() {
   for (const char* name : {"PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"}) {
     if (const char* rank = std::getenv(name)) return std::atoi(rank);
@@ -32,7 +32,7 @@ int launched_rank() {
   return 0;
 }
 
-/// Higher ranks wait a little longer, so that the lowest that can speak does.
+/// Higher ranks wait a little longer, so that the lowest rank that can report does.
 std::chrono::milliseconds own_start_timeout(std::chrono::milliseconds timeout) {
   constexpr int most_turns = 10;
   return timeout + timeout * std::min(launched_rank(), most_turns) / 100;
@@ -85,7 +85,7 @@ void MpiRuntime::share_cores() {
   MPI_Comm_free(&node);
   const auto sharing = static_cast<int>(std::ranges::count(all, own_text));
   ranks_sharing_cores_ = sharing;
-  // Whoever binds threads by OpenMP's variables has decided.
+  // OpenMP's variables bind threads as the user decided.
   const bool is_decided =
       std::ranges::any_of(std::array{"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"},
                           [](const char* variable) { return std::getenv(variable) != nullptr; });
@@ -106,7 +106,8 @@ MpiRuntime::~MpiRuntime() {
     beacon_.reset();
     MPI_Finalize();
   }
-  // While one rank can still hang in MPI, another stays to see it. Nobody sees the last ones leave.
+  // A rank stays until all others have left MPI, so that its watchdog sees one that hangs. No watchdog sees
+  // the last ranks leave: the kernel kills a process that has not ended within `patience`.
   constexpr std::chrono::milliseconds pause{1};
   constexpr std::chrono::milliseconds patience{20000};
   kill_unless_ended_within(patience);

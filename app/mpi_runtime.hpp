@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MpiRuntime: MPI from start to end, and who watches it, for the commands that compute.
+// MpiRuntime: MPI and its watchdog, from start to end, for the commands that compute.
 #pragma once
 
 #include <chrono>
@@ -14,10 +14,10 @@
 
 namespace mylos {
 
-/// Initialises MPI with MPI_THREAD_MULTIPLE; throws ExitCode::usage where the library offers less. Finalises
-/// it. From its first moment to its last no rank waits for ever: the watchdog ends the job if one does not
-/// start, stops or stalls. Ranks that share cores because the launcher bound none divide them evenly, unless
-/// there are too few or OpenMP's variables bind threads.
+/// Initialises and finalises MPI with MPI_THREAD_MULTIPLE; throws ExitCode::usage if the library offers less.
+/// While it lives, no rank waits for ever: the watchdog ends the job if a rank does not start, stops or
+/// stalls. Ranks that share cores because the launcher bound none of them divide the cores evenly, unless
+/// there are fewer cores than ranks or OpenMP's variables bind threads.
 class MpiRuntime {
  public:
   static constexpr std::chrono::milliseconds default_start_timeout{60000};
@@ -29,15 +29,15 @@ class MpiRuntime {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// Ranks of this node that may run on the same cores as this one, itself included: 1 where
-  /// the launcher or this class bound them.
+  /// The number of ranks of this node that may run on exactly the cores of this one, itself included: 1 if
+  /// the launcher or this class gave each rank its own.
   int ranks_sharing_cores() const { return ranks_sharing_cores_; }
 
   JobSize job() const { return {size_, ranks_per_node_}; }
 
   Watchdog& watchdog() const { return *watchdog_; }
   FlightRecorder& recorder() const { return *recorder_; }
-  /// What the deck says of the watchdog's patience.
+  /// Sets the watchdog's limits and the heartbeat, as the deck gives them.
   void set_limits(const WatchdogLimits& limits) const;
 
   /// Rank 0's text on every rank.

@@ -89,7 +89,7 @@ class ProgramText {
     return line + "\n";
   }
 
-  /// The first that has a kernel.
+  /// The first backend that has a kernel for `operation`.
   std::string_view backend_of(std::string_view operation) const {
     for (const PluginDescriptor* backend : backends_) {
       const std::span<const std::string_view> own(backend->operations, backend->num_operations);

@@ -9,7 +9,7 @@
 namespace mylos {
 
 /// What rank 0 of a run does in a step, and the operations of each of its programs: their tensors, FLOPs,
-/// bytes, the backend that is asked first, and the line that asked for them.
+/// bytes, the first backend that has a kernel, and the source line that requested them.
 std::string program_text(const Setup& setup);
 
 }  // namespace mylos

@@ -61,7 +61,7 @@ std::string listed(const std::vector<std::int64_t>& values) {
   return one_of(words);
 }
 
-/// The divisors of `number`, `least` or more, that are nearest to `wanted`, ascending, eight at most.
+/// The divisors of `number` that are at least `least`: the eight nearest to `wanted`, or fewer, ascending.
 std::string divisors_near(std::int64_t number, std::int64_t wanted, std::int64_t least = 1) {
   std::vector<std::int64_t> divisors;
   for (std::int64_t i = least; i <= number; ++i) {
@@ -82,8 +82,8 @@ std::string multiples_near(std::int64_t unit, std::int64_t wanted) {
   return below == 0 ? listed({unit}) : listed({below, below + unit});
 }
 
-/// The rules that join several parameters, in the order of the deck reference. A parameter that a problem was
-/// reported for, here or by `resolve_deck`, is not known: no rule builds on it.
+/// The rules that involve several parameters, in the order of the deck reference. A parameter with a problem,
+/// reported here or by `resolve_deck`, is not known: no rule relies on it.
 class CrossChecks {
  public:
   CrossChecks(const Deck& deck, const JobSize& job, DeckErrors& errors, ParamValues& values)
@@ -118,7 +118,8 @@ class CrossChecks {
 
   std::int64_t integer(std::string_view key) const { return values_.integer(key); }
 
-  /// Reports a problem of `keys` at the first of them that the deck sets. The first is the one to blame.
+  /// Reports a problem of `keys` at the first of them that the deck sets. The first of `keys` is then not
+  /// known.
   template <class... Args>
   void report(std::initializer_list<std::string_view> keys, fmt::format_string<Args...> format,
               Args&&... args) {
@@ -183,7 +184,7 @@ class CrossChecks {
            tokenizer);
   }
 
-  /// `key`, a number of steps, must not be larger than train.steps.
+  /// `key`, a number of steps, must not exceed train.steps.
   void check_within_steps(std::string_view key, std::string_view label) {
     if (!known({key, "train.steps"}) || integer(key) <= integer("train.steps")) return;
     report({key, "train.steps"}, "{} = {} must be at most [train] steps = {}", label, integer(key),
@@ -231,7 +232,7 @@ class CrossChecks {
            data * tensor, data * tensor == 1 ? "" : "s", job_.ranks, all);
   }
 
-  /// The ranks that parallel.shard asks for; 0 if all, -1 if it was refused.
+  /// The number of ranks that parallel.shard requests; 0 for all, -1 if the request was refused.
   std::int64_t wanted_shard() {
     const std::string wanted = values_.text("parallel.shard");
     if (wanted == "node") {

@@ -31,42 +31,42 @@ struct DataConfig {
   std::vector<DataSource> train;
   std::vector<DataSource> valid;  ///< empty for no evaluation
   std::string tokenizer;          ///< a name of tokenizers() or "none": how `generate` turns tokens into text
-  std::string ranks;              ///< of the tokenizer; empty if it has none or they are not at hand
+  std::string ranks;  ///< file of the tokenizer's ranks; empty if it has none or the file is not at hand
 };
 
 struct EvalConfig {
   std::int64_t every = 0;  ///< steps; 0 evaluates at the end only
-  std::int64_t batches =
-      0;  ///< global batches an evaluation reads at most; 0 reads the whole validation file
+  /// Global batches that an evaluation reads at most; 0 reads the whole validation file.
+  std::int64_t batches = 0;
 };
 
 enum class GuardPolicy : std::uint8_t { skip, stop };
 
 struct GuardSettings {
   GuardPolicy policy = GuardPolicy::skip;
-  std::int64_t max_skips = 10;  ///< skipped steps in a row that end the run with 17
-  std::int64_t replica_check_every =
-      0;  ///< steps between comparisons of weight hashes across replicas; 0 is off
+  std::int64_t max_skips = 10;  ///< skipped steps in a row that end the run with exit code 17
+  /// Steps between comparisons of weight hashes across replicas; 0 is off.
+  std::int64_t replica_check_every = 0;
 };
 
 struct CheckpointConfig {
   std::int64_t every = 0;  ///< steps; 0 writes at the end only
   bool async = false;      ///< written while training goes on
-  std::string directory;   ///< that holds them; empty for one in the run's
+  std::string directory;   ///< of the checkpoints; empty for one in the run's directory
   CheckpointSettings settings;
 };
 
 struct BackendConfig {
   std::string compute;  ///< "auto" or a name
   std::string comm;
-  std::int64_t threads = 0;  ///< host threads a rank; 0 shares the node's cores evenly
+  std::int64_t threads = 0;  ///< host threads per rank; 0 shares the node's cores evenly
 };
 
 struct CommConfig {
   std::string algorithm = "native";  ///< "auto", or what AlgorithmChoice::parse reads
   bool progress_thread = false;
   std::optional<LinkModel> simulated_link;
-  WatchdogLimits limits;  ///< with that of [io]
+  WatchdogLimits limits;  ///< including the timeout of [io]
 };
 
 /// A step's configuration and what a run adds to it.
@@ -87,25 +87,24 @@ struct RunConfig : StepConfig {
 /// Every parameter that mylos itself declares, in the order of the deck reference.
 std::span<const ParamSpec> deck_params();
 
-/// The ranks of a job and how they lie on its nodes.
+/// The ranks of a job and their distribution over its nodes.
 struct JobSize {
   std::int64_t ranks = 1;
-  /// So many consecutive ranks are a node, all over the job; 0 if its nodes are not alike.
+  /// This many consecutive ranks form a node, throughout the job; 0 if its nodes differ.
   std::int64_t ranks_per_node = ranks;
 };
 
 /// Reads and checks `deck` for a job against `specs` (mylos' own and the plugins'). All problems are added to
-/// `errors` with file and line; the result is meaningful only if none was added. `values` receives every
-/// parameter (for plugins and for the resolved deck), with what the deck left open filled in: the preset's
+/// `errors`, each with its place; the result is meaningful only if none was added. `values` receives every
+/// parameter (for plugins and for the resolved deck), with what the deck leaves open filled in: the preset's
 /// shape, train.seq_len, train.micro_batch, train.grad_dtype, parallel.data and parallel.shard. `unavailable`
 /// as in `resolve_deck`.
 RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, const JobSize& job,
                           DeckErrors& errors, ParamValues& values,
                           const std::vector<std::pair<std::string, std::string>>& unavailable = {});
 
-/// Adds to `errors` every token file of `config` that does not exist or cannot be read, and patterns without
-/// files. Apart from
-/// `make_run_config`, so that a dry run needs no data.
+/// Adds to `errors` every token file of `config` that does not exist or cannot be read, and every pattern
+/// that matches no file. Separate from `make_run_config`, so that a dry run needs no data.
 void check_token_files(const Deck& deck, const RunConfig& config, DeckErrors& errors);
 
 }  // namespace mylos

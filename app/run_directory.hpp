@@ -25,23 +25,24 @@ struct RunPaths {
   std::filesystem::path checkpoints() const { return root / "checkpoints"; }
 };
 
-/// Creates and locks a run's directory, and that of its checkpoints if it is elsewhere; held by rank 0 for
+/// Creates and locks a run's directory, and that of its checkpoints if it is elsewhere. Rank 0 holds it for
 /// the whole run.
 class RunDirectory {
  public:
-  /// `checkpoints` names their directory; a link in the run's directory then shows it. If it is empty they
-  /// stay in the directory that the link shows, or in the run's own. Throws ExitCode::usage if the run's
-  /// directory holds a run and `restart` is false, if its checkpoints lie in another directory, or if another
-  /// job has one of the two, ExitCode::io if they cannot be written.
+  /// `checkpoints` names the directory of the checkpoints; a link in the run's directory then points to it.
+  /// If it is empty, the checkpoints stay in the directory that an existing link points to, or in the run's
+  /// own. Throws ExitCode::usage if the run's directory holds a run and `restart` is false, if its
+  /// checkpoints are in another directory, or if another job has locked one of the two. Throws ExitCode::io
+  /// if a directory cannot be written.
   RunDirectory(const RunPaths& paths, const std::filesystem::path& checkpoints, bool restart);
 
  private:
   std::unique_ptr<RunLock> lock_;
-  std::unique_ptr<RunLock> checkpoint_lock_;  // of a directory elsewhere
+  std::unique_ptr<RunLock> checkpoint_lock_;  // of a checkpoint directory elsewhere
 };
 
-/// Replaces status.json: how the run stands (no code yet) or ended, and on which machine. Never throws; a
-/// status that cannot be written is said on stderr.
+/// Replaces status.json: the state of the run, its exit code once it has ended, and the machine. Never
+/// throws; a status that cannot be written is reported on stderr.
 void write_status(const RunPaths& paths, const std::string& state, std::optional<ExitCode> code,
                   std::int64_t step, const std::string& message) noexcept;
 

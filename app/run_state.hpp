@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// RunState: all of a checkpoint that is not a tensor, as state.json holds it.
+// RunState: everything in a checkpoint except its tensors, as stored in state.json.
 #pragma once
 
 #include <cstdint>
@@ -25,15 +25,15 @@ struct RunState {
   std::string code = code_version();
   std::int64_t ranks_per_node = 0;  ///< as JobSize
   std::string train_data;           ///< TokenDataset::identity; older checkpoints have none
-  TokenizerIdentity tokenizer;      ///< that made the data; no name if it is not known
-  bool evaluation_due = false;      ///< of these weights: it was interrupted
+  TokenizerIdentity tokenizer;      ///< that made the data; without a name if unknown
+  bool evaluation_due = false;      ///< an evaluation of these weights was interrupted
 };
 
 /// The text of state.json, with the versions of this mylos.
 std::string state_text(const RunState& state);
 
-/// The state that `text` holds. Throws ExitCode::bad_data with `place` in front for whatever is not a whole
-/// state of `step`.
+/// The state in `text`. Throws ExitCode::bad_data, with `place` in front, if `text` is not a complete state
+/// of `step`.
 RunState parse_state(const std::string& text, const std::string& place, std::int64_t step);
 
 }  // namespace mylos

@@ -17,7 +17,7 @@ namespace mylos {
 
 namespace {
 
-/// An even share of the cores that this rank may run on.
+/// OMP_NUM_THREADS if set, otherwise an even share of the cores that this rank may run on.
 std::int64_t default_threads(int ranks_sharing_cores) {
   if (const char* threads = std::getenv("OMP_NUM_THREADS"); threads != nullptr && std::atoi(threads) > 0) {
     return std::atoi(threads);
@@ -30,7 +30,7 @@ const PluginDescriptor& first_usable(const PluginRegistry& plugins, PluginKind k
   return usable.empty() ? plugins.require(kind, fallback) : *usable.front();
 }
 
-/// Null where there is none: a plan is made without the plugins too.
+/// Null if there is no such plugin: a plan is made without plugins too.
 const PluginDescriptor* find(const PluginRegistry& plugins, PluginKind kind, std::string_view name) {
   for (const PluginInfo& info : plugins.found()) {
     const PluginDescriptor* plugin = info.descriptor;
@@ -146,7 +146,7 @@ Session::Session(const PluginRegistry& plugins, const RunConfig& config, const P
 }
 
 void Session::open_world(const PluginDescriptor& comm, CommunicatorArgs args, const CommConfig& config) {
-  // What is made of messages waits for the compute backend itself, once an operation.
+  // Algorithms that are made of messages wait for the compute backend themselves, once per operation.
   const bool is_one = bootstrap_->size() == 1;
   const bool is_made_of_messages = !is_one && (config.algorithm != "native" || config.simulated_link);
   args.compute = is_made_of_messages ? nullptr : &untraced_compute();
@@ -216,7 +216,7 @@ double measure_gemm_tflops(Session& session, DType dtype) {
   const DeviceBuffer x = memory(n * widest);
   const DeviceBuffer w = memory(largest);
   const DeviceBuffer y = memory(n * widest);
-  double highest = 0.0;  // a ceiling: what disturbed it does not count
+  double highest = 0.0;  // disturbances only lower a rate: the highest counts
   session.world().barrier();
   for (const auto& [in, out] : shapes) {
     for (int i = 0; i < warm_up + repetitions; ++i) {

@@ -18,17 +18,19 @@
 
 namespace mylos {
 
-/// The communication backend that `wanted` stands for, which may be "auto".
+/// The communication backend that `wanted` stands for: a name or "auto".
 std::string choose_comm(const PluginRegistry& plugins, const std::string& wanted, int world_size);
 
-/// What the communication backend of `config` takes, which may be "auto" or one that cannot be used here.
+/// What the communication backend of `config` needs. The backend may be "auto" or one that cannot be used
+/// here.
 CommunicatorPlan plan_communicator(const PluginRegistry& plugins, const RunConfig& config,
                                    const ParamValues& values);
-/// The compute backends of `config`, the one that is asked first first, then the root one; without those that
-/// were not found.
+/// The compute backends of `config` in the order in which they are asked, ending with the root backend; those
+/// that were not found are left out.
 std::vector<const PluginDescriptor*> compute_plugins(const PluginRegistry& plugins, const RunConfig& config);
 
-/// The names that `auto` stands for here. Throws ExitCode::usage as PluginRegistry::require.
+/// `wanted` with `auto` and a thread count of 0 replaced by what they stand for here. Throws ExitCode::usage
+/// as PluginRegistry::require does.
 BackendConfig choose_backends(const PluginRegistry& plugins, const BackendConfig& wanted, int world_size,
                               int ranks_sharing_cores);
 
@@ -36,59 +38,60 @@ BackendConfig choose_backends(const PluginRegistry& plugins, const BackendConfig
 /// Collective.
 std::string comm_problem(const PluginRegistry& plugins, const RunConfig& config, const ParamValues& values);
 
-/// Owns everything that computes and communicates; destroyed in the reverse order.
+/// Owns everything that computes and communicates; destroys it in reverse order.
 class Session {
  public:
-  /// `config.backend` names backends, no `auto`; `recorder` must outlive this. Collective.
+  /// `config.backend` must name backends, not `auto`; `recorder` must outlive this. Collective.
   Session(const PluginRegistry& plugins, const RunConfig& config, const ParamValues& values,
           FlightRecorder& recorder);
 
   MemoryLedger& ledger() { return ledger_; }
   ComputeBackend& compute() { return *traced_compute_; }
-  /// Of everything that is done on `compute()` and on the communicators.
+  /// Records everything that is done on `compute()` and on the communicators.
   Trace& trace() { return *trace_; }
   ProcessGrid& grid() { return *grid_; }
   Communicator& world() { return *counted_world_; }
-  /// All ranks, for buffers in host memory: waits for no device.
+  /// All ranks, for buffers in host memory; does not wait for a device.
   Communicator& host_world() { return counted_bootstrap_ ? *counted_bootstrap_ : *counted_world_; }
   TrafficCounter& traffic() { return traffic_; }
   FlightRecorder& recorder() { return recorder_; }
   int rank() { return world_->rank(); }
   int size() { return world_->size(); }
-  /// What [comm] algorithm stands for here: never "auto".
+  /// The algorithm that [comm] algorithm stands for here; never "auto".
   const std::string& algorithm() const { return algorithm_; }
 
   /// Every rank's text, in the order of the ranks, on rank 0; empty on the others. Collective.
   std::vector<std::string> gather(const std::string& text);
 
  private:
-  /// The backend itself, for what communicators do while one of their calls is traced, and in other threads.
+  /// The backend without tracing: for the work of communicators inside a traced call, and for other threads.
   ComputeBackend& untraced_compute() { return compute_ ? *compute_ : *root_; }
-  /// Makes `world_` from backend `comm` as [comm] asks for it.
+  /// Makes `world_` from backend `comm` with the settings of [comm].
   void open_world(const PluginDescriptor& comm, CommunicatorArgs args, const CommConfig& config);
 
   FlightRecorder& recorder_;
   MemoryLedger ledger_;
   ComputeBackendHandle root_;
-  ComputeBackendHandle compute_;  // empty where the root is used alone
+  ComputeBackendHandle compute_;  // empty if the root is used alone
   std::unique_ptr<Trace> trace_;
   std::unique_ptr<TracedBackend> traced_compute_;
-  CommunicatorHandle bootstrap_;     // of host memory: exchanges ids
+  CommunicatorHandle bootstrap_;     // for host memory: exchanges ids
   CommunicatorHandle communicator_;  // the backend's, of this node or of all ranks
   TrafficCounter traffic_;
   TrafficCounter wire_traffic_;           // the messages of algorithms
-  std::unique_ptr<Communicator> layers_;  // over the backend's; empty where it is used as it is
-  Communicator* world_ = nullptr;         // all ranks: the uppermost of these
+  std::unique_ptr<Communicator> layers_;  // on top of the backend's; empty if that is used directly
+  Communicator* world_ = nullptr;         // all ranks: the uppermost layer
   std::string algorithm_;
   std::unique_ptr<TracedCommunicator> traced_world_;
   std::unique_ptr<CountedCommunicator> counted_world_;
-  std::unique_ptr<CountedCommunicator> counted_bootstrap_;  // empty where `world` has buffers in host memory
+  std::unique_ptr<CountedCommunicator> counted_bootstrap_;  // empty if `world_` has buffers in host memory
   std::unique_ptr<ProcessGrid> grid_;
   std::unique_ptr<ProgressThread> progress_;
 };
 
-/// The highest rate of matrix products in `dtype`, in TFLOP/s: the peak that MFU refers to where the deck
-/// names none. On the host those of a GPT-2 124M block with 1024 rows, on a device larger ones.
+/// The highest rate of matrix products in `dtype`, in TFLOP/s: the peak that MFU refers to if the deck names
+/// none. Measured on the products of a GPT-2 124M block with 1024 rows on the host, on larger ones on a
+/// device.
 double measure_gemm_tflops(Session& session, DType dtype);
 
 }  // namespace mylos

@@ -74,7 +74,7 @@ Setup make_setup(const std::string& deck_text, const std::string& deck_name, con
 
 namespace {
 
-/// `--ranks`, or the layout of the deck: one rank if the deck leaves it open.
+/// `--ranks`, otherwise the ranks of the deck's layout, or one if the deck leaves it open.
 std::int64_t planned_ranks(const CommandLine& line, const std::string& text, const std::string& name) {
   if (line.has("ranks")) {
     const std::int64_t ranks = line.integer("ranks");
@@ -129,7 +129,7 @@ std::chrono::milliseconds start_timeout(const CommandLine& line, const std::stri
     DeckErrors reported_later;
     const Deck deck = Deck::parse(read_deck(deck_name), deck_name, reported_later);
     if (const DeckEntry* entry = deck.find(key)) value = entry->value;
-  } catch (const Error&) {  // rank 0 reads it for all, and says so
+  } catch (const Error&) {  // rank 0 reads the deck for all ranks, and reports the error
   }
   for (const auto& [name, given] : line.overrides) {
     if (name == key) value = given;
@@ -160,7 +160,8 @@ TokenizerIdentity tokenizer_of(const DataConfig& config, const TokenDataset& tra
 }
 
 std::string identity_of(const Setup& setup, const CommandLine& line) {
-  // Of data the content counts, which may lie in a copy per node; of threads every rank may have its own.
+  // Data are compared by content, since each node may have its own copy. Each rank may have its own number of
+  // threads.
   constexpr std::string_view own_matters[] = {"data.train", "data.valid", "backend.threads"};
   std::string text = fmt::format("mylos = {}\n", code_version());
   for (const std::string& argument : line.arguments) text += fmt::format("the argument = {}\n", argument);

@@ -35,49 +35,51 @@ struct Setup {
 
 using DeckOverrides = std::vector<std::pair<std::string, std::string>>;
 
-/// A checkpoint's deck may name parameters of plugins that are not here: they are left out.
+/// A checkpoint's deck may name parameters of plugins that are not available here: these are left out.
 enum class DeckOrigin : std::uint8_t { user, checkpoint };
 
-/// The text of a deck. Throws ExitCode::usage where there is none.
+/// The text of a deck. Throws ExitCode::usage if there is no such file.
 std::string read_deck(const std::string& file);
 
 /// Throws ExitCode::usage with every problem of the deck.
 Setup make_setup(const std::string& deck_text, const std::string& deck_name, const DeckOverrides& overrides,
                  const std::string& plugin_path, const JobSize& job, DeckOrigin origin = DeckOrigin::user);
 
-/// The setup for as many ranks as `--ranks` says, or the deck's layout, one if it leaves that open, on one
-/// node or with `--ranks-per-node`: for commands that need no launcher.
+/// The setup for commands that need no launcher. The number of ranks is `--ranks`, otherwise that of the
+/// deck's layout, or one if the deck leaves it open. All ranks are on one node unless `--ranks-per-node` is
+/// given.
 Setup planned_setup(const CommandLine& line, const std::string& deck_name);
 
 /// What the run of `setup` will need.
 RunPlan plan_of(const Setup& setup);
 
-/// Runs `work` on every rank; an error of any rank is printed once and makes all ranks return its code,
-/// otherwise the result is 0. For what comes before the first collective of the backends.
+/// Runs `work` on every rank. An error of any rank is printed once, and all ranks return its code; without an
+/// error they return 0. For the work before the first collective of the backends.
 int run_agreed(const MpiRuntime& mpi, const std::function<void()>& work);
 
-/// How long the ranks may take to start, before any of them can ask another: [comm] start_timeout of the
-/// command line, or of the deck if this rank can read it.
+/// How long the ranks may take to start: [comm] start_timeout of the command line, otherwise of the deck if
+/// this rank can read it, otherwise the default. No rank can ask another yet.
 std::chrono::milliseconds start_timeout(const CommandLine& line, const std::string& deck_name);
 
-/// Takes MPI where the ranks of this job cannot use together what `auto` stands for, and says so; an exit
-/// code other than 0 where the deck names it. Behind `Setup::choose`. Collective.
+/// If the ranks of this job cannot use the chosen communication backend together, warns and takes MPI. If the
+/// deck names that backend, returns an exit code other than 0 instead. Call it after `Setup::choose`.
+/// Collective.
 int settle_comm(const MpiRuntime& mpi, Setup& setup);
 
-/// The tokenizer that made a run's data: by the sidecars of its token files, otherwise by the deck; without a
-/// name if neither knows. Throws ExitCode::usage with both if two of them disagree.
+/// The tokenizer that made a run's data, according to the sidecars of its token files, otherwise to the deck;
+/// without a name if neither has one. Throws ExitCode::usage and names both if two of them disagree.
 TokenizerIdentity tokenizer_of(const DataConfig& config, const TokenDataset& train,
                                const std::optional<TokenDataset>& valid);
 
 /// What must be the same on all ranks, as lines `key = value`.
 std::string identity_of(const Setup& setup, const CommandLine& line);
 
-/// Throws on all ranks unless `identity` is rank 0's everywhere; the message has the first line that differs.
-/// Collective, for use in `run_agreed`'s place.
+/// Fails on all ranks, as `run_agreed` does, unless `identity` is the same everywhere; the message has the
+/// first line that differs from rank 0's. Collective.
 int check_identity(const MpiRuntime& mpi, const std::string& identity);
 
-/// Ends the job on all ranks with `error`'s code and one message, after `record` (status.json). Higher ranks
-/// wait a little, so that the lowest failing rank speaks.
+/// Ends the job on all ranks with `error`'s code and one message, after it has called `record` (status.json).
+/// Higher ranks wait a little, so that the lowest failing rank reports.
 [[noreturn]] void end_job(const MpiRuntime& mpi, const std::exception& error,
                           const std::function<void(ExitCode, const std::string&)>& record);
 

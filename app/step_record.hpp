@@ -24,8 +24,8 @@ struct StepObservation {
   int stop_request = 0;                                            // of the last rank that has one
 };
 
-/// Gathers from all ranks what each knows of its step, and its stop request (0: none). Collective; every rank
-/// gets the same.
+/// Gathers from all ranks what each knows of its step, and its stop request (0 if it has none). Collective;
+/// every rank gets the same.
 StepObservation observe_step(Session& session, const StepResults& results, int stop_request);
 
 struct StepRecord {
@@ -38,7 +38,7 @@ struct StepRecord {
   StepScalars scalars;
   StepObservation seen;
   std::vector<TrafficRow> traffic;  ///< of this rank
-  double checkpoint_seconds = 0.0;  ///< since the record before
+  double checkpoint_seconds = 0.0;  ///< since the previous record
   double evaluation_seconds = 0.0;
   std::vector<double> epochs;  ///< how often each source of [data] train was read so far
 };

@@ -25,7 +25,7 @@ std::string shape_text(const ModelConfig& model) {
                      model.width, model.context, model.vocab, model.tied ? "tied" : "untied");
 }
 
-/// As far as both are known.
+/// Compares the names and ranks that are known on both sides.
 bool is_same(const TokenizerIdentity& a, const TokenizerIdentity& b) {
   if (a.name.empty() || b.name.empty()) return true;
   return a.name == b.name && (a.ranks == b.ranks || a.ranks.empty() || b.ranks.empty());
@@ -55,7 +55,7 @@ Trainer::Trainer(TrainerContext context)
           checkpoint_io_, io_, paths_.checkpoints(), config_.checkpoint.settings,
           [this](CheckpointPhase phase, std::int64_t step) { fault_.at(Fault::phase_of(phase), step); },
           [this](const std::string& text) { console_.warn(text); }),
-      // One step to the next look at the clock, and those that are under way by then.
+      // One step until the clock is read again, and the steps that are queued by then.
       wall_clock_limit_(config_.limits.wall_clock, training_.table().num_parameters(),
                         1 + training_.num_to_leave_unread()),
       last_step_(config_.limits.stop_step > 0 ? config_.limits.stop_step : config_.limits.steps),
@@ -67,7 +67,7 @@ Trainer::Trainer(TrainerContext context)
   }
 }
 
-// An exception may pass while replicas are compared.
+// An exception may pass through while the states are hashed.
 Trainer::~Trainer() {
   if (unchecked_) unchecked_->hashed.wait();
 }
@@ -142,7 +142,7 @@ void Trainer::restore_from(CheckpointReader& reader) {
   };
   note_change("compute backend", state.compute, backend_.description());
   note_change("mylos", state.code, code_version());
-  if (state.ranks_per_node > 0)  // older checkpoints do not say
+  if (state.ranks_per_node > 0)  // older checkpoints do not have it
     note_change("ranks per node", std::to_string(state.ranks_per_node),
                 std::to_string(config_.ranks_per_node));
   if (!state.train_data.empty())
@@ -166,7 +166,7 @@ TrainResult Trainer::run() {
     if (evaluation_due_) return preempted();
   }
   while (step_ < last_step_ || !queued_.empty()) {
-    while (may_queue_step()) queue_step();  // on a device one more than the step that is read
+    while (may_queue_step()) queue_step();  // on a device, one more than the step to read
     QueuedStep finished = queued_.front();
     queued_.pop_front();
     const std::vector<TrafficRow> before = difference(session_.traffic().table(), finished.traffic);
@@ -175,7 +175,7 @@ TrainResult Trainer::run() {
     const StepObservation seen = observe();
     finished.traffic = difference(session_.traffic().table(), before);
     if (finished.step == config_.profile_step) write_trace();
-    // Otherwise a gradient overflowed that a smaller loss scale may hold.
+    // Otherwise a gradient overflowed, which a smaller loss scale may prevent.
     const bool is_bad = scalars.skip != 0 && guard.skipped_in_row > 0;
     if (is_bad) {
       console_.warn(fmt::format("step {}: update not applied (loss {}, gradient norm {})", finished.step,
@@ -195,21 +195,22 @@ TrainResult Trainer::run() {
               finished.step};
     }
     stop_request_ = seen.stop_request;
-    if (!queued_.empty()) {  // nothing else is due: the device has changed the weights again
+    if (!queued_.empty()) {  // a later step has changed the weights: nothing else is due
       record(finished, seen);
       continue;
     }
     const std::int64_t check_every = config_.guard_settings.replica_check_every;
     if (check_every > 0 && step_ % check_every == 0) check_replicas();
     const bool last = step_ == last_step_;
-    // Who asked the run to stop may not wait for an evaluation: it follows after the restart.
+    // A stop request must not wait for an evaluation, which then follows after the restart.
     evaluation_due_ = evaluates_after(step_) && (stop_request_ != 0 || !run_evaluation());
     checkpoint_due_ =
         checkpoint_due_ || (config_.checkpoint.every > 0 && step_ % config_.checkpoint.every == 0);
-    // The step's row first: a job that is killed after its checkpoint then lacks none.
+    // The step's row comes before its checkpoint, so that no row is missing if the job is killed after the
+    // checkpoint.
     record(finished, seen);
-    // The weights of a skipped step are those of the step before; its checkpoint waits for the next applied
-    // one.
+    // A skipped step leaves the weights of the step before it; its checkpoint waits for the next applied
+    // step.
     const bool stops = last || stop_request_ != 0;
     if (stops || (checkpoint_due_ && scalars.skip == 0)) write_checkpoint(stops);
     if (stop_request_ != 0 && (!last || evaluation_due_)) return preempted();
@@ -233,8 +234,7 @@ bool Trainer::evaluates_after(std::int64_t step) const {
          (step == config_.limits.steps || (config_.eval.every > 0 && step % config_.eval.every == 0));
 }
 
-/// Whether something may be due after `step` that needs its results or its weights. A trace has its step
-/// alone.
+/// Whether something may be due after `step` that needs its results or its weights. A traced step runs alone.
 bool Trainer::pauses_after(std::int64_t step) const {
   const auto is_due = [&](std::int64_t every) { return every > 0 && step % every == 0; };
   return checkpoint_due_ || is_due(config_.checkpoint.every) || evaluates_after(step) ||
@@ -252,7 +252,7 @@ void Trainer::queue_step() {
   ++step_;
   Trace& trace = session_.trace();
   if (step_ == config_.profile_step) {
-    session_.world().barrier();  // the ranks' times begin together
+    session_.world().barrier();  // the ranks' traces begin together
     trace.start();
   }
   const std::vector<TrafficRow> before = session_.traffic().table();
@@ -296,7 +296,7 @@ int Trainer::own_stop_request() {
 }
 
 int Trainer::agree_on_stop() {
-  // A signal goes before the clock.
+  // A signal takes precedence over the clock.
   std::int64_t request = own_stop_request();
   std::array<std::int64_t, 2> most = {request, -request};
   session_.host_world().all_reduce({most.data(), DType::int64, {2}}, ReduceOp::max).host_wait();
@@ -377,7 +377,7 @@ void Trainer::write_checkpoint(bool ends_run) {
   note_written(checkpoints_.finish());  // one at a time
   const bool goes_on = snapshot_ && !ends_run;
   const bool is_hashed_beside = goes_on && backend_.host_accessible();
-  if (!is_hashed_beside) check_replicas();  // what differs would look like the truth after a restart
+  if (!is_hashed_beside) check_replicas();  // a restart would take a wrong replica for the truth
   checkpoint_begin_ = start;
   CheckpointContent content =
       checkpoint_content(backend_, training_.table(), training_.exchange(), training_.optimizer(),

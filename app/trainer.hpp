@@ -41,11 +41,11 @@ struct TrainResult {
   std::int64_t step = 0;
 };
 
-/// What a trainer works with; all of it outlives the trainer.
+/// What a trainer works with; everything it refers to outlives the trainer.
 struct TrainerContext {
   Session& session;
   IoThread& io;
-  IoThread& checkpoint_io;  ///< another, so that rows of metrics do not wait for checkpoints
+  IoThread& checkpoint_io;  ///< a second one, so that rows of metrics do not wait for checkpoints
   const RunConfig& config;
   const std::string& resolved_deck;
   const RunPaths& paths;
@@ -56,8 +56,8 @@ struct TrainerContext {
   double peak_tflops = 0.0;  ///< of one rank
   SampleStream& samples;     ///< to train on
   std::optional<TokenDataset> valid_data;
-  TokenizerIdentity tokenizer;      ///< of both; no name if it is not known
-  double data_seconds = 0.0;        ///< until the data were open
+  TokenizerIdentity tokenizer;      ///< of both data sets; without a name if unknown
+  double data_seconds = 0.0;        ///< taken to open the data
   std::atomic<std::int64_t>& step;  ///< the step under way or finished last; the watchdog's thread reads it
 };
 
@@ -66,8 +66,8 @@ class Trainer final : private StepDriver {
   explicit Trainer(TrainerContext context);
   ~Trainer() override;
 
-  /// Starts from initial weights, or from a checkpoint: where `restart` is given the newest whole one, or
-  /// step_N.
+  /// Starts from initial weights, or from a checkpoint if `restart` is given: "newest" takes the newest
+  /// complete one, if there is any; "step_N" takes that of step N.
   void start(const std::optional<std::string>& restart);
   /// Runs until the last step, a stop request or a failure that the guard reports.
   TrainResult run();
@@ -75,21 +75,21 @@ class Trainer final : private StepDriver {
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// A step that the device was given; its results are not read.
+  /// A step that was queued on the device and whose results have not been read.
   struct QueuedStep {
     std::int64_t step = 0;
     std::int64_t sample = 0;          // running index of the next step's first sample
-    std::vector<TrafficRow> traffic;  // of queueing it; in the end, of all of it
+    std::vector<TrafficRow> traffic;  // while it is queued: of queueing it; then of all of it
   };
 
-  /// A checkpoint whose replicas are compared while the next step runs; its writing begins when they agree.
+  /// A checkpoint whose replicas are hashed while the next step runs; it is written once the hashes agree.
   struct Unchecked {
     CheckpointContent content;
     std::vector<StateHash> hashes;  // of `hashed`
-    std::future<void> hashed;       // ends before the next step of the optimizer
+    std::future<void> hashed;       // ends before the optimizer's next step
   };
 
-  /// A stop request that is no signal.
+  /// A stop request that is not a signal.
   static constexpr int wall_clock_request = -1;
 
   void restore_from(CheckpointReader& reader);
@@ -103,7 +103,7 @@ class Trainer final : private StepDriver {
   void after(const Action& action) override;
   void inject(const Action& action);
   StepObservation observe();
-  /// This rank's.
+  /// This rank's stop request; 0 if there is none.
   int own_stop_request();
   void record(const QueuedStep& finished, const StepObservation& seen);
   /// The stop request of any rank, agreed on by all; 0 if there is none. Collective.
@@ -112,7 +112,7 @@ class Trainer final : private StepDriver {
   bool run_evaluation();
   void write_checkpoint(bool ends_run);
   void start_unchecked();
-  /// A checkpoint was written and read back.
+  /// Records a checkpoint that was written and read back, if there is one.
   void note_written(const std::optional<WrittenCheckpoint>& written);
   std::vector<StateHash> hashes_of_states();
   void check_replicas();
@@ -139,10 +139,10 @@ class Trainer final : private StepDriver {
   SampleStream& samples_;
   std::optional<TokenDataset> valid_data_;
   TokenizerIdentity tokenizer_;
-  std::optional<PinnedBuffer> snapshot_;  // of [checkpoint] async
+  std::optional<PinnedBuffer> snapshot_;  // for [checkpoint] async
   CheckpointStore checkpoints_;
   std::optional<Unchecked> unchecked_;
-  std::vector<TrafficRow> comparison_traffic_;  // within the step that is being queued, but not of it
+  std::vector<TrafficRow> comparison_traffic_;  // occurred while a step is queued, but is not the step's
   std::unique_ptr<MetricsWriter> metrics_;      // on rank 0
 
   WallClockLimit wall_clock_limit_;

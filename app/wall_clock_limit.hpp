@@ -8,11 +8,11 @@
 
 namespace mylos {
 
-/// Counts on the slowest step and checkpoint so far; an evaluation is interrupted. It knows no clock; all
-/// times are seconds.
+/// Expects the slowest step and checkpoint so far; an evaluation is interrupted and does not count. It reads
+/// no clock; all times are in seconds.
 class WallClockLimit {
  public:
-  /// `limit` counts from the launch; 0 is no limit. A request to stop takes effect after `num_steps` more
+  /// `limit` counts from the launch; 0 means no limit. A stop request takes effect after `num_steps` more
   /// steps.
   WallClockLimit(double limit, std::int64_t num_parameters, std::size_t num_steps)
       : limit_(limit),
@@ -33,7 +33,7 @@ class WallClockLimit {
 
   double limit_;
   double num_steps_;
-  double checkpoint_guess_;  // until one was timed: a second, and 12 bytes per parameter
+  double checkpoint_guess_;  // until a checkpoint was timed: a second, and 12 bytes per parameter
   double step_ = 0.0;
   double checkpoint_ = 0.0;
 };

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# How mylos' libraries, plugins and programs are built; every folder uses these functions.
-# Plugins are looked for in ../lib/mylos of the executable: the folder is lib on every system.
+# How mylos' libraries, plugins and programs are built; every folder uses these functions. Programs look for plugins in
+# ../lib/mylos of the executable, so the folder is lib on every system.
 set(CMAKE_INSTALL_LIBDIR lib)
 include(GNUInstallDirs)
 
@@ -17,7 +17,7 @@ set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
 set(MYLOS_PLUGIN_DIRECTORY ${PROJECT_BINARY_DIR}/lib/mylos)
 
-# A relocatable tree: every library is looked for beside the file that needs it.
+# A relocatable tree: every library is looked for next to the file that needs it.
 set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
 set(CMAKE_INSTALL_RPATH "$ORIGIN;$ORIGIN/../${CMAKE_INSTALL_LIBDIR};$ORIGIN/..")
 
@@ -25,18 +25,18 @@ add_library(mylos_options INTERFACE)
 target_include_directories(mylos_options INTERFACE ${PROJECT_SOURCE_DIR})
 set(warnings -Wall -Wextra -Wpedantic -Wshadow -Wno-unknown-pragmas)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  list(APPEND warnings -Wno-restrict)  # false at std::string's operator+: GCC bug 105651
+  list(APPEND warnings -Wno-restrict)  # false warnings at std::string's operator+: GCC bug 105651
 endif()
 if(MYLOS_WARNINGS_AS_ERRORS)
   list(APPEND warnings -Werror)
 endif()
 target_compile_options(mylos_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${warnings}>")
-# std::source_location names files from here, wherever the tree lies.
+# std::source_location names files relative to the root of the tree, wherever it lies.
 target_compile_options(mylos_options INTERFACE
                        "$<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>")
 # constexpr functions of the standard library are called on the device too.
 target_compile_options(mylos_options INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>")
-set(constexpr_fmt FMT_USE_CONSTEXPR=1)  # fmt 9 believes that nvcc has none, but not everywhere
+set(constexpr_fmt FMT_USE_CONSTEXPR=1)  # in some places fmt 9 believes that nvcc has no constexpr
 target_compile_definitions(mylos_options INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:${constexpr_fmt}>")
 if(MYLOS_ARCH)
   target_compile_options(mylos_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-march=${MYLOS_ARCH}>"
@@ -46,15 +46,15 @@ endif()
 # MYLOS_SANITIZE: what -fsanitize= takes, such as "address,undefined".
 set(MYLOS_SANITIZE "" CACHE STRING "sanitizers to build with; empty for none")
 if(MYLOS_SANITIZE)
-  # GCC 12 takes std::regex for uninitialised where it is instrumented.
+  # GCC 12 takes std::regex for uninitialised if it is instrumented.
   string(REPLACE ";" "," sanitizers "${MYLOS_SANITIZE}")
   target_compile_options(mylos_options INTERFACE -fsanitize=${sanitizers} -fno-sanitize-recover=all
                                                  -fno-omit-frame-pointer -O1 -g1 -Wno-maybe-uninitialized)
   target_link_options(mylos_options INTERFACE -fsanitize=${sanitizers})
 endif()
 
-# Most of a small file's compile time is the standard library's headers: they are compiled once. Sources still include
-# what they use: clang-tidy and MYLOS_FULL_TESTS compile without this.
+# Most of a small file's compile time is the standard library's headers, so they are precompiled. Sources still include
+# what they use, since clang-tidy and MYLOS_FULL_TESTS compile without precompiled headers.
 if(MYLOS_PRECOMPILE_HEADERS)
   file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/precompiled.cpp CONTENT "")
   add_library(mylos_precompiled OBJECT ${PROJECT_BINARY_DIR}/precompiled.cpp)
@@ -66,19 +66,19 @@ endif()
 function(mylos_use_precompiled target)
   if(TARGET mylos_precompiled)
     target_precompile_headers(${target} REUSE_FROM mylos_precompiled)
-    # GCC 12 forgets that these headers are the system's, whose false warnings it hides.
+    # GCC 12 forgets that these are system headers, whose false warnings it would hide.
     target_compile_options(${target} PRIVATE -Wno-array-bounds -Wno-stringop-overflow)
   endif()
 endfunction()
 
-# mylos_precompile_kokkos(TARGET): the same for sources with Kokkos kernels, where nvcc does not compile them.
+# mylos_precompile_kokkos(TARGET): the same for sources with Kokkos kernels, unless nvcc compiles them.
 function(mylos_precompile_kokkos target)
   if(MYLOS_PRECOMPILE_HEADERS AND NOT MYLOS_CUDA_ARCH)
     target_precompile_headers(${target} PRIVATE <Kokkos_Core.hpp> <Kokkos_SIMD.hpp> <fmt/core.h>)
   endif()
 endfunction()
 
-# What runs for milliseconds is compiled in less time. To be linked after mylos_options, whose flags it changes.
+# Shorter compilation for programs that run for milliseconds. Link it after mylos_options, whose flags it changes.
 add_library(mylos_light_options INTERFACE)
 target_compile_options(mylos_light_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
 
@@ -89,7 +89,7 @@ else()
   set(MYLOS_LIBRARY_TYPE SHARED)
 endif()
 
-# mylos_library(NAME SOURCES... ) makes libmylos_NAME, refused where a symbol is left undefined.
+# mylos_library(NAME SOURCES... ) makes libmylos_NAME. A shared one does not link if a symbol is undefined.
 function(mylos_library name)
   add_library(mylos_${name} ${MYLOS_LIBRARY_TYPE} ${ARGN})
   target_link_libraries(mylos_${name} PRIVATE mylos_options)
@@ -123,7 +123,8 @@ function(mylos_plugin name)
   set_property(GLOBAL APPEND PROPERTY MYLOS_PLUGINS ${name})
 endfunction()
 
-# mylos_kokkos_compilation(TARGET): its sources have Kokkos kernels. With CUDA they go through nvcc, which a compiler cache would miss.
+# mylos_kokkos_compilation(TARGET) is for sources with Kokkos kernels. With CUDA they go through nvcc, which a compiler
+# cache would bypass.
 function(mylos_kokkos_compilation target)
   if(MYLOS_CUDA_ARCH)
     kokkos_compilation(TARGET ${target})
@@ -145,7 +146,7 @@ function(mylos_link_plugins target)
   target_sources(${target} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/static_plugins.cpp)
 endfunction()
 
-# mylos_use_plugins(TARGET) gives a program all plugins: linked in in a static build, beside it otherwise.
+# mylos_use_plugins(TARGET) gives a program all plugins: linked into it in a static build, built alongside it otherwise.
 function(mylos_use_plugins target)
   get_property(plugins GLOBAL PROPERTY MYLOS_PLUGINS)
   if(MYLOS_STATIC)

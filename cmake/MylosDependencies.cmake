@@ -7,8 +7,8 @@ if(MYLOS_CUDA_ARCH)
   include(MylosCuda)
 endif()
 
-# Kokkos: Kokkos_ROOT, an installed one, or the one that scripts/setup has built. With CUDA only what calls
-# kokkos_compilation goes through Kokkos' nvcc_wrapper.
+# Kokkos: Kokkos_ROOT, an installed one, or the one that scripts/setup has built. With CUDA, only targets that call
+# kokkos_compilation go through Kokkos' nvcc_wrapper.
 if(MYLOS_CUDA_ARCH)
   list(APPEND CMAKE_PREFIX_PATH ${PROJECT_SOURCE_DIR}/.deps/kokkos-cuda${MYLOS_CUDA_ARCH})
 else()
@@ -33,8 +33,8 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(hwloc REQUIRED IMPORTED_TARGET hwloc>=2.0)
 
-# oneDNN, which computes in host memory only. By hand: the CMake package of Debian's asks for OpenCL's development files,
-# which mylos does not need.
+# oneDNN, which computes in host memory only. Found by hand, because Debian's CMake package requires OpenCL's
+# development files, which mylos does not need.
 if(NOT MYLOS_CUDA_ARCH)
   find_library(DNNL_LIBRARY dnnl)
   find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp)
@@ -47,8 +47,8 @@ else()
   message(STATUS "oneDNN not found: no compute_onednn")
 endif()
 
-# HDF5: an installed one (HDF5_ROOT), else Debian's serial build. A parallel one does as well, but it works on when MPI
-# ends, and crashes there if a file could not be written.
+# HDF5: an installed one (HDF5_ROOT), else Debian's serial build. A parallel build works too, but it still runs code
+# when MPI ends, and crashes there if a file could not be written.
 if(NOT HDF5_ROOT AND NOT DEFINED ENV{HDF5_ROOT} AND EXISTS /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/hdf5/serial)
   set(HDF5_ROOT /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/hdf5/serial)
 endif()

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # How test programs are built and run.
 
-# Tests spend their time in the libraries: they are compiled in little time themselves, with GoogleTest's header compiled
-# once.
+# Tests spend their time in the libraries, so their own code is compiled quickly, with GoogleTest's header precompiled.
 add_library(mylos_test_options INTERFACE)
 target_link_libraries(mylos_test_options INTERFACE mylos_options mylos_test_support mylos_light_options)
 if(MYLOS_SANITIZE MATCHES undefined)
-  # In the tests' own code it finds little and takes half of their compile time.
+  # The sanitizer finds little in the tests' own code and takes half of their compile time.
   target_compile_options(mylos_test_options INTERFACE -fno-sanitize=undefined)
 endif()
 if(MYLOS_PRECOMPILE_HEADERS)
@@ -23,17 +22,17 @@ function(mylos_test_program name)
   add_executable(${name} ${arg_SOURCES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin/tests)
   target_link_libraries(${name} PRIVATE mylos_options ${arg_LIBRARIES} mylos_test_options)
-  # Not for OpenMP, a macro of which the headers were compiled without.
+  # Not with OpenMP: the headers were precompiled without its macro.
   if(TARGET mylos_precompiled_tests AND NOT "${arg_LIBRARIES}" MATCHES "OpenMP|Kokkos")
-    # A header that was compiled for libraries serves programs that are compiled alike.
+    # A header that was precompiled for libraries serves only programs with the same options.
     set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
     target_compile_options(${name} PRIVATE -fPIC -Wno-array-bounds -Wno-stringop-overflow)
     target_precompile_headers(${name} REUSE_FROM mylos_precompiled_tests)
   endif()
 endfunction()
 
-# mylos_add_test(ENTRY PROGRAM [RANKS n] [TIMEOUT seconds] [LABELS labels...] [ARGUMENTS words...]) runs a program, on RANKS
-# ranks under mpiexec, with a watchdog that turns a hang into a named failure.
+# mylos_add_test(ENTRY PROGRAM [RANKS n] [TIMEOUT seconds] [LABELS labels...] [ARGUMENTS words...]) runs a program on
+# RANKS ranks under mpiexec, with a watchdog that turns a hang into a named failure.
 function(mylos_add_test entry program)
   cmake_parse_arguments(arg "" "RANKS;TIMEOUT" "LABELS;ARGUMENTS" ${ARGN})
   if(NOT arg_TIMEOUT)
@@ -58,8 +57,8 @@ function(mylos_add_test entry program)
     ENVIRONMENT "MYLOS_BUILD=${PROJECT_BINARY_DIR};MYLOS_SOURCE=${PROJECT_SOURCE_DIR};MYLOS_TEST_TIMEOUT=${patience};OMP_PROC_BIND=false;OMP_WAIT_POLICY=passive")
 endfunction()
 
-# mylos_test(NAME SOURCES files... [LIBRARIES libs...] [RANKS n...] [TIMEOUT seconds] [LABELS labels...]) makes a program and its
-# entry NAME, or one entry NAME_np<n> per rank count.
+# mylos_test(NAME SOURCES files... [LIBRARIES libs...] [RANKS n...] [TIMEOUT seconds] [LABELS labels...]) makes a
+# program and its entry NAME, or one entry NAME_np<n> per rank count.
 function(mylos_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;RANKS;LIBRARIES;LABELS" ${ARGN})
   mylos_test_program(${name} SOURCES ${arg_SOURCES} LIBRARIES ${arg_LIBRARIES})

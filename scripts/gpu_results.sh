@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash
-# What gpu_check and gpu_compare read of step_benchmark's output.
+# What gpu_check and gpu_compare read from step_benchmark's output.
 
-# datasheet_tflops NAME prints the dense bf16 rate that NVIDIA gives for a GPU, in TFLOP/s; nothing where it is not known.
+# datasheet_tflops NAME prints the dense bf16 rate that NVIDIA gives for a GPU, in TFLOP/s; nothing if it is not known.
 datasheet_tflops() {
   case $1 in
     *NVL* | *PCIe*) ;;
@@ -11,7 +11,8 @@ datasheet_tflops() {
   esac
 }
 
-# step_result LOG TFLOPS prints a line: rate, MFU of the measured matrix product and of the datasheet's rate, time, memory.
+# step_result LOG TFLOPS prints one line: rate, time, MFU relative to the measured matrix product and to the datasheet's
+# rate, memory.
 step_result() {
   awk -v datasheet="${2:-0}" '
     match($0, /MFU refers to [0-9.]+/) { measured = substr($0, RSTART + 14, RLENGTH - 14) }

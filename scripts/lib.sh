@@ -34,7 +34,7 @@ run_logged() {
 
 # --- Debian packages ------------------------------------------------------------------------------------------------
 
-# Prints the command prefix that gives root rights; fails where there is none.
+# Prints the command prefix that gives root rights; fails if there is none.
 root_prefix() {
   if [[ $(id -u) == 0 ]]; then
     printf 'env'
@@ -45,7 +45,7 @@ root_prefix() {
   fi
 }
 
-# install_packages NAME... installs those that are missing, and touches nothing where none is.
+# install_packages NAME... installs the packages that are missing, and touches nothing if none is.
 install_packages() {
   local name missing=() prefix
   if ! has dpkg-query; then
@@ -75,7 +75,7 @@ source_row() { awk -v name="$1" '$1 == name { print $2, $3, $4, $5; exit }' "$ro
 
 has_sum() { [[ -f $1 ]] && printf '%s  %s\n' "$2" "$1" | sha256sum --check --status; }
 
-# download URL FILE, with apt's own client where there is one: a bare Debian has no other, and it knows apt's proxies.
+# download URL FILE, with apt's own client if there is one: a bare Debian has no other, and it knows apt's proxies.
 download() {
   if [[ -x /usr/lib/apt/apt-helper ]]; then
     /usr/lib/apt/apt-helper -o APT::Sandbox::User=root -o Acquire::Retries=0 \
@@ -144,7 +144,8 @@ fetch_archive() {
 
 # --- Kokkos ---------------------------------------------------------------------------------------------------------
 
-# The options that host code is built with, and a word that tells this compiler on this CPU from others.
+# arch_options prints the options that host code is built with; build_key OPTIONS... prints a word that tells these
+# options, this compiler and this CPU from others.
 arch_options() {
   case ${MYLOS_ARCH-native} in
     native) say -DKokkos_ARCH_NATIVE=ON ;;
@@ -158,7 +159,7 @@ build_key() {
   {
     say "$@"
     "$cxx" --version
-    # The help is as wide as the terminal.
+    # The compiler's help is as wide as the terminal.
     COLUMNS=80 LC_ALL=C "$cxx" ${arch:+-march=$arch} -Q --help=target 2>/dev/null || true
   } | sha256sum | cut -c 1-12
 }
@@ -192,7 +193,7 @@ provide_kokkos() {
   fi
   read -r version _ <<<"$(source_row kokkos)"
   mapfile -t options < <(arch_options)
-  # Its sources are small and its headers are not: several at a time compile in half the time.
+  # Kokkos' sources are small and its headers are large: a unity build takes half the time.
   options+=(-DKokkos_ENABLE_OPENMP=ON -DKokkos_ENABLE_SERIAL=ON -DCMAKE_UNITY_BUILD=ON)
   prefix=$deps/kokkos-$version-$(build_key "${options[@]}")
   if [[ ! -d $prefix ]]; then
@@ -213,7 +214,7 @@ provide_kokkos_cuda() {
   esac
   has nvcc || die 2 "nvcc was not found: install the CUDA toolkit and put its bin folder into PATH"
   read -r version _ <<<"$(source_row kokkos)"
-  # nvcc_wrapper is Kokkos' own: in its sources, later in the installation.
+  # nvcc_wrapper is Kokkos' own: it is in the sources, later in the installation.
   options=("-DCMAKE_CXX_COMPILER=$deps/work-kokkos/source/bin/nvcc_wrapper" -DKokkos_ENABLE_CUDA=ON
     -DKokkos_ENABLE_CUDA_CONSTEXPR=ON "-DKokkos_ARCH_$name=ON" -DKokkos_ENABLE_OPENMP=ON -DKokkos_ENABLE_SERIAL=ON
     ${host:+"-DCMAKE_CXX_FLAGS=-march=$host"})
@@ -226,8 +227,8 @@ provide_kokkos_cuda() {
   say "Kokkos with CUDA: $prefix"
 }
 
-# provide_cudnn_frontend leaves the headers of cuDNN's C++ frontend, of its Python package, as .deps/cudnn-frontend; an
-# option too.
+# provide_cudnn_frontend leaves the headers of cuDNN's C++ frontend, from its Python package, as .deps/cudnn-frontend.
+# Without them, attention on a GPU is compute_cuda's own.
 provide_cudnn_frontend() {
   local name=nvidia-cudnn-frontend version sum prefix log=$deps/cudnn-frontend.log
   read -r version sum _ <<<"$(source_row cudnn-frontend)"
@@ -236,7 +237,7 @@ provide_cudnn_frontend() {
     rm -rf "$prefix.partial"
     mkdir -p "$prefix.partial"
     say "$name==$version --hash=sha256:$sum" >"$prefix.partial/requirements.txt"
-    # Headers only: any one of its wheels will do.
+    # Only headers are needed: any of its wheels will do.
     if ! run_logged "$log" python3 -m pip download --no-deps --require-hashes --only-binary :all: \
       --platform manylinux_2_28_x86_64 --python-version 3.11 -d "$prefix.partial" -r "$prefix.partial/requirements.txt" ||
       ! run_logged "$log" python3 -m zipfile -e "$prefix.partial"/*.whl "$prefix.partial"; then
@@ -249,7 +250,7 @@ provide_cudnn_frontend() {
   say "cuDNN frontend: $prefix"
 }
 
-# provide_kokkos_kernels is an option: where it cannot be had, the build goes on with the GEMM of compute_kokkos.
+# provide_kokkos_kernels is optional: without Kokkos Kernels, the build goes on with the GEMM of compute_kokkos.
 provide_kokkos_kernels() {
   local version prefix kokkos options
   if [[ -n ${KokkosKernels_ROOT:-} ]]; then
@@ -273,7 +274,8 @@ provide_kokkos_kernels() {
 
 # --- Building -------------------------------------------------------------------------------------------------------
 
-# configure PRESET LOG OPTIONS..., with the compiler cache if there is one, and Debian's MPICH if another MPI is the default.
+# configure PRESET LOG OPTIONS... uses the compiler cache if there is one, and Debian's MPICH even if another MPI is the
+# default.
 configure() {
   local options=("${@:3}")
   # Precompiled headers are cached only if ccache may trust their macros and times.

@@ -14,11 +14,11 @@ struct Command {
   const char* name;
   const char* arguments;  ///< as the help shows them
   const char* summary;
-  std::vector<CommandOption> (*options)();  ///< beside those of every command
+  std::vector<CommandOption> (*options)();  ///< in addition to those of every command
   int (*run)(const CommandLine& line);      ///< returns the exit code of the process; errors are thrown
   std::size_t most_arguments = 1;
   bool takes_overrides = false;  ///< --section.key=value
-  bool may_lose_output = false;  ///< what it prints is not what it is run for
+  bool may_lose_output = false;  ///< output that cannot be printed is not an error
 };
 
 extern const Command train_command, eval_command, generate_command, tokenize_command, inspect_command,

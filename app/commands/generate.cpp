@@ -47,8 +47,8 @@ std::int32_t draw(const std::vector<float>& logits, const Sampling& sampling, st
   return order[static_cast<std::size_t>(std::min<std::int64_t>(chosen, k - 1))];
 }
 
-/// The tokenizer of a run or checkpoint; its ranks lie in the run's directory, unless the command line names
-/// some.
+/// The tokenizer of a run or checkpoint. The file of its ranks is the command line's, otherwise the run's
+/// copy or the deck's file.
 std::unique_ptr<Tokenizer> tokenizer_of(const CommandLine& line, const DataConfig& data) {
   if (!tokenizer_kind(data.tokenizer).has_ranks) return make_tokenizer(data.tokenizer);
   const fs::path place = fs::absolute(line.argument(0, "a run directory or a checkpoint")).lexically_normal();
@@ -118,7 +118,7 @@ int run(const CommandLine& line) {
       std::copy(text.end() - length, text.end(), window.begin());
       model.executor->load_evaluation(window);
       const std::int32_t own = draw(model.executor->logits(length - 1), sampling, i);
-      const std::int32_t token = std::stoi(mpi.broadcast(std::to_string(own)));  // one text for all ranks
+      const std::int32_t token = std::stoi(mpi.broadcast(std::to_string(own)));  // the same text on all ranks
       text.push_back(static_cast<std::uint16_t>(token));
       if (token == tokenizer->end_of_text()) break;
       if (speaks) {

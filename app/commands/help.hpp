@@ -8,7 +8,7 @@
 
 namespace mylos {
 
-/// What a plugin is, or why it cannot be used.
+/// Describes a plugin, or says why it cannot be loaded.
 std::string plugin_text(const PluginInfo& plugin);
 
 }  // namespace mylos

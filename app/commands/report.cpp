@@ -24,7 +24,7 @@ std::string last_of(const MetricsTable& table, const char* column, const char* f
   return fmt::format(fmt::runtime(format), found->second.back());
 }
 
-/// Of the last step that was traced; empty where none was.
+/// The profile of the last traced step; empty if no step was traced.
 StepProfile newest_profile(const std::filesystem::path& run) {
   StepProfile newest;
   for (const auto& entry : std::filesystem::directory_iterator(run)) {
@@ -51,7 +51,7 @@ std::vector<std::pair<std::string, std::string>> source_facts(const std::string&
       facts.emplace_back(sources.size() == 1 ? "data" : fmt::format("data source {}", i + 1),
                          sources[i].text + epochs);
     }
-  } catch (const Error&) {  // the deck of an older run
+  } catch (const Error&) {  // the deck of an older run may not be valid
   }
   return facts;
 }

@@ -10,7 +10,7 @@
 namespace mylos {
 
 /// Writes the HTML report of a run, finished or not, to `output`. For one process. Throws ExitCode::bad_data
-/// where the directory holds no run.
+/// if the directory does not hold a run.
 void write_report(IoThread& io, const RunPaths& paths, const std::filesystem::path& output);
 
 }  // namespace mylos

@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Throws if two of the names, which may be empty, are one file, there or not yet.
+/// Throws if two of the names are the same file, whether or not it exists yet. Names may be empty.
 void check_apart(const std::vector<CorpusInput>& inputs, const std::vector<fs::path>& outputs) {
   const auto place = [](const fs::path& file) { return fs::weakly_canonical(fs::absolute(file)); };
   const auto check = [&](const fs::path& a, const fs::path& b) {
@@ -42,7 +42,7 @@ void check_apart(const std::vector<CorpusInput>& inputs, const std::vector<fs::p
   }
 }
 
-/// The first byte of the end of a text of `size` bytes that is held out, where a character begins.
+/// The offset at which the held-out end of a text of `size` bytes begins, at the start of a character.
 std::int64_t held_out_from(const fs::path& text, std::int64_t size, double fraction) {
   auto split = static_cast<std::int64_t>(static_cast<double>(size) * (1.0 - fraction));
   const FileDescriptor file = open_file(text, O_RDONLY);
@@ -57,7 +57,7 @@ std::int64_t held_out_from(const fs::path& text, std::int64_t size, double fract
 /// A line that is redrawn on a terminal.
 class ProgressLine {
  public:
-  /// `bytes` of input; 0 if that is not known.
+  /// `bytes` is the size of the input; 0 if unknown.
   explicit ProgressLine(std::int64_t bytes) : bytes_(bytes), is_shown_(::isatty(STDERR_FILENO) != 0) {}
   ~ProgressLine() { clear(); }
   ProgressLine(const ProgressLine&) = delete;
@@ -139,10 +139,10 @@ std::optional<CorpusFormat> format_option(const CommandLine& line) {
   fail(ExitCode::usage, "--format={} must be text or jsonl", line.text("format"));
 }
 
-/// What the command line asks for.
+/// What the command line requests.
 struct Plan {
   std::vector<CorpusInput> inputs;
-  std::int64_t bytes = 0;  // of them; 0 if that is not known
+  std::int64_t bytes = 0;  // of the inputs; 0 if unknown
   TokenizeSettings settings;
   std::int64_t shard_tokens = 0;
   std::string output, valid_output;
@@ -151,7 +151,7 @@ struct Plan {
   bool reads_standard_input() const {
     return std::ranges::any_of(inputs, [](const CorpusInput& input) { return input.path.empty(); });
   }
-  /// llm.c's names: its shard 0 is for validation, training begins with 1.
+  /// llm.c's names: its shard 0 is for validation, training shards begin with 1.
   fs::path file(Split split, std::int64_t shard) const {
     const bool is_train = split == Split::train;
     if (!has_shards()) return is_train ? output : valid_output;
@@ -226,7 +226,7 @@ Plan plan_of(const CommandLine& line) {
   return plan;
 }
 
-/// Of a run with shards, before its first.
+/// The progress of a run with shards before its first shard.
 ShardProgress progress_of(const Plan& plan, const CommandLine& line, const Tokenizer& tokenizer) {
   ShardProgress progress;
   progress.settings = {{"tokenizer", tokenizer.identity().text()},
@@ -249,7 +249,7 @@ ShardProgress progress_of(const Plan& plan, const CommandLine& line, const Token
   return progress;
 }
 
-/// Reads how far an earlier run has come into `progress`; whether there is anything left to do.
+/// Reads the progress of an earlier run into `progress`. Returns whether there is anything left to do.
 bool continue_from(const Plan& plan, ShardProgress& progress, bool may_continue) {
   const fs::path file = plan.progress_file();
   const auto before = read_progress(file);

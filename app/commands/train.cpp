@@ -40,7 +40,8 @@ std::optional<std::string> restart_wish(const CommandLine& line) {
   return wish;
 }
 
-/// The automatic choices of the run that is continued, where its layout is the same: for a bitwise restart.
+/// Keeps the automatic choices of the run that is continued, if its layout is the same, for a bitwise
+/// restart.
 void keep_choices(Setup& setup, const RunPaths& paths) {
   if (!std::filesystem::exists(paths.resolved_deck())) return;
   DeckErrors ignored;
@@ -115,9 +116,9 @@ int run(const CommandLine& line) {
     fail(ExitCode::usage,
          "--ranks, --ranks-per-node and --layout are for --dry-run; the launcher says how many ranks train");
 
-  // 1. MPI, the deck, the run's directory: errors are found by all ranks together.
+  // 1. MPI, the deck, the run's directory: all ranks learn of an error together.
   const auto launched = std::chrono::steady_clock::now();
-  std::signal(SIGPIPE, SIG_IGN);  // nobody may be reading any more what a long run prints
+  std::signal(SIGPIPE, SIG_IGN);  // the reader of a long run's output may be gone
   const MpiRuntime mpi(start_timeout(line, deck_name));
   Setup setup;
   std::optional<std::string> restart;
@@ -173,7 +174,7 @@ int run(const CommandLine& line) {
   };
   if (const int code = run_agreed(mpi, take_directory)) return code;
 
-  // 2. Backends, trainer, watchdog: from here on an error of one rank ends the job.
+  // 2. Backends, trainer, watchdog: from here an error of one rank ends the job.
   const StopSignals signals;
   Console console(mpi.rank() == 0, progress);
   std::string resolved_deck;
@@ -188,7 +189,7 @@ int run(const CommandLine& line) {
   };
   mpi.watchdog().set_record(record);
   try {
-    // Before OpenMP binds this thread to a core, which threads made later would share.
+    // These threads start before OpenMP binds this one to a core; later ones would share that core.
     io = std::make_unique<IoThread>();
     checkpoint_io = std::make_unique<IoThread>();
     const std::int64_t batch = setup.config.train.micro_batch;

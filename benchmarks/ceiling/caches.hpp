@@ -10,8 +10,8 @@ namespace mylos {
 /// STREAM).
 std::size_t out_of_cache_bytes();
 
-/// How many operand sets of `bytes` to take in turn so that each is out of cache when its turn comes; at
-/// least one.
+/// How many operand sets of `bytes` a benchmark must cycle through so that each is out of cache when its turn
+/// comes; at least one.
 std::size_t out_of_cache_copies(double bytes);
 
 }  // namespace mylos

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The GEMM ceiling: what the matrix products of a transformer reach in their fastest layouts.
+// The GEMM ceiling: the rate that a transformer's matrix products reach in their fastest layouts.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,12 @@ struct GemmShapes {
   DType dtype = DType::fp32;
 };
 
-/// GFLOP/s of all of these products, forward, input gradient and weight gradient, one after the other, by all
-/// OpenMP threads, as many as the backend has set. Each counts with the median time of the fastest primitive
-/// and weight layout that oneDNN has for it, repacked layouts and both types of a weight gradient included,
-/// without bias or accumulation, operands out of cache. `meet` is called before each of the 15 products:
-/// there ranks that measure together wait for one another. Nothing without oneDNN, or where oneDNN has no
-/// fast products of this type on this machine.
+/// GFLOP/s of all of these products (forward, input gradient, weight gradient), one after the other, on as
+/// many OpenMP threads as the backend has set. Each product counts with the median time of its fastest
+/// primitive and weight layout in oneDNN, including repacked layouts and both types of a weight gradient,
+/// without bias or accumulation, with operands out of cache. `meet` is called before each of the 15 products,
+/// so that ranks that measure together can wait for one another. Returns nothing without oneDNN, or if oneDNN
+/// has no fast products of this type on this machine.
 std::optional<double> measure_gemm_ceiling(
     const GemmShapes& shapes, const std::function<void()>& meet = [] {});
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// With oneDNN: every product through every primitive and weight layout that it has.
+// The GEMM ceiling with oneDNN: tries every primitive and weight layout of oneDNN for every product.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -26,10 +26,10 @@ using Layout = memory::format_tag;
 
 constexpr std::size_t cache_line = 64;
 
-/// A way to compute a product: a primitive, and its factors and result as it wants them.
+/// A way to compute a product: a primitive, and the layouts that it needs.
 struct Variant {
   dnnl::primitive primitive;
-  std::array<int, 3> arguments;          // oneDNN's numbers; the result is the last
+  std::array<int, 3> arguments;          // oneDNN's argument indices; the result comes last
   std::array<memory::desc, 3> operands;  // layouts
 };
 
@@ -91,8 +91,8 @@ class LinearVariants {
  private:
   static constexpr std::array weight_layouts = {Layout::ab, Layout::ba, Layout::any};
 
-  /// Adds what `describe` returns unless oneDNN has no primitive for these layouts, or only its reference
-  /// one.
+  /// Adds the primitive that `describe` describes, unless oneDNN has none for these layouts, or only its
+  /// reference one.
   template <class Describe>
   static void add(std::vector<Variant>& variants, const std::array<int, 3>& arguments, Describe&& describe) {
     try {
@@ -107,7 +107,7 @@ class LinearVariants {
     }
   }
 
-  /// y = x w, which oneDNN also wants to know for the gradients.
+  /// y = x w, which oneDNN also needs as a hint for the gradients.
   dnnl::inner_product_forward::primitive_desc inner_product(Layout layout) const {
     return {{dnnl::prop_kind::forward_training, x_, {{o_, i_}, type_, layout}, y_}, engine_};
   }
@@ -125,11 +125,12 @@ class LinearVariants {
   memory::desc x_, y_;
 };
 
-/// Memory full of numbers of either sign between 2^-7 and 2^-5, whichever floating-point type reads it.
+/// Memory full of numbers of either sign: read as bf16 or fp32 their magnitude is between 2^-7 and 2^-5, read
+/// as fp16 between 1 and 1.25.
 class Numbers {
  public:
-  /// At least `bytes` of them, aligned to cache lines. What was returned before is freed where more are
-  /// needed.
+  /// At least `bytes` of numbers, aligned to cache lines. If more are needed than before, the memory that was
+  /// returned before is freed.
   std::byte* at_least(std::size_t bytes) {
     const std::size_t lines = (bytes + sizeof(Line) - 1) / sizeof(Line);
     if (lines > lines_) {
@@ -167,7 +168,7 @@ class Stopwatch {
  public:
   explicit Stopwatch(const dnnl::engine& engine) : engine_(engine), stream_(engine) {}
 
-  /// Seconds of the fastest, infinite where there is none.
+  /// Seconds of the fastest variant; infinite if there is none.
   double fastest(const std::vector<Variant>& variants) {
     constexpr double glance = 0.02;
     constexpr double look = 0.2;
@@ -182,7 +183,7 @@ class Stopwatch {
   }
 
  private:
-  /// The median.
+  /// Median seconds of a call.
   double seconds(const Variant& variant, double budget, int calls) {
     std::array<std::size_t, 3> bytes{};
     std::ranges::transform(variant.operands, bytes.begin(), [](const memory::desc& operand) {

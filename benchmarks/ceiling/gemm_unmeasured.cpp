@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Without oneDNN.
+// The GEMM ceiling without oneDNN: not measured.
 #include "benchmarks/ceiling/gemm.hpp"
 
 namespace mylos {

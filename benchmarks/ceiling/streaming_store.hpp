@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Stores of whole cache lines past the caches, where the processor has them.
+// Stores of whole cache lines that bypass the caches, if the processor has them.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ inline void stream_line(const float* line, float* to) {
 #endif
 }
 
-/// Orders them before whatever this thread stores next.
+/// Orders these stores before all later stores of this thread.
 inline void finish_streaming() {
 #if defined(__AVX__)
   _mm_sfence();

@@ -39,7 +39,7 @@ double measure_triad() {
   const auto b = std::make_unique_for_overwrite<Line[]>(lines);
   const auto c = std::make_unique_for_overwrite<Line[]>(lines);
 #pragma omp parallel for schedule(static)
-  for (std::int64_t i = 0; i < count; ++i) {  // the thread that computes a page also places it
+  for (std::int64_t i = 0; i < count; ++i) {  // the thread that computes a page also touches it first
     a[i].values.fill(0.0F);
     b[i].values.fill(1.0F);
     c[i].values.fill(2.0F);

@@ -4,9 +4,9 @@
 
 namespace mylos {
 
-/// GB/s of a = b + s c in fp32 by all OpenMP threads, as many as the backend has set, on arrays far beyond
-/// the caches: 12 bytes an element, since streaming stores read no line that they overwrite (McCalpin,
-/// STREAM). The median of several passes.
+/// GB/s of a = b + s c in fp32 on as many OpenMP threads as the backend has set, with arrays far larger than
+/// the caches. An element counts 12 bytes, since streaming stores do not read the lines that they overwrite
+/// (McCalpin, STREAM). The median of several passes.
 double measure_triad();
 
 }  // namespace mylos

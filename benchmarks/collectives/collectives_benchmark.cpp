@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Time, algorithm and bus bandwidth of every collective over sizes, backends and algorithms, as nccl-tests
-// defines them, with every result checked. Start under mpiexec; one row of CSV for each point.
+// defines them, with every result checked. Start under mpiexec; one row of CSV per point.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -31,7 +31,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// A collective as the benchmark sees it. Sizes are nccl-tests': of the larger buffer.
+/// A collective to measure. Sizes are as in nccl-tests: those of the larger buffer.
 struct Collective {
   const char* name;
   /// busbw over algbw on K ranks.
@@ -52,7 +52,7 @@ struct Settings {
   std::int64_t min_bytes = 8, max_bytes = 64 << 20, factor = 4;
   DType dtype = DType::fp32;
   std::int64_t ranks_per_node = 0;
-  double seconds = 0.0;  // a point
+  double seconds = 0.0;  // per point
   std::string csv;
 };
 
@@ -244,7 +244,7 @@ class Benchmark {
     return right;
   }
 
-  /// Time of one call, `calls` of them in a row, on the slowest rank.
+  /// Seconds per call on the slowest rank, for `calls` calls in a row.
   double sample(const Contender& c, std::string_view operation, std::int64_t elements, int calls) {
     const auto bytes = elements * static_cast<std::int64_t>(size_of(settings_.dtype));
     const auto call = [&] {
@@ -253,7 +253,8 @@ class Benchmark {
       else
         start(c, operation, elements).host_wait();
     };
-    // The caches shall hold what the call itself leaves there, not another contender's buffers.
+    // An untimed call, so that the caches hold what the call itself leaves there, not another contender's
+    // buffers.
     call();
     MPI_Barrier(MPI_COMM_WORLD);
     const auto begin = Clock::now();
@@ -263,7 +264,7 @@ class Benchmark {
     return seconds;
   }
 
-  /// All contenders in turn, so that what disturbs the machine disturbs all of them.
+  /// Measures all contenders in turn, so that a disturbance of the machine affects all of them.
   void measure(const Collective& collective, std::int64_t bytes) {
     constexpr std::int64_t small = 64 << 10;
     constexpr int calls_of_small = 50;
@@ -328,7 +329,7 @@ class Benchmark {
   TrafficCounter traffic_;
   CommunicatorHandle bootstrap_{nullptr, nullptr};
   std::vector<CommunicatorHandle> backends_;
-  std::vector<std::unique_ptr<Communicator>> joined_;  // of backends that reach one node only
+  std::vector<std::unique_ptr<Communicator>> joined_;  // for backends that reach only one node
   std::vector<std::unique_ptr<Communicator>> communicators_;
   std::unique_ptr<MemoryBound> bound_;
   std::deque<Contender> contenders_;
@@ -336,7 +337,7 @@ class Benchmark {
   bool all_right_ = true;
 };
 
-/// Nothing where only help was asked for.
+/// Nothing if only help was requested.
 std::optional<Settings> parse(int argc, char** argv) {
   Settings settings;
   const auto text = [](const char* name, const char* value, const char* doc) {

@@ -21,8 +21,8 @@ void store_line(const float* line, float* to, bool streaming) {
   }
 }
 
-/// Sums of whole lines of K buffers to every one of `to`; a K that the compiler knows makes it a few vector
-/// operations a line.
+/// Writes the sums of whole lines of K buffers to every buffer of `to`. With a K that the compiler knows, a
+/// line takes a few vector operations.
 template <std::size_t K>
 void sum_lines_of(const float* const* from, std::span<float* const> to, std::size_t begin, std::size_t end,
                   bool streaming) {

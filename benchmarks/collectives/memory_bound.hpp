@@ -11,7 +11,7 @@
 
 namespace mylos {
 
-/// One fp32 buffer for each rank of a node, which every rank can reach.
+/// One fp32 buffer per rank of a node; every rank can access all of them.
 class MemoryBound {
  public:
   /// Collective over `node`, whose ranks share memory.
@@ -20,12 +20,13 @@ class MemoryBound {
   MemoryBound(const MemoryBound&) = delete;
   MemoryBound& operator=(const MemoryBound&) = delete;
 
-  /// All-reduce of `bytes`: this rank's slice of every buffer is read once, its sum written once to each.
+  /// All-reduce of `bytes`: this rank's slice of every buffer is read once, and the sum is written once to
+  /// each.
   void all_reduce(std::size_t bytes, bool streaming);
-  /// Reduce-scatter of `bytes` in all: this rank's part of every buffer is read once, the sum written to its
-  /// own.
+  /// Reduce-scatter of `bytes` in all: this rank's slice of every buffer is read once, and the sum is written
+  /// to its own buffer.
   void reduce_scatter(std::size_t bytes, bool streaming);
-  /// All-gather of `bytes` in all, in place: every other rank's part is read once and written to the own
+  /// All-gather of `bytes` in all, in place: every other rank's slice is read once and written to this rank's
   /// buffer.
   void all_gather(std::size_t bytes, bool streaming);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Time of writing and reading a checkpoint of a GPT-2 with its optimizer's state, in turn with dd and cat on
-// the same bytes and the same disk. Start under mpiexec; one row of CSV for each round.
+// Time of writing and reading a checkpoint of a GPT-2 with its optimizer's states, in turn with dd and cat on
+// the same bytes and the same disk. Start under mpiexec; one row of CSV per round.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -72,7 +72,7 @@ void fill(std::vector<float>& values, std::uint64_t seed) {
   }
 }
 
-/// Every rank an even share of every tensor, as data-parallel ranks write it.
+/// Gives every rank an even share of every tensor, as data-parallel ranks write them.
 CheckpointContent make_content(const MpiRuntime& mpi, const ModelConfig& model,
                                std::vector<std::vector<float>>& memory) {
   CheckpointContent content;
@@ -109,7 +109,7 @@ class Benchmark {
         content_(make_content(mpi, model, memory_)),
         store_(io_, directory_, {},
                [this](CheckpointPhase phase, std::int64_t) { times_[phase] = Clock::now(); }) {
-    // The real bytes, for dd.
+    // The bytes of a real checkpoint, for dd.
     store_.write(content_);
     store_.finish();
     const std::string from = store_.path_of(0).string();
@@ -145,7 +145,7 @@ class Benchmark {
 
     const fs::path path = store_.path_of(content_.state.step);
     const std::string cat = fmt::format("cat {}/*.h5 > /dev/null", path.string());
-    if (!cold_) seconds_of(mpi_, cat);  // what was written went past the cache
+    if (!cold_) seconds_of(mpi_, cat);  // fills the page cache, which the writes bypassed
     drop_caches();
     round.dd_read = seconds_of(mpi_, cat);
     drop_caches();

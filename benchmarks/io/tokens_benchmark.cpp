@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Speed of GPT-2's tokenizer on a text in memory: by one thread, by several against what a loop in registers
-// gains, and on a megabyte of one letter. benchmarks/io/tokens runs it beside tiktoken.
+// Speed of GPT-2's tokenizer on a text in memory: with one thread, with several threads compared with the
+// speed-up of a loop in registers, and on a megabyte of one letter. benchmarks/io/tokens runs it alongside
+// tiktoken.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -50,7 +51,7 @@ double seconds_of(std::int64_t threads, const Work& work) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// The single bytes, none of which merge.
+/// Ranks of the single bytes only, without any merge.
 BpeRanks plain_ranks() {
   constexpr std::string_view base64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::string lines;

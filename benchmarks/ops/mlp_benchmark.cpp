@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The published micro-benchmark of the MLP, in bf16 on every compute backend: what bias and GELU cost behind
-// the wide product, as operations of their own or within it, and what part of the MLP each operation takes.
+// The published micro-benchmark of the MLP, in bf16 on every compute backend: what bias and GELU cost after
+// the wide product, as separate operations or fused into it, and each operation's share of the MLP. Prints
 // CSV. MYLOS_BUILD names the build folder, MYLOS_THREADS sets the number of host threads.
 #include <algorithm>
 #include <cstdio>
@@ -25,14 +25,14 @@ namespace {
 
 using namespace mylos;
 
-/// Of the activations between the MLP's two products; those outside are a quarter as wide.
+/// The shape of the activations between the MLP's two products; those outside are a quarter as wide.
 struct Shape {
   std::int64_t batch = 0;
   std::int64_t positions = 0;
   std::int64_t width = 0;
 };
 
-/// What was published for a shape, in ms; 0 where nothing was.
+/// The published times for a shape, in ms; 0 if none was published.
 struct Published {
   Shape shape;
   double unfused = 0.0;  ///< bias and GELU
@@ -47,7 +47,7 @@ constexpr Published publications[] = {{{4, 512, 1024}, 0.0228, 0.0286},
                                       {{8, 512, 2048}, 0.0813, 0.0687},
                                       {{8, 1024, 5120}, 0.3594, 0.3212, 0.5992, 0.1319, 0.4457, 0.0492}};
 
-/// Something timed.
+/// A timed sequence of operations.
 struct Part {
   std::string name;
   std::function<void()> queue;
@@ -80,7 +80,7 @@ class Mlp {
     dropout_.scalars = static_cast<const StepScalars*>(memory);
   }
 
-  /// The product alone, with bias and GELU behind and within it, then the operations of the MLP.
+  /// The product alone, with bias and GELU after it and fused into it, then the operations of the MLP.
   std::vector<Part> parts(const Published& published) {
     const TensorRef x = x_.reshaped({rows_, narrow_});
     const TensorRef y = y_.reshaped({rows_, narrow_});
@@ -119,7 +119,7 @@ class Mlp {
   void* allocate(std::size_t bytes, const char* label) {
     return memory_.emplace_back(backend_, ledger_, MemoryCategory::workspace, bytes, label).data();
   }
-  /// Normal numbers in bf16.
+  /// A bf16 tensor of normally distributed numbers.
   TensorRef tensor(const char* name, std::initializer_list<std::int64_t> shape, float stddev) {
     TensorRef made(nullptr, DType::bf16, shape);
     made.data = allocate(made.bytes(), name);
@@ -141,7 +141,7 @@ class Mlp {
   Dropout dropout_;
 };
 
-/// The parts in turn, by the device's own clock.
+/// Times the parts in turn by the device's own clock.
 void measure(ComputeBackend& backend, std::vector<Part>& parts, int warm_up, int repetitions) {
   struct Span {
     DeviceEvent begin, end;
@@ -172,7 +172,7 @@ double mlp_milliseconds(const std::vector<Part>& parts) {
   return sum;
 }
 
-/// A figure, or nothing.
+/// The text of a figure; empty if there is none.
 std::string known(double value) {
   return value > 0.0 ? fmt::format("{:.4f}", value) : "";
 }
@@ -198,7 +198,7 @@ void report(const std::string& backend, const Published& published, const std::v
   behind_product("bias, GELU, fused", parts[2], published.fused);
 }
 
-/// "BxTxF".
+/// Parses "BxTxF".
 Published parse_shape(const std::string& text) {
   Shape shape;
   char end = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Time, GFLOP/s, GB/s and share of the nearer ceiling for every case of the operation table on every backend.
 // MYLOS_BUILD names the build folder, MYLOS_THREADS sets the number of host threads;
-// --benchmark_filter=/gpt2/ takes the shapes of GPT-2 124M, whose operands are out of cache and whose
+// --benchmark_filter=/gpt2/ selects the shapes of GPT-2 124M, whose operands are out of cache and whose
 // ceilings are measured first. The operands of small cases stay in cache.
 #include <algorithm>
 #include <chrono>
@@ -28,7 +28,7 @@ namespace {
 
 using namespace mylos;
 
-/// What the host reaches in this run; nothing where it was not measured.
+/// The host's ceilings in this run; a ceiling that was not measured is empty.
 struct Ceilings {
   std::optional<double> triad;                  ///< GB/s
   std::map<DType, std::optional<double>> gemm;  ///< GFLOP/s by the type of the factors
@@ -41,8 +41,8 @@ DType factor_type(const OpCase& c) {
   return narrow != c.operands.end() ? narrow->view.dtype : DType::fp32;
 }
 
-/// Seconds that a full-size case takes at the ceiling which limits it (Williams, Waterman and Patterson,
-/// "Roofline", 2009), or NaN where a ceiling is not known.
+/// Seconds that a full-size case takes at the ceiling that limits it (Williams, Waterman and Patterson,
+/// "Roofline", 2009), or NaN if a ceiling is not known.
 double least_seconds(const OpCase& c, const Ceilings& ceilings) {
   constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
   if (!c.full_size) return unknown;
@@ -75,7 +75,7 @@ void measure(benchmark::State& state, const OpCase& c, ComputeBackend& backend, 
   state.counters["median_s"] = call;
   state.counters["GFLOP/s"] = 1e-9 * c.flops / call;
   state.counters["GB/s"] = 1e-9 * c.bytes / call;
-  // Ceilings are the host's. Every case has this counter, since the CSV reporter asks for it.
+  // Only the host has ceilings. Every case has this counter, since the CSV reporter requires it.
   state.counters["share"] = least_seconds(c, backend.host_accessible() ? ceilings : Ceilings{}) / call;
 }
 
@@ -88,7 +88,7 @@ bool is_selected(const std::string& name) {
   return std::regex_search(name, std::regex(filter, std::regex::extended)) != negated;
 }
 
-/// Measures what `c` needs and has not been measured.
+/// Measures the ceilings that `c` needs and that have not been measured yet.
 void extend(Ceilings& ceilings, const OpCase& c) {
   if (!ceilings.triad) {
     ceilings.triad = measure_triad();

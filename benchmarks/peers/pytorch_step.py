@@ -40,7 +40,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x):  # (B, T, C)
-        qkv = self.qkv(self.norm_1(x)).unflatten(2, (-1, 3, self.head_dim))  # (B, T, H, 3, D): whole heads to a rank
+        qkv = self.qkv(self.norm_1(x)).unflatten(2, (-1, 3, self.head_dim))  # (B, T, H, 3, D): whole heads per rank
         q, k, v = (part.transpose(1, 2) for part in qkv.unbind(3))  # (B, H, T, D)
         heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.projection(heads.transpose(1, 2).flatten(2))
@@ -72,9 +72,10 @@ class Gpt2(nn.Module):
 
 
 def keep_freed_memory():
-    """glibc returns large blocks to the system, so that every step maps and clears its activations anew.
+    """Keeps glibc from returning large blocks to the system.
 
-    That takes a quarter of an eager step. The constants are M_MMAP_MAX and M_TRIM_THRESHOLD of malloc.h.
+    Otherwise every step maps and clears its activations anew: a quarter of an eager step. The constants are
+    M_MMAP_MAX and M_TRIM_THRESHOLD of malloc.h.
     """
     libc = ctypes.CDLL(None)
     if not (libc.mallopt(-4, 0) and libc.mallopt(-1, -1)):
@@ -82,13 +83,13 @@ def keep_freed_memory():
 
 
 def fully_sharded(model, options):
-    """FSDP2: each block is a unit, and all else, with the tied embedding and head, is the root's."""
+    """FSDP2: each block is a unit; everything else, with the tied embedding and head, is the root's."""
     mesh = dist.init_device_mesh(options.device, (options.ranks,))
     dtype = torch.bfloat16 if options.dtype == "bf16" else None
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=dtype)
     for unit in (*model.blocks, model):
         fully_shard(unit, mesh=mesh, mp_policy=policy)
-    if options.mode == "compile":  # what lies between the hooks that gather a unit's weights and free them
+    if options.mode == "compile":  # the code between the hooks that gather a unit's weights and free them
         for block in model.blocks:
             block.forward = torch.compile(block.forward)
         model.loss = torch.compile(model.loss)
@@ -96,7 +97,7 @@ def fully_sharded(model, options):
 
 
 def tensor_parallel(model, options):
-    """As in "Megatron-LM": heads and feed-forward layers are divided, all else is on every rank."""
+    """As in "Megatron-LM": heads and feed-forward layers are divided, everything else is on every rank."""
     mesh = dist.init_device_mesh(options.device, (options.ranks,))
     for block in model.blocks:
         parallelize_module(block, mesh, {"qkv": ColwiseParallel(), "projection": RowwiseParallel(),
@@ -105,7 +106,7 @@ def tensor_parallel(model, options):
 
 
 def clip(parameters, most):
-    """clip_grad_norm_ of parameters of which some are divided: it takes one kind only."""
+    """clip_grad_norm_ for parameters of which some are divided: PyTorch's own takes one kind only."""
     kinds = [[p for p in parameters if isinstance(p, DTensor) == divided] for divided in (True, False)]
     norms = [nn.utils.get_total_norm([p.grad for p in kind]) for kind in kinds if kind]
     total = torch.stack([norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]).norm()
@@ -138,7 +139,7 @@ def make_step(rank, options):
         model = torch.compile(model)
     has_autocast = options.dtype == "bf16" and not is_sharded  # fully_shard's policy casts
     accumulation = options.global_batch // (samples_ranks(options) * options.micro_batch)
-    # Ranks that share a batch have all samples that others would have one by one.
+    # Tensor-parallel ranks share a batch: each draws all the samples that data-parallel ranks draw separately.
     generators = [torch.Generator(options.device).manual_seed(1 + sampler)
                   for sampler in (range(options.ranks) if is_tensor else [rank])]
     shape = (options.micro_batch // len(generators), options.seq_len)
@@ -204,7 +205,7 @@ def measure(rank, options, port):
 
 
 def print_loss(rank, options, loss, norm):
-    """The mean over the ranks. The norm is that of all ranks already; a CPU adds its squares in fp32: 4 digits."""
+    """Prints the loss's mean and the norm, which covers all ranks already; a CPU adds its squares in fp32: 4 digits."""
     loss = loss.double().cpu()
     dist.all_reduce(loss)
     norm = norm.full_tensor() if isinstance(norm, DTensor) else norm

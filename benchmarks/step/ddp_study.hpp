@@ -8,7 +8,7 @@
 
 namespace mylos {
 
-/// One row; 0 where the study has no figure.
+/// One row; 0 if the study has no figure.
 struct DdpStudyRow {
   std::string_view name;
   std::string_view mode;  ///< parallel.ddp_mode

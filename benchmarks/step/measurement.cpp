@@ -14,7 +14,8 @@ namespace mylos {
 
 namespace {
 
-/// Hands out random tokens, other ones in every step, and notes what the gradients' reduction sends.
+/// Provides random tokens, different ones in every step, and counts the traffic of a step until its gradients
+/// are reduced.
 class RandomTokens final : public StepDriver {
  public:
   RandomTokens(const RunConfig& config, const TrafficCounter& traffic)
@@ -22,7 +23,7 @@ class RandomTokens final : public StepDriver {
         row_(config.train.seq_len + 1),
         traffic_(traffic) {}
 
-  /// Before step `step`.
+  /// Call before step `step`.
   void begin(std::int64_t step) {
     step_ = step;
     before_ = traffic_.totals();
@@ -82,8 +83,8 @@ void visit(Session& session, const RunConfig& config, const Repetitions& repetit
     training.read_results();
     ++num_read;
     const StepResults& results = training.results();
-    const StepCost cost =
-        over_ranks(results.seconds, results.phase_seconds);  // the ranks start the next step together
+    // The maximum over the ranks also makes them start the next step together.
+    const StepCost cost = over_ranks(results.seconds, results.phase_seconds);
     if (results.scalars.skip != 0) {
       fail(ExitCode::numerical, "step {} was not applied: loss {}, gradient norm {}", num_read,
            results.scalars.loss, results.scalars.gradient_norm);
@@ -97,7 +98,7 @@ void visit(Session& session, const RunConfig& config, const Repetitions& repetit
     training.run(step, step, driver);
     session.trace().stop();
     if (is_traced) measurement.profiles.push_back(profile_of(session.trace()));
-    // As in a run; a traced step begins and ends alone.
+    // Steps are queued ahead as in a run, but a traced step begins and ends alone.
     const std::size_t to_leave = step + 1 < first_traced ? training.num_to_leave_unread() : 0;
     while (training.num_unread() > to_leave) read_results();
   }

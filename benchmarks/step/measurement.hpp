@@ -23,7 +23,7 @@ struct Configuration {
 /// How often a configuration is visited in turn with the others, and what a visit is.
 struct Repetitions {
   int rounds = 3;
-  int steps = 3;    ///< measured in a visit
+  int steps = 3;    ///< measured per visit
   int warm_up = 1;  ///< steps before them
   int traced = 1;   ///< steps after them, of which the time by operation is recorded
 };
@@ -32,7 +32,7 @@ struct Repetitions {
 struct StepCost {
   double seconds = 0.0;
   PhaseSeconds phases{};
-  double coverage = 0.0;  ///< share of a rank's step that its phases explain, of the rank with the smallest
+  double coverage = 0.0;  ///< share of a rank's step that its phases explain; minimum over the ranks
 };
 
 /// All measured steps of a configuration.
@@ -40,12 +40,13 @@ struct Measurement {
   std::vector<StepCost> steps;
   std::vector<StepProfile> profiles;  ///< of this rank's traced steps
   std::int64_t parameters = 0;
-  std::uint64_t reduce_calls = 0;  ///< collectives of one rank's gradients in a step
-  std::uint64_t reduce_bytes = 0;  ///< their payload
+  /// Collectives of one rank in a step until its gradients are reduced, gathers of weights included.
+  std::uint64_t reduce_calls = 0;
+  std::uint64_t reduce_bytes = 0;                            ///< their payload
   std::array<std::int64_t, num_memory_categories> memory{};  ///< bytes, maximum over the ranks
-  std::int64_t device_bytes = 0;  ///< by which the device's memory in use grew; 0 without a device
+  std::int64_t device_bytes = 0;  ///< growth of the device's memory in use; 0 without a device
 
-  /// Quantile `q` over the steps, between the two nearest ones.
+  /// Quantile `q` over the steps, interpolated between the two nearest ones.
   double step_seconds(double q = 0.5) const;
   /// Medians over the steps.
   double phase_seconds(StepPhase phase) const;
@@ -55,9 +56,10 @@ struct Measurement {
   double quantile(double q, const std::function<double(const StepCost&)>& value) const;
 };
 
-/// Trains on random tokens, from initial weights at every visit, so that one configuration's memory is in use
-/// at a time: round by round every configuration in turn, since a machine's speed drifts. Collective over
-/// MPI_COMM_WORLD. Throws ExitCode::numerical where a step is not applied: it would cost less.
+/// Trains on random tokens. Each round visits every configuration in turn, since a machine's speed drifts.
+/// Each visit starts from initial weights, so that only one configuration's memory is in use at a time.
+/// Collective over MPI_COMM_WORLD. Throws ExitCode::numerical if a step is not applied, since it would cost
+/// less.
 std::vector<Measurement> measure(Session& session, const std::vector<Configuration>& configurations,
                                  const Repetitions& repetitions);
 

@@ -12,8 +12,8 @@ namespace mylos {
 
 namespace {
 
-/// Medians over the traced steps of a configuration. Each is a median of its own, so they add up to the step
-/// only as far as the steps are alike.
+/// Medians over the traced steps of a configuration. Each median is taken separately, so they add up to the
+/// step only if the steps are alike.
 class ProfileMedians {
  public:
   explicit ProfileMedians(const std::vector<StepProfile>& profiles) : profiles_(profiles) {
@@ -26,7 +26,7 @@ class ProfileMedians {
     std::ranges::stable_sort(operations_, std::ranges::greater(), &OperationTime::seconds);
   }
 
-  /// The longest first.
+  /// Longest first.
   const std::vector<OperationTime>& operations() const { return operations_; }
   double step() const { return median(&StepProfile::seconds); }
   double all_of(TraceKind kind) const {

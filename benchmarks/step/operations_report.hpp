@@ -9,11 +9,11 @@
 
 namespace mylos {
 
-/// What rank 0 spent in each operation, in communication and in reading data, the longest first; the sums of
-/// compute, communication and data; what was in none of them. Medians over the traced steps, of which there
-/// is at least one.
+/// Rank 0's time in each operation, in communication and in reading data, longest first; the sums of compute,
+/// communication and data; and the time outside of them. Medians over the traced steps; there must be at
+/// least one.
 std::string operations_table(const ReportRow& row);
-/// A header, and for each configuration a line an operation, "other" and "step".
+/// A header, and for each configuration one line per operation, then "other" and "step".
 std::string operations_csv(const std::vector<ReportRow>& rows);
 
 }  // namespace mylos

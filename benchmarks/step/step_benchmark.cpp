@@ -62,7 +62,8 @@ int at_least(const CommandLine& line, const char* option, int least) {
   return static_cast<int>(value);
 }
 
-/// The deck's configuration with each exchange. Its own divides, so there is a group for those that do.
+/// The deck's configuration with each exchange. `config` has one that shards, so that the process grid has
+/// the group that such exchanges need.
 std::vector<Configuration> sharded_configurations(const RunConfig& config) {
   std::vector<Configuration> configurations;
   for (const char* name : {"ddp", "zero1", "zero2", "zero3", "ddp"}) {
@@ -86,14 +87,14 @@ std::vector<Configuration> studied_configurations(const RunConfig& config) {
   return configurations;
 }
 
-/// Opens what the command line names.
+/// Opens `file`, unless its name is empty.
 void open_output(std::ofstream& stream, const std::string& file) {
   if (file.empty()) return;
   stream.open(file);
   if (!stream) fail(ExitCode::io, "{} cannot be written", file);
 }
 
-/// The keys that a deck must have and a benchmark does not use.
+/// Adds the keys that a deck must have and a benchmark does not use.
 DeckOverrides with_unused_keys(DeckOverrides overrides) {
   for (const char* key : {"data.train", "run.dir"}) {
     const auto names_it = [&](const auto& given) { return given.first == key; };
@@ -103,7 +104,7 @@ DeckOverrides with_unused_keys(DeckOverrides overrides) {
 }
 
 int run(int argc, char** argv) {
-  // 1. MPI, the command line and the deck: errors are found by all ranks together.
+  // 1. MPI, the command line and the deck: all ranks learn of an error together.
   const MpiRuntime mpi;
   CommandLine line;
   Repetitions repetitions;
@@ -145,7 +146,7 @@ int run(int argc, char** argv) {
   if (const int code = settle_comm(mpi, setup)) return code;
 
   try {
-    // 2. Backends: from here on an error of one rank ends the job.
+    // 2. Backends: from here an error of one rank ends the job.
     mpi.set_limits(setup.config.comm.limits);
     Session session(setup.plugins, setup.config, setup.values, mpi.recorder());
     const double peak = setup.config.peak_tflops > 0.0

@@ -10,7 +10,7 @@ namespace mylos {
 
 /// GFLOP/s of one rank, the mean over the ranks: the products of a micro-batch of `config`
 /// (measure_gemm_ceiling) with the threads that the session's backend has set, on all ranks at the same time.
-/// Nothing where a rank cannot measure it. Collective over MPI_COMM_WORLD.
+/// Nothing if a rank cannot measure it. Collective over MPI_COMM_WORLD.
 std::optional<double> measure_step_ceiling(const RunConfig& config);
 
 }  // namespace mylos

@@ -22,7 +22,7 @@ double tokens_per_second(const ReportRow& row) {
   return static_cast<double>(tokens_of(row.configuration.config)) / row.measurement.step_seconds();
 }
 
-/// Share of `gflops` a rank that the model's floating-point operations take.
+/// The share of `gflops` per rank that the model's floating-point operations reach.
 double share_of(double gflops, const ReportRow& row, const ReportContext& context) {
   const RunConfig& config = row.configuration.config;
   const double flops = model_flops_per_token(config.model, row.measurement.parameters, config.train.seq_len);
@@ -37,14 +37,14 @@ double mebibytes(std::uint64_t bytes) {
   return static_cast<double>(bytes) / (1 << 20);
 }
 
-/// Time in communication that nothing hid, for each call.
+/// Exposed time in communication per call, in ms.
 double exposed_ms_per_call(const Measurement& measurement) {
   if (measurement.reduce_calls == 0) return 0.0;
   return 1e3 * measurement.phase_seconds(StepPhase::communication) /
          static_cast<double>(measurement.reduce_calls);
 }
 
-/// A published figure, or nothing.
+/// The text of a published figure; empty if there is none.
 std::string published(double value, int digits) {
   return value > 0.0 ? fmt::format("{:.{}f}", value, digits) : "";
 }

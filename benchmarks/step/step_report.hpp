@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What was measured as text and as CSV.
+// The measurements, as text and as CSV.
 #pragma once
 
 #include <optional>
@@ -16,7 +16,7 @@ namespace mylos {
 struct ReportRow {
   const Configuration& configuration;
   const Measurement& measurement;
-  const DdpStudyRow* published = nullptr;  ///< null where there is none
+  const DdpStudyRow* published = nullptr;  ///< null if there is none
 };
 
 /// What all configurations of a report share.
@@ -24,16 +24,16 @@ struct ReportContext {
   int ranks = 1;
   std::string compute;                 ///< the backend's description
   double peak_tflops = 0.0;            ///< of one rank: what MFU refers to
-  std::optional<double> gemm_ceiling;  ///< of one rank in GFLOP/s, where it was measured
+  std::optional<double> gemm_ceiling;  ///< of one rank in GFLOP/s, if measured
 };
 
-/// Rates, times by phase and memory, a line a configuration.
+/// Rates, times by phase and memory, one line per configuration.
 std::string step_tables(const std::vector<ReportRow>& rows, const ReportContext& context);
 /// The GEMM ceiling and the share of it that each configuration reaches.
 std::string ceiling_table(const std::vector<ReportRow>& rows, const ReportContext& context);
-/// What averaging the gradients costs, next to the published figures. Every row has them.
+/// What averaging the gradients costs, next to the published figures, which every row must have.
 std::string exchange_table(const std::vector<ReportRow>& rows);
-/// A header and a line a configuration.
+/// A header and one line per configuration.
 std::string step_csv(const std::vector<ReportRow>& rows, const ReportContext& context);
 
 }  // namespace mylos

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A run is one thing on all ranks and over its restarts: deck, options, layout and data; and files that
-// change or fill up under it.
+// A run is the same on all ranks and over its restarts: deck, options, layout and data. Also: files that
+// change or fill up during a run.
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
@@ -23,7 +23,7 @@ using testing::Not;
 
 class Identity : public RunTest {
  protected:
-  /// Rank 0 is given `first`, rank 1 `second`.
+  /// Gives rank 0 the arguments `first`, rank 1 `second`.
   static Outcome run_apart(const Words& command, const Words& first, const Words& second) {
     Words words = command;
     const Words others = {":", "-n", "1", fmt::format("{}/bin/mylos", std::getenv("MYLOS_BUILD"))};
@@ -127,7 +127,7 @@ TEST_F(SourcesOfARun, AreContinuedAtAnyLayout) {
   EXPECT_THAT(same.output, HasSubstr(", bitwise"));
   EXPECT_EQ(train("run", {sources("4:2"), "--restart"}).exit_code, 0);
   expect_same_run("run", "whole", 8);
-  // 96 samples of 16 tokens: 64 of 42 + 17 windows, 32 of 24.
+  // 96 samples of 16 tokens: 64 from 42 + 17 windows, 32 from 24.
   MetricsTable steps = steps_table("run");
   EXPECT_DOUBLE_EQ(steps["epochs_1"].back(), 64.0 / 59.0);
   EXPECT_DOUBLE_EQ(steps["epochs_2"].back(), 32.0 / 24.0);
@@ -184,7 +184,7 @@ TEST_F(SourcesOfARun, AreWatchedFileByFile) {
 
 class ChangingData : public RunTest {
  protected:
-  /// How a run ends that reads `data` when `change` is made.
+  /// How a run ends if `change` is made while it trains.
   Outcome train_while(const std::function<void()>& change) {
     Job job(train_arguments("run", {"--train.steps=1000000", "--checkpoint.every=0"}));
     job.wait_until([&] { return num_rows("run") > 0; });
@@ -198,7 +198,7 @@ TEST_F(ChangingData, ThatIsOverwrittenEndsTheRun) {
   const Outcome outcome = train_while([&] {
     std::fstream file(tokens(), std::ios::in | std::ios::out | std::ios::binary);  // never shorter
     file.seekp(kept);
-    // Ids of the vocabulary.
+    // All ids lie in the vocabulary.
     for (std::size_t at = kept; at < fs::file_size(tokens()); at += 2) file << '\1' << '\0';
   });
   EXPECT_NE(outcome.exit_code, 0);

@@ -14,7 +14,7 @@ using testing::HasSubstr;
 
 class Input : public RunTest {
  protected:
-  /// The deck's problems are reported once, before anything is made.
+  /// Expects the deck's problems to be reported once, before anything is created.
   void expect_usage(const Words& more, const Words& messages) {
     const Outcome outcome = train("run", more);
     EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::usage)) << outcome.output;
@@ -143,12 +143,12 @@ TEST_F(Plugins, ThatCannotBeLoadedDisturbNobody) {
   EXPECT_EQ(train_with_plugins("kokkos").exit_code, 0);
 }
 
-/// Each rank in a user namespace of its own, as where each starts its own container: they cannot share
+/// Each rank runs in a user namespace of its own, as if each started its own container: they cannot share
 /// memory.
 class UserNamespaces : public RunTest {
  protected:
-  // UCX opens shared memory as comm_shm does. It takes System V's, since Debian's MPICH over tcp hangs in
-  // some MPI_Finalize of short jobs.
+  // UCX opens shared memory as comm_shm does, so it gets System V's. It does not get tcp, because Debian's
+  // MPICH over tcp hangs in some MPI_Finalize of short jobs.
   const JobOptions namespaces_ = {.environment = {"UCX_TLS=sysv,self"}, .wrapper = {"unshare", "-Ur"}};
 
   std::string resolved_deck() const { return slurp(run_path("run") / "resolved.deck"); }

@@ -22,7 +22,7 @@ class Profile : public RunTest {
   }
 };
 
-/// The complete events of a rank and a category.
+/// The complete events of a rank in some categories.
 std::vector<json> events_of(const json& trace, int rank, std::initializer_list<std::string_view> categories) {
   std::vector<json> events;
   for (const json& event : trace.at("traceEvents")) {

@@ -34,7 +34,7 @@ class Tokenize : public RunTest {
     EXPECT_THAT(outcome.output, HasSubstr(message));
   }
 
-  /// Documents of JSON lines.
+  /// `count` documents as JSON lines.
   static std::string lines(int count) {
     std::string text;
     for (int i = 0; i < count; ++i) text += fmt::format("{{\"text\": \"document {} of many\"}}\n", i);
@@ -100,7 +100,7 @@ TEST_F(Tokenize, ShardsAreContinued) {
   };
   const Outcome whole = tokenize(into("whole"));
   ASSERT_EQ(whole.exit_code, 0) << whole.output;
-  // What lies in the way of a shard stops a run.
+  // A directory in the place of a shard stops a run.
   fs::create_directories(file("part_train_000004.bin/in_the_way"));
   expect_refused(into("part"), ExitCode::io, "part_train_000004.bin");
   fs::remove_all(file("part_train_000004.bin"));
@@ -127,7 +127,7 @@ TEST_F(Tokenize, ShardsAreContinued) {
 
 TEST_F(Tokenize, ASignalLeavesWholeShards) {
   spill(scratch() / "in", lines(1000));
-  // An input without an end.
+  // An endless input.
   const JobOptions fed = {.ranks = 1,
                           .wrapper = {"sh", "-c", "while cat " + file("in") + "; do :; done | \"$@\"", "sh"}};
   Job job(arguments({"-", "--shard-tokens=40000", "--output=" + file("out")}), fed);
@@ -158,7 +158,7 @@ TEST_F(Tokenize, TextOfARunOnGpt2sTokens) {
   EXPECT_EQ(train("wrong", wrong).exit_code, static_cast<int>(ExitCode::usage));
   const Outcome trained = train("run", keys);
   ASSERT_EQ(trained.exit_code, 0) << trained.output;
-  fs::remove(scratch() / "ranks.tiktoken");  // the run has them
+  fs::remove(scratch() / "ranks.tiktoken");  // the run has its own copy
   const Words generate = {"--prompt=The quick brown", "--temperature=0", "--tokens=3"};
   for (const fs::path& place : {run_path("run"), checkpoint_path("run", 8)}) {
     Words words = {"generate", place.string()};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What comm.algorithm may say, and what it then means.
+// The syntax of comm.algorithm, and what it means.
 #include "parallel/collectives/algorithm_choice.hpp"
 
 #include <gtest/gtest.h>

@@ -88,7 +88,7 @@ TEST(OwnProcessors, OfALargeMachine) {
   EXPECT_EQ(bound, 0);
 }
 
-// On every machine: a set without a processor of it is refused, and says so.
+// A set without any processor of the machine is refused.
 TEST(BindThread, SaysWhatFails) {
   EXPECT_NE(bind_thread({1 << 20}), 0);
 }

@@ -11,7 +11,7 @@
 namespace mylos {
 namespace {
 
-/// Complete after a number of calls; notes each of them.
+/// Completes after a number of calls, and logs each.
 class Countdown final : public PolledOperation {
  public:
   Countdown(int calls, int name, std::vector<int>& log) : left_(calls), name_(name), log_(log) {}

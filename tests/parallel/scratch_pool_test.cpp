@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a pool of scratch memory lends, and that it counts what it holds.
+// Which blocks a pool of scratch memory lends, and that it charges them to the ledger.
 #include "parallel/collectives/scratch_pool.hpp"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The traffic counters against formulas written down here, and what the flight recorder notes.
+// The traffic counters against formulas written here, and what the flight recorder shows.
 #include "parallel/health/traffic.hpp"
 
 #include <array>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The command line: options of each kind, overrides, what is refused, and the help of every subcommand.
+// The command line: options of each kind, overrides, refused arguments, and the help of every subcommand.
 #include "app/command_line.hpp"
 
 #include <gmock/gmock.h>

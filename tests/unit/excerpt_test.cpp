@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A few micro-batches stand for many in what is planned of a step.
+// A step of many micro-batches is planned from an excerpt of a few.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -79,7 +79,7 @@ UnitEvents events_of(const RunConfig& config, const ParameterTable& table) {
       schedule, record_programs(config.model, table, config.programs(schedule, config.parallel.first())));
 }
 
-/// Every event by itself.
+/// All events, with the repeated ones written out.
 UnitEventList played(const UnitEventList& few) {
   const auto [begin, end, times] = few.repeated;
   const auto visit_of = [&](std::size_t event) { return std::get<UnitAcquisition>(few.events[event]).visit; };
@@ -109,7 +109,7 @@ std::map<Key, std::size_t> counted(const std::vector<PlannedCall>& calls) {
   return counts;
 }
 
-/// The most elements of calls that are under way at once.
+/// The largest number of elements that are under way at once.
 std::int64_t most_under_way(const std::vector<PlannedCall>& calls) {
   std::int64_t most = 0;
   std::int64_t sum = 0;
@@ -191,7 +191,7 @@ TEST(Plan, DoesNotGrowWithAccumulation) {
   EXPECT_EQ(make_plan(all).memory, make_plan(few).memory);
 }
 
-/// Of each kind a micro-batch makes as many as another.
+/// Every micro-batch makes the same number of calls of each kind.
 TEST(Plan, CountsTheCallsOfAllMicroBatches) {
   for (const std::int64_t tensor : {1, 2}) {
     const auto calls = [&](std::int64_t micro_batches) {

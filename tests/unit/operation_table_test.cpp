@@ -12,7 +12,7 @@ namespace {
 
 using testing::ElementsAre;
 
-/// What kernels were asked for, in order.
+/// The calls of kernels, in order.
 using Log = std::vector<std::string>;
 
 struct Root {

@@ -16,7 +16,7 @@ namespace {
 
 class OptimizerTest : public testing::TestWithParam<std::string> {
  protected:
-  /// Steps weights without a master in `parts` of each unit; all units' weights, one behind the other.
+  /// Steps weights without a master, each unit in `cuts` parts. Returns the weights of all units, in order.
   std::vector<std::uint16_t> step(const char* name, std::int64_t cuts, std::uint64_t seed) {
     std::vector<UnitPart> parts;
     std::vector<std::int64_t> offsets;
@@ -92,7 +92,7 @@ TEST_P(OptimizerTest, RoundsTheSameHoweverUnitsAreDivided) {
 INSTANTIATE_TEST_SUITE_P(Backends, OptimizerTest, testing::ValuesIn(compute_backend_names()),
                          backend_test_name);
 
-/// The loss of the last of 30 steps, by an optimizer with this learning rate.
+/// The loss of the last of 30 steps, with this optimizer and learning rate.
 float loss_after_30_steps(const char* name, double learning_rate) {
   ModelConfig model;
   model.layers = 2;

@@ -61,7 +61,7 @@ Result configure(const std::string& text, std::int64_t ranks, const std::string&
   return result;
 }
 
-/// A whole deck of GPT-2 124M on which `extra` is put on top.
+/// Configures a complete deck of GPT-2 124M that `extra` overrides.
 Result configure_gpt2(const std::vector<std::pair<std::string, std::string>>& extra, std::int64_t ranks = 1,
                       std::int64_t ranks_per_node = 1) {
   Result result;

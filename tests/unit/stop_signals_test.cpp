@@ -40,7 +40,7 @@ TEST(StopSignals, LeaveTheInterruptedStackAlone) {
   alignas(64) static std::array<std::byte, std::size_t{128} << 10> stack;
   stack.fill(paint);
   const StopSignals signals;
-  std::raise(0);  // the dynamic linker looks raise up on this stack
+  std::raise(0);  // makes the dynamic linker look raise up on this stack
 
   ucontext_t caller{};
   ucontext_t callee{};

@@ -32,7 +32,7 @@ RunConfig config(std::int64_t accumulation, DType dtype = DType::fp32) {
   return config;
 }
 
-/// Runs both on the same tokens, `late` with its results one step late.
+/// Runs both on the same tokens; the results of `late` are read one step late.
 void expect_same_steps(const RunConfig& run, MiniTrainer& at_once, MiniTrainer& late) {
   late.run(walk_tokens(run, 1));
   for (std::int64_t step = 1; step <= num_steps; ++step) {
@@ -83,7 +83,7 @@ TEST_F(TrainingStepTest, NeverLeavesTheDeviceIdle) {
       const int waits_in_step = device_.device().num_waits() - before;
       trainer.read();
       const int waits = device_.device().num_waits() - before;
-      // Of more than one micro-batch it waits for the tokens: it is never more than two of them ahead.
+      // With several micro-batches the host waits to load tokens: it is at most two micro-batches ahead.
       EXPECT_TRUE(accumulation > 1 || (waits_in_step == 0 && waits == 1)) << waits_in_step << ", " << waits;
       EXPECT_EQ(device_.device().num_idle(), idle);
     }
@@ -147,7 +147,7 @@ TEST_F(TrainingStepTest, RecordsNothingThatThrows) {
   device_.run(Fill{.y = value, .value = 1.0F});
   EXPECT_THROW(graph.queue([&] {
     device_.run(Fill{.y = value, .value = 2.0F});
-    device_.synchronize();  // not while it is recorded
+    device_.synchronize();  // forbidden during the recording
   }),
                Error);
   const auto read = [&] {

@@ -111,7 +111,7 @@ TEST_F(Restart, OnTheSameLayoutIsBitwiseWithDividedWeights) {
 
 /// A step whose gradient is not finite in one rank's part changes nothing: it saves the state that it has
 /// loaded.
-TEST_F(Restart, AnyDivisionToAnyOtherIsExact) {
+TEST_F(Restart, IsExactFromAnyDivisionToAnyOther) {
   const Words no_checkpoints = {"--checkpoint.every=0", "--train.dtype=bf16", "--train.steps=11"};
   const auto with = [&](const Words& more) {
     Words words = no_checkpoints;
@@ -160,7 +160,7 @@ TEST_F(Restart, AnyDivisionToAnyOtherIsExact) {
 }
 
 /// The run waits for the weights that it gathers after a restore, although no step needs them.
-TEST_F(Restart, OfAFinishedRunEnds) {
+TEST_F(Restart, EndsIfTheRunIsFinished) {
   const Words words = {"--parallel.exchange=zero1", "--backend.comm=mpi", "--comm.algorithm=ring"};
   Words restart = words;
   restart.emplace_back("--restart");
@@ -184,7 +184,7 @@ TEST_F(Restart, ConvertsToAnotherTypeAndSaysSo) {
   expect_every_step_once("run", num_steps);
 }
 
-TEST_F(Restart, GivesUpAMasterOrMakesOneAndSaysSo) {
+TEST_F(Restart, DropsOrMakesAMasterAndSaysSo) {
   const auto weights_of = [&](const std::string& run, std::int64_t step) {
     Snapshot saved = snapshot(run, step);
     std::erase_if(saved.tensors, [](const auto& tensor) { return !tensor.first.starts_with("weights.h5"); });
@@ -304,14 +304,14 @@ class CheckpointKill : public RunTest {
 
 constexpr std::size_t half = std::size(places) / 2;
 
-TEST_F(CheckpointKill, WhileItIsWrittenCostsOnlyTheStepsSinceTheOneBefore) {
+TEST_F(CheckpointKill, DuringAWriteCostsOnlyTheStepsSinceThePreviousCheckpoint) {
   expect_lost_steps_only(std::span(places).first(half));
 }
-TEST_F(CheckpointKill, AfterItIsWrittenCostsOnlyTheStepsSinceTheOneBefore) {
+TEST_F(CheckpointKill, AfterAWriteCostsOnlyTheStepsSinceThePreviousCheckpoint) {
   expect_lost_steps_only(std::span(places).subspan(half));
 }
 
-TEST_F(CheckpointKill, WhileTrainingGoesOnCostsOnlyTheStepsSinceTheOneBefore) {
+TEST_F(CheckpointKill, DuringAnAsynchronousWriteCostsOnlyTheStepsSinceThePreviousCheckpoint) {
   more_ = {"--checkpoint.async=true"};
   constexpr Place behind[] = {{"checkpoint.create", 1, 6},
                               {"checkpoint.write", 0, 6},
@@ -357,7 +357,7 @@ class AsyncCheckpoint : public RunTest {
   }
 };
 
-TEST_F(AsyncCheckpoint, HoldsWhatASynchronousOneHolds) {
+TEST_F(AsyncCheckpoint, EqualsASynchronousOne) {
   expect_same_as_synchronous({"--train.dtype=fp32"});
   // Rank 0 holds 3 states of half the elements of every unit, with padding.
   const double bytes = steps_table("async")["memory_snapshot"].back();
@@ -366,7 +366,7 @@ TEST_F(AsyncCheckpoint, HoldsWhatASynchronousOneHolds) {
   EXPECT_EQ(steps_table("sync")["memory_snapshot"].back(), 0);
 }
 
-TEST_F(AsyncCheckpoint, HoldsWhatASynchronousOneHoldsWithoutAMaster) {
+TEST_F(AsyncCheckpoint, EqualsASynchronousOneWithoutAMaster) {
   expect_same_as_synchronous({"--train.dtype=bf16", "--optim.master=none"});
 }
 
@@ -465,7 +465,7 @@ TEST_F(CheckpointPlace, MayBeElsewhere) {
   EXPECT_EQ(inspected.exit_code, 0) << inspected.output;
 }
 
-TEST_F(CheckpointPlace, IsRefusedIfTheCheckpointsAreInAnother) {
+TEST_F(CheckpointPlace, IsRefusedIfTheCheckpointsAreElsewhere) {
   const auto expect_refused = [&](const std::string& run, const Words& words, const std::string& message) {
     const Outcome outcome = train(run, words);
     EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::usage)) << outcome.output;
@@ -482,7 +482,7 @@ TEST_F(CheckpointPlace, IsRefusedIfTheCheckpointsAreInAnother) {
   EXPECT_THAT(checkpoint_steps("outside"), ElementsAre(2));
 }
 
-TEST_F(CheckpointPlace, MayBeTheRunsOwnAndMayBePurged) {
+TEST_F(CheckpointPlace, MayBeInTheRunDirectoryAndMayBePurged) {
   EXPECT_EQ(train("inside", {"--checkpoint.dir=" + (run_path("inside") / "checkpoints").string()}).exit_code,
             0);
   EXPECT_FALSE(fs::is_symlink(run_path("inside") / "checkpoints"));
@@ -494,7 +494,7 @@ TEST_F(CheckpointPlace, MayBeTheRunsOwnAndMayBePurged) {
   EXPECT_TRUE(fs::exists(elsewhere() / "step_000008" / "manifest.json"));
 }
 
-TEST_F(CheckpointPlace, IsOneRunsAlone) {
+TEST_F(CheckpointPlace, BelongsToOneRunOnly) {
   Job first(train_arguments("first", {place(), "--train.steps=100000", "--checkpoint.every=0"}));
   first.wait_until([&] { return num_rows("first") > 0; });
   const Outcome second = train("second", {place()});
@@ -606,7 +606,7 @@ TEST_F(CheckpointError, NoCheckpointHoldsWhatOneRankCorrupted) {
   }
 }
 
-TEST_F(CheckpointError, OfADirectoryWithoutItsDeckIsNoNewRun) {
+TEST_F(CheckpointError, RefusesANewRunInADirectoryWithoutItsDeck) {
   ASSERT_EQ(train("run").exit_code, 0);
   fs::remove(run_path("run") / "resolved.deck");
   const Outcome outcome = train("run");
@@ -699,7 +699,7 @@ TEST_F(CheckpointData, DeeplyNestedJsonIsRefused) {
   expect_refused("manifest.json");
 }
 
-TEST_F(CheckpointData, OfAnotherStepIsNoNewest) {
+TEST_F(CheckpointData, IsNotTheNewestIfItIsOfAnotherStep) {
   make_run();
   fs::copy(checkpoint_path("run", 6), checkpoint_path("run", 999999), fs::copy_options::recursive);
   const Outcome outcome = train("run", {"--train.steps=10", "--restart"});
@@ -785,10 +785,10 @@ class RandomKills : public RunTest {
   }
 };
 
-TEST_F(RandomKills, Four) {
+TEST_F(RandomKills, SurvivesFour) {
   survive(4, 30, 1);
 }
-TEST_F(RandomKills, DISABLED_Fifty) {
+TEST_F(RandomKills, DISABLED_SurvivesFifty) {
   const unsigned seed = std::random_device()();
   fmt::print("seed {}\n", seed);
   survive(50, 40, seed);

@@ -54,7 +54,7 @@ TEST_F(Commands, MetricsOfARunAddUp) {
     const auto at = [&](const std::string& column) { return steps.at(column).at(i); };
     EXPECT_EQ(at("tokens"), tokens_per_step * static_cast<double>(i + 1));
     EXPECT_NEAR(at("tokens_per_second") * at("rank_time_max") / tokens_per_step, 1.0, 1e-9);
-    // The peak is that of 2 ranks.
+    // mfu is a fraction of the peak of 2 ranks.
     EXPECT_NEAR(at("mfu") / (at("tokens_per_second") * flops_per_token * 1e-12 / 2), 1.0, 1e-9);
     EXPECT_GT(at("hfu"), 0.0);
     EXPECT_NEAR(
@@ -147,7 +147,7 @@ TEST_F(Commands, EvalAndGenerateOfATensorParallelRunTakeAnyNumberOfRanks) {
   EXPECT_EQ(texts.size(), 1U);
 }
 
-TEST_F(Commands, GenerateGoesOnAsTheModelHasLearnt) {
+TEST_F(Commands, GenerateContinuesTheTextThatTheModelHasLearnt) {
   const Outcome outcome = train("run", {"--train.steps=250", "--checkpoint.every=0"}, {.ranks = 1});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   const std::string likely = generated("run", {"--temperature=0", "--tokens=40"});
@@ -165,7 +165,7 @@ TEST_F(Commands, GenerateGoesOnAsTheModelHasLearnt) {
   EXPECT_NE(one, other);
 }
 
-TEST_F(Commands, TokenizeHoldsTheEndOfTheTextBack) {
+TEST_F(Commands, TokenizeHoldsBackTheEndOfTheText) {
   std::string text;
   for (int i = 0; i < 1000; ++i) text += static_cast<char>('a' + i % 26);
   spill(scratch() / "text", text);
@@ -256,7 +256,7 @@ TEST_F(Commands, NoErrorOfMetricsIsLost) {
   EXPECT_GT(n, 4) << "the file itself, launches, steps, checkpoints";
 }
 
-TEST_F(Commands, ADryRunIsOfNodesThatAreAlike) {
+TEST_F(Commands, ADryRunNeedsNodesOfEqualSize) {
   const auto plan = [&](const char* ranks_per_node) {
     return run_alone({"train", deck().string(), "--dry-run", "--ranks=4",
                       fmt::format("--ranks-per-node={}", ranks_per_node)});
@@ -272,7 +272,7 @@ TEST_F(Commands, ADryRunIsOfNodesThatAreAlike) {
 }
 
 /// A stop request does not wait for an evaluation.
-TEST_F(Commands, AnEvaluationThatAStopPutOffFollowsAfterTheRestart) {
+TEST_F(Commands, AnEvaluationPutOffByAStopFollowsAfterTheRestart) {
   const Outcome outcome = train("run", {valid(), "--eval.every=1", "--train.wall_clock=0.001"});
   EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::preempted)) << outcome.output;
   EXPECT_THAT(checkpoint_steps("run"), ElementsAre(1));
@@ -291,7 +291,7 @@ TEST_F(RestartRules, AFinishedRunIsNotSavedAgain) {
   EXPECT_THAT(read_table("run", "checkpoints")["step"], ElementsAre(2, 4, 6, 8));
 }
 
-TEST_F(RestartRules, OfAnEarlierStepHasItsTablesCutBack) {
+TEST_F(RestartRules, FromAnEarlierStepTruncatesTheTables) {
   const Words words = {"--checkpoint.keep=9", valid(), "--eval.every=2"};
   Words restart = words;
   restart.emplace_back("--restart=step_4");
@@ -318,7 +318,7 @@ TEST_F(RestartRules, KeepsTheBackendsAndThreadsOfTheRun) {
 }
 
 /// Also if a run finds its checkpoints through a link that it did not make.
-TEST_F(RestartRules, LinkedCheckpointsAreOneRunsAlone) {
+TEST_F(RestartRules, LinkedCheckpointsBelongToOneRunOnly) {
   const fs::path place = scratch() / "elsewhere";
   ASSERT_EQ(train("first", {"--checkpoint.dir=" + place.string(), "--train.stop_step=2"}).exit_code, 0);
   fs::create_directory(run_path("second"));
@@ -350,7 +350,7 @@ TEST_F(RestartRules, WithOtherRanksAndAnotherSeedSaySo) {
     EXPECT_NE(report.find(fact), std::string::npos) << fact;
 }
 
-TEST_F(RestartRules, InAnotherTypeHasThatTypesLossScale) {
+TEST_F(RestartRules, InAnotherTypeUsesTheLossScaleOfThatType) {
   ASSERT_EQ(train("run", {"--train.dtype=bf16", "--train.stop_step=4"}).exit_code, 0);
   const Outcome outcome = train("run", {"--restart", "--train.dtype=fp16", "--train.loss_scale=1024"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;

@@ -53,7 +53,7 @@ INSTANTIATE_TEST_SUITE_P(
                     RunTest::Words{"--backend.comm=shm", "--train.dtype=bf16", "--train.micro_batch=2"},
                     RunTest::Words{"--backend.comm=mpi", "--train.dtype=fp16", "--optim.master=none"}));
 
-TEST_F(DistantTest, GivesTheSameRunWhateverIsDivided) {
+TEST_F(DistantTest, GivesTheSameRunWithEveryDivision) {
   for (const Words& words :
        {Words{"--parallel.exchange=zero1", "--backend.comm=mpi", "--backend.graphs=true"},
         Words{"--parallel.exchange=zero2", "--backend.comm=shm", "--backend.graphs=true",
@@ -132,7 +132,7 @@ TEST_F(RunAhead, ScalesTheLossOnTheDevice) {
   expect_same_run("run", "reference", 8);
 }
 
-TEST_F(RunAhead, EndsAsTheHostDoesWhereTheGuardStops) {
+TEST_F(RunAhead, EndsAsTheHostDoesIfTheGuardStops) {
   const Words words = {"--guard.policy=stop", "--checkpoint.every=3"};
   const std::string fault = "reduce:0:4:nan";
   EXPECT_EQ(train_alone("reference", on_host(words), fault).exit_code, static_cast<int>(ExitCode::numerical));

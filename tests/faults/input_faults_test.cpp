@@ -112,7 +112,7 @@ class Plugins : public RunTest {
   }
 };
 
-TEST_F(Plugins, MissingOneIsReportedWithThoseFound) {
+TEST_F(Plugins, AMissingOneIsReportedWithThePluginsFound) {
   fs::create_directory(plugins());
   expect_refused(train_with_plugins("nonesuch"), "nonesuch");
 }
@@ -129,7 +129,7 @@ TEST_F(Plugins, OfAnotherAbiVersionIsRefusedWithTheReason) {
                                   plugin_abi_version + 1, plugin_abi_version)));
 }
 
-TEST_F(Plugins, AFileThatIsNoneIsRefusedWithTheReason) {
+TEST_F(Plugins, AFileThatIsNotALibraryIsRefusedWithTheReason) {
   fs::create_directory(plugins());
   spill(plugins() / "libmylos_compute_text.so", "no library");
   const Outcome outcome = train_with_plugins("text");
@@ -137,7 +137,7 @@ TEST_F(Plugins, AFileThatIsNoneIsRefusedWithTheReason) {
   EXPECT_THAT(outcome.output, HasSubstr("libmylos_compute_text.so ("));
 }
 
-TEST_F(Plugins, ThatCannotBeLoadedDisturbNobody) {
+TEST_F(Plugins, ThatCannotBeLoadedDoNotDisturbOthers) {
   fs::create_directory(plugins());
   spill(plugins() / "libmylos_compute_text.so", "no library");
   EXPECT_EQ(train_with_plugins("kokkos").exit_code, 0);
@@ -164,7 +164,7 @@ TEST_F(UserNamespaces, LetMpiCommunicateUnlessTheDeckSaysOtherwise) {
   EXPECT_THAT(resolved_deck(), HasSubstr("comm = mpi"));
 }
 
-TEST_F(UserNamespaces, CannotUseSharedMemoryThatTheDeckAsksFor) {
+TEST_F(UserNamespaces, CannotUseSharedMemoryThatTheDeckRequests) {
   const Outcome outcome = train("run", {"--backend.comm=shm"}, namespaces_);
   EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::usage)) << outcome.output;
   EXPECT_EQ(occurrences(outcome.output, "--backend.comm: [backend] comm = shm cannot be used"), 1)

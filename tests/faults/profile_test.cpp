@@ -63,7 +63,7 @@ TEST_F(Profile, TracesTheStepOnEveryRank) {
   }
 }
 
-TEST_F(Profile, IsDrawnByTheReportAlsoAfterARestart) {
+TEST_F(Profile, IsDrawnInTheReportEvenAfterARestart) {
   EXPECT_EQ(train("run", {"--profile.step=2", "--train.stop_step=4"}).exit_code, 0);
   const fs::path report = run_path("run") / "report.html";
   EXPECT_THAT(slurp(report), HasSubstr("step 2 of rank 0"));
@@ -87,7 +87,7 @@ TEST_F(Profile, IsOffByDefault) {
   EXPECT_THAT(slurp(run_path("run") / "report.html"), Not(HasSubstr("Time by operation")));
 }
 
-TEST_F(Profile, OfAStepThatIsNeverTakenIsRefused) {
+TEST_F(Profile, IsRefusedForAStepThatIsNeverTaken) {
   const Outcome outcome = train("run", {"--profile.step=9"});
   EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::usage));
   EXPECT_THAT(outcome.output, HasSubstr("[profile] step = 9 must be at most [train] steps = 8"));

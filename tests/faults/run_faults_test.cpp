@@ -79,7 +79,7 @@ TEST_F(Guard, SkipsAStepThatIsNotFiniteOnOneRank) {
   EXPECT_THAT(steps_table("run")["skipped"], ElementsAre(0, 0, 0, 1, 0, 0, 0, 0));
 }
 
-TEST_F(Guard, StopsWhereThePolicySaysSoAndSavesNothing) {
+TEST_F(Guard, StopsIfThePolicySaysSoAndSavesNothing) {
   const Outcome outcome = train_with_fault("run", "reduce:1:4:nan", {"--guard.policy=stop"});
   EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::numerical)) << outcome.output;
   EXPECT_THAT(expect_status("run", "failed", ExitCode::numerical), HasSubstr("step 4"));
@@ -187,7 +187,7 @@ TEST_F(StopSignals, ToOneRankEndWithACheckpoint) {
 
 using WallClock = RunTest;
 
-TEST_F(WallClock, ThatIsNearEndsTheRunWithACheckpoint) {
+TEST_F(WallClock, EndsTheRunWithACheckpointWhenItIsNear) {
   const Outcome near = train("near", {"--train.wall_clock=0.001"});  // reached before the first step
   EXPECT_EQ(near.exit_code, static_cast<int>(ExitCode::preempted)) << near.output;
   EXPECT_THAT(expect_status("near", "preempted", ExitCode::preempted), HasSubstr("wall-clock limit"));
@@ -198,7 +198,7 @@ TEST_F(WallClock, ThatIsNearEndsTheRunWithACheckpoint) {
 
 using Metrics = RunTest;
 
-TEST_F(Metrics, LoseNoStepWhereAKillMeetsAnAppend) {
+TEST_F(Metrics, LoseNoStepIfAKillMeetsAnAppend) {
   constexpr std::int64_t steps = 1'000'000;
   for (const std::size_t more : {3, 8, 12}) {
     Job job(train_arguments("run",

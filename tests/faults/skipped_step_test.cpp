@@ -25,13 +25,13 @@ class SkippedStep : public RunTest {
   }
 };
 
-TEST_F(SkippedStep, IsNotSavedButTheNextOne) {
+TEST_F(SkippedStep, PutsItsCheckpointOffToTheNextStep) {
   expect_put_off("run", {});
   expect_put_off("async", {"--checkpoint.async=true"});
   expect_same_checkpoint(snapshot("async", 5), snapshot("run", 5));
 }
 
-TEST_F(SkippedStep, OneTooManyEndsTheRunAndSavesNothing) {
+TEST_F(SkippedStep, EndsTheRunWithoutACheckpointAfterOneTooMany) {
   const Outcome outcome =
       train_with_fault("run", "backward:0:4:nan", {"--guard.max_skips=1", "--checkpoint.keep=9"});
   EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::numerical)) << outcome.output;

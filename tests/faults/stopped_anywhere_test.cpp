@@ -67,7 +67,7 @@ TEST_F(StoppedAnywhere, DISABLED_EndsTheJob) {
   fmt::print("seed {}\n", seed);
   std::mt19937 random(seed);
   ASSERT_EQ(train("trained", {"--train.steps=20"}).exit_code, 0);
-  // Of jobs that are not stopped.
+  // The lengths of jobs that are not stopped.
   std::map<std::pair<std::string, int>, std::chrono::duration<double>> lengths;
   int hits = 0;
   for (int i = 0; hits < stops && i < 2 * stops; ++i) {

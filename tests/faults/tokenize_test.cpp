@@ -51,7 +51,7 @@ class Tokenize : public RunTest {
   }
 };
 
-TEST_F(Tokenize, LinesFromStandardInput) {
+TEST_F(Tokenize, ReadsLinesFromStandardInput) {
   spill(scratch() / "in", "{\"body\": \"a\\u00e9\"}\n\n{\"body\": \"b\", \"n\": 1}");
   const JobOptions fed = {.ranks = 1, .wrapper = {"sh", "-c", "\"$@\" <" + file("in"), "sh"}};
   const Outcome outcome = tokenize({"-", "--key=body", "--output=" + file("out.bin"), "--eot=begin"}, fed);
@@ -67,7 +67,7 @@ TEST_F(Tokenize, LinesFromStandardInput) {
   EXPECT_FALSE(fs::exists(file("bad.bin")));
 }
 
-TEST_F(Tokenize, WhatCannotBeIsRefused) {
+TEST_F(Tokenize, RefusesInvalidArgumentsAndInput) {
   spill(scratch() / "a.jsonl", lines(3));
   spill(scratch() / "a.txt", "text");
   const std::string output = "--output=" + file("x.bin");
@@ -91,7 +91,7 @@ TEST_F(Tokenize, WhatCannotBeIsRefused) {
   EXPECT_FALSE(fs::exists(file("x.bin")));
 }
 
-TEST_F(Tokenize, ShardsAreContinued) {
+TEST_F(Tokenize, ContinuesShards) {
   spill(scratch() / "a.jsonl", lines(20000));
   const auto into = [&](const std::string& name, const Words& more = {}) {
     Words all = {file("a.jsonl"), "--shard-tokens=40000", "--valid-fraction=0.15", "--output=" + file(name)};
@@ -141,7 +141,7 @@ TEST_F(Tokenize, ASignalLeavesWholeShards) {
   EXPECT_EQ(text_of(file("out_train_000001.bin")).substr(0, 32), "document 0 of many|document 1 of");
 }
 
-TEST_F(Tokenize, TextOfARunOnGpt2sTokens) {
+TEST_F(Tokenize, GeneratesTextFromARunOnGpt2Tokens) {
   const char* data = std::getenv("MYLOS_TEST_DATA");
   if (data == nullptr) GTEST_SKIP() << "needs MYLOS_TEST_DATA";
   fs::copy_file(fs::path(data) / "gpt2.tiktoken", scratch() / "ranks.tiktoken");

@@ -25,7 +25,7 @@ class Watch : public RunTest {
   }
 };
 
-TEST_F(Watch, EndsAJobOfWhichARankDoesNotStart) {
+TEST_F(Watch, EndsAJobIfARankDoesNotStart) {
   for (const int rank : {0, 1}) {
     Job job(train_arguments("run", {"--comm.start_timeout=2"}));
     ::kill(job.rank(rank), SIGSTOP);
@@ -139,7 +139,7 @@ TEST_F(LongEvaluation, IsInterruptedBySignalsAndMadeAfterTheRestart) {
   expect_continued();
 }
 
-TEST_F(LongEvaluation, OfEvalEndsWhenARankStops) {
+TEST_F(LongEvaluation, InEvalEndsIfARankStops) {
   ASSERT_EQ(train("run", {"--train.stop_step=2"}).exit_code, 0);
   for (const int rank : {0, 1}) {
     Job job({"eval", run_path("run").string(), "--data=" + endless().string(), "--comm.heartbeat=1",

@@ -196,7 +196,7 @@ TEST_F(CollectivesTest, OperationsOnSeveralCommunicatorsOverlapInAnyOrderOfWaits
   }
 }
 
-TEST_F(CollectivesTest, AProgressThreadAdvancesWhatNobodyWaitsFor) {
+TEST_F(CollectivesTest, AProgressThreadAdvancesOperationsThatNobodyWaitsFor) {
   AlgorithmCommunicator comm(*world_, AlgorithmChoice(Algorithm::ring), "wire", counter_);
   const std::int64_t n = 10000;
   std::vector<float> buffer = own(n);
@@ -209,7 +209,7 @@ TEST_F(CollectivesTest, AProgressThreadAdvancesWhatNobodyWaitsFor) {
   comm.barrier();
 }
 
-TEST_F(CollectivesTest, UsersKeepToTheirTags) {
+TEST_F(CollectivesTest, RefusesReservedTags) {
   AlgorithmCommunicator comm(*world_, AlgorithmChoice(Algorithm::ring), "wire", counter_);
   std::vector<float> buffer(1);
   EXPECT_THROW(comm.send(ref(buffer), 0, AlgorithmCommunicator::last_user_tag + 1), Error);
@@ -270,7 +270,7 @@ TEST_F(CollectivesTest, ALinkCarriesOneMessageAtATimeAndTestNeverBlocks) {
   link.barrier();
 }
 
-TEST_F(CollectivesTest, LinksLiveByTheMonotonicClockByDefault) {
+TEST_F(CollectivesTest, LinksUseTheMonotonicClockByDefault) {
   if (size_ < 2) GTEST_SKIP() << "needs two ranks";
   if (rank_ > 1) return;
   constexpr double latency = 1e-3;
@@ -361,7 +361,7 @@ TEST_F(CollectivesTest, TheAutomaticChoiceFollowsTheFormulasOfEachCollective) {
 
 /// On two ranks every algorithm broadcasts with one message and sums with two. But naive and tree add all
 /// elements at one rank, ring and halving and doubling half of them at each.
-TEST_F(CollectivesTest, TheAutomaticChoiceWeighsSumsAndChangesForATenth) {
+TEST_F(CollectivesTest, TheAutomaticChoiceWeighsSumsAndSwitchesForATenth) {
   if (size_ != 2) GTEST_SKIP() << "for two ranks";
   CollectiveCosts costs{cost_curve(1e-5, 1e6), cost_curve(0.0, 1.0), {}};
   const AlgorithmChoice choice = choose_algorithms(*world_, costs);
@@ -501,7 +501,7 @@ TEST_P(HierarchicalTest, DifferentOperationsAreUnderWayAtOnce) {
   }
 }
 
-TEST_P(HierarchicalTest, WaitsInAnyOrderOnTheWholeItsPartsAndTheFlatOne) {
+TEST_P(HierarchicalTest, WaitsInAnyOrderOnCommunicatorsAndTheirSplits) {
   const auto comm = open();
   const auto part = comm->split(rank_ / 2, rank_);
   const std::int64_t n = 3001;
@@ -524,7 +524,7 @@ TEST_P(HierarchicalTest, WaitsInAnyOrderOnTheWholeItsPartsAndTheFlatOne) {
   }
 }
 
-TEST_P(HierarchicalTest, WhatCrossesBetweenNodesIsSpreadOverTheLanes) {
+TEST_P(HierarchicalTest, SpreadsTheTrafficBetweenNodesOverTheLanes) {
   const auto comm = open();
   const std::int64_t nodes = comm->num_nodes();
   const std::int64_t n = 720 * nodes * comm->num_lanes();

@@ -82,7 +82,7 @@ class NoTokens final : public StepDriver {
 };
 
 // One test, because a process has one session.
-TEST(CommunicationMemory, IsWhatThePlanSays) {
+TEST(CommunicationMemory, EqualsThePlan) {
   const CommunicatorHandle world = open_communicator("mpi");
   const std::string plugins = std::string(std::getenv("MYLOS_BUILD")) + "/lib/mylos";
   mylos::Setup setup = make_setup(deck, "test.deck", {}, plugins, {world->size()});

@@ -435,7 +435,7 @@ TEST(AlgorithmCommunicator, LeavesMemoryThatTheHostCannotReachToTheBackend) {
   EXPECT_THROW(HierarchicalCommunicator(*world, *world, &device), Error);
 }
 
-TEST(NodesOfShm, LeavesTheComputeBackendToWhatJoinsNodes) {
+TEST(NodesOfShm, LeavesTheComputeBackendToTheLayerThatJoinsNodes) {
   ParamValues deck;
   deck.set("comm.ranks_per_node", std::int64_t{1});
   FarDevice device;

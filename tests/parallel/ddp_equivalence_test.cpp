@@ -95,7 +95,7 @@ TEST_P(DdpVariants, ComputeWhatOneRankDoes) {
   expect_equal_to_rounding(config, run(*world_, config, steps), oracle);
 }
 
-TEST_P(DdpVariants, AreBitwiseTheSameWhereActivationsAreRecomputed) {
+TEST_P(DdpVariants, AreBitwiseTheSameIfActivationsAreRecomputed) {
   constexpr std::int64_t steps = 3;
   RunConfig config = config_of(GetParam(), ranks(), 12 / ranks() % 2 == 0 ? 2 : 1);
   const Outcome kept = run(*world_, config, steps);

@@ -106,7 +106,7 @@ TEST_F(Evaluation, CountsEachWindowOnceOnEveryLayout) {
 }
 
 /// Every rank returns NaN, even if its own windows have a finite loss.
-TEST_F(Evaluation, OfALossThatIsNoNumberIsNone) {
+TEST_F(Evaluation, ReturnsNanForANanLoss) {
   MemoryLedger ledger;
   MiniTrainer trainer(backend_, ledger, *world_, config(ranks(), 1));
   std::vector<float> row(5 * 24, 0.0F);

@@ -35,7 +35,7 @@ TEST(ExitTimer, KillsAStoppedProcess) {
   EXPECT_EQ(WTERMSIG(status), SIGKILL);
 }
 
-TEST(ExitTimer, LeavesAProcessThatEnds) {
+TEST(ExitTimer, SparesAProcessThatEnds) {
   const int status = status_of([] { kill_unless_ended_within(1h); });
   ASSERT_TRUE(WIFEXITED(status)) << status;
   EXPECT_EQ(WEXITSTATUS(status), 7);

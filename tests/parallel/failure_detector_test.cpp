@@ -92,7 +92,7 @@ TEST(FailureDetector, TellsADeadRankFromAStoppedOne) {
   EXPECT_THAT(node.watch(1min), StartsWith("dead rank 1: pid 2147483647 "));
 }
 
-TEST(FailureDetector, LetsTheLowestRankThatBeatsReportAndTheOthersIfItDoesNot) {
+TEST(FailureDetector, LetsTheLowestBeatingRankReportAndTheNextIfItDoesNot) {
   for (const int own_rank : {1, 2}) {
     Node node(own_rank);
     node.look();
@@ -105,7 +105,7 @@ TEST(FailureDetector, LetsTheLowestRankThatBeatsReportAndTheOthersIfItDoesNot) {
   }
 }
 
-TEST(FailureDetector, CountsTheTurnsOfTheOthersAnewAfterARankCameBack) {
+TEST(FailureDetector, RestartsTheTurnsAfterARankCameBack) {
   Node node(2);
   node.look();
   node.stop(1);
@@ -127,7 +127,7 @@ TEST(FailureDetector, ExpectsNothingOfARankThatHasFinished) {
   EXPECT_THAT(node.watch(limits.silence + pause), StartsWith("stopped rank 2"));
 }
 
-TEST(FailureDetector, NamesWhoIsNotInAStalledCollective) {
+TEST(FailureDetector, NamesTheRanksOutsideAStalledCollective) {
   Node node;
   node.look();
   node.begin(0, "all_reduce");
@@ -139,7 +139,7 @@ TEST(FailureDetector, NamesWhoIsNotInAStalledCollective) {
   EXPECT_THAT(node.report(), HasSubstr("  #1 all_reduce [data] 40 bytes, begun 11.0 s ago, UNDER WAY\n"));
 }
 
-TEST(FailureDetector, LeavesOperationsAloneThatEnd) {
+TEST(FailureDetector, SparesOperationsThatEnd) {
   Node node;
   for (int i = 0; i < 3; ++i) {
     for (int r = 0; r < 3; ++r) node.begin(r, "all_reduce");
@@ -148,14 +148,14 @@ TEST(FailureDetector, LeavesOperationsAloneThatEnd) {
   }
 }
 
-TEST(FailureDetector, LeavesALongHostPhaseAlone) {
+TEST(FailureDetector, SparesALongHostPhase) {
   Node node;
   node.begin(0, "all_reduce");
   node.complete(0);
   EXPECT_EQ(node.watch(1h), "");
 }
 
-TEST(FailureDetector, LeavesAJobThatWasSuspendedAndContinuedAlone) {
+TEST(FailureDetector, SparesAJobThatWasSuspendedAndContinued) {
   Node node;
   node.look();
   for (int i = 0; i < 100; ++i) {
@@ -171,7 +171,7 @@ TEST(FailureDetector, LeavesAJobThatWasSuspendedAndContinuedAlone) {
 }
 
 // Every look is late by more than the limit, because the machine is so busy or the limit so short.
-TEST(FailureDetector, FindsAStoppedRankHoweverLateItsLooksAre) {
+TEST(FailureDetector, FindsAStoppedRankHoweverLateItLooks) {
   Node node;
   node.look();
   node.stop(1);
@@ -206,7 +206,7 @@ TEST(FailureDetector, NamesTheFileOfACallThatHangs) {
   EXPECT_EQ(node.code(), ExitCode::io);
 }
 
-TEST(FailureDetector, GivesAnAgreementTheTimeOfFilesAndOfACollective) {
+TEST(FailureDetector, AllowsAnAgreementTheTimeoutsOfFilesAndOfACollective) {
   Node node;
   node.look();
   node.begin(0, "agreement", CallKind::agreement);

@@ -123,7 +123,7 @@ TEST(ProcessGrid, CountsDataParallelRunsAsData) {
   EXPECT_EQ(counter.axis("data").calls(Operation::barrier), 1U);
 }
 
-TEST(ProcessGrid, HasNoGroupThatItWasNotMadeWith) {
+TEST(ProcessGrid, HasOnlyTheGroupsThatItWasMadeWith) {
   const CommunicatorHandle world = open_communicator("mpi");
   if (world->size() != 4) GTEST_SKIP() << "for four ranks";
   TrafficCounter counter;

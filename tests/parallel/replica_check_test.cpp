@@ -84,7 +84,7 @@ TEST_F(ReplicaCheck, FindsOneBitInAnyState) {
 }
 
 /// Ranks along the tensor axis hold copies of the norms.
-TEST_F(ReplicaCheck, ComparesWhatTheTensorAxisDoesNotDivide) {
+TEST_F(ReplicaCheck, ComparesParametersThatTheTensorAxisDoesNotDivide) {
   if (ranks() == 1) GTEST_SKIP() << "nobody to compare with";
   RunConfig run = config(DType::fp32);
   run.model.heads = 12;  // for 2, 3, 4 and 6 ranks

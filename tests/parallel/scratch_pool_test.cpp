@@ -13,7 +13,7 @@
 namespace mylos {
 namespace {
 
-TEST(ScratchSizes, LendsTheSmallestThatIsLargeEnough) {
+TEST(ScratchSizes, LendsTheSmallestSufficientBlock) {
   ScratchSizes sizes;
   for (const std::size_t bytes : {100U, 300U, 200U}) {
     const ScratchSizes::Lent lent = sizes.take(bytes);
@@ -30,7 +30,7 @@ TEST(ScratchSizes, LendsTheSmallestThatIsLargeEnough) {
   EXPECT_EQ(sizes.allocated(), 600U);
 }
 
-TEST(ScratchSizes, ALargerBlockTakesThePlaceOfTheLargest) {
+TEST(ScratchSizes, ReplacesTheLargestBlockByALargerOne) {
   ScratchSizes sizes;
   sizes.take(100);
   sizes.take(200);
@@ -44,7 +44,7 @@ TEST(ScratchSizes, ALargerBlockTakesThePlaceOfTheLargest) {
   EXPECT_EQ(sizes.allocated(), 600U);
 }
 
-TEST(ScratchPool, IsChargedWithWhatItHolds) {
+TEST(ScratchPool, ChargesItsBlocksToTheLedger) {
   MemoryLedger ledger;
   ScratchPool pool(&ledger);
   const auto charged = [&] { return ledger.current(MemoryCategory::communication); };

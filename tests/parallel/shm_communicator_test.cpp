@@ -81,7 +81,7 @@ TEST_F(ShmCommunicator, LargeMessagesInAllDirections) {
   check_large_messages(comm(), 1 << 20);
 }
 
-TEST_F(ShmCommunicator, BesideAProgressThread) {
+TEST_F(ShmCommunicator, RunsAlongsideAProgressThread) {
   check_beside_a_progress_thread(comm());
 }
 
@@ -101,7 +101,7 @@ TEST_F(ShmCommunicator, SplitsOfSplitsOutliveTheirParents) {
   EXPECT_EQ(ones, std::vector<std::int32_t>(100, quarter->size()));
 }
 
-TEST(ShmNodes, ConsecutiveRanksArePretendedToBeNodes) {
+TEST(ShmNodes, GroupsConsecutiveRanksIntoPretendedNodes) {
   const CommunicatorHandle world = open_communicator("mpi");
   ParamValues deck;
   deck.set("comm.ranks_per_node", std::int64_t{2});

@@ -165,7 +165,7 @@ TEST(ShmThreads, LargeMessagesArriveWhileTheSenderIsAway) {
   });
 }
 
-TEST(ShmThreads, BesideAProgressThread) {
+TEST(ShmThreads, RunsAlongsideAProgressThread) {
   run_on_threads(2, check_beside_a_progress_thread);
 }
 

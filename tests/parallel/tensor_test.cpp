@@ -88,7 +88,7 @@ TEST_F(Tensor, EveryLayoutComputesWhatOneRankDoes) {
   }
 }
 
-TEST_F(Tensor, KeepsItsPartThroughEveryFeature) {
+TEST_F(Tensor, ComputesWhatOneRankDoesWithEveryFeature) {
   constexpr std::int64_t steps = 3;
   Recompute recompute = Recompute::none;
   for (const bool tied : {true, false}) {

@@ -124,7 +124,7 @@ TEST(FlightRecorder, ShowsTheOperationsOfEveryRankOfTheNode) {
   EXPECT_EQ(node[static_cast<std::size_t>(world->rank())].open_operation(), nullptr);
 }
 
-TEST(FlightRecorder, ShowsARankOfAnotherNodeAsItsLastMessageDid) {
+TEST(FlightRecorder, ShowsARankOfAnotherNodeAsOfItsLastMessage) {
   const CommunicatorHandle world = open_communicator("mpi");
   FlightRecorder recorder(world->rank(), test::gather_over(*world));
   EXPECT_EQ(recorder.leaders(), std::vector{0});

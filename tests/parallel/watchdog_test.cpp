@@ -59,14 +59,14 @@ TEST(Watchdog, ReportsAStoppedRank) {
   EXPECT_EQ(occurrences(outcome.output, "SILENT), step 5, forward"), 1) << outcome.output;
 }
 
-TEST(Watchdog, ReportsWhoIsNotInAStalledCollective) {
+TEST(Watchdog, ReportsTheRanksOutsideAStalledCollective) {
   const Outcome outcome = run_subject("stall", 3);
   expect_one_report(outcome, "stalled collective: rank ");  // 0 or 2: whichever entered it first
   EXPECT_EQ(occurrences(outcome.output, "in all_reduce [data] 4000 bytes: 0, 2; in no operation: 1"), 2)
       << outcome.output;
 }
 
-TEST(Watchdog, EndsAJobOfWhichARankIsKilled) {
+TEST(Watchdog, EndsAJobWhenARankIsKilled) {
   const Outcome outcome = run_subject("kill", 3);
   EXPECT_NE(outcome.exit_code, 0);
 }

@@ -88,7 +88,7 @@ TEST_P(ZeroVariants, ComputeWhatOneRankDoes) {
 INSTANTIATE_TEST_SUITE_P(Shapes, ZeroVariants, testing::ValuesIn(variants),
                          [](const auto& variant) { return std::string(variant.param.name); });
 
-TEST_F(Zero, GathersAnyDistanceAheadAndKeepsOrNot) {
+TEST_F(Zero, GathersAnyDistanceAheadWithAndWithoutResharding) {
   constexpr std::int64_t steps = 3;
   RunConfig config = mini_config(small_model(), global_batch, 37, ranks(), accumulations().back());
   set_exchange(config, "zero3", ranks());

@@ -20,7 +20,7 @@ struct Allocations {
   std::size_t calls = 0;
   std::size_t bytes = 0;  // of all calls
   std::size_t largest = 0;
-  // growth of the heap in bytes, from the end of the first counted step to the end of the last
+  // Bytes by which the heap grew from the end of the first counted step to the end of the last.
   std::size_t kept = 0;
 };
 constinit thread_local Allocations allocations;

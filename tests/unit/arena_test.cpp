@@ -55,7 +55,7 @@ TEST(Arena, IsEmptyWithoutBuffers) {
   EXPECT_EQ(plan.bytes(), 0U);
 }
 
-TEST(Arena, SharesWhatIsNeverAliveTogether) {
+TEST(Arena, SharesMemoryOfBuffersThatAreNeverAliveTogether) {
   EXPECT_EQ(check({{1024, {{0, 1}}}, {1024, {{2, 3}}}, {512, {{4, 4}}}}, 5), 1.0);
 }
 

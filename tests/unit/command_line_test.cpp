@@ -55,7 +55,7 @@ TEST(CommandLine, TakesOptionsArgumentAndOverrides) {
               ElementsAre(Pair("train.steps", "9"), Pair("data.valid", ""), Pair("run.dir", "a=b")));
 }
 
-TEST(CommandLine, RefusesWhatTheSyntaxDoesNotHave) {
+TEST(CommandLine, RefusesUnknownOptionsAndArguments) {
   EXPECT_EQ(error_of(syntax(), {"--rates=1"}), "subject has no option --rates=1; see subject --help");
   EXPECT_EQ(error_of(syntax(), {"a", "b"}), "subject: one argument too many: b; see subject --help");
   EXPECT_EQ(error_of(syntax(), {"--train.steps"}), "--train.steps needs a value: --train.steps=VALUE");

@@ -56,7 +56,7 @@ TEST(Fp16, RoundsToNearestTiesToEven) {
   }
 }
 
-TEST(Fp16, SmallAndLargeNumbers) {
+TEST(Fp16, ConvertsSmallAndLargeNumbers) {
   expect_conversion(0x1p-26F, 0);
   expect_conversion(std::numeric_limits<float>::denorm_min(), 0);
   expect_conversion(1e6F, infinity);

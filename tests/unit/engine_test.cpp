@@ -151,7 +151,7 @@ TEST_F(EngineTest, ErrorsOfOperationsNameTheirPlace) {
 
 /// The products of GPT-2 take 2 operations per weight and token forward, 4 backward; block recomputation
 /// repeats the forward passes of the blocks.
-TEST_F(EngineTest, CountsTheOperationsThatItExecutes) {
+TEST_F(EngineTest, CountsTheFlopsThatItExecutes) {
   const auto flops = [&](Recompute recompute, std::int64_t accumulation) {
     MemoryLedger ledger;
     MiniTrainer trainer(backend_, ledger, *self_, config(true, recompute, accumulation));

@@ -22,7 +22,7 @@ using testing::ElementsAre;
 
 constexpr int many = 65536;
 
-TEST(Repetition, SaysWhereTheElementsStand) {
+TEST(Repetition, GivesThePlacesOfElements) {
   const Repetition repetition{.begin = 1, .end = 3, .times = 3};
   std::vector<std::size_t> places;
   for (std::size_t number = 0; number < 9; ++number) places.push_back(repetition.place(number));
@@ -48,7 +48,7 @@ TEST(ScheduleExcerpt, IsTheSameStep) {
   }
 }
 
-TEST(ScheduleExcerpt, IsAllWhereMicroBatchesDoNotFollowOneAnother) {
+TEST(ScheduleExcerpt, IsTheWholeScheduleIfMicroBatchesInterleave) {
   constexpr int micro_batches = 9;
   Schedule schedule{.actions = {}, .micro_batches = micro_batches};
   for (const ActionKind kind : {ActionKind::forward, ActionKind::backward}) {
@@ -150,7 +150,7 @@ void expect_same(const ZeroLayout& few, const ZeroLayout& all) {
     ASSERT_EQ(seen.is_last.at(seen.completions.place(i)), expected.is_last[i]) << i;
 }
 
-TEST(ZeroLayout, OfAFewMicroBatchesIsThatOfAll) {
+TEST(ZeroLayout, IsTheSameForTheExcerptAndForAllMicroBatches) {
   for (const std::int64_t layers : {1, 2, 5}) {
     for (const bool tied : {true, false}) {
       for (const std::int64_t micro_batches : {4, 6, 7, 15}) {

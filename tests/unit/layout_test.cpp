@@ -59,7 +59,7 @@ std::vector<std::int64_t> places_of(const PlacedBox& placed) {
   return places;
 }
 
-TEST(Box, ARangeIsAFewBoxesInOrder) {
+TEST(Box, CoversARangeWithAFewBoxesInOrder) {
   const Shape shape = {3, 4, 5};
   for (std::int64_t begin = 0; begin <= 60; ++begin) {
     for (std::int64_t end = begin; end <= 60; ++end) {
@@ -118,7 +118,7 @@ int world_of(const GridExtents& e) {
   return e.replicate * e.shard * e.tensor * e.pipeline * e.expert * e.context;
 }
 
-TEST(Layout, LocalShapesAreMegatrons) {
+TEST(Layout, LocalShapesAreThoseOfMegatron) {
   const ParameterTable table = ParameterTable(model()).local(Coordinates({.tensor = 3}, 3, 1));
   EXPECT_EQ(table.find("wte.weight").local_shape(), (Shape{101, 30}));
   EXPECT_EQ(table.find("h.0.attn.c_attn.weight").local_shape(), (Shape{30, 30}));

@@ -52,7 +52,7 @@ ComputeBackendHandle best_backend(MemoryLedger& ledger) {
           compute.destroy_compute};
 }
 
-/// Trains a step with a best backend of its own; expects the ledger to agree with the plan.
+/// Trains one step with a new instance of the best backend; expects the ledger to agree with the plan.
 void expect_agreement(const RunConfig& config) {
   const PluginDescriptor& compute = *test_plugins().usable(PluginKind::compute).front();
   ComputeBackend& root = test_backends().at("kokkos");
@@ -100,7 +100,7 @@ TEST(Plan, AgreesWithTheLedger) {
   }
 }
 
-TEST(Plan, TheSnapshotIsThatOfTheRankThatStoresMost) {
+TEST(Plan, CountsTheSnapshotOfTheRankThatStoresMost) {
   const RunConfig config = mini_config(gpt2(3, 4, 64), 8, 32, 1, 2);
   const ParameterTable table(config.model);
   for (const int ranks : {1, 2, 3, 7, 64}) {
@@ -209,7 +209,7 @@ double per_element(const RunConfig& config, MemoryCategory category) {
          static_cast<double>(ParameterTable(config.model).padded_size());
 }
 
-TEST(Plan, DividesStatesGradientsAndWeightsAsTheStageSays) {
+TEST(Plan, DividesStatesGradientsAndWeightsByStage) {
   using enum MemoryCategory;
   RunConfig config = typed(mini_config(gpt2(12, 12, 768), 8, 64, 8), DType::bf16, DType::bf16);
   for (const auto& [dtype, keeps_master, w, g, states] :
@@ -284,7 +284,7 @@ TEST(Plan, GathersNoMoreThanTheLargestNeighbours) {
   }
 }
 
-TEST(Plan, HasFourBytesAParameterLessWithoutAMaster) {
+TEST(Plan, SavesFourBytesPerParameterWithoutAMaster) {
   RunConfig config = typed(mini_config(gpt2(12, 12, 768), 4, 1024), DType::bf16, DType::bf16);
   const auto optimizer = [&] {
     return make_plan(config).memory[static_cast<std::size_t>(MemoryCategory::optimizer)];
@@ -296,7 +296,7 @@ TEST(Plan, HasFourBytesAParameterLessWithoutAMaster) {
   EXPECT_NE(plan_text(config, make_plan(config)).find("bf16, gradients bf16, no master"), std::string::npos);
 }
 
-TEST(Plan, SaysWhatAStepCostsAndACheckpointHolds) {
+TEST(Plan, StatesTheCostOfAStepAndTheSizeOfACheckpoint) {
   constexpr std::int64_t parameters = 124'439'808;
   RunConfig config = mini_config(gpt2(12, 12, 768), 8, 512, 2, 2);
   const RunPlan plan = make_plan(config);
@@ -314,7 +314,7 @@ TEST(Plan, SaysWhatAStepCostsAndACheckpointHolds) {
   EXPECT_EQ(make_plan(config).checkpoint_bytes, 2 * 4 * parameters);
 }
 
-TEST(Plan, SaysWhichRankHoldsWhat) {
+TEST(Plan, StatesWhichPartEachRankHolds) {
   RunConfig config = mini_config(gpt2(12, 12, 768), 8, 16, 2, 2);
   config.parallel.tensor = 2;
   EXPECT_EQ(layout_text(config),
@@ -335,7 +335,7 @@ TEST(Plan, SaysWhichRankHoldsWhat) {
       << text;
 }
 
-TEST(Plan, RecomputationSavesActivations) {
+TEST(Plan, SavesActivationsByRecomputation) {
   const auto activations = [](Recompute recompute) {
     RunConfig config = mini_config(gpt2(12, 12, 768), 4, 1024);
     config.train.recompute = recompute;
@@ -355,7 +355,7 @@ double resident_bytes() {
 }
 
 /// Takes gigabytes and minutes: for the long tests.
-TEST(Plan, DISABLED_ResidentMemoryIsWhatThePlanSays) {
+TEST(Plan, DISABLED_ResidentMemoryEqualsThePlan) {
   const PluginDescriptor& compute = *test_plugins().usable(PluginKind::compute).front();
   ComputeBackend& root = test_backends().at("kokkos");
   const CommunicatorHandle self = open_communicator("self", &root);

@@ -154,7 +154,7 @@ TEST(Program, CompletesEveryGradientOnce) {
   });
 }
 
-TEST(Program, AcquiresWhatABlockUsesAndNoMore) {
+TEST(Program, AcquiresExactlyTheUnitsThatABlockUses) {
   for_all_models({}, [](const Recorded& recorded) {
     const ModelPrograms& programs = recorded.programs;
     for (const Program* program :
@@ -168,7 +168,7 @@ TEST(Program, AcquiresWhatABlockUsesAndNoMore) {
   });
 }
 
-TEST(Program, RepeatsInBackwardWhatWasNotKept) {
+TEST(Program, RepeatsDiscardedActivationsInBackward) {
   for (const auto& [recompute, products, norms, gelus] :
        {std::tuple(Recompute::none, 0, 0, 0), std::tuple(Recompute::selective, 0, 2, 1),
         std::tuple(Recompute::block, 3, 2, 0)}) {
@@ -203,7 +203,7 @@ TEST(Program, RepeatsEveryPartOfANorm) {
 }
 
 /// A collective is awaited before its result is used or its input is changed, and by no other operation.
-TEST(Program, ACollectiveIsAwaitedByWhoeverNeedsItsEnd) {
+TEST(Program, AwaitsACollectiveBeforeItsBuffersAreUsed) {
   const ParameterTable table(small_model(true, 0.0F));
   const ProgramConfig config{.shape = {.batch = 2, .seq = 16}};
   Roots roots(table, config);

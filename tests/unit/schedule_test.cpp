@@ -119,7 +119,7 @@ TEST(Schedule, BeginsStepsAheadAndDrains) {
   EXPECT_THAT(problems_of(schedule), IsEmpty());
 }
 
-TEST(Schedule, KnowsTheLastContributions) {
+TEST(Schedule, FindsTheLastContributions) {
   const Schedule schedule = schedules().front()->make(3);
   std::vector<std::size_t> last;
   for (std::size_t i = 0; i < schedule.actions.size(); ++i) {
@@ -128,7 +128,7 @@ TEST(Schedule, KnowsTheLastContributions) {
   EXPECT_THAT(last, ElementsAre(5U));
 }
 
-TEST(ScheduleProblems, FindsWhatIsMissingTwiceOrTooEarly) {
+TEST(ScheduleProblems, FindsActionsThatAreMissingDuplicatedOrTooEarly) {
   const Schedule good = schedules().front()->make(2);
   const auto problem = [&](const auto& change) {
     Schedule bad = good;
@@ -201,7 +201,7 @@ TEST(ScheduleProblems, PipelinesFitTogether) {
   }
 }
 
-TEST(ScheduleProblems, FindsEachActionThatIsMissingTwiceOrSentElsewhere) {
+TEST(ScheduleProblems, FindsActionsThatAreMissingDuplicatedOrMisdirected) {
   for (const int stages : {1, 2, 3}) {
     for (const int micro_batches : {1, 3}) {
       const std::vector<Schedule> good = one_forward_one_backward(stages, micro_batches);

@@ -13,7 +13,7 @@
 namespace mylos {
 namespace {
 
-TEST(StopSignals, TellTheFirstSignal) {
+TEST(StopSignals, ReportTheFirstSignal) {
   const StopSignals signals;
   EXPECT_EQ(signals.received(), 0);
   std::raise(SIGTERM);
@@ -22,7 +22,7 @@ TEST(StopSignals, TellTheFirstSignal) {
   EXPECT_EQ(signals.received(), SIGTERM);
 }
 
-TEST(StopSignals, OnlyASecondInterruptThatTheLauncherDidNotCopyEndsTheProcessAtOnce) {
+TEST(StopSignals, EndTheProcessAtOnceOnlyForASecondInterruptThatTheLauncherDidNotCopy) {
   using namespace std::chrono_literals;
   EXPECT_FALSE(ends_at_once(SIGINT, 1s));
   EXPECT_TRUE(ends_at_once(SIGINT, 1001ms));

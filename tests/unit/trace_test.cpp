@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The trace of a training step: every operation by name and shape, one after the other inside the step, with
-// little time between them.
+// The trace of a training step: every operation by name and shape, one after the other, inside the step and
+// its phases.
 #include "core/trace.hpp"
 
 #include <algorithm>
@@ -126,7 +126,7 @@ TEST_F(TraceTest, ProfilesTheStepWithTheLongestOperationsFirst) {
   EXPECT_TRUE(std::ranges::is_sorted(profile.operations, std::ranges::greater(), &OperationTime::seconds));
 }
 
-TEST_F(TraceTest, CountsWhatItHasNoRoomFor) {
+TEST_F(TraceTest, CountsTheEventsThatItHasNoRoomFor) {
   trainer_.trace().start(10);
   trainer_.step(walk_tokens(config(), 1));
   trainer_.trace().stop();

@@ -106,7 +106,7 @@ TEST_F(TrainingStepTest, GivesTheSameResultsOneStepLate) {
   }
 }
 
-TEST_F(TrainingStepTest, RoundsByChanceInGraphs) {
+TEST_F(TrainingStepTest, RoundsStochasticallyInGraphs) {
   RunConfig run = config(1, DType::bf16);
   run.optimizer.keeps_master = false;
   MiniTrainer at_once(host_, ledger_, *of_host_, run);
@@ -140,7 +140,7 @@ TEST_F(TrainingStepTest, RecordsEachActionOnce) {
   EXPECT_EQ(captures(), 2 * num_actions);
 }
 
-TEST_F(TrainingStepTest, RecordsNothingThatThrows) {
+TEST_F(TrainingStepTest, DiscardsARecordingThatThrows) {
   DeviceGraph graph(device_);
   const DeviceBuffer x(device_, ledger_, MemoryCategory::workspace, sizeof(float), "mylos::tests::x");
   const TensorRef value(x.data(), DType::fp32, {1});
@@ -161,7 +161,7 @@ TEST_F(TrainingStepTest, RecordsNothingThatThrows) {
   EXPECT_EQ(read(), 3.0F);
 }
 
-TEST_F(TrainingStepTest, NeedsADeviceThatRecordsForGraphs) {
+TEST_F(TrainingStepTest, RefusesGraphsOnADeviceThatCannotRecord) {
   RunConfig run = config(1);
   run.graphs = true;
   try {

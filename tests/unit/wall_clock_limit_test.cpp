@@ -18,7 +18,7 @@ TEST(WallClockLimit, GuessesACheckpointUntilOneWasTimed) {
   EXPECT_TRUE(run.is_near(limit - 2 * 3.0 - 0.9));
 }
 
-TEST(WallClockLimit, CountsOnTheSlowestOfEach) {
+TEST(WallClockLimit, AssumesTheSlowestStepAndCheckpoint) {
   WallClockLimit run(limit, 0, 2);
   for (const double seconds : {1.0, 4.0, 2.0}) {
     run.note_step(seconds);
@@ -30,7 +30,7 @@ TEST(WallClockLimit, CountsOnTheSlowestOfEach) {
   EXPECT_TRUE(run.is_near(limit - needed + 0.1));
 }
 
-TEST(WallClockLimit, ZeroIsNone) {
+TEST(WallClockLimit, ZeroMeansNoLimit) {
   EXPECT_FALSE(WallClockLimit(0.0, 100'000'000, 1).is_near(1e9));
 }
 

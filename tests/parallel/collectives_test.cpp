@@ -45,7 +45,7 @@ TensorRef ref(std::vector<float>& values) {
   return {values.data(), DType::fp32, {static_cast<std::int64_t>(values.size())}};
 }
 
-/// A clock that only sleeping advances.
+/// A clock that advances only in sleep_until.
 class StandingClock : public LinkClock {
  public:
   std::int64_t now() override { return time; }
@@ -338,8 +338,8 @@ CostCurve cost_curve(double latency, double gigabits_per_second) {
 TEST_F(CollectivesTest, TheAutomaticChoiceFollowsTheFormulasOfEachCollective) {
   if (size_ != 4) GTEST_SKIP() << "for four ranks";
   // A step takes 2 ms plus 2 ns per byte. For n bytes a tree broadcasts in 2 steps of n; halving and doubling
-  // takes 4 steps of 1.5 n together, which saves a tenth of the time from 7.3 MB. Bruck's all_to_all takes 2
-  // steps of n / 2; a ring takes 3 of n / 4, which saves a tenth from 8 MB.
+  // takes 4 steps of 1.5 n together, which saves a tenth of the time above 7.3 MB. Bruck's all_to_all takes 2
+  // steps of n / 2; a ring takes 3 of n / 4, which saves a tenth above 8 MB.
   CollectiveCosts costs{cost_curve(2e-3, 4.0), cost_curve(0.0, 1000.0), {}};
   const AlgorithmChoice choice = choose_algorithms(*world_, costs);
   EXPECT_EQ(choice.text(),
@@ -360,7 +360,7 @@ TEST_F(CollectivesTest, TheAutomaticChoiceFollowsTheFormulasOfEachCollective) {
 }
 
 /// On two ranks every algorithm broadcasts with one message and sums with two. But naive and tree add all
-/// elements at one rank, ring and halving and doubling half of them at each.
+/// elements at one rank; ring and halving_doubling add half of them at each.
 TEST_F(CollectivesTest, TheAutomaticChoiceWeighsSumsAndSwitchesForATenth) {
   if (size_ != 2) GTEST_SKIP() << "for two ranks";
   CollectiveCosts costs{cost_curve(1e-5, 1e6), cost_curve(0.0, 1.0), {}};

@@ -222,7 +222,7 @@ TEST(FailureDetector, ReportsARankOfAnotherNodeOnce) {
   successor.stop(0);
   EXPECT_THAT(successor.watch(limits.silence + pause), StartsWith("stopped rank 0: pid "));
   EXPECT_THAT(successor.report(), HasSubstr("on another node, SILENT"));
-  // The node whose first rank is the lowest reports what all nodes see.
+  // If all nodes see a problem, the node whose first rank is the lowest reports it.
   Node later(1);
   later.rank(0).elsewhere = true;
   later.look();

@@ -144,7 +144,7 @@ TEST(ProcessGrid, RefusesExtentsThatDoNotMultiplyToTheWorld) {
   }
 }
 
-/// The groups of hybrid sharding: pairs of neighbours that divide, and the replicas across the pairs.
+/// The groups of hybrid sharding: pairs of neighbours that divide a copy, and the replicas across the pairs.
 class HybridGrid : public testing::Test {
  protected:
   void SetUp() override {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which rank holds what: boxes, the parts of a model that the ranks of a grid hold, and that no weight or
-// checkpoint depends on the grid.
+// Which rank holds what: boxes, and the parts of a model that the ranks of a grid hold. Weights and
+// checkpoints do not depend on the grid.
 #include <algorithm>
 #include <map>
 #include <memory>

@@ -567,7 +567,7 @@ TEST(SplitProgram, DefersTheGradientsOfWeights) {
 }
 
 /// A tied embedding adds to the gradient that the head wrote, if both are on one rank. On a stage of its own
-/// it must write: it would add to the gradient of the step before.
+/// it must write, because adding would add to the gradient of the step before.
 TEST(Program, TheFirstContributionOnARankWrites) {
   const auto adds = [](const Recorded& recorded) {
     const Program& stage = recorded.programs.chunks.front().backward.front();

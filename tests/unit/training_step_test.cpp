@@ -83,7 +83,7 @@ TEST_F(TrainingStepTest, NeverLeavesTheDeviceIdle) {
       const int waits_in_step = device_.device().num_waits() - before;
       trainer.read();
       const int waits = device_.device().num_waits() - before;
-      // With several micro-batches the host waits to load tokens: it is at most two micro-batches ahead.
+      // With several micro-batches the host waits for one of two upload buffers of tokens.
       EXPECT_TRUE(accumulation > 1 || (waits_in_step == 0 && waits == 1)) << waits_in_step << ", " << waits;
       EXPECT_EQ(device_.device().num_idle(), idle);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Restarts are exact; and killed, failed, corrupted or half-written checkpoints never cost more than the
-// steps since the one before.
+// Restarts are exact. Killed, failed, corrupted or half-written checkpoints never cost more than the steps
+// since the previous checkpoint.
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -53,7 +53,8 @@ class Restart : public RunTest {
     expect_same_run("parts", "whole", num_steps);
   }
 
-  /// Two ranks, then `ranks`: weights and data position exactly, losses to rounding.
+  /// Restarts a run of two ranks on `ranks`: weights and data position must be exact, losses equal to
+  /// rounding.
   void expect_same_on(int ranks) {
     const JobOptions options = {.ranks = ranks};
     const Words no_checkpoints = {"--checkpoint.every=0"};
@@ -61,7 +62,7 @@ class Restart : public RunTest {
     EXPECT_EQ(train("parts", {"--checkpoint.every=0", "--train.stop_step=5"}).exit_code, 0);
     fs::copy(run_path("parts"), run_path("frozen"), fs::copy_options::recursive);
 
-    // A step of learning rate 0 changes no weight: what it saves is what it has loaded.
+    // A step of learning rate 0 changes no weight: it saves the weights that it has loaded.
     const Outcome frozen = train(
         "frozen", {"--checkpoint.every=0", "--restart", "--optim.lr=0", "--train.stop_step=6"}, options);
     ASSERT_EQ(frozen.exit_code, 0) << frozen.output;
@@ -108,9 +109,9 @@ TEST_F(Restart, OnTheSameLayoutIsBitwiseWithDividedWeights) {
   expect_bitwise({"--parallel.exchange=zero3", "--train.dtype=bf16", "--train.micro_batch=2"});
 }
 
-/// A step whose gradient is not finite in one rank's part changes nothing: what it saves is what it has
+/// A step whose gradient is not finite in one rank's part changes nothing: it saves the state that it has
 /// loaded.
-TEST_F(Restart, AnyDivisionToAnyOtherIsExact) {
+TEST_F(Restart, IsExactFromAnyDivisionToAnyOther) {
   const Words no_checkpoints = {"--checkpoint.every=0", "--train.dtype=bf16", "--train.steps=11"};
   const auto with = [&](const Words& more) {
     Words words = no_checkpoints;
@@ -158,8 +159,8 @@ TEST_F(Restart, AnyDivisionToAnyOtherIsExact) {
   EXPECT_THAT(steps_table("run")["skipped"], ElementsAre(0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1));
 }
 
-/// The weights that are gathered behind a restore are waited for although no step needs them.
-TEST_F(Restart, OfAFinishedRunEnds) {
+/// The run waits for the weights that it gathers after a restore, although no step needs them.
+TEST_F(Restart, EndsIfTheRunIsFinished) {
   const Words words = {"--parallel.exchange=zero1", "--backend.comm=mpi", "--comm.algorithm=ring"};
   Words restart = words;
   restart.emplace_back("--restart");
@@ -183,13 +184,13 @@ TEST_F(Restart, ConvertsToAnotherTypeAndSaysSo) {
   expect_every_step_once("run", num_steps);
 }
 
-TEST_F(Restart, GivesUpAMasterOrMakesOneAndSaysSo) {
+TEST_F(Restart, DropsOrMakesAMasterAndSaysSo) {
   const auto weights_of = [&](const std::string& run, std::int64_t step) {
     Snapshot saved = snapshot(run, step);
     std::erase_if(saved.tensors, [](const auto& tensor) { return !tensor.first.starts_with("weights.h5"); });
     return saved.tensors;
   };
-  // Steps of learning rate 0 change no weight: what they save is what they have loaded.
+  // Steps of learning rate 0 change no weight: they save the weights that they have loaded.
   const Words with_master = {"--train.dtype=bf16", "--restart", "--optim.lr=0", "--train.stop_step=6"};
   const Words without_master = {"--train.dtype=bf16", "--restart", "--optim.lr=0", "--train.stop_step=5",
                                 "--optim.master=none"};
@@ -303,14 +304,14 @@ class CheckpointKill : public RunTest {
 
 constexpr std::size_t half = std::size(places) / 2;
 
-TEST_F(CheckpointKill, WhileItIsWrittenCostsOnlyTheStepsSinceTheOneBefore) {
+TEST_F(CheckpointKill, DuringAWriteCostsOnlyTheStepsSinceThePreviousCheckpoint) {
   expect_lost_steps_only(std::span(places).first(half));
 }
-TEST_F(CheckpointKill, AfterItIsWrittenCostsOnlyTheStepsSinceTheOneBefore) {
+TEST_F(CheckpointKill, AfterAWriteCostsOnlyTheStepsSinceThePreviousCheckpoint) {
   expect_lost_steps_only(std::span(places).subspan(half));
 }
 
-TEST_F(CheckpointKill, WhileTrainingGoesOnCostsOnlyTheStepsSinceTheOneBefore) {
+TEST_F(CheckpointKill, DuringAnAsynchronousWriteCostsOnlyTheStepsSinceThePreviousCheckpoint) {
   more_ = {"--checkpoint.async=true"};
   constexpr Place behind[] = {{"checkpoint.create", 1, 6},
                               {"checkpoint.write", 0, 6},
@@ -326,7 +327,7 @@ TEST_F(CheckpointKill, DISABLED_AtEachPhaseOnEachRank) {
     for (const int rank : {0, 1}) {
       std::vector<Place> strikes;
       for (const Place& place : places) {
-        // The checkpoint before may still be under way then.
+        // The previous checkpoint may still be under way then.
         const bool is_early = !more.empty() && place.phase == std::string_view("step");
         if (!is_early) strikes.push_back({place.phase, rank, place.step});
       }
@@ -356,7 +357,7 @@ class AsyncCheckpoint : public RunTest {
   }
 };
 
-TEST_F(AsyncCheckpoint, HoldsWhatASynchronousOneHolds) {
+TEST_F(AsyncCheckpoint, EqualsASynchronousOne) {
   expect_same_as_synchronous({"--train.dtype=fp32"});
   // Rank 0 holds 3 states of half the elements of every unit, with padding.
   const double bytes = steps_table("async")["memory_snapshot"].back();
@@ -365,7 +366,7 @@ TEST_F(AsyncCheckpoint, HoldsWhatASynchronousOneHolds) {
   EXPECT_EQ(steps_table("sync")["memory_snapshot"].back(), 0);
 }
 
-TEST_F(AsyncCheckpoint, HoldsWhatASynchronousOneHoldsWithoutAMaster) {
+TEST_F(AsyncCheckpoint, EqualsASynchronousOneWithoutAMaster) {
   expect_same_as_synchronous({"--train.dtype=bf16", "--optim.master=none"});
 }
 
@@ -407,7 +408,7 @@ TEST_F(AsyncCheckpoint, AStopRequestWaitsForTheOneUnderWay) {
   EXPECT_EQ(read_table("run", "checkpoints").at("step").back(), static_cast<double>(status_step("run")));
 }
 
-/// The processor time, in clock ticks, of all threads of a process but the first.
+/// The processor time, in clock ticks, of all threads of a process except the first.
 double background_ticks(pid_t process) {
   double ticks = 0;
   for (const fs::directory_entry& task : fs::directory_iterator(fmt::format("/proc/{}/task", process))) {
@@ -424,7 +425,8 @@ double background_ticks(pid_t process) {
   return ticks;
 }
 
-/// One that spins takes all the time that it gets; on a busy machine others take even less.
+/// A thread that spins takes all the processor time that it gets; on a busy machine other threads take even
+/// less.
 TEST_F(AsyncCheckpoint, NothingSpinsWhileARankWrites) {
   using Clock = std::chrono::steady_clock;
   const fs::path release = run_path("release");
@@ -464,7 +466,7 @@ TEST_F(CheckpointPlace, MayBeElsewhere) {
   EXPECT_EQ(train("run", {place(), "--train.stop_step=5"}).exit_code, 0);
   EXPECT_TRUE(fs::is_symlink(run_path("run") / "checkpoints"));
   EXPECT_TRUE(fs::exists(elsewhere() / "step_000005" / "manifest.json"));
-  // Named again or not.
+  // A restart may name the place again or not.
   EXPECT_EQ(train("run", {place(), "--restart", "--train.stop_step=7"}).exit_code, 0);
   const Outcome outcome = train("run", {"--restart"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
@@ -475,7 +477,7 @@ TEST_F(CheckpointPlace, MayBeElsewhere) {
   EXPECT_EQ(inspected.exit_code, 0) << inspected.output;
 }
 
-TEST_F(CheckpointPlace, IsRefusedIfTheCheckpointsAreInAnother) {
+TEST_F(CheckpointPlace, IsRefusedIfTheCheckpointsAreElsewhere) {
   const auto expect_refused = [&](const std::string& run, const Words& words, const std::string& message) {
     const Outcome outcome = train(run, words);
     EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::usage)) << outcome.output;
@@ -492,7 +494,7 @@ TEST_F(CheckpointPlace, IsRefusedIfTheCheckpointsAreInAnother) {
   EXPECT_THAT(checkpoint_steps("outside"), ElementsAre(2));
 }
 
-TEST_F(CheckpointPlace, MayBeTheRunsOwnAndMayBePurged) {
+TEST_F(CheckpointPlace, MayBeInTheRunDirectoryAndMayBePurged) {
   EXPECT_EQ(train("inside", {"--checkpoint.dir=" + (run_path("inside") / "checkpoints").string()}).exit_code,
             0);
   EXPECT_FALSE(fs::is_symlink(run_path("inside") / "checkpoints"));
@@ -504,7 +506,7 @@ TEST_F(CheckpointPlace, MayBeTheRunsOwnAndMayBePurged) {
   EXPECT_TRUE(fs::exists(elsewhere() / "step_000008" / "manifest.json"));
 }
 
-TEST_F(CheckpointPlace, IsOneRunsAlone) {
+TEST_F(CheckpointPlace, BelongsToOneRunOnly) {
   Job first(train_arguments("first", {place(), "--train.steps=100000", "--checkpoint.every=0"}));
   first.wait_until([&] { return num_rows("first") > 0; });
   const Outcome second = train("second", {place()});
@@ -521,8 +523,8 @@ class MutatedCheckpoints : public RunTest {
   }
 };
 
-// Of the long run only. A checkpoint whose digests fit may hold weights that are no weights: loss and guard
-// say so.
+// For the long tests only. A checkpoint whose digests match may hold invalid weights: the loss or the guard
+// reveals them.
 TEST_F(MutatedCheckpoints, DISABLED_AHundredThroughRestartAndEval) {
   const auto is_expected =
       testing::AnyOf(0, static_cast<int>(ExitCode::bad_data), static_cast<int>(ExitCode::numerical));
@@ -546,7 +548,7 @@ TEST_F(MutatedCheckpoints, DISABLED_AHundredThroughRestartAndEval) {
     EXPECT_THAT(code_of(rest), is_expected) << rest.output;
     for (const Outcome& outcome : {evaluated, rest}) {
       EXPECT_THAT(outcome.output, Not(HasSubstr("Sanitizer")));
-      // A launcher may call an exit code of 1 signal 1: these are a program's own.
+      // A launcher may report exit code 1 as signal 1; only these messages mean a crash of the program.
       for (const char* crash : {"Segmentation fault", "Aborted", "Bus error", "Floating point", "Illegal"})
         EXPECT_THAT(outcome.output, Not(HasSubstr(crash)));
     }
@@ -583,10 +585,10 @@ TEST_F(CheckpointError, AnOldOneThatCannotBeDeletedIsAWarning) {
       << outcome.output;
   EXPECT_THAT(checkpoint_steps("run"), ElementsAre(6, 8));
   expect_loads("run", num_steps);
-  EXPECT_FALSE(fs::exists(old.string() + ".tmp"));  // the next checkpoint removes what is left
+  EXPECT_FALSE(fs::exists(old.string() + ".tmp"));  // the next checkpoint removes the remains
 }
 
-/// Where a file is not the same for two nodes until it is closed.
+/// On NFS, two nodes may see different contents of a file until it is closed.
 TEST_F(CheckpointError, TwoNodesOnNfsAreRefused) {
   const auto train_on = [&](const std::string& run, const Words& environment) {
     Words variables = {"LD_PRELOAD=" MYLOS_PRELOADED,
@@ -602,8 +604,8 @@ TEST_F(CheckpointError, TwoNodesOnNfsAreRefused) {
   EXPECT_THAT(checkpoint_steps("two"), testing::IsEmpty());
 }
 
-/// Replicas are compared before every checkpoint is written, whatever guard.replica_check_every says; one
-/// that is written while training goes on, beside the next step.
+/// Replicas are compared before every checkpoint is written, whatever guard.replica_check_every says; for an
+/// asynchronous checkpoint, during the next step.
 TEST_F(CheckpointError, NoCheckpointHoldsWhatOneRankCorrupted) {
   for (const char* async : {"false", "true"}) {
     const std::string run = fmt::format("async-{}", async);
@@ -616,7 +618,7 @@ TEST_F(CheckpointError, NoCheckpointHoldsWhatOneRankCorrupted) {
   }
 }
 
-TEST_F(CheckpointError, OfADirectoryWithoutItsDeckIsNoNewRun) {
+TEST_F(CheckpointError, RefusesANewRunInADirectoryWithoutItsDeck) {
   ASSERT_EQ(train("run").exit_code, 0);
   fs::remove(run_path("run") / "resolved.deck");
   const Outcome outcome = train("run");
@@ -638,17 +640,18 @@ TEST_F(CheckpointError, PathsAreBytes) {
   outcome = train(run, restarted);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("continuing at step 4"));
-  EXPECT_THAT(outcome.output,
-              HasSubstr(", bitwise"));  // the deck in the checkpoint is this one, byte by byte
+  // The deck in the checkpoint is this one, byte by byte.
+  EXPECT_THAT(outcome.output, HasSubstr(", bitwise"));
   expect_loads(run, num_steps);
 }
 
 class CheckpointData : public RunTest {
  protected:
-  /// Checkpoints 6 and 8 of a run that wanted 10 steps.
+  /// Makes checkpoints 6 and 8 of a run of 10 steps that stops at step 8.
   void make_run() { ASSERT_EQ(train("run", {"--train.steps=10", "--train.stop_step=8"}).exit_code, 0); }
 
-  /// The newest is refused by name and by `inspect`, otherwise passed over.
+  /// Expects the newest checkpoint to be refused by name and by `inspect`, otherwise passed over, naming
+  /// `file`.
   void expect_refused(const std::string& file) {
     const Outcome named = train("run", {"--train.steps=10", "--restart=step_8"});
     EXPECT_NE(named.exit_code, 0);
@@ -708,7 +711,7 @@ TEST_F(CheckpointData, DeeplyNestedJsonIsRefused) {
   expect_refused("manifest.json");
 }
 
-TEST_F(CheckpointData, OfAnotherStepIsNoNewest) {
+TEST_F(CheckpointData, IsNotTheNewestIfItIsOfAnotherStep) {
   make_run();
   fs::copy(checkpoint_path("run", 6), checkpoint_path("run", 999999), fs::copy_options::recursive);
   const Outcome outcome = train("run", {"--train.steps=10", "--restart"});
@@ -720,7 +723,8 @@ TEST_F(CheckpointData, OfAnotherStepIsNoNewest) {
 
 class DiskFull : public RunTest {
  protected:
-  /// Trains until `step` is saved, then lets no file grow beyond `bytes`; returns the message of the end.
+  /// Trains until `step` is saved, then lets no file grow beyond `bytes`; returns the final message of the
+  /// run.
   std::string fill(const Words& more, std::int64_t step, rlim_t bytes) {
     std::signal(SIGXFSZ, SIG_IGN);  // inherited by the job
     Words words = {"--train.steps=1000000"};
@@ -742,7 +746,7 @@ class DiskFull : public RunTest {
 };
 
 TEST_F(DiskFull, WhileACheckpointIsWritten) {
-  // optimizer.h5 takes 3.2 MB, all else less than the limit.
+  // optimizer.h5 takes 3.2 MB, every other file less than the limit.
   const std::string message = fill({"--model.width=128", "--checkpoint.every=5"}, 5, 2'500'000);
   EXPECT_THAT(message, HasSubstr("optimizer.h5"));
 }
@@ -754,7 +758,7 @@ TEST_F(DiskFull, WhileMetricsAreAppended) {
 
 class RandomKills : public RunTest {
  protected:
-  /// Kills one of two ranks, both, or the launcher; the moments are those of `seed`.
+  /// Kills one of two ranks, both, or the launcher, `kills` times, at moments drawn from `seed`.
   void survive(int kills, std::int64_t steps, unsigned seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     const Words words = {fmt::format("--train.steps={}", steps), "--checkpoint.every=5", "--restart"};
@@ -764,7 +768,7 @@ class RandomKills : public RunTest {
     std::mt19937 random(seed);
     for (int kill = 0; kill < kills; ++kill) {
       Job job(train_arguments("run", words));
-      // No further: while it starts.
+      // With no further step, the kill comes during the start.
       const std::size_t target = num_rows("run") + random() % 12;
       const std::string victim = std::array{"rank 0", "rank 1", "both ranks", "the launcher"}[random() % 4];
       SCOPED_TRACE(fmt::format("kill {}: {} after {} steps", kill, victim, target));
@@ -793,10 +797,10 @@ class RandomKills : public RunTest {
   }
 };
 
-TEST_F(RandomKills, Four) {
+TEST_F(RandomKills, SurvivesFour) {
   survive(4, 30, 1);
 }
-TEST_F(RandomKills, DISABLED_Fifty) {
+TEST_F(RandomKills, DISABLED_SurvivesFifty) {
   const unsigned seed = std::random_device()();
   fmt::print("seed {}\n", seed);
   survive(50, 40, seed);

@@ -28,7 +28,7 @@ class Commands : public RunTest {
   std::string valid() const { return "--data.valid=" + tokens().string(); }
 
   Outcome run_alone(const Words& words) const { return run_mylos(words, {.ranks = 1}); }
-  /// What `generate` writes, without the launcher's and its own last end of line.
+  /// The first line that `generate` writes.
   std::string generated(const std::string& run, const Words& more, int ranks = 1) const {
     Words words = {"generate", run_path(run).string(), "--prompt=the quick "};
     words.insert(words.end(), more.begin(), more.end());
@@ -54,8 +54,8 @@ TEST_F(Commands, MetricsOfARunAddUp) {
     const auto at = [&](const std::string& column) { return steps.at(column).at(i); };
     EXPECT_EQ(at("tokens"), tokens_per_step * static_cast<double>(i + 1));
     EXPECT_NEAR(at("tokens_per_second") * at("rank_time_max") / tokens_per_step, 1.0, 1e-9);
-    EXPECT_NEAR(at("mfu") / (at("tokens_per_second") * flops_per_token * 1e-12 / 2), 1.0,
-                1e-9);  // of 2 ranks
+    // mfu is a fraction of the peak of 2 ranks.
+    EXPECT_NEAR(at("mfu") / (at("tokens_per_second") * flops_per_token * 1e-12 / 2), 1.0, 1e-9);
     EXPECT_GT(at("hfu"), 0.0);
     EXPECT_NEAR(
         at("hfu") * at("rank_time_max") / (steps.at("hfu").front() * steps.at("rank_time_max").front()), 1.0,
@@ -68,7 +68,7 @@ TEST_F(Commands, MetricsOfARunAddUp) {
     EXPECT_NEAR(at("time_step") - at("rank_time_max"), at("time_checkpoint") + at("time_evaluation"), 1e-9);
     const bool evaluates = i + 1 == 3 || i + 1 == 6 || i + 1 == 8;
     EXPECT_EQ(at("time_evaluation") > 0.0, evaluates);
-    // A checkpoint is written behind the row of its step.
+    // A checkpoint is written after the row of its step: its time is in the next row.
     EXPECT_EQ(at("time_checkpoint") > 0.0, i == 5);
     double phases = 0.0;
     for (const char* phase : {"data", "forward", "backward", "communication", "optimizer"})
@@ -123,7 +123,7 @@ TEST_F(Commands, EvalFindsWhatTrainingFound) {
   EXPECT_THAT(run_alone({"eval", run_path("run").string(), "--step=4"}).output, HasSubstr("step 4: loss "));
 }
 
-/// On the ranks of its tensor axis, on one, and on three, which it does not divide.
+/// On the two ranks of its tensor axis, on one, and on three, which the axis does not divide.
 TEST_F(Commands, EvalAndGenerateOfATensorParallelRunTakeAnyNumberOfRanks) {
   const Words words = {valid(),
                        "--parallel.exchange=zero3",
@@ -147,7 +147,7 @@ TEST_F(Commands, EvalAndGenerateOfATensorParallelRunTakeAnyNumberOfRanks) {
   EXPECT_EQ(texts.size(), 1U);
 }
 
-TEST_F(Commands, GenerateGoesOnAsTheModelHasLearnt) {
+TEST_F(Commands, GenerateContinuesTheTextThatTheModelHasLearnt) {
   const Outcome outcome = train("run", {"--train.steps=250", "--checkpoint.every=0"}, {.ranks = 1});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   const std::string likely = generated("run", {"--temperature=0", "--tokens=40"});
@@ -157,7 +157,7 @@ TEST_F(Commands, GenerateGoesOnAsTheModelHasLearnt) {
   EXPECT_EQ(generated("run", {"--temperature=2", "--top-k=1", "--tokens=40"}), likely);
   EXPECT_EQ(generated("run", {"--temperature=0.001", "--tokens=40"}), likely) << "next to nothing is random";
   EXPECT_EQ(generated("run", {"--tokens=0"}), "the quick ");
-  // One of two tokens, as likely as not: each by a draw of its own.
+  // Each token is one of two equally likely ones, by a draw of its own.
   const std::string one = generated("run", {"--temperature=1e9", "--top-k=2", "--tokens=40", "--seed=5"});
   const std::string other = generated("run", {"--temperature=1e9", "--top-k=2", "--tokens=40", "--seed=6"});
   EXPECT_NE(one, likely);
@@ -165,7 +165,7 @@ TEST_F(Commands, GenerateGoesOnAsTheModelHasLearnt) {
   EXPECT_NE(one, other);
 }
 
-TEST_F(Commands, TokenizeHoldsTheEndOfTheTextBack) {
+TEST_F(Commands, TokenizeHoldsBackTheEndOfTheText) {
   std::string text;
   for (int i = 0; i < 1000; ++i) text += static_cast<char>('a' + i % 26);
   spill(scratch() / "text", text);
@@ -200,8 +200,8 @@ TEST_F(Commands, InspectShowsTheProgramOfARank) {
   EXPECT_THAT(outcome.output, HasSubstr("all_reduce (communication): "));
   // Queries, keys and values of one of two heads: 192 rows of 32 channels by 48.
   EXPECT_THAT(outcome.output, HasSubstr("0.000590 GFLOP"));
-  // What a program sums up is what its operations have.
-  std::map<std::string, std::pair<double, double>> sums;  // as said and as added up
+  // The sum printed for a program is the sum over its operations.
+  std::map<std::string, std::pair<double, double>> sums;  // as printed and as added up
   std::string program;
   std::istringstream lines(outcome.output);
   for (std::string line; std::getline(lines, line);) {
@@ -234,7 +234,8 @@ TEST_F(Commands, InspectShowsARun) {
   EXPECT_THAT(outcome.output, HasSubstr("/checkpoints: 4 rows"));
 }
 
-/// Each time the file is replaced: for a new table too, the last of which comes when all else is over.
+/// Each replacement of the file fails once. A new table replaces the file too; the last one comes at the very
+/// end of the run.
 TEST_F(Commands, NoErrorOfMetricsIsLost) {
   int n = 1;
   for (;; ++n) {
@@ -255,7 +256,7 @@ TEST_F(Commands, NoErrorOfMetricsIsLost) {
   EXPECT_GT(n, 4) << "the file itself, launches, steps, checkpoints";
 }
 
-TEST_F(Commands, ADryRunIsOfNodesThatAreAlike) {
+TEST_F(Commands, ADryRunNeedsNodesOfEqualSize) {
   const auto plan = [&](const char* ranks_per_node) {
     return run_alone({"train", deck().string(), "--dry-run", "--ranks=4",
                       fmt::format("--ranks-per-node={}", ranks_per_node)});
@@ -270,8 +271,8 @@ TEST_F(Commands, ADryRunIsOfNodesThatAreAlike) {
   }
 }
 
-/// Who asked for an end does not wait for it.
-TEST_F(Commands, AnEvaluationThatAStopPutOffFollowsAfterTheRestart) {
+/// A stop request does not wait for an evaluation.
+TEST_F(Commands, AnEvaluationPutOffByAStopFollowsAfterTheRestart) {
   const Outcome outcome = train("run", {valid(), "--eval.every=1", "--train.wall_clock=0.001"});
   EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::preempted)) << outcome.output;
   EXPECT_THAT(checkpoint_steps("run"), ElementsAre(1));
@@ -290,7 +291,7 @@ TEST_F(RestartRules, AFinishedRunIsNotSavedAgain) {
   EXPECT_THAT(read_table("run", "checkpoints")["step"], ElementsAre(2, 4, 6, 8));
 }
 
-TEST_F(RestartRules, OfAnEarlierStepHasItsTablesCutBack) {
+TEST_F(RestartRules, FromAnEarlierStepTruncatesTheTables) {
   const Words words = {"--checkpoint.keep=9", valid(), "--eval.every=2"};
   Words restart = words;
   restart.emplace_back("--restart=step_4");
@@ -304,7 +305,7 @@ TEST_F(RestartRules, OfAnEarlierStepHasItsTablesCutBack) {
   expect_every_step_once("run", 8);
 }
 
-/// What is automatic may come out otherwise on another day.
+/// Automatic choices may differ from one launch to the next.
 TEST_F(RestartRules, KeepsTheBackendsAndThreadsOfTheRun) {
   const Outcome first = train("run", {"--train.stop_step=4", "--backend.compute=kokkos", "--backend.comm=mpi",
                                       "--backend.threads=3", "--comm.algorithm=ring"});
@@ -316,8 +317,8 @@ TEST_F(RestartRules, KeepsTheBackendsAndThreadsOfTheRun) {
   EXPECT_THAT(rest.output, HasSubstr(", bitwise"));
 }
 
-/// Also where a run finds its checkpoints by a link that it did not make.
-TEST_F(RestartRules, LinkedCheckpointsAreOneRunsAlone) {
+/// Also if a run finds its checkpoints through a link that it did not make.
+TEST_F(RestartRules, LinkedCheckpointsBelongToOneRunOnly) {
   const fs::path place = scratch() / "elsewhere";
   ASSERT_EQ(train("first", {"--checkpoint.dir=" + place.string(), "--train.stop_step=2"}).exit_code, 0);
   fs::create_directory(run_path("second"));
@@ -349,7 +350,7 @@ TEST_F(RestartRules, WithOtherRanksAndAnotherSeedSaySo) {
     EXPECT_NE(report.find(fact), std::string::npos) << fact;
 }
 
-TEST_F(RestartRules, InAnotherTypeHasThatTypesLossScale) {
+TEST_F(RestartRules, InAnotherTypeUsesTheLossScaleOfThatType) {
   ASSERT_EQ(train("run", {"--train.dtype=bf16", "--train.stop_step=4"}).exit_code, 0);
   const Outcome outcome = train("run", {"--restart", "--train.dtype=fp16", "--train.loss_scale=1024"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;

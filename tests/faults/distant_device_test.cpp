@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Runs on a device that works late, on memory that the host cannot reach: what a GPU asks of everything
+// Runs on a device that works late, on memory that the host cannot reach: what a GPU requires of everything
 // outside the backends.
 #include <csignal>
 
@@ -53,7 +53,7 @@ INSTANTIATE_TEST_SUITE_P(
                     RunTest::Words{"--backend.comm=shm", "--train.dtype=bf16", "--train.micro_batch=2"},
                     RunTest::Words{"--backend.comm=mpi", "--train.dtype=fp16", "--optim.master=none"}));
 
-TEST_F(DistantTest, GivesTheSameRunWhateverIsDivided) {
+TEST_F(DistantTest, GivesTheSameRunWithEveryDivision) {
   for (const Words& words :
        {Words{"--parallel.exchange=zero1", "--backend.comm=mpi", "--backend.graphs=true"},
         Words{"--parallel.exchange=zero2", "--backend.comm=shm", "--backend.graphs=true",
@@ -74,13 +74,13 @@ TEST_F(DistantTest, GivesTheSameRunWhateverIsDivided) {
   }
 }
 
-/// One rank: nothing but results makes the host wait for the device.
+/// On one rank only results make the host wait for the device.
 class RunAhead : public DistantTest {
  protected:
   Outcome train_alone(const std::string& run, const Words& words, const std::string& fault = "") const {
     return train(run, words, {.ranks = 1, .environment = {"MYLOS_FAULT=" + fault}});
   }
-  /// How often the device had nothing to do until the host had seen the last of its results.
+  /// How often the device ran out of work until the host had seen the last results.
   int times_idle(const std::string& run, int steps) const {
     const Words words = {fmt::format("--train.steps={}", steps), "--checkpoint.every=0"};
     const std::string output = train_alone(run, on_device(words)).output;
@@ -132,7 +132,7 @@ TEST_F(RunAhead, ScalesTheLossOnTheDevice) {
   expect_same_run("run", "reference", 8);
 }
 
-TEST_F(RunAhead, EndsAsTheHostDoesWhereTheGuardStops) {
+TEST_F(RunAhead, EndsAsTheHostDoesIfTheGuardStops) {
   const Words words = {"--guard.policy=stop", "--checkpoint.every=3"};
   const std::string fault = "reduce:0:4:nan";
   EXPECT_EQ(train_alone("reference", on_host(words), fault).exit_code, static_cast<int>(ExitCode::numerical));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Plugin "distant": a DistantBackend for the mylos executable, which says in the end how often the device was
+// Plugin "distant": a DistantBackend for the mylos executable. At the end it prints how often the device was
 // idle.
 #include <cstdio>
 #include <memory>

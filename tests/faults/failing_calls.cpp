@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Preloaded into a program, lets one call of the C library on files in one directory fail, or write less than
-// was asked for. MYLOS_FAIL=DIRECTORY:RANK:CALL:N:ERROR: the N-th call of that name (pread, pwrite, fsync,
-// truncate, fallocate, rename, mkdir, unlink, open, statfs), counted from 1, on a path in DIRECTORY fails
-// with errno ERROR on that rank; with ERROR 0 a pwrite takes half of the bytes and a statfs finds NFS, with
-// -1 this call and all after it never return, with -2 they wait until there is a file MYLOS_RELEASE. It says
-// so on stderr.
+// Preloaded into a program, makes one C library call on files in one directory fail, or write fewer bytes
+// than requested. MYLOS_FAIL=DIRECTORY:RANK:CALL:N:ERROR: on that rank the N-th call of that name (pread,
+// pwrite, fsync, truncate, fallocate, rename, mkdir, unlink, open, statfs), counted from 1, on a path in
+// DIRECTORY fails with errno ERROR. With ERROR 0 a pwrite writes half of the bytes and a statfs reports NFS;
+// with -1 this call and all later ones never return; with -2 they wait until the file MYLOS_RELEASE exists.
+// Each such call is reported on stderr.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -80,7 +80,7 @@ ssize_t write_or_fail(const char* name, int fd, const void* data, size_t bytes, 
   const auto write_on = [&](size_t some) { return next<Write>(name)(fd, data, some, offset); };
   if (!fails("pwrite", path_of(fd))) return write_on(bytes);
   if (errno != 0) return -1;
-  // Half of it; of what must be whole pages, half of the pages.
+  // Half of the bytes; of more than two pages, which may have to be whole ones, half of the pages.
   return write_on(bytes > 8192 ? bytes / 8192 * 4096 : (bytes + 1) / 2);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Every call that a run makes on its files fails once: the run goes on or ends with 74, and what is left
-// loads.
+// Every call that a run makes on its files fails once: the run goes on or ends with 74, and its checkpoints
+// load.
 #include <cerrno>
 
 #include <gmock/gmock.h>
@@ -22,8 +22,8 @@ class FailingCalls : public RunTest {
     const char* directory = "";  // of the run
   };
 
-  /// Lets the first, second ... call of a name fail with `error` at a place, each in a run of its own, until
-  /// a run makes fewer calls. Returns their number.
+  /// Makes the first, second, ... call of a name fail with `error` at a place, each in a run of its own,
+  /// until a run makes fewer calls. Returns the number of calls.
   int sweep(const std::string& call, int error, int steps, Place place, const Words& more = {}) {
     const auto [rank, ranks, directory] = place;
     Words words = {"--model.layers=1", "--model.width=8", fmt::format("--train.steps={}", steps),
@@ -61,17 +61,17 @@ class FailingCalls : public RunTest {
   }
 };
 
-TEST_F(FailingCalls, DISABLED_WritesOfOneRank) {
+TEST_F(FailingCalls, DISABLED_SurvivesFailedWritesOfOneRank) {
   EXPECT_GT(sweep("pwrite", ENOSPC, 1, {0, 1}), 100);
 }
 
-TEST_F(FailingCalls, DISABLED_ShortWritesOfOneRank) {
+TEST_F(FailingCalls, DISABLED_SurvivesShortWritesOfOneRank) {
   EXPECT_GT(sweep("pwrite", 0, 1, {0, 1}), 100);
 }
 
-/// The one that lays a checkpoint out, while the other waits.
-TEST_F(FailingCalls, DISABLED_OfTheFirstOfTwo) {
-  // Those on other files one rank alone makes as well.
+/// Rank 0 lays a checkpoint out while the other waits.
+TEST_F(FailingCalls, DISABLED_SurvivesFailuresOfTheFirstOfTwo) {
+  // The writes to other files are tested with one rank.
   EXPECT_GT(sweep("pwrite", EIO, 1, {0, 2, "checkpoints"}), 10);
   EXPECT_GT(sweep("open", EIO, 1, {0, 2}), 30);
   EXPECT_GT(sweep("fsync", EIO, 1, {0, 2}), 10);
@@ -81,12 +81,12 @@ TEST_F(FailingCalls, DISABLED_OfTheFirstOfTwo) {
   for (const char* call : {"rename", "mkdir", "unlink"}) EXPECT_GT(sweep(call, EIO, 3, {0, 2}), 3) << call;
 }
 
-TEST_F(FailingCalls, DISABLED_OfTheSecondOfTwo) {
+TEST_F(FailingCalls, DISABLED_SurvivesFailuresOfTheSecondOfTwo) {
   for (const char* call : {"open", "fsync"}) EXPECT_GT(sweep(call, EIO, 1, {1, 2}), 1) << call;
   EXPECT_GT(sweep("pwrite", ENOSPC, 1, {1, 2}), 1);
 }
 
-TEST_F(FailingCalls, DISABLED_OfThoseWhoRead) {
+TEST_F(FailingCalls, DISABLED_ReportsFailuresOfReaders) {
   const auto small = [&](Words words) {
     words.insert(words.end(), {"--model.layers=1", "--model.width=8", "--optim.warmup=0"});
     return train_arguments("run", words);
@@ -109,7 +109,7 @@ TEST_F(FailingCalls, DISABLED_OfThoseWhoRead) {
           EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
           break;
         }
-        // A checkpoint that is looked at to see what may be removed need not be whole.
+        // A checkpoint that is read only to decide what may be removed need not be whole.
         if (outcome.output.find("warning: step_000002 is not whole: ") != std::string::npos) continue;
         EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::io)) << outcome.output;
         EXPECT_THAT(outcome.output, HasSubstr(fmt::format("mylos: rank {}: cannot ", rank)));
@@ -119,7 +119,7 @@ TEST_F(FailingCalls, DISABLED_OfThoseWhoRead) {
   }
 }
 
-TEST_F(FailingCalls, DISABLED_WhileTrainingGoesOn) {
+TEST_F(FailingCalls, DISABLED_SurvivesFailuresOfAsynchronousCheckpoints) {
   const Words async = {"--checkpoint.async=true"};
   for (const char* call : {"fsync", "fallocate", "rename", "mkdir"})
     EXPECT_GT(sweep(call, EIO, 2, {0, 1}, async), 1) << call;

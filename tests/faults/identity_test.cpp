@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A run is one thing on all ranks and over its restarts: deck, options, layout and data; and files that
-// change or fill up under it.
+// A run is the same on all ranks and over its restarts: deck, options, layout and data. Also: files that
+// change or fill up during a run.
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
@@ -23,7 +23,7 @@ using testing::Not;
 
 class Identity : public RunTest {
  protected:
-  /// Rank 0 is given `first`, rank 1 `second`.
+  /// Gives rank 0 the arguments `first`, rank 1 `second`.
   static Outcome run_apart(const Words& command, const Words& first, const Words& second) {
     Words words = command;
     const Words others = {":", "-n", "1", fmt::format("{}/bin/mylos", std::getenv("MYLOS_BUILD"))};
@@ -44,7 +44,7 @@ class Identity : public RunTest {
   }
 };
 
-TEST_F(Identity, OfAllRanksIsTheSame) {
+TEST_F(Identity, MustBeTheSameOnAllRanks) {
   const std::string other = other_tokens("other.bin", 1).string();
   const std::pair<std::string, std::string> cases[] = {
       {"--train.seed=1", "--train.seed=2"},
@@ -67,7 +67,7 @@ TEST_F(Identity, OfAllRanksIsTheSame) {
   EXPECT_THAT(lr.output, HasSubstr("optim.lr = 0.002, but rank 0 has optim.lr = 0.001"));
 }
 
-TEST_F(Identity, OfEvaluatedDataIsTheSame) {
+TEST_F(Identity, CoversEvaluatedData) {
   ASSERT_EQ(train("run", {"--train.stop_step=2"}).exit_code, 0);
   const std::string other = other_tokens("other.bin", 1).string();
   const Outcome outcome =
@@ -76,7 +76,7 @@ TEST_F(Identity, OfEvaluatedDataIsTheSame) {
   EXPECT_EQ(occurrences(outcome.output, "all ranks must be given the same"), 1) << outcome.output;
 }
 
-TEST_F(Identity, OfDataIsItsContent) {
+TEST_F(Identity, OfDataDependsOnItsContent) {
   fs::copy_file(tokens(), scratch() / "copy.bin");
   const std::string copy = "--data.train=" + (scratch() / "copy.bin").string();
   EXPECT_EQ(train_apart({"--train.stop_step=4"}, {"--train.stop_step=4", copy}).exit_code, 0);
@@ -127,7 +127,7 @@ TEST_F(SourcesOfARun, AreContinuedAtAnyLayout) {
   EXPECT_THAT(same.output, HasSubstr(", bitwise"));
   EXPECT_EQ(train("run", {sources("4:2"), "--restart"}).exit_code, 0);
   expect_same_run("run", "whole", 8);
-  // 96 samples of 16 tokens: 64 of 42 + 17 windows, 32 of 24.
+  // 96 samples of 16 tokens: 64 from 42 + 17 windows, 32 from 24.
   MetricsTable steps = steps_table("run");
   EXPECT_DOUBLE_EQ(steps["epochs_1"].back(), 64.0 / 59.0);
   EXPECT_DOUBLE_EQ(steps["epochs_2"].back(), 32.0 / 24.0);
@@ -144,7 +144,7 @@ TEST_F(SourcesOfARun, AreContinuedAtAnyLayout) {
   EXPECT_THAT(weights.output, HasSubstr("another content of data.train: the samples of this run"));
 }
 
-TEST_F(SourcesOfARun, AreOnOneTokenizer) {
+TEST_F(SourcesOfARun, MustUseOneTokenizer) {
   const auto expect_usage = [&](const Words& more, const std::string& problem) {
     const Outcome outcome = train("run", more);
     EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::usage)) << outcome.output;
@@ -184,7 +184,7 @@ TEST_F(SourcesOfARun, AreWatchedFileByFile) {
 
 class ChangingData : public RunTest {
  protected:
-  /// How a run ends that reads `data` when `change` is made.
+  /// How a run ends if `change` is made while it trains.
   Outcome train_while(const std::function<void()>& change) {
     Job job(train_arguments("run", {"--train.steps=1000000", "--checkpoint.every=0"}));
     job.wait_until([&] { return num_rows("run") > 0; });
@@ -198,7 +198,7 @@ TEST_F(ChangingData, ThatIsOverwrittenEndsTheRun) {
   const Outcome outcome = train_while([&] {
     std::fstream file(tokens(), std::ios::in | std::ios::out | std::ios::binary);  // never shorter
     file.seekp(kept);
-    // Ids of the vocabulary.
+    // All ids lie in the vocabulary.
     for (std::size_t at = kept; at < fs::file_size(tokens()); at += 2) file << '\1' << '\0';
   });
   EXPECT_NE(outcome.exit_code, 0);
@@ -224,7 +224,7 @@ TEST_F(ChangingData, ThatIsOnlyTouchedDoesNot) {
 
 using Output = RunTest;
 
-TEST_F(Output, OfARunMayBeLost) {
+TEST_F(Output, MayBeLostByTraining) {
   const Outcome full =
       run_mylos(train_arguments("full", {}), {.wrapper = {"sh", "-c", R"(exec "$@" >/dev/full 2>&1)", "sh"}});
   EXPECT_EQ(full.exit_code, 0);
@@ -236,7 +236,7 @@ TEST_F(Output, OfARunMayBeLost) {
   EXPECT_EQ(closed.exit_code, 0) << closed.output;
 }
 
-TEST_F(Output, ThatIsTheProductMayNot) {
+TEST_F(Output, MayNotBeLostIfItIsTheProduct) {
   EXPECT_EQ(train("run").exit_code, 0);
   const std::string run = run_path("run").string();
   for (const Words& words :
@@ -248,7 +248,7 @@ TEST_F(Output, ThatIsTheProductMayNot) {
   }
 }
 
-TEST_F(Output, ThatReachesTheLimitOfFilesIsAnError) {
+TEST_F(Output, BeyondTheFileSizeLimitIsAnError) {
   const Outcome outcome =
       run_mylos(train_arguments("run", {}), {.ranks = 1,
                                              .environment = {"UCX_TLS=tcp,self"},
@@ -257,7 +257,7 @@ TEST_F(Output, ThatReachesTheLimitOfFilesIsAnError) {
   EXPECT_THAT(outcome.output, HasSubstr("File too large"));
 }
 
-TEST_F(Output, OfTokenizeNeverReplacesItsText) {
+TEST_F(Output, OfTokenizeNeverReplacesItsInput) {
   const fs::path text = scratch() / "text.txt";
   spill(text, "a text that is not there twice");
   fs::create_symlink(text, scratch() / "link.txt");
@@ -275,7 +275,7 @@ TEST_F(Output, OfTokenizeNeverReplacesItsText) {
   EXPECT_FALSE(fs::exists(token_file));
 }
 
-TEST_F(Output, NamesThatAreNoFilesAreRefused) {
+TEST_F(Output, NamesThatAreNotFilesAreRefused) {
   EXPECT_EQ(train("run").exit_code, 0);
   const fs::path pipe = scratch() / "pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);

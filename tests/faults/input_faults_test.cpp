@@ -14,7 +14,7 @@ using testing::HasSubstr;
 
 class Input : public RunTest {
  protected:
-  /// The deck's problems are reported once, before anything is made.
+  /// Expects the deck's problems to be reported once, before anything is created.
   void expect_usage(const Words& more, const Words& messages) {
     const Outcome outcome = train("run", more);
     EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::usage)) << outcome.output;
@@ -112,7 +112,7 @@ class Plugins : public RunTest {
   }
 };
 
-TEST_F(Plugins, MissingOneIsReportedWithThoseFound) {
+TEST_F(Plugins, AMissingOneIsReportedWithThePluginsFound) {
   fs::create_directory(plugins());
   expect_refused(train_with_plugins("nonesuch"), "nonesuch");
 }
@@ -129,7 +129,7 @@ TEST_F(Plugins, OfAnotherAbiVersionIsRefusedWithTheReason) {
                                   plugin_abi_version + 1, plugin_abi_version)));
 }
 
-TEST_F(Plugins, AFileThatIsNoneIsRefusedWithTheReason) {
+TEST_F(Plugins, AFileThatIsNotALibraryIsRefusedWithTheReason) {
   fs::create_directory(plugins());
   spill(plugins() / "libmylos_compute_text.so", "no library");
   const Outcome outcome = train_with_plugins("text");
@@ -137,18 +137,18 @@ TEST_F(Plugins, AFileThatIsNoneIsRefusedWithTheReason) {
   EXPECT_THAT(outcome.output, HasSubstr("libmylos_compute_text.so ("));
 }
 
-TEST_F(Plugins, ThatCannotBeLoadedDisturbNobody) {
+TEST_F(Plugins, ThatCannotBeLoadedDoNotDisturbOthers) {
   fs::create_directory(plugins());
   spill(plugins() / "libmylos_compute_text.so", "no library");
   EXPECT_EQ(train_with_plugins("kokkos").exit_code, 0);
 }
 
-/// Each rank in a user namespace of its own, as where each starts its own container: they cannot share
+/// Each rank runs in a user namespace of its own, as if each started its own container: they cannot share
 /// memory.
 class UserNamespaces : public RunTest {
  protected:
-  // UCX opens shared memory as comm_shm does. It takes System V's, since Debian's MPICH over tcp hangs in
-  // some MPI_Finalize of short jobs.
+  // UCX opens shared memory as comm_shm does, so it gets System V's. It does not get tcp, because Debian's
+  // MPICH over tcp hangs in some MPI_Finalize of short jobs.
   const JobOptions namespaces_ = {.environment = {"UCX_TLS=sysv,self"}, .wrapper = {"unshare", "-Ur"}};
 
   std::string resolved_deck() const { return slurp(run_path("run") / "resolved.deck"); }
@@ -164,7 +164,7 @@ TEST_F(UserNamespaces, LetMpiCommunicateUnlessTheDeckSaysOtherwise) {
   EXPECT_THAT(resolved_deck(), HasSubstr("comm = mpi"));
 }
 
-TEST_F(UserNamespaces, CannotUseSharedMemoryThatTheDeckAsksFor) {
+TEST_F(UserNamespaces, CannotUseSharedMemoryThatTheDeckRequests) {
   const Outcome outcome = train("run", {"--backend.comm=shm"}, namespaces_);
   EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::usage)) << outcome.output;
   EXPECT_EQ(occurrences(outcome.output, "--backend.comm: [backend] comm = shm cannot be used"), 1)

@@ -22,7 +22,7 @@ class Profile : public RunTest {
   }
 };
 
-/// The complete events of a rank and a category.
+/// The complete events of a rank in some categories.
 std::vector<json> events_of(const json& trace, int rank, std::initializer_list<std::string_view> categories) {
   std::vector<json> events;
   for (const json& event : trace.at("traceEvents")) {
@@ -80,7 +80,7 @@ TEST_F(Profile, NamesTheAxisOfEachCollective) {
   EXPECT_THAT(names("--parallel.tensor=2"), Contains("all_reduce (tensor)"));
 }
 
-TEST_F(Profile, IsDrawnByTheReportAlsoAfterARestart) {
+TEST_F(Profile, IsDrawnInTheReportEvenAfterARestart) {
   EXPECT_EQ(train("run", {"--profile.step=2", "--train.stop_step=4"}).exit_code, 0);
   const fs::path report = run_path("run") / "report.html";
   EXPECT_THAT(slurp(report), HasSubstr("step 2 of rank 0"));
@@ -104,7 +104,7 @@ TEST_F(Profile, IsOffByDefault) {
   EXPECT_THAT(slurp(run_path("run") / "report.html"), Not(HasSubstr("Time by operation")));
 }
 
-TEST_F(Profile, OfAStepThatIsNeverTakenIsRefused) {
+TEST_F(Profile, IsRefusedForAStepThatIsNeverTaken) {
   const Outcome outcome = train("run", {"--profile.step=9"});
   EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::usage));
   EXPECT_THAT(outcome.output, HasSubstr("[profile] step = 9 must be at most [train] steps = 8"));

@@ -18,7 +18,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// What carries the communication of a run that fails.
+/// The ways in which a run that fails communicates.
 const RunTest::Words carriers[] = {
     {"--backend.comm=shm"},
     {"--backend.comm=mpi"},
@@ -87,7 +87,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, GuardedLayout,
                          testing::Values("--parallel.exchange=ddp", "--parallel.exchange=zero2",
                                          "--parallel.exchange=zero3", "--parallel.tensor=2"));
 
-TEST_F(Guard, StopsWhereThePolicySaysSoAndSavesNothing) {
+TEST_F(Guard, StopsIfThePolicySaysSoAndSavesNothing) {
   const Outcome outcome = train_with_fault("run", "reduce:1:4:nan", {"--guard.policy=stop"});
   EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::numerical)) << outcome.output;
   EXPECT_THAT(expect_status("run", "failed", ExitCode::numerical), HasSubstr("step 4"));
@@ -165,7 +165,7 @@ class StopSignals : public RunTest {
     const pid_t process = rank < 0 ? job.launcher() : job.rank(rank);
     for (int i = 0; i < times; ++i) ::kill(process, signal);
     const Outcome outcome = job.wait();
-    // A launcher that was signalled itself may say 0.
+    // A launcher that was signalled itself may exit with 0.
     EXPECT_TRUE(rank < 0 || outcome.exit_code == static_cast<int>(ExitCode::preempted)) << outcome.output;
     EXPECT_THAT(expect_status(run, "preempted", ExitCode::preempted),
                 HasSubstr(fmt::format("signal {}", signal)));
@@ -195,8 +195,8 @@ TEST_F(StopSignals, ToOneRankEndWithACheckpoint) {
 
 using WallClock = RunTest;
 
-TEST_F(WallClock, ThatIsNearEndsTheRunWithACheckpoint) {
-  const Outcome near = train("near", {"--train.wall_clock=0.001"});  // over before the first step
+TEST_F(WallClock, EndsTheRunWithACheckpointWhenItIsNear) {
+  const Outcome near = train("near", {"--train.wall_clock=0.001"});  // reached before the first step
   EXPECT_EQ(near.exit_code, static_cast<int>(ExitCode::preempted)) << near.output;
   EXPECT_THAT(expect_status("near", "preempted", ExitCode::preempted), HasSubstr("wall-clock limit"));
   EXPECT_EQ(status_step("near"), 1);
@@ -206,7 +206,7 @@ TEST_F(WallClock, ThatIsNearEndsTheRunWithACheckpoint) {
 
 using Metrics = RunTest;
 
-TEST_F(Metrics, LoseNoStepWhereAKillMeetsAnAppend) {
+TEST_F(Metrics, LoseNoStepIfAKillMeetsAnAppend) {
   constexpr std::int64_t steps = 1'000'000;
   for (const std::size_t more : {3, 8, 12}) {
     Job job(train_arguments("run",
@@ -279,7 +279,7 @@ TEST_F(RunDirectory, InUseIsRefusedAndTheFirstJobNamed) {
       << second.output;
   expect_status("run", "running", std::nullopt);
 
-  // The lock of a killed job blocks nobody.
+  // The lock of a killed job does not block the next one.
   ::kill(first.rank(0), SIGKILL);
   first.wait();
   EXPECT_TRUE(wait_until([&] { return first.processes().empty(); }));
@@ -292,7 +292,7 @@ TEST_F(RunDirectory, InUseIsRefusedAndTheFirstJobNamed) {
 TEST_F(RunDirectory, ThatCannotBeWrittenIsRefused) {
   fs::create_directory(run_path("run"));
   fs::permissions(run_path("run"), fs::perms::owner_read | fs::perms::owner_exec);
-  // Permissions bind root too if it gives up the right to pass over them.
+  // Permissions bind root too if it gives up the capability to override them.
   JobOptions options;
   if (::getuid() == 0)
     options.wrapper = {"setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override"};

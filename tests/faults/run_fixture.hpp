@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A tiny deck with its data in a scratch directory, and what the fault tests ask of a run's directory.
+// A tiny deck with its data in a scratch directory, and checks of a run's directory for the fault tests.
 #pragma once
 
 #include <filesystem>
@@ -30,7 +30,6 @@ class RunTest : public testing::Test {
   using Words = std::vector<std::string>;
 
   RunTest();
-  /// No process and no shared memory of mylos is left.
 
  protected:
   const fs::path& scratch() const { return scratch_.path(); }
@@ -40,28 +39,29 @@ class RunTest : public testing::Test {
   /// The arguments of `mylos train` in run directory `run`.
   Words train_arguments(const std::string& run, const Words& more = {}) const;
   Outcome train(const std::string& run, const Words& more = {}, const JobOptions& options = {}) const;
-  /// The same with MYLOS_FAULT=`fault`.
+  /// The same with MYLOS_FAULT=`fault`; expects that no rank is left behind.
   Outcome train_with_fault(const std::string& run, const std::string& fault, const Words& more = {}) const;
 
-  /// Checks state.json's fields; returns the message.
+  /// Checks the fields of status.json; returns the message.
   std::string expect_status(const std::string& run, const std::string& state,
                             std::optional<ExitCode> code) const;
   /// The step of status.json.
   std::int64_t status_step(const std::string& run) const;
-  /// Whether a checkpoint verifies and all of it can be read.
+  /// Expects that a checkpoint verifies and that all of it can be read.
   void expect_loads(const std::string& run, std::int64_t step);
 
   std::vector<std::int64_t> checkpoint_steps(const std::string& run);
   Snapshot snapshot(const std::string& run, std::int64_t step);
-  /// A table of metrics.h5; empty where it does not exist.
+  /// A table of metrics.h5; empty if it does not exist.
   MetricsTable read_table(const std::string& run, const std::string& table);
   MetricsTable steps_table(const std::string& run) { return read_table(run, "steps"); }
-  /// How many steps metrics.h5 holds, also while the run goes on; 0 before there is such a file.
+  /// The number of steps in metrics.h5, also while the run goes on; 0 if there is no such file yet.
   std::size_t num_rows(const std::string& run);
-  /// Checkpoints of `step` and all metrics but times are bitwise equal.
+  /// Expects the checkpoints of `step` and all metrics of steps and evaluations except times to be bitwise
+  /// equal.
   void expect_same_run(const std::string& run, const std::string& reference, std::int64_t step);
   void expect_same_checkpoint(const Snapshot& seen, const Snapshot& expected);
-  /// Steps 1, 2, ... `last` are there once.
+  /// Expects each of the steps 1, 2, ... `last` once in metrics.h5.
   void expect_every_step_once(const std::string& run, std::int64_t last);
 
   fs::path deck() const { return scratch() / "tiny.deck"; }

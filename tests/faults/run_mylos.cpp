@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* job_variable = "MYLOS_TEST_JOB";
 
-/// A variable of another process; empty where there is none, or no such process.
+/// An environment variable of another process; empty if the variable or the process does not exist.
 std::string variable_of(pid_t process, const std::string& name) {
   std::ifstream file(fmt::format("/proc/{}/environ", process), std::ios::binary);
   for (std::string entry; std::getline(file, entry, '\0');) {

@@ -12,21 +12,21 @@ namespace mylos::test {
 
 /// How a job ended.
 struct Outcome {
-  int exit_code = -1;  ///< of mpiexec; 1000 + signal if one ended it
+  int exit_code = -1;  ///< of mpiexec; 1000 + signal if a signal ended it
   std::string output;  ///< standard output and error of all ranks
 };
 
 struct JobOptions {
   int ranks = 2;
   std::vector<std::string> environment = {};  ///< "NAME=value", in addition to the test's own
-  std::vector<std::string> wrapper = {};      ///< a command that is given mylos and its arguments
+  std::vector<std::string> wrapper = {};      ///< a command that takes mylos and its arguments
 };
 
 /// A running `mpiexec -n RANKS mylos ARGUMENTS`.
 class Job {
  public:
   explicit Job(const std::vector<std::string>& arguments, const JobOptions& options = {});
-  /// Kills what is left.
+  /// Kills the processes that are left.
   ~Job();
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;

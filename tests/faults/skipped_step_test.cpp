@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A step that was not applied is no step to go back to: its checkpoint waits for the next one that is
-// applied.
+// A step that was not applied is not saved: its checkpoint is put off to the next step that is applied.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +13,7 @@ using testing::HasSubstr;
 
 class SkippedStep : public RunTest {
  protected:
-  /// Trains 8 steps, of which the fourth is skipped; expects the steps that were saved.
+  /// Trains 8 steps, of which the fourth is skipped; expects its checkpoint after the fifth.
   void expect_put_off(const std::string& run, const Words& more) {
     Words words = {"--checkpoint.keep=9"};
     words.insert(words.end(), more.begin(), more.end());
@@ -26,13 +25,13 @@ class SkippedStep : public RunTest {
   }
 };
 
-TEST_F(SkippedStep, IsNotSavedButTheNextOne) {
+TEST_F(SkippedStep, PutsItsCheckpointOffToTheNextStep) {
   expect_put_off("run", {});
   expect_put_off("async", {"--checkpoint.async=true"});
   expect_same_checkpoint(snapshot("async", 5), snapshot("run", 5));
 }
 
-TEST_F(SkippedStep, OneTooManyEndsTheRunAndSavesNothing) {
+TEST_F(SkippedStep, EndsTheRunWithoutACheckpointAfterOneTooMany) {
   const Outcome outcome =
       train_with_fault("run", "backward:0:4:nan", {"--guard.max_skips=1", "--checkpoint.keep=9"});
   EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::numerical)) << outcome.output;

@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 
 class StoppedAnywhere : public RunTest {
  protected:
-  /// A command that takes about a second, for `name`'s run.
+  /// The arguments of a command that takes about a second; `train` trains run `name`.
   Words arguments(const std::string& command, const std::string& name) const {
     const Words limits = {"--comm.heartbeat=1", "--comm.start_timeout=5"};
     Words words = command == "train" ? train_arguments(name, {"--train.steps=60", "--checkpoint.every=20"})
@@ -32,7 +32,8 @@ class StoppedAnywhere : public RunTest {
     return words;
   }
 
-  /// Stops rank `rank` after `moment`, or at once if its process begins later. Whether it was still there.
+  /// Stops rank `rank` after `moment`, or at once if its process begins later. Returns whether the rank still
+  /// ran.
   bool stop_one(const std::string& command, int ranks, int rank, std::chrono::duration<double> moment) {
     std::filesystem::remove_all(run_path("run"));
     Job job(arguments(command, "run"), {.ranks = ranks});
@@ -66,7 +67,8 @@ TEST_F(StoppedAnywhere, DISABLED_EndsTheJob) {
   fmt::print("seed {}\n", seed);
   std::mt19937 random(seed);
   ASSERT_EQ(train("trained", {"--train.steps=20"}).exit_code, 0);
-  std::map<std::pair<std::string, int>, std::chrono::duration<double>> lengths;  // of a job that nobody stops
+  // The lengths of jobs that are not stopped.
+  std::map<std::pair<std::string, int>, std::chrono::duration<double>> lengths;
   int hits = 0;
   for (int i = 0; hits < stops && i < 2 * stops; ++i) {
     const std::string command = std::array{"train", "eval", "generate"}[static_cast<std::size_t>(i % 3)];
@@ -89,7 +91,7 @@ TEST_F(StoppedAnywhere, DISABLED_EndsTheJob) {
       FAIL() << error.what();
     }
   }
-  EXPECT_EQ(hits, stops);  // the others came when the rank had ended
+  EXPECT_EQ(hits, stops);  // the other stops came after the rank had ended
   std::ranges::sort(seconds_);
   fmt::print("from the stop to the end of the job: median {:.2f} s, at most {:.2f} s\n",
              seconds_.at(seconds_.size() / 2), seconds_.back());

@@ -34,7 +34,7 @@ class Tokenize : public RunTest {
     EXPECT_THAT(outcome.output, HasSubstr(message));
   }
 
-  /// Documents of JSON lines.
+  /// `count` documents as JSON lines.
   static std::string lines(int count) {
     std::string text;
     for (int i = 0; i < count; ++i) text += fmt::format("{{\"text\": \"document {} of many\"}}\n", i);
@@ -51,7 +51,7 @@ class Tokenize : public RunTest {
   }
 };
 
-TEST_F(Tokenize, LinesFromStandardInput) {
+TEST_F(Tokenize, ReadsLinesFromStandardInput) {
   spill(scratch() / "in", "{\"body\": \"a\\u00e9\"}\n\n{\"body\": \"b\", \"n\": 1}");
   const JobOptions fed = {.ranks = 1, .wrapper = {"sh", "-c", "\"$@\" <" + file("in"), "sh"}};
   const Outcome outcome = tokenize({"-", "--key=body", "--output=" + file("out.bin"), "--eot=begin"}, fed);
@@ -67,7 +67,7 @@ TEST_F(Tokenize, LinesFromStandardInput) {
   EXPECT_FALSE(fs::exists(file("bad.bin")));
 }
 
-TEST_F(Tokenize, WhatCannotBeIsRefused) {
+TEST_F(Tokenize, RefusesInvalidArgumentsAndInput) {
   spill(scratch() / "a.jsonl", lines(3));
   spill(scratch() / "a.txt", "text");
   const std::string output = "--output=" + file("x.bin");
@@ -91,7 +91,7 @@ TEST_F(Tokenize, WhatCannotBeIsRefused) {
   EXPECT_FALSE(fs::exists(file("x.bin")));
 }
 
-TEST_F(Tokenize, ShardsAreContinued) {
+TEST_F(Tokenize, ContinuesShards) {
   spill(scratch() / "a.jsonl", lines(20000));
   const auto into = [&](const std::string& name, const Words& more = {}) {
     Words all = {file("a.jsonl"), "--shard-tokens=40000", "--valid-fraction=0.15", "--output=" + file(name)};
@@ -100,7 +100,7 @@ TEST_F(Tokenize, ShardsAreContinued) {
   };
   const Outcome whole = tokenize(into("whole"));
   ASSERT_EQ(whole.exit_code, 0) << whole.output;
-  // What lies in the way of a shard stops a run.
+  // A directory in the place of a shard stops a run.
   fs::create_directories(file("part_train_000004.bin/in_the_way"));
   expect_refused(into("part"), ExitCode::io, "part_train_000004.bin");
   fs::remove_all(file("part_train_000004.bin"));
@@ -127,7 +127,7 @@ TEST_F(Tokenize, ShardsAreContinued) {
 
 TEST_F(Tokenize, ASignalLeavesWholeShards) {
   spill(scratch() / "in", lines(1000));
-  // An input without an end.
+  // An endless input.
   const JobOptions fed = {.ranks = 1,
                           .wrapper = {"sh", "-c", "while cat " + file("in") + "; do :; done | \"$@\"", "sh"}};
   Job job(arguments({"-", "--shard-tokens=40000", "--output=" + file("out")}), fed);
@@ -141,7 +141,7 @@ TEST_F(Tokenize, ASignalLeavesWholeShards) {
   EXPECT_EQ(text_of(file("out_train_000001.bin")).substr(0, 32), "document 0 of many|document 1 of");
 }
 
-TEST_F(Tokenize, TextOfARunOnGpt2sTokens) {
+TEST_F(Tokenize, GeneratesTextFromARunOnGpt2Tokens) {
   const char* data = std::getenv("MYLOS_TEST_DATA");
   if (data == nullptr) GTEST_SKIP() << "needs MYLOS_TEST_DATA";
   fs::copy_file(fs::path(data) / "gpt2.tiktoken", scratch() / "ranks.tiktoken");
@@ -158,7 +158,7 @@ TEST_F(Tokenize, TextOfARunOnGpt2sTokens) {
   EXPECT_EQ(train("wrong", wrong).exit_code, static_cast<int>(ExitCode::usage));
   const Outcome trained = train("run", keys);
   ASSERT_EQ(trained.exit_code, 0) << trained.output;
-  fs::remove(scratch() / "ranks.tiktoken");  // the run has them
+  fs::remove(scratch() / "ranks.tiktoken");  // the run has its own copy
   const Words generate = {"--prompt=The quick brown", "--temperature=0", "--tokens=3"};
   for (const fs::path& place : {run_path("run"), checkpoint_path("run", 8)}) {
     Words words = {"generate", place.string()};

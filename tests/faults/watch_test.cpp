@@ -25,12 +25,12 @@ class Watch : public RunTest {
   }
 };
 
-TEST_F(Watch, EndsAJobOfWhichARankDoesNotStart) {
+TEST_F(Watch, EndsAJobIfARankDoesNotStart) {
   for (const int rank : {0, 1}) {
     Job job(train_arguments("run", {"--comm.start_timeout=2"}));
     ::kill(job.rank(rank), SIGSTOP);
     const Outcome outcome = job.wait();
-    // The stopped rank is killed, and the launcher reports either end.
+    // The stopped rank is killed, and the launcher may report the end of either rank.
     EXPECT_THAT(outcome.exit_code, AnyOf(SIGKILL, static_cast<int>(ExitCode::watchdog))) << outcome.output;
     EXPECT_THAT(outcome.output, HasSubstr("mylos watchdog: "));
     fs::remove_all(run_path("run"));
@@ -94,7 +94,7 @@ TEST_F(Watch, EndsAJobWhoseSamplesDoNotCome) {
 }
 
 TEST_F(Watch, DoesNotWaitForFilesToEndAJob) {
-  // The first status says that the run runs.
+  // The first status, which says that the run is running, is still written.
   const std::string plan = fmt::format("{}:0:fsync:2:-1", (run_path("run") / "status.json").string());
   Words environment = preloaded(plan);
   environment.emplace_back("MYLOS_FAULT=forward:1:4:stop");
@@ -139,7 +139,7 @@ TEST_F(LongEvaluation, IsInterruptedBySignalsAndMadeAfterTheRestart) {
   expect_continued();
 }
 
-TEST_F(LongEvaluation, OfEvalEndsWhenARankStops) {
+TEST_F(LongEvaluation, InEvalEndsIfARankStops) {
   ASSERT_EQ(train("run", {"--train.stop_step=2"}).exit_code, 0);
   for (const int rank : {0, 1}) {
     Job job({"eval", run_path("run").string(), "--data=" + endless().string(), "--comm.heartbeat=1",

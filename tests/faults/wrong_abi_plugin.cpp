@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A plugin of another ABI version, for the test that it is refused before anything of it is called.
+// A plugin of another ABI version, for the test that it is refused before any of its functions is called.
 #include "core/plugin.hpp"
 
 extern "C" const mylos::PluginDescriptor mylos_plugin = {

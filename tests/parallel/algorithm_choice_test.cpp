@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What comm.algorithm may say, and what it then means.
+// The syntax of comm.algorithm, and what it means.
 #include "parallel/collectives/algorithm_choice.hpp"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ TEST(AlgorithmChoice, LimitsAreTheFirstBytesOfTheNextAlgorithm) {
   EXPECT_EQ(choice.text(), "tree<4096,halving_doubling<1048576,ring");
 }
 
-TEST(AlgorithmChoice, CollectivesHaveTheirOwnOrFollowTheRest) {
+TEST(AlgorithmChoice, CollectivesHaveTheirOwnChoiceOrFollowTheRest) {
   const AlgorithmChoice choice = AlgorithmChoice::parse("broadcast:tree;ring;all_reduce:naive<100,native");
   EXPECT_EQ(choice.of(Operation::all_reduce, 99), Algorithm::naive);
   EXPECT_EQ(choice.of(Operation::all_reduce, 100), Algorithm::native);
@@ -65,7 +65,7 @@ TEST(AlgorithmChoice, TextIsReadBack) {
   EXPECT_EQ(choice.text(), "reduce:tree<1048576,ring");
 }
 
-TEST(AlgorithmChoice, RefusesWhatItCannotMean) {
+TEST(AlgorithmChoice, RefusesInvalidTexts) {
   const std::pair<const char*, const char*> cases[] = {
       {"", "'' is no algorithm"},
       {"rings", "'rings' is no algorithm"},

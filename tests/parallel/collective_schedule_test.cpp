@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The schedules of all ranks, carried out in one process: results, and costs against textbook formulas.
+// The schedules of all ranks, executed in one process: results, and costs against textbook formulas.
 #include "parallel/collectives/collective_schedule.hpp"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ Word mixed(Word x) {
   return x ^ (x >> 31U);
 }
 
-/// What rank `rank` has at the start: random words, so that anything mistaken for it is found.
+/// Element i of rank `rank` at the start: random words, so that any mix-up is found.
 Word sample(int rank, std::int64_t i) {
   return mixed(static_cast<Word>(rank) * 1000003 + static_cast<Word>(i) + 1);
 }
@@ -89,7 +89,7 @@ class SimulatedRank {
   bool sent = false;
   bool received = false;
   int time = 0;   // steps until this round began
-  int ended = 0;  // steps until its messages were through
+  int ended = 0;  // steps until its messages had passed
 
  private:
   static std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
@@ -100,8 +100,8 @@ class SimulatedRank {
   }
 };
 
-/// All ranks. A message passes when its sender and its receiver have both come to it (the strictest backend:
-/// nothing is buffered) and takes one step.
+/// All ranks. A message passes when its sender and its receiver have both reached it (as on the strictest
+/// backend, nothing is buffered) and takes one step.
 class Simulation {
  public:
   using Combine = std::function<Word(Word, Word)>;
@@ -111,7 +111,7 @@ class Simulation {
     for (int r = 0; r < call.size; ++r) ranks.emplace_back(call, algorithm, r, layout);
   }
 
-  /// Whether all ranks came to the end.
+  /// Whether all ranks reached the end.
   bool run() {
     for (bool moved = true; moved;) {
       moved = false;
@@ -370,7 +370,7 @@ TEST(CollectiveCosts, HalvingAndDoublingHasTheBytesOfTheRingInLogarithmicallyMan
         EXPECT_EQ(all_gather.sent(r), n / k);
         EXPECT_EQ(all_gather.received(r), n);
       } else {
-        // All blocks but the rank's own and its partner's; the fold-in and the fold-out on top.
+        // All blocks except the rank's own and its partner's, plus the fold-in or the fold-out.
         const std::int64_t others = n - (paired ? 2 : 1) * n / k;
         EXPECT_EQ(reduce_scatter.sent(r), others + (paired ? n / k : 0));
         EXPECT_EQ(all_gather.received(r), others + (paired ? n / k : 0));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Collectives by algorithm and in two levels over MPI: what passes over the wire, many at once, progress
-// without waiting, simulated links. communicator_test.cpp checks the results of each operation.
+// Collectives by algorithm and in two levels over MPI: wire traffic, overlapping operations, progress without
+// waiting, simulated links. communicator_test.cpp checks the results of each operation.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -45,7 +45,7 @@ TensorRef ref(std::vector<float>& values) {
   return {values.data(), DType::fp32, {static_cast<std::int64_t>(values.size())}};
 }
 
-/// Stands still but for those who sleep.
+/// A clock that advances only in sleep_until.
 class StandingClock : public LinkClock {
  public:
   std::int64_t now() override { return time; }
@@ -59,7 +59,7 @@ class StandingClock : public LinkClock {
   int sleeps = 0;
 };
 
-/// Lamport's: a rank is at the time of the last delivery that it has asked for.
+/// Lamport's clock: asking for a delivery advances it to the time of the delivery.
 class LogicalClock final : public StandingClock {
  public:
   bool has_come(std::int64_t moment) override {
@@ -156,7 +156,7 @@ TEST_F(CollectivesTest, RepeatedStepsReuseTheirScratch) {
     for (auto& buffer : buffers) requests.push_back(comm.all_reduce(ref(buffer), ReduceOp::sum));
     for (Request& request : requests) request.host_wait();
   }
-  // Four blocks at once at most, each replaced by larger ones of four sizes at most.
+  // At most four blocks at once, each replaced by larger blocks of at most four sizes.
   EXPECT_LE(comm.totals().scratch_allocations, 16U);
   EXPECT_EQ(comm.totals().scratch_allocations > 0, size_ > 1);
 }
@@ -196,7 +196,7 @@ TEST_F(CollectivesTest, OperationsOnSeveralCommunicatorsOverlapInAnyOrderOfWaits
   }
 }
 
-TEST_F(CollectivesTest, AProgressThreadAdvancesWhatNobodyWaitsFor) {
+TEST_F(CollectivesTest, AProgressThreadAdvancesOperationsThatNobodyWaitsFor) {
   AlgorithmCommunicator comm(*world_, AlgorithmChoice(Algorithm::ring), "wire", counter_);
   const std::int64_t n = 10000;
   std::vector<float> buffer = own(n);
@@ -209,14 +209,14 @@ TEST_F(CollectivesTest, AProgressThreadAdvancesWhatNobodyWaitsFor) {
   comm.barrier();
 }
 
-TEST_F(CollectivesTest, UsersKeepToTheirTags) {
+TEST_F(CollectivesTest, RefusesReservedTags) {
   AlgorithmCommunicator comm(*world_, AlgorithmChoice(Algorithm::ring), "wire", counter_);
   std::vector<float> buffer(1);
   EXPECT_THROW(comm.send(ref(buffer), 0, AlgorithmCommunicator::last_user_tag + 1), Error);
   EXPECT_THROW(comm.recv(ref(buffer), 0, AlgorithmCommunicator::last_user_tag + 1), Error);
 }
 
-// Simulated links, by clocks that the tests drive.
+// Simulated links, with clocks that the tests drive.
 
 TEST_F(CollectivesTest, AMessageTakesTheTimeOfTheLinkAndAWaitIsOneSleep) {
   if (size_ < 2) GTEST_SKIP() << "needs two ranks";
@@ -270,7 +270,7 @@ TEST_F(CollectivesTest, ALinkCarriesOneMessageAtATimeAndTestNeverBlocks) {
   link.barrier();
 }
 
-TEST_F(CollectivesTest, LinksLiveByTheMonotonicClockByDefault) {
+TEST_F(CollectivesTest, LinksUseTheMonotonicClockByDefault) {
   if (size_ < 2) GTEST_SKIP() << "needs two ranks";
   if (rank_ > 1) return;
   constexpr double latency = 1e-3;
@@ -326,7 +326,7 @@ TEST_F(CollectivesTest, TheAutomaticChoiceOverALinkIsNeverNative) {
   EXPECT_FALSE(choose_algorithms(link).uses(Algorithm::native));
 }
 
-/// Two points of latency and bandwidth.
+/// A curve of two points from a latency and a bandwidth.
 CostCurve cost_curve(double latency, double gigabits_per_second) {
   constexpr std::int64_t megabyte = 1'000'000;
   CostCurve curve;
@@ -337,9 +337,9 @@ CostCurve cost_curve(double latency, double gigabits_per_second) {
 
 TEST_F(CollectivesTest, TheAutomaticChoiceFollowsTheFormulasOfEachCollective) {
   if (size_ != 4) GTEST_SKIP() << "for four ranks";
-  // A step takes 2 ms and 2 ns a byte. Of n bytes a tree broadcasts in 2 steps of n, halving and doubling in
-  // 4 of 1.5 n together: worth it from 7.3 MB on. Bruck's all_to_all takes 2 steps of n / 2, a ring 3 of n /
-  // 4: worth it from 8 MB on.
+  // A step takes 2 ms plus 2 ns per byte. For n bytes a tree broadcasts in 2 steps of n; halving and doubling
+  // takes 4 steps of 1.5 n together, which saves a tenth of the time above 7.3 MB. Bruck's all_to_all takes 2
+  // steps of n / 2; a ring takes 3 of n / 4, which saves a tenth above 8 MB.
   CollectiveCosts costs{cost_curve(2e-3, 4.0), cost_curve(0.0, 1000.0), {}};
   const AlgorithmChoice choice = choose_algorithms(*world_, costs);
   EXPECT_EQ(choice.text(),
@@ -347,7 +347,7 @@ TEST_F(CollectivesTest, TheAutomaticChoiceFollowsTheFormulasOfEachCollective) {
             "broadcast:tree<8388608,halving_doubling;reduce:tree<8388608,halving_doubling;"
             "all_to_all:tree<8388608,ring");
 
-  // A backend that is only good at gathering large payloads.
+  // A backend that is good only at gathering large payloads.
   for (const Operation operation : scheduled_operations) {
     const bool is_good = operation == Operation::all_gather;
     costs.native.push_back(cost_curve(0.1, is_good ? 400.0 : 0.1));
@@ -359,9 +359,9 @@ TEST_F(CollectivesTest, TheAutomaticChoiceFollowsTheFormulasOfEachCollective) {
   }
 }
 
-/// Of two ranks every algorithm sends one message to broadcast, and two to sum: but the naive one adds all
-/// elements up at one rank, others half of them at each.
-TEST_F(CollectivesTest, TheAutomaticChoiceWeighsSumsAndChangesForATenth) {
+/// On two ranks every algorithm broadcasts with one message and sums with two. But naive and tree add all
+/// elements at one rank; ring and halving_doubling add half of them at each.
+TEST_F(CollectivesTest, TheAutomaticChoiceWeighsSumsAndSwitchesForATenth) {
   if (size_ != 2) GTEST_SKIP() << "for two ranks";
   CollectiveCosts costs{cost_curve(1e-5, 1e6), cost_curve(0.0, 1.0), {}};
   const AlgorithmChoice choice = choose_algorithms(*world_, costs);
@@ -377,7 +377,7 @@ TEST_F(CollectivesTest, TheAutomaticChoiceWeighsSumsAndChangesForATenth) {
   }
 }
 
-// Nodes that are pretended: `node_of` says where a rank is.
+// Pretended nodes: `node_of` gives the node of a rank.
 
 struct Nodes {
   std::string name;
@@ -396,7 +396,7 @@ class HierarchicalTest : public CollectivesTest, public testing::WithParamInterf
     CollectivesTest::SetUp();
     if (size_ > GetParam().most_ranks) GTEST_SKIP() << "other nodes are enough for so many ranks";
   }
-  /// The lanes by a ring.
+  /// Two levels, with rings along the lanes.
   std::unique_ptr<HierarchicalCommunicator> open() {
     return std::make_unique<HierarchicalCommunicator>(
         world_->split(GetParam().node_of(rank_), rank_),
@@ -501,7 +501,7 @@ TEST_P(HierarchicalTest, DifferentOperationsAreUnderWayAtOnce) {
   }
 }
 
-TEST_P(HierarchicalTest, WaitsInAnyOrderOnTheWholeItsPartsAndTheFlatOne) {
+TEST_P(HierarchicalTest, WaitsInAnyOrderOnCommunicatorsAndTheirSplits) {
   const auto comm = open();
   const auto part = comm->split(rank_ / 2, rank_);
   const std::int64_t n = 3001;
@@ -524,7 +524,7 @@ TEST_P(HierarchicalTest, WaitsInAnyOrderOnTheWholeItsPartsAndTheFlatOne) {
   }
 }
 
-TEST_P(HierarchicalTest, WhatCrossesBetweenNodesIsSpreadOverTheLanes) {
+TEST_P(HierarchicalTest, SpreadsTheTrafficBetweenNodesOverTheLanes) {
   const auto comm = open();
   const std::int64_t nodes = comm->num_nodes();
   const std::int64_t n = 720 * nodes * comm->num_lanes();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What communication takes, by the ledger, against the plan that a dry run prints.
+// The memory of communication in the ledger, against the plan that a dry run prints.
 #include <algorithm>
 #include <cstdlib>
 #include <span>
@@ -55,7 +55,8 @@ RunPlan expect_planned(const MemoryLedger& ledger, int rank, const RunConfig& co
   const auto planned = static_cast<double>(plan.memory[static_cast<std::size_t>(category)]);
   const auto taken = static_cast<double>(ledger.peak(category));
   EXPECT_LE(taken, 1.01 * planned);
-  // Scratch of the programs' collectives is planned beside the exchange's, which may leave it some.
+  // With a tensor axis, the plan adds the scratch of the programs' collectives to that of the exchange,
+  // although they may reuse blocks of the exchange.
   if (rank == 0 && config.parallel.tensor == 1) {
     EXPECT_GE(taken, 0.99 * planned);
   }
@@ -80,8 +81,8 @@ class NoTokens final : public StepDriver {
   }
 };
 
-// One test: a process has one session.
-TEST(CommunicationMemory, IsWhatThePlanSays) {
+// One test, because a process has one session.
+TEST(CommunicationMemory, EqualsThePlan) {
   const CommunicatorHandle world = open_communicator("mpi");
   const std::string plugins = std::string(std::getenv("MYLOS_BUILD")) + "/lib/mylos";
   mylos::Setup setup = make_setup(deck, "test.deck", {}, plugins, {world->size()});
@@ -142,7 +143,7 @@ TEST(CommunicationMemory, IsWhatThePlanSays) {
       const std::vector<TrafficRow> before = trainer.traffic().table();
       trainer.step(walk_tokens(config, 2));
       const RunPlan plan = expect_planned(ledger, world->rank(), config, {.ranks = world->size()});
-      // The plan is rank 0's: the norms of another part of the units have other gradients.
+      // The plan is that of rank 0. Ranks that own another part of the units reduce other gradients of norms.
       const bool has_other_norms = strategy == "sequence" && world->rank() >= config.parallel.tensor;
       if (world->size() > 1 && !has_other_norms) {
         EXPECT_THAT(difference(trainer.traffic().table(), before),

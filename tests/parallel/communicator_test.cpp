@@ -298,7 +298,8 @@ TEST_P(CommunicatorTest, AllToAll) {
 }
 
 TEST_P(CommunicatorTest, AllToAllOfUnevenParts) {
-  // Rank r sends 100 r + 7 p elements to rank p, none to itself where r is odd; the output has room to spare.
+  // Rank r sends 100 r + 7 p elements to rank p, but none to itself if r is odd; the output has room to
+  // spare.
   const auto part = [](int from, int to) -> std::int64_t {
     return from == to && from % 2 == 1 ? 0 : 100 * from + 7 * to;
   };
@@ -434,13 +435,13 @@ TEST(AlgorithmCommunicator, LeavesMemoryThatTheHostCannotReachToTheBackend) {
   EXPECT_THROW(HierarchicalCommunicator(*world, *world, &device), Error);
 }
 
-TEST(NodesOfShm, LeavesTheComputeBackendToWhatJoinsNodes) {
+TEST(NodesOfShm, LeavesTheComputeBackendToTheLayerThatJoinsNodes) {
   ParamValues deck;
   deck.set("comm.ranks_per_node", std::int64_t{1});
   FarDevice device;
   const CommunicatorHandle all = open_communicator("shm", &device);
   const CommunicatorHandle node = open_communicator("shm", &device, &deck);
-  // There are no windows where buffers are beyond the host's reach.
+  // There are no windows if the host cannot reach the buffers.
   EXPECT_EQ(all->allocate(64).data(), nullptr);
   EXPECT_EQ(node->allocate(64).data() == nullptr, node->size() == all->size());
 }

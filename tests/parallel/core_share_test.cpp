@@ -41,7 +41,7 @@ TEST(EvenShare, MoreRanksThanCoresShareThemAll) {
   EXPECT_EQ(even_share({0, 1}, 2, 4), (Processors{0, 1}));
 }
 
-TEST(EvenShare, BeyondAThousandProcessors) {
+TEST(EvenShare, DividesMoreThanAThousandProcessors) {
   const Processors last = even_share(range(4096), 7, 8);
   EXPECT_EQ(last.size(), 512U);
   EXPECT_EQ(text_of(last), "3584-4095");
@@ -53,7 +53,7 @@ TEST(TextOf, NamesRanges) {
   EXPECT_EQ(text_of({0, 1, 2, 3, 8, 1023, 1024}), "0-3,8,1023-1024");
 }
 
-TEST(GatherTexts, OfSetsOfAnySize) {
+TEST(GatherTexts, GathersSetsOfAnySize) {
   int rank = 0;
   int size = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -69,7 +69,7 @@ TEST(GatherTexts, OfSetsOfAnySize) {
     EXPECT_EQ(texts[static_cast<std::size_t>(r)], text_of(every_second(1 + 2000 * r)));
 }
 
-TEST(OwnProcessors, AreThoseThatTheThreadIsBoundTo) {
+TEST(OwnProcessors, AreTheProcessorsThatTheThreadIsBoundTo) {
   const Processors before = own_processors();
   ASSERT_FALSE(before.empty());
   ASSERT_EQ(bind_thread({before.back()}), 0);
@@ -79,7 +79,7 @@ TEST(OwnProcessors, AreThoseThatTheThreadIsBoundTo) {
   EXPECT_EQ(own_processors(), before);
 }
 
-TEST(OwnProcessors, OfALargeMachine) {
+TEST(OwnProcessors, CoverALargeMachine) {
   setenv("HWLOC_SYNTHETIC", "pack:2 core:320 pu:2", 1);
   const Processors all = own_processors();
   const int bound = bind_thread(even_share(all, 1, 2));
@@ -88,8 +88,8 @@ TEST(OwnProcessors, OfALargeMachine) {
   EXPECT_EQ(bound, 0);
 }
 
-// On every machine: a set without a processor of it is refused, and says so.
-TEST(BindThread, SaysWhatFails) {
+// A set without any processor of the machine is refused.
+TEST(BindThread, RefusesProcessorsThatDoNotExist) {
   EXPECT_NE(bind_thread({1 << 20}), 0);
 }
 

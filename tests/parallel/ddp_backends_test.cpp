@@ -103,7 +103,7 @@ TEST_P(DdpBackends, ComputeWhatOneRankDoes) {
   }
   AlgorithmCommunicator communicator(std::move(world), AlgorithmChoice::parse(carrier.algorithm), "wire",
                                      counter, &backend_);
-  std::optional<ProgressThread> progress;  // without it, only waits advance what is under way
+  std::optional<ProgressThread> progress;  // without it, only waits advance operations
   if (std::string_view(carrier.algorithm) != "tree") progress.emplace(communicator);
 
   const Outcome oracle = run(*self_, mini_config(model(), global_batch, 23));

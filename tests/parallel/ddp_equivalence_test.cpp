@@ -95,7 +95,7 @@ TEST_P(DdpVariants, ComputeWhatOneRankDoes) {
   expect_equal_to_rounding(config, run(*world_, config, steps), oracle);
 }
 
-TEST_P(DdpVariants, AreBitwiseTheSameWhereActivationsAreRecomputed) {
+TEST_P(DdpVariants, AreBitwiseTheSameIfActivationsAreRecomputed) {
   constexpr std::int64_t steps = 3;
   RunConfig config = config_of(GetParam(), ranks(), 12 / ranks() % 2 == 0 ? 2 : 1);
   const Outcome kept = run(*world_, config, steps);
@@ -172,7 +172,7 @@ std::vector<std::vector<std::int64_t>> gradient_groups(const ModelConfig& model)
 }
 
 /// What a mode sends: bare tensors one by one, or stretches of the buffer in which each tensor begins at a
-/// multiple of 64 elements. A bucket ends with a tensor, the next begins with the alignment behind it.
+/// multiple of 64 elements. A bucket ends with a tensor; the next bucket begins with the padding after it.
 Traffic gradient_traffic(const ModelConfig& model, const Mode& mode, std::int64_t ranks, std::int64_t rank) {
   const auto limit = static_cast<std::int64_t>(mode.bucket_mb * 1024.0 * 1024.0);
   const bool is_by_tensor = mode.name == "per_parameter" || mode.name == "overlapped";
@@ -209,7 +209,7 @@ TEST_F(DdpEquivalence, SendsExactlyWhatTheFormulaSays) {
         SCOPED_TRACE(
             fmt::format("{}, accumulation {}, {}", mode.name, accumulation, tied ? "tied" : "untied"));
         ModelConfig model = small_model();
-        model.width = 45;  // no multiple of the alignment
+        model.width = 45;  // not a multiple of the alignment
         model.tied = tied;
         RunConfig config = mini_config(model, 2 * ranks(), 8, ranks(), accumulation);
         set_ddp(config, mode.name, mode.bucket_mb);
@@ -227,7 +227,7 @@ TEST_F(DdpEquivalence, SendsExactlyWhatTheFormulaSays) {
         constexpr std::int64_t scalars = 2;  // loss sum and squared norm
         EXPECT_EQ(static_cast<std::int64_t>(row.calls), steps * (expected.calls + 1));
         EXPECT_EQ(static_cast<std::int64_t>(row.payload_bytes), steps * (expected.bytes + 4 * scalars));
-        if (calls_are_checked) continue;  // by messages that count too
+        if (calls_are_checked) continue;  // the checks send messages that count too
         const std::int64_t scalar_bytes = 4 * sent_by_ring_all_reduce(scalars, ranks(), world_->rank());
         EXPECT_EQ(sent.wire_bytes, steps * (expected.wire_bytes + scalar_bytes));
       }

@@ -13,10 +13,10 @@ namespace mylos {
 
 constexpr std::int64_t global_batch = 12;
 
-/// Two layers, no dimension of which is a multiple of another's.
+/// Two layers. Width, context and vocabulary: none is a multiple of another.
 ModelConfig small_model();
 
-/// What a run leaves behind.
+/// The results of a run.
 struct Outcome {
   std::vector<StepScalars> steps;
   std::vector<std::vector<float>> gradients;  // of the last step, by parameter
@@ -24,12 +24,12 @@ struct Outcome {
   std::vector<float> whole_gradient;
 };
 
-/// Trains on all ranks of `world`, which all wait for the results.
+/// Trains on all ranks of `world`. Collective.
 Outcome train(ComputeBackend& backend, Communicator& world, const RunConfig& config, std::int64_t steps);
-/// Trains on `self`, one rank, the whole global batch at once, with ddp.
+/// Trains on `self`, one rank, with ddp and the whole global batch at once.
 Outcome train_alone(ComputeBackend& backend, Communicator& self, RunConfig config, std::int64_t steps);
 
-/// Losses, norms and the whole gradient within 1e-5, each gradient and weight within 1e-4.
+/// Expects losses, norms and the whole gradient within 1e-5, each gradient and weight within 1e-4.
 void expect_equal_to_rounding(const RunConfig& config, const Outcome& outcome, const Outcome& oracle);
 void expect_bitwise_equal(const Outcome& outcome, const Outcome& oracle);
 
@@ -39,16 +39,17 @@ struct Sent {
   std::int64_t wire_bytes = 0;    // of the messages that this rank sends for them
 };
 
-/// Trains on all ranks, which make every collective of messages, by rings. The initial weights count too.
+/// Trains on all ranks, with every collective made of messages in rings. Gathers of the initial weights count
+/// too.
 Sent sent_by_rings(ComputeBackend& backend, const RunConfig& config, std::int64_t steps);
 
-/// What rank `rank` of `ranks` sends of `count` elements that a ring sums: every part of a rank but its own,
-/// then, of the sums, every part but its neighbour's. Of equal parts 2 count (ranks - 1) / ranks.
+/// The elements that rank `rank` of `ranks` sends when a ring sums `count` elements: every part except its
+/// own, then every summed part except its neighbour's. With equal parts 2 count (ranks - 1) / ranks.
 std::int64_t sent_by_ring_all_reduce(std::int64_t count, std::int64_t ranks, std::int64_t rank);
-/// The same of one that only sums or only gathers, which has equal parts: count (ranks - 1) / ranks.
+/// The same for a ring that only sums or only gathers, with equal parts: count (ranks - 1) / ranks.
 std::int64_t sent_by_half_a_ring(std::int64_t count, std::int64_t ranks);
 
-/// A run that is unlike the others in one respect.
+/// A run that differs from the others in one respect.
 struct Variant {
   const char* name;
   std::int64_t layers, heads, width, vocab, seq_len;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// An evaluation reads each window once, the last too, whoever reads which.
+// On every layout an evaluation reads each window once, including the last.
 #include "app/evaluator.hpp"
 
 #include <algorithm>
@@ -18,14 +18,14 @@ namespace mylos {
 namespace {
 
 constexpr std::int64_t seq_len = 12;
-constexpr std::int64_t num_windows = 7;  // no multiple of what some ranks read at a time
+constexpr std::int64_t num_windows = 7;  // not a multiple of the windows that some layouts read at a time
 
 class Evaluation : public testing::Test {
  protected:
   Evaluation() {
     TokenFileWriter writer(file());
-    std::vector<std::uint16_t> tokens(num_windows * seq_len + 1 +
-                                      seq_len / 2);  // and a rest, which is not read
+    // The last half window is not read.
+    std::vector<std::uint16_t> tokens(num_windows * seq_len + 1 + seq_len / 2);
     for (std::size_t i = 0; i < tokens.size(); ++i)
       tokens[i] = static_cast<std::uint16_t>(
           philox(stream_key(3, "tokens"), static_cast<std::uint32_t>(i), 0, 0, 0).x[0] % 5);
@@ -33,7 +33,7 @@ class Evaluation : public testing::Test {
     writer.finish();
   }
 
-  /// So few tokens that guesses are right now and then.
+  /// A vocabulary so small that some guesses are right.
   static RunConfig config(std::int64_t data, std::int64_t micro_batch) {
     ModelConfig model;
     model.layers = 1;
@@ -49,7 +49,7 @@ class Evaluation : public testing::Test {
   }
   int ranks() const { return world_->size(); }
 
-  /// Of each window by itself, on one rank.
+  /// The result of one window.
   struct Window {
     double loss = 0.0;  ///< sum
     std::int64_t correct = 0;
@@ -105,8 +105,8 @@ TEST_F(Evaluation, CountsEachWindowOnceOnEveryLayout) {
   }
 }
 
-/// Every rank says so, also those whose own windows have a loss.
-TEST_F(Evaluation, OfALossThatIsNoNumberIsNone) {
+/// Every rank returns NaN, even if its own windows have a finite loss.
+TEST_F(Evaluation, ReturnsNanForANanLoss) {
   MemoryLedger ledger;
   MiniTrainer trainer(backend_, ledger, *world_, config(ranks(), 1));
   std::vector<float> row(5 * 24, 0.0F);

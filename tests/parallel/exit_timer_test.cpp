@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What becomes of a process whose last moments are limited.
+// A process is killed if it does not end within its limit.
 #include "parallel/health/exit_timer.hpp"
 
 #include <csignal>
@@ -14,7 +14,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// How a process ends that does `work`; it leaves with 7 if `work` returns.
+/// The wait status of a process that runs `work`; it exits with 7 if `work` returns.
 int status_of(const std::function<void()>& work) {
   const pid_t process = ::fork();
   if (process == 0) {
@@ -35,7 +35,7 @@ TEST(ExitTimer, KillsAStoppedProcess) {
   EXPECT_EQ(WTERMSIG(status), SIGKILL);
 }
 
-TEST(ExitTimer, LeavesAProcessThatEnds) {
+TEST(ExitTimer, SparesAProcessThatEnds) {
   const int status = status_of([] { kill_unless_ended_within(1h); });
   ASSERT_TRUE(WIFEXITED(status)) << status;
   EXPECT_EQ(WEXITSTATUS(status), 7);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a rank thinks of its node, look by look: who is stopped, what stalls, and whose turn it is to report.
+// What a rank concludes about its node, look by look: which rank is stopped, what stalls, and whose turn it
+// is to report.
 #include "parallel/health/failure_detector.hpp"
 
 #include <algorithm>
@@ -22,7 +23,7 @@ using testing::StartsWith;
 constexpr WatchdogLimits limits{.silence = 2000ms, .operation_timeout = 10000ms, .io_timeout = 30000ms};
 constexpr milliseconds pause = 500ms;
 
-/// Three ranks that beat at every look unless told otherwise, as `own_rank` sees them.
+/// Three ranks as `own_rank` sees them; each beats at every look unless it is stopped.
 class Node {
  public:
   explicit Node(int own_rank = 0) : detector_(own_rank, limits), ranks_(3) {
@@ -54,7 +55,7 @@ class Node {
     }
     return detector_.look(ranks_, now_) ? std::string(detector_.reason()) : "";
   }
-  /// Looks once per pause over `time`; what was said last, or at the first report.
+  /// Looks once per pause for `time`. Returns the reason of the first report; empty if there is none.
   std::string watch(milliseconds time) {
     for (milliseconds passed{0}; passed < time; passed += pause) {
       now_ += pause;
@@ -91,7 +92,7 @@ TEST(FailureDetector, TellsADeadRankFromAStoppedOne) {
   EXPECT_THAT(node.watch(1min), StartsWith("dead rank 1: pid 2147483647 "));
 }
 
-TEST(FailureDetector, LetsTheLowestRankThatBeatsReportAndTheOthersIfItDoesNot) {
+TEST(FailureDetector, LetsTheLowestBeatingRankReportAndTheNextIfItDoesNot) {
   for (const int own_rank : {1, 2}) {
     Node node(own_rank);
     node.look();
@@ -104,7 +105,7 @@ TEST(FailureDetector, LetsTheLowestRankThatBeatsReportAndTheOthersIfItDoesNot) {
   }
 }
 
-TEST(FailureDetector, CountsTheTurnsOfTheOthersAnewAfterARankCameBack) {
+TEST(FailureDetector, RestartsTheTurnsAfterARankCameBack) {
   Node node(2);
   node.look();
   node.stop(1);
@@ -126,19 +127,19 @@ TEST(FailureDetector, ExpectsNothingOfARankThatHasFinished) {
   EXPECT_THAT(node.watch(limits.silence + pause), StartsWith("stopped rank 2"));
 }
 
-TEST(FailureDetector, NamesWhoIsNotInAStalledCollective) {
+TEST(FailureDetector, NamesTheRanksOutsideAStalledCollective) {
   Node node;
   node.look();
   node.begin(0, "all_reduce");
   node.begin(2, "all_reduce");
-  EXPECT_EQ(node.watch(limits.operation_timeout + pause), "");  // seen first by the first look
+  EXPECT_EQ(node.watch(limits.operation_timeout + pause), "");  // the limit runs from the first look
   EXPECT_EQ(node.watch(pause),
             "stalled collective: rank 0 has been in all_reduce [data] 40 bytes for more than 10.0 s; "
             "in all_reduce [data] 40 bytes: 0, 2; in no operation: 1");
   EXPECT_THAT(node.report(), HasSubstr("  #1 all_reduce [data] 40 bytes, begun 11.0 s ago, UNDER WAY\n"));
 }
 
-TEST(FailureDetector, LeavesOperationsAloneThatEnd) {
+TEST(FailureDetector, SparesOperationsThatEnd) {
   Node node;
   for (int i = 0; i < 3; ++i) {
     for (int r = 0; r < 3; ++r) node.begin(r, "all_reduce");
@@ -147,19 +148,19 @@ TEST(FailureDetector, LeavesOperationsAloneThatEnd) {
   }
 }
 
-TEST(FailureDetector, LeavesALongHostPhaseAlone) {
+TEST(FailureDetector, SparesALongHostPhase) {
   Node node;
   node.begin(0, "all_reduce");
   node.complete(0);
   EXPECT_EQ(node.watch(1h), "");
 }
 
-TEST(FailureDetector, LeavesAJobThatWasSuspendedAndContinuedAlone) {
+TEST(FailureDetector, SparesAJobThatWasSuspendedAndContinued) {
   Node node;
   node.look();
   for (int i = 0; i < 100; ++i) {
     node.sleep(1h);
-    node.stop(1);  // is continued last
+    node.stop(1);  // rank 1 is continued last
     EXPECT_EQ(node.look(), "");
     EXPECT_EQ(node.watch(limits.silence / 2), "");
     node.go_on();
@@ -169,8 +170,8 @@ TEST(FailureDetector, LeavesAJobThatWasSuspendedAndContinuedAlone) {
   EXPECT_THAT(node.watch(limits.silence + pause), StartsWith("stopped rank 1"));
 }
 
-// Every look is late by more than the limit: the machine is that busy, or the limit that short.
-TEST(FailureDetector, FindsAStoppedRankHoweverLateItsLooksAre) {
+// Every look is late by more than the limit, because the machine is so busy or the limit so short.
+TEST(FailureDetector, FindsAStoppedRankHoweverLateItLooks) {
   Node node;
   node.look();
   node.stop(1);
@@ -205,7 +206,7 @@ TEST(FailureDetector, NamesTheFileOfACallThatHangs) {
   EXPECT_EQ(node.code(), ExitCode::io);
 }
 
-TEST(FailureDetector, GivesAnAgreementTheTimeOfFilesAndOfACollective) {
+TEST(FailureDetector, AllowsAnAgreementTheTimeoutsOfFilesAndOfACollective) {
   Node node;
   node.look();
   node.begin(0, "agreement", CallKind::agreement);
@@ -221,7 +222,7 @@ TEST(FailureDetector, ReportsARankOfAnotherNodeOnce) {
   successor.stop(0);
   EXPECT_THAT(successor.watch(limits.silence + pause), StartsWith("stopped rank 0: pid "));
   EXPECT_THAT(successor.report(), HasSubstr("on another node, SILENT"));
-  // What all nodes see is for the node whose first rank is the lowest.
+  // If all nodes see a problem, the node whose first rank is the lowest reports it.
   Node later(1);
   later.rank(0).elsewhere = true;
   later.look();

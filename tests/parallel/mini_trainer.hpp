@@ -15,18 +15,18 @@
 
 namespace mylos {
 
-/// A run of `ranks` data-parallel ranks: everything that a deck would leave open is filled in. Dropout off,
-/// constant learning rate, DDP, AdamW.
+/// The complete configuration of `ranks` data-parallel ranks: constant learning rate, DDP, AdamW, and
+/// defaults.
 RunConfig mini_config(const ModelConfig& model, std::int64_t global_batch, std::int64_t seq_len,
                       std::int64_t ranks = 1, std::int64_t accumulation = 1);
 
 /// An optimizer with the defaults of its parameters.
 OptimizerConfig optimizer_config(std::string_view name);
 
-/// An exchange with the defaults of its parameters, dividing among groups of `shard` ranks.
+/// Sets the exchange, with the defaults of its parameters, dividing among groups of `shard` ranks.
 void set_exchange(RunConfig& config, std::string_view name, std::int64_t shard);
 
-/// How DDP reduces: see the deck's parallel.ddp_mode and parallel.bucket_mb.
+/// Sets how DDP reduces: see the deck's parallel.ddp_mode and parallel.bucket_mb.
 void set_ddp(RunConfig& config, std::string_view mode, double bucket_mb = 25.0);
 
 /// The tokens of step `step` (1 for the first), (global_batch, T + 1): noisy affine walks that can be learnt.
@@ -35,7 +35,7 @@ std::vector<std::int32_t> walk_tokens(const RunConfig& config, std::int64_t step
 /// One rank of a run. Weights are the initial ones of the configuration's seed until they are set.
 class MiniTrainer {
  public:
-  /// `world` is split as the configuration's plan says. Collective; all arguments but the last outlive the
+  /// Splits `world` as the configuration says. Collective. All arguments except the last must outlive the
   /// trainer.
   MiniTrainer(ComputeBackend& backend, MemoryLedger& ledger, Communicator& world, const RunConfig& config);
   MiniTrainer(const MiniTrainer&) = delete;
@@ -46,14 +46,14 @@ class MiniTrainer {
   GradientExchange& exchange() { return training_.exchange(); }
   Optimizer& optimizer() { return training_.optimizer(); }
   const ProcessGrid& grid() const { return grid_; }
-  /// Of the steps: off unless it is started.
+  /// The trace of the steps: off until it is started.
   Trace& trace() { return trace_; }
-  /// What was sent, by axis.
+  /// The traffic by axis.
   TrafficCounter& traffic() { return traffic_; }
 
   /// One step on a global batch (global_batch, T + 1), of which this rank takes its part.
   StepScalars step(std::span<const std::int32_t> tokens);
-  /// The two halves of `step`: queues it, and reads the results of the earliest step that was not read.
+  /// The two halves of `step`: `run` queues a step, `read` reads the results of the earliest unread one.
   void run(std::span<const std::int32_t> tokens);
   const StepResults& read();
 
@@ -62,15 +62,15 @@ class MiniTrainer {
   void set_weight(std::string_view name, std::span<const float> values);
   /// The gradient that the last step applied, before clipping; without padding.
   std::vector<float> gradient(std::string_view name);
-  /// All gradients, one behind the other, in the order of the table.
+  /// All gradients, one after the other, in the order of the table.
   std::vector<float> whole_gradient();
 
  private:
-  /// Calls visit(part, piece) for what this rank owns of a parameter.
+  /// Calls visit(part, piece) for each piece of a parameter that this rank owns.
   template <class Visit>
   void for_each_owned(const Parameter& parameter, const Visit& visit);
-  /// The owned elements of a parameter, of the tensor that `of` gives for a part of the optimizer, joined
-  /// over the ranks that own the others. Collective.
+  /// Joins the elements of a parameter over the ranks that own them; `of` gives the tensor of a part of the
+  /// optimizer. Collective.
   template <class Of>
   std::vector<float> joined_values(const Parameter& parameter, const Of& of);
   TensorRef master(std::size_t part);

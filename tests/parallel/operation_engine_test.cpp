@@ -11,7 +11,7 @@
 namespace mylos {
 namespace {
 
-/// Complete after a number of calls; notes each of them.
+/// Completes after a number of calls, and logs each.
 class Countdown final : public PolledOperation {
  public:
   Countdown(int calls, int name, std::vector<int>& log) : left_(calls), name_(name), log_(log) {}
@@ -31,7 +31,7 @@ class Failing final : public PolledOperation {
   bool advance() override { fail(ExitCode::io, "the wire is cut"); }
 };
 
-TEST(OperationEngine, AdvancesAllInTheOrderOfTheirStarts) {
+TEST(OperationEngine, AdvancesOperationsInTheOrderOfTheirStarts) {
   OperationEngine engine;
   std::vector<int> log;
   Request first = engine.start(std::make_unique<Countdown>(3, 1, log));
@@ -44,7 +44,7 @@ TEST(OperationEngine, AdvancesAllInTheOrderOfTheirStarts) {
   EXPECT_EQ(log.size(), 5U);
 }
 
-TEST(OperationEngine, ThrowsWhereAnOperationIsWaitedFor) {
+TEST(OperationEngine, ThrowsFromTheWaitForTheFailedOperation) {
   OperationEngine engine;
   std::vector<int> log;
   Request request = engine.start(std::make_unique<Failing>());
@@ -54,7 +54,7 @@ TEST(OperationEngine, ThrowsWhereAnOperationIsWaitedFor) {
   EXPECT_THROW(request.host_wait(), Error);
 }
 
-TEST(OperationEngine, ForgetsWhatIsNotWaitedFor) {
+TEST(OperationEngine, ForgetsOperationsWithoutAWait) {
   OperationEngine engine;
   std::vector<int> log;
   { const Request dropped = engine.start(std::make_unique<Countdown>(100, 1, log)); }
@@ -62,7 +62,7 @@ TEST(OperationEngine, ForgetsWhatIsNotWaitedFor) {
   EXPECT_EQ(log.size(), 1U);
 }
 
-TEST(OperationEngine, ServesAThreadThatStartsAndOneThatAdvances) {
+TEST(OperationEngine, ServesOneThreadThatStartsAndOneThatAdvances) {
   OperationEngine engine;
   std::atomic<bool> stop{false};
   std::jthread progress([&] {

@@ -77,7 +77,7 @@ TEST(ProcessGrid, GroupsHoldTheRanksThatDifferInTheirAxesOnly) {
     for (int i = 0; i < num_axes; ++i) {
       EXPECT_EQ(at.index(static_cast<Axis>(i)), own[static_cast<std::size_t>(i)]);
     }
-    // Communicators exist before they are asked for: ranks may ask in different orders.
+    // Communicators exist before they are requested: ranks may request them in different orders.
     std::vector<AxisSet> order = groups();
     std::ranges::rotate(order, order.begin() + me % static_cast<int>(order.size()));
     for (const AxisSet axes : order) {
@@ -103,7 +103,7 @@ TEST(ProcessGrid, GroupsHoldTheRanksThatDifferInTheirAxesOnly) {
                       TensorRef(members.data(), DType::int32, {group.size()}))
           .host_wait();
       EXPECT_EQ(members, expected);
-      // Axes with one rank do not make another group.
+      // An axis of one rank does not make another group.
       EXPECT_EQ(&grid.group(axes.common(at.used_axes())), &group);
     }
     const auto sends = [&](AxisSet axes) { return at.extent(axes) > 1; };
@@ -123,7 +123,7 @@ TEST(ProcessGrid, CountsDataParallelRunsAsData) {
   EXPECT_EQ(counter.axis("data").calls(Operation::barrier), 1U);
 }
 
-TEST(ProcessGrid, HasNoGroupThatItWasNotMadeWith) {
+TEST(ProcessGrid, HasOnlyTheGroupsThatItWasMadeWith) {
   const CommunicatorHandle world = open_communicator("mpi");
   if (world->size() != 4) GTEST_SKIP() << "for four ranks";
   TrafficCounter counter;
@@ -144,7 +144,7 @@ TEST(ProcessGrid, RefusesExtentsThatDoNotMultiplyToTheWorld) {
   }
 }
 
-/// Groups of two neighbours that divide, and what hybrid sharding needs besides.
+/// The groups of hybrid sharding: pairs of neighbours that divide a copy, and the replicas across the pairs.
 class HybridGrid : public testing::Test {
  protected:
   void SetUp() override {
@@ -179,7 +179,7 @@ TEST_F(HybridGrid, DebugBuildsNameTheAxisAndTheCallsOfAMismatchedCollective) {
       }
       return "no mismatch";
     };
-    // The last rank of all is the last along both axes.
+    // The last rank of the world is the last along both axes.
     const bool is_victim = world_->rank() == world_->size() - 1;
     const Axis other = axis == Axis::shard ? Axis::replicate : Axis::shard;
     const bool is_with_victim = grid.coordinates().index(other) == grid.coordinates().extent(other) - 1;

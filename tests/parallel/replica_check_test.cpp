@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Replicas are compared in all that a checkpoint holds, and the one that differs is named.
+// Replicas are compared in everything that a checkpoint holds, and the rank that differs is named.
 #include "parallel/engine/replica_check.hpp"
 
 #include <vector>
@@ -28,8 +28,8 @@ class ReplicaCheck : public testing::Test {
         hash_states(backend_, trainer.table(), trainer.exchange(), trainer.optimizer(), trainer.grid());
     return compare_replicas(backend_, trainer.exchange(), trainer.optimizer(), trainer.grid(), hashes);
   }
-  /// Flips the lowest bit of the last element that a rank has of a parameter, in the tensor that `of` gives
-  /// for a part.
+  /// Flips the lowest bit of the last element of a parameter that this rank holds; `of` gives the tensor of a
+  /// part.
   template <class Of>
   void flip(MiniTrainer& trainer, const char* name, const Of& of) {
     const std::vector<UnitPart>& parts = trainer.optimizer().parts();
@@ -75,7 +75,7 @@ TEST_F(ReplicaCheck, FindsOneBitInAnyState) {
     if (world_->rank() == culprit) flip(trainer, name, of);
     EXPECT_EQ(problem(trainer), "");
   };
-  // Weights are judged by their master; of states the majority is right, and of two ranks none has it.
+  // Weights are compared with their master. Of states the majority is right, and two ranks have no majority.
   const std::string outvoted = ranks() == 2 ? "0 or 1" : fmt::format("{}", culprit);
   expect_found("", fmt::format("{}", culprit), weights);
   expect_found("the master of ", outvoted, master);
@@ -83,8 +83,8 @@ TEST_F(ReplicaCheck, FindsOneBitInAnyState) {
   expect_found("the second moment of ", outvoted, moment(1));
 }
 
-/// Ranks along the tensor axis hold the norms alike.
-TEST_F(ReplicaCheck, ComparesWhatTheTensorAxisDoesNotDivide) {
+/// Ranks along the tensor axis hold copies of the norms.
+TEST_F(ReplicaCheck, ComparesParametersThatTheTensorAxisDoesNotDivide) {
   if (ranks() == 1) GTEST_SKIP() << "nobody to compare with";
   RunConfig run = config(DType::fp32);
   run.model.heads = 12;  // for 2, 3, 4 and 6 ranks

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a pool of scratch memory lends, and that it counts what it holds.
+// Which blocks a pool of scratch memory lends, and that it charges them to the ledger.
 #include "parallel/collectives/scratch_pool.hpp"
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace mylos {
 namespace {
 
-TEST(ScratchSizes, LendsTheSmallestThatIsLargeEnough) {
+TEST(ScratchSizes, LendsTheSmallestSufficientBlock) {
   ScratchSizes sizes;
   for (const std::size_t bytes : {100U, 300U, 200U}) {
     const ScratchSizes::Lent lent = sizes.take(bytes);
@@ -30,7 +30,7 @@ TEST(ScratchSizes, LendsTheSmallestThatIsLargeEnough) {
   EXPECT_EQ(sizes.allocated(), 600U);
 }
 
-TEST(ScratchSizes, ALargerBlockTakesThePlaceOfTheLargest) {
+TEST(ScratchSizes, ReplacesTheLargestBlockByALargerOne) {
   ScratchSizes sizes;
   sizes.take(100);
   sizes.take(200);
@@ -44,7 +44,7 @@ TEST(ScratchSizes, ALargerBlockTakesThePlaceOfTheLargest) {
   EXPECT_EQ(sizes.allocated(), 600U);
 }
 
-TEST(ScratchPool, IsChargedWithWhatItHolds) {
+TEST(ScratchPool, ChargesItsBlocksToTheLedger) {
   MemoryLedger ledger;
   ScratchPool pool(&ledger);
   const auto charged = [&] { return ledger.current(MemoryCategory::communication); };

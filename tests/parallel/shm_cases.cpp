@@ -142,7 +142,7 @@ void check_collectives_in_windows(Communicator& comm, std::int64_t start, std::i
     T* second = reinterpret_cast<T*>(b) + start;
     if constexpr (!std::is_same_v<T, std::uint8_t>) check_reductions(comm, first, second, count);
     check_moves(comm, first, second, count);
-    comm.barrier();  // nobody fills a window that another still checks
+    comm.barrier();  // no rank fills a window that another still checks
   };
   with_type(float{});
   with_type(bf16{});

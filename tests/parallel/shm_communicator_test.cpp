@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What comm_shm does beyond what every communicator does: windows, order, nodes, what it leaves behind.
+// What comm_shm does beyond other communicators: windows, order, nodes, and that it leaves nothing behind.
 #include <algorithm>
 #include <chrono>
 #include <fstream>
@@ -39,7 +39,7 @@ TEST_F(ShmCommunicator, OutputsWithinInputs) {
   check_outputs_within_inputs(comm());
 }
 
-// One after the other, 1 added to 256 in bf16 would be lost each time.
+// If terms were added one by one in bf16, 256 + 1 would lose the 1 each time.
 TEST_F(ShmCommunicator, SumsOfBf16AreRoundedOnce) {
   if (comm().size() % 2 == 0) GTEST_SKIP() << "an odd number of ranks has a sum that bf16 holds";
   constexpr std::int64_t n = 5000;
@@ -81,7 +81,7 @@ TEST_F(ShmCommunicator, LargeMessagesInAllDirections) {
   check_large_messages(comm(), 1 << 20);
 }
 
-TEST_F(ShmCommunicator, BesideAProgressThread) {
+TEST_F(ShmCommunicator, RunsAlongsideAProgressThread) {
   check_beside_a_progress_thread(comm());
 }
 
@@ -101,7 +101,7 @@ TEST_F(ShmCommunicator, SplitsOfSplitsOutliveTheirParents) {
   EXPECT_EQ(ones, std::vector<std::int32_t>(100, quarter->size()));
 }
 
-TEST(ShmNodes, ConsecutiveRanksArePretendedToBeNodes) {
+TEST(ShmNodes, GroupsConsecutiveRanksIntoPretendedNodes) {
   const CommunicatorHandle world = open_communicator("mpi");
   ParamValues deck;
   deck.set("comm.ranks_per_node", std::int64_t{2});
@@ -122,7 +122,8 @@ int count_mappings(const std::string& name) {
   return count;
 }
 
-// Memory without a name in a file system goes with the last process that maps it, however that one ends.
+// Memory without a name in a file system is freed with the last process that maps it, however that process
+// ends.
 TEST(ShmMemory, HasNoNameAndIsUnmapped) {
   open_communicator("mpi");
   const int named = count_mappings("/dev/shm/");

@@ -44,7 +44,7 @@ class HeapMemory final : public SharedMemory {
   std::vector<std::weak_ptr<std::byte>> offers_;
 };
 
-/// What the threads meet through before they have a communicator.
+/// Connects the threads before they have a communicator.
 class ThreadBootstrap final : public Communicator {
  public:
   struct Meeting {
@@ -165,7 +165,7 @@ TEST(ShmThreads, LargeMessagesArriveWhileTheSenderIsAway) {
   });
 }
 
-TEST(ShmThreads, BesideAProgressThread) {
+TEST(ShmThreads, RunsAlongsideAProgressThread) {
   run_on_threads(2, check_beside_a_progress_thread);
 }
 

@@ -18,7 +18,7 @@
 namespace mylos {
 namespace {
 
-/// Twelve heads: for 1, 2, 3, 4 and 6 ranks.
+/// Twelve heads can be divided among 1, 2, 3, 4 and 6 ranks.
 ModelConfig model_of_heads(std::int64_t heads = 12) {
   ModelConfig model = small_model();
   model.heads = heads;
@@ -32,15 +32,15 @@ constexpr TensorSplits every_split[] = {
 
 class Tensor : public testing::Test {
  protected:
-  /// A multiple of 2, 3, 4 and 6, among whose ranks rows are divided.
+  /// A multiple of 2, 3, 4 and 6: that many ranks can divide the rows.
   static constexpr std::int64_t seq_len = 36;
 
   int ranks() const { return world_->size(); }
-  /// With it a part of a micro-batch's rows ends within a sample.
+  /// An accumulation with which a part of a micro-batch's rows ends within a sample.
   std::int64_t odd_accumulation() const { return ranks() == 3 ? 3 : std::max(1, 8 / ranks()); }
 
-  /// Calls visit(config) for each way to divide the ranks along the tensor and data axes, if that is more
-  /// than one, for each exchange, which divides among all ranks along the data axis or among pairs of them.
+  /// Calls visit(config) for each division of the ranks along the tensor axis (at least 2) and the data axis,
+  /// and for each exchange, which divides among all ranks along the data axis or among pairs of them.
   template <class Visit>
   void for_all_layouts(const ModelConfig& model, std::int64_t accumulation, const TensorSplits& splits,
                        const Visit& visit) {
@@ -121,7 +121,7 @@ TEST_F(Tensor, EveryLayoutComputesWhatOneRankDoes) {
   }
 }
 
-TEST_F(Tensor, KeepsItsPartThroughEveryFeature) {
+TEST_F(Tensor, ComputesWhatOneRankDoesWithEveryFeature) {
   constexpr std::int64_t steps = 3;
   Recompute recompute = Recompute::none;
   for (const bool tied : {true, false}) {
@@ -189,7 +189,8 @@ TEST_F(Tensor, EvaluatesAsOneRankDoes) {
   }
 }
 
-/// Parts of any size: of a vocabulary that no number of ranks divides, and of one that some hold nothing of.
+/// Parts of any size: of a vocabulary that no number of ranks divides, and of one of which some ranks hold
+/// nothing.
 TEST_F(Tensor, DividesEveryVocabulary) {
   constexpr std::int64_t steps = 2;
   struct Vocabulary {
@@ -204,7 +205,7 @@ TEST_F(Tensor, DividesEveryVocabulary) {
     model.vocab = vocabulary.tokens;
     model.vocab_multiple = vocabulary.multiple;
     model.layers = 1;
-    const bool is_real = vocabulary.tokens > 10'000;  // and takes its time
+    const bool is_real = vocabulary.tokens > 10'000;  // and slow
     const Outcome oracle = alone(model, steps);
     for_all_layouts(model, 1, {.vocab = true, .sequence = false}, [&](const RunConfig& config) {
       if (is_real && config.parallel.data > 1) return;
@@ -213,12 +214,12 @@ TEST_F(Tensor, DividesEveryVocabulary) {
   }
 }
 
-/// Per block and micro-batch two sums of the stream forward and two backward, and with block recomputation
-/// one more: the second of the forward pass is not repeated. Sequence parallelism scatters each sum, and
-/// gathers two norms for the products forward, their gradients' two backward, and the norms again. The
-/// embedding and the head have a sum each if the vocabulary is divided, which is scattered likewise; the norm
-/// before the head is gathered, and the gradient behind the embedding. Four numbers of each row of each part
-/// make the loss. At the end of a step the gradients of the norms are summed.
+/// Each block sums the stream twice forward and twice backward per micro-batch. Block recomputation adds one
+/// sum: it does not repeat the second of the forward pass. Sequence parallelism scatters each sum, and
+/// gathers six times per block: two norms for the products forward, two gradients backward, and the norms
+/// again. If the vocabulary is divided, the embedding and the head have one sum each, scattered likewise. The
+/// norm before the head and the gradient after the embedding are gathered. The loss takes four numbers per
+/// row and part. At the end of a step the gradients of the norms are summed.
 TEST_F(Tensor, SendsExactlyWhatTheFormulaSays) {
   constexpr std::int64_t steps = 2;
   for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::block}) {
@@ -241,7 +242,7 @@ TEST_F(Tensor, SendsExactlyWhatTheFormulaSays) {
         }
         if (splits.vocab)
           bytes[Operation::all_gather] += micro_batches * 4 * rows * 4 * config.parallel.tensor;
-        // The guard's sums join those of the tensor axis if there is no other.
+        // Without a data axis, the guard's sums are counted on the tensor axis.
         if (config.parallel.data == 1) bytes[Operation::all_reduce] += steps * 8;
         const Sent sent = sent_by_rings(backend_, config, steps);
         std::map<Operation, std::int64_t> payload;
@@ -271,7 +272,7 @@ TEST_F(Tensor, SendsExactlyWhatTheFormulaSays) {
   }
 }
 
-/// From 512 rows on a backend may keep copies of weights.
+/// With 512 rows or more, a backend may keep packed copies of weights.
 TEST_F(Tensor, MultipliesPartsOfWeightsWithEveryBackend) {
   constexpr std::int64_t steps = 2;
   constexpr std::int64_t length = 128;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The traffic counters against formulas written down here, and what the flight recorder notes.
+// The traffic counters against formulas written here, and what the flight recorder shows.
 #include "parallel/health/traffic.hpp"
 
 #include <array>
@@ -124,7 +124,7 @@ TEST(FlightRecorder, ShowsTheOperationsOfEveryRankOfTheNode) {
   EXPECT_EQ(node[static_cast<std::size_t>(world->rank())].open_operation(), nullptr);
 }
 
-TEST(FlightRecorder, ShowsARankOfAnotherNodeAsItsLastMessageDid) {
+TEST(FlightRecorder, ShowsARankOfAnotherNodeAsOfItsLastMessage) {
   const CommunicatorHandle world = open_communicator("mpi");
   FlightRecorder recorder(world->rank(), test::gather_over(*world));
   EXPECT_EQ(recorder.leaders(), std::vector{0});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A program that fails in the way named by its first argument, for the test of the watchdog; the second one
-// is the communication backend.
+// A program that fails in the way that its first argument names, for the test of the watchdog. The second
+// argument is the communication backend.
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -51,14 +51,14 @@ void run(std::string_view failure, std::string_view backend) {
     if (failure == "stop" && victim) raise(SIGSTOP);
     if (failure == "kill" && victim) raise(SIGKILL);
     if (failure == "abort" && victim) world->abort(ExitCode::io, "cannot write");
-    if (failure == "stall" && victim) pause();  // longer than `silence`, which leaves it alone
+    if (failure == "stall" && victim) pause();  // longer than `silence`: its heartbeats go on
     if (failure == "mismatch" && victim) comm.broadcast(buffer.flat(0, 10), 0).host_wait();
   };
   try {
     for (int step = 0; step < 10; ++step) train(step);
     recorder.finish();
   } catch (const Error& error) {
-    if (comm.rank() != 0) pause();  // rank 0 speaks for all
+    if (comm.rank() != 0) pause();  // rank 0 reports for all
     world->abort(error.code(), error.what());
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Jobs with stopped ranks, stalled and mismatched collectives: one report of all ranks, exit code 76, nothing
-// left behind. failure_detector_test.cpp has the limits and the rule who reports.
+// Jobs with stopped ranks, stalled and mismatched collectives: one report of all ranks and exit code 76.
+// failure_detector_test.cpp tests the limits and which rank reports.
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -52,21 +52,21 @@ void expect_one_report(const Outcome& outcome, const std::string& reason) {
 TEST(Watchdog, ReportsAStoppedRank) {
   const Outcome outcome = run_subject("stop", 3);
   expect_one_report(outcome, "stopped rank 1: pid ");
-  // Both survivors are in their seventh operation, the stopped rank has left its sixth.
+  // Both survivors are in their seventh operation; the stopped rank has left its sixth.
   EXPECT_EQ(occurrences(outcome.output, "  #7 all_reduce [data] 4000 bytes"), 2) << outcome.output;
   EXPECT_EQ(occurrences(outcome.output, "  #6 all_reduce [data] 4000 bytes"), 3) << outcome.output;
   EXPECT_EQ(occurrences(outcome.output, "UNDER WAY"), 2) << outcome.output;
   EXPECT_EQ(occurrences(outcome.output, "SILENT), step 5, forward"), 1) << outcome.output;
 }
 
-TEST(Watchdog, ReportsWhoIsNotInAStalledCollective) {
+TEST(Watchdog, ReportsTheRanksOutsideAStalledCollective) {
   const Outcome outcome = run_subject("stall", 3);
   expect_one_report(outcome, "stalled collective: rank ");  // 0 or 2: whichever entered it first
   EXPECT_EQ(occurrences(outcome.output, "in all_reduce [data] 4000 bytes: 0, 2; in no operation: 1"), 2)
       << outcome.output;
 }
 
-TEST(Watchdog, EndsAJobOfWhichARankIsKilled) {
+TEST(Watchdog, EndsAJobWhenARankIsKilled) {
   const Outcome outcome = run_subject("kill", 3);
   EXPECT_NE(outcome.exit_code, 0);
 }

@@ -21,7 +21,7 @@ class Zero : public testing::Test {
  protected:
   int ranks() const { return world_->size(); }
 
-  /// The sizes of groups that divide: all ranks, or some of them.
+  /// The sizes of the groups that divide: all ranks, or some of them.
   std::vector<std::int64_t> shards() const {
     std::vector<std::int64_t> sizes;
     for (int size = 2; size < ranks(); ++size) {
@@ -74,7 +74,7 @@ class ZeroVariants : public Zero, public testing::WithParamInterface<Variant> {}
 TEST_P(ZeroVariants, ComputeWhatOneRankDoes) {
   constexpr std::int64_t steps = 5;
   const Outcome oracle = train_alone(backend_, *self_, config_of(GetParam(), 1), steps);
-  // Adam makes much of the order in which so few terms are added.
+  // Adam amplifies differences in the order in which so few terms are added.
   const bool has_few_tokens = GetParam().seq_len == 1;
   const std::int64_t accumulation = has_few_tokens ? 1 : accumulations().back();
   Recompute recompute = Recompute::none;
@@ -88,7 +88,7 @@ TEST_P(ZeroVariants, ComputeWhatOneRankDoes) {
 INSTANTIATE_TEST_SUITE_P(Shapes, ZeroVariants, testing::ValuesIn(variants),
                          [](const auto& variant) { return std::string(variant.param.name); });
 
-TEST_F(Zero, GathersAnyDistanceAheadAndKeepsOrNot) {
+TEST_F(Zero, GathersAnyDistanceAheadWithAndWithoutResharding) {
   constexpr std::int64_t steps = 3;
   RunConfig config = mini_config(small_model(), global_batch, 37, ranks(), accumulations().back());
   set_exchange(config, "zero3", ranks());
@@ -140,7 +140,7 @@ TEST_F(Zero, StepsBySgd) {
   });
 }
 
-/// Hybrid sharding: two groups, each of which divides.
+/// Hybrid sharding: two groups, each of which divides a whole copy.
 TEST_F(Zero, GroupsThatHoldTheSameComputeWhatOneRankDoes) {
   if (ranks() != 4) GTEST_SKIP() << "needs 4 ranks";
   constexpr std::int64_t steps = 3;
@@ -157,7 +157,7 @@ TEST_F(Zero, GroupsThatHoldTheSameComputeWhatOneRankDoes) {
   }
 }
 
-/// From 512 rows on a backend may keep copies of weights: none may outlive its content.
+/// With 512 rows or more, a backend may keep packed copies of weights: no copy may outlive its content.
 TEST_F(Zero, MultipliesNoStaleCopiesOfWeights) {
   constexpr std::int64_t steps = 4;
   ModelConfig model = small_model();
@@ -193,7 +193,7 @@ struct UnitSizes {
     block = unit({c, c, 3 * c * c, 3 * c, c * c, c, c, c, 4 * c * c, 4 * c, 4 * c * c, c});
     head = model.tied ? unit({c, c}) : unit({c, c, matrix});
   }
-  /// What `of` gives for a unit's size, added over all units.
+  /// The sum of of(size) over all units.
   template <class Of>
   std::int64_t sum(std::int64_t layers, const Of& of) const {
     return of(embedding) + layers * of(block) + of(head);
@@ -201,12 +201,12 @@ struct UnitSizes {
   std::int64_t all(std::int64_t layers) const { return sum(layers, std::identity()); }
 };
 
-/// Elements that the gathers of a step bring, each block's weights being looked up in the order in which
-/// passes need them: what was used up to `prefetch` passes ago is still there.
+/// Elements that the gathers of a step bring. Units are looked up in the order in which passes need them; a
+/// unit that was used at most `prefetch` passes ago is still there.
 std::int64_t gathered(const ModelConfig& model, const UnitSizes& sizes, std::int64_t accumulation,
                       std::int64_t prefetch) {
   const std::int64_t last = model.layers + 1;  // the head; 0 is the embedding
-  std::vector<std::int64_t> newest(static_cast<std::size_t>(last + 1), -1000);  // use by unit
+  std::vector<std::int64_t> newest(static_cast<std::size_t>(last + 1), -1000);  // the latest use, by unit
   std::int64_t sum = 0;
   std::int64_t pass = 0;
   const auto use = [&](std::int64_t unit) {
@@ -241,7 +241,7 @@ TEST_F(Zero, SendsExactlyWhatTheFormulaSays) {
                                what.reshard, tied));
       ModelConfig model = small_model();
       model.layers = 3;
-      model.width = 45;  // no multiple of the alignment
+      model.width = 45;  // not a multiple of the alignment
       model.tied = tied;
       RunConfig whole = mini_config(model, 2 * ranks(), 8, ranks(), m);
       whole.train.dtype = what.dtype;
@@ -285,7 +285,7 @@ TEST_F(Zero, SendsExactlyWhatTheFormulaSays) {
         }
         EXPECT_EQ(sums, steps * (summed + 4 * scalars));
 
-        if (calls_are_checked) return;  // by messages that count too
+        if (calls_are_checked) return;  // the checks send messages that count too
         const std::int64_t groups = ranks() / shard;
         const std::int64_t rank = world_->rank();
         const std::int64_t between_groups = g * sizes.sum(model.layers, [&](std::int64_t unit) {

@@ -8,10 +8,10 @@
 
 namespace mylos {
 
-/// The backends of this process; `num_threads` counts in the first call.
+/// The backends of this process, created by the first call; only its `num_threads` counts.
 ComputeBackends& test_backends(int num_threads = 2);
 
-/// For INSTANTIATE_TEST_SUITE_P: the test's name says which backend.
+/// For INSTANTIATE_TEST_SUITE_P: names each test after its backend.
 inline std::string backend_test_name(const testing::TestParamInfo<std::string>& info) {
   return info.param;
 }

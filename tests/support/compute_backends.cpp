@@ -58,7 +58,7 @@ ComputeBackend& ComputeBackends::at(std::string_view name) {
   return *found->second;
 }
 
-// What is stacked goes before what it stands on.
+// Stacked backends are destroyed before the root, which they use.
 ComputeBackends::~ComputeBackends() {
   std::erase_if(backends_, [](const auto& entry) { return entry.first != root; });
 }

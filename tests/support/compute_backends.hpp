@@ -15,7 +15,7 @@ namespace mylos {
 std::vector<std::string> compute_backend_names();
 
 /// Each backend of `compute_backend_names()`, made with its default parameters: "kokkos", and the others
-/// stacked on it. At most one object per process, because Kokkos starts once.
+/// stacked on it. At most one object per process, because Kokkos can be initialised only once.
 class ComputeBackends {
  public:
   explicit ComputeBackends(int num_threads);

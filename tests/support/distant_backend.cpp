@@ -89,7 +89,7 @@ DistantEvent& distant(Event event) {
 /// What a Graph's handle points to.
 struct DistantGraph {
   std::vector<std::function<void()>> work;
-  int num_deallocations = 0;  // until it was recorded
+  int num_deallocations = 0;  // of the device when the graph was recorded
 };
 
 }  // namespace

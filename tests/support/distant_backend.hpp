@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// DistantBackend: computes as the backend below it does, but as a GPU does: late, and on memory of its own.
+// DistantBackend: computes with the backend below it, but behaves as a GPU does: work runs late, and on
+// memory of its own.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +14,9 @@
 
 namespace mylos {
 
-/// Memory that only queued work may touch, and work that is done only when the host waits for it, no earlier
-/// and no more of it than that. What else reads or writes this memory ends with SIGSEGV; who does not wait
-/// finds old results.
+/// A device whose memory only queued work may touch. Queued work runs when the host waits for it, no earlier,
+/// and no further than the host waits. Any other access to the memory ends with SIGSEGV; a host that does not
+/// wait finds old results.
 class DistantDevice {
  public:
   DistantDevice() = default;
@@ -27,20 +28,20 @@ class DistantDevice {
   /// Waits for all work, which may use the memory.
   void deallocate(void* memory);
 
-  /// Queues work behind all other; its number.
+  /// Queues work after all earlier work; returns its number.
   std::uint64_t queue(std::function<void()> work);
-  /// What `work` queues, which is not queued.
+  /// Returns what `work` would queue, without queueing it.
   std::vector<std::function<void()>> capture(const std::function<void()>& work);
   int num_captures() const { return num_captures_; }
   int num_deallocations() const { return num_deallocations_; }
-  /// Does the work up to number `last`.
+  /// Runs the queued work up to number `last`.
   void wait(std::uint64_t last);
   void wait_for_all() { wait(num_queued_); }
   bool has_done(std::uint64_t number) const { return number <= num_done_; }
 
   /// Waits that found work to do.
   int num_waits() const { return num_waits_; }
-  /// Those of them that left none: then the device is idle until the host queues more.
+  /// Waits that emptied the queue: the device is idle until the host queues more.
   int num_idle() const { return num_idle_; }
 
  private:
@@ -75,7 +76,7 @@ class DistantOperations {
   DistantDevice& device_;
 };
 
-/// Copies read and write the host's side when they are done, too.
+/// Copies, too, read and write host memory only when they run.
 class DistantBackend final : public ForwardingBackend {
  public:
   explicit DistantBackend(ComputeBackend& next)

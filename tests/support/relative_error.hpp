@@ -9,8 +9,8 @@
 
 namespace mylos {
 
-/// ‖a − b‖₂ / ‖b‖₂ in double; b is the truth. Zero where both are zero, infinite where only b is or the sizes
-/// differ, NaN where either holds one: compare with `<=`, which NaN fails.
+/// ‖a − b‖₂ / ‖b‖₂ in double; b is the truth. Zero if both are zero, infinite if only b is zero or the sizes
+/// differ, NaN if either holds a NaN: compare with `<=`, which NaN fails.
 inline double relative_error(std::span<const float> a, std::span<const float> b) {
   if (a.size() != b.size()) {
     return std::numeric_limits<double>::infinity();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The main function of every test program, on any number of ranks.
 //
-// MPI is always initialised (30 ms without a launcher): communicators want it on one rank too. A test that
-// hangs is named and ends the job: after 300 s, or MYLOS_TEST_TIMEOUT seconds. Failures of all ranks are
-// printed by rank 0, and every rank returns the same exit code.
+// MPI is always initialised (30 ms without a launcher): communicators need it even on one rank. A test that
+// takes longer than 300 s, or MYLOS_TEST_TIMEOUT seconds, is named and ends the job. Rank 0 prints the
+// failures of all ranks, and every rank returns the same exit code.
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -34,7 +34,7 @@ int world_size() {
   return size;
 }
 
-/// Polled, because ranks that spin take the cores from the one that is waited for.
+/// Polls and yields: ranks that spin would take the cores from the rank that they wait for.
 void finish(MPI_Request request) {
   int done = 0;
   while (MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done == 0) sched_yield();
@@ -66,7 +66,8 @@ class HangWatchdog {
     in_test_ = true;
     deadline_ = Clock::now() + limit();
   }
-  /// The rank is done with the test and waits for the others, who get the time to name themselves first.
+  /// The rank has finished the test and waits for the others. Its deadline moves, so that hanging ranks
+  /// report first.
   void test_left(const std::string& failures) {
     const std::lock_guard lock(mutex_);
     failures_ = failures;
@@ -96,7 +97,7 @@ class HangWatchdog {
     std::fprintf(stderr, "[  HANG    ] rank %d: %s %s\n%s", world_rank(), name_.c_str(),
                  in_test_ ? "does not end" : "ended here, but not on every rank", failures_.c_str());
     std::fflush(stderr);
-    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // other ranks that hang speak too
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // other ranks that hang report too
     MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
     std::_Exit(EXIT_FAILURE);
   }

@@ -8,11 +8,11 @@
 
 namespace mylos {
 
-/// Every plugin under MYLOS_BUILD (set by ctest), found once.
+/// Every plugin under MYLOS_BUILD (set by ctest), discovered once.
 const PluginRegistry& test_plugins();
 
-/// The communicator of all ranks of backend `name`, over the memory of `compute` (null: host memory).
-/// Collective, the first time at least.
+/// A communicator of all ranks from backend `name`, over the memory of `compute` (null: host memory). The
+/// first call at least is collective.
 CommunicatorHandle open_communicator(std::string_view name, ComputeBackend* compute = nullptr,
                                      const ParamValues* deck = nullptr);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Waiting for another process, for tests: for an event, never for a time.
+// How tests wait for another process: for an event, never for a fixed time.
 #pragma once
 
 #include <chrono>
@@ -7,7 +7,7 @@
 
 namespace mylos::test {
 
-/// Turns a hang into a failure; far beyond what any wait of a test takes, also on a busy machine.
+/// Turns a hang into a failure; far longer than any wait of a test, even on a busy machine.
 constexpr std::chrono::seconds hang_limit{240};
 
 /// Polls `condition`; false if it does not become true within `hang_limit`.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Nothing is allocated inside a training step, nor more than needed for plans and decks: malloc is this
-// program's own and counts on the thread that computes.
+// A training step allocates nothing; plans and decks allocate no more than they need. This program replaces
+// malloc to count the allocations of the thread that computes.
 #include <cerrno>
 #include <cstddef>
 #include <malloc.h>
@@ -20,7 +20,8 @@ struct Allocations {
   std::size_t calls = 0;
   std::size_t bytes = 0;  // of all calls
   std::size_t largest = 0;
-  std::size_t kept = 0;  // bytes by which the heap grew from the end of the first step to that of the last
+  // Bytes by which the heap grew from the end of the first counted step to the end of the last.
+  std::size_t kept = 0;
 };
 constinit thread_local Allocations allocations;
 
@@ -33,7 +34,7 @@ void note(std::size_t bytes) {
 
 }  // namespace
 
-// glibc's own functions behind the names that every library of the process calls.
+// glibc's own functions, which the replacements call.
 extern "C" {
 void* __libc_malloc(std::size_t bytes);                           // NOLINT(bugprone-reserved-identifier)
 void* __libc_calloc(std::size_t count, std::size_t bytes);        // NOLINT(bugprone-reserved-identifier)
@@ -82,7 +83,7 @@ TEST(MallocHook, SeesAllocations) {
 
 class AllocationTest : public testing::TestWithParam<std::string> {
  protected:
-  /// Allocations of the steps 3 to 5, traced ones; the ledgers must not change in them.
+  /// The allocations of steps 3 to 5, which are traced; the ledgers must not change during them.
   Allocations count(const RunConfig& config) {
     constexpr std::int64_t warm_up = 2;
     MiniTrainer trainer(backend_, ledger_, *self_, config);
@@ -133,7 +134,7 @@ TEST_P(AllocationTest, AStepAllocatesNoMemory) {
         if (GetParam() == "kokkos") {
           EXPECT_EQ(counted.calls, 0U);
         } else {
-          // What a library allocates in a call, it frees: oneDNN's gemm packs operands into buffers of its
+          // A library frees what it allocates in a call: oneDNN's gemm packs operands into buffers of its
           // own.
           EXPECT_LT(counted.kept, 4096U) << counted.calls << " allocations";
         }
@@ -142,7 +143,7 @@ TEST_P(AllocationTest, AStepAllocatesNoMemory) {
   }
 }
 
-/// What `work` allocates.
+/// The allocations of `work`.
 template <class Work>
 Allocations allocations_of(const Work& work) {
   allocations = {.counts = true};
@@ -151,7 +152,7 @@ Allocations allocations_of(const Work& work) {
   return allocations;
 }
 
-/// A micro-batch more is a few actions more, however many layers it passes.
+/// Each further micro-batch adds a few actions, whatever the number of layers.
 TEST(PlanAllocations, GrowByTheActionsOfMicroBatchesOnly) {
   ModelConfig model;
   model.layers = 12;
@@ -175,7 +176,7 @@ TEST(PlanAllocations, GrowByTheActionsOfMicroBatchesOnly) {
   }
 }
 
-/// Good lines, and such as are wrong in one way or another.
+/// A deck of valid lines, and of lines with errors of several kinds.
 std::string deck_of(std::size_t lines) {
   std::string text;
   for (std::size_t i = 0; i < lines; ++i) {

@@ -21,8 +21,8 @@ bool alive_at(const Buffer& buffer, std::int64_t tick) {
                              [&](const LiveInterval& i) { return i.first <= tick && tick <= i.last; });
 }
 
-/// Checks that no buffer overlaps another one that is alive with it, and returns the arena's size over the
-/// largest sum of living buffers, which no arena can undercut.
+/// Checks that buffers that are alive together do not overlap. Returns the arena's size over the largest sum
+/// of living buffers, which no arena can undercut.
 double check(const std::vector<Buffer>& buffers, std::int64_t ticks) {
   ArenaPlan plan;
   for (const Buffer& buffer : buffers) plan.add(buffer.bytes, buffer.live);
@@ -55,7 +55,7 @@ TEST(Arena, IsEmptyWithoutBuffers) {
   EXPECT_EQ(plan.bytes(), 0U);
 }
 
-TEST(Arena, SharesWhatIsNeverAliveTogether) {
+TEST(Arena, SharesMemoryOfBuffersThatAreNeverAliveTogether) {
   EXPECT_EQ(check({{1024, {{0, 1}}}, {1024, {{2, 3}}}, {512, {{4, 4}}}}, 5), 1.0);
 }
 

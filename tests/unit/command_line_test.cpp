@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The command line: options of each kind, overrides, what is refused, and the help of every subcommand.
+// The command line: options of each kind, overrides, refused arguments, and the help of every subcommand.
 #include "app/command_line.hpp"
 
 #include <gmock/gmock.h>
@@ -55,7 +55,7 @@ TEST(CommandLine, TakesOptionsArgumentAndOverrides) {
               ElementsAre(Pair("train.steps", "9"), Pair("data.valid", ""), Pair("run.dir", "a=b")));
 }
 
-TEST(CommandLine, RefusesWhatTheSyntaxDoesNotHave) {
+TEST(CommandLine, RefusesUnknownOptionsAndArguments) {
   EXPECT_EQ(error_of(syntax(), {"--rates=1"}), "subject has no option --rates=1; see subject --help");
   EXPECT_EQ(error_of(syntax(), {"a", "b"}), "subject: one argument too many: b; see subject --help");
   EXPECT_EQ(error_of(syntax(), {"--train.steps"}), "--train.steps needs a value: --train.steps=VALUE");

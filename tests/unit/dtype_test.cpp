@@ -12,7 +12,7 @@ namespace {
 constexpr std::uint32_t num_halves = 1U << 16U;
 constexpr std::uint16_t infinity = 0x7c00U;
 
-/// From sign, exponent and mantissa.
+/// The value of fp16 bits, from sign, exponent and mantissa.
 double value_of(std::uint16_t bits) {
   const double sign = (bits & 0x8000U) != 0U ? -1.0 : 1.0;
   const int exponent = (bits >> 10U) & 0x1f;
@@ -47,7 +47,7 @@ TEST(Fp16, EveryValueIsKept) {
 TEST(Fp16, RoundsToNearestTiesToEven) {
   for (std::uint16_t low = 0; low < infinity; ++low) {
     const auto high = static_cast<std::uint16_t>(low + 1);
-    // Beyond the largest lies 65536, which then is infinite.
+    // The number after the largest would be 65536, for which fp16 has infinity.
     const double above = high == infinity ? 65536.0 : value_of(high);
     const auto middle = static_cast<float>(0.5 * (value_of(low) + above));
     expect_conversion(middle, (low & 1U) == 0U ? low : high);
@@ -56,7 +56,7 @@ TEST(Fp16, RoundsToNearestTiesToEven) {
   }
 }
 
-TEST(Fp16, SmallAndLargeNumbers) {
+TEST(Fp16, ConvertsSmallAndLargeNumbers) {
   expect_conversion(0x1p-26F, 0);
   expect_conversion(std::numeric_limits<float>::denorm_min(), 0);
   expect_conversion(1e6F, infinity);

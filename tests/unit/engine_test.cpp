@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the engine can run though no deck asks for it yet: several chunks, deferred weight gradients, steps
-// that overlap, collectives within a block.
+// What the engine can run although no deck requests it yet: several chunks, deferred weight gradients,
+// overlapping steps, collectives within a block.
 #include <cstring>
 #include <functional>
 #include <set>
@@ -73,7 +73,7 @@ class EngineTest : public testing::Test {
     WalkDriver driver(config);
     std::vector<float> results;
     for (std::int64_t step = 1; step <= steps; ++step) {
-      // A pause in between: nothing is under way after it.
+      // A pause after step 3: nothing is under way then.
       training.run(step, step < 3 ? 3 : steps, driver);
       training.read_results();
       EXPECT_EQ(training.results().scalars.step, step);
@@ -127,7 +127,7 @@ const ScheduleKind ahead{.name = "ahead", .doc = "", .make = [](int /*micro_batc
                                            .tolerates_stale_weights = true};
                          }};
 
-/// Its device has no embedding.
+/// Fails in the forward pass of the embedding.
 class FailingBackend final : public ForwardingBackend {
  public:
   explicit FailingBackend(ComputeBackend& next) : ForwardingBackend(next) {
@@ -151,7 +151,7 @@ TEST_F(EngineTest, ErrorsOfOperationsNameTheirPlace) {
 
 /// The products of GPT-2 take 2 operations per weight and token forward, 4 backward; block recomputation
 /// repeats the forward passes of the blocks.
-TEST_F(EngineTest, CountsTheOperationsThatItExecutes) {
+TEST_F(EngineTest, CountsTheFlopsThatItExecutes) {
   const auto flops = [&](Recompute recompute, std::int64_t accumulation) {
     MemoryLedger ledger;
     MiniTrainer trainer(backend_, ledger, *self_, config(true, recompute, accumulation));
@@ -179,13 +179,13 @@ TEST_F(EngineTest, ChunksComputeWhatTheWholeDoes) {
 
 TEST_F(EngineTest, DeferredWeightGradientsAreTheSame) {
   for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::block}) {
-    // A tied matrix sums its terms in another order.
+    // A tied matrix would sum its terms in another order.
     const RunConfig whole = config(false, recompute, 2);
     EXPECT_EQ(run(whole, deferred, 4), run(whole, *schedules().front(), 4)) << static_cast<int>(recompute);
   }
 }
 
-/// Without learning the weights are never stale: each step has its own number, tokens, dropout and loss
+/// At learning rate 0 weights are never stale, but each step has its own number, tokens, dropout and loss
 /// scale.
 TEST_F(EngineTest, StepsThatOverlapDoNotMix) {
   RunConfig still = config(true, Recompute::none, 1);
@@ -215,7 +215,7 @@ class CountingCommunicator final : public ForwardingCommunicator {
   int count = 0;
 };
 
-/// A collective within a block is called in every pass, also if the rest is queued as graphs.
+/// A collective within a block is called in every pass, even if the rest of the pass is queued as graphs.
 TEST_F(EngineTest, BlocksMayCommunicate) {
   const RunConfig run = config(true, Recompute::none, 1);
   const ParameterTable table(run.model);
@@ -276,11 +276,11 @@ TEST_F(EngineTest, BlocksMayCommunicate) {
   const int before = device.device().num_captures();
   EXPECT_EQ(losses(true, true), expected);
   EXPECT_EQ(world.count, 6);
-  EXPECT_EQ(device.device().num_captures() - before,
-            3);  // the forward pass on both sides of the call, backward
+  // The forward pass before and after the call, and the backward pass.
+  EXPECT_EQ(device.device().num_captures() - before, 3);
 }
 
-/// Packed copies of weights are told apart by address and version.
+/// Backends identify packed copies of weights by address and version.
 TEST_F(EngineTest, AVersionOfWeightsHasOneContent) {
   const RunConfig run = config(true, Recompute::none, 1);
   const ParameterTable table(run.model);

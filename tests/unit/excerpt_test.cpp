@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A few micro-batches stand for many in what is planned of a step.
+// A step of many micro-batches is planned from an excerpt of a few.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -22,7 +22,7 @@ using testing::ElementsAre;
 
 constexpr int many = 65536;
 
-TEST(Repetition, SaysWhereTheElementsStand) {
+TEST(Repetition, GivesThePlacesOfElements) {
   const Repetition repetition{.begin = 1, .end = 3, .times = 3};
   std::vector<std::size_t> places;
   for (std::size_t number = 0; number < 9; ++number) places.push_back(repetition.place(number));
@@ -48,7 +48,7 @@ TEST(ScheduleExcerpt, IsTheSameStep) {
   }
 }
 
-TEST(ScheduleExcerpt, IsAllWhereMicroBatchesDoNotFollowOneAnother) {
+TEST(ScheduleExcerpt, IsTheWholeScheduleIfMicroBatchesInterleave) {
   constexpr int micro_batches = 9;
   Schedule schedule{.actions = {}, .micro_batches = micro_batches};
   for (const ActionKind kind : {ActionKind::forward, ActionKind::backward}) {
@@ -79,7 +79,7 @@ UnitEvents events_of(const RunConfig& config, const ParameterTable& table) {
       schedule, record_programs(config.model, table, config.programs(schedule, config.parallel.first())));
 }
 
-/// Every event by itself.
+/// All events, with the repeated ones written out.
 UnitEventList played(const UnitEventList& few) {
   const auto [begin, end, times] = few.repeated;
   const auto visit_of = [&](std::size_t event) { return std::get<UnitAcquisition>(few.events[event]).visit; };
@@ -109,7 +109,7 @@ std::map<Key, std::size_t> counted(const std::vector<PlannedCall>& calls) {
   return counts;
 }
 
-/// The most elements of calls that are under way at once.
+/// The largest number of elements that are under way at once.
 std::int64_t most_under_way(const std::vector<PlannedCall>& calls) {
   std::int64_t most = 0;
   std::int64_t sum = 0;
@@ -150,7 +150,7 @@ void expect_same(const ZeroLayout& few, const ZeroLayout& all) {
     ASSERT_EQ(seen.is_last.at(seen.completions.place(i)), expected.is_last[i]) << i;
 }
 
-TEST(ZeroLayout, OfAFewMicroBatchesIsThatOfAll) {
+TEST(ZeroLayout, IsTheSameForTheExcerptAndForAllMicroBatches) {
   for (const std::int64_t layers : {1, 2, 5}) {
     for (const bool tied : {true, false}) {
       for (const std::int64_t micro_batches : {4, 6, 7, 15}) {
@@ -191,7 +191,7 @@ TEST(Plan, DoesNotGrowWithAccumulation) {
   EXPECT_EQ(make_plan(all).memory, make_plan(few).memory);
 }
 
-/// Of each kind a micro-batch makes as many as another.
+/// Every micro-batch makes the same number of calls of each kind.
 TEST(Plan, CountsTheCallsOfAllMicroBatches) {
   for (const std::int64_t tensor : {1, 2}) {
     const auto calls = [&](std::int64_t micro_batches) {

@@ -38,7 +38,7 @@ TEST(GradGuard, ReportsMeanLossAndUnscaledNorm) {
   EXPECT_FLOAT_EQ(scalars.clip_factor, 0.25F / 8.0F);  // clips and unscales
 }
 
-TEST(GradGuard, SkipsWhatIsNotFinite) {
+TEST(GradGuard, SkipsStepsThatAreNotFinite) {
   GuardState state;
   for (const float bad : {nan, infinity, -infinity}) {
     EXPECT_EQ(step({}, state, bad).skip, 1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Who holds what: boxes, the parts of a model that the ranks of a grid hold, and that nothing of a model
-// depends on the grid.
+// Which rank holds what: boxes, and the parts of a model that the ranks of a grid hold. Weights and
+// checkpoints do not depend on the grid.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -59,7 +59,7 @@ std::vector<std::int64_t> places_of(const PlacedBox& placed) {
   return places;
 }
 
-TEST(Box, ARangeIsAFewBoxesInOrder) {
+TEST(Box, CoversARangeWithAFewBoxesInOrder) {
   const Shape shape = {3, 4, 5};
   for (std::int64_t begin = 0; begin <= 60; ++begin) {
     for (std::int64_t end = begin; end <= 60; ++end) {
@@ -88,7 +88,7 @@ TEST(Box, CoverIsDisjointAndComplete) {
   EXPECT_TRUE(cover_once(shape, {right, {{2, 0}, {2, 2}}, {{0, 0}, {0, 6}}, {{0, 0}, {2, 2}}}));
   EXPECT_FALSE(cover_once(shape, {left}));
   EXPECT_FALSE(cover_once(shape, {left, right, {{1, 1}, {1, 1}}}));
-  // As many elements as there are, one of them twice.
+  // As many elements as the shape has, but one of them twice.
   EXPECT_FALSE(cover_once(shape, {left, {{0, 2}, {4, 3}}, {{0, 1}, {4, 1}}}));
   EXPECT_FALSE(cover_once(shape, {left, {{0, 3}, {4, 4}}}));
 }
@@ -118,7 +118,7 @@ int world_of(const GridExtents& e) {
   return e.replicate * e.shard * e.tensor * e.pipeline * e.expert * e.context;
 }
 
-TEST(Layout, LocalShapesAreMegatrons) {
+TEST(Layout, LocalShapesAreThoseOfMegatron) {
   const ParameterTable table = ParameterTable(model()).local(Coordinates({.tensor = 3}, 3, 1));
   EXPECT_EQ(table.find("wte.weight").local_shape(), (Shape{101, 30}));
   EXPECT_EQ(table.find("h.0.attn.c_attn.weight").local_shape(), (Shape{30, 30}));
@@ -134,7 +134,7 @@ TEST(Layout, LocalShapesAreMegatrons) {
   EXPECT_THROW(ParameterTable(model()).local(Coordinates({.tensor = 4}, 4, 0)), Error);
 }
 
-/// Of 101 tokens, padded to a multiple of lcm(8, 3): 120.
+/// 101 tokens are padded to a multiple of lcm(8, 3): 120.
 TEST(Layout, AVocabularyIsDividedAfterPadding) {
   ModelConfig config = model();
   config.vocab_multiple = 8;
@@ -149,12 +149,12 @@ TEST(Layout, AVocabularyIsDividedAfterPadding) {
   EXPECT_EQ(rows_of(3, 0), (Shape{0, 40, 40}));
   EXPECT_EQ(rows_of(3, 2), (Shape{80, 21, 40}));
   config.vocab_multiple = 256;
-  EXPECT_EQ(rows_of(6, 1), (Shape{101, 0, 128}));  // a multiple of 768 is divided by 6
+  EXPECT_EQ(rows_of(6, 1), (Shape{101, 0, 128}));  // padded to 768, of which each of 6 ranks has 128
   EXPECT_EQ(rows_of(2, 0), (Shape{0, 101, 128}));
 }
 
-/// The ranks of a divided stream have terms of the gradients of its norms, and nothing else of the tensor
-/// axis.
+/// Ranks that divide the stream hold terms of the gradients of its norms. No other gradient is summed along
+/// the tensor axis.
 TEST(Layout, NormsOfADividedStreamAreSummed) {
   const Coordinates at({.tensor = 3}, 3, 1);
   for (const bool divides : {false, true}) {
@@ -176,10 +176,10 @@ TEST(Layout, PiecesOfAllRanksCoverEachParameterOnce) {
     std::map<std::string, std::vector<Box>> boxes;
     for (int rank = 0; rank < ranks; ++rank) {
       const Coordinates at(extents, ranks, rank);
-      if (at.index(loss_axes) > 0) continue;  // copies of the first's
+      if (at.index(loss_axes) > 0) continue;  // copies of what the first rank holds
       const ParameterTable table = ParameterTable(model()).local(at, {.vocab = divides_vocab});
       for (int unit = 0; unit < table.num_units(); ++unit) {
-        const std::int64_t cut = table.unit(unit).size / 3 + 1;  // in the midst of a parameter
+        const std::int64_t cut = table.unit(unit).size / 3 + 1;  // in the middle of a parameter
         for (const UnitPart& part :
              {UnitPart{unit, 0, cut}, UnitPart{unit, cut, table.unit(unit).size - cut}}) {
           for (const Piece& held : pieces_of(table, part)) {
@@ -218,7 +218,7 @@ TEST(Layout, BoxesAndGlobalIndicesAgree) {
   }
 }
 
-/// A rank of a grid without the others: what it holds, set to the initial weights.
+/// One rank of a grid without the others, with the part of the model that it holds.
 class LoneRank {
  public:
   LoneRank(ComputeBackend& backend, const Coordinates& at, Communicator& self, DType dtype,
@@ -230,7 +230,7 @@ class LoneRank {
 
   void initialise(std::uint64_t seed) { initialise_weights(backend_, table_, seed, exchange_, *optimizer_); }
   CheckpointContent content() { return checkpoint_content(backend_, table_, exchange_, *optimizer_); }
-  /// Copied to memory of this object.
+  /// The content, copied to memory of this object.
   CheckpointContent snapshot() {
     const auto bytes = static_cast<std::size_t>(snapshot_bytes(optimizer_->kind(), exchange_.stored()));
     snapshot_.emplace(backend_, ledger_, MemoryCategory::snapshot, bytes);
@@ -272,7 +272,7 @@ class LayoutOnBackend : public testing::TestWithParam<std::string> {
   ComputeBackend& backend_ = test_backends().at(GetParam());
   CommunicatorHandle self_ = open_communicator("self", &backend_);
 
-  /// The ranks of a grid that hold other parts of the model than those before them.
+  /// The ranks of a grid that hold the first copy of the model.
   std::vector<std::unique_ptr<LoneRank>> ranks_of(const GridExtents& extents, DType dtype) {
     std::vector<std::unique_ptr<LoneRank>> ranks;
     const int world = world_of(extents);
@@ -283,7 +283,7 @@ class LayoutOnBackend : public testing::TestWithParam<std::string> {
     return ranks;
   }
 
-  /// That the ranks hold what `whole` holds.
+  /// Expects the ranks to hold the weights of `whole`.
   static void expect_same(LoneRank& whole, const std::vector<std::unique_ptr<LoneRank>>& ranks) {
     for (const auto& rank : ranks) {
       for (const Parameter& parameter : rank->table().parameters()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The memory that a plan promises against the ledger, and against what the operating system gave.
+// The planned memory against the ledger, and against the resident memory that the operating system reports.
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -43,7 +43,7 @@ void train(MiniTrainer& trainer, const RunConfig& config, std::int64_t first, st
   for (std::int64_t step = first; step <= last; ++step) trainer.step(walk_tokens(config, step));
 }
 
-/// A backend over the root one that charges `ledger`; empty if the root is the best there is.
+/// The best backend, stacked on the root and charging `ledger`; empty if the root is the best.
 ComputeBackendHandle best_backend(MemoryLedger& ledger) {
   const PluginDescriptor& compute = *test_plugins().usable(PluginKind::compute).front();
   if (compute.name == std::string_view("kokkos")) return {nullptr, nullptr};
@@ -52,7 +52,7 @@ ComputeBackendHandle best_backend(MemoryLedger& ledger) {
           compute.destroy_compute};
 }
 
-/// A step with a backend of its own, the best there is.
+/// Trains one step with a new instance of the best backend; expects the ledger to agree with the plan.
 void expect_agreement(const RunConfig& config) {
   const PluginDescriptor& compute = *test_plugins().usable(PluginKind::compute).front();
   ComputeBackend& root = test_backends().at("kokkos");
@@ -100,7 +100,7 @@ TEST(Plan, AgreesWithTheLedger) {
   }
 }
 
-TEST(Plan, TheSnapshotIsThatOfTheRankThatStoresMost) {
+TEST(Plan, CountsTheSnapshotOfTheRankThatStoresMost) {
   const RunConfig config = mini_config(gpt2(3, 4, 64), 8, 32, 1, 2);
   const ParameterTable table(config.model);
   for (const int ranks : {1, 2, 3, 7, 64}) {
@@ -122,7 +122,8 @@ TEST(Plan, TheSnapshotIsThatOfTheRankThatStoresMost) {
   }
 }
 
-/// Enough rows for packed copies of weights, gradients that are added to or not, logits in uneven slices.
+/// Enough rows for packed copies of weights; gradients with and without accumulation; logits in uneven
+/// slices.
 TEST(Plan, AgreesWithTheLedgerForEveryProduct) {
   ModelConfig model = gpt2(2, 2, 64);
   for (const auto& [vocab, batch, accumulation] :
@@ -145,8 +146,8 @@ TEST(Plan, AgreesWithTheLedgerForEveryProduct) {
   }
 }
 
-/// Each deck of inputs/ with its widths, vocabulary and types, but few tokens and, except the quickstart,
-/// which is small, few layers: for the long tests.
+/// Each deck of inputs/ with its widths, vocabulary and types, but few tokens and, except in the small
+/// quickstart, few layers. For the long tests.
 TEST(Plan, DISABLED_AgreesWithTheLedgerForEveryDeck) {
   const std::string inputs = std::string(std::getenv("MYLOS_SOURCE")) + "/inputs";
   const std::string plugins = std::string(std::getenv("MYLOS_BUILD")) + "/lib/mylos";
@@ -180,8 +181,8 @@ TEST(Plan, ActivationsGrowLinearlyWithTheSequence) {
   }
 }
 
-/// The logits of a slice stay small, and the slices few: each one passes over the gradient of the whole
-/// matrix.
+/// The logits of a slice stay small. The slices stay few, because each makes a pass over the gradient of the
+/// whole matrix.
 TEST(Plan, MakesTheLogitsInEvenSlices) {
   const ModelConfig model = gpt2(1, 12, 768);
   const ParameterTable table(model);
@@ -208,7 +209,7 @@ double per_element(const RunConfig& config, MemoryCategory category) {
          static_cast<double>(ParameterTable(config.model).padded_size());
 }
 
-TEST(Plan, DividesStatesGradientsAndWeightsAsTheStageSays) {
+TEST(Plan, DividesStatesGradientsAndWeightsByStage) {
   using enum MemoryCategory;
   RunConfig config = typed(mini_config(gpt2(12, 12, 768), 8, 64, 8), DType::bf16, DType::bf16);
   for (const auto& [dtype, keeps_master, w, g, states] :
@@ -233,7 +234,7 @@ TEST(Plan, DividesStatesGradientsAndWeightsAsTheStageSays) {
   }
 }
 
-/// Of a unit, as four ranks pad it, rounded up to the places of an arena.
+/// Elements of a unit as padded for four ranks, rounded up to the granularity of an arena.
 std::int64_t padded(const ParameterTable& table, int unit) {
   constexpr std::int64_t grain = 256;
   return (table.unit(unit).size + grain - 1) / grain * grain;
@@ -247,7 +248,7 @@ TEST(Plan, GathersNoMoreThanTheLargestNeighbours) {
         model.tied = tied;
         const ParameterTable table(model);
         const int head = table.num_units() - 1;
-        // Passes that read weights: the units of each.
+        // For each pass, the units whose weights it reads.
         std::vector<std::vector<int>> passes;
         constexpr std::int64_t accumulation = 5;
         for (std::int64_t micro_batch = 0; micro_batch < accumulation; ++micro_batch) {
@@ -271,7 +272,7 @@ TEST(Plan, GathersNoMoreThanTheLargestNeighbours) {
             for (const int unit : units) sum += padded(table, unit);
             most = std::max(most, sum);
           }
-          // With as many layers, the arena's greedy places miss the optimum by a block.
+          // With this number of layers, the arena's greedy placement misses the optimum by a block.
           if (layers == prefetch + 1) most += padded(table, 1);
           const RunPlan plan = make_plan(config);
           EXPECT_LE(plan.memory[static_cast<std::size_t>(MemoryCategory::gathered_weights)], 4 * most);
@@ -283,7 +284,7 @@ TEST(Plan, GathersNoMoreThanTheLargestNeighbours) {
   }
 }
 
-TEST(Plan, HasFourBytesAParameterLessWithoutAMaster) {
+TEST(Plan, SavesFourBytesPerParameterWithoutAMaster) {
   RunConfig config = typed(mini_config(gpt2(12, 12, 768), 4, 1024), DType::bf16, DType::bf16);
   const auto optimizer = [&] {
     return make_plan(config).memory[static_cast<std::size_t>(MemoryCategory::optimizer)];
@@ -295,7 +296,7 @@ TEST(Plan, HasFourBytesAParameterLessWithoutAMaster) {
   EXPECT_NE(plan_text(config, make_plan(config)).find("bf16, gradients bf16, no master"), std::string::npos);
 }
 
-TEST(Plan, SaysWhatAStepCostsAndACheckpointHolds) {
+TEST(Plan, StatesTheCostOfAStepAndTheSizeOfACheckpoint) {
   constexpr std::int64_t parameters = 124'439'808;
   RunConfig config = mini_config(gpt2(12, 12, 768), 8, 512, 2, 2);
   const RunPlan plan = make_plan(config);
@@ -313,7 +314,7 @@ TEST(Plan, SaysWhatAStepCostsAndACheckpointHolds) {
   EXPECT_EQ(make_plan(config).checkpoint_bytes, 2 * 4 * parameters);
 }
 
-TEST(Plan, SaysWhichRankHoldsWhat) {
+TEST(Plan, StatesWhichPartEachRankHolds) {
   RunConfig config = mini_config(gpt2(12, 12, 768), 8, 16, 2, 2);
   config.parallel.tensor = 2;
   EXPECT_EQ(layout_text(config),
@@ -334,7 +335,7 @@ TEST(Plan, SaysWhichRankHoldsWhat) {
       << text;
 }
 
-TEST(Plan, RecomputationSavesActivations) {
+TEST(Plan, SavesActivationsByRecomputation) {
   const auto activations = [](Recompute recompute) {
     RunConfig config = mini_config(gpt2(12, 12, 768), 4, 1024);
     config.train.recompute = recompute;
@@ -344,7 +345,7 @@ TEST(Plan, RecomputationSavesActivations) {
   EXPECT_LT(activations(Recompute::block), activations(Recompute::selective));
 }
 
-/// Bytes of this process in memory.
+/// Resident bytes of this process.
 double resident_bytes() {
   std::ifstream file("/proc/self/statm");
   double pages = 0.0;
@@ -353,12 +354,12 @@ double resident_bytes() {
   return resident * static_cast<double>(sysconf(_SC_PAGESIZE));
 }
 
-/// Gigabytes and minutes: for the long tests.
-TEST(Plan, DISABLED_ResidentMemoryIsWhatThePlanSays) {
+/// Takes gigabytes and minutes: for the long tests.
+TEST(Plan, DISABLED_ResidentMemoryEqualsThePlan) {
   const PluginDescriptor& compute = *test_plugins().usable(PluginKind::compute).front();
   ComputeBackend& root = test_backends().at("kokkos");
   const CommunicatorHandle self = open_communicator("self", &root);
-  // Once a process, and no plan's matter: the libraries' code, kernels that they generate.
+  // Loads the code of the libraries and the kernels that they generate: once per process, and in no plan.
   const RunConfig small = typed(mini_config(gpt2(1, 12, 768), 1, 256), DType::fp32, DType::fp32);
   {
     MemoryLedger ledger;
@@ -375,7 +376,7 @@ TEST(Plan, DISABLED_ResidentMemoryIsWhatThePlanSays) {
     SCOPED_TRACE(fmt::format("{} parameters, {}", plan.parameters, name_of(config.train.dtype)));
     const double before = resident_bytes();
     MemoryLedger ledger;
-    // One of its own for each, with no workspace yet.
+    // A new backend for each configuration, without any workspace yet.
     const ComputeBackendHandle own = best_backend(ledger);
     MiniTrainer trainer(own ? *own : root, ledger, *self, config);
     train(trainer, config, 1, 3);

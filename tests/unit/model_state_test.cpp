@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Weights that are not fp32 are saved and restored in parts: what is larger than a part is whole again.
+// Weights that are not fp32 are saved and restored in parts: a tensor larger than a part is restored whole.
 #include "app/model_state.hpp"
 
 #include <memory>
@@ -36,7 +36,7 @@ class Narrow {
   Narrow(ComputeBackend& backend, Communicator& self) : backend_(backend), self_(self) {}
 
   void initialise(std::uint64_t seed) { initialise_weights(backend_, table_, seed, exchange_, *optimizer_); }
-  /// Out of a snapshot, as behind a training that goes on.
+  /// Saves from a snapshot, as is done while training goes on.
   void save(CheckpointStore& store) {
     const auto bytes = static_cast<std::size_t>(snapshot_bytes(optimizer_->kind(), exchange_.stored()));
     const PinnedBuffer snapshot(backend_, ledger_, MemoryCategory::snapshot, bytes);

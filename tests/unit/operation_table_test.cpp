@@ -12,7 +12,7 @@ namespace {
 
 using testing::ElementsAre;
 
-/// What kernels were asked for, in order.
+/// The calls of kernels, in order.
 using Log = std::vector<std::string>;
 
 struct Root {
@@ -62,7 +62,7 @@ TEST_F(OperationTableTest, AsksTheTopmostKernelFirst) {
   EXPECT_THAT(log_, ElementsAre("fast linear", "root gelu"));
 }
 
-TEST_F(OperationTableTest, AsksTheOneBelowIfAKernelDeclines) {
+TEST_F(OperationTableTest, AsksTheTableBelowIfAKernelDeclines) {
   fast_.takes = false;
   EXPECT_STREQ(table_.take(LinearForward{}), "root");
   EXPECT_THAT(log_, ElementsAre("fast linear", "root linear"));
@@ -79,7 +79,7 @@ TEST_F(OperationTableTest, AFusedOperationIsOneCallIfAKernelTakesIt) {
   EXPECT_THAT(log_, ElementsAre("fast fused"));
 }
 
-TEST_F(OperationTableTest, PartsOfAFusedOperationAreRunByTheTableThatWasAskedFirst) {
+TEST_F(OperationTableTest, RunsThePartsOfAFusedOperationByTheTopmostTable) {
   fast_.takes = false;
   Top top{&log_};
   OperationTable table = table_;
@@ -90,7 +90,7 @@ TEST_F(OperationTableTest, PartsOfAFusedOperationAreRunByTheTableThatWasAskedFir
   EXPECT_THAT(log_, ElementsAre("fast fused", "fast linear", "root linear", "top gelu"));
 }
 
-TEST_F(OperationTableTest, NamesWhatNobodyRuns) {
+TEST_F(OperationTableTest, NamesAnOperationWithoutAKernel) {
   try {
     table_.run(CrossEntropy{});
     FAIL() << "nobody has this kernel";

@@ -135,7 +135,7 @@ TEST_P(OptimizerTest, RoundsTheSameHoweverTensorParallelismDividesWeights) {
 INSTANTIATE_TEST_SUITE_P(Backends, OptimizerTest, testing::ValuesIn(compute_backend_names()),
                          backend_test_name);
 
-/// The loss of the last of 30 steps, by an optimizer with this learning rate.
+/// The loss of the last of 30 steps, with this optimizer and learning rate.
 float loss_after_30_steps(const char* name, double learning_rate) {
   ModelConfig model;
   model.layers = 2;

@@ -39,7 +39,7 @@ class PluginTest : public testing::Test {
     return "nothing was thrown";
   }
 
-  // Each test has its own, because a path that was loaded once is not looked at again.
+  // Each test has its own folder, because a path that was loaded once is not read again.
   fs::path folder_ = fs::temp_directory_path() /
                      fmt::format("mylos_plugin_{}_{}",
                                  testing::UnitTest::GetInstance()->current_test_info()->name(), getpid());
@@ -59,7 +59,7 @@ TEST_F(PluginTest, TheFirstOfANameWins) {
   EXPECT_EQ(registry.searched().size(), 3U);
 }
 
-TEST_F(PluginTest, ABrokenOneHidesTheOneBehindIt) {
+TEST_F(PluginTest, ABrokenPluginHidesLaterOnesOfItsName) {
   std::ofstream(first_ / "libmylos_comm_self.so") << "not a shared object";
   fs::copy(plugin("comm_self"), second_ / "libmylos_comm_self.so");
   const auto registry = PluginRegistry::discover({first_, second_});
@@ -68,7 +68,7 @@ TEST_F(PluginTest, ABrokenOneHidesTheOneBehindIt) {
   EXPECT_THAT(registry.found()[0].problem, HasSubstr("libmylos_comm_self.so"));
 }
 
-TEST_F(PluginTest, SaysWhatALibraryLacks) {
+TEST_F(PluginTest, NamesTheSymbolThatALibraryLacks) {
   fs::copy(plugin("comm_self").parent_path().parent_path() / "libmylos_io.so", first_ / "libmylos_other.so");
   const PluginInfo info = PluginRegistry::open(first_ / "libmylos_other.so");
   EXPECT_EQ(info.descriptor, nullptr);
@@ -109,7 +109,7 @@ TEST_F(PluginTest, RequireNamesPathsAndPlugins) {
   EXPECT_THAT(message(registry, PluginKind::compute, "self"), HasSubstr("no compute backend \"self\""));
 }
 
-TEST_F(PluginTest, PrefersTheLargest) {
+TEST_F(PluginTest, PrefersThePluginOfTheLargestPreference) {
   const auto usable = test_plugins().usable(PluginKind::compute);
   ASSERT_FALSE(usable.empty());
   for (std::size_t i = 1; i < usable.size(); ++i) {

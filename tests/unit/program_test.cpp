@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What follows from recorded programs: completion and accumulation of gradients, access to units,
+// What is derived from recorded programs: completion and accumulation of gradients, access to units,
 // recomputation, the split of the backward pass, and a place in the arena for every value.
 #include <algorithm>
 #include <array>
@@ -40,7 +40,7 @@ ModelConfig small_model(bool tied, float dropout) {
 struct Recorded {
   explicit Recorded(const ModelConfig& model, const ProgramConfig& config = {})
       : table(model), programs(record_programs(model, table, sized(config))) {}
-  /// Of one of two ranks along the tensor axis, which divide all that they can.
+  /// The programs of one of two ranks along the tensor axis, which divide everything that can be divided.
   Recorded(const ModelConfig& model, ProgramConfig config, int rank)
       : table(ParameterTable(model).local(Coordinates({.tensor = 2}, 2, rank),
                                           {.vocab = true, .sequence = true})),
@@ -59,7 +59,7 @@ struct Recorded {
     config.shape = {.batch = 32, .seq = 64};
     return config;
   }
-  /// A part ends within a sample.
+  /// With 31 samples in two parts, a part ends within a sample.
   static ProgramConfig divided(ProgramConfig config, int rank) {
     config.shape.batch = 31;
     config.shape.stream_parts = 2;
@@ -90,7 +90,7 @@ std::int64_t count(const Program& program, int block) {
   });
 }
 
-/// Programs that run one after another complete each parameter's gradient once.
+/// Expects programs that run one after another to complete each parameter's gradient once.
 void expect_completion(const Recorded& recorded, const std::vector<const Program*>& programs) {
   std::vector<GradientRange> ranges;
   for (const Program* program : programs) {
@@ -115,7 +115,7 @@ void expect_completion(const Recorded& recorded, const std::vector<const Program
   }
 }
 
-/// Each gradient is first written, then added to, and its completion follows its last contribution.
+/// Expects each gradient to be written first, then added to, and completed after its last contribution.
 void expect_contributions(const Recorded& recorded, const std::vector<const Program*>& programs) {
   std::set<std::pair<int, std::int64_t>> begun;  // root and offset
   for (const Program* program : programs) {
@@ -130,7 +130,7 @@ void expect_contributions(const Recorded& recorded, const std::vector<const Prog
   EXPECT_EQ(begun.size(), recorded.table.parameters().size());
 }
 
-/// Units are acquired before their use and released behind it, once per block.
+/// Expects units to be acquired before their use and released after it, once per block.
 void expect_access(const Recorded& recorded, const Program& program) {
   std::set<int> held;
   int block = -1;
@@ -154,7 +154,7 @@ TEST(Program, CompletesEveryGradientOnce) {
   });
 }
 
-TEST(Program, AcquiresWhatABlockUsesAndNoMore) {
+TEST(Program, AcquiresExactlyTheUnitsThatABlockUses) {
   for_all_models({}, [](const Recorded& recorded) {
     const ModelPrograms& programs = recorded.programs;
     for (const Program* program :
@@ -168,7 +168,7 @@ TEST(Program, AcquiresWhatABlockUsesAndNoMore) {
   });
 }
 
-TEST(Program, RepeatsInBackwardWhatWasNotKept) {
+TEST(Program, RepeatsDiscardedActivationsInBackward) {
   for (const auto& [recompute, products, norms, gelus] :
        {std::tuple(Recompute::none, 0, 0, 0), std::tuple(Recompute::selective, 0, 2, 1),
         std::tuple(Recompute::block, 3, 2, 0)}) {
@@ -176,7 +176,7 @@ TEST(Program, RepeatsInBackwardWhatWasNotKept) {
     const Recorded recorded(small_model(true, 0.0F), {.recompute = recompute});
     for (const int block : {1, 2, 3}) {
       const Program& backward = recorded.backward();
-      // What leads into the block again, but not the product that only leads out of it.
+      // All that leads to values within the block is repeated, but not the product that only leads out of it.
       EXPECT_EQ(count<LinearForward>(backward, block) + count<LinearGeluForward>(backward, block), products);
       EXPECT_EQ(count<LayernormForward>(backward, block) + count<DropoutAddLayernorm>(backward, block),
                 norms);
@@ -186,7 +186,7 @@ TEST(Program, RepeatsInBackwardWhatWasNotKept) {
   }
 }
 
-/// Of a stream that is divided within a sample, norms are recorded part by part: each part is remade.
+/// If a stream is divided within a sample, norms are recorded part by part, and each part is recomputed.
 TEST(Program, RepeatsEveryPartOfANorm) {
   const auto norms = [](const Program& program, int block) {
     return count<LayernormForward>(program, block) + count<DropoutAddLayernorm>(program, block);
@@ -202,8 +202,8 @@ TEST(Program, RepeatsEveryPartOfANorm) {
   }
 }
 
-/// Before its result is used or its input is changed, and by nobody else.
-TEST(Program, ACollectiveIsAwaitedByWhoeverNeedsItsEnd) {
+/// A collective is awaited before its result is used or its input is changed, and by no other operation.
+TEST(Program, AwaitsACollectiveBeforeItsBuffersAreUsed) {
   const ParameterTable table(small_model(true, 0.0F));
   const ProgramConfig config{.shape = {.batch = 2, .seq = 16}};
   Roots roots(table, config);
@@ -233,7 +233,7 @@ TEST(Program, ACollectiveIsAwaitedByWhoeverNeedsItsEnd) {
   EXPECT_FALSE(awaits(Cast{.x = other, .y = result}));
 }
 
-/// The ranks' sum of an input's gradient is under way while the gradient of the weight is computed.
+/// The sum of an input's gradient over the ranks is under way while the gradient of the weight is computed.
 TEST(Program, WeightGradientsHideTheSumsOfInputGradients) {
   for (const int rank : {0, 1}) {
     const Recorded recorded(small_model(true, 0.0F), {}, rank);
@@ -263,9 +263,9 @@ TEST(Program, KnowsWhereItWasRecorded) {
   }
 }
 
-/// Elements of a sample, of one head's probabilities or of a row on, that dropout draws for.
+/// Elements of a sample that dropout draws for; `first` is in one head's probabilities or in a row.
 using Draw = std::tuple<int, std::int64_t, std::int64_t, std::int64_t>;  // block, sample, first, number
-/// What the dropout layers of a program draw, by key.
+/// The draws of the dropout layers of a program, by key.
 using Draws = std::map<std::pair<std::uint32_t, std::uint32_t>, std::set<Draw>>;
 
 Draws draws_of(const Program& program) {
@@ -294,7 +294,7 @@ Draws draws_of(const Program& program) {
   return draws;
 }
 
-/// A mask that two layers share makes what they drop depend on one another.
+/// If two layers shared a mask, what they drop would be correlated.
 TEST(Program, EveryDropoutLayerDrawsByItsOwnKeyTheSameInBothPasses) {
   const ModelConfig model = small_model(true, 0.1F);
   for (const Recompute recompute : recomputes) {
@@ -327,8 +327,8 @@ TEST(Program, EveryDropoutLayerDrawsByItsOwnKeyTheSameInBothPasses) {
   EXPECT_TRUE(std::ranges::none_of(keys_of(1), [&](const auto& key) { return keys_of(2).contains(key); }));
 }
 
-/// Plays passages with one label per byte of the arena, and finds out whether each operation finds what was
-/// written for it.
+/// Plays passages with one label per granule of the arena, and checks that each operation finds the values
+/// that were written for it.
 class Playback {
  public:
   Playback(const Recorded& recorded, const ActivationPlan& plan)
@@ -365,12 +365,12 @@ class Playback {
   }
 
   static constexpr std::size_t granule = 256;
-  /// Slot and root, of which the bytes of the arena hold a value; the number of the write.
+  /// The slot and the root whose value the bytes of a granule hold.
   using Label = std::tuple<int, int>;
 
   std::size_t whole(int root) const { return recorded_.root(root).bytes; }
 
-  /// A collective may have read its input and written its result until now.
+  /// Until now a collective may have read its input and written its result: both must still be in place.
   void finish(const Entry& call, int slot) const {
     std::visit(
         [&]<class Op>(const Op& op) {
@@ -399,7 +399,8 @@ class Playback {
       EXPECT_TRUE(is_there(slot, tensor))
           << Op::name << " reads " << name << ", " << recorded_.root(place_of(tensor).root).name;
     });
-    // A result may lie on an operand only if the record says so, and then on nothing else.
+    // A result may overlap an operand only if the operation allows it in place, and then both begin at one
+    // place.
     std::set<std::pair<int, int>> allowed;
     if constexpr (requires { Op::in_place(op, [](const TensorRef&, const TensorRef&) {}); }) {
       Op::in_place(op, [&](const TensorRef& result, const TensorRef& operand) {
@@ -455,7 +456,7 @@ class Playback {
   int num_reads_ = 0;
 };
 
-/// Twice, as in two steps.
+/// Plays the passages `rounds` times, as in as many steps.
 void expect_intact(const Recorded& recorded, const std::vector<Passage>& passages, int rounds = 2) {
   const ActivationPlan plan(recorded.programs.roots, passages);
   Playback playback(recorded, plan);
@@ -486,7 +487,7 @@ TEST(ActivationPlan, KeepsTheValuesOfTwoMicroBatchesInFlight) {
   });
 }
 
-/// Of micro-batches that go through two chunks, backward in two parts, with steps that overlap.
+/// Micro-batches go through two chunks, the backward pass has two parts, and steps overlap.
 TEST(ActivationPlan, KeepsTheValuesOfOverlappingSteps) {
   using enum ActionKind;
   const Schedule schedule{.actions = {{forward, 0, 0, 1},
@@ -517,7 +518,7 @@ TEST(ActivationPlan, IsNoLargerForMoreMicroBatches) {
           .bytes();
     };
     EXPECT_EQ(bytes(1), bytes(4));
-    // Planning takes no longer for many than for three.
+    // Planning takes no longer for many micro-batches than for three.
     EXPECT_EQ(passages_of(accumulate(100), recorded.programs), passages_of(accumulate(3), recorded.programs));
   });
 }
@@ -549,7 +550,7 @@ TEST(SplitProgram, DefersTheGradientsOfWeights) {
       EXPECT_EQ(count<LinearBackwardWeight>(weight, block), 4);
       EXPECT_EQ(count<LinearBackwardInput>(weight, block), 0);
     }
-    // The logits' memory is used again for the next slice.
+    // The next slice reuses the memory of the logits, so the head's weight gradient is not deferred.
     EXPECT_GE(count<LinearBackwardWeight>(input, 4), 1);
     EXPECT_EQ(count<EmbeddingBackward>(weight, 0), 1);
     expect_completion(recorded, {&input, &weight});
@@ -565,8 +566,8 @@ TEST(SplitProgram, DefersTheGradientsOfWeights) {
   });
 }
 
-/// A tied embedding adds to what the head left in the gradient's memory, if both are on one rank. On a stage
-/// of its own it would add to the gradient of the step before.
+/// A tied embedding adds to the gradient that the head wrote, if both are on one rank. On a stage of its own
+/// it must write, because adding would add to the gradient of the step before.
 TEST(Program, TheFirstContributionOnARankWrites) {
   const auto adds = [](const Recorded& recorded) {
     const Program& stage = recorded.programs.chunks.front().backward.front();

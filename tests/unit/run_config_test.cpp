@@ -61,7 +61,7 @@ Result configure(const std::string& text, std::int64_t ranks, const std::string&
   return result;
 }
 
-/// A whole deck of GPT-2 124M on which `extra` is put on top.
+/// Configures a complete deck of GPT-2 124M that `extra` overrides.
 Result configure_gpt2(const std::vector<std::pair<std::string, std::string>>& extra, std::int64_t ranks = 1,
                       std::int64_t ranks_per_node = 1) {
   Result result;
@@ -121,7 +121,7 @@ TEST(RunConfig, DerivesTheTypeOfGradients) {
   EXPECT_EQ(configure_gpt2({{"train.dtype", "fp32"}}).config.train.grad_dtype, DType::fp32);
 }
 
-TEST(RunConfig, KeepsAMasterUnlessTold) {
+TEST(RunConfig, KeepsAMasterUnlessToldOtherwise) {
   EXPECT_TRUE(configure_gpt2({{"train.dtype", "bf16"}}).config.optimizer.keeps_master);
   const Result result =
       configure_gpt2({{"train.dtype", "fp16"}, {"optim.master", "none"}, {"train.seed", "7"}});
@@ -145,7 +145,7 @@ TEST(RunConfig, IsReproducedByTheResolvedDeck) {
   EXPECT_EQ(first.values.text("train.grad_dtype"), "fp32");
 }
 
-TEST(RunConfig, BlamesTheKeyThatWasWritten) {
+TEST(RunConfig, BlamesTheKeyThatTheUserWrote) {
   EXPECT_THAT(
       configure_gpt2({{"model.width", "770"}}).problems,
       ElementsAre(
@@ -174,7 +174,7 @@ TEST(RunConfig, SuggestsLegalBatches) {
               ElementsAre(HasSubstr("use global_batch = 16, or data = 1, 2, 4 or 8")));
 }
 
-TEST(RunConfig, ChecksWhatIsDividedAmongWhom) {
+TEST(RunConfig, ChecksTheDivisionAmongRanks) {
   const auto problems = [](std::vector<std::pair<std::string, std::string>> keys) {
     keys.insert(keys.end(), {{"train.global_batch", "8"}, {"train.micro_batch", "2"}});
     return configure_gpt2(keys, 4);
@@ -196,7 +196,7 @@ TEST(RunConfig, ChecksWhatIsDividedAmongWhom) {
               ElementsAre(HasSubstr("use zero2, or graphs = false")));
 }
 
-TEST(RunConfig, ChecksWhatTheTensorAxisDivides) {
+TEST(RunConfig, ChecksTheDivisionAlongTheTensorAxis) {
   const Result result = configure_gpt2({{"parallel.tensor", "4"}}, 8);
   EXPECT_THAT(result.problems, IsEmpty());
   EXPECT_EQ(result.config.parallel.tensor, 4);
@@ -243,7 +243,7 @@ TEST(RunConfig, DividesAmongTheRanksOfANode) {
               IsEmpty());
 }
 
-TEST(RunConfig, ChecksTokenFilesApart) {
+TEST(RunConfig, ChecksTokenFilesSeparately) {
   DeckErrors errors;
   ParamValues values;
   const Deck deck = Deck::parse(
@@ -375,7 +375,7 @@ TEST(RunConfig, TakesEachParameterToItsPlace) {
   EXPECT_EQ(run.run_dir, "runs/test");
 }
 
-TEST(DeckChanges, AreThoseThatShapeTheNumbers) {
+TEST(DeckChanges, AreTheKeysThatAffectTheResults) {
   const std::string before = "[train]\nsteps = 5\nseed = 1\n[run]\ndir = a\n";
   EXPECT_EQ(deck_changes(before, "[train]\nsteps = 6\nseed = 2\n[run]\ndir = b\n"),
             "train.steps 5 -> 6, train.seed 1 -> 2");

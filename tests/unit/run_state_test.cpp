@@ -81,13 +81,13 @@ TEST(RunState, IsReadBackAsItWasWritten) {
   EXPECT_TRUE(read.evaluation_due);
 }
 
-TEST(RunState, OfAnotherStepIsRefused) {
+TEST(RunState, IsRefusedIfItIsOfAnotherStep) {
   std::string text = state_text(some_state());
   text.replace(text.find("\"step\": 7"), 9, "\"step\": 8");
   EXPECT_EQ(error_of(text), "here: of step 8, not 7");
 }
 
-TEST(RunState, OlderRunsHaveNoLossScale) {
+TEST(RunState, AcceptsOlderRunsWithoutALossScale) {
   std::string text = state_text(some_state());
   text.replace(text.find("loss_scale"), 4, "gone");
   text.replace(text.find("scaled_in_row"), 4, "gone");
@@ -96,7 +96,7 @@ TEST(RunState, OlderRunsHaveNoLossScale) {
   EXPECT_EQ(read.guard.scaled_in_row, 0);
 }
 
-TEST(RunState, NamesWhatIsMissing) {
+TEST(RunState, NamesMissingKeys) {
   std::string text = state_text(some_state());
   text.replace(text.find("skipped_in_row"), 7, "omitted");
   EXPECT_EQ(error_of(text), "here: has no \"skipped_in_row\"");

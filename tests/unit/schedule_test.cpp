@@ -32,7 +32,7 @@ std::vector<int> slots_of(const Schedule& schedule, std::int64_t steps = 1) {
   return slots;
 }
 
-/// What is done for each step, as "kind micro-batch/step".
+/// The actions that a step causes, as "kind micro-batch/step".
 std::vector<std::string> actions_of(const Schedule& schedule, std::int64_t step, bool is_begun,
                                     std::int64_t last) {
   std::vector<std::string> texts;
@@ -119,7 +119,7 @@ TEST(Schedule, BeginsStepsAheadAndDrains) {
   EXPECT_THAT(problems_of(schedule), IsEmpty());
 }
 
-TEST(Schedule, KnowsTheLastContributions) {
+TEST(Schedule, FindsTheLastContributions) {
   const Schedule schedule = schedules().front()->make(3);
   std::vector<std::size_t> last;
   for (std::size_t i = 0; i < schedule.actions.size(); ++i) {
@@ -128,7 +128,7 @@ TEST(Schedule, KnowsTheLastContributions) {
   EXPECT_THAT(last, ElementsAre(5U));
 }
 
-TEST(ScheduleProblems, FindsWhatIsMissingTwiceOrTooEarly) {
+TEST(ScheduleProblems, FindsActionsThatAreMissingDuplicatedOrTooEarly) {
   const Schedule good = schedules().front()->make(2);
   const auto problem = [&](const auto& change) {
     Schedule bad = good;
@@ -201,7 +201,7 @@ TEST(ScheduleProblems, PipelinesFitTogether) {
   }
 }
 
-TEST(ScheduleProblems, FindsEachActionThatIsMissingTwiceOrSentElsewhere) {
+TEST(ScheduleProblems, FindsActionsThatAreMissingDuplicatedOrMisdirected) {
   for (const int stages : {1, 2, 3}) {
     for (const int micro_batches : {1, 3}) {
       const std::vector<Schedule> good = one_forward_one_backward(stages, micro_batches);
@@ -225,8 +225,8 @@ TEST(ScheduleProblems, FindsEachActionThatIsMissingTwiceOrSentElsewhere) {
   }
 }
 
-/// Of all orders of a step's actions those are right in which each backward pass follows its forward pass,
-/// and reduction and update follow all of these.
+/// An order of a step's actions is right if each backward pass follows its forward pass, and reduction and
+/// update follow all passes.
 TEST(ScheduleProblems, FindsEveryWrongOrder) {
   const std::vector<Action> actions = schedules().front()->make(2).actions;
   std::vector<std::size_t> order = {0, 1, 2, 3, 4, 5};
@@ -246,8 +246,8 @@ TEST(ScheduleProblems, FindsEveryWrongOrder) {
   EXPECT_EQ(num_right, 6);
 }
 
-/// A channel without tags and room, as NCCL's: a receive that is posted before its time blocks the send
-/// behind it.
+/// A channel without tags and buffers, such as NCCL's: a receive that is posted too early blocks the send
+/// after it.
 TEST(ScheduleProblems, FindsDeadlocks) {
   const auto deadlocked = [](const std::vector<Schedule>& ranks) {
     return std::ranges::any_of(mylos::problems_of(ranks), [](const std::string& text) {
@@ -258,13 +258,13 @@ TEST(ScheduleProblems, FindsDeadlocks) {
   EXPECT_FALSE(deadlocked(good));
   std::vector<Schedule> bad = good;
   std::vector<Action>& first = bad[0].actions;
-  // forward 0, send 0, forward 1, send 1, receive 0, ...: the receive alone before the first message
+  // forward 0, send 0, forward 1, send 1, receive 0, ...: the receive moves before the first send
   ASSERT_EQ(first[4].kind, receive_backward);
   std::rotate(first.begin() + 1, first.begin() + 4, first.begin() + 5);
   std::swap(first[2], first[3]);
   EXPECT_TRUE(deadlocked(bad));
 
-  // Two messages in one channel that are taken in the other order.
+  // Two messages in one channel that are received in the other order.
   bad = good;
   std::vector<Action>& second = bad[1].actions;
   ASSERT_EQ(second[0].kind, receive_forward);
@@ -275,7 +275,7 @@ TEST(ScheduleProblems, FindsDeadlocks) {
                                           "meets receive_forward 1 of chunk 1")));
 }
 
-/// The recorded programs say which contribution to a shared matrix writes: a schedule keeps to their order.
+/// The recorded programs say which contribution to a shared matrix writes: a schedule must keep their order.
 TEST(ScheduleProblems, WeightGradientsOfLaterChunksComeFirst) {
   const auto problem = [](std::vector<Action> weights) {
     std::vector<Action> actions = {

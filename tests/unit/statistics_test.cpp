@@ -22,7 +22,7 @@ TEST(Statistics, QuantilesInterpolateBetweenNeighbours) {
   EXPECT_EQ(quantile(samples, 1.0), 50.0);
 }
 
-TEST(Statistics, NothingHasNoQuantile) {
+TEST(Statistics, RefusesEmptySamplesAndInvalidFractions) {
   EXPECT_THROW(quantile({}, 0.5), Error);
   EXPECT_THROW(quantile({1.0}, 1.5), Error);
 }

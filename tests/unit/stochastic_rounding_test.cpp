@@ -30,7 +30,7 @@ class StochasticRoundingOf : public testing::Test {};
 using NarrowTypes = testing::Types<bf16, fp16>;
 TYPED_TEST_SUITE(StochasticRoundingOf, NarrowTypes);
 
-TYPED_TEST(StochasticRoundingOf, LeavesWhatTheTypeHolds) {
+TYPED_TEST(StochasticRoundingOf, KeepsValuesThatTheTypeHolds) {
   for (std::uint32_t bits = 0; bits <= 0xffffU; ++bits) {
     const auto exact = static_cast<float>(with_bits<TypeParam>(bits));
     for (const std::uint16_t chance : chances) {
@@ -44,7 +44,7 @@ TYPED_TEST(StochasticRoundingOf, LeavesWhatTheTypeHolds) {
   }
 }
 
-TYPED_TEST(StochasticRoundingOf, HasTheExpectationOfTheNumberItself) {
+TYPED_TEST(StochasticRoundingOf, KeepsTheExpectation) {
   constexpr std::uint32_t num_chances = 1U << 16U;
   for (std::uint32_t i = 0; i < 40; ++i) {
     const std::uint32_t highest = std::bit_cast<std::uint32_t>(largest<TypeParam>()) >> 16U;
@@ -67,7 +67,7 @@ TYPED_TEST(StochasticRoundingOf, HasTheExpectationOfTheNumberItself) {
   }
 }
 
-TYPED_TEST(StochasticRoundingOf, IsToNearestBeyondTheLargestNumber) {
+TYPED_TEST(StochasticRoundingOf, RoundsToNearestBeyondTheLargestNumber) {
   const float beyond = std::nextafter(largest<TypeParam>(), infinity);
   for (const std::uint16_t chance : chances) {
     EXPECT_EQ(static_cast<float>(round_stochastically<TypeParam>(beyond, chance)), largest<TypeParam>());

@@ -13,7 +13,7 @@
 namespace mylos {
 namespace {
 
-TEST(StopSignals, TellTheFirstSignal) {
+TEST(StopSignals, ReportTheFirstSignal) {
   const StopSignals signals;
   EXPECT_EQ(signals.received(), 0);
   std::raise(SIGTERM);
@@ -22,7 +22,7 @@ TEST(StopSignals, TellTheFirstSignal) {
   EXPECT_EQ(signals.received(), SIGTERM);
 }
 
-TEST(StopSignals, OnlyASecondInterruptThatTheLauncherDidNotCopyEndsTheProcessAtOnce) {
+TEST(StopSignals, EndTheProcessAtOnceOnlyForASecondInterruptThatTheLauncherDidNotCopy) {
   using namespace std::chrono_literals;
   EXPECT_FALSE(ends_at_once(SIGINT, 1s));
   EXPECT_TRUE(ends_at_once(SIGINT, 1001ms));
@@ -40,7 +40,7 @@ TEST(StopSignals, LeaveTheInterruptedStackAlone) {
   alignas(64) static std::array<std::byte, std::size_t{128} << 10> stack;
   stack.fill(paint);
   const StopSignals signals;
-  std::raise(0);  // the dynamic linker looks raise up on this stack
+  std::raise(0);  // makes the dynamic linker look raise up on this stack
 
   ucontext_t caller{};
   ucontext_t callee{};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The trace of a training step: every operation under its name and shape, one after the other, inside the
-// step, and nothing else of weight in it.
+// The trace of a training step: every operation by name and shape, one after the other, inside the step and
+// its phases.
 #include "core/trace.hpp"
 
 #include <algorithm>
@@ -69,7 +69,7 @@ TEST_F(TraceTest, NamesEveryOperationAndCountsItsCalls) {
     calls[operation.label] = operation.calls;
   constexpr std::int64_t layers = 3;
   constexpr std::int64_t micro_batches = 2;
-  // Fused operations, for which the backend has no kernel, as their parts.
+  // Fused operations appear as their parts, because the backend has no kernels for them.
   const std::map<std::string, std::int64_t> per_micro_batch = {
       {"linear_forward 64x192 (kokkos)", layers},
       {"linear_forward 64x64 (kokkos)", layers},
@@ -126,7 +126,7 @@ TEST_F(TraceTest, ProfilesTheStepWithTheLongestOperationsFirst) {
   EXPECT_TRUE(std::ranges::is_sorted(profile.operations, std::ranges::greater(), &OperationTime::seconds));
 }
 
-TEST_F(TraceTest, CountsWhatItHasNoRoomFor) {
+TEST_F(TraceTest, CountsTheEventsThatItHasNoRoomFor) {
   trainer_.trace().start(10);
   trainer_.step(walk_tokens(config(), 1));
   trainer_.trace().stop();

@@ -32,7 +32,7 @@ RunConfig config(std::int64_t accumulation, DType dtype = DType::fp32) {
   return config;
 }
 
-/// Runs both on the same tokens, `late` with its results one step late.
+/// Runs both on the same tokens; the results of `late` are read one step late.
 void expect_same_steps(const RunConfig& run, MiniTrainer& at_once, MiniTrainer& late) {
   late.run(walk_tokens(run, 1));
   for (std::int64_t step = 1; step <= num_steps; ++step) {
@@ -83,7 +83,7 @@ TEST_F(TrainingStepTest, NeverLeavesTheDeviceIdle) {
       const int waits_in_step = device_.device().num_waits() - before;
       trainer.read();
       const int waits = device_.device().num_waits() - before;
-      // Of more than one micro-batch it waits for the tokens: it is never more than two of them ahead.
+      // With several micro-batches the host waits for one of two upload buffers of tokens.
       EXPECT_TRUE(accumulation > 1 || (waits_in_step == 0 && waits == 1)) << waits_in_step << ", " << waits;
       EXPECT_EQ(device_.device().num_idle(), idle);
     }
@@ -106,7 +106,7 @@ TEST_F(TrainingStepTest, GivesTheSameResultsOneStepLate) {
   }
 }
 
-TEST_F(TrainingStepTest, RoundsByChanceInGraphs) {
+TEST_F(TrainingStepTest, RoundsStochasticallyInGraphs) {
   RunConfig run = config(1, DType::bf16);
   run.optimizer.keeps_master = false;
   MiniTrainer at_once(host_, ledger_, *of_host_, run);
@@ -140,14 +140,14 @@ TEST_F(TrainingStepTest, RecordsEachActionOnce) {
   EXPECT_EQ(captures(), 2 * num_actions);
 }
 
-TEST_F(TrainingStepTest, RecordsNothingThatThrows) {
+TEST_F(TrainingStepTest, DiscardsARecordingThatThrows) {
   DeviceGraph graph(device_);
   const DeviceBuffer x(device_, ledger_, MemoryCategory::workspace, sizeof(float), "mylos::tests::x");
   const TensorRef value(x.data(), DType::fp32, {1});
   device_.run(Fill{.y = value, .value = 1.0F});
   EXPECT_THROW(graph.queue([&] {
     device_.run(Fill{.y = value, .value = 2.0F});
-    device_.synchronize();  // not while it is recorded
+    device_.synchronize();  // forbidden during the recording
   }),
                Error);
   const auto read = [&] {
@@ -161,7 +161,7 @@ TEST_F(TrainingStepTest, RecordsNothingThatThrows) {
   EXPECT_EQ(read(), 3.0F);
 }
 
-TEST_F(TrainingStepTest, NeedsADeviceThatRecordsForGraphs) {
+TEST_F(TrainingStepTest, RefusesGraphsOnADeviceThatCannotRecord) {
   RunConfig run = config(1);
   run.graphs = true;
   try {

@@ -9,7 +9,7 @@ namespace {
 constexpr double limit = 1000.0;  // seconds
 
 TEST(WallClockLimit, GuessesACheckpointUntilOneWasTimed) {
-  // 10⁸ parameters: 12 s and one.
+  // 10⁸ parameters: 12 s plus 1 s.
   WallClockLimit run(limit, 100'000'000, 1);
   EXPECT_FALSE(run.is_near(limit - 2 * 13.0 - 1.0));
   EXPECT_TRUE(run.is_near(limit - 2 * 13.0 - 0.9));
@@ -18,19 +18,19 @@ TEST(WallClockLimit, GuessesACheckpointUntilOneWasTimed) {
   EXPECT_TRUE(run.is_near(limit - 2 * 3.0 - 0.9));
 }
 
-TEST(WallClockLimit, CountsOnTheSlowestOfEach) {
+TEST(WallClockLimit, AssumesTheSlowestStepAndCheckpoint) {
   WallClockLimit run(limit, 0, 2);
   for (const double seconds : {1.0, 4.0, 2.0}) {
     run.note_step(seconds);
     run.note_checkpoint(2 * seconds);
   }
-  // Twice two steps and a checkpoint, and a second.
+  // Twice the time of two steps and a checkpoint, plus a second.
   const double needed = 2 * (2 * 4.0 + 8.0) + 1.0;
   EXPECT_FALSE(run.is_near(limit - needed));
   EXPECT_TRUE(run.is_near(limit - needed + 0.1));
 }
 
-TEST(WallClockLimit, ZeroIsNone) {
+TEST(WallClockLimit, ZeroMeansNoLimit) {
   EXPECT_FALSE(WallClockLimit(0.0, 100'000'000, 1).is_near(1e9));
 }
 

@@ -17,7 +17,7 @@ const std::string tokenizer_choices = tokenizer_names("|") + "|none";
 const std::string optimizer_choices = choices_of(optimizers());
 const std::string optimizer_docs = "Optimizer. " + docs_of(optimizers()) + ".";
 const std::string exchange_choices = choices_of(exchanges());
-const std::string exchange_docs = "How gradients meet. " + docs_of(exchanges()) + ".";
+const std::string exchange_docs = "How gradients are combined. " + docs_of(exchanges()) + ".";
 const std::string schedule_choices = choices_of(schedules());
 const std::string schedule_docs = "Order of the micro-batches. " + docs_of(schedules()) + ".";
 
@@ -48,7 +48,7 @@ const ParamSpec params[] = {
         "train", "global_batch", nullptr, 1, 65536, "sequences",
         "Sequences of one optimizer step, over all ranks; a multiple of micro_batch times parallel.data."),
     integer_param("train", "micro_batch", "0", 0, 65536, "sequences",
-                  "Sequences of one forward pass of a data coordinate; the rest of its share is accumulated. "
+                  "Sequences per forward pass of a data coordinate; the rest of its share is accumulated. "
                   "0 takes the whole share at once."),
     integer_param("train", "seq_len", "0", 0, 65536, "tokens",
                   "Length of a training sequence, at most model.context; 0 takes model.context."),
@@ -62,7 +62,7 @@ const ParamSpec params[] = {
         "fp16, else 1."),
     integer_param(
         "train", "loss_scale_window", "2000", 0, 1e9, "steps",
-        "With dtype = fp16, applied steps in a row that double the loss scale; a gradient that is not "
+        "With dtype = fp16, this many applied steps in a row double the loss scale; a gradient that is not "
         "finite halves it and skips the update. 0 keeps the scale."),
     choice_param(
         "train", "recompute", "none", "none|selective|block",
@@ -82,25 +82,25 @@ const ParamSpec params[] = {
     integer_param("optim", "warmup", "0", 0, 1e9, "steps", "Linear rise from 0 to lr."),
     integer_param("optim", "decay_steps", "0", 0, 1e9, "steps", "Length of the decay of schedule wsd."),
     real_param("optim", "weight_decay", "0.1", 0.0, 1000.0, "",
-               "Of every tensor with two or more dimensions: decoupled with adamw, part of the gradient with "
-               "sgd."),
+               "Weight decay of every tensor with two or more dimensions: decoupled with adamw, part of the "
+               "gradient with sgd."),
     choice_param(
         "optim", "master", "fp32", "fp32|none",
         "With dtype = bf16 or fp16: an fp32 copy of the weights that is updated and rounded to them; or "
-        "none, 4 bytes a parameter less: the weights themselves are updated, rounded stochastically."),
+        "none, 4 bytes per parameter less: the weights themselves are updated, rounded stochastically."),
     real_param("optim", "clip_norm", "1", 0.0, 1e30, "",
                "Largest global L2 norm of the gradient; 0 does not clip."),
 
     text_param("data", "train", nullptr,
                "Token files to train on: names and patterns such as train_*.bin, with commas between them; "
-               "weighted sources each with :WEIGHT behind (docs/data.md)."),
+               "each weighted source followed by :WEIGHT (docs/data.md)."),
     text_param("data", "valid", "", "Token files to evaluate on, without weights; empty for no evaluation."),
     choice_param("data", "tokenizer", "none", tokenizer_choices.c_str(),
-                 "What made the token files, so that `generate` can read and write text."),
+                 "Tokenizer that made the token files, so that `generate` can read and write text."),
     text_param(
         "data", "ranks", "",
         "With tokenizer = gpt2: a file of GPT-2's ranks, which the run keeps for `generate`; a .tiktoken "
-        "file, or vocab.json beside merges.txt."),
+        "file, or vocab.json next to merges.txt."),
 
     integer_param("eval", "every", "0", 0, 1e9, "steps",
                   "Steps between evaluations; 0 evaluates at the end only."),
@@ -113,9 +113,9 @@ const ParamSpec params[] = {
                   "Neighbouring ranks that divide the heads and the feed-forward layer of each block "
                   "(Megatron-LM); a divisor of heads."),
     boolean_param("parallel", "vocab", "false",
-                  "These ranks also divide the vocabulary: the token embedding, the head and the loss."),
+                  "The tensor ranks also divide the vocabulary: the token embedding, the head and the loss."),
     boolean_param("parallel", "sequence", "false",
-                  "These ranks also divide the rows of the residual stream, with its norms and dropout "
+                  "The tensor ranks also divide the rows of the residual stream, with its norms and dropout "
                   "(sequence parallelism): less memory for activations, more traffic."),
     choice_param("parallel", "exchange", exchanges().front()->name, exchange_choices.c_str(),
                  exchange_docs.c_str()),
@@ -126,33 +126,32 @@ const ParamSpec params[] = {
     text_param("backend", "comm", "auto", "Communication backend; auto takes the best that works here."),
     integer_param("backend", "threads", "0", 0, 4096, "threads",
                   "Host threads of a rank; 0 shares the cores of a node evenly."),
-    boolean_param(
-        "backend", "graphs", "false",
-        "From the second step on, a GPU is given each part of a step that does not communicate as a "
-        "whole (a CUDA graph) and not kernel by kernel; the numbers are the same."),
+    boolean_param("backend", "graphs", "false",
+                  "From the second step on, queues each part of a step that does not communicate as a whole "
+                  "(a CUDA graph), not kernel by kernel; needs a GPU. The numbers are the same."),
 
     text_param("comm", "algorithm", "native",
-               "How collectives are done: native is the backend's own way; naive, tree, ring and "
+               "How collectives work: native is the backend's own way; naive, tree, ring and "
                "halving_doubling are made of its messages. By payload: tree<65536,ring takes tree below "
-               "65536 bytes. By collective: all_reduce:tree<65536,ring;broadcast:tree, the rest native or as "
-               "a part without a name says. auto measures all once."),
+               "65536 bytes. By collective: all_reduce:tree<65536,ring;broadcast:tree, the rest native, or "
+               "as given by a part without a name. auto measures all once and chooses."),
     boolean_param("comm", "progress_thread", "false",
                   "A thread of each rank advances communication while the others compute."),
     real_param("comm", "simulate_alpha", "0", 0.0, 1e9, "us",
-               "Latency of the link between each two ranks that simulate_gbps simulates."),
+               "Latency of the link that simulate_gbps simulates between every two ranks."),
     real_param(
         "comm", "simulate_gbps", "0", 0.0, 1e9, "Gbit/s",
-        "Simulates a link of this bandwidth between each two ranks, for studies on one machine; needs an "
+        "Simulates a link of this bandwidth between every two ranks, for studies on one machine; needs an "
         "algorithm other than native. 0 simulates none."),
     real_param("comm", "timeout", "600", 0.1, 1e6, "s",
                "A collective that takes longer has stalled: exit 76."),
     real_param("comm", "heartbeat", "5", 0.1, 1e6, "s",
                "A rank that is silent for longer has stopped: exit 76."),
     real_param("comm", "start_timeout", "60", 0.1, 1e6, "s",
-               "If MPI has not started on all ranks by then, the job ends: exit 76."),
+               "If MPI has not started on all ranks within this time, the job ends: exit 76."),
 
     real_param("io", "timeout", "600", 0.1, 1e6, "s",
-               "A file system that has not answered one call by then hangs: exit 74."),
+               "A file system that does not answer one call within this time hangs: exit 74."),
 
     choice_param("guard", "policy", "skip", "skip|stop",
                  "After a step that is not finite or spikes: skip its update, or stop with exit 17."),
@@ -171,19 +170,20 @@ const ParamSpec params[] = {
         "checkpoint", "async", "false",
         "Copies weights and the optimizer's states to host memory and writes them while training goes on."),
     text_param("checkpoint", "dir", "",
-               "Directory for the checkpoints, such as one on a scratch file system; empty: in the run's."),
+               "Directory for the checkpoints, such as one on a scratch file system; empty: in the run's "
+               "directory."),
     integer_param("checkpoint", "keep", "2", 2, 1e9, "checkpoints",
-                  "The newest that are kept; damaged ones do not count."),
+                  "Newest checkpoints to keep; damaged ones do not count."),
     integer_param("checkpoint", "keep_every", "0", 0, 1e9, "steps",
-                  "Checkpoints of its multiples are kept for good; 0 keeps none."),
+                  "Checkpoints at multiples of this step are kept for good; 0 keeps none."),
     integer_param("checkpoint", "keep_abandoned", "1", 0, 1e9, "directories",
-                  "The newest abandoned-<time> that are kept: checkpoints that a restart from an earlier "
+                  "Newest abandoned-<time> directories to keep: checkpoints that a restart from an earlier "
                   "step gave up."),
     integer_param("checkpoint", "alignment", "4096", 1, 1e9, "bytes",
-                  "Larger tensors begin at its multiples in the file: the stripe size on Lustre."),
+                  "Larger tensors begin at multiples of this in the file: the stripe size on Lustre."),
 
     integer_param("profile", "step", "0", 0, 1e9, "steps",
-                  "Traces this step, to trace-N.json of the run's directory; 0 traces none."),
+                  "Traces this step, to trace-N.json in the run's directory; 0 traces none."),
 
     text_param("run", "dir", nullptr, "Directory of this run: resolved deck, metrics, checkpoints, report."),
 

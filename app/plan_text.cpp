@@ -27,7 +27,7 @@ std::string plan_text(const RunConfig& config, const RunPlan& plan) {
   text += fmt::format("batch        {} sequences of {} tokens = {} micro-batch x {} accumulation x {} data\n",
                       t.global_batch, t.seq_len, t.micro_batch, t.accumulation, config.parallel.data);
   text += fmt::format(
-      "run          {} steps of {} tokens = {:.4g} tokens, {:.3g} model FLOPs (6N + 12LCT a token)\n",
+      "run          {} steps of {} tokens = {:.4g} tokens, {:.3g} model FLOPs (6N + 12LCT per token)\n",
       config.limits.steps, plan.tokens_per_step,
       static_cast<double>(config.limits.steps * plan.tokens_per_step),
       static_cast<double>(config.limits.steps * plan.tokens_per_step) * plan.flops_per_token);

@@ -122,11 +122,10 @@ std::string program_text(const Setup& setup) {
     }
     if (action.ahead > 0) actions.back() += fmt::format(" ({} ahead)", action.ahead);
   }
-  std::string text = fmt::format(
-      "rank 0 of {}: {} x {} tokens per micro-batch, {:.3f} GB of activations\n"
-      "a step: {}\n",
-      config.parallel.world_size(), config.train.micro_batch, config.train.seq_len,
-      1e-9 * static_cast<double>(plan.bytes()), joined(actions, ", "));
+  std::string text =
+      fmt::format("rank 0 of {}: {} x {} tokens per micro-batch, {:.3f} GB of activations\nstep: {}\n",
+                  config.parallel.world_size(), config.train.micro_batch, config.train.seq_len,
+                  1e-9 * static_cast<double>(plan.bytes()), joined(actions, ", "));
   const ProgramText printer(table, programs, compute_plugins(setup.plugins, config));
   for (std::size_t c = 0; c < programs.chunks.size(); ++c) {
     const std::string chunk = schedule.chunks > 1 ? fmt::format(" of chunk {}", c) : "";

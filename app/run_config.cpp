@@ -148,7 +148,7 @@ class CrossChecks {
       }
     }
     if (!open.empty() && known({"model.preset"})) {
-      report({"model.preset"}, "[model] {} must be set where preset = none", joined(open, ", "));
+      report({"model.preset"}, "[model] {} must be set if preset = none", joined(open, ", "));
     }
   }
 
@@ -180,8 +180,7 @@ class CrossChecks {
     if (!known({"data.tokenizer", "data.ranks"}) || values_.text("data.ranks").empty()) return;
     const std::string tokenizer = values_.text("data.tokenizer");
     if (tokenizer != "none" && tokenizer_kind(tokenizer).has_ranks) return;
-    report({"data.ranks"}, "[data] ranks is for a tokenizer that has some, not for tokenizer = {}",
-           tokenizer);
+    report({"data.ranks"}, "[data] ranks needs a tokenizer that has ranks, not tokenizer = {}", tokenizer);
   }
 
   /// `key`, a number of steps, must not exceed train.steps.
@@ -308,8 +307,7 @@ class CrossChecks {
         if (known({split}) && values_.boolean(split))
           report(
               {split, "parallel.tensor"},
-              "[parallel] {} = true divides something among tensor ranks, of which there is one; use tensor "
-              "= 2 or more, or {} = false",
+              "[parallel] {} = true needs more than one tensor rank; use tensor = 2 or more, or {} = false",
               std::string_view(split).substr(9), std::string_view(split).substr(9));
       }
       return;
@@ -384,8 +382,8 @@ class CrossChecks {
           algorithm != "auto" && AlgorithmChoice::parse(algorithm).uses(Algorithm::native);
       if (uses_native && known({"comm.simulate_gbps"}) && values_.real("comm.simulate_gbps") > 0.0) {
         report({"comm.simulate_gbps", "comm.algorithm"},
-               "[comm] simulate_gbps delays messages, and algorithm = native sends none that it could delay; "
-               "use auto, naive, tree, ring or halving_doubling");
+               "[comm] simulate_gbps delays messages, but algorithm = native sends no messages that it could "
+               "delay; use auto, naive, tree, ring or halving_doubling");
       }
     } catch (const Error& error) {
       report({"comm.algorithm"}, "{}", error.what());

@@ -56,7 +56,7 @@ RunDirectory::RunDirectory(const RunPaths& paths, const fs::path& checkpoints, b
     fail(ExitCode::usage,
          "the checkpoints of this run are in {}, not in [checkpoint] dir = {}: move them, or {}",
          present.string(), checkpoints.string(),
-         is_link ? fmt::format("let the link {} show the new place", link.string())
+         is_link ? fmt::format("point the link {} to the new place", link.string())
                  : "leave the parameter out");
   }
   if (!list_steps(place).empty()) {

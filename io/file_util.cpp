@@ -66,7 +66,8 @@ void write_fully(int fd, const fs::path& file, const void* data, std::size_t byt
     if (n < 0 && errno == EINTR) continue;
     if (n < 0)
       fail(ExitCode::io, "cannot write {} at offset {}: {}", file.string(), offset, std::strerror(errno));
-    if (n == 0) fail(ExitCode::io, "cannot write {} at offset {}: nothing is taken", file.string(), offset);
+    if (n == 0)
+      fail(ExitCode::io, "cannot write {} at offset {}: no bytes were written", file.string(), offset);
     from += n;
     bytes -= static_cast<std::size_t>(n);
     offset += n;

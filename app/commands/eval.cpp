@@ -14,11 +14,11 @@ std::vector<CommandOption> options() {
   return {
       {.name = "data",
        .kind = OptionKind::text,
-       .doc = "token files, as [data] valid; those of the run by default"},
+       .doc = "token files, as in [data] valid; those of the run by default"},
       {.name = "step",
        .kind = OptionKind::integer,
-       .doc = "of the checkpoint in a run; the newest by default"},
-      {.name = "max-loss", .kind = OptionKind::real, .doc = "exit with 17 where the loss is larger"},
+       .doc = "step of the checkpoint in a run; the newest by default"},
+      {.name = "max-loss", .kind = OptionKind::real, .doc = "exit with 17 if the loss is larger"},
   };
 }
 
@@ -36,7 +36,7 @@ int run(const CommandLine& line) {
         *evaluate(*model.executor, model.session->compute(), dataset, 0, model.session->grid());
     if (mpi.rank() == 0) {
       fmt::print(
-          "step {}: loss {:.4f} nats a token, accuracy {:.2f} %, perplexity {:.3f} ({} tokens of {})\n",
+          "step {}: loss {:.4f} nats per token, accuracy {:.2f} %, perplexity {:.3f} ({} tokens of {})\n",
           model.step, result.loss, 100.0 * result.accuracy, std::exp(result.loss), result.tokens,
           files.front().text);
     }

@@ -58,7 +58,7 @@ std::unique_ptr<Tokenizer> tokenizer_of(const CommandLine& line, const DataConfi
   if (line.has("ranks")) files = {line.text("ranks")};
   const auto file = std::ranges::find_if(files, [](const std::string& path) { return fs::exists(path); });
   if (file == files.end()) {
-    fail(ExitCode::usage, "the ranks of {} are not where they were looked for: {}; --ranks=FILE names them",
+    fail(ExitCode::usage, "the ranks of {} were not found; looked for: {}; name them with --ranks=FILE",
          data.tokenizer, joined(files, ", "));
   }
   return make_tokenizer(fmt::format("{}={}", data.tokenizer, *file));
@@ -67,23 +67,26 @@ std::unique_ptr<Tokenizer> tokenizer_of(const CommandLine& line, const DataConfi
 std::vector<CommandOption> options() {
   return {
       {.name = "prompt", .kind = OptionKind::text, .default_value = "", .doc = "text to continue"},
-      {.name = "tokens", .kind = OptionKind::integer, .default_value = "200", .doc = "how many to generate"},
+      {.name = "tokens",
+       .kind = OptionKind::integer,
+       .default_value = "200",
+       .doc = "number of tokens to generate"},
       {.name = "temperature",
        .kind = OptionKind::real,
        .default_value = "0.8",
-       .doc = "0 takes the most likely token"},
+       .doc = "divides the logits before the draw; 0 takes the most likely token"},
       {.name = "top-k",
        .kind = OptionKind::integer,
        .default_value = "40",
        .doc = "draw from the k most likely; 0 from all"},
-      {.name = "seed", .kind = OptionKind::integer, .default_value = "1", .doc = "of the draws"},
+      {.name = "seed", .kind = OptionKind::integer, .default_value = "1", .doc = "seed of the draws"},
       {.name = "ranks",
        .kind = OptionKind::text,
-       .doc = "of GPT-2's tokenizer, instead of those that the run keeps: a .tiktoken file, or vocab.json "
-              "beside merges.txt"},
+       .doc = "ranks of GPT-2's tokenizer, instead of those that the run keeps: a .tiktoken file, or "
+              "vocab.json next to merges.txt"},
       {.name = "step",
        .kind = OptionKind::integer,
-       .doc = "of the checkpoint in a run; the newest by default"},
+       .doc = "step of the checkpoint in a run; the newest by default"},
   };
 }
 

@@ -16,11 +16,11 @@ std::vector<CommandOption> options() {
       {.name = "verify", .kind = OptionKind::flag, .doc = "check the digests of a checkpoint"},
       {.name = "program",
        .kind = OptionKind::flag,
-       .doc = "of a deck: the operations that a rank runs, with tensors, FLOPs, bytes and backend"},
+       .doc = "show the operations of a deck that a rank runs, with tensors, FLOPs, bytes and backend"},
       {.name = "ranks", .kind = OptionKind::integer, .doc = "with --program: the number of ranks"},
       {.name = "ranks-per-node",
        .kind = OptionKind::integer,
-       .doc = "with --program: how many of them a node has; all if it is not given"},
+       .doc = "with --program: the number of ranks per node; all ranks if not given"},
   };
 }
 

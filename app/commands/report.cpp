@@ -84,9 +84,9 @@ void write_report(IoThread& io, const RunPaths& paths, const std::filesystem::pa
                 {"processor", said("processor", "unknown")},
                 {"cores", cores > 0 ? std::to_string(cores) : "unknown"},
                 {"ranks", last_of(data.launches, "ranks", "{:.0f}")},
-                {"threads a rank", last_of(data.launches, "threads", "{:.0f}")},
-                {"peak that MFU refers to", last_of(data.launches, "peak_tflops", "{:.3g} TFLOP/s a rank")},
-                {"MFU counts", "6N + 12LCT FLOPs a token"},
+                {"threads per rank", last_of(data.launches, "threads", "{:.0f}")},
+                {"peak that MFU refers to", last_of(data.launches, "peak_tflops", "{:.3g} TFLOP/s per rank")},
+                {"MFU counts", "6N + 12LCT FLOPs per token"},
                 {"mylos", fmt::format("{} ({})", said("mylos", "unknown"), said("git", "unknown"))}};
   for (auto& fact : source_facts(data.deck_text, data.steps)) data.facts.push_back(std::move(fact));
   for (int i = 0; i < num_memory_categories; ++i) {

@@ -100,34 +100,36 @@ std::vector<CommandOption> options() {
       {.name = "tokenizer",
        .kind = OptionKind::text,
        .default_value = std::string(tokenizers().front().name),
-       .doc = "bytes, or gpt2=FILE: GPT-2's ranks as a .tiktoken file, or vocab.json beside merges.txt"},
+       .doc = "bytes, or gpt2=FILE: GPT-2's ranks as a .tiktoken file, or vocab.json next to merges.txt"},
       {.name = "output",
        .kind = OptionKind::text,
-       .doc = "token file to write, or with --shard-tokens what the names of shards begin with (required)"},
-      {.name = "valid-output", .kind = OptionKind::text, .doc = "token file for what is held out"},
+       .doc = "token file to write or, with --shard-tokens, the beginning of the shards' names (required)"},
+      {.name = "valid-output", .kind = OptionKind::text, .doc = "token file for the held-out text"},
       {.name = "valid-fraction",
        .kind = OptionKind::real,
-       .doc =
-           "share held out for validation: the end of a single text, documents by a hash otherwise; 0.1 with "
-           "--valid-output"},
+       .doc = "share held out for validation: the end of a single text, otherwise documents chosen by a "
+              "hash; 0.1 with --valid-output"},
       {.name = "seed",
        .kind = OptionKind::integer,
        .default_value = "1",
-       .doc = "of the choice of documents"},
+       .doc = "seed of the choice of documents"},
       {.name = "shard-tokens",
        .kind = OptionKind::integer,
-       .doc = "write shards of that many tokens, OUTPUT_train_000001.bin ... and OUTPUT_val_000000.bin ..."},
+       .doc = "write shards of this many tokens, OUTPUT_train_000001.bin ... and OUTPUT_val_000000.bin ..."},
       {.name = "continue",
        .kind = OptionKind::flag,
-       .doc = "go on with shards of an interrupted run, if there are any"},
+       .doc = "continue the shards of an interrupted run, if there are any"},
       {.name = "format",
        .kind = OptionKind::text,
        .doc = "text or jsonl; by default jsonl for .jsonl files and standard input, text for others"},
-      {.name = "key", .kind = OptionKind::text, .default_value = "text", .doc = "of the text in JSON lines"},
+      {.name = "key",
+       .kind = OptionKind::text,
+       .default_value = "text",
+       .doc = "key of the text in JSON lines"},
       {.name = "eot",
        .kind = OptionKind::text,
        .default_value = "end",
-       .doc = "<|endoftext|> at the end or, as llm.c does, the begin of each document"},
+       .doc = "<|endoftext|> at the end or, as llm.c does, at the beginning of each document: end or begin"},
       {.name = "threads", .kind = OptionKind::integer, .default_value = "0", .doc = "0 takes all cores"},
   };
 }
@@ -165,8 +167,7 @@ void hold_out_end(Plan& plan, double fraction) {
   CorpusInput& text = plan.inputs.front();
   if (text.path.empty())
     fail(ExitCode::usage,
-         "the end of standard input is not known beforehand: --valid-fraction takes a file of it, or "
-         "documents");
+         "the end of standard input is not known beforehand: --valid-fraction needs a file, or documents");
   const std::int64_t split = held_out_from(text.path, plan.bytes, fraction);
   plan.settings.split.has_two_parts = true;
   if (split == plan.bytes) return;
@@ -189,13 +190,14 @@ Plan plan_of(const CommandLine& line) {
     if (plan.shard_tokens < 1 || plan.shard_tokens > most)
       fail(ExitCode::usage, "--shard-tokens={} must lie between 1 and {}", plan.shard_tokens, most);
     if (!plan.valid_output.empty())
-      fail(ExitCode::usage,
-           "shards are named after --output: --valid-fraction alone makes some for validation");
+      fail(
+          ExitCode::usage,
+          "shards are named after --output: for validation shards give --valid-fraction, not --valid-output");
   } else if (line.flag("continue")) {
     fail(ExitCode::usage, "--continue needs --shard-tokens: only whole shards are kept");
   }
   if (line.flag("continue") && plan.reads_standard_input())
-    fail(ExitCode::usage, "--continue needs files: standard input is not there twice");
+    fail(ExitCode::usage, "--continue needs files: standard input cannot be read twice");
   plan.settings.key = line.text("key");
   const std::string& eot = line.text("eot");
   if (eot != "begin" && eot != "end") fail(ExitCode::usage, "--eot={} must be end or begin", eot);
@@ -255,7 +257,7 @@ bool continue_from(const Plan& plan, ShardProgress& progress, bool may_continue)
   const auto before = read_progress(file);
   if (!may_continue) {
     if (before || fs::exists(plan.file(Split::train, 0)) || fs::exists(plan.file(Split::valid, 0)))
-      fail(ExitCode::usage, "there are shards named {}_: go on with them by --continue, or remove them",
+      fail(ExitCode::usage, "there are shards named {}_: continue them with --continue, or remove them",
            plan.output);
     return true;
   }
@@ -271,7 +273,7 @@ int run(const CommandLine& line) {
   const auto tokenizer = make_tokenizer(line.text("tokenizer"));
   ShardProgress progress = progress_of(plan, line, *tokenizer);
   if (plan.has_shards() && !continue_from(plan, progress, line.flag("continue"))) {
-    fmt::print("{}: all shards are there\n", plan.output);
+    fmt::print("{}: all shards are complete\n", plan.output);
     return 0;
   }
   const StopSignals signals;
@@ -301,7 +303,7 @@ int run(const CommandLine& line) {
     if (signals.received() != 0) {
       fail(ExitCode::preempted, "stopped by a signal{}",
            plan.has_shards() && !plan.reads_standard_input()
-               ? "; --continue goes on behind the last whole shard"
+               ? "; --continue goes on after the last whole shard"
                : "");
     }
     shown.show(done);

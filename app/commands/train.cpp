@@ -71,16 +71,16 @@ void keep_choices(Setup& setup, const RunPaths& paths) {
 void print_header(Console& console, const Setup& setup, Session& session, double peak_tflops) {
   const RunConfig& c = setup.config;
   const RunPlan plan = plan_of(setup);
-  console.line(fmt::format("mylos: {} parameters, {} steps of {} tokens, {}, {:.3f} GB a rank",
+  console.line(fmt::format("mylos: {} parameters, {} steps of {} tokens, {}, {:.3f} GB per rank",
                            plan.parameters, c.limits.steps, plan.tokens_per_step, name_of(c.train.dtype),
                            1e-9 * static_cast<double>(plan.memory_total())));
   const std::string algorithm = session.algorithm() == "native" ? "" : " by " + session.algorithm();
   console.line(fmt::format("       {} rank{}, comm {}{}, compute {}: {}", session.size(),
                            session.size() == 1 ? "" : "s", c.backend.comm, algorithm, c.backend.compute,
                            session.compute().description()));
-  console.line(fmt::format("       {} thread{} a rank, rank 0 on cores {}", c.backend.threads,
+  console.line(fmt::format("       {} thread{} per rank, rank 0 on cores {}", c.backend.threads,
                            c.backend.threads == 1 ? "" : "s", text_of(own_processors())));
-  console.line(fmt::format("       MFU refers to {:.3f} TFLOP/s a rank, {}", peak_tflops,
+  console.line(fmt::format("       MFU refers to {:.3f} TFLOP/s per rank, {}", peak_tflops,
                            c.peak_tflops > 0.0 ? "from the deck" : "a measured matrix product"));
 }
 
@@ -98,10 +98,10 @@ std::vector<CommandOption> options() {
        .doc = "with --dry-run: the number of ranks to plan for"},
       {.name = "ranks-per-node",
        .kind = OptionKind::integer,
-       .doc = "with --dry-run: how many of them a node has; all if it is not given"},
+       .doc = "with --dry-run: the number of ranks per node; all ranks if not given"},
       {.name = "layout",
        .kind = OptionKind::flag,
-       .doc = "with --dry-run: also which rank holds what, a line per rank"},
+       .doc = "with --dry-run: also which rank holds what, one line per rank"},
       {.name = "progress",
        .kind = OptionKind::text,
        .default_value = "auto",

@@ -49,8 +49,7 @@ const char* unusable() {
 Communicator* create(const CommunicatorArgs& args) {
   require(args.bootstrap != nullptr, "NCCL's id travels over a bootstrap communicator");
   if (args.compute == nullptr || args.compute->host_accessible()) {
-    fail(ExitCode::usage,
-         "[backend] comm = nccl moves the memory of a GPU, which this run does not compute on");
+    fail(ExitCode::usage, "[backend] comm = nccl moves GPU memory, but this run does not compute on a GPU");
   }
   return NcclCommunicator::create(*args.bootstrap, *args.compute).release();
 }

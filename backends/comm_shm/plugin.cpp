@@ -16,9 +16,8 @@ namespace mylos::comm_shm {
 namespace {
 
 constexpr ParamSpec params[] = {
-    integer_param(
-        "comm", "ranks_per_node", "0", 0, 1 << 20, "ranks",
-        "Pretends that so many consecutive ranks are a node, for trials; 0 takes the machine as it is"),
+    integer_param("comm", "ranks_per_node", "0", 0, 1 << 20, "ranks",
+                  "Treats this many consecutive ranks as a node, for trials; 0 takes the machine as it is"),
 };
 
 const char* unusable() {
@@ -65,7 +64,7 @@ extern const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL;
 const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .kind = mylos::PluginKind::communication,
     .name = "shm",
-    .summary = "shared memory of one node, waits asleep",
+    .summary = "shared memory of one node; waiting ranks sleep",
     .preference = 20,
     .params = mylos::comm_shm::params,
     .num_params = std::size(mylos::comm_shm::params),

@@ -76,7 +76,7 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL;
 extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .kind = PluginKind::compute,
     .name = "cuda",
-    .summary = "cuBLASLt, cuDNN and own kernels on an NVIDIA GPU, the rest through the backend below",
+    .summary = "cuBLASLt, cuDNN and its own kernels on an NVIDIA GPU, the rest through the backend below",
     .preference = 30,
     .operations = List::names.data(),
     .num_operations = List::names.size(),

@@ -30,7 +30,7 @@ InstructionSet limit_from(const char* variable) {
   if (word == "avx2") return InstructionSet::avx2;
   if (word == "avx512") return InstructionSet::avx512;
   if (word == "avx512_bf16") return InstructionSet::avx512_bf16;
-  fail(ExitCode::usage, "MYLOS_CPU is '{}', but takes avx2, avx512 or avx512_bf16", word);
+  fail(ExitCode::usage, "MYLOS_CPU is '{}', but must be avx2, avx512 or avx512_bf16", word);
 }
 
 }  // namespace

@@ -72,7 +72,7 @@ const char* unusable() {
 ComputeBackend* create(const ComputeArgs& args) {
   require(args.next != nullptr, "oneDNN works over a root backend");
   if (!args.next->host_accessible()) {
-    fail(ExitCode::usage, "oneDNN computes on the host, but the memory of {} is not there",
+    fail(ExitCode::usage, "oneDNN computes on the host, but the memory of {} is not the host's",
          args.next->description());
   }
   return std::make_unique<OnednnBackend>(*args.next, args.ledger).release();

@@ -364,12 +364,12 @@ std::optional<Settings> parse(int argc, char** argv) {
                "it is"),
            integer("min-bytes", settings.min_bytes, "smallest size"),
            integer("max-bytes", settings.max_bytes, "largest size"),
-           integer("factor", settings.factor, "from size to size"),
+           integer("factor", settings.factor, "ratio of each size to the one before"),
            text("dtype", "fp32", "fp32 or bf16"),
            {.name = "seconds",
             .kind = OptionKind::real,
             .default_value = "0.3",
-            .doc = "of measuring a point, about"},
+            .doc = "approximate time per point"},
            text("csv", "", "file to append rows to")},
       .most_arguments = 0};
   const CommandLine line = parse_words(syntax, {argv + 1, argv + argc});

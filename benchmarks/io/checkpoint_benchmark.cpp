@@ -37,16 +37,17 @@ CommandSyntax syntax() {
   const auto count = [](const char* name, const char* value, const char* doc) {
     return CommandOption{.name = name, .kind = OptionKind::integer, .default_value = value, .doc = doc};
   };
-  return {.name = "checkpoint_benchmark",
-          .help = "checkpoint_benchmark --help",
-          .options = {
-              count("layers", "12", "of the model"),
-              count("width", "768", "of the model"),
-              count("vocab", "50257", "of the model"),
-              count("rounds", "5", "of every measurement, in turn"),
-              {.name = "cold", .doc = "read past the page cache: drops the caches of this node, as root"},
-              {.name = "csv", .kind = OptionKind::text, .default_value = "", .doc = "file to write as well"},
-              {.name = "help", .doc = "this text"}}};
+  return {
+      .name = "checkpoint_benchmark",
+      .help = "checkpoint_benchmark --help",
+      .options = {
+          count("layers", "12", "of the model"),
+          count("width", "768", "of the model"),
+          count("vocab", "50257", "of the model"),
+          count("rounds", "5", "of every measurement, in turn"),
+          {.name = "cold", .doc = "read from the disk: drops the caches of this node, as root"},
+          {.name = "csv", .kind = OptionKind::text, .default_value = "", .doc = "CSV file to write as well"},
+          {.name = "help", .doc = "this text"}}};
 }
 
 /// Seconds of a command on rank 0, while the others wait without computing.
@@ -194,7 +195,7 @@ int run(int argc, char** argv) {
   if (const int code = run_agreed(mpi, read_command_line)) return code;
   if (line.flag("help")) {
     if (mpi.rank() == 0)
-      fmt::print("mpiexec -n RANKS checkpoint_benchmark DIR: checkpoints beside dd and cat\n\n{}",
+      fmt::print("mpiexec -n RANKS checkpoint_benchmark DIR: checkpoints compared with dd and cat\n\n{}",
                  options_text("Options", syntax().options));
     return 0;
   }

@@ -28,15 +28,16 @@ CommandSyntax syntax() {
   const auto count = [](const char* name, const char* value, const char* doc) {
     return CommandOption{.name = name, .kind = OptionKind::integer, .default_value = value, .doc = doc};
   };
-  return {
-      .name = "tokens_benchmark",
-      .help = "tokens_benchmark --help",
-      .options = {
-          {.name = "text", .kind = OptionKind::text, .doc = "file to encode; some words without one"},
-          {.name = "ranks", .kind = OptionKind::text, .doc = "GPT-2's; those of single bytes without any"},
-          count("rounds", "5", "of every measurement, in turn"),
-          count("threads", "2", "of the measurement with several"),
-          {.name = "help", .doc = "this text"}}};
+  return {.name = "tokens_benchmark",
+          .help = "tokens_benchmark --help",
+          .options = {
+              {.name = "text", .kind = OptionKind::text, .doc = "file to encode; some words if not given"},
+              {.name = "ranks",
+               .kind = OptionKind::text,
+               .doc = "GPT-2's ranks; those of single bytes if not given"},
+              count("rounds", "5", "of every measurement, in turn"),
+              count("threads", "2", "of the measurement with several"),
+              {.name = "help", .doc = "this text"}}};
 }
 
 /// Seconds that `threads` threads take for work(thread).

@@ -213,8 +213,8 @@ int run(int argc, char** argv) {
   namespace po = boost::program_options;
   po::options_description options("Options");
   auto add = options.add_options();
-  add("repetitions", po::value<int>()->default_value(30), "of each part, in turn");
-  add("warm-up", po::value<int>()->default_value(3), "before them, not measured");
+  add("repetitions", po::value<int>()->default_value(30), "repetitions of each part, in turn");
+  add("warm-up", po::value<int>()->default_value(3), "repetitions before the measured ones");
   add("shape", po::value<std::vector<std::string>>(),
       "BxTxF instead of the published shapes; may be repeated");
   add("backend", po::value<std::string>()->default_value(""), "only this one");

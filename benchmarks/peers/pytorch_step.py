@@ -237,13 +237,13 @@ def main():
     parser.add_argument("--preset", choices=SHAPES, default="gpt2-124m")
     parser.add_argument("--dtype", choices=("bf16", "fp32"), default="bf16",
                         help="bf16: autocast, or fully_shard's mixed precision")
-    parser.add_argument("--global-batch", type=int, default=4, help="sequences a step, over all ranks")
-    parser.add_argument("--micro-batch", type=int, default=4, help="sequences a rank takes at once")
+    parser.add_argument("--global-batch", type=int, default=4, help="sequences per step, over all ranks")
+    parser.add_argument("--micro-batch", type=int, default=4, help="sequences that a rank takes at once")
     parser.add_argument("--seq-len", type=int, default=256)
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2, help="of one rank")
     parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--warm-up", type=int, default=2, help="steps before them, not measured")
+    parser.add_argument("--warm-up", type=int, default=2, help="steps before the measured ones")
     parser.add_argument("--print-losses", action="store_true", help="of each step, the warm-up's too")
     options = parser.parse_args()
     if options.global_batch % (samples_ranks(options) * options.micro_batch) != 0:

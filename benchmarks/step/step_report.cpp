@@ -54,12 +54,12 @@ std::string published(double value, int digits) {
 std::string step_tables(const std::vector<ReportRow>& rows, const ReportContext& context) {
   const RunConfig& config = rows.front().configuration.config;
   std::string text = fmt::format(
-      "{} parameters, {} x {} tokens a step, {}; {} rank{} of {} thread{}, comm {}, compute {}\n",
+      "{} parameters, {} x {} tokens per step, {}; {} rank{} of {} thread{}, comm {}, compute {}\n",
       rows.front().measurement.parameters, config.train.global_batch, config.train.seq_len,
       name_of(config.train.dtype), context.ranks, context.ranks == 1 ? "" : "s", config.backend.threads,
       config.backend.threads == 1 ? "" : "s", config.backend.comm, context.compute);
   text += fmt::format(
-      "Medians of {} steps; times in ms, maximum over the ranks; MFU refers to {:.3f} TFLOP/s a rank, "
+      "Medians of {} steps; times in ms, maximum over the ranks; MFU refers to {:.3f} TFLOP/s per rank, "
       "{}.\n\n",
       rows.front().measurement.steps.size(), context.peak_tflops,
       config.peak_tflops > 0.0 ? "from the deck" : "a measured matrix product");
@@ -94,9 +94,9 @@ std::string step_tables(const std::vector<ReportRow>& rows, const ReportContext&
 
 std::string ceiling_table(const std::vector<ReportRow>& rows, const ReportContext& context) {
   if (!context.gemm_ceiling)
-    return "GEMM ceiling: not measured, for want of oneDNN or of its fast products of this type\n";
+    return "GEMM ceiling: not measured, without oneDNN or its fast products of this type\n";
   std::string text = fmt::format(
-      "GEMM ceiling: {:.1f} GFLOP/s a rank, the model's matrix products in their fastest layouts, on all "
+      "GEMM ceiling: {:.1f} GFLOP/s per rank, the model's matrix products in their fastest layouts, on all "
       "ranks "
       "at the same time\n",
       *context.gemm_ceiling);
@@ -111,7 +111,7 @@ std::string exchange_table(const std::vector<ReportRow>& rows) {
   std::string text =
       "Exposed: time in all-reduce after the backward pass, which nothing hid (what a library does while a "
       "call\n"
-      "is started counts as backward); ms a call: exposed / calls.\n"
+      "is started counts as backward); ms per call: exposed / calls.\n"
       "Published: 2 x T4, GPT-2 medium-like, batch 32, context 64; its calls are not said to be of one "
       "step.\n\n";
   text +=

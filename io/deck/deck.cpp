@@ -419,7 +419,7 @@ void Deck::set(const std::string& key, const std::string& value, DeckErrors& err
   const DeckPlace place{"--" + key};
   const std::size_t dot = key.find('.');
   if (dot == 0 || dot == std::string::npos || dot + 1 == key.size()) {
-    errors.add(place, "is no option; a deck parameter is set by --section.name=value");
+    errors.add(place, "is not an option; set a deck parameter with --section.name=value");
     return;
   }
   const DeckEntry entry{key.substr(0, dot), key.substr(dot + 1), value, place};
@@ -546,7 +546,7 @@ std::string deck_markdown(std::span<const ParamSpec> specs) {
       "within double\n"
       "quotes; within them `\\\"` and `\\\\` stand for `\"` and `\\`. Every parameter can be given on the "
       "command line\n"
-      "instead, as `--section.name=value`, which wins over the file. All problems of a deck are reported "
+      "instead, as `--section.name=value`, which overrides the file. All problems of a deck are reported "
       "together.\n";
   for (const std::string& section : sections_of(specs)) {
     page += fmt::format(

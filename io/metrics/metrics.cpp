@@ -165,7 +165,7 @@ class MetricsFile {
   std::int64_t length_of(const H5Dataset& dataset, const std::string& name) const {
     const H5Dataspace space(check_read(H5Dget_space(dataset.get()), name));
     if (H5Sget_simple_extent_ndims(space.get()) != 1) {
-      fail(ExitCode::bad_data, "{} is not a metrics file: {} is no column", path_.string(), name);
+      fail(ExitCode::bad_data, "{} is not a metrics file: {} is not a column", path_.string(), name);
     }
     return check_read(H5Sget_simple_extent_npoints(space.get()), name);
   }
@@ -191,7 +191,7 @@ class MetricsFile {
       }
     }
     if (!table.count || table.columns.empty()) {
-      fail(ExitCode::bad_data, "{} is not a metrics file: {} is no table", path_.string(), name);
+      fail(ExitCode::bad_data, "{} is not a metrics file: {} is not a table", path_.string(), name);
     }
     check_read(H5Dread(table.count.get(), H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, &table.num_rows),
                name);
@@ -298,7 +298,8 @@ struct MetricsWriter::Impl {
       const fs::path aside = unused_name(path.string() + ".damaged");
       fs::rename(path, aside);
       create();
-      warn(fmt::format("metrics begin anew, the damaged file is now {}: {}", aside.string(), damage.what()));
+      warn(fmt::format("metrics start from the beginning, the damaged file is now {}: {}", aside.string(),
+                       damage.what()));
     }
   }
 

@@ -311,7 +311,7 @@ void write_plots(std::string& out, const ReportData& data) {
 
   const Column& scale = column(steps, "loss_scale");
   if (quantile(scale, 0.0) < quantile(scale, 1.0)) {
-    Plot scales("Loss scale", "factor of the loss, halved where a gradient overflows");
+    Plot scales("Loss scale", "factor of the loss, halved if a gradient overflows");
     scales.curve("after each step", 2, Plot::Look::line, at, scale);
     scales.skipped(at, column(steps, "skipped"));
     scales.maybe_log();

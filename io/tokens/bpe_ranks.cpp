@@ -155,7 +155,7 @@ BpeRanks BpeRanks::parse_tiktoken(const std::string& text, const std::string& na
     const std::string_view digits = line.substr(space + 1);
     std::size_t rank = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), rank);
-    if (error != std::errc() || end != digits.data() + digits.size()) refuse("the rank is no number");
+    if (error != std::errc() || end != digits.data() + digits.size()) refuse("the rank is not a number");
     if (rank >= most_tokens) refuse(fmt::format("rank {}; ids have 16 bits", rank));
     if (rank >= tokens.size()) {
       tokens.resize(rank + 1);
@@ -197,8 +197,8 @@ BpeRanks BpeRanks::parse_merges(const std::string& vocab_text, const std::string
     const auto left = bytes_of(line.substr(0, space));
     const auto right = bytes_of(line.substr(space + 1));
     if (!left || !right || left->empty() || right->empty())
-      refuse(number, "a character that stands for no byte");
-    if (tokens.size() == most_tokens) refuse(number, "a merge too many; ids have 16 bits");
+      refuse(number, "a character that does not stand for a byte");
+    if (tokens.size() == most_tokens) refuse(number, "too many merges; ids have 16 bits");
     tokens.push_back(*left + *right);
     left_sizes.push_back(left->size());
     lines.push_back(number);
@@ -230,7 +230,7 @@ void BpeRanks::check_vocab(const std::string& text, const std::string& name) con
   const auto size = static_cast<std::int64_t>(tokens_.size());
   for (const auto& [key, id] : ids) {
     if (key == "<|endoftext|>") {
-      if (id != size) refuse(key, fmt::format("has the id {}, not {} behind the merges", id, size));
+      if (id != size) refuse(key, fmt::format("has the id {}, not {} after the merges", id, size));
     } else if (id < 0 || id >= size) {
       refuse(key, fmt::format("has the id {}; the bytes and merges have {}", id, size));
     } else if (bytes_of(key) != tokens_[static_cast<std::size_t>(id)]) {

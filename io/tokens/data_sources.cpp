@@ -77,11 +77,10 @@ Entry parse_entry(std::string_view text) {
     const std::string_view weight = trimmed(text.substr(colons.back() + 1));
     entry.weight = parse_decimal(weight);
     if (!entry.weight || entry.weight->units == 0) {
-      fail(
-          ExitCode::usage,
-          "{}: \"{}\" is no weight; a weight is a positive number such as 0.25, and a colon within a name is "
-          "written \\:",
-          text, weight);
+      fail(ExitCode::usage,
+           "{}: \"{}\" is not a weight; a weight is a positive number such as 0.25, and a colon within a "
+           "name is written \\:",
+           text, weight);
     }
     name = trimmed(text.substr(0, colons.back()));
     if (const auto more = unescaped(name, ':'); !more.empty())
@@ -175,11 +174,11 @@ std::vector<DataSource> parse_sources(std::string_view text) {
     return {all};
   }
   if (const auto open = std::ranges::find_if_not(entries, is_weighted); open != entries.end()) {
-    fail(ExitCode::usage, "{}: \"{}\" has no weight and others have; give each one, or none", text,
-         open->text);
+    fail(ExitCode::usage, "{}: \"{}\" has no weight, but others have; give every source a weight, or none",
+         text, open->text);
   }
   if (entries.size() > most_sources)
-    fail(ExitCode::usage, "{} weighted sources; there may be {}", entries.size(), most_sources);
+    fail(ExitCode::usage, "{} weighted sources; at most {} are allowed", entries.size(), most_sources);
   const std::vector<std::int64_t> weights = whole_weights(text, entries);
   std::vector<DataSource> sources;
   for (std::size_t i = 0; i < entries.size(); ++i)

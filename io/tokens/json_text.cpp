@@ -34,8 +34,8 @@ bool is_plain(char c) {
 
 void JsonText::refuse(char c) {
   const auto byte = static_cast<unsigned char>(c);
-  if (byte >= 0x20 && byte < 0x7f) fail(ExitCode::bad_data, "no JSON: '{}' is out of place", c);
-  fail(ExitCode::bad_data, "no JSON: the byte 0x{:02x} is out of place", byte);
+  if (byte >= 0x20 && byte < 0x7f) fail(ExitCode::bad_data, "not JSON: '{}' is out of place", c);
+  fail(ExitCode::bad_data, "not JSON: the byte 0x{:02x} is out of place", byte);
 }
 
 void JsonText::take(std::string_view part, std::string& text) {
@@ -54,7 +54,7 @@ void JsonText::take(std::string_view part, std::string& text) {
 
 bool JsonText::end() {
   const bool has_object = state_ == State::done;
-  if (!has_object && state_ != State::start) fail(ExitCode::bad_data, "no JSON: it ends too early");
+  if (!has_object && state_ != State::start) fail(ExitCode::bad_data, "not JSON: it ends too early");
   if (has_object && !seen_) fail(ExitCode::bad_data, "has no \"{}\"", key_);
   state_ = State::start;
   seen_ = false;
@@ -97,13 +97,13 @@ void JsonText::put_lone_surrogate(std::string& text) {
 
 void JsonText::check_utf8(unsigned char byte) {
   if (continuations_ > 0) {
-    if (byte < least_ || byte > most_) fail(ExitCode::bad_data, "no JSON: text that is not UTF-8");
+    if (byte < least_ || byte > most_) fail(ExitCode::bad_data, "not JSON: text that is not UTF-8");
     --continuations_;
     least_ = 0x80;
     most_ = 0xbf;
     return;
   }
-  if (byte < 0xc2 || byte > 0xf4) fail(ExitCode::bad_data, "no JSON: text that is not UTF-8");
+  if (byte < 0xc2 || byte > 0xf4) fail(ExitCode::bad_data, "not JSON: text that is not UTF-8");
   continuations_ = byte < 0xe0 ? 1 : byte < 0xf0 ? 2 : 3;
   // Excludes overlong forms, surrogates and code points above U+10FFFF.
   least_ = byte == 0xe0 ? 0xa0 : byte == 0xf0 ? 0x90 : 0x80;
@@ -113,7 +113,7 @@ void JsonText::check_utf8(unsigned char byte) {
 void JsonText::begin_container(bool is_object) {
   constexpr int most_levels = 64;
   if (++depth_ > most_levels)
-    fail(ExitCode::bad_data, "no JSON that can be read: more than {} levels", most_levels);
+    fail(ExitCode::bad_data, "JSON that is nested too deeply: more than {} levels", most_levels);
   objects_ = objects_ << 1U | (is_object ? 1U : 0U);
   state_ = is_object ? State::first_member : State::first_element;
 }
@@ -265,7 +265,7 @@ void JsonText::take(char c, std::string& text) {
   if (is_space(c)) return;
   switch (state_) {
     case State::start:
-      if (c != '{') fail(ExitCode::bad_data, "no JSON object: it begins with another character than '{{'");
+      if (c != '{') fail(ExitCode::bad_data, "not a JSON object: it does not begin with '{{'");
       return begin_container(true);
     case State::value:
       return begin_value(c);

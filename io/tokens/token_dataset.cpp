@@ -68,7 +68,7 @@ void TokenDataset::add(Source source) {
   const auto longest = std::ranges::max_element(source.files, {}, &TokenFile::size);
   if (longest->size() <= seq_len_) {
     fail(ExitCode::bad_data, "{} has {} tokens{}; a context of {} needs {}", longest->path().string(),
-         longest->size(), source.files.size() == 1 ? "" : " and the other files of its source no more",
+         longest->size(), source.files.size() == 1 ? "" : " and the other files of its source have no more",
          seq_len_, seq_len_ + 1);
   }
   Part part{.first_file = files_.size(), .window_ends = {}, .weight = source.weight};

@@ -63,24 +63,23 @@ std::int64_t TokenFile::checked_size(std::size_t bytes) const {
     if (header[0] == token_file_magic && header[1] == version)
       bad_header(path_, 0, "the header of llm.c's format, which nanogpt= says that the file lacks");
     if (bytes % sizeof(std::uint16_t) != 0) {
-      fail(ExitCode::bad_data, "{}: offset {}: half a token; {} bytes are no number of tokens",
+      fail(ExitCode::bad_data, "{}: offset {}: half a token; {} bytes are not a whole number of tokens",
            path_.string(), bytes - 1, bytes);
     }
     return static_cast<std::int64_t>(bytes / sizeof(std::uint16_t));
   }
   if (header[0] != token_file_magic) {
-    bad_header(
-        path_, 0,
-        fmt::format("magic number {}; a token file, such as mylos tokenize writes, has {}. One without "
-                    "header, as of nanoGPT, is written nanogpt=NAME",
-                    header[0], token_file_magic));
+    bad_header(path_, 0,
+               fmt::format("magic number {}; a token file, such as mylos tokenize writes, has {}. Name a "
+                           "file without a header, such as nanoGPT's, as nanogpt=NAME",
+                           header[0], token_file_magic));
   }
   if (header[1] != version)
     bad_header(path_, 1, fmt::format("version {}; only {} is known", header[1], version));
   const std::int64_t size = header[2];
   if (size < 0 || bytes != header_bytes + static_cast<std::size_t>(size) * sizeof(std::uint16_t)) {
     bad_header(path_, 2,
-               fmt::format("{} tokens; the file's {} bytes do not hold just that many", size, bytes));
+               fmt::format("{} tokens; the file's {} bytes do not hold exactly that many", size, bytes));
   }
   return size;
 }

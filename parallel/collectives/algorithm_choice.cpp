@@ -12,9 +12,9 @@ namespace {
 
 [[noreturn]] void refuse(std::string_view text, const std::string& why) {
   fail(ExitCode::usage,
-       "comm.algorithm = {}: {}; give native, naive, tree, ring or halving_doubling, or several with the "
-       "bytes below which each but the last applies, such as tree<65536,ring, or both by collective, such as "
-       "all_reduce:tree<65536,ring;broadcast:tree",
+       "comm.algorithm = {}: {}; give native, naive, tree, ring or halving_doubling, or several, each except "
+       "the last with the bytes below which it applies, such as tree<65536,ring, or both by collective, such "
+       "as all_reduce:tree<65536,ring;broadcast:tree",
        text, why);
 }
 
@@ -31,7 +31,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
 
 Algorithm parse_name(std::string_view text, std::string_view name) {
   const auto found = std::ranges::find_if(all_algorithms, [&](Algorithm a) { return name_of(a) == name; });
-  if (found == all_algorithms.end()) refuse(text, fmt::format("'{}' is no algorithm", name));
+  if (found == all_algorithms.end()) refuse(text, fmt::format("'{}' is not an algorithm", name));
   return *found;
 }
 
@@ -50,7 +50,7 @@ std::uint64_t parse_bytes(std::string_view text, std::string_view number) {
   std::uint64_t bytes = 0;
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), bytes);
   if (error != std::errc() || end != number.data() + number.size() || bytes == AlgorithmChoice::everything)
-    refuse(text, fmt::format("'{}' is no number of bytes", number));
+    refuse(text, fmt::format("'{}' is not a byte count", number));
   return bytes;
 }
 
@@ -89,7 +89,7 @@ AlgorithmChoice AlgorithmChoice::parse(std::string_view text) {
   for (const std::string_view part : split(text, ';')) {
     const std::size_t colon = part.find(':');
     const bool is_named = colon != std::string_view::npos;
-    const std::string_view name = is_named ? part.substr(0, colon) : "what is not named";
+    const std::string_view name = is_named ? part.substr(0, colon) : "the part without a name";
     Ranges& ranges =
         is_named ? choice.ranges_[static_cast<std::size_t>(parse_operation(text, name))] : others;
     if (!ranges.empty()) refuse(text, fmt::format("{} is given twice", name));

@@ -109,7 +109,7 @@ AlgorithmCommunicator::AlgorithmCommunicator(NextCommunicator next, AlgorithmCho
       wire_(this->next(), wire_label, counter, nullptr) {
   if (compute != nullptr && !compute->host_accessible() && !choice_.is_native()) {
     fail(ExitCode::usage,
-         "comm.algorithm = {} needs buffers in host memory, and those of {} are not; use native",
+         "comm.algorithm = {} needs buffers in host memory, but those of {} are not; use native",
          choice_.text(), compute->description());
   }
 }

@@ -241,7 +241,7 @@ HierarchicalCommunicator::HierarchicalCommunicator(NextCommunicator node, NextCo
       compute_(compute),
       family_(std::move(family)) {
   if (compute != nullptr && !compute->host_accessible()) {
-    fail(ExitCode::usage, "hierarchical collectives need buffers in host memory, and those of {} are not",
+    fail(ExitCode::usage, "hierarchical collectives need buffers in host memory, but those of {} are not",
          compute->description());
   }
   find_nodes();

@@ -13,17 +13,16 @@ namespace {
 
 constexpr ParamSpec zero1_params[] = {
     text_param("parallel", "shard", "0",
-               "Neighbouring ranks among which zero1, zero2 and zero3 divide: a number, node for those of a "
-               "node, or 0 for all. With fewer than all, the groups hold the same, and their gradients are "
-               "summed too (hybrid sharding)."),
+               "Number of neighbouring ranks among which zero1, zero2 and zero3 divide; node for those of a "
+               "node, 0 for all. With fewer than all, each group holds the same, and gradients are also "
+               "summed over the groups (hybrid sharding)."),
 };
 constexpr ParamSpec zero3_params[] = {
     integer_param("parallel", "prefetch", "1", 0, 1000, "blocks",
-                  "Passes through blocks ahead for which zero3 gathers weights."),
-    boolean_param(
-        "parallel", "reshard", "true",
-        "zero3 gives up a block's weights behind its forward pass and gathers them again for backward; "
-        "false keeps them until then."),
+                  "How many passes through blocks ahead zero3 gathers weights."),
+    boolean_param("parallel", "reshard", "true",
+                  "zero3 frees a block's weights after its forward pass and gathers them again for the "
+                  "backward pass; false keeps them until then."),
 };
 
 template <ZeroStage stage>
@@ -79,7 +78,7 @@ extern constinit const ExchangeKind zero1_exchange{
 };
 extern constinit const ExchangeKind zero2_exchange{
     .name = "zero2",
-    .doc = "the states and the gradients are",
+    .doc = "the states and the gradients are divided",
     .params = {},
     .shards = true,
     .gathers_within_passes = false,
@@ -88,7 +87,7 @@ extern constinit const ExchangeKind zero2_exchange{
 };
 extern constinit const ExchangeKind zero3_exchange{
     .name = "zero3",
-    .doc = "the states, the gradients and the weights are",
+    .doc = "the states, the gradients and the weights are divided",
     .params = zero3_params,
     .shards = true,
     .gathers_within_passes = true,

@@ -486,7 +486,7 @@ TEST_F(CheckpointPlace, IsRefusedIfTheCheckpointsAreElsewhere) {
   ASSERT_EQ(train("inside", {"--train.stop_step=2"}).exit_code, 0);
   expect_refused("inside", {place(), "--restart"}, "leave the parameter out");
   ASSERT_EQ(train("outside", {place(), "--train.stop_step=2"}).exit_code, 0);
-  expect_refused("outside", {place() + "2", "--restart"}, "let the link");
+  expect_refused("outside", {place() + "2", "--restart"}, "point the link");
   expect_refused("second", {place()}, "holds checkpoints of another run");
   expect_refused("second", {place(), "--restart"}, "holds checkpoints of another run");
   expect_refused("third", {"--checkpoint.dir=" + run_path("third").string()}, "the run's directory itself");

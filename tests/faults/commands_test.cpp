@@ -196,7 +196,7 @@ TEST_F(Commands, InspectShowsTheProgramOfARank) {
       run_alone({"inspect", deck().string(), "--program", "--ranks=2", "--parallel.tensor=2"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("rank 0 of 2: 12 x 16 tokens per micro-batch"));
-  EXPECT_THAT(outcome.output, HasSubstr("a step: forward 0, backward 0, reduce, step\n"));
+  EXPECT_THAT(outcome.output, HasSubstr("\nstep: forward 0, backward 0, reduce, step\n"));
   EXPECT_THAT(outcome.output, HasSubstr("all_reduce (communication): "));
   // Queries, keys and values of one of two heads: 192 rows of 32 channels by 48.
   EXPECT_THAT(outcome.output, HasSubstr("0.000590 GFLOP"));
@@ -313,7 +313,7 @@ TEST_F(RestartRules, KeepsTheBackendsAndThreadsOfTheRun) {
   const Outcome rest = train("run", {"--restart", "--backend.threads=0", "--comm.algorithm=auto"});
   EXPECT_EQ(rest.exit_code, 0) << rest.output;
   EXPECT_THAT(rest.output, HasSubstr("comm mpi by ring, compute kokkos: "));
-  EXPECT_THAT(rest.output, HasSubstr("3 threads a rank"));
+  EXPECT_THAT(rest.output, HasSubstr("3 threads per rank"));
   EXPECT_THAT(rest.output, HasSubstr(", bitwise"));
 }
 
@@ -346,7 +346,7 @@ TEST_F(RestartRules, WithOtherRanksAndAnotherSeedSaySo) {
   EXPECT_EQ(launches["time_restore"][0], 0.0);
   EXPECT_GT(launches["time_restore"][1], 0.0);
   const std::string report = slurp(run_path("run") / "report.html");
-  for (const char* fact : {">ranks</th><td>1<", "3 TFLOP/s a rank", ">done<"})
+  for (const char* fact : {">ranks</th><td>1<", "3 TFLOP/s per rank", ">done<"})
     EXPECT_NE(report.find(fact), std::string::npos) << fact;
 }
 

@@ -48,12 +48,13 @@ TEST_F(Input, RulesBetweenKeysAreCheckedBeforeAnythingIsAllocated) {
   expect_usage({"--model.heads=3"}, {"[model] heads = 3 must divide width = 32; use "});
   expect_usage({"--parallel.data=3"}, {"[parallel] data = 3 needs 3 ranks, this run has 2"});
   expect_usage({"--train.global_batch=7"}, {"[train] global_batch = 7 must be a multiple of"});
-  expect_usage({"--comm.algorithm=tree<10,rnig"}, {"--comm.algorithm: ", "'rnig' is no algorithm"});
-  expect_usage({"--comm.simulate_gbps=10"}, {"[comm] simulate_gbps delays messages, and algorithm = native"});
+  expect_usage({"--comm.algorithm=tree<10,rnig"}, {"--comm.algorithm: ", "'rnig' is not an algorithm"});
+  expect_usage({"--comm.simulate_gbps=10"}, {"[comm] simulate_gbps delays messages, but algorithm = native"});
   expect_usage({"--data.train=" + (scratch() / "none.bin").string()}, {"none.bin does not exist"});
   expect_usage({"--data.train=" + (scratch() / "none*").string()}, {"none* matches no file"});
-  expect_usage({"--data.train=a.bin:x", "--data.valid=a.bin:1,b.bin:1"},
-               {"--data.train: [data] train = a.bin:x: \"x\" is no weight", "--data.valid: [data] valid = "});
+  expect_usage(
+      {"--data.train=a.bin:x", "--data.valid=a.bin:1,b.bin:1"},
+      {"--data.train: [data] train = a.bin:x: \"x\" is not a weight", "--data.valid: [data] valid = "});
 }
 
 TEST_F(Input, MissingDeckIsNamed) {

@@ -82,7 +82,7 @@ TEST_F(Tokenize, RefusesInvalidArgumentsAndInput) {
                  "between 0 and 1");
   expect_refused({input, output, "--continue"}, ExitCode::usage, "--continue needs --shard-tokens");
   expect_refused({"-", output, "--continue", "--shard-tokens=5"}, ExitCode::usage,
-                 "standard input is not there twice");
+                 "standard input cannot be read twice");
   expect_refused({"-", output, "--format=text", "--valid-output=" + file("y")}, ExitCode::usage,
                  "is not known beforehand");
   expect_refused({input, output, "--tokenizer=gpt2"}, ExitCode::usage, "gpt2=FILE");
@@ -104,7 +104,7 @@ TEST_F(Tokenize, ContinuesShards) {
   fs::create_directories(file("part_train_000004.bin/in_the_way"));
   expect_refused(into("part"), ExitCode::io, "part_train_000004.bin");
   fs::remove_all(file("part_train_000004.bin"));
-  expect_refused(into("part"), ExitCode::usage, "go on with them by --continue");
+  expect_refused(into("part"), ExitCode::usage, "continue them with --continue");
   expect_refused(into("part", {"--continue", "--seed=2"}), ExitCode::usage, "--seed = 1, not 2");
   const fs::file_time_type first = fs::last_write_time(file("part_train_000001.bin"));
   const Outcome rest = tokenize(into("part", {"--continue"}));
@@ -122,7 +122,7 @@ TEST_F(Tokenize, ContinuesShards) {
   EXPECT_GT(shards, 20) << "with their sidecars";
   EXPECT_TRUE(fs::exists(file("whole_train_000001.bin")));
   EXPECT_TRUE(fs::exists(file("whole_val_000000.bin")));
-  EXPECT_THAT(tokenize(into("part", {"--continue"})).output, HasSubstr("all shards are there"));
+  EXPECT_THAT(tokenize(into("part", {"--continue"})).output, HasSubstr("all shards are complete"));
 }
 
 TEST_F(Tokenize, ASignalLeavesWholeShards) {

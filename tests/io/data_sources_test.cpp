@@ -87,15 +87,15 @@ TEST(DataSources, ThatMeanNothingAreRefused) {
   EXPECT_THAT(parse_error("nanogpt=:1"), HasSubstr("names no file"));
   for (const char* weight : {"", "x", "0", "0.0", "-1", "1e3", "nan", "1.2.3", "1234567890", "1.0000000001"})
     EXPECT_THAT(parse_error("a.bin:" + std::string(weight)),
-                HasSubstr(fmt::format("2 a.bin:{0}: \"{0}\" is no weight", weight)));
+                HasSubstr(fmt::format("2 a.bin:{0}: \"{0}\" is not a weight", weight)));
   EXPECT_THAT(parse_error("c:a.bin:1"), HasSubstr("has two colons"));
-  EXPECT_THAT(parse_error("a.bin:1, b.bin"), HasSubstr("\"b.bin\" has no weight and others have"));
+  EXPECT_THAT(parse_error("a.bin:1, b.bin"), HasSubstr("\"b.bin\" has no weight, but others have"));
   EXPECT_THAT(parse_error("a.bin\\"), HasSubstr("ends with a backslash"));
   EXPECT_THAT(parse_error("a:0.99999,b:0.00002"), HasSubstr("add up to more than 100000; use fewer digits"));
   EXPECT_THAT(parse_error("a:999999999,b:999999998"), HasSubstr("add up to more than"));
   std::string many = "a:1";
   for (std::size_t i = 0; i < most_sources; ++i) many += ",a:1";
-  EXPECT_THAT(parse_error(many), HasSubstr("65 weighted sources; there may be 64"));
+  EXPECT_THAT(parse_error(many), HasSubstr("65 weighted sources; at most 64 are allowed"));
   EXPECT_THAT(error_of([] { parse_validation_sources("a:1,b:1"); }), HasSubstr("an evaluation reads each"));
   EXPECT_EQ(parse_validation_sources("a*,b")[0].patterns.size(), 2U);
 }

@@ -116,7 +116,7 @@ TEST(DeckOverride, IsCheckedLikeTheFile) {
   deck.set("model.name", "a\nb", errors);
   resolve_deck(deck, specs, {}, errors);
   EXPECT_THAT(errors.messages(),
-              ElementsAre("--steps: is no option; a deck parameter is set by --section.name=value",
+              ElementsAre("--steps: is not an option; set a deck parameter with --section.name=value",
                           "--train.seed: is given twice: 1 and 2",
                           "--model.name: has control characters in its value",
                           "--train.sead: unknown key [train] sead; did you mean [train] seed?"));

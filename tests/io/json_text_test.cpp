@@ -53,34 +53,34 @@ TEST(JsonText, IsThatOfTheKey) {
 
 TEST(JsonText, WhatIsNoneIsRefused) {
   const std::pair<std::string, std::string> cases[] = {
-      {R"({"text":"a")", "no JSON: it ends too early"},
-      {R"({"text":"a)", "no JSON: it ends too early"},
-      {R"({"text":"a"}})", "no JSON: '}' is out of place"},
-      {R"({"text":"a"} x)", "no JSON: 'x' is out of place"},
-      {R"({"text":"a",})", "no JSON: '}' is out of place"},
-      {R"({"text" "a"})", "no JSON: '\"' is out of place"},
-      {R"({text:"a"})", "no JSON: 't' is out of place"},
-      {R"({"text":"\x"})", "no JSON: 'x' is out of place"},
-      {R"({"text":"\u12g4"})", "no JSON: 'g' is out of place"},
-      {"{\"text\":\"a\tb\"}", "no JSON: the byte 0x09 is out of place"},
-      {"{\"text\":\"\xff\"}", "no JSON: text that is not UTF-8"},
-      {"{\"text\":\"\xc3\"}", "no JSON: text that is not UTF-8"},
-      {"{\"text\":\"\xed\xa0\x80\"}", "no JSON: text that is not UTF-8"},
-      {R"({"a":01,"text":"a"})", "no JSON: '1' is out of place"},
-      {R"({"a":1.,"text":"a"})", "no JSON: ',' is out of place"},
-      {R"({"a":+1,"text":"a"})", "no JSON: '+' is out of place"},
-      {R"({"a":1e,"text":"a"})", "no JSON: ',' is out of place"},
-      {R"({"a":1e+-2,"text":"a"})", "no JSON: '-' is out of place"},
-      {R"({"a":trux,"text":"a"})", "no JSON: 'x' is out of place"},
-      {R"({"a":[1},"text":"a"})", "no JSON: '}' is out of place"},
-      {R"(["text"])", "no JSON object"},
-      {R"("text")", "no JSON object"},
+      {R"({"text":"a")", "not JSON: it ends too early"},
+      {R"({"text":"a)", "not JSON: it ends too early"},
+      {R"({"text":"a"}})", "not JSON: '}' is out of place"},
+      {R"({"text":"a"} x)", "not JSON: 'x' is out of place"},
+      {R"({"text":"a",})", "not JSON: '}' is out of place"},
+      {R"({"text" "a"})", "not JSON: '\"' is out of place"},
+      {R"({text:"a"})", "not JSON: 't' is out of place"},
+      {R"({"text":"\x"})", "not JSON: 'x' is out of place"},
+      {R"({"text":"\u12g4"})", "not JSON: 'g' is out of place"},
+      {"{\"text\":\"a\tb\"}", "not JSON: the byte 0x09 is out of place"},
+      {"{\"text\":\"\xff\"}", "not JSON: text that is not UTF-8"},
+      {"{\"text\":\"\xc3\"}", "not JSON: text that is not UTF-8"},
+      {"{\"text\":\"\xed\xa0\x80\"}", "not JSON: text that is not UTF-8"},
+      {R"({"a":01,"text":"a"})", "not JSON: '1' is out of place"},
+      {R"({"a":1.,"text":"a"})", "not JSON: ',' is out of place"},
+      {R"({"a":+1,"text":"a"})", "not JSON: '+' is out of place"},
+      {R"({"a":1e,"text":"a"})", "not JSON: ',' is out of place"},
+      {R"({"a":1e+-2,"text":"a"})", "not JSON: '-' is out of place"},
+      {R"({"a":trux,"text":"a"})", "not JSON: 'x' is out of place"},
+      {R"({"a":[1},"text":"a"})", "not JSON: '}' is out of place"},
+      {R"(["text"])", "not a JSON object"},
+      {R"("text")", "not a JSON object"},
       {R"({"a":"text"})", "has no \"text\""},
       {R"({})", "has no \"text\""},
       {R"({"text":1})", "\"text\" is not text"},
       {R"({"text":{"text":"a"}})", "\"text\" is not text"},
       {R"({"text":"a","text":"b"})", "has two \"text\""},
-      {"{\"a\":" + std::string(64, '['), "no JSON that can be read: more than 64 levels"},
+      {"{\"a\":" + std::string(64, '['), "JSON that is nested too deeply: more than 64 levels"},
   };
   for (const auto& [line, error] : cases) {
     EXPECT_THAT(text_of(line), StartsWith("65 " + error)) << line;
@@ -118,7 +118,7 @@ TEST(JsonText, IsWhatTheLibraryReads) {
     const std::string text = text_of(line, 1 + random() % 20);
     if (text.find("\ufffd") != std::string::npos) continue;  // the library rejects lone surrogates
     const auto whole = Json::parse_if_whole(line);
-    if (text.starts_with("65 no JSON:")) {
+    if (text.starts_with("65 not JSON:")) {
       ASSERT_FALSE(whole && whole->is_object()) << line << "\n" << text;
     } else if (text != "no object" && !text.starts_with("65 ")) {
       ASSERT_TRUE(whole && whole->is_object()) << line << "\n" << text;

@@ -372,14 +372,14 @@ TEST_F(Sources, MayHaveNoHeader) {
             fmt::format("65 {}: offset 198: token 99 is 99, the vocabulary has 99", name));
   spill(name, bytes + "x");
   EXPECT_EQ(open_error("nanogpt=" + name),
-            fmt::format("65 {}: offset 200: half a token; 201 bytes are no number of tokens", name));
+            fmt::format("65 {}: offset 200: half a token; 201 bytes are not a whole number of tokens", name));
   const fs::path with_header = counting_file(10);
   EXPECT_NE(open_error("nanogpt=" + with_header.string()).find("offset 0: the header of llm.c's format"),
             std::string::npos);
   std::string damaged = slurp(with_header);
   damaged[0] ^= 1;
   spill(with_header, damaged);
-  EXPECT_NE(open_error(with_header.string()).find("is written nanogpt=NAME"), std::string::npos);
+  EXPECT_NE(open_error(with_header.string()).find("as nanogpt=NAME"), std::string::npos);
 }
 
 TEST_F(Sources, NameTheFileThatIsBad) {
@@ -391,7 +391,7 @@ TEST_F(Sources, NameTheFileThatIsBad) {
   counting_files("short", {8, 7});
   EXPECT_EQ(
       open_error(path("short_*.bin").string()),
-      fmt::format("65 {} has 8 tokens and the other files of its source no more; a context of 8 needs 9",
+      fmt::format("65 {} has 8 tokens and the other files of its source have no more; a context of 8 needs 9",
                   path("short_0.bin").string()));
   const TokenDataset data = open(a, 8);
   fs::resize_file(path("a_1.bin"), 1100);

@@ -257,9 +257,9 @@ TEST(BpeRanks, BrokenTiktokenFilesAreNamedWithTheLine) {
   };
   const std::pair<std::string, std::string> cases[] = {
       {changed("Ig== 1\n", "Ig==1\n"), "65 f:2: a line is base64"},
-      {changed("Ig== 1\n", "Ig== 1x\n"), "65 f:2: the rank is no number"},
-      {changed("Ig== 1\n", "Ig== -1\n"), "65 f:2: the rank is no number"},
-      {changed("Ig== 1\n", "Ig== 99999999999999999999\n"), "65 f:2: the rank is no number"},
+      {changed("Ig== 1\n", "Ig== 1x\n"), "65 f:2: the rank is not a number"},
+      {changed("Ig== 1\n", "Ig== -1\n"), "65 f:2: the rank is not a number"},
+      {changed("Ig== 1\n", "Ig== 99999999999999999999\n"), "65 f:2: the rank is not a number"},
       {changed("Ig== 1\n", "Ig== 65535\n"), "65 f:2: rank 65535; ids have 16 bits"},
       {changed("Ig== 1\n", "Ig= 1\n"), "65 f:2: the bytes are not in base64"},
       {changed("Ig== 1\n", "I*== 1\n"), "65 f:2: the bytes are not in base64"},

@@ -67,21 +67,21 @@ TEST(AlgorithmChoice, TextIsReadBack) {
 
 TEST(AlgorithmChoice, RefusesInvalidTexts) {
   const std::pair<const char*, const char*> cases[] = {
-      {"", "'' is no algorithm"},
-      {"rings", "'rings' is no algorithm"},
+      {"", "'' is not an algorithm"},
+      {"rings", "'rings' is not an algorithm"},
       {"tree<65536", "the last algorithm has no limit"},
       {"tree,ring", "'tree' needs a limit"},
-      {"tree<65536,", "'' is no algorithm"},
-      {"tree<64KiB,ring", "'64KiB' is no number of bytes"},
-      {"tree<-1,ring", "'-1' is no number of bytes"},
-      {"tree<,ring", "'' is no number of bytes"},
+      {"tree<65536,", "'' is not an algorithm"},
+      {"tree<64KiB,ring", "'64KiB' is not a byte count"},
+      {"tree<-1,ring", "'-1' is not a byte count"},
+      {"tree<,ring", "'' is not a byte count"},
       {"tree<4096,naive<4096,ring", "the limits must grow"},
       {"allreduce:ring", "'allreduce' is not all_reduce, "},
       {"all_to_all_v:ring", "'all_to_all_v' is not all_reduce, "},
-      {"all_reduce:ring;reduce:", "'' is no algorithm"},
-      {"all_reduce:ring;", "'' is no algorithm"},
+      {"all_reduce:ring;reduce:", "'' is not an algorithm"},
+      {"all_reduce:ring;", "'' is not an algorithm"},
       {"reduce:ring;reduce:tree", "reduce is given twice"},
-      {"ring;tree", "what is not named is given twice"},
+      {"ring;tree", "the part without a name is given twice"},
   };
   for (const auto& [text, reason] : cases) {
     try {

@@ -117,9 +117,9 @@ CommandLine parse_words(const CommandSyntax& syntax, std::vector<std::string> wo
         break;
     }
   }
-  if (line.arguments.size() > syntax.most_arguments) {
+  if (line.arguments.size() > syntax.max_arguments) {
     fail(ExitCode::usage, "{}: one argument too many: {}; see {}", syntax.name,
-         line.arguments[syntax.most_arguments], syntax.help);
+         line.arguments[syntax.max_arguments], syntax.help);
   }
   return line;
 }

@@ -28,7 +28,7 @@ struct CommandSyntax {
   std::string name;  ///< "mylos train"
   std::string help;  ///< the command that shows its options: "mylos help train"
   std::vector<CommandOption> options;
-  std::size_t most_arguments = 1;
+  std::size_t max_arguments = 1;
   bool takes_overrides = false;  ///< --section.key=value
 };
 

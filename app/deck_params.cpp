@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "app/run_config.hpp"
-#include "core/base/named.hpp"
+#include "core/base/kinds.hpp"
 #include "io/tokens/tokenizer.hpp"
 
 namespace mylos {

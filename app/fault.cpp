@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/base/error.hpp"
-#include "core/base/joined.hpp"
+#include "core/base/join.hpp"
 #include "core/base/say.hpp"
 #include "parallel/schedule/schedule.hpp"
 
@@ -55,7 +55,7 @@ Fault Fault::from_environment(int rank) {
     fail(ExitCode::usage,
          "MYLOS_FAULT=\"{}\" is not phase:rank:step:kind with phase {} and kind kill, stop, error, nan, "
          "spike, flip or mismatch",
-         text, joined(phases, ", "));
+         text, join(phases, ", "));
   }
   if (rank == 0) say(stderr, "mylos: MYLOS_FAULT={} is set: this run will fail on purpose\n", text);
   fault.rank_ = rank;

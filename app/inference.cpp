@@ -105,7 +105,7 @@ int with_inference(const CommandLine& line, std::int64_t batch,
     if (const int code = check_identity(mpi, identity_of(model.setup, line))) return code;
     const RunConfig& config = model.setup.config;
     mpi.set_limits(config.comm.limits);
-    if (const int code = settle_comm(mpi, model.setup)) return code;
+    if (const int code = fall_back_to_mpi(mpi, model.setup)) return code;
     model.step = reader->state().step;
     model.session =
         std::make_unique<Session>(model.setup.plugins, config, model.setup.values, mpi.recorder());

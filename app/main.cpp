@@ -15,7 +15,7 @@
 namespace {
 
 /// Whether this process prints errors for its job: it is rank 0 of its launcher, or no launcher started it.
-bool speaks() {
+bool prints_errors() {
   for (const char* name : {"PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"}) {
     const char* rank = std::getenv(name);
     if (rank != nullptr && std::string_view(rank) != "0") return false;
@@ -33,10 +33,10 @@ int main(int argc, char** argv) {
     // Exit handlers are skipped: they could only hang, and no watchdog runs any more.
     _exit(code);
   } catch (const mylos::Error& error) {
-    if (speaks()) mylos::say(stderr, "mylos: {}\n", error.what());
+    if (prints_errors()) mylos::say(stderr, "mylos: {}\n", error.what());
     return static_cast<int>(error.code());
   } catch (const std::system_error& error) {
-    if (speaks()) mylos::say(stderr, "mylos: {}\n", error.what());
+    if (prints_errors()) mylos::say(stderr, "mylos: {}\n", error.what());
     return static_cast<int>(mylos::ExitCode::io);
   } catch (const std::exception& error) {
     mylos::say(stderr, "mylos: internal error: {}\n", error.what());

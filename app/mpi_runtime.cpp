@@ -14,7 +14,7 @@
 #include <fmt/core.h>
 #include <mpi.h>
 
-#include "app/core_share.hpp"
+#include "app/processors.hpp"
 #include "core/base/error.hpp"
 #include "core/base/say.hpp"
 #include "core/base/watched_call.hpp"

@@ -105,7 +105,7 @@ std::string layout_text(const RunConfig& config) {
     row.push_back(part_text(table.find("h.0.attn.c_proj.weight"), "heads"));
     row.push_back(part_text(table.find("h.0.mlp.c_proj.weight"), "inner"));
     row.push_back(part_text(table.find("wte.weight"), "vocab"));
-    row.push_back(part_text(shape.first_stream_row(), shape.stream_rows(), shape.rows()));
+    row.push_back(part_text(shape.first_residual_row(), shape.residual_rows(), shape.rows()));
     if (shards)
       row.push_back(fmt::format("part {} of {}", at.index(Axis::shard) + 1, at.extent(Axis::shard)));
     std::string sequences = part_text(at.index(sample_axes) * t.micro_batch, t.micro_batch, t.global_batch);

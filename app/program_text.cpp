@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "app/session.hpp"
-#include "core/base/joined.hpp"
+#include "core/base/join.hpp"
 #include "core/model/model_programs.hpp"
 #include "parallel/engine/activation_plan.hpp"
 
@@ -84,7 +84,7 @@ class ProgramText {
     const Root& root = programs_.roots.all()[static_cast<std::size_t>(place.root)];
     std::string line =
         fmt::format("        {:<7} {:<12} {} ({}), {}", name_of(access), name, mylos::name_of(tensor.dtype),
-                    joined(std::span(tensor.shape.data(), tensor.rank), ", "), root.name);
+                    join(std::span(tensor.shape.data(), tensor.rank), ", "), root.name);
     if (place.offset > 0) line += fmt::format(" + {} bytes", place.offset);
     return line + "\n";
   }
@@ -125,7 +125,7 @@ std::string program_text(const Setup& setup) {
   std::string text =
       fmt::format("rank 0 of {}: {} x {} tokens per micro-batch, {:.3f} GB of activations\nstep: {}\n",
                   config.parallel.world_size(), config.train.micro_batch, config.train.seq_len,
-                  1e-9 * static_cast<double>(plan.bytes()), joined(actions, ", "));
+                  1e-9 * static_cast<double>(plan.bytes()), join(actions, ", "));
   const ProgramText printer(table, programs, compute_plugins(setup.plugins, config));
   for (std::size_t c = 0; c < programs.chunks.size(); ++c) {
     const std::string chunk = schedule.chunks > 1 ? fmt::format(" of chunk {}", c) : "";

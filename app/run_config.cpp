@@ -17,8 +17,8 @@
 #include <fmt/core.h>
 
 #include "core/base/error.hpp"
-#include "core/base/joined.hpp"
-#include "core/base/named.hpp"
+#include "core/base/join.hpp"
+#include "core/base/kinds.hpp"
 #include "io/tokens/tokenizer.hpp"
 #include "parallel/collectives/algorithm_choice.hpp"
 
@@ -43,7 +43,7 @@ constexpr Preset presets[] = {
 
 /// The value that a choice stands for.
 template <class T>
-T chosen(std::string_view word, std::initializer_list<std::pair<std::string_view, T>> meanings) {
+T parse_choice(std::string_view word, std::initializer_list<std::pair<std::string_view, T>> meanings) {
   for (const auto& [name, meaning] : meanings) {
     if (name == word) return meaning;
   }
@@ -51,7 +51,7 @@ T chosen(std::string_view word, std::initializer_list<std::pair<std::string_view
 }
 
 DType dtype_named(std::string_view name) {
-  return chosen<DType>(name, {{"fp32", DType::fp32}, {"bf16", DType::bf16}, {"fp16", DType::fp16}});
+  return parse_choice<DType>(name, {{"fp32", DType::fp32}, {"bf16", DType::bf16}, {"fp16", DType::fp16}});
 }
 
 std::string listed(const std::vector<std::int64_t>& values) {
@@ -148,7 +148,7 @@ class CrossChecks {
       }
     }
     if (!open.empty() && known({"model.preset"})) {
-      report({"model.preset"}, "[model] {} must be set if preset = none", joined(open, ", "));
+      report({"model.preset"}, "[model] {} must be set if preset = none", join(open, ", "));
     }
   }
 
@@ -257,7 +257,7 @@ class CrossChecks {
     const std::int64_t data = integer("parallel.data");
     const std::int64_t shard = wanted_shard();
     const std::int64_t least = std::min<std::int64_t>(data, 2);
-    const ExchangeKind& exchange = named(exchanges(), values_.text("parallel.exchange"));
+    const ExchangeKind& exchange = find_kind(exchanges(), values_.text("parallel.exchange"));
     if (shard < 0) return;
     if (!exchange.shards && shard > 1) {
       report(
@@ -441,14 +441,14 @@ TrainConfig train_config(const ParamValues& values) {
           .dtype = dtype_named(values.text("train.dtype")),
           .grad_dtype = dtype_named(values.text("train.grad_dtype")),
           .loss_scale = static_cast<float>(values.real("train.loss_scale")),
-          .recompute = chosen<Recompute>(
+          .recompute = parse_choice<Recompute>(
               values.text("train.recompute"),
               {{"none", Recompute::none}, {"selective", Recompute::selective}, {"block", Recompute::block}}),
           .seed = static_cast<std::uint64_t>(values.integer("train.seed"))};
 }
 
 OptimizerConfig optimizer_config(const ParamValues& values) {
-  return {.kind = &named(optimizers(), values.text("optim.name")),
+  return {.kind = &find_kind(optimizers(), values.text("optim.name")),
           .values = values,
           .weight_decay = static_cast<float>(values.real("optim.weight_decay")),
           .keeps_master = values.text("optim.master") == "fp32",
@@ -456,10 +456,10 @@ OptimizerConfig optimizer_config(const ParamValues& values) {
 }
 
 LrScheduleConfig lr_config(const ParamValues& values) {
-  return {.decay = chosen<LrDecay>(values.text("optim.schedule"), {{"constant", LrDecay::constant},
-                                                                   {"linear", LrDecay::linear},
-                                                                   {"cosine", LrDecay::cosine},
-                                                                   {"wsd", LrDecay::wsd}}),
+  return {.decay = parse_choice<LrDecay>(values.text("optim.schedule"), {{"constant", LrDecay::constant},
+                                                                         {"linear", LrDecay::linear},
+                                                                         {"cosine", LrDecay::cosine},
+                                                                         {"wsd", LrDecay::wsd}}),
           .peak = values.real("optim.lr"),
           .min = values.real("optim.min_lr"),
           .warmup = values.integer("optim.warmup"),
@@ -468,14 +468,14 @@ LrScheduleConfig lr_config(const ParamValues& values) {
 }
 
 ParallelPlan parallel_plan(const ParamValues& values) {
-  const ExchangeKind& exchange = named(exchanges(), values.text("parallel.exchange"));
+  const ExchangeKind& exchange = find_kind(exchanges(), values.text("parallel.exchange"));
   return {
       .tensor = values.integer("parallel.tensor"),
       .splits = {.vocab = values.boolean("parallel.vocab"), .sequence = values.boolean("parallel.sequence")},
       .data = values.integer("parallel.data"),
       .shard = exchange.shards ? std::stoll(values.text("parallel.shard")) : 1,
       .exchange = &exchange,
-      .schedule = &named(schedules(), values.text("parallel.schedule")),
+      .schedule = &find_kind(schedules(), values.text("parallel.schedule")),
       .values = values};
 }
 
@@ -488,8 +488,8 @@ GuardConfig guard_config(const ParamValues& values) {
 }
 
 GuardSettings guard_settings(const ParamValues& values) {
-  return {.policy = chosen<GuardPolicy>(values.text("guard.policy"),
-                                        {{"skip", GuardPolicy::skip}, {"stop", GuardPolicy::stop}}),
+  return {.policy = parse_choice<GuardPolicy>(values.text("guard.policy"),
+                                              {{"skip", GuardPolicy::skip}, {"stop", GuardPolicy::stop}}),
           .max_skips = values.integer("guard.max_skips"),
           .replica_check_every = values.integer("guard.replica_check_every")};
 }

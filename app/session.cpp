@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <span>
 
-#include "app/core_share.hpp"
+#include "app/processors.hpp"
 #include "core/memory/device_buffer.hpp"
 #include "parallel/collectives/algorithm_communicator.hpp"
 #include "parallel/collectives/choose_algorithms.hpp"
@@ -32,7 +32,7 @@ const PluginDescriptor& first_usable(const PluginRegistry& plugins, PluginKind k
 
 /// Null if there is no such plugin: a plan is made without plugins too.
 const PluginDescriptor* find(const PluginRegistry& plugins, PluginKind kind, std::string_view name) {
-  for (const PluginInfo& info : plugins.found()) {
+  for (const PluginInfo& info : plugins.all()) {
     const PluginDescriptor* plugin = info.descriptor;
     if (plugin != nullptr && plugin->kind == kind && plugin->name == name) return plugin;
   }

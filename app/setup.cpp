@@ -55,7 +55,7 @@ Setup make_setup(const std::string& deck_text, const std::string& deck_name, con
   const auto own = deck_params();
   setup.specs.assign(own.begin(), own.end());
   std::vector<std::pair<std::string, std::string>> unavailable;
-  for (const PluginInfo& plugin : setup.plugins.found()) {
+  for (const PluginInfo& plugin : setup.plugins.all()) {
     if (plugin.descriptor == nullptr) {
       unavailable.emplace_back(section_of_file(plugin.path), plugin.problem);
       continue;
@@ -114,7 +114,7 @@ RunPlan plan_of(const Setup& setup) {
 
 int run_agreed(const MpiRuntime& mpi, const std::function<void()>& work) {
   try {
-    agreed(MPI_COMM_WORLD, work);
+    run_collectively(MPI_COMM_WORLD, work);
     return 0;
   } catch (const Error& error) {
     if (mpi.rank() == 0) say(stderr, "mylos: {}\n", error.what());
@@ -198,7 +198,7 @@ int check_identity(const MpiRuntime& mpi, const std::string& identity) {
   });
 }
 
-int settle_comm(const MpiRuntime& mpi, Setup& setup) {
+int fall_back_to_mpi(const MpiRuntime& mpi, Setup& setup) {
   return run_agreed(mpi, [&] {
     std::string& comm = setup.config.backend.comm;
     const std::string problem = comm_problem(setup.plugins, setup.config, setup.values);

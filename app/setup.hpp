@@ -64,7 +64,7 @@ std::chrono::milliseconds start_timeout(const CommandLine& line, const std::stri
 /// If the ranks of this job cannot use the chosen communication backend together, warns and takes MPI. If the
 /// deck names that backend, returns an exit code other than 0 instead. Call it after `Setup::choose`.
 /// Collective.
-int settle_comm(const MpiRuntime& mpi, Setup& setup);
+int fall_back_to_mpi(const MpiRuntime& mpi, Setup& setup);
 
 /// The tokenizer that made a run's data, according to the sidecars of its token files, otherwise to the deck;
 /// without a name if neither has one. Throws ExitCode::usage and names both if two of them disagree.

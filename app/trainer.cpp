@@ -69,7 +69,7 @@ Trainer::Trainer(TrainerContext context)
 
 // An exception may pass through while the states are hashed.
 Trainer::~Trainer() {
-  if (unchecked_) unchecked_->hashed.wait();
+  if (pending_checkpoint_) pending_checkpoint_->hashed.wait();
 }
 
 void Trainer::start(const std::optional<std::string>& restart) {
@@ -169,11 +169,11 @@ TrainResult Trainer::run() {
     while (may_queue_step()) queue_step();  // on a device, one more than the step to read
     QueuedStep finished = queued_.front();
     queued_.pop_front();
-    const std::vector<TrafficRow> before = difference(session_.traffic().table(), finished.traffic);
+    const std::vector<TrafficRow> before = subtract(session_.traffic().table(), finished.traffic);
     training_.read_results();
     note_written(checkpoints_.poll());
     const StepObservation seen = observe();
-    finished.traffic = difference(session_.traffic().table(), before);
+    finished.traffic = subtract(session_.traffic().table(), before);
     if (finished.step == config_.profile_step) write_trace();
     // Otherwise a gradient overflowed, which a smaller loss scale may prevent.
     const bool is_bad = scalars.skip != 0 && guard.skipped_in_row > 0;
@@ -261,7 +261,7 @@ void Trainer::queue_step() {
   sample_ += config_.train.global_batch;
   queued_.push_back(
       {step_, sample_,
-       difference(difference(session_.traffic().table(), before), std::exchange(comparison_traffic_, {}))});
+       subtract(subtract(session_.traffic().table(), before), std::exchange(comparison_traffic_, {}))});
 }
 
 void Trainer::read_samples(std::int64_t step, std::int64_t first, std::span<std::int32_t> tokens) {
@@ -270,7 +270,7 @@ void Trainer::read_samples(std::int64_t step, std::int64_t first, std::span<std:
 
 void Trainer::before(const Action& action) {
   session_.recorder().set_phase(step_, name_of(action.kind));
-  if (action.kind == ActionKind::step) start_unchecked();
+  if (action.kind == ActionKind::step) start_pending_checkpoint();
   if (action.kind == ActionKind::forward) inject(action);
 }
 
@@ -384,8 +384,9 @@ void Trainer::write_checkpoint(bool ends_run) {
                          goes_on ? static_cast<float*>(snapshot_->data()) : nullptr);
   content.state = {.step = step_, .json = state_text(state())};
   if (is_hashed_beside) {
-    unchecked_.emplace(Unchecked{.content = std::move(content), .hashes = {}, .hashed = {}});
-    unchecked_->hashed = checkpoint_io_.submit([this] { unchecked_->hashes = hashes_of_states(); });
+    pending_checkpoint_.emplace(PendingCheckpoint{.content = std::move(content), .hashes = {}, .hashed = {}});
+    pending_checkpoint_->hashed =
+        checkpoint_io_.submit([this] { pending_checkpoint_->hashes = hashes_of_states(); });
   } else if (goes_on) {
     checkpoints_.start(std::move(content));
   } else {
@@ -397,15 +398,15 @@ void Trainer::write_checkpoint(bool ends_run) {
   checkpoint_due_ = false;
 }
 
-void Trainer::start_unchecked() {
-  if (!unchecked_) return;
+void Trainer::start_pending_checkpoint() {
+  if (!pending_checkpoint_) return;
   const auto start = Clock::now();
-  unchecked_->hashed.get();
+  pending_checkpoint_->hashed.get();
   const std::vector<TrafficRow> before = session_.traffic().table();
-  check_replicas(unchecked_->hashes, unchecked_->content.state.step);
-  comparison_traffic_ = difference(session_.traffic().table(), before);
-  checkpoints_.start(std::move(unchecked_->content));
-  unchecked_.reset();
+  check_replicas(pending_checkpoint_->hashes, pending_checkpoint_->content.state.step);
+  comparison_traffic_ = subtract(session_.traffic().table(), before);
+  checkpoints_.start(std::move(pending_checkpoint_->content));
+  pending_checkpoint_.reset();
   stall_seconds_ += seconds_since(start);
 }
 

@@ -83,7 +83,7 @@ class Trainer final : private StepDriver {
   };
 
   /// A checkpoint whose replicas are hashed while the next step runs; it is written once the hashes agree.
-  struct Unchecked {
+  struct PendingCheckpoint {
     CheckpointContent content;
     std::vector<StateHash> hashes;  // of `hashed`
     std::future<void> hashed;       // ends before the optimizer's next step
@@ -111,7 +111,7 @@ class Trainer final : private StepDriver {
   /// False if it was interrupted.
   bool run_evaluation();
   void write_checkpoint(bool ends_run);
-  void start_unchecked();
+  void start_pending_checkpoint();
   /// Records a checkpoint that was written and read back, if there is one.
   void note_written(const std::optional<WrittenCheckpoint>& written);
   std::vector<StateHash> hashes_of_states();
@@ -141,7 +141,7 @@ class Trainer final : private StepDriver {
   TokenizerIdentity tokenizer_;
   std::optional<PinnedBuffer> snapshot_;  // for [checkpoint] async
   CheckpointStore checkpoints_;
-  std::optional<Unchecked> unchecked_;
+  std::optional<PendingCheckpoint> pending_checkpoint_;
   std::vector<TrafficRow> comparison_traffic_;  // occurred while a step is queued, but is not the step's
   std::unique_ptr<MetricsWriter> metrics_;      // on rank 0
 

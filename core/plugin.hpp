@@ -126,8 +126,8 @@ class PluginRegistry {
   /// Checks magic, version, size, operations and compiler of a descriptor; returns what is wrong, or "".
   static std::string check(const PluginDescriptor& descriptor);
 
-  const std::vector<PluginInfo>& found() const { return found_; }
-  const std::vector<std::filesystem::path>& searched() const { return searched_; }
+  const std::vector<PluginInfo>& all() const { return found_; }
+  const std::vector<std::filesystem::path>& search_path() const { return searched_; }
 
   /// The plugin of this kind and name. Throws ExitCode::usage with the reason, the paths tried and the
   /// plugins found.

@@ -65,7 +65,7 @@ std::optional<Error> error_of(const std::function<void()>& work) {
 
 }  // namespace
 
-void agreed(MPI_Comm comm, const std::function<void()>& work) {
+void run_collectively(MPI_Comm comm, const std::function<void()>& work) {
   const std::optional<Error> mine = error_of(work);
   if (comm == MPI_COMM_NULL) {
     if (mine) throw *mine;
@@ -93,8 +93,8 @@ void agreed(MPI_Comm comm, const std::function<void()>& work) {
   throw AgreedError(static_cast<ExitCode>(head[0]), message);
 }
 
-std::vector<std::vector<std::int64_t>> gathered_at_root(MPI_Comm comm,
-                                                        const std::vector<std::int64_t>& values) {
+std::vector<std::vector<std::int64_t>> gather_to_root(MPI_Comm comm,
+                                                      const std::vector<std::int64_t>& values) {
   if (comm == MPI_COMM_NULL) return {values};
   int rank = 0;
   int size = 1;
@@ -120,7 +120,7 @@ std::vector<std::vector<std::int64_t>> gathered_at_root(MPI_Comm comm,
   return by_rank;
 }
 
-void agreed_with_root(MPI_Comm comm, std::vector<std::int64_t>& values) {
+void broadcast_from_root(MPI_Comm comm, std::vector<std::int64_t>& values) {
   auto count = static_cast<std::int64_t>(values.size());
   broadcast(comm, &count, 1, MPI_INT64_T, 0);
   values.resize(static_cast<std::size_t>(count));

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/base/error.hpp"
-#include "core/base/joined.hpp"
+#include "core/base/join.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/checkpoint/checkpoint_manifest.hpp"
 #include "io/file_util.hpp"
@@ -50,7 +50,7 @@ std::string inspect_checkpoint(IoThread& io, const fs::path& path) {
     std::int64_t elements = 0;
     const std::vector<TensorInfo> tensors = reader.tensors(file.name);
     for (const TensorInfo& tensor : tensors) {
-      text += fmt::format("  {:<40} ({})\n", tensor.name, joined(tensor.shape, ", "));
+      text += fmt::format("  {:<40} ({})\n", tensor.name, join(tensor.shape, ", "));
       elements += tensor.size();
     }
     text += fmt::format("  {} tensors, {} elements, fp32\n", tensors.size(), elements);
@@ -97,7 +97,7 @@ std::string inspect_tokens(const fs::path& path) {
     largest = std::max(largest, std::ranges::max(tokens));
   }
   return fmt::format("token file: {} tokens, largest id {}\n  begins {}\n", file.size(), largest,
-                     joined(shown, " "));
+                     join(shown, " "));
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ int run_command(int argc, const char* const* argv) {
   const int code = command->run(parse_words({.name = fmt::format("mylos {}", command->name),
                                              .help = fmt::format("mylos help {}", command->name),
                                              .options = options_of(*command),
-                                             .most_arguments = command->most_arguments,
+                                             .max_arguments = command->max_arguments,
                                              .takes_overrides = command->takes_overrides},
                                             words));
   if (!command->may_lose_output && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0))

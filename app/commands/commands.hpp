@@ -16,7 +16,7 @@ struct Command {
   const char* summary;
   std::vector<CommandOption> (*options)();  ///< in addition to those of every command
   int (*run)(const CommandLine& line);      ///< returns the exit code of the process; errors are thrown
-  std::size_t most_arguments = 1;
+  std::size_t max_arguments = 1;
   bool takes_overrides = false;  ///< --section.key=value
   bool may_lose_output = false;  ///< output that cannot be printed is not an error
 };

@@ -8,7 +8,7 @@
 #include "app/commands/commands.hpp"
 #include "app/inference.hpp"
 #include "app/run_directory.hpp"
-#include "core/base/joined.hpp"
+#include "core/base/join.hpp"
 #include "io/tokens/tokenizer.hpp"
 
 namespace mylos {
@@ -59,7 +59,7 @@ std::unique_ptr<Tokenizer> tokenizer_of(const CommandLine& line, const DataConfi
   const auto file = std::ranges::find_if(files, [](const std::string& path) { return fs::exists(path); });
   if (file == files.end()) {
     fail(ExitCode::usage, "the ranks of {} were not found; looked for: {}; name them with --ranks=FILE",
-         data.tokenizer, joined(files, ", "));
+         data.tokenizer, join(files, ", "));
   }
   return make_tokenizer(fmt::format("{}={}", data.tokenizer, *file));
 }

@@ -6,7 +6,7 @@
 
 #include "app/commands/commands.hpp"
 #include "app/run_config.hpp"
-#include "core/base/joined.hpp"
+#include "core/base/join.hpp"
 #include "io/deck/deck.hpp"
 
 namespace mylos {
@@ -20,7 +20,7 @@ std::string plugin_text(const PluginInfo& plugin) {
                                  d.summary, plugin.path.string());
   if (d.num_operations > 0) {
     const std::set<std::string_view> operations(d.operations, d.operations + d.num_operations);
-    text += fmt::format("  its own kernels: {}\n", joined(operations, ", "));
+    text += fmt::format("  its own kernels: {}\n", join(operations, ", "));
   }
   if (!plugin.problem.empty()) text += fmt::format("  not usable here: {}\n", plugin.problem);
   return text;
@@ -32,7 +32,7 @@ namespace {
 std::vector<ParamSpec> all_params(const PluginRegistry& plugins) {
   const auto own = deck_params();
   std::vector<ParamSpec> specs(own.begin(), own.end());
-  for (const PluginInfo& plugin : plugins.found()) {
+  for (const PluginInfo& plugin : plugins.all()) {
     if (plugin.descriptor == nullptr) continue;
     specs.insert(specs.end(), plugin.descriptor->params,
                  plugin.descriptor->params + plugin.descriptor->num_params);
@@ -58,9 +58,9 @@ int run(const CommandLine& line) {
     fmt::print("{}", deck_help(all_params(plugins), line.arguments.size() > 1 ? line.arguments[1] : ""));
   } else if (topic == "plugins") {
     const PluginRegistry plugins = PluginRegistry::discover(plugin_search_path(path));
-    for (const PluginInfo& plugin : plugins.found()) fmt::print("{}", plugin_text(plugin));
+    for (const PluginInfo& plugin : plugins.all()) fmt::print("{}", plugin_text(plugin));
     fmt::print("searched:");
-    for (const auto& directory : plugins.searched()) fmt::print(" {}", directory.string());
+    for (const auto& directory : plugins.search_path()) fmt::print(" {}", directory.string());
     fmt::print("\n");
   } else {
     fmt::print("{}", command_help(topic));
@@ -75,6 +75,6 @@ const Command help_command{.name = "help",
                            .summary = "TOPIC is a command, deck, deck SECTION or plugins",
                            .options = options,
                            .run = run,
-                           .most_arguments = 2};
+                           .max_arguments = 2};
 
 }  // namespace mylos

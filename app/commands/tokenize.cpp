@@ -43,7 +43,7 @@ void check_apart(const std::vector<CorpusInput>& inputs, const std::vector<fs::p
 }
 
 /// The offset at which the held-out end of a text of `size` bytes begins, at the start of a character.
-std::int64_t held_out_from(const fs::path& text, std::int64_t size, double fraction) {
+std::int64_t held_out_offset(const fs::path& text, std::int64_t size, double fraction) {
   auto split = static_cast<std::int64_t>(static_cast<double>(size) * (1.0 - fraction));
   const FileDescriptor file = open_file(text, O_RDONLY);
   for (int i = 0; i < 3 && split > 0 && split < size; ++i, --split) {
@@ -168,7 +168,7 @@ void hold_out_end(Plan& plan, double fraction) {
   if (text.path.empty())
     fail(ExitCode::usage,
          "the end of standard input is not known beforehand: --valid-fraction needs a file, or documents");
-  const std::int64_t split = held_out_from(text.path, plan.bytes, fraction);
+  const std::int64_t split = held_out_offset(text.path, plan.bytes, fraction);
   plan.settings.split.has_two_parts = true;
   if (split == plan.bytes) return;
   CorpusInput end = text;
@@ -333,6 +333,6 @@ const Command tokenize_command{.name = "tokenize",
                                .summary = "make token files",
                                .options = options,
                                .run = run,
-                               .most_arguments = most_places};
+                               .max_arguments = most_places};
 
 }  // namespace mylos

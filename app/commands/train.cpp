@@ -11,8 +11,8 @@
 
 #include "app/commands/commands.hpp"
 #include "app/commands/report.hpp"
-#include "app/core_share.hpp"
 #include "app/plan_text.hpp"
+#include "app/processors.hpp"
 #include "app/setup.hpp"
 #include "app/trainer.hpp"
 #include "core/base/say.hpp"
@@ -31,7 +31,7 @@ int dry_run(const CommandLine& line, const std::string& name) {
 }
 
 /// "newest" or "step_N"; throws ExitCode::usage otherwise.
-std::optional<std::string> restart_wish(const CommandLine& line) {
+std::optional<std::string> parse_restart(const CommandLine& line) {
   if (!line.has("restart")) return std::nullopt;
   const std::string wish = line.text("restart");
   const bool named = wish.starts_with("step_") && wish.size() > 5 &&
@@ -42,7 +42,7 @@ std::optional<std::string> restart_wish(const CommandLine& line) {
 
 /// Keeps the automatic choices of the run that is continued, if its layout is the same, for a bitwise
 /// restart.
-void keep_choices(Setup& setup, const RunPaths& paths) {
+void reuse_choices(Setup& setup, const RunPaths& paths) {
   if (!std::filesystem::exists(paths.resolved_deck())) return;
   DeckErrors ignored;
   const Deck before = Deck::read(paths.resolved_deck(), ignored);
@@ -131,11 +131,11 @@ int run(const CommandLine& line) {
   TokenizerIdentity tokenizer;
   double data_seconds = 0.0;
   const auto read_everything = [&] {
-    restart = restart_wish(line);
+    restart = parse_restart(line);
     progress = progress_style(line.text("progress"));
     fault = Fault::from_environment(mpi.rank());
     setup = make_setup(deck_text, deck_name, line.overrides, line.text("plugin-path"), mpi.job());
-    if (restart) keep_choices(setup, {setup.config.run_dir});
+    if (restart) reuse_choices(setup, {setup.config.run_dir});
     setup.choose(mpi.size(), mpi.ranks_sharing_cores());
     const auto begin = std::chrono::steady_clock::now();
     DeckErrors errors;
@@ -162,7 +162,7 @@ int run(const CommandLine& line) {
   identity += fmt::format("tokenizer of the data = {}\n", tokenizer.text());
   if (const int code = check_identity(mpi, identity)) return code;
   mpi.set_limits(setup.config.comm.limits);
-  if (const int code = settle_comm(mpi, setup)) return code;
+  if (const int code = fall_back_to_mpi(mpi, setup)) return code;
   const RunPaths paths{setup.config.run_dir};
   const auto take_directory = [&] {
     if (mpi.rank() != 0) return;

@@ -44,7 +44,7 @@ constexpr ncclConfig_t not_blocking() {
 }
 
 /// Polls until NCCL has enqueued the last call; returns the result of that call.
-ncclResult_t settled(ncclComm_t comm) {
+ncclResult_t wait_until_settled(ncclComm_t comm) {
   ncclResult_t state = ncclInProgress;
   while (state == ncclInProgress) {
     if (const ncclResult_t result = ncclCommGetAsyncError(comm, &state); result != ncclSuccess) return result;
@@ -54,7 +54,7 @@ ncclResult_t settled(ncclComm_t comm) {
 }
 
 void wait_until_made(ncclComm_t comm, const char* call) {
-  const ncclResult_t state = settled(comm);
+  const ncclResult_t state = wait_until_settled(comm);
   if (state != ncclSuccess) fail(ExitCode::internal, "{}: {}", call, ncclGetErrorString(state));
 }
 
@@ -93,7 +93,7 @@ class NcclRequest final : public RequestState {
     while (!test()) std::this_thread::yield();
   }
   bool test() override {
-    communicator_.settle("NCCL");
+    communicator_.wait_until_enqueued("NCCL");
     const cudaError_t status = cudaEventQuery(end_);
     if (status == cudaErrorNotReady) {
       cudaGetLastError();  // not an error: clears it, so that no later check reports it
@@ -140,7 +140,7 @@ NcclCommunicator::~NcclCommunicator() {
   // All ranks arrive here; if one does not, the watchdog ends the job.
   cudaStreamSynchronize(own_stream_);
   ncclCommFinalize(comm_);
-  settled(comm_);
+  wait_until_settled(comm_);
   ncclCommDestroy(comm_);
   cudaFree(barrier_word_);
   cudaStreamDestroy(own_stream_);
@@ -159,7 +159,7 @@ void NcclCommunicator::check(cudaError_t status, const char* call) {
 }
 
 void NcclCommunicator::settle(const char* call) {
-  check(settled(comm_), call);
+  check(wait_until_settled(comm_), call);
 }
 
 template <class Post>
@@ -170,7 +170,7 @@ Request NcclCommunicator::start(const char* call, Post&& post) {
   check(cudaEventRecord(request->end(), callers), "cudaEventRecord");
   check(cudaStreamWaitEvent(own_stream_, request->end(), 0), "cudaStreamWaitEvent");
   check(post(own_stream_), call);
-  settle(call);
+  wait_until_enqueued(call);
   check(cudaEventRecord(request->end(), own_stream_), "cudaEventRecord");
   return Request(std::move(request));
 }
@@ -261,7 +261,7 @@ std::unique_ptr<Communicator> NcclCommunicator::split(int color, int key) {
   ncclComm_t part = nullptr;
   ncclConfig_t config = not_blocking();
   check(ncclCommSplit(comm_, color, key, &part, &config), "ncclCommSplit");
-  settle("ncclCommSplit");
+  wait_until_enqueued("ncclCommSplit");
   wait_until_made(part, "ncclCommSplit");
   return std::unique_ptr<NcclCommunicator>(new NcclCommunicator(part, bootstrap_, compute_));
 }

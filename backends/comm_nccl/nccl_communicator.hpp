@@ -68,7 +68,7 @@ class NcclCommunicator final : public Communicator {
   void check(ncclResult_t result, const char* call);
   void check(cudaError_t status, const char* call);
   /// Waits until NCCL has enqueued the last call: the communicators are non-blocking.
-  void settle(const char* call);
+  void wait_until_enqueued(const char* call);
   /// Calls `post(own stream)`. Its work starts after the work already queued on `compute`.
   template <class Post>
   Request start(const char* call, Post&& post);

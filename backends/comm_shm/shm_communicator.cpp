@@ -149,7 +149,7 @@ Request ShmCommunicator::post(HostBuffers buffers, std::span<Collective> collect
   return Request(std::make_unique<ShmRequest>(engine_, std::move(completion), std::move(buffers)));
 }
 
-std::optional<WindowGroup> ShmCommunicator::windowed(const void* data, std::size_t bytes) const {
+std::optional<WindowGroup> ShmCommunicator::find_window_group(const void* data, std::size_t bytes) const {
   const auto* begin = static_cast<const std::byte*>(data);
   if (bytes < smallest_in_windows) return std::nullopt;
   const auto own = static_cast<std::size_t>(rank_);
@@ -173,7 +173,7 @@ Request ShmCommunicator::all_reduce(TensorRef buffer, ReduceOp op) {
   if (size_ == 1 || bytes == 0) return {};
   HostBuffers buffers = start();
   std::byte* data = buffers.read_write(buffer);
-  if (const auto group = windowed(data, bytes)) {
+  if (const auto group = find_window_group(data, bytes)) {
     const Division division = Division::in_lines(data, bytes, size_);
     return post(std::move(buffers), reduce_in_windows(*group, division, buffer.dtype, op, group->places, 0));
   }
@@ -202,7 +202,7 @@ Request ShmCommunicator::reduce_scatter(TensorRef input, TensorRef output, Reduc
     if (out != in) copy_bytes(out, in, division.total, Stores::cached);
     return post(std::move(buffers), std::span<Collective>());
   }
-  if (const auto group = windowed(in, division.total)) {
+  if (const auto group = find_window_group(in, division.total)) {
     return post(std::move(buffers), reduce_in_windows(*group, division, input.dtype, op, {out}, own));
   }
   return post(std::move(buffers), reduce_parts(staged(), in, out, division, input.dtype, op));
@@ -216,7 +216,7 @@ Request ShmCommunicator::all_gather(TensorRef input, TensorRef output) {
   const Division division{output.bytes(), input.bytes()};
   const std::byte* in = buffers.read(input);
   std::byte* out = buffers.write(output);
-  if (const auto group = windowed(out, division.total)) {
+  if (const auto group = find_window_group(out, division.total)) {
     std::byte* own = out + static_cast<std::size_t>(rank_) * division.part;
     if (own != in) copy_to_other_core(own, in, division.part);
     return post(std::move(buffers), gather_in_windows(*group, division.part));
@@ -230,7 +230,7 @@ Request ShmCommunicator::broadcast(TensorRef buffer, int root) {
   if (size_ == 1 || bytes == 0) return {};
   HostBuffers buffers = start();
   std::byte* data = rank_ == root ? buffers.read_write(buffer) : buffers.write(buffer);
-  if (const auto group = windowed(data, bytes))
+  if (const auto group = find_window_group(data, bytes))
     return post(std::move(buffers), broadcast_in_windows(*group, bytes, root));
   return post(std::move(buffers), broadcast_staged(staged(), data, bytes, root));
 }
@@ -241,7 +241,7 @@ Request ShmCommunicator::reduce(TensorRef buffer, ReduceOp op, int root) {
   if (size_ == 1 || bytes == 0) return {};
   HostBuffers buffers = start();
   std::byte* data = buffers.read_write(buffer);
-  if (const auto group = windowed(data, bytes)) {
+  if (const auto group = find_window_group(data, bytes)) {
     const Division division = Division::in_lines(data, bytes, size_);
     return post(std::move(buffers), reduce_in_windows(*group, division, buffer.dtype, op,
                                                       {group->places[static_cast<std::size_t>(root)]}, 0));
@@ -257,7 +257,7 @@ Request ShmCommunicator::all_to_all(TensorRef input, TensorRef output) {
   const Division division{input.bytes(), input.bytes() / static_cast<std::size_t>(size_)};
   const std::byte* in = buffers.read(input);
   std::byte* out = buffers.write(output);
-  if (const auto group = windowed(in, division.total))
+  if (const auto group = find_window_group(in, division.total))
     return post(std::move(buffers), exchange_in_windows(*group, out, division.part));
   return post(std::move(buffers), exchange_parts(staged(), in, out, division));
 }

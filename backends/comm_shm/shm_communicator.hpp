@@ -89,7 +89,7 @@ class ShmCommunicator final : public Communicator {
   StagedGroup staged() const { return {rank_, &parts_}; }
   /// The `bytes` at `data` in the windows of all ranks. Empty if `data` lies in no window or if there are so
   /// few bytes that slots are faster.
-  std::optional<WindowGroup> windowed(const void* data, std::size_t bytes) const;
+  std::optional<WindowGroup> find_window_group(const void* data, std::size_t bytes) const;
   std::vector<Doorbell*> bells() const;
 
   ShmSettings settings_;

@@ -58,8 +58,8 @@ __device__ Group<W> rounded(const Group<float>& exact) {
 /// Rounds elements first .. first + count - 1, the first of which lies in segments[0]. If they are one half
 /// of a counter's elements, one draw serves all of them.
 template <class W>
-__device__ Group<W> rounded_stochastically(const Group<float>& exact, const Segment* segments,
-                                           std::int64_t step, std::int64_t first, int count) {
+__device__ Group<W> round_group_stochastically(const Group<float>& exact, const Segment* segments,
+                                               std::int64_t step, std::int64_t first, int count) {
   static_assert(2 * group == chances_of_counter);
   const StochasticRounding& rounding = segments->rounding;
   const std::int64_t place = first - segments->begin;
@@ -119,8 +119,8 @@ __global__ void update(AdamWStep args, const StepFactors* factors, W* weights, c
   if (master != nullptr) store_group(master + first, count, p);
   if constexpr (!std::is_same_v<W, float>) {
     const Group<W> w = master != nullptr ? rounded<W>(p)
-                                         : rounded_stochastically<W>(p, args.segments + first_segment,
-                                                                     args.scalars->step, first, count);
+                                         : round_group_stochastically<W>(p, args.segments + first_segment,
+                                                                         args.scalars->step, first, count);
     store_group(weights + first, count, w);
   }
 }

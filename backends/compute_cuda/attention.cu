@@ -8,7 +8,7 @@
 
 #include "backends/compute_cuda/device.cuh"
 #include "backends/compute_cuda/kernels.hpp"
-#include "core/ops/heads.hpp"
+#include "core/ops/heads_view.hpp"
 
 namespace mylos::compute_cuda::kernels {
 
@@ -68,8 +68,8 @@ __device__ Group<T, n> load_group(const T* from) {
 
 /// Requires that the rows of a tile lie within 32-bit offsets.
 template <class T>
-Heads<T> heads_of(const TensorRef& tensor) {
-  const Heads<T> heads(tensor);
+HeadsView<T> heads_of(const TensorRef& tensor) {
+  const HeadsView<T> heads(tensor);
   require(heads.position < INT32_MAX / tile, "a tile's rows within 32-bit offsets");
   return heads;
 }
@@ -121,8 +121,8 @@ __device__ int tile_rows(std::int64_t left) {
 
 /// Copies `count` rows of this block's head, from position t0 and element d0, to `to`; the rest of `to` is 0.
 template <class P, bool swizzles, class T>
-__device__ void load_tile(const Shape& shape, const Heads<const T>& from, std::int64_t t0, int count, int d0,
-                          float* to) {
+__device__ void load_tile(const Shape& shape, const HeadsView<const T>& from, std::int64_t t0, int count,
+                          int d0, float* to) {
   constexpr int fours = P::slice / 4;  // per row
   constexpr int step = P::threads / fours;
   constexpr int batch = tile / step / 2;  // loads in flight
@@ -158,7 +158,7 @@ __device__ void load_tile(const Shape& shape, const Heads<const T>& from, std::i
 
 /// Writes factor(r) * sums to `count` rows of this block's head, from position t0.
 template <class P, class T, class Factor>
-__device__ void store_rows(const Shape& shape, const Heads<T>& to, std::int64_t t0, int count,
+__device__ void store_rows(const Shape& shape, const HeadsView<T>& to, std::int64_t t0, int count,
                            const Sums<P>& sums, const Factor& factor) {
   const Place at;
 #pragma unroll
@@ -253,9 +253,10 @@ __device__ void add_query_sums(const Tiles<P>& tiles, const Place& at, int queri
 /// scores = rows from q0 of `query` times rows from k0 of `key`. With `has_left` the left tile already has
 /// the queries. The last slices stay in the tiles.
 template <class P, class T>
-__device__ void make_scores(const Shape& shape, Tiles<P>& tiles, const Place& at, const Heads<const T>& query,
-                            std::int64_t q0, int queries, const Heads<const T>& key, std::int64_t k0,
-                            int keys, bool has_left, Scores<P>& scores) {
+__device__ void make_scores(const Shape& shape, Tiles<P>& tiles, const Place& at,
+                            const HeadsView<const T>& query, std::int64_t q0, int queries,
+                            const HeadsView<const T>& key, std::int64_t k0, int keys, bool has_left,
+                            Scores<P>& scores) {
 #pragma unroll
   for (int r = 0; r < P::rows; ++r) {
 #pragma unroll
@@ -342,8 +343,8 @@ __device__ int seen_keys(const Shape& shape, std::int64_t q, std::int64_t k0, in
 /// Dao's algorithm are in powers of two.
 template <class P, class T>
 __global__ void __launch_bounds__(P::threads, P::blocks)
-    forward(Shape shape, Dropout dropout, Heads<const T> query, Heads<const T> key, Heads<const T> value,
-            Heads<T> output, float* lse) {
+    forward(Shape shape, Dropout dropout, HeadsView<const T> query, HeadsView<const T> key,
+            HeadsView<const T> value, HeadsView<T> output, float* lse) {
   __shared__ Tiles<P> tiles;
   const Place at;
   const std::int64_t q0 = static_cast<std::int64_t>(gridDim.y - 1 - blockIdx.y) * tile;
@@ -410,7 +411,8 @@ constexpr int delta_rows = 8;  // one warp each
 
 /// delta = row-wise dot product of output and its gradient.
 template <class T>
-__global__ void make_delta(Shape shape, Heads<const T> output, Heads<const T> output_grad, float* delta) {
+__global__ void make_delta(Shape shape, HeadsView<const T> output, HeadsView<const T> output_grad,
+                           float* delta) {
   const std::int64_t q = static_cast<std::int64_t>(blockIdx.y) * delta_rows + threadIdx.x / warp_size;
   if (q >= shape.queries) return;
   const T* out = output.row(shape.sample(), q, shape.head());
@@ -426,10 +428,10 @@ __global__ void make_delta(Shape shape, Heads<const T> output, Heads<const T> ou
 /// Inputs of the backward kernels.
 template <class T>
 struct BackwardInput {
-  Heads<const T> query;
-  Heads<const T> key;
-  Heads<const T> value;
-  Heads<const T> output_grad;
+  HeadsView<const T> query;
+  HeadsView<const T> key;
+  HeadsView<const T> value;
+  HeadsView<const T> output_grad;
   const float* lse;
   const float* delta;
 };
@@ -466,7 +468,8 @@ __device__ void make_score_gradients(const Shape& shape, const Dropout& dropout,
 /// One block for each tile of keys; the first keys, which most queries see, go first.
 template <class P, class T>
 __global__ void __launch_bounds__(P::threads, P::key_blocks)
-    backward_keys(Shape shape, Dropout dropout, BackwardInput<T> in, Heads<T> key_grad, Heads<T> value_grad) {
+    backward_keys(Shape shape, Dropout dropout, BackwardInput<T> in, HeadsView<T> key_grad,
+                  HeadsView<T> value_grad) {
   __shared__ Tiles<P> tiles;
   const Place at;
   const std::int64_t k0 = static_cast<std::int64_t>(blockIdx.y) * tile;
@@ -504,7 +507,7 @@ __global__ void __launch_bounds__(P::threads, P::key_blocks)
 /// One block for each tile of queries; the tiles that see most keys go first.
 template <class P, class T>
 __global__ void __launch_bounds__(P::threads, P::blocks)
-    backward_queries(Shape shape, Dropout dropout, BackwardInput<T> in, Heads<T> query_grad) {
+    backward_queries(Shape shape, Dropout dropout, BackwardInput<T> in, HeadsView<T> query_grad) {
   __shared__ Tiles<P> tiles;
   const Place at;
   const std::int64_t q0 = static_cast<std::int64_t>(gridDim.y - 1 - blockIdx.y) * tile;
@@ -570,7 +573,7 @@ bool attention_backward(cudaStream_t stream, const AttentionBackward& args) {
     require(args.delta.contiguous() && args.delta.size() == forward.lse.size(), "one delta for each query");
     const Shape shape(forward, {&forward.query, &forward.key, &forward.value, &args.output_grad,
                                 &args.query_grad, &args.key_grad, &args.value_grad});
-    const Heads<const T> output_grad = heads_of<const T>(args.output_grad);
+    const HeadsView<const T> output_grad = heads_of<const T>(args.output_grad);
     const BackwardInput<T> in{heads_of<const T>(forward.query), heads_of<const T>(forward.key),
                               heads_of<const T>(forward.value), output_grad,
                               forward.lse.as<float>(),          args.delta.as<float>()};

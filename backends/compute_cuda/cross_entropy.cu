@@ -19,7 +19,7 @@ struct Softmax {
   std::int32_t place;
 };
 
-__device__ Softmax merged(const Softmax& a, const Softmax& b) {
+__device__ Softmax merge(const Softmax& a, const Softmax& b) {
   const float largest = fmaxf(a.largest, b.largest);
   if (largest == -INFINITY) return {largest, 0.0F, min(a.place, b.place)};
   const bool from_a = a.largest > b.largest || (a.largest == b.largest && a.place < b.place);
@@ -27,13 +27,13 @@ __device__ Softmax merged(const Softmax& a, const Softmax& b) {
           from_a ? a.place : b.place};
 }
 
-__device__ Softmax warp_merged(Softmax own) {
+__device__ Softmax warp_merge(Softmax own) {
   for (int offset = warp_size / 2; offset > 0; offset /= 2) {
     const Softmax other{__shfl_xor_sync(full_mask, own.largest, offset),
                         __shfl_xor_sync(full_mask, own.sum, offset),
                         __shfl_xor_sync(full_mask, own.place, offset)};
     // Both lanes merge the two in the same order.
-    own = (threadIdx.x & static_cast<unsigned>(offset)) == 0 ? merged(own, other) : merged(other, own);
+    own = (threadIdx.x & static_cast<unsigned>(offset)) == 0 ? merge(own, other) : merge(other, own);
   }
   return own;
 }
@@ -72,11 +72,11 @@ __global__ void row_kernel(T* logits, const std::int32_t* targets, std::int64_t 
       }
     }
     __shared__ Softmax parts[warps];
-    own = warp_merged(own);
+    own = warp_merge(own);
     if (threadIdx.x % warp_size == 0) parts[threadIdx.x / warp_size] = own;
     __syncthreads();
     all = parts[0];
-    for (int w = 1; w < warps; ++w) all = merged(all, parts[w]);
+    for (int w = 1; w < warps; ++w) all = merge(all, parts[w]);
   }
   const float loss = counts ? logf(all.sum) + (all.largest - of_target) : 0.0F;
   if (threadIdx.x == 0) {

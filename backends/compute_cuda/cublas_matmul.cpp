@@ -87,8 +87,8 @@ std::uint32_t alignment_of(std::initializer_list<const void*> pointers) {
 CublasMatmul::CublasMatmul(ComputeBackend& backend, const Workspace& workspace)
     : backend_(backend), workspace_(workspace), handle_(make_handle()) {}
 
-bool CublasMatmul::multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b,
-                            MatrixRef c, bool accumulate, const EpilogueArgs& epilogue) {
+bool CublasMatmul::multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixView a, MatrixView b,
+                            MatrixView c, bool accumulate, const EpilogueArgs& epilogue) {
   require(c.column == 1, "a row-major product");
   const TensorRef& vector = epilogue.vector;
   require(!vector || vector.size() == n, "an epilogue's vector has the product's columns");

@@ -9,7 +9,7 @@
 #include "backends/compute_cuda/cublas_handles.hpp"
 #include "backends/compute_cuda/workspace.hpp"
 #include "core/ops/compute_backend.hpp"
-#include "core/ops/matrix_ref.hpp"
+#include "core/ops/matrix_view.hpp"
 
 namespace mylos::compute_cuda {
 
@@ -36,7 +36,7 @@ class CublasMatmul {
 
   /// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n), summed in fp32, and the epilogue; c is row-major.
   /// Returns false and does nothing if cuBLASLt has no algorithm for it.
-  bool multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b, MatrixRef c,
+  bool multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixView a, MatrixView b, MatrixView c,
                 bool accumulate, const EpilogueArgs& epilogue = {});
 
  private:

@@ -83,7 +83,7 @@ bool LibraryOperations::run(const LinearBackwardWeight& op) {
   require(
       op.x.shape[op.x.rank - 1] == in && op.dy.size() == rows * out && (!op.dbias || op.dbias.size() == out),
       "linear's shapes");
-  const MatrixRef gradient = weight_matrix(op.dw);
+  const MatrixView gradient = weight_matrix(op.dw);
   const auto multiply = [&](const EpilogueArgs& epilogue) {
     return matmul_.multiply(in, out, rows, activation_matrix(op.x).transposed(), activation_matrix(op.dy),
                             gradient, op.accumulate, epilogue);

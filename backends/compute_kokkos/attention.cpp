@@ -2,7 +2,7 @@
 #include "backends/compute_kokkos/dropout.hpp"
 #include "backends/compute_kokkos/operations.hpp"
 #include "backends/compute_kokkos/tile_product.hpp"
-#include "core/ops/heads.hpp"
+#include "core/ops/heads_view.hpp"
 
 namespace mylos::compute_kokkos {
 
@@ -55,7 +55,7 @@ struct Shape {
 /// Copies rows t0 .. of head (b, h) to `tile` (rows, row groups). A group holds values of one row; groups
 /// beyond the dimension are 0.
 template <class T, class E>
-KOKKOS_FORCEINLINE_FUNCTION void load_rows(const Heads<const T>& from, std::int64_t b, std::int64_t t0,
+KOKKOS_FORCEINLINE_FUNCTION void load_rows(const HeadsView<const T>& from, std::int64_t b, std::int64_t t0,
                                            std::int64_t h, int rows, int dimension, E* tile, int row) {
   for (int i = 0; i < rows; ++i) {
     const T* in = from.row(b, t0 + i, h);
@@ -76,8 +76,9 @@ KOKKOS_FORCEINLINE_FUNCTION void load_rows(const Heads<const T>& from, std::int6
 /// Copies rows t0 .. of head (b, h) to `tile` (row groups, row). A group holds values of successive rows.
 /// Each row has `row` values; those beyond the dimension and beyond `rows` are 0.
 template <class T, class E>
-KOKKOS_FORCEINLINE_FUNCTION void load_row_groups(const Heads<const T>& from, std::int64_t b, std::int64_t t0,
-                                                 std::int64_t h, int rows, int dimension, E* tile, int row) {
+KOKKOS_FORCEINLINE_FUNCTION void load_row_groups(const HeadsView<const T>& from, std::int64_t b,
+                                                 std::int64_t t0, std::int64_t h, int rows, int dimension,
+                                                 E* tile, int row) {
   if constexpr (std::is_same_v<E, float>) {
     load_rows(from, b, t0, h, rows, dimension, tile, row);
   } else {
@@ -159,8 +160,8 @@ std::size_t scratch_bytes(Sizes... elements) {
 /// maximum and sum of Dao's algorithm.
 template <class T>
 void forward_kernel(const Execution& execution, const Shape& attention, const Dropout& layer,
-                    Heads<const T> query, Heads<const T> key, Heads<const T> value, Heads<T> output,
-                    float* lse) {
+                    HeadsView<const T> query, HeadsView<const T> key, HeadsView<const T> value,
+                    HeadsView<T> output, float* lse) {
   using E = TileElement<T>;
   constexpr int group = group_size<E>;
   constexpr int tile_size = block_keys * block_queries;
@@ -175,7 +176,8 @@ void forward_kernel(const Execution& execution, const Shape& attention, const Dr
       tile_size, drops ? tile_size : 0, block_queries * row, block_queries, block_queries, block_queries);
   Kokkos::parallel_for(
       "mylos::attention_forward::query_blocks"_label,
-      Team(execution, shape.batch * shape.heads * blocks, 1).set_scratch_size(1, Kokkos::PerTeam(scratch)),
+      TeamPolicy(execution, shape.batch * shape.heads * blocks, 1)
+          .set_scratch_size(1, Kokkos::PerTeam(scratch)),
       KOKKOS_LAMBDA(const Member& member) {
         const std::int64_t b = member.league_rank() / (shape.heads * blocks);
         const std::int64_t h = member.league_rank() / blocks % shape.heads;
@@ -267,12 +269,12 @@ void forward_kernel(const Execution& execution, const Shape& attention, const Dr
 
 /// delta = row-wise dot product of the output and its gradient.
 template <class T>
-void delta_kernel(const Execution& execution, const Shape& attention, Heads<const T> output,
-                  Heads<const T> output_grad, float* delta) {
+void delta_kernel(const Execution& execution, const Shape& attention, HeadsView<const T> output,
+                  HeadsView<const T> output_grad, float* delta) {
   const Shape shape = attention;
   Kokkos::parallel_for(
       "mylos::attention_backward::delta"_label,
-      Team(execution, shape.batch * shape.heads * shape.queries, row_team_size),
+      TeamPolicy(execution, shape.batch * shape.heads * shape.queries, row_team_size),
       KOKKOS_LAMBDA(const Member& member) {
         const std::int64_t i = member.league_rank();
         const std::int64_t q = i % shape.queries;
@@ -290,9 +292,9 @@ void delta_kernel(const Execution& execution, const Shape& attention, Heads<cons
 /// no two teams share a sum.
 template <class T>
 void backward_kernel(const Execution& execution, const Shape& attention, const Dropout& layer,
-                     Heads<const T> query, Heads<const T> key, Heads<const T> value, const float* lse,
-                     Heads<const T> output_grad, const float* delta, Heads<T> query_grad, Heads<T> key_grad,
-                     Heads<T> value_grad) {
+                     HeadsView<const T> query, HeadsView<const T> key, HeadsView<const T> value,
+                     const float* lse, HeadsView<const T> output_grad, const float* delta,
+                     HeadsView<T> query_grad, HeadsView<T> key_grad, HeadsView<T> value_grad) {
   using E = TileElement<T>;
   constexpr int group = group_size<E>;
   constexpr int tile_size = block_queries * block_keys;
@@ -307,7 +309,7 @@ void backward_kernel(const Execution& execution, const Shape& attention, const D
       block_queries * row, tile_size, tile_size, tile_size, tile_size, tile_size, num_queries * row);
   Kokkos::parallel_for(
       "mylos::attention_backward::heads"_label,
-      Team(execution, shape.batch * shape.heads, 1).set_scratch_size(1, Kokkos::PerTeam(scratch)),
+      TeamPolicy(execution, shape.batch * shape.heads, 1).set_scratch_size(1, Kokkos::PerTeam(scratch)),
       KOKKOS_LAMBDA(const Member& member) {
         const std::int64_t b = member.league_rank() / shape.heads;
         const std::int64_t h = member.league_rank() % shape.heads;
@@ -407,8 +409,8 @@ void KokkosOperations::run(const AttentionForward& op) {
   const Shape shape(op);
   dispatch_float(op.query.dtype, [&](auto type) {
     using T = decltype(type);
-    forward_kernel<T>(queue(), shape, op.dropout, Heads<const T>(op.query), Heads<const T>(op.key),
-                      Heads<const T>(op.value), Heads<T>(op.output), op.lse.as<float>());
+    forward_kernel<T>(queue(), shape, op.dropout, HeadsView<const T>(op.query), HeadsView<const T>(op.key),
+                      HeadsView<const T>(op.value), HeadsView<T>(op.output), op.lse.as<float>());
   });
 }
 
@@ -422,12 +424,12 @@ void KokkosOperations::run(const AttentionBackward& op) {
   const Execution& execution = queue();
   dispatch_float(forward.query.dtype, [&](auto type) {
     using T = decltype(type);
-    const Heads<const T> output_grad(op.output_grad);
-    delta_kernel<T>(execution, shape, Heads<const T>(forward.output), output_grad, op.delta.as<float>());
-    backward_kernel<T>(execution, shape, forward.dropout, Heads<const T>(forward.query),
-                       Heads<const T>(forward.key), Heads<const T>(forward.value), forward.lse.as<float>(),
-                       output_grad, op.delta.as<float>(), Heads<T>(op.query_grad), Heads<T>(op.key_grad),
-                       Heads<T>(op.value_grad));
+    const HeadsView<const T> output_grad(op.output_grad);
+    delta_kernel<T>(execution, shape, HeadsView<const T>(forward.output), output_grad, op.delta.as<float>());
+    backward_kernel<T>(execution, shape, forward.dropout, HeadsView<const T>(forward.query),
+                       HeadsView<const T>(forward.key), HeadsView<const T>(forward.value),
+                       forward.lse.as<float>(), output_grad, op.delta.as<float>(),
+                       HeadsView<T>(op.query_grad), HeadsView<T>(op.key_grad), HeadsView<T>(op.value_grad));
   });
 }
 

@@ -55,7 +55,7 @@ template <class T>
 void statistics_kernel(const Execution& execution, Matrix<const T> logits, Vector<const std::int32_t> targets,
                        std::int64_t vocab, std::int64_t first_token, Matrix<float> statistics) {
   Kokkos::parallel_for(
-      "mylos::softmax_statistics::rows"_label, Team(execution, logits.extent(0), row_team_size),
+      "mylos::softmax_statistics::rows"_label, TeamPolicy(execution, logits.extent(0), row_team_size),
       KOKKOS_LAMBDA(const Member& member) {
         const std::int64_t row = member.league_rank();
         const std::int64_t target = targets(row) < 0 ? -1 : targets(row) - first_token;
@@ -78,7 +78,7 @@ void row_kernel(const Execution& execution, Matrix<T> logits, Vector<const std::
   const auto columns = static_cast<std::int64_t>(logits.extent(1));
   const auto rows = static_cast<std::int64_t>(logits.extent(0));
   Kokkos::parallel_for(
-      "mylos::cross_entropy::rows"_label, Team(execution, logits.extent(0), row_team_size),
+      "mylos::cross_entropy::rows"_label, TeamPolicy(execution, logits.extent(0), row_team_size),
       KOKKOS_LAMBDA(const Member& member) {
         const std::int64_t row = member.league_rank();
         const std::int32_t target = targets(row);

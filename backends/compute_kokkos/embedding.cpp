@@ -14,7 +14,7 @@ void forward_kernel(const Execution& execution, Matrix<const std::int32_t> token
   const auto num_tokens = static_cast<std::int64_t>(wte.extent(0));
   const auto length = static_cast<std::int64_t>(tokens.extent(1));
   Kokkos::parallel_for(
-      "mylos::embedding_forward::rows"_label, Team(execution, out.extent(0), row_team_size),
+      "mylos::embedding_forward::rows"_label, TeamPolicy(execution, out.extent(0), row_team_size),
       KOKKOS_LAMBDA(const Member& member) {
         const std::int64_t row = member.league_rank();
         const std::int64_t token = tokens(row / length, row % length) - first_token;
@@ -67,7 +67,7 @@ void position_kernel(const Execution& execution, std::int64_t samples, std::int6
                      Matrix<const T> dout, std::int64_t position, Matrix<G> dwpe, bool accumulate) {
   const auto columns = static_cast<std::int64_t>(dwpe.extent(1));
   Kokkos::parallel_for(
-      "mylos::embedding_backward::positions"_label, Team(execution, dwpe.extent(0), row_team_size),
+      "mylos::embedding_backward::positions"_label, TeamPolicy(execution, dwpe.extent(0), row_team_size),
       KOKKOS_LAMBDA(const Member& member) {
         const std::int64_t row = member.league_rank();
         const std::int64_t t = row - position;

@@ -13,7 +13,7 @@ void forward_kernel(const Execution& execution, Matrix<const T> x, Vector<const 
                     Vector<const T> beta, Matrix<T> y, Vector<float> mean, Vector<float> rstd) {
   const auto columns = static_cast<std::int64_t>(x.extent(1));
   Kokkos::parallel_for(
-      "mylos::layernorm_forward::rows"_label, Team(execution, x.extent(0), row_team_size),
+      "mylos::layernorm_forward::rows"_label, TeamPolicy(execution, x.extent(0), row_team_size),
       KOKKOS_LAMBDA(const Member& member) {
         const std::int64_t row = member.league_rank();
         const T* in = &x(row, 0);
@@ -45,7 +45,7 @@ void backward_input_kernel(const Execution& execution, Matrix<const T> dy, Matri
                            const T* residual, Matrix<T> dx) {
   const auto columns = static_cast<std::int64_t>(x.extent(1));
   Kokkos::parallel_for(
-      "mylos::layernorm_backward_input::rows"_label, Team(execution, x.extent(0), row_team_size),
+      "mylos::layernorm_backward_input::rows"_label, TeamPolicy(execution, x.extent(0), row_team_size),
       KOKKOS_LAMBDA(const Member& member) {
         const std::int64_t row = member.league_rank();
         const T* in = &x(row, 0);

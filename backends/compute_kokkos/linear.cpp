@@ -83,7 +83,7 @@ void blocked_gemm(const std::string& label, const Execution& execution, std::int
                               Scratch::shmem_size(block_depth * block_columns) +
                               Scratch::shmem_size(block_rows * block_columns);
   Kokkos::parallel_for(
-      label, Team(execution, tile_rows * tile_columns, 1).set_scratch_size(1, Kokkos::PerTeam(scratch)),
+      label, TeamPolicy(execution, tile_rows * tile_columns, 1).set_scratch_size(1, Kokkos::PerTeam(scratch)),
       KOKKOS_LAMBDA(const Member& member) {
         const std::int64_t i0 = member.league_rank() / tile_columns * block_rows;
         const std::int64_t j0 = member.league_rank() % tile_columns * block_columns;
@@ -135,7 +135,7 @@ void library_gemm(const Execution& execution, std::int64_t m, std::int64_t n, st
                    row_major(b, k, n), accumulate ? 1.0F : 0.0F, row_major(c, m, n));
   if (bias == nullptr) return;
   Kokkos::parallel_for(
-      "mylos::linear_forward::bias"_label, Team(execution, m, row_team_size),
+      "mylos::linear_forward::bias"_label, TeamPolicy(execution, m, row_team_size),
       KOKKOS_LAMBDA(const Member& member) {
         float* row = c.data + member.league_rank() * n;
         for_row(member, n, [&](Lanes at) { at.store(row, at.load(row) + at.load(bias)); });

@@ -17,8 +17,8 @@ namespace mylos::compute_kokkos {
 using Execution = Kokkos::DefaultExecutionSpace;
 using Memory = Execution::memory_space;
 using Range = Kokkos::RangePolicy<Execution, Kokkos::IndexType<std::int64_t>>;
-using Team = Kokkos::TeamPolicy<Execution, Kokkos::IndexType<std::int64_t>>;
-using Member = Team::member_type;
+using TeamPolicy = Kokkos::TeamPolicy<Execution, Kokkos::IndexType<std::int64_t>>;
+using Member = TeamPolicy::member_type;
 using Scratch =
     Kokkos::View<float*, Execution::scratch_memory_space, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
 

@@ -67,14 +67,14 @@ std::size_t scratch_bytes(const PlannedProduct& p, std::int64_t rows) {
 std::size_t make_products(Products& products, const PlannedProduct& p, std::int64_t rows, bool first,
                           bool accumulates) {
   using Kind = ProductKey::Kind;
-  const MatrixRef x{nullptr, p.dtype, p.in, 1};
-  const MatrixRef y{nullptr, p.dtype, p.out, 1};
+  const MatrixView x{nullptr, p.dtype, p.in, 1};
+  const MatrixView y{nullptr, p.dtype, p.out, 1};
   const auto weight = [&](DType dtype) {
-    return MatrixRef{nullptr, dtype, p.transposed ? 1 : p.out, p.transposed ? p.in : 1,
-                     p.versioned ? 1U : 0U};
+    return MatrixView{nullptr, dtype, p.transposed ? 1 : p.out, p.transposed ? p.in : 1,
+                      p.versioned ? 1U : 0U};
   };
-  const MatrixRef w = weight(p.dtype);
-  MatrixRef dw = weight(p.grad_dtype);
+  const MatrixView w = weight(p.dtype);
+  MatrixView dw = weight(p.grad_dtype);
   dw.version = 0;
 
   const ProductKey forward = p.dtype == DType::fp32
@@ -124,8 +124,8 @@ bool OnednnOperations::run(const LinearBackwardInput& op) {
   return true;
 }
 
-void OnednnOperations::multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b,
-                                void* bias, MatrixRef c) {
+void OnednnOperations::multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixView a, MatrixView b,
+                                void* bias, MatrixView c) {
   if (is_own(b.dtype)) {
     own_.multiply(m, n, k, a, b, bias, c, false);
   } else {
@@ -141,7 +141,7 @@ bool OnednnOperations::run(const LinearBackwardWeight& op) {
   require(
       op.x.shape[op.x.rank - 1] == in && op.dy.size() == rows * out && (!op.dbias || op.dbias.size() == out),
       "linear's shapes");
-  const MatrixRef gradient = weight_matrix(op.dw);
+  const MatrixView gradient = weight_matrix(op.dw);
   if (is_own(op.x.dtype)) {
     require(!op.dbias || op.dbias.dtype == op.dw.dtype, "gradients of one type");
     own_.multiply(in, out, rows, activation_matrix(op.x).transposed(), activation_matrix(op.dy), nullptr,

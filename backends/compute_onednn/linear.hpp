@@ -37,8 +37,8 @@ class OnednnOperations {
 
  private:
   /// c (m, n) = a (m, k) b (k, n) + bias (n) or null, by the faster of oneDNN and Matmul.
-  void multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b, void* bias,
-                MatrixRef c);
+  void multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixView a, MatrixView b, void* bias,
+                MatrixView c);
 
   MatmulCache library_;
   Matmul own_;

@@ -72,8 +72,8 @@ bool Matmul::supports(DType type) {
   return kernel_for(type) != nullptr;
 }
 
-void Matmul::multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b,
-                      const void* bias, MatrixRef c, bool accumulate, void* column_sums) {
+void Matmul::multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixView a, MatrixView b,
+                      const void* bias, MatrixView c, bool accumulate, void* column_sums) {
   require(m > 0 && n > 0 && k > 0, "a product that is not empty");
   require(a.dtype == b.dtype && (c.dtype == a.dtype || c.dtype == DType::fp32), "factors of one type");
   require(c.column == 1 || bias == nullptr, "a row-major product where there is a bias");

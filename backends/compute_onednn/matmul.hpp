@@ -6,10 +6,10 @@
 #include <cstdint>
 
 #include "backends/compute_onednn/matmul_kernel.hpp"
-#include "backends/compute_onednn/scratch.hpp"
+#include "backends/compute_onednn/product_scratch.hpp"
 #include "core/memory/memory_ledger.hpp"
 #include "core/ops/compute_backend.hpp"
-#include "core/ops/matrix_ref.hpp"
+#include "core/ops/matrix_view.hpp"
 
 namespace mylos::compute_onednn {
 
@@ -28,8 +28,8 @@ class Matmul {
   /// type; c has the same or fp32. Each is in either storage order, but c is row-major if there is a bias. If
   /// `column_sums` is not null, also writes or adds the column sums of b (n), in c's type. The order of all
   /// sums depends only on the shape and the instruction set.
-  void multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b, const void* bias,
-                MatrixRef c, bool accumulate, void* column_sums = nullptr);
+  void multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixView a, MatrixView b, const void* bias,
+                MatrixView c, bool accumulate, void* column_sums = nullptr);
 
   /// Scratch memory of a product by `threads` threads (0: OpenMP's number). `a_is_transposed`: the values of
   /// a row of a are not contiguous.
@@ -37,7 +37,7 @@ class Matmul {
                                    bool a_is_transposed, int threads);
 
  private:
-  Scratch scratch_;
+  ProductScratch scratch_;
 };
 
 }  // namespace mylos::compute_onednn

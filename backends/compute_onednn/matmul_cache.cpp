@@ -51,8 +51,8 @@ bool MatmulCache::supports(DType dtype) {
   return dtype == DType::fp32 || (dtype == DType::bf16 && has(dnnl::cpu_isa::avx512_core));
 }
 
-void MatmulCache::multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b,
-                           void* bias, MatrixRef c, bool accumulate) {
+void MatmulCache::multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixView a, MatrixView b,
+                           void* bias, MatrixView c, bool accumulate) {
   require(c.column == 1, "a row-major product");
   const ProductKey key = ProductKey::product(m, n, k, a, b, bias != nullptr, c, accumulate);
   Product& product = products_.find(key);
@@ -63,14 +63,14 @@ void MatmulCache::multiply(std::int64_t m, std::int64_t n, std::int64_t k, Matri
   run(product, a.data, b.data, bias, c.data);
 }
 
-void MatmulCache::inner_product(std::int64_t rows, std::int64_t in, std::int64_t out, MatrixRef x,
-                                MatrixRef w, void* bias, MatrixRef y) {
+void MatmulCache::inner_product(std::int64_t rows, std::int64_t in, std::int64_t out, MatrixView x,
+                                MatrixView w, void* bias, MatrixView y) {
   Product& product = products_.find(ProductKey::inner_product(rows, in, out, x, w, bias != nullptr, y));
   run(product, x.data, w.data, bias, y.data);
 }
 
-void MatmulCache::weight_gradient(std::int64_t rows, std::int64_t in, std::int64_t out, MatrixRef x,
-                                  MatrixRef dy, MatrixRef dw) {
+void MatmulCache::weight_gradient(std::int64_t rows, std::int64_t in, std::int64_t out, MatrixView x,
+                                  MatrixView dy, MatrixView dw) {
   Product& product = products_.find(ProductKey::weight_gradient(rows, in, out, x, dy, dw));
   run(product, x.data, dy.data, nullptr, dw.data);
 }

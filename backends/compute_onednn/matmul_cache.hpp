@@ -7,11 +7,11 @@
 #include <dnnl.hpp>
 
 #include "backends/compute_onednn/packed_weights.hpp"
+#include "backends/compute_onednn/product_scratch.hpp"
 #include "backends/compute_onednn/products.hpp"
-#include "backends/compute_onednn/scratch.hpp"
 #include "core/memory/memory_ledger.hpp"
 #include "core/ops/compute_backend.hpp"
-#include "core/ops/matrix_ref.hpp"
+#include "core/ops/matrix_view.hpp"
 
 namespace mylos::compute_onednn {
 
@@ -33,18 +33,18 @@ class MatmulCache {
 
   /// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n) + bias (n) of b's type or null. Weights `b` that
   /// have a version are multiplied from a packed copy if that pays.
-  void multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixRef a, MatrixRef b, void* bias,
-                MatrixRef c, bool accumulate);
+  void multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixView a, MatrixView b, void* bias,
+                MatrixView c, bool accumulate);
 
   /// y (rows, out) = x (rows, in) w (in, out) + bias (out) of w's type or null; w dense in either order, x
   /// and y row-major. oneDNN packs the weights as it multiplies, in fp32 as fast as with a packed copy.
-  void inner_product(std::int64_t rows, std::int64_t in, std::int64_t out, MatrixRef x, MatrixRef w,
-                     void* bias, MatrixRef y);
+  void inner_product(std::int64_t rows, std::int64_t in, std::int64_t out, MatrixView x, MatrixView w,
+                     void* bias, MatrixView y);
 
   /// dw (in, out) = xᵀ dy with x (rows, in) and dy (rows, out) row-major and dw dense in either order. oneDNN
   /// has a kernel for this that is faster than the product with a transposed matrix.
-  void weight_gradient(std::int64_t rows, std::int64_t in, std::int64_t out, MatrixRef x, MatrixRef dy,
-                       MatrixRef dw);
+  void weight_gradient(std::int64_t rows, std::int64_t in, std::int64_t out, MatrixView x, MatrixView dy,
+                       MatrixView dw);
 
   /// See PackedWeights.
   void forget(const void* begin, std::size_t bytes) { packed_.forget(begin, bytes); }
@@ -56,7 +56,7 @@ class MatmulCache {
   dnnl::stream stream_{engine_};
   Products products_{engine_};
   PackedWeights packed_;
-  Scratch scratchpad_;
+  ProductScratch scratchpad_;
 };
 
 }  // namespace mylos::compute_onednn

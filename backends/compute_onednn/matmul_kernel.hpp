@@ -7,16 +7,16 @@
 #include <cstdint>
 
 #include "core/base/dtype.hpp"
-#include "core/ops/matrix_ref.hpp"
+#include "core/ops/matrix_view.hpp"
 
 namespace mylos::compute_onednn {
 
 /// See Matmul::multiply.
 struct MatmulOperands {
   std::int64_t m, n, k;
-  MatrixRef a, b;
+  MatrixView a, b;
   const void* bias;  ///< of b's type, or null
-  MatrixRef c;
+  MatrixView c;
   bool accumulate;
   void* column_sums;  ///< of c's type, or null
 };

@@ -186,7 +186,7 @@ struct Range {
 };
 
 template <class T>
-const T* at(const MatrixRef& matrix, std::int64_t i, std::int64_t j) {
+const T* at(const MatrixView& matrix, std::int64_t i, std::int64_t j) {
   return static_cast<const T*>(matrix.data) + i * matrix.row + j * matrix.column;
 }
 
@@ -211,7 +211,7 @@ struct Pieces {
 };
 
 /// The memory of matrix [rows, columns].
-Pieces pieces_of(const MatrixRef& matrix, Range rows, Range columns) {
+Pieces pieces_of(const MatrixView& matrix, Range rows, Range columns) {
   const auto size = static_cast<std::int64_t>(size_of(matrix.dtype));
   const std::byte* data = static_cast<const std::byte*>(matrix.data) +
                           (rows.begin * matrix.row + columns.begin * matrix.column) * size;
@@ -328,7 +328,7 @@ Vector pair_up(const T* first, const T* second) {
 template <class T>
 class PanelPacking {
  public:
-  PanelPacking(const MatrixRef& b, Range rows, Range columns, std::int64_t strip_size, float* panel)
+  PanelPacking(const MatrixView& b, Range rows, Range columns, std::int64_t strip_size, float* panel)
       : b_(b),
         rows_(rows),
         columns_(columns),
@@ -432,7 +432,7 @@ class PanelPacking {
     return pairs;
   }
 
-  MatrixRef b_;
+  MatrixView b_;
   Range rows_, columns_;
   std::int64_t strip_size_;
   float* panel_;
@@ -444,7 +444,7 @@ class PanelPacking {
 /// of a row are contiguous, a tile has rows of `row` floats; otherwise it has steps of one value or pair per
 /// row.
 template <class T>
-void pack_tiles(const MatrixRef& a, Range rows, Range ks, std::int64_t row, std::int64_t stride, float* to) {
+void pack_tiles(const MatrixView& a, Range rows, Range ks, std::int64_t row, std::int64_t stride, float* to) {
   constexpr int group = has_pairs<T> ? 2 : 1;
   const std::int64_t tiles = ceil_div(rows.size(), tile_rows);
   if (a.column == 1) {
@@ -501,7 +501,7 @@ void pack_tiles(const MatrixRef& a, Range rows, Range ks, std::int64_t row, std:
 /// Stores tiles of sums in a matrix.
 class Result {
  public:
-  Result(const MatrixRef& c, bool accumulate) : c_(c), accumulate_(accumulate) {}
+  Result(const MatrixView& c, bool accumulate) : c_(c), accumulate_(accumulate) {}
 
   /// Stores the `rows` and `columns` of sums (tile_rows, tile_columns) + bias (tile_columns) that exist. T is
   /// the factors' type; c has T or fp32.
@@ -548,7 +548,7 @@ class Result {
       store_first<lanes, accumulate, tile_rows>(to, rows, read<Lanes<lanes>::Floats>(&x[j]));
   }
 
-  MatrixRef c_;
+  MatrixView c_;
   bool accumulate_;
 };
 

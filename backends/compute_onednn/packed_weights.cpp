@@ -11,7 +11,7 @@ namespace mylos::compute_onednn {
 PackedWeights::PackedWeights(ComputeBackend& memory, MemoryLedger* ledger, const dnnl::engine& engine)
     : memory_(memory), ledger_(ledger), engine_(engine) {}
 
-void* PackedWeights::packed(const MatrixRef& weight, const dnnl::memory::desc& plain,
+void* PackedWeights::packed(const MatrixView& weight, const dnnl::memory::desc& plain,
                             const dnnl::memory::desc& layout, std::uint64_t version, dnnl::stream& stream) {
   const Key key{weight.data, layout.data.dims[0], layout.data.dims[1], weight.row, weight.column};
   auto found = copies_.find(key);
@@ -25,7 +25,7 @@ void* PackedWeights::packed(const MatrixRef& weight, const dnnl::memory::desc& p
   return copy.to.get_data_handle();
 }
 
-PackedWeights::Copy PackedWeights::make(const MatrixRef& weight, const dnnl::memory::desc& plain,
+PackedWeights::Copy PackedWeights::make(const MatrixView& weight, const dnnl::memory::desc& plain,
                                         const dnnl::memory::desc& layout) {
   const dnnl::reorder reorder(dnnl::reorder::primitive_desc(engine_, plain, engine_, layout));
   const dnnl::memory from(plain, engine_, weight.data);

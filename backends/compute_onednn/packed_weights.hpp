@@ -10,7 +10,7 @@
 #include <dnnl.hpp>
 
 #include "core/memory/device_buffer.hpp"
-#include "core/ops/matrix_ref.hpp"
+#include "core/ops/matrix_view.hpp"
 
 namespace mylos::compute_onednn {
 
@@ -23,7 +23,7 @@ class PackedWeights {
 
   /// The copy of `weight` (rows, columns) at `version` in `layout`. All calls for one weight in one
   /// orientation must name the same layout.
-  void* packed(const MatrixRef& weight, const dnnl::memory::desc& plain, const dnnl::memory::desc& layout,
+  void* packed(const MatrixView& weight, const dnnl::memory::desc& plain, const dnnl::memory::desc& layout,
                std::uint64_t version, dnnl::stream& stream);
 
   /// Drops the copies of weights that lie in [begin, begin + bytes), because that memory is about to be
@@ -45,7 +45,7 @@ class PackedWeights {
   };
   using Copies = std::map<Key, Copy>;
 
-  Copy make(const MatrixRef& weight, const dnnl::memory::desc& plain, const dnnl::memory::desc& layout);
+  Copy make(const MatrixView& weight, const dnnl::memory::desc& plain, const dnnl::memory::desc& layout);
 
   ComputeBackend& memory_;
   MemoryLedger* ledger_;

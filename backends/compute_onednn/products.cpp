@@ -38,8 +38,8 @@ Product forward_product(const dnnl::primitive& primitive, const Description& des
 
 }  // namespace
 
-ProductKey ProductKey::product(std::int64_t m, std::int64_t n, std::int64_t k, const MatrixRef& a,
-                               const MatrixRef& b, bool bias, const MatrixRef& c, bool accumulate) {
+ProductKey ProductKey::product(std::int64_t m, std::int64_t n, std::int64_t k, const MatrixView& a,
+                               const MatrixView& b, bool bias, const MatrixView& c, bool accumulate) {
   const bool is_packed = b.version != 0 && packs(m);
   return {is_packed ? Kind::product_with_packed_weights : Kind::product,
           m,
@@ -58,8 +58,9 @@ ProductKey ProductKey::product(std::int64_t m, std::int64_t n, std::int64_t k, c
           accumulate};
 }
 
-ProductKey ProductKey::inner_product(std::int64_t rows, std::int64_t in, std::int64_t out, const MatrixRef& x,
-                                     const MatrixRef& w, bool bias, const MatrixRef& y) {
+ProductKey ProductKey::inner_product(std::int64_t rows, std::int64_t in, std::int64_t out,
+                                     const MatrixView& x, const MatrixView& w, bool bias,
+                                     const MatrixView& y) {
   return {Kind::inner_product,
           rows,
           out,
@@ -78,7 +79,7 @@ ProductKey ProductKey::inner_product(std::int64_t rows, std::int64_t in, std::in
 }
 
 ProductKey ProductKey::weight_gradient(std::int64_t rows, std::int64_t in, std::int64_t out,
-                                       const MatrixRef& x, const MatrixRef& dy, const MatrixRef& dw) {
+                                       const MatrixView& x, const MatrixView& dy, const MatrixView& dw) {
   return {Kind::weight_gradient,
           in,
           out,

@@ -10,7 +10,7 @@
 
 #include <dnnl.hpp>
 
-#include "core/ops/matrix_ref.hpp"
+#include "core/ops/matrix_view.hpp"
 
 namespace mylos::compute_onednn {
 
@@ -25,12 +25,12 @@ struct ProductKey {
   auto operator<=>(const ProductKey&) const = default;
 
   /// See the functions of MatmulCache.
-  static ProductKey product(std::int64_t m, std::int64_t n, std::int64_t k, const MatrixRef& a,
-                            const MatrixRef& b, bool bias, const MatrixRef& c, bool accumulate);
-  static ProductKey inner_product(std::int64_t rows, std::int64_t in, std::int64_t out, const MatrixRef& x,
-                                  const MatrixRef& w, bool bias, const MatrixRef& y);
-  static ProductKey weight_gradient(std::int64_t rows, std::int64_t in, std::int64_t out, const MatrixRef& x,
-                                    const MatrixRef& dy, const MatrixRef& dw);
+  static ProductKey product(std::int64_t m, std::int64_t n, std::int64_t k, const MatrixView& a,
+                            const MatrixView& b, bool bias, const MatrixView& c, bool accumulate);
+  static ProductKey inner_product(std::int64_t rows, std::int64_t in, std::int64_t out, const MatrixView& x,
+                                  const MatrixView& w, bool bias, const MatrixView& y);
+  static ProductKey weight_gradient(std::int64_t rows, std::int64_t in, std::int64_t out, const MatrixView& x,
+                                    const MatrixView& dy, const MatrixView& dw);
 
   /// Whether weights with a version are multiplied from a packed copy if activations have `rows` rows: the
   /// copy costs a pass over the weight per step, which few rows do not repay.

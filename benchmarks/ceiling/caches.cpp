@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include "app/core_share.hpp"
+#include "app/processors.hpp"
 
 namespace mylos {
 

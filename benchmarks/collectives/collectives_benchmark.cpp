@@ -371,7 +371,7 @@ std::optional<Settings> parse(int argc, char** argv) {
             .default_value = "0.3",
             .doc = "approximate time per point"},
            text("csv", "", "file to append rows to")},
-      .most_arguments = 0};
+      .max_arguments = 0};
   const CommandLine line = parse_words(syntax, {argv + 1, argv + argc});
   if (line.flag("help")) {
     fmt::print("{}", options_text("collectives_benchmark, under mpiexec", syntax.options));

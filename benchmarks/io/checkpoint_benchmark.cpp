@@ -53,7 +53,7 @@ CommandSyntax syntax() {
 /// Seconds of a command on rank 0, while the others wait without computing.
 double seconds_of(const MpiRuntime& mpi, const std::string& command) {
   double seconds = 0.0;
-  agreed(MPI_COMM_WORLD, [&] {
+  run_collectively(MPI_COMM_WORLD, [&] {
     if (mpi.rank() != 0) return;
     const auto start = Clock::now();
     if (std::system(command.c_str()) != 0) fail(ExitCode::io, "failed: {}", command);
@@ -154,7 +154,7 @@ class Benchmark {
     const CheckpointReader reader(io_, path);
     round.open = seconds_between(start, Clock::now());
     start = Clock::now();
-    agreed(MPI_COMM_WORLD, [&] {
+    run_collectively(MPI_COMM_WORLD, [&] {
       for (const CheckpointTensor& tensor : content_.tensors) reader.read(tensor);
     });
     round.read = seconds_between(start, Clock::now());

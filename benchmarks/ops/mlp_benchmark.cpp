@@ -15,7 +15,7 @@
 #include <boost/program_options.hpp>
 #include <fmt/format.h>
 
-#include "core/base/joined.hpp"
+#include "core/base/join.hpp"
 #include "core/base/statistics.hpp"
 #include "core/memory/device_buffer.hpp"
 #include "core/memory/device_event.hpp"
@@ -245,7 +245,7 @@ int run(int argc, char** argv) {
   const std::vector<std::string> names = compute_backend_names();
   const std::string only = given["backend"].as<std::string>();
   if (!only.empty() && std::find(names.begin(), names.end(), only) == names.end()) {
-    fail(ExitCode::usage, "--backend={} is not usable here; use {}", only, joined(names, " or "));
+    fail(ExitCode::usage, "--backend={} is not usable here; use {}", only, join(names, " or "));
   }
   fmt::print("{}", csv_header);
   for (const std::string& name : names) {

@@ -15,7 +15,7 @@
 #include "benchmarks/step/operations_report.hpp"
 #include "benchmarks/step/step_ceiling.hpp"
 #include "benchmarks/step/step_report.hpp"
-#include "core/base/named.hpp"
+#include "core/base/kinds.hpp"
 #include "io/file_util.hpp"
 
 namespace {
@@ -69,7 +69,7 @@ std::vector<Configuration> sharded_configurations(const RunConfig& config) {
   for (const char* name : {"ddp", "zero1", "zero2", "zero3", "ddp"}) {
     const bool is_control = std::string_view(name) == "ddp" && !configurations.empty();
     configurations.push_back({is_control ? "ddp (control)" : name, config});
-    configurations.back().config.parallel.exchange = &named(exchanges(), name);
+    configurations.back().config.parallel.exchange = &find_kind(exchanges(), name);
   }
   return configurations;
 }
@@ -80,7 +80,7 @@ std::vector<Configuration> studied_configurations(const RunConfig& config) {
   std::vector<Configuration> configurations;
   for (const DdpStudyRow& row : ddp_study) {
     Configuration& own = configurations.emplace_back(Configuration{std::string(row.name), config});
-    own.config.parallel.exchange = &named(exchanges(), "ddp");
+    own.config.parallel.exchange = &find_kind(exchanges(), "ddp");
     own.config.parallel.values.set("parallel.ddp_mode", std::string(row.mode));
     own.config.parallel.values.set("parallel.bucket_mb", row.bucket_mb);
   }
@@ -143,7 +143,7 @@ int run(int argc, char** argv) {
   }
   deck_text = mpi.broadcast(deck_text);
   if (const int code = run_agreed(mpi, read_everything)) return code;
-  if (const int code = settle_comm(mpi, setup)) return code;
+  if (const int code = fall_back_to_mpi(mpi, setup)) return code;
 
   try {
     // 2. Backends: from here an error of one rank ends the job.

@@ -88,10 +88,10 @@ struct fp16 {
     const std::uint32_t subnormal =
         std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - 0x3f000000U;
     const std::uint32_t quiet_nan = 0x7e00U | ((magnitude >> 13U) & 0x03ffU);
-    const auto where = [](bool condition) { return 0U - static_cast<std::uint32_t>(condition); };
-    const std::uint32_t is_subnormal = where(magnitude < 0x38800000U);
-    const std::uint32_t is_finite = where(magnitude < 0x47800000U);
-    const std::uint32_t is_nan = where(magnitude > 0x7f800000U);
+    const auto mask_of = [](bool condition) { return 0U - static_cast<std::uint32_t>(condition); };
+    const std::uint32_t is_subnormal = mask_of(magnitude < 0x38800000U);
+    const std::uint32_t is_finite = mask_of(magnitude < 0x47800000U);
+    const std::uint32_t is_nan = mask_of(magnitude > 0x7f800000U);
     const std::uint32_t half = (subnormal & is_subnormal) | (normal & is_finite & ~is_subnormal) |
                                (0x7c00U & ~is_finite) | (quiet_nan & is_nan);
     bits = static_cast<std::uint16_t>(half | ((u >> 16U) & 0x8000U));

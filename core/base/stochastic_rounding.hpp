@@ -33,19 +33,19 @@ MYLOS_HOST_DEVICE inline bf16 round_stochastically<bf16>(float value, std::uint1
 
 template <>
 MYLOS_HOST_DEVICE inline fp16 round_stochastically<fp16>(float value, std::uint16_t chance) {
-  const auto where = [](bool condition) { return 0U - static_cast<std::uint32_t>(condition); };
+  const auto mask_of = [](bool condition) { return 0U - static_cast<std::uint32_t>(condition); };
   const std::uint32_t u = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t magnitude = u & 0x7fffffffU;
   const std::uint32_t addend = magnitude > 0x477fe000U ? 0x8000U : 0xffffU - chance;
   const std::uint32_t normal = (magnitude - 0x38000000U + (addend >> 3U)) >> 13U;
-  const std::uint32_t is_subnormal = where(magnitude < 0x38800000U);
+  const std::uint32_t is_subnormal = mask_of(magnitude < 0x38800000U);
   // In units of 2^-16 of the last place.
   const float small = std::bit_cast<float>(magnitude & is_subnormal) * 0x1p40F;
   const std::uint32_t subnormal =
       (static_cast<std::uint32_t>(static_cast<std::int32_t>(small)) + addend) >> 16U;
   const std::uint32_t quiet_nan = 0x7e00U | ((magnitude >> 13U) & 0x03ffU);
-  const std::uint32_t is_finite = where(magnitude < 0x47800000U);
-  const std::uint32_t is_nan = where(magnitude > 0x7f800000U);
+  const std::uint32_t is_finite = mask_of(magnitude < 0x47800000U);
+  const std::uint32_t is_nan = mask_of(magnitude > 0x7f800000U);
   const std::uint32_t half = (subnormal & is_subnormal) | (normal & is_finite & ~is_subnormal) |
                              (0x7c00U & ~is_finite) | (quiet_nan & is_nan);
   fp16 result;

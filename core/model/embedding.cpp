@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/model/embedding.hpp"
 
-#include "core/model/stream.hpp"
+#include "core/model/residual_stream.hpp"
 
 namespace mylos {
 
@@ -12,7 +12,7 @@ void Embedding::forward(Recorder& run, TensorRef /*input*/, TensorRef output) co
   const Dropout drop = run.dropout(dropout_, "dropout.embedding");
   const BatchShape& s = run.shape();
   const bool is_part = wte_.is_split(Axis::tensor);
-  const bool has_part_of_rows = s.stream_parts > 1;
+  const bool has_part_of_rows = s.residual_parts > 1;
   const bool drops = drop.probability > 0.0F;
   const std::int64_t width = output.shape[1];
   TensorRef sum = output;
@@ -24,7 +24,7 @@ void Embedding::forward(Recorder& run, TensorRef /*input*/, TensorRef output) co
                        .out = sum.reshaped({s.batch, s.seq, width}),
                        .first_token = wte_.box.start[0]});
   if (is_part) sum = sum_of_terms(run, "sum.own", sum);
-  if (!is_part && has_part_of_rows) sum = sum.rows(s.first_stream_row(), s.stream_rows());
+  if (!is_part && has_part_of_rows) sum = sum.rows(s.first_residual_row(), s.residual_rows());
   if (drops || sum.data != output.data) record(run, DropoutAdd{.x = sum, .y = output, .dropout = drop});
 }
 

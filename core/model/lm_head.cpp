@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "core/model/stream.hpp"
+#include "core/model/residual_stream.hpp"
 
 namespace mylos {
 
@@ -39,7 +39,7 @@ std::int64_t LmHead::slice_rows(const BatchShape& shape) const {
 }
 
 LmHead::Normed LmHead::normalise(Recorder& run, TensorRef input) const {
-  const std::int64_t n = run.shape().stream_rows();
+  const std::int64_t n = run.shape().residual_rows();
   Normed normed{.x = input,
                 .y = run.tensor("ln", run.shape().dtype, {n, width_}),
                 .mean = run.tensor("mean", DType::fp32, {n}),
@@ -125,7 +125,7 @@ void LmHead::backward(Recorder& run, TensorRef input, TensorRef /*output_gradien
     if (row + rows == s.rows()) d_normed = sum_of_terms(run, "d.ln.sum", d_terms);
     run(weight);
   });
-  if (!is_split) d_normed = d_terms.rows(s.first_stream_row(), s.stream_rows());
+  if (!is_split) d_normed = d_terms.rows(s.first_residual_row(), s.residual_rows());
   run(LayernormBackwardWeight{.dy = d_normed,
                               .x = normed.x,
                               .mean = normed.mean,

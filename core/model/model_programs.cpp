@@ -62,9 +62,9 @@ class ProgramRecorder {
     Program evaluate = forward(0, behind, false);
     Program generate = evaluate;
     Recorder head = recorder(behind, false, evaluate.entries);
-    head_.forward(head, stream(behind), {});
+    head_.forward(head, residual(behind), {});
     Recorder row = recorder(behind, false, generate.entries);
-    head_.first_logits(row, stream(behind));
+    head_.first_logits(row, residual(behind));
     analyse_backward(chunks);
     std::vector<Program*> others = {&evaluate, &generate};
     for (ChunkPrograms& chunk : chunks) others.push_back(&chunk.forward);
@@ -80,12 +80,12 @@ class ProgramRecorder {
     return {roots_, config_, name + ".", index, training, entries};
   }
   TensorRef activation(const std::string& name) {
-    return roots_.tensor(name, {nullptr, config_.shape.dtype, {config_.shape.stream_rows(), width_}});
+    return roots_.tensor(name, {nullptr, config_.shape.dtype, {config_.shape.residual_rows(), width_}});
   }
   /// The residual stream before block `index`, or after the last block, and the gradient of the loss with
   /// respect to it; empty before the first block.
-  TensorRef stream(int index) {
-    return index == 0 ? TensorRef() : activation("stream behind " + block(index - 1).name());
+  TensorRef residual(int index) {
+    return index == 0 ? TensorRef() : activation("residual after " + block(index - 1).name());
   }
   TensorRef gradient(int index) {
     return index == 0 ? TensorRef() : activation("gradient behind " + block(index - 1).name());
@@ -99,10 +99,10 @@ class ProgramRecorder {
     ChunkPrograms programs;
     programs.forward = forward(first, end, true);
     programs.backward.push_back(backward(programs.forward, first, end, is_last));
-    programs.input = place_of(stream(first)).root;
+    programs.input = place_of(residual(first)).root;
     programs.input_gradient = place_of(gradient(first)).root;
     if (!is_last) {
-      programs.output = place_of(stream(end)).root;
+      programs.output = place_of(residual(end)).root;
       programs.output_gradient = place_of(gradient(end)).root;
     }
     if (config_.splits_backward) {
@@ -119,7 +119,7 @@ class ProgramRecorder {
     Program program;
     for (int i = first; i < end; ++i) {
       Recorder run = recorder(i, training, program.entries);
-      block(i).forward(run, stream(i), stream(i + 1));
+      block(i).forward(run, residual(i), residual(i + 1));
     }
     return program;
   }
@@ -128,13 +128,13 @@ class ProgramRecorder {
     Program program;
     if (has_head) {
       Recorder head = recorder(end, true, program.entries);
-      head_.backward(head, stream(end), {}, gradient(end));
+      head_.backward(head, residual(end), {}, gradient(end));
     }
     for (int i = end; i-- > first;) {
       std::vector<Entry> own;
       Recorder run = recorder(i, true, own);
-      block(i).backward(run, stream(i), gradient(i + 1), gradient(i));
-      std::ranges::move(remade(forward, i, own), std::back_inserter(program.entries));
+      block(i).backward(run, residual(i), gradient(i + 1), gradient(i));
+      std::ranges::move(remake(forward, i, own), std::back_inserter(program.entries));
       std::ranges::move(own, std::back_inserter(program.entries));
     }
     if (has_head) {
@@ -154,7 +154,7 @@ class ProgramRecorder {
     analyse(backward, roots_.all(), table_);
   }
   /// The roots that the operations `made` of a block write and that are not kept for its backward pass.
-  std::set<int> missing(const std::vector<const Entry*>& made) const {
+  std::set<int> not_kept(const std::vector<const Entry*>& made) const {
     std::set<int> roots;
     if (config_.recompute == Recompute::none) return roots;
     for (const Entry* entry : made) roots.merge(accesses_of(*entry).writes);
@@ -164,12 +164,12 @@ class ProgramRecorder {
   }
 
   /// The forward operations of block `index` that remake the tensors that `own` reads and that were not kept.
-  std::vector<Entry> remade(const Program& forward, int index, const std::vector<Entry>& own) {
+  std::vector<Entry> remake(const Program& forward, int index, const std::vector<Entry>& own) {
     std::vector<const Entry*> made;
     for (const Entry& entry : forward.entries) {
       if (entry.block == index) made.push_back(&entry);
     }
-    const std::set<int> missing = this->missing(made);
+    const std::set<int> missing = not_kept(made);
     std::set<int> wanted, written;
     for (const Entry& entry : own) {
       const auto [reads, writes] = accesses_of(entry);

@@ -55,7 +55,7 @@ const StepScalars* Recorder::scalars() const {
 
 namespace {
 
-TensorRef within(const TensorRef& flat, const Parameter& parameter) {
+TensorRef view_of(const TensorRef& flat, const Parameter& parameter) {
   const TensorRef range = flat.flat(parameter.offset, parameter.padded_size());
   if (parameter.shape.size() < 2) return range;
   return range.reshaped({parameter.padded_rows, parameter.local_shape()[1]});
@@ -64,11 +64,11 @@ TensorRef within(const TensorRef& flat, const Parameter& parameter) {
 }  // namespace
 
 TensorRef Recorder::weight(const Parameter& parameter) const {
-  return within(roots_.weights(parameter.unit), parameter);
+  return view_of(roots_.weights(parameter.unit), parameter);
 }
 
 TensorRef Recorder::gradient(const Parameter& parameter) const {
-  return within(roots_.gradients(parameter.unit), parameter);
+  return view_of(roots_.gradients(parameter.unit), parameter);
 }
 
 Dropout Recorder::dropout(float probability, std::string_view site) const {

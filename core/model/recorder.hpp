@@ -25,15 +25,15 @@ struct BatchShape {
   std::int64_t seq = 1;    ///< T
   DType dtype = DType::fp32;
   /// Sequence parallelism (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
-  /// Models", 2022): the rows of the residual stream (B * T, C) are divided among `stream_parts` ranks. This
-  /// rank has part `stream_part`.
-  std::int64_t stream_parts = 1;
-  std::int64_t stream_part = 0;
+  /// Models", 2022): the rows of the residual stream (B * T, C) are divided among `residual_parts` ranks.
+  /// This rank has part `residual_part`.
+  std::int64_t residual_parts = 1;
+  std::int64_t residual_part = 0;
 
   std::int64_t rows() const { return batch * seq; }
   /// The rank's rows of the residual stream.
-  std::int64_t stream_rows() const { return rows() / stream_parts; }
-  std::int64_t first_stream_row() const { return stream_part * stream_rows(); }
+  std::int64_t residual_rows() const { return rows() / residual_parts; }
+  std::int64_t first_residual_row() const { return residual_part * residual_rows(); }
 };
 
 /// What all programs of a run have in common.
@@ -48,8 +48,8 @@ struct ProgramConfig {
   bool splits_backward = false;
 };
 
-/// The cost of remaking a tensor of the forward pass. Recompute::selective keeps only the dear ones.
-enum class Cost : std::uint8_t { dear, cheap };
+/// The cost of remaking a tensor of the forward pass. Recompute::selective keeps only the expensive ones.
+enum class Cost : std::uint8_t { expensive, cheap };
 
 /// The memory that programs work on.
 class Roots {
@@ -57,7 +57,7 @@ class Roots {
   Roots(const ParameterTable& table, const ProgramConfig& config);
 
   /// The tensor of this name, with the type and shape of `like`. The same name always means the same memory.
-  TensorRef tensor(const std::string& name, const TensorRef& like, Cost cost = Cost::dear);
+  TensorRef tensor(const std::string& name, const TensorRef& like, Cost cost = Cost::expensive);
   TensorRef weights(int unit) const;
   TensorRef gradients(int unit) const;
   TensorRef loss_sum() const;
@@ -110,7 +110,7 @@ class Recorder {
 
   /// A tensor that belongs to the block.
   TensorRef tensor(std::string_view name, DType dtype, std::initializer_list<std::int64_t> shape,
-                   Cost cost = Cost::dear) {
+                   Cost cost = Cost::expensive) {
     return roots_.tensor(prefix_ + std::string(name), {nullptr, dtype, shape}, cost);
   }
   TensorRef tensor_like(std::string_view name, const TensorRef& other) {

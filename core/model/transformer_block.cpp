@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "core/model/stream.hpp"
+#include "core/model/residual_stream.hpp"
 
 namespace mylos {
 
@@ -46,7 +46,7 @@ TransformerBlock::TransformerBlock(const ModelConfig& model, const ParameterTabl
 
 TransformerBlock::Activations TransformerBlock::activations(Recorder& run) const {
   const BatchShape& s = run.shape();
-  const std::int64_t n = s.stream_rows();
+  const std::int64_t n = s.residual_rows();
   const std::int64_t all = s.rows();
   return {.ln1 = run.tensor("ln1", s.dtype, {n, width_}, Cost::cheap),
           .mean1 = run.tensor("mean1", DType::fp32, {n}),
@@ -114,7 +114,7 @@ void TransformerBlock::forward(Recorder& run, TensorRef input, TensorRef output)
                     .w = run.weight(proj_),
                     .bias = adds_bias ? run.weight(proj_bias_) : TensorRef(),
                     .y = projected});
-  record(run, DropoutAddLayernorm{.x = summed(run, "projected.sum", projected),
+  record(run, DropoutAddLayernorm{.x = sum_if_split(run, "projected.sum", projected),
                                   .residual = input,
                                   .sum = a.middle,
                                   .gamma = run.weight(ln2_gamma_),
@@ -132,7 +132,7 @@ void TransformerBlock::forward(Recorder& run, TensorRef input, TensorRef output)
                     .w = run.weight(down_),
                     .bias = adds_bias ? run.weight(down_bias_) : TensorRef(),
                     .y = down});
-  record(run, DropoutAdd{.x = summed(run, "down.sum", down),
+  record(run, DropoutAdd{.x = sum_if_split(run, "down.sum", down),
                          .residual = a.middle,
                          .y = output,
                          .dropout = dropout(run, "mlp.residual")});
@@ -146,7 +146,7 @@ void TransformerBlock::backward(Recorder& run, TensorRef input, TensorRef output
   backward_attention(run, a, middle_gradient, input, input_gradient);
 }
 
-TensorRef TransformerBlock::behind_dropout(Recorder& run, const char* site, TensorRef gradient) const {
+TensorRef TransformerBlock::backpropagate_dropout(Recorder& run, const char* site, TensorRef gradient) const {
   const Dropout drop = dropout(run, site);
   if (drop.probability == 0.0F) return gradient;
   const TensorRef dropped = run.tensor_like(fmt::format("d.{}", site), gradient);
@@ -154,7 +154,7 @@ TensorRef TransformerBlock::behind_dropout(Recorder& run, const char* site, Tens
   return dropped;
 }
 
-TensorRef TransformerBlock::summed(Recorder& run, const char* name, TensorRef terms) const {
+TensorRef TransformerBlock::sum_if_split(Recorder& run, const char* name, TensorRef terms) const {
   return is_split_ ? sum_of_terms(run, name, terms) : terms;
 }
 
@@ -163,14 +163,15 @@ TensorRef TransformerBlock::backward_columns(Recorder& run, const char* name,
                                              const LinearBackwardInput& input) const {
   if (!is_split_) run(weight);
   run(input);
-  const TensorRef gradient = summed(run, name, input.dx);
+  const TensorRef gradient = sum_if_split(run, name, input.dx);
   if (is_split_) run(weight);
   return gradient;
 }
 
 void TransformerBlock::backward_mlp(Recorder& run, const Activations& a, TensorRef output_gradient,
                                     TensorRef middle_gradient) const {
-  const TensorRef d_branch = all_rows(run, "d.mlp.all", behind_dropout(run, "mlp.residual", output_gradient));
+  const TensorRef d_branch =
+      all_rows(run, "d.mlp.all", backpropagate_dropout(run, "mlp.residual", output_gradient));
   const TensorRef ln2 = all_rows_again(run, "ln2.all", a.ln2);  // gathered during the first products
   const TensorRef d_up = run.tensor_like("d.up", a.up);
   run(LinearBackwardWeight{
@@ -199,7 +200,7 @@ void TransformerBlock::backward_attention(Recorder& run, const Activations& a, T
   const BatchShape& s = run.shape();
   const std::int64_t all = s.rows();
   const TensorRef d_branch =
-      all_rows(run, "d.attention.all", behind_dropout(run, "attention.residual", middle_gradient));
+      all_rows(run, "d.attention.all", backpropagate_dropout(run, "attention.residual", middle_gradient));
   const TensorRef ln1 = all_rows_again(run, "ln1.all", a.ln1);
   const TensorRef d_attended = run.tensor("d.attended", s.dtype, {s.batch, s.seq, heads_, head_dim_});
   const TensorRef d_qkv = run.tensor_like("d.qkv", a.qkv);

@@ -23,7 +23,7 @@ class TransformerBlock final : public Block {
   AttentionForward attention(Recorder& run, const Activations& a) const;
   Dropout dropout(const Recorder& run, const char* site) const;
   /// The gradient (n, C) of the residual stream, passed back through a residual dropout.
-  TensorRef behind_dropout(Recorder& run, const char* site, TensorRef gradient) const;
+  TensorRef backpropagate_dropout(Recorder& run, const char* site, TensorRef gradient) const;
   void backward_mlp(Recorder& run, const Activations& a, TensorRef output_gradient,
                     TensorRef middle_gradient) const;
   void backward_attention(Recorder& run, const Activations& a, TensorRef middle_gradient, TensorRef input,
@@ -35,7 +35,7 @@ class TransformerBlock final : public Block {
   TensorRef backward_columns(Recorder& run, const char* name, const LinearBackwardWeight& weight,
                              const LinearBackwardInput& input) const;
   /// The rank's rows of the sum of all ranks' terms (B * T, C).
-  TensorRef summed(Recorder& run, const char* name, TensorRef terms) const;
+  TensorRef sum_if_split(Recorder& run, const char* name, TensorRef terms) const;
 
   std::string name_;
   std::int64_t width_;

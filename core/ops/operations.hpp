@@ -34,7 +34,7 @@ enum class Access : std::uint8_t {
   scratch,  ///< any content before and after
 };
 
-constexpr Access written(bool accumulate) {
+constexpr Access access_of(bool accumulate) {
   return accumulate ? Access::update : Access::write;
 }
 
@@ -100,7 +100,7 @@ struct Sum {
   template <class Self, class Visit>
   static void operands(Self& op, const Visit& visit) {
     visit("x", op.x, Access::read);
-    visit("out", op.out, written(op.accumulate), op.accumulate);
+    visit("out", op.out, access_of(op.accumulate), op.accumulate);
   }
   double flops() const { return static_cast<double>(x.size()); }
 };
@@ -116,7 +116,7 @@ struct SumOfSquares {
   template <class Self, class Visit>
   static void operands(Self& op, const Visit& visit) {
     visit("x", op.x, Access::read);
-    visit("out", op.out, written(op.accumulate), op.accumulate);
+    visit("out", op.out, access_of(op.accumulate), op.accumulate);
   }
   double flops() const { return 2.0 * static_cast<double>(x.size()); }
 };
@@ -160,8 +160,8 @@ struct LinearBackwardWeight {
   static void operands(Self& op, const Visit& visit) {
     visit("x", op.x, Access::read);
     visit("dy", op.dy, Access::read);
-    visit("dw", op.dw, written(op.accumulate), op.accumulate);
-    visit("dbias", op.dbias, written(op.accumulate), op.accumulate);
+    visit("dw", op.dw, access_of(op.accumulate), op.accumulate);
+    visit("dbias", op.dbias, access_of(op.accumulate), op.accumulate);
   }
   double flops() const { return 2.0 * static_cast<double>(x.size() * dw.shape[1]); }
 };
@@ -198,8 +198,8 @@ struct EmbeddingBackward {
   static void operands(Self& op, const Visit& visit) {
     visit("tokens", op.tokens, Access::read);
     visit("dout", op.dout, Access::read);
-    visit("dwte", op.dwte, written(op.accumulate_wte), op.accumulate_wte);
-    visit("dwpe", op.dwpe, written(op.accumulate_wpe), op.accumulate_wpe);
+    visit("dwte", op.dwte, access_of(op.accumulate_wte), op.accumulate_wte);
+    visit("dwpe", op.dwpe, access_of(op.accumulate_wpe), op.accumulate_wpe);
   }
   double flops() const { return 2.0 * static_cast<double>(dout.size()); }
 };
@@ -257,8 +257,8 @@ struct LayernormBackwardWeight {
     visit("x", op.x, Access::read);
     visit("mean", op.mean, Access::read);
     visit("rstd", op.rstd, Access::read);
-    visit("dgamma", op.dgamma, written(op.accumulate), op.accumulate);
-    visit("dbeta", op.dbeta, written(op.accumulate), op.accumulate);
+    visit("dgamma", op.dgamma, access_of(op.accumulate), op.accumulate);
+    visit("dbeta", op.dbeta, access_of(op.accumulate), op.accumulate);
   }
   double flops() const { return 5.0 * static_cast<double>(x.size()); }
 };
@@ -573,7 +573,7 @@ struct AdamWStep {
   static constexpr std::string_view name = "adamw";
   template <class Self, class Visit>
   static void operands(Self& op, const Visit& visit) {
-    visit("weights", op.weights, written(!op.master || op.master.data == op.weights.data));
+    visit("weights", op.weights, access_of(!op.master || op.master.data == op.weights.data));
     visit("gradient", op.gradient, Access::read);
     visit("master", op.master, Access::update);
     visit("first_moment", op.first_moment, Access::update);
@@ -597,7 +597,7 @@ struct SgdStep {
   static constexpr std::string_view name = "sgd";
   template <class Self, class Visit>
   static void operands(Self& op, const Visit& visit) {
-    visit("weights", op.weights, written(!op.master || op.master.data == op.weights.data));
+    visit("weights", op.weights, access_of(!op.master || op.master.data == op.weights.data));
     visit("gradient", op.gradient, Access::read);
     visit("master", op.master, Access::update);
     visit("momentum", op.momentum, Access::update);

@@ -148,7 +148,7 @@ void purge(const fs::path& directory, std::int64_t newest, const Retention& rete
     const fs::path checkpoint = directory / step_name(*step);
     if (kept < retention.keep) {
       try {
-        manifest_of_whole(checkpoint, *step);
+        read_whole_manifest(checkpoint, *step);
         ++kept;
       } catch (const Error& error) {
         warn(fmt::format("{} is not whole: {}", step_name(*step), error.what()));

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "core/base/error.hpp"
-#include "core/base/joined.hpp"
+#include "core/base/join.hpp"
 #include "core/base/version.hpp"
 #include "io/file_util.hpp"
 #include "io/json.hpp"
@@ -227,7 +227,7 @@ Manifest read_manifest(const fs::path& checkpoint) {
   }
 }
 
-Manifest manifest_of_whole(const fs::path& checkpoint, std::optional<std::int64_t> step) {
+Manifest read_whole_manifest(const fs::path& checkpoint, std::optional<std::int64_t> step) {
   Manifest manifest = read_manifest(checkpoint);
   if (manifest.step != step.value_or(manifest.step))
     fail(ExitCode::bad_data, "{}: its manifest.json is of step {}", checkpoint.string(), manifest.step);
@@ -269,8 +269,8 @@ std::vector<std::string> check_digests(const fs::path& checkpoint, const Manifes
         add([&content, &tensor, &part, path]() -> std::string {
           if (content.digest_of(tensor.placed, part.box).text() == part.digest) return "";
           return fmt::format("{}: dataset {}, ({}) elements from ({}) on, do not match their digest",
-                             path.string(), tensor.placed.info.name, joined(part.box.count, ", "),
-                             joined(part.box.start, ", "));
+                             path.string(), tensor.placed.info.name, join(part.box.count, ", "),
+                             join(part.box.start, ", "));
         });
       }
     }

@@ -61,8 +61,8 @@ Manifest read_manifest(const std::filesystem::path& checkpoint);
 
 /// The manifest. Throws ExitCode::bad_data if it is not of `step`, or if a file does not have the size that
 /// it gives.
-Manifest manifest_of_whole(const std::filesystem::path& checkpoint,
-                           std::optional<std::int64_t> step = std::nullopt);
+Manifest read_whole_manifest(const std::filesystem::path& checkpoint,
+                             std::optional<std::int64_t> step = std::nullopt);
 
 /// Which digests are checked, and how.
 struct DigestCheck {

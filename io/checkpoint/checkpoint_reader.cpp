@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/base/error.hpp"
-#include "core/base/joined.hpp"
+#include "core/base/join.hpp"
 #include "io/agree.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/checkpoint/checkpoint_manifest.hpp"
@@ -74,14 +74,14 @@ CheckpointReader::CheckpointReader(IoThread& io, const fs::path& checkpoint, std
   impl_->path = checkpoint;
   Manifest& manifest = impl_->manifest;
   io.run([&] {
-    agreed(io.comm(), [&] { manifest = manifest_of_whole(checkpoint, step); });
-    agreed(io.comm(), [&] {
+    run_collectively(io.comm(), [&] { manifest = read_whole_manifest(checkpoint, step); });
+    run_collectively(io.comm(), [&] {
       const auto problems = check_digests(
           checkpoint, manifest,
           {.first = io.rank(), .stride = io.size(), .threads = io.threads(), .from_disk = false});
-      if (!problems.empty()) fail(ExitCode::bad_data, "{}", joined(problems, "\n"));
+      if (!problems.empty()) fail(ExitCode::bad_data, "{}", join(problems, "\n"));
     });
-    agreed(io.comm(), [&] {
+    run_collectively(io.comm(), [&] {
       impl_->state.step = manifest.step;
       impl_->state.json = read_text_file(checkpoint / "state.json", max_state_bytes);
       for (const ManifestFile& file : manifest.files) {
@@ -140,10 +140,10 @@ std::optional<CheckpointReader> open_newest(IoThread& io, const fs::path& direct
 
   std::vector<std::int64_t> steps;
   io.run([&] {
-    agreed(io.comm(), [&] {
+    run_collectively(io.comm(), [&] {
       if (io.rank() == 0) steps = list_steps(directory);
     });
-    agreed_with_root(io.comm(), steps);
+    broadcast_from_root(io.comm(), steps);
   });
   for (auto newest = steps.rbegin(); newest != steps.rend(); ++newest) {
     try {
@@ -160,7 +160,7 @@ std::optional<CheckpointReader> open_newest(IoThread& io, const fs::path& direct
 
 std::vector<std::string> verify_checkpoint(const fs::path& checkpoint) {
   try {
-    return check_digests(checkpoint, manifest_of_whole(checkpoint), {});
+    return check_digests(checkpoint, read_whole_manifest(checkpoint), {});
   } catch (const Error& error) {
     return {error.what()};
   }

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/base/error.hpp"
-#include "core/base/joined.hpp"
+#include "core/base/join.hpp"
 #include "io/file_util.hpp"
 #include "io/hdf5_handle.hpp"
 
@@ -218,7 +218,7 @@ struct ChunkedTensors::Impl {
   void check_size(const Extents& extents, std::int64_t limit, const std::string& name) const {
     hsize_t room = static_cast<hsize_t>(limit);
     for (const hsize_t extent : extents) {
-      if (extent < 1 || extent > room) fail_at(name, fmt::format("has extents ({})", joined(extents, ", ")));
+      if (extent < 1 || extent > room) fail_at(name, fmt::format("has extents ({})", join(extents, ", ")));
       room /= extent;
     }
   }

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "core/base/error.hpp"
-#include "core/base/joined.hpp"
+#include "core/base/join.hpp"
 #include "io/agree.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/checkpoint/checkpoint_manifest.hpp"
@@ -84,7 +84,7 @@ class Writer {
   /// Tells rank 0 which boxes every rank writes, one per digest, and creates the directory.
   void gather_boxes() {
     Integers own;
-    agreed(comm_, [&] {
+    run_collectively(comm_, [&] {
       phase(CheckpointPhase::begin);
       for (const CheckpointTensor& tensor : content_.tensors) {
         check_parts(tensor.info, tensor.parts);
@@ -94,8 +94,8 @@ class Writer {
         append_boxes(cuts, own);
       }
     });
-    boxes_ = gathered_at_root(comm_, own);
-    agreed(comm_, [&] {
+    boxes_ = gather_to_root(comm_, own);
+    run_collectively(comm_, [&] {
       if (rank_ != 0) return;
       check_cover();
       make_directory(directory_);
@@ -132,7 +132,7 @@ class Writer {
   /// Rank 0 creates the HDF5 files and broadcasts the tensors' offsets.
   void lay_out() {
     Integers offsets(content_.tensors.size());
-    agreed(comm_, [&] {
+    run_collectively(comm_, [&] {
       phase(CheckpointPhase::create);
       if (rank_ != 0) return;
       for (const std::string& name : file_names()) {
@@ -148,13 +148,13 @@ class Writer {
         for (std::size_t i = 0; i < placed.size(); ++i) offsets[places[i]] = placed[i].offset;
       }
     });
-    agreed_with_root(comm_, offsets);
+    broadcast_from_root(comm_, offsets);
     for (std::size_t t = 0; t < offsets.size(); ++t)
       placed_.push_back({.info = content_.tensors[t].info, .offset = offsets[t]});
   }
 
   void write_parts() {
-    agreed(comm_, [&] {
+    run_collectively(comm_, [&] {
       phase(CheckpointPhase::write);
       std::map<std::string, TensorFile> files;
       for (const std::string& name : file_names()) {
@@ -177,8 +177,8 @@ class Writer {
       own.push_back(static_cast<std::int64_t>(digest.high));
       own.push_back(static_cast<std::int64_t>(digest.low));
     }
-    const std::vector<Integers> digests = gathered_at_root(comm_, own);
-    agreed(comm_, [&] {
+    const std::vector<Integers> digests = gather_to_root(comm_, own);
+    run_collectively(comm_, [&] {
       phase(CheckpointPhase::manifest);
       if (rank_ != 0) return;
       const std::string text = manifest_text(make_manifest(digests));
@@ -230,7 +230,7 @@ class Writer {
   }
 
   void rename_into_place() {
-    agreed(comm_, [&] {
+    run_collectively(comm_, [&] {
       phase(CheckpointPhase::rename);
       if (rank_ != 0) return;
       if (fs::exists(fs::symlink_status(target_))) abandon(directory_, {content_.state.step});
@@ -261,24 +261,24 @@ void verify_and_purge(const IoThread& io, const fs::path& directory, const Check
   const auto phase = [&](CheckpointPhase reached) {
     if (hook) hook(reached, step);
   };
-  agreed(io.comm(), [&] {
+  run_collectively(io.comm(), [&] {
     phase(CheckpointPhase::verify);
     const fs::path checkpoint = directory / step_name(step);
     std::vector<std::string> problems;
     try {
-      problems = check_digests(checkpoint, manifest_of_whole(checkpoint, step),
+      problems = check_digests(checkpoint, read_whole_manifest(checkpoint, step),
                                {.first = io.rank(), .stride = io.size(), .threads = 1, .from_disk = true});
     } catch (const Error& error) {
       problems.emplace_back(error.what());
     }
     if (!problems.empty())
-      fail(ExitCode::io, "what was written does not read back: {}", joined(problems, "\n"));
+      fail(ExitCode::io, "what was written does not read back: {}", join(problems, "\n"));
   });
-  agreed(io.comm(), [&] {
+  run_collectively(io.comm(), [&] {
     phase(CheckpointPhase::purge);
     if (io.rank() == 0) purge(directory, step, settings.retention, warn);
   });
-  agreed(io.comm(), [&] { phase(CheckpointPhase::done); });
+  run_collectively(io.comm(), [&] { phase(CheckpointPhase::done); });
 }
 
 }  // namespace
@@ -298,7 +298,7 @@ CheckpointStore::~CheckpointStore() {
 
 void CheckpointStore::check_file_system() {
   io_.run([&] {
-    agreed(io_.comm(), [&] {
+    run_collectively(io_.comm(), [&] {
       constexpr auto nfs = 0x6969;
       struct statfs info {};
       if (io_.rank() != 0 || io_.nodes() == 1 || ::statfs(directory_.c_str(), &info) != 0 ||
@@ -360,14 +360,14 @@ std::optional<WrittenCheckpoint> CheckpointStore::poll() {
 
 void CheckpointStore::abandon_after(std::int64_t step) {
   io_.run([&] {
-    agreed(io_.comm(), [&] {
+    run_collectively(io_.comm(), [&] {
       if (io_.rank() != 0) return;
       const std::vector<std::int64_t> later = steps_to_abandon(directory_, step);
       if (later.empty()) return;
       std::uintmax_t bytes = 0;
       for (const std::int64_t other : later) bytes += bytes_in(path_of(other));
       const fs::path target = abandon(directory_, later);
-      warn_(fmt::format("checkpoints of later steps, {} ({:.1f} MB), are now in {}", joined(later, " "),
+      warn_(fmt::format("checkpoints of later steps, {} ({:.1f} MB), are now in {}", join(later, " "),
                         static_cast<double>(bytes) * 1e-6, target.string()));
     });
   });

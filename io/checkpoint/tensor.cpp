@@ -5,12 +5,12 @@
 #include <utility>
 
 #include "core/base/error.hpp"
-#include "core/base/joined.hpp"
+#include "core/base/join.hpp"
 
 namespace mylos {
 
 std::string TensorInfo::shape_text() const {
-  return fmt::format("({})", joined(shape, ", "));
+  return fmt::format("({})", join(shape, ", "));
 }
 
 std::vector<TensorPart> parts_of_range(const TensorInfo& tensor, std::int64_t begin, std::int64_t count,

@@ -19,7 +19,7 @@
 #include <fmt/core.h>
 
 #include "core/base/error.hpp"
-#include "core/base/joined.hpp"
+#include "core/base/join.hpp"
 
 namespace mylos {
 namespace {
@@ -218,7 +218,7 @@ class NameCheck {
     }
   }
 
-  bool meant(const ParamSpec& spec) const {
+  bool is_intended(const ParamSpec& spec) const {
     return meant_.contains(spec.section) || meant_.contains(key_of(spec));
   }
 
@@ -238,7 +238,7 @@ class NameCheck {
     meant_.insert(guess);
     errors.add(entry.place,
                guess.empty()
-                   ? fmt::format("unknown section [{}]; the sections are {}", section, joined(known_, ", "))
+                   ? fmt::format("unknown section [{}]; the sections are {}", section, join(known_, ", "))
                    : fmt::format("unknown section [{}]; did you mean [{}]?", section, guess));
   }
 
@@ -255,7 +255,7 @@ class NameCheck {
     }
     meant_.insert(section + "." + guess);
     errors.add(entry.place, guess.empty() ? fmt::format("unknown key [{}] {}; the keys are {}", entry.section,
-                                                        entry.name, joined(names, ", "))
+                                                        entry.name, join(names, ", "))
                                           : fmt::format("unknown key [{}] {}; did you mean [{}] {}?",
                                                         entry.section, entry.name, section, guess));
   }
@@ -319,7 +319,7 @@ std::string default_of(const ParamSpec& spec) {
 
 std::string one_of(const std::vector<std::string>& values) {
   if (values.size() < 2) return values.empty() ? "" : values.front();
-  return fmt::format("{} or {}", joined(std::span(values).first(values.size() - 1), ", "), values.back());
+  return fmt::format("{} or {}", join(std::span(values).first(values.size() - 1), ", "), values.back());
 }
 
 void DeckErrors::add(const DeckPlace& place, const std::string& message) {
@@ -327,7 +327,7 @@ void DeckErrors::add(const DeckPlace& place, const std::string& message) {
 }
 
 void DeckErrors::throw_if_any(ExitCode code) const {
-  if (!empty()) fail(code, "{}", joined(messages_, "\n"));
+  if (!empty()) fail(code, "{}", join(messages_, "\n"));
 }
 
 Deck Deck::read(const std::filesystem::path& file, DeckErrors& errors) {
@@ -480,7 +480,7 @@ ParamValues resolve_deck(const Deck& deck, std::span<const ParamSpec> specs,
     const std::string key = key_of(spec);
     const DeckEntry* entry = deck.find(key);
     if (entry == nullptr) {
-      if (names.meant(spec) || deck.is_malformed(key)) continue;
+      if (names.is_intended(spec) || deck.is_malformed(key)) continue;
       if (spec.default_value == nullptr) {
         errors.add(deck.place_of(key),
                    fmt::format("[{}] {} is missing: {}", spec.section, spec.name, spec.doc));
@@ -520,7 +520,7 @@ std::string deck_help(std::span<const ParamSpec> specs, std::string_view section
   if (!section.empty() && !contains(sections, section)) {
     const std::string guess = nearest(section, sections);
     fail(ExitCode::usage, "no deck section [{}]; {}", section,
-         guess.empty() ? fmt::format("the sections are {}", joined(sections, ", "))
+         guess.empty() ? fmt::format("the sections are {}", join(sections, ", "))
                        : fmt::format("did you mean [{}]?", guess));
   }
   std::string help;

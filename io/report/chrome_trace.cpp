@@ -4,7 +4,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "core/base/joined.hpp"
+#include "core/base/join.hpp"
 #include "io/file_util.hpp"
 #include "io/json.hpp"
 
@@ -61,7 +61,7 @@ void write_chrome_trace(const std::filesystem::path& file, std::span<const std::
   const Json summary = Json::object(
       {{"step", profile.step}, {"seconds", profile.seconds}, {"operations", Json::array(operations)}});
   write_text_file(file, fmt::format("{}{},\n\"displayTimeUnit\":\"ms\",\n\"traceEvents\":[\n{}\n]}}\n",
-                                    summary_opening, summary.dump(), joined(events, ",\n")));
+                                    summary_opening, summary.dump(), join(events, ",\n")));
 }
 
 std::optional<StepProfile> read_profile(const std::filesystem::path& file) {

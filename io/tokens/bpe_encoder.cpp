@@ -32,8 +32,8 @@ BpeEncoder::BpeEncoder(const BpeMerges& merges, std::mutex& long_pieces)
 
 /// `readable` bytes can be read at `piece`: its own and those that follow.
 template <class E>
-std::uint16_t* BpeEncoder::remembered(std::vector<E>& entries, std::string_view piece, std::size_t readable,
-                                      std::uint16_t* tokens) {
+std::uint16_t* BpeEncoder::cached_tokens(std::vector<E>& entries, std::string_view piece,
+                                         std::size_t readable, std::uint16_t* tokens) {
   constexpr std::size_t bytes = sizeof(E::piece);
   decltype(E::piece) words{};
   if (readable >= bytes) {
@@ -68,9 +68,9 @@ std::uint16_t* BpeEncoder::encode(std::string_view text, std::uint16_t* tokens) 
   while (!text.empty()) {
     const std::string_view piece = text.substr(0, first_piece(text));
     if (piece.size() <= sizeof(ShortEntry::piece)) {
-      tokens = remembered(short_entries_, piece, text.size(), tokens);
+      tokens = cached_tokens(short_entries_, piece, text.size(), tokens);
     } else if (piece.size() <= sizeof(LongEntry::piece)) {
-      tokens = remembered(long_entries_, piece, text.size(), tokens);
+      tokens = cached_tokens(long_entries_, piece, text.size(), tokens);
     } else if (piece.size() <= much) {
       tokens = merges_.merge(piece, tokens);
     } else {

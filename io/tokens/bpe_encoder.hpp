@@ -38,8 +38,8 @@ class BpeEncoder {
   using LongEntry = Entry<32, 15>;
 
   template <class E>
-  std::uint16_t* remembered(std::vector<E>& entries, std::string_view piece, std::size_t readable,
-                            std::uint16_t* tokens);
+  std::uint16_t* cached_tokens(std::vector<E>& entries, std::string_view piece, std::size_t readable,
+                               std::uint16_t* tokens);
 
   const BpeMerges& merges_;
   std::mutex& long_pieces_;

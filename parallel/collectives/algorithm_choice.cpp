@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "core/base/joined.hpp"
+#include "core/base/join.hpp"
 
 namespace mylos {
 
@@ -35,9 +35,9 @@ Algorithm parse_name(std::string_view text, std::string_view name) {
   return *found;
 }
 
-Operation parse_operation(std::string_view text, std::string_view name) {
+CommOperation parse_operation(std::string_view text, std::string_view name) {
   const auto found =
-      std::ranges::find_if(scheduled_operations, [&](Operation each) { return name_of(each) == name; });
+      std::ranges::find_if(scheduled_operations, [&](CommOperation each) { return name_of(each) == name; });
   if (found == scheduled_operations.end()) {
     refuse(text,
            fmt::format("'{}' is not all_reduce, reduce_scatter, all_gather, broadcast, reduce or all_to_all",
@@ -77,7 +77,7 @@ std::string text_of(const AlgorithmChoice::Ranges& ranges) {
     items.emplace_back(name_of(algorithm));
     if (below != AlgorithmChoice::everything) items.back() += fmt::format("<{}", below);
   }
-  return joined(items, ",");
+  return join(items, ",");
 }
 
 }  // namespace
@@ -102,7 +102,7 @@ AlgorithmChoice AlgorithmChoice::parse(std::string_view text) {
   return choice;
 }
 
-Algorithm AlgorithmChoice::of(Operation operation, std::uint64_t payload_bytes) const {
+Algorithm AlgorithmChoice::of(CommOperation operation, std::uint64_t payload_bytes) const {
   const Ranges& ranges = ranges_[static_cast<std::size_t>(operation)];
   const auto found =
       std::ranges::find_if(ranges, [&](const Range& range) { return payload_bytes < range.below; });
@@ -124,12 +124,12 @@ std::string AlgorithmChoice::text() const {
   if (std::ranges::all_of(ranges_, [&](const Ranges& ranges) { return ranges == ranges_[0]; }))
     return text_of(ranges_[0]);
   std::vector<std::string> parts;
-  for (const Operation operation : scheduled_operations) {
+  for (const CommOperation operation : scheduled_operations) {
     const std::string ranges = text_of(ranges_[static_cast<std::size_t>(operation)]);
     if (ranges != name_of(Algorithm::native))
       parts.push_back(fmt::format("{}:{}", name_of(operation), ranges));
   }
-  return joined(parts, ";");
+  return join(parts, ";");
 }
 
 }  // namespace mylos

@@ -38,12 +38,12 @@ class AlgorithmChoice {
   /// or are native if there is no such part. Throws ExitCode::usage.
   static AlgorithmChoice parse(std::string_view text);
 
-  void set(Operation operation, Ranges ranges) {
+  void set(CommOperation operation, Ranges ranges) {
     ranges_[static_cast<std::size_t>(operation)] = std::move(ranges);
   }
 
   /// `operation` is one of `scheduled_operations`.
-  Algorithm of(Operation operation, std::uint64_t payload_bytes) const;
+  Algorithm of(CommOperation operation, std::uint64_t payload_bytes) const;
   /// Whether the backend does all collectives itself, whatever their payload.
   bool is_native() const;
   /// Whether some collective uses `algorithm` for some payload.

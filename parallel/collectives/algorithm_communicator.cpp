@@ -83,7 +83,7 @@ class AlgorithmCommunicator::ScheduledOperation final : public PolledOperation {
   DType dtype_;
   ReduceOp op_;
   int tag_;
-  ScratchPool::Scratch scratch_;
+  ScratchPool::Lease scratch_;
   std::array<std::byte*, 3> buffers_;  // by BufferName
   std::size_t round_ = 0;
   bool posted_ = false;
@@ -138,41 +138,42 @@ Request AlgorithmCommunicator::start(const CollectiveCall& call, Algorithm algor
 
 Request AlgorithmCommunicator::all_reduce(TensorRef buffer, ReduceOp op) {
   synchronize();
-  const Algorithm algorithm = choice_.of(Operation::all_reduce, buffer.bytes());
+  const Algorithm algorithm = choice_.of(CommOperation::all_reduce, buffer.bytes());
   if (algorithm == Algorithm::native) return next().all_reduce(buffer, op);
-  return start({Operation::all_reduce, size(), buffer.size()}, algorithm, buffer, buffer, op);
+  return start({CommOperation::all_reduce, size(), buffer.size()}, algorithm, buffer, buffer, op);
 }
 
 Request AlgorithmCommunicator::reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) {
   require_same_type(input, output);
   require(input.size() == output.size() * size(), "input is output times ranks");
   synchronize();
-  const Algorithm algorithm = choice_.of(Operation::reduce_scatter, input.bytes());
+  const Algorithm algorithm = choice_.of(CommOperation::reduce_scatter, input.bytes());
   if (algorithm == Algorithm::native) return next().reduce_scatter(input, output, op);
-  return start({Operation::reduce_scatter, size(), output.size()}, algorithm, input, output, op);
+  return start({CommOperation::reduce_scatter, size(), output.size()}, algorithm, input, output, op);
 }
 
 Request AlgorithmCommunicator::all_gather(TensorRef input, TensorRef output) {
   require_same_type(input, output);
   require(output.size() == input.size() * size(), "output is input times ranks");
   synchronize();
-  const Algorithm algorithm = choice_.of(Operation::all_gather, output.bytes());
+  const Algorithm algorithm = choice_.of(CommOperation::all_gather, output.bytes());
   if (algorithm == Algorithm::native) return next().all_gather(input, output);
-  return start({Operation::all_gather, size(), input.size()}, algorithm, input, output, ReduceOp::sum);
+  return start({CommOperation::all_gather, size(), input.size()}, algorithm, input, output, ReduceOp::sum);
 }
 
 Request AlgorithmCommunicator::broadcast(TensorRef buffer, int root) {
   synchronize();
-  const Algorithm algorithm = choice_.of(Operation::broadcast, buffer.bytes());
+  const Algorithm algorithm = choice_.of(CommOperation::broadcast, buffer.bytes());
   if (algorithm == Algorithm::native) return next().broadcast(buffer, root);
-  return start({Operation::broadcast, size(), buffer.size(), root}, algorithm, buffer, buffer, ReduceOp::sum);
+  return start({CommOperation::broadcast, size(), buffer.size(), root}, algorithm, buffer, buffer,
+               ReduceOp::sum);
 }
 
 Request AlgorithmCommunicator::reduce(TensorRef buffer, ReduceOp op, int root) {
   synchronize();
-  const Algorithm algorithm = choice_.of(Operation::reduce, buffer.bytes());
+  const Algorithm algorithm = choice_.of(CommOperation::reduce, buffer.bytes());
   if (algorithm == Algorithm::native) return next().reduce(buffer, op, root);
-  return start({Operation::reduce, size(), buffer.size(), root}, algorithm, buffer, buffer, op);
+  return start({CommOperation::reduce, size(), buffer.size(), root}, algorithm, buffer, buffer, op);
 }
 
 Request AlgorithmCommunicator::all_to_all(TensorRef input, TensorRef output) {
@@ -180,9 +181,9 @@ Request AlgorithmCommunicator::all_to_all(TensorRef input, TensorRef output) {
   require(input.size() == output.size() && input.size() % size() == 0,
           "input and output have one part for each rank");
   synchronize();
-  const Algorithm algorithm = choice_.of(Operation::all_to_all, input.bytes());
+  const Algorithm algorithm = choice_.of(CommOperation::all_to_all, input.bytes());
   if (algorithm == Algorithm::native) return next().all_to_all(input, output);
-  return start({Operation::all_to_all, size(), input.size() / size()}, algorithm, input, output,
+  return start({CommOperation::all_to_all, size(), input.size() / size()}, algorithm, input, output,
                ReduceOp::sum);
 }
 

@@ -77,7 +77,7 @@ class AlgorithmCommunicator final : public ForwardingCommunicator {
     std::atomic<std::uint64_t> operations{0};
     std::atomic<std::uint64_t> steps{0};
   };
-  using ScheduleKey = std::tuple<Operation, Algorithm, std::int64_t, int>;
+  using ScheduleKey = std::tuple<CommOperation, Algorithm, std::int64_t, int>;
 
   class ScheduledOperation;
 

@@ -15,21 +15,22 @@ int ceil_to_power_of_two(int value) {
 }
 
 /// The distance to the parent; at the root, the end of the tree.
-int reach(const Team& team) {
+int reach(const RankOrder& team) {
   return team.index == 0 ? ceil_to_power_of_two(team.size()) : team.index & -team.index;
 }
 
 /// The end of the subtree of rank i, whose reach is given.
-int subtree_end(const Team& team, int i, int reach_of_i) {
+int subtree_end(const RankOrder& team, int i, int reach_of_i) {
   return std::min(i + reach_of_i, team.size());
 }
 
-bool is_leaf(const Team& team) {
+bool is_leaf(const RankOrder& team) {
   return subtree_end(team, team.index, reach(team)) == team.index + 1;
 }
 
 /// Bruck's algorithm: place i holds the part for the rank i places further; the part moves by the bits of i.
-void bruck_all_to_all(ScheduleBuilder& builder, const Team& team, BufferRange input, BufferRange output) {
+void bruck_all_to_all(ScheduleBuilder& builder, const RankOrder& team, BufferRange input,
+                      BufferRange output) {
   const int size = team.size();
   const std::int64_t part = input.count / size;
   const auto place = [&](BufferRange vector, int i) { return vector.part(i * part, part); };
@@ -56,7 +57,7 @@ void bruck_all_to_all(ScheduleBuilder& builder, const Team& team, BufferRange in
 
 }  // namespace
 
-BufferRange tree_reduce(ScheduleBuilder& builder, const Team& team, BufferRange own) {
+BufferRange tree_reduce(ScheduleBuilder& builder, const RankOrder& team, BufferRange own) {
   for (int distance = 1; distance < reach(team); distance *= 2) {
     if (team.index + distance < team.size())
       own = builder.receive_and_combine(team.rank(team.index + distance), own);
@@ -65,14 +66,14 @@ BufferRange tree_reduce(ScheduleBuilder& builder, const Team& team, BufferRange 
   return own;
 }
 
-void tree_broadcast(ScheduleBuilder& builder, const Team& team, BufferRange vector) {
+void tree_broadcast(ScheduleBuilder& builder, const RankOrder& team, BufferRange vector) {
   if (team.index > 0) builder.receive(team.rank(team.index - reach(team)), vector);
   for (int distance = reach(team) / 2; distance > 0; distance /= 2) {
     if (team.index + distance < team.size()) builder.send(team.rank(team.index + distance), vector);
   }
 }
 
-void tree_gather(ScheduleBuilder& builder, const Team& team, BufferRange own, BufferRange vector) {
+void tree_gather(ScheduleBuilder& builder, const RankOrder& team, BufferRange own, BufferRange vector) {
   if (is_leaf(team)) {
     if (team.index > 0) builder.send(team.rank(team.index - reach(team)), own);
     return;
@@ -89,7 +90,7 @@ void tree_gather(ScheduleBuilder& builder, const Team& team, BufferRange own, Bu
   }
 }
 
-void tree_scatter(ScheduleBuilder& builder, const Team& team, BufferRange vector, BufferRange own) {
+void tree_scatter(ScheduleBuilder& builder, const RankOrder& team, BufferRange vector, BufferRange own) {
   if (team.index > 0) {
     builder.receive(
         team.rank(team.index - reach(team)),
@@ -104,29 +105,29 @@ void tree_scatter(ScheduleBuilder& builder, const Team& team, BufferRange vector
   builder.copy(team.part(vector, team.index), own);
 }
 
-void add_tree(ScheduleBuilder& builder, const CollectiveCall& call, const Team& team) {
+void add_tree(ScheduleBuilder& builder, const CollectiveCall& call, const RankOrder& team) {
   const BufferRange input = input_of(call);
   const BufferRange output = output_of(call);
   switch (call.operation) {
-    case Operation::all_reduce:
+    case CommOperation::all_reduce:
       tree_reduce(builder, team, output);
       tree_broadcast(builder, team, output);
       break;
-    case Operation::reduce_scatter:
+    case CommOperation::reduce_scatter:
       // A rank that passes parts on has combined before, so its result lies in scratch.
       tree_scatter(builder, team, tree_reduce(builder, team, input), output);
       break;
-    case Operation::all_gather: {
+    case CommOperation::all_gather: {
       const BufferRange own = team.part(output, team.index);
       builder.copy(input, own);
       tree_gather(builder, team, own, output);
       tree_broadcast(builder, team, output);
       break;
     }
-    case Operation::broadcast:
+    case CommOperation::broadcast:
       tree_broadcast(builder, team, output);
       break;
-    case Operation::reduce:
+    case CommOperation::reduce:
       tree_reduce(builder, team, team.index == 0 ? output : input);
       break;
     default:

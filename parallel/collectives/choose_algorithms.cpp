@@ -81,10 +81,10 @@ class Stopwatch {
 };
 
 /// One rank's call of `operation` whose payload is about `payload` bytes of fp32.
-CollectiveCall call_of(Operation operation, int size, std::int64_t payload) {
+CollectiveCall call_of(CommOperation operation, int size, std::int64_t payload) {
   const std::int64_t part = std::max<std::int64_t>(1, payload / std::int64_t{sizeof(float)} / size);
-  const bool whole = operation == Operation::all_reduce || operation == Operation::broadcast ||
-                     operation == Operation::reduce;
+  const bool whole = operation == CommOperation::all_reduce || operation == CommOperation::broadcast ||
+                     operation == CommOperation::reduce;
   return {operation, size, whole ? part * size : part};
 }
 
@@ -96,15 +96,15 @@ void run_native(Communicator& world, const CollectiveCall& call, float* in, floa
   const TensorRef all_out(out, DType::fp32, {call.count * call.size});
   const auto start = [&] {
     switch (call.operation) {
-      case Operation::all_reduce:
+      case CommOperation::all_reduce:
         return world.all_reduce(one_in, ReduceOp::sum);
-      case Operation::reduce_scatter:
+      case CommOperation::reduce_scatter:
         return world.reduce_scatter(all_in, one_out, ReduceOp::sum);
-      case Operation::all_gather:
+      case CommOperation::all_gather:
         return world.all_gather(one_in, all_out);
-      case Operation::broadcast:
+      case CommOperation::broadcast:
         return world.broadcast(one_in, call.root);
-      case Operation::reduce:
+      case CommOperation::reduce:
         return world.reduce(one_in, ReduceOp::sum, call.root);
       default:
         return world.all_to_all(all_in, all_out);
@@ -146,7 +146,7 @@ CollectiveCosts measure(Communicator& world) {
     }));
   }
   if (!has_native(world)) return costs;
-  for (const Operation operation : scheduled_operations) {
+  for (const CommOperation operation : scheduled_operations) {
     CostCurve& curve = costs.native.emplace_back();
     for (const std::int64_t bytes : measured_bytes) {
       const CollectiveCall call = call_of(operation, world.size(), bytes);
@@ -243,7 +243,7 @@ AlgorithmChoice choose_algorithms(Communicator& world, const CollectiveCosts& co
   Agreement agreement(world);
   const std::vector<std::int64_t> payloads = compared_payloads();
   int turn = 0;
-  for (const Operation operation : scheduled_operations) {
+  for (const CommOperation operation : scheduled_operations) {
     std::vector<Candidate> candidates;
     if (!costs.native.empty()) {
       Candidate& native = candidates.emplace_back(Candidate{Algorithm::native, {}});

@@ -30,15 +30,15 @@ constexpr std::string_view name_of(Algorithm algorithm) {
 }
 
 /// The operations that algorithms build from messages: the first ones of Operation, in its order.
-inline constexpr std::array scheduled_operations = {Operation::all_reduce, Operation::reduce_scatter,
-                                                    Operation::all_gather, Operation::broadcast,
-                                                    Operation::reduce,     Operation::all_to_all};
+inline constexpr std::array scheduled_operations = {CommOperation::all_reduce, CommOperation::reduce_scatter,
+                                                    CommOperation::all_gather, CommOperation::broadcast,
+                                                    CommOperation::reduce,     CommOperation::all_to_all};
 
 /// One collective operation of a group of `size` ranks. `count` is in elements: the buffer of all_reduce,
 /// broadcast and reduce, the output of reduce_scatter, the input of all_gather, or the part that one rank
 /// sends to another in all_to_all.
 struct CollectiveCall {
-  Operation operation;
+  CommOperation operation;
   int size;
   std::int64_t count;
   int root = 0;  ///< of broadcast and reduce

@@ -10,7 +10,7 @@ namespace {
 
 /// The ranks that halve and double (their number is a power of two), and this rank's partner in folding.
 struct FoldedTeam {
-  Team active;
+  RankOrder active;
   /// The rank that is folded into this one, or the rank into which this one is folded; -1: none.
   int partner = -1;
 
@@ -20,7 +20,7 @@ struct FoldedTeam {
 
 /// The first rank of a pair is active, so the root is active. With `whole_parts` an active rank owns its part
 /// of the vector and its partner's; otherwise the active ranks own equal parts.
-FoldedTeam fold(const Team& team, bool whole_parts) {
+FoldedTeam fold(const RankOrder& team, bool whole_parts) {
   const int size = static_cast<int>(std::bit_floor(static_cast<unsigned>(team.size())));
   const int pairs = team.size() - size;
   const std::int64_t total = team.first.back();
@@ -42,7 +42,7 @@ FoldedTeam fold(const Team& team, bool whole_parts) {
 
 /// In each step a rank gives away half of the range that it still holds. Returns the place of its own
 /// complete part.
-BufferRange recursive_halving(ScheduleBuilder& builder, const Team& team, BufferRange own) {
+BufferRange recursive_halving(ScheduleBuilder& builder, const RankOrder& team, BufferRange own) {
   const auto first = [&](int i) { return team.first[static_cast<std::size_t>(i)]; };
   int begin = 0;
   for (int half = team.size() / 2; half > 0; half /= 2) {
@@ -58,7 +58,7 @@ BufferRange recursive_halving(ScheduleBuilder& builder, const Team& team, Buffer
 }
 
 /// In each step two ranks exchange everything that they hold.
-void recursive_doubling(ScheduleBuilder& builder, const Team& team, BufferRange vector) {
+void recursive_doubling(ScheduleBuilder& builder, const RankOrder& team, BufferRange vector) {
   for (int held = 1; held < team.size(); held *= 2) {
     const int own = team.index & -held;
     const int other = own ^ held;
@@ -126,7 +126,8 @@ void reduce(ScheduleBuilder& builder, const FoldedTeam& team, BufferRange input,
   tree_gather(builder, team.active, sum, is_root ? output : builder.scratch(input.count));
 }
 
-void pairwise_all_to_all(ScheduleBuilder& builder, const Team& team, BufferRange input, BufferRange output) {
+void pairwise_all_to_all(ScheduleBuilder& builder, const RankOrder& team, BufferRange input,
+                         BufferRange output) {
   builder.copy(team.part(input, team.index), team.part(output, team.index));
   const int end = static_cast<int>(std::bit_ceil(static_cast<unsigned>(team.size())));
   for (int bits = 1; bits < end; ++bits) {
@@ -138,23 +139,23 @@ void pairwise_all_to_all(ScheduleBuilder& builder, const Team& team, BufferRange
 
 }  // namespace
 
-void add_halving_doubling(ScheduleBuilder& builder, const CollectiveCall& call, const Team& team) {
+void add_halving_doubling(ScheduleBuilder& builder, const CollectiveCall& call, const RankOrder& team) {
   const BufferRange input = input_of(call);
   const BufferRange output = output_of(call);
   switch (call.operation) {
-    case Operation::all_reduce:
+    case CommOperation::all_reduce:
       all_reduce(builder, fold(team, false), output);
       break;
-    case Operation::reduce_scatter:
+    case CommOperation::reduce_scatter:
       reduce_scatter(builder, fold(team, true), input, output);
       break;
-    case Operation::all_gather:
+    case CommOperation::all_gather:
       all_gather(builder, fold(team, true), input, output);
       break;
-    case Operation::broadcast:
+    case CommOperation::broadcast:
       broadcast(builder, fold(team, false), output);
       break;
-    case Operation::reduce:
+    case CommOperation::reduce:
       reduce(builder, fold(team, false), input, output);
       break;
     default:

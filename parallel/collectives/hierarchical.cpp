@@ -86,7 +86,7 @@ class HierarchicalCommunicator::StagedOperation : public PolledOperation {
   int stage_ = 0;  // number of stages entered
   std::vector<Request> pending_;
   std::size_t waited_for_ = 0;
-  std::vector<ScratchPool::Scratch> scratch_;
+  std::vector<ScratchPool::Lease> scratch_;
 };
 
 class HierarchicalCommunicator::AllReduce final : public StagedOperation {

@@ -6,26 +6,27 @@ namespace mylos {
 namespace {
 
 /// Returns the result at the master, `own` elsewhere.
-BufferRange reduce_at_master(ScheduleBuilder& builder, const Team& team, BufferRange own) {
+BufferRange reduce_at_master(ScheduleBuilder& builder, const RankOrder& team, BufferRange own) {
   if (team.index > 0) builder.send(team.rank(0), own);
   for (int i = 1; team.index == 0 && i < team.size(); ++i)
     own = builder.receive_and_combine(team.rank(i), own);
   return own;
 }
 
-void broadcast_from_master(ScheduleBuilder& builder, const Team& team, BufferRange vector) {
+void broadcast_from_master(ScheduleBuilder& builder, const RankOrder& team, BufferRange vector) {
   if (team.index > 0) builder.receive(team.rank(0), vector);
   for (int i = 1; team.index == 0 && i < team.size(); ++i) builder.send(team.rank(i), vector);
 }
 
-void gather_at_master(ScheduleBuilder& builder, const Team& team, BufferRange vector) {
+void gather_at_master(ScheduleBuilder& builder, const RankOrder& team, BufferRange vector) {
   if (team.index > 0) builder.send(team.rank(0), team.part(vector, team.index));
   for (int i = 1; team.index == 0 && i < team.size(); ++i)
     builder.receive(team.rank(i), team.part(vector, i));
 }
 
 /// Only the master uses `vector`.
-void scatter_from_master(ScheduleBuilder& builder, const Team& team, BufferRange vector, BufferRange own) {
+void scatter_from_master(ScheduleBuilder& builder, const RankOrder& team, BufferRange vector,
+                         BufferRange own) {
   if (team.index > 0) {
     builder.receive(team.rank(0), own);
     return;
@@ -34,7 +35,7 @@ void scatter_from_master(ScheduleBuilder& builder, const Team& team, BufferRange
   for (int i = 1; i < team.size(); ++i) builder.send(team.rank(i), team.part(vector, i));
 }
 
-void all_to_all_through_master(ScheduleBuilder& builder, const Team& team, BufferRange input,
+void all_to_all_through_master(ScheduleBuilder& builder, const RankOrder& team, BufferRange input,
                                BufferRange output) {
   if (team.index > 0) {
     for (int target = 0; target < team.size(); ++target) {
@@ -54,26 +55,26 @@ void all_to_all_through_master(ScheduleBuilder& builder, const Team& team, Buffe
 
 }  // namespace
 
-void add_naive(ScheduleBuilder& builder, const CollectiveCall& call, const Team& team) {
+void add_naive(ScheduleBuilder& builder, const CollectiveCall& call, const RankOrder& team) {
   const BufferRange input = input_of(call);
   const BufferRange output = output_of(call);
   switch (call.operation) {
-    case Operation::all_reduce:
+    case CommOperation::all_reduce:
       reduce_at_master(builder, team, output);
       broadcast_from_master(builder, team, output);
       break;
-    case Operation::reduce_scatter:
+    case CommOperation::reduce_scatter:
       scatter_from_master(builder, team, reduce_at_master(builder, team, input), output);
       break;
-    case Operation::all_gather:
+    case CommOperation::all_gather:
       builder.copy(input, team.part(output, team.index));
       gather_at_master(builder, team, output);
       broadcast_from_master(builder, team, output);
       break;
-    case Operation::broadcast:
+    case CommOperation::broadcast:
       broadcast_from_master(builder, team, output);
       break;
-    case Operation::reduce:
+    case CommOperation::reduce:
       reduce_at_master(builder, team, team.index == 0 ? output : input);
       break;
     default:

@@ -8,11 +8,11 @@ namespace mylos {
 namespace {
 
 /// The neighbour `distance` places further; a negative distance counts backwards.
-int neighbour(const Team& team, int distance) {
+int neighbour(const RankOrder& team, int distance) {
   return ((team.index + distance) % team.size() + team.size()) % team.size();
 }
 
-std::int64_t largest_part(const Team& team) {
+std::int64_t largest_part(const RankOrder& team) {
   std::int64_t largest = 0;
   for (std::size_t i = 0; i + 1 < team.first.size(); ++i)
     largest = std::max(largest, team.first[i + 1] - team.first[i]);
@@ -21,7 +21,7 @@ std::int64_t largest_part(const Team& team) {
 
 /// Partial sums travel towards their owner. Returns the place of this rank's own complete part. Two slots of
 /// scratch suffice: one sum leaves while the next arrives.
-BufferRange ring_reduce_scatter(ScheduleBuilder& builder, const Team& team, BufferRange own) {
+BufferRange ring_reduce_scatter(ScheduleBuilder& builder, const RankOrder& team, BufferRange own) {
   if (team.size() == 1) return own;
   const std::int64_t slot_count = largest_part(team);
   BufferRange leaving = team.part(own, neighbour(team, -1));
@@ -36,7 +36,7 @@ BufferRange ring_reduce_scatter(ScheduleBuilder& builder, const Team& team, Buff
   return leaving;
 }
 
-void ring_all_gather(ScheduleBuilder& builder, const Team& team, BufferRange vector) {
+void ring_all_gather(ScheduleBuilder& builder, const RankOrder& team, BufferRange vector) {
   for (int step = 0; step + 1 < team.size(); ++step) {
     builder.exchange(team.rank(neighbour(team, 1)), team.part(vector, neighbour(team, -step)),
                      team.rank(neighbour(team, -1)), team.part(vector, neighbour(team, -step - 1)));
@@ -44,7 +44,7 @@ void ring_all_gather(ScheduleBuilder& builder, const Team& team, BufferRange vec
 }
 
 /// A rank passes segment i - 1 on while segment i arrives.
-void chain_broadcast(ScheduleBuilder& builder, const Team& team, BufferRange vector) {
+void chain_broadcast(ScheduleBuilder& builder, const RankOrder& team, BufferRange vector) {
   const bool is_first = team.index == 0;
   const bool is_last = team.index + 1 == team.size();
   for (int i = 0; i <= team.size(); ++i) {
@@ -57,7 +57,7 @@ void chain_broadcast(ScheduleBuilder& builder, const Team& team, BufferRange vec
 }
 
 /// The same with a reduction on the way, from the last rank of the team to the first.
-void chain_reduce(ScheduleBuilder& builder, const Team& team, BufferRange own) {
+void chain_reduce(ScheduleBuilder& builder, const RankOrder& team, BufferRange own) {
   const int before = team.rank(neighbour(team, -1));
   const int after = team.rank(neighbour(team, 1));
   if (team.index + 1 == team.size()) {
@@ -81,7 +81,8 @@ void chain_reduce(ScheduleBuilder& builder, const Team& team, BufferRange own) {
   builder.send(before, leaving);
 }
 
-void shifted_all_to_all(ScheduleBuilder& builder, const Team& team, BufferRange input, BufferRange output) {
+void shifted_all_to_all(ScheduleBuilder& builder, const RankOrder& team, BufferRange input,
+                        BufferRange output) {
   builder.copy(team.part(input, team.index), team.part(output, team.index));
   for (int distance = 1; distance < team.size(); ++distance) {
     const int to = neighbour(team, distance);
@@ -92,25 +93,25 @@ void shifted_all_to_all(ScheduleBuilder& builder, const Team& team, BufferRange 
 
 }  // namespace
 
-void add_ring(ScheduleBuilder& builder, const CollectiveCall& call, const Team& team) {
+void add_ring(ScheduleBuilder& builder, const CollectiveCall& call, const RankOrder& team) {
   const BufferRange input = input_of(call);
   const BufferRange output = output_of(call);
   switch (call.operation) {
-    case Operation::all_reduce:
+    case CommOperation::all_reduce:
       builder.copy(ring_reduce_scatter(builder, team, output), team.part(output, team.index));
       ring_all_gather(builder, team, output);
       break;
-    case Operation::reduce_scatter:
+    case CommOperation::reduce_scatter:
       builder.copy(ring_reduce_scatter(builder, team, input), output);
       break;
-    case Operation::all_gather:
+    case CommOperation::all_gather:
       builder.copy(input, team.part(output, team.index));
       ring_all_gather(builder, team, output);
       break;
-    case Operation::broadcast:
+    case CommOperation::broadcast:
       chain_broadcast(builder, team, output);
       break;
-    case Operation::reduce:
+    case CommOperation::reduce:
       chain_reduce(builder, team, team.index == 0 ? output : input);
       break;
     default:

@@ -8,16 +8,16 @@ namespace mylos {
 namespace {
 
 /// Whether input and output are the same buffer.
-bool in_place(Operation operation) {
-  return operation == Operation::all_reduce || operation == Operation::broadcast ||
-         operation == Operation::reduce;
+bool in_place(CommOperation operation) {
+  return operation == CommOperation::all_reduce || operation == CommOperation::broadcast ||
+         operation == CommOperation::reduce;
 }
 
 }  // namespace
 
-Team whole_team(const CollectiveCall& call, int rank) {
+RankOrder whole_order(const CollectiveCall& call, int rank) {
   const std::int64_t total = in_place(call.operation) ? call.count : call.count * call.size;
-  Team team;
+  RankOrder team;
   for (int i = 0; i < call.size; ++i) {
     team.ranks.push_back((call.root + i) % call.size);
     team.first.push_back(total * i / call.size);
@@ -28,12 +28,12 @@ Team whole_team(const CollectiveCall& call, int rank) {
 }
 
 BufferRange input_of(const CollectiveCall& call) {
-  const bool one_part = in_place(call.operation) || call.operation == Operation::all_gather;
+  const bool one_part = in_place(call.operation) || call.operation == CommOperation::all_gather;
   return {BufferName::input, 0, one_part ? call.count : call.count * call.size};
 }
 
 BufferRange output_of(const CollectiveCall& call) {
-  const bool one_part = in_place(call.operation) || call.operation == Operation::reduce_scatter;
+  const bool one_part = in_place(call.operation) || call.operation == CommOperation::reduce_scatter;
   return {BufferName::output, 0, one_part ? call.count : call.count * call.size};
 }
 

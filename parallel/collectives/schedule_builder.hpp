@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ScheduleBuilder: writes the rounds of one rank; Team: the ranks in the order in which an algorithm sees
-// them.
+// ScheduleBuilder: writes the rounds of one rank; RankOrder: the ranks in the order in which an algorithm
+// sees them.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace mylos {
 
 /// Ranks in an algorithm's order, and the elements of the vector that each of them owns.
-struct Team {
+struct RankOrder {
   std::vector<int> ranks;
   std::vector<std::int64_t> first;  ///< ranks[i] owns the elements [first[i], first[i + 1])
   int index = -1;                   ///< the place of this rank, or -1 if it is not in the team
@@ -27,7 +27,7 @@ struct Team {
 };
 
 /// All ranks, the root first; the vector is cut into parts whose sizes differ by at most one element.
-Team whole_team(const CollectiveCall& call, int rank);
+RankOrder whole_order(const CollectiveCall& call, int rank);
 
 /// The buffers of `call`, in full.
 BufferRange input_of(const CollectiveCall& call);

@@ -21,7 +21,7 @@ ScratchSizes::Lent ScratchSizes::take(std::size_t bytes) {
   return lent;
 }
 
-ScratchPool::Scratch ScratchPool::take(std::size_t bytes) {
+ScratchPool::Lease ScratchPool::take(std::size_t bytes) {
   if (bytes == 0) return {};
   const std::lock_guard lock(mutex_);
   const ScratchSizes::Lent lent = sizes_.take(bytes);

@@ -34,7 +34,7 @@ class ScratchSizes {
   std::size_t allocated_ = 0;
 };
 
-/// Thread-safe. A block returns when its `Scratch` is destroyed; the pool must outlive all `Scratch` objects.
+/// Thread-safe. A block returns when its `Lease` is destroyed; the pool must outlive all `Lease` objects.
 class ScratchPool {
  public:
   struct Block {
@@ -43,13 +43,13 @@ class ScratchPool {
     MemoryCharge charge;
   };
 
-  class Scratch {
+  class Lease {
    public:
-    Scratch() = default;
-    Scratch(ScratchPool& pool, Block block) : pool_(&pool), block_(std::move(block)) {}
-    Scratch(Scratch&& other) noexcept = default;
-    Scratch& operator=(Scratch&& other) = delete;
-    ~Scratch() {
+    Lease() = default;
+    Lease(ScratchPool& pool, Block block) : pool_(&pool), block_(std::move(block)) {}
+    Lease(Lease&& other) noexcept = default;
+    Lease& operator=(Lease&& other) = delete;
+    ~Lease() {
       if (block_.memory) pool_->give_back(std::move(block_));
     }
     std::byte* data() const { return block_.memory.get(); }
@@ -63,7 +63,7 @@ class ScratchPool {
   explicit ScratchPool(MemoryLedger* ledger) : ledger_(ledger) {}
 
   /// At least `bytes`, not initialised.
-  Scratch take(std::size_t bytes);
+  Lease take(std::size_t bytes);
   /// The most bytes that were ever allocated.
   std::size_t peak_bytes() const { return peak_.load(); }
   std::size_t num_allocations() const { return num_allocations_.load(); }

@@ -66,7 +66,7 @@ class LinkRequest final : public RequestState {
   bool arrived_ = false;
 };
 
-[[noreturn]] void refuse(Operation operation) {
+[[noreturn]] void refuse(CommOperation operation) {
   fail(ExitCode::usage, "a simulated link needs an algorithm over send and receive, not a native {}",
        name_of(operation));
 }
@@ -146,32 +146,32 @@ std::unique_ptr<Communicator> SimulatedLink::split(int color, int key) {
 }
 
 Request SimulatedLink::all_reduce(TensorRef /*buffer*/, ReduceOp /*op*/) {
-  refuse(Operation::all_reduce);
+  refuse(CommOperation::all_reduce);
 }
 
 Request SimulatedLink::reduce_scatter(TensorRef /*input*/, TensorRef /*output*/, ReduceOp /*op*/) {
-  refuse(Operation::reduce_scatter);
+  refuse(CommOperation::reduce_scatter);
 }
 
 Request SimulatedLink::all_gather(TensorRef /*input*/, TensorRef /*output*/) {
-  refuse(Operation::all_gather);
+  refuse(CommOperation::all_gather);
 }
 
 Request SimulatedLink::broadcast(TensorRef /*buffer*/, int /*root*/) {
-  refuse(Operation::broadcast);
+  refuse(CommOperation::broadcast);
 }
 
 Request SimulatedLink::reduce(TensorRef /*buffer*/, ReduceOp /*op*/, int /*root*/) {
-  refuse(Operation::reduce);
+  refuse(CommOperation::reduce);
 }
 
 Request SimulatedLink::all_to_all(TensorRef /*input*/, TensorRef /*output*/) {
-  refuse(Operation::all_to_all);
+  refuse(CommOperation::all_to_all);
 }
 
 Request SimulatedLink::all_to_all_v(TensorRef /*input*/, std::span<const std::int64_t> /*send_counts*/,
                                     TensorRef /*output*/, std::span<const std::int64_t> /*recv_counts*/) {
-  refuse(Operation::all_to_all_v);
+  refuse(CommOperation::all_to_all_v);
 }
 
 }  // namespace mylos

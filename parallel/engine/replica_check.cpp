@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/base/digest.hpp"
-#include "core/base/joined.hpp"
+#include "core/base/join.hpp"
 #include "core/memory/device_buffer.hpp"
 
 namespace mylos {
@@ -60,8 +60,8 @@ bool agrees_with_master(std::span<const std::byte> weights, std::span<const std:
 }
 
 /// The values of all replicas, one replica after another.
-std::vector<std::int64_t> gathered(ComputeBackend& backend, Communicator& replicas,
-                                   const std::vector<std::int64_t>& own) {
+std::vector<std::int64_t> gather_values(ComputeBackend& backend, Communicator& replicas,
+                                        const std::vector<std::int64_t>& own) {
   const auto ranks = static_cast<std::size_t>(replicas.size());
   std::vector<std::int64_t> all(own.size() * ranks);
   MemoryLedger ledger;  // for a few bytes that live for one call
@@ -94,7 +94,8 @@ bool is_intact(ComputeBackend& backend, const GradientExchange& exchange, const 
 
 /// The numbers of the replicas that are not intact. If all seem to be, the replicas whose hash is not that of
 /// the majority; without a majority, all replicas.
-std::vector<int> suspects(const std::vector<std::int64_t>& hashes, const std::vector<std::int64_t>& intact) {
+std::vector<int> find_suspects(const std::vector<std::int64_t>& hashes,
+                               const std::vector<std::int64_t>& intact) {
   std::vector<int> ranks;
   for (std::size_t r = 0; r < intact.size(); ++r) {
     if (intact[r] == 0) ranks.push_back(static_cast<int>(r));
@@ -119,25 +120,27 @@ constexpr AxisSet tensor_axis = {Axis::tensor};
 
 /// Names the first state that differs among the ranks along `axes` and the suspected ranks; "" if none
 /// differs.
-std::string difference(ComputeBackend& backend, const GradientExchange& exchange, const Optimizer& optimizer,
-                       const ProcessGrid& grid, AxisSet axes, const std::vector<StateHash>& states) {
+std::string find_difference(ComputeBackend& backend, const GradientExchange& exchange,
+                            const Optimizer& optimizer, const ProcessGrid& grid, AxisSet axes,
+                            const std::vector<StateHash>& states) {
   if (grid.coordinates().extent(axes) == 1 || states.empty()) return "";
   Communicator& replicas = grid.group(axes);
   const auto ranks = static_cast<std::size_t>(replicas.size());
   std::vector<std::int64_t> own;
   for (const StateHash& state : states) own.push_back(state.hash);
-  const std::vector<std::int64_t> all = gathered(backend, replicas, own);
+  const std::vector<std::int64_t> all = gather_values(backend, replicas, own);
   for (std::size_t i = 0; i < states.size(); ++i) {
     std::vector<std::int64_t> hashes(ranks);
     for (std::size_t r = 0; r < ranks; ++r) hashes[r] = all[r * states.size() + i];
     if (std::ranges::adjacent_find(hashes, std::ranges::not_equal_to{}) == hashes.end()) continue;
     const std::int64_t intact = is_intact(backend, exchange, optimizer, states[i]) ? 1 : 0;
-    const std::vector<std::int64_t> in_world = gathered(backend, replicas, {grid.group(all_axes).rank()});
+    const std::vector<std::int64_t> in_world =
+        gather_values(backend, replicas, {grid.group(all_axes).rank()});
     std::vector<std::int64_t> ranks_in_world;
-    for (const int rank : suspects(hashes, gathered(backend, replicas, {intact})))
+    for (const int rank : find_suspects(hashes, gather_values(backend, replicas, {intact})))
       ranks_in_world.push_back(in_world[static_cast<std::size_t>(rank)]);
     return fmt::format("{} differs between replicas; corrupted on rank {}", states[i].name,
-                       joined(ranks_in_world, " or "));
+                       join(ranks_in_world, " or "));
   }
   return "";
 }
@@ -177,12 +180,13 @@ std::vector<StateHash> hash_states(ComputeBackend& backend, const ParameterTable
 std::string compare_replicas(ComputeBackend& backend, const GradientExchange& exchange,
                              const Optimizer& optimizer, const ProcessGrid& grid,
                              const std::vector<StateHash>& hashes) {
-  std::string problem = difference(backend, exchange, optimizer, grid, replica_axes_of(exchange), hashes);
+  std::string problem =
+      find_difference(backend, exchange, optimizer, grid, replica_axes_of(exchange), hashes);
   if (!problem.empty()) return problem;
   std::vector<StateHash> twins;
   std::ranges::copy_if(hashes, std::back_inserter(twins),
                        [](const StateHash& state) { return !state.piece.parameter.is_split(Axis::tensor); });
-  return difference(backend, exchange, optimizer, grid, tensor_axis, twins);
+  return find_difference(backend, exchange, optimizer, grid, tensor_axis, twins);
 }
 
 }  // namespace mylos

@@ -49,8 +49,8 @@ struct StepConfig {
   ProgramConfig programs(const Schedule& schedule, const Coordinates& coordinates) const {
     BatchShape shape = train.shape();
     if (parallel.splits.sequence) {
-      shape.stream_parts = coordinates.extent(Axis::tensor);
-      shape.stream_part = coordinates.index(Axis::tensor);
+      shape.residual_parts = coordinates.extent(Axis::tensor);
+      shape.residual_part = coordinates.index(Axis::tensor);
     }
     return {.shape = shape,
             .grad_dtype = train.grad_dtype,

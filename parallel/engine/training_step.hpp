@@ -104,8 +104,9 @@ class TrainingStep {
   };
   /// The collective of a step in addition to those of its exchange.
   static PlannedCall guard_call() {
-    return {
-        .group = all_axes, .operation = Operation::all_reduce, .count = sizeof(GuardInput) / sizeof(float)};
+    return {.group = all_axes,
+            .operation = CommOperation::all_reduce,
+            .count = sizeof(GuardInput) / sizeof(float)};
   }
   /// Elements [begin, begin + count) of an owned part.
   struct PartRange {

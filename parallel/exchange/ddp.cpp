@@ -32,12 +32,12 @@ ExchangePlan plan(const ParamValues& values, const ExchangeScope& scope) {
   ExchangePlan plan{.weight_bytes = bytes(scope.compute_type),
                     .gradient_bytes = layout.has_gradients ? bytes(scope.gradient_type) : 0,
                     .owned = whole_units(scope.table),
-                    .stored = divided(whole_units(scope.table), scope.coordinates.extent(loss_axes),
-                                      scope.coordinates.index(loss_axes))};
+                    .stored = share_of(whole_units(scope.table), scope.coordinates.extent(loss_axes),
+                                       scope.coordinates.index(loss_axes))};
   if (scope.coordinates.extent(loss_axes) == 1) return plan;
   for (const DdpLayout::Reduction& reduction : layout.reductions) {
     plan.calls.push_back({.group = loss_axes,
-                          .operation = Operation::all_reduce,
+                          .operation = CommOperation::all_reduce,
                           .count = reduction.end - reduction.begin,
                           .dtype = scope.gradient_type,
                           .until = layout.reductions.size()});
@@ -196,7 +196,7 @@ std::vector<UnitPart> Ddp::owned() const {
 }
 
 std::vector<UnitPart> Ddp::stored() const {
-  return divided(owned(), replicas_.size(), replicas_.rank());
+  return share_of(owned(), replicas_.size(), replicas_.rank());
 }
 
 }  // namespace mylos

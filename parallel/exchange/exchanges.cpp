@@ -17,7 +17,7 @@ std::vector<UnitPart> whole_units(const ParameterTable& table) {
   return parts;
 }
 
-std::vector<UnitPart> divided(const std::vector<UnitPart>& parts, int ranks, int rank) {
+std::vector<UnitPart> share_of(const std::vector<UnitPart>& parts, int ranks, int rank) {
   std::vector<UnitPart> own;
   for (const UnitPart& part : parts) {
     const auto cut = [&](int place) { return (part.count * place + ranks - 1) / ranks; };

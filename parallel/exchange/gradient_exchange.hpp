@@ -119,7 +119,7 @@ inline constexpr AxisSet replica_axes = loss_axes.without({Axis::shard});
 std::vector<UnitPart> whole_units(const ParameterTable& table);
 /// The share of `parts` that rank `rank` of the `ranks` that hold them writes to a checkpoint; rank 0 has no
 /// fewer elements than any other.
-std::vector<UnitPart> divided(const std::vector<UnitPart>& parts, int ranks, int rank);
+std::vector<UnitPart> share_of(const std::vector<UnitPart>& parts, int ranks, int rank);
 
 /// The scope of an exchange: one rank of a layout.
 struct ExchangeScope {
@@ -134,7 +134,7 @@ struct ExchangeScope {
 /// A collective that an exchange starts in a step.
 struct PlannedCall {
   AxisSet group;
-  Operation operation = Operation::all_reduce;
+  CommOperation operation = CommOperation::all_reduce;
   std::int64_t count = 0;  ///< elements, as in CollectiveCall
   DType dtype = DType::fp32;
   /// Number of calls in the list that have started when this one is waited for.

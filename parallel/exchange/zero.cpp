@@ -50,7 +50,7 @@ ExchangePlan plan(const ParamValues& values, const ExchangeScope& scope) {
   plan.calls = layout.calls;
   plan.owned = layout.owned(scope.table);
   plan.stored =
-      divided(plan.owned, scope.coordinates.extent(replica_axes), scope.coordinates.index(replica_axes));
+      share_of(plan.owned, scope.coordinates.extent(replica_axes), scope.coordinates.index(replica_axes));
   plan.reduces_each_micro_batch = config.divides_gradients();
   plan.keeps_weights = !config.divides_weights();
   return plan;
@@ -166,7 +166,7 @@ TensorRef Zero::gradient(const UnitPart& part) const {
 }
 
 std::vector<UnitPart> Zero::stored() const {
-  return replicas_ == nullptr ? owned() : divided(owned(), replicas_->size(), replicas_->rank());
+  return replicas_ == nullptr ? owned() : share_of(owned(), replicas_->size(), replicas_->rank());
 }
 
 void Zero::begin(UnitSequence sequence) {

@@ -163,7 +163,7 @@ class SequencePlanner {
            ++next_gather_) {
         const int unit = sequence_.gathers[next_gather_].unit;
         gather_calls_[unit] =
-            call({Axis::shard}, Operation::all_gather, layout_.unit(unit).part, scope_.compute_type);
+            call({Axis::shard}, CommOperation::all_gather, layout_.unit(unit).part, scope_.compute_type);
       }
       PlannedCall& gather = calls_[gather_calls_.at(acquired.access.unit)];
       if (gather.until == 0) gather.until = calls_.size();
@@ -191,7 +191,7 @@ class SequencePlanner {
     const int unit = completion.range.unit;
     if (completion.range.begin != layout_.unit(unit).last_completed) return;
     const std::size_t made =
-        call({Axis::shard}, Operation::reduce_scatter, layout_.unit(unit).part, scope_.gradient_type);
+        call({Axis::shard}, CommOperation::reduce_scatter, layout_.unit(unit).part, scope_.gradient_type);
     const std::size_t item = config_.divides_gradients() ? held_.at(unit) : 0;
     held_.erase(unit);
     finish_reduction();
@@ -204,12 +204,12 @@ class SequencePlanner {
     calls_[reducing_->call].until = calls_.size();
     if (config_.divides_gradients()) gradients_.ticks(reducing_->item).last = std::ssize(gradient_items_) - 1;
     if (reducing_->is_last && scope_.coordinates.extent(replica_axes) > 1)
-      summing_.push_back(call(replica_axes, Operation::all_reduce, layout_.unit(reducing_->unit).part,
+      summing_.push_back(call(replica_axes, CommOperation::all_reduce, layout_.unit(reducing_->unit).part,
                               scope_.gradient_type));
     reducing_.reset();
   }
 
-  std::size_t call(AxisSet group, Operation operation, std::int64_t count, DType dtype) {
+  std::size_t call(AxisSet group, CommOperation operation, std::int64_t count, DType dtype) {
     calls_.push_back(
         {.group = group, .operation = operation, .count = count, .dtype = dtype, .times = times_});
     return calls_.size() - 1;
@@ -272,7 +272,7 @@ ZeroLayout::ZeroLayout(const ZeroConfig& config, const ExchangeScope& scope)
   const std::size_t first = calls.size();
   for (const UnitPlace& place : units) {
     calls.push_back({.group = {Axis::shard},
-                     .operation = Operation::all_gather,
+                     .operation = CommOperation::all_gather,
                      .count = place.part,
                      .dtype = scope.compute_type,
                      .until = first + units.size()});

@@ -35,7 +35,7 @@ using CallText = std::array<char, call_text_bytes>;
 
 }  // namespace
 
-std::vector<TrafficRow> difference(std::vector<TrafficRow> all, const std::vector<TrafficRow>& part) {
+std::vector<TrafficRow> subtract(std::vector<TrafficRow> all, const std::vector<TrafficRow>& part) {
   for (TrafficRow& row : all) {
     const auto same = [&](const TrafficRow& other) {
       return other.axis == row.axis && other.operation == row.operation;
@@ -61,7 +61,7 @@ std::vector<TrafficRow> TrafficCounter::table() const {
   std::vector<TrafficRow> rows;
   for (const Axis& axis : axes_) {
     for (int i = 0; i < num_operations; ++i) {
-      const auto operation = static_cast<Operation>(i);
+      const auto operation = static_cast<CommOperation>(i);
       if (axis.calls(operation) == 0) continue;
       rows.push_back({axis.label(), operation, axis.calls(operation), axis.payload_bytes(operation)});
     }
@@ -74,8 +74,8 @@ TrafficTotals TrafficCounter::totals() const {
   TrafficTotals totals;
   for (const Axis& axis : axes_) {
     for (int i = 0; i < num_operations; ++i) {
-      totals.calls += axis.calls(static_cast<Operation>(i));
-      totals.payload_bytes += axis.payload_bytes(static_cast<Operation>(i));
+      totals.calls += axis.calls(static_cast<CommOperation>(i));
+      totals.payload_bytes += axis.payload_bytes(static_cast<CommOperation>(i));
     }
   }
   return totals;
@@ -88,7 +88,7 @@ CountedCommunicator::CountedCommunicator(NextCommunicator next, std::string_view
       recorder_(recorder),
       checked_(calls_are_checked && host_buffers) {}
 
-std::uint64_t CountedCommunicator::begin(Operation operation, std::uint64_t payload_bytes) {
+std::uint64_t CountedCommunicator::begin(CommOperation operation, std::uint64_t payload_bytes) {
   axis_->count(operation, payload_bytes);
   return recorder_ != nullptr
              ? recorder_->begin(CallKind::collective, name_of(operation), axis_->label(), payload_bytes)
@@ -128,38 +128,38 @@ void CountedCommunicator::check(const Call& call) {
 }
 
 Request CountedCommunicator::all_reduce(TensorRef buffer, ReduceOp op) {
-  const std::uint64_t number = begin(Operation::all_reduce, buffer.bytes());
-  check({Operation::all_reduce, buffer.dtype, buffer.bytes(), static_cast<int>(op)});
+  const std::uint64_t number = begin(CommOperation::all_reduce, buffer.bytes());
+  check({CommOperation::all_reduce, buffer.dtype, buffer.bytes(), static_cast<int>(op)});
   return track(next().all_reduce(buffer, op), number);
 }
 
 Request CountedCommunicator::reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) {
-  const std::uint64_t number = begin(Operation::reduce_scatter, input.bytes());
-  check({Operation::reduce_scatter, input.dtype, input.bytes(), static_cast<int>(op)});
+  const std::uint64_t number = begin(CommOperation::reduce_scatter, input.bytes());
+  check({CommOperation::reduce_scatter, input.dtype, input.bytes(), static_cast<int>(op)});
   return track(next().reduce_scatter(input, output, op), number);
 }
 
 Request CountedCommunicator::all_gather(TensorRef input, TensorRef output) {
-  const std::uint64_t number = begin(Operation::all_gather, output.bytes());
-  check({Operation::all_gather, output.dtype, output.bytes()});
+  const std::uint64_t number = begin(CommOperation::all_gather, output.bytes());
+  check({CommOperation::all_gather, output.dtype, output.bytes()});
   return track(next().all_gather(input, output), number);
 }
 
 Request CountedCommunicator::broadcast(TensorRef buffer, int root) {
-  const std::uint64_t number = begin(Operation::broadcast, buffer.bytes());
-  check({Operation::broadcast, buffer.dtype, buffer.bytes(), root});
+  const std::uint64_t number = begin(CommOperation::broadcast, buffer.bytes());
+  check({CommOperation::broadcast, buffer.dtype, buffer.bytes(), root});
   return track(next().broadcast(buffer, root), number);
 }
 
 Request CountedCommunicator::reduce(TensorRef buffer, ReduceOp op, int root) {
-  const std::uint64_t number = begin(Operation::reduce, buffer.bytes());
-  check({Operation::reduce, buffer.dtype, buffer.bytes(), static_cast<int>(op) + num_operations * root});
+  const std::uint64_t number = begin(CommOperation::reduce, buffer.bytes());
+  check({CommOperation::reduce, buffer.dtype, buffer.bytes(), static_cast<int>(op) + num_operations * root});
   return track(next().reduce(buffer, op, root), number);
 }
 
 Request CountedCommunicator::all_to_all(TensorRef input, TensorRef output) {
-  const std::uint64_t number = begin(Operation::all_to_all, input.bytes());
-  check({Operation::all_to_all, input.dtype, input.bytes()});
+  const std::uint64_t number = begin(CommOperation::all_to_all, input.bytes());
+  check({CommOperation::all_to_all, input.dtype, input.bytes()});
   return track(next().all_to_all(input, output), number);
 }
 
@@ -167,24 +167,24 @@ Request CountedCommunicator::all_to_all_v(TensorRef input, std::span<const std::
                                           TensorRef output, std::span<const std::int64_t> recv_counts) {
   std::uint64_t elements = 0;
   for (const std::int64_t count : send_counts) elements += static_cast<std::uint64_t>(count);
-  const std::uint64_t number = begin(Operation::all_to_all_v, elements * size_of(input.dtype));
-  check({Operation::all_to_all_v, input.dtype});
+  const std::uint64_t number = begin(CommOperation::all_to_all_v, elements * size_of(input.dtype));
+  check({CommOperation::all_to_all_v, input.dtype});
   return track(next().all_to_all_v(input, send_counts, output, recv_counts), number);
 }
 
 Request CountedCommunicator::send(TensorRef buffer, int peer, int tag) {
-  const std::uint64_t number = begin(Operation::send, buffer.bytes());
+  const std::uint64_t number = begin(CommOperation::send, buffer.bytes());
   return track(next().send(buffer, peer, tag), number);
 }
 
 Request CountedCommunicator::recv(TensorRef buffer, int peer, int tag) {
-  const std::uint64_t number = begin(Operation::recv, buffer.bytes());
+  const std::uint64_t number = begin(CommOperation::recv, buffer.bytes());
   return track(next().recv(buffer, peer, tag), number);
 }
 
 void CountedCommunicator::barrier() {
-  const std::uint64_t number = begin(Operation::barrier, 0);
-  check({Operation::barrier});
+  const std::uint64_t number = begin(CommOperation::barrier, 0);
+  check({CommOperation::barrier});
   next().barrier();
   if (recorder_ != nullptr) recorder_->complete(number);
 }

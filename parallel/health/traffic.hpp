@@ -18,7 +18,7 @@ namespace mylos {
 
 class FlightRecorder;
 
-enum class Operation : std::uint8_t {
+enum class CommOperation : std::uint8_t {
   all_reduce,
   reduce_scatter,
   all_gather,
@@ -32,7 +32,7 @@ enum class Operation : std::uint8_t {
 };
 inline constexpr int num_operations = 10;
 
-constexpr std::string_view name_of(Operation operation) {
+constexpr std::string_view name_of(CommOperation operation) {
   constexpr std::array<std::string_view, num_operations> names = {
       "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce",
       "all_to_all", "all_to_all_v",   "send",       "recv",      "barrier"};
@@ -41,7 +41,7 @@ constexpr std::string_view name_of(Operation operation) {
 
 struct TrafficRow {
   std::string axis;
-  Operation operation = Operation::all_reduce;
+  CommOperation operation = CommOperation::all_reduce;
   std::uint64_t calls = 0;
   std::uint64_t payload_bytes = 0;
 
@@ -49,7 +49,7 @@ struct TrafficRow {
 };
 
 /// The rows of `all` less those of `part`; operations without calls are left out.
-std::vector<TrafficRow> difference(std::vector<TrafficRow> all, const std::vector<TrafficRow>& part);
+std::vector<TrafficRow> subtract(std::vector<TrafficRow> all, const std::vector<TrafficRow>& part);
 
 struct TrafficTotals {
   std::uint64_t calls = 0;
@@ -72,12 +72,12 @@ class TrafficCounter {
     explicit Axis(std::string label) : label_(std::move(label)) {}
 
     const std::string& label() const { return label_; }
-    void count(Operation operation, std::uint64_t payload_bytes) {
+    void count(CommOperation operation, std::uint64_t payload_bytes) {
       calls_[static_cast<std::size_t>(operation)] += 1;
       bytes_[static_cast<std::size_t>(operation)] += payload_bytes;
     }
-    std::uint64_t calls(Operation operation) const { return calls_[static_cast<std::size_t>(operation)]; }
-    std::uint64_t payload_bytes(Operation operation) const {
+    std::uint64_t calls(CommOperation operation) const { return calls_[static_cast<std::size_t>(operation)]; }
+    std::uint64_t payload_bytes(CommOperation operation) const {
       return bytes_[static_cast<std::size_t>(operation)];
     }
 
@@ -135,14 +135,14 @@ class CountedCommunicator final : public ForwardingCommunicator {
  private:
   /// The properties that all ranks must agree on.
   struct Call {
-    Operation operation;
+    CommOperation operation;
     DType dtype = DType::uint8;
     std::uint64_t bytes = 0;
     int detail = 0;  // number of the reduction, of the root, or of both
   };
 
   /// Counts and records a call; returns its number in the flight recorder.
-  std::uint64_t begin(Operation operation, std::uint64_t payload_bytes);
+  std::uint64_t begin(CommOperation operation, std::uint64_t payload_bytes);
   void check(const Call& call);
   /// `inner` wrapped so that waiting for it marks operation `number` as complete.
   Request track(Request inner, std::uint64_t number);

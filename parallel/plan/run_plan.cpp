@@ -49,7 +49,7 @@ namespace {
 
 std::uint64_t payload_bytes(const PlannedCall& call, const Coordinates& coordinates) {
   const bool is_divided =
-      call.operation == Operation::all_gather || call.operation == Operation::reduce_scatter;
+      call.operation == CommOperation::all_gather || call.operation == CommOperation::reduce_scatter;
   const int parts = is_divided ? coordinates.extent(call.group) : 1;
   return static_cast<std::uint64_t>(call.count * parts) * size_of(call.dtype);
 }
@@ -70,21 +70,21 @@ std::vector<TrafficRow> traffic_of(const std::vector<PlannedCall>& calls, const 
   return rows;
 }
 
-PlannedCall planned(const AllReduceCall& call) {
+PlannedCall to_planned_call(const AllReduceCall& call) {
   return {.group = call.group,
-          .operation = Operation::all_reduce,
+          .operation = CommOperation::all_reduce,
           .count = call.buffer.size(),
           .dtype = call.buffer.dtype};
 }
-PlannedCall planned(const AllGatherCall& call) {
+PlannedCall to_planned_call(const AllGatherCall& call) {
   return {.group = call.group,
-          .operation = Operation::all_gather,
+          .operation = CommOperation::all_gather,
           .count = call.input.size(),
           .dtype = call.input.dtype};
 }
-PlannedCall planned(const ReduceScatterCall& call) {
+PlannedCall to_planned_call(const ReduceScatterCall& call) {
   return {.group = call.group,
-          .operation = Operation::reduce_scatter,
+          .operation = CommOperation::reduce_scatter,
           .count = call.output.size(),
           .dtype = call.output.dtype};
 }
@@ -110,7 +110,7 @@ std::vector<PlannedCall> calls_of(const Schedule& schedule, const ModelPrograms&
           [&]<class Op>(const Op& op) {
             if constexpr (is_collective<Op>) {
               under_way.emplace(static_cast<int>(i), calls.size());
-              calls.push_back(planned(op));
+              calls.push_back(to_planned_call(op));
               if (is_repeated) calls.back().times = repeated.times;
             }
           },
@@ -137,7 +137,7 @@ std::size_t scratch_bytes(const std::string& name, const PlannedCall& call, cons
 std::int64_t scratch_bytes(const std::string& name, const std::vector<PlannedCall>& calls,
                            const Coordinates& coordinates) {
   if (name == "native") return 0;
-  std::map<std::tuple<Operation, AxisSet, std::int64_t, DType>, std::size_t> known;
+  std::map<std::tuple<CommOperation, AxisSet, std::int64_t, DType>, std::size_t> known;
   const auto bytes_of = [&](const PlannedCall& call) {
     const auto [found, is_new] = known.try_emplace({call.operation, call.group, call.count, call.dtype});
     if (is_new) found->second = scratch_bytes(name, call, coordinates);

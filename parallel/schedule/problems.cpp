@@ -248,7 +248,7 @@ class MessageCheck {
 
 }  // namespace
 
-std::vector<std::string> problems_of(std::span<const Schedule> ranks) {
+std::vector<std::string> find_problems(std::span<const Schedule> ranks) {
   std::vector<std::string> problems;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     RankCheck(static_cast<int>(r), ranks[r], problems).run(num_steps(ranks));

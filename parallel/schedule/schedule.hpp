@@ -158,6 +158,6 @@ std::span<const ScheduleKind* const> schedules();
 /// those of two steps must not mix. Messages must meet their receivers without deadlock: neighbouring
 /// messages of a rank are posted together; channels keep their order, and have neither tags nor buffers (as
 /// in NCCL).
-std::vector<std::string> problems_of(std::span<const Schedule> ranks);
+std::vector<std::string> find_problems(std::span<const Schedule> ranks);
 
 }  // namespace mylos

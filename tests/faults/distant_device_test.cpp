@@ -19,13 +19,13 @@ class DistantTest : public RunTest {
   void SetUp() override {
     if (!fs::exists(MYLOS_TEST_PLUGINS)) GTEST_SKIP() << "a static build loads no plugins";
   }
-  static Words joined(Words words, const Words& more) {
+  static Words join(Words words, const Words& more) {
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }
-  static Words on_host(const Words& more) { return joined({"--backend.compute=kokkos"}, more); }
+  static Words on_host(const Words& more) { return join({"--backend.compute=kokkos"}, more); }
   static Words on_device(const Words& more) {
-    return joined({"--backend.compute=distant", "--plugin-path=" MYLOS_TEST_PLUGINS}, more);
+    return join({"--backend.compute=distant", "--plugin-path=" MYLOS_TEST_PLUGINS}, more);
   }
 };
 
@@ -33,16 +33,16 @@ class DistantDevice : public DistantTest, public testing::WithParamInterface<Run
 
 TEST_P(DistantDevice, GivesTheSameRun) {
   ASSERT_EQ(train("reference", on_host(GetParam())).exit_code, 0);
-  const Outcome first = train("run", on_device(joined(GetParam(), {"--train.stop_step=5"})));
+  const Outcome first = train("run", on_device(join(GetParam(), {"--train.stop_step=5"})));
   ASSERT_EQ(first.exit_code, 0) << first.output;
-  const Outcome rest = train("run", on_device(joined(GetParam(), {"--restart", "--backend.graphs=true"})));
+  const Outcome rest = train("run", on_device(join(GetParam(), {"--restart", "--backend.graphs=true"})));
   ASSERT_EQ(rest.exit_code, 0) << rest.output;
   expect_same_run("run", "reference", 8);
 }
 
 TEST_P(DistantDevice, ComparesReplicasOfTheStep) {
   const Words words = {"--guard.replica_check_every=2", "--checkpoint.every=0"};
-  train_with_fault("run", "step:1:4:flip", on_device(joined(GetParam(), words)));
+  train_with_fault("run", "step:1:4:flip", on_device(join(GetParam(), words)));
   EXPECT_THAT(expect_status("run", "failed", ExitCode::numerical),
               HasSubstr("step 4: wte.weight differs between replicas"));
 }
@@ -107,11 +107,11 @@ TEST_F(RunAhead, GivesTheSameRun) {
   const std::string fault = "backward:0:7:nan";  // puts a checkpoint off by a step
   const Outcome host = train_alone("reference", on_host(words), fault);
   ASSERT_EQ(host.exit_code, 0) << host.output;
-  const Outcome first = train_alone("run", on_device(joined(words, {"--train.stop_step=12"})), fault);
+  const Outcome first = train_alone("run", on_device(join(words, {"--train.stop_step=12"})), fault);
   ASSERT_EQ(first.exit_code, 0) << first.output;
   EXPECT_THAT(first.output, HasSubstr("step 7: update not applied"));
   expect_every_step_once("run", 12);
-  const Outcome rest = train_alone("run", on_device(joined(words, {"--restart", "--backend.graphs=true"})));
+  const Outcome rest = train_alone("run", on_device(join(words, {"--restart", "--backend.graphs=true"})));
   ASSERT_EQ(rest.exit_code, 0) << rest.output;
   EXPECT_THAT(rest.output, HasSubstr("bitwise"));
   EXPECT_THAT(checkpoint_steps("reference"), ElementsAre(8, 14, 21, 24));
@@ -157,7 +157,7 @@ TEST_F(RunAhead, FinishesTheStepUnderWayWhenASignalStopsIt) {
   const std::int64_t step = status_step("run");
   expect_every_step_once("run", step);
   const std::string stop = fmt::format("--train.stop_step={}", step);
-  EXPECT_EQ(train_alone("reference", on_host(joined(words, {stop}))).exit_code, 0);
+  EXPECT_EQ(train_alone("reference", on_host(join(words, {stop}))).exit_code, 0);
   expect_same_run("run", "reference", step);
 }
 

@@ -62,13 +62,14 @@ TEST(Harness, DoesNotFindARankOfAJobThatHasEnded) {
 using Guard = RunTest;
 
 /// On each layout: a value of one rank, or of one part of the weights, reaches the decision of all.
-class GuardedLayout : public RunTest, public testing::WithParamInterface<const char*> {};
+class GuardedLayout : public RunTest,
+                      public testing::WithParamInterface<std::pair<const char*, const char*>> {};
 
 TEST_P(GuardedLayout, LeavesTheStateAsItWas) {
-  const std::string layout = GetParam();
+  const auto& [layout, fault] = GetParam();
   EXPECT_EQ(train("before", {layout, "--checkpoint.every=0", "--train.stop_step=3"}).exit_code, 0);
   const Outcome outcome =
-      train_with_fault("run", "backward:1:4:nan", {layout, "--checkpoint.every=0", "--train.stop_step=4"});
+      train_with_fault("run", fault, {layout, "--checkpoint.every=0", "--train.stop_step=4"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("step 4: update not applied"));
   EXPECT_THAT(steps_table("run")["skipped"], ElementsAre(0, 0, 0, 1));
@@ -84,8 +85,10 @@ TEST_P(GuardedLayout, LeavesTheStateAsItWas) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, GuardedLayout,
-                         testing::Values("--parallel.exchange=ddp", "--parallel.exchange=zero2",
-                                         "--parallel.exchange=zero3", "--parallel.tensor=2"));
+                         testing::Values(std::pair("--parallel.exchange=ddp", "backward:1:4:nan"),
+                                         std::pair("--parallel.exchange=zero2", "reduce:1:4:nan"),
+                                         std::pair("--parallel.exchange=zero3", "reduce:1:4:nan"),
+                                         std::pair("--parallel.tensor=2", "backward:1:4:nan")));
 
 TEST_F(Guard, StopsIfThePolicySaysSoAndSavesNothing) {
   const Outcome outcome = train_with_fault("run", "reduce:1:4:nan", {"--guard.policy=stop"});

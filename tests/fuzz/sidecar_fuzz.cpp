@@ -14,7 +14,7 @@
 namespace {
 
 /// The name of a token file whose sidecar is a link to `file`.
-std::string linked(int file) {
+std::string make_linked_sidecar(int file) {
   std::string folder = (std::filesystem::temp_directory_path() / "mylos-fuzz-XXXXXX").string();
   if (mkdtemp(folder.data()) == nullptr) std::abort();
   const std::string name = folder + "/tokens.bin";
@@ -31,7 +31,7 @@ std::string linked(int file) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace mylos;
   static const int file = memfd_create("sidecar", MFD_CLOEXEC);
-  static const std::string name = linked(file);
+  static const std::string name = make_linked_sidecar(file);
   if (ftruncate(file, 0) != 0 || pwrite(file, data, size, 0) != static_cast<ssize_t>(size)) std::abort();
   try {
     if (!read_sidecar(name)) std::abort();

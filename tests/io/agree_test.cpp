@@ -15,7 +15,7 @@ namespace {
 
 ExitCode code_of(const std::function<void()>& work) {
   try {
-    agreed(MPI_COMM_NULL, work);
+    run_collectively(MPI_COMM_NULL, work);
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(), "what happened");
     return error.code();
@@ -28,7 +28,7 @@ TEST(Agreed, KnowsFromWhatWasThrownHowTheJobEnds) {
   EXPECT_EQ(code_of([] { throw Error(ExitCode::bad_data, "what happened"); }), ExitCode::bad_data);
   EXPECT_EQ(code_of([] { throw std::runtime_error("what happened"); }), ExitCode::internal);
   try {
-    agreed(MPI_COMM_NULL, [] { std::filesystem::create_directory("/no such folder/below"); });
+    run_collectively(MPI_COMM_NULL, [] { std::filesystem::create_directory("/no such folder/below"); });
     ADD_FAILURE() << "made";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::io);

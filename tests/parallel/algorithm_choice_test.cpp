@@ -10,7 +10,7 @@ namespace {
 TEST(AlgorithmChoice, OneNameAppliesToAllSizes) {
   for (const Algorithm algorithm : all_algorithms) {
     const AlgorithmChoice choice = AlgorithmChoice::parse(name_of(algorithm));
-    for (const Operation operation : scheduled_operations) {
+    for (const CommOperation operation : scheduled_operations) {
       EXPECT_EQ(choice.of(operation, 0), algorithm);
       EXPECT_EQ(choice.of(operation, 1ULL << 40U), algorithm);
     }
@@ -21,7 +21,7 @@ TEST(AlgorithmChoice, OneNameAppliesToAllSizes) {
 
 TEST(AlgorithmChoice, LimitsAreTheFirstBytesOfTheNextAlgorithm) {
   const AlgorithmChoice choice = AlgorithmChoice::parse("tree<4096,halving_doubling<1048576,ring");
-  for (const Operation operation : scheduled_operations) {
+  for (const CommOperation operation : scheduled_operations) {
     EXPECT_EQ(choice.of(operation, 0), Algorithm::tree);
     EXPECT_EQ(choice.of(operation, 4095), Algorithm::tree);
     EXPECT_EQ(choice.of(operation, 4096), Algorithm::halving_doubling);
@@ -34,17 +34,17 @@ TEST(AlgorithmChoice, LimitsAreTheFirstBytesOfTheNextAlgorithm) {
 
 TEST(AlgorithmChoice, CollectivesHaveTheirOwnChoiceOrFollowTheRest) {
   const AlgorithmChoice choice = AlgorithmChoice::parse("broadcast:tree;ring;all_reduce:naive<100,native");
-  EXPECT_EQ(choice.of(Operation::all_reduce, 99), Algorithm::naive);
-  EXPECT_EQ(choice.of(Operation::all_reduce, 100), Algorithm::native);
-  EXPECT_EQ(choice.of(Operation::broadcast, 99), Algorithm::tree);
-  EXPECT_EQ(choice.of(Operation::reduce, 99), Algorithm::ring);
+  EXPECT_EQ(choice.of(CommOperation::all_reduce, 99), Algorithm::naive);
+  EXPECT_EQ(choice.of(CommOperation::all_reduce, 100), Algorithm::native);
+  EXPECT_EQ(choice.of(CommOperation::broadcast, 99), Algorithm::tree);
+  EXPECT_EQ(choice.of(CommOperation::reduce, 99), Algorithm::ring);
   EXPECT_TRUE(choice.uses(Algorithm::tree));
   EXPECT_FALSE(choice.uses(Algorithm::halving_doubling));
   EXPECT_FALSE(choice.is_native());
 
   const AlgorithmChoice others_native = AlgorithmChoice::parse("all_gather:ring");
-  EXPECT_EQ(others_native.of(Operation::all_gather, 1), Algorithm::ring);
-  EXPECT_EQ(others_native.of(Operation::all_reduce, 1), Algorithm::native);
+  EXPECT_EQ(others_native.of(CommOperation::all_gather, 1), Algorithm::ring);
+  EXPECT_EQ(others_native.of(CommOperation::all_reduce, 1), Algorithm::native);
   EXPECT_FALSE(others_native.is_native());
 }
 
@@ -61,7 +61,8 @@ TEST(AlgorithmChoice, TextIsReadBack) {
     EXPECT_EQ(AlgorithmChoice::parse(text).text(), text);
   }
   AlgorithmChoice choice(Algorithm::native);
-  choice.set(Operation::reduce, {{Algorithm::tree, 1 << 20}, {Algorithm::ring, AlgorithmChoice::everything}});
+  choice.set(CommOperation::reduce,
+             {{Algorithm::tree, 1 << 20}, {Algorithm::ring, AlgorithmChoice::everything}});
   EXPECT_EQ(choice.text(), "reduce:tree<1048576,ring");
 }
 

@@ -17,15 +17,16 @@ namespace {
 using Word = std::uint64_t;
 using Words = std::vector<Word>;
 
-constexpr std::array operations = {Operation::all_reduce, Operation::reduce_scatter, Operation::all_gather,
-                                   Operation::broadcast,  Operation::reduce,         Operation::all_to_all};
+constexpr std::array operations = {CommOperation::all_reduce, CommOperation::reduce_scatter,
+                                   CommOperation::all_gather, CommOperation::broadcast,
+                                   CommOperation::reduce,     CommOperation::all_to_all};
 constexpr std::array algorithms = {Algorithm::naive, Algorithm::tree, Algorithm::ring,
                                    Algorithm::halving_doubling};
 constexpr std::array sizes = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16};
 
-bool in_place(Operation operation) {
-  return operation == Operation::all_reduce || operation == Operation::broadcast ||
-         operation == Operation::reduce;
+bool in_place(CommOperation operation) {
+  return operation == CommOperation::all_reduce || operation == CommOperation::broadcast ||
+         operation == CommOperation::reduce;
 }
 
 Word mixed(Word x) {
@@ -48,12 +49,12 @@ class SimulatedRank {
   SimulatedRank(const CollectiveCall& call, Algorithm algorithm, int rank, Layout layout)
       : schedule(make_schedule(call, algorithm, rank)), scratch(size(schedule.scratch_count), 0xdead) {
     const std::int64_t all = call.count * call.size;
-    const bool long_input = call.operation == Operation::reduce_scatter;
+    const bool long_input = call.operation == CommOperation::reduce_scatter;
     const auto own = [&](std::int64_t i) { return sample(rank, i); };
     if (in_place(call.operation)) {
       memory = make(call.count, own);
       input = output = memory.data();
-    } else if (call.operation == Operation::all_to_all) {
+    } else if (call.operation == CommOperation::all_to_all) {
       memory = make(2 * all, own);
       input = memory.data();
       output = input + all;
@@ -172,15 +173,15 @@ Word sum_of(int size, std::int64_t i) {
 /// Element i of the result of rank `rank`.
 Word expected(const CollectiveCall& call, int rank, std::int64_t i) {
   switch (call.operation) {
-    case Operation::all_reduce:
+    case CommOperation::all_reduce:
       return sum_of(call.size, i);
-    case Operation::reduce_scatter:
+    case CommOperation::reduce_scatter:
       return sum_of(call.size, rank * call.count + i);
-    case Operation::all_gather:
+    case CommOperation::all_gather:
       return sample(static_cast<int>(i / call.count), i % call.count);
-    case Operation::broadcast:
+    case CommOperation::broadcast:
       return sample(call.root, i);
-    case Operation::reduce:
+    case CommOperation::reduce:
       return rank == call.root ? sum_of(call.size, i) : sample(rank, i);
     default:
       return sample(static_cast<int>(i / call.count), rank * call.count + i % call.count);
@@ -193,13 +194,14 @@ void check(const CollectiveCall& call, Algorithm algorithm, Layout layout) {
                std::to_string(call.root));
   Simulation simulation(call, algorithm, layout, std::plus<>());
   ASSERT_TRUE(simulation.run()) << "ranks wait for each other";
-  const bool one_part = in_place(call.operation) || call.operation == Operation::reduce_scatter;
+  const bool one_part = in_place(call.operation) || call.operation == CommOperation::reduce_scatter;
   const std::int64_t count = one_part ? call.count : call.count * call.size;
   for (int r = 0; r < call.size; ++r) {
     const SimulatedRank& rank = simulation.ranks[static_cast<std::size_t>(r)];
     for (std::int64_t i = 0; i < count; ++i) ASSERT_EQ(rank.output[i], expected(call, r, i)) << r << ' ' << i;
     if (in_place(call.operation) || layout == Layout::overlapping) continue;
-    const std::int64_t inputs = call.operation == Operation::all_gather ? call.count : call.count * call.size;
+    const std::int64_t inputs =
+        call.operation == CommOperation::all_gather ? call.count : call.count * call.size;
     for (std::int64_t i = 0; i < inputs; ++i) ASSERT_EQ(rank.input[i], sample(r, i)) << "input was written";
   }
 }
@@ -209,8 +211,8 @@ class CollectiveSchedules : public testing::TestWithParam<Algorithm> {};
 TEST_P(CollectiveSchedules, GiveTheResultOfEveryOperation) {
   for (const int size : sizes) {
     for (const std::int64_t count : {0, 1, size - 1, size, size + 1, 1000}) {
-      for (const Operation operation : operations) {
-        const bool rooted = operation == Operation::broadcast || operation == Operation::reduce;
+      for (const CommOperation operation : operations) {
+        const bool rooted = operation == CommOperation::broadcast || operation == CommOperation::reduce;
         for (int root = 0; root < (rooted ? size : 1); ++root) {
           for (const Layout layout : {Layout::apart, Layout::overlapping})
             check({operation, size, count, root}, GetParam(), layout);
@@ -225,7 +227,7 @@ TEST_P(CollectiveSchedules, ReduceInOneOrderForAllRanks) {
   // Commutative, as the reductions are, but far from associative.
   const auto ordered = [](Word a, Word b) { return mixed(a + b); };
   for (const int size : sizes) {
-    Simulation simulation({Operation::all_reduce, size, 1000}, GetParam(), Layout::apart, ordered);
+    Simulation simulation({CommOperation::all_reduce, size, 1000}, GetParam(), Layout::apart, ordered);
     ASSERT_TRUE(simulation.run());
     for (const SimulatedRank& rank : simulation.ranks)
       ASSERT_EQ(rank.memory, simulation.ranks[0].memory) << size;
@@ -238,7 +240,7 @@ INSTANTIATE_TEST_SUITE_P(Algorithms, CollectiveSchedules, testing::ValuesIn(algo
 /// The costs of all ranks for a vector of `bytes` bytes (all parts together).
 class Costs {
  public:
-  Costs(Operation operation, Algorithm algorithm, int size, std::int64_t bytes)
+  Costs(CommOperation operation, Algorithm algorithm, int size, std::int64_t bytes)
       : simulation_({operation, size, in_place(operation) ? bytes : bytes / size}, algorithm, Layout::apart,
                     std::plus<>()) {
     EXPECT_TRUE(simulation_.run());
@@ -268,11 +270,11 @@ constexpr std::int64_t n = 16 * 9 * 5 * 7;
 TEST(CollectiveCosts, NaiveMovesEverythingThroughOneRank) {
   for (const int k : sizes) {
     SCOPED_TRACE(k);
-    const Costs reduce(Operation::reduce, Algorithm::naive, k, n);
-    const Costs broadcast(Operation::broadcast, Algorithm::naive, k, n);
-    const Costs all_reduce(Operation::all_reduce, Algorithm::naive, k, n);
-    const Costs all_gather(Operation::all_gather, Algorithm::naive, k, n);
-    const Costs all_to_all(Operation::all_to_all, Algorithm::naive, k, n);
+    const Costs reduce(CommOperation::reduce, Algorithm::naive, k, n);
+    const Costs broadcast(CommOperation::broadcast, Algorithm::naive, k, n);
+    const Costs all_reduce(CommOperation::all_reduce, Algorithm::naive, k, n);
+    const Costs all_gather(CommOperation::all_gather, Algorithm::naive, k, n);
+    const Costs all_to_all(CommOperation::all_to_all, Algorithm::naive, k, n);
     EXPECT_EQ(reduce.received(0), (k - 1) * n);
     EXPECT_EQ(broadcast.sent(0), (k - 1) * n);
     EXPECT_EQ(all_reduce.received(0), (k - 1) * n);
@@ -298,19 +300,19 @@ TEST(CollectiveCosts, TreesTakeLogarithmicallyManySteps) {
   for (const int k : sizes) {
     SCOPED_TRACE(k);
     const int log = ceil_log2(k);
-    EXPECT_EQ(Costs(Operation::broadcast, Algorithm::tree, k, n).steps(), log);
-    EXPECT_EQ(Costs(Operation::reduce, Algorithm::tree, k, n).steps(), log);
-    EXPECT_EQ(Costs(Operation::all_reduce, Algorithm::tree, k, n).steps(), 2 * log);
-    EXPECT_EQ(Costs(Operation::reduce_scatter, Algorithm::tree, k, n).steps(), 2 * log);
-    EXPECT_EQ(Costs(Operation::all_gather, Algorithm::tree, k, n).steps(), 2 * log);
-    EXPECT_EQ(Costs(Operation::all_to_all, Algorithm::tree, k, n).steps(), log);
-    const Costs all_reduce(Operation::all_reduce, Algorithm::tree, k, n);
+    EXPECT_EQ(Costs(CommOperation::broadcast, Algorithm::tree, k, n).steps(), log);
+    EXPECT_EQ(Costs(CommOperation::reduce, Algorithm::tree, k, n).steps(), log);
+    EXPECT_EQ(Costs(CommOperation::all_reduce, Algorithm::tree, k, n).steps(), 2 * log);
+    EXPECT_EQ(Costs(CommOperation::reduce_scatter, Algorithm::tree, k, n).steps(), 2 * log);
+    EXPECT_EQ(Costs(CommOperation::all_gather, Algorithm::tree, k, n).steps(), 2 * log);
+    EXPECT_EQ(Costs(CommOperation::all_to_all, Algorithm::tree, k, n).steps(), log);
+    const Costs all_reduce(CommOperation::all_reduce, Algorithm::tree, k, n);
     EXPECT_EQ(all_reduce.sent(0), log * n);
     EXPECT_EQ(all_reduce.received(0), log * n);
     for (int r = 0; r < k; ++r) {
       EXPECT_LE(all_reduce.sent(r), std::max(log, 1) * n);
       EXPECT_LE(all_reduce.scratch(r), n);
-      EXPECT_LE(Costs(Operation::all_to_all, Algorithm::tree, k, n).sent(r), log * n / 2);
+      EXPECT_LE(Costs(CommOperation::all_to_all, Algorithm::tree, k, n).sent(r), log * n / 2);
     }
   }
 }
@@ -318,25 +320,25 @@ TEST(CollectiveCosts, TreesTakeLogarithmicallyManySteps) {
 TEST(CollectiveCosts, RingsMoveTheLeastBytesThroughEveryRank) {
   for (const int k : sizes) {
     SCOPED_TRACE(k);
-    const Costs all_reduce(Operation::all_reduce, Algorithm::ring, k, n);
+    const Costs all_reduce(CommOperation::all_reduce, Algorithm::ring, k, n);
     EXPECT_EQ(all_reduce.steps(), 2 * (k - 1));
-    EXPECT_EQ(Costs(Operation::reduce_scatter, Algorithm::ring, k, n).steps(), k - 1);
-    EXPECT_EQ(Costs(Operation::all_gather, Algorithm::ring, k, n).steps(), k - 1);
-    EXPECT_EQ(Costs(Operation::all_to_all, Algorithm::ring, k, n).steps(), k - 1);
-    EXPECT_EQ(Costs(Operation::broadcast, Algorithm::ring, k, n).steps(), 2 * (k - 1));
-    EXPECT_EQ(Costs(Operation::reduce, Algorithm::ring, k, n).steps(), 2 * (k - 1));
+    EXPECT_EQ(Costs(CommOperation::reduce_scatter, Algorithm::ring, k, n).steps(), k - 1);
+    EXPECT_EQ(Costs(CommOperation::all_gather, Algorithm::ring, k, n).steps(), k - 1);
+    EXPECT_EQ(Costs(CommOperation::all_to_all, Algorithm::ring, k, n).steps(), k - 1);
+    EXPECT_EQ(Costs(CommOperation::broadcast, Algorithm::ring, k, n).steps(), 2 * (k - 1));
+    EXPECT_EQ(Costs(CommOperation::reduce, Algorithm::ring, k, n).steps(), 2 * (k - 1));
     for (int r = 0; r < k; ++r) {
       EXPECT_EQ(all_reduce.sent(r), 2 * (k - 1) * n / k);
       EXPECT_EQ(all_reduce.received(r), 2 * (k - 1) * n / k);
       EXPECT_EQ(all_reduce.scratch(r), k > 1 ? 2 * n / k : 0);
-      for (const Operation operation :
-           {Operation::reduce_scatter, Operation::all_gather, Operation::all_to_all}) {
+      for (const CommOperation operation :
+           {CommOperation::reduce_scatter, CommOperation::all_gather, CommOperation::all_to_all}) {
         const Costs costs(operation, Algorithm::ring, k, n);
         EXPECT_EQ(costs.sent(r), (k - 1) * n / k);
         EXPECT_EQ(costs.received(r), (k - 1) * n / k);
       }
-      EXPECT_LE(Costs(Operation::broadcast, Algorithm::ring, k, n).sent(r), n);
-      EXPECT_LE(Costs(Operation::reduce, Algorithm::ring, k, n).sent(r), n);
+      EXPECT_LE(Costs(CommOperation::broadcast, Algorithm::ring, k, n).sent(r), n);
+      EXPECT_LE(Costs(CommOperation::reduce, Algorithm::ring, k, n).sent(r), n);
     }
   }
 }
@@ -348,15 +350,16 @@ TEST(CollectiveCosts, HalvingAndDoublingHasTheBytesOfTheRingInLogarithmicallyMan
     const int log = power ? ceil_log2(k) : ceil_log2(k) - 1;
     const std::int64_t p = 1 << log;
     const std::int64_t pairs = k - p;
-    const Costs all_reduce(Operation::all_reduce, Algorithm::halving_doubling, k, n);
-    const Costs reduce_scatter(Operation::reduce_scatter, Algorithm::halving_doubling, k, n);
-    const Costs all_gather(Operation::all_gather, Algorithm::halving_doubling, k, n);
+    const Costs all_reduce(CommOperation::all_reduce, Algorithm::halving_doubling, k, n);
+    const Costs reduce_scatter(CommOperation::reduce_scatter, Algorithm::halving_doubling, k, n);
+    const Costs all_gather(CommOperation::all_gather, Algorithm::halving_doubling, k, n);
     EXPECT_EQ(all_reduce.steps(), 2 * log + (power ? 0 : 2));
     EXPECT_EQ(reduce_scatter.steps(), log + (power ? 0 : 2));
     EXPECT_EQ(all_gather.steps(), log + (power ? 0 : 2));
-    EXPECT_EQ(Costs(Operation::broadcast, Algorithm::halving_doubling, k, n).steps(),
+    EXPECT_EQ(Costs(CommOperation::broadcast, Algorithm::halving_doubling, k, n).steps(),
               2 * log + (power ? 0 : 1));
-    EXPECT_EQ(Costs(Operation::reduce, Algorithm::halving_doubling, k, n).steps(), 2 * log + (power ? 0 : 1));
+    EXPECT_EQ(Costs(CommOperation::reduce, Algorithm::halving_doubling, k, n).steps(),
+              2 * log + (power ? 0 : 1));
     for (int r = 0; r < k; ++r) {
       const bool paired = r < 2 * pairs;
       const bool folded = paired && r % 2 == 1;

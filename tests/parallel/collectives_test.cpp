@@ -85,7 +85,7 @@ class CollectivesTest : public testing::Test {
   std::vector<float> own(std::int64_t n, std::int64_t shift = 0) const {
     return make(n, [&](auto i) { return sample(rank_, i + shift); });
   }
-  std::vector<float> summed(std::int64_t n, std::int64_t shift = 0) const {
+  std::vector<float> expected_sums(std::int64_t n, std::int64_t shift = 0) const {
     return make(n, [&](auto i) { return sum(i + shift); });
   }
 
@@ -115,9 +115,10 @@ TEST_F(CollectivesTest, WireBytesAndStepsAreThoseOfTheSchedules) {
     comm.all_to_all(ref(all), ref(other)).host_wait();
 
     ScheduleCost expected;
-    for (const Operation operation : {Operation::all_reduce, Operation::reduce_scatter, Operation::all_gather,
-                                      Operation::broadcast, Operation::reduce, Operation::all_to_all}) {
-      const bool rooted = operation == Operation::broadcast || operation == Operation::reduce;
+    for (const CommOperation operation :
+         {CommOperation::all_reduce, CommOperation::reduce_scatter, CommOperation::all_gather,
+          CommOperation::broadcast, CommOperation::reduce, CommOperation::all_to_all}) {
+      const bool rooted = operation == CommOperation::broadcast || operation == CommOperation::reduce;
       const ScheduleCost cost =
           cost_of(make_schedule({operation, size_, n, rooted ? root : 0}, algorithm, rank_), DType::fp32);
       expected.steps += cost.steps;
@@ -126,9 +127,9 @@ TEST_F(CollectivesTest, WireBytesAndStepsAreThoseOfTheSchedules) {
       expected.scratch_bytes = std::max(expected.scratch_bytes, cost.scratch_bytes);
     }
     const TrafficCounter::Axis& wire = counter.axis("data wire");
-    EXPECT_EQ(wire.payload_bytes(Operation::send), expected.bytes_sent);
-    EXPECT_EQ(wire.payload_bytes(Operation::recv), expected.bytes_received);
-    EXPECT_EQ(wire.calls(Operation::all_reduce), 0U);
+    EXPECT_EQ(wire.payload_bytes(CommOperation::send), expected.bytes_sent);
+    EXPECT_EQ(wire.payload_bytes(CommOperation::recv), expected.bytes_received);
+    EXPECT_EQ(wire.calls(CommOperation::all_reduce), 0U);
     EXPECT_EQ(comm.totals().operations, 6U);
     EXPECT_EQ(comm.totals().steps, static_cast<std::uint64_t>(expected.steps));
     EXPECT_EQ(comm.totals().peak_scratch_bytes, expected.scratch_bytes);
@@ -143,8 +144,8 @@ TEST_F(CollectivesTest, AlgorithmsFollowThePayload) {
   EXPECT_EQ(comm.totals().operations, 1U);
   comm.all_reduce(ref(large), ReduceOp::sum).host_wait();
   EXPECT_EQ(comm.totals().operations, 1U);
-  EXPECT_EQ(small, summed(99));
-  EXPECT_EQ(large, summed(100));
+  EXPECT_EQ(small, expected_sums(99));
+  EXPECT_EQ(large, expected_sums(100));
 }
 
 TEST_F(CollectivesTest, RepeatedStepsReuseTheirScratch) {
@@ -205,7 +206,7 @@ TEST_F(CollectivesTest, AProgressThreadAdvancesOperationsThatNobodyWaitsFor) {
   const auto steps = static_cast<std::uint64_t>(2 * (size_ - 1));
   EXPECT_TRUE(test::wait_until([&] { return comm.totals().steps == steps; }));
   request.host_wait();
-  EXPECT_EQ(buffer, summed(n));
+  EXPECT_EQ(buffer, expected_sums(n));
   comm.barrier();
 }
 
@@ -304,7 +305,7 @@ TEST_F(CollectivesTest, ARingOverLinksTakesItsFormula) {
   AlgorithmCommunicator comm(link, AlgorithmChoice(Algorithm::ring), "wire", counter_);
   std::vector<float> buffer = own(n);
   comm.all_reduce(ref(buffer), ReduceOp::sum).host_wait();
-  EXPECT_EQ(buffer, summed(n));
+  EXPECT_EQ(buffer, expected_sums(n));
   EXPECT_EQ(clock.time, nanoseconds(2 * (size_ - 1) * (10ms + 96ms / size_)));
 }
 
@@ -348,14 +349,15 @@ TEST_F(CollectivesTest, TheAutomaticChoiceFollowsTheFormulasOfEachCollective) {
             "all_to_all:tree<8388608,ring");
 
   // A backend that is good only at gathering large payloads.
-  for (const Operation operation : scheduled_operations) {
-    const bool is_good = operation == Operation::all_gather;
+  for (const CommOperation operation : scheduled_operations) {
+    const bool is_good = operation == CommOperation::all_gather;
     costs.native.push_back(cost_curve(0.1, is_good ? 400.0 : 0.1));
   }
   const AlgorithmChoice with_native = choose_algorithms(*world_, costs);
-  for (const Operation operation : scheduled_operations) {
+  for (const CommOperation operation : scheduled_operations) {
     EXPECT_NE(with_native.of(operation, 256), Algorithm::native) << name_of(operation);
-    EXPECT_EQ(with_native.of(operation, 200 << 20) == Algorithm::native, operation == Operation::all_gather);
+    EXPECT_EQ(with_native.of(operation, 200 << 20) == Algorithm::native,
+              operation == CommOperation::all_gather);
   }
 }
 
@@ -365,7 +367,7 @@ TEST_F(CollectivesTest, TheAutomaticChoiceWeighsSumsAndSwitchesForATenth) {
   if (size_ != 2) GTEST_SKIP() << "for two ranks";
   CollectiveCosts costs{cost_curve(1e-5, 1e6), cost_curve(0.0, 1.0), {}};
   const AlgorithmChoice choice = choose_algorithms(*world_, costs);
-  const Algorithm of_large = choice.of(Operation::all_reduce, 200 << 20);
+  const Algorithm of_large = choice.of(CommOperation::all_reduce, 200 << 20);
   EXPECT_TRUE(of_large == Algorithm::ring || of_large == Algorithm::halving_doubling) << choice.text();
   for (const auto& [slower, is_kept] : {std::pair(1.05, true), std::pair(1.3, false)}) {
     costs = {cost_curve(1e-3, 1.0), cost_curve(0.0, 1e6), {}};
@@ -373,7 +375,7 @@ TEST_F(CollectivesTest, TheAutomaticChoiceWeighsSumsAndSwitchesForATenth) {
       costs.native.push_back(cost_curve(slower * 1e-3, 1.0 / slower));
     const AlgorithmChoice with_native = choose_algorithms(*world_, costs);
     for (const std::uint64_t payload : {256U, 200U << 20U})
-      EXPECT_EQ(with_native.of(Operation::broadcast, payload) == Algorithm::native, is_kept) << slower;
+      EXPECT_EQ(with_native.of(CommOperation::broadcast, payload) == Algorithm::native, is_kept) << slower;
   }
 }
 
@@ -494,8 +496,8 @@ TEST_P(HierarchicalTest, DifferentOperationsAreUnderWayAtOnce) {
                           comm->reduce_scatter(ref(input), ref(scattered), ReduceOp::sum),
                           comm->all_gather(ref(part), ref(gathered)), comm->broadcast(ref(sent), root)};
     for (int k = 0; k < 4; ++k) requests[(k + rank_) % 4].host_wait();
-    ASSERT_EQ(reduced, summed(n));
-    ASSERT_EQ(scattered, summed(n, rank_ * n));
+    ASSERT_EQ(reduced, expected_sums(n));
+    ASSERT_EQ(scattered, expected_sums(n, rank_ * n));
     ASSERT_EQ(gathered, make(n * size_, [&](auto i) { return sample(static_cast<int>(i / n), i % n); }));
     ASSERT_EQ(sent, make(n, [&](auto i) { return sample(root, i); }));
   }
@@ -514,7 +516,7 @@ TEST_P(HierarchicalTest, WaitsInAnyOrderOnCommunicatorsAndTheirSplits) {
                           part->all_reduce(ref(of_part), ReduceOp::sum),
                           comm->all_to_all(ref(input), ref(exchanged))};
     for (int k = 0; k < 3; ++k) requests[(k + rank_) % 3].host_wait();
-    ASSERT_EQ(reduced, summed(n));
+    ASSERT_EQ(reduced, expected_sums(n));
     ASSERT_EQ(of_part, make(n, [&](auto i) {
                 const int first = rank_ / 2 * 2;
                 return sample(first, i) + (first + 1 < size_ ? sample(first + 1, i) : 0.0F);
@@ -529,9 +531,9 @@ TEST_P(HierarchicalTest, SpreadsTheTrafficBetweenNodesOverTheLanes) {
   const std::int64_t nodes = comm->num_nodes();
   const std::int64_t n = 720 * nodes * comm->num_lanes();
   std::vector<float> buffer = own(n);
-  const std::uint64_t before = counter_.axis("wire").payload_bytes(Operation::send);
+  const std::uint64_t before = counter_.axis("wire").payload_bytes(CommOperation::send);
   comm->all_reduce(ref(buffer), ReduceOp::sum).host_wait();
-  const std::uint64_t sent = counter_.axis("wire").payload_bytes(Operation::send) - before;
+  const std::uint64_t sent = counter_.axis("wire").payload_bytes(CommOperation::send) - before;
   const int own_node = GetParam().node_of(rank_);
   int index = 0;
   for (int r = 0; r < rank_; ++r) index += GetParam().node_of(r) == own_node ? 1 : 0;

@@ -146,7 +146,7 @@ TEST(CommunicationMemory, EqualsThePlan) {
       // The plan is that of rank 0. Ranks that own another part of the units reduce other gradients of norms.
       const bool has_other_norms = strategy == "sequence" && world->rank() >= config.parallel.tensor;
       if (world->size() > 1 && !has_other_norms) {
-        EXPECT_THAT(difference(trainer.traffic().table(), before),
+        EXPECT_THAT(subtract(trainer.traffic().table(), before),
                     testing::UnorderedElementsAreArray(plan.traffic));
       }
     }

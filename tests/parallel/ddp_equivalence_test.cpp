@@ -222,7 +222,7 @@ TEST_F(DdpEquivalence, SendsExactlyWhatTheFormulaSays) {
         ASSERT_EQ(sent.calls.size(), 1U);
         const TrafficRow& row = sent.calls[0];
         EXPECT_EQ(row.axis, "data");
-        EXPECT_EQ(row.operation, Operation::all_reduce);
+        EXPECT_EQ(row.operation, CommOperation::all_reduce);
         const Traffic expected = gradient_traffic(model, mode, ranks(), world_->rank());
         constexpr std::int64_t scalars = 2;  // loss sum and squared norm
         EXPECT_EQ(static_cast<std::int64_t>(row.calls), steps * (expected.calls + 1));

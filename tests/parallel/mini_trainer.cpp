@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "core/base/named.hpp"
+#include "core/base/kinds.hpp"
 #include "core/base/rng.hpp"
 
 namespace mylos {
@@ -54,7 +54,7 @@ void for_each_element(const Piece& piece, const Visit& visit) {
 
 OptimizerConfig optimizer_config(std::string_view name) {
   OptimizerConfig config;
-  config.kind = &named(optimizers(), name);
+  config.kind = &find_kind(optimizers(), name);
   DeckErrors errors;
   config.values = resolve_deck(Deck(), config.kind->params, {}, errors);
   return config;
@@ -90,7 +90,7 @@ RunConfig mini_config(const ModelConfig& model, std::int64_t global_batch, std::
 }
 
 void set_exchange(RunConfig& config, std::string_view name, std::int64_t shard) {
-  config.parallel.exchange = &named(exchanges(), name);
+  config.parallel.exchange = &find_kind(exchanges(), name);
   config.parallel.shard = shard;
 }
 

@@ -13,7 +13,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/base/joined.hpp"
+#include "core/base/join.hpp"
 #include "parallel/health/failure_detector.hpp"
 #include "parallel/health/flight_recorder.hpp"
 #include "tests/support/gather_over.hpp"
@@ -120,7 +120,7 @@ TEST(ProcessGrid, CountsDataParallelRunsAsData) {
   EXPECT_EQ(&grid.group(loss_axes), &grid.group(all_axes));
   EXPECT_EQ(ProcessGrid::distinct(grid.coordinates(), sets).size(), 1U);
   grid.group(all_axes).barrier();
-  EXPECT_EQ(counter.axis("data").calls(Operation::barrier), 1U);
+  EXPECT_EQ(counter.axis("data").calls(CommOperation::barrier), 1U);
 }
 
 TEST(ProcessGrid, HasOnlyTheGroupsThatItWasMadeWith) {
@@ -227,7 +227,7 @@ TEST_F(HybridGrid, ReportsTheAxisOfAStalledCollective) {
             fmt::format("stalled collective: rank 0 has been in all_reduce [shard] 400 bytes for more "
                         "than 60.0 s; in all_reduce [shard] 400 bytes: 0; in no operation: 1; in all_reduce "
                         "[replicate] 400 bytes: {}",
-                        joined(further, ", ")));
+                        join(further, ", ")));
   const std::string report(detector.report());
   EXPECT_THAT(report,
               ContainsRegex("\nrank 0 [^\n]*\n  #1 all_reduce .shard. 400 bytes, [^\n]*, UNDER WAY\n"));

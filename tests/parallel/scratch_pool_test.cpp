@@ -49,8 +49,8 @@ TEST(ScratchPool, ChargesItsBlocksToTheLedger) {
   ScratchPool pool(&ledger);
   const auto charged = [&] { return ledger.current(MemoryCategory::communication); };
   for (int step = 0; step < 3; ++step) {
-    const ScratchPool::Scratch one = pool.take(100);
-    const ScratchPool::Scratch other = pool.take(300);
+    const ScratchPool::Lease one = pool.take(100);
+    const ScratchPool::Lease other = pool.take(300);
     EXPECT_EQ(pool.take(0).data(), nullptr);
     std::memset(one.data(), 1, 100);
     std::memset(other.data(), 2, 300);

@@ -123,7 +123,7 @@ class Stages : public testing::Test {
 TEST_F(Stages, ComputeWhatOneRankDoes) {
   if (world_->size() != 2) GTEST_SKIP() << "needs 2 ranks";
   const Schedule stages[] = {stage_of_two(0), stage_of_two(1)};
-  EXPECT_EQ(problems_of(stages), std::vector<std::string>());
+  EXPECT_EQ(find_problems(stages), std::vector<std::string>());
   const Outcome whole = run(schedules().front()->make(micro_batches), *self_, 1);
   const Outcome own = run(stages[world_->rank()], *world_, 2);
   const ParameterTable table(config_.model);

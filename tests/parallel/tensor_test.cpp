@@ -214,9 +214,9 @@ TEST_F(Tensor, DividesEveryVocabulary) {
   }
 }
 
-/// Each block sums the stream twice forward and twice backward per micro-batch. Block recomputation adds one
-/// sum: it does not repeat the second of the forward pass. Sequence parallelism scatters each sum, and
-/// gathers six times per block: two norms for the products forward, two gradients backward, and the norms
+/// Each block sums the residual stream twice forward and twice backward per micro-batch. Block recomputation
+/// adds one sum: it does not repeat the second of the forward pass. Sequence parallelism scatters each sum,
+/// and gathers six times per block: two norms for the products forward, two gradients backward, and the norms
 /// again. If the vocabulary is divided, the embedding and the head have one sum each, scattered likewise. The
 /// norm before the head and the gradient after the embedding are gathered. The loss takes four numbers per
 /// row and part. At the end of a step the gradients of the norms are summed.
@@ -228,24 +228,24 @@ TEST_F(Tensor, SendsExactlyWhatTheFormulaSays) {
         config.train.recompute = recompute;
         const ModelConfig& model = config.model;
         const std::int64_t rows = config.train.micro_batch * seq_len;
-        const std::int64_t stream = rows * model.width * 4;
+        const std::int64_t residual_bytes = rows * model.width * 4;
         const std::int64_t micro_batches = steps * config.train.accumulation;
         const std::int64_t sums =
             (recompute == Recompute::block ? 5 : 4) * model.layers + (splits.vocab ? 2 : 0);
-        std::map<Operation, std::int64_t> bytes;
+        std::map<CommOperation, std::int64_t> bytes;
         if (splits.sequence) {
-          bytes[Operation::reduce_scatter] = micro_batches * sums * stream;
-          bytes[Operation::all_gather] = micro_batches * (6 * model.layers + 2) * stream;
-          bytes[Operation::all_reduce] = steps * norm_elements(config) * 4;
+          bytes[CommOperation::reduce_scatter] = micro_batches * sums * residual_bytes;
+          bytes[CommOperation::all_gather] = micro_batches * (6 * model.layers + 2) * residual_bytes;
+          bytes[CommOperation::all_reduce] = steps * norm_elements(config) * 4;
         } else {
-          bytes[Operation::all_reduce] = micro_batches * sums * stream;
+          bytes[CommOperation::all_reduce] = micro_batches * sums * residual_bytes;
         }
         if (splits.vocab)
-          bytes[Operation::all_gather] += micro_batches * 4 * rows * 4 * config.parallel.tensor;
+          bytes[CommOperation::all_gather] += micro_batches * 4 * rows * 4 * config.parallel.tensor;
         // Without a data axis, the guard's sums are counted on the tensor axis.
-        if (config.parallel.data == 1) bytes[Operation::all_reduce] += steps * 8;
+        if (config.parallel.data == 1) bytes[CommOperation::all_reduce] += steps * 8;
         const Sent sent = sent_by_rings(backend_, config, steps);
-        std::map<Operation, std::int64_t> payload;
+        std::map<CommOperation, std::int64_t> payload;
         for (const TrafficRow& row : sent.calls) {
           if (row.axis == "tensor") payload[row.operation] = static_cast<std::int64_t>(row.payload_bytes);
         }
@@ -264,7 +264,7 @@ TEST_F(Tensor, SendsExactlyWhatTheFormulaSays) {
         } else {
           wire_bytes += micro_batches * sums * summed(rows * model.width);
         }
-        for (const Operation half : {Operation::reduce_scatter, Operation::all_gather})
+        for (const CommOperation half : {CommOperation::reduce_scatter, CommOperation::all_gather})
           wire_bytes += sent_by_half_a_ring(bytes[half], config.parallel.tensor);
         EXPECT_EQ(sent.wire_bytes, wire_bytes);
       });

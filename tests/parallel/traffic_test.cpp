@@ -47,17 +47,17 @@ TEST(Traffic, CountsCallsAndPayloadOfEveryOperation) {
   comm.barrier();
 
   const auto bytes = [](std::int64_t elements) { return static_cast<std::uint64_t>(4 * elements); };
-  const std::map<Operation, std::pair<std::uint64_t, std::uint64_t>> expected = {
-      {Operation::all_reduce, {4, 3 * bytes(n) + 6}},
-      {Operation::reduce_scatter, {1, bytes(n * p)}},
-      {Operation::all_gather, {1, bytes(n * p)}},
-      {Operation::broadcast, {1, bytes(n)}},
-      {Operation::reduce, {1, bytes(n)}},
-      {Operation::all_to_all, {1, bytes(n * p)}},
-      {Operation::all_to_all_v, {1, bytes(2 * p)}},
-      {Operation::send, {1, bytes(n)}},
-      {Operation::recv, {1, bytes(n)}},
-      {Operation::barrier, {1, 0}},
+  const std::map<CommOperation, std::pair<std::uint64_t, std::uint64_t>> expected = {
+      {CommOperation::all_reduce, {4, 3 * bytes(n) + 6}},
+      {CommOperation::reduce_scatter, {1, bytes(n * p)}},
+      {CommOperation::all_gather, {1, bytes(n * p)}},
+      {CommOperation::broadcast, {1, bytes(n)}},
+      {CommOperation::reduce, {1, bytes(n)}},
+      {CommOperation::all_to_all, {1, bytes(n * p)}},
+      {CommOperation::all_to_all_v, {1, bytes(2 * p)}},
+      {CommOperation::send, {1, bytes(n)}},
+      {CommOperation::recv, {1, bytes(n)}},
+      {CommOperation::barrier, {1, 0}},
   };
   const std::vector<TrafficRow> table = counter.table();
   EXPECT_EQ(table.size(), expected.size());
@@ -76,8 +76,8 @@ TEST(Traffic, KeepsAxesApart) {
   data.barrier();
   data.barrier();
   tensor.barrier();
-  EXPECT_EQ(counter.axis("data").calls(Operation::barrier), 2U);
-  EXPECT_EQ(counter.axis("tensor").calls(Operation::barrier), 1U);
+  EXPECT_EQ(counter.axis("data").calls(CommOperation::barrier), 2U);
+  EXPECT_EQ(counter.axis("tensor").calls(CommOperation::barrier), 1U);
 }
 
 TEST(FlightRecorder, ShowsTheOperationsOfEveryRankOfTheNode) {

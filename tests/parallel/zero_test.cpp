@@ -269,17 +269,17 @@ TEST_F(Zero, SendsExactlyWhatTheFormulaSays) {
         std::int64_t sums = 0;
         for (const TrafficRow& row : sent.calls) {
           const auto bytes = static_cast<std::int64_t>(row.payload_bytes);
-          if (row.operation != Operation::all_reduce) {
+          if (row.operation != CommOperation::all_reduce) {
             EXPECT_EQ(row.axis, shard < ranks() ? "shard" : "data");
           }
-          if (row.operation == Operation::reduce_scatter) {
+          if (row.operation == CommOperation::reduce_scatter) {
             EXPECT_EQ(bytes, steps * scattered);
             EXPECT_EQ(static_cast<std::int64_t>(row.calls),
                       steps * (stage == "zero1" ? 1 : m) * (model.layers + 2));
-          } else if (row.operation == Operation::all_gather) {
+          } else if (row.operation == CommOperation::all_gather) {
             EXPECT_EQ(bytes, steps * brought + initial);
           } else {
-            EXPECT_EQ(row.operation, Operation::all_reduce);
+            EXPECT_EQ(row.operation, CommOperation::all_reduce);
             sums += bytes;
           }
         }

@@ -10,7 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/base/named.hpp"
+#include "core/base/kinds.hpp"
 #include "core/forwarding_communicator.hpp"
 #include "core/ops/forwarding_backend.hpp"
 #include "parallel/engine/initial_weights.hpp"
@@ -63,7 +63,7 @@ class EngineTest : public testing::Test {
                                    const ScheduleKind& kind, std::int64_t steps) {
     config.parallel.schedule = &kind;
     const Schedule schedule = kind.make(static_cast<int>(config.train.accumulation));
-    EXPECT_EQ(problems_of({&schedule, 1}), std::vector<std::string>());
+    EXPECT_EQ(find_problems({&schedule, 1}), std::vector<std::string>());
     MemoryLedger ledger;
     TrafficCounter traffic;
     Trace trace(backend);

@@ -80,7 +80,7 @@ UnitEvents events_of(const RunConfig& config, const ParameterTable& table) {
 }
 
 /// All events, with the repeated ones written out.
-UnitEventList played(const UnitEventList& few) {
+UnitEventList expand_repetition(const UnitEventList& few) {
   const auto [begin, end, times] = few.repeated;
   const auto visit_of = [&](std::size_t event) { return std::get<UnitAcquisition>(few.events[event]).visit; };
   const int visits = end > begin ? visit_of(end) - visit_of(begin) : 0;
@@ -101,7 +101,7 @@ UnitEventList played(const UnitEventList& few) {
   return all;
 }
 
-using Key = std::tuple<Operation, std::int64_t, DType>;
+using Key = std::tuple<CommOperation, std::int64_t, DType>;
 
 std::map<Key, std::size_t> counted(const std::vector<PlannedCall>& calls) {
   std::map<Key, std::size_t> counts;
@@ -159,7 +159,7 @@ TEST(ZeroLayout, IsTheSameForTheExcerptAndForAllMicroBatches) {
         ExchangeScope scope{.table = table, .coordinates = config.parallel.first()};
         scope.events = events_of(config, table);
         ExchangeScope whole = scope;
-        whole.events.front() = played(scope.events.front());
+        whole.events.front() = expand_repetition(scope.events.front());
         for (const ZeroStage stage :
              {ZeroStage::optimizer_states, ZeroStage::gradients, ZeroStage::parameters}) {
           for (const bool reshard : {true, false}) {
@@ -197,7 +197,7 @@ TEST(Plan, CountsTheCallsOfAllMicroBatches) {
     const auto calls = [&](std::int64_t micro_batches) {
       RunConfig config = config_of(3, true, micro_batches);
       config.parallel.tensor = tensor;
-      std::map<std::pair<std::string, Operation>, std::int64_t> counts;
+      std::map<std::pair<std::string, CommOperation>, std::int64_t> counts;
       for (const TrafficRow& row : make_plan(config).traffic)
         counts[{row.axis, row.operation}] = static_cast<std::int64_t>(row.calls);
       return counts;

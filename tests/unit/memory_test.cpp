@@ -112,7 +112,7 @@ TEST(Plan, CountsTheSnapshotOfTheRankThatStoresMost) {
     std::int64_t sum = 0;
     for (int rank = 0; rank < ranks; ++rank) {
       const std::int64_t bytes =
-          snapshot_bytes(*config.optimizer.kind, divided(whole_units(table), ranks, rank));
+          snapshot_bytes(*config.optimizer.kind, share_of(whole_units(table), ranks, rank));
       most = std::max(most, bytes);
       sum += bytes;
     }

@@ -53,19 +53,19 @@ TEST_F(PluginTest, TheFirstOfANameWins) {
   fs::copy(plugin("comm_mpi"), second_ / "libmylos_comm_mpi.so");
   fs::copy(plugin("comm_mpi"), second_ / "comm_mpi.so");  // not a plugin's name
   const auto registry = PluginRegistry::discover({folder_ / "missing", first_, second_});
-  ASSERT_EQ(registry.found().size(), 2U);
-  EXPECT_EQ(registry.found()[0].path, first_ / "libmylos_comm_self.so");
-  EXPECT_EQ(registry.found()[1].path, second_ / "libmylos_comm_mpi.so");
-  EXPECT_EQ(registry.searched().size(), 3U);
+  ASSERT_EQ(registry.all().size(), 2U);
+  EXPECT_EQ(registry.all()[0].path, first_ / "libmylos_comm_self.so");
+  EXPECT_EQ(registry.all()[1].path, second_ / "libmylos_comm_mpi.so");
+  EXPECT_EQ(registry.search_path().size(), 3U);
 }
 
 TEST_F(PluginTest, ABrokenPluginHidesLaterOnesOfItsName) {
   std::ofstream(first_ / "libmylos_comm_self.so") << "not a shared object";
   fs::copy(plugin("comm_self"), second_ / "libmylos_comm_self.so");
   const auto registry = PluginRegistry::discover({first_, second_});
-  ASSERT_EQ(registry.found().size(), 1U);
-  EXPECT_EQ(registry.found()[0].descriptor, nullptr);
-  EXPECT_THAT(registry.found()[0].problem, HasSubstr("libmylos_comm_self.so"));
+  ASSERT_EQ(registry.all().size(), 1U);
+  EXPECT_EQ(registry.all()[0].descriptor, nullptr);
+  EXPECT_THAT(registry.all()[0].problem, HasSubstr("libmylos_comm_self.so"));
 }
 
 TEST_F(PluginTest, NamesTheSymbolThatALibraryLacks) {

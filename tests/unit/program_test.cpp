@@ -62,8 +62,8 @@ struct Recorded {
   /// With 31 samples in two parts, a part ends within a sample.
   static ProgramConfig divided(ProgramConfig config, int rank) {
     config.shape.batch = 31;
-    config.shape.stream_parts = 2;
-    config.shape.stream_part = rank;
+    config.shape.residual_parts = 2;
+    config.shape.residual_part = rank;
     return config;
   }
 };
@@ -500,7 +500,7 @@ TEST(ActivationPlan, KeepsTheValuesOfOverlappingSteps) {
                                       {step}},
                           .chunks = 2,
                           .tolerates_stale_weights = true};
-  EXPECT_EQ(problems_of({&schedule, 1}), std::vector<std::string>());
+  EXPECT_EQ(find_problems({&schedule, 1}), std::vector<std::string>());
   for_all_models({.chunks = 2, .splits_backward = true}, [&](const Recorded& recorded) {
     const std::vector<Passage> passages = passages_of(schedule, recorded.programs);
     // Enough steps to see each of the two slots begin and end: the last two passages are evaluation and

@@ -47,8 +47,8 @@ Schedule of(std::vector<Action> actions, int micro_batches, int chunks = 1) {
   return {.actions = std::move(actions), .micro_batches = micro_batches, .chunks = chunks};
 }
 
-std::vector<std::string> problems_of(const Schedule& schedule) {
-  return mylos::problems_of({&schedule, 1});
+std::vector<std::string> find_problems(const Schedule& schedule) {
+  return mylos::find_problems({&schedule, 1});
 }
 
 TEST(Schedule, AccumulatesInOneSlot) {
@@ -57,7 +57,7 @@ TEST(Schedule, AccumulatesInOneSlot) {
               ElementsAre("forward 0/5", "backward 0/5", "forward 1/5", "backward 1/5", "forward 2/5",
                           "backward 2/5", "reduce 0/5", "step 0/5"));
   EXPECT_THAT(slots_of(schedule), ElementsAre(0, 0, 0, 0, 0, 0));
-  EXPECT_THAT(problems_of(schedule), IsEmpty());
+  EXPECT_THAT(find_problems(schedule), IsEmpty());
 }
 
 TEST(Schedule, GivesASlotToEachMicroBatchInFlight) {
@@ -74,7 +74,7 @@ TEST(Schedule, GivesASlotToEachMicroBatchInFlight) {
                                    {step}},
                                   4);
   EXPECT_THAT(slots_of(alternating), ElementsAre(0, 1, 0, 0, 1, 1, 0, 1));
-  EXPECT_THAT(problems_of(alternating), IsEmpty());
+  EXPECT_THAT(find_problems(alternating), IsEmpty());
   // All forward, then all backward.
   const Schedule all = of({{forward, 0},
                            {forward, 1},
@@ -97,7 +97,7 @@ TEST(Schedule, GivesASlotToEachMicroBatchInFlight) {
                                {step}},
                               2);
   EXPECT_THAT(slots_of(divided), ElementsAre(0, 0, 1, 1, 0, 1));
-  EXPECT_THAT(problems_of(divided), IsEmpty());
+  EXPECT_THAT(find_problems(divided), IsEmpty());
 }
 
 Schedule overlapping() {
@@ -116,7 +116,7 @@ TEST(Schedule, BeginsStepsAheadAndDrains) {
   EXPECT_THAT(actions_of(schedule, 4, false, 4),
               ElementsAre("forward 0/4", "backward 0/4", "reduce 0/4", "step 0/4"));
   EXPECT_THAT(slots_of(schedule, 4), ElementsAre(0, 1, 0, 0, 1, 1, 0, 1));
-  EXPECT_THAT(problems_of(schedule), IsEmpty());
+  EXPECT_THAT(find_problems(schedule), IsEmpty());
 }
 
 TEST(Schedule, FindsTheLastContributions) {
@@ -133,7 +133,7 @@ TEST(ScheduleProblems, FindsActionsThatAreMissingDuplicatedOrTooEarly) {
   const auto problem = [&](const auto& change) {
     Schedule bad = good;
     change(bad.actions);
-    const std::vector<std::string> found = problems_of(bad);
+    const std::vector<std::string> found = find_problems(bad);
     return found.empty() ? "" : found.front();
   };
   using Actions = std::vector<Action>;
@@ -150,9 +150,9 @@ TEST(ScheduleProblems, FindsActionsThatAreMissingDuplicatedOrTooEarly) {
 TEST(ScheduleProblems, FindsStepsThatMix) {
   Schedule schedule = overlapping();
   schedule.tolerates_stale_weights = false;
-  EXPECT_THAT(problems_of(schedule).front(), HasSubstr("weights that were updated since its forward pass"));
+  EXPECT_THAT(find_problems(schedule).front(), HasSubstr("weights that were updated since its forward pass"));
   schedule = of({{forward, 0, 0, 1}, {backward, 0, 0, 1}, {reduce}, {step}}, 1);
-  EXPECT_THAT(problems_of(schedule).front(), HasSubstr("mixes with the gradients of another step"));
+  EXPECT_THAT(find_problems(schedule).front(), HasSubstr("mixes with the gradients of another step"));
 }
 
 /// One forward, one backward (Narayanan et al., 2019) on `stages` ranks.
@@ -192,7 +192,7 @@ TEST(ScheduleProblems, PipelinesFitTogether) {
     for (const int micro_batches : {1, 2, 3, 5, 8}) {
       SCOPED_TRACE(fmt::format("{} stages, {} micro-batches", stages, micro_batches));
       const std::vector<Schedule> ranks = one_forward_one_backward(stages, micro_batches);
-      EXPECT_THAT(mylos::problems_of(ranks), IsEmpty());
+      EXPECT_THAT(mylos::find_problems(ranks), IsEmpty());
       for (int stage = 0; stage < stages; ++stage) {
         const std::vector<int> slots = slots_of(ranks[static_cast<std::size_t>(stage)]);
         EXPECT_EQ(std::ranges::max(slots) + 1, std::min(stages - stage, micro_batches));
@@ -213,7 +213,7 @@ TEST(ScheduleProblems, FindsActionsThatAreMissingDuplicatedOrMisdirected) {
             std::vector<Schedule> bad = good;
             std::vector<Action>& actions = bad[rank].actions;
             change(actions, actions.begin() + static_cast<std::ptrdiff_t>(i));
-            return !mylos::problems_of(bad).empty();
+            return !mylos::find_problems(bad).empty();
           };
           EXPECT_TRUE(has_problem([](auto& actions, auto at) { actions.erase(at); }));
           EXPECT_TRUE(has_problem([](auto& actions, auto at) { actions.insert(at, Action(*at)); }));
@@ -240,7 +240,7 @@ TEST(ScheduleProblems, FindsEveryWrongOrder) {
       ordered.push_back(actions[i]);
     }
     const bool is_right = place[0] < place[1] && place[2] < place[3] && place[4] == 4 && place[5] == 5;
-    EXPECT_EQ(problems_of(of(ordered, 2)).empty(), is_right) << testing::PrintToString(order);
+    EXPECT_EQ(find_problems(of(ordered, 2)).empty(), is_right) << testing::PrintToString(order);
     num_right += is_right ? 1 : 0;
   } while (std::ranges::next_permutation(order).found);
   EXPECT_EQ(num_right, 6);
@@ -250,7 +250,7 @@ TEST(ScheduleProblems, FindsEveryWrongOrder) {
 /// after it.
 TEST(ScheduleProblems, FindsDeadlocks) {
   const auto deadlocked = [](const std::vector<Schedule>& ranks) {
-    return std::ranges::any_of(mylos::problems_of(ranks), [](const std::string& text) {
+    return std::ranges::any_of(mylos::find_problems(ranks), [](const std::string& text) {
       return text.find("waits forever") != std::string::npos;
     });
   };
@@ -270,7 +270,7 @@ TEST(ScheduleProblems, FindsDeadlocks) {
   ASSERT_EQ(second[0].kind, receive_forward);
   ASSERT_EQ(second[4].kind, receive_forward);
   std::swap(second[0].micro_batch, second[4].micro_batch);
-  EXPECT_THAT(mylos::problems_of(bad),
+  EXPECT_THAT(mylos::find_problems(bad),
               testing::Contains(HasSubstr("send_forward 0 of chunk 0, step 1 of rank 0 "
                                           "meets receive_forward 1 of chunk 1")));
 }
@@ -282,7 +282,7 @@ TEST(ScheduleProblems, WeightGradientsOfLaterChunksComeFirst) {
         {forward, 0, 0}, {forward, 0, 1}, {backward_input, 0, 1}, {backward_input, 0, 0}};
     actions.insert(actions.end(), weights.begin(), weights.end());
     actions.insert(actions.end(), {{reduce}, {step}});
-    return problems_of(of(actions, 1, 2));
+    return find_problems(of(actions, 1, 2));
   };
   EXPECT_THAT(problem({{backward_weight, 0, 1}, {backward_weight, 0, 0}}), IsEmpty());
   EXPECT_THAT(problem({{backward_weight, 0, 0}, {backward_weight, 0, 1}}),

@@ -9,7 +9,7 @@ namespace {
 template <class T>
 void largest_magnitude_kernel(const Execution& execution, Vector<const T> x, float* out, bool accumulate) {
   Kokkos::parallel_for(
-      "mylos::largest_magnitude::team"_label, Team(execution, 1, row_team_size),
+      "mylos::largest_magnitude::team"_label, TeamPolicy(execution, 1, row_team_size),
       KOKKOS_LAMBDA(const Member& member) {
         Vec largest(0.0F);
         for_row(member, static_cast<std::int64_t>(x.extent(0)),

@@ -149,14 +149,14 @@ ExchangePlan plan(const ParamValues& values, const ExchangeScope& scope) {
   plan.owned = deal.owned(scope.table, scope.coordinates.index(loss_axes));
   plan.stored = without_empty(plan.owned);
   if (deal.ranks == 1 || !has_gradients) return plan;
-  const auto add = [&](Operation operation, DType dtype, std::size_t until) {
+  const auto add = [&](CommOperation operation, DType dtype, std::size_t until) {
     for (const Unit& unit : scope.table.units())
       plan.calls.push_back(
           {.group = loss_axes, .operation = operation, .count = unit.size, .dtype = dtype, .until = until});
   };
   const std::size_t units = scope.table.units().size();
-  add(Operation::reduce, scope.gradient_type, units);
-  add(Operation::broadcast, scope.compute_type, 2 * units);
+  add(CommOperation::reduce, scope.gradient_type, units);
+  add(CommOperation::broadcast, scope.compute_type, 2 * units);
   return plan;
 }
 

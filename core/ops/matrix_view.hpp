@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MatrixRef: a matrix in either storage order.
+// MatrixView: a matrix in either storage order.
 #pragma once
 
 #include <cstdint>
@@ -10,24 +10,24 @@
 namespace mylos {
 
 /// Element (i, j) is data[i * row + j * column].
-struct MatrixRef {
+struct MatrixView {
   void* data = nullptr;
   DType dtype = DType::fp32;
   std::int64_t row = 0;
   std::int64_t column = 1;
   std::uint64_t version = 0;  ///< as in TensorRef: 0 if this is not a weight
 
-  MatrixRef transposed() const { return {data, dtype, column, row, version}; }
+  MatrixView transposed() const { return {data, dtype, column, row, version}; }
 };
 
 /// A weight (I, O), row-major or transposed by its strides.
-inline MatrixRef weight_matrix(const TensorRef& w) {
+inline MatrixView weight_matrix(const TensorRef& w) {
   require(w.rank == 2 && (w.stride[0] == 1 || w.stride[1] == 1), "a row-major or transposed matrix");
   return {w.data, w.dtype, w.stride[0], w.stride[1], w.version};
 }
 
 /// An activation (..., C), its leading dimensions folded into rows.
-inline MatrixRef activation_matrix(const TensorRef& x) {
+inline MatrixView activation_matrix(const TensorRef& x) {
   require(x.contiguous() && x.rank >= 1, "a contiguous activation");
   return {x.data, x.dtype, x.shape[x.rank - 1], 1};
 }

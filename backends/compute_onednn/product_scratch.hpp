@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Scratch: memory that products use one after another.
+// ProductScratch: memory that products use one after another.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +9,10 @@
 namespace mylos::compute_onednn {
 
 /// As large as the largest request so far.
-class Scratch {
+class ProductScratch {
  public:
   /// `ledger` may be null.
-  Scratch(ComputeBackend& memory, MemoryLedger* ledger, const char* label)
+  ProductScratch(ComputeBackend& memory, MemoryLedger* ledger, const char* label)
       : memory_(memory), ledger_(ledger), label_(label) {}
 
   void* data() const { return buffer_.data(); }

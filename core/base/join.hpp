@@ -11,7 +11,7 @@ namespace mylos {
 
 /// The values as fmt formats them, separated by `separator`.
 template <class Range>
-std::string joined(const Range& values, std::string_view separator) {
+std::string join(const Range& values, std::string_view separator) {
   std::string text;
   bool is_first = true;
   for (const auto& value : values) {

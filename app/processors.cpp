@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "app/core_share.hpp"
+#include "app/processors.hpp"
 
 #include <cerrno>
 #include <cstring>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // How ranks divide the processors that they share, on machines of any size.
-#include "app/core_share.hpp"
+#include "app/processors.hpp"
 
 #include <cstdlib>
 #include <numeric>

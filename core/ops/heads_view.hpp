@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Heads: attention's tensors, as kernels index them.
+// HeadsView: attention's tensors, as kernels index them.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@ namespace mylos {
 
 /// (B, T, H, D) with unit stride in D; strides in elements.
 template <class T>
-struct Heads {
+struct HeadsView {
   T* data;
   std::int64_t batch;
   std::int64_t position;
   std::int64_t head;
 
-  explicit Heads(const TensorRef& tensor)
+  explicit HeadsView(const TensorRef& tensor)
       : data(tensor.as<std::remove_const_t<T>>()),
         batch(tensor.stride[0]),
         position(tensor.stride[1]),

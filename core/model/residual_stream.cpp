@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "core/model/stream.hpp"
+#include "core/model/residual_stream.hpp"
 
 #include <algorithm>
 
@@ -30,8 +30,8 @@ struct SampleRows {
 
 template <class Visit>
 void for_each_part(const BatchShape& shape, const Visit& visit) {
-  const std::int64_t first = shape.first_stream_row();
-  const std::int64_t end = first + shape.stream_rows();
+  const std::int64_t first = shape.first_residual_row();
+  const std::int64_t end = first + shape.residual_rows();
   for (std::int64_t row = first; row < end;) {
     SampleRows part{.begin = row - first, .first_sample = row / shape.seq, .first_position = row % shape.seq};
     part.positions = std::min(end - row, shape.seq - part.first_position);
@@ -67,23 +67,23 @@ void record(Recorder& run, const DropoutAddLayernorm& op) {
 }
 
 TensorRef all_rows(Recorder& run, std::string_view name, const TensorRef& rows) {
-  if (run.shape().stream_parts == 1) return rows;
+  if (run.shape().residual_parts == 1) return rows;
   const TensorRef all = run.tensor(name, rows.dtype, {run.shape().rows(), rows.shape[1]});
   run(AllGatherCall{.input = rows, .output = all, .group = {Axis::tensor}});
   return all;
 }
 
 TensorRef all_rows_again(Recorder& run, std::string_view name, const TensorRef& rows) {
-  if (run.shape().stream_parts == 1 || !run.repeats_blocks()) return all_rows(run, name, rows);
+  if (run.shape().residual_parts == 1 || !run.repeats_blocks()) return all_rows(run, name, rows);
   return run.tensor(name, rows.dtype, {run.shape().rows(), rows.shape[1]});
 }
 
 TensorRef sum_of_terms(Recorder& run, std::string_view name, const TensorRef& terms) {
-  if (run.shape().stream_parts == 1) {
+  if (run.shape().residual_parts == 1) {
     run(AllReduceCall{.buffer = terms, .group = {Axis::tensor}});
     return terms;
   }
-  const TensorRef sum = run.tensor(name, terms.dtype, {run.shape().stream_rows(), terms.shape[1]});
+  const TensorRef sum = run.tensor(name, terms.dtype, {run.shape().residual_rows(), terms.shape[1]});
   run(ReduceScatterCall{.input = terms, .output = sum, .group = {Axis::tensor}});
   return sum;
 }

@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "core/base/error.hpp"
-#include "core/base/joined.hpp"
+#include "core/base/join.hpp"
 
 namespace mylos {
 
 /// The kind of this name. Throws ExitCode::internal if no kind has it: the deck's check should have rejected
 /// it.
 template <class Kind>
-const Kind& named(std::span<const Kind* const> kinds, std::string_view name) {
+const Kind& find_kind(std::span<const Kind* const> kinds, std::string_view name) {
   for (const Kind* kind : kinds) {
     if (kind->name == name) return *kind;
   }
@@ -27,7 +27,7 @@ template <class Kind>
 std::string choices_of(std::span<const Kind* const> kinds) {
   std::vector<std::string_view> names;
   for (const Kind* kind : kinds) names.emplace_back(kind->name);
-  return joined(names, "|");
+  return join(names, "|");
 }
 
 /// "a: what it is; b: what it is", for a deck's reference.
@@ -35,7 +35,7 @@ template <class Kind>
 std::string docs_of(std::span<const Kind* const> kinds) {
   std::vector<std::string> texts;
   for (const Kind* kind : kinds) texts.push_back(fmt::format("{}: {}", kind->name, kind->doc));
-  return joined(texts, "; ");
+  return join(texts, "; ");
 }
 
 }  // namespace mylos

@@ -199,7 +199,11 @@ TEST_F(Commands, InspectShowsTheProgramOfARank) {
   EXPECT_THAT(outcome.output, HasSubstr("\nstep: forward 0, backward 0, reduce, step\n"));
   EXPECT_THAT(outcome.output, HasSubstr("all_reduce (communication): "));
   // Queries, keys and values of one of two heads: 192 rows of 32 channels by 48.
-  EXPECT_THAT(outcome.output, HasSubstr("0.000590 GFLOP"));
+  EXPECT_THAT(outcome.output,
+              testing::ContainsRegex("\n +[0-9]+ linear_forward \\([a-z]+\\): 0.000590 GFLOP, [0-9.]+ GB, "
+                                     "core/model/transformer_block.cpp:[0-9]+\n"
+                                     " +reads +x +fp32 \\(192, 32\\), h.0.ln1\n"
+                                     " +reads +w +fp32 \\(32, 48\\), weights of block 0"));
   // The sum printed for a program is the sum over its operations.
   std::map<std::string, std::pair<double, double>> sums;  // as printed and as added up
   std::string program;

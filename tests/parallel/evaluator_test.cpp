@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -71,6 +72,28 @@ class Evaluation : public testing::Test {
     return windows;
   }
 
+  /// Evaluates any number of the first windows on the layout of `run`.
+  void expect_windows(const RunConfig& run, const std::vector<Window>& expected) {
+    MemoryLedger ledger;
+    MiniTrainer trainer(backend_, ledger, *world_, run);
+    for (std::int64_t most = 0; most <= num_windows + 1; ++most) {
+      SCOPED_TRACE(fmt::format("at most {} windows", most));
+      const EvalResult seen = *evaluate(trainer.executor(), backend_, dataset(), most, trainer.grid());
+      const std::int64_t count = most == 0 ? num_windows : std::min(most, num_windows);
+      double loss = 0.0;
+      std::int64_t correct = 0;
+      for (std::int64_t i = 0; i < count; ++i) {
+        loss += expected[static_cast<std::size_t>(i)].loss;
+        correct += expected[static_cast<std::size_t>(i)].correct;
+      }
+      const auto tokens = static_cast<double>(count * seq_len);
+      EXPECT_EQ(seen.tokens, count * seq_len);
+      EXPECT_NEAR(seen.loss, loss / tokens, 1e-6);
+      EXPECT_NEAR(seen.accuracy, static_cast<double>(correct) / tokens, 1e-9);
+      EXPECT_TRUE(count < num_windows || correct > 0);
+    }
+  }
+
   test::ScratchDirectory scratch_;
   ComputeBackend& backend_ = test_backends(1).at("kokkos");
   CommunicatorHandle self_ = open_communicator("self", &backend_);
@@ -79,27 +102,23 @@ class Evaluation : public testing::Test {
 
 TEST_F(Evaluation, CountsEachWindowOnceOnEveryLayout) {
   const std::vector<Window> expected = windows();
-  for (const std::int64_t tensor : {1, ranks()}) {
-    for (const std::int64_t micro_batch : {1, 2, 9}) {
-      RunConfig run = config(ranks() / tensor, micro_batch);
-      run.parallel.tensor = tensor;
-      MemoryLedger ledger;
-      MiniTrainer trainer(backend_, ledger, *world_, run);
-      for (std::int64_t most = 0; most <= num_windows + 1; ++most) {
-        SCOPED_TRACE(fmt::format("tensor {}, batches of {}, at most {} windows", tensor, micro_batch, most));
-        const EvalResult seen = *evaluate(trainer.executor(), backend_, dataset(), most, trainer.grid());
-        const std::int64_t count = most == 0 ? num_windows : std::min(most, num_windows);
-        double loss = 0.0;
-        std::int64_t correct = 0;
-        for (std::int64_t i = 0; i < count; ++i) {
-          loss += expected[static_cast<std::size_t>(i)].loss;
-          correct += expected[static_cast<std::size_t>(i)].correct;
+  for (int tensor = 1; tensor <= ranks(); ++tensor) {
+    if (ranks() % tensor != 0 || 12 % tensor != 0) continue;
+    const std::int64_t data = ranks() / tensor;
+    for (const char* exchange : {"ddp", "zero2", "zero3"}) {
+      for (const TensorSplits& splits : {TensorSplits{}, TensorSplits{.vocab = true, .sequence = true}}) {
+        if (tensor == 1 && splits.vocab) continue;
+        RunConfig run = config(data, 1);
+        run.parallel.tensor = tensor;
+        run.parallel.splits = splits;
+        set_exchange(run, exchange, exchange == std::string_view("ddp") ? 1 : data);
+        for (const std::int64_t micro_batch : {1, 2, 9}) {
+          SCOPED_TRACE(fmt::format("tensor {}, {}, vocab and sequence {}, batches of {}", tensor, exchange,
+                                   splits.vocab, micro_batch));
+          run.train.micro_batch = micro_batch;
+          run.train.global_batch = data * micro_batch;
+          expect_windows(run, expected);
         }
-        const auto tokens = static_cast<double>(count * seq_len);
-        EXPECT_EQ(seen.tokens, count * seq_len);
-        EXPECT_NEAR(seen.loss, loss / tokens, 1e-6);
-        EXPECT_NEAR(seen.accuracy, static_cast<double>(correct) / tokens, 1e-9);
-        EXPECT_TRUE(count < num_windows || correct > 0);
       }
     }
   }

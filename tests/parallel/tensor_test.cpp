@@ -113,9 +113,13 @@ class Tensor : public testing::Test {
 TEST_F(Tensor, EveryLayoutComputesWhatOneRankDoes) {
   constexpr std::int64_t steps = 20;
   const ModelConfig model = model_of_heads(ranks() == 8 ? 24 : 12);
-  const Outcome oracle = alone(model, steps);
+  RunConfig whole = mini_config(model, global_batch, seq_len);
+  whole.guard.clip_norm = 0.5F;
+  const Outcome oracle = train_alone(backend_, *self_, whole, steps);
+  for (const auto& step : oracle.steps) EXPECT_GT(step.gradient_norm, whole.guard.clip_norm);
   for (const TensorSplits& splits : {heads_alone, all_splits}) {
-    for_all_layouts(model, 1, splits, [&](const RunConfig& config) {
+    for_all_layouts(model, 1, splits, [&](RunConfig config) {
+      config.guard.clip_norm = whole.guard.clip_norm;
       expect_equal_to_rounding(config, train(backend_, *world_, config, steps), oracle);
     });
   }

@@ -60,12 +60,16 @@ class Zero : public testing::Test {
 TEST_F(Zero, EveryStageComputesWhatOneRankDoes) {
   constexpr std::int64_t steps = 20;
   const std::int64_t samples = global_batch % ranks() == 0 ? global_batch : 2 * ranks();
-  const Outcome oracle = train_alone(backend_, *self_, mini_config(small_model(), samples, 37), steps);
+  RunConfig whole = mini_config(small_model(), samples, 37);
+  whole.guard.clip_norm = 0.5F;
+  const Outcome oracle = train_alone(backend_, *self_, whole, steps);
+  for (const auto& step : oracle.steps) EXPECT_GT(step.gradient_norm, whole.guard.clip_norm);
   for (const std::int64_t accumulation : accumulations(samples)) {
-    for_all_stages(mini_config(small_model(), samples, 37, ranks(), accumulation),
-                   [&](const RunConfig& config) {
-                     expect_equal_to_rounding(config, train(backend_, *world_, config, steps), oracle);
-                   });
+    RunConfig divided = mini_config(small_model(), samples, 37, ranks(), accumulation);
+    divided.guard.clip_norm = whole.guard.clip_norm;
+    for_all_stages(divided, [&](const RunConfig& config) {
+      expect_equal_to_rounding(config, train(backend_, *world_, config, steps), oracle);
+    });
   }
 }
 

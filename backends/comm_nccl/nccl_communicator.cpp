@@ -158,7 +158,7 @@ void NcclCommunicator::check(cudaError_t status, const char* call) {
   }
 }
 
-void NcclCommunicator::settle(const char* call) {
+void NcclCommunicator::wait_until_enqueued(const char* call) {
   check(wait_until_settled(comm_), call);
 }
 

@@ -3,9 +3,6 @@
 
 #include <fmt/core.h>
 
-// GCC 12 warns of its own AVX-512 header.
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 // Compiled here for this build's instruction set; the packaged library knows no vectors wider than SSE2's.
 #define XXH_INLINE_ALL
 #include <xxhash.h>

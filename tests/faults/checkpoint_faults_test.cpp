@@ -535,7 +535,9 @@ TEST_F(MutatedCheckpoints, DISABLED_AHundredThroughRestartAndEval) {
   Words restarted = model;
   restarted.emplace_back("--restart");
   ASSERT_EQ(train("whole", first, one).exit_code, 0);
-  CheckpointMutator mutator(3);
+  const unsigned seed = std::random_device()();
+  fmt::print("seed {}\n", seed);
+  CheckpointMutator mutator(seed);
   for (int i = 0; i < 100; ++i) {
     fs::remove_all(run_path("run"));
     fs::copy(run_path("whole"), run_path("run"), fs::copy_options::recursive);

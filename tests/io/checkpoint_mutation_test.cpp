@@ -2,6 +2,8 @@
 // Hostile and damaged checkpoints, each loaded by a separate process: no crash, no hang, no silent load of
 // data that the manifest does not vouch for. Also: a full disk.
 
+#include <random>
+
 #include <gtest/gtest.h>
 
 #include "core/base/error.hpp"
@@ -55,7 +57,9 @@ TEST(CheckpointMutation, NoneCrashesHangsOrLoadsSilently) {
 
 // In the long run only: ctest -L long.
 TEST(CheckpointMutation, DISABLED_AThousand) {
-  load_mutated(1000, 2);
+  const unsigned seed = std::random_device()();
+  fmt::print("seed {}\n", seed);
+  load_mutated(1000, seed);
 }
 
 TEST(CheckpointDiskFull, EndsWithAnIoErrorAndLeavesTheOldOne) {

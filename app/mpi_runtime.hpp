@@ -48,7 +48,7 @@ class MpiRuntime {
 
   int rank_ = 0;
   int size_ = 1;
-  int ranks_per_node_ = 1;  // as JobSize
+  int ranks_per_node_ = 1;  // as in JobSize
   int ranks_sharing_cores_ = 1;
   std::unique_ptr<Watchdog> watchdog_;
   std::unique_ptr<FlightRecorder> recorder_;

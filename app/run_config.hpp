@@ -36,7 +36,7 @@ struct DataConfig {
 
 struct EvalConfig {
   std::int64_t every = 0;  ///< steps; 0 evaluates at the end only
-  /// Global batches that an evaluation reads at most; 0 reads the whole validation file.
+  /// The most global batches that an evaluation reads; 0 reads the whole validation file.
   std::int64_t batches = 0;
 };
 
@@ -81,7 +81,7 @@ struct RunConfig : StepConfig {
   std::int64_t profile_step = 0;  ///< the step that is traced; 0 for none
   double peak_tflops = 0.0;       ///< of one rank; 0 measures the GEMM rate
   std::string run_dir;
-  std::int64_t ranks_per_node = 0;  ///< as JobSize
+  std::int64_t ranks_per_node = 0;  ///< as in JobSize
 };
 
 /// Every parameter that mylos itself declares, in the order of the deck reference.
@@ -96,9 +96,9 @@ struct JobSize {
 
 /// Reads and checks `deck` for a job against `specs` (mylos' own and the plugins'). All problems are added to
 /// `errors`, each with its place; the result is meaningful only if none was added. `values` receives every
-/// parameter (for plugins and for the resolved deck), with what the deck leaves open filled in: the preset's
-/// shape, train.seq_len, train.micro_batch, train.grad_dtype, parallel.data and parallel.shard. `unavailable`
-/// as in `resolve_deck`.
+/// parameter (for plugins and for the resolved deck), including the values that the deck leaves open: the
+/// preset's shape, train.seq_len, train.micro_batch, train.grad_dtype, parallel.data and parallel.shard.
+/// `unavailable` as in `resolve_deck`.
 RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, const JobSize& job,
                           DeckErrors& errors, ParamValues& values,
                           const std::vector<std::pair<std::string, std::string>>& unavailable = {});

@@ -25,8 +25,8 @@ std::string choose_comm(const PluginRegistry& plugins, const std::string& wanted
 /// here.
 CommunicatorPlan plan_communicator(const PluginRegistry& plugins, const RunConfig& config,
                                    const ParamValues& values);
-/// The compute backends of `config` in the order in which they are asked, ending with the root backend; those
-/// that were not found are left out.
+/// The compute backends of `config` in the order in which they are asked, ending with the root backend.
+/// Backends that were not found are left out.
 std::vector<const PluginDescriptor*> compute_plugins(const PluginRegistry& plugins, const RunConfig& config);
 
 /// `wanted` with `auto` and a thread count of 0 replaced by what they stand for here. Throws ExitCode::usage

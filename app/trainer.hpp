@@ -78,8 +78,9 @@ class Trainer final : private StepDriver {
   /// A step that was queued on the device and whose results have not been read.
   struct QueuedStep {
     std::int64_t step = 0;
-    std::int64_t sample = 0;          // running index of the next step's first sample
-    std::vector<TrafficRow> traffic;  // while it is queued: of queueing it; then of all of it
+    std::int64_t sample = 0;  // running index of the next step's first sample
+    // Of queueing the step until its results are read, then of the whole step.
+    std::vector<TrafficRow> traffic;
   };
 
   /// A checkpoint whose replicas are hashed while the next step runs; it is written once the hashes agree.

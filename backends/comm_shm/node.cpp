@@ -17,7 +17,8 @@ namespace mylos::comm_shm {
 
 namespace {
 
-/// The running kernel, by its random boot id, and the PID namespace, in which shared memory is found.
+/// Identifies the running kernel, by its random boot id, and the PID namespace. Ranks share memory only if
+/// both agree.
 std::string own_kernel() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
@@ -103,7 +104,7 @@ Node find_node(Communicator& bootstrap, int ranks_per_node) {
 
 std::string sharing_problem(Communicator& bootstrap, SharedMemory& memory) {
   constexpr std::size_t bytes = 1;
-  std::string problem;  // of this rank; it goes on, because the others wait for it
+  std::string problem;  // of this rank, which continues because the other ranks wait for it
   const auto attempt = [&](const auto& work) {
     try {
       work();

@@ -8,7 +8,8 @@ namespace mylos::comm_shm {
 
 enum class Stores : bool {
   cached,
-  streaming,  ///< bypass the caches: no line is read before it is overwritten; for more than the caches hold
+  /// Bypass the caches: no line is read before it is overwritten. For copies larger than the caches.
+  streaming,
 };
 
 /// Copies `bytes` from one range to another; the two must not overlap.
@@ -17,9 +18,9 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes, Stores 
 /// Orders streaming stores before all later stores of this thread.
 void finish_stores(Stores stores);
 
-/// Copies bytes that another core reads next, with streaming stores unless they are few: it takes long to
-/// acquire a line for writing that the other core holds. Orders the stores before all later stores of this
-/// thread.
+/// Copies bytes that another core reads next, with streaming stores unless they are few: a cached
+/// store must first acquire the line from the other core, which takes long. Orders the stores before all
+/// later stores of this thread.
 void copy_to_other_core(std::byte* to, const std::byte* from, std::size_t bytes);
 
 }  // namespace mylos::comm_shm

@@ -9,7 +9,8 @@ namespace mylos::comm_shm {
 
 namespace {
 
-// Of a rank's part. A ticket is short enough to free the engine's lock every few 100 us.
+// The bytes of a rank's part that one ticket handles. A ticket is short enough to free the engine's lock
+// every few 100 us.
 constexpr std::size_t ticket_bytes = 1 << 20;
 
 /// One ticket for each piece of a part; `work(first)` handles the piece that begins at byte `first` of its

@@ -19,9 +19,8 @@ constexpr int across = 16;     // threads along a row
 constexpr int per_thread = 4;  // keys of a thread
 static_assert(across * per_thread == tile);
 
-/// How a block works on heads of up to `padded` elements. Of every product, thread (x, y) has the rows
-/// y * rows + r. Of scores it has the columns x + 16 i; of sums it has the columns x * pack + c of each
-/// slice.
+/// How a block works on heads of up to `padded` elements. Thread (x, y) holds the rows y * rows + r of every
+/// product: the columns x + 16 i of scores, and the columns x * pack + c of each slice of sums.
 template <int padded>
 struct Plan {
   static constexpr int slice = padded < 64 ? padded : 64;  // elements of a head in a tile
@@ -250,8 +249,8 @@ __device__ void add_query_sums(const Tiles<P>& tiles, const Place& at, int queri
   }
 }
 
-/// scores = rows from q0 of `query` times rows from k0 of `key`. With `has_left` the left tile already has
-/// the queries. The last slices stay in the tiles.
+/// scores = rows from q0 of `query` times rows from k0 of `key`. If `has_left`, the left tile already
+/// holds the queries. The last slices stay in the tiles.
 template <class P, class T>
 __device__ void make_scores(const Shape& shape, Tiles<P>& tiles, const Place& at,
                             const HeadsView<const T>& query, std::int64_t q0, int queries,
@@ -339,8 +338,8 @@ __device__ int seen_keys(const Shape& shape, std::int64_t q, std::int64_t k0, in
   return static_cast<int>(min(static_cast<std::int64_t>(count), shape.offset + q + 1 - k0));
 }
 
-/// One block for each tile of queries; the tiles that see most keys go first. The running maximum and sum of
-/// Dao's algorithm are in powers of two.
+/// One block for each tile of queries; the tiles that see the most keys go first. The running maximum and sum
+/// of Dao's algorithm are in base 2.
 template <class P, class T>
 __global__ void __launch_bounds__(P::threads, P::blocks)
     forward(Shape shape, Dropout dropout, HeadsView<const T> query, HeadsView<const T> key,
@@ -436,8 +435,8 @@ struct BackwardInput {
   const float* delta;
 };
 
-/// Leaves the gradients of the scores, without the factor `scale`, in the tile's weights, and in `weights`
-/// the weights that multiplied the values. Both are 0 for hidden keys and rows beyond `queries`. The last
+/// Leaves the gradients of the scores, without the factor `scale`, in the tile's weights, and the weights
+/// that multiplied the values in `weights`. Both are 0 for hidden keys and rows beyond `queries`. The last
 /// slices of queries and keys stay in the tiles.
 template <class P, class T>
 __device__ void make_score_gradients(const Shape& shape, const Dropout& dropout, Tiles<P>& tiles,
@@ -504,7 +503,7 @@ __global__ void __launch_bounds__(P::threads, P::key_blocks)
   store_rows<P>(shape, value_grad, k0, keys, dvalues, [](int) { return 1.0F; });
 }
 
-/// One block for each tile of queries; the tiles that see most keys go first.
+/// One block for each tile of queries; the tiles that see the most keys go first.
 template <class P, class T>
 __global__ void __launch_bounds__(P::threads, P::blocks)
     backward_queries(Shape shape, Dropout dropout, BackwardInput<T> in, HeadsView<T> query_grad) {

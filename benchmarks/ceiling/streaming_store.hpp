@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Stores of whole cache lines that bypass the caches, if the processor has them.
+// Stores of whole cache lines, which bypass the caches if the build targets AVX.
 #pragma once
 
 #include <cstddef>

@@ -302,7 +302,7 @@ struct Dropout {
   float probability = 0.0F;
   PhiloxKey key{};
   std::int64_t first_sample = 0;
-  // Of the call's (t, c) within the whole sample; attention uses AttentionPlace instead.
+  // The indices of the call's (t, c) within the whole sample; attention uses AttentionPlace instead.
   GlobalIndex index{};
   const StepScalars* scalars = nullptr;  // device memory
 };

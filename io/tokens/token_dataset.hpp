@@ -100,7 +100,7 @@ class TokenDataset {
 
 /// The dataset of `sources` for a vocabulary of `vocab` ids. It reads about TokenFile::most_pages pages of
 /// all files together, but at least two of each. Throws like `files_of`, `read_sidecar`, TokenFile and
-/// TokenDataset; ExitCode::usage if a sidecar has another vocabulary, or another tokenizer than those of
+/// TokenDataset; ExitCode::usage if a sidecar has another vocabulary, or a tokenizer other than that of the
 /// other files; ExitCode::bad_data if it has another number of tokens than its file.
 TokenDataset open_dataset(const std::vector<DataSource>& sources, std::int64_t vocab, std::int64_t seq_len,
                           std::uint64_t seed);

@@ -28,7 +28,7 @@ bool is_leaf(const RankOrder& team) {
   return subtree_end(team, team.index, reach(team)) == team.index + 1;
 }
 
-/// Bruck's algorithm: place i holds the part for the rank i places further; the part moves by the bits of i.
+/// Bruck's algorithm: place i holds the part for the rank i places ahead; the part moves by the bits of i.
 void bruck_all_to_all(ScheduleBuilder& builder, const RankOrder& team, BufferRange input,
                       BufferRange output) {
   const int size = team.size();

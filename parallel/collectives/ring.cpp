@@ -7,7 +7,7 @@ namespace mylos {
 
 namespace {
 
-/// The neighbour `distance` places further; a negative distance counts backwards.
+/// The neighbour `distance` places ahead; a negative distance counts backwards.
 int neighbour(const RankOrder& team, int distance) {
   return ((team.index + distance) % team.size() + team.size()) % team.size();
 }

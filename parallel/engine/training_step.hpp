@@ -76,8 +76,9 @@ class TrainingStep {
 
   /// Queues step `step`, the successor of the previous one, and returns while the device may still be
   /// executing it; at most two steps are unread. Schedules that overlap steps begin later ones, up to `last`;
-  /// so evaluation, checkpoints and changes of weights are possible only after a step that was its own
-  /// `last`. Nothing is allocated after the second step, except if graphs are recorded anew. Collective.
+  /// so evaluation, checkpoints and changes of weights are possible only after a step that ran with
+  /// `last` = `step`. Nothing is allocated after the second step, except if graphs are recorded anew.
+  /// Collective.
   void run(std::int64_t step, std::int64_t last, StepDriver& driver);
   /// Number of steps whose results have not been read.
   std::size_t num_unread() const { return num_run_ - num_read_; }
@@ -114,8 +115,8 @@ class TrainingStep {
     std::int64_t begin = 0;
     std::int64_t count = 0;
   };
-  /// The ranges of which the ranks along the tensor axis hold terms after the exchange's reduction,
-  /// neighbours joined; each range is summed before the update.
+  /// The ranges for which each rank along the tensor axis holds only a term of the gradient after the
+  /// exchange's reduction, with neighbours joined; each range is summed before the update.
   static std::vector<PartRange> tensor_terms(const ParameterTable& table, const std::vector<UnitPart>& owned);
   /// The calls that sum them, all under way at once, after `before` other calls of the step.
   static std::vector<PlannedCall> tensor_calls(const ParameterTable& table,

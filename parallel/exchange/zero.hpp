@@ -17,8 +17,8 @@ namespace mylos {
 /// Each rank along Axis::shard owns a part of every unit. A unit's gradient is reduce-scattered after a
 /// backward pass has completed it. If gradients are divided, that is every backward pass, and the whole
 /// gradient lives from its first contribution until that reduction; otherwise it is the last one of the step.
-/// The replicas of the owned parts sum theirs afterwards. Undivided weights are gathered after the update,
-/// and waited for before their next use; divided weights are gathered before each use.
+/// Afterwards, the replicas sum the gradients of the parts that they own. Undivided weights are gathered
+/// after the update, and waited for before their next use; divided weights are gathered before each use.
 class Zero final : public GradientExchange {
  public:
   /// `shards` are the ranks along Axis::shard. `replicas` are the ranks that own the same parts and hold

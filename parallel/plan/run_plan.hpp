@@ -43,7 +43,7 @@ struct Platform {
 };
 
 /// The scratch of collective algorithms is that of the calls of the exchange and of the programs, on the rank
-/// that needs most; with algorithm "auto", that of the algorithm that needs most.
+/// that needs the most; with algorithm "auto", that of the algorithm that needs the most.
 RunPlan make_plan(const StepConfig& config, const Platform& platform = {});
 
 }  // namespace mylos

@@ -104,7 +104,7 @@ TEST_F(RunAhead, GivesTheSameRun) {
                        "--eval.every=5",
                        "--data.valid=" + tokens().string(),
                        "--profile.step=18"};
-  const std::string fault = "backward:0:7:nan";  // puts a checkpoint off by a step
+  const std::string fault = "backward:0:7:nan";  // delays a checkpoint by one step
   const Outcome host = train_alone("reference", on_host(words), fault);
   ASSERT_EQ(host.exit_code, 0) << host.output;
   const Outcome first = train_alone("run", on_device(join(words, {"--train.stop_step=12"})), fault);

@@ -34,7 +34,7 @@ class Job {
   pid_t launcher() const { return launcher_; }
   /// The process of a rank, if it runs.
   std::optional<pid_t> find_rank(int rank) const;
-  /// The process of a rank; waits until it runs. Throws if the job ends before.
+  /// The process of a rank; waits until it runs. Throws if the job ends first.
   pid_t rank(int rank) const;
   /// The mylos processes that are alive.
   std::vector<pid_t> processes() const;

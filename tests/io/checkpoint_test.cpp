@@ -307,7 +307,7 @@ TEST_F(CheckpointTest, WhatARestartGivesUpIsMovedAway) {
   EXPECT_EQ(abandoned(), std::vector<std::string>{});
 }
 
-/// Also if it holds a user's file: otherwise a later restart would take it for the newest.
+/// Even if the checkpoint holds a user's file: otherwise a later restart would take it for the newest.
 TEST_F(CheckpointTest, WhatARestartGivesUpIsMovedAwayWithAllItHolds) {
   for (const std::int64_t step : {10, 20}) write(step);
   on_root([&] { spill(path(20) / "notes.txt", "mine"); });
@@ -323,7 +323,7 @@ TEST_F(CheckpointTest, WhatARestartGivesUpIsMovedAwayWithAllItHolds) {
   EXPECT_EQ(abandoned(), std::vector<std::string>{"step_000020"});  // holds more than mylos' own files
 }
 
-/// Not those with names that only resemble abandoned-<time>, links, or directories that hold copies.
+/// Names that only resemble abandoned-<time>, links, files, and directories that hold copies stay.
 TEST_F(CheckpointTest, OnlyItsOwnAbandonedDirectoriesGo) {
   settings_.retention.keep_abandoned = 0;
   write(1);

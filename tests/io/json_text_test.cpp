@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Compares the text of a key of JSON objects that are read in parts with a library that reads whole values.
+// Compares JsonText, which reads a key's text from JSON objects in parts, with a library that reads whole
+// values.
 #include "io/tokens/json_text.hpp"
 
 #include <random>

@@ -86,7 +86,7 @@ Array softmax_statistics(const Array& logits, const Array& targets, std::int64_t
 Array cross_entropy(const Array& logits, const Array& targets, std::int64_t vocab, double gradient_scale,
                     Array& losses, Array& correct);
 
-/// Reads the four coefficients of `args` and nothing else of it.
+/// Reads the four coefficients of `args` and nothing else.
 void adamw(const AdamWStep& args, const StepScalars& scalars, const std::vector<Segment>& segments,
            const Array& gradient, Array& master, Array& first_moment, Array& second_moment);
 

@@ -13,7 +13,7 @@ namespace mylos {
 
 constexpr std::int64_t global_batch = 12;
 
-/// Two layers. Width, context and vocabulary: none is a multiple of another.
+/// Two layers. Width, context and vocabulary are not multiples of one another.
 ModelConfig small_model();
 
 /// The results of a run.

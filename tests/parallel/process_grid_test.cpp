@@ -203,7 +203,7 @@ TEST_F(HybridGrid, ReportsTheAxisOfAStalledCollective) {
   Communicator& replicas = grid.group({Axis::replicate});
   const auto start_in = [&](Communicator& group) { return group.all_reduce(buffer(100), ReduceOp::sum); };
   const int rank = world_->rank();
-  // Rank 1 stays away from its shard group, in which rank 0 waits. The others are one call further.
+  // Rank 1 stays away from its shard group, in which rank 0 waits. The others are one call ahead.
   Request of_shards;
   Request of_replicas;
   if (rank != 1) of_shards = start_in(shards);

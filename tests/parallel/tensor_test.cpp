@@ -70,8 +70,8 @@ class Tensor : public testing::Test {
     }
   }
 
-  /// Elements of the gradients of norms, scale and bias with what aligns the second, within what this rank
-  /// owns of the units.
+  /// The number of elements in the gradients of norms that this rank owns: scale, bias, and the padding that
+  /// aligns the bias.
   std::int64_t norm_elements(const RunConfig& config) const {
     const std::int64_t tensor = config.parallel.tensor;
     const std::int64_t shard =

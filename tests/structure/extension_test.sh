@@ -59,7 +59,7 @@ for check in includes features openings; do python3 "$source/tests/structure/che
 
 # --- The build -------------------------------------------------------------------------------------------------------
 
-# Builds only what is used, in the least time: of the compute backends Kokkos', with its own matrix products.
+# Builds only what is used, in the least time: of the compute backends, only Kokkos with its own matrix products.
 cmake -S "$tree" -B "$work/build" -G Ninja -DMYLOS_TESTS=OFF -DMYLOS_BENCHMARKS=OFF -DDNNL_LIBRARY=OFF \
   -DCMAKE_DISABLE_FIND_PACKAGE_KokkosKernels=ON -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O1 "${@:4}"
 cmake --build "$work/build" --parallel 2 --target mylos

@@ -19,7 +19,7 @@ namespace {
 class OptimizerTest : public testing::TestWithParam<std::string> {
  protected:
   /// The bits of the whole model's weights, by name, after three steps without a master. Each rank along the
-  /// tensor axis steps what it holds, each unit in `cuts` parts.
+  /// tensor axis steps the elements that it holds, each unit in `cuts` parts.
   using Weights = std::map<std::string, std::vector<std::uint16_t>>;
   Weights step(const char* name, std::int64_t cuts, std::uint64_t seed, int tensor = 1,
                const TensorSplits& splits = {}) {

@@ -52,7 +52,7 @@ class AlgorithmChoice {
   std::string text() const;
 
  private:
-  std::array<Ranges, scheduled_operations.size()> ranges_;  // by Operation
+  std::array<Ranges, scheduled_operations.size()> ranges_;  // by CommOperation
 };
 
 }  // namespace mylos

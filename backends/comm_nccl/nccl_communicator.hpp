@@ -30,7 +30,7 @@ class EventPool {
 
 class NcclRequest;
 
-/// Operations run on the communicator's own stream, after the work that the compute backend received before.
+/// Operations run on the communicator's own stream, after the work already queued on the compute backend.
 /// Errors, including those that NCCL reports later, end the job with ExitCode::internal. Each rank needs its
 /// own GPU. The communicator is made collectively and used by one thread. Messages between two ranks match in
 /// the order in which they are posted, whatever their tags. Two ranks that send to each other at the same

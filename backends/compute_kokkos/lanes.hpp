@@ -128,7 +128,7 @@ KOKKOS_FORCEINLINE_FUNCTION float max_of(Vec value) {
   return Kokkos::Experimental::reduce_max(value);
 }
 
-/// Taylor's polynomial of e^r on [-ln 2 / 2, ln 2 / 2].
+/// The Taylor polynomial of e^r on [-ln 2 / 2, ln 2 / 2].
 KOKKOS_FORCEINLINE_FUNCTION Vec exponential_of_remainder(Vec r) {
   Vec p(1.0F / 5040.0F);
   p = multiply_add(p, r, Vec(1.0F / 720.0F));

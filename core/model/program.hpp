@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Program: the operations of a pass through blocks, as data. Calling each block once records them; replay
-// runs them. The planner, the executor and `mylos inspect --program` know a model only from its programs.
+// runs them. The planner, the executor and `mylos inspect --program` know a model's operations only from its
+// programs.
 #pragma once
 
 #include <cstddef>

@@ -34,7 +34,7 @@ class TransformerBlock final : public Block {
   /// 2019, figure 3).
   TensorRef backward_columns(Recorder& run, const char* name, const LinearBackwardWeight& weight,
                              const LinearBackwardInput& input) const;
-  /// The rank's rows of the sum of all ranks' terms (B * T, C).
+  /// The rank's rows of the sum of all ranks' terms (B * T, C); `terms` itself if the block is not split.
   TensorRef sum_if_split(Recorder& run, const char* name, TensorRef terms) const;
 
   std::string name_;

@@ -52,7 +52,7 @@ class BpeMerges {
 
   std::array<std::uint16_t, 256> byte_tokens_;
   std::vector<std::uint16_t> merged_bytes_;  // for two single bytes, the most frequent lookup
-  // A hash table with open addressing, less than half full.
+  // A hash table with open addressing, at most half full.
   std::vector<std::uint32_t> keys_;
   std::vector<std::uint16_t> merged_;
   std::uint32_t shift_ = 0, mask_ = 0, count_ = 0;

@@ -34,7 +34,7 @@ struct AlgorithmTotals {
 /// 16383. The messages are counted as sends and receives of a separate axis: the bytes on the wire.
 ///
 /// Buffers are host memory. The thread that advances an operation posts its messages, and a next communicator
-/// that was made for a compute backend would wait for that backend's stream at each of them. So make the next
+/// that was made for a compute backend would wait for that backend's queue at each of them. So make the next
 /// communicator without one: this class waits for `compute` (null: buffers are complete when an operation is
 /// called) when an operation is called. If another thread calls `progress`, the next communicator must allow
 /// calls from both threads.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Binomial trees over a team, rooted at its first rank: the phases from which the algorithms are built.
+// Binomial trees over a RankOrder, rooted at its first rank: the phases from which the algorithms are built.
 #pragma once
 
 #include "parallel/collectives/schedule_builder.hpp"

@@ -29,7 +29,7 @@ constexpr std::string_view name_of(Algorithm algorithm) {
   return names[static_cast<std::size_t>(algorithm)];
 }
 
-/// The operations that algorithms build from messages: the first of CommOperation, in its order.
+/// The operations that algorithms build from messages: the first values of CommOperation, in its order.
 inline constexpr std::array scheduled_operations = {CommOperation::all_reduce, CommOperation::reduce_scatter,
                                                     CommOperation::all_gather, CommOperation::broadcast,
                                                     CommOperation::reduce,     CommOperation::all_to_all};

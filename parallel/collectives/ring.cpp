@@ -56,7 +56,7 @@ void chain_broadcast(ScheduleBuilder& builder, const RankOrder& team, BufferRang
   }
 }
 
-/// The same with a reduction on the way, from the last rank of the team to the first.
+/// The same with a reduction on the way, from the last rank of the order to the first.
 void chain_reduce(ScheduleBuilder& builder, const RankOrder& team, BufferRange own) {
   const int before = team.rank(neighbour(team, -1));
   const int after = team.rank(neighbour(team, 1));

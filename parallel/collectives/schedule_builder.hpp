@@ -14,7 +14,7 @@ namespace mylos {
 struct RankOrder {
   std::vector<int> ranks;
   std::vector<std::int64_t> first;  ///< ranks[i] owns the elements [first[i], first[i + 1])
-  int index = -1;                   ///< the place of this rank, or -1 if it is not in the team
+  int index = -1;                   ///< the place of this rank, or -1 if it is not among them
 
   int size() const { return static_cast<int>(ranks.size()); }
   int rank(int i) const { return ranks[static_cast<std::size_t>(i)]; }

@@ -81,7 +81,7 @@ TEST_F(Commands, MetricsOfARunAddUp) {
     }
     EXPECT_EQ(at("communication_bytes"), payload);
   }
-  // Nothing but the gradients and the guard's two numbers, in every step alike.
+  // Every step reduces the same: the gradients and the guard's two numbers.
   EXPECT_EQ(steps["payload_data_all_reduce"][1], steps["payload_data_all_reduce"][3]);
   EXPECT_GT(steps["payload_data_all_reduce"][1], 4.0 * 34208);
   EXPECT_LT(steps["payload_data_all_reduce"][1], 8.0 * 34208);
@@ -157,7 +157,7 @@ TEST_F(Commands, GenerateContinuesTheTextThatTheModelHasLearnt) {
   EXPECT_EQ(generated("run", {"--temperature=2", "--top-k=1", "--tokens=40"}), likely);
   EXPECT_EQ(generated("run", {"--temperature=0.001", "--tokens=40"}), likely) << "next to nothing is random";
   EXPECT_EQ(generated("run", {"--tokens=0"}), "the quick ");
-  // Each token is one of two equally likely ones, by a draw of its own.
+  // Each token is drawn separately from two equally likely ones.
   const std::string one = generated("run", {"--temperature=1e9", "--top-k=2", "--tokens=40", "--seed=5"});
   const std::string other = generated("run", {"--temperature=1e9", "--top-k=2", "--tokens=40", "--seed=6"});
   EXPECT_NE(one, likely);
@@ -238,8 +238,8 @@ TEST_F(Commands, InspectShowsARun) {
   EXPECT_THAT(outcome.output, HasSubstr("/checkpoints: 4 rows"));
 }
 
-/// Each replacement of the file fails once. A new table replaces the file too; the last one comes at the very
-/// end of the run.
+/// Each replacement of the file fails once. A new table replaces the file too; the last replacement comes at
+/// the very end of the run.
 TEST_F(Commands, NoErrorOfMetricsIsLost) {
   int n = 1;
   for (;; ++n) {

@@ -153,8 +153,8 @@ TEST(Layout, AVocabularyIsDividedAfterPadding) {
   EXPECT_EQ(rows_of(2, 0), (Shape{0, 101, 128}));
 }
 
-/// Ranks that divide the stream hold terms of the gradients of its norms. No other gradient is summed along
-/// the tensor axis.
+/// Ranks that divide the residual stream hold terms of the gradients of its norms. No other gradient is
+/// summed along the tensor axis.
 TEST(Layout, NormsOfADividedStreamAreSummed) {
   const Coordinates at({.tensor = 3}, 3, 1);
   for (const bool divides : {false, true}) {

@@ -186,7 +186,8 @@ TEST(Program, RepeatsDiscardedActivationsInBackward) {
   }
 }
 
-/// If a stream is divided within a sample, norms are recorded part by part, and each part is recomputed.
+/// If the residual stream is divided within a sample, norms are recorded part by part, and each part is
+/// recomputed.
 TEST(Program, RepeatsEveryPartOfANorm) {
   const auto norms = [](const Program& program, int block) {
     return count<LayernormForward>(program, block) + count<DropoutAddLayernorm>(program, block);

@@ -32,7 +32,7 @@ const ParamSpec params[] = {
                   "Channels of the residual stream; 0 takes the preset's."),
     integer_param("model", "context", "0", 0, 65536, "tokens", "Learned positions; 0 takes the preset's."),
     integer_param("model", "vocab", "0", 0, 65536, "",
-                  "Token ids, 257 for bytes; 0 takes the preset's. Token files hold 16-bit ids."),
+                  "Number of token ids, 257 for bytes; 0 takes the preset's. Token files hold 16-bit ids."),
     integer_param("model", "vocab_multiple", "128", 1, 65536, "",
                   "The vocabulary is padded to a multiple of this in memory; padded logits are masked."),
     boolean_param("model", "tied", "true", "The head shares the token embedding."),
@@ -48,8 +48,8 @@ const ParamSpec params[] = {
         "train", "global_batch", nullptr, 1, 65536, "sequences",
         "Sequences of one optimizer step, over all ranks; a multiple of micro_batch times parallel.data."),
     integer_param("train", "micro_batch", "0", 0, 65536, "sequences",
-                  "Sequences per forward pass of a data coordinate; the rest of its share is accumulated. "
-                  "0 takes the whole share at once."),
+                  "Sequences per forward pass of one data group (parallel.data); the rest of its share is "
+                  "accumulated. 0 takes the whole share at once."),
     integer_param("train", "seq_len", "0", 0, 65536, "tokens",
                   "Length of a training sequence, at most model.context; 0 takes model.context."),
     choice_param("train", "dtype", "fp32", "fp32|bf16|fp16",
@@ -58,27 +58,28 @@ const ParamSpec params[] = {
                  "Type in which gradients are summed; auto takes fp32 when accumulating, else dtype."),
     real_param(
         "train", "loss_scale", "0", 0.0, 16777216.0, "",
-        "Multiplies the loss of the first step, so that small gradients do not vanish; 0 takes 65536 for "
-        "fp16, else 1."),
+        "Initial loss scale: the loss is multiplied by it, so that small gradients do not vanish; 0 takes "
+        "65536 for fp16, else 1."),
     integer_param(
         "train", "loss_scale_window", "2000", 0, 1e9, "steps",
         "With dtype = fp16, this many applied steps in a row double the loss scale; a gradient that is not "
         "finite halves it and skips the update. 0 keeps the scale."),
     choice_param(
         "train", "recompute", "none", "none|selective|block",
-        "Activations computed again in the backward pass: none; layernorm and GELU outputs; everything "
-        "within a block."),
+        "Activations computed again in the backward pass. none: no activations; selective: the outputs of "
+        "layernorm and GELU; block: everything within a block."),
     integer_param("train", "seed", "1", 0, unbounded, "",
                   "Seed of initialisation, data order, dropout and stochastic rounding."),
     real_param("train", "wall_clock", "0", 0.0, 1e9, "s",
-               "Ends with a checkpoint before this much time has passed; 0 is unlimited."),
+               "Ends with a checkpoint before this much time has passed; 0 sets no limit."),
 
     choice_param("optim", "name", optimizers().front()->name, optimizer_choices.c_str(),
                  optimizer_docs.c_str()),
     real_param("optim", "lr", "6e-4", 0.0, 1000.0, "", "Largest learning rate, reached after the warmup."),
-    real_param("optim", "min_lr", "0", 0.0, 1000.0, "", "Learning rate of the last step, unless constant."),
+    real_param("optim", "min_lr", "0", 0.0, 1000.0, "", "Learning rate at the end; constant ignores it."),
     choice_param("optim", "schedule", "cosine", "constant|linear|cosine|wsd",
-                 "Learning rate after the warmup; wsd is stable, then linear over the last decay_steps."),
+                 "Learning rate after the warmup; wsd stays at lr, then falls linearly over the last "
+                 "decay_steps."),
     integer_param("optim", "warmup", "0", 0, 1e9, "steps", "Linear rise from 0 to lr."),
     integer_param("optim", "decay_steps", "0", 0, 1e9, "steps", "Length of the decay of schedule wsd."),
     real_param("optim", "weight_decay", "0.1", 0.0, 1000.0, "",
@@ -86,14 +87,15 @@ const ParamSpec params[] = {
                "gradient with sgd."),
     choice_param(
         "optim", "master", "fp32", "fp32|none",
-        "With dtype = bf16 or fp16: an fp32 copy of the weights that is updated and rounded to them; or "
-        "none, 4 bytes per parameter less: the weights themselves are updated, rounded stochastically."),
+        "With dtype = bf16 or fp16. fp32: a copy of the weights in fp32 is updated and rounded to them; "
+        "none: the weights themselves are updated with stochastic rounding, which saves 4 bytes per "
+        "parameter."),
     real_param("optim", "clip_norm", "1", 0.0, 1e30, "",
                "Largest global L2 norm of the gradient; 0 does not clip."),
 
     text_param("data", "train", nullptr,
-               "Token files to train on: names and patterns such as train_*.bin, with commas between them; "
-               "each weighted source followed by :WEIGHT (docs/data.md)."),
+               "Token files to train on: names and patterns such as train_*.bin, separated by commas; a "
+               "weighted source is followed by :WEIGHT (docs/data.md)."),
     text_param("data", "valid", "", "Token files to evaluate on, without weights; empty for no evaluation."),
     choice_param("data", "tokenizer", "none", tokenizer_choices.c_str(),
                  "Tokenizer that made the token files, so that `generate` can read and write text."),
@@ -105,10 +107,11 @@ const ParamSpec params[] = {
     integer_param("eval", "every", "0", 0, 1e9, "steps",
                   "Steps between evaluations; 0 evaluates at the end only."),
     integer_param("eval", "batches", "0", 0, 1e9, "global batches",
-                  "Global batches that one evaluation reads at most; 0 reads the whole file."),
+                  "Largest number of global batches that one evaluation reads; 0 reads all of the data."),
 
     integer_param("parallel", "data", "0", 0, 65536, "ranks",
-                  "Groups of ranks that read different samples, each of `tensor` ranks; 0 takes all ranks."),
+                  "Number of groups of ranks that read different samples; each group has `tensor` ranks. 0 "
+                  "uses all ranks."),
     integer_param("parallel", "tensor", "1", 1, 65536, "ranks",
                   "Neighbouring ranks that divide the heads and the feed-forward layer of each block "
                   "(Megatron-LM); a divisor of heads."),
@@ -127,16 +130,16 @@ const ParamSpec params[] = {
     integer_param("backend", "threads", "0", 0, 4096, "threads",
                   "Host threads of a rank; 0 shares the cores of a node evenly."),
     boolean_param("backend", "graphs", "false",
-                  "From the second step on, queues each part of a step that does not communicate as a whole "
-                  "(a CUDA graph), not kernel by kernel; needs a GPU. The numbers are the same."),
+                  "From the second step on, queues every part of a step without communication as one CUDA "
+                  "graph instead of kernel by kernel; needs a GPU. The numbers are the same."),
 
     text_param("comm", "algorithm", "native",
                "How collectives work: native is the backend's own way; naive, tree, ring and "
                "halving_doubling are made of its messages. By payload: tree<65536,ring takes tree below "
                "65536 bytes. By collective: all_reduce:tree<65536,ring;broadcast:tree, the rest native, or "
-               "as given by a part without a name. auto measures all once and chooses."),
+               "as given by a part without a name. auto measures all of them at the start and chooses."),
     boolean_param("comm", "progress_thread", "false",
-                  "A thread of each rank advances communication while the others compute."),
+                  "A thread of each rank advances communication while the rank's other threads compute."),
     real_param("comm", "simulate_alpha", "0", 0.0, 1e9, "us",
                "Latency of the link that simulate_gbps simulates between every two ranks."),
     real_param(
@@ -154,13 +157,15 @@ const ParamSpec params[] = {
                "A file system that does not answer one call within this time hangs: exit 74."),
 
     choice_param("guard", "policy", "skip", "skip|stop",
-                 "After a step that is not finite or spikes: skip its update, or stop with exit 17."),
+                 "If the loss or gradient norm of a step is not finite, or the norm spikes: skip its update, "
+                 "or stop with exit 17."),
     integer_param("guard", "max_skips", "10", 1, 1e9, "steps",
                   "Skipped steps in a row that end the run with exit 17."),
     real_param("guard", "spike_factor", "0", 0.0, 1e30, "deviations",
                "A gradient norm this far above its running mean is a spike; 0 looks for none."),
     integer_param("guard", "spike_window", "100", 2, 1e9, "steps",
-                  "Steps that the running statistics remember, and how many they wait for."),
+                  "Steps that the running mean and deviation cover; no spike is looked for before as many "
+                  "have passed."),
     integer_param("guard", "replica_check_every", "0", 0, 1e9, "steps",
                   "Steps between comparisons of weight hashes across replicas; 0 never compares."),
 
@@ -175,15 +180,16 @@ const ParamSpec params[] = {
     integer_param("checkpoint", "keep", "2", 2, 1e9, "checkpoints",
                   "Newest checkpoints to keep; damaged ones do not count."),
     integer_param("checkpoint", "keep_every", "0", 0, 1e9, "steps",
-                  "Checkpoints at multiples of this step are kept for good; 0 keeps none."),
+                  "Checkpoints of steps that are multiples of this are kept for good; 0 keeps none."),
     integer_param("checkpoint", "keep_abandoned", "1", 0, 1e9, "directories",
                   "Newest abandoned-<time> directories to keep: checkpoints that a restart from an earlier "
                   "step gave up."),
     integer_param("checkpoint", "alignment", "4096", 1, 1e9, "bytes",
-                  "Larger tensors begin at multiples of this in the file: the stripe size on Lustre."),
+                  "Tensors larger than this begin at multiples of it in the file; on Lustre, set it to the "
+                  "stripe size."),
 
     integer_param("profile", "step", "0", 0, 1e9, "steps",
-                  "Traces this step, to trace-N.json in the run's directory; 0 traces none."),
+                  "Traces this step into trace-N.json in the run's directory; 0 traces none."),
 
     text_param("run", "dir", nullptr, "Directory of this run: resolved deck, metrics, checkpoints, report."),
 

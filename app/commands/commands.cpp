@@ -26,7 +26,7 @@ std::vector<CommandOption> options_of(const Command& command) {
   std::vector<CommandOption> options = {{.name = "plugin-path",
                                          .kind = OptionKind::text,
                                          .default_value = "",
-                                         .doc = "folders to search for plugins first, by ':'"}};
+                                         .doc = "folders to search for plugins first, separated by ':'"}};
   std::ranges::copy(command.options(), std::back_inserter(options));
   return options;
 }

@@ -78,7 +78,7 @@ std::vector<CommandOption> options() {
       {.name = "top-k",
        .kind = OptionKind::integer,
        .default_value = "40",
-       .doc = "draw from the k most likely; 0 from all"},
+       .doc = "draw from the k most likely tokens; 0 draws from all"},
       {.name = "seed", .kind = OptionKind::integer, .default_value = "1", .doc = "seed of the draws"},
       {.name = "ranks",
        .kind = OptionKind::text,
@@ -138,7 +138,7 @@ int run(const CommandLine& line) {
 
 const Command generate_command{.name = "generate",
                                .arguments = "RUN|CHECKPOINT",
-                               .summary = "text from a checkpoint",
+                               .summary = "generate text from a checkpoint",
                                .options = options,
                                .run = run,
                                .takes_overrides = true};

@@ -42,7 +42,9 @@ std::vector<ParamSpec> all_params(const PluginRegistry& plugins) {
 
 std::vector<CommandOption> options() {
   return {
-      {.name = "markdown", .kind = OptionKind::flag, .doc = "the deck reference as docs/deck.md"},
+      {.name = "markdown",
+       .kind = OptionKind::flag,
+       .doc = "with deck: print the reference in Markdown, as in docs/deck.md"},
   };
 }
 
@@ -72,7 +74,7 @@ int run(const CommandLine& line) {
 
 const Command help_command{.name = "help",
                            .arguments = "[TOPIC]",
-                           .summary = "TOPIC is a command, deck, deck SECTION or plugins",
+                           .summary = "explain a command, deck, deck SECTION or plugins",
                            .options = options,
                            .run = run,
                            .max_arguments = 2};

@@ -16,7 +16,7 @@ std::vector<CommandOption> options() {
       {.name = "verify", .kind = OptionKind::flag, .doc = "check the digests of a checkpoint"},
       {.name = "program",
        .kind = OptionKind::flag,
-       .doc = "show the operations of a deck that a rank runs, with tensors, FLOPs, bytes and backend"},
+       .doc = "show the operations that a rank runs for a deck, with tensors, FLOPs, bytes and backend"},
       {.name = "ranks", .kind = OptionKind::integer, .doc = "with --program: the number of ranks"},
       {.name = "ranks-per-node",
        .kind = OptionKind::integer,

@@ -108,7 +108,7 @@ std::vector<CommandOption> options() {
       {.name = "valid-fraction",
        .kind = OptionKind::real,
        .doc = "share held out for validation: the end of a single text, otherwise documents chosen by a "
-              "hash; 0.1 with --valid-output"},
+              "hash; with --valid-output the default is 0.1"},
       {.name = "seed",
        .kind = OptionKind::integer,
        .default_value = "1",
@@ -130,7 +130,10 @@ std::vector<CommandOption> options() {
        .kind = OptionKind::text,
        .default_value = "end",
        .doc = "<|endoftext|> at the end or, as llm.c does, at the beginning of each document: end or begin"},
-      {.name = "threads", .kind = OptionKind::integer, .default_value = "0", .doc = "0 takes all cores"},
+      {.name = "threads",
+       .kind = OptionKind::integer,
+       .default_value = "0",
+       .doc = "number of threads; 0 takes all cores"},
   };
 }
 

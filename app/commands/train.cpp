@@ -101,11 +101,11 @@ std::vector<CommandOption> options() {
        .doc = "with --dry-run: the number of ranks per node; all ranks if not given"},
       {.name = "layout",
        .kind = OptionKind::flag,
-       .doc = "with --dry-run: also which rank holds what, one line per rank"},
+       .doc = "with --dry-run: also print which rank holds what, one line per rank"},
       {.name = "progress",
        .kind = OptionKind::text,
        .default_value = "auto",
-       .doc = "console: auto, live, plain or none"},
+       .doc = "progress on the console: auto, live, plain or none"},
   };
 }
 

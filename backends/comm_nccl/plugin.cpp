@@ -66,7 +66,7 @@ extern const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL;
 const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .kind = mylos::PluginKind::communication,
     .name = "nccl",
-    .summary = "NCCL between NVIDIA GPUs, one rank each, ordered with the compute streams",
+    .summary = "NCCL between NVIDIA GPUs, one rank per GPU, ordered with the compute streams",
     .preference = 30,
     .unusable = mylos::comm_nccl::unusable,
     .create_communicator = mylos::comm_nccl::create,

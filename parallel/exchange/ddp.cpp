@@ -14,8 +14,8 @@ namespace {
 constexpr ParamSpec params[] = {
     choice_param(
         "parallel", "ddp_mode", "bucketed", "per_parameter|flat|overlapped|bucketed",
-        "One all-reduce per parameter after the backward pass, one in all after it, one per parameter during "
-        "it, or one per bucket during it."),
+        "per_parameter: one all-reduce per parameter after the backward pass; flat: a single one after it; "
+        "overlapped: one per parameter during it; bucketed: one per bucket during it."),
     real_param("parallel", "bucket_mb", "25", 0.001, 1e6, "MiB", "Size of a bucket of ddp_mode bucketed."),
 };
 

@@ -18,6 +18,7 @@
 
 #include "benchmarks/ceiling/caches.hpp"
 #include "benchmarks/ceiling/gemm.hpp"
+#include "benchmarks/ceiling/register_rate.hpp"
 #include "benchmarks/ceiling/timing.hpp"
 #include "benchmarks/ceiling/triad.hpp"
 #include "core/base/statistics.hpp"
@@ -89,7 +90,7 @@ bool is_selected(const std::string& name) {
 }
 
 /// Measures the ceilings that `c` needs and that have not been measured yet.
-void extend(Ceilings& ceilings, const OpCase& c) {
+void measure_missing(Ceilings& ceilings, const OpCase& c) {
   if (!ceilings.triad) {
     ceilings.triad = measure_triad();
     benchmark::AddCustomContext("triad_ceiling", fmt::format("{:.2f} GB/s", *ceilings.triad));
@@ -101,6 +102,11 @@ void extend(Ceilings& ceilings, const OpCase& c) {
   ceilings.gemm.emplace(type, gemm);
   benchmark::AddCustomContext(fmt::format("gemm_ceiling_{}", name_of(type)),
                               gemm ? fmt::format("{:.1f} GFLOP/s", *gemm) : "not measured");
+  const std::optional<RegisterRate> registers = measure_register_rate(type);
+  benchmark::AddCustomContext(
+      fmt::format("register_ceiling_{}", name_of(type)),
+      registers ? fmt::format("{:.1f} GFLOP/s, {}", registers->gflops, registers->instruction)
+                : "not measured");
 }
 
 }  // namespace
@@ -126,7 +132,7 @@ int main(int argc, char** argv) {
           ->Unit(benchmark::kMicrosecond)
           ->UseRealTime();
       if (c.full_size && backend.host_accessible() && !lists && is_selected(name + "/real_time"))
-        extend(ceilings, c);
+        measure_missing(ceilings, c);
     }
   }
   benchmark::RunSpecifiedBenchmarks();

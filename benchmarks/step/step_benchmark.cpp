@@ -41,7 +41,9 @@ CommandSyntax syntax() {
                             "steps after the measured ones, for the table of time by operation; 0 for none"),
                       flag("exchange", "the ways of averaging gradients of the DDP study, with its figures"),
                       flag("sharding", "ddp, zero1, zero2, zero3, and ddp again as the control"),
-                      flag("ceiling", "also measure the GEMM ceiling of the deck's shapes"),
+                      flag("ceiling",
+                           "also measure the ceilings of the deck's matrix products: GEMM and multiply-adds "
+                           "on registers"),
                       text("csv", "CSV file to write as well"),
                       text("operations-csv", "CSV file for the time by operation"),
                       text("plugin-path", "folders to search for plugins first, by ':'"),
@@ -154,8 +156,7 @@ int run(int argc, char** argv) {
                             : measure_gemm_tflops(session, setup.config.train.dtype);
 
     // 3. Measure.
-    const std::optional<double> ceiling =
-        line.flag("ceiling") ? measure_step_ceiling(setup.config) : std::nullopt;
+    const StepCeiling ceiling = line.flag("ceiling") ? measure_step_ceiling(setup.config) : StepCeiling{};
     const std::vector<Measurement> measurements = measure(session, configurations, repetitions);
 
     // 4. Report.

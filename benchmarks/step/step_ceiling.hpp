@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The GEMM ceiling of a deck, while every rank computes.
+// The ceilings of a deck's matrix products, while every rank computes.
 #pragma once
 
 #include <optional>
 
 #include "app/run_config.hpp"
+#include "benchmarks/ceiling/register_rate.hpp"
 
 namespace mylos {
 
-/// GFLOP/s of one rank, the mean over the ranks: the products of a micro-batch of `config`
-/// (measure_gemm_ceiling) with the threads that the session's backend has set, on all ranks at the same time.
-/// Nothing if a rank cannot measure it. Collective over MPI_COMM_WORLD.
-std::optional<double> measure_step_ceiling(const RunConfig& config);
+/// GFLOP/s of one rank, the mean over the ranks; empty if a rank cannot measure it.
+struct StepCeiling {
+  std::optional<double> gemm;             ///< of the products of a micro-batch (measure_gemm_ceiling)
+  std::optional<RegisterRate> registers;  ///< of the arithmetic units (measure_register_rate)
+};
+
+/// With the threads that the session's backend has set, on all ranks at the same time. Collective over
+/// MPI_COMM_WORLD.
+StepCeiling measure_step_ceiling(const RunConfig& config);
 
 }  // namespace mylos

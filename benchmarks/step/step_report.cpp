@@ -93,16 +93,24 @@ std::string step_tables(const std::vector<ReportRow>& rows, const ReportContext&
 }
 
 std::string ceiling_table(const std::vector<ReportRow>& rows, const ReportContext& context) {
-  if (!context.gemm_ceiling)
-    return "GEMM ceiling: not measured, without oneDNN or its fast products of this type\n";
-  std::string text = fmt::format(
-      "GEMM ceiling: {:.1f} GFLOP/s per rank, the model's matrix products in their fastest layouts, on all "
-      "ranks "
-      "at the same time\n",
-      *context.gemm_ceiling);
+  const StepCeiling& ceiling = context.ceiling;
+  std::string text =
+      ceiling.gemm
+          ? fmt::format(
+                "GEMM ceiling: {:.1f} GFLOP/s per rank, the model's matrix products in their fastest "
+                "layouts, on all ranks at the same time\n",
+                *ceiling.gemm)
+          : "GEMM ceiling: not measured, without oneDNN or its fast products of this type\n";
+  if (ceiling.registers)
+    text += fmt::format("Register ceiling: {:.1f} GFLOP/s per rank, {} on registers\n",
+                        ceiling.registers->gflops, ceiling.registers->instruction);
   for (const ReportRow& row : rows) {
-    text += fmt::format("{:<18} reaches {:.1f} % of it\n", row.configuration.name,
-                        100.0 * share_of(*context.gemm_ceiling, row, context));
+    if (ceiling.gemm)
+      text += fmt::format("{:<18} reaches {:.1f} % of the GEMM ceiling\n", row.configuration.name,
+                          100.0 * share_of(*ceiling.gemm, row, context));
+    if (ceiling.registers)
+      text += fmt::format("{:<18} reaches {:.1f} % of the register ceiling\n", row.configuration.name,
+                          100.0 * share_of(ceiling.registers->gflops, row, context));
   }
   return text;
 }
@@ -174,12 +182,14 @@ std::string step_csv(const std::vector<ReportRow>& rows, const ReportContext& co
     cells.emplace_back("published_all_reduce_ms", published(study.all_reduce_ms, 1));
     cells.emplace_back("published_calls", published(study.calls, 0));
     cells.emplace_back("published_ms_per_call", published(study.call_ms, 1));
-    const auto of_ceiling = [&](int digits, const auto& value) {
-      return context.gemm_ceiling ? fmt::format("{:.{}f}", value(*context.gemm_ceiling), digits) : "";
+    const auto add_ceiling = [&](const char* name, const char* share, std::optional<double> gflops) {
+      cells.emplace_back(name, gflops ? fmt::format("{:.2f}", *gflops) : "");
+      cells.emplace_back(share, gflops ? fmt::format("{:.4f}", share_of(*gflops, row, context)) : "");
     };
-    cells.emplace_back("gemm_ceiling_gflops", of_ceiling(2, [](double gflops) { return gflops; }));
-    cells.emplace_back("share_of_ceiling",
-                       of_ceiling(4, [&](double gflops) { return share_of(gflops, row, context); }));
+    const auto& registers = context.ceiling.registers;
+    add_ceiling("gemm_ceiling_gflops", "share_of_ceiling", context.ceiling.gemm);
+    add_ceiling("register_ceiling_gflops", "share_of_register_ceiling",
+                registers ? std::optional(registers->gflops) : std::nullopt);
 
     const auto line = [&](auto take) {
       for (std::size_t i = 0; i < cells.size(); ++i) text += (i == 0 ? "" : ",") + take(cells[i]);

@@ -2,13 +2,13 @@
 // The measurements, as text and as CSV.
 #pragma once
 
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "benchmarks/step/ddp_study.hpp"
 #include "benchmarks/step/measurement.hpp"
+#include "benchmarks/step/step_ceiling.hpp"
 
 namespace mylos {
 
@@ -22,14 +22,14 @@ struct ReportRow {
 /// What all configurations of a report share.
 struct ReportContext {
   int ranks = 1;
-  std::string compute;                 ///< the backend's description
-  double peak_tflops = 0.0;            ///< of one rank: what MFU refers to
-  std::optional<double> gemm_ceiling;  ///< of one rank in GFLOP/s, if measured
+  std::string compute;       ///< the backend's description
+  double peak_tflops = 0.0;  ///< of one rank: what MFU refers to
+  StepCeiling ceiling;       ///< of one rank, as far as it was measured
 };
 
 /// Rates, times by phase and memory, one line per configuration.
 std::string step_tables(const std::vector<ReportRow>& rows, const ReportContext& context);
-/// The GEMM ceiling and the share of it that each configuration reaches.
+/// The ceilings and the share of each that each configuration reaches.
 std::string ceiling_table(const std::vector<ReportRow>& rows, const ReportContext& context);
 /// What averaging the gradients costs, next to the published figures, which every row must have.
 std::string exchange_table(const std::vector<ReportRow>& rows);

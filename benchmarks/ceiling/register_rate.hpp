@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What the arithmetic units can do: multiply-adds on registers, without any memory.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string_view>
+
+#include "core/base/dtype.hpp"
+
+namespace mylos {
+
+/// The instruction that multiplies values of a type and adds them up in fp32, and its rate.
+struct RegisterRate {
+  std::string_view instruction;
+  double gflops = 0.0;
+};
+
+/// Of as many OpenMP threads as the backend has set: vdpbf16ps for bf16 if this build and MYLOS_CPU have it,
+/// otherwise FMA in fp32, with vectors as wide as both allow. The fastest of nine repetitions. `meet` is
+/// called before each of them, so that ranks that measure together can wait for one another. Nothing on
+/// processors without FMA.
+std::optional<RegisterRate> measure_register_rate(
+    DType dtype, const std::function<void()>& meet = [] {});
+
+}  // namespace mylos

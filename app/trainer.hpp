@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Trainer: a run from its first step to its last: data, checkpoints, metrics, evaluation, the ways to end.
+// Trainer: a run from its first step to its last: data, checkpoints, metrics, evaluation, and how it can end.
 #pragma once
 
 #include <atomic>
@@ -79,14 +79,14 @@ class Trainer final : private StepDriver {
   struct QueuedStep {
     std::int64_t step = 0;
     std::int64_t sample = 0;  // running index of the next step's first sample
-    // Of queueing the step until its results are read, then of the whole step.
+    // Until the step's results are read, the traffic of queueing it; then that of the whole step.
     std::vector<TrafficRow> traffic;
   };
 
   /// A checkpoint whose replicas are hashed while the next step runs; it is written once the hashes agree.
   struct PendingCheckpoint {
     CheckpointContent content;
-    std::vector<StateHash> hashes;  // of `hashed`
+    std::vector<StateHash> hashes;  // set by `hashed`
     std::future<void> hashed;       // ends before the optimizer's next step
   };
 
@@ -143,7 +143,7 @@ class Trainer final : private StepDriver {
   std::optional<PinnedBuffer> snapshot_;  // for [checkpoint] async
   CheckpointStore checkpoints_;
   std::optional<PendingCheckpoint> pending_checkpoint_;
-  std::vector<TrafficRow> comparison_traffic_;  // occurred while a step is queued, but is not the step's
+  std::vector<TrafficRow> comparison_traffic_;  // occurred while a step was being queued, but is not its own
   std::unique_ptr<MetricsWriter> metrics_;      // on rank 0
 
   WallClockLimit wall_clock_limit_;

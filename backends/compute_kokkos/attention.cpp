@@ -8,7 +8,7 @@ namespace mylos::compute_kokkos {
 
 namespace {
 
-// Tiles lie in scratch memory. They hold fp32 or, if the machine multiplies them, pairs of bf16. Lanes run
+// Tiles lie in scratch memory. They hold fp32 or, if the machine can multiply them, pairs of bf16. Lanes run
 // over queries in the forward pass and over keys in the backward pass, so that only the operands of the outer
 // loop have to be transposed.
 constexpr int block_queries = 64;
@@ -52,8 +52,8 @@ struct Shape {
   }
 };
 
-/// Copies rows t0 .. of head (b, h) to `tile` (rows, row groups). A group holds values of one row; groups
-/// beyond the dimension are 0.
+/// Copies `rows` rows of head (b, h), starting at row t0, to `tile`, which has `row` groups in each row. A
+/// group holds successive values of one row; values beyond the dimension are 0.
 template <class T, class E>
 KOKKOS_FORCEINLINE_FUNCTION void load_rows(const HeadsView<const T>& from, std::int64_t b, std::int64_t t0,
                                            std::int64_t h, int rows, int dimension, E* tile, int row) {
@@ -73,8 +73,8 @@ KOKKOS_FORCEINLINE_FUNCTION void load_rows(const HeadsView<const T>& from, std::
   }
 }
 
-/// Copies rows t0 .. of head (b, h) to `tile` (row groups, row). A group holds values of successive rows.
-/// Each row has `row` values; those beyond the dimension and beyond `rows` are 0.
+/// Copies `rows` rows of head (b, h), starting at row t0, to `tile` (groups of rows, row). A group holds one
+/// value from each of its rows. Values beyond the dimension, and beyond `rows` in the last group, are 0.
 template <class T, class E>
 KOKKOS_FORCEINLINE_FUNCTION void load_row_groups(const HeadsView<const T>& from, std::int64_t b,
                                                  std::int64_t t0, std::int64_t h, int rows, int dimension,
@@ -156,7 +156,7 @@ std::size_t scratch_bytes(Sizes... elements) {
   return (Scratch::shmem_size(static_cast<std::size_t>(elements)) + ...);
 }
 
-/// One team per block of queries of a head. For one block of keys after another, it updates the running
+/// One team per block of queries of a head. It visits the blocks of keys in order and updates the running
 /// maximum and sum of Dao's algorithm.
 template <class T>
 void forward_kernel(const Execution& execution, const Shape& attention, const Dropout& layer,

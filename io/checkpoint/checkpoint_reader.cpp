@@ -48,7 +48,7 @@ struct CheckpointReader::Impl {
     fail(ExitCode::bad_data, "{} has no {}", path.string(), file);
   }
 
-  /// Tensors of version 2, which the manifest describes.
+  /// The manifest's entry for a file; in version 2, it describes the file's tensors.
   const ManifestFile& file(const std::string& name) const {
     const auto found = std::ranges::find(manifest.files, name, &ManifestFile::name);
     if (found == manifest.files.end()) fail_without(name);

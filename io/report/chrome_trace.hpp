@@ -16,11 +16,11 @@ namespace mylos {
 /// microseconds, the rank as the process and the kind of event as the thread.
 std::string chrome_events(const Trace& trace, int rank);
 
-/// Replaces `file` by the trace of a step: each rank's `events` and, under "otherData", `profile`.
+/// Replaces `file` with the trace of a step: each rank's `events` and, under "otherData", `profile`.
 void write_chrome_trace(const std::filesystem::path& file, std::span<const std::string> events,
                         const StepProfile& profile);
 
-/// The profile in a file of `write_chrome_trace`; empty if it is another kind of file or damaged.
+/// The profile in a file that `write_chrome_trace` wrote; empty if the file is damaged or of another kind.
 std::optional<StepProfile> read_profile(const std::filesystem::path& file);
 
 }  // namespace mylos

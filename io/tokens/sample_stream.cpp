@@ -52,8 +52,8 @@ void SampleStream::read(std::int64_t first, std::span<std::int32_t> tokens) {
 }
 
 void SampleStream::loop() {
-  // With SCHED_BATCH, this thread does not preempt a computing thread on wake-up. Prefetches are not urgent,
-  // and a thread that waits for one has left the core.
+  // With SCHED_BATCH, this thread does not preempt a computing thread on wake-up. Prefetches are not urgent:
+  // a thread that waits for one sleeps and leaves its core free.
   const sched_param none{};
   ::pthread_setschedparam(::pthread_self(), SCHED_BATCH, &none);
   std::unique_lock lock(mutex_);

@@ -47,8 +47,8 @@ class ScheduleBuilder {
   /// Scratch that stays valid for the whole schedule.
   BufferRange scratch(std::int64_t count);
 
-  /// Receives the elements `own` from `peer` and combines them with its own. Returns the place of the result:
-  /// `own` itself, or new scratch if `own` is input.
+  /// Receives the peer's values of the elements `own` and combines them with this rank's. Returns where the
+  /// result is: `own` itself, or new scratch if `own` is input.
   BufferRange receive_and_combine(int peer, BufferRange own) { return exchange_and_combine(peer, {}, own); }
   /// The same, and sends `given` in the same round.
   BufferRange exchange_and_combine(int peer, BufferRange given, BufferRange own);

@@ -20,7 +20,7 @@ namespace mylos::test {
 
 namespace fs = std::filesystem;
 
-/// A new directory; the destructor removes it with its content.
+/// A new directory; the destructor removes it with its contents.
 class ScratchDirectory {
  public:
   ScratchDirectory() {
@@ -49,7 +49,7 @@ inline void spill(const fs::path& file, const std::string& content) {
   std::ofstream(file, std::ios::binary | std::ios::trunc) << content;
 }
 
-/// Starts io_child, which lies next to the test program. Its standard output goes to `output`.
+/// Starts io_child, which lies next to the test program. Its standard output and error go to `output`.
 inline pid_t start_child(const std::vector<std::string>& arguments, const fs::path& output = "/dev/null") {
   const std::string program = fs::read_symlink("/proc/self/exe").parent_path() / "io_child";
   std::vector<char*> argv = {const_cast<char*>(program.c_str())};
@@ -76,7 +76,7 @@ inline int run_child(const std::vector<std::string>& arguments, const fs::path& 
   return wait_for_child(start_child(arguments, output));
 }
 
-/// The tensors of a small model: odd shapes, one tensor with several chunks, one with a single element.
+/// The tensors of a small model: odd shapes, one tensor that takes several reads, one with a single element.
 inline std::vector<TensorInfo> small_tensors() {
   return {{"wte.weight", {1100, 1001}}, {"h.0.view", {4, 3, 5, 2}}, {"h.0.attn.bias", {7}}, {"scale", {1}}};
 }

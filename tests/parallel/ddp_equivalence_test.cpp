@@ -152,11 +152,11 @@ TEST_F(DdpEquivalence, TrainsWithoutAMaster) {
 struct Traffic {
   std::int64_t calls = 0;
   std::int64_t bytes = 0;
-  std::int64_t wire_bytes = 0;  // that a rank sends, by rings
+  std::int64_t wire_bytes = 0;  // sent by one rank if rings are used
 };
 
 /// The sizes of a GPT-2's gradients in elements, in groups that backward completes together: the head, then
-/// from the last block to the first, then the embedding.
+/// the blocks from the last to the first, then the embedding.
 std::vector<std::vector<std::int64_t>> gradient_groups(const ModelConfig& model) {
   const std::int64_t c = model.width;
   const std::int64_t matrix = (model.vocab + 127) / 128 * 128 * c;

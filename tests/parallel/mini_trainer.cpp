@@ -27,8 +27,8 @@ auto& at(auto& values, std::int64_t index) {
   return values[static_cast<std::size_t>(index)];
 }
 
-/// Calls visit(whole, local) for the elements of a piece: their places in the whole parameter and in the
-/// piece.
+/// Calls visit(whole, local) for each element of a piece, with its index in the whole parameter and its index
+/// in the piece.
 template <class Visit>
 void for_each_element(const Piece& piece, const Visit& visit) {
   const std::vector<std::int64_t>& shape = piece.parameter.shape;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// StepRecord: what is kept of a finished step, as a row of metrics and as a line of the console.
+// StepRecord: the data kept about a finished step, as a row of metrics and as a console line.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace mylos {
 
-/// What all ranks know of a finished step.
+/// Measurements of a finished step, summarised over all ranks.
 struct StepObservation {
   double seconds_min = 0.0, seconds_median = 0.0, seconds_max = 0.0;
   PhaseSeconds phase_seconds{};                                    // maximum over ranks
@@ -24,8 +24,8 @@ struct StepObservation {
   int stop_request = 0;                                            // of the last rank that has one
 };
 
-/// Gathers from all ranks what each knows of its step, and its stop request (0 if it has none). Collective;
-/// every rank gets the same.
+/// Gathers every rank's measurements of the step and its stop request (0 if it has none). Collective; every
+/// rank gets the same.
 StepObservation observe_step(Session& session, const StepResults& results, int stop_request);
 
 struct StepRecord {
@@ -40,13 +40,13 @@ struct StepRecord {
   std::vector<TrafficRow> traffic;  ///< of this rank
   double checkpoint_seconds = 0.0;  ///< since the previous record
   double evaluation_seconds = 0.0;
-  std::vector<double> epochs;  ///< how often each source of [data] train was read so far
+  std::vector<double> epochs;  ///< how often each source of [data] train has been read so far
 };
 
-/// The column of `StepRecord::epochs[source]`: sources count from 1 there.
+/// The name of the column for `StepRecord::epochs[source]`. Column names number the sources from 1.
 std::string epochs_column(std::size_t source);
 
-/// The row of the table `steps`; the memory by category is `ledger`'s.
+/// The row of the table `steps`; `ledger` supplies the memory by category.
 MetricsRow metrics_row(const StepRecord& record, const MemoryLedger& ledger);
 
 StepLine step_line(const StepRecord& record);

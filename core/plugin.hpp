@@ -44,9 +44,9 @@ struct ComputeArgs {
 struct CommunicatorArgs {
   const ParamValues* deck = nullptr;
   Communicator* bootstrap = nullptr;  ///< all ranks, for exchanging ids; null for the bootstrap itself
-  /// The backend that owns the buffers and whose queued work operations wait for. Null if buffers are host
-  /// memory that is complete. A communicator that reaches fewer ranks than `bootstrap` ignores it: the layer
-  /// that joins the parts waits.
+  /// The backend that owns the buffers. Every operation waits for the work queued on it. Null if the buffers
+  /// are host memory that is complete. A communicator that reaches fewer ranks than `bootstrap` ignores it:
+  /// the layer that joins the parts waits.
   ComputeBackend* compute = nullptr;
   MemoryLedger* ledger = nullptr;
 };
@@ -54,10 +54,10 @@ struct CommunicatorArgs {
 /// The size of a communicator of this backend, as far as it is known without creating one.
 struct CommunicatorPlan {
   int ranks = 0;          ///< ranks that it reaches
-  std::size_t bytes = 0;  ///< communication memory on each of them, from creation on
+  std::size_t bytes = 0;  ///< communication memory on each of them, allocated at creation
 };
 
-/// The matrix products of a run with one weight matrix.
+/// The matrix products that a run computes with one weight matrix.
 struct PlannedProduct {
   std::int64_t in = 0;         ///< rows of the weight
   std::int64_t out = 0;        ///< its columns
@@ -87,13 +87,13 @@ struct PluginDescriptor {
   std::int32_t preference;            ///< `auto` takes the usable backend with the largest
   const ParamSpec* params = nullptr;  ///< its own deck parameters
   std::size_t num_params = 0;
-  /// Of a compute backend: names of the operations that it has kernels for.
+  /// For a compute backend: the names of the operations that it has kernels for.
   const std::string_view* operations = nullptr;
   std::size_t num_operations = 0;
   /// Returns why the backend cannot be used on this machine, or null. Called before the backend is created.
   const char* (*unusable)();
-  /// Of a communication backend, called by all ranks of a job: returns why these ranks cannot use it
-  /// together, the same on all of them, or null. Collective. Left null if `unusable` suffices.
+  /// For a communication backend: returns why the ranks of a job cannot use it together, or null; the same on
+  /// every rank. Collective over all ranks of the job. Left null if `unusable` suffices.
   const char* (*unusable_among)(Communicator& ranks) = nullptr;
   ComputeBackend* (*create_compute)(const ComputeArgs&) = nullptr;
   Communicator* (*create_communicator)(const CommunicatorArgs&) = nullptr;

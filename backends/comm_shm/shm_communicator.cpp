@@ -20,12 +20,13 @@ constexpr int exchange_tag = 32767;  // users' tags are below 32766
 
 /// For smaller buffers, a copy through slots is faster than two meetings of all ranks in windows.
 constexpr std::size_t smallest_in_windows = 2 << 10;
-/// Each rank reduces only its part of a larger buffer, unless there are at most this many ranks.
+/// Every rank reduces the whole of a buffer of at most this size, or of any buffer if there are at most
+/// `most_ranks_that_reduce_whole` ranks. Otherwise, each rank reduces only its own part.
 constexpr std::size_t largest_reduced_whole = 32 << 10;
 constexpr int most_ranks_that_reduce_whole = 2;
 
-/// Half of the cache that cores share; a guess if the system does not tell its size. sysconf is not used: it
-/// adds up the caches of a whole processor, and of the host of a virtual machine.
+/// Half of the cache that cores share; a guess if the system does not report its size. sysconf is not used:
+/// it adds up all caches of a processor, and in a virtual machine it counts those of the host.
 std::size_t streaming_limit() {
   static const std::size_t limit = [] {
     constexpr std::size_t usual = 32 << 10;

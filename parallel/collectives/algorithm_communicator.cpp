@@ -25,7 +25,7 @@ void require_user_tag(int tag) {
 }  // namespace
 
 /// Runs through the rounds of a schedule. Keeps its scratch until it has been waited for, so that the memory
-/// of a step does not depend on how fast messages are.
+/// of a step does not depend on how fast messages arrive.
 class AlgorithmCommunicator::ScheduledOperation final : public PolledOperation {
  public:
   ScheduledOperation(AlgorithmCommunicator& owner, std::shared_ptr<const CollectiveSchedule> schedule,

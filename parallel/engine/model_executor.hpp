@@ -50,11 +50,12 @@ class ModelExecutor {
 
   /// Call before the actions of a step.
   void begin_step() { exchange_.begin(UnitSequence::step); }
-  /// Gives an action of a micro-batch its slot; waits for messages unless the action is one. Returns true if
-  /// it is the first action of its micro-batch: then call `load` before `run`.
+  /// Gives an action of a micro-batch its slot; waits for the posted messages unless the action is itself a
+  /// message. Returns true if it is the first action of its micro-batch: then call `load` before `run`.
   bool begin(const Occurrence& occurrence);
   /// Brings a micro-batch into its slot: B rows of T + 1 tokens, of which the last T are the targets; a
-  /// negative token is a target that does not count (0 as input). The device may copy them after the return.
+  /// negative token is a target that does not count (0 as input). The device may copy them after this call
+  /// returns.
   void load(std::span<const std::int32_t> tokens);
   /// The same for evaluation and generation.
   void load_evaluation(std::span<const std::int32_t> tokens);
@@ -99,7 +100,8 @@ class ModelExecutor {
   void finish(const Entry& entry, const Pass& pass);
   /// Whether the entry itself communicates or a reduction starts after it.
   bool is_cut(const Entry& entry, bool completes) const;
-  /// Calls visit(number, entries) for each run of entries between two cuts, with the entry that ends it.
+  /// Calls visit(number, entries) for each segment. A segment ends with a cut or before an entry that awaits
+  /// a collective.
   template <class Visit>
   void for_each_segment(Entries entries, bool completes, const Visit& visit) const;
   /// Whether an earlier micro-batch of the step has already contributed to the same gradients.

@@ -24,9 +24,9 @@ struct StateHash {
   std::int64_t hash;  ///< XXH3, 64 bits
 };
 
-/// The hashes of everything that this rank owns; none if no other rank holds the same. All work queued before
-/// must have ended. If the host can read the backend's memory, the backend runs nothing, so another thread
-/// may call this until the next step of the optimizer.
+/// The hashes of everything that this rank owns; none if no other rank holds the same. All previously queued
+/// work must have ended. If the host can read the backend's memory, this function queues no work, so another
+/// thread may call it until the next step of the optimizer.
 std::vector<StateHash> hash_states(ComputeBackend& backend, const ParameterTable& table,
                                    const GradientExchange& exchange, const Optimizer& optimizer,
                                    const ProcessGrid& grid);

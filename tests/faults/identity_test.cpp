@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A run is the same on all ranks and over its restarts: deck, options, layout and data. Also: files that
+// A run is the same on all ranks and across restarts: deck, options, layout and data. Also: files that
 // change or fill up during a run.
 #include <csignal>
 #include <cstdlib>

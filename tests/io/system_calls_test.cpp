@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Files are synced to disk before they get their final names, and no error of fsync(2) is lost. Calls that
-// read or write less than requested are continued. This program replaces the system calls and lets them fail
+// read or write less than requested are continued. This program replaces the system calls and makes them fail
 // as a test requests.
 #include <algorithm>
 #include <array>
@@ -96,7 +96,8 @@ class SystemCalls : public testing::Test {
     CheckpointStore(io_, run / "checkpoints", {}).write(content);
   }
 
-  /// Runs `work` on new directories, letting its first, second ... fsync fail until it makes no further call.
+  /// Runs `work` repeatedly, each time on a new directory, and makes its first, second, ... fsync fail until
+  /// `work` makes no further call.
   /// Expects an io error that names the file each time. Returns the number of calls.
   int sweep(const std::function<void(const fs::path& run)>& work) {
     for (int n = 1;; ++n) {

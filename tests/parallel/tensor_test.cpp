@@ -36,11 +36,12 @@ class Tensor : public testing::Test {
   static constexpr std::int64_t seq_len = 36;
 
   int ranks() const { return world_->size(); }
-  /// An accumulation with which a part of a micro-batch's rows ends within a sample.
+  /// A number of micro-batches with which a rank's part of the rows ends in the middle of a sample.
   std::int64_t odd_accumulation() const { return ranks() == 3 ? 3 : std::max(1, 8 / ranks()); }
 
   /// Calls visit(config) for each division of the ranks along the tensor axis (at least 2) and the data axis,
-  /// and for each exchange, which divides among all ranks along the data axis or among pairs of them.
+  /// and for each exchange. The exchanges other than ddp shard over all ranks along the data axis or over
+  /// pairs of them.
   template <class Visit>
   void for_all_layouts(const ModelConfig& model, std::int64_t accumulation, const TensorSplits& splits,
                        const Visit& visit) {
@@ -149,7 +150,7 @@ TEST_F(Tensor, ComputesWhatOneRankDoesWithEveryFeature) {
   }
 }
 
-/// That the bits are the same for the same gradients is the optimizer test's to show.
+/// The optimizer test shows that the same gradients give the same bits.
 TEST_F(Tensor, TrainsWeightsWithoutMasters) {
   constexpr std::int64_t steps = 4;
   const Outcome oracle = alone(model_of_heads(), steps);
@@ -193,8 +194,8 @@ TEST_F(Tensor, EvaluatesAsOneRankDoes) {
   }
 }
 
-/// Parts of any size: of a vocabulary that no number of ranks divides, and of one of which some ranks hold
-/// nothing.
+/// Parts of any size: no number of ranks divides some of these vocabularies, and some ranks hold no part of
+/// others.
 TEST_F(Tensor, DividesEveryVocabulary) {
   constexpr std::int64_t steps = 2;
   struct Vocabulary {
@@ -222,8 +223,8 @@ TEST_F(Tensor, DividesEveryVocabulary) {
 /// adds one sum: it does not repeat the second of the forward pass. Sequence parallelism scatters each sum,
 /// and gathers six times per block: two norms for the products forward, two gradients backward, and the norms
 /// again. If the vocabulary is divided, the embedding and the head have one sum each, scattered likewise. The
-/// norm before the head and the gradient after the embedding are gathered. The loss takes four numbers per
-/// row and part. At the end of a step the gradients of the norms are summed.
+/// norm before the head and the gradient after the embedding are gathered. The loss over a divided vocabulary
+/// gathers four numbers per row and part. At the end of a step the gradients of the norms are summed.
 TEST_F(Tensor, SendsExactlyWhatTheFormulaSays) {
   constexpr std::int64_t steps = 2;
   for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::block}) {
@@ -256,7 +257,7 @@ TEST_F(Tensor, SendsExactlyWhatTheFormulaSays) {
         std::erase_if(bytes, [](const auto& entry) { return entry.second == 0; });
         EXPECT_EQ(payload, bytes);
 
-        if (calls_are_checked || config.parallel.data > 1) return;  // messages of other purposes count too
+        if (calls_are_checked || config.parallel.data > 1) return;  // messages for other purposes count too
         const auto summed = [&](std::int64_t count) {
           return 4 * sent_by_ring_all_reduce(count, config.parallel.tensor, world_->rank());
         };

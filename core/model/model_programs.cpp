@@ -88,7 +88,7 @@ class ProgramRecorder {
     return index == 0 ? TensorRef() : activation("residual after " + block(index - 1).name());
   }
   TensorRef gradient(int index) {
-    return index == 0 ? TensorRef() : activation("gradient behind " + block(index - 1).name());
+    return index == 0 ? TensorRef() : activation("gradient after " + block(index - 1).name());
   }
 
   ChunkPrograms record(int chunk) {

@@ -31,9 +31,9 @@ class AlgorithmChoice {
   /// One algorithm for all collectives and sizes.
   explicit AlgorithmChoice(Algorithm algorithm) { ranges_.fill({{algorithm, everything}}); }
 
-  /// Parses comm.algorithm: the name of an algorithm, or several names in order of size, where each except
-  /// the last is followed by the number of bytes below which it applies: "tree<65536,ring". A part that
-  /// begins with the name of a collective and a colon is for that collective:
+  /// Parses comm.algorithm: the name of an algorithm, or several names in order of size. Each except the last
+  /// is followed by the number of bytes below which it applies: "tree<65536,ring". A part that begins with
+  /// the name of a collective and a colon is for that collective:
   /// "all_reduce:tree<65536,ring;broadcast:tree;ring". The other collectives follow the part without a name,
   /// or are native if there is no such part. Throws ExitCode::usage.
   static AlgorithmChoice parse(std::string_view text);

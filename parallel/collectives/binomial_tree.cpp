@@ -15,27 +15,27 @@ int ceil_to_power_of_two(int value) {
 }
 
 /// The distance to the parent; at the root, the end of the tree.
-int reach(const RankOrder& team) {
-  return team.index == 0 ? ceil_to_power_of_two(team.size()) : team.index & -team.index;
+int reach(const RankOrder& order) {
+  return order.index == 0 ? ceil_to_power_of_two(order.size()) : order.index & -order.index;
 }
 
 /// The end of the subtree of rank i, whose reach is given.
-int subtree_end(const RankOrder& team, int i, int reach_of_i) {
-  return std::min(i + reach_of_i, team.size());
+int subtree_end(const RankOrder& order, int i, int reach_of_i) {
+  return std::min(i + reach_of_i, order.size());
 }
 
-bool is_leaf(const RankOrder& team) {
-  return subtree_end(team, team.index, reach(team)) == team.index + 1;
+bool is_leaf(const RankOrder& order) {
+  return subtree_end(order, order.index, reach(order)) == order.index + 1;
 }
 
 /// Bruck's algorithm: place i holds the part for the rank i places ahead; the part moves by the bits of i.
-void bruck_all_to_all(ScheduleBuilder& builder, const RankOrder& team, BufferRange input,
+void bruck_all_to_all(ScheduleBuilder& builder, const RankOrder& order, BufferRange input,
                       BufferRange output) {
-  const int size = team.size();
+  const int size = order.size();
   const std::int64_t part = input.count / size;
   const auto place = [&](BufferRange vector, int i) { return vector.part(i * part, part); };
   const BufferRange rotated = builder.scratch(input.count);
-  for (int i = 0; i < size; ++i) builder.copy(place(input, (team.index + i) % size), place(rotated, i));
+  for (int i = 0; i < size; ++i) builder.copy(place(input, (order.index + i) % size), place(rotated, i));
   for (int distance = 1; distance < size; distance *= 2) {
     // At most half of the places move, so the output has room for both the leaving and the arriving parts.
     std::vector<int> moving;
@@ -45,93 +45,94 @@ void bruck_all_to_all(ScheduleBuilder& builder, const RankOrder& team, BufferRan
     const int count = static_cast<int>(moving.size());
     for (int k = 0; k < count; ++k)
       builder.copy(place(rotated, moving[static_cast<std::size_t>(k)]), place(output, k));
-    builder.exchange(team.rank((team.index + distance) % size), output.part(0, count * part),
-                     team.rank((team.index - distance + size) % size),
+    builder.exchange(order.rank((order.index + distance) % size), output.part(0, count * part),
+                     order.rank((order.index - distance + size) % size),
                      output.part(count * part, count * part));
     for (int k = 0; k < count; ++k)
       builder.copy(place(output, count + k), place(rotated, moving[static_cast<std::size_t>(k)]));
   }
   for (int i = 0; i < size; ++i)
-    builder.copy(place(rotated, i), place(output, (team.index - i + size) % size));
+    builder.copy(place(rotated, i), place(output, (order.index - i + size) % size));
 }
 
 }  // namespace
 
-BufferRange tree_reduce(ScheduleBuilder& builder, const RankOrder& team, BufferRange own) {
-  for (int distance = 1; distance < reach(team); distance *= 2) {
-    if (team.index + distance < team.size())
-      own = builder.receive_and_combine(team.rank(team.index + distance), own);
+BufferRange tree_reduce(ScheduleBuilder& builder, const RankOrder& order, BufferRange own) {
+  for (int distance = 1; distance < reach(order); distance *= 2) {
+    if (order.index + distance < order.size())
+      own = builder.receive_and_combine(order.rank(order.index + distance), own);
   }
-  if (team.index > 0) builder.send(team.rank(team.index - reach(team)), own);
+  if (order.index > 0) builder.send(order.rank(order.index - reach(order)), own);
   return own;
 }
 
-void tree_broadcast(ScheduleBuilder& builder, const RankOrder& team, BufferRange vector) {
-  if (team.index > 0) builder.receive(team.rank(team.index - reach(team)), vector);
-  for (int distance = reach(team) / 2; distance > 0; distance /= 2) {
-    if (team.index + distance < team.size()) builder.send(team.rank(team.index + distance), vector);
+void tree_broadcast(ScheduleBuilder& builder, const RankOrder& order, BufferRange vector) {
+  if (order.index > 0) builder.receive(order.rank(order.index - reach(order)), vector);
+  for (int distance = reach(order) / 2; distance > 0; distance /= 2) {
+    if (order.index + distance < order.size()) builder.send(order.rank(order.index + distance), vector);
   }
 }
 
-void tree_gather(ScheduleBuilder& builder, const RankOrder& team, BufferRange own, BufferRange vector) {
-  if (is_leaf(team)) {
-    if (team.index > 0) builder.send(team.rank(team.index - reach(team)), own);
+void tree_gather(ScheduleBuilder& builder, const RankOrder& order, BufferRange own, BufferRange vector) {
+  if (is_leaf(order)) {
+    if (order.index > 0) builder.send(order.rank(order.index - reach(order)), own);
     return;
   }
-  builder.copy(own, team.part(vector, team.index));
-  for (int distance = 1; distance < reach(team); distance *= 2) {
-    const int child = team.index + distance;
-    if (child < team.size())
-      builder.receive(team.rank(child), team.parts(vector, child, subtree_end(team, child, distance)));
+  builder.copy(own, order.part(vector, order.index));
+  for (int distance = 1; distance < reach(order); distance *= 2) {
+    const int child = order.index + distance;
+    if (child < order.size())
+      builder.receive(order.rank(child), order.parts(vector, child, subtree_end(order, child, distance)));
   }
-  if (team.index > 0) {
-    builder.send(team.rank(team.index - reach(team)),
-                 team.parts(vector, team.index, subtree_end(team, team.index, reach(team))));
+  if (order.index > 0) {
+    builder.send(order.rank(order.index - reach(order)),
+                 order.parts(vector, order.index, subtree_end(order, order.index, reach(order))));
   }
 }
 
-void tree_scatter(ScheduleBuilder& builder, const RankOrder& team, BufferRange vector, BufferRange own) {
-  if (team.index > 0) {
-    builder.receive(
-        team.rank(team.index - reach(team)),
-        is_leaf(team) ? own : team.parts(vector, team.index, subtree_end(team, team.index, reach(team))));
-    if (is_leaf(team)) return;
+void tree_scatter(ScheduleBuilder& builder, const RankOrder& order, BufferRange vector, BufferRange own) {
+  if (order.index > 0) {
+    builder.receive(order.rank(order.index - reach(order)),
+                    is_leaf(order)
+                        ? own
+                        : order.parts(vector, order.index, subtree_end(order, order.index, reach(order))));
+    if (is_leaf(order)) return;
   }
-  for (int distance = reach(team) / 2; distance > 0; distance /= 2) {
-    const int child = team.index + distance;
-    if (child < team.size())
-      builder.send(team.rank(child), team.parts(vector, child, subtree_end(team, child, distance)));
+  for (int distance = reach(order) / 2; distance > 0; distance /= 2) {
+    const int child = order.index + distance;
+    if (child < order.size())
+      builder.send(order.rank(child), order.parts(vector, child, subtree_end(order, child, distance)));
   }
-  builder.copy(team.part(vector, team.index), own);
+  builder.copy(order.part(vector, order.index), own);
 }
 
-void add_tree(ScheduleBuilder& builder, const CollectiveCall& call, const RankOrder& team) {
+void add_tree(ScheduleBuilder& builder, const CollectiveCall& call, const RankOrder& order) {
   const BufferRange input = input_of(call);
   const BufferRange output = output_of(call);
   switch (call.operation) {
     case CommOperation::all_reduce:
-      tree_reduce(builder, team, output);
-      tree_broadcast(builder, team, output);
+      tree_reduce(builder, order, output);
+      tree_broadcast(builder, order, output);
       break;
     case CommOperation::reduce_scatter:
       // A rank that passes parts on has combined before, so its result lies in scratch.
-      tree_scatter(builder, team, tree_reduce(builder, team, input), output);
+      tree_scatter(builder, order, tree_reduce(builder, order, input), output);
       break;
     case CommOperation::all_gather: {
-      const BufferRange own = team.part(output, team.index);
+      const BufferRange own = order.part(output, order.index);
       builder.copy(input, own);
-      tree_gather(builder, team, own, output);
-      tree_broadcast(builder, team, output);
+      tree_gather(builder, order, own, output);
+      tree_broadcast(builder, order, output);
       break;
     }
     case CommOperation::broadcast:
-      tree_broadcast(builder, team, output);
+      tree_broadcast(builder, order, output);
       break;
     case CommOperation::reduce:
-      tree_reduce(builder, team, team.index == 0 ? output : input);
+      tree_reduce(builder, order, order.index == 0 ? output : input);
       break;
     default:
-      bruck_all_to_all(builder, team, input, output);
+      bruck_all_to_all(builder, order, input, output);
   }
 }
 

@@ -10,21 +10,21 @@ CollectiveSchedule make_schedule(const CollectiveCall& call, Algorithm algorithm
   require(call.count >= 0 && rank >= 0 && rank < call.size, "a rank of the group and a count");
   require(call.root >= 0 && call.root < call.size, "a root of the group");
   ScheduleBuilder builder;
-  const RankOrder team = whole_order(call, rank);
+  const RankOrder order = whole_order(call, rank);
   switch (algorithm) {
     case Algorithm::native:
       fail(ExitCode::internal, "the native algorithm has no schedule");
     case Algorithm::naive:
-      add_naive(builder, call, team);
+      add_naive(builder, call, order);
       break;
     case Algorithm::tree:
-      add_tree(builder, call, team);
+      add_tree(builder, call, order);
       break;
     case Algorithm::ring:
-      add_ring(builder, call, team);
+      add_ring(builder, call, order);
       break;
     case Algorithm::halving_doubling:
-      add_halving_doubling(builder, call, team);
+      add_halving_doubling(builder, call, order);
       break;
   }
   return builder.take();

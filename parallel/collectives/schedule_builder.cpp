@@ -17,14 +17,14 @@ bool in_place(CommOperation operation) {
 
 RankOrder whole_order(const CollectiveCall& call, int rank) {
   const std::int64_t total = in_place(call.operation) ? call.count : call.count * call.size;
-  RankOrder team;
+  RankOrder order;
   for (int i = 0; i < call.size; ++i) {
-    team.ranks.push_back((call.root + i) % call.size);
-    team.first.push_back(total * i / call.size);
+    order.ranks.push_back((call.root + i) % call.size);
+    order.first.push_back(total * i / call.size);
   }
-  team.first.push_back(total);
-  team.index = (rank - call.root + call.size) % call.size;
-  return team;
+  order.first.push_back(total);
+  order.index = (rank - call.root + call.size) % call.size;
+  return order;
 }
 
 BufferRange input_of(const CollectiveCall& call) {

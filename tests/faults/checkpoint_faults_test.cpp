@@ -370,15 +370,15 @@ TEST_F(AsyncCheckpoint, EqualsASynchronousOneWithoutAMaster) {
   expect_same_as_synchronous({"--train.dtype=bf16", "--optim.master=none"});
 }
 
-TEST_F(AsyncCheckpoint, HoldsWhatASynchronousOneHoldsWithDividedGradients) {
+TEST_F(AsyncCheckpoint, EqualsASynchronousOneWithDividedGradients) {
   expect_same_as_synchronous({"--parallel.exchange=zero2", "--train.dtype=bf16"});
 }
 
-TEST_F(AsyncCheckpoint, HoldsWhatASynchronousOneHoldsWithDividedWeights) {
+TEST_F(AsyncCheckpoint, EqualsASynchronousOneWithDividedWeights) {
   expect_same_as_synchronous({"--parallel.exchange=zero3", "--train.dtype=bf16"});
 }
 
-TEST_F(AsyncCheckpoint, HoldsWhatASynchronousOneHoldsWithTensorParallelism) {
+TEST_F(AsyncCheckpoint, EqualsASynchronousOneWithTensorParallelism) {
   expect_same_as_synchronous({"--parallel.tensor=2", "--parallel.vocab=true", "--parallel.sequence=true"});
 }
 

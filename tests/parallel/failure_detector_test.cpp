@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a rank concludes about its node, look by look: which rank is stopped, what stalls, and whose turn it
-// is to report.
+// What a rank concludes about its node after each look: which rank has stopped, what stalls, and whose turn
+// it is to report.
 #include "parallel/health/failure_detector.hpp"
 
 #include <algorithm>

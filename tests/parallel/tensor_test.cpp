@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -74,20 +73,13 @@ class Tensor : public testing::Test {
   /// The number of elements in the gradients of norms that this rank owns: scale, bias, and the padding that
   /// aligns the bias.
   std::int64_t norm_elements(const RunConfig& config) const {
-    const std::int64_t tensor = config.parallel.tensor;
-    const std::int64_t shard =
-        config.parallel.exchange->name == std::string_view("ddp") ? 1 : config.parallel.shard;
-    const GridExtents extents = {.replicate = static_cast<int>(config.parallel.data / shard),
-                                 .shard = static_cast<int>(shard),
-                                 .tensor = static_cast<int>(tensor)};
-    const ParameterTable table =
-        ParameterTable(config.model)
-            .local(Coordinates(extents, ranks(), world_->rank()), config.parallel.splits);
+    const Coordinates coordinates(config.parallel.extents(), ranks(), world_->rank());
+    const ParameterTable table = ParameterTable(config.model).local(coordinates, config.parallel.splits);
     std::int64_t sum = 0;
     for (const Unit& unit : table.units()) {
-      const std::int64_t grain = ParameterTable::alignment * shard;
+      const std::int64_t grain = ParameterTable::alignment * config.parallel.shard;
       const std::int64_t owned = (unit.size + grain - 1) / grain * ParameterTable::alignment;
-      const std::int64_t begin = world_->rank() / tensor % shard * owned;
+      const std::int64_t begin = coordinates.index(Axis::shard) * owned;
       std::int64_t end_of_scale = -1;  // if this rank owns some of it
       for (const int index : unit.parameters) {
         const Parameter& parameter = table.parameters()[static_cast<std::size_t>(index)];

@@ -63,12 +63,12 @@ class OptimizerTest : public testing::TestWithParam<std::string> {
         }
       }
     };
-    const auto fill = [&](const DeviceBuffer& buffer, std::uint32_t key) {
+    const auto fill = [&](const DeviceBuffer& buffer, std::uint64_t key) {
       std::vector<bf16> values(static_cast<std::size_t>(total));
       for_each_element([&](std::size_t at, const Parameter& parameter, std::int64_t element) {
-        const auto index = static_cast<std::uint32_t>(element);
-        values[at] = bf16(normal_pair(static_cast<std::uint32_t>(mix64(index)),
-                                      key + static_cast<std::uint32_t>(parameter.name.size()))[0]);
+        const PhiloxBlock words =
+            philox(stream_key(key, parameter.name), static_cast<std::uint32_t>(element), 0, 0, 0);
+        values[at] = bf16(normal_pair(words.x[0], words.x[1])[0]);
       });
       backend_.copy_to_device(values.data(), buffer.data(), bytes);
       backend_.synchronize();

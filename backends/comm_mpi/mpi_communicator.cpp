@@ -19,8 +19,8 @@ namespace mylos::comm_mpi {
 
 namespace {
 
-constexpr int exchange_tag = 32767;  // the largest tag that every MPI accepts; users' tags are smaller
-constexpr int progress_tag = 32766;  // probed, never sent
+constexpr int exchange_tag = 32767;  // the largest tag that every MPI accepts; callers' tags are smaller
+constexpr int progress_tag = 32766;  // `progress` probes for it; no message carries it
 
 bool overlap(TensorRef a, TensorRef b) {
   const auto* a_begin = static_cast<const std::byte*>(a.data);
@@ -229,8 +229,8 @@ Request MpiCommunicator::all_to_all_v(TensorRef input, std::span<const std::int6
   std::byte* out =
       request->buffers().write(output.flat(0, std::reduce(recv_counts.begin(), recv_counts.end())));
   const auto width = static_cast<std::int64_t>(size_of(input.dtype));
-  // Always point to point: the displacements of MPI_Ialltoallv end at INT_MAX, and a rank does not know
-  // whether another rank's would fit.
+  // Always point to point: MPI_Ialltoallv takes displacements of at most INT_MAX, and a rank does not know
+  // whether the displacements of the other ranks fit.
   for (int peer = 0; peer < size_; ++peer) {
     const auto p = static_cast<std::size_t>(peer);
     exchange(*request, peer, input.dtype, in, send_counts[p], out, recv_counts[p]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MpiCommunicator: a Communicator over non-blocking MPI collectives, which are polled so that a run with more
-// ranks than cores stays usable.
+// MpiCommunicator: a Communicator over non-blocking MPI calls. It polls for their completion, so that a run
+// with more ranks than cores stays usable.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@ namespace mylos::comm_mpi {
 class MpiRequest;
 
 struct MpiSettings {
-  ComputeBackend* compute = nullptr;  ///< the buffers are its memory; null: host memory
+  ComputeBackend* compute = nullptr;  ///< buffers lie in its memory; null: host memory
   bool gpu_aware = false;             ///< MPI accepts device pointers
   int max_count = 1 << 30;            ///< elements per MPI call; longer buffers are split
 };
 
-/// Device buffers that the host cannot access go through host memory unless MPI is GPU-aware. Errors of MPI
-/// end the job with ExitCode::internal. Tags are 0 to 32765.
+/// Device buffers that the host cannot access go through host memory unless MPI is GPU-aware. MPI errors end
+/// the job with ExitCode::internal. Tags are 0 to 32765.
 class MpiCommunicator final : public Communicator {
  public:
   /// Duplicates `comm`; collective over it.
@@ -61,7 +61,8 @@ class MpiCommunicator final : public Communicator {
   /// Calls `post(first, count)` for pieces of at most max_count elements.
   template <class Post>
   void for_pieces(std::int64_t size, Post&& post) const;
-  /// Exchanges one part with `peer` point to point; it may have more elements than one collective accepts.
+  /// Exchanges one part with `peer` point to point. The part may have more elements than one collective
+  /// accepts.
   void exchange(MpiRequest& request, int peer, DType dtype, const std::byte* send_part,
                 std::int64_t send_count, std::byte* recv_part, std::int64_t recv_count);
 

@@ -17,7 +17,7 @@ inline bool mpi_is_running() {
   return initialized != 0 && finalized == 0;
 }
 
-/// Frees its handle, unless MPI was finalised before.
+/// Frees its handle on destruction if MPI is still running.
 template <class Handle, int (*Free)(Handle*)>
 class MpiHandle {
  public:

@@ -9,12 +9,12 @@
 
 namespace mylos::comm_mpi {
 
-/// The type that moves elements of `dtype`.
+/// The MPI type in which elements of `dtype` are sent; bf16 and fp16 are sent as 16-bit integers.
 MPI_Datatype mpi_type(DType dtype);
 
-/// Reductions that MPI lacks: bf16 and fp16, combined pairwise in fp32, and a maximum and minimum of floats
-/// that do not depend on the order of their arguments. A NaN wins (with MPI_MAX the rank decides), and +0 is
-/// above -0.
+/// Adds the reductions that MPI lacks. Elements of bf16 and fp16 are combined pairwise in fp32. The maximum
+/// and the minimum of floats do not depend on the order of their arguments: a NaN wins, and +0 is above -0.
+/// With MPI_MAX, the result for a NaN may differ between ranks.
 class MpiReduceOps {
  public:
   MpiReduceOps();

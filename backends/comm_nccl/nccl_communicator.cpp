@@ -43,7 +43,7 @@ constexpr ncclConfig_t not_blocking() {
   return config;
 }
 
-/// Polls until NCCL has enqueued the last call; returns the result of that call.
+/// Polls until the last call on `comm` is no longer in progress; returns the result of that call.
 ncclResult_t wait_until_settled(ncclComm_t comm) {
   ncclResult_t state = ncclInProgress;
   while (state == ncclInProgress) {
@@ -96,7 +96,7 @@ class NcclRequest final : public RequestState {
     communicator_.wait_until_enqueued("NCCL");
     const cudaError_t status = cudaEventQuery(end_);
     if (status == cudaErrorNotReady) {
-      cudaGetLastError();  // not an error: clears it, so that no later check reports it
+      cudaGetLastError();  // clears the status, so that no later check reports it as an error
       return false;
     }
     communicator_.check(status, "cudaEventQuery");
@@ -269,7 +269,7 @@ std::unique_ptr<Communicator> NcclCommunicator::split(int color, int key) {
 void NcclCommunicator::abort(ExitCode code, const std::string& message) {
   ncclCommAbort(comm_);
   bootstrap_.abort(code, message);
-  std::abort();  // a virtual call loses its [[noreturn]]
+  std::abort();  // not reached; the compiler ignores [[noreturn]] on a virtual call
 }
 
 }  // namespace mylos::comm_nccl

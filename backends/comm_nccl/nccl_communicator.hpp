@@ -33,9 +33,9 @@ class NcclRequest;
 /// Operations run on the communicator's own stream, after the work already queued on the compute backend.
 /// Errors, including those that NCCL reports later, end the job with ExitCode::internal. Each rank needs its
 /// own GPU. The communicator is made collectively and used by one thread. Messages between two ranks match in
-/// the order in which they are posted, whatever their tags. Two ranks that send to each other at the same
-/// time must use an all-to-all, whose messages are one NCCL group: NCCL runs posted operations one after the
-/// other.
+/// the order in which they are posted, whatever their tags. NCCL runs posted operations one after the other.
+/// Two ranks that send to each other at the same time must therefore use an all-to-all, whose messages are
+/// one NCCL group.
 class NcclCommunicator final : public Communicator {
  public:
   /// Joins all ranks of `bootstrap`, which carries NCCL's id and must outlive this. Operations are ordered

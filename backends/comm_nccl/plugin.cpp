@@ -17,7 +17,7 @@
 namespace mylos::comm_nccl {
 namespace {
 
-/// The number of ranks on this node, from MPICH's Hydra or Slurm; 1 if neither tells.
+/// The number of ranks on this node, as reported by MPICH's Hydra or Slurm; 1 if neither reports it.
 int ranks_on_node() {
   for (const char* variable : {"MPI_LOCALNRANKS", "SLURM_STEP_TASKS_PER_NODE"}) {
     if (const char* text = std::getenv(variable); text != nullptr && std::atoi(text) > 0)
@@ -26,8 +26,8 @@ int ranks_on_node() {
   return 1;
 }
 
-/// All GPUs that the driver knows if a launcher shows each rank only some of them; otherwise the visible
-/// ones.
+/// The number of GPUs on this node. If CUDA_VISIBLE_DEVICES may hide some, all GPUs that the driver lists;
+/// otherwise the visible GPUs.
 int gpus_on_node(int visible) {
   if (std::getenv("CUDA_VISIBLE_DEVICES") == nullptr) return visible;
   std::error_code ignored;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// SelfCommunicator: the group of one rank; operations are copies, or nothing at all.
+// SelfCommunicator: the group of one rank; an operation is a copy or does nothing.
 #pragma once
 
 #include <memory>
@@ -27,7 +27,7 @@ class SelfCommunicator final : public Communicator {
   Request all_to_all_v(TensorRef input, std::span<const std::int64_t> send_counts, TensorRef output,
                        std::span<const std::int64_t> recv_counts) override;
   /// Sends and receives of the same tag match in the order in which they are posted. Waiting for a message
-  /// whose partner was never posted throws, because it could never end.
+  /// whose partner was never posted throws, because the wait could never end.
   Request send(TensorRef buffer, int peer, int tag) override;
   Request recv(TensorRef buffer, int peer, int tag) override;
   void barrier() override {}

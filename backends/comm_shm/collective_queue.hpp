@@ -15,15 +15,16 @@
 
 namespace mylos::comm_shm {
 
-/// A collective as a sequence of tickets. Each ticket has two phases: every rank fills (offers its data);
-/// after all ranks have filled, every rank works (reads the others' data, or writes into their windows).
+/// A collective as a sequence of tickets. Each ticket has two phases: first, every rank fills (offers its
+/// data); after all ranks have filled, every rank works (reads the data of the other ranks, or writes into
+/// their windows).
 struct Collective {
   std::int64_t tickets = 1;
-  /// Copies data of ticket `t` into slot `slot` of this rank. Null if all data lies in windows, which are
-  /// busy until every rank has worked.
+  /// Copies data of ticket `t` into slot `slot` of this rank. Null if all data lies in windows. The windows
+  /// are then in use until every rank has worked the last ticket.
   std::function<void(std::int64_t t, int slot)> fill;
   std::function<void(std::int64_t t, int slot)> work;
-  bool needs_previous = false;  ///< it fills with the result of the previous collective
+  bool needs_previous = false;  ///< its input is the result of the previous collective
   std::shared_ptr<Completion> completion;
 };
 
@@ -56,8 +57,8 @@ class CollectiveQueue final : public Progressing {
   std::vector<Doorbell*> bells_;
   std::deque<std::shared_ptr<UnderWay>> to_fill_;
   std::deque<std::shared_ptr<UnderWay>> to_work_;
-  std::deque<std::shared_ptr<UnderWay>> to_complete_;  // collectives in windows
-  std::uint64_t filled_ = 0;                           // number of tickets, as published
+  std::deque<std::shared_ptr<UnderWay>> to_complete_;  // worked by this rank, in windows
+  std::uint64_t filled_ = 0;                           // tickets of this rank, as published
   std::uint64_t worked_ = 0;
   std::array<std::uint64_t, SharedPart::num_slots> slot_used_{};  // `filled_` at its last use
   int next_slot_to_fill_ = 0;

@@ -11,13 +11,15 @@ namespace mylos::comm_shm {
 
 namespace {
 
-// Tags from this one up belong to algorithms, whose ranks wait for their messages.
+// Tags at or above this one belong to algorithms. Their ranks wait for the messages, so parcels would not
+// help.
 constexpr int first_reserved_tag = 16384;
 constexpr std::size_t smallest_parcel = 16 << 10;
-// One side copies a piece while the other side copies the next one.
+// The receiver reads one piece while the sender writes the next one.
 constexpr std::uint64_t piece = Ring::capacity / 4;
 
-/// Copies to or from the bytes of the ring that begin at `position`.
+/// Calls `copy(memory, offset, length)` for `bytes` bytes of the ring from `position`: twice if they wrap
+/// around.
 template <class Copy>
 void for_ring(Ring& ring, std::uint64_t position, std::uint64_t bytes, Copy&& copy) {
   const std::uint64_t begin = position % Ring::capacity;

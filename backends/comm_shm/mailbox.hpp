@@ -17,11 +17,11 @@
 
 namespace mylos::comm_shm {
 
-/// A send is complete once its last byte is in the ring. If a user's message has at least 16 KiB and the ring
-/// has no room for all of it, it goes into shared memory instead (a parcel), so that it arrives while the
-/// sender computes; such a send is complete once the receiver has taken the parcel. Messages match receives
-/// by tag, in the order in which they were sent and posted. Messages without a receive are kept. `push_*` are
-/// called with the engine's lock held.
+/// A send is complete once its last byte is in the ring. A caller's message of at least 16 KiB that would
+/// have to wait for room in the ring goes into shared memory instead (a parcel), so that it arrives while the
+/// sender computes. Such a send is complete once the receiver has taken the parcel. Messages and receives
+/// match by tag, messages in the order of sending and receives in the order of posting. A message without a
+/// receive is kept until one is posted. `push_*` are called with the engine's lock held.
 class Mailbox final : public Progressing {
  public:
   /// `bells`: one for each rank of the communicator.
@@ -41,7 +41,7 @@ class Mailbox final : public Progressing {
     std::int64_t tag;
     std::uint64_t bytes;
     std::int64_t parcel;         // key; `none` if the bytes follow in the ring
-    std::uint64_t parcel_bytes;  // size of its memory
+    std::uint64_t parcel_bytes;  // size of the parcel's memory
   };
   static constexpr std::int64_t none = -1;
   /// Memory for messages to one peer, reused once the peer has taken the message.
@@ -49,7 +49,7 @@ class Mailbox final : public Progressing {
     SharedMemory::Offer offer;
     MemoryCharge charge;
     std::uint64_t bytes;
-    std::uint64_t taken_at;                  // the peer has taken it once it has read the ring up to here
+    std::uint64_t taken_at;                  // taken once the peer has read the ring up to here
     std::shared_ptr<Completion> completion;  // null if the parcel is free
   };
   struct Outgoing {
@@ -76,15 +76,15 @@ class Mailbox final : public Progressing {
     std::deque<Outgoing> outgoing;
     std::deque<Parcel> parcels;
     std::map<std::int64_t, SharedBytes> opened;  // mapped parcels of the peer, by key
-    std::deque<Receive> receives;                // without a message
-    // Messages without a receive; the last one may still be arriving.
+    std::deque<Receive> receives;                // not yet matched
+    // Messages that no receive has matched. If `arriving`, the last one is incomplete and may have a receive.
     std::deque<Incoming> incoming;
     bool arriving = false;
   };
 
   void push_parcel(int peer, int tag, const std::byte* data, std::size_t bytes,
                    std::shared_ptr<Completion> completion);
-  /// Completes the sends whose parcels were taken.
+  /// Completes the sends whose parcels the peer has taken.
   bool finish_parcels(int peer);
   bool send_some(int peer);
   bool receive_some(int peer);

@@ -104,7 +104,7 @@ Node find_node(Communicator& bootstrap, int ranks_per_node) {
 
 std::string sharing_problem(Communicator& bootstrap, SharedMemory& memory) {
   constexpr std::size_t bytes = 1;
-  std::string problem;  // of this rank, which continues because the other ranks wait for it
+  std::string problem;  // of this rank; it continues, because the other ranks wait for it
   const auto attempt = [&](const auto& work) {
     try {
       work();

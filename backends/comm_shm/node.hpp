@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Node: which ranks can share memory, and whether they have a core each.
+// Node: which ranks can share memory, and whether each has its own core.
 #pragma once
 
 #include <span>
@@ -16,7 +16,7 @@ struct Node {
   bool core_for_each = false;
 };
 
-/// The number of cores in all of these lists together, each like "0-3,8".
+/// The number of distinct cores in `lists`; a list looks like "0-3,8".
 int count_cores(std::span<const std::string> lists);
 
 /// The node of this rank: the ranks that run on the same kernel and see each other's processes, further
@@ -24,7 +24,7 @@ int count_cores(std::span<const std::string> lists);
 Node find_node(Communicator& bootstrap, int ranks_per_node);
 
 /// Why some rank of a node cannot open the memory that others share, for example because each rank has its
-/// own user namespace; "" if all ranks can. The same on all ranks. Collective over the bootstrap.
+/// own user namespace; "" if all ranks can. All ranks get the same text. Collective over the bootstrap.
 std::string sharing_problem(Communicator& bootstrap, SharedMemory& memory);
 
 }  // namespace mylos::comm_shm

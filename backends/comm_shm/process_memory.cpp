@@ -13,7 +13,7 @@ namespace mylos::comm_shm {
 
 namespace {
 
-constexpr int file_bits = 32;  // a key is the process id in the upper bits and the file descriptor in these
+constexpr int file_bits = 32;  // a key: the file descriptor in the low bits, the process id above
 
 /// Extra bytes mapped after every file, so that the windows of two ranks do not lie a power of two apart:
 /// Zen's first-level cache selects its ways by a hash of address bits 12 to 27 (Lipp et al., "Take A Way",

@@ -14,7 +14,8 @@ namespace mylos::comm_shm {
 namespace {
 
 constexpr int spins = 2000;  // about 100 us
-constexpr int yields = 1;    // more would cost time slices if other processes want the core; sleep does not
+/// Further yields would cost time slices if other processes want the core; a sleep does not.
+constexpr int yields = 1;
 
 void pause_briefly() {
 #if defined(__x86_64__)
@@ -22,7 +23,7 @@ void pause_briefly() {
 #endif
 }
 
-/// The kernel's futex: the waiting of std::atomic does not reach other processes.
+/// Calls the kernel's futex, because the wait of std::atomic does not work between processes.
 long futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value, const timespec* timeout) {
   return syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), operation, value, timeout, nullptr, 0);
 }
@@ -88,7 +89,7 @@ void ProgressEngine::wait(const Completion& completion) {
 }
 
 void ProgressEngine::sleep(const Completion& completion) {
-  // No wake-up is lost without the limit; the limit bounds the cost of a defect elsewhere.
+  // No wake-up is lost, even without a limit. The limit bounds the cost of a defect elsewhere.
   constexpr timespec limit = {.tv_sec = 0, .tv_nsec = 100'000'000};
   Doorbell& own = bell(rank_);
   ++own.sleepers;

@@ -25,25 +25,25 @@ class Completion {
 class Progressing {
  public:
   virtual ~Progressing() = default;
-  /// Does the next short piece of work that does not wait for another rank; false if there was none.
+  /// Does a short piece of work that need not wait for another rank; false if there was none.
   virtual bool advance() = 0;
 };
 
 /// Wakes the threads that sleep at the bell.
 void ring(Doorbell& bell);
 
-/// Each rank has one engine for all its communicators. Waiting for any operation advances all of them, so
-/// that ranks may wait in different orders. Any thread may call it.
+/// Each rank has one engine for all its communicators. Waiting for any operation advances the operations of
+/// all communicators, so that ranks may wait in different orders. Any thread may call the engine.
 class ProgressEngine {
  public:
-  /// `parts` belong to the communicator that all others were split from. `may_spin` if each rank has its
-  /// own core.
+  /// `parts` are the parts of the first communicator, from which all others are split. `may_spin`: each rank
+  /// has its own core.
   ProgressEngine(std::vector<SharedPart> parts, int rank, bool may_spin);
 
   void add(Progressing& member);
   void remove(Progressing& member);
 
-  /// Calls `start`, which gives members work, and advances that work as far as possible at once.
+  /// Calls `start`, which gives members work, and then `progress`.
   template <class Start>
   void post(Start&& start) {
     {

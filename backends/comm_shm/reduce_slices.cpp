@@ -22,8 +22,8 @@ template <class T, ReduceOp op>
   alignas(64) std::array<A, line> sums;
   for (std::size_t i = 0; i < count; ++i) sums[i] = static_cast<A>(first[i]);
   for (std::size_t j = 1; j < inputs.size(); ++j) {
-    // Without this copy, GCC 12 takes two inputs at a time and bf16 element by element, at a third of the
-    // speed.
+    // Without this copy, GCC 12 processes two inputs at a time, and bf16 element by element, at a third of
+    // the speed.
     alignas(64) std::array<T, line> next;
     std::memcpy(next.data(), inputs[j] + offset, count * sizeof(T));
     for (std::size_t i = 0; i < count; ++i) sums[i] = combined<op>(sums[i], static_cast<A>(next[i]));

@@ -16,7 +16,7 @@ using SharedBytes = std::shared_ptr<std::byte>;
 
 class SharedMemory {
  public:
-  /// Memory of this rank. Others can map it by `key` while `open` lives.
+  /// Memory of this rank. Other ranks can map it by `key` while `open` lives.
   struct Offer {
     SharedBytes memory;
     std::int64_t key;
@@ -33,8 +33,8 @@ class SharedMemory {
 /// Gathers one number from every rank; collective.
 using GatherNumbers = std::function<std::vector<std::int64_t>(std::int64_t own)>;
 
-/// `bytes` of shared memory of each of `members`, which are ranks of the group that `gather` joins; `own` is
-/// the place of this rank among them. Collective over that group, whose ranks may pass different members.
+/// `bytes` bytes of shared memory from each of `members`, which are ranks of the group of `gather`. `own` is
+/// the index of this rank in `members`. Collective over that group; its ranks may pass different members.
 std::vector<SharedBytes> share(SharedMemory& memory, const GatherNumbers& gather,
                                std::span<const int> members, int own, std::size_t bytes);
 

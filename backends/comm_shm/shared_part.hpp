@@ -15,9 +15,9 @@ namespace mylos::comm_shm {
 /// Two cache lines: processors fetch them in pairs.
 inline constexpr std::size_t line_bytes = 128;
 
-/// Wakes the rank that owns it. All accesses are sequentially consistent: a rank that goes to sleep first
-/// announces it and then checks the counters once more; a rank that raises a counter checks for sleepers
-/// afterwards.
+/// Wakes the rank that owns it. All accesses are sequentially consistent. A rank that goes to sleep first
+/// registers as a sleeper and then checks the counters once more. A rank that raises a counter then checks
+/// for sleepers.
 struct alignas(line_bytes) Doorbell {
   std::atomic<std::uint32_t> rings;
   std::atomic<std::uint32_t> sleepers;
@@ -40,7 +40,7 @@ struct Ring {
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
               std::atomic<std::uint32_t>::is_always_lock_free);
 
-/// Zeroed memory is its initial state; pages that are never used cost nothing.
+/// Zeroed memory is its initial state; pages that are never used cost no memory.
 class SharedPart {
  public:
   static constexpr int num_slots = 2;  ///< one holds data while the other is filled

@@ -18,7 +18,8 @@ constexpr int exchange_tag = 32767;  // users' tags are below 32766
 
 // Limits measured with 2 to 4 ranks on two cores:
 
-/// For smaller buffers, a copy through slots is faster than two meetings of all ranks in windows.
+/// The smallest buffer for which windows, with their two synchronisations of all ranks, are faster than a
+/// copy through slots.
 constexpr std::size_t smallest_in_windows = 2 << 10;
 /// Every rank reduces the whole of a buffer of at most this size, or of any buffer if there are at most
 /// `most_ranks_that_reduce_whole` ranks. Otherwise, each rank reduces only its own part.
@@ -26,7 +27,7 @@ constexpr std::size_t largest_reduced_whole = 32 << 10;
 constexpr int most_ranks_that_reduce_whole = 2;
 
 /// Half of the cache that cores share; a guess if the system does not report its size. sysconf is not used:
-/// it adds up all caches of a processor, and in a virtual machine it counts those of the host.
+/// it adds up all caches of a processor, and in a virtual machine it counts the caches of the host.
 std::size_t streaming_limit() {
   static const std::size_t limit = [] {
     constexpr std::size_t usual = 32 << 10;
@@ -310,8 +311,8 @@ void ShmCommunicator::barrier() {
   post(HostBuffers(nullptr), meet()).host_wait();
 }
 
-// A window is freed without the other ranks: each rank has its own mappings, and an operation in windows is
-// complete only after every rank has worked its last ticket.
+// A rank frees a window without the other ranks: each rank has its own mappings, and an operation in windows
+// is complete only after every rank has worked the operation's last ticket.
 Window ShmCommunicator::allocate(std::size_t bytes) {
   if (bytes == 0 || device_beyond_the_host() != nullptr) return {};
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
@@ -355,7 +356,7 @@ std::vector<std::int64_t> ShmCommunicator::gather_numbers(std::int64_t own) {
 
 void ShmCommunicator::abort(ExitCode code, const std::string& message) {
   settings_.bootstrap->abort(code, message);
-  std::abort();  // a virtual call loses its [[noreturn]]
+  std::abort();  // not reached; the compiler ignores [[noreturn]] on a virtual call
 }
 
 }  // namespace mylos::comm_shm

@@ -27,15 +27,15 @@ namespace mylos::comm_shm {
 struct ShmSettings {
   std::shared_ptr<SharedMemory> memory;
   Communicator* bootstrap = nullptr;  ///< aborts the job; outlives the communicators
-  ComputeBackend* compute = nullptr;  ///< the buffers are its memory; null: host memory
+  ComputeBackend* compute = nullptr;  ///< buffers lie in its memory; null: host memory
   MemoryLedger* ledger = nullptr;     ///< of this rank; may be null
   bool may_spin = false;              ///< every rank of the node has its own core
 };
 
-/// A collective is one pass over memory if its buffers lie in memory from `allocate`; otherwise it goes in
-/// chunks through slots that all ranks see. Messages go through a Mailbox. Device buffers that the host
-/// cannot access go through host memory. Reductions take the ranks in order, accumulate floating-point
-/// elements in fp32 and round once. Tags are 0 to 32765.
+/// A collective is one pass over memory if its buffers lie in memory from `allocate` and are not small.
+/// Otherwise its data goes in chunks through slots that all ranks see. Messages go through a Mailbox. Device
+/// buffers that the host cannot access go through host memory. Reductions take the ranks in order, accumulate
+/// floating-point elements in fp32 and round once. Tags are 0 to 32765.
 class ShmCommunicator final : public Communicator {
  public:
   /// The communicator of `members`, ranks of the bootstrap on this node, in ascending order. Collective over
@@ -87,8 +87,8 @@ class ShmCommunicator final : public Communicator {
   std::vector<std::int64_t> gather_numbers(std::int64_t own);
 
   StagedGroup staged() const { return {rank_, &parts_}; }
-  /// The `bytes` at `data` in the windows of all ranks. Empty if `data` lies in no window or if there are so
-  /// few bytes that slots are faster.
+  /// The `bytes` at `data` in the windows of all ranks. Empty if `data` does not lie in a window, or if there
+  /// are so few bytes that slots are faster.
   std::optional<WindowGroup> find_window_group(const void* data, std::size_t bytes) const;
   std::vector<Doorbell*> bells() const;
 
@@ -97,10 +97,10 @@ class ShmCommunicator final : public Communicator {
   std::vector<SharedPart> parts_;
   int rank_;
   int size_;
-  // Of this rank's part; a window is charged by the caller of `allocate`.
+  // The charge for this rank's part. The caller of `allocate` charges its window.
   MemoryCharge charge_;
   std::vector<int> engine_ranks_;  // the ranks of this communicator, in the engine's numbering
-  std::vector<std::weak_ptr<const SharedWindow>> windows_;  // all that were allocated; some may be freed
+  std::vector<std::weak_ptr<const SharedWindow>> windows_;  // the allocated windows; some may be freed
   CollectiveQueue collectives_;
   Mailbox mailbox_;
 };

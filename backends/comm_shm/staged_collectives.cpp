@@ -14,7 +14,7 @@ void copy_out(std::byte* to, const std::byte* from, std::size_t bytes) {
   copy_bytes(to, from, bytes, Stores::cached);
 }
 
-/// The bytes of a slot for each rank, in whole cache lines.
+/// Bytes of a slot per rank, rounded down to whole cache lines.
 std::size_t share_of_slot(int ranks) {
   return SharedPart::slot_bytes / static_cast<std::size_t>(ranks) / Division::line * Division::line;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Collectives of buffers that only their own rank sees: in chunks, through the slots of the shared parts.
+// Collectives on buffers that only their own rank can access. Data goes in chunks through the slots of the
+// shared parts.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +24,7 @@ struct StagedGroup {
   }
 };
 
-/// `root`, or every rank, reduces all of `data` and keeps the result in it.
+/// `root`, or every rank if there is no root, reduces all of `data` and keeps the result in it.
 Collective reduce_whole(StagedGroup group, std::byte* data, std::size_t bytes, DType dtype, ReduceOp op,
                         std::optional<int> root);
 /// Every rank reduces its part of `input` into `output`, which may be that part.

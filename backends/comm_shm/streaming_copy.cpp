@@ -41,7 +41,7 @@ void stream_line(std::byte* to, const std::byte* from) {
 #endif
 
 /// Not the C library's memcpy: on Zen 4 its `rep movsb` takes ten times as long if source and target have
-/// similar offsets in their pages, as buffers and slots have (glibc bug 30994).
+/// similar offsets in their pages, as buffers and slots do (glibc bug 30994).
 template <class CopyLine>
 void copy_lines(std::byte* to, const std::byte* from, std::size_t bytes, CopyLine copy_line) {
   const std::size_t past_line = reinterpret_cast<std::uintptr_t>(to) % line;
@@ -73,7 +73,7 @@ void finish_stores(Stores stores) {
 }
 
 void copy_to_other_core(std::byte* to, const std::byte* from, std::size_t bytes) {
-  // Measured: with streaming stores, 64 KiB and 1 MiB take a third of the time.
+  // Measured: with streaming stores, copies of 64 KiB and 1 MiB take a third of the time.
   constexpr std::size_t few = 2048;
   const Stores stores = bytes < few ? Stores::cached : Stores::streaming;
   copy_bytes(to, from, bytes, stores);

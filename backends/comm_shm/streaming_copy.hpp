@@ -18,8 +18,8 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes, Stores 
 /// Orders streaming stores before all later stores of this thread.
 void finish_stores(Stores stores);
 
-/// Copies bytes that another core reads next, with streaming stores unless they are few: a cached
-/// store must first acquire the line from the other core, which takes long. Orders the stores before all
+/// Copies bytes that another core reads next. Uses streaming stores unless the bytes are few, because a
+/// cached store must first acquire the line from the other core, which is slow. Orders the stores before all
 /// later stores of this thread.
 void copy_to_other_core(std::byte* to, const std::byte* from, std::size_t bytes);
 

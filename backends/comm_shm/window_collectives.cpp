@@ -9,7 +9,7 @@ namespace mylos::comm_shm {
 
 namespace {
 
-// The bytes of a rank's part that one ticket handles. A ticket is short enough to free the engine's lock
+// The bytes of a rank's part that one ticket handles. It is small enough that the engine's lock is released
 // every few 100 us.
 constexpr std::size_t ticket_bytes = 1 << 20;
 

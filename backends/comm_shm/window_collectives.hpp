@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Collectives on buffers at the same place of every rank's window: one pass over memory.
+// Collectives on buffers at the same place in every rank's window: one pass over memory.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace mylos::comm_shm {
 
-/// The same buffer of every rank, in this rank's address space.
+/// The addresses of every rank's buffer, as this rank maps them.
 using Places = std::vector<std::byte*>;
 
 struct WindowGroup {
@@ -25,7 +25,7 @@ struct WindowGroup {
 /// of the places.
 Collective reduce_in_windows(const WindowGroup& group, const Division& division, DType dtype, ReduceOp op,
                              const Places& outputs, std::size_t outputs_begin);
-/// Every rank reads the others' parts, each from its owner's place.
+/// Every rank reads the parts of the other ranks, each from its owner's place.
 Collective gather_in_windows(const WindowGroup& group, std::size_t part_bytes);
 /// The other ranks read the place of `root`.
 Collective broadcast_in_windows(const WindowGroup& group, std::size_t bytes, int root);

@@ -52,7 +52,7 @@ class ProgressEngine {
     }
     progress();
   }
-  /// Advances all members until nothing moves, unless another thread already does.
+  /// Advances all members until nothing moves, unless another thread is already doing so.
   void progress();
   /// Returns when the operation is complete.
   void wait(const Completion& completion);

@@ -14,7 +14,7 @@ namespace mylos::comm_shm {
 
 namespace {
 
-constexpr int exchange_tag = 32767;  // users' tags are below 32766
+constexpr int exchange_tag = 32767;  // callers' tags are below 32766
 
 // Limits measured with 2 to 4 ranks on two cores:
 

@@ -14,7 +14,7 @@ struct alignas(group * sizeof(T)) Group {
   T values[group];
 };
 
-/// Loads `count` elements, at once if they are a whole group; the rest is 0.
+/// Loads `count` elements, in one access if they are a whole group; the rest is 0.
 template <class T>
 __device__ Group<T> load_group(const T* from, int count) {
   if (count == group) return *reinterpret_cast<const Group<T>*>(from);

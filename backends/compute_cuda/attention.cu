@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Flash attention in fp32 arithmetic (Dao, "FlashAttention-2", 2023), for the cases that cuDNN does not take.
+// Flash attention in fp32 arithmetic (Dao, "FlashAttention-2", 2023), for cases that cuDNN does not support.
 //
 // A block multiplies 64 queries by 64 keys at a time. Heads of more than 64 elements go through shared memory
 // in slices, so that three tiles of fp32 suffice for every product: two operands and the weights. Blocks
@@ -26,7 +26,7 @@ struct Plan {
   static constexpr int slice = padded < 64 ? padded : 64;  // elements of a head in a tile
   static constexpr int slices = padded / slice;
   static constexpr int threads = padded > 64 ? 256 : 128;
-  static constexpr int blocks = padded > 64 ? 2 : 4;      // per multiprocessor, at least
+  static constexpr int blocks = padded > 64 ? 2 : 4;      // at least, per multiprocessor
   static constexpr int key_blocks = padded > 64 ? 2 : 3;  // the same for the gradients of keys
   static constexpr int rows = tile * across / threads;
   static constexpr int pack = slice / across;
@@ -65,7 +65,7 @@ __device__ Group<T, n> load_group(const T* from) {
   return *reinterpret_cast<const Group<T, n>*>(from);
 }
 
-/// Requires that the rows of a tile lie within 32-bit offsets.
+/// The heads of `tensor`. Requires that the rows of a tile lie within 32-bit offsets.
 template <class T>
 HeadsView<T> heads_of(const TensorRef& tensor) {
   const HeadsView<T> heads(tensor);
@@ -81,7 +81,7 @@ struct Shape {
   std::int64_t offset;  // position of the first query
   int dimension;
   float scale;
-  bool has_fours;  // four elements can be loaded at once
+  bool has_fours;  // four elements can be loaded in one access
   AttentionPlace place;
 
   Shape(const AttentionForward& args, std::initializer_list<const TensorRef*> tensors)
@@ -273,7 +273,7 @@ __device__ void make_scores(const Shape& shape, Tiles<P>& tiles, const Place& at
 
 /// The scores that dropout keeps.
 struct Kept {
-  unsigned bits[per_thread];  // bits[i], bit 4 r: of row r and key x + 16 i
+  unsigned bits[per_thread];  // bit 4 r of bits[i] is for row r and key x + 16 i
   float factor;
 
   __device__ float operator()(int r, int i) const { return (bits[i] >> (4 * r) & 1U) != 0 ? factor : 0.0F; }
@@ -290,9 +290,9 @@ __device__ unsigned keep_bits(const Dropout& dropout, std::int64_t step, std::in
   return bits;
 }
 
-/// Draws for queries q0 + row and keys k0 + column. Each thread draws for its rows and keys 4 x .. 4 x + 3,
-/// which are one group of elements if the row begins at a multiple of four. It then takes the bits of its own
-/// columns from the other lanes.
+/// Draws the scores that dropout keeps for queries q0 + row and keys k0 + column. Each thread draws for its
+/// rows and keys 4 x .. 4 x + 3, which are one group of elements if the row begins at a multiple of four. It
+/// then takes the bits of its own columns from the other lanes.
 template <class P>
 __device__ Kept draw(const Shape& shape, const Dropout& dropout, const Place& at, std::int64_t q0,
                      std::int64_t k0) {
@@ -435,15 +435,15 @@ struct BackwardInput {
   const float* delta;
 };
 
-/// Leaves the gradients of the scores, without the factor `scale`, in the tile's weights, and the weights
-/// that multiplied the values in `weights`. Both are 0 for hidden keys and rows beyond `queries`. The last
-/// slices of queries and keys stay in the tiles.
+/// Leaves the gradients of the scores, without the factor `scale`, in `tiles.weights`, and leaves in
+/// `weights` the weights that multiplied the values. Both are 0 for hidden keys and rows beyond `queries`.
+/// The last slices of queries and keys stay in the tiles.
 template <class P, class T>
 __device__ void make_score_gradients(const Shape& shape, const Dropout& dropout, Tiles<P>& tiles,
                                      const Place& at, const BackwardInput<T>& in, std::int64_t q0,
                                      int queries, std::int64_t k0, int keys, Scores<P>& weights) {
   make_scores<P>(shape, tiles, at, in.output_grad, q0, queries, in.value, k0, keys, false, weights);
-  store_weights<P>(tiles, at, weights);  // the gradients of the weights wait here, not in registers
+  store_weights<P>(tiles, at, weights);  // keeps the gradients of the weights out of registers
   make_scores<P>(shape, tiles, at, in.query, q0, queries, in.key, k0, keys, false, weights);
   const Kept kept = draw<P>(shape, dropout, at, q0, k0);
   const float scale = shape.scale * log2_e;

@@ -11,8 +11,8 @@ namespace {
 constexpr int threads = 512;
 constexpr int warps = threads / warp_size;
 
-/// Statistics of some of a row's logits: the largest, the sum of exp(logit - largest), and the first place of
-/// the largest.
+/// Statistics of some of a row's logits: the largest, the sum of exp(logit - largest), and the index of the
+/// first largest logit.
 struct Softmax {
   float largest;
   float sum;
@@ -84,7 +84,7 @@ __global__ void row_kernel(T* logits, const std::int32_t* targets, std::int64_t 
     if (correct != nullptr) correct[row] = counts && all.place == target ? 1 : 0;
   }
   if (scalars == nullptr) return;
-  __syncthreads();  // every thread has read the target's logit
+  __syncthreads();  // every thread has read the target's logit before it is overwritten
   const float scale_of_onehot = gradient_scale * scalars->loss_scale;
   const float scale = counts ? scale_of_onehot / all.sum : 0.0F;
   for (std::int64_t i = static_cast<std::int64_t>(threadIdx.x) * size; i < columns;

@@ -14,7 +14,7 @@ cudaDataType_t type_of(DType dtype) {
   return dtype == DType::bf16 ? CUDA_R_16BF : (dtype == DType::fp16 ? CUDA_R_16F : CUDA_R_32F);
 }
 
-/// BGRADA for the gradient of the bias: cuBLASLt's first factor, A, is b.
+/// The gradient of the bias is BGRADA, because cuBLASLt's first factor, A, is b.
 cublasLtEpilogue_t epilogue_of(Epilogue epilogue) {
   switch (epilogue) {
     case Epilogue::none:
@@ -64,8 +64,8 @@ LtMatrixLayout make_layout(DType dtype, std::int64_t rows, std::int64_t columns,
   return LtMatrixLayout(layout);
 }
 
-/// A matrix (rows, columns) with unit stride along one axis, as cuBLASLt sees its memory; `operation` turns
-/// it into its transpose (columns, rows).
+/// The layout in which cuBLASLt sees the memory of a matrix (rows, columns) with unit stride along one axis.
+/// `operation` turns it into the transposed matrix (columns, rows).
 LtMatrixLayout make_layout(DType dtype, std::int64_t rows, std::int64_t columns, std::int64_t row,
                            std::int64_t column, cublasOperation_t& operation) {
   const bool is_row_major = column == 1 && row >= columns;  // both strides of a matrix of one row may be 1
@@ -139,8 +139,8 @@ CublasMatmul::Plan CublasMatmul::make(const Key& key) const {
   plan.right = make_layout(key.a_type, key.m, key.k, key.a_row, key.a_column, operation);
   set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSB, operation);
   const bool has_gelu = key.epilogue == Epilogue::bias_gelu || key.epilogue == Epilogue::gelu_gradient;
-  // The heuristic does not check the alignment of the epilogue's operands; the rows of its matrix must be
-  // whole packs. In fp32, cuBLASLt's GELU uses an approximate tanh.
+  // The heuristic does not check the alignment of the epilogue's operands; the rows of the epilogue's matrix
+  // must be whole packs. In fp32, cuBLASLt's GELU uses an approximate tanh.
   if (key.epilogue != Epilogue::none && key.alignment < most_alignment) return plan;
   if (has_gelu && (key.n % 8 != 0 || key.c_type == DType::fp32)) return plan;
   set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(key.epilogue));

@@ -23,12 +23,13 @@ class CudnnAttention {
   CudnnAttention(const CudnnAttention&) = delete;
   CudnnAttention& operator=(const CudnnAttention&) = delete;
 
-  /// Whether to ask cuDNN: bf16 or fp16, heads of up to 128 elements in multiples of eight, more than one
-  /// position, as many queries as keys, from the first key, and no dropout (its generator must be mylos'
-  /// own).
+  /// Whether to try cuDNN. Requires bf16 or fp16, heads of up to 128 elements in multiples of eight, more
+  /// than one position, as many queries as keys, the first query at the first key, and no dropout (which must
+  /// use mylos' own generator).
   static bool supports(const AttentionForward& args);
 
-  /// False if this version of cuDNN does not take the shape after all; reported once per shape on stderr.
+  /// False if this version of cuDNN does not support the shape after all; this is reported once per shape on
+  /// stderr.
   bool forward(const AttentionForward& args);
   bool backward(const AttentionBackward& args);
 
@@ -37,8 +38,8 @@ class CudnnAttention {
 
  private:
   struct Graph;
-  /// The properties that select a graph: batch, heads, positions, dimension, and all strides of each tensor
-  /// except the last.
+  /// The properties that select a graph. `shape` is (batch, heads, positions, dimension). `strides` has all
+  /// strides of each tensor except the last.
   struct Key {
     bool is_backward;
     DType dtype;

@@ -24,7 +24,7 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t s
   check(cudaLaunchKernelEx(&config, kernel, arguments...), "cudaLaunchKernelEx");
 }
 
-/// The elements that a thread loads and stores at once.
+/// The elements that a thread loads or stores in one access.
 template <class T>
 struct alignas(16) Pack {
   static constexpr int size = static_cast<int>(16 / sizeof(T));

@@ -55,7 +55,7 @@ struct Gelu {
 
 struct GeluBackward {
   __device__ float operator()(float x, float dy) const {
-    // Beyond the bound the derivative is 0 or 1 and powers of x could overflow; NaN stays NaN.
+    // Beyond the bound, the derivative is 0 or 1, and powers of x could overflow. NaN stays NaN.
     constexpr float bound = 30.0F;
     const float value = x > bound ? bound : (x < -bound ? -bound : x);
     const float gate = gelu_gate(value);

@@ -15,9 +15,9 @@ __global__ void count_up(std::int32_t* places, std::int64_t n) {
   if (i < n) places[i] = static_cast<std::int32_t>(i);
 }
 
-/// `sorted` holds the tokens and `places` their rows in dout, ascending among equal tokens. The block of a
-/// token's first occurrence adds up the rows of all its occurrences, in fp32. dwte has `num_tokens` rows, the
-/// first one for `first_token`.
+/// `sorted` holds the sorted tokens, and `places` their rows in dout, ascending among equal tokens. The block
+/// of a token's first occurrence adds up the rows of all its occurrences, in fp32. dwte has `num_tokens`
+/// rows, the first one for `first_token`.
 template <class T, class G>
 __global__ void add_token_rows(const std::int32_t* sorted, const std::int32_t* places, std::int64_t n,
                                const T* dout, std::int64_t columns, std::int64_t first_token,

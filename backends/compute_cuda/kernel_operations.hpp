@@ -7,7 +7,7 @@
 
 namespace mylos::compute_cuda {
 
-/// Declines operations that its kernels do not take; see kernels.hpp.
+/// Declines operations that the kernels do not support; see kernels.hpp.
 class KernelOperations {
  public:
   using List = OperationList<Sum, SumOfSquares, EmbeddingBackward, LayernormForward, DropoutAddLayernorm,

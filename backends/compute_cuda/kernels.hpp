@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Hand-written kernels for operations of core/ops/operations.hpp, which has shapes and meanings. A function
-// that returns a bool does nothing and returns false if the tensors do not suit it: rows that are not a
-// multiple of 16 bytes or do not begin at one; for attention, heads of more than 128 elements.
+// Hand-written kernels for operations of core/ops/operations.hpp, which documents shapes and meanings. A
+// function that returns a bool does nothing and returns false if it does not support the tensors: rows that
+// are not a multiple of 16 bytes or not aligned to 16 bytes; for attention, heads of more than 128 elements.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,7 +19,8 @@ bool gelu_backward(cudaStream_t stream, TensorRef x, TensorRef dy, TensorRef dx)
 /// Without dropout.
 bool residual_add(cudaStream_t stream, TensorRef x, TensorRef residual, TensorRef y);
 
-/// Of x, or of total = x + residual if there is a residual; total may be either.
+/// The layernorm of x, or of total = x + residual if there is a residual. total may be the memory of x or of
+/// residual.
 bool layernorm_forward(cudaStream_t stream, TensorRef x, TensorRef residual, TensorRef total, TensorRef gamma,
                        TensorRef beta, TensorRef y, TensorRef mean, TensorRef rstd);
 bool layernorm_backward_input(cudaStream_t stream, TensorRef dy, TensorRef x, TensorRef gamma, TensorRef mean,

@@ -29,7 +29,8 @@ __device__ void for_packs(std::int64_t columns, const Function& f) {
   }
 }
 
-/// With `residual`, the layernorm of x + residual, which is stored in `total`; `total` may be x or residual.
+/// The layernorm of x. With `residual`, the layernorm of x + residual, which is stored in `total`; `total`
+/// may be x or residual.
 template <class T>
 __global__ void forward(const T* x, const T* residual, T* total, const T* gamma, const T* beta, T* y,
                         float* mean, float* rstd, std::int64_t rows, std::int64_t columns) {

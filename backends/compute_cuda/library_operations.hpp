@@ -13,7 +13,7 @@
 
 namespace mylos::compute_cuda {
 
-/// Declines operations that the libraries do not take.
+/// Declines operations that the libraries do not support.
 class LibraryOperations {
  public:
 #if defined(MYLOS_HAVE_CUDNN)

@@ -10,7 +10,8 @@ constexpr int threads = 256;
 constexpr int most_blocks = 1024;
 constexpr std::int64_t least_elements = std::int64_t{threads} * 16;  // per block
 
-/// partial[block] = sum of term(x[i]) over the block's elements; the sums of packs are added in double.
+/// partial[block] = sum of term(x[i]) over the block's elements. A pack is summed in fp32; the sums of packs
+/// are added in double.
 template <class T, class Term>
 __global__ void sum_blocks(const T* x, std::int64_t n, bool in_packs, Term term, double* partial) {
   constexpr int size = Pack<T>::size;

@@ -45,7 +45,7 @@ struct Shape {
     require(args.lse.contiguous() && args.lse.size() == batch * heads * queries, "one lse for each query");
   }
 
-  /// How many of the keys k0 .. k0 + count - 1 query q sees.
+  /// The number of keys among k0 .. k0 + count - 1 that query q sees.
   KOKKOS_FORCEINLINE_FUNCTION int visible(std::int64_t q, std::int64_t k0, int count) const {
     const std::int64_t seen = offset + q - k0 + 1;
     return static_cast<int>(seen < 0 ? 0 : (seen < count ? seen : count));
@@ -144,7 +144,7 @@ KOKKOS_FORCEINLINE_FUNCTION Vec lane_numbers() {
   return load(lanes);
 }
 
-/// Takes `elements` elements of the team's scratch memory.
+/// Allocates `elements` elements in the team's scratch memory.
 template <class E>
 KOKKOS_FORCEINLINE_FUNCTION E* take(const Member& member, int elements) {
   static_assert(sizeof(E) == sizeof(float));

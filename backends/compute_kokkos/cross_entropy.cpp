@@ -14,7 +14,7 @@ struct RowSoftmax {
   bool is_hit = false;          // the target is the first of the largest logits
 };
 
-/// The statistics of a row's logits x[0, n), which include the target's if 0 <= target < n.
+/// The statistics of a row's logits x[0, n). They include the target's logit if 0 <= target < n.
 template <class T>
 KOKKOS_FORCEINLINE_FUNCTION RowSoftmax softmax_of(const Member& member, std::int64_t n, const T* x,
                                                   std::int64_t target) {

@@ -6,7 +6,7 @@
 
 namespace mylos::compute_kokkos {
 
-/// Elements that `keep_factors` draws at once.
+/// The number of elements that `keep_factors` draws at a time.
 inline constexpr int dropout_block = words_at_once;
 
 /// factors[i] = 1 / (1 - p) if element 4 * group + i of `sample` is kept, else 0, for 0 <= i < dropout_block.

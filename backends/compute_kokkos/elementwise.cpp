@@ -29,7 +29,7 @@ template <class T>
 void gelu_backward_kernel(const Execution& execution, Vector<const T> x, Vector<const T> dy, Vector<T> dx) {
   for_lanes(
       "mylos::gelu_backward::elements"_label, execution, dx.extent(0), KOKKOS_LAMBDA(Lanes at) {
-        // Beyond the bound the derivative is 0 or 1 and powers of x could overflow; NaN stays NaN.
+        // Beyond the bound, the derivative is 0 or 1, and powers of x could overflow. NaN stays NaN.
         const Vec bound(30.0F);
         const Vec given = at.load(x.data());
         const Vec value = condition(given > bound, bound, condition(given < -bound, -bound, given));

@@ -34,7 +34,8 @@ void token_kernel(const Execution& execution, Vector<const std::int32_t> tokens,
   const auto columns = static_cast<std::int64_t>(dwte.extent(1));
   const auto num_tokens = static_cast<std::int64_t>(dwte.extent(0));
   const auto rows = static_cast<std::int64_t>(tokens.extent(0));
-  // First occurrences are dense at the beginning, and some tokens are much more frequent than others.
+  // Teams differ in work: first occurrences are dense at the beginning, and some tokens are much more
+  // frequent than others.
   using DynamicTeam =
       Kokkos::TeamPolicy<Execution, Kokkos::IndexType<std::int64_t>, Kokkos::Schedule<Kokkos::Dynamic>>;
   const std::size_t scratch = Scratch::shmem_size(columns);

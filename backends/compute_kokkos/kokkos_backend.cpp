@@ -26,7 +26,7 @@ void check(cudaError_t status, const char* call) {
 /// What a Graph's handle points to.
 struct RecordedWork {
   cudaGraphExec_t work = nullptr;
-  std::uint64_t num_deallocations = 0;  // when it was recorded
+  std::uint64_t num_deallocations = 0;  // when the graph was recorded
 };
 
 RecordedWork& recorded(Graph graph) {
@@ -47,8 +47,8 @@ Time& recorded(Event event) {
 using HostMemory = Kokkos::SharedHostPinnedSpace;
 constexpr std::int64_t copy_block = 1 << 18;  // bytes that one thread copies at a time
 
-/// Has an effect only if the system leaves the choice to programs. Ranges that do not fill a huge page are
-/// left out, so that no more memory is used than requested.
+/// Has an effect only if the system leaves the use of huge pages to programs. Skips ranges that do not fill a
+/// huge page, so that no more memory is used than requested.
 void ask_for_huge_pages(void* memory, std::size_t bytes) {
   constexpr std::uintptr_t huge_page = 2U << 20U;
   const auto first = reinterpret_cast<std::uintptr_t>(memory);
@@ -208,7 +208,7 @@ Graph KokkosBackend::capture(const std::function<void()>& work) {
   } catch (...) {
     cudaStreamEndCapture(stream, &graph);
     if (graph != nullptr) cudaGraphDestroy(graph);
-    cudaGetLastError();  // cleared, so that later calls do not report it
+    cudaGetLastError();  // cleared, so that later calls do not report the error
     throw;
   }
   cudaError_t status = cudaStreamEndCapture(stream, &graph);
@@ -233,7 +233,7 @@ void KokkosBackend::destroy_graph(Graph graph) {
 
 #else
 
-// Regions for Kokkos' tools. Kokkos takes their names as strings, which are made only if a tool is loaded.
+// Regions for Kokkos' tools. Kokkos takes their names as std::string, which is made only if a tool is loaded.
 void KokkosBackend::begin_range(const char* name) {
   if (Kokkos::Profiling::profileLibraryLoaded()) Kokkos::Profiling::pushRegion(name);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// KokkosBackend: the root compute backend, memory and queue of Kokkos' default execution space.
+// KokkosBackend: the root compute backend, with the memory and the queue of Kokkos' default execution space.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 namespace mylos::compute_kokkos {
 
 /// The queue is the default execution space instance. On the host, a kernel is finished when the call
-/// returns, so there is nothing to wait for at an event. A graph is not invalidated if a kernel with another
-/// shape makes Kokkos replace the scratch memory of its teams.
+/// returns, so there is nothing to wait for at an event. Limitation: if a kernel with another shape makes
+/// Kokkos replace the scratch memory of its teams, recorded graphs are not invalidated.
 class KokkosBackend final : public ComputeBackend {
  public:
   KokkosBackend() { add_operations(KokkosOperations::List(), kernels_, "kokkos"); }

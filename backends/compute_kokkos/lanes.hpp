@@ -24,7 +24,8 @@ inline constexpr int width = static_cast<int>(Vec::size());
 
 #if defined(__GNUC__) && !defined(__CUDACC__)
 
-// Written as loops over lanes, these conversions compile to half vectors, and joining the halves stalls.
+// Written as loops over lanes, these conversions would compile to half vectors, and joining the halves would
+// stall.
 using Words [[gnu::vector_size(width * sizeof(std::uint32_t))]] = std::uint32_t;
 using Halves [[gnu::vector_size(width * sizeof(std::uint16_t))]] = std::uint16_t;
 
@@ -87,7 +88,7 @@ KOKKOS_FORCEINLINE_FUNCTION void store(T* to, Vec value) {
   }
 }
 
-/// A range of an array: `count` elements from `first`, at most `width`.
+/// A range of an array: `count` elements, at most `width`, starting at `first`.
 struct Lanes {
   std::int64_t first;
   int count;
@@ -149,7 +150,7 @@ KOKKOS_FORCEINLINE_FUNCTION Vec remainder_of(Vec x, Vec n) {
 /// be subnormal. NaN stays NaN. The relative error of normal results is below 2e-7.
 #ifdef MYLOS_AVX512_LANES
 inline Vec exponential(Vec x) {
-  // Minimum and maximum return their second argument if one is NaN.
+  // The minimum and maximum instructions return their second argument if either argument is NaN.
   const __m512 clamped =
       _mm512_min_ps(_mm512_set1_ps(88.0F), _mm512_max_ps(_mm512_set1_ps(-104.0F), std::bit_cast<__m512>(x)));
   const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(clamped, _mm512_set1_ps(1.44269504F)),
@@ -171,7 +172,7 @@ KOKKOS_FORCEINLINE_FUNCTION Vec exponential(Vec x) {
 }
 #endif
 
-/// Calls f(Lanes) for all of [0, n), in parallel.
+/// Calls f(Lanes) for all ranges of [0, n), in parallel.
 template <class Function>
 void for_lanes(const std::string& label, const Execution& execution, std::int64_t n, Function f) {
   Kokkos::parallel_for(
@@ -185,7 +186,7 @@ void for_lanes(const std::string& label, const Execution& execution, std::int64_
       });
 }
 
-/// Calls f(Lanes) for all of [0, n), divided among the team's threads.
+/// Calls f(Lanes) for all ranges of [0, n), divided among the team's threads.
 template <class Function>
 KOKKOS_FORCEINLINE_FUNCTION void for_row(const Member& member, std::int64_t n, const Function& f) {
   const std::int64_t stride = static_cast<std::int64_t>(member.team_size()) * width;

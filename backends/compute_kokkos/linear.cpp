@@ -55,7 +55,7 @@ KOKKOS_FORCEINLINE_FUNCTION void pack(Strided<const T> from, int rows, int depth
         for (int r = 0; r < panel; r += width) store(to + p * panel + r, load(in + p * from.column + r));
       }
     } else {
-      // In short pieces of rows, so that the lines of `to` stay in the cache.
+      // Packs short pieces of rows, so that the lines of `to` stay in the cache.
       constexpr int piece = 16;
       for (int p0 = 0; p0 < depth; p0 += piece) {
         const int end = p0 + piece < depth ? p0 + piece : depth;
@@ -71,8 +71,8 @@ KOKKOS_FORCEINLINE_FUNCTION void pack(Strided<const T> from, int rows, int depth
   }
 }
 
-/// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n) + bias (n) or null, summed in fp32; c has unit column
-/// stride.
+/// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n) + bias (n), summed in fp32. `bias` may be null. c has
+/// unit column stride.
 template <class A, class B, class C>
 void blocked_gemm(const std::string& label, const Execution& execution, std::int64_t m, std::int64_t n,
                   std::int64_t k, Strided<const A> a, Strided<const B> b, const B* bias, Strided<C> c,
@@ -127,7 +127,7 @@ Matrix<T> row_major(Strided<T> a, std::int64_t rows, std::int64_t columns) {
                        : Matrix<T>(a.data, static_cast<std::size_t>(columns), static_cast<std::size_t>(rows));
 }
 
-/// The same with Kokkos Kernels, for fp32 matrices without gaps between their rows.
+/// The same product with Kokkos Kernels, for fp32 matrices without gaps between their rows.
 void library_gemm(const Execution& execution, std::int64_t m, std::int64_t n, std::int64_t k,
                   Strided<const float> a, Strided<const float> b, const float* bias, Strided<float> c,
                   bool accumulate) {

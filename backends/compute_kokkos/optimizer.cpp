@@ -97,8 +97,8 @@ struct MasterUpdate {
   }
 };
 
-/// The step on elements without a master, which rounds stochastically: up to `chances_at_once` elements at a
-/// time, aligned to the random draws.
+/// The step on elements without a master, which rounds stochastically. It processes up to `chances_at_once`
+/// elements at a time, aligned to the random draws.
 template <class W>
 struct RoundedUpdate {
   W* weights;

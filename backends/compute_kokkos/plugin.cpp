@@ -44,7 +44,7 @@ struct Release {
 using Topology = std::unique_ptr<hwloc_topology, Release<hwloc_topology_destroy>>;
 using Bitmap = std::unique_ptr<hwloc_bitmap_s, Release<hwloc_bitmap_free>>;
 
-/// This machine's topology with its processors only: a full topology takes long to load.
+/// This machine's topology, with processors only, because a full topology is slow to load.
 Topology load_topology() {
   hwloc_topology_t made = nullptr;
   if (hwloc_topology_init(&made) != 0) fail(ExitCode::internal, "hwloc: {}", std::strerror(errno));

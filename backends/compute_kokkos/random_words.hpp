@@ -7,15 +7,15 @@
 
 namespace mylos::compute_kokkos {
 
-/// Words that `random_words` draws at once.
+/// The number of words that one call of `random_words` draws.
 inline constexpr int words_at_once = 4 * width;
 
 /// words[i] = word (i mod 4) of the counter (group + i / 4, c2, c3), for 0 <= i < words_at_once.
 #ifdef MYLOS_AVX512_LANES
 inline void random_words(PhiloxKey key, std::uint64_t group, std::uint32_t c2, std::uint32_t c3,
                          std::uint32_t* words) {
-  // One counter per 64-bit lane. One instruction multiplies the lower halves of the lanes; compilers choose a
-  // slower one.
+  // One counter per 64-bit lane. A single instruction multiplies the lower halves of the lanes; without the
+  // intrinsic, compilers choose a slower one.
   using Longs [[gnu::vector_size(sizeof(Vec))]] = std::uint64_t;
   const auto product = [](Longs a, std::uint32_t b) {
     return std::bit_cast<Longs>(_mm512_mul_epu32(std::bit_cast<__m512i>(a), _mm512_set1_epi64(b)));

@@ -22,7 +22,8 @@ void cast_kernel(const Execution& execution, Vector<const X> x, Vector<Y> y) {
       KOKKOS_LAMBDA(Lanes at) { at.store(y.data(), at.load(x.data())); });
 }
 
-/// Always on the host: logarithm and cosine differ between devices, but the weights of a seed must not.
+/// Always on the host: logarithm and cosine differ between devices, but the weights that a seed produces must
+/// not.
 void fill_normal_kernel(float* y, std::int64_t n, PhiloxKey key, const GlobalIndex& index, float stddev) {
   using HostRange = Kokkos::RangePolicy<Kokkos::DefaultHostExecutionSpace, Kokkos::IndexType<std::int64_t>>;
   if (n == 0) return;

@@ -22,7 +22,7 @@ using Member = TeamPolicy::member_type;
 using Scratch =
     Kokkos::View<float*, Execution::scratch_memory_space, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
 
-/// Characters as a template argument.
+/// A string literal as a template argument.
 template <std::size_t n>
 struct Literal {
   char text[n];
@@ -30,8 +30,8 @@ struct Literal {
   consteval Literal(const char (&characters)[n]) { std::copy_n(characters, n, text); }
 };
 
-/// A label as the std::string that Kokkos takes, made at first use, since a training step must not
-/// allocate.
+/// A label as the std::string that Kokkos takes. It is made once, at first use, because a training step must
+/// not allocate.
 template <Literal literal>
 const std::string& operator""_label() {
   static const std::string label(literal.text);

@@ -6,15 +6,15 @@
 
 namespace mylos {
 
-/// Each includes those before it. avx2 includes FMA and F16C; avx512 is x86-64-v4.
+/// Each set includes the sets before it. avx2 includes FMA and F16C; avx512 is x86-64-v4.
 enum class InstructionSet : std::uint8_t { baseline, avx2, avx512, avx512_bf16 };
 
 /// The largest set that this processor has and that the environment variable MYLOS_CPU (avx2, avx512 or
 /// avx512_bf16) allows. The variable is read once. Throws ExitCode::usage if it has another value.
 InstructionSet instruction_set();
 
-/// Whether MYLOS_CPU is set. If it is, larger instruction sets than those above, such as AMX, must not be
-/// used either.
+/// Whether MYLOS_CPU is set. If it is, instruction sets that InstructionSet does not list, such as AMX, must
+/// not be used either.
 bool is_instruction_set_limited();
 
 }  // namespace mylos

@@ -55,7 +55,7 @@ bool is_multiplied(DType dtype) {
   return is_own(dtype) || MatmulCache::supports(dtype);
 }
 
-/// Of Matmul, for the three products of a linear layer.
+/// Matmul's scratch memory for the three products of a linear layer.
 std::size_t scratch_bytes(const PlannedProduct& p, std::int64_t rows) {
   return std::max({Matmul::scratch_bytes(p.dtype, rows, p.out, p.in, false, p.threads),
                    Matmul::scratch_bytes(p.dtype, rows, p.in, p.out, false, p.threads),

@@ -29,14 +29,14 @@ class OnednnOperations {
   /// Bytes that a run with these products keeps: scratch memory, which they share, and packed copies.
   static std::size_t workspace(std::span<const PlannedProduct> planned);
 
-  /// The types that Matmul multiplies on this machine, as text: ", own GEMM (bf16, fp16)", or empty.
+  /// The types for which Matmul is used on this machine, as text: ", own GEMM (bf16, fp16)", or empty.
   static std::string own_products();
 
   /// See PackedWeights.
   void forget(const void* begin, std::size_t bytes) { library_.forget(begin, bytes); }
 
  private:
-  /// c (m, n) = a (m, k) b (k, n) + bias (n) or null, by the faster of oneDNN and Matmul.
+  /// c (m, n) = a (m, k) b (k, n) + bias (n), by the faster of oneDNN and Matmul. `bias` may be null.
   void multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixView a, MatrixView b, void* bias,
                 MatrixView c);
 

@@ -32,8 +32,8 @@ const MatmulKernel* kernel_for(DType type) {
   return nullptr;
 }
 
-/// Whether the rows of a have to be packed: they are widened, or their values are not contiguous, or the last
-/// pair of a row of odd length would reach into the next row.
+/// Whether the rows of a have to be packed, because they are widened, or their values are not contiguous, or
+/// the last pair of a row of odd length would reach into the next row.
 bool packs_rows(const MatmulTile& tile, DType type, std::int64_t k, bool a_is_transposed) {
   return a_is_transposed || static_cast<std::size_t>(tile.group) * size_of(type) != sizeof(float) ||
          k % tile.group != 0;
@@ -61,7 +61,8 @@ MatmulDivision::MatmulDivision(const MatmulTile& of, std::int64_t m, std::int64_
   }
   packed_tiles = packs_rows ? ceil_div(row_blocks, row_parts) : 1;
   if (k_blocks == 1) return;
-  // Groups of even size. Their number is a multiple of column_parts if there are enough panels.
+  // Groups of equal size, except the last. The size is chosen so that the number of groups is near a multiple
+  // of column_parts.
   const std::int64_t panel_sums = ceil_div(row_blocks, row_parts) * of.rows * of.columns;
   const std::int64_t most = std::max<std::int64_t>(most_sums / panel_sums, 1);
   group = ceil_div(panels, column_parts * ceil_div(ceil_div(panels, column_parts), most));

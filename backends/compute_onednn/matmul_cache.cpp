@@ -16,7 +16,8 @@ bool has(dnnl::cpu_isa set) {
   return (static_cast<unsigned>(effective_isa()) & needed) == needed;
 }
 
-/// Has no effect after oneDNN's first use in this process; an earlier user has read the same variable.
+/// Limits oneDNN to the instructions that MYLOS_CPU allows. Has no effect after oneDNN's first use in this
+/// process; an earlier user has read the same variable.
 void limit() {
   if (!is_instruction_set_limited()) return;
   switch (instruction_set()) {

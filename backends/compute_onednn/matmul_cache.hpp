@@ -31,13 +31,14 @@ class MatmulCache {
   /// Whether oneDNN multiplies matrices of this type fast on this machine.
   static bool supports(DType dtype);
 
-  /// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n) + bias (n) of b's type or null. Weights `b` that
-  /// have a version are multiplied from a packed copy if that pays.
+  /// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n) + bias (n). `bias` has b's type, or is null. Weights
+  /// `b` that have a version are multiplied from a packed copy if that pays.
   void multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixView a, MatrixView b, void* bias,
                 MatrixView c, bool accumulate);
 
-  /// y (rows, out) = x (rows, in) w (in, out) + bias (out) of w's type or null; w dense in either order, x
-  /// and y row-major. oneDNN packs the weights as it multiplies, in fp32 as fast as with a packed copy.
+  /// y (rows, out) = x (rows, in) w (in, out) + bias (out). `bias` has w's type, or is null. w is dense in
+  /// either order; x and y are row-major. oneDNN packs the weights while it multiplies. In fp32, this is as
+  /// fast as with a packed copy.
   void inner_product(std::int64_t rows, std::int64_t in, std::int64_t out, MatrixView x, MatrixView w,
                      void* bias, MatrixView y);
 

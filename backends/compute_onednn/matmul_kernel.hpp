@@ -32,8 +32,8 @@ struct MatmulTile {
 };
 
 /// How a product is divided into parts, one per thread. A part has blocks of rows and takes one group of
-/// panels of columns after another. If there are several groups per part, a thread that is disturbed takes
-/// fewer. Sums are over blocks of k.
+/// column panels after another. If there are several groups per part, a thread that is slowed down takes
+/// fewer groups. The summed dimension is divided into blocks of k.
 struct MatmulDivision {
   MatmulDivision(const MatmulTile& tile, std::int64_t m, std::int64_t n, std::int64_t k, bool packs_rows,
                  int threads);
@@ -46,7 +46,7 @@ struct MatmulDivision {
     return sums + group * tile.columns + 2 * panel_size() + packed_tiles * packed_stride();
   }
   /// Floats of a panel and, in the packed blocks of a, between rows and between tiles. Rows that are a cache
-  /// line longer than a power of two do not share their cache sets.
+  /// line longer than a power of two do not compete for the same cache sets.
   std::int64_t panel_size() const { return k_block / tile.group * tile.columns; }
   std::int64_t packed_row() const { return k_block / tile.group + line; }
   std::int64_t packed_stride() const { return tile.rows * packed_row(); }
@@ -59,7 +59,7 @@ struct MatmulDivision {
   static constexpr std::int64_t line = 16;  ///< floats of a cache line
 
   MatmulTile tile;
-  bool packs_rows;  ///< all rows of a are packed; otherwise only those beyond the last full tile
+  bool packs_rows;  ///< all rows of a are packed; otherwise only the rows after the last full tile
   std::int64_t row_blocks, panels, k_blocks, k_block;
   int row_parts = 1, column_parts = 1;
   std::int64_t group = 1;  ///< panels whose sums are kept at a time

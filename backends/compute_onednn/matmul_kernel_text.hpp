@@ -117,7 +117,7 @@ void narrow(T* to, typename Lanes<N>::Floats values) {
   }
 }
 
-/// The first `count` of N values, the others 0; fast if `count` is `whole`.
+/// The first `count` of N values; the other values are 0. Fast if `count` is `whole`.
 template <int N, int whole = N, class T>
 typename Lanes<N>::Floats widen_first(const T* from, std::int64_t count) {
   if (whole == N && count >= N) return widen<N>(from);
@@ -141,7 +141,7 @@ void store_first(T* to, std::int64_t count, typename Lanes<N>::Floats values) {
 
 Vector broadcast(const std::byte* from) {
   Vector values;
-  // The asm keeps this order; in another, the registers do not suffice.
+  // The asm keeps the instructions in this order; in another order, the registers do not suffice.
   asm volatile("vbroadcastss %1, %0" : "=v"(values) : "m"(*reinterpret_cast<const float*>(from)));
   return values;
 }
@@ -152,7 +152,7 @@ Vector multiply_add(Vector a, Vector b, Vector sum) {
 #if defined(__AVX512BF16__)
   if constexpr (pairs) return _mm512_dpbf16_ps(sum, std::bit_cast<__m512bh>(a), std::bit_cast<__m512bh>(b));
 #endif
-  // Without the asm, GCC would also choose forms that overwrite a factor, or another order, and spill sums.
+  // Without the asm, GCC would choose forms that overwrite a factor, or another order, and would spill sums.
   asm volatile("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
   return sum;
 }
@@ -164,7 +164,7 @@ Vector zip(Vector x, Vector y, std::index_sequence<lane...>) {
                                  (static_cast<int>(lane / 2 + lane % 2 * width + second * width / 2))...);
 }
 
-/// x[i][j] = x[j][i].
+/// Transposes x: x[i][j] becomes x[j][i].
 void transpose(Vector (&x)[width]) {
   constexpr std::make_index_sequence<width> lanes;
   Vector y[width];
@@ -226,8 +226,8 @@ struct Left {
   std::int64_t row, step;
 };
 
-/// What is prefetched while a tile is multiplied. Later tiles read `next`; when this tile is done, `result`
-/// is written and `source` is read.
+/// The memory to prefetch while a tile is multiplied. Later tiles read `next`. After this tile, `result` is
+/// written and `source` is read.
 struct Requests {
   Pieces next, result, source;
 
@@ -270,7 +270,7 @@ template <bool pairs, bool add>
     if (tile_rows > 4) lower += step;
     b += strip_columns;
   };
-  // An even number of steps for each line of the next operand.
+  // Runs an even number of steps for each line of `next` that is prefetched.
   constexpr std::int64_t segments = 8;
   const std::int64_t lines = ceil_div(requests.next.bytes, static_cast<std::int64_t>(alignment));
   const std::int64_t all_lines = lines * requests.next.count;
@@ -355,7 +355,8 @@ class PanelPacking {
   static constexpr std::int64_t square_rows = group * width;
   static constexpr std::int64_t squares = tile_columns / width;
 
-  /// A step packs these rows if the values of a row are contiguous, and a square if those of a column are.
+  /// A step packs these rows if the values of a row are contiguous, and a square if the values of a column
+  /// are.
   Range rows_of(std::int64_t step) const {
     const std::int64_t begin = rows_.begin + step * step_rows;
     return {begin, std::min(begin + step_rows, rows_.end)};
@@ -503,8 +504,8 @@ class Result {
  public:
   Result(const MatrixView& c, bool accumulate) : c_(c), accumulate_(accumulate) {}
 
-  /// Stores the `rows` and `columns` of sums (tile_rows, tile_columns) + bias (tile_columns) that exist. T is
-  /// the factors' type; c has T or fp32.
+  /// Stores sums (tile_rows, tile_columns) + bias (tile_columns) in `rows` and `columns` of the matrix, and
+  /// drops the sums beyond them. T is the factors' type; c's type is T or fp32.
   template <class T>
   void store(Range rows, Range columns, const float* sums, const float* bias) const {
     if (c_.dtype == DType::fp32) {
@@ -535,7 +536,7 @@ class Result {
       store_first<width, accumulate>(to, columns, read<Vector>(sums) + offset);
   }
 
-  /// If the values of a column are contiguous.
+  /// For a matrix in which the values of a column are contiguous; it has no bias.
   template <class T, bool accumulate>
   void store_columns(T* to, std::int64_t rows, std::int64_t columns, const float* sums) const {
     constexpr int lanes = 8;
@@ -565,10 +566,10 @@ struct Part {
   Range row_blocks;
   float* sums;
   float* panel_sums;
-  float* panels;  // the one in use and the next
+  float* panels;  // the panel in use and the next panel
   float* packed_rows;
   std::int64_t* groups_taken;        // shared by the threads that have the same rows
-  std::int64_t packed_k_block = -1;  // that packed_rows holds, if all rows are packed
+  std::int64_t packed_k_block = -1;  // the block of k in packed_rows, if all rows are packed
 
   Range k_range(std::int64_t block) const {
     return {block * division.k_block, std::min((block + 1) * division.k_block, o.k)};
@@ -590,7 +591,8 @@ struct Part {
   Position take_group() const {
     return {std::atomic_ref(*groups_taken).fetch_add(1, std::memory_order_relaxed) * division.group, 0};
   }
-  /// Panels of a group follow each other within a block of k.
+  /// The position after `at`: the group's next panel, then its first panel in the next block of k, then a new
+  /// group.
   Position after(Position at) const {
     const std::int64_t group_begin = at.panel / division.group * division.group;
     const std::int64_t group_end = std::min(group_begin + division.group, division.panels);
@@ -650,7 +652,7 @@ struct Part {
     return {tile.data, o.a.column == 1 ? tile.row : bytes, tile_rows, bytes};
   }
 
-  /// Multiplies all rows by one panel of one block of k, and packs the next panel meanwhile.
+  /// Multiplies all rows by one panel of one block of k, and packs the next panel at the same time.
   void multiply_panel(Position at, std::int64_t index, const float* packed, PanelPacking<T>& next) {
     const Range ks = k_range(at.block);
     const Range columns = column_range(at.panel);

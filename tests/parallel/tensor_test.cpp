@@ -201,7 +201,7 @@ TEST_F(Tensor, DividesEveryVocabulary) {
     model.vocab = vocabulary.tokens;
     model.vocab_multiple = vocabulary.multiple;
     model.layers = 1;
-    const bool is_real = vocabulary.tokens > 10'000;  // and slow
+    const bool is_real = vocabulary.tokens > 10'000;  // GPT-2's, which is slow
     const Outcome oracle = alone(model, steps);
     for_all_layouts(model, 1, {.vocab = true, .sequence = false}, [&](const RunConfig& config) {
       if (is_real && config.parallel.data > 1) return;

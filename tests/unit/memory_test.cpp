@@ -218,7 +218,7 @@ TEST(Plan, DividesStatesGradientsAndWeightsByStage) {
     config = typed(config, dtype, g == 4.0 ? DType::fp32 : DType::bf16);
     config.optimizer.keeps_master = keeps_master;
     for (const double shard : {2.0, 4.0, 8.0}) {  // of 8 ranks
-      const double most = 1e-4;                   // for padding
+      const double most = 1e-4;                   // room for padding
       for (const auto& [stage, divides_gradients, divides_weights] :
            {std::tuple("zero1", false, false), std::tuple("zero2", true, false),
             std::tuple("zero3", true, true)}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Products large enough to be divided into blocks, and products with weights that carry a version: whatever
-// copies a backend keeps, it multiplies by the current weights.
+// Products large enough to be divided into blocks, and products with versioned weights: a backend that keeps
+// packed copies must multiply by the current weights.
 #include <algorithm>
 #include <iterator>
 #include <omp.h>
@@ -67,7 +67,7 @@ class ProductsTest : public testing::TestWithParam<Param> {
 
 class PackedWeightsTest : public ProductsTest {
  protected:
-  static constexpr std::int64_t rows = 1024;  // enough for packed copies to pay
+  static constexpr std::int64_t rows = 1024;  // enough for packed copies to pay off
   static constexpr std::int64_t in = 64;
   static constexpr std::int64_t out = 128;
 
@@ -96,7 +96,7 @@ TEST_P(PackedWeightsTest, AreRenewedWithTheVersion) {
     void* weights = allocate(in * out);
     for (const std::uint64_t version : {1, 2, 3}) {
       write(weights, pattern(in * out, static_cast<int>(version)));
-      const auto expected = products(weights, 0, transposed);  // without a version, nothing is kept
+      const auto expected = products(weights, 0, transposed);  // without a version, no copy is kept
       for (int repetition = 0; repetition < 2; ++repetition) {
         EXPECT_TRUE(products(weights, version, transposed) == expected);
       }
@@ -115,7 +115,7 @@ TEST_P(PackedWeightsTest, WithoutAVersionAreNotKept) {
 }
 
 TEST_P(PackedWeightsTest, EndWithTheMemoryOfTheWeights) {
-  for (const int model : {1, 2}) {  // one model after another: the same address, the same version
+  for (const int model : {1, 2}) {  // two models in succession: same address, same version
     void* weights = allocate(in * out);
     write(weights, pattern(in * out, model));
     EXPECT_TRUE(products(weights, 1, false) == products(weights, 0, false));
@@ -128,19 +128,19 @@ TEST_P(PackedWeightsTest, EndWithTheMemoryOfTheWeights) {
   const bool falls_through = backend().description().find("with AVX2 ") != std::string::npos;
   const bool keeps_copies = !is_own_product() && (dtype() == DType::fp32 || !falls_through);
   if (std::get<0>(GetParam()) == "onednn" && keeps_copies && dtype() != DType::fp16) {
-    const std::size_t copies = dtype() == DType::bf16 ? 2 : 1;  // forward packs fp32 on the fly
+    const std::size_t copies = dtype() == DType::bf16 ? 2 : 1;  // in fp32, forward packs on the fly
     EXPECT_EQ(test_backends().ledger().current(), unpacked + copies * in * out * size_of(dtype()));
   }
   backend().deallocate(weights);
   EXPECT_EQ(test_backends().ledger().current(), unpacked);
 }
 
-/// Every product with more than one block of the summed dimension, and rows and columns that do not fill
-/// tiles.
+/// Every product, with more than one block along the summed dimension and with rows and columns that do not
+/// fill tiles.
 class LargeProductsTest : public ProductsTest {
  protected:
-  /// compute_onednn's own kernel sums over blocks of 512 or 1024. The other kernels, slow under sanitizers,
-  /// have smaller blocks.
+  /// compute_onednn's own kernel sums over blocks of 512 or 1024. The other kernels have smaller blocks and
+  /// get smaller products, because they are slow under sanitizers.
   bool is_large() { return is_own_product(); }
 
   float rounded(double value, DType type) const {
@@ -241,7 +241,7 @@ TEST_P(LargeProductsTest, AreThoseOfTheirSums) {
   const std::int64_t in = is_large() ? 1033 : 137;
   const std::int64_t out = is_large() ? 1081 : 269;
   check_products(rows, in, out, false, dtype());
-  check_products(rows, in + 1, out + 1, true, DType::fp32);  // the rows of both have even lengths
+  check_products(rows, in + 1, out + 1, true, DType::fp32);  // in both matrices, rows have an even length
 }
 
 TEST_P(LargeProductsTest, DependOnNoNumberOfThreads) {
@@ -257,7 +257,7 @@ TEST_P(LargeProductsTest, DependOnNoNumberOfThreads) {
   write(px, values);
   write(py, values);
   const int threads = omp_get_max_threads();
-  // As many columns as fill one panel: if there are more threads than panels, they divide the rows.
+  // 40 columns fit in one panel: if there are more threads than panels, the threads divide the rows.
   for (const std::int64_t out : {std::int64_t{40}, in}) {
     std::vector<float> first;
     for (const int count : {1, 3, 5}) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The syntax of comm.algorithm, and what it means.
+// The syntax and meaning of comm.algorithm.
 #include "parallel/collectives/algorithm_choice.hpp"
 
 #include <gtest/gtest.h>

@@ -35,15 +35,15 @@ Word mixed(Word x) {
   return x ^ (x >> 31U);
 }
 
-/// Element i of rank `rank` at the start: random words, so that any mix-up is found.
+/// Element i of rank `rank` at the start: a random word, so that any mix-up is found.
 Word sample(int rank, std::int64_t i) {
   return mixed(static_cast<Word>(rank) * 1000003 + static_cast<Word>(i) + 1);
 }
 
-/// Where the buffers of a rank lie: apart, or one within the other as the interface allows.
+/// How a rank's buffers lie: disjoint, or one within the other, as the interface allows.
 enum class Layout { apart, overlapping };
 
-/// One rank's buffers and its place in its schedule.
+/// One rank's buffers, and its position in its schedule.
 class SimulatedRank {
  public:
   SimulatedRank(const CollectiveCall& call, Algorithm algorithm, int rank, Layout layout)
@@ -90,7 +90,7 @@ class SimulatedRank {
   bool sent = false;
   bool received = false;
   int time = 0;   // steps until this round began
-  int ended = 0;  // steps until its messages had passed
+  int ended = 0;  // steps until the round's messages had passed
 
  private:
   static std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
@@ -101,8 +101,8 @@ class SimulatedRank {
   }
 };
 
-/// All ranks. A message passes when its sender and its receiver have both reached it (as on the strictest
-/// backend, nothing is buffered) and takes one step.
+/// All ranks. Nothing is buffered, as on the strictest backend: a message passes once its sender and its
+/// receiver have both reached it. It takes one step.
 class Simulation {
  public:
   using Combine = std::function<Word(Word, Word)>;
@@ -112,7 +112,7 @@ class Simulation {
     for (int r = 0; r < call.size; ++r) ranks.emplace_back(call, algorithm, r, layout);
   }
 
-  /// Whether all ranks reached the end.
+  /// Runs the schedules. Returns whether all ranks reached the end.
   bool run() {
     for (bool moved = true; moved;) {
       moved = false;
@@ -245,7 +245,7 @@ class Costs {
                     std::plus<>()) {
     EXPECT_TRUE(simulation_.run());
   }
-  /// Until the last rank is done.
+  /// Steps until the last rank has finished.
   int steps() const { return simulation_.steps(); }
   ScheduleCost rank(int r) const {
     return cost_of(simulation_.ranks[static_cast<std::size_t>(r)].schedule, DType::uint8);
@@ -264,7 +264,7 @@ int ceil_log2(int value) {
   return log;
 }
 
-/// Divisible by every number of ranks and by the power of two below it.
+/// The number of elements, divisible by every number of ranks and by the power of two below it.
 constexpr std::int64_t n = 16 * 9 * 5 * 7;
 
 TEST(CollectiveCosts, NaiveMovesEverythingThroughOneRank) {

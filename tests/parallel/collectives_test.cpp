@@ -59,7 +59,7 @@ class StandingClock : public LinkClock {
   int sleeps = 0;
 };
 
-/// Lamport's clock: asking for a delivery advances it to the time of the delivery.
+/// A Lamport clock: a query for a delivery advances it to the time of that delivery.
 class LogicalClock final : public StandingClock {
  public:
   bool has_come(std::int64_t moment) override {
@@ -157,7 +157,7 @@ TEST_F(CollectivesTest, RepeatedStepsReuseTheirScratch) {
     for (auto& buffer : buffers) requests.push_back(comm.all_reduce(ref(buffer), ReduceOp::sum));
     for (Request& request : requests) request.host_wait();
   }
-  // At most four blocks at once, each replaced by larger blocks of at most four sizes.
+  // At most four blocks are in use at a time, and each is allocated in at most four sizes.
   EXPECT_LE(comm.totals().scratch_allocations, 16U);
   EXPECT_EQ(comm.totals().scratch_allocations > 0, size_ > 1);
 }
@@ -188,7 +188,7 @@ TEST_F(CollectivesTest, OperationsOnSeveralCommunicatorsOverlapInAnyOrderOfWaits
         });
         begin(*reversed, [&](auto i) { return sum(i); });
       }
-      // Every rank waits in an order of its own.
+      // Every rank waits in a different order.
       std::rotate(requests.begin(), requests.begin() + 7 * rank_ % 30, requests.end());
       for (Request& request : requests) request.host_wait();
       for (std::size_t k = 0; k < buffers.size(); ++k)
@@ -247,7 +247,7 @@ TEST_F(CollectivesTest, ALinkCarriesOneMessageAtATimeAndTestNeverBlocks) {
     Request first = link.send(ref(buffers[0]), 1, 1);
     Request elsewhere = link.send(ref(buffers[1]), 2, 1);
     Request second = part->send(ref(buffers[2]), size_ - 2, 1);  // rank 1 again
-    link.barrier();                                              // all have arrived
+    link.barrier();                                              // all messages have arrived
     clock.time = nanoseconds(200ms) - 1;
     for (int i = 0; i < 100; ++i) EXPECT_FALSE(first.test() || elsewhere.test());
     clock.time = nanoseconds(200ms);
@@ -327,7 +327,7 @@ TEST_F(CollectivesTest, TheAutomaticChoiceOverALinkIsNeverNative) {
   EXPECT_FALSE(choose_algorithms(link).uses(Algorithm::native));
 }
 
-/// A curve of two points from a latency and a bandwidth.
+/// A cost curve with two points, from a latency and a bandwidth.
 CostCurve cost_curve(double latency, double gigabits_per_second) {
   constexpr std::int64_t megabyte = 1'000'000;
   CostCurve curve;
@@ -339,8 +339,8 @@ CostCurve cost_curve(double latency, double gigabits_per_second) {
 TEST_F(CollectivesTest, TheAutomaticChoiceFollowsTheFormulasOfEachCollective) {
   if (size_ != 4) GTEST_SKIP() << "for four ranks";
   // A step takes 2 ms plus 2 ns per byte. For n bytes a tree broadcasts in 2 steps of n; halving and doubling
-  // takes 4 steps of 1.5 n together, which saves a tenth of the time above 7.3 MB. Bruck's all_to_all takes 2
-  // steps of n / 2; a ring takes 3 of n / 4, which saves a tenth above 8 MB.
+  // takes 4 steps that send 1.5 n in total, which saves a tenth of the time above 7.3 MB. Bruck's all_to_all
+  // takes 2 steps of n / 2; a ring takes 3 steps of n / 4, which saves a tenth above 8 MB.
   CollectiveCosts costs{cost_curve(2e-3, 4.0), cost_curve(0.0, 1000.0), {}};
   const AlgorithmChoice choice = choose_algorithms(*world_, costs);
   EXPECT_EQ(choice.text(),
@@ -348,7 +348,7 @@ TEST_F(CollectivesTest, TheAutomaticChoiceFollowsTheFormulasOfEachCollective) {
             "broadcast:tree<8388608,halving_doubling;reduce:tree<8388608,halving_doubling;"
             "all_to_all:tree<8388608,ring");
 
-  // A backend that is good only at gathering large payloads.
+  // A backend that is fast only at gathering large payloads.
   for (const CommOperation operation : scheduled_operations) {
     const bool is_good = operation == CommOperation::all_gather;
     costs.native.push_back(cost_curve(0.1, is_good ? 400.0 : 0.1));
@@ -362,7 +362,7 @@ TEST_F(CollectivesTest, TheAutomaticChoiceFollowsTheFormulasOfEachCollective) {
 }
 
 /// On two ranks every algorithm broadcasts with one message and sums with two. But naive and tree add all
-/// elements at one rank; ring and halving_doubling add half of them at each.
+/// elements at one rank; ring and halving_doubling add half of them at each rank.
 TEST_F(CollectivesTest, TheAutomaticChoiceWeighsSumsAndSwitchesForATenth) {
   if (size_ != 2) GTEST_SKIP() << "for two ranks";
   CollectiveCosts costs{cost_curve(1e-5, 1e6), cost_curve(0.0, 1.0), {}};
@@ -379,14 +379,14 @@ TEST_F(CollectivesTest, TheAutomaticChoiceWeighsSumsAndSwitchesForATenth) {
   }
 }
 
-// Pretended nodes: `node_of` gives the node of a rank.
+// Simulated nodes: `node_of` gives the node of a rank.
 
 struct Nodes {
   std::string name;
   std::function<int(int rank)> node_of;
   int num_nodes;  // on four ranks
   int num_lanes;
-  int most_ranks = 4;  // to test with
+  int most_ranks = 4;  // the most ranks to test with
 };
 void PrintTo(const Nodes& nodes, std::ostream* out) {
   *out << nodes.name;

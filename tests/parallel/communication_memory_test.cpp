@@ -56,7 +56,7 @@ RunPlan expect_planned(const MemoryLedger& ledger, int rank, const RunConfig& co
   const auto taken = static_cast<double>(ledger.peak(category));
   EXPECT_LE(taken, 1.01 * planned);
   // With a tensor axis, the plan adds the scratch of the programs' collectives to that of the exchange,
-  // although they may reuse blocks of the exchange.
+  // although the programs may reuse the exchange's blocks.
   if (rank == 0 && config.parallel.tensor == 1) {
     EXPECT_GE(taken, 0.99 * planned);
   }
@@ -73,7 +73,7 @@ RunPlan expect_planned(const MemoryLedger& ledger, int rank, const RunConfig& co
   return plan;
 }
 
-/// Zeros for tokens.
+/// Supplies zeros as tokens.
 class NoTokens final : public StepDriver {
  public:
   void read_samples(std::int64_t /*step*/, std::int64_t /*first*/, std::span<std::int32_t> tokens) override {
@@ -143,7 +143,7 @@ TEST(CommunicationMemory, EqualsThePlan) {
       const std::vector<TrafficRow> before = trainer.traffic().table();
       trainer.step(walk_tokens(config, 2));
       const RunPlan plan = expect_planned(ledger, world->rank(), config, {.ranks = world->size()});
-      // The plan is that of rank 0. Ranks that own another part of the units reduce other gradients of norms.
+      // The plan describes rank 0. Ranks that own another part of the units reduce different norm gradients.
       const bool has_other_norms = strategy == "sequence" && world->rank() >= config.parallel.tensor;
       if (world->size() > 1 && !has_other_norms) {
         EXPECT_THAT(subtract(trainer.traffic().table(), before),

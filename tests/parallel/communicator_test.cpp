@@ -25,7 +25,7 @@
 namespace mylos {
 namespace {
 
-/// A device whose pointers the host cannot follow: a backend that does not stage its buffers ends with
+/// A device whose pointers the host cannot dereference: a backend that does not stage its buffers ends with
 /// SIGSEGV.
 class FarDevice final : public ComputeBackend {
  public:
@@ -125,7 +125,8 @@ class Buffer {
 
 constexpr std::int64_t counts[] = {0, 1, 5, 1000, 100003};
 
-/// Small whole numbers: sums of a few ranks are exact in bf16. Never negative, for uint8.
+/// Small whole numbers: sums of a few ranks are exact in bf16. None is negative, so that uint8 can represent
+/// them.
 int sample(int rank, std::int64_t i) {
   return static_cast<int>((7 * rank + 3 * i + i / 11) % 16);
 }
@@ -298,8 +299,8 @@ TEST_P(CommunicatorTest, AllToAll) {
 }
 
 TEST_P(CommunicatorTest, AllToAllOfUnevenParts) {
-  // Rank r sends 100 r + 7 p elements to rank p, but none to itself if r is odd; the output has room to
-  // spare.
+  // Rank r sends 100 r + 7 p elements to rank p, except that odd ranks send none to themselves. The output
+  // has room to spare.
   const auto part = [](int from, int to) -> std::int64_t {
     return from == to && from % 2 == 1 ? 0 : 100 * from + 7 * to;
   };

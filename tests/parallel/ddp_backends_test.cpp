@@ -21,7 +21,7 @@
 namespace mylos {
 namespace {
 
-/// What carries the gradients.
+/// The communication path of the gradients.
 struct Carrier {
   const char* backend;
   const char* algorithm;
@@ -93,7 +93,7 @@ TEST_P(DdpBackends, ComputeWhatOneRankDoes) {
   TrafficCounter counter;
   std::unique_ptr<Communicator> world = base->split(0, base->rank());
   if (carrier.two_levels) {
-    constexpr int ranks_per_node = 2;  // three ranks are nodes of two and one
+    constexpr int ranks_per_node = 2;  // three ranks form nodes of two and one
     world = std::make_unique<HierarchicalCommunicator>(
         base->split(base->rank() / ranks_per_node, base->rank()), flat_->split(0, flat_->rank()), &backend_);
   }
@@ -138,7 +138,7 @@ TEST_P(DdpBackends, ComputeWhatOneRankDoes) {
     EXPECT_LE(relative_error(outcome.gradient, oracle.gradient), 1e-5);
     const ParameterTable table(config.model);
     for (std::size_t i = 0; i < oracle.weights.size(); ++i) {
-      // Adam steps the key bias, whose gradient is zero in exact arithmetic, by its rounding noise.
+      // The gradient of the key bias is zero in exact arithmetic, so Adam steps the bias by rounding noise.
       if (table.parameters()[i].name.ends_with("c_attn.bias")) continue;
       EXPECT_LE(relative_error(outcome.weights[i], oracle.weights[i]), 1e-4) << table.parameters()[i].name;
     }

@@ -148,7 +148,7 @@ TEST_F(DdpEquivalence, TrainsWithoutAMaster) {
   }
 }
 
-/// Calls and bytes of one step, worked out from the model's shape alone.
+/// Calls and bytes of one step, computed from the model's shape alone.
 struct Traffic {
   std::int64_t calls = 0;
   std::int64_t bytes = 0;
@@ -171,7 +171,7 @@ std::vector<std::vector<std::int64_t>> gradient_groups(const ModelConfig& model)
   return groups;
 }
 
-/// What a mode sends: bare tensors one by one, or stretches of the buffer in which each tensor begins at a
+/// The traffic of a mode: bare tensors one by one, or ranges of the buffer in which each tensor begins at a
 /// multiple of 64 elements. A bucket ends with a tensor; the next bucket begins with the padding after it.
 Traffic gradient_traffic(const ModelConfig& model, const Mode& mode, std::int64_t ranks, std::int64_t rank) {
   const auto limit = static_cast<std::int64_t>(mode.bucket_mb * 1024.0 * 1024.0);

@@ -101,7 +101,7 @@ Sent sent_by_rings(ComputeBackend& backend, const RunConfig& config, std::int64_
     MiniTrainer trainer(backend, ledger, rings, config);
     for (std::int64_t step = 1; step <= steps; ++step) trainer.step(walk_tokens(config, step));
     sent.calls = trainer.traffic().table();
-  }  // by now the last step's weights have been gathered
+  }  // destroying the trainer completed the gathers of the last step's weights
   sent.wire_bytes = static_cast<std::int64_t>(messages.axis("wire").payload_bytes(CommOperation::send));
   return sent;
 }

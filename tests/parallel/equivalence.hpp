@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Runs of a small model, and how they compare with one rank that computes the same global batch alone.
+// Runs of a small model, and their comparison with one rank that computes the same global batch alone.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct Outcome {
 
 /// Trains on all ranks of `world`. Collective.
 Outcome train(ComputeBackend& backend, Communicator& world, const RunConfig& config, std::int64_t steps);
-/// Trains on `self`, one rank, with ddp and the whole global batch at once.
+/// Trains on the single rank of `self`, with ddp and the global batch as one micro-batch.
 Outcome train_alone(ComputeBackend& backend, Communicator& self, RunConfig config, std::int64_t steps);
 
 /// Expects losses, norms and the whole gradient within 1e-5, each gradient and weight within 1e-4.
@@ -39,8 +39,8 @@ struct Sent {
   std::int64_t wire_bytes = 0;    // of the messages that this rank sends for them
 };
 
-/// Trains on all ranks, with every collective made of messages in rings. Gathers of the initial weights count
-/// too.
+/// Trains on all ranks; every collective sends its messages around a ring. Gathers of the initial weights
+/// count too.
 Sent sent_by_rings(ComputeBackend& backend, const RunConfig& config, std::int64_t steps);
 
 /// The elements that rank `rank` of `ranks` sends when a ring sums `count` elements: every part except its

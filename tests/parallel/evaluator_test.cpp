@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// On every layout an evaluation reads each window once, including the last.
+// On every layout, an evaluation reads each window once, including the last.
 #include "app/evaluator.hpp"
 
 #include <algorithm>
@@ -72,7 +72,7 @@ class Evaluation : public testing::Test {
     return windows;
   }
 
-  /// Evaluates any number of the first windows on the layout of `run`.
+  /// Evaluates on the layout of `run` with every limit on the number of windows; 0 means no limit.
   void expect_windows(const RunConfig& run, const std::vector<Window>& expected) {
     MemoryLedger ledger;
     MiniTrainer trainer(backend_, ledger, *world_, run);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a rank concludes about its node after each look: which rank has stopped, what stalls, and whose turn
-// it is to report.
+// What a rank concludes about its node after each look: which rank has stopped, which operation stalls, and
+// which rank reports it.
 #include "parallel/health/failure_detector.hpp"
 
 #include <algorithm>
@@ -132,7 +132,8 @@ TEST(FailureDetector, NamesTheRanksOutsideAStalledCollective) {
   node.look();
   node.begin(0, "all_reduce");
   node.begin(2, "all_reduce");
-  EXPECT_EQ(node.watch(limits.operation_timeout + pause), "");  // the limit runs from the first look
+  // The limit runs from the first look at the operation.
+  EXPECT_EQ(node.watch(limits.operation_timeout + pause), "");
   EXPECT_EQ(node.watch(pause),
             "stalled collective: rank 0 has been in all_reduce [data] 40 bytes for more than 10.0 s; "
             "in all_reduce [data] 40 bytes: 0, 2; in no operation: 1");
@@ -160,7 +161,7 @@ TEST(FailureDetector, SparesAJobThatWasSuspendedAndContinued) {
   node.look();
   for (int i = 0; i < 100; ++i) {
     node.sleep(1h);
-    node.stop(1);  // rank 1 is continued last
+    node.stop(1);  // rank 1 is the last to resume
     EXPECT_EQ(node.look(), "");
     EXPECT_EQ(node.watch(limits.silence / 2), "");
     node.go_on();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MiniTrainer: training steps on given tokens, with every tensor in reach by name.
+// MiniTrainer: training steps on given tokens, with access to every tensor by name.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,10 @@ namespace mylos {
 RunConfig mini_config(const ModelConfig& model, std::int64_t global_batch, std::int64_t seq_len,
                       std::int64_t ranks = 1, std::int64_t accumulation = 1);
 
-/// An optimizer with the defaults of its parameters.
+/// An optimizer with its default parameters.
 OptimizerConfig optimizer_config(std::string_view name);
 
-/// Sets the exchange, with the defaults of its parameters, dividing among groups of `shard` ranks.
+/// Sets the exchange, with its default parameters and sharding over groups of `shard` ranks.
 void set_exchange(RunConfig& config, std::string_view name, std::int64_t shard);
 
 /// Sets how DDP reduces: see the deck's parallel.ddp_mode and parallel.bucket_mb.
@@ -32,7 +32,7 @@ void set_ddp(RunConfig& config, std::string_view mode, double bucket_mb = 25.0);
 /// The tokens of step `step` (1 for the first), (global_batch, T + 1): noisy affine walks that can be learnt.
 std::vector<std::int32_t> walk_tokens(const RunConfig& config, std::int64_t step);
 
-/// One rank of a run. Weights are the initial ones of the configuration's seed until they are set.
+/// One rank of a run. It begins with the initial weights of the configuration's seed.
 class MiniTrainer {
  public:
   /// Splits `world` as the configuration says. Collective. All arguments except the last must outlive the
@@ -51,13 +51,14 @@ class MiniTrainer {
   /// The traffic by axis.
   TrafficCounter& traffic() { return traffic_; }
 
-  /// One step on a global batch (global_batch, T + 1), of which this rank takes its part.
+  /// One step on a global batch (global_batch, T + 1), of which this rank takes its share.
   StepScalars step(std::span<const std::int32_t> tokens);
   /// The two halves of `step`: `run` queues a step, `read` reads the results of the earliest unread one.
   void run(std::span<const std::int32_t> tokens);
   const StepResults& read();
 
-  /// The next three are collective. Weights as fp32, from the master if there is one; without padding.
+  /// The next four functions are collective. Weights as fp32, from the master if there is one; without
+  /// padding.
   std::vector<float> weight(std::string_view name);
   void set_weight(std::string_view name, std::span<const float> values);
   /// The gradient that the last step applied, before clipping; without padding.
@@ -69,7 +70,7 @@ class MiniTrainer {
   /// Calls visit(part, piece) for each piece of a parameter that this rank owns.
   template <class Visit>
   void for_each_owned(const Parameter& parameter, const Visit& visit);
-  /// Joins the elements of a parameter over the ranks that own them; `of` gives the tensor of a part of the
+  /// Joins the elements of a parameter from the ranks that own them; `of` gives the tensor of a part of the
   /// optimizer. Collective.
   template <class Of>
   std::vector<float> joined_values(const Parameter& parameter, const Of& of);

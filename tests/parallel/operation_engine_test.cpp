@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The engine that advances operations: order, errors, and two threads at once.
+// The engine that advances operations: order, errors, and concurrent threads.
 #include "parallel/collectives/operation_engine.hpp"
 
 #include <atomic>
@@ -11,7 +11,7 @@
 namespace mylos {
 namespace {
 
-/// Completes after a number of calls, and logs each.
+/// Completes after a number of calls, and logs each call.
 class Countdown final : public PolledOperation {
  public:
   Countdown(int calls, int name, std::vector<int>& log) : left_(calls), name_(name), log_(log) {}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Coordinates and groups of process grids, square or not, against a table of all ranks made here; how
-// failures within a group are named.
+// Coordinates and groups of process grids, square or not, against a table of all ranks that the test
+// computes, and how reports name failures within a group.
 #include "parallel/process_grid.hpp"
 
 #include <algorithm>
@@ -103,7 +103,7 @@ TEST(ProcessGrid, GroupsHoldTheRanksThatDifferInTheirAxesOnly) {
                       TensorRef(members.data(), DType::int32, {group.size()}))
           .host_wait();
       EXPECT_EQ(members, expected);
-      // An axis of one rank does not make another group.
+      // An axis of extent 1 does not create another group.
       EXPECT_EQ(&grid.group(axes.common(at.used_axes())), &group);
     }
     const auto sends = [&](AxisSet axes) { return at.extent(axes) > 1; };
@@ -198,12 +198,12 @@ TEST_F(HybridGrid, DebugBuildsNameTheAxisAndTheCallsOfAMismatchedCollective) {
 }
 
 TEST_F(HybridGrid, ReportsTheAxisOfAStalledCollective) {
-  const ProcessGrid grid = make_grid(false);  // a check would wait for the rank that does not come
+  const ProcessGrid grid = make_grid(false);  // a check would wait for the absent rank
   Communicator& shards = grid.group({Axis::shard});
   Communicator& replicas = grid.group({Axis::replicate});
   const auto start_in = [&](Communicator& group) { return group.all_reduce(buffer(100), ReduceOp::sum); };
   const int rank = world_->rank();
-  // Rank 1 stays away from its shard group, in which rank 0 waits. The others are one call ahead.
+  // Rank 1 makes no call in its shard group, in which rank 0 waits. The others are one call ahead.
   Request of_shards;
   Request of_replicas;
   if (rank != 1) of_shards = start_in(shards);

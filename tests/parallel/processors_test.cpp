@@ -88,7 +88,7 @@ TEST(OwnProcessors, CoverALargeMachine) {
   EXPECT_EQ(bound, 0);
 }
 
-// A set without any processor of the machine is refused.
+// A set that contains no processor of the machine is refused.
 TEST(BindThread, RefusesProcessorsThatDoNotExist) {
   EXPECT_NE(bind_thread({1 << 20}), 0);
 }

@@ -28,7 +28,7 @@ class ReplicaCheck : public testing::Test {
         hash_states(backend_, trainer.table(), trainer.exchange(), trainer.optimizer(), trainer.grid());
     return compare_replicas(backend_, trainer.exchange(), trainer.optimizer(), trainer.grid(), hashes);
   }
-  /// Flips the lowest bit of the last element of a parameter that this rank holds; `of` gives the tensor of a
+  /// Flips the lowest bit of the last element that this rank holds of a parameter; `of` gives the tensor of a
   /// part.
   template <class Of>
   void flip(MiniTrainer& trainer, const char* name, const Of& of) {
@@ -75,7 +75,8 @@ TEST_F(ReplicaCheck, FindsOneBitInAnyState) {
     if (world_->rank() == culprit) flip(trainer, name, of);
     EXPECT_EQ(problem(trainer), "");
   };
-  // Weights are compared with their master. Of states the majority is right, and two ranks have no majority.
+  // Weights are compared with their own master, which identifies the corrupted rank. For states the majority
+  // is right; two ranks have no majority.
   const std::string outvoted = ranks() == 2 ? "0 or 1" : fmt::format("{}", culprit);
   expect_found("", fmt::format("{}", culprit), weights);
   expect_found("the master of ", outvoted, master);

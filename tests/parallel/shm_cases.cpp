@@ -60,7 +60,7 @@ void fill(T* data, std::int64_t count, const Value& value) {
   for (std::int64_t i = 0; i < count; ++i) data[i] = element<T>(value(i));
 }
 
-/// Names the first element that is not as expected.
+/// Reports the first element that is not as expected.
 template <class T, class Value>
 void expect(const char* what, const T* data, std::int64_t count, const Value& value) {
   for (std::int64_t i = 0; i < count; ++i) {
@@ -207,7 +207,7 @@ void check_windows_come_and_go(Communicator& comm) {
     for (int k = 0; k < 4; ++k) windows.push_back(comm.allocate(n * sizeof(float)));
     fill(beside, n, samples);
     Request under_way = other->all_reduce(ref(beside, n), ReduceOp::sum);
-    // Each rank frees two in an order of its own.
+    // Each rank frees two windows; odd ranks free them in the opposite order.
     windows[comm.rank() % 2 == 0 ? 0 : 2] = {};
     windows[comm.rank() % 2 == 0 ? 2 : 0] = {};
     windows.push_back(comm.allocate(n * sizeof(float)));

@@ -8,21 +8,21 @@
 
 namespace mylos {
 
-/// Every collective on `count` elements of each type, which begin `start` elements after the begin of a
+/// Every collective on `count` elements of each type, which begin `start` elements after the beginning of a
 /// window.
 void check_collectives_in_windows(Communicator& comm, std::int64_t start, std::int64_t count);
 /// reduce_scatter with its output anywhere in its input, inside and outside a window.
 void check_outputs_within_inputs(Communicator& comm);
 /// Operations on two communicators, for which the ranks wait in different orders.
 void check_mixed_orders_of_waits(Communicator& comm);
-/// Windows that each rank frees in an order of its own, while operations on others are under way.
+/// Windows that the ranks free in different orders, while operations on other windows are under way.
 void check_windows_come_and_go(Communicator& comm);
 /// More operations than there are slots, inside and outside windows, completed by `test` from last to first.
 void check_many_operations_under_way(Communicator& comm);
-/// Messages with tags in different orders on both sides; among them empty ones, ones to the rank itself, and
-/// ones that arrive before their receives.
+/// Messages with tags in different orders on both sides; among them empty messages, messages to the rank
+/// itself, and messages that arrive before their receives.
 void check_tags_in_any_order(Communicator& comm);
-/// Messages that fill the rings, in all directions at once.
+/// Messages that fill the rings, between all pairs of ranks at the same time.
 void check_large_messages(Communicator& comm, std::int64_t count);
 /// All of these cases while another thread of the rank advances the backend.
 void check_beside_a_progress_thread(Communicator& comm);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What comm_shm does beyond other communicators: windows, order, nodes, and that it leaves nothing behind.
+// What comm_shm does that other communicators do not: windows, order, nodes, and no memory left behind.
 #include <algorithm>
 #include <chrono>
 #include <fstream>
@@ -114,7 +114,7 @@ TEST(ShmNodes, GroupsConsecutiveRanksIntoPretendedNodes) {
   EXPECT_EQ(sum, node->size() == 2 ? 2 * first + 1 : first);
 }
 
-/// The mappings of this process whose name contains `name`.
+/// The number of mappings of this process whose name contains `name`.
 int count_mappings(const std::string& name) {
   std::ifstream maps("/proc/self/maps");
   int count = 0;

@@ -145,7 +145,7 @@ TEST(ShmThreads, Messages) {
 
 /// The sender computes, and nothing advances its communicator.
 TEST(ShmThreads, LargeMessagesArriveWhileTheSenderIsAway) {
-  constexpr std::int64_t count = 3 << 17;  // 1.5 MiB, several times a ring
+  constexpr std::int64_t count = 3 << 17;  // 1.5 MiB, several times the size of a ring
   constexpr std::chrono::minutes hang_limit(4);
   std::binary_semaphore received{0};
   run_on_threads(2, [&](Communicator& comm) {
@@ -174,7 +174,7 @@ TEST(Node, CountsCoresOnMachinesOfAnySize) {
   EXPECT_EQ(count_cores(std::vector<std::string>{"0-1023", "512-4095", "9000"}), 4097);
 }
 
-// Pages that are never touched cost nothing.
+// The mappings may be large: pages that are never touched cost nothing.
 TEST(ProcessMemory, MappingsDoNotLieAPowerOfTwoApart) {
   ProcessMemory memory;
   for (const std::size_t bytes : {std::size_t{1} << 28U, std::size_t{1} << 29U, std::size_t{1} << 30U}) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Two stages on two ranks, with schedules that no deck requests yet, against one rank that has both.
+// Two stages on two ranks, with schedules that no deck requests yet, against one rank that runs both.
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -17,8 +17,8 @@ using enum ActionKind;
 
 constexpr int micro_batches = 3;
 
-/// The passes and messages of a stage: one forward, one backward, after one micro-batch of warm-up on stage
-/// 0.
+/// The passes and messages of a stage: one forward, one backward. Stage 0 begins with one micro-batch of
+/// warm-up.
 Schedule stage_of_two(int stage) {
   Schedule schedule{.actions = {}, .micro_batches = micro_batches, .chunks = 2};
   const int peer = 1 - stage;
@@ -81,7 +81,7 @@ class Stages : public testing::Test {
     const std::vector<AxisSet> groups = {loss_axes, all_axes, {Axis::pipeline}};
     const ProcessGrid grid(ranks, extents, groups, traffic, nullptr);
     const ProgramConfig recorded = config_.programs(schedule, grid.coordinates());
-    // The store has room for all gradients, whichever stage completes them.
+    // The exchange has room for all gradients, whichever stage completes them.
     const Schedule whole = schedules().front()->make(micro_batches);
     const ExchangeScope scope{
         .table = table,

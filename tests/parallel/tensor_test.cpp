@@ -31,11 +31,11 @@ constexpr TensorSplits every_split[] = {
 
 class Tensor : public testing::Test {
  protected:
-  /// A multiple of 2, 3, 4 and 6: that many ranks can divide the rows.
+  /// A multiple of 2, 3, 4 and 6, so that 2, 3, 4 or 6 ranks can divide the rows.
   static constexpr std::int64_t seq_len = 36;
 
   int ranks() const { return world_->size(); }
-  /// A number of micro-batches with which a rank's part of the rows ends in the middle of a sample.
+  /// A number of micro-batches for which a rank's part of the rows ends in the middle of a sample.
   std::int64_t odd_accumulation() const { return ranks() == 3 ? 3 : std::max(1, 8 / ranks()); }
 
   /// Calls visit(config) for each division of the ranks along the tensor axis (at least 2) and the data axis,
@@ -186,8 +186,7 @@ TEST_F(Tensor, EvaluatesAsOneRankDoes) {
   }
 }
 
-/// Parts of any size: no number of ranks divides some of these vocabularies, and some ranks hold no part of
-/// others.
+/// Parts of any size: some of these vocabularies do not divide evenly, and some leave ranks without a part.
 TEST_F(Tensor, DividesEveryVocabulary) {
   constexpr std::int64_t steps = 2;
   struct Vocabulary {
@@ -202,7 +201,7 @@ TEST_F(Tensor, DividesEveryVocabulary) {
     model.vocab = vocabulary.tokens;
     model.vocab_multiple = vocabulary.multiple;
     model.layers = 1;
-    const bool is_real = vocabulary.tokens > 10'000;  // and slow
+    const bool is_real = vocabulary.tokens > 10'000;  // GPT-2's, which is slow
     const Outcome oracle = alone(model, steps);
     for_all_layouts(model, 1, {.vocab = true, .sequence = false}, [&](const RunConfig& config) {
       if (is_real && config.parallel.data > 1) return;
@@ -212,11 +211,11 @@ TEST_F(Tensor, DividesEveryVocabulary) {
 }
 
 /// Each block sums the residual stream twice forward and twice backward per micro-batch. Block recomputation
-/// adds one sum: it does not repeat the second of the forward pass. Sequence parallelism scatters each sum,
-/// and gathers six times per block: two norms for the products forward, two gradients backward, and the norms
-/// again. If the vocabulary is divided, the embedding and the head have one sum each, scattered likewise. The
-/// norm before the head and the gradient after the embedding are gathered. The loss over a divided vocabulary
-/// gathers four numbers per row and part. At the end of a step the gradients of the norms are summed.
+/// adds one sum: it does not repeat the second of the forward pass. If the vocabulary is divided, the
+/// embedding and the head add one sum each, and the loss gathers four numbers per row and part. Sequence
+/// parallelism scatters each of these sums. It gathers six times per block: two norms for the products
+/// forward, two gradients backward, and the norms again. It also gathers the norm before the head and the
+/// gradient after the embedding. At the end of a step, it sums the gradients of the norms.
 TEST_F(Tensor, SendsExactlyWhatTheFormulaSays) {
   constexpr std::int64_t steps = 2;
   for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::block}) {

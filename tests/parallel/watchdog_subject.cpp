@@ -51,7 +51,7 @@ void run(std::string_view failure, std::string_view backend) {
     if (failure == "stop" && victim) raise(SIGSTOP);
     if (failure == "kill" && victim) raise(SIGKILL);
     if (failure == "abort" && victim) world->abort(ExitCode::io, "cannot write");
-    if (failure == "stall" && victim) pause();  // longer than `silence`: its heartbeats go on
+    if (failure == "stall" && victim) pause();  // longer than `silence`, but its heartbeats continue
     if (failure == "mismatch" && victim) comm.broadcast(buffer.flat(0, 10), 0).host_wait();
   };
   try {

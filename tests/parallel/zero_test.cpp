@@ -21,7 +21,7 @@ class Zero : public testing::Test {
  protected:
   int ranks() const { return world_->size(); }
 
-  /// The sizes of the groups that divide: all ranks, or some of them.
+  /// The sizes of the sharding groups: all ranks, or some of them.
   std::vector<std::int64_t> shards() const {
     std::vector<std::int64_t> sizes;
     for (int size = 2; size < ranks(); ++size) {
@@ -31,7 +31,7 @@ class Zero : public testing::Test {
     return sizes;
   }
 
-  /// Calls visit(config) for each stage and each size of groups.
+  /// Calls visit(config) for each stage and each group size.
   template <class Visit>
   void for_all_stages(const RunConfig& config, const Visit& visit) {
     for (const char* stage : stages) {
@@ -44,7 +44,7 @@ class Zero : public testing::Test {
       }
     }
   }
-  /// One micro-batch per step, and as many as `samples` can be cut into.
+  /// One micro-batch per step, and the largest listed number that divides `samples` evenly on all ranks.
   std::vector<std::int64_t> accumulations(std::int64_t samples = global_batch) const {
     for (const std::int64_t accumulation : {12, 6, 4, 3, 2}) {
       if (samples % (accumulation * ranks()) == 0) return {1, accumulation};
@@ -144,7 +144,7 @@ TEST_F(Zero, StepsBySgd) {
   });
 }
 
-/// Hybrid sharding: two groups, each of which divides a whole copy.
+/// Hybrid sharding: two groups, each of which shards a whole replica.
 TEST_F(Zero, GroupsThatHoldTheSameComputeWhatOneRankDoes) {
   if (ranks() != 4) GTEST_SKIP() << "needs 4 ranks";
   constexpr std::int64_t steps = 3;
@@ -161,7 +161,8 @@ TEST_F(Zero, GroupsThatHoldTheSameComputeWhatOneRankDoes) {
   }
 }
 
-/// With 512 rows or more, a backend may keep packed copies of weights: no copy may outlive its content.
+/// With 512 rows or more, a backend may keep packed copies of weights: no copy may outlive the weights that
+/// it was made from.
 TEST_F(Zero, MultipliesNoStaleCopiesOfWeights) {
   constexpr std::int64_t steps = 4;
   ModelConfig model = small_model();
@@ -181,7 +182,7 @@ TEST_F(Zero, MultipliesNoStaleCopiesOfWeights) {
   }
 }
 
-/// Elements of the units, each divided evenly in grains of 64: the embedding, the blocks, the head.
+/// Elements of the embedding, a block and the head, padded so that each rank has the same multiple of 64.
 struct UnitSizes {
   std::int64_t embedding, block, head;
 
@@ -205,8 +206,8 @@ struct UnitSizes {
   std::int64_t all(std::int64_t layers) const { return sum(layers, std::identity()); }
 };
 
-/// Elements that the gathers of a step bring. Units are looked up in the order in which passes need them; a
-/// unit that was used at most `prefetch` passes ago is still there.
+/// Elements that a step gathers. The function visits units in the order of the passes; a unit that was used
+/// at most `prefetch` passes ago is still resident.
 std::int64_t gathered(const ModelConfig& model, const UnitSizes& sizes, std::int64_t accumulation,
                       std::int64_t prefetch) {
   const std::int64_t last = model.layers + 1;  // the head; 0 is the embedding
@@ -250,7 +251,8 @@ TEST_F(Zero, SendsExactlyWhatTheFormulaSays) {
       RunConfig whole = mini_config(model, 2 * ranks(), 8, ranks(), m);
       whole.train.dtype = what.dtype;
       whole.train.grad_dtype = DType::fp32;
-      constexpr std::int64_t g = 4;  // bytes of a gradient and of a weight
+      // Bytes of a gradient and of a weight.
+      constexpr std::int64_t g = 4;
       const std::int64_t p = what.dtype == DType::fp32 ? 4 : 2;
       for_all_stages(whole, [&](RunConfig config) {
         const std::int64_t shard = config.parallel.shard;

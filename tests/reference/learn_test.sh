@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
-# The first 300 steps of inputs/shakespeare.deck on Tiny Shakespeare, two ranks: learn_test.sh BUILD SOURCE MPIEXEC
+# Trains the first 300 steps of inputs/shakespeare.deck on Tiny Shakespeare with two ranks, and checks the loss.
+# usage: learn_test.sh BUILD SOURCE MPIEXEC
 set -euo pipefail
 mylos=$1/bin/mylos
 source=$2

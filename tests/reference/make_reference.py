@@ -117,7 +117,7 @@ def run(model, tokens):
 
 
 def to_numpy(tensor):
-    return tensor.detach().double().numpy().copy()  # a copy: training goes on
+    return tensor.detach().double().numpy().copy()  # a copy, because training changes the tensor
 
 
 def relative_error(a, b):

@@ -9,7 +9,7 @@ import pathlib
 import re
 import sys
 
-# Folder -> the folders of the repository that it may include. No include points back.
+# Folder -> the folders of the repository that it may include. Folders do not include each other in a cycle.
 MAY_INCLUDE = {
     "core": {"core"},
     "parallel": {"parallel", "core"},
@@ -18,7 +18,7 @@ MAY_INCLUDE = {
     "app": {"app", "parallel", "io", "core"},
 }
 
-# Libraries for devices, messages and files: the pattern of their headers, and the folders that may include them.
+# Third-party libraries: the pattern of their headers, and the folders that may include them.
 LIBRARIES = {
     "Kokkos": (r"Kokkos|impl/Kokkos", {"backends"}),
     "oneDNN": (r"dnnl|oneapi/", {"backends"}),
@@ -30,7 +30,7 @@ LIBRARIES = {
     "Boost.Program_options": (r"boost/program_options", {"app"}),
 }
 
-# Macros that name the compiler, the device pass or the kind of linking, not a feature.
+# Macros that describe the compiler, the device pass, the platform or the kind of build, not a feature.
 PLATFORM_MACROS = {"__SANITIZE_ADDRESS__", "__CUDACC__", "__CUDA_ARCH__", "__HIPCC__", "__linux__", "NDEBUG", "MYLOS_STATIC"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')

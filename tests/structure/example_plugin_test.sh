@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
-# Builds the example plugin against the installed tree, as its author would, and lets the installed program load it.
+# Builds the example plugin against the installed tree, as a plugin author would, and loads it with the installed
+# program.
 # usage: example_plugin_test.sh PLUGIN_SOURCE INSTALLED_FOLDER BUILD_FOLDER CXX_COMPILER CXX_FLAGS
 set -euo pipefail
 source=$1

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
-# Adds an exchange, an operation and a subcommand to a copy of the tree, with no more edits than docs/design.md says
-# ("Room for what comes"), builds it and uses them. Lines in CMake lists do not count as edits.
+# Adds an exchange, an operation and a subcommand to a copy of the tree, with no more edits than docs/design.md lists
+# ("Room for what comes"), builds the copy and uses the additions. Lines in CMake lists do not count as edits.
 # usage: extension_test.sh SOURCE_FOLDER WORK_FOLDER MPIEXEC CMAKE_OPTIONS...
 set -euo pipefail
 source=$1
@@ -28,7 +28,7 @@ for folder in app backends parallel; do
   done
 done
 
-# edit FILE LINES SED_ARGUMENTS... edits a file, in that many lines.
+# edit FILE LINES SED_ARGUMENTS... edits a file and checks that LINES lines were added or changed.
 edit() {
   local file=$tree/$1 lines
   cp "$file" "$work/before"
@@ -42,7 +42,8 @@ edit parallel/exchange/exchanges.cpp 1 \
   -e '0,/^extern const ExchangeKind /{//i extern const ExchangeKind dealt_exchange;' -e '}'
 edit parallel/exchange/exchanges.cpp 1 -e 's/{&ddp_exchange\>/&, \&dealt_exchange/'
 
-# The operation: a record and its place in the list of all; its place in the backend's list, and a declaration.
+# The operation: a record and its place in the list of all operations; its place in the backend's list, and a
+# declaration.
 record=$extension/operation.inc
 edit core/ops/operations.hpp "$(wc -l <"$record")" -e '/^struct GuardStep {$/,/^};$/{' -e "/^};\$/r $record" -e '}'
 edit core/ops/operations.hpp 1 -e '/^using Operations =/,/;$/s/>;$/, LargestMagnitude>;/'
@@ -59,7 +60,7 @@ for check in includes features openings; do python3 "$source/tests/structure/che
 
 # --- The build -------------------------------------------------------------------------------------------------------
 
-# Builds only what is used, in the least time: of the compute backends, only Kokkos with its own matrix products.
+# Builds only what the test uses, to save time: of the compute backends, only Kokkos with its own matrix products.
 cmake -S "$tree" -B "$work/build" -G Ninja -DMYLOS_TESTS=OFF -DMYLOS_BENCHMARKS=OFF -DDNNL_LIBRARY=OFF \
   -DCMAKE_DISABLE_FIND_PACKAGE_KokkosKernels=ON -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O1 "${@:4}"
 cmake --build "$work/build" --parallel 2 --target mylos
@@ -84,7 +85,7 @@ shows ', largest_magnitude,' "$mylos" help plugins
 
 for _ in {1..100}; do echo "the quick brown fox jumps over the lazy dog, again and again and again"; done >"$work/text"
 "$mylos" tokenize "$work/text" --tokenizer bytes --output "$work/tokens.bin"
-# No clipping: if the states are dealt out, the norm is a sum in another order.
+# No clipping: if the states are dealt out, the norm is summed in another order.
 cat >"$work/deck" <<END
 [model]
 layers = 2
@@ -114,7 +115,7 @@ train() {
   "$mpiexec" -n 2 "$mylos" train "$work/deck" --progress=plain --run.dir="$work/$1" "${@:2}" | tee -a "$work/$1.log"
 }
 train ddp
-# Each rank has two of the four units.
+# Each rank owns two of the four units.
 dealt=(--parallel.exchange=dealt --parallel.deal=2)
 train dealt "${dealt[@]}" --train.stop_step=3
 train dealt "${dealt[@]}" --restart

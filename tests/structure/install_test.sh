@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
-# Installs the tree, moves it, and runs it from there with nothing of the build in its environment.
+# Installs the tree, moves it, and runs it at its new place with an environment that does not mention the build.
 # usage: install_test.sh BUILD_FOLDER INSTALLED_FOLDER
 set -euo pipefail
 build=$1

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The compute backends of a test program: made at first use, destroyed after the last test.
+// The compute backends of a test program: created at first use, destroyed after the last test.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 namespace mylos {
 
-/// The backends of this process, created by the first call; only its `num_threads` counts.
+/// The backends of this process, created by the first call; later calls ignore `num_threads`.
 ComputeBackends& test_backends(int num_threads = 2);
 
 /// For INSTANTIATE_TEST_SUITE_P: names each test after its backend.

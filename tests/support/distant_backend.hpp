@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// DistantBackend: computes with the backend below it, but behaves as a GPU does: work runs late, and on
-// memory of its own.
+// DistantBackend: computes with the backend below it, but behaves like a GPU: work runs late, and on separate
+// memory.
 #pragma once
 
 #include <cstddef>
@@ -14,9 +14,9 @@
 
 namespace mylos {
 
-/// A device whose memory only queued work may touch. Queued work runs when the host waits for it, no earlier,
-/// and no further than the host waits. Any other access to the memory ends with SIGSEGV; a host that does not
-/// wait finds old results.
+/// A device whose memory only queued work may touch. Queued work runs only when the host waits, and only up
+/// to the work that the host waits for. Any other access to the memory ends with SIGSEGV; a host that does
+/// not wait finds old results.
 class DistantDevice {
  public:
   DistantDevice() = default;
@@ -50,7 +50,7 @@ class DistantDevice {
 
   std::map<void*, std::size_t> sizes_;
   std::deque<std::function<void()>> work_;
-  std::vector<std::function<void()>>* recorded_ = nullptr;  // while it captures
+  std::vector<std::function<void()>>* recorded_ = nullptr;  // null except during a capture
   std::uint64_t num_queued_ = 0;
   std::uint64_t num_done_ = 0;
   int num_captures_ = 0;
@@ -76,7 +76,7 @@ class DistantOperations {
   DistantDevice& device_;
 };
 
-/// Copies, too, read and write host memory only when they run.
+/// Copies are queued too: they read and write host memory only when they run.
 class DistantBackend final : public ForwardingBackend {
  public:
   explicit DistantBackend(ComputeBackend& next)

@@ -12,7 +12,7 @@ namespace mylos {
 const PluginRegistry& test_plugins();
 
 /// A communicator of all ranks from backend `name`, over the memory of `compute` (null: host memory). The
-/// first call at least is collective.
+/// first call is collective for every backend.
 CommunicatorHandle open_communicator(std::string_view name, ComputeBackend* compute = nullptr,
                                      const ParamValues* deck = nullptr);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A training step allocates nothing; plans and decks allocate no more than they need. This program replaces
-// malloc to count the allocations of the thread that computes.
+// A training step allocates nothing, except temporary memory within libraries. The allocations of plans and
+// decks grow at most linearly with the micro-batches and lines. This program replaces malloc to count the
+// allocations of the thread that computes.
 #include <cerrno>
 #include <cstddef>
 #include <malloc.h>
@@ -134,8 +135,7 @@ TEST_P(AllocationTest, AStepAllocatesNoMemory) {
         if (GetParam() == "kokkos") {
           EXPECT_EQ(counted.calls, 0U);
         } else {
-          // A library frees what it allocates in a call: oneDNN's gemm packs operands into buffers of its
-          // own.
+          // A library frees what it allocates in a call: oneDNN's gemm packs operands into temporary buffers.
           EXPECT_LT(counted.kept, 4096U) << counted.calls << " allocations";
         }
       }
@@ -176,7 +176,7 @@ TEST(PlanAllocations, GrowByTheActionsOfMicroBatchesOnly) {
   }
 }
 
-/// A deck of valid lines, and of lines with errors of several kinds.
+/// A deck of valid lines and of lines with several kinds of errors.
 std::string deck_of(std::size_t lines) {
   std::string text;
   for (std::size_t i = 0; i < lines; ++i) {

@@ -21,8 +21,8 @@ bool alive_at(const Buffer& buffer, std::int64_t tick) {
                              [&](const LiveInterval& i) { return i.first <= tick && tick <= i.last; });
 }
 
-/// Checks that buffers that are alive together do not overlap. Returns the arena's size over the largest sum
-/// of living buffers, which no arena can undercut.
+/// Checks that buffers that are alive together do not overlap. Returns the ratio of the arena's size to its
+/// lower bound, the largest total size of buffers that are alive together.
 double check(const std::vector<Buffer>& buffers, std::int64_t ticks) {
   ArenaPlan plan;
   for (const Buffer& buffer : buffers) plan.add(buffer.bytes, buffer.live);
@@ -85,7 +85,8 @@ TEST(Arena, KeepsRandomBuffersApart) {
   }
 }
 
-/// Activations of `layers` layers: some are kept until backward returns, others live in one tick.
+/// Activations of `layers` layers: some live until the backward pass of their layer, others only for single
+/// ticks.
 std::vector<Buffer> layer_buffers(std::int64_t layers, std::size_t stream, bool keeps) {
   std::vector<Buffer> buffers;
   for (std::int64_t i = 0; i < layers; ++i) {

@@ -39,7 +39,7 @@ RunConfig config(bool tied, Recompute recompute, std::int64_t accumulation) {
   return config;
 }
 
-/// Gives each step the tokens of its number.
+/// Supplies the tokens that belong to each step's number.
 class WalkDriver final : public StepDriver {
  public:
   explicit WalkDriver(const RunConfig& config) : config_(config) {}
@@ -73,7 +73,7 @@ class EngineTest : public testing::Test {
     WalkDriver driver(config);
     std::vector<float> results;
     for (std::int64_t step = 1; step <= steps; ++step) {
-      // A pause after step 3: nothing is under way then.
+      // The run pauses after step 3, with nothing under way.
       training.run(step, step < 3 ? 3 : steps, driver);
       training.read_results();
       EXPECT_EQ(training.results().scalars.step, step);
@@ -191,7 +191,7 @@ TEST_F(EngineTest, StepsThatOverlapDoNotMix) {
   RunConfig still = config(true, Recompute::none, 1);
   still.lr.peak = 0.0;
   EXPECT_EQ(run(still, ahead, 7), run(still, *schedules().front(), 7));
-  // Graphs are recorded with the memory of their step.
+  // A graph refers to the memory of the step for which it was recorded.
   DistantBackend device(backend_);
   const CommunicatorHandle self = open_communicator("self", &device);
   RunConfig recorded = still;
@@ -201,7 +201,7 @@ TEST_F(EngineTest, StepsThatOverlapDoNotMix) {
   EXPECT_NE(run(learning, ahead, 7), run(learning, *schedules().front(), 7));
 }
 
-/// Counts calls.
+/// Counts all-reduces.
 class CountingCommunicator final : public ForwardingCommunicator {
  public:
   explicit CountingCommunicator(Communicator& next) : ForwardingCommunicator(next) {}
@@ -276,7 +276,7 @@ TEST_F(EngineTest, BlocksMayCommunicate) {
   const int before = device.device().num_captures();
   EXPECT_EQ(losses(true, true), expected);
   EXPECT_EQ(world.count, 6);
-  // The forward pass before and after the call, and the backward pass.
+  // Three graphs: the forward pass before the call, the forward pass after it, and the backward pass.
   EXPECT_EQ(device.device().num_captures() - before, 3);
 }
 

@@ -109,7 +109,7 @@ std::map<Key, std::size_t> counted(const std::vector<PlannedCall>& calls) {
   return counts;
 }
 
-/// The largest number of elements that are under way at once.
+/// The largest number of elements that are under way at the same time.
 std::int64_t most_under_way(const std::vector<PlannedCall>& calls) {
   std::int64_t most = 0;
   std::int64_t sum = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which rank holds what: boxes, and the parts of a model that the ranks of a grid hold. Weights and
+// The parts of a model that the ranks of a grid hold, and the boxes that describe them. Weights and
 // checkpoints do not depend on the grid.
 #include <algorithm>
 #include <map>
@@ -88,7 +88,7 @@ TEST(Box, CoverIsDisjointAndComplete) {
   EXPECT_TRUE(cover_once(shape, {right, {{2, 0}, {2, 2}}, {{0, 0}, {0, 6}}, {{0, 0}, {2, 2}}}));
   EXPECT_FALSE(cover_once(shape, {left}));
   EXPECT_FALSE(cover_once(shape, {left, right, {{1, 1}, {1, 1}}}));
-  // As many elements as the shape has, but one of them twice.
+  // As many elements as the shape has, but column 1 is covered twice, or a column is outside the shape.
   EXPECT_FALSE(cover_once(shape, {left, {{0, 2}, {4, 3}}, {{0, 1}, {4, 1}}}));
   EXPECT_FALSE(cover_once(shape, {left, {{0, 3}, {4, 4}}}));
 }
@@ -153,8 +153,8 @@ TEST(Layout, AVocabularyIsDividedAfterPadding) {
   EXPECT_EQ(rows_of(2, 0), (Shape{0, 101, 128}));
 }
 
-/// Ranks that divide the residual stream hold terms of the gradients of its norms. No other gradient is
-/// summed along the tensor axis.
+/// Ranks that divide the residual stream hold partial sums of the gradients of its norms. No other gradient
+/// is summed along the tensor axis.
 TEST(Layout, NormsOfADividedStreamAreSummed) {
   const Coordinates at({.tensor = 3}, 3, 1);
   for (const bool divides : {false, true}) {
@@ -176,7 +176,7 @@ TEST(Layout, PiecesOfAllRanksCoverEachParameterOnce) {
     std::map<std::string, std::vector<Box>> boxes;
     for (int rank = 0; rank < ranks; ++rank) {
       const Coordinates at(extents, ranks, rank);
-      if (at.index(loss_axes) > 0) continue;  // copies of what the first rank holds
+      if (at.index(loss_axes) > 0) continue;  // holds copies of the first replica's parts
       const ParameterTable table = ParameterTable(model()).local(at, {.vocab = divides_vocab});
       for (int unit = 0; unit < table.num_units(); ++unit) {
         const std::int64_t cut = table.unit(unit).size / 3 + 1;  // in the middle of a parameter
@@ -218,7 +218,7 @@ TEST(Layout, BoxesAndGlobalIndicesAgree) {
   }
 }
 
-/// One rank of a grid without the others, with the part of the model that it holds.
+/// A single rank of a grid, with the part of the model that it holds.
 class LoneRank {
  public:
   LoneRank(ComputeBackend& backend, const Coordinates& at, Communicator& self, DType dtype,
@@ -230,7 +230,7 @@ class LoneRank {
 
   void initialise(std::uint64_t seed) { initialise_weights(backend_, table_, seed, exchange_, *optimizer_); }
   CheckpointContent content() { return checkpoint_content(backend_, table_, exchange_, *optimizer_); }
-  /// The content, copied to memory of this object.
+  /// The content, copied to memory that this object owns.
   CheckpointContent snapshot() {
     const auto bytes = static_cast<std::size_t>(snapshot_bytes(optimizer_->kind(), exchange_.stored()));
     snapshot_.emplace(backend_, ledger_, MemoryCategory::snapshot, bytes);
@@ -316,7 +316,7 @@ TEST_P(LayoutOnBackend, ACheckpointOfAnyGridRestoresAnyOther) {
   IoThread io;
   for (const GridExtents& from : {grids()[0], grids()[2]}) {
     const auto writers = ranks_of(from, DType::fp32);
-    CheckpointContent content;  // what all of them write, as one
+    CheckpointContent content;  // what all writers write together
     for (const auto& writer : writers) {
       writer->initialise(5);
       CheckpointContent own = writer->content();

@@ -147,7 +147,7 @@ TEST(Plan, AgreesWithTheLedgerForEveryProduct) {
 }
 
 /// Each deck of inputs/ with its widths, vocabulary and types, but few tokens and, except in the small
-/// quickstart, few layers. For the long tests.
+/// quickstart, few layers. Part of the long tests.
 TEST(Plan, DISABLED_AgreesWithTheLedgerForEveryDeck) {
   const std::string inputs = std::string(std::getenv("MYLOS_SOURCE")) + "/inputs";
   const std::string plugins = std::string(std::getenv("MYLOS_BUILD")) + "/lib/mylos";
@@ -197,13 +197,13 @@ TEST(Plan, MakesTheLogitsInEvenSlices) {
     }
     const std::int64_t largest = std::ranges::max(slices);
     EXPECT_EQ(std::accumulate(slices.begin(), slices.end(), std::int64_t{0}), rows);
-    EXPECT_LE(largest, std::max<std::int64_t>(1334, rows / 8) + 64);  // 128 MiB, or an eighth
+    EXPECT_LE(largest, std::max<std::int64_t>(1334, rows / 8) + 64);  // 128 MiB, or an eighth of the rows
     EXPECT_LE(slices.size(), 8U);
     EXPECT_LE(largest * std::ssize(slices) - rows, 64 * std::ssize(slices));
   }
 }
 
-/// Bytes of a category per element that a rank would hold if nothing were divided.
+/// Bytes of a category on one rank, per element of the undivided model.
 double per_element(const RunConfig& config, MemoryCategory category) {
   return static_cast<double>(make_plan(config).memory[static_cast<std::size_t>(category)]) /
          static_cast<double>(ParameterTable(config.model).padded_size());
@@ -218,7 +218,7 @@ TEST(Plan, DividesStatesGradientsAndWeightsByStage) {
     config = typed(config, dtype, g == 4.0 ? DType::fp32 : DType::bf16);
     config.optimizer.keeps_master = keeps_master;
     for (const double shard : {2.0, 4.0, 8.0}) {  // of 8 ranks
-      const double most = 1e-4;                   // for padding
+      const double most = 1e-4;                   // room for padding
       for (const auto& [stage, divides_gradients, divides_weights] :
            {std::tuple("zero1", false, false), std::tuple("zero2", true, false),
             std::tuple("zero3", true, true)}) {
@@ -234,7 +234,7 @@ TEST(Plan, DividesStatesGradientsAndWeightsByStage) {
   }
 }
 
-/// Elements of a unit as padded for four ranks, rounded up to the granularity of an arena.
+/// Elements of a unit, padded for four ranks and rounded up to the granularity of an arena.
 std::int64_t padded(const ParameterTable& table, int unit) {
   constexpr std::int64_t grain = 256;
   return (table.unit(unit).size + grain - 1) / grain * grain;
@@ -354,12 +354,13 @@ double resident_bytes() {
   return resident * static_cast<double>(sysconf(_SC_PAGESIZE));
 }
 
-/// Takes gigabytes and minutes: for the long tests.
+/// Takes gigabytes and minutes: part of the long tests.
 TEST(Plan, DISABLED_ResidentMemoryEqualsThePlan) {
   const PluginDescriptor& compute = *test_plugins().usable(PluginKind::compute).front();
   ComputeBackend& root = test_backends().at("kokkos");
   const CommunicatorHandle self = open_communicator("self", &root);
-  // Loads the code of the libraries and the kernels that they generate: once per process, and in no plan.
+  // Loads the libraries' code and the kernels that they generate. This happens once per process and is not
+  // part of any plan.
   const RunConfig small = typed(mini_config(gpt2(1, 12, 768), 1, 256), DType::fp32, DType::fp32);
   {
     MemoryLedger ledger;

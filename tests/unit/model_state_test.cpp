@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Weights that are not fp32 are saved and restored in parts: a tensor larger than a part is restored whole.
+// Weights that are not fp32 are saved and restored part by part: a tensor larger than a part is restored
+// completely.
 #include "app/model_state.hpp"
 
 #include <memory>
@@ -36,7 +37,7 @@ class Narrow {
   Narrow(ComputeBackend& backend, Communicator& self) : backend_(backend), self_(self) {}
 
   void initialise(std::uint64_t seed) { initialise_weights(backend_, table_, seed, exchange_, *optimizer_); }
-  /// Saves from a snapshot, as is done while training goes on.
+  /// Saves from a snapshot, as a run does while training continues.
   void save(CheckpointStore& store) {
     const auto bytes = static_cast<std::size_t>(snapshot_bytes(optimizer_->kind(), exchange_.stored()));
     const PinnedBuffer snapshot(backend_, ledger_, MemoryCategory::snapshot, bytes);

@@ -19,7 +19,7 @@ namespace {
 class OptimizerTest : public testing::TestWithParam<std::string> {
  protected:
   /// The bits of the whole model's weights, by name, after three steps without a master. Each rank along the
-  /// tensor axis steps the elements that it holds, each unit in `cuts` parts.
+  /// tensor axis steps the elements that it holds; each unit is cut into `cuts` parts.
   using Weights = std::map<std::string, std::vector<std::uint16_t>>;
   Weights step(const char* name, std::int64_t cuts, std::uint64_t seed, int tensor = 1,
                const TensorSplits& splits = {}) {
@@ -53,7 +53,8 @@ class OptimizerTest : public testing::TestWithParam<std::string> {
     const DeviceBuffer gradient(backend_, ledger, MemoryCategory::gradients, bytes, "mylos::tests::gradient");
     const DeviceBuffer scalars(backend_, ledger, MemoryCategory::workspace, sizeof(StepScalars),
                                "mylos::tests::scalars");
-    /// Calls `visit(element of the buffer, parameter, element of the whole parameter)` for all but padding.
+    /// Calls `visit(element of the buffer, parameter, element of the whole parameter)` for every element
+    /// except padding.
     const auto for_each_element = [&](const auto& visit) {
       for (std::size_t i = 0; i < parts.size(); ++i) {
         for (const Piece& piece : pieces_of(table, parts[i])) {

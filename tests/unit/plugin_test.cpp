@@ -39,7 +39,8 @@ class PluginTest : public testing::Test {
     return "nothing was thrown";
   }
 
-  // Each test has its own folder, because a path that was loaded once is not read again.
+  // Each test has its own folder, because a process does not reload a library whose path it has already
+  // loaded.
   fs::path folder_ = fs::temp_directory_path() /
                      fmt::format("mylos_plugin_{}_{}",
                                  testing::UnitTest::GetInstance()->current_test_info()->name(), getpid());

@@ -176,7 +176,8 @@ TEST(Program, RepeatsDiscardedActivationsInBackward) {
     const Recorded recorded(small_model(true, 0.0F), {.recompute = recompute});
     for (const int block : {1, 2, 3}) {
       const Program& backward = recorded.backward();
-      // All that leads to values within the block is repeated, but not the product that only leads out of it.
+      // Backward repeats everything that computes values used within the block, but not the product whose
+      // result is used only after it.
       EXPECT_EQ(count<LinearForward>(backward, block) + count<LinearGeluForward>(backward, block), products);
       EXPECT_EQ(count<LayernormForward>(backward, block) + count<DropoutAddLayernorm>(backward, block),
                 norms);
@@ -203,7 +204,7 @@ TEST(Program, RepeatsEveryPartOfANorm) {
   }
 }
 
-/// A collective is awaited before its result is used or its input is changed, and by no other operation.
+/// A collective is awaited before its result is used or its input is changed. No other operation awaits it.
 TEST(Program, AwaitsACollectiveBeforeItsBuffersAreUsed) {
   const ParameterTable table(small_model(true, 0.0F));
   const ProgramConfig config{.shape = {.batch = 2, .seq = 16}};
@@ -251,7 +252,7 @@ TEST(Program, WeightGradientsHideTheSumsOfInputGradients) {
       }
       EXPECT_GE(products, 1) << "block " << entries[i].block << ", entry " << i;
     }
-    EXPECT_EQ(sums, 2 * 3);  // of QKV's input and of the feed-forward layer's
+    EXPECT_EQ(sums, 2 * 3);  // for the inputs of QKV and of the feed-forward layer
   }
 }
 
@@ -264,7 +265,7 @@ TEST(Program, KnowsWhereItWasRecorded) {
   }
 }
 
-/// Elements of a sample that dropout draws for; `first` is in one head's probabilities or in a row.
+/// Elements of a sample that dropout draws for; `first` is an index in one head's probabilities or in a row.
 using Draw = std::tuple<int, std::int64_t, std::int64_t, std::int64_t>;  // block, sample, first, number
 /// The draws of the dropout layers of a program, by key.
 using Draws = std::map<std::pair<std::uint32_t, std::uint32_t>, std::set<Draw>>;
@@ -304,7 +305,7 @@ TEST(Program, EveryDropoutLayerDrawsByItsOwnKeyTheSameInBothPasses) {
     for (const Recorded& recorded :
          {Recorded(model, config), Recorded(model, config, 0), Recorded(model, config, 1)}) {
       const Draws draws = draws_of(recorded.forward());
-      // The embedding's, and in each block attention's and two on the residual stream.
+      // One layer in the embedding; in each block, one in attention and two on the residual stream.
       EXPECT_EQ(std::ssize(draws), 1 + 3 * model.layers);
       std::map<int, int> keys;  // by block
       for (const auto& [key, own] : draws) {
@@ -328,7 +329,7 @@ TEST(Program, EveryDropoutLayerDrawsByItsOwnKeyTheSameInBothPasses) {
   EXPECT_TRUE(std::ranges::none_of(keys_of(1), [&](const auto& key) { return keys_of(2).contains(key); }));
 }
 
-/// Plays passages with one label per granule of the arena, and checks that each operation finds the values
+/// Replays passages with one label per granule of the arena, and checks that each operation finds the values
 /// that were written for it.
 class Playback {
  public:
@@ -371,7 +372,7 @@ class Playback {
 
   std::size_t whole(int root) const { return recorded_.root(root).bytes; }
 
-  /// Until now a collective may have read its input and written its result: both must still be in place.
+  /// A collective may read its input and write its result until it is awaited: both must still be in place.
   void finish(const Entry& call, int slot) const {
     std::visit(
         [&]<class Op>(const Op& op) {
@@ -400,8 +401,8 @@ class Playback {
       EXPECT_TRUE(is_there(slot, tensor))
           << Op::name << " reads " << name << ", " << recorded_.root(place_of(tensor).root).name;
     });
-    // A result may overlap an operand only if the operation allows it in place, and then both begin at one
-    // place.
+    // A result may overlap an operand only if the operation allows it in place, and only if both begin at the
+    // same address.
     std::set<std::pair<int, int>> allowed;
     if constexpr (requires { Op::in_place(op, [](const TensorRef&, const TensorRef&) {}); }) {
       Op::in_place(op, [&](const TensorRef& result, const TensorRef& operand) {
@@ -504,8 +505,8 @@ TEST(ActivationPlan, KeepsTheValuesOfOverlappingSteps) {
   EXPECT_EQ(find_problems({&schedule, 1}), std::vector<std::string>());
   for_all_models({.chunks = 2, .splits_backward = true}, [&](const Recorded& recorded) {
     const std::vector<Passage> passages = passages_of(schedule, recorded.programs);
-    // Enough steps to see each of the two slots begin and end: the last two passages are evaluation and
-    // generation.
+    // Slot 1 takes the six passages of at least two steps. Evaluation and generation, the last two passages,
+    // use slot 0.
     EXPECT_GE(std::ranges::count_if(passages, [](const Passage& passage) { return passage.slot == 1; }), 12);
     expect_intact(recorded, passages, 1);
   });
@@ -567,8 +568,8 @@ TEST(SplitProgram, DefersTheGradientsOfWeights) {
   });
 }
 
-/// A tied embedding adds to the gradient that the head wrote, if both are on one rank. On a stage of its own
-/// it must write, because adding would add to the gradient of the step before.
+/// If both are on one rank, a tied embedding adds to the gradient that the head wrote. On a stage without the
+/// head it must overwrite, because it would otherwise add to the gradient of the previous step.
 TEST(Program, TheFirstContributionOnARankWrites) {
   const auto adds = [](const Recorded& recorded) {
     const Program& stage = recorded.programs.chunks.front().backward.front();

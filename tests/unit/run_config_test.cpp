@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The deck's meaning: presets, derived values, rules between parameters, and every deck of inputs/ and
+// The meaning of decks: presets, derived values, rules between parameters, and every deck of inputs/ and
 // decks_bad/.
 #include "app/run_config.hpp"
 
@@ -274,7 +274,7 @@ TEST(RunConfig, PresetsAreThePublishedModels) {
   }
 }
 
-/// Values that no two parameters share.
+/// Every parameter has a different value.
 TEST(RunConfig, TakesEachParameterToItsPlace) {
   const Result result = configure_gpt2({{"model.vocab_multiple", "64"},
                                         {"model.dropout", "0.25"},
@@ -395,8 +395,8 @@ TEST(InputDecks, AreValid) {
   }
 }
 
-/// Every message of a bad deck is expected, and every expected line is part of a message: nothing is reported
-/// that only follows from another problem.
+/// Every message of a bad deck is expected, and every expected line is part of a message: problems that only
+/// follow from another problem are not reported.
 TEST(BadDecks, AreReportedInFull) {
   const std::vector<std::filesystem::path> decks = decks_in("tests/decks_bad");
   EXPECT_GE(decks.size(), 10U);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// state.json: read back as it was written, and refused with the place and the key if something is missing.
+// state.json: read back as it was written, and refused with the place and the key if a value is missing.
 #include "app/run_state.hpp"
 
 #include <gmock/gmock.h>
@@ -10,7 +10,7 @@
 namespace mylos {
 namespace {
 
-/// No two of its numbers are the same.
+/// A state in which no two numbers are the same.
 RunState some_state() {
   RunState state;
   state.step = 7;

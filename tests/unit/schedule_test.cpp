@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Schedules as data: slots of activations, overlapping steps, and what the validator finds.
+// Schedules as data: slots of activations, overlapping steps, and the problems that the validator finds.
 #include "parallel/schedule/schedule.hpp"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using enum ActionKind;
 
-/// The slots that the passes of a few steps take.
+/// The slots that the passes of the first `steps` steps take.
 std::vector<int> slots_of(const Schedule& schedule, std::int64_t steps = 1) {
   SlotAssignment assignment(schedule);
   std::vector<int> slots;
@@ -61,7 +61,7 @@ TEST(Schedule, AccumulatesInOneSlot) {
 }
 
 TEST(Schedule, GivesASlotToEachMicroBatchInFlight) {
-  // One forward, one backward with two in flight.
+  // One forward, one backward, with two micro-batches in flight.
   const Schedule alternating = of({{forward, 0},
                                    {forward, 1},
                                    {backward, 0},
@@ -225,7 +225,7 @@ TEST(ScheduleProblems, FindsActionsThatAreMissingDuplicatedOrMisdirected) {
   }
 }
 
-/// An order of a step's actions is right if each backward pass follows its forward pass, and reduction and
+/// An order of a step's actions is correct if each backward pass follows its forward pass, and reduction and
 /// update follow all passes.
 TEST(ScheduleProblems, FindsEveryWrongOrder) {
   const std::vector<Action> actions = schedules().front()->make(2).actions;
@@ -264,7 +264,7 @@ TEST(ScheduleProblems, FindsDeadlocks) {
   std::swap(first[2], first[3]);
   EXPECT_TRUE(deadlocked(bad));
 
-  // Two messages in one channel that are received in the other order.
+  // Two messages in one channel that are received in the opposite order.
   bad = good;
   std::vector<Action>& second = bad[1].actions;
   ASSERT_EQ(second[0].kind, receive_forward);
@@ -275,7 +275,8 @@ TEST(ScheduleProblems, FindsDeadlocks) {
                                           "meets receive_forward 1 of chunk 1")));
 }
 
-/// The recorded programs say which contribution to a shared matrix writes: a schedule must keep their order.
+/// The recorded programs fix which contribution to a shared matrix comes first and overwrites it: a schedule
+/// must keep this order.
 TEST(ScheduleProblems, WeightGradientsOfLaterChunksComeFirst) {
   const auto problem = [](std::vector<Action> weights) {
     std::vector<Action> actions = {

@@ -33,14 +33,15 @@ void raise_usr1() {
   std::raise(SIGUSR1);
 }
 
-// A signal's frame with its vector registers is larger than a kilobyte; the call to raise takes less.
+// A signal's stack frame, with the vector registers, is larger than a kilobyte; the frame of the call to
+// raise is smaller.
 TEST(StopSignals, LeaveTheInterruptedStackAlone) {
   constexpr std::byte paint{0xA5};
   constexpr std::ptrdiff_t call_bytes = 1024;
   alignas(64) static std::array<std::byte, std::size_t{128} << 10> stack;
   stack.fill(paint);
   const StopSignals signals;
-  std::raise(0);  // makes the dynamic linker look raise up on this stack
+  std::raise(0);  // the dynamic linker resolves raise on this stack, not on the painted one
 
   ucontext_t caller{};
   ucontext_t callee{};

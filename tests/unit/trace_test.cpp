@@ -37,7 +37,7 @@ class TraceTest : public testing::Test {
   }
 
   std::span<const TraceEvent> events() { return trainer_.trace().events(); }
-  /// The one phase of this name.
+  /// The only phase of this name.
   TraceEvent phase(std::string_view name) {
     const auto is_it = [&](const TraceEvent& event) {
       return event.kind == TraceKind::phase && event.name == name;

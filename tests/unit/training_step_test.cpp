@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Training steps on a device: the host queues them without waiting, and reads the results of one while the
-// device works on the next.
+// Training steps on a device: the host queues them without waiting, and reads the results of one step while
+// the device works on the next.
 #include <gtest/gtest.h>
 
 #include "core/memory/device_buffer.hpp"
@@ -32,7 +32,7 @@ RunConfig config(std::int64_t accumulation, DType dtype = DType::fp32) {
   return config;
 }
 
-/// Runs both on the same tokens; the results of `late` are read one step late.
+/// Runs both trainers on the same tokens; the results of `late` are read one step late.
 void expect_same_steps(const RunConfig& run, MiniTrainer& at_once, MiniTrainer& late) {
   late.run(walk_tokens(run, 1));
   for (std::int64_t step = 1; step <= num_steps; ++step) {

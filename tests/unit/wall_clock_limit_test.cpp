@@ -9,7 +9,7 @@ namespace {
 constexpr double limit = 1000.0;  // seconds
 
 TEST(WallClockLimit, GuessesACheckpointUntilOneWasTimed) {
-  // 10⁸ parameters: 12 s plus 1 s.
+  // The guess for 10⁸ parameters is 12 s plus 1 s.
   WallClockLimit run(limit, 100'000'000, 1);
   EXPECT_FALSE(run.is_near(limit - 2 * 13.0 - 1.0));
   EXPECT_TRUE(run.is_near(limit - 2 * 13.0 - 0.9));

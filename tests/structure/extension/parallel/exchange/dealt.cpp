@@ -21,13 +21,13 @@ constexpr ParamSpec params[] = {
                   "Neighbouring units that exchange dealt gives to a rank at a time."),
 };
 
-/// The owner of each unit.
+/// Assigns each unit to an owner.
 struct Deal {
   Deal(const ParamValues& values, const ExchangeScope& scope)
       : units(values.integer("parallel.deal")), ranks(scope.coordinates.extent(loss_axes)) {}
 
   int owner(int unit) const { return static_cast<int>(unit / units % ranks); }
-  /// One part per unit, empty if the unit is another rank's.
+  /// One part per unit, empty if another rank owns the unit.
   std::vector<UnitPart> owned(const ParameterTable& table, int rank) const {
     std::vector<UnitPart> parts = whole_units(table);
     for (UnitPart& part : parts) {
@@ -36,7 +36,7 @@ struct Deal {
     return parts;
   }
 
-  std::int64_t units = 1;  // consecutive units of one rank
+  std::int64_t units = 1;  // consecutive units that one rank owns
   int ranks = 1;
 };
 
@@ -85,7 +85,7 @@ class Dealt final : public GradientExchange {
   void release(int /*unit*/) override {}
   void gradient_ready(const GradientRange& /*range*/) override {}
   bool starts_reduction(const GradientRange& /*range*/) const override { return false; }
-  /// Each unit's gradient goes to its owner.
+  /// Sums each unit's gradient on its owner.
   void reduce() override {
     if (ranks_.size() == 1) return;
     for (const UnitPart& unit : whole_units(table()))
@@ -106,7 +106,7 @@ class Dealt final : public GradientExchange {
     return part_of(gradients_, gradient_type_, part);
   }
 
-  /// The unit comes from its owner.
+  /// The owner broadcasts the unit's weights.
   void publish(int unit) override {
     const auto index = static_cast<std::size_t>(unit);
     versions_[index] = new_weight_version();
@@ -131,7 +131,7 @@ class Dealt final : public GradientExchange {
   std::int64_t size_ = 0;              // elements of all units
   std::vector<std::int64_t> offsets_;  // by unit
   DeviceBuffer weights_;
-  DeviceBuffer gradients_;               // empty without gradients
+  DeviceBuffer gradients_;               // empty if no pass completes gradients
   std::vector<std::uint64_t> versions_;  // of the weights, by unit
   std::vector<Request> publications_;    // by unit
   std::vector<Request> reductions_;

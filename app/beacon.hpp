@@ -13,8 +13,8 @@
 
 namespace mylos {
 
-/// The lowest ranks of the nodes form a ring. With every heartbeat, each sends its page to the next one,
-/// unless its previous message is still on its way. One other node thus notices a node that stops, whatever
+/// The lowest ranks of the nodes form a ring. With every heartbeat, each of them sends its page to the next,
+/// unless its previous message is still in flight. If a node stops, exactly one other node notices, whatever
 /// the number of nodes.
 class Beacon {
  public:

@@ -32,7 +32,7 @@ struct CommandSyntax {
   bool takes_overrides = false;  ///< --section.key=value
 };
 
-/// `[ARGUMENTS] [--option ...] [--section.key=value ...]`.
+/// A parsed command line: `[ARGUMENTS] [--option ...] [--section.key=value ...]`.
 struct CommandLine {
   std::string name, help;  ///< as in CommandSyntax
   std::vector<std::string> arguments;

@@ -112,7 +112,7 @@ void Console::step(const StepLine& s) {
     const auto filled = static_cast<std::size_t>(bar_width * s.step / std::max<std::int64_t>(s.steps, 1));
     const auto empty = static_cast<std::size_t>(bar_width) - filled;
     bar = fmt::format("[{}{}]{}", std::string(filled, '='), std::string(empty, ' '), bar);
-    // A line that wraps could not be redrawn.
+    // A line that wraps cannot be redrawn.
     say(stdout, "\r\033[K{}", bar.substr(0, static_cast<std::size_t>(columns) - 1));
     bar_shown_ = true;
     if (last) {

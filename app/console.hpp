@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Console: what a person sees of a run. One rank prints.
+// Console: the terminal output of a run. Only one rank prints.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@ namespace mylos {
 enum class ProgressStyle : std::uint8_t {
   automatic,  ///< live on a terminal, plain elsewhere
   live,       ///< one line with a bar, redrawn
-  plain,      ///< a line every few seconds
+  plain,      ///< a new line every few seconds
   none,
 };
 

@@ -7,7 +7,7 @@
 namespace mylos {
 
 /// The differences between two resolved decks in keys that affect the results, as "key old -> new, ...". A
-/// key that the older deck lacks, because its mylos did not have the key, counts as its default.
+/// key that the older deck lacks, because an older mylos wrote it, counts as its default.
 std::string deck_changes(const std::string& before, const std::string& now);
 
 }  // namespace mylos

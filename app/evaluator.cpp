@@ -44,8 +44,8 @@ std::optional<EvalResult> evaluate(ModelExecutor& executor, ComputeBackend& back
     for (const std::int32_t hit : executor.evaluation_correct()) correct += hit;
   }
 
-  // Sums are reduced as integers, so that they are exact and the same for every order of ranks. A loss that
-  // is not finite has no integer and is counted instead.
+  // Sums are reduced as integers, so that they are exact and do not depend on the order of the ranks. A loss
+  // that is not finite has no integer and is counted instead.
   constexpr double fixed_point = 0x1.0p24;
   const bool finite = std::isfinite(loss);
   std::array<std::int64_t, 4> sums = {finite ? std::llround(loss * fixed_point) : 0, correct, count,

@@ -19,8 +19,8 @@ struct EvalResult {
 };
 
 /// Reads windows 0 .. max_windows - 1 in file order (0: all). Each token counts once, whatever the layout.
-/// `is_interrupted` is called before every batch and must return the same on all ranks; if it returns true,
-/// there is no result. Collective.
+/// `is_interrupted` is called before every batch and must return the same value on all ranks; if it returns
+/// true, there is no result. Collective.
 std::optional<EvalResult> evaluate(
     ModelExecutor& executor, ComputeBackend& backend, const TokenDataset& dataset, std::int64_t max_windows,
     const ProcessGrid& grid, const std::function<bool()>& is_interrupted = [] { return false; });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Fault: deliberate failures at named places, so that tests meet the code that users run.
+// Fault: deliberate failures at named places, so that tests exercise the code that users run.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@ enum class FaultKind : std::uint8_t {
   kill,      ///< SIGKILL to this process
   stop,      ///< SIGSTOP to this process
   error,     ///< throws ExitCode::internal, naming the rank
-  nan,       ///< a gradient becomes NaN
+  nan,       ///< eight elements of the gradient become NaN
   spike,     ///< eight elements of the gradient become 1000
-  flip,      ///< one bit of this rank's weights
-  mismatch,  ///< a collective that no other rank calls
+  flip,      ///< one bit of this rank's weights flips
+  mismatch,  ///< this rank calls a collective that no other rank calls
 };
 
 /// `MYLOS_FAULT=phase:rank:step:kind`. A phase is the name of an ActionKind, or `phase_of` a CheckpointPhase.
@@ -45,7 +45,7 @@ class Fault {
 };
 
 /// Executes the kinds that `Fault::at` leaves to its caller: nan, spike and flip on the first elements of the
-/// first part that this rank owns, mismatch on `communicator`.
+/// first part that this rank owns, mismatch on `communicator`. Does nothing if this rank owns no elements.
 void apply_fault(FaultKind kind, ComputeBackend& backend, const GradientExchange& exchange,
                  Communicator& communicator);
 

@@ -28,8 +28,8 @@ struct Inference {
   std::int64_t step = 0;  ///< of the checkpoint
 };
 
-/// Opens the checkpoint that the command line names (a run directory, optionally with --step, or a
-/// checkpoint), prepares forward passes of `batch` sequences (0: the micro-batch it was trained with) and
+/// Opens the checkpoint that the command line names: a run directory, optionally with --step, or a
+/// checkpoint. Prepares forward passes of `batch` sequences (0: the micro-batch that it was trained with) and
 /// calls `work`. Returns the exit code of `work`; errors end the job.
 int with_inference(const CommandLine& line, std::int64_t batch,
                    const std::function<int(const MpiRuntime&, Inference&)>& work);

@@ -30,7 +30,7 @@ int main(int argc, char** argv) {
   try {
     const int code = mylos::run_command(argc, argv);
     std::fflush(nullptr);
-    // Exit handlers are skipped: they could only hang, and no watchdog runs any more.
+    // Exit handlers are skipped: they may hang, and the watchdog no longer runs.
     _exit(code);
   } catch (const mylos::Error& error) {
     if (prints_errors()) mylos::say(stderr, "mylos: {}\n", error.what());

@@ -32,7 +32,7 @@ int launched_rank() {
   return 0;
 }
 
-/// Higher ranks wait a little longer, so that the lowest rank that can report does.
+/// Higher ranks wait a little longer, so that the lowest rank able to report an error does so first.
 std::chrono::milliseconds own_start_timeout(std::chrono::milliseconds timeout) {
   constexpr int most_turns = 10;
   return timeout + timeout * std::min(launched_rank(), most_turns) / 100;
@@ -85,7 +85,7 @@ void MpiRuntime::share_cores() {
   MPI_Comm_free(&node);
   const auto sharing = static_cast<int>(std::ranges::count(all, own_text));
   ranks_sharing_cores_ = sharing;
-  // OpenMP's variables bind threads as the user decided.
+  // If the user binds threads with one of OpenMP's variables, this binding stays.
   const bool is_decided =
       std::ranges::any_of(std::array{"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"},
                           [](const char* variable) { return std::getenv(variable) != nullptr; });
@@ -106,8 +106,8 @@ MpiRuntime::~MpiRuntime() {
     beacon_.reset();
     MPI_Finalize();
   }
-  // A rank stays until all others have left MPI, so that its watchdog sees one that hangs. No watchdog sees
-  // the last ranks leave: the kernel kills a process that has not ended within `patience`.
+  // A rank stays until all others have left MPI, so that its watchdog notices a rank that hangs. No watchdog
+  // watches the last ranks leave: the kernel kills a process that has not ended within `patience`.
   constexpr std::chrono::milliseconds pause{1};
   constexpr std::chrono::milliseconds patience{20000};
   kill_unless_ended_within(patience);

@@ -16,7 +16,7 @@ namespace mylos {
 
 /// Initialises and finalises MPI with MPI_THREAD_MULTIPLE; throws ExitCode::usage if the library offers less.
 /// While it lives, no rank waits for ever: the watchdog ends the job if a rank does not start, stops or
-/// stalls. Ranks that share cores because the launcher bound none of them divide the cores evenly, unless
+/// stalls. If ranks share cores because the launcher bound none of them, they divide the cores evenly, unless
 /// there are fewer cores than ranks or OpenMP's variables bind threads.
 class MpiRuntime {
  public:
@@ -29,15 +29,15 @@ class MpiRuntime {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// The number of ranks of this node that may run on exactly the cores of this one, itself included: 1 if
-  /// the launcher or this class gave each rank its own.
+  /// The number of ranks on this node, this one included, that may run on exactly the cores of this rank: 1
+  /// if the launcher or this class gave each rank its own cores.
   int ranks_sharing_cores() const { return ranks_sharing_cores_; }
 
   JobSize job() const { return {size_, ranks_per_node_}; }
 
   Watchdog& watchdog() const { return *watchdog_; }
   FlightRecorder& recorder() const { return *recorder_; }
-  /// Sets the watchdog's limits and the heartbeat, as the deck gives them.
+  /// Sets the watchdog's limits and the interval of the heartbeat.
   void set_limits(const WatchdogLimits& limits) const;
 
   /// Rank 0's text on every rank.

@@ -63,7 +63,7 @@ std::string part_text(const Parameter& parameter, std::string_view dimension) {
   return part_text(parameter.box.start[d], parameter.box.count[d], found->extent);
 }
 
-/// Columns as wide as their widest cell.
+/// The table as text; each column is as wide as its widest cell.
 std::string aligned(const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> widths(rows.front().size());
   for (const auto& row : rows) {

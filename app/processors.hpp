@@ -9,7 +9,7 @@
 
 namespace mylos {
 
-/// Logical processors, ascending in the system's numbering. There may be any number of them.
+/// Logical processors, ascending in the system's numbering. Their number is not limited.
 using Processors = std::vector<int>;
 
 /// The processors that the calling thread may use; throws ExitCode::internal if they cannot be determined.
@@ -26,7 +26,7 @@ Processors even_share(const Processors& processors, int index, int count);
 /// In the form "0-3,8".
 std::string text_of(const Processors& processors);
 
-/// Every rank's text, in the order of the ranks. Collective over `ranks`.
+/// Every rank's text, in rank order. Collective over `ranks`.
 std::vector<std::string> gather_texts(MPI_Comm ranks, std::string text);
 
 }  // namespace mylos

@@ -61,7 +61,8 @@ std::string listed(const std::vector<std::int64_t>& values) {
   return one_of(words);
 }
 
-/// The divisors of `number` that are at least `least`: the eight nearest to `wanted`, or fewer, ascending.
+/// The divisors of `number` that are at least `least`, as text: at most eight, those nearest to `wanted`,
+/// ascending.
 std::string divisors_near(std::int64_t number, std::int64_t wanted, std::int64_t least = 1) {
   std::vector<std::int64_t> divisors;
   for (std::int64_t i = least; i <= number; ++i) {
@@ -76,7 +77,7 @@ std::string divisors_near(std::int64_t number, std::int64_t wanted, std::int64_t
   return listed(divisors);
 }
 
-/// The multiples of `unit` on both sides of `wanted`.
+/// The nearest multiples of `unit` below and above `wanted`, as text.
 std::string multiples_near(std::int64_t unit, std::int64_t wanted) {
   const std::int64_t below = wanted / unit * unit;
   return below == 0 ? listed({unit}) : listed({below, below + unit});

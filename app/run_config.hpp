@@ -31,7 +31,7 @@ struct DataConfig {
   std::vector<DataSource> train;
   std::vector<DataSource> valid;  ///< empty for no evaluation
   std::string tokenizer;          ///< a name of tokenizers() or "none": how `generate` turns tokens into text
-  std::string ranks;  ///< file of the tokenizer's ranks; empty if it has none or the file is not at hand
+  std::string ranks;  ///< file of the tokenizer's ranks; empty if it has none or the deck names no file
 };
 
 struct EvalConfig {
@@ -90,12 +90,12 @@ std::span<const ParamSpec> deck_params();
 /// The ranks of a job and their distribution over its nodes.
 struct JobSize {
   std::int64_t ranks = 1;
-  /// This many consecutive ranks form a node, throughout the job; 0 if its nodes differ.
+  /// Every node has this many ranks, which are consecutive; 0 if the job is not laid out like this.
   std::int64_t ranks_per_node = ranks;
 };
 
-/// Reads and checks `deck` for a job against `specs` (mylos' own and the plugins'). All problems are added to
-/// `errors`, each with its place; the result is meaningful only if none was added. `values` receives every
+/// Reads and checks `deck` for a job against `specs` (mylos' own and the plugins'). Adds all problems to
+/// `errors`, each with its place; the result is meaningful only if there are none. `values` receives every
 /// parameter (for plugins and for the resolved deck), including the values that the deck leaves open: the
 /// preset's shape, train.seq_len, train.micro_batch, train.grad_dtype, parallel.data and parallel.shard.
 /// `unavailable` as in `resolve_deck`.

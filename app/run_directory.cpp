@@ -46,7 +46,7 @@ RunDirectory::RunDirectory(const RunPaths& paths, const fs::path& checkpoints, b
   }
   const fs::path link = paths.checkpoints();
   const bool is_link = fs::is_symlink(link);
-  // The directory that a link points to, even if it no longer exists.
+  // For a link, the directory that it points to, even if that no longer exists.
   const fs::path present = resolved(is_link ? link.parent_path() / fs::read_symlink(link) : link);
   const fs::path place = checkpoints.empty() ? present : resolved(checkpoints);
   const bool has_none = !is_link && (!fs::exists(link) || (fs::is_directory(link) && fs::is_empty(link)));

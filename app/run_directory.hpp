@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// RunDirectory: the one directory of a run, its lock and its status.
+// RunDirectory: the directory of a run, its lock and its status.
 #pragma once
 
 #include <cstdint>
@@ -25,20 +25,20 @@ struct RunPaths {
   std::filesystem::path checkpoints() const { return root / "checkpoints"; }
 };
 
-/// Creates and locks a run's directory, and that of its checkpoints if it is elsewhere. Rank 0 holds it for
-/// the whole run.
+/// Creates and locks a run's directory, and the directory of its checkpoints if that is elsewhere. Rank 0
+/// keeps this object for the whole run.
 class RunDirectory {
  public:
   /// `checkpoints` names the directory of the checkpoints; a link in the run's directory then points to it.
   /// If it is empty, the checkpoints stay in the directory that an existing link points to, or in the run's
-  /// own. Throws ExitCode::usage if the run's directory holds a run and `restart` is false, if its
-  /// checkpoints are in another directory, or if another job has locked one of the two. Throws ExitCode::io
-  /// if a directory cannot be written.
+  /// own. Throws ExitCode::usage if `restart` is false but a run or checkpoints exist; if `checkpoints` is
+  /// the run's directory, is not where this run has its checkpoints, or holds those of another run; or if
+  /// another job has locked one of the two directories. Throws ExitCode::io if a directory cannot be written.
   RunDirectory(const RunPaths& paths, const std::filesystem::path& checkpoints, bool restart);
 
  private:
   std::unique_ptr<RunLock> lock_;
-  std::unique_ptr<RunLock> checkpoint_lock_;  // of a checkpoint directory elsewhere
+  std::unique_ptr<RunLock> checkpoint_lock_;  // of a checkpoint directory outside the run's
 };
 
 /// Replaces status.json: the state of the run, its exit code once it has ended, and the machine. Never

@@ -25,7 +25,7 @@ struct RunState {
   std::string code = code_version();
   std::int64_t ranks_per_node = 0;  ///< as in JobSize
   std::string train_data;           ///< TokenDataset::identity; older checkpoints have none
-  TokenizerIdentity tokenizer;      ///< that made the data; without a name if unknown
+  TokenizerIdentity tokenizer;      ///< of the data; without a name if unknown
   bool evaluation_due = false;      ///< an evaluation of these weights was interrupted
 };
 

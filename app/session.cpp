@@ -30,7 +30,7 @@ const PluginDescriptor& first_usable(const PluginRegistry& plugins, PluginKind k
   return usable.empty() ? plugins.require(kind, fallback) : *usable.front();
 }
 
-/// Null if there is no such plugin: a plan is made without plugins too.
+/// Null if there is no such plugin: a run can be planned without its plugins.
 const PluginDescriptor* find(const PluginRegistry& plugins, PluginKind kind, std::string_view name) {
   for (const PluginInfo& info : plugins.all()) {
     const PluginDescriptor* plugin = info.descriptor;
@@ -146,7 +146,7 @@ Session::Session(const PluginRegistry& plugins, const RunConfig& config, const P
 }
 
 void Session::open_world(const PluginDescriptor& comm, CommunicatorArgs args, const CommConfig& config) {
-  // Algorithms that are made of messages wait for the compute backend themselves, once per operation.
+  // Algorithms that consist of messages wait for the compute backend themselves, once per operation.
   const bool is_one = bootstrap_->size() == 1;
   const bool is_made_of_messages = !is_one && (config.algorithm != "native" || config.simulated_link);
   args.compute = is_made_of_messages ? nullptr : &untraced_compute();
@@ -216,7 +216,7 @@ double measure_gemm_tflops(Session& session, DType dtype) {
   const DeviceBuffer x = memory(n * widest);
   const DeviceBuffer w = memory(largest);
   const DeviceBuffer y = memory(n * widest);
-  double highest = 0.0;  // disturbances only lower a rate: the highest counts
+  double highest = 0.0;  // other load can only lower a rate, so the highest is taken
   session.world().barrier();
   for (const auto& [in, out] : shapes) {
     for (int i = 0; i < warm_up + repetitions; ++i) {

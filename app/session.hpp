@@ -21,16 +21,16 @@ namespace mylos {
 /// The communication backend that `wanted` stands for: a name or "auto".
 std::string choose_comm(const PluginRegistry& plugins, const std::string& wanted, int world_size);
 
-/// What the communication backend of `config` needs. The backend may be "auto" or one that cannot be used
-/// here.
+/// The size of the communicator of `config`. Its backend may be "auto" or one that cannot be used here; all
+/// members are 0 if that backend is not found or cannot plan.
 CommunicatorPlan plan_communicator(const PluginRegistry& plugins, const RunConfig& config,
                                    const ParamValues& values);
-/// The compute backends of `config` in the order in which they are asked, ending with the root backend.
-/// Backends that were not found are left out.
+/// The compute backends of `config` in the order in which they are asked for a kernel, ending with the root
+/// backend. Backends that were not found are left out.
 std::vector<const PluginDescriptor*> compute_plugins(const PluginRegistry& plugins, const RunConfig& config);
 
-/// `wanted` with `auto` and a thread count of 0 replaced by what they stand for here. Throws ExitCode::usage
-/// as PluginRegistry::require does.
+/// `wanted` with `auto` replaced by the chosen backends and a thread count of 0 by this rank's share. Throws
+/// ExitCode::usage if a backend cannot be used, or if "self" is wanted for several ranks.
 BackendConfig choose_backends(const PluginRegistry& plugins, const BackendConfig& wanted, int world_size,
                               int ranks_sharing_cores);
 
@@ -47,7 +47,7 @@ class Session {
 
   MemoryLedger& ledger() { return ledger_; }
   ComputeBackend& compute() { return *traced_compute_; }
-  /// Records everything that is done on `compute()` and on the communicators.
+  /// Records the calls of `compute()` and of the communicators.
   Trace& trace() { return *trace_; }
   ProcessGrid& grid() { return *grid_; }
   Communicator& world() { return *counted_world_; }
@@ -57,16 +57,16 @@ class Session {
   FlightRecorder& recorder() { return recorder_; }
   int rank() { return world_->rank(); }
   int size() { return world_->size(); }
-  /// The algorithm that [comm] algorithm stands for here; never "auto".
+  /// The algorithm that is used for [comm] algorithm; never "auto".
   const std::string& algorithm() const { return algorithm_; }
 
-  /// Every rank's text, in the order of the ranks, on rank 0; empty on the others. Collective.
+  /// Every rank's text, in rank order, on rank 0; empty on the other ranks. Collective.
   std::vector<std::string> gather(const std::string& text);
 
  private:
   /// The backend without tracing: for the work of communicators inside a traced call, and for other threads.
   ComputeBackend& untraced_compute() { return compute_ ? *compute_ : *root_; }
-  /// Makes `world_` from backend `comm` with the settings of [comm].
+  /// Makes `world_` from backend `comm` and `config`.
   void open_world(const PluginDescriptor& comm, CommunicatorArgs args, const CommConfig& config);
 
   FlightRecorder& recorder_;
@@ -75,23 +75,23 @@ class Session {
   ComputeBackendHandle compute_;  // empty if the root is used alone
   std::unique_ptr<Trace> trace_;
   std::unique_ptr<TracedBackend> traced_compute_;
-  CommunicatorHandle bootstrap_;     // for host memory: exchanges ids
+  CommunicatorHandle bootstrap_;     // for host memory; exchanges ids
   CommunicatorHandle communicator_;  // the backend's, of this node or of all ranks
   TrafficCounter traffic_;
   TrafficCounter wire_traffic_;           // the messages of algorithms
-  std::unique_ptr<Communicator> layers_;  // on top of the backend's; empty if that is used directly
+  std::unique_ptr<Communicator> layers_;  // on top of the backend's; empty if `world_` is the backend's
   Communicator* world_ = nullptr;         // all ranks: the uppermost layer
   std::string algorithm_;
   std::unique_ptr<TracedCommunicator> traced_world_;
   std::unique_ptr<CountedCommunicator> counted_world_;
-  std::unique_ptr<CountedCommunicator> counted_bootstrap_;  // empty if `world_` has buffers in host memory
+  std::unique_ptr<CountedCommunicator> counted_bootstrap_;  // empty if `world_` works in host memory
   std::unique_ptr<ProcessGrid> grid_;
   std::unique_ptr<ProgressThread> progress_;
 };
 
 /// The highest rate of matrix products in `dtype`, in TFLOP/s: the peak that MFU refers to if the deck names
-/// none. Measured on the products of a GPT-2 124M block with 1024 rows on the host, on larger ones on a
-/// device.
+/// none. A host is measured with the products of a GPT-2 124M block with 1024 rows, a device with larger
+/// products.
 double measure_gemm_tflops(Session& session, DType dtype);
 
 }  // namespace mylos

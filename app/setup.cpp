@@ -24,8 +24,8 @@ namespace mylos {
 
 namespace {
 
-/// "libmylos_compute_cuda.so" -> "cuda": the section that a plugin which cannot be loaded would have
-/// declared.
+/// The section that a plugin would have declared if it could be loaded: "libmylos_compute_cuda.so" ->
+/// "cuda".
 std::string section_of_file(const std::filesystem::path& file) {
   const std::string stem = file.stem();
   return stem.substr(stem.rfind('_') + 1);
@@ -129,7 +129,7 @@ std::chrono::milliseconds start_timeout(const CommandLine& line, const std::stri
     DeckErrors reported_later;
     const Deck deck = Deck::parse(read_deck(deck_name), deck_name, reported_later);
     if (const DeckEntry* entry = deck.find(key)) value = entry->value;
-  } catch (const Error&) {  // rank 0 reads the deck for all ranks, and reports the error
+  } catch (const Error&) {  // rank 0 reads the deck for all ranks later, and reports the error
   }
   for (const auto& [name, given] : line.overrides) {
     if (name == key) value = given;
@@ -160,8 +160,8 @@ TokenizerIdentity tokenizer_of(const DataConfig& config, const TokenDataset& tra
 }
 
 std::string identity_of(const Setup& setup, const CommandLine& line) {
-  // Data are compared by content, since each node may have its own copy. Each rank may have its own number of
-  // threads.
+  // Left out: each node may have its own copy of the data, which are compared by content, and each rank its
+  // own number of threads.
   constexpr std::string_view own_matters[] = {"data.train", "data.valid", "backend.threads"};
   std::string text = fmt::format("mylos = {}\n", code_version());
   for (const std::string& argument : line.arguments) text += fmt::format("the argument = {}\n", argument);

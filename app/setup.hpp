@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Setup: from a deck's text and the command line to a checked configuration, and how a job ends on an error.
+// Setup: a checked configuration from a deck's text and the command line. Also ends a job on an error.
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@
 
 namespace mylos {
 
-/// A deck that was checked, with the plugins it was checked against.
+/// A checked deck and the plugins that it was checked against.
 struct Setup {
   PluginRegistry plugins;
   std::vector<ParamSpec> specs;  ///< mylos' own and the plugins'
@@ -28,14 +28,15 @@ struct Setup {
   ParamValues values;
   RunConfig config;
 
-  /// Replaces `auto` by what is used, in `config` and in `values`.
+  /// Replaces `auto`, and 0 threads, by the backends and threads that are used, in `config` and `values`.
   void choose(int world_size, int ranks_sharing_cores);
   std::string resolved_deck() const { return write_deck(specs, values); }
 };
 
 using DeckOverrides = std::vector<std::pair<std::string, std::string>>;
 
-/// A checkpoint's deck may name parameters of plugins that are not available here: these are left out.
+/// Where a deck comes from. A checkpoint's deck may name parameters of plugins that are not available here:
+/// these parameters are left out.
 enum class DeckOrigin : std::uint8_t { user, checkpoint };
 
 /// The text of a deck. Throws ExitCode::usage if there is no such file.
@@ -50,7 +51,7 @@ Setup make_setup(const std::string& deck_text, const std::string& deck_name, con
 /// given.
 Setup planned_setup(const CommandLine& line, const std::string& deck_name);
 
-/// What the run of `setup` will need.
+/// Plans the run of `setup`: its memory, traffic and work per step.
 RunPlan plan_of(const Setup& setup);
 
 /// Runs `work` on every rank. An error of any rank is printed once, and all ranks return its code; without an
@@ -58,28 +59,29 @@ RunPlan plan_of(const Setup& setup);
 int run_agreed(const MpiRuntime& mpi, const std::function<void()>& work);
 
 /// How long the ranks may take to start: [comm] start_timeout of the command line, otherwise of the deck if
-/// this rank can read it, otherwise the default. No rank can ask another yet.
+/// this rank can read it, otherwise the default. The ranks cannot communicate yet.
 std::chrono::milliseconds start_timeout(const CommandLine& line, const std::string& deck_name);
 
-/// If the ranks of this job cannot use the chosen communication backend together, warns and takes MPI. If the
-/// deck names that backend, returns an exit code other than 0 instead. Call it after `Setup::choose`.
-/// Collective.
+/// If the ranks of this job cannot use the chosen communication backend together, warns and chooses MPI
+/// instead. If the deck names that backend, returns an exit code other than 0. Call it after
+/// `Setup::choose`. Collective.
 int fall_back_to_mpi(const MpiRuntime& mpi, Setup& setup);
 
-/// The tokenizer that made a run's data, according to the sidecars of its token files, otherwise to the deck;
-/// without a name if neither has one. Throws ExitCode::usage and names both if two of them disagree.
+/// The tokenizer that made a run's data, according to the sidecars of its token files, or to the deck if
+/// there are none; without a name if it is unknown. Throws ExitCode::usage if two of these disagree, and
+/// names both.
 TokenizerIdentity tokenizer_of(const DataConfig& config, const TokenDataset& train,
                                const std::optional<TokenDataset>& valid);
 
-/// What must be the same on all ranks, as lines `key = value`.
+/// The settings that must be the same on all ranks, as lines `key = value`.
 std::string identity_of(const Setup& setup, const CommandLine& line);
 
-/// Fails on all ranks, as `run_agreed` does, unless `identity` is the same everywhere; the message has the
-/// first line that differs from rank 0's. Collective.
+/// Returns 0 on all ranks if `identity` is the same everywhere. Otherwise prints the first line that differs
+/// from rank 0's and returns ExitCode::usage on all ranks. Collective.
 int check_identity(const MpiRuntime& mpi, const std::string& identity);
 
-/// Ends the job on all ranks with `error`'s code and one message, after it has called `record` (status.json).
-/// Higher ranks wait a little, so that the lowest failing rank reports.
+/// Calls `record`, which writes status.json, then ends the job on all ranks with `error`'s code and a
+/// message. Higher ranks wait a little, so that the lowest failing rank reports.
 [[noreturn]] void end_job(const MpiRuntime& mpi, const std::exception& error,
                           const std::function<void(ExitCode, const std::string&)>& record);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// StepRecord: the data kept about a finished step, as a row of metrics and as a console line.
+// StepRecord: the data about a finished step that become a row of metrics and a line on the console.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +24,8 @@ struct StepObservation {
   int stop_request = 0;                                            // of the last rank that has one
 };
 
-/// Gathers every rank's measurements of the step and its stop request (0 if it has none). Collective; every
-/// rank gets the same.
+/// Gathers every rank's measurements of the step and its stop request (0 if it has none). Collective; the
+/// result is the same on every rank.
 StepObservation observe_step(Session& session, const StepResults& results, int stop_request);
 
 struct StepRecord {
@@ -34,7 +34,7 @@ struct StepRecord {
   std::int64_t tokens = 0;  ///< of the run up to this step
   double tokens_per_second = 0.0;
   double mfu = 0.0;  ///< model FLOPs utilisation: 6N + 12LCT per token, a fraction of the peak
-  double hfu = 0.0;  ///< hardware FLOPs utilisation: what rank 0's programs execute, recomputation included
+  double hfu = 0.0;  ///< hardware FLOPs utilisation: rank 0's FLOPs, recomputation included, per peak
   StepScalars scalars;
   StepObservation seen;
   std::vector<TrafficRow> traffic;  ///< of this rank

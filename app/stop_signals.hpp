@@ -8,14 +8,14 @@
 
 namespace mylos {
 
-/// Whether `signal`, received `after_first` after the first one, ends the process at once: a second Ctrl-C
-/// does. Launchers deliver a Ctrl-C twice (to the group and to each rank), so repeats within a second count
-/// as one. The other signals come from batch systems, which send one well before the time limit and one at
-/// it. Async-signal-safe.
+/// Whether `signal`, received `after_first` after the first one, ends the process immediately: only a second
+/// Ctrl-C does. Launchers deliver a Ctrl-C twice (to the group and to each rank), so repeats within a second
+/// count as one. The other signals come from batch systems, which send one well before the time limit and a
+/// second one when it is reached. Async-signal-safe.
 bool ends_at_once(int signal, std::chrono::nanoseconds after_first);
 
-/// Installs the handlers while it lives. There is one per process, made by the main thread after MPI has
-/// started, since MPI may have taken one of the signals. The handlers run on their own stack: kernels
+/// Installs the handlers for its lifetime. A process has at most one. The main thread makes it after MPI has
+/// started, because MPI may handle some of these signals itself. The handlers run on their own stack: kernels
 /// generated at run time may keep data below the stack pointer or point it into the heap (oneDNN 2.6's fp32
 /// GEMM does), where a signal's frame would overwrite data.
 class StopSignals {

@@ -25,7 +25,7 @@ std::string shape_text(const ModelConfig& model) {
                      model.width, model.context, model.vocab, model.tied ? "tied" : "untied");
 }
 
-/// Compares the names and ranks that are known on both sides.
+/// Whether two tokenizers are the same; an unknown name or unknown ranks match any.
 bool is_same(const TokenizerIdentity& a, const TokenizerIdentity& b) {
   if (a.name.empty() || b.name.empty()) return true;
   return a.name == b.name && (a.ranks == b.ranks || a.ranks.empty() || b.ranks.empty());
@@ -55,7 +55,7 @@ Trainer::Trainer(TrainerContext context)
           checkpoint_io_, io_, paths_.checkpoints(), config_.checkpoint.settings,
           [this](CheckpointPhase phase, std::int64_t step) { fault_.at(Fault::phase_of(phase), step); },
           [this](const std::string& text) { console_.warn(text); }),
-      // One step until the clock is read again, and the steps that are queued by then.
+      // One step runs until the clock is read again; the steps queued by then run too.
       wall_clock_limit_(config_.limits.wall_clock, training_.table().num_parameters(),
                         1 + training_.num_to_leave_unread()),
       last_step_(config_.limits.stop_step > 0 ? config_.limits.stop_step : config_.limits.steps),
@@ -67,7 +67,7 @@ Trainer::Trainer(TrainerContext context)
   }
 }
 
-// An exception may pass through while the states are hashed.
+// An exception may destroy the trainer while another thread hashes its states.
 Trainer::~Trainer() {
   if (pending_checkpoint_) pending_checkpoint_->hashed.wait();
 }
@@ -166,7 +166,7 @@ TrainResult Trainer::run() {
     if (evaluation_due_) return preempted();
   }
   while (step_ < last_step_ || !queued_.empty()) {
-    while (may_queue_step()) queue_step();  // on a device, one more than the step to read
+    while (may_queue_step()) queue_step();  // on a device, also the step after the one that is read
     QueuedStep finished = queued_.front();
     queued_.pop_front();
     const std::vector<TrafficRow> before = subtract(session_.traffic().table(), finished.traffic);
@@ -175,7 +175,8 @@ TrainResult Trainer::run() {
     const StepObservation seen = observe();
     finished.traffic = subtract(session_.traffic().table(), before);
     if (finished.step == config_.profile_step) write_trace();
-    // Otherwise a gradient overflowed, which a smaller loss scale may prevent.
+    // A skipped step that `skipped_in_row` does not count is an overflow, which a smaller loss scale may
+    // prevent.
     const bool is_bad = scalars.skip != 0 && guard.skipped_in_row > 0;
     if (is_bad) {
       console_.warn(fmt::format("step {}: update not applied (loss {}, gradient norm {})", finished.step,
@@ -195,22 +196,21 @@ TrainResult Trainer::run() {
               finished.step};
     }
     stop_request_ = seen.stop_request;
-    if (!queued_.empty()) {  // a later step has changed the weights: nothing else is due
+    if (!queued_.empty()) {  // a later step already changes the weights: nothing is due after this one
       record(finished, seen);
       continue;
     }
     const std::int64_t check_every = config_.guard_settings.replica_check_every;
     if (check_every > 0 && step_ % check_every == 0) check_replicas();
     const bool last = step_ == last_step_;
-    // A stop request must not wait for an evaluation, which then follows after the restart.
+    // A stop request must not wait for an evaluation; the restart runs it instead.
     evaluation_due_ = evaluates_after(step_) && (stop_request_ != 0 || !run_evaluation());
     checkpoint_due_ =
         checkpoint_due_ || (config_.checkpoint.every > 0 && step_ % config_.checkpoint.every == 0);
-    // The step's row comes before its checkpoint, so that no row is missing if the job is killed after the
-    // checkpoint.
+    // The step's row is written before its checkpoint, so that no row is missing if the job is killed after
+    // the checkpoint.
     record(finished, seen);
-    // A skipped step leaves the weights of the step before it; its checkpoint waits for the next applied
-    // step.
+    // A skipped step does not change the weights: a checkpoint that is due waits for the next applied step.
     const bool stops = last || stop_request_ != 0;
     if (stops || (checkpoint_due_ && scalars.skip == 0)) write_checkpoint(stops);
     if (stop_request_ != 0 && (!last || evaluation_due_)) return preempted();
@@ -377,7 +377,7 @@ void Trainer::write_checkpoint(bool ends_run) {
   note_written(checkpoints_.finish());  // one at a time
   const bool goes_on = snapshot_ && !ends_run;
   const bool is_hashed_beside = goes_on && backend_.host_accessible();
-  if (!is_hashed_beside) check_replicas();  // a restart would take a wrong replica for the truth
+  if (!is_hashed_beside) check_replicas();  // otherwise a restart could continue from a corrupt replica
   checkpoint_begin_ = start;
   CheckpointContent content =
       checkpoint_content(backend_, training_.table(), training_.exchange(), training_.optimizer(),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Trainer: a run from its first step to its last: data, checkpoints, metrics, evaluation, and how it can end.
+// Trainer: a run from its first step to its last, with data, checkpoints, metrics, evaluation and stop
+// requests.
 #pragma once
 
 #include <atomic>
@@ -41,7 +42,7 @@ struct TrainResult {
   std::int64_t step = 0;
 };
 
-/// What a trainer works with; everything it refers to outlives the trainer.
+/// The objects that a trainer uses; everything referred to must outlive the trainer.
 struct TrainerContext {
   Session& session;
   IoThread& io;
@@ -66,8 +67,8 @@ class Trainer final : private StepDriver {
   explicit Trainer(TrainerContext context);
   ~Trainer() override;
 
-  /// Starts from initial weights, or from a checkpoint if `restart` is given: "newest" takes the newest
-  /// complete one, if there is any; "step_N" takes that of step N.
+  /// Starts from initial weights, or from a checkpoint if `restart` is given: "newest" means the newest
+  /// complete checkpoint, if there is one; "step_N" means that of step N.
   void start(const std::optional<std::string>& restart);
   /// Runs until the last step, a stop request or a failure that the guard reports.
   TrainResult run();
@@ -79,7 +80,7 @@ class Trainer final : private StepDriver {
   struct QueuedStep {
     std::int64_t step = 0;
     std::int64_t sample = 0;  // running index of the next step's first sample
-    // Until the step's results are read, the traffic of queueing it; then that of the whole step.
+    // Until the step's results are read, the traffic of queueing it; then the traffic of the whole step.
     std::vector<TrafficRow> traffic;
   };
 
@@ -90,7 +91,7 @@ class Trainer final : private StepDriver {
     std::future<void> hashed;       // ends before the optimizer's next step
   };
 
-  /// A stop request that is not a signal.
+  /// The stop request of the wall-clock limit; the other requests are signal numbers.
   static constexpr int wall_clock_request = -1;
 
   void restore_from(CheckpointReader& reader);
@@ -107,9 +108,9 @@ class Trainer final : private StepDriver {
   /// This rank's stop request; 0 if there is none.
   int own_stop_request();
   void record(const QueuedStep& finished, const StepObservation& seen);
-  /// The stop request of any rank, agreed on by all; 0 if there is none. Collective.
+  /// A stop request that at least one rank has, the same on all ranks; 0 if there is none. Collective.
   int agree_on_stop();
-  /// False if it was interrupted.
+  /// Returns false if the evaluation was interrupted.
   bool run_evaluation();
   void write_checkpoint(bool ends_run);
   void start_pending_checkpoint();
@@ -143,8 +144,9 @@ class Trainer final : private StepDriver {
   std::optional<PinnedBuffer> snapshot_;  // for [checkpoint] async
   CheckpointStore checkpoints_;
   std::optional<PendingCheckpoint> pending_checkpoint_;
-  std::vector<TrafficRow> comparison_traffic_;  // occurred while a step was being queued, but is not its own
-  std::unique_ptr<MetricsWriter> metrics_;      // on rank 0
+  /// Of comparing replicas while a step is queued; not counted for the step.
+  std::vector<TrafficRow> comparison_traffic_;
+  std::unique_ptr<MetricsWriter> metrics_;  // on rank 0
 
   WallClockLimit wall_clock_limit_;
   std::int64_t last_step_;           // of this run

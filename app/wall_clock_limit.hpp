@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// WallClockLimit: when a run must end so that its checkpoint is written before its time is over.
+// WallClockLimit: when a run must stop so that its checkpoint is written before the time limit.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 namespace mylos {
 
-/// Expects the slowest step and checkpoint so far; an evaluation is interrupted and does not count. It reads
-/// no clock; all times are in seconds.
+/// Allows for steps and a checkpoint that take twice as long as the slowest so far. Evaluations do not count,
+/// because they are interrupted. Reads no clock; all times are in seconds.
 class WallClockLimit {
  public:
   /// `limit` counts from the launch; 0 means no limit. A stop request takes effect after `num_steps` more
@@ -33,7 +33,7 @@ class WallClockLimit {
 
   double limit_;
   double num_steps_;
-  double checkpoint_guess_;  // until a checkpoint was timed: a second, and 12 bytes per parameter
+  double checkpoint_guess_;  // used until a checkpoint was timed: 1 s, and 12 bytes per parameter
   double step_ = 0.0;
   double checkpoint_ = 0.0;
 };

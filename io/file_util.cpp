@@ -76,7 +76,7 @@ void write_fully(int fd, const fs::path& file, const void* data, std::size_t byt
 
 void sync_file(int fd, const fs::path& file) {
   const WatchedCall call(CallKind::io, "fsync", file.native());
-  // Some file systems cannot sync a directory and say EINVAL; their renames are as durable as they get.
+  // Some file systems cannot sync a directory and return EINVAL; nothing makes their renames more durable.
   if (::fsync(fd) != 0 && errno != EINVAL)
     fail(ExitCode::io, "cannot sync {}: {}", file.string(), std::strerror(errno));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operations on files and directories whose errors name them, atomic replacement, and the lock of a run
+// Operations on files and directories, with errors that name the file; atomic replacement; the lock of a run
 // directory.
 #pragma once
 

@@ -12,7 +12,7 @@
 
 namespace mylos {
 
-/// Owns an HDF5 identifier. The destructor ignores errors: close what was written with `close`.
+/// Owns an HDF5 identifier. The destructor ignores errors: after writing, call `close`.
 template <herr_t (*close_function)(hid_t)>
 class H5Handle {
  public:
@@ -76,7 +76,7 @@ Result h5_check(Result result, ExitCode code, const std::string& what) {
 }
 
 /// Access properties for opening a file in one process, without file locks, so that others can read while it
-/// is written. From then on HDF5 no longer prints errors of this thread: they are thrown.
+/// is written. Also stops HDF5 from printing this thread's errors, which are thrown instead.
 inline H5Properties h5_serial_access() {
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   H5Properties access(

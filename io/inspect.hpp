@@ -9,8 +9,8 @@
 
 namespace mylos {
 
-/// Recognises the kind of `path` by its content. Throws ExitCode::bad_data if it is none of these or not
-/// whole. For one process.
+/// Recognises the kind of `path` by its content. Throws ExitCode::bad_data if it is of another kind or
+/// incomplete. For one process.
 std::string inspect(IoThread& io, const std::filesystem::path& path);
 
 }  // namespace mylos

@@ -51,7 +51,7 @@ IoThread::IoThread() {
     MPI_Allreduce(MPI_IN_PLACE, &nodes_, 1, MPI_INT, MPI_SUM, comm_);
   }
   threads_ = share_of_processors(ranks_on_node);
-  // Otherwise HDF5 would flush files at exit that an error left open.
+  // Without this, HDF5 would flush at exit the files that an error left open.
   static std::once_flag once;
   std::call_once(once, [] { H5dont_atexit(); });
   thread_ = std::thread([this] { loop(); });

@@ -14,8 +14,8 @@
 
 namespace mylos {
 
-/// Runs jobs in the order submitted. Debian's HDF5 is not thread-safe: a process makes all its HDF5 calls on
-/// one such thread.
+/// Runs jobs in the order submitted. Debian's HDF5 is not thread-safe, so a process makes all its HDF5 calls
+/// on one such thread.
 class IoThread {
  public:
   /// If MPI is initialised (THREAD_MULTIPLE), duplicates MPI_COMM_WORLD, collectively; otherwise works for
@@ -27,7 +27,8 @@ class IoThread {
 
   /// Queues `job`; the future carries its exception.
   std::future<void> submit(std::function<void()> job);
-  /// Runs `job` on the thread and waits; rethrows its exception. On the thread itself it runs at once.
+  /// Runs `job` on the thread and waits; rethrows its exception. If called on the thread itself, runs `job`
+  /// directly.
   void run(std::function<void()> job);
 
   MPI_Comm comm() const { return comm_; }

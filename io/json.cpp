@@ -18,7 +18,7 @@ struct Json::Value {
     return *found;
   }
 
-  /// The member; throws unless `is_kind` holds for it.
+  /// The member `key`; throws unless it satisfies `is_kind`.
   const nlohmann::json& member(std::string_view key, bool (nlohmann::json::*is_kind)() const noexcept,
                                const char* kind) const {
     const nlohmann::json& found = member(key);
@@ -33,7 +33,7 @@ constexpr const char* bytes_key = "latin1";
 
 bool is_utf8(std::string_view text) {
   if (std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80U; })) return true;
-  // The library checks UTF-8 when it writes.
+  // The library checks that text is UTF-8 when it writes.
   try {
     (void)nlohmann::json(text).dump();
     return true;
@@ -73,7 +73,7 @@ std::string bytes_of(const std::string& wide) {
   return bytes;
 }
 
-/// Deeper values would overflow the stack of recursive functions.
+/// Throws if values are nested so deeply that recursive functions could overflow the stack.
 void check_depth(std::string_view text) {
   constexpr int max_depth = 64;
   int depth = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Command: a subcommand of mylos; dispatch, parsing and help follow from the list of them.
+// Command: a subcommand of mylos. Dispatch, parsing and help are derived from the list of subcommands.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ struct Command {
   int (*run)(const CommandLine& line);      ///< returns the exit code of the process; errors are thrown
   std::size_t max_arguments = 1;
   bool takes_overrides = false;  ///< --section.key=value
-  bool may_lose_output = false;  ///< output that cannot be printed is not an error
+  bool may_lose_output = false;  ///< a failure to print output is not an error
 };
 
 extern const Command train_command, eval_command, generate_command, tokenize_command, inspect_command,

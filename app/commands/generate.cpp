@@ -47,8 +47,8 @@ std::int32_t draw(const std::vector<float>& logits, const Sampling& sampling, st
   return order[static_cast<std::size_t>(std::min<std::int64_t>(chosen, k - 1))];
 }
 
-/// The tokenizer of a run or checkpoint. The file of its ranks is the command line's, otherwise the run's
-/// copy or the deck's file.
+/// The tokenizer of a run or checkpoint. Its ranks are read from the file that the command line names,
+/// otherwise from the run's copy, otherwise from the deck's file.
 std::unique_ptr<Tokenizer> tokenizer_of(const CommandLine& line, const DataConfig& data) {
   if (!tokenizer_kind(data.tokenizer).has_ranks) return make_tokenizer(data.tokenizer);
   const fs::path place = fs::absolute(line.argument(0, "a run directory or a checkpoint")).lexically_normal();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Gathers a run directory into its report.
+// Makes the report of a run directory.
 #pragma once
 
 #include <filesystem>

@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Throws if two of the names are the same file, whether or not it exists yet. Names may be empty.
+/// Throws if two of the names refer to the same file, whether or not it exists yet. Names may be empty.
 void check_apart(const std::vector<CorpusInput>& inputs, const std::vector<fs::path>& outputs) {
   const auto place = [](const fs::path& file) { return fs::weakly_canonical(fs::absolute(file)); };
   const auto check = [&](const fs::path& a, const fs::path& b) {
@@ -156,7 +156,7 @@ struct Plan {
   bool reads_standard_input() const {
     return std::ranges::any_of(inputs, [](const CorpusInput& input) { return input.path.empty(); });
   }
-  /// llm.c's names: its shard 0 is for validation, training shards begin with 1.
+  /// llm.c's file names: shard 0 is for validation, and training shards are numbered from 1.
   fs::path file(Split split, std::int64_t shard) const {
     const bool is_train = split == Split::train;
     if (!has_shards()) return is_train ? output : valid_output;
@@ -231,7 +231,7 @@ Plan plan_of(const CommandLine& line) {
   return plan;
 }
 
-/// The progress of a run with shards before its first shard.
+/// The initial progress of a run that writes shards.
 ShardProgress progress_of(const Plan& plan, const CommandLine& line, const Tokenizer& tokenizer) {
   ShardProgress progress;
   progress.settings = {{"tokenizer", tokenizer.identity().text()},
@@ -254,7 +254,7 @@ ShardProgress progress_of(const Plan& plan, const CommandLine& line, const Token
   return progress;
 }
 
-/// Reads the progress of an earlier run into `progress`. Returns whether there is anything left to do.
+/// Reads the progress of an earlier run into `progress`. Returns whether shards remain to be written.
 bool continue_from(const Plan& plan, ShardProgress& progress, bool may_continue) {
   const fs::path file = plan.progress_file();
   const auto before = read_progress(file);

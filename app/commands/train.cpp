@@ -40,8 +40,8 @@ std::optional<std::string> parse_restart(const CommandLine& line) {
   return wish;
 }
 
-/// Keeps the automatic choices of the run that is continued, if its layout is the same, for a bitwise
-/// restart.
+/// If parallel.data and parallel.tensor are unchanged, keeps the automatic choices of the run that is
+/// continued, so that the restart is bitwise identical.
 void reuse_choices(Setup& setup, const RunPaths& paths) {
   if (!std::filesystem::exists(paths.resolved_deck())) return;
   DeckErrors ignored;
@@ -116,7 +116,7 @@ int run(const CommandLine& line) {
     fail(ExitCode::usage,
          "--ranks, --ranks-per-node and --layout are for --dry-run; the launcher says how many ranks train");
 
-  // 1. MPI, the deck, the run's directory: all ranks learn of an error together.
+  // 1. MPI, the deck, the run's directory: an error on one rank is reported once and returned by all ranks.
   const auto launched = std::chrono::steady_clock::now();
   std::signal(SIGPIPE, SIG_IGN);  // the reader of a long run's output may be gone
   const MpiRuntime mpi(start_timeout(line, deck_name));
@@ -174,7 +174,7 @@ int run(const CommandLine& line) {
   };
   if (const int code = run_agreed(mpi, take_directory)) return code;
 
-  // 2. Backends, trainer, watchdog: from here an error of one rank ends the job.
+  // 2. Backends, trainer, watchdog: from here an error on one rank ends the job.
   const StopSignals signals;
   Console console(mpi.rank() == 0, progress);
   std::string resolved_deck;
@@ -189,7 +189,8 @@ int run(const CommandLine& line) {
   };
   mpi.watchdog().set_record(record);
   try {
-    // These threads start before OpenMP binds this one to a core; later ones would share that core.
+    // These threads start before OpenMP binds this one to a core; if they started later, they would share
+    // that core.
     io = std::make_unique<IoThread>();
     checkpoint_io = std::make_unique<IoThread>();
     const std::int64_t batch = setup.config.train.micro_batch;
@@ -215,7 +216,7 @@ int run(const CommandLine& line) {
     // 3. Train.
     const TrainResult result = trainer->run();
 
-    // 4. Say how it ended.
+    // 4. Report how the run ended.
     mpi.watchdog().set_record(nullptr);
     if (mpi.rank() == 0) {
       write_status(paths, result.state, result.code, result.step, result.message);

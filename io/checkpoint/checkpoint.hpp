@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Checkpoints: directories of global tensors, written atomically by all ranks at the speed of the disk and
-// verified before they are read.
+// Checkpoints: directories of global tensors, written atomically by all ranks together and verified before
+// they are read.
 //
 // A checkpoint is <run>/checkpoints/step_NNNNNN with weights.h5, optimizer.h5 (one group per optimizer
 // state), state.json and manifest.json (XXH3-128 digests of every byte). Rank 0 lays out the HDF5 files;
@@ -39,8 +39,8 @@ struct CheckpointTensor {
   std::vector<TensorPart> parts;
 };
 
-/// What a checkpoint is written from. The parts of a tensor on all ranks together cover it disjointly and
-/// completely; the writer checks this.
+/// The data that a checkpoint is written from. The parts of a tensor on all ranks together must contain every
+/// element exactly once; the writer checks this.
 struct CheckpointContent {
   std::vector<CheckpointTensor> tensors;
   CheckpointState state;
@@ -98,17 +98,17 @@ class CheckpointStore {
   void check_file_system();
 
   /// Writes `content` as step_NNNNNN; an existing checkpoint of that step is moved to `abandoned-<time>`. On
-  /// return the new one is on disk under its final name. While the caller continues, it is read back, and
-  /// only then are older ones removed by the retention rules. Errors are agreed on and thrown by all ranks:
+  /// return the new checkpoint is on disk under its final name. It is read back while the caller continues;
+  /// only then are older checkpoints removed by the retention rules. All ranks throw the same error:
   /// ExitCode::io naming the file, ExitCode::numerical for values that are not finite.
   void write(const CheckpointContent& content);
-  /// Does all of that while the caller continues. The memory of `content` must not change until `finish`
-  /// returns or `poll` returns a checkpoint.
+  /// Like `write`, but everything runs while the caller continues. The memory of `content` must not change
+  /// until `finish` returns or `poll` returns a checkpoint.
   void start(CheckpointContent content);
   /// Waits for the background work of the last `write` or `start` and throws its error, as the next `write`
   /// or `start` would. Empty if there was no such work.
   std::optional<WrittenCheckpoint> finish();
-  /// Like `finish` if the work has ended; otherwise empty, at once.
+  /// Like `finish` if the work has ended; otherwise returns empty without waiting.
   std::optional<WrittenCheckpoint> poll();
 
   /// Moves the checkpoints after `step` to `abandoned-<time>`, for a run that continues at `step`.
@@ -156,9 +156,9 @@ class CheckpointReader {
   std::unique_ptr<Impl> impl_;
 };
 
-/// The newest checkpoint of `directory` that verifies, or that of `step` if given. Newer ones that do not
-/// verify are passed over with a warning; if no checkpoint verifies, or that of `step` does not, throws
-/// ExitCode::bad_data. Empty if `directory` has no checkpoints.
+/// The newest checkpoint of `directory` that passes verification, or that of `step` if given. Newer ones that
+/// fail are skipped with a warning. Throws ExitCode::bad_data if all checkpoints fail, or if that of `step`
+/// does. Empty if `directory` has no checkpoints.
 std::optional<CheckpointReader> open_newest(IoThread& io, const std::filesystem::path& directory,
                                             std::optional<std::int64_t> step, const Warn& warn);
 

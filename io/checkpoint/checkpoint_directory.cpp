@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view step_prefix = "step_";
-/// For strftime(3); a number follows if several directories are of the same second.
+/// For strftime(3); a number follows if several directories were made in the same second.
 constexpr const char* abandoned_format = "abandoned-%Y%m%dT%H%M%SZ";
 
 /// The step that a directory's name encodes; empty if `step_name` would not produce exactly this name.
@@ -63,7 +63,7 @@ bool is_own(const fs::path& checkpoint) try {
   return false;
 }
 
-/// Whether its manifest is of another step: then it is a copy that somebody made.
+/// Whether its manifest is of another step than its name says: then it is a copy that a user made.
 bool is_copy(const fs::path& checkpoint) {
   try {
     return step_name(read_manifest(checkpoint).step) != checkpoint.filename().string();
@@ -86,7 +86,7 @@ void remove_checkpoint(const fs::path& checkpoint, const Warn& warn) {
   if (error) warn(fmt::format("cannot remove {}: {}", checkpoint.string(), error.message()));
 }
 
-/// Whether `abandon` made a directory.
+/// Whether `path` is a directory with a name that `abandon` gives.
 bool is_abandoned(const fs::path& path) {
   std::string name = path.filename().string();
   std::tm time{};
@@ -102,7 +102,7 @@ std::vector<fs::path> abandoned_in(const fs::path& directory) {
   return found;
 }
 
-/// Whether a writer or a removal that was killed left it.
+/// Whether it has the name that a writer or a removal leaves if it is killed.
 bool is_leftover(const fs::path& path) {
   return path.extension() == temporary_suffix && step_of(path.stem().string());
 }
@@ -192,7 +192,7 @@ std::uintmax_t bytes_in(const fs::path& directory) {
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(directory, error)) {
     const bool is_file = entry.is_regular_file(error);
     const std::uintmax_t size = entry.file_size(error);
-    if (is_file && !error) bytes += size;  // a file that vanishes meanwhile counts as empty
+    if (is_file && !error) bytes += size;  // a file that vanishes in between counts as empty
   }
   return bytes;
 }

@@ -23,7 +23,7 @@ struct CheckpointSettings {
   std::int64_t alignment = 4096;  ///< bytes; applies to datasets of at least this size
 };
 
-/// Receives messages about checkpoints that are passed over or cannot be deleted.
+/// Receives warnings about checkpoints, such as one that is skipped or cannot be deleted.
 using Warn = std::function<void(const std::string&)>;
 
 inline constexpr const char* temporary_suffix = ".tmp";
@@ -31,7 +31,7 @@ inline constexpr const char* temporary_suffix = ".tmp";
 /// "step_000400".
 std::string step_name(std::int64_t step);
 
-/// The steps that have an entry, ascending, whatever it holds.
+/// The steps that have an entry in the directory, ascending, whatever the entry holds.
 std::vector<std::int64_t> list_steps(const std::filesystem::path& directory);
 
 /// Removes the temporary directories of killed writers and interrupted removals.

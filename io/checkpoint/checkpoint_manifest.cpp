@@ -246,7 +246,7 @@ Manifest read_whole_manifest(const fs::path& checkpoint, std::optional<std::int6
 
 std::vector<std::string> check_digests(const fs::path& checkpoint, const Manifest& manifest,
                                        const DigestCheck& check) {
-  // Each returns the mismatch of one digest, or "".
+  // Each check returns the mismatch of one digest, or "".
   std::vector<std::function<std::string()>> checks;
   int count = 0;
   const auto add = [&](std::function<std::string()> problem) {

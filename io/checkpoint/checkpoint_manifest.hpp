@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// manifest.json of a checkpoint: what its files hold and the digests of all their bytes, including a digest
-// of the manifest itself.
+// manifest.json of a checkpoint: what its files hold, the digests of all their bytes, and a digest of the
+// manifest itself.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +22,8 @@ struct ManifestPiece {
   std::string dataset;  ///< version 1 only: the dataset that the piece belongs to; otherwise empty
 };
 
-/// A tensor of a file, in the parts that its writers wrote. Version 1 has none: its pieces also cover the
-/// tensors.
+/// A tensor of a file, in the parts that the ranks wrote. Manifests of version 1 list no tensors: their
+/// pieces cover the tensors too.
 struct ManifestTensor {
   struct Part {
     Box box;
@@ -54,13 +54,13 @@ struct Manifest {
 /// The pieces of a file before, between and after its tensors, without digests.
 std::vector<ManifestPiece> pieces_around(const std::vector<PlacedTensor>& tensors, std::int64_t bytes);
 
-/// Writes and parses the text of manifest.json. `read_manifest` throws ExitCode::bad_data naming the file if
-/// it is not a whole manifest of a known version; it reads no other file.
+/// Write and read manifest.json. `read_manifest` throws ExitCode::bad_data naming the file if it is not a
+/// whole manifest of a known version; it reads no other file.
 std::string manifest_text(const Manifest& manifest);
 Manifest read_manifest(const std::filesystem::path& checkpoint);
 
-/// The manifest. Throws ExitCode::bad_data if it is not of `step`, or if a file does not have the size that
-/// it gives.
+/// The manifest of `checkpoint`. Throws ExitCode::bad_data if it is not of `step`, or if a file does not have
+/// the size that the manifest gives.
 Manifest read_whole_manifest(const std::filesystem::path& checkpoint,
                              std::optional<std::int64_t> step = std::nullopt);
 

@@ -69,7 +69,8 @@ std::pair<H5Dataspace, H5Dataspace> spaces_of(const Extents& shape, const Transf
   return {std::move(in_file), std::move(in_memory)};
 }
 
-/// The part, cut along the first dimension to a bounded size.
+/// The transfers of a part, which is cut along its first dimension into at most `max_transfer` elements, or
+/// one row if that is more.
 std::vector<Transfer> transfers_of(const TensorPart& part) {
   std::vector<Transfer> transfers;
   if (part.box.size() == 0) return transfers;
@@ -92,7 +93,7 @@ std::vector<Transfer> transfers_of(const TensorPart& part) {
   return transfers;
 }
 
-/// Rejects formats before HDF5 1.10, whose metadata has no checksums, before HDF5 parses the file.
+/// Rejects formats older than HDF5 1.10, whose metadata has no checksums. Called before HDF5 parses the file.
 void check_superblock(const fs::path& path) {
   constexpr std::array<unsigned char, 9> expected = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n', 3};
   std::array<unsigned char, expected.size()> head{};
@@ -137,7 +138,7 @@ struct ChunkedTensors::Impl {
 
   H5Dataset open(const std::string& name) const {
     const H5Properties access(check(H5Pcreate(H5P_DATASET_ACCESS), name));
-    // Room for a few chunks: a chunk with several parts of a rank is read once.
+    // Room for a few chunks, so that a chunk that several of a rank's parts share is read only once.
     constexpr std::size_t cache_slots = 127;
     constexpr std::size_t cache_bytes = std::size_t{16} << 20U;
     check(H5Pset_chunk_cache(access.get(), cache_slots, cache_bytes, H5D_CHUNK_CACHE_W0_DEFAULT), name);

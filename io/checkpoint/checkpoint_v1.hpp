@@ -10,8 +10,8 @@
 
 namespace mylos {
 
-/// An open file, for one process; used on the I/O thread. A damaged file throws ExitCode::bad_data with the
-/// dataset's name.
+/// An open file, for one process, on the I/O thread. If the file is damaged, throws ExitCode::bad_data with
+/// the dataset's name.
 class ChunkedTensors {
  public:
   /// Checks everything that reading relies on: type, shape, chunks, filter, and that no chunk is missing.
@@ -22,7 +22,7 @@ class ChunkedTensors {
 
   /// In file order.
   const std::vector<TensorInfo>& tensors() const;
-  /// `tensor` is one of them.
+  /// `tensor` must be one of `tensors()`.
   void read(const TensorInfo& tensor, const std::vector<TensorPart>& parts) const;
 
  private:

@@ -29,7 +29,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-constexpr std::int64_t digest_bytes = std::int64_t{64} << 20U;  // per digest, at most, unless a row is longer
+constexpr std::int64_t digest_bytes = std::int64_t{64} << 20U;  // at most per digest, unless a row is longer
 
 /// Appends the boxes of parts as integers: their number, then start and count of each.
 void append_boxes(const std::vector<TensorPart>& parts, Integers& integers) {
@@ -107,7 +107,7 @@ class Writer {
     });
   }
 
-  /// Throws unless the boxes of all ranks cover each tensor disjointly and completely.
+  /// Throws unless the boxes of all ranks contain each element of each tensor exactly once.
   void check_cover() const {
     std::vector<std::size_t> next(boxes_.size(), 0);
     for (const CheckpointTensor& tensor : content_.tensors) {
@@ -193,7 +193,7 @@ class Writer {
     });
   }
 
-  /// On rank 0, which has the boxes and digests of all ranks, in the order of the tensors.
+  /// Called on rank 0, which has the boxes and digests of all ranks, in the order of the tensors.
   Manifest make_manifest(const std::vector<Integers>& digests) const {
     std::map<std::string, std::vector<ManifestTensor>> tensors;  // by file
     std::vector<std::size_t> box(boxes_.size(), 0);              // position in each rank's `boxes_`
@@ -331,7 +331,7 @@ void CheckpointStore::write_on_thread(const CheckpointContent& content) {
   try {
     Writer(io_, hdf5_, directory_, settings_, hook_, warn_, content).run();
   } catch (const Error&) {
-    // The incomplete checkpoint may fill the disk. No rank uses it any more.
+    // The incomplete checkpoint may fill the disk, and no rank uses it any more.
     if (io_.rank() == 0) remove_leftovers(directory_, warn_);
     throw;
   }

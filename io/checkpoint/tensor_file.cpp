@@ -28,8 +28,8 @@ namespace {
 // Elements that are digested and read or written at a time: few enough for the processor's cache, enough to
 // make a disk access worthwhile.
 constexpr std::int64_t block_elements = std::int64_t{1} << 18U;
-// Direct I/O reads and writes whole pages of the kernel's size; runs shorter than `least_direct` would
-// consist mostly of partial pages.
+// Direct I/O reads and writes whole pages of the kernel's size. It is not used for runs shorter than
+// `least_direct`, because partial pages are a large part of them.
 const std::size_t page = std::max<std::size_t>(4096, static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)));
 const std::size_t least_direct = 16 * page;
 
@@ -39,7 +39,7 @@ bool holds_floats(std::int64_t offset) {
   return offset % static_cast<std::int64_t>(alignof(float)) == 0;
 }
 
-/// Memory for a block, at the same distance from the start of a page as in the file if floats can lie there.
+/// Memory for a block, at the same offset within a page as in the file if floats can lie there.
 class PagedBlock {
  public:
   std::byte* place_for(std::int64_t offset, std::size_t bytes) {
@@ -120,7 +120,7 @@ class LayoutFile {
     const auto bytes = static_cast<hsize_t>(alignment);
     check(H5Pset_alignment(access.get(), bytes, bytes), "alignment");
     const H5Properties creation(check(H5Pcreate(H5P_FILE_CREATE), "file properties"));
-    // The same tensors yield the same file, whenever it is created.
+    // Without times, the same tensors always yield the same file.
     check(H5Pset_obj_track_times(creation.get(), false), "file properties");
     file_ = H5File(check(H5Fcreate(path_.c_str(), H5F_ACC_EXCL, creation.get(), access.get()), "create"));
   }
@@ -169,7 +169,7 @@ class LayoutFile {
   std::set<std::string> groups_;
 };
 
-/// Detects a full disk before the first byte is written.
+/// Reserves the file's disk space, so that a full disk is detected before the first tensor is written.
 void reserve(const fs::path& path, std::int64_t bytes) {
   const FileDescriptor file = open_file(path, O_WRONLY | O_NOFOLLOW);
   const WatchedCall call(CallKind::io, "fallocate", path.native(), static_cast<std::uint64_t>(bytes));
@@ -257,7 +257,7 @@ void TensorFile::read(const PlacedTensor& tensor, const TensorPart& part) const 
 Digest TensorFile::digest_of(const PlacedTensor& tensor, const Box& box) const {
   Digester digester;
   PagedBlock block;
-  // A dense stride in memory: the runs are as long as the tensor allows.
+  // Dense strides in memory, so that the runs are as long as the tensor allows.
   std::vector<std::int64_t> stride(box.count.size(), 1);
   for (std::size_t d = stride.size(); d-- > 1;) stride[d - 1] = stride[d] * box.count[d];
   for_each_run(tensor.info.shape, box, stride, [&](const Run& run) {
@@ -288,7 +288,8 @@ void TensorFile::sync() const {
 
 void TensorFile::bypass_cache() {
   direct_ = FileDescriptor(::open(path_.c_str(), access_ | O_CLOEXEC | O_DIRECT));
-  ::posix_fadvise(file_.get(), 0, 0, POSIX_FADV_DONTNEED);  // for bytes that are not read through `direct_`
+  // Drops cached pages, because not all bytes are read through `direct_`.
+  ::posix_fadvise(file_.get(), 0, 0, POSIX_FADV_DONTNEED);
 }
 
 void TensorFile::read_ahead() const {

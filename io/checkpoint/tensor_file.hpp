@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Dense tensors in a file: their boxes are written, read and digested without HDF5, by any number of
-// processes at once.
+// Dense tensors in a file. Any number of processes write, read and digest their boxes concurrently, without
+// HDF5.
 #pragma once
 
 #include <cstddef>
@@ -44,7 +44,7 @@ class TensorFile {
   void read_ahead() const;
 
  private:
-  /// `to` and `from` have the same distance from the start of a page as `offset`.
+  /// For direct I/O, `to` and `from` must have the same offset within a page as `offset`.
   void read_at(std::int64_t offset, std::size_t bytes, std::byte* to) const;
   void write_at(std::int64_t offset, std::size_t bytes, const std::byte* from) const;
 
@@ -55,8 +55,8 @@ class TensorFile {
 };
 
 /// Creates an HDF5 file in which the tensors are contiguous fp32 datasets ("group/name" makes a group) with
-/// allocated but unwritten bytes; tensors of at least `alignment` bytes begin at multiples of it. Reserves
-/// disk space. For one process; on the I/O thread.
+/// allocated but unwritten bytes. Tensors of at least `alignment` bytes begin at multiples of `alignment`.
+/// Reserves disk space. For one process, on the I/O thread.
 std::vector<PlacedTensor> lay_out_tensors(const std::filesystem::path& path,
                                           const std::vector<TensorInfo>& tensors, std::int64_t alignment);
 

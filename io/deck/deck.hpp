@@ -20,7 +20,7 @@
 
 namespace mylos {
 
-/// Where a value was written: "run.deck:17" or "--train.steps".
+/// The place where a value was written: "run.deck:17" or "--train.steps".
 struct DeckPlace {
   std::string text;
 };
@@ -65,9 +65,9 @@ class Deck {
   const std::vector<DeckEntry>& sections() const { return sections_; }
   /// The entry of a key, or null.
   const DeckEntry* find(std::string_view key) const;
-  /// The place to report for a key: where it was written, or where its section begins, or the file.
+  /// The place to report for a key: where it was written, else where its section begins, else the file.
   DeckPlace place_of(std::string_view key) const;
-  /// Whether a malformed line, already reported, was to set this key.
+  /// Whether this key is on a malformed line, which has already been reported.
   bool is_malformed(std::string_view key) const;
 
  private:

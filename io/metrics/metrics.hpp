@@ -47,7 +47,7 @@ class MetricsWriter {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Reads a table of a metrics file, also of a running job. Empty if the table does not exist.
+/// Reads a table of a metrics file, also while its job runs. Empty if the table does not exist.
 MetricsTable read_metrics(IoThread& io, const std::filesystem::path& file, const std::string& table);
 
 /// The tables of a metrics file and their numbers of rows.

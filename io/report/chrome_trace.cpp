@@ -12,7 +12,7 @@ namespace mylos {
 
 namespace {
 
-/// A viewer's labels for the rows of the kinds, from top to bottom.
+/// The labels that a viewer shows for the kinds of events, from top to bottom.
 constexpr std::array<std::string_view, num_trace_kinds> thread_names = {"phases", "compute", "communication",
                                                                         "data"};
 

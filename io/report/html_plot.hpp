@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Plot: curves over the steps of a run as a card of the HTML report. Also: how the report writes numbers and
+// Plot: curves over the steps of a run as a card of the HTML report. Also formats the report's numbers and
 // text.
 #pragma once
 
@@ -45,8 +45,9 @@ std::string grouped(double value);
 
 struct Axis;
 
-/// A card with curves over the step. Text and marks are placed in per cent of an SVG whose margins are the
-/// page's, so letters keep their size at any width; only the curves are in a stretched viewBox.
+/// A card with curves over the step. Text and marks are placed in per cent of the SVG element, so letters
+/// keep their size at any width; only the curves are in a stretched viewBox. The page's style sets the
+/// margins.
 class Plot {
  public:
   enum class Look { line, thin, dots };
@@ -67,8 +68,8 @@ class Plot {
   /// would press most of them against its lower end.
   void maybe_log() { log_ = lowest_ > 0.0 && highest_ > 30.0 * lowest_; }
 
-  /// Appends the card. `run` holds first and last step of the run; `launches` after the first are drawn as
-  /// restarts.
+  /// Appends the card. `run` holds the first and last step of the run; `launches` after the first are drawn
+  /// as restarts.
   void write(std::string& out, std::pair<double, double> run, const MetricsTable& launches, Size size) const;
 
  private:

@@ -23,7 +23,7 @@ namespace {
 using namespace html;
 
 constexpr std::size_t max_launches = 12;    // listed
-constexpr std::size_t max_operations = 20;  // with a bar of their own
+constexpr std::size_t max_operations = 20;  // that have a separate bar
 
 constexpr std::string_view style = R"(
 :root{color-scheme:light dark;--page:#f4f5f7;--card:#fff;--ink:#1b1f26;--soft:#5c6470;--line:#e3e6ea;--axis:#aab1bb;
@@ -126,7 +126,7 @@ double sum(const Column& values) {
   return total;
 }
 
-/// The number of rows with a value: rows before or after a column was written have none.
+/// The number of rows with a value: a column may begin or end in the middle of a run.
 double count(const Column& values) {
   return static_cast<double>(std::count_if(values.begin(), values.end(), drawable));
 }

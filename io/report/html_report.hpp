@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// html_report: a run as one HTML file that contains its style and drawings and is readable without network
-// and without scripts.
+// html_report: a run as one HTML file that contains its style and drawings and is readable without a network
+// or scripts.
 #pragma once
 
 #include <string>

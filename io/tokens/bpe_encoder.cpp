@@ -30,7 +30,7 @@ BpeEncoder::BpeEncoder(const BpeMerges& merges, std::mutex& long_pieces)
       short_entries_(short_entries),
       long_entries_(long_entries) {}
 
-/// `readable` bytes can be read at `piece`: its own and those that follow.
+/// `readable` bytes can be read from the start of `piece`: its own bytes and those after it.
 template <class E>
 std::uint16_t* BpeEncoder::cached_tokens(std::vector<E>& entries, std::string_view piece,
                                          std::size_t readable, std::uint16_t* tokens) {

@@ -57,7 +57,8 @@ std::uint16_t* BpeMerges::merge(std::string_view piece, std::uint16_t* tokens) c
 std::uint16_t* BpeMerges::merge_short(std::string_view piece, std::uint16_t* tokens) const {
   constexpr std::uint32_t lanes = 16;
   constexpr std::uint32_t never = 0xffffffff;
-  // The merge of the symbol that begins at a byte with the next one: merged token << 16 | the byte's index.
+  // By byte, the merge of the symbol that begins there with the next one: merged token << 16 | the byte's
+  // index.
   alignas(64) std::array<std::uint32_t, most_short_bytes + lanes> merges;
   std::array<std::uint16_t, most_short_bytes + 1> symbols;
   std::array<std::uint8_t, most_short_bytes + 1> next;
@@ -104,8 +105,8 @@ std::uint16_t* BpeMerges::merge_long(std::string_view piece, std::uint16_t* toke
   std::vector<std::uint16_t> symbols(size);
   std::vector<std::uint32_t> next(size);  // `gone` after the symbol was merged into the previous one
   std::vector<std::uint32_t> previous(size);
-  // Candidates: merged token << 32 | index of the byte at which the first begins. Outdated ones stay and are
-  // skipped when they are popped.
+  // Candidates: merged token << 32 | index of the byte at which the left token begins. Outdated candidates
+  // stay and are skipped when they are popped.
   std::vector<std::uint64_t> heap;
   const auto candidate = [](std::uint32_t merged, std::uint32_t at) {
     return std::uint64_t{merged} << 32U | at;

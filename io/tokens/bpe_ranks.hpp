@@ -21,8 +21,8 @@ class BpeRanks {
 
   /// The ranks that `path` names: a folder with `vocab.json` and `merges.txt`, a `vocab.json` next to
   /// `merges.txt`, or a tiktoken file with one line `base64(bytes) rank` per token. Throws ExitCode::bad_data
-  /// naming file and line unless the ranks are the 256 bytes followed by tokens that each merge two of lower
-  /// rank, or if the two files disagree; ExitCode::io if they cannot be read.
+  /// naming file and line unless the ranks are the 256 bytes followed by tokens that each merge two tokens of
+  /// lower rank, or if vocab.json and merges.txt disagree; ExitCode::io if a file cannot be read.
   static BpeRanks read(const std::filesystem::path& path);
 
   /// Like `read`, from text; errors name `name`.
@@ -39,8 +39,8 @@ class BpeRanks {
   std::string digest() const;
 
  private:
-  /// `place` gives file and line of a rank, for errors. `left_sizes`, unless empty, has for each token after
-  /// the single bytes the number of bytes of the left one of the two tokens that merge into it.
+  /// `place` gives the file and line of a rank, for errors. `left_sizes`, unless empty, has one entry for
+  /// each token after the single bytes: the size in bytes of the left of the two tokens that merge into it.
   template <class Place>
   BpeRanks(std::vector<std::string> tokens, const Place& place, std::span<const std::size_t> left_sizes);
   /// Throws if a vocab.json disagrees with the ranks.

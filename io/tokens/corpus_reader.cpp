@@ -147,7 +147,8 @@ std::optional<CorpusBlock> CorpusReader::next() {
   }
 }
 
-/// Moves a block out of `text`, the next part of the document; `is_whole`: up to the document's end.
+/// Moves a block out of `text`, which is the next part of the document. `is_whole`: `text` reaches the
+/// document's end.
 std::optional<CorpusBlock> CorpusReader::next_of_text(std::string& text, bool is_whole) {
   const std::size_t size = is_whole ? text.size() : last_cut_(text);
   if (size == 0 && !is_whole) return std::nullopt;

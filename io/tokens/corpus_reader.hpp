@@ -27,14 +27,14 @@ struct CorpusInput {
   std::filesystem::path path;  ///< empty for standard input
   CorpusFormat format = CorpusFormat::text;
   std::int64_t first = 0;                                         ///< the byte at which it begins
-  std::int64_t bytes = std::numeric_limits<std::int64_t>::max();  ///< maximum; it may end earlier
+  std::int64_t bytes = std::numeric_limits<std::int64_t>::max();  ///< at most; the file may end earlier
 
   std::string name() const { return path.empty() ? "standard input" : path.string(); }
 };
 
 /// The files that `places` name: files, folders (all their .txt and .jsonl files, by name), patterns of
 /// glob(7), or "-" for standard input. Without `format`, a .jsonl file and standard input hold JSON lines,
-/// other files text. Throws ExitCode::usage if a place names nothing or a file is named twice.
+/// other files text. Throws ExitCode::usage if a place names no file or a file is named twice.
 std::vector<CorpusInput> find_corpus(const std::vector<std::string>& places,
                                      std::optional<CorpusFormat> format);
 
@@ -60,7 +60,7 @@ class CorpusReader {
 
   /// A block has about this many bytes, unless a line is longer or the text has no place to cut.
   static constexpr std::size_t block_bytes = std::size_t{256} << 10U;
-  /// A longer line is not held in memory: its text is returned as blocks of one document.
+  /// A longer line is not kept in memory as a whole: its text is returned as blocks of one document.
   static constexpr std::size_t most_line_bytes = std::size_t{1} << 20U;
 
   /// The next block; empty at the end of all inputs. Throws ExitCode::io, and ExitCode::bad_data for a line

@@ -39,7 +39,8 @@ inline constexpr std::size_t most_sources = 64;
 /// the scaled weights exceeds `most_weight_units`.
 std::vector<DataSource> parse_sources(std::string_view text);
 
-/// The same for an evaluation, which reads its files once, one after another: weights throw ExitCode::usage.
+/// Like `parse_sources`, for an evaluation, which reads its files once, in order. Throws ExitCode::usage if
+/// `text` has weights.
 std::vector<DataSource> parse_validation_sources(std::string_view text);
 
 /// The files of `source`: pattern by pattern, and within a pattern in byte order of their names. Throws

@@ -15,9 +15,9 @@ class JsonText {
  public:
   explicit JsonText(std::string key) : key_(std::move(key)) {}
 
-  /// Takes the next part of an object and appends the part of the key's text that it contains to `text`.
+  /// Reads the next part of an object. Appends to `text` the bytes of the key's text that this part contains.
   void take(std::string_view part, std::string& text);
-  /// Ends the input. Returns true if it was an object, false if it was only white space.
+  /// Ends the object. Returns false if the input was only white space.
   bool end();
 
  private:

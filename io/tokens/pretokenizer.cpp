@@ -5,7 +5,7 @@ namespace mylos {
 
 namespace {
 
-/// Whether a piece is white space as a whole: a first space may also belong to a word.
+/// Whether a piece is only white space: a leading space may also belong to a word.
 bool is_white(std::string_view piece) {
   const CharClasses& classes = CharClasses::table();
   const char* const end = piece.data() + piece.size();
@@ -34,7 +34,7 @@ std::size_t last_cut(std::string_view text) {
     const std::string_view piece = text.substr(at, bytes);
     at += bytes;
     if (at + piece_lookahead > text.size()) break;
-    // At the end of a text, two pieces of white space would be one.
+    // No cut after white space: at the end of a text it is one piece, before another character it may be two.
     if (!is_white(piece) || bytes >= most_piece_bytes) cut = at;
   }
   return cut;

@@ -23,9 +23,9 @@ inline constexpr std::size_t piece_lookahead = 8;
 /// there.
 inline std::size_t first_piece(std::string_view text);
 
-/// The largest number of bytes of `text`, part of a longer one, that can be encoded by themselves: the text
-/// is cut there whatever follows. `text` begins at a cut. 0 if there is no cut yet; a text of a little more
-/// than 2 * most_piece_bytes always has one.
+/// The largest number of leading bytes of `text`, part of a longer text, that can be encoded separately: a
+/// piece ends there, whatever follows. `text` must begin at a cut. 0 if there is no cut yet; a text of a
+/// little more than 2 * most_piece_bytes always has one.
 std::size_t last_cut(std::string_view text);
 
 namespace detail {
@@ -41,7 +41,7 @@ inline const char* run_end(const CharClasses& classes, const char* at, const cha
   return at;
 }
 
-/// The bytes of `'s`, `'re` ... at an apostrophe, or 0.
+/// The number of bytes of `'s`, `'re` ... at an apostrophe, or 0.
 inline std::size_t contraction(const char* at, const char* end) {
   if (end - at < 2) return 0;
   const char c = at[1];

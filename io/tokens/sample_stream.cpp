@@ -53,7 +53,7 @@ void SampleStream::read(std::int64_t first, std::span<std::int32_t> tokens) {
 
 void SampleStream::loop() {
   // With SCHED_BATCH, this thread does not preempt a computing thread on wake-up. Prefetches are not urgent:
-  // a thread that waits for one sleeps and leaves its core free.
+  // a thread that waits for a micro-batch sleeps and leaves its core to this thread.
   const sched_param none{};
   ::pthread_setschedparam(::pthread_self(), SCHED_BATCH, &none);
   std::unique_lock lock(mutex_);
@@ -65,7 +65,7 @@ void SampleStream::loop() {
     lock.unlock();
     fill(batch);
     lock.lock();
-    if (next_ != batch.first) continue;  // `read` has requested another one meanwhile
+    if (next_ != batch.first) continue;  // `read` has since requested another micro-batch
     ++num_ready_;
     next_ = batch.error ? std::nullopt : std::optional(batch.first + stride_);
     ready_.notify_one();

@@ -23,17 +23,18 @@ class SampleStream {
  public:
   static constexpr std::size_t depth = 4;
 
-  /// Micro-batches of `batch` samples; the one after that at running index i begins at i + `stride`.
+  /// Micro-batches of `batch` samples. The micro-batch after the one that begins at sample i begins at sample
+  /// i + `stride`.
   SampleStream(TokenDataset dataset, std::int64_t batch, std::int64_t stride);
   ~SampleStream();
   SampleStream(const SampleStream&) = delete;
   SampleStream& operator=(const SampleStream&) = delete;
 
-  /// The caller must not read samples from it: the thread does.
+  /// The caller must not read samples from this dataset: the thread does.
   const TokenDataset& dataset() const { return dataset_; }
 
-  /// Reads samples `first`, `first` + 1 ... into `tokens` (batch, T + 1). Any `first` is allowed, but one
-  /// that is not the next in the stream was not prefetched. Throws like TokenFile::read.
+  /// Reads samples `first`, `first` + 1 ... into `tokens` (batch, T + 1). Any `first` is allowed, but only
+  /// the next micro-batch of the stream was prefetched. Throws like TokenFile::read.
   void read(std::int64_t first, std::span<std::int32_t> tokens);
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The progress of the shards of a corpus, so that an interrupted run can be continued.
+// How far a corpus has been written to shards, so that an interrupted run can be continued.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 namespace mylos {
 
 struct ShardProgress {
-  /// Names and values of the settings that a run that continues this one must share.
+  /// Names and values of the settings that must not change when the run is continued.
   std::vector<std::pair<std::string, std::string>> settings;
   std::array<ShardPosition, 2> positions;  ///< of training and validation
   bool done = false;
@@ -26,7 +26,8 @@ void write_progress(const std::filesystem::path& file, const ShardProgress& prog
 /// Empty if there is no such file. Throws ExitCode::bad_data naming the file if it is malformed.
 std::optional<ShardProgress> read_progress(const std::filesystem::path& file);
 
-/// Throws ExitCode::usage naming the first setting of `before`, which `file` holds, that differs in `now`.
+/// Throws ExitCode::usage naming `file`, from which `before` was read, and the first setting that differs in
+/// `now`.
 void check_same_settings(const std::filesystem::path& file, const ShardProgress& before,
                          const ShardProgress& now);
 

@@ -37,8 +37,8 @@ void write_sidecar(const std::filesystem::path& token_file, const Sidecar& sidec
 /// it is malformed, ExitCode::io if it cannot be read.
 std::optional<Sidecar> read_sidecar(const std::filesystem::path& token_file);
 
-/// Throws ExitCode::usage if `token_file`, whose sidecar is `sidecar`, was produced by a tokenizer other
-/// than `tokenizer`, which belongs to `where`.
+/// Throws ExitCode::usage if `token_file`, whose sidecar is `sidecar`, was produced by a tokenizer other than
+/// `tokenizer`. For the message, `where` says what `tokenizer` belongs to.
 void check_tokenizer(const std::filesystem::path& token_file, const Sidecar& sidecar,
                      const TokenizerIdentity& tokenizer, const std::string& where);
 

@@ -21,11 +21,11 @@ namespace mylos {
 ///
 /// Training takes its samples from weighted sources (Interleaving), from each in epochs of `num_windows`
 /// windows. Window i of a file begins at token phase + i T, so that the inputs of an epoch do not overlap;
-/// `phase` < T is drawn anew for each file and epoch. The order of the windows over all files of a source is
-/// also drawn anew for each epoch. It is a keyed Feistel permutation (Luby and Rackoff, 1988) on the least
-/// even number of bits that can index the windows, iterated until the result is in range (Black and Rogaway,
-/// 2002). A sample is therefore a function of (seed, running index) alone: there is no state to save and no
-/// list to shuffle.
+/// `phase` < T is drawn separately for each file and epoch. The order of the windows over all files of a
+/// source is drawn separately for each epoch. It is a keyed Feistel permutation (Luby and Rackoff, 1988) on
+/// the least even number of bits that can index the windows, iterated until the result is in range (Black and
+/// Rogaway, 2002). A sample is therefore a function of (seed, running index) alone: there is no state to save
+/// and no list to shuffle.
 ///
 /// For one thread at a time.
 class TokenDataset {
@@ -47,8 +47,8 @@ class TokenDataset {
                std::uint64_t seed);
 
   std::int64_t seq_len() const { return seq_len_; }
-  /// Identifies the content by sizes, digests of pages, and weights. Other files of the same names have
-  /// another identity.
+  /// Identifies the content by sizes, digests of pages, and weights. Different files with the same names have
+  /// different identities.
   const std::string& identity() const { return identity_; }
 
   const std::optional<Origin>& origin() const { return origin_; }
@@ -57,7 +57,7 @@ class TokenDataset {
   std::int64_t num_tokens() const;
   /// Windows of an epoch of training.
   std::int64_t num_windows(std::size_t source = 0) const { return windows_of(sources_[source]); }
-  /// How often the first `samples` samples of a run read a source.
+  /// The number of epochs of a source that the first `samples` samples of a run read.
   double epochs(std::size_t source, std::int64_t samples) const;
 
   /// Copies the window of a running sample index, counted over all epochs, to `tokens` (T + 1).
@@ -65,9 +65,10 @@ class TokenDataset {
   /// Asks the system to prefetch a sample that will be read soon.
   void advise(std::int64_t running_index) const;
 
-  /// The number of windows in the order of the files: all that fit.
+  /// The number of windows that `sequential` can read: all that fit into the files.
   std::int64_t num_sequential() const { return sequential_ends_.back(); }
-  /// Copies window `index` of these to `tokens` (T + 1); within a file they are T tokens apart.
+  /// Copies window `index`, in the order of the files, to `tokens` (T + 1). Within a file, windows begin T
+  /// tokens apart.
   void sequential(std::int64_t index, std::int32_t* tokens) const;
 
  private:
@@ -98,8 +99,8 @@ class TokenDataset {
   std::string identity_;
 };
 
-/// The dataset of `sources` for a vocabulary of `vocab` ids. It reads about TokenFile::most_pages pages of
-/// all files together, but at least two of each. Throws like `files_of`, `read_sidecar`, TokenFile and
+/// Opens the dataset of `sources` for a vocabulary of `vocab` ids. Reads about TokenFile::most_pages pages in
+/// total, but at least two of each file. Throws like `files_of`, `read_sidecar`, TokenFile and
 /// TokenDataset; ExitCode::usage if a sidecar has another vocabulary, or a tokenizer other than that of the
 /// other files; ExitCode::bad_data if it has another number of tokens than its file.
 TokenDataset open_dataset(const std::vector<DataSource>& sources, std::int64_t vocab, std::int64_t seq_len,

@@ -20,8 +20,8 @@ enum class TokenFormat : std::uint8_t {
   nanogpt,  ///< without a header
 };
 
-/// A token file. It is read piece by piece and not mapped: a file that is truncated during a run is then an
-/// error, not a signal. For one thread at a time.
+/// A token file. It is read piece by piece and not mapped, so that a file that is truncated during a run
+/// causes an error, not a signal. For one thread at a time.
 class TokenFile {
  public:
   static constexpr std::int64_t most_ids = std::int64_t{1} << 16U;
@@ -36,8 +36,8 @@ class TokenFile {
   const std::filesystem::path& path() const { return path_; }
   /// In tokens.
   std::int64_t size() const { return size_; }
-  /// The file's size and the digest of the pages that were read: another file of the same name has another
-  /// identity.
+  /// The file's size and the digest of the pages that were read: a different file with the same name has a
+  /// different identity.
   const std::string& identity() const { return identity_; }
 
   /// Reads tokens `first`, `first` + 1 ... Throws ExitCode::bad_data for an id outside the vocabulary, with

@@ -169,7 +169,7 @@ class Pipeline {
   const TokenizeSettings& settings_;
   const std::array<ShardWriter*, 2> writers_;
   const std::function<void(const TokenizeProgress&)>& seen_;
-  const std::int64_t window_;  // most blocks in flight
+  const std::int64_t window_;  // the maximum number of blocks in flight
 
   std::mutex reading_;  // held while a block is read
   CorpusReader reader_;

@@ -38,13 +38,14 @@ struct TokenizeSettings {
 /// Progress to be displayed.
 struct TokenizeProgress {
   std::int64_t bytes_read = 0;
-  std::int64_t documents = 0;  ///< complete ones
+  std::int64_t documents = 0;  ///< complete documents
   std::int64_t tokens = 0;
 };
 
 /// Writes the tokens of all documents of `inputs`, in order, to `writers` (training, validation). The files
 /// are the same for any number of threads. Calls `seen` after each block, from one thread at a time; it may
-/// throw to stop. Returns the totals. Throws the first error in the order of the inputs.
+/// throw to stop. Returns the totals. If several errors occur, throws the first in the order
+/// of the inputs.
 TokenizeProgress tokenize_corpus(const std::vector<CorpusInput>& inputs, const Tokenizer& tokenizer,
                                  const TokenizeSettings& settings, std::array<ShardWriter*, 2> writers,
                                  const std::function<void(const TokenizeProgress&)>& seen);

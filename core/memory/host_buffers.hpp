@@ -24,7 +24,7 @@ class HostBuffers {
   std::byte* write(TensorRef buffer, bool apart = false);
   std::byte* read_write(TensorRef buffer);
 
-  /// Completes the operation: copies what was written to stand-ins to their buffers.
+  /// Completes the operation: copies the written stand-ins back to their buffers.
   void copy_back();
 
  private:

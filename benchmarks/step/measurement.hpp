@@ -20,7 +20,7 @@ struct Configuration {
   RunConfig config;
 };
 
-/// How often a configuration is visited in turn with the others, and what a visit is.
+/// How often a configuration is visited in turn with the others, and what a visit consists of.
 struct Repetitions {
   int rounds = 3;
   int steps = 3;    ///< measured per visit
@@ -57,9 +57,9 @@ struct Measurement {
 };
 
 /// Trains on random tokens. Each round visits every configuration in turn, since a machine's speed drifts.
-/// Each visit starts from initial weights, so that only one configuration's memory is in use at a time.
-/// Collective over MPI_COMM_WORLD. Throws ExitCode::numerical if a step is not applied, since it would cost
-/// less.
+/// Each visit makes a model with initial weights and frees it, so that only one configuration's memory is in
+/// use at a time. Collective over MPI_COMM_WORLD. Throws ExitCode::numerical if a step is not applied, since
+/// it would cost less.
 std::vector<Measurement> measure(Session& session, const std::vector<Configuration>& configurations,
                                  const Repetitions& repetitions);
 

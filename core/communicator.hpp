@@ -27,11 +27,11 @@ class RequestState {
   /// Blocks the host until the operation is complete.
   virtual void host_wait() = 0;
   /// Advances the operation as far as it can without blocking. Returns whether it is complete: a wait then
-  /// returns at once. The buffers may be used only after that wait.
+  /// returns immediately. The buffers may be used only after that wait.
   virtual bool test() = 0;
 };
 
-/// Owns an operation under way; empty if the operation completed at once. Move-only.
+/// Owns an operation under way; empty if the operation completed immediately. Move-only.
 class Request {
  public:
   Request() = default;

@@ -33,7 +33,7 @@ struct Shape {
   std::int64_t width = 0;
 };
 
-/// The published times for a shape, in ms; 0 if none was published.
+/// The published times for a shape, in ms; 0 if not published.
 struct Published {
   Shape shape;
   double unfused = 0.0;  ///< bias and GELU

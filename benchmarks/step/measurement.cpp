@@ -14,8 +14,8 @@ namespace mylos {
 
 namespace {
 
-/// Provides random tokens, different ones in every step, and counts the traffic of a step until its gradients
-/// are reduced.
+/// Provides random tokens, which differ from step to step, and counts the traffic of a step until its
+/// gradients are reduced.
 class RandomTokens final : public StepDriver {
  public:
   RandomTokens(const RunConfig& config, const TrafficCounter& traffic)

@@ -46,7 +46,7 @@ struct Measurement {
   std::array<std::int64_t, num_memory_categories> memory{};  ///< bytes, maximum over the ranks
   std::int64_t device_bytes = 0;  ///< growth of the device's memory in use; 0 without a device
 
-  /// Quantile `q` over the steps, interpolated between the two nearest ones.
+  /// Quantile `q` over the steps, interpolated between the two nearest steps.
   double step_seconds(double q = 0.5) const;
   /// Medians over the steps.
   double phase_seconds(StepPhase phase) const;

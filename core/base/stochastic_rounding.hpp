@@ -64,7 +64,7 @@ struct StochasticRounding {
 /// Elements that share a counter.
 inline constexpr int chances_of_counter = 8;
 
-/// The words that hold the chances of elements 8 * group .. 8 * group + 7, the low half of each first.
+/// The words that hold the chances of elements 8 * group .. 8 * group + 7, the low half of each word first.
 MYLOS_HOST_DEVICE inline PhiloxBlock rounding_words(PhiloxKey key, std::int64_t step, std::uint64_t group) {
   return philox(key, static_cast<std::uint32_t>(group), static_cast<std::uint32_t>(group >> 32U), 0,
                 static_cast<std::uint32_t>(step));

@@ -20,7 +20,7 @@ class HostBuffers {
 
   /// Where the host reads `buffer`.
   const std::byte* read(TensorRef buffer);
-  /// Where the host writes `buffer`; with `apart` never the buffer itself.
+  /// Where the host writes `buffer`: never the buffer itself if `apart` is set.
   std::byte* write(TensorRef buffer, bool apart = false);
   std::byte* read_write(TensorRef buffer);
 

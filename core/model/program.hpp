@@ -153,7 +153,7 @@ void for_each_in_place(const Entry& entry, const Visit& visit) {
       entry.operation);
 }
 
-/// The roots that an entry reads or changes, and those that it writes or changes.
+/// The roots that an entry reads or changes, and the roots that it writes or changes.
 struct Accesses {
   std::set<int> reads, writes;
 };

@@ -62,7 +62,8 @@ class ComputeBackend {
   virtual Event create_event() = 0;
   virtual void destroy_event(Event event) = 0;
   virtual void record(Event event) = 0;
-  /// Returns once the device has reached the point where `event` was last recorded; at once if it never was.
+  /// Returns once the device has reached the point where `event` was last recorded; immediately if it was
+  /// never recorded.
   virtual void host_wait(Event event) = 0;
   /// Device time between two events that the device has reached.
   virtual double seconds_between(Event begin, Event end) = 0;

@@ -338,7 +338,7 @@ struct DropoutAdd {
   double flops() const { return 2.0 * static_cast<double>(x.size()); }
 };
 
-/// Where the probabilities of a call lie within those of the whole sample, (heads, positions, positions).
+/// Where the probabilities of a call lie within the whole sample's, which are (heads, positions, positions).
 /// Dropout counts in the whole sample.
 struct AttentionPlace {
   std::int64_t first_head = 0;

@@ -96,7 +96,7 @@ std::vector<Segment> segments_of(const ParameterTable& table, const UnitPart& pa
 struct OptimizerKind {
   const char* name;
   const char* doc;
-  std::span<const ParamSpec> params;    ///< of section optim, in addition to the common ones
+  std::span<const ParamSpec> params;    ///< of section optim, in addition to the common parameters
   std::span<const char* const> states;  ///< groups of a checkpoint's optimizer.h5
   std::unique_ptr<Optimizer> (*make)(const OptimizerConfig& config, const OptimizerPlace& place);
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # How mylos' libraries, plugins and programs are built; every folder uses these functions. Programs look for plugins in
-# ../lib/mylos of the executable, so the folder is lib on every system.
+# ../lib/mylos relative to the executable, so the library folder is lib on every system.
 set(CMAKE_INSTALL_LIBDIR lib)
 include(GNUInstallDirs)
 
@@ -17,7 +17,7 @@ set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
 set(MYLOS_PLUGIN_DIRECTORY ${PROJECT_BINARY_DIR}/lib/mylos)
 
-# A relocatable tree: every library is looked for next to the file that needs it.
+# Makes the tree relocatable: libraries are searched relative to the file that needs them.
 set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
 set(CMAKE_INSTALL_RPATH "$ORIGIN;$ORIGIN/../${CMAKE_INSTALL_LIBDIR};$ORIGIN/..")
 
@@ -25,7 +25,7 @@ add_library(mylos_options INTERFACE)
 target_include_directories(mylos_options INTERFACE ${PROJECT_SOURCE_DIR})
 set(warnings -Wall -Wextra -Wpedantic -Wshadow -Wno-unknown-pragmas)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  list(APPEND warnings -Wno-restrict)  # false warnings at std::string's operator+: GCC bug 105651
+  list(APPEND warnings -Wno-restrict)  # false warnings about std::string's operator+: GCC bug 105651
 endif()
 if(MYLOS_WARNINGS_AS_ERRORS)
   list(APPEND warnings -Werror)
@@ -36,17 +36,17 @@ target_compile_options(mylos_options INTERFACE
                        "$<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>")
 # constexpr functions of the standard library are called on the device too.
 target_compile_options(mylos_options INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>")
-set(constexpr_fmt FMT_USE_CONSTEXPR=1)  # in some places fmt 9 believes that nvcc has no constexpr
+set(constexpr_fmt FMT_USE_CONSTEXPR=1)  # in some places fmt 9 assumes that nvcc has no constexpr
 target_compile_definitions(mylos_options INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:${constexpr_fmt}>")
 if(MYLOS_ARCH)
   target_compile_options(mylos_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-march=${MYLOS_ARCH}>"
                                                  "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-march=${MYLOS_ARCH}>")
 endif()
 
-# MYLOS_SANITIZE: what -fsanitize= takes, such as "address,undefined".
+# MYLOS_SANITIZE: the argument of -fsanitize=, such as "address,undefined".
 set(MYLOS_SANITIZE "" CACHE STRING "sanitizers to build with; empty for none")
 if(MYLOS_SANITIZE)
-  # GCC 12 takes std::regex for uninitialised if it is instrumented.
+  # GCC 12 reports instrumented std::regex as uninitialised.
   string(REPLACE ";" "," sanitizers "${MYLOS_SANITIZE}")
   target_compile_options(mylos_options INTERFACE -fsanitize=${sanitizers} -fno-sanitize-recover=all
                                                  -fno-omit-frame-pointer -O1 -g1 -Wno-maybe-uninitialized)
@@ -66,19 +66,20 @@ endif()
 function(mylos_use_precompiled target)
   if(TARGET mylos_precompiled)
     target_precompile_headers(${target} REUSE_FROM mylos_precompiled)
-    # GCC 12 forgets that these are system headers, whose false warnings it would hide.
+    # GCC 12 forgets that precompiled headers are system headers, and no longer hides their false warnings.
     target_compile_options(${target} PRIVATE -Wno-array-bounds -Wno-stringop-overflow)
   endif()
 endfunction()
 
-# mylos_precompile_kokkos(TARGET): the same for sources with Kokkos kernels, unless nvcc compiles them.
+# mylos_precompile_kokkos(TARGET) precompiles headers for sources with Kokkos kernels, unless nvcc compiles the sources.
 function(mylos_precompile_kokkos target)
   if(MYLOS_PRECOMPILE_HEADERS AND NOT MYLOS_CUDA_ARCH)
     target_precompile_headers(${target} PRIVATE <Kokkos_Core.hpp> <Kokkos_SIMD.hpp> <fmt/core.h>)
   endif()
 endfunction()
 
-# Shorter compilation for programs that run for milliseconds. Link it after mylos_options, whose flags it changes.
+# Shorter compilation for programs that run for milliseconds. Link this library after mylos_options, whose flags it
+# changes.
 add_library(mylos_light_options INTERFACE)
 target_compile_options(mylos_light_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
 

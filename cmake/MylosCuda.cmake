@@ -3,7 +3,7 @@
 set(CMAKE_CUDA_ARCHITECTURES ${MYLOS_CUDA_ARCH})
 set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
 enable_language(CUDA)
-if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake before 3.25.2 does not know nvcc's
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake before 3.25.2 does not know nvcc's option
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
 endif()
 find_package(CUDAToolkit REQUIRED)
@@ -18,7 +18,7 @@ else()
   message(STATUS "NCCL not found: no comm_nccl")
 endif()
 
-# cuDNN with its C++ frontend: an installed one, or the one that scripts/setup has fetched.
+# cuDNN with its C++ frontend, which is installed or was fetched by scripts/setup.
 find_library(CUDNN_LIBRARY cudnn HINTS ${CUDAToolkit_LIBRARY_DIR})
 find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 find_path(CUDNN_FRONTEND_INCLUDE_DIR cudnn_frontend.h HINTS ${PROJECT_SOURCE_DIR}/.deps/cudnn-frontend/include)

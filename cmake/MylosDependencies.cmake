@@ -7,8 +7,8 @@ if(MYLOS_CUDA_ARCH)
   include(MylosCuda)
 endif()
 
-# Kokkos: Kokkos_ROOT, an installed one, or the one that scripts/setup has built. With CUDA, only targets that call
-# kokkos_compilation go through Kokkos' nvcc_wrapper.
+# Kokkos: in Kokkos_ROOT, installed, or built by scripts/setup. With CUDA, only targets that call kokkos_compilation go
+# through Kokkos' nvcc_wrapper.
 if(MYLOS_CUDA_ARCH)
   list(APPEND CMAKE_PREFIX_PATH ${PROJECT_SOURCE_DIR}/.deps/kokkos-cuda${MYLOS_CUDA_ARCH})
 else()
@@ -33,8 +33,8 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(hwloc REQUIRED IMPORTED_TARGET hwloc>=2.0)
 
-# oneDNN, which computes in host memory only. Found by hand, because Debian's CMake package requires OpenCL's
-# development files, which mylos does not need.
+# oneDNN, which computes in host memory only. It is searched for by hand, because Debian's CMake package requires
+# OpenCL's development files, which mylos does not need.
 if(NOT MYLOS_CUDA_ARCH)
   find_library(DNNL_LIBRARY dnnl)
   find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp)
@@ -47,8 +47,8 @@ else()
   message(STATUS "oneDNN not found: no compute_onednn")
 endif()
 
-# HDF5: an installed one (HDF5_ROOT), else Debian's serial build. A parallel build works too, but it still runs code
-# when MPI ends, and crashes there if a file could not be written.
+# HDF5: in HDF5_ROOT, else Debian's serial build. A parallel build works too, but it runs code when MPI ends, and
+# crashes there if a file could not be written.
 if(NOT HDF5_ROOT AND NOT DEFINED ENV{HDF5_ROOT} AND EXISTS /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/hdf5/serial)
   set(HDF5_ROOT /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/hdf5/serial)
 endif()
@@ -60,7 +60,7 @@ if(HDF5_IS_PARALLEL)
   target_link_libraries(mylos_hdf5 INTERFACE MPI::MPI_C)
 endif()
 
-# One shared Kokkos per process, without relocatable device code; or everything static.
+# Plugins need one shared Kokkos per process, a static build does not; neither can use relocatable device code.
 get_target_property(kokkos_type Kokkos::kokkoscore TYPE)
 if(NOT MYLOS_STATIC AND NOT kokkos_type STREQUAL "SHARED_LIBRARY")
   message(FATAL_ERROR "Kokkos at ${Kokkos_DIR} is static. Plugins need one shared Kokkos: build it with "

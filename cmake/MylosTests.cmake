@@ -22,9 +22,9 @@ function(mylos_test_program name)
   add_executable(${name} ${arg_SOURCES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin/tests)
   target_link_libraries(${name} PRIVATE mylos_options ${arg_LIBRARIES} mylos_test_options)
-  # Not with OpenMP: the headers were precompiled without its macro.
+  # Programs with OpenMP are excluded, because the headers were precompiled without OpenMP's macro.
   if(TARGET mylos_precompiled_tests AND NOT "${arg_LIBRARIES}" MATCHES "OpenMP|Kokkos")
-    # A header that was precompiled for libraries serves only programs with the same options.
+    # Headers that were precompiled for libraries serve only programs with the same options.
     set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
     target_compile_options(${name} PRIVATE -fPIC -Wno-array-bounds -Wno-stringop-overflow)
     target_precompile_headers(${name} REUSE_FROM mylos_precompiled_tests)

@@ -27,11 +27,11 @@ class RequestState {
   /// Blocks the host until the operation is complete.
   virtual void host_wait() = 0;
   /// Advances the operation as far as it can without blocking. Returns whether it is complete: a wait then
-  /// returns at once. The buffers may be used only after that wait.
+  /// returns immediately. The buffers may be used only after that wait.
   virtual bool test() = 0;
 };
 
-/// Owns an operation under way; empty if the operation completed at once. Move-only.
+/// Owns an operation under way; empty if the operation completed immediately. Move-only.
 class Request {
  public:
   Request() = default;
@@ -67,9 +67,9 @@ class Window {
 };
 
 /// A group of ranks. Every operation is non-blocking, starts after the work queued on the compute backend
-/// before it, and may use its buffers until the request was waited for. Buffers are contiguous fp32, bf16,
-/// fp16, int32, int64 or uint8 (bytes are moved and never reduced); counts may be 0. All ranks of the group
-/// call collectives in the same order with the same sizes. A failure ends the job through `abort`.
+/// before it, and may use its buffers until the request has been waited for. Buffers are contiguous fp32,
+/// bf16, fp16, int32, int64 or uint8 (which is moved but never reduced); counts may be 0. All ranks of the
+/// group call collectives in the same order with the same sizes. A failure ends the job through `abort`.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -89,7 +89,7 @@ class Communicator {
   virtual Request reduce(TensorRef buffer, ReduceOp op, int root) = 0;
   /// Part i of input (n * size) goes to rank i, which stores it as part `rank()` of output.
   virtual Request all_to_all(TensorRef input, TensorRef output) = 0;
-  /// The same with counts of elements per rank; parts follow one another without gaps.
+  /// all_to_all with element counts per rank; parts follow one another without gaps.
   virtual Request all_to_all_v(TensorRef input, std::span<const std::int64_t> send_counts, TensorRef output,
                                std::span<const std::int64_t> recv_counts) = 0;
   virtual Request send(TensorRef buffer, int peer, int tag) = 0;
@@ -97,15 +97,15 @@ class Communicator {
   /// Blocks the host until every rank has called it.
   virtual void barrier() = 0;
 
-  /// Advances the operations under way on all communicators of this process and backend, for backends that do
-  /// so only inside calls. Never blocks; any thread may call it.
+  /// Advances the operations under way on all communicators of this process and backend, for backends that
+  /// advance them only inside calls. Never blocks; any thread may call it.
   virtual void progress() {}
 
-  /// Memory that this backend moves fastest (shared or registered memory), aligned to pages and zero; empty
-  /// if any memory is as good. Collective, with the same size on all ranks. In a collective of this
-  /// communicator all ranks pass such memory at the same offset, or none does. Each rank frees its window
-  /// independently, in any order, once the requests on it were waited for; the window may outlive the
-  /// communicator.
+  /// Memory that this backend moves fastest (shared or registered memory), aligned to pages and filled with
+  /// zeros; empty if any memory is as good. Collective, with the same size on all ranks. In a collective of
+  /// this communicator, either all ranks pass such memory at the same offset, or no rank passes it. Each rank
+  /// frees its window independently, in any order, once the requests on it have been waited for; the window
+  /// may outlive the communicator.
   virtual Window allocate(std::size_t /*bytes*/) { return {}; }
 
   /// The ranks that pass the same `color`, ordered by `key`. Collective.

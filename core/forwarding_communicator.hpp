@@ -15,7 +15,7 @@
 
 namespace mylos {
 
-/// The communicator below a layer: a reference is borrowed and must outlive it, a unique_ptr is owned.
+/// The communicator below a layer: a reference is borrowed and must outlive the layer, a unique_ptr is owned.
 class NextCommunicator {
  public:
   // NOLINTNEXTLINE(google-explicit-constructor): a layer takes either

@@ -14,8 +14,8 @@ namespace mylos {
 
 using ParamValue = std::variant<std::int64_t, double, bool, std::string>;
 
-/// Every declared parameter with its final value. Reading an undeclared parameter, or one as a type other
-/// than the declared one, is a defect and throws ExitCode::internal.
+/// Every declared parameter with its final value. Reading an undeclared parameter, or a parameter as a type
+/// other than the declared one, is a defect and throws ExitCode::internal.
 class ParamValues {
  public:
   void set(const std::string& key, ParamValue value) { values_[key] = std::move(value); }

@@ -45,13 +45,13 @@ struct CommunicatorArgs {
   const ParamValues* deck = nullptr;
   Communicator* bootstrap = nullptr;  ///< all ranks, for exchanging ids; null for the bootstrap itself
   /// The backend that owns the buffers. Every operation waits for the work queued on it. Null if the buffers
-  /// are host memory that is complete. A communicator that reaches fewer ranks than `bootstrap` ignores it:
-  /// the layer that joins the parts waits.
+  /// are host memory that no queued work writes. A communicator that reaches fewer ranks than `bootstrap`
+  /// ignores it: the layer that joins such communicators waits for the work.
   ComputeBackend* compute = nullptr;
   MemoryLedger* ledger = nullptr;
 };
 
-/// The size of a communicator of this backend, as far as it is known without creating one.
+/// The ranks and the memory of a communicator of this backend, known before it is created.
 struct CommunicatorPlan {
   int ranks = 0;          ///< ranks that it reaches
   std::size_t bytes = 0;  ///< communication memory on each of them, allocated at creation
@@ -72,8 +72,8 @@ struct PlannedProduct {
   bool versioned = true;     ///< the weight keeps its place from step to step and has a version
 };
 
-/// The one data symbol of a plugin, `mylos_plugin`. Plain data. A plugin sets the members that differ from
-/// the defaults, which are those of the sources it is compiled with.
+/// The one data symbol of a plugin, `mylos_plugin`. Plain data. A plugin sets the members that have no
+/// default or differ from it. The defaults come from the sources that the plugin is compiled with.
 struct PluginDescriptor {
   std::uint64_t magic = plugin_magic;
   std::uint32_t abi_version = plugin_abi_version;
@@ -84,7 +84,7 @@ struct PluginDescriptor {
   const char* compiler = MYLOS_COMPILER_FINGERPRINT;
   const char* kokkos_version = "";    ///< "" if it does not use Kokkos
   const char* summary;                ///< one line for `mylos help`
-  std::int32_t preference;            ///< `auto` takes the usable backend with the largest
+  std::int32_t preference;            ///< `auto` takes the usable backend with the largest preference
   const ParamSpec* params = nullptr;  ///< its own deck parameters
   std::size_t num_params = 0;
   /// For a compute backend: the names of the operations that it has kernels for.
@@ -92,17 +92,18 @@ struct PluginDescriptor {
   std::size_t num_operations = 0;
   /// Returns why the backend cannot be used on this machine, or null. Called before the backend is created.
   const char* (*unusable)();
-  /// For a communication backend: returns why the ranks of a job cannot use it together, or null; the same on
-  /// every rank. Collective over all ranks of the job. Left null if `unusable` suffices.
+  /// For a communication backend: returns why the ranks of a job cannot use it together, or null. The answer
+  /// is the same on every rank. Collective over all ranks of the job. Left null if `unusable` suffices.
   const char* (*unusable_among)(Communicator& ranks) = nullptr;
   ComputeBackend* (*create_compute)(const ComputeArgs&) = nullptr;
   Communicator* (*create_communicator)(const CommunicatorArgs&) = nullptr;
   void (*destroy_compute)(ComputeBackend*) = nullptr;
   void (*destroy_communicator)(Communicator*) = nullptr;
-  /// For a run of `ranks` ranks, on one node unless the deck says otherwise; null if there is nothing to
-  /// plan.
+  /// Plans the communicator of a run of `ranks` ranks, on one node unless the deck says otherwise. The
+  /// pointer is null if there is nothing to plan.
   CommunicatorPlan (*plan_communicator)(const ParamValues& deck, int ranks) = nullptr;
-  /// Bytes of workspace that the backend will keep for these products; null if there is nothing to plan.
+  /// Returns the bytes of workspace that the backend will keep for these products. The pointer is null if
+  /// there is nothing to plan.
   std::size_t (*plan_compute)(const PlannedProduct* products, std::size_t count) = nullptr;
 };
 
@@ -119,9 +120,10 @@ struct PluginInfo {
 /// The plugins of this process: found in the search path, or registered by a static build.
 class PluginRegistry {
  public:
-  /// Opens every `libmylos_*.so` in `directories`, in order; the first file of a name wins. Never unloads.
+  /// Opens every `libmylos_*.so` in `directories`, in order; of files with the same name the first wins.
+  /// Plugins are never unloaded.
   static PluginRegistry discover(const std::vector<std::filesystem::path>& directories);
-  /// Checks and opens one file. Errors are reported in the result.
+  /// Opens and checks one file. Errors are reported in the result.
   static PluginInfo open(const std::filesystem::path& file);
   /// Checks magic, version, size, operations and compiler of a descriptor; returns what is wrong, or "".
   static std::string check(const PluginDescriptor& descriptor);

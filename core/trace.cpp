@@ -19,7 +19,7 @@ std::string TraceEvent::label() const {
 
 Trace::Scope::Scope(Trace& trace, std::string_view name, TraceKind kind, LinearShape shape)
     : trace_(trace), records_(trace.on_) {
-  trace_.backend_.begin_range(name.data());  // a literal, so it ends in 0
+  trace_.backend_.begin_range(name.data());  // a literal, so it is null-terminated
   if (records_) event_ = {.name = name, .kind = kind, .shape = shape, .begin = trace_.now()};
 }
 

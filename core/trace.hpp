@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Trace: when each part of a step that takes time began and ended.
+// Trace: when each event of a step began and ended.
 #pragma once
 
 #include <array>
@@ -65,7 +65,8 @@ class Trace {
     TraceEvent event_;
   };
 
-  /// Events wait for the queue of `backend`, which must outlive the trace, and appear as its ranges.
+  /// An event ends when the queue of `backend` is empty, and is also one of the backend's ranges. `backend`
+  /// must outlive the trace.
   explicit Trace(ComputeBackend& backend) : backend_(backend) {}
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
@@ -79,7 +80,7 @@ class Trace {
   void stop() { on_ = false; }
   bool on() const { return on_; }
 
-  /// An event that lasts as long as the result. `name` must be a literal.
+  /// Records an event that lasts as long as the result. `name` must be a literal.
   [[nodiscard]] Scope record(std::string_view name, TraceKind kind = TraceKind::operation,
                              LinearShape shape = {}) {
     return {*this, name, kind, shape};
@@ -120,7 +121,7 @@ struct StepProfile {
   double covered() const;
 };
 
-/// The name of the phase that is the step.
+/// The name of the phase that spans the whole step.
 inline constexpr std::string_view whole_step = "step";
 
 /// Adds up the events of each label.

@@ -19,7 +19,7 @@ die() {
 
 has() { command -v "$1" >/dev/null 2>&1; }
 
-# run_logged LOG COMMAND... keeps the output in LOG; if the command fails, shows errors in it and its end.
+# run_logged LOG COMMAND... runs a command with its output in LOG; if it fails, shows the errors in LOG and its end.
 run_logged() {
   local log=$1 status=0
   shift
@@ -34,7 +34,7 @@ run_logged() {
 
 # --- Debian packages ------------------------------------------------------------------------------------------------
 
-# Prints the command prefix that gives root rights; fails if there is none.
+# root_prefix prints the command prefix that gives root rights; fails if there is no way to get them.
 root_prefix() {
   if [[ $(id -u) == 0 ]]; then
     printf 'env'
@@ -45,7 +45,7 @@ root_prefix() {
   fi
 }
 
-# install_packages NAME... installs the packages that are missing, and touches nothing if none is.
+# install_packages NAME... installs the packages that are missing; if all are installed, it does nothing.
 install_packages() {
   local name missing=() prefix
   if ! has dpkg-query; then
@@ -75,7 +75,7 @@ source_row() { awk -v name="$1" '$1 == name { print $2, $3, $4, $5; exit }' "$ro
 
 has_sum() { [[ -f $1 ]] && printf '%s  %s\n' "$2" "$1" | sha256sum --check --status; }
 
-# download URL FILE, with apt's own client if there is one: a bare Debian has no other, and it knows apt's proxies.
+# download URL FILE uses apt's client if there is one: a bare Debian has no other client, and apt's knows its proxies.
 download() {
   if [[ -x /usr/lib/apt/apt-helper ]]; then
     /usr/lib/apt/apt-helper -o APT::Sandbox::User=root -o Acquire::Retries=0 \
@@ -85,7 +85,7 @@ download() {
   fi
 }
 
-# The mirrors that apt is configured with; a machine whose package lists are empty fetches them first.
+# apt_mirrors prints the mirrors that apt is configured with; if the package lists are empty, it fetches them first.
 apt_mirrors() {
   local prefix
   has apt-get || return 0
@@ -144,8 +144,8 @@ fetch_archive() {
 
 # --- Kokkos ---------------------------------------------------------------------------------------------------------
 
-# arch_options prints the options that host code is built with; build_key OPTIONS... prints a word that tells these
-# options, this compiler and this CPU from others.
+# arch_options prints the options that host code is built with. build_key OPTIONS... prints a word that identifies these
+# options, this compiler and this CPU.
 arch_options() {
   case ${MYLOS_ARCH-native} in
     native) say -DKokkos_ARCH_NATIVE=ON ;;
@@ -159,7 +159,7 @@ build_key() {
   {
     say "$@"
     "$cxx" --version
-    # The compiler's help is as wide as the terminal.
+    # The compiler's help depends on the width of the terminal.
     COLUMNS=80 LC_ALL=C "$cxx" ${arch:+-march=$arch} -Q --help=target 2>/dev/null || true
   } | sha256sum | cut -c 1-12
 }
@@ -214,7 +214,7 @@ provide_kokkos_cuda() {
   esac
   has nvcc || die 2 "nvcc was not found: install the CUDA toolkit and put its bin folder into PATH"
   read -r version _ <<<"$(source_row kokkos)"
-  # nvcc_wrapper is Kokkos' own: it is in the sources, later in the installation.
+  # nvcc_wrapper belongs to Kokkos: it is in the sources at first, later in the installation.
   options=("-DCMAKE_CXX_COMPILER=$deps/work-kokkos/source/bin/nvcc_wrapper" -DKokkos_ENABLE_CUDA=ON
     -DKokkos_ENABLE_CUDA_CONSTEXPR=ON "-DKokkos_ARCH_$name=ON" -DKokkos_ENABLE_OPENMP=ON -DKokkos_ENABLE_SERIAL=ON
     ${host:+"-DCMAKE_CXX_FLAGS=-march=$host"})
@@ -228,7 +228,7 @@ provide_kokkos_cuda() {
 }
 
 # provide_cudnn_frontend leaves the headers of cuDNN's C++ frontend, from its Python package, as .deps/cudnn-frontend.
-# Without them, attention on a GPU is compute_cuda's own.
+# Without them, attention on a GPU uses compute_cuda's kernels.
 provide_cudnn_frontend() {
   local name=nvidia-cudnn-frontend version sum prefix log=$deps/cudnn-frontend.log
   read -r version sum _ <<<"$(source_row cudnn-frontend)"
@@ -237,7 +237,7 @@ provide_cudnn_frontend() {
     rm -rf "$prefix.partial"
     mkdir -p "$prefix.partial"
     say "$name==$version --hash=sha256:$sum" >"$prefix.partial/requirements.txt"
-    # Only headers are needed: any of its wheels will do.
+    # Only headers are needed, so any wheel of this version will do.
     if ! run_logged "$log" python3 -m pip download --no-deps --require-hashes --only-binary :all: \
       --platform manylinux_2_28_x86_64 --python-version 3.11 -d "$prefix.partial" -r "$prefix.partial/requirements.txt" ||
       ! run_logged "$log" python3 -m zipfile -e "$prefix.partial"/*.whl "$prefix.partial"; then
@@ -274,11 +274,11 @@ provide_kokkos_kernels() {
 
 # --- Building -------------------------------------------------------------------------------------------------------
 
-# configure PRESET LOG OPTIONS... uses the compiler cache if there is one, and Debian's MPICH even if another MPI is the
-# default.
+# configure PRESET LOG OPTIONS... runs CMake with ccache if it is installed, and with Debian's MPICH even if another MPI
+# is the default.
 configure() {
   local options=("${@:3}")
-  # Precompiled headers are cached only if ccache may trust their macros and times.
+  # ccache caches precompiled headers only if it may ignore their macros and times.
   ! has ccache || options+=("-DCMAKE_CXX_COMPILER_LAUNCHER=env;CCACHE_SLOPPINESS=pch_defines,time_macros;ccache"
     -DCMAKE_CXX_FLAGS=-fpch-preprocess)
   ! has mpicxx.mpich || options+=(-DMPI_C_COMPILER=mpicc.mpich -DMPI_CXX_COMPILER=mpicxx.mpich

@@ -91,8 +91,8 @@ class LinearVariants {
  private:
   static constexpr std::array weight_layouts = {Layout::ab, Layout::ba, Layout::any};
 
-  /// Adds the primitive that `describe` describes, unless oneDNN has none for these layouts, or only its
-  /// reference one.
+  /// Adds the primitive that `describe` describes, unless oneDNN has no implementation for these layouts or
+  /// only its reference implementation.
   template <class Describe>
   static void add(std::vector<Variant>& variants, const std::array<int, 3>& arguments, Describe&& describe) {
     try {
@@ -125,12 +125,12 @@ class LinearVariants {
   memory::desc x_, y_;
 };
 
-/// Memory full of numbers of either sign: read as bf16 or fp32 their magnitude is between 2^-7 and 2^-5, read
-/// as fp16 between 1 and 1.25.
+/// Memory full of numbers of either sign. Their magnitude is between 2^-7 and 2^-5 if they are read as bf16
+/// or fp32, and between 1 and 1.25 if they are read as fp16.
 class Numbers {
  public:
-  /// At least `bytes` of numbers, aligned to cache lines. If more are needed than before, the memory that was
-  /// returned before is freed.
+  /// At least `bytes` of numbers, aligned to cache lines. A call for more bytes than any earlier call frees
+  /// the memory that earlier calls returned.
   std::byte* at_least(std::size_t bytes) {
     const std::size_t lines = (bytes + sizeof(Line) - 1) / sizeof(Line);
     if (lines > lines_) {
@@ -168,7 +168,7 @@ class Stopwatch {
  public:
   explicit Stopwatch(const dnnl::engine& engine) : engine_(engine), stream_(engine) {}
 
-  /// Seconds of the fastest variant; infinite if there is none.
+  /// Seconds of the fastest variant; infinite if there are no variants.
   double fastest(const std::vector<Variant>& variants) {
     constexpr double glance = 0.02;
     constexpr double look = 0.2;

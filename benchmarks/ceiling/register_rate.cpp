@@ -29,7 +29,7 @@ void add_up(Vector zero, const Step& step) {
 #pragma GCC unroll 16
     for (Vector& sum : sums) {
       sum = step(sum);
-      asm volatile("" : "+x"(sum));  // neither removed nor combined
+      asm volatile("" : "+x"(sum));  // so that the compiler neither removes nor combines steps
     }
   }
 }

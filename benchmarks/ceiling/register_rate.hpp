@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the arithmetic units can do: multiply-adds on registers, without any memory.
+// What the arithmetic units can do: multiply-adds on registers, without memory accesses.
 #pragma once
 
 #include <functional>
@@ -16,10 +16,10 @@ struct RegisterRate {
   double gflops = 0.0;
 };
 
-/// Of as many OpenMP threads as the backend has set: vdpbf16ps for bf16 if this build and MYLOS_CPU have it,
-/// otherwise FMA in fp32, with vectors as wide as both allow. The fastest of nine repetitions. `meet` is
-/// called before each of them, so that ranks that measure together can wait for one another. Nothing on
-/// processors without FMA.
+/// Measures as many OpenMP threads as the backend has set. The instruction is vdpbf16ps for bf16 if this
+/// build and MYLOS_CPU allow it, otherwise FMA in fp32, with vectors as wide as both allow. The rate is that
+/// of the fastest of nine repetitions. `meet` is called before each repetition, so that ranks that measure
+/// together can wait for one another. Returns nothing in a build for processors without FMA.
 std::optional<RegisterRate> measure_register_rate(
     DType dtype, const std::function<void()>& meet = [] {});
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Time, algorithm and bus bandwidth of every collective over sizes, backends and algorithms, as nccl-tests
-// defines them, with every result checked. Start under mpiexec; one row of CSV per point.
+// Time, algorithm bandwidth and bus bandwidth of every collective, as nccl-tests defines them, over sizes,
+// backends and algorithms. Checks the results of every communicator. Start it under mpiexec; it writes one
+// CSV row per point.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -31,7 +32,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// A collective to measure. Sizes are as in nccl-tests: those of the larger buffer.
+/// A collective to measure. A size is that of the larger buffer, as in nccl-tests.
 struct Collective {
   const char* name;
   /// busbw over algbw on K ranks.
@@ -189,7 +190,7 @@ class Benchmark {
     return bytes / width / ranks_ * ranks_;
   }
 
-  /// Starts `collective` on buffers of `elements`.
+  /// Starts `operation` on buffers of `elements`.
   Request start(const Contender& c, std::string_view operation, std::int64_t elements) {
     const TensorRef all_in(c.input, settings_.dtype, {elements});
     const TensorRef all_out(c.output, settings_.dtype, {elements});
@@ -253,8 +254,7 @@ class Benchmark {
       else
         start(c, operation, elements).host_wait();
     };
-    // An untimed call, so that the caches hold what the call itself leaves there, not another contender's
-    // buffers.
+    // An untimed call, so that the caches contain this contender's buffers, not another's.
     call();
     MPI_Barrier(MPI_COMM_WORLD);
     const auto begin = Clock::now();
@@ -337,7 +337,7 @@ class Benchmark {
   bool all_right_ = true;
 };
 
-/// Nothing if only help was requested.
+/// Returns nothing if only help was requested.
 std::optional<Settings> parse(int argc, char** argv) {
   Settings settings;
   const auto text = [](const char* name, const char* value, const char* doc) {

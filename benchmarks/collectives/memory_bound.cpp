@@ -21,8 +21,8 @@ void store_line(const float* line, float* to, bool streaming) {
   }
 }
 
-/// Writes the sums of whole lines of K buffers to every buffer of `to`. With a K that the compiler knows, a
-/// line takes a few vector operations.
+/// Writes the sums of whole lines of K buffers to every buffer of `to`. K is a compile-time constant, so that
+/// a line takes a few vector operations.
 template <std::size_t K>
 void sum_lines_of(const float* const* from, std::span<float* const> to, std::size_t begin, std::size_t end,
                   bool streaming) {

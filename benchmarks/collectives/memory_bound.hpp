@@ -24,14 +24,14 @@ class MemoryBound {
   /// each.
   void all_reduce(std::size_t bytes, bool streaming);
   /// Reduce-scatter of `bytes` in all: this rank's slice of every buffer is read once, and the sum is written
-  /// to its own buffer.
+  /// to this rank's buffer.
   void reduce_scatter(std::size_t bytes, bool streaming);
   /// All-gather of `bytes` in all, in place: every other rank's slice is read once and written to this rank's
   /// buffer.
   void all_gather(std::size_t bytes, bool streaming);
 
  private:
-  /// Elements [begin, end) that this rank is responsible for.
+  /// Elements [begin, end) that a rank is responsible for.
   struct Slice {
     std::size_t begin;
     std::size_t end;

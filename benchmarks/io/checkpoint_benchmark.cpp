@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Time of writing and reading a checkpoint of a GPT-2 with its optimizer's states, in turn with dd and cat on
-// the same bytes and the same disk. Start under mpiexec; one row of CSV per round.
+// the same bytes and the same disk. Start it under mpiexec; the CSV file has one row per round.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -50,7 +50,7 @@ CommandSyntax syntax() {
           {.name = "help", .doc = "this text"}}};
 }
 
-/// Seconds of a command on rank 0, while the others wait without computing.
+/// Runs a command on rank 0 while the other ranks wait without computing; returns its seconds.
 double seconds_of(const MpiRuntime& mpi, const std::string& command) {
   double seconds = 0.0;
   run_collectively(MPI_COMM_WORLD, [&] {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Speed of GPT-2's tokenizer on a text in memory: with one thread, with several threads compared with the
-// speed-up of a loop in registers, and on a megabyte of one letter. benchmarks/io/tokens runs it alongside
-// tiktoken.
+// Speed of GPT-2's tokenizer on a text in memory: with one thread, with several threads (their speed-up is
+// compared with that of a loop in registers), and on a megabyte of one letter. benchmarks/io/tokens runs it
+// before tiktoken.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -52,7 +52,7 @@ double seconds_of(std::int64_t threads, const Work& work) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Ranks of the single bytes only, without any merge.
+/// Ranks of the single bytes only, without merges.
 BpeRanks plain_ranks() {
   constexpr std::string_view base64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::string lines;

@@ -25,14 +25,15 @@ namespace {
 
 using namespace mylos;
 
-/// The shape of the activations between the MLP's two products; those outside are a quarter as wide.
+/// The shape of the activations between the MLP's two products; the MLP's input and output are a quarter as
+/// wide.
 struct Shape {
   std::int64_t batch = 0;
   std::int64_t positions = 0;
   std::int64_t width = 0;
 };
 
-/// The published times for a shape, in ms; 0 if none was published.
+/// The published times for a shape, in ms; 0 if not published.
 struct Published {
   Shape shape;
   double unfused = 0.0;  ///< bias and GELU
@@ -80,7 +81,8 @@ class Mlp {
     dropout_.scalars = static_cast<const StepScalars*>(memory);
   }
 
-  /// The product alone, with bias and GELU after it and fused into it, then the operations of the MLP.
+  /// The product alone, the product with bias and GELU after it, the product with both fused into it, then
+  /// the operations of the MLP.
   std::vector<Part> parts(const Published& published) {
     const TensorRef x = x_.reshaped({rows_, narrow_});
     const TensorRef y = y_.reshaped({rows_, narrow_});
@@ -141,7 +143,7 @@ class Mlp {
   Dropout dropout_;
 };
 
-/// Times the parts in turn by the device's own clock.
+/// Times the parts in turn with the device's clock.
 void measure(ComputeBackend& backend, std::vector<Part>& parts, int warm_up, int repetitions) {
   struct Span {
     DeviceEvent begin, end;
@@ -172,7 +174,7 @@ double mlp_milliseconds(const std::vector<Part>& parts) {
   return sum;
 }
 
-/// The text of a figure; empty if there is none.
+/// The text of a figure; empty if there is no figure.
 std::string known(double value) {
   return value > 0.0 ? fmt::format("{:.4f}", value) : "";
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Time, GFLOP/s, GB/s and share of the nearer ceiling for every case of the operation table on every backend.
-// MYLOS_BUILD names the build folder, MYLOS_THREADS sets the number of host threads;
+// Time, GFLOP/s, GB/s and share of the limiting ceiling for every case of the operation table on every
+// backend. MYLOS_BUILD names the build folder, MYLOS_THREADS sets the number of host threads;
 // --benchmark_filter=/gpt2/ selects the shapes of GPT-2 124M, whose operands are out of cache and whose
 // ceilings are measured first. The operands of small cases stay in cache.
 #include <algorithm>
@@ -76,7 +76,8 @@ void measure(benchmark::State& state, const OpCase& c, ComputeBackend& backend, 
   state.counters["median_s"] = call;
   state.counters["GFLOP/s"] = 1e-9 * c.flops / call;
   state.counters["GB/s"] = 1e-9 * c.bytes / call;
-  // Only the host has ceilings. Every case has this counter, since the CSV reporter requires it.
+  // Ceilings are measured on the host only; the share is NaN without them. Every case has this counter,
+  // because the CSV reporter requires the same counters of all.
   state.counters["share"] = least_seconds(c, backend.host_accessible() ? ceilings : Ceilings{}) / call;
 }
 

@@ -15,7 +15,7 @@ import socket
 import statistics
 import time
 
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # huge pages; PyTorch reads it at its first allocation
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # huge pages; PyTorch reads the variable at its first allocation
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -68,14 +68,14 @@ class Gpt2(nn.Module):
 
     def loss(self, x, targets):
         logits = self.head(self.norm(x)).flatten(0, 1)
-        return F.cross_entropy(logits.float(), targets.flatten())  # as autocast does by itself
+        return F.cross_entropy(logits.float(), targets.flatten())  # the cast that autocast makes too
 
 
 def keep_freed_memory():
     """Keeps glibc from returning large blocks to the system.
 
-    Otherwise every step maps and clears its activations anew: a quarter of an eager step. The constants are
-    M_MMAP_MAX and M_TRIM_THRESHOLD of malloc.h.
+    Otherwise every step maps and clears its activations again, which takes a quarter of an eager step. The constants
+    are M_MMAP_MAX and M_TRIM_THRESHOLD of malloc.h.
     """
     libc = ctypes.CDLL(None)
     if not (libc.mallopt(-4, 0) and libc.mallopt(-1, -1)):
@@ -83,13 +83,13 @@ def keep_freed_memory():
 
 
 def fully_sharded(model, options):
-    """FSDP2: each block is a unit; everything else, with the tied embedding and head, is the root's."""
+    """FSDP2: each block is a unit; everything else, with the tied embedding and head, belongs to the root."""
     mesh = dist.init_device_mesh(options.device, (options.ranks,))
     dtype = torch.bfloat16 if options.dtype == "bf16" else None
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=dtype)
     for unit in (*model.blocks, model):
         fully_shard(unit, mesh=mesh, mp_policy=policy)
-    if options.mode == "compile":  # the code between the hooks that gather a unit's weights and free them
+    if options.mode == "compile":  # only the code between the hooks that gather and free a unit's weights
         for block in model.blocks:
             block.forward = torch.compile(block.forward)
         model.loss = torch.compile(model.loss)
@@ -106,7 +106,7 @@ def tensor_parallel(model, options):
 
 
 def clip(parameters, most):
-    """clip_grad_norm_ for parameters of which some are divided: PyTorch's own takes one kind only."""
+    """clip_grad_norm_ for divided and whole parameters together: PyTorch's own function takes only one kind."""
     kinds = [[p for p in parameters if isinstance(p, DTensor) == divided] for divided in (True, False)]
     norms = [nn.utils.get_total_norm([p.grad for p in kind]) for kind in kinds if kind]
     total = torch.stack([norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]).norm()
@@ -172,7 +172,7 @@ def make_step(rank, options):
 
 
 def samples_ranks(options):
-    """The ranks that read different samples."""
+    """The number of ranks that read different samples."""
     return 1 if options.exchange == "tensor" else options.ranks
 
 
@@ -205,7 +205,7 @@ def measure(rank, options, port):
 
 
 def print_loss(rank, options, loss, norm):
-    """Prints the loss's mean and the norm, which covers all ranks already; a CPU adds its squares in fp32: 4 digits."""
+    """Prints the mean loss and the norm of all ranks. A CPU adds its squares in fp32: 4 digits are reliable."""
     loss = loss.double().cpu()
     dist.all_reduce(loss)
     norm = norm.full_tensor() if isinstance(norm, DTensor) else norm

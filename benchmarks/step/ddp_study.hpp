@@ -8,11 +8,11 @@
 
 namespace mylos {
 
-/// One row; 0 if the study has no figure.
+/// One row of the study; a figure that it does not have is 0.
 struct DdpStudyRow {
   std::string_view name;
   std::string_view mode;  ///< parallel.ddp_mode
-  double bucket_mb;       ///< MiB; the default if it does not matter
+  double bucket_mb;       ///< MiB; the default if the mode has no buckets
   double step_ms;         ///< 2 x T4, GPT-2 medium-like, batch 32, context 64, vocabulary 10,000
   double all_reduce_ms;   ///< of the step
   int calls;

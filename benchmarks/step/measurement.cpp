@@ -14,8 +14,8 @@ namespace mylos {
 
 namespace {
 
-/// Provides random tokens, different ones in every step, and counts the traffic of a step until its gradients
-/// are reduced.
+/// Provides random tokens, which differ from step to step, and counts the traffic of a step until its
+/// gradients are reduced.
 class RandomTokens final : public StepDriver {
  public:
   RandomTokens(const RunConfig& config, const TrafficCounter& traffic)
@@ -98,7 +98,8 @@ void visit(Session& session, const RunConfig& config, const Repetitions& repetit
     training.run(step, step, driver);
     session.trace().stop();
     if (is_traced) measurement.profiles.push_back(profile_of(session.trace()));
-    // Steps are queued ahead as in a run, but a traced step begins and ends alone.
+    // Steps are queued ahead, as in a training run, except that the queue is empty before and after a traced
+    // step.
     const std::size_t to_leave = step + 1 < first_traced ? training.num_to_leave_unread() : 0;
     while (training.num_unread() > to_leave) read_results();
   }

@@ -20,7 +20,7 @@ struct Configuration {
   RunConfig config;
 };
 
-/// How often a configuration is visited in turn with the others, and what a visit is.
+/// How often a configuration is visited in turn with the others, and what a visit consists of.
 struct Repetitions {
   int rounds = 3;
   int steps = 3;    ///< measured per visit
@@ -46,7 +46,7 @@ struct Measurement {
   std::array<std::int64_t, num_memory_categories> memory{};  ///< bytes, maximum over the ranks
   std::int64_t device_bytes = 0;  ///< growth of the device's memory in use; 0 without a device
 
-  /// Quantile `q` over the steps, interpolated between the two nearest ones.
+  /// Quantile `q` over the steps, interpolated between the two nearest steps.
   double step_seconds(double q = 0.5) const;
   /// Medians over the steps.
   double phase_seconds(StepPhase phase) const;
@@ -57,9 +57,9 @@ struct Measurement {
 };
 
 /// Trains on random tokens. Each round visits every configuration in turn, since a machine's speed drifts.
-/// Each visit starts from initial weights, so that only one configuration's memory is in use at a time.
-/// Collective over MPI_COMM_WORLD. Throws ExitCode::numerical if a step is not applied, since it would cost
-/// less.
+/// Each visit makes a model with initial weights and frees it, so that only one configuration's memory is in
+/// use at a time. Collective over MPI_COMM_WORLD. Throws ExitCode::numerical if a step is not applied, since
+/// it would cost less.
 std::vector<Measurement> measure(Session& session, const std::vector<Configuration>& configurations,
                                  const Repetitions& repetitions);
 

@@ -10,8 +10,8 @@
 namespace mylos {
 
 /// Rank 0's time in each operation, in communication and in reading data, longest first; the sums of compute,
-/// communication and data; and the time outside of them. Medians over the traced steps; there must be at
-/// least one.
+/// communication and data; and the rest of the step. Medians over the traced steps; there must be at least
+/// one.
 std::string operations_table(const ReportRow& row);
 /// A header, and for each configuration one line per operation, then "other" and "step".
 std::string operations_csv(const std::vector<ReportRow>& rows);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The ceilings of a deck's matrix products, while every rank computes.
+// The ceilings of a deck's matrix products, measured while every rank computes.
 #pragma once
 
 #include <optional>
@@ -15,8 +15,8 @@ struct StepCeiling {
   std::optional<RegisterRate> registers;  ///< of the arithmetic units (measure_register_rate)
 };
 
-/// With the threads that the session's backend has set, on all ranks at the same time. Collective over
-/// MPI_COMM_WORLD.
+/// Measures with the threads that the session's backend has set, on all ranks at the same time. Collective
+/// over MPI_COMM_WORLD.
 StepCeiling measure_step_ceiling(const RunConfig& config);
 
 }  // namespace mylos

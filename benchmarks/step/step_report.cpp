@@ -37,14 +37,14 @@ double mebibytes(std::uint64_t bytes) {
   return static_cast<double>(bytes) / (1 << 20);
 }
 
-/// Exposed time in communication per call, in ms.
+/// Exposed communication time per call, in ms.
 double exposed_ms_per_call(const Measurement& measurement) {
   if (measurement.reduce_calls == 0) return 0.0;
   return 1e3 * measurement.phase_seconds(StepPhase::communication) /
          static_cast<double>(measurement.reduce_calls);
 }
 
-/// The text of a published figure; empty if there is none.
+/// The text of a published figure; empty if there is no figure.
 std::string published(double value, int digits) {
   return value > 0.0 ? fmt::format("{:.{}f}", value, digits) : "";
 }

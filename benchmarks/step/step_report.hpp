@@ -16,7 +16,7 @@ namespace mylos {
 struct ReportRow {
   const Configuration& configuration;
   const Measurement& measurement;
-  const DdpStudyRow* published = nullptr;  ///< null if there is none
+  const DdpStudyRow* published = nullptr;  ///< null if nothing was published
 };
 
 /// What all configurations of a report share.
@@ -24,7 +24,7 @@ struct ReportContext {
   int ranks = 1;
   std::string compute;       ///< the backend's description
   double peak_tflops = 0.0;  ///< of one rank: what MFU refers to
-  StepCeiling ceiling;       ///< of one rank, as far as it was measured
+  StepCeiling ceiling;       ///< of one rank; empty if not measured
 };
 
 /// Rates, times by phase and memory, one line per configuration.

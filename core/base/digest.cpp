@@ -3,7 +3,8 @@
 
 #include <fmt/core.h>
 
-// Compiled here for this build's instruction set; the packaged library knows no vectors wider than SSE2's.
+// Compiles xxHash here, for this build's instruction set: the packaged library uses no vectors wider than
+// SSE2's.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

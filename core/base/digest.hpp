@@ -11,7 +11,7 @@
 
 namespace mylos {
 
-/// 128 bits, as XXH3 returns them on every processor.
+/// The 128 bits that XXH3 returns, the same on every processor.
 struct Digest {
   std::uint64_t high = 0;
   std::uint64_t low = 0;

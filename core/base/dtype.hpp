@@ -84,7 +84,7 @@ struct fp16 {
     const std::uint32_t u = std::bit_cast<std::uint32_t>(value);
     const std::uint32_t magnitude = u & 0x7fffffffU;
     const std::uint32_t normal = (magnitude - 0x38000000U + 0x0fffU + ((magnitude >> 13U) & 1U)) >> 13U;
-    // 0.5 has the last place of binary16's subnormals, so the addition rounds.
+    // The last place of 0.5F, 2^-24, is that of binary16's subnormals, so the addition rounds.
     const std::uint32_t subnormal =
         std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - 0x3f000000U;
     const std::uint32_t quiet_nan = 0x7e00U | ((magnitude >> 13U) & 0x03ffU);
@@ -156,7 +156,8 @@ decltype(auto) dispatch_float(DType type, Function&& function) {
   }
 }
 
-/// Calls `function(G{})` with the type of the gradients of weights of type T: fp32 or T; others are a defect.
+/// Calls `function(G{})` with the type of the gradients of weights of type T: fp32 or T; any other type is a
+/// defect.
 template <class T, class Function>
 decltype(auto) dispatch_gradient(DType type, Function&& function) {
   if (type == DType::fp32) return function(float{});

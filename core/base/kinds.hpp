@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Lists of kinds, one constant per kind: what a deck can choose, and what the choice stands for.
+// Lists of kinds: the named choices of a deck key, one constant per kind.
 #pragma once
 
 #include <span>
@@ -12,8 +12,8 @@
 
 namespace mylos {
 
-/// The kind of this name. Throws ExitCode::internal if no kind has it: the deck's check should have rejected
-/// it.
+/// The kind of this name. Throws ExitCode::internal if no kind has this name: the check of the deck should
+/// have rejected it.
 template <class Kind>
 const Kind& find_kind(std::span<const Kind* const> kinds, std::string_view name) {
   for (const Kind* kind : kinds) {
@@ -22,7 +22,7 @@ const Kind& find_kind(std::span<const Kind* const> kinds, std::string_view name)
   fail(ExitCode::internal, "nothing is called \"{}\"", name);
 }
 
-/// "a|b|c", the choices of a deck.
+/// "a|b|c", the choices of a deck key.
 template <class Kind>
 std::string choices_of(std::span<const Kind* const> kinds) {
   std::vector<std::string_view> names;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Semaphore: sem_t(3). The semaphores of the standard library spin before they sleep.
+// Semaphore: a POSIX semaphore (sem_init(3)), because the standard library's spins before it sleeps.
 #pragma once
 
 #include <cerrno>
@@ -23,7 +23,7 @@ class Semaphore {
     while (sem_wait(&semaphore_) != 0 && errno == EINTR) {
     }
   }
-  /// False if it was not released within `time`.
+  /// Returns false if the semaphore was not released within `time`.
   bool acquire_for(std::chrono::nanoseconds time) {
     constexpr std::int64_t second = 1'000'000'000;
     timespec until{};

@@ -13,8 +13,8 @@
 namespace mylos {
 
 /// The value below which a fraction `q` of `samples` lies, interpolated linearly between the two nearest
-/// samples (Hyndman and Fan, "Sample quantiles in statistical packages", 1996, definition 7). Takes at least
-/// one sample and no NaN; q is 0 to 1.
+/// samples (Hyndman and Fan, "Sample quantiles in statistical packages", 1996, definition 7). There must be
+/// at least one sample and no NaN; q is in [0, 1].
 inline double quantile(std::vector<double> samples, double q) {
   require(!samples.empty() && q >= 0.0 && q <= 1.0, "a quantile of samples, from 0 to 1");
   const double place = q * static_cast<double>(samples.size() - 1);

@@ -39,7 +39,7 @@ MYLOS_HOST_DEVICE inline fp16 round_stochastically<fp16>(float value, std::uint1
   const std::uint32_t addend = magnitude > 0x477fe000U ? 0x8000U : 0xffffU - chance;
   const std::uint32_t normal = (magnitude - 0x38000000U + (addend >> 3U)) >> 13U;
   const std::uint32_t is_subnormal = mask_of(magnitude < 0x38800000U);
-  // In units of 2^-16 of the last place.
+  // The magnitude in units of 2^-16 of the last place.
   const float small = std::bit_cast<float>(magnitude & is_subnormal) * 0x1p40F;
   const std::uint32_t subnormal =
       (static_cast<std::uint32_t>(static_cast<std::int32_t>(small)) + addend) >> 16U;
@@ -64,7 +64,7 @@ struct StochasticRounding {
 /// Elements that share a counter.
 inline constexpr int chances_of_counter = 8;
 
-/// The words that hold the chances of elements 8 * group .. 8 * group + 7, the low half of each first.
+/// The words that hold the chances of elements 8 * group .. 8 * group + 7, the low half of each word first.
 MYLOS_HOST_DEVICE inline PhiloxBlock rounding_words(PhiloxKey key, std::int64_t step, std::uint64_t group) {
   return philox(key, static_cast<std::uint32_t>(group), static_cast<std::uint32_t>(group >> 32U), 0,
                 static_cast<std::uint32_t>(step));

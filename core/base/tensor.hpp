@@ -13,8 +13,8 @@
 namespace mylos {
 
 /// A non-owning, strided view. Row-major unless strides say otherwise; strides count elements.
-/// `version` changes whenever the weights behind the view change, so that a backend which keeps a packed copy
-/// knows when that copy is stale; 0 means "not a weight, never cache".
+/// `version` changes whenever the weights in the viewed memory change, so that a backend that keeps a packed
+/// copy knows when that copy is stale; 0 means "not a weight, never cache".
 struct TensorRef {
   static constexpr int max_rank = 5;
 

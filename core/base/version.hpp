@@ -7,7 +7,8 @@
 namespace mylos {
 
 const char* version();
-/// The commit at configuration, with "-dirty" if the tree differed from it; "unknown" outside a checkout.
+/// The commit from which CMake configured the build, with "-dirty" if the tree differed from it; "unknown"
+/// outside a checkout.
 const char* git_hash();
 /// Both: "0.1.0 (1a2b3c4)".
 std::string code_version();

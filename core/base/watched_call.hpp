@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// WatchedCall: a call of the system or the launcher that may never return, reported to the watchdog.
+// WatchedCall: a call that may never return (of the system, the launcher or a communicator), reported to the
+// watchdog.
 #pragma once
 
 #include <cstddef>

@@ -46,8 +46,8 @@ inline constexpr AxisSet all_axes = {Axis::tensor, Axis::context,   Axis::expert
                                      Axis::shard,  Axis::replicate, Axis::pipeline};
 /// The ranks along these axes read different samples.
 inline constexpr AxisSet sample_axes = data_axes.with({Axis::expert});
-/// The ranks along these axes compute different terms of the step's loss: other samples, or other positions.
-/// Each has a term of the gradient of every weight that it holds whole.
+/// The ranks along these axes compute different terms of the step's loss, from different samples or
+/// positions. Each rank has a term of the gradient of every weight that it holds whole.
 inline constexpr AxisSet loss_axes = sample_axes.with({Axis::context});
 
 /// "tensor", "data" (shard and replicate), "tensor+data", "world" (all).
@@ -75,7 +75,7 @@ class Coordinates {
   int index(Axis axis) const { return indices_[static_cast<std::size_t>(axis)]; }
   /// The number of ranks that differ from this one in `axes` only, itself included.
   int extent(AxisSet axes) const;
-  /// The position of this rank among those, in rank order.
+  /// The position of this rank among these ranks, in rank order.
   int index(AxisSet axes) const;
   /// The axes that have more than one rank.
   AxisSet used_axes() const;

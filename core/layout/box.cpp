@@ -19,8 +19,8 @@ std::vector<std::int64_t> dense_strides(std::span<const std::int64_t> extents) {
   return stride;
 }
 
-/// Appends elements [begin, end) of the flattened dimensions that follow the first outer.size() ones. `outer`
-/// holds the coordinates in those.
+/// Appends boxes for elements [begin, end) of the flattened dimensions after the first outer.size() ones.
+/// `outer` holds the coordinates in these first dimensions.
 void append_range(std::span<const std::int64_t> shape, std::int64_t begin, std::int64_t end,
                   const std::vector<std::int64_t>& outer, std::int64_t offset,
                   std::vector<PlacedBox>& boxes) {
@@ -101,8 +101,8 @@ std::vector<PlacedBox> joined_boxes(const PlacedBox& placed, std::span<const std
     std::size_t last = first;
     for (std::int64_t n = view[first]; n < shape[s];) n *= view[++last];
     if (s + 1 == shape.size()) last = view.size() - 1;
-    // Dimension `cut` is the innermost that is not taken whole. Dimensions outside it are taken index by
-    // index.
+    // Dimensions cut .. last can be joined: the box takes the dimensions inside `cut` whole, and their
+    // elements lie densely in memory. Dimensions first .. cut - 1 are taken index by index.
     std::size_t cut = last;
     while (cut > first && placed.box.count[cut] == view[cut] &&
            placed.stride[cut - 1] == placed.stride[cut] * view[cut]) {
@@ -143,8 +143,9 @@ bool cover_once(std::span<const std::int64_t> shape, std::vector<Box> boxes) {
     left -= box.size();
   }
   if (left != 0) return false;
-  // The boxes have as many elements as the tensor, so they cover it if no two overlap. Only boxes that are
-  // open at the same place along the first dimension can overlap.
+  // The boxes have as many elements as the tensor, so they cover it if no two overlap. Only boxes that share
+  // an index of the first dimension can overlap, so each box is compared only with boxes that have not ended
+  // before it starts.
   std::erase_if(boxes, [](const Box& box) { return box.size() == 0; });
   std::ranges::sort(boxes, {}, [](const Box& box) { return box.start[0]; });
   std::vector<const Box*> open;

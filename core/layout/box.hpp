@@ -8,7 +8,7 @@
 
 namespace mylos {
 
-/// Elements of an array with these extents.
+/// The number of elements of an array with these extents.
 std::int64_t product(std::span<const std::int64_t> extents);
 
 /// The elements of a tensor with coordinates start[d] .. start[d] + count[d] - 1 along each dimension d.
@@ -16,11 +16,11 @@ struct Box {
   std::vector<std::int64_t> start;
   std::vector<std::int64_t> count;
 
-  /// All of a tensor of this shape.
+  /// The box that covers a tensor of this shape.
   static Box whole(std::span<const std::int64_t> shape);
   std::int64_t size() const;
   bool overlaps(const Box& other) const;
-  /// Whether it lies in a tensor of this shape.
+  /// Whether the box lies in a tensor of this shape.
   bool fits(std::span<const std::int64_t> shape) const;
 };
 

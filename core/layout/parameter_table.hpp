@@ -55,9 +55,10 @@ struct Parameter {
   Box box;                       ///< of the view
   std::int64_t padded_rows = 0;  ///< extent of the leading dimension in memory
   std::int64_t offset = 0;       ///< first element in the unit's flat buffer
-  int parts = 1;                 ///< ranks that share the weight: those along its Kind::split axes
+  int parts = 1;                 ///< ranks among which the weight is split
   int copies = 1;                ///< ranks that hold the same part
-  /// Of these, the ranks that update with the same gradient: all except those along Kind::partial axes.
+  /// Copies that update with the same gradient: the ranks that differ only along Kind::replicated and
+  /// Kind::summed axes.
   int twins = 1;
   int twin = 0;  ///< this rank's number among its twins
 
@@ -75,7 +76,7 @@ struct Parameter {
   GlobalIndex global_index() const;
 };
 
-/// The parameters that are gathered, reduced, stepped and stored together, in one flat buffer, in the order
+/// The parameters that are gathered, reduced, updated and stored together, in one flat buffer, in the order
 /// in which backward completes them.
 struct Unit {
   std::string name;             ///< "embedding", "block 3", "head"
@@ -96,7 +97,7 @@ struct TensorSplits {
   bool sequence = false;  ///< the residual stream: norms see only some of the rows
 };
 
-/// The parameters and units of a GPT-2: those of the whole model or, from `local`, one rank's part of them.
+/// The parameters and units of a GPT-2: the whole model or, from `local`, one rank's part.
 class ParameterTable {
  public:
   /// Unit 0 is the embedding, unit 1 + l is block l, the last unit is the head. With `tied` the head owns no
@@ -125,7 +126,7 @@ class ParameterTable {
   void begin_unit(const std::string& name);
   Parameter& add(const std::string& name, std::vector<std::int64_t> shape, std::vector<Dimension> view,
                  Initialisation initialisation, float stddev);
-  /// Divides the rows of the matrix; every rank has equally many in memory.
+  /// Divides the rows of the matrix; every rank has the same number of rows in memory.
   static void split_rows(Parameter& parameter, const Coordinates& coordinates);
   /// Gives each rank along `axis` an equal part of `dimension`.
   static void split(Parameter& parameter, Axis axis, std::string_view dimension);

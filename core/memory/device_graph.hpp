@@ -18,8 +18,8 @@ class DeviceGraph {
       : backend_(other.backend_), graph_(std::exchange(other.graph_, {})) {}
   DeviceGraph& operator=(DeviceGraph&& other) = delete;
 
-  /// Queues the operations of `work()`. Calls `work` only to record them: the first time, and whenever device
-  /// memory was deallocated since.
+  /// Queues the operations of `work()`. Calls `work` only to record them: the first time, and again after
+  /// device memory was deallocated.
   template <class Work>
   void queue(const Work& work) {
     if (graph_.handle != nullptr && backend_->launch(graph_)) return;

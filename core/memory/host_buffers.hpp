@@ -20,11 +20,11 @@ class HostBuffers {
 
   /// Where the host reads `buffer`.
   const std::byte* read(TensorRef buffer);
-  /// Where the host writes `buffer`; with `apart` never the buffer itself.
+  /// Where the host writes `buffer`: never the buffer itself if `apart` is set.
   std::byte* write(TensorRef buffer, bool apart = false);
   std::byte* read_write(TensorRef buffer);
 
-  /// Completes the operation: copies what was written to stand-ins to their buffers.
+  /// Completes the operation: copies the written stand-ins back to their buffers.
   void copy_back();
 
  private:

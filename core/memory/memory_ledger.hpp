@@ -30,7 +30,7 @@ constexpr std::string_view name_of(MemoryCategory category) {
   return names[static_cast<std::size_t>(category)];
 }
 
-/// Counts bytes; thread-safe. One per process, created by `main` and handed down.
+/// Counts bytes; thread-safe. The session owns the ledger of a process and hands it down.
 class MemoryLedger {
  public:
   void charge(MemoryCategory category, std::size_t bytes);

@@ -19,7 +19,7 @@ void Embedding::forward(Recorder& run, TensorRef /*input*/, TensorRef output) co
   if (drops || has_part_of_rows) sum = run.tensor("sum", s.dtype, {s.rows(), width});
   run(EmbeddingForward{.tokens = run.tokens(),
                        .wte = run.weight(wte_),
-                       // Only one of the ranks' terms includes it.
+                       // Only one rank's term includes wpe.
                        .wpe = is_part && wte_.box.start[0] > 0 ? TensorRef() : run.weight(wpe_),
                        .out = sum.reshaped({s.batch, s.seq, width}),
                        .first_token = wte_.box.start[0]});

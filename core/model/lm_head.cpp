@@ -121,7 +121,7 @@ void LmHead::backward(Recorder& run, TensorRef input, TensorRef /*output_gradien
     if (!is_split) run(weight);
     run(LinearBackwardInput{.dy = loss.logits, .w = matrix, .dx = d_terms.rows(row, rows)});
     if (!is_split) return;
-    // The sum runs during the last slice's product.
+    // The sum runs while the last slice's weight gradient is computed.
     if (row + rows == s.rows()) d_normed = sum_of_terms(run, "d.ln.sum", d_terms);
     run(weight);
   });

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// LmHead: final layernorm, logits and loss, in slices of rows so that B·T × V never exists.
+// LmHead: final layernorm, logits and loss, in slices of rows, so that the logits of all B·T rows are never
+// in memory together.
 #pragma once
 
 #include "core/model/block.hpp"
@@ -38,7 +39,7 @@ class LmHead final : public Block {
   TensorRef statistics(Recorder& run, const CrossEntropy& loss) const;
 
   std::int64_t width_;
-  const Parameter& matrix_;         // (Vr, C); part of the embedding if tied
+  const Parameter& matrix_;         // (Vr, C); the token embedding's if tied
   const Parameter &gamma_, &beta_;  // (C)
 };
 

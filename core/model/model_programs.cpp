@@ -22,8 +22,8 @@ bool intersects(const std::set<int>& a, const std::set<int>& b) {
   return std::ranges::any_of(a, [&](int root) { return b.contains(root); });
 }
 
-/// Records the operation that remakes the other results of a fused operation from one that was kept. Returns
-/// false if none was kept.
+/// Records the operation that remakes the missing results of a fused operation from the result that was kept.
+/// Returns false if no such result was kept.
 template <class Op>
 bool remake_rest(const Op& op, const std::set<int>& missing, Recorder& run) {
   const auto is_kept = [&](const TensorRef& tensor) { return !missing.contains(place_of(tensor).root); };
@@ -153,7 +153,7 @@ class ProgramRecorder {
     }
     analyse(backward, roots_.all(), table_);
   }
-  /// The roots that the operations `made` of a block write and that are not kept for its backward pass.
+  /// The roots that a block's operations `made` write and that are not kept for its backward pass.
   std::set<int> not_kept(const std::vector<const Entry*>& made) const {
     std::set<int> roots;
     if (config_.recompute == Recompute::none) return roots;

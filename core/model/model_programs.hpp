@@ -13,12 +13,12 @@ namespace mylos {
 /// The training programs of some consecutive blocks. The last chunk also has the head.
 struct ChunkPrograms {
   Program forward;
-  /// Losses, their sum and the gradients. Remakes the tensors that were not kept, block by block. In one
-  /// part, or in two: the operations that the previous chunk waits for, and the rest.
+  /// Losses, their sum and the gradients. Remakes the tensors that were not kept, block by block. Either one
+  /// program, or two: the operations that the previous chunk waits for, and the others.
   std::vector<Program> backward;
   int input = -1;   ///< root of the residual stream before the chunk; -1 for the first
   int output = -1;  ///< root of the residual stream after the chunk; -1 for the last
-  /// Roots of the loss's gradients with respect to these two.
+  /// Roots of the loss's gradients with respect to input and output.
   int input_gradient = -1;
   int output_gradient = -1;
 };
@@ -27,7 +27,7 @@ struct ModelPrograms {
   Roots roots;
   std::vector<ChunkPrograms> chunks;
   Program evaluate;  ///< losses and hits
-  Program generate;  ///< the last entry computes the logits (1, Vp) of row 0
+  Program generate;  ///< the last entry computes the logits (1, Vr) of row 0; see LmHead
 };
 
 /// Calls each block once per program. `table` outlives the result.

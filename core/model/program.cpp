@@ -42,7 +42,8 @@ GradientKey key_of(const std::vector<Root>& roots, const TensorRef& tensor) {
           place.offset / static_cast<std::int64_t>(size_of(tensor.dtype))};
 }
 
-/// Lets the first contribution to a gradient write and the others add. Returns the last contribution to each.
+/// Makes the first contribution to a gradient write and the others add. Returns the last contribution to
+/// each.
 std::map<GradientKey, Entry*> find_contributions(std::span<Program* const> programs,
                                                  const std::vector<Root>& roots) {
   std::map<GradientKey, Entry*> last;
@@ -117,7 +118,8 @@ void find_units(std::vector<Entry>& entries, const std::vector<Root>& roots) {
   }
 }
 
-/// A collective is awaited before its result is used or its input is changed, or at the end.
+/// Sets the collectives that each entry waits for, because it uses their result or changes their input. The
+/// executor waits for the others at the end of the program.
 void find_waits(std::vector<Entry>& entries) {
   const auto intersect = [](const std::set<int>& a, const std::set<int>& b) {
     return std::ranges::any_of(a, [&](int root) { return b.contains(root); });
@@ -125,7 +127,7 @@ void find_waits(std::vector<Entry>& entries) {
   std::map<int, Accesses> under_way;  // by number of the entry
   for (std::size_t i = 0; i < entries.size(); ++i) {
     Accesses own = accesses_of(entries[i]);
-    // An operation may change operands whose memory its result may share.
+    // An operation that works in place changes the operand whose memory its result shares.
     for_each_in_place(entries[i], [&](const TensorRef& /*result*/, const TensorRef& operand) {
       own.writes.insert(place_of(operand).root);
     });

@@ -26,7 +26,7 @@ enum class RootKind : std::uint8_t {
   activation,  ///< a place in the arena
   weights,     ///< the flat buffer of a unit
   gradients,   ///< the gradients of a unit
-  loss_sum,    ///< the sum over the micro-batches of a step
+  loss_sum,    ///< the sum of the losses over the micro-batches of a step
 };
 
 /// Memory that tensors of programs lie in.
@@ -38,7 +38,8 @@ struct Root {
   bool cheap = false;  ///< may be remade instead of kept
 };
 
-/// Root and offset of an operand of a recorded operation. Its invented address is (root + 1) 2^48 + offset.
+/// Root and offset of an operand of a recorded operation. The operand's address encodes both: (root + 1) 2^48
+/// + offset.
 struct Place {
   int root = -1;            ///< -1 if the operand is left out
   std::int64_t offset = 0;  ///< bytes
@@ -152,7 +153,7 @@ void for_each_in_place(const Entry& entry, const Visit& visit) {
       entry.operation);
 }
 
-/// The roots that an entry reads or changes, and those that it writes or changes.
+/// The roots that an entry reads or changes, and the roots that it writes or changes.
 struct Accesses {
   std::set<int> reads, writes;
 };
@@ -182,7 +183,7 @@ void analyse(std::span<Program* const> programs, const std::vector<Root>& roots,
 struct SplitProgram {
   Program input, weight;
 };
-/// Splits a pass that was not analysed and of which only gradients and the roots `wanted` are used
+/// Splits a backward pass that has not been analysed. Only its gradients and the roots `wanted` are used
 /// afterwards.
 SplitProgram split(const Program& backward, const std::vector<Root>& roots, const std::set<int>& wanted);
 
@@ -190,7 +191,7 @@ SplitProgram split(const Program& backward, const std::vector<Root>& roots, cons
 struct Bound {
   std::byte* data = nullptr;
   std::uint64_t version = 0;
-  bool holds_terms = false;  ///< terms of earlier micro-batches, to which operations add
+  bool holds_terms = false;  ///< has terms of earlier micro-batches, to which operations add
 };
 
 /// The values that change from run to run.

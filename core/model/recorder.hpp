@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Recorder: the argument of the passes of a block. It records the operations that the block requests and
-// invents the tensors that they work on.
+// provides the tensors that they work on.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +48,7 @@ struct ProgramConfig {
   bool splits_backward = false;
 };
 
-/// The cost of remaking a tensor of the forward pass. Recompute::selective keeps only the expensive ones.
+/// The cost of remaking a tensor of the forward pass. Recompute::selective keeps only expensive tensors.
 enum class Cost : std::uint8_t { expensive, cheap };
 
 /// The memory that programs work on.
@@ -105,7 +105,7 @@ class Recorder {
   /// Whether the backward pass of a block begins by repeating its forward pass.
   bool repeats_blocks() const { return config_.recompute == Recompute::block; }
   float gradient_scale() const { return config_.gradient_scale; }
-  /// Stands for the scalars of the step in which a program runs.
+  /// A placeholder for the scalars of the step in which a program runs.
   const StepScalars* scalars() const;
 
   /// A tensor that belongs to the block.

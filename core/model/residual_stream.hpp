@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The residual stream (B * T, C), of which a rank holds all rows or, with sequence parallelism, some: the
-// operations that depend on which rows these are, and the collectives that convert between both forms.
+// The residual stream (B * T, C), of which a rank holds all rows or, with sequence parallelism, some rows.
+// Here are the operations that depend on which rows a rank holds, and the collectives that convert between
+// all rows and the rank's rows.
 #pragma once
 
 #include <string_view>
@@ -9,15 +10,15 @@
 
 namespace mylos {
 
-/// Record DropoutAdd and DropoutAddLayernorm of the rank's rows: x, residual, y or sum (n, C).
+/// Record DropoutAdd and DropoutAddLayernorm for the rank's rows: x, residual, y or sum (n, C).
 void record(Recorder& run, const DropoutAdd& op);
 void record(Recorder& run, const DropoutAddLayernorm& op);
 
 /// All rows (B * T, C), gathered from the ranks' `rows` into a tensor of the block; `rows` itself if it has
 /// all rows.
 TensorRef all_rows(Recorder& run, std::string_view name, const TensorRef& rows);
-/// The same in the backward pass, of rows that the forward pass gathered under this name and did not keep.
-/// Gathers again, unless the backward pass repeats the block's forward pass.
+/// The same in the backward pass, for rows that the forward pass gathered under this name and did not keep.
+/// Gathers them again, unless the backward pass repeats the block's forward pass.
 TensorRef all_rows_again(Recorder& run, std::string_view name, const TensorRef& rows);
 /// The rank's rows of the sum of all ranks' `terms` (B * T, C); stored in `terms` or in a tensor of the
 /// block.

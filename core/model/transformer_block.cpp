@@ -19,7 +19,7 @@ struct TransformerBlock::Activations {
   TensorRef ln2;           // (n, C)
   TensorRef mean2, rstd2;  // (n) fp32
   TensorRef up;            // (B * T, F): before the GELU
-  TensorRef activated;     // (B * T, F): after it
+  TensorRef activated;     // (B * T, F): after the GELU
 };
 
 TransformerBlock::TransformerBlock(const ModelConfig& model, const ParameterTable& table, std::int64_t layer)
@@ -109,7 +109,7 @@ void TransformerBlock::forward(Recorder& run, TensorRef input, TensorRef output)
                     .bias = run.weight(qkv_bias_),
                     .y = a.qkv.reshaped({all, 3 * heads_ * head_dim_})});
   run(attention(run, a));
-  const bool adds_bias = first_head_ == 0;  // only one of the ranks' terms includes it
+  const bool adds_bias = first_head_ == 0;  // only one rank's term includes the bias
   run(LinearForward{.x = a.attended,
                     .w = run.weight(proj_),
                     .bias = adds_bias ? run.weight(proj_bias_) : TensorRef(),

@@ -62,11 +62,12 @@ class ComputeBackend {
   virtual Event create_event() = 0;
   virtual void destroy_event(Event event) = 0;
   virtual void record(Event event) = 0;
-  /// Returns once the device has reached the point where `event` was last recorded; at once if it never was.
+  /// Returns once the device has reached the point where `event` was last recorded; immediately if it was
+  /// never recorded.
   virtual void host_wait(Event event) = 0;
   /// Device time between two events that the device has reached.
   virtual double seconds_between(Event begin, Event end) = 0;
-  /// Whether work can be recorded; the next three functions are for backends that can.
+  /// Whether work can be recorded; only then are the next three functions called.
   virtual bool can_capture() const { return false; }
   /// Records the work that `work` queues instead of running it. `work` must not wait for the device, nor
   /// allocate or deallocate its memory. If `work` throws, the exception is passed on and nothing is recorded.
@@ -74,14 +75,14 @@ class ComputeBackend {
     fail(ExitCode::internal, "{} records no work", description());
   }
   /// Queues the recorded work with its recorded arguments. Returns false and queues nothing if device memory,
-  /// which the work may use, was deallocated since.
+  /// which the work may use, was deallocated after the recording.
   virtual bool launch(Graph /*graph*/) { return false; }
   /// Waits until the device has completed all launches of the graph.
   virtual void destroy_graph(Graph /*graph*/) {}
   /// Work that the host queues until `end_range` has this name, a literal, in profilers. Ranges nest.
   virtual void begin_range(const char* name) = 0;
   virtual void end_range() = 0;
-  /// Bytes of its own memory that the device has in use, by any process; 0 if it has no memory of its own.
+  /// Bytes of device memory in use, by any process; 0 if the device uses host memory.
   virtual std::size_t device_bytes_in_use() const = 0;
   /// The queue as the device's libraries know it: a cudaStream_t; null on the host.
   virtual void* native_stream() = 0;

@@ -48,7 +48,7 @@ class ForwardingBackend : public ComputeBackend {
   void* native_stream() override { return next_.native_stream(); }
 
  protected:
-  /// With other operations than those of `next`.
+  /// Uses `operations` instead of the table of `next`.
   ForwardingBackend(ComputeBackend& next, OperationTable operations)
       : ComputeBackend(std::move(operations)), next_(next) {}
 

@@ -32,7 +32,7 @@ A combined(A a, A b) {
   }
 }
 
-/// Calls `function.template operator()<T, op>()` with the element type; uint8 is not reduced: a defect.
+/// Calls `function.template operator()<T, op>()` with the element type; to reduce uint8 is a defect.
 template <class Function>
 decltype(auto) dispatch_reduction(DType dtype, ReduceOp op, Function&& function) {
   const auto with_type = [&]<class T>() {
@@ -62,7 +62,8 @@ decltype(auto) dispatch_reduction(DType dtype, ReduceOp op, Function&& function)
   }
 }
 
-/// in_out[i] = reduction of in[i] and in_out[i], for `count` elements in host memory. The two do not overlap.
+/// in_out[i] = reduction of in[i] and in_out[i], for `count` elements in host memory. The two arrays do not
+/// overlap.
 void combine(DType dtype, ReduceOp op, const void* in, void* in_out, std::size_t count);
 
 }  // namespace mylos

@@ -44,7 +44,7 @@ constexpr Access access_of(bool accumulate) {
 //                   says whether it is added to, visit(name, tensor, access, flag). `op` may be constant.
 //                   Device scalars, segments and the guard's state are not operands.
 //   in_place(op, visit)  calls visit(result, operand) for each result that may be the memory of an operand
-//   flops()         floating-point operations of the result, without those that an implementation repeats
+//   flops()         floating-point operations of the result; an implementation may repeat some
 //   compose(run)    if it is fused: runs the operations that it is made of, for backends without a kernel
 //                   for it
 
@@ -136,7 +136,7 @@ struct LinearForward {
   double flops() const { return 2.0 * static_cast<double>(y.size() * w.shape[0]); }
 };
 
-/// dx = dy wᵀ. dy (N, O), w as above, dx (N, I).
+/// dx = dy wᵀ. dy (N, O), w as in LinearForward, dx (N, I).
 struct LinearBackwardInput {
   TensorRef dy{}, w{}, dx{};
 
@@ -150,7 +150,8 @@ struct LinearBackwardInput {
   double flops() const { return 2.0 * static_cast<double>(dx.size() * w.shape[1]); }
 };
 
-/// dw = xᵀ dy and dbias = column sums of dy, or adds them. dw (I, O) strided like w; dbias (O) or empty.
+/// dw = xᵀ dy and dbias = column sums of dy; `accumulate` adds both to the old content. dw (I, O) strided
+/// like w; dbias (O) or empty.
 struct LinearBackwardWeight {
   TensorRef x{}, dy{}, dw{}, dbias{};
   bool accumulate = false;
@@ -337,7 +338,7 @@ struct DropoutAdd {
   double flops() const { return 2.0 * static_cast<double>(x.size()); }
 };
 
-/// Where the probabilities of a call lie within those of the whole sample, (heads, positions, positions).
+/// Where the probabilities of a call lie within the whole sample's, which are (heads, positions, positions).
 /// Dropout counts in the whole sample.
 struct AttentionPlace {
   std::int64_t first_head = 0;
@@ -408,11 +409,11 @@ struct AttentionBackward {
   double flops() const { return 5.0 * forward.product_flops(); }
 };
 
-/// Statistics that the softmax of a row needs of one part of its logits, which starts at token `first_token`:
-/// statistics[0][n] = the largest of logits[n, :vocab], [1] the sum of exp(logit - largest), [2] the target's
-/// logit, and [3] 1 if the target is the largest, the first of equals. If the part lacks these logits, they
-/// are -inf, 0, -inf and 0. logits (N, Vp) compute type, vocab 0 to Vp, targets (N) int32, statistics (4, N)
-/// fp32.
+/// Statistics of one part of a row's logits, from which the softmax of the whole row is computed. The part
+/// starts at token `first_token`. statistics[0][n] = the largest of logits[n, :vocab], [1] = the sum of
+/// exp(logit - largest), [2] = the target's logit, [3] = 1 if this is the largest (the first of equals). If
+/// the part lacks the logits of a statistic, it is -inf, 0, -inf or 0. logits (N, Vp) compute type, vocab 0
+/// to Vp, targets (N) int32, statistics (4, N) fp32.
 struct SoftmaxStatistics {
   TensorRef logits{}, targets{}, statistics{};
   std::int64_t vocab = 0;
@@ -430,10 +431,11 @@ struct SoftmaxStatistics {
 };
 
 /// losses[n] = -log softmax(logits[n, :vocab])[targets[n]]; a negative target gives 0 and no gradient.
-/// correct[n] = 1 if the target is the largest logit (the first of equals), if `correct` is given. With
+/// If `correct` is given, correct[n] = 1 if the target's logit is the largest (the first of equals). With
 /// `scalars`, logits = gradient_scale * scalars->loss_scale * (softmax - onehot), columns >= vocab zero.
 /// logits (N, Vp) compute type, targets (N) int32, losses (N) fp32, correct (N) int32 or empty. If the logits
-/// are one of P parts, `statistics` (P, 4, N) are those of all parts, in the order of their tokens.
+/// are one of P parts, `statistics` (P, 4, N) has the SoftmaxStatistics of all parts, in the order of their
+/// tokens.
 struct CrossEntropy {
   TensorRef logits{}, targets{}, losses{}, correct{}, statistics{};
   std::int64_t vocab = 0;
@@ -474,7 +476,7 @@ struct LinearGeluForward {
   }
 };
 
-/// dpre = (dy wᵀ) gelu'(pre). dy (N, O), w (I, O) as above, pre and dpre (N, I).
+/// dpre = (dy wᵀ) gelu'(pre). dy (N, O), w (I, O) as in LinearForward, pre and dpre (N, I).
 struct LinearGeluBackwardInput {
   TensorRef dy{}, w{}, pre{}, dpre{};
 
@@ -535,7 +537,7 @@ struct Segment {
   std::int64_t begin = 0;  // elements
   std::int64_t end = 0;
   float decay = 0.0F;             // 1 or 0, multiplies the weight decay
-  StochasticRounding rounding{};  // counts from `begin`; used if the weights have no master
+  StochasticRounding rounding{};  // its index counts from `begin`; used if the weights have no master
 };
 
 /// The segment that holds `element`.
@@ -552,8 +554,8 @@ MYLOS_HOST_DEVICE inline int segment_of(const Segment* segments, int count, std:
   return low;
 }
 
-/// A step of AdamW (Loshchilov and Hutter, 2019) on n elements of a flat buffer; leaves everything as it is
-/// if scalars->skip is set.
+/// A step of AdamW (Loshchilov and Hutter, 2019) on n elements of a flat buffer; changes nothing if
+/// scalars->skip is set.
 struct AdamWStep {
   TensorRef weights{};   // (n) compute type; set to the rounded master, or updated if there is no master
   TensorRef gradient{};  // (n) fp32 or compute type
@@ -584,7 +586,7 @@ struct AdamWStep {
 
 /// A step of gradient descent with momentum (Sutskever et al., 2013) on n elements of a flat buffer: momentum
 /// = momentum_decay * momentum + clipped gradient + decay * weight; weight -= learning_rate * momentum. The
-/// members are those of AdamWStep.
+/// other members are as in AdamWStep.
 struct SgdStep {
   TensorRef weights{}, gradient{}, master{};
   TensorRef momentum{};  // (n) fp32, updated
@@ -644,7 +646,8 @@ OperationList<First..., Second...> operator+(OperationList<First...>, OperationL
   return {};
 }
 
-/// All operations. A new one needs a record above, its name here, and a kernel in the root backend.
+/// All operations. A new one needs a record above, its name here and, unless it is fused, a kernel in the
+/// root backend.
 using Operations =
     OperationList<Fill, Cast, FillNormal, Sum, SumOfSquares, LinearForward, LinearBackwardInput,
                   LinearBackwardWeight, EmbeddingForward, EmbeddingBackward, LayernormForward,

@@ -9,7 +9,7 @@ namespace mylos {
 /// The host writes the first group before a step and sets the first loss scale. GuardStep writes the rest
 /// within the step.
 struct StepScalars {
-  std::int64_t step = 0;  ///< running step, 1 for the first; Adam's t and the dropout key
+  std::int64_t step = 0;  ///< number of the step, from 1; Adam's t and part of the dropout key
   float learning_rate = 0.0F;
 
   /// The factor that multiplies the loss of the step before its gradient is taken; after GuardStep, the

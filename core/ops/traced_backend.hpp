@@ -9,8 +9,8 @@
 
 namespace mylos {
 
-/// Records every operation that a kernel of `next` takes, under its own name, linear layers with the shape of
-/// their weights. A composed operation is recorded as its parts.
+/// Records every operation that a kernel of `next` takes, under the operation's name; linear layers are
+/// recorded with the shape of their weights. A composed operation is recorded as its parts.
 class TracedBackend final : public ForwardingBackend {
  public:
   /// Both must outlive this.
@@ -21,7 +21,7 @@ class TracedBackend final : public ForwardingBackend {
   void copy(const void* from, void* to, std::size_t bytes) override;
 
  private:
-  /// Receives each operation first.
+  /// Receives each operation before the kernels of `next`.
   struct Recorder {
     const OperationTable& next;
     Trace& trace;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The decision of a step: clip factor and skip flag from loss, norm and the statistics of earlier steps.
+// The guard's decision on a step: clip factor and skip flag, from the loss, the norm and the statistics of
+// earlier steps.
 #pragma once
 
 #include <cmath>
@@ -16,7 +17,7 @@ struct GuardConfig {
   float clip_norm = 1.0F;     ///< global L2 norm; 0 turns clipping off
   float spike_factor = 0.0F;  ///< skip if the norm exceeds mean + factor * deviation; 0 turns this off
   std::int32_t spike_window = 100;  ///< steps that the running statistics span, and their warm-up
-  /// Applied steps in a row after which the loss scale doubles; 0 keeps the scale constant.
+  /// The loss scale doubles after this many applied steps without a change of the scale; 0 keeps it constant.
   std::int32_t scale_window = 0;
 };
 

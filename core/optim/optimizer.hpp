@@ -26,7 +26,7 @@ struct OptimizerConfig {
   std::uint64_t seed = 0;     ///< of the stochastic rounding of weights without a master
 };
 
-/// Where an optimizer works. `parts` are the parts of units that the rank owns, in `compute_type`; some may
+/// What an optimizer works on. `parts` are the parts of units that the rank owns, in `compute_type`; some may
 /// be empty. All references outlive the optimizer.
 struct OptimizerPlace {
   ComputeBackend& backend;
@@ -60,7 +60,7 @@ class Optimizer {
  protected:
   ComputeBackend& backend() { return backend_; }
   const OptimizerConfig& config() const { return config_; }
-  /// The members that the operations of all optimizers share.
+  /// Makes an optimizer's operation and sets the members that the operations of all optimizers share.
   template <class Op>
   Op operation(std::size_t index, TensorRef weights, TensorRef gradient, const StepScalars* scalars) const {
     const TensorRef truth = master(index, weights);
@@ -89,15 +89,14 @@ class Optimizer {
   std::vector<int> num_segments_;
 };
 
-/// The table of a part for an optimizer's operation: one segment per parameter, including the padding after
-/// it.
+/// The segments of a part for an optimizer's operation, one per parameter, including the padding after it.
 std::vector<Segment> segments_of(const ParameterTable& table, const UnitPart& part, std::uint64_t seed);
 
 /// An optimizer, as decks, checkpoints and the planner know it.
 struct OptimizerKind {
   const char* name;
   const char* doc;
-  std::span<const ParamSpec> params;    ///< of section optim, in addition to the common ones
+  std::span<const ParamSpec> params;    ///< of section optim, in addition to the common parameters
   std::span<const char* const> states;  ///< groups of a checkpoint's optimizer.h5
   std::unique_ptr<Optimizer> (*make)(const OptimizerConfig& config, const OptimizerPlace& place);
 

@@ -52,7 +52,7 @@ class HierarchicalCommunicator::StagedOperation : public PolledOperation {
   virtual void finish() {}
 
   void post(Request request) { pending_.push_back(std::move(request)); }
-  /// Scratch for `count` elements that the operation keeps until it is destroyed.
+  /// Scratch for `count` elements, kept until the operation is destroyed.
   TensorRef take(DType dtype, std::int64_t count) {
     const auto& taken =
         scratch_.emplace_back(own_.family_->scratch.take(static_cast<std::size_t>(count) * size_of(dtype)));
@@ -251,7 +251,7 @@ HierarchicalCommunicator::HierarchicalCommunicator(NextCommunicator node, NextCo
 }
 
 void HierarchicalCommunicator::find_nodes() {
-  // A node is identified by the number in `flat` of its first rank.
+  // A node is identified by its first rank's number in `flat`.
   std::int32_t leader = next().rank();
   node_->broadcast(TensorRef(&leader, DType::int32, {1}), 0).host_wait();
   std::array<std::int32_t, 2> own = {leader, node_->rank()};

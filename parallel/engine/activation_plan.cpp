@@ -208,7 +208,7 @@ int message_of(const Action& action, const ModelPrograms& programs) {
 
 namespace {
 
-/// Whether the last two passages equal the two before them and the two before those, and so add nothing.
+/// Whether the last three pairs of passages are equal, so that the last pair adds nothing.
 bool ends_in_repetition(const std::vector<Passage>& passages) {
   constexpr std::size_t pair = 2;
   if (passages.size() < 3 * pair) return false;

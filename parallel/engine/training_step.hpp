@@ -182,13 +182,13 @@ class TrainingStep {
   std::vector<PartRange> tensor_terms_;
   std::vector<NormRange> norm_ranges_;  // of all owned parts
 
-  DeviceBuffer memory_;       // StepMemory of the steps under way, in turn
+  DeviceBuffer memory_;       // StepMemory of the steps under way, used in rotation
   DeviceBuffer guard_state_;  // GuardState
   /// The update before the sum over all ranks, and after it; one pair per StepMemory.
   std::vector<std::array<DeviceGraph, 2>> update_graphs_;
   std::vector<std::int32_t> tokens_;  // a micro-batch (B, T + 1)
   std::array<Slot, 2> slots_;
-  std::array<UploadBuffer, 2> inputs_;  // StepScalars of the steps that begin, in turn
+  std::array<UploadBuffer, 2> inputs_;  // StepScalars of the steps that begin, used alternately
   std::int64_t begun_ = 0;              // the last step that was begun
   std::size_t num_run_ = 0;             // number of steps so far
   std::size_t num_read_ = 0;

@@ -50,7 +50,8 @@ std::vector<GradientRange> completions_of(const UnitEvents& events);
 
 /// The weights and gradients of a unit while it is acquired, flat buffers of Unit::size elements.
 struct UnitView {
-  // (size) compute type. The version identifies the content; 0 if copies of it in a backend do not pay.
+  // (size) compute type. The version identifies the content; 0 if it is not worthwhile for a backend to keep
+  // copies of it.
   TensorRef weights;
   TensorRef gradients;  // (size) fp32 or compute type; empty unless requested
 };
@@ -152,7 +153,8 @@ struct ExchangePlan {
   std::vector<UnitPart> owned{};         ///< as GradientExchange::owned; `stored` as GradientExchange::stored
   std::vector<UnitPart> stored{};
   bool reduces_each_micro_batch = false;
-  /// Weights keep their place from step to step, so that copies of them in a backend pay.
+  /// Weights keep their place from step to step, so that it is worthwhile for a backend to keep copies of
+  /// them.
   bool keeps_weights = true;
 };
 

@@ -14,11 +14,11 @@
 
 namespace mylos {
 
-/// Each rank along Axis::shard owns a part of every unit. A unit's gradient is reduce-scattered after the
-/// last backward pass of the step that completes it, or, if gradients are divided, after every backward pass.
-/// A divided gradient exists as a whole only from its first contribution until that reduction. Afterwards,
-/// the replicas sum the gradients of the parts that they own. Undivided weights are gathered after the
-/// update, and the gather is waited for before their next use; divided weights are gathered before each use.
+/// Each rank along Axis::shard owns a part of every unit. A unit's gradient is reduce-scattered once the
+/// step's last backward pass has completed it, or, if gradients are divided, once each backward pass has. A
+/// divided gradient exists as a whole only from its first contribution until that reduction. Afterwards, the
+/// replicas sum the gradients of the parts that they own. Undivided weights are gathered after the update,
+/// and the gather is waited for before their next use; divided weights are gathered before each use.
 class Zero final : public GradientExchange {
  public:
   /// `shards` are the ranks along Axis::shard. `replicas` are the ranks that own the same parts and hold

@@ -23,7 +23,7 @@ void write_error(std::string_view text) {
   }
 }
 
-/// Starts a thread with all signals blocked: their handlers belong to the main thread.
+/// Starts a thread with all signals blocked: the main thread runs the handlers.
 std::thread quiet_thread(std::function<void()> work) {
   sigset_t all;
   sigset_t before;

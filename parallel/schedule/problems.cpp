@@ -16,7 +16,7 @@ namespace mylos {
 
 namespace {
 
-/// Number of steps to check; after the steps that overlap, all steps are alike.
+/// Number of steps to check; after the steps that overlap, all steps are the same.
 std::int64_t num_steps(std::span<const Schedule> ranks) {
   int ahead = 0;
   for (const Schedule& schedule : ranks) ahead = std::max(ahead, schedule.ahead());

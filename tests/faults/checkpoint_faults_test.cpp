@@ -516,8 +516,7 @@ TEST_F(CheckpointPlace, BelongsToOneRunOnly) {
 
 class MutatedCheckpoints : public RunTest {
  protected:
-  /// The exit code of a job, or that of the rank that aborted, if its output shows one: the launcher may hide
-  /// it.
+  /// The exit code of a job. If its output reports an abort, that code is returned: the launcher may hide it.
   static int code_of(const Outcome& outcome) {
     const std::size_t abort = outcome.output.find("Abort(");
     return abort == std::string::npos ? outcome.exit_code : std::atoi(outcome.output.c_str() + abort + 6);
@@ -771,7 +770,7 @@ class RandomKills : public RunTest {
     std::mt19937 random(seed);
     for (int kill = 0; kill < kills; ++kill) {
       Job job(train_arguments("run", words));
-      // If the target is no further step, the kill comes during the start.
+      // If no further step is awaited, the kill comes during the start.
       const std::size_t target = num_rows("run") + random() % 12;
       const std::string victim = std::array{"rank 0", "rank 1", "both ranks", "the launcher"}[random() % 4];
       SCOPED_TRACE(fmt::format("kill {}: {} after {} steps", kill, victim, target));

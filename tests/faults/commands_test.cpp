@@ -123,7 +123,7 @@ TEST_F(Commands, EvalFindsWhatTrainingFound) {
   EXPECT_THAT(run_alone({"eval", run_path("run").string(), "--step=4"}).output, HasSubstr("step 4: loss "));
 }
 
-/// On two ranks, as many as its tensor axis has; on one; and on three, which the two do not divide.
+/// On two ranks (the extent of its tensor axis), on one, and on three (not a multiple of that extent).
 TEST_F(Commands, EvalAndGenerateOfATensorParallelRunTakeAnyNumberOfRanks) {
   const Words words = {valid(),
                        "--parallel.exchange=zero3",

@@ -324,7 +324,7 @@ TEST_F(CheckpointTest, WhatARestartGivesUpIsMovedAwayWithAllItHolds) {
   EXPECT_EQ(abandoned(), std::vector<std::string>{"step_000020"});  // contains more than mylos' own files
 }
 
-/// Names that only resemble abandoned-<time>, links, files, and directories that contain copies stay.
+/// Links, files, directories that contain copies, and names that only resemble abandoned-<time> stay.
 TEST_F(CheckpointTest, OnlyItsOwnAbandonedDirectoriesGo) {
   settings_.retention.keep_abandoned = 0;
   write(1);
@@ -381,7 +381,7 @@ TEST_F(CheckpointTest, TidiesAfterAKilledWriter) {
   EXPECT_FALSE(fs::exists(path(3).string() + ".tmp"));
 }
 
-/// Copies, other suffixes, and directories with notes.
+/// This includes copies, other suffixes, and directories with notes.
 TEST_F(CheckpointTest, WhatOthersMadeIsLeftAlone) {
   write(1);
   write(2);

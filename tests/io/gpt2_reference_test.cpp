@@ -137,7 +137,7 @@ class Gpt2Reference : public testing::Test {
 
   fs::path ranks_file() const { return data_ / "gpt2.tiktoken"; }
 
-  /// Expects that the tokens of `text` are those of the reference and decode to `text`.
+  /// Expects that the tokens of `text` match the reference and decode to `text`.
   void expect_reference(const std::string& name, const std::string& text) const {
     for (const Json& entry : reference_.elements("texts")) {
       if (entry.text("name") != name) continue;

@@ -252,7 +252,7 @@ TEST_F(TokenizeCorpus, TheFirstErrorIsNamedWithFileAndLine) {
   EXPECT_EQ(error_of({file("good.jsonl"), file("z.jsonl")}),
             fmt::format("65 {}:40002: \"text\" is not text", file("z.jsonl").string()));
   EXPECT_FALSE(fs::exists(file("error_train_0.bin")));
-  // In a line that is too long to be held in memory.
+  // An error in a line that is too long to be held in memory.
   spill(file("z.jsonl"),
         "{\"text\":\"a\"}\n{\"text\":\"" + std::string(3 * CorpusReader::most_line_bytes, 'a') + "\" x}\n");
   EXPECT_EQ(error_of({file("z.jsonl")}),

@@ -29,7 +29,7 @@ ProcessGrid::ProcessGrid(Communicator& world, const GridExtents& extents, std::s
     : coordinates_(extents, world.size(), world.rank()) {
   for (const AxisSet axes : distinct(coordinates_, groups)) {
     auto group = world.split(coordinates_.index(all_axes.without(axes)), coordinates_.index(axes));
-    if (axes != AxisSet{}) {  // otherwise it sends nothing
+    if (axes != AxisSet{}) {  // a group of one rank sends nothing
       const std::string name = label(coordinates_, axes);
       group = std::make_unique<CountedCommunicator>(std::move(group), name, counter, recorder, host_buffers);
       if (trace != nullptr) group = std::make_unique<TracedCommunicator>(std::move(group), *trace, name);

@@ -20,19 +20,19 @@ class ProcessGrid {
  public:
   /// Makes the communicators of `groups`, in the same order on all ranks. Collective. Axes with one rank do
   /// not count, so sets that differ only by such axes share a communicator. Throws ExitCode::usage unless the
-  /// product of the extents is the size of `world`. `world`, `counter`, and `recorder` and `trace` (null:
-  /// none) must outlive the grid.
+  /// product of the extents is the size of `world`. `world`, `counter`, `recorder` and `trace` must outlive
+  /// the grid; `recorder` and `trace` may be null.
   ProcessGrid(Communicator& world, const GridExtents& extents, std::span<const AxisSet> groups,
               TrafficCounter& counter, FlightRecorder* recorder, bool host_buffers = true,
               Trace* trace = nullptr);
 
   const Coordinates& coordinates() const { return coordinates_; }
-  /// The ranks that differ from this one in `axes` only, in the order of the world. `axes` is a set that the
-  /// constructor was given, or one that differs from it by axes with one rank.
+  /// The ranks that differ from this one only along `axes`, in the order of the world. `axes` is a set that
+  /// the constructor was given, or differs from such a set only by axes with one rank.
   Communicator& group(AxisSet axes) const;
 
-  /// The name under which the traffic of such a group is counted: that of its axes; also "data" if one of the
-  /// two data axes has one rank.
+  /// The name under which the traffic of such a group is counted: the names of its axes. The data axes are
+  /// named "data" together, even if one of the two has one rank.
   static std::string label(const Coordinates& coordinates, AxisSet axes);
 
   /// The sets of axes, without axes that have one rank, for which communicators are made.

@@ -17,7 +17,7 @@ namespace mylos {
 /// reduce_scatter and all_to_all, the output of all_gather.
 class AlgorithmChoice {
  public:
-  /// `algorithm` applies to payloads below `below` bytes that no range before covers.
+  /// `algorithm` applies to payloads below `below` bytes that no earlier range covers.
   struct Range {
     Algorithm algorithm;
     std::uint64_t below;
@@ -44,7 +44,7 @@ class AlgorithmChoice {
 
   /// `operation` is one of `scheduled_operations`.
   Algorithm of(CommOperation operation, std::uint64_t payload_bytes) const;
-  /// Whether the backend does all collectives itself, whatever their payload.
+  /// Whether the backend runs all collectives itself, whatever their payload.
   bool is_native() const;
   /// Whether some collective uses `algorithm` for some payload.
   bool uses(Algorithm algorithm) const;

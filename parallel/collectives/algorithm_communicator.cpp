@@ -24,7 +24,7 @@ void require_user_tag(int tag) {
 
 }  // namespace
 
-/// Runs through the rounds of a schedule. Keeps its scratch until it has been waited for, so that the memory
+/// Runs the rounds of a schedule. Keeps its scratch until its request has been waited for, so that the memory
 /// of a step does not depend on how fast messages arrive.
 class AlgorithmCommunicator::ScheduledOperation final : public PolledOperation {
  public:
@@ -45,7 +45,7 @@ class AlgorithmCommunicator::ScheduledOperation final : public PolledOperation {
       const CollectiveRound& round = schedule_->rounds[round_];
       if (!posted_) post(round);
       if (!receiving_.test() || !sending_.test()) {
-        wire_.progress();  // another rank may be waiting for a native operation first
+        wire_.progress();  // another rank may first wait for a native operation
         return false;
       }
       receiving_.host_wait();

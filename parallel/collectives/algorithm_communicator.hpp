@@ -15,7 +15,7 @@
 
 namespace mylos {
 
-/// What the communicators of one family (a communicator and its splits) did by algorithms on this rank.
+/// Totals of the scheduled operations of one family (a communicator and its splits) on this rank.
 struct AlgorithmTotals {
   std::uint64_t operations = 0;
   std::uint64_t steps = 0;  ///< rounds of messages
@@ -27,16 +27,17 @@ struct AlgorithmTotals {
 /// `choice`. Native collectives and all other operations go to the next communicator. all_reduce is bitwise
 /// the same on every rank.
 ///
-/// Every operation is a state machine that test, wait and progress advance; any number may be under way. A
-/// rank that waits for a native operation, or in a barrier, advances none of them. So, unless another thread
-/// calls `progress`, all ranks wait for native and scheduled operations in the same order. The messages of an
-/// operation carry one tag from 16384 to 32765, a running number; the caller's own messages have tags 0 to
-/// 16383. The messages are counted as sends and receives of a separate axis: the bytes on the wire.
+/// Every operation is a state machine that test, wait and progress advance; any number of operations may be
+/// under way. A rank that waits for a native operation, or in a barrier, advances no scheduled operation. So,
+/// unless another thread calls `progress`, all ranks must wait for native and scheduled operations in the
+/// same order. All messages of an operation carry the same tag, a running number from 16384 to 32765; the
+/// caller's own messages have tags 0 to 16383. The messages of operations are counted as sends and receives
+/// of a separate axis, which shows the bytes on the wire.
 ///
 /// Buffers are host memory. The thread that advances an operation posts its messages, and a next communicator
 /// that was made for a compute backend would wait for that backend's queue at each of them. So make the next
-/// communicator without one: this class waits for `compute` (null: buffers are complete when an operation is
-/// called) when an operation is called. If another thread calls `progress`, the next communicator must allow
+/// communicator without a compute backend: this class waits for `compute` when an operation is called (null:
+/// the buffers are complete by then). If another thread calls `progress`, the next communicator must allow
 /// calls from both threads.
 class AlgorithmCommunicator final : public ForwardingCommunicator {
  public:
@@ -64,11 +65,11 @@ class AlgorithmCommunicator final : public ForwardingCommunicator {
   /// The new communicator has the same choice, and its messages the same label.
   std::unique_ptr<Communicator> split(int color, int key) override;
 
-  /// Totals of this communicator, those it was split from and those split from it.
+  /// Totals of this communicator's family.
   AlgorithmTotals totals() const;
 
  private:
-  /// State that a family shares.
+  /// State that the communicators of a family share.
   struct Family {
     explicit Family(MemoryLedger* ledger) : scratch(ledger) {}
 

@@ -14,12 +14,12 @@ int ceil_to_power_of_two(int value) {
   return static_cast<int>(std::bit_ceil(static_cast<unsigned>(value)));
 }
 
-/// The distance to the parent; at the root, the end of the tree.
+/// The distance to the parent; at the root, the number of ranks rounded up to a power of two.
 int reach(const RankOrder& order) {
   return order.index == 0 ? ceil_to_power_of_two(order.size()) : order.index & -order.index;
 }
 
-/// The end of the subtree of rank i, whose reach is given.
+/// The end of the subtree of rank i, given the reach of that rank.
 int subtree_end(const RankOrder& order, int i, int reach_of_i) {
   return std::min(i + reach_of_i, order.size());
 }
@@ -28,7 +28,8 @@ bool is_leaf(const RankOrder& order) {
   return subtree_end(order, order.index, reach(order)) == order.index + 1;
 }
 
-/// Bruck's algorithm: place i holds the part for the rank i places ahead; the part moves by the bits of i.
+/// Bruck's algorithm: place i holds the part for the rank i places ahead. For each bit that is set in i, the
+/// part moves ahead by the value of the bit.
 void bruck_all_to_all(ScheduleBuilder& builder, const RankOrder& order, BufferRange input,
                       BufferRange output) {
   const int size = order.size();
@@ -115,7 +116,7 @@ void add_tree(ScheduleBuilder& builder, const CollectiveCall& call, const RankOr
       tree_broadcast(builder, order, output);
       break;
     case CommOperation::reduce_scatter:
-      // A rank that passes parts on has combined before, so its result lies in scratch.
+      // A rank that passes parts on has first combined its children's vectors, so its result lies in scratch.
       tree_scatter(builder, order, tree_reduce(builder, order, input), output);
       break;
     case CommOperation::all_gather: {

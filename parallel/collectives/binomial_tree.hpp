@@ -6,12 +6,12 @@
 
 namespace mylos {
 
-/// The parent of i is i without its lowest bit, so the subtree of i is the ranks [i, i + lowest bit of i). At
-/// the root, returns the result; elsewhere, the reduction of the rank's subtree.
+/// The parent of rank i is i without its lowest set bit, so the subtree of i is the ranks [i, i + lowest set
+/// bit of i). Returns the result at the root, and elsewhere the reduction over the rank's subtree.
 BufferRange tree_reduce(ScheduleBuilder& builder, const RankOrder& order, BufferRange own);
 void tree_broadcast(ScheduleBuilder& builder, const RankOrder& order, BufferRange vector);
-/// `own` is this rank's part. `vector` has room for the parts of the subtree, and is unused if that is one
-/// part.
+/// `own` is this rank's part. `vector` has room for the parts of the subtree, and is unused if the subtree
+/// has only one.
 void tree_gather(ScheduleBuilder& builder, const RankOrder& order, BufferRange own, BufferRange vector);
 void tree_scatter(ScheduleBuilder& builder, const RankOrder& order, BufferRange vector, BufferRange own);
 

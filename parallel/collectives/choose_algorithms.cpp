@@ -24,10 +24,11 @@ constexpr std::array<std::int64_t, 4> measured_bytes = {256, 16 << 10, 256 << 10
 constexpr std::int64_t smallest_payload = 64;
 constexpr std::int64_t largest_payload = 256 << 20;
 constexpr std::int64_t nanoseconds_per_point = 10'000'000;
-constexpr std::int64_t nanoseconds_in_all = 250'000'000;  // once spent, every point is one run
+constexpr std::int64_t nanoseconds_in_all = 250'000'000;  // once spent, each point is run only once
 constexpr std::int64_t fewest_repetitions = 3;
 constexpr std::int64_t most_repetitions = 15;
-constexpr double worthwhile = 0.9;  // of the time of the algorithm in use
+// An algorithm replaces the one in use if its time is below this fraction.
+constexpr double worthwhile = 0.9;
 
 /// Makes numbers the same on all ranks, over any communicator that can send messages.
 class Agreement {
@@ -46,7 +47,8 @@ class Agreement {
   AlgorithmCommunicator comm_;
 };
 
-/// Times work that all ranks do together, from a barrier until the last rank is done; the same on all ranks.
+/// Times work that all ranks do together, from a barrier until the last rank is done. The times are the same
+/// on all ranks.
 class Stopwatch {
  public:
   explicit Stopwatch(Communicator& world) : world_(world), agreement_(world) {}
@@ -210,7 +212,7 @@ std::vector<std::int64_t> compared_payloads() {
   return payloads;
 }
 
-/// The fastest algorithm by payload.
+/// The algorithm for each payload: the fastest, unless it gains too little over the one in use.
 AlgorithmChoice::Ranges decide(const std::vector<Candidate>& candidates,
                                const std::vector<std::int64_t>& payloads) {
   AlgorithmChoice::Ranges ranges;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// choose_algorithms: the meaning of comm.algorithm = auto on this machine.
+// choose_algorithms: resolves comm.algorithm = auto on this machine.
 #pragma once
 
 #include <algorithm>
@@ -11,12 +11,13 @@
 
 namespace mylos {
 
-/// Nanoseconds by bytes: straight lines between the points, the last line extended.
+/// Nanoseconds by bytes: constant up to the first point, then straight lines between the points, the last
+/// line extended.
 class CostCurve {
  public:
-  /// At least two points, in order of `bytes`.
+  /// Add at least two points, in order of `bytes`.
   void add(std::int64_t bytes, double nanoseconds) {
-    // Measured times may fall where noise is larger than the slope.
+    // Noise may make the measured time of a larger size smaller.
     if (!points_.empty()) nanoseconds = std::max(nanoseconds, points_.back().nanoseconds);
     points_.push_back({static_cast<double>(bytes), nanoseconds});
   }
@@ -42,20 +43,20 @@ class CostCurve {
 /// The cost of the steps that collectives are made of, and of the backend's own collectives.
 struct CollectiveCosts {
   CostCurve message;
-  CostCurve local;  ///< of reducing or copying: both move two cache lines in and one out
-  /// By payload, of each of scheduled_operations; empty if the backend has no native collectives.
+  CostCurve local;  ///< a reduction or a copy: both move two cache lines in and one out
+  /// By payload, one curve for each of scheduled_operations; empty if the backend has no native collectives.
   std::vector<CostCurve> native;
 };
 
 /// Measures messages between neighbours, the local reduction and each native collective at a few sizes (in
-/// less than 1 s on a few ranks), and chooses by these costs. Native collectives are left out if they end
-/// with ExitCode::usage, as over a simulated link. Collective; the result is the same on all ranks. `world`
-/// takes host buffers.
+/// less than 1 s on a few ranks), and chooses by these costs. Native collectives are left out if they throw
+/// ExitCode::usage, as over a simulated link. Collective; the result is the same on all ranks. `world` takes
+/// host buffers.
 AlgorithmChoice choose_algorithms(Communicator& world);
 
 /// Simulates the rounds of every algorithm's collectives and takes the fastest algorithm by payload. If the
-/// gain is below 10 %, keeps the algorithm of the next smaller payload; the first one is native. Collective,
-/// with the same costs on all ranks.
+/// gain is below 10 %, keeps the algorithm of the next smaller payload; it starts from native, or from naive
+/// without native collectives. Collective, with the same costs on all ranks.
 AlgorithmChoice choose_algorithms(Communicator& world, const CollectiveCosts& costs);
 
 }  // namespace mylos

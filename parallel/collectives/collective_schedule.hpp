@@ -34,9 +34,9 @@ inline constexpr std::array scheduled_operations = {CommOperation::all_reduce, C
                                                     CommOperation::all_gather, CommOperation::broadcast,
                                                     CommOperation::reduce,     CommOperation::all_to_all};
 
-/// One collective operation of a group of `size` ranks. `count` is in elements: the buffer of all_reduce,
-/// broadcast and reduce, the output of reduce_scatter, the input of all_gather, or the part that one rank
-/// sends to another in all_to_all.
+/// One collective operation of a group of `size` ranks. `count` is the number of elements in the buffer of
+/// all_reduce, broadcast and reduce, in the output of reduce_scatter, in the input of all_gather, or in the
+/// part that one rank sends to another in all_to_all.
 struct CollectiveCall {
   CommOperation operation;
   int size;
@@ -74,7 +74,7 @@ struct LocalStep {
 };
 
 /// At most one message out and one in, at the same time, as on a node with one full-duplex port (the machine
-/// of Chan et al.). Once both are complete, `local` runs in order.
+/// model of Chan et al.). Once both are complete, `local` runs in order.
 struct CollectiveRound {
   std::optional<Transfer> send;
   std::optional<Transfer> receive;
@@ -82,8 +82,9 @@ struct CollectiveRound {
 };
 
 /// The rounds of one rank, one after another. Messages between two ranks are received in the order in which
-/// they are sent. `output` is first written after `input` was last read, or already holds the input. So the
-/// output of reduce_scatter may lie within its input, and the input of all_gather at its place in the output.
+/// they are sent. Except in all_to_all, `output` is first written after `input` was last read, unless it
+/// already holds the input. So the output of reduce_scatter may lie within its input, and the input of
+/// all_gather at its place in the output.
 struct CollectiveSchedule {
   std::vector<CollectiveRound> rounds;
   std::int64_t scratch_count = 0;  ///< elements

@@ -11,15 +11,15 @@ namespace {
 /// The ranks that halve and double (their number is a power of two), and this rank's partner in folding.
 struct FoldedOrder {
   RankOrder active;
-  /// The rank that is folded into this one, or the rank into which this one is folded; -1: none.
+  /// The rank that is folded into this one, or the rank into which this one is folded; -1 if there is none.
   int partner = -1;
 
   bool is_folded() const { return active.index < 0; }
   bool has_partner() const { return partner >= 0; }
 };
 
-/// The first rank of a pair is active, so the root is active. With `whole_parts` an active rank owns its part
-/// of the vector and its partner's; otherwise the active ranks own equal parts.
+/// The first rank of a pair is active, so the root is active. With `whole_parts` an active rank owns its own
+/// part of the vector and its partner's; otherwise the active ranks own equal parts.
 FoldedOrder fold(const RankOrder& order, bool whole_parts) {
   const int size = static_cast<int>(std::bit_floor(static_cast<unsigned>(order.size())));
   const int pairs = order.size() - size;
@@ -58,7 +58,7 @@ BufferRange recursive_halving(ScheduleBuilder& builder, const RankOrder& order, 
   return own;
 }
 
-/// In each step two ranks exchange everything that they hold.
+/// In each step two ranks exchange all the parts that they have so far.
 void recursive_doubling(ScheduleBuilder& builder, const RankOrder& order, BufferRange vector) {
   for (int held = 1; held < order.size(); held *= 2) {
     const int own = order.index & -held;

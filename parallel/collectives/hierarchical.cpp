@@ -47,18 +47,18 @@ class HierarchicalCommunicator::StagedOperation : public PolledOperation {
 
  protected:
   virtual void down() = 0;
-  virtual void across() = 0;  ///< called on ranks with a lane only
+  virtual void across() = 0;  ///< called only on ranks with a lane
   virtual void up() = 0;
   virtual void finish() {}
 
   void post(Request request) { pending_.push_back(std::move(request)); }
-  /// Scratch for `count` elements that the operation keeps.
+  /// Scratch for `count` elements, kept until the operation is destroyed.
   TensorRef take(DType dtype, std::int64_t count) {
     const auto& taken =
         scratch_.emplace_back(own_.family_->scratch.take(static_cast<std::size_t>(count) * size_of(dtype)));
     return {taken.data(), dtype, {count}};
   }
-  /// Clears the buffer if nodes are unequal: the padding of their parts is reduced and sent like the parts.
+  /// Clears the buffer if it has padding, which is reduced and sent like the parts.
   void clear_padding(TensorRef parts) const {
     if (own_.num_lanes_ * own_.num_nodes() * own_.parts_per_node_ == own_.size()) return;
     std::fill_n(static_cast<std::byte*>(parts.data), parts.bytes(), std::byte{});
@@ -251,7 +251,7 @@ HierarchicalCommunicator::HierarchicalCommunicator(NextCommunicator node, NextCo
 }
 
 void HierarchicalCommunicator::find_nodes() {
-  // A node is identified by the rank of its first rank.
+  // A node is identified by its first rank's number in `flat`.
   std::int32_t leader = next().rank();
   node_->broadcast(TensorRef(&leader, DType::int32, {1}), 0).host_wait();
   std::array<std::int32_t, 2> own = {leader, node_->rank()};

@@ -22,14 +22,14 @@ namespace mylos {
 ///   reduce          as all_reduce, with a reduce in the lane; the root's node sends the slices to the root
 ///   reduce_scatter  the node reduces parts l, l + L, ... of all nodes at its rank l; lane l scatters them
 ///   all_gather      ranks l, l + L, ... send their parts to rank l; lane l gathers; the node broadcasts
-/// so the bytes that cross between nodes cross once, spread over the lanes. All other operations go to
-/// `flat`. all_reduce is bitwise the same on every rank if the lanes' all_reduce is. Nodes may have any sizes
-/// and any ranks; if their sizes differ, reduce_scatter and all_gather pad the parts of smaller nodes.
+/// so data crosses between nodes only once, spread over the lanes. All other operations go to `flat`.
+/// all_reduce is bitwise the same on every rank if the lanes' all_reduce is. Nodes may be of any size and
+/// have any ranks; if their sizes differ, reduce_scatter and all_gather pad the parts of smaller nodes.
 ///
 /// An operation has three stages, each on its own split, so that one operation may be in its first stage
-/// while the previous one is in its third. Every rank enters a stage in the order of the calls. Operations
-/// advance in test, wait and progress. Buffers are host memory. Both communicators are made without a compute
-/// backend, and each call waits for `compute`, as in AlgorithmCommunicator.
+/// while the previous one is in its third. On every rank, operations enter a stage in the order of the calls.
+/// Operations advance in test, wait and progress. Buffers are host memory. Both communicators are made
+/// without a compute backend, and each call waits for `compute`, as in AlgorithmCommunicator.
 class HierarchicalCommunicator final : public ForwardingCommunicator {
  public:
   /// The number of communicators over the ranks of a node: `node` and its two splits.
@@ -55,7 +55,7 @@ class HierarchicalCommunicator final : public ForwardingCommunicator {
   Request recv(TensorRef buffer, int peer, int tag) override;
   void progress() override;
   /// Memory of the node's backend. Within a node, all_reduce and broadcast use the same part of the buffer on
-  /// all ranks, as that memory requires; the other operations give scratch to the node's collectives.
+  /// all ranks, as that memory requires; the other operations pass scratch to the node's collectives.
   Window allocate(std::size_t bytes) override { return node_down_->allocate(bytes); }
   std::unique_ptr<Communicator> split(int color, int key) override;
 
@@ -102,7 +102,7 @@ class HierarchicalCommunicator final : public ForwardingCommunicator {
   // The number of parts that a lane carries for each node, padding included.
   std::int64_t parts_per_node_ = 1;
   std::unique_ptr<Communicator> node_down_;  // for the first stage, towards the lanes
-  // For the second stage; the ranks without a lane share one that is not used.
+  // For the second stage; the ranks without a lane share a communicator that is not used.
   std::unique_ptr<Communicator> lane_;
   std::unique_ptr<Communicator> node_up_;  // for the third stage
   std::uint64_t num_started_ = 0;

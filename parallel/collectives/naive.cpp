@@ -5,7 +5,7 @@ namespace mylos {
 
 namespace {
 
-/// Returns the result at the master, `own` elsewhere.
+/// Returns the result at the master (the first rank of the order), `own` elsewhere.
 BufferRange reduce_at_master(ScheduleBuilder& builder, const RankOrder& order, BufferRange own) {
   if (order.index > 0) builder.send(order.rank(0), own);
   for (int i = 1; order.index == 0 && i < order.size(); ++i)

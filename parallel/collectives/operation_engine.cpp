@@ -19,8 +19,8 @@ class EngineRequest final : public RequestState {
   EngineRequest(const EngineRequest&) = delete;
   EngineRequest& operator=(const EngineRequest&) = delete;
 
-  /// Called by the engine. Returns whether the operation is done; after that the engine does not touch it
-  /// again.
+  /// Called by the engine. Returns whether the operation is done; if so, the engine does not touch this
+  /// request again.
   bool advance() {
     bool done = true;
     try {

@@ -16,19 +16,18 @@ class EngineRequest;
 class PolledOperation {
  public:
   virtual ~PolledOperation() = default;
-  /// Advances as far as possible without blocking. Returns whether the operation is complete; after that it
-  /// is not called again.
+  /// Advances as far as possible without blocking. Returns whether the operation is complete; if so,
+  /// `advance` is not called again.
   virtual bool advance() = 0;
 };
 
-/// The operations under way of a communicator and its splits. A thread that waits for one advances all,
-/// because another rank may need any of them. One thread at a time advances them, in the order in which they
-/// were started. A thread that finds another one advancing them returns at once, so neither `start` nor
-/// `test` waits for a reduction in a progress thread.
+/// The operations of a communicator and its splits that are under way. A thread that waits for one of them
+/// advances all, because another rank may need any of them. One thread at a time advances them, in the order
+/// in which they were started. A thread that finds another thread advancing them returns at once, so neither
+/// `start` nor `test` waits for a reduction in a progress thread.
 class OperationEngine {
  public:
-  /// An exception of `operation` is thrown by the request's test or wait. The engine must outlive the
-  /// request.
+  /// The request's test or wait rethrows an exception of `operation`. The engine must outlive the request.
   Request start(std::unique_ptr<PolledOperation> operation);
   void progress();
 

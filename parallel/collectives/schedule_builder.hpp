@@ -33,8 +33,8 @@ RankOrder whole_order(const CollectiveCall& call, int rank);
 BufferRange input_of(const CollectiveCall& call);
 BufferRange output_of(const CollectiveCall& call);
 
-/// Every message starts a new round; local steps belong to the last round. Messages and steps without
-/// elements are left out, on both sides alike.
+/// Every message starts a new round; local steps belong to the last round. Local steps and messages without
+/// elements are left out, the messages by both sender and receiver.
 class ScheduleBuilder {
  public:
   void send(int peer, BufferRange range) { exchange(peer, range, peer, {}); }
@@ -47,8 +47,8 @@ class ScheduleBuilder {
   /// Scratch that stays valid for the whole schedule.
   BufferRange scratch(std::int64_t count);
 
-  /// Receives the peer's values of the elements `own` and combines them with this rank's. Returns where the
-  /// result is: `own` itself, or new scratch if `own` is input.
+  /// Receives the peer's values of the elements `own` and combines them with this rank's values. Returns the
+  /// place of the result: `own` itself, or new scratch if `own` is input.
   BufferRange receive_and_combine(int peer, BufferRange own) { return exchange_and_combine(peer, {}, own); }
   /// The same, and sends `given` in the same round.
   BufferRange exchange_and_combine(int peer, BufferRange given, BufferRange own);

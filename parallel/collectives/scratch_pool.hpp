@@ -23,7 +23,7 @@ class ScratchSizes {
     std::size_t replaced = 0;
   };
   /// Lends the smallest free block that is large enough. If there is none, the largest free block makes room
-  /// for a new one, so that the pool keeps as many blocks as were ever borrowed at once.
+  /// for a new one, so that the pool has only as many blocks as were ever borrowed at the same time.
   Lent take(std::size_t bytes);
   void give_back(std::size_t capacity) { free_.insert(capacity); }
   /// Bytes of all blocks, lent or not.

@@ -30,11 +30,12 @@ class LinkClock {
 /// one machine.
 LinkClock& monotonic_link_clock();
 
-/// send and recv take at least as long as over the link. Each ordered pair of ranks has its own link, which
-/// carries one message at a time, whichever split the message belongs to. A message starts once it is posted
-/// and the link is free, and occupies the link until it is delivered. A send is complete when its buffer is
-/// free and the message is delivered; a receive when the message has arrived and its time has come. A delay
-/// costs no computation: it is a time that `test` compares with the clock.
+/// send and recv take at least as long as over a link that follows the model. Each ordered pair of ranks has
+/// its own link, which carries one message at a time, whichever split the message belongs to. A message
+/// starts once it is posted and the link is free, and occupies the link until it is delivered. A send is
+/// complete when its buffer is free and the message is delivered; a receive when the message has arrived and
+/// its time of delivery has come. A delay costs no computation: it is a time that `test` compares with the
+/// clock.
 ///
 /// Buffers are host memory. A barrier takes no simulated time. Native collectives would bypass the link, so
 /// they throw ExitCode::usage; AlgorithmCommunicator builds collectives from send and recv.

@@ -38,7 +38,7 @@ bool follows(const Intervals& result, const Intervals& operand, const std::set<s
   return true;
 }
 
-/// The intervals of both in order, without gaps or overlaps at the ticks that they share.
+/// The intervals of both, in order; intervals that share ticks are joined.
 Intervals merged(const Intervals& a, const Intervals& b) {
   Intervals all;
   std::ranges::merge(a, b, std::back_inserter(all), {}, &LiveInterval::first, &LiveInterval::first);
@@ -53,7 +53,7 @@ Intervals merged(const Intervals& a, const Intervals& b) {
   return joined;
 }
 
-/// Collects the intervals in which the roots of one slot hold a value that is still read.
+/// Collects, for the roots of one slot, the intervals in which they hold a value that is still to be read.
 class Lifetimes {
  public:
   explicit Lifetimes(const Roots& roots) : roots_(roots), live_(roots.all().size()) {}
@@ -87,7 +87,7 @@ class Lifetimes {
     }
   }
 
-  /// Gives a result the memory of an operand that it may replace, if nothing reads the operand any more.
+  /// Gives each result the memory of an operand that it may replace, if nothing reads the operand any more.
   /// Returns the buffer in `arena` of each root: the same one if roots share memory, -1 if this slot does not
   /// use the root.
   std::vector<int> place(ArenaPlan& arena) {
@@ -149,7 +149,7 @@ class Lifetimes {
     require(!live.empty(), "an activation is written before it is read");
     live.back().last = tick;
   }
-  /// A write at an offset continues the value that the write at offset 0 began.
+  /// A write at a positive offset continues the value that the write at offset 0 began.
   void write(const Place& place, std::int64_t tick) {
     Intervals& live = of(place.root);
     if (place.offset > 0) return read(place, tick);
@@ -208,7 +208,7 @@ int message_of(const Action& action, const ModelPrograms& programs) {
 
 namespace {
 
-/// Whether the last two passages repeat those of the two micro-batches before, and so add nothing.
+/// Whether the last three pairs of passages are equal, so that the last pair adds nothing.
 bool ends_in_repetition(const std::vector<Passage>& passages) {
   constexpr std::size_t pair = 2;
   if (passages.size() < 3 * pair) return false;
@@ -216,9 +216,9 @@ bool ends_in_repetition(const std::vector<Passage>& passages) {
   return std::equal(end - pair, end, end - 2 * pair) && std::equal(end - pair, end, end - 3 * pair);
 }
 
-/// Number of steps of the longest run that differs from shorter ones in its sequence of slots. It contains
-/// two rounds, each of which ends with the slots in the state in which it found them, so that the plan sees
-/// every value that lives from one round to the next.
+/// Number of steps of the longest run that differs from shorter runs in its sequence of slots. A round is a
+/// number of steps after which the slots are in the same state as before. The longest run contains two
+/// rounds, so that the plan sees every value that lives from one round to the next.
 std::int64_t num_distinct_runs(const Schedule& schedule) {
   if (schedule.ahead() == 0) return 1;
   SlotAssignment slots(schedule);
@@ -254,7 +254,7 @@ std::vector<Passage> passages_of(const Schedule& schedule, const ModelPrograms& 
     passages.push_back(passage);
     if (ends_in_repetition(passages)) passages.resize(passages.size() - 2);
   };
-  // Every run from its first step to its last, up to the longest distinct one.
+  // Runs of every length, up to the longest distinct one.
   const std::int64_t longest = num_distinct_runs(schedule);
   for (std::int64_t last = 1; last <= longest; ++last) {
     SlotAssignment slots(schedule);

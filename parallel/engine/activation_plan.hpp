@@ -11,7 +11,7 @@
 
 namespace mylos {
 
-/// A program, or a message of one tensor, in the order of execution.
+/// One item in the order of execution: a program, or a message of one tensor.
 struct Passage {
   const Program* program = nullptr;
   int slot = 0;               ///< slot of the micro-batch; micro-batches in flight have separate activations
@@ -22,7 +22,7 @@ struct Passage {
   bool operator==(const Passage&) const = default;
 };
 
-/// Offsets of the activations of each slot. A tick is an operation.
+/// Offsets of the activations of each slot. A tick is an operation or a group of neighbouring messages.
 class ActivationPlan {
  public:
   ActivationPlan(const Roots& roots, const std::vector<Passage>& passages);

@@ -233,7 +233,7 @@ void ModelExecutor::run_pass(const Occurrence& occurrence, bool holds_terms, boo
 }
 
 Request ModelExecutor::send_or_receive(const Action& action) {
-  constexpr int tag = 0;  // channels keep their order
+  constexpr int tag = 0;  // messages between two ranks keep their order
   const int root = message_of(action, programs_);
   const auto index = static_cast<std::size_t>(root);
   const TensorRef tensor(bindings_[slot_].roots[index].data, DType::uint8,

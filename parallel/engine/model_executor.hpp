@@ -35,7 +35,7 @@ struct ActionScope {
 
 class ModelExecutor {
  public:
-  /// `graphs`: prepares to record the actions, for `ActionScope::as_graphs`. All references outlive the
+  /// `graphs`: prepares to record the actions, for `ActionScope::as_graphs`. All references must outlive the
   /// object.
   ModelExecutor(ComputeBackend& backend, MemoryLedger& ledger, const ProcessGrid& grid,
                 GradientExchange& exchange, const Schedule& schedule, ModelPrograms programs,
@@ -54,8 +54,8 @@ class ModelExecutor {
   /// message. Returns true if it is the first action of its micro-batch: then call `load` before `run`.
   bool begin(const Occurrence& occurrence);
   /// Brings a micro-batch into its slot: B rows of T + 1 tokens, of which the last T are the targets; a
-  /// negative token is a target that does not count (0 as input). The device may copy them after this call
-  /// returns.
+  /// negative token is a target that does not count (0 as input). `tokens` may change after this call
+  /// returns, although the device may still be copying.
   void load(std::span<const std::int32_t> tokens);
   /// The same for evaluation and generation.
   void load_evaluation(std::span<const std::int32_t> tokens);
@@ -65,14 +65,14 @@ class ModelExecutor {
   void finish_messages();
   bool has_messages() const { return !messages_.empty(); }
 
-  /// Forward pass, without gradients, of the loaded samples, while no step is under way. Until the next call,
-  /// the host has losses and hits, one per row, in `evaluation_losses()` and `evaluation_correct()`.
+  /// Runs the forward pass of the loaded samples, without gradients; no step may be under way. Until the next
+  /// call, `evaluation_losses()` and `evaluation_correct()` hold the losses and hits, one per row.
   void evaluate();
   std::span<const float> evaluation_losses() const { return host_losses_; }
   std::span<const std::int32_t> evaluation_correct() const { return host_correct_; }
 
-  /// The same forward pass, then the logits of row `row` (b * T + t) as fp32, for the vocabulary without
-  /// padding.
+  /// Runs a forward pass in the same way and returns the logits of row `row` (b * T + t) as fp32, for the
+  /// vocabulary without padding.
   std::vector<float> logits(std::int64_t row);
 
  private:
@@ -126,7 +126,7 @@ class ModelExecutor {
   std::vector<std::vector<DeviceGraph>> graphs_;
   std::vector<Request> messages_;                // posted
   std::map<const Entry*, Request> collectives_;  // collectives of programs that are under way
-  std::array<UploadBuffer, 2> uploads_;          // inputs and targets of micro-batches, in turn
+  std::array<UploadBuffer, 2> uploads_;          // inputs and targets of micro-batches, used alternately
   std::size_t next_upload_ = 0;
   std::vector<float> host_losses_;
   std::vector<std::int32_t> host_correct_;

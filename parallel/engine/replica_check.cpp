@@ -80,7 +80,7 @@ std::vector<std::int64_t> gather_values(ComputeBackend& backend, Communicator& r
   return all;
 }
 
-/// False if the state is weights that differ from their rounded master.
+/// Returns false if the state consists of weights that differ from their rounded master.
 bool is_intact(ComputeBackend& backend, const GradientExchange& exchange, const Optimizer& optimizer,
                const StateHash& state) {
   const TensorRef weights = exchange.weights(optimizer.parts()[state.part]);
@@ -92,8 +92,8 @@ bool is_intact(ComputeBackend& backend, const GradientExchange& exchange, const 
                             weights.dtype);
 }
 
-/// The numbers of the replicas that are not intact. If all seem to be, the replicas whose hash is not that of
-/// the majority; without a majority, all replicas.
+/// The numbers of the replicas that are not intact. If all seem intact, the replicas whose hash is not that
+/// of the majority; without a majority, all replicas.
 std::vector<int> find_suspects(const std::vector<std::int64_t>& hashes,
                                const std::vector<std::int64_t>& intact) {
   std::vector<int> ranks;
@@ -118,7 +118,7 @@ AxisSet replica_axes_of(const GradientExchange& exchange) {
 
 constexpr AxisSet tensor_axis = {Axis::tensor};
 
-/// Names the first state that differs among the ranks along `axes` and the suspected ranks; "" if none
+/// Names the first state that differs among the ranks along `axes`, and the suspected ranks; "" if no state
 /// differs.
 std::string find_difference(ComputeBackend& backend, const GradientExchange& exchange,
                             const Optimizer& optimizer, const ProcessGrid& grid, AxisSet axes,

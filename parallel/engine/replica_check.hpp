@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Finds a replica whose weights no longer equal those of the others, after memory errors that nothing else
-// reports.
+// Finds replicas whose weights or optimizer states differ because of memory errors that nothing else reports.
 #pragma once
 
 #include <cstddef>
@@ -24,18 +23,18 @@ struct StateHash {
   std::int64_t hash;  ///< XXH3, 64 bits
 };
 
-/// The hashes of everything that this rank owns; none if no other rank holds the same. All previously queued
-/// work must have ended. If the host can read the backend's memory, this function queues no work, so another
-/// thread may call it until the next step of the optimizer.
+/// The hashes of everything that this rank owns; empty if no other rank has a copy of any of it. All
+/// previously queued work must have ended. If the host can read the backend's memory, this function queues no
+/// work, so another thread may call it until the next step of the optimizer.
 std::vector<StateHash> hash_states(ComputeBackend& backend, const ParameterTable& table,
                                    const GradientExchange& exchange, const Optimizer& optimizer,
                                    const ProcessGrid& grid);
 
 /// Compares the hashes of `hash_states` across the ranks that own the same parts and, along the tensor axis,
 /// the hashes of parameters that this axis does not divide. Returns "" if all agree. Otherwise returns one
-/// line, the same on all ranks compared, that names the parameter and the suspected ranks: those whose
-/// weights are not their rounded fp32 master; if there are none, the minority, or all ranks if there is no
-/// majority. Collective; call it before the states change.
+/// line, the same on all ranks compared, that names the parameter and the suspected ranks: the ranks whose
+/// weights are not their rounded fp32 master; if there are no such ranks, the minority, or all ranks if there
+/// is no majority. Collective; call it before the states change.
 std::string compare_replicas(ComputeBackend& backend, const GradientExchange& exchange,
                              const Optimizer& optimizer, const ProcessGrid& grid,
                              const std::vector<StateHash>& hashes);

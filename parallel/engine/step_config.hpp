@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// StepConfig: the configuration of the step engine, which knows no deck.
+// StepConfig: the configuration of the step engine, which knows nothing of decks.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ struct StepConfig {
   ParameterTable table(const Coordinates& coordinates) const {
     return ParameterTable(model).local(coordinates, parallel.splits);
   }
-  /// The configuration for recording the programs of the rank at `coordinates`, which works by `schedule`.
+  /// The configuration for recording the programs of the rank at `coordinates`, which follows `schedule`.
   ProgramConfig programs(const Schedule& schedule, const Coordinates& coordinates) const {
     BatchShape shape = train.shape();
     if (parallel.splits.sequence) {

@@ -71,7 +71,7 @@ TrainingStep::TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, const 
   tensor_terms_ = tensor_terms(table_, optimizer_->parts());
   find_norm_ranges();
   guard_config_ = config.guard;
-  // Stages before the last have no loss; ranks along the other axes all have the same loss.
+  // Only the last stage has a loss; the ranks along the remaining axes all have the same loss.
   const int copies_of_loss = coordinates_.extent(all_axes.without(loss_axes).without({Axis::pipeline}));
   guard_config_.loss_factor = config.per_token() / static_cast<float>(copies_of_loss);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// TrainingStep: executes the schedule of one step, and owns what it needs: weights, exchange, optimizer.
+// TrainingStep: executes the schedule of a step, and owns the exchange with the weights, the optimizer and
+// the executor.
 #pragma once
 
 #include <array>
@@ -24,8 +25,8 @@
 
 namespace mylos {
 
-/// Where the device's time of a step goes. `communication` is the part that no pass hides; the time that a
-/// pass spends waiting counts as part of the pass.
+/// Where the device spends the time of a step. `communication` is the part that no pass hides; the time that
+/// a pass spends waiting counts as part of the pass.
 enum class StepPhase : std::uint8_t { data, forward, backward, communication, optimizer };
 inline constexpr int num_step_phases = 5;
 
@@ -41,7 +42,7 @@ using PhaseSeconds = std::array<double, num_step_phases>;
 /// The results of a step.
 struct StepResults {
   StepScalars scalars;
-  GuardState guard;  ///< the guard's memory of the steps so far
+  GuardState guard;  ///< the guard's state after the steps so far
   PhaseSeconds phase_seconds{};
   /// Wall time from the start of the step, or from the reading of the previous results if that was later, to
   /// the reading of its results.
@@ -65,7 +66,7 @@ class TrainingStep {
  public:
   /// Throws ExitCode::usage if graphs are requested and `backend` cannot record them. The first step needs
   /// weights: from `initialise`, or restored through `exchange` and `optimizer`. `trace` records the step,
-  /// its phases and its reading of samples. Collective; all arguments outlive the object.
+  /// its phases and its reading of samples. Collective; all arguments must outlive the object.
   TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, const ProcessGrid& grid,
                const StepConfig& config, Trace& trace);
   TrainingStep(const TrainingStep&) = delete;
@@ -75,9 +76,9 @@ class TrainingStep {
   void initialise();
 
   /// Queues step `step`, the successor of the previous one, and returns while the device may still be
-  /// executing it; at most two steps are unread. Schedules that overlap steps begin later ones, up to `last`;
-  /// so evaluation, checkpoints and changes of weights are possible only after a step that ran with
-  /// `last` = `step`. Nothing is allocated after the second step, except if graphs are recorded anew.
+  /// executing it; at most two steps may be unread. Schedules that overlap steps begin later steps, up to
+  /// `last`; so evaluation, checkpoints and changes of weights are possible only after a step that ran with
+  /// `last` = `step`. Nothing is allocated after the second step, unless graphs are recorded again.
   /// Collective.
   void run(std::int64_t step, std::int64_t last, StepDriver& driver);
   /// Number of steps whose results have not been read.
@@ -90,7 +91,7 @@ class TrainingStep {
   /// The results of the step that was read last.
   const StepResults& results() const { return results_; }
 
-  /// Sets the guard's memory; no step may be unread.
+  /// Sets the guard's state; no step may be unread.
   void set_guard(const GuardState& state);
 
   const ParameterTable& table() const { return table_; }
@@ -103,7 +104,7 @@ class TrainingStep {
     StepScalars scalars;
     GuardInput guard_input;
   };
-  /// The collective of a step in addition to those of its exchange.
+  /// The guard's collective in each step.
   static PlannedCall guard_call() {
     return {.group = all_axes,
             .operation = CommOperation::all_reduce,
@@ -116,9 +117,9 @@ class TrainingStep {
     std::int64_t count = 0;
   };
   /// The ranges for which each rank along the tensor axis holds only a term of the gradient after the
-  /// exchange's reduction, with neighbours joined; each range is summed before the update.
+  /// exchange's reduction, with neighbouring ranges joined; each range is summed before the update.
   static std::vector<PartRange> tensor_terms(const ParameterTable& table, const std::vector<UnitPart>& owned);
-  /// The calls that sum them, all under way at once, after `before` other calls of the step.
+  /// The calls that sum these ranges, all under way at the same time, after `before` other calls of the step.
   static std::vector<PlannedCall> tensor_calls(const ParameterTable& table,
                                                const std::vector<UnitPart>& owned, DType gradient_type,
                                                std::size_t before);
@@ -135,8 +136,8 @@ class TrainingStep {
     DeviceEvent begin, end;
   };
 
-  /// The data that a step exchanges with the host. There are two in turn: one step is queued, the other is
-  /// read.
+  /// The data that a step exchanges with the host. Two slots alternate: while one step is queued, the results
+  /// of the other are read.
   struct Slot {
     explicit Slot(ComputeBackend& backend);
     DownloadBuffer outputs;  // StepOutputs
@@ -147,8 +148,8 @@ class TrainingStep {
 
   void execute(const Occurrence& occurrence, StepDriver& driver);
   void run_pass(const Occurrence& occurrence, StepDriver& driver);
-  /// Graphs are not used in the first step, which shows every operation to libraries that choose and allocate
-  /// on first sight, nor in a traced step, which shows each operation separately.
+  /// The first step does not use graphs, because libraries choose algorithms and allocate memory when they
+  /// first see an operation. Nor does a traced step, because a trace shows each operation separately.
   bool as_graphs() const { return config_.graphs && num_run_ > 0 && !trace_.on(); }
   /// Sends a step's number and learning rate to the device and, if steps overlap, copies the loss scale.
   void begin(std::int64_t step);
@@ -181,13 +182,13 @@ class TrainingStep {
   std::vector<PartRange> tensor_terms_;
   std::vector<NormRange> norm_ranges_;  // of all owned parts
 
-  DeviceBuffer memory_;       // StepMemory of the steps under way, in turn
+  DeviceBuffer memory_;       // StepMemory of the steps under way, used in rotation
   DeviceBuffer guard_state_;  // GuardState
   /// The update before the sum over all ranks, and after it; one pair per StepMemory.
   std::vector<std::array<DeviceGraph, 2>> update_graphs_;
   std::vector<std::int32_t> tokens_;  // a micro-batch (B, T + 1)
   std::array<Slot, 2> slots_;
-  std::array<UploadBuffer, 2> inputs_;  // StepScalars of the steps that begin, in turn
+  std::array<UploadBuffer, 2> inputs_;  // StepScalars of the steps that begin, used alternately
   std::int64_t begun_ = 0;              // the last step that was begun
   std::size_t num_run_ = 0;             // number of steps so far
   std::size_t num_read_ = 0;

@@ -15,7 +15,7 @@ namespace mylos {
 enum class DdpMode : std::uint8_t {
   per_parameter,  ///< one all_reduce per parameter, after the last backward
   flat,           ///< one all_reduce, after the last backward
-  overlapped,     ///< one all_reduce per parameter, as soon as it is complete
+  overlapped,     ///< one all_reduce per parameter, as soon as its gradient is complete
   bucketed,       ///< one all_reduce per bucket, as soon as `bucket_bytes` are complete
 };
 
@@ -26,7 +26,7 @@ struct DdpConfig {
 
 /// The places of the units, and the reductions of a step.
 struct DdpLayout {
-  /// Elements [begin, end) of the buffer, reduced once the first `after` elements are complete; with
+  /// Elements [begin, end) of the buffer, reduced once the first `after` elements are complete, or, with
   /// `at_the_end`, after the backward pass.
   struct Reduction {
     std::int64_t begin = 0;

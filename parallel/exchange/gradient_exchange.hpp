@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// GradientExchange: who owns which part of a unit, when and how gradients combine.
+// GradientExchange: who owns which part of a unit, and when and how gradients are combined.
 #pragma once
 
 #include <array>
@@ -50,7 +50,8 @@ std::vector<GradientRange> completions_of(const UnitEvents& events);
 
 /// The weights and gradients of a unit while it is acquired, flat buffers of Unit::size elements.
 struct UnitView {
-  // (size) compute type. The version identifies the content; 0: backends' copies of it do not pay.
+  // (size) compute type. The version identifies the content; 0 if it is not worthwhile for a backend to keep
+  // copies of it.
   TensorRef weights;
   TensorRef gradients;  // (size) fp32 or compute type; empty unless requested
 };
@@ -69,8 +70,8 @@ class GradientExchange {
   virtual UnitView acquire(const UnitAccess& access) = 0;
   virtual void release(int unit) = 0;
 
-  /// Whether gradients are reduced after each micro-batch's backward pass, which then overwrites them, and
-  /// not only after the last one of the step.
+  /// Whether gradients are reduced after each micro-batch's backward pass, not only after the last one of the
+  /// step. Each backward pass then overwrites the gradients.
   virtual bool reduces_each_micro_batch() const { return false; }
   /// Reports that a range of a unit's gradient has this rank's last contribution before the reduction. May
   /// start the reduction, but does not wait for it.
@@ -79,14 +80,14 @@ class GradientExchange {
   /// queued as a whole.
   virtual bool starts_reduction(const GradientRange& range) const = 0;
   /// Starts the remaining reductions and waits for all. Then `gradient` of every owned part is the sum over
-  /// all ranks that have a term of it.
+  /// the ranks along `loss_axes`.
   virtual void reduce() = 0;
 
-  /// The parts that this rank steps: one per unit, which may be empty and may begin at any element, since the
-  /// optimizer works on single elements.
+  /// The parts that this rank's optimizer updates: one per unit, which may be empty and may begin at any
+  /// element, since the optimizer works on single elements.
   virtual std::vector<UnitPart> owned() const = 0;
-  /// The parts that this rank writes to a checkpoint. Those of all ranks that hold the same parameters cover
-  /// every unit once; the division among twins (Parameter::twins) comes in addition.
+  /// The parts that this rank writes to a checkpoint. The stored parts of all ranks that hold the same
+  /// parameters cover every unit once, before twins (Parameter::twins) divide them further.
   virtual std::vector<UnitPart> stored() const = 0;
   /// Along these axes the owned parts of a parameter are disjoint. Along the other axes, ranks that hold the
   /// same part of a parameter own the same part.
@@ -117,8 +118,8 @@ inline constexpr AxisSet replica_axes = loss_axes.without({Axis::shard});
 
 /// Every unit as one part.
 std::vector<UnitPart> whole_units(const ParameterTable& table);
-/// The share of `parts` that rank `rank` of the `ranks` that hold them writes to a checkpoint; rank 0 has no
-/// fewer elements than any other.
+/// The share of `parts` that rank `rank` of the `ranks` ranks that hold them writes to a checkpoint; rank 0
+/// has no fewer elements than any other.
 std::vector<UnitPart> share_of(const std::vector<UnitPart>& parts, int ranks, int rank);
 
 /// The scope of an exchange: one rank of a layout.
@@ -142,25 +143,26 @@ struct PlannedCall {
   std::size_t times = 1;  ///< number of micro-batches that make this call
 };
 
-/// The needs of an exchange; its constructor allocates from the same plan.
+/// The memory and the calls that an exchange needs; its constructor allocates by the same plan.
 struct ExchangePlan {
   std::int64_t weight_bytes = 0;
   std::int64_t gradient_bytes = 0;
   std::int64_t gathered_bytes = 0;       ///< weights of other ranks, while they are used
   std::int64_t full_gradient_bytes = 0;  ///< whole units, until they are reduced to the rank's part
   std::vector<PlannedCall> calls{};      ///< of a step, in order
-  std::vector<UnitPart> owned{};         ///< as GradientExchange::owned; `stored` likewise
+  std::vector<UnitPart> owned{};         ///< as GradientExchange::owned; `stored` as GradientExchange::stored
   std::vector<UnitPart> stored{};
   bool reduces_each_micro_batch = false;
-  /// They keep their place from step to step, so that backends' copies of them pay.
+  /// Weights keep their place from step to step, so that it is worthwhile for a backend to keep copies of
+  /// them.
   bool keeps_weights = true;
 };
 
-/// An exchange as decks and the planner see it. `values` are those of section parallel.
+/// An exchange as decks and the planner see it. `values` are the values of section parallel.
 struct ExchangeKind {
   const char* name;
   const char* doc;
-  std::span<const ParamSpec> params;  ///< of section parallel, except those of an earlier kind
+  std::span<const ParamSpec> params;  ///< of section parallel, except parameters of an earlier kind
   bool shards;                        ///< the ranks along Axis::shard hold different parts
   bool gathers_within_passes;         ///< so a pass cannot be queued as a whole
   ExchangePlan (*plan)(const ParamValues& values, const ExchangeScope& scope);

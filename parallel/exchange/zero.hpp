@@ -14,11 +14,11 @@
 
 namespace mylos {
 
-/// Each rank along Axis::shard owns a part of every unit. A unit's gradient is reduce-scattered after a
-/// backward pass has completed it. If gradients are divided, that is every backward pass, and the whole
-/// gradient lives from its first contribution until that reduction; otherwise it is the last one of the step.
-/// Afterwards, the replicas sum the gradients of the parts that they own. Undivided weights are gathered
-/// after the update, and waited for before their next use; divided weights are gathered before each use.
+/// Each rank along Axis::shard owns a part of every unit. A unit's gradient is reduce-scattered once the
+/// step's last backward pass has completed it, or, if gradients are divided, once each backward pass has. A
+/// divided gradient exists as a whole only from its first contribution until that reduction. Afterwards, the
+/// replicas sum the gradients of the parts that they own. Undivided weights are gathered after the update,
+/// and the gather is waited for before their next use; divided weights are gathered before each use.
 class Zero final : public GradientExchange {
  public:
   /// `shards` are the ranks along Axis::shard. `replicas` are the ranks that own the same parts and hold
@@ -53,7 +53,7 @@ class Zero final : public GradientExchange {
     return layout_.sequences[static_cast<std::size_t>(sequence_)];
   }
   TensorRef gathered_weights(int unit, std::size_t acquisition);
-  /// The unit's whole gradient, padded. Begins it if the unit has none.
+  /// The unit's whole gradient, padded. Begins a gradient if the unit has none.
   TensorRef begun_gradient(int unit, std::size_t acquisition);
   /// The same for a gradient that has begun.
   TensorRef full_gradient(int unit) const;
@@ -66,7 +66,8 @@ class Zero final : public GradientExchange {
   TensorRef own_gradient(int unit) const {
     return own(gradients_, gradient_type_, config_.divides_gradients(), unit);
   }
-  /// Waits for the reduction under way, if there is one; after a unit's last one, the replicas' sum starts.
+  /// Waits for the reduction under way, if there is one; after a unit's last reduction of the step, starts
+  /// the sum over the replicas.
   void finish_reduction();
 
   ZeroConfig config_;

@@ -24,8 +24,8 @@ class RepeatingPlaces {
   }
   LiveInterval& ticks(std::size_t item) { return items_[item].ticks; }
 
-  /// The third micro-batch is the model of all later ones, so its values must not overlap those of its own
-  /// successor.
+  /// The third micro-batch is the model of all later ones, so its values must not overlap those of the
+  /// fourth.
   std::int64_t solve() {
     constexpr int model = 2;
     ArenaPlan arena;
@@ -58,8 +58,8 @@ class RepeatingPlaces {
   std::map<int, std::vector<std::size_t>> by_micro_batch_;
 };
 
-/// Follows the events of a sequence as the exchange will, to find the places of weights and gradients and the
-/// calls.
+/// Plans a sequence: follows its events as the exchange will, to find the places of weights and gradients,
+/// and to list the calls.
 class SequencePlanner {
  public:
   SequencePlanner(const ZeroConfig& config, const ExchangeScope& scope, ZeroLayout& layout,
@@ -173,7 +173,7 @@ class SequencePlanner {
     sequence_.gradients_of.push_back(-1);
   }
 
-  /// A gradient begins after the reduction of the same unit has been waited for.
+  /// A gradient begins after the unit's previous reduction has been waited for.
   std::int64_t gradient_item(const UnitAcquisition& acquired) {
     const int unit = acquired.access.unit;
     if (const auto held = held_.find(unit); held != held_.end())
@@ -198,7 +198,8 @@ class SequencePlanner {
     reducing_ = Reduction{unit, item, made, completion.is_last};
   }
 
-  /// Waits for the reduction under way, if there is one; the sum over the replicas follows.
+  /// Plans the wait for the reduction under way, if there is one, and the sum over the replicas that may
+  /// follow.
   void finish_reduction() {
     if (!reducing_) return;
     calls_[reducing_->call].until = calls_.size();

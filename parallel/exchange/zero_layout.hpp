@@ -17,7 +17,7 @@ enum class ZeroStage : std::uint8_t { optimizer_states = 1, gradients, parameter
 
 struct ZeroConfig {
   ZeroStage stage = ZeroStage::optimizer_states;
-  /// For ZeroStage::parameters: the number of passes through blocks ahead for which weights are gathered, and
+  /// For ZeroStage::parameters: how many passes through blocks ahead of their use weights are gathered, and
   /// whether the weights of a forward pass are released before the micro-batch's backward pass.
   std::int64_t prefetch = 1;
   bool reshard = true;

@@ -154,7 +154,7 @@ std::string_view FailureDetector::report() {
     auto collectives_left = std::ranges::count_if(entries, is_collective);
     auto others_left = std::ssize(entries) - collectives_left;
     for (const RankFlight::Entry& entry : entries) {
-      // The last collectives, the last call on a file, and all operations under way.
+      // The last collectives, the last other call, and all operations under way.
       const bool is_late =
           is_collective(entry) ? collectives_left-- <= collectives_printed : others_left-- <= 1;
       if (!is_late && entry.done) continue;

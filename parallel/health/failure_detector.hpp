@@ -18,8 +18,8 @@
 namespace mylos {
 
 /// One rank's judgement of the ranks that it sees. It has no clock: the caller passes the time of every look.
-/// Only time that this rank saw pass counts: a look adds at most a quarter of the limit on silence, so a job
-/// that was suspended as a whole and continued is not taken for a failed one, however often that happens.
+/// Time counts only while this rank itself runs: a look adds at most a quarter of the limit on silence, so a
+/// job that was suspended as a whole and continued is not taken for a failed job, however often that happens.
 /// Looks allocate nothing once the ranks are known.
 class FailureDetector {
  public:
@@ -30,8 +30,8 @@ class FailureDetector {
   void set_limits(const WatchdogLimits& limits) { limits_ = limits; }
 
   /// Takes in the state of the ranks at `now`. Returns true if a rank has stopped or an operation stalls, and
-  /// this rank must report it. The lowest rank that still beats reports; if it has not ended the job after
-  /// the limit on silence, all others do. `node` must live until the next look.
+  /// this rank must report it. The lowest rank that still beats reports; if it has not ended the job within
+  /// the limit on silence, all other ranks report. `node` must live until the next look.
   bool look(const std::vector<RankFlight>& node, TimePoint now);
   /// The failure that the last look found, if this rank must report it: one line that names the stopped rank
   /// or the stalled operation.

@@ -46,7 +46,8 @@ std::string own_place() {
 }
 
 /// A file of a page's size that has no name, so that no file is left however the job ends; -1 if there is no
-/// memory for it, since a write without memory would end the writer with SIGBUS.
+/// memory for it. The memory is allocated in advance: otherwise a later write might end the writer with
+/// SIGBUS.
 int create_file() {
   const int file = memfd_create("mylos-flight-recorder", MFD_CLOEXEC);
   if (file < 0) return -1;

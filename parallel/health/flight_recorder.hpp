@@ -75,7 +75,7 @@ struct FlightPage {
 
   struct Ring {
     static constexpr std::size_t size = 64;
-    std::atomic<std::uint64_t> operations{0};  // numbers given so far
+    std::atomic<std::uint64_t> operations{0};  // numbers assigned so far
     std::array<Slot, size> slots;
   };
 
@@ -113,17 +113,17 @@ struct RankFlight {
   const Entry* open_operation(std::optional<CallKind> kind = {}) const;
 };
 
-/// Writes this rank's page, reads those of the ranks of the same node, and takes messages of one rank of
-/// another node. `begin` and `complete` never allocate and may be called from any thread. Keeps up to 64
-/// collectives and up to 64 other calls: those under way, and the latest of the completed ones.
+/// Writes this rank's page, reads the pages of the ranks of the same node, and receives messages from one
+/// rank of another node. `begin` and `complete` never allocate and may be called from any thread. Keeps up to
+/// 64 collectives and up to 64 other calls: the calls under way and the latest completed calls.
 class FlightRecorder final : public CallObserver {
  public:
   /// Every rank's text, in the order of the ranks; collective.
   using Gather = std::function<std::vector<std::string>(const std::string&)>;
 
-  /// Makes this rank's page and maps those of the node's other ranks that it has access to; ranks in separate
-  /// user namespaces therefore count as separate nodes. Collective over the ranks that `gather` reaches.
-  /// Throws ExitCode::io.
+  /// Makes this rank's page and maps the pages of the node's other ranks to which it has access; ranks in
+  /// separate user namespaces therefore count as separate nodes. Collective over the ranks that `gather`
+  /// reaches. Throws ExitCode::io.
   FlightRecorder(int rank, const Gather& gather);
   ~FlightRecorder() override;
   FlightRecorder(const FlightRecorder&) = delete;
@@ -145,16 +145,16 @@ class FlightRecorder final : public CallObserver {
   bool others_finished() const;
   /// Kills the other ranks of this node that have not finished, except ranks in another PID namespace.
   void kill_others() const;
-  /// Sets `ranks` to those of this node in order, this one included, then the rank of the received messages,
-  /// if any. Does not allocate if `ranks` has the capacity.
+  /// Sets `ranks` to the ranks of this node in order, including this one, then the rank that sent the
+  /// received messages, if any. Does not allocate if `ranks` has the capacity.
   void read_node(std::vector<RankFlight>& ranks) const;
 
   /// This rank's page as a message.
   static constexpr std::size_t message_words = sizeof(FlightPage) / sizeof(std::uint64_t);
   using Message = std::array<std::uint64_t, message_words>;
   void write_message(Message& message) const;
-  /// Takes a message of a rank of another node, always the same rank. After its last message the rank counts
-  /// as finished.
+  /// Receives a message from a rank of another node, always the same rank. After its last message the rank
+  /// counts as finished.
   void receive(const Message& message, bool is_last);
 
  private:

@@ -14,7 +14,7 @@
 namespace mylos {
 
 /// Records how long the calling thread spends in each call, including `progress` and `barrier`, and in each
-/// wait: the communication that nothing hides. Only the trace's thread may use it.
+/// wait: the communication that nothing hides. Only the trace's thread may use this communicator.
 class TracedCommunicator final : public ForwardingCommunicator {
  public:
   /// `axes` names the axes of the group in the events, which must not outlive this. `trace` must outlive

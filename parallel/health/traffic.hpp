@@ -48,7 +48,7 @@ struct TrafficRow {
   bool operator==(const TrafficRow&) const = default;
 };
 
-/// The rows of `all` less those of `part`; operations without calls are left out.
+/// Subtracts the calls and bytes of `part` from the rows of `all`; rows without calls are left out.
 std::vector<TrafficRow> subtract(std::vector<TrafficRow> all, const std::vector<TrafficRow>& part);
 
 struct TrafficTotals {
@@ -110,8 +110,8 @@ inline constexpr bool calls_are_checked = true;
 /// In debug builds it also checks that all ranks make the same call. Before each collective, a blocking
 /// all_reduce of (h, -h) with `max` gives the largest and the smallest hash h of the operation, its type,
 /// bytes (except in all_to_all_v), reduction and root. If they differ, the calls are gathered, and all ranks
-/// throw ExitCode::watchdog with the call of every rank, named by its rank in the world if there is a
-/// recorder. The checks use host memory, so they are left out if the host cannot reach the buffers. The
+/// throw ExitCode::watchdog with the call of every rank; a rank is named by its number in the world if there
+/// is a recorder. The checks use host memory, so they are left out if the host cannot reach the buffers. The
 /// communicators of a split are not counted: they belong to other axes, and the caller wraps them under their
 /// own labels.
 class CountedCommunicator final : public ForwardingCommunicator {

@@ -14,7 +14,7 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 using std::chrono::steady_clock;
 
-/// Avoids stdio, whose lock may be held by a thread that cannot print.
+/// Avoids stdio, because a thread that is stuck while printing may hold its lock.
 void write_error(std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
@@ -23,7 +23,7 @@ void write_error(std::string_view text) {
   }
 }
 
-/// Makes a thread that takes no signals: their handlers belong to the main thread.
+/// Starts a thread with all signals blocked: the main thread runs the handlers.
 std::thread quiet_thread(std::function<void()> work) {
   sigset_t all;
   sigset_t before;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// WatchdogLimits: how long a rank waits for others.
+// WatchdogLimits: how long silence, a collective and a call of the file system may last.
 #pragma once
 
 #include <algorithm>

@@ -145,7 +145,7 @@ std::int64_t scratch_bytes(const std::string& name, const std::vector<PlannedCal
   };
   ScratchSizes pool;
   std::size_t most = 0;
-  constexpr int steps = 2;  // later steps, and repeated micro-batches, find the same blocks
+  constexpr int steps = 2;  // later steps, and repeated micro-batches, reuse the same blocks
   for (int step = 0; step < steps; ++step) {
     std::multimap<std::size_t, std::size_t> lent;  // capacities by PlannedCall::until
     for (std::size_t i = 0; i < calls.size(); ++i) {

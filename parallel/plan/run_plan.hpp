@@ -33,7 +33,7 @@ double model_flops_per_token(const ModelConfig& model, std::int64_t parameters, 
 /// fp32.
 std::int64_t snapshot_bytes(const OptimizerKind& optimizer, const std::vector<UnitPart>& stored);
 
-/// What the backends of a run need.
+/// The properties of a run's backends that the plan depends on.
 struct Platform {
   std::string algorithm = "native";                                 ///< as [comm] algorithm
   std::int64_t threads = 0;                                         ///< host threads per rank
@@ -42,8 +42,8 @@ struct Platform {
   bool keeps_snapshot = false;  ///< checkpoints are written while training continues
 };
 
-/// The scratch of collective algorithms is that of the calls of the exchange and of the programs, on the rank
-/// that needs the most; with algorithm "auto", that of the algorithm that needs the most.
+/// The scratch of collective algorithms covers the calls of the exchange and of the programs, on the rank
+/// that needs the most; with algorithm "auto", by the algorithm that needs the most.
 RunPlan make_plan(const StepConfig& config, const Platform& platform = {});
 
 }  // namespace mylos

@@ -16,7 +16,7 @@ namespace mylos {
 
 namespace {
 
-/// Number of steps to check; beyond the steps that overlap, they repeat.
+/// Number of steps to check; after the steps that overlap, all steps are the same.
 std::int64_t num_steps(std::span<const Schedule> ranks) {
   int ahead = 0;
   for (const Schedule& schedule : ranks) ahead = std::max(ahead, schedule.ahead());
@@ -129,7 +129,7 @@ class RankCheck {
     if (then != updates_ && !schedule_.tolerates_stale_weights)
       report("{} finds weights that were updated since its forward pass", text_of(action, step));
   }
-  /// All steps use one buffer of gradients, so those of two steps must not mix.
+  /// All steps use one buffer of gradients, so the gradients of two steps must not mix.
   void begin_gradients(const Action& action, std::int64_t step) {
     if (action.kind == ActionKind::backward && schedule_.has(ActionKind::backward_weight))
       report("{} is not divided as others are", text_of(action, step));

@@ -38,8 +38,8 @@ std::set<int> Schedule::held_chunks() const {
 }
 
 ScheduleExcerpt excerpt_of(const Schedule& schedule) {
-  // The third micro-batch is like all later ones except the last. Work that it begins for the next
-  // micro-batch, such as gathers of weights, finishes while that one begins the same work for its successor.
+  // The third micro-batch is like all later ones except the last. The work that it begins for the fourth,
+  // such as gathers of weights, finishes while the fourth begins the same work for the fifth.
   constexpr int before = 2;
   constexpr int behind = 2;
   const std::vector<Action>& all = schedule.actions;

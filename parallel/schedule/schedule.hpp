@@ -38,11 +38,11 @@ constexpr std::string_view name_of(ActionKind kind) {
   return names[static_cast<std::size_t>(kind)];
 }
 
-/// Whether it works on the activations of a micro-batch.
+/// Whether the action works on the activations of a micro-batch.
 constexpr bool is_of_micro_batch(ActionKind kind) {
   return kind < ActionKind::reduce;
 }
-/// Whether it is a backward pass or a part of one.
+/// Whether the action is a backward pass or a part of one.
 constexpr bool is_backward(ActionKind kind) {
   return kind >= ActionKind::backward && kind <= ActionKind::backward_weight;
 }
@@ -60,7 +60,7 @@ struct Action {
   ActionKind kind = ActionKind::forward;
   int micro_batch = 0;
   int chunk = 0;
-  int ahead = 0;  ///< how many steps after the completed one the action's own step is
+  int ahead = 0;  ///< how many steps ahead of the step that is completed
   int peer = -1;  ///< of a message: the other stage
 
   bool operator==(const Action&) const = default;
@@ -73,8 +73,8 @@ struct Occurrence {
 };
 
 /// The actions of one rank from the completion of one step to the completion of the next. If some actions are
-/// ahead, the first step begins with those that earlier periods would have done for it (the prologue), and
-/// the last step leaves out the actions that are ahead (the drain).
+/// ahead, the first step begins with the actions that earlier periods would have done for it (the prologue),
+/// and the last step leaves out the actions that are ahead (the drain).
 struct Schedule {
   std::vector<Action> actions;
   int micro_batches = 1;
@@ -85,7 +85,7 @@ struct Schedule {
   /// The largest number of steps that an action is ahead.
   int ahead() const;
   /// Calls visit(occurrence) for the actions that complete step `step`, including the prologue unless the
-  /// step was begun, and excluding those of a step after `last`.
+  /// step was begun, and excluding the actions of steps after `last`.
   template <class Visit>
   void for_each_action(std::int64_t step, bool is_begun, std::int64_t last, const Visit& visit) const {
     for (std::int64_t period = is_begun ? step : step - ahead(); period <= step; ++period) {
@@ -103,16 +103,17 @@ struct Schedule {
 };
 
 /// A schedule with few micro-batches that stands for one with many, so that plans made from it do not grow
-/// with their number.
+/// with the number of micro-batches.
 struct ScheduleExcerpt {
   Schedule schedule;
   Repetition actions;  ///< of `schedule`: the actions of the micro-batch that is repeated
 };
-/// Shortens a schedule that passes more than a few micro-batches one after another; returns any other one in
-/// full.
+/// Shortens a schedule that runs more than a few micro-batches one after another; returns any other schedule
+/// in full.
 ScheduleExcerpt excerpt_of(const Schedule& schedule);
 
-/// Assigns slots of activations to micro-batches in flight: as many slots as are ever in flight at once.
+/// Assigns slots of activations to micro-batches in flight: as many slots as micro-batches are ever in flight
+/// at the same time.
 class SlotAssignment {
  public:
   /// `schedule` must outlive this.
@@ -125,7 +126,8 @@ class SlotAssignment {
   /// Ends the action: if it was the last of its micro-batch, the slot is free.
   void finish(const Occurrence& occurrence);
   int num_slots() const { return static_cast<int>(holders_.size()); }
-  /// The content of the slots relative to `step`: steps after it, micro-batch, number of actions to come.
+  /// The content of each slot relative to `step`: number of steps after it, micro-batch, number of actions to
+  /// come.
   using State = std::vector<std::tuple<std::int64_t, int, int>>;
   State state(std::int64_t step) const;
 
@@ -152,10 +154,10 @@ struct ScheduleKind {
 /// All kinds, the default first.
 std::span<const ScheduleKind* const> schedules();
 
-/// The problems of the schedules of ranks that work together, `ranks[r]` being that of stage r; empty if
-/// there are none. Every micro-batch of every step must pass once forward and once backward through each
+/// The problems of the schedules of ranks that work together; empty if there are none. `ranks[r]` is the
+/// schedule of stage r. Every micro-batch of every step must pass once forward and once backward through each
 /// chunk, in an order in which each pass finds its inputs. Gradients must be reduced and applied once, and
-/// those of two steps must not mix. Messages must meet their receivers without deadlock: neighbouring
+/// the gradients of two steps must not mix. Messages must meet their receivers without deadlock: neighbouring
 /// messages of a rank are posted together; channels keep their order, and have neither tags nor buffers (as
 /// in NCCL).
 std::vector<std::string> find_problems(std::span<const Schedule> ranks);

@@ -41,7 +41,7 @@ namespace cuda_emulation {
 /// A meeting point of the threads of a warp or of a block.
 struct Barrier {
   int live = 0;     // threads that have not ended
-  int arrived = 0;  // of these, at the barrier
+  int arrived = 0;  // of these, threads at the barrier
   unsigned generation = 0;
 
   void release_if_complete() {

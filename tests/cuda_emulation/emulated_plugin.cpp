@@ -10,7 +10,7 @@
 namespace mylos::compute_cuda {
 namespace {
 
-/// The kernel that LibraryOperations runs after cuBLASLt, here after the product of the next backend.
+/// The kernel that LibraryOperations runs after cuBLASLt. Here it runs after the product of the next backend.
 class BiasGradient {
  public:
   using List = OperationList<LinearBackwardWeight>;

@@ -53,8 +53,8 @@ class Restart : public RunTest {
     expect_same_run("parts", "whole", num_steps);
   }
 
-  /// Restarts a run of two ranks on `ranks`: weights and data position must be exact, losses equal to
-  /// rounding.
+  /// Restarts a run of two ranks on `ranks` ranks: weights and data position must be exact, losses equal to
+  /// within rounding.
   void expect_same_on(int ranks) {
     const JobOptions options = {.ranks = ranks};
     const Words no_checkpoints = {"--checkpoint.every=0"};
@@ -359,7 +359,7 @@ class AsyncCheckpoint : public RunTest {
 
 TEST_F(AsyncCheckpoint, EqualsASynchronousOne) {
   expect_same_as_synchronous({"--train.dtype=fp32"});
-  // Rank 0 holds 3 states of half the elements of every unit, with padding.
+  // Rank 0's snapshot has 3 values for each of half the elements of every unit, plus padding.
   const double bytes = steps_table("async")["memory_snapshot"].back();
   EXPECT_GE(bytes, read_table("async", "checkpoints").at("bytes").back() / 2);
   EXPECT_LE(bytes, read_table("async", "checkpoints").at("bytes").back() / 2 * 1.2);
@@ -425,8 +425,8 @@ double background_ticks(pid_t process) {
   return ticks;
 }
 
-/// A thread that spins takes all the processor time that it gets; on a busy machine other threads take even
-/// less.
+/// A spinning thread takes all the processor time that it can get. The other threads take little, and even
+/// less on a busy machine.
 TEST_F(AsyncCheckpoint, NothingSpinsWhileARankWrites) {
   using Clock = std::chrono::steady_clock;
   const fs::path release = run_path("release");
@@ -466,7 +466,7 @@ TEST_F(CheckpointPlace, MayBeElsewhere) {
   EXPECT_EQ(train("run", {place(), "--train.stop_step=5"}).exit_code, 0);
   EXPECT_TRUE(fs::is_symlink(run_path("run") / "checkpoints"));
   EXPECT_TRUE(fs::exists(elsewhere() / "step_000005" / "manifest.json"));
-  // A restart may name the place again or not.
+  // A restart may name the place again, but need not.
   EXPECT_EQ(train("run", {place(), "--restart", "--train.stop_step=7"}).exit_code, 0);
   const Outcome outcome = train("run", {"--restart"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
@@ -516,7 +516,7 @@ TEST_F(CheckpointPlace, BelongsToOneRunOnly) {
 
 class MutatedCheckpoints : public RunTest {
  protected:
-  /// How a job ended: the code of the rank that aborted, if the launcher hides it.
+  /// The exit code of a job. If its output reports an abort, that code is returned: the launcher may hide it.
   static int code_of(const Outcome& outcome) {
     const std::size_t abort = outcome.output.find("Abort(");
     return abort == std::string::npos ? outcome.exit_code : std::atoi(outcome.output.c_str() + abort + 6);
@@ -642,7 +642,7 @@ TEST_F(CheckpointError, PathsAreBytes) {
   outcome = train(run, restarted);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("continuing at step 4"));
-  // The deck in the checkpoint is this one, byte by byte.
+  // The deck in the checkpoint is this one, byte for byte.
   EXPECT_THAT(outcome.output, HasSubstr(", bitwise"));
   expect_loads(run, num_steps);
 }
@@ -652,8 +652,8 @@ class CheckpointData : public RunTest {
   /// Makes checkpoints 6 and 8 of a run of 10 steps that stops at step 8.
   void make_run() { ASSERT_EQ(train("run", {"--train.steps=10", "--train.stop_step=8"}).exit_code, 0); }
 
-  /// Expects the newest checkpoint to be refused by name and by `inspect`, otherwise passed over, naming
-  /// `file`.
+  /// Expects that a restart by name and `inspect` refuse the newest checkpoint, and that a plain restart
+  /// passes over it. Each must name `file`.
   void expect_refused(const std::string& file) {
     const Outcome named = train("run", {"--train.steps=10", "--restart=step_8"});
     EXPECT_NE(named.exit_code, 0);
@@ -770,7 +770,7 @@ class RandomKills : public RunTest {
     std::mt19937 random(seed);
     for (int kill = 0; kill < kills; ++kill) {
       Job job(train_arguments("run", words));
-      // With no further step, the kill comes during the start.
+      // If no further step is awaited, the kill comes during the start.
       const std::size_t target = num_rows("run") + random() % 12;
       const std::string victim = std::array{"rank 0", "rank 1", "both ranks", "the launcher"}[random() % 4];
       SCOPED_TRACE(fmt::format("kill {}: {} after {} steps", kill, victim, target));

@@ -81,7 +81,7 @@ TEST_F(Commands, MetricsOfARunAddUp) {
     }
     EXPECT_EQ(at("communication_bytes"), payload);
   }
-  // Every step reduces the same: the gradients and the guard's two numbers.
+  // Every step reduces the same amount: the gradients and the guard's two numbers.
   EXPECT_EQ(steps["payload_data_all_reduce"][1], steps["payload_data_all_reduce"][3]);
   EXPECT_GT(steps["payload_data_all_reduce"][1], 4.0 * 34208);
   EXPECT_LT(steps["payload_data_all_reduce"][1], 8.0 * 34208);
@@ -123,7 +123,7 @@ TEST_F(Commands, EvalFindsWhatTrainingFound) {
   EXPECT_THAT(run_alone({"eval", run_path("run").string(), "--step=4"}).output, HasSubstr("step 4: loss "));
 }
 
-/// On the two ranks of its tensor axis, on one, and on three, which the axis does not divide.
+/// On two ranks (the extent of its tensor axis), on one, and on three (not a multiple of that extent).
 TEST_F(Commands, EvalAndGenerateOfATensorParallelRunTakeAnyNumberOfRanks) {
   const Words words = {valid(),
                        "--parallel.exchange=zero3",
@@ -157,7 +157,7 @@ TEST_F(Commands, GenerateContinuesTheTextThatTheModelHasLearnt) {
   EXPECT_EQ(generated("run", {"--temperature=2", "--top-k=1", "--tokens=40"}), likely);
   EXPECT_EQ(generated("run", {"--temperature=0.001", "--tokens=40"}), likely) << "next to nothing is random";
   EXPECT_EQ(generated("run", {"--tokens=0"}), "the quick ");
-  // Each token is drawn separately from two equally likely ones.
+  // Each token is drawn independently from two equally likely tokens.
   const std::string one = generated("run", {"--temperature=1e9", "--top-k=2", "--tokens=40", "--seed=5"});
   const std::string other = generated("run", {"--temperature=1e9", "--top-k=2", "--tokens=40", "--seed=6"});
   EXPECT_NE(one, likely);
@@ -198,7 +198,8 @@ TEST_F(Commands, InspectShowsTheProgramOfARank) {
   EXPECT_THAT(outcome.output, HasSubstr("rank 0 of 2: 12 x 16 tokens per micro-batch"));
   EXPECT_THAT(outcome.output, HasSubstr("\nstep: forward 0, backward 0, reduce, step\n"));
   EXPECT_THAT(outcome.output, HasSubstr("all_reduce (communication): "));
-  // Queries, keys and values of one of two heads: 192 rows of 32 channels by 48.
+  // The layer for queries, keys and values of one of two heads: 192 rows of 32 channels times a (32, 48)
+  // matrix.
   EXPECT_THAT(outcome.output,
               testing::ContainsRegex("\n +[0-9]+ linear_forward \\([a-z]+\\): 0.000590 GFLOP, [0-9.]+ GB, "
                                      "core/model/transformer_block.cpp:[0-9]+\n"
@@ -321,7 +322,7 @@ TEST_F(RestartRules, KeepsTheBackendsAndThreadsOfTheRun) {
   EXPECT_THAT(rest.output, HasSubstr(", bitwise"));
 }
 
-/// Also if a run finds its checkpoints through a link that it did not make.
+/// This holds even if a run finds its checkpoints through a link that it did not make.
 TEST_F(RestartRules, LinkedCheckpointsBelongToOneRunOnly) {
   const fs::path place = scratch() / "elsewhere";
   ASSERT_EQ(train("first", {"--checkpoint.dir=" + place.string(), "--train.stop_step=2"}).exit_code, 0);

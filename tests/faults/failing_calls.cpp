@@ -3,8 +3,8 @@
 // than requested. MYLOS_FAIL=DIRECTORY:RANK:CALL:N:ERROR: on that rank the N-th call of that name (pread,
 // pwrite, fsync, truncate, fallocate, rename, mkdir, unlink, open, statfs), counted from 1, on a path in
 // DIRECTORY fails with errno ERROR. With ERROR 0 a pwrite writes half of the bytes and a statfs reports NFS;
-// with -1 this call and all later ones never return; with -2 they wait until the file MYLOS_RELEASE exists.
-// Each such call is reported on stderr.
+// with -1 this call and all later ones never return; with -2 they wait until the file that MYLOS_RELEASE
+// names exists. Each such call is reported on stderr.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -80,7 +80,7 @@ ssize_t write_or_fail(const char* name, int fd, const void* data, size_t bytes, 
   const auto write_on = [&](size_t some) { return next<Write>(name)(fd, data, some, offset); };
   if (!fails("pwrite", path_of(fd))) return write_on(bytes);
   if (errno != 0) return -1;
-  // Half of the bytes; of more than two pages, which may have to be whole ones, half of the pages.
+  // Half of the bytes, or, if there are more than two pages, half of the pages: direct I/O needs whole pages.
   return write_on(bytes > 8192 ? bytes / 8192 * 4096 : (bytes + 1) / 2);
 }
 

@@ -22,8 +22,8 @@ class FailingCalls : public RunTest {
     const char* directory = "";  // of the run
   };
 
-  /// Makes the first, second, ... call of a name fail with `error` at a place, each in a run of its own,
-  /// until a run makes fewer calls. Returns the number of calls.
+  /// Makes the first, second, ... call of a name fail with `error` at a place, each in a separate run, until
+  /// a run makes fewer calls. Returns the number of calls.
   int sweep(const std::string& call, int error, int steps, Place place, const Words& more = {}) {
     const auto [rank, ranks, directory] = place;
     Words words = {"--model.layers=1", "--model.width=8", fmt::format("--train.steps={}", steps),
@@ -69,7 +69,7 @@ TEST_F(FailingCalls, DISABLED_SurvivesShortWritesOfOneRank) {
   EXPECT_GT(sweep("pwrite", 0, 1, {0, 1}), 100);
 }
 
-/// Rank 0 lays a checkpoint out while the other waits.
+/// Rank 0 lays out a checkpoint while the other rank waits.
 TEST_F(FailingCalls, DISABLED_SurvivesFailuresOfTheFirstOfTwo) {
   // The writes to other files are tested with one rank.
   EXPECT_GT(sweep("pwrite", EIO, 1, {0, 2, "checkpoints"}), 10);
@@ -77,7 +77,7 @@ TEST_F(FailingCalls, DISABLED_SurvivesFailuresOfTheFirstOfTwo) {
   EXPECT_GT(sweep("fsync", EIO, 1, {0, 2}), 10);
   EXPECT_GT(sweep("fallocate", ENOSPC, 1, {0, 2}), 1);
   EXPECT_GT(sweep("truncate", EIO, 1, {0, 2}), 1);
-  // Three checkpoints: the first is removed.
+  // Of three checkpoints, the first is removed.
   for (const char* call : {"rename", "mkdir", "unlink"}) EXPECT_GT(sweep(call, EIO, 3, {0, 2}), 3) << call;
 }
 
@@ -109,7 +109,7 @@ TEST_F(FailingCalls, DISABLED_ReportsFailuresOfReaders) {
           EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
           break;
         }
-        // A checkpoint that is read only to decide what may be removed need not be whole.
+        // A checkpoint that is read only to decide which checkpoints may be removed need not be whole.
         if (outcome.output.find("warning: step_000002 is not whole: ") != std::string::npos) continue;
         EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::io)) << outcome.output;
         EXPECT_THAT(outcome.output, HasSubstr(fmt::format("mylos: rank {}: cannot ", rank)));

@@ -23,7 +23,7 @@ using testing::Not;
 
 class Identity : public RunTest {
  protected:
-  /// Gives rank 0 the arguments `first`, rank 1 `second`.
+  /// Gives the arguments `first` to rank 0 and `second` to rank 1.
   static Outcome run_apart(const Words& command, const Words& first, const Words& second) {
     Words words = command;
     const Words others = {":", "-n", "1", fmt::format("{}/bin/mylos", std::getenv("MYLOS_BUILD"))};
@@ -196,7 +196,8 @@ class ChangingData : public RunTest {
 TEST_F(ChangingData, ThatIsOverwrittenEndsTheRun) {
   constexpr std::size_t kept = 2000;
   const Outcome outcome = train_while([&] {
-    std::fstream file(tokens(), std::ios::in | std::ios::out | std::ios::binary);  // never shorter
+    // The file never becomes shorter.
+    std::fstream file(tokens(), std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(kept);
     // All ids lie in the vocabulary.
     for (std::size_t at = kept; at < fs::file_size(tokens()); at += 2) file << '\1' << '\0';

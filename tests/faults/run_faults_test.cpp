@@ -18,7 +18,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// The ways in which a run that fails communicates.
+/// The options for communication of the runs that fail.
 const RunTest::Words carriers[] = {
     {"--backend.comm=shm"},
     {"--backend.comm=mpi"},
@@ -40,7 +40,7 @@ TEST_P(StepError, OfOneRankEndsAllAndNamesIt) {
   }
 }
 
-/// In forward the others wait in the next gather of weights, if these are divided.
+/// In `forward`, the other ranks wait in the next gather of weights, if weights are divided.
 TEST_P(StepError, ADeadRankEndsAll) {
   for (const char* phase : {"forward", "reduce"}) {
     const Outcome outcome = train_with_fault(phase, fmt::format("{}:1:4:kill", phase), GetParam());
@@ -61,7 +61,7 @@ TEST(Harness, DoesNotFindARankOfAJobThatHasEnded) {
 
 using Guard = RunTest;
 
-/// On each layout: a value of one rank, or of one part of the weights, reaches the decision of all.
+/// On each layout, a bad value on one rank, or in one part of the weights, reaches the decision of all ranks.
 class GuardedLayout : public RunTest,
                       public testing::WithParamInterface<std::pair<const char*, const char*>> {};
 

@@ -19,14 +19,14 @@ struct Outcome {
 struct JobOptions {
   int ranks = 2;
   std::vector<std::string> environment = {};  ///< "NAME=value", in addition to the test's own
-  std::vector<std::string> wrapper = {};      ///< a command that takes mylos and its arguments
+  std::vector<std::string> wrapper = {};      ///< a command to which mylos and its arguments are passed
 };
 
 /// A running `mpiexec -n RANKS mylos ARGUMENTS`.
 class Job {
  public:
   explicit Job(const std::vector<std::string>& arguments, const JobOptions& options = {});
-  /// Kills the processes that are left.
+  /// Kills the remaining processes.
   ~Job();
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
@@ -40,7 +40,7 @@ class Job {
   std::vector<pid_t> processes() const;
   std::string output() const;
   bool running() const;
-  /// Waits until `condition` is true. Throws if the job ends before, or after `hang_limit`.
+  /// Waits until `condition` is true. Throws if the job ends first, or after `hang_limit`.
   void wait_until(const std::function<bool()>& condition) const;
   /// Waits until the job ends by itself. Throws after `hang_limit`; the destructor kills the job.
   Outcome wait();

@@ -32,8 +32,8 @@ class StoppedAnywhere : public RunTest {
     return words;
   }
 
-  /// Stops rank `rank` after `moment`, or at once if its process begins later. Returns whether the rank still
-  /// ran.
+  /// Stops rank `rank` after `moment`, or when its process begins if that is later. Returns whether the rank
+  /// was still running.
   bool stop_one(const std::string& command, int ranks, int rank, std::chrono::duration<double> moment) {
     std::filesystem::remove_all(run_path("run"));
     Job job(arguments(command, "run"), {.ranks = ranks});
@@ -67,7 +67,7 @@ TEST_F(StoppedAnywhere, DISABLED_EndsTheJob) {
   fmt::print("seed {}\n", seed);
   std::mt19937 random(seed);
   ASSERT_EQ(train("trained", {"--train.steps=20"}).exit_code, 0);
-  // The lengths of jobs that are not stopped.
+  // The durations of jobs that are not stopped.
   std::map<std::pair<std::string, int>, std::chrono::duration<double>> lengths;
   int hits = 0;
   for (int i = 0; hits < stops && i < 2 * stops; ++i) {

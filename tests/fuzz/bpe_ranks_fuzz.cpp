@@ -13,7 +13,7 @@ namespace {
 
 using mylos::BpeRanks;
 
-/// Lines of the single bytes, as a prefix: few inputs would get past these lines.
+/// The lines of the single bytes, used as a prefix: few generated inputs would get past these lines.
 const std::string& byte_lines() {
   static const std::string lines = [] {
     const std::string base64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

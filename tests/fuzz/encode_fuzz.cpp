@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Any bytes come back from their tokens, and have the same tokens if they are encoded in the parts that
-// `last_cut` allows.
+// The tokens of any bytes decode to the same bytes, and are the same if the bytes are encoded in the parts
+// that `last_cut` allows.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

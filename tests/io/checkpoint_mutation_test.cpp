@@ -55,7 +55,7 @@ TEST(CheckpointMutation, NoneCrashesHangsOrLoadsSilently) {
   load_mutated(60, 1);
 }
 
-// In the long run only: ctest -L long.
+// For the long tests only: ctest -L long.
 TEST(CheckpointMutation, DISABLED_AThousand) {
   const unsigned seed = std::random_device()();
   fmt::print("seed {}\n", seed);

@@ -31,7 +31,7 @@ void recompute_manifest(const fs::path& checkpoint, Manifest manifest) {
   spill(checkpoint / "manifest.json", manifest_text(manifest));
 }
 
-/// Makes the digest of a changed manifest match it, if it is still JSON.
+/// Makes the digest in a changed manifest match the manifest, if it is still JSON.
 void recompute_own_digest(const fs::path& checkpoint) {
   const std::optional<Json> root = Json::parse_if_whole(slurp(checkpoint / "manifest.json"));
   if (!root || !root->is_object()) return;

@@ -20,8 +20,8 @@ class CheckpointMutator {
  public:
   explicit CheckpointMutator(unsigned seed) : random_(seed) {}
 
-  /// Changes a few bits or bytes of one file of a whole checkpoint, or cuts, stretches, clears or copies
-  /// them; every second time, as an attacker would, it makes the digests match.
+  /// Changes one file of a whole checkpoint: flips a bit, overwrites some bytes, inserts zeros, or cuts the
+  /// file short. Every second time, it makes the digests match, as an attacker would.
   Mutation mutate(const fs::path& checkpoint);
 
  private:

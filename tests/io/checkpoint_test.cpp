@@ -307,7 +307,8 @@ TEST_F(CheckpointTest, WhatARestartGivesUpIsMovedAway) {
   EXPECT_EQ(abandoned(), std::vector<std::string>{});
 }
 
-/// Even if the checkpoint holds a user's file: otherwise a later restart would take it for the newest.
+/// This holds even if the checkpoint contains a user's file: otherwise a later restart would take the
+/// checkpoint for the newest.
 TEST_F(CheckpointTest, WhatARestartGivesUpIsMovedAwayWithAllItHolds) {
   for (const std::int64_t step : {10, 20}) write(step);
   on_root([&] { spill(path(20) / "notes.txt", "mine"); });
@@ -320,10 +321,10 @@ TEST_F(CheckpointTest, WhatARestartGivesUpIsMovedAwayWithAllItHolds) {
   settings_.retention.keep_abandoned = 0;
   write(20);
   EXPECT_EQ(steps(), (std::vector<std::int64_t>{10, 20}));
-  EXPECT_EQ(abandoned(), std::vector<std::string>{"step_000020"});  // holds more than mylos' own files
+  EXPECT_EQ(abandoned(), std::vector<std::string>{"step_000020"});  // contains more than mylos' own files
 }
 
-/// Names that only resemble abandoned-<time>, links, files, and directories that hold copies stay.
+/// Links, files, directories that contain copies, and names that only resemble abandoned-<time> stay.
 TEST_F(CheckpointTest, OnlyItsOwnAbandonedDirectoriesGo) {
   settings_.retention.keep_abandoned = 0;
   write(1);
@@ -380,7 +381,7 @@ TEST_F(CheckpointTest, TidiesAfterAKilledWriter) {
   EXPECT_FALSE(fs::exists(path(3).string() + ".tmp"));
 }
 
-/// Copies, other suffixes, and directories with notes.
+/// This includes copies, other suffixes, and directories with notes.
 TEST_F(CheckpointTest, WhatOthersMadeIsLeftAlone) {
   write(1);
   write(2);
@@ -567,7 +568,7 @@ TEST_F(CheckpointTest, PartsMustCoverTheirTensorOnce) {
   CheckpointContent hole = content(1, Partition::even);
   if (io_.rank() == 0) --hole.tensors[1].parts[0].box.count.back();
   refuses(hole);
-  // As many elements as the tensor has, but one row twice and another not at all.
+  // As many elements as the tensor has, with one row twice and another missing.
   CheckpointContent twice = content(1, Partition::first_only);
   if (io_.rank() == 0) {
     TensorPart first = twice.tensors[1].parts[0];

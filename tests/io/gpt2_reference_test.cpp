@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Compares GPT-2's tokens with those of tiktoken, recorded by tests/reference/make_token_reference.py. The
-// vocabulary and Tiny Shakespeare come from MYLOS_TEST_DATA.
+// Compares mylos' GPT-2 tokens with tiktoken's, which were recorded by
+// tests/reference/make_token_reference.py. The vocabulary and Tiny Shakespeare come from MYLOS_TEST_DATA.
 #include <array>
 #include <cstdlib>
 
@@ -30,7 +30,7 @@ std::string utf8(char32_t point) {
   return {static_cast<char>(0xf0U | point >> 18U), low(12), low(6), low(0)};
 }
 
-/// The same as the script's Generator.
+/// Generates the same text as the script's Generator.
 class Generator {
  public:
   explicit Generator(std::uint64_t seed) : state_(seed) {}
@@ -137,7 +137,7 @@ class Gpt2Reference : public testing::Test {
 
   fs::path ranks_file() const { return data_ / "gpt2.tiktoken"; }
 
-  /// Expects that the tokens of `text` are those of the reference and decode to `text`.
+  /// Expects that the tokens of `text` match the reference and decode to `text`.
   void expect_reference(const std::string& name, const std::string& text) const {
     for (const Json& entry : reference_.elements("texts")) {
       if (entry.text("name") != name) continue;

@@ -19,7 +19,7 @@ constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 constexpr double inf = std::numeric_limits<double>::infinity();
 
 // Describes what is wrong with `html` as XML: tags that do not nest, stray '<', attributes without quotes.
-// Empty if nothing is.
+// Empty if nothing is wrong.
 std::string malformed(std::string_view html) {
   std::vector<std::string> open;
   for (std::size_t at = html.find('<'); at != std::string_view::npos; at = html.find('<', at + 1)) {
@@ -85,7 +85,7 @@ ReportData run_of(std::size_t rows) {
   return data;
 }
 
-// The number of points in the curve that begins at the n-th path.
+// The number of points in the n-th path, counted from 0.
 std::size_t points_of_path(const std::string& html, int n) {
   std::size_t at = 0;
   for (int i = 0; i <= n; ++i) at = html.find("<path", at + 1);

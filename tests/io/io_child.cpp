@@ -29,7 +29,7 @@ void load(const std::string& checkpoint) {
   double sum = 0.0;
   for (const char* file : {"weights.h5", "optimizer.h5"}) {
     for (const TensorInfo& tensor : reader.tensors(file)) {
-      // A hostile file may claim a huge tensor, but the reader has checked that its tensors fit in its size.
+      // A hostile file may claim a huge tensor, but the reader has checked that the tensors fit in the file.
       std::vector<float> data(static_cast<std::size_t>(tensor.size()));
       reader.read({file, tensor, parts_of_range(tensor, 0, tensor.size(), data.data())});
       for (const float value : data) sum += value;

@@ -161,7 +161,7 @@ TEST(Metrics, ADamagedFileIsSetAside) {
   }
 }
 
-/// Rows that are queued after one that failed do not touch the file that it left.
+/// Rows queued after a row that failed do not touch the file that the failure left.
 TEST(Metrics, AFailedExtensionIsAnErrorOfEveryRowAfterIt) {
   const ScratchDirectory scratch;
   const fs::path file = scratch.path() / "metrics.h5";

@@ -97,8 +97,8 @@ class SystemCalls : public testing::Test {
   }
 
   /// Runs `work` repeatedly, each time on a new directory, and makes its first, second, ... fsync fail until
-  /// `work` makes no further call.
-  /// Expects an io error that names the file each time. Returns the number of calls.
+  /// `work` makes no further call. Expects an io error that names the file each time. Returns the number of
+  /// calls.
   int sweep(const std::function<void(const fs::path& run)>& work) {
     for (int n = 1;; ++n) {
       SCOPED_TRACE(n);
@@ -176,7 +176,7 @@ TEST_F(SystemCalls, WhereDirectoriesCannotBeSyncedTheyNeedNotBe) {
   EXPECT_TRUE(verify_checkpoint(scratch.path() / "checkpoints" / "step_000001").empty());
 }
 
-/// Another attempt may succeed in reading it: a run must not silently fall back to an older checkpoint.
+/// Another attempt to read the checkpoint may succeed, so a run must not silently fall back to an older one.
 TEST_F(SystemCalls, ACheckpointThatCannotBeReadIsNotPassedOver) {
   const ScratchDirectory scratch;
   const fs::path checkpoints = scratch.path() / "checkpoints";

@@ -167,7 +167,7 @@ TEST_F(TokenTest, EvaluationReadsInFileOrder) {
   }
 }
 
-/// The order of runs from before there were several sources: restarts continue it.
+/// Runs from before mylos had several sources used this order, and restarts continue them.
 TEST_F(TokenTest, OneFileHasTheOrderThatItAlwaysHad) {
   const TokenDataset data = dataset_of(counting_file(5000), 8, 7);
   std::vector<std::int32_t> window(9);
@@ -183,7 +183,7 @@ TEST_F(TokenTest, OneFileHasTheOrderThatItAlwaysHad) {
 
 class Sources : public TokenTest {
  protected:
-  /// `count` files of these sizes; token i of all of them together is i.
+  /// Makes one file for each of `sizes`; token i of all the files made so far is i. Returns their pattern.
   std::string counting_files(const std::string& stem, const std::vector<std::size_t>& sizes) {
     for (std::size_t i = 0; i < sizes.size(); ++i) {
       std::vector<std::uint16_t> tokens(sizes[i]);
@@ -263,7 +263,7 @@ TEST_F(Sources, AreReadByWeightEachInItsOwnEpochs) {
   ASSERT_EQ(both.num_sources(), 2U);
   EXPECT_EQ(both.num_windows(0), 124 + 61);
   EXPECT_EQ(both.num_windows(1), 24);
-  const TokenDataset first = open(a, 8);  // the first source has the order that it has alone
+  const TokenDataset first = open(a, 8);  // the first source has the same order as alone
   std::int64_t of_a = 0;
   std::map<std::int32_t, int> windows_of_b;
   for (std::int64_t i = 0; i < 800; ++i) {
@@ -280,7 +280,7 @@ TEST_F(Sources, AreReadByWeightEachInItsOwnEpochs) {
   EXPECT_EQ(both.epochs(1, 800), 10.0);
 }
 
-/// Whichever reader reads which samples, and wherever it starts.
+/// The order does not depend on which reader reads which samples, or on where a reader starts.
 TEST_F(Sources, AreInOneOrderOnEveryLayout) {
   const std::string text = counting_files("a", {3000, 70}) + ":5," + counting_files("b", {900}) + ":3";
   std::vector<std::vector<std::int32_t>> expected;
@@ -319,7 +319,8 @@ TEST_F(Sources, FailOnlyWhoeverAsksForWhatIsBad) {
   SampleStream stream(open(text, 16), 1, 1);
   std::vector<std::int32_t> tokens(17);
   stream.read(0, tokens);
-  // The batches ahead may already be prefetched or may fail like later ones; the test requests none of them.
+  // The next batches may already be prefetched, or may fail like later batches; the test requests none of
+  // them.
   fs::resize_file(path("a_0.bin"), 1024);
   fs::last_write_time(path("a_0.bin"), fs::file_time_type::clock::now() + std::chrono::hours(1));
   for (int i = 0; i < 2; ++i) {

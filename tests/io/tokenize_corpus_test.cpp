@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// From documents to token files: the result is the same for any threads, block sizes and interruptions.
+// From documents to token files: the result is the same for any number of threads, any block size and any
+// interruptions.
 #include "io/tokens/tokenize_corpus.hpp"
 
 #include <optional>
@@ -180,8 +181,8 @@ TEST_F(TokenizeCorpus, SplitDependsOnSeedAndDocumentAlone) {
 }
 
 TEST_F(TokenizeCorpus, DocumentsOfManyBlocks) {
-  // Without white space after other characters, with a line too long to be held in memory, and with a piece
-  // of several blocks.
+  // The second text has no white space at which it could be cut, and its line is too long to be held in
+  // memory. The third is one piece of several blocks.
   std::string words, wide;
   while (words.size() < 3 * CorpusReader::block_bytes) words += "the aa12 ";
   while (wide.size() < 2 * CorpusReader::most_line_bytes)
@@ -251,7 +252,7 @@ TEST_F(TokenizeCorpus, TheFirstErrorIsNamedWithFileAndLine) {
   EXPECT_EQ(error_of({file("good.jsonl"), file("z.jsonl")}),
             fmt::format("65 {}:40002: \"text\" is not text", file("z.jsonl").string()));
   EXPECT_FALSE(fs::exists(file("error_train_0.bin")));
-  // In a line that is too long to be held in memory.
+  // An error in a line that is too long to be held in memory.
   spill(file("z.jsonl"),
         "{\"text\":\"a\"}\n{\"text\":\"" + std::string(3 * CorpusReader::most_line_bytes, 'a') + "\" x}\n");
   EXPECT_EQ(error_of({file("z.jsonl")}),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Proves the oracle: its backward operations against central differences of its forward operations, in fp64.
+// Checks the oracle: compares its backward operations with central differences of its forward operations, in
+// fp64.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -15,7 +16,8 @@ namespace {
 
 using oracle::Array;
 
-/// <y, dy>, and the sum of the absolute terms, which bounds the rounding error of a difference of two.
+/// <y, dy>, and the sum of the absolute terms, which bounds the rounding error of the difference of two
+/// objectives.
 struct Objective {
   double value = 0.0;
   double magnitude = 0.0;

@@ -93,7 +93,7 @@ TEST_P(KokkosLabelsTest, EveryOperation) {
   std::set<Op> covered;
   std::set<std::string> kernels;
   for (const OpCase& c : op_cases()) {
-    if (c.bytes > 1e6) continue;  // large ones run the same kernels
+    if (c.bytes > 1e6) continue;  // large cases run the same kernels
     SCOPED_TRACE(c.name());
     const Contents initial = initial_contents(c);
     OpRun run(c, backend(), initial);

@@ -15,7 +15,8 @@ namespace {
 using Shape = std::initializer_list<std::int64_t>;
 
 constexpr double unit_spread = 1.7320508;  // bound of uniform numbers with unit variance
-// bf16 results are rounded once from fp32 (root mean square 1.7e-3); sums of rounded intermediates get more.
+// bf16 results are rounded once from fp32 (root mean square 1.7e-3); sums of rounded intermediates get a
+// larger tolerance.
 constexpr double bf16_rounded = 4e-3;
 constexpr double bf16_chained = 6e-3;
 constexpr double fp16_share = 0.125;  // of the bf16 tolerances: fp16 has three more bits
@@ -308,7 +309,7 @@ class Table {
   void gelu(bool full_size, std::int64_t n, DType dtype, std::int64_t offset = 0) {
     const auto shifted_by = [&](Operand operand) {
       operand.offset = offset;
-      // If GELU is nearly 0, fp16 is subnormal.
+      // Values of GELU near 0 are subnormal in fp16.
       if (dtype == DType::fp16 && operand.is_result()) operand.floor = 1e-3;
       return operand;
     };
@@ -357,7 +358,7 @@ class Table {
   void dropout_add_layernorm(bool full_size, std::int64_t samples, std::int64_t length, std::int64_t width,
                              DType dtype) {
     const std::int64_t rows = samples * length;
-    // The statistics are those of the rounded sum.
+    // The statistics are computed from the rounded sum.
     const auto statistic = [&](std::string name) {
       Operand operand = result(std::move(name), DType::fp32, {rows}, 0.0);
       operand.tolerance = result("", dtype, {rows}, 1e-5).tolerance;
@@ -515,8 +516,8 @@ class Table {
                    n, dtype, gradient);
   }
 
-  /// The last case, without its master. The oracle rounds by the same random bits; only the few elements
-  /// differ whose updates differ by the error of fp32 around the bits' threshold.
+  /// Adds the last case again, without its master. The oracle rounds by the same random bits, so the results
+  /// differ only in the few elements whose fp32 error carries the update across the threshold of the bits.
   void without_master(const GlobalIndex& index) {
     OpCase c = cases.back();
     std::erase_if(c.operands, [](const Operand& operand) { return operand.name == "master"; });
@@ -560,7 +561,7 @@ class Table {
     return operand;
   }
 
-  /// Part 0, 1, 2 is query, key, value.
+  /// Parts 0, 1 and 2 are query, key and value.
   static Operand place(const Attention& s, int part, std::string storage, Operand operand) {
     const std::int64_t row = s.heads * s.head_size;
     if (s.packed) {

@@ -99,7 +99,7 @@ struct OpCase {
   std::vector<Segment> segments{};
 
   double flops = 0.0;  ///< of the operation
-  double bytes = 0.0;  ///< to be read and written at least
+  double bytes = 0.0;  ///< the least that must be read and written
 
   /// "linear_forward/small/fp32_N7_I25_O33"
   std::string name() const;
@@ -107,7 +107,7 @@ struct OpCase {
   const Operand* find(std::string_view operand) const;
 };
 
-/// The dropout of a case; `scalars` is the device's copy of the case's.
+/// The dropout of a case; `scalars` is the device's copy of the case's scalars.
 Dropout dropout_of(const OpCase& c, const StepScalars* scalars);
 
 /// The arguments other than tensors that operations take by address.

@@ -30,7 +30,7 @@ oracle::Array read(const Operand& operand, const Contents& contents);
 /// All operands' values.
 Arrays read_all(const OpCase& c, const Contents& contents);
 
-/// Replaces the results in `arrays` by those that the oracle computes from the inputs.
+/// Replaces the results in `arrays` by the results that the oracle computes from the inputs.
 void run_oracle(const OpCase& c, Arrays& arrays);
 
 /// The first byte outside the results and workspaces that differs, as "storage at byte n", or "".

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Properties that hold to the bit: masks, rounding, zeros, skipped steps, layout independence.
+// Properties that hold bit for bit: masks, rounding, zeros, skipped steps, layout independence.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -465,7 +465,7 @@ TEST_P(OpsExactTest, AdamwRoundsByTheBitsOfTheElement) {
                                      GlobalIndex{.first = (std::int64_t{1} << 35U) - 6},
                                      GlobalIndex{8, 24, 96}, GlobalIndex{3, 5, 11, 7}}) {
       const auto weights = device(initial);
-      const std::int64_t cut = n / 3;  // not a multiple of what kernels take at once
+      const std::int64_t cut = n / 3;  // not a multiple of the elements that a kernel processes together
       const auto segments =
           device(std::vector<Segment>{{0, cut, 1.0F, {keys[0], index}}, {cut, n, 1.0F, {keys[1], index}}});
       AdamWStep args;
@@ -527,7 +527,8 @@ TEST_P(OpsExactTest, AdamwStepsSmallerThanTheSpacingAddUp) {
         EXPECT_TRUE(step.step > 1 || value == 1.0F || value == static_cast<float>(neighbour)) << value;
         mean += static_cast<double>(value) / static_cast<double>(n);
       }
-      // Each of n elements has gone down by a spacing in a third of its steps: five standard deviations.
+      // Each of n elements has gone down by a spacing in a third of its steps; the tolerance is five standard
+      // deviations.
       const auto steps = static_cast<double>(step.step);
       const double expected = 1.0 - steps * spacing / 3.0;
       EXPECT_NEAR(mean, expected, 5.0 * spacing * std::sqrt(steps * 2.0 / 9.0 / static_cast<double>(n)));

@@ -26,7 +26,8 @@ double keep_factor(const Dropout& dropout, std::int64_t step, std::int64_t sampl
   return keeps ? 1.0 / (1.0 - static_cast<double>(dropout.probability)) : 0.0;
 }
 
-// One head of one sample of an attention tensor (B, T, H, D): element (t, d).
+// One head of one sample of an attention tensor (B, T, H, D); the call operator gives the index of element
+// (t, d).
 struct HeadView {
   std::int64_t num_heads, head_size, first;
 

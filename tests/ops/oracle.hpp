@@ -52,7 +52,7 @@ void layernorm_backward_weight(const Array& dy, const Array& x, const Array& mea
 Array gelu_forward(const Array& x);
 Array gelu_backward(const Array& x, const Array& dy);
 
-/// `dropout.scalars` is not read; the step comes by value.
+/// `dropout.scalars` is not read; the step is passed by value.
 Array dropout_add(const Array& x, const Array& residual, const Dropout& dropout, std::int64_t step);
 
 /// The inputs of attention in both directions.

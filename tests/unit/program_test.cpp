@@ -40,11 +40,12 @@ ModelConfig small_model(bool tied, float dropout) {
 struct Recorded {
   explicit Recorded(const ModelConfig& model, const ProgramConfig& config = {})
       : table(model), programs(record_programs(model, table, sized(config))) {}
-  /// The programs of one of two ranks along the tensor axis, which divide everything that can be divided.
-  Recorded(const ModelConfig& model, ProgramConfig config, int rank)
-      : table(ParameterTable(model).local(Coordinates({.tensor = 2}, 2, rank),
-                                          {.vocab = true, .sequence = true})),
-        programs(record_programs(model, table, divided(sized(config), rank))) {}
+  /// The programs of one of two ranks along the tensor axis.
+  Recorded(const ModelConfig& model, const ProgramConfig& config, int rank,
+           const TensorSplits& splits = {.vocab = true, .sequence = true})
+      : table(ParameterTable(model).local(Coordinates({.tensor = 2}, 2, rank), splits)),
+        programs(
+            record_programs(model, table, splits.sequence ? divided(sized(config), rank) : sized(config))) {}
 
   const std::vector<Root>& roots() const { return programs.roots.all(); }
   const Root& root(int index) const { return roots()[static_cast<std::size_t>(index)]; }
@@ -235,24 +236,31 @@ TEST(Program, AwaitsACollectiveBeforeItsBuffersAreUsed) {
   EXPECT_FALSE(awaits(Cast{.x = other, .y = result}));
 }
 
-/// The sum of an input's gradient over the ranks is under way while the gradient of the weight is computed.
+/// Expects a product of a weight gradient between each sum of an input gradient and the first use of its
+/// result.
+template <class Sum>
+void expect_hidden_sums(const Recorded& recorded) {
+  const std::vector<Entry>& entries = recorded.backward().entries;
+  int sums = 0;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const bool is_of_block = entries[i].block >= 1 && entries[i].block <= 3;
+    if (!is_of_block || !std::holds_alternative<Sum>(entries[i].operation)) continue;
+    ++sums;
+    int products = 0;
+    for (std::size_t j = i + 1; j < entries.size(); ++j) {
+      if (std::ranges::find(entries[j].awaits, static_cast<int>(i)) != entries[j].awaits.end()) break;
+      products += std::holds_alternative<LinearBackwardWeight>(entries[j].operation) ? 1 : 0;
+    }
+    EXPECT_GE(products, 1) << "block " << entries[i].block << ", entry " << i;
+  }
+  EXPECT_EQ(sums, 2 * 3);  // for the inputs of QKV and of the feed-forward layer
+}
+
+/// An input gradient is summed over the ranks while the gradient of the weight is computed.
 TEST(Program, WeightGradientsHideTheSumsOfInputGradients) {
   for (const int rank : {0, 1}) {
-    const Recorded recorded(small_model(true, 0.0F), {}, rank);
-    const std::vector<Entry>& entries = recorded.backward().entries;
-    int sums = 0;
-    for (std::size_t i = 0; i < entries.size(); ++i) {
-      const bool is_of_block = entries[i].block >= 1 && entries[i].block <= 3;
-      if (!is_of_block || !std::holds_alternative<ReduceScatterCall>(entries[i].operation)) continue;
-      ++sums;
-      int products = 0;
-      for (std::size_t j = i + 1; j < entries.size(); ++j) {
-        if (std::ranges::find(entries[j].awaits, static_cast<int>(i)) != entries[j].awaits.end()) break;
-        products += std::holds_alternative<LinearBackwardWeight>(entries[j].operation) ? 1 : 0;
-      }
-      EXPECT_GE(products, 1) << "block " << entries[i].block << ", entry " << i;
-    }
-    EXPECT_EQ(sums, 2 * 3);  // for the inputs of QKV and of the feed-forward layer
+    expect_hidden_sums<AllReduceCall>(Recorded(small_model(true, 0.0F), {}, rank, {.vocab = true}));
+    expect_hidden_sums<ReduceScatterCall>(Recorded(small_model(true, 0.0F), {}, rank));
   }
 }
 

@@ -24,88 +24,93 @@ const std::string schedule_docs = "Order of the micro-batches. " + docs_of(sched
 // The upper bounds keep every product of parameters (bytes of activations, tokens of a run) within 64 bits.
 const ParamSpec params[] = {
     choice_param("model", "preset", "none", "none|gpt2-124m|gpt2-355m|gpt2-774m|gpt2-1558m",
-                 "Published GPT-2 shape; keys of this section override it."),
-    integer_param("model", "layers", "0", 0, 1024, "", "Transformer blocks; 0 takes the preset's."),
+                 "Published shape of GPT-2; the other keys of this section override it."),
+    integer_param("model", "layers", "0", 0, 1024, "", "Number of transformer blocks; 0 takes the preset's."),
     integer_param("model", "heads", "0", 0, 16384, "",
-                  "Attention heads; must divide width. 0 takes the preset's."),
+                  "Number of attention heads, a divisor of width; 0 takes the preset's."),
     integer_param("model", "width", "0", 0, 16384, "",
                   "Channels of the residual stream; 0 takes the preset's."),
-    integer_param("model", "context", "0", 0, 65536, "tokens", "Learned positions; 0 takes the preset's."),
+    integer_param("model", "context", "0", 0, 65536, "tokens",
+                  "Number of learned positions; 0 takes the preset's."),
     integer_param("model", "vocab", "0", 0, 65536, "",
                   "Number of token ids, 257 for bytes; 0 takes the preset's. Token files hold 16-bit ids."),
     integer_param("model", "vocab_multiple", "128", 1, 65536, "",
                   "The vocabulary is padded to a multiple of this in memory; padded logits are masked."),
-    boolean_param("model", "tied", "true", "The head shares the token embedding."),
-    real_param(
-        "model", "dropout", "0", 0.0, 0.99, "",
-        "Probability of dropping an element of the embedding, the attention and both residual branches."),
+    boolean_param("model", "tied", "true", "The head shares the weights of the token embedding."),
+    real_param("model", "dropout", "0", 0.0, 0.99, "",
+               "Probability of dropping an element of the embedding, the attention weights and both residual "
+               "branches."),
 
     integer_param("train", "steps", nullptr, 1, 1e9, "steps",
                   "Optimizer steps of the whole run; the learning rate schedule ends here."),
-    integer_param("train", "stop_step", "0", 0, 1e9, "steps",
-                  "Ends after this step with a checkpoint, to be continued by --restart; 0 runs to the end."),
+    integer_param(
+        "train", "stop_step", "0", 0, 1e9, "steps",
+        "The run ends after this step with a checkpoint, and --restart continues it; 0 runs to the end."),
     integer_param(
         "train", "global_batch", nullptr, 1, 65536, "sequences",
-        "Sequences of one optimizer step, over all ranks; a multiple of micro_batch times parallel.data."),
-    integer_param("train", "micro_batch", "0", 0, 65536, "sequences",
-                  "Sequences per forward pass of one data group (parallel.data); the rest of its share is "
-                  "accumulated. 0 takes the whole share at once."),
+        "Sequences per optimizer step over all ranks; a multiple of micro_batch times parallel.data."),
+    integer_param(
+        "train", "micro_batch", "0", 0, 65536, "sequences",
+        "Sequences per forward pass of one data group (see parallel.data). A group accumulates gradients "
+        "until its share of the global batch is done; 0 takes the whole share in one pass."),
     integer_param("train", "seq_len", "0", 0, 65536, "tokens",
                   "Length of a training sequence, at most model.context; 0 takes model.context."),
-    choice_param("train", "dtype", "fp32", "fp32|bf16|fp16",
-                 "Type of weights, activations and residual stream; see optim.master for bf16 and fp16."),
+    choice_param(
+        "train", "dtype", "fp32", "fp32|bf16|fp16",
+        "Data type of weights, activations and the residual stream; see optim.master for bf16 and fp16."),
     choice_param("train", "grad_dtype", "auto", "auto|fp32|bf16|fp16",
-                 "Type in which gradients are summed; auto takes fp32 when accumulating, else dtype."),
-    real_param(
-        "train", "loss_scale", "0", 0.0, 16777216.0, "",
-        "Initial loss scale: the loss is multiplied by it, so that small gradients do not vanish; 0 takes "
-        "65536 for fp16, else 1."),
+                 "Data type in which gradients are summed; auto takes fp32 if gradients are accumulated, "
+                 "otherwise dtype."),
+    real_param("train", "loss_scale", "0", 0.0, 16777216.0, "",
+               "Initial loss scale: the loss is multiplied by it, so that small gradients do not vanish; 0 "
+               "takes 65536 for fp16, otherwise 1."),
     integer_param(
         "train", "loss_scale_window", "2000", 0, 1e9, "steps",
         "With dtype = fp16, this many applied steps in a row double the loss scale; a gradient that is not "
         "finite halves it and skips the update. 0 keeps the scale."),
     choice_param(
         "train", "recompute", "none", "none|selective|block",
-        "Activations computed again in the backward pass. none: no activations; selective: the outputs of "
-        "layernorm and GELU; block: everything within a block."),
+        "Activations that the backward pass recomputes, so that they need not be kept. none: no "
+        "activations; selective: the outputs of layernorm and GELU; block: everything within a block."),
     integer_param("train", "seed", "1", 0, unbounded, "",
                   "Seed of initialisation, data order, dropout and stochastic rounding."),
     real_param("train", "wall_clock", "0", 0.0, 1e9, "s",
-               "Ends with a checkpoint before this much time has passed; 0 sets no limit."),
+               "The run ends with a checkpoint before this much time has passed; 0 sets no limit."),
 
     choice_param("optim", "name", optimizers().front()->name, optimizer_choices.c_str(),
                  optimizer_docs.c_str()),
     real_param("optim", "lr", "6e-4", 0.0, 1000.0, "", "Largest learning rate, reached after the warmup."),
-    real_param("optim", "min_lr", "0", 0.0, 1000.0, "", "Learning rate at the end; constant ignores it."),
+    real_param("optim", "min_lr", "0", 0.0, 1000.0, "",
+               "Learning rate at the end of the schedule; constant ignores it."),
     choice_param("optim", "schedule", "cosine", "constant|linear|cosine|wsd",
                  "Learning rate after the warmup; wsd stays at lr, then falls linearly over the last "
                  "decay_steps."),
-    integer_param("optim", "warmup", "0", 0, 1e9, "steps", "Linear rise from 0 to lr."),
-    integer_param("optim", "decay_steps", "0", 0, 1e9, "steps", "Length of the decay of schedule wsd."),
+    integer_param("optim", "warmup", "0", 0, 1e9, "steps", "Steps of the linear rise from 0 to lr."),
+    integer_param("optim", "decay_steps", "0", 0, 1e9, "steps", "Length of the decay if schedule = wsd."),
     real_param("optim", "weight_decay", "0.1", 0.0, 1000.0, "",
                "Weight decay of every tensor with two or more dimensions: decoupled with adamw, part of the "
                "gradient with sgd."),
-    choice_param(
-        "optim", "master", "fp32", "fp32|none",
-        "With dtype = bf16 or fp16. fp32: a copy of the weights in fp32 is updated and rounded to them; "
-        "none: the weights themselves are updated with stochastic rounding, which saves 4 bytes per "
-        "parameter."),
+    choice_param("optim", "master", "fp32", "fp32|none",
+                 "Master weights if dtype = bf16 or fp16. fp32: a copy of the weights in fp32 is updated, "
+                 "and rounding it gives the weights; none: the weights themselves are updated with "
+                 "stochastic rounding, which saves 4 bytes per parameter."),
     real_param("optim", "clip_norm", "1", 0.0, 1e30, "",
-               "Largest global L2 norm of the gradient; 0 does not clip."),
+               "A gradient whose global L2 norm is larger is scaled down to this norm; 0 does not clip."),
 
     text_param("data", "train", nullptr,
                "Token files to train on: names and patterns such as train_*.bin, separated by commas; a "
                "weighted source is followed by :WEIGHT (docs/data.md)."),
-    text_param("data", "valid", "", "Token files to evaluate on, without weights; empty for no evaluation."),
+    text_param(
+        "data", "valid", "",
+        "Token files to evaluate on, written as in train but without weights; empty for no evaluation."),
     choice_param("data", "tokenizer", "none", tokenizer_choices.c_str(),
                  "Tokenizer that made the token files, so that `generate` can read and write text."),
-    text_param(
-        "data", "ranks", "",
-        "With tokenizer = gpt2: a file of GPT-2's ranks, which the run keeps for `generate`; a .tiktoken "
-        "file, or vocab.json next to merges.txt."),
+    text_param("data", "ranks", "",
+               "If tokenizer = gpt2: the file of GPT-2's merge ranks, a .tiktoken file or vocab.json next to "
+               "merges.txt; the run keeps a copy for `generate`."),
 
     integer_param("eval", "every", "0", 0, 1e9, "steps",
-                  "Steps between evaluations; 0 evaluates at the end only."),
+                  "Steps between evaluations; 0 evaluates only at the end."),
     integer_param("eval", "batches", "0", 0, 1e9, "global batches",
                   "Largest number of global batches that one evaluation reads; 0 reads all of the data."),
 
@@ -113,8 +118,8 @@ const ParamSpec params[] = {
                   "Number of groups of ranks that read different samples; each group has `tensor` ranks. 0 "
                   "uses all ranks."),
     integer_param("parallel", "tensor", "1", 1, 65536, "ranks",
-                  "Neighbouring ranks that divide the heads and the feed-forward layer of each block "
-                  "(Megatron-LM); a divisor of heads."),
+                  "Number of neighbouring ranks that divide the heads and the feed-forward layer of each "
+                  "block (Megatron-LM); a divisor of heads."),
     boolean_param("parallel", "vocab", "false",
                   "The tensor ranks also divide the vocabulary: the token embedding, the head and the loss."),
     boolean_param("parallel", "sequence", "false",
@@ -125,19 +130,22 @@ const ParamSpec params[] = {
     choice_param("parallel", "schedule", schedules().front()->name, schedule_choices.c_str(),
                  schedule_docs.c_str()),
 
-    text_param("backend", "compute", "auto", "Compute backend; auto takes the best that works here."),
-    text_param("backend", "comm", "auto", "Communication backend; auto takes the best that works here."),
+    text_param("backend", "compute", "auto",
+               "Compute backend; auto takes the best one that works on this machine."),
+    text_param("backend", "comm", "auto",
+               "Communication backend; auto takes the best one that works on this machine."),
     integer_param("backend", "threads", "0", 0, 4096, "threads",
-                  "Host threads of a rank; 0 shares the cores of a node evenly."),
+                  "Host threads of a rank; 0 divides the cores of a node evenly among its ranks."),
     boolean_param("backend", "graphs", "false",
-                  "From the second step on, queues every part of a step without communication as one CUDA "
-                  "graph instead of kernel by kernel; needs a GPU. The numbers are the same."),
+                  "From the second step on, the kernels between two communications are queued as one CUDA "
+                  "graph instead of one by one; needs a GPU. The results are the same."),
 
     text_param("comm", "algorithm", "native",
                "How collectives work: native is the backend's own way; naive, tree, ring and "
                "halving_doubling are made of its messages. By payload: tree<65536,ring takes tree below "
-               "65536 bytes. By collective: all_reduce:tree<65536,ring;broadcast:tree, the rest native, or "
-               "as given by a part without a name. auto measures all of them at the start and chooses."),
+               "65536 bytes and ring otherwise. By collective: all_reduce:tree<65536,ring;broadcast:tree; "
+               "the other collectives use the part without a name if there is one, otherwise native. auto "
+               "measures at the start and chooses."),
     boolean_param("comm", "progress_thread", "false",
                   "A thread of each rank advances communication while the rank's other threads compute."),
     real_param("comm", "simulate_alpha", "0", 0.0, 1e9, "us",
@@ -147,54 +155,57 @@ const ParamSpec params[] = {
         "Simulates a link of this bandwidth between every two ranks, for studies on one machine; needs an "
         "algorithm other than native. 0 simulates none."),
     real_param("comm", "timeout", "600", 0.1, 1e6, "s",
-               "A collective that takes longer has stalled: exit 76."),
+               "A collective that takes longer counts as stalled, and the job ends with exit code 76."),
     real_param("comm", "heartbeat", "5", 0.1, 1e6, "s",
-               "A rank that is silent for longer has stopped: exit 76."),
+               "A rank that is silent for longer counts as stopped, and the job ends with exit code 76."),
     real_param("comm", "start_timeout", "60", 0.1, 1e6, "s",
-               "If MPI has not started on all ranks within this time, the job ends: exit 76."),
+               "If MPI has not started on all ranks within this time, the job ends with exit code 76."),
 
     real_param("io", "timeout", "600", 0.1, 1e6, "s",
-               "A file system that does not answer one call within this time hangs: exit 74."),
+               "A file system that does not answer one call within this time counts as hanging, and the job "
+               "ends with exit code 74."),
 
     choice_param("guard", "policy", "skip", "skip|stop",
-                 "If the loss or gradient norm of a step is not finite, or the norm spikes: skip its update, "
-                 "or stop with exit 17."),
+                 "Reaction to a step whose loss or gradient norm is not finite, or whose norm spikes. skip: "
+                 "its update is skipped; stop: the run ends with exit code 17."),
     integer_param("guard", "max_skips", "10", 1, 1e9, "steps",
-                  "Skipped steps in a row that end the run with exit 17."),
+                  "This many skipped steps in a row end the run with exit code 17."),
     real_param("guard", "spike_factor", "0", 0.0, 1e30, "deviations",
-               "A gradient norm this far above its running mean is a spike; 0 looks for none."),
+               "A gradient norm this many standard deviations above its running mean is a spike; 0 turns "
+               "detection off."),
     integer_param("guard", "spike_window", "100", 2, 1e9, "steps",
-                  "Steps that the running mean and deviation cover; no spike is looked for before as many "
-                  "have passed."),
+                  "Steps that the running mean and deviation cover; no step counts as a spike before this "
+                  "many have passed."),
     integer_param("guard", "replica_check_every", "0", 0, 1e9, "steps",
                   "Steps between comparisons of weight hashes across replicas; 0 never compares."),
 
     integer_param("checkpoint", "every", "0", 0, 1e9, "steps",
-                  "Steps between checkpoints; 0 writes one at the end only."),
-    boolean_param(
-        "checkpoint", "async", "false",
-        "Copies weights and the optimizer's states to host memory and writes them while training goes on."),
+                  "Steps between checkpoints; 0 writes one only at the end."),
+    boolean_param("checkpoint", "async", "false",
+                  "Weights and the optimizer's states are copied to host memory, and the copies are written "
+                  "while training goes on."),
     text_param("checkpoint", "dir", "",
-               "Directory for the checkpoints, such as one on a scratch file system; empty: in the run's "
-               "directory."),
+               "Directory for the checkpoints, such as one on a scratch file system; if empty, they are in "
+               "the run's directory."),
     integer_param("checkpoint", "keep", "2", 2, 1e9, "checkpoints",
-                  "Newest checkpoints to keep; damaged ones do not count."),
+                  "Number of newest checkpoints to keep; damaged ones do not count."),
     integer_param("checkpoint", "keep_every", "0", 0, 1e9, "steps",
                   "Checkpoints of steps that are multiples of this are kept for good; 0 keeps none."),
     integer_param("checkpoint", "keep_abandoned", "1", 0, 1e9, "directories",
-                  "Newest abandoned-<time> directories to keep: checkpoints that a restart from an earlier "
-                  "step gave up."),
+                  "Number of newest abandoned-<time> directories to keep; they contain the later checkpoints "
+                  "that a restart from an earlier step moved away."),
     integer_param("checkpoint", "alignment", "4096", 1, 1e9, "bytes",
                   "Tensors larger than this begin at multiples of it in the file; on Lustre, set it to the "
                   "stripe size."),
 
     integer_param("profile", "step", "0", 0, 1e9, "steps",
-                  "Traces this step into trace-N.json in the run's directory; 0 traces none."),
+                  "Step N that is traced into trace-N.json in the run's directory; 0 traces none."),
 
-    text_param("run", "dir", nullptr, "Directory of this run: resolved deck, metrics, checkpoints, report."),
+    text_param("run", "dir", nullptr,
+               "Directory of this run, for its resolved deck, metrics, checkpoints and report."),
 
     real_param("machine", "peak_tflops", "0", 0.0, 1e6, "TFLOP/s",
-               "Peak of one rank's processor, for MFU; 0 measures its GEMM rate."),
+               "Peak rate of one rank's processor, to which MFU refers; 0 measures its GEMM rate."),
 };
 
 /// Inserts the parameters of all kinds after the one that chooses the kind.

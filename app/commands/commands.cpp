@@ -26,7 +26,7 @@ std::vector<CommandOption> options_of(const Command& command) {
   std::vector<CommandOption> options = {{.name = "plugin-path",
                                          .kind = OptionKind::text,
                                          .default_value = "",
-                                         .doc = "folders to search for plugins first, separated by ':'"}};
+                                         .doc = "folders to search first for plugins, separated by ':'"}};
   std::ranges::copy(command.options(), std::back_inserter(options));
   return options;
 }
@@ -54,11 +54,13 @@ int run_command(int argc, const char* const* argv) {
 }
 
 std::string usage_text() {
-  std::string text = "mylos trains GPT-2 from an input deck, on MPI ranks.\n\n";
+  std::string text = "mylos trains GPT-2 on MPI ranks from an input deck.\n\n";
   for (const Command* command : all_commands) {
     text += fmt::format("  mylos {:<9} {:<16} {}\n", command->name, command->arguments, command->summary);
   }
-  text += "\nmylos help COMMAND shows a command's options, mylos help deck every deck parameter.\n";
+  text +=
+      "\nmylos help COMMAND shows the options of a command; mylos help deck shows every parameter of a "
+      "deck.\n";
   return text;
 }
 

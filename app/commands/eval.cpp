@@ -14,11 +14,11 @@ std::vector<CommandOption> options() {
   return {
       {.name = "data",
        .kind = OptionKind::text,
-       .doc = "token files, as in [data] valid; those of the run by default"},
+       .doc = "token files, written as in [data] valid; the run's by default"},
       {.name = "step",
        .kind = OptionKind::integer,
-       .doc = "step of the checkpoint in a run; the newest by default"},
-      {.name = "max-loss", .kind = OptionKind::real, .doc = "exit with 17 if the loss is larger"},
+       .doc = "with RUN: step of the checkpoint; the newest by default"},
+      {.name = "max-loss", .kind = OptionKind::real, .doc = "exit with code 17 if the loss is larger"},
   };
 }
 
@@ -52,11 +52,12 @@ int run(const CommandLine& line) {
 
 }  // namespace
 
-const Command eval_command{.name = "eval",
-                           .arguments = "RUN|CHECKPOINT",
-                           .summary = "validation loss and accuracy of a checkpoint, on any number of ranks",
-                           .options = options,
-                           .run = run,
-                           .takes_overrides = true};
+const Command eval_command{
+    .name = "eval",
+    .arguments = "RUN|CHECKPOINT",
+    .summary = "compute the validation loss and accuracy of a checkpoint, on any number of ranks",
+    .options = options,
+    .run = run,
+    .takes_overrides = true};
 
 }  // namespace mylos

@@ -74,19 +74,19 @@ std::vector<CommandOption> options() {
       {.name = "temperature",
        .kind = OptionKind::real,
        .default_value = "0.8",
-       .doc = "divides the logits before the draw; 0 takes the most likely token"},
+       .doc = "divides the logits before a token is drawn; 0 takes the most likely token"},
       {.name = "top-k",
        .kind = OptionKind::integer,
        .default_value = "40",
        .doc = "draw from the k most likely tokens; 0 draws from all"},
-      {.name = "seed", .kind = OptionKind::integer, .default_value = "1", .doc = "seed of the draws"},
+      {.name = "seed", .kind = OptionKind::integer, .default_value = "1", .doc = "seed of the random draws"},
       {.name = "ranks",
        .kind = OptionKind::text,
-       .doc = "ranks of GPT-2's tokenizer, instead of those that the run keeps: a .tiktoken file, or "
-              "vocab.json next to merges.txt"},
+       .doc = "file of GPT-2's merge ranks, instead of the run's copy: a .tiktoken file, or vocab.json next "
+              "to merges.txt"},
       {.name = "step",
        .kind = OptionKind::integer,
-       .doc = "step of the checkpoint in a run; the newest by default"},
+       .doc = "with RUN: step of the checkpoint; the newest by default"},
   };
 }
 

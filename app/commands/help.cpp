@@ -74,7 +74,7 @@ int run(const CommandLine& line) {
 
 const Command help_command{.name = "help",
                            .arguments = "[TOPIC]",
-                           .summary = "explain a command, deck, deck SECTION or plugins",
+                           .summary = "explain TOPIC: a command, deck, deck SECTION or plugins",
                            .options = options,
                            .run = run,
                            .max_arguments = 2};

@@ -17,10 +17,12 @@ std::vector<CommandOption> options() {
       {.name = "program",
        .kind = OptionKind::flag,
        .doc = "show the operations that a rank runs for a deck, with tensors, FLOPs, bytes and backend"},
-      {.name = "ranks", .kind = OptionKind::integer, .doc = "with --program: the number of ranks"},
+      {.name = "ranks",
+       .kind = OptionKind::integer,
+       .doc = "with --program: the number of ranks to plan for"},
       {.name = "ranks-per-node",
        .kind = OptionKind::integer,
-       .doc = "with --program: the number of ranks per node; all ranks if not given"},
+       .doc = "with --program: the number of ranks per node; one node by default"},
   };
 }
 
@@ -54,7 +56,8 @@ int run(const CommandLine& line) {
 const Command inspect_command{
     .name = "inspect",
     .arguments = "PATH",
-    .summary = "show a run, checkpoint, token file, metrics file or plugin; with --program a deck",
+    .summary =
+        "show a run, checkpoint, token file, metrics file or plugin; with --program, a deck's operations",
     .options = options,
     .run = run,
     .takes_overrides = true};

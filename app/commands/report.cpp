@@ -104,7 +104,7 @@ namespace {
 
 std::vector<CommandOption> options() {
   return {
-      {.name = "output", .kind = OptionKind::text, .doc = "the file to write; RUN/report.html by default"},
+      {.name = "output", .kind = OptionKind::text, .doc = "file to write; RUN/report.html by default"},
   };
 }
 
@@ -119,7 +119,10 @@ int run(const CommandLine& line) {
 
 }  // namespace
 
-const Command report_command{
-    .name = "report", .arguments = "RUN", .summary = "write RUN/report.html", .options = options, .run = run};
+const Command report_command{.name = "report",
+                             .arguments = "RUN",
+                             .summary = "write the report of a run, RUN/report.html",
+                             .options = options,
+                             .run = run};
 
 }  // namespace mylos

@@ -100,19 +100,20 @@ std::vector<CommandOption> options() {
       {.name = "tokenizer",
        .kind = OptionKind::text,
        .default_value = std::string(tokenizers().front().name),
-       .doc = "bytes, or gpt2=FILE: GPT-2's ranks as a .tiktoken file, or vocab.json next to merges.txt"},
+       .doc = "bytes, or gpt2=FILE with GPT-2's merge ranks: a .tiktoken file, or vocab.json next to "
+              "merges.txt"},
       {.name = "output",
        .kind = OptionKind::text,
-       .doc = "token file to write or, with --shard-tokens, the beginning of the shards' names (required)"},
+       .doc = "token file to write or, with --shard-tokens, the prefix of the shards' names (required)"},
       {.name = "valid-output", .kind = OptionKind::text, .doc = "token file for the held-out text"},
       {.name = "valid-fraction",
        .kind = OptionKind::real,
-       .doc = "share held out for validation: the end of a single text, otherwise documents chosen by a "
-              "hash; with --valid-output the default is 0.1"},
+       .doc = "fraction held out for validation: the end of a single text, or documents chosen by a hash if "
+              "there are several; 0.1 by default with --valid-output"},
       {.name = "seed",
        .kind = OptionKind::integer,
        .default_value = "1",
-       .doc = "seed of the choice of documents"},
+       .doc = "seed for the choice of held-out documents"},
       {.name = "shard-tokens",
        .kind = OptionKind::integer,
        .doc = "write shards of this many tokens, OUTPUT_train_000001.bin ... and OUTPUT_val_000000.bin ..."},
@@ -121,7 +122,8 @@ std::vector<CommandOption> options() {
        .doc = "continue the shards of an interrupted run, if there are any"},
       {.name = "format",
        .kind = OptionKind::text,
-       .doc = "text or jsonl; by default jsonl for .jsonl files and standard input, text for others"},
+       .doc = "format of the input, text or jsonl; by default jsonl for .jsonl files and standard input, "
+              "text for other files"},
       {.name = "key",
        .kind = OptionKind::text,
        .default_value = "text",
@@ -129,7 +131,7 @@ std::vector<CommandOption> options() {
       {.name = "eot",
        .kind = OptionKind::text,
        .default_value = "end",
-       .doc = "<|endoftext|> at the end or, as llm.c does, at the beginning of each document: end or begin"},
+       .doc = "place of <|endoftext|> in each document: end or, as in llm.c, begin"},
       {.name = "threads",
        .kind = OptionKind::integer,
        .default_value = "0",
@@ -333,7 +335,7 @@ constexpr std::size_t most_places = 1000000;
 
 const Command tokenize_command{.name = "tokenize",
                                .arguments = "TEXT...|-",
-                               .summary = "make token files",
+                               .summary = "make token files from texts or JSON lines",
                                .options = options,
                                .run = run,
                                .max_arguments = most_places};

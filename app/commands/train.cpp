@@ -89,7 +89,7 @@ std::vector<CommandOption> options() {
       {.name = "restart",
        .kind = OptionKind::text,
        .implicit_value = "newest",
-       .doc = "continue from the newest whole checkpoint, or --restart=step_N"},
+       .doc = "continue from the newest undamaged checkpoint, or from step N with --restart=step_N"},
       {.name = "dry-run",
        .kind = OptionKind::flag,
        .doc = "check the deck, print the plan and stop; needs no launcher"},
@@ -98,14 +98,14 @@ std::vector<CommandOption> options() {
        .doc = "with --dry-run: the number of ranks to plan for"},
       {.name = "ranks-per-node",
        .kind = OptionKind::integer,
-       .doc = "with --dry-run: the number of ranks per node; all ranks if not given"},
+       .doc = "with --dry-run: the number of ranks per node; one node by default"},
       {.name = "layout",
        .kind = OptionKind::flag,
-       .doc = "with --dry-run: also print which rank holds what, one line per rank"},
+       .doc = "with --dry-run: also print what each rank holds, one line per rank"},
       {.name = "progress",
        .kind = OptionKind::text,
        .default_value = "auto",
-       .doc = "progress on the console: auto, live, plain or none"},
+       .doc = "how progress is shown on the console: auto, live, plain or none"},
   };
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr ParamSpec params[] = {
     boolean_param("comm", "gpu_aware", "false",
-                  "MPI takes device pointers; otherwise data go through host memory"),
+                  "MPI accepts device pointers; otherwise data go through host memory."),
 };
 
 const char* unusable() {

@@ -17,7 +17,8 @@ namespace {
 
 constexpr ParamSpec params[] = {
     integer_param("comm", "ranks_per_node", "0", 0, 1 << 20, "ranks",
-                  "Treats this many consecutive ranks as a node, for trials; 0 takes the machine as it is"),
+                  "This many consecutive ranks count as a node, to study several nodes on one machine; 0 "
+                  "takes the real nodes."),
 };
 
 const char* unusable() {

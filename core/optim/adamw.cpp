@@ -9,7 +9,7 @@ constexpr ParamSpec params[] = {
     real_param("optim", "beta1", "0.9", 0.0, 0.999999, "", "Decay of the first moment of adamw."),
     real_param("optim", "beta2", "0.95", 0.0, 0.999999, "", "Decay of the second moment of adamw."),
     real_param("optim", "epsilon", "1e-8", 1e-30, 1.0, "",
-               "Added by adamw to the root of the second moment."),
+               "Added by adamw to the square root of the second moment."),
 };
 
 constexpr const char* states[] = {"first_moment", "second_moment"};

@@ -12,11 +12,11 @@ namespace mylos {
 namespace {
 
 constexpr ParamSpec params[] = {
-    choice_param(
-        "parallel", "ddp_mode", "bucketed", "per_parameter|flat|overlapped|bucketed",
-        "per_parameter: one all-reduce per parameter after the backward pass; flat: a single one after it; "
-        "overlapped: one per parameter during it; bucketed: one per bucket during it."),
-    real_param("parallel", "bucket_mb", "25", 0.001, 1e6, "MiB", "Size of a bucket of ddp_mode bucketed."),
+    choice_param("parallel", "ddp_mode", "bucketed", "per_parameter|flat|overlapped|bucketed",
+                 "How ddp reduces gradients. per_parameter: one all-reduce per parameter after the backward "
+                 "pass; flat: a single one after it; overlapped: one per parameter during it; bucketed: one "
+                 "per bucket during it."),
+    real_param("parallel", "bucket_mb", "25", 0.001, 1e6, "MiB", "Size of a bucket if ddp_mode = bucketed."),
 };
 
 DdpConfig config_of(const ParamValues& values) {

@@ -14,8 +14,8 @@ namespace {
 constexpr ParamSpec zero1_params[] = {
     text_param("parallel", "shard", "0",
                "Number of neighbouring ranks among which zero1, zero2 and zero3 divide; node takes the ranks "
-               "of a node, 0 takes all. If there are several such groups, each holds the same, and gradients "
-               "are also summed over the groups (hybrid sharding)."),
+               "of a node, 0 takes all. If there are several such groups, each holds a whole copy, and "
+               "gradients are also summed over the groups (hybrid sharding)."),
 };
 constexpr ParamSpec zero3_params[] = {
     integer_param("parallel", "prefetch", "1", 0, 1000, "blocks",

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
 # Adds an exchange, an operation and a subcommand to a copy of the tree, with no more edits than docs/design.md lists
-# ("Room for what comes"), builds the copy and uses the additions. Lines in CMake lists do not count as edits.
+# ("Extensions"), builds the copy and uses the additions. Lines in CMake lists do not count as edits.
 # usage: extension_test.sh SOURCE_FOLDER WORK_FOLDER MPIEXEC CMAKE_OPTIONS...
 set -euo pipefail
 source=$1

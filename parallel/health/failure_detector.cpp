@@ -93,7 +93,7 @@ void FailureDetector::judge() {
     const RankFlight& flight = (*node_)[i];
     return reason_.add("{} rank {}: pid {}{} has given no sign of life for {:.1f} s",
                        flight.has_died ? "dead" : "stopped", flight.rank, flight.pid,
-                       flight.elsewhere ? " on another node" : "", seconds(clock_ - sights_[i].beat_at));
+                       flight.on_other_node ? " on another node" : "", seconds(clock_ - sights_[i].beat_at));
   }
   judge_operations(CallKind::io, limits_.io_timeout, ExitCode::io);
   judge_operations(CallKind::collective, limits_.operation_timeout, ExitCode::watchdog);
@@ -142,7 +142,7 @@ std::string_view FailureDetector::report() {
   for (std::size_t i = 0; i < node_->size(); ++i) {
     const RankFlight& flight = (*node_)[i];
     report_.add("rank {} (pid {}{}, {}), step {}, {}\n", flight.rank, flight.pid,
-                flight.elsewhere ? " on another node" : "",
+                flight.on_other_node ? " on another node" : "",
                 flight.finished ? "finished"
                 : is_silent(i)  ? "SILENT"
                                 : "running",
@@ -162,7 +162,7 @@ std::string_view FailureDetector::report() {
       report_.add("  #{} ", entry.record.number);
       describe(report_, &entry);
       // The clocks of different nodes differ.
-      if (!flight.elsewhere) report_.add(", begun {:.1f} s ago", seconds(age));
+      if (!flight.on_other_node) report_.add(", begun {:.1f} s ago", seconds(age));
       report_.add(", {}\n", entry.done ? "done" : "UNDER WAY");
     }
   }

@@ -173,12 +173,12 @@ void FlightRecorder::kill_others() const {
 }
 
 void FlightRecorder::read_node(std::vector<RankFlight>& ranks) const {
-  const auto read = [&](const FlightPage& page, bool elsewhere, RankFlight& flight) {
+  const auto read = [&](const FlightPage& page, bool on_other_node, RankFlight& flight) {
     flight.rank = static_cast<int>(page.rank);
     flight.pid = static_cast<int>(page.pid);
-    flight.has_died =
-        !elsewhere && page.pid_namespace == own().pid_namespace && kill(flight.pid, 0) != 0 && errno == ESRCH;
-    flight.elsewhere = elsewhere;
+    flight.has_died = !on_other_node && page.pid_namespace == own().pid_namespace &&
+                      kill(flight.pid, 0) != 0 && errno == ESRCH;
+    flight.on_other_node = on_other_node;
     flight.finished = page.finished.load() != 0;
     flight.heartbeats = page.heartbeats.load();
     if (const auto phase = page.phase.load()) {

@@ -99,8 +99,8 @@ struct RankFlight {
 
   int rank = 0;
   int pid = 0;
-  bool has_died = false;   ///< as this rank sees it; false if it cannot see the process
-  bool elsewhere = false;  ///< on another node: its last message is shown
+  bool has_died = false;       ///< as this rank sees it; false if it cannot see the process
+  bool on_other_node = false;  ///< on another node: its last message is shown
   bool finished = false;
   std::uint64_t heartbeats = 0;
   std::int64_t step = 0;

@@ -94,7 +94,7 @@ class RankCheck {
         needs(was(Kind::backward_input), "its backward_input");
         // If two chunks share a matrix, the later chunk writes its gradient and the other adds to it.
         needs(!held_.contains(chunk + 1) || is_done(Kind::backward_weight, action, step, chunk + 1),
-              "that of the chunk behind");
+              "the backward_weight of the next chunk");
         begin_gradients(action, step);
         break;
       case Kind::send_forward:

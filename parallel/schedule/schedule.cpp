@@ -41,9 +41,9 @@ ScheduleExcerpt excerpt_of(const Schedule& schedule) {
   // The third micro-batch is like all later ones except the last. The work that it begins for the fourth,
   // such as gathers of weights, finishes while the fourth begins the same work for the fifth.
   constexpr int before = 2;
-  constexpr int behind = 2;
+  constexpr int after = 2;
   const std::vector<Action>& all = schedule.actions;
-  const int most = before + 1 + behind;
+  const int most = before + 1 + after;
   const auto is_of_first = [](const Action& action) {
     return is_of_micro_batch(action.kind) && action.micro_batch == 0;
   };
@@ -54,9 +54,9 @@ ScheduleExcerpt excerpt_of(const Schedule& schedule) {
     action.micro_batch = static_cast<int>(index / period);
     return action;
   };
-  bool is_alike = schedule.micro_batches > most && num_repeated <= all.size();
-  for (std::size_t i = 0; is_alike && i < num_repeated; ++i) is_alike = all[i] == expected(i);
-  if (!is_alike) return {.schedule = schedule, .actions = {}};
+  bool is_periodic = schedule.micro_batches > most && num_repeated <= all.size();
+  for (std::size_t i = 0; is_periodic && i < num_repeated; ++i) is_periodic = all[i] == expected(i);
+  if (!is_periodic) return {.schedule = schedule, .actions = {}};
 
   ScheduleExcerpt excerpt{.schedule = schedule,
                           .actions = {.begin = before * period,

@@ -194,7 +194,7 @@ TEST_F(Gpt2Reference, VocabAndMergesSayTheSame) {
   for (const std::string& token : ranks.tokens()) known[token] = static_cast<int>(known.size());
   Merges merges;
   for (std::size_t id = 256; id < ranks.tokens().size(); ++id) {
-    const auto parts = merged_plainly(ranks.tokens()[id], known, static_cast<int>(id));
+    const auto parts = merge_simply(ranks.tokens()[id], known, static_cast<int>(id));
     ASSERT_EQ(parts.size(), 2U) << id;
     merges.emplace_back(parts[0], parts[1]);
   }

@@ -57,8 +57,8 @@ BpeRanks ranks_of(const Merges& merges) {
   return BpeRanks::parse_merges(files.vocab, "vocab.json", files.merges, "merges.txt");
 }
 
-std::vector<std::string> merged_plainly(const std::string& bytes, const std::map<std::string, int>& ranks,
-                                        int limit) {
+std::vector<std::string> merge_simply(const std::string& bytes, const std::map<std::string, int>& ranks,
+                                      int limit) {
   std::vector<std::string> parts;
   for (const char c : bytes) parts.emplace_back(1, c);
   for (;;) {

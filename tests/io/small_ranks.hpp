@@ -24,7 +24,7 @@ MergesFiles files_of(const Merges& merges);
 BpeRanks ranks_of(const Merges& merges);
 
 /// The parts of `bytes` after merging neighbours that form a token of a rank below `limit`.
-std::vector<std::string> merged_plainly(const std::string& bytes, const std::map<std::string, int>& ranks,
-                                        int limit);
+std::vector<std::string> merge_simply(const std::string& bytes, const std::map<std::string, int>& ranks,
+                                      int limit);
 
 }  // namespace mylos::test

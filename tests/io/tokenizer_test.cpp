@@ -91,8 +91,7 @@ std::pair<BpeRanks, std::map<std::string, int>> random_ranks(std::mt19937& rando
   std::map<std::string, int> ranks;
   Merges merges;
   while (static_cast<int>(merges.size()) < count) {
-    const auto parts =
-        merged_plainly(random_bytes(random, 60, "abc"), ranks, std::numeric_limits<int>::max());
+    const auto parts = merge_simply(random_bytes(random, 60, "abc"), ranks, std::numeric_limits<int>::max());
     if (parts.size() < 2) continue;
     const std::size_t at = random() % (parts.size() - 1);
     merges.emplace_back(parts[at], parts[at + 1]);
@@ -111,7 +110,7 @@ TEST(BpeTokenizer, MergesAsAPlainLoopDoes) {
       std::vector<std::string> tokens;
       for (const std::uint16_t token : tokenizer.encode(text))
         tokens.push_back(tokenizer.ranks().tokens()[token]);
-      ASSERT_EQ(tokens, merged_plainly(text, plain, std::numeric_limits<int>::max())) << text;
+      ASSERT_EQ(tokens, merge_simply(text, plain, std::numeric_limits<int>::max())) << text;
     }
   }
 }

@@ -218,14 +218,14 @@ TEST(FailureDetector, AllowsAnAgreementTheTimeoutsOfFilesAndOfACollective) {
 
 TEST(FailureDetector, ReportsARankOfAnotherNodeOnce) {
   Node successor(1);
-  successor.rank(0).elsewhere = true;
+  successor.rank(0).on_other_node = true;
   successor.look();
   successor.stop(0);
   EXPECT_THAT(successor.watch(limits.silence + pause), StartsWith("stopped rank 0: pid "));
   EXPECT_THAT(successor.report(), HasSubstr("on another node, SILENT"));
   // If all nodes see a problem, the node whose first rank is the lowest reports it.
   Node later(1);
-  later.rank(0).elsewhere = true;
+  later.rank(0).on_other_node = true;
   later.look();
   later.begin(1, "all_reduce");
   EXPECT_EQ(later.watch(limits.operation_timeout + 2 * pause), "");

@@ -299,7 +299,7 @@ void check_large_messages(Communicator& comm, std::int64_t count) {
   }
 }
 
-void check_beside_a_progress_thread(Communicator& comm) {
+void check_alongside_a_progress_thread(Communicator& comm) {
   std::jthread thread([&](const std::stop_token& stop) {
     while (!stop.stop_requested()) {
       comm.progress();

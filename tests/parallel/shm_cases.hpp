@@ -25,6 +25,6 @@ void check_tags_in_any_order(Communicator& comm);
 /// Messages that fill the rings, between all pairs of ranks at the same time.
 void check_large_messages(Communicator& comm, std::int64_t count);
 /// All of these cases while another thread of the rank advances the backend.
-void check_beside_a_progress_thread(Communicator& comm);
+void check_alongside_a_progress_thread(Communicator& comm);
 
 }  // namespace mylos

@@ -82,7 +82,7 @@ TEST_F(ShmCommunicator, LargeMessagesInAllDirections) {
 }
 
 TEST_F(ShmCommunicator, RunsAlongsideAProgressThread) {
-  check_beside_a_progress_thread(comm());
+  check_alongside_a_progress_thread(comm());
 }
 
 TEST_F(ShmCommunicator, RanksThatSleepAreWoken) {
@@ -101,7 +101,7 @@ TEST_F(ShmCommunicator, SplitsOfSplitsOutliveTheirParents) {
   EXPECT_EQ(ones, std::vector<std::int32_t>(100, quarter->size()));
 }
 
-TEST(ShmNodes, GroupsConsecutiveRanksIntoPretendedNodes) {
+TEST(ShmNodes, GroupsConsecutiveRanksIntoSimulatedNodes) {
   const CommunicatorHandle world = open_communicator("mpi");
   ParamValues deck;
   deck.set("comm.ranks_per_node", std::int64_t{2});

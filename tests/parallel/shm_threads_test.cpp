@@ -166,7 +166,7 @@ TEST(ShmThreads, LargeMessagesArriveWhileTheSenderIsAway) {
 }
 
 TEST(ShmThreads, RunsAlongsideAProgressThread) {
-  run_on_threads(2, check_beside_a_progress_thread);
+  run_on_threads(2, check_alongside_a_progress_thread);
 }
 
 TEST(Node, CountsCoresOnMachinesOfAnySize) {

@@ -68,7 +68,7 @@ class HangWatchdog {
   }
   /// The rank has finished the test and waits for the others. Its deadline moves, so that hanging ranks
   /// report first.
-  void test_left(const std::string& failures) {
+  void test_finished_here(const std::string& failures) {
     const std::lock_guard lock(mutex_);
     failures_ = failures;
     in_test_ = false;
@@ -128,7 +128,7 @@ class RankListener final : public testing::EmptyTestEventListener {
   }
 
   void OnTestEnd(const testing::TestInfo& /*test*/) override {
-    watchdog_.test_left(failures_);
+    watchdog_.test_finished_here(failures_);
     const int bytes = maximum_over_ranks(static_cast<int>(failures_.size()));
     if (bytes > 0) gather_failures(static_cast<std::size_t>(bytes));
     watchdog_.test_ended();

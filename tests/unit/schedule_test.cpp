@@ -287,7 +287,7 @@ TEST(ScheduleProblems, WeightGradientsOfLaterChunksComeFirst) {
   };
   EXPECT_THAT(problem({{backward_weight, 0, 1}, {backward_weight, 0, 0}}), IsEmpty());
   EXPECT_THAT(problem({{backward_weight, 0, 0}, {backward_weight, 0, 1}}),
-              testing::Contains(HasSubstr("that of the chunk behind")));
+              testing::Contains(HasSubstr("the backward_weight of the next chunk")));
 }
 
 }  // namespace

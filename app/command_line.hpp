@@ -14,7 +14,7 @@ namespace mylos {
 
 enum class OptionKind : std::uint8_t { flag, integer, real, text };
 
-/// `--name`, followed by a value unless it is a flag.
+/// `--name`, followed by a value unless the option is a flag or has an `implicit_value`.
 struct CommandOption {
   std::string name;
   OptionKind kind = OptionKind::flag;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// evaluate: loss and accuracy over the windows of a token file, shared among the ranks that read samples.
+// evaluate: loss and accuracy over the windows of a data set, which are divided among the ranks that read
+// samples.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +15,13 @@ namespace mylos {
 
 struct EvalResult {
   double loss = 0.0;      ///< mean, nats per token
-  double accuracy = 0.0;  ///< share of tokens whose logit is the largest
+  double accuracy = 0.0;  ///< fraction of tokens whose logit is the largest
   std::int64_t tokens = 0;
 };
 
-/// Reads windows 0 .. max_windows - 1 in file order (0: all). Each token counts once, whatever the layout.
-/// `is_interrupted` is called before every batch and must return the same value on all ranks; if it returns
-/// true, there is no result. Collective.
+/// Reads the first `max_windows` windows in file order (0: all windows). Each token counts once, whatever the
+/// layout. `is_interrupted` is called before every batch and must return the same value on all ranks; if it
+/// returns true, there is no result. Collective.
 std::optional<EvalResult> evaluate(
     ModelExecutor& executor, ComputeBackend& backend, const TokenDataset& dataset, std::int64_t max_windows,
     const ProcessGrid& grid, const std::function<bool()>& is_interrupted = [] { return false; });

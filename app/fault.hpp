@@ -16,8 +16,8 @@ enum class FaultKind : std::uint8_t {
   kill,      ///< SIGKILL to this process
   stop,      ///< SIGSTOP to this process
   error,     ///< throws ExitCode::internal, naming the rank
-  nan,       ///< eight elements of the gradient become NaN
-  spike,     ///< eight elements of the gradient become 1000
+  nan,       ///< up to eight elements of the gradient become NaN
+  spike,     ///< up to eight elements of the gradient become 1000
   flip,      ///< one bit of this rank's weights flips
   mismatch,  ///< this rank calls a collective that no other rank calls
 };

@@ -14,10 +14,10 @@
 
 namespace mylos {
 
-/// Initialises and finalises MPI with MPI_THREAD_MULTIPLE; throws ExitCode::usage if the library offers less.
-/// While it lives, no rank waits for ever: the watchdog ends the job if a rank does not start, stops or
-/// stalls. If ranks share cores because the launcher bound none of them, they divide the cores evenly, unless
-/// there are fewer cores than ranks or OpenMP's variables bind threads.
+/// Initialises MPI with MPI_THREAD_MULTIPLE, and finalises it. Throws ExitCode::usage if the library offers
+/// less. While it lives, no rank waits for ever: the watchdog ends the job if a rank does not start, stops or
+/// stalls. Ranks to which the launcher gave the same cores divide these evenly, unless there are fewer cores
+/// than ranks or OpenMP's variables bind threads.
 class MpiRuntime {
  public:
   static constexpr std::chrono::milliseconds default_start_timeout{60000};

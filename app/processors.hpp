@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The processors that a process may use, and their division among ranks that the launcher did not bind.
+// The processors that a process may use, and their division among ranks that may use the same ones.
 #pragma once
 
 #include <string>

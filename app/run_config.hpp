@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// RunConfig: a deck after all checks, as immutable structs; each module receives its own.
+// RunConfig: a checked deck as plain structs, one for each module, which receives it as const.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +30,15 @@ struct LimitsConfig {
 struct DataConfig {
   std::vector<DataSource> train;
   std::vector<DataSource> valid;  ///< empty for no evaluation
-  std::string tokenizer;          ///< a name of tokenizers() or "none": how `generate` turns tokens into text
-  std::string ranks;  ///< file of the tokenizer's ranks; empty if it has none or the deck names no file
+  /// A name of tokenizers() or "none": how `generate` converts between text and tokens.
+  std::string tokenizer;
+  /// File of the tokenizer's BPE ranks; empty if it has none or the deck names no file.
+  std::string ranks;
 };
 
 struct EvalConfig {
   std::int64_t every = 0;  ///< steps; 0 evaluates at the end only
-  /// The most global batches that an evaluation reads; 0 reads the whole validation file.
+  /// The maximum number of global batches that an evaluation reads; 0 reads all of the validation data.
   std::int64_t batches = 0;
 };
 
@@ -59,7 +61,8 @@ struct CheckpointConfig {
 struct BackendConfig {
   std::string compute;  ///< "auto" or a name
   std::string comm;
-  std::int64_t threads = 0;  ///< host threads per rank; 0 shares the node's cores evenly
+  /// Host threads per rank; 0: OMP_NUM_THREADS if set, else an even share of the cores that the rank may use.
+  std::int64_t threads = 0;
 };
 
 struct CommConfig {

@@ -21,16 +21,17 @@ namespace mylos {
 /// The communication backend that `wanted` stands for: a name or "auto".
 std::string choose_comm(const PluginRegistry& plugins, const std::string& wanted, int world_size);
 
-/// The size of the communicator of `config`. Its backend may be "auto" or one that cannot be used here; all
-/// members are 0 if that backend is not found or cannot plan.
+/// The ranks and the memory of the communicator of `config`. Its backend may be "auto" or one that cannot be
+/// used here; all members are 0 if that backend is not found or cannot plan.
 CommunicatorPlan plan_communicator(const PluginRegistry& plugins, const RunConfig& config,
                                    const ParamValues& values);
 /// The compute backends of `config` in the order in which they are asked for a kernel, ending with the root
 /// backend. Backends that were not found are left out.
 std::vector<const PluginDescriptor*> compute_plugins(const PluginRegistry& plugins, const RunConfig& config);
 
-/// `wanted` with `auto` replaced by the chosen backends and a thread count of 0 by this rank's share. Throws
-/// ExitCode::usage if a backend cannot be used, or if "self" is wanted for several ranks.
+/// `wanted` with `auto` replaced by the chosen backends, and a thread count of 0 by OMP_NUM_THREADS or, if
+/// that is not set, by this rank's share of the cores. Throws ExitCode::usage if a backend cannot be used, or
+/// if "self" is wanted for several ranks.
 BackendConfig choose_backends(const PluginRegistry& plugins, const BackendConfig& wanted, int world_size,
                               int ranks_sharing_cores);
 

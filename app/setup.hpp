@@ -80,7 +80,7 @@ std::string identity_of(const Setup& setup, const CommandLine& line);
 /// from rank 0's and returns ExitCode::usage on all ranks. Collective.
 int check_identity(const MpiRuntime& mpi, const std::string& identity);
 
-/// Calls `record`, which writes status.json, then ends the job on all ranks with `error`'s code and a
+/// Calls `record`, which may write status.json, then ends the job on all ranks with `error`'s code and a
 /// message. Higher ranks wait a little, so that the lowest failing rank reports.
 [[noreturn]] void end_job(const MpiRuntime& mpi, const std::exception& error,
                           const std::function<void(ExitCode, const std::string&)>& record);

@@ -33,8 +33,11 @@ struct StepRecord {
   std::int64_t steps = 0;   ///< of the whole run
   std::int64_t tokens = 0;  ///< of the run up to this step
   double tokens_per_second = 0.0;
-  double mfu = 0.0;  ///< model FLOPs utilisation: 6N + 12LCT per token, a fraction of the peak
-  double hfu = 0.0;  ///< hardware FLOPs utilisation: rank 0's FLOPs, recomputation included, per peak
+  /// Model FLOPs utilisation, a fraction of the peak: `model_flops_per_token` times the tokens per second.
+  double mfu = 0.0;
+  /// Hardware FLOPs utilisation, a fraction of the peak: the FLOPs that rank 0 executes per second,
+  /// recomputation included.
+  double hfu = 0.0;
   StepScalars scalars;
   StepObservation seen;
   std::vector<TrafficRow> traffic;  ///< of this rank

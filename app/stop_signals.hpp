@@ -8,10 +8,10 @@
 
 namespace mylos {
 
-/// Whether `signal`, received `after_first` after the first one, ends the process immediately: only a second
-/// Ctrl-C does. Launchers deliver a Ctrl-C twice (to the group and to each rank), so repeats within a second
-/// count as one. The other signals come from batch systems, which send one well before the time limit and a
-/// second one when it is reached. Async-signal-safe.
+/// Whether `signal`, received `after_first` after the first signal, ends the process immediately: only a
+/// Ctrl-C (SIGINT) does, more than a second after the first signal. Launchers deliver a Ctrl-C twice (to the
+/// group and to each rank), so an earlier repeat does not count. The other signals come from batch systems,
+/// which send one well before the time limit and a second one when it is reached. Async-signal-safe.
 bool ends_at_once(int signal, std::chrono::nanoseconds after_first);
 
 /// Installs the handlers for its lifetime. A process has at most one. The main thread makes it after MPI has

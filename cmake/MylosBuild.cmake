@@ -17,7 +17,7 @@ set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
 set(MYLOS_PLUGIN_DIRECTORY ${PROJECT_BINARY_DIR}/lib/mylos)
 
-# Makes the tree relocatable: libraries are searched relative to the file that needs them.
+# Makes the tree relocatable: libraries are searched for relative to the file that needs them.
 set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
 set(CMAKE_INSTALL_RPATH "$ORIGIN;$ORIGIN/../${CMAKE_INSTALL_LIBDIR};$ORIGIN/..")
 
@@ -53,8 +53,8 @@ if(MYLOS_SANITIZE)
   target_link_options(mylos_options INTERFACE -fsanitize=${sanitizers})
 endif()
 
-# Most of a small file's compile time is the standard library's headers, so they are precompiled. Sources still include
-# what they use, since clang-tidy and MYLOS_FULL_TESTS compile without precompiled headers.
+# A small file spends most of its compile time on the standard library's headers, so these are precompiled. Sources
+# still include what they use, since clang-tidy and MYLOS_FULL_TESTS compile without precompiled headers.
 if(MYLOS_PRECOMPILE_HEADERS)
   file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/precompiled.cpp CONTENT "")
   add_library(mylos_precompiled OBJECT ${PROJECT_BINARY_DIR}/precompiled.cpp)

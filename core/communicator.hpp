@@ -66,10 +66,11 @@ class Window {
   std::shared_ptr<std::byte> memory_;
 };
 
-/// A group of ranks. Every operation is non-blocking, starts after the work queued on the compute backend
-/// before it, and may use its buffers until the request has been waited for. Buffers are contiguous fp32,
-/// bf16, fp16, int32, int64 or uint8 (which is moved but never reduced); counts may be 0. All ranks of the
-/// group call collectives in the same order with the same sizes. A failure ends the job through `abort`.
+/// A group of ranks. An operation that returns a Request is non-blocking, starts after the work queued on the
+/// compute backend before it, and may use its buffers until the request has been waited for. Buffers are
+/// contiguous fp32, bf16, fp16, int32, int64 or uint8 (which is moved but never reduced); counts may be 0.
+/// All ranks of the group call collectives in the same order with the same sizes. A failure ends the job
+/// through `abort`.
 class Communicator {
  public:
   virtual ~Communicator() = default;

@@ -15,7 +15,8 @@
 
 namespace mylos {
 
-/// The kind of an event. Phases contain the other events, which follow one another and so add up to the step.
+/// The kind of an event. Phases contain the other events. These follow one another, so their times can be
+/// added.
 enum class TraceKind : std::uint8_t { phase, operation, communication, data };
 inline constexpr int num_trace_kinds = 4;
 

@@ -14,7 +14,8 @@ MPI_Datatype mpi_type(DType dtype);
 
 /// Adds the reductions that MPI lacks. Elements of bf16 and fp16 are combined pairwise in fp32. The maximum
 /// and the minimum of floats do not depend on the order of their arguments: a NaN wins, and +0 is above -0.
-/// With MPI_MAX, whether a NaN wins depends on the rank.
+/// With MPI_MAX, whether a NaN wins depends on the order of the arguments, so ranks may obtain different
+/// results.
 class MpiReduceOps {
  public:
   MpiReduceOps();

@@ -137,7 +137,7 @@ NcclCommunicator::NcclCommunicator(ncclComm_t comm, Communicator& bootstrap, Com
 }
 
 NcclCommunicator::~NcclCommunicator() {
-  // All ranks arrive here; if one does not, the watchdog ends the job.
+  // All ranks must destroy the communicator; if one does not get here, the watchdog ends the job.
   cudaStreamSynchronize(own_stream_);
   ncclCommFinalize(comm_);
   wait_until_settled(comm_);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// CudnnAttention: cuDNN's flash attention, one graph for each shape.
+// CudnnAttention: cuDNN's flash attention, one graph for each Key.
 #pragma once
 
 #include <array>
@@ -28,8 +28,8 @@ class CudnnAttention {
   /// use mylos' own generator).
   static bool supports(const AttentionForward& args);
 
-  /// False if this version of cuDNN does not support the shape after all; this is reported once per shape on
-  /// stderr.
+  /// Return false if this version of cuDNN does not support the graph after all; this is reported on stderr
+  /// once per Key.
   bool forward(const AttentionForward& args);
   bool backward(const AttentionBackward& args);
 
@@ -38,8 +38,8 @@ class CudnnAttention {
 
  private:
   struct Graph;
-  /// The properties that select a graph. `shape` is (batch, heads, positions, dimension). `strides` has all
-  /// strides of each tensor except the last.
+  /// The properties that select a graph. `shape` is (batch, heads, positions, dimension). `strides` holds,
+  /// for each tensor except lse, every stride except that of the last dimension, which is 1.
   struct Key {
     bool is_backward;
     DType dtype;

@@ -7,10 +7,10 @@ namespace mylos::compute_kokkos {
 
 namespace {
 
-/// Elements per block. A block computes its Rule once.
+/// Elements per block. A block constructs its Rule once.
 constexpr std::int64_t step_block = on_host ? 16384 : 16;
 
-/// AdamW's update, made once per block of elements.
+/// AdamW's update rule. One object is constructed per block of elements.
 template <class G>
 struct AdamWRule {
   const G* gradient;
@@ -53,7 +53,7 @@ struct AdamWRule {
   }
 };
 
-/// The update of gradient descent with momentum.
+/// The update rule of gradient descent with momentum.
 template <class G>
 struct SgdRule {
   const G* gradient;
@@ -97,8 +97,8 @@ struct MasterUpdate {
   }
 };
 
-/// The step on elements without a master, which rounds stochastically. It processes up to `chances_at_once`
-/// elements at a time, aligned to the random draws.
+/// The step on elements without a master: it rounds the new weights stochastically. It processes up to
+/// `chances_at_once` elements at a time, aligned to the random draws.
 template <class W>
 struct RoundedUpdate {
   W* weights;

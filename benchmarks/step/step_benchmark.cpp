@@ -76,7 +76,7 @@ std::vector<Configuration> sharded_configurations(const RunConfig& config) {
   return configurations;
 }
 
-/// The deck's configuration in every way of the DDP study.
+/// The deck's configuration with each variant of the DDP study.
 std::vector<Configuration> studied_configurations(const RunConfig& config) {
   if (config.parallel.data < 2) fail(ExitCode::usage, "--exchange needs at least 2 ranks");
   std::vector<Configuration> configurations;

@@ -23,7 +23,7 @@ enum class ExitCode : int {
   watchdog = 76,   ///< a rank stopped, a collective stalled, or ranks made different calls
 };
 
-/// An error that ends the run with `code`. The message names file, key or dataset and value.
+/// An error that ends the run with `code`. The message names the file, key or data set, and the value.
 class Error : public std::runtime_error {
  public:
   Error(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}

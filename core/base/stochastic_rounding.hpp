@@ -54,8 +54,8 @@ MYLOS_HOST_DEVICE inline fp16 round_stochastically<fp16>(float value, std::uint1
 }
 
 /// The source of the chances of a parameter's elements. Element i takes half-word (e mod 8) of the Philox
-/// block of counter (e / 8, 0, step), where e = index(i) counts within the whole parameter: the same for
-/// every layout.
+/// block of counter (e / 8 in two words, 0, step), where e = index(i) counts within the whole parameter: the
+/// same for every layout.
 struct StochasticRounding {
   PhiloxKey key;
   GlobalIndex index;

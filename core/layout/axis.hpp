@@ -11,8 +11,8 @@
 
 namespace mylos {
 
-/// In rank order, the fastest-varying first: neighbouring ranks, which share a node, differ in the tensor
-/// coordinate.
+/// In rank order, the fastest-varying first: the groups along the tensor axis are consecutive ranks, which
+/// usually share a node.
 enum class Axis : std::uint8_t { tensor, context, expert, shard, replicate, pipeline };
 inline constexpr int num_axes = 6;
 
@@ -47,7 +47,8 @@ inline constexpr AxisSet all_axes = {Axis::tensor, Axis::context,   Axis::expert
 /// The ranks along these axes read different samples.
 inline constexpr AxisSet sample_axes = data_axes.with({Axis::expert});
 /// The ranks along these axes compute different terms of the step's loss, from different samples or
-/// positions. Each rank has a term of the gradient of every weight that it holds whole.
+/// positions. For every weight that is not split along these axes, each rank computes one term of the
+/// gradient; the gradient is the sum of these terms.
 inline constexpr AxisSet loss_axes = sample_axes.with({Axis::context});
 
 /// "tensor", "data" (shard and replicate), "tensor+data", "world" (all).
@@ -64,7 +65,8 @@ struct GridExtents {
 };
 
 /// A rank's place in the grid: rank = tensor + T (context + C (expert + E (shard + S (replicate + R
-/// pipeline)))). The default is a grid of one rank.
+/// pipeline)))), where T, C, E, S and R are the extents of the tensor, context, expert, shard and replicate
+/// axes. The default is a grid of one rank.
 class Coordinates {
  public:
   Coordinates() { extents_.fill(1); }

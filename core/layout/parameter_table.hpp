@@ -46,7 +46,7 @@ struct Parameter {
   /// The rows of all ranks in memory add up to a multiple of this.
   std::int64_t row_multiple = 1;
   bool decay = false;    ///< subject to weight decay: two or more dimensions
-  bool is_norm = false;  ///< applied to each row of the residual stream
+  bool is_norm = false;  ///< weight or bias of a layernorm
   Initialisation initialisation = Initialisation::zeros;
   float stddev = 0.0F;  ///< of Initialisation::normal
   int unit = 0;
@@ -145,7 +145,8 @@ struct Piece {
   std::int64_t count = 0;
   std::int64_t offset = 0;
 
-  /// This rank's share among its twins. Shares are even, in grains of 2^16 elements, and may be empty.
+  /// This rank's share among its twins. Shares are as even as grains of 2^16 elements allow, and may be
+  /// empty.
   Piece share() const;
   /// Where its elements lie in the whole parameter.
   GlobalIndex global_index() const;

@@ -35,8 +35,8 @@ class ArenaPlan {
     std::size_t bytes = 0;
     std::vector<LiveInterval> live;
     std::size_t offset = 0;
-    // Bit i is set if the buffer lives in the i-th 64th of all ticks. Most pairs of buffers share no bit, so
-    // their intervals need no comparison.
+    // The ticks are divided into 64 eras; bit i is set if the buffer is alive in era i. Most pairs of buffers
+    // share no bit, so their intervals need no comparison.
     std::uint64_t eras = 0;
   };
   static bool overlap(const Buffer& a, const Buffer& b);

@@ -9,7 +9,7 @@
 
 namespace mylos {
 
-/// For memory that is not a DeviceBuffer. Move-only.
+/// Needed only for memory other than DeviceBuffers, which charge themselves. Move-only.
 class MemoryCharge {
  public:
   MemoryCharge() = default;

@@ -35,7 +35,7 @@ class LmHead final : public Block {
   /// Computes the logits slice by slice; calls visit(first row, rows, cross entropy) after each.
   template <class Visit>
   void for_each_slice(Recorder& run, const Normed& normed, const Visit& visit) const;
-  /// The statistics (P, 4, N) of all parts of the vocabulary; empty if the vocabulary is not divided.
+  /// The statistics (P, 4, N) of all P parts of the vocabulary; empty if the vocabulary is not divided.
   TensorRef statistics(Recorder& run, const CrossEntropy& loss) const;
 
   std::int64_t width_;

@@ -13,8 +13,9 @@ namespace mylos {
 /// The training programs of some consecutive blocks. The last chunk also has the head.
 struct ChunkPrograms {
   Program forward;
-  /// Losses, their sum and the gradients. Remakes the tensors that were not kept, block by block. Either one
-  /// program, or two: the operations that the previous chunk waits for, and the others.
+  /// The gradients and, with the head, the losses and their sum. Remakes the tensors that were not kept,
+  /// block by block. Either one program, or two: the operations that the previous chunk waits for, and the
+  /// others.
   std::vector<Program> backward;
   int input = -1;   ///< root of the residual stream before the chunk; -1 for the first
   int output = -1;  ///< root of the residual stream after the chunk; -1 for the last

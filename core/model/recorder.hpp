@@ -43,7 +43,7 @@ struct ProgramConfig {
   Recompute recompute = Recompute::none;
   std::uint64_t seed = 0;
   float gradient_scale = 1.0F;  ///< of the loss: 1 / tokens of the global batch
-  int chunks = 1;               ///< the blocks are divided evenly among them
+  int chunks = 1;               ///< the blocks are divided among them as evenly as possible
   std::set<int> held{};         ///< chunks that this rank runs; empty for all
   bool splits_backward = false;
 };

@@ -18,7 +18,7 @@ namespace mylos {
 template <class T>
 using Accumulator = std::conditional_t<std::is_integral_v<T>, T, float>;
 
-/// The reductions do not depend on the order of their two arguments: a NaN wins, and +0 is above -0.
+/// No reduction depends on the order of its two arguments: a NaN wins, and +0 is above -0.
 template <ReduceOp op, class A>
 A combined(A a, A b) {
   if constexpr (op == ReduceOp::sum) {

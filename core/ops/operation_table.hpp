@@ -13,8 +13,8 @@
 namespace mylos {
 
 /// A backend starts with the table of the backend below it and puts its own kernels on top. If a kernel
-/// declines a case, the next kernel below is tried. A fused operation that no kernel takes is composed of its
-/// parts, which run through the table whose `run` was called.
+/// declines a case, the next kernel below is tried. A fused operation that no kernel takes is run as its
+/// separate parts, through the table whose `run` was called.
 class OperationTable {
   struct Kernel {
     bool (*call)(void* self, const void* op);
@@ -23,9 +23,9 @@ class OperationTable {
   };
 
  public:
-  /// Puts the kernels of `self` for each operation of the list on top. run(op) queues the operation and
-  /// returns nothing or true; to decline, it does nothing and returns false. `self` and `backend` outlive all
-  /// tables that are copied from this one.
+  /// Puts the kernels of `self` for each operation of the list on top. self.run(op) must queue the operation
+  /// and return nothing or true; to decline, it must do nothing and return false. `self` and `backend` must
+  /// outlive all tables that are copied from this one.
   template <class... Ops, class Self>
   void add(OperationList<Ops...> /*operations*/, Self& self, const char* backend) {
     (kernels_[Operations::index_of<Ops>()].push_back({&call<Ops, Self>, &self, backend}), ...);

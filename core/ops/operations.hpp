@@ -185,8 +185,8 @@ struct EmbeddingForward {
   double flops() const { return static_cast<double>(out.size()); }
 };
 
-/// dwte[tokens[b, t] - first_token], if there is such a row, and dwpe[position + t] receive dout[b, t]
-/// (B, T, C). If not accumulating, all other rows are set to 0. Deterministic.
+/// Adds dout[b, t] to dwte[tokens[b, t] - first_token], if there is such a row, and to dwpe[position + t].
+/// dout (B, T, C). A gradient that does not accumulate starts as zeros. Deterministic.
 struct EmbeddingBackward {
   TensorRef tokens{}, dout{}, dwte{}, dwpe{};
   std::int64_t position = 0;
@@ -295,10 +295,10 @@ struct GeluBackward {
   double flops() const { return 18.0 * static_cast<double>(x.size()); }
 };
 
-/// Which elements a dropout layer zeroes. Element e of sample b is dropped if the Philox word (e mod 4) of
-/// counter (e / 4, sample, step) is below `probability`. e counts within the whole sample: (t, c), or (h, q,
-/// k) for attention. `sample` = first_sample + b counts within the global batch. The same elements are
-/// dropped on every layout.
+/// Which elements a dropout layer zeroes. Element e of sample b is dropped if uniform01 of the Philox word
+/// (e mod 4) of counter (e / 4 in two words, sample, step) is below `probability`. e counts within the whole
+/// sample: (t, c), or (h, q, k) for attention. `sample` = first_sample + b counts within the global batch.
+/// The same elements are dropped on every layout.
 struct Dropout {
   float probability = 0.0F;
   PhiloxKey key{};
@@ -318,7 +318,8 @@ MYLOS_HOST_DEVICE inline bool dropout_keeps(const Dropout& dropout, std::int64_t
   return uniform01(block.x[static_cast<std::uint64_t>(e) % 4]) >= dropout.probability;
 }
 
-/// y = (residual or 0) + dropout(x) / (1 - p). x, y (B, T, C); y may be x or residual. p = 0 is a plain sum.
+/// y = (residual or 0) + dropout(x) / (1 - p), where p = dropout.probability; a plain sum if p = 0. x, y (B,
+/// T, C); y may be x or residual.
 struct DropoutAdd {
   TensorRef x{}, residual{}, y{};
   Dropout dropout{};
@@ -411,9 +412,9 @@ struct AttentionBackward {
 
 /// Statistics of one part of a row's logits, from which the softmax of the whole row is computed. The part
 /// starts at token `first_token`. statistics[0][n] = the largest of logits[n, :vocab], [1] = the sum of
-/// exp(logit - largest), [2] = the target's logit, [3] = 1 if this is the largest (the first of equals). If
-/// the part lacks the logits of a statistic, it is -inf, 0, -inf or 0. logits (N, Vp) compute type, vocab 0
-/// to Vp, targets (N) int32, statistics (4, N) fp32.
+/// exp(logit - largest), [2] = the target's logit, [3] = 1 if this is the largest (the first of equals). A
+/// statistic whose logits the part lacks is -inf, 0, -inf or 0, respectively. logits (N, Vp) compute type,
+/// vocab 0 to Vp, targets (N) int32, statistics (4, N) fp32.
 struct SoftmaxStatistics {
   TensorRef logits{}, targets{}, statistics{};
   std::int64_t vocab = 0;

@@ -6,8 +6,8 @@
 
 namespace mylos {
 
-/// The host writes the first group before a step and sets the first loss scale. GuardStep writes the rest
-/// within the step.
+/// The host writes `step` and `learning_rate` before a step, and sets the first loss scale. GuardStep writes
+/// the rest within the step.
 struct StepScalars {
   std::int64_t step = 0;  ///< number of the step, from 1; Adam's t and part of the dropout key
   float learning_rate = 0.0F;

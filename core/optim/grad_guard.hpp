@@ -13,9 +13,11 @@ namespace mylos {
 
 /// How gradients are clipped and which steps are not applied.
 struct GuardConfig {
-  float loss_factor = 1.0F;   ///< turns the reduced loss sum into the mean: 1 / tokens of the global batch
-  float clip_norm = 1.0F;     ///< global L2 norm; 0 turns clipping off
-  float spike_factor = 0.0F;  ///< skip if the norm exceeds mean + factor * deviation; 0 turns this off
+  /// Turns the reduced loss sum into the mean: 1 / (tokens of the global batch * ranks that add the same
+  /// loss).
+  float loss_factor = 1.0F;
+  float clip_norm = 1.0F;           ///< global L2 norm; 0 turns clipping off
+  float spike_factor = 0.0F;        ///< skip if the norm exceeds mean + factor * deviation; 0 turns this off
   std::int32_t spike_window = 100;  ///< steps that the running statistics span, and their warm-up
   /// The loss scale doubles after this many applied steps without a change of the scale; 0 keeps it constant.
   std::int32_t scale_window = 0;
@@ -23,7 +25,7 @@ struct GuardConfig {
 
 /// The measurements of a step, summed over all ranks: a non-finite value of one rank reaches every rank.
 struct GuardInput {
-  float loss_sum = 0.0F;      ///< over the tokens of the global batch
+  float loss_sum = 0.0F;      ///< over the tokens of the global batch, once per rank that has the same loss
   float norm_squared = 0.0F;  ///< of the scaled gradient, each element once
 };
 

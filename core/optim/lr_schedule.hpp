@@ -10,7 +10,7 @@ enum class LrDecay : std::uint8_t {
   constant,
   linear,
   cosine,
-  wsd,  ///< warmup, stable, decay (Hu et al., MiniCPM, 2024): linear to min_lr over the last `decay_steps`
+  wsd,  ///< warmup, stable, decay (Hu et al., MiniCPM, 2024): linear to `min` over the last `decay_steps`
 };
 
 struct LrScheduleConfig {

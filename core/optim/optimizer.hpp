@@ -36,9 +36,9 @@ struct OptimizerPlace {
   std::vector<UnitPart> parts;
 };
 
-/// Keeps one fp32 value per owned element for each state of its kind. If the compute type is narrower than
-/// fp32, it also keeps an fp32 master; without a master it rounds the weights stochastically. States start as
-/// zeros.
+/// Keeps one fp32 value per owned element for each state of its kind; states start as zeros. If the compute
+/// type is narrower than fp32, it also keeps an fp32 master or, without `keeps_master`, rounds the weights
+/// stochastically.
 class Optimizer {
  public:
   Optimizer(const OptimizerConfig& config, const OptimizerPlace& place);

@@ -17,9 +17,10 @@ enum class ZeroStage : std::uint8_t { optimizer_states = 1, gradients, parameter
 
 struct ZeroConfig {
   ZeroStage stage = ZeroStage::optimizer_states;
-  /// For ZeroStage::parameters: how many passes through blocks ahead of their use weights are gathered, and
-  /// whether the weights of a forward pass are released before the micro-batch's backward pass.
+  /// For ZeroStage::parameters: a gather starts this many block passes before the first use of its weights.
   std::int64_t prefetch = 1;
+  /// For ZeroStage::parameters: whether the weights of a forward pass are released before the micro-batch's
+  /// backward pass.
   bool reshard = true;
 
   bool divides_gradients() const { return stage >= ZeroStage::gradients; }

@@ -33,8 +33,8 @@ class FailureDetector {
   /// this rank must report it. The lowest rank that still beats reports; if it has not ended the job within
   /// the limit on silence, all other ranks report. `node` must live until the next look.
   bool look(const std::vector<RankFlight>& node, TimePoint now);
-  /// The failure that the last look found, if this rank must report it: one line that names the stopped rank
-  /// or the stalled operation.
+  /// The failure that the last look found, whether or not this rank must report it; empty if there is none.
+  /// One line that names the stopped rank or the stalled operation.
   std::string_view reason() const { return reason_.view(); }
   ExitCode code() const { return code_; }
   /// The reason and the last operations of every rank.
@@ -61,7 +61,7 @@ class FailureDetector {
   const std::vector<RankFlight>* node_ = nullptr;
   std::vector<Sight> sights_;
   std::optional<TimePoint> looked_at_;
-  std::chrono::nanoseconds clock_{};                  // sum of the time seen
+  std::chrono::nanoseconds clock_{};                  // the time counted so far
   std::optional<std::chrono::nanoseconds> found_at_;  // when the failure was first seen
   FixedText reason_{reason_bytes};
   FixedText report_{reason_bytes};

@@ -239,8 +239,8 @@ TEST_F(Commands, InspectShowsARun) {
   EXPECT_THAT(outcome.output, HasSubstr("/checkpoints: 4 rows"));
 }
 
-/// Each replacement of the file fails once. A new table replaces the file too; the last replacement comes at
-/// the very end of the run.
+/// Each replacement of metrics.h5 fails once. A new table replaces the file too; the last replacement comes
+/// at the very end of the run.
 TEST_F(Commands, NoErrorOfMetricsIsLost) {
   int n = 1;
   for (;; ++n) {

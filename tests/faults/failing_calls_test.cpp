@@ -22,8 +22,8 @@ class FailingCalls : public RunTest {
     const char* directory = "";  // of the run
   };
 
-  /// Makes the first, second, ... call of a name fail with `error` at a place, each in a separate run, until
-  /// a run makes fewer calls. Returns the number of calls.
+  /// Makes the first, second, ... call to the function `call` at `place` fail with `error` (0: write too
+  /// few bytes), each in a separate run, until a run makes fewer calls. Returns the number of calls.
   int sweep(const std::string& call, int error, int steps, Place place, const Words& more = {}) {
     const auto [rank, ranks, directory] = place;
     Words words = {"--model.layers=1", "--model.width=8", fmt::format("--train.steps={}", steps),

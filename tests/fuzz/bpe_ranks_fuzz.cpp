@@ -13,7 +13,8 @@ namespace {
 
 using mylos::BpeRanks;
 
-/// The lines of the single bytes, used as a prefix: few generated inputs would get past these lines.
+/// The lines of the single bytes, used as a prefix: otherwise, few generated inputs would contain all of
+/// them.
 const std::string& byte_lines() {
   static const std::string lines = [] {
     const std::string base64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

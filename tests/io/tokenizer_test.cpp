@@ -120,7 +120,7 @@ TEST(BpeTokenizer, RemembersPiecesOfAnyLength) {
   auto [ranks, plain] = random_ranks(random, 60);
   const BpeTokenizer tokenizer(std::move(ranks));
   const auto encoder = tokenizer.encoder();
-  // The same pieces recur, at the end of the text and before it; zero bytes must not be taken for padding.
+  // The same pieces recur, at the end of a text and earlier in it; zero bytes must not be taken for padding.
   std::vector<std::string> pieces;
   for (std::size_t size = 0; size < 40; ++size) pieces.push_back(random_bytes(random, size, "abc"));
   pieces.push_back(std::string("\0", 1));
@@ -224,7 +224,7 @@ TEST(BpeRanks, AreTheSameFromBothKindsOfFiles) {
   EXPECT_EQ(again.tokens(), ranks.tokens());
   EXPECT_EQ(again.digest(), ranks.digest());
   EXPECT_NE(ranks_of({{"t", "h"}}).digest(), ranks.digest());
-  // Lines in another order, with Windows line ends, mean the same.
+  // Lines in another order, with Windows line endings, mean the same.
   std::string lines;
   for (std::size_t at = 0; at < ranks.text().size();) {
     const std::size_t end = ranks.text().find('\n', at);

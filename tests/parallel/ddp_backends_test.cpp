@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Data and tensor parallelism over every communication backend and algorithm against one rank that computes
-// the batch alone.
+// Data and tensor parallelism over the mpi and shm backends, with every algorithm, compared with one rank
+// that computes the batch alone.
 #include <memory>
 #include <optional>
 #include <string>

@@ -155,8 +155,8 @@ struct Traffic {
   std::int64_t wire_bytes = 0;  // sent by one rank if rings are used
 };
 
-/// The sizes of a GPT-2's gradients in elements, in groups that backward completes together: the head, then
-/// the blocks from the last to the first, then the embedding.
+/// The sizes in elements of the gradients of a GPT-2, in groups that backward completes together: the head,
+/// then the blocks from the last to the first, then the embedding.
 std::vector<std::vector<std::int64_t>> gradient_groups(const ModelConfig& model) {
   const std::int64_t c = model.width;
   const std::int64_t matrix = (model.vocab + 127) / 128 * 128 * c;
@@ -172,7 +172,8 @@ std::vector<std::vector<std::int64_t>> gradient_groups(const ModelConfig& model)
 }
 
 /// The traffic of a mode: bare tensors one by one, or ranges of the buffer in which each tensor begins at a
-/// multiple of 64 elements. A bucket ends with a tensor; the next bucket begins with the padding after it.
+/// multiple of 64 elements. A bucket ends with a tensor, and the next bucket begins with the padding after
+/// it; only the last bucket includes its trailing padding.
 Traffic gradient_traffic(const ModelConfig& model, const Mode& mode, std::int64_t ranks, std::int64_t rank) {
   const auto limit = static_cast<std::int64_t>(mode.bucket_mb * 1024.0 * 1024.0);
   const bool is_by_tensor = mode.name == "per_parameter" || mode.name == "overlapped";

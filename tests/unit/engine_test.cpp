@@ -161,7 +161,8 @@ TEST_F(EngineTest, CountsTheFlopsThatItExecutes) {
   const auto tokens = static_cast<double>(run.train.global_batch * run.train.seq_len);
   const double width = 32.0;
   const double products_of_blocks = 3 * 12 * width * width;
-  const double attention = 3 * 2 * width * 32.0;  // of products with scores, per token: half if causal
+  // Multiply-adds per token in attention's two matrix products; causal attention needs half of them.
+  const double attention = 3 * 2 * width * 32.0;
   const double none = flops(Recompute::none, 1);
   EXPECT_GT(none, 6.0 * tokens * (products_of_blocks + 257 * width));
   const double repeated = flops(Recompute::block, 1) - none;

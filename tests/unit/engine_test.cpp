@@ -74,7 +74,7 @@ class EngineTest : public testing::Test {
     std::vector<float> results;
     for (std::int64_t step = 1; step <= steps; ++step) {
       // The run pauses after step 3, with nothing under way.
-      training.run(step, step < 3 ? 3 : steps, driver);
+      training.run(step, step <= 3 ? 3 : steps, driver);
       training.read_results();
       EXPECT_EQ(training.results().scalars.step, step);
       results.push_back(training.results().scalars.loss);

@@ -81,7 +81,7 @@ const ParamSpec params[] = {
                  optimizer_docs.c_str()),
     real_param("optim", "lr", "6e-4", 0.0, 1000.0, "", "Largest learning rate, reached after the warmup."),
     real_param("optim", "min_lr", "0", 0.0, 1000.0, "",
-               "Learning rate at the end of the schedule; constant ignores it."),
+               "Learning rate at the end of the schedule; not used if schedule = constant."),
     choice_param("optim", "schedule", "cosine", "constant|linear|cosine|wsd",
                  "Learning rate after the warmup; wsd stays at lr, then falls linearly over the last "
                  "decay_steps."),
@@ -102,7 +102,7 @@ const ParamSpec params[] = {
                "weighted source is followed by :WEIGHT (docs/data.md)."),
     text_param(
         "data", "valid", "",
-        "Token files to evaluate on, written as in train but without weights; empty for no evaluation."),
+        "Token files to evaluate on, in the syntax of train but without weights; empty for no evaluation."),
     choice_param("data", "tokenizer", "none", tokenizer_choices.c_str(),
                  "Tokenizer that made the token files, so that `generate` can read and write text."),
     text_param("data", "ranks", "",
@@ -115,8 +115,8 @@ const ParamSpec params[] = {
                   "Largest number of global batches that one evaluation reads; 0 reads all of the data."),
 
     integer_param("parallel", "data", "0", 0, 65536, "ranks",
-                  "Number of groups of ranks that read different samples; each group has `tensor` ranks. 0 "
-                  "uses all ranks."),
+                  "Length of the data axis: the number of groups of ranks that read different samples. Each "
+                  "group has `tensor` ranks; 0 uses all ranks."),
     integer_param("parallel", "tensor", "1", 1, 65536, "ranks",
                   "Number of neighbouring ranks that divide the heads and the feed-forward layer of each "
                   "block (Megatron-LM); a divisor of heads."),
@@ -135,17 +135,18 @@ const ParamSpec params[] = {
     text_param("backend", "comm", "auto",
                "Communication backend; auto takes the best one that works on this machine."),
     integer_param("backend", "threads", "0", 0, 4096, "threads",
-                  "Host threads of a rank; 0 divides the cores of a node evenly among its ranks."),
+                  "Host threads of a rank; 0 takes OMP_NUM_THREADS if it is set, otherwise an even share of "
+                  "the cores that the rank may use."),
     boolean_param("backend", "graphs", "false",
-                  "From the second step on, the kernels between two communications are queued as one CUDA "
-                  "graph instead of one by one; needs a GPU. The results are the same."),
+                  "From the second step on, the kernels between one communication call and the next are "
+                  "queued as one CUDA graph instead of one by one; needs a GPU. The results are the same."),
 
     text_param("comm", "algorithm", "native",
-               "How collectives work: native is the backend's own way; naive, tree, ring and "
-               "halving_doubling are made of its messages. By payload: tree<65536,ring takes tree below "
-               "65536 bytes and ring otherwise. By collective: all_reduce:tree<65536,ring;broadcast:tree; "
-               "the other collectives use the part without a name if there is one, otherwise native. auto "
-               "measures at the start and chooses."),
+               "How collectives are done: native is the backend's own way; naive, tree, ring and "
+               "halving_doubling build them from the backend's point-to-point messages. By payload: "
+               "`tree<65536,ring` takes tree below 65536 bytes and ring otherwise. By collective, as in "
+               "`all_reduce:tree<65536,ring;broadcast:tree`: a collective that is not named uses the part "
+               "without a name if there is one, otherwise native. auto measures at the start and chooses."),
     boolean_param("comm", "progress_thread", "false",
                   "A thread of each rank advances communication while the rank's other threads compute."),
     real_param("comm", "simulate_alpha", "0", 0.0, 1e9, "us",
@@ -177,7 +178,8 @@ const ParamSpec params[] = {
                   "Steps that the running mean and deviation cover; no step counts as a spike before this "
                   "many have passed."),
     integer_param("guard", "replica_check_every", "0", 0, 1e9, "steps",
-                  "Steps between comparisons of weight hashes across replicas; 0 never compares."),
+                  "Steps between comparisons of weight hashes across replicas; 0 compares only before a "
+                  "checkpoint is written."),
 
     integer_param("checkpoint", "every", "0", 0, 1e9, "steps",
                   "Steps between checkpoints; 0 writes one only at the end."),
@@ -204,8 +206,9 @@ const ParamSpec params[] = {
     text_param("run", "dir", nullptr,
                "Directory of this run, for its resolved deck, metrics, checkpoints and report."),
 
-    real_param("machine", "peak_tflops", "0", 0.0, 1e6, "TFLOP/s",
-               "Peak rate of one rank's processor, to which MFU refers; 0 measures its GEMM rate."),
+    real_param(
+        "machine", "peak_tflops", "0", 0.0, 1e6, "TFLOP/s",
+        "Peak rate of one rank's processor, of which MFU is a fraction; 0 takes the measured GEMM rate."),
 };
 
 /// Inserts the parameters of all kinds after the one that chooses the kind.

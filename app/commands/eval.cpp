@@ -14,7 +14,7 @@ std::vector<CommandOption> options() {
   return {
       {.name = "data",
        .kind = OptionKind::text,
-       .doc = "token files, written as in [data] valid; the run's by default"},
+       .doc = "token files, in the syntax of [data] valid; the run's own by default"},
       {.name = "step",
        .kind = OptionKind::integer,
        .doc = "with RUN: step of the checkpoint; the newest by default"},

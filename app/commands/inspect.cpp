@@ -19,7 +19,8 @@ std::vector<CommandOption> options() {
        .doc = "show the operations that a rank runs for a deck, with tensors, FLOPs, bytes and backend"},
       {.name = "ranks",
        .kind = OptionKind::integer,
-       .doc = "with --program: the number of ranks to plan for"},
+       .doc = "with --program: the number of ranks to plan for; that of the deck's layout by default, or 1 "
+              "if the deck leaves it open"},
       {.name = "ranks-per-node",
        .kind = OptionKind::integer,
        .doc = "with --program: the number of ranks per node; one node by default"},

@@ -95,7 +95,8 @@ std::vector<CommandOption> options() {
        .doc = "check the deck, print the plan and stop; needs no launcher"},
       {.name = "ranks",
        .kind = OptionKind::integer,
-       .doc = "with --dry-run: the number of ranks to plan for"},
+       .doc = "with --dry-run: the number of ranks to plan for; that of the deck's layout by default, or 1 "
+              "if the deck leaves it open"},
       {.name = "ranks-per-node",
        .kind = OptionKind::integer,
        .doc = "with --dry-run: the number of ranks per node; one node by default"},

@@ -13,13 +13,14 @@ namespace {
 
 constexpr ParamSpec zero1_params[] = {
     text_param("parallel", "shard", "0",
-               "Number of neighbouring ranks among which zero1, zero2 and zero3 divide; node takes the ranks "
-               "of a node, 0 takes all. If there are several such groups, each holds a whole copy, and "
-               "gradients are also summed over the groups (hybrid sharding)."),
+               "Number of ranks, neighbours along the data axis, among which zero1, zero2 and zero3 divide "
+               "what they divide (see exchange); node takes the ranks of a node, 0 takes all ranks of the "
+               "data axis. If there are several such groups, each holds a whole copy, and gradients are also "
+               "summed over the groups (hybrid sharding)."),
 };
 constexpr ParamSpec zero3_params[] = {
     integer_param("parallel", "prefetch", "1", 0, 1000, "blocks",
-                  "zero3 gathers weights this many passes through blocks ahead of their use."),
+                  "zero3 starts to gather a block's weights this many blocks before it uses them."),
     boolean_param("parallel", "reshard", "true",
                   "zero3 frees a block's weights after its forward pass and gathers them again for the "
                   "backward pass; false keeps them until then."),

@@ -18,8 +18,8 @@ namespace mylos {
 /// on one such thread.
 class IoThread {
  public:
-  /// If MPI is initialised (THREAD_MULTIPLE), duplicates MPI_COMM_WORLD, collectively; otherwise works for
-  /// one process with MPI_COMM_NULL.
+  /// If MPI is initialised, duplicates MPI_COMM_WORLD, collectively; throws ExitCode::usage if MPI lacks
+  /// MPI_THREAD_MULTIPLE. Otherwise works for one process, with MPI_COMM_NULL.
   IoThread();
   ~IoThread();
   IoThread(const IoThread&) = delete;

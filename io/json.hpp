@@ -17,7 +17,7 @@ namespace mylos {
 /// Functions that read a member throw ExitCode::bad_data naming the key if there is no such member, if it is
 /// of another kind, or if this value is not an object.
 ///
-/// Text from a file or a path may not be UTF-8, and JSON cannot hold such bytes. It becomes the object
+/// Text from a file or a path need not be UTF-8, and JSON cannot hold such bytes. It becomes the object
 /// {"latin1": "..."}, one character per byte; `text` returns the original bytes.
 class Json {
  public:
@@ -58,7 +58,7 @@ class Json {
   std::vector<Json> elements(std::string_view key) const;
   std::vector<std::int64_t> integers(std::string_view key) const;
 
-  /// Both throw unless this value is an object.
+  /// Both require that this value is an object.
   std::vector<Member> members() const;
   Json without(std::string_view key) const;
 

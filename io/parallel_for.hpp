@@ -7,8 +7,8 @@
 
 namespace mylos {
 
-/// Calls work(i) for each i below `count` on at most `threads` threads. If some throw, rethrows one of the
-/// errors after all have ended.
+/// Calls work(i) for each i below `count` on at most `threads` threads. A thread ends at its first error; one
+/// of the errors is rethrown after all threads have ended.
 void parallel_for(std::size_t count, int threads, const std::function<void(std::size_t)>& work);
 
 }  // namespace mylos

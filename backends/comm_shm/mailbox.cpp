@@ -11,8 +11,8 @@ namespace mylos::comm_shm {
 
 namespace {
 
-// Tags at or above this one belong to algorithms. Their ranks wait for the messages, so these need no
-// parcels.
+// The collective algorithms use tags from this one upwards. Their ranks wait for these messages, which
+// therefore need no parcels.
 constexpr int first_reserved_tag = 16384;
 constexpr std::size_t smallest_parcel = 16 << 10;
 // The receiver reads one piece while the sender writes the next one.

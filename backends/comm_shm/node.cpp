@@ -104,7 +104,8 @@ Node find_node(Communicator& bootstrap, int ranks_per_node) {
 
 std::string sharing_problem(Communicator& bootstrap, SharedMemory& memory) {
   constexpr std::size_t bytes = 1;
-  std::string problem;  // of this rank; it continues, because the other ranks wait for it
+  // The problem of this rank. The rank continues all the same, because the others wait in the gathers below.
+  std::string problem;
   const auto attempt = [&](const auto& work) {
     try {
       work();

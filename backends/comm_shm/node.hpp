@@ -16,7 +16,7 @@ struct Node {
   bool core_for_each = false;
 };
 
-/// The number of distinct cores in `lists`; a list looks like "0-3,8".
+/// The number of distinct cores (hardware threads) in `lists`; a list looks like "0-3,8".
 int count_cores(std::span<const std::string> lists);
 
 /// The node of this rank: the ranks that run on the same kernel and see each other's processes, further

@@ -21,8 +21,9 @@ constexpr int exchange_tag = 32767;  // callers' tags are below 32766
 /// The smallest buffer for which windows, with their two synchronisations of all ranks, are faster than a
 /// copy through slots.
 constexpr std::size_t smallest_in_windows = 2 << 10;
-/// Every rank reduces the whole of a buffer of at most this size, or of any buffer if there are at most
-/// `most_ranks_that_reduce_whole` ranks. Otherwise, each rank reduces only its own part.
+/// In an all-reduce through slots, every rank reduces the whole of a buffer of at most this size, or of any
+/// buffer if there are at most `most_ranks_that_reduce_whole` ranks. Otherwise, each rank reduces only its
+/// own part and gathers the others.
 constexpr std::size_t largest_reduced_whole = 32 << 10;
 constexpr int most_ranks_that_reduce_whole = 2;
 
@@ -311,8 +312,8 @@ void ShmCommunicator::barrier() {
   post(HostBuffers(nullptr), meet()).host_wait();
 }
 
-// A rank frees a window without the other ranks: each rank has its own mappings, and an operation in windows
-// is complete only after every rank has worked the operation's last ticket.
+// A rank may free a window before the other ranks do: each rank has its own mappings, and an operation in
+// windows is complete only after every rank has worked the operation's last ticket.
 Window ShmCommunicator::allocate(std::size_t bytes) {
   if (bytes == 0 || device_beyond_the_host() != nullptr) return {};
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));

@@ -32,10 +32,11 @@ struct ShmSettings {
   bool may_spin = false;              ///< every rank of the node has its own core
 };
 
-/// A collective is one pass over memory if its buffers lie in memory from `allocate` and are not small.
-/// Otherwise its data goes in chunks through slots that all ranks see. Messages go through a Mailbox. Device
-/// buffers that the host cannot access go through host memory. Reductions take the ranks in order, accumulate
-/// floating-point elements in fp32 and round once. Tags are 0 to 32765.
+/// A collective is one pass over memory if its buffer (the input of a reduce_scatter or all_to_all, the
+/// output of an all_gather) lies in memory from `allocate` and is not small. Otherwise its data goes in
+/// chunks through slots that all ranks see. Messages go through a Mailbox; all_to_all_v sends messages.
+/// Device buffers that the host cannot access go through host memory. Reductions take the ranks in order,
+/// accumulate floating-point elements in fp32 and round once. Tags are 0 to 32765.
 class ShmCommunicator final : public Communicator {
  public:
   /// The communicator of `members`, ranks of the bootstrap on this node, in ascending order. Collective over
@@ -61,7 +62,7 @@ class ShmCommunicator final : public Communicator {
   Request recv(TensorRef buffer, int peer, int tag) override;
   void barrier() override;
   void progress() override { engine_->progress(); }
-  /// Empty if the buffers are in memory that the host cannot access.
+  /// Empty if `bytes` is 0, or if the buffers are in memory that the host cannot access.
   Window allocate(std::size_t bytes) override;
   std::unique_ptr<Communicator> split(int color, int key) override;
   [[noreturn]] void abort(ExitCode code, const std::string& message) override;

@@ -40,8 +40,9 @@ void stream_line(std::byte* to, const std::byte* from) {
 }
 #endif
 
-/// Not the C library's memcpy: on Zen 4 its `rep movsb` takes ten times as long if source and target have
-/// similar offsets in their pages, as buffers and slots do (glibc bug 30994).
+/// Copies line by line instead of with one memcpy: on Zen 4, the `rep movsb` of the C library's memcpy takes
+/// ten times as long if source and target have similar offsets in their pages, as buffers and slots do (glibc
+/// bug 30994).
 template <class CopyLine>
 void copy_lines(std::byte* to, const std::byte* from, std::size_t bytes, CopyLine copy_line) {
   const std::size_t past_line = reinterpret_cast<std::uintptr_t>(to) % line;

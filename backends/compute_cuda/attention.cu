@@ -333,7 +333,7 @@ __device__ void store_weights(Tiles<P>& tiles, const Place& at, const Scores<P>&
 constexpr float log2_e = 1.44269504F;
 constexpr float ln_2 = 0.69314718F;
 
-/// The number of keys among k0 .. k0 + count - 1 that query q sees.
+/// The number of keys among k0 .. k0 + count - 1 that query q sees; 0 or negative if it sees none.
 __device__ int seen_keys(const Shape& shape, std::int64_t q, std::int64_t k0, int count) {
   return static_cast<int>(min(static_cast<std::int64_t>(count), shape.offset + q + 1 - k0));
 }
@@ -464,7 +464,7 @@ __device__ void make_score_gradients(const Shape& shape, const Dropout& dropout,
   }
 }
 
-/// One block for each tile of keys; the first keys, which most queries see, go first.
+/// One block for each tile of keys; the first keys, which the most queries see, go first.
 template <class P, class T>
 __global__ void __launch_bounds__(P::threads, P::key_blocks)
     backward_keys(Shape shape, Dropout dropout, BackwardInput<T> in, HeadsView<T> key_grad,

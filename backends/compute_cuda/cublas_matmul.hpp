@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// CublasMatmul: cuBLASLt's matrix products, one plan for each shape.
+// CublasMatmul: cuBLASLt's matrix products, one plan for each Key.
 #pragma once
 
 #include <compare>
@@ -35,7 +35,7 @@ class CublasMatmul {
   CublasMatmul(ComputeBackend& backend, const Workspace& workspace);
 
   /// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n), summed in fp32, and the epilogue; c is row-major.
-  /// Returns false and does nothing if cuBLASLt has no algorithm for it.
+  /// Returns false and does nothing if cuBLASLt has no suitable algorithm.
   bool multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixView a, MatrixView b, MatrixView c,
                 bool accumulate, const EpilogueArgs& epilogue = {});
 

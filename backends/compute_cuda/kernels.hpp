@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Hand-written kernels for operations of core/ops/operations.hpp, which documents shapes and meanings. A
-// function that returns a bool does nothing and returns false if it does not support the tensors: rows that
-// are not a multiple of 16 bytes or not aligned to 16 bytes; for attention, heads of more than 128 elements.
+// function that returns a bool does nothing and returns false if it does not support the tensors. Attention
+// supports heads of at most 128 elements. GELU, the residual sum, layernorm, cross-entropy and AdamW require
+// addresses that are multiples of 16 bytes. Except in AdamW, the size of a row (in GELU and the residual sum,
+// of the whole tensor) must be such a multiple too. Layernorm does not support an empty x.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Workspace: device memory that all operations of the backend share.
+// Workspace: device memory that the operations of the backend share. cuDNN has its own.
 #pragma once
 
 #include <cstddef>

@@ -157,7 +157,7 @@ std::size_t scratch_bytes(Sizes... elements) {
 }
 
 /// One team per block of queries of a head. It visits the blocks of keys in order and updates the running
-/// maximum and sum of Dao's algorithm.
+/// maximum and sum of Dao's algorithm ("FlashAttention-2", 2023).
 template <class T>
 void forward_kernel(const Execution& execution, const Shape& attention, const Dropout& layer,
                     HeadsView<const T> query, HeadsView<const T> key, HeadsView<const T> value,

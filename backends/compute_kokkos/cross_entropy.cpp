@@ -31,7 +31,7 @@ KOKKOS_FORCEINLINE_FUNCTION RowSoftmax softmax_of(const Member& member, std::int
   return row;
 }
 
-/// Combines the statistics of a row's P parts; `statistics` is (P, 4, N).
+/// Combines the statistics of a row's parts; `statistics` is (parts, 4, rows).
 KOKKOS_FORCEINLINE_FUNCTION RowSoftmax softmax_of(const float* statistics, std::int64_t parts,
                                                   std::int64_t rows, std::int64_t row) {
   const auto at = [&](std::int64_t part, int which) {
@@ -69,7 +69,7 @@ void statistics_kernel(const Execution& execution, Matrix<const T> logits, Vecto
       });
 }
 
-/// `statistics`: (P, 4, N), or null if the logits are whole rows.
+/// `statistics`: (parts, 4, rows), or null if the logits are whole rows.
 template <class T>
 void row_kernel(const Execution& execution, Matrix<T> logits, Vector<const std::int32_t> targets,
                 const float* statistics, std::int64_t parts, std::int64_t vocab, std::int64_t first_token,

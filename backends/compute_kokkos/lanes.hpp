@@ -29,8 +29,8 @@ inline constexpr int width = static_cast<int>(Vec::size());
 
 #if defined(__GNUC__) && !defined(__CUDACC__)
 
-// Written as loops over lanes, these conversions would compile to half vectors, and joining the halves would
-// stall.
+// Written as loops over lanes, these conversions would compile to vectors of half the width, and joining two
+// of those would stall.
 using Words [[gnu::vector_size(width * sizeof(std::uint32_t))]] = std::uint32_t;
 using Halves [[gnu::vector_size(width * sizeof(std::uint16_t))]] = std::uint16_t;
 

@@ -16,7 +16,7 @@ namespace mylos::compute_onednn {
 /// oneDNN multiplies 16-bit weights fast only from packed copies, which cost memory and one pass per step,
 /// and bf16 only with bf16 instructions. Matmul packs one panel of 48 columns while it multiplies all rows by
 /// the panel before it (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008),
-/// and prefetches every cache line in time. Types that no instruction multiplies are packed as fp32.
+/// and prefetches the memory that it uses next. Types that no instruction multiplies are packed as fp32.
 class Matmul {
  public:
   Matmul(ComputeBackend& memory, MemoryLedger* ledger) : scratch_(memory, ledger, "mylos::onednn::matmul") {}
@@ -25,9 +25,9 @@ class Matmul {
   static bool supports(DType type);
 
   /// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n) + bias (n). `bias` has b's type, or is null. a and b
-  /// have the same type; c has that type or fp32. Each is in either storage order, but c is row-major if
-  /// there is a bias. If `column_sums` is not null, also writes or adds the column sums of b (n), in c's
-  /// type. The order of all sums depends only on the shape and the instruction set.
+  /// have the same type; c has that type or fp32. Each matrix is in either storage order, but c is row-major
+  /// if there is a bias. If `column_sums` (n) is not null, also writes or adds to it the column sums of b, in
+  /// c's type. The order of all sums depends only on the shape and the instruction set.
   void multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixView a, MatrixView b, const void* bias,
                 MatrixView c, bool accumulate, void* column_sums = nullptr);
 

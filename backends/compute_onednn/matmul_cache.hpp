@@ -31,8 +31,8 @@ class MatmulCache {
   /// Whether oneDNN multiplies matrices of this type fast on this machine.
   static bool supports(DType dtype);
 
-  /// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n) + bias (n). `bias` has b's type, or is null. Weights
-  /// `b` that have a version are multiplied from a packed copy if that pays.
+  /// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n) + bias (n). `bias` has b's type, or is null. c is
+  /// row-major. Weights `b` that have a version are multiplied from a packed copy if that pays.
   void multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixView a, MatrixView b, void* bias,
                 MatrixView c, bool accumulate);
 

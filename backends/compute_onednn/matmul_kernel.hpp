@@ -21,14 +21,14 @@ struct MatmulOperands {
   void* column_sums;  ///< of c's type, or null
 };
 
-/// The tile that a kernel keeps in registers, and the form of its operands.
+/// The tile of sums that a kernel computes at a time, and the form of its operands.
 struct MatmulTile {
-  std::int64_t rows;     ///< MR
-  std::int64_t columns;  ///< of a panel of b, a multiple of NR
+  std::int64_t rows;     ///< of a, whose sums stay in registers
+  std::int64_t columns;  ///< of a panel of b: a multiple of the columns whose sums stay in registers
   /// Values along the summed dimension that fill 4 bytes of a packed operand: 2 if pairs are multiplied.
   std::int64_t group;
   std::int64_t k_multiple;  ///< blocks of the summed dimension are rounded up to a multiple of it
-  std::int64_t most_k;      ///< longest block of the summed dimension (KC)
+  std::int64_t most_k;      ///< longest block of the summed dimension
 };
 
 /// How a product is divided into parts, one per thread. A part has blocks of rows and takes one group of

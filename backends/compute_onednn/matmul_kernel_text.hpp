@@ -19,8 +19,8 @@ namespace mylos::compute_onednn {
 // NOLINTBEGIN(misc-definitions-in-headers): each source has its own, for its instructions
 namespace {
 
-// A tile of sums stays in registers: 8 × 48 sums in 24 of AVX-512's 32, or 6 × 16 in 12 of AVX2's 16. A step
-// needs 11 loads for 24 multiply-adds with AVX-512, and 8 for 12 with AVX2.
+// The sums of one strip of a tile stay in registers: 8 × 48 sums in 24 of AVX-512's 32, or 6 × 16 in 12 of
+// AVX2's 16. A step needs 11 loads for 24 multiply-adds with AVX-512, and 8 for 12 with AVX2.
 #if defined(__AVX512F__)
 constexpr int width = 16;
 constexpr int tile_rows = 8;
@@ -30,7 +30,7 @@ constexpr int width = 8;
 constexpr int tile_rows = 6;
 constexpr int vectors = 2;
 #endif
-constexpr int strip_columns = vectors * width;  // NR
+constexpr int strip_columns = vectors * width;
 constexpr int tile_columns = 48;
 constexpr int strips = tile_columns / strip_columns;
 constexpr int tile_size = tile_rows * tile_columns;
@@ -679,7 +679,7 @@ struct Part {
     }
   }
 
-  /// sum (tile_columns) = or += the column sums of a panel.
+  /// sum (tile_columns) = or += the column sums of a panel. After the last block of k, stores them.
   void add_columns(Range columns, const float* packed, std::int64_t steps, std::int64_t block,
                    float* sum) const {
     constexpr std::uint32_t one = pairs ? 0x3f803f80U : 0x3f800000U;

@@ -63,7 +63,7 @@ bool is_own(const fs::path& checkpoint) try {
   return false;
 }
 
-/// Whether its manifest is of another step than its name says: then it is a copy that a user made.
+/// Whether the manifest is of another step than the directory's name says: a user's copy.
 bool is_copy(const fs::path& checkpoint) {
   try {
     return step_name(read_manifest(checkpoint).step) != checkpoint.filename().string();
@@ -102,7 +102,7 @@ std::vector<fs::path> abandoned_in(const fs::path& directory) {
   return found;
 }
 
-/// Whether it has the name that a writer or a removal leaves if it is killed.
+/// Whether `path` has a name that a killed writer or an interrupted removal leaves.
 bool is_leftover(const fs::path& path) {
   return path.extension() == temporary_suffix && step_of(path.stem().string());
 }

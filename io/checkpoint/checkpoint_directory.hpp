@@ -37,8 +37,8 @@ std::vector<std::int64_t> list_steps(const std::filesystem::path& directory);
 /// Removes the temporary directories of killed writers and interrupted removals.
 void remove_leftovers(const std::filesystem::path& directory, const Warn& warn);
 
-/// Removes the checkpoints up to step `newest`, which is whole, and the abandoned directories that
-/// `retention` does not keep.
+/// Applies `retention`: removes the checkpoints up to step `newest` and the abandoned directories that it
+/// does not keep. The checkpoint of `newest` must be whole.
 void purge(const std::filesystem::path& directory, std::int64_t newest, const Retention& retention,
            const Warn& warn);
 

@@ -69,8 +69,8 @@ std::pair<H5Dataspace, H5Dataspace> spaces_of(const Extents& shape, const Transf
   return {std::move(in_file), std::move(in_memory)};
 }
 
-/// The transfers of a part, which is cut along its first dimension into at most `max_transfer` elements, or
-/// one row if that is more.
+/// The transfers of a part, which is cut along its first dimension into pieces of at most `max_transfer`
+/// elements, or of one row if that is more.
 std::vector<Transfer> transfers_of(const TensorPart& part) {
   std::vector<Transfer> transfers;
   if (part.box.size() == 0) return transfers;
@@ -145,8 +145,8 @@ struct ChunkedTensors::Impl {
     return H5Dataset(check(H5Dopen2(file_.get(), name.c_str(), access.get()), name));
   }
 
-  /// Collects the datasets of the root (depth 0) or of a group in it. Links other than hard ones lead out of
-  /// the file and are refused, as is everything deeper: hard links can form cycles.
+  /// Collects the datasets of the root (depth 0) or of a group in it. Refuses links other than hard ones,
+  /// which may lead out of the file, and everything deeper, because hard links can form cycles.
   void scan(const std::string& prefix, int depth) {
     const std::string where = prefix.empty() ? "/" : prefix;
     const H5Group group(check(H5Gopen2(file_.get(), where.c_str(), H5P_DEFAULT), where));

@@ -38,7 +38,8 @@ class TensorFile {
 
   /// Returns when everything written through this or any other descriptor is on disk.
   void sync() const;
-  /// Later writes and digests bypass this node's page cache if the file system allows it.
+  /// Drops the file's pages from this node's page cache. If the file system allows it, later writes and
+  /// digests of boxes bypass that cache, except for short or unaligned runs of bytes.
   void bypass_cache();
   /// Tells the kernel that the file will be read in order.
   void read_ahead() const;

@@ -54,20 +54,20 @@ class Deck {
   static Deck read(const std::filesystem::path& file, DeckErrors& errors);
   static Deck parse(std::string_view text, const std::string& file_name, DeckErrors& errors);
 
-  /// An override from the command line: "section.key" and value. Replaces the file's value.
+  /// An override from the command line: "section.name" and value. Replaces the file's value.
   void set(const std::string& key, const std::string& value, DeckErrors& errors);
 
   /// Drops the entries and sections that no spec declares.
   void keep_declared(std::span<const ParamSpec> specs);
 
   const std::vector<DeckEntry>& entries() const { return entries_; }
-  /// Every `[section]` line: only section and place are set.
+  /// The first `[section]` line of every section: only section and place are set.
   const std::vector<DeckEntry>& sections() const { return sections_; }
   /// The entry of a key, or null.
   const DeckEntry* find(std::string_view key) const;
   /// The place to report for a key: where it was written, else where its section begins, else the file.
   DeckPlace place_of(std::string_view key) const;
-  /// Whether this key is on a malformed line, which has already been reported.
+  /// Whether a line or an override of this key is malformed, which has already been reported.
   bool is_malformed(std::string_view key) const;
 
  private:

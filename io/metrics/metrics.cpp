@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// The file is readable at every moment. A row is written in place, flushed, and only then counted, so HDF5's
-// own structures never change in the file that others read. If they must change, for a new table, a new
-// column or the next 4096 rows, the change is made to a copy, which then replaces the file.
+// The file is readable at every moment. A row is written to space that is already allocated, flushed, and
+// only then counted, so HDF5's own structures never change in the file that others read. If they must change,
+// for a new table, a new column or the next 4096 rows, the change is made to a copy, which then replaces the
+// file.
 #include "io/metrics/metrics.hpp"
 
 #include <algorithm>

@@ -34,10 +34,11 @@ const Column& column(const MetricsTable& table, const std::string& name);
 /// The value below which a fraction of the drawable values lies; NaN if no value is drawable.
 double quantile(const Column& values, double fraction);
 
-/// `text` for use between tags and in quoted attributes; control characters are dropped.
+/// `text` for use between tags and in quoted attributes; control characters except tab and newline are
+/// dropped.
 std::string escape(std::string_view text);
 
-/// 3 to 4 digits and a suffix of thousands: 950, 12.3k, 4.19M.
+/// At most 4 digits and a suffix for the power of 1000: 950, 12.3k, 4.19M.
 std::string short_number(double value);
 
 /// A whole number in groups of three digits: 12,345,678.
@@ -90,9 +91,9 @@ class Plot {
   std::vector<Curve> curves_;
   Column skipped_;
   double fit_from_ = -std::numeric_limits<double>::infinity();
-  double low_ = nan;  // range that the axis shows
+  double low_ = nan;  // range of a linear axis
   double high_ = nan;
-  double lowest_ = nan;  // range of all values
+  double lowest_ = nan;  // range of all values, and of a logarithmic axis
   double highest_ = nan;
   bool log_ = false;
 };

@@ -16,8 +16,8 @@ namespace mylos {
 /// For one thread at a time: it caches the tokens of pieces.
 class BpeEncoder {
  public:
-  /// `merges` and `long_pieces` outlive it. `long_pieces` is locked while a piece of more than
-  /// 64 KiB is merged, because this takes much memory.
+  /// `merges` and `long_pieces` must outlive this. `long_pieces` is locked while a piece of more than 64 KiB
+  /// is merged, because this takes much memory.
   BpeEncoder(const BpeMerges& merges, std::mutex& long_pieces);
 
   /// The number of tokens past the end of its output that `encode` may overwrite.

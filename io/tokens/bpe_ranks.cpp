@@ -126,8 +126,8 @@ BpeRanks::BpeRanks(std::vector<std::string> tokens, const Place& place,
       continue;
     }
     // The merges of lower ranks must reduce the token's bytes to exactly two tokens: those are the pair that
-    // merges into it. No other pair with these bytes ever occurs, because text within its bounds goes through
-    // the same merges.
+    // merges into it. No other pair with these bytes ever occurs in a text, because the bytes that a pair
+    // covers go through the same merges there.
     parts.resize(token.size());
     parts.resize(static_cast<std::size_t>(merges_.merge(token, parts.data()) - parts.data()));
     if (parts.size() != 2)

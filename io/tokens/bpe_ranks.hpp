@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Ranks: the tokens of a byte-pair vocabulary in the order of their merges, and the files that hold them.
+// BpeRanks: the tokens of a byte-pair vocabulary in the order of their merges, and the files that hold them.
 #pragma once
 
 #include <array>

@@ -42,7 +42,7 @@ std::vector<fs::path> matches(const std::string& pattern) {
   return {found.gl_pathv, found.gl_pathv + (status == 0 ? found.gl_pathc : 0)};
 }
 
-/// All texts and JSON lines below `folder`, by name.
+/// All .txt and .jsonl files below `folder`, in order of their paths.
 std::vector<fs::path> corpus_files(const fs::path& folder) {
   std::vector<fs::path> files;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {

@@ -32,9 +32,10 @@ struct CorpusInput {
   std::string name() const { return path.empty() ? "standard input" : path.string(); }
 };
 
-/// The files that `places` name: files, folders (all their .txt and .jsonl files, by name), patterns of
-/// glob(7), or "-" for standard input. Without `format`, a .jsonl file and standard input hold JSON lines,
-/// other files text. Throws ExitCode::usage if a place names no file or a file is named twice.
+/// The files that `places` name: files, folders (all .txt and .jsonl files below them, in order of their
+/// paths), patterns of glob(7), or "-" for standard input. Without `format`, a .jsonl file and standard input
+/// hold JSON lines, other files text. Throws ExitCode::usage if a place names no file or a file is named
+/// twice.
 std::vector<CorpusInput> find_corpus(const std::vector<std::string>& places,
                                      std::optional<CorpusFormat> format);
 
@@ -55,7 +56,7 @@ class CorpusReader {
   /// Where a longer text may be cut; see Tokenizer::last_cut.
   using LastCut = std::function<std::size_t(std::string_view)>;
 
-  /// `inputs` outlive it.
+  /// `inputs` must outlive this.
   CorpusReader(const std::vector<CorpusInput>& inputs, std::string key, LastCut last_cut);
 
   /// A block has about this many bytes, unless a line is longer or the text has no place to cut.

@@ -40,7 +40,7 @@ class ShardWriter {
   /// Begins at `position`: the tokens before it are already in files.
   ShardWriter(Settings settings, ShardPosition position);
 
-  /// Whether `document` has tokens that are still to be written.
+  /// Whether `document` may have tokens that are still to be written.
   bool wants(std::int64_t document) const { return document >= begin_.document; }
   /// Appends the next tokens of `document`; `ends` if they are its last. Documents come in order. Throws
   /// ExitCode::bad_data if a single file would hold more tokens than its header can count.

@@ -47,8 +47,8 @@ class TokenDataset {
                std::uint64_t seed);
 
   std::int64_t seq_len() const { return seq_len_; }
-  /// Identifies the content by sizes, digests of pages, and weights. Different files with the same names have
-  /// different identities.
+  /// Identifies the content, whatever the files' names: by the identity of the only file, or by the number of
+  /// tokens and a digest of all files' identities and the sources' weights.
   const std::string& identity() const { return identity_; }
 
   const std::optional<Origin>& origin() const { return origin_; }

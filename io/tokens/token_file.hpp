@@ -36,12 +36,13 @@ class TokenFile {
   const std::filesystem::path& path() const { return path_; }
   /// In tokens.
   std::int64_t size() const { return size_; }
-  /// The file's size and the digest of the pages that were read: a different file with the same name has a
-  /// different identity.
+  /// The file's size and the digest of the pages that were read: a file with the same name that differs in
+  /// these has a different identity.
   const std::string& identity() const { return identity_; }
 
   /// Reads tokens `first`, `first` + 1 ... Throws ExitCode::bad_data for an id outside the vocabulary, with
-  /// its offset, or if the file has changed since it was opened; ExitCode::io if it ends too early.
+  /// its offset, or if the file's identity has changed since it was opened; ExitCode::io if it ends too
+  /// early.
   void read(std::int64_t first, std::span<std::uint16_t> tokens) const;
   /// Asks the system to prefetch tokens that will be read soon.
   void advise(std::int64_t first, std::int64_t count) const;
@@ -67,7 +68,7 @@ class TokenFile {
   FileDescriptor file_;
   std::int64_t size_ = 0;
   std::string identity_;
-  mutable Stamp stamp_;  // the stamp with which the content last had this identity
+  mutable Stamp stamp_;  // the file's stamp when `identity_` was last checked
 };
 
 /// Writes a token file of llm.c's format piece by piece under a temporary name; `finish` renames it to its

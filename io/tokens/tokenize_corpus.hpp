@@ -23,8 +23,8 @@ struct SplitRule {
   /// The inputs are the two parts of one text: the first is for training, the second for validation.
   bool has_two_parts = false;
 
-  /// A function of (seed, document) alone: validation if their 53-bit hash, as a fraction in [0, 1), is less
-  /// than `valid_fraction`.
+  /// Without `has_two_parts`, a function of (seed, document) alone: validation if their 53-bit hash, as a
+  /// fraction in [0, 1), is less than `valid_fraction`.
   Split of(std::int64_t document) const;
 };
 
@@ -44,8 +44,7 @@ struct TokenizeProgress {
 
 /// Writes the tokens of all documents of `inputs`, in order, to `writers` (training, validation). The files
 /// are the same for any number of threads. Calls `seen` after each block, from one thread at a time; it may
-/// throw to stop. Returns the totals. If several errors occur, throws the first in the order
-/// of the inputs.
+/// throw to stop. Returns the totals. If several errors occur, throws the first in the order of the inputs.
 TokenizeProgress tokenize_corpus(const std::vector<CorpusInput>& inputs, const Tokenizer& tokenizer,
                                  const TokenizeSettings& settings, std::array<ShardWriter*, 2> writers,
                                  const std::function<void(const TokenizeProgress&)>& seen);

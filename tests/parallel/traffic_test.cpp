@@ -139,7 +139,7 @@ TEST(FlightRecorder, ShowsARankOfAnotherNodeAsOfItsLastMessage) {
   recorder.receive(message, false);
   recorder.read_node(node);
   ASSERT_EQ(node.size(), here + 1);
-  EXPECT_TRUE(node.back().elsewhere);
+  EXPECT_TRUE(node.back().on_other_node);
   EXPECT_EQ(node.back().rank, world->rank());
   EXPECT_EQ(node.back().step, 3);
   EXPECT_FALSE(node.back().finished);

@@ -58,7 +58,7 @@ float* host_place(const ComputeBackend& backend, const TensorRef& tensor, std::v
   return staging.data();
 }
 
-/// A piece's boxes for the checkpoint; `host` or `source` provides the piece's values.
+/// A piece's boxes in the checkpoint. The piece's values lie at `host` or, if it is null, come from `source`.
 std::vector<TensorPart> tensor_parts(const Piece& piece, float* host, const ElementSource& source = {}) {
   std::vector<TensorPart> parts;
   for (PlacedBox& box : piece.boxes()) {
@@ -105,7 +105,7 @@ void read_values(ComputeBackend& backend, const TensorRef& tensor, float* host) 
   });
 }
 
-/// Rounds `values` to the tensor's type.
+/// Writes `values` to the tensor, rounded to its type.
 void write_values(ComputeBackend& backend, std::span<const float> values, const TensorRef& tensor) {
   dispatch_float(tensor.dtype, [&](auto element) {
     using T = decltype(element);

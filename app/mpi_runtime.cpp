@@ -106,8 +106,9 @@ MpiRuntime::~MpiRuntime() {
     beacon_.reset();
     MPI_Finalize();
   }
-  // A rank stays until all others have left MPI, so that its watchdog notices a rank that hangs. No watchdog
-  // watches the last ranks leave: the kernel kills a process that has not ended within `patience`.
+  // A rank stays until all others on its node have left MPI, so that its watchdog notices a rank that hangs.
+  // No watchdog watches the last ranks leave: the kernel kills a process that has not ended within
+  // `patience`.
   constexpr std::chrono::milliseconds pause{1};
   constexpr std::chrono::milliseconds patience{20000};
   kill_unless_ended_within(patience);

@@ -30,7 +30,7 @@ std::string_view name_of(Access access) {
   return {};
 }
 
-/// Prints the programs of one run.
+/// Formats the programs of one run.
 class ProgramText {
  public:
   ProgramText(const ParameterTable& table, const ModelPrograms& programs,

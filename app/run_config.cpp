@@ -83,8 +83,8 @@ std::string multiples_near(std::int64_t unit, std::int64_t wanted) {
   return below == 0 ? listed({unit}) : listed({below, below + unit});
 }
 
-/// The rules that involve several parameters, in the order of the deck reference. A parameter with a problem,
-/// reported here or by `resolve_deck`, is not known: no rule relies on it.
+/// The rules that involve several parameters, each after the rules that set the values it uses. A parameter
+/// with a problem, reported here or by `resolve_deck`, is not known: no rule relies on it.
 class CrossChecks {
  public:
   CrossChecks(const Deck& deck, const JobSize& job, DeckErrors& errors, ParamValues& values)

@@ -197,7 +197,7 @@ double measure_gemm_tflops(Session& session, DType dtype) {
   constexpr int warm_up = 2;
   constexpr int repetitions = 6;
   ComputeBackend& compute = session.compute();
-  // A GPU needs larger matrices than a few cores to reach its rate.
+  // A GPU needs larger matrices to reach its rate than a few cores do.
   const bool is_device = !compute.host_accessible();
   const std::int64_t n = is_device ? 8192 : 1024;
   const std::span<const Shape> shapes = is_device ? std::span<const Shape>(large_shapes) : small_shapes;

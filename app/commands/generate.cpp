@@ -23,7 +23,7 @@ struct Sampling {
   PhiloxKey key;
 };
 
-/// Draws a token; the draw depends on the key and `index` only, so it is the same on every rank.
+/// Draws a token; the random number depends only on the key and `index`.
 std::int32_t draw(const std::vector<float>& logits, const Sampling& sampling, std::int64_t index) {
   std::vector<std::int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
@@ -47,7 +47,7 @@ std::int32_t draw(const std::vector<float>& logits, const Sampling& sampling, st
   return order[static_cast<std::size_t>(std::min<std::int64_t>(chosen, k - 1))];
 }
 
-/// The tokenizer of a run or checkpoint. Its ranks are read from the file that the command line names,
+/// The tokenizer of a run or checkpoint. Its merge ranks are read from the file that the command line names,
 /// otherwise from the run's copy, otherwise from the deck's file.
 std::unique_ptr<Tokenizer> tokenizer_of(const CommandLine& line, const DataConfig& data) {
   if (!tokenizer_kind(data.tokenizer).has_ranks) return make_tokenizer(data.tokenizer);

@@ -27,7 +27,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Throws if two of the names refer to the same file, whether or not it exists yet. Names may be empty.
+/// Throws if an output is the same file as an input or another output, whether or not it exists yet. Names
+/// may be empty.
 void check_apart(const std::vector<CorpusInput>& inputs, const std::vector<fs::path>& outputs) {
   const auto place = [](const fs::path& file) { return fs::weakly_canonical(fs::absolute(file)); };
   const auto check = [&](const fs::path& a, const fs::path& b) {
@@ -158,7 +159,7 @@ struct Plan {
   bool reads_standard_input() const {
     return std::ranges::any_of(inputs, [](const CorpusInput& input) { return input.path.empty(); });
   }
-  /// llm.c's file names: shard 0 is for validation, and training shards are numbered from 1.
+  /// Shards have llm.c's file names: validation shards are numbered from 0, training shards from 1.
   fs::path file(Split split, std::int64_t shard) const {
     const bool is_train = split == Split::train;
     if (!has_shards()) return is_train ? output : valid_output;
@@ -256,7 +257,8 @@ ShardProgress progress_of(const Plan& plan, const CommandLine& line, const Token
   return progress;
 }
 
-/// Reads the progress of an earlier run into `progress`. Returns whether shards remain to be written.
+/// Reads the progress of an earlier run into `progress`. Returns whether shards remain to be written. Throws
+/// if there are shards and `may_continue` is false, or if the settings have changed.
 bool continue_from(const Plan& plan, ShardProgress& progress, bool may_continue) {
   const fs::path file = plan.progress_file();
   const auto before = read_progress(file);

@@ -30,7 +30,7 @@ int dry_run(const CommandLine& line, const std::string& name) {
   return 0;
 }
 
-/// "newest" or "step_N"; throws ExitCode::usage otherwise.
+/// The value of --restart, if given: "newest" or "step_N"; throws ExitCode::usage for any other.
 std::optional<std::string> parse_restart(const CommandLine& line) {
   if (!line.has("restart")) return std::nullopt;
   const std::string wish = line.text("restart");

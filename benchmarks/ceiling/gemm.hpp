@@ -22,10 +22,10 @@ struct GemmShapes {
 
 /// GFLOP/s of all of these products (forward, input gradient, weight gradient), one after the other, on as
 /// many OpenMP threads as the backend has set. Each product counts with the median time of its fastest oneDNN
-/// primitive and weight layout; the candidates include repacked layouts and both types of a weight gradient.
-/// Products have no bias and do not accumulate; their operands are out of cache. `meet` is called before each
-/// of the 15 products, so that ranks that measure together can wait for one another. Returns nothing without
-/// oneDNN, or if oneDNN has no fast products of this type on this machine.
+/// primitive and weight layout; the candidates include repacked layouts, and weight gradients in fp32 and in
+/// `dtype`. Products have no bias and do not accumulate; their operands are out of cache. `meet` is called
+/// before each of the 15 products, so that ranks that measure together can wait for one another. Returns
+/// nothing without oneDNN, or if oneDNN has no fast products of this type on this machine.
 std::optional<double> measure_gemm_ceiling(
     const GemmShapes& shapes, const std::function<void()>& meet = [] {});
 

@@ -34,7 +34,8 @@ void add_up(Vector zero, const Step& step) {
   }
 }
 
-/// GFLOP/s of all threads, each of which calls `work` with `flops` operations in it.
+/// GFLOP/s of all threads in the fastest repetition. Each thread calls `work`, which makes `flops`
+/// operations.
 double rate_of(double flops, const std::function<void()>& meet, void (*work)()) {
   constexpr int repetitions = 9;
   double best = 0.0;

@@ -57,7 +57,7 @@ struct Settings {
   std::string csv;
 };
 
-/// One communicator with buffers of the largest size in one kind of memory.
+/// One communicator with buffers of the largest size in one kind of memory; the memory bound has neither.
 struct Contender {
   std::string backend, algorithm, memory;
   Communicator* comm = nullptr;
@@ -78,7 +78,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Small whole numbers, so that sums are exact in every type and order.
+/// Small whole numbers, so that sums over up to 17 ranks are exact in every type and order.
 float value_at(int rank, std::int64_t element) {
   return static_cast<float>((element * 7 + std::int64_t{rank} * 3) % 16);
 }

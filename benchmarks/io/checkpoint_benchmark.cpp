@@ -50,7 +50,8 @@ CommandSyntax syntax() {
           {.name = "help", .doc = "this text"}}};
 }
 
-/// Runs a command on rank 0 while the other ranks wait without computing; returns its seconds.
+/// Runs a command on rank 0 while the other ranks wait without computing. Returns its seconds on rank 0 and 0
+/// on the others.
 double seconds_of(const MpiRuntime& mpi, const std::string& command) {
   double seconds = 0.0;
   run_collectively(MPI_COMM_WORLD, [&] {

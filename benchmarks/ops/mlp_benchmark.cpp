@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The published micro-benchmark of the MLP, in bf16 on every compute backend: what bias and GELU cost after
-// the wide product, as separate operations or fused into it, and each operation's share of the MLP. Prints
-// CSV. MYLOS_BUILD names the build folder, MYLOS_THREADS sets the number of host threads.
+// The published micro-benchmark of the MLP, in bf16 on every compute backend: what bias and GELU add to the
+// time of the wide product, with GELU as a separate operation or fused into the product, and each operation's
+// share of the MLP. Prints CSV. MYLOS_BUILD names the build folder, MYLOS_THREADS sets the number of host
+// threads.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -81,8 +82,8 @@ class Mlp {
     dropout_.scalars = static_cast<const StepScalars*>(memory);
   }
 
-  /// The product alone, the product with bias and GELU after it, the product with both fused into it, then
-  /// the operations of the MLP.
+  /// The product alone, the product with bias and then GELU, the product with both fused into it, then the
+  /// operations of the MLP.
   std::vector<Part> parts(const Published& published) {
     const TensorRef x = x_.reshaped({rows_, narrow_});
     const TensorRef y = y_.reshaped({rows_, narrow_});
@@ -200,7 +201,7 @@ void report(const std::string& backend, const Published& published, const std::v
   behind_product("bias, GELU, fused", parts[2], published.fused);
 }
 
-/// Parses "BxTxF".
+/// Parses batch x positions x width, as in "8x512x2048".
 Published parse_shape(const std::string& text) {
   Shape shape;
   char end = 0;

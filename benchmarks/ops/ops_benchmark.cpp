@@ -43,7 +43,7 @@ DType factor_type(const OpCase& c) {
 }
 
 /// Seconds that a full-size case takes at the ceiling that limits it (Williams, Waterman and Patterson,
-/// "Roofline", 2009), or NaN if a ceiling is not known.
+/// "Roofline", 2009), or NaN if a ceiling is not known or the case is not full-size.
 double least_seconds(const OpCase& c, const Ceilings& ceilings) {
   constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
   if (!c.full_size) return unknown;
@@ -90,7 +90,7 @@ bool is_selected(const std::string& name) {
   return std::regex_search(name, std::regex(filter, std::regex::extended)) != negated;
 }
 
-/// Measures the ceilings that `c` needs and that have not been measured yet.
+/// Measures the ceilings that `c` needs and that have not been measured yet, and adds them to the report.
 void measure_missing(Ceilings& ceilings, const OpCase& c) {
   if (!ceilings.triad) {
     ceilings.triad = measure_triad();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The DDP study: the ways of averaging gradients that it compares, and what it published.
+// The DDP study: the ways of averaging gradients that it compares, and its published figures.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@ struct DdpStudyRow {
   std::string_view mode;  ///< parallel.ddp_mode
   double bucket_mb;       ///< MiB; the default if the mode has no buckets
   double step_ms;         ///< 2 x T4, GPT-2 medium-like, batch 32, context 64, vocabulary 10,000
-  double all_reduce_ms;   ///< of the step
+  double all_reduce_ms;   ///< part of step_ms
   int calls;
   double call_ms;
 };

@@ -83,7 +83,7 @@ void visit(Session& session, const RunConfig& config, const Repetitions& repetit
     training.read_results();
     ++num_read;
     const StepResults& results = training.results();
-    // The maximum over the ranks also makes them start the next step together.
+    // Taking the maximum also makes the ranks queue the next step together.
     const StepCost cost = over_ranks(results.seconds, results.phase_seconds);
     if (results.scalars.skip != 0) {
       fail(ExitCode::numerical, "step {} was not applied: loss {}, gradient norm {}", num_read,

@@ -14,7 +14,7 @@
 
 namespace mylos {
 
-/// One way to train.
+/// A configuration to measure, and its name in reports.
 struct Configuration {
   std::string name;
   RunConfig config;
@@ -44,7 +44,7 @@ struct Measurement {
   std::uint64_t reduce_calls = 0;
   std::uint64_t reduce_bytes = 0;                            ///< their payload
   std::array<std::int64_t, num_memory_categories> memory{};  ///< bytes, maximum over the ranks
-  std::int64_t device_bytes = 0;  ///< growth of the device's memory in use; 0 without a device
+  std::int64_t device_bytes = 0;  ///< growth of the device's memory in use, likewise; 0 without one
 
   /// Quantile `q` over the steps, interpolated between the two nearest steps.
   double step_seconds(double q = 0.5) const;

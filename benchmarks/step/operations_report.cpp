@@ -12,8 +12,8 @@ namespace mylos {
 
 namespace {
 
-/// Medians over the traced steps of a configuration. Each median is taken separately, so the medians add up
-/// to the step only if all steps take the same times.
+/// Medians over the traced steps of a configuration. Each median is taken separately, so the medians need not
+/// add up to the step's.
 class ProfileMedians {
  public:
   explicit ProfileMedians(const std::vector<StepProfile>& profiles) : profiles_(profiles) {

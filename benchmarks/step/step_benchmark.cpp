@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Training steps of a deck on random tokens: rates, time by phase and operation, memory; with --exchange the
-// DDP study.
+// Rates, time by phase and operation, and memory of training steps on random tokens: of a deck, of the DDP
+// study's variants (--exchange), or of ddp and the ZeRO stages (--sharding).
 #include <algorithm>
 #include <cstdio>
 #include <exception>

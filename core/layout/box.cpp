@@ -96,8 +96,8 @@ std::vector<PlacedBox> joined_boxes(const PlacedBox& placed, std::span<const std
   std::vector<PlacedBox> boxes = {{.box = {}, .offset = placed.offset, .stride = {}}};
   std::size_t first = 0;
   for (std::size_t s = 0; s < shape.size(); ++s) {
-    // Dimensions first .. last of the view form dimension s. The last one also takes the trailing dimensions
-    // of extent 1.
+    // Dimensions first .. last of the view form dimension s. The last dimension of the shape also takes the
+    // trailing dimensions of extent 1.
     std::size_t last = first;
     for (std::int64_t n = view[first]; n < shape[s];) n *= view[++last];
     if (s + 1 == shape.size()) last = view.size() - 1;

@@ -14,7 +14,7 @@ constexpr std::int64_t slice_multiple = 64;
 // Every slice reads and writes the gradient of the whole matrix.
 constexpr std::int64_t most_slices = 8;
 
-/// The vocabulary matrix (Vp, C) as the weight (C, Vp) of a linear layer.
+/// The vocabulary matrix (padded vocabulary, C) as the weight (C, padded vocabulary) of a linear layer.
 TensorRef transposed(TensorRef matrix) {
   std::swap(matrix.shape[0], matrix.shape[1]);
   std::swap(matrix.stride[0], matrix.stride[1]);

@@ -182,7 +182,7 @@ std::int64_t bytes_of(const Entry& entry) {
 
 SplitProgram split(const Program& backward, const std::vector<Root>& roots, const std::set<int>& wanted) {
   SplitProgram parts;
-  std::set<int> needed = wanted;  // read by the entries of the input part
+  std::set<int> needed = wanted;  // wanted, or read by the entries of the input part
   std::set<int> overwritten;      // written by the entries of the input part
   const auto any = [](const std::set<int>& some, const auto& holds) {
     return std::ranges::any_of(some, holds);

@@ -8,7 +8,7 @@
 namespace mylos {
 
 // n: the rank's rows of the residual stream, C wide. Products see all B * T rows, and the rank's part of the
-// heads H and of the inner width F of the feed-forward layer.
+// heads H and of the inner width F of the feed-forward layer. D: the width of a head.
 struct TransformerBlock::Activations {
   TensorRef ln1;           // (n, C)
   TensorRef mean1, rstd1;  // (n) fp32

@@ -10,8 +10,8 @@ namespace mylos {
 /// bit of i). Returns the result at the root, and elsewhere the reduction over the rank's subtree.
 BufferRange tree_reduce(ScheduleBuilder& builder, const RankOrder& order, BufferRange own);
 void tree_broadcast(ScheduleBuilder& builder, const RankOrder& order, BufferRange vector);
-/// `own` is this rank's part. `vector` has room for the parts of the subtree, and is unused if the subtree
-/// has only one.
+/// `own` is this rank's part. `vector` is the whole vector: a rank uses only the parts of its subtree in it,
+/// and a leaf below the root uses none.
 void tree_gather(ScheduleBuilder& builder, const RankOrder& order, BufferRange own, BufferRange vector);
 void tree_scatter(ScheduleBuilder& builder, const RankOrder& order, BufferRange vector, BufferRange own);
 

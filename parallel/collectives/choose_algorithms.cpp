@@ -27,7 +27,7 @@ constexpr std::int64_t nanoseconds_per_point = 10'000'000;
 constexpr std::int64_t nanoseconds_in_all = 250'000'000;  // once spent, each point is run only once
 constexpr std::int64_t fewest_repetitions = 3;
 constexpr std::int64_t most_repetitions = 15;
-// An algorithm replaces the one in use if its time is below this fraction.
+// An algorithm replaces the one in use if its time is below this fraction of the other's.
 constexpr double worthwhile = 0.9;
 
 /// Makes numbers the same on all ranks, over any communicator that can send messages.
@@ -205,7 +205,7 @@ struct Candidate {
   std::vector<std::int64_t> nanoseconds;  // by payload
 };
 
-/// The payloads for which the algorithms are compared; each stands for the sizes up to the next.
+/// The lower ends of the size ranges for which the algorithms are compared; each range ends at the next.
 std::vector<std::int64_t> compared_payloads() {
   std::vector<std::int64_t> payloads;
   for (std::int64_t low = smallest_payload; low <= largest_payload; low *= 2) payloads.push_back(low);

@@ -44,8 +44,9 @@ struct CollectiveCall {
   int root = 0;  ///< of broadcast and reduce
 };
 
-/// The buffers of a schedule. `input` is never written. In all_reduce, broadcast and reduce, `input` and
-/// `output` are the same buffer, and reduce calls it `output` at the root only.
+/// The buffers of a schedule. A range of `input` is never written. all_reduce, broadcast and reduce have one
+/// buffer: all_reduce and broadcast call it `output`, and reduce calls it `output` at the root and `input`
+/// elsewhere.
 enum class BufferName : std::uint8_t { input, output, scratch };
 
 /// The elements [first, first + count) of a buffer.

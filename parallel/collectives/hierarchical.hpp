@@ -19,12 +19,13 @@ namespace mylos {
 /// one for each lane:
 ///   all_reduce      the node reduces slice l at its rank l; lane l all_reduces it; the node broadcasts it
 ///   broadcast       the root's node broadcasts; lane l broadcasts slice l; the other nodes broadcast it
-///   reduce          as all_reduce, with a reduce in the lane; the root's node sends the slices to the root
-///   reduce_scatter  the node reduces parts l, l + L, ... of all nodes at its rank l; lane l scatters them
+///   reduce          as all_reduce, except that lane l reduces; the root's node sends the slices to the root
+///   reduce_scatter  the node reduces parts l, l + L, ... of all nodes at its rank l; lane l reduce_scatters
+///                   them; rank l sends the other parts of its node to their ranks
 ///   all_gather      ranks l, l + L, ... send their parts to rank l; lane l gathers; the node broadcasts
-/// so data crosses between nodes only once, spread over the lanes. All other operations go to `flat`.
-/// all_reduce is bitwise the same on every rank if the lanes' all_reduce is. Nodes may be of any size and
-/// have any ranks; if their sizes differ, reduce_scatter and all_gather pad the parts of smaller nodes.
+/// so each slice crosses between nodes in one lane only. All other operations go to `flat`. all_reduce is
+/// bitwise the same on every rank if the lanes' all_reduce is. Nodes may be of any size and have any ranks;
+/// if their sizes differ, reduce_scatter and all_gather pad the parts of smaller nodes.
 ///
 /// An operation has three stages, each on its own split, so that one operation may be in its first stage
 /// while the previous one is in its third. On every rank, operations enter a stage in the order of the calls.

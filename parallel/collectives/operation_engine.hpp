@@ -22,9 +22,9 @@ class PolledOperation {
 };
 
 /// The operations of a communicator and its splits that are under way. A thread that waits for one of them
-/// advances all, because another rank may need any of them. One thread at a time advances them, in the order
-/// in which they were started. A thread that finds another thread advancing them returns at once, so neither
-/// `start` nor `test` waits for a reduction in a progress thread.
+/// advances all of them, because another rank may need any of them. One thread at a time advances them, in
+/// the order in which they were started. A thread that finds another thread advancing them returns at once,
+/// so neither `start` nor `test` waits for a reduction in a progress thread.
 class OperationEngine {
  public:
   /// The request's test or wait rethrows an exception of `operation`. The engine must outlive the request.

@@ -33,8 +33,8 @@ RankOrder whole_order(const CollectiveCall& call, int rank);
 BufferRange input_of(const CollectiveCall& call);
 BufferRange output_of(const CollectiveCall& call);
 
-/// Every message starts a new round; local steps belong to the last round. Local steps and messages without
-/// elements are left out, the messages by both sender and receiver.
+/// Every message or exchange starts a new round; local steps belong to the last round. Local steps and
+/// messages without elements are left out, the messages by both sender and receiver.
 class ScheduleBuilder {
  public:
   void send(int peer, BufferRange range) { exchange(peer, range, peer, {}); }

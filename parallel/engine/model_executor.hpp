@@ -104,7 +104,8 @@ class ModelExecutor {
   /// a collective.
   template <class Visit>
   void for_each_segment(Entries entries, bool completes, const Visit& visit) const;
-  /// Whether an earlier micro-batch of the step has already contributed to the same gradients.
+  /// Whether an earlier micro-batch of the step has already contributed to the same gradients. Records this
+  /// contribution.
   bool has_contributed(const Occurrence& occurrence);
   /// Memory of the activation `name`.
   std::byte* memory(std::string_view name) const;

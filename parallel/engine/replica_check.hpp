@@ -32,7 +32,7 @@ std::vector<StateHash> hash_states(ComputeBackend& backend, const ParameterTable
 
 /// Compares the hashes of `hash_states` across the ranks that own the same parts and, along the tensor axis,
 /// the hashes of parameters that this axis does not divide. Returns "" if all agree. Otherwise returns one
-/// line, the same on all ranks compared, that names the parameter and the suspected ranks: the ranks whose
+/// line, the same on all ranks compared, that names the state and the suspected ranks: the ranks whose
 /// weights are not their rounded fp32 master; if there are no such ranks, the minority, or all ranks if there
 /// is no majority. Collective; call it before the states change.
 std::string compare_replicas(ComputeBackend& backend, const GradientExchange& exchange,

@@ -123,7 +123,7 @@ class TrainingStep {
   static std::vector<PlannedCall> tensor_calls(const ParameterTable& table,
                                                const std::vector<UnitPart>& owned, DType gradient_type,
                                                std::size_t before);
-  /// Bytes on the device for steps by `schedule`, in addition to weights, gradients and activations.
+  /// Bytes that this class itself allocates on the device for steps by `schedule`.
   static std::size_t workspace_bytes(const Schedule& schedule) {
     return sizeof(GuardState) + sizeof(StepMemory) * (1 + static_cast<std::size_t>(schedule.ahead()));
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Ddp: every rank holds everything; gradients are summed in one of the four ways of the DDP study
-// (Li et al., "PyTorch Distributed", VLDB 2020, for buckets and overlap).
+// Ddp: every rank holds everything; gradients are summed by one of the four variants of the DDP study (Li et
+// al., "PyTorch Distributed", VLDB 2020, for buckets and overlap).
 #pragma once
 
 #include <cstdint>

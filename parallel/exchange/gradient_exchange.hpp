@@ -147,7 +147,7 @@ struct PlannedCall {
 struct ExchangePlan {
   std::int64_t weight_bytes = 0;
   std::int64_t gradient_bytes = 0;
-  std::int64_t gathered_bytes = 0;       ///< weights of other ranks, while they are used
+  std::int64_t gathered_bytes = 0;       ///< whole units' weights, while they are used
   std::int64_t full_gradient_bytes = 0;  ///< whole units, until they are reduced to the rank's part
   std::vector<PlannedCall> calls{};      ///< of a step, in order
   std::vector<UnitPart> owned{};         ///< as GradientExchange::owned; `stored` as GradientExchange::stored

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Zero: data parallelism whose ranks divide the optimizer's states, the gradients and the parameters
-// (Rajbhandari et al., "ZeRO", SC 2020; Zhao et al., "PyTorch FSDP", VLDB 2023, for units and prefetching).
+// Zero: data parallelism whose ranks divide the optimizer's states and, depending on the stage, the gradients
+// and the parameters (Rajbhandari et al., "ZeRO", SC 2020; Zhao et al., "PyTorch FSDP", VLDB 2023, for units
+// and prefetching).
 #pragma once
 
 #include <cstddef>
@@ -16,9 +17,10 @@ namespace mylos {
 
 /// Each rank along Axis::shard owns a part of every unit. A unit's gradient is reduce-scattered once the
 /// step's last backward pass has completed it, or, if gradients are divided, once each backward pass has. A
-/// divided gradient exists as a whole only from its first contribution until that reduction. Afterwards, the
-/// replicas sum the gradients of the parts that they own. Undivided weights are gathered after the update,
-/// and the gather is waited for before their next use; divided weights are gathered before each use.
+/// divided gradient exists as a whole only from its first contribution until that reduction. After a unit's
+/// last reduction of the step, the replicas sum the gradients of the parts that they own. Undivided weights
+/// are gathered after the update, and the gather is waited for before their next use; divided weights are
+/// gathered before each use.
 class Zero final : public GradientExchange {
  public:
   /// `shards` are the ranks along Axis::shard. `replicas` are the ranks that own the same parts and hold

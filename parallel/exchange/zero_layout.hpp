@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ZeroLayout: what each rank holds under sharded data parallelism, and when it moves.
+// ZeroLayout: what each rank holds under sharded data parallelism, and when weights and gradients move.
 #pragma once
 
 #include <array>

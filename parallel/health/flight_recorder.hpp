@@ -122,8 +122,8 @@ class FlightRecorder final : public CallObserver {
   using Gather = std::function<std::vector<std::string>(const std::string&)>;
 
   /// Makes this rank's page and maps the pages of the node's other ranks to which it has access; ranks in
-  /// separate user namespaces therefore count as separate nodes. Collective over the ranks that `gather`
-  /// reaches. Throws ExitCode::io.
+  /// separate user or PID namespaces therefore count as separate nodes. Collective over the ranks that
+  /// `gather` reaches. Throws ExitCode::io.
   FlightRecorder(int rank, const Gather& gather);
   ~FlightRecorder() override;
   FlightRecorder(const FlightRecorder&) = delete;

@@ -20,7 +20,7 @@ namespace mylos {
 
 /// Beats for this rank, however long its other threads compute, and watches the ranks that its recorder
 /// shows. Until there is a recorder, it watches the launch. The rank whose turn it is (FailureDetector)
-/// prints the last operations of all ranks to stderr, records the reason and ends the job.
+/// prints the last operations of these ranks to stderr, records the reason and ends the job.
 ///
 /// Once the ranks are known, the thread that judges touches no file, takes no lock and allocates nothing. A
 /// second thread reports and records; the first waits for it for at most one second. A third thread ends the

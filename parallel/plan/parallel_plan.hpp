@@ -17,7 +17,7 @@ struct ParallelPlan {
   std::int64_t tensor = 1;  ///< ranks that divide the matrices of the blocks
   TensorSplits splits{};    ///< the other things that these ranks divide
   std::int64_t data = 1;    ///< ranks that read different samples
-  std::int64_t shard = 1;   ///< of the data ranks, neighbours among which the exchange divides
+  std::int64_t shard = 1;   ///< neighbouring data ranks that divide one copy, as the exchange defines
   const ExchangeKind* exchange = nullptr;
   const ScheduleKind* schedule = nullptr;
   ParamValues values;  ///< of the deck, with section parallel at least

@@ -121,7 +121,8 @@ std::vector<PlannedCall> calls_of(const Schedule& schedule, const ModelPrograms&
   return calls;
 }
 
-/// Scratch bytes of an algorithm for one call. Rank 0 needs the most in every algorithm.
+/// Scratch bytes of an algorithm for one call. Rank 0 needs the most in every algorithm for the operations
+/// that are planned.
 std::size_t scratch_bytes(const std::string& name, const PlannedCall& call, const Coordinates& coordinates) {
   const int ranks = coordinates.extent(call.group);
   const auto of = [&](Algorithm algorithm) -> std::size_t {

@@ -152,7 +152,7 @@ class RankCheck {
   std::int64_t updates_ = 0;  // number of steps that were applied
 };
 
-/// Matches the messages of all ranks in the order of their channels.
+/// Matches the messages of all ranks, in the order within each channel.
 class MessageCheck {
  public:
   MessageCheck(std::span<const Schedule> ranks, std::vector<std::string>& problems)
@@ -212,7 +212,8 @@ class MessageCheck {
       ++open_[rank];
     }
   }
-  /// Matches the first messages of all channels; returns false if none match.
+  /// Pairs sent with received messages in every channel while it has both, and reports pairs that do not fit.
+  /// Returns false if there was no pair.
   bool meet_once() {
     bool has_met = false;
     for (auto& [ends, channel] : channels_) {

@@ -84,8 +84,8 @@ struct Schedule {
 
   /// The largest number of steps that an action is ahead.
   int ahead() const;
-  /// Calls visit(occurrence) for the actions that complete step `step`, including the prologue unless the
-  /// step was begun, and excluding the actions of steps after `last`.
+  /// Calls visit(occurrence) for the actions of the period that completes step `step`, including the prologue
+  /// unless the step was begun, and excluding the actions of steps after `last`.
   template <class Visit>
   void for_each_action(std::int64_t step, bool is_begun, std::int64_t last, const Visit& visit) const {
     for (std::int64_t period = is_begun ? step : step - ahead(); period <= step; ++period) {

@@ -748,7 +748,7 @@ class DiskFull : public RunTest {
 };
 
 TEST_F(DiskFull, WhileACheckpointIsWritten) {
-  // optimizer.h5 takes 3.2 MB, every other file less than the limit.
+  // optimizer.h5 takes 3.5 MB, every other file less than the limit.
   const std::string message = fill({"--model.width=128", "--checkpoint.every=5"}, 5, 2'500'000);
   EXPECT_THAT(message, HasSubstr("optimizer.h5"));
 }

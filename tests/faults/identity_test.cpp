@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A run is the same on all ranks and across restarts: deck, options, layout and data. Also: files that
-// change or fill up during a run.
+// A run is the same on all ranks and across restarts: deck, options, layout and data. Also: data files that
+// change during a run, and output that cannot be written.
 #include <csignal>
 #include <cstdlib>
 #include <fstream>

@@ -12,7 +12,8 @@ namespace mylos::test {
 
 namespace {
 
-// Unless a test is about silent ranks, a rank that a busy machine holds up for seconds has not stopped.
+// The heartbeat limit is long, because a busy machine may hold a rank up for seconds; tests of silent ranks
+// shorten it.
 constexpr const char* tiny_deck = R"([model]
 layers = 2
 heads = 2

@@ -30,7 +30,7 @@ TEST(Manifest, EveryByteIsOfATensorOrOfAPiece) {
   EXPECT_EQ(bytes_of({}, 3), "ppp");
   EXPECT_EQ(bytes_of({{one, 0}}, 4), "tttt");
   EXPECT_EQ(bytes_of({{one, 1}}, 6), "pttttp");
-  // Tensors in any order, adjacent, and a byte apart.
+  // Tensors in any order, adjacent, and three bytes apart.
   EXPECT_EQ(bytes_of({{two, 9}, {one, 2}, {one, 17}}, 23), "ppttttppp" + std::string(12, 't') + "pp");
 }
 

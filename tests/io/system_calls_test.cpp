@@ -28,7 +28,7 @@ struct Calls {
   int failing_sync = 0;  ///< counted from 1; 0: no sync fails
   int error = EIO;       ///< of the failing sync
   bool are_short = false;
-  bool reads_fail = false;               ///< with EIO
+  bool reads_fail = false;               ///< of step 2's weights.h5, with EIO
   bool directories_refuse = false;       ///< to be synced, with EINVAL
   std::vector<std::string> synced = {};  ///< paths
 };
@@ -47,7 +47,7 @@ int sync_or_fail(int fd) {
   return -1;
 }
 
-/// Half of the requested bytes; for several whole pages, half of the pages.
+/// If calls are short, half of the requested bytes or, for several whole pages, half of the pages.
 std::size_t shortened(std::size_t bytes) {
   if (!calls.are_short || bytes < 2) return bytes;
   constexpr std::size_t page = 4096;

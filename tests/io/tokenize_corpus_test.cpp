@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// From documents to token files: the result is the same for any number of threads, any block size and any
-// interruptions.
+// From documents to token files: the result is the same for any number of threads, any length of documents
+// and any interruptions.
 #include "io/tokens/tokenize_corpus.hpp"
 
 #include <optional>
@@ -197,7 +197,7 @@ TEST_F(TokenizeCorpus, DocumentsOfManyBlocks) {
   const std::vector<std::string> all = {words, wide, letters, "", "x", wide, "", letters + " " + words, "y"};
   EXPECT_EQ(run({scratch_.path()}, "out").documents, 9);
   ASSERT_TRUE(written("out", Split::train) == expected(all, Split::train));
-  // Bytes may be cut anywhere.
+  // The byte tokenizer may cut text anywhere.
   tokenizer_ = make_tokenizer("bytes");
   run({scratch_.path()}, "bytes");
   ASSERT_TRUE(written("bytes", Split::train) == expected(all, Split::train));

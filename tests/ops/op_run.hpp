@@ -39,7 +39,7 @@ std::string stray_write(const OpCase& c, const Contents& before, const Contents&
 /// A case in the memory of a backend.
 class OpRun {
  public:
-  /// Allocates; `initial` must outlive the object.
+  /// Allocates. All arguments must outlive the object.
   OpRun(const OpCase& c, ComputeBackend& backend, const Contents& initial);
 
   /// Puts the initial contents back.

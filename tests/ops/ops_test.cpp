@@ -82,7 +82,8 @@ TEST(OpCases, EmbeddingBackwardMovesTheRowsOfItsTokens) {
     const double moved =
         static_cast<double>(c->find("tokens")->view.bytes() + c->find("dout")->view.bytes()) +
         row * (rows_of_dwte + rows_of_dwpe);
-    EXPECT_NEAR(c->bytes, moved, 0.05 * moved) << c->name();  // it counts expected tokens
+    // Cases count the expected number of distinct tokens.
+    EXPECT_NEAR(c->bytes, moved, 0.05 * moved) << c->name();
   }
 }
 

@@ -29,7 +29,7 @@ struct Array {
 /// `floor` replaces a smaller root mean square of `b`, for results that are zero except for rounding.
 double relative_error(const Array& a, const Array& b, double floor = 0.0);
 
-/// Elements first, first + 1, ... of the normal stream `key`.
+/// The elements of the normal stream `key` at index(0), index(1), ..., index(n - 1).
 Array fill_normal(std::int64_t n, PhiloxKey key, const GlobalIndex& index, double stddev);
 
 Array linear_forward(const Array& x, const Array& w, const Array& bias);
@@ -82,7 +82,7 @@ AttentionGradients attention_backward(const AttentionInput& in, const Array& out
 /// Returns (4, N). All targets must lie in this part of the vocabulary.
 Array softmax_statistics(const Array& logits, const Array& targets, std::int64_t vocab,
                          std::int64_t first_token);
-/// Returns the gradient of gradient_scale * sum of losses, (N, Vp).
+/// Returns the gradient of gradient_scale * sum of losses, of the shape of `logits`.
 Array cross_entropy(const Array& logits, const Array& targets, std::int64_t vocab, double gradient_scale,
                     Array& losses, Array& correct);
 

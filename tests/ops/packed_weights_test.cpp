@@ -15,7 +15,7 @@
 namespace mylos {
 namespace {
 
-/// Small whole numbers, which every order of summation adds without rounding.
+/// Small multiples of 1/2, whose products every order of summation adds without rounding.
 std::vector<float> pattern(std::int64_t elements, int seed) {
   std::vector<float> values(static_cast<std::size_t>(elements));
   for (std::size_t i = 0; i < values.size(); ++i) {

@@ -361,8 +361,8 @@ TEST_F(CollectivesTest, TheAutomaticChoiceFollowsTheFormulasOfEachCollective) {
   }
 }
 
-/// On two ranks every algorithm broadcasts with one message and sums with two. But naive and tree add all
-/// elements at one rank; ring and halving_doubling add half of them at each rank.
+/// On two ranks the fastest broadcast takes one message. In a sum, naive and tree add all elements at one
+/// rank; ring and halving_doubling add half of them at each rank.
 TEST_F(CollectivesTest, TheAutomaticChoiceWeighsSumsAndSwitchesForATenth) {
   if (size_ != 2) GTEST_SKIP() << "for two ranks";
   CollectiveCosts costs{cost_curve(1e-5, 1e6), cost_curve(0.0, 1.0), {}};

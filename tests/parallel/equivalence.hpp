@@ -49,7 +49,7 @@ std::int64_t sent_by_ring_all_reduce(std::int64_t count, std::int64_t ranks, std
 /// The same for a ring that only sums or only gathers, with equal parts: count (ranks - 1) / ranks.
 std::int64_t sent_by_half_a_ring(std::int64_t count, std::int64_t ranks);
 
-/// A run that differs from the others in one respect.
+/// The shape and the options of a run, by name.
 struct Variant {
   const char* name;
   std::int64_t layers, heads, width, vocab, seq_len;

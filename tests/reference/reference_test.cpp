@@ -81,7 +81,7 @@ class ReferenceTest : public testing::TestWithParam<std::string> {
     }
   }
 
-  /// (B, T, V) of the first step.
+  /// The logits (B, T, vocabulary) of the first step's tokens.
   std::vector<float> logits(MiniTrainer& trainer) const {
     std::vector<float> all;
     trainer.executor().load_evaluation(tokens(0));

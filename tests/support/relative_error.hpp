@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The measure of every comparison in mylos: norm-wise relative error.
+// The norm-wise relative error by which tests compare tensors.
 #pragma once
 
 #include <cmath>

@@ -273,7 +273,8 @@ TEST(Program, KnowsWhereItWasRecorded) {
   }
 }
 
-/// Elements of a sample that dropout draws for; `first` is an index in one head's probabilities or in a row.
+/// A use of dropout. `first` is the index of its first element within a sample; `number` is the number of
+/// elements of its tensor, which is the query in attention.
 using Draw = std::tuple<int, std::int64_t, std::int64_t, std::int64_t>;  // block, sample, first, number
 /// The draws of the dropout layers of a program, by key.
 using Draws = std::map<std::pair<std::uint32_t, std::uint32_t>, std::set<Draw>>;
@@ -528,7 +529,7 @@ TEST(ActivationPlan, IsNoLargerForMoreMicroBatches) {
           .bytes();
     };
     EXPECT_EQ(bytes(1), bytes(4));
-    // Planning takes no longer for many micro-batches than for three.
+    // Many micro-batches give no more passages to plan than three.
     EXPECT_EQ(passages_of(accumulate(100), recorded.programs), passages_of(accumulate(3), recorded.programs));
   });
 }

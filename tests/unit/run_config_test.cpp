@@ -274,7 +274,7 @@ TEST(RunConfig, PresetsAreThePublishedModels) {
   }
 }
 
-/// Every parameter has a different value.
+/// No two numbers of one struct are equal, so that a value in the wrong place is found.
 TEST(RunConfig, TakesEachParameterToItsPlace) {
   const Result result = configure_gpt2({{"model.vocab_multiple", "64"},
                                         {"model.dropout", "0.25"},

@@ -219,14 +219,15 @@ double measure_gemm_tflops(Session& session, DType dtype) {
   double highest = 0.0;  // other load can only lower a rate, so the highest is taken
   session.world().barrier();
   for (const auto& [in, out] : shapes) {
+    const LinearForward product{.x = {x.data(), dtype, {n, in}},
+                                .w = {w.data(), dtype, {in, out}, 1},
+                                .y = {y.data(), dtype, {n, out}}};
     for (int i = 0; i < warm_up + repetitions; ++i) {
       const auto start = std::chrono::steady_clock::now();
-      compute.run(LinearForward{.x = {x.data(), dtype, {n, in}},
-                                .w = {w.data(), dtype, {in, out}, 1},
-                                .y = {y.data(), dtype, {n, out}}});
+      compute.run(product);
       compute.synchronize();
       const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      if (i >= warm_up) highest = std::max(highest, 2.0e-12 * static_cast<double>(n * in * out) / seconds);
+      if (i >= warm_up) highest = std::max(highest, 1e-12 * product.flops() / seconds);
     }
   }
   return highest;

@@ -276,13 +276,16 @@ TEST_F(Commands, ADryRunNeedsNodesOfEqualSize) {
   }
 }
 
-/// A stop request does not wait for an evaluation.
+/// A stop request does not wait for an evaluation. A second restart from the same checkpoint makes it again.
 TEST_F(Commands, AnEvaluationPutOffByAStopFollowsAfterTheRestart) {
   const Outcome outcome = train("run", {valid(), "--eval.every=1", "--train.wall_clock=0.001"});
   EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::preempted)) << outcome.output;
   EXPECT_THAT(checkpoint_steps("run"), ElementsAre(1));
-  const Outcome rest = train("run", {valid(), "--eval.every=1", "--restart", "--train.stop_step=3"});
-  EXPECT_EQ(rest.exit_code, 0) << rest.output;
+  for (const char* last : {"--train.stop_step=1", "--train.stop_step=3"}) {
+    const Outcome rest = train("run", {valid(), "--eval.every=1", "--restart", last});
+    EXPECT_EQ(rest.exit_code, 0) << rest.output;
+    EXPECT_EQ(occurrences(rest.output, "step 1: validation loss "), 1) << rest.output;
+  }
   EXPECT_THAT(read_table("run", "eval")["step"], ElementsAre(1, 2, 3));
 }
 

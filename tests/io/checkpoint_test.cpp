@@ -387,6 +387,7 @@ TEST_F(CheckpointTest, WhatOthersMadeIsLeftAlone) {
   write(2);
   on_root([&] {
     fs::copy(path(1), path(999999), fs::copy_options::recursive);
+    fs::copy(path(1), path(0), fs::copy_options::recursive);
     fs::copy(path(1), path(1).string() + ".old", fs::copy_options::recursive);
     spill(path(1) / "notes.txt", "the good one");
     fs::create_directory(path(3).string() + ".tmp");
@@ -402,8 +403,8 @@ TEST_F(CheckpointTest, WhatOthersMadeIsLeftAlone) {
     store.abandon_after(2);
   }
   for (const std::int64_t step : {4, 5, 6}) write(step);
-  for (const fs::path& kept :
-       {path(999999), fs::path(path(1).string() + ".old"), path(1), fs::path(path(3).string() + ".tmp")}) {
+  for (const fs::path& kept : {path(999999), path(0), fs::path(path(1).string() + ".old"), path(1),
+                               fs::path(path(3).string() + ".tmp")}) {
     EXPECT_TRUE(fs::exists(kept)) << kept;
   }
   EXPECT_FALSE(fs::exists(path(2)));

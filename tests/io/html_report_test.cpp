@@ -133,6 +133,9 @@ TEST(HtmlReport, HeadlinesAndMarks) {
                       {"time_verify", {1.0, 1.0}}};
   data.facts = {{"status", "finished"}, {"model", "124.4 million parameters"}};
   data.memory_bytes = {{"parameters", 1.0e9}, {"optimizer", 3.0e9}, {"workspace", 0.0}};
+  data.steps["memory_peak_min"].assign(500, 4.25e9);
+  data.steps["memory_peak_median"].assign(500, 4.5e9);
+  data.steps["memory_peak_max"].assign(500, 5.5e9);
   const std::string html = html_report(data);
   expect_whole(html);
   for (const char* text : {"2.125",
@@ -154,6 +157,8 @@ TEST(HtmlReport, HeadlinesAndMarks) {
                            "1.000 GB",
                            "75.0 %",
                            "4.000 GB",
+                           "Peak memory</dt><dd>5.500 GB",
+                           "4.250 GB min, 4.500 GB median, 5.500 GB max",
                            "data-scale=\"log\"",
                            "124.4 million parameters"}) {
     EXPECT_NE(html.find(text), std::string::npos) << text;

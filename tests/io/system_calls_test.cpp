@@ -1,38 +1,46 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Files are synced to disk before they get their final names, and no error of fsync(2) is lost. Calls that
-// read or write less than requested are continued. This program replaces the system calls and makes them fail
-// as a test requests.
+// read or write less than requested are continued. This program replaces the system calls, records them and
+// makes them fail as a test requests.
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
+#include <cstddef>
 #include <cstdlib>
+#include <fcntl.h>
 #include <functional>
 #include <string>
 #include <sys/syscall.h>
 #include <unistd.h>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "core/base/error.hpp"
 #include "io/file_util.hpp"
 #include "io/metrics/metrics.hpp"
+#include "io/tokens/sample_stream.hpp"
 #include "io/tokens/token_dataset.hpp"
 #include "tests/io/io_test_util.hpp"
+#include "tests/support/waiting.hpp"
 
 namespace mylos::test {
 namespace {
 
-/// How the calls below behave, and the record of the syncs. Files are written by one thread at a time.
+/// How the calls below behave, and the record of some. Files are written by one thread at a time.
 struct Calls {
   int failing_sync = 0;  ///< counted from 1; 0: no sync fails
   int error = EIO;       ///< of the failing sync
   bool are_short = false;
-  bool reads_fail = false;               ///< of step 2's weights.h5, with EIO
-  bool directories_refuse = false;       ///< to be synced, with EINVAL
-  std::vector<std::string> synced = {};  ///< paths
+  bool reads_fail = false;                 ///< of step 2's weights.h5, with EIO
+  bool directories_refuse = false;         ///< to be synced, with EINVAL
+  std::vector<std::string> synced = {};    ///< paths
+  std::vector<std::string> uncached = {};  ///< paths of files that were dropped from the page cache
 };
 Calls calls;
+std::atomic<std::size_t> num_reads = 0;  // by all threads
 
 std::string path_of(int fd) {
   return fs::read_symlink(fmt::format("/proc/self/fd/{}", fd)).string();
@@ -58,11 +66,17 @@ ssize_t write_some(int fd, const void* data, std::size_t bytes, off_t offset) {
   return ::syscall(SYS_pwrite64, fd, data, shortened(bytes), offset);
 }
 ssize_t read_some(int fd, void* data, std::size_t bytes, off_t offset) {
+  ++num_reads;
   if (calls.reads_fail && path_of(fd).ends_with("step_000002/weights.h5")) {
     errno = EIO;
     return -1;
   }
   return ::syscall(SYS_pread64, fd, data, shortened(bytes), offset);
+}
+
+int note_advice(int fd, int advice) {
+  if (advice == POSIX_FADV_DONTNEED) calls.uncached.push_back(path_of(fd));
+  return 0;
 }
 
 }  // namespace
@@ -77,6 +91,9 @@ ssize_t pwrite(int fd, const void* data, size_t bytes, off_t offset) {
 }
 ssize_t pread(int fd, void* data, size_t bytes, off_t offset) {
   return mylos::test::read_some(fd, data, bytes, offset);
+}
+int posix_fadvise(int fd, off_t /*offset*/, off_t /*bytes*/, int advice) noexcept {
+  return mylos::test::note_advice(fd, advice);
 }
 }
 
@@ -135,14 +152,22 @@ TEST_F(SystemCalls, ACheckpointIsOnDiskBeforeItGetsItsName) {
                                       temporary + "/manifest.json.tmp", temporary, place}));
 }
 
+TEST_F(SystemCalls, ACheckpointIsReadBackFromTheDisk) {
+  const ScratchDirectory scratch;
+  write_small(scratch.path(), 1);
+  const std::string checkpoint = scratch.path().string() + "/checkpoints/step_000001";
+  for (const char* file : {"/weights.h5", "/optimizer.h5"})
+    EXPECT_THAT(calls.uncached, testing::Contains(checkpoint + file));
+}
+
 TEST_F(SystemCalls, NoErrorOfFsyncIsLost) {
   EXPECT_EQ(sweep([&](const fs::path& run) { write_small(run, 1); }), 8);
-  // A checkpoint of the same step is moved away first.
-  EXPECT_GT(sweep([&](const fs::path& run) {
+  // A checkpoint of the same step is moved away first: three more syncs. The directory is already there.
+  EXPECT_EQ(sweep([&](const fs::path& run) {
               write_small(run, 1);
               write_small(run, 1);
             }),
-            16);
+            8 + 7 + 3);
   EXPECT_EQ(sweep([&](const fs::path& run) { make_directory(run / "a" / "b"); }), 2);
   EXPECT_EQ(sweep([&](const fs::path& run) { write_text_file(run / "status.json", "{}"); }), 2);
   EXPECT_GE(sweep([&](const fs::path& run) {
@@ -193,6 +218,19 @@ TEST_F(SystemCalls, ACheckpointThatCannotBeReadIsNotPassedOver) {
   EXPECT_EQ(warnings, "");
   calls.reads_fail = false;
   EXPECT_EQ(open_newest(io_, checkpoints, std::nullopt, {})->state().step, 2);
+}
+
+TEST_F(SystemCalls, MicroBatchesAreReadAhead) {
+  const ScratchDirectory scratch;
+  const fs::path file = scratch.path() / "tokens.bin";
+  TokenFileWriter writer(file);
+  writer.append(std::vector<std::uint16_t>(100, 1));
+  writer.finish();
+  SampleStream stream(open_dataset(parse_sources(file.string()), TokenFile::most_ids, 8, 1), 1, 1);
+  std::vector<std::int32_t> tokens(9);
+  num_reads = 0;
+  stream.read(0, tokens);
+  EXPECT_TRUE(wait_until([] { return num_reads == 1 + SampleStream::depth; }));
 }
 
 TEST_F(SystemCalls, WhatIsTakenAndGivenInPartsIsWhole) {

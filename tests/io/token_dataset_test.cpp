@@ -9,6 +9,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <sys/resource.h>
 
 #include <gtest/gtest.h>
 
@@ -87,6 +88,19 @@ TEST_F(TokenTest, BadFilesAreNamedWithTheOffset) {
   expect(good.substr(0, good.size() - 1), "offset 8: 100 tokens");
   expect(good + "x", "offset 8: 100 tokens");
   EXPECT_TRUE(error_of(scratch_.path() / "missing.bin").starts_with("74 "));
+}
+
+TEST_F(TokenTest, PagesFromTheFirstToTheLastMakeTheIdentity) {
+  const fs::path file = counting_file(9000);  // five pages
+  const auto identity = [&] { return TokenFile(file, TokenFile::most_ids, TokenFormat::llmc, 3).identity(); };
+  const std::string whole = slurp(file);
+  const std::string expected = identity();
+  for (const std::size_t at : {std::size_t{1024}, std::size_t{1024 + 2 * 4096}, whole.size() - 2}) {
+    std::string other = whole;
+    other[at] ^= 1;
+    spill(file, other);
+    EXPECT_NE(identity(), expected) << at;
+  }
 }
 
 TEST_F(TokenTest, ATokenBeyondTheVocabularyIsNamedWithItsOffset) {
@@ -406,6 +420,16 @@ TEST_F(Sources, NameTheFileThatIsBad) {
     }
   }
   EXPECT_NE(error.find(path("a_1.bin").string() + " ends at offset 1100"), std::string::npos) << error;
+}
+
+TEST_F(Sources, RaiseTheLimitOfOpenFiles) {
+  const std::string text = counting_files("t", std::vector<std::size_t>(100, 20));
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit few = {.rlim_cur = 64, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  EXPECT_EQ(open_error(text), "good");
+  EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
 
 TEST_F(Sources, AgreeOnTheirTokenizer) {

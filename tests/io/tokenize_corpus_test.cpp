@@ -241,6 +241,18 @@ TEST_F(TokenizeCorpus, ContinuesBehindWholeShards) {
   EXPECT_EQ(count, 4000);
 }
 
+/// Otherwise a job that dies in between would leave the tokens of one text with the sidecar of another.
+TEST_F(TokenizeCorpus, AFileThatIsReplacedLosesItsSidecarFirst) {
+  spill(file("a.txt"), "one text");
+  run({file("a.txt")}, "out");
+  const fs::path shard = file("out_train_0.bin");
+  ASSERT_TRUE(fs::exists(sidecar_path(shard)));
+  fs::create_directory(sidecar_path(shard).string() + ".tmp");  // in the way of the new sidecar
+  EXPECT_THROW(run({file("a.txt")}, "out"), Error);
+  EXPECT_TRUE(fs::exists(shard));
+  EXPECT_FALSE(fs::exists(sidecar_path(shard)));
+}
+
 TEST_F(TokenizeCorpus, TheFirstErrorIsNamedWithFileAndLine) {
   auto all = documents(3000);
   spill_lines("good.jsonl", all);

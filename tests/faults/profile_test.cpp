@@ -76,7 +76,9 @@ TEST_F(Profile, NamesTheAxisOfEachCollective) {
   using testing::Contains;
   const std::vector<std::string> zero3 = names("--parallel.exchange=zero3");
   EXPECT_THAT(zero3, Contains("all_gather (data)"));
+  EXPECT_THAT(zero3, Contains("all_gather wait (data)"));
   EXPECT_THAT(zero3, Contains("reduce_scatter (data)"));
+  EXPECT_THAT(zero3, Contains("reduce_scatter wait (data)"));
   EXPECT_THAT(names("--parallel.tensor=2"), Contains("all_reduce (tensor)"));
 }
 

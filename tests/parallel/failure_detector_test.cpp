@@ -17,7 +17,9 @@ namespace {
 
 using namespace std::chrono_literals;
 using std::chrono::milliseconds;
+using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 constexpr WatchdogLimits limits{.silence = 2000ms, .operation_timeout = 10000ms, .io_timeout = 30000ms};
@@ -82,6 +84,18 @@ TEST(FailureDetector, ReportsARankThatIsSilentForLongerThanTheLimit) {
             fmt::format("stopped rank 1: pid {} has given no sign of life for 2.5 s", getpid()));
   EXPECT_THAT(node.report(), HasSubstr(fmt::format("\nrank 1 (pid {}, SILENT), step 0", getpid())));
   EXPECT_THAT(node.report(), HasSubstr(fmt::format("\nrank 2 (pid {}, running), step 0", getpid())));
+}
+
+TEST(FailureDetector, ReportsTheLastEightCollectivesOfARank) {
+  Node node;
+  for (int i = 0; i < 9; ++i) {
+    node.begin(0, "all_reduce");
+    node.complete(0);
+  }
+  node.look();
+  node.stop(1);
+  EXPECT_THAT(node.watch(limits.silence + pause), StartsWith("stopped rank 1"));
+  EXPECT_THAT(node.report(), AllOf(HasSubstr("\n  #2 all_reduce"), Not(HasSubstr("\n  #1 all_reduce"))));
 }
 
 TEST(FailureDetector, TellsADeadRankFromAStoppedOne) {

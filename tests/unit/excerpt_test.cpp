@@ -179,6 +179,23 @@ TEST(ZeroLayout, IsTheSameForTheExcerptAndForAllMicroBatches) {
   }
 }
 
+/// The first passes read one unit each, in order.
+TEST(ZeroLayout, GathersWeightsAsManyPassesAheadAsPrefetchSays) {
+  const RunConfig config = config_of(3, false, 1);
+  const ParameterTable table = config.table(config.parallel.first());
+  ExchangeScope scope{.table = table, .coordinates = config.parallel.first()};
+  scope.events = events_of(config, table);
+  for (const int prefetch : {0, 1, 2}) {
+    SCOPED_TRACE(prefetch);
+    const ZeroLayout layout({.stage = ZeroStage::parameters, .prefetch = prefetch}, scope);
+    for (int unit = 0; unit < table.num_units(); ++unit) {
+      const ZeroLayout::Gather& gather = layout.sequences.front().gathers.at(static_cast<std::size_t>(unit));
+      EXPECT_EQ(gather.unit, unit);
+      EXPECT_EQ(gather.start, static_cast<std::size_t>(std::max(unit - prefetch, 0)));
+    }
+  }
+}
+
 TEST(Plan, DoesNotGrowWithAccumulation) {
   const RunConfig few = config_of(2, true, 6);
   const RunConfig all = config_of(2, true, many);

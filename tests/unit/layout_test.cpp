@@ -178,16 +178,20 @@ TEST(Layout, PiecesOfAllRanksCoverEachParameterOnce) {
       const Coordinates at(extents, ranks, rank);
       if (at.index(loss_axes) > 0) continue;  // holds copies of the first replica's parts
       const ParameterTable table = ParameterTable(model()).local(at, {.vocab = divides_vocab});
+      bool has_part_of_twins = false;
       for (int unit = 0; unit < table.num_units(); ++unit) {
         const std::int64_t cut = table.unit(unit).size / 3 + 1;  // in the middle of a parameter
         for (const UnitPart& part :
              {UnitPart{unit, 0, cut}, UnitPart{unit, cut, table.unit(unit).size - cut}}) {
           for (const Piece& held : pieces_of(table, part)) {
             const Piece piece = held.share();
+            has_part_of_twins |= piece.parameter.twins > 1 && piece.count > 0;
             for (const PlacedBox& placed : piece.boxes()) boxes[piece.parameter.name].push_back(placed.box);
           }
         }
       }
+      // Each twin stores some of the parameters, which are too small to be divided.
+      EXPECT_EQ(has_part_of_twins, extents.tensor > 1) << "rank " << rank << " of " << ranks;
     }
     const ParameterTable whole(model());
     for (const Parameter& parameter : whole.parameters()) {

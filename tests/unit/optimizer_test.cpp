@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -135,6 +137,17 @@ TEST_P(OptimizerTest, RoundsTheSameHoweverTensorParallelismDividesWeights) {
 
 INSTANTIATE_TEST_SUITE_P(Backends, OptimizerTest, testing::ValuesIn(compute_backend_names()),
                          backend_test_name);
+
+/// If two parameters drew the same numbers, their rounding errors would be correlated.
+TEST(Segments, RoundEachParameterByItsOwnKey) {
+  const ParameterTable table{ModelConfig()};
+  std::set<std::pair<std::uint32_t, std::uint32_t>> keys;
+  for (const UnitPart& part : whole_units(table)) {
+    for (const Segment& segment : segments_of(table, part, 5))
+      keys.insert({segment.rounding.key.k0, segment.rounding.key.k1});
+  }
+  EXPECT_EQ(keys.size(), table.parameters().size());
+}
 
 /// The loss of the last of 30 steps, with this optimizer and learning rate.
 float loss_after_30_steps(const char* name, double learning_rate) {

@@ -264,6 +264,17 @@ TEST(Program, WeightGradientsHideTheSumsOfInputGradients) {
   }
 }
 
+TEST(Program, CountsTheBytesOfAChangedOperandTwice) {
+  const TensorRef tensor(address_of(0), DType::bf16, {10});
+  const auto bytes = [](const auto& op) {
+    Entry entry;
+    entry.operation = op;
+    return bytes_of(entry);
+  };
+  EXPECT_EQ(bytes(Fill{.y = tensor}), 20);
+  EXPECT_EQ(bytes(AllReduceCall{.buffer = tensor, .group = {Axis::tensor}}), 40);
+}
+
 TEST(Program, KnowsWhereItWasRecorded) {
   const Recorded recorded(small_model(true, 0.1F), {.recompute = Recompute::block});
   for (const Entry& entry : recorded.backward().entries) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/trainer.hpp"
 
-#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <ctime>
@@ -413,8 +412,7 @@ void Trainer::start_pending_checkpoint() {
 void Trainer::note_written(const std::optional<WrittenCheckpoint>& written) {
   if (!written) return;
   checkpoint_begin_.reset();
-  wall_clock_limit_.note_checkpoint(std::max(stall_seconds_, written->write_seconds) +
-                                    written->verify_seconds);
+  wall_clock_limit_.note_checkpoint(stall_seconds_, written->write_seconds, written->verify_seconds);
   if (metrics_) {
     metrics_->append("checkpoints", {{"step", static_cast<double>(written->step)},
                                      {"bytes", static_cast<double>(written->bytes)},

@@ -21,6 +21,10 @@ class WallClockLimit {
 
   void note_step(double seconds) { step_ = std::max(step_, seconds); }
   void note_checkpoint(double seconds) { checkpoint_ = std::max(checkpoint_, seconds); }
+  /// Training waits for `stall` while the checkpoint is written; then the checkpoint is read back.
+  void note_checkpoint(double stall, double write, double verify) {
+    note_checkpoint(std::max(stall, write) + verify);
+  }
 
   /// Whether the run, `elapsed` after its launch, must stop.
   bool is_near(double elapsed) const {

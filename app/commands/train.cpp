@@ -194,9 +194,9 @@ int run(const CommandLine& line) {
     // that core.
     io = std::make_unique<IoThread>();
     checkpoint_io = std::make_unique<IoThread>();
-    const std::int64_t batch = setup.config.train.micro_batch;
+    const TrainConfig& train = setup.config.train;
     samples =
-        std::make_unique<SampleStream>(*std::move(train_data), batch, batch * setup.config.parallel.data);
+        std::make_unique<SampleStream>(*std::move(train_data), train.micro_batch, train.sample_stride());
     session = std::make_unique<Session>(setup.plugins, setup.config, setup.values, mpi.recorder());
     setup.config.comm.algorithm = session->algorithm();
     setup.values.set("comm.algorithm", session->algorithm());

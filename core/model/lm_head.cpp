@@ -8,8 +8,6 @@
 namespace mylos {
 
 namespace {
-// Large enough for matrix products at full speed, small compared with the model.
-constexpr std::int64_t slice_bytes = std::int64_t{128} << 20;
 constexpr std::int64_t slice_multiple = 64;
 // Every slice reads and writes the gradient of the whole matrix.
 constexpr std::int64_t most_slices = 8;
@@ -25,6 +23,7 @@ TensorRef transposed(TensorRef matrix) {
 
 LmHead::LmHead(const ModelConfig& model, const ParameterTable& table)
     : width_(model.width),
+      logits_bytes_(model.logits_bytes),
       matrix_(table.find(model.tied ? "wte.weight" : "lm_head.weight")),
       gamma_(table.find("ln_f.weight")),
       beta_(table.find("ln_f.bias")) {}
@@ -32,7 +31,7 @@ LmHead::LmHead(const ModelConfig& model, const ParameterTable& table)
 std::int64_t LmHead::slice_rows(const BatchShape& shape) const {
   const std::int64_t row_bytes = matrix_.padded_rows * static_cast<std::int64_t>(size_of(shape.dtype));
   const std::int64_t share = (shape.rows() + most_slices - 1) / most_slices;
-  const std::int64_t most = std::max({slice_bytes / row_bytes, slice_multiple, share});
+  const std::int64_t most = std::max({logits_bytes_ / row_bytes, slice_multiple, share});
   const std::int64_t slices = (shape.rows() + most - 1) / most;
   const std::int64_t even = (shape.rows() + slices - 1) / slices;
   return std::min(shape.rows(), (even + slice_multiple - 1) / slice_multiple * slice_multiple);

@@ -39,6 +39,7 @@ class LmHead final : public Block {
   TensorRef statistics(Recorder& run, const CrossEntropy& loss) const;
 
   std::int64_t width_;
+  std::int64_t logits_bytes_;
   const Parameter& matrix_;         // (Vr, C); the token embedding's if tied
   const Parameter &gamma_, &beta_;  // (C)
 };

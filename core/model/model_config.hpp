@@ -25,6 +25,9 @@ struct ModelConfig {
   std::int64_t vocab_multiple = 128;  ///< the vocabulary in memory is padded to a multiple of this
   bool tied = true;                   ///< the head shares the token embedding
   float dropout = 0.0F;               ///< on embedding, attention probabilities and both residual branches
+  /// The head computes this many bytes of logits at a time, but at least 64 rows and an eighth of all rows.
+  /// Large enough for matrix products at full speed, small compared with the model.
+  std::int64_t logits_bytes = std::int64_t{128} << 20;
 
   std::int64_t head_dim() const { return width / heads; }
   std::int64_t padded_vocab() const { return (vocab + vocab_multiple - 1) / vocab_multiple * vocab_multiple; }

@@ -25,6 +25,9 @@ struct TrainConfig {
   Recompute recompute = Recompute::none;
   std::uint64_t seed = 0;
 
+  /// The samples between the beginnings of two successive micro-batches of a rank: a micro-batch of each
+  /// sample rank.
+  std::int64_t sample_stride() const { return global_batch / accumulation; }
   BatchShape shape() const { return {.batch = micro_batch, .seq = seq_len, .dtype = dtype}; }
 };
 

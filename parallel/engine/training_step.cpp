@@ -226,8 +226,8 @@ void TrainingStep::execute(const Occurrence& occurrence, StepDriver& driver) {
 }
 
 std::int64_t TrainingStep::first_sample(int micro_batch) const {
-  const std::int64_t ranks = coordinates_.extent(sample_axes);
-  return (micro_batch * ranks + coordinates_.index(sample_axes)) * config_.train.micro_batch;
+  const TrainConfig& train = config_.train;
+  return micro_batch * train.sample_stride() + coordinates_.index(sample_axes) * train.micro_batch;
 }
 
 std::vector<TrainingStep::PartRange> TrainingStep::tensor_terms(const ParameterTable& table,

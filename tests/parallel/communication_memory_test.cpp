@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The memory of communication in the ledger, against the plan that a dry run prints.
+// What needs a session of several ranks: the memory of communication in the ledger, against the plan that a
+// dry run prints, and what the ranks observe of a step.
 #include <algorithm>
 #include <cstdlib>
 #include <span>
@@ -9,6 +10,7 @@
 
 #include "app/session.hpp"
 #include "app/setup.hpp"
+#include "app/step_record.hpp"
 #include "parallel/collectives/algorithm_communicator.hpp"
 #include "parallel/plan/run_plan.hpp"
 #include "tests/parallel/mini_trainer.hpp"
@@ -81,6 +83,14 @@ class NoTokens final : public StepDriver {
   }
 };
 
+/// The ranks take turns at being the slowest in a phase.
+void expect_slowest_rank_of_each_phase(Session& session) {
+  StepResults own;
+  for (int phase = 0; phase < num_step_phases; ++phase)
+    own.phase_seconds[static_cast<std::size_t>(phase)] = phase % session.size() == session.rank() ? 2.0 : 1.0;
+  EXPECT_THAT(observe_step(session, own, 0).phase_seconds, testing::Each(testing::DoubleEq(2.0)));
+}
+
 // One test, because a process has one session.
 TEST(CommunicationMemory, EqualsThePlan) {
   const CommunicatorHandle world = open_communicator("mpi");
@@ -102,6 +112,7 @@ TEST(CommunicationMemory, EqualsThePlan) {
     }
   }
   expect_planned(session.ledger(), world->rank(), setup.config, comm);
+  expect_slowest_rank_of_each_phase(session);
 
   for (const std::string algorithm : {"naive", "tree", "ring", "halving_doubling", "tree<20000,ring"}) {
     for (const std::string strategy : {"per_parameter", "flat", "overlapped", "bucketed", "zero1", "zero2",

@@ -90,6 +90,14 @@ TEST_F(DdpEquivalence, AccumulationComputesWhatOneBatchDoes) {
   }
 }
 
+TEST_F(DdpEquivalence, SlicesOfLogitsComputeWhatAllLogitsDo) {
+  constexpr std::int64_t steps = 3;
+  const Outcome oracle = run_alone(mini_config(small_model(), global_batch, 37), steps);
+  RunConfig config = mini_config(small_model(), global_batch, 37, ranks());
+  config.model.logits_bytes = 0;  // slices of 64 rows
+  expect_equal_to_rounding(config, run(*world_, config, steps), oracle);
+}
+
 class DdpVariants : public DdpEquivalence, public testing::WithParamInterface<Variant> {};
 
 TEST_P(DdpVariants, ComputeWhatOneRankDoes) {

@@ -129,6 +129,7 @@ TEST_F(Tensor, ComputesWhatOneRankDoesWithEveryFeature) {
       const Outcome oracle = alone(model, steps);
       for (const TensorSplits& splits : every_split) {
         for_all_layouts(model, odd_accumulation(), splits, [&](RunConfig config) {
+          config.model.logits_bytes = 0;  // slices of 64 rows
           config.train.recompute = recompute;
           recompute = recompute == Recompute::none        ? Recompute::selective
                       : recompute == Recompute::selective ? Recompute::block
@@ -178,6 +179,7 @@ TEST_F(Tensor, EvaluatesAsOneRankDoes) {
   EXPECT_GT(std::ranges::count(correct, 1), 0);
   for (const TensorSplits& splits : every_split) {
     RunConfig config = whole;
+    config.model.logits_bytes = 0;  // seven slices instead of one
     config.parallel.tensor = ranks();
     config.parallel.splits = splits;
     const auto [own_losses, own_correct] = evaluated(*world_, config);

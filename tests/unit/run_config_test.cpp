@@ -382,6 +382,9 @@ TEST(DeckChanges, AreTheKeysThatAffectTheResults) {
   EXPECT_EQ(deck_changes(before, before + "[optim]\nmaster = fp32\n"), "");
   EXPECT_EQ(deck_changes(before, before + "[optim]\nmaster = none\n"), "optim.master fp32 -> none");
   EXPECT_EQ(deck_changes(before, before + "[plugin]\nkey = 1\n"), "plugin.key nothing -> 1");
+  EXPECT_EQ(deck_changes(before, before + "[guard]\npolicy = stop\nspike_factor = 8\nspike_window = 4\n"
+                                          "replica_check_every = 5\n"),
+            "guard.policy skip -> stop, guard.spike_factor 0 -> 8, guard.spike_window 100 -> 4");
 }
 
 TEST(InputDecks, AreValid) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/wall_clock_limit.hpp"
 
+#include <utility>
+
 #include <gtest/gtest.h>
 
 namespace mylos {
@@ -28,6 +30,15 @@ TEST(WallClockLimit, AssumesTheSlowestStepAndCheckpoint) {
   const double needed = 2 * (2 * 4.0 + 8.0) + 1.0;
   EXPECT_FALSE(run.is_near(limit - needed));
   EXPECT_TRUE(run.is_near(limit - needed + 0.1));
+}
+
+TEST(WallClockLimit, LeavesTimeToReadTheCheckpointBack) {
+  for (const auto& [stall, write] : {std::pair(2.0, 5.0), std::pair(5.0, 2.0)}) {
+    WallClockLimit run(limit, 0, 1);
+    run.note_checkpoint(stall, write, 3.0);
+    EXPECT_FALSE(run.is_near(limit - 2 * 8.0 - 1.0));
+    EXPECT_TRUE(run.is_near(limit - 2 * 8.0 - 0.9));
+  }
 }
 
 TEST(WallClockLimit, ZeroMeansNoLimit) {

@@ -15,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include "core/communicator.hpp"
 #include "core/layout/axis.hpp"
 #include "core/layout/parameter_table.hpp"
 #include "core/ops/compute_backend.hpp"
@@ -60,6 +61,7 @@ struct AllReduceCall {
   static void operands(Self& op, const Visit& visit) {
     visit("buffer", op.buffer, Access::update);
   }
+  CommCall call() const { return {CommOperation::all_reduce, buffer, buffer}; }
   double flops() const { return 0.0; }
 };
 
@@ -74,6 +76,7 @@ struct AllGatherCall {
     visit("input", op.input, Access::read);
     visit("output", op.output, Access::write);
   }
+  CommCall call() const { return {CommOperation::all_gather, input, output}; }
   double flops() const { return 0.0; }
 };
 
@@ -88,6 +91,7 @@ struct ReduceScatterCall {
     visit("input", op.input, Access::read);
     visit("output", op.output, Access::write);
   }
+  CommCall call() const { return {CommOperation::reduce_scatter, input, output}; }
   double flops() const { return 0.0; }
 };
 

@@ -129,25 +129,11 @@ void ModelExecutor::acquire(const Entry& entry, const Pass& pass) {
   }
 }
 
-namespace {
-
-Request start(const AllReduceCall& call, Communicator& group) {
-  return group.all_reduce(call.buffer, ReduceOp::sum);
-}
-Request start(const AllGatherCall& call, Communicator& group) {
-  return group.all_gather(call.input, call.output);
-}
-Request start(const ReduceScatterCall& call, Communicator& group) {
-  return group.reduce_scatter(call.input, call.output, ReduceOp::sum);
-}
-
-}  // namespace
-
 void ModelExecutor::queue(const Entry& entry, const Pass& pass) {
   with_bound(entry, pass.binding, [&]<class Op>(const Op& op) {
     try {
       if constexpr (is_collective<Op>) {
-        collectives_.emplace(&entry, start(op, grid_.group(op.group)));
+        collectives_.emplace(&entry, op.call().on(grid_.group(op.group)));
       } else {
         backend_.run(op);
       }

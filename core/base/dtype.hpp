@@ -142,8 +142,7 @@ constexpr DType dtype_of<std::uint8_t>() {
 }
 
 /// Calls `function(T{})` with the storage type of a floating-point `type`; other types are a defect.
-template <class Function>
-decltype(auto) dispatch_float(DType type, Function&& function) {
+decltype(auto) dispatch_float(DType type, auto&& function) {
   switch (type) {
     case DType::fp32:
       return function(float{});

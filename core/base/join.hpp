@@ -10,8 +10,7 @@
 namespace mylos {
 
 /// The values as fmt formats them, separated by `separator`.
-template <class Range>
-std::string join(const Range& values, std::string_view separator) {
+std::string join(const auto& values, std::string_view separator) {
   std::string text;
   bool is_first = true;
   for (const auto& value : values) {

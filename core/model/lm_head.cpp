@@ -76,8 +76,7 @@ TensorRef LmHead::statistics(Recorder& run, const CrossEntropy& loss) const {
   return all;
 }
 
-template <class Visit>
-void LmHead::for_each_slice(Recorder& run, const Normed& normed, const Visit& visit) const {
+void LmHead::for_each_slice(Recorder& run, const Normed& normed, const auto& visit) const {
   const TensorRef matrix = transposed(run.weight(matrix_));
   const std::int64_t n = run.shape().rows();
   const std::int64_t most = slice_rows(run.shape());

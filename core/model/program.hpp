@@ -57,10 +57,7 @@ struct AllReduceCall {
   AxisSet group;
 
   static constexpr std::string_view name = "all_reduce";
-  template <class Self, class Visit>
-  static void operands(Self& op, const Visit& visit) {
-    visit("buffer", op.buffer, Access::update);
-  }
+  static void operands(auto& op, const auto& visit) { visit("buffer", op.buffer, Access::update); }
   CommCall call() const { return {CommOperation::all_reduce, buffer, buffer}; }
   double flops() const { return 0.0; }
 };
@@ -71,8 +68,7 @@ struct AllGatherCall {
   AxisSet group;
 
   static constexpr std::string_view name = "all_gather";
-  template <class Self, class Visit>
-  static void operands(Self& op, const Visit& visit) {
+  static void operands(auto& op, const auto& visit) {
     visit("input", op.input, Access::read);
     visit("output", op.output, Access::write);
   }
@@ -86,8 +82,7 @@ struct ReduceScatterCall {
   AxisSet group;
 
   static constexpr std::string_view name = "reduce_scatter";
-  template <class Self, class Visit>
-  static void operands(Self& op, const Visit& visit) {
+  static void operands(auto& op, const auto& visit) {
     visit("input", op.input, Access::read);
     visit("output", op.output, Access::write);
   }
@@ -132,8 +127,7 @@ struct Entry {
 };
 
 /// Calls visit(place, access) for each operand that an entry has.
-template <class Visit>
-void for_each_place(const Entry& entry, const Visit& visit) {
+void for_each_place(const Entry& entry, const auto& visit) {
   std::visit(
       [&]<class Op>(const Op& op) {
         Op::operands(
@@ -145,8 +139,7 @@ void for_each_place(const Entry& entry, const Visit& visit) {
 }
 
 /// Calls visit(result, operand) for each pair of tensors of an entry that may share memory.
-template <class Visit>
-void for_each_in_place(const Entry& entry, const Visit& visit) {
+void for_each_in_place(const Entry& entry, const auto& visit) {
   std::visit(
       [&]<class Op>(const Op& op) {
         const auto visit_pair = [&](const TensorRef& result, const TensorRef& operand) {
@@ -206,8 +199,7 @@ struct Binding {
 };
 
 /// Binds the first sample and the scalars of an operation, if it has them.
-template <class Op>
-void bind_scalars(Op& op, const Binding& binding) {
+void bind_scalars(auto& op, const Binding& binding) {
   const auto bind_dropout = [&](Dropout& dropout) {
     dropout.first_sample += binding.first_sample;
     dropout.scalars = binding.scalars;
@@ -220,8 +212,7 @@ void bind_scalars(Op& op, const Binding& binding) {
 }
 
 /// Calls visit(operation) with the operation of an entry, its tensors bound to memory.
-template <class Visit>
-void with_bound(const Entry& entry, const Binding& binding, const Visit& visit) {
+void with_bound(const Entry& entry, const Binding& binding, const auto& visit) {
   std::visit(
       [&]<class Op>(const Op& recorded) {
         Op op = recorded;

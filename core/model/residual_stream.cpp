@@ -28,8 +28,7 @@ struct SampleRows {
   }
 };
 
-template <class Visit>
-void for_each_part(const BatchShape& shape, const Visit& visit) {
+void for_each_part(const BatchShape& shape, const auto& visit) {
   const std::int64_t first = shape.first_residual_row();
   const std::int64_t end = first + shape.residual_rows();
   for (std::int64_t row = first; row < end;) {

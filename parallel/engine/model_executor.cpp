@@ -181,8 +181,7 @@ bool ModelExecutor::is_cut(const Entry& entry, bool completes) const {
           }));
 }
 
-template <class Visit>
-void ModelExecutor::for_each_segment(Entries entries, bool completes, const Visit& visit) const {
+void ModelExecutor::for_each_segment(Entries entries, bool completes, const auto& visit) const {
   std::size_t number = 0;
   std::size_t begin = 0;
   for (std::size_t i = 0; i < entries.size(); ++i) {

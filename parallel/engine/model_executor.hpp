@@ -102,8 +102,7 @@ class ModelExecutor {
   bool is_cut(const Entry& entry, bool completes) const;
   /// Calls visit(number, entries) for each segment. A segment ends with a cut or before an entry that awaits
   /// a collective.
-  template <class Visit>
-  void for_each_segment(Entries entries, bool completes, const Visit& visit) const;
+  void for_each_segment(Entries entries, bool completes, const auto& visit) const;
   /// Whether an earlier micro-batch of the step has already contributed to the same gradients.
   bool has_contributed(const Occurrence& occurrence);
   /// Memory of the activation `name`.

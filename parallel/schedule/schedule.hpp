@@ -86,8 +86,7 @@ struct Schedule {
   int ahead() const;
   /// Calls visit(occurrence) for the actions that complete step `step`, including the prologue unless the
   /// step was begun, and excluding the actions of steps after `last`.
-  template <class Visit>
-  void for_each_action(std::int64_t step, bool is_begun, std::int64_t last, const Visit& visit) const {
+  void for_each_action(std::int64_t step, bool is_begun, std::int64_t last, const auto& visit) const {
     for (std::int64_t period = is_begun ? step : step - ahead(); period <= step; ++period) {
       for (std::size_t i = 0; i < actions.size(); ++i) {
         const std::int64_t own = period + actions[i].ahead;

@@ -69,18 +69,6 @@ std::vector<TrafficRow> TrafficCounter::table() const {
   return rows;
 }
 
-TrafficTotals TrafficCounter::totals() const {
-  const std::lock_guard lock(mutex_);
-  TrafficTotals totals;
-  for (const Axis& axis : axes_) {
-    for (int i = 0; i < num_operations; ++i) {
-      totals.calls += axis.calls(static_cast<CommOperation>(i));
-      totals.payload_bytes += axis.payload_bytes(static_cast<CommOperation>(i));
-    }
-  }
-  return totals;
-}
-
 CountedCommunicator::CountedCommunicator(NextCommunicator next, std::string_view label,
                                          TrafficCounter& counter, FlightRecorder* recorder, bool host_buffers)
     : ForwardingCommunicator(std::move(next)),

@@ -30,15 +30,6 @@ struct TrafficRow {
 /// Subtracts the calls and bytes of `part` from the rows of `all`; rows without calls are left out.
 std::vector<TrafficRow> subtract(std::vector<TrafficRow> all, const std::vector<TrafficRow>& part);
 
-struct TrafficTotals {
-  std::uint64_t calls = 0;
-  std::uint64_t payload_bytes = 0;
-
-  friend TrafficTotals operator-(const TrafficTotals& a, const TrafficTotals& b) {
-    return {a.calls - b.calls, a.payload_bytes - b.payload_bytes};
-  }
-};
-
 /// Calls and payload (CommCall::payload_bytes) of this rank by axis and operation. Thread-safe.
 class TrafficCounter {
  public:
@@ -67,8 +58,6 @@ class TrafficCounter {
   Axis& axis(std::string_view label);
   /// Every axis and operation in use, in the order in which the axes were made.
   std::vector<TrafficRow> table() const;
-  /// All axes and operations together; allocates nothing.
-  TrafficTotals totals() const;
 
  private:
   mutable std::mutex mutex_;

@@ -285,16 +285,6 @@ struct Dropout {
   const StepScalars* scalars = nullptr;  // device memory
 };
 
-/// Whether element `e` of `sample` is kept at `step`.
-MYLOS_HOST_DEVICE inline bool dropout_keeps(const Dropout& dropout, std::int64_t step, std::int64_t sample,
-                                            std::int64_t e) {
-  const std::uint64_t group = static_cast<std::uint64_t>(e) / 4;
-  const PhiloxBlock block =
-      philox(dropout.key, static_cast<std::uint32_t>(group), static_cast<std::uint32_t>(group >> 32U),
-             static_cast<std::uint32_t>(sample), static_cast<std::uint32_t>(step));
-  return uniform01(block.x[static_cast<std::uint64_t>(e) % 4]) >= dropout.probability;
-}
-
 /// y = (residual or 0) + dropout(x) / (1 - p). x, y (B, T, C); y may be x or residual. p = 0 is a plain sum.
 struct DropoutAdd {
   TensorRef x{}, residual{}, y{};

@@ -40,7 +40,7 @@ ModelExecutor::ModelExecutor(ComputeBackend& backend, MemoryLedger& ledger, cons
       shape_(shape),
       programs_(std::move(programs)),
       contributed_(2 * programs_.chunks.size()),
-      uploads_{UploadBuffer(backend, upload_bytes(shape)), UploadBuffer(backend, upload_bytes(shape))} {
+      uploads_{TransferBuffer(backend, upload_bytes(shape)), TransferBuffer(backend, upload_bytes(shape))} {
   const ActivationPlan plan(programs_.roots, passages_of(schedule_, programs_));
   arena_ = DeviceBuffer(backend, ledger, MemoryCategory::activations, plan.bytes(), "mylos::arena");
   bindings_ = bindings_of(plan, programs_.roots, static_cast<std::byte*>(arena_.data()));
@@ -92,9 +92,9 @@ void ModelExecutor::load(std::span<const std::int32_t> tokens) {
   const auto t = static_cast<std::size_t>(shape_.seq);
   require(tokens.size() == static_cast<std::size_t>(shape_.batch) * (t + 1),
           "a micro-batch is B rows of T + 1 tokens");
-  UploadBuffer& upload = uploads_[next_upload_];
+  TransferBuffer& upload = uploads_[next_upload_];
   next_upload_ = 1 - next_upload_;
-  auto* inputs = static_cast<std::int32_t*>(upload.fill());
+  auto* inputs = static_cast<std::int32_t*>(upload.data());
   auto* targets = inputs + shape_.rows();
   for (std::size_t b = 0; b < static_cast<std::size_t>(shape_.batch); ++b) {
     const std::int32_t* row = tokens.data() + b * (t + 1);

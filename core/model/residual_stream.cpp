@@ -65,6 +65,19 @@ void record(Recorder& run, const DropoutAddLayernorm& op) {
   });
 }
 
+void record(Recorder& run, const Parameter& gamma, const Parameter& beta, LayernormBackwardInput op,
+            const std::source_location& where) {
+  run(LayernormBackwardWeight{.dy = op.dy,
+                              .x = op.x,
+                              .mean = op.mean,
+                              .rstd = op.rstd,
+                              .dgamma = run.gradient(gamma),
+                              .dbeta = run.gradient(beta)},
+      where);
+  op.gamma = run.weight(gamma);
+  run(op, where);
+}
+
 TensorRef all_rows(Recorder& run, std::string_view name, const TensorRef& rows) {
   if (run.shape().residual_parts == 1) return rows;
   const TensorRef all = run.tensor(name, rows.dtype, {run.shape().rows(), rows.shape[1]});

@@ -53,8 +53,8 @@ class Request {
   std::unique_ptr<RequestState> state_;
 };
 
-/// Memory from a communicator, freed with this object. Move-only; empty after default construction and after
-/// a move.
+/// Memory from a communicator or a backend, freed with this object. Move-only; empty after default
+/// construction and after a move.
 class Window {
  public:
   Window() = default;

@@ -155,6 +155,8 @@ struct Accesses {
   std::set<int> reads, writes;
 };
 Accesses accesses_of(const Entry& entry);
+/// Whether two sets of roots have a root in common.
+bool intersect(const std::set<int>& a, const std::set<int>& b);
 
 bool is_collective_entry(const Entry& entry);
 

@@ -2,11 +2,13 @@
 // Communicator: the collective and point-to-point operations of a group of ranks, over any transport.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "core/base/error.hpp"
@@ -51,8 +53,8 @@ class Request {
   std::unique_ptr<RequestState> state_;
 };
 
-/// Memory from a communicator, freed with this object. Move-only; empty after default construction and after
-/// a move.
+/// Memory from a communicator or a backend, freed with this object. Move-only; empty after default
+/// construction and after a move.
 class Window {
  public:
   Window() = default;
@@ -114,6 +116,45 @@ class Communicator {
 
   /// Ends the job on all ranks with this exit code; does not return.
   [[noreturn]] virtual void abort(ExitCode code, const std::string& message) = 0;
+};
+
+/// The collectives and messages of a communicator.
+enum class CommOperation : std::uint8_t {
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  broadcast,
+  reduce,
+  all_to_all,
+  all_to_all_v,
+  send,
+  recv,
+  barrier,
+};
+inline constexpr int num_operations = 10;
+
+constexpr std::string_view name_of(CommOperation operation) {
+  constexpr std::array<std::string_view, num_operations> names = {
+      "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce",
+      "all_to_all", "all_to_all_v",   "send",       "recv",      "barrier"};
+  return names[static_cast<std::size_t>(operation)];
+}
+
+/// A call of a communicator as data. An operation with one buffer has it as input and as output.
+struct CommCall {
+  CommOperation operation;
+  TensorRef input{}, output{};
+  ReduceOp reduction = ReduceOp::sum;
+  int peer = 0;  ///< the root of broadcast and reduce, the other rank of send and recv
+  int tag = 0;
+  std::span<const std::int64_t> send_counts{}, recv_counts{};  ///< of all_to_all_v
+
+  /// Makes the call.
+  Request on(Communicator& communicator) const;
+  /// The size of one buffer argument, whatever an algorithm sends for it: the buffer of all_reduce,
+  /// broadcast, reduce, send and recv, the input of reduce_scatter and all_to_all, the output of all_gather,
+  /// the sum of the send counts of all_to_all_v.
+  std::uint64_t payload_bytes() const;
 };
 
 }  // namespace mylos

@@ -39,20 +39,38 @@ class ForwardingCommunicator : public Communicator {
   int rank() const override { return next_->rank(); }
   int size() const override { return next_->size(); }
 
-  Request all_reduce(TensorRef buffer, ReduceOp op) override { return next_->all_reduce(buffer, op); }
-  Request reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) override {
-    return next_->reduce_scatter(input, output, op);
+  Request all_reduce(TensorRef buffer, ReduceOp op) override {
+    return start({CommOperation::all_reduce, buffer, buffer, op});
   }
-  Request all_gather(TensorRef input, TensorRef output) override { return next_->all_gather(input, output); }
-  Request broadcast(TensorRef buffer, int root) override { return next_->broadcast(buffer, root); }
-  Request reduce(TensorRef buffer, ReduceOp op, int root) override { return next_->reduce(buffer, op, root); }
-  Request all_to_all(TensorRef input, TensorRef output) override { return next_->all_to_all(input, output); }
+  Request reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) override {
+    return start({CommOperation::reduce_scatter, input, output, op});
+  }
+  Request all_gather(TensorRef input, TensorRef output) override {
+    return start({CommOperation::all_gather, input, output});
+  }
+  Request broadcast(TensorRef buffer, int root) override {
+    return start({.operation = CommOperation::broadcast, .input = buffer, .output = buffer, .peer = root});
+  }
+  Request reduce(TensorRef buffer, ReduceOp op, int root) override {
+    return start({CommOperation::reduce, buffer, buffer, op, root});
+  }
+  Request all_to_all(TensorRef input, TensorRef output) override {
+    return start({CommOperation::all_to_all, input, output});
+  }
   Request all_to_all_v(TensorRef input, std::span<const std::int64_t> send_counts, TensorRef output,
                        std::span<const std::int64_t> recv_counts) override {
-    return next_->all_to_all_v(input, send_counts, output, recv_counts);
+    return start({.operation = CommOperation::all_to_all_v,
+                  .input = input,
+                  .output = output,
+                  .send_counts = send_counts,
+                  .recv_counts = recv_counts});
   }
-  Request send(TensorRef buffer, int peer, int tag) override { return next_->send(buffer, peer, tag); }
-  Request recv(TensorRef buffer, int peer, int tag) override { return next_->recv(buffer, peer, tag); }
+  Request send(TensorRef buffer, int peer, int tag) override {
+    return start({CommOperation::send, buffer, buffer, ReduceOp::sum, peer, tag});
+  }
+  Request recv(TensorRef buffer, int peer, int tag) override {
+    return start({CommOperation::recv, buffer, buffer, ReduceOp::sum, peer, tag});
+  }
   void barrier() override { next_->barrier(); }
   void progress() override { next_->progress(); }
   Window allocate(std::size_t bytes) override { return next_->allocate(bytes); }
@@ -63,6 +81,9 @@ class ForwardingCommunicator : public Communicator {
   }
 
  protected:
+  /// Receives every collective and message except barriers.
+  virtual Request start(const CommCall& call) { return call.on(next()); }
+
   Communicator& next() const { return *next_; }
 
  private:

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <dlfcn.h>
 
+#include "core/base/join.hpp"
+
 namespace mylos {
 
 namespace {
@@ -15,17 +17,6 @@ extern "C" const PluginDescriptor* const* mylos_static_plugins();  // generated 
 
 constexpr const char* kind_name(PluginKind kind) {
   return kind == PluginKind::compute ? "compute" : "communication";
-}
-
-std::vector<std::filesystem::path> split_paths(const std::string& list) {
-  std::vector<std::filesystem::path> paths;
-  std::size_t begin = 0;
-  while (begin <= list.size()) {
-    const std::size_t end = std::min(list.find(':', begin), list.size());
-    if (end > begin) paths.emplace_back(list.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return paths;
 }
 
 }  // namespace
@@ -136,9 +127,12 @@ std::vector<const PluginDescriptor*> PluginRegistry::usable(PluginKind kind) con
 }
 
 std::vector<std::filesystem::path> plugin_search_path(const std::string& option) {
-  std::vector<std::filesystem::path> paths = split_paths(option);
-  if (const char* environment = std::getenv("MYLOS_PLUGIN_PATH"); environment != nullptr) {
-    for (auto& path : split_paths(environment)) paths.push_back(std::move(path));
+  const char* environment = std::getenv("MYLOS_PLUGIN_PATH");
+  std::vector<std::filesystem::path> paths;
+  for (const std::string_view list : {option.c_str(), environment != nullptr ? environment : ""}) {
+    for (const std::string_view path : split(list, ':')) {
+      if (!path.empty()) paths.emplace_back(path);
+    }
   }
   std::error_code error;
   const auto executable = std::filesystem::read_symlink("/proc/self/exe", error);

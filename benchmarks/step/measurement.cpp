@@ -26,7 +26,7 @@ class RandomTokens final : public StepDriver {
   /// Call before step `step`.
   void begin(std::int64_t step) {
     step_ = step;
-    before_ = traffic_.totals();
+    before_ = traffic_.table();
   }
   void read_samples(std::int64_t /*step*/, std::int64_t first, std::span<std::int32_t> tokens) override {
     for (std::size_t i = 0; i < tokens.size(); ++i) {
@@ -37,11 +37,11 @@ class RandomTokens final : public StepDriver {
     }
   }
   void after(const Action& action) override {
-    if (action.kind == ActionKind::reduce) after_ = traffic_.totals();
+    if (action.kind == ActionKind::reduce) after_ = traffic_.table();
   }
 
-  std::uint64_t reduce_calls() const { return after_.calls - before_.calls; }
-  std::uint64_t reduce_bytes() const { return after_.payload_bytes - before_.payload_bytes; }
+  /// The collectives of the step until its gradients are reduced.
+  std::vector<TrafficRow> reduce_traffic() const { return subtract(after_, before_); }
 
  private:
   PhiloxKey key_ = stream_key(1, "benchmark tokens");
@@ -49,7 +49,7 @@ class RandomTokens final : public StepDriver {
   std::int64_t row_;
   const TrafficCounter& traffic_;
   std::int64_t step_ = 0;
-  TrafficTotals before_, after_;
+  std::vector<TrafficRow> before_, after_;
 };
 
 /// The elementwise maximum over all ranks.
@@ -104,8 +104,11 @@ void visit(Session& session, const RunConfig& config, const Repetitions& repetit
     while (training.num_unread() > to_leave) read_results();
   }
   measurement.parameters = training.table().num_parameters();
-  measurement.reduce_calls = driver.reduce_calls();
-  measurement.reduce_bytes = driver.reduce_bytes();
+  measurement.reduce_calls = measurement.reduce_bytes = 0;
+  for (const TrafficRow& row : driver.reduce_traffic()) {
+    measurement.reduce_calls += row.calls;
+    measurement.reduce_bytes += row.payload_bytes;
+  }
   std::array<double, num_memory_categories + 1> memory{};
   for (std::size_t i = 0; i < num_memory_categories; ++i) {
     memory[i] = static_cast<double>(session.ledger().current(static_cast<MemoryCategory>(i)));

@@ -2,6 +2,7 @@
 // Element types: storage only; kernels load, convert to float, compute and store.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -19,38 +20,17 @@ namespace mylos {
 
 enum class DType : std::uint8_t { fp32, bf16, fp16, int32, int64, uint8 };
 
+inline constexpr std::size_t num_dtypes = 6;
+
 constexpr std::size_t size_of(DType type) {
-  switch (type) {
-    case DType::fp32:
-    case DType::int32:
-      return 4;
-    case DType::bf16:
-    case DType::fp16:
-      return 2;
-    case DType::int64:
-      return 8;
-    case DType::uint8:
-      return 1;
-  }
-  return 0;
+  constexpr std::array<std::size_t, num_dtypes> sizes = {4, 2, 2, 4, 8, 1};
+  return sizes[static_cast<std::size_t>(type)];
 }
 
 constexpr std::string_view name_of(DType type) {
-  switch (type) {
-    case DType::fp32:
-      return "fp32";
-    case DType::bf16:
-      return "bf16";
-    case DType::fp16:
-      return "fp16";
-    case DType::int32:
-      return "int32";
-    case DType::int64:
-      return "int64";
-    case DType::uint8:
-      return "uint8";
-  }
-  return "unknown";
+  constexpr std::array<std::string_view, num_dtypes> names = {"fp32",  "bf16",  "fp16",
+                                                              "int32", "int64", "uint8"};
+  return names[static_cast<std::size_t>(type)];
 }
 
 /// Brain floating point: the upper half of an fp32, rounded to nearest even.
@@ -142,8 +122,7 @@ constexpr DType dtype_of<std::uint8_t>() {
 }
 
 /// Calls `function(T{})` with the storage type of a floating-point `type`; other types are a defect.
-template <class Function>
-decltype(auto) dispatch_float(DType type, Function&& function) {
+decltype(auto) dispatch_float(DType type, auto&& function) {
   switch (type) {
     case DType::fp32:
       return function(float{});

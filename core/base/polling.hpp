@@ -7,8 +7,7 @@
 namespace mylos {
 
 /// Calls `test` until it returns true: spins briefly, then yields the core between calls.
-template <class Test>
-void poll_until(Test&& test) {
+void poll_until(auto&& test) {
   constexpr int polls_before_yield = 100;
   for (int polls = 1; !test(); ++polls) {
     if (polls > polls_before_yield) sched_yield();

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <utility>
 
 #include "core/communicator.hpp"
 #include "core/memory/memory_charge.hpp"
@@ -18,49 +17,28 @@ class DeviceBuffer {
   /// `ledger` outlives this; null charges nothing.
   DeviceBuffer(ComputeBackend& backend, MemoryLedger* ledger, MemoryCategory category, std::size_t bytes,
                const char* label)
-      : backend_(&backend),
-        data_(backend.allocate(bytes, label)),
-        bytes_(bytes),
-        charge_(ledger, category, bytes) {}
+      : memory_(allocate(backend, bytes, label)), charge_(ledger, category, bytes) {}
   DeviceBuffer(ComputeBackend& backend, MemoryLedger& ledger, MemoryCategory category, std::size_t bytes,
                const char* label)
       : DeviceBuffer(backend, &ledger, category, bytes, label) {}
   /// Takes a window of `communicator` if that has its own kind of memory, else device memory. Collective.
   DeviceBuffer(ComputeBackend& backend, MemoryLedger& ledger, MemoryCategory category, std::size_t bytes,
                const char* label, Communicator& communicator)
-      : window_(communicator.allocate(bytes)), data_(window_.data()), bytes_(bytes) {
-    if (data_ == nullptr) {
-      backend_ = &backend;
-      data_ = backend.allocate(bytes, label);
-    }
+      : memory_(communicator.allocate(bytes)) {
+    if (memory_.data() == nullptr) memory_ = allocate(backend, bytes, label);
     charge_ = MemoryCharge(&ledger, category, bytes);
   }
-  ~DeviceBuffer() {
-    if (backend_ != nullptr) backend_->deallocate(data_);
-  }
-  DeviceBuffer(DeviceBuffer&& other) noexcept { swap(other); }
-  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
-    DeviceBuffer taken(std::move(other));
-    swap(taken);
-    return *this;
-  }
 
-  void* data() const { return data_; }
-  std::size_t bytes() const { return bytes_; }
+  void* data() const { return memory_.data(); }
+  std::size_t bytes() const { return charge_.bytes(); }
 
  private:
-  void swap(DeviceBuffer& other) noexcept {
-    std::swap(backend_, other.backend_);
-    std::swap(window_, other.window_);
-    std::swap(data_, other.data_);
-    std::swap(bytes_, other.bytes_);
-    std::swap(charge_, other.charge_);
+  static Window allocate(ComputeBackend& backend, std::size_t bytes, const char* label) {
+    auto* memory = static_cast<std::byte*>(backend.allocate(bytes, label));
+    return Window({memory, [&backend](std::byte* owned) { backend.deallocate(owned); }});
   }
 
-  ComputeBackend* backend_ = nullptr;  // frees the memory; null if the window does
-  Window window_;
-  void* data_ = nullptr;
-  std::size_t bytes_ = 0;
+  Window memory_;
   MemoryCharge charge_;
 };
 

@@ -20,8 +20,7 @@ class DeviceGraph {
 
   /// Queues the operations of `work()`. Calls `work` only to record them: the first time, and again after
   /// device memory was deallocated.
-  template <class Work>
-  void queue(const Work& work) {
+  void queue(const auto& work) {
     if (graph_.handle != nullptr && backend_->launch(graph_)) return;
     reset();
     graph_ = backend_->capture(std::cref(work));

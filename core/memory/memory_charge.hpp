@@ -29,6 +29,8 @@ class MemoryCharge {
     return *this;
   }
 
+  std::size_t bytes() const { return bytes_; }
+
  private:
   MemoryLedger* ledger_ = nullptr;
   MemoryCategory category_ = MemoryCategory::workspace;

@@ -36,7 +36,9 @@ class MemoryLedger {
   void charge(MemoryCategory category, std::size_t bytes);
   void release(MemoryCategory category, std::size_t bytes);
 
-  std::size_t current(MemoryCategory category) const { return slot(category).load(); }
+  std::size_t current(MemoryCategory category) const {
+    return current_[static_cast<std::size_t>(category)].load();
+  }
   std::size_t current() const { return total_.load(); }
   /// The largest total since construction; a category's own peak is `peak(category)`.
   std::size_t peak() const { return peak_total_.load(); }
@@ -45,10 +47,6 @@ class MemoryLedger {
   std::uint64_t num_charges() const { return num_charges_.load(); }
 
  private:
-  const std::atomic<std::size_t>& slot(MemoryCategory category) const {
-    return current_[static_cast<std::size_t>(category)];
-  }
-
   std::array<std::atomic<std::size_t>, num_memory_categories> current_{};
   std::array<std::atomic<std::size_t>, num_memory_categories> peak_{};
   std::atomic<std::size_t> total_{0};

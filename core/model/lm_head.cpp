@@ -75,8 +75,7 @@ TensorRef LmHead::statistics(Recorder& run, const CrossEntropy& loss) const {
   return all;
 }
 
-template <class Visit>
-void LmHead::for_each_slice(Recorder& run, const Normed& normed, const Visit& visit) const {
+void LmHead::for_each_slice(Recorder& run, const Normed& normed, const auto& visit) const {
   const TensorRef matrix = transposed(run.weight(matrix_));
   const std::int64_t n = run.shape().rows();
   const std::int64_t most = slice_rows(run.shape());
@@ -125,18 +124,8 @@ void LmHead::backward(Recorder& run, TensorRef input, TensorRef /*output_gradien
     run(weight);
   });
   if (!is_split) d_normed = d_terms.rows(s.first_residual_row(), s.residual_rows());
-  run(LayernormBackwardWeight{.dy = d_normed,
-                              .x = normed.x,
-                              .mean = normed.mean,
-                              .rstd = normed.rstd,
-                              .dgamma = run.gradient(gamma_),
-                              .dbeta = run.gradient(beta_)});
-  run(LayernormBackwardInput{.dy = d_normed,
-                             .x = normed.x,
-                             .gamma = run.weight(gamma_),
-                             .mean = normed.mean,
-                             .rstd = normed.rstd,
-                             .dx = input_gradient});
+  record(run, gamma_, beta_,
+         {.dy = d_normed, .x = normed.x, .mean = normed.mean, .rstd = normed.rstd, .dx = input_gradient});
 }
 
 void LmHead::first_logits(Recorder& run, TensorRef input) const {

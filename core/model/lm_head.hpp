@@ -33,8 +33,7 @@ class LmHead final : public Block {
   std::int64_t slice_rows(const BatchShape& shape) const;
   TensorRef logits(Recorder& run, std::int64_t rows) const;
   /// Computes the logits slice by slice; calls visit(first row, rows, cross entropy) after each.
-  template <class Visit>
-  void for_each_slice(Recorder& run, const Normed& normed, const Visit& visit) const;
+  void for_each_slice(Recorder& run, const Normed& normed, const auto& visit) const;
   /// The statistics (P, 4, N) of all P parts of the vocabulary; empty if the vocabulary is not divided.
   TensorRef statistics(Recorder& run, const CrossEntropy& loss) const;
 

@@ -18,10 +18,6 @@ namespace mylos {
 
 namespace {
 
-bool intersects(const std::set<int>& a, const std::set<int>& b) {
-  return std::ranges::any_of(a, [&](int root) { return b.contains(root); });
-}
-
 /// Records the operation that remakes the missing results of a fused operation from the result that was kept.
 /// Returns false if no such result was kept.
 template <class Op>
@@ -180,7 +176,7 @@ class ProgramRecorder {
     std::vector<Entry> repeated;  // in reverse order
     for (auto entry = made.rbegin(); entry != made.rend(); ++entry) {
       const auto [reads, writes] = accesses_of(**entry);
-      if (!intersects(writes, wanted)) continue;
+      if (!intersect(writes, wanted)) continue;
       for_each_place(**entry, [&](const Place& place, Access access) {
         if (access == Access::write && place.offset == 0) wanted.erase(place.root);
       });

@@ -16,21 +16,6 @@ namespace {
 
 constexpr unsigned offset_bits = 48;
 
-}  // namespace
-
-Place place_of(const TensorRef& operand) {
-  if (!operand) return {};
-  const auto address = reinterpret_cast<std::uintptr_t>(operand.data);
-  constexpr std::uintptr_t offsets = (std::uintptr_t{1} << offset_bits) - 1;
-  return {static_cast<int>(address >> offset_bits) - 1, static_cast<std::int64_t>(address & offsets)};
-}
-
-void* address_of(int root) {
-  return reinterpret_cast<void*>((static_cast<std::uintptr_t>(root) + 1) << offset_bits);
-}
-
-namespace {
-
 /// Identifies a gradient: unit and first element.
 using GradientKey = std::pair<int, std::int64_t>;
 
@@ -121,9 +106,6 @@ void find_units(std::vector<Entry>& entries, const std::vector<Root>& roots) {
 /// Sets the collectives that each entry waits for, because it uses their result or changes their input. The
 /// executor waits for the others at the end of the program.
 void find_waits(std::vector<Entry>& entries) {
-  const auto intersect = [](const std::set<int>& a, const std::set<int>& b) {
-    return std::ranges::any_of(a, [&](int root) { return b.contains(root); });
-  };
   std::map<int, Accesses> under_way;  // by number of the entry
   for (std::size_t i = 0; i < entries.size(); ++i) {
     Accesses own = accesses_of(entries[i]);
@@ -144,6 +126,17 @@ void find_waits(std::vector<Entry>& entries) {
 
 }  // namespace
 
+Place place_of(const TensorRef& operand) {
+  if (!operand) return {};
+  const auto address = reinterpret_cast<std::uintptr_t>(operand.data);
+  constexpr std::uintptr_t offsets = (std::uintptr_t{1} << offset_bits) - 1;
+  return {static_cast<int>(address >> offset_bits) - 1, static_cast<std::int64_t>(address & offsets)};
+}
+
+void* address_of(int root) {
+  return reinterpret_cast<void*>((static_cast<std::uintptr_t>(root) + 1) << offset_bits);
+}
+
 void analyse(std::span<Program* const> programs, const std::vector<Root>& roots,
              const ParameterTable& table) {
   find_completions(find_contributions(programs, roots), table);
@@ -160,6 +153,10 @@ Accesses accesses_of(const Entry& entry) {
     if (access == Access::write || access == Access::update) accesses.writes.insert(place.root);
   });
   return accesses;
+}
+
+bool intersect(const std::set<int>& a, const std::set<int>& b) {
+  return std::ranges::any_of(a, [&](int root) { return b.contains(root); });
 }
 
 bool is_collective_entry(const Entry& entry) {
@@ -184,16 +181,14 @@ SplitProgram split(const Program& backward, const std::vector<Root>& roots, cons
   SplitProgram parts;
   std::set<int> needed = wanted;  // wanted, or read by the entries of the input part
   std::set<int> overwritten;      // written by the entries of the input part
-  const auto any = [](const std::set<int>& some, const auto& holds) {
-    return std::ranges::any_of(some, holds);
-  };
   for (auto entry = backward.entries.rbegin(); entry != backward.entries.rend(); ++entry) {
     const auto [reads, writes] = accesses_of(*entry);
     const auto is_gradient = [&](int root) {
       return roots[static_cast<std::size_t>(root)].kind == RootKind::gradients;
     };
-    const bool is_needed = any(writes, [&](int root) { return !is_gradient(root) && needed.contains(root); });
-    const bool is_overwritten = any(reads, [&](int root) { return overwritten.contains(root); });
+    const bool is_needed =
+        std::ranges::any_of(writes, [&](int root) { return !is_gradient(root) && needed.contains(root); });
+    const bool is_overwritten = intersect(reads, overwritten);
     (is_needed || is_overwritten ? parts.input : parts.weight).entries.push_back(*entry);
     if (!is_needed && !is_overwritten) continue;
     needed.insert(reads.begin(), reads.end());

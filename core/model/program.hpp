@@ -15,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include "core/communicator.hpp"
 #include "core/layout/axis.hpp"
 #include "core/layout/parameter_table.hpp"
 #include "core/ops/compute_backend.hpp"
@@ -56,10 +57,8 @@ struct AllReduceCall {
   AxisSet group;
 
   static constexpr std::string_view name = "all_reduce";
-  template <class Self, class Visit>
-  static void operands(Self& op, const Visit& visit) {
-    visit("buffer", op.buffer, Access::update);
-  }
+  static void operands(auto& op, const auto& visit) { visit("buffer", op.buffer, Access::update); }
+  CommCall call() const { return {CommOperation::all_reduce, buffer, buffer}; }
   double flops() const { return 0.0; }
 };
 
@@ -69,11 +68,11 @@ struct AllGatherCall {
   AxisSet group;
 
   static constexpr std::string_view name = "all_gather";
-  template <class Self, class Visit>
-  static void operands(Self& op, const Visit& visit) {
+  static void operands(auto& op, const auto& visit) {
     visit("input", op.input, Access::read);
     visit("output", op.output, Access::write);
   }
+  CommCall call() const { return {CommOperation::all_gather, input, output}; }
   double flops() const { return 0.0; }
 };
 
@@ -83,11 +82,11 @@ struct ReduceScatterCall {
   AxisSet group;
 
   static constexpr std::string_view name = "reduce_scatter";
-  template <class Self, class Visit>
-  static void operands(Self& op, const Visit& visit) {
+  static void operands(auto& op, const auto& visit) {
     visit("input", op.input, Access::read);
     visit("output", op.output, Access::write);
   }
+  CommCall call() const { return {CommOperation::reduce_scatter, input, output}; }
   double flops() const { return 0.0; }
 };
 
@@ -128,8 +127,7 @@ struct Entry {
 };
 
 /// Calls visit(place, access) for each operand that an entry has.
-template <class Visit>
-void for_each_place(const Entry& entry, const Visit& visit) {
+void for_each_place(const Entry& entry, const auto& visit) {
   std::visit(
       [&]<class Op>(const Op& op) {
         Op::operands(
@@ -141,8 +139,7 @@ void for_each_place(const Entry& entry, const Visit& visit) {
 }
 
 /// Calls visit(result, operand) for each pair of tensors of an entry that may share memory.
-template <class Visit>
-void for_each_in_place(const Entry& entry, const Visit& visit) {
+void for_each_in_place(const Entry& entry, const auto& visit) {
   std::visit(
       [&]<class Op>(const Op& op) {
         const auto visit_pair = [&](const TensorRef& result, const TensorRef& operand) {
@@ -158,6 +155,8 @@ struct Accesses {
   std::set<int> reads, writes;
 };
 Accesses accesses_of(const Entry& entry);
+/// Whether two sets of roots have a root in common.
+bool intersect(const std::set<int>& a, const std::set<int>& b);
 
 bool is_collective_entry(const Entry& entry);
 
@@ -202,8 +201,7 @@ struct Binding {
 };
 
 /// Binds the first sample and the scalars of an operation, if it has them.
-template <class Op>
-void bind_scalars(Op& op, const Binding& binding) {
+void bind_scalars(auto& op, const Binding& binding) {
   const auto bind_dropout = [&](Dropout& dropout) {
     dropout.first_sample += binding.first_sample;
     dropout.scalars = binding.scalars;
@@ -216,8 +214,7 @@ void bind_scalars(Op& op, const Binding& binding) {
 }
 
 /// Calls visit(operation) with the operation of an entry, its tensors bound to memory.
-template <class Visit>
-void with_bound(const Entry& entry, const Binding& binding, const Visit& visit) {
+void with_bound(const Entry& entry, const Binding& binding, const auto& visit) {
   std::visit(
       [&]<class Op>(const Op& recorded) {
         Op op = recorded;

@@ -91,8 +91,7 @@ class Recorder {
         entries_(entries) {}
 
   /// Records an operation.
-  template <class Op>
-  void operator()(const Op& op, const std::source_location& where = std::source_location::current()) {
+  void operator()(const auto& op, const std::source_location& where = std::source_location::current()) {
     Entry& entry = entries_.emplace_back();
     entry.operation = op;
     entry.block = block_;

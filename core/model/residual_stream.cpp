@@ -28,8 +28,7 @@ struct SampleRows {
   }
 };
 
-template <class Visit>
-void for_each_part(const BatchShape& shape, const Visit& visit) {
+void for_each_part(const BatchShape& shape, const auto& visit) {
   const std::int64_t first = shape.first_residual_row();
   const std::int64_t end = first + shape.residual_rows();
   for (std::int64_t row = first; row < end;) {
@@ -64,6 +63,19 @@ void record(Recorder& run, const DropoutAddLayernorm& op) {
                             .rstd = part.of(op.rstd),
                             .dropout = part.of(op.dropout, op.x.shape[1])});
   });
+}
+
+void record(Recorder& run, const Parameter& gamma, const Parameter& beta, LayernormBackwardInput op,
+            const std::source_location& where) {
+  run(LayernormBackwardWeight{.dy = op.dy,
+                              .x = op.x,
+                              .mean = op.mean,
+                              .rstd = op.rstd,
+                              .dgamma = run.gradient(gamma),
+                              .dbeta = run.gradient(beta)},
+      where);
+  op.gamma = run.weight(gamma);
+  run(op, where);
 }
 
 TensorRef all_rows(Recorder& run, std::string_view name, const TensorRef& rows) {

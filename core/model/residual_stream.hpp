@@ -4,6 +4,7 @@
 // all rows and the rank's rows.
 #pragma once
 
+#include <source_location>
 #include <string_view>
 
 #include "core/model/recorder.hpp"
@@ -13,6 +14,10 @@ namespace mylos {
 /// Record DropoutAdd and DropoutAddLayernorm for the rank's rows: x, residual, y or sum (n, C).
 void record(Recorder& run, const DropoutAdd& op);
 void record(Recorder& run, const DropoutAddLayernorm& op);
+/// Records the backward pass of a layernorm: the gradients of its weights, then `op`, whose gamma is set
+/// here.
+void record(Recorder& run, const Parameter& gamma, const Parameter& beta, LayernormBackwardInput op,
+            const std::source_location& where = std::source_location::current());
 
 /// All rows (B * T, C), gathered from the ranks' `rows` into a tensor of the block; `rows` itself if it has
 /// all rows.

@@ -180,19 +180,13 @@ void TransformerBlock::backward_mlp(Recorder& run, const Activations& a, TensorR
   const TensorRef d_ln2 = backward_columns(
       run, "d.ln2.sum", {.x = ln2, .dy = d_up, .dw = run.gradient(up_), .dbias = run.gradient(up_bias_)},
       {.dy = d_up, .w = run.weight(up_), .dx = run.tensor_like("d.ln2", ln2)});
-  run(LayernormBackwardWeight{.dy = d_ln2,
-                              .x = a.middle,
-                              .mean = a.mean2,
-                              .rstd = a.rstd2,
-                              .dgamma = run.gradient(ln2_gamma_),
-                              .dbeta = run.gradient(ln2_beta_)});
-  run(LayernormBackwardInput{.dy = d_ln2,
-                             .x = a.middle,
-                             .gamma = run.weight(ln2_gamma_),
-                             .mean = a.mean2,
-                             .rstd = a.rstd2,
-                             .residual = output_gradient,
-                             .dx = middle_gradient});
+  record(run, ln2_gamma_, ln2_beta_,
+         {.dy = d_ln2,
+          .x = a.middle,
+          .mean = a.mean2,
+          .rstd = a.rstd2,
+          .residual = output_gradient,
+          .dx = middle_gradient});
 }
 
 void TransformerBlock::backward_attention(Recorder& run, const Activations& a, TensorRef middle_gradient,
@@ -219,19 +213,13 @@ void TransformerBlock::backward_attention(Recorder& run, const Activations& a, T
       run, "d.ln1.sum",
       {.x = ln1, .dy = d_qkv_rows, .dw = run.gradient(qkv_), .dbias = run.gradient(qkv_bias_)},
       {.dy = d_qkv_rows, .w = run.weight(qkv_), .dx = run.tensor_like("d.ln1", ln1)});
-  run(LayernormBackwardWeight{.dy = d_ln1,
-                              .x = input,
-                              .mean = a.mean1,
-                              .rstd = a.rstd1,
-                              .dgamma = run.gradient(ln1_gamma_),
-                              .dbeta = run.gradient(ln1_beta_)});
-  run(LayernormBackwardInput{.dy = d_ln1,
-                             .x = input,
-                             .gamma = run.weight(ln1_gamma_),
-                             .mean = a.mean1,
-                             .rstd = a.rstd1,
-                             .residual = middle_gradient,
-                             .dx = input_gradient});
+  record(run, ln1_gamma_, ln1_beta_,
+         {.dy = d_ln1,
+          .x = input,
+          .mean = a.mean1,
+          .rstd = a.rstd1,
+          .residual = middle_gradient,
+          .dx = input_gradient});
 }
 
 }  // namespace mylos

@@ -33,10 +33,7 @@ class ComputeBackend {
   virtual ~ComputeBackend() = default;
 
   /// Queues an operation.
-  template <class Op>
-  void run(const Op& op) {
-    operations_.run(op);
-  }
+  void run(const auto& op) { operations_.run(op); }
   const OperationTable& operations() const { return operations_; }
 
   /// Library, version, device and threads, for the console, the report and `mylos help`.
@@ -89,8 +86,7 @@ class ComputeBackend {
 
  protected:
   /// Puts the kernels of `self` on top; see OperationTable.
-  template <class List, class Self>
-  void add_operations(List operations, Self& self, const char* backend) {
+  void add_operations(auto operations, auto& self, const char* backend) {
     operations_.add(operations, self, backend);
   }
 

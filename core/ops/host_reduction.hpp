@@ -33,8 +33,7 @@ A combined(A a, A b) {
 }
 
 /// Calls `function.template operator()<T, op>()` with the element type; to reduce uint8 is a defect.
-template <class Function>
-decltype(auto) dispatch_reduction(DType dtype, ReduceOp op, Function&& function) {
+decltype(auto) dispatch_reduction(DType dtype, ReduceOp op, auto&& function) {
   const auto with_type = [&]<class T>() {
     switch (op) {
       case ReduceOp::sum:

@@ -54,10 +54,7 @@ struct Fill {
   float value = 0.0F;
 
   static constexpr std::string_view name = "fill";
-  template <class Self, class Visit>
-  static void operands(Self& op, const Visit& visit) {
-    visit("y", op.y, Access::write);
-  }
+  static void operands(auto& op, const auto& visit) { visit("y", op.y, Access::write); }
   double flops() const { return 0.0; }
 };
 
@@ -67,8 +64,7 @@ struct Cast {
   TensorRef x{}, y{};
 
   static constexpr std::string_view name = "cast";
-  template <class Self, class Visit>
-  static void operands(Self& op, const Visit& visit) {
+  static void operands(auto& op, const auto& visit) {
     visit("x", op.x, Access::read);
     visit("y", op.y, Access::write);
   }
@@ -84,10 +80,7 @@ struct FillNormal {
   float stddev = 1.0F;
 
   static constexpr std::string_view name = "fill_normal";
-  template <class Self, class Visit>
-  static void operands(Self& op, const Visit& visit) {
-    visit("y", op.y, Access::write);
-  }
+  static void operands(auto& op, const auto& visit) { visit("y", op.y, Access::write); }
   double flops() const { return 0.0; }
 };
 
@@ -97,8 +90,7 @@ struct Sum {
   bool accumulate = false;
 
   static constexpr std::string_view name = "sum";
-  template <class Self, class Visit>
-  static void operands(Self& op, const Visit& visit) {
+  static void operands(auto& op, const auto& visit) {
     visit("x", op.x, Access::read);
     visit("out", op.out, access_of(op.accumulate), op.accumulate);
   }
@@ -113,8 +105,7 @@ struct SumOfSquares {
   bool accumulate = false;
 
   static constexpr std::string_view name = "sum_of_squares";
-  template <class Self, class Visit>
-  static void operands(Self& op, const Visit& visit) {
+  static void operands(auto& op, const auto& visit) {
     visit("x", op.x, Access::read);
     visit("out", op.out, access_of(op.accumulate), op.accumulate);
   }
@@ -126,8 +117,7 @@ struct LinearForward {
   TensorRef x{}, w{}, bias{}, y{};
 
   static constexpr std::string_view name = "linear_forward";
-  template <class Self, class Visit>
-  static void operands(Self& op, const Visit& visit) {
+  static void operands(auto& op, const auto& visit) {
     visit("x", op.x, Access::read);
     visit("w", op.w, Access::read);
     visit("bias", op.bias, Access::read);
@@ -141,8 +131,7 @@ struct LinearBackwardInput {
   TensorRef dy{}, w{}, dx{};
 
   static constexpr std::string_view name = "linear_backward_input";
-  template <class Self, class Visit>
-  static void operands(Self& op, const Visit& visit) {
+  static void operands(auto& op, const auto& visit) {
     visit("dy", op.dy, Access::read);
     visit("w", op.w, Access::read);
     visit("dx", op.dx, Access::write);
@@ -157,8 +146,7 @@ struct LinearBackwardWeight {
   bool accumulate = false;
 
   static constexpr std::string_view name = "linear_backward_weight";
-  template <class Self, class Visit>
-  static void operands(Self& op, const Visit& visit) {
+  static void operands(auto& op, const auto& visit) {
     visit("x", op.x, Access::read);
     visit("dy", op.dy, Access::read);
     visit("dw", op.dw, access_of(op.accumulate), op.accumulate);
@@ -175,8 +163,7 @@ struct EmbeddingForward {
   std::int64_t first_token = 0;
 
   static constexpr std::string_view name = "embedding_forward";
-  template <class Self, class Visit>
-  static void operands(Self& op, const Visit& visit) {
+  static void operands(auto& op, const auto& visit) {
     visit("tokens", op.tokens, Access::read);
     visit("wte", op.wte, Access::read);
     visit("wpe", op.wpe, Access::read);
@@ -195,8 +182,7 @@ struct EmbeddingBackward {
   bool accumulate_wpe = false;
 
   static constexpr std::string_view name = "embedding_backward";
-  template <class Self, class Visit>
-  static void operands(Self& op, const Visit& visit) {
+  static void operands(auto& op, const auto& visit) {
     visit("tokens", op.tokens, Access::read);
     visit("dout", op.dout, Access::read);
     visit("dwte", op.dwte, access_of(op.accumulate_wte), op.accumulate_wte);
@@ -210,8 +196,7 @@ struct LayernormForward {
   TensorRef x{}, gamma{}, beta{}, y{}, mean{}, rstd{};
 
   static constexpr std::string_view name = "layernorm_forward";
-  template <class Self, class Visit>
-  static void operands(Self& op, const Visit& visit) {
+  static void operands(auto& op, const auto& visit) {
     visit("x", op.x, Access::read);
     visit("gamma", op.gamma, Access::read);
     visit("beta", op.beta, Access::read);
@@ -228,8 +213,7 @@ struct LayernormBackwardInput {
   TensorRef dy{}, x{}, gamma{}, mean{}, rstd{}, residual{}, dx{};
 
   static constexpr std::string_view name = "layernorm_backward_input";
-  template <class Self, class Visit>
-  static void operands(Self& op, const Visit& visit) {
+  static void operands(auto& op, const auto& visit) {
     visit("dy", op.dy, Access::read);
     visit("x", op.x, Access::read);
     visit("gamma", op.gamma, Access::read);
@@ -238,8 +222,7 @@ struct LayernormBackwardInput {
     visit("residual", op.residual, Access::read);
     visit("dx", op.dx, Access::write);
   }
-  template <class Self, class Visit>
-  static void in_place(Self& op, const Visit& visit) {
+  static void in_place(auto& op, const auto& visit) {
     visit(op.dx, op.residual);
     visit(op.dx, op.dy);
   }
@@ -252,8 +235,7 @@ struct LayernormBackwardWeight {
   bool accumulate = false;
 
   static constexpr std::string_view name = "layernorm_backward_weight";
-  template <class Self, class Visit>
-  static void operands(Self& op, const Visit& visit) {
+  static void operands(auto& op, const auto& visit) {
     visit("dy", op.dy, Access::read);
     visit("x", op.x, Access::read);
     visit("mean", op.mean, Access::read);
@@ -269,8 +251,7 @@ struct GeluForward {
   TensorRef x{}, y{};
 
   static constexpr std::string_view name = "gelu_forward";
-  template <class Self, class Visit>
-  static void operands(Self& op, const Visit& visit) {
+  static void operands(auto& op, const auto& visit) {
     visit("x", op.x, Access::read);
     visit("y", op.y, Access::write);
   }
@@ -282,16 +263,12 @@ struct GeluBackward {
   TensorRef x{}, dy{}, dx{};
 
   static constexpr std::string_view name = "gelu_backward";
-  template <class Self, class Visit>
-  static void operands(Self& op, const Visit& visit) {
+  static void operands(auto& op, const auto& visit) {
     visit("x", op.x, Access::read);
     visit("dy", op.dy, Access::read);
     visit("dx", op.dx, Access::write);
   }
-  template <class Self, class Visit>
-  static void in_place(Self& op, const Visit& visit) {
-    visit(op.dx, op.dy);
-  }
+  static void in_place(auto& op, const auto& visit) { visit(op.dx, op.dy); }
   double flops() const { return 18.0 * static_cast<double>(x.size()); }
 };
 
@@ -308,16 +285,6 @@ struct Dropout {
   const StepScalars* scalars = nullptr;  // device memory
 };
 
-/// Whether element `e` of `sample` is kept at `step`.
-MYLOS_HOST_DEVICE inline bool dropout_keeps(const Dropout& dropout, std::int64_t step, std::int64_t sample,
-                                            std::int64_t e) {
-  const std::uint64_t group = static_cast<std::uint64_t>(e) / 4;
-  const PhiloxBlock block =
-      philox(dropout.key, static_cast<std::uint32_t>(group), static_cast<std::uint32_t>(group >> 32U),
-             static_cast<std::uint32_t>(sample), static_cast<std::uint32_t>(step));
-  return uniform01(block.x[static_cast<std::uint64_t>(e) % 4]) >= dropout.probability;
-}
-
 /// y = (residual or 0) + dropout(x) / (1 - p), where p = dropout.probability; a plain sum if p = 0. x, y (B,
 /// T, C); y may be x or residual.
 struct DropoutAdd {
@@ -325,14 +292,12 @@ struct DropoutAdd {
   Dropout dropout{};
 
   static constexpr std::string_view name = "dropout_add";
-  template <class Self, class Visit>
-  static void operands(Self& op, const Visit& visit) {
+  static void operands(auto& op, const auto& visit) {
     visit("x", op.x, Access::read);
     visit("residual", op.residual, Access::read);
     visit("y", op.y, Access::write);
   }
-  template <class Self, class Visit>
-  static void in_place(Self& op, const Visit& visit) {
+  static void in_place(auto& op, const auto& visit) {
     visit(op.y, op.x);
     visit(op.y, op.residual);
   }
@@ -367,8 +332,7 @@ struct AttentionForward {
   AttentionPlace place{};
 
   static constexpr std::string_view name = "attention_forward";
-  template <class Self, class Visit>
-  static void operands(Self& op, const Visit& visit) {
+  static void operands(auto& op, const auto& visit) {
     visit("query", op.query, Access::read);
     visit("key", op.key, Access::read);
     visit("value", op.value, Access::read);
@@ -394,8 +358,7 @@ struct AttentionBackward {
   TensorRef delta{};           // (B, H, Tq) fp32: rowwise dot of output and output_grad
 
   static constexpr std::string_view name = "attention_backward";
-  template <class Self, class Visit>
-  static void operands(Self& op, const Visit& visit) {
+  static void operands(auto& op, const auto& visit) {
     visit("query", op.forward.query, Access::read);
     visit("key", op.forward.key, Access::read);
     visit("value", op.forward.value, Access::read);
@@ -422,8 +385,7 @@ struct SoftmaxStatistics {
 
   static constexpr std::int64_t count = 4;
   static constexpr std::string_view name = "softmax_statistics";
-  template <class Self, class Visit>
-  static void operands(Self& op, const Visit& visit) {
+  static void operands(auto& op, const auto& visit) {
     visit("logits", op.logits, Access::read);
     visit("targets", op.targets, Access::read);
     visit("statistics", op.statistics, Access::write);
@@ -445,8 +407,7 @@ struct CrossEntropy {
   const StepScalars* scalars = nullptr;  // device memory
 
   static constexpr std::string_view name = "cross_entropy";
-  template <class Self, class Visit>
-  static void operands(Self& op, const Visit& visit) {
+  static void operands(auto& op, const auto& visit) {
     visit("logits", op.logits, op.scalars != nullptr ? Access::update : Access::read);
     visit("targets", op.targets, Access::read);
     visit("losses", op.losses, Access::write);
@@ -461,8 +422,7 @@ struct LinearGeluForward {
   TensorRef x{}, w{}, bias{}, pre{}, y{};
 
   static constexpr std::string_view name = "linear_gelu_forward";
-  template <class Self, class Visit>
-  static void operands(Self& op, const Visit& visit) {
+  static void operands(auto& op, const auto& visit) {
     visit("x", op.x, Access::read);
     visit("w", op.w, Access::read);
     visit("bias", op.bias, Access::read);
@@ -470,8 +430,7 @@ struct LinearGeluForward {
     visit("y", op.y, Access::write);
   }
   double flops() const { return 2.0 * static_cast<double>(y.size() * w.shape[0]); }
-  template <class Run>
-  void compose(const Run& run) const {
+  void compose(const auto& run) const {
     run(LinearForward{.x = x, .w = w, .bias = bias, .y = pre});
     run(GeluForward{.x = pre, .y = y});
   }
@@ -482,16 +441,14 @@ struct LinearGeluBackwardInput {
   TensorRef dy{}, w{}, pre{}, dpre{};
 
   static constexpr std::string_view name = "linear_gelu_backward_input";
-  template <class Self, class Visit>
-  static void operands(Self& op, const Visit& visit) {
+  static void operands(auto& op, const auto& visit) {
     visit("dy", op.dy, Access::read);
     visit("w", op.w, Access::read);
     visit("pre", op.pre, Access::read);
     visit("dpre", op.dpre, Access::write);
   }
   double flops() const { return 2.0 * static_cast<double>(dpre.size() * w.shape[1]); }
-  template <class Run>
-  void compose(const Run& run) const {
+  void compose(const auto& run) const {
     run(LinearBackwardInput{.dy = dy, .w = w, .dx = dpre});
     run(GeluBackward{.x = pre, .dy = dpre, .dx = dpre});
   }
@@ -504,8 +461,7 @@ struct DropoutAddLayernorm {
   Dropout dropout{};
 
   static constexpr std::string_view name = "dropout_add_layernorm";
-  template <class Self, class Visit>
-  static void operands(Self& op, const Visit& visit) {
+  static void operands(auto& op, const auto& visit) {
     visit("x", op.x, Access::read);
     visit("residual", op.residual, Access::read);
     visit("sum", op.sum, Access::write);
@@ -515,14 +471,12 @@ struct DropoutAddLayernorm {
     visit("mean", op.mean, Access::write);
     visit("rstd", op.rstd, Access::write);
   }
-  template <class Self, class Visit>
-  static void in_place(Self& op, const Visit& visit) {
+  static void in_place(auto& op, const auto& visit) {
     visit(op.sum, op.x);
     visit(op.sum, op.residual);
   }
   double flops() const { return 10.0 * static_cast<double>(x.size()); }
-  template <class Run>
-  void compose(const Run& run) const {
+  void compose(const auto& run) const {
     run(DropoutAdd{.x = x, .residual = residual, .y = sum, .dropout = dropout});
     run(LayernormForward{.x = sum.reshaped({mean.size(), gamma.size()}),
                          .gamma = gamma,
@@ -574,8 +528,7 @@ struct AdamWStep {
   const StepScalars* scalars = nullptr;  // device memory: step, learning_rate, clip_factor, skip
 
   static constexpr std::string_view name = "adamw";
-  template <class Self, class Visit>
-  static void operands(Self& op, const Visit& visit) {
+  static void operands(auto& op, const auto& visit) {
     visit("weights", op.weights, access_of(!op.master || op.master.data == op.weights.data));
     visit("gradient", op.gradient, Access::read);
     visit("master", op.master, Access::update);
@@ -598,8 +551,7 @@ struct SgdStep {
   const StepScalars* scalars = nullptr;
 
   static constexpr std::string_view name = "sgd";
-  template <class Self, class Visit>
-  static void operands(Self& op, const Visit& visit) {
+  static void operands(auto& op, const auto& visit) {
     visit("weights", op.weights, access_of(!op.master || op.master.data == op.weights.data));
     visit("gradient", op.gradient, Access::read);
     visit("master", op.master, Access::update);
@@ -616,8 +568,7 @@ struct GuardStep {
   StepScalars* scalars = nullptr;
 
   static constexpr std::string_view name = "guard_step";
-  template <class Self, class Visit>
-  static void operands(Self& /*op*/, const Visit& /*visit*/) {}
+  static void operands(auto& /*op*/, const auto& /*visit*/) {}
   double flops() const { return 0.0; }
 };
 
@@ -636,10 +587,7 @@ struct OperationList {
     return index;
   }
   /// Calls visit.template operator()<Op>() for each.
-  template <class Visit>
-  static void for_each(const Visit& visit) {
-    (visit.template operator()<Ops>(), ...);
-  }
+  static void for_each(const auto& visit) { (visit.template operator()<Ops>(), ...); }
 };
 
 template <class... First, class... Second>

@@ -6,8 +6,7 @@ namespace mylos {
 namespace {
 
 /// The shape of the weights of a linear layer; 0 x 0 for other operations.
-template <class Op>
-LinearShape shape_of(const Op& op) {
+LinearShape shape_of(const auto& op) {
   if constexpr (requires { op.w; }) {
     return {op.w.shape[0], op.w.shape[1]};
   } else if constexpr (requires { op.dw; }) {

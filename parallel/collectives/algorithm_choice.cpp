@@ -18,17 +18,6 @@ namespace {
        text, why);
 }
 
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  std::size_t begin = 0;
-  while (begin <= text.size()) {
-    const std::size_t end = std::min(text.find(separator, begin), text.size());
-    parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
-
 Algorithm parse_name(std::string_view text, std::string_view name) {
   const auto found = std::ranges::find_if(all_algorithms, [&](Algorithm a) { return name_of(a) == name; });
   if (found == all_algorithms.end()) refuse(text, fmt::format("'{}' is not an algorithm", name));

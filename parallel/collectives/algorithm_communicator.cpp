@@ -14,12 +14,24 @@ constexpr int first_tag = AlgorithmCommunicator::last_user_tag + 1;
 constexpr int last_tag = 32765;
 constexpr std::size_t schedules_kept = 256;
 
-void require_same_type(TensorRef input, TensorRef output) {
-  require(input.dtype == output.dtype, "input and output have the same type");
-}
-
-void require_user_tag(int tag) {
-  require(tag >= 0 && tag <= AlgorithmCommunicator::last_user_tag, "tag is 0 to 16383");
+/// The elements of a call among `ranks` ranks, as CollectiveCall counts them.
+std::int64_t count_of(const CommCall& call, int ranks) {
+  require(call.input.dtype == call.output.dtype, "input and output have the same type");
+  const std::int64_t input = call.input.size();
+  const std::int64_t output = call.output.size();
+  switch (call.operation) {
+    case CommOperation::reduce_scatter:
+      require(input == output * ranks, "input is output times ranks");
+      return output;
+    case CommOperation::all_gather:
+      require(output == input * ranks, "output is input times ranks");
+      return input;
+    case CommOperation::all_to_all:
+      require(input == output && input % ranks == 0, "input and output have one part for each rank");
+      return input / ranks;
+    default:
+      return input;
+  }
 }
 
 }  // namespace
@@ -29,16 +41,16 @@ void require_user_tag(int tag) {
 class AlgorithmCommunicator::ScheduledOperation final : public PolledOperation {
  public:
   ScheduledOperation(AlgorithmCommunicator& owner, std::shared_ptr<const CollectiveSchedule> schedule,
-                     TensorRef input, TensorRef output, ReduceOp op, int tag)
+                     const CommCall& call, int tag)
       : wire_(owner.wire_),
         family_(*owner.family_),
         schedule_(std::move(schedule)),
-        dtype_(output.dtype),
-        op_(op),
+        dtype_(call.output.dtype),
+        op_(call.reduction),
         tag_(tag),
         scratch_(family_.scratch.take(static_cast<std::size_t>(schedule_->scratch_count) * size_of(dtype_))),
-        buffers_{static_cast<std::byte*>(input.data), static_cast<std::byte*>(output.data), scratch_.data()} {
-  }
+        buffers_{static_cast<std::byte*>(call.input.data), static_cast<std::byte*>(call.output.data),
+                 scratch_.data()} {}
 
   bool advance() override {
     for (; round_ < schedule_->rounds.size(); ++round_) {
@@ -126,83 +138,22 @@ std::shared_ptr<const CollectiveSchedule> AlgorithmCommunicator::schedule(const 
   return made;
 }
 
-Request AlgorithmCommunicator::start(const CollectiveCall& call, Algorithm algorithm, TensorRef input,
-                                     TensorRef output, ReduceOp op) {
-  require(input.contiguous() && output.contiguous(), "communication buffers are contiguous");
+Request AlgorithmCommunicator::start(const CommCall& call) {
+  if (call.operation > CommOperation::all_to_all) {  // all_to_all_v and messages have no schedule
+    require(call.tag >= 0 && call.tag <= last_user_tag, "tag is 0 to 16383");
+    synchronize();
+    return call.on(next());
+  }
+  const CollectiveCall collective{call.operation, size(), count_of(call, size()), call.peer};
+  synchronize();
+  const Algorithm algorithm = choice_.of(call.operation, call.payload_bytes());
+  if (algorithm == Algorithm::native) return call.on(next());
+  require(call.input.contiguous() && call.output.contiguous(), "communication buffers are contiguous");
   family_->operations += 1;
   const int tag = first_tag + next_tag_;
   next_tag_ = (next_tag_ + 1) % (last_tag - first_tag + 1);
   return family_->engine.start(
-      std::make_unique<ScheduledOperation>(*this, schedule(call, algorithm), input, output, op, tag));
-}
-
-Request AlgorithmCommunicator::all_reduce(TensorRef buffer, ReduceOp op) {
-  synchronize();
-  const Algorithm algorithm = choice_.of(CommOperation::all_reduce, buffer.bytes());
-  if (algorithm == Algorithm::native) return next().all_reduce(buffer, op);
-  return start({CommOperation::all_reduce, size(), buffer.size()}, algorithm, buffer, buffer, op);
-}
-
-Request AlgorithmCommunicator::reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) {
-  require_same_type(input, output);
-  require(input.size() == output.size() * size(), "input is output times ranks");
-  synchronize();
-  const Algorithm algorithm = choice_.of(CommOperation::reduce_scatter, input.bytes());
-  if (algorithm == Algorithm::native) return next().reduce_scatter(input, output, op);
-  return start({CommOperation::reduce_scatter, size(), output.size()}, algorithm, input, output, op);
-}
-
-Request AlgorithmCommunicator::all_gather(TensorRef input, TensorRef output) {
-  require_same_type(input, output);
-  require(output.size() == input.size() * size(), "output is input times ranks");
-  synchronize();
-  const Algorithm algorithm = choice_.of(CommOperation::all_gather, output.bytes());
-  if (algorithm == Algorithm::native) return next().all_gather(input, output);
-  return start({CommOperation::all_gather, size(), input.size()}, algorithm, input, output, ReduceOp::sum);
-}
-
-Request AlgorithmCommunicator::broadcast(TensorRef buffer, int root) {
-  synchronize();
-  const Algorithm algorithm = choice_.of(CommOperation::broadcast, buffer.bytes());
-  if (algorithm == Algorithm::native) return next().broadcast(buffer, root);
-  return start({CommOperation::broadcast, size(), buffer.size(), root}, algorithm, buffer, buffer,
-               ReduceOp::sum);
-}
-
-Request AlgorithmCommunicator::reduce(TensorRef buffer, ReduceOp op, int root) {
-  synchronize();
-  const Algorithm algorithm = choice_.of(CommOperation::reduce, buffer.bytes());
-  if (algorithm == Algorithm::native) return next().reduce(buffer, op, root);
-  return start({CommOperation::reduce, size(), buffer.size(), root}, algorithm, buffer, buffer, op);
-}
-
-Request AlgorithmCommunicator::all_to_all(TensorRef input, TensorRef output) {
-  require_same_type(input, output);
-  require(input.size() == output.size() && input.size() % size() == 0,
-          "input and output have one part for each rank");
-  synchronize();
-  const Algorithm algorithm = choice_.of(CommOperation::all_to_all, input.bytes());
-  if (algorithm == Algorithm::native) return next().all_to_all(input, output);
-  return start({CommOperation::all_to_all, size(), input.size() / size()}, algorithm, input, output,
-               ReduceOp::sum);
-}
-
-Request AlgorithmCommunicator::all_to_all_v(TensorRef input, std::span<const std::int64_t> send_counts,
-                                            TensorRef output, std::span<const std::int64_t> recv_counts) {
-  synchronize();
-  return next().all_to_all_v(input, send_counts, output, recv_counts);
-}
-
-Request AlgorithmCommunicator::send(TensorRef buffer, int peer, int tag) {
-  require_user_tag(tag);
-  synchronize();
-  return next().send(buffer, peer, tag);
-}
-
-Request AlgorithmCommunicator::recv(TensorRef buffer, int peer, int tag) {
-  require_user_tag(tag);
-  synchronize();
-  return next().recv(buffer, peer, tag);
+      std::make_unique<ScheduledOperation>(*this, schedule(collective, algorithm), call, tag));
 }
 
 void AlgorithmCommunicator::progress() {

@@ -32,7 +32,8 @@ struct AlgorithmTotals {
 /// unless another thread calls `progress`, all ranks must wait for native and scheduled operations in the
 /// same order. All messages of an operation carry the same tag, a running number from 16384 to 32765; the
 /// caller's own messages have tags 0 to 16383. The messages of operations are counted as sends and receives
-/// of a separate axis, which shows the bytes on the wire.
+/// of a separate axis, which shows the bytes on the wire. The output of reduce_scatter may lie within its
+/// input.
 ///
 /// Buffers are host memory. The thread that advances an operation posts its messages, and a next communicator
 /// that was made for a compute backend would wait for that backend's queue at each of them. So make the next
@@ -50,17 +51,6 @@ class AlgorithmCommunicator final : public ForwardingCommunicator {
                         TrafficCounter& counter, ComputeBackend* compute = nullptr,
                         MemoryLedger* ledger = nullptr);
 
-  Request all_reduce(TensorRef buffer, ReduceOp op) override;
-  /// `output` may lie within `input`.
-  Request reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) override;
-  Request all_gather(TensorRef input, TensorRef output) override;
-  Request broadcast(TensorRef buffer, int root) override;
-  Request reduce(TensorRef buffer, ReduceOp op, int root) override;
-  Request all_to_all(TensorRef input, TensorRef output) override;
-  Request all_to_all_v(TensorRef input, std::span<const std::int64_t> send_counts, TensorRef output,
-                       std::span<const std::int64_t> recv_counts) override;
-  Request send(TensorRef buffer, int peer, int tag) override;
-  Request recv(TensorRef buffer, int peer, int tag) override;
   void progress() override;
   /// The new communicator has the same choice, and its messages the same label.
   std::unique_ptr<Communicator> split(int color, int key) override;
@@ -87,8 +77,7 @@ class AlgorithmCommunicator final : public ForwardingCommunicator {
 
   /// Waits for the work that fills the buffers.
   void synchronize();
-  Request start(const CollectiveCall& call, Algorithm algorithm, TensorRef input, TensorRef output,
-                ReduceOp op);
+  Request start(const CommCall& call) override;
   std::shared_ptr<const CollectiveSchedule> schedule(const CollectiveCall& call, Algorithm algorithm);
 
   AlgorithmChoice choice_;

@@ -15,6 +15,7 @@
 #include "core/base/statistics.hpp"
 #include "core/ops/host_reduction.hpp"
 #include "parallel/collectives/algorithm_communicator.hpp"
+#include "parallel/collectives/schedule_builder.hpp"
 
 namespace mylos {
 
@@ -85,34 +86,15 @@ class Stopwatch {
 /// One rank's call of `operation` whose payload is about `payload` bytes of fp32.
 CollectiveCall call_of(CommOperation operation, int size, std::int64_t payload) {
   const std::int64_t part = std::max<std::int64_t>(1, payload / std::int64_t{sizeof(float)} / size);
-  const bool whole = operation == CommOperation::all_reduce || operation == CommOperation::broadcast ||
-                     operation == CommOperation::reduce;
-  return {operation, size, whole ? part * size : part};
+  return {operation, size, is_in_place(operation) ? part * size : part};
 }
 
-/// Runs the backend's own operation; the buffers have at least the size of the payload.
-void run_native(Communicator& world, const CollectiveCall& call, float* in, float* out) {
-  const TensorRef one_in(in, DType::fp32, {call.count});
-  const TensorRef one_out(out, DType::fp32, {call.count});
-  const TensorRef all_in(in, DType::fp32, {call.count * call.size});
-  const TensorRef all_out(out, DType::fp32, {call.count * call.size});
-  const auto start = [&] {
-    switch (call.operation) {
-      case CommOperation::all_reduce:
-        return world.all_reduce(one_in, ReduceOp::sum);
-      case CommOperation::reduce_scatter:
-        return world.reduce_scatter(all_in, one_out, ReduceOp::sum);
-      case CommOperation::all_gather:
-        return world.all_gather(one_in, all_out);
-      case CommOperation::broadcast:
-        return world.broadcast(one_in, call.root);
-      case CommOperation::reduce:
-        return world.reduce(one_in, ReduceOp::sum, call.root);
-      default:
-        return world.all_to_all(all_in, all_out);
-    }
-  };
-  start().host_wait();
+/// The backend's own operation; the buffers have at least the size of the payload.
+CommCall native_call(const CollectiveCall& call, float* in, float* out) {
+  return {.operation = call.operation,
+          .input = {in, DType::fp32, {input_of(call).count}},
+          .output = {out, DType::fp32, {output_of(call).count}},
+          .peer = call.root};
 }
 
 bool has_native(Communicator& world) {
@@ -152,7 +134,8 @@ CollectiveCosts measure(Communicator& world) {
     CostCurve& curve = costs.native.emplace_back();
     for (const std::int64_t bytes : measured_bytes) {
       const CollectiveCall call = call_of(operation, world.size(), bytes);
-      curve.add(bytes, stopwatch.nanoseconds([&] { run_native(world, call, in.data(), out.data()); }));
+      const CommCall native = native_call(call, in.data(), out.data());
+      curve.add(bytes, stopwatch.nanoseconds([&] { native.on(world).host_wait(); }));
     }
   }
   return costs;

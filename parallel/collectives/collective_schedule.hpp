@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "parallel/health/traffic.hpp"
+#include "core/communicator.hpp"
 
 namespace mylos {
 

@@ -21,7 +21,13 @@ void copy(TensorRef from, TensorRef to) {
 /// entered the stage, so that all ranks make the same calls in the same order.
 class HierarchicalCommunicator::StagedOperation : public PolledOperation {
  public:
-  explicit StagedOperation(HierarchicalCommunicator& owner) : own_(owner), number_(owner.num_started_++) {}
+  StagedOperation(HierarchicalCommunicator& owner, const CommCall& call)
+      : own_(owner),
+        input_(call.input),
+        output_(call.output),
+        op_(call.reduction),
+        root_(owner.places_[static_cast<std::size_t>(call.peer)]),
+        number_(owner.num_started_++) {}
 
   bool advance() final {
     for (;;) {
@@ -64,9 +70,9 @@ class HierarchicalCommunicator::StagedOperation : public PolledOperation {
     std::fill_n(static_cast<std::byte*>(parts.data), parts.bytes(), std::byte{});
   }
   /// Reduces every slice within the node, to the rank of its lane.
-  void reduce_slices(TensorRef buffer, ReduceOp op) {
+  void reduce_slices(TensorRef buffer) {
     for (int lane = 0; lane < own_.num_lanes_; ++lane)
-      post(own_.node_down_->reduce(own_.slice(buffer, lane), op, lane));
+      post(own_.node_down_->reduce(own_.slice(buffer, lane), op_, lane));
   }
   void broadcast_slices(TensorRef buffer) {
     for (int lane = 0; lane < own_.num_lanes_; ++lane)
@@ -74,6 +80,9 @@ class HierarchicalCommunicator::StagedOperation : public PolledOperation {
   }
 
   HierarchicalCommunicator& own_;
+  const TensorRef input_, output_;  // the same buffer in all_reduce, broadcast and reduce
+  const ReduceOp op_;
+  const Place root_;  // of broadcast and reduce
 
  private:
   /// Another rank may be waiting for an operation that is under way on the flat communicator.
@@ -91,77 +100,61 @@ class HierarchicalCommunicator::StagedOperation : public PolledOperation {
 
 class HierarchicalCommunicator::AllReduce final : public StagedOperation {
  public:
-  AllReduce(HierarchicalCommunicator& owner, TensorRef buffer, ReduceOp op)
-      : StagedOperation(owner), buffer_(buffer), op_(op) {}
+  using StagedOperation::StagedOperation;
 
  private:
-  void down() override { reduce_slices(buffer_, op_); }
-  void across() override { post(own_.lane_->all_reduce(own_.slice(buffer_, own_.own_.index), op_)); }
-  void up() override { broadcast_slices(buffer_); }
-
-  TensorRef buffer_;
-  ReduceOp op_;
+  void down() override { reduce_slices(output_); }
+  void across() override { post(own_.lane_->all_reduce(own_.slice(output_, own_.own_.index), op_)); }
+  void up() override { broadcast_slices(output_); }
 };
 
 class HierarchicalCommunicator::Broadcast final : public StagedOperation {
  public:
-  Broadcast(HierarchicalCommunicator& owner, TensorRef buffer, int root)
-      : StagedOperation(owner), buffer_(buffer), root_(owner.places_[static_cast<std::size_t>(root)]) {}
+  using StagedOperation::StagedOperation;
 
  private:
   bool at_root() const { return own_.own_.node == root_.node; }
   void down() override {
-    if (at_root()) post(own_.node_down_->broadcast(buffer_, root_.index));
+    if (at_root()) post(own_.node_down_->broadcast(output_, root_.index));
   }
-  void across() override { post(own_.lane_->broadcast(own_.slice(buffer_, own_.own_.index), root_.node)); }
+  void across() override { post(own_.lane_->broadcast(own_.slice(output_, own_.own_.index), root_.node)); }
   void up() override {
-    if (!at_root()) broadcast_slices(buffer_);
+    if (!at_root()) broadcast_slices(output_);
   }
-
-  TensorRef buffer_;
-  Place root_;
 };
 
 class HierarchicalCommunicator::Reduce final : public StagedOperation {
  public:
-  Reduce(HierarchicalCommunicator& owner, TensorRef buffer, ReduceOp op, int root)
-      : StagedOperation(owner),
-        buffer_(buffer),
-        op_(op),
-        root_(owner.places_[static_cast<std::size_t>(root)]) {}
+  using StagedOperation::StagedOperation;
 
  private:
   void down() override {
-    sum_ = take(buffer_.dtype, buffer_.size());
-    copy(buffer_.flat(), sum_);
-    reduce_slices(sum_, op_);
+    sum_ = take(input_.dtype, input_.size());
+    copy(input_.flat(), sum_);
+    reduce_slices(sum_);
   }
   void across() override { post(own_.lane_->reduce(own_.slice(sum_, own_.own_.index), op_, root_.node)); }
   void up() override {
     if (own_.own_.node != root_.node) return;
     const bool is_root = own_.own_.index == root_.index;
     for (int lane = 0; is_root && lane < own_.num_lanes_; ++lane) {
-      if (lane != root_.index) post(own_.node_up_->recv(own_.slice(buffer_, lane), lane, stage_tag));
+      if (lane != root_.index) post(own_.node_up_->recv(own_.slice(output_, lane), lane, stage_tag));
     }
     if (!own_.has_lane()) return;
     const int lane = own_.own_.index;
     if (is_root) {
-      copy(own_.slice(sum_, lane), own_.slice(buffer_, lane));
+      copy(own_.slice(sum_, lane), own_.slice(output_, lane));
     } else {
       post(own_.node_up_->send(own_.slice(sum_, lane), root_.index, stage_tag));
     }
   }
 
-  TensorRef buffer_;
-  ReduceOp op_;
-  Place root_;
   TensorRef sum_;
 };
 
 class HierarchicalCommunicator::ReduceScatter final : public StagedOperation {
  public:
-  ReduceScatter(HierarchicalCommunicator& owner, TensorRef input, TensorRef output, ReduceOp op)
-      : StagedOperation(owner), input_(input), output_(output), op_(op) {}
+  using StagedOperation::StagedOperation;
 
  private:
   std::int64_t part_count() const { return output_.size(); }
@@ -172,7 +165,7 @@ class HierarchicalCommunicator::ReduceScatter final : public StagedOperation {
     sum_ = take(input_.dtype, all * n);
     clear_padding(sum_);
     for (int r = 0; r < own_.size(); ++r) copy(input_.flat(r * n, n), sum_.flat(own_.lane_order(r) * n, n));
-    reduce_slices(sum_, op_);
+    reduce_slices(sum_);
   }
   void across() override {
     node_sum_ = take(input_.dtype, own_.parts_per_node_ * part_count());
@@ -190,17 +183,13 @@ class HierarchicalCommunicator::ReduceScatter final : public StagedOperation {
       post(own_.node_up_->send(node_sum_.flat(peer / own_.num_lanes_ * n, n), peer, stage_tag));
   }
 
-  TensorRef input_;
-  TensorRef output_;
-  ReduceOp op_;
   TensorRef sum_;       // the parts of all ranks in lane order
   TensorRef node_sum_;  // the parts of this node in this lane
 };
 
 class HierarchicalCommunicator::AllGather final : public StagedOperation {
  public:
-  AllGather(HierarchicalCommunicator& owner, TensorRef input, TensorRef output)
-      : StagedOperation(owner), input_(input), output_(output) {}
+  using StagedOperation::StagedOperation;
 
  private:
   void down() override {
@@ -224,8 +213,6 @@ class HierarchicalCommunicator::AllGather final : public StagedOperation {
     for (int r = 0; r < own_.size(); ++r) copy(all_.flat(own_.lane_order(r) * n, n), output_.flat(r * n, n));
   }
 
-  TensorRef input_;
-  TensorRef output_;
   TensorRef node_parts_;  // the parts of this node in this lane
   TensorRef all_;         // the parts of all ranks in lane order
 };
@@ -281,55 +268,30 @@ TensorRef HierarchicalCommunicator::slice(TensorRef buffer, int lane) const {
   return buffer.flat(first, buffer.size() * (lane + 1) / num_lanes_ - first);
 }
 
-template <class Staged, class... Args>
-Request HierarchicalCommunicator::start(Args&&... args) {
+template <class Staged>
+Request HierarchicalCommunicator::start_staged(const CommCall& call) {
+  return family_->engine.start(std::make_unique<Staged>(*this, call));
+}
+
+Request HierarchicalCommunicator::start(const CommCall& call) {
   if (compute_ != nullptr) compute_->synchronize();
-  return family_->engine.start(std::make_unique<Staged>(*this, std::forward<Args>(args)...));
-}
-
-Request HierarchicalCommunicator::all_reduce(TensorRef buffer, ReduceOp op) {
-  return start<AllReduce>(buffer, op);
-}
-
-Request HierarchicalCommunicator::reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) {
-  require(input.dtype == output.dtype && input.size() == output.size() * size(),
-          "input is output times ranks");
-  return start<ReduceScatter>(input, output, op);
-}
-
-Request HierarchicalCommunicator::all_gather(TensorRef input, TensorRef output) {
-  require(input.dtype == output.dtype && output.size() == input.size() * size(),
-          "output is input times ranks");
-  return start<AllGather>(input, output);
-}
-
-Request HierarchicalCommunicator::broadcast(TensorRef buffer, int root) {
-  return start<Broadcast>(buffer, root);
-}
-
-Request HierarchicalCommunicator::reduce(TensorRef buffer, ReduceOp op, int root) {
-  return start<Reduce>(buffer, op, root);
-}
-
-Request HierarchicalCommunicator::all_to_all(TensorRef input, TensorRef output) {
-  if (compute_ != nullptr) compute_->synchronize();
-  return next().all_to_all(input, output);
-}
-
-Request HierarchicalCommunicator::all_to_all_v(TensorRef input, std::span<const std::int64_t> send_counts,
-                                               TensorRef output, std::span<const std::int64_t> recv_counts) {
-  if (compute_ != nullptr) compute_->synchronize();
-  return next().all_to_all_v(input, send_counts, output, recv_counts);
-}
-
-Request HierarchicalCommunicator::send(TensorRef buffer, int peer, int tag) {
-  if (compute_ != nullptr) compute_->synchronize();
-  return next().send(buffer, peer, tag);
-}
-
-Request HierarchicalCommunicator::recv(TensorRef buffer, int peer, int tag) {
-  if (compute_ != nullptr) compute_->synchronize();
-  return next().recv(buffer, peer, tag);
+  const bool is_one_type = call.input.dtype == call.output.dtype;
+  switch (call.operation) {
+    case CommOperation::all_reduce:
+      return start_staged<AllReduce>(call);
+    case CommOperation::reduce_scatter:
+      require(is_one_type && call.input.size() == call.output.size() * size(), "input is output times ranks");
+      return start_staged<ReduceScatter>(call);
+    case CommOperation::all_gather:
+      require(is_one_type && call.output.size() == call.input.size() * size(), "output is input times ranks");
+      return start_staged<AllGather>(call);
+    case CommOperation::broadcast:
+      return start_staged<Broadcast>(call);
+    case CommOperation::reduce:
+      return start_staged<Reduce>(call);
+    default:
+      return call.on(next());
+  }
 }
 
 void HierarchicalCommunicator::progress() {

@@ -44,16 +44,6 @@ class HierarchicalCommunicator final : public ForwardingCommunicator {
   int num_lanes() const { return num_lanes_; }
   int num_nodes() const { return static_cast<int>(node_sizes_.size()); }
 
-  Request all_reduce(TensorRef buffer, ReduceOp op) override;
-  Request reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) override;
-  Request all_gather(TensorRef input, TensorRef output) override;
-  Request broadcast(TensorRef buffer, int root) override;
-  Request reduce(TensorRef buffer, ReduceOp op, int root) override;
-  Request all_to_all(TensorRef input, TensorRef output) override;
-  Request all_to_all_v(TensorRef input, std::span<const std::int64_t> send_counts, TensorRef output,
-                       std::span<const std::int64_t> recv_counts) override;
-  Request send(TensorRef buffer, int peer, int tag) override;
-  Request recv(TensorRef buffer, int peer, int tag) override;
   void progress() override;
   /// Memory of the node's backend. Within a node, all_reduce and broadcast use the same part of the buffer on
   /// all ranks, as that memory requires; the other operations pass scratch to the node's collectives.
@@ -91,8 +81,9 @@ class HierarchicalCommunicator final : public ForwardingCommunicator {
   /// The position of the part of `rank` among the parts of all lanes: lane by lane, node by node.
   std::int64_t lane_order(int rank) const;
   TensorRef slice(TensorRef buffer, int lane) const;
-  template <class Staged, class... Args>
-  Request start(Args&&... args);
+  Request start(const CommCall& call) override;
+  template <class Staged>
+  Request start_staged(const CommCall& call);
 
   NextCommunicator node_;
   ComputeBackend* compute_;

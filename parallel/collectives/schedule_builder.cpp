@@ -5,18 +5,13 @@
 
 namespace mylos {
 
-namespace {
-
-/// Whether input and output are the same buffer.
-bool in_place(CommOperation operation) {
+bool is_in_place(CommOperation operation) {
   return operation == CommOperation::all_reduce || operation == CommOperation::broadcast ||
          operation == CommOperation::reduce;
 }
 
-}  // namespace
-
 RankOrder whole_order(const CollectiveCall& call, int rank) {
-  const std::int64_t total = in_place(call.operation) ? call.count : call.count * call.size;
+  const std::int64_t total = is_in_place(call.operation) ? call.count : call.count * call.size;
   RankOrder order;
   for (int i = 0; i < call.size; ++i) {
     order.ranks.push_back((call.root + i) % call.size);
@@ -28,12 +23,12 @@ RankOrder whole_order(const CollectiveCall& call, int rank) {
 }
 
 BufferRange input_of(const CollectiveCall& call) {
-  const bool one_part = in_place(call.operation) || call.operation == CommOperation::all_gather;
+  const bool one_part = is_in_place(call.operation) || call.operation == CommOperation::all_gather;
   return {BufferName::input, 0, one_part ? call.count : call.count * call.size};
 }
 
 BufferRange output_of(const CollectiveCall& call) {
-  const bool one_part = in_place(call.operation) || call.operation == CommOperation::reduce_scatter;
+  const bool one_part = is_in_place(call.operation) || call.operation == CommOperation::reduce_scatter;
   return {BufferName::output, 0, one_part ? call.count : call.count * call.size};
 }
 

@@ -29,6 +29,8 @@ struct RankOrder {
 /// All ranks, the root first; the vector is cut into parts whose sizes differ by at most one element.
 RankOrder whole_order(const CollectiveCall& call, int rank);
 
+/// Whether input and output are the same buffer.
+bool is_in_place(CommOperation operation);
 /// The buffers of `call`, in full.
 BufferRange input_of(const CollectiveCall& call);
 BufferRange output_of(const CollectiveCall& call);

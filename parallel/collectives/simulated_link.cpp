@@ -8,8 +8,6 @@
 #include <numeric>
 #include <thread>
 
-#include "parallel/health/traffic.hpp"
-
 namespace mylos {
 
 namespace {
@@ -66,11 +64,6 @@ class LinkRequest final : public RequestState {
   bool arrived_ = false;
 };
 
-[[noreturn]] void refuse(CommOperation operation) {
-  fail(ExitCode::usage, "a simulated link needs an algorithm over send and receive, not a native {}",
-       name_of(operation));
-}
-
 }  // namespace
 
 LinkClock& monotonic_link_clock() {
@@ -121,18 +114,19 @@ SimulatedLink::SimulatedLink(NextCommunicator next, std::shared_ptr<Links> links
       links_(std::move(links)),
       world_ranks_(std::move(world_ranks)) {}
 
-Request SimulatedLink::send(TensorRef buffer, int peer, int tag) {
-  const int world_rank = world_ranks_[static_cast<std::size_t>(peer)];
-  auto request = std::make_unique<LinkRequest>(links_->clock(), links_->occupy(world_rank, buffer.bytes()));
-  Request header = next().send(request->header(), peer, tag);
-  request->start(std::move(header), next().send(buffer, peer, tag));
-  return Request(std::move(request));
-}
-
-Request SimulatedLink::recv(TensorRef buffer, int peer, int tag) {
-  auto request = std::make_unique<LinkRequest>(links_->clock(), 0);
-  Request header = next().recv(request->header(), peer, tag);
-  request->start(std::move(header), next().recv(buffer, peer, tag));
+Request SimulatedLink::start(const CommCall& call) {
+  const bool is_sent = call.operation == CommOperation::send;
+  if (!is_sent && call.operation != CommOperation::recv) {
+    fail(ExitCode::usage, "a simulated link needs an algorithm over send and receive, not a native {}",
+         name_of(call.operation));
+  }
+  const int world_rank = world_ranks_[static_cast<std::size_t>(call.peer)];
+  const Nanoseconds delivery = is_sent ? links_->occupy(world_rank, call.input.bytes()) : 0;
+  auto request = std::make_unique<LinkRequest>(links_->clock(), delivery);
+  CommCall header = call;
+  header.input = header.output = request->header();
+  Request header_request = header.on(next());
+  request->start(std::move(header_request), call.on(next()));
   return Request(std::move(request));
 }
 
@@ -143,35 +137,6 @@ std::unique_ptr<Communicator> SimulatedLink::split(int color, int key) {
   part->all_gather(TensorRef(&own, DType::int32, {1}), TensorRef(all.data(), DType::int32, {part->size()}))
       .host_wait();
   return std::unique_ptr<Communicator>(new SimulatedLink(std::move(part), links_, std::move(all)));
-}
-
-Request SimulatedLink::all_reduce(TensorRef /*buffer*/, ReduceOp /*op*/) {
-  refuse(CommOperation::all_reduce);
-}
-
-Request SimulatedLink::reduce_scatter(TensorRef /*input*/, TensorRef /*output*/, ReduceOp /*op*/) {
-  refuse(CommOperation::reduce_scatter);
-}
-
-Request SimulatedLink::all_gather(TensorRef /*input*/, TensorRef /*output*/) {
-  refuse(CommOperation::all_gather);
-}
-
-Request SimulatedLink::broadcast(TensorRef /*buffer*/, int /*root*/) {
-  refuse(CommOperation::broadcast);
-}
-
-Request SimulatedLink::reduce(TensorRef /*buffer*/, ReduceOp /*op*/, int /*root*/) {
-  refuse(CommOperation::reduce);
-}
-
-Request SimulatedLink::all_to_all(TensorRef /*input*/, TensorRef /*output*/) {
-  refuse(CommOperation::all_to_all);
-}
-
-Request SimulatedLink::all_to_all_v(TensorRef /*input*/, std::span<const std::int64_t> /*send_counts*/,
-                                    TensorRef /*output*/, std::span<const std::int64_t> /*recv_counts*/) {
-  refuse(CommOperation::all_to_all_v);
 }
 
 }  // namespace mylos

@@ -44,16 +44,6 @@ class SimulatedLink final : public ForwardingCommunicator {
   /// Throws ExitCode::usage if the model is not valid. `clock` must outlive this, its splits and requests.
   SimulatedLink(NextCommunicator next, const LinkModel& model, LinkClock& clock = monotonic_link_clock());
 
-  Request all_reduce(TensorRef buffer, ReduceOp op) override;
-  Request reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) override;
-  Request all_gather(TensorRef input, TensorRef output) override;
-  Request broadcast(TensorRef buffer, int root) override;
-  Request reduce(TensorRef buffer, ReduceOp op, int root) override;
-  Request all_to_all(TensorRef input, TensorRef output) override;
-  Request all_to_all_v(TensorRef input, std::span<const std::int64_t> send_counts, TensorRef output,
-                       std::span<const std::int64_t> recv_counts) override;
-  Request send(TensorRef buffer, int peer, int tag) override;
-  Request recv(TensorRef buffer, int peer, int tag) override;
   std::unique_ptr<Communicator> split(int color, int key) override;
 
  private:
@@ -61,6 +51,8 @@ class SimulatedLink final : public ForwardingCommunicator {
   class Links;
 
   SimulatedLink(NextCommunicator next, std::shared_ptr<Links> links, std::vector<int> world_ranks);
+
+  Request start(const CommCall& call) override;
 
   std::shared_ptr<Links> links_;
   std::vector<int> world_ranks_;  // of the ranks of this communicator

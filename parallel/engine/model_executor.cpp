@@ -40,7 +40,7 @@ ModelExecutor::ModelExecutor(ComputeBackend& backend, MemoryLedger& ledger, cons
       shape_(shape),
       programs_(std::move(programs)),
       contributed_(2 * programs_.chunks.size()),
-      uploads_{UploadBuffer(backend, upload_bytes(shape)), UploadBuffer(backend, upload_bytes(shape))} {
+      uploads_{TransferBuffer(backend, upload_bytes(shape)), TransferBuffer(backend, upload_bytes(shape))} {
   const ActivationPlan plan(programs_.roots, passages_of(schedule_, programs_));
   arena_ = DeviceBuffer(backend, ledger, MemoryCategory::activations, plan.bytes(), "mylos::arena");
   bindings_ = bindings_of(plan, programs_.roots, static_cast<std::byte*>(arena_.data()));
@@ -92,9 +92,9 @@ void ModelExecutor::load(std::span<const std::int32_t> tokens) {
   const auto t = static_cast<std::size_t>(shape_.seq);
   require(tokens.size() == static_cast<std::size_t>(shape_.batch) * (t + 1),
           "a micro-batch is B rows of T + 1 tokens");
-  UploadBuffer& upload = uploads_[next_upload_];
+  TransferBuffer& upload = uploads_[next_upload_];
   next_upload_ = 1 - next_upload_;
-  auto* inputs = static_cast<std::int32_t*>(upload.fill());
+  auto* inputs = static_cast<std::int32_t*>(upload.data());
   auto* targets = inputs + shape_.rows();
   for (std::size_t b = 0; b < static_cast<std::size_t>(shape_.batch); ++b) {
     const std::int32_t* row = tokens.data() + b * (t + 1);
@@ -129,25 +129,11 @@ void ModelExecutor::acquire(const Entry& entry, const Pass& pass) {
   }
 }
 
-namespace {
-
-Request start(const AllReduceCall& call, Communicator& group) {
-  return group.all_reduce(call.buffer, ReduceOp::sum);
-}
-Request start(const AllGatherCall& call, Communicator& group) {
-  return group.all_gather(call.input, call.output);
-}
-Request start(const ReduceScatterCall& call, Communicator& group) {
-  return group.reduce_scatter(call.input, call.output, ReduceOp::sum);
-}
-
-}  // namespace
-
 void ModelExecutor::queue(const Entry& entry, const Pass& pass) {
   with_bound(entry, pass.binding, [&]<class Op>(const Op& op) {
     try {
       if constexpr (is_collective<Op>) {
-        collectives_.emplace(&entry, start(op, grid_.group(op.group)));
+        collectives_.emplace(&entry, op.call().on(grid_.group(op.group)));
       } else {
         backend_.run(op);
       }
@@ -195,8 +181,7 @@ bool ModelExecutor::is_cut(const Entry& entry, bool completes) const {
           }));
 }
 
-template <class Visit>
-void ModelExecutor::for_each_segment(Entries entries, bool completes, const Visit& visit) const {
+void ModelExecutor::for_each_segment(Entries entries, bool completes, const auto& visit) const {
   std::size_t number = 0;
   std::size_t begin = 0;
   for (std::size_t i = 0; i < entries.size(); ++i) {
@@ -254,22 +239,12 @@ void ModelExecutor::run(const Occurrence& occurrence, const ActionScope& scope) 
   binding.scalars = scope.scalars;
   const bool holds_terms = is_backward(action.kind) && has_contributed(occurrence);
   binding.roots[Roots::loss_sum_root] = {static_cast<std::byte*>(scope.loss_sum.data), 0, holds_terms};
-  switch (action.kind) {
-    case ActionKind::forward:
-    case ActionKind::backward:
-    case ActionKind::backward_input:
-    case ActionKind::backward_weight:
-      run_pass(occurrence, holds_terms, scope.as_graphs);
-      break;
-    case ActionKind::send_forward:
-    case ActionKind::receive_forward:
-    case ActionKind::send_backward:
-    case ActionKind::receive_backward:
-      messages_.push_back(send_or_receive(action));
-      break;
-    case ActionKind::reduce:
-    case ActionKind::step:
-      fail(ExitCode::internal, "{} is of no micro-batch", name_of(action.kind));
+  if (!is_of_micro_batch(action.kind))
+    fail(ExitCode::internal, "{} is of no micro-batch", name_of(action.kind));
+  if (is_message(action.kind)) {
+    messages_.push_back(send_or_receive(action));
+  } else {
+    run_pass(occurrence, holds_terms, scope.as_graphs);
   }
   slots_.finish(occurrence);
 }

@@ -12,7 +12,7 @@
 
 #include "core/memory/device_buffer.hpp"
 #include "core/memory/device_graph.hpp"
-#include "core/memory/upload_buffer.hpp"
+#include "core/memory/transfer_buffer.hpp"
 #include "core/model/model_programs.hpp"
 #include "parallel/engine/activation_plan.hpp"
 #include "parallel/exchange/gradient_exchange.hpp"
@@ -102,8 +102,7 @@ class ModelExecutor {
   bool is_cut(const Entry& entry, bool completes) const;
   /// Calls visit(number, entries) for each segment. A segment ends with a cut or before an entry that awaits
   /// a collective.
-  template <class Visit>
-  void for_each_segment(Entries entries, bool completes, const Visit& visit) const;
+  void for_each_segment(Entries entries, bool completes, const auto& visit) const;
   /// Whether an earlier micro-batch of the step has already contributed to the same gradients. Records this
   /// contribution.
   bool has_contributed(const Occurrence& occurrence);
@@ -127,7 +126,7 @@ class ModelExecutor {
   std::vector<std::vector<DeviceGraph>> graphs_;
   std::vector<Request> messages_;                // posted
   std::map<const Entry*, Request> collectives_;  // collectives of programs that are under way
-  std::array<UploadBuffer, 2> uploads_;          // inputs and targets of micro-batches, used alternately
+  std::array<TransferBuffer, 2> uploads_;        // inputs and targets of micro-batches, used alternately
   std::size_t next_upload_ = 0;
   std::vector<float> host_losses_;
   std::vector<std::int32_t> host_correct_;

@@ -51,7 +51,7 @@ TrainingStep::TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, const 
       schedule_(config.parallel.schedule->make(static_cast<int>(config.train.accumulation))),
       has_head_(schedule_.held_chunks().contains(schedule_.chunks - 1)),
       slots_{Slot(backend), Slot(backend)},
-      inputs_{UploadBuffer(backend, sizeof(StepScalars)), UploadBuffer(backend, sizeof(StepScalars))} {
+      inputs_{TransferBuffer(backend, sizeof(StepScalars)), TransferBuffer(backend, sizeof(StepScalars))} {
   if (config.graphs && !backend.can_capture())
     fail(ExitCode::usage, "[backend] graphs = true needs a GPU: {} records no work", backend.description());
   const TrainConfig& train = config.train;
@@ -109,8 +109,8 @@ TrainingStep::StepMemory* TrainingStep::memory_of(std::int64_t step) const {
 }
 
 void TrainingStep::begin(std::int64_t step) {
-  UploadBuffer& upload = inputs_[static_cast<std::size_t>(step) % inputs_.size()];
-  auto* inputs = static_cast<StepScalars*>(upload.fill());
+  TransferBuffer& upload = inputs_[static_cast<std::size_t>(step) % inputs_.size()];
+  auto* inputs = static_cast<StepScalars*>(upload.data());
   inputs->step = step;
   inputs->learning_rate = static_cast<float>(learning_rate(config_.lr, step));
   StepScalars* scalars = &memory_of(step)->scalars;
@@ -150,7 +150,7 @@ void TrainingStep::run(std::int64_t step, std::int64_t last, StepDriver& driver)
 void TrainingStep::read_results() {
   require(num_unread() > 0, "a step was run");
   const Slot& slot = slot_of(num_read_);
-  const auto& outputs = *static_cast<const StepOutputs*>(slot.outputs.read());
+  const auto& outputs = *static_cast<const StepOutputs*>(slot.outputs.data());
   ++num_read_;
   const auto now = std::chrono::steady_clock::now();
   results_.seconds = std::chrono::duration<double>(now - std::max(slot.start, last_read_)).count();
@@ -198,30 +198,16 @@ void TrainingStep::run_pass(const Occurrence& occurrence, StepDriver& driver) {
 }
 
 void TrainingStep::execute(const Occurrence& occurrence, StepDriver& driver) {
-  const Action& action = schedule_.actions[occurrence.index];
-  switch (action.kind) {
-    case ActionKind::forward:
-    case ActionKind::backward:
-    case ActionKind::backward_input:
-    case ActionKind::backward_weight:
-    case ActionKind::send_forward:
-    case ActionKind::receive_forward:
-    case ActionKind::send_backward:
-    case ActionKind::receive_backward:
-      run_pass(occurrence, driver);
-      break;
-    case ActionKind::reduce: {
-      const PhaseScope scope(*this, StepPhase::communication);
-      executor_->finish_messages();
-      exchange_->reduce();
-      sum_tensor_terms();
-      break;
-    }
-    case ActionKind::step: {
-      const PhaseScope scope(*this, StepPhase::optimizer);
-      update(occurrence.step);
-      break;
-    }
+  const ActionKind kind = schedule_.actions[occurrence.index].kind;
+  if (is_of_micro_batch(kind)) return run_pass(occurrence, driver);
+  if (kind == ActionKind::reduce) {
+    const PhaseScope scope(*this, StepPhase::communication);
+    executor_->finish_messages();
+    exchange_->reduce();
+    sum_tensor_terms();
+  } else {
+    const PhaseScope scope(*this, StepPhase::optimizer);
+    update(occurrence.step);
   }
 }
 

@@ -14,9 +14,8 @@
 #include "core/memory/device_buffer.hpp"
 #include "core/memory/device_event.hpp"
 #include "core/memory/device_graph.hpp"
-#include "core/memory/download_buffer.hpp"
 #include "core/memory/memory_ledger.hpp"
-#include "core/memory/upload_buffer.hpp"
+#include "core/memory/transfer_buffer.hpp"
 #include "core/ops/step_scalars.hpp"
 #include "core/trace.hpp"
 #include "parallel/engine/model_executor.hpp"
@@ -140,7 +139,7 @@ class TrainingStep {
   /// of the other are read.
   struct Slot {
     explicit Slot(ComputeBackend& backend);
-    DownloadBuffer outputs;  // StepOutputs
+    TransferBuffer outputs;  // StepOutputs
     std::vector<PhaseSpan> spans;
     std::size_t num_spans = 0;  // used by this step so far
     std::chrono::steady_clock::time_point start;
@@ -188,9 +187,9 @@ class TrainingStep {
   std::vector<std::array<DeviceGraph, 2>> update_graphs_;
   std::vector<std::int32_t> tokens_;  // a micro-batch (B, T + 1)
   std::array<Slot, 2> slots_;
-  std::array<UploadBuffer, 2> inputs_;  // StepScalars of the steps that begin, used alternately
-  std::int64_t begun_ = 0;              // the last step that was begun
-  std::size_t num_run_ = 0;             // number of steps so far
+  std::array<TransferBuffer, 2> inputs_;  // StepScalars of the steps that begin, used alternately
+  std::int64_t begun_ = 0;                // the last step that was begun
+  std::size_t num_run_ = 0;               // number of steps so far
   std::size_t num_read_ = 0;
   StepResults results_;
   std::chrono::steady_clock::time_point last_read_;

@@ -10,13 +10,13 @@
 #include <variant>
 #include <vector>
 
+#include "core/communicator.hpp"
 #include "core/layout/parameter_table.hpp"
 #include "core/memory/memory_ledger.hpp"
 #include "core/model/program.hpp"
 #include "core/optim/optimizer.hpp"
 #include "core/param_spec.hpp"
 #include "core/param_values.hpp"
-#include "parallel/health/traffic.hpp"
 #include "parallel/process_grid.hpp"
 #include "parallel/repetition.hpp"
 

@@ -60,29 +60,15 @@ int create_file() {
 
 }  // namespace
 
-/// Owns the mapping of one page.
-class FlightRecorder::Mapping {
- public:
-  /// The page is null if the file cannot be mapped.
-  explicit Mapping(int file) {
-    if (file < 0) return;
-    void* memory = mmap(nullptr, sizeof(FlightPage), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (memory != MAP_FAILED) page_ = static_cast<FlightPage*>(memory);
-  }
-  Mapping(Mapping&& other) noexcept : page_(std::exchange(other.page_, nullptr)) {}
-  Mapping& operator=(Mapping&& other) noexcept {
-    std::swap(page_, other.page_);
-    return *this;
-  }
-  ~Mapping() {
-    if (page_ != nullptr) munmap(page_, sizeof(FlightPage));
-  }
+void FlightRecorder::Unmap::operator()(FlightPage* page) const {
+  munmap(page, sizeof(FlightPage));
+}
 
-  FlightPage* page() const { return page_; }
-
- private:
-  FlightPage* page_ = nullptr;
-};
+FlightRecorder::Mapping FlightRecorder::map(int file) {
+  if (file < 0) return nullptr;
+  void* memory = mmap(nullptr, sizeof(FlightPage), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  return Mapping(memory != MAP_FAILED ? static_cast<FlightPage*>(memory) : nullptr);
+}
 
 const RankFlight::Entry* RankFlight::open_operation(std::optional<CallKind> kind) const {
   const auto open = std::ranges::find_if(
@@ -92,10 +78,10 @@ const RankFlight::Entry* RankFlight::open_operation(std::optional<CallKind> kind
 
 FlightRecorder::FlightRecorder(int rank, const Gather& gather) : rank_(rank) {
   const int file = create_file();
-  Mapping own_mapping(file);
-  if (own_mapping.page() == nullptr)
+  Mapping own_mapping = map(file);
+  if (!own_mapping)
     fail(ExitCode::io, "rank {}: no memory for the flight recorder: {}", rank, std::strerror(errno));
-  FlightPage& page = *new (own_mapping.page()) FlightPage;
+  FlightPage& page = *new (own_mapping.get()) FlightPage;
   page.pid = getpid();
   page.pid_namespace = pid_namespace();
   page.rank = rank;
@@ -106,26 +92,24 @@ FlightRecorder::FlightRecorder(int rank, const Gather& gather) : rank_(rank) {
   for (int r = 0; r < static_cast<int>(places.size()); ++r) {
     if (r == rank) {
       own_ = node_.size();
-      node_.push_back(std::exchange(own_mapping, Mapping(-1)));
+      node_.push_back(std::move(own_mapping));
     } else if (places[static_cast<std::size_t>(r)] == place) {
       const int peer = ::open(files[static_cast<std::size_t>(r)].c_str(), O_RDWR | O_CLOEXEC);
-      Mapping mapping(peer);
+      Mapping mapping = map(peer);
       if (peer >= 0) close(peer);
-      if (mapping.page() != nullptr) node_.push_back(std::move(mapping));
+      if (mapping) node_.push_back(std::move(mapping));
     }
   }
   // After this gather, every rank has mapped the pages that it can.
-  const std::vector<std::string> firsts = gather(std::to_string(node_.front().page()->rank));
+  const std::vector<std::string> firsts = gather(std::to_string(node_.front()->rank));
   close(file);
   for (int r = 0; r < static_cast<int>(firsts.size()); ++r) {
     if (firsts[static_cast<std::size_t>(r)] == std::to_string(r)) leaders_.push_back(r);
   }
 }
 
-FlightRecorder::~FlightRecorder() = default;
-
 FlightPage& FlightRecorder::own() const {
-  return *node_[own_].page();
+  return *node_[own_];
 }
 
 // The lowest bit of the number that `begin` returns is the index of its ring.
@@ -160,13 +144,13 @@ void FlightRecorder::set_phase(std::int64_t step, std::string_view text) {
 
 bool FlightRecorder::others_finished() const {
   return std::ranges::all_of(node_, [&](const Mapping& mapping) {
-    return mapping.page() == &own() || mapping.page()->finished.load() != 0;
+    return mapping.get() == &own() || mapping->finished.load() != 0;
   });
 }
 
 void FlightRecorder::kill_others() const {
   for (const Mapping& mapping : node_) {
-    const FlightPage& page = *mapping.page();
+    const FlightPage& page = *mapping;
     if (&page == &own() || page.finished.load() != 0 || page.pid_namespace != own().pid_namespace) continue;
     kill(static_cast<pid_t>(page.pid), SIGKILL);
   }
@@ -198,7 +182,7 @@ void FlightRecorder::read_node(std::vector<RankFlight>& ranks) const {
   };
   const bool has_received = has_received_.load();
   ranks.resize(node_.size() + (has_received ? 1 : 0));
-  for (std::size_t i = 0; i < node_.size(); ++i) read(*node_[i].page(), false, ranks[i]);
+  for (std::size_t i = 0; i < node_.size(); ++i) read(*node_[i], false, ranks[i]);
   if (has_received) read(*received_, true, ranks.back());
 }
 

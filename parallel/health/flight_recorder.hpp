@@ -125,7 +125,6 @@ class FlightRecorder final : public CallObserver {
   /// separate user or PID namespaces therefore count as separate nodes. Collective over the ranks that
   /// `gather` reaches. Throws ExitCode::io.
   FlightRecorder(int rank, const Gather& gather);
-  ~FlightRecorder() override;
   FlightRecorder(const FlightRecorder&) = delete;
   FlightRecorder& operator=(const FlightRecorder&) = delete;
 
@@ -158,7 +157,13 @@ class FlightRecorder final : public CallObserver {
   void receive(const Message& message, bool is_last);
 
  private:
-  class Mapping;
+  struct Unmap {
+    void operator()(FlightPage* page) const;
+  };
+  using Mapping = std::unique_ptr<FlightPage, Unmap>;
+
+  /// Null if the file cannot be mapped.
+  static Mapping map(int file);
 
   FlightPage& own() const;
 

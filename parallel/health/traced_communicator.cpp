@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "parallel/health/traced_communicator.hpp"
 
+#include <array>
+#include <string_view>
+
 namespace mylos {
 
 namespace {
+
+/// By CommOperation; a barrier has no wait. Events are named by literals.
+constexpr std::array<std::string_view, num_operations - 1> wait_names = {
+    "all_reduce wait", "reduce_scatter wait", "all_gather wait", "broadcast wait", "reduce wait",
+    "all_to_all wait", "all_to_all_v wait",   "send wait",       "recv wait"};
 
 class TracedRequest final : public RequestState {
  public:
@@ -31,51 +39,12 @@ class TracedRequest final : public RequestState {
 
 }  // namespace
 
-template <class Call>
-Request TracedCommunicator::traced(std::string_view name, std::string_view wait_name, const Call& call) {
-  if (!trace_.on()) return call();
-  Trace::Scope event = trace_.record(name, TraceKind::communication);
+Request TracedCommunicator::start(const CommCall& call) {
+  if (!trace_.on()) return call.on(next());
+  Trace::Scope event = trace_.record(name_of(call.operation), TraceKind::communication);
   event.taken_by(axes_.c_str());
-  return Request(std::make_unique<TracedRequest>(call(), trace_, wait_name, axes_.c_str()));
-}
-
-Request TracedCommunicator::all_reduce(TensorRef buffer, ReduceOp op) {
-  return traced("all_reduce", "all_reduce wait", [&] { return next().all_reduce(buffer, op); });
-}
-
-Request TracedCommunicator::reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) {
-  return traced("reduce_scatter", "reduce_scatter wait",
-                [&] { return next().reduce_scatter(input, output, op); });
-}
-
-Request TracedCommunicator::all_gather(TensorRef input, TensorRef output) {
-  return traced("all_gather", "all_gather wait", [&] { return next().all_gather(input, output); });
-}
-
-Request TracedCommunicator::broadcast(TensorRef buffer, int root) {
-  return traced("broadcast", "broadcast wait", [&] { return next().broadcast(buffer, root); });
-}
-
-Request TracedCommunicator::reduce(TensorRef buffer, ReduceOp op, int root) {
-  return traced("reduce", "reduce wait", [&] { return next().reduce(buffer, op, root); });
-}
-
-Request TracedCommunicator::all_to_all(TensorRef input, TensorRef output) {
-  return traced("all_to_all", "all_to_all wait", [&] { return next().all_to_all(input, output); });
-}
-
-Request TracedCommunicator::all_to_all_v(TensorRef input, std::span<const std::int64_t> send_counts,
-                                         TensorRef output, std::span<const std::int64_t> recv_counts) {
-  return traced("all_to_all_v", "all_to_all_v wait",
-                [&] { return next().all_to_all_v(input, send_counts, output, recv_counts); });
-}
-
-Request TracedCommunicator::send(TensorRef buffer, int peer, int tag) {
-  return traced("send", "send wait", [&] { return next().send(buffer, peer, tag); });
-}
-
-Request TracedCommunicator::recv(TensorRef buffer, int peer, int tag) {
-  return traced("recv", "recv wait", [&] { return next().recv(buffer, peer, tag); });
+  const std::string_view wait_name = wait_names[static_cast<std::size_t>(call.operation)];
+  return Request(std::make_unique<TracedRequest>(call.on(next()), trace_, wait_name, axes_.c_str()));
 }
 
 void TracedCommunicator::barrier() {

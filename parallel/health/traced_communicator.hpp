@@ -3,9 +3,7 @@
 #pragma once
 
 #include <memory>
-#include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "core/forwarding_communicator.hpp"
@@ -22,25 +20,14 @@ class TracedCommunicator final : public ForwardingCommunicator {
   TracedCommunicator(NextCommunicator next, Trace& trace, std::string axes)
       : ForwardingCommunicator(std::move(next)), trace_(trace), axes_(std::move(axes)) {}
 
-  Request all_reduce(TensorRef buffer, ReduceOp op) override;
-  Request reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) override;
-  Request all_gather(TensorRef input, TensorRef output) override;
-  Request broadcast(TensorRef buffer, int root) override;
-  Request reduce(TensorRef buffer, ReduceOp op, int root) override;
-  Request all_to_all(TensorRef input, TensorRef output) override;
-  Request all_to_all_v(TensorRef input, std::span<const std::int64_t> send_counts, TensorRef output,
-                       std::span<const std::int64_t> recv_counts) override;
-  Request send(TensorRef buffer, int peer, int tag) override;
-  Request recv(TensorRef buffer, int peer, int tag) override;
   void barrier() override;
   void progress() override;
   /// The new communicator is traced too.
   std::unique_ptr<Communicator> split(int color, int key) override;
 
  private:
-  /// Starts an operation by `call` and records the call and its wait.
-  template <class Call>
-  Request traced(std::string_view name, std::string_view wait_name, const Call& call);
+  /// Records the call and its wait.
+  Request start(const CommCall& call) override;
 
   Trace& trace_;
   std::string axes_;

@@ -69,18 +69,6 @@ std::vector<TrafficRow> TrafficCounter::table() const {
   return rows;
 }
 
-TrafficTotals TrafficCounter::totals() const {
-  const std::lock_guard lock(mutex_);
-  TrafficTotals totals;
-  for (const Axis& axis : axes_) {
-    for (int i = 0; i < num_operations; ++i) {
-      totals.calls += axis.calls(static_cast<CommOperation>(i));
-      totals.payload_bytes += axis.payload_bytes(static_cast<CommOperation>(i));
-    }
-  }
-  return totals;
-}
-
 CountedCommunicator::CountedCommunicator(NextCommunicator next, std::string_view label,
                                          TrafficCounter& counter, FlightRecorder* recorder, bool host_buffers)
     : ForwardingCommunicator(std::move(next)),
@@ -88,24 +76,16 @@ CountedCommunicator::CountedCommunicator(NextCommunicator next, std::string_view
       recorder_(recorder),
       checked_(calls_are_checked && host_buffers) {}
 
-std::uint64_t CountedCommunicator::begin(CommOperation operation, std::uint64_t payload_bytes) {
-  axis_->count(operation, payload_bytes);
-  return recorder_ != nullptr
-             ? recorder_->begin(CallKind::collective, name_of(operation), axis_->label(), payload_bytes)
-             : 0;
-}
-
-Request CountedCommunicator::track(Request inner, std::uint64_t number) {
-  if (recorder_ == nullptr) return inner;
-  return Request(std::make_unique<TrackedRequest>(std::move(inner), *recorder_, number));
-}
-
-void CountedCommunicator::check(const Call& call) {
-  if (!checked_) return;
+void CountedCommunicator::check(const CommCall& call) {
+  // The counts of all_to_all_v may differ between ranks.
+  const std::uint64_t bytes = call.operation == CommOperation::all_to_all_v ? 0 : call.payload_bytes();
+  // The number of the reduction, of the root, or of both.
+  const int roots = call.operation == CommOperation::reduce ? num_operations : 1;
+  const int detail = static_cast<int>(call.reduction) + roots * call.peer;
   std::int64_t hash = 0;
   for (const std::uint64_t part :
-       {static_cast<std::uint64_t>(call.operation), static_cast<std::uint64_t>(call.dtype), call.bytes,
-        static_cast<std::uint64_t>(call.detail)}) {
+       {static_cast<std::uint64_t>(call.operation), static_cast<std::uint64_t>(call.input.dtype), bytes,
+        static_cast<std::uint64_t>(detail)}) {
     hash = (hash * 1000003 + static_cast<std::int64_t>(part)) & 0x7fffffffffff;
   }
   std::array<std::int64_t, 2> extremes = {hash, -hash};
@@ -114,8 +94,8 @@ void CountedCommunicator::check(const Call& call) {
 
   CallText own{};
   fmt::format_to_n(own.data(), own.size() - 1, "rank {}: {} of {} bytes of {}, reduction or root {}",
-                   recorder_ != nullptr ? recorder_->rank() : rank(), name_of(call.operation), call.bytes,
-                   name_of(call.dtype), call.detail);
+                   recorder_ != nullptr ? recorder_->rank() : rank(), name_of(call.operation), bytes,
+                   name_of(call.input.dtype), detail);
   std::vector<CallText> all(static_cast<std::size_t>(size()));
   constexpr auto width = static_cast<std::int64_t>(call_text_bytes);
   next()
@@ -127,66 +107,21 @@ void CountedCommunicator::check(const Call& call) {
   throw Error(ExitCode::watchdog, message);
 }
 
-Request CountedCommunicator::all_reduce(TensorRef buffer, ReduceOp op) {
-  const std::uint64_t number = begin(CommOperation::all_reduce, buffer.bytes());
-  check({CommOperation::all_reduce, buffer.dtype, buffer.bytes(), static_cast<int>(op)});
-  return track(next().all_reduce(buffer, op), number);
-}
-
-Request CountedCommunicator::reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) {
-  const std::uint64_t number = begin(CommOperation::reduce_scatter, input.bytes());
-  check({CommOperation::reduce_scatter, input.dtype, input.bytes(), static_cast<int>(op)});
-  return track(next().reduce_scatter(input, output, op), number);
-}
-
-Request CountedCommunicator::all_gather(TensorRef input, TensorRef output) {
-  const std::uint64_t number = begin(CommOperation::all_gather, output.bytes());
-  check({CommOperation::all_gather, output.dtype, output.bytes()});
-  return track(next().all_gather(input, output), number);
-}
-
-Request CountedCommunicator::broadcast(TensorRef buffer, int root) {
-  const std::uint64_t number = begin(CommOperation::broadcast, buffer.bytes());
-  check({CommOperation::broadcast, buffer.dtype, buffer.bytes(), root});
-  return track(next().broadcast(buffer, root), number);
-}
-
-Request CountedCommunicator::reduce(TensorRef buffer, ReduceOp op, int root) {
-  const std::uint64_t number = begin(CommOperation::reduce, buffer.bytes());
-  check({CommOperation::reduce, buffer.dtype, buffer.bytes(), static_cast<int>(op) + num_operations * root});
-  return track(next().reduce(buffer, op, root), number);
-}
-
-Request CountedCommunicator::all_to_all(TensorRef input, TensorRef output) {
-  const std::uint64_t number = begin(CommOperation::all_to_all, input.bytes());
-  check({CommOperation::all_to_all, input.dtype, input.bytes()});
-  return track(next().all_to_all(input, output), number);
-}
-
-Request CountedCommunicator::all_to_all_v(TensorRef input, std::span<const std::int64_t> send_counts,
-                                          TensorRef output, std::span<const std::int64_t> recv_counts) {
-  std::uint64_t elements = 0;
-  for (const std::int64_t count : send_counts) elements += static_cast<std::uint64_t>(count);
-  const std::uint64_t number = begin(CommOperation::all_to_all_v, elements * size_of(input.dtype));
-  check({CommOperation::all_to_all_v, input.dtype});
-  return track(next().all_to_all_v(input, send_counts, output, recv_counts), number);
-}
-
-Request CountedCommunicator::send(TensorRef buffer, int peer, int tag) {
-  const std::uint64_t number = begin(CommOperation::send, buffer.bytes());
-  return track(next().send(buffer, peer, tag), number);
-}
-
-Request CountedCommunicator::recv(TensorRef buffer, int peer, int tag) {
-  const std::uint64_t number = begin(CommOperation::recv, buffer.bytes());
-  return track(next().recv(buffer, peer, tag), number);
+Request CountedCommunicator::start(const CommCall& call) {
+  const std::uint64_t payload_bytes = call.payload_bytes();
+  axis_->count(call.operation, payload_bytes);
+  std::uint64_t number = 0;
+  if (recorder_ != nullptr)
+    number = recorder_->begin(CallKind::collective, name_of(call.operation), axis_->label(), payload_bytes);
+  const bool is_message = call.operation == CommOperation::send || call.operation == CommOperation::recv;
+  if (checked_ && !is_message) check(call);
+  Request request = call.on(next());
+  if (recorder_ == nullptr) return request;
+  return Request(std::make_unique<TrackedRequest>(std::move(request), *recorder_, number));
 }
 
 void CountedCommunicator::barrier() {
-  const std::uint64_t number = begin(CommOperation::barrier, 0);
-  check({CommOperation::barrier});
-  next().barrier();
-  if (recorder_ != nullptr) recorder_->complete(number);
+  start({.operation = CommOperation::barrier, .input = {nullptr, DType::uint8, {0}}}).host_wait();
 }
 
 }  // namespace mylos

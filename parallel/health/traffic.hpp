@@ -18,27 +18,6 @@ namespace mylos {
 
 class FlightRecorder;
 
-enum class CommOperation : std::uint8_t {
-  all_reduce,
-  reduce_scatter,
-  all_gather,
-  broadcast,
-  reduce,
-  all_to_all,
-  all_to_all_v,
-  send,
-  recv,
-  barrier,
-};
-inline constexpr int num_operations = 10;
-
-constexpr std::string_view name_of(CommOperation operation) {
-  constexpr std::array<std::string_view, num_operations> names = {
-      "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce",
-      "all_to_all", "all_to_all_v",   "send",       "recv",      "barrier"};
-  return names[static_cast<std::size_t>(operation)];
-}
-
 struct TrafficRow {
   std::string axis;
   CommOperation operation = CommOperation::all_reduce;
@@ -51,19 +30,7 @@ struct TrafficRow {
 /// Subtracts the calls and bytes of `part` from the rows of `all`; rows without calls are left out.
 std::vector<TrafficRow> subtract(std::vector<TrafficRow> all, const std::vector<TrafficRow>& part);
 
-struct TrafficTotals {
-  std::uint64_t calls = 0;
-  std::uint64_t payload_bytes = 0;
-
-  friend TrafficTotals operator-(const TrafficTotals& a, const TrafficTotals& b) {
-    return {a.calls - b.calls, a.payload_bytes - b.payload_bytes};
-  }
-};
-
-/// Calls and payload of this rank by axis and operation. Payload is the size in bytes of one buffer argument,
-/// whatever an algorithm sends for it: the buffer of all_reduce, broadcast, reduce, send and recv, the input
-/// of reduce_scatter and all_to_all, the output of all_gather, the sum of the send counts of all_to_all_v.
-/// Thread-safe.
+/// Calls and payload (CommCall::payload_bytes) of this rank by axis and operation. Thread-safe.
 class TrafficCounter {
  public:
   /// The counts of one axis; lives as long as the counter.
@@ -91,8 +58,6 @@ class TrafficCounter {
   Axis& axis(std::string_view label);
   /// Every axis and operation in use, in the order in which the axes were made.
   std::vector<TrafficRow> table() const;
-  /// All axes and operations together; allocates nothing.
-  TrafficTotals totals() const;
 
  private:
   mutable std::mutex mutex_;
@@ -120,32 +85,12 @@ class CountedCommunicator final : public ForwardingCommunicator {
   CountedCommunicator(NextCommunicator next, std::string_view label, TrafficCounter& counter,
                       FlightRecorder* recorder, bool host_buffers = true);
 
-  Request all_reduce(TensorRef buffer, ReduceOp op) override;
-  Request reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) override;
-  Request all_gather(TensorRef input, TensorRef output) override;
-  Request broadcast(TensorRef buffer, int root) override;
-  Request reduce(TensorRef buffer, ReduceOp op, int root) override;
-  Request all_to_all(TensorRef input, TensorRef output) override;
-  Request all_to_all_v(TensorRef input, std::span<const std::int64_t> send_counts, TensorRef output,
-                       std::span<const std::int64_t> recv_counts) override;
-  Request send(TensorRef buffer, int peer, int tag) override;
-  Request recv(TensorRef buffer, int peer, int tag) override;
   void barrier() override;
 
  private:
-  /// The properties that all ranks must agree on.
-  struct Call {
-    CommOperation operation;
-    DType dtype = DType::uint8;
-    std::uint64_t bytes = 0;
-    int detail = 0;  // number of the reduction, of the root, or of both
-  };
-
-  /// Counts and records a call; returns its number in the flight recorder.
-  std::uint64_t begin(CommOperation operation, std::uint64_t payload_bytes);
-  void check(const Call& call);
-  /// `inner` wrapped so that waiting for it marks operation `number` as complete.
-  Request track(Request inner, std::uint64_t number);
+  Request start(const CommCall& call) override;
+  /// Throws unless all ranks make the same call.
+  void check(const CommCall& call);
 
   TrafficCounter::Axis* axis_;
   FlightRecorder* recorder_;

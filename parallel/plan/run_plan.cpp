@@ -70,25 +70,6 @@ std::vector<TrafficRow> traffic_of(const std::vector<PlannedCall>& calls, const 
   return rows;
 }
 
-PlannedCall to_planned_call(const AllReduceCall& call) {
-  return {.group = call.group,
-          .operation = CommOperation::all_reduce,
-          .count = call.buffer.size(),
-          .dtype = call.buffer.dtype};
-}
-PlannedCall to_planned_call(const AllGatherCall& call) {
-  return {.group = call.group,
-          .operation = CommOperation::all_gather,
-          .count = call.input.size(),
-          .dtype = call.input.dtype};
-}
-PlannedCall to_planned_call(const ReduceScatterCall& call) {
-  return {.group = call.group,
-          .operation = CommOperation::reduce_scatter,
-          .count = call.output.size(),
-          .dtype = call.output.dtype};
-}
-
 /// The collectives of the programs that a step runs.
 std::vector<PlannedCall> calls_of(const Schedule& schedule, const ModelPrograms& programs) {
   std::vector<PlannedCall> calls;
@@ -110,8 +91,12 @@ std::vector<PlannedCall> calls_of(const Schedule& schedule, const ModelPrograms&
           [&]<class Op>(const Op& op) {
             if constexpr (is_collective<Op>) {
               under_way.emplace(static_cast<int>(i), calls.size());
-              calls.push_back(to_planned_call(op));
-              if (is_repeated) calls.back().times = repeated.times;
+              const CommCall call = op.call();
+              calls.push_back({.group = op.group,
+                               .operation = call.operation,
+                               .count = std::min(call.input.size(), call.output.size()),
+                               .dtype = call.input.dtype,
+                               .times = is_repeated ? repeated.times : 1});
             }
           },
           entries[i].operation);

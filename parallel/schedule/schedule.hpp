@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Schedule: the actions of a rank in a step, as data. TrainingStep executes it; planner, validator and report
-// read it.
+// Schedule: the actions of a rank in a step, as data. TrainingStep executes it; planner and report read it.
 #pragma once
 
 #include <array>
@@ -8,7 +7,6 @@
 #include <cstdint>
 #include <set>
 #include <span>
-#include <string>
 #include <string_view>
 #include <tuple>
 #include <vector>
@@ -86,8 +84,7 @@ struct Schedule {
   int ahead() const;
   /// Calls visit(occurrence) for the actions of the period that completes step `step`, including the prologue
   /// unless the step was begun, and excluding the actions of steps after `last`.
-  template <class Visit>
-  void for_each_action(std::int64_t step, bool is_begun, std::int64_t last, const Visit& visit) const {
+  void for_each_action(std::int64_t step, bool is_begun, std::int64_t last, const auto& visit) const {
     for (std::int64_t period = is_begun ? step : step - ahead(); period <= step; ++period) {
       for (std::size_t i = 0; i < actions.size(); ++i) {
         const std::int64_t own = period + actions[i].ahead;
@@ -153,13 +150,5 @@ struct ScheduleKind {
 
 /// All kinds, the default first.
 std::span<const ScheduleKind* const> schedules();
-
-/// The problems of the schedules of ranks that work together; empty if there are none. `ranks[r]` is the
-/// schedule of stage r. Every micro-batch of every step must pass once forward and once backward through each
-/// chunk, in an order in which each pass finds its inputs. Gradients must be reduced and applied once, and
-/// the gradients of two steps must not mix. Messages must meet their receivers without deadlock: neighbouring
-/// messages of a rank are posted together; channels keep their order, and have neither tags nor buffers (as
-/// in NCCL).
-std::vector<std::string> find_problems(std::span<const Schedule> ranks);
 
 }  // namespace mylos

@@ -207,7 +207,8 @@ TEST_P(OpsExactTest, DropoutMask) {
   const std::vector<float> values = y.values();
   std::int64_t kept = 0;
   for (std::int64_t i = 0; i < static_cast<std::int64_t>(size); ++i) {
-    const bool keeps = dropout_keeps(dropout, host.step, 9 + i / (length * width), i % (length * width));
+    const bool keeps =
+        oracle::dropout_keeps(dropout, host.step, 9 + i / (length * width), i % (length * width));
     ASSERT_EQ(values[static_cast<std::size_t>(i)] != 0.0F, keeps) << i;
     kept += keeps ? 1 : 0;
   }
@@ -258,7 +259,7 @@ TEST_P(OpsExactTest, AttentionDropoutMask) {
     for (std::int64_t h = 0; h < heads; ++h) {
       for (std::int64_t j = 0; j < keys; ++j) {
         const bool seen = j <= offset + i;
-        const bool keeps = dropout_keeps(dropout, host.step, 2, ((3 + h) * 43 + 20 + i) * 43 + 5 + j);
+        const bool keeps = oracle::dropout_keeps(dropout, host.step, 2, ((3 + h) * 43 + 20 + i) * 43 + 5 + j);
         EXPECT_EQ(values[static_cast<std::size_t>((i * heads + h) * keys + j)] != 0.0F, seen && keeps)
             << "query " << i << " head " << h << " key " << j;
       }

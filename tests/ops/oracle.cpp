@@ -55,6 +55,14 @@ double attention_keep(const AttentionInput& in, std::int64_t b, std::int64_t h, 
 
 }  // namespace
 
+bool dropout_keeps(const Dropout& dropout, std::int64_t step, std::int64_t sample, std::int64_t e) {
+  const std::uint64_t group = static_cast<std::uint64_t>(e) / 4;
+  const PhiloxBlock block =
+      philox(dropout.key, static_cast<std::uint32_t>(group), static_cast<std::uint32_t>(group >> 32U),
+             static_cast<std::uint32_t>(sample), static_cast<std::uint32_t>(step));
+  return uniform01(block.x[static_cast<std::uint64_t>(e) % 4]) >= dropout.probability;
+}
+
 Array::Array(std::vector<std::int64_t> shape_)
     : shape(std::move(shape_)),
       values(static_cast<std::size_t>(

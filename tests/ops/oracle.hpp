@@ -52,6 +52,9 @@ void layernorm_backward_weight(const Array& dy, const Array& x, const Array& mea
 Array gelu_forward(const Array& x);
 Array gelu_backward(const Array& x, const Array& dy);
 
+/// Whether element `e` of `sample` is kept at `step`, as the comment on Dropout defines it.
+bool dropout_keeps(const Dropout& dropout, std::int64_t step, std::int64_t sample, std::int64_t e);
+
 /// `dropout.scalars` is not read; the step is passed by value.
 Array dropout_add(const Array& x, const Array& residual, const Dropout& dropout, std::int64_t step);
 

@@ -8,6 +8,7 @@
 #include "parallel/engine/unit_events.hpp"
 #include "tests/parallel/mini_trainer.hpp"
 #include "tests/support/backend_fixture.hpp"
+#include "tests/support/schedule_problems.hpp"
 #include "tests/support/test_plugins.hpp"
 
 namespace mylos {

@@ -18,6 +18,7 @@
 #include "tests/parallel/mini_trainer.hpp"
 #include "tests/support/backend_fixture.hpp"
 #include "tests/support/distant_backend.hpp"
+#include "tests/support/schedule_problems.hpp"
 #include "tests/support/test_plugins.hpp"
 
 namespace mylos {

@@ -18,6 +18,7 @@
 
 #include "core/model/model_programs.hpp"
 #include "parallel/engine/activation_plan.hpp"
+#include "tests/support/schedule_problems.hpp"
 
 namespace mylos {
 namespace {

@@ -10,6 +10,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/schedule_problems.hpp"
+
 namespace mylos {
 namespace {
 

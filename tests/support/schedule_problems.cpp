@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include "tests/support/schedule_problems.hpp"
+
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -9,8 +11,6 @@
 #include <vector>
 
 #include <fmt/core.h>
-
-#include "parallel/schedule/schedule.hpp"
 
 namespace mylos {
 

@@ -91,7 +91,8 @@ struct PluginDescriptor {
   const std::string_view* operations = nullptr;
   std::size_t num_operations = 0;
   /// Returns why the backend cannot be used on this machine, or null. Called before the backend is created.
-  const char* (*unusable)();
+  /// Left null if it can be used everywhere.
+  const char* (*unusable)() = nullptr;
   /// For a communication backend: returns why the ranks of a job cannot use it together, or null. The answer
   /// is the same on every rank. Collective over all ranks of the job. Left null if `unusable` suffices.
   const char* (*unusable_among)(Communicator& ranks) = nullptr;

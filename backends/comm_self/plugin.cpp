@@ -11,9 +11,6 @@
 namespace mylos::comm_self {
 namespace {
 
-const char* unusable() {
-  return nullptr;
-}
 Communicator* create(const CommunicatorArgs& args) {
   return new SelfCommunicator(args.compute);
 }
@@ -31,7 +28,6 @@ const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .name = "self",
     .summary = "one rank, no communication",
     .preference = 1,
-    .unusable = mylos::comm_self::unusable,
     .create_communicator = mylos::comm_self::create,
     .destroy_communicator = mylos::comm_self::destroy,
 };

@@ -21,10 +21,6 @@ constexpr ParamSpec params[] = {
                   "takes the real nodes."),
 };
 
-const char* unusable() {
-  return nullptr;
-}
-
 const char* unusable_among(Communicator& ranks) {
   static std::string problem;
   ProcessMemory memory;
@@ -69,7 +65,6 @@ const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .preference = 20,
     .params = mylos::comm_shm::params,
     .num_params = std::size(mylos::comm_shm::params),
-    .unusable = mylos::comm_shm::unusable,
     .unusable_among = mylos::comm_shm::unusable_among,
     .create_communicator = mylos::comm_shm::create,
     .destroy_communicator = mylos::comm_shm::destroy,

@@ -28,10 +28,6 @@ namespace mylos::compute_kokkos {
 
 namespace {
 
-const char* unusable() {
-  return nullptr;
-}
-
 #if defined(KOKKOS_ENABLE_OPENMP)
 template <auto release>
 struct Release {
@@ -114,7 +110,6 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .preference = 10,
     .operations = KokkosOperations::List::names.data(),
     .num_operations = KokkosOperations::List::names.size(),
-    .unusable = unusable,
     .create_compute = create,
     .destroy_compute = destroy,
 };

@@ -65,10 +65,6 @@ class OnednnBackend final : public ForwardingBackend {
   std::unordered_map<void*, std::size_t> sizes_;
 };
 
-const char* unusable() {
-  return nullptr;
-}
-
 ComputeBackend* create(const ComputeArgs& args) {
   require(args.next != nullptr, "oneDNN works over a root backend");
   if (!args.next->host_accessible()) {
@@ -96,7 +92,6 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .preference = 20,
     .operations = OnednnOperations::List::names.data(),
     .num_operations = OnednnOperations::List::names.size(),
-    .unusable = unusable,
     .create_compute = create,
     .destroy_compute = destroy,
     .plan_compute = plan,

@@ -30,6 +30,11 @@ inline constexpr std::uint64_t operations_key = key_of(Operations());
 /// C++ classes cross the boundary, so both sides must come from the same compiler.
 #define MYLOS_COMPILER_FINGERPRINT __VERSION__ MYLOS_COMPILER_FINGERPRINT_SUFFIX
 
+/// The name of a plugin's descriptor. For a static build, CMake gives each plugin a name of its own.
+#ifndef MYLOS_STATIC
+#define MYLOS_PLUGIN_SYMBOL mylos_plugin
+#endif
+
 enum class PluginKind : std::uint32_t { compute = 1, communication = 2 };
 
 /// The arguments that create a compute backend.

@@ -10,10 +10,6 @@
 
 #include "backends/comm_nccl/nccl_communicator.hpp"
 
-#ifndef MYLOS_PLUGIN_SYMBOL
-#define MYLOS_PLUGIN_SYMBOL mylos_plugin
-#endif
-
 namespace mylos::comm_nccl {
 namespace {
 

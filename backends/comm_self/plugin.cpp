@@ -4,10 +4,6 @@
 
 #include "backends/comm_self/self_communicator.hpp"
 
-#ifndef MYLOS_PLUGIN_SYMBOL
-#define MYLOS_PLUGIN_SYMBOL mylos_plugin
-#endif
-
 namespace mylos::comm_self {
 namespace {
 

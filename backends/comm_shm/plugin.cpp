@@ -8,10 +8,6 @@
 #include "backends/comm_shm/process_memory.hpp"
 #include "backends/comm_shm/shm_communicator.hpp"
 
-#ifndef MYLOS_PLUGIN_SYMBOL
-#define MYLOS_PLUGIN_SYMBOL mylos_plugin
-#endif
-
 namespace mylos::comm_shm {
 namespace {
 

@@ -9,10 +9,6 @@
 #include "backends/compute_cuda/library_operations.hpp"
 #include "core/ops/forwarding_backend.hpp"
 
-#ifndef MYLOS_PLUGIN_SYMBOL
-#define MYLOS_PLUGIN_SYMBOL mylos_plugin
-#endif
-
 namespace mylos::compute_cuda {
 
 namespace {

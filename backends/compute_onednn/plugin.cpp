@@ -8,10 +8,6 @@
 
 #include "backends/compute_onednn/linear.hpp"
 
-#ifndef MYLOS_PLUGIN_SYMBOL
-#define MYLOS_PLUGIN_SYMBOL mylos_plugin
-#endif
-
 namespace mylos::compute_onednn {
 
 namespace {

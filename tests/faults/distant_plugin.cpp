@@ -7,10 +7,6 @@
 #include "core/plugin.hpp"
 #include "tests/support/distant_backend.hpp"
 
-#ifndef MYLOS_PLUGIN_SYMBOL
-#define MYLOS_PLUGIN_SYMBOL mylos_plugin
-#endif
-
 namespace mylos {
 namespace {
 

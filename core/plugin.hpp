@@ -113,6 +113,12 @@ struct PluginDescriptor {
   std::size_t (*plan_compute)(const PlannedProduct* products, std::size_t count) = nullptr;
 };
 
+/// What most plugins set `destroy_compute` or `destroy_communicator` to.
+template <class T>
+void destroy(T* made) {
+  std::unique_ptr<T>(made).reset();
+}
+
 using ComputeBackendHandle = std::unique_ptr<ComputeBackend, void (*)(ComputeBackend*)>;
 using CommunicatorHandle = std::unique_ptr<Communicator, void (*)(Communicator*)>;
 

@@ -10,9 +10,6 @@ namespace {
 Communicator* create(const CommunicatorArgs& args) {
   return new SelfCommunicator(args.compute);
 }
-void destroy(Communicator* communicator) {
-  delete communicator;
-}
 
 }  // namespace
 }  // namespace mylos::comm_self
@@ -25,6 +22,6 @@ const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .summary = "one rank, no communication",
     .preference = 1,
     .create_communicator = mylos::comm_self::create,
-    .destroy_communicator = mylos::comm_self::destroy,
+    .destroy_communicator = mylos::destroy<mylos::Communicator>,
 };
 }

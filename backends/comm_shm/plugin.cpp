@@ -45,9 +45,6 @@ CommunicatorPlan plan(const ParamValues& deck, int ranks) {
   const int reached = ranks_per_node > 0 ? std::min(ranks_per_node, ranks) : ranks;
   return {reached, SharedPart::bytes(reached)};
 }
-void destroy(Communicator* communicator) {
-  delete communicator;
-}
 
 }  // namespace
 }  // namespace mylos::comm_shm
@@ -63,7 +60,7 @@ const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .num_params = std::size(mylos::comm_shm::params),
     .unusable_among = mylos::comm_shm::unusable_among,
     .create_communicator = mylos::comm_shm::create,
-    .destroy_communicator = mylos::comm_shm::destroy,
+    .destroy_communicator = mylos::destroy<mylos::Communicator>,
     .plan_communicator = mylos::comm_shm::plan,
 };
 }

@@ -74,10 +74,6 @@ std::size_t plan(const PlannedProduct* products, std::size_t count) {
   return OnednnOperations::workspace(std::span(products, count));
 }
 
-void destroy(ComputeBackend* backend) {
-  std::unique_ptr<ComputeBackend>(backend).reset();
-}
-
 }  // namespace
 
 extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL;
@@ -89,7 +85,7 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .operations = OnednnOperations::List::names.data(),
     .num_operations = OnednnOperations::List::names.size(),
     .create_compute = create,
-    .destroy_compute = destroy,
+    .destroy_compute = destroy<ComputeBackend>,
     .plan_compute = plan,
 };
 

@@ -46,14 +46,8 @@ class EmulatedBackend final : public ForwardingBackend {
   BiasGradient bias_gradient_;
 };
 
-const char* unusable() {
-  return nullptr;
-}
 ComputeBackend* create(const ComputeArgs& args) {
   return std::make_unique<EmulatedBackend>(*args.next, args.ledger).release();
-}
-void destroy(ComputeBackend* backend) {
-  std::unique_ptr<ComputeBackend>(backend).reset();
 }
 
 }  // namespace
@@ -64,9 +58,8 @@ extern "C" const PluginDescriptor mylos_plugin = {
     .name = "cuda",
     .summary = "for tests: CUDA's kernels on the host",
     .preference = 0,
-    .unusable = unusable,
     .create_compute = create,
-    .destroy_compute = destroy,
+    .destroy_compute = destroy<ComputeBackend>,
 };
 
 }  // namespace mylos::compute_cuda

@@ -17,6 +17,7 @@
 #endif
 
 #include "backends/compute_kokkos/kokkos_backend.hpp"
+#include "core/base/release.hpp"
 
 #define MYLOS_STRING_OF(x) #x
 #define MYLOS_STRING(x) MYLOS_STRING_OF(x)
@@ -26,14 +27,6 @@ namespace mylos::compute_kokkos {
 namespace {
 
 #if defined(KOKKOS_ENABLE_OPENMP)
-template <auto release>
-struct Release {
-  template <class T>
-  void operator()(T* owned) const {
-    release(owned);
-  }
-};
-
 using Topology = std::unique_ptr<hwloc_topology, Release<hwloc_topology_destroy>>;
 using Bitmap = std::unique_ptr<hwloc_bitmap_s, Release<hwloc_bitmap_free>>;
 

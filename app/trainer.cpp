@@ -326,7 +326,7 @@ void Trainer::record(const QueuedStep& finished, const StepObservation& seen) {
       .evaluation_seconds = std::exchange(evaluation_seconds_, 0.0),
       .epochs = std::move(epochs)};
   if (metrics_) metrics_->append("steps", metrics_row(record, session_.ledger()));
-  console_.step(step_line(record));
+  console_.step(record);
 }
 
 bool Trainer::run_evaluation() {

@@ -2,6 +2,7 @@
 #include "io/deck/deck.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cerrno>
 #include <charconv>
@@ -271,19 +272,8 @@ std::string written(const ParamValue& value) {
 }
 
 const char* type_name(ParamType type) {
-  switch (type) {
-    case ParamType::integer:
-      return "integer";
-    case ParamType::real:
-      return "real";
-    case ParamType::boolean:
-      return "boolean";
-    case ParamType::text:
-      return "text";
-    case ParamType::choice:
-      return "choice";
-  }
-  return "";
+  constexpr std::array<const char*, 5> names = {"integer", "real", "boolean", "text", "choice"};
+  return names[static_cast<std::size_t>(type)];
 }
 
 std::string legal_values(const ParamSpec& spec) {

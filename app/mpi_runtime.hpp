@@ -14,6 +14,9 @@
 
 namespace mylos {
 
+/// The rank as the launcher's environment gives it, before MPI starts; 0 without a launcher.
+int launched_rank();
+
 /// Initialises and finalises MPI with MPI_THREAD_MULTIPLE; throws ExitCode::usage if the library offers less.
 /// While it lives, no rank waits for ever: the watchdog ends the job if a rank does not start, stops or
 /// stalls. If ranks share cores because the launcher bound none of them, they divide the cores evenly, unless

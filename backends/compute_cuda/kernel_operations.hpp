@@ -7,7 +7,9 @@
 
 namespace mylos::compute_cuda {
 
-/// Declines operations that the kernels do not support; see kernels.hpp.
+/// Operations that return a bool do nothing and return false if their kernels do not support the tensors:
+/// rows that are not a multiple of 16 bytes or not aligned to 16 bytes; for attention, heads of more than 128
+/// elements; for the embedding, more tokens than the workspace has room for.
 class KernelOperations {
  public:
   using List = OperationList<Sum, SumOfSquares, EmbeddingBackward, LayernormForward, DropoutAddLayernorm,
@@ -38,5 +40,10 @@ class KernelOperations {
   ComputeBackend& memory_;
   const Workspace& workspace_;
 };
+
+/// dbias = (accumulate ? dbias : 0) + column sums of dy: what is left of LinearBackwardWeight where
+/// cuBLASLt's epilogue refuses it.
+void bias_gradient(cudaStream_t stream, TensorRef dy, TensorRef dbias, bool accumulate,
+                   const Workspace& workspace);
 
 }  // namespace mylos::compute_cuda

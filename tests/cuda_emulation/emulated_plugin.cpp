@@ -3,7 +3,6 @@
 #include <memory>
 
 #include "backends/compute_cuda/kernel_operations.hpp"
-#include "backends/compute_cuda/kernels.hpp"
 #include "core/ops/forwarding_backend.hpp"
 #include "core/plugin.hpp"
 
@@ -21,7 +20,7 @@ class BiasGradient {
     LinearBackwardWeight product = op;
     product.dbias = {};
     next_.run(product);
-    if (op.dbias) kernels::bias_gradient(cuda_stream(next_), op.dy, op.dbias, op.accumulate, workspace_);
+    if (op.dbias) bias_gradient(cuda_stream(next_), op.dy, op.dbias, op.accumulate, workspace_);
   }
 
  private:

@@ -14,34 +14,34 @@ namespace po = boost::program_options;
 
 namespace {
 
-/// A Boost option value of type T.
+/// Gives `value` the defaults of the option and has Boost store what it parses in `line.options`.
 template <class T>
-po::typed_value<T>* value_of(const CommandOption& option) {
-  auto* value = po::value<T>();
+po::typed_value<T>* value_of(po::typed_value<T>* value, const CommandOption& option, CommandLine& line) {
   const auto parsed = [](const std::string& text) { return boost::lexical_cast<T>(text); };
   if (option.default_value) value->default_value(parsed(*option.default_value), *option.default_value);
   if (option.implicit_value) value->implicit_value(parsed(*option.implicit_value), *option.implicit_value);
-  return value;
+  return value->notifier([&](const T& given) { line.options[option.name] = given; });
 }
 
-const po::value_semantic* semantic_of(const CommandOption& option) {
+const po::value_semantic* semantic_of(const CommandOption& option, CommandLine& line) {
   switch (option.kind) {
     case OptionKind::flag:
-      return po::bool_switch();
+      return value_of(po::bool_switch(), option, line);
     case OptionKind::integer:
-      return value_of<std::int64_t>(option);
+      return value_of(po::value<std::int64_t>(), option, line);
     case OptionKind::real:
-      return value_of<double>(option);
+      return value_of(po::value<double>(), option, line);
     case OptionKind::text:
-      return value_of<std::string>(option);
+      return value_of(po::value<std::string>(), option, line);
   }
   fail(ExitCode::internal, "an option of no kind");
 }
 
-po::options_description described(const std::string& title, const std::vector<CommandOption>& options) {
+po::options_description described(const std::string& title, const std::vector<CommandOption>& options,
+                                  CommandLine& line) {
   po::options_description description(title);
   for (const CommandOption& option : options)
-    description.add_options()(option.name.c_str(), semantic_of(option), option.doc.c_str());
+    description.add_options()(option.name.c_str(), semantic_of(option, line), option.doc.c_str());
   return description;
 }
 
@@ -80,7 +80,7 @@ CommandLine parse_words(const CommandSyntax& syntax, std::vector<std::string> wo
   if (syntax.takes_overrides) line.overrides = take_overrides(words);
   line.name = syntax.name;
   line.help = syntax.help;
-  po::options_description all = described("", syntax.options);
+  po::options_description all = described("", syntax.options, line);
   all.add_options()("argument", po::value<std::vector<std::string>>(&line.arguments));
   po::positional_options_description positional;
   positional.add("argument", -1);
@@ -99,24 +99,6 @@ CommandLine parse_words(const CommandSyntax& syntax, std::vector<std::string> wo
   } catch (const po::error& error) {
     fail(ExitCode::usage, "{}: {}", syntax.name, error.what());
   }
-  for (const CommandOption& option : syntax.options) {
-    const po::variable_value& value = given[option.name];
-    if (value.empty()) continue;
-    switch (option.kind) {
-      case OptionKind::flag:
-        line.options[option.name] = value.as<bool>();
-        break;
-      case OptionKind::integer:
-        line.options[option.name] = value.as<std::int64_t>();
-        break;
-      case OptionKind::real:
-        line.options[option.name] = value.as<double>();
-        break;
-      case OptionKind::text:
-        line.options[option.name] = value.as<std::string>();
-        break;
-    }
-  }
   if (line.arguments.size() > syntax.max_arguments) {
     fail(ExitCode::usage, "{}: one argument too many: {}; see {}", syntax.name,
          line.arguments[syntax.max_arguments], syntax.help);
@@ -126,7 +108,8 @@ CommandLine parse_words(const CommandSyntax& syntax, std::vector<std::string> wo
 
 std::string options_text(const std::string& title, const std::vector<CommandOption>& options) {
   std::ostringstream text;
-  text << described(title, options);
+  CommandLine unread;
+  text << described(title, options, unread);
   return text.str();
 }
 

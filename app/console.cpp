@@ -7,6 +7,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "app/step_record.hpp"
 #include "core/base/error.hpp"
 #include "core/base/say.hpp"
 
@@ -77,10 +78,12 @@ void Console::warn(const std::string& text) {
   say(stderr, "warning: {}\n", text);
 }
 
-void Console::step(const StepLine& s) {
+void Console::step(const StepRecord& s) {
   if (!active_ || style_ == ProgressStyle::none) return;
   const std::lock_guard lock(mutex_);
   const auto now = Clock::now();
+  const StepScalars& scalars = s.scalars;
+  const bool skipped = scalars.skip != 0;
   if (first_step_ < 0) {
     first_step_ = s.step;
     start_ = now;
@@ -88,7 +91,7 @@ void Console::step(const StepLine& s) {
   const bool live = style_ == ProgressStyle::live;
   const bool last = s.step == s.steps;
   const bool due = live ? now - last_ >= redraw_interval : now - last_ >= line_interval;
-  if (!due && !last && !s.skipped && s.step != first_step_) return;
+  if (!due && !last && !skipped && s.step != first_step_) return;
   last_ = now;
 
   const double elapsed = std::chrono::duration<double>(now - start_).count();
@@ -96,14 +99,14 @@ void Console::step(const StepLine& s) {
   const std::string eta =
       done > 0 ? duration(elapsed / static_cast<double>(done) * static_cast<double>(s.steps - s.step))
                : "-:--";
-  std::string text = fmt::format("loss {:7.4f}", s.loss);
+  std::string text = fmt::format("loss {:7.4f}", scalars.loss);
   const int columns = terminal_width();
-  if (!live || s.skipped || columns >= wide_terminal)
-    text += fmt::format("  norm {:8.3g}  lr {:.2e}", s.gradient_norm, s.learning_rate);
+  if (!live || skipped || columns >= wide_terminal)
+    text += fmt::format("  norm {:8.3g}  lr {:.2e}", scalars.gradient_norm, scalars.learning_rate);
   text += fmt::format("  {:>12}  MFU {:4.1f} %  ETA {}", rate(s.tokens_per_second), 100.0 * s.mfu, eta);
-  if (s.skipped) text += "  SKIPPED";
+  if (skipped) text += "  SKIPPED";
   const int width = static_cast<int>(std::to_string(s.steps).size());
-  if (!live || s.skipped) {
+  if (!live || skipped) {
     clear_bar();
     say(stdout, "step {:>{}}/{}  {}\n", s.step, width, s.steps, text);
   } else {

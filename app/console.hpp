@@ -19,16 +19,7 @@ enum class ProgressStyle : std::uint8_t {
 /// "auto", "live", "plain" or "none"; throws ExitCode::usage otherwise.
 ProgressStyle progress_style(const std::string& word);
 
-struct StepLine {
-  std::int64_t step = 0;
-  std::int64_t steps = 0;
-  double loss = 0.0;
-  double gradient_norm = 0.0;
-  double learning_rate = 0.0;
-  double tokens_per_second = 0.0;
-  double mfu = 0.0;  ///< fraction
-  bool skipped = false;
-};
+struct StepRecord;
 
 /// May be used by several threads.
 class Console {
@@ -39,7 +30,7 @@ class Console {
   void line(const std::string& text);
   /// A line on stderr that begins with "warning:".
   void warn(const std::string& text);
-  void step(const StepLine& step);
+  void step(const StepRecord& record);
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -24,14 +24,6 @@ namespace mylos {
 
 namespace {
 
-/// The rank as the launcher's environment gives it, before MPI starts; 0 without a launcher.
-int launched_rank() {
-  for (const char* name : {"PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"}) {
-    if (const char* rank = std::getenv(name)) return std::atoi(rank);
-  }
-  return 0;
-}
-
 /// Higher ranks wait a little longer, so that the lowest rank able to report an error does so first.
 std::chrono::milliseconds own_start_timeout(std::chrono::milliseconds timeout) {
   constexpr int most_turns = 10;
@@ -48,6 +40,13 @@ void abort_mpi(ExitCode code) {
 }
 
 }  // namespace
+
+int launched_rank() {
+  for (const char* name : {"PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"}) {
+    if (const char* rank = std::getenv(name)) return std::atoi(rank);
+  }
+  return 0;
+}
 
 MpiRuntime::MpiRuntime(std::chrono::milliseconds start_timeout)
     : watchdog_(std::make_unique<Watchdog>(own_start_timeout(start_timeout), abort_mpi)) {

@@ -14,6 +14,9 @@
 
 namespace mylos {
 
+/// The rank as the launcher's environment gives it, before MPI starts; 0 without a launcher.
+int launched_rank();
+
 /// Initialises MPI with MPI_THREAD_MULTIPLE, and finalises it. Throws ExitCode::usage if the library offers
 /// less. While it lives, no rank waits for ever: the watchdog ends the job if a rank does not start, stops or
 /// stalls. Ranks to which the launcher gave the same cores divide these evenly, unless there are fewer cores

@@ -9,21 +9,14 @@
 #include <hwloc.h>
 
 #include "core/base/error.hpp"
+#include "core/base/release.hpp"
 
 namespace mylos {
 
 namespace {
 
-template <auto release>
-struct Free {
-  template <class T>
-  void operator()(T* owned) const {
-    release(owned);
-  }
-};
-
-using Topology = std::unique_ptr<hwloc_topology, Free<hwloc_topology_destroy>>;
-using Bitmap = std::unique_ptr<hwloc_bitmap_s, Free<hwloc_bitmap_free>>;
+using Topology = std::unique_ptr<hwloc_topology, Release<hwloc_topology_destroy>>;
+using Bitmap = std::unique_ptr<hwloc_bitmap_s, Release<hwloc_bitmap_free>>;
 
 /// The topology of this machine, restricted to its processors: a full topology takes long to load.
 Topology load_topology() {

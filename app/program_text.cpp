@@ -2,6 +2,7 @@
 #include "app/program_text.hpp"
 
 #include <algorithm>
+#include <array>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -17,17 +18,8 @@ namespace mylos {
 namespace {
 
 std::string_view name_of(Access access) {
-  switch (access) {
-    case Access::read:
-      return "reads";
-    case Access::write:
-      return "writes";
-    case Access::update:
-      return "adds to";
-    case Access::scratch:
-      return "uses";
-  }
-  return {};
+  constexpr std::array<std::string_view, 4> names = {"reads", "writes", "adds to", "uses"};
+  return names[static_cast<std::size_t>(access)];
 }
 
 /// Formats the programs of one run.

@@ -103,11 +103,7 @@ std::string comm_problem(const PluginRegistry& plugins, const RunConfig& config,
 
 Session::Session(const PluginRegistry& plugins, const RunConfig& config, const ParamValues& values,
                  FlightRecorder& recorder)
-    : recorder_(recorder),
-      root_(nullptr, nullptr),
-      compute_(nullptr, nullptr),
-      bootstrap_(nullptr, nullptr),
-      communicator_(nullptr, nullptr) {
+    : recorder_(recorder) {
   const PluginDescriptor& root = plugins.require(PluginKind::compute, root_backend);
   ComputeArgs compute_args;
   compute_args.deck = &values;

@@ -48,20 +48,25 @@ std::string read_deck(const std::string& file) {
   return read_text_file(file);
 }
 
+std::vector<ParamSpec> all_params(const PluginRegistry& plugins) {
+  const auto own = deck_params();
+  std::vector<ParamSpec> specs(own.begin(), own.end());
+  for (const PluginInfo& plugin : plugins.all()) {
+    if (plugin.descriptor == nullptr) continue;
+    specs.insert(specs.end(), plugin.descriptor->params,
+                 plugin.descriptor->params + plugin.descriptor->num_params);
+  }
+  return specs;
+}
+
 Setup make_setup(const std::string& deck_text, const std::string& deck_name, const DeckOverrides& overrides,
                  const std::string& plugin_path, const JobSize& job, DeckOrigin origin) {
   Setup setup;
   setup.plugins = PluginRegistry::discover(plugin_search_path(plugin_path));
-  const auto own = deck_params();
-  setup.specs.assign(own.begin(), own.end());
+  setup.specs = all_params(setup.plugins);
   std::vector<std::pair<std::string, std::string>> unavailable;
   for (const PluginInfo& plugin : setup.plugins.all()) {
-    if (plugin.descriptor == nullptr) {
-      unavailable.emplace_back(section_of_file(plugin.path), plugin.problem);
-      continue;
-    }
-    const auto& d = *plugin.descriptor;
-    setup.specs.insert(setup.specs.end(), d.params, d.params + d.num_params);
+    if (plugin.descriptor == nullptr) unavailable.emplace_back(section_of_file(plugin.path), plugin.problem);
   }
   DeckErrors errors;
   setup.deck = Deck::parse(deck_text, deck_name, errors);

@@ -42,6 +42,9 @@ enum class DeckOrigin : std::uint8_t { user, checkpoint };
 /// The text of a deck. Throws ExitCode::usage if there is no such file.
 std::string read_deck(const std::string& file);
 
+/// mylos' own parameters and those of the plugins that were found.
+std::vector<ParamSpec> all_params(const PluginRegistry& plugins);
+
 /// Throws ExitCode::usage with every problem of the deck.
 Setup make_setup(const std::string& deck_text, const std::string& deck_name, const DeckOverrides& overrides,
                  const std::string& plugin_path, const JobSize& job, DeckOrigin origin = DeckOrigin::user);

@@ -102,15 +102,4 @@ MetricsRow metrics_row(const StepRecord& record, const MemoryLedger& ledger) {
   return row;
 }
 
-StepLine step_line(const StepRecord& record) {
-  return {.step = record.step,
-          .steps = record.steps,
-          .loss = record.scalars.loss,
-          .gradient_norm = record.scalars.gradient_norm,
-          .learning_rate = record.scalars.learning_rate,
-          .tokens_per_second = record.tokens_per_second,
-          .mfu = record.mfu,
-          .skipped = record.scalars.skip != 0};
-}
-
 }  // namespace mylos

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "app/console.hpp"
 #include "app/session.hpp"
 #include "core/memory/memory_ledger.hpp"
 #include "io/metrics/metrics.hpp"
@@ -51,7 +50,5 @@ std::string epochs_column(std::size_t source);
 
 /// The row of the table `steps`; `ledger` supplies the memory by category.
 MetricsRow metrics_row(const StepRecord& record, const MemoryLedger& ledger);
-
-StepLine step_line(const StepRecord& record);
 
 }  // namespace mylos

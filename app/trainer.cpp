@@ -33,32 +33,23 @@ bool is_same(const TokenizerIdentity& a, const TokenizerIdentity& b) {
 }  // namespace
 
 Trainer::Trainer(TrainerContext context)
-    : session_(context.session),
-      io_(context.io),
-      checkpoint_io_(context.checkpoint_io),
-      config_(context.config),
-      resolved_deck_(context.resolved_deck),
-      paths_(context.paths),
-      console_(context.console),
-      fault_(context.fault),
-      signals_(context.signals),
-      launched_(context.launched),
-      peak_tflops_(context.peak_tflops),
-      data_seconds_(context.data_seconds),
+    : context_(std::move(context)),
+      session_(context_.session),
+      config_(context_.config),
+      console_(context_.console),
       backend_(session_.compute()),
       training_(backend_, session_.ledger(), session_.grid(), config_, session_.trace()),
-      samples_(context.samples),
-      valid_data_(std::move(context.valid_data)),
-      tokenizer_(std::move(context.tokenizer)),
       checkpoints_(
-          checkpoint_io_, io_, paths_.checkpoints(), config_.checkpoint.settings,
-          [this](CheckpointPhase phase, std::int64_t step) { fault_.at(Fault::phase_of(phase), step); },
+          context_.checkpoint_io, context_.io, context_.paths.checkpoints(), config_.checkpoint.settings,
+          [this](CheckpointPhase phase, std::int64_t step) {
+            context_.fault.at(Fault::phase_of(phase), step);
+          },
           [this](const std::string& text) { console_.warn(text); }),
       // One step runs until the clock is read again; the steps queued by then run too.
       wall_clock_limit_(config_.limits.wall_clock, training_.table().num_parameters(),
                         1 + training_.num_to_leave_unread()),
       last_step_(config_.limits.stop_step > 0 ? config_.limits.stop_step : config_.limits.steps),
-      step_(context.step) {
+      step_(context_.step) {
   if (config_.checkpoint.async) {
     snapshot_.emplace(backend_, session_.ledger(), MemoryCategory::snapshot,
                       static_cast<std::size_t>(
@@ -78,10 +69,11 @@ void Trainer::start(const std::optional<std::string>& restart) {
   if (restart) {
     std::optional<std::int64_t> named;
     if (*restart != "newest") named = std::atoll(restart->c_str() + std::string_view("step_").size());
-    reader =
-        open_newest(io_, paths_.checkpoints(), named, [&](const std::string& text) { console_.warn(text); });
+    reader = open_newest(context_.io, context_.paths.checkpoints(), named,
+                         [&](const std::string& text) { console_.warn(text); });
     if (!reader)
-      console_.warn(fmt::format("{} has no checkpoint: starting at step 0", paths_.checkpoints().string()));
+      console_.warn(
+          fmt::format("{} has no checkpoint: starting at step 0", context_.paths.checkpoints().string()));
   }
   if (reader) {
     restore_from(*reader);
@@ -89,20 +81,20 @@ void Trainer::start(const std::optional<std::string>& restart) {
   } else {
     training_.initialise();
   }
-  const double launch_seconds = seconds_since(launched_);
+  const double launch_seconds = seconds_since(context_.launched);
   const double restore_seconds = reader ? seconds_since(begin) : 0.0;
 
   if (session_.rank() == 0) {
-    metrics_ = std::make_unique<MetricsWriter>(io_, paths_.metrics(),
+    metrics_ = std::make_unique<MetricsWriter>(context_.io, context_.paths.metrics(),
                                                [this](const std::string& text) { console_.warn(text); });
     metrics_->truncate_after(step_, evaluation_due_ ? step_ - 1 : step_.load());
     metrics_->append("launches", {{"step", static_cast<double>(step_)},
                                   {"unix_time", static_cast<double>(std::time(nullptr))},
                                   {"ranks", static_cast<double>(session_.size())},
                                   {"threads", static_cast<double>(config_.backend.threads)},
-                                  {"peak_tflops", peak_tflops_},
+                                  {"peak_tflops", context_.peak_tflops},
                                   {"time_launch", launch_seconds},
-                                  {"time_data", data_seconds_},
+                                  {"time_data", context_.data_seconds},
                                   {"time_restore", restore_seconds}});
   }
 }
@@ -119,7 +111,7 @@ void Trainer::restore_from(CheckpointReader& reader) {
   sample_ = state.sample;
   saved_step_ = step_;
   evaluation_due_ = state.evaluation_due && evaluates_after(step_);
-  std::string changes = deck_changes(state.deck, resolved_deck_);
+  std::string changes = deck_changes(state.deck, context_.resolved_deck);
   GuardState guard = state.guard;
   if (config_.guard.scale_window == 0 || changes.find("train.dtype ") != std::string::npos) {
     guard.loss_scale = config_.train.loss_scale;
@@ -130,9 +122,9 @@ void Trainer::restore_from(CheckpointReader& reader) {
          "the checkpoint of step {} holds the states of another optimizer: {}; continue with that one", step_,
          changes);
   }
-  if (!is_same(state.tokenizer, tokenizer_)) {
+  if (!is_same(state.tokenizer, context_.tokenizer)) {
     fail(ExitCode::usage, "the checkpoint of step {} was trained on tokens of {}, but the data are of {}",
-         step_, state.tokenizer.text(), tokenizer_.text());
+         step_, state.tokenizer.text(), context_.tokenizer.text());
   }
   training_.set_guard(guard);
   const auto note_change = [&](const std::string& what, const std::string& before, const std::string& now) {
@@ -145,7 +137,7 @@ void Trainer::restore_from(CheckpointReader& reader) {
     note_change("ranks per node", std::to_string(state.ranks_per_node),
                 std::to_string(config_.ranks_per_node));
   if (!state.train_data.empty())
-    note_change("content of data.train", state.train_data, samples_.dataset().identity());
+    note_change("content of data.train", state.train_data, context_.samples.dataset().identity());
   for (const char* key : {"train.seed", "train.seq_len", "content of data.train"}) {
     if (changes.find(fmt::format("{} ", key)) == std::string::npos) continue;
     console_.warn(
@@ -229,7 +221,7 @@ TrainResult Trainer::preempted() {
 }
 
 bool Trainer::evaluates_after(std::int64_t step) const {
-  return valid_data_ &&
+  return context_.valid_data &&
          (step == config_.limits.steps || (config_.eval.every > 0 && step % config_.eval.every == 0));
 }
 
@@ -264,7 +256,7 @@ void Trainer::queue_step() {
 }
 
 void Trainer::read_samples(std::int64_t step, std::int64_t first, std::span<std::int32_t> tokens) {
-  samples_.read(sample_ + (step - step_) * config_.train.global_batch + first, tokens);
+  context_.samples.read(sample_ + (step - step_) * config_.train.global_batch + first, tokens);
 }
 
 void Trainer::before(const Action& action) {
@@ -278,7 +270,7 @@ void Trainer::after(const Action& action) {
 }
 
 void Trainer::inject(const Action& action) {
-  apply_fault(fault_.at(name_of(action.kind), step_), backend_, training_.exchange(),
+  apply_fault(context_.fault.at(name_of(action.kind), step_), backend_, training_.exchange(),
               session_.grid().group(loss_axes));
 }
 
@@ -290,8 +282,9 @@ StepObservation Trainer::observe() {
 }
 
 int Trainer::own_stop_request() {
-  const int signal = signals_.received();
-  return signal == 0 && wall_clock_limit_.is_near(seconds_since(launched_)) ? wall_clock_request : signal;
+  const int signal = context_.signals.received();
+  return signal == 0 && wall_clock_limit_.is_near(seconds_since(context_.launched)) ? wall_clock_request
+                                                                                    : signal;
 }
 
 int Trainer::agree_on_stop() {
@@ -307,7 +300,7 @@ void Trainer::record(const QueuedStep& finished, const StepObservation& seen) {
   const double rate = tokens / seen.seconds_max;
   const double flops_per_token =
       model_flops_per_token(config_.model, training_.table().num_parameters(), config_.train.seq_len);
-  const TokenDataset& data = samples_.dataset();
+  const TokenDataset& data = context_.samples.dataset();
   std::vector<double> epochs;
   for (std::size_t source = 0; source < data.num_sources(); ++source)
     epochs.push_back(data.epochs(source, finished.sample));
@@ -316,8 +309,8 @@ void Trainer::record(const QueuedStep& finished, const StepObservation& seen) {
       .steps = config_.limits.steps,
       .tokens = finished.sample * config_.train.seq_len,
       .tokens_per_second = rate,
-      .mfu = rate * flops_per_token * 1e-12 / (peak_tflops_ * static_cast<double>(session_.size())),
-      .hfu = training_.executor().flops_per_step() * 1e-12 / (seen.seconds_max * peak_tflops_),
+      .mfu = rate * flops_per_token * 1e-12 / (context_.peak_tflops * static_cast<double>(session_.size())),
+      .hfu = training_.executor().flops_per_step() * 1e-12 / (seen.seconds_max * context_.peak_tflops),
       .scalars = training_.results().scalars,
       .seen = seen,
       .traffic = finished.traffic,
@@ -325,14 +318,14 @@ void Trainer::record(const QueuedStep& finished, const StepObservation& seen) {
       .evaluation_seconds = std::exchange(evaluation_seconds_, 0.0),
       .epochs = std::move(epochs)};
   if (metrics_) metrics_->append("steps", metrics_row(record, session_.ledger()));
-  console_.step(step_line(record));
+  console_.step(record);
 }
 
 bool Trainer::run_evaluation() {
   session_.recorder().set_phase(step_, "evaluation");
   const auto start = Clock::now();
   const std::optional<EvalResult> result = evaluate(
-      training_.executor(), backend_, *valid_data_, config_.eval.batches * config_.train.global_batch,
+      training_.executor(), backend_, *context_.valid_data, config_.eval.batches * config_.train.global_batch,
       session_.grid(), [this] { return (stop_request_ = agree_on_stop()) != 0; });
   if (!result) {
     console_.line(fmt::format("step {}: the evaluation was interrupted; a restart makes it", step_));
@@ -362,10 +355,10 @@ RunState Trainer::state() const {
           .ranks = session_.size(),
           .micro_batch = config_.train.micro_batch,
           .compute = backend_.description(),
-          .deck = resolved_deck_,
+          .deck = context_.resolved_deck,
           .ranks_per_node = config_.ranks_per_node,
-          .train_data = samples_.dataset().identity(),
-          .tokenizer = tokenizer_,
+          .train_data = context_.samples.dataset().identity(),
+          .tokenizer = context_.tokenizer,
           .evaluation_due = evaluation_due_};
 }
 
@@ -385,7 +378,7 @@ void Trainer::write_checkpoint(bool ends_run) {
   if (is_hashed_beside) {
     pending_checkpoint_.emplace(PendingCheckpoint{.content = std::move(content), .hashes = {}, .hashed = {}});
     pending_checkpoint_->hashed =
-        checkpoint_io_.submit([this] { pending_checkpoint_->hashes = hashes_of_states(); });
+        context_.checkpoint_io.submit([this] { pending_checkpoint_->hashes = hashes_of_states(); });
   } else if (goes_on) {
     checkpoints_.start(std::move(content));
   } else {
@@ -456,8 +449,8 @@ void Trainer::write_trace() {
   StepProfile profile = profile_of(trace);
   profile.step = step_;
   try {
-    write_chrome_trace(paths_.trace(step_), events, profile);
-    console_.line(fmt::format("step {}: wrote {}", step_, paths_.trace(step_).string()));
+    write_chrome_trace(context_.paths.trace(step_), events, profile);
+    console_.line(fmt::format("step {}: wrote {}", step_, context_.paths.trace(step_).string()));
   } catch (const Error& error) {
     console_.warn(fmt::format("step {}: no trace: {}", step_, error.what()));
   }

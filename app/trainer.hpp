@@ -123,24 +123,13 @@ class Trainer final : private StepDriver {
   void write_trace();
   RunState state() const;
 
+  TrainerContext context_;
   Session& session_;
-  IoThread& io_;
-  IoThread& checkpoint_io_;
   const RunConfig& config_;
-  const std::string& resolved_deck_;
-  RunPaths paths_;
   Console& console_;
-  const Fault& fault_;
-  const StopSignals& signals_;
-  Clock::time_point launched_;
-  double peak_tflops_;
-  double data_seconds_;
 
   ComputeBackend& backend_;
   TrainingStep training_;
-  SampleStream& samples_;
-  std::optional<TokenDataset> valid_data_;
-  TokenizerIdentity tokenizer_;
   std::optional<PinnedBuffer> snapshot_;  // for [checkpoint] async
   CheckpointStore checkpoints_;
   std::optional<PendingCheckpoint> pending_checkpoint_;

@@ -30,6 +30,11 @@ inline constexpr std::uint64_t operations_key = key_of(Operations());
 /// C++ classes cross the boundary, so both sides must come from the same compiler.
 #define MYLOS_COMPILER_FINGERPRINT __VERSION__ MYLOS_COMPILER_FINGERPRINT_SUFFIX
 
+/// The name of a plugin's descriptor. For a static build, CMake gives each plugin a name of its own.
+#ifndef MYLOS_STATIC
+#define MYLOS_PLUGIN_SYMBOL mylos_plugin
+#endif
+
 enum class PluginKind : std::uint32_t { compute = 1, communication = 2 };
 
 /// The arguments that create a compute backend.
@@ -91,7 +96,8 @@ struct PluginDescriptor {
   const std::string_view* operations = nullptr;
   std::size_t num_operations = 0;
   /// Returns why the backend cannot be used on this machine, or null. Called before the backend is created.
-  const char* (*unusable)();
+  /// Left null if it can be used everywhere.
+  const char* (*unusable)() = nullptr;
   /// For a communication backend: returns why the ranks of a job cannot use it together, or null. The answer
   /// is the same on every rank. Collective over all ranks of the job. Left null if `unusable` suffices.
   const char* (*unusable_among)(Communicator& ranks) = nullptr;
@@ -106,6 +112,12 @@ struct PluginDescriptor {
   /// there is nothing to plan.
   std::size_t (*plan_compute)(const PlannedProduct* products, std::size_t count) = nullptr;
 };
+
+/// What most plugins set `destroy_compute` or `destroy_communicator` to.
+template <class T>
+void destroy(T* made) {
+  std::unique_ptr<T>(made).reset();
+}
 
 using ComputeBackendHandle = std::unique_ptr<ComputeBackend, void (*)(ComputeBackend*)>;
 using CommunicatorHandle = std::unique_ptr<Communicator, void (*)(Communicator*)>;

@@ -34,14 +34,6 @@ void wait_for(MPI_Request request) {
   }
 }
 
-void all_reduce(MPI_Comm comm, void* values, std::size_t count, MPI_Datatype type, MPI_Op op) {
-  if (comm == MPI_COMM_NULL) return;
-  require(count <= INT_MAX, "a reduction fits one MPI call");
-  MPI_Request request = MPI_REQUEST_NULL;
-  MPI_Iallreduce(MPI_IN_PLACE, values, static_cast<int>(count), type, op, comm, &request);
-  wait_for(request);
-}
-
 void broadcast(MPI_Comm comm, void* values, std::size_t count, MPI_Datatype type, int root) {
   if (comm == MPI_COMM_NULL) return;
   require(count <= INT_MAX, "a broadcast fits one MPI call");
@@ -77,7 +69,9 @@ void run_collectively(MPI_Comm comm, const std::function<void()>& work) {
   MPI_Comm_size(comm, &size);
   // The lowest rank that failed; whether all ranks failed.
   std::array<int, 2> ranks = {mine ? rank : size, mine ? 1 : 0};
-  all_reduce(comm, ranks.data(), ranks.size(), MPI_INT, MPI_MIN);
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Iallreduce(MPI_IN_PLACE, ranks.data(), ranks.size(), MPI_INT, MPI_MIN, comm, &request);
+  wait_for(request);
   const auto [culprit, all_failed] = ranks;
   if (culprit == size) return;
 

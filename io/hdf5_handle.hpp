@@ -18,13 +18,10 @@ class H5Handle {
  public:
   H5Handle() = default;
   explicit H5Handle(hid_t id) : id_(id) {}
-  ~H5Handle() { reset(); }
+  ~H5Handle() { static_cast<void>(close()); }
   H5Handle(H5Handle&& other) noexcept : id_(other.release()) {}
   H5Handle& operator=(H5Handle&& other) noexcept {
-    if (this != &other) {
-      reset();
-      id_ = other.release();
-    }
+    std::swap(id_, other.id_);
     return *this;
   }
 
@@ -36,10 +33,6 @@ class H5Handle {
   [[nodiscard]] herr_t close() { return id_ < 0 ? 0 : close_function(release()); }
 
  private:
-  void reset() {
-    if (id_ >= 0) close_function(release());
-  }
-
   hid_t id_ = H5I_INVALID_HID;
 };
 

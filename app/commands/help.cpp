@@ -6,6 +6,7 @@
 
 #include "app/commands/commands.hpp"
 #include "app/run_config.hpp"
+#include "app/setup.hpp"
 #include "core/base/join.hpp"
 #include "io/deck/deck.hpp"
 
@@ -27,18 +28,6 @@ std::string plugin_text(const PluginInfo& plugin) {
 }
 
 namespace {
-
-/// mylos' own parameters and those of the plugins that were found.
-std::vector<ParamSpec> all_params(const PluginRegistry& plugins) {
-  const auto own = deck_params();
-  std::vector<ParamSpec> specs(own.begin(), own.end());
-  for (const PluginInfo& plugin : plugins.all()) {
-    if (plugin.descriptor == nullptr) continue;
-    specs.insert(specs.end(), plugin.descriptor->params,
-                 plugin.descriptor->params + plugin.descriptor->num_params);
-  }
-  return specs;
-}
 
 std::vector<CommandOption> options() {
   return {

@@ -22,12 +22,6 @@ namespace {
 constexpr int exchange_tag = 32767;  // the largest tag that every MPI accepts; callers' tags are smaller
 constexpr int progress_tag = 32766;  // `progress` probes for it; no message carries it
 
-bool overlap(TensorRef a, TensorRef b) {
-  const auto* a_begin = static_cast<const std::byte*>(a.data);
-  const auto* b_begin = static_cast<const std::byte*>(b.data);
-  return a_begin < b_begin + b.bytes() && b_begin < a_begin + a.bytes();
-}
-
 }  // namespace
 
 /// The MPI requests of one operation and the host memory of its buffers.

@@ -4,10 +4,6 @@
 
 #include "backends/comm_mpi/mpi_communicator.hpp"
 
-#ifndef MYLOS_PLUGIN_SYMBOL
-#define MYLOS_PLUGIN_SYMBOL mylos_plugin
-#endif
-
 namespace mylos::comm_mpi {
 namespace {
 
@@ -25,9 +21,6 @@ Communicator* create(const CommunicatorArgs& args) {
   return MpiCommunicator::duplicate(MPI_COMM_WORLD, {.compute = args.compute, .gpu_aware = gpu_aware})
       .release();
 }
-void destroy(Communicator* communicator) {
-  delete communicator;
-}
 
 }  // namespace
 }  // namespace mylos::comm_mpi
@@ -43,6 +36,6 @@ const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .num_params = std::size(mylos::comm_mpi::params),
     .unusable = mylos::comm_mpi::unusable,
     .create_communicator = mylos::comm_mpi::create,
-    .destroy_communicator = mylos::comm_mpi::destroy,
+    .destroy_communicator = mylos::destroy<mylos::Communicator>,
 };
 }

@@ -10,10 +10,6 @@
 
 #include "backends/comm_nccl/nccl_communicator.hpp"
 
-#ifndef MYLOS_PLUGIN_SYMBOL
-#define MYLOS_PLUGIN_SYMBOL mylos_plugin
-#endif
-
 namespace mylos::comm_nccl {
 namespace {
 
@@ -54,10 +50,6 @@ Communicator* create(const CommunicatorArgs& args) {
   return NcclCommunicator::create(*args.bootstrap, *args.compute).release();
 }
 
-void destroy(Communicator* communicator) {
-  delete communicator;
-}
-
 }  // namespace
 }  // namespace mylos::comm_nccl
 
@@ -70,6 +62,6 @@ const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .preference = 30,
     .unusable = mylos::comm_nccl::unusable,
     .create_communicator = mylos::comm_nccl::create,
-    .destroy_communicator = mylos::comm_nccl::destroy,
+    .destroy_communicator = mylos::destroy<mylos::Communicator>,
 };
 }

@@ -4,21 +4,11 @@
 
 #include "backends/comm_self/self_communicator.hpp"
 
-#ifndef MYLOS_PLUGIN_SYMBOL
-#define MYLOS_PLUGIN_SYMBOL mylos_plugin
-#endif
-
 namespace mylos::comm_self {
 namespace {
 
-const char* unusable() {
-  return nullptr;
-}
 Communicator* create(const CommunicatorArgs& args) {
   return new SelfCommunicator(args.compute);
-}
-void destroy(Communicator* communicator) {
-  delete communicator;
 }
 
 }  // namespace
@@ -31,8 +21,7 @@ const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .name = "self",
     .summary = "one rank, no communication",
     .preference = 1,
-    .unusable = mylos::comm_self::unusable,
     .create_communicator = mylos::comm_self::create,
-    .destroy_communicator = mylos::comm_self::destroy,
+    .destroy_communicator = mylos::destroy<mylos::Communicator>,
 };
 }

@@ -13,6 +13,8 @@
 
 #include <hwloc.h>
 
+#include "core/base/release.hpp"
+
 namespace mylos::comm_shm {
 
 namespace {
@@ -28,10 +30,10 @@ std::string own_kernel() {
   return boot + processes.data();
 }
 
-using Cores = std::unique_ptr<hwloc_bitmap_s, decltype(&hwloc_bitmap_free)>;
+using Cores = std::unique_ptr<hwloc_bitmap_s, Release<hwloc_bitmap_free>>;
 
 Cores no_cores() {
-  Cores cores(hwloc_bitmap_alloc(), hwloc_bitmap_free);
+  Cores cores(hwloc_bitmap_alloc());
   if (!cores) fail(ExitCode::internal, "no memory for a set of cores");
   return cores;
 }
@@ -40,8 +42,7 @@ Cores no_cores() {
 std::string own_cores() {
   hwloc_topology_t made = nullptr;
   if (hwloc_topology_init(&made) != 0) fail(ExitCode::internal, "hwloc: {}", std::strerror(errno));
-  const std::unique_ptr<hwloc_topology, decltype(&hwloc_topology_destroy)> topology(made,
-                                                                                    hwloc_topology_destroy);
+  const std::unique_ptr<hwloc_topology, Release<hwloc_topology_destroy>> topology(made);
   const Cores cores = no_cores();
   char* list = nullptr;
   if (hwloc_topology_set_all_types_filter(made, HWLOC_TYPE_FILTER_KEEP_NONE) != 0 ||
@@ -49,7 +50,7 @@ std::string own_cores() {
       hwloc_bitmap_list_asprintf(&list, cores.get()) < 0) {
     fail(ExitCode::internal, "comm_shm cannot tell the cores of this process: {}", std::strerror(errno));
   }
-  const std::unique_ptr<char, decltype(&std::free)> owned(list, std::free);
+  const std::unique_ptr<char, Release<std::free>> owned(list);
   return list;
 }
 

@@ -8,10 +8,6 @@
 #include "backends/comm_shm/process_memory.hpp"
 #include "backends/comm_shm/shm_communicator.hpp"
 
-#ifndef MYLOS_PLUGIN_SYMBOL
-#define MYLOS_PLUGIN_SYMBOL mylos_plugin
-#endif
-
 namespace mylos::comm_shm {
 namespace {
 
@@ -20,10 +16,6 @@ constexpr ParamSpec params[] = {
                   "This many consecutive ranks count as a node, to study several nodes on one machine; 0 "
                   "takes the real nodes."),
 };
-
-const char* unusable() {
-  return nullptr;
-}
 
 const char* unusable_among(Communicator& ranks) {
   static std::string problem;
@@ -53,9 +45,6 @@ CommunicatorPlan plan(const ParamValues& deck, int ranks) {
   const int reached = ranks_per_node > 0 ? std::min(ranks_per_node, ranks) : ranks;
   return {reached, SharedPart::bytes(reached)};
 }
-void destroy(Communicator* communicator) {
-  delete communicator;
-}
 
 }  // namespace
 }  // namespace mylos::comm_shm
@@ -69,10 +58,9 @@ const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .preference = 20,
     .params = mylos::comm_shm::params,
     .num_params = std::size(mylos::comm_shm::params),
-    .unusable = mylos::comm_shm::unusable,
     .unusable_among = mylos::comm_shm::unusable_among,
     .create_communicator = mylos::comm_shm::create,
-    .destroy_communicator = mylos::comm_shm::destroy,
+    .destroy_communicator = mylos::destroy<mylos::Communicator>,
     .plan_communicator = mylos::comm_shm::plan,
 };
 }

@@ -39,12 +39,6 @@ std::size_t streaming_limit() {
   return limit;
 }
 
-bool overlap(TensorRef a, TensorRef b) {
-  const auto* a_begin = static_cast<const std::byte*>(a.data);
-  const auto* b_begin = static_cast<const std::byte*>(b.data);
-  return a_begin < b_begin + b.bytes() && b_begin < a_begin + a.bytes();
-}
-
 class ShmRequest final : public RequestState {
  public:
   ShmRequest(std::shared_ptr<ProgressEngine> engine, std::shared_ptr<const Completion> completion,

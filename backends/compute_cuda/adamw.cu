@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/compute_cuda/device.cuh"
-#include "backends/compute_cuda/kernels.hpp"
+#include "backends/compute_cuda/kernel_operations.hpp"
 
-namespace mylos::compute_cuda::kernels {
+namespace mylos::compute_cuda {
 
 namespace {
 
@@ -127,7 +127,7 @@ __global__ void update(AdamWStep args, const StepFactors* factors, W* weights, c
 
 }  // namespace
 
-bool adamw(cudaStream_t stream, const AdamWStep& args, const Workspace& workspace) {
+bool KernelOperations::run(const AdamWStep& args) {
   const std::int64_t n = args.weights.size();
   require((!args.master || args.master.size() == n) && args.gradient.size() == n &&
               args.first_moment.size() == n && args.second_moment.size() == n,
@@ -140,13 +140,13 @@ bool adamw(cudaStream_t stream, const AdamWStep& args, const Workspace& workspac
   }
   if (n == 0) return true;
   require(args.num_segments > 0, "AdamW's segments cover the buffer");
-  auto* factors = static_cast<StepFactors*>(workspace.data());
-  launch(prepare, 1, 1, stream, args, factors);
+  auto* factors = static_cast<StepFactors*>(workspace_.data());
+  launch(prepare, 1, 1, queue(), args, factors);
   dispatch_float(args.weights.dtype, [&](auto weight) {
     using W = decltype(weight);
     dispatch_gradient<W>(args.gradient.dtype, [&](auto gradient) {
       using G = decltype(gradient);
-      launch(update<W, G>, blocks_for(n, std::int64_t{threads} * group), threads, stream, args, factors,
+      launch(update<W, G>, blocks_for(n, std::int64_t{threads} * group), threads, queue(), args, factors,
              args.weights.as<W>(), args.gradient.as<G>(), args.master ? args.master.as<float>() : nullptr,
              args.first_moment.as<float>(), args.second_moment.as<float>(), n);
     });
@@ -154,4 +154,4 @@ bool adamw(cudaStream_t stream, const AdamWStep& args, const Workspace& workspac
   return true;
 }
 
-}  // namespace mylos::compute_cuda::kernels
+}  // namespace mylos::compute_cuda

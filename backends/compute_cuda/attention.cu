@@ -7,10 +7,10 @@
 #include <cmath>
 
 #include "backends/compute_cuda/device.cuh"
-#include "backends/compute_cuda/kernels.hpp"
+#include "backends/compute_cuda/kernel_operations.hpp"
 #include "core/ops/heads_view.hpp"
 
-namespace mylos::compute_cuda::kernels {
+namespace mylos::compute_cuda {
 
 namespace {
 
@@ -549,19 +549,19 @@ bool dispatch(const TensorRef& query, const Function& function) {
 
 }  // namespace
 
-bool attention_forward(cudaStream_t stream, const AttentionForward& args) {
+bool KernelOperations::run(const AttentionForward& args) {
   return dispatch(args.query, [&](auto plan, auto type) {
     using P = decltype(plan);
     using T = decltype(type);
     const Shape shape(args, {&args.query, &args.key, &args.value, &args.output});
     if (args.query.size() == 0) return;
-    launch(forward<P, T>, shape.grid(shape.queries), P::threads, stream, shape, args.dropout,
+    launch(forward<P, T>, shape.grid(shape.queries), P::threads, queue(), shape, args.dropout,
            heads_of<const T>(args.query), heads_of<const T>(args.key), heads_of<const T>(args.value),
            heads_of<T>(args.output), args.lse.as<float>());
   });
 }
 
-bool attention_backward(cudaStream_t stream, const AttentionBackward& args) {
+bool KernelOperations::run(const AttentionBackward& args) {
   const AttentionForward& forward = args.forward;
   return dispatch(forward.query, [&](auto plan, auto type) {
     using P = decltype(plan);
@@ -579,16 +579,16 @@ bool attention_backward(cudaStream_t stream, const AttentionBackward& args) {
     if (forward.query.size() > 0) {
       const dim3 rows(static_cast<unsigned>(shape.batch * shape.heads),
                       blocks_for(shape.queries, delta_rows));
-      launch(make_delta<T>, rows, delta_rows * warp_size, stream, shape, heads_of<const T>(forward.output),
+      launch(make_delta<T>, rows, delta_rows * warp_size, queue(), shape, heads_of<const T>(forward.output),
              output_grad, args.delta.as<float>());
-      launch(backward_queries<P, T>, shape.grid(shape.queries), P::threads, stream, shape, forward.dropout,
+      launch(backward_queries<P, T>, shape.grid(shape.queries), P::threads, queue(), shape, forward.dropout,
              in, heads_of<T>(args.query_grad));
     }
     if (forward.key.size() > 0) {
-      launch(backward_keys<P, T>, shape.grid(shape.keys), P::threads, stream, shape, forward.dropout, in,
+      launch(backward_keys<P, T>, shape.grid(shape.keys), P::threads, queue(), shape, forward.dropout, in,
              heads_of<T>(args.key_grad), heads_of<T>(args.value_grad));
     }
   });
 }
 
-}  // namespace mylos::compute_cuda::kernels
+}  // namespace mylos::compute_cuda

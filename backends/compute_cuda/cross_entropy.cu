@@ -2,9 +2,9 @@
 #include <cmath>
 
 #include "backends/compute_cuda/device.cuh"
-#include "backends/compute_cuda/kernels.hpp"
+#include "backends/compute_cuda/kernel_operations.hpp"
 
-namespace mylos::compute_cuda::kernels {
+namespace mylos::compute_cuda {
 
 namespace {
 
@@ -105,7 +105,8 @@ __global__ void row_kernel(T* logits, const std::int32_t* targets, std::int64_t 
 
 }  // namespace
 
-bool cross_entropy(cudaStream_t stream, const CrossEntropy& op) {
+bool KernelOperations::run(const CrossEntropy& op) {
+  if (op.statistics) return false;
   const std::int64_t columns = op.logits.shape[op.logits.rank - 1];
   require(op.vocab > 0 && op.vocab <= columns, "the vocabulary inside the columns");
   return dispatch_float(op.logits.dtype, [&](auto type) {
@@ -115,11 +116,11 @@ bool cross_entropy(cudaStream_t stream, const CrossEntropy& op) {
     require(op.logits.size() == op.targets.size() * columns && op.losses.size() == op.targets.size(),
             "one target and loss for each row");
     if (rows == 0) return true;
-    launch(row_kernel<T>, rows, threads, stream, op.logits.as<T>(), op.targets.as<std::int32_t>(), columns,
+    launch(row_kernel<T>, rows, threads, queue(), op.logits.as<T>(), op.targets.as<std::int32_t>(), columns,
            op.vocab, op.gradient_scale, op.scalars, op.losses.as<float>(),
            op.correct ? op.correct.as<std::int32_t>() : nullptr);
     return true;
   });
 }
 
-}  // namespace mylos::compute_cuda::kernels
+}  // namespace mylos::compute_cuda

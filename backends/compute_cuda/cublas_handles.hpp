@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "core/base/error.hpp"
+#include "core/base/release.hpp"
 
 namespace mylos::compute_cuda {
 
@@ -15,17 +16,9 @@ inline void check(cublasStatus_t status, const char* call) {
     fail(ExitCode::internal, "{}: {}", call, cublasLtGetStatusString(status));
 }
 
-template <auto destroy>
-struct Destroy {
-  template <class T>
-  void operator()(T* handle) const {
-    destroy(handle);
-  }
-};
-
 /// Owns a library's handle, which is a pointer.
 template <class Handle, auto destroy>
-using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy<destroy>>;
+using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Release<destroy>>;
 
 using LtHandle = Owned<cublasLtHandle_t, cublasLtDestroy>;
 using LtMatmulDesc = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;

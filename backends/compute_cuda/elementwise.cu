@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/compute_cuda/device.cuh"
-#include "backends/compute_cuda/kernels.hpp"
+#include "backends/compute_cuda/kernel_operations.hpp"
 
-namespace mylos::compute_cuda::kernels {
+namespace mylos::compute_cuda {
 
 namespace {
 
@@ -53,7 +53,7 @@ struct Gelu {
   __device__ float operator()(float x, float) const { return x * gelu_gate(x); }
 };
 
-struct GeluBackward {
+struct GeluDerivative {
   __device__ float operator()(float x, float dy) const {
     // Beyond the bound, the derivative is 0 or 1, and powers of x could overflow. NaN stays NaN.
     constexpr float bound = 30.0F;
@@ -70,16 +70,16 @@ struct Add {
 
 }  // namespace
 
-bool gelu_forward(cudaStream_t stream, TensorRef x, TensorRef y) {
-  return map(stream, x, {}, y, Gelu());
+bool KernelOperations::run(const GeluForward& op) {
+  return map(queue(), op.x, {}, op.y, Gelu());
 }
 
-bool gelu_backward(cudaStream_t stream, TensorRef x, TensorRef dy, TensorRef dx) {
-  return map(stream, x, dy, dx, GeluBackward());
+bool KernelOperations::run(const GeluBackward& op) {
+  return map(queue(), op.x, op.dy, op.dx, GeluDerivative());
 }
 
-bool residual_add(cudaStream_t stream, TensorRef x, TensorRef residual, TensorRef y) {
-  return map(stream, x, residual, y, Add());
+bool KernelOperations::run(const DropoutAdd& op) {
+  return op.dropout.probability == 0.0F && map(queue(), op.x, op.residual, op.y, Add());
 }
 
-}  // namespace mylos::compute_cuda::kernels
+}  // namespace mylos::compute_cuda

@@ -2,9 +2,9 @@
 #include <cub/device/device_radix_sort.cuh>
 
 #include "backends/compute_cuda/device.cuh"
-#include "backends/compute_cuda/kernels.hpp"
+#include "backends/compute_cuda/kernel_operations.hpp"
 
-namespace mylos::compute_cuda::kernels {
+namespace mylos::compute_cuda {
 
 namespace {
 
@@ -60,8 +60,7 @@ std::size_t padded(std::size_t bytes) {
   return (bytes + alignment - 1) / alignment * alignment;
 }
 
-}  // namespace
-
+/// The token part, by a sort; false if the workspace is too small for it.
 bool token_gradient(cudaStream_t stream, TensorRef tokens, TensorRef dout, std::int64_t first_token,
                     TensorRef dwte, bool accumulate, const Workspace& workspace) {
   const std::int64_t n = tokens.size();
@@ -112,4 +111,15 @@ void position_gradient(cudaStream_t stream, TensorRef dout, std::int64_t positio
   });
 }
 
-}  // namespace mylos::compute_cuda::kernels
+}  // namespace
+
+bool KernelOperations::run(const EmbeddingBackward& op) {
+  require(op.position >= 0 && op.position + op.tokens.shape[1] <= op.dwpe.shape[0], "positions inside dwpe");
+  if (!token_gradient(queue(), op.tokens, op.dout, op.first_token, op.dwte, op.accumulate_wte, workspace_)) {
+    return false;
+  }
+  position_gradient(queue(), op.dout, op.position, op.dwpe, op.accumulate_wpe);
+  return true;
+}
+
+}  // namespace mylos::compute_cuda

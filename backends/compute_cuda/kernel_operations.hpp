@@ -7,7 +7,11 @@
 
 namespace mylos::compute_cuda {
 
-/// Declines operations that the kernels do not support; see kernels.hpp.
+/// An operation that returns a bool does nothing and returns false if its kernel does not support the
+/// tensors. Attention supports heads of at most 128 elements. GELU, the residual sum, layernorm,
+/// cross-entropy and AdamW require addresses that are multiples of 16 bytes. Except in AdamW, the size of a
+/// row (in GELU and the residual sum, of the whole tensor) must be such a multiple too. Layernorm does not
+/// support an empty x. The embedding's gradient sorts the tokens and needs room for them in the workspace.
 class KernelOperations {
  public:
   using List = OperationList<Sum, SumOfSquares, EmbeddingBackward, LayernormForward, DropoutAddLayernorm,
@@ -38,5 +42,10 @@ class KernelOperations {
   ComputeBackend& memory_;
   const Workspace& workspace_;
 };
+
+/// dbias = (accumulate ? dbias : 0) + column sums of dy, for a LinearBackwardWeight whose dbias cuBLASLt's
+/// epilogue does not compute.
+void bias_gradient(cudaStream_t stream, TensorRef dy, TensorRef dbias, bool accumulate,
+                   const Workspace& workspace);
 
 }  // namespace mylos::compute_cuda

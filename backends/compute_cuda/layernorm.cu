@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/compute_cuda/column_sums.cuh"
 #include "backends/compute_cuda/device.cuh"
-#include "backends/compute_cuda/kernels.hpp"
+#include "backends/compute_cuda/kernel_operations.hpp"
 
-namespace mylos::compute_cuda::kernels {
+namespace mylos::compute_cuda {
 
 namespace {
 
@@ -151,8 +151,8 @@ struct BiasTerm {
   }
 };
 
-}  // namespace
-
+/// The layernorm of x, or of total = x + residual if there is a residual. total may be the memory of x or of
+/// residual.
 bool layernorm_forward(cudaStream_t stream, TensorRef x, TensorRef residual, TensorRef total, TensorRef gamma,
                        TensorRef beta, TensorRef y, TensorRef mean, TensorRef rstd) {
   return dispatch_float(x.dtype, [&](auto type) {
@@ -170,34 +170,44 @@ bool layernorm_forward(cudaStream_t stream, TensorRef x, TensorRef residual, Ten
   });
 }
 
-bool layernorm_backward_input(cudaStream_t stream, TensorRef dy, TensorRef x, TensorRef gamma, TensorRef mean,
-                              TensorRef rstd, TensorRef residual, TensorRef dx) {
-  return dispatch_float(x.dtype, [&](auto type) {
+}  // namespace
+
+bool KernelOperations::run(const LayernormForward& op) {
+  return layernorm_forward(queue(), op.x, {}, {}, op.gamma, op.beta, op.y, op.mean, op.rstd);
+}
+
+bool KernelOperations::run(const DropoutAddLayernorm& op) {
+  return op.dropout.probability == 0.0F && op.residual &&
+         layernorm_forward(queue(), op.x, op.residual, op.sum, op.gamma, op.beta, op.y, op.mean, op.rstd);
+}
+
+bool KernelOperations::run(const LayernormBackwardInput& op) {
+  return dispatch_float(op.x.dtype, [&](auto type) {
     using T = decltype(type);
-    const std::int64_t columns = columns_of(x);
-    if (x.size() == 0 || columns % Pack<T>::size != 0 ||
-        !has_packs({x.data, dy.data, gamma.data, residual.data, dx.data})) {
+    const std::int64_t columns = columns_of(op.x);
+    if (op.x.size() == 0 || columns % Pack<T>::size != 0 ||
+        !has_packs({op.x.data, op.dy.data, op.gamma.data, op.residual.data, op.dx.data})) {
       return false;
     }
-    const std::int64_t rows = x.size() / columns;
-    launch(backward_input<T>, blocks_for(rows, rows_of_block), threads, stream, dy.as<T>(), x.as<T>(),
-           gamma.as<T>(), mean.as<float>(), rstd.as<float>(), residual ? residual.as<T>() : nullptr,
-           dx.as<T>(), rows, columns);
+    const std::int64_t rows = op.x.size() / columns;
+    launch(backward_input<T>, blocks_for(rows, rows_of_block), threads, queue(), op.dy.as<T>(), op.x.as<T>(),
+           op.gamma.as<T>(), op.mean.as<float>(), op.rstd.as<float>(),
+           op.residual ? op.residual.as<T>() : nullptr, op.dx.as<T>(), rows, columns);
     return true;
   });
 }
 
-void layernorm_backward_weight(cudaStream_t stream, TensorRef dy, TensorRef x, TensorRef mean, TensorRef rstd,
-                               TensorRef dgamma, TensorRef dbeta, bool accumulate,
-                               const Workspace& workspace) {
-  dispatch_float(x.dtype, [&](auto type) {
+void KernelOperations::run(const LayernormBackwardWeight& op) {
+  dispatch_float(op.x.dtype, [&](auto type) {
     using T = decltype(type);
-    dispatch_gradient<T>(dgamma.dtype, [&](auto sum) {
+    dispatch_gradient<T>(op.dgamma.dtype, [&](auto sum) {
       using G = decltype(sum);
-      const std::int64_t columns = columns_of(x);
+      const std::int64_t columns = columns_of(op.x);
       column_sums<2, G>(
-          stream, WeightTerm<T>{dy.as<T>(), x.as<T>(), mean.as<float>(), rstd.as<float>(), columns},
-          mean.size(), columns, SumTargets<2, G>{dgamma.as<G>(), dbeta.as<G>()}, accumulate, workspace);
+          queue(),
+          WeightTerm<T>{op.dy.as<T>(), op.x.as<T>(), op.mean.as<float>(), op.rstd.as<float>(), columns},
+          op.mean.size(), columns, SumTargets<2, G>{op.dgamma.as<G>(), op.dbeta.as<G>()}, op.accumulate,
+          workspace_);
     });
   });
 }
@@ -215,4 +225,4 @@ void bias_gradient(cudaStream_t stream, TensorRef dy, TensorRef dbias, bool accu
   });
 }
 
-}  // namespace mylos::compute_cuda::kernels
+}  // namespace mylos::compute_cuda

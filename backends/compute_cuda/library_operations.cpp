@@ -2,7 +2,7 @@
 #include "backends/compute_cuda/library_operations.hpp"
 
 #include "backends/compute_cuda/cuda_check.hpp"
-#include "backends/compute_cuda/kernels.hpp"
+#include "backends/compute_cuda/kernel_operations.hpp"
 
 namespace mylos::compute_cuda {
 
@@ -98,7 +98,7 @@ bool LibraryOperations::run(const LinearBackwardWeight& op) {
                         : matmul_.multiply(out, in, rows, activation_matrix(op.dy).transposed(),
                                            activation_matrix(op.x), gradient.transposed(), op.accumulate);
   if (done && op.dbias) {
-    kernels::bias_gradient(cuda_stream(memory_), op.dy, op.dbias, op.accumulate, workspace_);
+    bias_gradient(cuda_stream(memory_), op.dy, op.dbias, op.accumulate, workspace_);
   }
   return done;
 }

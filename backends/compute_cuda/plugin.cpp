@@ -9,10 +9,6 @@
 #include "backends/compute_cuda/library_operations.hpp"
 #include "core/ops/forwarding_backend.hpp"
 
-#ifndef MYLOS_PLUGIN_SYMBOL
-#define MYLOS_PLUGIN_SYMBOL mylos_plugin
-#endif
-
 namespace mylos::compute_cuda {
 
 namespace {
@@ -66,10 +62,6 @@ std::size_t plan(const PlannedProduct*, std::size_t) {
   return Workspace::allocated;
 }
 
-void destroy(ComputeBackend* backend) {
-  std::unique_ptr<ComputeBackend>(backend).reset();
-}
-
 }  // namespace
 
 extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL;
@@ -82,7 +74,7 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .num_operations = List::names.size(),
     .unusable = unusable,
     .create_compute = create,
-    .destroy_compute = destroy,
+    .destroy_compute = destroy<ComputeBackend>,
     .plan_compute = plan,
 };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/compute_cuda/device.cuh"
-#include "backends/compute_cuda/kernels.hpp"
+#include "backends/compute_cuda/kernel_operations.hpp"
 
-namespace mylos::compute_cuda::kernels {
+namespace mylos::compute_cuda {
 
 namespace {
 
@@ -64,15 +64,14 @@ void reduce(cudaStream_t stream, const TensorRef& x, float factor, const TensorR
 
 }  // namespace
 
-void sum(cudaStream_t stream, TensorRef x, TensorRef out, bool accumulate, const Workspace& workspace) {
-  reduce<float>(stream, x, 1.0F, out, accumulate, workspace, Identity());
+void KernelOperations::run(const Sum& op) {
+  reduce<float>(queue(), op.x, 1.0F, op.out, op.accumulate, workspace_, Identity());
 }
 
-void sum_of_squares(cudaStream_t stream, TensorRef x, float factor, TensorRef out, bool accumulate,
-                    const Workspace& workspace) {
-  dispatch_float(x.dtype, [&](auto type) {
-    reduce<decltype(type)>(stream, x, factor, out, accumulate, workspace, Square());
+void KernelOperations::run(const SumOfSquares& op) {
+  dispatch_float(op.x.dtype, [&](auto type) {
+    reduce<decltype(type)>(queue(), op.x, op.factor, op.out, op.accumulate, workspace_, Square());
   });
 }
 
-}  // namespace mylos::compute_cuda::kernels
+}  // namespace mylos::compute_cuda

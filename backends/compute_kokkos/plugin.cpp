@@ -17,10 +17,8 @@
 #endif
 
 #include "backends/compute_kokkos/kokkos_backend.hpp"
+#include "core/base/release.hpp"
 
-#ifndef MYLOS_PLUGIN_SYMBOL
-#define MYLOS_PLUGIN_SYMBOL mylos_plugin
-#endif
 #define MYLOS_STRING_OF(x) #x
 #define MYLOS_STRING(x) MYLOS_STRING_OF(x)
 
@@ -28,19 +26,7 @@ namespace mylos::compute_kokkos {
 
 namespace {
 
-const char* unusable() {
-  return nullptr;
-}
-
 #if defined(KOKKOS_ENABLE_OPENMP)
-template <auto release>
-struct Release {
-  template <class T>
-  void operator()(T* owned) const {
-    release(owned);
-  }
-};
-
 using Topology = std::unique_ptr<hwloc_topology, Release<hwloc_topology_destroy>>;
 using Bitmap = std::unique_ptr<hwloc_bitmap_s, Release<hwloc_bitmap_free>>;
 
@@ -114,7 +100,6 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .preference = 10,
     .operations = KokkosOperations::List::names.data(),
     .num_operations = KokkosOperations::List::names.size(),
-    .unusable = unusable,
     .create_compute = create,
     .destroy_compute = destroy,
 };

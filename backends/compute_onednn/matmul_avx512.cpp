@@ -4,14 +4,7 @@
 namespace mylos::compute_onednn {
 
 const MatmulKernel* avx512_matmul(DType type) {
-  switch (type) {
-    case DType::bf16:
-      return &kernel_of<bf16>;
-    case DType::fp16:
-      return &kernel_of<fp16>;
-    default:
-      return nullptr;
-  }
+  return type == DType::bf16 ? &kernel_of<bf16> : type == DType::fp16 ? &kernel_of<fp16> : nullptr;
 }
 
 }  // namespace mylos::compute_onednn

@@ -8,10 +8,6 @@
 
 #include "backends/compute_onednn/linear.hpp"
 
-#ifndef MYLOS_PLUGIN_SYMBOL
-#define MYLOS_PLUGIN_SYMBOL mylos_plugin
-#endif
-
 namespace mylos::compute_onednn {
 
 namespace {
@@ -65,10 +61,6 @@ class OnednnBackend final : public ForwardingBackend {
   std::unordered_map<void*, std::size_t> sizes_;
 };
 
-const char* unusable() {
-  return nullptr;
-}
-
 ComputeBackend* create(const ComputeArgs& args) {
   require(args.next != nullptr, "oneDNN works over a root backend");
   if (!args.next->host_accessible()) {
@@ -82,10 +74,6 @@ std::size_t plan(const PlannedProduct* products, std::size_t count) {
   return OnednnOperations::workspace(std::span(products, count));
 }
 
-void destroy(ComputeBackend* backend) {
-  std::unique_ptr<ComputeBackend>(backend).reset();
-}
-
 }  // namespace
 
 extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL;
@@ -96,9 +84,8 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .preference = 20,
     .operations = OnednnOperations::List::names.data(),
     .num_operations = OnednnOperations::List::names.size(),
-    .unusable = unusable,
     .create_compute = create,
-    .destroy_compute = destroy,
+    .destroy_compute = destroy<ComputeBackend>,
     .plan_compute = plan,
 };
 

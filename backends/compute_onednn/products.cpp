@@ -36,65 +36,30 @@ Product forward_product(const dnnl::primitive& primitive, const Description& des
   return product;
 }
 
+ProductKey key_of(ProductKey::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, const MatrixView& a,
+                  const MatrixView& b, const MatrixView& c, bool bias, bool accumulate) {
+  return {kind,  m,        n,       k,       a.row,   a.column, b.row,     b.column,
+          c.row, c.column, a.dtype, b.dtype, c.dtype, bias,     accumulate};
+}
+
 }  // namespace
 
 ProductKey ProductKey::product(std::int64_t m, std::int64_t n, std::int64_t k, const MatrixView& a,
                                const MatrixView& b, bool bias, const MatrixView& c, bool accumulate) {
   const bool is_packed = b.version != 0 && packs(m);
-  return {is_packed ? Kind::product_with_packed_weights : Kind::product,
-          m,
-          n,
-          k,
-          a.row,
-          a.column,
-          b.row,
-          b.column,
-          c.row,
-          c.column,
-          a.dtype,
-          b.dtype,
-          c.dtype,
-          bias,
-          accumulate};
+  return key_of(is_packed ? Kind::product_with_packed_weights : Kind::product, m, n, k, a, b, c, bias,
+                accumulate);
 }
 
 ProductKey ProductKey::inner_product(std::int64_t rows, std::int64_t in, std::int64_t out,
                                      const MatrixView& x, const MatrixView& w, bool bias,
                                      const MatrixView& y) {
-  return {Kind::inner_product,
-          rows,
-          out,
-          in,
-          x.row,
-          x.column,
-          w.row,
-          w.column,
-          y.row,
-          y.column,
-          x.dtype,
-          w.dtype,
-          y.dtype,
-          bias,
-          false};
+  return key_of(Kind::inner_product, rows, out, in, x, w, y, bias, false);
 }
 
 ProductKey ProductKey::weight_gradient(std::int64_t rows, std::int64_t in, std::int64_t out,
                                        const MatrixView& x, const MatrixView& dy, const MatrixView& dw) {
-  return {Kind::weight_gradient,
-          in,
-          out,
-          rows,
-          x.row,
-          x.column,
-          dy.row,
-          dy.column,
-          dw.row,
-          dw.column,
-          x.dtype,
-          dy.dtype,
-          dw.dtype,
-          false,
-          false};
+  return key_of(Kind::weight_gradient, in, out, rows, x, dy, dw, false, false);
 }
 
 Product& Products::find(const ProductKey& key) {

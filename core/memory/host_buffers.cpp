@@ -5,6 +5,12 @@
 
 namespace mylos {
 
+bool overlap(TensorRef a, TensorRef b) {
+  const auto* a_begin = static_cast<const std::byte*>(a.data);
+  const auto* b_begin = static_cast<const std::byte*>(b.data);
+  return a_begin < b_begin + b.bytes() && b_begin < a_begin + a.bytes();
+}
+
 const std::byte* HostBuffers::read(TensorRef buffer) {
   require(buffer.contiguous(), "communication buffers are contiguous");
   return device_ != nullptr ? load(stage(buffer, false)) : static_cast<const std::byte*>(buffer.data);

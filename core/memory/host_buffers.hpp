@@ -11,6 +11,9 @@
 
 namespace mylos {
 
+/// Whether the two buffers have bytes in common.
+bool overlap(TensorRef a, TensorRef b);
+
 /// Provides each buffer as host memory: the buffer itself, or a stand-in while the operation is under way.
 /// Buffers are contiguous.
 class HostBuffers {

@@ -119,7 +119,10 @@ class CheckpointStore {
   std::filesystem::path path_of(std::int64_t step) const;
 
  private:
+  class Writer;
+
   void write_on_thread(const CheckpointContent& content);
+  /// Reads the checkpoint back, then removes the older ones that are no longer needed.
   void verify_on_thread();
 
   IoThread& io_;

@@ -52,20 +52,17 @@ std::vector<Box> take_boxes(const Integers& integers, std::size_t& next, std::si
   return boxes;
 }
 
+}  // namespace
+
 /// One checkpoint being written, on the I/O thread of every rank.
-class Writer {
+class CheckpointStore::Writer {
  public:
-  Writer(const IoThread& io, IoThread& hdf5, const fs::path& directory, const CheckpointSettings& settings,
-         const CheckpointPhaseHook& hook, const Warn& warn, const CheckpointContent& content)
-      : comm_(io.comm()),
-        rank_(io.rank()),
-        hdf5_(hdf5),
-        directory_(directory),
-        target_(directory / step_name(content.state.step)),
+  Writer(const CheckpointStore& store, const CheckpointContent& content)
+      : store_(store),
+        comm_(store.io_.comm()),
+        rank_(store.io_.rank()),
+        target_(store.path_of(content.state.step)),
         temporary_(target_.string() + temporary_suffix),
-        settings_(settings),
-        hook_(hook),
-        warn_(warn),
         content_(content) {}
 
   void run() {
@@ -77,9 +74,7 @@ class Writer {
   }
 
  private:
-  void phase(CheckpointPhase phase) const {
-    if (hook_) hook_(phase, content_.state.step);
-  }
+  void phase(CheckpointPhase phase) const { store_.hook_(phase, content_.state.step); }
 
   /// Tells rank 0 which boxes every rank writes, one per digest, and creates the directory.
   void gather_boxes() {
@@ -98,8 +93,8 @@ class Writer {
     run_collectively(comm_, [&] {
       if (rank_ != 0) return;
       check_cover();
-      make_directory(directory_);
-      remove_leftovers(directory_, warn_);
+      make_directory(store_.directory_);
+      remove_leftovers(store_.directory_, store_.warn_);
       std::error_code error;
       if (!fs::create_directory(temporary_, error))
         fail(ExitCode::io, "cannot create {}: {}", temporary_.string(),
@@ -144,7 +139,8 @@ class Writer {
           places.push_back(t);
         }
         std::vector<PlacedTensor> placed;
-        hdf5_.run([&] { placed = lay_out_tensors(temporary_ / name, tensors, settings_.alignment); });
+        store_.hdf5_.run(
+            [&] { placed = lay_out_tensors(temporary_ / name, tensors, store_.settings_.alignment); });
         for (std::size_t i = 0; i < placed.size(); ++i) offsets[places[i]] = placed[i].offset;
       }
     });
@@ -233,21 +229,17 @@ class Writer {
     run_collectively(comm_, [&] {
       phase(CheckpointPhase::rename);
       if (rank_ != 0) return;
-      if (fs::exists(fs::symlink_status(target_))) abandon(directory_, {content_.state.step});
+      if (fs::exists(fs::symlink_status(target_))) abandon(store_.directory_, {content_.state.step});
       rename_file(temporary_, target_);
-      sync_path(directory_);
+      sync_path(store_.directory_);
     });
   }
 
+  const CheckpointStore& store_;
   MPI_Comm comm_;
   int rank_;
-  IoThread& hdf5_;
-  fs::path directory_;
   fs::path target_;
   fs::path temporary_;
-  const CheckpointSettings& settings_;
-  const CheckpointPhaseHook& hook_;
-  const Warn& warn_;
   const CheckpointContent& content_;
   std::vector<std::vector<TensorPart>> cuts_;  // per tensor
   std::vector<Integers> boxes_;                // on rank 0: per rank, in the order of the tensors
@@ -255,41 +247,13 @@ class Writer {
   std::vector<Digest> digests_;  // of `cuts_`
 };
 
-/// Reads the checkpoint back, then removes the older ones that are no longer needed.
-void verify_and_purge(const IoThread& io, const fs::path& directory, const CheckpointSettings& settings,
-                      const CheckpointPhaseHook& hook, const Warn& warn, std::int64_t step) {
-  const auto phase = [&](CheckpointPhase reached) {
-    if (hook) hook(reached, step);
-  };
-  run_collectively(io.comm(), [&] {
-    phase(CheckpointPhase::verify);
-    const fs::path checkpoint = directory / step_name(step);
-    std::vector<std::string> problems;
-    try {
-      problems = check_digests(checkpoint, read_whole_manifest(checkpoint, step),
-                               {.first = io.rank(), .stride = io.size(), .threads = 1, .from_disk = true});
-    } catch (const Error& error) {
-      problems.emplace_back(error.what());
-    }
-    if (!problems.empty())
-      fail(ExitCode::io, "what was written does not read back: {}", join(problems, "\n"));
-  });
-  run_collectively(io.comm(), [&] {
-    phase(CheckpointPhase::purge);
-    if (io.rank() == 0) purge(directory, step, settings.retention, warn);
-  });
-  run_collectively(io.comm(), [&] { phase(CheckpointPhase::done); });
-}
-
-}  // namespace
-
 CheckpointStore::CheckpointStore(IoThread& io, IoThread& hdf5, fs::path directory,
                                  CheckpointSettings settings, CheckpointPhaseHook hook, Warn warn)
     : io_(io),
       hdf5_(hdf5),
       directory_(std::move(directory)),
       settings_(settings),
-      hook_(std::move(hook)),
+      hook_(hook ? std::move(hook) : [](CheckpointPhase, std::int64_t) {}),
       warn_(warn ? std::move(warn) : [](const std::string&) {}) {}
 
 CheckpointStore::~CheckpointStore() {
@@ -329,7 +293,7 @@ void CheckpointStore::start(CheckpointContent content) {
 void CheckpointStore::write_on_thread(const CheckpointContent& content) {
   const auto start = Clock::now();
   try {
-    Writer(io_, hdf5_, directory_, settings_, hook_, warn_, content).run();
+    Writer(*this, content).run();
   } catch (const Error&) {
     // The incomplete checkpoint may fill the disk, and no rank uses it any more.
     if (io_.rank() == 0) remove_leftovers(directory_, warn_);
@@ -342,7 +306,24 @@ void CheckpointStore::write_on_thread(const CheckpointContent& content) {
 
 void CheckpointStore::verify_on_thread() {
   const auto start = Clock::now();
-  verify_and_purge(io_, directory_, settings_, hook_, warn_, written_.step);
+  const std::int64_t step = written_.step;
+  run_collectively(io_.comm(), [&] {
+    hook_(CheckpointPhase::verify, step);
+    std::vector<std::string> problems;
+    try {
+      problems = check_digests(path_of(step), read_whole_manifest(path_of(step), step),
+                               {.first = io_.rank(), .stride = io_.size(), .threads = 1, .from_disk = true});
+    } catch (const Error& error) {
+      problems.emplace_back(error.what());
+    }
+    if (!problems.empty())
+      fail(ExitCode::io, "what was written does not read back: {}", join(problems, "\n"));
+  });
+  run_collectively(io_.comm(), [&] {
+    hook_(CheckpointPhase::purge, step);
+    if (io_.rank() == 0) purge(directory_, step, settings_.retention, warn_);
+  });
+  run_collectively(io_.comm(), [&] { hook_(CheckpointPhase::done, step); });
   written_.verify_seconds = seconds_since(start);
 }
 

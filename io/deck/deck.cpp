@@ -2,6 +2,7 @@
 #include "io/deck/deck.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cerrno>
 #include <charconv>
@@ -11,7 +12,6 @@
 #include <iterator>
 #include <limits>
 #include <numeric>
-#include <optional>
 #include <set>
 #include <system_error>
 #include <variant>
@@ -37,45 +37,38 @@ bool is_control(char c) {
   return (static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == 0x7f;
 }
 
+bool contains(const Names& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 std::string key_of(const ParamSpec& spec) {
   return fmt::format("{}.{}", spec.section, spec.name);
 }
 
-/// A value, or what is wrong with it.
-template <class T>
-struct Parsed {
-  std::optional<T> value;
-  std::string problem;
-};
-
-template <class T>
-Parsed<T> problem(std::string what) {
-  return {std::nullopt, std::move(what)};
-}
-
-/// Scans the text after the `=` of a line. Within double quotes, \" and \\ stand for " and \.
-Parsed<std::string> scan_value(std::string_view rest) {
+/// Scans the text after the `=` of a line. Within double quotes, \" and \\ stand for " and \. This function
+/// and those that parse a value throw what is wrong with it, without its name.
+std::string scan_value(std::string_view rest) {
   rest = trimmed(rest);
   if (!rest.starts_with('"')) {
     rest = trimmed(rest.substr(0, rest.find('#')));
-    if (rest.empty()) return problem<std::string>("has no value; empty text is written \"\"");
+    if (rest.empty()) fail(ExitCode::usage, "has no value; empty text is written \"\"");
     if (rest.find('"') != std::string_view::npos) {
-      return problem<std::string>("has a quote inside its value; put all of it in quotes");
+      fail(ExitCode::usage, "has a quote inside its value; put all of it in quotes");
     }
-    return {std::string(rest), {}};
+    return std::string(rest);
   }
   std::string text;
   for (std::size_t i = 1; i < rest.size(); ++i) {
     if (rest[i] == '"') {
       const std::string_view tail = trimmed(rest.substr(i + 1));
-      if (tail.empty() || tail.starts_with('#')) return {text, {}};
-      return problem<std::string>(fmt::format("has `{}` after the closing quote", tail));
+      if (tail.empty() || tail.starts_with('#')) return text;
+      fail(ExitCode::usage, "has `{}` after the closing quote", tail);
     }
     const std::string_view next = rest.substr(i + 1, 1);
     if (rest[i] == '\\' && (next == "\"" || next == "\\")) ++i;
     text += rest[i];
   }
-  return problem<std::string>("has no closing quote");
+  fail(ExitCode::usage, "has no closing quote");
 }
 
 std::string range_of(const ParamSpec& spec) {
@@ -97,58 +90,59 @@ Names choices_of(const ParamSpec& spec) {
   }
 }
 
-Parsed<ParamValue> in_range(const ParamSpec& spec, double number, ParamValue value) {
-  if (number >= spec.min && number <= spec.max) return {std::move(value), {}};
-  return problem<ParamValue>(fmt::format("is out of range; use {}", range_of(spec)));
+void check_range(const ParamSpec& spec, double number) {
+  if (number < spec.min || number > spec.max)
+    fail(ExitCode::usage, "is out of range; use {}", range_of(spec));
 }
 
-Parsed<ParamValue> parse_real(const ParamSpec& spec, const std::string& text) {
+double parse_real(const ParamSpec& spec, const std::string& text) {
   double number = 0.0;
   const char* const end = text.data() + text.size();
   const auto [stop, status] = std::from_chars(text.data(), end, number);
-  if (stop != end || status == std::errc::invalid_argument) return problem<ParamValue>("is not a number");
-  if (status == std::errc::result_out_of_range) return problem<ParamValue>("does not fit a double");
-  if (!std::isfinite(number)) return problem<ParamValue>("is not a finite number");
-  return in_range(spec, number, number);
+  if (stop != end || status == std::errc::invalid_argument) fail(ExitCode::usage, "is not a number");
+  if (status == std::errc::result_out_of_range) fail(ExitCode::usage, "does not fit a double");
+  if (!std::isfinite(number)) fail(ExitCode::usage, "is not a finite number");
+  check_range(spec, number);
+  return number;
 }
 
-Parsed<ParamValue> parse_integer(const ParamSpec& spec, const std::string& text) {
+std::int64_t parse_integer(const ParamSpec& spec, const std::string& text) {
   std::int64_t number = 0;
   const char* const end = text.data() + text.size();
   const auto [stop, status] = std::from_chars(text.data(), end, number);
   if (stop == end && status == std::errc::result_out_of_range) {
-    return problem<ParamValue>(fmt::format("is out of range; use {}", range_of(spec)));
+    fail(ExitCode::usage, "is out of range; use {}", range_of(spec));
   }
-  if (stop == end && status == std::errc{}) return in_range(spec, static_cast<double>(number), number);
+  if (stop == end && status == std::errc{}) {
+    check_range(spec, static_cast<double>(number));
+    return number;
+  }
 
   double real = 0.0;
   const auto as_real = std::from_chars(text.data(), end, real);
   constexpr double exact = 9007199254740992.0;  // 2^53
   const bool whole =
       as_real.ptr == end && as_real.ec == std::errc{} && std::abs(real) < exact && std::trunc(real) == real;
-  return problem<ParamValue>(whole
-                                 ? fmt::format("is not an integer; write {}", static_cast<std::int64_t>(real))
-                                 : "is not an integer");
+  if (whole) fail(ExitCode::usage, "is not an integer; write {}", static_cast<std::int64_t>(real));
+  fail(ExitCode::usage, "is not an integer");
 }
 
-Parsed<ParamValue> parse_value(const ParamSpec& spec, const std::string& text) {
+ParamValue parse_value(const ParamSpec& spec, const std::string& text) {
   switch (spec.type) {
     case ParamType::integer:
       return parse_integer(spec, text);
     case ParamType::real:
       return parse_real(spec, text);
     case ParamType::boolean:
-      if (text != "true" && text != "false") return problem<ParamValue>("is neither true nor false");
-      return {text == "true", {}};
+      if (text != "true" && text != "false") fail(ExitCode::usage, "is neither true nor false");
+      return text == "true";
     case ParamType::choice: {
       const Names choices = choices_of(spec);
-      if (std::find(choices.begin(), choices.end(), text) == choices.end()) {
-        return problem<ParamValue>(fmt::format("is unknown; use {}", one_of(choices)));
-      }
-      return {text, {}};
+      if (!contains(choices, text)) fail(ExitCode::usage, "is unknown; use {}", one_of(choices));
+      return text;
     }
     case ParamType::text:
-      return {text, {}};
+      return text;
   }
   fail(ExitCode::internal, "deck parameter {} has no type", key_of(spec));
 }
@@ -185,9 +179,7 @@ std::string nearest(std::string_view word, const Names& candidates) {
 Names sections_of(std::span<const ParamSpec> specs) {
   Names sections;
   for (const ParamSpec& spec : specs) {
-    if (std::find(sections.begin(), sections.end(), spec.section) == sections.end()) {
-      sections.emplace_back(spec.section);
-    }
+    if (!contains(sections, spec.section)) sections.emplace_back(spec.section);
   }
   return sections;
 }
@@ -198,10 +190,6 @@ Names names_of(std::span<const ParamSpec> specs, std::string_view section) {
     if (spec.section == section) names.emplace_back(spec.name);
   }
   return names;
-}
-
-bool contains(const Names& names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 /// Reports sections and keys that are not declared. Remembers which declared ones were probably intended, so
@@ -284,19 +272,8 @@ std::string written(const ParamValue& value) {
 }
 
 const char* type_name(ParamType type) {
-  switch (type) {
-    case ParamType::integer:
-      return "integer";
-    case ParamType::real:
-      return "real";
-    case ParamType::boolean:
-      return "boolean";
-    case ParamType::text:
-      return "text";
-    case ParamType::choice:
-      return "choice";
-  }
-  return "";
+  constexpr std::array<const char*, 5> names = {"integer", "real", "boolean", "text", "choice"};
+  return names[static_cast<std::size_t>(type)];
 }
 
 std::string legal_values(const ParamSpec& spec) {
@@ -397,13 +374,13 @@ Deck Deck::parse(std::string_view text, const std::string& file_name, DeckErrors
       deck.malformed_.insert(entry.key());
       continue;
     }
-    const Parsed<std::string> value = scan_value(line.substr(equals + 1));
-    if (!value.value) {
-      errors.add(place, fmt::format("[{}] {} {}", section, name, value.problem));
+    try {
+      entry.value = scan_value(line.substr(equals + 1));
+    } catch (const Error& error) {
+      errors.add(place, fmt::format("[{}] {} {}", section, name, error.what()));
       deck.malformed_.insert(entry.key());
       continue;
     }
-    entry.value = *value.value;
     const auto [earlier, is_new] = deck.entry_of_.try_emplace(entry.key(), deck.entries_.size());
     if (is_new) {
       deck.entries_.push_back(std::move(entry));
@@ -488,14 +465,13 @@ ParamValues resolve_deck(const Deck& deck, std::span<const ParamSpec> specs,
       }
     }
     const std::string text = entry != nullptr ? entry->value : spec.default_value;
-    Parsed<ParamValue> parsed = parse_value(spec, text);
-    if (parsed.value) {
-      values.set(key, std::move(*parsed.value));
-    } else if (entry != nullptr) {
+    try {
+      values.set(key, parse_value(spec, text));
+    } catch (const Error& error) {
+      if (entry == nullptr)
+        fail(ExitCode::internal, "default of deck parameter {}: {} {}", key, text, error.what());
       errors.add(entry->place, fmt::format("[{}] {} = {} {}", spec.section, spec.name,
-                                           text.empty() ? "\"\"" : text, parsed.problem));
-    } else {
-      fail(ExitCode::internal, "default of deck parameter {}: {} {}", key, text, parsed.problem);
+                                           text.empty() ? "\"\"" : text, error.what()));
     }
   }
   return values;

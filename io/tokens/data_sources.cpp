@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstring>
 #include <glob.h>
+#include <memory>
 #include <numeric>
 #include <optional>
 
@@ -139,14 +140,10 @@ bool is_one_name(std::string_view glob) {
 }
 
 std::vector<std::string> matches_of(const std::string& pattern) {
-  struct Matches : glob_t {
-    Matches() : glob_t{} {}
-    ~Matches() { globfree(this); }
-    Matches(const Matches&) = delete;
-    Matches& operator=(const Matches&) = delete;
-  } matches;
   const WatchedCall call(CallKind::io, "glob", pattern);
+  glob_t matches{};
   const int problem = ::glob(pattern.c_str(), GLOB_ERR | GLOB_NOSORT, nullptr, &matches);
+  const std::unique_ptr<glob_t, void (*)(glob_t*)> owner(&matches, ::globfree);
   if (problem == GLOB_ABORTED && errno != ENOENT)
     fail(ExitCode::io, "cannot look for {}: {}", pattern, std::strerror(errno));
   if (problem == GLOB_NOSPACE) fail(ExitCode::internal, "out of memory");

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "io/tokens/tokenizer.hpp"
 
+#include <ranges>
+
 #include "core/base/error.hpp"
+#include "core/base/join.hpp"
 #include "io/tokens/bpe_tokenizer.hpp"
 
 namespace mylos {
@@ -61,12 +64,7 @@ std::span<const TokenizerDescriptor> tokenizers() {
 }
 
 std::string tokenizer_names(std::string_view separator) {
-  std::string names;
-  for (const TokenizerDescriptor& tokenizer : all_tokenizers) {
-    if (!names.empty()) names += separator;
-    names += tokenizer.name;
-  }
-  return names;
+  return join(all_tokenizers | std::views::transform(&TokenizerDescriptor::name), separator);
 }
 
 const TokenizerDescriptor& tokenizer_kind(std::string_view name) {

@@ -3,7 +3,6 @@
 #include <memory>
 
 #include "backends/compute_cuda/kernel_operations.hpp"
-#include "backends/compute_cuda/kernels.hpp"
 #include "core/ops/forwarding_backend.hpp"
 #include "core/plugin.hpp"
 
@@ -21,7 +20,7 @@ class BiasGradient {
     LinearBackwardWeight product = op;
     product.dbias = {};
     next_.run(product);
-    if (op.dbias) kernels::bias_gradient(cuda_stream(next_), op.dy, op.dbias, op.accumulate, workspace_);
+    if (op.dbias) bias_gradient(cuda_stream(next_), op.dy, op.dbias, op.accumulate, workspace_);
   }
 
  private:
@@ -46,14 +45,8 @@ class EmulatedBackend final : public ForwardingBackend {
   BiasGradient bias_gradient_;
 };
 
-const char* unusable() {
-  return nullptr;
-}
 ComputeBackend* create(const ComputeArgs& args) {
   return std::make_unique<EmulatedBackend>(*args.next, args.ledger).release();
-}
-void destroy(ComputeBackend* backend) {
-  std::unique_ptr<ComputeBackend>(backend).reset();
 }
 
 }  // namespace
@@ -64,9 +57,8 @@ extern "C" const PluginDescriptor mylos_plugin = {
     .name = "cuda",
     .summary = "for tests: CUDA's kernels on the host",
     .preference = 0,
-    .unusable = unusable,
     .create_compute = create,
-    .destroy_compute = destroy,
+    .destroy_compute = destroy<ComputeBackend>,
 };
 
 }  // namespace mylos::compute_cuda

@@ -7,16 +7,9 @@
 #include "core/plugin.hpp"
 #include "tests/support/distant_backend.hpp"
 
-#ifndef MYLOS_PLUGIN_SYMBOL
-#define MYLOS_PLUGIN_SYMBOL mylos_plugin
-#endif
-
 namespace mylos {
 namespace {
 
-const char* unusable() {
-  return nullptr;
-}
 ComputeBackend* create(const ComputeArgs& args) {
   return std::make_unique<DistantBackend>(*args.next).release();
 }
@@ -34,7 +27,6 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .name = "distant",
     .summary = "for tests: works late, on memory that the host cannot reach",
     .preference = 0,
-    .unusable = unusable,
     .create_compute = create,
     .destroy_compute = destroy,
 };

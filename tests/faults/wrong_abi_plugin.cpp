@@ -8,5 +8,4 @@ extern "C" const mylos::PluginDescriptor mylos_plugin = {
     .name = "wrongabi",
     .summary = "refused",
     .preference = 0,
-    .unusable = nullptr,
 };

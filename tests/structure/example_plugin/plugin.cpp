@@ -48,9 +48,6 @@ class ExampleBackend final : public mylos::ForwardingBackend {
   ExampleOperations operations_;
 };
 
-const char* unusable() {
-  return nullptr;
-}
 ComputeBackend* create(const mylos::ComputeArgs& args) {
   mylos::require(args.next != nullptr, "the example backend stands on another");
   return new ExampleBackend(*args.next);
@@ -70,7 +67,6 @@ const mylos::PluginDescriptor mylos_plugin = {
     .preference = -1,  // never chosen by default
     .operations = ExampleOperations::List::names.data(),
     .num_operations = ExampleOperations::List::names.size(),
-    .unusable = unusable,
     .create_compute = create,
     .destroy_compute = destroy,
 };

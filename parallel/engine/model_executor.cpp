@@ -239,12 +239,22 @@ void ModelExecutor::run(const Occurrence& occurrence, const ActionScope& scope) 
   binding.scalars = scope.scalars;
   const bool holds_terms = is_backward(action.kind) && has_contributed(occurrence);
   binding.roots[Roots::loss_sum_root] = {static_cast<std::byte*>(scope.loss_sum.data), 0, holds_terms};
-  if (!is_of_micro_batch(action.kind))
-    fail(ExitCode::internal, "{} is of no micro-batch", name_of(action.kind));
-  if (is_message(action.kind)) {
-    messages_.push_back(send_or_receive(action));
-  } else {
-    run_pass(occurrence, holds_terms, scope.as_graphs);
+  switch (action.kind) {
+    case ActionKind::forward:
+    case ActionKind::backward:
+    case ActionKind::backward_input:
+    case ActionKind::backward_weight:
+      run_pass(occurrence, holds_terms, scope.as_graphs);
+      break;
+    case ActionKind::send_forward:
+    case ActionKind::receive_forward:
+    case ActionKind::send_backward:
+    case ActionKind::receive_backward:
+      messages_.push_back(send_or_receive(action));
+      break;
+    case ActionKind::reduce:
+    case ActionKind::step:
+      fail(ExitCode::internal, "{} is of no micro-batch", name_of(action.kind));
   }
   slots_.finish(occurrence);
 }

@@ -198,16 +198,30 @@ void TrainingStep::run_pass(const Occurrence& occurrence, StepDriver& driver) {
 }
 
 void TrainingStep::execute(const Occurrence& occurrence, StepDriver& driver) {
-  const ActionKind kind = schedule_.actions[occurrence.index].kind;
-  if (is_of_micro_batch(kind)) return run_pass(occurrence, driver);
-  if (kind == ActionKind::reduce) {
-    const PhaseScope scope(*this, StepPhase::communication);
-    executor_->finish_messages();
-    exchange_->reduce();
-    sum_tensor_terms();
-  } else {
-    const PhaseScope scope(*this, StepPhase::optimizer);
-    update(occurrence.step);
+  const Action& action = schedule_.actions[occurrence.index];
+  switch (action.kind) {
+    case ActionKind::forward:
+    case ActionKind::backward:
+    case ActionKind::backward_input:
+    case ActionKind::backward_weight:
+    case ActionKind::send_forward:
+    case ActionKind::receive_forward:
+    case ActionKind::send_backward:
+    case ActionKind::receive_backward:
+      run_pass(occurrence, driver);
+      break;
+    case ActionKind::reduce: {
+      const PhaseScope scope(*this, StepPhase::communication);
+      executor_->finish_messages();
+      exchange_->reduce();
+      sum_tensor_terms();
+      break;
+    }
+    case ActionKind::step: {
+      const PhaseScope scope(*this, StepPhase::optimizer);
+      update(occurrence.step);
+      break;
+    }
   }
 }
 

@@ -9,7 +9,7 @@ template <auto release>
 struct Release {
   template <class T>
   void operator()(T* owned) const {
-    release(owned);
+    release(owned);  // NOLINT(cppcoreguidelines-no-malloc): std::free is one of them
   }
 };
 

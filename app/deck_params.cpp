@@ -105,9 +105,10 @@ const ParamSpec params[] = {
         "Token files to evaluate on, in the syntax of train but without weights; empty for no evaluation."),
     choice_param("data", "tokenizer", "none", tokenizer_choices.c_str(),
                  "Tokenizer that made the token files, so that `generate` can read and write text."),
-    text_param("data", "ranks", "",
-               "If tokenizer = gpt2: the file of GPT-2's merge ranks, a .tiktoken file or vocab.json next to "
-               "merges.txt; the run keeps a copy for `generate`."),
+    text_param(
+        "data", "ranks", "",
+        "GPT-2's merge ranks, if tokenizer = gpt2: a .tiktoken file, vocab.json next to merges.txt, or the "
+        "folder with these two; the run keeps a copy for `generate`."),
 
     integer_param("eval", "every", "0", 0, 1e9, "steps",
                   "Steps between evaluations; 0 evaluates only at the end."),
@@ -166,11 +167,15 @@ const ParamSpec params[] = {
                "A file system that does not answer one call within this time counts as hanging, and the job "
                "ends with exit code 74."),
 
-    choice_param("guard", "policy", "skip", "skip|stop",
-                 "Reaction to a step whose loss or gradient norm is not finite, or whose norm spikes. skip: "
-                 "its update is skipped; stop: the run ends with exit code 17."),
-    integer_param("guard", "max_skips", "10", 1, 1e9, "steps",
-                  "This many skipped steps in a row end the run with exit code 17."),
+    choice_param(
+        "guard", "policy", "skip", "skip|stop",
+        "Reaction to a step whose loss or gradient norm is not finite, or whose norm spikes. skip: "
+        "its update is skipped; stop: the run ends with exit code 17. A step that only halves the loss scale "
+        "is skipped under either policy."),
+    integer_param(
+        "guard", "max_skips", "10", 1, 1e9, "steps",
+        "This many skipped steps in a row end the run with exit code 17; steps skipped only to halve the "
+        "loss scale (see train.loss_scale_window) do not count."),
     real_param("guard", "spike_factor", "0", 0.0, 1e30, "deviations",
                "A gradient norm this many standard deviations above its running mean is a spike; 0 turns "
                "detection off."),

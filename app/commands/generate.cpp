@@ -82,8 +82,9 @@ std::vector<CommandOption> options() {
       {.name = "seed", .kind = OptionKind::integer, .default_value = "1", .doc = "seed of the random draws"},
       {.name = "ranks",
        .kind = OptionKind::text,
-       .doc = "file of GPT-2's merge ranks, instead of the run's copy: a .tiktoken file, or vocab.json next "
-              "to merges.txt"},
+       .doc =
+           "GPT-2's merge ranks, instead of the run's copy: a .tiktoken file, vocab.json next to merges.txt, "
+           "or the folder with these two"},
       {.name = "step",
        .kind = OptionKind::integer,
        .doc = "with RUN: step of the checkpoint; the newest by default"},

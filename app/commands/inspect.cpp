@@ -23,7 +23,7 @@ std::vector<CommandOption> options() {
               "if the deck leaves it open"},
       {.name = "ranks-per-node",
        .kind = OptionKind::integer,
-       .doc = "with --program: the number of ranks per node; one node by default"},
+       .doc = "with --program: the number of ranks per node; by default all ranks are on one node"},
   };
 }
 

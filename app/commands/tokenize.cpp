@@ -101,8 +101,8 @@ std::vector<CommandOption> options() {
       {.name = "tokenizer",
        .kind = OptionKind::text,
        .default_value = std::string(tokenizers().front().name),
-       .doc = "bytes, or gpt2=FILE with GPT-2's merge ranks: a .tiktoken file, or vocab.json next to "
-              "merges.txt"},
+       .doc = "bytes, or gpt2=FILE with GPT-2's merge ranks: a .tiktoken file, vocab.json next to "
+              "merges.txt, or the folder with these two"},
       {.name = "output",
        .kind = OptionKind::text,
        .doc = "token file to write or, with --shard-tokens, the prefix of the shards' names (required)"},

@@ -99,7 +99,7 @@ std::vector<CommandOption> options() {
               "if the deck leaves it open"},
       {.name = "ranks-per-node",
        .kind = OptionKind::integer,
-       .doc = "with --dry-run: the number of ranks per node; one node by default"},
+       .doc = "with --dry-run: the number of ranks per node; by default all ranks are on one node"},
       {.name = "layout",
        .kind = OptionKind::flag,
        .doc = "with --dry-run: also print what each rank holds, one line per rank"},

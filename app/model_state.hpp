@@ -14,8 +14,8 @@
 namespace mylos {
 
 /// What this rank writes to a checkpoint. Without `snapshot` the result refers to the weights and states
-/// themselves, which must not change until they are written. Otherwise their values are copied to `snapshot`,
-/// which is host memory of `snapshot_bytes`.
+/// themselves, which must not change until they are written. Otherwise their values are copied to `snapshot`:
+/// host memory of the size that snapshot_bytes() in run_plan.hpp returns.
 CheckpointContent checkpoint_content(ComputeBackend& backend, const ParameterTable& table,
                                      const GradientExchange& exchange, const Optimizer& optimizer,
                                      float* snapshot = nullptr);

@@ -165,8 +165,8 @@ TokenizerIdentity tokenizer_of(const DataConfig& config, const TokenDataset& tra
 }
 
 std::string identity_of(const Setup& setup, const CommandLine& line) {
-  // Left out: each node may have its own copy of the data, which are compared by content, and each rank its
-  // own number of threads.
+  // Left out, because each node may have its own copy of the data (copies are compared by content) and each
+  // rank its own number of threads.
   constexpr std::string_view own_matters[] = {"data.train", "data.valid", "backend.threads"};
   std::string text = fmt::format("mylos = {}\n", code_version());
   for (const std::string& argument : line.arguments) text += fmt::format("the argument = {}\n", argument);

@@ -37,7 +37,8 @@ class WallClockLimit {
 
   double limit_;
   double num_steps_;
-  double checkpoint_guess_;  // used until a checkpoint was timed: 1 s, and 12 bytes per parameter
+  // Used until a checkpoint has been timed: 1 s, plus the time to write 12 bytes per parameter.
+  double checkpoint_guess_;
   double step_ = 0.0;
   double checkpoint_ = 0.0;
 };

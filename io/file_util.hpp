@@ -39,7 +39,8 @@ FileDescriptor open_file(const std::filesystem::path& file, int flags);
 /// Raises this process' limit on open files, as far as permitted, so that it can open `count` more.
 void allow_open_files(std::size_t count);
 
-/// Reads or writes all of [offset, offset + bytes). Throws ExitCode::io, also if the file ends too early.
+/// Reads or writes all of [offset, offset + bytes). Throws ExitCode::io on failure, including when a read
+/// reaches the end of the file too early.
 void read_fully(int fd, const std::filesystem::path& file, void* data, std::size_t bytes,
                 std::int64_t offset);
 void write_fully(int fd, const std::filesystem::path& file, const void* data, std::size_t bytes,
@@ -71,8 +72,8 @@ void make_directory(const std::filesystem::path& directory);
 /// is killed.
 class RunLock {
  public:
-  /// Throws ExitCode::usage naming the job that holds the directory and `parameter`, the deck's parameter for
-  /// the directory; ExitCode::io if the lock cannot be written.
+  /// Throws ExitCode::usage if another job holds the lock; the message names that job and `parameter`, the
+  /// deck's parameter for the directory. Throws ExitCode::io if the lock cannot be written.
   RunLock(const std::filesystem::path& directory, std::string_view parameter);
 
  private:

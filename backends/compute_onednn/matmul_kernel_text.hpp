@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The text of MatmulKernel. Each source that includes it is compiled for one instruction set: AVX2 with FMA
-// and F16C, AVX-512, or AVX-512 with BF16.
+// The source code of the MatmulKernels. Each source file that includes it is compiled for one instruction
+// set: AVX2 with FMA and F16C, AVX-512, or AVX-512 with BF16.
 #pragma once
 
 #include "backends/compute_onednn/matmul_kernel.hpp"
@@ -16,7 +16,7 @@
 
 namespace mylos::compute_onednn {
 
-// NOLINTBEGIN(misc-definitions-in-headers): each source has its own, for its instructions
+// NOLINTBEGIN(misc-definitions-in-headers): each source file has its own definitions, for its instructions
 namespace {
 
 // The sums of one strip of a tile stay in registers: 8 × 48 sums in 24 of AVX-512's 32, or 6 × 16 in 12 of

@@ -31,7 +31,8 @@ struct ModelPrograms {
   Program generate;  ///< the last entry computes the logits (1, Vr) of row 0; see LmHead
 };
 
-/// Calls each block once per program. `table` outlives the result.
+/// Runs each block's forward pass once for training and once for evaluation (`generate` starts as a copy of
+/// `evaluate`), and its backward pass once. `table` must outlive the result.
 ModelPrograms record_programs(const ModelConfig& model, const ParameterTable& table,
                               const ProgramConfig& config);
 

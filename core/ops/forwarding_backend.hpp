@@ -12,7 +12,7 @@
 
 namespace mylos {
 
-/// Memory, queue and operations of `next`, which must outlive it.
+/// Provides the memory, queue and operations of `next`, which must outlive this object.
 class ForwardingBackend : public ComputeBackend {
  public:
   explicit ForwardingBackend(ComputeBackend& next) : ForwardingBackend(next, next.operations()) {}

@@ -10,7 +10,8 @@
 namespace mylos {
 
 /// Records every operation that a kernel of `next` takes, under the operation's name; linear layers are
-/// recorded with the shape of their weights. A fused operation that is run as its parts is recorded as these.
+/// recorded with the shape of their weights. A fused operation that is run as its separate parts is recorded
+/// as those parts.
 class TracedBackend final : public ForwardingBackend {
  public:
   /// Both must outlive this.

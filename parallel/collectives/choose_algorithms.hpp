@@ -55,8 +55,8 @@ struct CollectiveCosts {
 AlgorithmChoice choose_algorithms(Communicator& world);
 
 /// Simulates the rounds of every algorithm's collectives and takes the fastest algorithm by payload. If the
-/// gain is below 10 %, keeps the algorithm of the next smaller payload; it starts from native, or from naive
-/// without native collectives. Collective, with the same costs on all ranks.
+/// gain is below 10 %, keeps the algorithm of the next smaller payload; for the smallest payload, keeps
+/// native, or naive if there are no native collectives. Collective, with the same costs on all ranks.
 AlgorithmChoice choose_algorithms(Communicator& world, const CollectiveCosts& costs);
 
 }  // namespace mylos

@@ -35,8 +35,8 @@ struct ActionScope {
 
 class ModelExecutor {
  public:
-  /// `graphs`: prepares to record the actions, for `ActionScope::as_graphs`. All references must outlive the
-  /// object.
+  /// `graphs`: prepares to record the actions, for `ActionScope::as_graphs`. `backend`, `ledger`, `grid` and
+  /// `exchange` must outlive the object; the other arguments are copied.
   ModelExecutor(ComputeBackend& backend, MemoryLedger& ledger, const ProcessGrid& grid,
                 GradientExchange& exchange, const Schedule& schedule, ModelPrograms programs,
                 const ModelConfig& model, const BatchShape& shape, bool graphs = false);

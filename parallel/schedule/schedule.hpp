@@ -141,7 +141,7 @@ class SlotAssignment {
   bool is_new_ = false;
 };
 
-/// A way to order the micro-batches of a step, as decks see it.
+/// A way to order the micro-batches of a step, as a deck selects it by name.
 struct ScheduleKind {
   const char* name;
   const char* doc;

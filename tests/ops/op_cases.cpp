@@ -516,8 +516,9 @@ class Table {
                    n, dtype, gradient);
   }
 
-  /// Adds the last case again, without its master. The oracle rounds by the same random bits, so the results
-  /// differ only in the few elements whose fp32 error carries the update across the threshold of the bits.
+  /// Adds the last case again, without its master. The oracle rounds with the same random bits, so the
+  /// results differ only in the few elements whose fp32 error carries the update across the rounding
+  /// threshold that those bits set.
   void without_master(const GlobalIndex& index) {
     OpCase c = cases.back();
     std::erase_if(c.operands, [](const Operand& operand) { return operand.name == "master"; });
@@ -655,8 +656,8 @@ void add_small_cases(Table& table) {
       }
       table.adamw(false, n, dtype, DType::fp32, 10);
       if (dtype == DType::fp32) continue;
-      // Draws that begin at a counter, within a counter, beyond 2^32 counters, and in rows of a part of the
-      // columns.
+      // Draws that begin on a counter, draws that begin within one, draws that cross counter 2^32, and draws
+      // for a part that holds only some of the columns.
       for (const GlobalIndex& index :
            {GlobalIndex{}, GlobalIndex{.first = 20}, GlobalIndex{.first = (std::int64_t{1} << 35U) - 6},
             GlobalIndex{12, 30, 77, 11}})

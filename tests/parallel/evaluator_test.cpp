@@ -19,7 +19,8 @@ namespace mylos {
 namespace {
 
 constexpr std::int64_t seq_len = 12;
-constexpr std::int64_t num_windows = 7;  // not a multiple of the windows that some layouts read at a time
+// Not a multiple of the number of windows that some layouts read at a time.
+constexpr std::int64_t num_windows = 7;
 
 class Evaluation : public testing::Test {
  protected:
@@ -124,7 +125,7 @@ TEST_F(Evaluation, CountsEachWindowOnceOnEveryLayout) {
   }
 }
 
-/// Every rank returns NaN, even if its own windows have a finite loss.
+/// Every rank returns NaN, even if it evaluated no window itself.
 TEST_F(Evaluation, ReturnsNanForANanLoss) {
   MemoryLedger ledger;
   MiniTrainer trainer(backend_, ledger, *world_, config(ranks(), 1));

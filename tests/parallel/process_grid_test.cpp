@@ -146,7 +146,8 @@ TEST(ProcessGrid, RefusesExtentsThatDoNotMultiplyToTheWorld) {
   }
 }
 
-/// The groups of hybrid sharding: pairs of neighbours that divide a copy, and the replicas across the pairs.
+/// The groups of hybrid sharding: pairs of neighbours that share one copy of the model's state, and the ranks
+/// that hold the same part in different pairs.
 class HybridGrid : public testing::Test {
  protected:
   void SetUp() override {

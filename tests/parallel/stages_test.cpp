@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Two stages on two ranks, with schedules that no deck requests yet, against one rank that runs both.
+// Two stages on two ranks, with schedules that decks cannot request yet, against one rank that runs both
+// stages.
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -18,8 +19,8 @@ using enum ActionKind;
 
 constexpr int micro_batches = 3;
 
-/// The passes and messages of a stage: one forward, one backward. Stage 0 begins with one micro-batch of
-/// warm-up.
+/// The passes and messages of a stage in 1F1B order: one forward pass alternates with one backward pass.
+/// Stage 0 begins with one micro-batch of warm-up.
 Schedule stage_of_two(int stage) {
   Schedule schedule{.actions = {}, .micro_batches = micro_batches, .chunks = 2};
   const int peer = 1 - stage;

@@ -11,8 +11,9 @@ namespace mylos {
 /// Every plugin under MYLOS_BUILD (set by ctest), discovered once.
 const PluginRegistry& test_plugins();
 
-/// A communicator of all ranks from backend `name`, over the memory of `compute` (null: host memory). The
-/// first call is collective for every backend.
+/// A communicator from backend `name`, over the memory of `compute` (null: host memory): of all ranks, or of
+/// this rank alone for "self". The first call in a process is collective, whichever backend it names, because
+/// it creates the MPI bootstrap communicator.
 CommunicatorHandle open_communicator(std::string_view name, ComputeBackend* compute = nullptr,
                                      const ParamValues* deck = nullptr);
 

@@ -73,7 +73,8 @@ void make_directory(const std::filesystem::path& directory);
 class RunLock {
  public:
   /// Throws ExitCode::usage if another job holds the lock; the message names that job and `parameter`, the
-  /// deck's parameter for the directory. Throws ExitCode::io if the lock cannot be written.
+  /// deck's parameter for the directory. Throws ExitCode::io if the lock file cannot be opened or
+  /// written, or if locking it fails for another reason.
   RunLock(const std::filesystem::path& directory, std::string_view parameter);
 
  private:

@@ -16,7 +16,8 @@
 
 namespace mylos::compute_onednn {
 
-// NOLINTBEGIN(misc-definitions-in-headers): each source file has its own definitions, for its instructions
+// NOLINTBEGIN(misc-definitions-in-headers): each source file has its own definitions, compiled for its
+// instruction set
 namespace {
 
 // The sums of one strip of a tile stay in registers: 8 × 48 sums in 24 of AVX-512's 32, or 6 × 16 in 12 of
@@ -323,8 +324,9 @@ Vector pair_up(const T* first, const T* second) {
                                __builtin_convertvector(read<Halves>(second), Words) << 16U);
 }
 
-/// Packs a panel of b [rows, columns] strip by strip, with zeros beyond the end of b. It packs in steps of
-/// about 16 cache lines of b, between the tiles that are multiplied by the panel before this one.
+/// Packs a panel of b [rows, columns] strip by strip, with zeros beyond the end of b. It packs in steps,
+/// between the tiles that are multiplied by the panel before this one. A step reads about 8 to 24 cache lines
+/// of b, depending on the type and layout of b and on the instruction set.
 template <class T>
 class PanelPacking {
  public:

@@ -15,8 +15,8 @@ namespace {
 using Shape = std::initializer_list<std::int64_t>;
 
 constexpr double unit_spread = 1.7320508;  // bound of uniform numbers with unit variance
-// bf16 results are rounded once from fp32 (root mean square 1.7e-3); sums of rounded intermediates get a
-// larger tolerance.
+// bf16 results are rounded once from fp32: the root mean square of the relative error is 1.7e-3. Sums of
+// rounded intermediates get a larger tolerance.
 constexpr double bf16_rounded = 4e-3;
 constexpr double bf16_chained = 6e-3;
 constexpr double fp16_share = 0.125;  // of the bf16 tolerances: fp16 has three more bits

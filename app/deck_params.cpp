@@ -66,8 +66,8 @@ const ParamSpec params[] = {
                "takes 65536 for fp16, otherwise 1."),
     integer_param(
         "train", "loss_scale_window", "2000", 0, 1e9, "steps",
-        "With dtype = fp16, this many applied steps in a row double the loss scale; a gradient that is not "
-        "finite halves it and skips the update. 0 keeps the scale."),
+        "With dtype = fp16, a gradient that is not finite halves the loss scale and skips the update; this "
+        "many applied steps since the scale changed double it. 0 keeps the scale."),
     choice_param(
         "train", "recompute", "none", "none|selective|block",
         "Activations that the backward pass recomputes, so that they need not be kept. none: no "

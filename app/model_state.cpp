@@ -2,10 +2,14 @@
 #include "app/model_state.hpp"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <iterator>
 #include <map>
 #include <span>
 #include <utility>
+
+#include "parallel/plan/run_plan.hpp"
 
 namespace mylos {
 
@@ -116,6 +120,19 @@ void write_values(ComputeBackend& backend, std::span<const float> values, const 
   });
 }
 
+/// The first place from `memory` on for a piece of a snapshot (see run_plan.hpp).
+float* place_in_snapshot(void* memory, const Piece& piece) {
+  constexpr std::int64_t page_elements = snapshot_page / sizeof(float);
+  auto* first = static_cast<float*>(memory);
+  if (piece.count < pages_of_aligned_piece * page_elements) return first;
+  const std::vector<std::int64_t> start = piece.boxes().front().box.start;
+  std::int64_t position = 0;  // of the piece's first element in the tensor
+  for (std::size_t d = 0; d < start.size(); ++d) position = position * piece.parameter.shape[d] + start[d];
+  const auto address = reinterpret_cast<std::uintptr_t>(memory) / sizeof(float);
+  const std::int64_t lead = (position - static_cast<std::int64_t>(address)) % page_elements;
+  return first + (lead + page_elements) % page_elements;
+}
+
 /// Reads pieces of a tensor into their parts, through at most 32 MiB of host memory.
 void read_pieces(ComputeBackend& backend, const CheckpointReader& reader, const char* file,
                  const TensorInfo& info, const std::vector<std::pair<std::size_t, Piece>>& pieces,
@@ -142,7 +159,7 @@ void read_pieces(ComputeBackend& backend, const CheckpointReader& reader, const 
 
 CheckpointContent checkpoint_content(ComputeBackend& backend, const ParameterTable& table,
                                      const GradientExchange& exchange, const Optimizer& optimizer,
-                                     float* snapshot) {
+                                     void* snapshot) {
   CheckpointContent content;
   const std::vector<UnitPart> stored = exchange.stored();
   auto pieces = by_parameter(table, stored);
@@ -156,7 +173,8 @@ CheckpointContent checkpoint_content(ComputeBackend& backend, const ParameterTab
         float* host = is_fp32_on_host(backend, values) ? values.as<float>() : nullptr;
         ElementSource source;
         if (snapshot != nullptr) {
-          host = std::exchange(snapshot, snapshot + piece.count);
+          host = place_in_snapshot(snapshot, piece);
+          snapshot = host + piece.count;
           read_values(backend, values, host);
         } else if (host == nullptr) {
           source = [&backend, values](std::int64_t first, std::span<float> elements) {

@@ -18,7 +18,7 @@ namespace mylos {
 /// host memory of the size that snapshot_bytes() in run_plan.hpp returns.
 CheckpointContent checkpoint_content(ComputeBackend& backend, const ParameterTable& table,
                                      const GradientExchange& exchange, const Optimizer& optimizer,
-                                     float* snapshot = nullptr);
+                                     void* snapshot = nullptr);
 
 /// Reads weights and optimizer states into the owned parts and publishes the weights. Weights without a
 /// master are rounded to nearest. Only the publishing is collective.

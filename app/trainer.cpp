@@ -373,7 +373,7 @@ void Trainer::write_checkpoint(bool ends_run) {
   checkpoint_begin_ = start;
   CheckpointContent content =
       checkpoint_content(backend_, training_.table(), training_.exchange(), training_.optimizer(),
-                         goes_on ? static_cast<float*>(snapshot_->data()) : nullptr);
+                         goes_on ? snapshot_->data() : nullptr);
   content.state = {.step = step_, .json = state_text(state())};
   if (is_hashed_beside) {
     pending_checkpoint_.emplace(PendingCheckpoint{.content = std::move(content), .hashes = {}, .hashed = {}});

@@ -121,7 +121,9 @@ void KokkosBackend::deallocate(void* memory) {
 }
 
 void* KokkosBackend::allocate_host(std::size_t bytes) {
-  return Kokkos::kokkos_malloc<HostMemory>("mylos::host", std::max<std::size_t>(bytes, 1));
+  void* memory = Kokkos::kokkos_malloc<HostMemory>("mylos::host", std::max<std::size_t>(bytes, 1));
+  if constexpr (on_host) ask_for_huge_pages(memory, bytes);
+  return memory;
 }
 
 void KokkosBackend::deallocate_host(void* memory) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <fcntl.h>
 #include <memory>
@@ -37,6 +38,11 @@ const std::size_t least_direct = 16 * page;
 /// alignof(float), and then goes through the page cache.
 bool holds_floats(std::int64_t offset) {
   return offset % static_cast<std::int64_t>(alignof(float)) == 0;
+}
+
+/// Whether memory has the same offset within a page as in the file, as direct I/O requires.
+bool is_congruent(const void* memory, std::int64_t offset) {
+  return reinterpret_cast<std::uintptr_t>(memory) % page == static_cast<std::size_t>(offset) % page;
 }
 
 /// Memory for a block, at the same offset within a page as in the file if floats can lie there.
@@ -233,7 +239,7 @@ Digest TensorFile::write(const PlacedTensor& tensor, const TensorPart& part) con
     const float* data = copy;
     if (part.source) {
       part.source(part.first + run.offset, {copy, count});
-    } else if (direct_) {
+    } else if (direct_ && !is_congruent(part.data + run.offset, at)) {
       std::copy_n(part.data + run.offset, count, copy);
     } else {
       data = part.data + run.offset;

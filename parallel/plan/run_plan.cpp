@@ -42,7 +42,8 @@ std::int64_t saved_values(const OptimizerKind& optimizer) {
 std::int64_t snapshot_bytes(const OptimizerKind& optimizer, const std::vector<UnitPart>& stored) {
   std::int64_t elements = 0;
   for (const UnitPart& part : stored) elements += part.count;
-  return saved_values(optimizer) * elements * static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t values = saved_values(optimizer) * elements * static_cast<std::int64_t>(sizeof(float));
+  return values + values / pages_of_aligned_piece;
 }
 
 namespace {

@@ -30,8 +30,14 @@ struct RunPlan {
 /// sequence (Chowdhery et al., "PaLM", 2022, appendix B).
 double model_flops_per_token(const ModelConfig& model, std::int64_t parameters, std::int64_t seq_len);
 
+/// In a snapshot, a piece of at least `pages_of_aligned_piece` pages begins at the same offset within a page
+/// as in its tensor, so that it can be written directly (O_DIRECT) to a tensor that begins with a page of its
+/// file.
+constexpr std::int64_t snapshot_page = 4096;
+constexpr std::int64_t pages_of_aligned_piece = 256;
+
 /// Bytes of host memory for a copy of the values that a rank writes to a checkpoint: weights and states in
-/// fp32.
+/// fp32, and a page for each piece that can be aligned.
 std::int64_t snapshot_bytes(const OptimizerKind& optimizer, const std::vector<UnitPart>& stored);
 
 /// The properties of a run's backends that the plan depends on.

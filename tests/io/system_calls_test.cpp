@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <fcntl.h>
 #include <functional>
@@ -19,6 +20,7 @@
 #include <gtest/gtest.h>
 
 #include "core/base/error.hpp"
+#include "io/checkpoint/tensor_file.hpp"
 #include "io/file_util.hpp"
 #include "io/metrics/metrics.hpp"
 #include "io/tokens/sample_stream.hpp"
@@ -38,6 +40,7 @@ struct Calls {
   bool directories_refuse = false;         ///< to be synced, with EINVAL
   std::vector<std::string> synced = {};    ///< paths
   std::vector<std::string> uncached = {};  ///< paths of files that were dropped from the page cache
+  std::vector<const void*> written = {};   ///< memory from which files were written
 };
 Calls calls;
 std::atomic<std::size_t> num_reads = 0;  // by all threads
@@ -63,6 +66,7 @@ std::size_t shortened(std::size_t bytes) {
 }
 
 ssize_t write_some(int fd, const void* data, std::size_t bytes, off_t offset) {
+  calls.written.push_back(data);
   return ::syscall(SYS_pwrite64, fd, data, shortened(bytes), offset);
 }
 ssize_t read_some(int fd, void* data, std::size_t bytes, off_t offset) {
@@ -158,6 +162,28 @@ TEST_F(SystemCalls, ACheckpointIsReadBackFromTheDisk) {
   const std::string checkpoint = scratch.path().string() + "/checkpoints/step_000001";
   for (const char* file : {"/weights.h5", "/optimizer.h5"})
     EXPECT_THAT(calls.uncached, testing::Contains(checkpoint + file));
+}
+
+TEST_F(SystemCalls, MemoryThatLiesAsInTheFileIsWrittenWithoutACopy) {
+  const ScratchDirectory scratch;
+  const fs::path path = scratch.path() / "tensors.h5";
+  constexpr std::int64_t page_elements = 4096 / sizeof(float);
+  const TensorInfo info{.name = "values", .shape = {1000 * page_elements}};
+  const PlacedTensor tensor = lay_out_tensors(path, {info}, 4096).front();
+  std::vector<float> memory(static_cast<std::size_t>(info.size() + page_elements), 1.5F);
+  const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+  float* const data = memory.data() + (4096 - address % 4096) / sizeof(float);
+  TensorFile file(path, O_RDWR);
+  file.bypass_cache();
+  for (const std::int64_t begin : {0, 5, 3000}) {
+    calls = {};
+    const std::int64_t count = info.size() - begin;
+    const TensorPart part = parts_of_range(info, begin, count, data + begin).front();
+    const Digest written = file.write(tensor, part);
+    EXPECT_EQ(file.digest_of(tensor, part.box), written);
+    EXPECT_THAT(calls.written,
+                testing::Each(testing::AllOf(testing::Ge(data), testing::Lt(data + info.size()))));
+  }
 }
 
 TEST_F(SystemCalls, NoErrorOfFsyncIsLost) {

@@ -238,8 +238,7 @@ class LoneRank {
   CheckpointContent snapshot() {
     const auto bytes = static_cast<std::size_t>(snapshot_bytes(optimizer_->kind(), exchange_.stored()));
     snapshot_.emplace(backend_, ledger_, MemoryCategory::snapshot, bytes);
-    return checkpoint_content(backend_, table_, exchange_, *optimizer_,
-                              static_cast<float*>(snapshot_->data()));
+    return checkpoint_content(backend_, table_, exchange_, *optimizer_, snapshot_->data());
   }
   void restore_from(CheckpointReader& reader) { restore(backend_, table_, reader, exchange_, *optimizer_); }
 

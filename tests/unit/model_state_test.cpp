@@ -3,6 +3,8 @@
 // completely.
 #include "app/model_state.hpp"
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -24,7 +26,7 @@ namespace {
 ModelConfig wide_model() {
   ModelConfig model;
   model.layers = 1;
-  model.heads = 1;
+  model.heads = 3;
   model.width = 144;
   model.context = 8;
   model.vocab = 60000;
@@ -34,17 +36,23 @@ ModelConfig wide_model() {
 /// bf16 weights without a master.
 class Narrow {
  public:
-  Narrow(ComputeBackend& backend, Communicator& self) : backend_(backend), self_(self) {}
+  Narrow(ComputeBackend& backend, Communicator& self, const Coordinates& at = {})
+      : backend_(backend), self_(self), table_(ParameterTable(wide_model()).local(at, {.vocab = true})) {}
 
   void initialise(std::uint64_t seed) { initialise_weights(backend_, table_, seed, exchange_, *optimizer_); }
-  /// Saves from a snapshot, as a run does while training continues.
+  PinnedBuffer snapshot_memory() {
+    return {backend_, ledger_, MemoryCategory::snapshot,
+            static_cast<std::size_t>(snapshot_bytes(optimizer_->kind(), exchange_.stored()))};
+  }
+  /// What is saved while training continues.
+  CheckpointContent content(const PinnedBuffer& snapshot) {
+    return checkpoint_content(backend_, table_, exchange_, *optimizer_, snapshot.data());
+  }
   void save(CheckpointStore& store) {
-    const auto bytes = static_cast<std::size_t>(snapshot_bytes(optimizer_->kind(), exchange_.stored()));
-    const PinnedBuffer snapshot(backend_, ledger_, MemoryCategory::snapshot, bytes);
-    CheckpointContent content =
-        checkpoint_content(backend_, table_, exchange_, *optimizer_, static_cast<float*>(snapshot.data()));
-    content.state = {.step = 1, .json = "{}"};
-    store.write(content);
+    const PinnedBuffer snapshot = snapshot_memory();
+    CheckpointContent saved = content(snapshot);
+    saved.state = {.step = 1, .json = "{}"};
+    store.write(saved);
   }
   void restore_from(const CheckpointReader& reader) {
     restore(backend_, table_, reader, exchange_, *optimizer_);
@@ -68,7 +76,7 @@ class Narrow {
   ComputeBackend& backend_;
   Communicator& self_;
   MemoryLedger ledger_;
-  ParameterTable table_{wide_model()};
+  ParameterTable table_;
   Ddp exchange_{{}, {.table = table_, .compute_type = DType::bf16}, backend_, ledger_, self_};
   OptimizerConfig config_ = optimizer();
   std::unique_ptr<Optimizer> optimizer_ =
@@ -90,6 +98,26 @@ TEST(ModelState, NarrowWeightsLargerThanAPartAreSavedAndRestoredWhole) {
   restored.restore_from(CheckpointReader(io, store.path_of(1)));
   for (int unit = 0; unit < saved.num_units(); ++unit)
     EXPECT_TRUE(restored.weights(unit) == saved.weights(unit)) << unit;
+}
+
+TEST(ModelState, LargePiecesLieInASnapshotAsInTheFile) {
+  ComputeBackend& backend = test_backends().at("kokkos");
+  const CommunicatorHandle self = open_communicator("self", &backend);
+  for (const int rank : {0, 1, 2}) {
+    Narrow state(backend, *self, Coordinates({.tensor = 3}, 3, rank));
+    state.initialise(3);
+    const PinnedBuffer snapshot = state.snapshot_memory();
+    int num_large = 0;
+    for (const CheckpointTensor& tensor : state.content(snapshot).tensors) {
+      for (const TensorPart& part : tensor.parts) {
+        if (4 * part.box.size() < pages_of_aligned_piece * snapshot_page) continue;
+        ++num_large;
+        const auto address = reinterpret_cast<std::intptr_t>(part.data);
+        EXPECT_EQ(address % snapshot_page, part.box.start[0] * 144 * 4 % snapshot_page) << tensor.info.name;
+      }
+    }
+    EXPECT_EQ(num_large, 2);  // the token embedding and its momentum
+  }
 }
 
 }  // namespace

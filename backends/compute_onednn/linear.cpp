@@ -178,7 +178,7 @@ std::string OnednnOperations::own_products() {
 }
 
 std::size_t OnednnOperations::workspace(std::span<const PlannedProduct> planned) {
-  Products products(dnnl::engine(dnnl::engine::kind::cpu, 0));
+  Products products(cpu_engine());
   const int threads = omp_get_max_threads();
   std::size_t copies = 0;
   std::size_t own_scratch = 0;

@@ -16,27 +16,40 @@ bool has(dnnl::cpu_isa set) {
   return (static_cast<unsigned>(effective_isa()) & needed) == needed;
 }
 
-/// Limits oneDNN to the instructions that MYLOS_CPU allows. Has no effect after oneDNN's first use in this
-/// process; an earlier user has read the same variable.
-void limit() {
-  if (!is_instruction_set_limited()) return;
+/// The set that MYLOS_CPU allows. Among it is VNNI, which is for integers and not used.
+dnnl::cpu_isa allowed_isa() {
   switch (instruction_set()) {
     case InstructionSet::avx512_bf16:
-      return static_cast<void>(dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_bf16));
+      return dnnl::cpu_isa::avx512_core_bf16;
     case InstructionSet::avx512:
-      // This also allows VNNI, which is for integers and not used.
-      return static_cast<void>(dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_vnni));
+      return dnnl::cpu_isa::avx512_core_vnni;
     case InstructionSet::avx2:
     case InstructionSet::baseline:
-      return static_cast<void>(dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx2));
+      break;
   }
+  return dnnl::cpu_isa::avx2;
+}
+
+bool limit() {
+  if (is_instruction_set_limited() && dnnl::set_max_cpu_isa(allowed_isa()) != dnnl::status::success)
+    fail(ExitCode::usage, "oneDNN cannot be limited to the instructions that MYLOS_CPU allows");
+  return true;
+}
+
+void limit_once() {
+  static const bool is_limited = limit();
+  static_cast<void>(is_limited);
 }
 
 }  // namespace
 
+dnnl::engine cpu_engine() {
+  limit_once();
+  return {dnnl::engine::kind::cpu, 0};
+}
+
 dnnl::cpu_isa effective_isa() {
-  static const bool is_limited = (limit(), true);
-  static_cast<void>(is_limited);
+  limit_once();
   return dnnl::get_effective_cpu_isa();
 }
 

@@ -15,7 +15,11 @@
 
 namespace mylos::compute_onednn {
 
-/// The instruction set that oneDNN uses. The first call applies the limit of MYLOS_CPU.
+/// oneDNN's engine for the processor, limited to the instructions that MYLOS_CPU allows. Nothing else makes
+/// an engine or asks for oneDNN's instructions, since oneDNN can be limited only before its first use. Throws
+/// ExitCode::usage if it cannot be limited.
+dnnl::engine cpu_engine();
+/// The instruction set that oneDNN uses.
 dnnl::cpu_isa effective_isa();
 bool has_amx();
 
@@ -53,7 +57,7 @@ class MatmulCache {
  private:
   void run(Product& product, void* a, void* b, void* bias, void* c);
 
-  dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
+  dnnl::engine engine_ = cpu_engine();
   dnnl::stream stream_{engine_};
   Products products_{engine_};
   PackedWeights packed_;

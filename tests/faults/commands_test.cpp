@@ -261,6 +261,14 @@ TEST_F(Commands, NoErrorOfMetricsIsLost) {
   EXPECT_GT(n, 4) << "the file itself, launches, steps, checkpoints";
 }
 
+/// Also with the plan, which asks oneDNN for the memory of products.
+TEST_F(Commands, TheLimitOfInstructionsHolds) {
+  const Outcome outcome = train("run", {"--train.steps=2"}, {.ranks = 1, .environment = {"MYLOS_CPU=avx2"}});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  if (outcome.output.find("oneDNN") == std::string::npos) GTEST_SKIP() << "a build without oneDNN";
+  EXPECT_THAT(outcome.output, HasSubstr(" with AVX2, own GEMM"));
+}
+
 TEST_F(Commands, ADryRunNeedsNodesOfEqualSize) {
   const auto plan = [&](const char* ranks_per_node) {
     return run_alone({"train", deck().string(), "--dry-run", "--ranks=4",

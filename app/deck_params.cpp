@@ -66,8 +66,8 @@ const ParamSpec params[] = {
                "takes 65536 for fp16, otherwise 1."),
     integer_param(
         "train", "loss_scale_window", "2000", 0, 1e9, "steps",
-        "With dtype = fp16, a gradient that is not finite halves the loss scale and skips the update; this "
-        "many applied steps since the scale changed double it. 0 keeps the scale."),
+        "With dtype = fp16, a gradient that is not finite halves the loss scale and skips the update; after "
+        "this many applied steps without a change, the scale is doubled. 0 keeps the scale."),
     choice_param(
         "train", "recompute", "none", "none|selective|block",
         "Activations that the backward pass recomputes, so that they need not be kept. none: no "
@@ -182,9 +182,10 @@ const ParamSpec params[] = {
     integer_param("guard", "spike_window", "100", 2, 1e9, "steps",
                   "Steps that the running mean and deviation cover; no step counts as a spike before this "
                   "many have passed."),
-    integer_param("guard", "replica_check_every", "0", 0, 1e9, "steps",
-                  "Steps between comparisons of weight hashes across replicas; 0 compares only before a "
-                  "checkpoint is written."),
+    integer_param(
+        "guard", "replica_check_every", "0", 0, 1e9, "steps",
+        "Steps between comparisons of the hashes of weights and optimizer states across replicas; 0 "
+        "compares only for checkpoints."),
 
     integer_param("checkpoint", "every", "0", 0, 1e9, "steps",
                   "Steps between checkpoints; 0 writes one only at the end."),

@@ -18,7 +18,7 @@ namespace {
 using Topology = std::unique_ptr<hwloc_topology, Release<hwloc_topology_destroy>>;
 using Bitmap = std::unique_ptr<hwloc_bitmap_s, Release<hwloc_bitmap_free>>;
 
-/// The topology of this machine, restricted to its processors: a full topology takes long to load.
+/// The topology of this machine, restricted to its processors: a full topology takes a long time to load.
 Topology load_topology() {
   hwloc_topology_t made = nullptr;
   if (hwloc_topology_init(&made) != 0) fail(ExitCode::internal, "hwloc: {}", std::strerror(errno));

@@ -119,7 +119,7 @@ class CrossChecks {
 
   std::int64_t integer(std::string_view key) const { return values_.integer(key); }
 
-  /// Reports a problem of `keys` at the first of them that the deck sets. The first of `keys` is then not
+  /// Reports a problem with `keys` at the first of them that the deck sets. The first of `keys` is then not
   /// known.
   template <class... Args>
   void report(std::initializer_list<std::string_view> keys, fmt::format_string<Args...> format,

@@ -30,7 +30,7 @@ struct LimitsConfig {
 struct DataConfig {
   std::vector<DataSource> train;
   std::vector<DataSource> valid;  ///< empty for no evaluation
-  /// A name of tokenizers() or "none": how `generate` converts between text and tokens.
+  /// A name from tokenizers() or "none": how `generate` converts between text and tokens.
   std::string tokenizer;
   /// File of the tokenizer's BPE ranks; empty if it has none or the deck names no file.
   std::string ranks;
@@ -47,7 +47,8 @@ enum class GuardPolicy : std::uint8_t { skip, stop };
 struct GuardSettings {
   GuardPolicy policy = GuardPolicy::skip;
   std::int64_t max_skips = 10;  ///< skipped steps in a row that end the run with exit code 17
-  /// Steps between comparisons of weight hashes across replicas; 0 is off.
+  /// Steps between comparisons of the hashes of weights and optimizer states across replicas; 0 compares
+  /// them only for checkpoints.
   std::int64_t replica_check_every = 0;
 };
 
@@ -100,7 +101,8 @@ struct JobSize {
 /// Reads and checks `deck` for a job against `specs` (mylos' own and the plugins'). Adds all problems to
 /// `errors`, each with its place; the result is meaningful only if there are none. `values` receives every
 /// parameter (for plugins and for the resolved deck), including the values that the deck leaves open: the
-/// preset's shape, train.seq_len, train.micro_batch, train.grad_dtype, parallel.data and parallel.shard.
+/// preset's shape, train.seq_len, train.micro_batch, train.grad_dtype, train.loss_scale, parallel.data and
+/// parallel.shard.
 /// `unavailable` as in `resolve_deck`.
 RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, const JobSize& job,
                           DeckErrors& errors, ParamValues& values,

@@ -29,7 +29,7 @@ struct RunState {
   bool evaluation_due = false;      ///< an evaluation of these weights was interrupted
 };
 
-/// The text of state.json, with the versions of this mylos.
+/// The text of state.json.
 std::string state_text(const RunState& state);
 
 /// The state in `text`. Throws ExitCode::bad_data, with `place` in front, if `text` is not a complete state

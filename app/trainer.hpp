@@ -133,7 +133,7 @@ class Trainer final : private StepDriver {
   std::optional<PinnedBuffer> snapshot_;  // for [checkpoint] async
   CheckpointStore checkpoints_;
   std::optional<PendingCheckpoint> pending_checkpoint_;
-  /// Of comparing replicas while a step is queued; not counted for the step.
+  /// The traffic of comparing replicas while a step is being queued; not counted for that step.
   std::vector<TrafficRow> comparison_traffic_;
   std::unique_ptr<MetricsWriter> metrics_;  // on rank 0
 

@@ -34,8 +34,8 @@ void check_apart(const std::vector<CorpusInput>& inputs, const std::vector<fs::p
   const auto check = [&](const fs::path& a, const fs::path& b) {
     std::error_code not_there;
     if (!a.empty() && !b.empty() && (place(a) == place(b) || fs::equivalent(a, b, not_there)))
-      fail(ExitCode::usage, "{} and {} are one file: the text and the outputs need one each", a.string(),
-           b.string());
+      fail(ExitCode::usage, "{} and {} are the same file: the text and each output need a file of their own",
+           a.string(), b.string());
   };
   for (auto output = outputs.begin(); output != outputs.end(); ++output) {
     for (const CorpusInput& input : inputs) check(input.path, *output);

@@ -16,7 +16,7 @@ bool has(dnnl::cpu_isa set) {
   return (static_cast<unsigned>(effective_isa()) & needed) == needed;
 }
 
-/// The set that MYLOS_CPU allows. Among it is VNNI, which is for integers and not used.
+/// The set that MYLOS_CPU allows. It may include VNNI, which is for integers and not used.
 dnnl::cpu_isa allowed_isa() {
   switch (instruction_set()) {
     case InstructionSet::avx512_bf16:

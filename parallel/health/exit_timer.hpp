@@ -6,7 +6,7 @@
 
 namespace mylos {
 
-/// Lets the kernel kill this process (SIGKILL, timer_create(2)), even if it is stopped, unless it ends within
+/// Has the kernel kill this process (SIGKILL, timer_create(2)), even if it is stopped, unless it ends within
 /// `patience`. A later call restarts the timer. If no timer can be created, nothing is killed.
 void kill_unless_ended_within(std::chrono::milliseconds patience);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Schedule: the actions of a rank in a step, as data. TrainingStep executes it; planner and report read it.
+// Schedule: the actions of a rank in a step, as data. TrainingStep executes it; the planner reads
+// it, and `mylos inspect --program` lists it.
 #pragma once
 
 #include <array>
@@ -109,8 +110,8 @@ struct ScheduleExcerpt {
 /// in full.
 ScheduleExcerpt excerpt_of(const Schedule& schedule);
 
-/// Assigns slots of activations to micro-batches in flight: as many slots as micro-batches are ever in flight
-/// at the same time.
+/// Assigns slots of activations to micro-batches in flight: as many slots as there are ever
+/// micro-batches in flight at the same time.
 class SlotAssignment {
  public:
   /// `schedule` must outlive this.
@@ -141,7 +142,7 @@ class SlotAssignment {
   bool is_new_ = false;
 };
 
-/// A way to order the micro-batches of a step, as a deck selects it by name.
+/// A way to order the micro-batches of a step, which a deck selects by name.
 struct ScheduleKind {
   const char* name;
   const char* doc;

@@ -144,11 +144,13 @@ TEST_F(Plugins, ThatCannotBeLoadedDoNotDisturbOthers) {
   EXPECT_EQ(train_with_plugins("kokkos").exit_code, 0);
 }
 
-/// Each rank runs in a separate user namespace, as if in its own container, so the ranks cannot share memory.
+/// Each rank runs in a separate user namespace, as if in its own container, so the ranks cannot open each
+/// other's memory through /proc, as comm_shm does.
 class UserNamespaces : public RunTest {
  protected:
-  // UCX opens shared memory in the same way as comm_shm, so it uses System V shared memory here. It does not
-  // use tcp, because Debian's MPICH over tcp sometimes hangs in MPI_Finalize of short jobs.
+  // By default, UCX opens shared memory in the same way as comm_shm, so it is told to use System V shared
+  // memory. It does not use tcp, because Debian's MPICH over tcp sometimes hangs in MPI_Finalize of short
+  // jobs.
   const JobOptions namespaces_ = {.environment = {"UCX_TLS=sysv,self"}, .wrapper = {"unshare", "-Ur"}};
 
   std::string resolved_deck() const { return slurp(run_path("run") / "resolved.deck"); }

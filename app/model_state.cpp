@@ -133,7 +133,8 @@ float* place_in_snapshot(void* memory, const Piece& piece) {
   return first + (lead + page_elements) % page_elements;
 }
 
-/// Reads pieces of a tensor into their parts, through at most 32 MiB of host memory.
+/// Reads pieces of a tensor into their parts; values that are not fp32 on the host are read at most 32 MiB at
+/// a time.
 void read_pieces(ComputeBackend& backend, const CheckpointReader& reader, const char* file,
                  const TensorInfo& info, const std::vector<std::pair<std::size_t, Piece>>& pieces,
                  const StateOf& state) {

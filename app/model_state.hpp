@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ModelState: weights and optimizer states as global tensors, saved and restored for any layout.
+// Weights and optimizer states as global tensors, saved and restored for any layout.
 #pragma once
 
 #include <functional>

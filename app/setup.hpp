@@ -45,7 +45,7 @@ std::string read_deck(const std::string& file);
 /// mylos' own parameters and those of the plugins that were found.
 std::vector<ParamSpec> all_params(const PluginRegistry& plugins);
 
-/// Throws ExitCode::usage with every problem of the deck.
+/// Throws ExitCode::usage, or ExitCode::bad_data for a checkpoint's deck, with every problem of the deck.
 Setup make_setup(const std::string& deck_text, const std::string& deck_name, const DeckOverrides& overrides,
                  const std::string& plugin_path, const JobSize& job, DeckOrigin origin = DeckOrigin::user);
 

@@ -140,7 +140,7 @@ constexpr std::string_view name_of(CommOperation operation) {
   return names[static_cast<std::size_t>(operation)];
 }
 
-/// A call of a communicator as data. An operation with one buffer has it as input and as output.
+/// A call to a communicator, as data. An operation with one buffer has it as input and as output.
 struct CommCall {
   CommOperation operation;
   TensorRef input{}, output{};

@@ -16,7 +16,7 @@ namespace mylos {
 void run_collectively(MPI_Comm comm, const std::function<void()>& work);
 
 /// Every rank's values on rank 0, in rank order; empty on the other ranks. With MPI_COMM_NULL, this
-/// process' values.
+/// process's values.
 std::vector<std::vector<std::int64_t>> gather_to_root(MPI_Comm comm, const std::vector<std::int64_t>& values);
 
 /// Replaces `values` on every rank by rank 0's.

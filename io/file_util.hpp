@@ -36,7 +36,7 @@ class FileDescriptor {
 /// open(2) with close-on-exec; throws ExitCode::io with the file and the reason.
 FileDescriptor open_file(const std::filesystem::path& file, int flags);
 
-/// Raises this process' limit on open files, as far as permitted, so that it can open `count` more.
+/// Raises this process's limit on open files, as far as permitted, so that it can open `count` more.
 void allow_open_files(std::size_t count);
 
 /// Reads or writes all of [offset, offset + bytes). Throws ExitCode::io on failure, including when a read
@@ -61,7 +61,7 @@ std::string read_text_file(const std::filesystem::path& file, std::size_t max_by
 /// reader sees the old or the new text, even after a crash.
 void write_text_file(const std::filesystem::path& file, std::string_view text);
 
-/// `wish`, or if that exists, the first unused name of `wish`-2, `wish`-3 ...
+/// `wish` or, if that exists, the first unused name of `wish`-2, `wish`-3 ...
 std::filesystem::path unused_name(const std::filesystem::path& wish);
 
 /// Creates `directory` and its parents; they are on disk on return. Throws ExitCode::io if that fails or the

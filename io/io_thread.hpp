@@ -14,8 +14,8 @@
 
 namespace mylos {
 
-/// Runs jobs in the order submitted. Debian's HDF5 is not thread-safe, so a process makes all its HDF5 calls
-/// on one such thread.
+/// Runs jobs in the order submitted. HDF5 is not thread-safe in every build, so a process makes all its HDF5
+/// calls on one such thread.
 class IoThread {
  public:
   /// If MPI is initialised, duplicates MPI_COMM_WORLD, collectively; throws ExitCode::usage if MPI lacks

@@ -27,7 +27,7 @@ class Matmul {
   /// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n) + bias (n). `bias` has b's type, or is null. a and b
   /// have the same type; c has that type or fp32. Each matrix is in either storage order, but c is row-major
   /// if there is a bias. If `column_sums` (n) is not null, also writes or adds to it the column sums of b, in
-  /// c's type. The order of all sums depends only on the shape and the instruction set.
+  /// c's type. The order of all sums depends only on the shape, the factors' type and the instruction set.
   void multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixView a, MatrixView b, const void* bias,
                 MatrixView c, bool accumulate, void* column_sums = nullptr);
 

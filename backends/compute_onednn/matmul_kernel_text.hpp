@@ -324,9 +324,9 @@ Vector pair_up(const T* first, const T* second) {
                                __builtin_convertvector(read<Halves>(second), Words) << 16U);
 }
 
-/// Packs a panel of b [rows, columns] strip by strip, with zeros beyond the end of b. It packs in steps,
-/// between the tiles that are multiplied by the panel before this one. A step reads about 8 to 24 cache lines
-/// of b, depending on the type and layout of b and on the instruction set.
+/// Packs a panel of b [rows, columns] into strips that lie one after another, with zeros beyond the end of b.
+/// It packs in steps, between the tiles that are multiplied by the panel before this one. A step reads about
+/// 8 to 24 cache lines of b, depending on the type and layout of b and on the instruction set.
 template <class T>
 class PanelPacking {
  public:

@@ -34,7 +34,7 @@ void add_up(Vector zero, const Step& step) {
   }
 }
 
-/// GFLOP/s of all threads in the fastest repetition. Each thread calls `work`, which makes `flops`
+/// GFLOP/s of all threads in the fastest repetition. Each thread calls `work`, which performs `flops`
 /// operations.
 double rate_of(double flops, const std::function<void()>& meet, void (*work)()) {
   constexpr int repetitions = 9;

@@ -16,7 +16,7 @@ struct RegisterRate {
   double gflops = 0.0;
 };
 
-/// Measures as many OpenMP threads as the backend has set. The instruction is vdpbf16ps for bf16 if this
+/// Measures with as many OpenMP threads as the backend has set. The instruction is vdpbf16ps for bf16 if this
 /// build and MYLOS_CPU allow it, otherwise FMA in fp32, with vectors as wide as both allow. The rate is that
 /// of the fastest of nine repetitions. `meet` is called before each repetition, so that ranks that measure
 /// together can wait for one another. Returns nothing in a build for processors without FMA.

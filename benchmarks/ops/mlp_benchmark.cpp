@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The published micro-benchmark of the MLP, in bf16 on every compute backend: what bias and GELU add to the
+// A published micro-benchmark of the MLP, in bf16 on every compute backend: what bias and GELU add to the
 // time of the wide product, with GELU as a separate operation or fused into the product, and each operation's
 // share of the MLP. Prints CSV. MYLOS_BUILD names the build folder, MYLOS_THREADS sets the number of host
 // threads.

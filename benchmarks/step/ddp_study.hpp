@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The DDP study: the ways of averaging gradients that it compares, and its published figures.
+// The DDP study (docs/results.md): the ways of averaging gradients that it compares, and its published
+// figures.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// WatchedCall: a call that may never return (of the system, the launcher or a communicator), reported to the
+// WatchedCall: a call to the system, the launcher or a communicator that may never return, reported to the
 // watchdog.
 #pragma once
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// LmHead: final layernorm, logits and loss, in slices of rows, so that the logits of all B·T rows are never
-// in memory together.
+// LmHead: final layernorm, logits and loss, in slices of rows, so that the logits of all B·T rows need not
+// be in memory together.
 #pragma once
 
 #include "core/model/block.hpp"

@@ -32,7 +32,7 @@ enum class RootKind : std::uint8_t {
 
 /// Memory that tensors of programs lie in.
 struct Root {
-  std::string name;  ///< "h.3.ln1", "weights of h.3"
+  std::string name;  ///< "h.3.ln1", "weights of block 3"
   RootKind kind = RootKind::activation;
   std::size_t bytes = 0;
   int unit = -1;       ///< of weights and gradients

@@ -3,9 +3,9 @@
 // they are read.
 //
 // A checkpoint is <run>/checkpoints/step_NNNNNN with weights.h5, optimizer.h5 (one group per optimizer
-// state), state.json and manifest.json (XXH3-128 digests of every byte). Rank 0 lays out the HDF5 files;
-// every rank writes the bytes of its parts. The directory is written as step_NNNNNN.tmp and renamed when
-// everything is on disk. See docs/schema.md.
+// state), state.json and manifest.json (XXH3-128 digests that cover every byte). Rank 0 lays out the HDF5
+// files; every rank writes the bytes of its parts. The directory is written as step_NNNNNN.tmp and renamed
+// when everything is on disk. See docs/schema.md.
 #pragma once
 
 #include <array>

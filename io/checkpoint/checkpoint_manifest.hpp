@@ -54,8 +54,8 @@ struct Manifest {
 /// The pieces of a file before, between and after its tensors, without digests.
 std::vector<ManifestPiece> pieces_around(const std::vector<PlacedTensor>& tensors, std::int64_t bytes);
 
-/// Write and read manifest.json. `read_manifest` throws ExitCode::bad_data naming the file if it is not a
-/// whole manifest of a known version; it reads no other file.
+/// Compose and read the text of manifest.json. `read_manifest` throws ExitCode::bad_data naming the file if
+/// it is not a whole manifest of a known version; it reads no other file.
 std::string manifest_text(const Manifest& manifest);
 Manifest read_manifest(const std::filesystem::path& checkpoint);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Data sources: the token files that [data] train and valid of a deck name.
+// Data sources: the token files that a deck names as train and valid in its section [data].
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Ddp: every rank holds everything; gradients are summed by one of the four variants of the DDP study (Li et
-// al., "PyTorch Distributed", VLDB 2020, for buckets and overlap).
+// Ddp: every rank holds everything; gradients are summed in one of four ways, which docs/results.md compares
+// (buckets and overlap: Li et al., "PyTorch Distributed", VLDB 2020).
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// WatchdogLimits: how long silence, a collective and a call of the file system may last.
+// WatchdogLimits: how long silence, a collective and a file-system call may last.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace mylos {
 struct WatchdogLimits {
   std::chrono::milliseconds silence{5000};              ///< a rank without a heartbeat for longer has stopped
   std::chrono::milliseconds operation_timeout{600000};  ///< a collective that takes longer stalls
-  std::chrono::milliseconds io_timeout{600000};         ///< a call of the file system that takes longer hangs
+  std::chrono::milliseconds io_timeout{600000};         ///< a file-system call that takes longer hangs
 
   /// The time between beats, and between looks: so short that a late beat does not count as silence.
   std::chrono::milliseconds heartbeat() const {

@@ -125,11 +125,8 @@ float* place_in_snapshot(void* memory, const Piece& piece) {
   constexpr std::int64_t page_elements = snapshot_page / sizeof(float);
   auto* first = static_cast<float*>(memory);
   if (piece.count < pages_of_aligned_piece * page_elements) return first;
-  const std::vector<std::int64_t> start = piece.boxes().front().box.start;
-  std::int64_t position = 0;  // of the piece's first element in the tensor
-  for (std::size_t d = 0; d < start.size(); ++d) position = position * piece.parameter.shape[d] + start[d];
   const auto address = reinterpret_cast<std::uintptr_t>(memory) / sizeof(float);
-  const std::int64_t lead = (position - static_cast<std::int64_t>(address)) % page_elements;
+  const std::int64_t lead = (piece.global_index()(0) - static_cast<std::int64_t>(address)) % page_elements;
   return first + (lead + page_elements) % page_elements;
 }
 

@@ -102,8 +102,7 @@ struct JobSize {
 /// `errors`, each with its place; the result is meaningful only if there are none. `values` receives every
 /// parameter (for plugins and for the resolved deck), including the values that the deck leaves open: the
 /// preset's shape, train.seq_len, train.micro_batch, train.grad_dtype, train.loss_scale, parallel.data and
-/// parallel.shard.
-/// `unavailable` as in `resolve_deck`.
+/// parallel.shard. `unavailable` as in `resolve_deck`.
 RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, const JobSize& job,
                           DeckErrors& errors, ParamValues& values,
                           const std::vector<std::pair<std::string, std::string>>& unavailable = {});

@@ -45,8 +45,8 @@ void purge(const std::filesystem::path& directory, std::int64_t newest, const Re
 /// Moves the checkpoints of `steps` to a new directory `abandoned-<time>`, which it returns.
 std::filesystem::path abandon(const std::filesystem::path& directory, const std::vector<std::int64_t>& steps);
 
-/// The steps after `step` that a run continuing at `step` gives up: all except those whose
-/// directory holds a copy of another step's checkpoint.
+/// The steps after `step` that a run continuing at `step` gives up: all except those whose directory
+/// holds a copy of another step's checkpoint.
 std::vector<std::int64_t> steps_to_abandon(const std::filesystem::path& directory, std::int64_t step);
 
 /// Bytes of all files in a directory.

@@ -109,16 +109,18 @@ TEST(Plan, CountsTheSnapshotOfTheRankThatStoresMost) {
     const auto planned = make_plan(replicas, {.communicator = {}, .keeps_snapshot = true})
                              .memory[static_cast<std::size_t>(MemoryCategory::snapshot)];
     std::int64_t most = 0;
+    std::int64_t sum = 0;
     for (int rank = 0; rank < ranks; ++rank) {
       const std::vector<UnitPart> stored = share_of(whole_units(table), ranks, rank);
       const std::int64_t bytes = snapshot_bytes(*config.optimizer.kind, stored);
       most = std::max(most, bytes);
       std::int64_t elements = 0;
       for (const UnitPart& part : stored) elements += part.count;
-      EXPECT_GE(bytes, 3 * 4 * elements);
-      EXPECT_LE(bytes, 3 * 4 * elements * 257 / 256);
+      EXPECT_EQ(bytes, 3 * 4 * elements + 3 * 4 * elements / 256);
+      sum += elements;
     }
     EXPECT_EQ(planned, most) << ranks;
+    EXPECT_EQ(sum, table.padded_size()) << ranks;
     EXPECT_EQ(make_plan(replicas).memory[static_cast<std::size_t>(MemoryCategory::snapshot)], 0);
   }
 }

@@ -270,7 +270,7 @@ TEST_F(Output, OfTokenizeNeverReplacesItsInput) {
     words.insert(words.end(), outputs.begin(), outputs.end());
     const Outcome outcome = run_mylos(words, {.ranks = 1});
     EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::usage)) << outcome.output;
-    EXPECT_THAT(outcome.output, HasSubstr("are one file"));
+    EXPECT_THAT(outcome.output, HasSubstr("are the same file"));
   }
   EXPECT_EQ(slurp(text), "a text that is not there twice");
   EXPECT_FALSE(fs::exists(token_file));

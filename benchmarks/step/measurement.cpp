@@ -121,20 +121,44 @@ void visit(Session& session, const RunConfig& config, const Repetitions& repetit
   measurement.device_bytes = whole(memory.back());
 }
 
+double seconds_of(const StepCost& step) {
+  return step.seconds;
+}
+
+auto seconds_of_phase(StepPhase phase) {
+  return [phase](const StepCost& step) { return step.phases[static_cast<std::size_t>(phase)]; };
+}
+
 }  // namespace
 
-double Measurement::quantile(double q, const std::function<double(const StepCost&)>& value) const {
+double Measurement::quantile(double q, const Value& value) const {
   std::vector<double> values(steps.size());
   std::ranges::transform(steps, values.begin(), value);
   return mylos::quantile(std::move(values), q);
 }
 
+double Measurement::ratio(const Measurement& first, const Value& value) const {
+  std::vector<double> ratios(steps.size());
+  std::ranges::transform(steps, first.steps, ratios.begin(), [&](const StepCost& own, const StepCost& other) {
+    return value(own) / value(other);
+  });
+  return mylos::quantile(std::move(ratios), 0.5);
+}
+
 double Measurement::step_seconds(double q) const {
-  return quantile(q, [](const StepCost& step) { return step.seconds; });
+  return quantile(q, seconds_of);
 }
 
 double Measurement::phase_seconds(StepPhase phase) const {
-  return quantile(0.5, [&](const StepCost& step) { return step.phases[static_cast<std::size_t>(phase)]; });
+  return quantile(0.5, seconds_of_phase(phase));
+}
+
+double Measurement::step_ratio(const Measurement& first) const {
+  return ratio(first, seconds_of);
+}
+
+double Measurement::phase_ratio(const Measurement& first, StepPhase phase) const {
+  return ratio(first, seconds_of_phase(phase));
 }
 
 double Measurement::coverage() const {

@@ -51,9 +51,16 @@ struct Measurement {
   /// Medians over the steps.
   double phase_seconds(StepPhase phase) const;
   double coverage() const;
+  /// Medians of the ratios to the same step of the same round in `first`. The speed of a machine's memory can
+  /// change between rounds; it has less effect on these ratios than on the ratio of two medians. NaN if a
+  /// phase of `first` took no time.
+  double step_ratio(const Measurement& first) const;
+  double phase_ratio(const Measurement& first, StepPhase phase) const;
 
  private:
-  double quantile(double q, const std::function<double(const StepCost&)>& value) const;
+  using Value = std::function<double(const StepCost&)>;
+  double quantile(double q, const Value& value) const;
+  double ratio(const Measurement& first, const Value& value) const;
 };
 
 /// Trains on random tokens. Each round visits every configuration in turn, since a machine's speed drifts.

@@ -76,6 +76,16 @@ std::string step_tables(const std::vector<ReportRow>& rows, const ReportContext&
     text += fmt::format(" {:>9.1f}\n", 100.0 * m.coverage());
   }
 
+  if (rows.size() > 1) {
+    const Measurement& first = rows.front().measurement;
+    text += fmt::format("\nMedian ratios to {} in the same round\n{:<18} {:>9} {:>13}\n",
+                        rows.front().configuration.name, "", "step", name_of(StepPhase::optimizer));
+    for (const ReportRow& row : rows)
+      text += fmt::format("{:<18} {:>9.3f} {:>13.3f}\n", row.configuration.name,
+                          row.measurement.step_ratio(first),
+                          row.measurement.phase_ratio(first, StepPhase::optimizer));
+  }
+
   text += fmt::format("\n{:<18}", "Memory, MB");
   for (int i = 0; i < num_memory_categories; ++i)
     text += fmt::format(" {:>13}", name_of(static_cast<MemoryCategory>(i)));

@@ -27,7 +27,7 @@ struct ReportContext {
   StepCeiling ceiling;       ///< of one rank; empty if not measured
 };
 
-/// Rates, times by phase and memory, one line per configuration.
+/// Rates, times by phase, ratios to the first configuration, and memory; one line per configuration.
 std::string step_tables(const std::vector<ReportRow>& rows, const ReportContext& context);
 /// The ceilings and the share of each that each configuration reaches.
 std::string ceiling_table(const std::vector<ReportRow>& rows, const ReportContext& context);

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <dlfcn.h>
 
+#include "core/base/instruction_set.hpp"
 #include "core/base/join.hpp"
 
 namespace mylos {
@@ -58,13 +59,17 @@ PluginInfo PluginRegistry::open(const std::filesystem::path& file) {
 
 PluginRegistry PluginRegistry::discover(const std::vector<std::filesystem::path>& directories) {
   PluginRegistry registry;
-  registry.searched_ = directories;
+  for (const std::filesystem::path& directory : directories) {
+    if (const std::string_view limit = instruction_set_limit(); !limit.empty())
+      registry.searched_.push_back(directory / limit);
+    registry.searched_.push_back(directory);
+  }
 #if defined(MYLOS_STATIC)
   for (const PluginDescriptor* const* plugin = mylos_static_plugins(); *plugin != nullptr; ++plugin) {
     registry.found_.push_back({.path = "(built in)", .descriptor = *plugin, .problem = ""});
   }
 #endif
-  for (const std::filesystem::path& directory : directories) {
+  for (const std::filesystem::path& directory : registry.searched_) {
     std::error_code ignored;
     std::vector<std::filesystem::path> files;
     for (const auto& entry : std::filesystem::directory_iterator(directory, ignored)) {

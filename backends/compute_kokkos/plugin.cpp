@@ -6,17 +6,20 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <Kokkos_Core.hpp>
 #if defined(KOKKOS_ENABLE_OPENMP)
 #include <omp.h>
 
-#include <fmt/core.h>
 #include <hwloc.h>
 #endif
 
+#include <fmt/core.h>
+
 #include "backends/compute_kokkos/kokkos_backend.hpp"
+#include "core/base/instruction_set.hpp"
 #include "core/base/release.hpp"
 
 #define MYLOS_STRING_OF(x) #x
@@ -75,6 +78,30 @@ void pin_workers(int num_threads) {
 #endif
 }
 
+/// The set that the kernels were compiled for.
+constexpr InstructionSet compiled_set() {
+#if defined(__AVX512BF16__) && defined(__AVX512BW__)
+  return InstructionSet::avx512_bf16;
+#elif defined(__AVX512BW__)
+  return InstructionSet::avx512;
+#elif defined(__AVX2__)
+  return InstructionSet::avx2;
+#else
+  return InstructionSet::baseline;
+#endif
+}
+
+const char* unusable() {
+  static const std::string problem =
+      compiled_set() <= instruction_set()
+          ? ""
+          : fmt::format(
+                "its kernels were compiled for {}, but only {} may be used here; configure mylos with "
+                "-DMYLOS_CPU_VARIANTS=ON (for MYLOS_CPU) or with another MYLOS_ARCH",
+                name_of(compiled_set()), name_of(instruction_set()));
+  return problem.empty() ? nullptr : problem.c_str();
+}
+
 ComputeBackend* create(const ComputeArgs& args) {
   if (Kokkos::is_finalized()) fail(ExitCode::internal, "Kokkos can be initialised once in a process");
   Kokkos::initialize(
@@ -100,6 +127,7 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .preference = 10,
     .operations = KokkosOperations::List::names.data(),
     .num_operations = KokkosOperations::List::names.size(),
+    .unusable = unusable,
     .create_compute = create,
     .destroy_compute = destroy,
 };

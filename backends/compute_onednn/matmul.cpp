@@ -4,8 +4,8 @@
 #include <cstring>
 #include <omp.h>
 
-#include "backends/compute_onednn/instruction_set.hpp"
 #include "core/base/error.hpp"
+#include "core/base/instruction_set.hpp"
 
 namespace mylos::compute_onednn {
 

@@ -3,8 +3,8 @@
 
 #include <initializer_list>
 
-#include "backends/compute_onednn/instruction_set.hpp"
 #include "core/base/error.hpp"
+#include "core/base/instruction_set.hpp"
 
 namespace mylos::compute_onednn {
 
@@ -31,7 +31,7 @@ dnnl::cpu_isa allowed_isa() {
 }
 
 bool limit() {
-  if (is_instruction_set_limited() && dnnl::set_max_cpu_isa(allowed_isa()) != dnnl::status::success)
+  if (!instruction_set_limit().empty() && dnnl::set_max_cpu_isa(allowed_isa()) != dnnl::status::success)
     fail(ExitCode::usage, "oneDNN cannot be limited to the instructions that MYLOS_CPU allows");
   return true;
 }

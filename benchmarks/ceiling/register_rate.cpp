@@ -4,12 +4,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <omp.h>
 
 #ifdef __FMA__
 #include <immintrin.h>
 #endif
+
+#include "core/base/instruction_set.hpp"
 
 namespace mylos {
 
@@ -76,14 +77,13 @@ void dot_bf16_512() {
 std::optional<RegisterRate> measure_register_rate([[maybe_unused]] DType dtype,
                                                   [[maybe_unused]] const std::function<void()>& meet) {
 #ifdef __FMA__
-  const char* variable = std::getenv("MYLOS_CPU");
-  [[maybe_unused]] const std::string_view limit = variable != nullptr ? variable : "";
 #ifdef __AVX512BF16__
-  if (dtype == DType::bf16 && limit != "avx2" && limit != "avx512")
+  if (dtype == DType::bf16 && instruction_set() >= InstructionSet::avx512_bf16)
     return RegisterRate{"vdpbf16ps", rate_of(16.0 * 32 * 2 * rounds, meet, dot_bf16_512)};
 #endif
 #ifdef __AVX512F__
-  if (limit != "avx2") return RegisterRate{"512-bit FMA", rate_of(16.0 * 16 * 2 * rounds, meet, fma_512)};
+  if (instruction_set() >= InstructionSet::avx512)
+    return RegisterRate{"512-bit FMA", rate_of(16.0 * 16 * 2 * rounds, meet, fma_512)};
 #endif
   return RegisterRate{"256-bit FMA", rate_of(12.0 * 8 * 2 * rounds, meet, fma_256)};
 #else

@@ -60,6 +60,20 @@ TEST_F(PluginTest, TheFirstOfANameWins) {
   EXPECT_EQ(registry.search_path().size(), 3U);
 }
 
+TEST_F(PluginTest, PluginsForTheLimitedInstructionSetComeFirst) {
+  fs::create_directories(first_ / "avx512_bf16");
+  fs::copy(plugin("comm_self"), first_ / "avx512_bf16" / "libmylos_comm_self.so");
+  fs::copy(plugin("comm_self"), first_ / "libmylos_comm_self.so");
+  setenv("MYLOS_CPU", "avx512_bf16", 1);
+  const auto limited = PluginRegistry::discover({first_});
+  unsetenv("MYLOS_CPU");
+  ASSERT_EQ(limited.all().size(), 1U);
+  EXPECT_EQ(limited.all()[0].path, first_ / "avx512_bf16" / "libmylos_comm_self.so");
+  const auto unlimited = PluginRegistry::discover({first_});
+  ASSERT_EQ(unlimited.all().size(), 1U);
+  EXPECT_EQ(unlimited.all()[0].path, first_ / "libmylos_comm_self.so");
+}
+
 TEST_F(PluginTest, ABrokenPluginHidesLaterOnesOfItsName) {
   std::ofstream(first_ / "libmylos_comm_self.so") << "not a shared object";
   fs::copy(plugin("comm_self"), second_ / "libmylos_comm_self.so");

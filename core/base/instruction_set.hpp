@@ -3,18 +3,22 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 namespace mylos {
 
 /// Each set includes the sets before it. avx2 includes FMA and F16C; avx512 is x86-64-v4.
 enum class InstructionSet : std::uint8_t { baseline, avx2, avx512, avx512_bf16 };
 
+/// "avx2", "avx512", "avx512_bf16", or "baseline".
+std::string_view name_of(InstructionSet set);
+
 /// The largest set that this processor has and that the environment variable MYLOS_CPU (avx2, avx512 or
 /// avx512_bf16) allows. The variable is read once. Throws ExitCode::usage if it has another value.
 InstructionSet instruction_set();
 
-/// Whether MYLOS_CPU is set. If it is, instruction sets that InstructionSet does not list, such as AMX, must
-/// not be used either.
-bool is_instruction_set_limited();
+/// MYLOS_CPU; empty if it is not set. If it is set, instruction sets that InstructionSet does not list, such
+/// as AMX, must not be used either.
+std::string_view instruction_set_limit();
 
 }  // namespace mylos

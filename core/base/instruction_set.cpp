@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/base/instruction_set.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "core/base/error.hpp"
+
+namespace mylos {
+
+namespace {
+
+InstructionSet of_processor() {
+#if defined(__x86_64__)
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return InstructionSet::baseline;
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+      !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) {
+    return InstructionSet::avx2;
+  }
+  return __builtin_cpu_supports("avx512bf16") ? InstructionSet::avx512_bf16 : InstructionSet::avx512;
+#else
+  return InstructionSet::baseline;
+#endif
+}
+
+InstructionSet set_named(std::string_view word) {
+  for (const InstructionSet set : {InstructionSet::avx2, InstructionSet::avx512, InstructionSet::avx512_bf16})
+    if (word == name_of(set)) return set;
+  fail(ExitCode::usage, "MYLOS_CPU is '{}', but must be avx2, avx512 or avx512_bf16", word);
+}
+
+}  // namespace
+
+std::string_view name_of(InstructionSet set) {
+  switch (set) {
+    case InstructionSet::avx2:
+      return "avx2";
+    case InstructionSet::avx512:
+      return "avx512";
+    case InstructionSet::avx512_bf16:
+      return "avx512_bf16";
+    case InstructionSet::baseline:
+      break;
+  }
+  return "baseline";
+}
+
+InstructionSet instruction_set() {
+  const std::string_view limit = instruction_set_limit();
+  static const InstructionSet set =
+      limit.empty() ? of_processor() : std::min(of_processor(), set_named(limit));
+  return set;
+}
+
+std::string_view instruction_set_limit() {
+  const char* variable = std::getenv("MYLOS_CPU");
+  return variable != nullptr ? variable : "";
+}
+
+}  // namespace mylos

@@ -11,9 +11,14 @@
 
 #include "backends/compute_kokkos/views.hpp"
 
-#if defined(__AVX512F__) && defined(KOKKOS_ARCH_AVX512XEON) && defined(__GNUC__) && !defined(__CUDACC__)
+#if defined(__GNUC__) && !defined(__CUDACC__)
+#if defined(__AVX512F__) && defined(KOKKOS_ARCH_AVX512XEON)
 #define MYLOS_AVX512_LANES
 #include <immintrin.h>
+#elif defined(__F16C__) && defined(KOKKOS_ARCH_AVX2)
+#define MYLOS_AVX2_LANES
+#include <immintrin.h>
+#endif
 #endif
 
 namespace mylos::compute_kokkos {
@@ -61,6 +66,14 @@ inline Vec load_narrow(const fp16* from) {
 inline void store_narrow(fp16* to, Vec value) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
                       _mm512_cvtps_ph(std::bit_cast<__m512>(value), _MM_FROUND_TO_NEAREST_INT));
+}
+#elif defined(MYLOS_AVX2_LANES)
+inline Vec load_narrow(const fp16* from) {
+  return std::bit_cast<Vec>(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+}
+inline void store_narrow(fp16* to, Vec value) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                   _mm256_cvtps_ph(std::bit_cast<__m256>(value), _MM_FROUND_TO_NEAREST_INT));
 }
 #endif
 

@@ -101,12 +101,16 @@ void Watchdog::judge() {
 }
 
 void Watchdog::end_failed_job(ExitCode code, std::string_view reason, std::string_view report) {
-  constexpr std::chrono::seconds longest_report{1};
+  // It beats while it waits, so that no other rank takes this one for stopped and reports too.
+  constexpr milliseconds pause{10};
+  constexpr milliseconds longest_report{5000};
   code_ = code;
   reason_ = reason;
   report_ = report;
   to_report_.release();
-  (void)reported_.acquire_for(longest_report);
+  for (milliseconds waited{0}; waited < longest_report && !reported_.acquire_for(pause); waited += pause) {
+    if (FlightRecorder* recorder = recorder_) recorder->beat();
+  }
   end_process(code);
 }
 

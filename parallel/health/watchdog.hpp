@@ -23,9 +23,9 @@ namespace mylos {
 /// prints the last operations of these ranks to stderr, records the reason and ends the job.
 ///
 /// Once the ranks are known, the thread that judges touches no file, takes no lock and allocates nothing. A
-/// second thread reports and records; the first waits for it for at most one second. A third thread ends the
-/// job; after two seconds, the first kills the node's remaining ranks (FlightRecorder::kill_others) and ends
-/// its own process.
+/// second thread reports and records; the first waits for it for at most five seconds. A third thread ends
+/// the job; after two seconds, the first kills the node's remaining ranks (FlightRecorder::kill_others) and
+/// ends its own process.
 class Watchdog {
  public:
   /// Ends the job with an exit code if the launcher supports that; otherwise returns.

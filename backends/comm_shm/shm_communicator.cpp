@@ -307,7 +307,7 @@ void ShmCommunicator::barrier() {
 }
 
 // A rank may free a window before the other ranks do: each rank has its own mappings, and an operation in
-// windows is complete only after every rank has worked the operation's last ticket.
+// windows is complete only after every rank has executed the operation's last ticket.
 Window ShmCommunicator::allocate(std::size_t bytes) {
   if (bytes == 0 || device_beyond_the_host() != nullptr) return {};
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));

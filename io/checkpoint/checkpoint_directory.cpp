@@ -63,7 +63,7 @@ bool is_own(const fs::path& checkpoint) try {
   return false;
 }
 
-/// Whether the manifest is of another step than the directory's name says: a user's copy.
+/// Whether the manifest and the directory's name give different steps: a user's copy.
 bool is_copy(const fs::path& checkpoint) {
   try {
     return step_name(read_manifest(checkpoint).step) != checkpoint.filename().string();

@@ -18,12 +18,12 @@ namespace mylos {
 
 namespace {
 
-/// Whether `text` ends with a backslash that quotes the next character.
+/// Whether `text` ends with a backslash that escapes the next character.
 bool ends_with_escape(std::string_view text) {
   return (text.size() - (text.find_last_not_of('\\') + 1)) % 2 != 0;
 }
 
-/// Positions of `wanted` in `text` that are not quoted by a backslash.
+/// Positions of `wanted` in `text` that are not escaped by a backslash.
 std::vector<std::size_t> unescaped(std::string_view text, char wanted) {
   std::vector<std::size_t> found;
   for (std::size_t i = 0; i < text.size(); ++i) {

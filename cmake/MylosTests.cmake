@@ -12,7 +12,7 @@ if(MYLOS_SANITIZE MATCHES undefined)
 endif()
 if(MYLOS_PRECOMPILE_HEADERS)
   add_library(mylos_precompiled_tests OBJECT ${PROJECT_BINARY_DIR}/precompiled.cpp)
-  target_link_libraries(mylos_precompiled_tests PRIVATE mylos_test_options)
+  target_link_libraries(mylos_precompiled_tests PRIVATE mylos_options mylos_test_options)
   target_precompile_headers(mylos_precompiled_tests PRIVATE <algorithm> <array> <chrono> <cmath> <cstdint> <filesystem>
     <fstream> <functional> <map> <memory> <optional> <span> <string> <string_view> <thread> <vector> <fmt/core.h>
     <gtest/gtest.h>)

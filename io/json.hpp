@@ -17,7 +17,7 @@ namespace mylos {
 /// Functions that read a member throw ExitCode::bad_data naming the key if there is no such member, if it is
 /// of another kind, or if this value is not an object.
 ///
-/// Text from a file or a path need not be UTF-8, and JSON cannot hold such bytes. It becomes the object
+/// Text from a file or a path need not be UTF-8, but JSON must be. Text that is not UTF-8 becomes the object
 /// {"latin1": "..."}, one character per byte; `text` returns the original bytes.
 class Json {
  public:

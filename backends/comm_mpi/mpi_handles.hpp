@@ -8,7 +8,7 @@
 
 namespace mylos::comm_mpi {
 
-/// Whether MPI calls may be made: initialised and not yet finalised.
+/// Whether MPI calls may be made: MPI is initialised and not yet finalised.
 inline bool mpi_is_running() {
   int initialized = 0;
   int finalized = 0;

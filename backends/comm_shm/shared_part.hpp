@@ -15,9 +15,9 @@ namespace mylos::comm_shm {
 /// Two cache lines: processors fetch them in pairs.
 inline constexpr std::size_t line_bytes = 128;
 
-/// Wakes the rank that owns it. All accesses are sequentially consistent. A rank that goes to sleep first
-/// registers as a sleeper and then checks the counters once more. A rank that raises a counter then checks
-/// for sleepers.
+/// Wakes the rank that owns it. All accesses are sequentially consistent. Before a rank sleeps, it registers
+/// as a sleeper and then checks the counters once more. After a rank has raised a counter, it checks for
+/// sleepers.
 struct alignas(line_bytes) Doorbell {
   std::atomic<std::uint32_t> rings;
   std::atomic<std::uint32_t> sleepers;

@@ -19,8 +19,8 @@ constexpr int across = 16;     // threads along a row
 constexpr int per_thread = 4;  // keys of a thread
 static_assert(across * per_thread == tile);
 
-/// How a block works on heads of up to `padded` elements. Thread (x, y) holds the rows y * rows + r of every
-/// product: the columns x + 16 i of scores, and the columns x * pack + c of each slice of sums.
+/// How a block works on heads of up to `padded` elements. Of every product, thread (x, y) holds the rows
+/// y * rows + r: in scores the columns x + 16 i, and in each slice of sums the columns x * pack + c.
 template <int padded>
 struct Plan {
   static constexpr int slice = padded < 64 ? padded : 64;  // elements of a head in a tile
@@ -271,7 +271,7 @@ __device__ void make_scores(const Shape& shape, Tiles<P>& tiles, const Place& at
   }
 }
 
-/// The scores that dropout keeps.
+/// The weights that dropout keeps.
 struct Kept {
   unsigned bits[per_thread];  // bit 4 r of bits[i] is for row r and key x + 16 i
   float factor;
@@ -290,7 +290,7 @@ __device__ unsigned keep_bits(const Dropout& dropout, std::int64_t step, std::in
   return bits;
 }
 
-/// Draws the scores that dropout keeps for queries q0 + row and keys k0 + column. Each thread draws for its
+/// Draws the weights that dropout keeps for queries q0 + row and keys k0 + column. Each thread draws for its
 /// rows and keys 4 x .. 4 x + 3, which are one group of elements if the row begins at a multiple of four. It
 /// then takes the bits of its own columns from the other lanes.
 template <class P>
@@ -436,7 +436,7 @@ struct BackwardInput {
 };
 
 /// Leaves the gradients of the scores, without the factor `scale`, in `tiles.weights`, and leaves in
-/// `weights` the weights that multiplied the values. Both are 0 for hidden keys and rows beyond `queries`.
+/// `weights` the weights that multiplied the values. Both are 0 for masked keys and rows beyond `queries`.
 /// The last slices of queries and keys stay in the tiles.
 template <class P, class T>
 __device__ void make_score_gradients(const Shape& shape, const Dropout& dropout, Tiles<P>& tiles,

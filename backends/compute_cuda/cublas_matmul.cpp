@@ -31,7 +31,7 @@ cublasLtEpilogue_t epilogue_of(Epilogue epilogue) {
   return CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-/// Whether cuBLASLt lacks the product; for some epilogues it reports this as an invalid value.
+/// Whether cuBLASLt does not support the product; for some epilogues, it reports an invalid value instead.
 bool refuses(cublasStatus_t status, Epilogue epilogue) {
   return status == CUBLAS_STATUS_NOT_SUPPORTED ||
          (status == CUBLAS_STATUS_INVALID_VALUE && epilogue != Epilogue::none);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Helpers of the kernels: packs of 16 bytes, sums over warps and blocks, numbers of blocks.
+// Helpers for the kernels: packs of 16 bytes, sums over warps and blocks, numbers of blocks.
 #pragma once
 
 #include <cstdint>

@@ -11,8 +11,8 @@ namespace mylos::compute_onednn {
 
 namespace {
 
-/// The most floats of sums that a part keeps if the summed dimension has several blocks: 2 MiB, but at least
-/// the sums of one panel.
+/// The largest number of sums (fp32) that a part keeps if the summed dimension has several blocks: 2 MiB of
+/// sums, or the sums of one panel if that is more.
 constexpr std::int64_t most_sums = std::int64_t{1} << 19;
 
 const MatmulKernel* kernel_for(DType type) {

@@ -16,7 +16,7 @@
 namespace mylos::compute_onednn {
 
 /// oneDNN's engine for the processor, limited to the instructions that MYLOS_CPU allows. Nothing else in this
-/// backend makes an engine or asks for oneDNN's instructions, since oneDNN can be limited only before its
+/// backend makes an engine or queries oneDNN's instruction set, since oneDNN can be limited only before its
 /// first use. Throws ExitCode::usage if it cannot be limited.
 dnnl::engine cpu_engine();
 /// The instruction set that oneDNN uses.

@@ -139,8 +139,8 @@ class CheckpointStore {
 class CheckpointReader {
  public:
   /// Collective: verifies manifest, sizes and digests before any value is used; each rank checks its share of
-  /// the digests. Throws ExitCode::bad_data naming file, dataset and what was expected, or if the checkpoint
-  /// is not of `step`.
+  /// the digests. Throws ExitCode::bad_data if a check fails, naming file, dataset and what was expected, or
+  /// if the checkpoint is not of `step`.
   CheckpointReader(IoThread& io, const std::filesystem::path& checkpoint,
                    std::optional<std::int64_t> step = std::nullopt);
   ~CheckpointReader();

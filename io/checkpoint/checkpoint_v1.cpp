@@ -145,8 +145,8 @@ struct ChunkedTensors::Impl {
     return H5Dataset(check(H5Dopen2(file_.get(), name.c_str(), access.get()), name));
   }
 
-  /// Collects the datasets of the root (depth 0) or of a group in it. Refuses links other than hard ones,
-  /// which may lead out of the file, and everything deeper, because hard links can form cycles.
+  /// Collects the datasets of the root (depth 0) or of a group in it. Refuses all links except hard links,
+  /// because other links may lead out of the file, and everything deeper, because hard links can form cycles.
   void scan(const std::string& prefix, int depth) {
     const std::string where = prefix.empty() ? "/" : prefix;
     const H5Group group(check(H5Gopen2(file_.get(), where.c_str(), H5P_DEFAULT), where));

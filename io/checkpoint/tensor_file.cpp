@@ -29,7 +29,7 @@ namespace {
 // Elements that are digested and read or written at a time: few enough for the processor's cache, enough to
 // make a disk access worthwhile.
 constexpr std::int64_t block_elements = std::int64_t{1} << 18U;
-// Direct I/O reads and writes whole pages of the kernel's size. It is not used for runs shorter than
+// Direct I/O reads and writes whole pages of the kernel's page size. It is not used for runs shorter than
 // `least_direct`, because partial pages are a large part of them.
 const std::size_t page = std::max<std::size_t>(4096, static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)));
 const std::size_t least_direct = 16 * page;

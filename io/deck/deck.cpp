@@ -46,7 +46,7 @@ std::string key_of(const ParamSpec& spec) {
 }
 
 /// Scans the text after the `=` of a line. Within double quotes, \" and \\ stand for " and \. This function
-/// and those that parse a value throw what is wrong with it, without its name.
+/// and those that parse a value throw errors whose messages lack their subject, the name of the parameter.
 std::string scan_value(std::string_view rest) {
   rest = trimmed(rest);
   if (!rest.starts_with('"')) {

@@ -57,8 +57,8 @@ std::uint16_t* BpeMerges::merge(std::string_view piece, std::uint16_t* tokens) c
 std::uint16_t* BpeMerges::merge_short(std::string_view piece, std::uint16_t* tokens) const {
   constexpr std::uint32_t lanes = 16;
   constexpr std::uint32_t never = 0xffffffff;
-  // By byte, the merge of the symbol that begins there with the next one: merged token << 16 | the byte's
-  // index.
+  // For each byte, the merge of the symbol that begins at that byte and the next symbol: merged token << 16 |
+  // the byte's index.
   alignas(64) std::array<std::uint32_t, most_short_bytes + lanes> merges;
   std::array<std::uint16_t, most_short_bytes + 1> symbols;
   std::array<std::uint8_t, most_short_bytes + 1> next;

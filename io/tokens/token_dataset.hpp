@@ -48,7 +48,7 @@ class TokenDataset {
 
   std::int64_t seq_len() const { return seq_len_; }
   /// Identifies the content, whatever the files' names: by the identity of the only file, or by the number of
-  /// tokens and a digest of all files' identities and the sources' weights.
+  /// files, the number of tokens, and a digest of all files' identities and the sources' weights.
   const std::string& identity() const { return identity_; }
 
   const std::optional<Origin>& origin() const { return origin_; }
@@ -102,7 +102,7 @@ class TokenDataset {
 /// Opens the dataset of `sources` for a vocabulary of `vocab` ids. Reads about TokenFile::most_pages pages in
 /// total, but at least two of each file. Throws like `files_of`, `read_sidecar`, TokenFile and
 /// TokenDataset; ExitCode::usage if a sidecar has another vocabulary, or a tokenizer other than that of the
-/// other files; ExitCode::bad_data if it has another number of tokens than its file.
+/// other files; ExitCode::bad_data if its number of tokens is not that of its file.
 TokenDataset open_dataset(const std::vector<DataSource>& sources, std::int64_t vocab, std::int64_t seq_len,
                           std::uint64_t seed);
 

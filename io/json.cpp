@@ -67,7 +67,7 @@ std::string bytes_of(const std::string& wide) {
     } else if ((byte == 0xc2U || byte == 0xc3U) && i + 1 < wide.size()) {
       bytes += static_cast<char>(((byte & 3U) << 6U) | (static_cast<unsigned char>(wide[++i]) & 0x3fU));
     } else {
-      fail(ExitCode::bad_data, "a character that is not a byte");
+      fail(ExitCode::bad_data, "\"latin1\" holds a character above U+00FF");
     }
   }
   return bytes;

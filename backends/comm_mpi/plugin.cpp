@@ -9,7 +9,7 @@ namespace {
 
 constexpr ParamSpec params[] = {
     boolean_param("comm", "gpu_aware", "false",
-                  "MPI accepts device pointers; otherwise data go through host memory."),
+                  "MPI accepts device pointers; otherwise data goes through host memory."),
 };
 
 const char* unusable() {

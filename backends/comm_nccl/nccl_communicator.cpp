@@ -24,7 +24,7 @@ ncclDataType_t type_of(DType dtype) {
     case DType::uint8:
       return ncclUint8;
     default:
-      fail(ExitCode::internal, "NCCL is not given elements of type {}", name_of(dtype));
+      fail(ExitCode::internal, "comm_nccl does not support element type {}", name_of(dtype));
   }
 }
 

@@ -37,7 +37,7 @@ const char* unusable() {
   if (status != cudaSuccess) return cudaGetErrorString(status);
   if (devices == 0) return "there is no CUDA device";
   if (ranks_on_node() > gpus_on_node(devices)) {
-    return "there are fewer GPUs on this node than ranks, and NCCL needs one for each";
+    return "there are fewer GPUs on this node than ranks, and NCCL needs one per rank";
   }
   return nullptr;
 }

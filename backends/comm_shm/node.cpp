@@ -48,7 +48,7 @@ std::string own_cores() {
   if (hwloc_topology_set_all_types_filter(made, HWLOC_TYPE_FILTER_KEEP_NONE) != 0 ||
       hwloc_topology_load(made) != 0 || hwloc_get_cpubind(made, cores.get(), HWLOC_CPUBIND_THREAD) != 0 ||
       hwloc_bitmap_list_asprintf(&list, cores.get()) < 0) {
-    fail(ExitCode::internal, "comm_shm cannot tell the cores of this process: {}", std::strerror(errno));
+    fail(ExitCode::internal, "comm_shm cannot determine the cores of this process: {}", std::strerror(errno));
   }
   const std::unique_ptr<char, Release<std::free>> owned(list);
   return list;

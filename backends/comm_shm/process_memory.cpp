@@ -38,10 +38,10 @@ SharedBytes map_file(int file, std::size_t bytes) {
 
 SharedMemory::Offer ProcessMemory::offer(std::size_t bytes) {
   const int file = memfd_create("mylos", MFD_CLOEXEC);
-  if (file < 0) fail(ExitCode::internal, "cannot make shared memory: {}", std::strerror(errno));
+  if (file < 0) fail(ExitCode::internal, "cannot create shared memory: {}", std::strerror(errno));
   std::shared_ptr<int> open = owned_file(file);
   if (ftruncate(file, static_cast<off_t>(bytes)) != 0) {
-    fail(ExitCode::internal, "cannot make {} bytes of shared memory: {}", bytes, std::strerror(errno));
+    fail(ExitCode::internal, "cannot allocate {} bytes of shared memory: {}", bytes, std::strerror(errno));
   }
   return {map_file(file, bytes), (std::int64_t{getpid()} << file_bits) | file, std::move(open)};
 }

@@ -57,7 +57,7 @@ void pin_workers(int num_threads) {
   const Topology topology = load_topology();
   const Bitmap own(hwloc_bitmap_alloc());
   if (!own || hwloc_get_cpubind(topology.get(), own.get(), HWLOC_CPUBIND_THREAD) != 0) {
-    fail(ExitCode::internal, "cannot tell the cores of this process: {}", std::strerror(errno));
+    fail(ExitCode::internal, "cannot determine the cores of this process: {}", std::strerror(errno));
   }
   if (hwloc_bitmap_weight(own.get()) != num_threads) return;
   std::vector<Bitmap> cores;
@@ -103,7 +103,7 @@ const char* unusable() {
 }
 
 ComputeBackend* create(const ComputeArgs& args) {
-  if (Kokkos::is_finalized()) fail(ExitCode::internal, "Kokkos can be initialised once in a process");
+  if (Kokkos::is_finalized()) fail(ExitCode::internal, "Kokkos can be initialised only once per process");
   Kokkos::initialize(
       Kokkos::InitializationSettings().set_num_threads(args.num_threads).set_disable_warnings(true));
   pin_workers(args.num_threads);

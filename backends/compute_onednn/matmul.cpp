@@ -77,9 +77,9 @@ void Matmul::multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixView
                       const void* bias, MatrixView c, bool accumulate, void* column_sums) {
   require(m > 0 && n > 0 && k > 0, "a product that is not empty");
   require(a.dtype == b.dtype && (c.dtype == a.dtype || c.dtype == DType::fp32), "factors of one type");
-  require(c.column == 1 || bias == nullptr, "a row-major product where there is a bias");
+  require(c.column == 1 || bias == nullptr, "a row-major product if there is a bias");
   const MatmulKernel* kernel = kernel_for(a.dtype);
-  require(kernel != nullptr, "a type and a machine that there are kernels for");
+  require(kernel != nullptr, "a kernel for this type and machine");
   const MatmulOperands operands = {m, n, k, a, b, bias, c, accumulate, column_sums};
   const MatmulDivision division(kernel->tile, m, n, k, packs_rows(kernel->tile, a.dtype, k, a.column != 1),
                                 omp_get_max_threads());
@@ -98,7 +98,7 @@ void Matmul::multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixView
 std::size_t Matmul::scratch_bytes(DType type, std::int64_t m, std::int64_t n, std::int64_t k,
                                   bool a_is_transposed, int threads) {
   const MatmulKernel* kernel = kernel_for(type);
-  require(kernel != nullptr, "a type and a machine that there are kernels for");
+  require(kernel != nullptr, "a kernel for this type and machine");
   return MatmulDivision(kernel->tile, m, n, k, packs_rows(kernel->tile, type, k, a_is_transposed),
                         threads > 0 ? threads : omp_get_max_threads())
       .bytes();

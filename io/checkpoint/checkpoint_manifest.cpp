@@ -66,7 +66,7 @@ ManifestTensor parse_tensor(const Json& entry, std::int64_t file_bytes) {
     boxes.push_back(tensor.parts.back().box);
   }
   if (boxes.size() > max_parts || !cover_once(info.shape, std::move(boxes)))
-    fail(ExitCode::bad_data, "the parts of {} do not cover it once", info.name);
+    fail(ExitCode::bad_data, "the parts of {} do not cover it exactly once", info.name);
   return tensor;
 }
 
@@ -124,7 +124,7 @@ Manifest parse_manifest(const std::string& text) {
     fail(ExitCode::bad_data, "does not match its own digest");
 
   manifest.step = root.integer("step");
-  if (manifest.step < 0) fail(ExitCode::bad_data, "of step {}", manifest.step);
+  if (manifest.step < 0) fail(ExitCode::bad_data, "step {} is negative", manifest.step);
   std::set<std::string> names;
   for (const Json& entry : root.elements("files")) {
     ManifestFile& file = manifest.files.emplace_back();
@@ -238,7 +238,7 @@ Manifest read_whole_manifest(const fs::path& checkpoint, std::optional<std::int6
     const auto bytes = static_cast<std::int64_t>(fs::file_size(path, error));
     if (error) fail(ExitCode::io, "cannot read {}: {}", path.string(), error.message());
     if (bytes == file.bytes) continue;
-    fail(ExitCode::bad_data, "{} has {} bytes, its manifest says {}{}", path.string(), bytes, file.bytes,
+    fail(ExitCode::bad_data, "{} has {} bytes; its manifest says {}{}", path.string(), bytes, file.bytes,
          describe_cut(file, bytes));
   }
   return manifest;

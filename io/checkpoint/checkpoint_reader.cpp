@@ -40,7 +40,7 @@ struct CheckpointReader::Impl {
            wanted.info.name, wanted.info.shape_text());
     }
     if (found->shape != wanted.info.shape) {
-      fail(ExitCode::bad_data, "{}: dataset {} has shape {}, the model needs {}", file.string(),
+      fail(ExitCode::bad_data, "{}: dataset {} has shape {}; the model needs {}", file.string(),
            wanted.info.name, found->shape_text(), wanted.info.shape_text());
     }
   }

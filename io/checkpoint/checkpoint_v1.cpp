@@ -197,14 +197,14 @@ struct ChunkedTensors::Impl {
     if (H5Pget_layout(creation.get()) != H5D_CHUNKED) fail_at(name, "is not chunked");
     Extents chunk(shape.size());
     if (check(H5Pget_chunk(creation.get(), rank, chunk.data()), name) != rank)
-      fail_at(name, "has odd chunks");
+      fail_at(name, "has chunks with a different number of dimensions");
     check_size(chunk, max_chunk_bytes / static_cast<std::int64_t>(sizeof(float)), name);
     unsigned flags = 0;
     std::size_t values = 0;
     if (check(H5Pget_nfilters(creation.get()), name) != 1 ||
         H5Pget_filter2(creation.get(), 0, &flags, &values, nullptr, 0, nullptr, nullptr) !=
             H5Z_FILTER_FLETCHER32) {
-      fail_at(name, "has other filters than Fletcher32");
+      fail_at(name, "does not have Fletcher32 as its only filter");
     }
     for (std::size_t d = 0; d < shape.size(); ++d) {
       if (chunk[d] > shape[d]) fail_at(name, "has chunks larger than itself");

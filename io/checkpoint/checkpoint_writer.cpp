@@ -98,7 +98,7 @@ class CheckpointStore::Writer {
       std::error_code error;
       if (!fs::create_directory(temporary_, error))
         fail(ExitCode::io, "cannot create {}: {}", temporary_.string(),
-             error ? error.message() : "there is one with files that mylos did not write");
+             error ? error.message() : "it exists and holds files that mylos did not write");
     });
   }
 
@@ -317,7 +317,7 @@ void CheckpointStore::verify_on_thread() {
       problems.emplace_back(error.what());
     }
     if (!problems.empty())
-      fail(ExitCode::io, "what was written does not read back: {}", join(problems, "\n"));
+      fail(ExitCode::io, "the checkpoint that was written fails verification: {}", join(problems, "\n"));
   });
   run_collectively(io_.comm(), [&] {
     hook_(CheckpointPhase::purge, step);

@@ -148,7 +148,7 @@ class LayoutFile {
                             info.name));
     const haddr_t offset = H5Dget_offset(dataset.get());
     if (offset == HADDR_UNDEF)
-      fail(ExitCode::io, "cannot write {}: {} has no place", path_.string(), info.name);
+      fail(ExitCode::io, "cannot write {}: HDF5 gave {} no offset", path_.string(), info.name);
     check(dataset.close(), info.name);
     return static_cast<std::int64_t>(offset);
   }
@@ -245,7 +245,8 @@ Digest TensorFile::write(const PlacedTensor& tensor, const TensorPart& part) con
       data = part.data + run.offset;
     }
     if (!all_finite({data, count})) {
-      fail(ExitCode::numerical, "{} holds values that are not finite: no checkpoint", tensor.info.name);
+      fail(ExitCode::numerical, "{} holds values that are not finite; no checkpoint was written",
+           tensor.info.name);
     }
     digester.add(data, bytes);
     write_at(at, bytes, reinterpret_cast<const std::byte*>(data));

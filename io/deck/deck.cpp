@@ -396,12 +396,12 @@ void Deck::set(const std::string& key, const std::string& value, DeckErrors& err
   const DeckPlace place{"--" + key};
   const std::size_t dot = key.find('.');
   if (dot == 0 || dot == std::string::npos || dot + 1 == key.size()) {
-    errors.add(place, "is not an option; set a deck parameter with --section.name=value");
+    errors.add(place, "not an option; set a deck parameter with --section.name=value");
     return;
   }
   const DeckEntry entry{key.substr(0, dot), key.substr(dot + 1), value, place};
   if (std::any_of(value.begin(), value.end(), is_control)) {
-    errors.add(place, "has control characters in its value");
+    errors.add(place, "control characters in the value");
     malformed_.insert(key);
     return;
   }
@@ -412,7 +412,7 @@ void Deck::set(const std::string& key, const std::string& value, DeckErrors& err
   }
   DeckEntry& earlier = entries_[found->second];
   if (earlier.place.text == place.text) {
-    errors.add(place, fmt::format("is given twice: {} and {}", earlier.value, value));
+    errors.add(place, fmt::format("given twice: {} and {}", earlier.value, value));
   } else {
     earlier = entry;
   }

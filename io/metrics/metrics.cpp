@@ -197,7 +197,7 @@ class MetricsFile {
     check_read(H5Dread(table.count.get(), H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, &table.num_rows),
                name);
     if (table.num_rows < 0 || table.num_rows > std::min(table.capacity, max_rows)) {
-      fail(ExitCode::bad_data, "{}: {} counts {} rows, its columns have {}", path_.string(), name,
+      fail(ExitCode::bad_data, "{}: {} counts {} rows; its columns have {}", path_.string(), name,
            table.num_rows, table.capacity);
     }
     tables_.emplace(name, std::move(table));
@@ -299,7 +299,7 @@ struct MetricsWriter::Impl {
       const fs::path aside = unused_name(path.string() + ".damaged");
       fs::rename(path, aside);
       create();
-      warn(fmt::format("metrics start from the beginning, the damaged file is now {}: {}", aside.string(),
+      warn(fmt::format("metrics start from the beginning; the damaged file is now {}: {}", aside.string(),
                        damage.what()));
     }
   }

@@ -133,12 +133,13 @@ BpeRanks::BpeRanks(std::vector<std::string> tokens, const Place& place,
     if (parts.size() != 2)
       fail(ExitCode::bad_data, "{}: rank {} is not the merge of two tokens of lower rank", place(id), id);
     if (!left_sizes.empty() && tokens_[parts[0]].size() != left_sizes[id - num_bytes])
-      fail(ExitCode::bad_data, "{}: lower merges make other tokens of the bytes of rank {}", place(id), id);
+      fail(ExitCode::bad_data, "{}: the merges of lower ranks turn the bytes of rank {} into other tokens",
+           place(id), id);
     merges_.add(parts[0], parts[1], static_cast<std::uint16_t>(id));
   }
   if (tokens_.size() < num_bytes)
-    fail(ExitCode::bad_data, "{}: {} ranks; there are at least the 256 bytes", place(tokens_.size()),
-         tokens_.size());
+    fail(ExitCode::bad_data, "{}: {} ranks; a vocabulary has at least the 256 single bytes",
+         place(tokens_.size()), tokens_.size());
 }
 
 BpeRanks BpeRanks::parse_tiktoken(const std::string& text, const std::string& name) {
@@ -161,7 +162,7 @@ BpeRanks BpeRanks::parse_tiktoken(const std::string& text, const std::string& na
       tokens.resize(rank + 1);
       lines.resize(rank + 1);
     }
-    if (lines[rank] != 0) refuse(fmt::format("rank {} is that of line {} too", rank, lines[rank]));
+    if (lines[rank] != 0) refuse(fmt::format("rank {} is also the rank of line {}", rank, lines[rank]));
     tokens[rank] = *bytes;
     lines[rank] = number;
   });
@@ -230,11 +231,11 @@ void BpeRanks::check_vocab(const std::string& text, const std::string& name) con
   const auto size = static_cast<std::int64_t>(tokens_.size());
   for (const auto& [key, id] : ids) {
     if (key == "<|endoftext|>") {
-      if (id != size) refuse(key, fmt::format("has the id {}, not {} after the merges", id, size));
+      if (id != size) refuse(key, fmt::format("has the id {}; the id after the merges is {}", id, size));
     } else if (id < 0 || id >= size) {
-      refuse(key, fmt::format("has the id {}; the bytes and merges have {}", id, size));
+      refuse(key, fmt::format("has the id {}; the bytes and merges have only {} ids", id, size));
     } else if (bytes_of(key) != tokens_[static_cast<std::size_t>(id)]) {
-      refuse(key, fmt::format("has the id {}, which the merges give other bytes", id));
+      refuse(key, fmt::format("has the id {}, to which the merges give other bytes", id));
     }
   }
   if (std::ssize(ids) != size + 1)

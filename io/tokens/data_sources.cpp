@@ -186,7 +186,7 @@ std::vector<DataSource> parse_sources(std::string_view text) {
 std::vector<DataSource> parse_validation_sources(std::string_view text) {
   std::vector<DataSource> sources = parse_sources(text);
   if (sources.size() > 1) {
-    fail(ExitCode::usage, "{} has weights, and an evaluation reads each of its files once; leave them out",
+    fail(ExitCode::usage, "{} has weights, but an evaluation reads each file once; leave the weights out",
          text);
   }
   return sources;

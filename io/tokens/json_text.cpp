@@ -138,7 +138,7 @@ void JsonText::end_string(std::string& text) {
   }
   state_ = State::colon;
   if (depth_ != 1 || name_ != key_) return;
-  if (std::exchange(seen_, true)) fail(ExitCode::bad_data, "has two \"{}\"", key_);
+  if (std::exchange(seen_, true)) fail(ExitCode::bad_data, "has \"{}\" twice", key_);
   is_ours_ = true;
 }
 

@@ -64,7 +64,7 @@ void check_same_settings(const fs::path& file, const ShardProgress& before, cons
       const std::string old_value = value_of(before, name);
       const std::string new_value = value_of(now, name);
       if (old_value != new_value)
-        fail(ExitCode::usage, "{} is of a run with {} = {}, not {}", file.string(), name, old_value,
+        fail(ExitCode::usage, "{} belongs to a run with {} = {}, not {}", file.string(), name, old_value,
              new_value);
     }
   }

@@ -46,7 +46,7 @@ void ShardWriter::append(std::int64_t document, std::span<const std::uint16_t> t
     if (tokens.empty()) return;
     if (settings_.shard_tokens == 0) {
       fail(ExitCode::bad_data,
-           "{}: more than {} tokens, which a token file cannot count; write shards: --shard-tokens",
+           "{}: more than {} tokens, which a token file cannot count; write shards with --shard-tokens",
            settings_.file(0).string(), most_tokens);
     }
   }

@@ -129,7 +129,7 @@ void TokenDataset::advise(std::int64_t running_index) const {
 }
 
 void TokenDataset::sequential(std::int64_t index, std::int32_t* tokens) const {
-  require(index >= 0 && index < num_sequential(), "a window that there is");
+  require(index >= 0 && index < num_sequential(), "the index of an existing window");
   const auto [file, window] = place_in(sequential_ends_, index);
   copy_window({.file = file, .first = window * seq_len_}, tokens);
 }
@@ -169,7 +169,7 @@ TokenDataset open_dataset(const std::vector<DataSource>& sources, std::int64_t v
     const auto& [path, format] = names[i];
     files[i].emplace(path, vocab, format, pages);
     if (!sidecars[i] || sidecars[i]->tokens == files[i]->size()) return;
-    fail(ExitCode::bad_data, "{} is of {} tokens, {} has {}: they do not belong together",
+    fail(ExitCode::bad_data, "{} describes {} tokens, but {} has {}: they do not belong together",
          sidecar_path(path).string(), sidecars[i]->tokens, path.string(), files[i]->size());
   });
   std::vector<TokenDataset::Source> opened;

@@ -130,7 +130,7 @@ void TokenFile::read_tokens(std::int64_t first, std::span<std::uint16_t> tokens)
   const auto bad = std::ranges::find_if(tokens, [&](std::uint16_t token) { return token >= vocab_; });
   if (bad == tokens.end()) return;
   const std::int64_t index = first + (bad - tokens.begin());
-  fail(ExitCode::bad_data, "{}: offset {}: token {} is {}, the vocabulary has {}", path_.string(),
+  fail(ExitCode::bad_data, "{}: offset {}: token {} is {}; the vocabulary has {}", path_.string(),
        offset_of(index), index, *bad, vocab_);
 }
 

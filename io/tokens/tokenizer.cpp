@@ -71,7 +71,7 @@ const TokenizerDescriptor& tokenizer_kind(std::string_view name) {
   for (const TokenizerDescriptor& tokenizer : all_tokenizers) {
     if (tokenizer.name == name) return tokenizer;
   }
-  fail(ExitCode::usage, "no tokenizer is called \"{}\"; there is: {}", name, tokenizer_names(", "));
+  fail(ExitCode::usage, "no tokenizer is called \"{}\"; the tokenizers are {}", name, tokenizer_names(", "));
 }
 
 std::unique_ptr<Tokenizer> make_tokenizer(std::string_view choice) {

@@ -115,11 +115,11 @@ TEST(DeckOverride, IsCheckedLikeTheFile) {
   deck.set("train.sead", "1", errors);
   deck.set("model.name", "a\nb", errors);
   resolve_deck(deck, specs, {}, errors);
-  EXPECT_THAT(errors.messages(),
-              ElementsAre("--steps: is not an option; set a deck parameter with --section.name=value",
-                          "--train.seed: is given twice: 1 and 2",
-                          "--model.name: has control characters in its value",
-                          "--train.sead: unknown key [train] sead; did you mean [train] seed?"));
+  EXPECT_THAT(
+      errors.messages(),
+      ElementsAre("--steps: not an option; set a deck parameter with --section.name=value",
+                  "--train.seed: given twice: 1 and 2", "--model.name: control characters in the value",
+                  "--train.sead: unknown key [train] sead; did you mean [train] seed?"));
 }
 
 TEST(DeckResolver, TakesDefaults) {

@@ -64,7 +64,7 @@ TEST(Json, KeepsBytesThatAreNoUtf8) {
   EXPECT_EQ(read.text("path"), bytes);
   EXPECT_EQ(read.text("name"), "caf\u00e9");
   EXPECT_EQ(error_of([] { Json::parse(R"({"path": {"latin1": "\u20ac"}})").text("path"); }),
-            "a character that is not a byte");
+            "\"latin1\" holds a character above U+00FF");
 }
 
 TEST(Json, RefusesDeepNesting) {

@@ -80,7 +80,7 @@ TEST(JsonText, WhatIsNoneIsRefused) {
       {R"({})", "has no \"text\""},
       {R"({"text":1})", "\"text\" is not text"},
       {R"({"text":{"text":"a"}})", "\"text\" is not text"},
-      {R"({"text":"a","text":"b"})", "has two \"text\""},
+      {R"({"text":"a","text":"b"})", "has \"text\" twice"},
       {"{\"a\":" + std::string(64, '['), "JSON that is nested too deeply: more than 64 levels"},
   };
   for (const auto& [line, error] : cases) {

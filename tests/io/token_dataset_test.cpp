@@ -106,7 +106,7 @@ TEST_F(TokenTest, PagesFromTheFirstToTheLastMakeTheIdentity) {
 TEST_F(TokenTest, ATokenBeyondTheVocabularyIsNamedWithItsOffset) {
   const fs::path file = counting_file(200000 % 65536 + 3);
   EXPECT_NE(error_of(file, 257).find(
-                fmt::format("offset {}: token 257 is 257, the vocabulary has 257", 1024 + 2 * 257)),
+                fmt::format("offset {}: token 257 is 257; the vocabulary has 257", 1024 + 2 * 257)),
             std::string::npos)
       << error_of(file, 257);
 }
@@ -384,7 +384,7 @@ TEST_F(Sources, MayHaveNoHeader) {
   EXPECT_EQ(open_error(name),
             fmt::format("65 {} has 200 bytes; a token file begins with a header of 1024", name));
   EXPECT_EQ(open_error("nanogpt=" + name, 99),
-            fmt::format("65 {}: offset 198: token 99 is 99, the vocabulary has 99", name));
+            fmt::format("65 {}: offset 198: token 99 is 99; the vocabulary has 99", name));
   spill(name, bytes + "x");
   EXPECT_EQ(open_error("nanogpt=" + name),
             fmt::format("65 {}: offset 200: half a token; 201 bytes are not a whole number of tokens", name));
@@ -461,7 +461,7 @@ TEST_F(Sources, AgreeOnTheirTokenizer) {
                         path("a_1.bin").string(), path("a_0.bin").string()));
   write_sidecar(path("a_1.bin"), sidecar);
   EXPECT_EQ(open_error(a, 50257),
-            fmt::format("65 {0}.json is of 300 tokens, {0} has 200: they do not belong together",
+            fmt::format("65 {0}.json describes 300 tokens, but {0} has 200: they do not belong together",
                         path("a_1.bin").string()));
 }
 

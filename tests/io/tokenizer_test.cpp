@@ -264,13 +264,13 @@ TEST(BpeRanks, BrokenTiktokenFilesAreNamedWithTheLine) {
       {changed("Ig== 1\n", "I*== 1\n"), "65 f:2: the bytes are not in base64"},
       {changed("Ig== 1\n", "Ih== 1\n"), "65 f:2: the bytes are not in base64"},
       {changed("Ig== 1\n", " 1\n"), "65 f:2: the bytes are not in base64"},
-      {changed("Ig== 1\n", "Ig== 0\n"), "65 f:2: rank 0 is that of line 1 too"},
+      {changed("Ig== 1\n", "Ig== 0\n"), "65 f:2: rank 0 is also the rank of line 1"},
       {changed("Ig== 1\n", "IQ== 1\n"), "65 f:2: rank 1 has the bytes of rank 0"},
       {changed("Ig== 1\n", "ISE= 1\n"), "65 f:2: rank 1 has 2 bytes"},
       {changed("Ig== 1\n", ""), "65 f: there is no rank 1"},
       {changed("dGhl 257\n", "dGhlbg== 257\n"),
        "65 f:258: rank 257 is not the merge of two tokens of lower rank"},
-      {"", "65 f: 0 ranks; there are at least the 256 bytes"},
+      {"", "65 f: 0 ranks; a vocabulary has at least the 256 single bytes"},
   };
   for (const auto& [text, error] : cases)
     EXPECT_THAT(error_of([&] { BpeRanks::parse_tiktoken(text, "f"); }), StartsWith(error));
@@ -296,7 +296,7 @@ TEST(BpeRanks, BrokenMergesAreNamedWithTheLine) {
   EXPECT_THAT(error(good.vocab, changed(good.merges, "th e", "th \xc3")), StartsWith("65 m:3: a character"));
   EXPECT_THAT(error(good.vocab, changed(good.merges, "th e", " e")), StartsWith("65 m:3: a character"));
   EXPECT_THAT(error(good.vocab, changed(good.merges, "th e", "t he")),
-              StartsWith("65 m:3: lower merges make other"));
+              StartsWith("65 m:3: the merges of lower ranks turn"));
   EXPECT_THAT(error(good.vocab, changed(good.merges, "th e", "tx ey")),
               StartsWith("65 m:3: rank 257 is not the merge"));
   EXPECT_THAT(error(good.vocab, changed(good.merges, "th e", "t h")),
@@ -306,7 +306,7 @@ TEST(BpeRanks, BrokenMergesAreNamedWithTheLine) {
   EXPECT_THAT(error(changed(good.vocab, "\"the\":257", "\"the\":\"257\""), good.merges),
               StartsWith("65 v: \"the\" is not"));
   EXPECT_THAT(error(changed(good.vocab, "\"the\":257", "\"the\":256"), good.merges),
-              StartsWith("65 v: \"the\" has the id 256, which the merges give other bytes"));
+              StartsWith("65 v: \"the\" has the id 256, to which the merges give other bytes"));
   EXPECT_THAT(error(changed(good.vocab, "\"the\":257", "\"the\":999"), good.merges),
               StartsWith("65 v: \"the\" has the id 999;"));
   EXPECT_THAT(error(changed(good.vocab, "\"the\":257,", ""), good.merges), StartsWith("65 v: 262 entries"));

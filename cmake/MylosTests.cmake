@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # How test programs are built and run.
 
-# Tests spend their time in the libraries, so their own code is compiled quickly: without optimisation, which would take
-# 60 % of the time, and with GoogleTest's header precompiled.
+# Tests spend their time in the libraries, so their own code is compiled quickly, with GoogleTest's header precompiled.
 add_library(mylos_test_options INTERFACE)
-target_link_libraries(mylos_test_options INTERFACE mylos_options mylos_test_support)
-target_compile_options(mylos_test_options INTERFACE -O0)
+target_link_libraries(mylos_test_options INTERFACE mylos_options mylos_test_support mylos_light_options)
 if(MYLOS_SANITIZE MATCHES undefined)
   # The sanitizer finds little in the tests' own code and takes half of their compile time.
   target_compile_options(mylos_test_options INTERFACE -fno-sanitize=undefined)
 endif()
 if(MYLOS_PRECOMPILE_HEADERS)
   add_library(mylos_precompiled_tests OBJECT ${PROJECT_BINARY_DIR}/precompiled.cpp)
-  target_link_libraries(mylos_precompiled_tests PRIVATE mylos_options mylos_test_options)
+  target_link_libraries(mylos_precompiled_tests PRIVATE mylos_test_options)
   target_precompile_headers(mylos_precompiled_tests PRIVATE <algorithm> <array> <chrono> <cmath> <cstdint> <filesystem>
     <fstream> <functional> <map> <memory> <optional> <span> <string> <string_view> <thread> <vector> <fmt/core.h>
     <gtest/gtest.h>)

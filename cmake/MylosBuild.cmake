@@ -90,7 +90,7 @@ else()
   set(MYLOS_LIBRARY_TYPE SHARED)
 endif()
 
-# mylos_library(NAME SOURCES... ) makes libmylos_NAME. A shared one does not link if a symbol is undefined.
+# mylos_library(NAME SOURCES...) makes libmylos_NAME. A shared one does not link if a symbol is undefined.
 function(mylos_library name)
   add_library(mylos_${name} ${MYLOS_LIBRARY_TYPE} ${ARGN})
   target_link_libraries(mylos_${name} PRIVATE mylos_options)

@@ -60,7 +60,7 @@ if(HDF5_IS_PARALLEL)
   target_link_libraries(mylos_hdf5 INTERFACE MPI::MPI_C)
 endif()
 
-# Plugins need one shared Kokkos per process, a static build does not; neither can use relocatable device code.
+# Plugins need one shared Kokkos per process; a static build does not. Neither can use relocatable device code.
 get_target_property(kokkos_type Kokkos::kokkoscore TYPE)
 if(NOT MYLOS_STATIC AND NOT kokkos_type STREQUAL "SHARED_LIBRARY")
   message(FATAL_ERROR "Kokkos at ${Kokkos_DIR} is static. Plugins need one shared Kokkos: build it with "

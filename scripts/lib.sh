@@ -278,7 +278,7 @@ provide_kokkos_kernels() {
 # is the default.
 configure() {
   local options=("${@:3}")
-  # ccache caches precompiled headers only if it may ignore their macros and times.
+  # ccache caches precompiled headers only if it may ignore #define directives and time macros.
   ! has ccache || options+=("-DCMAKE_CXX_COMPILER_LAUNCHER=env;CCACHE_SLOPPINESS=pch_defines,time_macros;ccache"
     -DCMAKE_CXX_FLAGS=-fpch-preprocess)
   ! has mpicxx.mpich || options+=(-DMPI_C_COMPILER=mpicc.mpich -DMPI_CXX_COMPILER=mpicxx.mpich

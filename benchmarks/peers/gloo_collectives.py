@@ -21,7 +21,7 @@ CALLS_OF_SMALL = 50
 
 
 def operations(ranks):
-    """name -> (call, busbw over algbw). Buffers have the size that nccl-tests names."""
+    """name -> (call, busbw / algbw). The size is that of the larger buffer, as in nccl-tests."""
     def reduce_scatter(buffer, other):
         dist.reduce_scatter_tensor(other[: buffer.numel() // ranks], buffer)
 

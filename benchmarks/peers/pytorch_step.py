@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""GPT-2 training steps in PyTorch, on random tokens, measured as step_benchmark measures: same CSV names.
+"""GPT-2 training steps in PyTorch, on random tokens, measured as step_benchmark measures: same CSV column names.
 
-Run it with .deps/peers/bin/python (benchmarks/peers/setup); benchmarks/step/compare does, with OMP_PROC_BIND=true where
+Run it with .deps/peers/bin/python (benchmarks/peers/setup); benchmarks/step/compare does, with OMP_PROC_BIND=true if
 there is one rank. Several ranks work over gloo, on a CPU only: DistributedDataParallel, fully_shard, or tensor
 parallelism of the blocks by parallelize_module.
 """
@@ -74,8 +74,8 @@ class Gpt2(nn.Module):
 def keep_freed_memory():
     """Keeps glibc from returning large blocks to the system.
 
-    Otherwise every step maps and clears its activations again, which takes a quarter of an eager step. The constants
-    are M_MMAP_MAX and M_TRIM_THRESHOLD of malloc.h.
+    Otherwise the kernel maps and clears the pages of the activations in every step, which takes a quarter of an eager
+    step's time. The constants are M_MMAP_MAX and M_TRIM_THRESHOLD of malloc.h.
     """
     libc = ctypes.CDLL(None)
     if not (libc.mallopt(-4, 0) and libc.mallopt(-1, -1)):
@@ -97,7 +97,7 @@ def fully_sharded(model, options):
 
 
 def tensor_parallel(model, options):
-    """As in "Megatron-LM": heads and feed-forward layers are divided, everything else is on every rank."""
+    """As in "Megatron-LM": heads and feed-forward layers are divided; everything else is on every rank."""
     mesh = dist.init_device_mesh(options.device, (options.ranks,))
     for block in model.blocks:
         parallelize_module(block, mesh, {"qkv": ColwiseParallel(), "projection": RowwiseParallel(),

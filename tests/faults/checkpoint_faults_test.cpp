@@ -62,7 +62,7 @@ class Restart : public RunTest {
     EXPECT_EQ(train("parts", {"--checkpoint.every=0", "--train.stop_step=5"}).exit_code, 0);
     fs::copy(run_path("parts"), run_path("frozen"), fs::copy_options::recursive);
 
-    // A step of learning rate 0 changes no weight: it saves the weights that it has loaded.
+    // A step with learning rate 0 changes no weight, so its checkpoint has the weights that were loaded.
     const Outcome frozen = train(
         "frozen", {"--checkpoint.every=0", "--restart", "--optim.lr=0", "--train.stop_step=6"}, options);
     ASSERT_EQ(frozen.exit_code, 0) << frozen.output;
@@ -109,8 +109,8 @@ TEST_F(Restart, OnTheSameLayoutIsBitwiseWithDividedWeights) {
   expect_bitwise({"--parallel.exchange=zero3", "--train.dtype=bf16", "--train.micro_batch=2"});
 }
 
-/// A step whose gradient is not finite in one rank's part changes nothing: it saves the state that it has
-/// loaded.
+/// A step whose gradient is not finite in one rank's part changes nothing, so its checkpoint has the state
+/// that was loaded.
 TEST_F(Restart, IsExactFromAnyDivisionToAnyOther) {
   const Words no_checkpoints = {"--checkpoint.every=0", "--train.dtype=bf16", "--train.steps=11"};
   const auto with = [&](const Words& more) {
@@ -190,7 +190,7 @@ TEST_F(Restart, DropsOrMakesAMasterAndSaysSo) {
     std::erase_if(saved.tensors, [](const auto& tensor) { return !tensor.first.starts_with("weights.h5"); });
     return saved.tensors;
   };
-  // Steps of learning rate 0 change no weight: they save the weights that they have loaded.
+  // Steps with learning rate 0 change no weight, so their checkpoints have the weights that were loaded.
   const Words with_master = {"--train.dtype=bf16", "--restart", "--optim.lr=0", "--train.stop_step=6"};
   const Words without_master = {"--train.dtype=bf16", "--restart", "--optim.lr=0", "--train.stop_step=5",
                                 "--optim.master=none"};

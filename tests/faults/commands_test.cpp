@@ -261,8 +261,8 @@ TEST_F(Commands, NoErrorOfMetricsIsLost) {
   EXPECT_GT(n, 4) << "the file itself, launches, steps, checkpoints";
 }
 
-/// Also with the plan, which asks oneDNN for the memory of products. Kernels that were compiled for more than
-/// the limit are refused.
+/// The limit holds for the plan too, which asks oneDNN for the memory of products. Kernels that were compiled
+/// for more than the limit are refused.
 TEST_F(Commands, TheLimitOfInstructionsHolds) {
   const Outcome outcome = train("run", {"--train.steps=2"}, {.ranks = 1, .environment = {"MYLOS_CPU=avx2"}});
   if (outcome.exit_code != 0) {  // a build without MYLOS_CPU_VARIANTS
@@ -291,7 +291,7 @@ TEST_F(Commands, ADryRunNeedsNodesOfEqualSize) {
   }
 }
 
-/// A stop request does not wait for an evaluation. A second restart from the same checkpoint makes it again.
+/// A stop request does not wait for an evaluation. Each restart from the checkpoint runs the evaluation.
 TEST_F(Commands, AnEvaluationPutOffByAStopFollowsAfterTheRestart) {
   const Outcome outcome = train("run", {valid(), "--eval.every=1", "--train.wall_clock=0.001"});
   EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::preempted)) << outcome.output;
@@ -340,7 +340,7 @@ TEST_F(RestartRules, KeepsTheBackendsAndThreadsOfTheRun) {
   EXPECT_THAT(rest.output, HasSubstr(", bitwise"));
 }
 
-/// This holds even if a run finds its checkpoints through a link that it did not make.
+/// A second run is refused even if it finds the checkpoints through a link that it did not make.
 TEST_F(RestartRules, LinkedCheckpointsBelongToOneRunOnly) {
   const fs::path place = scratch() / "elsewhere";
   ASSERT_EQ(train("first", {"--checkpoint.dir=" + place.string(), "--train.stop_step=2"}).exit_code, 0);

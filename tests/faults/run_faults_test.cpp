@@ -18,7 +18,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// The options for communication of the runs that fail.
+/// The communication options of the runs that fail.
 const RunTest::Words carriers[] = {
     {"--backend.comm=shm"},
     {"--backend.comm=mpi"},

@@ -307,8 +307,8 @@ TEST_F(CheckpointTest, WhatARestartGivesUpIsMovedAway) {
   EXPECT_EQ(abandoned(), std::vector<std::string>{});
 }
 
-/// This holds even if the checkpoint contains a user's file: otherwise a later restart would take the
-/// checkpoint for the newest.
+/// A checkpoint that contains a user's file is moved away too: otherwise a later restart would take it for
+/// the newest.
 TEST_F(CheckpointTest, WhatARestartGivesUpIsMovedAwayWithAllItHolds) {
   for (const std::int64_t step : {10, 20}) write(step);
   on_root([&] { spill(path(20) / "notes.txt", "mine"); });
@@ -381,7 +381,7 @@ TEST_F(CheckpointTest, TidiesAfterAKilledWriter) {
   EXPECT_FALSE(fs::exists(path(3).string() + ".tmp"));
 }
 
-/// This includes copies, other suffixes, and directories with notes.
+/// Copies of checkpoints, names with other suffixes, and directories with notes stay.
 TEST_F(CheckpointTest, WhatOthersMadeIsLeftAlone) {
   write(1);
   write(2);

@@ -179,7 +179,7 @@ TEST(Metrics, AFailedExtensionIsAnErrorOfEveryRowAfterIt) {
   expect_steps(read_metrics(io, file, "steps"), 3);
 }
 
-// The rows that io_child appends: each 200 rows have a separate column, which is NaN in all other rows.
+// The rows that io_child appends: each block of 200 rows has its own column, which is NaN in all other rows.
 void expect_grown(const MetricsTable& table, std::size_t num_rows) {
   expect_steps(table, num_rows);
   for (const auto& [name, column] : table) {

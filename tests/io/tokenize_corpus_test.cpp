@@ -241,7 +241,8 @@ TEST_F(TokenizeCorpus, ContinuesBehindWholeShards) {
   EXPECT_EQ(count, 4000);
 }
 
-/// Otherwise a job that dies in between would leave the tokens of one text with the sidecar of another.
+/// If the old sidecar stayed, a job that dies before it writes the new one would leave the tokens of one text
+/// with the sidecar of another.
 TEST_F(TokenizeCorpus, AFileThatIsReplacedLosesItsSidecarFirst) {
   spill(file("a.txt"), "one text");
   run({file("a.txt")}, "out");

@@ -102,7 +102,7 @@ class SimulatedRank {
 };
 
 /// All ranks. Nothing is buffered, as on the strictest backend: a message passes once its sender and its
-/// receiver have both reached it. It takes one step.
+/// receiver have both reached it, and takes one step.
 class Simulation {
  public:
   using Combine = std::function<Word(Word, Word)>;

@@ -138,7 +138,7 @@ TEST_P(DdpBackends, ComputeWhatOneRankDoes) {
     EXPECT_LE(relative_error(outcome.gradient, oracle.gradient), 1e-5);
     const ParameterTable table(config.model);
     for (std::size_t i = 0; i < oracle.weights.size(); ++i) {
-      // The gradient of the key bias is zero in exact arithmetic, so Adam steps the bias by rounding noise.
+      // The gradient of the key bias is zero in exact arithmetic, so Adam updates the bias by rounding noise.
       if (table.parameters()[i].name.ends_with("c_attn.bias")) continue;
       EXPECT_LE(relative_error(outcome.weights[i], oracle.weights[i]), 1e-4) << table.parameters()[i].name;
     }

@@ -125,7 +125,7 @@ def relative_error(a, b):
 
 
 def without_key_bias(name, array):
-    """The key bias has gradient zero in exact arithmetic, so Adam steps it by rounding noise."""
+    """The key bias has gradient zero in exact arithmetic, so Adam updates it by rounding noise."""
     if not name.endswith("attn.c_attn.bias"):
         return array
     query, _, value = np.split(array, 3)

@@ -43,7 +43,7 @@ bool is_qkv_bias(const std::string& name) {
   return name.ends_with("attn.c_attn.bias");
 }
 
-/// The QKV bias without the key bias, whose gradient is zero in exact arithmetic: Adam steps it by noise.
+/// The QKV bias without the key bias, whose gradient is zero in exact arithmetic: Adam updates it by noise.
 std::vector<float> without_key_bias(const std::string& name, std::vector<float> values) {
   if (!is_qkv_bias(name)) return values;
   const auto width = static_cast<std::ptrdiff_t>(values.size() / 3);

@@ -212,8 +212,8 @@ class MessageCheck {
       ++open_[rank];
     }
   }
-  /// Pairs sent with received messages in every channel while it has both, and reports pairs that do not fit.
-  /// Returns false if there was no pair.
+  /// Takes pairs of a sent and a received message from every channel while it has both, and reports pairs
+  /// that do not match. Returns false if there was no pair.
   bool meet_once() {
     bool has_met = false;
     for (auto& [ends, channel] : channels_) {

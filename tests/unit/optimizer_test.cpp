@@ -21,7 +21,7 @@ namespace {
 class OptimizerTest : public testing::TestWithParam<std::string> {
  protected:
   /// The bits of the whole model's weights, by name, after three steps without a master. Each rank along the
-  /// tensor axis steps the elements that it holds; each unit is cut into `cuts` parts.
+  /// tensor axis updates the elements that it holds; each unit is cut into `cuts` parts.
   using Weights = std::map<std::string, std::vector<std::uint16_t>>;
   Weights step(const char* name, std::int64_t cuts, std::uint64_t seed, int tensor = 1,
                const TensorSplits& splits = {}) {

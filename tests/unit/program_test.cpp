@@ -541,7 +541,7 @@ TEST(ActivationPlan, IsNoLargerForMoreMicroBatches) {
           .bytes();
     };
     EXPECT_EQ(bytes(1), bytes(4));
-    // Many micro-batches give no more passages to plan than three.
+    // A hundred micro-batches give the same passages to plan as three micro-batches.
     EXPECT_EQ(passages_of(accumulate(100), recorded.programs), passages_of(accumulate(3), recorded.programs));
   });
 }

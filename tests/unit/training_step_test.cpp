@@ -56,7 +56,7 @@ void expect_same_steps(const RunConfig& run, MiniTrainer& at_once, MiniTrainer& 
     seconds += seen.seconds;
     for (const double of_phase : seen.phase_seconds) EXPECT_GE(of_phase, 0.0);
   }
-  // No time counts for two steps.
+  // No time is counted in two steps.
   EXPECT_LE(seconds, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   for (const Parameter& parameter : at_once.table().parameters()) {
     EXPECT_EQ(late.weight(parameter.name), at_once.weight(parameter.name)) << parameter.name;

@@ -60,8 +60,7 @@ PluginInfo PluginRegistry::open(const std::filesystem::path& file) {
 PluginRegistry PluginRegistry::discover(const std::vector<std::filesystem::path>& directories) {
   PluginRegistry registry;
   for (const std::filesystem::path& directory : directories) {
-    if (const std::string_view limit = instruction_set_limit(); !limit.empty())
-      registry.searched_.push_back(directory / limit);
+    if (const auto limit = instruction_set_limit()) registry.searched_.push_back(directory / name_of(*limit));
     registry.searched_.push_back(directory);
   }
 #if defined(MYLOS_STATIC)

@@ -134,7 +134,8 @@ class PluginRegistry {
  public:
   /// Opens every `libmylos_*.so` in `directories`, in order; of files with the same name the first wins. If
   /// MYLOS_CPU is set, the folder of this name within each directory comes before the directory itself: it
-  /// has the plugins that were compiled for no more than this instruction set.
+  /// has the plugins that were compiled for no more than this instruction set. Throws ExitCode::usage if
+  /// MYLOS_CPU names no instruction set.
   /// Plugins are never unloaded.
   static PluginRegistry discover(const std::vector<std::filesystem::path>& directories);
   /// Opens and checks one file. Errors are reported in the result.

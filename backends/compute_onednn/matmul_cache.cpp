@@ -31,7 +31,7 @@ dnnl::cpu_isa allowed_isa() {
 }
 
 bool limit() {
-  if (!instruction_set_limit().empty() && dnnl::set_max_cpu_isa(allowed_isa()) != dnnl::status::success)
+  if (instruction_set_limit() && dnnl::set_max_cpu_isa(allowed_isa()) != dnnl::status::success)
     fail(ExitCode::usage, "oneDNN cannot be limited to the instructions that MYLOS_CPU allows");
   return true;
 }

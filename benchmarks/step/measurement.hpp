@@ -52,8 +52,8 @@ struct Measurement {
   double phase_seconds(StepPhase phase) const;
   double coverage() const;
   /// Medians of the ratios to the same step of the same round in `first`. The speed of a machine's memory can
-  /// change between rounds; it has less effect on these ratios than on the ratio of two medians. NaN if a
-  /// phase of `first` took no time.
+  /// change between rounds; it has less effect on these ratios than on the ratio of two medians. Not
+  /// finite if a phase of `first` took no time.
   double step_ratio(const Measurement& first) const;
   double phase_ratio(const Measurement& first, StepPhase phase) const;
 

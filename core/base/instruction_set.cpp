@@ -23,12 +23,6 @@ InstructionSet of_processor() {
 #endif
 }
 
-InstructionSet set_named(std::string_view word) {
-  for (const InstructionSet set : {InstructionSet::avx2, InstructionSet::avx512, InstructionSet::avx512_bf16})
-    if (word == name_of(set)) return set;
-  fail(ExitCode::usage, "MYLOS_CPU is '{}', but must be avx2, avx512 or avx512_bf16", word);
-}
-
 }  // namespace
 
 std::string_view name_of(InstructionSet set) {
@@ -46,15 +40,17 @@ std::string_view name_of(InstructionSet set) {
 }
 
 InstructionSet instruction_set() {
-  const std::string_view limit = instruction_set_limit();
   static const InstructionSet set =
-      limit.empty() ? of_processor() : std::min(of_processor(), set_named(limit));
+      std::min(of_processor(), instruction_set_limit().value_or(InstructionSet::avx512_bf16));
   return set;
 }
 
-std::string_view instruction_set_limit() {
+std::optional<InstructionSet> instruction_set_limit() {
   const char* variable = std::getenv("MYLOS_CPU");
-  return variable != nullptr ? variable : "";
+  if (variable == nullptr) return std::nullopt;
+  for (const InstructionSet set : {InstructionSet::avx2, InstructionSet::avx512, InstructionSet::avx512_bf16})
+    if (variable == name_of(set)) return set;
+  fail(ExitCode::usage, "MYLOS_CPU is '{}', but must be avx2, avx512 or avx512_bf16", variable);
 }
 
 }  // namespace mylos

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace mylos {
@@ -14,11 +15,11 @@ enum class InstructionSet : std::uint8_t { baseline, avx2, avx512, avx512_bf16 }
 std::string_view name_of(InstructionSet set);
 
 /// The largest set that this processor has and that the environment variable MYLOS_CPU (avx2, avx512 or
-/// avx512_bf16) allows. The variable is read once. Throws ExitCode::usage if it has another value.
+/// avx512_bf16) allows. The variable is read once. Throws as `instruction_set_limit` does.
 InstructionSet instruction_set();
 
-/// MYLOS_CPU; empty if it is not set. If it is set, instruction sets that InstructionSet does not list, such
-/// as AMX, must not be used either.
-std::string_view instruction_set_limit();
+/// The set that MYLOS_CPU names; nothing if it is not set. If it is set, instruction sets that InstructionSet
+/// does not list, such as AMX, must not be used either. Throws ExitCode::usage if it has another value.
+std::optional<InstructionSet> instruction_set_limit();
 
 }  // namespace mylos

@@ -101,7 +101,7 @@ void Watchdog::judge() {
 }
 
 void Watchdog::end_failed_job(ExitCode code, std::string_view reason, std::string_view report) {
-  // It beats while it waits, so that no other rank takes this one for stopped and reports too.
+  // Heartbeats continue during the wait, so that no other rank considers this one stopped and reports too.
   constexpr milliseconds pause{10};
   constexpr milliseconds longest_report{5000};
   code_ = code;

@@ -63,9 +63,18 @@ if(MYLOS_PRECOMPILE_HEADERS)
     <cstring> <filesystem> <functional> <initializer_list> <map> <memory> <mutex> <numeric> <optional> <ranges> <span>
     <source_location> <string> <string_view> <thread> <utility> <vector> <fmt/core.h>)
 endif()
+# mylos_use_precompiled(TARGET [FROM]), with FROM the target whose headers are taken.
 function(mylos_use_precompiled target)
-  if(TARGET mylos_precompiled)
-    target_precompile_headers(${target} REUSE_FROM mylos_precompiled)
+  set(from mylos_precompiled ${ARGN})
+  list(POP_BACK from from)
+  if(TARGET ${from})
+    target_precompile_headers(${target} REUSE_FROM ${from})
+    get_target_property(type ${target} TYPE)
+    if(type STREQUAL EXECUTABLE)
+      # Precompiled headers serve only programs that are compiled with their option for position-independent code.
+      set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+      target_compile_options(${target} PRIVATE -fPIC)
+    endif()
     # GCC 12 forgets that precompiled headers are system headers, and no longer hides their false warnings.
     target_compile_options(${target} PRIVATE -Wno-array-bounds -Wno-stringop-overflow)
   endif()
@@ -78,7 +87,7 @@ function(mylos_precompile_kokkos target)
   endif()
 endfunction()
 
-# Shorter compilation for programs that run for milliseconds. Link this library after mylos_options, whose flags it
+# Shorter compilation for code whose own speed does not matter. Link this library after mylos_options, whose flags it
 # changes.
 add_library(mylos_light_options INTERFACE)
 target_compile_options(mylos_light_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-O1>)

@@ -23,11 +23,8 @@ function(mylos_test_program name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin/tests)
   target_link_libraries(${name} PRIVATE mylos_options ${arg_LIBRARIES} mylos_test_options)
   # Programs with OpenMP are excluded, because the headers were precompiled without OpenMP's macro.
-  if(TARGET mylos_precompiled_tests AND NOT "${arg_LIBRARIES}" MATCHES "OpenMP|Kokkos")
-    # Headers that were precompiled for libraries serve only programs with the same options.
-    set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
-    target_compile_options(${name} PRIVATE -fPIC -Wno-array-bounds -Wno-stringop-overflow)
-    target_precompile_headers(${name} REUSE_FROM mylos_precompiled_tests)
+  if(NOT "${arg_LIBRARIES}" MATCHES "OpenMP|Kokkos")
+    mylos_use_precompiled(${name} mylos_precompiled_tests)
   endif()
 endfunction()
 

@@ -2,7 +2,7 @@
 #include <bit>
 
 #include "parallel/collectives/algorithms.hpp"
-#include "parallel/collectives/binomial_tree.hpp"
+#include "parallel/collectives/tree.hpp"
 
 namespace mylos {
 
@@ -111,7 +111,7 @@ void broadcast(ScheduleBuilder& builder, const FoldedOrder& order, BufferRange b
     builder.receive(order.partner, buffer);
     return;
   }
-  tree_scatter(builder, order.active, buffer, order.active.part(buffer, order.active.index));
+  binomial_tree(builder, order.active).scatter(buffer, order.active.part(buffer, order.active.index));
   recursive_doubling(builder, order.active, buffer);
   if (order.has_partner()) builder.send(order.partner, buffer);
 }
@@ -125,7 +125,7 @@ void reduce(ScheduleBuilder& builder, const FoldedOrder& order, BufferRange inpu
   BufferRange own = is_root ? output : input;
   if (order.has_partner()) own = builder.receive_and_combine(order.partner, own);
   const BufferRange sum = recursive_halving(builder, order.active, own);
-  tree_gather(builder, order.active, sum, is_root ? output : builder.scratch(input.count));
+  binomial_tree(builder, order.active).gather(sum, is_root ? output : builder.scratch(input.count));
 }
 
 void pairwise_all_to_all(ScheduleBuilder& builder, const RankOrder& order, BufferRange input,

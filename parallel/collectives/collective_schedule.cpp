@@ -30,19 +30,4 @@ CollectiveSchedule make_schedule(const CollectiveCall& call, Algorithm algorithm
   return builder.take();
 }
 
-ScheduleCost cost_of(const CollectiveSchedule& schedule, DType dtype) {
-  const auto bytes = [&](std::int64_t count) { return static_cast<std::uint64_t>(count) * size_of(dtype); };
-  ScheduleCost cost;
-  cost.scratch_bytes = bytes(schedule.scratch_count);
-  for (const CollectiveRound& round : schedule.rounds) {
-    if (round.send || round.receive) cost.steps += 1;
-    if (round.send) cost.bytes_sent += bytes(round.send->range.count);
-    if (round.receive) cost.bytes_received += bytes(round.receive->range.count);
-    for (const LocalStep& step : round.local) {
-      if (step.kind == LocalStep::Kind::combine) cost.bytes_combined += bytes(step.to.count);
-    }
-  }
-  return cost;
-}
-
 }  // namespace mylos

@@ -91,21 +91,8 @@ struct CollectiveSchedule {
   std::int64_t scratch_count = 0;  ///< elements
 };
 
-/// What a schedule costs its rank.
-struct ScheduleCost {
-  int steps = 0;  ///< rounds with a message
-  std::uint64_t bytes_sent = 0;
-  std::uint64_t bytes_received = 0;
-  std::uint64_t bytes_combined = 0;
-  std::uint64_t scratch_bytes = 0;
-
-  bool operator==(const ScheduleCost&) const = default;
-};
-
 /// The rounds of `rank`; `algorithm` is not `native`. Every algorithm supports every collective operation
 /// except all_to_all_v; see algorithms.hpp.
 CollectiveSchedule make_schedule(const CollectiveCall& call, Algorithm algorithm, int rank);
-
-ScheduleCost cost_of(const CollectiveSchedule& schedule, DType dtype);
 
 }  // namespace mylos

@@ -114,7 +114,8 @@ std::size_t scratch_bytes(const std::string& name, const PlannedCall& call, cons
   const auto of = [&](Algorithm algorithm) -> std::size_t {
     if (algorithm == Algorithm::native) return 0;
     const CollectiveCall collective{call.operation, ranks, call.count};
-    return cost_of(make_schedule(collective, algorithm, 0), call.dtype).scratch_bytes;
+    return static_cast<std::size_t>(make_schedule(collective, algorithm, 0).scratch_count) *
+           size_of(call.dtype);
   };
   if (name == "auto") return std::ranges::max(all_algorithms | std::views::transform(of));
   return of(AlgorithmChoice::parse(name).of(call.operation, payload_bytes(call, coordinates)));

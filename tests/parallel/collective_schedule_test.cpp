@@ -11,6 +11,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/schedule_cost.hpp"
+
 namespace mylos {
 namespace {
 

@@ -18,6 +18,7 @@
 #include "parallel/collectives/hierarchical.hpp"
 #include "parallel/collectives/progress_thread.hpp"
 #include "parallel/collectives/simulated_link.hpp"
+#include "tests/support/schedule_cost.hpp"
 #include "tests/support/test_plugins.hpp"
 #include "tests/support/waiting.hpp"
 

@@ -150,7 +150,8 @@ void Session::open_world(const PluginDescriptor& comm, CommunicatorArgs args, co
   world_ = communicator_.get();
   algorithm_ = is_one && config.algorithm == "auto" ? "native" : config.algorithm;
   if (communicator_->size() < bootstrap_->size()) {
-    layers_ = std::make_unique<HierarchicalCommunicator>(*communicator_, *bootstrap_, args.compute, &ledger_);
+    layers_ = std::make_unique<HierarchicalCommunicator>(*communicator_, *bootstrap_, args.compute,
+                                                         std::make_shared<OperationEngine>(&ledger_));
     world_ = layers_.get();
   }
   if (!is_made_of_messages) return;
@@ -163,8 +164,9 @@ void Session::open_world(const PluginDescriptor& comm, CommunicatorArgs args, co
   }
   if (algorithm_ == "auto") algorithm_ = choose_algorithms(*world_).text();
   const AlgorithmChoice choice = AlgorithmChoice::parse(algorithm_);
-  layers_ = std::make_unique<AlgorithmCommunicator>(below(), choice, "wire", wire_traffic_,
-                                                    &untraced_compute(), &ledger_);
+  layers_ =
+      std::make_unique<AlgorithmCommunicator>(below(), choice, "wire", wire_traffic_, &untraced_compute(),
+                                              std::make_shared<OperationEngine>(&ledger_));
   world_ = layers_.get();
 }
 

@@ -43,12 +43,12 @@ class AlgorithmCommunicator::ScheduledOperation final : public PolledOperation {
   ScheduledOperation(AlgorithmCommunicator& owner, std::shared_ptr<const CollectiveSchedule> schedule,
                      const CommCall& call, int tag)
       : wire_(owner.wire_),
-        family_(*owner.family_),
         schedule_(std::move(schedule)),
         dtype_(call.output.dtype),
         op_(call.reduction),
         tag_(tag),
-        scratch_(family_.scratch.take(static_cast<std::size_t>(schedule_->scratch_count) * size_of(dtype_))),
+        scratch_(owner.engine_->scratch.take(static_cast<std::size_t>(schedule_->scratch_count) *
+                                             size_of(dtype_))),
         buffers_{static_cast<std::byte*>(call.input.data), static_cast<std::byte*>(call.output.data),
                  scratch_.data()} {}
 
@@ -76,7 +76,6 @@ class AlgorithmCommunicator::ScheduledOperation final : public PolledOperation {
   void post(const CollectiveRound& round) {
     if (round.receive) receiving_ = wire_.recv(at(round.receive->range), round.receive->peer, tag_);
     if (round.send) sending_ = wire_.send(at(round.send->range), round.send->peer, tag_);
-    if (round.receive || round.send) family_.steps += 1;
     posted_ = true;
   }
   void run(const LocalStep& step) const {
@@ -90,7 +89,6 @@ class AlgorithmCommunicator::ScheduledOperation final : public PolledOperation {
   }
 
   CountedCommunicator& wire_;
-  Family& family_;
   std::shared_ptr<const CollectiveSchedule> schedule_;
   DType dtype_;
   ReduceOp op_;
@@ -105,29 +103,19 @@ class AlgorithmCommunicator::ScheduledOperation final : public PolledOperation {
 
 AlgorithmCommunicator::AlgorithmCommunicator(NextCommunicator next, AlgorithmChoice choice,
                                              std::string_view wire_label, TrafficCounter& counter,
-                                             ComputeBackend* compute, MemoryLedger* ledger)
-    : AlgorithmCommunicator(std::move(next), std::move(choice), wire_label, counter, compute,
-                            std::make_shared<Family>(ledger)) {}
-
-AlgorithmCommunicator::AlgorithmCommunicator(NextCommunicator next, AlgorithmChoice choice,
-                                             std::string_view wire_label, TrafficCounter& counter,
-                                             ComputeBackend* compute, std::shared_ptr<Family> family)
+                                             ComputeBackend* compute, std::shared_ptr<OperationEngine> engine)
     : ForwardingCommunicator(std::move(next)),
       choice_(std::move(choice)),
       wire_label_(wire_label),
       counter_(&counter),
       compute_(compute),
-      family_(std::move(family)),
+      engine_(std::move(engine)),
       wire_(this->next(), wire_label, counter, nullptr) {
   if (compute != nullptr && !compute->host_accessible() && !choice_.is_native()) {
     fail(ExitCode::usage,
          "comm.algorithm = {} needs buffers in host memory, but those of {} are not; use native",
          choice_.text(), compute->description());
   }
-}
-
-void AlgorithmCommunicator::synchronize() {
-  if (compute_ != nullptr) compute_->synchronize();
 }
 
 std::shared_ptr<const CollectiveSchedule> AlgorithmCommunicator::schedule(const CollectiveCall& call,
@@ -139,36 +127,29 @@ std::shared_ptr<const CollectiveSchedule> AlgorithmCommunicator::schedule(const 
 }
 
 Request AlgorithmCommunicator::start(const CommCall& call) {
+  if (compute_ != nullptr) compute_->synchronize();
   if (call.operation > CommOperation::all_to_all) {  // all_to_all_v and messages have no schedule
     require(call.tag >= 0 && call.tag <= last_user_tag, "tag is 0 to 16383");
-    synchronize();
     return call.on(next());
   }
   const CollectiveCall collective{call.operation, size(), count_of(call, size()), call.peer};
-  synchronize();
   const Algorithm algorithm = choice_.of(call.operation, call.payload_bytes());
   if (algorithm == Algorithm::native) return call.on(next());
   require(call.input.contiguous() && call.output.contiguous(), "communication buffers are contiguous");
-  family_->operations += 1;
   const int tag = first_tag + next_tag_;
   next_tag_ = (next_tag_ + 1) % (last_tag - first_tag + 1);
-  return family_->engine.start(
+  return engine_->start(
       std::make_unique<ScheduledOperation>(*this, schedule(collective, algorithm), call, tag));
 }
 
 void AlgorithmCommunicator::progress() {
-  family_->engine.progress();
+  engine_->progress();
   next().progress();
 }
 
 std::unique_ptr<Communicator> AlgorithmCommunicator::split(int color, int key) {
-  return std::unique_ptr<Communicator>(new AlgorithmCommunicator(next().split(color, key), choice_,
-                                                                 wire_label_, *counter_, compute_, family_));
-}
-
-AlgorithmTotals AlgorithmCommunicator::totals() const {
-  return {family_->operations, family_->steps, family_->scratch.peak_bytes(),
-          family_->scratch.num_allocations()};
+  return std::make_unique<AlgorithmCommunicator>(next().split(color, key), choice_, wire_label_, *counter_,
+                                                 compute_, engine_);
 }
 
 }  // namespace mylos

@@ -10,18 +10,9 @@
 
 #include "parallel/collectives/algorithm_choice.hpp"
 #include "parallel/collectives/operation_engine.hpp"
-#include "parallel/collectives/scratch_pool.hpp"
 #include "parallel/health/traffic.hpp"
 
 namespace mylos {
-
-/// Totals of the scheduled operations of one family (a communicator and its splits) on this rank.
-struct AlgorithmTotals {
-  std::uint64_t operations = 0;
-  std::uint64_t steps = 0;  ///< rounds of messages
-  std::size_t peak_scratch_bytes = 0;
-  std::size_t scratch_allocations = 0;
-};
 
 /// Runs all_reduce, reduce_scatter, all_gather, broadcast, reduce and all_to_all by the schedules of
 /// `choice`. Native collectives and all other operations go to the next communicator. all_reduce is bitwise
@@ -44,39 +35,21 @@ class AlgorithmCommunicator final : public ForwardingCommunicator {
  public:
   static constexpr int last_user_tag = 16383;
 
-  /// `wire_label` names the axis of the messages; scratch is charged to `ledger` (null: to no ledger).
-  /// `counter`, `compute` and `ledger` must outlive this. Throws ExitCode::usage if the host cannot reach the
-  /// memory of `compute` and `choice` is not native.
+  /// `wire_label` names the axis of the messages. `counter` and `compute` must outlive this. Throws
+  /// ExitCode::usage if the host cannot reach the memory of `compute` and `choice` is not native.
   AlgorithmCommunicator(NextCommunicator next, AlgorithmChoice choice, std::string_view wire_label,
                         TrafficCounter& counter, ComputeBackend* compute = nullptr,
-                        MemoryLedger* ledger = nullptr);
+                        std::shared_ptr<OperationEngine> engine = std::make_shared<OperationEngine>());
 
   void progress() override;
-  /// The new communicator has the same choice, and its messages the same label.
+  /// The new communicator has the same choice and engine, and its messages the same label.
   std::unique_ptr<Communicator> split(int color, int key) override;
 
-  /// Totals of this communicator's family.
-  AlgorithmTotals totals() const;
-
  private:
-  /// State that the communicators of a family share.
-  struct Family {
-    explicit Family(MemoryLedger* ledger) : scratch(ledger) {}
-
-    OperationEngine engine;
-    ScratchPool scratch;
-    std::atomic<std::uint64_t> operations{0};
-    std::atomic<std::uint64_t> steps{0};
-  };
   using ScheduleKey = std::tuple<CommOperation, Algorithm, std::int64_t, int>;
 
   class ScheduledOperation;
 
-  AlgorithmCommunicator(NextCommunicator next, AlgorithmChoice choice, std::string_view wire_label,
-                        TrafficCounter& counter, ComputeBackend* compute, std::shared_ptr<Family> family);
-
-  /// Waits for the work that fills the buffers.
-  void synchronize();
   Request start(const CommCall& call) override;
   std::shared_ptr<const CollectiveSchedule> schedule(const CollectiveCall& call, Algorithm algorithm);
 
@@ -84,7 +57,7 @@ class AlgorithmCommunicator final : public ForwardingCommunicator {
   std::string wire_label_;
   TrafficCounter* counter_;
   ComputeBackend* compute_;
-  std::shared_ptr<Family> family_;
+  std::shared_ptr<OperationEngine> engine_;
   CountedCommunicator wire_;
   std::map<ScheduleKey, std::shared_ptr<const CollectiveSchedule>> schedules_;
   int next_tag_ = 0;

@@ -61,7 +61,7 @@ class HierarchicalCommunicator::StagedOperation : public PolledOperation {
   /// Scratch for `count` elements, kept until the operation is destroyed.
   TensorRef take(DType dtype, std::int64_t count) {
     const auto& taken =
-        scratch_.emplace_back(own_.family_->scratch.take(static_cast<std::size_t>(count) * size_of(dtype)));
+        scratch_.emplace_back(own_.engine_->scratch.take(static_cast<std::size_t>(count) * size_of(dtype)));
     return {taken.data(), dtype, {count}};
   }
   /// Clears the buffer if it has padding, which is reduced and sent like the parts.
@@ -218,15 +218,12 @@ class HierarchicalCommunicator::AllGather final : public StagedOperation {
 };
 
 HierarchicalCommunicator::HierarchicalCommunicator(NextCommunicator node, NextCommunicator flat,
-                                                   ComputeBackend* compute, MemoryLedger* ledger)
-    : HierarchicalCommunicator(std::move(node), std::move(flat), compute, std::make_shared<Family>(ledger)) {}
-
-HierarchicalCommunicator::HierarchicalCommunicator(NextCommunicator node, NextCommunicator flat,
-                                                   ComputeBackend* compute, std::shared_ptr<Family> family)
+                                                   ComputeBackend* compute,
+                                                   std::shared_ptr<OperationEngine> engine)
     : ForwardingCommunicator(std::move(flat)),
       node_(std::move(node)),
       compute_(compute),
-      family_(std::move(family)) {
+      engine_(std::move(engine)) {
   if (compute != nullptr && !compute->host_accessible()) {
     fail(ExitCode::usage, "hierarchical collectives need buffers in host memory, but those of {} are not",
          compute->description());
@@ -270,7 +267,7 @@ TensorRef HierarchicalCommunicator::slice(TensorRef buffer, int lane) const {
 
 template <class Staged>
 Request HierarchicalCommunicator::start_staged(const CommCall& call) {
-  return family_->engine.start(std::make_unique<Staged>(*this, call));
+  return engine_->start(std::make_unique<Staged>(*this, call));
 }
 
 Request HierarchicalCommunicator::start(const CommCall& call) {
@@ -295,15 +292,15 @@ Request HierarchicalCommunicator::start(const CommCall& call) {
 }
 
 void HierarchicalCommunicator::progress() {
-  family_->engine.progress();
+  engine_->progress();
   node_->progress();
   next().progress();
 }
 
 std::unique_ptr<Communicator> HierarchicalCommunicator::split(int color, int key) {
   std::unique_ptr<Communicator> node = node_->split(color, key);
-  return std::unique_ptr<Communicator>(
-      new HierarchicalCommunicator(std::move(node), next().split(color, key), compute_, family_));
+  return std::make_unique<HierarchicalCommunicator>(std::move(node), next().split(color, key), compute_,
+                                                    engine_);
 }
 
 }  // namespace mylos

@@ -10,7 +10,6 @@
 
 #include "core/forwarding_communicator.hpp"
 #include "parallel/collectives/operation_engine.hpp"
-#include "parallel/collectives/scratch_pool.hpp"
 
 namespace mylos {
 
@@ -36,10 +35,9 @@ class HierarchicalCommunicator final : public ForwardingCommunicator {
   /// The number of communicators over the ranks of a node: `node` and its two splits.
   static constexpr int num_node_communicators = 3;
 
-  /// Collective over `flat`. `node` may order its ranks differently from `flat`. Scratch is charged to
-  /// `ledger` (null: to no ledger).
+  /// Collective over `flat`. `node` may order its ranks differently from `flat`.
   HierarchicalCommunicator(NextCommunicator node, NextCommunicator flat, ComputeBackend* compute = nullptr,
-                           MemoryLedger* ledger = nullptr);
+                           std::shared_ptr<OperationEngine> engine = std::make_shared<OperationEngine>());
 
   int num_lanes() const { return num_lanes_; }
   int num_nodes() const { return static_cast<int>(node_sizes_.size()); }
@@ -53,14 +51,6 @@ class HierarchicalCommunicator final : public ForwardingCommunicator {
  private:
   static constexpr int num_stages = 3;
 
-  /// State that this communicator and its splits share.
-  struct Family {
-    explicit Family(MemoryLedger* ledger) : scratch(ledger) {}
-
-    OperationEngine engine;
-    ScratchPool scratch;
-  };
-
   struct Place {
     int node;   ///< nodes are numbered in the order of their first ranks in `flat`
     int index;  ///< the rank within the node
@@ -72,9 +62,6 @@ class HierarchicalCommunicator final : public ForwardingCommunicator {
   class AllGather;
   class Broadcast;
   class Reduce;
-
-  HierarchicalCommunicator(NextCommunicator node, NextCommunicator flat, ComputeBackend* compute,
-                           std::shared_ptr<Family> family);
 
   void find_nodes();
   bool has_lane() const { return own_.index < num_lanes_; }
@@ -99,7 +86,7 @@ class HierarchicalCommunicator final : public ForwardingCommunicator {
   std::unique_ptr<Communicator> node_up_;  // for the third stage
   std::uint64_t num_started_ = 0;
   std::array<std::uint64_t, num_stages> num_entered_{};  // by stage
-  std::shared_ptr<Family> family_;
+  std::shared_ptr<OperationEngine> engine_;              // shared with the splits
 };
 
 }  // namespace mylos

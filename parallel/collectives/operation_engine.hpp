@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/communicator.hpp"
+#include "parallel/collectives/scratch_pool.hpp"
 
 namespace mylos {
 
@@ -21,15 +22,20 @@ class PolledOperation {
   virtual bool advance() = 0;
 };
 
-/// The operations of a communicator and its splits that are under way. A thread that waits for one of them
-/// advances all of them, because another rank may need any of them. One thread at a time advances them, in
-/// the order in which they were started. A thread that finds another thread advancing them returns at once,
-/// so neither `start` nor `test` waits for a reduction in a progress thread.
+/// The operations of a communicator and its splits that are under way, and their scratch. A thread that waits
+/// for one of them advances all of them, because another rank may need any of them. One thread at a time
+/// advances them, in the order in which they were started. A thread that finds another thread advancing them
+/// returns at once, so neither `start` nor `test` waits for a reduction in a progress thread.
 class OperationEngine {
  public:
+  /// Scratch is charged to `ledger` (null: to no ledger).
+  explicit OperationEngine(MemoryLedger* ledger = nullptr) : scratch(ledger) {}
+
   /// The request's test or wait rethrows an exception of `operation`. The engine must outlive the request.
   Request start(std::unique_ptr<PolledOperation> operation);
   void progress();
+
+  ScratchPool scratch;
 
  private:
   friend class EngineRequest;

@@ -33,11 +33,9 @@ ScratchPool::Lease ScratchPool::take(std::size_t bytes) {
   };
   if (!lent.is_new) return {*this, remove(lent.capacity)};
   if (lent.replaced > 0) remove(lent.replaced);
-  Block block{std::make_unique_for_overwrite<std::byte[]>(bytes), bytes,
-              MemoryCharge(ledger_, MemoryCategory::communication, bytes)};
-  peak_ = std::max(peak_.load(), sizes_.allocated());
-  num_allocations_ += 1;
-  return {*this, std::move(block)};
+  return {*this,
+          {std::make_unique_for_overwrite<std::byte[]>(bytes), bytes,
+           MemoryCharge(ledger_, MemoryCategory::communication, bytes)}};
 }
 
 void ScratchPool::give_back(Block block) {

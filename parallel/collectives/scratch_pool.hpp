@@ -2,7 +2,6 @@
 // ScratchPool: host memory that operations borrow and give back, so that repeated steps allocate nothing.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -64,9 +63,6 @@ class ScratchPool {
 
   /// At least `bytes`, not initialised.
   Lease take(std::size_t bytes);
-  /// The most bytes that were ever allocated.
-  std::size_t peak_bytes() const { return peak_.load(); }
-  std::size_t num_allocations() const { return num_allocations_.load(); }
 
  private:
   void give_back(Block block);
@@ -75,8 +71,6 @@ class ScratchPool {
   std::mutex mutex_;
   ScratchSizes sizes_;
   std::vector<Block> free_;
-  std::atomic<std::size_t> peak_{0};
-  std::atomic<std::size_t> num_allocations_{0};
 };
 
 }  // namespace mylos

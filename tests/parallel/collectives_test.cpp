@@ -102,7 +102,9 @@ constexpr Algorithm scheduled[] = {Algorithm::naive, Algorithm::tree, Algorithm:
 TEST_F(CollectivesTest, WireBytesAndStepsAreThoseOfTheSchedules) {
   for (const Algorithm algorithm : scheduled) {
     TrafficCounter counter;
-    AlgorithmCommunicator comm(*world_, AlgorithmChoice(algorithm), "data wire", counter);
+    MemoryLedger ledger;
+    AlgorithmCommunicator comm(*world_, AlgorithmChoice(algorithm), "data wire", counter, nullptr,
+                               std::make_shared<OperationEngine>(&ledger));
     const std::int64_t n = 1003;
     const int root = size_ - 1;
     std::vector<float> one = own(n);
@@ -122,7 +124,8 @@ TEST_F(CollectivesTest, WireBytesAndStepsAreThoseOfTheSchedules) {
       const bool rooted = operation == CommOperation::broadcast || operation == CommOperation::reduce;
       const ScheduleCost cost =
           cost_of(make_schedule({operation, size_, n, rooted ? root : 0}, algorithm, rank_), DType::fp32);
-      expected.steps += cost.steps;
+      expected.sends += cost.sends;
+      expected.receives += cost.receives;
       expected.bytes_sent += cost.bytes_sent;
       expected.bytes_received += cost.bytes_received;
       expected.scratch_bytes = std::max(expected.scratch_bytes, cost.scratch_bytes);
@@ -130,10 +133,10 @@ TEST_F(CollectivesTest, WireBytesAndStepsAreThoseOfTheSchedules) {
     const TrafficCounter::Axis& wire = counter.axis("data wire");
     EXPECT_EQ(wire.payload_bytes(CommOperation::send), expected.bytes_sent);
     EXPECT_EQ(wire.payload_bytes(CommOperation::recv), expected.bytes_received);
+    EXPECT_EQ(wire.calls(CommOperation::send), expected.sends);
+    EXPECT_EQ(wire.calls(CommOperation::recv), expected.receives);
     EXPECT_EQ(wire.calls(CommOperation::all_reduce), 0U);
-    EXPECT_EQ(comm.totals().operations, 6U);
-    EXPECT_EQ(comm.totals().steps, static_cast<std::uint64_t>(expected.steps));
-    EXPECT_EQ(comm.totals().peak_scratch_bytes, expected.scratch_bytes);
+    EXPECT_EQ(ledger.peak(MemoryCategory::communication), expected.scratch_bytes);
   }
 }
 
@@ -141,16 +144,19 @@ TEST_F(CollectivesTest, AlgorithmsFollowThePayload) {
   AlgorithmCommunicator comm(*world_, AlgorithmChoice::parse("naive<400,native"), "wire", counter_);
   std::vector<float> small = own(99);
   std::vector<float> large = own(100);
+  const std::uint64_t messages = size_ == 1 ? 0 : rank_ == 0 ? static_cast<std::uint64_t>(size_ - 1) : 1;
   comm.all_reduce(ref(small), ReduceOp::sum).host_wait();
-  EXPECT_EQ(comm.totals().operations, 1U);
+  EXPECT_EQ(counter_.axis("wire").calls(CommOperation::send), messages);
   comm.all_reduce(ref(large), ReduceOp::sum).host_wait();
-  EXPECT_EQ(comm.totals().operations, 1U);
+  EXPECT_EQ(counter_.axis("wire").calls(CommOperation::send), messages);
   EXPECT_EQ(small, expected_sums(99));
   EXPECT_EQ(large, expected_sums(100));
 }
 
 TEST_F(CollectivesTest, RepeatedStepsReuseTheirScratch) {
-  AlgorithmCommunicator comm(*world_, AlgorithmChoice(Algorithm::ring), "wire", counter_);
+  MemoryLedger ledger;
+  AlgorithmCommunicator comm(*world_, AlgorithmChoice(Algorithm::ring), "wire", counter_, nullptr,
+                             std::make_shared<OperationEngine>(&ledger));
   for (int step = 0; step < 30; ++step) {
     std::vector<std::vector<float>> buffers;
     for (int k = 0; k < 4; ++k) buffers.push_back(own(1000 * (k + 1)));
@@ -159,8 +165,8 @@ TEST_F(CollectivesTest, RepeatedStepsReuseTheirScratch) {
     for (Request& request : requests) request.host_wait();
   }
   // At most four blocks are in use at a time, and each is allocated in at most four sizes.
-  EXPECT_LE(comm.totals().scratch_allocations, 16U);
-  EXPECT_EQ(comm.totals().scratch_allocations > 0, size_ > 1);
+  EXPECT_LE(ledger.num_charges(), 16U);
+  EXPECT_EQ(ledger.num_charges() > 0, size_ > 1);
 }
 
 TEST_F(CollectivesTest, OperationsOnSeveralCommunicatorsOverlapInAnyOrderOfWaits) {
@@ -205,7 +211,7 @@ TEST_F(CollectivesTest, AProgressThreadAdvancesOperationsThatNobodyWaitsFor) {
   const ProgressThread progress(comm);
   Request request = comm.all_reduce(ref(buffer), ReduceOp::sum);
   const auto steps = static_cast<std::uint64_t>(2 * (size_ - 1));
-  EXPECT_TRUE(test::wait_until([&] { return comm.totals().steps == steps; }));
+  EXPECT_TRUE(test::wait_until([&] { return counter_.axis("wire").calls(CommOperation::send) == steps; }));
   request.host_wait();
   EXPECT_EQ(buffer, expected_sums(n));
   comm.barrier();

@@ -148,7 +148,7 @@ TEST(CommunicationMemory, EqualsThePlan) {
       MemoryLedger ledger;
       TrafficCounter counter;
       AlgorithmCommunicator layer(*world, AlgorithmChoice::parse(algorithm), "wire", counter,
-                                  &session.compute(), &ledger);
+                                  &session.compute(), std::make_shared<OperationEngine>(&ledger));
       MiniTrainer trainer(session.compute(), ledger, layer, config);
       trainer.step(walk_tokens(config, 1));
       const std::vector<TrafficRow> before = trainer.traffic().table();

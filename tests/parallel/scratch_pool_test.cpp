@@ -57,11 +57,11 @@ TEST(ScratchPool, ChargesItsBlocksToTheLedger) {
     EXPECT_TRUE(std::all_of(one.data(), one.data() + 100, [](std::byte b) { return b == std::byte{1}; }));
     EXPECT_EQ(charged(), 400U);
   }
-  EXPECT_EQ(pool.num_allocations(), 2U) << "later steps find the same blocks";
-  EXPECT_EQ(pool.peak_bytes(), 400U);
+  EXPECT_EQ(ledger.num_charges(), 2U) << "later steps find the same blocks";
+  EXPECT_EQ(ledger.peak(MemoryCategory::communication), 400U);
   pool.take(1000);
   EXPECT_EQ(charged(), 1100U) << "the largest made room";
-  EXPECT_EQ(pool.peak_bytes(), 1100U);
+  EXPECT_EQ(ledger.peak(MemoryCategory::communication), 1100U);
 }
 
 }  // namespace

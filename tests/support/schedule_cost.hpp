@@ -8,7 +8,8 @@ namespace mylos {
 
 /// What a schedule costs its rank.
 struct ScheduleCost {
-  int steps = 0;  ///< rounds with a message
+  std::uint64_t sends = 0;
+  std::uint64_t receives = 0;
   std::uint64_t bytes_sent = 0;
   std::uint64_t bytes_received = 0;
   std::uint64_t scratch_bytes = 0;
@@ -19,9 +20,14 @@ inline ScheduleCost cost_of(const CollectiveSchedule& schedule, DType dtype) {
   ScheduleCost cost;
   cost.scratch_bytes = bytes(schedule.scratch_count);
   for (const CollectiveRound& round : schedule.rounds) {
-    if (round.send || round.receive) cost.steps += 1;
-    if (round.send) cost.bytes_sent += bytes(round.send->range.count);
-    if (round.receive) cost.bytes_received += bytes(round.receive->range.count);
+    if (round.send) {
+      cost.sends += 1;
+      cost.bytes_sent += bytes(round.send->range.count);
+    }
+    if (round.receive) {
+      cost.receives += 1;
+      cost.bytes_received += bytes(round.receive->range.count);
+    }
   }
   return cost;
 }

@@ -25,7 +25,7 @@ class RequestState {
   virtual ~RequestState() = default;
   /// Work that is queued on the compute backend afterwards starts after the operation. Does not block the
   /// host if communicator and backend can both keep this order on a device.
-  virtual void wait() = 0;
+  virtual void wait() { host_wait(); }
   /// Blocks the host until the operation is complete.
   virtual void host_wait() = 0;
   /// Advances the operation as far as it can without blocking. Returns whether it is complete: a wait then

@@ -34,11 +34,10 @@ class MpiRequest final : public RequestState {
   /// Storage for the request of the next MPI call; valid until `next` is called again.
   MPI_Request* next() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
 
-  void wait() override {
+  void host_wait() override {
     poll_until([&] { return test(); });
     buffers_.copy_back();
   }
-  void host_wait() override { wait(); }
   bool test() override {
     int done = 0;
     owner_.check(

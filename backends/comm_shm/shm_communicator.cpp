@@ -45,11 +45,10 @@ class ShmRequest final : public RequestState {
              HostBuffers buffers)
       : engine_(std::move(engine)), completion_(std::move(completion)), buffers_(std::move(buffers)) {}
 
-  void wait() override {
+  void host_wait() override {
     engine_->wait(*completion_);
     buffers_.copy_back();
   }
-  void host_wait() override { wait(); }
   bool test() override {
     if (!completion_->done()) engine_->progress();
     return completion_->done();

@@ -41,7 +41,6 @@ class EngineRequest final : public RequestState {
   void host_wait() override {
     poll_until([&] { return test(); });
   }
-  void wait() override { host_wait(); }
 
  private:
   OperationEngine& engine_;

@@ -54,7 +54,6 @@ class LinkRequest final : public RequestState {
     arrived_ = true;
     clock_.sleep_until(delivery_);
   }
-  void wait() override { host_wait(); }
 
  private:
   LinkClock& clock_;

@@ -32,6 +32,24 @@ class NextCommunicator {
   Communicator* communicator_;
 };
 
+/// A request of a layer: `around(wait)` calls the wait of the request below.
+template <class Around>
+class LayerRequest final : public RequestState {
+ public:
+  LayerRequest(Request below, Around around) : below_(std::move(below)), around_(std::move(around)) {}
+  void wait() override {
+    around_([&] { below_.wait(); });
+  }
+  void host_wait() override {
+    around_([&] { below_.host_wait(); });
+  }
+  bool test() override { return below_.test(); }
+
+ private:
+  Request below_;
+  Around around_;
+};
+
 class ForwardingCommunicator : public Communicator {
  public:
   explicit ForwardingCommunicator(NextCommunicator next) : next_(std::move(next)) {}
@@ -85,6 +103,11 @@ class ForwardingCommunicator : public Communicator {
   virtual Request start(const CommCall& call) { return call.on(next()); }
 
   Communicator& next() const { return *next_; }
+  /// A request whose waits are made by around(wait).
+  template <class Around>
+  static Request with_waits(Request below, Around around) {
+    return Request(std::make_unique<LayerRequest<Around>>(std::move(below), std::move(around)));
+  }
 
  private:
   NextCommunicator next_;

@@ -17,10 +17,10 @@ std::string TraceEvent::label() const {
   return text;
 }
 
-Trace::Scope::Scope(Trace& trace, std::string_view name, TraceKind kind, LinearShape shape)
+Trace::Scope::Scope(Trace& trace, std::string_view name, TraceKind kind, LinearShape shape, const char* by)
     : trace_(trace), records_(trace.on_) {
   trace_.backend_.begin_range(name.data());  // a literal, so it is null-terminated
-  if (records_) event_ = {.name = name, .kind = kind, .shape = shape, .begin = trace_.now()};
+  if (records_) event_ = {.name = name, .kind = kind, .shape = shape, .by = by, .begin = trace_.now()};
 }
 
 Trace::Scope::~Scope() {

@@ -51,13 +51,12 @@ class Trace {
   /// A range of the backend from construction to destruction, recorded if the trace is on.
   class Scope {
    public:
-    Scope(Trace& trace, std::string_view name, TraceKind kind, LinearShape shape);
+    Scope(Trace& trace, std::string_view name, TraceKind kind, LinearShape shape, const char* by);
     ~Scope();
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
-    /// Sets the backend that took the operation, or the axes of a collective. With null nothing is recorded.
-    /// The text must outlive the events of the trace.
+    /// Sets the backend that took the operation. With null nothing is recorded.
     void taken_by(const char* taker);
 
    private:
@@ -81,10 +80,11 @@ class Trace {
   void stop() { on_ = false; }
   bool on() const { return on_; }
 
-  /// Records an event that lasts as long as the result. `name` must be a literal.
+  /// Records an event that lasts as long as the result. `name` must be a literal; `by` must outlive the
+  /// events of the trace, like the text that `taken_by` is given.
   [[nodiscard]] Scope record(std::string_view name, TraceKind kind = TraceKind::operation,
-                             LinearShape shape = {}) {
-    return {*this, name, kind, shape};
+                             LinearShape shape = {}, const char* by = nullptr) {
+    return {*this, name, kind, shape, by};
   }
 
   /// In the order in which they ended.

@@ -28,6 +28,9 @@ class TracedCommunicator final : public ForwardingCommunicator {
  private:
   /// Records the call and its wait.
   Request start(const CommCall& call) override;
+  Trace::Scope record(std::string_view name) {
+    return trace_.record(name, TraceKind::communication, {}, axes_.c_str());
+  }
 
   Trace& trace_;
   std::string axes_;

@@ -9,27 +9,6 @@ namespace mylos {
 
 namespace {
 
-class TrackedRequest final : public RequestState {
- public:
-  TrackedRequest(Request inner, FlightRecorder& recorder, std::uint64_t number)
-      : inner_(std::move(inner)), recorder_(recorder), number_(number) {}
-
-  void wait() override {
-    inner_.wait();
-    recorder_.complete(number_);
-  }
-  void host_wait() override {
-    inner_.host_wait();
-    recorder_.complete(number_);
-  }
-  bool test() override { return inner_.test(); }
-
- private:
-  Request inner_;
-  FlightRecorder& recorder_;
-  std::uint64_t number_;
-};
-
 constexpr std::size_t call_text_bytes = 96;
 using CallText = std::array<char, call_text_bytes>;
 
@@ -117,7 +96,10 @@ Request CountedCommunicator::start(const CommCall& call) {
   if (checked_ && !is_message) check(call);
   Request request = call.on(next());
   if (recorder_ == nullptr) return request;
-  return Request(std::make_unique<TrackedRequest>(std::move(request), *recorder_, number));
+  return with_waits(std::move(request), [recorder = recorder_, number](const auto& wait) {
+    wait();
+    recorder->complete(number);
+  });
 }
 
 void CountedCommunicator::barrier() {

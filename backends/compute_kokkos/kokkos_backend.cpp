@@ -25,12 +25,21 @@ void check(cudaError_t status, const char* call) {
 
 /// What a Graph's handle points to.
 struct RecordedWork {
+  explicit RecordedWork(std::uint64_t num_deallocations_) : num_deallocations(num_deallocations_) {}
+  ~RecordedWork() {
+    if (work == nullptr) return;
+    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    check(cudaGraphExecDestroy(work), "cudaGraphExecDestroy");
+  }
+  RecordedWork(const RecordedWork&) = delete;
+  RecordedWork& operator=(const RecordedWork&) = delete;
+
   cudaGraphExec_t work = nullptr;
-  std::uint64_t num_deallocations = 0;  // when the graph was recorded
+  std::uint64_t num_deallocations;  // when the graph was recorded
 };
 
-RecordedWork& recorded(Graph graph) {
-  return *static_cast<RecordedWork*>(graph.handle);
+cudaEvent_t cuda_event(const Event& event) {
+  return static_cast<cudaEvent_t>(event.handle.get());
 }
 
 #else
@@ -38,8 +47,8 @@ RecordedWork& recorded(Graph graph) {
 /// What an Event's handle points to: the time at which it was recorded.
 using Time = std::chrono::steady_clock::time_point;
 
-Time& recorded(Event event) {
-  return *static_cast<Time*>(event.handle);
+Time& recorded(const Event& event) {
+  return *static_cast<Time*>(event.handle.get());
 }
 
 #endif
@@ -170,26 +179,20 @@ void* KokkosBackend::native_stream() {
 Event KokkosBackend::create_event() {
   cudaEvent_t event = nullptr;
   check(cudaEventCreate(&event), "cudaEventCreate");
-  return {event};
+  return {{event, [](cudaEvent_t owned) { check(cudaEventDestroy(owned), "cudaEventDestroy"); }}};
 }
 
-void KokkosBackend::destroy_event(Event event) {
-  check(cudaEventDestroy(static_cast<cudaEvent_t>(event.handle)), "cudaEventDestroy");
+void KokkosBackend::record(const Event& event) {
+  check(cudaEventRecord(cuda_event(event), queue().cuda_stream()), "cudaEventRecord");
 }
 
-void KokkosBackend::record(Event event) {
-  check(cudaEventRecord(static_cast<cudaEvent_t>(event.handle), queue().cuda_stream()), "cudaEventRecord");
+void KokkosBackend::host_wait(const Event& event) {
+  check(cudaEventSynchronize(cuda_event(event)), "cudaEventSynchronize");
 }
 
-void KokkosBackend::host_wait(Event event) {
-  check(cudaEventSynchronize(static_cast<cudaEvent_t>(event.handle)), "cudaEventSynchronize");
-}
-
-double KokkosBackend::seconds_between(Event begin, Event end) {
+double KokkosBackend::seconds_between(const Event& begin, const Event& end) {
   float milliseconds = 0.0F;
-  check(cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(begin.handle),
-                             static_cast<cudaEvent_t>(end.handle)),
-        "cudaEventElapsedTime");
+  check(cudaEventElapsedTime(&milliseconds, cuda_event(begin), cuda_event(end)), "cudaEventElapsedTime");
   return 1e-3 * static_cast<double>(milliseconds);
 }
 
@@ -201,8 +204,7 @@ bool KokkosBackend::can_capture() const {
 // The capture is thread-local, because other threads, such as NCCL's, continue to call CUDA.
 Graph KokkosBackend::capture(const std::function<void()>& work) {
   const cudaStream_t stream = queue().cuda_stream();
-  auto made = std::make_unique<RecordedWork>();
-  made->num_deallocations = num_deallocations_;
+  const auto made = std::make_shared<RecordedWork>(num_deallocations_);
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
   cudaGraph_t graph = nullptr;
   try {
@@ -218,19 +220,14 @@ Graph KokkosBackend::capture(const std::function<void()>& work) {
   if (graph != nullptr) cudaGraphDestroy(graph);
   cudaGetLastError();
   check(status, "recording a CUDA graph ([backend] graphs = false needs none)");
-  return {made.release()};
+  return {made};
 }
 
-bool KokkosBackend::launch(Graph graph) {
-  if (recorded(graph).num_deallocations != num_deallocations_) return false;
-  check(cudaGraphLaunch(recorded(graph).work, queue().cuda_stream()), "cudaGraphLaunch");
+bool KokkosBackend::launch(const Graph& graph) {
+  const auto& recorded = *static_cast<const RecordedWork*>(graph.handle.get());
+  if (recorded.num_deallocations != num_deallocations_) return false;
+  check(cudaGraphLaunch(recorded.work, queue().cuda_stream()), "cudaGraphLaunch");
   return true;
-}
-
-void KokkosBackend::destroy_graph(Graph graph) {
-  const std::unique_ptr<RecordedWork> own(&recorded(graph));
-  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-  check(cudaGraphExecDestroy(own->work), "cudaGraphExecDestroy");
 }
 
 #else
@@ -253,23 +250,19 @@ void* KokkosBackend::native_stream() {
 }
 
 Event KokkosBackend::create_event() {
-  return {std::make_unique<Time>().release()};
+  return {std::make_shared<Time>()};
 }
 
-void KokkosBackend::destroy_event(Event event) {
-  std::unique_ptr<Time>(&recorded(event)).reset();
-}
-
-void KokkosBackend::record(Event event) {
+void KokkosBackend::record(const Event& event) {
   recorded(event) = std::chrono::steady_clock::now();
 }
 
 // Kokkos has no events: on a device, waiting for one means waiting for all work.
-void KokkosBackend::host_wait(Event /*event*/) {
+void KokkosBackend::host_wait(const Event& /*event*/) {
   if (!on_host) queue().fence("mylos::event::wait"_label);
 }
 
-double KokkosBackend::seconds_between(Event begin, Event end) {
+double KokkosBackend::seconds_between(const Event& begin, const Event& end) {
   return std::chrono::duration<double>(recorded(end) - recorded(begin)).count();
 }
 

@@ -32,10 +32,9 @@ class KokkosBackend final : public ComputeBackend {
 
   void synchronize() override;
   Event create_event() override;
-  void destroy_event(Event event) override;
-  void record(Event event) override;
-  void host_wait(Event event) override;
-  double seconds_between(Event begin, Event end) override;
+  void record(const Event& event) override;
+  void host_wait(const Event& event) override;
+  double seconds_between(const Event& begin, const Event& end) override;
   void begin_range(const char* name) override;
   void end_range() override;
   std::size_t device_bytes_in_use() const override;
@@ -43,8 +42,7 @@ class KokkosBackend final : public ComputeBackend {
 #if defined(KOKKOS_ENABLE_CUDA)
   bool can_capture() const override;
   Graph capture(const std::function<void()>& work) override;
-  bool launch(Graph graph) override;
-  void destroy_graph(Graph graph) override;
+  bool launch(const Graph& graph) override;
 #endif
 
  private:

@@ -1,23 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// DeviceEvent: owns an event of a backend.
+// DeviceEvent: an event and its backend.
 #pragma once
-
-#include <utility>
 
 #include "core/ops/compute_backend.hpp"
 
 namespace mylos {
 
-/// Move-only.
 class DeviceEvent {
  public:
   explicit DeviceEvent(ComputeBackend& backend) : backend_(&backend), event_(backend.create_event()) {}
-  ~DeviceEvent() {
-    if (event_.handle != nullptr) backend_->destroy_event(event_);
-  }
-  DeviceEvent(DeviceEvent&& other) noexcept
-      : backend_(other.backend_), event_(std::exchange(other.event_, {})) {}
-  DeviceEvent& operator=(DeviceEvent&& other) = delete;
 
   void record() { backend_->record(event_); }
   void host_wait() const { backend_->host_wait(event_); }

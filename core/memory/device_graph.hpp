@@ -3,35 +3,26 @@
 #pragma once
 
 #include <functional>
-#include <utility>
 
 #include "core/ops/compute_backend.hpp"
 
 namespace mylos {
 
-/// Move-only. `work` must queue the same operations in every call; values that change lie in device memory.
+/// `work` must queue the same operations in every call; values that change lie in device memory.
 class DeviceGraph {
  public:
   explicit DeviceGraph(ComputeBackend& backend) : backend_(&backend) {}
-  ~DeviceGraph() { reset(); }
-  DeviceGraph(DeviceGraph&& other) noexcept
-      : backend_(other.backend_), graph_(std::exchange(other.graph_, {})) {}
-  DeviceGraph& operator=(DeviceGraph&& other) = delete;
 
   /// Queues the operations of `work()`. Calls `work` only to record them: the first time, and again after
   /// device memory was deallocated.
   void queue(const auto& work) {
     if (graph_.handle != nullptr && backend_->launch(graph_)) return;
-    reset();
+    graph_ = {};
     graph_ = backend_->capture(std::cref(work));
     require(backend_->launch(graph_), "nothing was deallocated while work was recorded");
   }
 
  private:
-  void reset() {
-    if (graph_.handle != nullptr) backend_->destroy_graph(std::exchange(graph_, {}));
-  }
-
   ComputeBackend* backend_;
   Graph graph_;
 };

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -12,14 +13,15 @@
 
 namespace mylos {
 
-/// A point in the queued work.
+/// A point in the queued work; the last copy of the handle frees it.
 struct Event {
-  void* handle = nullptr;
+  std::shared_ptr<void> handle;
 };
 
-/// Work that was recorded to be queued again as a whole.
+/// Work that was recorded to be queued again as a whole. The last copy of the handle frees it, once the
+/// device has completed all launches.
 struct Graph {
-  void* handle = nullptr;
+  std::shared_ptr<void> handle;
 };
 
 /// A device: its memory, its one queue and the operations on them. Work runs in the order in which it is
@@ -57,14 +59,13 @@ class ComputeBackend {
   /// Returns once all queued work is done.
   virtual void synchronize() = 0;
   virtual Event create_event() = 0;
-  virtual void destroy_event(Event event) = 0;
-  virtual void record(Event event) = 0;
+  virtual void record(const Event& event) = 0;
   /// Returns once the device has reached the point where `event` was last recorded; immediately if it was
   /// never recorded.
-  virtual void host_wait(Event event) = 0;
+  virtual void host_wait(const Event& event) = 0;
   /// Device time between two events that the device has reached.
-  virtual double seconds_between(Event begin, Event end) = 0;
-  /// Whether work can be recorded; only then are the next three functions called.
+  virtual double seconds_between(const Event& begin, const Event& end) = 0;
+  /// Whether work can be recorded; only then are the next two functions called.
   virtual bool can_capture() const { return false; }
   /// Records the work that `work` queues instead of running it. `work` must not wait for the device, nor
   /// allocate or deallocate its memory. If `work` throws, the exception is passed on and nothing is recorded.
@@ -73,9 +74,7 @@ class ComputeBackend {
   }
   /// Queues the recorded work with its recorded arguments. Returns false and queues nothing if device memory,
   /// which the work may use, was deallocated after the recording.
-  virtual bool launch(Graph /*graph*/) { return false; }
-  /// Waits until the device has completed all launches of the graph.
-  virtual void destroy_graph(Graph /*graph*/) {}
+  virtual bool launch(const Graph& /*graph*/) { return false; }
   /// Work that the host queues until `end_range` has this name, a literal, in profilers. Ranges nest.
   virtual void begin_range(const char* name) = 0;
   virtual void end_range() = 0;

@@ -34,14 +34,14 @@ class ForwardingBackend : public ComputeBackend {
 
   void synchronize() override { next_.synchronize(); }
   Event create_event() override { return next_.create_event(); }
-  void destroy_event(Event event) override { next_.destroy_event(event); }
-  void record(Event event) override { next_.record(event); }
-  void host_wait(Event event) override { next_.host_wait(event); }
-  double seconds_between(Event begin, Event end) override { return next_.seconds_between(begin, end); }
+  void record(const Event& event) override { next_.record(event); }
+  void host_wait(const Event& event) override { next_.host_wait(event); }
+  double seconds_between(const Event& begin, const Event& end) override {
+    return next_.seconds_between(begin, end);
+  }
   bool can_capture() const override { return next_.can_capture(); }
   Graph capture(const std::function<void()>& work) override { return next_.capture(work); }
-  bool launch(Graph graph) override { return next_.launch(graph); }
-  void destroy_graph(Graph graph) override { next_.destroy_graph(graph); }
+  bool launch(const Graph& graph) override { return next_.launch(graph); }
   void begin_range(const char* name) override { next_.begin_range(name); }
   void end_range() override { next_.end_range(); }
   std::size_t device_bytes_in_use() const override { return next_.device_bytes_in_use(); }

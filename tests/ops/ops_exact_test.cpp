@@ -604,7 +604,6 @@ TEST_P(OpsExactTest, MemoryAndQueue) {
   b.record(ready);
   b.host_wait(ready);
   EXPECT_EQ(bits(second.values()), bits(std::vector<float>(values.size(), 2.5F)));
-  b.destroy_event(ready);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, OpsExactTest, testing::ValuesIn(compute_backend_names()),

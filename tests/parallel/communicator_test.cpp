@@ -48,10 +48,9 @@ class FarDevice final : public ComputeBackend {
   bool host_accessible() const override { return false; }
   void synchronize() override {}
   Event create_event() override { return {}; }
-  void destroy_event(Event /*event*/) override {}
-  void record(Event /*event*/) override {}
-  void host_wait(Event /*event*/) override {}
-  double seconds_between(Event /*begin*/, Event /*end*/) override { return 0.0; }
+  void record(const Event& /*event*/) override {}
+  void host_wait(const Event& /*event*/) override {}
+  double seconds_between(const Event& /*begin*/, const Event& /*end*/) override { return 0.0; }
   void begin_range(const char* /*name*/) override {}
   void end_range() override {}
   std::size_t device_bytes_in_use() const override { return 0; }

@@ -82,8 +82,8 @@ struct DistantEvent {
   std::uint64_t number = 0;  // of the work that records it
 };
 
-DistantEvent& distant(Event event) {
-  return *static_cast<DistantEvent*>(event.handle);
+DistantEvent& distant(const Event& event) {
+  return *static_cast<DistantEvent*>(event.handle.get());
 }
 
 /// What a Graph's handle points to.
@@ -95,25 +95,22 @@ struct DistantGraph {
 }  // namespace
 
 Event DistantBackend::create_event() {
-  return {std::make_unique<DistantEvent>(DistantEvent{.below = next().create_event()}).release()};
+  return {{new DistantEvent{.below = next().create_event()}, [this](DistantEvent* owned) {
+             const std::unique_ptr<DistantEvent> own(owned);
+             device_.wait(own->number);
+           }}};
 }
 
-void DistantBackend::destroy_event(Event event) {
-  const std::unique_ptr<DistantEvent> own(&distant(event));
-  device_.wait(own->number);
-  next().destroy_event(own->below);
-}
-
-void DistantBackend::record(Event event) {
+void DistantBackend::record(const Event& event) {
   DistantEvent& own = distant(event);
   own.number = device_.queue([this, below = own.below] { next().record(below); });
 }
 
-void DistantBackend::host_wait(Event event) {
+void DistantBackend::host_wait(const Event& event) {
   device_.wait(distant(event).number);
 }
 
-double DistantBackend::seconds_between(Event begin, Event end) {
+double DistantBackend::seconds_between(const Event& begin, const Event& end) {
   require(device_.has_done(distant(begin).number) && device_.has_done(distant(end).number),
           "the device has come to both events");
   return next().seconds_between(distant(begin).below, distant(end).below);
@@ -123,21 +120,19 @@ Graph DistantBackend::capture(const std::function<void()>& work) {
   auto graph = std::make_unique<DistantGraph>();
   graph->num_deallocations = device_.num_deallocations();
   graph->work = device_.capture(work);
-  return {graph.release()};
+  return {{graph.release(), [this](DistantGraph* owned) {
+             const std::unique_ptr<DistantGraph> own(owned);
+             device_.wait_for_all();
+           }}};
 }
 
-bool DistantBackend::launch(Graph graph) {
-  const auto& own = *static_cast<const DistantGraph*>(graph.handle);
+bool DistantBackend::launch(const Graph& graph) {
+  const auto& own = *static_cast<const DistantGraph*>(graph.handle.get());
   if (own.num_deallocations != device_.num_deallocations()) return false;
   device_.queue([&own] {
     for (const auto& work : own.work) work();
   });
   return true;
-}
-
-void DistantBackend::destroy_graph(Graph graph) {
-  device_.wait_for_all();
-  const std::unique_ptr<DistantGraph> own(static_cast<DistantGraph*>(graph.handle));
 }
 
 void DistantBackend::copy(const void* from, void* to, std::size_t bytes) {

@@ -98,14 +98,12 @@ class DistantBackend final : public ForwardingBackend {
 
   void synchronize() override { device_.wait_for_all(); }
   Event create_event() override;
-  void destroy_event(Event event) override;
-  void record(Event event) override;
-  void host_wait(Event event) override;
-  double seconds_between(Event begin, Event end) override;
+  void record(const Event& event) override;
+  void host_wait(const Event& event) override;
+  double seconds_between(const Event& begin, const Event& end) override;
   bool can_capture() const override { return true; }
   Graph capture(const std::function<void()>& work) override;
-  bool launch(Graph graph) override;
-  void destroy_graph(Graph graph) override;
+  bool launch(const Graph& graph) override;
 
  private:
   DistantDevice device_;

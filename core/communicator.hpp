@@ -53,21 +53,6 @@ class Request {
   std::unique_ptr<RequestState> state_;
 };
 
-/// Memory from a communicator or a backend, freed with this object. Move-only; empty after default
-/// construction and after a move.
-class Window {
- public:
-  Window() = default;
-  explicit Window(std::shared_ptr<std::byte> memory) : memory_(std::move(memory)) {}
-  Window(Window&&) noexcept = default;
-  Window& operator=(Window&&) noexcept = default;
-
-  void* data() const { return memory_.get(); }
-
- private:
-  std::shared_ptr<std::byte> memory_;
-};
-
 /// A group of ranks. An operation that returns a Request is non-blocking, starts after the work queued on the
 /// compute backend before it, and may use its buffers until the request has been waited for. Buffers are
 /// contiguous fp32, bf16, fp16, int32, int64 or uint8 (which is moved but never reduced); counts may be 0.

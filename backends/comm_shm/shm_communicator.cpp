@@ -318,7 +318,7 @@ Window ShmCommunicator::allocate(std::size_t bytes) {
   std::erase_if(windows_, [](const auto& each) { return each.expired(); });
   windows_.push_back(window);
   // The pointer to this rank's memory owns the mappings of all ranks.
-  return Window({window, window->parts[static_cast<std::size_t>(rank_)].get()});
+  return {window, window->parts[static_cast<std::size_t>(rank_)].get()};
 }
 
 std::unique_ptr<Communicator> ShmCommunicator::split(int color, int key) {

@@ -102,7 +102,7 @@ std::string KokkosBackend::description() const {
                      width, gemm);
 }
 
-void* KokkosBackend::allocate(std::size_t bytes, const char* label) {
+Window KokkosBackend::allocate(std::size_t bytes, const char* label) {
   const std::size_t size = std::max<std::size_t>(bytes, 1);
   void* memory = nullptr;
   try {
@@ -121,22 +121,16 @@ void* KokkosBackend::allocate(std::size_t bytes, const char* label) {
         const std::int64_t end = (i + 1) * page < n ? (i + 1) * page : n;
         for (std::int64_t b = i * page; b < end; ++b) first[b] = 0;
       });
-  return memory;
+  return {memory, [this](void* owned) {
+            Kokkos::kokkos_free<Memory>(owned);
+            ++num_deallocations_;
+          }};
 }
 
-void KokkosBackend::deallocate(void* memory) {
-  Kokkos::kokkos_free<Memory>(memory);
-  ++num_deallocations_;
-}
-
-void* KokkosBackend::allocate_host(std::size_t bytes) {
+Window KokkosBackend::allocate_host(std::size_t bytes) {
   void* memory = Kokkos::kokkos_malloc<HostMemory>("mylos::host", std::max<std::size_t>(bytes, 1));
   if constexpr (on_host) ask_for_huge_pages(memory, bytes);
-  return memory;
-}
-
-void KokkosBackend::deallocate_host(void* memory) {
-  Kokkos::kokkos_free<HostMemory>(memory);
+  return {memory, [](void* owned) { Kokkos::kokkos_free<HostMemory>(owned); }};
 }
 
 void KokkosBackend::copy_to_device(const void* host, void* device, std::size_t bytes) {

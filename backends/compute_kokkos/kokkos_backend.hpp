@@ -21,10 +21,8 @@ class KokkosBackend final : public ComputeBackend {
 
   std::string description() const override;
 
-  void* allocate(std::size_t bytes, const char* label) override;
-  void deallocate(void* memory) override;
-  void* allocate_host(std::size_t bytes) override;
-  void deallocate_host(void* memory) override;
+  Window allocate(std::size_t bytes, const char* label) override;
+  Window allocate_host(std::size_t bytes) override;
   void copy_to_device(const void* host, void* device, std::size_t bytes) override;
   void copy_to_host(const void* device, void* host, std::size_t bytes) override;
   void copy(const void* from, void* to, std::size_t bytes) override;

@@ -4,7 +4,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <unordered_map>
 
 #include "backends/compute_onednn/linear.hpp"
 
@@ -45,20 +44,14 @@ class OnednnBackend final : public ForwardingBackend {
     return fmt::format("oneDNN {}.{}.{} with {}{} over {}", version->major, version->minor, version->patch,
                        library_instructions(), OnednnOperations::own_products(), next().description());
   }
-  void* allocate(std::size_t bytes, const char* label) override {
-    void* memory = next().allocate(bytes, label);
-    sizes_.emplace(memory, bytes);
-    return memory;
-  }
-  void deallocate(void* memory) override {
-    if (const auto block = sizes_.extract(memory)) kernels_.forget(block.key(), block.mapped());
-    next().deallocate(memory);
+  /// When the memory is freed, the packed copies of its weights are dropped.
+  Window allocate(std::size_t bytes, const char* label) override {
+    const Window memory = next().allocate(bytes, label);
+    return {memory.get(), [this, memory, bytes](void* first) { kernels_.forget(first, bytes); }};
   }
 
  private:
   OnednnOperations kernels_;
-  // Bytes of each allocation: when one is freed, the packed copies of its weights are dropped.
-  std::unordered_map<void*, std::size_t> sizes_;
 };
 
 ComputeBackend* create(const ComputeArgs& args) {

@@ -175,8 +175,8 @@ class Benchmark {
     Contender contender{backend, algorithm, memory, &comm, nullptr, nullptr, {}, {}};
     if (memory == "window") {
       for (Window& window : contender.windows) window = comm.allocate(bytes);
-      contender.input = static_cast<std::byte*>(contender.windows[0].data());
-      contender.output = static_cast<std::byte*>(contender.windows[1].data());
+      contender.input = static_cast<std::byte*>(contender.windows[0].get());
+      contender.output = static_cast<std::byte*>(contender.windows[1].get());
     } else {
       contender.heap.resize(2 * bytes);
       contender.input = contender.heap.data();

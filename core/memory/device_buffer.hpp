@@ -17,7 +17,7 @@ class DeviceBuffer {
   /// `ledger` outlives this; null charges nothing.
   DeviceBuffer(ComputeBackend& backend, MemoryLedger* ledger, MemoryCategory category, std::size_t bytes,
                const char* label)
-      : memory_(allocate(backend, bytes, label)), charge_(ledger, category, bytes) {}
+      : memory_(backend.allocate(bytes, label)), charge_(ledger, category, bytes) {}
   DeviceBuffer(ComputeBackend& backend, MemoryLedger& ledger, MemoryCategory category, std::size_t bytes,
                const char* label)
       : DeviceBuffer(backend, &ledger, category, bytes, label) {}
@@ -25,19 +25,14 @@ class DeviceBuffer {
   DeviceBuffer(ComputeBackend& backend, MemoryLedger& ledger, MemoryCategory category, std::size_t bytes,
                const char* label, Communicator& communicator)
       : memory_(communicator.allocate(bytes)) {
-    if (memory_.data() == nullptr) memory_ = allocate(backend, bytes, label);
+    if (memory_ == nullptr) memory_ = backend.allocate(bytes, label);
     charge_ = MemoryCharge(&ledger, category, bytes);
   }
 
-  void* data() const { return memory_.data(); }
+  void* data() const { return memory_.get(); }
   std::size_t bytes() const { return charge_.bytes(); }
 
  private:
-  static Window allocate(ComputeBackend& backend, std::size_t bytes, const char* label) {
-    auto* memory = static_cast<std::byte*>(backend.allocate(bytes, label));
-    return Window({memory, [&backend](std::byte* owned) { backend.deallocate(owned); }});
-  }
-
   Window memory_;
   MemoryCharge charge_;
 };

@@ -14,18 +14,14 @@ namespace mylos {
 class PinnedBuffer {
  public:
   PinnedBuffer(ComputeBackend& backend, MemoryLedger& ledger, MemoryCategory category, std::size_t bytes)
-      : backend_(backend), memory_(backend.allocate_host(bytes)), charge_(&ledger, category, bytes) {
-    std::memset(memory_, 0, bytes);
+      : memory_(backend.allocate_host(bytes)), charge_(&ledger, category, bytes) {
+    std::memset(memory_.get(), 0, bytes);
   }
-  ~PinnedBuffer() { backend_.deallocate_host(memory_); }
-  PinnedBuffer(const PinnedBuffer&) = delete;
-  PinnedBuffer& operator=(const PinnedBuffer&) = delete;
 
-  void* data() const { return memory_; }
+  void* data() const { return memory_.get(); }
 
  private:
-  ComputeBackend& backend_;
-  void* memory_;
+  Window memory_;
   MemoryCharge charge_;
 };
 

@@ -12,10 +12,7 @@ class TransferBuffer {
  public:
   TransferBuffer(ComputeBackend& backend, std::size_t bytes)
       : backend_(backend), copied_(backend), memory_(backend.allocate_host(bytes)) {}
-  ~TransferBuffer() {
-    copied_.host_wait();
-    backend_.deallocate_host(memory_);
-  }
+  ~TransferBuffer() { copied_.host_wait(); }
   TransferBuffer(const TransferBuffer&) = delete;
   TransferBuffer& operator=(const TransferBuffer&) = delete;
 
@@ -23,23 +20,23 @@ class TransferBuffer {
   /// after them.
   void* data() const {
     copied_.host_wait();
-    return memory_;
+    return memory_.get();
   }
   /// Queues a copy of `bytes` from offset `begin` of the memory to `device`.
   void upload(std::size_t begin, void* device, std::size_t bytes) {
-    backend_.copy_to_device(static_cast<std::byte*>(memory_) + begin, device, bytes);
+    backend_.copy_to_device(static_cast<std::byte*>(memory_.get()) + begin, device, bytes);
     copied_.record();
   }
   /// Queues a copy of `bytes` from `device` to offset `begin` of the memory.
   void download(const void* device, std::size_t begin, std::size_t bytes) {
-    backend_.copy_to_host(device, static_cast<std::byte*>(memory_) + begin, bytes);
+    backend_.copy_to_host(device, static_cast<std::byte*>(memory_.get()) + begin, bytes);
     copied_.record();
   }
 
  private:
   ComputeBackend& backend_;
   DeviceEvent copied_;
-  void* memory_;
+  Window memory_;
 };
 
 }  // namespace mylos

@@ -13,6 +13,9 @@
 
 namespace mylos {
 
+/// Memory of a backend or a communicator, freed with its last owner.
+using Window = std::shared_ptr<void>;
+
 /// A point in the queued work; the last copy of the handle frees it.
 struct Event {
   std::shared_ptr<void> handle;
@@ -43,11 +46,9 @@ class ComputeBackend {
 
   /// 64-byte aligned device memory, first touched by the threads that will use it. Throws ExitCode::internal
   /// if memory runs out. Not charged: callers use DeviceBuffer.
-  virtual void* allocate(std::size_t bytes, const char* label) = 0;
-  virtual void deallocate(void* memory) = 0;
+  virtual Window allocate(std::size_t bytes, const char* label) = 0;
   /// Host memory that the device copies from and to while the host continues: page-locked on a GPU.
-  virtual void* allocate_host(std::size_t bytes) = 0;
-  virtual void deallocate_host(void* memory) = 0;
+  virtual Window allocate_host(std::size_t bytes) = 0;
   /// Queue copies between host and device memory. The host side may be reused after `synchronize`, or after
   /// `host_wait` for an event recorded after the copy.
   virtual void copy_to_device(const void* host, void* device, std::size_t bytes) = 0;

@@ -335,21 +335,21 @@ void OpRun::set_control(const Control& control) {
   synchronize();
 }
 
-OpRun::Memory OpRun::allocate(std::size_t bytes) {
-  return Memory(static_cast<std::byte*>(backend_.allocate(bytes, "mylos::tests::case")), Release{&backend_});
+Window OpRun::allocate(std::size_t bytes) {
+  return backend_.allocate(bytes, "mylos::tests::case");
 }
 
 TensorRef OpRun::tensor(std::string_view name) const {
   const Operand* operand = case_.find(name);
   if (operand == nullptr) return {};
   TensorRef view = operand->view;
-  view.data = memory_.at(operand->storage).get() + margin +
+  view.data = static_cast<std::byte*>(memory_.at(operand->storage).get()) + margin +
               static_cast<std::size_t>(operand->offset) * size_of(view.dtype);
   return view;
 }
 
 void OpRun::run() {
-  auto* control = reinterpret_cast<Control*>(control_.get());
+  auto* control = static_cast<Control*>(control_.get());
   const CaseMemory memory{&control->scalars, &control->guard_input, &control->guard_state, control->segments};
   with_operation(
       case_, [this](std::string_view name) { return tensor(name); }, memory,

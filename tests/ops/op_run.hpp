@@ -61,20 +61,14 @@ class OpRun {
   void set_control(const Control& control);
 
  private:
-  struct Release {
-    ComputeBackend* backend;
-    void operator()(std::byte* memory) const { backend->deallocate(memory); }
-  };
-  using Memory = std::unique_ptr<std::byte, Release>;
-
-  Memory allocate(std::size_t bytes);
+  Window allocate(std::size_t bytes);
   TensorRef tensor(std::string_view operand) const;
 
   const OpCase& case_;
   ComputeBackend& backend_;
   const Contents& initial_;
-  std::map<std::string, Memory, std::less<>> memory_;
-  Memory control_;
+  std::map<std::string, Window, std::less<>> memory_;
+  Window control_;
 };
 
 }  // namespace mylos

@@ -29,19 +29,20 @@ class OpsExactTest : public testing::TestWithParam<std::string> {
    public:
     Device(ComputeBackend& backend, std::vector<T> values) : backend_(backend), size_(values.size()) {
       memory_ = backend.allocate(size_ * sizeof(T), "mylos::tests::tensor");
-      backend.copy_to_device(values.data(), memory_, size_ * sizeof(T));
+      backend.copy_to_device(values.data(), memory_.get(), size_ * sizeof(T));
       backend.synchronize();
     }
-    ~Device() { backend_.deallocate(memory_); }
     Device(const Device&) = delete;
     Device& operator=(const Device&) = delete;
 
-    T* data() const { return static_cast<T*>(memory_); }
-    TensorRef ref(std::initializer_list<std::int64_t> shape) const { return {memory_, dtype_of<T>(), shape}; }
+    T* data() const { return static_cast<T*>(memory_.get()); }
+    TensorRef ref(std::initializer_list<std::int64_t> shape) const {
+      return {memory_.get(), dtype_of<T>(), shape};
+    }
     TensorRef ref() const { return ref({static_cast<std::int64_t>(size_)}); }
     std::vector<T> values() const {
       std::vector<T> values(size_);
-      backend_.copy_to_host(memory_, values.data(), size_ * sizeof(T));
+      backend_.copy_to_host(memory_.get(), values.data(), size_ * sizeof(T));
       backend_.synchronize();
       return values;
     }
@@ -49,7 +50,7 @@ class OpsExactTest : public testing::TestWithParam<std::string> {
    private:
     ComputeBackend& backend_;
     std::size_t size_;
-    void* memory_;
+    Window memory_;
   };
 
   ComputeBackend& backend() { return test_backends().at(GetParam()); }

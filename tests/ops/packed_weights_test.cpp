@@ -41,26 +41,24 @@ class ProductsTest : public testing::TestWithParam<Param> {
            text.substr(begin, text.find(')', begin) - begin).find(name_of(dtype())) != std::string::npos;
   }
 
-  void* allocate(std::int64_t elements) {
+  Window allocate(std::int64_t elements) {
     return backend().allocate(static_cast<std::size_t>(elements) * size_of(dtype()), "mylos::tests::packed");
   }
   void write(void* memory, const std::vector<float>& values) {
     const auto n = static_cast<std::int64_t>(values.size());
-    void* wide = backend().allocate(values.size() * sizeof(float), "mylos::tests::packed");
-    backend().copy_to_device(values.data(), wide, values.size() * sizeof(float));
-    backend().run(Cast{.x = TensorRef(wide, DType::fp32, {n}), .y = TensorRef(memory, dtype(), {n})});
+    const Window wide = backend().allocate(values.size() * sizeof(float), "mylos::tests::packed");
+    backend().copy_to_device(values.data(), wide.get(), values.size() * sizeof(float));
+    backend().run(Cast{.x = TensorRef(wide.get(), DType::fp32, {n}), .y = TensorRef(memory, dtype(), {n})});
     backend().synchronize();
-    backend().deallocate(wide);
   }
   std::vector<float> read(void* memory, std::int64_t elements) { return read(memory, elements, dtype()); }
   std::vector<float> read(void* memory, std::int64_t elements, DType type) {
     std::vector<float> values(static_cast<std::size_t>(elements));
-    void* wide = backend().allocate(values.size() * sizeof(float), "mylos::tests::packed");
+    const Window wide = backend().allocate(values.size() * sizeof(float), "mylos::tests::packed");
     backend().run(
-        Cast{.x = TensorRef(memory, type, {elements}), .y = TensorRef(wide, DType::fp32, {elements})});
-    backend().copy_to_host(wide, values.data(), values.size() * sizeof(float));
+        Cast{.x = TensorRef(memory, type, {elements}), .y = TensorRef(wide.get(), DType::fp32, {elements})});
+    backend().copy_to_host(wide.get(), values.data(), values.size() * sizeof(float));
     backend().synchronize();
-    backend().deallocate(wide);
     return values;
   }
 };
@@ -74,8 +72,10 @@ class PackedWeightsTest : public ProductsTest {
   /// x w and dy wᵀ, for weights in either storage order.
   std::pair<std::vector<float>, std::vector<float>> products(void* weights, std::uint64_t version,
                                                              bool transposed) {
-    void* x = allocate(rows * in);
-    void* y = allocate(rows * out);
+    const Window x_memory = allocate(rows * in);
+    const Window y_memory = allocate(rows * out);
+    void* x = x_memory.get();
+    void* y = y_memory.get();
     TensorRef w(weights, dtype(), {in, out}, version);
     if (transposed) w.stride = {1, in};
     write(x, pattern(rows * in, 1));
@@ -85,53 +85,51 @@ class PackedWeightsTest : public ProductsTest {
     backend().run(
         LinearBackwardInput{.dy = {y, dtype(), {rows, out}}, .w = w, .dx = {x, dtype(), {rows, in}}});
     std::vector<float> backward = read(x, rows * in);
-    backend().deallocate(y);
-    backend().deallocate(x);
     return {std::move(forward), std::move(backward)};
   }
 };
 
 TEST_P(PackedWeightsTest, AreRenewedWithTheVersion) {
   for (const bool transposed : {false, true}) {
-    void* weights = allocate(in * out);
+    Window weights = allocate(in * out);
     for (const std::uint64_t version : {1, 2, 3}) {
-      write(weights, pattern(in * out, static_cast<int>(version)));
-      const auto expected = products(weights, 0, transposed);  // without a version, no copy is kept
+      write(weights.get(), pattern(in * out, static_cast<int>(version)));
+      const auto expected = products(weights.get(), 0, transposed);  // without a version, no copy is kept
       for (int repetition = 0; repetition < 2; ++repetition) {
-        EXPECT_TRUE(products(weights, version, transposed) == expected);
+        EXPECT_TRUE(products(weights.get(), version, transposed) == expected);
       }
     }
-    backend().deallocate(weights);
+    weights.reset();
   }
 }
 
 TEST_P(PackedWeightsTest, WithoutAVersionAreNotKept) {
-  void* weights = allocate(in * out);
-  write(weights, pattern(in * out, 1));
-  const auto first = products(weights, 0, false);
-  write(weights, pattern(in * out, 2));
-  EXPECT_FALSE(products(weights, 0, false) == first);
-  backend().deallocate(weights);
+  Window weights = allocate(in * out);
+  write(weights.get(), pattern(in * out, 1));
+  const auto first = products(weights.get(), 0, false);
+  write(weights.get(), pattern(in * out, 2));
+  EXPECT_FALSE(products(weights.get(), 0, false) == first);
+  weights.reset();
 }
 
 TEST_P(PackedWeightsTest, EndWithTheMemoryOfTheWeights) {
   for (const int model : {1, 2}) {  // two models in succession: same address, same version
-    void* weights = allocate(in * out);
-    write(weights, pattern(in * out, model));
-    EXPECT_TRUE(products(weights, 1, false) == products(weights, 0, false));
-    backend().deallocate(weights);
+    Window weights = allocate(in * out);
+    write(weights.get(), pattern(in * out, model));
+    EXPECT_TRUE(products(weights.get(), 1, false) == products(weights.get(), 0, false));
+    weights.reset();
   }
-  void* weights = allocate(in * out);
-  write(weights, pattern(in * out, 1));
+  Window weights = allocate(in * out);
+  write(weights.get(), pattern(in * out, 1));
   const std::size_t unpacked = test_backends().ledger().current();
-  products(weights, 1, false);
+  products(weights.get(), 1, false);
   const bool falls_through = backend().description().find("with AVX2 ") != std::string::npos;
   const bool keeps_copies = !is_own_product() && (dtype() == DType::fp32 || !falls_through);
   if (std::get<0>(GetParam()) == "onednn" && keeps_copies && dtype() != DType::fp16) {
     const std::size_t copies = dtype() == DType::bf16 ? 2 : 1;  // in fp32, forward packs on the fly
     EXPECT_EQ(test_backends().ledger().current(), unpacked + copies * in * out * size_of(dtype()));
   }
-  backend().deallocate(weights);
+  weights.reset();
   EXPECT_EQ(test_backends().ledger().current(), unpacked);
 }
 
@@ -167,14 +165,22 @@ void LargeProductsTest::check_products(std::int64_t rows, std::int64_t in, std::
   const std::vector<float> w = pattern(in * out, 2);
   const std::vector<float> dy = pattern(rows * out, 3);
   const std::vector<float> b = pattern(out, 4);
-  void* px = allocate(rows * in);
-  void* pw = allocate(in * out);
-  void* pdy = allocate(rows * out);
-  void* py = allocate(rows * out);
-  void* pdx = allocate(rows * in);
-  void* pdw = allocate(2 * in * out);
-  void* pb = allocate(out);
-  void* pdb = allocate(2 * out);
+  const Window px_memory = allocate(rows * in);
+  void* px = px_memory.get();
+  const Window pw_memory = allocate(in * out);
+  void* pw = pw_memory.get();
+  const Window pdy_memory = allocate(rows * out);
+  void* pdy = pdy_memory.get();
+  const Window py_memory = allocate(rows * out);
+  void* py = py_memory.get();
+  const Window pdx_memory = allocate(rows * in);
+  void* pdx = pdx_memory.get();
+  const Window pdw_memory = allocate(2 * in * out);
+  void* pdw = pdw_memory.get();
+  const Window pb_memory = allocate(out);
+  void* pb = pb_memory.get();
+  const Window pdb_memory = allocate(2 * out);
+  void* pdb = pdb_memory.get();
   write(px, x);
   write(pw, w);
   write(pdy, dy);
@@ -233,7 +239,6 @@ void LargeProductsTest::check_products(std::int64_t rows, std::int64_t in, std::
       EXPECT_EQ(db[static_cast<std::size_t>(o)], expected(sum)) << "db(" << o << ")";
     }
   }
-  for (void* memory : {px, pw, pdy, py, pdx, pdw, pb, pdb}) backend().deallocate(memory);
 }
 
 TEST_P(LargeProductsTest, AreThoseOfTheirSums) {
@@ -248,10 +253,14 @@ TEST_P(LargeProductsTest, DependOnNoNumberOfThreads) {
   if (!is_own_product()) GTEST_SKIP() << "promised by the own kernel only";
   constexpr std::int64_t rows = 1037;
   constexpr std::int64_t in = 301;
-  void* px = allocate(rows * in);
-  void* py = allocate(rows * in);
-  void* pw = allocate(in * in);
-  void* pb = allocate(in);
+  const Window px_memory = allocate(rows * in);
+  void* px = px_memory.get();
+  const Window py_memory = allocate(rows * in);
+  void* py = py_memory.get();
+  const Window pw_memory = allocate(in * in);
+  void* pw = pw_memory.get();
+  const Window pb_memory = allocate(in);
+  void* pb = pb_memory.get();
   std::vector<float> values = pattern(rows * in, 5);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] += 1.0F / static_cast<float>(i % 97 + 3);
   write(px, values);
@@ -277,7 +286,6 @@ TEST_P(LargeProductsTest, DependOnNoNumberOfThreads) {
     }
   }
   omp_set_num_threads(threads);
-  for (void* memory : {px, py, pw, pb}) backend().deallocate(memory);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, PackedWeightsTest,

@@ -30,14 +30,12 @@ namespace {
 class FarDevice final : public ComputeBackend {
  public:
   std::string description() const override { return "memory that the host cannot reach"; }
-  void* allocate(std::size_t bytes, const char* /*label*/) override {
+  Window allocate(std::size_t bytes, const char* /*label*/) override {
     const std::size_t begin = memory_.size();
     memory_.resize(begin + bytes + 64);
-    return reinterpret_cast<void*>(base + begin);
+    return {reinterpret_cast<void*>(base + begin), [](void* /*owned*/) {}};
   }
-  void deallocate(void* /*memory*/) override {}
-  void* allocate_host(std::size_t /*bytes*/) override { fail(ExitCode::internal, "no host memory here"); }
-  void deallocate_host(void* /*memory*/) override {}
+  Window allocate_host(std::size_t /*bytes*/) override { fail(ExitCode::internal, "no host memory here"); }
   void copy_to_device(const void* host, void* device, std::size_t bytes) override {
     if (bytes > 0) std::memcpy(at(device), host, bytes);
   }
@@ -107,11 +105,11 @@ class Buffer {
       : device_(device), host_(values), count_(static_cast<std::int64_t>(values.size())) {
     if (device_ == nullptr) return;
     far_ = device_->allocate(values.size() * sizeof(T), "test");
-    device_->copy_to_device(values.data(), far_, values.size() * sizeof(T));
+    device_->copy_to_device(values.data(), far_.get(), values.size() * sizeof(T));
   }
-  TensorRef ref() { return {device_ != nullptr ? far_ : host_.data(), dtype_of<T>(), {count_}}; }
+  TensorRef ref() { return {device_ != nullptr ? far_.get() : host_.data(), dtype_of<T>(), {count_}}; }
   const std::vector<T>& values() {
-    if (device_ != nullptr) device_->copy_to_host(far_, host_.data(), host_.size() * sizeof(T));
+    if (device_ != nullptr) device_->copy_to_host(far_.get(), host_.data(), host_.size() * sizeof(T));
     return host_;
   }
 
@@ -119,7 +117,7 @@ class Buffer {
   ComputeBackend* device_;
   std::vector<T> host_;
   std::int64_t count_;
-  void* far_ = nullptr;
+  Window far_;
 };
 
 constexpr std::int64_t counts[] = {0, 1, 5, 1000, 100003};
@@ -442,8 +440,8 @@ TEST(NodesOfShm, LeavesTheComputeBackendToTheLayerThatJoinsNodes) {
   const CommunicatorHandle all = open_communicator("shm", &device);
   const CommunicatorHandle node = open_communicator("shm", &device, &deck);
   // There are no windows if the host cannot reach the buffers.
-  EXPECT_EQ(all->allocate(64).data(), nullptr);
-  EXPECT_EQ(node->allocate(64).data() == nullptr, node->size() == all->size());
+  EXPECT_EQ(all->allocate(64), nullptr);
+  EXPECT_EQ(node->allocate(64) == nullptr, node->size() == all->size());
 }
 
 /// The bytes of shared memory that this process maps.

@@ -132,8 +132,8 @@ void check_moves(Communicator& comm, T* a, T* b, std::int64_t n) {
 void check_collectives_in_windows(Communicator& comm, std::int64_t start, std::int64_t count) {
   const auto bytes = static_cast<std::size_t>(start + count) * sizeof(std::int64_t);
   const Window windows[] = {comm.allocate(bytes), comm.allocate(bytes)};
-  auto* a = static_cast<std::byte*>(windows[0].data());
-  auto* b = static_cast<std::byte*>(windows[1].data());
+  auto* a = static_cast<std::byte*>(windows[0].get());
+  auto* b = static_cast<std::byte*>(windows[1].get());
   ASSERT_TRUE(a != nullptr && b != nullptr);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(a) % 4096, 0U);
   EXPECT_TRUE(std::all_of(a, a + bytes, [](std::byte byte) { return byte == std::byte{0}; }));
@@ -157,7 +157,7 @@ void check_outputs_within_inputs(Communicator& comm) {
   const std::int64_t n = part * comm.size();
   const Window window = comm.allocate(static_cast<std::size_t>(n) * sizeof(float));
   std::vector<float> memory(static_cast<std::size_t>(n));
-  for (float* data : {static_cast<float*>(window.data()), memory.data()}) {
+  for (float* data : {static_cast<float*>(window.get()), memory.data()}) {
     for (const std::int64_t at : {std::int64_t{0}, n - part, (n - part) / 2}) {
       fill(data, n, [&](std::int64_t i) { return sample(comm.rank(), i); });
       comm.reduce_scatter(ref(data, n), ref(data + at, part), ReduceOp::sum).host_wait();
@@ -174,7 +174,7 @@ void check_mixed_orders_of_waits(Communicator& comm) {
   EXPECT_EQ(reversed->rank(), comm.size() - 1 - comm.rank());
   constexpr std::int64_t n = 50000;
   const Window memory = reversed->allocate(n * sizeof(float));
-  auto* window = static_cast<float*>(memory.data());
+  auto* window = static_cast<float*>(memory.get());
   std::vector<float> staged(n);
   for (int repetition = 0; repetition < 10; ++repetition) {
     fill(window, n, [&](std::int64_t i) { return sample(comm.rank(), i); });
@@ -201,7 +201,7 @@ void check_windows_come_and_go(Communicator& comm) {
   const auto sums = [&](std::int64_t i) { return sum_of_samples(comm.size(), i); };
   const auto other = comm.split(0, comm.rank());
   const Window kept = other->allocate(n * sizeof(float));
-  auto* beside = static_cast<float*>(kept.data());
+  auto* beside = static_cast<float*>(kept.get());
   for (int repetition = 0; repetition < 4; ++repetition) {
     std::vector<Window> windows;
     for (int k = 0; k < 4; ++k) windows.push_back(comm.allocate(n * sizeof(float)));
@@ -212,7 +212,7 @@ void check_windows_come_and_go(Communicator& comm) {
     windows[comm.rank() % 2 == 0 ? 2 : 0] = {};
     windows.push_back(comm.allocate(n * sizeof(float)));
     for (const Window& window : windows) {
-      auto* data = static_cast<float*>(window.data());
+      auto* data = static_cast<float*>(window.get());
       if (data == nullptr) continue;
       expect("a new window", data, n, [](std::int64_t /*i*/) { return 0; });
       fill(data, n, samples);
@@ -229,7 +229,7 @@ void check_many_operations_under_way(Communicator& comm) {
   constexpr int operations = 60;
   constexpr std::int64_t n = 20000;
   const Window memory = comm.allocate(operations * n * sizeof(float));
-  auto* window = static_cast<float*>(memory.data());
+  auto* window = static_cast<float*>(memory.get());
   std::vector<float> staged(operations * n);
   const auto data = [&](int k) { return (k % 2 == 0 ? window : staged.data()) + k * n; };
   std::vector<Request> requests;

@@ -45,7 +45,7 @@ TEST_F(ShmCommunicator, SumsOfBf16AreRoundedOnce) {
   constexpr std::int64_t n = 5000;
   const Window window = comm().allocate(n * sizeof(bf16));
   std::vector<bf16> memory(n);
-  for (bf16* data : {static_cast<bf16*>(window.data()), memory.data()}) {
+  for (bf16* data : {static_cast<bf16*>(window.get()), memory.data()}) {
     std::fill_n(data, n, bf16(comm().rank() == 0 ? 256.0F : 1.0F));
     comm().all_reduce(TensorRef(data, DType::bf16, {n}), ReduceOp::sum).host_wait();
     const float sum = 255.0F + static_cast<float>(comm().size());
@@ -66,7 +66,7 @@ TEST_F(ShmCommunicator, WindowsOutliveTheirCommunicator) {
   auto all = comm().split(0, 0);
   const Window window = all->allocate(1 << 20);
   all.reset();
-  std::fill_n(static_cast<std::byte*>(window.data()), 1 << 20, std::byte{1});
+  std::fill_n(static_cast<std::byte*>(window.get()), 1 << 20, std::byte{1});
 }
 
 TEST_F(ShmCommunicator, ManyOperationsUnderWay) {
@@ -132,7 +132,7 @@ TEST(ShmMemory, HasNoNameAndIsUnmapped) {
     const Window window = comm->allocate(1 << 20);
     const auto part = comm->split(0, 0);
     EXPECT_EQ(count_mappings("/memfd:mylos"), 3 * comm->size());
-    for (int i = 0; i < 100; ++i) EXPECT_NE(comm->allocate(1 << 20).data(), nullptr);
+    for (int i = 0; i < 100; ++i) EXPECT_NE(comm->allocate(1 << 20), nullptr);
     EXPECT_EQ(count_mappings("/memfd:mylos"), 3 * comm->size());
     EXPECT_EQ(count_mappings("/dev/shm/"), named);
   }

@@ -17,20 +17,18 @@ void DistantDevice::forbid_while_capturing(const char* what) const {
   if (recorded_ != nullptr) fail(ExitCode::internal, "{} while a graph is recorded", what);
 }
 
-void* DistantDevice::allocate(std::size_t bytes) {
+Window DistantDevice::allocate(std::size_t bytes) {
   forbid_while_capturing("memory is allocated");
   const std::size_t size = std::max<std::size_t>(bytes, 1);
   void* memory = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) fail(ExitCode::internal, "out of memory: {} bytes", bytes);
   sizes_.emplace(memory, size);
-  return memory;
-}
-
-void DistantDevice::deallocate(void* memory) {
-  wait_for_all();
-  ++num_deallocations_;
-  const auto block = sizes_.extract(memory);
-  munmap(memory, block.mapped());
+  return {memory, [this](void* owned) {
+            wait_for_all();
+            ++num_deallocations_;
+            const auto block = sizes_.extract(owned);
+            munmap(owned, block.mapped());
+          }};
 }
 
 std::uint64_t DistantDevice::queue(std::function<void()> work) {

@@ -24,9 +24,8 @@ class DistantDevice {
   DistantDevice(const DistantDevice&) = delete;
   DistantDevice& operator=(const DistantDevice&) = delete;
 
-  void* allocate(std::size_t bytes);
-  /// Waits for all work, which may use the memory.
-  void deallocate(void* memory);
+  /// Waits for all work, which may use the memory, before the memory is freed.
+  Window allocate(std::size_t bytes);
 
   /// Queues work after all earlier work; returns its number.
   std::uint64_t queue(std::function<void()> work);
@@ -87,8 +86,7 @@ class DistantBackend final : public ForwardingBackend {
   const DistantDevice& device() const { return device_; }
 
   std::string description() const override { return "a distant device over " + next().description(); }
-  void* allocate(std::size_t bytes, const char* /*label*/) override { return device_.allocate(bytes); }
-  void deallocate(void* memory) override { device_.deallocate(memory); }
+  Window allocate(std::size_t bytes, const char* /*label*/) override { return device_.allocate(bytes); }
   void copy_to_device(const void* host, void* device, std::size_t bytes) override {
     copy(host, device, bytes);
   }

@@ -136,7 +136,7 @@ TEST_F(TrainingStepTest, RecordsEachActionOnce) {
   EXPECT_EQ(captures(), num_actions);
   run_step();
   EXPECT_EQ(captures(), num_actions);
-  device_.deallocate(device_.allocate(1, "memory that a graph may have used"));
+  device_.allocate(1, "memory that a graph may have used").reset();
   run_step();
   EXPECT_EQ(captures(), 2 * num_actions);
   trainer.trace().start();

@@ -96,7 +96,7 @@ std::string comm_problem(const PluginRegistry& plugins, const RunConfig& config,
   const PluginDescriptor& launcher = plugins.require(PluginKind::communication, launcher_comm);
   CommunicatorArgs args;
   args.deck = &values;
-  const CommunicatorHandle ranks(launcher.create_communicator(args), launcher.destroy_communicator);
+  const auto ranks = launcher.create_communicator(args);
   const char* problem = comm.unusable_among(*ranks);
   return problem != nullptr ? problem : "";
 }
@@ -109,11 +109,11 @@ Session::Session(const PluginRegistry& plugins, const RunConfig& config, const P
   compute_args.deck = &values;
   compute_args.ledger = &ledger_;
   compute_args.num_threads = static_cast<int>(config.backend.threads);
-  root_ = {root.create_compute(compute_args), root.destroy_compute};
+  root_ = root.create_compute(compute_args);
   if (config.backend.compute != root_backend) {
     const PluginDescriptor& chosen = plugins.require(PluginKind::compute, config.backend.compute);
     compute_args.next = root_.get();
-    compute_ = {chosen.create_compute(compute_args), chosen.destroy_compute};
+    compute_ = chosen.create_compute(compute_args);
   }
   trace_ = std::make_unique<Trace>(untraced_compute());
   traced_compute_ = std::make_unique<TracedBackend>(untraced_compute(), *trace_);
@@ -123,7 +123,7 @@ Session::Session(const PluginRegistry& plugins, const RunConfig& config, const P
   CommunicatorArgs comm_args;
   comm_args.deck = &values;
   comm_args.ledger = &ledger_;
-  bootstrap_ = {launcher.create_communicator(comm_args), launcher.destroy_communicator};
+  bootstrap_ = launcher.create_communicator(comm_args);
 
   comm_args.bootstrap = bootstrap_.get();
   open_world(plugins.require(PluginKind::communication, config.backend.comm), comm_args, config.comm);
@@ -146,7 +146,7 @@ void Session::open_world(const PluginDescriptor& comm, CommunicatorArgs args, co
   const bool is_one = bootstrap_->size() == 1;
   const bool is_made_of_messages = !is_one && (config.algorithm != "native" || config.simulated_link);
   args.compute = is_made_of_messages ? nullptr : &untraced_compute();
-  communicator_ = {comm.create_communicator(args), comm.destroy_communicator};
+  communicator_ = comm.create_communicator(args);
   world_ = communicator_.get();
   algorithm_ = is_one && config.algorithm == "auto" ? "native" : config.algorithm;
   if (communicator_->size() < bootstrap_->size()) {

@@ -72,12 +72,12 @@ class Session {
 
   FlightRecorder& recorder_;
   MemoryLedger ledger_;
-  ComputeBackendHandle root_{nullptr, nullptr};
-  ComputeBackendHandle compute_{nullptr, nullptr};  // empty if the root is used alone
+  std::unique_ptr<ComputeBackend> root_;
+  std::unique_ptr<ComputeBackend> compute_;  // empty if the root is used alone
   std::unique_ptr<Trace> trace_;
   std::unique_ptr<TracedBackend> traced_compute_;
-  CommunicatorHandle bootstrap_{nullptr, nullptr};     // for host memory; exchanges ids
-  CommunicatorHandle communicator_{nullptr, nullptr};  // the backend's, of this node or of all ranks
+  std::unique_ptr<Communicator> bootstrap_;     // for host memory; exchanges ids
+  std::unique_ptr<Communicator> communicator_;  // the backend's, of this node or of all ranks
   TrafficCounter traffic_;
   TrafficCounter wire_traffic_;           // the messages of algorithms
   std::unique_ptr<Communicator> layers_;  // on top of the backend's; empty if `world_` is the backend's

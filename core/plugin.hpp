@@ -18,7 +18,7 @@
 namespace mylos {
 
 inline constexpr std::uint64_t plugin_magic = 0x6d796c6f73706c67ULL;  // "mylosplg"
-inline constexpr std::uint32_t plugin_abi_version = 13;
+inline constexpr std::uint32_t plugin_abi_version = 14;
 /// Identifies the operations that a plugin was compiled with: their names, order and record sizes.
 inline constexpr std::uint64_t operations_key = key_of(Operations());
 
@@ -101,10 +101,8 @@ struct PluginDescriptor {
   /// For a communication backend: returns why the ranks of a job cannot use it together, or null. The answer
   /// is the same on every rank. Collective over all ranks of the job. Left null if `unusable` suffices.
   const char* (*unusable_among)(Communicator& ranks) = nullptr;
-  ComputeBackend* (*create_compute)(const ComputeArgs&) = nullptr;
-  Communicator* (*create_communicator)(const CommunicatorArgs&) = nullptr;
-  void (*destroy_compute)(ComputeBackend*) = nullptr;
-  void (*destroy_communicator)(Communicator*) = nullptr;
+  std::unique_ptr<ComputeBackend> (*create_compute)(const ComputeArgs&) = nullptr;
+  std::unique_ptr<Communicator> (*create_communicator)(const CommunicatorArgs&) = nullptr;
   /// Plans the communicator of a run of `ranks` ranks, on one node unless the deck says otherwise. The
   /// pointer is null if there is nothing to plan.
   CommunicatorPlan (*plan_communicator)(const ParamValues& deck, int ranks) = nullptr;
@@ -112,15 +110,6 @@ struct PluginDescriptor {
   /// there is nothing to plan.
   std::size_t (*plan_compute)(const PlannedProduct* products, std::size_t count) = nullptr;
 };
-
-/// What most plugins set `destroy_compute` or `destroy_communicator` to.
-template <class T>
-void destroy(T* made) {
-  std::unique_ptr<T>(made).reset();
-}
-
-using ComputeBackendHandle = std::unique_ptr<ComputeBackend, void (*)(ComputeBackend*)>;
-using CommunicatorHandle = std::unique_ptr<Communicator, void (*)(Communicator*)>;
 
 /// A plugin that was found: usable, or with the reason why not.
 struct PluginInfo {

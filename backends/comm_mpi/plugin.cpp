@@ -16,10 +16,9 @@ const char* unusable() {
   return mpi_is_running() ? nullptr : "MPI is not initialised: start under mpiexec or srun";
 }
 
-Communicator* create(const CommunicatorArgs& args) {
+std::unique_ptr<Communicator> create(const CommunicatorArgs& args) {
   const bool gpu_aware = args.deck != nullptr && args.deck->boolean("comm.gpu_aware");
-  return MpiCommunicator::duplicate(MPI_COMM_WORLD, {.compute = args.compute, .gpu_aware = gpu_aware})
-      .release();
+  return MpiCommunicator::duplicate(MPI_COMM_WORLD, {.compute = args.compute, .gpu_aware = gpu_aware});
 }
 
 }  // namespace
@@ -36,6 +35,5 @@ const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .num_params = std::size(mylos::comm_mpi::params),
     .unusable = mylos::comm_mpi::unusable,
     .create_communicator = mylos::comm_mpi::create,
-    .destroy_communicator = mylos::destroy<mylos::Communicator>,
 };
 }

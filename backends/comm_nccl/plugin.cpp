@@ -42,12 +42,12 @@ const char* unusable() {
   return nullptr;
 }
 
-Communicator* create(const CommunicatorArgs& args) {
+std::unique_ptr<Communicator> create(const CommunicatorArgs& args) {
   require(args.bootstrap != nullptr, "NCCL's id travels over a bootstrap communicator");
   if (args.compute == nullptr || args.compute->host_accessible()) {
     fail(ExitCode::usage, "[backend] comm = nccl moves GPU memory, but this run does not compute on a GPU");
   }
-  return NcclCommunicator::create(*args.bootstrap, *args.compute).release();
+  return NcclCommunicator::create(*args.bootstrap, *args.compute);
 }
 
 }  // namespace
@@ -62,6 +62,5 @@ const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .preference = 30,
     .unusable = mylos::comm_nccl::unusable,
     .create_communicator = mylos::comm_nccl::create,
-    .destroy_communicator = mylos::destroy<mylos::Communicator>,
 };
 }

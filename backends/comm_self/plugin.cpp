@@ -7,8 +7,8 @@
 namespace mylos::comm_self {
 namespace {
 
-Communicator* create(const CommunicatorArgs& args) {
-  return new SelfCommunicator(args.compute);
+std::unique_ptr<Communicator> create(const CommunicatorArgs& args) {
+  return std::make_unique<SelfCommunicator>(args.compute);
 }
 
 }  // namespace
@@ -22,6 +22,5 @@ const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .summary = "one rank, no communication",
     .preference = 1,
     .create_communicator = mylos::comm_self::create,
-    .destroy_communicator = mylos::destroy<mylos::Communicator>,
 };
 }

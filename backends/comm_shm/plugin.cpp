@@ -27,7 +27,7 @@ const char* unusable_among(Communicator& ranks) {
 }
 
 /// The communicator of the ranks on this node: it may be smaller than the bootstrap.
-Communicator* create(const CommunicatorArgs& args) {
+std::unique_ptr<Communicator> create(const CommunicatorArgs& args) {
   if (args.bootstrap == nullptr) fail(ExitCode::usage, "shm cannot be the bootstrap communicator");
   const std::int64_t ranks_per_node = args.deck != nullptr ? args.deck->integer("comm.ranks_per_node") : 0;
   const Node node = find_node(*args.bootstrap, static_cast<int>(ranks_per_node));
@@ -37,8 +37,7 @@ Communicator* create(const CommunicatorArgs& args) {
                                   .compute = reaches_all ? args.compute : nullptr,
                                   .ledger = args.ledger,
                                   .may_spin = node.core_for_each},
-                                 node.ranks)
-      .release();
+                                 node.ranks);
 }
 CommunicatorPlan plan(const ParamValues& deck, int ranks) {
   const auto ranks_per_node = static_cast<int>(deck.integer("comm.ranks_per_node"));
@@ -60,7 +59,6 @@ const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .num_params = std::size(mylos::comm_shm::params),
     .unusable_among = mylos::comm_shm::unusable_among,
     .create_communicator = mylos::comm_shm::create,
-    .destroy_communicator = mylos::destroy<mylos::Communicator>,
     .plan_communicator = mylos::comm_shm::plan,
 };
 }

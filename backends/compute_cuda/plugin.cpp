@@ -49,13 +49,13 @@ const char* unusable() {
   return count > 0 ? nullptr : "there is no CUDA device";
 }
 
-ComputeBackend* create(const ComputeArgs& args) {
+std::unique_ptr<ComputeBackend> create(const ComputeArgs& args) {
   require(args.next != nullptr, "the CUDA backend works over a root backend");
   if (args.next->host_accessible()) {
     fail(ExitCode::usage, "the CUDA backend computes on the device, but the memory of {} is the host's",
          args.next->description());
   }
-  return std::make_unique<CudaBackend>(*args.next, args.ledger).release();
+  return std::make_unique<CudaBackend>(*args.next, args.ledger);
 }
 
 std::size_t plan(const PlannedProduct*, std::size_t) {
@@ -74,7 +74,6 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .num_operations = List::names.size(),
     .unusable = unusable,
     .create_compute = create,
-    .destroy_compute = destroy<ComputeBackend>,
     .plan_compute = plan,
 };
 

@@ -17,7 +17,10 @@ namespace mylos::compute_kokkos {
 /// Kokkos replace the scratch memory of its teams, recorded graphs are not invalidated.
 class KokkosBackend final : public ComputeBackend {
  public:
-  KokkosBackend() { add_operations(KokkosOperations::List(), kernels_, "kokkos"); }
+  /// `kokkos` finalises Kokkos when it is destroyed.
+  explicit KokkosBackend(std::shared_ptr<void> kokkos) : kokkos_(std::move(kokkos)) {
+    add_operations(KokkosOperations::List(), kernels_, "kokkos");
+  }
 
   std::string description() const override;
 
@@ -44,6 +47,7 @@ class KokkosBackend final : public ComputeBackend {
 #endif
 
  private:
+  std::shared_ptr<void> kokkos_;
   KokkosOperations kernels_;
   std::uint64_t num_deallocations_ = 0;
 };

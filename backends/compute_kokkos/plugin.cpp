@@ -102,17 +102,12 @@ const char* unusable() {
   return problem.empty() ? nullptr : problem.c_str();
 }
 
-ComputeBackend* create(const ComputeArgs& args) {
+std::unique_ptr<ComputeBackend> create(const ComputeArgs& args) {
   if (Kokkos::is_finalized()) fail(ExitCode::internal, "Kokkos can be initialised only once per process");
-  Kokkos::initialize(
+  const auto kokkos = std::make_shared<Kokkos::ScopeGuard>(
       Kokkos::InitializationSettings().set_num_threads(args.num_threads).set_disable_warnings(true));
   pin_workers(args.num_threads);
-  return std::make_unique<KokkosBackend>().release();
-}
-
-void destroy(ComputeBackend* backend) {
-  std::unique_ptr<ComputeBackend>(backend).reset();
-  Kokkos::finalize();
+  return std::make_unique<KokkosBackend>(kokkos);
 }
 
 }  // namespace
@@ -129,7 +124,6 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .num_operations = KokkosOperations::List::names.size(),
     .unusable = unusable,
     .create_compute = create,
-    .destroy_compute = destroy,
 };
 
 }  // namespace mylos::compute_kokkos

@@ -54,13 +54,13 @@ class OnednnBackend final : public ForwardingBackend {
   OnednnOperations kernels_;
 };
 
-ComputeBackend* create(const ComputeArgs& args) {
+std::unique_ptr<ComputeBackend> create(const ComputeArgs& args) {
   require(args.next != nullptr, "oneDNN works over a root backend");
   if (!args.next->host_accessible()) {
     fail(ExitCode::usage, "oneDNN computes on the host, but the memory of {} is not the host's",
          args.next->description());
   }
-  return std::make_unique<OnednnBackend>(*args.next, args.ledger).release();
+  return std::make_unique<OnednnBackend>(*args.next, args.ledger);
 }
 
 std::size_t plan(const PlannedProduct* products, std::size_t count) {
@@ -78,7 +78,6 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .operations = OnednnOperations::List::names.data(),
     .num_operations = OnednnOperations::List::names.size(),
     .create_compute = create,
-    .destroy_compute = destroy<ComputeBackend>,
     .plan_compute = plan,
 };
 

@@ -108,8 +108,7 @@ class Benchmark {
   Benchmark(const MpiRuntime& mpi, Settings settings)
       : settings_(std::move(settings)), rank_(mpi.rank()), ranks_(mpi.size()) {
     const PluginRegistry plugins = PluginRegistry::discover(plugin_search_path(""));
-    const PluginDescriptor& mpi_plugin = plugins.require(PluginKind::communication, "mpi");
-    bootstrap_ = {mpi_plugin.create_communicator({}), mpi_plugin.destroy_communicator};
+    bootstrap_ = plugins.require(PluginKind::communication, "mpi").create_communicator({});
     for (const std::string& backend : settings_.backends) open_backend(plugins, backend);
     if (settings_.csv.empty() || rank_ != 0) return;
     file_.reset(std::fopen(settings_.csv.c_str(), "a"));
@@ -155,7 +154,7 @@ class Benchmark {
     deck.set("comm.ranks_per_node", settings_.ranks_per_node);
     deck.set("comm.gpu_aware", false);
     args.deck = &deck;
-    backends_.emplace_back(plugin.create_communicator(args), plugin.destroy_communicator);
+    backends_.push_back(plugin.create_communicator(args));
     Communicator* world = backends_.back().get();
     if (world->size() < ranks_) {
       joined_.push_back(std::make_unique<HierarchicalCommunicator>(*world, *bootstrap_));
@@ -327,8 +326,8 @@ class Benchmark {
   int rank_;
   int ranks_;
   TrafficCounter traffic_;
-  CommunicatorHandle bootstrap_{nullptr, nullptr};
-  std::vector<CommunicatorHandle> backends_;
+  std::unique_ptr<Communicator> bootstrap_;
+  std::vector<std::unique_ptr<Communicator>> backends_;
   std::vector<std::unique_ptr<Communicator>> joined_;  // for backends that reach only one node
   std::vector<std::unique_ptr<Communicator>> communicators_;
   std::unique_ptr<MemoryBound> bound_;

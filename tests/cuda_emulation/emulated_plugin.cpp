@@ -45,8 +45,8 @@ class EmulatedBackend final : public ForwardingBackend {
   BiasGradient bias_gradient_;
 };
 
-ComputeBackend* create(const ComputeArgs& args) {
-  return std::make_unique<EmulatedBackend>(*args.next, args.ledger).release();
+std::unique_ptr<ComputeBackend> create(const ComputeArgs& args) {
+  return std::make_unique<EmulatedBackend>(*args.next, args.ledger);
 }
 
 }  // namespace
@@ -58,7 +58,6 @@ extern "C" const PluginDescriptor mylos_plugin = {
     .summary = "for tests: CUDA's kernels on the host",
     .preference = 0,
     .create_compute = create,
-    .destroy_compute = destroy<ComputeBackend>,
 };
 
 }  // namespace mylos::compute_cuda

@@ -10,13 +10,16 @@
 namespace mylos {
 namespace {
 
-ComputeBackend* create(const ComputeArgs& args) {
-  return std::make_unique<DistantBackend>(*args.next).release();
-}
-void destroy(ComputeBackend* backend) {
-  const std::unique_ptr<ComputeBackend> owner(backend);
-  fmt::print(stderr, "the distant device was idle {} times\n",
-             static_cast<const DistantBackend&>(*backend).device().num_idle());
+class ReportingBackend final : public DistantBackend {
+ public:
+  using DistantBackend::DistantBackend;
+  ~ReportingBackend() override {
+    fmt::print(stderr, "the distant device was idle {} times\n", device().num_idle());
+  }
+};
+
+std::unique_ptr<ComputeBackend> create(const ComputeArgs& args) {
+  return std::make_unique<ReportingBackend>(*args.next);
 }
 
 }  // namespace
@@ -28,7 +31,6 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .summary = "for tests: works late, on memory that the host cannot reach",
     .preference = 0,
     .create_compute = create,
-    .destroy_compute = destroy,
 };
 
 }  // namespace mylos

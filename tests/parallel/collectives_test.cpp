@@ -90,7 +90,7 @@ class CollectivesTest : public testing::Test {
     return make(n, [&](auto i) { return sum(i + shift); });
   }
 
-  CommunicatorHandle world_{nullptr, nullptr};
+  std::unique_ptr<Communicator> world_;
   TrafficCounter counter_;
   int rank_ = 0;
   int size_ = 1;

@@ -93,7 +93,7 @@ void expect_slowest_rank_of_each_phase(Session& session) {
 
 // One test, because a process has one session.
 TEST(CommunicationMemory, EqualsThePlan) {
-  const CommunicatorHandle world = open_communicator("mpi");
+  const std::unique_ptr<Communicator> world = open_communicator("mpi");
   const std::string plugins = std::string(std::getenv("MYLOS_BUILD")) + "/lib/mylos";
   mylos::Setup setup = make_setup(deck, "test.deck", {}, plugins, {world->size()});
   setup.choose(world->size(), world->size());

@@ -65,36 +65,32 @@ class FarDevice final : public ComputeBackend {
 struct Backend {
   std::string name;
   bool far;  // buffers in a FarDevice
-  std::function<CommunicatorHandle(ComputeBackend*)> open;
+  std::function<std::unique_ptr<Communicator>(ComputeBackend*)> open;
   int last_tag = 32765;
 };
 void PrintTo(const Backend& backend, std::ostream* out) {
   *out << backend.name;
 }
 
-CommunicatorHandle open_in_pieces(ComputeBackend* compute) {
-  return {
-      comm_mpi::MpiCommunicator::duplicate(MPI_COMM_WORLD, {.compute = compute, .max_count = 3000}).release(),
-      [](Communicator* communicator) { delete communicator; }};
+std::unique_ptr<Communicator> open_in_pieces(ComputeBackend* compute) {
+  return comm_mpi::MpiCommunicator::duplicate(MPI_COMM_WORLD, {.compute = compute, .max_count = 3000});
 }
 
 /// Collectives by `algorithm` over the sends and receives of MPI.
 Backend algorithm_backend(const std::string& algorithm) {
-  const auto open = [algorithm](ComputeBackend* /*compute*/) -> CommunicatorHandle {
+  const auto open = [algorithm](ComputeBackend* /*compute*/) -> std::unique_ptr<Communicator> {
     static TrafficCounter counter;
-    return {new AlgorithmCommunicator(comm_mpi::MpiCommunicator::duplicate(MPI_COMM_WORLD, {}),
-                                      AlgorithmChoice::parse(algorithm), "world wire", counter),
-            [](Communicator* communicator) { delete communicator; }};
+    return std::make_unique<AlgorithmCommunicator>(comm_mpi::MpiCommunicator::duplicate(MPI_COMM_WORLD, {}),
+                                                   AlgorithmChoice::parse(algorithm), "world wire", counter);
   };
   return {"mpi_" + algorithm, false, open, AlgorithmCommunicator::last_user_tag};
 }
 
 /// Two levels, with even and odd ranks as the nodes.
-CommunicatorHandle open_hierarchical(ComputeBackend* /*compute*/) {
+std::unique_ptr<Communicator> open_hierarchical(ComputeBackend* /*compute*/) {
   std::unique_ptr<Communicator> flat = comm_mpi::MpiCommunicator::duplicate(MPI_COMM_WORLD, {});
   std::unique_ptr<Communicator> node = flat->split(flat->rank() % 2, 0);
-  return {new HierarchicalCommunicator(std::move(node), std::move(flat)),
-          [](Communicator* communicator) { delete communicator; }};
+  return std::make_unique<HierarchicalCommunicator>(std::move(node), std::move(flat));
 }
 
 /// Elements of T, in host memory or in a FarDevice.
@@ -195,7 +191,7 @@ class CommunicatorTest : public testing::TestWithParam<Backend> {
   }
 
   std::unique_ptr<FarDevice> device_;
-  CommunicatorHandle handle_{nullptr, nullptr};
+  std::unique_ptr<Communicator> handle_;
   int rank_ = 0;
   int size_ = 1;
 };
@@ -416,14 +412,14 @@ TEST(SelfCommunicator, WaitingForAMessageThatNobodySendsThrows) {
   int ranks = 1;
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   if (ranks > 1) GTEST_SKIP() << "self is for one rank";
-  const CommunicatorHandle self = open_communicator("self");
+  const std::unique_ptr<Communicator> self = open_communicator("self");
   float value = 0.0F;
   Request request = self->recv(TensorRef(&value, DType::fp32, {1}), 0, 3);
   EXPECT_THROW(request.host_wait(), Error);
 }
 
 TEST(AlgorithmCommunicator, LeavesMemoryThatTheHostCannotReachToTheBackend) {
-  const CommunicatorHandle world = open_communicator("mpi");
+  const std::unique_ptr<Communicator> world = open_communicator("mpi");
   TrafficCounter counter;
   FarDevice device;
   EXPECT_NO_THROW(
@@ -437,8 +433,8 @@ TEST(NodesOfShm, LeavesTheComputeBackendToTheLayerThatJoinsNodes) {
   ParamValues deck;
   deck.set("comm.ranks_per_node", std::int64_t{1});
   FarDevice device;
-  const CommunicatorHandle all = open_communicator("shm", &device);
-  const CommunicatorHandle node = open_communicator("shm", &device, &deck);
+  const std::unique_ptr<Communicator> all = open_communicator("shm", &device);
+  const std::unique_ptr<Communicator> node = open_communicator("shm", &device, &deck);
   // There are no windows if the host cannot reach the buffers.
   EXPECT_EQ(all->allocate(64), nullptr);
   EXPECT_EQ(node->allocate(64) == nullptr, node->size() == all->size());
@@ -457,8 +453,8 @@ std::size_t mapped_bytes() {
 
 TEST(DeviceBuffer, FreesItsWindowThroughEveryLayer) {
   constexpr std::size_t bytes = 1 << 20;
-  const CommunicatorHandle shm = open_communicator("shm");
-  const CommunicatorHandle world = open_communicator("mpi");
+  const std::unique_ptr<Communicator> shm = open_communicator("shm");
+  const std::unique_ptr<Communicator> world = open_communicator("mpi");
   HierarchicalCommunicator joined(*shm, *world);
   FarDevice device;
   MemoryLedger ledger;

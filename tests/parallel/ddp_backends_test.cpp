@@ -81,15 +81,15 @@ class DdpBackends : public testing::TestWithParam<Carrier> {
   }
 
   ComputeBackend& backend_ = test_backends(1).at("kokkos");
-  CommunicatorHandle self_ = open_communicator("self", &backend_);
-  CommunicatorHandle flat_ = open_communicator("mpi");
+  std::unique_ptr<Communicator> self_ = open_communicator("self", &backend_);
+  std::unique_ptr<Communicator> flat_ = open_communicator("mpi");
   MemoryLedger ledger_;
 };
 
 TEST_P(DdpBackends, ComputeWhatOneRankDoes) {
   const Carrier& carrier = GetParam();
   const int ranks = flat_->size();
-  const CommunicatorHandle base = open_communicator(carrier.backend);
+  const std::unique_ptr<Communicator> base = open_communicator(carrier.backend);
   TrafficCounter counter;
   std::unique_ptr<Communicator> world = base->split(0, base->rank());
   if (carrier.two_levels) {

@@ -97,8 +97,8 @@ class Evaluation : public testing::Test {
 
   test::ScratchDirectory scratch_;
   ComputeBackend& backend_ = test_backends(1).at("kokkos");
-  CommunicatorHandle self_ = open_communicator("self", &backend_);
-  CommunicatorHandle world_ = open_communicator("mpi", &backend_);
+  std::unique_ptr<Communicator> self_ = open_communicator("self", &backend_);
+  std::unique_ptr<Communicator> world_ = open_communicator("mpi", &backend_);
 };
 
 TEST_F(Evaluation, CountsEachWindowOnceOnEveryLayout) {

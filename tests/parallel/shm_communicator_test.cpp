@@ -21,7 +21,7 @@ class ShmCommunicator : public testing::Test {
   Communicator& comm() { return *handle_; }
 
  private:
-  CommunicatorHandle handle_ = open_communicator("shm");
+  std::unique_ptr<Communicator> handle_ = open_communicator("shm");
 };
 
 TEST_F(ShmCommunicator, CollectivesInWindows) {
@@ -102,10 +102,10 @@ TEST_F(ShmCommunicator, SplitsOfSplitsOutliveTheirParents) {
 }
 
 TEST(ShmNodes, GroupsConsecutiveRanksIntoSimulatedNodes) {
-  const CommunicatorHandle world = open_communicator("mpi");
+  const std::unique_ptr<Communicator> world = open_communicator("mpi");
   ParamValues deck;
   deck.set("comm.ranks_per_node", std::int64_t{2});
-  const CommunicatorHandle node = open_communicator("shm", nullptr, &deck);
+  const std::unique_ptr<Communicator> node = open_communicator("shm", nullptr, &deck);
   const int first = world->rank() / 2 * 2;
   EXPECT_EQ(node->size(), std::min(2, world->size() - first));
   EXPECT_EQ(node->rank(), world->rank() - first);
@@ -128,7 +128,7 @@ TEST(ShmMemory, HasNoNameAndIsUnmapped) {
   open_communicator("mpi");
   const int named = count_mappings("/dev/shm/");
   {
-    const CommunicatorHandle comm = open_communicator("shm");
+    const std::unique_ptr<Communicator> comm = open_communicator("shm");
     const Window window = comm->allocate(1 << 20);
     const auto part = comm->split(0, 0);
     EXPECT_EQ(count_mappings("/memfd:mylos"), 3 * comm->size());

@@ -17,7 +17,7 @@ namespace mylos {
 namespace {
 
 TEST(Traffic, CountsCallsAndPayloadOfEveryOperation) {
-  const CommunicatorHandle world = open_communicator("mpi");
+  const std::unique_ptr<Communicator> world = open_communicator("mpi");
   TrafficCounter counter;
   CountedCommunicator comm(*world, "data", counter, nullptr);
   const std::int64_t n = 10;
@@ -69,7 +69,7 @@ TEST(Traffic, CountsCallsAndPayloadOfEveryOperation) {
 }
 
 TEST(Traffic, KeepsAxesApart) {
-  const CommunicatorHandle world = open_communicator("mpi");
+  const std::unique_ptr<Communicator> world = open_communicator("mpi");
   TrafficCounter counter;
   CountedCommunicator data(*world, "data", counter, nullptr);
   CountedCommunicator tensor(world->split(0, world->rank()), "tensor", counter, nullptr);
@@ -81,7 +81,7 @@ TEST(Traffic, KeepsAxesApart) {
 }
 
 TEST(FlightRecorder, ShowsTheOperationsOfEveryRankOfTheNode) {
-  const CommunicatorHandle world = open_communicator("mpi");
+  const std::unique_ptr<Communicator> world = open_communicator("mpi");
   FlightRecorder recorder(world->rank(), test::gather_over(*world));
   TrafficCounter counter;
   CountedCommunicator comm(*world, "data", counter, &recorder);
@@ -126,7 +126,7 @@ TEST(FlightRecorder, ShowsTheOperationsOfEveryRankOfTheNode) {
 }
 
 TEST(FlightRecorder, ShowsARankOfAnotherNodeAsOfItsLastMessage) {
-  const CommunicatorHandle world = open_communicator("mpi");
+  const std::unique_ptr<Communicator> world = open_communicator("mpi");
   FlightRecorder recorder(world->rank(), test::gather_over(*world));
   EXPECT_EQ(recorder.leaders(), std::vector{0});
   std::vector<RankFlight> node;

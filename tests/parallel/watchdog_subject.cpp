@@ -21,17 +21,18 @@ using namespace mylos;
 
 namespace {
 
-CommunicatorHandle open(const PluginRegistry& plugins, std::string_view name, Communicator* bootstrap) {
+std::unique_ptr<Communicator> open(const PluginRegistry& plugins, std::string_view name,
+                                   Communicator* bootstrap) {
   const PluginDescriptor& plugin = plugins.require(PluginKind::communication, name);
   CommunicatorArgs args;
   args.bootstrap = bootstrap;
-  return {plugin.create_communicator(args), plugin.destroy_communicator};
+  return plugin.create_communicator(args);
 }
 
 void run(std::string_view failure, std::string_view backend) {
   const PluginRegistry plugins = PluginRegistry::discover(plugin_search_path(""));
-  const CommunicatorHandle bootstrap = open(plugins, "mpi", nullptr);
-  const CommunicatorHandle world = open(plugins, backend, bootstrap.get());
+  const std::unique_ptr<Communicator> bootstrap = open(plugins, "mpi", nullptr);
+  const std::unique_ptr<Communicator> world = open(plugins, backend, bootstrap.get());
   FlightRecorder recorder(bootstrap->rank(), test::gather_over(*bootstrap));
   Watchdog watchdog(std::chrono::minutes(1),
                     [](ExitCode code) { MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code)); });

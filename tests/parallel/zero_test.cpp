@@ -53,8 +53,8 @@ class Zero : public testing::Test {
   }
 
   ComputeBackend& backend_ = test_backends(1).at("kokkos");
-  CommunicatorHandle self_ = open_communicator("self", &backend_);
-  CommunicatorHandle world_ = open_communicator("mpi", &backend_);
+  std::unique_ptr<Communicator> self_ = open_communicator("self", &backend_);
+  std::unique_ptr<Communicator> world_ = open_communicator("mpi", &backend_);
 };
 
 TEST_F(Zero, EveryStageComputesWhatOneRankDoes) {

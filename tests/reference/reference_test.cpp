@@ -94,7 +94,7 @@ class ReferenceTest : public testing::TestWithParam<std::string> {
 
   ReferenceFile file_{reference_path()};
   ComputeBackend& backend_ = test_backends().at(GetParam());
-  CommunicatorHandle self_ = open_communicator("self", &backend_);
+  std::unique_ptr<Communicator> self_ = open_communicator("self", &backend_);
   MemoryLedger ledger_;
   std::vector<std::int32_t> tokens_ = file_.read<std::int32_t>("tokens");
 };
@@ -152,7 +152,7 @@ TEST_P(ReferenceTest, StepsInBf16) {
 
 /// Every rank has its part of Hugging Face's matrices; the joined parts equal the matrices.
 TEST_P(ReferenceTest, DividedFirstStepInFp32) {
-  const CommunicatorHandle world = open_communicator("mpi", &backend_);
+  const std::unique_ptr<Communicator> world = open_communicator("mpi", &backend_);
   RunConfig config = reference_config(file_, DType::fp32);
   config.parallel.tensor = world->size();
   for (const bool divides : {false, true}) {

@@ -44,9 +44,8 @@ ComputeBackends::ComputeBackends(int num_threads) {
   for (const std::string& name : compute_backend_names()) {
     const PluginDescriptor& plugin = test_plugins().require(PluginKind::compute, name);
     for (std::size_t i = 0; i < plugin.num_params; ++i) set_default(deck_, plugin.params[i]);
-    ComputeBackendHandle backend(
-        plugin.create_compute({.deck = &deck_, .next = next, .ledger = &ledger_, .num_threads = num_threads}),
-        plugin.destroy_compute);
+    std::unique_ptr<ComputeBackend> backend =
+        plugin.create_compute({.deck = &deck_, .next = next, .ledger = &ledger_, .num_threads = num_threads});
     if (name == root) next = backend.get();
     backends_.emplace(name, std::move(backend));
   }

@@ -29,7 +29,7 @@ class ComputeBackends {
  private:
   ParamValues deck_;
   MemoryLedger ledger_;
-  std::map<std::string, ComputeBackendHandle, std::less<>> backends_;
+  std::map<std::string, std::unique_ptr<ComputeBackend>, std::less<>> backends_;
 };
 
 }  // namespace mylos

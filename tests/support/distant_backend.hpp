@@ -76,7 +76,7 @@ class DistantOperations {
 };
 
 /// Copies are queued too: they read and write host memory only when they run.
-class DistantBackend final : public ForwardingBackend {
+class DistantBackend : public ForwardingBackend {
  public:
   explicit DistantBackend(ComputeBackend& next)
       : ForwardingBackend(next, OperationTable()), operations_(next.operations(), device_) {

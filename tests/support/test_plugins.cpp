@@ -15,18 +15,15 @@ const PluginRegistry& test_plugins() {
   return registry;
 }
 
-CommunicatorHandle open_communicator(std::string_view name, ComputeBackend* compute,
-                                     const ParamValues* deck) {
-  static const CommunicatorHandle bootstrap = [] {
-    const PluginDescriptor& mpi = test_plugins().require(PluginKind::communication, "mpi");
-    return CommunicatorHandle(mpi.create_communicator({}), mpi.destroy_communicator);
-  }();
+std::unique_ptr<Communicator> open_communicator(std::string_view name, ComputeBackend* compute,
+                                                const ParamValues* deck) {
+  static const std::unique_ptr<Communicator> bootstrap =
+      test_plugins().require(PluginKind::communication, "mpi").create_communicator({});
   const PluginDescriptor& plugin = test_plugins().require(PluginKind::communication, name);
   if (plugin.unusable != nullptr && plugin.unusable() != nullptr)
     fail(ExitCode::usage, "{}", plugin.unusable());
-  return {plugin.create_communicator(
-              {.deck = deck, .bootstrap = bootstrap.get(), .compute = compute, .ledger = nullptr}),
-          plugin.destroy_communicator};
+  return plugin.create_communicator(
+      {.deck = deck, .bootstrap = bootstrap.get(), .compute = compute, .ledger = nullptr});
 }
 
 }  // namespace mylos

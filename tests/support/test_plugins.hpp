@@ -14,7 +14,7 @@ const PluginRegistry& test_plugins();
 /// A communicator from backend `name`, over the memory of `compute` (null: host memory): of all ranks, or of
 /// this rank alone for "self". The first call in a process is collective, whichever backend it names, because
 /// it creates the MPI bootstrap communicator.
-CommunicatorHandle open_communicator(std::string_view name, ComputeBackend* compute = nullptr,
-                                     const ParamValues* deck = nullptr);
+std::unique_ptr<Communicator> open_communicator(std::string_view name, ComputeBackend* compute = nullptr,
+                                                const ParamValues* deck = nullptr);
 
 }  // namespace mylos

@@ -109,7 +109,7 @@ class AllocationTest : public testing::TestWithParam<std::string> {
   }
 
   ComputeBackend& backend_ = test_backends().at(GetParam());
-  CommunicatorHandle self_ = open_communicator("self", &backend_);
+  std::unique_ptr<Communicator> self_ = open_communicator("self", &backend_);
   MemoryLedger ledger_;
 };
 

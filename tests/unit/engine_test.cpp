@@ -93,7 +93,7 @@ class EngineTest : public testing::Test {
   }
 
   ComputeBackend& backend_ = test_backends().at("kokkos");
-  CommunicatorHandle self_ = open_communicator("self", &backend_);
+  std::unique_ptr<Communicator> self_ = open_communicator("self", &backend_);
 };
 
 const ScheduleKind two_chunks{.name = "two chunks", .doc = "", .make = [](int /*micro_batches*/) {
@@ -195,7 +195,7 @@ TEST_F(EngineTest, StepsThatOverlapDoNotMix) {
   EXPECT_EQ(run(still, ahead, 7), run(still, *schedules().front(), 7));
   // A graph refers to the memory of the step for which it was recorded.
   DistantBackend device(backend_);
-  const CommunicatorHandle self = open_communicator("self", &device);
+  const std::unique_ptr<Communicator> self = open_communicator("self", &device);
   RunConfig recorded = still;
   recorded.graphs = true;
   EXPECT_EQ(run_on(device, *self, recorded, ahead, 7), run(still, ahead, 7));
@@ -224,7 +224,7 @@ TEST_F(EngineTest, BlocksMayCommunicate) {
   const Schedule schedule = schedules().front()->make(1);
   const std::vector<std::int32_t> tokens = walk_tokens(run, 1);
   DistantBackend device(backend_);
-  const CommunicatorHandle self = open_communicator("self", &device);
+  const std::unique_ptr<Communicator> self = open_communicator("self", &device);
   CountingCommunicator world(*self);
   TrafficCounter traffic;
   const ProcessGrid grid(world, {}, ParallelPlan().groups(), traffic, nullptr, false);

@@ -273,7 +273,7 @@ class LoneRank {
 class LayoutOnBackend : public testing::TestWithParam<std::string> {
  protected:
   ComputeBackend& backend_ = test_backends().at(GetParam());
-  CommunicatorHandle self_ = open_communicator("self", &backend_);
+  std::unique_ptr<Communicator> self_ = open_communicator("self", &backend_);
 
   /// The ranks of a grid that hold the first copy of the model.
   std::vector<std::unique_ptr<LoneRank>> ranks_of(const GridExtents& extents, DType dtype) {

@@ -44,21 +44,20 @@ void train(MiniTrainer& trainer, const RunConfig& config, std::int64_t first, st
 }
 
 /// The best backend, stacked on the root and charging `ledger`; empty if the root is the best.
-ComputeBackendHandle best_backend(MemoryLedger& ledger) {
+std::unique_ptr<ComputeBackend> best_backend(MemoryLedger& ledger) {
   const PluginDescriptor& compute = *test_plugins().usable(PluginKind::compute).front();
-  if (compute.name == std::string_view("kokkos")) return {nullptr, nullptr};
-  return {compute.create_compute(
-              {.deck = nullptr, .next = &test_backends().at("kokkos"), .ledger = &ledger, .num_threads = 2}),
-          compute.destroy_compute};
+  if (compute.name == std::string_view("kokkos")) return nullptr;
+  return compute.create_compute(
+      {.deck = nullptr, .next = &test_backends().at("kokkos"), .ledger = &ledger, .num_threads = 2});
 }
 
 /// Trains one step with a new instance of the best backend; expects the ledger to agree with the plan.
 void expect_agreement(const RunConfig& config) {
   const PluginDescriptor& compute = *test_plugins().usable(PluginKind::compute).front();
   ComputeBackend& root = test_backends().at("kokkos");
-  const CommunicatorHandle self = open_communicator("self", &root);
+  const std::unique_ptr<Communicator> self = open_communicator("self", &root);
   MemoryLedger ledger;
-  const ComputeBackendHandle own = best_backend(ledger);
+  const std::unique_ptr<ComputeBackend> own = best_backend(ledger);
   MiniTrainer trainer(own ? *own : root, ledger, *self, config);
   train(trainer, config, 1, 1);
   const RunPlan plan = make_plan(config, {.algorithm = config.comm.algorithm,
@@ -361,7 +360,7 @@ double resident_bytes() {
 TEST(Plan, DISABLED_ResidentMemoryEqualsThePlan) {
   const PluginDescriptor& compute = *test_plugins().usable(PluginKind::compute).front();
   ComputeBackend& root = test_backends().at("kokkos");
-  const CommunicatorHandle self = open_communicator("self", &root);
+  const std::unique_ptr<Communicator> self = open_communicator("self", &root);
   // Loads the libraries' code and the kernels that they generate. This happens once per process and is not
   // part of any plan.
   const RunConfig small = typed(mini_config(gpt2(1, 12, 768), 1, 256), DType::fp32, DType::fp32);
@@ -381,7 +380,7 @@ TEST(Plan, DISABLED_ResidentMemoryEqualsThePlan) {
     const double before = resident_bytes();
     MemoryLedger ledger;
     // A new backend for each configuration, without any workspace yet.
-    const ComputeBackendHandle own = best_backend(ledger);
+    const std::unique_ptr<ComputeBackend> own = best_backend(ledger);
     MiniTrainer trainer(own ? *own : root, ledger, *self, config);
     train(trainer, config, 1, 3);
     const double taken = resident_bytes() - before;

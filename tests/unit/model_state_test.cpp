@@ -85,7 +85,7 @@ class Narrow {
 
 TEST(ModelState, NarrowWeightsLargerThanAPartAreSavedAndRestoredWhole) {
   ComputeBackend& backend = test_backends().at("kokkos");
-  const CommunicatorHandle self = open_communicator("self", &backend);
+  const std::unique_ptr<Communicator> self = open_communicator("self", &backend);
   const test::ScratchDirectory scratch;
   IoThread io;
   Narrow saved(backend, *self);
@@ -102,7 +102,7 @@ TEST(ModelState, NarrowWeightsLargerThanAPartAreSavedAndRestoredWhole) {
 
 TEST(ModelState, LargePiecesLieInASnapshotAsInTheFile) {
   ComputeBackend& backend = test_backends().at("kokkos");
-  const CommunicatorHandle self = open_communicator("self", &backend);
+  const std::unique_ptr<Communicator> self = open_communicator("self", &backend);
   for (const int rank : {0, 1, 2}) {
     Narrow state(backend, *self, Coordinates({.tensor = 3}, 3, rank));
     state.initialise(3);

@@ -161,7 +161,7 @@ float loss_after_30_steps(const char* name, double learning_rate) {
   config.optimizer = optimizer_config(name);
   config.lr.peak = learning_rate;
   ComputeBackend& backend = test_backends().at("kokkos");
-  const CommunicatorHandle self = open_communicator("self", &backend);
+  const std::unique_ptr<Communicator> self = open_communicator("self", &backend);
   MemoryLedger ledger;
   MiniTrainer trainer(backend, ledger, *self, config);
   float loss = 0.0F;

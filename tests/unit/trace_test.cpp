@@ -47,7 +47,7 @@ class TraceTest : public testing::Test {
   }
 
   ComputeBackend& backend_ = test_backends(1).at("kokkos");
-  CommunicatorHandle self_ = open_communicator("self", &backend_);
+  std::unique_ptr<Communicator> self_ = open_communicator("self", &backend_);
   MemoryLedger ledger_;
   MiniTrainer trainer_{backend_, ledger_, *self_, config()};
 };

@@ -71,8 +71,8 @@ class TrainingStepTest : public testing::Test {
 
   ComputeBackend& host_ = test_backends(1).at("kokkos");
   DistantBackend device_{host_};
-  CommunicatorHandle of_host_ = open_communicator("self", &host_);
-  CommunicatorHandle of_device_ = open_communicator("self", &device_);
+  std::unique_ptr<Communicator> of_host_ = open_communicator("self", &host_);
+  std::unique_ptr<Communicator> of_device_ = open_communicator("self", &device_);
   MemoryLedger ledger_;
 };
 
@@ -199,7 +199,7 @@ class GraphsTest : public testing::TestWithParam<std::string> {
   }
 
   ComputeBackend& backend_ = test_backends().at(GetParam());
-  CommunicatorHandle self_ = open_communicator("self", &backend_);
+  std::unique_ptr<Communicator> self_ = open_communicator("self", &backend_);
   MemoryLedger ledger_;
 };
 

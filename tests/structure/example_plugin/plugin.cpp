@@ -48,12 +48,9 @@ class ExampleBackend final : public mylos::ForwardingBackend {
   ExampleOperations operations_;
 };
 
-ComputeBackend* create(const mylos::ComputeArgs& args) {
+std::unique_ptr<ComputeBackend> create(const mylos::ComputeArgs& args) {
   mylos::require(args.next != nullptr, "the example backend stands on another");
-  return new ExampleBackend(*args.next);
-}
-void destroy(ComputeBackend* backend) {
-  delete backend;
+  return std::make_unique<ExampleBackend>(*args.next);
 }
 
 }  // namespace
@@ -68,6 +65,5 @@ const mylos::PluginDescriptor mylos_plugin = {
     .operations = ExampleOperations::List::names.data(),
     .num_operations = ExampleOperations::List::names.size(),
     .create_compute = create,
-    .destroy_compute = destroy,
 };
 }

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <variant>
 
 #include "core/base/error.hpp"
 
@@ -95,30 +96,9 @@ static_assert(sizeof(fp16) == 2);
 
 /// The DType of a C++ element type.
 template <class T>
-constexpr DType dtype_of();
-template <>
-constexpr DType dtype_of<float>() {
-  return DType::fp32;
-}
-template <>
-constexpr DType dtype_of<bf16>() {
-  return DType::bf16;
-}
-template <>
-constexpr DType dtype_of<fp16>() {
-  return DType::fp16;
-}
-template <>
-constexpr DType dtype_of<std::int32_t>() {
-  return DType::int32;
-}
-template <>
-constexpr DType dtype_of<std::int64_t>() {
-  return DType::int64;
-}
-template <>
-constexpr DType dtype_of<std::uint8_t>() {
-  return DType::uint8;
+constexpr DType dtype_of() {
+  using Element = std::variant<float, bf16, fp16, std::int32_t, std::int64_t, std::uint8_t>;  // as in DType
+  return static_cast<DType>(Element(std::in_place_type<T>).index());
 }
 
 /// Calls `function(T{})` with the storage type of a floating-point `type`; other types are a defect.

@@ -2,6 +2,7 @@
 #include "core/base/instruction_set.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 
 #include "core/base/error.hpp"
@@ -26,17 +27,8 @@ InstructionSet of_processor() {
 }  // namespace
 
 std::string_view name_of(InstructionSet set) {
-  switch (set) {
-    case InstructionSet::avx2:
-      return "avx2";
-    case InstructionSet::avx512:
-      return "avx512";
-    case InstructionSet::avx512_bf16:
-      return "avx512_bf16";
-    case InstructionSet::baseline:
-      break;
-  }
-  return "baseline";
+  constexpr std::array<std::string_view, 4> names = {"baseline", "avx2", "avx512", "avx512_bf16"};
+  return names[static_cast<std::size_t>(set)];
 }
 
 InstructionSet instruction_set() {

@@ -62,33 +62,24 @@ struct AllReduceCall {
   double flops() const { return 0.0; }
 };
 
+/// The collectives from one buffer to another.
+template <CommOperation operation>
+struct GroupCall {
+  TensorRef input{}, output{};
+  AxisSet group;
+
+  static constexpr std::string_view name = name_of(operation);
+  static void operands(auto& op, const auto& visit) {
+    visit("input", op.input, Access::read);
+    visit("output", op.output, Access::write);
+  }
+  CommCall call() const { return {operation, input, output}; }
+  double flops() const { return 0.0; }
+};
 /// output (P, n) = the inputs (n) of all P ranks.
-struct AllGatherCall {
-  TensorRef input{}, output{};
-  AxisSet group;
-
-  static constexpr std::string_view name = "all_gather";
-  static void operands(auto& op, const auto& visit) {
-    visit("input", op.input, Access::read);
-    visit("output", op.output, Access::write);
-  }
-  CommCall call() const { return {CommOperation::all_gather, input, output}; }
-  double flops() const { return 0.0; }
-};
-
+using AllGatherCall = GroupCall<CommOperation::all_gather>;
 /// output (n) = this rank's part of the sum of the inputs (P, n) of all P ranks.
-struct ReduceScatterCall {
-  TensorRef input{}, output{};
-  AxisSet group;
-
-  static constexpr std::string_view name = "reduce_scatter";
-  static void operands(auto& op, const auto& visit) {
-    visit("input", op.input, Access::read);
-    visit("output", op.output, Access::write);
-  }
-  CommCall call() const { return {CommOperation::reduce_scatter, input, output}; }
-  double flops() const { return 0.0; }
-};
+using ReduceScatterCall = GroupCall<CommOperation::reduce_scatter>;
 
 template <class Op>
 inline constexpr bool is_collective = requires(const Op& op) {

@@ -67,18 +67,6 @@ void find_completions(const std::map<GradientKey, Entry*>& last, const Parameter
   }
 }
 
-/// The units that an entry uses.
-std::map<int, UnitAccess> units_of(const Entry& entry, const std::vector<Root>& roots) {
-  std::map<int, UnitAccess> units;
-  for_each_place(entry, [&](const Place& place, Access /*access*/) {
-    const Root& root = roots[static_cast<std::size_t>(place.root)];
-    if (root.unit < 0) return;
-    UnitAccess& access = units.try_emplace(root.unit, UnitAccess{.unit = root.unit}).first->second;
-    (root.kind == RootKind::weights ? access.reads_weights : access.adds_gradients) = true;
-  });
-  return units;
-}
-
 /// Each block acquires and releases a unit once, for all of its uses of the unit.
 void find_units(std::vector<Entry>& entries, const std::vector<Root>& roots) {
   struct Use {
@@ -88,12 +76,13 @@ void find_units(std::vector<Entry>& entries, const std::vector<Root>& roots) {
   };
   std::map<int, Use> uses;
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    for (const auto& [unit, access] : units_of(entries[i], roots)) {
-      Use& use = uses.try_emplace(unit, Use{access, &entries[i], nullptr}).first->second;
-      use.access.reads_weights |= access.reads_weights;
-      use.access.adds_gradients |= access.adds_gradients;
+    for_each_place(entries[i], [&](const Place& place, Access /*access*/) {
+      const Root& root = roots[static_cast<std::size_t>(place.root)];
+      if (root.unit < 0) return;
+      Use& use = uses.try_emplace(root.unit, Use{{.unit = root.unit}, &entries[i], nullptr}).first->second;
+      (root.kind == RootKind::weights ? use.access.reads_weights : use.access.adds_gradients) = true;
       use.last = &entries[i];
-    }
+    });
     if (i + 1 < entries.size() && entries[i + 1].block == entries[i].block) continue;
     for (const auto& [unit, use] : uses) {
       use.first->acquires.push_back(use.access);

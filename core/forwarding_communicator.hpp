@@ -50,13 +50,9 @@ class LayerRequest final : public RequestState {
   Around around_;
 };
 
-class ForwardingCommunicator : public Communicator {
+/// The base of a communicator that makes every collective and message in one function.
+class CallCommunicator : public Communicator {
  public:
-  explicit ForwardingCommunicator(NextCommunicator next) : next_(std::move(next)) {}
-
-  int rank() const override { return next_->rank(); }
-  int size() const override { return next_->size(); }
-
   Request all_reduce(TensorRef buffer, ReduceOp op) override {
     return start({CommOperation::all_reduce, buffer, buffer, op});
   }
@@ -89,6 +85,19 @@ class ForwardingCommunicator : public Communicator {
   Request recv(TensorRef buffer, int peer, int tag) override {
     return start({CommOperation::recv, buffer, buffer, ReduceOp::sum, peer, tag});
   }
+
+ protected:
+  /// Receives every collective and message except barriers.
+  virtual Request start(const CommCall& call) = 0;
+};
+
+class ForwardingCommunicator : public CallCommunicator {
+ public:
+  explicit ForwardingCommunicator(NextCommunicator next) : next_(std::move(next)) {}
+
+  int rank() const override { return next_->rank(); }
+  int size() const override { return next_->size(); }
+
   void barrier() override { next_->barrier(); }
   void progress() override { next_->progress(); }
   Window allocate(std::size_t bytes) override { return next_->allocate(bytes); }
@@ -99,8 +108,7 @@ class ForwardingCommunicator : public Communicator {
   }
 
  protected:
-  /// Receives every collective and message except barriers.
-  virtual Request start(const CommCall& call) { return call.on(next()); }
+  Request start(const CommCall& call) override { return call.on(next()); }
 
   Communicator& next() const { return *next_; }
   /// A request whose waits are made by around(wait).

@@ -34,39 +34,19 @@ void SelfCommunicator::copy(TensorRef from, TensorRef to) {
   }
 }
 
-Request SelfCommunicator::all_reduce(TensorRef /*buffer*/, ReduceOp /*op*/) {
-  return {};
-}
-
-Request SelfCommunicator::reduce_scatter(TensorRef input, TensorRef output, ReduceOp /*op*/) {
-  copy(input, output);
-  return {};
-}
-
-Request SelfCommunicator::all_gather(TensorRef input, TensorRef output) {
-  copy(input, output);
-  return {};
-}
-
-Request SelfCommunicator::broadcast(TensorRef /*buffer*/, int root) {
-  require(root == 0, "root is a rank of the group");
-  return {};
-}
-
-Request SelfCommunicator::reduce(TensorRef /*buffer*/, ReduceOp /*op*/, int root) {
-  require(root == 0, "root is a rank of the group");
-  return {};
-}
-
-Request SelfCommunicator::all_to_all(TensorRef input, TensorRef output) {
-  copy(input, output);
-  return {};
-}
-
-Request SelfCommunicator::all_to_all_v(TensorRef input, std::span<const std::int64_t> send_counts,
-                                       TensorRef output, std::span<const std::int64_t> recv_counts) {
-  require(send_counts.size() == 1 && recv_counts.size() == 1, "one count for each rank");
-  copy(input.flat(0, send_counts[0]), output.flat(0, recv_counts[0]));
+Request SelfCommunicator::start(const CommCall& call) {
+  const bool is_send = call.operation == CommOperation::send;
+  if (is_send || call.operation == CommOperation::recv) {
+    require(call.peer == 0, "peer is a rank of the group");
+    return post({call.input, call.tag, is_send, std::make_shared<bool>(false)});
+  }
+  require(call.peer == 0, "root is a rank of the group");
+  if (call.operation == CommOperation::all_to_all_v) {
+    require(call.send_counts.size() == 1 && call.recv_counts.size() == 1, "one count for each rank");
+    copy(call.input.flat(0, call.send_counts[0]), call.output.flat(0, call.recv_counts[0]));
+  } else {
+    copy(call.input, call.output);  // the same buffer in all_reduce, broadcast and reduce
+  }
   return {};
 }
 
@@ -86,16 +66,6 @@ Request SelfCommunicator::post(Message message) {
   *received.matched = true;
   unmatched_.erase(partner);
   return request;
-}
-
-Request SelfCommunicator::send(TensorRef buffer, int peer, int tag) {
-  require(peer == 0, "peer is a rank of the group");
-  return post({buffer, tag, true, std::make_shared<bool>(false)});
-}
-
-Request SelfCommunicator::recv(TensorRef buffer, int peer, int tag) {
-  require(peer == 0, "peer is a rank of the group");
-  return post({buffer, tag, false, std::make_shared<bool>(false)});
 }
 
 std::unique_ptr<Communicator> SelfCommunicator::split(int /*color*/, int /*key*/) {

@@ -31,28 +31,18 @@ constexpr std::int64_t most_repetitions = 15;
 // An algorithm replaces the one in use if its time is below this fraction of the other's.
 constexpr double worthwhile = 0.9;
 
-/// Makes numbers the same on all ranks, over any communicator that can send messages.
-class Agreement {
- public:
-  explicit Agreement(Communicator& world)
-      : comm_(world, AlgorithmChoice(Algorithm::tree), "measurement", counter_) {}
-
-  /// Sets every element to the maximum over all ranks.
-  void take_maximum(std::vector<std::int64_t>& values) {
-    const auto count = static_cast<std::int64_t>(values.size());
-    comm_.all_reduce(TensorRef(values.data(), DType::int64, {count}), ReduceOp::max).host_wait();
-  }
-
- private:
-  TrafficCounter counter_;
-  AlgorithmCommunicator comm_;
-};
+/// Sets every element to the maximum over all ranks, over any communicator that can send messages.
+void take_maximum(Communicator& world, std::vector<std::int64_t>& values) {
+  TrafficCounter counter;
+  AlgorithmCommunicator tree(world, AlgorithmChoice(Algorithm::tree), "measurement", counter);
+  tree.all_reduce(TensorRef(values.data(), DType::int64, {std::ssize(values)}), ReduceOp::max).host_wait();
+}
 
 /// Times work that all ranks do together, from a barrier until the last rank is done. The times are the same
 /// on all ranks.
 class Stopwatch {
  public:
-  explicit Stopwatch(Communicator& world) : world_(world), agreement_(world) {}
+  explicit Stopwatch(Communicator& world) : world_(world) {}
 
   /// The median of a few repetitions, or the first run if a repetition takes long or no time is left.
   double nanoseconds(const std::function<void()>& work) {
@@ -73,13 +63,12 @@ class Stopwatch {
       work();
       each = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count();
     }
-    agreement_.take_maximum(times);
+    take_maximum(world_, times);
     spent_ = std::accumulate(times.begin(), times.end(), spent_);
     return median({times.begin(), times.end()});
   }
 
   Communicator& world_;
-  Agreement agreement_;
   std::int64_t spent_ = 0;  // nanoseconds
 };
 
@@ -225,7 +214,6 @@ AlgorithmChoice choose_algorithms(Communicator& world) {
 
 AlgorithmChoice choose_algorithms(Communicator& world, const CollectiveCosts& costs) {
   AlgorithmChoice choice(Algorithm::native);
-  Agreement agreement(world);
   const std::vector<std::int64_t> payloads = compared_payloads();
   int turn = 0;
   for (const CommOperation operation : scheduled_operations) {
@@ -245,7 +233,7 @@ AlgorithmChoice choose_algorithms(Communicator& world, const CollectiveCosts& co
         const CollectiveCall call = call_of(operation, world.size(), payloads[i] + payloads[i] / 2);
         nanoseconds[i] = std::llround(simulate(costs, call, algorithm));
       }
-      agreement.take_maximum(nanoseconds);
+      take_maximum(world, nanoseconds);
       candidates.push_back({algorithm, std::move(nanoseconds)});
     }
     choice.set(operation, decide(candidates, payloads));

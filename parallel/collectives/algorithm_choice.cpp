@@ -18,21 +18,16 @@ namespace {
        text, why);
 }
 
-Algorithm parse_name(std::string_view text, std::string_view name) {
-  const auto found = std::ranges::find_if(all_algorithms, [&](Algorithm a) { return name_of(a) == name; });
-  if (found == all_algorithms.end()) refuse(text, fmt::format("'{}' is not an algorithm", name));
+/// The one of `all` that is called `name`; `what` says what these are.
+auto parse_name(std::string_view text, std::string_view name, const auto& all, const char* what) {
+  const auto found = std::ranges::find(all, name, [](auto each) { return name_of(each); });
+  if (found == all.end()) refuse(text, fmt::format("'{}' is not {}", name, what));
   return *found;
 }
 
 CommOperation parse_operation(std::string_view text, std::string_view name) {
-  const auto found =
-      std::ranges::find_if(scheduled_operations, [&](CommOperation each) { return name_of(each) == name; });
-  if (found == scheduled_operations.end()) {
-    refuse(text,
-           fmt::format("'{}' is not all_reduce, reduce_scatter, all_gather, broadcast, reduce or all_to_all",
-                       name));
-  }
-  return *found;
+  return parse_name(text, name, scheduled_operations,
+                    "all_reduce, reduce_scatter, all_gather, broadcast, reduce or all_to_all");
 }
 
 std::uint64_t parse_bytes(std::string_view text, std::string_view number) {
@@ -51,7 +46,7 @@ AlgorithmChoice::Ranges parse_ranges(std::string_view text, std::string_view par
     const bool is_last = &item == &items.back();
     if (is_last != (less == std::string_view::npos))
       refuse(text, is_last ? "the last algorithm has no limit" : fmt::format("'{}' needs a limit", item));
-    const Algorithm algorithm = parse_name(text, item.substr(0, less));
+    const Algorithm algorithm = parse_name(text, item.substr(0, less), all_algorithms, "an algorithm");
     const std::uint64_t below =
         is_last ? AlgorithmChoice::everything : parse_bytes(text, item.substr(less + 1));
     if (!ranges.empty() && ranges.back().below >= below) refuse(text, "the limits must grow");
@@ -93,9 +88,8 @@ AlgorithmChoice AlgorithmChoice::parse(std::string_view text) {
 
 Algorithm AlgorithmChoice::of(CommOperation operation, std::uint64_t payload_bytes) const {
   const Ranges& ranges = ranges_[static_cast<std::size_t>(operation)];
-  const auto found =
-      std::ranges::find_if(ranges, [&](const Range& range) { return payload_bytes < range.below; });
-  return found != ranges.end() ? found->algorithm : ranges.back().algorithm;
+  return std::ranges::upper_bound(ranges.begin(), ranges.end() - 1, payload_bytes, {}, &Range::below)
+      ->algorithm;
 }
 
 bool AlgorithmChoice::is_native() const {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstddef>
-#include <utility>
+#include <memory>
 
 #include "core/memory/memory_ledger.hpp"
 
@@ -15,26 +15,20 @@ class MemoryCharge {
   MemoryCharge() = default;
   /// `ledger` outlives this; null charges nothing.
   MemoryCharge(MemoryLedger* ledger, MemoryCategory category, std::size_t bytes)
-      : ledger_(ledger), category_(category), bytes_(bytes) {
-    if (ledger_ != nullptr) ledger_->charge(category_, bytes_);
-  }
-  ~MemoryCharge() {
-    if (ledger_ != nullptr) ledger_->release(category_, bytes_);
-  }
-  MemoryCharge(MemoryCharge&& other) noexcept { *this = std::move(other); }
-  MemoryCharge& operator=(MemoryCharge&& other) noexcept {
-    std::swap(ledger_, other.ledger_);
-    std::swap(category_, other.category_);
-    std::swap(bytes_, other.bytes_);
-    return *this;
+      : ledger_(ledger, Release{category, bytes}) {
+    if (ledger != nullptr) ledger->charge(category, bytes);
   }
 
-  std::size_t bytes() const { return bytes_; }
+  std::size_t bytes() const { return ledger_.get_deleter().bytes; }
 
  private:
-  MemoryLedger* ledger_ = nullptr;
-  MemoryCategory category_ = MemoryCategory::workspace;
-  std::size_t bytes_ = 0;
+  struct Release {
+    MemoryCategory category;
+    std::size_t bytes;
+    void operator()(MemoryLedger* ledger) const { ledger->release(category, bytes); }
+  };
+
+  std::unique_ptr<MemoryLedger, Release> ledger_;
 };
 
 }  // namespace mylos

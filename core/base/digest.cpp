@@ -26,13 +26,9 @@ std::string Digest::text() const {
   return fmt::format("{:016x}{:016x}", high, low);
 }
 
-Digester::Digester() : state_(std::make_unique<State>()) {
+Digester::Digester() : state_(new State, [](State* state) { delete state; }) {
   XXH3_128bits_reset(&state_->xxh3);
 }
-
-Digester::~Digester() = default;
-Digester::Digester(Digester&&) noexcept = default;
-Digester& Digester::operator=(Digester&&) noexcept = default;
 
 void Digester::add(const void* data, std::size_t bytes) {
   XXH3_128bits_update(&state_->xxh3, data, bytes);

@@ -24,9 +24,6 @@ struct Digest {
 class Digester {
  public:
   Digester();
-  ~Digester();
-  Digester(Digester&&) noexcept;
-  Digester& operator=(Digester&&) noexcept;
 
   void add(const void* data, std::size_t bytes);
   Digest digest() const;
@@ -34,7 +31,7 @@ class Digester {
  private:
   struct State;
 
-  std::unique_ptr<State> state_;
+  std::unique_ptr<State, void (*)(State*)> state_;
 };
 
 Digest digest_of(std::span<const std::byte> bytes);

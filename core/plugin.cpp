@@ -41,20 +41,12 @@ std::string PluginRegistry::check(const PluginDescriptor& descriptor) {
 }
 
 PluginInfo PluginRegistry::open(const std::filesystem::path& file) {
-  PluginInfo info{.path = file, .descriptor = nullptr, .problem = ""};
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    info.problem = dlerror();
-    return info;
-  }
+  if (library == nullptr) return {file, nullptr, dlerror()};
   const auto* descriptor = static_cast<const PluginDescriptor*>(dlsym(library, "mylos_plugin"));
-  if (descriptor == nullptr) {
-    info.problem = "it exports no symbol mylos_plugin";
-    return info;
-  }
-  info.problem = check(*descriptor);
-  if (info.problem.empty()) info.descriptor = descriptor;
-  return info;
+  if (descriptor == nullptr) return {file, nullptr, "it exports no symbol mylos_plugin"};
+  const std::string problem = check(*descriptor);
+  return {file, problem.empty() ? descriptor : nullptr, problem};
 }
 
 PluginRegistry PluginRegistry::discover(const std::vector<std::filesystem::path>& directories) {
@@ -82,21 +74,18 @@ PluginRegistry PluginRegistry::discover(const std::vector<std::filesystem::path>
       if (!shadowed) registry.found_.push_back(open(file));
     }
   }
-  std::string kokkos_version;
+  std::string_view kokkos_version;
   for (PluginInfo& info : registry.found_) {
-    if (info.descriptor == nullptr || *info.descriptor->kokkos_version == '\0') continue;
-    if (kokkos_version.empty()) kokkos_version = info.descriptor->kokkos_version;
-    if (kokkos_version != info.descriptor->kokkos_version) {
-      info.problem =
-          fmt::format("built with Kokkos {}, an earlier plugin with {}; one process has one Kokkos",
-                      info.descriptor->kokkos_version, kokkos_version);
+    if (info.descriptor == nullptr) continue;
+    const std::string_view own = info.descriptor->kokkos_version;
+    if (kokkos_version.empty()) kokkos_version = own;
+    if (!own.empty() && own != kokkos_version) {
+      info.problem = fmt::format(
+          "built with Kokkos {}, an earlier plugin with {}; one process has one Kokkos", own, kokkos_version);
       info.descriptor = nullptr;
+    } else if (info.descriptor->unusable != nullptr) {
+      if (const char* reason = info.descriptor->unusable()) info.problem = reason;
     }
-  }
-  for (PluginInfo& info : registry.found_) {
-    const bool asks = info.descriptor != nullptr && info.descriptor->unusable != nullptr;
-    const char* reason = asks ? info.descriptor->unusable() : nullptr;
-    if (reason != nullptr) info.problem = reason;
   }
   return registry;
 }

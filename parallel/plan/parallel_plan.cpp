@@ -4,11 +4,9 @@
 namespace mylos {
 
 GridExtents ParallelPlan::extents() const {
-  GridExtents extents;
-  extents.tensor = static_cast<int>(tensor);
-  extents.shard = static_cast<int>(shard);
-  extents.replicate = static_cast<int>(data / shard);
-  return extents;
+  return {.replicate = static_cast<int>(data / shard),
+          .shard = static_cast<int>(shard),
+          .tensor = static_cast<int>(tensor)};
 }
 
 std::vector<AxisSet> ParallelPlan::groups() const {
@@ -17,11 +15,6 @@ std::vector<AxisSet> ParallelPlan::groups() const {
   if (shard > 1) groups.emplace_back(AxisSet{Axis::shard});
   if (shard > 1 && shard < data) groups.push_back(replica_axes);
   return groups;
-}
-
-std::int64_t ParallelPlan::world_size() const {
-  const GridExtents e = extents();
-  return std::int64_t{e.tensor} * e.context * e.expert * e.shard * e.replicate * e.pipeline;
 }
 
 }  // namespace mylos

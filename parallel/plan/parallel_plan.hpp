@@ -23,7 +23,7 @@ struct ParallelPlan {
   ParamValues values;  ///< of the deck, with section parallel at least
 
   GridExtents extents() const;
-  std::int64_t world_size() const;
+  std::int64_t world_size() const { return tensor * data; }
   /// The groups of ranks in which a run communicates: the ranks that compute terms of one loss, all ranks,
   /// the ranks along the tensor axis, and the groups of the exchange.
   std::vector<AxisSet> groups() const;

@@ -31,10 +31,6 @@ std::int64_t Parameter::padded_size() const {
   return product(std::span(local).subspan(1)) * padded_rows;
 }
 
-std::int64_t Parameter::global_size() const {
-  return product(shape);
-}
-
 std::vector<std::int64_t> Parameter::local_shape() const {
   std::vector<std::int64_t> local;
   std::size_t d = 0;
@@ -226,13 +222,7 @@ const Parameter& ParameterTable::find(std::string_view name) const {
 
 std::int64_t ParameterTable::num_parameters() const {
   std::int64_t n = 0;
-  for (const Parameter& parameter : parameters_) n += parameter.global_size();
-  return n;
-}
-
-std::int64_t ParameterTable::padded_size() const {
-  std::int64_t n = 0;
-  for (const Unit& unit : units_) n += unit.size;
+  for (const Parameter& parameter : parameters_) n += product(parameter.shape);
   return n;
 }
 

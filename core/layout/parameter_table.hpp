@@ -68,8 +68,6 @@ struct Parameter {
   /// Elements of the part without padding; they come first in memory.
   std::int64_t size() const { return box.size(); }
   std::int64_t padded_size() const;
-  /// Elements of the whole.
-  std::int64_t global_size() const;
   /// The shape of the part: `shape` with the split dimension divided.
   std::vector<std::int64_t> local_shape() const;
   /// Where the elements of the part lie in the whole.
@@ -116,8 +114,6 @@ class ParameterTable {
 
   /// Weights of the whole model without padding: the N of the literature.
   std::int64_t num_parameters() const;
-  /// Elements of all flat buffers.
-  std::int64_t padded_size() const;
 
   /// Parameters start at multiples of this many elements in flat buffers (128 bytes of bf16).
   static constexpr std::int64_t alignment = 64;

@@ -154,7 +154,7 @@ void MiniTrainer::for_each_owned(const Parameter& parameter, const Visit& visit)
 
 template <class Of>
 std::vector<float> MiniTrainer::joined_values(const Parameter& parameter, const Of& of) {
-  std::vector<float> values(static_cast<std::size_t>(parameter.global_size()));
+  std::vector<float> values(static_cast<std::size_t>(product(parameter.shape)));
   const auto part_of_whole = [&](std::size_t part, const Piece& piece) {
     if (parameter.twin > 0) return;
     const std::vector<float> own = to_host(of(part).flat(piece.offset, piece.count));
@@ -196,7 +196,7 @@ std::vector<float> MiniTrainer::weight(std::string_view name) {
 void MiniTrainer::set_weight(std::string_view name, std::span<const float> values) {
   training_.exchange().settle();
   const Parameter& parameter = table().find(name);
-  require(parameter.global_size() == std::ssize(values), "a weight's size");
+  require(product(parameter.shape) == std::ssize(values), "a weight's size");
   for_each_owned(parameter, [&](std::size_t part, const Piece& piece) {
     const TensorRef to = master(part).flat(piece.offset, piece.count);
     std::vector<float> own(static_cast<std::size_t>(piece.count));

@@ -94,7 +94,7 @@ class OptimizerTest : public testing::TestWithParam<std::string> {
     backend_.synchronize();
     for_each_element([&](std::size_t at, const Parameter& parameter, std::int64_t element) {
       auto& values = whole[parameter.name];
-      values.resize(static_cast<std::size_t>(parameter.global_size()));
+      values.resize(static_cast<std::size_t>(product(parameter.shape)));
       values[static_cast<std::size_t>(element)] = stepped[at];
     });
   }

@@ -139,9 +139,9 @@ class Dealt final : public GradientExchange {
 
 ExchangePlan plan(const ParamValues& values, const ExchangeScope& scope) {
   const Deal deal(values, scope);
-  const auto bytes = [&](DType type) {
-    return scope.table.padded_size() * static_cast<std::int64_t>(size_of(type));
-  };
+  std::int64_t elements = 0;
+  for (const Unit& unit : scope.table.units()) elements += unit.size;
+  const auto bytes = [&](DType type) { return elements * static_cast<std::int64_t>(size_of(type)); };
   const bool has_gradients = !completions_of(scope.events).empty();
   ExchangePlan plan;
   plan.weight_bytes = bytes(scope.compute_type);

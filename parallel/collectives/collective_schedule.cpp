@@ -9,24 +9,10 @@ CollectiveSchedule make_schedule(const CollectiveCall& call, Algorithm algorithm
   require(call.operation <= CommOperation::all_to_all, "a schedule is for a collective of equal parts");
   require(call.count >= 0 && rank >= 0 && rank < call.size, "a rank of the group and a count");
   require(call.root >= 0 && call.root < call.size, "a root of the group");
+  require(algorithm != Algorithm::native, "the native algorithm has no schedule");
+  constexpr decltype(&add_naive) adders[] = {nullptr, add_naive, add_tree, add_ring, add_halving_doubling};
   ScheduleBuilder builder;
-  const RankOrder order = whole_order(call, rank);
-  switch (algorithm) {
-    case Algorithm::native:
-      fail(ExitCode::internal, "the native algorithm has no schedule");
-    case Algorithm::naive:
-      add_naive(builder, call, order);
-      break;
-    case Algorithm::tree:
-      add_tree(builder, call, order);
-      break;
-    case Algorithm::ring:
-      add_ring(builder, call, order);
-      break;
-    case Algorithm::halving_doubling:
-      add_halving_doubling(builder, call, order);
-      break;
-  }
+  adders[static_cast<std::size_t>(algorithm)](builder, call, whole_order(call, rank));
   return builder.take();
 }
 

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include <algorithm>
-
 #include "parallel/collectives/algorithms.hpp"
 
 namespace mylos {
@@ -13,10 +11,7 @@ int neighbour(const RankOrder& order, int distance) {
 }
 
 std::int64_t largest_part(const RankOrder& order) {
-  std::int64_t largest = 0;
-  for (std::size_t i = 0; i + 1 < order.first.size(); ++i)
-    largest = std::max(largest, order.first[i + 1] - order.first[i]);
-  return largest;
+  return (order.first.back() + order.size() - 1) / order.size();
 }
 
 /// Partial sums travel towards their owner. Returns the place of this rank's own complete part. Two slots of

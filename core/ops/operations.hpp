@@ -38,6 +38,12 @@ constexpr Access access_of(bool accumulate) {
   return accumulate ? Access::update : Access::write;
 }
 
+/// Calls visit(name, tensor, access) for each operand: a name and a tensor, another name and tensor, ...
+void visit_all(const auto& visit, Access access, const char* name, auto& tensor, auto&... others) {
+  visit(name, tensor, access);
+  if constexpr (sizeof...(others) > 0) visit_all(visit, access, others...);
+}
+
 // An operation has
 //   name            as in traces, benchmarks and `mylos help`
 //   operands(op, visit)  calls visit(name, tensor, access) for each of its tensors; if a flag of the record
@@ -118,9 +124,7 @@ struct LinearForward {
 
   static constexpr std::string_view name = "linear_forward";
   static void operands(auto& op, const auto& visit) {
-    visit("x", op.x, Access::read);
-    visit("w", op.w, Access::read);
-    visit("bias", op.bias, Access::read);
+    visit_all(visit, Access::read, "x", op.x, "w", op.w, "bias", op.bias);
     visit("y", op.y, Access::write);
   }
   double flops() const { return 2.0 * static_cast<double>(y.size() * w.shape[0]); }
@@ -132,8 +136,7 @@ struct LinearBackwardInput {
 
   static constexpr std::string_view name = "linear_backward_input";
   static void operands(auto& op, const auto& visit) {
-    visit("dy", op.dy, Access::read);
-    visit("w", op.w, Access::read);
+    visit_all(visit, Access::read, "dy", op.dy, "w", op.w);
     visit("dx", op.dx, Access::write);
   }
   double flops() const { return 2.0 * static_cast<double>(dx.size() * w.shape[1]); }
@@ -147,8 +150,7 @@ struct LinearBackwardWeight {
 
   static constexpr std::string_view name = "linear_backward_weight";
   static void operands(auto& op, const auto& visit) {
-    visit("x", op.x, Access::read);
-    visit("dy", op.dy, Access::read);
+    visit_all(visit, Access::read, "x", op.x, "dy", op.dy);
     visit("dw", op.dw, access_of(op.accumulate), op.accumulate);
     visit("dbias", op.dbias, access_of(op.accumulate), op.accumulate);
   }
@@ -164,9 +166,7 @@ struct EmbeddingForward {
 
   static constexpr std::string_view name = "embedding_forward";
   static void operands(auto& op, const auto& visit) {
-    visit("tokens", op.tokens, Access::read);
-    visit("wte", op.wte, Access::read);
-    visit("wpe", op.wpe, Access::read);
+    visit_all(visit, Access::read, "tokens", op.tokens, "wte", op.wte, "wpe", op.wpe);
     visit("out", op.out, Access::write);
   }
   double flops() const { return static_cast<double>(out.size()); }
@@ -183,8 +183,7 @@ struct EmbeddingBackward {
 
   static constexpr std::string_view name = "embedding_backward";
   static void operands(auto& op, const auto& visit) {
-    visit("tokens", op.tokens, Access::read);
-    visit("dout", op.dout, Access::read);
+    visit_all(visit, Access::read, "tokens", op.tokens, "dout", op.dout);
     visit("dwte", op.dwte, access_of(op.accumulate_wte), op.accumulate_wte);
     visit("dwpe", op.dwpe, access_of(op.accumulate_wpe), op.accumulate_wpe);
   }
@@ -197,12 +196,8 @@ struct LayernormForward {
 
   static constexpr std::string_view name = "layernorm_forward";
   static void operands(auto& op, const auto& visit) {
-    visit("x", op.x, Access::read);
-    visit("gamma", op.gamma, Access::read);
-    visit("beta", op.beta, Access::read);
-    visit("y", op.y, Access::write);
-    visit("mean", op.mean, Access::write);
-    visit("rstd", op.rstd, Access::write);
+    visit_all(visit, Access::read, "x", op.x, "gamma", op.gamma, "beta", op.beta);
+    visit_all(visit, Access::write, "y", op.y, "mean", op.mean, "rstd", op.rstd);
   }
   double flops() const { return 8.0 * static_cast<double>(x.size()); }
 };
@@ -214,12 +209,8 @@ struct LayernormBackwardInput {
 
   static constexpr std::string_view name = "layernorm_backward_input";
   static void operands(auto& op, const auto& visit) {
-    visit("dy", op.dy, Access::read);
-    visit("x", op.x, Access::read);
-    visit("gamma", op.gamma, Access::read);
-    visit("mean", op.mean, Access::read);
-    visit("rstd", op.rstd, Access::read);
-    visit("residual", op.residual, Access::read);
+    visit_all(visit, Access::read, "dy", op.dy, "x", op.x, "gamma", op.gamma, "mean", op.mean, "rstd",
+              op.rstd, "residual", op.residual);
     visit("dx", op.dx, Access::write);
   }
   static void in_place(auto& op, const auto& visit) {
@@ -236,10 +227,7 @@ struct LayernormBackwardWeight {
 
   static constexpr std::string_view name = "layernorm_backward_weight";
   static void operands(auto& op, const auto& visit) {
-    visit("dy", op.dy, Access::read);
-    visit("x", op.x, Access::read);
-    visit("mean", op.mean, Access::read);
-    visit("rstd", op.rstd, Access::read);
+    visit_all(visit, Access::read, "dy", op.dy, "x", op.x, "mean", op.mean, "rstd", op.rstd);
     visit("dgamma", op.dgamma, access_of(op.accumulate), op.accumulate);
     visit("dbeta", op.dbeta, access_of(op.accumulate), op.accumulate);
   }
@@ -264,8 +252,7 @@ struct GeluBackward {
 
   static constexpr std::string_view name = "gelu_backward";
   static void operands(auto& op, const auto& visit) {
-    visit("x", op.x, Access::read);
-    visit("dy", op.dy, Access::read);
+    visit_all(visit, Access::read, "x", op.x, "dy", op.dy);
     visit("dx", op.dx, Access::write);
   }
   static void in_place(auto& op, const auto& visit) { visit(op.dx, op.dy); }
@@ -293,8 +280,7 @@ struct DropoutAdd {
 
   static constexpr std::string_view name = "dropout_add";
   static void operands(auto& op, const auto& visit) {
-    visit("x", op.x, Access::read);
-    visit("residual", op.residual, Access::read);
+    visit_all(visit, Access::read, "x", op.x, "residual", op.residual);
     visit("y", op.y, Access::write);
   }
   static void in_place(auto& op, const auto& visit) {
@@ -333,11 +319,8 @@ struct AttentionForward {
 
   static constexpr std::string_view name = "attention_forward";
   static void operands(auto& op, const auto& visit) {
-    visit("query", op.query, Access::read);
-    visit("key", op.key, Access::read);
-    visit("value", op.value, Access::read);
-    visit("output", op.output, Access::write);
-    visit("lse", op.lse, Access::write);
+    visit_all(visit, Access::read, "query", op.query, "key", op.key, "value", op.value);
+    visit_all(visit, Access::write, "output", op.output, "lse", op.lse);
   }
   /// The floating-point operations of one product of queries and keys.
   double product_flops() const {
@@ -359,15 +342,11 @@ struct AttentionBackward {
 
   static constexpr std::string_view name = "attention_backward";
   static void operands(auto& op, const auto& visit) {
-    visit("query", op.forward.query, Access::read);
-    visit("key", op.forward.key, Access::read);
-    visit("value", op.forward.value, Access::read);
-    visit("output", op.forward.output, Access::read);
-    visit("lse", op.forward.lse, Access::read);
-    visit("output_grad", op.output_grad, Access::read);
-    visit("query_grad", op.query_grad, Access::write);
-    visit("key_grad", op.key_grad, Access::write);
-    visit("value_grad", op.value_grad, Access::write);
+    visit_all(visit, Access::read, "query", op.forward.query, "key", op.forward.key, "value",
+              op.forward.value, "output", op.forward.output, "lse", op.forward.lse, "output_grad",
+              op.output_grad);
+    visit_all(visit, Access::write, "query_grad", op.query_grad, "key_grad", op.key_grad, "value_grad",
+              op.value_grad);
     visit("delta", op.delta, Access::scratch);
   }
   double flops() const { return 5.0 * forward.product_flops(); }
@@ -386,8 +365,7 @@ struct SoftmaxStatistics {
   static constexpr std::int64_t count = 4;
   static constexpr std::string_view name = "softmax_statistics";
   static void operands(auto& op, const auto& visit) {
-    visit("logits", op.logits, Access::read);
-    visit("targets", op.targets, Access::read);
+    visit_all(visit, Access::read, "logits", op.logits, "targets", op.targets);
     visit("statistics", op.statistics, Access::write);
   }
   double flops() const { return 2.0 * static_cast<double>(targets.size() * vocab); }
@@ -410,8 +388,7 @@ struct CrossEntropy {
   static void operands(auto& op, const auto& visit) {
     visit("logits", op.logits, op.scalars != nullptr ? Access::update : Access::read);
     visit("targets", op.targets, Access::read);
-    visit("losses", op.losses, Access::write);
-    visit("correct", op.correct, Access::write);
+    visit_all(visit, Access::write, "losses", op.losses, "correct", op.correct);
     visit("statistics", op.statistics, Access::read);
   }
   double flops() const { return 4.0 * static_cast<double>(targets.size() * vocab); }
@@ -423,11 +400,8 @@ struct LinearGeluForward {
 
   static constexpr std::string_view name = "linear_gelu_forward";
   static void operands(auto& op, const auto& visit) {
-    visit("x", op.x, Access::read);
-    visit("w", op.w, Access::read);
-    visit("bias", op.bias, Access::read);
-    visit("pre", op.pre, Access::write);
-    visit("y", op.y, Access::write);
+    visit_all(visit, Access::read, "x", op.x, "w", op.w, "bias", op.bias);
+    visit_all(visit, Access::write, "pre", op.pre, "y", op.y);
   }
   double flops() const { return 2.0 * static_cast<double>(y.size() * w.shape[0]); }
   void compose(const auto& run) const {
@@ -442,9 +416,7 @@ struct LinearGeluBackwardInput {
 
   static constexpr std::string_view name = "linear_gelu_backward_input";
   static void operands(auto& op, const auto& visit) {
-    visit("dy", op.dy, Access::read);
-    visit("w", op.w, Access::read);
-    visit("pre", op.pre, Access::read);
+    visit_all(visit, Access::read, "dy", op.dy, "w", op.w, "pre", op.pre);
     visit("dpre", op.dpre, Access::write);
   }
   double flops() const { return 2.0 * static_cast<double>(dpre.size() * w.shape[1]); }
@@ -462,14 +434,10 @@ struct DropoutAddLayernorm {
 
   static constexpr std::string_view name = "dropout_add_layernorm";
   static void operands(auto& op, const auto& visit) {
-    visit("x", op.x, Access::read);
-    visit("residual", op.residual, Access::read);
+    visit_all(visit, Access::read, "x", op.x, "residual", op.residual);
     visit("sum", op.sum, Access::write);
-    visit("gamma", op.gamma, Access::read);
-    visit("beta", op.beta, Access::read);
-    visit("y", op.y, Access::write);
-    visit("mean", op.mean, Access::write);
-    visit("rstd", op.rstd, Access::write);
+    visit_all(visit, Access::read, "gamma", op.gamma, "beta", op.beta);
+    visit_all(visit, Access::write, "y", op.y, "mean", op.mean, "rstd", op.rstd);
   }
   static void in_place(auto& op, const auto& visit) {
     visit(op.sum, op.x);
@@ -531,9 +499,8 @@ struct AdamWStep {
   static void operands(auto& op, const auto& visit) {
     visit("weights", op.weights, access_of(!op.master || op.master.data == op.weights.data));
     visit("gradient", op.gradient, Access::read);
-    visit("master", op.master, Access::update);
-    visit("first_moment", op.first_moment, Access::update);
-    visit("second_moment", op.second_moment, Access::update);
+    visit_all(visit, Access::update, "master", op.master, "first_moment", op.first_moment, "second_moment",
+              op.second_moment);
   }
   double flops() const { return 16.0 * static_cast<double>(weights.size()); }
 };
@@ -554,8 +521,7 @@ struct SgdStep {
   static void operands(auto& op, const auto& visit) {
     visit("weights", op.weights, access_of(!op.master || op.master.data == op.weights.data));
     visit("gradient", op.gradient, Access::read);
-    visit("master", op.master, Access::update);
-    visit("momentum", op.momentum, Access::update);
+    visit_all(visit, Access::update, "master", op.master, "momentum", op.momentum);
   }
   double flops() const { return 6.0 * static_cast<double>(weights.size()); }
 };

@@ -11,29 +11,15 @@ bool overlap(TensorRef a, TensorRef b) {
   return a_begin < b_begin + b.bytes() && b_begin < a_begin + a.bytes();
 }
 
-const std::byte* HostBuffers::read(TensorRef buffer) {
+std::byte* HostBuffers::host(const TensorRef& buffer, bool is_read, bool is_written, bool apart) {
   require(buffer.contiguous(), "communication buffers are contiguous");
-  return device_ != nullptr ? load(stage(buffer, false)) : static_cast<const std::byte*>(buffer.data);
-}
-
-std::byte* HostBuffers::write(TensorRef buffer, bool apart) {
-  require(buffer.contiguous(), "communication buffers are contiguous");
-  return device_ != nullptr || apart ? stage(buffer, true).host.get() : static_cast<std::byte*>(buffer.data);
-}
-
-std::byte* HostBuffers::read_write(TensorRef buffer) {
-  require(buffer.contiguous(), "communication buffers are contiguous");
-  return device_ != nullptr ? load(stage(buffer, true)) : static_cast<std::byte*>(buffer.data);
-}
-
-HostBuffers::Staged& HostBuffers::stage(TensorRef buffer, bool copy_back) {
-  return stages_.emplace_back(Staged{std::make_unique_for_overwrite<std::byte[]>(buffer.bytes()), buffer.data,
-                                     buffer.bytes(), copy_back});
-}
-
-std::byte* HostBuffers::load(const Staged& staged) {
-  device_->copy_to_host(staged.buffer, staged.host.get(), staged.bytes);
-  device_->synchronize();
+  if (device_ == nullptr && !apart) return static_cast<std::byte*>(buffer.data);
+  const Staged& staged = stages_.emplace_back(Staged{
+      std::make_unique_for_overwrite<std::byte[]>(buffer.bytes()), buffer.data, buffer.bytes(), is_written});
+  if (is_read) {
+    device_->copy_to_host(staged.buffer, staged.host.get(), staged.bytes);
+    device_->synchronize();
+  }
   return staged.host.get();
 }
 

@@ -22,10 +22,10 @@ class HostBuffers {
   explicit HostBuffers(ComputeBackend* device) : device_(device) {}
 
   /// Where the host reads `buffer`.
-  const std::byte* read(TensorRef buffer);
+  const std::byte* read(TensorRef buffer) { return host(buffer, true, false, false); }
   /// Where the host writes `buffer`: never the buffer itself if `apart` is set.
-  std::byte* write(TensorRef buffer, bool apart = false);
-  std::byte* read_write(TensorRef buffer);
+  std::byte* write(TensorRef buffer, bool apart = false) { return host(buffer, false, true, apart); }
+  std::byte* read_write(TensorRef buffer) { return host(buffer, true, true, false); }
 
   /// Completes the operation: copies the written stand-ins back to their buffers.
   void copy_back();
@@ -38,8 +38,7 @@ class HostBuffers {
     bool copy_back;
   };
 
-  Staged& stage(TensorRef buffer, bool copy_back);
-  std::byte* load(const Staged& staged);
+  std::byte* host(const TensorRef& buffer, bool is_read, bool is_written, bool apart);
 
   ComputeBackend* device_;
   std::vector<Staged> stages_;

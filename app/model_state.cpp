@@ -90,8 +90,7 @@ std::map<const Parameter*, std::vector<std::pair<std::size_t, Piece>>> by_parame
 void read_values(ComputeBackend& backend, const TensorRef& tensor, float* host) {
   if (tensor.dtype == DType::fp32) return backend.copy_to_host(tensor.data, host, tensor.bytes());
   constexpr std::int64_t most = std::int64_t{1} << 20U;
-  dispatch_float(tensor.dtype, [&](auto element) {
-    using T = decltype(element);
+  dispatch_float(tensor.dtype, [&]<class T>(T) {
     std::vector<T> copy;
     for (std::int64_t first = 0; first < tensor.size(); first += most) {
       const TensorRef some = tensor.flat(first, std::min(most, tensor.size() - first));
@@ -111,8 +110,7 @@ void read_values(ComputeBackend& backend, const TensorRef& tensor, float* host) 
 
 /// Writes `values` to the tensor, rounded to its type.
 void write_values(ComputeBackend& backend, std::span<const float> values, const TensorRef& tensor) {
-  dispatch_float(tensor.dtype, [&](auto element) {
-    using T = decltype(element);
+  dispatch_float(tensor.dtype, [&]<class T>(T) {
     std::vector<T> rounded(values.size());
     std::ranges::transform(values, rounded.begin(), [](float x) { return T(x); });
     backend.copy_to_device(rounded.data(), tensor.data, tensor.bytes());

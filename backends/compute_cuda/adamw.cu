@@ -142,10 +142,8 @@ bool KernelOperations::run(const AdamWStep& args) {
   require(args.num_segments > 0, "AdamW's segments cover the buffer");
   auto* factors = static_cast<StepFactors*>(workspace_.data());
   launch(prepare, 1, 1, queue(), args, factors);
-  dispatch_float(args.weights.dtype, [&](auto weight) {
-    using W = decltype(weight);
-    dispatch_gradient<W>(args.gradient.dtype, [&](auto gradient) {
-      using G = decltype(gradient);
+  dispatch_float(args.weights.dtype, [&]<class W>(W) {
+    dispatch_gradient<W>(args.gradient.dtype, [&]<class G>(G) {
       launch(update<W, G>, blocks_for(n, std::int64_t{threads} * group), threads, queue(), args, factors,
              args.weights.as<W>(), args.gradient.as<G>(), args.master ? args.master.as<float>() : nullptr,
              args.first_moment.as<float>(), args.second_moment.as<float>(), n);

@@ -550,9 +550,7 @@ bool dispatch(const TensorRef& query, const Function& function) {
 }  // namespace
 
 bool KernelOperations::run(const AttentionForward& args) {
-  return dispatch(args.query, [&](auto plan, auto type) {
-    using P = decltype(plan);
-    using T = decltype(type);
+  return dispatch(args.query, [&]<class P, class T>(P, T) {
     const Shape shape(args, {&args.query, &args.key, &args.value, &args.output});
     if (args.query.size() == 0) return;
     launch(forward<P, T>, shape.grid(shape.queries), P::threads, queue(), shape, args.dropout,
@@ -563,9 +561,7 @@ bool KernelOperations::run(const AttentionForward& args) {
 
 bool KernelOperations::run(const AttentionBackward& args) {
   const AttentionForward& forward = args.forward;
-  return dispatch(forward.query, [&](auto plan, auto type) {
-    using P = decltype(plan);
-    using T = decltype(type);
+  return dispatch(forward.query, [&]<class P, class T>(P, T) {
     require(args.output_grad.shape == forward.query.shape && args.query_grad.shape == forward.query.shape &&
                 args.key_grad.shape == forward.key.shape && args.value_grad.shape == forward.key.shape,
             "attention's gradients have the shapes of its tensors");

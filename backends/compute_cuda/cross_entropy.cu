@@ -109,8 +109,7 @@ bool KernelOperations::run(const CrossEntropy& op) {
   if (op.statistics) return false;
   const std::int64_t columns = op.logits.shape[op.logits.rank - 1];
   require(op.vocab > 0 && op.vocab <= columns, "the vocabulary inside the columns");
-  return dispatch_float(op.logits.dtype, [&](auto type) {
-    using T = decltype(type);
+  return dispatch_float(op.logits.dtype, [&]<class T>(T) {
     if (columns % Pack<T>::size != 0 || !has_packs({op.logits.data})) return false;
     const auto rows = static_cast<unsigned>(op.targets.size());
     require(op.logits.size() == op.targets.size() * columns && op.losses.size() == op.targets.size(),

@@ -28,8 +28,7 @@ template <class Function>
 bool map(cudaStream_t stream, const TensorRef& a, const TensorRef& b, const TensorRef& out,
          Function function) {
   require(a.size() == out.size() && (!b || b.size() == out.size()), "tensors of one size");
-  return dispatch_float(out.dtype, [&](auto type) {
-    using T = decltype(type);
+  return dispatch_float(out.dtype, [&]<class T>(T) {
     const std::int64_t n = out.size();
     if (n % Pack<T>::size != 0 || !has_packs({a.data, b.data, out.data})) return false;
     const std::int64_t packs = n / Pack<T>::size;

@@ -87,10 +87,8 @@ bool token_gradient(cudaStream_t stream, TensorRef tokens, TensorRef dout, std::
   check(cub::DeviceRadixSort::SortPairs(memory + 3 * words, scratch, tokens.as<std::int32_t>(), sorted,
                                         places, sorted_places, count, 0, 32, stream),
         "cub::DeviceRadixSort");
-  dispatch_float(dout.dtype, [&](auto type) {
-    using T = decltype(type);
-    dispatch_gradient<T>(dwte.dtype, [&](auto gradient) {
-      using G = decltype(gradient);
+  dispatch_float(dout.dtype, [&]<class T>(T) {
+    dispatch_gradient<T>(dwte.dtype, [&]<class G>(G) {
       launch(add_token_rows<T, G>, static_cast<unsigned>(n), threads, stream, sorted, sorted_places, n,
              dout.as<T>(), columns, first_token, dwte.shape[0], dwte.as<G>(), accumulate);
     });
@@ -101,10 +99,8 @@ bool token_gradient(cudaStream_t stream, TensorRef tokens, TensorRef dout, std::
 void position_gradient(cudaStream_t stream, TensorRef dout, std::int64_t position, TensorRef dwpe,
                        bool accumulate) {
   require(dout.rank == 3, "(B, T, C)");
-  dispatch_float(dout.dtype, [&](auto type) {
-    using T = decltype(type);
-    dispatch_gradient<T>(dwpe.dtype, [&](auto gradient) {
-      using G = decltype(gradient);
+  dispatch_float(dout.dtype, [&]<class T>(T) {
+    dispatch_gradient<T>(dwpe.dtype, [&]<class G>(G) {
       launch(add_position_rows<T, G>, static_cast<unsigned>(dwpe.shape[0]), threads, stream, dout.as<T>(),
              dout.shape[0], dout.shape[1], dout.shape[2], position, dwpe.as<G>(), accumulate);
     });

@@ -155,8 +155,7 @@ struct BiasTerm {
 /// residual.
 bool layernorm_forward(cudaStream_t stream, TensorRef x, TensorRef residual, TensorRef total, TensorRef gamma,
                        TensorRef beta, TensorRef y, TensorRef mean, TensorRef rstd) {
-  return dispatch_float(x.dtype, [&](auto type) {
-    using T = decltype(type);
+  return dispatch_float(x.dtype, [&]<class T>(T) {
     const std::int64_t columns = columns_of(x);
     if (x.size() == 0 || columns % Pack<T>::size != 0 ||
         !has_packs({x.data, residual.data, total.data, gamma.data, beta.data, y.data})) {
@@ -182,8 +181,7 @@ bool KernelOperations::run(const DropoutAddLayernorm& op) {
 }
 
 bool KernelOperations::run(const LayernormBackwardInput& op) {
-  return dispatch_float(op.x.dtype, [&](auto type) {
-    using T = decltype(type);
+  return dispatch_float(op.x.dtype, [&]<class T>(T) {
     const std::int64_t columns = columns_of(op.x);
     if (op.x.size() == 0 || columns % Pack<T>::size != 0 ||
         !has_packs({op.x.data, op.dy.data, op.gamma.data, op.residual.data, op.dx.data})) {
@@ -198,10 +196,8 @@ bool KernelOperations::run(const LayernormBackwardInput& op) {
 }
 
 void KernelOperations::run(const LayernormBackwardWeight& op) {
-  dispatch_float(op.x.dtype, [&](auto type) {
-    using T = decltype(type);
-    dispatch_gradient<T>(op.dgamma.dtype, [&](auto sum) {
-      using G = decltype(sum);
+  dispatch_float(op.x.dtype, [&]<class T>(T) {
+    dispatch_gradient<T>(op.dgamma.dtype, [&]<class G>(G) {
       const std::int64_t columns = columns_of(op.x);
       column_sums<2, G>(
           queue(),
@@ -214,10 +210,8 @@ void KernelOperations::run(const LayernormBackwardWeight& op) {
 
 void bias_gradient(cudaStream_t stream, TensorRef dy, TensorRef dbias, bool accumulate,
                    const Workspace& workspace) {
-  dispatch_float(dy.dtype, [&](auto type) {
-    using T = decltype(type);
-    dispatch_gradient<T>(dbias.dtype, [&](auto sum) {
-      using G = decltype(sum);
+  dispatch_float(dy.dtype, [&]<class T>(T) {
+    dispatch_gradient<T>(dbias.dtype, [&]<class G>(G) {
       const std::int64_t columns = dbias.size();
       column_sums<1, G>(stream, BiasTerm<T>{dy.as<T>(), columns}, columns > 0 ? dy.size() / columns : 0,
                         columns, SumTargets<1, G>{dbias.as<G>()}, accumulate, workspace);

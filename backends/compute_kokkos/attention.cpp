@@ -407,8 +407,7 @@ void backward_kernel(const Execution& execution, const Shape& attention, const D
 
 void KokkosOperations::run(const AttentionForward& op) {
   const Shape shape(op);
-  dispatch_float(op.query.dtype, [&](auto type) {
-    using T = decltype(type);
+  dispatch_float(op.query.dtype, [&]<class T>(T) {
     forward_kernel<T>(queue(), shape, op.dropout, HeadsView<const T>(op.query), HeadsView<const T>(op.key),
                       HeadsView<const T>(op.value), HeadsView<T>(op.output), op.lse.as<float>());
   });
@@ -422,8 +421,7 @@ void KokkosOperations::run(const AttentionBackward& op) {
           "attention's gradients have the shapes of its tensors");
   require(op.delta.contiguous() && op.delta.size() == forward.lse.size(), "one delta for each query");
   const Execution& execution = queue();
-  dispatch_float(forward.query.dtype, [&](auto type) {
-    using T = decltype(type);
+  dispatch_float(forward.query.dtype, [&]<class T>(T) {
     const HeadsView<const T> output_grad(op.output_grad);
     delta_kernel<T>(execution, shape, HeadsView<const T>(forward.output), output_grad, op.delta.as<float>());
     backward_kernel<T>(execution, shape, forward.dropout, HeadsView<const T>(forward.query),

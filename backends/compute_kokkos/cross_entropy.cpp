@@ -124,8 +124,7 @@ void KokkosOperations::run(const SoftmaxStatistics& op) {
           "one target and four numbers for each row");
   require(op.vocab >= 0 && op.vocab <= op.logits.shape[op.logits.rank - 1],
           "the vocabulary inside the columns");
-  dispatch_float(op.logits.dtype, [&](auto type) {
-    using T = decltype(type);
+  dispatch_float(op.logits.dtype, [&]<class T>(T) {
     statistics_kernel<T>(queue(), matrix<const T>(op.logits), vector<const std::int32_t>(op.targets),
                          op.vocab, op.first_token,
                          matrix<float>(op.statistics.reshaped({SoftmaxStatistics::count, rows})));
@@ -141,8 +140,7 @@ void KokkosOperations::run(const CrossEntropy& op) {
           "the vocabulary inside the columns");
   require(!is_part || op.statistics.size() % (SoftmaxStatistics::count * rows) == 0,
           "four numbers for each row of each part");
-  dispatch_float(op.logits.dtype, [&](auto type) {
-    using T = decltype(type);
+  dispatch_float(op.logits.dtype, [&]<class T>(T) {
     row_kernel<T>(queue(), matrix<T>(op.logits), vector<const std::int32_t>(op.targets),
                   is_part ? op.statistics.as<float>() : nullptr,
                   is_part ? op.statistics.size() / (SoftmaxStatistics::count * rows) : 1, op.vocab,

@@ -83,16 +83,14 @@ void dropout_add_kernel(const Execution& execution, const Dropout& dropout, Matr
 
 void KokkosOperations::run(const GeluForward& op) {
   require(op.x.size() == op.y.size(), "gelu keeps the size");
-  dispatch_float(op.x.dtype, [&](auto type) {
-    using T = decltype(type);
+  dispatch_float(op.x.dtype, [&]<class T>(T) {
     gelu_forward_kernel<T>(queue(), vector<const T>(op.x), vector<T>(op.y));
   });
 }
 
 void KokkosOperations::run(const GeluBackward& op) {
   require(op.x.size() == op.dy.size() && op.x.size() == op.dx.size(), "gelu keeps the size");
-  dispatch_float(op.x.dtype, [&](auto type) {
-    using T = decltype(type);
+  dispatch_float(op.x.dtype, [&]<class T>(T) {
     gelu_backward_kernel<T>(queue(), vector<const T>(op.x), vector<const T>(op.dy), vector<T>(op.dx));
   });
 }
@@ -100,8 +98,7 @@ void KokkosOperations::run(const GeluBackward& op) {
 void KokkosOperations::run(const DropoutAdd& op) {
   require(op.x.size() == op.y.size() && (!op.residual || op.residual.size() == op.y.size()),
           "dropout keeps the size");
-  dispatch_float(op.x.dtype, [&](auto type) {
-    using T = decltype(type);
+  dispatch_float(op.x.dtype, [&]<class T>(T) {
     const T* sum = op.residual ? vector<const T>(op.residual).data() : nullptr;
     if (op.dropout.probability > 0.0F) {
       const std::int64_t samples = op.x.shape[0];

@@ -96,8 +96,7 @@ void KokkosOperations::run(const EmbeddingForward& op) {
   require(op.tokens.rank == 2 && rows_of(op.out) == op.tokens.size(), "one row for each token");
   require(!op.wpe || (op.position >= 0 && op.position + op.tokens.shape[1] <= op.wpe.shape[0]),
           "positions inside wpe");
-  dispatch_float(op.out.dtype, [&](auto type) {
-    using T = decltype(type);
+  dispatch_float(op.out.dtype, [&]<class T>(T) {
     const T* places = op.wpe ? op.wpe.template as<T>() + op.position * op.wpe.shape[1] : nullptr;
     forward_kernel<T>(queue(), matrix<const std::int32_t>(op.tokens), matrix<const T>(op.wte), op.first_token,
                       places, matrix<T>(op.out));
@@ -109,10 +108,8 @@ void KokkosOperations::run(const EmbeddingBackward& op) {
   require(op.position >= 0 && op.position + op.tokens.shape[1] <= op.dwpe.shape[0], "positions inside dwpe");
   require(op.dwte.dtype == op.dwpe.dtype, "one type for both gradients");
   const Execution& execution = queue();
-  dispatch_float(op.dout.dtype, [&](auto type) {
-    using T = decltype(type);
-    dispatch_gradient<T>(op.dwte.dtype, [&](auto gradient) {
-      using G = decltype(gradient);
+  dispatch_float(op.dout.dtype, [&]<class T>(T) {
+    dispatch_gradient<T>(op.dwte.dtype, [&]<class G>(G) {
       if (!op.accumulate_wte) zero_kernel<G>(execution, matrix<G>(op.dwte));
       token_kernel<T, G>(execution, vector<const std::int32_t>(op.tokens), matrix<const T>(op.dout),
                          op.first_token, matrix<G>(op.dwte), op.accumulate_wte);

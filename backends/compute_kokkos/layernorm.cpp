@@ -88,8 +88,7 @@ void backward_weight_kernel(const Execution& execution, Matrix<const T> dy, Matr
 void KokkosOperations::run(const LayernormForward& op) {
   require(op.x.size() == op.y.size() && op.mean.size() == rows_of(op.x) && op.rstd.size() == rows_of(op.x),
           "layernorm's shapes");
-  dispatch_float(op.x.dtype, [&](auto type) {
-    using T = decltype(type);
+  dispatch_float(op.x.dtype, [&]<class T>(T) {
     forward_kernel<T>(queue(), matrix<const T>(op.x), vector<const T>(op.gamma), vector<const T>(op.beta),
                       matrix<T>(op.y), vector<float>(op.mean), vector<float>(op.rstd));
   });
@@ -98,8 +97,7 @@ void KokkosOperations::run(const LayernormForward& op) {
 void KokkosOperations::run(const LayernormBackwardInput& op) {
   require(op.x.size() == op.dy.size() && op.x.size() == op.dx.size() && op.mean.size() == rows_of(op.x),
           "layernorm's shapes");
-  dispatch_float(op.x.dtype, [&](auto type) {
-    using T = decltype(type);
+  dispatch_float(op.x.dtype, [&]<class T>(T) {
     const T* added = op.residual ? vector<const T>(op.residual).data() : nullptr;
     backward_input_kernel<T>(queue(), matrix<const T>(op.dy), matrix<const T>(op.x),
                              vector<const T>(op.gamma), vector<const float>(op.mean),
@@ -110,10 +108,8 @@ void KokkosOperations::run(const LayernormBackwardInput& op) {
 void KokkosOperations::run(const LayernormBackwardWeight& op) {
   require(op.x.size() == op.dy.size() && op.mean.size() == rows_of(op.x) && op.dgamma.dtype == op.dbeta.dtype,
           "layernorm's shapes");
-  dispatch_float(op.x.dtype, [&](auto type) {
-    using T = decltype(type);
-    dispatch_gradient<T>(op.dgamma.dtype, [&](auto gradient) {
-      using G = decltype(gradient);
+  dispatch_float(op.x.dtype, [&]<class T>(T) {
+    dispatch_gradient<T>(op.dgamma.dtype, [&]<class G>(G) {
       backward_weight_kernel<T, G>(queue(), matrix<const T>(op.dy), matrix<const T>(op.x),
                                    vector<const float>(op.mean), vector<const float>(op.rstd),
                                    vector<G>(op.dgamma), vector<G>(op.dbeta), op.accumulate);

@@ -186,8 +186,7 @@ void KokkosOperations::run(const LinearForward& op) {
   const std::int64_t out = op.w.shape[1];
   require(op.x.shape[op.x.rank - 1] == in && op.y.size() == rows * out && (!op.bias || op.bias.size() == out),
           "linear's shapes");
-  dispatch_float(op.x.dtype, [&](auto type) {
-    using T = decltype(type);
+  dispatch_float(op.x.dtype, [&]<class T>(T) {
     const T* added = op.bias ? vector<const T>(op.bias).data() : nullptr;
     gemm<T, T, T>("mylos::linear_forward::tiles"_label, queue(), rows, out, in, activation<const T>(op.x),
                   strided<const T>(op.w), added, activation<T>(op.y), false);
@@ -199,8 +198,7 @@ void KokkosOperations::run(const LinearBackwardInput& op) {
   const std::int64_t in = op.w.shape[0];
   const std::int64_t out = op.w.shape[1];
   require(op.dy.shape[op.dy.rank - 1] == out && op.dx.size() == rows * in, "linear's shapes");
-  dispatch_float(op.dy.dtype, [&](auto type) {
-    using T = decltype(type);
+  dispatch_float(op.dy.dtype, [&]<class T>(T) {
     gemm<T, T, T>("mylos::linear_backward_input::tiles"_label, queue(), rows, in, out,
                   activation<const T>(op.dy), strided<const T>(op.w).transposed(), nullptr,
                   activation<T>(op.dx), false);
@@ -214,17 +212,14 @@ void KokkosOperations::run(const LinearBackwardWeight& op) {
   require(
       op.x.shape[op.x.rank - 1] == in && op.dy.size() == rows * out && (!op.dbias || op.dbias.size() == out),
       "linear's shapes");
-  dispatch_float(op.x.dtype, [&](auto type) {
-    using T = decltype(type);
-    dispatch_gradient<T>(op.dw.dtype, [&](auto gradient) {
-      using G = decltype(gradient);
+  dispatch_float(op.x.dtype, [&]<class T>(T) {
+    dispatch_gradient<T>(op.dw.dtype, [&]<class G>(G) {
       gemm<T, T, G>("mylos::linear_backward_weight::tiles"_label, queue(), in, out, rows,
                     activation<const T>(op.x).transposed(), activation<const T>(op.dy), nullptr,
                     strided<G>(op.dw), op.accumulate);
     });
     if (op.dbias) {
-      dispatch_gradient<T>(op.dbias.dtype, [&](auto gradient) {
-        using G = decltype(gradient);
+      dispatch_gradient<T>(op.dbias.dtype, [&]<class G>(G) {
         bias_gradient_kernel<T, G>(queue(), matrix<const T>(op.dy), vector<G>(op.dbias), op.accumulate);
       });
     }

@@ -165,11 +165,9 @@ void step(const Execution& execution, const std::string& label, const Op& op) {
   require(op.num_segments > 0 || n == 0, "an optimizer's segments cover the buffer");
   require(op.weights.dtype != DType::fp32 || op.weights.data == op.master.data,
           "fp32 weights are their own master");
-  dispatch_float(op.weights.dtype, [&](auto weight) {
-    using W = decltype(weight);
+  dispatch_float(op.weights.dtype, [&]<class W>(W) {
     W* weights = vector<W>(op.weights).data();
-    dispatch_gradient<W>(op.gradient.dtype, [&](auto element) {
-      using G = decltype(element);
+    dispatch_gradient<W>(op.gradient.dtype, [&]<class G>(G) {
       if constexpr (!std::is_same_v<W, float>) {
         if (!op.master)
           return step_kernel<Rule<G>>(execution, label, op, RoundedUpdate<W>{weights, op.scalars});

@@ -93,20 +93,14 @@ void sum_kernel(const std::string& label, const Execution& execution, Vector<con
 }  // namespace
 
 void KokkosOperations::run(const Fill& op) {
-  dispatch_float(op.y.dtype, [&](auto type) {
-    using T = decltype(type);
-    fill_kernel<T>(queue(), vector<T>(op.y), op.value);
-  });
+  dispatch_float(op.y.dtype, [&]<class T>(T) { fill_kernel<T>(queue(), vector<T>(op.y), op.value); });
 }
 
 void KokkosOperations::run(const Cast& op) {
   require(op.x.size() == op.y.size(), "cast keeps the size");
-  dispatch_float(op.x.dtype, [&](auto from) {
-    dispatch_float(op.y.dtype, [&](auto to) {
-      using X = decltype(from);
-      using Y = decltype(to);
-      cast_kernel<X, Y>(queue(), vector<const X>(op.x), vector<Y>(op.y));
-    });
+  dispatch_float(op.x.dtype, [&]<class X>(X) {
+    dispatch_float(op.y.dtype,
+                   [&]<class Y>(Y) { cast_kernel<X, Y>(queue(), vector<const X>(op.x), vector<Y>(op.y)); });
   });
 }
 
@@ -129,8 +123,7 @@ void KokkosOperations::run(const Sum& op) {
 }
 
 void KokkosOperations::run(const SumOfSquares& op) {
-  dispatch_float(op.x.dtype, [&](auto type) {
-    using T = decltype(type);
+  dispatch_float(op.x.dtype, [&]<class T>(T) {
     sum_kernel<T>("mylos::sum_of_squares::blocks"_label, queue(), vector<const T>(op.x), Square(), partials_,
                   op.factor, op.out.as<float>(), op.accumulate);
   });

@@ -159,10 +159,8 @@ bool OnednnOperations::run(const LinearBackwardWeight& op) {
                       gradient.transposed(), op.accumulate);
   }
   if (!op.dbias) return true;
-  dispatch_float(op.dy.dtype, [&](auto type) {
-    using T = decltype(type);
-    dispatch_gradient<T>(op.dbias.dtype, [&](auto sum) {
-      using G = decltype(sum);
+  dispatch_float(op.dy.dtype, [&]<class T>(T) {
+    dispatch_gradient<T>(op.dbias.dtype, [&]<class G>(G) {
       column_sums(op.dy.as<T>(), rows, out, op.dbias.as<G>(), op.accumulate);
     });
   });

@@ -284,8 +284,7 @@ std::vector<float> ModelExecutor::logits(std::int64_t row) {
   backend_.copy_to_host(memory("head.logits"), raw.data(), raw.size());
   backend_.synchronize();
   std::vector<float> values(static_cast<std::size_t>(model_.vocab));
-  dispatch_float(shape_.dtype, [&](auto type) {
-    using T = decltype(type);
+  dispatch_float(shape_.dtype, [&]<class T>(T) {
     const T* logits = reinterpret_cast<const T*>(raw.data());
     std::transform(logits, logits + values.size(), values.begin(), [](T x) { return static_cast<float>(x); });
   });

@@ -50,8 +50,7 @@ std::int64_t hash_of(std::span<const std::byte> bytes) {
 /// Whether the weights equal their fp32 master, rounded.
 bool agrees_with_master(std::span<const std::byte> weights, std::span<const std::byte> master, DType dtype) {
   const auto* exact = reinterpret_cast<const float*>(master.data());
-  return dispatch_float(dtype, [&](auto element) {
-    using T = decltype(element);
+  return dispatch_float(dtype, [&]<class T>(T) {
     const auto* rounded = reinterpret_cast<const T*>(weights.data());
     using Bits = std::array<std::byte, sizeof(T)>;
     return std::equal(rounded, rounded + weights.size() / sizeof(T), exact,

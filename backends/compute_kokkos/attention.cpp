@@ -159,14 +159,11 @@ std::size_t scratch_bytes(Sizes... elements) {
 /// One team per block of queries of a head. It visits the blocks of keys in order and updates the running
 /// maximum and sum of Dao's algorithm ("FlashAttention-2", 2023).
 template <class T>
-void forward_kernel(const Execution& execution, const Shape& attention, const Dropout& layer,
-                    HeadsView<const T> query, HeadsView<const T> key, HeadsView<const T> value,
-                    HeadsView<T> output, float* lse) {
+void forward_kernel(const Shape& shape, const Dropout& dropout, HeadsView<const T> query,
+                    HeadsView<const T> key, HeadsView<const T> value, HeadsView<T> output, float* lse) {
   using E = TileElement<T>;
   constexpr int group = group_size<E>;
   constexpr int tile_size = block_keys * block_queries;
-  const Shape shape = attention;
-  const Dropout dropout = layer;
   const bool drops = dropout.probability > 0.0F;
   const std::int64_t blocks = (shape.queries + block_queries - 1) / block_queries;
   const int row = padded(shape.dimension);  // values
@@ -176,7 +173,7 @@ void forward_kernel(const Execution& execution, const Shape& attention, const Dr
       tile_size, drops ? tile_size : 0, block_queries * row, block_queries, block_queries, block_queries);
   Kokkos::parallel_for(
       "mylos::attention_forward::query_blocks"_label,
-      TeamPolicy(execution, shape.batch * shape.heads * blocks, 1)
+      TeamPolicy(queue(), shape.batch * shape.heads * blocks, 1)
           .set_scratch_size(1, Kokkos::PerTeam(scratch)),
       KOKKOS_LAMBDA(const Member& member) {
         const std::int64_t b = member.league_rank() / (shape.heads * blocks);
@@ -269,12 +266,11 @@ void forward_kernel(const Execution& execution, const Shape& attention, const Dr
 
 /// delta = row-wise dot product of the output and its gradient.
 template <class T>
-void delta_kernel(const Execution& execution, const Shape& attention, HeadsView<const T> output,
-                  HeadsView<const T> output_grad, float* delta) {
-  const Shape shape = attention;
+void delta_kernel(const Shape& shape, HeadsView<const T> output, HeadsView<const T> output_grad,
+                  float* delta) {
   Kokkos::parallel_for(
       "mylos::attention_backward::delta"_label,
-      TeamPolicy(execution, shape.batch * shape.heads * shape.queries, row_team_size),
+      TeamPolicy(queue(), shape.batch * shape.heads * shape.queries, row_team_size),
       KOKKOS_LAMBDA(const Member& member) {
         const std::int64_t i = member.league_rank();
         const std::int64_t q = i % shape.queries;
@@ -291,15 +287,13 @@ void delta_kernel(const Execution& execution, const Shape& attention, HeadsView<
 /// One team per head, with blocks of keys in the outer loop and blocks of queries in the inner loop, so that
 /// no two teams share a sum.
 template <class T>
-void backward_kernel(const Execution& execution, const Shape& attention, const Dropout& layer,
-                     HeadsView<const T> query, HeadsView<const T> key, HeadsView<const T> value,
-                     const float* lse, HeadsView<const T> output_grad, const float* delta,
-                     HeadsView<T> query_grad, HeadsView<T> key_grad, HeadsView<T> value_grad) {
+void backward_kernel(const Shape& shape, const Dropout& dropout, HeadsView<const T> query,
+                     HeadsView<const T> key, HeadsView<const T> value, const float* lse,
+                     HeadsView<const T> output_grad, const float* delta, HeadsView<T> query_grad,
+                     HeadsView<T> key_grad, HeadsView<T> value_grad) {
   using E = TileElement<T>;
   constexpr int group = group_size<E>;
   constexpr int tile_size = block_queries * block_keys;
-  const Shape shape = attention;
-  const Dropout dropout = layer;
   const int row = padded(shape.dimension);  // values
   const int groups = (row + group - 1) / group;
   const auto num_queries = static_cast<int>(shape.queries);
@@ -309,7 +303,7 @@ void backward_kernel(const Execution& execution, const Shape& attention, const D
       block_queries * row, tile_size, tile_size, tile_size, tile_size, tile_size, num_queries * row);
   Kokkos::parallel_for(
       "mylos::attention_backward::heads"_label,
-      TeamPolicy(execution, shape.batch * shape.heads, 1).set_scratch_size(1, Kokkos::PerTeam(scratch)),
+      TeamPolicy(queue(), shape.batch * shape.heads, 1).set_scratch_size(1, Kokkos::PerTeam(scratch)),
       KOKKOS_LAMBDA(const Member& member) {
         const std::int64_t b = member.league_rank() / shape.heads;
         const std::int64_t h = member.league_rank() % shape.heads;
@@ -408,7 +402,7 @@ void backward_kernel(const Execution& execution, const Shape& attention, const D
 void KokkosOperations::run(const AttentionForward& op) {
   const Shape shape(op);
   dispatch_float(op.query.dtype, [&]<class T>(T) {
-    forward_kernel<T>(queue(), shape, op.dropout, HeadsView<const T>(op.query), HeadsView<const T>(op.key),
+    forward_kernel<T>(shape, op.dropout, HeadsView<const T>(op.query), HeadsView<const T>(op.key),
                       HeadsView<const T>(op.value), HeadsView<T>(op.output), op.lse.as<float>());
   });
 }
@@ -420,11 +414,10 @@ void KokkosOperations::run(const AttentionBackward& op) {
               op.key_grad.shape == forward.key.shape && op.value_grad.shape == forward.key.shape,
           "attention's gradients have the shapes of its tensors");
   require(op.delta.contiguous() && op.delta.size() == forward.lse.size(), "one delta for each query");
-  const Execution& execution = queue();
   dispatch_float(forward.query.dtype, [&]<class T>(T) {
     const HeadsView<const T> output_grad(op.output_grad);
-    delta_kernel<T>(execution, shape, HeadsView<const T>(forward.output), output_grad, op.delta.as<float>());
-    backward_kernel<T>(execution, shape, forward.dropout, HeadsView<const T>(forward.query),
+    delta_kernel<T>(shape, HeadsView<const T>(forward.output), output_grad, op.delta.as<float>());
+    backward_kernel<T>(shape, forward.dropout, HeadsView<const T>(forward.query),
                        HeadsView<const T>(forward.key), HeadsView<const T>(forward.value),
                        forward.lse.as<float>(), output_grad, op.delta.as<float>(),
                        HeadsView<T>(op.query_grad), HeadsView<T>(op.key_grad), HeadsView<T>(op.value_grad));

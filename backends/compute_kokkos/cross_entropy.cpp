@@ -52,10 +52,10 @@ KOKKOS_FORCEINLINE_FUNCTION RowSoftmax softmax_of(const float* statistics, std::
 }
 
 template <class T>
-void statistics_kernel(const Execution& execution, Matrix<const T> logits, Vector<const std::int32_t> targets,
-                       std::int64_t vocab, std::int64_t first_token, Matrix<float> statistics) {
+void statistics_kernel(Matrix<const T> logits, Vector<const std::int32_t> targets, std::int64_t vocab,
+                       std::int64_t first_token, Matrix<float> statistics) {
   Kokkos::parallel_for(
-      "mylos::softmax_statistics::rows"_label, TeamPolicy(execution, logits.extent(0), row_team_size),
+      "mylos::softmax_statistics::rows"_label, TeamPolicy(queue(), logits.extent(0), row_team_size),
       KOKKOS_LAMBDA(const Member& member) {
         const std::int64_t row = member.league_rank();
         const std::int64_t target = targets(row) < 0 ? -1 : targets(row) - first_token;
@@ -71,14 +71,13 @@ void statistics_kernel(const Execution& execution, Matrix<const T> logits, Vecto
 
 /// `statistics`: (parts, 4, rows), or null if the logits are whole rows.
 template <class T>
-void row_kernel(const Execution& execution, Matrix<T> logits, Vector<const std::int32_t> targets,
-                const float* statistics, std::int64_t parts, std::int64_t vocab, std::int64_t first_token,
-                float gradient_scale, const StepScalars* scalars, Vector<float> losses,
-                std::int32_t* correct) {
+void row_kernel(Matrix<T> logits, Vector<const std::int32_t> targets, const float* statistics,
+                std::int64_t parts, std::int64_t vocab, std::int64_t first_token, float gradient_scale,
+                const StepScalars* scalars, Vector<float> losses, std::int32_t* correct) {
   const auto columns = static_cast<std::int64_t>(logits.extent(1));
   const auto rows = static_cast<std::int64_t>(logits.extent(0));
   Kokkos::parallel_for(
-      "mylos::cross_entropy::rows"_label, TeamPolicy(execution, logits.extent(0), row_team_size),
+      "mylos::cross_entropy::rows"_label, TeamPolicy(queue(), logits.extent(0), row_team_size),
       KOKKOS_LAMBDA(const Member& member) {
         const std::int64_t row = member.league_rank();
         const std::int32_t target = targets(row);
@@ -125,8 +124,8 @@ void KokkosOperations::run(const SoftmaxStatistics& op) {
   require(op.vocab >= 0 && op.vocab <= op.logits.shape[op.logits.rank - 1],
           "the vocabulary inside the columns");
   dispatch_float(op.logits.dtype, [&]<class T>(T) {
-    statistics_kernel<T>(queue(), matrix<const T>(op.logits), vector<const std::int32_t>(op.targets),
-                         op.vocab, op.first_token,
+    statistics_kernel<T>(matrix<const T>(op.logits), vector<const std::int32_t>(op.targets), op.vocab,
+                         op.first_token,
                          matrix<float>(op.statistics.reshaped({SoftmaxStatistics::count, rows})));
   });
 }
@@ -141,7 +140,7 @@ void KokkosOperations::run(const CrossEntropy& op) {
   require(!is_part || op.statistics.size() % (SoftmaxStatistics::count * rows) == 0,
           "four numbers for each row of each part");
   dispatch_float(op.logits.dtype, [&]<class T>(T) {
-    row_kernel<T>(queue(), matrix<T>(op.logits), vector<const std::int32_t>(op.targets),
+    row_kernel<T>(matrix<T>(op.logits), vector<const std::int32_t>(op.targets),
                   is_part ? op.statistics.as<float>() : nullptr,
                   is_part ? op.statistics.size() / (SoftmaxStatistics::count * rows) : 1, op.vocab,
                   op.first_token, op.gradient_scale, op.scalars, vector<float>(op.losses),

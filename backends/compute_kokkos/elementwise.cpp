@@ -17,18 +17,18 @@ KOKKOS_FORCEINLINE_FUNCTION Vec gelu_gate(Vec x) {
 }
 
 template <class T>
-void gelu_forward_kernel(const Execution& execution, Vector<const T> x, Vector<T> y) {
+void gelu_forward_kernel(Vector<const T> x, Vector<T> y) {
   for_lanes(
-      "mylos::gelu_forward::elements"_label, execution, y.extent(0), KOKKOS_LAMBDA(Lanes at) {
+      "mylos::gelu_forward::elements"_label, y.extent(0), KOKKOS_LAMBDA(Lanes at) {
         const Vec value = at.load(x.data());
         at.store(y.data(), value * gelu_gate(value));
       });
 }
 
 template <class T>
-void gelu_backward_kernel(const Execution& execution, Vector<const T> x, Vector<const T> dy, Vector<T> dx) {
+void gelu_backward_kernel(Vector<const T> x, Vector<const T> dy, Vector<T> dx) {
   for_lanes(
-      "mylos::gelu_backward::elements"_label, execution, dx.extent(0), KOKKOS_LAMBDA(Lanes at) {
+      "mylos::gelu_backward::elements"_label, dx.extent(0), KOKKOS_LAMBDA(Lanes at) {
         // Beyond the bound, the derivative is 0 or 1, and powers of x could overflow. NaN stays NaN.
         const Vec bound(30.0F);
         const Vec given = at.load(x.data());
@@ -42,9 +42,9 @@ void gelu_backward_kernel(const Execution& execution, Vector<const T> x, Vector<
 }
 
 template <class T>
-void add_kernel(const Execution& execution, Vector<const T> x, const T* residual, Vector<T> y) {
+void add_kernel(Vector<const T> x, const T* residual, Vector<T> y) {
   for_lanes(
-      "mylos::dropout_add::sum"_label, execution, y.extent(0), KOKKOS_LAMBDA(Lanes at) {
+      "mylos::dropout_add::sum"_label, y.extent(0), KOKKOS_LAMBDA(Lanes at) {
         const Vec value = at.load(x.data());
         at.store(y.data(), residual != nullptr ? value + at.load(residual) : value);
       });
@@ -52,23 +52,21 @@ void add_kernel(const Execution& execution, Vector<const T> x, const T* residual
 
 /// x, y (B, T * C).
 template <class T>
-void dropout_add_kernel(const Execution& execution, const Dropout& dropout, Matrix<const T> x,
-                        const T* residual, Matrix<T> y) {
+void dropout_add_kernel(const Dropout& dropout, Matrix<const T> x, const T* residual, Matrix<T> y) {
   const auto samples = static_cast<std::int64_t>(x.extent(0));
   const auto n = static_cast<std::int64_t>(x.extent(1));
-  const Dropout layer = dropout;
-  const std::int64_t length = layer.index.width < n ? layer.index.width : n;  // of a row
+  const std::int64_t length = dropout.index.width < n ? dropout.index.width : n;  // of a row
   const std::int64_t rows = length > 0 ? n / length : 0;
   const std::int64_t blocks = (length + dropout_block - 1) / dropout_block;
   Kokkos::parallel_for(
-      "mylos::dropout_add::elements"_label, Range(execution, 0, samples * rows * blocks),
+      "mylos::dropout_add::elements"_label, Range(queue(), 0, samples * rows * blocks),
       KOKKOS_LAMBDA(std::int64_t i) {
         const std::int64_t sample = i / (rows * blocks);
         const std::int64_t column = i % blocks * dropout_block;
         const std::int64_t element = i / blocks % rows * length + column;
         const std::int64_t left_in_row = length - column;
         float factors[dropout_block] = {};
-        keep_factors(layer, layer.scalars->step, layer.first_sample + sample, layer.index(element),
+        keep_factors(dropout, dropout.scalars->step, dropout.first_sample + sample, dropout.index(element),
                      static_cast<int>(left_in_row < dropout_block ? left_in_row : dropout_block), factors);
         for (int v = 0; v < 4 && v * width < left_in_row; ++v) {
           const std::int64_t left = left_in_row - v * width;
@@ -83,15 +81,14 @@ void dropout_add_kernel(const Execution& execution, const Dropout& dropout, Matr
 
 void KokkosOperations::run(const GeluForward& op) {
   require(op.x.size() == op.y.size(), "gelu keeps the size");
-  dispatch_float(op.x.dtype, [&]<class T>(T) {
-    gelu_forward_kernel<T>(queue(), vector<const T>(op.x), vector<T>(op.y));
-  });
+  dispatch_float(op.x.dtype,
+                 [&]<class T>(T) { gelu_forward_kernel<T>(vector<const T>(op.x), vector<T>(op.y)); });
 }
 
 void KokkosOperations::run(const GeluBackward& op) {
   require(op.x.size() == op.dy.size() && op.x.size() == op.dx.size(), "gelu keeps the size");
   dispatch_float(op.x.dtype, [&]<class T>(T) {
-    gelu_backward_kernel<T>(queue(), vector<const T>(op.x), vector<const T>(op.dy), vector<T>(op.dx));
+    gelu_backward_kernel<T>(vector<const T>(op.x), vector<const T>(op.dy), vector<T>(op.dx));
   });
 }
 
@@ -105,10 +102,10 @@ void KokkosOperations::run(const DropoutAdd& op) {
       const std::int64_t n = samples > 0 ? op.x.size() / samples : 0;
       require(op.dropout.index.begin == 0 && (op.dropout.index.width >= n || n % op.dropout.index.width == 0),
               "dropout of whole rows");
-      dropout_add_kernel<T>(queue(), op.dropout, matrix<const T>(op.x.reshaped({samples, n})), sum,
+      dropout_add_kernel<T>(op.dropout, matrix<const T>(op.x.reshaped({samples, n})), sum,
                             matrix<T>(op.y.reshaped({samples, n})));
     } else {
-      add_kernel<T>(queue(), vector<const T>(op.x), sum, vector<T>(op.y));
+      add_kernel<T>(vector<const T>(op.x), sum, vector<T>(op.y));
     }
   });
 }

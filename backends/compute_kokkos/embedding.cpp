@@ -8,13 +8,13 @@ namespace {
 
 /// `wpe`: the row of the first position, or null.
 template <class T>
-void forward_kernel(const Execution& execution, Matrix<const std::int32_t> tokens, Matrix<const T> wte,
-                    std::int64_t first_token, const T* wpe, Matrix<T> out) {
+void forward_kernel(Matrix<const std::int32_t> tokens, Matrix<const T> wte, std::int64_t first_token,
+                    const T* wpe, Matrix<T> out) {
   const auto columns = static_cast<std::int64_t>(wte.extent(1));
   const auto num_tokens = static_cast<std::int64_t>(wte.extent(0));
   const auto length = static_cast<std::int64_t>(tokens.extent(1));
   Kokkos::parallel_for(
-      "mylos::embedding_forward::rows"_label, TeamPolicy(execution, out.extent(0), row_team_size),
+      "mylos::embedding_forward::rows"_label, TeamPolicy(queue(), out.extent(0), row_team_size),
       KOKKOS_LAMBDA(const Member& member) {
         const std::int64_t row = member.league_rank();
         const std::int64_t token = tokens(row / length, row % length) - first_token;
@@ -29,8 +29,8 @@ void forward_kernel(const Execution& execution, Matrix<const std::int32_t> token
 
 /// The first occurrence of a token adds up the rows of all its occurrences, in order and in fp32.
 template <class T, class G>
-void token_kernel(const Execution& execution, Vector<const std::int32_t> tokens, Matrix<const T> dout,
-                  std::int64_t first_token, Matrix<G> dwte, bool accumulate) {
+void token_kernel(Vector<const std::int32_t> tokens, Matrix<const T> dout, std::int64_t first_token,
+                  Matrix<G> dwte, bool accumulate) {
   const auto columns = static_cast<std::int64_t>(dwte.extent(1));
   const auto num_tokens = static_cast<std::int64_t>(dwte.extent(0));
   const auto rows = static_cast<std::int64_t>(tokens.extent(0));
@@ -41,7 +41,7 @@ void token_kernel(const Execution& execution, Vector<const std::int32_t> tokens,
   const std::size_t scratch = Scratch::shmem_size(columns);
   Kokkos::parallel_for(
       "mylos::embedding_backward::tokens"_label,
-      DynamicTeam(execution, rows, row_team_size).set_scratch_size(1, Kokkos::PerTeam(scratch)),
+      DynamicTeam(queue(), rows, row_team_size).set_scratch_size(1, Kokkos::PerTeam(scratch)),
       KOKKOS_LAMBDA(const DynamicTeam::member_type& member) {
         const std::int64_t row = member.league_rank();
         const std::int32_t token = tokens(row);
@@ -64,11 +64,11 @@ void token_kernel(const Execution& execution, Vector<const std::int32_t> tokens,
 }
 
 template <class T, class G>
-void position_kernel(const Execution& execution, std::int64_t samples, std::int64_t length,
-                     Matrix<const T> dout, std::int64_t position, Matrix<G> dwpe, bool accumulate) {
+void position_kernel(std::int64_t samples, std::int64_t length, Matrix<const T> dout, std::int64_t position,
+                     Matrix<G> dwpe, bool accumulate) {
   const auto columns = static_cast<std::int64_t>(dwpe.extent(1));
   Kokkos::parallel_for(
-      "mylos::embedding_backward::positions"_label, TeamPolicy(execution, dwpe.extent(0), row_team_size),
+      "mylos::embedding_backward::positions"_label, TeamPolicy(queue(), dwpe.extent(0), row_team_size),
       KOKKOS_LAMBDA(const Member& member) {
         const std::int64_t row = member.league_rank();
         const std::int64_t t = row - position;
@@ -84,9 +84,9 @@ void position_kernel(const Execution& execution, std::int64_t samples, std::int6
 }
 
 template <class G>
-void zero_kernel(const Execution& execution, Matrix<G> y) {
+void zero_kernel(Matrix<G> y) {
   for_lanes(
-      "mylos::embedding_backward::zero"_label, execution, static_cast<std::int64_t>(y.size()),
+      "mylos::embedding_backward::zero"_label, static_cast<std::int64_t>(y.size()),
       KOKKOS_LAMBDA(Lanes at) { at.store(y.data(), Vec(0.0F)); });
 }
 
@@ -98,8 +98,8 @@ void KokkosOperations::run(const EmbeddingForward& op) {
           "positions inside wpe");
   dispatch_float(op.out.dtype, [&]<class T>(T) {
     const T* places = op.wpe ? op.wpe.template as<T>() + op.position * op.wpe.shape[1] : nullptr;
-    forward_kernel<T>(queue(), matrix<const std::int32_t>(op.tokens), matrix<const T>(op.wte), op.first_token,
-                      places, matrix<T>(op.out));
+    forward_kernel<T>(matrix<const std::int32_t>(op.tokens), matrix<const T>(op.wte), op.first_token, places,
+                      matrix<T>(op.out));
   });
 }
 
@@ -107,14 +107,13 @@ void KokkosOperations::run(const EmbeddingBackward& op) {
   require(op.tokens.rank == 2 && rows_of(op.dout) == op.tokens.size(), "one row for each token");
   require(op.position >= 0 && op.position + op.tokens.shape[1] <= op.dwpe.shape[0], "positions inside dwpe");
   require(op.dwte.dtype == op.dwpe.dtype, "one type for both gradients");
-  const Execution& execution = queue();
   dispatch_float(op.dout.dtype, [&]<class T>(T) {
     dispatch_gradient<T>(op.dwte.dtype, [&]<class G>(G) {
-      if (!op.accumulate_wte) zero_kernel<G>(execution, matrix<G>(op.dwte));
-      token_kernel<T, G>(execution, vector<const std::int32_t>(op.tokens), matrix<const T>(op.dout),
-                         op.first_token, matrix<G>(op.dwte), op.accumulate_wte);
-      position_kernel<T, G>(execution, op.tokens.shape[0], op.tokens.shape[1], matrix<const T>(op.dout),
-                            op.position, matrix<G>(op.dwpe), op.accumulate_wpe);
+      if (!op.accumulate_wte) zero_kernel<G>(matrix<G>(op.dwte));
+      token_kernel<T, G>(vector<const std::int32_t>(op.tokens), matrix<const T>(op.dout), op.first_token,
+                         matrix<G>(op.dwte), op.accumulate_wte);
+      position_kernel<T, G>(op.tokens.shape[0], op.tokens.shape[1], matrix<const T>(op.dout), op.position,
+                            matrix<G>(op.dwpe), op.accumulate_wpe);
     });
   });
 }

@@ -197,9 +197,9 @@ KOKKOS_FORCEINLINE_FUNCTION Vec exponential(Vec x) {
 
 /// Calls f(Lanes) for all ranges of [0, n), in parallel.
 template <class Function>
-void for_lanes(const std::string& label, const Execution& execution, std::int64_t n, Function f) {
+void for_lanes(const std::string& label, std::int64_t n, Function f) {
   Kokkos::parallel_for(
-      label, Range(execution, 0, (n + width - 1) / width), KOKKOS_LAMBDA(std::int64_t i) {
+      label, Range(queue(), 0, (n + width - 1) / width), KOKKOS_LAMBDA(std::int64_t i) {
         const std::int64_t first = i * width;
         if (first + width <= n) {
           f(Lanes{first, width});
@@ -272,18 +272,18 @@ KOKKOS_FORCEINLINE_FUNCTION float row_max(const Member& member, std::int64_t n, 
 /// are added in blocks, in order, and a thread owns its columns, so the result does not depend on the number
 /// of threads.
 template <int N, class T, class Term>
-void column_sums(const std::string& label, const Execution& execution, std::int64_t rows,
-                 std::int64_t columns, Term term, Kokkos::Array<T*, N> out, bool accumulate) {
+void column_sums(const std::string& label, std::int64_t rows, std::int64_t columns, Term term,
+                 Kokkos::Array<T*, N> out, bool accumulate) {
   // On the host a thread sums its whole share of the columns at a time, up to a limit, so that it reads long
   // runs of each row.
   constexpr int most_vectors = on_host ? 32 : 1;
-  const std::int64_t share = columns / (width * static_cast<std::int64_t>(execution.concurrency()));
+  const std::int64_t share = columns / (width * static_cast<std::int64_t>(queue().concurrency()));
   const int vectors = share < 4 ? (most_vectors < 4 ? most_vectors : 4)
                                 : static_cast<int>(share < most_vectors ? share : most_vectors);
   const std::int64_t strip = static_cast<std::int64_t>(vectors) * width;
   constexpr std::int64_t block = 64;
   Kokkos::parallel_for(
-      label, Range(execution, 0, (columns + strip - 1) / strip), KOKKOS_LAMBDA(std::int64_t i) {
+      label, Range(queue(), 0, (columns + strip - 1) / strip), KOKKOS_LAMBDA(std::int64_t i) {
         Vec totals[most_vectors][N];
         Lanes lanes[most_vectors];
         for (int v = 0; v < vectors; ++v) {

@@ -9,11 +9,11 @@ namespace {
 constexpr float layernorm_epsilon = 1e-5F;
 
 template <class T>
-void forward_kernel(const Execution& execution, Matrix<const T> x, Vector<const T> gamma,
-                    Vector<const T> beta, Matrix<T> y, Vector<float> mean, Vector<float> rstd) {
+void forward_kernel(Matrix<const T> x, Vector<const T> gamma, Vector<const T> beta, Matrix<T> y,
+                    Vector<float> mean, Vector<float> rstd) {
   const auto columns = static_cast<std::int64_t>(x.extent(1));
   Kokkos::parallel_for(
-      "mylos::layernorm_forward::rows"_label, TeamPolicy(execution, x.extent(0), row_team_size),
+      "mylos::layernorm_forward::rows"_label, TeamPolicy(queue(), x.extent(0), row_team_size),
       KOKKOS_LAMBDA(const Member& member) {
         const std::int64_t row = member.league_rank();
         const T* in = &x(row, 0);
@@ -40,12 +40,12 @@ void forward_kernel(const Execution& execution, Matrix<const T> x, Vector<const 
 }
 
 template <class T>
-void backward_input_kernel(const Execution& execution, Matrix<const T> dy, Matrix<const T> x,
-                           Vector<const T> gamma, Vector<const float> mean, Vector<const float> rstd,
-                           const T* residual, Matrix<T> dx) {
+void backward_input_kernel(Matrix<const T> dy, Matrix<const T> x, Vector<const T> gamma,
+                           Vector<const float> mean, Vector<const float> rstd, const T* residual,
+                           Matrix<T> dx) {
   const auto columns = static_cast<std::int64_t>(x.extent(1));
   Kokkos::parallel_for(
-      "mylos::layernorm_backward_input::rows"_label, TeamPolicy(execution, x.extent(0), row_team_size),
+      "mylos::layernorm_backward_input::rows"_label, TeamPolicy(queue(), x.extent(0), row_team_size),
       KOKKOS_LAMBDA(const Member& member) {
         const std::int64_t row = member.league_rank();
         const T* in = &x(row, 0);
@@ -70,11 +70,10 @@ void backward_input_kernel(const Execution& execution, Matrix<const T> dy, Matri
 }
 
 template <class T, class G>
-void backward_weight_kernel(const Execution& execution, Matrix<const T> dy, Matrix<const T> x,
-                            Vector<const float> mean, Vector<const float> rstd, Vector<G> dgamma,
-                            Vector<G> dbeta, bool accumulate) {
+void backward_weight_kernel(Matrix<const T> dy, Matrix<const T> x, Vector<const float> mean,
+                            Vector<const float> rstd, Vector<G> dgamma, Vector<G> dbeta, bool accumulate) {
   column_sums<2>(
-      "mylos::layernorm_backward_weight::columns"_label, execution, static_cast<std::int64_t>(x.extent(0)),
+      "mylos::layernorm_backward_weight::columns"_label, static_cast<std::int64_t>(x.extent(0)),
       static_cast<std::int64_t>(x.extent(1)),
       KOKKOS_LAMBDA(std::int64_t row, Lanes at) {
         const Vec gradient = at.load(&dy(row, 0));
@@ -89,7 +88,7 @@ void KokkosOperations::run(const LayernormForward& op) {
   require(op.x.size() == op.y.size() && op.mean.size() == rows_of(op.x) && op.rstd.size() == rows_of(op.x),
           "layernorm's shapes");
   dispatch_float(op.x.dtype, [&]<class T>(T) {
-    forward_kernel<T>(queue(), matrix<const T>(op.x), vector<const T>(op.gamma), vector<const T>(op.beta),
+    forward_kernel<T>(matrix<const T>(op.x), vector<const T>(op.gamma), vector<const T>(op.beta),
                       matrix<T>(op.y), vector<float>(op.mean), vector<float>(op.rstd));
   });
 }
@@ -99,9 +98,9 @@ void KokkosOperations::run(const LayernormBackwardInput& op) {
           "layernorm's shapes");
   dispatch_float(op.x.dtype, [&]<class T>(T) {
     const T* added = op.residual ? vector<const T>(op.residual).data() : nullptr;
-    backward_input_kernel<T>(queue(), matrix<const T>(op.dy), matrix<const T>(op.x),
-                             vector<const T>(op.gamma), vector<const float>(op.mean),
-                             vector<const float>(op.rstd), added, matrix<T>(op.dx));
+    backward_input_kernel<T>(matrix<const T>(op.dy), matrix<const T>(op.x), vector<const T>(op.gamma),
+                             vector<const float>(op.mean), vector<const float>(op.rstd), added,
+                             matrix<T>(op.dx));
   });
 }
 
@@ -110,7 +109,7 @@ void KokkosOperations::run(const LayernormBackwardWeight& op) {
           "layernorm's shapes");
   dispatch_float(op.x.dtype, [&]<class T>(T) {
     dispatch_gradient<T>(op.dgamma.dtype, [&]<class G>(G) {
-      backward_weight_kernel<T, G>(queue(), matrix<const T>(op.dy), matrix<const T>(op.x),
+      backward_weight_kernel<T, G>(matrix<const T>(op.dy), matrix<const T>(op.x),
                                    vector<const float>(op.mean), vector<const float>(op.rstd),
                                    vector<G>(op.dgamma), vector<G>(op.dbeta), op.accumulate);
     });

@@ -74,16 +74,15 @@ KOKKOS_FORCEINLINE_FUNCTION void pack(Strided<const T> from, int rows, int depth
 /// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n) + bias (n), summed in fp32. `bias` may be null. c has
 /// unit column stride.
 template <class A, class B, class C>
-void blocked_gemm(const std::string& label, const Execution& execution, std::int64_t m, std::int64_t n,
-                  std::int64_t k, Strided<const A> a, Strided<const B> b, const B* bias, Strided<C> c,
-                  bool accumulate) {
+void blocked_gemm(const std::string& label, std::int64_t m, std::int64_t n, std::int64_t k,
+                  Strided<const A> a, Strided<const B> b, const B* bias, Strided<C> c, bool accumulate) {
   const std::int64_t tile_rows = (m + block_rows - 1) / block_rows;
   const std::int64_t tile_columns = (n + block_columns - 1) / block_columns;
   const std::size_t scratch = Scratch::shmem_size(block_rows * block_depth) +
                               Scratch::shmem_size(block_depth * block_columns) +
                               Scratch::shmem_size(block_rows * block_columns);
   Kokkos::parallel_for(
-      label, TeamPolicy(execution, tile_rows * tile_columns, 1).set_scratch_size(1, Kokkos::PerTeam(scratch)),
+      label, TeamPolicy(queue(), tile_rows * tile_columns, 1).set_scratch_size(1, Kokkos::PerTeam(scratch)),
       KOKKOS_LAMBDA(const Member& member) {
         const std::int64_t i0 = member.league_rank() / tile_columns * block_rows;
         const std::int64_t j0 = member.league_rank() % tile_columns * block_columns;
@@ -128,14 +127,13 @@ Matrix<T> row_major(Strided<T> a, std::int64_t rows, std::int64_t columns) {
 }
 
 /// The same product with Kokkos Kernels, for fp32 matrices without gaps between their rows.
-void library_gemm(const Execution& execution, std::int64_t m, std::int64_t n, std::int64_t k,
-                  Strided<const float> a, Strided<const float> b, const float* bias, Strided<float> c,
-                  bool accumulate) {
-  KokkosBlas::gemm(execution, a.column == 1 ? "N" : "T", b.column == 1 ? "N" : "T", 1.0F, row_major(a, m, k),
+void library_gemm(std::int64_t m, std::int64_t n, std::int64_t k, Strided<const float> a,
+                  Strided<const float> b, const float* bias, Strided<float> c, bool accumulate) {
+  KokkosBlas::gemm(queue(), a.column == 1 ? "N" : "T", b.column == 1 ? "N" : "T", 1.0F, row_major(a, m, k),
                    row_major(b, k, n), accumulate ? 1.0F : 0.0F, row_major(c, m, n));
   if (bias == nullptr) return;
   Kokkos::parallel_for(
-      "mylos::linear_forward::bias"_label, TeamPolicy(execution, m, row_team_size),
+      "mylos::linear_forward::bias"_label, TeamPolicy(queue(), m, row_team_size),
       KOKKOS_LAMBDA(const Member& member) {
         float* row = c.data + member.league_rank() * n;
         for_row(member, n, [&](Lanes at) { at.store(row, at.load(row) + at.load(bias)); });
@@ -150,29 +148,27 @@ bool without_gaps(Strided<T> a, std::int64_t rows, std::int64_t columns) {
 #endif
 
 template <class A, class B, class C>
-void gemm(const std::string& label, const Execution& execution, std::int64_t m, std::int64_t n,
-          std::int64_t k, Strided<const A> a, Strided<const B> b, const B* bias, Strided<C> c,
-          bool accumulate) {
+void gemm(const std::string& label, std::int64_t m, std::int64_t n, std::int64_t k, Strided<const A> a,
+          Strided<const B> b, const B* bias, Strided<C> c, bool accumulate) {
   if (m == 0 || n == 0) return;
   if (c.column != 1) {
     // cᵀ = bᵀ aᵀ has unit column stride.
-    return gemm<B, A, C>(label, execution, n, m, k, b.transposed(), a.transposed(), nullptr, c.transposed(),
-                         accumulate);
+    return gemm<B, A, C>(label, n, m, k, b.transposed(), a.transposed(), nullptr, c.transposed(), accumulate);
   }
 #ifdef MYLOS_HAVE_KOKKOS_KERNELS
   if constexpr (std::is_same_v<A, float> && std::is_same_v<B, float> && std::is_same_v<C, float>) {
     if (without_gaps(a, m, k) && without_gaps(b, k, n) && without_gaps(c, m, n)) {
-      return library_gemm(execution, m, n, k, a, b, bias, c, accumulate);
+      return library_gemm(m, n, k, a, b, bias, c, accumulate);
     }
   }
 #endif
-  blocked_gemm<A, B, C>(label, execution, m, n, k, a, b, bias, c, accumulate);
+  blocked_gemm<A, B, C>(label, m, n, k, a, b, bias, c, accumulate);
 }
 
 template <class T, class G>
-void bias_gradient_kernel(const Execution& execution, Matrix<const T> dy, Vector<G> dbias, bool accumulate) {
+void bias_gradient_kernel(Matrix<const T> dy, Vector<G> dbias, bool accumulate) {
   column_sums<1>(
-      "mylos::linear_backward_weight::bias"_label, execution, static_cast<std::int64_t>(dy.extent(0)),
+      "mylos::linear_backward_weight::bias"_label, static_cast<std::int64_t>(dy.extent(0)),
       static_cast<std::int64_t>(dy.extent(1)),
       KOKKOS_LAMBDA(std::int64_t row, Lanes at) { return Vecs<1>{at.load(&dy(row, 0))}; },
       Kokkos::Array<G*, 1>{dbias.data()}, accumulate);
@@ -188,7 +184,7 @@ void KokkosOperations::run(const LinearForward& op) {
           "linear's shapes");
   dispatch_float(op.x.dtype, [&]<class T>(T) {
     const T* added = op.bias ? vector<const T>(op.bias).data() : nullptr;
-    gemm<T, T, T>("mylos::linear_forward::tiles"_label, queue(), rows, out, in, activation<const T>(op.x),
+    gemm<T, T, T>("mylos::linear_forward::tiles"_label, rows, out, in, activation<const T>(op.x),
                   strided<const T>(op.w), added, activation<T>(op.y), false);
   });
 }
@@ -199,9 +195,8 @@ void KokkosOperations::run(const LinearBackwardInput& op) {
   const std::int64_t out = op.w.shape[1];
   require(op.dy.shape[op.dy.rank - 1] == out && op.dx.size() == rows * in, "linear's shapes");
   dispatch_float(op.dy.dtype, [&]<class T>(T) {
-    gemm<T, T, T>("mylos::linear_backward_input::tiles"_label, queue(), rows, in, out,
-                  activation<const T>(op.dy), strided<const T>(op.w).transposed(), nullptr,
-                  activation<T>(op.dx), false);
+    gemm<T, T, T>("mylos::linear_backward_input::tiles"_label, rows, in, out, activation<const T>(op.dy),
+                  strided<const T>(op.w).transposed(), nullptr, activation<T>(op.dx), false);
   });
 }
 
@@ -214,13 +209,13 @@ void KokkosOperations::run(const LinearBackwardWeight& op) {
       "linear's shapes");
   dispatch_float(op.x.dtype, [&]<class T>(T) {
     dispatch_gradient<T>(op.dw.dtype, [&]<class G>(G) {
-      gemm<T, T, G>("mylos::linear_backward_weight::tiles"_label, queue(), in, out, rows,
+      gemm<T, T, G>("mylos::linear_backward_weight::tiles"_label, in, out, rows,
                     activation<const T>(op.x).transposed(), activation<const T>(op.dy), nullptr,
                     strided<G>(op.dw), op.accumulate);
     });
     if (op.dbias) {
       dispatch_gradient<T>(op.dbias.dtype, [&]<class G>(G) {
-        bias_gradient_kernel<T, G>(queue(), matrix<const T>(op.dy), vector<G>(op.dbias), op.accumulate);
+        bias_gradient_kernel<T, G>(matrix<const T>(op.dy), vector<G>(op.dbias), op.accumulate);
       });
     }
   });

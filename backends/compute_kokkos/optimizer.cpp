@@ -138,10 +138,10 @@ struct RoundedUpdate {
 /// In parallel over blocks, calls update(i, end, rule, decay, segment) for the elements [i, end) of one
 /// segment after another.
 template <class Rule, class Op, class Update>
-void step_kernel(const Execution& execution, const std::string& label, const Op& args, Update update) {
+void step_kernel(const std::string& label, const Op& args, Update update) {
   const std::int64_t n = args.weights.size();
   Kokkos::parallel_for(
-      label, Range(execution, 0, (n + step_block - 1) / step_block), KOKKOS_LAMBDA(std::int64_t block) {
+      label, Range(queue(), 0, (n + step_block - 1) / step_block), KOKKOS_LAMBDA(std::int64_t block) {
         if (args.scalars->skip != 0) return;
         const Rule rule(args);
         std::int64_t i = block * step_block;
@@ -157,7 +157,7 @@ void step_kernel(const Execution& execution, const std::string& label, const Op&
 
 /// An optimizer's step by `Rule`, on masters or on weights that are rounded stochastically.
 template <template <class> class Rule, class Op>
-void step(const Execution& execution, const std::string& label, const Op& op) {
+void step(const std::string& label, const Op& op) {
   const std::int64_t n = op.weights.size();
   Op::operands(op, [&](const char* /*name*/, const TensorRef& tensor, Access /*access*/) {
     require(!tensor || (tensor.size() == n && tensor.contiguous()), "an optimizer's buffers have one size");
@@ -169,10 +169,9 @@ void step(const Execution& execution, const std::string& label, const Op& op) {
     W* weights = vector<W>(op.weights).data();
     dispatch_gradient<W>(op.gradient.dtype, [&]<class G>(G) {
       if constexpr (!std::is_same_v<W, float>) {
-        if (!op.master)
-          return step_kernel<Rule<G>>(execution, label, op, RoundedUpdate<W>{weights, op.scalars});
+        if (!op.master) return step_kernel<Rule<G>>(label, op, RoundedUpdate<W>{weights, op.scalars});
       }
-      step_kernel<Rule<G>>(execution, label, op, MasterUpdate<W>{vector<float>(op.master).data(), weights});
+      step_kernel<Rule<G>>(label, op, MasterUpdate<W>{vector<float>(op.master).data(), weights});
     });
   });
 }
@@ -180,11 +179,11 @@ void step(const Execution& execution, const std::string& label, const Op& op) {
 }  // namespace
 
 void KokkosOperations::run(const AdamWStep& op) {
-  step<AdamWRule>(queue(), "mylos::adamw::elements"_label, op);
+  step<AdamWRule>("mylos::adamw::elements"_label, op);
 }
 
 void KokkosOperations::run(const SgdStep& op) {
-  step<SgdRule>(queue(), "mylos::sgd::elements"_label, op);
+  step<SgdRule>("mylos::sgd::elements"_label, op);
 }
 
 void KokkosOperations::run(const GuardStep& op) {

@@ -9,16 +9,16 @@ namespace {
 constexpr std::int64_t sum_block = on_host ? 4096 : 64;  // elements added in fp32, by lane
 
 template <class T>
-void fill_kernel(const Execution& execution, Vector<T> y, float value) {
+void fill_kernel(Vector<T> y, float value) {
   for_lanes(
-      "mylos::fill::elements"_label, execution, y.extent(0),
+      "mylos::fill::elements"_label, y.extent(0),
       KOKKOS_LAMBDA(Lanes at) { at.store(y.data(), Vec(value)); });
 }
 
 template <class X, class Y>
-void cast_kernel(const Execution& execution, Vector<const X> x, Vector<Y> y) {
+void cast_kernel(Vector<const X> x, Vector<Y> y) {
   for_lanes(
-      "mylos::cast::elements"_label, execution, y.extent(0),
+      "mylos::cast::elements"_label, y.extent(0),
       KOKKOS_LAMBDA(Lanes at) { at.store(y.data(), at.load(x.data())); });
 }
 
@@ -58,14 +58,14 @@ struct Square {
 /// Sums in a fixed order, whatever the number of threads: blocks in fp32 by lane, then up to max_partials
 /// spans of blocks in double, then the spans. A parallel_reduce would allocate at each call.
 template <class T, class Term>
-void sum_kernel(const std::string& label, const Execution& execution, Vector<const T> x, Term term,
+void sum_kernel(const std::string& label, Vector<const T> x, Term term,
                 const Kokkos::View<double*, Memory>& partials, float factor, float* out, bool accumulate) {
   const auto n = static_cast<std::int64_t>(x.extent(0));
   const std::int64_t blocks = (n + sum_block - 1) / sum_block;
   const auto room = static_cast<std::int64_t>(partials.extent(0));
   const std::int64_t spans = blocks < room ? blocks : room;
   Kokkos::parallel_for(
-      label, Range(execution, 0, spans), KOKKOS_LAMBDA(std::int64_t span) {
+      label, Range(queue(), 0, spans), KOKKOS_LAMBDA(std::int64_t span) {
         double partial = 0.0;
         for (std::int64_t block = blocks * span / spans; block < blocks * (span + 1) / spans; ++block) {
           const std::int64_t end = (block + 1) * sum_block < n ? (block + 1) * sum_block : n;
@@ -83,7 +83,7 @@ void sum_kernel(const std::string& label, const Execution& execution, Vector<con
         partials(span) = partial;
       });
   Kokkos::parallel_for(
-      "mylos::sum::finish"_label, Range(execution, 0, 1), KOKKOS_LAMBDA(std::int64_t) {
+      "mylos::sum::finish"_label, Range(queue(), 0, 1), KOKKOS_LAMBDA(std::int64_t) {
         double total = accumulate ? static_cast<double>(out[0]) : 0.0;
         for (std::int64_t span = 0; span < spans; ++span) total += factor * partials(span);
         out[0] = static_cast<float>(total);
@@ -93,14 +93,14 @@ void sum_kernel(const std::string& label, const Execution& execution, Vector<con
 }  // namespace
 
 void KokkosOperations::run(const Fill& op) {
-  dispatch_float(op.y.dtype, [&]<class T>(T) { fill_kernel<T>(queue(), vector<T>(op.y), op.value); });
+  dispatch_float(op.y.dtype, [&]<class T>(T) { fill_kernel<T>(vector<T>(op.y), op.value); });
 }
 
 void KokkosOperations::run(const Cast& op) {
   require(op.x.size() == op.y.size(), "cast keeps the size");
   dispatch_float(op.x.dtype, [&]<class X>(X) {
     dispatch_float(op.y.dtype,
-                   [&]<class Y>(Y) { cast_kernel<X, Y>(queue(), vector<const X>(op.x), vector<Y>(op.y)); });
+                   [&]<class Y>(Y) { cast_kernel<X, Y>(vector<const X>(op.x), vector<Y>(op.y)); });
   });
 }
 
@@ -118,13 +118,13 @@ void KokkosOperations::run(const FillNormal& op) {
 }
 
 void KokkosOperations::run(const Sum& op) {
-  sum_kernel<float>("mylos::sum::blocks"_label, queue(), vector<const float>(op.x), Identity(), partials_,
-                    1.0F, op.out.as<float>(), op.accumulate);
+  sum_kernel<float>("mylos::sum::blocks"_label, vector<const float>(op.x), Identity(), partials_, 1.0F,
+                    op.out.as<float>(), op.accumulate);
 }
 
 void KokkosOperations::run(const SumOfSquares& op) {
   dispatch_float(op.x.dtype, [&]<class T>(T) {
-    sum_kernel<T>("mylos::sum_of_squares::blocks"_label, queue(), vector<const T>(op.x), Square(), partials_,
+    sum_kernel<T>("mylos::sum_of_squares::blocks"_label, vector<const T>(op.x), Square(), partials_,
                   op.factor, op.out.as<float>(), op.accumulate);
   });
 }

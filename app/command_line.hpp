@@ -18,9 +18,9 @@ enum class OptionKind : std::uint8_t { flag, integer, real, text };
 struct CommandOption {
   std::string name;
   OptionKind kind = OptionKind::flag;
+  std::string doc = {};
   std::optional<std::string> default_value = {};   ///< without a default, the option may be absent
   std::optional<std::string> implicit_value = {};  ///< the value of `--name` alone
-  std::string doc = {};
 };
 
 /// The options and arguments that a program or a subcommand accepts.

@@ -23,10 +23,8 @@ const Command& command_named(const std::string& name) {
 }
 
 std::vector<CommandOption> options_of(const Command& command) {
-  std::vector<CommandOption> options = {{.name = "plugin-path",
-                                         .kind = OptionKind::text,
-                                         .default_value = "",
-                                         .doc = "folders to search first for plugins, separated by ':'"}};
+  std::vector<CommandOption> options = {
+      {"plugin-path", OptionKind::text, "folders to search first for plugins, separated by ':'", ""}};
   std::ranges::copy(command.options(), std::back_inserter(options));
   return options;
 }

@@ -12,13 +12,9 @@ namespace {
 
 std::vector<CommandOption> options() {
   return {
-      {.name = "data",
-       .kind = OptionKind::text,
-       .doc = "token files, in the syntax of [data] valid; the run's own by default"},
-      {.name = "step",
-       .kind = OptionKind::integer,
-       .doc = "with RUN: step of the checkpoint; the newest by default"},
-      {.name = "max-loss", .kind = OptionKind::real, .doc = "exit with code 17 if the loss is larger"},
+      {"data", OptionKind::text, "token files, in the syntax of [data] valid; the run's own by default"},
+      {"step", OptionKind::integer, "with RUN: step of the checkpoint; the newest by default"},
+      {"max-loss", OptionKind::real, "exit with code 17 if the loss is larger"},
   };
 }
 

@@ -66,28 +66,16 @@ std::unique_ptr<Tokenizer> tokenizer_of(const CommandLine& line, const DataConfi
 
 std::vector<CommandOption> options() {
   return {
-      {.name = "prompt", .kind = OptionKind::text, .default_value = "", .doc = "text to continue"},
-      {.name = "tokens",
-       .kind = OptionKind::integer,
-       .default_value = "200",
-       .doc = "number of tokens to generate"},
-      {.name = "temperature",
-       .kind = OptionKind::real,
-       .default_value = "0.8",
-       .doc = "divides the logits before a token is drawn; 0 takes the most likely token"},
-      {.name = "top-k",
-       .kind = OptionKind::integer,
-       .default_value = "40",
-       .doc = "draw from the k most likely tokens; 0 draws from all"},
-      {.name = "seed", .kind = OptionKind::integer, .default_value = "1", .doc = "seed of the random draws"},
-      {.name = "ranks",
-       .kind = OptionKind::text,
-       .doc =
-           "GPT-2's merge ranks, instead of the run's copy: a .tiktoken file, vocab.json next to merges.txt, "
-           "or the folder with these two"},
-      {.name = "step",
-       .kind = OptionKind::integer,
-       .doc = "with RUN: step of the checkpoint; the newest by default"},
+      {"prompt", OptionKind::text, "text to continue", ""},
+      {"tokens", OptionKind::integer, "number of tokens to generate", "200"},
+      {"temperature", OptionKind::real,
+       "divides the logits before a token is drawn; 0 takes the most likely token", "0.8"},
+      {"top-k", OptionKind::integer, "draw from the k most likely tokens; 0 draws from all", "40"},
+      {"seed", OptionKind::integer, "seed of the random draws", "1"},
+      {"ranks", OptionKind::text,
+       "GPT-2's merge ranks, instead of the run's copy: a .tiktoken file, vocab.json next to merges.txt, "
+       "or the folder with these two"},
+      {"step", OptionKind::integer, "with RUN: step of the checkpoint; the newest by default"},
   };
 }
 

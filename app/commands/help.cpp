@@ -30,11 +30,7 @@ std::string plugin_text(const PluginInfo& plugin) {
 namespace {
 
 std::vector<CommandOption> options() {
-  return {
-      {.name = "markdown",
-       .kind = OptionKind::flag,
-       .doc = "with deck: print the reference in Markdown, as in docs/deck.md"},
-  };
+  return {{"markdown", OptionKind::flag, "with deck: print the reference in Markdown, as in docs/deck.md"}};
 }
 
 int run(const CommandLine& line) {

@@ -13,17 +13,14 @@ namespace {
 
 std::vector<CommandOption> options() {
   return {
-      {.name = "verify", .kind = OptionKind::flag, .doc = "check the digests of a checkpoint"},
-      {.name = "program",
-       .kind = OptionKind::flag,
-       .doc = "show the operations that a rank runs for a deck, with tensors, FLOPs, bytes and backend"},
-      {.name = "ranks",
-       .kind = OptionKind::integer,
-       .doc = "with --program: the number of ranks to plan for; that of the deck's layout by default, or 1 "
-              "if the deck leaves it open"},
-      {.name = "ranks-per-node",
-       .kind = OptionKind::integer,
-       .doc = "with --program: the number of ranks per node; by default all ranks are on one node"},
+      {"verify", OptionKind::flag, "check the digests of a checkpoint"},
+      {"program", OptionKind::flag,
+       "show the operations that a rank runs for a deck, with tensors, FLOPs, bytes and backend"},
+      {"ranks", OptionKind::integer,
+       "with --program: the number of ranks to plan for; that of the deck's layout by default, or 1 "
+       "if the deck leaves it open"},
+      {"ranks-per-node", OptionKind::integer,
+       "with --program: the number of ranks per node; by default all ranks are on one node"},
   };
 }
 

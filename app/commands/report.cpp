@@ -103,9 +103,7 @@ void write_report(IoThread& io, const RunPaths& paths, const std::filesystem::pa
 namespace {
 
 std::vector<CommandOption> options() {
-  return {
-      {.name = "output", .kind = OptionKind::text, .doc = "file to write; RUN/report.html by default"},
-  };
+  return {{"output", OptionKind::text, "file to write; RUN/report.html by default"}};
 }
 
 int run(const CommandLine& line) {

@@ -98,45 +98,26 @@ class ProgressLine {
 
 std::vector<CommandOption> options() {
   return {
-      {.name = "tokenizer",
-       .kind = OptionKind::text,
-       .default_value = std::string(tokenizers().front().name),
-       .doc = "bytes, or gpt2=FILE with GPT-2's merge ranks: a .tiktoken file, vocab.json next to "
-              "merges.txt, or the folder with these two"},
-      {.name = "output",
-       .kind = OptionKind::text,
-       .doc = "token file to write or, with --shard-tokens, the prefix of the shards' names (required)"},
-      {.name = "valid-output", .kind = OptionKind::text, .doc = "token file for the held-out text"},
-      {.name = "valid-fraction",
-       .kind = OptionKind::real,
-       .doc = "fraction held out for validation: the end of a single text, or documents chosen by a hash if "
-              "there are several; 0.1 by default with --valid-output"},
-      {.name = "seed",
-       .kind = OptionKind::integer,
-       .default_value = "1",
-       .doc = "seed for the choice of held-out documents"},
-      {.name = "shard-tokens",
-       .kind = OptionKind::integer,
-       .doc = "write shards of this many tokens, OUTPUT_train_000001.bin ... and OUTPUT_val_000000.bin ..."},
-      {.name = "continue",
-       .kind = OptionKind::flag,
-       .doc = "continue the shards of an interrupted run, if there are any"},
-      {.name = "format",
-       .kind = OptionKind::text,
-       .doc = "format of the input, text or jsonl; by default jsonl for .jsonl files and standard input, "
-              "text for other files"},
-      {.name = "key",
-       .kind = OptionKind::text,
-       .default_value = "text",
-       .doc = "key of the text in JSON lines"},
-      {.name = "eot",
-       .kind = OptionKind::text,
-       .default_value = "end",
-       .doc = "place of <|endoftext|> in each document: end or, as in llm.c, begin"},
-      {.name = "threads",
-       .kind = OptionKind::integer,
-       .default_value = "0",
-       .doc = "number of threads; 0 takes all cores"},
+      {"tokenizer", OptionKind::text,
+       "bytes, or gpt2=FILE with GPT-2's merge ranks: a .tiktoken file, vocab.json next to "
+       "merges.txt, or the folder with these two",
+       std::string(tokenizers().front().name)},
+      {"output", OptionKind::text,
+       "token file to write or, with --shard-tokens, the prefix of the shards' names (required)"},
+      {"valid-output", OptionKind::text, "token file for the held-out text"},
+      {"valid-fraction", OptionKind::real,
+       "fraction held out for validation: the end of a single text, or documents chosen by a hash if "
+       "there are several; 0.1 by default with --valid-output"},
+      {"seed", OptionKind::integer, "seed for the choice of held-out documents", "1"},
+      {"shard-tokens", OptionKind::integer,
+       "write shards of this many tokens, OUTPUT_train_000001.bin ... and OUTPUT_val_000000.bin ..."},
+      {"continue", OptionKind::flag, "continue the shards of an interrupted run, if there are any"},
+      {"format", OptionKind::text,
+       "format of the input, text or jsonl; by default jsonl for .jsonl files and standard input, "
+       "text for other files"},
+      {"key", OptionKind::text, "key of the text in JSON lines", "text"},
+      {"eot", OptionKind::text, "place of <|endoftext|> in each document: end or, as in llm.c, begin", "end"},
+      {"threads", OptionKind::integer, "number of threads; 0 takes all cores", "0"},
   };
 }
 

@@ -86,27 +86,20 @@ void print_header(Console& console, const Setup& setup, Session& session, double
 
 std::vector<CommandOption> options() {
   return {
-      {.name = "restart",
-       .kind = OptionKind::text,
-       .implicit_value = "newest",
-       .doc = "continue from the newest undamaged checkpoint, or from step N with --restart=step_N"},
-      {.name = "dry-run",
-       .kind = OptionKind::flag,
-       .doc = "check the deck, print the plan and stop; needs no launcher"},
-      {.name = "ranks",
-       .kind = OptionKind::integer,
-       .doc = "with --dry-run: the number of ranks to plan for; that of the deck's layout by default, or 1 "
-              "if the deck leaves it open"},
-      {.name = "ranks-per-node",
-       .kind = OptionKind::integer,
-       .doc = "with --dry-run: the number of ranks per node; by default all ranks are on one node"},
-      {.name = "layout",
-       .kind = OptionKind::flag,
-       .doc = "with --dry-run: also print what each rank holds, one line per rank"},
-      {.name = "progress",
-       .kind = OptionKind::text,
-       .default_value = "auto",
-       .doc = "how progress is shown on the console: auto, live, plain or none"},
+      {"restart",
+       OptionKind::text,
+       "continue from the newest undamaged checkpoint, or from step N with --restart=step_N",
+       {},
+       "newest"},
+      {"dry-run", OptionKind::flag, "check the deck, print the plan and stop; needs no launcher"},
+      {"ranks", OptionKind::integer,
+       "with --dry-run: the number of ranks to plan for; that of the deck's layout by default, or 1 "
+       "if the deck leaves it open"},
+      {"ranks-per-node", OptionKind::integer,
+       "with --dry-run: the number of ranks per node; by default all ranks are on one node"},
+      {"layout", OptionKind::flag, "with --dry-run: also print what each rank holds, one line per rank"},
+      {"progress", OptionKind::text, "how progress is shown on the console: auto, live, plain or none",
+       "auto"},
   };
 }
 

@@ -340,11 +340,10 @@ class Benchmark {
 std::optional<Settings> parse(int argc, char** argv) {
   Settings settings;
   const auto text = [](const char* name, const char* value, const char* doc) {
-    return CommandOption{.name = name, .kind = OptionKind::text, .default_value = value, .doc = doc};
+    return CommandOption{name, OptionKind::text, doc, value};
   };
   const auto integer = [](const char* name, std::int64_t value, const char* doc) {
-    return CommandOption{
-        .name = name, .kind = OptionKind::integer, .default_value = std::to_string(value), .doc = doc};
+    return CommandOption{name, OptionKind::integer, doc, std::to_string(value)};
   };
   const CommandSyntax syntax = {
       .name = "collectives_benchmark",
@@ -365,10 +364,7 @@ std::optional<Settings> parse(int argc, char** argv) {
            integer("max-bytes", settings.max_bytes, "largest size"),
            integer("factor", settings.factor, "ratio of each size to the one before"),
            text("dtype", "fp32", "fp32 or bf16"),
-           {.name = "seconds",
-            .kind = OptionKind::real,
-            .default_value = "0.3",
-            .doc = "approximate time per point"},
+           {"seconds", OptionKind::real, "approximate time per point", "0.3"},
            text("csv", "", "file to append rows to")},
       .max_arguments = 0};
   const CommandLine line = parse_words(syntax, {argv + 1, argv + argc});

@@ -35,19 +35,18 @@ double seconds_between(Clock::time_point begin, Clock::time_point end) {
 
 CommandSyntax syntax() {
   const auto count = [](const char* name, const char* value, const char* doc) {
-    return CommandOption{.name = name, .kind = OptionKind::integer, .default_value = value, .doc = doc};
+    return CommandOption{name, OptionKind::integer, doc, value};
   };
   return {
       .name = "checkpoint_benchmark",
       .help = "checkpoint_benchmark --help",
-      .options = {
-          count("layers", "12", "of the model"),
-          count("width", "768", "of the model"),
-          count("vocab", "50257", "of the model"),
-          count("rounds", "5", "of every measurement, in turn"),
-          {.name = "cold", .doc = "read from the disk: drops the caches of this node, as root"},
-          {.name = "csv", .kind = OptionKind::text, .default_value = "", .doc = "CSV file to write as well"},
-          {.name = "help", .doc = "this text"}}};
+      .options = {count("layers", "12", "of the model"),
+                  count("width", "768", "of the model"),
+                  count("vocab", "50257", "of the model"),
+                  count("rounds", "5", "of every measurement, in turn"),
+                  {"cold", OptionKind::flag, "read from the disk: drops the caches of this node, as root"},
+                  {"csv", OptionKind::text, "CSV file to write as well", ""},
+                  {"help", OptionKind::flag, "this text"}}};
 }
 
 /// Runs a command on rank 0 while the other ranks wait without computing. Returns its seconds on rank 0 and 0

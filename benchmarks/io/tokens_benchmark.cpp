@@ -26,18 +26,15 @@ using Clock = std::chrono::steady_clock;
 
 CommandSyntax syntax() {
   const auto count = [](const char* name, const char* value, const char* doc) {
-    return CommandOption{.name = name, .kind = OptionKind::integer, .default_value = value, .doc = doc};
+    return CommandOption{name, OptionKind::integer, doc, value};
   };
   return {.name = "tokens_benchmark",
           .help = "tokens_benchmark --help",
-          .options = {
-              {.name = "text", .kind = OptionKind::text, .doc = "file to encode; some words if not given"},
-              {.name = "ranks",
-               .kind = OptionKind::text,
-               .doc = "GPT-2's ranks; those of single bytes if not given"},
-              count("rounds", "5", "of every measurement, in turn"),
-              count("threads", "2", "of the measurement with several"),
-              {.name = "help", .doc = "this text"}}};
+          .options = {{"text", OptionKind::text, "file to encode; some words if not given"},
+                      {"ranks", OptionKind::text, "GPT-2's ranks; those of single bytes if not given"},
+                      count("rounds", "5", "of every measurement, in turn"),
+                      count("threads", "2", "of the measurement with several"),
+                      {.name = "help", .doc = "this text"}}};
 }
 
 /// Seconds that `threads` threads take for work(thread).

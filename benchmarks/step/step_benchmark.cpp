@@ -25,12 +25,13 @@ using namespace mylos;
 CommandSyntax syntax() {
   const Repetitions defaults;
   const auto count = [](const char* name, int value, const char* doc) {
-    return CommandOption{
-        .name = name, .kind = OptionKind::integer, .default_value = std::to_string(value), .doc = doc};
+    return CommandOption{name, OptionKind::integer, doc, std::to_string(value)};
   };
-  const auto flag = [](const char* name, const char* doc) { return CommandOption{.name = name, .doc = doc}; };
+  const auto flag = [](const char* name, const char* doc) {
+    return CommandOption{name, OptionKind::flag, doc};
+  };
   const auto text = [](const char* name, const char* doc) {
-    return CommandOption{.name = name, .kind = OptionKind::text, .default_value = "", .doc = doc};
+    return CommandOption{name, OptionKind::text, doc, ""};
   };
   return {.name = "step_benchmark",
           .help = "step_benchmark --help",

@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include <vector>
 
+#include "backends/comm_mpi/mpi_reduce_ops.hpp"
 #include "core/base/polling.hpp"
 #include "core/memory/host_buffers.hpp"
 
@@ -52,22 +53,31 @@ class MpiRequest final : public RequestState {
   std::vector<MPI_Request> requests_;
 };
 
-MpiCommunicator::MpiCommunicator(MpiComm comm, std::shared_ptr<const MpiReduceOps> ops,
-                                 const MpiSettings& settings)
-    : comm_(std::move(comm)),
-      ops_(std::move(ops)),
+bool mpi_is_running() {
+  int initialized = 0;
+  int finalized = 0;
+  MPI_Initialized(&initialized);
+  MPI_Finalized(&finalized);
+  return initialized != 0 && finalized == 0;
+}
+
+MpiCommunicator::MpiCommunicator(MPI_Comm comm, const MpiSettings& settings)
+    : comm_(comm),
       settings_(settings),
       staged_(settings.compute != nullptr && !settings.compute->host_accessible() && !settings.gpu_aware) {
-  MPI_Comm_set_errhandler(comm_.get(), MPI_ERRORS_RETURN);
-  MPI_Comm_rank(comm_.get(), &rank_);
-  MPI_Comm_size(comm_.get(), &size_);
+  MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
+  MPI_Comm_rank(comm_, &rank_);
+  MPI_Comm_size(comm_, &size_);
+}
+
+MpiCommunicator::~MpiCommunicator() {
+  if (mpi_is_running()) MPI_Comm_free(&comm_);
 }
 
 std::unique_ptr<MpiCommunicator> MpiCommunicator::duplicate(MPI_Comm comm, const MpiSettings& settings) {
   MPI_Comm copy = MPI_COMM_NULL;
   if (MPI_Comm_dup(comm, &copy) != MPI_SUCCESS) fail(ExitCode::internal, "MPI_Comm_dup failed");
-  return std::unique_ptr<MpiCommunicator>(
-      new MpiCommunicator(MpiComm(copy, MPI_COMM_NULL), std::make_shared<MpiReduceOps>(), settings));
+  return std::unique_ptr<MpiCommunicator>(new MpiCommunicator(copy, settings));
 }
 
 void MpiCommunicator::check(int result, const char* call) {
@@ -84,23 +94,21 @@ std::unique_ptr<MpiRequest> MpiCommunicator::start() {
 }
 
 template <class Post>
-void MpiCommunicator::for_pieces(std::int64_t size, Post&& post) const {
+void MpiCommunicator::for_pieces(DType dtype, std::int64_t size, Post&& post) const {
+  const auto width = static_cast<std::int64_t>(size_of(dtype));
   for (std::int64_t first = 0; first < size; first += settings_.max_count) {
-    post(first, static_cast<int>(std::min<std::int64_t>(settings_.max_count, size - first)));
+    post(first * width, static_cast<int>(std::min<std::int64_t>(settings_.max_count, size - first)));
   }
 }
 
 void MpiCommunicator::exchange(MpiRequest& request, int peer, DType dtype, const std::byte* send_part,
                                std::int64_t send_count, std::byte* recv_part, std::int64_t recv_count) {
-  const auto width = static_cast<std::int64_t>(size_of(dtype));
-  for_pieces(recv_count, [&](std::int64_t first, int count) {
-    check(MPI_Irecv(recv_part + first * width, count, mpi_type(dtype), peer, exchange_tag, comm_.get(),
-                    request.next()),
+  for_pieces(dtype, recv_count, [&](std::int64_t offset, int count) {
+    check(MPI_Irecv(recv_part + offset, count, mpi_type(dtype), peer, exchange_tag, comm_, request.next()),
           "MPI_Irecv");
   });
-  for_pieces(send_count, [&](std::int64_t first, int count) {
-    check(MPI_Isend(send_part + first * width, count, mpi_type(dtype), peer, exchange_tag, comm_.get(),
-                    request.next()),
+  for_pieces(dtype, send_count, [&](std::int64_t offset, int count) {
+    check(MPI_Isend(send_part + offset, count, mpi_type(dtype), peer, exchange_tag, comm_, request.next()),
           "MPI_Isend");
   });
 }
@@ -108,10 +116,9 @@ void MpiCommunicator::exchange(MpiRequest& request, int peer, DType dtype, const
 Request MpiCommunicator::all_reduce(TensorRef buffer, ReduceOp op) {
   auto request = start();
   std::byte* data = request->buffers().read_write(buffer);
-  const auto width = static_cast<std::int64_t>(size_of(buffer.dtype));
-  for_pieces(buffer.size(), [&](std::int64_t first, int count) {
-    check(MPI_Iallreduce(MPI_IN_PLACE, data + first * width, count, mpi_type(buffer.dtype),
-                         ops_->get(buffer.dtype, op), comm_.get(), request->next()),
+  for_pieces(buffer.dtype, buffer.size(), [&](std::int64_t offset, int count) {
+    check(MPI_Iallreduce(MPI_IN_PLACE, data + offset, count, mpi_type(buffer.dtype), mpi_op(buffer.dtype, op),
+                         comm_, request->next()),
           "MPI_Iallreduce");
   });
   return Request(std::move(request));
@@ -124,18 +131,16 @@ Request MpiCommunicator::reduce_scatter(TensorRef input, TensorRef output, Reduc
   const std::byte* in = request->buffers().read(input);
   std::byte* out = request->buffers().write(output, overlap(input, output));
   const MPI_Datatype type = mpi_type(output.dtype);
-  const MPI_Op mpi_op = ops_->get(output.dtype, op);
-  const auto width = static_cast<std::int64_t>(size_of(output.dtype));
+  const MPI_Op reduction = mpi_op(output.dtype, op);
   if (output.size() <= settings_.max_count) {
-    check(MPI_Ireduce_scatter_block(in, out, static_cast<int>(output.size()), type, mpi_op, comm_.get(),
+    check(MPI_Ireduce_scatter_block(in, out, static_cast<int>(output.size()), type, reduction, comm_,
                                     request->next()),
           "MPI_Ireduce_scatter_block");
     return Request(std::move(request));
   }
-  for (int root = 0; root < size_; ++root) {
-    for_pieces(output.size(), [&](std::int64_t first, int count) {
-      check(MPI_Ireduce(in + (root * output.size() + first) * width, out + first * width, count, type, mpi_op,
-                        root, comm_.get(), request->next()),
+  for (int root = 0; root < size_; ++root, in += output.bytes()) {
+    for_pieces(output.dtype, output.size(), [&](std::int64_t offset, int count) {
+      check(MPI_Ireduce(in + offset, out + offset, count, type, reduction, root, comm_, request->next()),
             "MPI_Ireduce");
     });
   }
@@ -154,7 +159,7 @@ Request MpiCommunicator::all_gather(TensorRef input, TensorRef output) {
     const int count = static_cast<int>(input.size());
     const MPI_Datatype type = mpi_type(input.dtype);
     check(MPI_Iallgather(in_place ? MPI_IN_PLACE : static_cast<const void*>(in), count, type, out, count,
-                         type, comm_.get(), request->next()),
+                         type, comm_, request->next()),
           "MPI_Iallgather");
     return Request(std::move(request));
   }
@@ -168,9 +173,8 @@ Request MpiCommunicator::all_gather(TensorRef input, TensorRef output) {
 Request MpiCommunicator::broadcast(TensorRef buffer, int root) {
   auto request = start();
   std::byte* data = rank_ == root ? request->buffers().read_write(buffer) : request->buffers().write(buffer);
-  const auto width = static_cast<std::int64_t>(size_of(buffer.dtype));
-  for_pieces(buffer.size(), [&](std::int64_t first, int count) {
-    check(MPI_Ibcast(data + first * width, count, mpi_type(buffer.dtype), root, comm_.get(), request->next()),
+  for_pieces(buffer.dtype, buffer.size(), [&](std::int64_t offset, int count) {
+    check(MPI_Ibcast(data + offset, count, mpi_type(buffer.dtype), root, comm_, request->next()),
           "MPI_Ibcast");
   });
   return Request(std::move(request));
@@ -180,12 +184,11 @@ Request MpiCommunicator::reduce(TensorRef buffer, ReduceOp op, int root) {
   auto request = start();
   std::byte* result = rank_ == root ? request->buffers().read_write(buffer) : nullptr;
   const std::byte* operand = rank_ == root ? nullptr : request->buffers().read(buffer);
-  const auto width = static_cast<std::int64_t>(size_of(buffer.dtype));
-  for_pieces(buffer.size(), [&](std::int64_t first, int count) {
-    const void* send_part = rank_ == root ? MPI_IN_PLACE : operand + first * width;
-    void* recv_part = rank_ == root ? result + first * width : nullptr;
-    check(MPI_Ireduce(send_part, recv_part, count, mpi_type(buffer.dtype), ops_->get(buffer.dtype, op), root,
-                      comm_.get(), request->next()),
+  for_pieces(buffer.dtype, buffer.size(), [&](std::int64_t offset, int count) {
+    const void* send_part = rank_ == root ? MPI_IN_PLACE : operand + offset;
+    void* recv_part = rank_ == root ? result + offset : nullptr;
+    check(MPI_Ireduce(send_part, recv_part, count, mpi_type(buffer.dtype), mpi_op(buffer.dtype, op), root,
+                      comm_, request->next()),
           "MPI_Ireduce");
   });
   return Request(std::move(request));
@@ -201,7 +204,7 @@ Request MpiCommunicator::all_to_all(TensorRef input, TensorRef output) {
   if (part <= settings_.max_count) {
     const int count = static_cast<int>(part);
     const MPI_Datatype type = mpi_type(input.dtype);
-    check(MPI_Ialltoall(in, count, type, out, count, type, comm_.get(), request->next()), "MPI_Ialltoall");
+    check(MPI_Ialltoall(in, count, type, out, count, type, comm_, request->next()), "MPI_Ialltoall");
     return Request(std::move(request));
   }
   const std::int64_t part_bytes = part * static_cast<std::int64_t>(size_of(input.dtype));
@@ -237,10 +240,8 @@ Request MpiCommunicator::send(TensorRef buffer, int peer, int tag) {
   require(tag >= 0 && tag < progress_tag, "tag is 0 to 32765");
   auto request = start();
   const std::byte* data = request->buffers().read(buffer);
-  const auto width = static_cast<std::int64_t>(size_of(buffer.dtype));
-  for_pieces(buffer.size(), [&](std::int64_t first, int count) {
-    check(MPI_Isend(data + first * width, count, mpi_type(buffer.dtype), peer, tag, comm_.get(),
-                    request->next()),
+  for_pieces(buffer.dtype, buffer.size(), [&](std::int64_t offset, int count) {
+    check(MPI_Isend(data + offset, count, mpi_type(buffer.dtype), peer, tag, comm_, request->next()),
           "MPI_Isend");
   });
   return Request(std::move(request));
@@ -250,10 +251,8 @@ Request MpiCommunicator::recv(TensorRef buffer, int peer, int tag) {
   require(tag >= 0 && tag < progress_tag, "tag is 0 to 32765");
   auto request = start();
   std::byte* data = request->buffers().write(buffer);
-  const auto width = static_cast<std::int64_t>(size_of(buffer.dtype));
-  for_pieces(buffer.size(), [&](std::int64_t first, int count) {
-    check(MPI_Irecv(data + first * width, count, mpi_type(buffer.dtype), peer, tag, comm_.get(),
-                    request->next()),
+  for_pieces(buffer.dtype, buffer.size(), [&](std::int64_t offset, int count) {
+    check(MPI_Irecv(data + offset, count, mpi_type(buffer.dtype), peer, tag, comm_, request->next()),
           "MPI_Irecv");
   });
   return Request(std::move(request));
@@ -261,20 +260,20 @@ Request MpiCommunicator::recv(TensorRef buffer, int peer, int tag) {
 
 void MpiCommunicator::barrier() {
   MpiRequest request(*this);
-  check(MPI_Ibarrier(comm_.get(), request.next()), "MPI_Ibarrier");
+  check(MPI_Ibarrier(comm_, request.next()), "MPI_Ibarrier");
   request.host_wait();
 }
 
 void MpiCommunicator::progress() {
   int any = 0;
-  check(MPI_Iprobe(MPI_ANY_SOURCE, progress_tag, comm_.get(), &any, MPI_STATUS_IGNORE), "MPI_Iprobe");
+  check(MPI_Iprobe(MPI_ANY_SOURCE, progress_tag, comm_, &any, MPI_STATUS_IGNORE), "MPI_Iprobe");
 }
 
 std::unique_ptr<Communicator> MpiCommunicator::split(int color, int key) {
   require(color >= 0, "a colour is not negative");
   MPI_Comm part = MPI_COMM_NULL;
-  check(MPI_Comm_split(comm_.get(), color, key, &part), "MPI_Comm_split");
-  return std::unique_ptr<Communicator>(new MpiCommunicator(MpiComm(part, MPI_COMM_NULL), ops_, settings_));
+  check(MPI_Comm_split(comm_, color, key, &part), "MPI_Comm_split");
+  return std::unique_ptr<Communicator>(new MpiCommunicator(part, settings_));
 }
 
 void MpiCommunicator::abort(ExitCode code, const std::string& message) {

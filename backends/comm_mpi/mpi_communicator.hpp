@@ -9,11 +9,12 @@
 
 #include <mpi.h>
 
-#include "backends/comm_mpi/mpi_handles.hpp"
-#include "backends/comm_mpi/mpi_reduce_ops.hpp"
 #include "core/communicator.hpp"
 
 namespace mylos::comm_mpi {
+
+/// Whether MPI calls may be made: MPI is initialised and not yet finalised.
+bool mpi_is_running();
 
 class MpiRequest;
 
@@ -29,6 +30,9 @@ class MpiCommunicator final : public Communicator {
  public:
   /// Duplicates `comm`; collective over it.
   static std::unique_ptr<MpiCommunicator> duplicate(MPI_Comm comm, const MpiSettings& settings);
+  ~MpiCommunicator() override;
+  MpiCommunicator(const MpiCommunicator&) = delete;
+  MpiCommunicator& operator=(const MpiCommunicator&) = delete;
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -52,22 +56,21 @@ class MpiCommunicator final : public Communicator {
  private:
   friend class MpiRequest;
 
-  MpiCommunicator(MpiComm comm, std::shared_ptr<const MpiReduceOps> ops, const MpiSettings& settings);
+  MpiCommunicator(MPI_Comm comm, const MpiSettings& settings);
 
   /// Ends the job if an MPI call failed.
   void check(int result, const char* call);
   /// Waits for the work that fills the buffers.
   std::unique_ptr<MpiRequest> start();
-  /// Calls `post(first, count)` for pieces of at most max_count elements.
+  /// Calls `post(offset in bytes, count)` for pieces of at most max_count elements.
   template <class Post>
-  void for_pieces(std::int64_t size, Post&& post) const;
+  void for_pieces(DType dtype, std::int64_t size, Post&& post) const;
   /// Exchanges one part with `peer` point to point. The part may have more elements than one collective
   /// accepts.
   void exchange(MpiRequest& request, int peer, DType dtype, const std::byte* send_part,
                 std::int64_t send_count, std::byte* recv_part, std::int64_t recv_count);
 
-  MpiComm comm_;
-  std::shared_ptr<const MpiReduceOps> ops_;
+  MPI_Comm comm_;
   MpiSettings settings_;
   bool staged_;
   int rank_ = 0;

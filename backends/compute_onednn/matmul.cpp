@@ -17,17 +17,10 @@ constexpr std::int64_t most_sums = std::int64_t{1} << 19;
 
 const MatmulKernel* kernel_for(DType type) {
 #if defined(__x86_64__)
-  switch (instruction_set()) {
-    case InstructionSet::avx512_bf16:
-      if (const MatmulKernel* kernel = avx512_bf16_matmul(type)) return kernel;
-      [[fallthrough]];
-    case InstructionSet::avx512:
-      return avx512_matmul(type);
-    case InstructionSet::avx2:
-      return avx2_matmul(type);
-    case InstructionSet::baseline:
-      break;
-  }
+  const InstructionSet set = instruction_set();
+  if (set == InstructionSet::avx512_bf16 && type == DType::bf16) return avx512_bf16_matmul(type);
+  if (set >= InstructionSet::avx512) return avx512_matmul(type);
+  if (set == InstructionSet::avx2) return avx2_matmul(type);
 #endif
   return nullptr;
 }

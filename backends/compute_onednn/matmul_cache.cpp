@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/compute_onednn/matmul_cache.hpp"
 
-#include <initializer_list>
-
 #include "core/base/error.hpp"
 #include "core/base/instruction_set.hpp"
 
@@ -10,35 +8,20 @@ namespace mylos::compute_onednn {
 
 namespace {
 
-/// oneDNN's instruction sets are bit masks.
-bool has(dnnl::cpu_isa set) {
-  const auto needed = static_cast<unsigned>(set);
-  return (static_cast<unsigned>(effective_isa()) & needed) == needed;
-}
-
 /// The set that MYLOS_CPU allows. It may include VNNI, which is for integers and not used.
 dnnl::cpu_isa allowed_isa() {
-  switch (instruction_set()) {
-    case InstructionSet::avx512_bf16:
-      return dnnl::cpu_isa::avx512_core_bf16;
-    case InstructionSet::avx512:
-      return dnnl::cpu_isa::avx512_core_vnni;
-    case InstructionSet::avx2:
-    case InstructionSet::baseline:
-      break;
-  }
-  return dnnl::cpu_isa::avx2;
-}
-
-bool limit() {
-  if (instruction_set_limit() && dnnl::set_max_cpu_isa(allowed_isa()) != dnnl::status::success)
-    fail(ExitCode::usage, "oneDNN cannot be limited to the instructions that MYLOS_CPU allows");
-  return true;
+  const InstructionSet set = instruction_set();
+  return set == InstructionSet::avx512_bf16 ? dnnl::cpu_isa::avx512_core_bf16
+         : set == InstructionSet::avx512    ? dnnl::cpu_isa::avx512_core_vnni
+                                            : dnnl::cpu_isa::avx2;
 }
 
 void limit_once() {
-  static const bool is_limited = limit();
-  static_cast<void>(is_limited);
+  [[maybe_unused]] static const bool is_limited = [] {
+    if (instruction_set_limit() && dnnl::set_max_cpu_isa(allowed_isa()) != dnnl::status::success)
+      fail(ExitCode::usage, "oneDNN cannot be limited to the instructions that MYLOS_CPU allows");
+    return true;
+  }();
 }
 
 }  // namespace
@@ -48,13 +31,10 @@ dnnl::engine cpu_engine() {
   return {dnnl::engine::kind::cpu, 0};
 }
 
-dnnl::cpu_isa effective_isa() {
+bool uses(dnnl::cpu_isa set) {
   limit_once();
-  return dnnl::get_effective_cpu_isa();
-}
-
-bool has_amx() {
-  return has(dnnl::cpu_isa::avx512_core_amx);
+  const auto needed = static_cast<unsigned>(set);  // oneDNN's instruction sets are bit masks
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & needed) == needed;
 }
 
 MatmulCache::MatmulCache(ComputeBackend& memory, MemoryLedger* ledger)
@@ -62,7 +42,7 @@ MatmulCache::MatmulCache(ComputeBackend& memory, MemoryLedger* ledger)
 
 bool MatmulCache::supports(DType dtype) {
   // oneDNN has no bf16 kernels below AVX-512.
-  return dtype == DType::fp32 || (dtype == DType::bf16 && has(dnnl::cpu_isa::avx512_core));
+  return dtype == DType::fp32 || (dtype == DType::bf16 && uses(dnnl::cpu_isa::avx512_core));
 }
 
 void MatmulCache::multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixView a, MatrixView b,

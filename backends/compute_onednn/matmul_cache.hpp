@@ -19,9 +19,8 @@ namespace mylos::compute_onednn {
 /// backend makes an engine or queries oneDNN's instruction set, since oneDNN can be limited only before its
 /// first use. Throws ExitCode::usage if it cannot be limited.
 dnnl::engine cpu_engine();
-/// The instruction set that oneDNN uses.
-dnnl::cpu_isa effective_isa();
-bool has_amx();
+/// Whether oneDNN uses this instruction set.
+bool uses(dnnl::cpu_isa set);
 
 /// Primitives are made on first use and kept: a training step after the first makes none and grows no
 /// scratchpad.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/plugin.hpp"
 
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <string>
@@ -12,24 +13,15 @@ namespace mylos::compute_onednn {
 namespace {
 
 const char* library_instructions() {
-  switch (effective_isa()) {
-    case dnnl::cpu_isa::sse41:
-      return "SSE4.1";
-    case dnnl::cpu_isa::avx:
-      return "AVX";
-    case dnnl::cpu_isa::avx2:
-    case dnnl::cpu_isa::avx2_vnni:
-      return "AVX2";
-    case dnnl::cpu_isa::avx512_core:
-    case dnnl::cpu_isa::avx512_core_vnni:
-      return "AVX-512";
-    case dnnl::cpu_isa::avx512_core_bf16:
-      return "AVX-512 with bf16";
-    case dnnl::cpu_isa::avx512_core_amx:
-      return "AMX";
-    default:
-      return "its default instructions";
-  }
+  using dnnl::cpu_isa;
+  constexpr std::pair<cpu_isa, const char*> sets[] = {{cpu_isa::avx512_core_amx, "AMX"},
+                                                      {cpu_isa::avx512_core_bf16, "AVX-512 with bf16"},
+                                                      {cpu_isa::avx512_core, "AVX-512"},
+                                                      {cpu_isa::avx2, "AVX2"},
+                                                      {cpu_isa::avx, "AVX"},
+                                                      {cpu_isa::sse41, "SSE4.1"}};
+  const auto* const used = std::ranges::find_if(sets, [](const auto& set) { return uses(set.first); });
+  return used == std::end(sets) ? "its default instructions" : used->second;
 }
 
 class OnednnBackend final : public ForwardingBackend {

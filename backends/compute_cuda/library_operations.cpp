@@ -34,55 +34,42 @@ std::string LibraryOperations::libraries() {
 
 bool LibraryOperations::run(const LinearForward& op) {
   if (op.x.size() == 0) return false;
-  const std::int64_t rows = op.x.size() / op.w.shape[0];
-  require(op.x.shape[op.x.rank - 1] == op.w.shape[0] && op.y.size() == rows * op.w.shape[1],
-          "linear's shapes");
-  require(!op.bias || (op.bias.size() == op.w.shape[1] && op.bias.dtype == op.y.dtype),
-          "a bias of the output's type");
-  return matmul_.multiply(rows, op.w.shape[1], op.w.shape[0], activation_matrix(op.x), weight_matrix(op.w),
+  const auto [rows, in, out] = linear_shape(op.x, op.w, op.bias, op.y);
+  require(!op.bias || op.bias.dtype == op.y.dtype, "a bias of the output's type");
+  return matmul_.multiply(rows, out, in, activation_matrix(op.x), weight_matrix(op.w),
                           activation_matrix(op.y), false,
                           {op.bias ? Epilogue::bias : Epilogue::none, op.bias, nullptr});
 }
 
 bool LibraryOperations::run(const LinearGeluForward& op) {
-  const std::int64_t rows = op.x.size() / op.w.shape[0];
-  require(op.x.shape[op.x.rank - 1] == op.w.shape[0] && op.pre.size() == rows * op.w.shape[1] &&
-              op.y.size() == op.pre.size() && op.pre.contiguous() && op.pre.dtype == op.y.dtype &&
+  const auto [rows, in, out] = linear_shape(op.x, op.w, op.bias, op.y);
+  require(op.pre.size() == op.y.size() && op.pre.contiguous() && op.pre.dtype == op.y.dtype &&
               (!op.bias || op.bias.dtype == op.y.dtype),
           "linear's shapes and types");
   return fuses_gelu_ && op.bias && op.x.size() > 0 &&
-         matmul_.multiply(rows, op.w.shape[1], op.w.shape[0], activation_matrix(op.x), weight_matrix(op.w),
+         matmul_.multiply(rows, out, in, activation_matrix(op.x), weight_matrix(op.w),
                           activation_matrix(op.y), false, {Epilogue::bias_gelu, op.bias, op.pre.data});
 }
 
 bool LibraryOperations::run(const LinearGeluBackwardInput& op) {
-  const std::int64_t rows = op.dy.size() / op.w.shape[1];
-  require(op.dy.shape[op.dy.rank - 1] == op.w.shape[1] && op.pre.size() == rows * op.w.shape[0] &&
-              op.dpre.size() == op.pre.size() && op.pre.contiguous() && op.pre.dtype == op.dpre.dtype,
+  const auto [rows, in, out] = linear_shape(op.dpre, op.w, {}, op.dy);
+  require(op.pre.size() == op.dpre.size() && op.pre.contiguous() && op.pre.dtype == op.dpre.dtype,
           "linear's shapes and types");
   return fuses_gelu_ && op.dy.size() > 0 &&
-         matmul_.multiply(rows, op.w.shape[0], op.w.shape[1], activation_matrix(op.dy),
-                          weight_matrix(op.w).transposed(), activation_matrix(op.dpre), false,
-                          {Epilogue::gelu_gradient, {}, op.pre.data});
+         matmul_.multiply(rows, in, out, activation_matrix(op.dy), weight_matrix(op.w).transposed(),
+                          activation_matrix(op.dpre), false, {Epilogue::gelu_gradient, {}, op.pre.data});
 }
 
 bool LibraryOperations::run(const LinearBackwardInput& op) {
   if (op.dy.size() == 0) return false;
-  const std::int64_t rows = op.dy.size() / op.w.shape[1];
-  require(op.dy.shape[op.dy.rank - 1] == op.w.shape[1] && op.dx.size() == rows * op.w.shape[0],
-          "linear's shapes");
-  return matmul_.multiply(rows, op.w.shape[0], op.w.shape[1], activation_matrix(op.dy),
-                          weight_matrix(op.w).transposed(), activation_matrix(op.dx), false);
+  const auto [rows, in, out] = linear_shape(op.dx, op.w, {}, op.dy);
+  return matmul_.multiply(rows, in, out, activation_matrix(op.dy), weight_matrix(op.w).transposed(),
+                          activation_matrix(op.dx), false);
 }
 
 bool LibraryOperations::run(const LinearBackwardWeight& op) {
   if (op.x.size() == 0) return false;
-  const std::int64_t in = op.dw.shape[0];
-  const std::int64_t out = op.dw.shape[1];
-  const std::int64_t rows = op.x.size() / in;
-  require(
-      op.x.shape[op.x.rank - 1] == in && op.dy.size() == rows * out && (!op.dbias || op.dbias.size() == out),
-      "linear's shapes");
+  const auto [rows, in, out] = linear_shape(op.x, op.dw, op.dbias, op.dy);
   const MatrixView gradient = weight_matrix(op.dw);
   const auto multiply = [&](const EpilogueArgs& epilogue) {
     return matmul_.multiply(in, out, rows, activation_matrix(op.x).transposed(), activation_matrix(op.dy),

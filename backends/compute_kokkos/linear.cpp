@@ -8,6 +8,7 @@
 
 #include "backends/compute_kokkos/operations.hpp"
 #include "backends/compute_kokkos/tile_product.hpp"
+#include "core/ops/matrix_view.hpp"
 
 namespace mylos::compute_kokkos {
 
@@ -177,39 +178,28 @@ void bias_gradient_kernel(Matrix<const T> dy, Vector<G> dbias, bool accumulate) 
 }  // namespace
 
 void KokkosOperations::run(const LinearForward& op) {
-  const std::int64_t rows = rows_of(op.x);
-  const std::int64_t in = op.w.shape[0];
-  const std::int64_t out = op.w.shape[1];
-  require(op.x.shape[op.x.rank - 1] == in && op.y.size() == rows * out && (!op.bias || op.bias.size() == out),
-          "linear's shapes");
+  const LinearShape shape = linear_shape(op.x, op.w, op.bias, op.y);
   dispatch_float(op.x.dtype, [&]<class T>(T) {
     const T* added = op.bias ? vector<const T>(op.bias).data() : nullptr;
-    gemm<T, T, T>("mylos::linear_forward::tiles"_label, rows, out, in, activation<const T>(op.x),
-                  strided<const T>(op.w), added, activation<T>(op.y), false);
+    gemm<T, T, T>("mylos::linear_forward::tiles"_label, shape.rows, shape.out, shape.in,
+                  activation<const T>(op.x), strided<const T>(op.w), added, activation<T>(op.y), false);
   });
 }
 
 void KokkosOperations::run(const LinearBackwardInput& op) {
-  const std::int64_t rows = rows_of(op.dy);
-  const std::int64_t in = op.w.shape[0];
-  const std::int64_t out = op.w.shape[1];
-  require(op.dy.shape[op.dy.rank - 1] == out && op.dx.size() == rows * in, "linear's shapes");
+  const LinearShape shape = linear_shape(op.dx, op.w, {}, op.dy);
   dispatch_float(op.dy.dtype, [&]<class T>(T) {
-    gemm<T, T, T>("mylos::linear_backward_input::tiles"_label, rows, in, out, activation<const T>(op.dy),
-                  strided<const T>(op.w).transposed(), nullptr, activation<T>(op.dx), false);
+    gemm<T, T, T>("mylos::linear_backward_input::tiles"_label, shape.rows, shape.in, shape.out,
+                  activation<const T>(op.dy), strided<const T>(op.w).transposed(), nullptr,
+                  activation<T>(op.dx), false);
   });
 }
 
 void KokkosOperations::run(const LinearBackwardWeight& op) {
-  const std::int64_t rows = rows_of(op.x);
-  const std::int64_t in = op.dw.shape[0];
-  const std::int64_t out = op.dw.shape[1];
-  require(
-      op.x.shape[op.x.rank - 1] == in && op.dy.size() == rows * out && (!op.dbias || op.dbias.size() == out),
-      "linear's shapes");
+  const LinearShape shape = linear_shape(op.x, op.dw, op.dbias, op.dy);
   dispatch_float(op.x.dtype, [&]<class T>(T) {
     dispatch_gradient<T>(op.dw.dtype, [&]<class G>(G) {
-      gemm<T, T, G>("mylos::linear_backward_weight::tiles"_label, in, out, rows,
+      gemm<T, T, G>("mylos::linear_backward_weight::tiles"_label, shape.in, shape.out, shape.rows,
                     activation<const T>(op.x).transposed(), activation<const T>(op.dy), nullptr,
                     strided<G>(op.dw), op.accumulate);
     });

@@ -99,16 +99,13 @@ std::size_t make_products(Products& products, const PlannedProduct& p, std::int6
 
 bool OnednnOperations::run(const LinearForward& op) {
   if (!is_multiplied(op.x.dtype) || op.x.size() == 0) return false;
-  const std::int64_t rows = op.x.size() / op.w.shape[0];
-  require(op.x.shape[op.x.rank - 1] == op.w.shape[0] && op.y.size() == rows * op.w.shape[1],
-          "linear's shapes");
-  require(!op.bias || (op.bias.size() == op.w.shape[1] && op.bias.dtype == op.w.dtype),
-          "a bias of the weight's type");
+  const auto [rows, in, out] = linear_shape(op.x, op.w, op.bias, op.y);
+  require(!op.bias || op.bias.dtype == op.w.dtype, "a bias of the weight's type");
   if (op.w.dtype == DType::fp32 && is_dense(op.w)) {
-    library_.inner_product(rows, op.w.shape[0], op.w.shape[1], activation_matrix(op.x), weight_matrix(op.w),
-                           op.bias.data, activation_matrix(op.y));
+    library_.inner_product(rows, in, out, activation_matrix(op.x), weight_matrix(op.w), op.bias.data,
+                           activation_matrix(op.y));
   } else {
-    multiply(rows, op.w.shape[1], op.w.shape[0], activation_matrix(op.x), weight_matrix(op.w), op.bias.data,
+    multiply(rows, out, in, activation_matrix(op.x), weight_matrix(op.w), op.bias.data,
              activation_matrix(op.y));
   }
   return true;
@@ -116,11 +113,9 @@ bool OnednnOperations::run(const LinearForward& op) {
 
 bool OnednnOperations::run(const LinearBackwardInput& op) {
   if (!is_multiplied(op.dy.dtype) || op.dy.size() == 0) return false;
-  const std::int64_t rows = op.dy.size() / op.w.shape[1];
-  require(op.dy.shape[op.dy.rank - 1] == op.w.shape[1] && op.dx.size() == rows * op.w.shape[0],
-          "linear's shapes");
-  multiply(rows, op.w.shape[0], op.w.shape[1], activation_matrix(op.dy), weight_matrix(op.w).transposed(),
-           nullptr, activation_matrix(op.dx));
+  const auto [rows, in, out] = linear_shape(op.dx, op.w, {}, op.dy);
+  multiply(rows, in, out, activation_matrix(op.dy), weight_matrix(op.w).transposed(), nullptr,
+           activation_matrix(op.dx));
   return true;
 }
 
@@ -135,12 +130,7 @@ void OnednnOperations::multiply(std::int64_t m, std::int64_t n, std::int64_t k, 
 
 bool OnednnOperations::run(const LinearBackwardWeight& op) {
   if (!is_multiplied(op.x.dtype) || op.x.size() == 0) return false;
-  const std::int64_t in = op.dw.shape[0];
-  const std::int64_t out = op.dw.shape[1];
-  const std::int64_t rows = op.x.size() / in;
-  require(
-      op.x.shape[op.x.rank - 1] == in && op.dy.size() == rows * out && (!op.dbias || op.dbias.size() == out),
-      "linear's shapes");
+  const auto [rows, in, out] = linear_shape(op.x, op.dw, op.dbias, op.dy);
   const MatrixView gradient = weight_matrix(op.dw);
   if (is_own(op.x.dtype)) {
     require(!op.dbias || op.dbias.dtype == op.dw.dtype, "gradients of one type");

@@ -26,6 +26,21 @@ inline MatrixView weight_matrix(const TensorRef& w) {
   return {w.data, w.dtype, w.stride[0], w.stride[1], w.version};
 }
 
+/// The sizes of a linear layer: x (rows, in), w (in, out), y (rows, out).
+struct LinearShape {
+  std::int64_t rows, in, out;
+};
+
+/// Requires that x, w, bias and y, or their gradients, have the sizes of one linear layer.
+inline LinearShape linear_shape(const TensorRef& x, const TensorRef& w, const TensorRef& bias,
+                                const TensorRef& y) {
+  const LinearShape shape{w.shape[0] > 0 ? x.size() / w.shape[0] : 0, w.shape[0], w.shape[1]};
+  require(x.shape[x.rank - 1] == shape.in && y.size() == shape.rows * shape.out &&
+              (!bias || bias.size() == shape.out),
+          "linear's shapes");
+  return shape;
+}
+
 /// An activation (..., C), its leading dimensions folded into rows.
 inline MatrixView activation_matrix(const TensorRef& x) {
   require(x.contiguous() && x.rank >= 1, "a contiguous activation");

@@ -14,28 +14,17 @@ namespace mylos::compute_kokkos {
 
 namespace {
 
-/// A matrix in either storage order: element (i, j) is data[i * row + j * column].
+/// A MatrixView with elements of type T.
 template <class T>
 struct Strided {
   T* data;
   std::int64_t row;
   std::int64_t column;
-
-  Strided transposed() const { return {data, column, row}; }
 };
 
 template <class T>
-Strided<T> strided(const TensorRef& tensor) {
-  require(tensor.rank == 2 && (tensor.stride[0] == 1 || tensor.stride[1] == 1),
-          "a row-major or transposed matrix");
-  return {tensor.as<std::remove_const_t<T>>(), tensor.stride[0], tensor.stride[1]};
-}
-
-/// An activation with its leading dimensions folded into rows.
-template <class T>
-Strided<T> activation(const TensorRef& tensor) {
-  const Matrix<T> view = matrix<T>(tensor);
-  return {view.data(), static_cast<std::int64_t>(view.extent(1)), 1};
+Strided<T> strided(const MatrixView& matrix) {
+  return {static_cast<T*>(matrix.data), matrix.row, matrix.column};
 }
 
 // A thread's tile of the product and its packed blocks of the factors take 512 KiB, to fit in a second-level
@@ -122,35 +111,35 @@ void blocked_gemm(const std::string& label, std::int64_t m, std::int64_t n, std:
 #ifdef MYLOS_HAVE_KOKKOS_KERNELS
 
 template <class T>
-Matrix<T> row_major(Strided<T> a, std::int64_t rows, std::int64_t columns) {
-  return a.column == 1 ? Matrix<T>(a.data, static_cast<std::size_t>(rows), static_cast<std::size_t>(columns))
-                       : Matrix<T>(a.data, static_cast<std::size_t>(columns), static_cast<std::size_t>(rows));
+Matrix<T> row_major(const MatrixView& a, std::int64_t rows, std::int64_t columns) {
+  if (a.column != 1) std::swap(rows, columns);
+  return {static_cast<T*>(a.data), static_cast<std::size_t>(rows), static_cast<std::size_t>(columns)};
 }
 
 /// The same product with Kokkos Kernels, for fp32 matrices without gaps between their rows.
-void library_gemm(std::int64_t m, std::int64_t n, std::int64_t k, Strided<const float> a,
-                  Strided<const float> b, const float* bias, Strided<float> c, bool accumulate) {
-  KokkosBlas::gemm(queue(), a.column == 1 ? "N" : "T", b.column == 1 ? "N" : "T", 1.0F, row_major(a, m, k),
-                   row_major(b, k, n), accumulate ? 1.0F : 0.0F, row_major(c, m, n));
+void library_gemm(std::int64_t m, std::int64_t n, std::int64_t k, const MatrixView& a, const MatrixView& b,
+                  const float* bias, const MatrixView& c, bool accumulate) {
+  KokkosBlas::gemm(queue(), a.column == 1 ? "N" : "T", b.column == 1 ? "N" : "T", 1.0F,
+                   row_major<const float>(a, m, k), row_major<const float>(b, k, n), accumulate ? 1.0F : 0.0F,
+                   row_major<float>(c, m, n));
   if (bias == nullptr) return;
   Kokkos::parallel_for(
       "mylos::linear_forward::bias"_label, TeamPolicy(queue(), m, row_team_size),
       KOKKOS_LAMBDA(const Member& member) {
-        float* row = c.data + member.league_rank() * n;
+        float* row = static_cast<float*>(c.data) + member.league_rank() * n;
         for_row(member, n, [&](Lanes at) { at.store(row, at.load(row) + at.load(bias)); });
       });
 }
 
-template <class T>
-bool without_gaps(Strided<T> a, std::int64_t rows, std::int64_t columns) {
+bool without_gaps(const MatrixView& a, std::int64_t rows, std::int64_t columns) {
   return (a.column == 1 && a.row == columns) || (a.row == 1 && a.column == rows);
 }
 
 #endif
 
 template <class A, class B, class C>
-void gemm(const std::string& label, std::int64_t m, std::int64_t n, std::int64_t k, Strided<const A> a,
-          Strided<const B> b, const B* bias, Strided<C> c, bool accumulate) {
+void gemm(const std::string& label, std::int64_t m, std::int64_t n, std::int64_t k, const MatrixView& a,
+          const MatrixView& b, const B* bias, const MatrixView& c, bool accumulate) {
   if (m == 0 || n == 0) return;
   if (c.column != 1) {
     // cᵀ = bᵀ aᵀ has unit column stride.
@@ -163,7 +152,7 @@ void gemm(const std::string& label, std::int64_t m, std::int64_t n, std::int64_t
     }
   }
 #endif
-  blocked_gemm<A, B, C>(label, m, n, k, a, b, bias, c, accumulate);
+  blocked_gemm(label, m, n, k, strided<const A>(a), strided<const B>(b), bias, strided<C>(c), accumulate);
 }
 
 template <class T, class G>
@@ -182,7 +171,7 @@ void KokkosOperations::run(const LinearForward& op) {
   dispatch_float(op.x.dtype, [&]<class T>(T) {
     const T* added = op.bias ? vector<const T>(op.bias).data() : nullptr;
     gemm<T, T, T>("mylos::linear_forward::tiles"_label, shape.rows, shape.out, shape.in,
-                  activation<const T>(op.x), strided<const T>(op.w), added, activation<T>(op.y), false);
+                  activation_matrix(op.x), weight_matrix(op.w), added, activation_matrix(op.y), false);
   });
 }
 
@@ -190,8 +179,8 @@ void KokkosOperations::run(const LinearBackwardInput& op) {
   const LinearShape shape = linear_shape(op.dx, op.w, {}, op.dy);
   dispatch_float(op.dy.dtype, [&]<class T>(T) {
     gemm<T, T, T>("mylos::linear_backward_input::tiles"_label, shape.rows, shape.in, shape.out,
-                  activation<const T>(op.dy), strided<const T>(op.w).transposed(), nullptr,
-                  activation<T>(op.dx), false);
+                  activation_matrix(op.dy), weight_matrix(op.w).transposed(), nullptr,
+                  activation_matrix(op.dx), false);
   });
 }
 
@@ -200,8 +189,8 @@ void KokkosOperations::run(const LinearBackwardWeight& op) {
   dispatch_float(op.x.dtype, [&]<class T>(T) {
     dispatch_gradient<T>(op.dw.dtype, [&]<class G>(G) {
       gemm<T, T, G>("mylos::linear_backward_weight::tiles"_label, shape.in, shape.out, shape.rows,
-                    activation<const T>(op.x).transposed(), activation<const T>(op.dy), nullptr,
-                    strided<G>(op.dw), op.accumulate);
+                    activation_matrix(op.x).transposed(), activation_matrix(op.dy), nullptr,
+                    weight_matrix(op.dw), op.accumulate);
     });
     if (op.dbias) {
       dispatch_gradient<T>(op.dbias.dtype, [&]<class G>(G) {

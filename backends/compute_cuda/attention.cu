@@ -73,31 +73,11 @@ HeadsView<T> heads_of(const TensorRef& tensor) {
   return heads;
 }
 
-struct Shape {
-  std::int64_t batch;
-  std::int64_t heads;
-  std::int64_t queries;
-  std::int64_t keys;
-  std::int64_t offset;  // position of the first query
-  int dimension;
-  float scale;
+struct Shape : AttentionShape {
   bool has_fours;  // four elements can be loaded in one access
-  AttentionPlace place;
 
-  Shape(const AttentionForward& args, std::initializer_list<const TensorRef*> tensors)
-      : batch(args.query.shape[0]),
-        heads(args.query.shape[2]),
-        queries(args.query.shape[1]),
-        keys(args.key.shape[1]),
-        offset(args.query_offset),
-        dimension(static_cast<int>(args.query.shape[3])),
-        scale(args.scale),
-        has_fours(dimension % 4 == 0),
-        place(args.place) {
-    require(args.key.shape == args.value.shape && args.output.shape == args.query.shape &&
-                args.key.shape[0] == batch && args.key.shape[2] == heads && args.key.shape[3] == dimension,
-            "attention's shapes");
-    require(args.lse.contiguous() && args.lse.size() == batch * heads * queries, "one lse for each query");
+  Shape(const auto& op, std::initializer_list<const TensorRef*> tensors)
+      : AttentionShape(op), has_fours(dimension % 4 == 0) {
     for (const TensorRef* tensor : tensors) {
       has_fours =
           has_fours && reinterpret_cast<std::uintptr_t>(tensor->data) % (4 * size_of(tensor->dtype)) == 0;
@@ -562,12 +542,8 @@ bool KernelOperations::run(const AttentionForward& args) {
 bool KernelOperations::run(const AttentionBackward& args) {
   const AttentionForward& forward = args.forward;
   return dispatch(forward.query, [&]<class P, class T>(P, T) {
-    require(args.output_grad.shape == forward.query.shape && args.query_grad.shape == forward.query.shape &&
-                args.key_grad.shape == forward.key.shape && args.value_grad.shape == forward.key.shape,
-            "attention's gradients have the shapes of its tensors");
-    require(args.delta.contiguous() && args.delta.size() == forward.lse.size(), "one delta for each query");
-    const Shape shape(forward, {&forward.query, &forward.key, &forward.value, &args.output_grad,
-                                &args.query_grad, &args.key_grad, &args.value_grad});
+    const Shape shape(args, {&forward.query, &forward.key, &forward.value, &args.output_grad,
+                             &args.query_grad, &args.key_grad, &args.value_grad});
     const HeadsView<const T> output_grad = heads_of<const T>(args.output_grad);
     const BackwardInput<T> in{heads_of<const T>(forward.query), heads_of<const T>(forward.key),
                               heads_of<const T>(forward.value), output_grad,

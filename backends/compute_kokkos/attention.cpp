@@ -20,37 +20,12 @@ constexpr int padded(int n) {
   return (n + width - 1) / width * width;
 }
 
-struct Shape {
-  std::int64_t batch;
-  std::int64_t heads;
-  std::int64_t queries;
-  std::int64_t keys;
-  int dimension;
-  std::int64_t offset;  // position of the first query
-  float scale;
-  AttentionPlace place;
-
-  explicit Shape(const AttentionForward& args)
-      : batch(args.query.shape[0]),
-        heads(args.query.shape[2]),
-        queries(args.query.shape[1]),
-        keys(args.key.shape[1]),
-        dimension(static_cast<int>(args.query.shape[3])),
-        offset(args.query_offset),
-        scale(args.scale),
-        place(args.place) {
-    require(args.key.shape == args.value.shape && args.output.shape == args.query.shape &&
-                args.key.shape[0] == batch && args.key.shape[2] == heads && args.key.shape[3] == dimension,
-            "attention's shapes");
-    require(args.lse.contiguous() && args.lse.size() == batch * heads * queries, "one lse for each query");
-  }
-
-  /// The number of keys among k0 .. k0 + count - 1 that query q sees.
-  KOKKOS_FORCEINLINE_FUNCTION int visible(std::int64_t q, std::int64_t k0, int count) const {
-    const std::int64_t seen = offset + q - k0 + 1;
-    return static_cast<int>(seen < 0 ? 0 : (seen < count ? seen : count));
-  }
-};
+/// The number of keys among k0 .. k0 + count - 1 that query q sees.
+KOKKOS_FORCEINLINE_FUNCTION int seen_keys(const AttentionShape& shape, std::int64_t q, std::int64_t k0,
+                                          int count) {
+  const std::int64_t seen = shape.offset + q - k0 + 1;
+  return static_cast<int>(seen < 0 ? 0 : (seen < count ? seen : count));
+}
 
 /// Copies `rows` rows of head (b, h), starting at row t0, to `tile`, which has `row` groups in each row. A
 /// group holds successive values of one row; values beyond the dimension are 0.
@@ -159,7 +134,7 @@ std::size_t scratch_bytes(Sizes... elements) {
 /// One team per block of queries of a head. It visits the blocks of keys in order and updates the running
 /// maximum and sum of Dao's algorithm ("FlashAttention-2", 2023).
 template <class T>
-void forward_kernel(const Shape& shape, const Dropout& dropout, HeadsView<const T> query,
+void forward_kernel(const AttentionShape& shape, const Dropout& dropout, HeadsView<const T> query,
                     HeadsView<const T> key, HeadsView<const T> value, HeadsView<T> output, float* lse) {
   using E = TileElement<T>;
   constexpr int group = group_size<E>;
@@ -210,7 +185,7 @@ void forward_kernel(const Shape& shape, const Dropout& dropout, HeadsView<const 
           tile_product(num_keys, block_queries, groups, Tile<E>{keys, groups, 1}, queries_t, block_queries,
                        scores, block_queries, false);
           // Key j is hidden from the queries before it.
-          for (int j = shape.visible(q0, k0, num_keys); j < num_keys; ++j) {
+          for (int j = seen_keys(shape, q0, k0, num_keys); j < num_keys; ++j) {
             const auto hidden = static_cast<int>(k0 + j - shape.offset - q0);
             for (int i = 0; i < hidden && i < block_queries; i += width) {
               float* const score = scores + j * block_queries + i;
@@ -266,7 +241,7 @@ void forward_kernel(const Shape& shape, const Dropout& dropout, HeadsView<const 
 
 /// delta = row-wise dot product of the output and its gradient.
 template <class T>
-void delta_kernel(const Shape& shape, HeadsView<const T> output, HeadsView<const T> output_grad,
+void delta_kernel(const AttentionShape& shape, HeadsView<const T> output, HeadsView<const T> output_grad,
                   float* delta) {
   Kokkos::parallel_for(
       "mylos::attention_backward::delta"_label,
@@ -287,7 +262,7 @@ void delta_kernel(const Shape& shape, HeadsView<const T> output, HeadsView<const
 /// One team per head, with blocks of keys in the outer loop and blocks of queries in the inner loop, so that
 /// no two teams share a sum.
 template <class T>
-void backward_kernel(const Shape& shape, const Dropout& dropout, HeadsView<const T> query,
+void backward_kernel(const AttentionShape& shape, const Dropout& dropout, HeadsView<const T> query,
                      HeadsView<const T> key, HeadsView<const T> value, const float* lse,
                      HeadsView<const T> output_grad, const float* delta, HeadsView<T> query_grad,
                      HeadsView<T> key_grad, HeadsView<T> value_grad) {
@@ -363,7 +338,7 @@ void backward_kernel(const Shape& shape, const Dropout& dropout, HeadsView<const
                 Vec dscore[2] = {Vec(0.0F), Vec(0.0F)};
                 for (int r = 0; r < 2 && i + r < count; ++r) {
                   const int at = (i + r) * block_keys + j;
-                  const auto visible = static_cast<float>(shape.visible(q0 + i + r, k0, num_keys) - j);
+                  const auto visible = static_cast<float>(seen_keys(shape, q0 + i + r, k0, num_keys) - j);
                   const Vec exact = condition(
                       lane < Vec(visible),
                       exponential(multiply_add(load(scores + at), scale, Vec(-head_lse[q0 + i + r]))),
@@ -400,7 +375,7 @@ void backward_kernel(const Shape& shape, const Dropout& dropout, HeadsView<const
 }  // namespace
 
 void KokkosOperations::run(const AttentionForward& op) {
-  const Shape shape(op);
+  const AttentionShape shape(op);
   dispatch_float(op.query.dtype, [&]<class T>(T) {
     forward_kernel<T>(shape, op.dropout, HeadsView<const T>(op.query), HeadsView<const T>(op.key),
                       HeadsView<const T>(op.value), HeadsView<T>(op.output), op.lse.as<float>());
@@ -409,11 +384,7 @@ void KokkosOperations::run(const AttentionForward& op) {
 
 void KokkosOperations::run(const AttentionBackward& op) {
   const AttentionForward& forward = op.forward;
-  const Shape shape(forward);
-  require(op.output_grad.shape == forward.query.shape && op.query_grad.shape == forward.query.shape &&
-              op.key_grad.shape == forward.key.shape && op.value_grad.shape == forward.key.shape,
-          "attention's gradients have the shapes of its tensors");
-  require(op.delta.contiguous() && op.delta.size() == forward.lse.size(), "one delta for each query");
+  const AttentionShape shape(op);
   dispatch_float(forward.query.dtype, [&]<class T>(T) {
     const HeadsView<const T> output_grad(op.output_grad);
     delta_kernel<T>(shape, HeadsView<const T>(forward.output), output_grad, op.delta.as<float>());

@@ -14,22 +14,10 @@ cudaDataType_t type_of(DType dtype) {
   return dtype == DType::bf16 ? CUDA_R_16BF : (dtype == DType::fp16 ? CUDA_R_16F : CUDA_R_32F);
 }
 
-/// The gradient of the bias is BGRADA, because cuBLASLt's first factor, A, is b.
-cublasLtEpilogue_t epilogue_of(Epilogue epilogue) {
-  switch (epilogue) {
-    case Epilogue::none:
-      break;
-    case Epilogue::bias:
-      return CUBLASLT_EPILOGUE_BIAS;
-    case Epilogue::bias_gelu:
-      return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
-    case Epilogue::gelu_gradient:
-      return CUBLASLT_EPILOGUE_DGELU;
-    case Epilogue::bias_gradient:
-      return CUBLASLT_EPILOGUE_BGRADA;
-  }
-  return CUBLASLT_EPILOGUE_DEFAULT;
-}
+/// By Epilogue. The gradient of the bias is BGRADA, because cuBLASLt's first factor, A, is b.
+constexpr cublasLtEpilogue_t epilogues[] = {CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS,
+                                            CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU,
+                                            CUBLASLT_EPILOGUE_BGRADA};
 
 /// Whether cuBLASLt does not support the product; for some epilogues, it reports an invalid value instead.
 bool refuses(cublasStatus_t status, Epilogue epilogue) {
@@ -143,7 +131,7 @@ CublasMatmul::Plan CublasMatmul::make(const Key& key) const {
   // must be whole packs. In fp32, cuBLASLt's GELU uses an approximate tanh.
   if (key.epilogue != Epilogue::none && key.alignment < most_alignment) return plan;
   if (has_gelu && (key.n % 8 != 0 || key.c_type == DType::fp32)) return plan;
-  set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(key.epilogue));
+  set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogues[static_cast<std::size_t>(key.epilogue)]);
   if (key.epilogue != Epilogue::none && key.epilogue != Epilogue::gelu_gradient) {
     set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(key.vector_type));
   }

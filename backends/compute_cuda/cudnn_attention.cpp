@@ -35,20 +35,17 @@ enum TensorId : std::int64_t {
   id_lse
 };
 
+std::shared_ptr<cudnnContext> make_handle() {
+  cudnnHandle_t handle = nullptr;
+  check(cudnnCreate(&handle), "cudnnCreate");
+  return {handle, cudnnDestroy};
+}
+
 std::array<std::int64_t, 3> strides_of(const TensorRef& tensor) {
   return {tensor.stride[0], tensor.stride[1], tensor.stride[2]};
 }
 
 }  // namespace
-
-struct CudnnAttention::Handle {
-  Handle() { check(cudnnCreate(&handle), "cudnnCreate"); }
-  ~Handle() { cudnnDestroy(handle); }
-  Handle(const Handle&) = delete;
-  Handle& operator=(const Handle&) = delete;
-
-  cudnnHandle_t handle = nullptr;
-};
 
 struct CudnnAttention::Graph {
   std::shared_ptr<fe::graph::Graph> graph;
@@ -57,7 +54,7 @@ struct CudnnAttention::Graph {
 };
 
 CudnnAttention::CudnnAttention(ComputeBackend& memory, MemoryLedger* ledger)
-    : memory_(memory), ledger_(ledger), handle_(std::make_unique<Handle>()) {}
+    : memory_(memory), handle_(make_handle()), workspace_(memory, ledger, "mylos::cudnn::workspace") {}
 
 CudnnAttention::~CudnnAttention() = default;
 
@@ -104,9 +101,8 @@ bool CudnnAttention::execute(const Key& key, const std::array<void*, 9>& tensors
   Graph& graph = find(key);
   if (!graph.graph) return false;
   for (auto& [id, memory] : graph.tensors) memory = tensors[static_cast<std::size_t>(id)];
-  check(cudnnSetStream(handle_->handle, cuda_stream(memory_)), "cudnnSetStream");
-  check(graph.graph->execute(handle_->handle, graph.tensors, aligned_workspace(workspace_.data())),
-        "execute");
+  check(cudnnSetStream(handle_.get(), cuda_stream(memory_)), "cudnnSetStream");
+  check(graph.graph->execute(handle_.get(), graph.tensors, aligned_workspace(workspace_.data())), "execute");
   return true;
 }
 
@@ -114,7 +110,7 @@ CudnnAttention::Graph& CudnnAttention::find(const Key& key) {
   auto found = graphs_.find(key);
   if (found == graphs_.end()) {
     found = graphs_.emplace(key, make(key)).first;
-    reserve(found->second.workspace_bytes);
+    workspace_.reserve(found->second.workspace_bytes);
   }
   return found->second;
 }
@@ -180,7 +176,7 @@ CudnnAttention::Graph CudnnAttention::make(const Key& key) const {
   }
   const auto build = [&]() -> fe::error_t {
     if (fe::error_t status = graph.validate(); status.is_bad()) return status;
-    if (fe::error_t status = graph.build_operation_graph(handle_->handle); status.is_bad()) return status;
+    if (fe::error_t status = graph.build_operation_graph(handle_.get()); status.is_bad()) return status;
     if (fe::error_t status = graph.create_execution_plans({fe::HeurMode_t::A}); status.is_bad())
       return status;
     if (fe::error_t status = graph.check_support(); status.is_bad()) return status;
@@ -196,13 +192,6 @@ CudnnAttention::Graph CudnnAttention::make(const Key& key) const {
   check(graph.get_workspace_size(bytes), "get_workspace_size");
   made.workspace_bytes = static_cast<std::size_t>(bytes) + workspace_alignment;
   return made;
-}
-
-void CudnnAttention::reserve(std::size_t bytes) {
-  if (bytes <= workspace_.bytes()) return;
-  memory_.synchronize();
-  workspace_ = {};
-  workspace_ = DeviceBuffer(memory_, ledger_, MemoryCategory::workspace, bytes, "mylos::cudnn::workspace");
 }
 
 }  // namespace mylos::compute_cuda

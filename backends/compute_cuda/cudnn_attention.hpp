@@ -10,7 +10,9 @@
 #include <memory>
 #include <string>
 
-#include "core/memory/device_buffer.hpp"
+#include "core/memory/scratch_buffer.hpp"
+
+struct cudnnContext;  // what a cudnnHandle_t points to
 
 namespace mylos::compute_cuda {
 
@@ -52,15 +54,11 @@ class CudnnAttention {
   Graph& find(const Key& key);
   Graph make(const Key& key) const;
   bool execute(const Key& key, const std::array<void*, 9>& tensors);
-  void reserve(std::size_t bytes);
-
-  struct Handle;
 
   ComputeBackend& memory_;
-  MemoryLedger* ledger_;
-  std::unique_ptr<Handle> handle_;
+  std::shared_ptr<cudnnContext> handle_;
   std::map<Key, Graph> graphs_;
-  DeviceBuffer workspace_;
+  ScratchBuffer workspace_;
 };
 
 }  // namespace mylos::compute_cuda

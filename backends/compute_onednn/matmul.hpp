@@ -6,8 +6,8 @@
 #include <cstdint>
 
 #include "backends/compute_onednn/matmul_kernel.hpp"
-#include "backends/compute_onednn/product_scratch.hpp"
 #include "core/memory/memory_ledger.hpp"
+#include "core/memory/scratch_buffer.hpp"
 #include "core/ops/compute_backend.hpp"
 #include "core/ops/matrix_view.hpp"
 
@@ -37,7 +37,7 @@ class Matmul {
                                    bool a_is_transposed, int threads);
 
  private:
-  ProductScratch scratch_;
+  ScratchBuffer scratch_;
 };
 
 }  // namespace mylos::compute_onednn

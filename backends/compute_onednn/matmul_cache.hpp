@@ -7,9 +7,9 @@
 #include <dnnl.hpp>
 
 #include "backends/compute_onednn/packed_weights.hpp"
-#include "backends/compute_onednn/product_scratch.hpp"
 #include "backends/compute_onednn/products.hpp"
 #include "core/memory/memory_ledger.hpp"
+#include "core/memory/scratch_buffer.hpp"
 #include "core/ops/compute_backend.hpp"
 #include "core/ops/matrix_view.hpp"
 
@@ -60,7 +60,7 @@ class MatmulCache {
   dnnl::stream stream_{engine_};
   Products products_{engine_};
   PackedWeights packed_;
-  ProductScratch scratchpad_;
+  ScratchBuffer scratchpad_;
 };
 
 }  // namespace mylos::compute_onednn

@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ProductScratch: memory that products use one after another.
+// ScratchBuffer: device memory that operations use one after another.
 #pragma once
 
 #include <cstddef>
 
 #include "core/memory/device_buffer.hpp"
 
-namespace mylos::compute_onednn {
+namespace mylos {
 
 /// As large as the largest request so far.
-class ProductScratch {
+class ScratchBuffer {
  public:
   /// `ledger` may be null.
-  ProductScratch(ComputeBackend& memory, MemoryLedger* ledger, const char* label)
+  ScratchBuffer(ComputeBackend& memory, MemoryLedger* ledger, const char* label)
       : memory_(memory), ledger_(ledger), label_(label) {}
 
   void* data() const { return buffer_.data(); }
   /// The content is lost if the memory grows.
   void reserve(std::size_t bytes) {
     if (bytes <= buffer_.bytes()) return;
+    memory_.synchronize();
     buffer_ = {};
     buffer_ = DeviceBuffer(memory_, ledger_, MemoryCategory::workspace, bytes, label_);
   }
@@ -30,4 +31,4 @@ class ProductScratch {
   DeviceBuffer buffer_;
 };
 
-}  // namespace mylos::compute_onednn
+}  // namespace mylos

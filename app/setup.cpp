@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <new>
-#include <sstream>
 #include <system_error>
 #include <thread>
 #include <variant>
@@ -15,6 +14,7 @@
 #include <mpi.h>
 
 #include "app/session.hpp"
+#include "core/base/join.hpp"
 #include "core/base/say.hpp"
 #include "core/base/version.hpp"
 #include "io/agree.hpp"
@@ -190,16 +190,11 @@ std::string identity_of(const Setup& setup, const CommandLine& line) {
 int check_identity(const MpiRuntime& mpi, const std::string& identity) {
   const std::string first = mpi.broadcast(identity);
   return run_agreed(mpi, [&] {
-    std::istringstream own_lines(identity);
-    std::istringstream first_lines(first);
-    std::string own;
-    std::string expected;
-    while (identity != first) {
-      std::getline(own_lines, own);
-      std::getline(first_lines, expected);
-      if (own == expected && own_lines && first_lines) continue;
-      fail(ExitCode::usage, "{}, but rank 0 has {}: all ranks must be given the same", own, expected);
-    }
+    if (identity == first) return;
+    const std::vector<std::string_view> own_lines = split(identity, '\n');
+    const std::vector<std::string_view> first_lines = split(first, '\n');
+    const auto [own, expected] = std::ranges::mismatch(own_lines, first_lines);
+    fail(ExitCode::usage, "{}, but rank 0 has {}: all ranks must be given the same", *own, *expected);
   });
 }
 

@@ -29,7 +29,7 @@ constexpr int progress_tag = 32766;  // `progress` probes for it; no message car
 class MpiRequest final : public RequestState {
  public:
   explicit MpiRequest(MpiCommunicator& owner)
-      : owner_(owner), buffers_(owner.staged_ ? owner.settings_.compute : nullptr) {}
+      : owner_(owner), buffers_(owner.settings_.gpu_aware ? nullptr : owner.settings_.compute) {}
 
   HostBuffers& buffers() { return buffers_; }
   /// Storage for the request of the next MPI call; valid until `next` is called again.
@@ -62,9 +62,7 @@ bool mpi_is_running() {
 }
 
 MpiCommunicator::MpiCommunicator(MPI_Comm comm, const MpiSettings& settings)
-    : comm_(comm),
-      settings_(settings),
-      staged_(settings.compute != nullptr && !settings.compute->host_accessible() && !settings.gpu_aware) {
+    : comm_(comm), settings_(settings) {
   MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
   MPI_Comm_rank(comm_, &rank_);
   MPI_Comm_size(comm_, &size_);

@@ -72,7 +72,6 @@ class MpiCommunicator final : public Communicator {
 
   MPI_Comm comm_;
   MpiSettings settings_;
-  bool staged_;
   int rank_ = 0;
   int size_ = 0;
 };

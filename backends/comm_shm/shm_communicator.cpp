@@ -125,13 +125,9 @@ std::vector<Doorbell*> ShmCommunicator::bells() const {
   return bells;
 }
 
-ComputeBackend* ShmCommunicator::device_beyond_the_host() const {
-  return settings_.compute != nullptr && !settings_.compute->host_accessible() ? settings_.compute : nullptr;
-}
-
 HostBuffers ShmCommunicator::start() const {
   if (settings_.compute != nullptr) settings_.compute->synchronize();
-  return HostBuffers(device_beyond_the_host());
+  return HostBuffers(settings_.compute);
 }
 
 Request ShmCommunicator::post(HostBuffers buffers, std::span<Collective> collectives) {
@@ -308,7 +304,7 @@ void ShmCommunicator::barrier() {
 // A rank may free a window before the other ranks do: each rank has its own mappings, and an operation in
 // windows is complete only after every rank has executed the operation's last ticket.
 Window ShmCommunicator::allocate(std::size_t bytes) {
-  if (bytes == 0 || device_beyond_the_host() != nullptr) return {};
+  if (bytes == 0 || (settings_.compute != nullptr && !settings_.compute->host_accessible())) return {};
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   const std::size_t size = (bytes + page - 1) / page * page;
   const GatherNumbers gather = [this](std::int64_t own) { return gather_numbers(own); };

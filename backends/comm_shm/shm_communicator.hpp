@@ -77,7 +77,6 @@ class ShmCommunicator final : public Communicator {
   ShmCommunicator(ShmSettings settings, std::shared_ptr<ProgressEngine> engine, std::vector<SharedPart> parts,
                   int rank, std::vector<int> engine_ranks);
 
-  ComputeBackend* device_beyond_the_host() const;
   /// Waits for the work that fills the buffers.
   HostBuffers start() const;
   /// Posts the collectives that make up one operation.

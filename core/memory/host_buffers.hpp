@@ -18,8 +18,9 @@ bool overlap(TensorRef a, TensorRef b);
 /// Buffers are contiguous.
 class HostBuffers {
  public:
-  /// `device` is the backend if the host cannot access its memory, else null.
-  explicit HostBuffers(ComputeBackend* device) : device_(device) {}
+  /// The buffers lie in the memory of `compute`; null: host memory.
+  explicit HostBuffers(ComputeBackend* compute)
+      : device_(compute != nullptr && !compute->host_accessible() ? compute : nullptr) {}
 
   /// Where the host reads `buffer`.
   const std::byte* read(TensorRef buffer) { return host(buffer, true, false, false); }
@@ -40,7 +41,7 @@ class HostBuffers {
 
   std::byte* host(const TensorRef& buffer, bool is_read, bool is_written, bool apart);
 
-  ComputeBackend* device_;
+  ComputeBackend* device_;  // if the host cannot access its memory, else null
   std::vector<Staged> stages_;
 };
 

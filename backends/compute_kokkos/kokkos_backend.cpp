@@ -235,14 +235,6 @@ void KokkosBackend::end_range() {
   if (Kokkos::Profiling::profileLibraryLoaded()) Kokkos::Profiling::popRegion();
 }
 
-std::size_t KokkosBackend::device_bytes_in_use() const {
-  return 0;
-}
-
-void* KokkosBackend::native_stream() {
-  return nullptr;
-}
-
 Event KokkosBackend::create_event() {
   return {std::make_shared<Time>()};
 }

@@ -38,9 +38,9 @@ class KokkosBackend final : public ComputeBackend {
   double seconds_between(const Event& begin, const Event& end) override;
   void begin_range(const char* name) override;
   void end_range() override;
+#if defined(KOKKOS_ENABLE_CUDA)
   std::size_t device_bytes_in_use() const override;
   void* native_stream() override;
-#if defined(KOKKOS_ENABLE_CUDA)
   bool can_capture() const override;
   Graph capture(const std::function<void()>& work) override;
   bool launch(const Graph& graph) override;

@@ -80,9 +80,9 @@ class ComputeBackend {
   virtual void begin_range(const char* name) = 0;
   virtual void end_range() = 0;
   /// Bytes of device memory in use, by any process; 0 if the device uses host memory.
-  virtual std::size_t device_bytes_in_use() const = 0;
+  virtual std::size_t device_bytes_in_use() const { return 0; }
   /// The queue as the device's libraries know it: a cudaStream_t; null on the host.
-  virtual void* native_stream() = 0;
+  virtual void* native_stream() { return nullptr; }
 
  protected:
   /// Puts the kernels of `self` on top; see OperationTable.

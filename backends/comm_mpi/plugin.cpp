@@ -22,18 +22,17 @@ std::unique_ptr<Communicator> create(const CommunicatorArgs& args) {
 }
 
 }  // namespace
-}  // namespace mylos::comm_mpi
 
-extern "C" {
-extern const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL;
-const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
-    .kind = mylos::PluginKind::communication,
+extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL;
+extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
+    .kind = PluginKind::communication,
     .name = "mpi",
     .summary = "MPI, non-blocking collectives polled with a yield",
     .preference = 10,
-    .params = mylos::comm_mpi::params,
-    .num_params = std::size(mylos::comm_mpi::params),
-    .unusable = mylos::comm_mpi::unusable,
-    .create_communicator = mylos::comm_mpi::create,
+    .params = params,
+    .num_params = std::size(params),
+    .unusable = unusable,
+    .create_communicator = create,
 };
-}
+
+}  // namespace mylos::comm_mpi

@@ -51,16 +51,15 @@ std::unique_ptr<Communicator> create(const CommunicatorArgs& args) {
 }
 
 }  // namespace
-}  // namespace mylos::comm_nccl
 
-extern "C" {
-extern const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL;
-const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
-    .kind = mylos::PluginKind::communication,
+extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL;
+extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
+    .kind = PluginKind::communication,
     .name = "nccl",
     .summary = "NCCL between NVIDIA GPUs, one rank per GPU, ordered with the compute streams",
     .preference = 30,
-    .unusable = mylos::comm_nccl::unusable,
-    .create_communicator = mylos::comm_nccl::create,
+    .unusable = unusable,
+    .create_communicator = create,
 };
-}
+
+}  // namespace mylos::comm_nccl

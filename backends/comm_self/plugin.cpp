@@ -12,15 +12,14 @@ std::unique_ptr<Communicator> create(const CommunicatorArgs& args) {
 }
 
 }  // namespace
-}  // namespace mylos::comm_self
 
-extern "C" {
-extern const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL;
-const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
-    .kind = mylos::PluginKind::communication,
+extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL;
+extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
+    .kind = PluginKind::communication,
     .name = "self",
     .summary = "one rank, no communication",
     .preference = 1,
-    .create_communicator = mylos::comm_self::create,
+    .create_communicator = create,
 };
-}
+
+}  // namespace mylos::comm_self

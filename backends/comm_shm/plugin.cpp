@@ -46,19 +46,18 @@ CommunicatorPlan plan(const ParamValues& deck, int ranks) {
 }
 
 }  // namespace
-}  // namespace mylos::comm_shm
 
-extern "C" {
-extern const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL;
-const mylos::PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
-    .kind = mylos::PluginKind::communication,
+extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL;
+extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
+    .kind = PluginKind::communication,
     .name = "shm",
     .summary = "shared memory of one node; waiting ranks sleep",
     .preference = 20,
-    .params = mylos::comm_shm::params,
-    .num_params = std::size(mylos::comm_shm::params),
-    .unusable_among = mylos::comm_shm::unusable_among,
-    .create_communicator = mylos::comm_shm::create,
-    .plan_communicator = mylos::comm_shm::plan,
+    .params = params,
+    .num_params = std::size(params),
+    .unusable_among = unusable_among,
+    .create_communicator = create,
+    .plan_communicator = plan,
 };
-}
+
+}  // namespace mylos::comm_shm

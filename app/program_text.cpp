@@ -84,8 +84,8 @@ class ProgramText {
   /// The first backend that has a kernel for `operation`.
   std::string_view backend_of(std::string_view operation) const {
     for (const PluginDescriptor* backend : backends_) {
-      const std::span<const std::string_view> own(backend->operations, backend->num_operations);
-      if (std::ranges::find(own, operation) != own.end()) return backend->name;
+      if (std::ranges::find(backend->operations, operation) != backend->operations.end())
+        return backend->name;
     }
     return backends_.empty() ? "no backend found" : "in parts";
   }

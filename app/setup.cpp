@@ -53,8 +53,7 @@ std::vector<ParamSpec> all_params(const PluginRegistry& plugins) {
   std::vector<ParamSpec> specs(own.begin(), own.end());
   for (const PluginInfo& plugin : plugins.all()) {
     if (plugin.descriptor == nullptr) continue;
-    specs.insert(specs.end(), plugin.descriptor->params,
-                 plugin.descriptor->params + plugin.descriptor->num_params);
+    specs.insert(specs.end(), plugin.descriptor->params.begin(), plugin.descriptor->params.end());
   }
   return specs;
 }

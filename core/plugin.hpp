@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -87,14 +88,12 @@ struct PluginDescriptor {
   PluginKind kind;
   const char* name;  ///< its name in the deck: "kokkos", "onednn", "mpi", ...
   const char* compiler = MYLOS_COMPILER_FINGERPRINT;
-  const char* kokkos_version = "";    ///< "" if it does not use Kokkos
-  const char* summary;                ///< one line for `mylos help`
-  std::int32_t preference;            ///< `auto` takes the usable backend with the largest preference
-  const ParamSpec* params = nullptr;  ///< its own deck parameters
-  std::size_t num_params = 0;
+  const char* kokkos_version = "";         ///< "" if it does not use Kokkos
+  const char* summary;                     ///< one line for `mylos help`
+  std::int32_t preference;                 ///< `auto` takes the usable backend with the largest preference
+  std::span<const ParamSpec> params = {};  ///< its own deck parameters
   /// For a compute backend: the names of the operations that it has kernels for.
-  const std::string_view* operations = nullptr;
-  std::size_t num_operations = 0;
+  std::span<const std::string_view> operations = {};
   /// Returns why the backend cannot be used on this machine, or null. Called before the backend is created.
   /// Left null if it can be used everywhere.
   const char* (*unusable)() = nullptr;
@@ -108,7 +107,7 @@ struct PluginDescriptor {
   CommunicatorPlan (*plan_communicator)(const ParamValues& deck, int ranks) = nullptr;
   /// Returns the bytes of workspace that the backend will keep for these products. The pointer is null if
   /// there is nothing to plan.
-  std::size_t (*plan_compute)(const PlannedProduct* products, std::size_t count) = nullptr;
+  std::size_t (*plan_compute)(std::span<const PlannedProduct> products) = nullptr;
 };
 
 /// A plugin that was found: usable, or with the reason why not.

@@ -19,8 +19,8 @@ std::string plugin_text(const PluginInfo& plugin) {
   std::string text = fmt::format("{} ({})\n  {}\n  {}\n", d.name,
                                  d.kind == PluginKind::compute ? "compute backend" : "communication backend",
                                  d.summary, plugin.path.string());
-  if (d.num_operations > 0) {
-    const std::set<std::string_view> operations(d.operations, d.operations + d.num_operations);
+  if (!d.operations.empty()) {
+    const std::set<std::string_view> operations(d.operations.begin(), d.operations.end());
     text += fmt::format("  its own kernels: {}\n", join(operations, ", "));
   }
   if (!plugin.problem.empty()) text += fmt::format("  not usable here: {}\n", plugin.problem);

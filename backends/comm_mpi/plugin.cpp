@@ -30,7 +30,6 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .summary = "MPI, non-blocking collectives polled with a yield",
     .preference = 10,
     .params = params,
-    .num_params = std::size(params),
     .unusable = unusable,
     .create_communicator = create,
 };

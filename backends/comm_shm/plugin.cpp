@@ -54,7 +54,6 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .summary = "shared memory of one node; waiting ranks sleep",
     .preference = 20,
     .params = params,
-    .num_params = std::size(params),
     .unusable_among = unusable_among,
     .create_communicator = create,
     .plan_communicator = plan,

@@ -58,7 +58,7 @@ std::unique_ptr<ComputeBackend> create(const ComputeArgs& args) {
   return std::make_unique<CudaBackend>(*args.next, args.ledger);
 }
 
-std::size_t plan(const PlannedProduct*, std::size_t) {
+std::size_t plan(std::span<const PlannedProduct> /*products*/) {
   return Workspace::allocated;
 }
 
@@ -70,8 +70,7 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .name = "cuda",
     .summary = "cuBLASLt, cuDNN and its own kernels on an NVIDIA GPU, the rest through the backend below",
     .preference = 30,
-    .operations = List::names.data(),
-    .num_operations = List::names.size(),
+    .operations = List::names,
     .unusable = unusable,
     .create_compute = create,
     .plan_compute = plan,

@@ -120,8 +120,7 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
         KOKKOS_VERSION_MINOR) "." MYLOS_STRING(KOKKOS_VERSION_PATCH),
     .summary = "every operation in portable Kokkos; the root that other compute backends fall through to",
     .preference = 10,
-    .operations = KokkosOperations::List::names.data(),
-    .num_operations = KokkosOperations::List::names.size(),
+    .operations = KokkosOperations::List::names,
     .unusable = unusable,
     .create_compute = create,
 };

@@ -55,10 +55,6 @@ std::unique_ptr<ComputeBackend> create(const ComputeArgs& args) {
   return std::make_unique<OnednnBackend>(*args.next, args.ledger);
 }
 
-std::size_t plan(const PlannedProduct* products, std::size_t count) {
-  return OnednnOperations::workspace(std::span(products, count));
-}
-
 }  // namespace
 
 extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL;
@@ -67,10 +63,9 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .name = "onednn",
     .summary = "the linear layer on the CPU through its own kernels or oneDNN; the rest by the backend below",
     .preference = 20,
-    .operations = OnednnOperations::List::names.data(),
-    .num_operations = OnednnOperations::List::names.size(),
+    .operations = OnednnOperations::List::names,
     .create_compute = create,
-    .plan_compute = plan,
+    .plan_compute = OnednnOperations::workspace,
 };
 
 }  // namespace mylos::compute_onednn

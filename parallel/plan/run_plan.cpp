@@ -229,8 +229,7 @@ RunPlan make_plan(const StepConfig& config, const Platform& platform) {
       static_cast<std::int64_t>(segments * sizeof(Segment) + TrainingStep::workspace_bytes(schedule));
   if (platform.plan_compute != nullptr) {
     const std::vector<PlannedProduct> planned = products(config, platform.threads, exchange, programs);
-    bytes(MemoryCategory::workspace) +=
-        static_cast<std::int64_t>(platform.plan_compute(planned.data(), planned.size()));
+    bytes(MemoryCategory::workspace) += static_cast<std::int64_t>(platform.plan_compute(planned));
   }
   std::vector<PlannedCall> of_programs = calls_of(schedule, programs);
   const std::vector<PlannedCall> of_terms =

@@ -2,6 +2,8 @@
 #include "backends/compute_onednn/products.hpp"
 
 #include <algorithm>
+#include <array>
+#include <optional>
 #include <utility>
 
 namespace mylos::compute_onednn {
@@ -16,25 +18,22 @@ dnnl::primitive_attr own_scratchpad() {
   return attributes;
 }
 
-/// c = a times weights, plus `bias` if `has_bias`.
-template <class Description>
-Product forward_product(const dnnl::primitive& primitive, const Description& description, const Desc& a,
-                        const Desc& bias, const Desc& c, bool has_bias, const dnnl::engine& engine) {
-  Product product{primitive,
-                  dnnl::memory(a, engine, nullptr),
-                  dnnl::memory(description.weights_desc(), engine, nullptr),
-                  dnnl::memory(bias, engine, nullptr),
-                  dnnl::memory(c, engine, nullptr),
-                  dnnl::memory(description.scratchpad_desc(), engine, nullptr),
-                  {},
-                  description.scratchpad_desc().get_size()};
-  product.arguments = {{DNNL_ARG_SRC, product.a},
-                       {DNNL_ARG_WEIGHTS, product.b},
-                       {DNNL_ARG_DST, product.c},
+/// c = a b, which are the primitive's arguments `ids`, plus the bias if there is one.
+Product product_of(const dnnl::primitive& primitive, const std::array<int, 3>& ids, const Desc& a,
+                   const Desc& b, const std::optional<Desc>& bias, const Desc& c, const Desc& scratchpad,
+                   const dnnl::engine& engine) {
+  const auto unset = [&](const Desc& desc) { return dnnl::memory(desc, engine, nullptr); };
+  Product product{primitive, unset(a),          unset(b), bias ? unset(*bias) : dnnl::memory(),
+                  unset(c),  unset(scratchpad), {},       scratchpad.get_size()};
+  product.arguments = {{ids[0], product.a},
+                       {ids[1], product.b},
+                       {ids[2], product.c},
                        {DNNL_ARG_SCRATCHPAD, product.scratchpad}};
-  if (has_bias) product.arguments.emplace(DNNL_ARG_BIAS, product.bias);
+  if (bias) product.arguments.emplace(DNNL_ARG_BIAS, product.bias);
   return product;
 }
+
+constexpr std::array<int, 3> forward_ids = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST};
 
 ProductKey key_of(ProductKey::Kind kind, std::int64_t m, std::int64_t n, std::int64_t k, const MatrixView& a,
                   const MatrixView& b, const MatrixView& c, bool bias, bool accumulate) {
@@ -77,7 +76,8 @@ Product& Products::find(const ProductKey& key) {
 Product Products::make_product(const ProductKey& key) {
   const Desc a({key.m, key.k}, type_of(key.a_type), {key.a_row, key.a_column});
   const Desc c({key.m, key.n}, type_of(key.c_type), {key.c_row, key.c_column});
-  const Desc bias({1, key.n}, type_of(key.b_type), {key.n, 1});
+  std::optional<Desc> bias;
+  if (key.bias) bias = Desc({1, key.n}, type_of(key.b_type), {key.n, 1});
   const WeightShape weight{key.k, key.n, key.b_row, key.b_column, key.b_type};
   const bool is_packed = key.kind == ProductKey::Kind::product_with_packed_weights;
   const auto known = layouts_.find(weight);
@@ -93,26 +93,28 @@ Product Products::make_product(const ProductKey& key) {
     attributes.set_post_ops(sum);
   }
   const dnnl::matmul::desc operation =
-      key.bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
+      bias ? dnnl::matmul::desc(a, b, *bias, c) : dnnl::matmul::desc(a, b, c);
   const dnnl::matmul::primitive_desc description(operation, attributes, engine_);
   if (is_packed) layouts_.emplace(weight, description.weights_desc());
 
-  return forward_product(dnnl::matmul(description), description, a, bias, c, key.bias, engine_);
+  return product_of(dnnl::matmul(description), forward_ids, a, description.weights_desc(), bias, c,
+                    description.scratchpad_desc(), engine_);
 }
 
 Product Products::make_inner_product(const ProductKey& key) const {
   const Desc x({key.m, key.k}, type_of(key.a_type), {key.a_row, key.a_column});
   // oneDNN's weights are (out, in).
   const Desc w({key.n, key.k}, type_of(key.b_type), {key.b_column, key.b_row});
-  const Desc bias({key.n}, type_of(key.b_type), {1});
+  std::optional<Desc> bias;
+  if (key.bias) bias = Desc({key.n}, type_of(key.b_type), {1});
   const Desc y({key.m, key.n}, type_of(key.c_type), {key.c_row, key.c_column});
   constexpr auto inference = dnnl::prop_kind::forward_inference;
   const dnnl::inner_product_forward::desc operation =
-      key.bias ? dnnl::inner_product_forward::desc(inference, x, w, bias, y)
-               : dnnl::inner_product_forward::desc(inference, x, w, y);
+      bias ? dnnl::inner_product_forward::desc(inference, x, w, *bias, y)
+           : dnnl::inner_product_forward::desc(inference, x, w, y);
   const dnnl::inner_product_forward::primitive_desc description(operation, own_scratchpad(), engine_);
-  return forward_product(dnnl::inner_product_forward(description), description, x, bias, y, key.bias,
-                         engine_);
+  return product_of(dnnl::inner_product_forward(description), forward_ids, x, description.weights_desc(),
+                    bias, y, description.scratchpad_desc(), engine_);
 }
 
 Product Products::make_weight_gradient(const ProductKey& key) const {
@@ -125,19 +127,9 @@ Product Products::make_weight_gradient(const ProductKey& key) const {
       {dnnl::prop_kind::forward_training, x, weights, dy}, engine_);
   const dnnl::inner_product_backward_weights::primitive_desc description({x, dw, dy}, own_scratchpad(),
                                                                          engine_, forward);
-  Product product{dnnl::inner_product_backward_weights(description),
-                  dnnl::memory(x, engine_, nullptr),
-                  dnnl::memory(dy, engine_, nullptr),
-                  {},
-                  dnnl::memory(dw, engine_, nullptr),
-                  dnnl::memory(description.scratchpad_desc(), engine_, nullptr),
-                  {},
-                  description.scratchpad_desc().get_size()};
-  product.arguments = {{DNNL_ARG_SRC, product.a},
-                       {DNNL_ARG_DIFF_DST, product.b},
-                       {DNNL_ARG_DIFF_WEIGHTS, product.c},
-                       {DNNL_ARG_SCRATCHPAD, product.scratchpad}};
-  return product;
+  return product_of(dnnl::inner_product_backward_weights(description),
+                    {DNNL_ARG_SRC, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_WEIGHTS}, x, dy, std::nullopt, dw,
+                    description.scratchpad_desc(), engine_);
 }
 
 }  // namespace mylos::compute_onednn

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/comm_nccl/nccl_communicator.hpp"
 
+#include <array>
 #include <cstdlib>
 #include <thread>
 #include <utility>
@@ -10,22 +11,9 @@ namespace mylos::comm_nccl {
 namespace {
 
 ncclDataType_t type_of(DType dtype) {
-  switch (dtype) {
-    case DType::fp32:
-      return ncclFloat32;
-    case DType::bf16:
-      return ncclBfloat16;
-    case DType::fp16:
-      return ncclFloat16;
-    case DType::int32:
-      return ncclInt32;
-    case DType::int64:
-      return ncclInt64;
-    case DType::uint8:
-      return ncclUint8;
-    default:
-      fail(ExitCode::internal, "comm_nccl does not support element type {}", name_of(dtype));
-  }
+  constexpr std::array<ncclDataType_t, num_dtypes> types = {ncclFloat32, ncclBfloat16, ncclFloat16,
+                                                            ncclInt32,   ncclInt64,    ncclUint8};
+  return types[static_cast<std::size_t>(dtype)];
 }
 
 ncclRedOp_t op_of(ReduceOp op) {
@@ -146,7 +134,7 @@ NcclCommunicator::~NcclCommunicator() {
   cudaStreamDestroy(own_stream_);
 }
 
-void NcclCommunicator::check(ncclResult_t result, const char* call) {
+void NcclCommunicator::check(ncclResult_t result, std::string_view call) {
   if (result == ncclSuccess || result == ncclInProgress) return;
   abort(ExitCode::internal,
         fmt::format("{}: {} ({})", call, ncclGetErrorString(result), ncclGetLastError(comm_)));
@@ -158,99 +146,77 @@ void NcclCommunicator::check(cudaError_t status, const char* call) {
   }
 }
 
-void NcclCommunicator::wait_until_enqueued(const char* call) {
+void NcclCommunicator::wait_until_enqueued(std::string_view call) {
   check(wait_until_settled(comm_), call);
 }
 
-template <class Post>
-Request NcclCommunicator::start(const char* call, Post&& post) {
+Request NcclCommunicator::start(const CommCall& call) {
   auto request = std::make_unique<NcclRequest>(*this);
   const auto callers = static_cast<cudaStream_t>(compute_.native_stream());
   // The event first marks the work that the operation waits for, and later the end of the operation.
   check(cudaEventRecord(request->end(), callers), "cudaEventRecord");
   check(cudaStreamWaitEvent(own_stream_, request->end(), 0), "cudaStreamWaitEvent");
-  check(post(own_stream_), call);
-  wait_until_enqueued(call);
+  check(post(call), name_of(call.operation));
+  wait_until_enqueued(name_of(call.operation));
   check(cudaEventRecord(request->end(), own_stream_), "cudaEventRecord");
   return Request(std::move(request));
 }
 
-Request NcclCommunicator::all_reduce(TensorRef buffer, ReduceOp op) {
-  return start("ncclAllReduce", [&](cudaStream_t queue) {
-    return ncclAllReduce(buffer.data, buffer.data, count_of(buffer), type_of(buffer.dtype), op_of(op), comm_,
-                         queue);
-  });
-}
-
-Request NcclCommunicator::reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) {
-  require(input.size() == output.size() * size_ && input.dtype == output.dtype, "reduce_scatter's shapes");
-  return start("ncclReduceScatter", [&](cudaStream_t queue) {
-    return ncclReduceScatter(input.data, output.data, count_of(output), type_of(output.dtype), op_of(op),
-                             comm_, queue);
-  });
-}
-
-Request NcclCommunicator::all_gather(TensorRef input, TensorRef output) {
-  require(output.size() == input.size() * size_ && input.dtype == output.dtype, "all_gather's shapes");
-  return start("ncclAllGather", [&](cudaStream_t queue) {
-    return ncclAllGather(input.data, output.data, count_of(input), type_of(input.dtype), comm_, queue);
-  });
-}
-
-Request NcclCommunicator::broadcast(TensorRef buffer, int root) {
-  return start("ncclBroadcast", [&](cudaStream_t queue) {
-    return ncclBroadcast(buffer.data, buffer.data, count_of(buffer), type_of(buffer.dtype), root, comm_,
-                         queue);
-  });
-}
-
-Request NcclCommunicator::reduce(TensorRef buffer, ReduceOp op, int root) {
-  return start("ncclReduce", [&](cudaStream_t queue) {
-    return ncclReduce(buffer.data, buffer.data, count_of(buffer), type_of(buffer.dtype), op_of(op), root,
-                      comm_, queue);
-  });
-}
-
-Request NcclCommunicator::all_to_all(TensorRef input, TensorRef output) {
-  require(input.size() == output.size() && input.size() % size_ == 0, "all_to_all's shapes");
-  const std::vector<std::int64_t> counts(static_cast<std::size_t>(size_), input.size() / size_);
-  return all_to_all_v(input, counts, output, counts);
-}
-
-Request NcclCommunicator::all_to_all_v(TensorRef input, std::span<const std::int64_t> send_counts,
-                                       TensorRef output, std::span<const std::int64_t> recv_counts) {
-  require(send_counts.size() == static_cast<std::size_t>(size_) && recv_counts.size() == send_counts.size() &&
-              input.dtype == output.dtype,
-          "one count for each rank");
-  return start("ncclSend and ncclRecv", [&](cudaStream_t queue) {
-    const auto element = static_cast<std::int64_t>(size_of(input.dtype));
-    const ncclDataType_t type = type_of(input.dtype);
-    auto* from = static_cast<std::byte*>(input.data);
-    auto* to = static_cast<std::byte*>(output.data);
-    check(ncclGroupStart(), "ncclGroupStart");
-    for (int peer = 0; peer < size_; ++peer) {
-      const auto sent = static_cast<std::size_t>(send_counts[static_cast<std::size_t>(peer)]);
-      const auto received = static_cast<std::size_t>(recv_counts[static_cast<std::size_t>(peer)]);
-      if (sent > 0) check(ncclSend(from, sent, type, peer, comm_, queue), "ncclSend");
-      if (received > 0) check(ncclRecv(to, received, type, peer, comm_, queue), "ncclRecv");
-      from += static_cast<std::int64_t>(sent) * element;
-      to += static_cast<std::int64_t>(received) * element;
+ncclResult_t NcclCommunicator::post(const CommCall& call) {
+  const TensorRef& in = call.input;
+  const TensorRef& out = call.output;
+  const ncclDataType_t type = type_of(in.dtype);
+  const ncclRedOp_t op = op_of(call.reduction);
+  switch (call.operation) {
+    case CommOperation::all_reduce:
+      return ncclAllReduce(in.data, out.data, count_of(in), type, op, comm_, own_stream_);
+    case CommOperation::reduce_scatter:
+      require(in.size() == out.size() * size_ && in.dtype == out.dtype, "reduce_scatter's shapes");
+      return ncclReduceScatter(in.data, out.data, count_of(out), type, op, comm_, own_stream_);
+    case CommOperation::all_gather:
+      require(out.size() == in.size() * size_ && in.dtype == out.dtype, "all_gather's shapes");
+      return ncclAllGather(in.data, out.data, count_of(in), type, comm_, own_stream_);
+    case CommOperation::broadcast:
+      return ncclBroadcast(in.data, out.data, count_of(in), type, call.peer, comm_, own_stream_);
+    case CommOperation::reduce:
+      return ncclReduce(in.data, out.data, count_of(in), type, op, call.peer, comm_, own_stream_);
+    case CommOperation::all_to_all: {
+      require(in.size() == out.size() && in.size() % size_ == 0, "all_to_all's shapes");
+      const std::vector<std::int64_t> counts(static_cast<std::size_t>(size_), in.size() / size_);
+      return exchange(call, counts, counts);
     }
-    return ncclGroupEnd();
-  });
+    case CommOperation::all_to_all_v:
+      return exchange(call, call.send_counts, call.recv_counts);
+    // NCCL has no tags: messages between two ranks arrive in the order in which they were sent.
+    case CommOperation::send:
+      return ncclSend(in.data, count_of(in), type, call.peer, comm_, own_stream_);
+    case CommOperation::recv:
+      return ncclRecv(out.data, count_of(out), type, call.peer, comm_, own_stream_);
+    case CommOperation::barrier:
+      break;
+  }
+  fail(ExitCode::internal, "a barrier is not a call");
 }
 
-// NCCL has no tags: messages between two ranks arrive in the order in which they were sent.
-Request NcclCommunicator::send(TensorRef buffer, int peer, int /*tag*/) {
-  return start("ncclSend", [&](cudaStream_t queue) {
-    return ncclSend(buffer.data, count_of(buffer), type_of(buffer.dtype), peer, comm_, queue);
-  });
-}
-
-Request NcclCommunicator::recv(TensorRef buffer, int peer, int /*tag*/) {
-  return start("ncclRecv", [&](cudaStream_t queue) {
-    return ncclRecv(buffer.data, count_of(buffer), type_of(buffer.dtype), peer, comm_, queue);
-  });
+ncclResult_t NcclCommunicator::exchange(const CommCall& call, std::span<const std::int64_t> send_counts,
+                                        std::span<const std::int64_t> recv_counts) {
+  require(send_counts.size() == static_cast<std::size_t>(size_) && recv_counts.size() == send_counts.size() &&
+              call.input.dtype == call.output.dtype,
+          "one count for each rank");
+  const std::size_t element = size_of(call.input.dtype);
+  const ncclDataType_t type = type_of(call.input.dtype);
+  auto* from = static_cast<std::byte*>(call.input.data);
+  auto* to = static_cast<std::byte*>(call.output.data);
+  check(ncclGroupStart(), "ncclGroupStart");
+  for (int peer = 0; peer < size_; ++peer) {
+    const auto sent = static_cast<std::size_t>(send_counts[static_cast<std::size_t>(peer)]);
+    const auto received = static_cast<std::size_t>(recv_counts[static_cast<std::size_t>(peer)]);
+    if (sent > 0) check(ncclSend(from, sent, type, peer, comm_, own_stream_), "ncclSend");
+    if (received > 0) check(ncclRecv(to, received, type, peer, comm_, own_stream_), "ncclRecv");
+    from += sent * element;
+    to += received * element;
+  }
+  return ncclGroupEnd();
 }
 
 void NcclCommunicator::barrier() {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "core/communicator.hpp"
+#include "core/forwarding_communicator.hpp"
 
 namespace mylos::comm_nccl {
 
@@ -36,7 +36,7 @@ class NcclRequest;
 /// the order in which they are posted, whatever their tags. NCCL runs posted operations one after the other.
 /// Two ranks that send to each other at the same time must therefore use an all-to-all, whose messages are
 /// one NCCL group.
-class NcclCommunicator final : public Communicator {
+class NcclCommunicator final : public CallCommunicator {
  public:
   /// Joins all ranks of `bootstrap`, which carries NCCL's id and must outlive this. Operations are ordered
   /// with the queue of `compute`.
@@ -46,16 +46,6 @@ class NcclCommunicator final : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  Request all_reduce(TensorRef buffer, ReduceOp op) override;
-  Request reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) override;
-  Request all_gather(TensorRef input, TensorRef output) override;
-  Request broadcast(TensorRef buffer, int root) override;
-  Request reduce(TensorRef buffer, ReduceOp op, int root) override;
-  Request all_to_all(TensorRef input, TensorRef output) override;
-  Request all_to_all_v(TensorRef input, std::span<const std::int64_t> send_counts, TensorRef output,
-                       std::span<const std::int64_t> recv_counts) override;
-  Request send(TensorRef buffer, int peer, int tag) override;
-  Request recv(TensorRef buffer, int peer, int tag) override;
   void barrier() override;
   std::unique_ptr<Communicator> split(int color, int key) override;
   [[noreturn]] void abort(ExitCode code, const std::string& message) override;
@@ -65,13 +55,16 @@ class NcclCommunicator final : public Communicator {
 
   NcclCommunicator(ncclComm_t comm, Communicator& bootstrap, ComputeBackend& compute);
 
-  void check(ncclResult_t result, const char* call);
+  void check(ncclResult_t result, std::string_view call);
   void check(cudaError_t status, const char* call);
   /// Waits until NCCL has enqueued the last call: the communicators are non-blocking.
-  void wait_until_enqueued(const char* call);
-  /// Calls `post(own stream)`. Its work starts after the work already queued on `compute`.
-  template <class Post>
-  Request start(const char* call, Post&& post);
+  void wait_until_enqueued(std::string_view call);
+  /// The operation starts after the work already queued on `compute`.
+  Request start(const CommCall& call) override;
+  /// Makes the call on the communicator's own stream.
+  ncclResult_t post(const CommCall& call);
+  ncclResult_t exchange(const CommCall& call, std::span<const std::int64_t> send_counts,
+                        std::span<const std::int64_t> recv_counts);
 
   ncclComm_t comm_;
   Communicator& bootstrap_;

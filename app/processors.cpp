@@ -1,52 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/processors.hpp"
 
-#include <cerrno>
-#include <cstring>
-#include <memory>
-
-#include <fmt/core.h>
-#include <hwloc.h>
-
-#include "core/base/error.hpp"
-#include "core/base/release.hpp"
+#include "core/base/affinity.hpp"
 
 namespace mylos {
 
-namespace {
-
-using Topology = std::unique_ptr<hwloc_topology, Release<hwloc_topology_destroy>>;
-using Bitmap = std::unique_ptr<hwloc_bitmap_s, Release<hwloc_bitmap_free>>;
-
-/// The topology of this machine, restricted to its processors: a full topology takes a long time to load.
-Topology load_topology() {
-  hwloc_topology_t made = nullptr;
-  if (hwloc_topology_init(&made) != 0) fail(ExitCode::internal, "hwloc: {}", std::strerror(errno));
-  Topology topology(made);
-  if (hwloc_topology_set_all_types_filter(made, HWLOC_TYPE_FILTER_KEEP_NONE) != 0 ||
-      hwloc_topology_load(made) != 0) {
-    fail(ExitCode::internal, "hwloc cannot read this machine's processors: {}", std::strerror(errno));
-  }
-  return topology;
-}
-
-Bitmap empty_bitmap() {
-  Bitmap bitmap(hwloc_bitmap_alloc());
-  if (!bitmap) fail(ExitCode::internal, "hwloc has no memory");
-  return bitmap;
-}
-
-}  // namespace
-
 Processors own_processors() {
-  const Topology topology = load_topology();
-  const Bitmap bitmap = empty_bitmap();
-  if (hwloc_get_cpubind(topology.get(), bitmap.get(), HWLOC_CPUBIND_THREAD) != 0) {
-    fail(ExitCode::internal, "cannot tell the processors that this process may use: {}",
-         std::strerror(errno));
-  }
+  const ProcessorSet set = own_set(load_topology());
   Processors processors;
-  for (int next = hwloc_bitmap_first(bitmap.get()); next >= 0; next = hwloc_bitmap_next(bitmap.get(), next)) {
+  for (int next = hwloc_bitmap_first(set.get()); next >= 0; next = hwloc_bitmap_next(set.get(), next)) {
     processors.push_back(next);
   }
   return processors;
@@ -54,11 +16,11 @@ Processors own_processors() {
 
 int bind_thread(const Processors& processors) {
   const Topology topology = load_topology();
-  const Bitmap bitmap = empty_bitmap();
+  const ProcessorSet set = empty_set();
   for (const int processor : processors) {
-    if (hwloc_bitmap_set(bitmap.get(), static_cast<unsigned>(processor)) != 0) return ENOMEM;
+    if (hwloc_bitmap_set(set.get(), static_cast<unsigned>(processor)) != 0) return ENOMEM;
   }
-  return hwloc_set_cpubind(topology.get(), bitmap.get(), HWLOC_CPUBIND_THREAD) == 0 ? 0 : errno;
+  return hwloc_set_cpubind(topology.get(), set.get(), HWLOC_CPUBIND_THREAD) == 0 ? 0 : errno;
 }
 
 Processors even_share(const Processors& processors, int index, int count) {

@@ -3,17 +3,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
-#include <memory>
 #include <string>
 #include <unistd.h>
 
-#include <hwloc.h>
-
-#include "core/base/release.hpp"
+#include "core/base/affinity.hpp"
 
 namespace mylos::comm_shm {
 
@@ -30,26 +25,11 @@ std::string own_kernel() {
   return boot + processes.data();
 }
 
-using Cores = std::unique_ptr<hwloc_bitmap_s, Release<hwloc_bitmap_free>>;
-
-Cores no_cores() {
-  Cores cores(hwloc_bitmap_alloc());
-  if (!cores) fail(ExitCode::internal, "no memory for a set of cores");
-  return cores;
-}
-
 /// The cores that this thread may use, as "0-3,8".
 std::string own_cores() {
-  hwloc_topology_t made = nullptr;
-  if (hwloc_topology_init(&made) != 0) fail(ExitCode::internal, "hwloc: {}", std::strerror(errno));
-  const std::unique_ptr<hwloc_topology, Release<hwloc_topology_destroy>> topology(made);
-  const Cores cores = no_cores();
   char* list = nullptr;
-  if (hwloc_topology_set_all_types_filter(made, HWLOC_TYPE_FILTER_KEEP_NONE) != 0 ||
-      hwloc_topology_load(made) != 0 || hwloc_get_cpubind(made, cores.get(), HWLOC_CPUBIND_THREAD) != 0 ||
-      hwloc_bitmap_list_asprintf(&list, cores.get()) < 0) {
-    fail(ExitCode::internal, "comm_shm cannot determine the cores of this process: {}", std::strerror(errno));
-  }
+  if (hwloc_bitmap_list_asprintf(&list, own_set(load_topology()).get()) < 0)
+    fail(ExitCode::internal, "hwloc has no memory");
   const std::unique_ptr<char, Release<std::free>> owned(list);
   return list;
 }
@@ -73,8 +53,8 @@ std::vector<std::string> gather_texts(Communicator& ranks, std::string own) {
 }  // namespace
 
 int count_cores(std::span<const std::string> lists) {
-  const Cores all = no_cores();
-  const Cores one = no_cores();
+  const ProcessorSet all = empty_set();
+  const ProcessorSet one = empty_set();
   for (const std::string& list : lists) {
     if (hwloc_bitmap_list_sscanf(one.get(), list.c_str()) != 0 ||
         hwloc_bitmap_or(all.get(), all.get(), one.get()) != 0) {

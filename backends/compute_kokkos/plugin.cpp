@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/plugin.hpp"
 
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,15 +10,13 @@
 #include <Kokkos_Core.hpp>
 #if defined(KOKKOS_ENABLE_OPENMP)
 #include <omp.h>
-
-#include <hwloc.h>
 #endif
 
 #include <fmt/core.h>
 
 #include "backends/compute_kokkos/kokkos_backend.hpp"
+#include "core/base/affinity.hpp"
 #include "core/base/instruction_set.hpp"
-#include "core/base/release.hpp"
 
 #define MYLOS_STRING_OF(x) #x
 #define MYLOS_STRING(x) MYLOS_STRING_OF(x)
@@ -28,23 +24,6 @@
 namespace mylos::compute_kokkos {
 
 namespace {
-
-#if defined(KOKKOS_ENABLE_OPENMP)
-using Topology = std::unique_ptr<hwloc_topology, Release<hwloc_topology_destroy>>;
-using Bitmap = std::unique_ptr<hwloc_bitmap_s, Release<hwloc_bitmap_free>>;
-
-/// This machine's topology, with processors only, because a full topology is slow to load.
-Topology load_topology() {
-  hwloc_topology_t made = nullptr;
-  if (hwloc_topology_init(&made) != 0) fail(ExitCode::internal, "hwloc: {}", std::strerror(errno));
-  Topology topology(made);
-  if (hwloc_topology_set_all_types_filter(made, HWLOC_TYPE_FILTER_KEEP_NONE) != 0 ||
-      hwloc_topology_load(made) != 0) {
-    fail(ExitCode::internal, "hwloc cannot read this machine's processors: {}", std::strerror(errno));
-  }
-  return topology;
-}
-#endif
 
 /// Binds each worker thread to a core of this process if there are as many cores as threads, unless OpenMP's
 /// variables bind the threads or forbid it. The calling thread keeps all cores, so that threads that it
@@ -55,17 +34,13 @@ void pin_workers(int num_threads) {
       omp_get_proc_bind() != omp_proc_bind_false || std::getenv("OMP_PROC_BIND") != nullptr;
   if (num_threads == 1 || is_decided) return;
   const Topology topology = load_topology();
-  const Bitmap own(hwloc_bitmap_alloc());
-  if (!own || hwloc_get_cpubind(topology.get(), own.get(), HWLOC_CPUBIND_THREAD) != 0) {
-    fail(ExitCode::internal, "cannot determine the cores of this process: {}", std::strerror(errno));
-  }
+  const ProcessorSet own = own_set(topology);
   if (hwloc_bitmap_weight(own.get()) != num_threads) return;
-  std::vector<Bitmap> cores;
+  std::vector<ProcessorSet> cores;
   for (int core = hwloc_bitmap_first(own.get()); core >= 0; core = hwloc_bitmap_next(own.get(), core)) {
-    cores.emplace_back(hwloc_bitmap_alloc());
-    if (!cores.back() || hwloc_bitmap_only(cores.back().get(), static_cast<unsigned>(core)) != 0) {
-      fail(ExitCode::internal, "no memory for a set of cores");
-    }
+    cores.push_back(empty_set());
+    if (hwloc_bitmap_only(cores.back().get(), static_cast<unsigned>(core)) != 0)
+      fail(ExitCode::internal, "hwloc has no memory");
   }
   int unbound = 0;
 #pragma omp parallel num_threads(num_threads) reduction(+ : unbound)

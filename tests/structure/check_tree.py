@@ -18,12 +18,12 @@ MAY_INCLUDE = {
     "app": {"app", "parallel", "io", "core"},
 }
 
-# Third-party libraries: the pattern of their headers, and the folders that may include them.
+# Third-party libraries: the pattern of their headers, and the folders or files that may include them.
 LIBRARIES = {
     "Kokkos": (r"Kokkos|impl/Kokkos", {"backends"}),
     "oneDNN": (r"dnnl|oneapi/", {"backends"}),
     "CUDA": (r"cuda|cublas|cudnn|nccl", {"backends"}),
-    "hwloc": (r"hwloc", {"backends", "app"}),
+    "hwloc": (r"hwloc", {"backends", "app", "core/base/affinity.hpp"}),
     "MPI": (r"mpi\.h|mpi\.hpp", {"backends", "io", "app"}),
     "HDF5": (r"hdf5|H5", {"io"}),
     "nlohmann-json": (r"nlohmann/", {"io"}),
@@ -53,7 +53,7 @@ def check_includes(root):
                 continue
             bracket, name = match.groups()
             for library, (pattern, allowed) in LIBRARIES.items():
-                if re.match(pattern, name) and folder not in allowed:
+                if re.match(pattern, name) and not {folder, str(path)} & allowed:
                     yield f"{path}:{number}: {folder} must not know {library}: {name}"
             if bracket == "<":
                 continue

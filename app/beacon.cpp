@@ -2,7 +2,6 @@
 #include "app/beacon.hpp"
 
 #include <algorithm>
-#include <array>
 
 namespace mylos {
 

@@ -3,10 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
-#include <optional>
 
 #include "app/command_line.hpp"
 #include "app/mpi_runtime.hpp"

@@ -2,9 +2,6 @@
 // Weights and optimizer states as global tensors, saved and restored for any layout.
 #pragma once
 
-#include <functional>
-#include <vector>
-
 #include "core/layout/parameter_table.hpp"
 #include "core/ops/compute_backend.hpp"
 #include "core/optim/optimizer.hpp"

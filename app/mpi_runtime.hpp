@@ -5,7 +5,6 @@
 #include <chrono>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "app/beacon.hpp"
 #include "app/run_config.hpp"

@@ -12,7 +12,6 @@
 #include <set>
 #include <string_view>
 #include <system_error>
-#include <utility>
 
 #include <fmt/core.h>
 

@@ -2,7 +2,6 @@
 #include "app/run_state.hpp"
 
 #include "core/base/error.hpp"
-#include "core/base/version.hpp"
 #include "io/json.hpp"
 
 namespace mylos {

@@ -2,7 +2,6 @@
 #include "app/setup.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>

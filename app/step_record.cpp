@@ -2,7 +2,6 @@
 #include "app/step_record.hpp"
 
 #include <algorithm>
-#include <vector>
 
 #include <fmt/core.h>
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <csignal>
 #include <ctime>
-#include <initializer_list>
 #include <unistd.h>
 
 #include "core/base/error.hpp"

@@ -2,7 +2,6 @@
 // ParamSpec: one deck parameter, declared once; parsing, help and docs/deck.md come from it.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <limits>
 

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <climits>
 #include <filesystem>
-#include <new>
 #include <numeric>
 #include <optional>
 #include <string>

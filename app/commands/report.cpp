@@ -2,8 +2,6 @@
 #include "app/commands/report.hpp"
 
 #include <cmath>
-#include <fstream>
-#include <unistd.h>
 
 #include "app/commands/commands.hpp"
 #include "app/step_record.hpp"

@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdlib>
 #include <fstream>
-#include <string>
 #include <unistd.h>
 
 #include "core/base/affinity.hpp"

@@ -8,7 +8,6 @@
 #include <functional>
 #include <numeric>
 #include <unistd.h>
-#include <utility>
 
 namespace mylos::comm_shm {
 

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <string_view>
 
 #include "backends/compute_kokkos/operations.hpp"
 #include "core/ops/compute_backend.hpp"

@@ -7,7 +7,6 @@
 #include <set>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "core/model/block.hpp"
 #include "core/model/embedding.hpp"

@@ -5,10 +5,7 @@
 #include <functional>
 #include <iterator>
 #include <map>
-#include <set>
 #include <utility>
-
-#include "core/layout/parameter_table.hpp"
 
 namespace mylos {
 

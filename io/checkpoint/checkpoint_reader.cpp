@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <iterator>
 #include <map>
-#include <utility>
 
 #include "core/base/error.hpp"
 #include "core/base/join.hpp"

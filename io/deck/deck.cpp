@@ -9,16 +9,12 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
-#include <iterator>
-#include <limits>
 #include <numeric>
-#include <set>
 #include <system_error>
 #include <variant>
 
 #include <fmt/core.h>
 
-#include "core/base/error.hpp"
 #include "core/base/join.hpp"
 
 namespace mylos {

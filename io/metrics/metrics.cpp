@@ -11,12 +11,10 @@
 #include <cerrno>
 #include <cstring>
 #include <exception>
-#include <functional>
 #include <limits>
 #include <mutex>
 #include <optional>
 #include <unistd.h>
-#include <utility>
 
 #include "core/base/error.hpp"
 #include "core/base/watched_call.hpp"

@@ -2,11 +2,8 @@
 #include "io/report/html_plot.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <iterator>
-#include <string_view>
-#include <utility>
 
 #include <fmt/core.h>
 

@@ -2,9 +2,7 @@
 // BpeRanks: the tokens of a byte-pair vocabulary in the order of their merges, and the files that hold them.
 #pragma once
 
-#include <array>
 #include <cstddef>
-#include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "parallel/collectives/choose_algorithms.hpp"
 
-#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
@@ -10,7 +9,6 @@
 #include <map>
 #include <numeric>
 #include <utility>
-#include <vector>
 
 #include "core/base/statistics.hpp"
 #include "core/ops/host_reduction.hpp"

@@ -2,7 +2,6 @@
 #include "parallel/engine/model_executor.hpp"
 
 #include <algorithm>
-#include <type_traits>
 #include <utility>
 #include <variant>
 

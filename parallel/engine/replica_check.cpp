@@ -8,7 +8,6 @@
 #include <map>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "core/base/digest.hpp"
 #include "core/base/join.hpp"

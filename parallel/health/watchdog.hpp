@@ -9,7 +9,6 @@
 #include <string>
 #include <string_view>
 #include <thread>
-#include <vector>
 
 #include "core/base/error.hpp"
 #include "core/base/semaphore.hpp"

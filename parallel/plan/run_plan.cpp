@@ -8,9 +8,7 @@
 #include <tuple>
 #include <utility>
 #include <variant>
-#include <vector>
 
-#include "core/layout/parameter_table.hpp"
 #include "core/model/model_programs.hpp"
 #include "parallel/collectives/algorithm_choice.hpp"
 #include "parallel/collectives/hierarchical.hpp"

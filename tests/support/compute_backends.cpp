@@ -43,7 +43,7 @@ ComputeBackends::ComputeBackends(int num_threads) {
   ComputeBackend* next = nullptr;
   for (const std::string& name : compute_backend_names()) {
     const PluginDescriptor& plugin = test_plugins().require(PluginKind::compute, name);
-    for (std::size_t i = 0; i < plugin.num_params; ++i) set_default(deck_, plugin.params[i]);
+    for (const ParamSpec& param : plugin.params) set_default(deck_, param);
     std::unique_ptr<ComputeBackend> backend =
         plugin.create_compute({.deck = &deck_, .next = next, .ledger = &ledger_, .num_threads = num_threads});
     if (name == root) next = backend.get();

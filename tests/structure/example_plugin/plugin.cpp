@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <memory>
 
 #include "core/ops/forwarding_backend.hpp"
 
@@ -62,8 +63,7 @@ const mylos::PluginDescriptor mylos_plugin = {
     .name = "example",
     .summary = "GELU in a plain loop, all else by the next backend",
     .preference = -1,  // never chosen by default
-    .operations = ExampleOperations::List::names.data(),
-    .num_operations = ExampleOperations::List::names.size(),
+    .operations = ExampleOperations::List::names,
     .create_compute = create,
 };
 }

@@ -19,9 +19,9 @@ CharClasses::CharClasses() {
     for (const CodePointRange& range : ranges)
       std::fill(all.begin() + range.first, all.begin() + range.last + 1, kind);
   };
-  enter(unicode_letters(), CharClass::letter);
-  enter(unicode_numbers(), CharClass::number);
-  enter(unicode_spaces(), CharClass::space);
+  enter(unicode_letters, CharClass::letter);
+  enter(unicode_numbers, CharClass::number);
+  enter(unicode_spaces, CharClass::space);
   for (std::size_t c = 0; c < ascii_.size(); ++c) ascii_[c] = c < 0x80 ? all[c] : CharClass::malformed;
   std::map<std::vector<CharClass>, std::uint16_t> known;
   for (std::size_t b = 0; b < block_of_.size(); ++b) {

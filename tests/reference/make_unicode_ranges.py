@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Writes io/tokens/unicode_ranges.cpp: the letters, numbers and white space of Unicode as tiktoken's patterns see them.
+"""Writes io/tokens/unicode_ranges.hpp: the letters, numbers and white space of Unicode as tiktoken's patterns see them.
 
-usage: make_unicode_ranges.py > io/tokens/unicode_ranges.cpp; clang-format -i io/tokens/unicode_ranges.cpp
+usage: make_unicode_ranges.py > io/tokens/unicode_ranges.hpp; clang-format -i io/tokens/unicode_ranges.hpp
 """
 
 import tiktoken
@@ -27,19 +27,20 @@ def ranges(points):
 
 
 print(f"""// SPDX-License-Identifier: BSD-3-Clause
-// Made by tests/reference/make_unicode_ranges.py from tiktoken {tiktoken.__version__} (Unicode 16).
-#include "io/tokens/unicode_ranges.hpp"
+// The code points of Unicode 16 that GPT-2's pre-tokenizer distinguishes, in ascending ranges: letters
+// (\\p{{L}}), numbers (\\p{{N}}) and white space (\\s). Made by tests/reference/make_unicode_ranges.py from tiktoken
+// {tiktoken.__version__}.
+#pragma once
 
 namespace mylos {{
 
-namespace {{
+struct CodePointRange {{
+  char32_t first;
+  char32_t last;  ///< inclusive
+}};
 """)
-CLASSES = [("letters", r"\p{L}"), ("numbers", r"\p{N}"), ("spaces", r"\s")]
-for name, pattern in CLASSES:
-    print(f"constexpr CodePointRange {name}[] = {{")
+for name, pattern in [("letters", r"\p{L}"), ("numbers", r"\p{N}"), ("spaces", r"\s")]:
+    print(f"inline constexpr CodePointRange unicode_{name}[] = {{")
     print(", ".join(f"{{0x{first:x}, 0x{last:x}}}" for first, last in ranges(members(pattern))))
     print("};\n")
-print("}  // namespace\n")
-for name, _ in CLASSES:
-    print(f"std::span<const CodePointRange> unicode_{name}() {{\n  return {name};\n}}\n")
 print("}  // namespace mylos")

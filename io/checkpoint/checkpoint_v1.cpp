@@ -22,8 +22,8 @@ constexpr int max_rank = 8;
 constexpr std::int64_t max_tensor_size = std::int64_t{1} << 48U;
 constexpr std::int64_t max_tensors = 1'000'000;
 constexpr std::int64_t max_chunk_bytes = std::int64_t{64} << 20U;
-// Elements per HDF5 call (16 MiB); bounded because HDF5 copies the chunks of a call.
-constexpr std::int64_t max_transfer = std::int64_t{4} << 20U;
+// Per HDF5 call; bounded because HDF5 copies the chunks of a call.
+constexpr std::int64_t max_transfer_bytes = std::int64_t{16} << 20U;
 constexpr std::int64_t checksum_bytes = 4;
 
 using Extents = std::vector<hsize_t>;
@@ -43,17 +43,9 @@ std::int64_t stored_bytes(const Extents& shape, const Extents& chunk) {
   return chunks * (chunk_bytes + checksum_bytes);
 }
 
-/// A box that HDF5 moves in one call. In memory it is the corner at index 0 of an array with extents
-/// `memory`.
-struct Transfer {
-  Extents start;
-  Extents count;
-  Extents memory;
-  float* data = nullptr;
-};
-
-/// The dataspaces of a transfer, in the file and in memory.
-std::pair<H5Dataspace, H5Dataspace> spaces_of(const Extents& shape, const Transfer& transfer) {
+/// The dataspaces of a part, in the file and in memory: there it is the corner at index 0 of an array.
+std::pair<H5Dataspace, H5Dataspace> spaces_of(const std::vector<std::int64_t>& shape,
+                                              const TensorPart& part) {
   const auto simple = [](const Extents& extents) {
     return H5Dataspace(h5_check(H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr),
                                 ExitCode::internal, "dataspace"));
@@ -62,35 +54,15 @@ std::pair<H5Dataspace, H5Dataspace> spaces_of(const Extents& shape, const Transf
     h5_check(H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, start.data(), nullptr, count.data(), nullptr),
              ExitCode::internal, "selection");
   };
-  H5Dataspace in_file = simple(shape);
-  H5Dataspace in_memory = simple(transfer.memory);
-  select(in_file, transfer.start, transfer.count);
-  if (transfer.memory != transfer.count) select(in_memory, Extents(shape.size(), 0), transfer.count);
+  const Extents count = to_extents(part.box.count);
+  Extents memory = count;
+  for (std::size_t d = 1; d < memory.size(); ++d)
+    memory[d] = static_cast<hsize_t>(part.stride[d - 1] / part.stride[d]);
+  H5Dataspace in_file = simple(to_extents(shape));
+  H5Dataspace in_memory = simple(memory);
+  select(in_file, to_extents(part.box.start), count);
+  if (memory != count) select(in_memory, Extents(shape.size(), 0), count);
   return {std::move(in_file), std::move(in_memory)};
-}
-
-/// The transfers of a part, which is cut along its first dimension into pieces of at most `max_transfer`
-/// elements, or of one row if that is more.
-std::vector<Transfer> transfers_of(const TensorPart& part) {
-  std::vector<Transfer> transfers;
-  if (part.box.size() == 0) return transfers;
-  const std::int64_t row = part.box.size() / part.box.count[0];
-  const std::int64_t most = std::max<std::int64_t>(1, max_transfer / row);
-  Transfer transfer{.start = to_extents(part.box.start),
-                    .count = to_extents(part.box.count),
-                    .memory = Extents(part.box.count.size()),
-                    .data = nullptr};
-  for (std::size_t d = 1; d < part.stride.size(); ++d)
-    transfer.memory[d] = static_cast<hsize_t>(part.stride[d - 1] / part.stride[d]);
-  for (std::int64_t first = 0; first < part.box.count[0]; first += most) {
-    const std::int64_t start = part.box.start[0] + first;
-    const std::int64_t rows = std::min(most, part.box.count[0] - first);
-    transfer.start[0] = static_cast<hsize_t>(start);
-    transfer.count[0] = transfer.memory[0] = static_cast<hsize_t>(rows);
-    transfer.data = part.data + first * part.stride[0];
-    transfers.push_back(transfer);
-  }
-  return transfers;
 }
 
 /// Rejects formats older than HDF5 1.10, whose metadata has no checksums. Called before HDF5 parses the file.
@@ -119,11 +91,11 @@ struct ChunkedTensors::Impl {
   void read(const TensorInfo& wanted, const std::vector<TensorPart>& parts) const {
     const H5Dataset dataset = open(wanted.name);
     for (const TensorPart& part : parts) {
-      for (const Transfer& transfer : transfers_of(part)) {
-        const auto [in_file, in_memory] = spaces_of(to_extents(wanted.shape), transfer);
-        check(H5Dread(dataset.get(), H5T_NATIVE_FLOAT, in_memory.get(), in_file.get(), H5P_DEFAULT,
-                      transfer.data),
-              wanted.name);
+      for (const TensorPart& rows : cut(part, max_transfer_bytes)) {
+        const auto [in_file, in_memory] = spaces_of(wanted.shape, rows);
+        check(
+            H5Dread(dataset.get(), H5T_NATIVE_FLOAT, in_memory.get(), in_file.get(), H5P_DEFAULT, rows.data),
+            wanted.name);
       }
     }
   }

@@ -152,7 +152,7 @@ class CheckpointReader {
   std::vector<TensorInfo> tensors(const std::string& file) const;
   /// Reads this rank's parts of a tensor. Throws ExitCode::bad_data with both shapes if the tensor is missing
   /// or has another shape.
-  void read(const CheckpointTensor& tensor) const;
+  void read(const CheckpointTensor& wanted) const;
 
  private:
   struct Impl;

@@ -31,31 +31,9 @@ struct CheckpointReader::Impl {
     io.run([this] { chunked.clear(); });
   }
 
-  /// Throws unless `found` has the wanted shape; `found` is null if the file has no such tensor.
-  void check(const CheckpointTensor& wanted, const TensorInfo* found) const {
-    const fs::path file = path / wanted.file;
-    if (found == nullptr) {
-      fail(ExitCode::bad_data, "{}: no dataset {}, which should have shape {}", file.string(),
-           wanted.info.name, wanted.info.shape_text());
-    }
-    if (found->shape != wanted.info.shape) {
-      fail(ExitCode::bad_data, "{}: dataset {} has shape {}; the model needs {}", file.string(),
-           wanted.info.name, found->shape_text(), wanted.info.shape_text());
-    }
-  }
-  [[noreturn]] void fail_without(const std::string& file) const {
-    fail(ExitCode::bad_data, "{} has no {}", path.string(), file);
-  }
-
-  /// The manifest's entry for a file; in version 2, it describes the file's tensors.
-  const ManifestFile& file(const std::string& name) const {
-    const auto found = std::ranges::find(manifest.files, name, &ManifestFile::name);
-    if (found == manifest.files.end()) fail_without(name);
-    return *found;
-  }
-  const ChunkedTensors& chunked_file(const std::string& name) const {
-    const auto found = chunked.find(name);
-    if (found == chunked.end()) fail_without(name);
+  const std::vector<PlacedTensor>& tensors_of(const std::string& file) const {
+    const auto found = tensors.find(file);
+    if (found == tensors.end()) fail(ExitCode::bad_data, "{} has no {}", path.string(), file);
     return found->second;
   }
 
@@ -63,8 +41,9 @@ struct CheckpointReader::Impl {
   fs::path path;
   Manifest manifest;
   CheckpointState state;
-  std::map<std::string, ChunkedTensors> chunked;  // of version 1
-  std::map<std::string, TensorFile> files;        // of version 2
+  std::map<std::string, std::vector<PlacedTensor>> tensors;  // by file; of version 1 without offsets
+  std::map<std::string, ChunkedTensors> chunked;             // of version 1
+  std::map<std::string, TensorFile> files;                   // of version 2
 };
 
 CheckpointReader::CheckpointReader(IoThread& io, const fs::path& checkpoint, std::optional<std::int64_t> step)
@@ -85,10 +64,13 @@ CheckpointReader::CheckpointReader(IoThread& io, const fs::path& checkpoint, std
       impl_->state.json = read_text_file(checkpoint / "state.json", max_state_bytes);
       for (const ManifestFile& file : manifest.files) {
         if (!file.name.ends_with(".h5")) continue;
+        std::vector<PlacedTensor>& tensors = impl_->tensors[file.name];
         if (manifest.version == 1) {
-          impl_->chunked.emplace(file.name, ChunkedTensors(checkpoint / file.name));
+          const auto opened = impl_->chunked.emplace(file.name, checkpoint / file.name).first;
+          for (const TensorInfo& info : opened->second.tensors()) tensors.push_back({.info = info});
         } else {
           impl_->files.emplace(file.name, TensorFile(checkpoint / file.name, O_RDONLY));
+          for (const ManifestTensor& tensor : file.tensors) tensors.push_back(tensor.placed);
         }
       }
     });
@@ -104,30 +86,35 @@ const CheckpointState& CheckpointReader::state() const {
 }
 
 std::vector<TensorInfo> CheckpointReader::tensors(const std::string& file) const {
-  if (impl_->manifest.version == 1) return impl_->chunked_file(file).tensors();
   std::vector<TensorInfo> tensors;
-  for (const ManifestTensor& tensor : impl_->file(file).tensors) tensors.push_back(tensor.placed.info);
+  for (const PlacedTensor& tensor : impl_->tensors_of(file)) tensors.push_back(tensor.info);
   return tensors;
 }
 
-void CheckpointReader::read(const CheckpointTensor& tensor) const {
-  check_parts(tensor.info, tensor.parts);
-  if (impl_->manifest.version == 1) {
-    const ChunkedTensors& file = impl_->chunked_file(tensor.file);
-    const auto found = std::ranges::find(file.tensors(), tensor.info.name, &TensorInfo::name);
-    impl_->check(tensor, found == file.tensors().end() ? nullptr : &*found);
-    impl_->io.run([&] { file.read(tensor.info, tensor.parts); });
-    return;
+void CheckpointReader::read(const CheckpointTensor& wanted) const {
+  check_parts(wanted.info, wanted.parts);
+  const auto& [name, shape] = wanted.info;
+  const std::vector<PlacedTensor>& tensors = impl_->tensors_of(wanted.file);
+  const auto found =
+      std::ranges::find(tensors, name, [](const PlacedTensor& tensor) { return tensor.info.name; });
+  const std::string file = (impl_->path / wanted.file).string();
+  if (found == tensors.end()) {
+    fail(ExitCode::bad_data, "{}: no dataset {}, which should have shape {}", file, name,
+         wanted.info.shape_text());
   }
-  const std::vector<ManifestTensor>& tensors = impl_->file(tensor.file).tensors;
-  const auto found = std::ranges::find(tensors, tensor.info.name,
-                                       [](const ManifestTensor& other) { return other.placed.info.name; });
-  impl_->check(tensor, found == tensors.end() ? nullptr : &found->placed.info);
+  if (found->info.shape != shape) {
+    fail(ExitCode::bad_data, "{}: dataset {} has shape {}; the model needs {}", file, name,
+         found->info.shape_text(), wanted.info.shape_text());
+  }
+  if (impl_->manifest.version == 1) {
+    const ChunkedTensors& chunked = impl_->chunked.at(wanted.file);
+    return impl_->io.run([&] { chunked.read(wanted.info, wanted.parts); });
+  }
   std::vector<TensorPart> cuts;
-  for (const TensorPart& part : tensor.parts)
+  for (const TensorPart& part : wanted.parts)
     std::ranges::move(cut(part, read_bytes), std::back_inserter(cuts));
-  const TensorFile& file = impl_->files.at(tensor.file);
-  parallel_for(cuts.size(), impl_->io.threads(), [&](std::size_t i) { file.read(found->placed, cuts[i]); });
+  const TensorFile& content = impl_->files.at(wanted.file);
+  parallel_for(cuts.size(), impl_->io.threads(), [&](std::size_t i) { content.read(*found, cuts[i]); });
 }
 
 std::optional<CheckpointReader> open_newest(IoThread& io, const fs::path& directory,

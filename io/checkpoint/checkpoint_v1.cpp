@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "io/checkpoint/checkpoint_v1.hpp"
 
-#include <algorithm>
 #include <array>
 #include <fcntl.h>
 #include <system_error>

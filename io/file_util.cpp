@@ -10,7 +10,6 @@
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #include <vector>
 
 #include "core/base/error.hpp"
@@ -19,10 +18,6 @@
 namespace mylos {
 
 namespace fs = std::filesystem;
-
-void FileDescriptor::reset() {
-  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-}
 
 FileDescriptor open_file(const fs::path& file, int flags) {
   constexpr mode_t mode = 0666;

@@ -8,30 +8,37 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <unistd.h>
 #include <utility>
 
 namespace mylos {
 
-/// Owns a file descriptor.
-class FileDescriptor {
+/// Owns an identifier of something open, which `close_function` closes; without one, the identifier is -1.
+/// The destructor ignores errors: if they matter, call `close`.
+template <class Id, auto close_function>
+class Handle {
  public:
-  FileDescriptor() = default;
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  ~FileDescriptor() { reset(); }
-  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
-    reset();
-    fd_ = std::exchange(other.fd_, -1);
+  Handle() = default;
+  explicit Handle(Id id) : id_(id) {}
+  ~Handle() { static_cast<void>(close()); }
+  Handle(Handle&& other) noexcept : id_(other.release()) {}
+  Handle& operator=(Handle&& other) noexcept {
+    std::swap(id_, other.id_);
     return *this;
   }
 
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-  void reset();
+  Id get() const { return id_; }
+  explicit operator bool() const { return id_ >= 0; }
+  /// Gives up the identifier without closing it.
+  Id release() { return std::exchange(id_, -1); }
+  /// Closes it; negative if that failed.
+  [[nodiscard]] int close() { return id_ < 0 ? 0 : close_function(release()); }
 
  private:
-  int fd_ = -1;
+  Id id_ = -1;
 };
+
+using FileDescriptor = Handle<int, ::close>;
 
 /// open(2) with close-on-exec; throws ExitCode::io with the file and the reason.
 FileDescriptor open_file(const std::filesystem::path& file, int flags);

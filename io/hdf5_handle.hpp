@@ -4,45 +4,21 @@
 
 #include <algorithm>
 #include <string>
-#include <utility>
 
 #include <hdf5.h>
 
 #include "core/base/error.hpp"
+#include "io/file_util.hpp"
 
 namespace mylos {
 
-/// Owns an HDF5 identifier. The destructor ignores errors: after writing, call `close`.
-template <herr_t (*close_function)(hid_t)>
-class H5Handle {
- public:
-  H5Handle() = default;
-  explicit H5Handle(hid_t id) : id_(id) {}
-  ~H5Handle() { static_cast<void>(close()); }
-  H5Handle(H5Handle&& other) noexcept : id_(other.release()) {}
-  H5Handle& operator=(H5Handle&& other) noexcept {
-    std::swap(id_, other.id_);
-    return *this;
-  }
-
-  hid_t get() const { return id_; }
-  explicit operator bool() const { return id_ >= 0; }
-  /// Gives up the identifier without closing it.
-  hid_t release() { return std::exchange(id_, H5I_INVALID_HID); }
-  /// Closes it; negative if HDF5 failed.
-  [[nodiscard]] herr_t close() { return id_ < 0 ? 0 : close_function(release()); }
-
- private:
-  hid_t id_ = H5I_INVALID_HID;
-};
-
-using H5File = H5Handle<H5Fclose>;
-using H5Group = H5Handle<H5Gclose>;
-using H5Object = H5Handle<H5Oclose>;
-using H5Dataset = H5Handle<H5Dclose>;
-using H5Dataspace = H5Handle<H5Sclose>;
-using H5Type = H5Handle<H5Tclose>;
-using H5Properties = H5Handle<H5Pclose>;
+using H5File = Handle<hid_t, H5Fclose>;
+using H5Group = Handle<hid_t, H5Gclose>;
+using H5Object = Handle<hid_t, H5Oclose>;
+using H5Dataset = Handle<hid_t, H5Dclose>;
+using H5Dataspace = Handle<hid_t, H5Sclose>;
+using H5Type = Handle<hid_t, H5Tclose>;
+using H5Properties = Handle<hid_t, H5Pclose>;
 
 /// The innermost message of HDF5's error stack, on one line.
 inline std::string h5_error_message() {

@@ -168,7 +168,7 @@ void TokenFileWriter::finish() {
   write_fully(file_.get(), temporary_, header.data(), header_bytes, 0);
   sync_path(temporary_);
   rename_file(temporary_, path_);
-  file_.reset();
+  file_ = {};
 }
 
 }  // namespace mylos

@@ -85,7 +85,8 @@ std::vector<std::string> ReferenceFile::list(const std::string& group) const {
 }
 
 double ReferenceFile::attribute(const std::string& name) const {
-  const H5Handle<H5Aclose> opened(impl_->check(H5Aopen(impl_->file.get(), name.c_str(), H5P_DEFAULT), name));
+  const Handle<hid_t, H5Aclose> opened(
+      impl_->check(H5Aopen(impl_->file.get(), name.c_str(), H5P_DEFAULT), name));
   double value = 0.0;
   impl_->check(H5Aread(opened.get(), H5T_NATIVE_DOUBLE, &value), name);
   return value;

@@ -19,15 +19,16 @@ namespace mylos {
 
 namespace fs = std::filesystem;
 
+void check_call(std::int64_t result, const char* verb, const fs::path& file) {
+  if (result < 0) fail(ExitCode::io, "cannot {} {}: {}", verb, file.string(), std::strerror(errno));
+}
+
 FileDescriptor open_file(const fs::path& file, int flags) {
   constexpr mode_t mode = 0666;
   const WatchedCall call(CallKind::io, "open", file.native());
-  const int fd = ::open(file.c_str(), flags | O_CLOEXEC, mode);
-  if (fd < 0) {
-    const int reason = errno;
-    fail(ExitCode::io, "cannot open {}: {}", file.string(), std::strerror(reason));
-  }
-  return FileDescriptor(fd);
+  FileDescriptor fd(::open(file.c_str(), flags | O_CLOEXEC, mode));
+  check_call(fd.get(), "open", file);
+  return fd;
 }
 
 void allow_open_files(std::size_t count) {
@@ -89,8 +90,7 @@ void rename_file(const fs::path& from, const fs::path& to) {
 std::string read_text_file(const fs::path& file, std::size_t max_bytes) {
   const FileDescriptor fd = open_file(file, O_RDONLY | O_NONBLOCK);  // does not wait for a pipe's writer
   struct stat info {};
-  if (::fstat(fd.get(), &info) != 0)
-    fail(ExitCode::io, "cannot read {}: {}", file.string(), std::strerror(errno));
+  check_call(::fstat(fd.get(), &info), "read", file);
   if (!S_ISREG(info.st_mode)) fail(ExitCode::io, "cannot read {}: not a regular file", file.string());
   if (static_cast<std::size_t>(info.st_size) > max_bytes) {
     fail(ExitCode::bad_data, "{} has {} bytes; at most {} are expected", file.string(), info.st_size,
@@ -131,9 +131,7 @@ void make_directory(const fs::path& directory) {
   }
   if (!fs::is_directory(directory, error))
     fail(ExitCode::io, "cannot create {}: there is a file of that name", directory.string());
-  if (::access(directory.c_str(), W_OK | X_OK) != 0) {
-    fail(ExitCode::io, "cannot write in {}: {}", directory.string(), std::strerror(errno));
-  }
+  check_call(::access(directory.c_str(), W_OK | X_OK), "write in", directory);
 }
 
 RunLock::RunLock(const fs::path& directory, std::string_view parameter) {
@@ -141,8 +139,7 @@ RunLock::RunLock(const fs::path& directory, std::string_view parameter) {
   const WatchedCall call(CallKind::io, "lock", lock.native());
   file_ = open_file(lock, O_RDWR | O_CREAT | O_NOFOLLOW);
   if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
-    const int reason = errno;
-    if (reason != EWOULDBLOCK) fail(ExitCode::io, "cannot lock {}: {}", lock.string(), std::strerror(reason));
+    if (errno != EWOULDBLOCK) check_call(-1, "lock", lock);
     std::string holder = read_text_file(lock, 4096);
     while (!holder.empty() && holder.back() == '\n') holder.pop_back();
     fail(ExitCode::usage, "{} is in use by {}; wait for it, or give another {}", directory.string(),
@@ -151,9 +148,7 @@ RunLock::RunLock(const fs::path& directory, std::string_view parameter) {
   std::array<char, HOST_NAME_MAX + 1> host{};
   ::gethostname(host.data(), host.size() - 1);
   const std::string holder = fmt::format("process {} on {}\n", ::getpid(), host.data());
-  if (::ftruncate(file_.get(), 0) != 0) {
-    fail(ExitCode::io, "cannot write {}: {}", lock.string(), std::strerror(errno));
-  }
+  check_call(::ftruncate(file_.get(), 0), "write", lock);
   write_fully(file_.get(), lock, holder.data(), holder.size(), 0);
 }
 

@@ -40,6 +40,9 @@ class Handle {
 
 using FileDescriptor = Handle<int, ::close>;
 
+/// Throws ExitCode::io if `result` of a system call is negative: "cannot `verb` FILE" and errno's reason.
+void check_call(std::int64_t result, const char* verb, const std::filesystem::path& file);
+
 /// open(2) with close-on-exec; throws ExitCode::io with the file and the reason.
 FileDescriptor open_file(const std::filesystem::path& file, int flags);
 

@@ -8,8 +8,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
 #include <exception>
 #include <limits>
 #include <mutex>
@@ -265,8 +263,7 @@ struct MetricsWriter::Impl {
   void open() {
     clear_temporary();
     if (fs::exists(path)) {
-      if (::access(path.c_str(), R_OK | W_OK) != 0)
-        fail(ExitCode::io, "cannot write {}: {}", path.string(), std::strerror(errno));
+      check_call(::access(path.c_str(), R_OK | W_OK), "write", path);
       with_damage_set_aside([this] { file.emplace(path, H5F_ACC_RDWR); });
     } else {
       create();

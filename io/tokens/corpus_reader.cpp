@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <fcntl.h>
 #include <glob.h>
 #include <set>
@@ -97,15 +96,14 @@ bool CorpusReader::open_next() {
   const CorpusInput& input = inputs_[input_++];
   if (input.path.empty()) {
     file_ = FileDescriptor(::dup(STDIN_FILENO));
-    if (!file_) fail(ExitCode::io, "cannot read standard input: {}", std::strerror(errno));
+    check_call(file_.get(), "read", input.name());
   } else {
     file_ = open_file(input.path, O_RDONLY | O_NONBLOCK);  // does not wait for a pipe's writer
     struct stat info {};
     if (::fstat(file_.get(), &info) != 0 || !S_ISREG(info.st_mode))
       fail(ExitCode::io, "cannot read {}: not a regular file", input.name());
     ::posix_fadvise(file_.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
-    if (input.first > 0 && ::lseek(file_.get(), input.first, SEEK_SET) < 0)
-      fail(ExitCode::io, "cannot read {}: {}", input.name(), std::strerror(errno));
+    check_call(::lseek(file_.get(), input.first, SEEK_SET), "read", input.path);
   }
   left_ = input.bytes;
   at_end_ = begun_ = false;
@@ -123,7 +121,7 @@ bool CorpusReader::fill(std::size_t bytes) {
     const WatchedCall call(CallKind::io, "read", inputs_[input_ - 1].path.native(), wanted);
     const ssize_t n = wanted == 0 ? 0 : ::read(file_.get(), buffer_.data() + size, wanted);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail(ExitCode::io, "cannot read {}: {}", inputs_[input_ - 1].name(), std::strerror(errno));
+    check_call(n, "read", inputs_[input_ - 1].name());
     at_end_ = n == 0;
     size += static_cast<std::size_t>(n);
     left_ -= n;

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cerrno>
-#include <cstring>
 #include <fcntl.h>
 #include <limits>
 #include <sys/stat.h>
@@ -42,12 +40,8 @@ TokenFile::TokenFile(const fs::path& file, std::int64_t vocab, TokenFormat forma
       format_(format),
       pages_(pages),
       file_(open_file(file, O_RDONLY | O_NONBLOCK)) {  // does not wait for a pipe's writer
-  struct stat info {};
-  if (::fstat(file_.get(), &info) != 0)
-    fail(ExitCode::io, "cannot read {}: {}", file.string(), std::strerror(errno));
-  if (!S_ISREG(info.st_mode)) fail(ExitCode::bad_data, "{} is not a regular file", file.string());
-  size_ = checked_size(static_cast<std::size_t>(info.st_size));
   stamp_ = stamp();
+  size_ = checked_size(static_cast<std::size_t>(stamp_.bytes));
   identity_ = identity_now();
 }
 
@@ -91,8 +85,8 @@ std::int64_t TokenFile::offset_of(std::int64_t index) const {
 
 TokenFile::Stamp TokenFile::stamp() const {
   struct stat info {};
-  if (::fstat(file_.get(), &info) != 0)
-    fail(ExitCode::io, "cannot read {}: {}", path_.string(), std::strerror(errno));
+  check_call(::fstat(file_.get(), &info), "read", path_);
+  if (!S_ISREG(info.st_mode)) fail(ExitCode::bad_data, "{} is not a regular file", path_.string());
   return {.bytes = info.st_size, .seconds = info.st_mtim.tv_sec, .nanoseconds = info.st_mtim.tv_nsec};
 }
 

@@ -5,7 +5,6 @@
 
 #include "core/base/error.hpp"
 #include "io/tokens/bpe_encoder.hpp"
-#include "io/tokens/pretokenizer.hpp"
 
 namespace mylos {
 
@@ -32,24 +31,6 @@ BpeTokenizer::BpeTokenizer(BpeRanks ranks) : ranks_(std::move(ranks)), digest_(r
 
 std::unique_ptr<Encoder> BpeTokenizer::encoder() const {
   return std::make_unique<PieceEncoder>(ranks_.merges(), long_pieces_);
-}
-
-std::string BpeTokenizer::decode(std::span<const std::uint16_t> tokens) const {
-  std::string text;
-  for (const std::uint16_t token : tokens) {
-    if (token < end_of_text()) {
-      text += ranks_.tokens()[token];
-    } else if (token == end_of_text()) {
-      text += "<|endoftext|>";
-    } else {
-      fail(ExitCode::bad_data, "token {} is outside the tokenizer's vocabulary of {}", token, vocab_size());
-    }
-  }
-  return text;
-}
-
-std::size_t BpeTokenizer::last_cut(std::string_view text) const {
-  return mylos::last_cut(text);
 }
 
 BpeRanks read_gpt2_ranks(const std::filesystem::path& path) {

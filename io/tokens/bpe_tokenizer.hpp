@@ -6,6 +6,7 @@
 #include <string>
 
 #include "io/tokens/bpe_ranks.hpp"
+#include "io/tokens/pretokenizer.hpp"
 #include "io/tokens/tokenizer.hpp"
 
 namespace mylos {
@@ -16,14 +17,14 @@ class BpeTokenizer final : public Tokenizer {
   explicit BpeTokenizer(BpeRanks ranks);
 
   std::unique_ptr<Encoder> encoder() const override;
-  std::string decode(std::span<const std::uint16_t> tokens) const override;
-  std::int64_t vocab_size() const override { return end_of_text() + std::int64_t{1}; }
   std::uint16_t end_of_text() const override { return static_cast<std::uint16_t>(ranks_.tokens().size()); }
   TokenizerIdentity identity() const override { return {.name = "gpt2", .ranks = digest_}; }
-  std::size_t last_cut(std::string_view text) const override;
+  std::size_t last_cut(std::string_view text) const override { return mylos::last_cut(text); }
   const BpeRanks& ranks() const { return ranks_; }
 
  private:
+  std::string bytes_of(std::uint16_t token) const override { return ranks_.tokens()[token]; }
+
   BpeRanks ranks_;
   std::string digest_;
   mutable std::mutex long_pieces_;

@@ -15,6 +15,16 @@ std::vector<std::uint16_t> Tokenizer::encode(std::string_view text) const {
   return tokens;
 }
 
+std::string Tokenizer::decode(std::span<const std::uint16_t> tokens) const {
+  std::string text;
+  for (const std::uint16_t token : tokens) {
+    if (token > end_of_text())
+      fail(ExitCode::bad_data, "token {} is outside the tokenizer's vocabulary of {}", token, vocab_size());
+    text += token == end_of_text() ? "<|endoftext|>" : bytes_of(token);
+  }
+  return text;
+}
+
 namespace {
 
 class ByteEncoder final : public Encoder {
@@ -30,26 +40,12 @@ class ByteTokenizer final : public Tokenizer {
  public:
   std::unique_ptr<Encoder> encoder() const override { return std::make_unique<ByteEncoder>(); }
 
-  std::string decode(std::span<const std::uint16_t> tokens) const override {
-    std::string text;
-    text.reserve(tokens.size());
-    for (const std::uint16_t token : tokens) {
-      if (token == end_of_text()) {
-        text += "<|endoftext|>";
-      } else if (token < end_of_text()) {
-        text += static_cast<char>(token);
-      } else {
-        fail(ExitCode::bad_data, "token {} is outside the byte tokenizer's vocabulary of {}", token,
-             vocab_size());
-      }
-    }
-    return text;
-  }
-
-  std::int64_t vocab_size() const override { return 257; }
   std::uint16_t end_of_text() const override { return 256; }
   TokenizerIdentity identity() const override { return {.name = "bytes", .ranks = ""}; }
   std::size_t last_cut(std::string_view text) const override { return text.size(); }
+
+ private:
+  std::string bytes_of(std::uint16_t token) const override { return {static_cast<char>(token)}; }
 };
 
 constexpr TokenizerDescriptor all_tokenizers[] = {

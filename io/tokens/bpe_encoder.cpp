@@ -63,23 +63,28 @@ std::uint16_t* BpeEncoder::cached_tokens(std::vector<E>& entries, std::string_vi
   return tokens + entry.count;
 }
 
-std::uint16_t* BpeEncoder::encode(std::string_view text, std::uint16_t* tokens) {
+void BpeEncoder::append(std::string_view text, std::vector<std::uint16_t>& tokens) {
   constexpr std::size_t much = 65536;
+  // `cached_tokens` may overwrite so many tokens past the end of its output.
+  constexpr std::size_t spare_tokens = 16;
+  const std::size_t before = tokens.size();
+  tokens.resize(before + text.size() + spare_tokens);
+  std::uint16_t* end = tokens.data() + before;
   while (!text.empty()) {
     const std::string_view piece = text.substr(0, first_piece(text));
     if (piece.size() <= sizeof(ShortEntry::piece)) {
-      tokens = cached_tokens(short_entries_, piece, text.size(), tokens);
+      end = cached_tokens(short_entries_, piece, text.size(), end);
     } else if (piece.size() <= sizeof(LongEntry::piece)) {
-      tokens = cached_tokens(long_entries_, piece, text.size(), tokens);
+      end = cached_tokens(long_entries_, piece, text.size(), end);
     } else if (piece.size() <= much) {
-      tokens = merges_.merge(piece, tokens);
+      end = merges_.merge(piece, end);
     } else {
       const std::lock_guard lock(long_pieces_);
-      tokens = merges_.merge(piece, tokens);
+      end = merges_.merge(piece, end);
     }
     text.remove_prefix(piece.size());
   }
-  return tokens;
+  tokens.resize(static_cast<std::size_t>(end - tokens.data()));
 }
 
 }  // namespace mylos

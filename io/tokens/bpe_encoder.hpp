@@ -10,21 +10,18 @@
 #include <vector>
 
 #include "io/tokens/bpe_merges.hpp"
+#include "io/tokens/tokenizer.hpp"
 
 namespace mylos {
 
 /// For one thread at a time: it caches the tokens of pieces.
-class BpeEncoder {
+class BpeEncoder final : public Encoder {
  public:
   /// `merges` and `long_pieces` must outlive this. `long_pieces` is locked while a piece of more than 64 KiB
   /// is merged, because this takes much memory.
   BpeEncoder(const BpeMerges& merges, std::mutex& long_pieces);
 
-  /// The number of tokens past the end of its output that `encode` may overwrite.
-  static constexpr std::size_t spare_tokens = 16;
-
-  /// Writes the tokens of `text`, at most one per byte, and returns the end of its output.
-  std::uint16_t* encode(std::string_view text, std::uint16_t* tokens);
+  void append(std::string_view text, std::vector<std::uint16_t>& tokens) override;
 
  private:
   /// A piece of at most `Bytes` bytes, zero-padded, and its at most `Tokens` tokens.

@@ -2,6 +2,7 @@
 #include "app/run_config.hpp"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
@@ -53,13 +54,6 @@ DType dtype_named(std::string_view name) {
   return parse_choice<DType>(name, {{"fp32", DType::fp32}, {"bf16", DType::bf16}, {"fp16", DType::fp16}});
 }
 
-std::string listed(const std::vector<std::int64_t>& values) {
-  std::vector<std::string> words;
-  words.reserve(values.size());
-  for (const std::int64_t value : values) words.push_back(fmt::format("{}", value));
-  return one_of(words);
-}
-
 /// The divisors of `number` that are at least `least`, as text: at most eight, those nearest to `wanted`,
 /// ascending.
 std::string divisors_near(std::int64_t number, std::int64_t wanted, std::int64_t least = 1) {
@@ -73,13 +67,13 @@ std::string divisors_near(std::int64_t number, std::int64_t wanted, std::int64_t
   std::stable_sort(divisors.begin(), divisors.end(), nearer);
   divisors.resize(std::min<std::size_t>(divisors.size(), 8));
   std::sort(divisors.begin(), divisors.end());
-  return listed(divisors);
+  return one_of(divisors);
 }
 
 /// The nearest multiples of `unit` below and above `wanted`, as text.
 std::string multiples_near(std::int64_t unit, std::int64_t wanted) {
   const std::int64_t below = wanted / unit * unit;
-  return below == 0 ? listed({unit}) : listed({below, below + unit});
+  return below == 0 ? std::to_string(unit) : one_of(std::array{below, below + unit});
 }
 
 /// The rules that involve several parameters, each after the rules that set the values it uses. A parameter

@@ -20,7 +20,7 @@
 namespace mylos {
 namespace {
 
-using Names = std::vector<std::string>;
+using Names = std::vector<std::string_view>;
 
 std::string_view trimmed(std::string_view text) {
   constexpr std::string_view blanks = " \t\r";
@@ -75,17 +75,6 @@ std::string range_of(const ParamSpec& spec) {
   return above ? fmt::format("at most {}", spec.max) : "any";
 }
 
-Names choices_of(const ParamSpec& spec) {
-  Names choices;
-  std::string_view rest = spec.choices;
-  while (true) {
-    const std::size_t bar = rest.find('|');
-    choices.emplace_back(rest.substr(0, bar));
-    if (bar == std::string_view::npos) return choices;
-    rest.remove_prefix(bar + 1);
-  }
-}
-
 void check_range(const ParamSpec& spec, double number) {
   if (number < spec.min || number > spec.max)
     fail(ExitCode::usage, "is out of range; use {}", range_of(spec));
@@ -133,7 +122,7 @@ ParamValue parse_value(const ParamSpec& spec, const std::string& text) {
       if (text != "true" && text != "false") fail(ExitCode::usage, "is neither true nor false");
       return text == "true";
     case ParamType::choice: {
-      const Names choices = choices_of(spec);
+      const Names choices = split(spec.choices, '|');
       if (!contains(choices, text)) fail(ExitCode::usage, "is unknown; use {}", one_of(choices));
       return text;
     }
@@ -162,7 +151,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 std::string nearest(std::string_view word, const Names& candidates) {
   std::size_t best = 2 + word.size() / 3;
   std::string found;
-  for (const std::string& candidate : candidates) {
+  for (const std::string_view candidate : candidates) {
     const std::size_t distance = edit_distance(word, candidate);
     if (distance < best) {
       best = distance;
@@ -273,14 +262,8 @@ const char* type_name(ParamType type) {
 }
 
 std::string legal_values(const ParamSpec& spec) {
-  switch (spec.type) {
-    case ParamType::boolean:
-      return "true or false";
-    case ParamType::choice:
-      return one_of(choices_of(spec));
-    default:
-      return range_of(spec);
-  }
+  if (spec.type == ParamType::boolean) return "true or false";
+  return spec.type == ParamType::choice ? one_of(split(spec.choices, '|')) : range_of(spec);
 }
 
 std::string default_of(const ParamSpec& spec) {
@@ -289,11 +272,6 @@ std::string default_of(const ParamSpec& spec) {
 }
 
 }  // namespace
-
-std::string one_of(const std::vector<std::string>& values) {
-  if (values.size() < 2) return values.empty() ? "" : values.front();
-  return fmt::format("{} or {}", join(std::span(values).first(values.size() - 1), ", "), values.back());
-}
 
 void DeckErrors::add(const DeckPlace& place, const std::string& message) {
   messages_.push_back(place.text.empty() ? message : place.text + ": " + message);
@@ -475,7 +453,7 @@ ParamValues resolve_deck(const Deck& deck, std::span<const ParamSpec> specs,
 
 std::string write_deck(std::span<const ParamSpec> specs, const ParamValues& values) {
   std::string deck;
-  for (const std::string& section : sections_of(specs)) {
+  for (const std::string_view section : sections_of(specs)) {
     deck += fmt::format("{}[{}]\n", deck.empty() ? "" : "\n", section);
     for (const ParamSpec& spec : specs) {
       if (spec.section != section) continue;
@@ -496,7 +474,7 @@ std::string deck_help(std::span<const ParamSpec> specs, std::string_view section
                        : fmt::format("did you mean [{}]?", guess));
   }
   std::string help;
-  for (const std::string& name : sections) {
+  for (const std::string_view name : sections) {
     if (!section.empty() && name != section) continue;
     help += fmt::format("{}[{}]\n", help.empty() ? "" : "\n", name);
     for (const ParamSpec& spec : specs) {
@@ -520,7 +498,7 @@ std::string deck_markdown(std::span<const ParamSpec> specs) {
       "command line\n"
       "instead, as `--section.name=value`, which overrides the file. All problems of a deck are reported "
       "together.\n";
-  for (const std::string& section : sections_of(specs)) {
+  for (const std::string_view section : sections_of(specs)) {
     page += fmt::format(
         "\n## [{}]\n\n| name | type | values | default | unit | meaning |\n|---|---|---|---|---|---|\n",
         section);

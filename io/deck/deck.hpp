@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/base/error.hpp"
+#include "core/base/join.hpp"
 #include "core/param_spec.hpp"
 #include "core/param_values.hpp"
 
@@ -82,7 +83,10 @@ class Deck {
 };
 
 /// "1, 2 or 3".
-std::string one_of(const std::vector<std::string>& values);
+std::string one_of(const auto& values) {
+  if (values.size() < 2) return join(values, ", ");
+  return fmt::format("{} or {}", join(std::span(values).first(values.size() - 1), ", "), values.back());
+}
 
 /// Parses every entry of `deck` by `specs` and fills in defaults. Unknown sections and keys (with the nearest
 /// known one), malformed and out-of-range values and missing required keys go to `errors`. `unavailable`

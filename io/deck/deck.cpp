@@ -177,67 +177,54 @@ Names names_of(std::span<const ParamSpec> specs, std::string_view section) {
   return names;
 }
 
-/// Reports sections and keys that are not declared. Remembers which declared ones were probably intended, so
-/// that they are not also reported as missing.
-class NameCheck {
- public:
-  NameCheck(const Deck& deck, std::span<const ParamSpec> specs,
-            const std::vector<std::pair<std::string, std::string>>& unavailable, DeckErrors& errors)
-      : specs_(specs), known_(sections_of(specs)) {
-    for (const DeckEntry& section : deck.sections()) check_section(section, unavailable, errors);
-    for (const DeckEntry& entry : deck.entries()) {
-      check_section(entry, unavailable, errors);
-      if (contains(known_, entry.section)) check_name(entry, errors);
-    }
-  }
-
-  bool is_intended(const ParamSpec& spec) const {
-    return meant_.contains(spec.section) || meant_.contains(key_of(spec));
-  }
-
- private:
-  void check_section(const DeckEntry& entry,
-                     const std::vector<std::pair<std::string, std::string>>& unavailable,
-                     DeckErrors& errors) {
+/// Reports sections and keys that are not declared. Returns the declared ones that were probably intended:
+/// they are not also missing.
+std::set<std::string> check_names(const Deck& deck, std::span<const ParamSpec> specs,
+                                  const std::vector<std::pair<std::string, std::string>>& unavailable,
+                                  DeckErrors& errors) {
+  const Names known = sections_of(specs);
+  std::set<std::string> reported;
+  std::set<std::string> meant;
+  const auto check_section = [&](const DeckEntry& entry) {
     const std::string& section = entry.section;
-    if (contains(known_, section) || !reported_.insert(section).second) return;
+    if (contains(known, section) || !reported.insert(section).second) return;
     for (const auto& [name, reason] : unavailable) {
       if (name != section) continue;
       errors.add(entry.place,
                  fmt::format("[{}] belongs to a plugin that could not be loaded: {}", section, reason));
       return;
     }
-    const std::string guess = nearest(section, known_);
-    meant_.insert(guess);
+    const std::string guess = nearest(section, known);
+    meant.insert(guess);
     errors.add(entry.place,
                guess.empty()
-                   ? fmt::format("unknown section [{}]; the sections are {}", section, join(known_, ", "))
+                   ? fmt::format("unknown section [{}]; the sections are {}", section, join(known, ", "))
                    : fmt::format("unknown section [{}]; did you mean [{}]?", section, guess));
-  }
-
-  void check_name(const DeckEntry& entry, DeckErrors& errors) {
-    const Names names = names_of(specs_, entry.section);
+  };
+  const auto check_name = [&](const DeckEntry& entry) {
+    const Names names = names_of(specs, entry.section);
     if (contains(names, entry.name)) return;
     std::string section = entry.section;
     std::string guess = nearest(entry.name, names);
-    for (const ParamSpec& spec : specs_) {
+    for (const ParamSpec& spec : specs) {
       if (spec.name != entry.name) continue;
       section = spec.section;
       guess = spec.name;
       break;
     }
-    meant_.insert(section + "." + guess);
+    meant.insert(section + "." + guess);
     errors.add(entry.place, guess.empty() ? fmt::format("unknown key [{}] {}; the keys are {}", entry.section,
                                                         entry.name, join(names, ", "))
                                           : fmt::format("unknown key [{}] {}; did you mean [{}] {}?",
                                                         entry.section, entry.name, section, guess));
+  };
+  for (const DeckEntry& section : deck.sections()) check_section(section);
+  for (const DeckEntry& entry : deck.entries()) {
+    check_section(entry);
+    if (contains(known, entry.section)) check_name(entry);
   }
-
-  std::span<const ParamSpec> specs_;
-  Names known_;
-  std::set<std::string> reported_;
-  std::set<std::string> meant_;
-};
+  return meant;
+}
 
 std::string written(const ParamValue& value) {
   if (const auto* integer = std::get_if<std::int64_t>(&value)) return fmt::format("{}", *integer);
@@ -425,13 +412,13 @@ bool Deck::is_malformed(std::string_view key) const {
 ParamValues resolve_deck(const Deck& deck, std::span<const ParamSpec> specs,
                          const std::vector<std::pair<std::string, std::string>>& unavailable,
                          DeckErrors& errors) {
-  const NameCheck names(deck, specs, unavailable, errors);
+  const std::set<std::string> meant = check_names(deck, specs, unavailable, errors);
   ParamValues values;
   for (const ParamSpec& spec : specs) {
     const std::string key = key_of(spec);
     const DeckEntry* entry = deck.find(key);
     if (entry == nullptr) {
-      if (names.is_intended(spec) || deck.is_malformed(key)) continue;
+      if (meant.contains(spec.section) || meant.contains(key) || deck.is_malformed(key)) continue;
       if (spec.default_value == nullptr) {
         errors.add(deck.place_of(key),
                    fmt::format("[{}] {} is missing: {}", spec.section, spec.name, spec.doc));

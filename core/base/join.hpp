@@ -36,4 +36,11 @@ inline std::vector<std::string_view> split(std::string_view text, char separator
   return parts;
 }
 
+/// The lines of `text`, without their newlines; the last one may lack it.
+inline std::vector<std::string_view> lines_of(std::string_view text) {
+  std::vector<std::string_view> lines = split(text, '\n');
+  if (lines.back().empty()) lines.pop_back();
+  return lines;
+}
+
 }  // namespace mylos

@@ -290,11 +290,9 @@ Deck Deck::parse(std::string_view text, const std::string& file_name, DeckErrors
   deck.file_name_ = file_name;
   std::string section;
   bool outside_reported = false;
-  for (std::size_t number = 1; !text.empty(); ++number) {
-    const std::size_t end = text.find('\n');
-    const std::string_view line = trimmed(text.substr(0, end));
-    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-    const DeckPlace place{fmt::format("{}:{}", file_name, number)};
+  for (int number = 1; const std::string_view untrimmed : lines_of(text)) {
+    const std::string_view line = trimmed(untrimmed);
+    const DeckPlace place{fmt::format("{}:{}", file_name, number++)};
 
     if (std::any_of(line.begin(), line.end(), is_control)) {
       errors.add(place, "control characters: this is not a deck");

@@ -8,6 +8,7 @@
 
 #include "core/base/digest.hpp"
 #include "core/base/error.hpp"
+#include "core/base/join.hpp"
 #include "io/file_util.hpp"
 #include "io/json.hpp"
 
@@ -50,15 +51,12 @@ std::optional<std::string> from_base64(std::string_view text) {
   return bytes;
 }
 
-/// Calls work(line, number) for each line, numbered from 1; the last line may lack its newline.
+/// Calls work(line, number) for each line, numbered from 1.
 template <class Work>
 void for_each_line(std::string_view text, const Work& work) {
-  for (std::size_t number = 1; !text.empty(); ++number) {
-    const std::size_t end = text.find('\n');
-    std::string_view line = text.substr(0, end);
+  for (std::size_t number = 1; std::string_view line : lines_of(text)) {
     if (line.ends_with('\r')) line.remove_suffix(1);
-    work(line, number);
-    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+    work(line, number++);
   }
 }
 

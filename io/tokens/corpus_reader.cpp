@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "core/base/error.hpp"
+#include "core/base/join.hpp"
 #include "core/base/watched_call.hpp"
 
 namespace mylos {
@@ -20,16 +21,6 @@ namespace {
 
 bool is_blank(std::string_view line) {
   return line.find_first_not_of(" \t\r") == std::string_view::npos;
-}
-
-/// Calls work(line) for each line, without its newline.
-template <class Work>
-void for_each_line(std::string_view text, const Work& work) {
-  while (!text.empty()) {
-    const std::size_t length = text.find('\n');
-    work(text.substr(0, length));
-    text.remove_prefix(length == std::string_view::npos ? text.size() : length + 1);
-  }
 }
 
 /// The files that match a pattern, in order.
@@ -178,10 +169,9 @@ std::optional<CorpusBlock> CorpusReader::next_of_lines() {
                     .document = document_,
                     .line = line_};
   buffer_.erase(0, size);
-  for_each_line(block.bytes, [&](std::string_view line) {
-    if (!is_blank(line)) ++document_;
-    ++line_;
-  });
+  const std::vector<std::string_view> lines = lines_of(block.bytes);
+  line_ += std::ssize(lines);
+  document_ += std::ssize(lines) - std::ranges::count_if(lines, is_blank);
   return block;
 }
 
@@ -215,7 +205,7 @@ void for_each_document(const CorpusBlock& block, const std::string& key,
   std::string text;
   std::int64_t document = block.document;
   std::int64_t number = block.line;
-  for_each_line(block.bytes, [&](std::string_view line) {
+  for (const std::string_view line : lines_of(block.bytes)) {
     text.clear();
     bool has_document = false;
     try {
@@ -226,7 +216,7 @@ void for_each_document(const CorpusBlock& block, const std::string& key,
     }
     ++number;
     if (has_document) work(text, document++);
-  });
+  }
 }
 
 }  // namespace mylos

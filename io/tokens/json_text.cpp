@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "io/tokens/json_text.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <utility>
@@ -71,23 +72,13 @@ void JsonText::put(std::string_view bytes, std::string& text) {
 }
 
 void JsonText::put_point(std::uint32_t point, std::string& text) {
-  const auto low = [&](unsigned shift) { return static_cast<char>(0x80U | (point >> shift & 0x3fU)); };
-  std::array<char, 4> utf8{};
-  std::size_t bytes = 0;
-  if (point < 0x80) {
-    utf8 = {static_cast<char>(point)};
-    bytes = 1;
-  } else if (point < 0x800) {
-    utf8 = {static_cast<char>(0xc0U | point >> 6U), low(0)};
-    bytes = 2;
-  } else if (point < 0x10000) {
-    utf8 = {static_cast<char>(0xe0U | point >> 12U), low(6), low(0)};
-    bytes = 3;
-  } else {
-    utf8 = {static_cast<char>(0xf0U | point >> 18U), low(12), low(6), low(0)};
-    bytes = 4;
-  }
-  put({utf8.data(), bytes}, text);
+  const auto first = [&](unsigned mark, unsigned shift) { return static_cast<char>(mark | point >> shift); };
+  const auto next = [&](unsigned shift) { return static_cast<char>(0x80U | (point >> shift & 0x3fU)); };
+  put(point < 0x80      ? std::string{first(0, 0)}
+      : point < 0x800   ? std::string{first(0xc0, 6), next(0)}
+      : point < 0x10000 ? std::string{first(0xe0, 12), next(6), next(0)}
+                        : std::string{first(0xf0, 18), next(12), next(6), next(0)},
+      text);
 }
 
 void JsonText::put_lone_surrogate(std::string& text) {
@@ -157,26 +148,37 @@ void JsonText::begin_value(char c) {
       literal_ = c == 't' ? "rue" : c == 'f' ? "alse" : "ull";
       state_ = State::literal;
       return;
-    case '-':
-      state_ = State::minus;
-      return;
-    case '0':
-      state_ = State::zero;
-      return;
     default:
-      if (!is_digit(c)) refuse(c);
-      state_ = State::integer;
+      state_ = State::minus;
+      if (c != '-') take_number(c);
   }
 }
 
-bool JsonText::in_number_that_may_end() const {
-  return state_ == State::zero || state_ == State::integer || state_ == State::fraction ||
-         state_ == State::exponent_digits;
+bool JsonText::take_number(char c) {
+  using enum State;
+  constexpr State refused = start;
+  constexpr State steps[][6] = {
+      // after each state: 0, another digit, the point, e or E, a sign, anything else
+      {zero, integer, refused, refused, refused, refused},                             // minus
+      {refused, refused, point, exponent, after_value, after_value},                   // zero
+      {integer, integer, point, exponent, after_value, after_value},                   // integer
+      {fraction, fraction, refused, refused, refused, refused},                        // point
+      {fraction, fraction, refused, exponent, after_value, after_value},               // fraction
+      {exponent_digits, exponent_digits, refused, refused, exponent_sign, refused},    // exponent
+      {exponent_digits, exponent_digits, refused, refused, refused, refused},          // exponent_sign
+      {exponent_digits, exponent_digits, refused, refused, after_value, after_value},  // exponent_digits
+  };
+  constexpr std::string_view kinds = "01.e+";
+  const char kind = is_digit(c) && c != '0' ? '1' : c == 'E' ? 'e' : c == '-' ? '+' : c;
+  const State next =
+      steps[static_cast<int>(state_) - static_cast<int>(minus)][std::min(kinds.find(kind), kinds.size())];
+  if (next == refused) refuse(c);
+  state_ = next;
+  return next != after_value;
 }
 
 void JsonText::take(char c, std::string& text) {
-  if (in_number_that_may_end() && !is_digit(c) && c != '.' && c != 'e' && c != 'E')
-    state_ = State::after_value;
+  if (state_ >= State::minus && state_ <= State::exponent_digits && take_number(c)) return;
   switch (state_) {
     case State::string: {
       const auto byte = static_cast<unsigned char>(c);
@@ -225,39 +227,6 @@ void JsonText::take(char c, std::string& text) {
     case State::literal:
       if (c != *literal_) refuse(c);
       if (*++literal_ == '\0') state_ = State::after_value;
-      return;
-    case State::minus:
-      if (!is_digit(c)) refuse(c);
-      state_ = c == '0' ? State::zero : State::integer;
-      return;
-    case State::zero:
-    case State::integer:
-      if (c == '.') {
-        state_ = State::point;
-      } else if (!is_digit(c)) {
-        state_ = State::exponent;
-      } else if (state_ == State::zero) {
-        refuse(c);
-      }
-      return;
-    case State::point:
-      if (!is_digit(c)) refuse(c);
-      state_ = State::fraction;
-      return;
-    case State::fraction:
-      if (c == '.') refuse(c);
-      if (!is_digit(c)) state_ = State::exponent;
-      return;
-    case State::exponent:
-      if (c == '+' || c == '-') {
-        state_ = State::exponent_sign;
-        return;
-      }
-      [[fallthrough]];
-    case State::exponent_sign:
-    case State::exponent_digits:
-      if (!is_digit(c)) refuse(c);
-      state_ = State::exponent_digits;
       return;
     default:
       break;

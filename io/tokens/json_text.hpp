@@ -52,7 +52,8 @@ class JsonText {
   void end_container(bool is_object);
   void begin_string(Sink sink);
   void end_string(std::string& text);
-  bool in_number_that_may_end() const;
+  /// Takes a character within a number. Returns false if the number has ended before it.
+  bool take_number(char c);
   void put(std::string_view bytes, std::string& text);
   void put_point(std::uint32_t point, std::string& text);
   void put_lone_surrogate(std::string& text);

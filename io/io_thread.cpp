@@ -54,15 +54,11 @@ IoThread::IoThread() {
   // Without this, HDF5 would flush at exit the files that an error left open.
   static std::once_flag once;
   std::call_once(once, [] { H5dont_atexit(); });
-  thread_ = std::thread([this] { loop(); });
+  thread_ = std::jthread([this](const std::stop_token& stop) { loop(stop); });
 }
 
 IoThread::~IoThread() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  wake_.notify_one();
+  thread_.request_stop();  // after the jobs that are queued
   thread_.join();
   int finalised = 0;
   MPI_Finalized(&finalised);
@@ -85,11 +81,9 @@ void IoThread::run(std::function<void()> job) {
   submit(std::move(job)).get();
 }
 
-void IoThread::loop() {
+void IoThread::loop(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
-  while (true) {
-    wake_.wait(lock, [this] { return stop_ || !queue_.empty(); });
-    if (queue_.empty()) return;
+  while (wake_.wait(lock, stop, [this] { return !queue_.empty(); })) {
     std::packaged_task<void()> task = std::move(queue_.front());
     queue_.pop_front();
     lock.unlock();

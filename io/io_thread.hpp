@@ -7,6 +7,7 @@
 #include <functional>
 #include <future>
 #include <mutex>
+#include <stop_token>
 #include <thread>
 
 #include <mpi.h>
@@ -39,7 +40,7 @@ class IoThread {
   int threads() const { return threads_; }
 
  private:
-  void loop();
+  void loop(const std::stop_token& stop);
 
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0;
@@ -47,10 +48,9 @@ class IoThread {
   int nodes_ = 1;
   int threads_ = 1;
   std::mutex mutex_;
-  std::condition_variable wake_;
+  std::condition_variable_any wake_;
   std::deque<std::packaged_task<void()>> queue_;
-  bool stop_ = false;
-  std::thread thread_;
+  std::jthread thread_;
 };
 
 }  // namespace mylos

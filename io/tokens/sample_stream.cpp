@@ -16,16 +16,7 @@ SampleStream::SampleStream(TokenDataset dataset, std::int64_t batch, std::int64_
   require(batch > 0 && stride > 0, "micro-batches follow one another");
   const std::int64_t tokens = batch * (dataset_.seq_len() + 1);
   for (Batch& ahead : batches_) ahead.tokens.resize(static_cast<std::size_t>(tokens));
-  thread_ = std::thread([this] { loop(); });
-}
-
-SampleStream::~SampleStream() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  wanted_.notify_one();
-  thread_.join();
+  thread_ = std::jthread([this](const std::stop_token& stop) { loop(stop); });
 }
 
 void SampleStream::read(std::int64_t first, std::span<std::int32_t> tokens) {
@@ -51,15 +42,15 @@ void SampleStream::read(std::int64_t first, std::span<std::int32_t> tokens) {
   if (error) std::rethrow_exception(error);
 }
 
-void SampleStream::loop() {
+void SampleStream::loop(const std::stop_token& stop) {
   // With SCHED_BATCH, this thread does not preempt a computing thread on wake-up. Prefetches are not urgent:
   // a thread that waits for a micro-batch sleeps and leaves its core to this thread.
   const sched_param none{};
   ::pthread_setschedparam(::pthread_self(), SCHED_BATCH, &none);
   std::unique_lock lock(mutex_);
   while (true) {
-    wanted_.wait(lock, [this] { return stop_ || (next_ && num_ready_ < depth); });
-    if (stop_) return;
+    wanted_.wait(lock, stop, [this] { return next_ && num_ready_ < depth; });
+    if (stop.stop_requested()) return;
     Batch& batch = batches_[(head_ + num_ready_) % depth];
     batch.first = *next_;
     lock.unlock();

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <thread>
 #include <vector>
 
@@ -26,9 +27,6 @@ class SampleStream {
   /// Micro-batches of `batch` samples. The micro-batch after the one that begins at sample i begins at sample
   /// i + `stride`.
   SampleStream(TokenDataset dataset, std::int64_t batch, std::int64_t stride);
-  ~SampleStream();
-  SampleStream(const SampleStream&) = delete;
-  SampleStream& operator=(const SampleStream&) = delete;
 
   /// The caller must not read samples from this dataset: the thread does.
   const TokenDataset& dataset() const { return dataset_; }
@@ -44,7 +42,7 @@ class SampleStream {
     std::exception_ptr error;
   };
 
-  void loop();
+  void loop(const std::stop_token& stop);
   void fill(Batch& batch) const;
   bool is_ready(std::int64_t first) const { return num_ready_ > 0 && batches_[head_].first == first; }
 
@@ -53,14 +51,13 @@ class SampleStream {
   std::int64_t stride_;
 
   std::mutex mutex_;  // for the members below, except batches that are not ready: they belong to the thread
-  std::condition_variable wanted_;
+  std::condition_variable_any wanted_;
   std::condition_variable ready_;
   std::array<Batch, depth> batches_;
   std::size_t head_ = 0;
   std::size_t num_ready_ = 0;         // batches, starting at `head_`
   std::optional<std::int64_t> next_;  // first sample of the batch that the thread reads now or next
-  bool stop_ = false;
-  std::thread thread_;
+  std::jthread thread_;               // its destructor stops it, before the other members are destroyed
 };
 
 }  // namespace mylos

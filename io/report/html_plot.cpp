@@ -149,7 +149,6 @@ Points thin_out(const Column& x, const Column& y) {
 }
 
 void write_restarts(std::string& out, const Axis& x, const MetricsTable& launches, bool label) {
-  auto end = std::back_inserter(out);
   const Column &steps = column(launches, "step"), &ranks = column(launches, "ranks");
   double labelled = -1.0;
   for (std::size_t i = 1; i < std::min(steps.size(), max_points); ++i) {
@@ -157,12 +156,12 @@ void write_restarts(std::string& out, const Axis& x, const MetricsTable& launche
     if (!(at >= 0.0 && at <= 1.0)) continue;
     const std::string what =
         i < ranks.size() ? fmt::format("restart on {} ranks", grouped(ranks[i])) : "restart";
-    fmt::format_to(end, R"(<line class="launch" x1="{0:.2f}%" x2="{0:.2f}%" y1="0" y2="100%">)", 100.0 * at);
-    fmt::format_to(end, "<title>{}, step {}</title></line>\n", what, grouped(steps[i]));
+    out += fmt::format(R"(<line class="launch" x1="{0:.2f}%" x2="{0:.2f}%" y1="0" y2="100%">)", 100.0 * at);
+    out += fmt::format("<title>{}, step {}</title></line>\n", what, grouped(steps[i]));
     if (!label || at < labelled + 0.15) continue;
     labelled = at;
-    fmt::format_to(end, R"(<text class="restart {}" x="{:.2f}%" dy="-.45em">{}</text>)",
-                   at < 0.9 ? "mid" : "end", 100.0 * at, what);
+    out += fmt::format(R"(<text class="restart {}" x="{:.2f}%" dy="-.45em">{}</text>)",
+                       at < 0.9 ? "mid" : "end", 100.0 * at, what);
   }
 }
 
@@ -194,8 +193,7 @@ void Plot::skipped(const Column& steps, const Column& flags) {
 void Plot::write(std::string& out, std::pair<double, double> run, const MetricsTable& launches,
                  Size size) const {
   const char* width = size == Size::wide ? "wide" : "third";
-  auto end = std::back_inserter(out);
-  fmt::format_to(end, R"(<section class="card {}"><h2>{}<b class="at"></b></h2>)", width, title_);
+  out += fmt::format(R"(<section class="card {}"><h2>{}<b class="at"></b></h2>)", width, title_);
   if (curves_.empty()) {
     out += "<p class=\"note\">No values recorded.</p></section>\n";
     return;
@@ -203,11 +201,11 @@ void Plot::write(std::string& out, std::pair<double, double> run, const MetricsT
   const Axis x = linear_axis(run.first, run.second, false);
   const Axis y = log_ ? log_axis(lowest_, highest_) : linear_axis(low_, high_, true);
   write_keys(out, column(launches, "step").size() > 1);
-  fmt::format_to(end, R"(<svg class="plot" role="img" aria-label="{0} over steps" data-scale="{1}" )", title_,
-                 log_ ? "log" : "linear");
-  fmt::format_to(end, R"(data-axes="{:.9g} {:.9g} {:.9g} {:.9g}">)", x.low, x.high, y.low, y.high);
-  fmt::format_to(end, "<title>{0}</title><desc>{0} ({1}), steps {2} to {3}.</desc>", title_, unit_,
-                 grouped(run.first), grouped(run.second));
+  out += fmt::format(R"(<svg class="plot" role="img" aria-label="{0} over steps" data-scale="{1}" )", title_,
+                     log_ ? "log" : "linear");
+  out += fmt::format(R"(data-axes="{:.9g} {:.9g} {:.9g} {:.9g}">)", x.low, x.high, y.low, y.high);
+  out += fmt::format("<title>{0}</title><desc>{0} ({1}), steps {2} to {3}.</desc>", title_, unit_,
+                     grouped(run.first), grouped(run.second));
   out += "<rect class=\"hit\" width=\"100%\" height=\"100%\"/>\n";
   write_axes(out, x, y);
   write_restarts(out, x, launches, size == Size::wide);
@@ -217,55 +215,52 @@ void Plot::write(std::string& out, std::pair<double, double> run, const MetricsT
 }
 
 void Plot::write_keys(std::string& out, bool restarts) const {
-  auto end = std::back_inserter(out);
   out += R"(<ul class="keys">)";
   for (std::size_t i = 0; i < curves_.size(); ++i) {
     const char* mark = curves_[i].look == Look::dots   ? "dot"
                        : curves_[i].look == Look::thin ? "stroke pale"
                                                        : "stroke";
-    fmt::format_to(end, R"(<li><i class="{} c{}"></i>{}<b data-curve="{}"></b></li>)", mark, curves_[i].color,
-                   curves_[i].name, i);
+    out += fmt::format(R"(<li><i class="{} c{}"></i>{}<b data-curve="{}"></b></li>)", mark, curves_[i].color,
+                       curves_[i].name, i);
   }
   if (!skipped_.empty()) {
-    fmt::format_to(end, R"(<li><i class="tick"></i>skipped steps: {}</li>)", skipped_.size());
+    out += fmt::format(R"(<li><i class="tick"></i>skipped steps: {}</li>)", skipped_.size());
   }
   if (restarts) out += R"(<li><i class="dash"></i>restart</li>)";
   out += "</ul>\n";
 }
 
 void Plot::write_axes(std::string& out, const Axis& x, const Axis& y) const {
-  auto end = std::back_inserter(out);
   for (const double tick : y.ticks) {
     const double at = 100.0 * (1.0 - y.position(tick));
-    fmt::format_to(end, R"(<line class="grid" x2="100%" y1="{0:.2f}%" y2="{0:.2f}%"/>)", at);
-    fmt::format_to(end, R"(<text class="end" dx="-8" y="{:.2f}%" dy=".35em">{}</text>)", at,
-                   tick_label(tick, y));
+    out += fmt::format(R"(<line class="grid" x2="100%" y1="{0:.2f}%" y2="{0:.2f}%"/>)", at);
+    out +=
+        fmt::format(R"(<text class="end" dx="-8" y="{:.2f}%" dy=".35em">{}</text>)", at, tick_label(tick, y));
   }
   for (const double tick : x.ticks) {
     if (tick != std::round(tick)) continue;
-    fmt::format_to(end, R"(<text class="mid" x="{:.2f}%" y="100%" dy="1.6em">{}</text>)",
-                   100.0 * x.position(tick), tick_label(tick, x));
+    out += fmt::format(R"(<text class="mid" x="{:.2f}%" y="100%" dy="1.6em">{}</text>)",
+                       100.0 * x.position(tick), tick_label(tick, x));
   }
   out += R"(<line class="frame" x2="100%" y1="100%" y2="100%"/>)";
   out += R"(<text class="end" x="100%" y="100%" dy="3em">step</text>)";
-  fmt::format_to(end, "<text dx=\"-40\" dy=\"-1.1em\">{}</text>\n", unit_);
+  out += fmt::format("<text dx=\"-40\" dy=\"-1.1em\">{}</text>\n", unit_);
 }
 
 void Plot::write_curves(std::string& out, const Axis& x, const Axis& y) const {
-  auto end = std::back_inserter(out);
   const auto depth = [&](double value) { return std::clamp(1.0 - y.position(value), -100.0, 100.0); };
   const auto visible = [&](double value) { return drawable(value) && (!y.log || value > 0.0); };
   out +=
       R"(<svg class="frame-clip" viewBox="0 0 1000 1000" preserveAspectRatio="none" width="100%" height="100%">)";
   for (std::size_t i = 0; i < curves_.size(); ++i) {
     const Curve& curve = curves_[i];
-    fmt::format_to(end, R"(<path class="{} c{}" data-curve="{}" d=")",
-                   curve.look == Look::thin ? "thin" : "line", curve.color, i);
+    out += fmt::format(R"(<path class="{} c{}" data-curve="{}" d=")",
+                       curve.look == Look::thin ? "thin" : "line", curve.color, i);
     bool pen_down = false;
     for (const auto& [step, value] : curve.points) {
       if (visible(value)) {
-        fmt::format_to(end, "{}{:.6g} {:.1f}", pen_down ? 'L' : 'M', 1000.0 * x.position(step),
-                       1000.0 * depth(value));
+        out += fmt::format("{}{:.6g} {:.1f}", pen_down ? 'L' : 'M', 1000.0 * x.position(step),
+                           1000.0 * depth(value));
       }
       pen_down = visible(value);
     }
@@ -277,19 +272,18 @@ void Plot::write_curves(std::string& out, const Axis& x, const Axis& y) const {
     if (!lone && (curve.look != Look::dots || curve.points.size() > 60)) continue;
     for (const auto& [step, value] : curve.points) {
       if (!visible(value) || depth(value) < 0.0) continue;
-      fmt::format_to(end, R"(<circle cx="{:.2f}%" cy="{:.2f}%" r="3.5" class="c{}"/>)",
-                     100.0 * x.position(step), 100.0 * depth(value), curve.color);
+      out += fmt::format(R"(<circle cx="{:.2f}%" cy="{:.2f}%" r="3.5" class="c{}"/>)",
+                         100.0 * x.position(step), 100.0 * depth(value), curve.color);
     }
   }
 }
 
 void Plot::write_skipped(std::string& out, const Axis& x) const {
-  auto end = std::back_inserter(out);
   const std::size_t stride = skipped_.size() / max_points + 1;
   for (std::size_t i = 0; i < skipped_.size(); i += stride) {
-    fmt::format_to(end, R"(<line class="skip" x1="{0:.2f}%" x2="{0:.2f}%" y2="10">)",
-                   100.0 * x.position(skipped_[i]));
-    fmt::format_to(end, "<title>step {} skipped</title></line>\n", grouped(skipped_[i]));
+    out += fmt::format(R"(<line class="skip" x1="{0:.2f}%" x2="{0:.2f}%" y2="10">)",
+                       100.0 * x.position(skipped_[i]));
+    out += fmt::format("<title>step {} skipped</title></line>\n", grouped(skipped_[i]));
   }
 }
 

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <ctime>
 #include <initializer_list>
-#include <iterator>
 #include <span>
 #include <string_view>
 
@@ -192,16 +191,14 @@ struct Part {
 
 // A horizontal bar, divided into parts proportional to their amounts, in colours 0 to 7 in order.
 void write_bar(std::string& out, const std::string& title, std::span<const Part> parts, double total) {
-  auto end = std::back_inserter(out);
-  fmt::format_to(end,
-                 R"(<svg class="bar" viewBox="0 0 1000 10" preserveAspectRatio="none" role="img" )"
-                 R"(aria-label="{0}"><title>{0}</title><desc>The table below has the values.</desc>)",
-                 title);
+  out += fmt::format(R"(<svg class="bar" viewBox="0 0 1000 10" preserveAspectRatio="none" role="img" )"
+                     R"(aria-label="{0}"><title>{0}</title><desc>The table below has the values.</desc>)",
+                     title);
   double left = 0.0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const double width = 1000.0 * parts[i].amount / total;
-    fmt::format_to(end, R"(<rect x="{:.2f}" width="{:.2f}" height="10" class="c{}">)", left, width, i % 8);
-    fmt::format_to(end, "<title>{}: {:.1f} %</title></rect>", escape(parts[i].name), width / 10.0);
+    out += fmt::format(R"(<rect x="{:.2f}" width="{:.2f}" height="10" class="c{}">)", left, width, i % 8);
+    out += fmt::format("<title>{}: {:.1f} %</title></rect>", escape(parts[i].name), width / 10.0);
     left += width;
   }
   out += "</svg>\n";
@@ -213,7 +210,7 @@ void write_row(std::string& out, std::initializer_list<std::string> cells, int c
   for (const std::string& cell : cells) {
     const bool first = &cell == cells.begin();
     out += first ? R"(<th scope="row">)" : "<td>";
-    if (first && color >= 0) fmt::format_to(std::back_inserter(out), R"(<i class="c{}"></i>)", color % 8);
+    if (first && color >= 0) out += fmt::format(R"(<i class="c{}"></i>)", color % 8);
     out += escape(cell) + (first ? "</th>" : "</td>");
   }
   out += "</tr>\n";
@@ -222,8 +219,8 @@ void write_row(std::string& out, std::initializer_list<std::string> cells, int c
 void write_tiles(std::string& out, const ReportData& data) {
   const MetricsTable& steps = data.steps;
   const auto tile = [&](std::string_view name, const std::string& value, const std::string& note) {
-    fmt::format_to(std::back_inserter(out), R"(<div><dt>{}</dt><dd>{}</dd><dd class="note">{}</dd></div>)",
-                   name, value, value == missing ? "" : note);
+    out += fmt::format(R"(<div><dt>{}</dt><dd>{}</dd><dd class="note">{}</dd></div>)", name, value,
+                       value == missing ? "" : note);
   };
   const auto spread = [&](const std::string& name) {
     const double low = quantile(column(steps, name), 0.05), high = quantile(column(steps, name), 0.95);
@@ -334,10 +331,9 @@ void write_bytes(std::string& out, const std::string& title, std::string_view of
     return;
   }
   write_bar(out, title, parts, total);
-  fmt::format_to(std::back_inserter(out),
-                 R"(<table><thead><tr><th scope="col">{}</th><th scope="col">{}</th>)"
-                 R"(<th scope="col">share</th></tr></thead><tbody>)",
-                 of, amount);
+  out += fmt::format(R"(<table><thead><tr><th scope="col">{}</th><th scope="col">{}</th>)"
+                     R"(<th scope="col">share</th></tr></thead><tbody>)",
+                     of, amount);
   for (int i = 0; const Part& part : parts) {
     write_row(out, {part.name, memory_size(part.amount), percent(part.amount / total)}, i++);
   }
@@ -352,9 +348,8 @@ void write_memory(std::string& out, const ReportData& data) {
     return memory_size(quantile(column(data.steps, "memory_peak_" + which), 1.0));
   };
   if (!column(data.steps, "memory_peak_max").empty()) {
-    fmt::format_to(std::back_inserter(out),
-                   R"(<p class="note">Peak of a rank: {} min, {} median, {} max.</p>)", peak("min"),
-                   peak("median"), peak("max"));
+    out += fmt::format(R"(<p class="note">Peak of a rank: {} min, {} median, {} max.</p>)", peak("min"),
+                       peak("median"), peak("max"));
   }
   out += "</section>\n";
 }
@@ -394,9 +389,8 @@ void write_phases(std::string& out, const ReportData& data) {
     return fixed(1e3 * median(column(data.steps, "rank_time_" + which)), 1);
   };
   if (!column(data.steps, "rank_time_max").empty()) {
-    fmt::format_to(std::back_inserter(out),
-                   R"(<p class="note">Step of a rank, ms: {} min, {} median, {} max.</p>)", rank_time("min"),
-                   rank_time("median"), rank_time("max"));
+    out += fmt::format(R"(<p class="note">Step of a rank, ms: {} min, {} median, {} max.</p>)",
+                       rank_time("min"), rank_time("median"), rank_time("max"));
   }
   out += "</section>\n";
 }
@@ -422,14 +416,13 @@ void write_traffic(std::string& out, const ReportData& data) {
 // blank if it is 0.
 void write_operation(std::string& out, const OperationTime& operation, int color, double longest,
                      double step) {
-  fmt::format_to(std::back_inserter(out),
-                 R"(<tr><th scope="row">{}</th><td class="of"><svg class="track" aria-hidden="true">)"
-                 R"(<rect width="{:.2f}%" height="100%" class="c{}"/></svg></td>)"
-                 R"(<td>{} ms</td><td>{}</td><td class="calls">{}</td></tr>)"
-                 "\n",
-                 escape(operation.label), 100.0 * operation.seconds / longest, color,
-                 fixed(1e3 * operation.seconds, 2), percent(operation.seconds / step),
-                 operation.calls > 0 ? grouped(static_cast<double>(operation.calls)) : "");
+  out += fmt::format(R"(<tr><th scope="row">{}</th><td class="of"><svg class="track" aria-hidden="true">)"
+                     R"(<rect width="{:.2f}%" height="100%" class="c{}"/></svg></td>)"
+                     R"(<td>{} ms</td><td>{}</td><td class="calls">{}</td></tr>)"
+                     "\n",
+                     escape(operation.label), 100.0 * operation.seconds / longest, color,
+                     fixed(1e3 * operation.seconds, 2), percent(operation.seconds / step),
+                     operation.calls > 0 ? grouped(static_cast<double>(operation.calls)) : "");
 }
 
 void write_operations(std::string& out, const ReportData& data) {
@@ -452,18 +445,16 @@ void write_operations(std::string& out, const ReportData& data) {
                            .seconds = std::max(0.0, profile.seconds - profile.covered())};
   const double longest = std::max({shown.front().seconds, others.seconds, rest.seconds});
 
-  auto end = std::back_inserter(out);
-  fmt::format_to(end,
-                 R"(<section class="card wide"><h2>Time by operation</h2><ul class="keys">)"
-                 R"(<li>step {} of rank 0: {} ms, {} covered</li>)",
-                 grouped(static_cast<double>(profile.step)), fixed(1e3 * profile.seconds, 1),
-                 percent(profile.covered() / profile.seconds));
+  out += fmt::format(R"(<section class="card wide"><h2>Time by operation</h2><ul class="keys">)"
+                     R"(<li>step {} of rank 0: {} ms, {} covered</li>)",
+                     grouped(static_cast<double>(profile.step)), fixed(1e3 * profile.seconds, 1),
+                     percent(profile.covered() / profile.seconds));
   for (const auto& [kind, name] : {std::pair{TraceKind::operation, "compute"},
                                    std::pair{TraceKind::communication, "communication, not hidden"},
                                    std::pair{TraceKind::data, "data"}}) {
     if (std::ranges::find(profile.operations, kind, &OperationTime::kind) == profile.operations.end())
       continue;
-    fmt::format_to(end, R"(<li><i class="c{}"></i>{}</li>)", color_of(kind), name);
+    out += fmt::format(R"(<li><i class="c{}"></i>{}</li>)", color_of(kind), name);
   }
   out += R"(</ul><table class="bars"><thead><tr><th></th><th class="of"></th><th scope="col">time</th>)"
          R"(<th scope="col">share</th><th scope="col" class="calls">calls</th></tr></thead><tbody>)"

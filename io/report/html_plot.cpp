@@ -25,15 +25,12 @@ double quantile(const Column& values, double fraction) {
 
 std::string escape(std::string_view text) {
   std::string out;
+  constexpr std::pair<char, std::string_view> entities[] = {
+      {'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}};
   for (const char c : text) {
-    if (c == '&') {
-      out += "&amp;";
-    } else if (c == '<') {
-      out += "&lt;";
-    } else if (c == '>') {
-      out += "&gt;";
-    } else if (c == '"') {
-      out += "&quot;";
+    const auto* entity = std::ranges::find(entities, c, &std::pair<char, std::string_view>::first);
+    if (entity != std::end(entities)) {
+      out += entity->second;
     } else if (static_cast<unsigned char>(c) >= 0x20 || c == '\n' || c == '\t') {
       out += c;
     }

@@ -228,10 +228,8 @@ void write_tiles(std::string& out, const ReportData& data) {
                          : "";
   };
   const Column &losses = column(data.evaluations, "loss"), &eval_steps = column(data.evaluations, "step");
-  std::size_t best = losses.size();
-  for (std::size_t i = 0; i < losses.size(); ++i) {
-    if (drawable(losses[i]) && (best == losses.size() || losses[i] < losses[best])) best = i;
-  }
+  const double best = quantile(losses, 0.0);
+  const auto best_at = static_cast<std::size_t>(std::ranges::find(losses, best) - losses.begin());
   const std::size_t restarts = std::max<std::size_t>(column(data.launches, "step").size(), 1) - 1;
   const double skipped = sum(column(steps, "skipped"));
   const double peak = quantile(column(steps, "memory_peak_max"), 1.0);
@@ -239,9 +237,9 @@ void write_tiles(std::string& out, const ReportData& data) {
   out += R"(<section class="card wide" aria-label="Summary"><dl class="tiles">)";
   tile("Final training loss", fixed(last(smooth(column(steps, "loss"))), 3),
        fmt::format("last step {}", fixed(last(column(steps, "loss")), 3)));
-  tile("Best validation loss", best < losses.size() ? fixed(losses[best], 3) : missing,
-       best < std::min(losses.size(), eval_steps.size())
-           ? fmt::format("at step {}", grouped(eval_steps[best]))
+  tile("Best validation loss", fixed(best, 3),
+       best_at < std::min(losses.size(), eval_steps.size())
+           ? fmt::format("at step {}", grouped(eval_steps[best_at]))
            : "");
   tile("Tokens per second", short_number(median(column(steps, "tokens_per_second"))),
        spread("tokens_per_second"));
@@ -341,16 +339,20 @@ void write_bytes(std::string& out, const std::string& title, std::string_view of
   out += "</tbody></table>";
 }
 
+// A note with the columns `prefix` min, median and max of /steps, each as `text` shows it.
+void write_ranks(std::string& out, const MetricsTable& steps, std::string_view what,
+                 const std::string& prefix, const auto& text) {
+  if (column(steps, prefix + "max").empty()) return;
+  const auto of = [&](const char* which) { return text(column(steps, prefix + which)); };
+  out += fmt::format(R"(<p class="note">{}: {} min, {} median, {} max.</p>)", what, of("min"), of("median"),
+                     of("max"));
+}
+
 void write_memory(std::string& out, const ReportData& data) {
   out += R"(<section class="card half"><h2>Memory by category</h2>)";
   write_bytes(out, "Memory by category", "held by rank 0", "memory", data.memory_bytes);
-  const auto peak = [&](const std::string& which) {
-    return memory_size(quantile(column(data.steps, "memory_peak_" + which), 1.0));
-  };
-  if (!column(data.steps, "memory_peak_max").empty()) {
-    out += fmt::format(R"(<p class="note">Peak of a rank: {} min, {} median, {} max.</p>)", peak("min"),
-                       peak("median"), peak("max"));
-  }
+  write_ranks(out, data.steps, "Peak of a rank", "memory_peak_",
+              [](const Column& bytes) { return memory_size(quantile(bytes, 1.0)); });
   out += "</section>\n";
 }
 
@@ -385,13 +387,8 @@ void write_phases(std::string& out, const ReportData& data) {
   }
   write_row(out, {"step", fixed(1e3 * median(whole), 1), fixed(1e3 * sum(whole) / count(whole), 1), ""});
   out += "</tbody></table>";
-  const auto rank_time = [&](const std::string& which) {
-    return fixed(1e3 * median(column(data.steps, "rank_time_" + which)), 1);
-  };
-  if (!column(data.steps, "rank_time_max").empty()) {
-    out += fmt::format(R"(<p class="note">Step of a rank, ms: {} min, {} median, {} max.</p>)",
-                       rank_time("min"), rank_time("median"), rank_time("max"));
-  }
+  write_ranks(out, data.steps, "Step of a rank, ms", "rank_time_",
+              [](const Column& seconds) { return fixed(1e3 * median(seconds), 1); });
   out += "</section>\n";
 }
 

@@ -115,65 +115,6 @@ bool all_finite(std::span<const float> values) {
   return largest < infinity;
 }
 
-/// A file that one process creates with HDF5.
-class LayoutFile {
- public:
-  LayoutFile(fs::path path, std::int64_t alignment) : path_(std::move(path)) {
-    const H5Properties access = h5_serial_access();
-    // Since 1.10 the format has checksums in all metadata.
-    check(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110), "format version");
-    const auto bytes = static_cast<hsize_t>(alignment);
-    check(H5Pset_alignment(access.get(), bytes, bytes), "alignment");
-    const H5Properties creation(check(H5Pcreate(H5P_FILE_CREATE), "file properties"));
-    // Without times, the same tensors always yield the same file.
-    check(H5Pset_obj_track_times(creation.get(), false), "file properties");
-    file_ = H5File(check(H5Fcreate(path_.c_str(), H5F_ACC_EXCL, creation.get(), access.get()), "create"));
-  }
-
-  /// Creates a dataset and returns its offset.
-  std::int64_t create(const TensorInfo& info) {
-    if (const std::size_t slash = info.name.find('/'); slash != std::string::npos)
-      create_group(info.name.substr(0, slash));
-    const std::vector<hsize_t> shape(info.shape.begin(), info.shape.end());
-    const H5Dataspace space(
-        check(H5Screate_simple(static_cast<int>(shape.size()), shape.data(), nullptr), info.name));
-    const H5Properties creation(check(H5Pcreate(H5P_DATASET_CREATE), info.name));
-    check(H5Pset_layout(creation.get(), H5D_CONTIGUOUS), info.name);
-    check(H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY), info.name);
-    check(H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER), info.name);
-    check(H5Pset_obj_track_times(creation.get(), false), info.name);
-    H5Dataset dataset(check(H5Dcreate2(file_.get(), info.name.c_str(), H5T_IEEE_F32LE, space.get(),
-                                       H5P_DEFAULT, creation.get(), H5P_DEFAULT),
-                            info.name));
-    const haddr_t offset = H5Dget_offset(dataset.get());
-    if (offset == HADDR_UNDEF)
-      fail(ExitCode::io, "cannot write {}: HDF5 gave {} no offset", path_.string(), info.name);
-    check(dataset.close(), info.name);
-    return static_cast<std::int64_t>(offset);
-  }
-
-  void close() { check(file_.close(), "close"); }
-
- private:
-  template <class Result>
-  Result check(Result result, const std::string& what) const {
-    return h5_check(result, ExitCode::io, fmt::format("cannot write {}: {}", path_.string(), what));
-  }
-
-  void create_group(const std::string& name) {
-    if (!groups_.insert(name).second) return;
-    const H5Properties creation(check(H5Pcreate(H5P_GROUP_CREATE), name));
-    check(H5Pset_obj_track_times(creation.get(), false), name);
-    H5Group group(
-        check(H5Gcreate2(file_.get(), name.c_str(), H5P_DEFAULT, creation.get(), H5P_DEFAULT), name));
-    check(group.close(), name);
-  }
-
-  fs::path path_;
-  H5File file_;
-  std::set<std::string> groups_;
-};
-
 /// Reserves the file's disk space, so that a full disk is detected before the first tensor is written.
 void reserve(const fs::path& path, std::int64_t bytes) {
   const FileDescriptor file = open_file(path, O_WRONLY | O_NOFOLLOW);
@@ -305,10 +246,50 @@ void TensorFile::read_ahead() const {
 std::vector<PlacedTensor> lay_out_tensors(const fs::path& path, const std::vector<TensorInfo>& tensors,
                                           std::int64_t alignment) {
   const WatchedCall call(CallKind::io, "lay out", path.native());
+  const auto check = [&](auto result, const std::string& what) {
+    return h5_check(result, ExitCode::io, fmt::format("cannot write {}: {}", path.string(), what));
+  };
+  // Without times, the same tensors always yield the same file.
+  const auto without_times = [&](hid_t kind, const std::string& what) {
+    H5Properties creation(check(H5Pcreate(kind), what));
+    check(H5Pset_obj_track_times(creation.get(), false), what);
+    return creation;
+  };
+  const H5Properties access = h5_serial_access();
+  // Since 1.10 the format has checksums in all metadata.
+  check(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110), "format version");
+  const auto bytes = static_cast<hsize_t>(alignment);
+  check(H5Pset_alignment(access.get(), bytes, bytes), "alignment");
+  const H5Properties of_file = without_times(H5P_FILE_CREATE, "file properties");
+  H5File file(check(H5Fcreate(path.c_str(), H5F_ACC_EXCL, of_file.get(), access.get()), "create"));
+  std::set<std::string> groups;
   std::vector<PlacedTensor> placed;
-  LayoutFile file(path, alignment);
-  for (const TensorInfo& tensor : tensors) placed.push_back({tensor, file.create(tensor)});
-  file.close();
+  for (const TensorInfo& tensor : tensors) {
+    const std::string& name = tensor.name;
+    const std::string group = name.substr(0, name.find('/'));
+    if (group != name && groups.insert(group).second) {
+      const H5Properties creation = without_times(H5P_GROUP_CREATE, group);
+      H5Group made(
+          check(H5Gcreate2(file.get(), group.c_str(), H5P_DEFAULT, creation.get(), H5P_DEFAULT), group));
+      check(made.close(), group);
+    }
+    const std::vector<hsize_t> shape(tensor.shape.begin(), tensor.shape.end());
+    const H5Dataspace space(
+        check(H5Screate_simple(static_cast<int>(shape.size()), shape.data(), nullptr), name));
+    const H5Properties creation = without_times(H5P_DATASET_CREATE, name);
+    check(H5Pset_layout(creation.get(), H5D_CONTIGUOUS), name);
+    check(H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY), name);
+    check(H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER), name);
+    H5Dataset dataset(check(H5Dcreate2(file.get(), name.c_str(), H5T_IEEE_F32LE, space.get(), H5P_DEFAULT,
+                                       creation.get(), H5P_DEFAULT),
+                            name));
+    const haddr_t offset = H5Dget_offset(dataset.get());
+    if (offset == HADDR_UNDEF)
+      fail(ExitCode::io, "cannot write {}: HDF5 gave {} no offset", path.string(), name);
+    check(dataset.close(), name);
+    placed.push_back({tensor, static_cast<std::int64_t>(offset)});
+  }
+  check(file.close(), "close");
   reserve(path, static_cast<std::int64_t>(fs::file_size(path)));
   return placed;
 }

@@ -22,6 +22,7 @@
 #include "io/agree.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/file_util.hpp"
+#include "tests/support/parts_of_range.hpp"
 
 namespace mylos {
 namespace {

@@ -13,15 +13,6 @@ std::string TensorInfo::shape_text() const {
   return fmt::format("({})", join(shape, ", "));
 }
 
-std::vector<TensorPart> parts_of_range(const TensorInfo& tensor, std::int64_t begin, std::int64_t count,
-                                       float* data) {
-  std::vector<TensorPart> parts;
-  for (PlacedBox& box : boxes_of_range(tensor.shape, begin, begin + count)) {
-    parts.push_back({.box = std::move(box.box), .data = data + box.offset, .stride = std::move(box.stride)});
-  }
-  return parts;
-}
-
 void check_parts(const TensorInfo& tensor, const std::vector<TensorPart>& parts) {
   constexpr std::size_t max_rank = 8;
   require(!tensor.shape.empty() && tensor.shape.size() <= max_rank && std::ranges::min(tensor.shape) > 0,

@@ -34,10 +34,6 @@ struct TensorPart {
   std::int64_t first = 0;          ///< element of the source that corresponds to data[0]
 };
 
-/// Elements [begin, begin + count) of the flattened tensor, contiguous in memory at `data`.
-std::vector<TensorPart> parts_of_range(const TensorInfo& tensor, std::int64_t begin, std::int64_t count,
-                                       float* data);
-
 /// Throws ExitCode::internal unless the tensor has 1 to 8 dimensions, none of extent 0, and the parts lie
 /// inside it.
 void check_parts(const TensorInfo& tensor, const std::vector<TensorPart>& parts);

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/tokens/token_dataset.hpp"
+#include "tests/support/parts_of_range.hpp"
 #include "tests/support/waiting.hpp"
 
 namespace mylos::test {

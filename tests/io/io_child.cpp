@@ -18,6 +18,7 @@
 #include "io/file_util.hpp"
 #include "io/metrics/metrics.hpp"
 #include "tests/io/io_test_util.hpp"
+#include "tests/support/parts_of_range.hpp"
 
 namespace mylos::test {
 

@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "io/checkpoint/checkpoint.hpp"
+#include "tests/support/parts_of_range.hpp"
 
 namespace mylos::test {
 

@@ -109,7 +109,7 @@ class Benchmark {
         copy_(fmt::format("/dev/shm/checkpoint_benchmark.{}", model.width)),
         cold_(cold),
         content_(make_content(mpi, model, memory_)),
-        store_(io_, directory_, {},
+        store_(io_, io_, directory_, {},
                [this](CheckpointPhase phase, std::int64_t) { times_[phase] = Clock::now(); }) {
     // The bytes of a real checkpoint, for dd.
     store_.write(content_);

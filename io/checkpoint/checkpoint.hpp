@@ -17,7 +17,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "io/checkpoint/checkpoint_directory.hpp"
@@ -85,9 +84,6 @@ class CheckpointStore {
   /// Works on thread `io` and calls HDF5 on thread `hdf5`; they may be the same.
   CheckpointStore(IoThread& io, IoThread& hdf5, std::filesystem::path directory, CheckpointSettings settings,
                   CheckpointPhaseHook hook = {}, Warn warn = {});
-  CheckpointStore(IoThread& io, std::filesystem::path directory, const CheckpointSettings& settings,
-                  CheckpointPhaseHook hook = {}, Warn warn = {})
-      : CheckpointStore(io, io, std::move(directory), settings, std::move(hook), std::move(warn)) {}
   /// Waits for the background work of `write` or `start`.
   ~CheckpointStore();
   CheckpointStore(const CheckpointStore&) = delete;
@@ -114,8 +110,6 @@ class CheckpointStore {
   /// Moves the checkpoints after `step` to `abandoned-<time>`, for a run that continues at `step`.
   void abandon_after(std::int64_t step);
 
-  /// The steps that have a manifest, ascending; `.tmp` leftovers are ignored.
-  std::vector<std::int64_t> steps() const;
   std::filesystem::path path_of(std::int64_t step) const;
 
  private:

@@ -354,12 +354,6 @@ void CheckpointStore::abandon_after(std::int64_t step) {
   });
 }
 
-std::vector<std::int64_t> CheckpointStore::steps() const {
-  std::vector<std::int64_t> steps = list_steps(directory_);
-  std::erase_if(steps, [&](std::int64_t step) { return !fs::exists(path_of(step) / "manifest.json"); });
-  return steps;
-}
-
 fs::path CheckpointStore::path_of(std::int64_t step) const {
   return directory_ / step_name(step);
 }

@@ -113,7 +113,7 @@ void RunTest::expect_loads(const std::string& run, std::int64_t step) {
 }
 
 std::vector<std::int64_t> RunTest::checkpoint_steps(const std::string& run) {
-  return CheckpointStore(io_, run_path(run) / "checkpoints", {}).steps();
+  return steps_in(run_path(run) / "checkpoints");
 }
 
 Snapshot RunTest::snapshot(const std::string& run, std::int64_t step) {

@@ -123,7 +123,7 @@ class CheckpointTest : public testing::Test {
   }
 
   void write(std::int64_t step, Partition partition = Partition::uneven) {
-    CheckpointStore(io_, directory_, settings_).write(content(step, partition));
+    CheckpointStore(io_, io_, directory_, settings_).write(content(step, partition));
   }
 
   /// Overwrites only the elements of a part, not the memory between them.
@@ -160,7 +160,7 @@ class CheckpointTest : public testing::Test {
     }
   }
 
-  std::vector<std::int64_t> steps() { return CheckpointStore(io_, directory_, settings_).steps(); }
+  std::vector<std::int64_t> steps() { return steps_in(directory_); }
 
   /// The names of the entries in the abandoned-<time> directories.
   std::vector<std::string> abandoned() {
@@ -173,7 +173,7 @@ class CheckpointTest : public testing::Test {
     return names;
   }
 
-  fs::path path(std::int64_t step) { return CheckpointStore(io_, directory_, settings_).path_of(step); }
+  fs::path path(std::int64_t step) { return CheckpointStore(io_, io_, directory_, settings_).path_of(step); }
 
   IoThread io_;
   std::unique_ptr<ScratchDirectory> scratch_;
@@ -198,7 +198,7 @@ TEST_F(CheckpointTest, AnyPartitionReadsWhatAnyOtherWrote) {
 
 TEST_F(CheckpointTest, PhasesComeInOrderOnEveryRank) {
   std::vector<std::string> phases;
-  CheckpointStore store(io_, directory_, settings_,
+  CheckpointStore store(io_, io_, directory_, settings_,
                         [&](CheckpointPhase phase, std::int64_t) { phases.emplace_back(name_of(phase)); });
   store.write(content(1, Partition::even));
   store.finish();
@@ -218,7 +218,7 @@ TEST_F(CheckpointTest, IsWrittenWhileTheCallerAndHdf5GoOn) {
   store.start(first);
   hdf5.run([] {});
   EXPECT_FALSE(store.poll());
-  EXPECT_TRUE(store.steps().empty());
+  EXPECT_TRUE(steps().empty());
   go.set_value();
   const std::optional<WrittenCheckpoint> written = store.finish();
   ASSERT_TRUE(written);
@@ -231,7 +231,7 @@ TEST_F(CheckpointTest, IsWrittenWhileTheCallerAndHdf5GoOn) {
 }
 
 TEST_F(CheckpointTest, AnErrorBehindTheCallerIsThrownByTheNextCall) {
-  CheckpointStore store(io_, directory_, settings_, [](CheckpointPhase phase, std::int64_t) {
+  CheckpointStore store(io_, io_, directory_, settings_, [](CheckpointPhase phase, std::int64_t) {
     if (phase == CheckpointPhase::rename) throw Error(ExitCode::io, "a fault");
   });
   store.start(content(1, Partition::even));
@@ -239,7 +239,7 @@ TEST_F(CheckpointTest, AnErrorBehindTheCallerIsThrownByTheNextCall) {
   const CheckpointContent second = content(2, Partition::even);
   store.start(second);
   EXPECT_THROW(store.write(second), Error);
-  EXPECT_TRUE(store.steps().empty());
+  EXPECT_TRUE(steps().empty());
 }
 
 TEST_F(CheckpointTest, KeepsTheNewest) {
@@ -266,7 +266,7 @@ TEST_F(CheckpointTest, DamagedOnesDoNotCount) {
 TEST_F(CheckpointTest, NothingGoesBeforeItsSuccessorWasReadBack) {
   write(1);
   write(2);
-  CheckpointStore store(io_, directory_, settings_, [&](CheckpointPhase phase, std::int64_t) {
+  CheckpointStore store(io_, io_, directory_, settings_, [&](CheckpointPhase phase, std::int64_t) {
     if (phase != CheckpointPhase::verify) return;
     on_root([&] {
       std::string text = slurp(path(3) / "weights.h5");
@@ -288,7 +288,8 @@ TEST_F(CheckpointTest, NothingGoesBeforeItsSuccessorWasReadBack) {
 TEST_F(CheckpointTest, WhatARestartGivesUpIsMovedAway) {
   for (const std::int64_t step : {10, 20, 30}) write(step);
   {
-    CheckpointStore store(io_, directory_, settings_, {}, [&](const std::string& text) { warning_ += text; });
+    CheckpointStore store(io_, io_, directory_, settings_, {},
+                          [&](const std::string& text) { warning_ += text; });
     store.abandon_after(20);
   }
   if (io_.rank() == 0) {
@@ -313,7 +314,7 @@ TEST_F(CheckpointTest, WhatARestartGivesUpIsMovedAwayWithAllItHolds) {
   for (const std::int64_t step : {10, 20}) write(step);
   on_root([&] { spill(path(20) / "notes.txt", "mine"); });
   {
-    CheckpointStore store(io_, directory_, settings_);
+    CheckpointStore store(io_, io_, directory_, settings_);
     store.abandon_after(10);
   }
   EXPECT_EQ(steps(), std::vector<std::int64_t>{10});
@@ -399,7 +400,7 @@ TEST_F(CheckpointTest, WhatOthersMadeIsLeftAlone) {
   EXPECT_EQ(newest->state().step, 2);
   EXPECT_NE(warning_.find("step_999999 is not whole and is passed over"), std::string::npos) << warning_;
   {
-    CheckpointStore store(io_, directory_, settings_);
+    CheckpointStore store(io_, io_, directory_, settings_);
     store.abandon_after(2);
   }
   for (const std::int64_t step : {4, 5, 6}) write(step);
@@ -418,7 +419,7 @@ TEST_F(CheckpointTest, ValuesThatAreNotFiniteAreNotSaved) {
     CheckpointContent bad = content(2, Partition::even);
     if (io_.rank() == 0) bad.tensors[1].parts[0].data[0] = value;
     try {
-      CheckpointStore(io_, directory_, settings_).write(bad);
+      CheckpointStore(io_, io_, directory_, settings_).write(bad);
       ADD_FAILURE() << "written: " << value;
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::numerical);
@@ -433,7 +434,7 @@ TEST_F(CheckpointTest, ValuesThatAreNotFiniteAreNotSaved) {
   }
   CheckpointContent largest = content(2, Partition::even);
   if (io_.rank() == 0) largest.tensors[1].parts[0].data[0] = -std::numeric_limits<float>::max();
-  CheckpointStore(io_, directory_, settings_).write(largest);
+  CheckpointStore(io_, io_, directory_, settings_).write(largest);
   EXPECT_EQ(steps(), (std::vector<std::int64_t>{1, 2}));
 }
 
@@ -538,7 +539,7 @@ TEST_F(CheckpointTest, WhatOneRankFindsAllThrow) {
   const int culprit = io_.size() - 1;
   write(1);
   for (const CheckpointPhase failing : {CheckpointPhase::begin, CheckpointPhase::manifest}) {
-    CheckpointStore store(io_, directory_, settings_, [&](CheckpointPhase phase, std::int64_t) {
+    CheckpointStore store(io_, io_, directory_, settings_, [&](CheckpointPhase phase, std::int64_t) {
       if (phase == failing && io_.rank() == culprit) throw Error(ExitCode::io, "a fault");
     });
     try {
@@ -557,7 +558,7 @@ TEST_F(CheckpointTest, WhatOneRankFindsAllThrow) {
 TEST_F(CheckpointTest, PartsMustCoverTheirTensorOnce) {
   const auto refuses = [&](const CheckpointContent& content) {
     try {
-      CheckpointStore(io_, directory_, settings_).write(content);
+      CheckpointStore(io_, io_, directory_, settings_).write(content);
       ADD_FAILURE() << "written";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::internal);

@@ -120,9 +120,17 @@ inline CheckpointContent whole_content(std::int64_t step, std::vector<std::vecto
   return content;
 }
 
+/// The steps of `directory` that have a manifest, ascending.
+inline std::vector<std::int64_t> steps_in(const fs::path& directory) {
+  std::vector<std::int64_t> steps = list_steps(directory);
+  std::erase_if(
+      steps, [&](std::int64_t step) { return !fs::exists(directory / step_name(step) / "manifest.json"); });
+  return steps;
+}
+
 inline void write_whole(IoThread& io, const fs::path& directory, std::int64_t step) {
   std::vector<std::vector<float>> memory;
-  CheckpointStore(io, directory, {}).write(whole_content(step, memory));
+  CheckpointStore(io, io, directory, {}).write(whole_content(step, memory));
 }
 
 }  // namespace mylos::test

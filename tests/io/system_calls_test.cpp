@@ -114,7 +114,7 @@ class SystemCalls : public testing::Test {
     std::vector<std::vector<float>> memory;
     CheckpointContent content = whole_content(step, memory);
     content.tensors.erase(content.tensors.begin());
-    CheckpointStore(io_, run / "checkpoints", {}).write(content);
+    CheckpointStore(io_, io_, run / "checkpoints", {}).write(content);
   }
 
   /// Runs `work` repeatedly, each time on a new directory, and makes its first, second, ... fsync fail until

@@ -333,7 +333,7 @@ TEST_P(LayoutOnBackend, ACheckpointOfAnyGridRestoresAnyOther) {
       }
     }
     content.state = {.step = world_of(from), .json = "{}"};
-    CheckpointStore store(io, scratch.path(), {});
+    CheckpointStore store(io, io, scratch.path(), {});
     store.write(content);
     CheckpointReader reader(io, store.path_of(world_of(from)));
     for (const GridExtents& to : grids()) {
@@ -350,7 +350,7 @@ TEST_P(LayoutOnBackend, ASnapshotKeepsWhatTrainingChanges) {
   for (const bool keeps_master : {true, false}) {
     LoneRank whole(backend_, Coordinates(), *self_, DType::bf16, keeps_master);
     whole.initialise(3);
-    CheckpointStore store(io, scratch.path(), {});
+    CheckpointStore store(io, io, scratch.path(), {});
     CheckpointContent as_it_is = whole.content();
     CheckpointContent copied = whole.snapshot();
     as_it_is.state = {.step = 1, .json = "{}"};

@@ -90,7 +90,7 @@ TEST(ModelState, NarrowWeightsLargerThanAPartAreSavedAndRestoredWhole) {
   IoThread io;
   Narrow saved(backend, *self);
   saved.initialise(3);
-  CheckpointStore store(io, scratch.path(), {});
+  CheckpointStore store(io, io, scratch.path(), {});
   saved.save(store);
   Narrow restored(backend, *self);
   restored.initialise(5);

@@ -151,10 +151,7 @@ void TokenFileWriter::append(std::span<const std::uint16_t> tokens) {
 }
 
 void TokenFileWriter::finish() {
-  if (num_tokens_ > std::numeric_limits<std::int32_t>::max()) {
-    fail(ExitCode::bad_data, "{}: {} tokens are more than a token file can count; split the text",
-         path_.string(), num_tokens_);
-  }
+  require(num_tokens_ <= std::numeric_limits<std::int32_t>::max(), "the header can count the tokens");
   Header header{};
   header[0] = token_file_magic;
   header[1] = version;

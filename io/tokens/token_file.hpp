@@ -82,7 +82,6 @@ class TokenFileWriter {
 
   void append(std::span<const std::uint16_t> tokens);
   void finish();
-  std::int64_t num_tokens() const { return num_tokens_; }
 
  private:
   std::filesystem::path path_;

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "io/json.hpp"
 
-#include <algorithm>
-
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.hpp"
+#include "io/utf8.hpp"
 
 namespace mylos {
 
@@ -32,43 +31,29 @@ namespace {
 constexpr const char* bytes_key = "latin1";
 
 bool is_utf8(std::string_view text) {
-  if (std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80U; })) return true;
-  // The library checks that text is UTF-8 when it writes.
-  try {
-    (void)nlohmann::json(text).dump();
-    return true;
-  } catch (const nlohmann::json::exception&) {
-    return false;
+  while (!text.empty()) {
+    const std::uint32_t size = decode_utf8(text.data(), text.data() + text.size()).bytes;
+    if (size == 0) return false;
+    text.remove_prefix(size);
   }
+  return true;
 }
 
 nlohmann::json text_json(std::string_view text) {
   if (is_utf8(text)) return text;
   std::string wide;  // each byte as a character, in UTF-8
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x80U) {
-      wide += c;
-    } else {
-      wide += static_cast<char>(0xc0U | (byte >> 6U));
-      wide += static_cast<char>(0x80U | (byte & 0x3fU));
-    }
-  }
+  for (const char c : text) wide += encode_utf8(static_cast<unsigned char>(c));
   return {{bytes_key, wide}};
 }
 
 /// The bytes that the characters of `wide`, U+0000 to U+00FF, stand for.
-std::string bytes_of(const std::string& wide) {
+std::string bytes_of(std::string_view wide) {
   std::string bytes;
-  for (std::size_t i = 0; i < wide.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(wide[i]);
-    if (byte < 0x80U) {
-      bytes += wide[i];
-    } else if ((byte == 0xc2U || byte == 0xc3U) && i + 1 < wide.size()) {
-      bytes += static_cast<char>(((byte & 3U) << 6U) | (static_cast<unsigned char>(wide[++i]) & 0x3fU));
-    } else {
-      fail(ExitCode::bad_data, "\"latin1\" holds a character above U+00FF");
-    }
+  while (!wide.empty()) {
+    const auto [point, size] = decode_utf8(wide.data(), wide.data() + wide.size());
+    if (size == 0 || point > 0xff) fail(ExitCode::bad_data, "\"latin1\" holds a character above U+00FF");
+    bytes += static_cast<char>(point);
+    wide.remove_prefix(size);
   }
   return bytes;
 }

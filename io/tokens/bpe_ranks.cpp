@@ -11,6 +11,7 @@
 #include "core/base/join.hpp"
 #include "io/file_util.hpp"
 #include "io/json.hpp"
+#include "io/utf8.hpp"
 
 namespace mylos {
 
@@ -82,16 +83,11 @@ std::optional<std::string> bytes_of(std::string_view characters) {
     return table;
   }();
   std::string bytes;
-  for (std::size_t i = 0; i < characters.size(); ++i) {
-    std::uint32_t point = static_cast<unsigned char>(characters[i]);
-    if (point >= 0x80) {  // two bytes, because no character is above U+0143
-      if (point < 0xc2 || point > 0xc5 || ++i == characters.size()) return std::nullopt;
-      const std::uint32_t low = static_cast<unsigned char>(characters[i]);
-      if ((low & 0xc0U) != 0x80U) return std::nullopt;
-      point = (point & 0x1fU) << 6U | (low & 0x3fU);
-    }
-    if (byte_of[point] < 0) return std::nullopt;
+  while (!characters.empty()) {
+    const auto [point, size] = decode_utf8(characters.data(), characters.data() + characters.size());
+    if (size == 0 || point >= byte_of.size() || byte_of[point] < 0) return std::nullopt;
     bytes += static_cast<char>(byte_of[point]);
+    characters.remove_prefix(size);
   }
   return bytes;
 }

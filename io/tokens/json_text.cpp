@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/base/error.hpp"
+#include "io/utf8.hpp"
 
 namespace mylos {
 
@@ -71,19 +72,9 @@ void JsonText::put(std::string_view bytes, std::string& text) {
   }
 }
 
-void JsonText::put_point(std::uint32_t point, std::string& text) {
-  const auto first = [&](unsigned mark, unsigned shift) { return static_cast<char>(mark | point >> shift); };
-  const auto next = [&](unsigned shift) { return static_cast<char>(0x80U | (point >> shift & 0x3fU)); };
-  put(point < 0x80      ? std::string{first(0, 0)}
-      : point < 0x800   ? std::string{first(0xc0, 6), next(0)}
-      : point < 0x10000 ? std::string{first(0xe0, 12), next(6), next(0)}
-                        : std::string{first(0xf0, 18), next(12), next(6), next(0)},
-      text);
-}
-
 void JsonText::put_lone_surrogate(std::string& text) {
   high_surrogate_ = 0;
-  put_point(0xfffd, text);
+  put(encode_utf8(0xfffd), text);
 }
 
 void JsonText::check_utf8(unsigned char byte) {
@@ -218,9 +209,10 @@ void JsonText::take(char c, std::string& text) {
         high_surrogate_ = unicode_;
       } else if (unicode_ >= 0xdc00 && unicode_ < 0xe000) {
         const std::uint32_t high = std::exchange(high_surrogate_, 0);
-        put_point(high == 0 ? 0xfffdU : 0x10000U + ((high - 0xd800U) << 10U) + (unicode_ - 0xdc00U), text);
+        put(encode_utf8(high == 0 ? 0xfffdU : 0x10000U + ((high - 0xd800U) << 10U) + (unicode_ - 0xdc00U)),
+            text);
       } else {
-        put_point(unicode_, text);
+        put(encode_utf8(unicode_), text);
       }
       return;
     }

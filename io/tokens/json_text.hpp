@@ -55,7 +55,6 @@ class JsonText {
   /// Takes a character within a number. Returns false if the number has ended before it.
   bool take_number(char c);
   void put(std::string_view bytes, std::string& text);
-  void put_point(std::uint32_t point, std::string& text);
   void put_lone_surrogate(std::string& text);
   void check_utf8(unsigned char byte);
   bool is_object() const { return (objects_ & 1U) != 0; }

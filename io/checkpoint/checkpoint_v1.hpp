@@ -3,10 +3,10 @@
 #pragma once
 
 #include <filesystem>
-#include <memory>
 #include <vector>
 
 #include "io/checkpoint/tensor.hpp"
+#include "io/hdf5_handle.hpp"
 
 namespace mylos {
 
@@ -16,18 +16,32 @@ class ChunkedTensors {
  public:
   /// Checks everything that reading relies on: type, shape, chunks, filter, and that no chunk is missing.
   explicit ChunkedTensors(std::filesystem::path path);
-  ~ChunkedTensors();
-  ChunkedTensors(ChunkedTensors&&) noexcept;
-  ChunkedTensors& operator=(ChunkedTensors&&) = delete;
 
   /// In file order.
-  const std::vector<TensorInfo>& tensors() const;
+  const std::vector<TensorInfo>& tensors() const { return tensors_; }
   /// `tensor` must be one of `tensors()`.
   void read(const TensorInfo& tensor, const std::vector<TensorPart>& parts) const;
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  template <class Result>
+  Result check(Result result, const std::string& what) const {
+    return h5_check(result, ExitCode::bad_data, fmt::format("cannot read {}: {}", path_.string(), what));
+  }
+
+  H5Dataset open(const std::string& name) const;
+  /// Collects the datasets of the root (depth 0) or of a group in it. Refuses all links except hard links,
+  /// because other links may lead out of the file, and everything deeper, because hard links can form cycles.
+  void scan(const std::string& prefix, int depth);
+  /// Checks everything that reading relies on: type, shape, chunks, the one filter, and that no chunk is
+  /// missing.
+  TensorInfo describe(hid_t dataset, const std::string& name) const;
+  void check_size(const std::vector<hsize_t>& extents, std::int64_t limit, const std::string& name) const;
+  [[noreturn]] void fail_at(const std::string& name, const std::string& problem) const;
+
+  std::filesystem::path path_;
+  std::int64_t file_bytes_ = 0;
+  H5File file_;
+  std::vector<TensorInfo> tensors_;
 };
 
 }  // namespace mylos

@@ -73,7 +73,7 @@ std::string state_text(const RunState& state) {
 }
 
 RunState parse_state(const std::string& text, const std::string& place, std::int64_t step) {
-  try {
+  return at_place(place, [&]() -> RunState {
     const Json json = Json::parse(text);
     if (json.integer("step") != step)
       fail(ExitCode::bad_data, "of step {}, not {}", json.integer("step"), step);
@@ -93,9 +93,7 @@ RunState parse_state(const std::string& text, const std::string& place, std::int
             .train_data = json.has("train_data") ? json.text("train_data") : "",
             .tokenizer = json.has("tokenizer") ? parse_tokenizer(json.at("tokenizer")) : TokenizerIdentity(),
             .evaluation_due = json.has("evaluation_due") && json.boolean("evaluation_due")};
-  } catch (const Error& error) {
-    fail(ExitCode::bad_data, "{}: {}", place, error.what());
-  }
+  });
 }
 
 }  // namespace mylos

@@ -45,6 +45,15 @@ template <class... Args>
   throw Error(code, fmt::format(format, std::forward<Args>(args)...));
 }
 
+/// Returns work(). If that throws an Error, throws ExitCode::bad_data with `place` before its message.
+auto at_place(const std::string& place, const auto& work) {
+  try {
+    return work();
+  } catch (const Error& error) {
+    fail(ExitCode::bad_data, "{}: {}", place, error.what());
+  }
+}
+
 /// Checks a precondition that only a defect in mylos can break. Throws `ExitCode::internal` with the source
 /// location.
 inline void require(bool condition, const char* what,

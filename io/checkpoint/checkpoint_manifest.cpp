@@ -220,11 +220,7 @@ Manifest read_manifest(const fs::path& checkpoint) {
     fail(ExitCode::bad_data, "no checkpoint at {}", checkpoint.string());
   if (!fs::is_regular_file(file, error)) fail(ExitCode::bad_data, "{} is missing", file.string());
   const std::string text = read_text_file(file, max_manifest_bytes);
-  try {
-    return parse_manifest(text);
-  } catch (const Error& reason) {
-    fail(ExitCode::bad_data, "{}: {}", file.string(), reason.what());
-  }
+  return at_place(file.string(), [&] { return parse_manifest(text); });
 }
 
 Manifest read_whole_manifest(const fs::path& checkpoint, std::optional<std::int64_t> step) {

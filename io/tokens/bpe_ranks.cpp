@@ -209,32 +209,27 @@ BpeRanks BpeRanks::parse_merges(const std::string& vocab_text, const std::string
 }
 
 void BpeRanks::check_vocab(const std::string& text, const std::string& name) const {
-  const auto refuse = [&](const std::string& key, const std::string& problem) {
-    fail(ExitCode::bad_data, "{}: \"{}\" {}", name, key, problem);
+  const auto refuse = [](const std::string& key, const std::string& problem) {
+    fail(ExitCode::bad_data, "\"{}\" {}", key, problem);
   };
-  const auto ids = [&] {
-    try {
-      const Json json = Json::parse(text);
-      std::vector<std::pair<std::string, std::int64_t>> entries;
-      for (const auto& [key, value] : json.members()) entries.emplace_back(key, json.integer(key));
-      return entries;
-    } catch (const Error& error) {
-      fail(ExitCode::bad_data, "{}: {}", name, error.what());
+  at_place(name, [&] {
+    const Json json = Json::parse(text);
+    const std::vector<Json::Member> entries = json.members();
+    const std::int64_t size = std::ssize(tokens_);
+    for (const auto& [key, value] : entries) {
+      const std::int64_t id = json.integer(key);
+      if (key == "<|endoftext|>") {
+        if (id != size) refuse(key, fmt::format("has the id {}; the id after the merges is {}", id, size));
+      } else if (id < 0 || id >= size) {
+        refuse(key, fmt::format("has the id {}; the bytes and merges have only {} ids", id, size));
+      } else if (bytes_of(key) != tokens_[static_cast<std::size_t>(id)]) {
+        refuse(key, fmt::format("has the id {}, to which the merges give other bytes", id));
+      }
     }
-  }();
-  const auto size = static_cast<std::int64_t>(tokens_.size());
-  for (const auto& [key, id] : ids) {
-    if (key == "<|endoftext|>") {
-      if (id != size) refuse(key, fmt::format("has the id {}; the id after the merges is {}", id, size));
-    } else if (id < 0 || id >= size) {
-      refuse(key, fmt::format("has the id {}; the bytes and merges have only {} ids", id, size));
-    } else if (bytes_of(key) != tokens_[static_cast<std::size_t>(id)]) {
-      refuse(key, fmt::format("has the id {}, to which the merges give other bytes", id));
-    }
-  }
-  if (std::ssize(ids) != size + 1)
-    fail(ExitCode::bad_data, "{}: {} entries; the bytes, the merges and <|endoftext|> are {}", name,
-         ids.size(), size + 1);
+    if (std::ssize(entries) != size + 1)
+      fail(ExitCode::bad_data, "{} entries; the bytes, the merges and <|endoftext|> are {}", entries.size(),
+           size + 1);
+  });
 }
 
 BpeRanks BpeRanks::read(const fs::path& path) {

@@ -176,21 +176,15 @@ std::optional<CorpusBlock> CorpusReader::next_of_lines() {
 }
 
 std::optional<CorpusBlock> CorpusReader::next_of_long_line() {
-  const auto placed = [&](const auto& work) {
-    try {
-      return work();
-    } catch (const Error& error) {
-      fail(ExitCode::bad_data, "{}:{}: {}", inputs_[input_ - 1].name(), line_, error.what());
-    }
-  };
+  const std::string place = fmt::format("{}:{}", inputs_[input_ - 1].name(), line_);
   for (;;) {
     const std::size_t end = buffer_.find('\n');
-    placed([&] { json_.take(std::string_view(buffer_).substr(0, end), long_text_); });
+    at_place(place, [&] { json_.take(std::string_view(buffer_).substr(0, end), long_text_); });
     buffer_.erase(0, end == std::string::npos ? end : end + 1);
     const bool is_whole = end != std::string::npos || (!fill(block_bytes) && buffer_.empty());
     if (is_whole) {
       in_long_line_ = false;
-      const bool has_document = placed([&] { return json_.end(); });
+      const bool has_document = at_place(place, [&] { return json_.end(); });
       ++line_;
       return has_document ? next_of_text(long_text_, true) : std::nullopt;
     }

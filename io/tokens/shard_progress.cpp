@@ -39,7 +39,7 @@ void write_progress(const fs::path& file, const ShardProgress& progress) {
 std::optional<ShardProgress> read_progress(const fs::path& file) {
   if (!fs::exists(file)) return std::nullopt;
   const std::string text = read_text_file(file);
-  try {
+  return at_place(file.string(), [&] {
     const Json json = Json::parse(text);
     ShardProgress progress{.settings = {},
                            .positions = {parse_position(json.at("train")), parse_position(json.at("val"))},
@@ -48,9 +48,7 @@ std::optional<ShardProgress> read_progress(const fs::path& file) {
     for (const auto& [name, value] : settings.members())
       progress.settings.emplace_back(name, settings.text(name));
     return progress;
-  } catch (const Error& error) {
-    fail(ExitCode::bad_data, "{}: {}", file.string(), error.what());
-  }
+  });
 }
 
 void check_same_settings(const fs::path& file, const ShardProgress& before, const ShardProgress& now) {

@@ -35,7 +35,7 @@ std::optional<Sidecar> read_sidecar(const fs::path& token_file) {
   if (!fs::exists(file, not_there)) return std::nullopt;
   constexpr std::size_t most_bytes = 65536;
   const std::string text = read_text_file(file, most_bytes);
-  try {
+  return at_place(file.string(), [&] {
     const Json json = Json::parse(text);
     return Sidecar{
         .tokenizer = {.name = json.text("tokenizer"), .ranks = json.has("ranks") ? json.text("ranks") : ""},
@@ -43,9 +43,7 @@ std::optional<Sidecar> read_sidecar(const fs::path& token_file) {
         .tokens = json.integer("tokens"),
         .content = json.text("content"),
         .documents = json.integer("documents")};
-  } catch (const Error& error) {
-    fail(ExitCode::bad_data, "{}: {}", file.string(), error.what());
-  }
+  });
 }
 
 void check_tokenizer(const fs::path& token_file, const Sidecar& sidecar, const TokenizerIdentity& tokenizer,

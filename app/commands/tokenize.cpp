@@ -101,7 +101,7 @@ std::vector<CommandOption> options() {
       {"tokenizer", OptionKind::text,
        "bytes, or gpt2=FILE with GPT-2's merge ranks: a .tiktoken file, vocab.json next to "
        "merges.txt, or the folder with these two",
-       std::string(tokenizers().front().name)},
+       std::string(tokenizers[0].name)},
       {"output", OptionKind::text,
        "token file to write or, with --shard-tokens, the prefix of the shards' names (required)"},
       {"valid-output", OptionKind::text, "token file for the held-out text"},

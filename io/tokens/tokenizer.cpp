@@ -48,23 +48,14 @@ class ByteTokenizer final : public Tokenizer {
   std::string bytes_of(std::uint16_t token) const override { return {static_cast<char>(token)}; }
 };
 
-constexpr TokenizerDescriptor all_tokenizers[] = {
-    {.name = "bytes", .vocab_size = 257, .has_ranks = false},
-    {.name = "gpt2", .vocab_size = 50257, .has_ranks = true},
-};
-
 }  // namespace
 
-std::span<const TokenizerDescriptor> tokenizers() {
-  return all_tokenizers;
-}
-
 std::string tokenizer_names(std::string_view separator) {
-  return join(all_tokenizers | std::views::transform(&TokenizerDescriptor::name), separator);
+  return join(tokenizers | std::views::transform(&TokenizerDescriptor::name), separator);
 }
 
 const TokenizerDescriptor& tokenizer_kind(std::string_view name) {
-  for (const TokenizerDescriptor& tokenizer : all_tokenizers) {
+  for (const TokenizerDescriptor& tokenizer : tokenizers) {
     if (tokenizer.name == name) return tokenizer;
   }
   fail(ExitCode::usage, "no tokenizer is called \"{}\"; the tokenizers are {}", name, tokenizer_names(", "));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Beacon: heartbeats between nodes, by messages.
+// Beacon: heartbeats between nodes, sent as MPI messages.
 #pragma once
 
 #include <atomic>
@@ -13,14 +13,14 @@
 
 namespace mylos {
 
-/// The lowest ranks of the nodes form a ring. With every heartbeat, each of them sends its page to the next,
-/// unless its previous message is still in flight. If a node stops, exactly one other node notices, whatever
-/// the number of nodes.
+/// The lowest ranks of the nodes form a ring. At every heartbeat, each of them sends its page to the next
+/// one, unless its previous message is still in flight. If a node stops, exactly one other node notices,
+/// whatever the number of nodes.
 class Beacon {
  public:
   /// Collective over MPI_COMM_WORLD. Does nothing if the job has only one node.
   explicit Beacon(FlightRecorder& recorder);
-  /// Waits for the last message of the previous rank in the ring.
+  /// Sends a last message and waits for that of the previous rank in the ring.
   ~Beacon();
   Beacon(const Beacon&) = delete;
   Beacon& operator=(const Beacon&) = delete;

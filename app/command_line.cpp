@@ -14,7 +14,8 @@ namespace po = boost::program_options;
 
 namespace {
 
-/// Gives `value` the defaults of the option and has Boost store what it parses in `line.options`.
+/// Gives `value` the default and implicit values of `option` and has Boost store the result in
+/// `line.options`.
 template <class T>
 po::typed_value<T>* value_of(po::typed_value<T>* value, const CommandOption& option, CommandLine& line) {
   const auto parsed = [](const std::string& text) { return boost::lexical_cast<T>(text); };
@@ -45,7 +46,7 @@ po::options_description described(const std::string& title, const std::vector<Co
   return description;
 }
 
-/// Removes every `--section.key=value` from `words` and returns it: Boost accepts no empty values.
+/// Moves every `--section.key=value` from `words` to the result, because Boost would reject an empty value.
 std::vector<std::pair<std::string, std::string>> take_overrides(std::vector<std::string>& words) {
   std::vector<std::pair<std::string, std::string>> overrides;
   std::erase_if(words, [&](const std::string& word) {
@@ -57,7 +58,7 @@ std::vector<std::pair<std::string, std::string>> take_overrides(std::vector<std:
   return overrides;
 }
 
-/// Throws for an option that Boost did not recognise.
+/// Throws ExitCode::usage for an option that Boost did not recognise.
 void check_known(const CommandSyntax& syntax, const std::vector<po::option>& options) {
   for (const po::option& option : options) {
     if (!option.unregistered) continue;
@@ -100,7 +101,7 @@ CommandLine parse_words(const CommandSyntax& syntax, std::vector<std::string> wo
     fail(ExitCode::usage, "{}: {}", syntax.name, error.what());
   }
   if (line.arguments.size() > syntax.max_arguments) {
-    fail(ExitCode::usage, "{}: one argument too many: {}; see {}", syntax.name,
+    fail(ExitCode::usage, "{}: unexpected argument {}; see {}", syntax.name,
          line.arguments[syntax.max_arguments], syntax.help);
   }
   return line;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// CommandLine: the arguments, options and deck overrides that a program or a subcommand was given.
+// CommandLine: the arguments, options and deck overrides given to a program or a subcommand.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace mylos {
 
 enum class OptionKind : std::uint8_t { flag, integer, real, text };
 
-/// `--name`, followed by a value unless the option is a flag or has an `implicit_value`.
+/// `--name`, with a value unless the option is a flag; with an `implicit_value`, the value may be omitted.
 struct CommandOption {
   std::string name;
   OptionKind kind = OptionKind::flag;
@@ -48,14 +48,14 @@ struct CommandLine {
   const std::string& text(const std::string& option) const {
     return std::get<std::string>(options.at(option));
   }
-  /// The argument at `index`. If it is missing, throws ExitCode::usage and says that `what` is needed.
+  /// Returns the argument at `index`. Throws ExitCode::usage, naming `what`, if the argument is missing.
   const std::string& argument(std::size_t index, const char* what) const;
 };
 
 /// Parses `words`. Throws ExitCode::usage for anything that `syntax` does not allow.
 CommandLine parse_words(const CommandSyntax& syntax, std::vector<std::string> words);
 
-/// The options as part of a help text, under `title`.
+/// Returns the part of a help text that lists `options` under `title`.
 std::string options_text(const std::string& title, const std::vector<CommandOption>& options);
 
 }  // namespace mylos

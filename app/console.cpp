@@ -20,7 +20,7 @@ constexpr std::chrono::seconds line_interval{5};
 constexpr int most_bar_width = 24;
 constexpr int wide_terminal = 100;
 
-/// Columns of the terminal. Under a launcher stdout is a pipe, and only $COLUMNS may give the width.
+/// Returns the columns of the terminal. Under a launcher stdout is a pipe, so only $COLUMNS can give them.
 int terminal_width() {
   constexpr int usual = 80;
   winsize size{};

@@ -11,24 +11,24 @@ namespace mylos {
 
 enum class ProgressStyle : std::uint8_t {
   automatic,  ///< live on a terminal, plain elsewhere
-  live,       ///< one line with a bar, redrawn
+  live,       ///< one line with a bar, redrawn in place
   plain,      ///< a new line every few seconds
   none,
 };
 
-/// "auto", "live", "plain" or "none"; throws ExitCode::usage otherwise.
+/// Parses "auto", "live", "plain" or "none"; throws ExitCode::usage for any other word.
 ProgressStyle progress_style(const std::string& word);
 
 struct StepRecord;
 
-/// May be used by several threads.
+/// Thread-safe.
 class Console {
  public:
   Console(bool active, ProgressStyle style);
 
   /// Prints `text` on its own line.
   void line(const std::string& text);
-  /// A line on stderr that begins with "warning:".
+  /// Prints `text` on stderr, after "warning: ".
   void warn(const std::string& text);
   void step(const StepRecord& record);
 

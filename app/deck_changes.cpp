@@ -35,7 +35,7 @@ constexpr std::string_view harmless[] = {"train.stop_step",
                                          "comm.simulate",
                                          "guard.replica_check_every"};
 
-/// The default of one of mylos' own keys; "nothing" if it has none.
+/// Returns the default of a key; "nothing" if it has none or mylos itself does not declare it.
 std::string default_of(const std::string& key) {
   for (const ParamSpec& spec : deck_params()) {
     if (spec.default_value != nullptr && key == fmt::format("{}.{}", spec.section, spec.name))

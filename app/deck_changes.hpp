@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a restarted run changes in its deck.
+// The changes that a restart makes to the deck of a run.
 #pragma once
 
 #include <string>
 
 namespace mylos {
 
-/// The differences between two resolved decks in keys that affect the results, as "key old -> new, ...". A
-/// key that the older deck lacks, because an older mylos wrote it, counts as its default.
+/// Lists the keys of the resolved deck `now` that affect results and differ from `before`, as "key old ->
+/// new, ...". A key that `before` lacks, because an older mylos wrote it, has its default there.
 std::string deck_changes(const std::string& before, const std::string& now);
 
 }  // namespace mylos

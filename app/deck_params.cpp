@@ -108,7 +108,7 @@ const ParamSpec params[] = {
     text_param(
         "data", "ranks", "",
         "GPT-2's merge ranks, if tokenizer = gpt2: a .tiktoken file, vocab.json next to merges.txt, or the "
-        "folder with these two; the run keeps a copy for `generate`."),
+        "folder that contains both; the run keeps a copy for `generate`."),
 
     integer_param("eval", "every", "0", 0, 1e9, "steps",
                   "Steps between evaluations; 0 evaluates only at the end."),
@@ -143,11 +143,11 @@ const ParamSpec params[] = {
                   "queued as one CUDA graph instead of one by one; needs a GPU. The results are the same."),
 
     text_param("comm", "algorithm", "native",
-               "How collectives are done: native is the backend's own way; naive, tree, ring and "
+               "How collectives are performed: native is the backend's own way; naive, tree, ring and "
                "halving_doubling build them from the backend's point-to-point messages. By payload: "
                "`tree<65536,ring` takes tree below 65536 bytes and ring otherwise. By collective, as in "
                "`all_reduce:tree<65536,ring;broadcast:tree`: a collective that is not named uses the part "
-               "without a name if there is one, otherwise native. auto measures at the start and chooses."),
+               "without a name if there is one, otherwise native. auto measures and chooses at startup."),
     boolean_param("comm", "progress_thread", "false",
                   "A thread of each rank advances communication while the rank's other threads compute."),
     real_param("comm", "simulate_alpha", "0", 0.0, 1e9, "us",
@@ -202,9 +202,10 @@ const ParamSpec params[] = {
     integer_param("checkpoint", "keep_abandoned", "1", 0, 1e9, "directories",
                   "Number of newest abandoned-<time> directories to keep; they contain the later checkpoints "
                   "that a restart from an earlier step moved away."),
-    integer_param("checkpoint", "alignment", "4096", 1, 1e9, "bytes",
-                  "Tensors larger than this begin at multiples of it in the file; on Lustre, set it to the "
-                  "stripe size."),
+    integer_param(
+        "checkpoint", "alignment", "4096", 1, 1e9, "bytes",
+        "Tensors of at least this size begin at multiples of it in the file; on Lustre, set it to the "
+        "stripe size."),
 
     integer_param("profile", "step", "0", 0, 1e9, "steps",
                   "Step N that is traced into trace-N.json in the run's directory; 0 traces none."),
@@ -217,7 +218,7 @@ const ParamSpec params[] = {
         "Peak rate of one rank's processor, of which MFU is a fraction; 0 takes the measured GEMM rate."),
 };
 
-/// Inserts the parameters of all kinds after the one that chooses the kind.
+/// Inserts the parameters of all `kinds` after the parameter `name`, which chooses one of them.
 template <class Kind>
 void insert_params(std::vector<ParamSpec>& specs, std::string_view section, std::string_view name,
                    std::span<const Kind* const> kinds) {

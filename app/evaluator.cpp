@@ -44,15 +44,15 @@ std::optional<EvalResult> evaluate(ModelExecutor& executor, ComputeBackend& back
     for (const std::int32_t hit : executor.evaluation_correct()) correct += hit;
   }
 
-  // Sums are reduced as integers, so that they are exact and do not depend on the order of the ranks. A loss
-  // that is not finite has no integer and is counted instead.
+  // The sums are reduced as integers, so the reduction is exact and independent of the order of the ranks. A
+  // loss that is not finite has no integer; the ranks with such a loss are counted instead.
   constexpr double fixed_point = 0x1.0p24;
   const bool finite = std::isfinite(loss);
   std::array<std::int64_t, 4> sums = {finite ? std::llround(loss * fixed_point) : 0, correct, count,
                                       finite ? 0 : 1};
   Communicator& group = grid.group(loss_axes);
   if (group.size() > 1) {
-    MemoryLedger ledger;  // a few bytes that live for one call
+    MemoryLedger ledger;  // for a few bytes that live for one call
     const DeviceBuffer buffer(backend, ledger, MemoryCategory::communication, sizeof sums,
                               "mylos::evaluation::sums");
     backend.copy_to_device(sums.data(), buffer.data(), sizeof sums);

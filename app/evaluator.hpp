@@ -15,13 +15,13 @@ namespace mylos {
 
 struct EvalResult {
   double loss = 0.0;      ///< mean, nats per token
-  double accuracy = 0.0;  ///< fraction of tokens whose logit is the largest
+  double accuracy = 0.0;  ///< fraction of target tokens that have the largest logit
   std::int64_t tokens = 0;
 };
 
-/// Reads the first `max_windows` windows in file order (0: all windows). Each token counts once, whatever the
-/// layout. `is_interrupted` is called before every batch and must return the same value on all ranks; if it
-/// returns true, there is no result. Collective.
+/// Evaluates the first `max_windows` windows in file order (0: all windows). Each token counts once, whatever
+/// the layout. `is_interrupted` is called before every batch and must return the same value on all ranks; if
+/// it returns true, the result is empty. Collective.
 std::optional<EvalResult> evaluate(
     ModelExecutor& executor, ComputeBackend& backend, const TokenDataset& dataset, std::int64_t max_windows,
     const ProcessGrid& grid, const std::function<bool()>& is_interrupted = [] { return false; });

@@ -19,7 +19,7 @@ namespace mylos {
 
 namespace {
 
-/// The actions of a step and the phases of writing a checkpoint.
+/// Returns the names of the actions of a step and of the phases of writing a checkpoint.
 std::vector<std::string> phase_names() {
   std::vector<std::string> names;
   for (int i = 0; i < num_action_kinds; ++i) names.emplace_back(name_of(static_cast<ActionKind>(i)));
@@ -28,7 +28,7 @@ std::vector<std::string> phase_names() {
   return names;
 }
 
-/// Whether `text` is a whole number without a sign.
+/// Returns whether `text` is a whole number without a sign.
 bool is_number(const std::string& text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
 }

@@ -23,18 +23,18 @@ enum class FaultKind : std::uint8_t {
 };
 
 /// `MYLOS_FAULT=phase:rank:step:kind`. A phase is the name of an ActionKind, or `phase_of` a CheckpointPhase.
-/// Announced on stderr whenever it is set.
+/// Rank 0 announces it on stderr.
 class Fault {
  public:
   Fault() = default;
-  /// Throws ExitCode::usage if the variable is malformed.
+  /// Reads MYLOS_FAULT. Throws ExitCode::usage if it is malformed.
   static Fault from_environment(int rank);
 
   /// "checkpoint." and the name of `phase`.
   static std::string phase_of(CheckpointPhase phase);
 
-  /// Executes a kill, stop or error fault that is due; returns any other kind that is due, for the caller to
-  /// execute.
+  /// Executes a kill, stop or error fault that is due. Returns the kind that is due, or none; the caller
+  /// passes it to `apply_fault`.
   FaultKind at(std::string_view phase, std::int64_t step) const;
 
  private:
@@ -45,7 +45,8 @@ class Fault {
 };
 
 /// Executes the kinds that `Fault::at` leaves to its caller: nan, spike and flip on the first elements of the
-/// first part that this rank owns, mismatch on `communicator`. Does nothing if this rank owns no elements.
+/// first non-empty part that this rank owns, mismatch on `communicator`. Does nothing if the rank owns no
+/// elements.
 void apply_fault(FaultKind kind, ComputeBackend& backend, const GradientExchange& exchange,
                  Communicator& communicator);
 

@@ -12,16 +12,18 @@ namespace mylos {
 
 namespace {
 
-/// Whether `path` is a checkpoint itself; otherwise it must be a run directory. Called on one rank.
+/// Returns whether `path` is a checkpoint. Throws ExitCode::bad_data if it is not a run directory either.
+/// Called on one rank.
 bool is_checkpoint(const std::filesystem::path& path) {
   if (std::filesystem::exists(path / "manifest.json")) return true;
-  if (!std::filesystem::exists(path)) fail(ExitCode::bad_data, "there is no {}", path.string());
+  if (!std::filesystem::exists(path)) fail(ExitCode::bad_data, "{} does not exist", path.string());
   if (!std::filesystem::exists(path / "checkpoints")) {
     fail(ExitCode::bad_data, "{} is neither a run directory nor a checkpoint", path.string());
   }
   return false;
 }
 
+/// Opens the checkpoint that the command line names: directly if `is_one`, otherwise by its run directory.
 /// Collective: all ranks throw the same error.
 CheckpointReader open_checkpoint(IoThread& io, const CommandLine& line, bool is_one, bool warns) {
   const std::filesystem::path path = line.argument(0, "a run directory or a checkpoint");
@@ -36,8 +38,7 @@ CheckpointReader open_checkpoint(IoThread& io, const CommandLine& line, bool is_
   return std::move(*reader);
 }
 
-/// The extent of the tensor axis in the checkpoint's deck if it divides the number of this job's ranks, else
-/// 1.
+/// Returns the extent of the tensor axis in the checkpoint's deck if it divides `ranks`, otherwise 1.
 int tensor_ranks(const std::string& deck_text, int ranks) {
   DeckErrors ignored;
   const Deck deck = Deck::parse(deck_text, "the checkpoint's deck", ignored);
@@ -46,9 +47,9 @@ int tensor_ranks(const std::string& deck_text, int ranks) {
   return wanted > 0 && ranks % wanted == 0 ? wanted : 1;
 }
 
-/// The deck that the checkpoint was trained with, adapted to this job's ranks and backends. Blocks are
-/// divided as in training if the number of ranks allows it; every rank along the tensor axis has the whole
-/// vocabulary.
+/// Returns the setup of the deck that the checkpoint was trained with, adapted to this job's ranks and
+/// backends. The tensor axis divides the blocks as in training if the number of ranks allows it, but not the
+/// vocabulary or the rows of the residual stream.
 Setup setup_of(const CheckpointReader& reader, const CommandLine& line, const MpiRuntime& mpi,
                std::int64_t batch) {
   const RunState state = parse_state(

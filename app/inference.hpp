@@ -26,10 +26,10 @@ struct Inference {
   std::int64_t step = 0;  ///< of the checkpoint
 };
 
-/// Opens the checkpoint that the command line names: a run directory, optionally with --step, or a
-/// checkpoint. Prepares forward passes of `batch` sequences (0: the micro-batch that it was trained with) and
-/// calls `work`. Returns the exit code of `work`, or that of an error on which all ranks agree before `work`
-/// is called. Any other error ends the job.
+/// Opens the checkpoint that the command line names, either directly or by a run directory and optionally
+/// --step. Prepares forward passes of `batch` sequences (0: the micro-batch of the checkpoint's run) and
+/// calls `work`. Returns the exit code of `work`, or that of an error on which all ranks agree before they
+/// create the backends. Any other error ends the job.
 int with_inference(const CommandLine& line, std::int64_t batch,
                    const std::function<int(const MpiRuntime&, Inference&)>& work);
 

@@ -12,7 +12,7 @@
 #include "core/base/say.hpp"
 
 int main(int argc, char** argv) {
-  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the file size limit returns an error instead
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the file size limit then returns an error
   try {
     const int code = mylos::run_command(argc, argv);
     std::fflush(nullptr);

@@ -19,7 +19,7 @@ TensorInfo info_of(const Parameter& parameter, const std::string& group = "") {
   return {.name = group + parameter.name, .shape = parameter.shape};
 }
 
-/// The weights or a state of an owned part: fp32, except weights without a master.
+/// Returns the weights or a state of an owned part: in fp32, except weights without a master.
 using StateOf = std::function<TensorRef(std::size_t owned_part)>;
 
 struct StateGroup {
@@ -40,7 +40,7 @@ std::vector<StateGroup> state_groups(const GradientExchange& exchange, const Opt
   return groups;
 }
 
-/// The state of a stored part, as a view of the owned part that contains it.
+/// Returns the state of a stored part: a section of the state of the owned part that contains it.
 TensorRef stored_state(const StateOf& state, const std::vector<UnitPart>& owned, const UnitPart& stored) {
   for (std::size_t i = 0; i < owned.size(); ++i) {
     const UnitPart& part = owned[i];
@@ -55,14 +55,16 @@ bool is_fp32_on_host(const ComputeBackend& backend, const TensorRef& tensor) {
   return backend.host_accessible() && tensor.dtype == DType::fp32;
 }
 
-/// Host memory for a tensor's values: the tensor itself if it is fp32 on the host, otherwise `staging`.
+/// Returns host memory for a tensor's values: the tensor's own if it is fp32 on the host, otherwise
+/// `staging`.
 float* host_place(const ComputeBackend& backend, const TensorRef& tensor, std::vector<float>& staging) {
   if (is_fp32_on_host(backend, tensor)) return tensor.as<float>();
   staging.resize(static_cast<std::size_t>(tensor.size()));
   return staging.data();
 }
 
-/// A piece's boxes in the checkpoint. The piece's values lie at `host` or, if it is null, come from `source`.
+/// Returns the boxes of a piece in the checkpoint. Its values lie at `host` or, if that is null, come from
+/// `source`.
 std::vector<TensorPart> tensor_parts(const Piece& piece, float* host, const ElementSource& source = {}) {
   std::vector<TensorPart> parts;
   for (PlacedBox& box : piece.boxes()) {
@@ -76,7 +78,7 @@ std::vector<TensorPart> tensor_parts(const Piece& piece, float* host, const Elem
   return parts;
 }
 
-/// The pieces of `parts` by parameter, each with the index of its part.
+/// Returns the pieces of `parts` by parameter, each with the index of its part.
 std::map<const Parameter*, std::vector<std::pair<std::size_t, Piece>>> by_parameter(
     const ParameterTable& table, const std::vector<UnitPart>& parts) {
   std::map<const Parameter*, std::vector<std::pair<std::size_t, Piece>>> pieces;
@@ -95,8 +97,8 @@ void read_values(ComputeBackend& backend, const TensorRef& tensor, float* host) 
     for (std::int64_t first = 0; first < tensor.size(); first += most) {
       const TensorRef some = tensor.flat(first, std::min(most, tensor.size() - first));
       const T* narrow = some.as<T>();
-      // Host memory is read without the backend, whose kernels would start more threads for the thread that
-      // writes checkpoints.
+      // Host memory is read without the backend: on the thread that writes checkpoints, the backend's kernels
+      // would start more threads.
       if (!backend.host_accessible()) {
         copy.resize(static_cast<std::size_t>(some.size()));
         backend.copy_to_host(some.data, copy.data(), some.bytes());
@@ -118,7 +120,7 @@ void write_values(ComputeBackend& backend, std::span<const float> values, const 
   });
 }
 
-/// The first place from `memory` on for a piece of a snapshot (see run_plan.hpp).
+/// Returns the first address from `memory` on that is aligned for a piece of a snapshot (see run_plan.hpp).
 float* place_in_snapshot(void* memory, const Piece& piece) {
   constexpr std::int64_t page_elements = snapshot_page / sizeof(float);
   auto* first = static_cast<float*>(memory);
@@ -128,8 +130,7 @@ float* place_in_snapshot(void* memory, const Piece& piece) {
   return first + (lead + page_elements) % page_elements;
 }
 
-/// Reads pieces of a tensor into their parts; values that are not fp32 on the host are read at most 32 MiB at
-/// a time.
+/// Reads pieces of a tensor into their parts, at most 32 MiB at a time if these are not fp32 on the host.
 void read_pieces(ComputeBackend& backend, const CheckpointReader& reader, const char* file,
                  const TensorInfo& info, const std::vector<std::pair<std::size_t, Piece>>& pieces,
                  const StateOf& state) {

@@ -10,15 +10,15 @@
 
 namespace mylos {
 
-/// What this rank writes to a checkpoint. Without `snapshot` the result refers to the weights and states
-/// themselves, which must not change until they are written. Otherwise their values are copied to `snapshot`:
-/// host memory of the size that snapshot_bytes() in run_plan.hpp returns.
+/// Returns the tensors that this rank writes to a checkpoint. Without `snapshot` the result refers to the
+/// weights and states themselves, which must not change until they are written. Otherwise their values are
+/// copied to `snapshot`: host memory of the size that snapshot_bytes() in run_plan.hpp returns.
 CheckpointContent checkpoint_content(ComputeBackend& backend, const ParameterTable& table,
                                      const GradientExchange& exchange, const Optimizer& optimizer,
                                      void* snapshot = nullptr);
 
-/// Reads weights and optimizer states into the owned parts and publishes the weights. Weights without a
-/// master are rounded to nearest. Only the publishing is collective.
+/// Reads weights and optimizer states into the owned parts and publishes the weights. Without master weights,
+/// the values are rounded to nearest. Only the publishing is collective.
 void restore(ComputeBackend& backend, const ParameterTable& table, const CheckpointReader& reader,
              GradientExchange& exchange, Optimizer& optimizer);
 

@@ -55,7 +55,7 @@ MpiRuntime::MpiRuntime(std::chrono::milliseconds start_timeout)
   MPI_Comm_size(MPI_COMM_WORLD, &size_);
   if (provided < MPI_THREAD_MULTIPLE) {
     MPI_Finalize();
-    fail(ExitCode::usage, "this MPI library gives thread level {}; mylos needs MPI_THREAD_MULTIPLE",
+    fail(ExitCode::usage, "this MPI library provides thread level {}; mylos needs MPI_THREAD_MULTIPLE",
          provided);
   }
   const auto gather = [](const std::string& text) { return gather_texts(MPI_COMM_WORLD, text); };
@@ -83,7 +83,7 @@ void MpiRuntime::share_cores() {
   MPI_Comm_free(&node);
   const auto sharing = static_cast<int>(std::ranges::count(all, own_text));
   ranks_sharing_cores_ = sharing;
-  // If the user binds threads with one of OpenMP's variables, this binding stays.
+  // A binding that the user requests through one of OpenMP's variables takes precedence.
   const bool is_decided =
       std::ranges::any_of(std::array{"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"},
                           [](const char* variable) { return std::getenv(variable) != nullptr; });
@@ -105,7 +105,7 @@ MpiRuntime::~MpiRuntime() {
     MPI_Finalize();
   }
   // A rank stays until all others on its node have left MPI, so that its watchdog notices a rank that hangs.
-  // No watchdog watches the last ranks leave: the kernel kills a process that has not ended within
+  // No watchdog sees the last ranks leave; instead, the kernel kills a process that has not ended within
   // `patience`.
   constexpr std::chrono::milliseconds pause{1};
   constexpr std::chrono::milliseconds patience{20000};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MpiRuntime: MPI and its watchdog, from start to end, for the commands that compute.
+// MpiRuntime: MPI and the watchdog, from start to end, for commands that compute.
 #pragma once
 
 #include <chrono>
@@ -13,13 +13,13 @@
 
 namespace mylos {
 
-/// The rank as the launcher's environment gives it, before MPI starts; 0 without a launcher.
+/// Returns the rank given by the launcher's environment, known before MPI starts; 0 without a launcher.
 int launched_rank();
 
-/// Initialises MPI with MPI_THREAD_MULTIPLE, and finalises it. Throws ExitCode::usage if the library offers
-/// less. While it lives, no rank waits for ever: the watchdog ends the job if a rank does not start, stops or
-/// stalls. Ranks to which the launcher gave the same cores divide these evenly, unless there are fewer cores
-/// than ranks or OpenMP's variables bind threads.
+/// Initialises MPI with MPI_THREAD_MULTIPLE and finalises it. Throws ExitCode::usage if the library offers
+/// less. While this object exists, no rank waits forever: the watchdog ends the job if a rank does not start,
+/// stops or stalls. Ranks to which the launcher gave the same cores divide these evenly, unless there are
+/// fewer cores than ranks or one of OpenMP's binding variables is set.
 class MpiRuntime {
  public:
   static constexpr std::chrono::milliseconds default_start_timeout{60000};
@@ -31,8 +31,8 @@ class MpiRuntime {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// The number of ranks on this node, this one included, that may run on exactly the cores of this rank: 1
-  /// if the launcher or this class gave each rank its own cores.
+  /// Returns the number of ranks on this node, this one included, that may run on exactly the cores of this
+  /// rank: 1 if the launcher or this class gave each rank its own cores.
   int ranks_sharing_cores() const { return ranks_sharing_cores_; }
 
   JobSize job() const { return {size_, ranks_per_node_}; }
@@ -42,7 +42,7 @@ class MpiRuntime {
   /// Sets the watchdog's limits and the interval of the heartbeat.
   void set_limits(const WatchdogLimits& limits) const;
 
-  /// Rank 0's text on every rank.
+  /// Returns rank 0's text on every rank. Collective.
   std::string broadcast(std::string text) const;
 
  private:

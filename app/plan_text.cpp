@@ -51,7 +51,7 @@ std::string plan_text(const RunConfig& config, const RunPlan& plan) {
 
 namespace {
 
-/// "all", "none", or "0-5".
+/// Returns "all", "none", or a range of indices such as "0-5".
 std::string part_text(std::int64_t begin, std::int64_t count, std::int64_t whole) {
   if (count == whole) return "all";
   return count == 0 ? "none" : fmt::format("{}-{}", begin, begin + count - 1);
@@ -63,7 +63,7 @@ std::string part_text(const Parameter& parameter, std::string_view dimension) {
   return part_text(parameter.box.start[d], parameter.box.count[d], found->extent);
 }
 
-/// The table as text; each column is as wide as its widest cell.
+/// Returns the table as text; each column is as wide as its widest cell.
 std::string aligned(const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> widths(rows.front().size());
   for (const auto& row : rows) {

@@ -11,7 +11,7 @@ namespace mylos {
 
 std::string plan_text(const RunConfig& config, const RunPlan& plan);
 
-/// What each rank holds of the model and of a batch: a header and one line per rank.
+/// Tabulates what each rank holds of the model and of a batch: a header and one line per rank.
 std::string layout_text(const RunConfig& config);
 
 }  // namespace mylos

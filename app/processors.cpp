@@ -24,7 +24,7 @@ int bind_thread(const Processors& processors) {
 }
 
 Processors even_share(const Processors& processors, int index, int count) {
-  require(index >= 0 && index < count, "a part that there is");
+  require(index >= 0 && index < count, "the share exists");
   const auto available = std::ssize(processors);
   if (available < count) return processors;
   return {processors.begin() + available * index / count,

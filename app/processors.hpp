@@ -9,24 +9,24 @@
 
 namespace mylos {
 
-/// Logical processors, ascending in the system's numbering. Their number is not limited.
+/// Logical processors, ascending in the operating system's numbering. There may be any number of them.
 using Processors = std::vector<int>;
 
-/// The processors that the calling thread may use; throws ExitCode::internal if they cannot be determined.
+/// Returns the processors that the calling thread may use. Throws ExitCode::internal if that is unknown.
 Processors own_processors();
 
-/// Binds the calling thread. Returns 0 or the system's error number.
+/// Binds the calling thread to `processors`. Returns 0 or the system's error number.
 int bind_thread(const Processors& processors);
 
-/// Share `index` of `count` even shares. Shares are contiguous in the system's numbering, which may put the
-/// second hardware threads of all cores after the first. Returns all processors if there are fewer than
-/// `count`.
+/// Returns share `index` of `count` even shares, or all processors if there are fewer than `count`. A share
+/// is a contiguous section of `processors`; the system may number the second hardware threads of all cores
+/// after the first ones.
 Processors even_share(const Processors& processors, int index, int count);
 
-/// In the form "0-3,8".
+/// Returns the processors in the form "0-3,8".
 std::string text_of(const Processors& processors);
 
-/// Every rank's text, in rank order. Collective over `ranks`.
+/// Returns every rank's text, in rank order. Collective over `ranks`.
 std::vector<std::string> gather_texts(MPI_Comm ranks, std::string text);
 
 }  // namespace mylos

@@ -81,7 +81,7 @@ class ProgramText {
     return line + "\n";
   }
 
-  /// The first backend that has a kernel for `operation`.
+  /// Returns the first backend that has a kernel for `operation`, or a text that says that none has.
   std::string_view backend_of(std::string_view operation) const {
     for (const PluginDescriptor* backend : backends_) {
       if (std::ranges::find(backend->operations, operation) != backend->operations.end())

@@ -8,8 +8,8 @@
 
 namespace mylos {
 
-/// What rank 0 of a run does in a step, and the operations of each of its programs: their tensors, FLOPs,
-/// bytes, the first backend that has a kernel, and the source line that requested them.
+/// Lists the actions of rank 0 in a step and the operations of each of its programs: the tensors, FLOPs and
+/// bytes of an operation, the first backend that has a kernel for it, and the source line that requested it.
 std::string program_text(const Setup& setup);
 
 }  // namespace mylos

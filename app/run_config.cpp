@@ -41,7 +41,7 @@ constexpr Preset presets[] = {
     {"gpt2-1558m", {48, 25, 1600, 1024, 50257}},
 };
 
-/// The value that a choice stands for.
+/// Returns the value that a choice stands for.
 template <class T>
 T parse_choice(std::string_view word, std::initializer_list<std::pair<std::string_view, T>> meanings) {
   for (const auto& [name, meaning] : meanings) {
@@ -54,8 +54,8 @@ DType dtype_named(std::string_view name) {
   return parse_choice<DType>(name, {{"fp32", DType::fp32}, {"bf16", DType::bf16}, {"fp16", DType::fp16}});
 }
 
-/// The divisors of `number` that are at least `least`, as text: at most eight, those nearest to `wanted`,
-/// ascending.
+/// Lists, in ascending order, up to eight divisors of `number`: those nearest to `wanted` that are at least
+/// `least`.
 std::string divisors_near(std::int64_t number, std::int64_t wanted, std::int64_t least = 1) {
   std::vector<std::int64_t> divisors;
   for (std::int64_t i = least; i <= number; ++i) {
@@ -70,14 +70,15 @@ std::string divisors_near(std::int64_t number, std::int64_t wanted, std::int64_t
   return one_of(divisors);
 }
 
-/// The nearest multiples of `unit` below and above `wanted`, as text.
+/// Lists the nearest positive multiples of `unit` below and above `wanted`.
 std::string multiples_near(std::int64_t unit, std::int64_t wanted) {
   const std::int64_t below = wanted / unit * unit;
   return below == 0 ? std::to_string(unit) : one_of(std::array{below, below + unit});
 }
 
-/// The rules that involve several parameters, each after the rules that set the values it uses. A parameter
-/// with a problem, reported here or by `resolve_deck`, is not known: no rule relies on it.
+/// The rules that a ParamSpec cannot express; most involve several parameters. Each runs after the rules that
+/// set the values it uses. A parameter with a problem, reported here or by `resolve_deck`, is not known: no
+/// rule relies on it.
 class CrossChecks {
  public:
   CrossChecks(const Deck& deck, const JobSize& job, DeckErrors& errors, ParamValues& values)
@@ -112,8 +113,8 @@ class CrossChecks {
 
   std::int64_t integer(std::string_view key) const { return values_.integer(key); }
 
-  /// Reports a problem with `keys` at the first of them that the deck sets. The first of `keys` is then not
-  /// known.
+  /// Reports a problem with `keys` at the first of them that the deck sets. From then on, the first of `keys`
+  /// is not known.
   template <class... Args>
   void report(std::initializer_list<std::string_view> keys, fmt::format_string<Args...> format,
               Args&&... args) {
@@ -177,7 +178,7 @@ class CrossChecks {
     report({"data.ranks"}, "[data] ranks needs a tokenizer that has ranks, not tokenizer = {}", tokenizer);
   }
 
-  /// `key`, a number of steps, must not exceed train.steps.
+  /// Checks that `key`, a number of steps, does not exceed train.steps.
   void check_within_steps(std::string_view key, std::string_view label) {
     if (!known({key, "train.steps"}) || integer(key) <= integer("train.steps")) return;
     report({key, "train.steps"}, "{} = {} must be at most [train] steps = {}", label, integer(key),
@@ -221,11 +222,12 @@ class CrossChecks {
     if (data == 0) values_.set("parallel.data", all);
     if (data == 0 || data == all) return;
     report({"parallel.data"},
-           "[parallel] data = {} needs {} rank{}, this run has {}; use data = {}, or 0 for all ranks", data,
-           data * tensor, data * tensor == 1 ? "" : "s", job_.ranks, all);
+           "[parallel] data = {} needs {} rank{}, but this run has {}; use data = {}, or 0 for all ranks",
+           data, data * tensor, data * tensor == 1 ? "" : "s", job_.ranks, all);
   }
 
-  /// The number of ranks that parallel.shard requests; 0 for all, -1 if the request was refused.
+  /// Returns the extent of the shard axis that parallel.shard requests: 0 for all ranks, -1 after reporting a
+  /// problem.
   std::int64_t wanted_shard() {
     const std::string wanted = values_.text("parallel.shard");
     if (wanted == "node") {
@@ -233,10 +235,9 @@ class CrossChecks {
       const std::int64_t ranks = is_pretended ? integer("comm.ranks_per_node") : job_.ranks_per_node;
       const std::int64_t samples = std::min(ranks, job_.ranks) / integer("parallel.tensor");
       if (samples > 0) return samples;
-      report(
-          {"parallel.shard"},
-          "[parallel] shard = node needs equally many ranks on all nodes, numbered node by node; start the "
-          "ranks so, or use a number");
+      report({"parallel.shard"},
+             "[parallel] shard = node needs the same number of ranks on every node, numbered node by node; "
+             "launch them that way, or give a number");
       return -1;
     }
     std::int64_t number = 0;
@@ -254,14 +255,13 @@ class CrossChecks {
     const ExchangeKind& exchange = find_kind(exchanges(), values_.text("parallel.exchange"));
     if (shard < 0) return;
     if (!exchange.shards && shard > 1) {
-      report(
-          {"parallel.shard", "parallel.exchange"},
-          "[parallel] shard = {} needs an exchange that divides something, not {}; use zero1, zero2 or zero3",
-          values_.text("parallel.shard"), exchange.name);
+      report({"parallel.shard", "parallel.exchange"},
+             "[parallel] shard = {} needs an exchange that shards, not {}; use zero1, zero2 or zero3",
+             values_.text("parallel.shard"), exchange.name);
     } else if (exchange.shards && shard > 0 && (data % shard != 0 || shard < least)) {
       report(
           {"parallel.shard"},
-          "[parallel] shard = {} does not divide data = {} into groups of two and more; use {}, or 0 for all",
+          "[parallel] shard = {} does not divide data = {} into groups of two or more; use {}, or 0 for all",
           shard, data, divisors_near(data, shard, least));
     } else if (exchange.shards) {
       values_.set("parallel.shard", fmt::format("{}", shard == 0 ? data : shard));
@@ -376,8 +376,8 @@ class CrossChecks {
           algorithm != "auto" && AlgorithmChoice::parse(algorithm).uses(Algorithm::native);
       if (uses_native && known({"comm.simulate_gbps"}) && values_.real("comm.simulate_gbps") > 0.0) {
         report({"comm.simulate_gbps", "comm.algorithm"},
-               "[comm] simulate_gbps delays messages, but algorithm = native sends no messages that it could "
-               "delay; use auto, naive, tree, ring or halving_doubling");
+               "[comm] simulate_gbps delays messages, but algorithm = native sends no messages to delay; "
+               "use auto, naive, tree, ring or halving_doubling");
       }
     } catch (const Error& error) {
       report({"comm.algorithm"}, "{}", error.what());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// RunConfig: a checked deck as plain structs, one for each module, which receives it as const.
+// RunConfig: a checked deck as plain structs, one per module, which receives its struct as const.
 #pragma once
 
 #include <cstdint>
@@ -23,21 +23,21 @@ namespace mylos {
 /// When a run ends.
 struct LimitsConfig {
   std::int64_t steps = 0;      ///< optimizer steps of the whole run
-  std::int64_t stop_step = 0;  ///< ends after this step with a checkpoint; 0 runs to `steps`
+  std::int64_t stop_step = 0;  ///< the run ends after this step with a checkpoint; 0: after `steps`
   double wall_clock = 0.0;     ///< seconds; 0 is unlimited
 };
 
 struct DataConfig {
   std::vector<DataSource> train;
-  std::vector<DataSource> valid;  ///< empty for no evaluation
-  /// A name from tokenizers() or "none": how `generate` converts between text and tokens.
+  std::vector<DataSource> valid;  ///< empty if nothing is evaluated
+  /// A name from tokenizers(), or "none"; `generate` uses it to convert between text and tokens.
   std::string tokenizer;
-  /// File of the tokenizer's BPE ranks; empty if it has none or the deck names no file.
+  /// File of the tokenizer's BPE ranks; empty if the deck names none.
   std::string ranks;
 };
 
 struct EvalConfig {
-  std::int64_t every = 0;  ///< steps; 0 evaluates at the end only
+  std::int64_t every = 0;  ///< steps; 0 evaluates only at the end
   /// The maximum number of global batches that an evaluation reads; 0 reads all of the validation data.
   std::int64_t batches = 0;
 };
@@ -46,28 +46,29 @@ enum class GuardPolicy : std::uint8_t { skip, stop };
 
 struct GuardSettings {
   GuardPolicy policy = GuardPolicy::skip;
-  std::int64_t max_skips = 10;  ///< skipped steps in a row that end the run with exit code 17
+  std::int64_t max_skips = 10;  ///< this many skipped steps in a row end the run with exit code 17
   /// Steps between comparisons of the hashes of weights and optimizer states across replicas; 0 compares
   /// them only for checkpoints.
   std::int64_t replica_check_every = 0;
 };
 
 struct CheckpointConfig {
-  std::int64_t every = 0;  ///< steps; 0 writes at the end only
-  bool async = false;      ///< written while training goes on
-  std::string directory;   ///< of the checkpoints; empty for one in the run's directory
+  std::int64_t every = 0;  ///< steps; 0 writes one only at the end
+  bool async = false;      ///< checkpoints are written while training continues
+  std::string directory;   ///< of the checkpoints; empty: within the run's directory
   CheckpointSettings settings;
 };
 
 struct BackendConfig {
   std::string compute;  ///< "auto" or a name
   std::string comm;
-  /// Host threads per rank; 0: OMP_NUM_THREADS if set, else an even share of the cores that the rank may use.
+  /// Host threads per rank; 0: OMP_NUM_THREADS if set, otherwise an even share of the cores that the rank may
+  /// use.
   std::int64_t threads = 0;
 };
 
 struct CommConfig {
-  std::string algorithm = "native";  ///< "auto", or what AlgorithmChoice::parse reads
+  std::string algorithm = "native";  ///< "auto", or a text for AlgorithmChoice::parse
   bool progress_thread = false;
   std::optional<LinkModel> simulated_link;
   WatchdogLimits limits;  ///< including the timeout of [io]
@@ -88,21 +89,21 @@ struct RunConfig : StepConfig {
   std::int64_t ranks_per_node = 0;  ///< as in JobSize
 };
 
-/// Every parameter that mylos itself declares, in the order of the deck reference.
+/// Returns every parameter that mylos itself declares, in the order of the deck reference.
 std::span<const ParamSpec> deck_params();
 
 /// The ranks of a job and their distribution over its nodes.
 struct JobSize {
   std::int64_t ranks = 1;
-  /// Every node has this many ranks, which are consecutive; 0 if the job is not laid out like this.
+  /// Every node has this many ranks with consecutive numbers; 0 if the job is not laid out in this way.
   std::int64_t ranks_per_node = ranks;
 };
 
-/// Reads and checks `deck` for a job against `specs` (mylos' own and the plugins'). Adds all problems to
-/// `errors`, each with its place; the result is meaningful only if there are none. `values` receives every
-/// parameter (for plugins and for the resolved deck), including the values that the deck leaves open: the
-/// preset's shape, train.seq_len, train.micro_batch, train.grad_dtype, train.loss_scale, parallel.data and
-/// parallel.shard. `unavailable` as in `resolve_deck`.
+/// Checks `deck` against `specs` (mylos' own and the plugins') for `job` and returns its configuration. Adds
+/// all problems to `errors`, each with its place; the result is meaningful only if there are none. `values`
+/// receives every parameter (for plugins and for the resolved deck), including the values that the deck
+/// leaves open: the preset's shape, train.seq_len, train.micro_batch, train.grad_dtype, train.loss_scale,
+/// parallel.data and parallel.shard. `unavailable` is as in `resolve_deck`.
 RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, const JobSize& job,
                           DeckErrors& errors, ParamValues& values,
                           const std::vector<std::pair<std::string, std::string>>& unavailable = {});

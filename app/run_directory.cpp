@@ -46,7 +46,7 @@ RunDirectory::RunDirectory(const RunPaths& paths, const fs::path& checkpoints, b
   }
   const fs::path link = paths.checkpoints();
   const bool is_link = fs::is_symlink(link);
-  // For a link, the directory that it points to, even if that no longer exists.
+  // For a link: the directory that it points to, even if that directory no longer exists.
   const fs::path present = resolved(is_link ? link.parent_path() / fs::read_symlink(link) : link);
   const fs::path place = checkpoints.empty() ? present : resolved(checkpoints);
   const bool has_none = !is_link && (!fs::exists(link) || (fs::is_directory(link) && fs::is_empty(link)));
@@ -77,7 +77,7 @@ RunDirectory::RunDirectory(const RunPaths& paths, const fs::path& checkpoints, b
   checkpoint_lock_ = std::make_unique<RunLock>(place, "checkpoint.dir");
   if (is_link) return;
   std::error_code error;
-  fs::remove(link, error);  // an empty directory
+  fs::remove(link, error);  // at most an empty directory
   fs::create_directory_symlink(place, link, error);
   if (error) fail(ExitCode::io, "cannot link {} to {}: {}", link.string(), place.string(), error.message());
   sync_path(paths.root);

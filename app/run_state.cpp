@@ -29,7 +29,7 @@ GuardState parse_guard(const Json& json) {
           .seen = json.integer("seen"),
           .skipped = json.integer("skipped"),
           .skipped_in_row = json.integer("skipped_in_row"),
-          // Checkpoints older than loss scaling have no scale.
+          // Checkpoints written before loss scaling existed have no scale.
           .loss_scale = json.has("loss_scale") ? static_cast<float>(json.real("loss_scale")) : 1.0F,
           .scaled_in_row =
               json.has("scaled_in_row") ? static_cast<std::int32_t>(json.integer("scaled_in_row")) : 0};

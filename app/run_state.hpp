@@ -16,7 +16,7 @@ struct RunState {
   std::int64_t step = 0;
   std::int64_t sample = 0;  ///< running index of the next step's first sample
   std::uint64_t seed = 0;
-  ModelConfig model;  ///< its shape: no padding, no dropout
+  ModelConfig model;  ///< only its shape is stored, not its padding or dropout
   GuardState guard;
   std::int64_t ranks = 0;
   std::int64_t micro_batch = 0;  ///< sequences
@@ -29,11 +29,11 @@ struct RunState {
   bool evaluation_due = false;      ///< an evaluation of these weights was interrupted
 };
 
-/// The text of state.json.
+/// Returns the text of state.json.
 std::string state_text(const RunState& state);
 
-/// The state in `text`. Throws ExitCode::bad_data, with `place` in front, if `text` is not a complete state
-/// of `step`.
+/// Parses the text of state.json. Throws ExitCode::bad_data with a message that begins with `place` if `text`
+/// is not a complete state of `step`.
 RunState parse_state(const std::string& text, const std::string& place, std::int64_t step);
 
 }  // namespace mylos

@@ -17,7 +17,7 @@ namespace mylos {
 
 namespace {
 
-/// OMP_NUM_THREADS if set, otherwise an even share of the cores that this rank may run on.
+/// Returns OMP_NUM_THREADS if set, otherwise an even share of the cores that this rank may run on.
 std::int64_t default_threads(int ranks_sharing_cores) {
   if (const char* threads = std::getenv("OMP_NUM_THREADS"); threads != nullptr && std::atoi(threads) > 0) {
     return std::atoi(threads);
@@ -30,7 +30,7 @@ const PluginDescriptor& first_usable(const PluginRegistry& plugins, PluginKind k
   return usable.empty() ? plugins.require(kind, fallback) : *usable.front();
 }
 
-/// Null if there is no such plugin: a run can be planned without its plugins.
+/// Returns null if there is no such plugin, because a run can be planned without its plugins.
 const PluginDescriptor* find(const PluginRegistry& plugins, PluginKind kind, std::string_view name) {
   for (const PluginInfo& info : plugins.all()) {
     const PluginDescriptor* plugin = info.descriptor;
@@ -83,7 +83,7 @@ BackendConfig choose_backends(const PluginRegistry& plugins, const BackendConfig
   chosen.comm = choose_comm(plugins, wanted.comm, world_size);
   plugins.require(PluginKind::communication, chosen.comm);
   if (chosen.comm == "self" && world_size > 1) {
-    fail(ExitCode::usage, "[backend] comm = self is for one rank, this run has {}", world_size);
+    fail(ExitCode::usage, "[backend] comm = self is for one rank, but this run has {}", world_size);
   }
   if (world_size > 1) plugins.require(PluginKind::communication, launcher_comm);
   if (chosen.threads == 0) chosen.threads = default_threads(ranks_sharing_cores);
@@ -142,7 +142,7 @@ Session::Session(const PluginRegistry& plugins, const RunConfig& config, const P
 }
 
 void Session::open_world(const PluginDescriptor& comm, CommunicatorArgs args, const CommConfig& config) {
-  // Algorithms that consist of messages wait for the compute backend themselves, once per operation.
+  // Algorithms built from messages wait for the compute backend themselves, once per operation.
   const bool is_one = bootstrap_->size() == 1;
   const bool is_made_of_messages = !is_one && (config.algorithm != "native" || config.simulated_link);
   args.compute = is_made_of_messages ? nullptr : &untraced_compute();
@@ -195,7 +195,7 @@ double measure_gemm_tflops(Session& session, DType dtype) {
   constexpr int warm_up = 2;
   constexpr int repetitions = 6;
   ComputeBackend& compute = session.compute();
-  // A GPU needs larger matrices to reach its rate than a few cores do.
+  // A GPU needs larger matrices than a few cores do to reach its peak rate.
   const bool is_device = !compute.host_accessible();
   const std::int64_t n = is_device ? 8192 : 1024;
   const std::span<const Shape> shapes = is_device ? std::span<const Shape>(large_shapes) : small_shapes;

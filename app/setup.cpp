@@ -23,8 +23,7 @@ namespace mylos {
 
 namespace {
 
-/// The section that a plugin would have declared if it could be loaded: "libmylos_compute_cuda.so" ->
-/// "cuda".
+/// Returns the section of a plugin that cannot be loaded: "libmylos_compute_cuda.so" -> "cuda".
 std::string section_of_file(const std::filesystem::path& file) {
   const std::string stem = file.stem();
   return stem.substr(stem.rfind('_') + 1);
@@ -42,7 +41,7 @@ void Setup::choose(int world_size, int ranks_sharing_cores) {
 std::string read_deck(const std::string& file) {
   std::error_code error;
   if (!std::filesystem::exists(file, error)) {
-    fail(ExitCode::usage, "there is no deck {}{}", file, error ? ": " + error.message() : "");
+    fail(ExitCode::usage, "deck {} does not exist{}", file, error ? ": " + error.message() : "");
   }
   return read_text_file(file);
 }
@@ -77,7 +76,7 @@ Setup make_setup(const std::string& deck_text, const std::string& deck_name, con
 
 namespace {
 
-/// `--ranks`, otherwise the ranks of the deck's layout, or one if the deck leaves it open.
+/// Returns the number of ranks of `planned_setup`.
 std::int64_t planned_ranks(const CommandLine& line, const std::string& text, const std::string& name) {
   if (line.has("ranks")) {
     const std::int64_t ranks = line.integer("ranks");
@@ -163,8 +162,8 @@ TokenizerIdentity tokenizer_of(const DataConfig& config, const TokenDataset& tra
 }
 
 std::string identity_of(const Setup& setup, const CommandLine& line) {
-  // Left out, because each node may have its own copy of the data (copies are compared by content) and each
-  // rank its own number of threads.
+  // Left out: each node may have its own copy of the data (copies are compared by content), and each rank its
+  // own number of threads.
   constexpr std::string_view own_matters[] = {"data.train", "data.valid", "backend.threads"};
   std::string text = fmt::format("mylos = {}\n", code_version());
   for (const std::string& argument : line.arguments) text += fmt::format("the argument = {}\n", argument);
@@ -192,7 +191,7 @@ int check_identity(const MpiRuntime& mpi, const std::string& identity) {
     const std::vector<std::string_view> own_lines = split(identity, '\n');
     const std::vector<std::string_view> first_lines = split(first, '\n');
     const auto [own, expected] = std::ranges::mismatch(own_lines, first_lines);
-    fail(ExitCode::usage, "{}, but rank 0 has {}: all ranks must be given the same", *own, *expected);
+    fail(ExitCode::usage, "{}, but rank 0 has {}: this must be the same on all ranks", *own, *expected);
   });
 }
 

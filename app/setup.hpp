@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Setup: a checked configuration from a deck's text and the command line. Also ends a job on an error.
+// Setup: a checked configuration from a deck's text and the command line. Also how ranks agree on inputs and
+// errors, and how an error ends the job.
 #pragma once
 
 #include <chrono>
@@ -28,7 +29,7 @@ struct Setup {
   ParamValues values;
   RunConfig config;
 
-  /// Replaces `auto`, and 0 threads, by the backends and threads that are used, in `config` and `values`.
+  /// Replaces, in `config` and `values`, `auto` by the backends in use and 0 by the number of threads in use.
   void choose(int world_size, int ranks_sharing_cores);
   std::string resolved_deck() const { return write_deck(specs, values); }
 };
@@ -39,44 +40,45 @@ using DeckOverrides = std::vector<std::pair<std::string, std::string>>;
 /// these parameters are left out.
 enum class DeckOrigin : std::uint8_t { user, checkpoint };
 
-/// The text of a deck. Throws ExitCode::usage if there is no such file.
+/// Returns the text of a deck. Throws ExitCode::usage if there is no such file.
 std::string read_deck(const std::string& file);
 
-/// mylos' own parameters and those of the plugins that were found.
+/// Returns mylos' own parameters and those of the plugins that could be loaded.
 std::vector<ParamSpec> all_params(const PluginRegistry& plugins);
 
-/// Throws ExitCode::usage, or ExitCode::bad_data for a checkpoint's deck, with every problem of the deck.
+/// Parses and checks a deck. Throws an error that lists every problem: ExitCode::usage, or ExitCode::bad_data
+/// for a checkpoint's deck.
 Setup make_setup(const std::string& deck_text, const std::string& deck_name, const DeckOverrides& overrides,
                  const std::string& plugin_path, const JobSize& job, DeckOrigin origin = DeckOrigin::user);
 
-/// The setup for commands that need no launcher. The number of ranks is `--ranks`, otherwise that of the
-/// deck's layout, or one if the deck leaves it open. All ranks are on one node unless `--ranks-per-node` is
-/// given.
+/// Makes the setup for commands that need no launcher. The number of ranks is `--ranks` or, by default, the
+/// product of parallel.data and parallel.tensor, in which a 0 counts as 1. All ranks are on one node unless
+/// `--ranks-per-node` is given.
 Setup planned_setup(const CommandLine& line, const std::string& deck_name);
 
 /// Plans the run of `setup`: its memory, traffic and work per step.
 RunPlan plan_of(const Setup& setup);
 
 /// Runs `work` on every rank. An error of any rank is printed once, and all ranks return its code; without an
-/// error they return 0. For the work before the first collective of the backends.
+/// error they return 0. For work before the session's backends exist. Collective.
 int run_agreed(const MpiRuntime& mpi, const std::function<void()>& work);
 
-/// How long the ranks may take to start: [comm] start_timeout of the command line, otherwise of the deck if
-/// this rank can read it, otherwise the default. The ranks cannot communicate yet.
+/// Returns how long the ranks may take to start: [comm] start_timeout of the command line, otherwise of the
+/// deck if this rank can read it, otherwise the default. The ranks cannot communicate yet.
 std::chrono::milliseconds start_timeout(const CommandLine& line, const std::string& deck_name);
 
 /// If the ranks of this job cannot use the chosen communication backend together, warns and chooses MPI
-/// instead. If the deck names that backend, returns an exit code other than 0. Call it after
-/// `Setup::choose`. Collective.
+/// instead; if the deck names that backend, reports an error and returns its exit code. Returns 0 otherwise.
+/// Call it after `Setup::choose`. Collective.
 int fall_back_to_mpi(const MpiRuntime& mpi, Setup& setup);
 
-/// The tokenizer that made a run's data, according to the sidecars of its token files, or to the deck if
-/// there are none; without a name if it is unknown. Throws ExitCode::usage if two of these disagree, and
-/// names both.
+/// Returns the tokenizer that produced a run's data, according to the sidecars of its token files, or to the
+/// deck if there are none; without a name if it is unknown. Throws ExitCode::usage if two of these disagree,
+/// naming both.
 TokenizerIdentity tokenizer_of(const DataConfig& config, const TokenDataset& train,
                                const std::optional<TokenDataset>& valid);
 
-/// The settings that must be the same on all ranks, as lines `key = value`.
+/// Returns the settings that must be the same on all ranks, as lines `key = value`.
 std::string identity_of(const Setup& setup, const CommandLine& line);
 
 /// Returns 0 on all ranks if `identity` is the same everywhere. Otherwise prints the first line that differs

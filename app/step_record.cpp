@@ -73,7 +73,7 @@ MetricsRow metrics_row(const StepRecord& record, const MemoryLedger& ledger) {
                     {"tokens_per_second", record.tokens_per_second},
                     {"mfu", record.mfu},
                     {"hfu", record.hfu},
-                    // All ranks evaluate and write checkpoints together: this rank's times stand for all.
+                    // All ranks evaluate and write checkpoints together, so this rank's times stand for all.
                     {"time_step", seen.seconds_max + record.checkpoint_seconds + record.evaluation_seconds},
                     {"time_data", phase(StepPhase::data)},
                     {"time_forward", phase(StepPhase::forward)},

@@ -19,23 +19,23 @@ namespace mylos {
 struct StepObservation {
   double seconds_min = 0.0, seconds_median = 0.0, seconds_max = 0.0;
   PhaseSeconds phase_seconds{};                                    // maximum over ranks
-  double memory_min = 0.0, memory_median = 0.0, memory_max = 0.0;  // bytes, of the peaks
-  int stop_request = 0;                                            // of the last rank that has one
+  double memory_min = 0.0, memory_median = 0.0, memory_max = 0.0;  // bytes, of the ranks' peaks
+  int stop_request = 0;                                            // of the highest rank that has one; else 0
 };
 
-/// Gathers every rank's measurements of the step and its stop request (0 if it has none). Collective; the
+/// Gathers every rank's measurements of the step and its `stop_request` (0 if it has none). Collective; the
 /// result is the same on every rank.
 StepObservation observe_step(Session& session, const StepResults& results, int stop_request);
 
 struct StepRecord {
   std::int64_t step = 0;
   std::int64_t steps = 0;   ///< of the whole run
-  std::int64_t tokens = 0;  ///< of the run up to this step
+  std::int64_t tokens = 0;  ///< of the run up to and including this step
   double tokens_per_second = 0.0;
-  /// Model FLOPs utilisation, a fraction of the peak: `model_flops_per_token` times the tokens per second.
+  /// Model FLOPs utilisation: `model_flops_per_token` times the tokens per second, as a fraction of the peak.
   double mfu = 0.0;
-  /// Hardware FLOPs utilisation, a fraction of the peak: the FLOPs that rank 0 executes per second,
-  /// recomputation included.
+  /// Hardware FLOPs utilisation: the FLOPs that this rank executes per second, recomputation included, as a
+  /// fraction of its peak.
   double hfu = 0.0;
   StepScalars scalars;
   StepObservation seen;
@@ -45,10 +45,10 @@ struct StepRecord {
   std::vector<double> epochs;  ///< how often each source of [data] train has been read so far
 };
 
-/// The name of the column for `StepRecord::epochs[source]`. Column names number the sources from 1.
+/// Returns the name of the column for `StepRecord::epochs[source]`. Column names count sources from 1.
 std::string epochs_column(std::size_t source);
 
-/// The row of the table `steps`; `ledger` supplies the memory by category.
+/// Returns the row of the table `steps`; `ledger` supplies the memory by category.
 MetricsRow metrics_row(const StepRecord& record, const MemoryLedger& ledger);
 
 }  // namespace mylos

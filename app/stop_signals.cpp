@@ -30,7 +30,7 @@ extern "C" void on_signal(int signal) {
   }
 }
 
-// A signal's frame holds all vector registers: several kilobytes with AVX-512.
+// A signal's frame contains all vector registers: several kilobytes with AVX-512.
 std::size_t stack_size() {
   return static_cast<std::size_t>(std::max(sysconf(_SC_SIGSTKSZ), 64L << 10));
 }

@@ -8,16 +8,17 @@
 
 namespace mylos {
 
-/// Whether `signal`, received `after_first` after the first signal, ends the process immediately: only a
-/// Ctrl-C (SIGINT) does, more than a second after the first signal. Launchers deliver a Ctrl-C twice (to the
-/// group and to each rank), so an earlier repeat does not count. The other signals come from batch systems,
-/// which send one well before the time limit and a second one when it is reached. Async-signal-safe.
+/// Returns whether `signal`, received `after_first` after the first signal, ends the process immediately.
+/// Only Ctrl-C (SIGINT) does, more than a second after the first signal: one Ctrl-C may arrive twice, from
+/// the terminal and from the launcher. The other signals come from batch systems, which send one well before
+/// the time limit and a second one when it is reached. Async-signal-safe.
 bool ends_at_once(int signal, std::chrono::nanoseconds after_first);
 
-/// Installs the handlers for its lifetime. A process has at most one. The main thread makes it after MPI has
-/// started, because MPI may handle some of these signals itself. The handlers run on their own stack: kernels
-/// generated at run time may keep data below the stack pointer or point it into the heap (oneDNN 2.6's fp32
-/// GEMM does), where a signal's frame would overwrite data.
+/// Installs the handlers for its lifetime. A process has at most one such object. The main thread creates it
+/// after MPI has started, because MPI may handle some of these signals itself. On the main thread, which
+/// Linux prefers for signals to a process, the handlers run on a stack of their own: kernels generated at run
+/// time may keep data below the stack pointer or point it into the heap (oneDNN 2.6's fp32 GEMM does), where
+/// a signal's frame would overwrite data.
 class StopSignals {
  public:
   StopSignals();
@@ -25,7 +26,7 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  /// The first signal received, or 0.
+  /// Returns the first signal received, or 0.
   int received() const;
 
  private:

@@ -24,7 +24,7 @@ std::string shape_text(const ModelConfig& model) {
                      model.width, model.context, model.vocab, model.tied ? "tied" : "untied");
 }
 
-/// Whether two tokenizers are the same; an unknown name or unknown ranks match any.
+/// Returns whether two tokenizers are the same; an unknown name or unknown ranks match any.
 bool is_same(const TokenizerIdentity& a, const TokenizerIdentity& b) {
   if (a.name.empty() || b.name.empty()) return true;
   return a.name == b.name && (a.ranks == b.ranks || a.ranks.empty() || b.ranks.empty());
@@ -45,7 +45,7 @@ Trainer::Trainer(TrainerContext context)
             context_.fault.at(Fault::phase_of(phase), step);
           },
           [this](const std::string& text) { console_.warn(text); }),
-      // One step runs until the clock is read again; the steps queued by then run too.
+      // One step runs before the clock is read again, and the steps that are queued by then run too.
       wall_clock_limit_(config_.limits.wall_clock, training_.table().num_parameters(),
                         1 + training_.num_to_leave_unread()),
       last_step_(config_.limits.stop_step > 0 ? config_.limits.stop_step : config_.limits.steps),
@@ -123,8 +123,9 @@ void Trainer::restore_from(CheckpointReader& reader) {
          changes);
   }
   if (!is_same(state.tokenizer, context_.tokenizer)) {
-    fail(ExitCode::usage, "the checkpoint of step {} was trained on tokens of {}, but the data are of {}",
-         step_, state.tokenizer.text(), context_.tokenizer.text());
+    fail(ExitCode::usage,
+         "the checkpoint of step {} was trained on tokens of {}, but the data are tokens of {}", step_,
+         state.tokenizer.text(), context_.tokenizer.text());
   }
   training_.set_guard(guard);
   const auto note_change = [&](const std::string& what, const std::string& before, const std::string& now) {
@@ -140,12 +141,12 @@ void Trainer::restore_from(CheckpointReader& reader) {
     note_change("content of data.train", state.train_data, context_.samples.dataset().identity());
   for (const char* key : {"train.seed", "train.seq_len", "content of data.train"}) {
     if (changes.find(fmt::format("{} ", key)) == std::string::npos) continue;
-    console_.warn(
-        fmt::format("another {}: the samples of this run will not continue those of the checkpoint", key));
+    console_.warn(fmt::format(
+        "{} has changed: the samples of this run will not continue those of the checkpoint", key));
   }
   console_.line(fmt::format(
       "continuing at step {} from {}{}", step_, checkpoints_.path_of(step_).string(),
-      changes.empty() ? ", bitwise" : "; the same to rounding, no longer bitwise, since " + changes));
+      changes.empty() ? ", bitwise" : "; equal up to rounding, not bitwise, because of: " + changes));
   restore(backend_, training_.table(), reader, training_.exchange(), training_.optimizer());
 }
 
@@ -157,7 +158,7 @@ TrainResult Trainer::run() {
     if (evaluation_due_) return preempted();
   }
   while (step_ < last_step_ || !queued_.empty()) {
-    while (may_queue_step()) queue_step();  // on a device, also the step after the one that is read
+    while (may_queue_step()) queue_step();  // on a device, also the step after the one to be read
     QueuedStep finished = queued_.front();
     queued_.pop_front();
     const std::vector<TrafficRow> before = subtract(session_.traffic().table(), finished.traffic);
@@ -166,15 +167,16 @@ TrainResult Trainer::run() {
     const StepObservation seen = observe();
     finished.traffic = subtract(session_.traffic().table(), before);
     if (finished.step == config_.profile_step) write_trace();
-    // A skipped step that `skipped_in_row` does not count is an overflow, which a smaller loss scale may
-    // prevent.
+    // If `skipped_in_row` does not count a skipped step, a gradient overflowed; a smaller loss scale may
+    // prevent that.
     const bool is_bad = scalars.skip != 0 && guard.skipped_in_row > 0;
     if (is_bad) {
       console_.warn(fmt::format("step {}: update not applied (loss {}, gradient norm {})", finished.step,
                                 scalars.loss, scalars.gradient_norm));
     } else if (scalars.skip != 0) {
-      console_.warn(fmt::format("step {}: update not applied: a gradient overflows, the loss scale is now {}",
-                                finished.step, guard.loss_scale));
+      console_.warn(
+          fmt::format("step {}: update not applied: a gradient overflowed; the loss scale is now {}",
+                      finished.step, guard.loss_scale));
     }
     const bool guard_stops = is_bad && (config_.guard_settings.policy == GuardPolicy::stop ||
                                         guard.skipped_in_row >= config_.guard_settings.max_skips);
@@ -187,7 +189,7 @@ TrainResult Trainer::run() {
               finished.step};
     }
     stop_request_ = seen.stop_request;
-    if (!queued_.empty()) {  // a later step already changes the weights: nothing is due after this one
+    if (!queued_.empty()) {  // a later step may have changed the weights: nothing is due after this one
       record(finished, seen);
       continue;
     }
@@ -201,7 +203,7 @@ TrainResult Trainer::run() {
     // The step's row is written before its checkpoint, so that no row is missing if the job is killed after
     // the checkpoint.
     record(finished, seen);
-    // A skipped step does not change the weights: a checkpoint that is due waits for the next applied step.
+    // A checkpoint that is due waits for an applied step: a skipped step does not change the weights.
     const bool stops = last || stop_request_ != 0;
     if (stops || (checkpoint_due_ && scalars.skip == 0)) write_checkpoint(stops);
     if (stop_request_ != 0 && (!last || evaluation_due_)) return preempted();
@@ -225,7 +227,8 @@ bool Trainer::evaluates_after(std::int64_t step) const {
          (step == config_.limits.steps || (config_.eval.every > 0 && step % config_.eval.every == 0));
 }
 
-/// Whether something may be due after `step` that needs its results or its weights. A traced step runs alone.
+/// Returns whether something that needs the results or weights of `step` may be due after it, or whether it
+/// or the next step is traced: a traced step runs alone.
 bool Trainer::pauses_after(std::int64_t step) const {
   const auto is_due = [&](std::int64_t every) { return every > 0 && step % every == 0; };
   return checkpoint_due_ || is_due(config_.checkpoint.every) || evaluates_after(step) ||
@@ -328,7 +331,7 @@ bool Trainer::run_evaluation() {
       training_.executor(), backend_, *context_.valid_data, config_.eval.batches * config_.train.global_batch,
       session_.grid(), [this] { return (stop_request_ = agree_on_stop()) != 0; });
   if (!result) {
-    console_.line(fmt::format("step {}: the evaluation was interrupted; a restart makes it", step_));
+    console_.line(fmt::format("step {}: the evaluation was interrupted; a restart will run it", step_));
     return false;
   }
   const double seconds = seconds_since(start);
@@ -366,7 +369,7 @@ void Trainer::write_checkpoint(bool ends_run) {
   training_.exchange().settle();
   session_.recorder().set_phase(step_, "checkpoint");
   const auto start = Clock::now();
-  note_written(checkpoints_.finish());  // one at a time
+  note_written(checkpoints_.finish());  // checkpoints are written one at a time
   const bool goes_on = snapshot_ && !ends_run;
   const bool is_hashed_beside = goes_on && backend_.host_accessible();
   if (!is_hashed_beside) check_replicas();  // otherwise a restart could continue from a corrupt replica
@@ -444,7 +447,7 @@ void Trainer::write_trace() {
   const Trace& trace = session_.trace();
   const std::vector<std::string> events = session_.gather(chrome_events(trace, session_.rank()));
   if (trace.num_lost() > 0)
-    console_.warn(fmt::format("step {}: {} events are not in the trace", step_, trace.num_lost()));
+    console_.warn(fmt::format("step {}: {} events did not fit into the trace", step_, trace.num_lost()));
   if (session_.rank() != 0) return;
   StepProfile profile = profile_of(trace);
   profile.step = step_;

@@ -46,7 +46,7 @@ struct TrainResult {
 struct TrainerContext {
   Session& session;
   IoThread& io;
-  IoThread& checkpoint_io;  ///< a second one, so that rows of metrics do not wait for checkpoints
+  IoThread& checkpoint_io;  ///< a second thread, so that rows of metrics do not wait for checkpoints
   const RunConfig& config;
   const std::string& resolved_deck;
   const RunPaths& paths;
@@ -58,8 +58,8 @@ struct TrainerContext {
   SampleStream& samples;     ///< to train on
   std::optional<TokenDataset> valid_data;
   TokenizerIdentity tokenizer;      ///< of both data sets; without a name if unknown
-  double data_seconds = 0.0;        ///< taken to open the data
-  std::atomic<std::int64_t>& step;  ///< the step under way or finished last; the watchdog's thread reads it
+  double data_seconds = 0.0;        ///< time taken to open the data
+  std::atomic<std::int64_t>& step;  ///< the step queued last; the watchdog's thread reads it
 };
 
 class Trainer final : private StepDriver {
@@ -67,28 +67,29 @@ class Trainer final : private StepDriver {
   explicit Trainer(TrainerContext context);
   ~Trainer() override;
 
-  /// Starts from initial weights, or from a checkpoint if `restart` is given: "newest" means the newest
-  /// complete checkpoint, if there is one; "step_N" means that of step N.
+  /// Starts from initial weights or, if `restart` is given, from a checkpoint: "newest" means the newest
+  /// undamaged one, "step_N" that of step N. If there are no checkpoints, warns and uses initial weights.
   void start(const std::optional<std::string>& restart);
-  /// Runs until the last step, a stop request or a failure that the guard reports.
+  /// Trains until the last step, a stop request or a failure that the guard reports.
   TrainResult run();
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// A step that was queued on the device and whose results have not been read.
+  /// A step that is queued and whose results have not been read.
   struct QueuedStep {
     std::int64_t step = 0;
     std::int64_t sample = 0;  // running index of the next step's first sample
-    // Until the step's results are read, the traffic of queueing it; then the traffic of the whole step.
+    // The traffic of queuing the step; once its results have been read, the traffic of the whole step.
     std::vector<TrafficRow> traffic;
   };
 
-  /// A checkpoint whose replicas are hashed while the next step runs; it is written once the hashes agree.
+  /// A checkpoint whose states are hashed while the next step runs; it is written once the replicas' hashes
+  /// agree.
   struct PendingCheckpoint {
     CheckpointContent content;
     std::vector<StateHash> hashes;  // set by `hashed`
-    std::future<void> hashed;       // ends before the optimizer's next step
+    std::future<void> hashed;       // awaited before the optimizer's next step
   };
 
   /// The stop request of the wall-clock limit; the other requests are signal numbers.
@@ -105,10 +106,10 @@ class Trainer final : private StepDriver {
   void after(const Action& action) override;
   void inject(const Action& action);
   StepObservation observe();
-  /// This rank's stop request; 0 if there is none.
+  /// Returns this rank's stop request; 0 if there is none.
   int own_stop_request();
   void record(const QueuedStep& finished, const StepObservation& seen);
-  /// A stop request that at least one rank has, the same on all ranks; 0 if there is none. Collective.
+  /// Returns a stop request that at least one rank has, the same on all ranks; 0 if none has one. Collective.
   int agree_on_stop();
   /// Returns false if the evaluation was interrupted.
   bool run_evaluation();
@@ -133,22 +134,22 @@ class Trainer final : private StepDriver {
   std::optional<PinnedBuffer> snapshot_;  // for [checkpoint] async
   CheckpointStore checkpoints_;
   std::optional<PendingCheckpoint> pending_checkpoint_;
-  /// The traffic of comparing replicas while a step is being queued; not counted for that step.
+  /// The traffic of a comparison of replicas while a step is being queued; not counted as that step's.
   std::vector<TrafficRow> comparison_traffic_;
   std::unique_ptr<MetricsWriter> metrics_;  // on rank 0
 
   WallClockLimit wall_clock_limit_;
-  std::int64_t last_step_;           // of this run
+  std::int64_t last_step_;           // `stop_step`, or the last step of the whole run
   std::atomic<std::int64_t>& step_;  // queued last
   std::int64_t sample_ = 0;          // running index of the next step's first sample
   std::deque<QueuedStep> queued_;
-  int stop_request_ = 0;         // a signal, or `wall_clock_request`
-  bool evaluation_due_ = false;  // of the weights of `step_`
+  int stop_request_ = 0;         // a signal or `wall_clock_request`; 0 if there is none
+  bool evaluation_due_ = false;  // an evaluation of the weights after `step_`
   std::int64_t saved_step_ = -1;
   bool checkpoint_due_ = false;
   double checkpoint_seconds_ = 0.0;                    // since the last row of metrics
   double stall_seconds_ = 0.0;                         // of the checkpoint under way
-  std::optional<Clock::time_point> checkpoint_begin_;  // if one is under way
+  std::optional<Clock::time_point> checkpoint_begin_;  // empty if none is under way
   double evaluation_seconds_ = 0.0;
 };
 

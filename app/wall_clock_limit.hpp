@@ -9,11 +9,11 @@
 namespace mylos {
 
 /// Allows for steps and a checkpoint that take twice as long as the slowest so far. Evaluations do not count,
-/// because they are interrupted. Reads no clock; all times are in seconds.
+/// because a stop request interrupts them. Reads no clock; all times are in seconds.
 class WallClockLimit {
  public:
-  /// `limit` counts from the launch; 0 means no limit. A stop request takes effect after `num_steps` more
-  /// steps.
+  /// `limit` counts from the launch; 0 means no limit. A stop request takes effect after at most `num_steps`
+  /// more steps.
   WallClockLimit(double limit, std::int64_t num_parameters, std::size_t num_steps)
       : limit_(limit),
         num_steps_(static_cast<double>(num_steps)),
@@ -21,12 +21,13 @@ class WallClockLimit {
 
   void note_step(double seconds) { step_ = std::max(step_, seconds); }
   void note_checkpoint(double seconds) { checkpoint_ = std::max(checkpoint_, seconds); }
-  /// Training waits for `stall` while the checkpoint is written; then the checkpoint is read back.
+  /// Training waits for `stall`, which may overlap the `write` of the checkpoint; `verify`, the time to read
+  /// it back, follows.
   void note_checkpoint(double stall, double write, double verify) {
     note_checkpoint(std::max(stall, write) + verify);
   }
 
-  /// Whether the run, `elapsed` after its launch, must stop.
+  /// Returns whether the run must stop, `elapsed` seconds after its launch.
   bool is_near(double elapsed) const {
     const double checkpoint = checkpoint_ > 0.0 ? checkpoint_ : checkpoint_guess_;
     return limit_ > 0.0 && elapsed + 2.0 * (num_steps_ * step_ + checkpoint) + 1.0 > limit_;

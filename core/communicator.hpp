@@ -19,21 +19,21 @@ namespace mylos {
 
 enum class ReduceOp : std::uint8_t { sum, max, min };
 
-/// An operation under way. Destroying one that was not waited for is a defect of the caller.
+/// An operation in flight. Destroying it before it has been waited for is a defect of the caller.
 class RequestState {
  public:
   virtual ~RequestState() = default;
-  /// Work that is queued on the compute backend afterwards starts after the operation. Does not block the
-  /// host if communicator and backend can both keep this order on a device.
+  /// Makes work that is queued on the compute backend afterwards start after the operation. Does not block
+  /// the host if communicator and backend can keep this order on a device.
   virtual void wait() { host_wait(); }
   /// Blocks the host until the operation is complete.
   virtual void host_wait() = 0;
-  /// Advances the operation as far as it can without blocking. Returns whether it is complete: a wait then
-  /// returns immediately. The buffers may be used only after that wait.
+  /// Advances the operation as far as possible without blocking. Returns whether the operation is complete:
+  /// if so, a wait returns immediately. The buffers may be used only after that wait.
   virtual bool test() = 0;
 };
 
-/// Owns an operation under way; empty if the operation completed immediately. Move-only.
+/// Owns an operation in flight; empty if the operation completed immediately. Move-only.
 class Request {
  public:
   Request() = default;
@@ -73,7 +73,7 @@ class Communicator {
   /// output (n * size) = every rank's input (n); input may be this rank's place in output.
   virtual Request all_gather(TensorRef input, TensorRef output) = 0;
   virtual Request broadcast(TensorRef buffer, int root) = 0;
-  /// buffer of `root` = reduction; the other ranks' buffers are left as they are.
+  /// buffer of `root` = reduction of all ranks' buffers; the other ranks' buffers do not change.
   virtual Request reduce(TensorRef buffer, ReduceOp op, int root) = 0;
   /// Part i of input (n * size) goes to rank i, which stores it as part `rank()` of output.
   virtual Request all_to_all(TensorRef input, TensorRef output) = 0;
@@ -85,18 +85,18 @@ class Communicator {
   /// Blocks the host until every rank has called it.
   virtual void barrier() = 0;
 
-  /// Advances the operations under way on all communicators of this process and backend, for backends that
+  /// Advances the operations in flight on all communicators of this process and backend, for backends that
   /// advance them only inside calls. Never blocks; any thread may call it.
   virtual void progress() {}
 
-  /// Memory that this backend moves fastest (shared or registered memory), aligned to pages and filled with
-  /// zeros; empty if any memory is as good. Collective, with the same size on all ranks. In a collective of
-  /// this communicator, either all ranks pass such memory at the same offset, or no rank passes it. Each rank
-  /// frees its window independently, in any order, once the requests on it have been waited for; the window
-  /// may outlive the communicator.
+  /// Allocates memory that this backend moves fastest (shared or registered memory), aligned to pages and
+  /// filled with zeros; returns an empty window if any memory is as good. Collective, with the same size on
+  /// all ranks. In a collective of this communicator, either all ranks pass such memory at the same offset,
+  /// or no rank passes it. Each rank frees its window independently, in any order, once the requests on it
+  /// have been waited for; the window may outlive the communicator.
   virtual Window allocate(std::size_t /*bytes*/) { return {}; }
 
-  /// The ranks that pass the same `color`, ordered by `key`. Collective.
+  /// Returns a communicator of the ranks that pass the same `color`, ordered by `key`. Collective.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
 
   /// Ends the job on all ranks with this exit code; does not return.
@@ -125,7 +125,8 @@ constexpr std::string_view name_of(CommOperation operation) {
   return names[static_cast<std::size_t>(operation)];
 }
 
-/// A call to a communicator, as data. An operation with one buffer has it as input and as output.
+/// A call to a communicator, as data. If an operation has only one buffer, the buffer is both input and
+/// output.
 struct CommCall {
   CommOperation operation;
   TensorRef input{}, output{};
@@ -136,9 +137,9 @@ struct CommCall {
 
   /// Makes the call.
   Request on(Communicator& communicator) const;
-  /// The size of one buffer argument, whatever an algorithm sends for it: the buffer of all_reduce,
-  /// broadcast, reduce, send and recv, the input of reduce_scatter and all_to_all, the output of all_gather,
-  /// the sum of the send counts of all_to_all_v.
+  /// Returns the size of one buffer argument, regardless of what an algorithm sends for it: the buffer of
+  /// all_reduce, broadcast, reduce, send and recv, the input of reduce_scatter and all_to_all, the output of
+  /// all_gather, the sum of the send counts of all_to_all_v.
   std::uint64_t payload_bytes() const;
 };
 

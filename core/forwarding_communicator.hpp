@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ForwardingCommunicator: the base of a layer that overrides some operations and passes the rest on to
+// ForwardingCommunicator: the base class of a layer that overrides some operations and passes the rest on to
 // `next`.
 #pragma once
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ParamSpec: one deck parameter, declared once; parsing, help and docs/deck.md come from it.
+// ParamSpec: one deck parameter, declared once; parsing, help and docs/deck.md are derived from it.
 #pragma once
 
 #include <cstdint>

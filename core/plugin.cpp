@@ -81,7 +81,8 @@ PluginRegistry PluginRegistry::discover(const std::vector<std::filesystem::path>
     if (kokkos_version.empty()) kokkos_version = own;
     if (!own.empty() && own != kokkos_version) {
       info.problem = fmt::format(
-          "built with Kokkos {}, an earlier plugin with {}; one process has one Kokkos", own, kokkos_version);
+          "built with Kokkos {}, but an earlier plugin with {}; a process can load only one Kokkos", own,
+          kokkos_version);
       info.descriptor = nullptr;
     } else if (info.descriptor->unusable != nullptr) {
       if (const char* reason = info.descriptor->unusable()) info.problem = reason;

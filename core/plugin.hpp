@@ -28,7 +28,7 @@ inline constexpr std::uint64_t operations_key = key_of(Operations());
 #else
 #define MYLOS_COMPILER_FINGERPRINT_SUFFIX ""
 #endif
-/// C++ classes cross the boundary, so both sides must come from the same compiler.
+/// C++ classes cross the plugin boundary, so both sides must come from the same compiler.
 #define MYLOS_COMPILER_FINGERPRINT __VERSION__ MYLOS_COMPILER_FINGERPRINT_SUFFIX
 
 /// The name of a plugin's descriptor. For a static build, CMake gives each plugin a name of its own.
@@ -38,7 +38,7 @@ inline constexpr std::uint64_t operations_key = key_of(Operations());
 
 enum class PluginKind : std::uint32_t { compute = 1, communication = 2 };
 
-/// The arguments that create a compute backend.
+/// The arguments for creating a compute backend.
 struct ComputeArgs {
   const ParamValues* deck = nullptr;
   ComputeBackend* next = nullptr;  ///< runs the operations that this backend lacks; null for the root
@@ -46,29 +46,29 @@ struct ComputeArgs {
   int num_threads = 1;  ///< host threads that this rank may use
 };
 
-/// The arguments that create a communicator.
+/// The arguments for creating a communicator.
 struct CommunicatorArgs {
   const ParamValues* deck = nullptr;
   Communicator* bootstrap = nullptr;  ///< all ranks, for exchanging ids; null for the bootstrap itself
   /// The backend that owns the buffers. Every operation waits for the work queued on it. Null if the buffers
   /// are host memory that no queued work writes. A communicator that reaches fewer ranks than `bootstrap`
-  /// ignores it: the layer that joins such communicators waits for the work.
+  /// ignores this backend: the layer that joins such communicators waits for the work.
   ComputeBackend* compute = nullptr;
   MemoryLedger* ledger = nullptr;
 };
 
-/// The ranks and the memory of a communicator of this backend, known before it is created.
+/// The ranks and the memory of a communicator, known before the communicator is created.
 struct CommunicatorPlan {
-  int ranks = 0;          ///< ranks that it reaches
-  std::size_t bytes = 0;  ///< communication memory on each of them, allocated at creation
+  int ranks = 0;          ///< ranks that the communicator reaches
+  std::size_t bytes = 0;  ///< communication memory on each rank, allocated at creation
 };
 
 /// The matrix products that a run computes with one weight matrix.
 struct PlannedProduct {
   std::int64_t in = 0;         ///< rows of the weight
-  std::int64_t out = 0;        ///< its columns
+  std::int64_t out = 0;        ///< columns of the weight
   std::int64_t rows = 0;       ///< rows of activations in one product
-  std::int64_t last_rows = 0;  ///< in the last product, if it has fewer; else 0
+  std::int64_t last_rows = 0;  ///< rows in the last product, if it has fewer; else 0
   int threads = 0;             ///< 0 if unknown
   DType dtype = DType::fp32;
   DType grad_dtype = DType::fp32;
@@ -79,7 +79,8 @@ struct PlannedProduct {
 };
 
 /// The one data symbol of a plugin, `mylos_plugin`. Plain data. A plugin sets the members that have no
-/// default or differ from it. The defaults come from the sources that the plugin is compiled with.
+/// default, and those that differ from their default. The defaults come from the sources that the plugin is
+/// compiled with.
 struct PluginDescriptor {
   std::uint64_t magic = plugin_magic;
   std::uint32_t abi_version = plugin_abi_version;
@@ -95,10 +96,11 @@ struct PluginDescriptor {
   /// For a compute backend: the names of the operations that it has kernels for.
   std::span<const std::string_view> operations = {};
   /// Returns why the backend cannot be used on this machine, or null. Called before the backend is created.
-  /// Left null if it can be used everywhere.
+  /// The pointer is null if the backend can be used everywhere.
   const char* (*unusable)() = nullptr;
   /// For a communication backend: returns why the ranks of a job cannot use it together, or null. The answer
-  /// is the same on every rank. Collective over all ranks of the job. Left null if `unusable` suffices.
+  /// is the same on every rank. Collective over all ranks of the job. The pointer is null if `unusable`
+  /// suffices.
   const char* (*unusable_among)(Communicator& ranks) = nullptr;
   std::unique_ptr<ComputeBackend> (*create_compute)(const ComputeArgs&) = nullptr;
   std::unique_ptr<Communicator> (*create_communicator)(const CommunicatorArgs&) = nullptr;
@@ -110,7 +112,7 @@ struct PluginDescriptor {
   std::size_t (*plan_compute)(std::span<const PlannedProduct> products) = nullptr;
 };
 
-/// A plugin that was found: usable, or with the reason why not.
+/// A plugin that was found, with the reason if it cannot be used.
 struct PluginInfo {
   std::filesystem::path path;
   const PluginDescriptor* descriptor = nullptr;  ///< null if it could not be loaded or failed a check
@@ -120,11 +122,10 @@ struct PluginInfo {
 /// The plugins of this process: found in the search path, or registered by a static build.
 class PluginRegistry {
  public:
-  /// Opens every `libmylos_*.so` in `directories`, in order; of files with the same name the first wins. If
-  /// MYLOS_CPU is set, the folder of this name within each directory comes before the directory itself: it
-  /// has the plugins that were compiled for no more than this instruction set. Throws ExitCode::usage if
-  /// MYLOS_CPU names no instruction set.
-  /// Plugins are never unloaded.
+  /// Opens every `libmylos_*.so` in `directories`, in order; of several files with the same name, the first
+  /// is used. If MYLOS_CPU is set, each directory is preceded by its subfolder of that name, which has the
+  /// plugins that were compiled for no more than this instruction set. Throws ExitCode::usage if MYLOS_CPU
+  /// names no instruction set. Plugins are never unloaded.
   static PluginRegistry discover(const std::vector<std::filesystem::path>& directories);
   /// Opens and checks one file. Errors are reported in the result.
   static PluginInfo open(const std::filesystem::path& file);
@@ -134,10 +135,10 @@ class PluginRegistry {
   const std::vector<PluginInfo>& all() const { return found_; }
   const std::vector<std::filesystem::path>& search_path() const { return searched_; }
 
-  /// The plugin of this kind and name. Throws ExitCode::usage with the reason, the paths tried and the
-  /// plugins found.
+  /// Returns the plugin of this kind and name. If there is none that can be used, throws ExitCode::usage with
+  /// the reason, the paths tried and the plugins found.
   const PluginDescriptor& require(PluginKind kind, std::string_view name) const;
-  /// The usable plugins of a kind, the most preferred first.
+  /// Returns the usable plugins of a kind, the most preferred first.
   std::vector<const PluginDescriptor*> usable(PluginKind kind) const;
 
  private:
@@ -145,7 +146,8 @@ class PluginRegistry {
   std::vector<std::filesystem::path> searched_;
 };
 
-/// `--plugin-path` (colon separated), MYLOS_PLUGIN_PATH, ../lib/mylos relative to the executable.
+/// Returns the directories of `option` (--plugin-path), then those of MYLOS_PLUGIN_PATH, both separated by
+/// colons, then ../lib/mylos relative to the executable's directory.
 std::vector<std::filesystem::path> plugin_search_path(const std::string& option);
 
 }  // namespace mylos

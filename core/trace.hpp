@@ -15,8 +15,8 @@
 
 namespace mylos {
 
-/// The kind of an event. Phases contain the other events. These follow one another, so their times can be
-/// added.
+/// The kind of an event. Phases contain the other events. The other events follow one another, so their times
+/// can be added.
 enum class TraceKind : std::uint8_t { phase, operation, communication, data };
 inline constexpr int num_trace_kinds = 4;
 
@@ -26,26 +26,26 @@ constexpr std::string_view name_of(TraceKind kind) {
   return names[static_cast<std::size_t>(kind)];
 }
 
-/// The (I, O) of a linear layer's weights.
+/// The shape (I, O) of a linear layer's weights.
 struct LinearShape {
   std::int64_t in = 0;
   std::int64_t out = 0;
 };
 
 struct TraceEvent {
-  std::string_view name;  ///< a literal
+  std::string_view name;  ///< a string literal
   TraceKind kind = TraceKind::operation;
   LinearShape shape;         ///< of a linear layer, otherwise 0 x 0
   const char* by = nullptr;  ///< the backend that ran the operation, or the axes of a collective
   std::int64_t begin = 0;    ///< nanoseconds since `Trace::start`
   std::int64_t end = 0;
 
-  /// "read_samples", "adamw (kokkos)", "linear_forward 768x2304 (onednn)", "all_reduce wait (data)".
+  /// Returns "read_samples", "adamw (kokkos)", "linear_forward 768x2304 (onednn)", "all_reduce wait (data)".
   std::string label() const;
 };
 
 /// The events of one thread, recorded between `start` and `stop` without allocating. An event lasts until the
-/// device has finished, so tracing serialises the work: on a device nothing overlaps while the trace is on.
+/// device has finished, so tracing serialises the work: nothing overlaps on a device while the trace is on.
 class Trace {
  public:
   /// A range of the backend from construction to destruction, recorded if the trace is on.
@@ -56,7 +56,7 @@ class Trace {
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
-    /// Sets the backend that took the operation. With null nothing is recorded.
+    /// Sets the backend that took the operation. If `taker` is null, nothing is recorded.
     void taken_by(const char* taker);
 
    private:
@@ -71,7 +71,8 @@ class Trace {
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
 
-  /// GPT-2 1.6B has about 1500 events per micro-batch; unused room takes no memory.
+  /// Default capacity, in events. GPT-2 1.6B has about 1500 events per micro-batch. Unused capacity takes no
+  /// physical memory.
   static constexpr std::size_t room = std::size_t{1} << 18U;
   /// Additional room for phases, which end after the events that they enclose; the step ends last.
   static constexpr std::size_t room_for_phases = 4096;
@@ -80,16 +81,16 @@ class Trace {
   void stop() { on_ = false; }
   bool on() const { return on_; }
 
-  /// Records an event that lasts as long as the result. `name` must be a literal; `by` must outlive the
-  /// events of the trace, like the text that `taken_by` is given.
+  /// Records an event that lasts as long as the returned scope. `name` must be a string literal. `by` and the
+  /// text that `taken_by` is given must outlive the events of the trace.
   [[nodiscard]] Scope record(std::string_view name, TraceKind kind = TraceKind::operation,
                              LinearShape shape = {}, const char* by = nullptr) {
     return {*this, name, kind, shape, by};
   }
 
-  /// In the order in which they ended.
+  /// Returns the events in the order in which they ended.
   std::span<const TraceEvent> events() const { return events_; }
-  /// Events for which there was no room.
+  /// Returns the number of events for which there was no room.
   std::int64_t num_lost() const { return num_lost_; }
 
  private:
@@ -104,7 +105,7 @@ class Trace {
   bool on_ = false;
 };
 
-/// All events of one label.
+/// The number and total time of all events with one label.
 struct OperationTime {
   std::string label;
   TraceKind kind = TraceKind::operation;
@@ -118,7 +119,7 @@ struct StepProfile {
   double seconds = 0.0;                   ///< of the step
   std::vector<OperationTime> operations;  ///< the longest first; no phases
 
-  /// Seconds of all operations; the rest of the step was spent between them.
+  /// Returns the seconds of all operations; the rest of the step was spent between them.
   double covered() const;
 };
 

@@ -40,7 +40,7 @@ ProcessGrid::ProcessGrid(Communicator& world, const GridExtents& extents, std::s
 
 Communicator& ProcessGrid::group(AxisSet axes) const {
   const auto found = groups_.find(axes.common(coordinates_.used_axes()));
-  require(found != groups_.end(), "a group that the grid was made with");
+  require(found != groups_.end(), "a group for which the grid was made");
   return *found->second;
 }
 

@@ -18,10 +18,10 @@ namespace mylos {
 /// Owns the communicators; move-only.
 class ProcessGrid {
  public:
-  /// Makes the communicators of `groups`, in the same order on all ranks. Collective. Axes with one rank do
-  /// not count, so sets that differ only by such axes share a communicator. Throws ExitCode::usage unless the
-  /// product of the extents is the size of `world`. `world`, `counter`, `recorder` and `trace` must outlive
-  /// the grid; `recorder` and `trace` may be null.
+  /// Makes the communicators of `groups` in the order given, which must be the same on all ranks. Collective.
+  /// Axes with one rank are ignored, so sets that differ only by such axes share a communicator. Throws
+  /// ExitCode::usage unless the product of the extents is the size of `world`. `world`, `counter`, `recorder`
+  /// and `trace` must outlive the grid; `recorder` and `trace` may be null.
   ProcessGrid(Communicator& world, const GridExtents& extents, std::span<const AxisSet> groups,
               TrafficCounter& counter, FlightRecorder* recorder, bool host_buffers = true,
               Trace* trace = nullptr);
@@ -31,11 +31,12 @@ class ProcessGrid {
   /// the constructor was given, or differs from such a set only by axes with one rank.
   Communicator& group(AxisSet axes) const;
 
-  /// The name under which the traffic of such a group is counted: the names of its axes. The data axes are
-  /// named "data" together, even if one of the two has one rank.
+  /// The name under which the traffic of the group of `axes` is counted: the names of its axes. The data axes
+  /// together are named "data", even if one of the two has only one rank.
   static std::string label(const Coordinates& coordinates, AxisSet axes);
 
-  /// The sets of axes, without axes that have one rank, for which communicators are made.
+  /// The sets of axes for which communicators are made: `groups` without the axes that have one rank, each
+  /// set once.
   static std::vector<AxisSet> distinct(const Coordinates& coordinates, std::span<const AxisSet> groups);
 
  private:

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Repetition: a list that stands for a longer one.
+// Repetition: how a short list stands for a longer one.
 #pragma once
 
 #include <cstddef>
 
 namespace mylos {
 
-/// Elements [begin, end) of a list occur `times` times, one after another.
+/// Elements [begin, end) of the short list occur `times` times in succession in the longer list.
 struct Repetition {
   std::size_t begin = 0;
   std::size_t end = 0;
   std::size_t times = 1;
 
-  /// The place in the list of element number `number` of the longer list.
+  /// The index in the short list of element `number` of the longer list.
   std::size_t place(std::size_t number) const {
     const std::size_t length = end - begin;
     if (number < begin) return number;

@@ -12,7 +12,7 @@ namespace mylos {
 
 struct Command {
   const char* name;
-  const char* arguments;  ///< as the help shows them
+  const char* arguments;  ///< as shown by the help
   const char* summary;
   std::vector<CommandOption> (*options)();  ///< in addition to those of every command
   int (*run)(const CommandLine& line);      ///< returns the exit code of the process; errors are thrown
@@ -28,9 +28,9 @@ extern const Command train_command, eval_command, generate_command, tokenize_com
 /// unknown command or option.
 int run_command(int argc, const char* const* argv);
 
-/// The text of `mylos help` and of `mylos help COMMAND`; the latter throws ExitCode::usage for an unknown
-/// command.
+/// Returns the text of `mylos help`.
 std::string usage_text();
+/// Returns the text of `mylos help COMMAND`. Throws ExitCode::usage for an unknown command.
 std::string command_help(const std::string& name);
 
 }  // namespace mylos

@@ -19,7 +19,7 @@ namespace {
 
 struct Sampling {
   double temperature = 1.0;  ///< 0 takes the most likely token
-  std::int64_t top_k = 0;    ///< 0 draws from all
+  std::int64_t top_k = 0;    ///< 0 draws from all tokens
   PhiloxKey key;
 };
 
@@ -47,8 +47,8 @@ std::int32_t draw(const std::vector<float>& logits, const Sampling& sampling, st
   return order[static_cast<std::size_t>(std::min<std::int64_t>(chosen, k - 1))];
 }
 
-/// The tokenizer of a run or checkpoint. Its merge ranks are read from the file that the command line names,
-/// otherwise from the run's copy, otherwise from the deck's file.
+/// Returns the tokenizer of a run or checkpoint. Its merge ranks are read from the file that the command line
+/// names, otherwise from the run's copy, otherwise from the deck's file.
 std::unique_ptr<Tokenizer> tokenizer_of(const CommandLine& line, const DataConfig& data) {
   if (!tokenizer_kind(data.tokenizer).has_ranks) return make_tokenizer(data.tokenizer);
   const fs::path place = fs::absolute(line.argument(0, "a run directory or a checkpoint")).lexically_normal();
@@ -74,7 +74,7 @@ std::vector<CommandOption> options() {
       {"seed", OptionKind::integer, "seed of the random draws", "1"},
       {"ranks", OptionKind::text,
        "GPT-2's merge ranks, instead of the run's copy: a .tiktoken file, vocab.json next to merges.txt, "
-       "or the folder with these two"},
+       "or the folder that contains both"},
       {"step", OptionKind::integer, "with RUN: step of the checkpoint; the newest by default"},
   };
 }

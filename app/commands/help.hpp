@@ -8,7 +8,7 @@
 
 namespace mylos {
 
-/// Describes a plugin, or says why it cannot be loaded.
+/// Describes a plugin, and says why it cannot be loaded or used if that is so.
 std::string plugin_text(const PluginInfo& plugin);
 
 }  // namespace mylos

@@ -17,8 +17,8 @@ std::vector<CommandOption> options() {
       {"program", OptionKind::flag,
        "show the operations that a rank runs for a deck, with tensors, FLOPs, bytes and backend"},
       {"ranks", OptionKind::integer,
-       "with --program: the number of ranks to plan for; that of the deck's layout by default, or 1 "
-       "if the deck leaves it open"},
+       "with --program: the number of ranks to plan for; by default parallel.data times "
+       "parallel.tensor, where 0 counts as 1"},
       {"ranks-per-node", OptionKind::integer,
        "with --program: the number of ranks per node; by default all ranks are on one node"},
   };

@@ -22,7 +22,7 @@ std::string last_of(const MetricsTable& table, const char* column, const char* f
   return fmt::format(fmt::runtime(format), found->second.back());
 }
 
-/// The profile of the last traced step; empty if no step was traced.
+/// Returns the profile of the last traced step; empty if no step was traced.
 StepProfile newest_profile(const std::filesystem::path& run) {
   StepProfile newest;
   for (const auto& entry : std::filesystem::directory_iterator(run)) {
@@ -34,7 +34,7 @@ StepProfile newest_profile(const std::filesystem::path& run) {
   return newest;
 }
 
-/// Name and value of each source of training data.
+/// Returns a label and a description of each source of training data.
 std::vector<std::pair<std::string, std::string>> source_facts(const std::string& deck_text,
                                                               const MetricsTable& steps) {
   DeckErrors ignored;

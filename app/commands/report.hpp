@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Makes the report of a run directory.
+// The report of a run.
 #pragma once
 
 #include <filesystem>
@@ -10,7 +10,7 @@
 namespace mylos {
 
 /// Writes the HTML report of a run, finished or not, to `output`. For one process. Throws ExitCode::bad_data
-/// if the directory does not hold a run.
+/// if the run has no metrics file.
 void write_report(IoThread& io, const RunPaths& paths, const std::filesystem::path& output);
 
 }  // namespace mylos

@@ -27,8 +27,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Throws if an output is the same file as an input or another output, whether or not it exists yet. Names
-/// may be empty.
+/// Throws ExitCode::usage if an output is the same file as an input or another output, whether or not that
+/// file exists yet. Empty names are ignored.
 void check_apart(const std::vector<CorpusInput>& inputs, const std::vector<fs::path>& outputs) {
   const auto place = [](const fs::path& file) { return fs::weakly_canonical(fs::absolute(file)); };
   const auto check = [&](const fs::path& a, const fs::path& b) {
@@ -43,7 +43,8 @@ void check_apart(const std::vector<CorpusInput>& inputs, const std::vector<fs::p
   }
 }
 
-/// The offset at which the held-out end of a text of `size` bytes begins, at the start of a character.
+/// Returns the offset at which the held-out end of a UTF-8 text of `size` bytes begins: the start of a
+/// character.
 std::int64_t held_out_offset(const fs::path& text, std::int64_t size, double fraction) {
   auto split = static_cast<std::int64_t>(static_cast<double>(size) * (1.0 - fraction));
   const FileDescriptor file = open_file(text, O_RDONLY);
@@ -55,7 +56,7 @@ std::int64_t held_out_offset(const fs::path& text, std::int64_t size, double fra
   return split;
 }
 
-/// A line that is redrawn on a terminal.
+/// A line that is redrawn on stderr if that is a terminal.
 class ProgressLine {
  public:
   /// `bytes` is the size of the input; 0 if unknown.
@@ -100,7 +101,7 @@ std::vector<CommandOption> options() {
   return {
       {"tokenizer", OptionKind::text,
        "bytes, or gpt2=FILE with GPT-2's merge ranks: a .tiktoken file, vocab.json next to "
-       "merges.txt, or the folder with these two",
+       "merges.txt, or the folder that contains both",
        std::string(tokenizers[0].name)},
       {"output", OptionKind::text,
        "token file to write or, with --shard-tokens, the prefix of the shards' names (required)"},
@@ -154,7 +155,7 @@ void hold_out_end(Plan& plan, double fraction) {
   CorpusInput& text = plan.inputs.front();
   if (text.path.empty())
     fail(ExitCode::usage,
-         "the end of standard input is not known beforehand: --valid-fraction needs a file, or documents");
+         "the end of standard input is not known in advance: holding it out needs a file, or documents");
   const std::int64_t split = held_out_offset(text.path, plan.bytes, fraction);
   plan.settings.split.has_two_parts = true;
   if (split == plan.bytes) return;
@@ -179,9 +180,9 @@ Plan plan_of(const CommandLine& line) {
     if (!plan.valid_output.empty())
       fail(
           ExitCode::usage,
-          "shards are named after --output: for validation shards give --valid-fraction, not --valid-output");
+          "shards are named after --output: for validation shards, use --valid-fraction, not --valid-output");
   } else if (line.flag("continue")) {
-    fail(ExitCode::usage, "--continue needs --shard-tokens: only whole shards are kept");
+    fail(ExitCode::usage, "--continue needs --shard-tokens: only complete shards are kept");
   }
   if (line.flag("continue") && plan.reads_standard_input())
     fail(ExitCode::usage, "--continue needs files: standard input cannot be read twice");
@@ -215,7 +216,7 @@ Plan plan_of(const CommandLine& line) {
   return plan;
 }
 
-/// The initial progress of a run that writes shards.
+/// Returns the initial progress of a run that writes shards.
 ShardProgress progress_of(const Plan& plan, const CommandLine& line, const Tokenizer& tokenizer) {
   ShardProgress progress;
   progress.settings = {{"tokenizer", tokenizer.identity().text()},
@@ -245,7 +246,7 @@ bool continue_from(const Plan& plan, ShardProgress& progress, bool may_continue)
   const auto before = read_progress(file);
   if (!may_continue) {
     if (before || fs::exists(plan.file(Split::train, 0)) || fs::exists(plan.file(Split::valid, 0)))
-      fail(ExitCode::usage, "there are shards named {}_: continue them with --continue, or remove them",
+      fail(ExitCode::usage, "shards named {}_* already exist: continue them with --continue, or remove them",
            plan.output);
     return true;
   }
@@ -291,14 +292,14 @@ int run(const CommandLine& line) {
     if (signals.received() != 0) {
       fail(ExitCode::preempted, "stopped by a signal{}",
            plan.has_shards() && !plan.reads_standard_input()
-               ? "; --continue goes on after the last whole shard"
+               ? "; --continue continues after the last complete shard"
                : "");
     }
     shown.show(done);
   };
   const TokenizeProgress all =
       tokenize_corpus(plan.inputs, *tokenizer, plan.settings, {&*writers[0], &*writers[1]}, seen);
-  if (all.documents == 0) fail(ExitCode::bad_data, "there is no document in {}", plan.inputs.front().name());
+  if (all.documents == 0) fail(ExitCode::bad_data, "{} contains no documents", plan.inputs.front().name());
   for (auto& writer : writers) writer->finish();
   progress.done = true;
   keep_progress();

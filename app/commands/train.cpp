@@ -30,13 +30,13 @@ int dry_run(const CommandLine& line, const std::string& name) {
   return 0;
 }
 
-/// The value of --restart, if given: "newest" or "step_N"; throws ExitCode::usage for any other.
+/// Returns the value of --restart, if given: "newest" or "step_N"; throws ExitCode::usage for any other.
 std::optional<std::string> parse_restart(const CommandLine& line) {
   if (!line.has("restart")) return std::nullopt;
   const std::string wish = line.text("restart");
   const bool named = wish.starts_with("step_") && wish.size() > 5 &&
                      wish.find_first_not_of("0123456789", 5) == std::string::npos;
-  if (wish != "newest" && !named) fail(ExitCode::usage, "--restart={} must be step_N", wish);
+  if (wish != "newest" && !named) fail(ExitCode::usage, "--restart={} must be newest or step_N", wish);
   return wish;
 }
 
@@ -93,8 +93,8 @@ std::vector<CommandOption> options() {
        "newest"},
       {"dry-run", OptionKind::flag, "check the deck, print the plan and stop; needs no launcher"},
       {"ranks", OptionKind::integer,
-       "with --dry-run: the number of ranks to plan for; that of the deck's layout by default, or 1 "
-       "if the deck leaves it open"},
+       "with --dry-run: the number of ranks to plan for; by default parallel.data times "
+       "parallel.tensor, where 0 counts as 1"},
       {"ranks-per-node", OptionKind::integer,
        "with --dry-run: the number of ranks per node; by default all ranks are on one node"},
       {"layout", OptionKind::flag, "with --dry-run: also print what each rank holds, one line per rank"},
@@ -108,11 +108,12 @@ int run(const CommandLine& line) {
   if (line.flag("dry-run")) return dry_run(line, deck_name);
   if (line.has("ranks") || line.has("ranks-per-node") || line.flag("layout"))
     fail(ExitCode::usage,
-         "--ranks, --ranks-per-node and --layout are for --dry-run; the launcher says how many ranks train");
+         "--ranks, --ranks-per-node and --layout are for --dry-run; for training, the launcher sets the "
+         "number of ranks");
 
-  // 1. MPI, the deck, the run's directory: an error on one rank is reported once and returned by all ranks.
+  // 1. MPI, the deck, the run's directory: an error on one rank is reported once, and all ranks return it.
   const auto launched = std::chrono::steady_clock::now();
-  std::signal(SIGPIPE, SIG_IGN);  // the reader of a long run's output may be gone
+  std::signal(SIGPIPE, SIG_IGN);  // the process that reads a long run's output may end first
   const MpiRuntime mpi(start_timeout(line, deck_name));
   Setup setup;
   std::optional<std::string> restart;
@@ -168,7 +169,7 @@ int run(const CommandLine& line) {
   };
   if (const int code = run_agreed(mpi, take_directory)) return code;
 
-  // 2. Backends, trainer, watchdog: from here an error on one rank ends the job.
+  // 2. The backends and the trainer: from here on, an error on one rank ends the job.
   const StopSignals signals;
   Console console(mpi.rank() == 0, progress);
   std::string resolved_deck;

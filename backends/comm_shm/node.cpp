@@ -28,7 +28,7 @@ std::string own_kernel() {
 std::string own_cores() {
   char* list = nullptr;
   if (hwloc_bitmap_list_asprintf(&list, own_set(load_topology()).get()) < 0)
-    fail(ExitCode::internal, "hwloc has no memory");
+    fail(ExitCode::internal, "hwloc is out of memory");
   const std::unique_ptr<char, Release<std::free>> owned(list);
   return list;
 }

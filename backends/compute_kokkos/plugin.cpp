@@ -40,7 +40,7 @@ void pin_workers(int num_threads) {
   for (int core = hwloc_bitmap_first(own.get()); core >= 0; core = hwloc_bitmap_next(own.get(), core)) {
     cores.push_back(empty_set());
     if (hwloc_bitmap_only(cores.back().get(), static_cast<unsigned>(core)) != 0)
-      fail(ExitCode::internal, "hwloc has no memory");
+      fail(ExitCode::internal, "hwloc is out of memory");
   }
   int unbound = 0;
 #pragma omp parallel num_threads(num_threads) reduction(+ : unbound)

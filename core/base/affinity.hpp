@@ -16,7 +16,7 @@ namespace mylos {
 using Topology = std::unique_ptr<hwloc_topology, Release<hwloc_topology_destroy>>;
 using ProcessorSet = std::unique_ptr<hwloc_bitmap_s, Release<hwloc_bitmap_free>>;
 
-/// The topology of this machine, restricted to its processors: a full topology takes a long time to load.
+/// Loads the topology of this machine, restricted to its processors: a full topology takes long to load.
 inline Topology load_topology() {
   hwloc_topology_t made = nullptr;
   if (hwloc_topology_init(&made) != 0) fail(ExitCode::internal, "hwloc: {}", std::strerror(errno));
@@ -30,15 +30,15 @@ inline Topology load_topology() {
 
 inline ProcessorSet empty_set() {
   ProcessorSet set(hwloc_bitmap_alloc());
-  if (!set) fail(ExitCode::internal, "hwloc has no memory");
+  if (!set) fail(ExitCode::internal, "hwloc is out of memory");
   return set;
 }
 
-/// The processors that the calling thread may use.
+/// Returns the processors that the calling thread may use.
 inline ProcessorSet own_set(const Topology& topology) {
   ProcessorSet own = empty_set();
   if (hwloc_get_cpubind(topology.get(), own.get(), HWLOC_CPUBIND_THREAD) != 0) {
-    fail(ExitCode::internal, "cannot tell the processors that this process may use: {}",
+    fail(ExitCode::internal, "cannot determine the processors that this process may use: {}",
          std::strerror(errno));
   }
   return own;

@@ -3,8 +3,8 @@
 
 #include <fmt/core.h>
 
-// Compiles xxHash here, for this build's instruction set: the packaged library uses no vectors wider than
-// SSE2's.
+// Compiles xxHash here for this build's instruction set. The packaged library uses no vectors wider than
+// those of SSE2.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

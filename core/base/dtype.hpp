@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Element types: storage only; kernels load, convert to float, compute and store.
+// Element types. bf16 and fp16 are storage formats: kernels convert them to float and compute in fp32.
 #pragma once
 
 #include <array>
@@ -34,7 +34,7 @@ constexpr std::string_view name_of(DType type) {
   return names[static_cast<std::size_t>(type)];
 }
 
-/// Brain floating point: the upper half of an fp32, rounded to nearest even.
+/// Brain floating point: the upper half of an fp32, rounded to nearest, ties to even.
 struct bf16 {
   std::uint16_t bits = 0;
 
@@ -52,8 +52,9 @@ struct bf16 {
 };
 static_assert(sizeof(bf16) == 2);
 
-/// IEEE 754 binary16: 5 bits of exponent, 10 of mantissa. Rounded to nearest even; magnitudes of 65520 and
-/// above become infinite. Branch-free, so that compilers vectorise it.
+/// IEEE 754 binary16: 5 exponent bits, 10 mantissa bits. The conversions are branch-free, so that compilers
+/// vectorise them. Conversion from float rounds to nearest, ties to even; magnitudes of 65520 and above
+/// become infinite.
 struct fp16 {
   std::uint16_t bits = 0;
 
@@ -65,7 +66,7 @@ struct fp16 {
     const std::uint32_t u = std::bit_cast<std::uint32_t>(value);
     const std::uint32_t magnitude = u & 0x7fffffffU;
     const std::uint32_t normal = (magnitude - 0x38000000U + 0x0fffU + ((magnitude >> 13U) & 1U)) >> 13U;
-    // The last place of 0.5F, 2^-24, is that of binary16's subnormals, so the addition rounds.
+    // The unit in the last place of 0.5F and of binary16's subnormals is 2^-24, so the addition rounds.
     const std::uint32_t subnormal =
         std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - 0x3f000000U;
     const std::uint32_t quiet_nan = 0x7e00U | ((magnitude >> 13U) & 0x03ffU);
@@ -84,7 +85,7 @@ struct fp16 {
     asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
     return value;
 #else
-    // The multiplication changes the exponent's bias and makes subnormal numbers normal.
+    // The multiplication adjusts the exponent's bias and makes subnormal numbers normal.
     const float finite = std::bit_cast<float>((bits & 0x7fffU) << 13U) * 0x1.0p112F;
     const std::uint32_t not_finite = (bits & 0x7c00U) == 0x7c00U ? 0x7f800000U : 0U;
     return std::bit_cast<float>(std::bit_cast<std::uint32_t>(finite) | not_finite |
@@ -94,14 +95,15 @@ struct fp16 {
 };
 static_assert(sizeof(fp16) == 2);
 
-/// The DType of a C++ element type.
+/// Returns the DType of a C++ element type.
 template <class T>
 constexpr DType dtype_of() {
   using Element = std::variant<float, bf16, fp16, std::int32_t, std::int64_t, std::uint8_t>;  // as in DType
   return static_cast<DType>(Element(std::in_place_type<T>).index());
 }
 
-/// Calls `function(T{})` with the storage type of a floating-point `type`; other types are a defect.
+/// Calls `function(T{})`, where T is the storage type of a floating-point `type`. Throws ExitCode::internal
+/// for other types.
 decltype(auto) dispatch_float(DType type, auto&& function) {
   switch (type) {
     case DType::fp32:
@@ -115,8 +117,8 @@ decltype(auto) dispatch_float(DType type, auto&& function) {
   }
 }
 
-/// Calls `function(G{})` with the type of the gradients of weights of type T: fp32 or T; any other type is a
-/// defect.
+/// Calls `function(G{})`, where G is the type of the gradients of weights of type T: fp32 or T. Throws
+/// ExitCode::internal for other types.
 template <class T, class Function>
 decltype(auto) dispatch_gradient(DType type, Function&& function) {
   if (type == DType::fp32) return function(float{});

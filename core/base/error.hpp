@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Exit codes and the one exception type that carries them.
+// Exit codes and the exceptions that carry them.
 #pragma once
 
 #include <source_location>
@@ -11,11 +11,11 @@
 
 namespace mylos {
 
-/// How a run ends; the value is the exit code of the process and is repeated in `status.json`.
+/// How a run ends. The value is the exit code of the process and is also written to `status.json`.
 enum class ExitCode : int {
   done = 0,
   usage = 2,       ///< command line, deck or plugin cannot be used
-  numerical = 17,  ///< non-finite or spiking training, as judged by the guard policy
+  numerical = 17,  ///< stopped by the guard, replicas that differ, or a loss above the limit of `mylos eval`
   bad_data = 65,   ///< a token file, checkpoint or other input is invalid
   internal = 70,   ///< a broken invariant or out of memory
   io = 74,         ///< reading or writing failed
@@ -23,7 +23,8 @@ enum class ExitCode : int {
   watchdog = 76,   ///< a rank stopped, a collective stalled, or ranks made different calls
 };
 
-/// An error that ends the run with `code`. The message names the file, key or data set, and the value.
+/// An error that ends the run with `code`. The message names the file, deck key or data set at fault, and the
+/// value.
 class Error : public std::runtime_error {
  public:
   Error(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
@@ -33,7 +34,8 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
-/// An error that all ranks throw together. Its message names a failed rank, unless all ranks failed.
+/// An error that all ranks throw together. Its message names the lowest rank that failed, unless all ranks
+/// failed.
 class AgreedError : public Error {
  public:
   using Error::Error;
@@ -54,8 +56,8 @@ auto at_place(const std::string& place, const auto& work) {
   }
 }
 
-/// Checks a precondition that only a defect in mylos can break. Throws `ExitCode::internal` with the source
-/// location.
+/// Checks a precondition that only a defect in mylos can break. If `condition` is false, throws
+/// ExitCode::internal with the source location.
 inline void require(bool condition, const char* what,
                     std::source_location where = std::source_location::current()) {
   if (!condition) {

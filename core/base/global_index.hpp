@@ -19,11 +19,11 @@ struct GlobalIndex {
   std::int64_t pitch = 0;
   std::int64_t begin = 0;
 
-  /// The index of the part's element e in the whole tensor.
+  /// Returns the index of the part's element e in the whole tensor.
   MYLOS_HOST_DEVICE std::int64_t operator()(std::int64_t e) const {
     return first + (begin + e) / width * pitch + (begin + e) % width;
   }
-  /// How many elements, starting with e, are also neighbours in the whole tensor: the rest of the row.
+  /// Returns how many elements, starting with e, are contiguous in the whole tensor too: the rest of the row.
   MYLOS_HOST_DEVICE std::int64_t run(std::int64_t e) const { return width - (begin + e) % width; }
 
   friend bool operator==(const GlobalIndex&, const GlobalIndex&) = default;

@@ -11,15 +11,16 @@ namespace mylos {
 /// Each set includes the sets before it. avx2 includes FMA and F16C; avx512 is x86-64-v4.
 enum class InstructionSet : std::uint8_t { baseline, avx2, avx512, avx512_bf16 };
 
-/// "avx2", "avx512", "avx512_bf16", or "baseline".
+/// Returns "avx2", "avx512", "avx512_bf16" or "baseline".
 std::string_view name_of(InstructionSet set);
 
-/// The largest set that this processor has and that the environment variable MYLOS_CPU (avx2, avx512 or
-/// avx512_bf16) allows. The variable is read once. Throws as `instruction_set_limit` does.
+/// Returns the largest set that this processor has and that the environment variable MYLOS_CPU (avx2, avx512
+/// or avx512_bf16) allows. Reads the variable once. Throws if `instruction_set_limit` does.
 InstructionSet instruction_set();
 
-/// The set that MYLOS_CPU names; nothing if it is not set. If it is set, instruction sets that InstructionSet
-/// does not list, such as AMX, must not be used either. Throws ExitCode::usage if it has another value.
+/// Returns the set that MYLOS_CPU names, or nothing if the variable is not set. If it is set, instruction
+/// sets that InstructionSet does not list, such as AMX, must not be used either. Throws ExitCode::usage if
+/// the variable has any other value.
 std::optional<InstructionSet> instruction_set_limit();
 
 }  // namespace mylos

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Lists as text. fmt's own join adds seconds of compile time to each file that uses it.
+// Joins and splits lists in text. fmt's own join adds seconds to the compile time of each file that uses it.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace mylos {
 
-/// The values as fmt formats them, separated by `separator`.
+/// Returns the values as fmt formats them, separated by `separator`.
 std::string join(const auto& values, std::string_view separator) {
   std::string text;
   bool is_first = true;
@@ -24,7 +24,7 @@ std::string join(const auto& values, std::string_view separator) {
   return text;
 }
 
-/// The parts of `text` between separators; parts may be empty.
+/// Returns the parts of `text` between separators; parts may be empty.
 inline std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
   std::size_t begin = 0;

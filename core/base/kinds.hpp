@@ -12,17 +12,17 @@
 
 namespace mylos {
 
-/// The kind of this name. Throws ExitCode::internal if no kind has this name: the check of the deck should
-/// have rejected it.
+/// Returns the kind with this name. Throws ExitCode::internal if there is none: the check of the deck should
+/// have rejected the name.
 template <class Kind>
 const Kind& find_kind(std::span<const Kind* const> kinds, std::string_view name) {
   for (const Kind* kind : kinds) {
     if (kind->name == name) return *kind;
   }
-  fail(ExitCode::internal, "nothing is called \"{}\"", name);
+  fail(ExitCode::internal, "no kind is called \"{}\"", name);
 }
 
-/// "a|b|c", the choices of a deck key.
+/// Returns "a|b|c", the choices of a deck key.
 template <class Kind>
 std::string choices_of(std::span<const Kind* const> kinds) {
   std::vector<std::string_view> names;
@@ -30,7 +30,7 @@ std::string choices_of(std::span<const Kind* const> kinds) {
   return join(names, "|");
 }
 
-/// "a: what it is; b: what it is", for a deck's reference.
+/// Returns "a: what it is; b: what it is", for the deck's reference.
 template <class Kind>
 std::string docs_of(std::span<const Kind* const> kinds) {
   std::vector<std::string> texts;

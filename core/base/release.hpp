@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Release: a deleter for what a C library makes.
+// Release: a deleter for objects that a C library allocates.
 #pragma once
 
 namespace mylos {
 
-/// Calls the library's function `release`; for std::unique_ptr.
+/// A deleter for std::unique_ptr that calls the library's function `release`.
 template <auto release>
 struct Release {
   template <class T>
   void operator()(T* owned) const {
-    release(owned);  // NOLINT(cppcoreguidelines-no-malloc): std::free is one of them
+    release(owned);  // NOLINT(cppcoreguidelines-no-malloc): `release` may be std::free
   }
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Counter-based random numbers: a draw depends on its key and counter, never on the drawing rank or the
-// order. Philox4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11.
+// Counter-based random numbers: a draw depends only on its key and counter, not on the rank that draws or on
+// the order of draws. Philox4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ struct PhiloxBlock {
   std::uint32_t x[4];
 };
 
-/// Four random words for a 128-bit counter.
+/// Returns four random words for the 128-bit counter (c0, c1, c2, c3).
 MYLOS_HOST_DEVICE inline PhiloxBlock philox(PhiloxKey key, std::uint32_t c0, std::uint32_t c1,
                                             std::uint32_t c2, std::uint32_t c3) {
   constexpr std::uint64_t m0 = 0xD2511F53U;
@@ -41,12 +41,12 @@ MYLOS_HOST_DEVICE inline PhiloxBlock philox(PhiloxKey key, std::uint32_t c0, std
   return {{c0, c1, c2, c3}};
 }
 
-/// A random word as a float in [0, 1), on a grid of 2^-24.
+/// Returns a random word as a float in [0, 1), a multiple of 2^-24.
 MYLOS_HOST_DEVICE inline float uniform01(std::uint32_t word) {
   return static_cast<float>(word >> 8U) * 0x1.0p-24F;
 }
 
-/// Two independent standard normals from two words (Box and Muller, 1958).
+/// Returns two independent standard normals from two random words (Box and Muller, 1958).
 inline std::array<float, 2> normal_pair(std::uint32_t a, std::uint32_t b) {
   const double u = (static_cast<double>(a) + 1.0) * 0x1.0p-32;
   const double angle = 2.0 * 3.14159265358979323846 * static_cast<double>(b) * 0x1.0p-32;
@@ -63,7 +63,8 @@ constexpr std::uint64_t mix64(std::uint64_t x) {
   return x ^ (x >> 31U);
 }
 
-/// The key of a stream: a seed and what the stream is for (a tensor's name, "dropout", "shuffle", ...).
+/// Returns the key of a stream of random numbers, from a seed and the purpose of the stream: a parameter's
+/// name, "shuffle", "dropout.embedding" and so on.
 constexpr PhiloxKey stream_key(std::uint64_t seed, std::string_view purpose) {
   std::uint64_t h = mix64(seed + 0x9e3779b97f4a7c15ULL);
   for (const char c : purpose) h = mix64(h ^ static_cast<unsigned char>(c));

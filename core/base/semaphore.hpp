@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Semaphore: a POSIX semaphore (sem_init(3)), because the standard library's spins before it sleeps.
+// Semaphore: a POSIX semaphore (sem_init(3)), because std::counting_semaphore spins before it sleeps.
 #pragma once
 
 #include <cerrno>
@@ -23,7 +23,7 @@ class Semaphore {
     while (sem_wait(&semaphore_) != 0 && errno == EINTR) {
     }
   }
-  /// Returns false if the semaphore was not released within `time`.
+  /// Acquires the semaphore, or returns false if it was not released within `time`.
   bool acquire_for(std::chrono::nanoseconds time) {
     constexpr std::int64_t second = 1'000'000'000;
     timespec until{};

@@ -12,9 +12,9 @@
 
 namespace mylos {
 
-/// The value below which a fraction `q` of `samples` lies, interpolated linearly between the two nearest
-/// samples (Hyndman and Fan, "Sample quantiles in statistical packages", 1996, definition 7). There must be
-/// at least one sample and no NaN; q is in [0, 1].
+/// Returns the value below which a fraction `q` of `samples` lies, interpolated linearly between the two
+/// nearest samples (Hyndman and Fan, "Sample quantiles in statistical packages", 1996, definition 7). There
+/// must be at least one sample and no NaN; q is in [0, 1].
 inline double quantile(std::vector<double> samples, double q) {
   require(!samples.empty() && q >= 0.0 && q <= 1.0, "a quantile of samples, from 0 to 1");
   const double place = q * static_cast<double>(samples.size() - 1);
@@ -25,7 +25,7 @@ inline double quantile(std::vector<double> samples, double q) {
   return std::lerp(low, *std::min_element(below + 1, samples.end()), place - std::floor(place));
 }
 
-/// For an even number of samples, the mean of the two in the middle.
+/// Returns the median; for an even number of samples, the mean of the two in the middle.
 inline double median(std::vector<double> samples) {
   return quantile(std::move(samples), 0.5);
 }

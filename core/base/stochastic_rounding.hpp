@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Stochastic rounding: to the neighbour below or above at random, so that the expectation is the number
-// itself.
+// Stochastic rounding: rounds to the neighbour below or above at random, so that the expected result is the
+// number itself.
 #pragma once
 
 #include <bit>
@@ -12,11 +12,12 @@
 
 namespace mylos {
 
-/// `value` rounded to T: away from zero if `chance` / 2^16 is less than the distance to the neighbour towards
-/// zero, in units of the distance between the neighbours. `chance` is a random number. Values that T
-/// represents do not change. The expectation is exact, except for fp16 below 2^-17, where it is within 2^-40.
-/// Values beyond T's largest finite number are rounded to nearest, so that no chance makes them infinite.
-/// Branch-free, so that compilers vectorise it.
+/// Returns `value` rounded to T. Rounds away from zero if `chance` / 2^16 is less than the distance to the
+/// neighbour towards zero, in units of the distance between the neighbours. `chance` is uniformly
+/// distributed. Values that T represents do not change. The expectation is exact, except for fp16 magnitudes
+/// below 2^-17, where it is within 2^-40. Magnitudes above T's largest finite number are rounded to nearest,
+/// so that `chance` does not decide whether they become infinite. Branch-free, so that compilers vectorise
+/// it.
 template <class T>
 T round_stochastically(float value, std::uint16_t chance);
 
@@ -39,7 +40,7 @@ MYLOS_HOST_DEVICE inline fp16 round_stochastically<fp16>(float value, std::uint1
   const std::uint32_t addend = magnitude > 0x477fe000U ? 0x8000U : 0xffffU - chance;
   const std::uint32_t normal = (magnitude - 0x38000000U + (addend >> 3U)) >> 13U;
   const std::uint32_t is_subnormal = mask_of(magnitude < 0x38800000U);
-  // The magnitude in units of 2^-16 of the last place.
+  // The magnitude in units of 2^-40, which is 2^-16 of a subnormal's last place.
   const float small = std::bit_cast<float>(magnitude & is_subnormal) * 0x1p40F;
   const std::uint32_t subnormal =
       (static_cast<std::uint32_t>(static_cast<std::int32_t>(small)) + addend) >> 16U;
@@ -53,24 +54,25 @@ MYLOS_HOST_DEVICE inline fp16 round_stochastically<fp16>(float value, std::uint1
   return result;
 }
 
-/// The source of the chances of a parameter's elements. Element i takes half-word (e mod 8) of the Philox
-/// block of counter (e / 8 in two words, 0, step), where e = index(i) counts within the whole parameter: the
-/// same for every layout.
+/// The source of the `chance` of each element of a parameter. Element i takes half-word (e mod 8) of the
+/// Philox block of counter (e / 8 in two words, 0, step). e = index(i) is the element's index in the whole
+/// parameter, which is the same on every layout.
 struct StochasticRounding {
   PhiloxKey key;
   GlobalIndex index;
 };
 
-/// Elements that share a counter.
+/// The number of elements that share a counter.
 inline constexpr int chances_of_counter = 8;
 
-/// The words that hold the chances of elements 8 * group .. 8 * group + 7, the low half of each word first.
+/// Returns the words that hold the chances of elements 8 * group .. 8 * group + 7, the low half of each word
+/// first.
 MYLOS_HOST_DEVICE inline PhiloxBlock rounding_words(PhiloxKey key, std::int64_t step, std::uint64_t group) {
   return philox(key, static_cast<std::uint32_t>(group), static_cast<std::uint32_t>(group >> 32U), 0,
                 static_cast<std::uint32_t>(step));
 }
 
-/// The chance of element 8 * group + i.
+/// Returns the chance of element 8 * group + i.
 MYLOS_HOST_DEVICE inline std::uint16_t chance_of(const PhiloxBlock& words, int i) {
   return static_cast<std::uint16_t>(words.x[i / 2] >> (i % 2 * 16));
 }

@@ -64,7 +64,7 @@ struct TensorRef {
     return static_cast<T*>(data);
   }
 
-  /// The elements [first, first + count) of a contiguous tensor as a one-dimensional view.
+  /// Returns elements [first, first + count) of a contiguous tensor as a one-dimensional view.
   TensorRef flat(std::int64_t first, std::int64_t count) const {
     require(contiguous() && first >= 0 && count >= 0 && first + count <= size(), "flat range inside tensor");
     return {static_cast<std::byte*>(data) + static_cast<std::size_t>(first) * size_of(dtype),
@@ -74,14 +74,14 @@ struct TensorRef {
   }
   TensorRef flat() const { return flat(0, size()); }
 
-  /// A contiguous tensor seen with another shape of the same size.
+  /// Returns a view of a contiguous tensor with another shape of the same size.
   TensorRef reshaped(std::initializer_list<std::int64_t> new_shape) const {
     TensorRef view(data, dtype, new_shape, version);
     require(contiguous() && view.size() == size(), "reshape keeps the size");
     return view;
   }
 
-  /// Rows [first, first + count) of the leading dimension.
+  /// Returns a view of indices [first, first + count) of the leading dimension.
   TensorRef rows(std::int64_t first, std::int64_t count) const {
     require(rank >= 1 && first >= 0 && count >= 0 && first + count <= shape[0], "rows inside tensor");
     TensorRef view = *this;

@@ -7,10 +7,10 @@
 namespace mylos {
 
 const char* version();
-/// The commit from which CMake configured the build, with "-dirty" if the tree differed from it; "unknown"
-/// outside a checkout.
+/// Returns the commit from which CMake configured the build, with "-dirty" if the tree differed from it, or
+/// "unknown" outside a checkout.
 const char* git_hash();
-/// Both: "0.1.0 (1a2b3c4)".
+/// Returns both: "0.1.0 (1a2b3c4d5e6f)".
 std::string code_version();
 
 }  // namespace mylos

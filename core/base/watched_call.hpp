@@ -9,7 +9,7 @@
 
 namespace mylos {
 
-/// What a rank waits for; the watchdog has a limit for each.
+/// What a call waits for. The watchdog has a time limit for each kind.
 enum class CallKind : std::uint64_t {
   collective,  ///< a communicator
   io,          ///< a file system
@@ -17,7 +17,7 @@ enum class CallKind : std::uint64_t {
 };
 inline constexpr std::size_t num_call_kinds = 3;
 
-/// Receives the calls of all threads.
+/// Receives the watched calls of all threads.
 class CallObserver {
  public:
   virtual ~CallObserver() = default;
@@ -27,8 +27,8 @@ class CallObserver {
   virtual void complete(std::uint64_t number) = 0;
 };
 
-/// Sets the observer of this process's calls; null removes it. It must outlive the calls that begin while it
-/// is set.
+/// Sets the observer of this process's calls; null removes it. The observer must outlive the calls that begin
+/// while it is set.
 void observe_calls(CallObserver* observer);
 
 /// A call that lasts from construction to destruction.

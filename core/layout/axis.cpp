@@ -23,7 +23,8 @@ Coordinates::Coordinates(const GridExtents& extents, int world_size, int rank)
                extents.shard,  extents.replicate, extents.pipeline} {
   std::int64_t needed = 1;
   for (const int extent : extents_) {
-    if (extent < 1) fail(ExitCode::usage, "the extents of the process grid are at least 1, not {}", extent);
+    if (extent < 1)
+      fail(ExitCode::usage, "an extent of the process grid is {}, but must be at least 1", extent);
     needed *= extent;
   }
   if (needed != world_size) {

@@ -11,8 +11,8 @@
 
 namespace mylos {
 
-/// In rank order, the fastest-varying first: the groups along the tensor axis are consecutive ranks, which
-/// usually share a node.
+/// The axes in rank order, the fastest-varying first. A group along the tensor axis therefore consists of
+/// consecutive ranks, which usually share a node.
 enum class Axis : std::uint8_t { tensor, context, expert, shard, replicate, pipeline };
 inline constexpr int num_axes = 6;
 
@@ -51,10 +51,10 @@ inline constexpr AxisSet sample_axes = data_axes.with({Axis::expert});
 /// gradient; the gradient is the sum of these terms.
 inline constexpr AxisSet loss_axes = sample_axes.with({Axis::context});
 
-/// "tensor", "data" (shard and replicate), "tensor+data", "world" (all).
+/// Returns a name such as "tensor", "data" (shard and replicate), "tensor+data", "world" (all) or "none".
 std::string name_of(AxisSet axes);
 
-/// Ranks along each axis.
+/// The number of ranks along each axis.
 struct GridExtents {
   int replicate = 1;
   int shard = 1;
@@ -70,16 +70,16 @@ struct GridExtents {
 class Coordinates {
  public:
   Coordinates() { extents_.fill(1); }
-  /// Throws ExitCode::usage unless the extents multiply to `world_size`.
+  /// Throws ExitCode::usage if an extent is less than 1 or their product is not `world_size`.
   Coordinates(const GridExtents& extents, int world_size, int rank);
 
   int extent(Axis axis) const { return extents_[static_cast<std::size_t>(axis)]; }
   int index(Axis axis) const { return indices_[static_cast<std::size_t>(axis)]; }
-  /// The number of ranks that differ from this one in `axes` only, itself included.
+  /// Returns the number of ranks that differ from this rank along `axes` only, this rank included.
   int extent(AxisSet axes) const;
-  /// The position of this rank among these ranks, in rank order.
+  /// Returns the position of this rank among the ranks that `extent(axes)` counts, in rank order.
   int index(AxisSet axes) const;
-  /// The axes that have more than one rank.
+  /// Returns the axes that have more than one rank.
   AxisSet used_axes() const;
 
  private:

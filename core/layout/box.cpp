@@ -12,15 +12,15 @@ namespace mylos {
 
 namespace {
 
-/// The strides of a dense row-major array.
+/// Returns the strides of a dense row-major array.
 std::vector<std::int64_t> dense_strides(std::span<const std::int64_t> extents) {
   std::vector<std::int64_t> stride(extents.size(), 1);
   for (std::size_t d = extents.size(); d-- > 1;) stride[d - 1] = stride[d] * extents[d];
   return stride;
 }
 
-/// Appends boxes for elements [begin, end) of the flattened dimensions after the first outer.size() ones.
-/// `outer` holds the coordinates in these first dimensions.
+/// Appends boxes for elements [begin, end) of the flattened dimensions outer.size() and up. `outer` holds the
+/// coordinates along the dimensions before them. Element `begin` lies at `offset` in memory.
 void append_range(std::span<const std::int64_t> shape, std::int64_t begin, std::int64_t end,
                   const std::vector<std::int64_t>& outer, std::int64_t offset,
                   std::vector<PlacedBox>& boxes) {
@@ -96,13 +96,13 @@ std::vector<PlacedBox> joined_boxes(const PlacedBox& placed, std::span<const std
   std::vector<PlacedBox> boxes = {{.box = {}, .offset = placed.offset, .stride = {}}};
   std::size_t first = 0;
   for (std::size_t s = 0; s < shape.size(); ++s) {
-    // Dimensions first .. last of the view form dimension s. The last dimension of the shape also takes the
-    // trailing dimensions of extent 1.
+    // Dimensions first .. last of the view form dimension s of the shape. The last dimension of the shape
+    // also includes the trailing dimensions of the view that have extent 1.
     std::size_t last = first;
     for (std::int64_t n = view[first]; n < shape[s];) n *= view[++last];
     if (s + 1 == shape.size()) last = view.size() - 1;
-    // Dimensions cut .. last can be joined: the box takes the dimensions inside `cut` whole, and their
-    // elements lie densely in memory. Dimensions first .. cut - 1 are taken index by index.
+    // Dimensions cut .. last become one dimension: the box spans all indices of the dimensions after `cut`,
+    // and these are dense in memory. Each index of dimensions first .. cut - 1 gets a box of its own.
     std::size_t cut = last;
     while (cut > first && placed.box.count[cut] == view[cut] &&
            placed.stride[cut - 1] == placed.stride[cut] * view[cut]) {
@@ -144,8 +144,8 @@ bool cover_once(std::span<const std::int64_t> shape, std::vector<Box> boxes) {
   }
   if (left != 0) return false;
   // The boxes have as many elements as the tensor, so they cover it if no two overlap. Only boxes that share
-  // an index of the first dimension can overlap, so each box is compared only with boxes that have not ended
-  // before it starts.
+  // an index of the first dimension can overlap, so each box is compared only with earlier boxes that extend
+  // past its start.
   std::erase_if(boxes, [](const Box& box) { return box.size() == 0; });
   std::ranges::sort(boxes, {}, [](const Box& box) { return box.start[0]; });
   std::vector<const Box*> open;

@@ -48,14 +48,14 @@ std::vector<std::int64_t> Parameter::local_shape() const {
 
 GlobalIndex Parameter::global_index() const {
   GlobalIndex index;
-  std::int64_t inner = 1;  // elements of the whole per index of dimension d
+  std::int64_t inner = 1;  // stride of dimension d in the whole weight
   bool is_cut = false;
   for (std::size_t d = view.size(); d-- > 0;) {
     index.first += box.start[d] * inner;
     const bool has_outer =
         std::ranges::any_of(std::span(box.count).first(d), [](std::int64_t count) { return count > 1; });
     if (box.count[d] != view[d].extent && has_outer) {
-      require(!is_cut, "a part whose rows lie evenly in the whole");
+      require(!is_cut, "the rows of a part are evenly spaced in the whole weight");
       is_cut = true;
       index.width = box.count[d] * inner;
       index.pitch = view[d].extent * inner;
@@ -190,7 +190,8 @@ ParameterTable ParameterTable::local(const Coordinates& coordinates, const Tenso
       const auto d = static_cast<std::size_t>(placement.dimension);
       std::int64_t& count = parameter.box.count[d];
       if (count % parts != 0) {
-        fail(ExitCode::usage, "{}: its {} {} cannot be divided among {} ranks along the {} axis",
+        fail(ExitCode::usage,
+             "{}: extent {} of dimension {} cannot be divided among {} ranks along the {} axis",
              parameter.name, count, parameter.view[d].name, parts, name_of(axis));
       }
       count /= parts;
@@ -229,7 +230,7 @@ std::int64_t ParameterTable::num_parameters() const {
 Piece Piece::share() const {
   constexpr std::int64_t grain = std::int64_t{1} << 16U;
   const std::int64_t grains = (count + grain - 1) / grain;
-  // Each small parameter goes to one twin; the twins take turns.
+  // A parameter of at most one grain goes to a single twin. The turn spreads such parameters over the twins.
   const std::int64_t turn = parameter.unit + parameter.offset / ParameterTable::alignment;
   const std::int64_t place = (parameter.twin + turn) % parameter.twins;
   const std::int64_t first = std::min(count, grains * place / parameter.twins * grain);

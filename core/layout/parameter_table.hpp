@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ParameterTable: every weight, listed once. Optimizer, checkpoint, exchange and planner iterate over it.
+// ParameterTable: lists every weight once. The optimizer, checkpoints, the exchange and the planner iterate
+// over it.
 #pragma once
 
 #include <array>
@@ -18,32 +19,32 @@ namespace mylos {
 /// The initial values of a weight.
 enum class Initialisation : std::uint8_t { normal, zeros, ones };
 
-/// A dimension of a weight's view, as layouts name it: "heads", "width".
+/// A named dimension of a weight's view, such as "heads" or "width".
 struct Dimension {
   std::string_view name;
   std::int64_t extent = 1;
 };
 
-/// What the ranks along an axis hold of a weight.
+/// What each rank along an axis holds of a weight.
 struct Placement {
   enum class Kind : std::uint8_t {
     replicated,  ///< all of it, and the same gradient
-    partial,     ///< all of it, and a term of the gradient, which the exchange sums
-    summed,      ///< all of it, and a term of the gradient, which is summed before the update
-    split,       ///< one part each, along a dimension of the view
+    partial,     ///< all of it, and one term of the gradient; the exchange sums the terms
+    summed,      ///< all of it, and one term of the gradient; the step sums the terms before the update
+    split,       ///< one part of it, along a dimension of the view
   };
   Kind kind = Kind::replicated;
-  int dimension = -1;  ///< of Kind::split
+  int dimension = -1;  ///< the split dimension of the view, for Kind::split
 };
 
 /// One weight, and the part of it that a rank holds.
 struct Parameter {
   std::string name;                 ///< Hugging Face's name
   std::vector<std::int64_t> shape;  ///< of the whole weight, row-major, without padding
-  /// The shape of the whole weight with some dimensions cut up: (C, 3C) as (C, 3, H, D).
+  /// The shape of the whole weight with some dimensions split into several: (C, 3C) as (C, 3, H, D).
   std::vector<Dimension> view;
   std::array<Placement, num_axes> placement{};  ///< by axis
-  /// The rows of all ranks in memory add up to a multiple of this.
+  /// The total number of rows that the parts of the weight have in memory is a multiple of this.
   std::int64_t row_multiple = 1;
   bool decay = false;    ///< subject to weight decay: two or more dimensions
   bool is_norm = false;  ///< weight or bias of a layernorm
@@ -57,25 +58,25 @@ struct Parameter {
   std::int64_t offset = 0;       ///< first element in the unit's flat buffer
   int parts = 1;                 ///< ranks among which the weight is split
   int copies = 1;                ///< ranks that hold the same part
-  /// Copies that update with the same gradient: the ranks that differ only along Kind::replicated and
-  /// Kind::summed axes.
+  /// Copies that are updated with the same gradient: those of ranks that differ only along axes of
+  /// Kind::replicated and Kind::summed.
   int twins = 1;
   int twin = 0;  ///< this rank's number among its twins
 
   Placement along(Axis axis) const { return placement[static_cast<std::size_t>(axis)]; }
   bool is_split(Axis axis) const { return along(axis).kind == Placement::Kind::split; }
   std::vector<std::int64_t> view_shape() const;
-  /// Elements of the part without padding; they come first in memory.
+  /// Returns the number of elements of the part without padding; these come first in memory.
   std::int64_t size() const { return box.size(); }
   std::int64_t padded_size() const;
-  /// The shape of the part: `shape` with the split dimension divided.
+  /// Returns the shape of the part: `shape` with the split dimensions divided.
   std::vector<std::int64_t> local_shape() const;
-  /// Where the elements of the part lie in the whole.
+  /// Returns where the elements of the part lie in the whole weight.
   GlobalIndex global_index() const;
 };
 
-/// The parameters that are gathered, reduced, updated and stored together, in one flat buffer, in the order
-/// in which backward completes them.
+/// Parameters that are gathered, reduced, updated and stored together. They lie in one flat buffer, in the
+/// order in which the backward pass completes their gradients.
 struct Unit {
   std::string name;             ///< "embedding", "block 3", "head"
   std::vector<int> parameters;  ///< indices into the table, in buffer order
@@ -98,12 +99,14 @@ struct TensorSplits {
 /// The parameters and units of a GPT-2: the whole model or, from `local`, one rank's part.
 class ParameterTable {
  public:
-  /// Unit 0 is the embedding, unit 1 + l is block l, the last unit is the head. With `tied` the head owns no
-  /// matrix. Along the tensor axis matrices are split as in Shoeybi et al., "Megatron-LM", 2019, section 3.
+  /// Unit 0 is the embedding, unit 1 + l is block l, the last unit is the head. If the model is tied, the
+  /// head owns no matrix. Along the tensor axis, matrices are split as in Shoeybi et al., "Megatron-LM",
+  /// 2019, section 3.
   explicit ParameterTable(const ModelConfig& model);
 
-  /// What the rank at `coordinates` holds. The vocabulary is divided after padding: the last ranks may hold
-  /// fewer of its rows, or none. Throws ExitCode::usage if another dimension cannot be divided evenly.
+  /// Returns what the rank at `coordinates` holds. The vocabulary is divided after padding, so the last ranks
+  /// may hold fewer of its rows, or none. Throws ExitCode::usage if any other split dimension cannot be
+  /// divided evenly.
   ParameterTable local(const Coordinates& coordinates, const TensorSplits& splits = {}) const;
 
   const std::vector<Parameter>& parameters() const { return parameters_; }
@@ -112,7 +115,7 @@ class ParameterTable {
   int num_units() const { return static_cast<int>(units_.size()); }
   const Parameter& find(std::string_view name) const;
 
-  /// Weights of the whole model without padding: the N of the literature.
+  /// Returns the number of weights of the whole model without padding, the N of the literature.
   std::int64_t num_parameters() const;
 
   /// Parameters start at multiples of this many elements in flat buffers (128 bytes of bf16).
@@ -122,9 +125,9 @@ class ParameterTable {
   void begin_unit(const std::string& name);
   Parameter& add(const std::string& name, std::vector<std::int64_t> shape, std::vector<Dimension> view,
                  Initialisation initialisation, float stddev);
-  /// Divides the rows of the matrix; every rank has the same number of rows in memory.
+  /// Divides the rows of the matrix along the tensor axis. Every rank has the same number of rows in memory.
   static void split_rows(Parameter& parameter, const Coordinates& coordinates);
-  /// Gives each rank along `axis` an equal part of `dimension`.
+  /// Sets the placement along `axis` to a split of `dimension`, which `local` then divides.
   static void split(Parameter& parameter, Axis axis, std::string_view dimension);
   /// Sets the offsets and sizes of all units.
   void lay_out();
@@ -141,16 +144,16 @@ struct Piece {
   std::int64_t count = 0;
   std::int64_t offset = 0;
 
-  /// This rank's share among its twins. Shares are as even as grains of 2^16 elements allow, and may be
-  /// empty.
+  /// Returns this rank's share of the piece; its twins have the other shares. Shares are as even as grains of
+  /// 2^16 elements allow, and may be empty.
   Piece share() const;
-  /// Where its elements lie in the whole parameter.
+  /// Returns where the elements of the piece lie in the whole parameter.
   GlobalIndex global_index() const;
-  /// The elements as boxes of `parameter.shape`, in memory that starts with the part of the unit.
+  /// Returns the elements as boxes of `parameter.shape`, in memory that begins with the part of the unit.
   std::vector<PlacedBox> boxes() const;
 };
 
-/// The pieces of a part, in the order of the flat buffer.
+/// Returns the pieces of a part, in the order of the flat buffer.
 std::vector<Piece> pieces_of(const ParameterTable& table, const UnitPart& part);
 
 }  // namespace mylos

@@ -58,7 +58,7 @@ void ArenaPlan::solve() {
   for (const std::size_t index : order) {
     Buffer& buffer = buffers_[index];
     std::size_t offset = 0;
-    // Buffers that end below this place or begin above it need no comparison.
+    // Buffers that end at or below `offset` or begin at or above the end of this buffer need not be compared.
     for (const Buffer* other : placed) {
       if (other->offset >= offset + buffer.bytes) break;
       const std::size_t end = other->offset + other->bytes;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Arena: one block of memory whose slots are shared by buffers that are never alive at the same time.
+// ArenaPlan: the offsets of buffers in one block of memory. Buffers that are never live at the same time may
+// share memory.
 #pragma once
 
 #include <cstddef>
@@ -11,17 +12,17 @@
 
 namespace mylos {
 
-/// Inclusive span of ticks, the positions in the order of execution.
+/// An inclusive interval of ticks. A tick is a position in the order of execution.
 struct LiveInterval {
   std::int64_t first = 0;
   std::int64_t last = 0;
 };
 
 /// Collects buffers with their live intervals and gives each an offset: largest first, at the lowest place
-/// that no buffer alive at the same time occupies (greedy by size; Pisarchyk and Lee, 2020).
+/// that no buffer live at the same time occupies (greedy by size; Pisarchyk and Lee, 2020).
 class ArenaPlan {
  public:
-  /// Returns the buffer's number.
+  /// Adds a buffer and returns its number. The intervals `live` are in ascending order.
   int add(std::size_t bytes, std::vector<LiveInterval> live);
   /// Computes all offsets; `bytes()` and `offset()` are valid afterwards.
   void solve();
@@ -34,8 +35,8 @@ class ArenaPlan {
     std::size_t bytes = 0;
     std::vector<LiveInterval> live;
     std::size_t offset = 0;
-    // The ticks are divided into 64 eras; bit i is set if the buffer is alive in era i. Most pairs of buffers
-    // share no bit, so their intervals need no comparison.
+    // The ticks are divided into 64 eras; bit i is set if the buffer is live in era i. Most pairs of buffers
+    // share no bit, so their intervals need not be compared.
     std::uint64_t eras = 0;
   };
   static bool overlap(const Buffer& a, const Buffer& b);

@@ -14,14 +14,15 @@ namespace mylos {
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
-  /// `ledger` outlives this; null charges nothing.
+  /// `backend` and `ledger` must outlive this object. If `ledger` is null, nothing is charged.
   DeviceBuffer(ComputeBackend& backend, MemoryLedger* ledger, MemoryCategory category, std::size_t bytes,
                const char* label)
       : memory_(backend.allocate(bytes, label)), charge_(ledger, category, bytes) {}
   DeviceBuffer(ComputeBackend& backend, MemoryLedger& ledger, MemoryCategory category, std::size_t bytes,
                const char* label)
       : DeviceBuffer(backend, &ledger, category, bytes, label) {}
-  /// Takes a window of `communicator` if that has its own kind of memory, else device memory. Collective.
+  /// Takes a window of `communicator` if the communicator has its own kind of memory, else device memory.
+  /// Collective.
   DeviceBuffer(ComputeBackend& backend, MemoryLedger& ledger, MemoryCategory category, std::size_t bytes,
                const char* label, Communicator& communicator)
       : memory_(communicator.allocate(bytes)) {

@@ -12,7 +12,7 @@ class DeviceEvent {
 
   void record() { backend_->record(event_); }
   void host_wait() const { backend_->host_wait(event_); }
-  /// Device time since `begin`; the device must have reached both events.
+  /// Returns the device time since `begin`; the device must have reached both events.
   double seconds_since(const DeviceEvent& begin) const {
     return backend_->seconds_between(begin.event_, event_);
   }

@@ -8,7 +8,7 @@
 
 namespace mylos {
 
-/// `work` must queue the same operations in every call; values that change lie in device memory.
+/// `work` must queue the same operations in every call; values that change must lie in device memory.
 class DeviceGraph {
  public:
   explicit DeviceGraph(ComputeBackend& backend) : backend_(&backend) {}

@@ -11,20 +11,20 @@
 
 namespace mylos {
 
-/// Whether the two buffers have bytes in common.
+/// Returns whether the two buffers have bytes in common.
 bool overlap(TensorRef a, TensorRef b);
 
-/// Provides each buffer as host memory: the buffer itself, or a stand-in while the operation is under way.
+/// Provides each buffer as host memory: the buffer itself, or a stand-in while the operation is in flight.
 /// Buffers are contiguous.
 class HostBuffers {
  public:
-  /// The buffers lie in the memory of `compute`; null: host memory.
+  /// The buffers lie in the memory of `compute`, or in host memory if `compute` is null.
   explicit HostBuffers(ComputeBackend* compute)
       : device_(compute != nullptr && !compute->host_accessible() ? compute : nullptr) {}
 
-  /// Where the host reads `buffer`.
+  /// Returns where the host can read the content of `buffer`.
   const std::byte* read(TensorRef buffer) { return host(buffer, true, false, false); }
-  /// Where the host writes `buffer`: never the buffer itself if `apart` is set.
+  /// Returns where the host can write `buffer`: never the buffer itself if `apart` is set.
   std::byte* write(TensorRef buffer, bool apart = false) { return host(buffer, false, true, apart); }
   std::byte* read_write(TensorRef buffer) { return host(buffer, true, true, false); }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MemoryCharge: bytes that the ledger counts during its lifetime.
+// MemoryCharge: bytes that the ledger counts during the lifetime of the object.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace mylos {
 class MemoryCharge {
  public:
   MemoryCharge() = default;
-  /// `ledger` outlives this; null charges nothing.
+  /// `ledger` must outlive this object. If it is null, nothing is charged.
   MemoryCharge(MemoryLedger* ledger, MemoryCategory category, std::size_t bytes)
       : ledger_(ledger, Release{category, bytes}) {
     if (ledger != nullptr) ledger->charge(category, bytes);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MemoryLedger: counts every byte of device memory and of snapshots, by category, now and at its peak.
+// MemoryLedger: the bytes of device memory and of snapshots in use, now and at their peak, by category.
 #pragma once
 
 #include <array>
@@ -40,10 +40,10 @@ class MemoryLedger {
     return current_[static_cast<std::size_t>(category)].load();
   }
   std::size_t current() const { return total_.load(); }
-  /// The largest total since construction; a category's own peak is `peak(category)`.
+  /// Returns the largest total since construction; a category's own peak is `peak(category)`.
   std::size_t peak() const { return peak_total_.load(); }
   std::size_t peak(MemoryCategory category) const { return peak_[static_cast<std::size_t>(category)].load(); }
-  /// How many charges were made: unchanged over a step in which nothing was allocated.
+  /// Returns how many charges were made. A step that allocates nothing leaves the number unchanged.
   std::uint64_t num_charges() const { return num_charges_.load(); }
 
  private:

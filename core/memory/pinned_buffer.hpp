@@ -10,7 +10,7 @@
 
 namespace mylos {
 
-/// Its pages are mapped at construction, so that no copy waits for them.
+/// Maps its pages at construction, so that no copy waits for page faults.
 class PinnedBuffer {
  public:
   PinnedBuffer(ComputeBackend& backend, MemoryLedger& ledger, MemoryCategory category, std::size_t bytes)

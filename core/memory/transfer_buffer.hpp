@@ -16,8 +16,8 @@ class TransferBuffer {
   TransferBuffer(const TransferBuffer&) = delete;
   TransferBuffer& operator=(const TransferBuffer&) = delete;
 
-  /// The memory. Waits until the device has completed all copies from and to it, but not for work queued
-  /// after them.
+  /// Returns the memory once the device has completed all copies from and to it. Does not wait for work
+  /// queued after them.
   void* data() const {
     copied_.host_wait();
     return memory_.get();

@@ -9,10 +9,10 @@ namespace mylos {
 
 namespace {
 constexpr std::int64_t slice_multiple = 64;
-// Every slice reads and writes the gradient of the whole matrix.
+// Every slice reads and writes the gradient of the whole matrix, so the number of slices is limited.
 constexpr std::int64_t most_slices = 8;
 
-/// The vocabulary matrix (padded vocabulary, C) as the weight (C, padded vocabulary) of a linear layer.
+/// Returns the vocabulary matrix (Vr, C) as the weight (C, Vr) of a linear layer.
 TensorRef transposed(TensorRef matrix) {
   std::swap(matrix.shape[0], matrix.shape[1]);
   std::swap(matrix.stride[0], matrix.stride[1]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// LmHead: final layernorm, logits and loss, in slices of rows, so that the logits of all B·T rows need not
-// be in memory together.
+// LmHead: final layernorm, logits and loss, in slices of rows, so that the logits of all B·T rows need not be
+// in memory at once.
 #pragma once
 
 #include "core/model/block.hpp"
@@ -8,9 +8,9 @@
 namespace mylos {
 
 /// In training the forward pass does nothing: the backward pass computes the logits of each slice, then its
-/// loss and, in place, its gradient. In evaluation the forward pass computes losses and hits. If the tensor
-/// axis divides the vocabulary, each rank computes the logits of its part Vr, and the ranks exchange softmax
-/// statistics.
+/// loss and, in place, its gradient. In evaluation the forward pass computes the losses and which predictions
+/// are correct. If the vocabulary is divided along the tensor axis, each rank computes the logits of its Vr
+/// rows of the matrix, and the ranks exchange softmax statistics.
 class LmHead final : public Block {
  public:
   LmHead(const ModelConfig& model, const ParameterTable& table);
@@ -20,7 +20,7 @@ class LmHead final : public Block {
   void backward(Recorder& run, TensorRef input, TensorRef output_gradient,
                 TensorRef input_gradient) const override;
 
-  /// Instead of `forward`, for generation: the logits (1, Vr) of the first row.
+  /// Replaces `forward` in generation: computes the logits (1, Vr) of the first row.
   void first_logits(Recorder& run, TensorRef input) const;
 
  private:
@@ -29,17 +29,18 @@ class LmHead final : public Block {
     TensorRef x, y, mean, rstd;
   };
   Normed normalise(Recorder& run, TensorRef input) const;
-  /// Rows per slice of logits; the last slice may have fewer.
+  /// Returns the number of rows per slice of logits; the last slice may have fewer.
   std::int64_t slice_rows(const BatchShape& shape) const;
   TensorRef logits(Recorder& run, std::int64_t rows) const;
   /// Computes the logits slice by slice; calls visit(first row, rows, cross entropy) after each.
   void for_each_slice(Recorder& run, const Normed& normed, const auto& visit) const;
-  /// The statistics (P, 4, N) of all P parts of the vocabulary; empty if the vocabulary is not divided.
+  /// Computes the statistics (P, 4, N) of all P parts of the vocabulary; returns an empty tensor if the
+  /// vocabulary is not divided.
   TensorRef statistics(Recorder& run, const CrossEntropy& loss) const;
 
   std::int64_t width_;
   std::int64_t logits_bytes_;
-  const Parameter& matrix_;         // (Vr, C); the token embedding's if tied
+  const Parameter& matrix_;         // (Vr, C); the token embedding if tied
   const Parameter &gamma_, &beta_;  // (C)
 };
 

@@ -8,10 +8,10 @@
 
 namespace mylos {
 
-/// Which activations are kept from forward to backward. The others are computed again.
+/// Which activations are kept from the forward pass to the backward pass. All others are recomputed.
 enum class Recompute : std::uint8_t {
-  none,       ///< keep everything
-  selective,  ///< layernorm outputs and GELU outputs are computed again
+  none,       ///< everything is kept
+  selective,  ///< layernorm outputs and GELU outputs are recomputed
   block,      ///< only each block's input is kept
 };
 
@@ -20,13 +20,13 @@ struct ModelConfig {
   std::int64_t layers = 12;
   std::int64_t heads = 12;
   std::int64_t width = 768;     ///< C, divisible by heads
-  std::int64_t context = 1024;  ///< learned positions
+  std::int64_t context = 1024;  ///< positions, each with a learned embedding
   std::int64_t vocab = 50257;
   std::int64_t vocab_multiple = 128;  ///< the vocabulary in memory is padded to a multiple of this
   bool tied = true;                   ///< the head shares the token embedding
   float dropout = 0.0F;               ///< on embedding, attention probabilities and both residual branches
   /// The head computes this many bytes of logits at a time, but at least 64 rows and an eighth of all rows.
-  /// Large enough for matrix products at full speed, small compared with the model.
+  /// The default is large enough for matrix products at full speed, and small compared with the model.
   std::int64_t logits_bytes = std::int64_t{128} << 20;
 
   std::int64_t head_dim() const { return width / heads; }

@@ -17,8 +17,8 @@ namespace mylos {
 
 namespace {
 
-/// Records the parts of a fused operation that remake its missing results, if other parts' results were kept.
-/// Returns false if none were.
+/// Records the parts of a fused operation that recompute its missing results, if the results of other parts
+/// were kept. Returns false if none were.
 template <class Op>
 bool remake_rest(const Op& op, const std::set<int>& missing, Recorder& run) {
   bool keeps_some = false;
@@ -73,8 +73,8 @@ class ProgramRecorder {
   TensorRef activation(const std::string& name) {
     return roots_.tensor(name, {nullptr, config_.shape.dtype, {config_.shape.residual_rows(), width_}});
   }
-  /// The residual stream before block `index`, or after the last block, and the gradient of the loss with
-  /// respect to it; empty before the first block.
+  /// Return the residual stream before block `index` (after the last block, if `index` is the number of
+  /// blocks) and the gradient of the loss with respect to it. Both are empty before the first block.
   TensorRef residual(int index) {
     return index == 0 ? TensorRef() : activation("residual after " + block(index - 1).name());
   }
@@ -105,7 +105,7 @@ class ProgramRecorder {
     return programs;
   }
 
-  /// Blocks [first, end).
+  /// Records the forward pass of blocks [first, end).
   Program forward(int first, int end, bool training) {
     Program program;
     for (int i = first; i < end; ++i) {
@@ -135,7 +135,8 @@ class ProgramRecorder {
     return program;
   }
 
-  /// In the backward pass a micro-batch visits the last of the rank's chunks first.
+  /// Analyses the backward passes of the rank's chunks in the order in which a micro-batch runs them: the
+  /// last chunk first.
   void analyse_backward(std::vector<ChunkPrograms>& chunks) const {
     std::vector<Program*> backward;
     for (int chunk = config_.chunks; chunk-- > 0;) {
@@ -144,7 +145,8 @@ class ProgramRecorder {
     }
     analyse(backward, roots_.all(), table_);
   }
-  /// The roots that a block's operations `made` write and that are not kept for its backward pass.
+  /// Returns the roots that a block's forward operations `made` write and that are not kept for its backward
+  /// pass.
   std::set<int> not_kept(const std::vector<const Entry*>& made) const {
     std::set<int> roots;
     if (config_.recompute == Recompute::none) return roots;
@@ -154,7 +156,8 @@ class ProgramRecorder {
     return roots;
   }
 
-  /// The forward operations of block `index` that remake the tensors that `own` reads and that were not kept.
+  /// Returns the operations that recompute, for block `index`, the tensors that its backward operations `own`
+  /// read and that were not kept.
   std::vector<Entry> remake(const Program& forward, int index, const std::vector<Entry>& own) {
     std::vector<const Entry*> made;
     for (const Entry& entry : forward.entries) {

@@ -13,13 +13,13 @@ namespace mylos {
 /// The training programs of some consecutive blocks. The last chunk also has the head.
 struct ChunkPrograms {
   Program forward;
-  /// The gradients and, with the head, the losses and their sum. Remakes the tensors that were not kept,
-  /// block by block. Either one program, or two: the operations that the previous chunk waits for, and the
-  /// others.
+  /// Computes the gradients and, with the head, the losses and their sum. Recomputes the tensors that were
+  /// not kept, block by block. Consists of one program or, if it is split, of two: the operations that the
+  /// previous chunk waits for, and all others.
   std::vector<Program> backward;
   int input = -1;   ///< root of the residual stream before the chunk; -1 for the first
   int output = -1;  ///< root of the residual stream after the chunk; -1 for the last
-  /// Roots of the loss's gradients with respect to input and output.
+  /// Roots of the gradients of the loss with respect to input and output.
   int input_gradient = -1;
   int output_gradient = -1;
 };
@@ -27,11 +27,11 @@ struct ChunkPrograms {
 struct ModelPrograms {
   Roots roots;
   std::vector<ChunkPrograms> chunks;
-  Program evaluate;  ///< losses and hits
+  Program evaluate;  ///< losses, and which predictions are correct
   Program generate;  ///< the last entry computes the logits (1, Vr) of row 0; see LmHead
 };
 
-/// Runs each block's forward pass once for training and once for evaluation (`generate` starts as a copy of
+/// Calls each block's forward pass once for training and once for evaluation (`generate` starts as a copy of
 /// `evaluate`), and its backward pass once. `table` must outlive the result.
 ModelPrograms record_programs(const ModelConfig& model, const ParameterTable& table,
                               const ProgramConfig& config);

@@ -13,10 +13,10 @@ namespace {
 
 constexpr unsigned offset_bits = 48;
 
-/// Identifies a gradient: unit and first element.
+/// Identifies a gradient by its unit and first element. The sum of the losses has unit -1.
 using GradientKey = std::pair<int, std::int64_t>;
 
-/// The key of a matrix or vector that an operation adds to.
+/// Returns the key of a gradient, or of the sum of the losses.
 GradientKey key_of(const std::vector<Root>& roots, const TensorRef& tensor) {
   const Place place = place_of(tensor);
   const Root& root = roots[static_cast<std::size_t>(place.root)];
@@ -24,8 +24,8 @@ GradientKey key_of(const std::vector<Root>& roots, const TensorRef& tensor) {
           place.offset / static_cast<std::int64_t>(size_of(tensor.dtype))};
 }
 
-/// Makes the first contribution to a gradient write and the others add. Returns the last contribution to
-/// each.
+/// Makes the first contribution to each gradient overwrite it and all others add to it. Returns the entry
+/// that makes the last contribution to each gradient.
 std::map<GradientKey, Entry*> find_contributions(std::span<Program* const> programs,
                                                  const std::vector<Root>& roots) {
   std::map<GradientKey, Entry*> last;
@@ -42,8 +42,8 @@ std::map<GradientKey, Entry*> find_contributions(std::span<Program* const> progr
   return last;
 }
 
-/// Sets the gradients that each entry completes. Neighbouring parameters of one unit that an entry completes
-/// form one range.
+/// Sets the gradients that each entry completes. If an entry completes neighbouring parameters of a unit,
+/// they form one range.
 void find_completions(const std::map<GradientKey, Entry*>& last, const ParameterTable& table) {
   for (int unit = 0; unit < table.num_units(); ++unit) {
     const Entry* previous = nullptr;
@@ -64,7 +64,8 @@ void find_completions(const std::map<GradientKey, Entry*>& last, const Parameter
   }
 }
 
-/// Each block acquires and releases a unit once, for all of its uses of the unit.
+/// Sets the units that each entry acquires and releases. Each block acquires and releases a unit once, for
+/// all its uses of the unit.
 void find_units(std::vector<Entry>& entries, const std::vector<Root>& roots) {
   struct Use {
     UnitAccess access;
@@ -90,7 +91,7 @@ void find_units(std::vector<Entry>& entries, const std::vector<Root>& roots) {
 }
 
 /// Sets the collectives that each entry waits for, because it uses their result or changes their input. The
-/// executor waits for the others at the end of the program.
+/// executor waits for all other collectives at the end of the program.
 void find_waits(std::vector<Entry>& entries) {
   std::map<int, Accesses> under_way;  // by number of the entry
   for (std::size_t i = 0; i < entries.size(); ++i) {

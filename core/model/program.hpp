@@ -36,20 +36,21 @@ struct Root {
   RootKind kind = RootKind::activation;
   std::size_t bytes = 0;
   int unit = -1;       ///< of weights and gradients
-  bool cheap = false;  ///< may be remade instead of kept
+  bool cheap = false;  ///< may be recomputed instead of kept
 };
 
 /// Root and offset of an operand of a recorded operation. The operand's address encodes both: (root + 1) 2^48
 /// + offset.
 struct Place {
-  int root = -1;            ///< -1 if the operand is left out
+  int root = -1;            ///< -1 if the operand is omitted
   std::int64_t offset = 0;  ///< bytes
 };
 Place place_of(const TensorRef& operand);
 void* address_of(int root);
 
 // Collectives among the operations of a program. Each spans the ranks that differ only along the axes in
-// `group` and is under way until the next operation that uses its result or changes its input.
+// `group`. It is in flight until the next operation that uses its result or changes its input, or until the
+// end of the program.
 
 /// buffer = sum of the buffers of all ranks.
 struct AllReduceCall {
@@ -110,8 +111,8 @@ struct Entry {
   int block = 0;
   std::source_location where;  ///< the call that recorded it
 
-  std::vector<int> awaits;           ///< earlier entries that it waits for: collectives under way
-  std::vector<UnitAccess> acquires;  ///< units that no entry of the block has used before
+  std::vector<int> awaits;           ///< earlier entries that it waits for: collectives in flight
+  std::vector<UnitAccess> acquires;  ///< units that no earlier entry of the block uses
   std::vector<int> releases;         ///< units that no later entry of the block uses
   /// Gradients to which no later entry adds, ordered by place in the unit.
   std::vector<GradientRange> completes;
@@ -141,18 +142,18 @@ void for_each_in_place(const Entry& entry, const auto& visit) {
       entry.operation);
 }
 
-/// The roots that an entry reads or changes, and the roots that it writes or changes.
+/// The roots that an entry reads or updates, and the roots that it writes or updates.
 struct Accesses {
   std::set<int> reads, writes;
 };
 Accesses accesses_of(const Entry& entry);
-/// Whether two sets of roots have a root in common.
+/// Returns whether two sets of roots have a root in common.
 bool intersect(const std::set<int>& a, const std::set<int>& b);
 
 bool is_collective_entry(const Entry& entry);
 
-/// The floating-point operations of an entry, and the fewest bytes that it can move: each operand once, twice
-/// if it is changed.
+/// Return the floating-point operations of an entry, and the fewest bytes that it can move: each operand
+/// once, or twice if it is updated.
 double flops_of(const Entry& entry);
 std::int64_t bytes_of(const Entry& entry);
 
@@ -161,9 +162,9 @@ struct Program {
   std::vector<Entry> entries;
 };
 
-/// Finds for each entry of programs that run one after another: the collectives that it waits for, the units
-/// that it uses first and last, whether it contributes first to a gradient and so writes it, and the
-/// gradients that it completes.
+/// Finds for each entry of `programs`, which run one after another: the collectives that it waits for, the
+/// units that it acquires and releases, whether it adds to a gradient or, as the first contribution,
+/// overwrites it, and the gradients that it completes.
 void analyse(std::span<Program* const> programs, const std::vector<Root>& roots, const ParameterTable& table);
 
 /// A backward pass in two parts, not yet analysed. `input` computes the gradients that blocks pass on.
@@ -173,18 +174,18 @@ void analyse(std::span<Program* const> programs, const std::vector<Root>& roots,
 struct SplitProgram {
   Program input, weight;
 };
-/// Splits a backward pass that has not been analysed. Only its gradients and the roots `wanted` are used
-/// afterwards.
+/// Splits a backward pass that has not been analysed. After the pass, only the gradients of weights and the
+/// roots `wanted` are used.
 SplitProgram split(const Program& backward, const std::vector<Root>& roots, const std::set<int>& wanted);
 
-/// Memory of a root in one run of a program.
+/// The memory of a root in one replay of a program.
 struct Bound {
   std::byte* data = nullptr;
   std::uint64_t version = 0;
   bool holds_terms = false;  ///< has terms of earlier micro-batches, to which operations add
 };
 
-/// The values that change from run to run.
+/// The values that change from replay to replay.
 struct Binding {
   std::vector<Bound> roots;
   std::int64_t first_sample = 0;  ///< of the micro-batch, within the global batch
@@ -204,7 +205,7 @@ void bind_scalars(auto& op, const Binding& binding) {
   }
 }
 
-/// Calls visit(operation) with the operation of an entry, its tensors bound to memory.
+/// Calls visit(operation) with the operation of an entry, its tensors and scalars bound.
 void with_bound(const Entry& entry, const Binding& binding, const auto& visit) {
   std::visit(
       [&]<class Op>(const Op& recorded) {

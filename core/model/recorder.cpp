@@ -24,7 +24,8 @@ TensorRef Roots::tensor(const std::string& name, const TensorRef& like, Cost cos
   if (is_new) {
     roots_.push_back({.name = name, .bytes = like.bytes(), .cheap = cost == Cost::cheap});
   } else {
-    require(roots_[static_cast<std::size_t>(found->second)].bytes == like.bytes(), "one name is one size");
+    require(roots_[static_cast<std::size_t>(found->second)].bytes == like.bytes(),
+            "tensors with the same name have the same size");
   }
   TensorRef tensor = like;
   tensor.data = address_of(found->second);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Recorder: the argument of the passes of a block. It records the operations that the block requests and
-// provides the tensors that they work on.
+// Recorder: the argument of a block's forward and backward passes. It records the operations that the block
+// requests and provides the tensors that they work on.
 #pragma once
 
 #include <cstdint>
@@ -43,12 +43,12 @@ struct ProgramConfig {
   Recompute recompute = Recompute::none;
   std::uint64_t seed = 0;
   float gradient_scale = 1.0F;  ///< of the loss: 1 / tokens of the global batch
-  int chunks = 1;               ///< the blocks are divided among them as evenly as possible
+  int chunks = 1;               ///< the blocks are divided among this many, as evenly as possible
   std::set<int> held{};         ///< chunks that this rank runs; empty for all
   bool splits_backward = false;
 };
 
-/// The cost of remaking a tensor of the forward pass. Recompute::selective keeps only expensive tensors.
+/// The cost of recomputing a tensor of the forward pass. Recompute::selective keeps only expensive tensors.
 enum class Cost : std::uint8_t { expensive, cheap };
 
 /// The memory that programs work on.
@@ -56,14 +56,15 @@ class Roots {
  public:
   Roots(const ParameterTable& table, const ProgramConfig& config);
 
-  /// The tensor of this name, with the type and shape of `like`. The same name always means the same memory.
+  /// Returns the tensor with this name and with the type and shape of `like`. A name always means the same
+  /// memory, so its tensors must have the same size.
   TensorRef tensor(const std::string& name, const TensorRef& like, Cost cost = Cost::expensive);
   TensorRef weights(int unit) const;
   TensorRef gradients(int unit) const;
   TensorRef loss_sum() const;
 
   const std::vector<Root>& all() const { return roots_; }
-  /// The root of this name, or -1.
+  /// Returns the root with this name, or -1.
   int find(std::string_view name) const;
   static constexpr int loss_sum_root = 0;
   static constexpr int weights_root(int unit) { return 1 + 2 * unit; }
@@ -99,15 +100,15 @@ class Recorder {
   }
 
   const BatchShape& shape() const { return config_.shape; }
-  /// False in evaluation and generation.
+  /// Returns false in evaluation and generation.
   bool training() const { return training_; }
-  /// Whether the backward pass of a block begins by repeating its forward pass.
+  /// Returns whether the backward pass of a block begins by recomputing its forward pass.
   bool repeats_blocks() const { return config_.recompute == Recompute::block; }
   float gradient_scale() const { return config_.gradient_scale; }
-  /// A placeholder for the scalars of the step in which a program runs.
+  /// Returns a placeholder for the scalars of the step in which a program runs.
   const StepScalars* scalars() const;
 
-  /// A tensor that belongs to the block.
+  /// Returns a tensor that belongs to the block.
   TensorRef tensor(std::string_view name, DType dtype, std::initializer_list<std::int64_t> shape,
                    Cost cost = Cost::expensive) {
     return roots_.tensor(prefix_ + std::string(name), {nullptr, dtype, shape}, cost);
@@ -115,15 +116,16 @@ class Recorder {
   TensorRef tensor_like(std::string_view name, const TensorRef& other) {
     return roots_.tensor(prefix_ + std::string(name), other);
   }
-  /// The inputs and results of a micro-batch.
+  /// Return the inputs and results of a micro-batch.
   TensorRef tokens() { return of_batch("tokens", DType::int32); }
   TensorRef targets() { return of_batch("targets", DType::int32); }
   TensorRef losses() { return of_batch("losses", DType::fp32).flat(); }
   TensorRef correct() { return of_batch("correct", DType::int32).flat(); }
-  /// A weight and its gradient, (padded_rows, ...) row-major.
+  /// Return a weight and its gradient, (padded_rows, ...) row-major.
   TensorRef weight(const Parameter& parameter) const;
   TensorRef gradient(const Parameter& parameter) const;
-  /// A dropout layer of this probability, keyed by `site`; inactive in evaluation and generation.
+  /// Returns a dropout layer with this probability, keyed by `site`; it is inactive in evaluation and
+  /// generation.
   Dropout dropout(float probability, std::string_view site) const;
 
  private:

@@ -15,9 +15,9 @@ struct SampleRows {
   std::int64_t first_sample = 0;
   std::int64_t first_position = 0;
 
-  /// These rows of a tensor (n, ...).
+  /// Returns these rows of a tensor (n, ...).
   TensorRef of(const TensorRef& tensor) const { return tensor.rows(begin, samples * positions); }
-  /// These rows of a tensor (n, C), as (samples, positions, C).
+  /// Returns these rows of a tensor (n, C), as (samples, positions, C).
   TensorRef by_sample(const TensorRef& tensor) const {
     return tensor ? of(tensor).reshaped({samples, positions, tensor.shape[1]}) : TensorRef();
   }

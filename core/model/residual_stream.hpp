@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The residual stream (B * T, C), of which a rank holds all rows or, with sequence parallelism, some rows.
-// Here are the operations that depend on which rows a rank holds, and the collectives that convert between
-// all rows and the rank's rows.
+// The functions below record the operations that depend on which rows a rank holds, and the collectives that
+// convert between all rows and the rank's rows.
 #pragma once
 
 #include <source_location>
@@ -14,19 +14,19 @@ namespace mylos {
 /// Record DropoutAdd and DropoutAddLayernorm for the rank's rows: x, residual, y or sum (n, C).
 void record(Recorder& run, const DropoutAdd& op);
 void record(Recorder& run, const DropoutAddLayernorm& op);
-/// Records the backward pass of a layernorm: the gradients of its weights, then `op`, whose gamma is set
-/// here.
+/// Records the backward pass of a layernorm: the gradients of its weights, then `op` with its `gamma` set.
 void record(Recorder& run, const Parameter& gamma, const Parameter& beta, LayernormBackwardInput op,
             const std::source_location& where = std::source_location::current());
 
-/// All rows (B * T, C), gathered from the ranks' `rows` into a tensor of the block; `rows` itself if it has
-/// all rows.
+/// Returns all rows (B * T, C), gathered from the ranks' `rows` into a tensor of the block, or `rows` itself
+/// if it has all rows.
 TensorRef all_rows(Recorder& run, std::string_view name, const TensorRef& rows);
-/// The same in the backward pass, for rows that the forward pass gathered under this name and did not keep.
-/// Gathers them again, unless the backward pass repeats the block's forward pass.
+/// Does the same in the backward pass, for rows that the forward pass gathered under this name and that were
+/// not kept. Gathers them again, unless the backward pass recomputes the block's forward pass and thus the
+/// gather.
 TensorRef all_rows_again(Recorder& run, std::string_view name, const TensorRef& rows);
-/// The rank's rows of the sum of all ranks' `terms` (B * T, C); stored in `terms` or in a tensor of the
-/// block.
+/// Returns the rank's rows of the sum of all ranks' `terms` (B * T, C), stored in `terms` or in a tensor of
+/// the block.
 TensorRef sum_of_terms(Recorder& run, std::string_view name, const TensorRef& terms);
 
 }  // namespace mylos

@@ -7,8 +7,9 @@
 
 namespace mylos {
 
-// n: the rank's rows of the residual stream, C wide. Products see all B * T rows, and the rank's part of the
-// heads H and of the inner width F of the feed-forward layer. D: the width of a head.
+// n is the number of the rank's rows of the residual stream, C its width. Products work on all B * T rows. H
+// is the number of the rank's heads, D the width of a head, and F the rank's part of the inner width of the
+// feed-forward layer.
 struct TransformerBlock::Activations {
   TensorRef ln1;           // (n, C)
   TensorRef mean1, rstd1;  // (n) fp32
@@ -68,7 +69,7 @@ Dropout TransformerBlock::dropout(const Recorder& run, const char* site) const {
 
 namespace {
 
-/// Query (0), key (1) or value (2) of a packed (B, T, 3, H, D) tensor, as a strided (B, T, H, D).
+/// Returns query (0), key (1) or value (2) of a packed (B, T, 3, H, D) tensor, as a strided (B, T, H, D).
 TensorRef packed_part(const TensorRef& qkv, std::int64_t part) {
   TensorRef view = qkv;
   view.data =

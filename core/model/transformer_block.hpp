@@ -22,19 +22,20 @@ class TransformerBlock final : public Block {
   Activations activations(Recorder& run) const;
   AttentionForward attention(Recorder& run, const Activations& a) const;
   Dropout dropout(const Recorder& run, const char* site) const;
-  /// The gradient (n, C) of the residual stream, passed back through a residual dropout.
+  /// Passes the gradient (n, C) of the residual stream back through a residual dropout.
   TensorRef backpropagate_dropout(Recorder& run, const char* site, TensorRef gradient) const;
   void backward_mlp(Recorder& run, const Activations& a, TensorRef output_gradient,
                     TensorRef middle_gradient) const;
   void backward_attention(Recorder& run, const Activations& a, TensorRef middle_gradient, TensorRef input,
                           TensorRef input_gradient) const;
 
-  /// The gradient (n, C) with respect to the rank's rows of the input `x` of a column-parallel product: a sum
-  /// over the tensor axis, which runs while `dw` and `dbias` are computed (Shoeybi et al., "Megatron-LM",
-  /// 2019, figure 3).
+  /// Computes the gradient (n, C) with respect to the rank's rows of the input `x` of a column-parallel
+  /// product. If the block is split, the gradient is a sum over the tensor axis, which runs while `dw` and
+  /// `dbias` are computed (Shoeybi et al., "Megatron-LM", 2019, figure 3).
   TensorRef backward_columns(Recorder& run, const char* name, const LinearBackwardWeight& weight,
                              const LinearBackwardInput& input) const;
-  /// The rank's rows of the sum of all ranks' terms (B * T, C); `terms` itself if the block is not split.
+  /// Returns the rank's rows of the sum of all ranks' `terms` (B * T, C), or `terms` itself if the block is
+  /// not split.
   TensorRef sum_if_split(Recorder& run, const char* name, TensorRef terms) const;
 
   std::string name_;

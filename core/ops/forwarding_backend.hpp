@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ForwardingBackend: the base of a backend that adds the operations that it runs better and leaves the rest
-// to the backend below.
+// ForwardingBackend: the base class of a backend that adds kernels for some operations and leaves the rest to
+// the backend below.
 #pragma once
 
 #include <cstddef>

@@ -18,7 +18,8 @@ namespace mylos {
 template <class T>
 using Accumulator = std::conditional_t<std::is_integral_v<T>, T, float>;
 
-/// No reduction depends on the order of its two arguments: a NaN wins, and +0 is above -0.
+/// Returns the reduction of two elements. Their order does not matter: in a maximum or minimum, a NaN wins,
+/// and +0 is above -0.
 template <ReduceOp op, class A>
 A combined(A a, A b) {
   if constexpr (op == ReduceOp::sum) {
@@ -32,7 +33,8 @@ A combined(A a, A b) {
   }
 }
 
-/// Calls `function.template operator()<T, op>()` with the element type; to reduce uint8 is a defect.
+/// Calls `function.template operator()<T, op>()`, where T is the element type. Throws ExitCode::internal for
+/// uint8.
 decltype(auto) dispatch_reduction(DType dtype, ReduceOp op, auto&& function) {
   const auto with_type = [&]<class T>() {
     switch (op) {
@@ -61,8 +63,8 @@ decltype(auto) dispatch_reduction(DType dtype, ReduceOp op, auto&& function) {
   }
 }
 
-/// in_out[i] = reduction of in[i] and in_out[i], for `count` elements in host memory. The two arrays do not
-/// overlap.
+/// Sets in_out[i] to the reduction of in[i] and in_out[i], for `count` elements in host memory. The arrays
+/// must not overlap.
 void combine(DType dtype, ReduceOp op, const void* in, void* in_out, std::size_t count);
 
 }  // namespace mylos

@@ -20,7 +20,7 @@ struct MatrixView {
   MatrixView transposed() const { return {data, dtype, column, row, version}; }
 };
 
-/// A weight (I, O), row-major or transposed by its strides.
+/// Returns a view of a weight (I, O), row-major or transposed by its strides.
 inline MatrixView weight_matrix(const TensorRef& w) {
   require(w.rank == 2 && (w.stride[0] == 1 || w.stride[1] == 1), "a row-major or transposed matrix");
   return {w.data, w.dtype, w.stride[0], w.stride[1], w.version};
@@ -31,7 +31,7 @@ struct LinearShape {
   std::int64_t rows, in, out;
 };
 
-/// Requires that x, w, bias and y, or their gradients, have the sizes of one linear layer.
+/// Returns the sizes of a linear layer. x, w, bias and y, or their gradients, must have these sizes.
 inline LinearShape linear_shape(const TensorRef& x, const TensorRef& w, const TensorRef& bias,
                                 const TensorRef& y) {
   const LinearShape shape{w.shape[0] > 0 ? x.size() / w.shape[0] : 0, w.shape[0], w.shape[1]};
@@ -41,7 +41,7 @@ inline LinearShape linear_shape(const TensorRef& x, const TensorRef& w, const Te
   return shape;
 }
 
-/// An activation (..., C), its leading dimensions folded into rows.
+/// Returns a view of an activation (..., C), its leading dimensions folded into rows.
 inline MatrixView activation_matrix(const TensorRef& x) {
   require(x.contiguous() && x.rank >= 1, "a contiguous activation");
   return {x.data, x.dtype, x.shape[x.rank - 1], 1};

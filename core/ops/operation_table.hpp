@@ -14,7 +14,7 @@ namespace mylos {
 
 /// A backend starts with the table of the backend below it and puts its own kernels on top. If a kernel
 /// declines a case, the next kernel below is tried. A fused operation that no kernel takes is run as its
-/// separate parts, through the table whose `run` was called.
+/// separate parts, by the table whose `run` was called.
 class OperationTable {
   struct Kernel {
     bool (*call)(void* self, const void* op);
@@ -23,15 +23,15 @@ class OperationTable {
   };
 
  public:
-  /// Puts the kernels of `self` for each operation of the list on top. self.run(op) must queue the operation
-  /// and return nothing or true; to decline, it must do nothing and return false. `self` and `backend` must
-  /// outlive all tables that are copied from this one.
+  /// Puts a kernel of `self` on top for each operation of the list. self.run(op) must queue the operation and
+  /// return nothing or true; to decline, it must do nothing and return false. `self` and `backend` must
+  /// outlive this table and all its copies.
   template <class... Ops, class Self>
   void add(OperationList<Ops...> /*operations*/, Self& self, const char* backend) {
     (kernels_[Operations::index_of<Ops>()].push_back({&call<Ops, Self>, &self, backend}), ...);
   }
 
-  /// Queues an operation.
+  /// Queues an operation. Throws ExitCode::internal if no kernel takes it or one of its parts.
   template <class Op>
   void run(const Op& op) const {
     if (take(op) != nullptr) return;
@@ -41,7 +41,7 @@ class OperationTable {
       fail(ExitCode::internal, "no backend runs {}", Op::name);
     }
   }
-  /// Queues an operation if a kernel takes it as a whole. Returns the name of its backend, else null.
+  /// Queues an operation if a kernel takes it as a whole. Returns the name of the kernel's backend, or null.
   template <class Op>
   const char* take(const Op& op) const {
     const std::vector<Kernel>& kernels = kernels_[Operations::index_of<Op>()];
@@ -50,7 +50,7 @@ class OperationTable {
     }
     return nullptr;
   }
-  /// Whether a backend has a kernel for the operation.
+  /// Returns whether any backend has a kernel for the operation.
   template <class Op>
   bool has() const {
     return !kernels_[Operations::index_of<Op>()].empty();

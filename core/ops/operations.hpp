@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operations that a backend can compute, one record each: its operands by name, which of them it reads,
-// writes or adds to, and its floating-point operations.
+// Operations that a backend can compute, one record each. A record names the operands, says which of them the
+// operation reads, writes or adds to, and counts the floating-point operations.
 //
-// Conventions. Tensors are row-major and contiguous unless a member says "strided". "writes" means that the
-// old content is ignored, "adds to" that it is kept; `accumulate` chooses. Weights and activations are in the
-// compute type (fp32, bf16 or fp16), statistics and losses in fp32, gradients of weights in fp32 or the
-// compute type. Sums accumulate in fp32 or better, in an order that depends only on shapes and thread count.
-// An operand that is left out is an empty TensorRef.
+// Conventions. Tensors are row-major and contiguous unless a member says "strided". An operation that writes
+// an operand ignores the old content; an operation that adds to an operand keeps it. `accumulate` chooses.
+// Weights and activations are in the compute type (fp32, bf16 or fp16), statistics and losses in fp32,
+// gradients of weights in fp32 or the compute type. Sums accumulate in fp32 or better, in an order that
+// depends only on shapes and thread count. An omitted operand is an empty TensorRef.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ enum class Access : std::uint8_t {
   read,
   write,    ///< overwrites the old content
   update,   ///< adds to the old content, or changes it
-  scratch,  ///< any content before and after
+  scratch,  ///< content is arbitrary before and after
 };
 
 constexpr Access access_of(bool accumulate) {
@@ -46,13 +46,14 @@ void visit_all(const auto& visit, Access access, const char* name, auto& tensor,
 
 // An operation has
 //   name            as in traces, benchmarks and `mylos help`
-//   operands(op, visit)  calls visit(name, tensor, access) for each of its tensors; if a flag of the record
-//                   says whether it is added to, visit(name, tensor, access, flag). `op` may be constant.
-//                   Device scalars, segments and the guard's state are not operands.
-//   in_place(op, visit)  calls visit(result, operand) for each result that may be the memory of an operand
-//   flops()         floating-point operations of the result; an implementation may repeat some
-//   compose(run)    if it is fused: runs the operations that it is made of, for backends without a kernel
-//                   for it
+//   operands(op, visit)  calls visit(name, tensor, access) for each of its tensors, or visit(name, tensor,
+//                   access, flag) if `flag` of the record says whether the operation adds to the tensor. `op`
+//                   may be const. Device scalars, segments and the guard's state are not operands.
+//   in_place(op, visit)  if a result may share the memory of an operand: calls visit(result, operand) for
+//                   each such pair
+//   flops()         floating-point operations that the result needs; an implementation may execute more
+//   compose(run)    if the operation is fused: runs the operations that it combines, for backends without a
+//                   kernel for it
 
 /// y[i] = value.
 struct Fill {
@@ -65,7 +66,7 @@ struct Fill {
 };
 
 /// y[i] = x[i], converted between fp32, bf16 and fp16 if the types differ: rounded to nearest, ties to even;
-/// subnormal numbers may become 0. x and y (n), not overlapping.
+/// subnormal numbers may become 0. x and y (n) must not overlap.
 struct Cast {
   TensorRef x{}, y{};
 
@@ -77,8 +78,9 @@ struct Cast {
   double flops() const { return 0.0; }
 };
 
-/// y[i] = N(0, stddev) from the Philox stream `key` at element index(i); y (n) fp32.
-/// Elements 2j and 2j+1 are normal_pair(x[0], x[1]) of counter (j, j >> 32, 0, 0).
+/// y[i] = a normal random number with mean 0 and standard deviation `stddev`, drawn for element index(i) of
+/// the Philox stream `key`; y (n) fp32. Elements 2j and 2j + 1 of the stream are stddev * normal_pair(x[0],
+/// x[1]), where x are the words of counter (j, j >> 32, 0, 0).
 struct FillNormal {
   TensorRef y{};
   PhiloxKey key{};
@@ -103,8 +105,8 @@ struct Sum {
   double flops() const { return static_cast<double>(x.size()); }
 };
 
-/// out[0] = (accumulate ? out[0] : 0) + factor * sum of x²; x (n) fp32, bf16 or fp16, out (1) fp32. Not
-/// finite if any x is not.
+/// out[0] = (accumulate ? out[0] : 0) + factor * sum of x²; x (n) fp32, bf16 or fp16, out (1) fp32. out[0] is
+/// not finite if any element of x is not.
 struct SumOfSquares {
   TensorRef x{}, out{};
   float factor = 1.0F;
@@ -158,7 +160,7 @@ struct LinearBackwardWeight {
 };
 
 /// out[b, t] = wte[tokens[b, t] - first_token] + wpe[position + t]. tokens (B, T) int32; a token without a
-/// row in wte counts as a row of zeros. wte (V, C), wpe (S, C) or empty, out (B, T, C).
+/// row in wte contributes zeros. wte (V, C), wpe (S, C) or empty, out (B, T, C).
 struct EmbeddingForward {
   TensorRef tokens{}, wte{}, wpe{}, out{};
   std::int64_t position = 0;
@@ -173,7 +175,7 @@ struct EmbeddingForward {
 };
 
 /// Adds dout[b, t] to dwte[tokens[b, t] - first_token], if there is such a row, and to dwpe[position + t].
-/// dout (B, T, C). A gradient that does not accumulate starts as zeros. Deterministic.
+/// dout (B, T, C). A gradient whose accumulate flag is false starts from zero. Deterministic.
 struct EmbeddingBackward {
   TensorRef tokens{}, dout{}, dwte{}, dwpe{};
   std::int64_t position = 0;
@@ -202,8 +204,8 @@ struct LayernormForward {
   double flops() const { return 8.0 * static_cast<double>(x.size()); }
 };
 
-/// dx = (residual or 0) + the layernorm's input gradient. dy, x, residual, dx (N, C); dx may be the memory of
-/// dy or residual.
+/// dx = (residual or 0) + the layernorm's input gradient. dy, x, residual, dx (N, C); dx may share the memory
+/// of dy or residual.
 struct LayernormBackwardInput {
   TensorRef dy{}, x{}, gamma{}, mean{}, rstd{}, residual{}, dx{};
 
@@ -220,7 +222,7 @@ struct LayernormBackwardInput {
   double flops() const { return 12.0 * static_cast<double>(x.size()); }
 };
 
-/// dgamma (C), dbeta (C) from dy, x (N, C).
+/// Computes dgamma (C) and dbeta (C) from dy and x (N, C).
 struct LayernormBackwardWeight {
   TensorRef dy{}, x{}, mean{}, rstd{}, dgamma{}, dbeta{};
   bool accumulate = false;
@@ -246,7 +248,7 @@ struct GeluForward {
   double flops() const { return 10.0 * static_cast<double>(x.size()); }
 };
 
-/// dx = dy gelu'(x); dx may be dy.
+/// dx = dy gelu'(x); dx may share the memory of dy.
 struct GeluBackward {
   TensorRef x{}, dy{}, dx{};
 
@@ -259,21 +261,21 @@ struct GeluBackward {
   double flops() const { return 18.0 * static_cast<double>(x.size()); }
 };
 
-/// Which elements a dropout layer zeroes. Element e of sample b is dropped if uniform01 of the Philox word
-/// (e mod 4) of counter (e / 4 in two words, sample, step) is below `probability`. e counts within the whole
-/// sample: (t, c), or (h, q, k) for attention. `sample` = first_sample + b counts within the global batch.
-/// The same elements are dropped on every layout.
+/// Which elements a dropout layer zeroes. Element e of sample b is dropped if uniform01 of the Philox word (e
+/// mod 4) of counter (e / 4 in two words, sample, step) is below `probability`. e is the index of (t, c), or
+/// of (h, q, k) for attention, in the whole sample. `sample` = first_sample + b is the sample's index in the
+/// global batch. The same elements are dropped on every layout.
 struct Dropout {
   float probability = 0.0F;
   PhiloxKey key{};
   std::int64_t first_sample = 0;
-  // The indices of the call's (t, c) within the whole sample; attention uses AttentionPlace instead.
+  // The indices of the call's elements (t, c) in the whole sample; attention uses AttentionPlace instead.
   GlobalIndex index{};
   const StepScalars* scalars = nullptr;  // device memory
 };
 
 /// y = (residual or 0) + dropout(x) / (1 - p), where p = dropout.probability; a plain sum if p = 0. x, y (B,
-/// T, C); y may be x or residual.
+/// T, C); y may share the memory of x or residual.
 struct DropoutAdd {
   TensorRef x{}, residual{}, y{};
   Dropout dropout{};
@@ -290,8 +292,8 @@ struct DropoutAdd {
   double flops() const { return 2.0 * static_cast<double>(x.size()); }
 };
 
-/// Where the probabilities of a call lie within the whole sample's, which are (heads, positions, positions).
-/// Dropout counts in the whole sample.
+/// Where the attention probabilities of a call lie in the probabilities (heads, positions, positions) of the
+/// whole sample. Dropout uses the indices in the whole sample.
 struct AttentionPlace {
   std::int64_t first_head = 0;
   std::int64_t first_query = 0;
@@ -322,7 +324,7 @@ struct AttentionForward {
     visit_all(visit, Access::read, "query", op.query, "key", op.key, "value", op.value);
     visit_all(visit, Access::write, "output", op.output, "lse", op.lse);
   }
-  /// The floating-point operations of one product of queries and keys.
+  /// Returns the floating-point operations of one product of queries and the keys that they see.
   double product_flops() const {
     double pairs = 0.0;
     for (std::int64_t i = 0; i < query.shape[1]; ++i)
@@ -352,11 +354,11 @@ struct AttentionBackward {
   double flops() const { return 5.0 * forward.product_flops(); }
 };
 
-/// Statistics of one part of a row's logits, from which the softmax of the whole row is computed. The part
-/// starts at token `first_token`. statistics[0][n] = the largest of logits[n, :vocab], [1] = the sum of
-/// exp(logit - largest), [2] = the target's logit, [3] = 1 if this is the largest (the first of equals). A
-/// statistic whose logits the part lacks is -inf, 0, -inf or 0, respectively. logits (N, Vp) compute type,
-/// vocab 0 to Vp, targets (N) int32, statistics (4, N) fp32.
+/// Statistics of one part of each row of logits, from which the softmax of the whole row is computed. The
+/// part starts at token `first_token`. statistics[0][n] = the largest of logits[n, :vocab], [1] = the sum of
+/// exp(logit - largest), [2] = the target's logit, [3] = 1 if the target's logit is the largest (the first of
+/// equal logits), else 0. If the part lacks the logits that a statistic needs, the statistic is -inf, 0, -inf
+/// or 0, respectively. logits (N, Vp) compute type, vocab 0 to Vp, targets (N) int32, statistics (4, N) fp32.
 struct SoftmaxStatistics {
   TensorRef logits{}, targets{}, statistics{};
   std::int64_t vocab = 0;
@@ -371,12 +373,12 @@ struct SoftmaxStatistics {
   double flops() const { return 2.0 * static_cast<double>(targets.size() * vocab); }
 };
 
-/// losses[n] = -log softmax(logits[n, :vocab])[targets[n]]; a negative target gives 0 and no gradient.
-/// If `correct` is given, correct[n] = 1 if the target's logit is the largest (the first of equals). With
-/// `scalars`, logits = gradient_scale * scalars->loss_scale * (softmax - onehot), columns >= vocab zero.
-/// logits (N, Vp) compute type, targets (N) int32, losses (N) fp32, correct (N) int32 or empty. If the logits
-/// are one of P parts, `statistics` (P, 4, N) has the SoftmaxStatistics of all parts, in the order of their
-/// tokens.
+/// losses[n] = -log softmax(logits[n, :vocab])[targets[n]]; a negative target gives loss 0 and gradient 0. If
+/// `correct` is given, correct[n] = 1 if the target's logit is the largest (the first of equal logits), else
+/// 0. If `scalars` is set, the gradient replaces the logits: gradient_scale * scalars->loss_scale * (softmax
+/// - onehot), and 0 in columns >= vocab. logits (N, Vp) compute type, targets (N) int32, losses (N) fp32,
+/// correct (N) int32 or empty. If the logits are one of P parts, `statistics` (P, 4, N) has the
+/// SoftmaxStatistics of all parts, in the order of their tokens.
 struct CrossEntropy {
   TensorRef logits{}, targets{}, losses{}, correct{}, statistics{};
   std::int64_t vocab = 0;
@@ -427,7 +429,7 @@ struct LinearGeluBackwardInput {
 };
 
 /// sum = DropoutAdd of x and residual, y = LayernormForward of sum. x, residual, sum (B, T, C), y (B * T, C);
-/// sum may be x or residual.
+/// sum may share the memory of x or residual.
 struct DropoutAddLayernorm {
   TensorRef x{}, residual{}, sum{}, gamma{}, beta{}, y{}, mean{}, rstd{};
   Dropout dropout{};
@@ -455,7 +457,7 @@ struct DropoutAddLayernorm {
   }
 };
 
-/// Part of a flat buffer that belongs to one parameter.
+/// A range of a flat buffer that belongs to one parameter.
 struct Segment {
   std::int64_t begin = 0;  // elements
   std::int64_t end = 0;
@@ -463,7 +465,7 @@ struct Segment {
   StochasticRounding rounding{};  // its index counts from `begin`; used if the weights have no master
 };
 
-/// The segment that holds `element`.
+/// Returns the number of the segment that holds `element`.
 MYLOS_HOST_DEVICE inline int segment_of(const Segment* segments, int count, std::int64_t element) {
   int low = 0;
   for (int high = count - 1; low < high;) {
@@ -483,7 +485,7 @@ struct AdamWStep {
   TensorRef weights{};   // (n) compute type; set to the rounded master, or updated if there is no master
   TensorRef gradient{};  // (n) fp32 or compute type
   /// (n) fp32, updated. The same memory as `weights` if these are fp32. Empty if bf16 or fp16 weights have no
-  /// master: they are then updated in fp32 and rounded as their segment says.
+  /// master: they are then updated in fp32 and rounded stochastically, as their segment says.
   TensorRef master{};
   TensorRef first_moment{};           // (n) fp32, updated
   TensorRef second_moment{};          // (n) fp32, updated
@@ -552,7 +554,7 @@ struct OperationList {
     static_cast<void>(((std::is_same_v<Op, Ops> || (++index, false)) || ...));
     return index;
   }
-  /// Calls visit.template operator()<Op>() for each.
+  /// Calls visit.template operator()<Op>() for each operation.
   static void for_each(const auto& visit) { (visit.template operator()<Ops>(), ...); }
 };
 
@@ -570,7 +572,7 @@ using Operations =
                   AttentionForward, AttentionBackward, SoftmaxStatistics, CrossEntropy, LinearGeluForward,
                   LinearGeluBackwardInput, DropoutAddLayernorm, AdamWStep, SgdStep, GuardStep>;
 
-/// A hash of the names of the operations, their order and the sizes of their records (FNV-1a).
+/// Returns a hash (FNV-1a) of the names of the operations, their order and the sizes of their records.
 template <class... Ops>
 constexpr std::uint64_t key_of(OperationList<Ops...> /*operations*/) {
   std::uint64_t key = 14695981039346656037ULL;

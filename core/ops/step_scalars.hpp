@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// StepScalars: what changes from step to step, kept in device memory so that a captured step stays valid.
+// StepScalars: the scalars that change from step to step. They lie in device memory, so that a recorded graph
+// of a step stays valid.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@ namespace mylos {
 /// The host writes `step` and `learning_rate` before a step, and sets the first loss scale. GuardStep writes
 /// the rest within the step.
 struct StepScalars {
-  std::int64_t step = 0;  ///< number of the step, from 1; Adam's t and part of the dropout key
+  std::int64_t step = 0;  ///< number of the step, from 1: Adam's t, and part of the Philox counters
   float learning_rate = 0.0F;
 
   /// The factor that multiplies the loss of the step before its gradient is taken; after GuardStep, the

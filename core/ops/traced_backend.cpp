@@ -5,7 +5,7 @@ namespace mylos {
 
 namespace {
 
-/// The shape of the weights of a linear layer; 0 x 0 for other operations.
+/// Returns the shape of the weights of a linear layer, or 0 x 0 for other operations.
 LinearShape shape_of(const auto& op) {
   if constexpr (requires { op.w; }) {
     return {op.w.shape[0], op.w.shape[1]};

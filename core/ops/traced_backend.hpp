@@ -14,7 +14,7 @@ namespace mylos {
 /// as those parts.
 class TracedBackend final : public ForwardingBackend {
  public:
-  /// Both must outlive this.
+  /// `next` and `trace` must outlive this object.
   TracedBackend(ComputeBackend& next, Trace& trace);
 
   void copy_to_device(const void* host, void* device, std::size_t bytes) override;

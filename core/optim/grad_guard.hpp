@@ -18,18 +18,19 @@ struct GuardConfig {
   float loss_factor = 1.0F;
   float clip_norm = 1.0F;           ///< global L2 norm; 0 turns clipping off
   float spike_factor = 0.0F;        ///< skip if the norm exceeds mean + factor * deviation; 0 turns this off
-  std::int32_t spike_window = 100;  ///< steps that the running statistics span, and their warm-up
+  std::int32_t spike_window = 100;  ///< window and warm-up of the running statistics, in steps
   /// The loss scale doubles after this many applied steps without a change of the scale; 0 keeps it constant.
   std::int32_t scale_window = 0;
 };
 
-/// The measurements of a step, summed over all ranks: a non-finite value of one rank reaches every rank.
+/// The measurements of a step, summed over all ranks, so that a non-finite value of one rank reaches every
+/// rank.
 struct GuardInput {
   float loss_sum = 0.0F;      ///< over the tokens of the global batch, once per rank that has the same loss
   float norm_squared = 0.0F;  ///< of the scaled gradient, each element once
 };
 
-/// Statistics up to the previous step; saved in checkpoints.
+/// The guard's statistics of all steps so far; saved in checkpoints.
 struct GuardState {
   double mean = 0.0;  ///< running mean of the gradient norm
   double variance = 0.0;
@@ -44,9 +45,10 @@ struct GuardState {
 inline constexpr float largest_loss_scale = 16777216.0F;  // 2^24
 
 /// Fills `scalars`, except the members that the host writes, and updates `state`. A non-finite loss or norm,
-/// or a norm above the spike limit after the warm-up, skips the step; skipped steps never enter the
-/// statistics. With scale_window the loss scale is dynamic (Micikevicius et al., "Mixed precision training",
-/// 2018): a non-finite norm with a finite loss halves it, down to 1.
+/// or a norm above the spike limit after the warm-up, skips the step; skipped steps never enter the mean and
+/// variance. If scale_window is not 0, the loss scale is dynamic (Micikevicius et al., "Mixed precision
+/// training", 2018): a non-finite norm with a finite loss halves it, down to 1; scale_window applied steps
+/// double it, up to 2^24.
 MYLOS_HOST_DEVICE inline void guard_update(const GuardConfig& config, const GuardInput& input,
                                            GuardState& state, StepScalars& scalars) {
   const float inverse_scale = 1.0F / scalars.loss_scale;

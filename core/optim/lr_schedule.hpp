@@ -19,11 +19,11 @@ struct LrScheduleConfig {
   double min = 6e-5;
   std::int64_t warmup = 0;       ///< steps of linear rise from 0
   std::int64_t steps = 1;        ///< all steps of the run
-  std::int64_t decay_steps = 0;  ///< of wsd
+  std::int64_t decay_steps = 0;  ///< for wsd
 };
 
-/// The learning rate of `step` (1 for the first). Step `warmup` has the peak. Step `steps` has the minimum,
-/// unless the rate is constant after the warm-up.
+/// Returns the learning rate of `step`; the first step is 1. Step `warmup` has the peak. Step `steps`, if it
+/// comes after the warm-up, has the minimum, unless the decay is constant.
 double learning_rate(const LrScheduleConfig& config, std::int64_t step);
 
 }  // namespace mylos

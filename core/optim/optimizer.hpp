@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Optimizer: the fp32 state of the parts of units that this rank owns, and the step that updates them.
+// Optimizer: the fp32 state of the parts of units that this rank owns, and the step that updates these parts.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +21,13 @@ struct OptimizerKind;
 struct OptimizerConfig {
   const OptimizerKind* kind = nullptr;
   ParamValues values;         ///< values of the deck, including the kind's parameters
-  float weight_decay = 0.1F;  ///< on every tensor of two or more dimensions
+  float weight_decay = 0.1F;  ///< of weights with two or more dimensions
   bool keeps_master = true;   ///< keeps an fp32 master if the compute type is narrower
-  std::uint64_t seed = 0;     ///< of the stochastic rounding of weights without a master
+  std::uint64_t seed = 0;     ///< for the stochastic rounding of weights without a master
 };
 
 /// What an optimizer works on. `parts` are the parts of units that the rank owns, in `compute_type`; some may
-/// be empty. All references outlive the optimizer.
+/// be empty. All references must outlive the optimizer.
 struct OptimizerPlace {
   ComputeBackend& backend;
   MemoryLedger& ledger;
@@ -52,9 +52,10 @@ class Optimizer {
 
   const OptimizerKind& kind() const { return *config_.kind; }
   const std::vector<UnitPart>& parts() const { return parts_; }
-  /// State number `state` of the kind, of part `index`.
+  /// Returns part `index` of the kind's state number `state`.
   TensorRef state(std::size_t state, std::size_t index) const { return slice(states_[state], index); }
-  /// The exact weights of part `index`: the fp32 master, or `weights` themselves if there is no master.
+  /// Returns the most precise weights of part `index`: the fp32 master, or `weights` themselves if there is
+  /// no master.
   TensorRef master(std::size_t index, TensorRef weights) const;
 
  protected:
@@ -89,10 +90,11 @@ class Optimizer {
   std::vector<int> num_segments_;
 };
 
-/// The segments of a part for an optimizer's operation, one per parameter, including the padding after it.
+/// Returns the segments of a part for an optimizer's operation: one per parameter, including the padding
+/// after the parameter.
 std::vector<Segment> segments_of(const ParameterTable& table, const UnitPart& part, std::uint64_t seed);
 
-/// An optimizer, as decks, checkpoints and the planner know it.
+/// Describes an optimizer to decks, checkpoints and the planner.
 struct OptimizerKind {
   const char* name;
   const char* doc;
@@ -100,7 +102,7 @@ struct OptimizerKind {
   std::span<const char* const> states;  ///< groups of a checkpoint's optimizer.h5
   std::unique_ptr<Optimizer> (*make)(const OptimizerConfig& config, const OptimizerPlace& place);
 
-  /// fp32 values that are kept per element: the states and the master.
+  /// Returns how many fp32 values are kept per element: the states and the master.
   std::int64_t values_per_element(DType compute_type, bool keeps_master) const {
     return std::ssize(states) + (compute_type != DType::fp32 && keeps_master ? 1 : 0);
   }

@@ -7,7 +7,7 @@ namespace {
 
 constexpr ParamSpec params[] = {
     real_param("optim", "momentum", "0.9", 0.0, 0.999999, "",
-               "Decay of the sum of gradients that sgd keeps."),
+               "Factor by which sgd multiplies its momentum in each step."),
 };
 
 constexpr const char* states[] = {"momentum"};

@@ -65,7 +65,7 @@ std::vector<CorpusInput> find_corpus(const std::vector<std::string>& places,
     std::error_code not_there;
     std::vector<fs::path> paths = {place};
     if (!fs::exists(place, not_there)) paths = matches(place);
-    if (paths.empty()) fail(ExitCode::usage, "there is no {}", place);
+    if (paths.empty()) fail(ExitCode::usage, "no file matches {}", place);
     for (const fs::path& path : paths) {
       if (!fs::is_directory(path)) {
         add(path);

@@ -12,9 +12,9 @@ namespace {
 
 [[noreturn]] void refuse(std::string_view text, const std::string& why) {
   fail(ExitCode::usage,
-       "comm.algorithm = {}: {}; give native, naive, tree, ring or halving_doubling, or several, each except "
-       "the last with the bytes below which it applies, such as tree<65536,ring, or both by collective, such "
-       "as all_reduce:tree<65536,ring;broadcast:tree",
+       "comm.algorithm = {}: {}; give auto, native, naive, tree, ring or halving_doubling; or several names, "
+       "each except the last with the number of bytes below which it applies, such as tree<65536,ring; or "
+       "such a list per collective, such as all_reduce:tree<65536,ring;broadcast:tree",
        text, why);
 }
 
@@ -26,8 +26,9 @@ auto parse_name(std::string_view text, std::string_view name, const auto& all, c
 }
 
 CommOperation parse_operation(std::string_view text, std::string_view name) {
-  return parse_name(text, name, scheduled_operations,
-                    "all_reduce, reduce_scatter, all_gather, broadcast, reduce or all_to_all");
+  return parse_name(
+      text, name, scheduled_operations,
+      "a collective: give all_reduce, reduce_scatter, all_gather, broadcast, reduce or all_to_all");
 }
 
 std::uint64_t parse_bytes(std::string_view text, std::string_view number) {
@@ -45,11 +46,12 @@ AlgorithmChoice::Ranges parse_ranges(std::string_view text, std::string_view par
     const std::size_t less = item.find('<');
     const bool is_last = &item == &items.back();
     if (is_last != (less == std::string_view::npos))
-      refuse(text, is_last ? "the last algorithm has no limit" : fmt::format("'{}' needs a limit", item));
+      refuse(text, is_last ? "the last algorithm must not have a limit"
+                           : fmt::format("'{0}' needs a limit, such as {0}<65536", item));
     const Algorithm algorithm = parse_name(text, item.substr(0, less), all_algorithms, "an algorithm");
     const std::uint64_t below =
         is_last ? AlgorithmChoice::everything : parse_bytes(text, item.substr(less + 1));
-    if (!ranges.empty() && ranges.back().below >= below) refuse(text, "the limits must grow");
+    if (!ranges.empty() && ranges.back().below >= below) refuse(text, "the limits must increase");
     ranges.push_back({algorithm, below});
   }
   return ranges;

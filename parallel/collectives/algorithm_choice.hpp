@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// AlgorithmChoice: the algorithm of each collective, by the size of its payload; the value of comm.algorithm.
+// AlgorithmChoice: the algorithm of each collective by payload size, as parsed from comm.algorithm.
 #pragma once
 
 #include <array>
@@ -25,17 +25,18 @@ class AlgorithmChoice {
     bool operator==(const Range&) const = default;
   };
   static constexpr std::uint64_t everything = std::numeric_limits<std::uint64_t>::max();
-  /// In order of size; the last range ends at `everything`.
+  /// In ascending order of `below`, which is `everything` in the last range.
   using Ranges = std::vector<Range>;
 
   /// One algorithm for all collectives and sizes.
   explicit AlgorithmChoice(Algorithm algorithm) { ranges_.fill({{algorithm, everything}}); }
 
-  /// Parses comm.algorithm: the name of an algorithm, or several names in order of size. Each except the last
-  /// is followed by the number of bytes below which it applies: "tree<65536,ring". A part that begins with
-  /// the name of a collective and a colon is for that collective:
-  /// "all_reduce:tree<65536,ring;broadcast:tree;ring". The other collectives follow the part without a name,
-  /// or are native if there is no such part. Throws ExitCode::usage.
+  /// Parses a value of comm.algorithm other than "auto": the name of an algorithm, or several names in
+  /// ascending order of payload. Each name except the last is followed by the number of bytes below which it
+  /// applies: "tree<65536,ring". Semicolons separate parts. A part that begins with the name of a collective
+  /// and a colon applies to that collective: "all_reduce:tree<65536,ring;broadcast:tree;ring". The part
+  /// without a name applies to the other collectives, which are native if there is no such part. Throws
+  /// ExitCode::usage.
   static AlgorithmChoice parse(std::string_view text);
 
   void set(CommOperation operation, Ranges ranges) {
@@ -48,7 +49,7 @@ class AlgorithmChoice {
   bool is_native() const;
   /// Whether some collective uses `algorithm` for some payload.
   bool uses(Algorithm algorithm) const;
-  /// The text that `parse` reads.
+  /// A text from which `parse` makes the same choice.
   std::string text() const;
 
  private:

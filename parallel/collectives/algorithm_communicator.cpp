@@ -14,7 +14,7 @@ constexpr int first_tag = AlgorithmCommunicator::last_user_tag + 1;
 constexpr int last_tag = 32765;
 constexpr std::size_t schedules_kept = 256;
 
-/// The elements of a call among `ranks` ranks, as CollectiveCall counts them.
+/// The number of elements of a call among `ranks` ranks, as CollectiveCall defines it.
 std::int64_t count_of(const CommCall& call, int ranks) {
   require(call.input.dtype == call.output.dtype, "input and output have the same type");
   const std::int64_t input = call.input.size();
@@ -57,7 +57,7 @@ class AlgorithmCommunicator::ScheduledOperation final : public PolledOperation {
       const CollectiveRound& round = schedule_->rounds[round_];
       if (!posted_) post(round);
       if (!receiving_.test() || !sending_.test()) {
-        wire_.progress();  // another rank may first wait for a native operation
+        wire_.progress();  // another rank may be waiting for a native operation first
         return false;
       }
       receiving_.host_wait();
@@ -113,7 +113,7 @@ AlgorithmCommunicator::AlgorithmCommunicator(NextCommunicator next, AlgorithmCho
       wire_(this->next(), wire_label, counter, nullptr) {
   if (compute != nullptr && !compute->host_accessible() && !choice_.is_native()) {
     fail(ExitCode::usage,
-         "comm.algorithm = {} needs buffers in host memory, but those of {} are not; use native",
+         "comm.algorithm = {} needs buffers in host memory, but {} allocates device memory; use native",
          choice_.text(), compute->description());
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// AlgorithmCommunicator: collectives made of any backend's send and receive, by a chosen algorithm.
+// AlgorithmCommunicator: collectives built from any backend's send and receive by a chosen algorithm.
 #pragma once
 
 #include <cstdint>
@@ -19,18 +19,17 @@ namespace mylos {
 /// the same on every rank.
 ///
 /// Every operation is a state machine that test, wait and progress advance; any number of operations may be
-/// under way. A rank that waits for a native operation, or in a barrier, advances no scheduled operation. So,
-/// unless another thread calls `progress`, all ranks must wait for native and scheduled operations in the
-/// same order. All messages of an operation carry the same tag, a running number from 16384 to 32765; the
-/// caller's own messages have tags 0 to 16383. The messages of operations are counted as sends and receives
-/// of a separate axis, which shows the bytes on the wire. The output of reduce_scatter may lie within its
-/// input.
+/// in flight. A rank that waits for a native operation or in a barrier advances no scheduled operation.
+/// Unless another thread calls `progress`, all ranks must therefore wait for native and scheduled operations
+/// in the same order. All messages of an operation carry one tag; successive operations take the tags 16384
+/// to 32765 in turn. The caller's own messages have tags 0 to 16383. The messages of operations are counted
+/// as sends and receives of a separate axis, which shows the bytes on the wire. The output of reduce_scatter
+/// may lie within its input.
 ///
-/// Buffers are host memory. The thread that advances an operation posts its messages, and a next communicator
-/// that was made for a compute backend would wait for that backend's queue at each of them. So make the next
-/// communicator without a compute backend: this class waits for `compute` when an operation is called (null:
-/// the buffers are complete by then). If another thread calls `progress`, the next communicator must allow
-/// calls from both threads.
+/// Buffers are host memory. Make the next communicator without a compute backend; with one, it would wait for
+/// the backend's queue at each message. This class waits for `compute` once, when an operation is called
+/// (null: the buffers are complete by then). If another thread calls `progress`, the next communicator must
+/// allow calls from both threads.
 class AlgorithmCommunicator final : public ForwardingCommunicator {
  public:
   static constexpr int last_user_tag = 16383;
@@ -42,7 +41,7 @@ class AlgorithmCommunicator final : public ForwardingCommunicator {
                         std::shared_ptr<OperationEngine> engine = std::make_shared<OperationEngine>());
 
   void progress() override;
-  /// The new communicator has the same choice and engine, and its messages the same label.
+  /// The new communicator has the same choice and engine, and the same label for its messages.
   std::unique_ptr<Communicator> split(int color, int key) override;
 
  private:

@@ -23,26 +23,27 @@ constexpr std::array<std::int64_t, 4> measured_bytes = {256, 16 << 10, 256 << 10
 constexpr std::int64_t smallest_payload = 64;
 constexpr std::int64_t largest_payload = 256 << 20;
 constexpr std::int64_t nanoseconds_per_point = 10'000'000;
-constexpr std::int64_t nanoseconds_in_all = 250'000'000;  // once spent, each point is run only once
+constexpr std::int64_t nanoseconds_in_all = 250'000'000;  // once spent, each point runs only once
 constexpr std::int64_t fewest_repetitions = 3;
 constexpr std::int64_t most_repetitions = 15;
-// An algorithm replaces the one in use if its time is below this fraction of the other's.
+// An algorithm replaces the current one only if its time is below this fraction of the current one's.
 constexpr double worthwhile = 0.9;
 
-/// Sets every element to the maximum over all ranks, over any communicator that can send messages.
+/// Sets every element to the maximum over all ranks, over any communicator that has send and recv.
 void take_maximum(Communicator& world, std::vector<std::int64_t>& values) {
   TrafficCounter counter;
   AlgorithmCommunicator tree(world, AlgorithmChoice(Algorithm::tree), "measurement", counter);
   tree.all_reduce(TensorRef(values.data(), DType::int64, {std::ssize(values)}), ReduceOp::max).host_wait();
 }
 
-/// Times work that all ranks do together, from a barrier until the last rank is done. The times are the same
-/// on all ranks.
+/// Times work that all ranks do together, from a barrier until the last rank is done. Every rank gets the
+/// same times.
 class Stopwatch {
  public:
   explicit Stopwatch(Communicator& world) : world_(world) {}
 
-  /// The median of a few repetitions, or the first run if a repetition takes long or no time is left.
+  /// Returns the median of a few repetitions, or the time of the first run if too little time is left to
+  /// repeat it.
   double nanoseconds(const std::function<void()>& work) {
     const double first = median_of(1, work);
     const auto left = static_cast<double>(std::min(nanoseconds_per_point, nanoseconds_in_all - spent_));
@@ -70,13 +71,13 @@ class Stopwatch {
   std::int64_t spent_ = 0;  // nanoseconds
 };
 
-/// One rank's call of `operation` whose payload is about `payload` bytes of fp32.
+/// A call of `operation` on fp32 with a payload of about `payload` bytes.
 CollectiveCall call_of(CommOperation operation, int size, std::int64_t payload) {
   const std::int64_t part = std::max<std::int64_t>(1, payload / std::int64_t{sizeof(float)} / size);
   return {operation, size, is_in_place(operation) ? part * size : part};
 }
 
-/// The backend's own operation; the buffers have at least the size of the payload.
+/// The same call for the backend. Each buffer has room for the payload.
 CommCall native_call(const CollectiveCall& call, float* in, float* out) {
   return {.operation = call.operation,
           .input = {in, DType::fp32, {input_of(call).count}},
@@ -128,8 +129,8 @@ CollectiveCosts measure(Communicator& world) {
   return costs;
 }
 
-/// Nanoseconds until the last rank has finished its rounds. A message starts when both its sender and its
-/// receiver have reached it; a sender does not wait for its receiver.
+/// Nanoseconds until the last rank has finished its rounds. At its receiver, a message starts once both ranks
+/// have reached it; its sender does not wait for the receiver.
 double simulate(const CollectiveCosts& costs, const CollectiveCall& call, Algorithm algorithm) {
   struct Rank {
     CollectiveSchedule schedule;
@@ -138,7 +139,7 @@ double simulate(const CollectiveCosts& costs, const CollectiveCall& call, Algori
     double time = 0.0;
   };
   const auto bytes = [](const BufferRange& range) { return range.count * std::int64_t{sizeof(float)}; };
-  std::map<std::pair<int, int>, std::deque<double>> sent;  // times of sending, by sender and receiver
+  std::map<std::pair<int, int>, std::deque<double>> sent;  // times of posting, by sender and receiver
   /// Returns whether the rank completed its round.
   const auto advance = [&](Rank& rank, int self) {
     const CollectiveRound& round = rank.schedule.rounds[rank.round];
@@ -175,14 +176,15 @@ struct Candidate {
   std::vector<std::int64_t> nanoseconds;  // by payload
 };
 
-/// The lower ends of the size ranges for which the algorithms are compared; each range ends at the next.
+/// The lower ends of the payload ranges in which the algorithms are compared; each range ends where the next
+/// begins.
 std::vector<std::int64_t> compared_payloads() {
   std::vector<std::int64_t> payloads;
   for (std::int64_t low = smallest_payload; low <= largest_payload; low *= 2) payloads.push_back(low);
   return payloads;
 }
 
-/// The algorithm for each payload: the fastest, unless it gains too little over the one in use.
+/// The algorithm for each payload: the fastest, unless it saves too little compared with the current one.
 AlgorithmChoice::Ranges decide(const std::vector<Candidate>& candidates,
                                const std::vector<std::int64_t>& payloads) {
   AlgorithmChoice::Ranges ranges;

@@ -11,13 +11,13 @@
 
 namespace mylos {
 
-/// Nanoseconds by bytes: constant up to the first point, then straight lines between the points, the last
-/// line extended.
+/// Nanoseconds as a function of bytes: constant up to the first point, linear between points, and
+/// extrapolated beyond the last point.
 class CostCurve {
  public:
-  /// Add at least two points, in order of `bytes`.
+  /// Must be called at least twice, in ascending order of `bytes`.
   void add(std::int64_t bytes, double nanoseconds) {
-    // Noise may make the measured time of a larger size smaller.
+    // Noise may make a larger size appear faster than a smaller one.
     if (!points_.empty()) nanoseconds = std::max(nanoseconds, points_.back().nanoseconds);
     points_.push_back({static_cast<double>(bytes), nanoseconds});
   }
@@ -43,20 +43,20 @@ class CostCurve {
 /// The cost of the steps that collectives are made of, and of the backend's own collectives.
 struct CollectiveCosts {
   CostCurve message;
-  CostCurve local;  ///< a reduction or a copy: both move two cache lines in and one out
+  CostCurve local;  ///< a reduction or a copy: both read two cache lines and write one
   /// By payload, one curve for each of scheduled_operations; empty if the backend has no native collectives.
   std::vector<CostCurve> native;
 };
 
 /// Measures messages between neighbours, the local reduction and each native collective at a few sizes (in
-/// less than 1 s on a few ranks), and chooses by these costs. Native collectives are left out if they throw
-/// ExitCode::usage, as over a simulated link. Collective; the result is the same on all ranks. `world` takes
-/// host buffers.
+/// less than 1 s on a few ranks), and chooses by the measured costs. Native collectives are left out if they
+/// throw ExitCode::usage, as over a simulated link. Collective; the result is the same on all ranks. `world`
+/// takes host buffers.
 AlgorithmChoice choose_algorithms(Communicator& world);
 
-/// Simulates the rounds of every algorithm's collectives and takes the fastest algorithm by payload. If the
-/// gain is below 10 %, keeps the algorithm of the next smaller payload; for the smallest payload, keeps
-/// native, or naive if there are no native collectives. Collective, with the same costs on all ranks.
+/// Simulates the rounds of every algorithm and takes the fastest algorithm for each collective and payload.
+/// If it saves 10 % or less, keeps the algorithm of the next smaller payload; at the smallest payload, that
+/// is native, or naive if there are no native collectives. Collective, with the same costs on all ranks.
 AlgorithmChoice choose_algorithms(Communicator& world, const CollectiveCosts& costs);
 
 }  // namespace mylos

@@ -6,7 +6,7 @@
 namespace mylos {
 
 CollectiveSchedule make_schedule(const CollectiveCall& call, Algorithm algorithm, int rank) {
-  require(call.operation <= CommOperation::all_to_all, "a schedule is for a collective of equal parts");
+  require(call.operation <= CommOperation::all_to_all, "a collective with equal parts");
   require(call.count >= 0 && rank >= 0 && rank < call.size, "a rank of the group and a count");
   require(call.root >= 0 && call.root < call.size, "a root of the group");
   require(algorithm != Algorithm::native, "the native algorithm has no schedule");

@@ -44,9 +44,8 @@ struct CollectiveCall {
   int root = 0;  ///< of broadcast and reduce
 };
 
-/// The buffers of a schedule. A range of `input` is never written. all_reduce, broadcast and reduce have one
-/// buffer: all_reduce and broadcast call it `output`, and reduce calls it `output` at the root and `input`
-/// elsewhere.
+/// The buffers of a schedule. `input` is never written. all_reduce, broadcast and reduce have one buffer:
+/// all_reduce and broadcast call it `output`, and reduce calls it `output` at the root and `input` elsewhere.
 enum class BufferName : std::uint8_t { input, output, scratch };
 
 /// The elements [first, first + count) of a buffer.
@@ -83,9 +82,9 @@ struct CollectiveRound {
 };
 
 /// The rounds of one rank, one after another. Messages between two ranks are received in the order in which
-/// they are sent. Except in all_to_all, `output` is first written after `input` was last read, unless it
-/// already holds the input. So the output of reduce_scatter may lie within its input, and the input of
-/// all_gather at its place in the output.
+/// they are sent. Except in all_to_all, `output` is not written before `input` has been read for the last
+/// time, unless `output` itself holds the input. Hence the output of reduce_scatter may lie within its input,
+/// and the input of all_gather at its place in the output.
 struct CollectiveSchedule {
   std::vector<CollectiveRound> rounds;
   std::int64_t scratch_count = 0;  ///< elements

@@ -64,12 +64,12 @@ class HierarchicalCommunicator::StagedOperation : public PolledOperation {
         scratch_.emplace_back(own_.engine_->scratch.take(static_cast<std::size_t>(count) * size_of(dtype)));
     return {taken.data(), dtype, {count}};
   }
-  /// Clears the buffer if it has padding, which is reduced and sent like the parts.
+  /// Clears the buffer if it contains padding, which is reduced and sent along with the parts.
   void clear_padding(TensorRef parts) const {
     if (own_.num_lanes_ * own_.num_nodes() * own_.parts_per_node_ == own_.size()) return;
     std::fill_n(static_cast<std::byte*>(parts.data), parts.bytes(), std::byte{});
   }
-  /// Reduces every slice within the node, to the rank of its lane.
+  /// Reduces every slice within the node onto the rank of its lane.
   void reduce_slices(TensorRef buffer) {
     for (int lane = 0; lane < own_.num_lanes_; ++lane)
       post(own_.node_down_->reduce(own_.slice(buffer, lane), op_, lane));
@@ -85,7 +85,8 @@ class HierarchicalCommunicator::StagedOperation : public PolledOperation {
   const Place root_;  // of broadcast and reduce
 
  private:
-  /// Another rank may be waiting for an operation that is under way on the flat communicator.
+  /// Advances the flat communicator, because another rank may be waiting for an operation under way there.
+  /// Returns false.
   bool wait_for_others() {
     own_.next().progress();
     return false;
@@ -225,7 +226,8 @@ HierarchicalCommunicator::HierarchicalCommunicator(NextCommunicator node, NextCo
       compute_(compute),
       engine_(std::move(engine)) {
   if (compute != nullptr && !compute->host_accessible()) {
-    fail(ExitCode::usage, "hierarchical collectives need buffers in host memory, but those of {} are not",
+    fail(ExitCode::usage,
+         "hierarchical collectives need buffers in host memory, but {} allocates device memory",
          compute->description());
   }
   find_nodes();

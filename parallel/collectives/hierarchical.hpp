@@ -20,10 +20,10 @@ namespace mylos {
 ///   reduce          as all_reduce, except that lane l reduces; the root's node sends the slices to the root
 ///   reduce_scatter  the node reduces parts l, l + L, ... of all nodes at its rank l; lane l reduce_scatters
 ///                   them; rank l sends the other parts of its node to their ranks
-///   all_gather      ranks l, l + L, ... send their parts to rank l; lane l gathers; the node broadcasts
-/// so each slice crosses between nodes in one lane only. All other operations go to `flat`. all_reduce is
-/// bitwise the same on every rank if the lanes' all_reduce is. Nodes may be of any size and have any ranks;
-/// if their sizes differ, reduce_scatter and all_gather pad the parts of smaller nodes.
+///   all_gather      ranks l, l + L, ... send their parts to rank l; lane l all_gathers; the node broadcasts
+/// Each slice crosses between nodes in one lane only. All other operations go to `flat`. all_reduce is
+/// bitwise the same on every rank if the lanes' all_reduce is. Nodes may be of any size, and any ranks may
+/// share a node; if the sizes of nodes differ, reduce_scatter and all_gather pad the parts of smaller nodes.
 ///
 /// An operation has three stages, each on its own split, so that one operation may be in its first stage
 /// while the previous one is in its third. On every rank, operations enter a stage in the order of the calls.
@@ -42,8 +42,8 @@ class HierarchicalCommunicator final : public ForwardingCommunicator {
   int num_nodes() const { return static_cast<int>(node_sizes_.size()); }
 
   void progress() override;
-  /// Memory of the node's backend. Within a node, all_reduce and broadcast use the same part of the buffer on
-  /// all ranks, as that memory requires; the other operations pass scratch to the node's collectives.
+  /// Allocates from the node's backend. Within a node, all_reduce and broadcast use the same part of the
+  /// buffer on all ranks, as a window requires; the other operations pass scratch to the node's collectives.
   Window allocate(std::size_t bytes) override { return node_down_->allocate(bytes); }
   std::unique_ptr<Communicator> split(int color, int key) override;
 
@@ -64,7 +64,7 @@ class HierarchicalCommunicator final : public ForwardingCommunicator {
 
   void find_nodes();
   bool has_lane() const { return own_.index < num_lanes_; }
-  /// The position of the part of `rank` among the parts of all lanes: lane by lane, node by node.
+  /// The position of the part of `rank` in lane order: by lane, then by node, then by rank within the node.
   std::int64_t lane_order(int rank) const;
   TensorRef slice(TensorRef buffer, int lane) const;
   Request start(const CommCall& call) override;

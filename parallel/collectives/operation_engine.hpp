@@ -24,14 +24,16 @@ class PolledOperation {
 
 /// The operations of a communicator and its splits that are under way, and their scratch. A thread that waits
 /// for one of them advances all of them, because another rank may need any of them. One thread at a time
-/// advances them, in the order in which they were started. A thread that finds another thread advancing them
-/// returns at once, so neither `start` nor `test` waits for a reduction in a progress thread.
+/// advances them, in the order in which they were started. If another thread is already advancing them, a
+/// call to `progress` returns at once, so neither `start` nor `test` waits for a reduction in a progress
+/// thread.
 class OperationEngine {
  public:
   /// Scratch is charged to `ledger` (null: to no ledger).
   explicit OperationEngine(MemoryLedger* ledger = nullptr) : scratch(ledger) {}
 
-  /// The request's test or wait rethrows an exception of `operation`. The engine must outlive the request.
+  /// The request's test or wait rethrows an exception that `operation` threw. The engine must outlive the
+  /// request.
   Request start(std::unique_ptr<PolledOperation> operation);
   void progress();
 

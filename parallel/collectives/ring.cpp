@@ -5,7 +5,7 @@ namespace mylos {
 
 namespace {
 
-/// The neighbour `distance` places ahead; a negative distance counts backwards.
+/// The place in the order that is `distance` places ahead of this rank; a negative distance counts backwards.
 int neighbour(const RankOrder& order, int distance) {
   return ((order.index + distance) % order.size() + order.size()) % order.size();
 }
@@ -14,7 +14,7 @@ std::int64_t largest_part(const RankOrder& order) {
   return (order.first.back() + order.size() - 1) / order.size();
 }
 
-/// Partial sums travel towards their owner. Returns the place of this rank's own complete part. Two slots of
+/// Partial sums travel towards their owner. Returns the place of this rank's fully reduced part. Two slots of
 /// scratch suffice: one sum leaves while the next arrives.
 BufferRange ring_reduce_scatter(ScheduleBuilder& builder, const RankOrder& order, BufferRange own) {
   if (order.size() == 1) return own;
@@ -51,7 +51,7 @@ void chain_broadcast(ScheduleBuilder& builder, const RankOrder& order, BufferRan
   }
 }
 
-/// The same with a reduction on the way, from the last rank of the order to the first.
+/// The same pipeline from the last rank of the order to the first, with a reduction at each rank.
 void chain_reduce(ScheduleBuilder& builder, const RankOrder& order, BufferRange own) {
   const int before = order.rank(neighbour(order, -1));
   const int after = order.rank(neighbour(order, 1));

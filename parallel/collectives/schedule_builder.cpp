@@ -45,12 +45,12 @@ std::vector<LocalStep>& ScheduleBuilder::local_steps() {
 }
 
 void ScheduleBuilder::copy(BufferRange from, BufferRange to) {
-  require(from.count == to.count, "a copy has as many elements as its source");
+  require(from.count == to.count, "source and destination of a copy have equal lengths");
   if (from.count > 0 && from != to) local_steps().push_back({LocalStep::Kind::copy, from, to});
 }
 
 void ScheduleBuilder::combine(BufferRange from, BufferRange into) {
-  require(from.count == into.count, "what is combined has equally many elements");
+  require(from.count == into.count, "combined ranges have equal lengths");
   if (from.count > 0) local_steps().push_back({LocalStep::Kind::combine, from, into});
 }
 

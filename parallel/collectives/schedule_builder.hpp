@@ -35,8 +35,8 @@ bool is_in_place(CommOperation operation);
 BufferRange input_of(const CollectiveCall& call);
 BufferRange output_of(const CollectiveCall& call);
 
-/// Every message or exchange starts a new round; local steps belong to the last round. Local steps and
-/// messages without elements are left out, the messages by both sender and receiver.
+/// Every message or exchange starts a new round; local steps join the latest round. Local steps and messages
+/// without elements are left out; both sender and receiver leave out such a message.
 class ScheduleBuilder {
  public:
   void send(int peer, BufferRange range) { exchange(peer, range, peer, {}); }
@@ -49,7 +49,7 @@ class ScheduleBuilder {
   /// Scratch that stays valid for the whole schedule.
   BufferRange scratch(std::int64_t count);
 
-  /// Receives the peer's values of the elements `own` and combines them with this rank's values. Returns the
+  /// Receives the peer's values for the elements `own` and combines them with this rank's values. Returns the
   /// place of the result: `own` itself, or new scratch if `own` is input.
   BufferRange receive_and_combine(int peer, BufferRange own) { return exchange_and_combine(peer, {}, own); }
   /// The same, and sends `given` in the same round.

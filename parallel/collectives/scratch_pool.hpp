@@ -12,17 +12,17 @@
 
 namespace mylos {
 
-/// Decides, by size alone, which of its free blocks a pool lends.
+/// Decides, by size alone, which free block a pool lends.
 class ScratchSizes {
  public:
   struct Lent {
     std::size_t capacity = 0;
     bool is_new = false;
-    /// Size of the free block that makes room for a new one; 0 if there is none.
+    /// Size of the free block that the new one replaces; 0 if it replaces none.
     std::size_t replaced = 0;
   };
-  /// Lends the smallest free block that is large enough. If there is none, the largest free block makes room
-  /// for a new one, so that the pool has only as many blocks as were ever borrowed at the same time.
+  /// Lends the smallest free block that is large enough. If there is none, a new block replaces the largest
+  /// free one, so the pool never has more blocks than were lent at the same time.
   Lent take(std::size_t bytes);
   void give_back(std::size_t capacity) { free_.insert(capacity); }
   /// Bytes of all blocks, lent or not.
@@ -61,7 +61,7 @@ class ScratchPool {
   /// Charges its blocks to `ledger` (null: to no ledger) as communication.
   explicit ScratchPool(MemoryLedger* ledger) : ledger_(ledger) {}
 
-  /// At least `bytes`, not initialised.
+  /// Lends at least `bytes`, not initialised.
   Lease take(std::size_t bytes);
 
  private:

@@ -76,8 +76,9 @@ class SimulatedLink::Links {
       : model_(model), clock_(clock), free_at_(static_cast<std::size_t>(world_size), 0) {
     if (!(model.latency >= 0.0) || !(model.gigabits_per_second > 0.0) || !std::isfinite(model.latency)) {
       fail(ExitCode::usage,
-           "a simulated link has a latency of at least 0 s and a bandwidth, not {} s, {} Gb/s", model.latency,
-           model.gigabits_per_second);
+           "a simulated link needs a finite latency of at least 0 s and a bandwidth above 0 Gbit/s, not {} s "
+           "and {} Gbit/s",
+           model.latency, model.gigabits_per_second);
     }
   }
 
@@ -116,7 +117,8 @@ SimulatedLink::SimulatedLink(NextCommunicator next, std::shared_ptr<Links> links
 Request SimulatedLink::start(const CommCall& call) {
   const bool is_sent = call.operation == CommOperation::send;
   if (!is_sent && call.operation != CommOperation::recv) {
-    fail(ExitCode::usage, "a simulated link needs an algorithm over send and receive, not a native {}",
+    fail(ExitCode::usage,
+         "a simulated link cannot run a native {}; choose an algorithm that uses send and receive",
          name_of(call.operation));
   }
   const int world_rank = world_ranks_[static_cast<std::size_t>(call.peer)];

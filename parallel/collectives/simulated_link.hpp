@@ -13,10 +13,10 @@ namespace mylos {
 /// Hockney's model: a message of n bytes takes `latency` + 8 n / `gigabits_per_second` / 10⁹ seconds.
 struct LinkModel {
   double latency = 0.0;              ///< seconds
-  double gigabits_per_second = 1.0;  ///< 10⁹ bits; greater than 0
+  double gigabits_per_second = 1.0;  ///< greater than 0
 };
 
-/// The clock of the links, in nanoseconds since a moment that all ranks share.
+/// The clock of the links, in nanoseconds since an epoch that all ranks share.
 class LinkClock {
  public:
   virtual ~LinkClock() = default;
@@ -26,16 +26,16 @@ class LinkClock {
   virtual void sleep_until(std::int64_t time) = 0;
 };
 
-/// CLOCK_MONOTONIC, which nobody can set and which the ranks of one machine share; so all ranks must be on
+/// CLOCK_MONOTONIC, which cannot be set and is the same for all processes of a machine. All ranks must be on
 /// one machine.
 LinkClock& monotonic_link_clock();
 
 /// send and recv take at least as long as over a link that follows the model. Each ordered pair of ranks has
 /// its own link, which carries one message at a time, whichever split the message belongs to. A message
 /// starts once it is posted and the link is free, and occupies the link until it is delivered. A send is
-/// complete when its buffer is free and the message is delivered; a receive when the message has arrived and
-/// its time of delivery has come. A delay costs no computation: it is a time that `test` compares with the
-/// clock.
+/// complete when its buffer is free and the message's time of delivery has come; a receive is complete when
+/// the message has arrived and that time has come. A delay uses no processor time: `test` compares the time
+/// of delivery with the clock, and `host_wait` sleeps.
 ///
 /// Buffers are host memory. A barrier takes no simulated time. Native collectives would bypass the link, so
 /// they throw ExitCode::usage; AlgorithmCommunicator builds collectives from send and recv.

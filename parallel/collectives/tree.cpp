@@ -10,8 +10,9 @@ namespace mylos {
 
 namespace {
 
-/// Bruck's algorithm: place i holds the part for the rank i places ahead. For each bit that is set in i, the
-/// part moves ahead by the value of the bit.
+/// Bruck's algorithm. At the start, place i holds the part for the rank i places ahead. The step for each
+/// power of two d moves the parts at places with bit d set to the same places of the rank d places ahead. At
+/// the end, place i holds the part from the rank i places behind.
 void bruck_all_to_all(ScheduleBuilder& builder, const RankOrder& order, BufferRange input,
                       BufferRange output) {
   const int size = order.size();
@@ -20,7 +21,7 @@ void bruck_all_to_all(ScheduleBuilder& builder, const RankOrder& order, BufferRa
   const BufferRange rotated = builder.scratch(input.count);
   for (int i = 0; i < size; ++i) builder.copy(place(input, (order.index + i) % size), place(rotated, i));
   for (int distance = 1; distance < size; distance *= 2) {
-    // At most half of the places move, so the output has room for both the leaving and the arriving parts.
+    // At most half of the parts move, so the output has room for the departing and the arriving parts.
     std::vector<int> moving;
     for (int i = 0; i < size; ++i) {
       if ((i & distance) != 0) moving.push_back(i);
@@ -76,7 +77,8 @@ void Tree::add(const CollectiveCall& call) const {
       broadcast(output);
       break;
     case CommOperation::reduce_scatter:
-      // A rank that passes parts on has first combined its children's vectors, so its result lies in scratch.
+      // A rank that forwards parts has children, so `reduce` left its result in scratch, which may be
+      // overwritten.
       scatter(reduce(input), output);
       break;
     case CommOperation::all_gather: {

@@ -20,8 +20,8 @@ struct SharedPair {
   std::set<std::int64_t> ticks;
 };
 
-/// Whether the two are never live at the same time, except at `ticks`, at which the result replaces the
-/// operand.
+/// Whether result and operand are never live at the same time, except at `ticks`, when the result replaces
+/// the operand.
 bool follows(const Intervals& result, const Intervals& operand, const std::set<std::int64_t>& ticks) {
   auto r = result.begin();
   auto o = operand.begin();
@@ -38,7 +38,7 @@ bool follows(const Intervals& result, const Intervals& operand, const std::set<s
   return true;
 }
 
-/// The intervals of both, in order; intervals that share ticks are joined.
+/// The intervals of `a` and `b` in order; intervals that share ticks are joined.
 Intervals merged(const Intervals& a, const Intervals& b) {
   Intervals all;
   std::ranges::merge(a, b, std::back_inserter(all), {}, &LiveInterval::first, &LiveInterval::first);
@@ -87,7 +87,7 @@ class Lifetimes {
     }
   }
 
-  /// Gives each result the memory of an operand that it may replace, if nothing reads the operand any more.
+  /// Gives each result the memory of an operand that it may replace, if nothing reads the operand afterwards.
   /// Returns the buffer in `arena` of each root: the same one if roots share memory, -1 if this slot does not
   /// use the root.
   std::vector<int> place(ArenaPlan& arena) {
@@ -202,13 +202,13 @@ int message_of(const Action& action, const ModelPrograms& programs) {
   if (action.kind == ActionKind::receive_forward) root = chunk.input;
   if (action.kind == ActionKind::send_backward) root = chunk.input_gradient;
   if (action.kind == ActionKind::receive_backward) root = chunk.output_gradient;
-  require(root >= 0, "a message is about the stream between two chunks");
+  require(root >= 0, "a message carries the residual stream or its gradient between chunks");
   return root;
 }
 
 namespace {
 
-/// Whether the last three pairs of passages are equal, so that the last pair adds nothing.
+/// Whether the last three pairs of passages are equal, so that the last one adds nothing to the plan.
 bool ends_in_repetition(const std::vector<Passage>& passages) {
   constexpr std::size_t pair = 2;
   if (passages.size() < 3 * pair) return false;
@@ -216,8 +216,8 @@ bool ends_in_repetition(const std::vector<Passage>& passages) {
   return std::equal(end - pair, end, end - 2 * pair) && std::equal(end - pair, end, end - 3 * pair);
 }
 
-/// Number of steps of the longest run that differs from shorter runs in its sequence of slots. A round is a
-/// number of steps after which the slots are in the same state as before. The longest run contains two
+/// The number of steps of the longest run whose sequence of slots differs from those of shorter runs. A round
+/// is a number of steps after which the slots are back in the same state. The longest run contains two
 /// rounds, so that the plan sees every value that lives from one round to the next.
 std::int64_t num_distinct_runs(const Schedule& schedule) {
   if (schedule.ahead() == 0) return 1;

@@ -14,7 +14,7 @@ namespace mylos {
 /// One item in the order of execution: a program, or a message of one tensor.
 struct Passage {
   const Program* program = nullptr;
-  int slot = 0;               ///< slot of the micro-batch; micro-batches in flight have separate activations
+  int slot = 0;               ///< of the micro-batch; micro-batches in flight have separate activations
   bool brings_tokens = true;  ///< tokens and targets are loaded before it
   int message = -1;           ///< if there is no program: the root that is sent or received
   Access access = Access::read;
@@ -22,7 +22,8 @@ struct Passage {
   bool operator==(const Passage&) const = default;
 };
 
-/// Offsets of the activations of each slot. A tick is an operation or a group of neighbouring messages.
+/// The offsets of each slot's activations. A tick of the plan is an operation or a group of neighbouring
+/// messages.
 class ActivationPlan {
  public:
   ActivationPlan(const Roots& roots, const std::vector<Passage>& passages);
@@ -43,8 +44,8 @@ class ActivationPlan {
   std::vector<std::vector<int>> buffers_;
 };
 
-/// The passes of micro-batches through the blocks, in runs of every length that leads to a different sequence
-/// of slots; then, on slot 0, evaluation and generation.
+/// The passages of training runs of every length that leads to a different sequence of slots, except passages
+/// that only repeat the preceding ones; then, on slot 0, evaluation and generation.
 std::vector<Passage> passages_of(const Schedule& schedule, const ModelPrograms& programs);
 
 /// The program that runs for `action`.

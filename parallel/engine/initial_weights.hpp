@@ -11,7 +11,7 @@
 
 namespace mylos {
 
-/// Sets the owned parts to the model's initial weights, the same for every layout, and publishes them.
+/// Sets the owned parts to the model's initial weights and publishes them. Collective.
 void initialise_weights(ComputeBackend& backend, const ParameterTable& table, std::uint64_t seed,
                         GradientExchange& exchange, Optimizer& optimizer);
 

@@ -49,7 +49,7 @@ ModelExecutor::ModelExecutor(ComputeBackend& backend, MemoryLedger& ledger, cons
     completes_.push_back(is_backward(schedule_.actions[i].kind) &&
                          (schedule_.is_last(i) || exchange.reduces_each_micro_batch()));
   if (!graphs) return;
-  // The scalars of steps occupy as many places as there are steps under way.
+  // There is one place for scalars per step in flight.
   const auto places = static_cast<std::size_t>(schedule_.ahead()) + 1;
   for (std::size_t i = 0; i < schedule_.actions.size(); ++i) {
     const Action& action = schedule_.actions[i];
@@ -253,7 +253,7 @@ void ModelExecutor::run(const Occurrence& occurrence, const ActionScope& scope) 
       break;
     case ActionKind::reduce:
     case ActionKind::step:
-      fail(ExitCode::internal, "{} is of no micro-batch", name_of(action.kind));
+      fail(ExitCode::internal, "{} does not belong to a micro-batch", name_of(action.kind));
   }
   slots_.finish(occurrence);
 }
@@ -270,7 +270,7 @@ std::vector<float> ModelExecutor::logits(std::int64_t row) {
   exchange_.begin(UnitSequence::generation);
   const Entries entries = programs_.generate.entries;
   run_entries({.binding = bindings_[slot_], .entries = entries.first(entries.size() - 1)});
-  // The product was recorded for row 0; move it to the requested row of its input.
+  // The product was recorded for row 0 of its input; move it to the requested row.
   Entry product = entries.back();
   product.awaits.clear();
   const auto element = static_cast<std::int64_t>(size_of(shape_.dtype));

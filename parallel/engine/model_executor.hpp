@@ -27,16 +27,17 @@ struct ActionScope {
   std::int64_t first_sample = 0;
   /// The step's scalars in device memory.
   const StepScalars* scalars = nullptr;
-  /// (1) fp32, in device memory, for the whole step: receives the sum of losses.
+  /// (1) fp32 in device memory: receives the sum of the step's losses.
   TensorRef loss_sum;
-  /// Queue the operations between two communications as a whole, if the executor was made with graphs.
+  /// Whether to queue the operations between two communications as a graph, if the executor was made with
+  /// graphs.
   bool as_graphs = false;
 };
 
 class ModelExecutor {
  public:
-  /// `graphs`: prepares to record the actions, for `ActionScope::as_graphs`. `backend`, `ledger`, `grid` and
-  /// `exchange` must outlive the object; the other arguments are copied.
+  /// With `graphs`, prepares to record the actions for `ActionScope::as_graphs`. `backend`, `ledger`, `grid`
+  /// and `exchange` must outlive the object; it keeps copies of the other arguments.
   ModelExecutor(ComputeBackend& backend, MemoryLedger& ledger, const ProcessGrid& grid,
                 GradientExchange& exchange, const Schedule& schedule, ModelPrograms programs,
                 const ModelConfig& model, const BatchShape& shape, bool graphs = false);
@@ -53,9 +54,9 @@ class ModelExecutor {
   /// Gives an action of a micro-batch its slot; waits for the posted messages unless the action is itself a
   /// message. Returns true if it is the first action of its micro-batch: then call `load` before `run`.
   bool begin(const Occurrence& occurrence);
-  /// Brings a micro-batch into its slot: B rows of T + 1 tokens, of which the last T are the targets; a
-  /// negative token is a target that does not count (0 as input). `tokens` may change after this call
-  /// returns, although the device may still be copying.
+  /// Loads a micro-batch into its slot: B rows of T + 1 tokens, of which the first T are inputs and the last
+  /// T are targets. A negative token is ignored as a target and read as 0 as an input. `tokens` may change
+  /// after this call returns, although the device may still be copying.
   void load(std::span<const std::int32_t> tokens);
   /// The same for evaluation and generation.
   void load_evaluation(std::span<const std::int32_t> tokens);
@@ -65,20 +66,21 @@ class ModelExecutor {
   void finish_messages();
   bool has_messages() const { return !messages_.empty(); }
 
-  /// Runs the forward pass of the loaded samples, without gradients; no step may be under way. Until the next
-  /// call, `evaluation_losses()` and `evaluation_correct()` hold the losses and hits, one per row.
+  /// Runs the forward pass of the loaded samples without gradients; no step may be under way. Until the next
+  /// call, `evaluation_losses()` and `evaluation_correct()` hold the losses and hits by row. Row b * T + t is
+  /// position t of sample b.
   void evaluate();
   std::span<const float> evaluation_losses() const { return host_losses_; }
   std::span<const std::int32_t> evaluation_correct() const { return host_correct_; }
 
-  /// Runs a forward pass in the same way and returns the logits of row `row` (b * T + t) as fp32, for the
-  /// vocabulary without padding.
+  /// Runs a forward pass in the same way and returns the logits of row `row` as fp32, for the vocabulary
+  /// without padding.
   std::vector<float> logits(std::int64_t row);
 
  private:
   using Entries = std::span<const Entry>;
 
-  /// The common properties of the entries in one pass through a program.
+  /// The properties that all entries of one pass through a program share.
   struct Pass {
     bool holds_terms = false;  ///< gradients already hold contributions of earlier micro-batches
     bool completes = false;    ///< its contributions are the last before the reduction
@@ -98,10 +100,10 @@ class ModelExecutor {
   void queue(const Entry& entry, const Pass& pass);
   /// Reports the gradients that the entry completes and releases the units that its block no longer uses.
   void finish(const Entry& entry, const Pass& pass);
-  /// Whether the entry itself communicates or a reduction starts after it.
+  /// Whether the entry is a collective or a reduction starts after it.
   bool is_cut(const Entry& entry, bool completes) const;
-  /// Calls visit(number, entries) for each segment. A segment ends with a cut or before an entry that awaits
-  /// a collective.
+  /// Calls visit(number, entries) for each segment. A segment ends with an entry for which `is_cut` holds, or
+  /// before an entry that awaits a collective.
   void for_each_segment(Entries entries, bool completes, const auto& visit) const;
   /// Whether an earlier micro-batch of the step has already contributed to the same gradients. Records this
   /// contribution.
@@ -122,7 +124,7 @@ class ModelExecutor {
   std::size_t slot_ = 0;                   // slot of the last action that was begun
   std::vector<bool> completes_;            // by action: see Pass
   std::vector<std::int64_t> contributed_;  // by chunk and part: the last step that contributed
-  // By action, slot and place of the step's scalars: a graph per segment; empty without graphs.
+  // By action, slot and place of the step's scalars: one graph per segment; empty without graphs.
   std::vector<std::vector<DeviceGraph>> graphs_;
   std::vector<Request> messages_;                // posted
   std::map<const Entry*, Request> collectives_;  // collectives of programs that are under way

@@ -62,7 +62,7 @@ std::vector<std::int64_t> gather_values(ComputeBackend& backend, Communicator& r
                                         const std::vector<std::int64_t>& own) {
   const auto ranks = static_cast<std::size_t>(replicas.size());
   std::vector<std::int64_t> all(own.size() * ranks);
-  MemoryLedger ledger;  // for a few bytes that live for one call
+  MemoryLedger ledger;  // not the run's: these few bytes live for one call
   const std::size_t own_bytes = own.size() * sizeof(std::int64_t);
   const DeviceBuffer buffer(backend, ledger, MemoryCategory::communication, own_bytes * (ranks + 1),
                             "mylos::replica_check");
@@ -90,8 +90,8 @@ bool is_intact(ComputeBackend& backend, const GradientExchange& exchange, const 
                             weights.dtype);
 }
 
-/// The numbers of the replicas that are not intact. If all seem intact, the replicas whose hash is not that
-/// of the majority; without a majority, all replicas.
+/// The numbers of the replicas that are not intact. If all seem intact, the replicas whose hash differs from
+/// that of the majority, or all replicas if there is no majority.
 std::vector<int> find_suspects(const std::vector<std::int64_t>& hashes,
                                const std::vector<std::int64_t>& intact) {
   std::vector<int> ranks;

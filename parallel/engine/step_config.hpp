@@ -13,10 +13,10 @@
 
 namespace mylos {
 
-/// The batch of a step and its number formats.
+/// The batch of a step and its number formats. Sample ranks are the ranks along `sample_axes`.
 struct TrainConfig {
   std::int64_t global_batch = 0;  ///< sequences per step
-  std::int64_t micro_batch = 0;   ///< sequences per forward pass of one sample rank
+  std::int64_t micro_batch = 0;   ///< sequences per forward pass of a rank
   std::int64_t accumulation = 0;  ///< micro-batches per step: global_batch / (micro_batch * sample ranks)
   std::int64_t seq_len = 0;       ///< T
   DType dtype = DType::fp32;      ///< of weights and activations
@@ -25,8 +25,8 @@ struct TrainConfig {
   Recompute recompute = Recompute::none;
   std::uint64_t seed = 0;
 
-  /// The samples between the beginnings of two successive micro-batches of a rank: a micro-batch of each
-  /// sample rank.
+  /// The number of samples from the start of one micro-batch of a rank to the start of its next: one
+  /// micro-batch per sample rank.
   std::int64_t sample_stride() const { return global_batch / accumulation; }
   BatchShape shape() const { return {.batch = micro_batch, .seq = seq_len, .dtype = dtype}; }
 };
@@ -38,7 +38,7 @@ struct StepConfig {
   OptimizerConfig optimizer;
   LrScheduleConfig lr;
   GuardConfig guard;
-  bool graphs = false;  ///< record the work of a GPU and queue it as a whole
+  bool graphs = false;  ///< record the GPU's work once and queue it as graphs
 
   /// 1 / tokens of the global batch.
   float per_token() const {
@@ -48,7 +48,7 @@ struct StepConfig {
   ParameterTable table(const Coordinates& coordinates) const {
     return ParameterTable(model).local(coordinates, parallel.splits);
   }
-  /// The configuration for recording the programs of the rank at `coordinates`, which follows `schedule`.
+  /// The configuration for recording the programs with which the rank at `coordinates` follows `schedule`.
   ProgramConfig programs(const Schedule& schedule, const Coordinates& coordinates) const {
     BatchShape shape = train.shape();
     if (parallel.splits.sequence) {

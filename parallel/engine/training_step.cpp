@@ -53,7 +53,8 @@ TrainingStep::TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, const 
       slots_{Slot(backend), Slot(backend)},
       inputs_{TransferBuffer(backend, sizeof(StepScalars)), TransferBuffer(backend, sizeof(StepScalars))} {
   if (config.graphs && !backend.can_capture())
-    fail(ExitCode::usage, "[backend] graphs = true needs a GPU: {} records no work", backend.description());
+    fail(ExitCode::usage, "[backend] graphs = true needs a GPU: {} cannot record graphs",
+         backend.description());
   const TrainConfig& train = config.train;
   ModelPrograms programs = record_programs(config.model, table_, config.programs(schedule_, coordinates_));
   const ExchangeScope scope{.table = table_,
@@ -71,7 +72,8 @@ TrainingStep::TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, const 
   tensor_terms_ = tensor_terms(table_, optimizer_->parts());
   find_norm_ranges();
   guard_config_ = config.guard;
-  // Only the last stage has a loss; the ranks along the remaining axes all have the same loss.
+  // Only the last stage computes the loss. Of its ranks, those that differ only along axes outside
+  // `loss_axes` compute the same terms.
   const int copies_of_loss = coordinates_.extent(all_axes.without(loss_axes).without({Axis::pipeline}));
   guard_config_.loss_factor = config.per_token() / static_cast<float>(copies_of_loss);
 
@@ -119,7 +121,7 @@ void TrainingStep::begin(std::int64_t step) {
     const auto* guard = static_cast<const GuardState*>(guard_state_.data());
     backend_.copy(&guard->loss_scale, &scalars->loss_scale, sizeof(float));
   }
-  // Only the rank with the head has a loss.
+  // A rank without the head adds nothing to the loss.
   if (!has_head_)
     backend_.run(Fill{.y = {&memory_of(step)->guard_input.loss_sum, DType::fp32, {1}}, .value = 0.0F});
   begun_ = step;
@@ -148,7 +150,7 @@ void TrainingStep::run(std::int64_t step, std::int64_t last, StepDriver& driver)
 }
 
 void TrainingStep::read_results() {
-  require(num_unread() > 0, "a step was run");
+  require(num_unread() > 0, "there is an unread step");
   const Slot& slot = slot_of(num_read_);
   const auto& outputs = *static_cast<const StepOutputs*>(slot.outputs.data());
   ++num_read_;

@@ -24,8 +24,8 @@
 
 namespace mylos {
 
-/// Where the device spends the time of a step. `communication` is the part that no pass hides; the time that
-/// a pass spends waiting counts as part of the pass.
+/// How the device spends the time of a step. Time that a pass or the update spends waiting for communication
+/// counts as part of it; `communication` is all other communication.
 enum class StepPhase : std::uint8_t { data, forward, backward, communication, optimizer };
 inline constexpr int num_step_phases = 5;
 
@@ -41,14 +41,14 @@ using PhaseSeconds = std::array<double, num_step_phases>;
 /// The results of a step.
 struct StepResults {
   StepScalars scalars;
-  GuardState guard;  ///< the guard's state after the steps so far
+  GuardState guard;  ///< the guard's state after the step
   PhaseSeconds phase_seconds{};
-  /// Wall time from the start of the step, or from the reading of the previous results if that was later, to
-  /// the reading of its results.
+  /// Wall time until the results of the step are read, from its start or, if later, from the reading of the
+  /// previous results.
   double seconds = 0.0;
 };
 
-/// The caller of steps: supplies tokens, and may observe or interfere between actions.
+/// The caller of steps: supplies tokens, and may observe or intervene between actions.
 class StepDriver {
  public:
   virtual ~StepDriver() = default;
@@ -75,10 +75,10 @@ class TrainingStep {
   void initialise();
 
   /// Queues step `step`, the successor of the previous one, and returns while the device may still be
-  /// executing it; at most two steps may be unread. Schedules that overlap steps begin later steps, up to
-  /// `last`; so evaluation, checkpoints and changes of weights are possible only after a step that ran with
-  /// `last` = `step`. Nothing is allocated after the second step, unless graphs are recorded again.
-  /// Collective.
+  /// executing it; at most two steps may be unread. A schedule that overlaps steps also begins later steps,
+  /// up to `last`. Evaluation, checkpoints and changes of weights are therefore possible only after a step
+  /// that ran with `last` = `step`. Nothing is allocated after the second step, unless graphs are recorded
+  /// again. Collective.
   void run(std::int64_t step, std::int64_t last, StepDriver& driver);
   /// Number of steps whose results have not been read.
   std::size_t num_unread() const { return num_run_ - num_read_; }
@@ -98,7 +98,7 @@ class TrainingStep {
   Optimizer& optimizer() { return *optimizer_; }
   ModelExecutor& executor() { return *executor_; }
 
-  /// The memory of a step on the device while the step is under way.
+  /// The device memory of a step while the step is under way.
   struct StepMemory {
     StepScalars scalars;
     GuardInput guard_input;
@@ -115,14 +115,15 @@ class TrainingStep {
     std::int64_t begin = 0;
     std::int64_t count = 0;
   };
-  /// The ranges for which each rank along the tensor axis holds only a term of the gradient after the
-  /// exchange's reduction, with neighbouring ranges joined; each range is summed before the update.
+  /// The ranges of which each rank along the tensor axis still holds only a term of the gradient after the
+  /// exchange's reduction. Neighbouring ranges are joined. Each range is summed before the update.
   static std::vector<PartRange> tensor_terms(const ParameterTable& table, const std::vector<UnitPart>& owned);
-  /// The calls that sum these ranges, all under way at the same time, after `before` other calls of the step.
+  /// The calls that sum these ranges, all under way at the same time, in a list where `before` other calls
+  /// precede them.
   static std::vector<PlannedCall> tensor_calls(const ParameterTable& table,
                                                const std::vector<UnitPart>& owned, DType gradient_type,
                                                std::size_t before);
-  /// Bytes that this class itself allocates on the device for steps by `schedule`.
+  /// Bytes that this class itself allocates on the device to run steps of `schedule`.
   static std::size_t workspace_bytes(const Schedule& schedule) {
     return sizeof(GuardState) + sizeof(StepMemory) * (1 + static_cast<std::size_t>(schedule.ahead()));
   }
@@ -150,7 +151,8 @@ class TrainingStep {
   /// The first step does not use graphs, because libraries choose algorithms and allocate memory when they
   /// first see an operation. Nor does a traced step, because a trace shows each operation separately.
   bool as_graphs() const { return config_.graphs && num_run_ > 0 && !trace_.on(); }
-  /// Sends a step's number and learning rate to the device and, if steps overlap, copies the loss scale.
+  /// Sends a step's number and learning rate to the device, copies the loss scale if steps overlap, and
+  /// clears the loss sum on ranks without the head.
   void begin(std::int64_t step);
   StepMemory* memory_of(std::int64_t step) const;
   Slot& slot_of(std::size_t run) { return slots_[run % slots_.size()]; }
@@ -183,7 +185,7 @@ class TrainingStep {
 
   DeviceBuffer memory_;       // StepMemory of the steps under way, used in rotation
   DeviceBuffer guard_state_;  // GuardState
-  /// The update before the sum over all ranks, and after it; one pair per StepMemory.
+  /// The parts of the update before and after its sum over all ranks; one pair per StepMemory.
   std::vector<std::array<DeviceGraph, 2>> update_graphs_;
   std::vector<std::int32_t> tokens_;  // a micro-batch (B, T + 1)
   std::array<Slot, 2> slots_;

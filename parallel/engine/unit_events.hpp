@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The requests that the programs of a schedule make to an exchange.
+// unit_events_of: the requests that the programs of a schedule make to an exchange.
 #pragma once
 
 #include "core/model/model_programs.hpp"

@@ -67,7 +67,7 @@ std::vector<int> units_in_order(const ParameterTable& table, const std::vector<G
 
 extern constinit const ExchangeKind ddp_exchange{
     .name = "ddp",
-    .doc = "every rank holds everything, and gradients are summed",
+    .doc = "nothing is divided, and gradients are summed",
     .params = params,
     .shards = false,
     .gathers_within_passes = false,

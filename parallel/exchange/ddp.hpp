@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Ddp: every rank holds everything; gradients are summed in one of four ways, which docs/results.md compares
-// (buckets and overlap: Li et al., "PyTorch Distributed", VLDB 2020).
+// Ddp: every data-parallel rank holds all weights, gradients and optimizer states; gradients are summed in
+// one of four ways, which docs/results.md compares (buckets and overlap: Li et al., "PyTorch Distributed",
+// VLDB 2020).
 #pragma once
 
 #include <cstdint>
@@ -26,8 +27,8 @@ struct DdpConfig {
 
 /// The places of the units, and the reductions of a step.
 struct DdpLayout {
-  /// Elements [begin, end) of the buffer, reduced once the first `after` elements are complete, or, with
-  /// `at_the_end`, after the backward pass.
+  /// Elements [begin, end) of the buffer, reduced once the first `after` elements are complete or, if `after`
+  /// is `at_the_end`, after the last backward pass.
   struct Reduction {
     std::int64_t begin = 0;
     std::int64_t end = 0;
@@ -39,7 +40,7 @@ struct DdpLayout {
 
   bool has_gradients = false;
   std::int64_t size = 0;              // elements of all units
-  std::vector<std::int64_t> offsets;  // by unit: in the order in which gradients are completed
+  std::vector<std::int64_t> offsets;  // by unit; units lie in the order in which gradients are completed
   std::vector<Reduction> reductions;  // in the order in which they start
 };
 
@@ -47,7 +48,7 @@ struct DdpLayout {
 /// micro-batches is reduced.
 class Ddp final : public GradientExchange {
  public:
-  /// `replicas` are the ranks that hold other terms of the same gradients.
+  /// `replicas` are the ranks that hold the terms of the same gradients, this rank included.
   Ddp(const DdpConfig& config, const ExchangeScope& scope, ComputeBackend& backend, MemoryLedger& ledger,
       Communicator& replicas);
 
@@ -76,7 +77,7 @@ class Ddp final : public GradientExchange {
   DeviceBuffer weights_;
   DeviceBuffer gradients_;               // empty without gradients
   std::vector<std::uint64_t> versions_;  // of the weights, by unit
-  std::size_t num_started_ = 0;          // of this step's reductions
+  std::size_t num_started_ = 0;          // reductions of this step
   std::vector<Request> requests_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// GradientExchange: who owns which part of a unit, and when and how gradients are combined.
+// GradientExchange: which rank owns which part of a unit, and when and how gradients are combined.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@ namespace mylos {
 /// A block acquires a unit.
 struct UnitAcquisition {
   UnitAccess access;
-  int visit = 0;         ///< number of the block's pass, the same for units that it acquires together
+  int visit = 0;         ///< number of the pass through a block; units that the pass acquires share it
   int micro_batch = -1;  ///< -1 outside a step; if micro-batches repeat, the first of them
 };
 /// A pass through the blocks completes a range of a unit's gradient.
@@ -35,7 +35,7 @@ struct GradientCompletion {
 };
 using UnitEvent = std::variant<UnitAcquisition, GradientCompletion>;
 
-/// The uses of units, each of which acquires them in an order that is known at set-up.
+/// The sequences in which units are acquired; the order of acquisitions in each is known at set-up.
 enum class UnitSequence : std::uint8_t { step, evaluation, generation };
 inline constexpr std::size_t num_unit_sequences = 3;
 /// The events of one sequence, in which one micro-batch stands for all that repeat it.
@@ -50,8 +50,7 @@ std::vector<GradientRange> completions_of(const UnitEvents& events);
 
 /// The weights and gradients of a unit while it is acquired, flat buffers of Unit::size elements.
 struct UnitView {
-  // (size) compute type. The version identifies the content; 0 if it is not worthwhile for a backend to keep
-  // copies of it.
+  // (size) compute type. The version identifies the content; 0 if backends should not keep copies of it.
   TensorRef weights;
   TensorRef gradients;  // (size) fp32 or compute type; empty unless requested
 };
@@ -64,7 +63,7 @@ class GradientExchange {
   GradientExchange& operator=(const GradientExchange&) = delete;
   virtual ~GradientExchange() = default;
 
-  /// Starts a sequence, whose events follow from the first to the last.
+  /// Starts a sequence, whose events then follow in order.
   virtual void begin(UnitSequence /*sequence*/) {}
   /// The unit's weights and gradients, as requested by the access, until `release`.
   virtual UnitView acquire(const UnitAccess& access) = 0;
@@ -74,13 +73,13 @@ class GradientExchange {
   /// step. Each backward pass then overwrites the gradients.
   virtual bool reduces_each_micro_batch() const { return false; }
   /// Reports that a range of a unit's gradient has this rank's last contribution before the reduction. May
-  /// start the reduction, but does not wait for it.
+  /// start that reduction without waiting for it, and may wait for earlier reductions.
   virtual void gradient_ready(const GradientRange& range) = 0;
   /// Whether `gradient_ready` starts a reduction for this range. Such a range ends a segment that can be
   /// queued as a whole.
   virtual bool starts_reduction(const GradientRange& range) const = 0;
-  /// Starts the remaining reductions and waits for all. Then `gradient` of every owned part is the sum over
-  /// the ranks along `loss_axes`.
+  /// Starts the remaining reductions and waits for all. Afterwards `gradient` of every owned part is the sum
+  /// over the ranks along `loss_axes`.
   virtual void reduce() = 0;
 
   /// The parts that this rank's optimizer updates: one per unit, which may be empty and may begin at any
@@ -96,13 +95,14 @@ class GradientExchange {
   virtual TensorRef gradient(const UnitPart& part) const = 0;  // (count)
 
   /// Brings the changed owned weights of a unit to all ranks that use them. Collective; does not wait. The
-  /// caller must not touch the weights until `settle`, or until it has acquired the unit.
+  /// caller must not access the weights until it has called `settle` or acquired the unit.
   virtual void publish(int unit) = 0;
   /// The same for all units.
   void publish_all() {
     for (int unit = 0; unit < table_.num_units(); ++unit) publish(unit);
   }
-  /// Waits for all publications; call it before this rank does something that takes long.
+  /// Waits for all publications. Call it before this rank accesses weights outside `acquire` or stops
+  /// communicating for long.
   virtual void settle() {}
 
  protected:
@@ -112,7 +112,7 @@ class GradientExchange {
   const ParameterTable& table_;
 };
 
-/// If an exchange divides along Axis::shard, the ranks along these axes own the same parts and hold other
+/// If an exchange divides along Axis::shard, the ranks along these axes own the same parts and hold different
 /// terms of their gradients.
 inline constexpr AxisSet replica_axes = loss_axes.without({Axis::shard});
 
@@ -122,17 +122,17 @@ std::vector<UnitPart> whole_units(const ParameterTable& table);
 /// has no fewer elements than any other.
 std::vector<UnitPart> share_of(const std::vector<UnitPart>& parts, int ranks, int rank);
 
-/// The scope of an exchange: one rank of a layout.
+/// What an exchange is planned and made for: one rank of a layout, its number formats and its events.
 struct ExchangeScope {
   const ParameterTable& table;
   Coordinates coordinates{};
   DType compute_type = DType::fp32;
   DType gradient_type = DType::fp32;
-  /// An exchange without events of a step holds no gradients.
+  /// If the step has no events, the exchange holds no gradients.
   UnitEvents events{};
 };
 
-/// A collective that an exchange starts in a step.
+/// A collective of a step, as planned.
 struct PlannedCall {
   AxisSet group;
   CommOperation operation = CommOperation::all_reduce;
@@ -140,7 +140,7 @@ struct PlannedCall {
   DType dtype = DType::fp32;
   /// Number of calls in the list that have started when this one is waited for.
   std::size_t until = 0;
-  std::size_t times = 1;  ///< number of micro-batches that make this call
+  std::size_t times = 1;  ///< how many times the call is made: once per micro-batch that it stands for
 };
 
 /// The memory and the calls that an exchange needs; its constructor allocates by the same plan.
@@ -148,13 +148,12 @@ struct ExchangePlan {
   std::int64_t weight_bytes = 0;
   std::int64_t gradient_bytes = 0;
   std::int64_t gathered_bytes = 0;       ///< whole units' weights, while they are used
-  std::int64_t full_gradient_bytes = 0;  ///< whole units, until they are reduced to the rank's part
+  std::int64_t full_gradient_bytes = 0;  ///< whole units' gradients, until reduced to the rank's part
   std::vector<PlannedCall> calls{};      ///< of a step, in order
   std::vector<UnitPart> owned{};         ///< as GradientExchange::owned; `stored` as GradientExchange::stored
   std::vector<UnitPart> stored{};
   bool reduces_each_micro_batch = false;
-  /// Weights keep their place from step to step, so that it is worthwhile for a backend to keep copies of
-  /// them.
+  /// Weights keep their place from step to step, so that backends may keep copies of them.
   bool keeps_weights = true;
 };
 
@@ -162,11 +161,11 @@ struct ExchangePlan {
 struct ExchangeKind {
   const char* name;
   const char* doc;
-  std::span<const ParamSpec> params;  ///< of section parallel, except parameters of an earlier kind
+  std::span<const ParamSpec> params;  ///< of section parallel, except those that an earlier kind declares
   bool shards;                        ///< the ranks along Axis::shard hold different parts
-  bool gathers_within_passes;         ///< so a pass cannot be queued as a whole
+  bool gathers_within_passes;         ///< gathers weights during passes; rules out graphs
   ExchangePlan (*plan)(const ParamValues& values, const ExchangeScope& scope);
-  /// Collective. The references outlive the exchange.
+  /// Collective. The referenced objects must outlive the exchange.
   std::unique_ptr<GradientExchange> (*make)(const ParamValues& values, const ExchangeScope& scope,
                                             ComputeBackend& backend, MemoryLedger& ledger,
                                             const ProcessGrid& grid);

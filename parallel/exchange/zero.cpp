@@ -12,18 +12,19 @@ namespace mylos {
 namespace {
 
 constexpr ParamSpec zero1_params[] = {
-    text_param("parallel", "shard", "0",
-               "Number of ranks, neighbours along the data axis, among which zero1, zero2 and zero3 divide "
-               "what they divide (see exchange); node takes the ranks of a node, 0 takes all ranks of the "
-               "data axis. If there are several such groups, each holds a whole copy, and gradients are also "
-               "summed over the groups (hybrid sharding)."),
+    text_param(
+        "parallel", "shard", "0",
+        "Size of the groups of neighbours along the data axis whose ranks divide the states, gradients or "
+        "weights (see exchange); node takes the ranks of a node, 0 all ranks of the data axis. If there "
+        "are several groups, each holds a whole copy, and gradients are also summed across the groups "
+        "(hybrid sharding)."),
 };
 constexpr ParamSpec zero3_params[] = {
     integer_param("parallel", "prefetch", "1", 0, 1000, "blocks",
-                  "zero3 starts to gather a block's weights this many blocks before it uses them."),
+                  "Number of blocks by which zero3 gathers weights ahead of their use."),
     boolean_param("parallel", "reshard", "true",
                   "zero3 frees a block's weights after its forward pass and gathers them again for the "
-                  "backward pass; false keeps them until then."),
+                  "backward pass; false keeps them for it."),
 };
 
 template <ZeroStage stage>
@@ -70,7 +71,7 @@ std::unique_ptr<GradientExchange> make(const ParamValues& values, const Exchange
 
 extern constinit const ExchangeKind zero1_exchange{
     .name = "zero1",
-    .doc = "the optimizer's states are divided among the ranks",
+    .doc = "optimizer states are divided among the ranks",
     .params = zero1_params,
     .shards = true,
     .gathers_within_passes = false,
@@ -79,7 +80,7 @@ extern constinit const ExchangeKind zero1_exchange{
 };
 extern constinit const ExchangeKind zero2_exchange{
     .name = "zero2",
-    .doc = "the states and the gradients are divided",
+    .doc = "optimizer states and gradients are divided",
     .params = {},
     .shards = true,
     .gathers_within_passes = false,
@@ -88,7 +89,7 @@ extern constinit const ExchangeKind zero2_exchange{
 };
 extern constinit const ExchangeKind zero3_exchange{
     .name = "zero3",
-    .doc = "the states, the gradients and the weights are divided",
+    .doc = "optimizer states, gradients and weights are divided",
     .params = zero3_params,
     .shards = true,
     .gathers_within_passes = true,
@@ -139,7 +140,8 @@ Zero::Zero(const ZeroConfig& config, const ExchangeScope& scope, ComputeBackend&
   if (!config.divides_weights()) std::ranges::generate(versions_, new_weight_version);
 }
 
-// While an exception propagates, the job is about to end, and other ranks may never join the collectives.
+// Does not wait while an exception propagates: the job is about to end, and other ranks may never join the
+// collectives.
 Zero::~Zero() {
   if (std::uncaught_exceptions() == 0) Zero::settle();
 }

@@ -15,16 +15,16 @@
 
 namespace mylos {
 
-/// Each rank along Axis::shard owns a part of every unit. A unit's gradient is reduce-scattered once the
-/// step's last backward pass has completed it, or, if gradients are divided, once each backward pass has. A
-/// divided gradient exists as a whole only from its first contribution until that reduction. After a unit's
-/// last reduction of the step, the replicas sum the gradients of the parts that they own. Undivided weights
-/// are gathered after the update, and the gather is waited for before their next use; divided weights are
-/// gathered before each use.
+/// Each rank along Axis::shard owns a part of every unit. A unit's gradient is reduce-scattered when the
+/// step's last backward pass has completed it or, if gradients are divided, after every backward pass that
+/// completes it. A divided gradient exists as a whole only from its first contribution until that reduction.
+/// After a unit's last reduction of the step, the replicas sum the gradients of the parts that they own.
+/// Undivided weights are gathered after the update, and their next use waits for the gather. Divided weights
+/// are gathered before they are used.
 class Zero final : public GradientExchange {
  public:
   /// `shards` are the ranks along Axis::shard. `replicas` are the ranks that own the same parts and hold
-  /// other terms of the gradients; null if there are none. Collective.
+  /// different terms of the gradients; null if this rank is the only one. Collective.
   Zero(const ZeroConfig& config, const ExchangeScope& scope, ComputeBackend& backend, MemoryLedger& ledger,
        Communicator& shards, Communicator* replicas);
   ~Zero() override;
@@ -55,9 +55,9 @@ class Zero final : public GradientExchange {
     return layout_.sequences[static_cast<std::size_t>(sequence_)];
   }
   TensorRef gathered_weights(int unit, std::size_t acquisition);
-  /// The unit's whole gradient, padded. Begins a gradient if the unit has none.
+  /// The unit's whole gradient, padded. Begins it if the unit has none.
   TensorRef begun_gradient(int unit, std::size_t acquisition);
-  /// The same for a gradient that has begun.
+  /// The same for a gradient that has already begun.
   TensorRef full_gradient(int unit) const;
   /// The padded unit, or the padded part that this rank owns.
   TensorRef whole(const DeviceBuffer& buffer, DType type, int unit) const;

@@ -12,7 +12,7 @@ namespace mylos {
 
 namespace {
 
-/// Places for values that live during a part of a micro-batch and recur in each micro-batch.
+/// Places for values that live during part of a micro-batch and recur in every micro-batch.
 class RepeatingPlaces {
  public:
   /// Call in the order of first use within a micro-batch; `ticks` may be set until `solve`.
@@ -24,12 +24,12 @@ class RepeatingPlaces {
   }
   LiveInterval& ticks(std::size_t item) { return items_[item].ticks; }
 
-  /// The third micro-batch is the model of all later ones, so its values must not overlap those of the
-  /// fourth.
+  /// Sets all offsets and returns the total number of elements. Later micro-batches use the places of the
+  /// third, so these are reserved for the values of both the third and the fourth.
   std::int64_t solve() {
     constexpr int model = 2;
     ArenaPlan arena;
-    std::map<std::size_t, std::vector<LiveInterval>> live;  // by item that has its own place
+    std::map<std::size_t, std::vector<LiveInterval>> live;  // by item that has a place of its own
     for (std::size_t i = 0; i < items_.size(); ++i) {
       Item& item = items_[i];
       item.like = item.micro_batch <= model ? i : by_micro_batch_[model].at(item.number);
@@ -58,8 +58,8 @@ class RepeatingPlaces {
   std::map<int, std::vector<std::size_t>> by_micro_batch_;
 };
 
-/// Plans a sequence: follows its events as the exchange will, to find the places of weights and gradients,
-/// and to list the calls.
+/// Plans a sequence: follows its events as the exchange will, places weights and gradients, and lists the
+/// calls.
 class SequencePlanner {
  public:
   SequencePlanner(const ZeroConfig& config, const ExchangeScope& scope, ZeroLayout& layout,

@@ -28,7 +28,7 @@ struct ZeroConfig {
 };
 
 /// Sizes and offsets are in elements. A unit is padded to a multiple of ranks * ParameterTable::alignment.
-/// Rank r holds part r; the last parts may lie in the padding.
+/// Rank r holds part r; the last parts may lie partly or wholly in the padding.
 struct ZeroLayout {
   ZeroLayout(const ZeroConfig& config, const ExchangeScope& scope);
 
@@ -38,7 +38,7 @@ struct ZeroLayout {
     std::int64_t own = 0;    // offset of the rank's part in a buffer of parts
     /// The beginning of the range that a micro-batch's backward pass completes last.
     std::int64_t last_completed = -1;
-    /// The gaps between parameters, whose gradients nothing writes.
+    /// The gaps between and after the parameters; nothing writes their gradients.
     std::vector<GradientRange> gaps;
   };
   /// The weights of a unit, from the start of their gather until their last use.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The limit on the last moments of a process, which no other rank watches any more.
+// kill_unless_ended_within: limits the time that a process takes to exit once no other rank watches it.
 #pragma once
 
 #include <chrono>

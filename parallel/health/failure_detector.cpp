@@ -31,8 +31,8 @@ bool is_same(const RankFlight::Entry* a, const RankFlight::Entry* b) {
          a->record.bytes == b->record.bytes;
 }
 
-/// The operation in which `flight` waits. Calls on files come first, since other ranks wait for a rank that
-/// uses its files.
+/// The operation that the rank of `flight` is in. A file-system call takes precedence, because other ranks
+/// wait for a rank that is in one.
 const RankFlight::Entry* shown_operation(const RankFlight& flight) {
   const RankFlight::Entry* io = flight.open_operation(CallKind::io);
   return io != nullptr ? io : flight.open_operation();
@@ -97,7 +97,7 @@ void FailureDetector::judge() {
   }
   judge_operations(CallKind::io, limits_.io_timeout, ExitCode::io);
   judge_operations(CallKind::collective, limits_.operation_timeout, ExitCode::watchdog);
-  // A rank that is waited for may use files for as long as io_timeout allows.
+  // The rank that the others wait for may be in a file-system call for up to io_timeout.
   judge_operations(CallKind::agreement, limits_.operation_timeout + limits_.io_timeout, ExitCode::watchdog);
 }
 
@@ -114,7 +114,7 @@ void FailureDetector::judge_operations(CallKind kind, milliseconds limit, ExitCo
               flight.rank);
   describe(reason_, flight.open_operation(kind));
   reason_.add(" for more than {:.1f} s", seconds(limit));
-  // The operations of all ranks, each once, with the ranks that are in it.
+  // Lists every distinct operation together with the ranks that are in it.
   for (auto first = node_->begin(); first != node_->end(); ++first) {
     const RankFlight::Entry* own = shown_operation(*first);
     const auto in_it = [&](const RankFlight& other) { return is_same(shown_operation(other), own); };
@@ -162,7 +162,7 @@ std::string_view FailureDetector::report() {
       report_.add("  #{} ", entry.record.number);
       describe(report_, &entry);
       // The clocks of different nodes differ.
-      if (!flight.on_other_node) report_.add(", begun {:.1f} s ago", seconds(age));
+      if (!flight.on_other_node) report_.add(", started {:.1f} s ago", seconds(age));
       report_.add(", {}\n", entry.done ? "done" : "UNDER WAY");
     }
   }

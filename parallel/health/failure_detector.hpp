@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// FailureDetector: judges from the pages of ranks whether a rank has stopped or an operation stalls.
+// FailureDetector: judges from the ranks' flight pages whether a rank has stopped or an operation stalls.
 #pragma once
 
 #include <array>
@@ -18,8 +18,8 @@
 namespace mylos {
 
 /// One rank's judgement of the ranks that it sees. It has no clock: the caller passes the time of every look.
-/// Time counts only while this rank itself runs: a look adds at most a quarter of the limit on silence, so a
-/// job that was suspended as a whole and continued is not taken for a failed job, however often that happens.
+/// Time counts only while this rank itself runs: each look adds at most a quarter of the limit on silence, so
+/// a job that is suspended as a whole and resumed is not taken for a failed one, however often that happens.
 /// Looks allocate nothing once the ranks are known.
 class FailureDetector {
  public:
@@ -29,12 +29,12 @@ class FailureDetector {
 
   void set_limits(const WatchdogLimits& limits) { limits_ = limits; }
 
-  /// Takes in the state of the ranks at `now`. Returns true if a rank has stopped or an operation stalls, and
+  /// Notes the state of the ranks at `now`. Returns true if a rank has stopped or an operation stalls, and
   /// this rank must report it. The lowest rank that still beats reports; if it has not ended the job within
   /// the limit on silence, all other ranks report. `node` must live until the next look.
   bool look(const std::vector<RankFlight>& node, TimePoint now);
-  /// The failure that the last look found, whether or not this rank must report it; empty if there is none.
-  /// One line that names the stopped rank or the stalled operation.
+  /// One line that names the stopped rank or the stalled operation that the last look found, whether or not
+  /// this rank must report it; empty if there is no failure.
   std::string_view reason() const { return reason_.view(); }
   ExitCode code() const { return code_; }
   /// The reason and the last operations of every rank.
@@ -46,7 +46,7 @@ class FailureDetector {
   struct Sight {
     std::uint64_t heartbeats = 0;
     std::chrono::nanoseconds beat_at{};
-    std::array<std::uint64_t, num_call_kinds> open_number{};  // the oldest operation of each kind
+    std::array<std::uint64_t, num_call_kinds> open_number{};  // the oldest open operation of each kind
     std::array<std::chrono::nanoseconds, num_call_kinds> open_since{};
   };
 

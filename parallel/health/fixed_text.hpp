@@ -12,8 +12,8 @@
 
 namespace mylos {
 
-/// The text to print when a job is ended: adding to it allocates nothing. Text beyond the capacity is cut
-/// off.
+/// Holds the text that is printed when a failed job ends. Adding to it allocates nothing; text beyond the
+/// capacity is cut off.
 class FixedText {
  public:
   explicit FixedText(std::size_t capacity) : text_(capacity) {}

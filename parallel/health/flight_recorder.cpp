@@ -26,7 +26,7 @@ std::array<char, N> fixed_text(std::string_view text) {
   return result;
 }
 
-/// The end of a long name, which tells files apart.
+/// Keeps the end of a long name, where the names of files differ.
 template <std::size_t N>
 std::array<char, N> fixed_end(std::string_view text) {
   return fixed_text<N>(text.substr(text.size() - std::min(text.size(), N - 1)));
@@ -38,16 +38,16 @@ std::int64_t pid_namespace() {
   return stat("/proc/self/ns/pid", &info) == 0 ? static_cast<std::int64_t>(info.st_ino) : 0;
 }
 
-/// The host and the PID namespace: processes at the same place agree on process IDs.
+/// The host and the PID namespace, within which processes agree on process IDs.
 std::string own_place() {
   std::array<char, 256> host{};
   gethostname(host.data(), host.size() - 1);
   return fmt::format("{} {}", host.data(), pid_namespace());
 }
 
-/// A file of a page's size that has no name, so that no file is left however the job ends; -1 if there is no
-/// memory for it. The memory is allocated in advance: otherwise a later write might end the writer with
-/// SIGBUS.
+/// Returns a file for a FlightPage, or -1 if there is no memory for it. The file has no name, so none is left
+/// behind however the job ends. Its memory is allocated now, because a later write without memory would kill
+/// the writer with SIGBUS.
 int create_file() {
   const int file = memfd_create("mylos-flight-recorder", MFD_CLOEXEC);
   if (file < 0) return -1;
@@ -112,14 +112,14 @@ FlightPage& FlightRecorder::own() const {
   return *node_[own_];
 }
 
-// The lowest bit of the number that `begin` returns is the index of its ring.
+// The lowest bit of the number that `begin` returns is the index of the call's ring.
 std::uint64_t FlightRecorder::begin(CallKind kind, std::string_view operation, std::string_view object,
                                     std::uint64_t bytes) {
   const std::uint64_t index = kind == CallKind::collective ? 0 : 1;
   FlightPage::Ring& ring = own().rings[index];
   std::uint64_t number = 0;
   FlightPage::Slot* slot = nullptr;
-  for (std::size_t tries = 0; tries < ring.slots.size(); ++tries) {  // skips calls under way
+  for (std::size_t tries = 0; tries < ring.slots.size(); ++tries) {  // skips slots of calls under way
     number = ring.operations.fetch_add(1) + 1;
     slot = &ring.slots[number % ring.slots.size()];
     if (slot->begun.load() <= slot->completed.load()) break;

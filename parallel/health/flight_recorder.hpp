@@ -65,7 +65,7 @@ struct PhaseRecord {
   std::array<char, 56> text;
 };
 
-/// The memory of one rank. A page of zero bytes is valid and empty.
+/// The shared memory of one rank. A page of zeros is valid and empty.
 struct FlightPage {
   struct Slot {
     SharedValue<OperationRecord> record;
@@ -80,7 +80,7 @@ struct FlightPage {
   };
 
   std::int64_t pid = 0;
-  std::int64_t pid_namespace = 0;  // namespace in which `pid` is the number of the process
+  std::int64_t pid_namespace = 0;  // the PID namespace to which `pid` belongs
   std::int64_t rank = 0;
   std::atomic<std::uint64_t> heartbeats{0};
   std::atomic<std::uint64_t> finished{0};
@@ -100,7 +100,7 @@ struct RankFlight {
   int rank = 0;
   int pid = 0;
   bool has_died = false;       ///< as this rank sees it; false if it cannot see the process
-  bool on_other_node = false;  ///< on another node: its last message is shown
+  bool on_other_node = false;  ///< on another node; read from its last message
   bool finished = false;
   std::uint64_t heartbeats = 0;
   std::int64_t step = 0;
@@ -131,7 +131,7 @@ class FlightRecorder final : public CallObserver {
   std::uint64_t begin(CallKind kind, std::string_view operation, std::string_view object,
                       std::uint64_t bytes) override;
   void complete(std::uint64_t number) override;
-  /// Sets the rank's activity for the report; called by one thread.
+  /// Sets the activity of this rank that the report shows. Only one thread may call it.
   void set_phase(std::int64_t step, std::string_view text);
   void beat() { own().heartbeats.fetch_add(1); }
   /// After this, silence is not a failure.

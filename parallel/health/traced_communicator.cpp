@@ -8,7 +8,7 @@ namespace mylos {
 
 namespace {
 
-/// By CommOperation; a barrier has no wait. Events are named by literals.
+/// By CommOperation; a barrier has no wait. The names of events must be literals.
 constexpr std::array<std::string_view, num_operations - 1> wait_names = {
     "all_reduce wait", "reduce_scatter wait", "all_gather wait", "broadcast wait", "reduce wait",
     "all_to_all wait", "all_to_all_v wait",   "send wait",       "recv wait"};

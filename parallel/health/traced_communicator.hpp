@@ -12,11 +12,11 @@
 namespace mylos {
 
 /// Records how long the calling thread spends in each call, including `progress` and `barrier`, and in each
-/// wait: the communication that nothing hides. Only the trace's thread may use this communicator.
+/// wait: the communication that computation does not hide. Only the trace's thread may use this communicator.
 class TracedCommunicator final : public ForwardingCommunicator {
  public:
-  /// `axes` names the axes of the group in the events, which must not outlive this. `trace` must outlive
-  /// this.
+  /// `axes` names the axes of the group in the events, which refer to it and must not outlive this. `trace`
+  /// must outlive this.
   TracedCommunicator(NextCommunicator next, Trace& trace, std::string axes)
       : ForwardingCommunicator(std::move(next)), trace_(trace), axes_(std::move(axes)) {}
 

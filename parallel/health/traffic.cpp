@@ -58,7 +58,7 @@ CountedCommunicator::CountedCommunicator(NextCommunicator next, std::string_view
 void CountedCommunicator::check(const CommCall& call) {
   // The counts of all_to_all_v may differ between ranks.
   const std::uint64_t bytes = call.operation == CommOperation::all_to_all_v ? 0 : call.payload_bytes();
-  // The number of the reduction, of the root, or of both.
+  // Encodes the reduction and the root; only `reduce` has both.
   const int roots = call.operation == CommOperation::reduce ? num_operations : 1;
   const int detail = static_cast<int>(call.reduction) + roots * call.peer;
   std::int64_t hash = 0;
@@ -72,7 +72,7 @@ void CountedCommunicator::check(const CommCall& call) {
   if (extremes[0] == -extremes[1]) return;
 
   CallText own{};
-  fmt::format_to_n(own.data(), own.size() - 1, "rank {}: {} of {} bytes of {}, reduction or root {}",
+  fmt::format_to_n(own.data(), own.size() - 1, "rank {}: {} of {} bytes of {}, with reduction or root {}",
                    recorder_ != nullptr ? recorder_->rank() : rank(), name_of(call.operation), bytes,
                    name_of(call.input.dtype), detail);
   std::vector<CallText> all(static_cast<std::size_t>(size()));

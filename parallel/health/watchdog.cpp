@@ -69,12 +69,12 @@ FlightRecorder* Watchdog::await_recorder() {
     if (code_ != ExitCode::done) end_process(code_);
     (void)wake_.acquire_for(pause);
     const auto now = steady_clock::now();
-    // Only a few pauses count per look, so that a job that was suspended does not time out.
+    // Each look counts at most four pauses, so that a job that was suspended does not time out.
     waited += std::min<nanoseconds>(now - last, 4 * pause);
     last = now;
     if (waited < start_timeout_) continue;
     FixedText reason(256);
-    reason.add("not all ranks have started within {:.1f} s (comm.start_timeout)",
+    reason.add("not all ranks started within {:.1f} s (comm.start_timeout)",
                std::chrono::duration<double>(start_timeout_).count());
     FixedText line(256);
     line.add("mylos watchdog: {}\n", reason.view());
@@ -134,7 +134,7 @@ void Watchdog::report() {
 void Watchdog::abort() {
   to_abort_.acquire();
   if (stops_) return;
-  // When a rank aborts, the launcher drops the output that it has not read.
+  // When a rank aborts, the launcher drops any output that it has not yet read.
   constexpr milliseconds reading_time{150};
   std::this_thread::sleep_for(reading_time);
   abort_(code_);

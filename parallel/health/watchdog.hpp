@@ -17,9 +17,10 @@
 
 namespace mylos {
 
-/// Beats for this rank, however long its other threads compute, and watches the ranks that its recorder
-/// shows. Until there is a recorder, it watches the launch. The rank whose turn it is (FailureDetector)
-/// prints the last operations of these ranks to stderr, records the reason and ends the job.
+/// Sends heartbeats for this rank, however long its other threads compute, and watches the ranks that its
+/// recorder shows. Until there is a recorder, it watches the launch. The rank whose turn it is
+/// (FailureDetector) prints the last operations of these ranks to stderr, records the reason and ends the
+/// job.
 ///
 /// Once the ranks are known, the thread that judges touches no file, takes no lock and allocates nothing. A
 /// second thread reports and records; the first waits for it for at most five seconds. A third thread ends
@@ -38,7 +39,7 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  /// The launch has succeeded; `recorder` must outlive this.
+  /// Switches from watching the launch to watching the ranks. `recorder` must outlive this.
   void watch(FlightRecorder& recorder) { recorder_.store(&recorder); }
   void set_limits(const WatchdogLimits& limits) { limits_.store(limits); }
   void set_record(Record record);

@@ -12,7 +12,8 @@ struct WatchdogLimits {
   std::chrono::milliseconds operation_timeout{600000};  ///< a collective that takes longer stalls
   std::chrono::milliseconds io_timeout{600000};         ///< a file-system call that takes longer hangs
 
-  /// The time between beats, and between looks: so short that a late beat does not count as silence.
+  /// The time between heartbeats and between looks, short enough that a late heartbeat does not count as
+  /// silence.
   std::chrono::milliseconds heartbeat() const {
     constexpr int beats_per_silence = 8;
     return std::clamp(silence / beats_per_silence, std::chrono::milliseconds(1),

@@ -15,12 +15,12 @@ namespace mylos {
 
 struct ParallelPlan {
   std::int64_t tensor = 1;  ///< ranks that divide the matrices of the blocks
-  TensorSplits splits{};    ///< the other things that these ranks divide
+  TensorSplits splits{};    ///< what else these ranks divide
   std::int64_t data = 1;    ///< ranks that read different samples
-  std::int64_t shard = 1;   ///< neighbouring data ranks that divide one copy, as the exchange defines
+  std::int64_t shard = 1;   ///< neighbouring data ranks that divide one copy of what the exchange divides
   const ExchangeKind* exchange = nullptr;
   const ScheduleKind* schedule = nullptr;
-  ParamValues values;  ///< of the deck, with section parallel at least
+  ParamValues values;  ///< of the deck; contains at least section parallel
 
   GridExtents extents() const;
   std::int64_t world_size() const { return tensor * data; }

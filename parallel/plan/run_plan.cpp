@@ -79,7 +79,7 @@ std::vector<PlannedCall> calls_of(const Schedule& schedule, const ModelPrograms&
     const Action& action = few.actions[occurrence.index];
     if (!is_of_micro_batch(action.kind) || is_message(action.kind)) return;
     const bool is_repeated = occurrence.index >= repeated.begin && occurrence.index < repeated.end;
-    std::map<int, std::size_t> under_way;  // by number of the entry
+    std::map<int, std::size_t> under_way;  // by index of the entry
     const std::vector<Entry>& entries = program_of(action, programs).entries;
     for (std::size_t i = 0; i < entries.size(); ++i) {
       for (const int call : entries[i].awaits) {
@@ -105,8 +105,8 @@ std::vector<PlannedCall> calls_of(const Schedule& schedule, const ModelPrograms&
   return calls;
 }
 
-/// Scratch bytes of an algorithm for one call. Rank 0 needs the most in every algorithm for the operations
-/// that are planned.
+/// Scratch bytes of an algorithm for one call on rank 0. For the planned operations no rank needs more,
+/// except that halving_doubling may need one more element on another rank.
 std::size_t scratch_bytes(const std::string& name, const PlannedCall& call, const Coordinates& coordinates) {
   const int ranks = coordinates.extent(call.group);
   const auto of = [&](Algorithm algorithm) -> std::size_t {
@@ -119,7 +119,7 @@ std::size_t scratch_bytes(const std::string& name, const PlannedCall& call, cons
   return of(AlgorithmChoice::parse(name).of(call.operation, payload_bytes(call, coordinates)));
 }
 
-/// Scratch bytes that an algorithm keeps for the calls of steps.
+/// The most scratch bytes that the pool holds while steps repeat these calls.
 std::int64_t scratch_bytes(const std::string& name, const std::vector<PlannedCall>& calls,
                            const Coordinates& coordinates) {
   if (name == "native") return 0;
@@ -147,7 +147,7 @@ std::int64_t scratch_bytes(const std::string& name, const std::vector<PlannedCal
   return static_cast<std::int64_t>(most);
 }
 
-/// The weight matrices of the linear layers, with the number of rows that they multiply.
+/// The matrix products of the linear layers, one element per weight matrix.
 std::vector<PlannedProduct> products(const StepConfig& config, std::int64_t threads,
                                      const ExchangePlan& exchange, const ModelPrograms& programs) {
   std::map<std::pair<int, std::int64_t>, PlannedProduct> planned;  // by unit and first element of the weight
@@ -222,7 +222,7 @@ RunPlan make_plan(const StepConfig& config, const Platform& platform) {
   bytes(MemoryCategory::optimizer) =
       elements * 4 * optimizer.values_per_element(config.train.dtype, config.optimizer.keeps_master);
   bytes(MemoryCategory::activations) = static_cast<std::int64_t>(activations.bytes());
-  // The optimizer's table, and the memory of a step on the device.
+  // The optimizer's table of segments, and the device memory that TrainingStep itself allocates.
   bytes(MemoryCategory::workspace) =
       static_cast<std::int64_t>(segments * sizeof(Segment) + TrainingStep::workspace_bytes(schedule));
   if (platform.plan_compute != nullptr) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// RunPlan: the needs of a run, computed from its configuration alone.
+// RunPlan: the memory, traffic and FLOPs of a run, computed from its configuration alone.
 #pragma once
 
 #include <array>
@@ -31,26 +31,27 @@ struct RunPlan {
 double model_flops_per_token(const ModelConfig& model, std::int64_t parameters, std::int64_t seq_len);
 
 /// In a snapshot, a piece of at least `pages_of_aligned_piece` pages begins at the same offset within a page
-/// as in its tensor, so that it can be written directly (O_DIRECT) to a tensor that begins with a page of its
-/// file.
+/// as in its tensor, so that it can be written directly (O_DIRECT) to a tensor that begins at a page boundary
+/// of its file.
 constexpr std::int64_t snapshot_page = 4096;
 constexpr std::int64_t pages_of_aligned_piece = 256;
 
 /// Bytes of host memory for a copy of the values that a rank writes to a checkpoint: weights and states in
-/// fp32, and a page for each piece that can be aligned.
+/// fp32, plus one page per `pages_of_aligned_piece` pages for the alignment of pieces.
 std::int64_t snapshot_bytes(const OptimizerKind& optimizer, const std::vector<UnitPart>& stored);
 
-/// The properties of a run's backends that the plan depends on.
+/// The inputs of a plan other than the StepConfig.
 struct Platform {
-  std::string algorithm = "native";                                 ///< as [comm] algorithm
+  std::string algorithm = "native";                                 ///< the value of comm.algorithm
   std::int64_t threads = 0;                                         ///< host threads per rank
   CommunicatorPlan communicator;                                    ///< of the communication backend
   decltype(PluginDescriptor::plan_compute) plan_compute = nullptr;  ///< of the compute backend
   bool keeps_snapshot = false;  ///< checkpoints are written while training continues
 };
 
-/// The scratch of collective algorithms covers the calls of the exchange and of the programs, on the rank
-/// that needs the most; with algorithm "auto", by the algorithm that needs the most.
+/// Plans for rank 0, which holds no less than any other rank. Scratch is planned for all collectives of a
+/// step except the guard's; if the algorithm is "auto", each call is planned with the algorithm that needs
+/// the most scratch.
 RunPlan make_plan(const StepConfig& config, const Platform& platform = {});
 
 }  // namespace mylos

@@ -21,7 +21,7 @@ Schedule make(int micro_batches) {
 
 extern constinit const ScheduleKind accumulate_schedule{
     .name = "accumulate",
-    .doc = "forward and backward of each micro-batch in turn",
+    .doc = "the forward and backward pass of one micro-batch after another",
     .make = make,
 };
 

@@ -38,8 +38,9 @@ std::set<int> Schedule::held_chunks() const {
 }
 
 ScheduleExcerpt excerpt_of(const Schedule& schedule) {
-  // The third micro-batch is like all later ones except the last. The work that it begins for the fourth,
-  // such as gathers of weights, finishes while the fourth begins the same work for the fifth.
+  // The third micro-batch is like all later ones except the last. Two micro-batches follow it, because work
+  // that it begins for the fourth, such as gathers of weights, ends while the fourth begins the same work for
+  // the fifth.
   constexpr int before = 2;
   constexpr int after = 2;
   const std::vector<Action>& all = schedule.actions;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Schedule: the actions of a rank in a step, as data. TrainingStep executes it; the planner reads
-// it, and `mylos inspect --program` lists it.
+// Schedule: the actions of a rank in a step, as data. TrainingStep executes it, the planner reads it, and
+// `mylos inspect --program` lists it.
 #pragma once
 
 #include <array>
@@ -59,7 +59,7 @@ struct Action {
   ActionKind kind = ActionKind::forward;
   int micro_batch = 0;
   int chunk = 0;
-  int ahead = 0;  ///< how many steps ahead of the step that is completed
+  int ahead = 0;  ///< steps from the one that the period completes to the one that the action belongs to
   int peer = -1;  ///< of a message: the other stage
 
   bool operator==(const Action&) const = default;
@@ -71,9 +71,9 @@ struct Occurrence {
   std::int64_t step = 0;
 };
 
-/// The actions of one rank from the completion of one step to the completion of the next. If some actions are
-/// ahead, the first step begins with the actions that earlier periods would have done for it (the prologue),
-/// and the last step leaves out the actions that are ahead (the drain).
+/// The actions of one rank in a period: from the completion of one step to the completion of the next. If
+/// some actions are ahead, the first step begins with the actions that earlier periods would have done for it
+/// (the prologue), and the last step leaves out the actions that are ahead (the drain).
 struct Schedule {
   std::vector<Action> actions;
   int micro_batches = 1;
@@ -84,7 +84,7 @@ struct Schedule {
   /// The largest number of steps that an action is ahead.
   int ahead() const;
   /// Calls visit(occurrence) for the actions of the period that completes step `step`, including the prologue
-  /// unless the step was begun, and excluding the actions of steps after `last`.
+  /// unless `is_begun`, and excluding actions of steps after `last`.
   void for_each_action(std::int64_t step, bool is_begun, std::int64_t last, const auto& visit) const {
     for (std::int64_t period = is_begun ? step : step - ahead(); period <= step; ++period) {
       for (std::size_t i = 0; i < actions.size(); ++i) {
@@ -110,8 +110,8 @@ struct ScheduleExcerpt {
 /// in full.
 ScheduleExcerpt excerpt_of(const Schedule& schedule);
 
-/// Assigns slots of activations to micro-batches in flight: as many slots as there are ever
-/// micro-batches in flight at the same time.
+/// Assigns slots of activations to micro-batches in flight, as many slots as there are ever micro-batches in
+/// flight at the same time.
 class SlotAssignment {
  public:
   /// `schedule` must outlive this.
@@ -124,8 +124,8 @@ class SlotAssignment {
   /// Ends the action: if it was the last of its micro-batch, the slot is free.
   void finish(const Occurrence& occurrence);
   int num_slots() const { return static_cast<int>(holders_.size()); }
-  /// The content of each slot relative to `step`: number of steps after it, micro-batch, number of actions to
-  /// come.
+  /// The content of each slot relative to `step`: number of steps after it (-1: free slot), micro-batch,
+  /// number of actions to come.
   using State = std::vector<std::tuple<std::int64_t, int, int>>;
   State state(std::int64_t step) const;
 

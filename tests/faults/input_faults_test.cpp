@@ -46,7 +46,7 @@ TEST_F(Input, DeckProblemsArePrintedOnceAndTogether) {
 
 TEST_F(Input, RulesBetweenKeysAreCheckedBeforeAnythingIsAllocated) {
   expect_usage({"--model.heads=3"}, {"[model] heads = 3 must divide width = 32; use "});
-  expect_usage({"--parallel.data=3"}, {"[parallel] data = 3 needs 3 ranks, this run has 2"});
+  expect_usage({"--parallel.data=3"}, {"[parallel] data = 3 needs 3 ranks, but this run has 2"});
   expect_usage({"--train.global_batch=7"}, {"[train] global_batch = 7 must be a multiple of"});
   expect_usage({"--comm.algorithm=tree<10,rnig"}, {"--comm.algorithm: ", "'rnig' is not an algorithm"});
   expect_usage({"--comm.simulate_gbps=10"}, {"[comm] simulate_gbps delays messages, but algorithm = native"});

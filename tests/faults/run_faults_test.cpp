@@ -101,8 +101,9 @@ TEST_F(Guard, HalvesALossScaleThatOverflows) {
   const Outcome outcome =
       train("run", {"--train.dtype=fp16", "--train.loss_scale=16777216", "--guard.policy=stop"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("step 1: update not applied: a gradient overflows, the loss scale is "
-                                        "now 8388608"));
+  EXPECT_THAT(outcome.output,
+              HasSubstr("step 1: update not applied: a gradient overflowed; the loss scale is "
+                        "now 8388608"));
   auto steps = steps_table("run");
   ASSERT_EQ(steps["skipped"].size(), 8U);
   EXPECT_EQ(steps["skipped"].front(), 1.0);

@@ -73,7 +73,7 @@ TEST_F(Tokenize, RefusesInvalidArgumentsAndInput) {
   const std::string output = "--output=" + file("x.bin");
   const std::string input = file("a.jsonl");
   expect_refused({input}, ExitCode::usage, "needs --output");
-  expect_refused({file("none"), output}, ExitCode::usage, "there is no");
+  expect_refused({file("none"), output}, ExitCode::usage, "no file matches");
   expect_refused({input, output, "--eot=middle"}, ExitCode::usage, "--eot=middle");
   expect_refused({input, output, "--format=xml"}, ExitCode::usage, "--format=xml");
   expect_refused({input, output, "--threads=-1"}, ExitCode::usage, "--threads=-1");
@@ -84,7 +84,7 @@ TEST_F(Tokenize, RefusesInvalidArgumentsAndInput) {
   expect_refused({"-", output, "--continue", "--shard-tokens=5"}, ExitCode::usage,
                  "standard input cannot be read twice");
   expect_refused({"-", output, "--format=text", "--valid-output=" + file("y")}, ExitCode::usage,
-                 "is not known beforehand");
+                 "is not known in advance");
   expect_refused({input, output, "--tokenizer=gpt2"}, ExitCode::usage, "gpt2=FILE");
   expect_refused({input, output, "--tokenizer=gpt2=" + file("a.txt")}, ExitCode::bad_data,
                  "a.txt:1: a line is base64");

@@ -270,8 +270,8 @@ TEST_F(TokenizeCorpus, TheFirstErrorIsNamedWithFileAndLine) {
         "{\"text\":\"a\"}\n{\"text\":\"" + std::string(3 * CorpusReader::most_line_bytes, 'a') + "\" x}\n");
   EXPECT_EQ(error_of({file("z.jsonl")}),
             fmt::format("65 {}:2: not JSON: 'x' is out of place", file("z.jsonl").string()));
-  EXPECT_EQ(error_of({file("none.txt")}), fmt::format("2 there is no {}", file("none.txt").string()));
-  EXPECT_EQ(error_of({file("*.none")}), fmt::format("2 there is no {}", file("*.none").string()));
+  EXPECT_EQ(error_of({file("none.txt")}), fmt::format("2 no file matches {}", file("none.txt").string()));
+  EXPECT_EQ(error_of({file("*.none")}), fmt::format("2 no file matches {}", file("*.none").string()));
   EXPECT_EQ(error_of({file("z.jsonl"), file("z*")}),
             fmt::format("2 {} is named twice", file("z.jsonl").string()));
   fs::create_directory(file("empty"));

@@ -298,8 +298,9 @@ TEST_F(CollectivesTest, CollectivesOverALinkNeedAnAlgorithm) {
     ADD_FAILURE() << "the link was bypassed";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::usage);
-    EXPECT_STREQ(error.what(),
-                 "a simulated link needs an algorithm over send and receive, not a native all_reduce");
+    EXPECT_STREQ(
+        error.what(),
+        "a simulated link cannot run a native all_reduce; choose an algorithm that uses send and receive");
   }
   EXPECT_THROW(SimulatedLink(*world_, {.latency = -1.0, .gigabits_per_second = 1.0}), Error);
   EXPECT_THROW(SimulatedLink(*world_, {.latency = 0.0, .gigabits_per_second = 0.0}), Error);

@@ -151,7 +151,7 @@ TEST(FailureDetector, NamesTheRanksOutsideAStalledCollective) {
   EXPECT_EQ(node.watch(pause),
             "stalled collective: rank 0 has been in all_reduce [data] 40 bytes for more than 10.0 s; "
             "in all_reduce [data] 40 bytes: 0, 2; in no operation: 1");
-  EXPECT_THAT(node.report(), HasSubstr("  #1 all_reduce [data] 40 bytes, begun 11.0 s ago, UNDER WAY\n"));
+  EXPECT_THAT(node.report(), HasSubstr("  #1 all_reduce [data] 40 bytes, started 11.0 s ago, UNDER WAY\n"));
 }
 
 TEST(FailureDetector, SparesOperationsThatEnd) {

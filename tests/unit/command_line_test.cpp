@@ -57,7 +57,7 @@ TEST(CommandLine, TakesOptionsArgumentAndOverrides) {
 
 TEST(CommandLine, RefusesUnknownOptionsAndArguments) {
   EXPECT_EQ(error_of(syntax(), {"--rates=1"}), "subject has no option --rates=1; see subject --help");
-  EXPECT_EQ(error_of(syntax(), {"a", "b"}), "subject: one argument too many: b; see subject --help");
+  EXPECT_EQ(error_of(syntax(), {"a", "b"}), "subject: unexpected argument b; see subject --help");
   EXPECT_EQ(error_of(syntax(), {"--train.steps"}), "--train.steps needs a value: --train.steps=VALUE");
   EXPECT_THAT(error_of(syntax(), {"--count=x"}), HasSubstr("'--count' is invalid"));
   CommandSyntax plain = syntax();

@@ -183,13 +183,13 @@ TEST(RunConfig, ChecksTheDivisionAmongRanks) {
   EXPECT_EQ(problems({{"parallel.exchange", "zero2"}, {"parallel.shard", "2"}}).config.parallel.shard, 2);
   EXPECT_EQ(problems({}).config.parallel.shard, 1);
   EXPECT_THAT(problems({{"parallel.shard", "2"}}).problems,
-              ElementsAre(HasSubstr("shard = 2 needs an exchange that divides something, not ddp")));
+              ElementsAre(HasSubstr("shard = 2 needs an exchange that shards, not ddp")));
   EXPECT_THAT(problems({{"parallel.exchange", "zero1"}, {"parallel.shard", "1"}}).problems,
               ElementsAre(HasSubstr(
-                  "shard = 1 does not divide data = 4 into groups of two and more; use 2 or 4, or 0")));
+                  "shard = 1 does not divide data = 4 into groups of two or more; use 2 or 4, or 0")));
   EXPECT_THAT(problems({{"parallel.exchange", "zero1"}, {"parallel.shard", "3"}}).problems,
               ElementsAre(HasSubstr(
-                  "shard = 3 does not divide data = 4 into groups of two and more; use 2 or 4, or 0")));
+                  "shard = 3 does not divide data = 4 into groups of two or more; use 2 or 4, or 0")));
   EXPECT_THAT(problems({{"parallel.exchange", "zero1"}, {"parallel.shard", "two"}}).problems,
               ElementsAre(HasSubstr("shard = two must be a number of ranks, node, or 0 for all")));
   EXPECT_THAT(problems({{"parallel.exchange", "zero3"}, {"backend.graphs", "true"}}).problems,
@@ -209,7 +209,7 @@ TEST(RunConfig, ChecksTheDivisionAlongTheTensorAxis) {
   EXPECT_THAT(configure_gpt2({{"parallel.tensor", "3"}}, 8).problems,
               ElementsAre(HasSubstr("tensor = 3 must divide this run's 8 ranks; use 1, 2, 4 or 8")));
   EXPECT_THAT(configure_gpt2({{"parallel.tensor", "2"}, {"parallel.data", "3"}}, 8).problems,
-              ElementsAre(HasSubstr("data = 3 needs 6 ranks, this run has 8; use data = 4")));
+              ElementsAre(HasSubstr("data = 3 needs 6 ranks, but this run has 8; use data = 4")));
   const Result divided = configure_gpt2(
       {{"parallel.tensor", "4"}, {"parallel.vocab", "true"}, {"parallel.sequence", "true"}}, 8);
   EXPECT_THAT(divided.problems, IsEmpty());
@@ -236,7 +236,7 @@ TEST(RunConfig, DividesAmongTheRanksOfANode) {
   EXPECT_EQ(result(8).config.parallel.shard, 8);
   EXPECT_EQ(result(2).values.text("parallel.shard"), "2");
   EXPECT_THAT(result(0).problems,
-              ElementsAre(HasSubstr("shard = node needs equally many ranks on all nodes")));
+              ElementsAre(HasSubstr("shard = node needs the same number of ranks on every node")));
   EXPECT_THAT(result(1).problems, ElementsAre(HasSubstr("shard = 1 does not divide data = 8")));
   EXPECT_THAT(configure_gpt2({{"parallel.exchange", "zero3"}, {"parallel.shard", "node"}}).problems,
               IsEmpty());

@@ -195,7 +195,7 @@ TEST_F(TrainingStepTest, KeepsTwoStepsUnreadAtMost) {
 class GraphsTest : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    if (!backend_.can_capture()) GTEST_SKIP() << GetParam() << " records no work";
+    if (!backend_.can_capture()) GTEST_SKIP() << GetParam() << " cannot record graphs";
   }
 
   ComputeBackend& backend_ = test_backends().at(GetParam());

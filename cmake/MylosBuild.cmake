@@ -63,10 +63,12 @@ if(MYLOS_PRECOMPILE_HEADERS)
     <cstring> <filesystem> <functional> <initializer_list> <map> <memory> <mutex> <numeric> <optional> <ranges> <span>
     <source_location> <string> <string_view> <thread> <utility> <vector> <fmt/core.h>)
 endif()
-# mylos_use_precompiled(TARGET [FROM]), with FROM the target whose headers are taken.
+# mylos_use_precompiled(TARGET [FROM]) takes the headers that were precompiled for FROM.
 function(mylos_use_precompiled target)
-  set(from mylos_precompiled ${ARGN})
-  list(POP_BACK from from)
+  set(from mylos_precompiled)
+  if(ARGN)
+    set(from ${ARGN})
+  endif()
   if(TARGET ${from})
     target_precompile_headers(${target} REUSE_FROM ${from})
     get_target_property(type ${target} TYPE)

@@ -3,6 +3,7 @@
 // `next`.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -15,10 +16,20 @@
 namespace mylos {
 
 /// The communicator below a layer: a reference is borrowed and must outlive the layer, a unique_ptr is owned.
-struct NextCommunicator : std::shared_ptr<Communicator> {
-  using shared_ptr::shared_ptr;
+class NextCommunicator {
+ public:
   // NOLINTNEXTLINE(google-explicit-constructor): a layer takes either
-  NextCommunicator(Communicator& borrowed) : shared_ptr(shared_ptr(), &borrowed) {}
+  NextCommunicator(Communicator& borrowed) : communicator_(&borrowed) {}
+  template <std::derived_from<Communicator> Layer>
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  NextCommunicator(std::unique_ptr<Layer> owned) : owned_(std::move(owned)), communicator_(owned_.get()) {}
+
+  Communicator& operator*() const { return *communicator_; }
+  Communicator* operator->() const { return communicator_; }
+
+ private:
+  std::unique_ptr<Communicator> owned_;
+  Communicator* communicator_;
 };
 
 /// A request of a layer: `around(wait)` calls the wait of the request below.

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
+#include <utility>
 
 #include "core/memory/memory_ledger.hpp"
 
@@ -15,20 +15,26 @@ class MemoryCharge {
   MemoryCharge() = default;
   /// `ledger` must outlive this object. If it is null, nothing is charged.
   MemoryCharge(MemoryLedger* ledger, MemoryCategory category, std::size_t bytes)
-      : ledger_(ledger, Release{category, bytes}) {
-    if (ledger != nullptr) ledger->charge(category, bytes);
+      : ledger_(ledger), category_(category), bytes_(bytes) {
+    if (ledger_ != nullptr) ledger_->charge(category_, bytes_);
+  }
+  ~MemoryCharge() {
+    if (ledger_ != nullptr) ledger_->release(category_, bytes_);
+  }
+  MemoryCharge(MemoryCharge&& other) noexcept { *this = std::move(other); }
+  MemoryCharge& operator=(MemoryCharge&& other) noexcept {
+    std::swap(ledger_, other.ledger_);
+    std::swap(category_, other.category_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
   }
 
-  std::size_t bytes() const { return ledger_.get_deleter().bytes; }
+  std::size_t bytes() const { return bytes_; }
 
  private:
-  struct Release {
-    MemoryCategory category;
-    std::size_t bytes;
-    void operator()(MemoryLedger* ledger) const { ledger->release(category, bytes); }
-  };
-
-  std::unique_ptr<MemoryLedger, Release> ledger_;
+  MemoryLedger* ledger_ = nullptr;
+  MemoryCategory category_ = MemoryCategory::workspace;
+  std::size_t bytes_ = 0;
 };
 
 }  // namespace mylos

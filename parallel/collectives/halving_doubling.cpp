@@ -68,6 +68,66 @@ void recursive_doubling(ScheduleBuilder& builder, const RankOrder& order, Buffer
   }
 }
 
+void all_reduce(ScheduleBuilder& builder, const FoldedOrder& order, BufferRange buffer) {
+  if (order.is_folded()) {
+    builder.send(order.partner, buffer);
+    builder.receive(order.partner, buffer);
+    return;
+  }
+  if (order.has_partner()) builder.receive_and_combine(order.partner, buffer);
+  recursive_halving(builder, order.active, buffer);
+  recursive_doubling(builder, order.active, buffer);
+  if (order.has_partner()) builder.send(order.partner, buffer);
+}
+
+void reduce_scatter(ScheduleBuilder& builder, const FoldedOrder& order, BufferRange input,
+                    BufferRange output) {
+  if (order.is_folded()) {
+    builder.send(order.partner, input);
+    builder.receive(order.partner, output);
+    return;
+  }
+  if (order.has_partner()) input = builder.receive_and_combine(order.partner, input);
+  const BufferRange sum = recursive_halving(builder, order.active, input);
+  builder.copy(sum.part(0, output.count), output);
+  if (order.has_partner()) builder.send(order.partner, sum.part(output.count, output.count));
+}
+
+void all_gather(ScheduleBuilder& builder, const FoldedOrder& order, BufferRange input, BufferRange output) {
+  if (order.is_folded()) {
+    builder.send(order.partner, input);
+    builder.receive(order.partner, output);
+    return;
+  }
+  const BufferRange held = order.active.part(output, order.active.index);
+  builder.copy(input, held.part(0, input.count));
+  if (order.has_partner()) builder.receive(order.partner, held.part(input.count, input.count));
+  recursive_doubling(builder, order.active, output);
+  if (order.has_partner()) builder.send(order.partner, output);
+}
+
+void broadcast(ScheduleBuilder& builder, const FoldedOrder& order, BufferRange buffer) {
+  if (order.is_folded()) {
+    builder.receive(order.partner, buffer);
+    return;
+  }
+  binomial_tree(builder, order.active).scatter(buffer, order.active.part(buffer, order.active.index));
+  recursive_doubling(builder, order.active, buffer);
+  if (order.has_partner()) builder.send(order.partner, buffer);
+}
+
+void reduce(ScheduleBuilder& builder, const FoldedOrder& order, BufferRange input, BufferRange output) {
+  if (order.is_folded()) {
+    builder.send(order.partner, input);
+    return;
+  }
+  const bool is_root = order.active.index == 0;
+  BufferRange own = is_root ? output : input;
+  if (order.has_partner()) own = builder.receive_and_combine(order.partner, own);
+  const BufferRange sum = recursive_halving(builder, order.active, own);
+  binomial_tree(builder, order.active).gather(sum, is_root ? output : builder.scratch(input.count));
+}
+
 void pairwise_all_to_all(ScheduleBuilder& builder, const RankOrder& order, BufferRange input,
                          BufferRange output) {
   builder.copy(order.part(input, order.index), order.part(output, order.index));
@@ -82,41 +142,26 @@ void pairwise_all_to_all(ScheduleBuilder& builder, const RankOrder& order, Buffe
 }  // namespace
 
 void add_halving_doubling(ScheduleBuilder& builder, const CollectiveCall& call, const RankOrder& order) {
-  const CommOperation operation = call.operation;
   const BufferRange input = input_of(call);
   const BufferRange output = output_of(call);
-  if (operation == CommOperation::all_to_all) return pairwise_all_to_all(builder, order, input, output);
-  const bool whole_parts =
-      operation == CommOperation::reduce_scatter || operation == CommOperation::all_gather;
-  const FoldedOrder folded = fold(order, whole_parts);
-  const RankOrder& active = folded.active;
-  const bool is_root = active.index == 0;
-  const bool reduces_output =
-      operation == CommOperation::all_reduce || (operation == CommOperation::reduce && is_root);
-  BufferRange own = reduces_output ? output : input;
-  if (folded.is_folded()) {
-    if (operation != CommOperation::broadcast) builder.send(folded.partner, own);
-    if (operation != CommOperation::reduce) builder.receive(folded.partner, output);
-    return;
-  }
-  if (operation == CommOperation::broadcast) {
-    binomial_tree(builder, active).scatter(output, active.part(output, active.index));
-  } else if (operation == CommOperation::all_gather) {
-    const BufferRange held = active.part(output, active.index);
-    builder.copy(input, held.part(0, input.count));
-    if (folded.has_partner()) builder.receive(folded.partner, held.part(input.count, input.count));
-  } else {
-    if (folded.has_partner()) own = builder.receive_and_combine(folded.partner, own);
-    own = recursive_halving(builder, active, own);
-  }
-  if (operation == CommOperation::reduce) {
-    binomial_tree(builder, active).gather(own, is_root ? output : builder.scratch(input.count));
-  } else if (operation == CommOperation::reduce_scatter) {
-    builder.copy(own.part(0, output.count), output);
-    if (folded.has_partner()) builder.send(folded.partner, own.part(output.count, output.count));
-  } else {
-    recursive_doubling(builder, active, output);
-    if (folded.has_partner()) builder.send(folded.partner, output);
+  switch (call.operation) {
+    case CommOperation::all_reduce:
+      all_reduce(builder, fold(order, false), output);
+      break;
+    case CommOperation::reduce_scatter:
+      reduce_scatter(builder, fold(order, true), input, output);
+      break;
+    case CommOperation::all_gather:
+      all_gather(builder, fold(order, true), input, output);
+      break;
+    case CommOperation::broadcast:
+      broadcast(builder, fold(order, false), output);
+      break;
+    case CommOperation::reduce:
+      reduce(builder, fold(order, false), input, output);
+      break;
+    default:
+      pairwise_all_to_all(builder, order, input, output);
   }
 }
 

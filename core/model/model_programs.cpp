@@ -17,23 +17,27 @@ namespace mylos {
 
 namespace {
 
-/// Records the parts of a fused operation that recompute its missing results, if the results of other parts
-/// were kept. Returns false if none were.
+/// Records the operation that recomputes the missing results of a fused operation from the result that was
+/// kept. Returns false if no such result was kept.
 template <class Op>
 bool remake_rest(const Op& op, const std::set<int>& missing, Recorder& run) {
-  bool keeps_some = false;
-  if constexpr (Fused<Op>) {
-    const auto is_missing = [&](const auto& part) {
-      Entry entry;
-      entry.operation = part;
-      return intersect(accesses_of(entry).writes, missing);
-    };
-    op.compose([&](const auto& part) { keeps_some = keeps_some || !is_missing(part); });
-    op.compose([&](const auto& part) {
-      if (keeps_some && is_missing(part)) run(part);
-    });
+  const auto is_kept = [&](const TensorRef& tensor) { return !missing.contains(place_of(tensor).root); };
+  if constexpr (std::is_same_v<Op, LinearGeluForward>) {
+    if (!is_kept(op.pre)) return false;
+    run(GeluForward{.x = op.pre, .y = op.y});
+    return true;
+  } else if constexpr (std::is_same_v<Op, DropoutAddLayernorm>) {
+    if (!is_kept(op.sum)) return false;
+    run(LayernormForward{.x = op.sum.reshaped({op.mean.size(), op.gamma.size()}),
+                         .gamma = op.gamma,
+                         .beta = op.beta,
+                         .y = op.y,
+                         .mean = op.mean,
+                         .rstd = op.rstd});
+    return true;
+  } else {
+    return false;
   }
-  return keeps_some;
 }
 
 /// Records the programs of one model.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/processors.hpp"
 
+#include <cerrno>
+
 #include "core/base/affinity.hpp"
 
 namespace mylos {

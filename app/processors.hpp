@@ -19,8 +19,8 @@ Processors own_processors();
 int bind_thread(const Processors& processors);
 
 /// Returns share `index` of `count` even shares, or all processors if there are fewer than `count`. A share
-/// is a contiguous section of `processors`; the system may number the second hardware threads of all cores
-/// after the first ones.
+/// is a contiguous section of `processors`. If the system numbers the second hardware threads of all cores
+/// after the first ones, different shares may have hardware threads of the same core.
 Processors even_share(const Processors& processors, int index, int count);
 
 /// Returns the processors in the form "0-3,8".

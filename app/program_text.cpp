@@ -81,7 +81,8 @@ class ProgramText {
     return line + "\n";
   }
 
-  /// Returns the first backend that has a kernel for `operation`, or a text that says that none has.
+  /// Returns the name of the first backend that has a kernel for `operation`, "in parts" if none has one, or
+  /// "no backend found" if there are no backends.
   std::string_view backend_of(std::string_view operation) const {
     for (const PluginDescriptor* backend : backends_) {
       if (std::ranges::find(backend->operations, operation) != backend->operations.end())

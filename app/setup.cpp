@@ -188,6 +188,8 @@ int check_identity(const MpiRuntime& mpi, const std::string& identity) {
   const std::string first = mpi.broadcast(identity);
   return run_agreed(mpi, [&] {
     if (identity == first) return;
+    require(identity.ends_with('\n') && first.ends_with('\n'),
+            "neither identity is the beginning of the other");
     const std::vector<std::string_view> own_lines = split(identity, '\n');
     const std::vector<std::string_view> first_lines = split(first, '\n');
     const auto [own, expected] = std::ranges::mismatch(own_lines, first_lines);

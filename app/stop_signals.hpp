@@ -17,8 +17,8 @@ bool ends_at_once(int signal, std::chrono::nanoseconds after_first);
 /// Installs the handlers for its lifetime. A process has at most one such object. The main thread creates it
 /// after MPI has started, because MPI may handle some of these signals itself. On the main thread, which
 /// Linux prefers for signals to a process, the handlers run on a stack of their own: kernels generated at run
-/// time may keep data below the stack pointer or point it into the heap (oneDNN 2.6's fp32 GEMM does), where
-/// a signal's frame would overwrite data.
+/// time may keep data below the stack pointer, or may point the stack pointer into the heap (as oneDNN 2.6's
+/// fp32 GEMM does); in both cases a signal's frame would overwrite data.
 class StopSignals {
  public:
   StopSignals();

@@ -139,7 +139,7 @@ RunLock::RunLock(const fs::path& directory, std::string_view parameter) {
   const WatchedCall call(CallKind::io, "lock", lock.native());
   file_ = open_file(lock, O_RDWR | O_CREAT | O_NOFOLLOW);
   if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) check_call(-1, "lock", lock);
+    if (errno != EWOULDBLOCK) fail(ExitCode::io, "cannot lock {}: {}", lock.string(), std::strerror(errno));
     std::string holder = read_text_file(lock, 4096);
     while (!holder.empty() && holder.back() == '\n') holder.pop_back();
     fail(ExitCode::usage, "{} is in use by {}; wait for it, or give another {}", directory.string(),

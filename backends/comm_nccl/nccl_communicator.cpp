@@ -137,7 +137,7 @@ NcclCommunicator::~NcclCommunicator() {
 void NcclCommunicator::check(ncclResult_t result, std::string_view call) {
   if (result == ncclSuccess || result == ncclInProgress) return;
   abort(ExitCode::internal,
-        fmt::format("{}: {} ({})", call, ncclGetErrorString(result), ncclGetLastError(comm_)));
+        fmt::format("NCCL {}: {} ({})", call, ncclGetErrorString(result), ncclGetLastError(comm_)));
 }
 
 void NcclCommunicator::check(cudaError_t status, const char* call) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <nccl.h>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/forwarding_communicator.hpp"

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdlib>
 #include <fstream>
+#include <memory>
 #include <unistd.h>
 
 #include "core/base/affinity.hpp"

@@ -18,6 +18,7 @@ cudaDataType_t type_of(DType dtype) {
 constexpr cublasLtEpilogue_t epilogues[] = {CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS,
                                             CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU,
                                             CUBLASLT_EPILOGUE_BGRADA};
+static_assert(std::size(epilogues) == static_cast<std::size_t>(Epilogue::bias_gradient) + 1);
 
 /// Whether cuBLASLt does not support the product; for some epilogues, it reports an invalid value instead.
 bool refuses(cublasStatus_t status, Epilogue epilogue) {

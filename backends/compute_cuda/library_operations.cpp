@@ -34,7 +34,7 @@ std::string LibraryOperations::libraries() {
 
 bool LibraryOperations::run(const LinearForward& op) {
   if (op.x.size() == 0) return false;
-  const auto [rows, in, out] = linear_shape(op.x, op.w, op.bias, op.y);
+  const auto [rows, in, out] = linear_sizes(op.x, op.w, op.bias, op.y);
   require(!op.bias || op.bias.dtype == op.y.dtype, "a bias of the output's type");
   return matmul_.multiply(rows, out, in, activation_matrix(op.x), weight_matrix(op.w),
                           activation_matrix(op.y), false,
@@ -42,7 +42,7 @@ bool LibraryOperations::run(const LinearForward& op) {
 }
 
 bool LibraryOperations::run(const LinearGeluForward& op) {
-  const auto [rows, in, out] = linear_shape(op.x, op.w, op.bias, op.y);
+  const auto [rows, in, out] = linear_sizes(op.x, op.w, op.bias, op.y);
   require(op.pre.size() == op.y.size() && op.pre.contiguous() && op.pre.dtype == op.y.dtype &&
               (!op.bias || op.bias.dtype == op.y.dtype),
           "linear's shapes and types");
@@ -52,7 +52,7 @@ bool LibraryOperations::run(const LinearGeluForward& op) {
 }
 
 bool LibraryOperations::run(const LinearGeluBackwardInput& op) {
-  const auto [rows, in, out] = linear_shape(op.dpre, op.w, {}, op.dy);
+  const auto [rows, in, out] = linear_sizes(op.dpre, op.w, {}, op.dy);
   require(op.pre.size() == op.dpre.size() && op.pre.contiguous() && op.pre.dtype == op.dpre.dtype,
           "linear's shapes and types");
   return fuses_gelu_ && op.dy.size() > 0 &&
@@ -62,14 +62,14 @@ bool LibraryOperations::run(const LinearGeluBackwardInput& op) {
 
 bool LibraryOperations::run(const LinearBackwardInput& op) {
   if (op.dy.size() == 0) return false;
-  const auto [rows, in, out] = linear_shape(op.dx, op.w, {}, op.dy);
+  const auto [rows, in, out] = linear_sizes(op.dx, op.w, {}, op.dy);
   return matmul_.multiply(rows, in, out, activation_matrix(op.dy), weight_matrix(op.w).transposed(),
                           activation_matrix(op.dx), false);
 }
 
 bool LibraryOperations::run(const LinearBackwardWeight& op) {
   if (op.x.size() == 0) return false;
-  const auto [rows, in, out] = linear_shape(op.x, op.dw, op.dbias, op.dy);
+  const auto [rows, in, out] = linear_sizes(op.x, op.dw, op.dbias, op.dy);
   const MatrixView gradient = weight_matrix(op.dw);
   const auto multiply = [&](const EpilogueArgs& epilogue) {
     return matmul_.multiply(in, out, rows, activation_matrix(op.x).transposed(), activation_matrix(op.dy),

@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "backends/compute_kokkos/operations.hpp"
 #include "core/ops/compute_backend.hpp"

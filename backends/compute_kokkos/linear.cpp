@@ -23,6 +23,7 @@ struct Strided {
 
 template <class T>
 Strided<T> strided(const MatrixView& matrix) {
+  require(matrix.dtype == dtype_of<std::remove_const_t<T>>(), "the matrix has this element type");
   return {static_cast<T*>(matrix.data), matrix.row, matrix.column};
 }
 
@@ -166,28 +167,28 @@ void bias_gradient_kernel(Matrix<const T> dy, Vector<G> dbias, bool accumulate) 
 }  // namespace
 
 void KokkosOperations::run(const LinearForward& op) {
-  const LinearShape shape = linear_shape(op.x, op.w, op.bias, op.y);
+  const LinearSizes sizes = linear_sizes(op.x, op.w, op.bias, op.y);
   dispatch_float(op.x.dtype, [&]<class T>(T) {
     const T* added = op.bias ? vector<const T>(op.bias).data() : nullptr;
-    gemm<T, T, T>("mylos::linear_forward::tiles"_label, shape.rows, shape.out, shape.in,
+    gemm<T, T, T>("mylos::linear_forward::tiles"_label, sizes.rows, sizes.out, sizes.in,
                   activation_matrix(op.x), weight_matrix(op.w), added, activation_matrix(op.y), false);
   });
 }
 
 void KokkosOperations::run(const LinearBackwardInput& op) {
-  const LinearShape shape = linear_shape(op.dx, op.w, {}, op.dy);
+  const LinearSizes sizes = linear_sizes(op.dx, op.w, {}, op.dy);
   dispatch_float(op.dy.dtype, [&]<class T>(T) {
-    gemm<T, T, T>("mylos::linear_backward_input::tiles"_label, shape.rows, shape.in, shape.out,
+    gemm<T, T, T>("mylos::linear_backward_input::tiles"_label, sizes.rows, sizes.in, sizes.out,
                   activation_matrix(op.dy), weight_matrix(op.w).transposed(), nullptr,
                   activation_matrix(op.dx), false);
   });
 }
 
 void KokkosOperations::run(const LinearBackwardWeight& op) {
-  const LinearShape shape = linear_shape(op.x, op.dw, op.dbias, op.dy);
+  const LinearSizes sizes = linear_sizes(op.x, op.dw, op.dbias, op.dy);
   dispatch_float(op.x.dtype, [&]<class T>(T) {
     dispatch_gradient<T>(op.dw.dtype, [&]<class G>(G) {
-      gemm<T, T, G>("mylos::linear_backward_weight::tiles"_label, shape.in, shape.out, shape.rows,
+      gemm<T, T, G>("mylos::linear_backward_weight::tiles"_label, sizes.in, sizes.out, sizes.rows,
                     activation_matrix(op.x).transposed(), activation_matrix(op.dy), nullptr,
                     weight_matrix(op.dw), op.accumulate);
     });

@@ -99,7 +99,7 @@ std::size_t make_products(Products& products, const PlannedProduct& p, std::int6
 
 bool OnednnOperations::run(const LinearForward& op) {
   if (!is_multiplied(op.x.dtype) || op.x.size() == 0) return false;
-  const auto [rows, in, out] = linear_shape(op.x, op.w, op.bias, op.y);
+  const auto [rows, in, out] = linear_sizes(op.x, op.w, op.bias, op.y);
   require(!op.bias || op.bias.dtype == op.w.dtype, "a bias of the weight's type");
   if (op.w.dtype == DType::fp32 && is_dense(op.w)) {
     library_.inner_product(rows, in, out, activation_matrix(op.x), weight_matrix(op.w), op.bias.data,
@@ -113,7 +113,7 @@ bool OnednnOperations::run(const LinearForward& op) {
 
 bool OnednnOperations::run(const LinearBackwardInput& op) {
   if (!is_multiplied(op.dy.dtype) || op.dy.size() == 0) return false;
-  const auto [rows, in, out] = linear_shape(op.dx, op.w, {}, op.dy);
+  const auto [rows, in, out] = linear_sizes(op.dx, op.w, {}, op.dy);
   multiply(rows, in, out, activation_matrix(op.dy), weight_matrix(op.w).transposed(), nullptr,
            activation_matrix(op.dx));
   return true;
@@ -130,7 +130,7 @@ void OnednnOperations::multiply(std::int64_t m, std::int64_t n, std::int64_t k, 
 
 bool OnednnOperations::run(const LinearBackwardWeight& op) {
   if (!is_multiplied(op.x.dtype) || op.x.size() == 0) return false;
-  const auto [rows, in, out] = linear_shape(op.x, op.dw, op.dbias, op.dy);
+  const auto [rows, in, out] = linear_sizes(op.x, op.dw, op.dbias, op.dy);
   const MatrixView gradient = weight_matrix(op.dw);
   if (is_own(op.x.dtype)) {
     require(!op.dbias || op.dbias.dtype == op.dw.dtype, "gradients of one type");

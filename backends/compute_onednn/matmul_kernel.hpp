@@ -41,12 +41,12 @@ struct MatmulDivision {
   static constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
   int parts() const { return row_parts * column_parts; }
-  /// Floats of a part: sums of tiles and of columns, two panels of b, packed blocks of rows of a.
+  /// Floats of a part: sums of tiles and of columns, two panels of `b`, packed blocks of rows of `a`.
   std::int64_t part_floats() const {
     return sums + group * tile.columns + 2 * panel_size() + packed_tiles * packed_stride();
   }
-  /// Floats of a panel and, in the packed blocks of a, between rows and between tiles. Rows that are a cache
-  /// line longer than a power of two do not compete for the same cache sets.
+  /// Floats of a panel and, in the packed blocks of `a`, between rows and between tiles. Rows that are a
+  /// cache line longer than a power of two do not compete for the same cache sets.
   std::int64_t panel_size() const { return k_block / tile.group * tile.columns; }
   std::int64_t packed_row() const { return k_block / tile.group + line; }
   std::int64_t packed_stride() const { return tile.rows * packed_row(); }
@@ -59,7 +59,7 @@ struct MatmulDivision {
   static constexpr std::int64_t line = 16;  ///< floats of a cache line
 
   MatmulTile tile;
-  bool packs_rows;  ///< all rows of a are packed; otherwise only the rows after the last full tile
+  bool packs_rows;  ///< all rows of `a` are packed; otherwise only the rows after the last full tile
   std::int64_t row_blocks, panels, k_blocks, k_block;
   int row_parts = 1, column_parts = 1;
   std::int64_t group = 1;  ///< panels whose sums are kept at a time

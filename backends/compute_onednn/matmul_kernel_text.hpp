@@ -35,7 +35,7 @@ constexpr int strip_columns = vectors * width;
 constexpr int tile_columns = 48;
 constexpr int strips = tile_columns / strip_columns;
 constexpr int tile_size = tile_rows * tile_columns;
-/// Rows of a that are packed at a time: whole vectors, and at least a cache line of 16-bit values.
+/// The rows of `a` that are packed at a time fill whole vectors, and at least a cache line of 16-bit values.
 constexpr int chunk_tiles = tile_rows == 8 ? 4 : 8;
 constexpr int chunk_rows = chunk_tiles * tile_rows;
 static_assert(chunk_rows % width == 0);
@@ -118,7 +118,8 @@ void narrow(T* to, typename Lanes<N>::Floats values) {
   }
 }
 
-/// The first `count` of N values; the other values are 0. Fast if `count` is `whole`.
+/// The first `count` of N values, at most `whole`; the other values are 0. Fast if `count` is at least
+/// `whole`.
 template <int N, int whole = N, class T>
 typename Lanes<N>::Floats widen_first(const T* from, std::int64_t count) {
   if (whole == N && count >= N) return widen<N>(from);
@@ -211,7 +212,7 @@ struct Pieces {
   }
 };
 
-/// The memory of matrix [rows, columns].
+/// The memory of `matrix` [rows, columns].
 Pieces pieces_of(const MatrixView& matrix, Range rows, Range columns) {
   const auto size = static_cast<std::int64_t>(size_of(matrix.dtype));
   const std::byte* data = static_cast<const std::byte*>(matrix.data) +
@@ -237,8 +238,8 @@ struct Requests {
   }
 };
 
-/// sums (rows, columns of a strip) = or += the product of `steps` steps of a tile's rows and of a strip of a
-/// panel. It prefetches a few lines at a time, because the product's loads wait for earlier prefetches.
+/// sums (rows, columns of a strip) = or += the product of a tile's rows and a strip of a panel, over `steps`
+/// steps. Prefetches a few lines at a time, because the product's loads wait for earlier prefetches.
 template <bool pairs, bool add>
 [[gnu::noinline]] void multiply_strip(std::int64_t steps, const Left& left, const float* b,
                                       const Requests& requests, float* sums) {
@@ -306,7 +307,7 @@ template <bool pairs, bool add>
   }
 }
 
-/// sums (tile_rows, tile_columns) = or += the product of a tile's rows and of a panel.
+/// sums (tile_rows, tile_columns) = or += the product of a tile's rows and a panel.
 template <bool pairs>
 void multiply_tile(std::int64_t steps, const Left& left, const float* panel, std::int64_t strip_size,
                    const Requests& requests, bool add, float* sums) {
@@ -324,9 +325,9 @@ Vector pair_up(const T* first, const T* second) {
                                __builtin_convertvector(read<Halves>(second), Words) << 16U);
 }
 
-/// Packs a panel of b [rows, columns] into strips that lie one after another, with zeros beyond the end of b.
+/// Packs a panel of `b` [rows, columns] into strips that lie one after another, with zeros beyond its end.
 /// It packs in steps, between the tiles that are multiplied by the panel before this one. A step reads about
-/// 8 to 24 cache lines of b, depending on the type and layout of b and on the instruction set.
+/// 8 to 24 cache lines of `b`, depending on the type and layout of `b` and on the instruction set.
 template <class T>
 class PanelPacking {
  public:
@@ -340,7 +341,7 @@ class PanelPacking {
                : b.column == 1     ? ceil_div(rows.size(), step_rows)
                                    : ceil_div(rows.size(), square_rows) * squares) {}
 
-  /// Packs until `share` of `shares` of all steps are done.
+  /// Packs until `share` / `shares` of all steps are done.
   void advance(std::int64_t share, std::int64_t shares) {
     for (const std::int64_t end = ceil_div(steps_ * share, shares); done_ < end; ++done_) pack(done_);
   }
@@ -443,9 +444,9 @@ class PanelPacking {
   std::int64_t done_ = 0;
 };
 
-/// Packs tiles of rows of a [rows, ks], `stride` floats apart, with zeros beyond the end of a. If the values
-/// of a row are contiguous, a tile has rows of `row` floats; otherwise it has steps of one value or pair per
-/// row.
+/// Packs tiles of rows of `a` [rows, ks], `stride` floats apart, with zeros beyond the end of `a`. If the
+/// values of a row are contiguous, a tile has rows of `row` floats; otherwise it has steps of one value or
+/// pair per row.
 template <class T>
 void pack_tiles(const MatrixView& a, Range rows, Range ks, std::int64_t row, std::int64_t stride, float* to) {
   constexpr int group = has_pairs<T> ? 2 : 1;
@@ -608,7 +609,7 @@ struct Part {
             strip_size(), to};
   }
 
-  /// Multiplies the blocks of rows of a by the panels that this part takes.
+  /// Multiplies the blocks of rows of `a` by the panels that this part takes.
   void multiply() {
     if (row_blocks.size() == 0) return;
     Position now = take_group();
@@ -639,8 +640,8 @@ struct Part {
     const std::int64_t begin = block * tile_rows;
     return {begin, std::min({begin + chunk_rows, row_blocks.end * tile_rows, o.m})};
   }
-  /// The memory to prefetch for the block after this one: that block, or a share of the rows of a from which
-  /// the next chunk will be packed.
+  /// The memory to prefetch for the block after this one: that block, or a share of the rows of `a` from
+  /// which the next chunk will be packed.
   Pieces rows_after(std::int64_t block, Range ks, bool packs) const {
     if (block + 1 >= row_blocks.end) return {};
     if (packs && division.packs_rows) {

@@ -101,6 +101,9 @@ constexpr DType dtype_of() {
   using Element = std::variant<float, bf16, fp16, std::int32_t, std::int64_t, std::uint8_t>;  // as in DType
   return static_cast<DType>(Element(std::in_place_type<T>).index());
 }
+static_assert(dtype_of<float>() == DType::fp32 && dtype_of<bf16>() == DType::bf16 &&
+              dtype_of<fp16>() == DType::fp16 && dtype_of<std::int32_t>() == DType::int32 &&
+              dtype_of<std::int64_t>() == DType::int64 && dtype_of<std::uint8_t>() == DType::uint8);
 
 /// Calls `function(T{})`, where T is the storage type of a floating-point `type`. Throws ExitCode::internal
 /// for other types.

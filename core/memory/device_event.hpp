@@ -6,9 +6,12 @@
 
 namespace mylos {
 
+/// Move-only.
 class DeviceEvent {
  public:
   explicit DeviceEvent(ComputeBackend& backend) : backend_(&backend), event_(backend.create_event()) {}
+  DeviceEvent(DeviceEvent&&) = default;
+  DeviceEvent& operator=(DeviceEvent&&) = delete;
 
   void record() { backend_->record(event_); }
   void host_wait() const { backend_->host_wait(event_); }

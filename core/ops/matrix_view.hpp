@@ -27,18 +27,18 @@ inline MatrixView weight_matrix(const TensorRef& w) {
 }
 
 /// The sizes of a linear layer: x (rows, in), w (in, out), y (rows, out).
-struct LinearShape {
+struct LinearSizes {
   std::int64_t rows, in, out;
 };
 
 /// Returns the sizes of a linear layer. x, w, bias and y, or their gradients, must have these sizes.
-inline LinearShape linear_shape(const TensorRef& x, const TensorRef& w, const TensorRef& bias,
+inline LinearSizes linear_sizes(const TensorRef& x, const TensorRef& w, const TensorRef& bias,
                                 const TensorRef& y) {
-  const LinearShape shape{w.shape[0] > 0 ? x.size() / w.shape[0] : 0, w.shape[0], w.shape[1]};
-  require(x.shape[x.rank - 1] == shape.in && y.size() == shape.rows * shape.out &&
-              (!bias || bias.size() == shape.out),
+  const LinearSizes sizes{w.shape[0] > 0 ? x.size() / w.shape[0] : 0, w.shape[0], w.shape[1]};
+  require(x.shape[x.rank - 1] == sizes.in && y.shape[y.rank - 1] == sizes.out &&
+              y.size() == sizes.rows * sizes.out && (!bias || bias.size() == sizes.out),
           "linear's shapes");
-  return shape;
+  return sizes;
 }
 
 /// Returns a view of an activation (..., C), its leading dimensions folded into rows.

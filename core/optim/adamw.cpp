@@ -5,14 +5,14 @@ namespace mylos {
 
 namespace {
 
-constexpr ParamSpec params[] = {
+constexpr ParamSpec adamw_params[] = {
     real_param("optim", "beta1", "0.9", 0.0, 0.999999, "", "Decay of the first moment of adamw."),
     real_param("optim", "beta2", "0.95", 0.0, 0.999999, "", "Decay of the second moment of adamw."),
     real_param("optim", "epsilon", "1e-8", 1e-30, 1.0, "",
                "Added by adamw to the square root of the second moment."),
 };
 
-constexpr const char* states[] = {"first_moment", "second_moment"};
+constexpr const char* adamw_states[] = {"first_moment", "second_moment"};
 
 class AdamW final : public Optimizer {
  public:
@@ -37,8 +37,8 @@ class AdamW final : public Optimizer {
 extern constinit const OptimizerKind adamw_optimizer{
     .name = "adamw",
     .doc = "Adam with decoupled weight decay (Loshchilov and Hutter, 2019)",
-    .params = params,
-    .states = states,
+    .params = adamw_params,
+    .states = adamw_states,
     .make = make_optimizer<AdamW>,
 };
 

@@ -5,12 +5,12 @@ namespace mylos {
 
 namespace {
 
-constexpr ParamSpec params[] = {
+constexpr ParamSpec sgd_params[] = {
     real_param("optim", "momentum", "0.9", 0.0, 0.999999, "",
                "Factor by which sgd multiplies its momentum in each step."),
 };
 
-constexpr const char* states[] = {"momentum"};
+constexpr const char* sgd_states[] = {"momentum"};
 
 class Sgd final : public Optimizer {
  public:
@@ -29,8 +29,8 @@ class Sgd final : public Optimizer {
 extern constinit const OptimizerKind sgd_optimizer{
     .name = "sgd",
     .doc = "stochastic gradient descent with momentum (Sutskever et al., 2013)",
-    .params = params,
-    .states = states,
+    .params = sgd_params,
+    .states = sgd_states,
     .make = make_optimizer<Sgd>,
 };
 

@@ -17,7 +17,7 @@ const Column& column(const MetricsTable& table, const std::string& name) {
   return it == table.end() ? none : it->second;
 }
 
-double quantile(const Column& values, double fraction) {
+double quantile_of(const Column& values, double fraction) {
   Column kept;
   std::copy_if(values.begin(), values.end(), std::back_inserter(kept), drawable);
   return kept.empty() ? nan : mylos::quantile(std::move(kept), fraction);
@@ -174,10 +174,10 @@ void Plot::curve(const std::string& name, int color, Look look, const Column& st
   if (fitted.empty()) fitted = values;
   // The most extreme 1 % of a long raw curve may leave the frame: a single spike would flatten the rest.
   const bool trim = look == Look::thin && fitted.size() > 200;
-  low_ = std::fmin(low_, quantile(fitted, trim ? 0.005 : 0.0));
-  high_ = std::fmax(high_, quantile(fitted, trim ? 0.995 : 1.0));
-  lowest_ = std::fmin(lowest_, quantile(values, 0.0));
-  highest_ = std::fmax(highest_, quantile(values, 1.0));
+  low_ = std::fmin(low_, quantile_of(fitted, trim ? 0.005 : 0.0));
+  high_ = std::fmax(high_, quantile_of(fitted, trim ? 0.995 : 1.0));
+  lowest_ = std::fmin(lowest_, quantile_of(values, 0.0));
+  highest_ = std::fmax(highest_, quantile_of(values, 1.0));
   curves_.push_back({name, color, look, std::move(points)});
 }
 

@@ -32,7 +32,7 @@ inline bool drawable(double value) {
 const Column& column(const MetricsTable& table, const std::string& name);
 
 /// The value below which a fraction of the drawable values lies; NaN if no value is drawable.
-double quantile(const Column& values, double fraction);
+double quantile_of(const Column& values, double fraction);
 
 /// `text` for use between tags and in quoted attributes; control characters except tab and newline are
 /// dropped.

@@ -116,7 +116,7 @@ for (const svg of document.querySelectorAll('svg.plot')) {
 )";
 
 double median(const Column& values) {
-  return quantile(values, 0.5);
+  return quantile_of(values, 0.5);
 }
 
 double sum(const Column& values) {
@@ -223,16 +223,16 @@ void write_tiles(std::string& out, const ReportData& data) {
                        value == missing ? "" : note);
   };
   const auto spread = [&](const std::string& name) {
-    const double low = quantile(column(steps, name), 0.05), high = quantile(column(steps, name), 0.95);
+    const double low = quantile_of(column(steps, name), 0.05), high = quantile_of(column(steps, name), 0.95);
     return drawable(low) ? fmt::format("{} to {} in 90 % of steps", short_number(low), short_number(high))
                          : "";
   };
   const Column &losses = column(data.evaluations, "loss"), &eval_steps = column(data.evaluations, "step");
-  const double best = quantile(losses, 0.0);
+  const double best = quantile_of(losses, 0.0);
   const auto best_at = static_cast<std::size_t>(std::ranges::find(losses, best) - losses.begin());
   const std::size_t restarts = std::max<std::size_t>(column(data.launches, "step").size(), 1) - 1;
   const double skipped = sum(column(steps, "skipped"));
-  const double peak = quantile(column(steps, "memory_peak_max"), 1.0);
+  const double peak = quantile_of(column(steps, "memory_peak_max"), 1.0);
 
   out += R"(<section class="card wide" aria-label="Summary"><dl class="tiles">)";
   tile("Final training loss", fixed(last(smooth(column(steps, "loss"))), 3),
@@ -273,8 +273,8 @@ void write_plots(std::string& out, const ReportData& data) {
   const MetricsTable& steps = data.steps;
   const Column &at = column(steps, "step"), &loss = column(steps, "loss");
   const Column& eval_at = column(data.evaluations, "step");
-  const std::pair run{std::fmin(quantile(at, 0.0), quantile(eval_at, 0.0)),
-                      std::fmax(quantile(at, 1.0), quantile(eval_at, 1.0))};
+  const std::pair run{std::fmin(quantile_of(at, 0.0), quantile_of(eval_at, 0.0)),
+                      std::fmax(quantile_of(at, 1.0), quantile_of(eval_at, 1.0))};
 
   const bool crop = loss.size() > 200;  // the fall of the first steps would flatten the rest
   Plot losses("Loss", crop ? "nats per token, fitted to the last 95 % of steps" : "nats per token");
@@ -305,7 +305,7 @@ void write_plots(std::string& out, const ReportData& data) {
   gradient.write(out, run, data.launches, Plot::Size::third);
 
   const Column& scale = column(steps, "loss_scale");
-  if (quantile(scale, 0.0) < quantile(scale, 1.0)) {
+  if (quantile_of(scale, 0.0) < quantile_of(scale, 1.0)) {
     Plot scales("Loss scale", "factor of the loss, halved if a gradient overflows");
     scales.curve("after each step", 2, Plot::Look::line, at, scale);
     scales.skipped(at, column(steps, "skipped"));
@@ -352,7 +352,7 @@ void write_memory(std::string& out, const ReportData& data) {
   out += R"(<section class="card half"><h2>Memory by category</h2>)";
   write_bytes(out, "Memory by category", "held by rank 0", "memory", data.memory_bytes);
   write_ranks(out, data.steps, "Peak of a rank", "memory_peak_",
-              [](const Column& bytes) { return memory_size(quantile(bytes, 1.0)); });
+              [](const Column& bytes) { return memory_size(quantile_of(bytes, 1.0)); });
   out += "</section>\n";
 }
 
@@ -399,7 +399,7 @@ void write_traffic(std::string& out, const ReportData& data) {
     if (!name.starts_with(prefix)) continue;
     std::string axis_and_operation = name.substr(prefix.size());
     std::ranges::replace(axis_and_operation, '_', ' ');
-    bytes.emplace_back(axis_and_operation, quantile(of_steps, 0.5));
+    bytes.emplace_back(axis_and_operation, quantile_of(of_steps, 0.5));
   }
   if (bytes.empty()) return;
   out += R"(<section class="card wide"><h2>Communication of a step</h2>)";

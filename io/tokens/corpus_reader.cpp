@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <fcntl.h>
 #include <glob.h>
+#include <memory>
 #include <set>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -159,6 +159,7 @@ bool JsonText::take_number(char c) {
       {exponent_digits, exponent_digits, refused, refused, refused, refused},          // exponent_sign
       {exponent_digits, exponent_digits, refused, refused, after_value, after_value},  // exponent_digits
   };
+  static_assert(std::size(steps) == static_cast<int>(exponent_digits) - static_cast<int>(minus) + 1);
   constexpr std::string_view kinds = "01.e+";
   const char kind = is_digit(c) && c != '0' ? '1' : c == 'E' ? 'e' : c == '-' ? '+' : c;
   const State next =

@@ -44,8 +44,9 @@ class ActivationPlan {
   std::vector<std::vector<int>> buffers_;
 };
 
-/// The passages of training runs of every length that leads to a different sequence of slots, except passages
-/// that only repeat the preceding ones; then, on slot 0, evaluation and generation.
+/// The passages of training runs of every length up to the longest whose sequence of slots differs from that
+/// of shorter runs, without passages that only repeat the preceding ones; then, on slot 0, evaluation and
+/// generation.
 std::vector<Passage> passages_of(const Schedule& schedule, const ModelPrograms& programs);
 
 /// The program that runs for `action`.

@@ -30,8 +30,8 @@ class FailureDetector {
   void set_limits(const WatchdogLimits& limits) { limits_ = limits; }
 
   /// Notes the state of the ranks at `now`. Returns true if a rank has stopped or an operation stalls, and
-  /// this rank must report it. The lowest rank that still beats reports; if it has not ended the job within
-  /// the limit on silence, all other ranks report. `node` must live until the next look.
+  /// this rank must report it. The lowest rank that is not silent reports; if it has not ended the job
+  /// within the limit on silence, all other ranks report. `node` must live until the next look.
   bool look(const std::vector<RankFlight>& node, TimePoint now);
   /// One line that names the stopped rank or the stalled operation that the last look found, whether or not
   /// this rank must report it; empty if there is no failure.

@@ -73,7 +73,8 @@ struct Occurrence {
 
 /// The actions of one rank in a period: from the completion of one step to the completion of the next. If
 /// some actions are ahead, the first step begins with the actions that earlier periods would have done for it
-/// (the prologue), and the last step leaves out the actions that are ahead (the drain).
+/// and for later steps (the prologue), and the last steps leave out the actions of steps beyond the last one
+/// (the drain).
 struct Schedule {
   std::vector<Action> actions;
   int micro_batches = 1;
@@ -110,8 +111,8 @@ struct ScheduleExcerpt {
 /// in full.
 ScheduleExcerpt excerpt_of(const Schedule& schedule);
 
-/// Assigns slots of activations to micro-batches in flight, as many slots as there are ever micro-batches in
-/// flight at the same time.
+/// Assigns slots of activations to micro-batches in flight. There are as many slots as the largest number of
+/// micro-batches in flight at the same time.
 class SlotAssignment {
  public:
   /// `schedule` must outlive this.

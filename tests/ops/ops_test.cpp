@@ -25,11 +25,11 @@ std::vector<const OpCase*> small_cases() {
   return cases;
 }
 
-using Param = std::tuple<std::string, const OpCase*>;
+using CaseParam = std::tuple<std::string, const OpCase*>;
 
-class OpsTest : public testing::TestWithParam<Param> {};
+class OpsTest : public testing::TestWithParam<CaseParam> {};
 
-std::string test_name(const testing::TestParamInfo<Param>& info) {
+std::string test_name(const testing::TestParamInfo<CaseParam>& info) {
   std::string name = fmt::format("{}_{}", std::get<0>(info.param), std::get<1>(info.param)->name());
   std::ranges::replace_if(
       name, [](unsigned char c) { return std::isalnum(c) == 0; }, '_');

@@ -26,9 +26,9 @@ std::vector<float> pattern(std::int64_t elements, int seed) {
   return values;
 }
 
-using Param = std::tuple<std::string, DType>;
+using ProductParam = std::tuple<std::string, DType>;
 
-class ProductsTest : public testing::TestWithParam<Param> {
+class ProductsTest : public testing::TestWithParam<ProductParam> {
  protected:
   ComputeBackend& backend() { return test_backends().at(std::get<0>(GetParam())); }
   DType dtype() const { return std::get<1>(GetParam()); }
@@ -291,14 +291,14 @@ TEST_P(LargeProductsTest, DependOnNoNumberOfThreads) {
 INSTANTIATE_TEST_SUITE_P(Backends, PackedWeightsTest,
                          testing::Combine(testing::ValuesIn(compute_backend_names()),
                                           testing::Values(DType::fp32, DType::bf16, DType::fp16)),
-                         [](const testing::TestParamInfo<Param>& param) {
+                         [](const testing::TestParamInfo<ProductParam>& param) {
                            return std::get<0>(param.param) + "_" +
                                   std::string(name_of(std::get<1>(param.param)));
                          });
 INSTANTIATE_TEST_SUITE_P(Backends, LargeProductsTest,
                          testing::Combine(testing::ValuesIn(compute_backend_names()),
                                           testing::Values(DType::fp32, DType::bf16, DType::fp16)),
-                         [](const testing::TestParamInfo<Param>& param) {
+                         [](const testing::TestParamInfo<ProductParam>& param) {
                            return std::get<0>(param.param) + "_" +
                                   std::string(name_of(std::get<1>(param.param)));
                          });

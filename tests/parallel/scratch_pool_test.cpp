@@ -14,34 +14,34 @@ namespace mylos {
 namespace {
 
 TEST(ScratchSizes, LendsTheSmallestSufficientBlock) {
-  ScratchSizes sizes;
+  ScratchSizes pool;
   for (const std::size_t bytes : {100U, 300U, 200U}) {
-    const ScratchSizes::Lent lent = sizes.take(bytes);
+    const ScratchSizes::Lent lent = pool.take(bytes);
     EXPECT_TRUE(lent.is_new);
     EXPECT_EQ(lent.capacity, bytes);
     EXPECT_EQ(lent.replaced, 0U);
   }
-  for (const std::size_t bytes : {100U, 300U, 200U}) sizes.give_back(bytes);
+  for (const std::size_t bytes : {100U, 300U, 200U}) pool.give_back(bytes);
   for (const auto& [bytes, capacity] : {std::pair(50U, 100U), std::pair(200U, 200U), std::pair(101U, 300U)}) {
-    const ScratchSizes::Lent lent = sizes.take(bytes);
+    const ScratchSizes::Lent lent = pool.take(bytes);
     EXPECT_FALSE(lent.is_new) << bytes;
     EXPECT_EQ(lent.capacity, capacity) << bytes;
   }
-  EXPECT_EQ(sizes.allocated(), 600U);
+  EXPECT_EQ(pool.allocated(), 600U);
 }
 
 TEST(ScratchSizes, ReplacesTheLargestBlockByALargerOne) {
-  ScratchSizes sizes;
-  sizes.take(100);
-  sizes.take(200);
-  sizes.give_back(100);
-  sizes.give_back(200);
-  EXPECT_EQ(sizes.take(500).replaced, 200U);
-  EXPECT_EQ(sizes.allocated(), 600U);
-  sizes.give_back(500);
-  EXPECT_EQ(sizes.take(400).capacity, 500U);
-  EXPECT_EQ(sizes.take(100).capacity, 100U);
-  EXPECT_EQ(sizes.allocated(), 600U);
+  ScratchSizes pool;
+  pool.take(100);
+  pool.take(200);
+  pool.give_back(100);
+  pool.give_back(200);
+  EXPECT_EQ(pool.take(500).replaced, 200U);
+  EXPECT_EQ(pool.allocated(), 600U);
+  pool.give_back(500);
+  EXPECT_EQ(pool.take(400).capacity, 500U);
+  EXPECT_EQ(pool.take(100).capacity, 100U);
+  EXPECT_EQ(pool.allocated(), 600U);
 }
 
 TEST(ScratchPool, ChargesItsBlocksToTheLedger) {

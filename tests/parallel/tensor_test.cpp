@@ -227,19 +227,19 @@ TEST_F(Tensor, SendsExactlyWhatTheFormulaSays) {
         const ModelConfig& model = config.model;
         const std::int64_t rows = config.train.micro_batch * seq_len;
         const std::int64_t residual_bytes = rows * model.width * 4;
-        const std::int64_t micro_batches = steps * config.train.accumulation;
+        const std::int64_t num_micro_batches = steps * config.train.accumulation;
         const std::int64_t sums =
             (recompute == Recompute::block ? 5 : 4) * model.layers + (splits.vocab ? 2 : 0);
         std::map<CommOperation, std::int64_t> bytes;
         if (splits.sequence) {
-          bytes[CommOperation::reduce_scatter] = micro_batches * sums * residual_bytes;
-          bytes[CommOperation::all_gather] = micro_batches * (6 * model.layers + 2) * residual_bytes;
+          bytes[CommOperation::reduce_scatter] = num_micro_batches * sums * residual_bytes;
+          bytes[CommOperation::all_gather] = num_micro_batches * (6 * model.layers + 2) * residual_bytes;
           bytes[CommOperation::all_reduce] = steps * norm_elements(config) * 4;
         } else {
-          bytes[CommOperation::all_reduce] = micro_batches * sums * residual_bytes;
+          bytes[CommOperation::all_reduce] = num_micro_batches * sums * residual_bytes;
         }
         if (splits.vocab)
-          bytes[CommOperation::all_gather] += micro_batches * 4 * rows * 4 * config.parallel.tensor;
+          bytes[CommOperation::all_gather] += num_micro_batches * 4 * rows * 4 * config.parallel.tensor;
         // Without a data axis, the guard's sums are counted on the tensor axis.
         if (config.parallel.data == 1) bytes[CommOperation::all_reduce] += steps * 8;
         const Sent sent = sent_by_rings(backend_, config, steps);
@@ -260,7 +260,7 @@ TEST_F(Tensor, SendsExactlyWhatTheFormulaSays) {
           const std::int64_t aligned = (model.width + 63) / 64 * 64;
           wire_bytes += steps * (2 * model.layers + 1) * summed(aligned + model.width);
         } else {
-          wire_bytes += micro_batches * sums * summed(rows * model.width);
+          wire_bytes += num_micro_batches * sums * summed(rows * model.width);
         }
         for (const CommOperation half : {CommOperation::reduce_scatter, CommOperation::all_gather})
           wire_bytes += sent_by_half_a_ring(bytes[half], config.parallel.tensor);

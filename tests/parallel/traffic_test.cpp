@@ -29,7 +29,7 @@ TEST(Traffic, CountsCallsAndPayloadOfEveryOperation) {
   const TensorRef part(small.data(), DType::fp32, {n});
   const TensorRef whole(large.data(), DType::fp32, {n * p});
   const TensorRef result(other.data(), DType::fp32, {n * p});
-  const std::vector<std::int64_t> counts(static_cast<std::size_t>(p), 2);
+  const std::vector<std::int64_t> part_counts(static_cast<std::size_t>(p), 2);
   const int next = (comm.rank() + 1) % comm.size();
   const int previous = (comm.rank() + comm.size() - 1) % comm.size();
 
@@ -40,7 +40,7 @@ TEST(Traffic, CountsCallsAndPayloadOfEveryOperation) {
   comm.broadcast(part, 0).host_wait();
   comm.reduce(part, ReduceOp::sum, 0).host_wait();
   comm.all_to_all(whole, result).host_wait();
-  comm.all_to_all_v(whole, counts, result, counts).host_wait();
+  comm.all_to_all_v(whole, part_counts, result, part_counts).host_wait();
   Request sending = comm.send(part, next, 0);
   comm.recv(result.flat(0, n), previous, 0).host_wait();
   sending.host_wait();

@@ -227,8 +227,8 @@ TEST(ScheduleProblems, FindsActionsThatAreMissingDuplicatedOrMisdirected) {
   }
 }
 
-/// An order of a step's actions is correct if each backward pass follows its forward pass, and reduction and
-/// update follow all passes.
+/// An order of a step's actions is correct if each backward pass follows its forward pass, the reduction
+/// follows all passes, and the update follows the reduction.
 TEST(ScheduleProblems, FindsEveryWrongOrder) {
   const std::vector<Action> actions = schedules().front()->make(2).actions;
   std::vector<std::size_t> order = {0, 1, 2, 3, 4, 5};
@@ -248,7 +248,7 @@ TEST(ScheduleProblems, FindsEveryWrongOrder) {
   EXPECT_EQ(num_right, 6);
 }
 
-/// A channel without tags and buffers, such as NCCL's: a receive that is posted too early blocks the send
+/// A channel without tags or buffers, such as NCCL's: a receive that is posted too early blocks the send
 /// after it.
 TEST(ScheduleProblems, FindsDeadlocks) {
   const auto deadlocked = [](const std::vector<Schedule>& ranks) {
@@ -277,8 +277,8 @@ TEST(ScheduleProblems, FindsDeadlocks) {
                                           "meets receive_forward 1 of chunk 1")));
 }
 
-/// The recorded programs fix which contribution to a shared matrix comes first and overwrites it: a schedule
-/// must keep this order.
+/// The recorded programs fix which contribution to the gradient of a shared matrix comes first and overwrites
+/// it: a schedule must keep this order.
 TEST(ScheduleProblems, WeightGradientsOfLaterChunksComeFirst) {
   const auto problem = [](std::vector<Action> weights) {
     std::vector<Action> actions = {

@@ -130,7 +130,8 @@ void OnednnOperations::multiply(std::int64_t m, std::int64_t n, std::int64_t k, 
 
 bool OnednnOperations::run(const LinearBackwardWeight& op) {
   if (!is_multiplied(op.x.dtype) || op.x.size() == 0) return false;
-  const auto [rows, in, out] = linear_sizes(op.x, op.dw, op.dbias, op.dy);
+  const LinearSizes sizes = linear_sizes(op.x, op.dw, op.dbias, op.dy);
+  const auto [rows, in, out] = sizes;
   const MatrixView gradient = weight_matrix(op.dw);
   if (is_own(op.x.dtype)) {
     require(!op.dbias || op.dbias.dtype == op.dw.dtype, "gradients of one type");
@@ -151,7 +152,7 @@ bool OnednnOperations::run(const LinearBackwardWeight& op) {
   if (!op.dbias) return true;
   dispatch_float(op.dy.dtype, [&]<class T>(T) {
     dispatch_gradient<T>(op.dbias.dtype, [&]<class G>(G) {
-      column_sums(op.dy.as<T>(), rows, out, op.dbias.as<G>(), op.accumulate);
+      column_sums(op.dy.as<T>(), sizes.rows, sizes.out, op.dbias.as<G>(), op.accumulate);
     });
   });
   return true;

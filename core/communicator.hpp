@@ -53,6 +53,9 @@ class Request {
   std::unique_ptr<RequestState> state_;
 };
 
+/// Memory of a communicator, which its ranks share if they can.
+using Window = Allocation;
+
 /// A group of ranks. An operation that returns a Request is non-blocking, starts after the work queued on the
 /// compute backend before it, and may use its buffers until the request has been waited for. Buffers are
 /// contiguous fp32, bf16, fp16, int32, int64 or uint8 (which is moved but never reduced); counts may be 0.

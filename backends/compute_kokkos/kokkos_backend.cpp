@@ -102,7 +102,7 @@ std::string KokkosBackend::description() const {
                      width, gemm);
 }
 
-Window KokkosBackend::allocate(std::size_t bytes, const char* label) {
+Allocation KokkosBackend::allocate(std::size_t bytes, const char* label) {
   const std::size_t size = std::max<std::size_t>(bytes, 1);
   void* memory = nullptr;
   try {
@@ -127,7 +127,7 @@ Window KokkosBackend::allocate(std::size_t bytes, const char* label) {
           }};
 }
 
-Window KokkosBackend::allocate_host(std::size_t bytes) {
+Allocation KokkosBackend::allocate_host(std::size_t bytes) {
   void* memory = Kokkos::kokkos_malloc<HostMemory>("mylos::host", std::max<std::size_t>(bytes, 1));
   if constexpr (on_host) ask_for_huge_pages(memory, bytes);
   return {memory, [](void* owned) { Kokkos::kokkos_free<HostMemory>(owned); }};

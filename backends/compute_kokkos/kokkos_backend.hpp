@@ -25,8 +25,8 @@ class KokkosBackend final : public ComputeBackend {
 
   std::string description() const override;
 
-  Window allocate(std::size_t bytes, const char* label) override;
-  Window allocate_host(std::size_t bytes) override;
+  Allocation allocate(std::size_t bytes, const char* label) override;
+  Allocation allocate_host(std::size_t bytes) override;
   void copy_to_device(const void* host, void* device, std::size_t bytes) override;
   void copy_to_host(const void* device, void* host, std::size_t bytes) override;
   void copy(const void* from, void* to, std::size_t bytes) override;

@@ -38,8 +38,8 @@ class OnednnBackend final : public ForwardingBackend {
                        library_instructions(), OnednnOperations::own_products(), next().description());
   }
   /// When the memory is freed, the packed copies of its weights are dropped.
-  Window allocate(std::size_t bytes, const char* label) override {
-    const Window memory = next().allocate(bytes, label);
+  Allocation allocate(std::size_t bytes, const char* label) override {
+    const Allocation memory = next().allocate(bytes, label);
     return {memory.get(), [this, memory, bytes](void* first) { kernels_.forget(first, bytes); }};
   }
 

@@ -34,7 +34,7 @@ class DeviceBuffer {
   std::size_t bytes() const { return charge_.bytes(); }
 
  private:
-  Window memory_;
+  Allocation memory_;
   MemoryCharge charge_;
 };
 

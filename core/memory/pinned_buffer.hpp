@@ -21,7 +21,7 @@ class PinnedBuffer {
   void* data() const { return memory_.get(); }
 
  private:
-  Window memory_;
+  Allocation memory_;
   MemoryCharge charge_;
 };
 

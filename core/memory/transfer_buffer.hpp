@@ -36,7 +36,7 @@ class TransferBuffer {
  private:
   ComputeBackend& backend_;
   DeviceEvent copied_;
-  Window memory_;
+  Allocation memory_;
 };
 
 }  // namespace mylos

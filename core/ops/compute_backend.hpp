@@ -13,8 +13,8 @@
 
 namespace mylos {
 
-/// Memory of a backend or a communicator, freed with its last owner.
-using Window = std::shared_ptr<void>;
+/// Memory of a backend or a communicator. The last copy of the pointer frees it.
+using Allocation = std::shared_ptr<void>;
 
 /// A point in the queued work; the last copy of the handle frees it.
 struct Event {
@@ -47,10 +47,10 @@ class ComputeBackend {
   /// Allocates 64-byte aligned device memory, first touched by the threads that will use it. Throws
   /// ExitCode::internal if memory runs out. Does not charge the memory ledger: callers use DeviceBuffer,
   /// which does.
-  virtual Window allocate(std::size_t bytes, const char* label) = 0;
+  virtual Allocation allocate(std::size_t bytes, const char* label) = 0;
   /// Allocates host memory that the device can copy from and to while the host continues: page-locked on a
   /// GPU.
-  virtual Window allocate_host(std::size_t bytes) = 0;
+  virtual Allocation allocate_host(std::size_t bytes) = 0;
   /// Queue copies between host and device memory, or within device memory. The host memory may be reused
   /// after `synchronize`, or after `host_wait` for an event recorded after the copy.
   virtual void copy_to_device(const void* host, void* device, std::size_t bytes) = 0;

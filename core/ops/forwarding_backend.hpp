@@ -19,8 +19,8 @@ class ForwardingBackend : public ComputeBackend {
 
   std::string description() const override { return next_.description(); }
 
-  Window allocate(std::size_t bytes, const char* label) override { return next_.allocate(bytes, label); }
-  Window allocate_host(std::size_t bytes) override { return next_.allocate_host(bytes); }
+  Allocation allocate(std::size_t bytes, const char* label) override { return next_.allocate(bytes, label); }
+  Allocation allocate_host(std::size_t bytes) override { return next_.allocate_host(bytes); }
   void copy_to_device(const void* host, void* device, std::size_t bytes) override {
     next_.copy_to_device(host, device, bytes);
   }

@@ -335,7 +335,7 @@ void OpRun::set_control(const Control& control) {
   synchronize();
 }
 
-Window OpRun::allocate(std::size_t bytes) {
+Allocation OpRun::allocate(std::size_t bytes) {
   return backend_.allocate(bytes, "mylos::tests::case");
 }
 

@@ -61,14 +61,14 @@ class OpRun {
   void set_control(const Control& control);
 
  private:
-  Window allocate(std::size_t bytes);
+  Allocation allocate(std::size_t bytes);
   TensorRef tensor(std::string_view operand) const;
 
   const OpCase& case_;
   ComputeBackend& backend_;
   const Contents& initial_;
-  std::map<std::string, Window, std::less<>> memory_;
-  Window control_;
+  std::map<std::string, Allocation, std::less<>> memory_;
+  Allocation control_;
 };
 
 }  // namespace mylos

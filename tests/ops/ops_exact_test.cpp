@@ -50,7 +50,7 @@ class OpsExactTest : public testing::TestWithParam<std::string> {
    private:
     ComputeBackend& backend_;
     std::size_t size_;
-    Window memory_;
+    Allocation memory_;
   };
 
   ComputeBackend& backend() { return test_backends().at(GetParam()); }

@@ -41,12 +41,12 @@ class ProductsTest : public testing::TestWithParam<ProductParam> {
            text.substr(begin, text.find(')', begin) - begin).find(name_of(dtype())) != std::string::npos;
   }
 
-  Window allocate(std::int64_t elements) {
+  Allocation allocate(std::int64_t elements) {
     return backend().allocate(static_cast<std::size_t>(elements) * size_of(dtype()), "mylos::tests::packed");
   }
   void write(void* memory, const std::vector<float>& values) {
     const auto n = static_cast<std::int64_t>(values.size());
-    const Window wide = backend().allocate(values.size() * sizeof(float), "mylos::tests::packed");
+    const Allocation wide = backend().allocate(values.size() * sizeof(float), "mylos::tests::packed");
     backend().copy_to_device(values.data(), wide.get(), values.size() * sizeof(float));
     backend().run(Cast{.x = TensorRef(wide.get(), DType::fp32, {n}), .y = TensorRef(memory, dtype(), {n})});
     backend().synchronize();
@@ -54,7 +54,7 @@ class ProductsTest : public testing::TestWithParam<ProductParam> {
   std::vector<float> read(void* memory, std::int64_t elements) { return read(memory, elements, dtype()); }
   std::vector<float> read(void* memory, std::int64_t elements, DType type) {
     std::vector<float> values(static_cast<std::size_t>(elements));
-    const Window wide = backend().allocate(values.size() * sizeof(float), "mylos::tests::packed");
+    const Allocation wide = backend().allocate(values.size() * sizeof(float), "mylos::tests::packed");
     backend().run(
         Cast{.x = TensorRef(memory, type, {elements}), .y = TensorRef(wide.get(), DType::fp32, {elements})});
     backend().copy_to_host(wide.get(), values.data(), values.size() * sizeof(float));
@@ -72,8 +72,8 @@ class PackedWeightsTest : public ProductsTest {
   /// x w and dy wᵀ, for weights in either storage order.
   std::pair<std::vector<float>, std::vector<float>> products(void* weights, std::uint64_t version,
                                                              bool transposed) {
-    const Window x_memory = allocate(rows * in);
-    const Window y_memory = allocate(rows * out);
+    const Allocation x_memory = allocate(rows * in);
+    const Allocation y_memory = allocate(rows * out);
     void* x = x_memory.get();
     void* y = y_memory.get();
     TensorRef w(weights, dtype(), {in, out}, version);
@@ -91,7 +91,7 @@ class PackedWeightsTest : public ProductsTest {
 
 TEST_P(PackedWeightsTest, AreRenewedWithTheVersion) {
   for (const bool transposed : {false, true}) {
-    Window weights = allocate(in * out);
+    Allocation weights = allocate(in * out);
     for (const std::uint64_t version : {1, 2, 3}) {
       write(weights.get(), pattern(in * out, static_cast<int>(version)));
       const auto expected = products(weights.get(), 0, transposed);  // without a version, no copy is kept
@@ -104,7 +104,7 @@ TEST_P(PackedWeightsTest, AreRenewedWithTheVersion) {
 }
 
 TEST_P(PackedWeightsTest, WithoutAVersionAreNotKept) {
-  Window weights = allocate(in * out);
+  Allocation weights = allocate(in * out);
   write(weights.get(), pattern(in * out, 1));
   const auto first = products(weights.get(), 0, false);
   write(weights.get(), pattern(in * out, 2));
@@ -114,12 +114,12 @@ TEST_P(PackedWeightsTest, WithoutAVersionAreNotKept) {
 
 TEST_P(PackedWeightsTest, EndWithTheMemoryOfTheWeights) {
   for (const int model : {1, 2}) {  // two models in succession: same address, same version
-    Window weights = allocate(in * out);
+    Allocation weights = allocate(in * out);
     write(weights.get(), pattern(in * out, model));
     EXPECT_TRUE(products(weights.get(), 1, false) == products(weights.get(), 0, false));
     weights.reset();
   }
-  Window weights = allocate(in * out);
+  Allocation weights = allocate(in * out);
   write(weights.get(), pattern(in * out, 1));
   const std::size_t unpacked = test_backends().ledger().current();
   products(weights.get(), 1, false);
@@ -165,21 +165,21 @@ void LargeProductsTest::check_products(std::int64_t rows, std::int64_t in, std::
   const std::vector<float> w = pattern(in * out, 2);
   const std::vector<float> dy = pattern(rows * out, 3);
   const std::vector<float> b = pattern(out, 4);
-  const Window px_memory = allocate(rows * in);
+  const Allocation px_memory = allocate(rows * in);
   void* px = px_memory.get();
-  const Window pw_memory = allocate(in * out);
+  const Allocation pw_memory = allocate(in * out);
   void* pw = pw_memory.get();
-  const Window pdy_memory = allocate(rows * out);
+  const Allocation pdy_memory = allocate(rows * out);
   void* pdy = pdy_memory.get();
-  const Window py_memory = allocate(rows * out);
+  const Allocation py_memory = allocate(rows * out);
   void* py = py_memory.get();
-  const Window pdx_memory = allocate(rows * in);
+  const Allocation pdx_memory = allocate(rows * in);
   void* pdx = pdx_memory.get();
-  const Window pdw_memory = allocate(2 * in * out);
+  const Allocation pdw_memory = allocate(2 * in * out);
   void* pdw = pdw_memory.get();
-  const Window pb_memory = allocate(out);
+  const Allocation pb_memory = allocate(out);
   void* pb = pb_memory.get();
-  const Window pdb_memory = allocate(2 * out);
+  const Allocation pdb_memory = allocate(2 * out);
   void* pdb = pdb_memory.get();
   write(px, x);
   write(pw, w);
@@ -253,13 +253,13 @@ TEST_P(LargeProductsTest, DependOnNoNumberOfThreads) {
   if (!is_own_product()) GTEST_SKIP() << "promised by the own kernel only";
   constexpr std::int64_t rows = 1037;
   constexpr std::int64_t in = 301;
-  const Window px_memory = allocate(rows * in);
+  const Allocation px_memory = allocate(rows * in);
   void* px = px_memory.get();
-  const Window py_memory = allocate(rows * in);
+  const Allocation py_memory = allocate(rows * in);
   void* py = py_memory.get();
-  const Window pw_memory = allocate(in * in);
+  const Allocation pw_memory = allocate(in * in);
   void* pw = pw_memory.get();
-  const Window pb_memory = allocate(in);
+  const Allocation pb_memory = allocate(in);
   void* pb = pb_memory.get();
   std::vector<float> values = pattern(rows * in, 5);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] += 1.0F / static_cast<float>(i % 97 + 3);

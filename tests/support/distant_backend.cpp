@@ -17,7 +17,7 @@ void DistantDevice::forbid_while_capturing(const char* what) const {
   if (recorded_ != nullptr) fail(ExitCode::internal, "{} while a graph is recorded", what);
 }
 
-Window DistantDevice::allocate(std::size_t bytes) {
+Allocation DistantDevice::allocate(std::size_t bytes) {
   forbid_while_capturing("memory is allocated");
   const std::size_t size = std::max<std::size_t>(bytes, 1);
   void* memory = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

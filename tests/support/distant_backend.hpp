@@ -25,7 +25,7 @@ class DistantDevice {
   DistantDevice& operator=(const DistantDevice&) = delete;
 
   /// Waits for all work, which may use the memory, before the memory is freed.
-  Window allocate(std::size_t bytes);
+  Allocation allocate(std::size_t bytes);
 
   /// Queues work after all earlier work; returns its number.
   std::uint64_t queue(std::function<void()> work);
@@ -86,7 +86,7 @@ class DistantBackend : public ForwardingBackend {
   const DistantDevice& device() const { return device_; }
 
   std::string description() const override { return "a distant device over " + next().description(); }
-  Window allocate(std::size_t bytes, const char* /*label*/) override { return device_.allocate(bytes); }
+  Allocation allocate(std::size_t bytes, const char* /*label*/) override { return device_.allocate(bytes); }
   void copy_to_device(const void* host, void* device, std::size_t bytes) override {
     copy(host, device, bytes);
   }

@@ -72,7 +72,7 @@ class LogicalClock final : public StandingClock {
 class CollectivesTest : public testing::Test {
  protected:
   void SetUp() override {
-    world_ = open_communicator("mpi");
+    world_ = open_communicator("shm");
     rank_ = world_->rank();
     size_ = world_->size();
   }

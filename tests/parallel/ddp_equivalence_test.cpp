@@ -53,7 +53,7 @@ class DdpEquivalence : public testing::Test {
 
   ComputeBackend& backend_ = test_backends(1).at("kokkos");
   std::unique_ptr<Communicator> self_ = open_communicator("self", &backend_);
-  std::unique_ptr<Communicator> world_ = open_communicator("mpi", &backend_);
+  std::unique_ptr<Communicator> world_ = open_communicator("shm", &backend_);
 };
 
 struct Mode {

@@ -92,7 +92,7 @@ void expect_bitwise_equal(const Outcome& outcome, const Outcome& oracle) {
 }
 
 Sent sent_by_rings(ComputeBackend& backend, const RunConfig& config, std::int64_t steps) {
-  const std::unique_ptr<Communicator> world = open_communicator("mpi");
+  const std::unique_ptr<Communicator> world = open_communicator("shm");
   TrafficCounter messages;
   AlgorithmCommunicator rings(*world, AlgorithmChoice(Algorithm::ring), "wire", messages, &backend);
   Sent sent;

@@ -98,7 +98,7 @@ class Evaluation : public testing::Test {
   test::ScratchDirectory scratch_;
   ComputeBackend& backend_ = test_backends(1).at("kokkos");
   std::unique_ptr<Communicator> self_ = open_communicator("self", &backend_);
-  std::unique_ptr<Communicator> world_ = open_communicator("mpi", &backend_);
+  std::unique_ptr<Communicator> world_ = open_communicator("shm", &backend_);
 };
 
 TEST_F(Evaluation, CountsEachWindowOnceOnEveryLayout) {

@@ -66,7 +66,7 @@ const std::vector<AxisSet>& groups() {
 }
 
 TEST(ProcessGrid, GroupsHoldTheRanksThatDifferInTheirAxesOnly) {
-  const std::unique_ptr<Communicator> world = open_communicator("mpi");
+  const std::unique_ptr<Communicator> world = open_communicator("shm");
   const int me = world->rank();
   for (const GridExtents& extents : grids_of(world->size())) {
     TrafficCounter counter;
@@ -114,7 +114,7 @@ TEST(ProcessGrid, GroupsHoldTheRanksThatDifferInTheirAxesOnly) {
 }
 
 TEST(ProcessGrid, CountsDataParallelRunsAsData) {
-  const std::unique_ptr<Communicator> world = open_communicator("mpi");
+  const std::unique_ptr<Communicator> world = open_communicator("shm");
   if (world->size() == 1) GTEST_SKIP() << "needs two ranks";
   TrafficCounter counter;
   const std::vector<AxisSet> sets = {loss_axes, all_axes};
@@ -126,7 +126,7 @@ TEST(ProcessGrid, CountsDataParallelRunsAsData) {
 }
 
 TEST(ProcessGrid, HasOnlyTheGroupsThatItWasMadeWith) {
-  const std::unique_ptr<Communicator> world = open_communicator("mpi");
+  const std::unique_ptr<Communicator> world = open_communicator("shm");
   if (world->size() != 4) GTEST_SKIP() << "for four ranks";
   TrafficCounter counter;
   const std::vector<AxisSet> sets = {loss_axes};
@@ -135,7 +135,7 @@ TEST(ProcessGrid, HasOnlyTheGroupsThatItWasMadeWith) {
 }
 
 TEST(ProcessGrid, RefusesExtentsThatDoNotMultiplyToTheWorld) {
-  const std::unique_ptr<Communicator> world = open_communicator("mpi");
+  const std::unique_ptr<Communicator> world = open_communicator("shm");
   TrafficCounter counter;
   try {
     const ProcessGrid grid(*world, {.tensor = world->size() + 1}, groups(), counter, nullptr);
@@ -160,7 +160,7 @@ class HybridGrid : public testing::Test {
   }
   TensorRef buffer(std::int64_t count) { return {values_.data(), DType::fp32, {count}}; }
 
-  std::unique_ptr<Communicator> world_ = open_communicator("mpi");
+  std::unique_ptr<Communicator> world_ = open_communicator("shm");
   TrafficCounter counter_;
   std::unique_ptr<FlightRecorder> recorder_;
   std::vector<AxisSet> sets_ = {all_axes, {Axis::shard}, {Axis::replicate}};

@@ -48,7 +48,7 @@ class ReplicaCheck : public testing::Test {
   }
 
   ComputeBackend& backend_ = test_backends(1).at("kokkos");
-  std::unique_ptr<Communicator> world_ = open_communicator("mpi", &backend_);
+  std::unique_ptr<Communicator> world_ = open_communicator("shm", &backend_);
 };
 
 TEST_F(ReplicaCheck, FindsOneBitInAnyState) {

@@ -63,8 +63,8 @@ class Stages : public testing::Test {
     model.tied = false;
     return mini_config(model, 4 * micro_batches, 16, 1, micro_batches);
   }();
-  ComputeBackend& backend_ = test_backends().at("kokkos");
-  std::unique_ptr<Communicator> world_ = open_communicator("mpi", &backend_);
+  ComputeBackend& backend_ = test_backends(1).at("kokkos");
+  std::unique_ptr<Communicator> world_ = open_communicator("shm", &backend_);
   std::unique_ptr<Communicator> self_ = open_communicator("self", &backend_);
 
   /// The gradients, in the order of the table, and the sum of losses after the passes and messages of two

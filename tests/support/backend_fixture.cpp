@@ -3,6 +3,8 @@
 
 #include <memory>
 
+#include "core/base/error.hpp"
+
 namespace mylos {
 
 namespace {
@@ -22,6 +24,8 @@ const testing::Environment* const teardown = testing::AddGlobalTestEnvironment(n
 }  // namespace
 
 ComputeBackends& test_backends(int num_threads) {
+  static const int first_request = num_threads;
+  require(num_threads == first_request, "the same number of threads in each call");
   if (!slot()) slot() = std::make_unique<ComputeBackends>(num_threads);
   return *slot();
 }

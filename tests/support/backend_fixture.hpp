@@ -8,7 +8,7 @@
 
 namespace mylos {
 
-/// The backends of this process, created by the first call; later calls ignore `num_threads`.
+/// The backends of this process, created by the first call; each call must request the same `num_threads`.
 ComputeBackends& test_backends(int num_threads = 2);
 
 /// For INSTANTIATE_TEST_SUITE_P: names each test after its backend.

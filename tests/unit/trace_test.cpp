@@ -46,7 +46,7 @@ class TraceTest : public testing::Test {
     return *std::ranges::find_if(events(), is_it);
   }
 
-  ComputeBackend& backend_ = test_backends(1).at("kokkos");
+  ComputeBackend& backend_ = test_backends().at("kokkos");
   std::unique_ptr<Communicator> self_ = open_communicator("self", &backend_);
   MemoryLedger ledger_;
   MiniTrainer trainer_{backend_, ledger_, *self_, config()};

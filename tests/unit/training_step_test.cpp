@@ -69,7 +69,7 @@ class TrainingStepTest : public testing::Test {
     if (!host_.host_accessible()) GTEST_SKIP() << "the distant device computes on a host";
   }
 
-  ComputeBackend& host_ = test_backends(1).at("kokkos");
+  ComputeBackend& host_ = test_backends().at("kokkos");
   DistantBackend device_{host_};
   std::unique_ptr<Communicator> of_host_ = open_communicator("self", &host_);
   std::unique_ptr<Communicator> of_device_ = open_communicator("self", &device_);

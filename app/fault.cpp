@@ -49,12 +49,15 @@ Fault Fault::from_environment(int rank) {
   const bool has_place = words.size() == 4 && std::ranges::find(phases, words[0]) != phases.end() &&
                          is_number(words[1]) && is_number(words[2]);
   for (std::size_t i = 1; has_place && i < kind_names.size(); ++i) {
-    if (words[3] == kind_names[i]) fault.kind_ = static_cast<FaultKind>(i);
+    const auto kind = static_cast<FaultKind>(i);
+    const bool needs_a_step = kind > FaultKind::error;
+    if (words[3] == kind_names[i] && !(needs_a_step && words[0].starts_with("checkpoint.")))
+      fault.kind_ = kind;
   }
   if (fault.kind_ == FaultKind::none) {
     fail(ExitCode::usage,
-         "MYLOS_FAULT=\"{}\" is not phase:rank:step:kind with phase {} and kind kill, stop, error, nan, "
-         "spike, flip or mismatch",
+         "MYLOS_FAULT=\"{}\" is not phase:rank:step:kind with phase {} and kind kill, stop or error, or, "
+         "except in a checkpoint, nan, spike, flip or mismatch",
          text, join(phases, ", "));
   }
   if (rank == 0) say(stderr, "mylos: MYLOS_FAULT={} is set: this run will fail on purpose\n", text);

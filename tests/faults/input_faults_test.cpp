@@ -64,8 +64,8 @@ TEST_F(Input, MissingDeckIsNamed) {
 }
 
 TEST_F(Input, AFaultHookThatCannotStrikeIsRefused) {
-  for (const char* fault :
-       {"never:1:4:kill", "step:one:4:kill", "step:1:-4:kill", "step:1:4:explode", "step:1:4"}) {
+  for (const char* fault : {"never:1:4:kill", "step:one:4:kill", "step:1:-4:kill", "step:1:4:explode",
+                            "step:1:4", "checkpoint.write:1:4:nan"}) {
     SCOPED_TRACE(fault);
     const Outcome outcome = train("run", {}, {.environment = {std::string("MYLOS_FAULT=") + fault}});
     EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::usage)) << outcome.output;

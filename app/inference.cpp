@@ -128,7 +128,7 @@ int with_inference(const CommandLine& line, std::int64_t batch,
                                         no_training, std::move(programs), config.model, config.train.shape());
     return work(mpi, model);
   } catch (const std::exception& error) {
-    end_job(mpi, error, [](ExitCode, const std::string&) {});
+    return end_job(mpi, error, [](ExitCode, const std::string&) {});
   }
 }
 

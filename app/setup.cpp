@@ -213,8 +213,8 @@ int fall_back_to_mpi(const MpiRuntime& mpi, Setup& setup) {
   });
 }
 
-void end_job(const MpiRuntime& mpi, const std::exception& error,
-             const std::function<void(ExitCode, const std::string&)>& record) {
+int end_job(const MpiRuntime& mpi, const std::exception& error,
+            const std::function<void(ExitCode, const std::string&)>& record) {
   constexpr std::chrono::milliseconds head_start{300};
   constexpr int most_waits = 10;
   std::this_thread::sleep_for(head_start * std::min(mpi.rank(), most_waits));
@@ -226,7 +226,8 @@ void end_job(const MpiRuntime& mpi, const std::exception& error,
   record(code, message);
   const bool names_rank = dynamic_cast<const AgreedError*>(&error) != nullptr;
   say(stderr, "mylos: {}\n", names_rank ? message : fmt::format("rank {}: {}", mpi.rank(), message));
-  mpi.watchdog().end(code);
+  if (mpi.size() > 1) mpi.watchdog().end(code);
+  return static_cast<int>(code);
 }
 
 }  // namespace mylos

@@ -85,9 +85,10 @@ std::string identity_of(const Setup& setup, const CommandLine& line);
 /// from rank 0's and returns ExitCode::usage on all ranks. Collective.
 int check_identity(const MpiRuntime& mpi, const std::string& identity);
 
-/// Calls `record`, which may write status.json, then ends the job on all ranks with `error`'s code and a
-/// message. Higher ranks wait a little, so that the lowest failing rank reports.
-[[noreturn]] void end_job(const MpiRuntime& mpi, const std::exception& error,
-                          const std::function<void(ExitCode, const std::string&)>& record);
+/// Calls `record`, which may write status.json, and prints `error`'s message. Then ends the job on all ranks
+/// with `error`'s code, or returns the code if there is one rank: MPICH's launcher may lose it in an abort.
+/// Higher ranks wait a little, so that the lowest failing rank reports.
+int end_job(const MpiRuntime& mpi, const std::exception& error,
+            const std::function<void(ExitCode, const std::string&)>& record);
 
 }  // namespace mylos

@@ -230,7 +230,7 @@ int run(const CommandLine& line) {
     session->world().barrier();
     return static_cast<int>(result.code);
   } catch (const std::exception& error) {
-    end_job(mpi, error, record);
+    return end_job(mpi, error, record);
   }
 }
 

@@ -234,7 +234,7 @@ int run(int argc, char** argv) {
     if (!csv.flush()) fail(ExitCode::io, "{} cannot be written", line.text("csv"));
     return 0;
   } catch (const std::exception& error) {
-    end_job(mpi, error, [](ExitCode, const std::string&) {});
+    return end_job(mpi, error, [](ExitCode, const std::string&) {});
   }
 }
 

@@ -180,7 +180,7 @@ int run(int argc, char** argv) {
     session.world().barrier();
     return 0;
   } catch (const std::exception& error) {
-    end_job(mpi, error, [](ExitCode, const std::string&) {});
+    return end_job(mpi, error, [](ExitCode, const std::string&) {});
   }
 }
 

@@ -35,7 +35,7 @@ const po::value_semantic* semantic_of(const CommandOption& option, CommandLine& 
     case OptionKind::text:
       return value_of(po::value<std::string>(), option, line);
   }
-  fail(ExitCode::internal, "an option of no kind");
+  fail(ExitCode::internal, "an option of an unknown kind");
 }
 
 po::options_description described(const std::string& title, const std::vector<CommandOption>& options,

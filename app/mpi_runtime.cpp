@@ -55,8 +55,7 @@ MpiRuntime::MpiRuntime(std::chrono::milliseconds start_timeout)
   MPI_Comm_size(MPI_COMM_WORLD, &size_);
   if (provided < MPI_THREAD_MULTIPLE) {
     MPI_Finalize();
-    fail(ExitCode::usage, "this MPI library provides thread level {}; mylos needs MPI_THREAD_MULTIPLE",
-         provided);
+    fail(ExitCode::usage, "this MPI library does not provide MPI_THREAD_MULTIPLE, which mylos needs");
   }
   const auto gather = [](const std::string& text) { return gather_texts(MPI_COMM_WORLD, text); };
   recorder_ = std::make_unique<FlightRecorder>(rank_, gather);
@@ -83,7 +82,7 @@ void MpiRuntime::share_cores() {
   MPI_Comm_free(&node);
   const auto sharing = static_cast<int>(std::ranges::count(all, own_text));
   ranks_sharing_cores_ = sharing;
-  // A binding that the user requests through one of OpenMP's variables takes precedence.
+  // A binding that the user has decided on with a variable of OpenMP or libgomp takes precedence.
   const bool is_decided =
       std::ranges::any_of(std::array{"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"},
                           [](const char* variable) { return std::getenv(variable) != nullptr; });
@@ -93,8 +92,8 @@ void MpiRuntime::share_cores() {
   if (const int error = bind_thread(share); error == 0) {
     ranks_sharing_cores_ = 1;
   } else {
-    say(stderr, "mylos: rank {} cannot be bound to cores {} and shares {}: {}\n", rank_, text_of(share),
-        own_text, std::strerror(error));
+    say(stderr, "mylos: rank {} cannot be bound to cores {} ({}) and shares cores {}\n", rank_,
+        text_of(share), std::strerror(error), own_text);
   }
 }
 
@@ -105,8 +104,8 @@ MpiRuntime::~MpiRuntime() {
     MPI_Finalize();
   }
   // A rank stays until all others on its node have left MPI, so that its watchdog notices a rank that hangs.
-  // No watchdog sees the last ranks leave; instead, the kernel kills a process that has not ended within
-  // `patience`.
+  // No watchdog remains to see the last ranks end, so the kernel kills a process that does not end within
+  // `patience` of the last call below.
   constexpr std::chrono::milliseconds pause{1};
   constexpr std::chrono::milliseconds patience{20000};
   kill_unless_ended_within(patience);

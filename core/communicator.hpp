@@ -19,7 +19,7 @@ namespace mylos {
 
 enum class ReduceOp : std::uint8_t { sum, max, min };
 
-/// An operation in flight. Destroying it before it has been waited for is a defect of the caller.
+/// An operation in flight. Destroying it before it has been waited for is a defect in the caller.
 class RequestState {
  public:
   virtual ~RequestState() = default;
@@ -29,7 +29,7 @@ class RequestState {
   /// Blocks the host until the operation is complete.
   virtual void host_wait() = 0;
   /// Advances the operation as far as possible without blocking. Returns whether the operation is complete:
-  /// if so, a wait returns immediately. The buffers may be used only after that wait.
+  /// if so, a wait no longer depends on other ranks. The buffers may be used only after that wait.
   virtual bool test() = 0;
 };
 
@@ -59,8 +59,9 @@ using Window = Allocation;
 /// A group of ranks. An operation that returns a Request is non-blocking, starts after the work queued on the
 /// compute backend before it, and may use its buffers until the request has been waited for. Buffers are
 /// contiguous fp32, bf16, fp16, int32, int64 or uint8 (which is moved but never reduced); counts may be 0.
-/// All ranks of the group call collectives in the same order with the same sizes. A failure ends the job
-/// through `abort`.
+/// All ranks of the group call collectives in the same order with the same sizes (except the counts of
+/// all_to_all_v). An operation that fails throws an Error or, if the transport fails, ends the job through
+/// `abort`.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -140,9 +141,9 @@ struct CommCall {
 
   /// Makes the call.
   Request on(Communicator& communicator) const;
-  /// Returns the size of one buffer argument, regardless of what an algorithm sends for it: the buffer of
-  /// all_reduce, broadcast, reduce, send and recv, the input of reduce_scatter and all_to_all, the output of
-  /// all_gather, the sum of the send counts of all_to_all_v.
+  /// Returns the size in bytes of one buffer argument, regardless of what an algorithm sends for it: the
+  /// buffer of all_reduce, broadcast, reduce, send and recv, the input of reduce_scatter and all_to_all, the
+  /// output of all_gather, and the elements that the send counts of all_to_all_v cover.
   std::uint64_t payload_bytes() const;
 };
 

@@ -15,7 +15,8 @@
 
 namespace mylos {
 
-/// The communicator below a layer: a reference is borrowed and must outlive the layer, a unique_ptr is owned.
+/// The communicator below a layer. One passed by reference is borrowed and must outlive the layer; one passed
+/// by unique_ptr is owned.
 class NextCommunicator {
  public:
   // NOLINTNEXTLINE(google-explicit-constructor): a layer takes either
@@ -32,7 +33,7 @@ class NextCommunicator {
   Communicator* communicator_;
 };
 
-/// A request of a layer: `around(wait)` calls the wait of the request below.
+/// A request of a layer. Its waits call `around(wait)`, where `wait()` waits for the request below.
 template <class Around>
 class LayerRequest final : public RequestState {
  public:
@@ -50,7 +51,7 @@ class LayerRequest final : public RequestState {
   Around around_;
 };
 
-/// The base of a communicator that makes every collective and message in one function.
+/// The base class of a communicator that handles every collective and message in one function, `start`.
 class CallCommunicator : public Communicator {
  public:
   Request all_reduce(TensorRef buffer, ReduceOp op) override {
@@ -104,14 +105,14 @@ class ForwardingCommunicator : public CallCommunicator {
   std::unique_ptr<Communicator> split(int color, int key) override { return next_->split(color, key); }
   [[noreturn]] void abort(ExitCode code, const std::string& message) override {
     next_->abort(code, message);
-    std::abort();  // a virtual call loses [[noreturn]]
+    std::abort();  // GCC ignores [[noreturn]] on virtual calls
   }
 
  protected:
   Request start(const CommCall& call) override { return call.on(next()); }
 
   Communicator& next() const { return *next_; }
-  /// A request whose waits are made by around(wait).
+  /// Returns a request whose waits call `around(wait)`, where `wait()` waits for `below`.
   template <class Around>
   static Request with_waits(Request below, Around around) {
     return Request(std::make_unique<LayerRequest<Around>>(std::move(below), std::move(around)));

@@ -12,7 +12,7 @@
 
 namespace mylos::comm_shm {
 
-/// The addresses of every rank's buffer, as this rank maps them.
+/// The address of each rank's buffer, as this rank maps it.
 using Places = std::vector<std::byte*>;
 
 struct WindowGroup {
@@ -21,15 +21,15 @@ struct WindowGroup {
   Stores stores;
 };
 
-/// Every rank reduces its part of all places and writes it to `outputs`, which begin at byte `outputs_begin`
-/// of the places.
+/// Every rank reduces its part of the ranks' buffers and writes the result to each of `outputs`. Their first
+/// byte corresponds to byte `outputs_begin` of the buffers.
 Collective reduce_in_windows(const WindowGroup& group, const Division& division, DType dtype, ReduceOp op,
                              const Places& outputs, std::size_t outputs_begin);
-/// Every rank reads the parts of the other ranks, each from its owner's place.
+/// Every rank reads the parts of the other ranks, each from its owner's buffer.
 Collective gather_in_windows(const WindowGroup& group, std::size_t part_bytes);
-/// The other ranks read the place of `root`.
+/// The other ranks read the buffer of `root`.
 Collective broadcast_in_windows(const WindowGroup& group, std::size_t bytes, int root);
-/// Every rank reads its part of all places.
+/// Every rank copies its part of every rank's buffer to `output`.
 Collective exchange_in_windows(const WindowGroup& group, std::byte* output, std::size_t part_bytes);
 
 }  // namespace mylos::comm_shm

@@ -183,9 +183,12 @@ CudnnAttention::Graph CudnnAttention::make(const Key& key) const {
     return graph.build_plans();
   };
   if (fe::error_t status = build(); status.is_bad()) {
-    fmt::print(stderr, "mylos: its own attention{}, since cuDNN {} does not take ({}, {}, {}, {}): {}\n",
-               key.is_backward ? " backward" : "", version(), batch, heads, positions, dimension,
-               status.get_message());
+    fmt::print(
+        stderr,
+        "mylos: using mylos's own attention{} kernels: cuDNN {} does not support batch {}, {} heads, {} "
+        "positions and head size {}: {}\n",
+        key.is_backward ? " backward" : "", version(), batch, heads, positions, dimension,
+        status.get_message());
     return {};
   }
   std::int64_t bytes = 0;

@@ -27,8 +27,8 @@ Strided<T> strided(const MatrixView& matrix) {
   return {static_cast<T*>(matrix.data), matrix.row, matrix.column};
 }
 
-// A thread's tile of the product and its packed blocks of the factors take 512 KiB, to fit in a second-level
-// cache.
+// A thread's tile of the product and its packed blocks of the factors take 512 KiB, so that they fit in a
+// second-level cache.
 constexpr int block_rows = 128;
 constexpr int block_columns = 256;
 constexpr int block_depth = 256;

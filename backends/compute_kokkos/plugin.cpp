@@ -25,9 +25,9 @@ namespace mylos::compute_kokkos {
 
 namespace {
 
-/// Binds each worker thread to a core of this process if there are as many cores as threads, unless OpenMP's
-/// variables bind the threads or forbid it. The calling thread keeps all cores, so that threads that it
-/// starts later may run anywhere.
+/// Binds each worker thread to a processor (a hardware thread) if this process may use exactly as many of
+/// them as it has threads, unless OpenMP's variables bind the threads or forbid it. The calling thread keeps all
+/// processors, so that threads that it starts later may run anywhere.
 void pin_workers(int num_threads) {
 #if defined(KOKKOS_ENABLE_OPENMP)
   const bool is_decided =
@@ -36,20 +36,20 @@ void pin_workers(int num_threads) {
   const Topology topology = load_topology();
   const ProcessorSet own = own_set(topology);
   if (hwloc_bitmap_weight(own.get()) != num_threads) return;
-  std::vector<ProcessorSet> cores;
-  for (int core = hwloc_bitmap_first(own.get()); core >= 0; core = hwloc_bitmap_next(own.get(), core)) {
-    cores.push_back(empty_set());
-    if (hwloc_bitmap_only(cores.back().get(), static_cast<unsigned>(core)) != 0)
+  std::vector<ProcessorSet> processors;
+  for (int p = hwloc_bitmap_first(own.get()); p >= 0; p = hwloc_bitmap_next(own.get(), p)) {
+    processors.push_back(empty_set());
+    if (hwloc_bitmap_only(processors.back().get(), static_cast<unsigned>(p)) != 0)
       fail(ExitCode::internal, "hwloc is out of memory");
   }
   int unbound = 0;
 #pragma omp parallel num_threads(num_threads) reduction(+ : unbound)
   {
     const auto thread = static_cast<std::size_t>(omp_get_thread_num());
-    if (thread > 0 && hwloc_set_cpubind(topology.get(), cores[thread].get(), HWLOC_CPUBIND_THREAD) != 0)
+    if (thread > 0 && hwloc_set_cpubind(topology.get(), processors[thread].get(), HWLOC_CPUBIND_THREAD) != 0)
       ++unbound;
   }
-  if (unbound > 0) fmt::print(stderr, "mylos: {} worker threads could not be bound to cores\n", unbound);
+  if (unbound > 0) fmt::print(stderr, "mylos: {} worker threads could not be bound to processors\n", unbound);
 #endif
 }
 
@@ -72,7 +72,7 @@ const char* unusable() {
           ? ""
           : fmt::format(
                 "its kernels were compiled for {}, but only {} may be used here; configure mylos with "
-                "-DMYLOS_CPU_VARIANTS=ON (for MYLOS_CPU) or with another MYLOS_ARCH",
+                "-DMYLOS_CPU_VARIANTS=ON, if MYLOS_CPU sets this limit, or with another MYLOS_ARCH",
                 name_of(compiled_set()), name_of(instruction_set()));
   return problem.empty() ? nullptr : problem.c_str();
 }
@@ -93,7 +93,7 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .name = "kokkos",
     .kokkos_version = MYLOS_STRING(KOKKOS_VERSION_MAJOR) "." MYLOS_STRING(
         KOKKOS_VERSION_MINOR) "." MYLOS_STRING(KOKKOS_VERSION_PATCH),
-    .summary = "every operation in portable Kokkos; the root that other compute backends fall through to",
+    .summary = "every unfused operation in portable Kokkos; the root that other compute backends fall through to",
     .preference = 10,
     .operations = KokkosOperations::List::names,
     .unusable = unusable,

@@ -11,8 +11,8 @@ namespace mylos {
 
 /// Rows of `width` elements that start `pitch` elements apart in the whole tensor: element e of the rows is
 /// element first + (e / width) * pitch + e % width of the tensor. The part starts at element `begin` of the
-/// rows. The default is the whole tensor. Random draws are keyed by these indices, so they are the same on
-/// every layout.
+/// rows. The default is the whole tensor. Random draws are keyed by these indices, so the draws are the
+/// same in every layout.
 struct GlobalIndex {
   std::int64_t first = 0;
   std::int64_t width = std::numeric_limits<std::int64_t>::max();

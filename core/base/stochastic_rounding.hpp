@@ -14,10 +14,10 @@ namespace mylos {
 
 /// Returns `value` rounded to T. Rounds away from zero if `chance` / 2^16 is less than the distance to the
 /// neighbour towards zero, in units of the distance between the neighbours. `chance` is uniformly
-/// distributed. Values that T represents do not change. The expectation is exact, except for fp16 magnitudes
-/// below 2^-17, where it is within 2^-40. Magnitudes above T's largest finite number are rounded to nearest,
-/// so that `chance` does not decide whether they become infinite. Branch-free, so that compilers vectorise
-/// it.
+/// distributed. Values that T represents do not change. Up to T's largest finite number, the expectation
+/// is exact, except for fp16 magnitudes below 2^-17, where its error is less than 2^-40. Magnitudes above T's
+/// largest finite number are rounded to nearest, so that `chance` does not decide whether they become
+/// infinite. Branch-free, so that compilers vectorise it.
 template <class T>
 T round_stochastically(float value, std::uint16_t chance);
 
@@ -56,7 +56,7 @@ MYLOS_HOST_DEVICE inline fp16 round_stochastically<fp16>(float value, std::uint1
 
 /// The source of the `chance` of each element of a parameter. Element i takes half-word (e mod 8) of the
 /// Philox block of counter (e / 8 in two words, 0, step). e = index(i) is the element's index in the whole
-/// parameter, which is the same on every layout.
+/// parameter, which is the same in every layout.
 struct StochasticRounding {
   PhiloxKey key;
   GlobalIndex index;

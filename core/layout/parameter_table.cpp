@@ -73,8 +73,8 @@ ParameterTable::ParameterTable(const ModelConfig& model) {
   const Dimension head{"head_dim", model.head_dim()};
   const Dimension qkv{"qkv", 3};
   const float stddev = 0.02F;
-  // Radford et al., 2019, section 2.3: residual projections are scaled by 1/sqrt of the number of residual
-  // layers.
+  // Radford et al., 2019, section 2.3: the weights of residual projections are scaled by 1/sqrt(N), with N
+  // residual layers (two per block).
   const float residual = stddev / std::sqrt(2.0F * static_cast<float>(model.layers));
   const auto normal = Initialisation::normal;
   const auto zeros = Initialisation::zeros;
@@ -230,7 +230,7 @@ std::int64_t ParameterTable::num_parameters() const {
 Piece Piece::share() const {
   constexpr std::int64_t grain = std::int64_t{1} << 16U;
   const std::int64_t grains = (count + grain - 1) / grain;
-  // A parameter of at most one grain goes to a single twin. The turn spreads such parameters over the twins.
+  // A parameter of at most one grain goes to a single twin. `turn` spreads such parameters over the twins.
   const std::int64_t turn = parameter.unit + parameter.offset / ParameterTable::alignment;
   const std::int64_t place = (parameter.twin + turn) % parameter.twins;
   const std::int64_t first = std::min(count, grains * place / parameter.twins * grain);

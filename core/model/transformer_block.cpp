@@ -69,7 +69,8 @@ Dropout TransformerBlock::dropout(const Recorder& run, const char* site) const {
 
 namespace {
 
-/// Returns query (0), key (1) or value (2) of a packed (B, T, 3, H, D) tensor, as a strided (B, T, H, D).
+/// Returns query (0), key (1) or value (2) of a packed (B, T, 3, H, D) tensor, as a strided (B, T, H, D)
+/// view.
 TensorRef packed_part(const TensorRef& qkv, std::int64_t part) {
   TensorRef view = qkv;
   view.data =

@@ -264,7 +264,7 @@ struct GeluBackward {
 /// Which elements a dropout layer zeroes. Element e of sample b is dropped if uniform01 of the Philox word (e
 /// mod 4) of counter (e / 4 in two words, sample, step) is below `probability`. e is the index of (t, c), or
 /// of (h, q, k) for attention, in the whole sample. `sample` = first_sample + b is the sample's index in the
-/// global batch. The same elements are dropped on every layout.
+/// global batch. The same elements are dropped in every layout.
 struct Dropout {
   float probability = 0.0F;
   PhiloxKey key{};

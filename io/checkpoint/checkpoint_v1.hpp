@@ -10,8 +10,8 @@
 
 namespace mylos {
 
-/// An open file, for one process, on the I/O thread. If the file is damaged, throws ExitCode::bad_data with
-/// the dataset's name.
+/// An open file. Each process opens its own and uses it on the I/O thread only. If the file is damaged,
+/// throws ExitCode::bad_data with the name of the file and, if it can be read, of the dataset.
 class ChunkedTensors {
  public:
   /// Checks everything that reading relies on: type, shape, chunks, filter, and that no chunk is missing.

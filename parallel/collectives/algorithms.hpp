@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The algorithms. Each function adds the rounds of one rank for any collective operation except all_to_all_v.
+// The algorithms. Each function adds the rounds of one rank for any of `scheduled_operations`.
 //
 // K is the number of ranks; n is the size in bytes of the whole vector that is reduced, gathered or
 // broadcast, not of one rank's part. If the parts differ in size, n / K stands for the size of the part that

@@ -23,13 +23,13 @@ constexpr std::array<std::int64_t, 4> measured_bytes = {256, 16 << 10, 256 << 10
 constexpr std::int64_t smallest_payload = 64;
 constexpr std::int64_t largest_payload = 256 << 20;
 constexpr std::int64_t nanoseconds_per_point = 10'000'000;
-constexpr std::int64_t nanoseconds_in_all = 250'000'000;  // once spent, each point runs only once
+constexpr std::int64_t nanoseconds_in_all = 250'000'000;  // when it is used up, each further point runs once
 constexpr std::int64_t fewest_repetitions = 3;
 constexpr std::int64_t most_repetitions = 15;
 // An algorithm replaces the current one only if its time is below this fraction of the current one's.
 constexpr double worthwhile = 0.9;
 
-/// Sets every element to the maximum over all ranks, over any communicator that has send and recv.
+/// Sets every element to its maximum over all ranks. Needs only send and recv of the communicator.
 void take_maximum(Communicator& world, std::vector<std::int64_t>& values) {
   TrafficCounter counter;
   AlgorithmCommunicator tree(world, AlgorithmChoice(Algorithm::tree), "measurement", counter);
@@ -129,8 +129,8 @@ CollectiveCosts measure(Communicator& world) {
   return costs;
 }
 
-/// Nanoseconds until the last rank has finished its rounds. At its receiver, a message starts once both ranks
-/// have reached it; its sender does not wait for the receiver.
+/// Nanoseconds until the last rank has finished its rounds. The transfer of a message starts once both
+/// ranks have reached it, but only the receiver waits for it.
 double simulate(const CollectiveCosts& costs, const CollectiveCall& call, Algorithm algorithm) {
   struct Rank {
     CollectiveSchedule schedule;

@@ -90,8 +90,8 @@ struct CollectiveSchedule {
   std::int64_t scratch_count = 0;  ///< elements
 };
 
-/// The rounds of `rank`; `algorithm` is not `native`. Every algorithm supports every collective operation
-/// except all_to_all_v; see algorithms.hpp.
+/// The rounds of `rank`; `algorithm` is not `native`. Every algorithm supports all of
+/// `scheduled_operations`; see algorithms.hpp.
 CollectiveSchedule make_schedule(const CollectiveCall& call, Algorithm algorithm, int rank);
 
 }  // namespace mylos

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// On every layout, an evaluation reads each window once, including the last.
+// In every layout, an evaluation reads each window once, including the last.
 #include "app/evaluator.hpp"
 
 #include <algorithm>

@@ -115,7 +115,7 @@ TEST(ProcessGrid, GroupsHoldTheRanksThatDifferInTheirAxesOnly) {
 
 TEST(ProcessGrid, CountsDataParallelRunsAsData) {
   const std::unique_ptr<Communicator> world = open_communicator("shm");
-  if (world->size() == 1) GTEST_SKIP() << "needs two ranks";
+  if (world->size() == 1) GTEST_SKIP() << "needs at least two ranks";
   TrafficCounter counter;
   const std::vector<AxisSet> sets = {loss_axes, all_axes};
   const ProcessGrid grid(*world, {.replicate = world->size()}, sets, counter, nullptr);
@@ -151,7 +151,8 @@ TEST(ProcessGrid, RefusesExtentsThatDoNotMultiplyToTheWorld) {
 class HybridGrid : public testing::Test {
  protected:
   void SetUp() override {
-    if (world_->size() < 4 || world_->size() % 2 != 0) GTEST_SKIP() << "for two groups of two ranks, or more";
+    if (world_->size() < 4 || world_->size() % 2 != 0)
+      GTEST_SKIP() << "needs an even number of ranks, at least four";
     recorder_ = std::make_unique<FlightRecorder>(world_->rank(), test::gather_over(*world_));
   }
   ProcessGrid make_grid(bool is_checked) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// find_problems: the rules that schedules obey.
+// find_problems: checks the rules that schedules must obey.
 #pragma once
 
 #include <span>
@@ -13,9 +13,10 @@ namespace mylos {
 /// The problems of the schedules of ranks that work together; empty if there are none. `ranks[r]` is the
 /// schedule of stage r. Every micro-batch of every step must pass once forward and once backward through each
 /// chunk, in an order in which each pass finds its inputs. Gradients must be reduced and applied once, and
-/// the gradients of two steps must not mix. Messages must meet their receivers without deadlock: consecutive
-/// messages of a rank are posted together; channels keep their order, and have neither tags nor buffers (as
-/// in NCCL).
+/// the gradients of two steps must not mix. Weights must not change between the passes of a micro-batch,
+/// unless the schedule tolerates stale weights. Messages must meet their receivers without deadlock:
+/// consecutive messages of a rank are posted together; each channel keeps its messages in order, and has
+/// neither tags nor buffers (as in NCCL).
 std::vector<std::string> find_problems(std::span<const Schedule> ranks);
 
 }  // namespace mylos

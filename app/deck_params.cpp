@@ -152,10 +152,10 @@ const ParamSpec params[] = {
                   "A thread of each rank advances communication while the rank's other threads compute."),
     real_param("comm", "simulate_alpha", "0", 0.0, 1e9, "us",
                "Latency of the link that simulate_gbps simulates between every pair of ranks."),
-    real_param(
-        "comm", "simulate_gbps", "0", 0.0, 1e9, "Gbit/s",
-        "Simulates a link of this bandwidth between every pair of ranks, for studies on one machine; needs an "
-        "algorithm other than native. 0 simulates none."),
+    real_param("comm", "simulate_gbps", "0", 0.0, 1e9, "Gbit/s",
+               "Simulates a link of this bandwidth between every pair of ranks, for studies on one machine; "
+               "needs an "
+               "algorithm other than native. 0 simulates none."),
     real_param("comm", "timeout", "600", 0.1, 1e6, "s",
                "A collective that takes longer counts as stalled, and the job ends with exit code 76."),
     real_param("comm", "heartbeat", "5", 0.1, 1e6, "s",
@@ -199,9 +199,10 @@ const ParamSpec params[] = {
                   "How many of the newest checkpoints to keep; damaged ones do not count."),
     integer_param("checkpoint", "keep_every", "0", 0, 1e9, "steps",
                   "Checkpoints of steps that are multiples of this are kept for good; 0 keeps none."),
-    integer_param("checkpoint", "keep_abandoned", "1", 0, 1e9, "directories",
-                  "How many of the newest abandoned-<time> directories to keep; they contain the later checkpoints "
-                  "that a restart from an earlier step moved away."),
+    integer_param(
+        "checkpoint", "keep_abandoned", "1", 0, 1e9, "directories",
+        "How many of the newest abandoned-<time> directories to keep; they contain the later checkpoints "
+        "that a restart from an earlier step moved away."),
     integer_param(
         "checkpoint", "alignment", "4096", 1, 1e9, "bytes",
         "Tensors of at least this size begin at multiples of it in the file; on Lustre, set it to the "

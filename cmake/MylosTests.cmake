@@ -3,7 +3,8 @@
 
 # Tests spend their time in the libraries, so their own code is compiled quickly, with GoogleTest's header precompiled.
 add_library(mylos_test_options INTERFACE)
-target_link_libraries(mylos_test_options INTERFACE mylos_options mylos_test_support mylos_light_options)
+target_link_libraries(mylos_test_options INTERFACE mylos_options mylos_test_support)
+target_compile_options(mylos_test_options INTERFACE -Og)
 if(MYLOS_SANITIZE MATCHES undefined)
   # UBSan finds little in the tests' own code and takes half of their compile time.
   target_compile_options(mylos_test_options INTERFACE -fno-sanitize=undefined)

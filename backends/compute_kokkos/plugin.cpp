@@ -26,8 +26,8 @@ namespace mylos::compute_kokkos {
 namespace {
 
 /// Binds each worker thread to a processor (a hardware thread) if this process may use exactly as many of
-/// them as it has threads, unless OpenMP's variables bind the threads or forbid it. The calling thread keeps all
-/// processors, so that threads that it starts later may run anywhere.
+/// them as it has threads, unless OpenMP's variables bind the threads or forbid it. The calling thread keeps
+/// all processors, so that threads that it starts later may run anywhere.
 void pin_workers(int num_threads) {
 #if defined(KOKKOS_ENABLE_OPENMP)
   const bool is_decided =
@@ -93,7 +93,8 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .name = "kokkos",
     .kokkos_version = MYLOS_STRING(KOKKOS_VERSION_MAJOR) "." MYLOS_STRING(
         KOKKOS_VERSION_MINOR) "." MYLOS_STRING(KOKKOS_VERSION_PATCH),
-    .summary = "every unfused operation in portable Kokkos; the root that other compute backends fall through to",
+    .summary =
+        "every unfused operation in portable Kokkos; the root that other compute backends fall through to",
     .preference = 10,
     .operations = KokkosOperations::List::names,
     .unusable = unusable,

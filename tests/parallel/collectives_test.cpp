@@ -18,6 +18,7 @@
 #include "parallel/collectives/hierarchical.hpp"
 #include "parallel/collectives/progress_thread.hpp"
 #include "parallel/collectives/simulated_link.hpp"
+#include "tests/parallel/samples.hpp"
 #include "tests/support/schedule_cost.hpp"
 #include "tests/support/test_plugins.hpp"
 #include "tests/support/waiting.hpp"
@@ -29,11 +30,6 @@ using namespace std::chrono_literals;
 
 constexpr std::int64_t nanoseconds(std::chrono::nanoseconds duration) {
   return duration.count();
-}
-
-/// Small whole numbers, so that sums are exact.
-float sample(int rank, std::int64_t i) {
-  return static_cast<float>((7 * rank + 3 * i + i / 11) % 16);
 }
 
 std::vector<float> make(std::int64_t n, const std::function<float(std::int64_t)>& value) {

@@ -20,6 +20,7 @@
 #include "core/memory/device_buffer.hpp"
 #include "parallel/collectives/algorithm_communicator.hpp"
 #include "parallel/collectives/hierarchical.hpp"
+#include "tests/parallel/samples.hpp"
 #include "tests/support/test_plugins.hpp"
 
 namespace mylos {
@@ -117,21 +118,6 @@ class Buffer {
 };
 
 constexpr std::int64_t counts[] = {0, 1, 5, 1000, 100003};
-
-/// Small whole numbers: sums of a few ranks are exact in bf16. None is negative, so that uint8 can represent
-/// them.
-int sample(int rank, std::int64_t i) {
-  return static_cast<int>((7 * rank + 3 * i + i / 11) % 16);
-}
-
-template <class T>
-T element(int value) {
-  if constexpr (std::is_class_v<T>) {
-    return T(static_cast<float>(value));
-  } else {
-    return static_cast<T>(value);
-  }
-}
 
 template <class T>
 std::vector<T> make(std::int64_t n, const std::function<int(std::int64_t)>& value) {

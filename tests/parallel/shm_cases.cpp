@@ -11,14 +11,11 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/parallel/samples.hpp"
+
 namespace mylos {
 
 namespace {
-
-/// Small whole numbers: sums of eight ranks are exact in bf16.
-int sample(int rank, std::int64_t i) {
-  return static_cast<int>((7 * rank + 3 * i + i / 11) % 16);
-}
 
 int sum_of_samples(int ranks, std::int64_t i) {
   int sum = 0;
@@ -30,15 +27,6 @@ int largest_sample(int ranks, std::int64_t i) {
   int largest = 0;
   for (int rank = 0; rank < ranks; ++rank) largest = std::max(largest, sample(rank, i));
   return largest;
-}
-
-template <class T>
-T element(int value) {
-  if constexpr (std::is_class_v<T>) {
-    return T(static_cast<float>(value));
-  } else {
-    return static_cast<T>(value);
-  }
 }
 
 template <class T>

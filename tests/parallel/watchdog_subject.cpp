@@ -36,8 +36,8 @@ void run(std::string_view failure, std::string_view backend) {
   FlightRecorder recorder(bootstrap->rank(), test::gather_over(*bootstrap));
   Watchdog watchdog(std::chrono::minutes(1),
                     [](ExitCode code) { MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code)); });
-  watchdog.set_limits({.silence = std::chrono::seconds(2),
-                       .operation_timeout = std::chrono::seconds(failure == "stall" ? 3 : 600)});
+  watchdog.set_limits({.silence = std::chrono::seconds(4),
+                       .operation_timeout = std::chrono::seconds(failure == "stall" ? 6 : 600)});
   watchdog.set_record([](ExitCode, const std::string& reason) { say(stderr, "ended: {}\n", reason); });
   watchdog.watch(recorder);
   TrafficCounter counter;

@@ -59,12 +59,12 @@ Setup planned_setup(const CommandLine& line, const std::string& deck_name);
 /// Plans the run of `setup`: its memory, traffic and work per step.
 RunPlan plan_of(const Setup& setup);
 
-/// Runs `work` on every rank. An error of any rank is printed once, and all ranks return its code; without an
+/// Runs `work` on every rank. An error on any rank is printed once, and all ranks return its code; without an
 /// error they return 0. For work before the session's backends exist. Collective.
 int run_agreed(const MpiRuntime& mpi, const std::function<void()>& work);
 
-/// Returns how long the ranks may take to start: [comm] start_timeout of the command line, otherwise of the
-/// deck if this rank can read it, otherwise the default. The ranks cannot communicate yet.
+/// Returns how long the ranks may take to start: [comm] start_timeout from the command line, otherwise from
+/// the deck if this rank can read it, otherwise the default. The ranks cannot communicate yet.
 std::chrono::milliseconds start_timeout(const CommandLine& line, const std::string& deck_name);
 
 /// If the ranks of this job cannot use the chosen communication backend together, warns and chooses MPI

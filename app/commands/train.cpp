@@ -184,8 +184,8 @@ int run(const CommandLine& line) {
   };
   mpi.watchdog().set_record(record);
   try {
-    // These threads start before OpenMP binds this one to a core; if they started later, they would share
-    // that core.
+    // These threads start before OpenMP. If its variables request binding, it binds this thread to a core,
+    // which threads started later would share.
     io = std::make_unique<IoThread>();
     checkpoint_io = std::make_unique<IoThread>();
     const TrainConfig& train = setup.config.train;

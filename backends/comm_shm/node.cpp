@@ -58,7 +58,7 @@ int count_cores(std::span<const std::string> lists) {
   for (const std::string& list : lists) {
     if (hwloc_bitmap_list_sscanf(one.get(), list.c_str()) != 0 ||
         hwloc_bitmap_or(all.get(), all.get(), one.get()) != 0) {
-      fail(ExitCode::internal, "comm_shm cannot read the cores {}", list);
+      fail(ExitCode::internal, "comm_shm cannot parse the list of cores {}", list);
     }
   }
   return hwloc_bitmap_weight(all.get());

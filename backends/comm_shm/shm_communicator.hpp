@@ -26,7 +26,7 @@ namespace mylos::comm_shm {
 /// Settings that all communicators of a rank share.
 struct ShmSettings {
   std::shared_ptr<SharedMemory> memory;
-  Communicator* bootstrap = nullptr;  ///< aborts the job; outlives the communicators
+  Communicator* bootstrap = nullptr;  ///< sets up the communicators and aborts the job; outlives them
   ComputeBackend* compute = nullptr;  ///< buffers lie in its memory; null: host memory
   MemoryLedger* ledger = nullptr;     ///< of this rank; may be null
   bool may_spin = false;              ///< every rank of the node has its own core
@@ -100,7 +100,8 @@ class ShmCommunicator final : public Communicator {
   // The charge for this rank's part. The caller of `allocate` charges its window.
   MemoryCharge charge_;
   std::vector<int> engine_ranks_;  // the ranks of this communicator, in the engine's numbering
-  std::vector<std::weak_ptr<const SharedWindow>> windows_;  // the allocated windows; some may be freed
+  std::vector<std::weak_ptr<const SharedWindow>>
+      windows_;  // the allocated windows; some may already have been freed
   CollectiveQueue collectives_;
   Mailbox mailbox_;
 };

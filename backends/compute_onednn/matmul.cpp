@@ -25,8 +25,8 @@ const MatmulKernel* kernel_for(DType type) {
   return nullptr;
 }
 
-/// Whether the rows of a have to be packed, because they are widened, or their values are not contiguous, or
-/// the last pair of a row of odd length would reach into the next row.
+/// Whether all rows of `a` have to be packed: because they are widened, because their values are not
+/// contiguous, or because the last pair of a row of odd length would reach into the next row.
 bool packs_rows(const MatmulTile& tile, DType type, std::int64_t k, bool a_is_transposed) {
   return a_is_transposed || static_cast<std::size_t>(tile.group) * size_of(type) != sizeof(float) ||
          k % tile.group != 0;

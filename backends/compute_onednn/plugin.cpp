@@ -50,7 +50,7 @@ class OnednnBackend final : public ForwardingBackend {
 std::unique_ptr<ComputeBackend> create(const ComputeArgs& args) {
   require(args.next != nullptr, "oneDNN works over a root backend");
   if (!args.next->host_accessible()) {
-    fail(ExitCode::usage, "oneDNN computes on the host, but the memory of {} is not the host's",
+    fail(ExitCode::usage, "oneDNN computes on the host, but the memory of {} is not host memory",
          args.next->description());
   }
   return std::make_unique<OnednnBackend>(*args.next, args.ledger);
@@ -62,7 +62,7 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL;
 extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .kind = PluginKind::compute,
     .name = "onednn",
-    .summary = "the linear layer on the CPU through its own kernels or oneDNN; the rest by the backend below",
+    .summary = "linear layers on the CPU, by mylos's own kernels or oneDNN; the rest by the backend below",
     .preference = 20,
     .operations = OnednnOperations::List::names,
     .create_compute = create,

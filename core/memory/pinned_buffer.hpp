@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// PinnedBuffer: host memory that the device copies to, page-locked on a GPU, charged to the ledger.
+// PinnedBuffer: host memory that the device copies to, page-locked if the device is a GPU, charged to the
+// ledger.
 #pragma once
 
 #include <cstddef>

@@ -38,7 +38,8 @@ std::vector<std::int64_t> list_steps(const std::filesystem::path& directory);
 void remove_leftovers(const std::filesystem::path& directory, const Warn& warn);
 
 /// Applies `retention`: removes the checkpoints up to step `newest` and the abandoned directories that it
-/// does not keep. The checkpoint of `newest` must be whole.
+/// does not keep. Damaged checkpoints newer than the oldest that it keeps stay, with a
+/// warning. The checkpoint of `newest` must be whole.
 void purge(const std::filesystem::path& directory, std::int64_t newest, const Retention& retention,
            const Warn& warn);
 

@@ -18,9 +18,10 @@ class BpeRanks {
   static constexpr std::size_t most_tokens = 65535;
 
   /// The ranks that `path` names: a folder with `vocab.json` and `merges.txt`, a `vocab.json` next to
-  /// `merges.txt`, or a tiktoken file with one line `base64(bytes) rank` per token. Throws ExitCode::bad_data
-  /// naming file and line unless the ranks are the 256 bytes followed by tokens that each merge two tokens of
-  /// lower rank, or if vocab.json and merges.txt disagree; ExitCode::io if a file cannot be read.
+  /// `merges.txt`, or a tiktoken file with one line `base64(bytes) rank` per token. The ranks must be
+  /// those of the 256 single bytes, followed by tokens that each merge two tokens of lower rank, and
+  /// vocab.json must agree with merges.txt. Otherwise throws ExitCode::bad_data naming the file and, if there
+  /// is one, the line or key. Throws ExitCode::io if a file cannot be read.
   static BpeRanks read(const std::filesystem::path& path);
 
   /// Like `read`, from text; errors name `name`.

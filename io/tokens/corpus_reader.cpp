@@ -29,7 +29,8 @@ std::vector<fs::path> matches(const std::string& pattern) {
   glob_t found{};
   const int status = ::glob(pattern.c_str(), 0, nullptr, &found);
   const std::unique_ptr<glob_t, void (*)(glob_t*)> owner(&found, ::globfree);
-  if (status != 0 && status != GLOB_NOMATCH) fail(ExitCode::io, "cannot look for {}", pattern);
+  if (status != 0 && status != GLOB_NOMATCH)
+    fail(ExitCode::io, "cannot search for files that match {}", pattern);
   return {found.gl_pathv, found.gl_pathv + (status == 0 ? found.gl_pathc : 0)};
 }
 

@@ -145,7 +145,7 @@ std::vector<std::string> matches_of(const std::string& pattern) {
   const int problem = ::glob(pattern.c_str(), GLOB_ERR | GLOB_NOSORT, nullptr, &matches);
   const std::unique_ptr<glob_t, void (*)(glob_t*)> owner(&matches, ::globfree);
   if (problem == GLOB_ABORTED && errno != ENOENT)
-    fail(ExitCode::io, "cannot look for {}: {}", pattern, std::strerror(errno));
+    fail(ExitCode::io, "cannot search for files that match {}: {}", pattern, std::strerror(errno));
   if (problem == GLOB_NOSPACE) fail(ExitCode::internal, "out of memory");
   std::vector<std::string> names;
   if (problem == 0) names.assign(matches.gl_pathv, matches.gl_pathv + matches.gl_pathc);

@@ -18,13 +18,13 @@ namespace mylos {
 /// Where the tokens of finished shards end.
 struct ShardPosition {
   std::int64_t shards = 0;    ///< number of finished shards
-  std::int64_t document = 0;  ///< the document of the next token
-  std::int64_t token = 0;     ///< index of the next token in that document
+  std::int64_t document = 0;  ///< the document in which they end
+  std::int64_t token = 0;     ///< number of that document's tokens in finished shards
   bool operator==(const ShardPosition&) const = default;
 };
 
-/// Files appear under their names only when they are complete, each with its sidecar. The destructor removes
-/// an unfinished file.
+/// Files appear under their names only when they are complete; the sidecar of each is written next. The
+/// destructor removes an unfinished file.
 class ShardWriter {
  public:
   struct Settings {

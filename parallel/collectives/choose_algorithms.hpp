@@ -43,7 +43,8 @@ class CostCurve {
 /// The cost of the steps that collectives are made of, and of the backend's own collectives.
 struct CollectiveCosts {
   CostCurve message;
-  CostCurve local;  ///< a reduction or a copy: both read two cache lines and write one
+  CostCurve local;  ///< a reduction or a copy: both read two cache lines (a copy also the line that it
+                    ///< overwrites) and write one
   /// By payload, one curve for each of scheduled_operations; empty if the backend has no native collectives.
   std::vector<CostCurve> native;
 };

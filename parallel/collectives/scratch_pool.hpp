@@ -22,7 +22,7 @@ class ScratchSizes {
     std::size_t replaced = 0;
   };
   /// Lends the smallest free block that is large enough. If there is none, a new block replaces the largest
-  /// free one, so the pool never has more blocks than were lent at the same time.
+  /// free one, so the pool never has more blocks than the most that were lent at once.
   Lent take(std::size_t bytes);
   void give_back(std::size_t capacity) { free_.insert(capacity); }
   /// Bytes of all blocks, lent or not.

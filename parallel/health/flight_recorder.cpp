@@ -45,9 +45,9 @@ std::string own_place() {
   return fmt::format("{} {}", host.data(), pid_namespace());
 }
 
-/// Returns a file for a FlightPage, or -1 if there is no memory for it. The file has no name, so none is left
-/// behind however the job ends. Its memory is allocated now, because a later write without memory would kill
-/// the writer with SIGBUS.
+/// Returns a file for a FlightPage, or -1 with `errno` set if it cannot be created. The file has no path, so
+/// none is left behind however the job ends. Its memory is allocated now, because otherwise a later write,
+/// with no memory left, would kill the writer with SIGBUS.
 int create_file() {
   const int file = memfd_create("mylos-flight-recorder", MFD_CLOEXEC);
   if (file < 0) return -1;
@@ -80,7 +80,8 @@ FlightRecorder::FlightRecorder(int rank, const Gather& gather) : rank_(rank) {
   const int file = create_file();
   Mapping own_mapping = map(file);
   if (!own_mapping)
-    fail(ExitCode::io, "rank {}: no memory for the flight recorder: {}", rank, std::strerror(errno));
+    fail(ExitCode::io, "rank {}: cannot create the memory of the flight recorder: {}", rank,
+         std::strerror(errno));
   FlightPage& page = *new (own_mapping.get()) FlightPage;
   page.pid = getpid();
   page.pid_namespace = pid_namespace();

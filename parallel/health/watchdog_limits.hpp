@@ -9,11 +9,11 @@ namespace mylos {
 
 struct WatchdogLimits {
   std::chrono::milliseconds silence{5000};              ///< a rank without a heartbeat for longer has stopped
-  std::chrono::milliseconds operation_timeout{600000};  ///< a collective that takes longer stalls
-  std::chrono::milliseconds io_timeout{600000};         ///< a file-system call that takes longer hangs
+  std::chrono::milliseconds operation_timeout{600000};  ///< a collective that takes longer has stalled
+  std::chrono::milliseconds io_timeout{600000};  ///< a file-system call that takes longer is taken to hang
 
-  /// The time between heartbeats and between looks, short enough that a late heartbeat does not count as
-  /// silence.
+  /// The time between heartbeats and between looks, so short that several heartbeats must be missed
+  /// before a rank counts as silent.
   std::chrono::milliseconds heartbeat() const {
     constexpr int beats_per_silence = 8;
     return std::clamp(silence / beats_per_silence, std::chrono::milliseconds(1),

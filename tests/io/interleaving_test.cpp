@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Every prefix of the samples has each source's share.
+// Every prefix of the samples contains each source's share, to within one sample.
 #include "io/tokens/interleaving.hpp"
 
 #include <algorithm>

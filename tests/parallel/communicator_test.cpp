@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Every operation of the communication backends, for each type, against values computed here.
+// Every operation of the self, MPI and shm backends, and of the layers over MPI, for each type, against
+// values computed here.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -56,7 +57,7 @@ class FarDevice final : public ComputeBackend {
   void* native_stream() override { return nullptr; }
 
  private:
-  static constexpr std::uintptr_t base = 64;  // in the first page, which is never mapped
+  static constexpr std::uintptr_t base = 64;  // the device's addresses are low ones, which are not mapped
 
   std::byte* at(const void* device) { return &memory_.at(reinterpret_cast<std::uintptr_t>(device) - base); }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A training step allocates nothing, except temporary memory within libraries. The allocations of plans and
-// decks grow at most linearly with the micro-batches and lines. This program replaces malloc to count the
-// allocations of the thread that computes.
+// A training step allocates nothing, except temporary memory within libraries. The allocations of a plan
+// grow at most linearly with its micro-batches, those of a deck with its lines. This program replaces malloc
+// to count the allocations of the thread that computes.
 #include <cerrno>
 #include <cstddef>
 #include <malloc.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A compute backend of one operation: GELU in a plain loop. All other operations go to the next backend.
+// A compute backend with one operation: GELU in a plain loop. All other operations go to the next backend.
 #include "core/plugin.hpp"
 
 #include <cmath>
@@ -50,7 +50,7 @@ class ExampleBackend final : public mylos::ForwardingBackend {
 };
 
 std::unique_ptr<ComputeBackend> create(const mylos::ComputeArgs& args) {
-  mylos::require(args.next != nullptr, "the example backend stands on another");
+  mylos::require(args.next != nullptr, "a backend below the example backend");
   return std::make_unique<ExampleBackend>(*args.next);
 }
 

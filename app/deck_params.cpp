@@ -154,8 +154,7 @@ const ParamSpec params[] = {
                "Latency of the link that simulate_gbps simulates between every pair of ranks."),
     real_param("comm", "simulate_gbps", "0", 0.0, 1e9, "Gbit/s",
                "Simulates a link of this bandwidth between every pair of ranks, for studies on one machine; "
-               "needs an "
-               "algorithm other than native. 0 simulates none."),
+               "needs an algorithm other than native. 0 simulates none."),
     real_param("comm", "timeout", "600", 0.1, 1e6, "s",
                "A collective that takes longer counts as stalled, and the job ends with exit code 76."),
     real_param("comm", "heartbeat", "5", 0.1, 1e6, "s",

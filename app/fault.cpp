@@ -33,6 +33,8 @@ bool is_number(const std::string& text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
 }
 
+constexpr std::string_view checkpoint_prefix = "checkpoint.";
+
 constexpr std::array<std::string_view, 8> kind_names = {"none", "kill",  "stop", "error",
                                                         "nan",  "spike", "flip", "mismatch"};
 
@@ -51,7 +53,7 @@ Fault Fault::from_environment(int rank) {
   for (std::size_t i = 1; has_place && i < kind_names.size(); ++i) {
     const auto kind = static_cast<FaultKind>(i);
     const bool needs_a_step = kind > FaultKind::error;
-    if (words[3] == kind_names[i] && !(needs_a_step && words[0].starts_with("checkpoint.")))
+    if (words[3] == kind_names[i] && !(needs_a_step && words[0].starts_with(checkpoint_prefix)))
       fault.kind_ = kind;
   }
   if (fault.kind_ == FaultKind::none) {
@@ -69,7 +71,7 @@ Fault Fault::from_environment(int rank) {
 }
 
 std::string Fault::phase_of(CheckpointPhase phase) {
-  return fmt::format("checkpoint.{}", name_of(phase));
+  return fmt::format("{}{}", checkpoint_prefix, name_of(phase));
 }
 
 FaultKind Fault::at(std::string_view phase, std::int64_t step) const {

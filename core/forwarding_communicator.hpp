@@ -33,7 +33,7 @@ class NextCommunicator {
   Communicator* communicator_;
 };
 
-/// A request of a layer. Its waits call `around(wait)`, where `wait()` waits for the request below.
+/// A request of a layer. Its waits call `around(wait)`; `wait()` waits for the request below.
 template <class Around>
 class LayerRequest final : public RequestState {
  public:
@@ -112,7 +112,7 @@ class ForwardingCommunicator : public CallCommunicator {
   Request start(const CommCall& call) override { return call.on(next()); }
 
   Communicator& next() const { return *next_; }
-  /// Returns a request whose waits call `around(wait)`, where `wait()` waits for `below`.
+  /// Returns a request whose waits call `around(wait)`; `wait()` waits for `below`.
   template <class Around>
   static Request with_waits(Request below, Around around) {
     return Request(std::make_unique<LayerRequest<Around>>(std::move(below), std::move(around)));

@@ -15,9 +15,9 @@ namespace mylos {
 /// Returns `value` rounded to T. Rounds away from zero if `chance` / 2^16 is less than the distance to the
 /// neighbour towards zero, in units of the distance between the neighbours. `chance` is uniformly
 /// distributed. Values that T represents do not change. Up to T's largest finite number, the expectation
-/// is exact, except for fp16 magnitudes below 2^-17, where its error is less than 2^-40. Magnitudes above T's
-/// largest finite number are rounded to nearest, so that `chance` does not decide whether they become
-/// infinite. Branch-free, so that compilers vectorise it.
+/// is `value`, or within 2^-40 of it for fp16 magnitudes below 2^-17. Magnitudes above T's largest finite
+/// number are rounded to nearest, so that `chance` does not decide whether they become infinite. Branch-free,
+/// so that compilers vectorise it.
 template <class T>
 T round_stochastically(float value, std::uint16_t chance);
 

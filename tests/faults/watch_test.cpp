@@ -32,8 +32,8 @@ TEST_F(Watch, EndsAJobIfARankDoesNotStart) {
     Job job(train_arguments("run", {"--comm.start_timeout=2"}));
     ::kill(job.rank(rank), SIGSTOP);
     const Outcome outcome = job.wait();
-    // MPICH's launcher reports the code of the rank that reports; SIGKILL, which ends the stopped rank; or 1,
-    // if it collects the former before it sees the former's connection close.
+    // MPICH's launcher reports the code of the running rank; SIGKILL, which ends the stopped rank; or 1, if
+    // it collects the running rank before it sees that rank's connection close.
     EXPECT_THAT(outcome.exit_code, AnyOf(1, SIGKILL, static_cast<int>(ExitCode::watchdog))) << outcome.output;
     EXPECT_THAT(outcome.output, HasSubstr("mylos watchdog: "));
     fs::remove_all(run_path("run"));

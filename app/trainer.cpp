@@ -144,9 +144,8 @@ void Trainer::restore_from(CheckpointReader& reader) {
     console_.warn(fmt::format(
         "{} has changed: the samples of this run will not continue those of the checkpoint", key));
   }
-  console_.line(fmt::format(
-      "continuing at step {} from {}{}", step_, checkpoints_.path_of(step_).string(),
-      changes.empty() ? ", bitwise" : "; equal up to rounding, not bitwise, because of: " + changes));
+  console_.line(fmt::format("continuing at step {} from {}{}", step_, checkpoints_.path_of(step_).string(),
+                            changes.empty() ? ", bitwise" : "; not bitwise, because of: " + changes));
   restore(backend_, training_.table(), reader, training_.exchange(), training_.optimizer());
 }
 
@@ -162,14 +161,15 @@ TrainResult Trainer::run() {
     QueuedStep finished = queued_.front();
     queued_.pop_front();
     const std::vector<TrafficRow> before = subtract(session_.traffic().table(), finished.traffic);
+    const std::int64_t skipped_before = guard.skipped_in_row;
     training_.read_results();
     note_written(checkpoints_.poll());
     const StepObservation seen = observe();
     finished.traffic = subtract(session_.traffic().table(), before);
     if (finished.step == config_.profile_step) write_trace();
-    // If `skipped_in_row` does not count a skipped step, a gradient overflowed; a smaller loss scale may
-    // prevent that.
-    const bool is_bad = scalars.skip != 0 && guard.skipped_in_row > 0;
+    // A skipped step that `skipped_in_row` does not count has overflowed; a smaller loss scale may prevent
+    // that.
+    const bool is_bad = guard.skipped_in_row > skipped_before;
     if (is_bad) {
       console_.warn(fmt::format("step {}: update not applied (loss {}, gradient norm {})", finished.step,
                                 scalars.loss, scalars.gradient_norm));
@@ -184,7 +184,7 @@ TrainResult Trainer::run() {
       record(finished, seen);
       flush();
       return {ExitCode::numerical, "failed",
-              fmt::format("step {}: loss {}, gradient norm {}: {} steps in a row were not applied",
+              fmt::format("step {}: loss {}, gradient norm {}: the update was not applied ({} in a row)",
                           finished.step, scalars.loss, scalars.gradient_norm, guard.skipped_in_row),
               finished.step};
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What can happen to a run between its checkpoints: errors, bad numbers, signals, stopped ranks, limits, and
 // other jobs in its directory.
+#include <algorithm>
 #include <csignal>
 #include <stdexcept>
 #include <unistd.h>
@@ -115,6 +116,20 @@ TEST_F(Guard, HalvesALossScaleThatOverflows) {
   }
 }
 
+TEST_F(Guard, TellsAnOverflowFromTheSpikeBeforeIt) {
+  // Weights hardly change, and a norm above the average is a spike.
+  const Words words = {"--train.dtype=fp16", "--optim.lr=1e-9", "--guard.spike_factor=1e-6",
+                       "--guard.spike_window=2"};
+  EXPECT_EQ(train("plain", words).exit_code, 0);
+  const std::vector<double> skipped = steps_table("plain")["skipped"];
+  const auto after_spike = std::ranges::find(skipped, 1.0) - skipped.begin() + 2;
+  ASSERT_LE(after_spike, 8);
+  const Outcome outcome = train_with_fault("run", fmt::format("reduce:0:{}:nan", after_spike), words);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              HasSubstr(fmt::format("step {}: update not applied: a gradient overflowed", after_spike)));
+}
+
 TEST_F(Guard, DecidesTheSameAfterARestart) {
   const Words words = {"--guard.spike_factor=8", "--guard.spike_window=4"};
   const Words until_5 = {words[0], words[1], "--train.stop_step=5"};
@@ -161,7 +176,7 @@ TEST_F(Guard, NamesTheRankWhoseWeightsChanged) {
 
 class StopSignals : public RunTest {
  protected:
-  /// Sends the signal `times` times once the run trains; `rank` is -1 for the launcher.
+  /// Once the run trains, sends the signal `times` times to `rank`, or to the launcher if `rank` is -1.
   void expect_preempted(const std::string& run, int signal, int rank, int times) {
     SCOPED_TRACE(fmt::format("signal {} to {}, {} times", signal, rank, times));
     Job job(train_arguments(run, {"--train.steps=1000000", "--checkpoint.every=0"}));

@@ -35,7 +35,7 @@ TEST_F(SkippedStep, EndsTheRunWithoutACheckpointAfterOneTooMany) {
   const Outcome outcome =
       train_with_fault("run", "backward:0:4:nan", {"--guard.max_skips=1", "--checkpoint.keep=9"});
   EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::numerical)) << outcome.output;
-  EXPECT_THAT(expect_status("run", "failed", ExitCode::numerical), HasSubstr("1 steps in a row"));
+  EXPECT_THAT(expect_status("run", "failed", ExitCode::numerical), HasSubstr("not applied (1 in a row)"));
   EXPECT_THAT(checkpoint_steps("run"), ElementsAre(2));
   EXPECT_EQ(status_step("run"), 4);
 }

@@ -28,8 +28,9 @@ constexpr int progress_tag = 32766;  // `progress` probes for it; no message car
 /// The MPI requests of one operation and the host memory of its buffers.
 class MpiRequest final : public RequestState {
  public:
-  explicit MpiRequest(MpiCommunicator& owner)
-      : owner_(owner), buffers_(owner.settings_.gpu_aware ? nullptr : owner.settings_.compute) {}
+  /// MPI reads and writes the buffers themselves, or stand-ins in host memory if `on_host` is set.
+  MpiRequest(MpiCommunicator& owner, bool on_host)
+      : owner_(owner), buffers_(on_host ? owner.settings_.compute : nullptr) {}
 
   HostBuffers& buffers() { return buffers_; }
   /// Storage for the request of the next MPI call; valid until `next` is called again.
@@ -86,9 +87,9 @@ void MpiCommunicator::check(int result, const char* call) {
   abort(ExitCode::internal, fmt::format("rank {}: {} failed: {}", rank_, call, text.data()));
 }
 
-std::unique_ptr<MpiRequest> MpiCommunicator::start() {
+std::unique_ptr<MpiRequest> MpiCommunicator::start(bool on_host) {
   if (settings_.compute != nullptr) settings_.compute->synchronize();
-  return std::make_unique<MpiRequest>(*this);
+  return std::make_unique<MpiRequest>(*this, on_host || !settings_.gpu_aware);
 }
 
 template <class Post>
@@ -112,7 +113,7 @@ void MpiCommunicator::exchange(MpiRequest& request, int peer, DType dtype, const
 }
 
 Request MpiCommunicator::all_reduce(TensorRef buffer, ReduceOp op) {
-  auto request = start();
+  auto request = start(runs_on_host(buffer.dtype, op));
   std::byte* data = request->buffers().read_write(buffer);
   for_pieces(buffer.dtype, buffer.size(), [&](std::int64_t offset, int count) {
     check(MPI_Iallreduce(MPI_IN_PLACE, data + offset, count, mpi_type(buffer.dtype), mpi_op(buffer.dtype, op),
@@ -125,9 +126,10 @@ Request MpiCommunicator::all_reduce(TensorRef buffer, ReduceOp op) {
 Request MpiCommunicator::reduce_scatter(TensorRef input, TensorRef output, ReduceOp op) {
   require(input.dtype == output.dtype && input.size() == output.size() * size_,
           "input is output times ranks");
-  auto request = start();
+  const bool within = overlap(input, output);
+  auto request = start(within || runs_on_host(output.dtype, op));
   const std::byte* in = request->buffers().read(input);
-  std::byte* out = request->buffers().write(output, overlap(input, output));
+  std::byte* out = request->buffers().write(output, within);
   const MPI_Datatype type = mpi_type(output.dtype);
   const MPI_Op reduction = mpi_op(output.dtype, op);
   if (output.size() <= settings_.max_count) {
@@ -179,7 +181,7 @@ Request MpiCommunicator::broadcast(TensorRef buffer, int root) {
 }
 
 Request MpiCommunicator::reduce(TensorRef buffer, ReduceOp op, int root) {
-  auto request = start();
+  auto request = start(runs_on_host(buffer.dtype, op));
   std::byte* result = rank_ == root ? request->buffers().read_write(buffer) : nullptr;
   const std::byte* operand = rank_ == root ? nullptr : request->buffers().read(buffer);
   for_pieces(buffer.dtype, buffer.size(), [&](std::int64_t offset, int count) {
@@ -257,7 +259,7 @@ Request MpiCommunicator::recv(TensorRef buffer, int peer, int tag) {
 }
 
 void MpiCommunicator::barrier() {
-  MpiRequest request(*this);
+  MpiRequest request(*this, false);
   check(MPI_Ibarrier(comm_, request.next()), "MPI_Ibarrier");
   request.host_wait();
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MpiCommunicator: a Communicator over non-blocking MPI calls. It polls for their completion, so that a run
-// with more ranks than cores stays usable.
+// MpiCommunicator: a Communicator over non-blocking MPI calls. A wait polls and soon yields the core between
+// polls, so that a run with more ranks than cores stays usable.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,9 @@ struct MpiSettings {
   int max_count = 1 << 30;            ///< elements per MPI call; longer buffers are split
 };
 
-/// Device buffers that the host cannot access go through host memory unless MPI is GPU-aware. MPI errors end
-/// the job with ExitCode::internal. Tags are 0 to 32765.
+/// Device buffers that the host cannot access go through host memory unless MPI is GPU-aware, and even then
+/// if a reduction runs on the host or if its output lies within its input. MPI errors end the job with
+/// ExitCode::internal. Tags are 0 to 32765.
 class MpiCommunicator final : public Communicator {
  public:
   /// Duplicates `comm`; collective over it.
@@ -60,8 +61,8 @@ class MpiCommunicator final : public Communicator {
 
   /// Ends the job if an MPI call failed.
   void check(int result, const char* call);
-  /// Waits for the work that fills the buffers.
-  std::unique_ptr<MpiRequest> start();
+  /// Waits for the work that fills the buffers. `on_host`: even a GPU-aware MPI must be given host memory.
+  std::unique_ptr<MpiRequest> start(bool on_host = false);
   /// Calls `post(offset in bytes, count)` for pieces of at most max_count elements.
   template <class Post>
   void for_pieces(DType dtype, std::int64_t size, Post&& post) const;

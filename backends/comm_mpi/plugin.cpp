@@ -8,8 +8,10 @@ namespace mylos::comm_mpi {
 namespace {
 
 constexpr ParamSpec params[] = {
-    boolean_param("comm", "gpu_aware", "false",
-                  "MPI accepts device pointers; otherwise data goes through host memory."),
+    boolean_param(
+        "comm", "gpu_aware", "false",
+        "MPI accepts device pointers; otherwise data go through host memory. Except sums of fp32 and "
+        "all reductions of integers, reductions go through it in any case."),
 };
 
 const char* unusable() {
@@ -27,7 +29,7 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL;
 extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .kind = PluginKind::communication,
     .name = "mpi",
-    .summary = "MPI, non-blocking collectives polled with a yield",
+    .summary = "MPI: non-blocking collectives, polled with a short spin, then a yield",
     .preference = 10,
     .params = params,
     .unusable = unusable,

@@ -78,19 +78,19 @@ std::unique_ptr<Communicator> open_in_pieces(ComputeBackend* compute) {
   return comm_mpi::MpiCommunicator::duplicate(MPI_COMM_WORLD, {.compute = compute, .max_count = 3000});
 }
 
-/// Collectives by `algorithm` over the sends and receives of MPI.
+/// Collectives by `algorithm` over the sends and receives of comm_shm.
 Backend algorithm_backend(const std::string& algorithm) {
   const auto open = [algorithm](ComputeBackend* /*compute*/) -> std::unique_ptr<Communicator> {
     static TrafficCounter counter;
-    return std::make_unique<AlgorithmCommunicator>(comm_mpi::MpiCommunicator::duplicate(MPI_COMM_WORLD, {}),
+    return std::make_unique<AlgorithmCommunicator>(open_communicator("shm"),
                                                    AlgorithmChoice::parse(algorithm), "world wire", counter);
   };
-  return {"mpi_" + algorithm, false, open, AlgorithmCommunicator::last_user_tag};
+  return {"shm_" + algorithm, false, open, AlgorithmCommunicator::last_user_tag};
 }
 
 /// Two levels, with even and odd ranks as the nodes.
 std::unique_ptr<Communicator> open_hierarchical(ComputeBackend* /*compute*/) {
-  std::unique_ptr<Communicator> flat = comm_mpi::MpiCommunicator::duplicate(MPI_COMM_WORLD, {});
+  std::unique_ptr<Communicator> flat = open_communicator("shm");
   std::unique_ptr<Communicator> node = flat->split(flat->rank() % 2, 0);
   return std::make_unique<HierarchicalCommunicator>(std::move(node), std::move(flat));
 }
@@ -427,6 +427,26 @@ TEST(NodesOfShm, LeavesTheComputeBackendToTheLayerThatJoinsNodes) {
   EXPECT_EQ(node->allocate(64) == nullptr, node->size() == all->size());
 }
 
+/// An address of a FarDevice that reached MPI would end the test.
+TEST(GpuAwareMpi, IsGivenHostMemoryForWhatItCannotReduceOnADevice) {
+  FarDevice device;
+  const auto world =
+      comm_mpi::MpiCommunicator::duplicate(MPI_COMM_WORLD, {.compute = &device, .gpu_aware = true});
+  const int ranks = world->size();
+  const int rank = world->rank();
+  Buffer<float> value(&device, {static_cast<float>(rank)});
+  world->all_reduce(value.ref(), ReduceOp::max).host_wait();
+  EXPECT_EQ(value.values()[0], static_cast<float>(ranks - 1));
+  Buffer<bf16> narrow(&device, {bf16(1.0F)});
+  world->reduce(narrow.ref(), ReduceOp::sum, 0).host_wait();
+  if (rank == 0) {
+    EXPECT_EQ(static_cast<float>(narrow.values()[0]), static_cast<float>(ranks));
+  }
+  Buffer<float> parts(&device, std::vector<float>(static_cast<std::size_t>(ranks), 1.0F));
+  world->reduce_scatter(parts.ref(), parts.ref().flat(rank, 1), ReduceOp::sum).host_wait();
+  EXPECT_EQ(parts.values()[static_cast<std::size_t>(rank)], static_cast<float>(ranks));
+}
+
 /// The bytes of shared memory that this process maps.
 std::size_t mapped_bytes() {
   std::ifstream maps("/proc/self/maps");
@@ -473,7 +493,7 @@ INSTANTIATE_TEST_SUITE_P(
         Backend{"mpi_staged", true, [](ComputeBackend* c) { return open_communicator("mpi", c); }},
         Backend{"mpi_in_pieces", false, open_in_pieces}, algorithm_backend("naive"),
         algorithm_backend("tree"), algorithm_backend("ring"), algorithm_backend("halving_doubling"),
-        Backend{"mpi_hierarchical", false, open_hierarchical},
+        Backend{"shm_hierarchical", false, open_hierarchical},
         Backend{"shm", false, [](ComputeBackend* c) { return open_communicator("shm", c); }},
         Backend{"shm_staged", true, [](ComputeBackend* c) { return open_communicator("shm", c); }}),
     [](const auto& backend) { return backend.param.name; });

@@ -12,15 +12,16 @@
 
 namespace mylos {
 
-/// A rank's events as the entries of a Trace Event Format array (Google, 2016): complete events with times in
-/// microseconds, the rank as the process and the kind of event as the thread.
+/// A rank's events as the entries of a Trace Event Format array (Google, 2016), with the rank as the process
+/// and the kind of event as the thread: metadata events that name these, and complete events with times in
+/// microseconds.
 std::string chrome_events(const Trace& trace, int rank);
 
 /// Replaces `file` with the trace of a step: each rank's `events` and, under "otherData", `profile`.
 void write_chrome_trace(const std::filesystem::path& file, std::span<const std::string> events,
                         const StepProfile& profile);
 
-/// The profile in a file that `write_chrome_trace` wrote; empty if the file is damaged or of another kind.
+/// The profile in a file that `write_chrome_trace` wrote; empty if the first line does not hold one.
 std::optional<StepProfile> read_profile(const std::filesystem::path& file);
 
 }  // namespace mylos

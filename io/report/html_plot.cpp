@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <iterator>
 
 #include <fmt/core.h>
 
 #include "core/base/statistics.hpp"
+#include "io/utf8.hpp"
 
 namespace mylos::html {
 
@@ -27,13 +29,18 @@ std::string escape(std::string_view text) {
   std::string out;
   constexpr std::pair<char, std::string_view> entities[] = {
       {'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}};
-  for (const char c : text) {
-    const auto* entity = std::ranges::find(entities, c, &std::pair<char, std::string_view>::first);
+  const char* const end = text.data() + text.size();
+  for (const char* at = text.data(); at != end;) {
+    const std::uint32_t bytes = decode_utf8(at, end).bytes;
+    const auto* entity = std::ranges::find(entities, *at, &std::pair<char, std::string_view>::first);
     if (entity != std::end(entities)) {
       out += entity->second;
-    } else if (static_cast<unsigned char>(c) >= 0x20 || c == '\n' || c == '\t') {
-      out += c;
+    } else if (bytes == 0) {
+      out += encode_utf8(0xfffd);
+    } else if (static_cast<unsigned char>(*at) >= 0x20 || *at == '\n' || *at == '\t') {
+      out.append(at, bytes);
     }
+    at += std::max(bytes, 1U);
   }
   return out;
 }
@@ -92,7 +99,8 @@ Axis linear_axis(double low, double high, bool whole) {
   return axis;
 }
 
-// Begins and ends at 1, 2 or 5 times a power of ten; beyond three decades only the powers are labelled.
+// An axis that begins and ends at 1, 2 or 5 times a power of ten; beyond three decades only powers of ten
+// have ticks.
 Axis log_axis(double low, double high) {
   Axis axis{0.0, 0.0, true, {}};
   const int first = static_cast<int>(std::floor(std::log10(low))),

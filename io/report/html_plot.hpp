@@ -34,8 +34,8 @@ const Column& column(const MetricsTable& table, const std::string& name);
 /// The value below which a fraction of the drawable values lies; NaN if no value is drawable.
 double quantile_of(const Column& values, double fraction);
 
-/// `text` for use between tags and in quoted attributes; control characters except tab and newline are
-/// dropped.
+/// `text` for use between tags and in attributes in double quotes. Control characters except tab and newline
+/// are dropped; U+FFFD replaces each byte that is not UTF-8.
 std::string escape(std::string_view text);
 
 /// At most 4 digits and a suffix for the power of 1000: 950, 12.3k, 4.19M.
@@ -56,7 +56,7 @@ class Plot {
 
   Plot(std::string title, std::string unit) : title_(std::move(title)), unit_(std::move(unit)) {}
 
-  /// For curves added later: values before `step` do not widen the axis and may leave the frame.
+  /// For curves added later: values before `step` do not widen a linear axis and may leave the frame.
   void fit_from(double step) { fit_from_ = step; }
   /// Adds `values` over `steps` in colour 0 to 7, thinned to at most 600 points that keep the extremes of
   /// every interval.

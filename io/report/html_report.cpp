@@ -244,7 +244,7 @@ void write_tiles(std::string& out, const ReportData& data) {
   tile("Tokens per second", short_number(median(column(steps, "tokens_per_second"))),
        spread("tokens_per_second"));
   const double executed = median(column(steps, "hfu"));
-  tile("Model FLOPS utilisation", percent(median(column(steps, "mfu"))),
+  tile("Model FLOPs utilisation", percent(median(column(steps, "mfu"))),
        drawable(executed) ? fmt::format("median of steps; executed {}", percent(executed))
                           : "median of steps");
   tile("Wall time", duration(column(steps, "time_step").empty() ? nan : sum(column(steps, "time_step"))),
@@ -314,7 +314,7 @@ void write_plots(std::string& out, const ReportData& data) {
   }
 }
 
-// A bar and a table of bytes by name; `of` and `amount` are the headings of its columns.
+// A bar and a table of bytes by name; `of` and `amount` are the headings of the first two columns.
 void write_bytes(std::string& out, const std::string& title, std::string_view of, std::string_view amount,
                  std::span<const std::pair<std::string, double>> bytes_by_name) {
   std::vector<Part> parts;

@@ -26,14 +26,14 @@ struct ReportData {
   MetricsTable launches;
   MetricsTable checkpoints;  ///< /checkpoints: step, bytes, time_stall, time_write and time_verify (s)
   std::string deck_text;
-  /// Name and value: status, model, machine, backend, versions. "status" is shown next to the title.
+  /// Names and values that describe the run and the machine. "status" is shown next to the title.
   std::vector<std::pair<std::string, std::string>> facts;
   std::vector<std::pair<std::string, double>> memory_bytes;  ///< categories and their bytes, of rank 0
   StepProfile profile;  ///< a traced step of rank 0; without operations if no step was traced
 };
 
-/// The content of the file: UTF-8, and also well-formed XML. Curves are thinned to at most 600 points that
-/// keep the extremes of every interval, so the size hardly depends on the length of the run.
+/// The content of the file: HTML that is also well-formed XML, in UTF-8. Curves are thinned to at most
+/// 600 points that keep the extremes of every interval, so the size hardly depends on the length of the run.
 std::string html_report(const ReportData& data);
 
 }  // namespace mylos

@@ -18,8 +18,8 @@ namespace {
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 constexpr double inf = std::numeric_limits<double>::infinity();
 
-// Describes what is wrong with `html` as XML: tags that do not nest, stray '<', attributes without quotes.
-// Empty if nothing is wrong.
+// Describes what is wrong with `html` as XML: tags that do not nest, stray '<' or '&', attributes without
+// quotes. Empty if nothing is wrong.
 std::string malformed(std::string_view html) {
   std::vector<std::string> open;
   for (std::size_t at = html.find('<'); at != std::string_view::npos; at = html.find('<', at + 1)) {
@@ -211,6 +211,14 @@ TEST(HtmlReport, EscapesEveryText) {
   expect_whole(html);
   EXPECT_EQ(html.find("<script>alert"), std::string::npos);
   EXPECT_EQ(html.find('\x01'), std::string::npos);
+}
+
+TEST(HtmlReport, ReplacesWhatIsNotUtf8) {
+  ReportData data = run_of(3);
+  data.title = "caf\xe9 \xc3\xa9";  // Latin-1, then UTF-8
+  const std::string html = html_report(data);
+  EXPECT_EQ(html.find('\xe9'), std::string::npos);
+  EXPECT_NE(html.find("caf\xef\xbf\xbd \xc3\xa9"), std::string::npos);
 }
 
 TEST(HtmlReport, ValuesThatAreNotFinite) {

@@ -21,7 +21,7 @@ const std::string exchange_docs = "How gradients are combined. " + docs_of(excha
 const std::string schedule_choices = choices_of(schedules());
 const std::string schedule_docs = "Order of the micro-batches. " + docs_of(schedules()) + ".";
 
-// The upper bounds keep every product of parameters (bytes of activations, tokens of a run) within 64 bits.
+// The upper bounds keep products of parameters, such as the tokens of a run, within 64 bits.
 const ParamSpec params[] = {
     choice_param("model", "preset", "none", "none|gpt2-124m|gpt2-355m|gpt2-774m|gpt2-1558m",
                  "Published shape of GPT-2; the other keys of this section override it."),
@@ -66,8 +66,9 @@ const ParamSpec params[] = {
                "takes 65536 for fp16, otherwise 1."),
     integer_param(
         "train", "loss_scale_window", "2000", 0, 1e9, "steps",
-        "With dtype = fp16, a gradient that is not finite halves the loss scale and skips the update; after "
-        "this many applied steps without a change, the scale is doubled. 0 keeps the scale."),
+        "With dtype = fp16, a gradient that is not finite although the loss is finite halves the loss scale "
+        "and skips the update; after this many applied steps without a change, the scale is doubled. 0 keeps "
+        "the scale."),
     choice_param(
         "train", "recompute", "none", "none|selective|block",
         "Activations that the backward pass recomputes, so that they need not be kept. none: no "
@@ -115,7 +116,7 @@ const ParamSpec params[] = {
     integer_param("eval", "batches", "0", 0, 1e9, "global batches",
                   "Largest number of global batches that one evaluation reads; 0 reads all of the data."),
 
-    integer_param("parallel", "data", "0", 0, 65536, "ranks",
+    integer_param("parallel", "data", "0", 0, 65536, "groups",
                   "Length of the data axis: the number of groups of ranks that read different samples. Each "
                   "group has `tensor` ranks; 0 uses all ranks."),
     integer_param("parallel", "tensor", "1", 1, 65536, "ranks",

@@ -21,7 +21,7 @@ std::string plan_text(const RunConfig& config, const RunPlan& plan) {
                                                config.parallel.splits.vocab ? ", vocab" : "",
                                                config.parallel.splits.sequence ? ", sequence" : "")
                                  : "";
-  text += fmt::format("layout       {} ranks: {}data {}, exchange {}{}\n", config.parallel.world_size(),
+  text += fmt::format("layout       ranks {}: {}data {}, exchange {}{}\n", config.parallel.world_size(),
                       tensor, config.parallel.data, config.parallel.exchange->name,
                       config.parallel.shard > 1 ? fmt::format(" among {}", config.parallel.shard) : "");
   text += fmt::format("batch        {} sequences of {} tokens = {} micro-batch x {} accumulation x {} data\n",

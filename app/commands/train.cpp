@@ -30,7 +30,7 @@ int dry_run(const CommandLine& line, const std::string& name) {
   return 0;
 }
 
-/// Returns the value of --restart, if given: "newest" or "step_N"; throws ExitCode::usage for any other.
+/// Returns the value of --restart, if given: "newest" or "step_N". Throws ExitCode::usage for another value.
 std::optional<std::string> parse_restart(const CommandLine& line) {
   if (!line.has("restart")) return std::nullopt;
   const std::string wish = line.text("restart");
@@ -41,7 +41,7 @@ std::optional<std::string> parse_restart(const CommandLine& line) {
 }
 
 /// If parallel.data and parallel.tensor are unchanged, keeps the automatic choices of the run that is
-/// continued, so that the restart is bitwise identical.
+/// continued, so that the restart can be bitwise identical.
 void reuse_choices(Setup& setup, const RunPaths& paths) {
   if (!std::filesystem::exists(paths.resolved_deck())) return;
   DeckErrors ignored;
@@ -238,7 +238,7 @@ int run(const CommandLine& line) {
 
 const Command train_command{.name = "train",
                             .arguments = "DECK",
-                            .summary = "train from an input deck; --section.key=value overrides the deck",
+                            .summary = "train from an input deck; --section.name=value overrides the deck",
                             .options = options,
                             .run = run,
                             .takes_overrides = true,

@@ -185,7 +185,7 @@ CudnnAttention::Graph CudnnAttention::make(const Key& key) const {
   if (fe::error_t status = build(); status.is_bad()) {
     fmt::print(
         stderr,
-        "mylos: using mylos's own attention{} kernels: cuDNN {} does not support batch {}, {} heads, {} "
+        "mylos: using mylos' own attention{} kernels: cuDNN {} does not support batch {}, {} heads, {} "
         "positions and head size {}: {}\n",
         key.is_backward ? " backward" : "", version(), batch, heads, positions, dimension,
         status.get_message());

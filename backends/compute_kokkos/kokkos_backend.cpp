@@ -97,9 +97,10 @@ std::string KokkosBackend::description() const {
 #else
   constexpr const char* gemm = "own GEMM";
 #endif
-  return fmt::format("Kokkos {}.{}.{} {}, {} threads, vectors of {} floats, {}", KOKKOS_VERSION_MAJOR,
-                     KOKKOS_VERSION_MINOR, KOKKOS_VERSION_PATCH, Execution::name(), Execution().concurrency(),
-                     width, gemm);
+  const int threads = Execution().concurrency();
+  return fmt::format("Kokkos {}.{}.{} {}, {} thread{}, vectors of {} floats, {}", KOKKOS_VERSION_MAJOR,
+                     KOKKOS_VERSION_MINOR, KOKKOS_VERSION_PATCH, Execution::name(), threads,
+                     threads == 1 ? "" : "s", width, gemm);
 }
 
 Allocation KokkosBackend::allocate(std::size_t bytes, const char* label) {

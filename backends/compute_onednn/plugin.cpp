@@ -37,7 +37,7 @@ class OnednnBackend final : public ForwardingBackend {
     return fmt::format("oneDNN {}.{}.{} with {}{} over {}", version->major, version->minor, version->patch,
                        library_instructions(), OnednnOperations::own_products(), next().description());
   }
-  /// When the memory is freed, the packed copies of its weights are dropped.
+  /// When the memory is freed, the packed copies of the weights in it are dropped.
   Allocation allocate(std::size_t bytes, const char* label) override {
     const Allocation memory = next().allocate(bytes, label);
     return {memory.get(), [this, memory, bytes](void* first) { kernels_.forget(first, bytes); }};
@@ -62,7 +62,7 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL;
 extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .kind = PluginKind::compute,
     .name = "onednn",
-    .summary = "linear layers on the CPU, by mylos's own kernels or oneDNN; the rest by the backend below",
+    .summary = "linear layers on the CPU, by mylos' own kernels or oneDNN; the rest by the backend below",
     .preference = 20,
     .operations = OnednnOperations::List::names,
     .create_compute = create,

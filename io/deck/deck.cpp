@@ -177,8 +177,8 @@ Names names_of(std::span<const ParamSpec> specs, std::string_view section) {
   return names;
 }
 
-/// Reports sections and keys that are not declared. Returns the declared ones that were probably intended:
-/// they are not also missing.
+/// Reports sections and keys that are not declared. Returns the declared ones that were probably intended, so
+/// that they are not reported as missing too.
 std::set<std::string> check_names(const Deck& deck, std::span<const ParamSpec> specs,
                                   const std::vector<std::pair<std::string, std::string>>& unavailable,
                                   DeckErrors& errors) {
@@ -475,7 +475,7 @@ std::string deck_help(std::span<const ParamSpec> specs, std::string_view section
 
 std::string deck_markdown(std::span<const ParamSpec> specs) {
   std::string page =
-      "<!-- Written by `mylos help deck --markdown`; change app/deck_params.cpp instead. -->\n"
+      "<!-- Written by `mylos help deck --markdown`; change the declarations of the parameters instead. -->\n"
       "# The input deck\n\n"
       "A deck is a text file of `[section]` lines and `name = value` lines. `#` begins a comment, except "
       "within double\n"

@@ -47,10 +47,10 @@ std::optional<Sidecar> read_sidecar(const fs::path& token_file) {
 }
 
 void check_tokenizer(const fs::path& token_file, const Sidecar& sidecar, const TokenizerIdentity& tokenizer,
-                     const std::string& where) {
+                     const fs::path& other_file) {
   if (sidecar.tokenizer == tokenizer) return;
-  fail(ExitCode::usage, "{} holds tokens of {}, but {} is {}", token_file.string(), sidecar.tokenizer.text(),
-       where, tokenizer.text());
+  fail(ExitCode::usage, "{} holds tokens of {}, but {} holds tokens of {}", token_file.string(),
+       sidecar.tokenizer.text(), other_file.string(), tokenizer.text());
 }
 
 }  // namespace mylos

@@ -37,9 +37,9 @@ void write_sidecar(const std::filesystem::path& token_file, const Sidecar& sidec
 /// it is malformed, ExitCode::io if it cannot be read.
 std::optional<Sidecar> read_sidecar(const std::filesystem::path& token_file);
 
-/// Throws ExitCode::usage if `token_file`, whose sidecar is `sidecar`, was produced by a tokenizer other than
-/// `tokenizer`. For the message, `where` says what `tokenizer` belongs to.
+/// Throws ExitCode::usage if `token_file`, whose sidecar is `sidecar`, was not produced by `tokenizer`, which
+/// produced `other_file`.
 void check_tokenizer(const std::filesystem::path& token_file, const Sidecar& sidecar,
-                     const TokenizerIdentity& tokenizer, const std::string& where);
+                     const TokenizerIdentity& tokenizer, const std::filesystem::path& other_file);
 
 }  // namespace mylos

@@ -158,7 +158,7 @@ TokenDataset open_dataset(const std::vector<DataSource>& sources, std::int64_t v
     if (!sidecars[i]) continue;
     const Sidecar& sidecar = *sidecars[i];
     if (!origin) origin = {sidecar.tokenizer, names[i].path};
-    check_tokenizer(names[i].path, sidecar, origin->tokenizer, origin->file.string());
+    check_tokenizer(names[i].path, sidecar, origin->tokenizer, origin->file);
     if (sidecar.vocab == vocab) continue;
     fail(ExitCode::usage, "[model] vocab = {}, but {} holds tokens of {}, which has a vocabulary of {}",
          vocab, names[i].path.string(), sidecar.tokenizer.text(), sidecar.vocab);

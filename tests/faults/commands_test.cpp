@@ -285,7 +285,7 @@ TEST_F(Commands, ADryRunNeedsNodesOfEqualSize) {
   };
   const Outcome two = plan("2");
   EXPECT_EQ(two.exit_code, 0) << two.output;
-  EXPECT_THAT(two.output, HasSubstr("layout       4 ranks: data 4, exchange ddp"));
+  EXPECT_THAT(two.output, HasSubstr("layout       ranks 4: data 4, exchange ddp"));
   for (const char* bad : {"3", "0", "-2", "8"}) {
     const Outcome outcome = plan(bad);
     EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::usage)) << outcome.output;

@@ -61,12 +61,12 @@ TEST(Sidecar, ThatIsBrokenIsNamed) {
 }
 
 TEST(Sidecar, OfAnotherTokenizerIsRefused) {
-  EXPECT_EQ(error_of([] { check_tokenizer("a.bin", of_gpt2, of_gpt2.tokenizer, "the deck"); }), "good");
+  EXPECT_EQ(error_of([] { check_tokenizer("a.bin", of_gpt2, of_gpt2.tokenizer, "b.bin"); }), "good");
   for (const TokenizerIdentity& other :
        {TokenizerIdentity{.name = "bytes", .ranks = ""}, TokenizerIdentity{.name = "gpt2", .ranks = "f"}}) {
-    const std::string error = error_of([&] { check_tokenizer("a.bin", of_gpt2, other, "[data] tokenizer"); });
+    const std::string error = error_of([&] { check_tokenizer("a.bin", of_gpt2, other, "b.bin"); });
     EXPECT_THAT(error, testing::StartsWith("2 a.bin holds tokens of gpt2 (ranks 0123"));
-    EXPECT_THAT(error, HasSubstr("[data] tokenizer is " + other.text()));
+    EXPECT_THAT(error, HasSubstr("b.bin holds tokens of " + other.text()));
   }
 }
 

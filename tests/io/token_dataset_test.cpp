@@ -457,7 +457,7 @@ TEST_F(Sources, AgreeOnTheirTokenizer) {
   other.tokenizer.ranks = "13";
   write_sidecar(path("a_1.bin"), other);
   EXPECT_EQ(open_error(a, 50257),
-            fmt::format("2 {} holds tokens of gpt2 (ranks 13), but {} is gpt2 (ranks 12)",
+            fmt::format("2 {} holds tokens of gpt2 (ranks 13), but {} holds tokens of gpt2 (ranks 12)",
                         path("a_1.bin").string(), path("a_0.bin").string()));
   write_sidecar(path("a_1.bin"), sidecar);
   EXPECT_EQ(open_error(a, 50257),

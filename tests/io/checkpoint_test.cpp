@@ -14,6 +14,7 @@
 #include <mpi.h>
 
 #include "core/base/error.hpp"
+#include "io/agree.hpp"
 #include "io/checkpoint/checkpoint_manifest.hpp"
 #include "tests/io/io_test_util.hpp"
 
@@ -36,7 +37,7 @@ class CheckpointTest : public testing::Test {
   ~CheckpointTest() override { barrier(); }
 
   void barrier() const {
-    if (io_.comm() != MPI_COMM_NULL) MPI_Barrier(MPI_COMM_WORLD);
+    if (io_.comm() != MPI_COMM_NULL) run_collectively(MPI_COMM_WORLD, [] {});
   }
 
   /// Runs `work` on rank 0 while the others wait.
@@ -429,7 +430,7 @@ TEST_F(CheckpointTest, ValuesThatAreNotFiniteAreNotSaved) {
     }
     barrier();
     EXPECT_EQ(steps(), std::vector<std::int64_t>{1});
-    EXPECT_FALSE(fs::exists(path(2).string() + ".tmp"));  // it may fill the disk
+    EXPECT_FALSE(fs::exists(path(2).string() + ".tmp"));  // leftovers may fill the disk
     barrier();
   }
   CheckpointContent largest = content(2, Partition::even);

@@ -93,7 +93,6 @@ void LmHead::for_each_slice(Recorder& run, const Normed& normed, const auto& vis
 }
 
 void LmHead::forward(Recorder& run, TensorRef input, TensorRef /*output*/) const {
-  if (run.training()) return;
   const Normed normed = normalise(run, input);
   for_each_slice(run, normed, [&](std::int64_t row, std::int64_t rows, CrossEntropy& loss) {
     loss.correct = run.correct().rows(row, rows);

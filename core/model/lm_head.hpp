@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// LmHead: final layernorm, logits and loss, in slices of rows, so that the logits of all B·T rows need not be
-// in memory at once.
+// LmHead: final layernorm, logits and loss, in slices of rows, so that the logits of all B * T rows need not
+// be in memory at once.
 #pragma once
 
 #include "core/model/block.hpp"
 
 namespace mylos {
 
-/// In training the forward pass does nothing: the backward pass computes the logits of each slice, then its
-/// loss and, in place, its gradient. In evaluation the forward pass computes the losses and which predictions
-/// are correct. If the vocabulary is divided along the tensor axis, each rank computes the logits of its Vr
-/// rows of the matrix, and the ranks exchange softmax statistics.
+/// Training has no forward pass of the head: the backward pass computes the logits of each slice, then their
+/// losses and, in place, their gradient. The forward pass, for evaluation, computes the losses and which
+/// predictions are correct. Vr is the number of rows of the matrix in the memory of this rank, padding
+/// included. If the vocabulary is divided along the tensor axis, each rank computes the logits of its rows,
+/// and the ranks exchange softmax statistics.
 class LmHead final : public Block {
  public:
   LmHead(const ModelConfig& model, const ParameterTable& table);

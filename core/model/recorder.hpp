@@ -31,7 +31,7 @@ struct BatchShape {
   std::int64_t residual_part = 0;
 
   std::int64_t rows() const { return batch * seq; }
-  /// The rank's rows of the residual stream.
+  /// The number of the rank's rows of the residual stream.
   std::int64_t residual_rows() const { return rows() / residual_parts; }
   std::int64_t first_residual_row() const { return residual_part * residual_rows(); }
 };
@@ -64,7 +64,7 @@ class Roots {
   TensorRef loss_sum() const;
 
   const std::vector<Root>& all() const { return roots_; }
-  /// Returns the root with this name, or -1.
+  /// Returns the root of the activation with this name, or -1.
   int find(std::string_view name) const;
   static constexpr int loss_sum_root = 0;
   static constexpr int weights_root(int unit) { return 1 + 2 * unit; }
@@ -100,8 +100,6 @@ class Recorder {
   }
 
   const BatchShape& shape() const { return config_.shape; }
-  /// Returns false in evaluation and generation.
-  bool training() const { return training_; }
   /// Returns whether the backward pass of a block begins by recomputing its forward pass.
   bool repeats_blocks() const { return config_.recompute == Recompute::block; }
   float gradient_scale() const { return config_.gradient_scale; }

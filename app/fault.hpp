@@ -23,7 +23,7 @@ enum class FaultKind : std::uint8_t {
 };
 
 /// `MYLOS_FAULT=phase:rank:step:kind`. A phase is the name of an ActionKind, or `phase_of` a CheckpointPhase.
-/// Rank 0 announces it on stderr.
+/// Rank 0 announces the fault on stderr.
 class Fault {
  public:
   Fault() = default;
@@ -33,8 +33,8 @@ class Fault {
   /// "checkpoint." and the name of `phase`.
   static std::string phase_of(CheckpointPhase phase);
 
-  /// Executes a kill, stop or error fault that is due. Returns the kind that is due, or none; the caller
-  /// passes it to `apply_fault`.
+  /// Executes a kill, stop or error fault that is due. Returns the kind that is due, or none; `apply_fault`
+  /// executes the other kinds.
   FaultKind at(std::string_view phase, std::int64_t step) const;
 
  private:

@@ -120,7 +120,7 @@ void write_values(ComputeBackend& backend, std::span<const float> values, const 
   });
 }
 
-/// Returns the first address from `memory` on that is aligned for a piece of a snapshot (see run_plan.hpp).
+/// Returns the first address at or after `memory` that is aligned for a piece of a snapshot (run_plan.hpp).
 float* place_in_snapshot(void* memory, const Piece& piece) {
   constexpr std::int64_t page_elements = snapshot_page / sizeof(float);
   auto* first = static_cast<float*>(memory);
@@ -130,7 +130,7 @@ float* place_in_snapshot(void* memory, const Piece& piece) {
   return first + (lead + page_elements) % page_elements;
 }
 
-/// Reads pieces of a tensor into their parts, at most 32 MiB at a time if these are not fp32 on the host.
+/// Reads pieces of a tensor into their parts, at most 32 MiB at a time if the parts are not fp32 on the host.
 void read_pieces(ComputeBackend& backend, const CheckpointReader& reader, const char* file,
                  const TensorInfo& info, const std::vector<std::pair<std::size_t, Piece>>& pieces,
                  const StateOf& state) {

@@ -19,7 +19,7 @@ int launched_rank();
 /// Initialises MPI with MPI_THREAD_MULTIPLE and finalises it. Throws ExitCode::usage if the library offers
 /// less. While this object exists, no rank waits forever: the watchdog ends the job if a rank does not start,
 /// stops or stalls. Ranks to which the launcher gave the same cores divide these evenly, unless there are
-/// fewer cores than ranks or one of OpenMP's binding variables is set.
+/// fewer cores than ranks or a binding variable of OpenMP or libgomp is set.
 class MpiRuntime {
  public:
   static constexpr std::chrono::milliseconds default_start_timeout{60000};

@@ -178,7 +178,7 @@ class CrossChecks {
     report({"data.ranks"}, "[data] ranks needs a tokenizer that has ranks, not tokenizer = {}", tokenizer);
   }
 
-  /// Checks that `key`, a number of steps, does not exceed train.steps.
+  /// Checks that `key`, a step or a number of steps, does not exceed train.steps.
   void check_within_steps(std::string_view key, std::string_view label) {
     if (!known({key, "train.steps"}) || integer(key) <= integer("train.steps")) return;
     report({key, "train.steps"}, "{} = {} must be at most [train] steps = {}", label, integer(key),

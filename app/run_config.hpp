@@ -30,9 +30,9 @@ struct LimitsConfig {
 struct DataConfig {
   std::vector<DataSource> train;
   std::vector<DataSource> valid;  ///< empty if nothing is evaluated
-  /// A name from tokenizers(), or "none"; `generate` uses it to convert between text and tokens.
+  /// A name from `tokenizers`, or "none"; `generate` uses it to convert between text and tokens.
   std::string tokenizer;
-  /// File of the tokenizer's BPE ranks; empty if the deck names none.
+  /// File or folder of the tokenizer's merge ranks; empty if the deck names none.
   std::string ranks;
 };
 

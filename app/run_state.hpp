@@ -26,7 +26,7 @@ struct RunState {
   std::int64_t ranks_per_node = 0;  ///< as in JobSize
   std::string train_data;           ///< TokenDataset::identity; older checkpoints have none
   TokenizerIdentity tokenizer;      ///< of the data; without a name if unknown
-  bool evaluation_due = false;      ///< an evaluation of these weights was interrupted
+  bool evaluation_due = false;      ///< an evaluation of these weights is still to be run
 };
 
 /// Returns the text of state.json.

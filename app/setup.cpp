@@ -131,7 +131,7 @@ std::chrono::milliseconds start_timeout(const CommandLine& line, const std::stri
     DeckErrors reported_later;
     const Deck deck = Deck::parse(read_deck(deck_name), deck_name, reported_later);
     if (const DeckEntry* entry = deck.find(key)) value = entry->value;
-  } catch (const Error&) {  // rank 0 reads the deck for all ranks later, and reports the error
+  } catch (const Error&) {  // if a deck is needed, rank 0 reads it later and reports the error
   }
   for (const auto& [name, given] : line.overrides) {
     if (name == key) value = given;

@@ -73,8 +73,8 @@ std::chrono::milliseconds start_timeout(const CommandLine& line, const std::stri
 int fall_back_to_mpi(const MpiRuntime& mpi, Setup& setup);
 
 /// Returns the tokenizer that produced a run's data, according to the sidecars of its token files, or to the
-/// deck if there are none; without a name if it is unknown. Throws ExitCode::usage if two of these disagree,
-/// naming both.
+/// deck if there are no sidecars; the result has no name if the tokenizer is unknown. Throws ExitCode::usage,
+/// naming both sources, if two sources disagree.
 TokenizerIdentity tokenizer_of(const DataConfig& config, const TokenDataset& train,
                                const std::optional<TokenDataset>& valid);
 

@@ -10,15 +10,15 @@ namespace mylos {
 
 /// Returns whether `signal`, received `after_first` after the first signal, ends the process immediately.
 /// Only Ctrl-C (SIGINT) does, more than a second after the first signal: one Ctrl-C may arrive twice, from
-/// the terminal and from the launcher. The other signals come from batch systems, which send one well before
-/// the time limit and a second one when it is reached. Async-signal-safe.
+/// the terminal and from the launcher. The other signals may come from batch systems, which send one well
+/// before the time limit and a second one when the limit is reached. Async-signal-safe.
 bool ends_at_once(int signal, std::chrono::nanoseconds after_first);
 
-/// Installs the handlers for its lifetime. A process has at most one such object. The main thread creates it
-/// after MPI has started, because MPI may handle some of these signals itself. On the main thread, which
-/// Linux prefers for signals to a process, the handlers run on a stack of their own: kernels generated at run
-/// time may keep data below the stack pointer, or may point the stack pointer into the heap (as oneDNN 2.6's
-/// fp32 GEMM does); in both cases a signal's frame would overwrite data.
+/// Installs the handlers for its lifetime. A process has at most one such object. The main thread creates it,
+/// after MPI has started if MPI is used, because MPI may handle some of these signals itself. On the main
+/// thread, which Linux prefers for signals to a process, the handlers run on a stack of their own: compute
+/// kernels generated at run time may keep data below the stack pointer, or may point the stack pointer into
+/// the heap (as oneDNN 2.6's fp32 GEMM does); in both cases a signal's frame would overwrite data.
 class StopSignals {
  public:
   StopSignals();

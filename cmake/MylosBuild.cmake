@@ -9,7 +9,7 @@ set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
-# If CMAKE_UNITY_BUILD is on, as in the presets openmp and debug, this many sources are compiled as one.
+# If CMAKE_UNITY_BUILD is on, as in the presets openmp and debug, up to this many sources are compiled as one.
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 6)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
@@ -55,8 +55,8 @@ if(MYLOS_SANITIZE)
   target_link_options(mylos_options INTERFACE -fsanitize=${sanitizers})
 endif()
 
-# A small file spends most of its compile time on the standard library's headers, so these are precompiled. Sources
-# still include what they use, since clang-tidy and MYLOS_FULL_TESTS compile without precompiled headers.
+# A small file spends most of its compile time on the standard library's headers, so these are precompiled. Files still
+# include what they use, since clang-tidy compiles sources, and MYLOS_FULL_TESTS headers, without precompiled headers.
 if(MYLOS_PRECOMPILE_HEADERS)
   file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/precompiled.cpp CONTENT "")
   add_library(mylos_precompiled OBJECT ${PROJECT_BINARY_DIR}/precompiled.cpp)
@@ -65,7 +65,8 @@ if(MYLOS_PRECOMPILE_HEADERS)
     <cstring> <filesystem> <functional> <initializer_list> <map> <memory> <mutex> <numeric> <optional> <ranges> <span>
     <source_location> <string> <string_view> <thread> <utility> <vector> <fmt/core.h>)
 endif()
-# mylos_use_precompiled(TARGET [FROM]) takes the headers that were precompiled for FROM.
+# mylos_use_precompiled(TARGET [FROM]) compiles TARGET with the headers that were precompiled for the target FROM, by
+# default mylos_precompiled.
 function(mylos_use_precompiled target)
   set(from mylos_precompiled)
   if(ARGN)
@@ -75,7 +76,7 @@ function(mylos_use_precompiled target)
     target_precompile_headers(${target} REUSE_FROM ${from})
     get_target_property(type ${target} TYPE)
     if(type STREQUAL EXECUTABLE)
-      # Precompiled headers serve only programs that are compiled with their option for position-independent code.
+      # Precompiled headers need the option that they were compiled with: -fPIC, not an executable's -fPIE.
       set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
       target_compile_options(${target} PRIVATE -fPIC)
     endif()

@@ -3,7 +3,7 @@
 set(CMAKE_CUDA_ARCHITECTURES ${MYLOS_CUDA_ARCH})
 set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
 enable_language(CUDA)
-if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake before 3.25.2 does not know nvcc's option
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25.1 does not know nvcc's option
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
 endif()
 find_package(CUDAToolkit REQUIRED)
@@ -28,5 +28,5 @@ if(CUDNN_LIBRARY AND CUDNN_INCLUDE_DIR AND CUDNN_FRONTEND_INCLUDE_DIR)
   target_link_libraries(mylos_cudnn INTERFACE ${CUDNN_LIBRARY} CUDA::nvrtc)  # nvrtc: for kernels of the frontend
   target_compile_definitions(mylos_cudnn INTERFACE MYLOS_HAVE_CUDNN CUDNN_FRONTEND_SKIP_JSON_LIB)
 else()
-  message(STATUS "cuDNN or its frontend not found: compute_cuda's own attention alone")
+  message(STATUS "cuDNN or its frontend not found: compute_cuda uses its own attention")
 endif()

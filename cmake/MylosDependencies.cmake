@@ -7,7 +7,7 @@ if(MYLOS_CUDA_ARCH)
   include(MylosCuda)
 endif()
 
-# Kokkos: in Kokkos_ROOT, installed, or built by scripts/setup. With CUDA, only targets that call kokkos_compilation go
+# Kokkos: in Kokkos_ROOT, installed, or built by scripts/setup. With CUDA, only targets given to kokkos_compilation go
 # through Kokkos' nvcc_wrapper.
 if(MYLOS_CUDA_ARCH)
   list(APPEND CMAKE_PREFIX_PATH ${PROJECT_SOURCE_DIR}/.deps/kokkos-cuda${MYLOS_CUDA_ARCH})
@@ -47,8 +47,8 @@ else()
   message(STATUS "oneDNN not found: no compute_onednn")
 endif()
 
-# HDF5: in HDF5_ROOT, else Debian's serial build. A parallel build works too, but it runs code when MPI ends, and
-# crashes there if a file could not be written.
+# HDF5: in HDF5_ROOT, else Debian's serial build. A parallel build works too, but the code that it runs in MPI_Finalize
+# crashes if a file could not be written.
 if(NOT HDF5_ROOT AND NOT DEFINED ENV{HDF5_ROOT} AND EXISTS /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/hdf5/serial)
   set(HDF5_ROOT /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/hdf5/serial)
 endif()

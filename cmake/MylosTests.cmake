@@ -29,8 +29,9 @@ function(mylos_test_program name)
   endif()
 endfunction()
 
-# mylos_add_test(ENTRY PROGRAM [RANKS n] [TIMEOUT seconds] [LABELS labels...] [ARGUMENTS words...]) runs a program on
-# RANKS ranks under mpiexec, with a watchdog that turns a hang into a named failure.
+# mylos_add_test(ENTRY PROGRAM [RANKS n] [TIMEOUT seconds] [LABELS labels...] [ARGUMENTS words...]) adds ENTRY,
+# which runs PROGRAM, on n ranks under mpiexec if RANKS is given, with a watchdog that turns a hang into a named
+# failure.
 function(mylos_add_test entry program)
   cmake_parse_arguments(arg "" "RANKS;TIMEOUT" "LABELS;ARGUMENTS" ${ARGN})
   if(NOT arg_TIMEOUT)

@@ -79,7 +79,7 @@ class Communicator {
   virtual Request broadcast(TensorRef buffer, int root) = 0;
   /// buffer of `root` = reduction of all ranks' buffers; the other ranks' buffers do not change.
   virtual Request reduce(TensorRef buffer, ReduceOp op, int root) = 0;
-  /// Part i of input (n * size) goes to rank i, which stores it as part `rank()` of output.
+  /// Part i of rank r's input (n * size) becomes part r of rank i's output.
   virtual Request all_to_all(TensorRef input, TensorRef output) = 0;
   /// all_to_all with element counts per rank; parts follow one another without gaps.
   virtual Request all_to_all_v(TensorRef input, std::span<const std::int64_t> send_counts, TensorRef output,

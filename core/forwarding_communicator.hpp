@@ -51,7 +51,8 @@ class LayerRequest final : public RequestState {
   Around around_;
 };
 
-/// The base class of a communicator that handles every collective and message in one function, `start`.
+/// The base class of a communicator that handles every collective and message except barriers in one
+/// function, `start`.
 class CallCommunicator : public Communicator {
  public:
   Request all_reduce(TensorRef buffer, ReduceOp op) override {

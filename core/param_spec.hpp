@@ -9,9 +9,8 @@ namespace mylos {
 
 enum class ParamType : std::uint8_t { integer, real, boolean, text, choice };
 
-/// One parameter of a deck. Plain data, because plugins export arrays of it.
-/// `min` and `max` bound integers and reals, inclusive. `choices` is "a|b|c" for ParamType::choice.
-/// A null `default_value` makes the parameter required.
+/// One parameter of a deck. Plain data, because plugins export arrays of it. Integers and reals lie in [min,
+/// max]. `choices` is "a|b|c" for ParamType::choice. A null `default_value` makes the parameter required.
 struct ParamSpec {
   const char* section;
   const char* name;

@@ -65,8 +65,8 @@ struct CommunicatorPlan {
 
 /// The matrix products that a run computes with one weight matrix.
 struct PlannedProduct {
-  std::int64_t in = 0;         ///< rows of the weight
-  std::int64_t out = 0;        ///< columns of the weight
+  std::int64_t in = 0;         ///< inputs of the layer
+  std::int64_t out = 0;        ///< outputs of the layer
   std::int64_t rows = 0;       ///< rows of activations in one product
   std::int64_t last_rows = 0;  ///< rows in the last product, if it has fewer; else 0
   int threads = 0;             ///< 0 if unknown
@@ -79,7 +79,7 @@ struct PlannedProduct {
 };
 
 /// The one data symbol of a plugin, `mylos_plugin`. Plain data. A plugin sets the members that have no
-/// default, and those that differ from their default. The defaults come from the sources that the plugin is
+/// default, and those whose default does not fit. The defaults come from the sources that the plugin is
 /// compiled with.
 struct PluginDescriptor {
   std::uint64_t magic = plugin_magic;
@@ -123,9 +123,9 @@ struct PluginInfo {
 class PluginRegistry {
  public:
   /// Opens every `libmylos_*.so` in `directories`, in order; of several files with the same name, the first
-  /// is used. If MYLOS_CPU is set, each directory is preceded by its subfolder of that name, which has the
-  /// plugins that were compiled for no more than this instruction set. Throws ExitCode::usage if MYLOS_CPU
-  /// names no instruction set. Plugins are never unloaded.
+  /// is used. If MYLOS_CPU names an instruction set, each directory is preceded by its subfolder of that
+  /// name, which holds plugins compiled for no more than this set. Throws ExitCode::usage if MYLOS_CPU has
+  /// any other value. Plugins are never unloaded.
   static PluginRegistry discover(const std::vector<std::filesystem::path>& directories);
   /// Opens and checks one file. Errors are reported in the result.
   static PluginInfo open(const std::filesystem::path& file);

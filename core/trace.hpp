@@ -36,11 +36,12 @@ struct TraceEvent {
   std::string_view name;  ///< a string literal
   TraceKind kind = TraceKind::operation;
   LinearShape shape;         ///< of a linear layer, otherwise 0 x 0
-  const char* by = nullptr;  ///< the backend that ran the operation, or the axes of a collective
+  const char* by = nullptr;  ///< the backend that ran the operation, or the axes of the communicator
   std::int64_t begin = 0;    ///< nanoseconds since `Trace::start`
   std::int64_t end = 0;
 
-  /// Returns "read_samples", "adamw (kokkos)", "linear_forward 768x2304 (onednn)", "all_reduce wait (data)".
+  /// Returns, for example, "read_samples", "adamw (kokkos)", "linear_forward 768x2304 (onednn)" or
+  /// "all_reduce wait (data)".
   std::string label() const;
 };
 
@@ -71,8 +72,7 @@ class Trace {
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
 
-  /// Default capacity, in events. GPT-2 1.6B has about 1500 events per micro-batch. Unused capacity takes no
-  /// physical memory.
+  /// Default capacity, in events. Unused capacity takes no physical memory.
   static constexpr std::size_t room = std::size_t{1} << 18U;
   /// Additional room for phases, which end after the events that they enclose; the step ends last.
   static constexpr std::size_t room_for_phases = 4096;

@@ -12,11 +12,11 @@ namespace mylos {
 
 /// Runs `work` on this rank. If it throws on any rank, all ranks throw AgreedError with the error of the
 /// lowest such rank. The message names that rank unless all ranks failed. Collective. With MPI_COMM_NULL,
-/// `work` runs on this process alone, and its error is thrown as an Error.
+/// `work` runs in this process alone, and its error is thrown as an Error.
 void run_collectively(MPI_Comm comm, const std::function<void()>& work);
 
-/// Every rank's values on rank 0, in rank order; empty on the other ranks. With MPI_COMM_NULL, this
-/// process's values.
+/// Every rank's values on rank 0, in rank order; empty on the other ranks. With MPI_COMM_NULL, this process's
+/// values.
 std::vector<std::vector<std::int64_t>> gather_to_root(MPI_Comm comm, const std::vector<std::int64_t>& values);
 
 /// Replaces `values` on every rank by rank 0's.

@@ -13,8 +13,8 @@
 
 namespace mylos {
 
-/// Owns an identifier of something open, which `close_function` closes; without one, the identifier is -1.
-/// The destructor ignores errors: if they matter, call `close`.
+/// Owns an identifier of something open, which `close_function` closes. The identifier of an empty handle is
+/// -1. The destructor ignores errors: if they matter, call `close`.
 template <class Id, auto close_function>
 class Handle {
  public:
@@ -31,7 +31,7 @@ class Handle {
   explicit operator bool() const { return id_ >= 0; }
   /// Gives up the identifier without closing it.
   Id release() { return std::exchange(id_, -1); }
-  /// Closes it; negative if that failed.
+  /// Returns a negative number on failure.
   [[nodiscard]] int close() { return id_ < 0 ? 0 : close_function(release()); }
 
  private:
@@ -46,7 +46,8 @@ void check_call(std::int64_t result, const char* verb, const std::filesystem::pa
 /// open(2) with close-on-exec; throws ExitCode::io with the file and the reason.
 FileDescriptor open_file(const std::filesystem::path& file, int flags);
 
-/// Raises this process's limit on open files, as far as permitted, so that it can open `count` more.
+/// Raises this process's limit on open files, as far as permitted, so that `count` files can be open besides
+/// the usual ones.
 void allow_open_files(std::size_t count);
 
 /// Reads or writes all of [offset, offset + bytes). Throws ExitCode::io on failure, including when a read
@@ -67,7 +68,7 @@ void rename_file(const std::filesystem::path& from, const std::filesystem::path&
 /// `max_bytes`.
 std::string read_text_file(const std::filesystem::path& file, std::size_t max_bytes = std::size_t{64} << 20U);
 
-/// Replaces the content of `file` by `text`; follows no symbolic link. The text is on disk on return. A
+/// Replaces the content of `file` with `text`; follows no symbolic link. The text is on disk on return. A
 /// reader sees the old or the new text, even after a crash.
 void write_text_file(const std::filesystem::path& file, std::string_view text);
 
@@ -83,8 +84,8 @@ void make_directory(const std::filesystem::path& directory);
 class RunLock {
  public:
   /// Throws ExitCode::usage if another job holds the lock; the message names that job and `parameter`, the
-  /// deck's parameter for the directory. Throws ExitCode::io if the lock file cannot be opened or
-  /// written, or if locking it fails for another reason.
+  /// deck's parameter for the directory. Throws ExitCode::io if the lock file cannot be opened or written, or
+  /// if locking it fails for another reason.
   RunLock(const std::filesystem::path& directory, std::string_view parameter);
 
  private:

@@ -9,8 +9,8 @@
 
 namespace mylos {
 
-/// Recognises the kind of `path` by its content. Throws ExitCode::bad_data if it is of another kind or
-/// incomplete. For one process.
+/// Describes the file or directory `path`, whose kind it recognises by the content. Throws ExitCode::bad_data
+/// if the kind is unknown or the content incomplete. For one process.
 std::string inspect(IoThread& io, const std::filesystem::path& path);
 
 }  // namespace mylos

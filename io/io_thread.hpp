@@ -19,7 +19,7 @@ namespace mylos {
 class IoThread {
  public:
   /// If MPI is initialised, duplicates MPI_COMM_WORLD, collectively; throws ExitCode::usage if MPI lacks
-  /// MPI_THREAD_MULTIPLE. Otherwise works for one process, with MPI_COMM_NULL.
+  /// MPI_THREAD_MULTIPLE. If MPI is not initialised, works for one process, with MPI_COMM_NULL.
   IoThread();
   ~IoThread();
   IoThread(const IoThread&) = delete;

@@ -58,7 +58,7 @@ std::string bytes_of(std::string_view wide) {
   return bytes;
 }
 
-/// Throws if values are nested so deeply that recursive functions could overflow the stack.
+/// Throws if values are nested too deeply: recursive functions could overflow the stack.
 void check_depth(std::string_view text) {
   constexpr int max_depth = 64;
   int depth = 0;

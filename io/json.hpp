@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Json: values of JSON files. The library that it wraps is slow to compile, so only one file includes it.
+// Json: values of JSON files. It hides the library that parses them, which is slow to compile.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class Json {
   using Member = std::pair<std::string, Json>;
 
   Json();  ///< null
-  // Implicit, so that a list of members looks like the file.
+  // Implicit, so that a list of members looks like JSON.
   Json(bool value);                // NOLINT(google-explicit-constructor)
   Json(int value);                 // NOLINT(google-explicit-constructor)
   Json(std::int64_t value);        // NOLINT(google-explicit-constructor)

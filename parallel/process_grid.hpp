@@ -20,8 +20,8 @@ class ProcessGrid {
  public:
   /// Makes the communicators of `groups` in the order given, which must be the same on all ranks. Collective.
   /// Axes with one rank are ignored, so sets that differ only by such axes share a communicator. Throws
-  /// ExitCode::usage unless the product of the extents is the size of `world`. `world`, `counter`, `recorder`
-  /// and `trace` must outlive the grid; `recorder` and `trace` may be null.
+  /// ExitCode::usage if an extent is less than 1 or their product is not the size of `world`. `world`,
+  /// `counter`, `recorder` and `trace` must outlive the grid; `recorder` and `trace` may be null.
   ProcessGrid(Communicator& world, const GridExtents& extents, std::span<const AxisSet> groups,
               TrafficCounter& counter, FlightRecorder* recorder, bool host_buffers = true,
               Trace* trace = nullptr);

@@ -20,7 +20,7 @@ step_result() {
     match($0, /the device counts [0-9.]+/) { memory = substr($0, RSTART + 18, RLENGTH - 18) / 1000 }
     END {
       if (!steps) { print "no result"; exit }
-      printf "%s tokens/s, %s ms a step, MFU %s %% of %s TFLOP/s measured", rate, ms, mfu, measured
+      printf "%s tokens/s, %s ms per step, MFU %s %% of %s TFLOP/s measured", rate, ms, mfu, measured
       if (datasheet > 0) printf ", %.1f %% of %s", mfu * measured / datasheet, datasheet
       if (memory > 0) printf ", %.1f GB", memory
       print ""

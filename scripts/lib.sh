@@ -75,7 +75,8 @@ source_row() { awk -v name="$1" '$1 == name { print $2, $3, $4, $5; exit }' "$ro
 
 has_sum() { [[ -f $1 ]] && printf '%s  %s\n' "$2" "$1" | sha256sum --check --status; }
 
-# download URL FILE uses apt's client if there is one: a bare Debian has no other client, and apt's knows its proxies.
+# download URL FILE uses apt's client if there is one: a bare Debian has no other client, and apt's uses the
+# proxies that apt is configured with.
 download() {
   if [[ -x /usr/lib/apt/apt-helper ]]; then
     /usr/lib/apt/apt-helper -o APT::Sandbox::User=root -o Acquire::Retries=0 \
@@ -197,7 +198,7 @@ provide_kokkos() {
   options+=(-DKokkos_ENABLE_OPENMP=ON -DKokkos_ENABLE_SERIAL=ON -DCMAKE_UNITY_BUILD=ON)
   prefix=$deps/kokkos-$version-$(build_key "${options[@]}")
   if [[ ! -d $prefix ]]; then
-    fetch_archive kokkos || die 2 "mylos needs Kokkos; without network, also an installed one in Kokkos_ROOT will do"
+    fetch_archive kokkos || die 2 "mylos needs Kokkos; without a network, set Kokkos_ROOT to an installed one"
     build_source kokkos "$prefix" "${options[@]}" || die 2 "Kokkos could not be built"
   fi
   ln -sfn "$(basename "$prefix")" "$deps/kokkos"
@@ -237,7 +238,7 @@ provide_cudnn_frontend() {
     rm -rf "$prefix.partial"
     mkdir -p "$prefix.partial"
     say "$name==$version --hash=sha256:$sum" >"$prefix.partial/requirements.txt"
-    # Only headers are needed, so any wheel of this version will do.
+    # Only headers are needed, so the wheel may be for another Python.
     if ! run_logged "$log" python3 -m pip download --no-deps --require-hashes --only-binary :all: \
       --platform manylinux_2_28_x86_64 --python-version 3.11 -d "$prefix.partial" -r "$prefix.partial/requirements.txt" ||
       ! run_logged "$log" python3 -m zipfile -e "$prefix.partial"/*.whl "$prefix.partial"; then

@@ -150,7 +150,7 @@ struct Plan {
   fs::path progress_file() const { return output + "_tokenize.json"; }
 };
 
-/// Splits the single text of a plan in two.
+/// Splits the single text of a plan into two parts.
 void hold_out_end(Plan& plan, double fraction) {
   CorpusInput& text = plan.inputs.front();
   if (text.path.empty())

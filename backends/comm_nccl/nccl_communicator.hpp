@@ -39,8 +39,8 @@ class NcclRequest;
 /// one NCCL group.
 class NcclCommunicator final : public CallCommunicator {
  public:
-  /// Joins all ranks of `bootstrap`, which carries NCCL's id and must outlive this. Operations are ordered
-  /// with the queue of `compute`.
+  /// Joins all ranks of `bootstrap`, which carries NCCL's id. Operations are ordered with the queue of
+  /// `compute`. `bootstrap` and `compute` must outlive this object.
   static std::unique_ptr<NcclCommunicator> create(Communicator& bootstrap, ComputeBackend& compute);
   ~NcclCommunicator() override;
 

@@ -11,8 +11,8 @@
 namespace mylos::comm_self {
 
 /// One rank. Buffers are device memory of `compute`, or host memory if `compute` is null. Sends and receives
-/// of the same tag match in the order in which they are posted. Waiting for a message whose partner was never
-/// posted throws, because the wait could never end.
+/// of the same tag match in the order in which they are posted. Waiting for a message whose partner has not
+/// been posted throws, because the wait could never end.
 class SelfCommunicator final : public CallCommunicator {
  public:
   explicit SelfCommunicator(ComputeBackend* compute) : compute_(compute) {}

@@ -17,15 +17,15 @@
 
 namespace mylos::comm_shm {
 
-/// A send is complete once its last byte is in the ring. A caller's message of at least 16 KiB that would
-/// have to wait for room in the ring goes into shared memory instead (a parcel), so that it arrives while the
-/// sender computes. Such a send is complete once the receiver has taken the parcel. Messages and receives
-/// match by tag, messages in the order of sending and receives in the order of posting. A message without a
-/// receive is kept until one is posted. `push_*` are called with the engine's lock held.
+/// A send through the ring is complete once its last byte is in the ring. A message of at least 16 KiB with a
+/// tag below 16384 that would have to wait for room in the ring goes into shared memory instead (a parcel),
+/// so that it arrives while the sender computes. Such a send is complete once the receiver has taken the
+/// parcel. Messages and receives match by tag, messages in the order of sending and receives in the order of
+/// posting. A message without a receive is kept until one is posted. `push_*` are called with the engine's
+/// lock held.
 class Mailbox final : public Progressing {
  public:
-  /// `bells`: one for each rank of the communicator.
-  /// Parcels are charged to `ledger`, which may be null.
+  /// `bells`: one for each rank of the communicator. Parcels are charged to `ledger`, which may be null.
   Mailbox(SharedMemory& memory, MemoryLedger* ledger, const std::vector<SharedPart>& parts, int rank,
           std::vector<Doorbell*> bells);
 
@@ -44,7 +44,7 @@ class Mailbox final : public Progressing {
     std::uint64_t parcel_bytes;  // size of the parcel's memory
   };
   static constexpr std::int64_t none = -1;
-  /// Memory for messages to one peer, reused once the peer has taken the message.
+  /// Memory for one message to a peer, reused once the peer has taken the message.
   struct Parcel {
     SharedMemory::Offer offer;
     MemoryCharge charge;

@@ -14,7 +14,7 @@ namespace mylos::comm_shm {
 namespace {
 
 constexpr int spins = 2000;  // about 100 us
-/// Further yields would cost time slices if other processes want the core; a sleep does not.
+/// Further yields would cost time slices if other processes want the core; a sleep costs none.
 constexpr int yields = 1;
 
 void pause_briefly() {

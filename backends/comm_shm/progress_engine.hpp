@@ -21,7 +21,7 @@ class Completion {
   std::atomic<int> remaining_;
 };
 
-/// Operations that an engine advances. Called with the engine's lock held.
+/// Operations that an engine advances. `advance` is called with the engine's lock held.
 class Progressing {
  public:
   virtual ~Progressing() = default;

@@ -10,8 +10,8 @@ namespace mylos::comm_shm {
 
 namespace {
 
-/// Reduces `count` elements at `offset` of all inputs; with a constant count it becomes a few vector
-/// operations.
+/// Reduces `count` elements, at most a cache line, that begin at byte `offset` of all inputs. If `count` is
+/// constant, this becomes a few vector operations.
 template <class T, ReduceOp op>
 [[gnu::always_inline]] inline void reduce_line(std::span<const std::byte* const> inputs,
                                                std::span<std::byte* const> outputs, std::size_t offset,

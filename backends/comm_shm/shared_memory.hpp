@@ -26,7 +26,7 @@ class SharedMemory {
   virtual ~SharedMemory() = default;
   /// `bytes` of zeros, aligned to pages; throws ExitCode::internal if there is no memory.
   virtual Offer offer(std::size_t bytes) = 0;
-  /// The memory that another rank offers under `key`.
+  /// The memory that another rank offers under `key`; throws ExitCode::internal if it cannot be mapped.
   virtual SharedBytes map(std::int64_t key, std::size_t bytes) = 0;
 };
 

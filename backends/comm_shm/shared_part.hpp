@@ -40,13 +40,14 @@ struct Ring {
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
               std::atomic<std::uint32_t>::is_always_lock_free);
 
-/// Zeroed memory is its initial state; pages that are never used cost no memory.
+/// The part of one rank, its owner. The initial state is zeroed memory; pages that are never used cost no
+/// memory.
 class SharedPart {
  public:
   static constexpr int num_slots = 2;  ///< one holds data while the other is filled
   static constexpr std::size_t slot_bytes = 256 << 10;
 
-  /// Size of one rank's part in a communicator of `ranks` ranks.
+  /// Size in bytes of one rank's part in a communicator of `ranks` ranks.
   static std::size_t bytes(int ranks) {
     return sizeof(Head) + static_cast<std::size_t>(ranks) * sizeof(Ring) + num_slots * slot_bytes;
   }
@@ -57,11 +58,11 @@ class SharedPart {
         slots_(reinterpret_cast<std::byte*>(rings_ + ranks)) {}
 
   Doorbell& doorbell() const { return head().doorbell; }
-  /// The number of tickets that this rank has filled.
+  /// The number of tickets that the owner has filled.
   std::atomic<std::uint64_t>& filled() const { return head().filled.value; }
-  /// The number of tickets for which this rank is done with the data of all ranks.
+  /// The number of tickets for which the owner is done with the data of all ranks.
   std::atomic<std::uint64_t>& worked() const { return head().worked.value; }
-  /// Messages from `rank` to this rank.
+  /// Messages from `rank` to the owner.
   Ring& ring_from(int rank) const { return rings_[rank]; }
   std::byte* slot(int index) const { return slots_ + static_cast<std::size_t>(index) * slot_bytes; }
 

@@ -26,8 +26,8 @@ constexpr std::size_t smallest_in_windows = 2 << 10;
 constexpr std::size_t largest_reduced_whole = 32 << 10;
 constexpr int most_ranks_that_reduce_whole = 2;
 
-/// Half of the cache that cores share; a guess if the system does not report its size. sysconf is not used:
-/// it adds up all caches of a processor, and in a virtual machine it counts the caches of the host.
+/// Half of the bytes of the third-level cache; half of 32 MiB if the system does not report the cache's size.
+/// sysconf is not used, because it may report the sum of several caches.
 std::size_t streaming_limit() {
   static const std::size_t limit = [] {
     constexpr std::size_t usual = 32 << 10;
@@ -301,7 +301,7 @@ void ShmCommunicator::barrier() {
 }
 
 // A rank may free a window before the other ranks do: each rank has its own mappings, and an operation in
-// windows is complete only after every rank has executed the operation's last ticket.
+// windows is complete only after every rank has worked the operation's last ticket.
 Window ShmCommunicator::allocate(std::size_t bytes) {
   if (bytes == 0 || (settings_.compute != nullptr && !settings_.compute->host_accessible())) return {};
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
@@ -312,7 +312,7 @@ Window ShmCommunicator::allocate(std::size_t bytes) {
       SharedWindow{share(*settings_.memory, gather, members, rank_, size), size});
   std::erase_if(windows_, [](const auto& each) { return each.expired(); });
   windows_.push_back(window);
-  // The pointer to this rank's memory owns the mappings of all ranks.
+  // The pointer to this rank's memory owns this rank's mappings of all ranks' memory.
   return {window, window->parts[static_cast<std::size_t>(rank_)].get()};
 }
 

@@ -23,20 +23,21 @@
 
 namespace mylos::comm_shm {
 
-/// Settings that all communicators of a rank share.
+/// Settings that all communicators of a rank share. `bootstrap`, `compute` and `ledger` must outlive the
+/// communicators.
 struct ShmSettings {
   std::shared_ptr<SharedMemory> memory;
-  Communicator* bootstrap = nullptr;  ///< sets up the communicators and aborts the job; outlives them
+  Communicator* bootstrap = nullptr;  ///< sets up the first communicator and aborts the job
   ComputeBackend* compute = nullptr;  ///< buffers lie in its memory; null: host memory
   MemoryLedger* ledger = nullptr;     ///< of this rank; may be null
   bool may_spin = false;              ///< every rank of the node has its own core
 };
 
 /// A collective is one pass over memory if its buffer (the input of a reduce_scatter or all_to_all, the
-/// output of an all_gather) lies in memory from `allocate` and is not small. Otherwise its data goes in
-/// chunks through slots that all ranks see. Messages go through a Mailbox; all_to_all_v sends messages.
-/// Device buffers that the host cannot access go through host memory. Reductions take the ranks in order,
-/// accumulate floating-point elements in fp32 and round once. Tags are 0 to 32765.
+/// output of an all_gather) lies in memory from `allocate` and is not small. Otherwise its data go in chunks
+/// through slots that all ranks see. Messages go through a Mailbox; all_to_all_v sends messages. Device
+/// buffers that the host cannot access go through host memory. Reductions take the ranks in order, accumulate
+/// floating-point elements in fp32 and round once. Tags are 0 to 32765.
 class ShmCommunicator final : public Communicator {
  public:
   /// The communicator of `members`, ranks of the bootstrap on this node, in ascending order. Collective over
@@ -97,7 +98,7 @@ class ShmCommunicator final : public Communicator {
   std::vector<SharedPart> parts_;
   int rank_;
   int size_;
-  // The charge for this rank's part. The caller of `allocate` charges its window.
+  // The charge for this rank's part. The caller of `allocate` charges the window.
   MemoryCharge charge_;
   std::vector<int> engine_ranks_;  // the ranks of this communicator, in the engine's numbering
   std::vector<std::weak_ptr<const SharedWindow>>

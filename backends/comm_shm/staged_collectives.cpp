@@ -22,7 +22,8 @@ void reduce_slots(StagedGroup group, int slot, std::size_t offset, const std::by
   reduce_slices(dtype, op, from, {&output, 1}, bytes / size_of(dtype));
 }
 
-/// Copies bytes [first, first + chunk) of every other rank's part into this rank's slot, one after the other.
+/// Copies bytes [first, first + chunk) of every other rank's part of `input` to that rank's place, which has
+/// `chunk` bytes, in this rank's slot.
 void fill_parts(StagedGroup group, int slot, const std::byte* input, const Division& division,
                 std::size_t first, std::size_t chunk) {
   for (int rank = 0; rank < group.size(); ++rank) {
@@ -33,7 +34,7 @@ void fill_parts(StagedGroup group, int slot, const std::byte* input, const Divis
   }
 }
 
-/// One ticket for each `chunk` of `bytes`: fill(first, slot) and work(first, slot) handle the chunk that
+/// One ticket for each chunk of `chunk` bytes: fill(first, slot) and work(first, slot) handle the chunk that
 /// begins at byte `first`.
 template <class Fill, class Work>
 Collective in_chunks(std::size_t bytes, std::size_t chunk, Fill fill, Work work) {

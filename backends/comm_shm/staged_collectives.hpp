@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Collectives on buffers that only their own rank can access. Data goes in chunks through the slots of the
-// shared parts.
+// Collectives on any buffers. Data go in chunks through the slots of the shared parts.
 #pragma once
 
 #include <cstddef>
@@ -24,10 +23,11 @@ struct StagedGroup {
   }
 };
 
-/// `root`, or every rank if there is no root, reduces all of `data` and keeps the result in it.
+/// `root`, or every rank if there is no root, reduces the whole `data` of all ranks and keeps the result in
+/// its own.
 Collective reduce_whole(StagedGroup group, std::byte* data, std::size_t bytes, DType dtype, ReduceOp op,
                         std::optional<int> root);
-/// Every rank reduces its part of `input` into `output`, which may be that part.
+/// Every rank reduces its part of the ranks' inputs into `output`, which may be that part of its `input`.
 Collective reduce_parts(StagedGroup group, const std::byte* input, std::byte* output,
                         const Division& division, DType dtype, ReduceOp op);
 /// Gathers the parts of all ranks in `output`. `input`, the part of this rank, may already lie there.

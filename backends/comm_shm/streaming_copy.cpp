@@ -40,9 +40,8 @@ void stream_line(std::byte* to, const std::byte* from) {
 }
 #endif
 
-/// Copies line by line instead of with one memcpy: on Zen 4, the `rep movsb` of the C library's memcpy takes
-/// ten times as long if source and target have similar offsets in their pages, as buffers and slots do (glibc
-/// bug 30994).
+/// Copies line by line instead of with one memcpy: on Zen 4, the `rep movsb` of the C library's memcpy is
+/// slow if source and target have similar offsets in their pages, as buffers and slots do (glibc bug 30994).
 template <class CopyLine>
 void copy_lines(std::byte* to, const std::byte* from, std::size_t bytes, CopyLine copy_line) {
   const std::size_t past_line = reinterpret_cast<std::uintptr_t>(to) % line;
@@ -74,7 +73,6 @@ void finish_stores(Stores stores) {
 }
 
 void copy_to_other_core(std::byte* to, const std::byte* from, std::size_t bytes) {
-  // Measured: with streaming stores, copies of 64 KiB and 1 MiB take a third of the time.
   constexpr std::size_t few = 2048;
   const Stores stores = bytes < few ? Stores::cached : Stores::streaming;
   copy_bytes(to, from, bytes, stores);

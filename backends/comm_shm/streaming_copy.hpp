@@ -8,7 +8,8 @@ namespace mylos::comm_shm {
 
 enum class Stores : bool {
   cached,
-  /// Bypass the caches: no line is read before it is overwritten. For copies larger than the caches.
+  /// Bypass the caches: no line is read before it is overwritten. For copies that are larger than the caches
+  /// or that another core reads next.
   streaming,
 };
 

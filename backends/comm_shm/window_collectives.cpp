@@ -9,8 +9,8 @@ namespace mylos::comm_shm {
 
 namespace {
 
-// The number of bytes of a rank's part that one ticket handles. It is small enough that the engine's lock is
-// released every few hundred microseconds.
+// The number of bytes of a rank's part that one ticket handles. It is so small that the engine's lock is
+// never held for long.
 constexpr std::size_t ticket_bytes = 1 << 20;
 
 /// One ticket for each piece of a part; `work(first)` handles the piece that begins at byte `first` of its

@@ -63,8 +63,8 @@ LtMatrixLayout make_layout(DType dtype, std::int64_t rows, std::int64_t columns,
                       : make_layout(dtype, rows, columns, std::max(column, rows));
 }
 
-/// The largest power of two up to 16 that divides all addresses. No kernel needs more, and the choice of a
-/// kernel must not depend on where memory lies.
+/// The largest power of two up to 16 that divides all addresses. No kernel needs more, and a larger limit
+/// would make the choice of a kernel depend on where memory lies.
 std::uint32_t alignment_of(std::initializer_list<const void*> pointers) {
   std::uintptr_t bits = most_alignment;
   for (const void* pointer : pointers) bits |= reinterpret_cast<std::uintptr_t>(pointer);
@@ -128,8 +128,8 @@ CublasMatmul::Plan CublasMatmul::make(const Key& key) const {
   plan.right = make_layout(key.a_type, key.m, key.k, key.a_row, key.a_column, operation);
   set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSB, operation);
   const bool has_gelu = key.epilogue == Epilogue::bias_gelu || key.epilogue == Epilogue::gelu_gradient;
-  // The heuristic does not check the alignment of the epilogue's operands; the rows of the epilogue's matrix
-  // must be whole packs. In fp32, cuBLASLt's GELU uses an approximate tanh.
+  // The heuristic does not check the alignment of the epilogue's operands. A row of the epilogue's matrix
+  // must be a multiple of 16 bytes. In fp32, cuBLASLt's GELU uses an approximate tanh.
   if (key.epilogue != Epilogue::none && key.alignment < most_alignment) return plan;
   if (has_gelu && (key.n % 8 != 0 || key.c_type == DType::fp32)) return plan;
   set(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogues[static_cast<std::size_t>(key.epilogue)]);

@@ -31,7 +31,7 @@ struct EpilogueArgs {
 /// Plans are made on first use and kept.
 class CublasMatmul {
  public:
-  /// `backend` and `workspace` must outlive this.
+  /// `backend` and `workspace` must outlive this object.
   CublasMatmul(ComputeBackend& backend, const Workspace& workspace);
 
   /// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n), summed in fp32, and the epilogue; c is row-major.

@@ -60,8 +60,8 @@ __device__ T warp_sum(T value) {
   return value;
 }
 
-/// Returns the sum to all threads of a block of `threads`, always added in the same order. There is a barrier
-/// before and after the write to shared memory.
+/// Returns the sum to all threads of a block of `threads` threads, always added in the same order. There is a
+/// barrier before the write to shared memory and another after it.
 template <int threads, class T>
 __device__ T block_sum(T value) {
   constexpr int warps = threads / warp_size;

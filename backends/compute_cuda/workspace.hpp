@@ -25,7 +25,7 @@ inline void* aligned_workspace(void* memory) {
 /// Content lasts for one operation: the queue runs operations one after another.
 class Workspace {
  public:
-  static constexpr std::size_t bytes = std::size_t{32} << 20;  // NVIDIA's advice for cuBLASLt on Hopper
+  static constexpr std::size_t bytes = std::size_t{32} << 20;  // NVIDIA's advice for cuBLAS on Hopper
   static constexpr std::size_t allocated = bytes + workspace_alignment;
 
   Workspace(ComputeBackend& memory, MemoryLedger* ledger)

@@ -8,9 +8,9 @@ namespace mylos::compute_kokkos {
 
 namespace {
 
-// Tiles lie in scratch memory. They hold fp32 or, if the machine can multiply them, pairs of bf16. Lanes run
-// over queries in the forward pass and over keys in the backward pass, so that only the operands of the outer
-// loop have to be transposed.
+// Tiles lie in scratch memory. They hold fp32 or, for bf16 tensors with AVX-512 BF16, pairs of bf16. Lanes
+// run over queries in the forward pass and over keys in the backward pass, so that only the operands of the
+// outer loop have to be transposed.
 constexpr int block_queries = 64;
 constexpr int block_keys = 64;
 static_assert(block_queries % width == 0 && block_keys % width == 0 && block_queries % 2 == 0 &&

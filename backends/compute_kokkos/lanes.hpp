@@ -169,8 +169,8 @@ KOKKOS_FORCEINLINE_FUNCTION Vec remainder_of(Vec x, Vec n) {
   return multiply_add(n, Vec(2.12194440e-4F), multiply_add(n, Vec(-0.693359375F), x));
 }
 
-/// e^x for x <= 88; larger x give e^88. Below -87 the result is 0 or, with AVX-512, the fp32 value, which may
-/// be subnormal. NaN stays NaN. The relative error of normal results is below 2e-7.
+/// e^x for x <= 88, and e^88 for larger x. Below -87 the result is 0 or, with AVX-512, the fp32 value, which
+/// may be subnormal. NaN stays NaN. The relative error of normal results is below 2e-7.
 #ifdef MYLOS_AVX512_LANES
 inline Vec exponential(Vec x) {
   // The minimum and maximum instructions return their second argument if either argument is NaN.

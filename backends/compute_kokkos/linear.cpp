@@ -116,7 +116,7 @@ Matrix<T> row_major(const MatrixView& a, std::int64_t rows, std::int64_t columns
   return {static_cast<T*>(a.data), static_cast<std::size_t>(rows), static_cast<std::size_t>(columns)};
 }
 
-/// The same product with Kokkos Kernels, for fp32 matrices without gaps between their rows.
+/// The same product with Kokkos Kernels, for fp32 matrices without gaps.
 void library_gemm(std::int64_t m, std::int64_t n, std::int64_t k, const MatrixView& a, const MatrixView& b,
                   const float* bias, const MatrixView& c, bool accumulate) {
   KokkosBlas::gemm(queue(), a.column == 1 ? "N" : "T", b.column == 1 ? "N" : "T", 1.0F,

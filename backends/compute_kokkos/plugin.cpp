@@ -25,9 +25,9 @@ namespace mylos::compute_kokkos {
 
 namespace {
 
-/// Binds each worker thread to a processor (a hardware thread) if this process may use exactly as many of
-/// them as it has threads, unless OpenMP's variables bind the threads or forbid it. The calling thread keeps
-/// all processors, so that threads that it starts later may run anywhere.
+/// Binds each worker thread to a processor (a hardware thread) if this process may use exactly `num_threads`
+/// processors, unless OpenMP's variables bind the threads or forbid binding. The calling thread keeps all
+/// processors, so that threads that it starts later may run on any of these.
 void pin_workers(int num_threads) {
 #if defined(KOKKOS_ENABLE_OPENMP)
   const bool is_decided =
@@ -53,7 +53,7 @@ void pin_workers(int num_threads) {
 #endif
 }
 
-/// The set that the kernels were compiled for.
+/// The instruction set that the kernels were compiled for.
 constexpr InstructionSet compiled_set() {
 #if defined(__AVX512BF16__) && defined(__AVX512BW__)
   return InstructionSet::avx512_bf16;

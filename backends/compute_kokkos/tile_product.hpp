@@ -13,7 +13,7 @@ inline constexpr int panel_vectors = on_host ? 4 : 1;
 inline constexpr int panel_columns = panel_vectors * width;
 
 /// Two successive bf16 values along the dimension that a product sums over, the first in the low half.
-/// `width` of them fill a register.
+/// `width` pairs fill a register.
 struct Bf16Pair {
   std::uint32_t bits;
 };
@@ -57,7 +57,7 @@ inline constexpr bool has_bf16_products = false;
 
 #endif
 
-/// The type of a tile's elements if its values are stored as T.
+/// The type of the elements of a tile that is loaded from a tensor of T.
 template <class T>
 using TileElement = std::conditional_t<has_bf16_products && std::is_same_v<T, bf16>, Bf16Pair, float>;
 

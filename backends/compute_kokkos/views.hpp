@@ -42,7 +42,7 @@ const std::string& operator""_label() {
 inline constexpr bool on_host = Kokkos::SpaceAccessibility<Kokkos::HostSpace, Memory>::accessible;
 inline constexpr int row_team_size = on_host ? 1 : 128;
 
-/// The execution space instance that does all work.
+/// The execution space instance that does all work on the device.
 inline const Execution& queue() {
   static const Execution standard;  // making one allocates, copying it does not
   return standard;

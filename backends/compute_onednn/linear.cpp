@@ -45,8 +45,8 @@ void column_sums(const T* x, std::int64_t rows, std::int64_t columns, G* sums, b
   }
 }
 
-/// Whether Matmul is faster than oneDNN: for fp16, which oneDNN lacks, and for bf16, which oneDNN emulates on
-/// many processors. With AMX, oneDNN's bf16 is faster.
+/// Whether Matmul multiplies this type: of the types that it supports here, fp16, which oneDNN lacks, and
+/// bf16, except with AMX, with which oneDNN is faster.
 bool is_own(DType dtype) {
   return Matmul::supports(dtype) && !(dtype == DType::bf16 && uses(dnnl::cpu_isa::avx512_core_amx));
 }

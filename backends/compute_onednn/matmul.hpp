@@ -26,13 +26,14 @@ class Matmul {
 
   /// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n) + bias (n). `bias` has b's type, or is null. a and b
   /// have the same type; c has that type or fp32. Each matrix is in either storage order, but c is row-major
-  /// if there is a bias. If `column_sums` (n) is not null, also writes or adds to it the column sums of b, in
-  /// c's type. The order of all sums depends only on the shape, the factors' type and the instruction set.
+  /// if there is a bias. If `column_sums` (n), of c's type, is not null, the column sums of b are written
+  /// there, or added if `accumulate`. The order of all sums depends only on the shape, the factors' type and
+  /// the instruction set.
   void multiply(std::int64_t m, std::int64_t n, std::int64_t k, MatrixView a, MatrixView b, const void* bias,
                 MatrixView c, bool accumulate, void* column_sums = nullptr);
 
   /// Scratch memory of a product by `threads` threads (0: OpenMP's number). `a_is_transposed`: the values of
-  /// a row of a are not contiguous.
+  /// a row of `a` are not contiguous.
   static std::size_t scratch_bytes(DType type, std::int64_t m, std::int64_t n, std::int64_t k,
                                    bool a_is_transposed, int threads);
 

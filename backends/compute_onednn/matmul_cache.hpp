@@ -15,9 +15,9 @@
 
 namespace mylos::compute_onednn {
 
-/// oneDNN's engine for the processor, limited to the instructions that MYLOS_CPU allows. Nothing else in this
-/// backend makes an engine or queries oneDNN's instruction set, since oneDNN can be limited only before its
-/// first use. Throws ExitCode::usage if it cannot be limited.
+/// oneDNN's engine for the processor, limited to the instructions that MYLOS_CPU allows. In this backend,
+/// only `cpu_engine` makes an engine and only `uses` queries oneDNN's instruction set, since oneDNN can be
+/// limited only before its first use. Both throw ExitCode::usage if oneDNN cannot be limited.
 dnnl::engine cpu_engine();
 /// Whether oneDNN uses this instruction set.
 bool uses(dnnl::cpu_isa set);

@@ -325,9 +325,10 @@ Vector pair_up(const T* first, const T* second) {
                                __builtin_convertvector(read<Halves>(second), Words) << 16U);
 }
 
-/// Packs a panel of `b` [rows, columns] into strips that lie one after another, with zeros beyond its end.
-/// It packs in steps, between the tiles that are multiplied by the panel before this one. A step reads about
-/// 8 to 24 cache lines of `b`, depending on the type and layout of `b` and on the instruction set.
+/// Packs a panel of `b` [rows, columns] into strips that lie one after another, with zeros beyond the end of
+/// `b`. The steps of the packing run between the tiles that are multiplied by the panel before this one; the
+/// first panel is packed at once. A step reads about 8 to 24 cache lines of `b`, depending on the type and
+/// layout of `b` and on the instruction set.
 template <class T>
 class PanelPacking {
  public:
@@ -539,7 +540,7 @@ class Result {
       store_first<width, accumulate>(to, columns, read<Vector>(sums) + offset);
   }
 
-  /// For a matrix in which the values of a column are contiguous; it has no bias.
+  /// For a matrix in which the values of a column are contiguous; there is no bias.
   template <class T, bool accumulate>
   void store_columns(T* to, std::int64_t rows, std::int64_t columns, const float* sums) const {
     constexpr int lanes = 8;
@@ -655,7 +656,7 @@ struct Part {
     return {tile.data, o.a.column == 1 ? tile.row : bytes, tile_rows, bytes};
   }
 
-  /// Multiplies all rows by one panel of one block of k, and packs the next panel at the same time.
+  /// Multiplies this part's rows by one panel of one block of k, and packs the next panel at the same time.
   void multiply_panel(Position at, std::int64_t index, const float* packed, PanelPacking<T>& next) {
     const Range ks = k_range(at.block);
     const Range columns = column_range(at.panel);
@@ -716,8 +717,8 @@ void multiply_part(const MatmulOperands& operands, const MatmulDivision& divisio
       .multiply();
 }
 
-/// A panel of this many steps is 96 KiB, so that two panels and the rows of two tiles fit in L2 with the
-/// data that streams through it.
+/// A panel of this many steps is 96 KiB, so that two panels and the rows of two tiles fit in L2 with the data
+/// that stream through it.
 constexpr std::int64_t most_steps = 512;
 
 template <class T>

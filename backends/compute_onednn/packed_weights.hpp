@@ -16,7 +16,7 @@ namespace mylos::compute_onednn {
 
 /// A copy is made at a weight's first use and renewed when the weight's version has changed, so the
 /// micro-batches of a step share it. The forward product and the input's gradient, which multiplies by the
-/// transposed weight, have a copy each.
+/// transposed weight, do not share a copy.
 class PackedWeights {
  public:
   PackedWeights(ComputeBackend& memory, MemoryLedger* ledger, const dnnl::engine& engine);

@@ -58,7 +58,7 @@ class Products {
   std::size_t scratchpad_bytes() const { return scratchpad_bytes_; }
 
  private:
-  /// Identifies a layout of packed weights: all products with one weight use the same layout.
+  /// Identifies a layout of packed weights: all products with weights of one shape use the same layout.
   struct WeightShape {
     std::int64_t k, n, row, column;
     DType dtype;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The GEMM ceiling with oneDNN: tries every primitive and weight layout of oneDNN for every product.
+// The GEMM ceiling with oneDNN: tries matmul and inner product with several weight layouts for every product.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -129,8 +129,8 @@ class LinearVariants {
 /// or fp32, and between 1 and 1.25 if they are read as fp16.
 class Numbers {
  public:
-  /// At least `bytes` of numbers, aligned to cache lines. A call for more bytes than any earlier call frees
-  /// the memory that earlier calls returned.
+  /// At least `bytes` of numbers, aligned to cache lines. A call for more bytes than any earlier call may
+  /// free the memory that earlier calls returned.
   std::byte* at_least(std::size_t bytes) {
     const std::size_t lines = (bytes + sizeof(Line) - 1) / sizeof(Line);
     if (lines > lines_) {
@@ -152,7 +152,7 @@ class Numbers {
     std::uint64_t count = 0;
     for (Line& line : page) {
       for (std::uint16_t& half : line.halves)
-        half = static_cast<std::uint16_t>(0x3c00U | (mix64(++count) & 0x80ffU));  // bf16, or half an fp32
+        half = static_cast<std::uint16_t>(0x3c00U | (mix64(++count) & 0x80ffU));  // 16 bits, or half an fp32
     }
     const auto lines = static_cast<std::int64_t>(lines_);
 #pragma omp parallel for schedule(static)

@@ -12,7 +12,7 @@ namespace mylos {
 
 inline constexpr std::size_t line_floats = 16;
 
-/// Writes one cache line; `to` is aligned to it.
+/// Writes one cache line; `to` is aligned to a line.
 inline void stream_line(const float* line, float* to) {
 #if defined(__AVX512F__)
   _mm512_stream_ps(to, _mm512_loadu_ps(line));

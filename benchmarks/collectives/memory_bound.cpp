@@ -53,7 +53,7 @@ void sum_lines(std::span<float* const> from, std::span<float* const> to, std::si
     case 8:
       return sum_lines_of<8>(from.data(), to, begin, end, streaming);
     default:
-      fail(ExitCode::usage, "the memory bound is there for 1, 2, 3, 4 and 8 ranks, not {}", from.size());
+      fail(ExitCode::usage, "the memory bound exists only for 1, 2, 3, 4 and 8 ranks, not {}", from.size());
   }
 }
 

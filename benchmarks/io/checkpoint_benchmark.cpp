@@ -63,7 +63,7 @@ double seconds_of(const MpiRuntime& mpi, const std::string& command) {
   return seconds;
 }
 
-/// Noise, as compressible as weights.
+/// Fills `values` with noise of magnitude up to 2^-7.
 void fill(std::vector<float>& values, std::uint64_t seed) {
   std::uint64_t state = seed * 0x9e37'79b9'7f4a'7c15ULL + 1;
   for (float& value : values) {
@@ -74,7 +74,7 @@ void fill(std::vector<float>& values, std::uint64_t seed) {
   }
 }
 
-/// Gives every rank an even share of every tensor, as data-parallel ranks write them.
+/// Gives every rank an even share of every tensor, as with data parallelism.
 CheckpointContent make_content(const MpiRuntime& mpi, const ModelConfig& model,
                                std::vector<std::vector<float>>& memory) {
   CheckpointContent content;
@@ -147,7 +147,7 @@ class Benchmark {
 
     const fs::path path = store_.path_of(content_.state.step);
     const std::string cat = fmt::format("cat {}/*.h5 > /dev/null", path.string());
-    if (!cold_) seconds_of(mpi_, cat);  // fills the page cache, which the writes bypassed
+    if (!cold_) seconds_of(mpi_, cat);  // fills the page cache, which direct writes bypass
     drop_caches();
     round.dd_read = seconds_of(mpi_, cat);
     drop_caches();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Speed of GPT-2's tokenizer on a text in memory: with one thread, with several threads (their speed-up is
-// compared with that of a loop in registers), and on a megabyte of one letter. benchmarks/io/tokens runs it
-// before tiktoken.
+// compared with that of a loop in registers), and on a megabyte of one letter. benchmarks/io/tokens runs this
+// benchmark and then tiktoken.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -119,7 +119,7 @@ int run(const CommandLine& line) {
   const double gain = median(one) / median(several);
   const double loop_gain = median(loop_one) / median(loop_several);
   fmt::print(
-      "bytes,tokens,MB/s,seconds of {0} threads gain,loop in registers gains,ratio,megabyte of one letter\n",
+      "bytes,tokens,MB/s,gain of {} threads,gain of a loop in registers,ratio,megabyte of one letter\n",
       threads);
   fmt::print("{},{},{:.1f},{:.3f},{:.3f},{:.3f},{:.3f} s\n", text.size(), all.size(),
              static_cast<double>(text.size()) / median(whole) / 1e6, gain, loop_gain, gain / loop_gain,

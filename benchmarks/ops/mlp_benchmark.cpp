@@ -220,7 +220,7 @@ int run(int argc, char** argv) {
   add("warm-up", po::value<int>()->default_value(3), "repetitions before the measured ones");
   add("shape", po::value<std::vector<std::string>>(),
       "BxTxF instead of the published shapes; may be repeated");
-  add("backend", po::value<std::string>()->default_value(""), "only this one");
+  add("backend", po::value<std::string>()->default_value(""), "measure only this backend");
   add("help", "this text");
   po::variables_map given;
   po::store(po::parse_command_line(argc, argv, options), given);

@@ -66,7 +66,7 @@ def point(rank, options, name, call, bus, elements):
         sample()
     except (RuntimeError, NotImplementedError) as error:
         if rank == 0:
-            print(f"{name}: gloo cannot: {error}")
+            print(f"{name}: gloo does not support it: {error}")
         return
     repetitions = int(min(101, max(5, options.seconds / (calls * sample()))))
     seconds = statistics.median(sample() for _ in range(repetitions))

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""GPT-2 training steps in PyTorch, on random tokens, measured as step_benchmark measures: same CSV column names.
+"""GPT-2 training steps in PyTorch, on random tokens, measured as step_benchmark measures; CSV columns of the same name
+have the same meaning.
 
 Run it with .deps/peers/bin/python (benchmarks/peers/setup); benchmarks/step/compare does, with OMP_PROC_BIND=true if
-there is one rank. Several ranks work over gloo, on a CPU only: DistributedDataParallel, fully_shard, or tensor
+there is one rank. Several ranks communicate over gloo, on a CPU only: DistributedDataParallel, fully_shard, or tensor
 parallelism of the blocks by parallelize_module.
 """
 import argparse
@@ -74,8 +75,8 @@ class Gpt2(nn.Module):
 def keep_freed_memory():
     """Keeps glibc from returning large blocks to the system.
 
-    Otherwise the kernel maps and clears the pages of the activations in every step, which takes a quarter of an eager
-    step's time. The constants are M_MMAP_MAX and M_TRIM_THRESHOLD of malloc.h.
+    Otherwise the kernel maps and clears the pages of the activations in every step. The constants are M_MMAP_MAX and
+    M_TRIM_THRESHOLD of malloc.h.
     """
     libc = ctypes.CDLL(None)
     if not (libc.mallopt(-4, 0) and libc.mallopt(-1, -1)):
@@ -205,7 +206,7 @@ def measure(rank, options, port):
 
 
 def print_loss(rank, options, loss, norm):
-    """Prints the mean loss and the norm of all ranks. A CPU adds its squares in fp32: 4 digits are reliable."""
+    """Prints the mean loss and the gradient's norm, whose last digits are unreliable: a CPU adds squares in fp32."""
     loss = loss.double().cpu()
     dist.all_reduce(loss)
     norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
@@ -247,7 +248,8 @@ def main():
     parser.add_argument("--print-losses", action="store_true", help="of each step, the warm-up's too")
     options = parser.parse_args()
     if options.global_batch % (samples_ranks(options) * options.micro_batch) != 0:
-        parser.error("--global-batch must be a multiple of the ranks with other samples times --micro-batch")
+        parser.error("--global-batch must be a multiple of --micro-batch times the number of ranks that read different "
+                     "samples")
     if options.steps < 2:
         parser.error("--steps must be at least 2: quartiles are printed")
     if options.device == "cuda" and options.ranks > 1:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""tiktoken's speed on a text in memory, by one thread: median MB/s of each of its calls, as CSV.
+"""tiktoken's speed on a text in memory, with one thread: median MB/s of two of its functions, as CSV.
 
 usage: tiktoken_encode.py RANKS TEXT ROUNDS
 

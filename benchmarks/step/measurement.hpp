@@ -28,7 +28,7 @@ struct Repetitions {
   int traced = 1;   ///< steps after them, of which the time by operation is recorded
 };
 
-/// One step; times are the maximum over the ranks.
+/// One step; times are maxima over the ranks.
 struct StepCost {
   double seconds = 0.0;
   PhaseSeconds phases{};
@@ -40,11 +40,11 @@ struct Measurement {
   std::vector<StepCost> steps;
   std::vector<StepProfile> profiles;  ///< of this rank's traced steps
   std::int64_t parameters = 0;
-  /// Collectives of one rank in a step until its gradients are reduced, gathers of weights included.
+  /// Collectives of one rank in a step until the gradients are reduced, gathers of weights included.
   std::uint64_t reduce_calls = 0;
   std::uint64_t reduce_bytes = 0;                            ///< their payload
   std::array<std::int64_t, num_memory_categories> memory{};  ///< bytes, maximum over the ranks
-  std::int64_t device_bytes = 0;  ///< growth of the device's memory in use, likewise; 0 without one
+  std::int64_t device_bytes = 0;  ///< growth of the memory in use on the device, likewise; 0 without a device
 
   /// Quantile `q` over the steps, interpolated between the two nearest steps.
   double step_seconds(double q = 0.5) const;
@@ -52,8 +52,8 @@ struct Measurement {
   double phase_seconds(StepPhase phase) const;
   double coverage() const;
   /// Medians of the ratios to the same step of the same round in `first`. The speed of a machine's memory can
-  /// change between rounds; it has less effect on these ratios than on the ratio of two medians. Not
-  /// finite if a phase of `first` took no time.
+  /// change between rounds; such a change has less effect on these ratios than on the ratio of two medians.
+  /// May not be finite if a phase of `first` took no time.
   double step_ratio(const Measurement& first) const;
   double phase_ratio(const Measurement& first, StepPhase phase) const;
 
@@ -66,7 +66,7 @@ struct Measurement {
 /// Trains on random tokens. Each round visits every configuration in turn, since a machine's speed drifts.
 /// Each visit makes a model with initial weights and frees it, so that only one configuration's memory is in
 /// use at a time. Collective over MPI_COMM_WORLD. Throws ExitCode::numerical if a step is not applied, since
-/// it would cost less.
+/// such a step costs less.
 std::vector<Measurement> measure(Session& session, const std::vector<Configuration>& configurations,
                                  const Repetitions& repetitions);
 

@@ -9,7 +9,7 @@
 
 namespace mylos {
 
-/// GFLOP/s of one rank, the mean over the ranks; empty if a rank cannot measure it.
+/// GFLOP/s of one rank: means over the ranks; empty if a rank cannot measure the rate.
 struct StepCeiling {
   std::optional<double> gemm;             ///< of the products of a micro-batch (measure_gemm_ceiling)
   std::optional<RegisterRate> registers;  ///< of the arithmetic units (measure_register_rate)

@@ -134,8 +134,8 @@ std::string exchange_table(const std::vector<ReportRow>& rows) {
       "step.\n\n";
   text +=
       fmt::format("{:<18} {:>9} {:>7} {:>9} {:>7} {:>6} {:>9} {:>9} | {:>9} {:>7} {:>9} {:>7} {:>6} {:>9}\n",
-                  "", "step", "to 1st", "exposed", "%", "calls", "ms a call", "MiB", "published", "to 1st",
-                  "all-red.", "%", "calls", "ms a call");
+                  "", "step", "to 1st", "exposed", "%", "calls", "ms/call", "MiB", "published", "to 1st",
+                  "all-red.", "%", "calls", "ms/call");
   const double first = rows.front().measurement.step_seconds();
   const double first_published = rows.front().published->step_ms;
   for (const ReportRow& row : rows) {

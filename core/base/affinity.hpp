@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The processors that a thread may use, by hwloc. core does not link hwloc: a file that includes this must.
+// The processors that a thread may use. core does not link hwloc: a target that includes this header must.
 #pragma once
 
 #include <cerrno>

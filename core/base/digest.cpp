@@ -3,8 +3,7 @@
 
 #include <fmt/core.h>
 
-// Compiles xxHash here for this build's instruction set. The packaged library uses no vectors wider than
-// those of SSE2.
+// Compiles xxHash for this build's instruction set; the functions of a packaged library may use only SSE2.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Element types. bf16 and fp16 are storage formats: kernels convert them to float and compute in fp32.
+// Element types. bf16 and fp16 are storage formats: kernels accumulate in fp32.
 #pragma once
 
 #include <array>

@@ -11,20 +11,19 @@
 
 namespace mylos {
 
-/// How a run ends. The value is the exit code of the process and is also written to `status.json`.
+/// How a process ends. The value is its exit code; `mylos train` also writes the value to `status.json`.
 enum class ExitCode : int {
   done = 0,
-  usage = 2,       ///< command line, deck or plugin cannot be used
-  numerical = 17,  ///< stopped by the guard, replicas that differ, or a loss above the limit of `mylos eval`
+  usage = 2,       ///< command line, deck or plugin cannot be used, or the run may not start
+  numerical = 17,  ///< skipped steps, differing replicas, non-finite values or a loss above `eval --max-loss`
   bad_data = 65,   ///< a token file, checkpoint or other input is invalid
   internal = 70,   ///< a broken invariant or out of memory
   io = 74,         ///< reading or writing failed
   preempted = 75,  ///< stopped by a signal or the wall-clock limit, resumable
-  watchdog = 76,   ///< a rank stopped, a collective stalled, or ranks made different calls
+  watchdog = 76,   ///< a rank hung or died, a collective stalled, or ranks made different calls
 };
 
-/// An error that ends the run with `code`. The message names the file, deck key or data set at fault, and the
-/// value.
+/// An error that ends the run with `code`. If a file, deck key or data set is at fault, the message names it.
 class Error : public std::runtime_error {
  public:
   Error(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
@@ -47,7 +46,7 @@ template <class... Args>
   throw Error(code, fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// Returns work(). If that throws an Error, throws ExitCode::bad_data with `place` before its message.
+/// Returns work(). If it throws an Error, throws ExitCode::bad_data with `place` before the Error's message.
 auto at_place(const std::string& place, const auto& work) {
   try {
     return work();

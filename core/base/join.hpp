@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Joins and splits lists in text. fmt's own join adds seconds to the compile time of each file that uses it.
+// Joins and splits lists in text. fmt's own join is slow to compile.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +36,7 @@ inline std::vector<std::string_view> split(std::string_view text, char separator
   return parts;
 }
 
-/// The lines of `text`, without their newlines; the last one may lack it.
+/// Returns the lines of `text` without their newlines; the last line may lack a newline.
 inline std::vector<std::string_view> lines_of(std::string_view text) {
   std::vector<std::string_view> lines = split(text, '\n');
   if (lines.back().empty()) lines.pop_back();

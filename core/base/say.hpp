@@ -11,7 +11,7 @@
 
 namespace mylos {
 
-/// Prints text that the job does not depend on. Ignores a full or closed stream; never throws.
+/// Prints text that the job does not depend on. Ignores errors of the stream; never throws.
 template <class... Args>
 void say(std::FILE* stream, fmt::format_string<Args...> format, Args&&... args) noexcept {
   try {

@@ -7,7 +7,7 @@
 namespace mylos {
 
 const char* version();
-/// Returns the commit from which CMake configured the build, with "-dirty" if the tree differed from it, or
+/// Returns the commit as `git describe --always --dirty` named it when CMake configured the build, or
 /// "unknown" outside a checkout.
 const char* git_hash();
 /// Returns both: "0.1.0 (1a2b3c4d5e6f)".

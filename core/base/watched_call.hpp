@@ -11,7 +11,7 @@ namespace mylos {
 
 /// What a call waits for. The watchdog has a time limit for each kind.
 enum class CallKind : std::uint64_t {
-  collective,  ///< a communicator
+  collective,  ///< a communicator, or the start or end of MPI
   io,          ///< a file system
   agreement,   ///< other ranks, which may be busy with their files
 };

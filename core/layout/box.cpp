@@ -102,7 +102,8 @@ std::vector<PlacedBox> joined_boxes(const PlacedBox& placed, std::span<const std
     for (std::int64_t n = view[first]; n < shape[s];) n *= view[++last];
     if (s + 1 == shape.size()) last = view.size() - 1;
     // Dimensions cut .. last become one dimension: the box spans all indices of the dimensions after `cut`,
-    // and these are dense in memory. Each index of dimensions first .. cut - 1 gets a box of its own.
+    // and these dimensions are dense in memory. Each combination of indices of dimensions first .. cut - 1
+    // gets a box of its own.
     std::size_t cut = last;
     while (cut > first && placed.box.count[cut] == view[cut] &&
            placed.stride[cut - 1] == placed.stride[cut] * view[cut]) {

@@ -230,7 +230,7 @@ std::int64_t ParameterTable::num_parameters() const {
 Piece Piece::share() const {
   constexpr std::int64_t grain = std::int64_t{1} << 16U;
   const std::int64_t grains = (count + grain - 1) / grain;
-  // A parameter of at most one grain goes to a single twin. `turn` spreads such parameters over the twins.
+  // A piece of at most one grain goes to a single twin. `turn` spreads such pieces over the twins.
   const std::int64_t turn = parameter.unit + parameter.offset / ParameterTable::alignment;
   const std::int64_t place = (parameter.twin + turn) % parameter.twins;
   const std::int64_t first = std::min(count, grains * place / parameter.twins * grain);

@@ -115,7 +115,7 @@ class ParameterTable {
   int num_units() const { return static_cast<int>(units_.size()); }
   const Parameter& find(std::string_view name) const;
 
-  /// Returns the number of weights of the whole model without padding, the N of the literature.
+  /// Returns the number of elements of all weights of the whole model, without padding.
   std::int64_t num_parameters() const;
 
   /// Parameters start at multiples of this many elements in flat buffers (128 bytes of bf16).

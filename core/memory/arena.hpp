@@ -19,7 +19,7 @@ struct LiveInterval {
 };
 
 /// Collects buffers with their live intervals and gives each an offset: largest first, at the lowest place
-/// that no buffer live at the same time occupies (greedy by size; Pisarchyk and Lee, 2020).
+/// that no buffer live at the same time occupies (greedy by size, after Pisarchyk and Lee, 2020).
 class ArenaPlan {
  public:
   /// Adds a buffer and returns its number. The intervals `live` are in ascending order.
@@ -35,8 +35,8 @@ class ArenaPlan {
     std::size_t bytes = 0;
     std::vector<LiveInterval> live;
     std::size_t offset = 0;
-    // The ticks are divided into 64 eras; bit i is set if the buffer is live in era i. Most pairs of buffers
-    // share no bit, so their intervals need not be compared.
+    // The ticks are divided into 64 eras; bit i is set if the buffer is live in era i. The intervals of
+    // buffers that share no bit need not be compared.
     std::uint64_t eras = 0;
   };
   static bool overlap(const Buffer& a, const Buffer& b);

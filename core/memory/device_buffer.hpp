@@ -10,7 +10,7 @@
 
 namespace mylos {
 
-/// Move-only. Empty after default construction and after a move.
+/// Move-only. Holds no memory after default construction or after a move.
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;

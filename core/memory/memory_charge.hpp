@@ -9,7 +9,7 @@
 
 namespace mylos {
 
-/// Needed only for memory other than DeviceBuffers, which charge themselves. Move-only.
+/// Needed only for memory outside DeviceBuffer and PinnedBuffer, which contain a charge. Move-only.
 class MemoryCharge {
  public:
   MemoryCharge() = default;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MemoryLedger: the bytes of device memory and of snapshots in use, now and at their peak, by category.
+// MemoryLedger: the bytes of memory in use, now and at the peak, by category.
 #pragma once
 
 #include <array>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Block: one layer of the model, as ordinary code that requests operations. It is called with a Recorder when
-// a program is recorded, not when the program runs. It knows operations, not backends or strategies. Each
-// value has its own tensor: the plan of the arena finds the values that can share memory.
+// a program is recorded, not when the program runs. It knows operations, not backends, exchanges or
+// schedules. It does not assign memory: the plan of the arena finds the values that can share memory.
 #pragma once
 
 #include <string>

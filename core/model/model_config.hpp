@@ -8,11 +8,11 @@
 
 namespace mylos {
 
-/// Which activations are kept from the forward pass to the backward pass. All others are recomputed.
+/// Which activations of the forward pass are recomputed in the backward pass instead of kept.
 enum class Recompute : std::uint8_t {
-  none,       ///< everything is kept
-  selective,  ///< layernorm outputs and GELU outputs are recomputed
-  block,      ///< only each block's input is kept
+  none,       ///< none
+  selective,  ///< the outputs of layernorms and GELUs
+  block,      ///< all, from each block's input
 };
 
 /// Radford et al., "Language models are unsupervised multitask learners", 2019.
@@ -25,8 +25,8 @@ struct ModelConfig {
   std::int64_t vocab_multiple = 128;  ///< the vocabulary in memory is padded to a multiple of this
   bool tied = true;                   ///< the head shares the token embedding
   float dropout = 0.0F;               ///< on embedding, attention probabilities and both residual branches
-  /// The head computes this many bytes of logits at a time, but at least 64 rows and an eighth of all rows.
-  /// The default is large enough for matrix products at full speed, and small compared with the model.
+  /// The head computes slices of about this many bytes of logits at most, but of at least 64 rows and an
+  /// eighth of all rows.
   std::int64_t logits_bytes = std::int64_t{128} << 20;
 
   std::int64_t head_dim() const { return width / heads; }

@@ -18,7 +18,7 @@ namespace mylos {
 namespace {
 
 /// Records the operation that recomputes the missing results of a fused operation from the result that was
-/// kept. Returns false if no such result was kept.
+/// kept. Returns false, and records nothing, if this is not possible.
 template <class Op>
 bool remake_rest(const Op& op, const std::set<int>& missing, Recorder& run) {
   const auto is_kept = [&](const TensorRef& tensor) { return !missing.contains(place_of(tensor).root); };

@@ -14,8 +14,7 @@ namespace mylos {
 struct ChunkPrograms {
   Program forward;
   /// Computes the gradients and, with the head, the losses and their sum. Recomputes the tensors that were
-  /// not kept, block by block. Consists of one program or, if it is split, of two: the operations that the
-  /// previous chunk waits for, and all others.
+  /// not kept, block by block. Consists of one program or, if the pass is split, of the two of SplitProgram.
   std::vector<Program> backward;
   int input = -1;   ///< root of the residual stream before the chunk; -1 for the first
   int output = -1;  ///< root of the residual stream after the chunk; -1 for the last
@@ -31,8 +30,8 @@ struct ModelPrograms {
   Program generate;  ///< the last entry computes the logits (1, Vr) of row 0; see LmHead
 };
 
-/// Calls each block's forward pass once for training and once for evaluation (`generate` starts as a copy of
-/// `evaluate`), and its backward pass once. `table` must outlive the result.
+/// Calls each block's forward pass once for training (except the head's) and once for evaluation (`generate`
+/// starts as a copy of `evaluate`), and each block's backward pass once. `table` must outlive the result.
 ModelPrograms record_programs(const ModelConfig& model, const ParameterTable& table,
                               const ProgramConfig& config);
 

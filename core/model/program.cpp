@@ -42,8 +42,8 @@ std::map<GradientKey, Entry*> find_contributions(std::span<Program* const> progr
   return last;
 }
 
-/// Sets the gradients that each entry completes. If an entry completes neighbouring parameters of a unit,
-/// they form one range.
+/// Sets the gradients that each entry completes. If an entry completes the gradients of neighbouring
+/// parameters of a unit, these gradients form one range.
 void find_completions(const std::map<GradientKey, Entry*>& last, const ParameterTable& table) {
   for (int unit = 0; unit < table.num_units(); ++unit) {
     const Entry* previous = nullptr;
@@ -90,7 +90,7 @@ void find_units(std::vector<Entry>& entries, const std::vector<Root>& roots) {
   }
 }
 
-/// Sets the collectives that each entry waits for, because it uses their result or changes their input. The
+/// Sets the collectives that each entry waits for: those whose result it uses or whose input it changes. The
 /// executor waits for all other collectives at the end of the program.
 void find_waits(std::vector<Entry>& entries) {
   std::map<int, Accesses> under_way;  // by number of the entry

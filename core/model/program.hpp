@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Program: the operations of a pass through blocks, as data. Calling each block once records them; replay
-// runs them. The planner, the executor and `mylos inspect --program` know a model's operations only from its
-// programs.
+// Program: the operations of a pass through blocks, as data. Calling each block once per program records
+// them; replay runs them. The planner, the executor and `mylos inspect --program` know a model's operations
+// only from its programs.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +36,7 @@ struct Root {
   RootKind kind = RootKind::activation;
   std::size_t bytes = 0;
   int unit = -1;       ///< of weights and gradients
-  bool cheap = false;  ///< may be recomputed instead of kept
+  bool cheap = false;  ///< to recompute (Cost::cheap)
 };
 
 /// Root and offset of an operand of a recorded operation. The operand's address encodes both: (root + 1) 2^48
@@ -112,9 +112,9 @@ struct Entry {
   std::source_location where;  ///< the call that recorded it
 
   std::vector<int> awaits;           ///< earlier entries that it waits for: collectives in flight
-  std::vector<UnitAccess> acquires;  ///< units that no earlier entry of the block uses
-  std::vector<int> releases;         ///< units that no later entry of the block uses
-  /// Gradients to which no later entry adds, ordered by place in the unit.
+  std::vector<UnitAccess> acquires;  ///< units that this entry is the first of its block to use
+  std::vector<int> releases;         ///< units that this entry is the last of its block to use
+  /// Gradients to which this entry is the last to add, ordered by unit and place in the unit.
   std::vector<GradientRange> completes;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// TransformerBlock: attention and feed-forward, each after a layernorm and added to the residual stream.
+// TransformerBlock: attention and feed-forward, each preceded by a layernorm, on the residual stream.
 #pragma once
 
 #include "core/model/block.hpp"
@@ -29,9 +29,10 @@ class TransformerBlock final : public Block {
   void backward_attention(Recorder& run, const Activations& a, TensorRef middle_gradient, TensorRef input,
                           TensorRef input_gradient) const;
 
-  /// Computes the gradient (n, C) with respect to the rank's rows of the input `x` of a column-parallel
-  /// product. If the block is split, the gradient is a sum over the tensor axis, which runs while `dw` and
-  /// `dbias` are computed (Shoeybi et al., "Megatron-LM", 2019, figure 3).
+  /// Records `weight` and `input`, the backward pass of a column-parallel product, and returns the gradient
+  /// (n, C) with respect to the rank's rows of the input of the product. If the block is split, this gradient
+  /// is a sum over the tensor axis (Shoeybi et al., "Megatron-LM", 2019, figure 3). The sum overlaps with
+  /// `weight`.
   TensorRef backward_columns(Recorder& run, const char* name, const LinearBackwardWeight& weight,
                              const LinearBackwardInput& input) const;
   /// Returns the rank's rows of the sum of all ranks' `terms` (B * T, C), or `terms` itself if the block is

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ComputeBackend: a device's memory, its queue and the operations on it.
+// ComputeBackend: a device's memory, queue and operations.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +27,8 @@ struct Graph {
   std::shared_ptr<void> handle;
 };
 
-/// A device: its memory, its one queue and the operations on them. Work runs in the order in which it is
-/// queued. A function waits for queued work only if its comment says so.
+/// A device: its memory, its one queue and its operations. Work runs in the order in which it is queued. A
+/// function waits for queued work only if its comment says so.
 class ComputeBackend {
  public:
   /// Starts with the operations of the backend below.
@@ -41,15 +41,15 @@ class ComputeBackend {
   void run(const auto& op) { operations_.run(op); }
   const OperationTable& operations() const { return operations_; }
 
-  /// Returns library, version, device and threads, for the console, the report and `mylos help`.
+  /// Returns library, version, device and threads in words. A restart reports any change of this text.
   virtual std::string description() const = 0;
 
   /// Allocates 64-byte aligned device memory, first touched by the threads that will use it. Throws
   /// ExitCode::internal if memory runs out. Does not charge the memory ledger: callers use DeviceBuffer,
   /// which does.
   virtual Allocation allocate(std::size_t bytes, const char* label) = 0;
-  /// Allocates host memory that the device can copy from and to while the host continues: page-locked on a
-  /// GPU.
+  /// Allocates host memory that the device can copy from and to while the host continues: page-locked if the
+  /// device is a GPU.
   virtual Allocation allocate_host(std::size_t bytes) = 0;
   /// Queue copies between host and device memory, or within device memory. The host memory may be reused
   /// after `synchronize`, or after `host_wait` for an event recorded after the copy.

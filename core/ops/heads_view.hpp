@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// HeadsView and AttentionShape: attention's tensors, as kernels index them.
+// HeadsView and AttentionShape: attention's tensors and sizes, as kernels use them.
 #pragma once
 
 #include <cstdint>

@@ -2,11 +2,11 @@
 // Operations that a backend can compute, one record each. A record names the operands, says which of them the
 // operation reads, writes or adds to, and counts the floating-point operations.
 //
-// Conventions. Tensors are row-major and contiguous unless a member says "strided". An operation that writes
-// an operand ignores the old content; an operation that adds to an operand keeps it. `accumulate` chooses.
-// Weights and activations are in the compute type (fp32, bf16 or fp16), statistics and losses in fp32,
-// gradients of weights in fp32 or the compute type. Sums accumulate in fp32 or better, in an order that
-// depends only on shapes and thread count. An omitted operand is an empty TensorRef.
+// Conventions. Tensors are row-major and contiguous unless stated otherwise. An operation ignores the old
+// content of an operand that it writes; `accumulate` makes it add to the old content instead. Weights and
+// activations are in the compute type (fp32, bf16 or fp16), statistics and losses in fp32, gradients of
+// weights in fp32 or the compute type. Sums accumulate in fp32 or better, in an order that depends only on
+// shapes and thread count. An omitted operand is an empty TensorRef.
 #pragma once
 
 #include <algorithm>
@@ -38,7 +38,7 @@ constexpr Access access_of(bool accumulate) {
   return accumulate ? Access::update : Access::write;
 }
 
-/// Calls visit(name, tensor, access) for each operand: a name and a tensor, another name and tensor, ...
+/// Calls visit(name, tensor, access) for each operand. Names and tensors alternate in the arguments.
 void visit_all(const auto& visit, Access access, const char* name, auto& tensor, auto&... others) {
   visit(name, tensor, access);
   if constexpr (sizeof...(others) > 0) visit_all(visit, access, others...);
@@ -462,7 +462,7 @@ struct Segment {
   std::int64_t begin = 0;  // elements
   std::int64_t end = 0;
   float decay = 0.0F;             // 1 or 0, multiplies the weight decay
-  StochasticRounding rounding{};  // its index counts from `begin`; used if the weights have no master
+  StochasticRounding rounding{};  // its `index` counts from `begin`; used if the weights have no master
 };
 
 /// Returns the number of the segment that holds `element`.
@@ -489,7 +489,7 @@ struct AdamWStep {
   TensorRef master{};
   TensorRef first_moment{};           // (n) fp32, updated
   TensorRef second_moment{};          // (n) fp32, updated
-  const Segment* segments = nullptr;  // device memory; cover [0, n) in order, without gaps
+  const Segment* segments = nullptr;  // device memory; they cover [0, n) in order, without gaps
   int num_segments = 0;
   float beta1 = 0.9F;
   float beta2 = 0.95F;
@@ -572,7 +572,7 @@ using Operations =
                   AttentionForward, AttentionBackward, SoftmaxStatistics, CrossEntropy, LinearGeluForward,
                   LinearGeluBackwardInput, DropoutAddLayernorm, AdamWStep, SgdStep, GuardStep>;
 
-/// Returns a hash (FNV-1a) of the names of the operations, their order and the sizes of their records.
+/// Returns a hash (after FNV-1a) of the names of the operations, their order and the sizes of their records.
 template <class... Ops>
 constexpr std::uint64_t key_of(OperationList<Ops...> /*operations*/) {
   std::uint64_t key = 14695981039346656037ULL;

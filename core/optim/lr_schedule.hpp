@@ -19,7 +19,7 @@ struct LrScheduleConfig {
   double min = 6e-5;
   std::int64_t warmup = 0;       ///< steps of linear rise from 0
   std::int64_t steps = 1;        ///< all steps of the run
-  std::int64_t decay_steps = 0;  ///< for wsd
+  std::int64_t decay_steps = 0;  ///< for wsd, at least 1
 };
 
 /// Returns the learning rate of `step`; the first step is 1. Step `warmup` has the peak. Step `steps`, if it

@@ -77,8 +77,8 @@ struct WrittenCheckpoint {
   double verify_seconds = 0.0;  ///< after that, for reading it back and removing older ones
 };
 
-/// Writes and finds the checkpoints of one run directory, one at a time. Collective over the I/O thread's
-/// communicator.
+/// Writes the checkpoints of one run, one at a time, and removes those that are no longer needed. Collective
+/// over the I/O thread's communicator.
 class CheckpointStore {
  public:
   /// Works on thread `io` and calls HDF5 on thread `hdf5`; they may be the same.
@@ -94,20 +94,21 @@ class CheckpointStore {
   void check_file_system();
 
   /// Writes `content` as step_NNNNNN; an existing checkpoint of that step is moved to `abandoned-<time>`. On
-  /// return the new checkpoint is on disk under its final name. It is read back while the caller continues;
-  /// only then are older checkpoints removed by the retention rules. All ranks throw the same error:
-  /// ExitCode::io naming the file, ExitCode::numerical for values that are not finite.
+  /// return the new checkpoint is on disk under its final name. While the caller continues, the checkpoint is
+  /// read back, and after that the retention rules are applied. All ranks throw the same error: ExitCode::io
+  /// naming the file, or ExitCode::numerical for values that are not finite.
   void write(const CheckpointContent& content);
-  /// Like `write`, but everything runs while the caller continues. The memory of `content` must not change
-  /// until `finish` returns or `poll` returns a checkpoint.
+  /// Like `write`, but everything runs while the caller continues. The memory that `content` refers to must
+  /// not change until `finish` returns or `poll` returns a checkpoint.
   void start(CheckpointContent content);
-  /// Waits for the background work of the last `write` or `start` and throws its error, as the next `write`
-  /// or `start` would. Empty if there was no such work.
+  /// Waits for the background work of the last `write` or `start` and returns the checkpoint, or throws the
+  /// work's error, as the next `write` or `start` would. Empty if there was no such work, or if its result
+  /// has already been returned or thrown.
   std::optional<WrittenCheckpoint> finish();
   /// Like `finish` if the work has ended; otherwise returns empty without waiting.
   std::optional<WrittenCheckpoint> poll();
 
-  /// Moves the checkpoints after `step` to `abandoned-<time>`, for a run that continues at `step`.
+  /// Moves the checkpoints of `steps_to_abandon` to `abandoned-<time>`, for a run that continues at `step`.
   void abandon_after(std::int64_t step);
 
   std::filesystem::path path_of(std::int64_t step) const;
@@ -133,8 +134,8 @@ class CheckpointStore {
 class CheckpointReader {
  public:
   /// Collective: verifies manifest, sizes and digests before any value is used; each rank checks its share of
-  /// the digests. Throws ExitCode::bad_data if a check fails, naming file, dataset and what was expected, or
-  /// if the checkpoint is not of `step`.
+  /// the digests. Throws ExitCode::bad_data if a check fails or the checkpoint is not of `step`; the message
+  /// names the file and, if known, the dataset. Throws ExitCode::io if a file cannot be read.
   CheckpointReader(IoThread& io, const std::filesystem::path& checkpoint,
                    std::optional<std::int64_t> step = std::nullopt);
   ~CheckpointReader();
@@ -142,10 +143,11 @@ class CheckpointReader {
   CheckpointReader& operator=(CheckpointReader&&) noexcept;
 
   const CheckpointState& state() const;
-  /// The tensors of a file, in file order.
+  /// The tensors of a file, in the manifest's order or, in version 1, by name. Throws ExitCode::bad_data if
+  /// the checkpoint has no such file.
   std::vector<TensorInfo> tensors(const std::string& file) const;
-  /// Reads this rank's parts of a tensor. Throws ExitCode::bad_data with both shapes if the tensor is missing
-  /// or has another shape.
+  /// Reads this rank's parts of a tensor. Throws ExitCode::bad_data with the expected shape if the tensor is
+  /// missing or has another shape.
   void read(const CheckpointTensor& wanted) const;
 
  private:

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view step_prefix = "step_";
-/// For strftime(3); a number follows if several directories were made in the same second.
+/// For strftime(3) and strptime(3); a number follows if several directories were made in the same second.
 constexpr const char* abandoned_format = "abandoned-%Y%m%dT%H%M%SZ";
 
 /// The step that a directory's name encodes; empty if `step_name` would not produce exactly this name.
@@ -72,8 +72,8 @@ bool is_copy(const fs::path& checkpoint) {
   }
 }
 
-/// Renames the directory to a temporary name, then deletes it: a kill in between leaves no incomplete
-/// checkpoint under a checkpoint's name.
+/// Renames the directory to a temporary name, then deletes it, so that a kill during the deletion leaves no
+/// incomplete checkpoint under a checkpoint's name.
 void remove_checkpoint(const fs::path& checkpoint, const Warn& warn) {
   const WatchedCall call(CallKind::io, "remove", checkpoint.native());
   std::error_code error;

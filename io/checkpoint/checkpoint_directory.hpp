@@ -38,16 +38,15 @@ std::vector<std::int64_t> list_steps(const std::filesystem::path& directory);
 void remove_leftovers(const std::filesystem::path& directory, const Warn& warn);
 
 /// Applies `retention`: removes the checkpoints up to step `newest` and the abandoned directories that it
-/// does not keep. Damaged checkpoints newer than the oldest that it keeps stay, with a
-/// warning. The checkpoint of `newest` must be whole.
+/// does not keep. A damaged checkpoint stays, with a warning, if fewer than `keep` newer ones are whole.
 void purge(const std::filesystem::path& directory, std::int64_t newest, const Retention& retention,
            const Warn& warn);
 
 /// Moves the checkpoints of `steps` to a new directory `abandoned-<time>`, which it returns.
 std::filesystem::path abandon(const std::filesystem::path& directory, const std::vector<std::int64_t>& steps);
 
-/// The steps after `step` that a run continuing at `step` gives up: all except those whose directory
-/// holds a copy of another step's checkpoint.
+/// The steps after `step` that a run continuing at `step` gives up: all except those whose directory holds a
+/// copy of another step's checkpoint.
 std::vector<std::int64_t> steps_to_abandon(const std::filesystem::path& directory, std::int64_t step);
 
 /// Bytes of all files in a directory.

@@ -54,13 +54,13 @@ struct Manifest {
 /// The pieces of a file before, between and after its tensors, without digests.
 std::vector<ManifestPiece> pieces_around(const std::vector<PlacedTensor>& tensors, std::int64_t bytes);
 
-/// Compose and read the text of manifest.json. `read_manifest` throws ExitCode::bad_data naming the file if
-/// it is not a whole manifest of a known version; it reads no other file.
+/// Compose and read the text of manifest.json. `read_manifest` reads no other file. It throws
+/// ExitCode::bad_data naming the file if the file is not a whole manifest of a known version.
 std::string manifest_text(const Manifest& manifest);
 Manifest read_manifest(const std::filesystem::path& checkpoint);
 
-/// The manifest of `checkpoint`. Throws ExitCode::bad_data if it is not of `step`, or if a file does not have
-/// the size that the manifest gives.
+/// The manifest of `checkpoint`. Throws ExitCode::bad_data if it is not of `step`, or if a file is missing or
+/// does not have the size that the manifest gives.
 Manifest read_whole_manifest(const std::filesystem::path& checkpoint,
                              std::optional<std::int64_t> step = std::nullopt);
 

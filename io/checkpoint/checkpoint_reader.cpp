@@ -41,7 +41,7 @@ struct CheckpointReader::Impl {
   fs::path path;
   Manifest manifest;
   CheckpointState state;
-  std::map<std::string, std::vector<PlacedTensor>> tensors;  // by file; of version 1 without offsets
+  std::map<std::string, std::vector<PlacedTensor>> tensors;  // by file; without offsets in version 1
   std::map<std::string, ChunkedTensors> chunked;             // of version 1
   std::map<std::string, TensorFile> files;                   // of version 2
 };

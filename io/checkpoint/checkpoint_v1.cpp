@@ -20,7 +20,7 @@ constexpr int max_rank = 8;
 constexpr std::int64_t max_tensor_size = std::int64_t{1} << 48U;
 constexpr std::int64_t max_tensors = 1'000'000;
 constexpr std::int64_t max_chunk_bytes = std::int64_t{64} << 20U;
-// Per HDF5 call; bounded because HDF5 copies the chunks of a call.
+// The most that one HDF5 call reads.
 constexpr std::int64_t max_transfer_bytes = std::int64_t{16} << 20U;
 constexpr std::int64_t checksum_bytes = 4;
 
@@ -41,7 +41,8 @@ std::int64_t stored_bytes(const Extents& shape, const Extents& chunk) {
   return chunks * (chunk_bytes + checksum_bytes);
 }
 
-/// The dataspaces of a part, in the file and in memory: there it is the corner at index 0 of an array.
+/// The dataspaces of a part in the file and in memory. In memory, the part is the corner at index 0 of an
+/// array whose extents follow from the strides.
 std::pair<H5Dataspace, H5Dataspace> spaces_of(const std::vector<std::int64_t>& shape,
                                               const TensorPart& part) {
   const auto simple = [](const Extents& extents) {
@@ -63,7 +64,8 @@ std::pair<H5Dataspace, H5Dataspace> spaces_of(const std::vector<std::int64_t>& s
   return {std::move(in_file), std::move(in_memory)};
 }
 
-/// Rejects formats older than HDF5 1.10, whose metadata has no checksums. Called before HDF5 parses the file.
+/// Rejects formats other than that of HDF5 1.10, whose metadata has checksums. Called before HDF5 parses the
+/// file.
 void check_superblock(const fs::path& path) {
   constexpr std::array<unsigned char, 9> expected = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n', 3};
   std::array<unsigned char, expected.size()> head{};

@@ -10,14 +10,15 @@
 
 namespace mylos {
 
-/// An open file. Each process opens its own and uses it on the I/O thread only. If the file is damaged,
-/// throws ExitCode::bad_data with the name of the file and, if it can be read, of the dataset.
+/// An open file. Each process opens the file itself and uses it on the I/O thread only. The constructor and
+/// `read` throw ExitCode::bad_data if the file is damaged; the message names the file and, if known, the
+/// dataset.
 class ChunkedTensors {
  public:
   /// Checks everything that reading relies on: type, shape, chunks, filter, and that no chunk is missing.
   explicit ChunkedTensors(std::filesystem::path path);
 
-  /// In file order.
+  /// By name.
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
   /// `tensor` must be one of `tensors()`.
   void read(const TensorInfo& tensor, const std::vector<TensorPart>& parts) const;
@@ -32,8 +33,7 @@ class ChunkedTensors {
   /// Collects the datasets of the root (depth 0) or of a group in it. Refuses all links except hard links,
   /// because other links may lead out of the file, and everything deeper, because hard links can form cycles.
   void scan(const std::string& prefix, int depth);
-  /// Checks everything that reading relies on: type, shape, chunks, the one filter, and that no chunk is
-  /// missing.
+  /// Makes the constructor's checks of one dataset.
   TensorInfo describe(hid_t dataset, const std::string& name) const;
   void check_size(const std::vector<hsize_t>& extents, std::int64_t limit, const std::string& name) const;
   [[noreturn]] void fail_at(const std::string& name, const std::string& problem) const;

@@ -29,7 +29,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-constexpr std::int64_t digest_bytes = std::int64_t{64} << 20U;  // at most per digest, unless a row is longer
+constexpr std::int64_t digest_bytes = std::int64_t{64} << 20U;  // most per digest, unless one row is larger
 
 /// Appends the boxes of parts as integers: their number, then start and count of each.
 void append_boxes(const std::vector<TensorPart>& parts, Integers& integers) {

@@ -33,13 +33,14 @@ constexpr std::int64_t block_elements = std::int64_t{1} << 18U;
 const std::size_t page = std::max<std::size_t>(4096, static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)));
 const std::size_t least_direct = 16 * page;
 
-/// HDF5 aligns only large tensors: a small one may begin at an offset that is not a multiple of
-/// alignof(float), and then goes through the page cache.
+/// Whether floats can lie in memory at the same offset within a page as in the file. HDF5 aligns only large
+/// tensors: a small one may begin at an offset that is not a multiple of alignof(float), and then goes
+/// through the page cache.
 bool holds_floats(std::int64_t offset) {
   return offset % static_cast<std::int64_t>(alignof(float)) == 0;
 }
 
-/// Whether memory has the same offset within a page as in the file, as direct I/O requires.
+/// Whether `memory` and `offset` lie at the same place within a page, as direct I/O requires.
 bool is_congruent(const void* memory, std::int64_t offset) {
   return reinterpret_cast<std::uintptr_t>(memory) % page == static_cast<std::size_t>(offset) % page;
 }
@@ -249,14 +250,14 @@ std::vector<PlacedTensor> lay_out_tensors(const fs::path& path, const std::vecto
   const auto check = [&](auto result, const std::string& what) {
     return h5_check(result, ExitCode::io, fmt::format("cannot write {}: {}", path.string(), what));
   };
-  // Without times, the same tensors always yield the same file.
+  // Without times, the same tensors yield the same file.
   const auto without_times = [&](hid_t kind, const std::string& what) {
     H5Properties creation(check(H5Pcreate(kind), what));
     check(H5Pset_obj_track_times(creation.get(), false), what);
     return creation;
   };
   const H5Properties access = h5_serial_access();
-  // Since 1.10 the format has checksums in all metadata.
+  // In this format the metadata has checksums.
   check(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110), "format version");
   const auto bytes = static_cast<hsize_t>(alignment);
   check(H5Pset_alignment(access.get(), bytes, bytes), "alignment");

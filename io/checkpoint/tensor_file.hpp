@@ -36,7 +36,7 @@ class TensorFile {
   /// The digest of the bytes [begin, end).
   Digest digest_of(std::int64_t begin, std::int64_t end) const;
 
-  /// Returns when everything written through this or any other descriptor is on disk.
+  /// Returns when everything that this node has written to the file is on disk.
   void sync() const;
   /// Drops the file's pages from this node's page cache. If the file system allows it, later writes and
   /// digests of boxes bypass that cache, except for short or unaligned runs of bytes.

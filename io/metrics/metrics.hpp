@@ -37,9 +37,9 @@ class MetricsWriter {
   /// not be written.
   void append(const std::string& table, const MetricsRow& row);
   /// Drops the rows of /steps and /checkpoints whose "step" is larger than `step`, and the rows of /eval
-  /// whose "step" is larger than `evaluation`. A restart calls it first.
+  /// whose "step" is larger than `evaluation`. A run calls it before it appends.
   void truncate_after(std::int64_t step, std::int64_t evaluation);
-  /// Waits for all queued rows.
+  /// Waits for all queued rows. Throws like `append`.
   void flush();
 
  private:

@@ -65,7 +65,7 @@ std::uint16_t* BpeEncoder::cached_tokens(std::vector<E>& entries, std::string_vi
 
 void BpeEncoder::append(std::string_view text, std::vector<std::uint16_t>& tokens) {
   constexpr std::size_t much = 65536;
-  // `cached_tokens` may overwrite so many tokens past the end of its output.
+  // `cached_tokens` may overwrite up to this many tokens past the end of its output.
   constexpr std::size_t spare_tokens = 16;
   const std::size_t before = tokens.size();
   tokens.resize(before + text.size() + spare_tokens);

@@ -25,8 +25,8 @@ class BpeMerges {
 
   std::uint16_t byte_token(char byte) const { return byte_tokens_[static_cast<unsigned char>(byte)]; }
 
-  /// Merges the n bytes of `piece`, writes its tokens, at most one per byte, and returns their end. Takes
-  /// O(n log n) time and, if n is more than 128, up to 26 n bytes of memory.
+  /// Merges the n bytes of `piece` in O(n log n) time and O(n) memory, writes its tokens, at most one per
+  /// byte, and returns their end.
   std::uint16_t* merge(std::string_view piece, std::uint16_t* tokens) const;
 
  private:

@@ -25,7 +25,7 @@ enum class CorpusFormat : std::uint8_t {
 struct CorpusInput {
   std::filesystem::path path;  ///< empty for standard input
   CorpusFormat format = CorpusFormat::text;
-  std::int64_t first = 0;                                         ///< the byte at which it begins
+  std::int64_t first = 0;                                         ///< byte of the file at which it begins
   std::int64_t bytes = std::numeric_limits<std::int64_t>::max();  ///< at most; the file may end earlier
 
   std::string name() const { return path.empty() ? "standard input" : path.string(); }
@@ -38,7 +38,7 @@ struct CorpusInput {
 std::vector<CorpusInput> find_corpus(const std::vector<std::string>& places,
                                      std::optional<CorpusFormat> format);
 
-/// Part of a text document, or whole JSON lines.
+/// Part of a document's text, or whole JSON lines.
 struct CorpusBlock {
   const CorpusInput* input = nullptr;
   bool is_lines = false;
@@ -64,7 +64,7 @@ class CorpusReader {
   static constexpr std::size_t most_line_bytes = std::size_t{1} << 20U;
 
   /// The next block; empty at the end of all inputs. Throws ExitCode::io, and ExitCode::bad_data for a line
-  /// of more than most_line_bytes that is not JSON.
+  /// of more than most_line_bytes that is not JSON or lacks the key.
   std::optional<CorpusBlock> next();
 
   std::int64_t bytes_read() const { return bytes_read_; }
@@ -93,7 +93,7 @@ class CorpusReader {
 };
 
 /// Calls work(text, document) for the document of each line in a block of lines; `text` is valid only during
-/// the call. Throws ExitCode::bad_data with file and line if a line is not JSON.
+/// the call. Throws ExitCode::bad_data with file and line if a line is not JSON or lacks the key.
 void for_each_document(const CorpusBlock& block, const std::string& key,
                        const std::function<void(const std::string& text, std::int64_t document)>& work);
 

@@ -17,7 +17,7 @@ struct DataPattern {
   TokenFormat format = TokenFormat::llmc;
 };
 
-/// Token files that are read as one sequence, with its own epochs.
+/// Token files that are read together, in epochs of their own.
 struct DataSource {
   std::string text;  ///< as the deck writes it
   std::vector<DataPattern> patterns;

@@ -9,7 +9,8 @@
 
 namespace mylos {
 
-/// For every n, a source with share w has more than n w - 1 and less than n w + 1 of the first n samples.
+/// A source's share w is its weight divided by the sum of all weights. For every n, the source has more than
+/// n w - 1 and less than n w + 1 of the first n samples.
 ///
 /// The order repeats after a period of as many samples as the sum of the weights, which are whole numbers.
 /// Sample j of a source is placed no earlier than ⌊j / w⌋ and before ⌈(j + 1) / w⌉; the earliest deadline

@@ -22,7 +22,7 @@ class JsonText {
 
  private:
   enum class State : std::uint8_t {
-    start,         // of the line
+    start,         // of the object
     value,         // expected
     first_member,  // of an object, or the object's end
     member,        // of an object
@@ -61,7 +61,7 @@ class JsonText {
 
   std::string key_;
   State state_ = State::start;
-  std::uint64_t objects_ = 0;  // a bit per level, the innermost lowest: 1 for an object, 0 for an array
+  std::uint64_t objects_ = 0;  // one bit per level, the lowest for the innermost: 1 object, 0 array
   int depth_ = 0;
   bool is_name_ = false;  // the string is a member's name
   bool is_ours_ = false;  // the next value is the key's

@@ -22,7 +22,7 @@ std::size_t last_cut(std::string_view text) {
   // White space after any other character always begins a piece.
   for (std::size_t cut = text.size(); cut-- > 1;) {
     if (classes.ascii(text[cut]) != CharClass::space) continue;
-    std::size_t before = cut - 1;  // the character that ends there
+    std::size_t before = cut - 1;  // where the character before `cut` begins
     while (before > 0 && cut - before < 4 && (static_cast<unsigned char>(text[before]) & 0xc0U) == 0x80U)
       --before;
     const ClassifiedChar ends = classes.at(text.data() + before, text.data() + cut);

@@ -23,9 +23,9 @@ inline constexpr std::size_t piece_lookahead = 8;
 /// there.
 inline std::size_t first_piece(std::string_view text);
 
-/// A number of leading bytes of `text`, part of a longer text, that can be encoded separately: a piece ends
-/// there, whatever follows. `text` must begin at a cut. A cut before white space is preferred to a later one.
-/// 0 if there is no cut yet; a text of a little more than 2 * most_piece_bytes always has one.
+/// A number of leading bytes of `text`, the beginning of a longer text, that can be encoded separately: a
+/// piece ends there, whatever follows. `text` must begin at a cut. A cut before white space is preferred to a
+/// later one. 0 if there is no cut yet; a text of a little more than 2 * most_piece_bytes always has one.
 std::size_t last_cut(std::string_view text);
 
 namespace detail {

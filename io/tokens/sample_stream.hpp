@@ -18,8 +18,8 @@
 
 namespace mylos {
 
-/// Prefetches up to `depth` micro-batches after the last one read, and sleeps otherwise. A prefetch error is
-/// thrown only by the `read` that requests that micro-batch.
+/// Prefetches up to `depth` micro-batches after the last one read, and sleeps otherwise. An error in
+/// prefetching a micro-batch is thrown only by the `read` that requests it.
 class SampleStream {
  public:
   static constexpr std::size_t depth = 4;
@@ -31,8 +31,8 @@ class SampleStream {
   /// The caller must not read samples from this dataset: the thread does.
   const TokenDataset& dataset() const { return dataset_; }
 
-  /// Reads samples `first`, `first` + 1 ... into `tokens` (batch, T + 1). Any `first` is allowed, but only
-  /// the next micro-batch of the stream was prefetched. Throws like TokenFile::read.
+  /// Reads samples `first`, `first` + 1 ... into `tokens` (batch, T + 1). Any `first` is allowed; the
+  /// micro-batch is prefetched only if it follows the one read before. Throws like TokenFile::read.
   void read(std::int64_t first, std::span<std::int32_t> tokens);
 
  private:

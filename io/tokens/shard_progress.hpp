@@ -26,8 +26,8 @@ void write_progress(const std::filesystem::path& file, const ShardProgress& prog
 /// Empty if there is no such file. Throws ExitCode::bad_data naming the file if it is malformed.
 std::optional<ShardProgress> read_progress(const std::filesystem::path& file);
 
-/// Throws ExitCode::usage naming `file`, from which `before` was read, and the first setting that differs in
-/// `now`.
+/// Throws ExitCode::usage if a setting of `now` differs from that of `before`, which was read from `file`;
+/// the message names `file` and the setting.
 void check_same_settings(const std::filesystem::path& file, const ShardProgress& before,
                          const ShardProgress& now);
 

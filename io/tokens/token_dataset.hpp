@@ -100,9 +100,9 @@ class TokenDataset {
 };
 
 /// Opens the dataset of `sources` for a vocabulary of `vocab` ids. Reads about TokenFile::most_pages pages in
-/// total, but at least two of each file. Throws like `files_of`, `read_sidecar`, TokenFile and
-/// TokenDataset; ExitCode::usage if a sidecar has another vocabulary, or a tokenizer other than that of the
-/// other files; ExitCode::bad_data if its number of tokens is not that of its file.
+/// total, but at least two of each file. Throws like `files_of`, `read_sidecar`, TokenFile and TokenDataset;
+/// ExitCode::usage if a sidecar has another vocabulary, or a tokenizer other than that of the other sidecars;
+/// ExitCode::bad_data if a sidecar's number of tokens is not that of its file.
 TokenDataset open_dataset(const std::vector<DataSource>& sources, std::int64_t vocab, std::int64_t seq_len,
                           std::uint64_t seed);
 

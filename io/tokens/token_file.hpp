@@ -29,15 +29,14 @@ class TokenFile {
 
   /// Opens a file for a vocabulary of `vocab` ids. Reads `pages` (2 or more) pages of it: the first, the last
   /// and evenly spaced ones between them, or all pages of a small file. Throws ExitCode::bad_data naming the
-  /// file and the offset of the problem, ExitCode::io if the file cannot be read.
+  /// file and, if there is one, the offset of the problem; ExitCode::io if the file cannot be read.
   explicit TokenFile(const std::filesystem::path& file, std::int64_t vocab = most_ids,
                      TokenFormat format = TokenFormat::llmc, std::int64_t pages = most_pages);
 
   const std::filesystem::path& path() const { return path_; }
   /// In tokens.
   std::int64_t size() const { return size_; }
-  /// The file's size and the digest of the pages that were read: a file with the same name that differs in
-  /// these has a different identity.
+  /// The number of tokens, and the digest of the pages that the constructor read.
   const std::string& identity() const { return identity_; }
 
   /// Reads tokens `first`, `first` + 1 ... Throws ExitCode::bad_data for an id outside the vocabulary, with

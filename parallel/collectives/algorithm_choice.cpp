@@ -18,7 +18,7 @@ namespace {
        text, why);
 }
 
-/// The one of `all` that is called `name`; `what` says what these are.
+/// Returns the element of `all` that is called `name`, or refuses `text`, because `name` is not `what`.
 auto parse_name(std::string_view text, std::string_view name, const auto& all, const char* what) {
   const auto found = std::ranges::find(all, name, [](auto each) { return name_of(each); });
   if (found == all.end()) refuse(text, fmt::format("'{}' is not {}", name, what));

@@ -18,18 +18,18 @@ namespace mylos {
 /// `choice`. Native collectives and all other operations go to the next communicator. all_reduce is bitwise
 /// the same on every rank.
 ///
-/// Every operation is a state machine that test, wait and progress advance; any number of operations may be
-/// in flight. A rank that waits for a native operation or in a barrier advances no scheduled operation.
+/// Every scheduled operation is a state machine that test, wait and progress advance; any number of them may
+/// be in flight. A rank that waits for a native operation or in a barrier advances no scheduled operation.
 /// Unless another thread calls `progress`, all ranks must therefore wait for native and scheduled operations
-/// in the same order. All messages of an operation carry one tag; successive operations take the tags 16384
-/// to 32765 in turn. The caller's own messages have tags 0 to 16383. The messages of operations are counted
-/// as sends and receives of a separate axis, which shows the bytes on the wire. The output of reduce_scatter
-/// may lie within its input.
+/// in the same order. All messages of a scheduled operation carry one tag; successive operations take the
+/// tags 16384 to 32765 in turn. The caller's own messages have tags 0 to 16383. The messages of scheduled
+/// operations are counted as sends and receives of a separate axis, which shows the bytes on the wire. The
+/// output of a scheduled reduce_scatter may lie within its input.
 ///
-/// Buffers are host memory. Make the next communicator without a compute backend; with one, it would wait for
-/// the backend's queue at each message. This class waits for `compute` once, when an operation is called
-/// (null: the buffers are complete by then). If another thread calls `progress`, the next communicator must
-/// allow calls from both threads.
+/// Buffers of scheduled operations are host memory. Make the next communicator without a compute backend;
+/// with one, it would wait for the backend's queue at each message. This class waits for `compute` once, when
+/// an operation is called (null: the buffers are complete by then). If another thread calls `progress`, the
+/// next communicator must allow calls from both threads.
 class AlgorithmCommunicator final : public ForwardingCommunicator {
  public:
   static constexpr int last_user_tag = 16383;

@@ -77,7 +77,7 @@ CollectiveCall call_of(CommOperation operation, int size, std::int64_t payload) 
   return {operation, size, is_in_place(operation) ? part * size : part};
 }
 
-/// The same call for the backend. Each buffer has room for the payload.
+/// `call` as a call of the backend's own collective. Each buffer must have room for the payload.
 CommCall native_call(const CollectiveCall& call, float* in, float* out) {
   return {.operation = call.operation,
           .input = {in, DType::fp32, {input_of(call).count}},
@@ -129,8 +129,8 @@ CollectiveCosts measure(Communicator& world) {
   return costs;
 }
 
-/// Nanoseconds until the last rank has finished its rounds. The transfer of a message starts once both
-/// ranks have reached it, but only the receiver waits for it.
+/// Nanoseconds until the last rank has finished its rounds. A receiver waits for the sender and then for the
+/// transfer; a sender takes as long as the transfer, but does not wait for the receiver.
 double simulate(const CollectiveCosts& costs, const CollectiveCall& call, Algorithm algorithm) {
   struct Rank {
     CollectiveSchedule schedule;

@@ -19,7 +19,8 @@ struct FoldedOrder {
 };
 
 /// The first rank of a pair is active, so the root is active. With `whole_parts` an active rank owns its own
-/// part of the vector and its partner's; otherwise the active ranks own equal parts.
+/// part of the vector and its partner's; otherwise the parts of the active ranks differ by at most one
+/// element in size.
 FoldedOrder fold(const RankOrder& order, bool whole_parts) {
   const int size = static_cast<int>(std::bit_floor(static_cast<unsigned>(order.size())));
   const int pairs = order.size() - size;

@@ -23,7 +23,8 @@ namespace mylos {
 ///   all_gather      ranks l, l + L, ... send their parts to rank l; lane l all_gathers; the node broadcasts
 /// Each slice crosses between nodes in one lane only. All other operations go to `flat`. all_reduce is
 /// bitwise the same on every rank if the lanes' all_reduce is. Nodes may be of any size, and any ranks may
-/// share a node; if the sizes of nodes differ, reduce_scatter and all_gather pad the parts of smaller nodes.
+/// share a node. If the sizes of nodes differ, reduce_scatter and all_gather add padding, so that every lane
+/// carries the same number of parts for every node.
 ///
 /// An operation has three stages, each on its own split, so that one operation may be in its first stage
 /// while the previous one is in its third. On every rank, operations enter a stage in the order of the calls.

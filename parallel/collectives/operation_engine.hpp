@@ -22,11 +22,11 @@ class PolledOperation {
   virtual bool advance() = 0;
 };
 
-/// The operations under way on a communicator and its splits, and their scratch. A thread that waits
-/// for one of them advances all of them, because another rank may need any of them. One thread at a time
-/// advances them, in the order in which they were started. If another thread is already advancing them, a
-/// call to `progress` returns at once, so neither `start` nor `test` waits for a reduction in a progress
-/// thread.
+/// The operations under way on a communicator and its splits, and the scratch of these operations. A thread
+/// that waits for one operation advances all of them, because another rank may need any of them. One thread
+/// at a time advances them, in the order in which they were started. If another thread is already advancing
+/// them, a call to `progress` returns at once, so neither `start` nor `test` waits for a reduction in a
+/// progress thread.
 class OperationEngine {
  public:
   /// Scratch is charged to `ledger` (null: to no ledger).

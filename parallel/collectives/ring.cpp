@@ -51,7 +51,7 @@ void chain_broadcast(ScheduleBuilder& builder, const RankOrder& order, BufferRan
   }
 }
 
-/// The same pipeline from the last rank of the order to the first, with a reduction at each rank.
+/// The same pipeline from the last rank of the order to the first; every rank except the last reduces.
 void chain_reduce(ScheduleBuilder& builder, const RankOrder& order, BufferRange own) {
   const int before = order.rank(neighbour(order, -1));
   const int after = order.rank(neighbour(order, 1));

@@ -34,8 +34,7 @@ LinkClock& monotonic_link_clock();
 /// its own link, which carries one message at a time, whichever split the message belongs to. A message
 /// starts once it is posted and the link is free, and occupies the link until it is delivered. A send is
 /// complete when its buffer is free and the message's time of delivery has come; a receive is complete when
-/// the message has arrived and that time has come. A delay uses no processor time: `test` compares the time
-/// of delivery with the clock, and `host_wait` sleeps.
+/// the message has arrived and that time has come.
 ///
 /// Buffers are host memory. A barrier takes no simulated time. Native collectives would bypass the link, so
 /// they throw ExitCode::usage; AlgorithmCommunicator builds collectives from send and recv.

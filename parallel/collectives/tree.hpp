@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Tree: a rank's place in a tree over a RankOrder, and the phases from which the algorithms are built.
+// Tree: a rank's place in a tree over a RankOrder, and the phases of collectives along the tree.
 #pragma once
 
 #include <vector>
@@ -36,8 +36,8 @@ struct Tree {
   BufferRange below(BufferRange vector) const { return order.parts(vector, order.index, cuts.back()); }
 };
 
-/// The parent of rank i is i with its lowest set bit cleared, so the subtree of i is the ranks [i, i + lowest
-/// set bit of i).
+/// The parent of rank i > 0 is i with its lowest set bit cleared, so the subtree of i consists of the ranks
+/// in [i, i + lowest set bit of i).
 Tree binomial_tree(ScheduleBuilder& builder, const RankOrder& order);
 
 }  // namespace mylos

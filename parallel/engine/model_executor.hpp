@@ -85,7 +85,7 @@ class ModelExecutor {
     bool holds_terms = false;  ///< gradients already hold contributions of earlier micro-batches
     bool completes = false;    ///< its contributions are the last before the reduction
     Binding& binding;
-    Entries entries;  ///< all entries of the program
+    Entries entries;  ///< the entries to run; `Entry::awaits` indexes them
   };
 
   void run_pass(const Occurrence& occurrence, bool holds_terms, bool as_graphs);

@@ -13,7 +13,7 @@
 
 namespace mylos {
 
-/// The batch of a step and its number formats. Sample ranks are the ranks along `sample_axes`.
+/// The batch and the number formats of a step. Sample ranks are the ranks along `sample_axes`.
 struct TrainConfig {
   std::int64_t global_batch = 0;  ///< sequences per step
   std::int64_t micro_batch = 0;   ///< sequences per forward pass of a rank
@@ -25,8 +25,8 @@ struct TrainConfig {
   Recompute recompute = Recompute::none;
   std::uint64_t seed = 0;
 
-  /// The number of samples from the start of one micro-batch of a rank to the start of its next: one
-  /// micro-batch per sample rank.
+  /// The number of samples from the start of one micro-batch of a rank to the start of the rank's next one:
+  /// one micro-batch per sample rank.
   std::int64_t sample_stride() const { return global_batch / accumulation; }
   BatchShape shape() const { return {.batch = micro_batch, .seq = seq_len, .dtype = dtype}; }
 };

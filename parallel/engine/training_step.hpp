@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// TrainingStep: executes the schedule of a step, and owns the exchange with the weights, the optimizer and
+// TrainingStep: executes the schedule of a step, and owns the exchange (with the weights), the optimizer and
 // the executor.
 #pragma once
 
@@ -77,8 +77,7 @@ class TrainingStep {
   /// Queues step `step`, the successor of the previous one, and returns while the device may still be
   /// executing it; at most two steps may be unread. A schedule that overlaps steps also begins later steps,
   /// up to `last`. Evaluation, checkpoints and changes of weights are therefore possible only after a step
-  /// that ran with `last` = `step`. Nothing is allocated after the second step, unless graphs are recorded
-  /// again. Collective.
+  /// that ran with `last` = `step`. Collective.
   void run(std::int64_t step, std::int64_t last, StepDriver& driver);
   /// Number of steps whose results have not been read.
   std::size_t num_unread() const { return num_run_ - num_read_; }
@@ -118,8 +117,8 @@ class TrainingStep {
   /// The ranges of which each rank along the tensor axis still holds only a term of the gradient after the
   /// exchange's reduction. Neighbouring ranges are joined. Each range is summed before the update.
   static std::vector<PartRange> tensor_terms(const ParameterTable& table, const std::vector<UnitPart>& owned);
-  /// The calls that sum these ranges, all under way at the same time, in a list where `before` other calls
-  /// precede them.
+  /// The calls that sum these ranges, all under way at the same time, in a list in which `before` other
+  /// calls precede them.
   static std::vector<PlannedCall> tensor_calls(const ParameterTable& table,
                                                const std::vector<UnitPart>& owned, DType gradient_type,
                                                std::size_t before);

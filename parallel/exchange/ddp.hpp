@@ -14,8 +14,8 @@
 namespace mylos {
 
 enum class DdpMode : std::uint8_t {
-  per_parameter,  ///< one all_reduce per parameter, after the last backward
-  flat,           ///< one all_reduce, after the last backward
+  per_parameter,  ///< one all_reduce per parameter, after the last backward pass
+  flat,           ///< one all_reduce, after the last backward pass
   overlapped,     ///< one all_reduce per parameter, as soon as its gradient is complete
   bucketed,       ///< one all_reduce per bucket, as soon as `bucket_bytes` are complete
 };

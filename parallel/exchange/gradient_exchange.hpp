@@ -26,7 +26,7 @@ namespace mylos {
 struct UnitAcquisition {
   UnitAccess access;
   int visit = 0;         ///< number of the pass through a block; units that the pass acquires share it
-  int micro_batch = -1;  ///< -1 outside a step; if micro-batches repeat, the first of them
+  int micro_batch = -1;  ///< as numbered by excerpt_of; -1 outside a step
 };
 /// A pass through the blocks completes a range of a unit's gradient.
 struct GradientCompletion {
@@ -48,7 +48,7 @@ using UnitEvents = std::array<UnitEventList, num_unit_sequences>;
 /// The ranges of gradients in the order in which a step completes them.
 std::vector<GradientRange> completions_of(const UnitEvents& events);
 
-/// The weights and gradients of a unit while it is acquired, flat buffers of Unit::size elements.
+/// The weights and gradients of a unit while it is acquired: flat buffers of Unit::size elements.
 struct UnitView {
   // (size) compute type. The version identifies the content; 0 if backends should not keep copies of it.
   TensorRef weights;
@@ -94,8 +94,8 @@ class GradientExchange {
   virtual TensorRef weights(const UnitPart& part) const = 0;   // (count) compute type
   virtual TensorRef gradient(const UnitPart& part) const = 0;  // (count)
 
-  /// Brings the changed owned weights of a unit to all ranks that use them. Collective; does not wait. The
-  /// caller must not access the weights until it has called `settle` or acquired the unit.
+  /// Brings the changed owned weights of a unit to all ranks that use them. Collective; does not wait until
+  /// they arrive. The caller must not access the weights until it has called `settle` or acquired the unit.
   virtual void publish(int unit) = 0;
   /// The same for all units.
   void publish_all() {
@@ -143,7 +143,7 @@ struct PlannedCall {
   std::size_t times = 1;  ///< how many times the call is made: once per micro-batch that it stands for
 };
 
-/// The memory and the calls that an exchange needs; its constructor allocates by the same plan.
+/// The memory and the calls that an exchange needs. The exchange's constructor allocates by the same plan.
 struct ExchangePlan {
   std::int64_t weight_bytes = 0;
   std::int64_t gradient_bytes = 0;
@@ -157,7 +157,7 @@ struct ExchangePlan {
   bool keeps_weights = true;
 };
 
-/// An exchange as decks and the planner see it. `values` are the values of section parallel.
+/// An exchange as decks and the planner see it. `values` contains at least section parallel.
 struct ExchangeKind {
   const char* name;
   const char* doc;
@@ -165,7 +165,7 @@ struct ExchangeKind {
   bool shards;                        ///< the ranks along Axis::shard hold different parts
   bool gathers_within_passes;         ///< gathers weights during passes; rules out graphs
   ExchangePlan (*plan)(const ParamValues& values, const ExchangeScope& scope);
-  /// Collective. The referenced objects must outlive the exchange.
+  /// Collective. `backend`, `ledger`, `grid` and the scope's table must outlive the exchange.
   std::unique_ptr<GradientExchange> (*make)(const ParamValues& values, const ExchangeScope& scope,
                                             ComputeBackend& backend, MemoryLedger& ledger,
                                             const ProcessGrid& grid);

@@ -46,7 +46,7 @@ std::string own_place() {
 }
 
 /// Returns a file for a FlightPage, or -1 with `errno` set if it cannot be created. The file has no path, so
-/// none is left behind however the job ends. Its memory is allocated now, because otherwise a later write,
+/// nothing is left behind however the job ends. Its memory is allocated now, because otherwise a later write,
 /// with no memory left, would kill the writer with SIGBUS.
 int create_file() {
   const int file = memfd_create("mylos-flight-recorder", MFD_CLOEXEC);

@@ -19,7 +19,7 @@
 
 namespace mylos {
 
-/// A small value that one thread writes and that threads of any process read whole or not at all.
+/// A small value that one thread at a time writes and that threads of any process read whole or not at all.
 template <class T>
 class SharedValue {
  public:
@@ -57,7 +57,7 @@ struct OperationRecord {
   std::int64_t begin_ns;  // CLOCK_MONOTONIC, the same for all processes of a node
   CallKind kind;
   std::array<char, 16> operation;
-  std::array<char, 40> object;  // an axis, or the end of a file's name
+  std::array<char, 40> object;  // such as an axis, or the end of a file's name
 };
 
 struct PhaseRecord {
@@ -99,8 +99,8 @@ struct RankFlight {
 
   int rank = 0;
   int pid = 0;
-  bool has_died = false;       ///< as this rank sees it; false if it cannot see the process
-  bool on_other_node = false;  ///< on another node; read from its last message
+  bool has_died = false;       ///< the reading rank knows that the process has ended
+  bool on_other_node = false;  ///< the other members come from the rank's last message
   bool finished = false;
   std::uint64_t heartbeats = 0;
   std::int64_t step = 0;
@@ -121,8 +121,8 @@ class FlightRecorder final : public CallObserver {
   /// Every rank's text, in the order of the ranks; collective.
   using Gather = std::function<std::vector<std::string>(const std::string&)>;
 
-  /// Makes this rank's page and maps the pages of the node's other ranks to which it has access; ranks in
-  /// separate user or PID namespaces therefore count as separate nodes. Collective over the ranks that
+  /// Makes this rank's page and maps the pages of the node's other ranks to which this rank has access; ranks
+  /// in separate user or PID namespaces therefore count as separate nodes. Collective over the ranks that
   /// `gather` reaches. Throws ExitCode::io.
   FlightRecorder(int rank, const Gather& gather);
   FlightRecorder(const FlightRecorder&) = delete;

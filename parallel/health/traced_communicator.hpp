@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// TracedCommunicator: another communicator whose calls and waits are recorded while a trace is on.
+// TracedCommunicator: records the calls and waits of another communicator while a trace is on.
 #pragma once
 
 #include <memory>
@@ -15,8 +15,8 @@ namespace mylos {
 /// wait: the communication that computation does not hide. Only the trace's thread may use this communicator.
 class TracedCommunicator final : public ForwardingCommunicator {
  public:
-  /// `axes` names the axes of the group in the events, which refer to it and must not outlive this. `trace`
-  /// must outlive this.
+  /// `axes` is the group's name in the events. The events point to it, so they must not outlive this object.
+  /// `trace` must outlive this object.
   TracedCommunicator(NextCommunicator next, Trace& trace, std::string axes)
       : ForwardingCommunicator(std::move(next)), trace_(trace), axes_(std::move(axes)) {}
 

@@ -32,7 +32,7 @@ std::vector<TrafficRow> subtract(std::vector<TrafficRow> all, const std::vector<
 /// Calls and payload (CommCall::payload_bytes) of this rank by axis and operation. Thread-safe.
 class TrafficCounter {
  public:
-  /// The counts of one axis; lives as long as the counter.
+  /// The counts of one axis. An object of this class lives as long as the counter.
   class Axis {
    public:
     explicit Axis(std::string label) : label_(std::move(label)) {}
@@ -80,7 +80,7 @@ inline constexpr bool calls_are_checked = true;
 /// own labels.
 class CountedCommunicator final : public ForwardingCommunicator {
  public:
-  /// `label` names the axis. `counter` and `recorder` (null: no record) must outlive this.
+  /// `label` names the axis. `counter` and `recorder` (null: no record) must outlive this object.
   CountedCommunicator(NextCommunicator next, std::string_view label, TrafficCounter& counter,
                       FlightRecorder* recorder, bool host_buffers = true);
 

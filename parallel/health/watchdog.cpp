@@ -14,7 +14,7 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 using std::chrono::steady_clock;
 
-/// Avoids stdio, because a thread that is stuck while printing may hold its lock.
+/// Avoids stdio, because a thread that is stuck while printing may hold the lock of stderr.
 void write_error(std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());

@@ -17,8 +17,8 @@
 
 namespace mylos {
 
-/// Sends heartbeats for this rank, however long its other threads compute, and watches the ranks that its
-/// recorder shows. Until there is a recorder, it watches the launch. The rank whose turn it is
+/// Sends heartbeats for this rank, however long its other threads compute, and watches the ranks that the
+/// recorder shows. Until there is a recorder, the watchdog watches the launch. The rank whose turn it is
 /// (FailureDetector) prints the last operations of these ranks to stderr, records the reason and ends the
 /// job.
 ///
@@ -28,7 +28,7 @@ namespace mylos {
 /// ends its own process.
 class Watchdog {
  public:
-  /// Ends the job with an exit code if the launcher supports that; otherwise returns.
+  /// Ends the job with an exit code; may return if that is not possible.
   using Abort = std::function<void(ExitCode)>;
   /// Stores the exit code and the reason where the user looks for them.
   using Record = std::function<void(ExitCode, const std::string& reason)>;
@@ -39,7 +39,7 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  /// Switches from watching the launch to watching the ranks. `recorder` must outlive this.
+  /// Switches from watching the launch to watching the ranks. `recorder` must outlive this object.
   void watch(FlightRecorder& recorder) { recorder_.store(&recorder); }
   void set_limits(const WatchdogLimits& limits) { limits_.store(limits); }
   void set_record(Record record);

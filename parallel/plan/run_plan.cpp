@@ -105,8 +105,9 @@ std::vector<PlannedCall> calls_of(const Schedule& schedule, const ModelPrograms&
   return calls;
 }
 
-/// Scratch bytes of an algorithm for one call on rank 0. For the planned operations no rank needs more,
-/// except that halving_doubling may need one more element on another rank.
+/// Scratch bytes of one call on rank 0 if comm.algorithm is `name`; for "auto", of the algorithm that needs
+/// the most. For the planned operations no rank needs more, except that halving_doubling may need one more
+/// element on another rank.
 std::size_t scratch_bytes(const std::string& name, const PlannedCall& call, const Coordinates& coordinates) {
   const int ranks = coordinates.extent(call.group);
   const auto of = [&](Algorithm algorithm) -> std::size_t {

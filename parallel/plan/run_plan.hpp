@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// RunPlan: the memory, traffic and FLOPs of a run, computed from its configuration alone.
+// RunPlan: the memory, traffic and FLOPs of a run, computed in advance.
 #pragma once
 
 #include <array>

@@ -18,7 +18,7 @@ namespace mylos {
 
 enum class ActionKind : std::uint8_t {
   forward,           ///< micro-batch `micro_batch` through chunk `chunk` of the model's blocks
-  backward,          ///< the loss and its gradient, back through chunk `chunk`
+  backward,          ///< the gradients, back through chunk `chunk`; in the last chunk also the loss
   backward_input,    ///< the part of `backward` that the previous chunk waits for
   backward_weight,   ///< the rest of `backward`: gradients of weights
   send_forward,      ///< sends the output of the chunk to stage `peer`
@@ -115,7 +115,7 @@ ScheduleExcerpt excerpt_of(const Schedule& schedule);
 /// micro-batches in flight at the same time.
 class SlotAssignment {
  public:
-  /// `schedule` must outlive this.
+  /// `schedule` must outlive this object.
   explicit SlotAssignment(const Schedule& schedule);
 
   /// The slot of an action that works on activations. The first action of a micro-batch takes a free slot.

@@ -9,7 +9,8 @@
 namespace mylos::compute_cuda {
 namespace {
 
-/// The kernel that LibraryOperations runs after cuBLASLt. Here it runs after the product of the next backend.
+/// The kernel that LibraryOperations runs if cuBLASLt's product does not give the bias gradient. Here it
+/// always runs, after the product of the next backend.
 class BiasGradient {
  public:
   using List = OperationList<LinearBackwardWeight>;

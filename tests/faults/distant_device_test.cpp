@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Runs on a device that executes its work late, in memory that the host cannot reach. This is what a GPU
-// requires of all code outside the backends.
+// Runs on a device that executes its work late, in memory that the host cannot reach. Such a
+// device demands of the code outside the backends what a GPU demands.
 #include <csignal>
 
 #include <gmock/gmock.h>

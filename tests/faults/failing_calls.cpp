@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Preloaded into a program, makes one C library call on files in one directory fail, or write fewer bytes
-// than requested. MYLOS_FAIL=DIRECTORY:RANK:CALL:N:ERROR: on that rank the N-th call of that name (pread,
-// pwrite, fsync, truncate, fallocate, rename, mkdir, unlink, open, statfs), counted from 1, on a path in
-// DIRECTORY fails with errno ERROR. With ERROR 0 a pwrite writes half of the bytes and a statfs reports NFS;
-// with -1 this call and all later ones never return; with -2 they wait until the file that MYLOS_RELEASE
-// names exists. Each such call is reported on stderr.
+// A library that is preloaded into a program and makes a call of the C library on files in one directory
+// fail, or write fewer bytes than requested. MYLOS_FAIL=DIRECTORY:RANK:CALL:N:ERROR: on that rank the N-th
+// call of that name (pread, pwrite, fsync, truncate, fallocate, rename, mkdir, unlink, open, statfs), counted
+// from 1, on a path in DIRECTORY fails with errno ERROR. With ERROR 0 a pwrite writes half of the bytes and a
+// statfs reports NFS; with -1 this call and all later ones never return; with -2 they wait until the file
+// that MYLOS_RELEASE names exists. Each such call is reported on stderr.
 #include <algorithm>
 #include <array>
 #include <atomic>

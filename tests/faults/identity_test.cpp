@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A run is the same on all ranks and across restarts: deck, options, layout and data. Also: data files that
+// Deck, options and data must be the same on all ranks; a restart reports what changed. Also: data files that
 // change during a run, and output that cannot be written.
 #include <csignal>
 #include <cstdlib>

@@ -144,8 +144,8 @@ TEST_F(Plugins, ThatCannotBeLoadedDoNotDisturbOthers) {
   EXPECT_EQ(train_with_plugins("kokkos").exit_code, 0);
 }
 
-/// Each rank runs in a separate user namespace, as if in its own container, so the ranks cannot open each
-/// other's memory through /proc, as comm_shm does.
+/// Each rank runs in a separate user namespace, as if in its own container. The ranks then cannot open each
+/// other's memory through /proc, which comm_shm needs.
 class UserNamespaces : public RunTest {
  protected:
   // By default, UCX opens shared memory in the same way as comm_shm, so it is told to use System V shared

@@ -55,7 +55,7 @@ nlohmann::json read_json(const fs::path& file) {
 
 RunTest::RunTest() {
   spill(deck(), fmt::format(tiny_deck, tokens().string(), run_path("run").string()));
-  // A text that a small model learns within a few steps.
+  // A text that a small model learns within a few hundred steps.
   const std::string sentence = "the quick brown fox jumps over the lazy dog, again and again and again. ";
   TokenFileWriter writer(tokens());
   for (int i = 0; i < 100; ++i) {

@@ -57,8 +57,8 @@ class RunTest : public testing::Test {
   MetricsTable steps_table(const std::string& run) { return read_table(run, "steps"); }
   /// The number of steps in metrics.h5, also while the run goes on; 0 if there is no such file yet.
   std::size_t num_rows(const std::string& run);
-  /// Expects the checkpoints of `step` and all metrics of steps and evaluations except times to be bitwise
-  /// equal.
+  /// Expects the checkpoints of `step` and all metrics of steps and evaluations except times and rates to be
+  /// bitwise equal.
   void expect_same_run(const std::string& run, const std::string& reference, std::int64_t step);
   void expect_same_checkpoint(const Snapshot& seen, const Snapshot& expected);
   /// Expects each of the steps 1, 2, ... `last` once in metrics.h5.

@@ -86,7 +86,7 @@ TEST_F(Watch, EndsAJobWhoseFilesDoNotAnswer) {
 }
 
 TEST_F(Watch, EndsAJobWhoseSamplesDoNotCome) {
-  // The start reads four times; the later reads fetch samples ahead of their use.
+  // The first reads belong to the start; later ones fetch samples ahead of their use.
   Words words = {"--io.timeout=2", "--train.steps=1000"};
   const Outcome outcome =
       train("run", words, {.environment = preloaded(fmt::format("{}:1:pread:100:-1", tokens().string()))});

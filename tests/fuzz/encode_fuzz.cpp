@@ -31,7 +31,6 @@ BpeRanks some_ranks() {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const BpeTokenizer tokenizer(some_ranks());
   static const auto encoder = tokenizer.encoder();
-  // A copy of exactly this size: a read past its end is detected.
   const std::string text(reinterpret_cast<const char*>(data), size);
   std::vector<std::uint16_t> tokens;
   encoder->append(text, tokens);

@@ -38,7 +38,7 @@ void read_all(const std::string& name, TokenFormat format, std::int64_t vocab, s
 
 }  // namespace
 
-/// Bytes 0 and 1: format, vocabulary and context; the rest is the file.
+/// Bytes 0 and 1: format, vocabulary and sequence length; the rest is the file.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 2) return 0;
   static const int file = memfd_create("tokens", MFD_CLOEXEC);

@@ -48,7 +48,7 @@ void load_mutated(int count, unsigned seed) {
       ASSERT_EQ(slurp(output), sum) << context;
     }
   }
-  EXPECT_GT(loaded, 0) << "nothing of what is well formed was loaded";
+  EXPECT_GT(loaded, 0) << "no well-formed file was loaded";
 }
 
 TEST(CheckpointMutation, NoneCrashesHangsOrLoadsSilently) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Every kernel, allocation and fence of the backends carries a label "mylos::..."; once warm,
-// operations neither wait nor allocate.
+// Every kernel, allocation and fence of the backends carries a label "mylos::...", except allocations that
+// Kokkos makes for itself. Once warm, operations neither wait nor allocate.
 #include <cstdint>
 #include <set>
 #include <string>

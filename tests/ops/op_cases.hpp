@@ -88,7 +88,7 @@ struct OpCase {
   bool accumulate = false;
   bool accumulate_second = false;  ///< for wpe in embedding_backward
   bool write_gradient = true;
-  float scale = 1.0F;         ///< value, standard deviation, softmax scale or gradient scale
+  float scale = 1.0F;         ///< value, standard deviation, factor, softmax scale or gradient scale
   std::int64_t position = 0;  ///< position or query offset
   GlobalIndex index{};        ///< of normal numbers and dropout
   AttentionPlace place{};

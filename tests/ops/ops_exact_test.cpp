@@ -529,8 +529,8 @@ TEST_P(OpsExactTest, AdamwStepsSmallerThanTheSpacingAddUp) {
         EXPECT_TRUE(step.step > 1 || value == 1.0F || value == static_cast<float>(neighbour)) << value;
         mean += static_cast<double>(value) / static_cast<double>(n);
       }
-      // Each of n elements has gone down by a spacing in a third of its steps; the tolerance is five standard
-      // deviations.
+      // On average, each of n elements has gone down by a spacing in a third of its steps; the tolerance is
+      // five standard deviations.
       const auto steps = static_cast<double>(step.step);
       const double expected = 1.0 - steps * spacing / 3.0;
       EXPECT_NEAR(mean, expected, 5.0 * spacing * std::sqrt(steps * 2.0 / 9.0 / static_cast<double>(n)));

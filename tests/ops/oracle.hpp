@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Every operation in fp64, written for reading: the reference that the backends are compared with.
+// The operations in fp64, written for reading: the reference that the backends are compared with.
 #pragma once
 
 #include <cstddef>

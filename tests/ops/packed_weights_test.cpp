@@ -126,7 +126,7 @@ TEST_P(PackedWeightsTest, EndWithTheMemoryOfTheWeights) {
   const bool falls_through = backend().description().find("with AVX2 ") != std::string::npos;
   const bool keeps_copies = !is_own_product() && (dtype() == DType::fp32 || !falls_through);
   if (std::get<0>(GetParam()) == "onednn" && keeps_copies && dtype() != DType::fp16) {
-    const std::size_t copies = dtype() == DType::bf16 ? 2 : 1;  // in fp32, forward packs on the fly
+    const std::size_t copies = dtype() == DType::bf16 ? 2 : 1;  // in fp32, only dX is computed from a copy
     EXPECT_EQ(test_backends().ledger().current(), unpacked + copies * in * out * size_of(dtype()));
   }
   weights.reset();

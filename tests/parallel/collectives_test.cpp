@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Collectives by algorithm and in two levels over MPI: wire traffic, overlapping operations, progress without
-// waiting, simulated links. communicator_test.cpp checks the results of each operation.
+// Collectives by algorithm and in two levels over comm_shm: wire traffic, overlapping operations, progress
+// without waiting, simulated links. communicator_test.cpp checks the results of each operation over MPI.
 #include <algorithm>
 #include <chrono>
 #include <cmath>

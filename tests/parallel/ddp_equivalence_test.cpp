@@ -32,8 +32,8 @@ class DdpEquivalence : public testing::Test {
     return config;
   }
 
-  /// Trains with gradients in fp32 and in the type of `config`. Losses and norms differ from those of one
-  /// rank in fp32 by at most these relative errors.
+  /// Trains with gradients in fp32 and in the type of `config`. Expects losses and norms to differ from those
+  /// of one rank in fp32 by at most these relative errors.
   std::vector<Outcome> expect_near_fp32(RunConfig config, double loss_error, double norm_error) {
     constexpr std::int64_t steps = 10;
     const Outcome oracle = run_alone(mini_config(small_model(), global_batch, 37), steps);
@@ -160,7 +160,7 @@ TEST_F(DdpEquivalence, TrainsWithoutAMaster) {
   }
 }
 
-/// Without a progress thread, an all-reduce under way advances only when a rank calls progress or waits.
+/// Without a progress thread, an all-reduce advances only if a rank calls `progress`, `test` or `wait`.
 TEST_F(DdpEquivalence, AdvancesAllReducesAfterEveryBlock) {
   if (ranks() == 1) GTEST_SKIP() << "nothing is reduced";
   RunConfig config = mini_config(small_model(), global_batch, 37, ranks());

@@ -46,8 +46,8 @@ Outcome train_alone(ComputeBackend& backend, Communicator& self, RunConfig confi
 namespace {
 
 /// The elements that exact arithmetic determines. If a gradient is zero in exact arithmetic, Adam's step
-/// depends on rounding noise alone. The gradient of the key bias is always zero; the gradients
-/// of the weights and biases of queries and keys are zero if a sequence has one token.
+/// depends on rounding noise alone. The gradient of the key bias is always zero; the gradients of the weights
+/// and biases of queries and keys are zero if a sequence has one token.
 std::vector<float> determined(const Parameter& parameter, const std::vector<float>& values, bool one_token) {
   const bool qkv_weight = parameter.name.ends_with("c_attn.weight");
   const bool qkv_bias = parameter.name.ends_with("c_attn.bias");

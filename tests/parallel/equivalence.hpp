@@ -29,7 +29,8 @@ Outcome train(ComputeBackend& backend, Communicator& world, const RunConfig& con
 /// Trains on the single rank of `self`, with ddp and the global batch as one micro-batch.
 Outcome train_alone(ComputeBackend& backend, Communicator& self, RunConfig config, std::int64_t steps);
 
-/// Expects losses, norms and the whole gradient within 1e-5, each gradient and weight within 1e-4.
+/// Expects losses, norms and the whole gradient within a relative error of 1e-5, each gradient and weight
+/// within 1e-4.
 void expect_equal_to_rounding(const RunConfig& config, const Outcome& outcome, const Outcome& oracle);
 void expect_bitwise_equal(const Outcome& outcome, const Outcome& oracle);
 

@@ -73,7 +73,8 @@ class Evaluation : public testing::Test {
     return windows;
   }
 
-  /// Evaluates on the layout of `run` with every limit on the number of windows; 0 means no limit.
+  /// Evaluates on the layout of `run` with limits on the number of windows from 0 (no limit) to one more than
+  /// there are.
   void expect_windows(const RunConfig& run, const std::vector<Window>& expected) {
     MemoryLedger ledger;
     MiniTrainer trainer(backend_, ledger, *world_, run);

@@ -143,7 +143,7 @@ TEST(ShmThreads, Messages) {
   });
 }
 
-/// The sender blocks outside its communicator, as if it computed, so nothing advances it.
+/// The sender blocks outside its communicator, as if it computed, so it does not advance its messages.
 TEST(ShmThreads, LargeMessagesArriveWhileTheSenderIsAway) {
   constexpr std::int64_t count = 3 << 17;  // 1.5 MiB, several times the size of a ring
   constexpr std::chrono::minutes hang_limit(4);

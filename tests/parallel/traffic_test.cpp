@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The traffic counters against formulas of the test, and what the flight recorder shows.
+// The traffic counters against formulas, and what the flight recorder shows.
 #include "parallel/health/traffic.hpp"
 
 #include <array>

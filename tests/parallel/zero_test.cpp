@@ -78,7 +78,7 @@ class ZeroVariants : public Zero, public testing::WithParamInterface<Variant> {}
 TEST_P(ZeroVariants, ComputeWhatOneRankDoes) {
   constexpr std::int64_t steps = 5;
   const Outcome oracle = train_alone(backend_, *self_, config_of(GetParam(), 1), steps);
-  // Adam amplifies differences in the order in which so few terms are added.
+  // With so few terms, Adam amplifies the rounding differences between orders of summation.
   const bool has_few_tokens = GetParam().seq_len == 1;
   const std::int64_t accumulation = has_few_tokens ? 1 : accumulations().back();
   Recompute recompute = Recompute::none;

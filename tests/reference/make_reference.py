@@ -46,7 +46,7 @@ def make_model():
 
 
 def weights_of(model):
-    """Parameters by their names on the hub; the tied head occurs once, as `wte.weight`."""
+    """Parameters by their names on Hugging Face's hub; the tied head occurs once, as `wte.weight`."""
     return {name.removeprefix("transformer."): parameter for name, parameter in model.named_parameters()}
 
 

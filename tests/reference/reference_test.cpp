@@ -150,7 +150,8 @@ TEST_P(ReferenceTest, StepsInBf16) {
   }
 }
 
-/// Every rank has its part of Hugging Face's matrices; the joined parts equal the matrices.
+/// Every rank has its part of Hugging Face's matrices; the gradients, joined from all ranks, match Hugging
+/// Face's.
 TEST_P(ReferenceTest, DividedFirstStepInFp32) {
   const std::unique_ptr<Communicator> world = open_communicator("mpi", &backend_);
   RunConfig config = reference_config(file_, DType::fp32);

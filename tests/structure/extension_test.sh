@@ -123,9 +123,9 @@ train dealt "${dealt[@]}" --restart
 # losses NAME prints step, loss, norm and learning rate of the first and the last step.
 losses() { grep --only-matching -E '^step (1|6)/6 .* lr [^ ]+' "$work/$1.log"; }
 [[ $(losses ddp | wc -l) == 2 ]] || failed "ddp did not print its first and its last step"
-diff <(losses ddp) <(losses dealt) || failed "the losses are others than those of ddp"
+diff <(losses ddp) <(losses dealt) || failed "the losses differ from those of ddp"
 for file in weights.h5 optimizer.h5; do
-  cmp "$work"/{ddp,dealt}/checkpoints/step_000006/$file || failed "$file is another than that of ddp"
+  cmp "$work"/{ddp,dealt}/checkpoints/step_000006/$file || failed "$file differs from that of ddp"
 done
 
 # --- The new subcommand, which runs the new operation -----------------------------------------------------------------

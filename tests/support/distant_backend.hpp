@@ -24,7 +24,7 @@ class DistantDevice {
   DistantDevice(const DistantDevice&) = delete;
   DistantDevice& operator=(const DistantDevice&) = delete;
 
-  /// Waits for all work, which may use the memory, before the memory is freed.
+  /// The deleter waits for all work, which may use the memory, before it frees the memory.
   Allocation allocate(std::size_t bytes);
 
   /// Queues work after all earlier work; returns its number.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The main function of every test program, on any number of ranks.
+// The main function of the test programs, on any number of ranks.
 //
-// MPI is always initialised (30 ms without a launcher): communicators need it even on one rank. A test that
-// takes longer than 300 s, or MYLOS_TEST_TIMEOUT seconds, is named and ends the job. Rank 0 prints the
-// failures of all ranks, and every rank returns the same exit code.
+// MPI is always initialised: communicators need it even on one rank. A test that takes longer than
+// MYLOS_TEST_TIMEOUT seconds, by default 300, is named and ends the job. Rank 0 prints the failures of all
+// ranks, and every rank returns the same exit code.
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>

@@ -47,7 +47,7 @@ TEST(LrSchedule, StaysAtThePeakBeforeTheDecayOfWsd) {
   EXPECT_DOUBLE_EQ(learning_rate(schedule(LrDecay::wsd), 100), 5.5e-4);
   LrScheduleConfig longer = schedule(LrDecay::wsd);
   longer.decay_steps = 1000;
-  EXPECT_DOUBLE_EQ(learning_rate(longer, 10), 1e-3) << "also where it would begin within the warmup";
+  EXPECT_DOUBLE_EQ(learning_rate(longer, 10), 1e-3) << "also if the decay would begin within the warmup";
 }
 
 TEST(LrSchedule, StartsAtThePeakWithoutWarmup) {

@@ -368,8 +368,8 @@ TEST(Plan, DISABLED_ResidentMemoryEqualsThePlan) {
   const PluginDescriptor& compute = *test_plugins().usable(PluginKind::compute).front();
   ComputeBackend& root = test_backends().at("kokkos");
   const std::unique_ptr<Communicator> self = open_communicator("self", &root);
-  // Loads the libraries' code and the kernels that they generate. This happens once per process and is not
-  // part of any plan.
+  // A small run loads the libraries' code and the kernels that they generate, which happens once per process
+  // and is not part of any plan.
   const RunConfig small = typed(mini_config(gpt2(1, 12, 768), 1, 256), DType::fp32, DType::fp32);
   {
     MemoryLedger ledger;

@@ -22,7 +22,7 @@
 namespace mylos {
 namespace {
 
-/// A matrix of 8.6 million elements.
+/// A model with a matrix of 8.6 million elements.
 ModelConfig wide_model() {
   ModelConfig model;
   model.layers = 1;

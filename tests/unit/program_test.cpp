@@ -178,8 +178,8 @@ TEST(Program, RepeatsDiscardedActivationsInBackward) {
     const Recorded recorded(small_model(true, 0.0F), {.recompute = recompute});
     for (const int block : {1, 2, 3}) {
       const Program& backward = recorded.backward();
-      // Backward repeats everything that computes values used within the block, but not the product whose
-      // result is used only after it.
+      // With Recompute::block, the backward pass repeats all that computes values used within the block,
+      // except the product whose result is used only after the block.
       EXPECT_EQ(count<LinearForward>(backward, block) + count<LinearGeluForward>(backward, block), products);
       EXPECT_EQ(count<LayernormForward>(backward, block) + count<DropoutAddLayernorm>(backward, block),
                 norms);
@@ -589,8 +589,8 @@ TEST(SplitProgram, DefersTheGradientsOfWeights) {
   });
 }
 
-/// If both are on one rank, a tied embedding adds to the gradient that the head wrote. On a stage without the
-/// head it must overwrite, because it would otherwise add to the gradient of the previous step.
+/// If the head is on the same rank, a tied embedding adds to the gradient that the head wrote. On a stage
+/// without the head it must overwrite, because it would otherwise add to the gradient of the previous step.
 TEST(Program, TheFirstContributionOnARankWrites) {
   const auto adds = [](const Recorded& recorded) {
     const Program& stage = recorded.programs.chunks.front().backward.front();

@@ -257,7 +257,7 @@ TEST(RunConfig, ChecksTokenFilesSeparately) {
                                              "run.deck:8: [data] valid = . is not a file"));
 }
 
-/// Radford et al., 2019, table 2.
+/// Radford et al., 2019, table 2; the numbers of heads are those of the released models.
 TEST(RunConfig, PresetsAreThePublishedModels) {
   const std::vector<std::pair<std::string, std::vector<std::int64_t>>> presets = {
       {"gpt2-124m", {12, 12, 768}},

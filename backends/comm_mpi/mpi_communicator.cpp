@@ -28,7 +28,8 @@ constexpr int progress_tag = 32766;  // `progress` probes for it; no message car
 /// The MPI requests of one operation and the host memory of its buffers.
 class MpiRequest final : public RequestState {
  public:
-  /// MPI reads and writes the buffers themselves, or stand-ins in host memory if `on_host` is set.
+  /// MPI reads and writes the buffers themselves or, if `on_host` is set and the host cannot access them,
+  /// stand-ins in host memory.
   MpiRequest(MpiCommunicator& owner, bool on_host)
       : owner_(owner), buffers_(on_host ? owner.settings_.compute : nullptr) {}
 

@@ -31,7 +31,7 @@ class MatmulCache {
   MatmulCache(const MatmulCache&) = delete;
   MatmulCache& operator=(const MatmulCache&) = delete;
 
-  /// Whether oneDNN multiplies matrices of this type fast on this machine.
+  /// Whether oneDNN has vectorised kernels for this type on this machine.
   static bool supports(DType dtype);
 
   /// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n) + bias (n). `bias` has b's type, or is null. c is

@@ -167,7 +167,7 @@ std::int64_t bytes_of(const Entry& entry) {
 SplitProgram split(const Program& backward, const std::vector<Root>& roots, const std::set<int>& wanted) {
   SplitProgram parts;
   std::set<int> needed = wanted;  // wanted, or read by the entries of the input part
-  std::set<int> overwritten;      // written by the entries of the input part
+  std::set<int> overwritten;      // written by the entries of the input part, except gradients
   for (auto entry = backward.entries.rbegin(); entry != backward.entries.rend(); ++entry) {
     const auto [reads, writes] = accesses_of(*entry);
     const auto is_gradient = [&](int root) {

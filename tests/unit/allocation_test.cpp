@@ -19,7 +19,7 @@ namespace {
 struct Allocations {
   bool counts = false;
   std::size_t calls = 0;
-  std::size_t bytes = 0;  // of all calls
+  std::size_t bytes = 0;  // of all calls since counting began
   std::size_t largest = 0;
   // Bytes by which the heap grew from the end of the first counted step to the end of the last.
   std::size_t kept = 0;

@@ -37,7 +37,7 @@ ModelConfig small_model(bool tied, float dropout) {
   return model;
 }
 
-/// A model's programs for 32 x 64 tokens in fp32.
+/// A model's programs in fp32 for 32 x 64 tokens, or for 31 x 64 with sequence parallelism.
 struct Recorded {
   explicit Recorded(const ModelConfig& model, const ProgramConfig& config = {})
       : table(model), programs(record_programs(model, table, sized(config))) {}
@@ -117,7 +117,7 @@ void expect_completion(const Recorded& recorded, const std::vector<const Program
   }
 }
 
-/// Expects each gradient to be written first, then added to, and completed after its last contribution.
+/// Expects the first contribution to each gradient to write it, and all others to add to it.
 void expect_contributions(const Recorded& recorded, const std::vector<const Program*>& programs) {
   std::set<std::pair<int, std::int64_t>> begun;  // root and offset
   for (const Program* program : programs) {
@@ -132,7 +132,7 @@ void expect_contributions(const Recorded& recorded, const std::vector<const Prog
   EXPECT_EQ(begun.size(), recorded.table.parameters().size());
 }
 
-/// Expects units to be acquired before their use and released after it, once per block.
+/// Expects units to be acquired before their use and released after it, within one block.
 void expect_access(const Recorded& recorded, const Program& program) {
   std::set<int> held;
   int block = -1;
@@ -178,8 +178,8 @@ TEST(Program, RepeatsDiscardedActivationsInBackward) {
     const Recorded recorded(small_model(true, 0.0F), {.recompute = recompute});
     for (const int block : {1, 2, 3}) {
       const Program& backward = recorded.backward();
-      // With Recompute::block, the backward pass repeats all that computes values used within the block,
-      // except the product whose result is used only after the block.
+      // With Recompute::block, the backward pass repeats all operations whose results it reads; the last
+      // product is not among them.
       EXPECT_EQ(count<LinearForward>(backward, block) + count<LinearGeluForward>(backward, block), products);
       EXPECT_EQ(count<LayernormForward>(backward, block) + count<DropoutAddLayernorm>(backward, block),
                 norms);
@@ -189,8 +189,8 @@ TEST(Program, RepeatsDiscardedActivationsInBackward) {
   }
 }
 
-/// If the residual stream is divided within a sample, norms are recorded part by part, and each part is
-/// recomputed.
+/// If the residual stream is divided within a sample, a block's second norm, which includes dropout, is
+/// recorded part by part, and each part is recomputed.
 TEST(Program, RepeatsEveryPartOfANorm) {
   const auto norms = [](const Program& program, int block) {
     return count<LayernormForward>(program, block) + count<DropoutAddLayernorm>(program, block);

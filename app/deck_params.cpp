@@ -138,10 +138,11 @@ const ParamSpec params[] = {
                "Communication backend; auto takes the best one that works on this machine."),
     integer_param("backend", "threads", "0", 0, 4096, "threads",
                   "Host threads of a rank; 0 takes OMP_NUM_THREADS if it is set, otherwise an even share of "
-                  "the cores that the rank may use."),
+                  "the hardware threads that the rank may use."),
     boolean_param("backend", "graphs", "false",
-                  "From the second step on, the kernels between one communication call and the next are "
-                  "queued as one CUDA graph instead of one by one; needs a GPU. The results are the same."),
+                  "From the second step on, the kernels of a pass or of the update between one communication "
+                  "call and the next are queued as one CUDA graph instead of one by one; needs a GPU. The "
+                  "results are the same."),
 
     text_param("comm", "algorithm", "native",
                "How collectives are performed: native is the backend's own way; naive, tree, ring and "

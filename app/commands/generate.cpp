@@ -67,7 +67,7 @@ std::unique_ptr<Tokenizer> tokenizer_of(const CommandLine& line, const DataConfi
 std::vector<CommandOption> options() {
   return {
       {"prompt", OptionKind::text, "text to continue", ""},
-      {"tokens", OptionKind::integer, "number of tokens to generate", "200"},
+      {"tokens", OptionKind::integer, "largest number of tokens to generate; <|endoftext|> ends the text earlier", "200"},
       {"temperature", OptionKind::real,
        "divides the logits before a token is drawn; 0 takes the most likely token", "0.8"},
       {"top-k", OptionKind::integer, "draw from the k most likely tokens; 0 draws from all", "40"},

@@ -8,14 +8,14 @@ namespace mylos::comm_mpi {
 namespace {
 
 constexpr ParamSpec params[] = {
-    boolean_param(
-        "comm", "gpu_aware", "false",
-        "MPI accepts device pointers; otherwise data go through host memory. Except sums of fp32 and "
-        "all reductions of integers, reductions go through it in any case."),
+    boolean_param("comm", "gpu_aware", "false",
+                  "MPI accepts device pointers; otherwise data go through host memory. Except for sums of "
+                  "fp32 and all reductions of integers, reductions go through it in any case, as does a "
+                  "reduce-scatter whose result lies within its input (zero1)."),
 };
 
 const char* unusable() {
-  return mpi_is_running() ? nullptr : "MPI is not initialised: start under mpiexec or srun";
+  return mpi_is_running() ? nullptr : "MPI is not running; train, eval and generate start it";
 }
 
 std::unique_ptr<Communicator> create(const CommunicatorArgs& args) {

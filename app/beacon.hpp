@@ -14,8 +14,8 @@
 namespace mylos {
 
 /// The lowest ranks of the nodes form a ring. At every heartbeat, each of them sends its page to the next
-/// one, unless its previous message is still in flight. If a node stops, exactly one other node notices,
-/// whatever the number of nodes.
+/// one, unless its previous message is still in flight. If one of several nodes stops, exactly one other node
+/// notices.
 class Beacon {
  public:
   /// Collective over MPI_COMM_WORLD. Does nothing if the job has only one node.

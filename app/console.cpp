@@ -20,7 +20,8 @@ constexpr std::chrono::seconds line_interval{5};
 constexpr int most_bar_width = 24;
 constexpr int wide_terminal = 100;
 
-/// Returns the columns of the terminal. Under a launcher stdout is a pipe, so only $COLUMNS can give them.
+/// Returns the columns of the terminal. If stdout is not a terminal, as under most launchers, returns
+/// $COLUMNS, or 80 if that is not set.
 int terminal_width() {
   constexpr int usual = 80;
   winsize size{};

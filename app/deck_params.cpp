@@ -75,8 +75,10 @@ const ParamSpec params[] = {
         "activations; selective: the outputs of layernorm and GELU; block: everything within a block."),
     integer_param("train", "seed", "1", 0, unbounded, "",
                   "Seed of initialisation, data order, dropout and stochastic rounding."),
-    real_param("train", "wall_clock", "0", 0.0, 1e9, "s",
-               "The run ends with a checkpoint before this much time has passed; 0 sets no limit."),
+    real_param(
+        "train", "wall_clock", "0", 0.0, 1e9, "s",
+        "The run is stopped, with a checkpoint, so that it should end before this much time has passed; 0 "
+        "sets no limit."),
 
     choice_param("optim", "name", optimizers().front()->name, optimizer_choices.c_str(),
                  optimizer_docs.c_str()),
@@ -189,7 +191,7 @@ const ParamSpec params[] = {
         "compares only for checkpoints."),
 
     integer_param("checkpoint", "every", "0", 0, 1e9, "steps",
-                  "Steps between checkpoints; 0 writes one only at the end."),
+                  "Steps between checkpoints; 0 writes one only when the run ends."),
     boolean_param("checkpoint", "async", "false",
                   "Weights and the optimizer's states are copied to host memory, and the copies are written "
                   "while training goes on."),
@@ -199,7 +201,8 @@ const ParamSpec params[] = {
     integer_param("checkpoint", "keep", "2", 2, 1e9, "checkpoints",
                   "How many of the newest checkpoints to keep; damaged ones do not count."),
     integer_param("checkpoint", "keep_every", "0", 0, 1e9, "steps",
-                  "Checkpoints of steps that are multiples of this are kept for good; 0 keeps none."),
+                  "Checkpoints of steps that are multiples of this are kept in addition to the newest; 0 "
+                  "keeps none."),
     integer_param(
         "checkpoint", "keep_abandoned", "1", 0, 1e9, "directories",
         "How many of the newest abandoned-<time> directories to keep; they contain the later checkpoints "

@@ -27,7 +27,8 @@ enum class FaultKind : std::uint8_t {
 class Fault {
  public:
   Fault() = default;
-  /// Reads MYLOS_FAULT. Throws ExitCode::usage if it is malformed, or if its kind does nothing in its phase.
+  /// Reads MYLOS_FAULT. Throws ExitCode::usage if it is malformed, or if its phase is a CheckpointPhase and
+  /// its kind is not kill, stop or error.
   static Fault from_environment(int rank);
 
   /// "checkpoint." and the name of `phase`.

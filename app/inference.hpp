@@ -29,7 +29,7 @@ struct Inference {
 /// Opens the checkpoint that the command line names, either directly or by a run directory and optionally
 /// --step. Prepares forward passes of `batch` sequences (0: the micro-batch of the checkpoint's run) and
 /// calls `work`. Returns the exit code of `work`, or that of an error on which all ranks agree before they
-/// create the backends. Any other error ends the job.
+/// create the backends. Any later error ends the job (`end_job`).
 int with_inference(const CommandLine& line, std::int64_t batch,
                    const std::function<int(const MpiRuntime&, Inference&)>& work);
 

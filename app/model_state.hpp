@@ -17,8 +17,8 @@ CheckpointContent checkpoint_content(ComputeBackend& backend, const ParameterTab
                                      const GradientExchange& exchange, const Optimizer& optimizer,
                                      void* snapshot = nullptr);
 
-/// Reads weights and optimizer states into the owned parts and publishes the weights. Without master weights,
-/// the values are rounded to nearest. Only the publishing is collective.
+/// Reads weights and optimizer states into the owned parts and publishes the weights, which are rounded to
+/// nearest in the compute type. Only the publishing is collective.
 void restore(ComputeBackend& backend, const ParameterTable& table, const CheckpointReader& reader,
              GradientExchange& exchange, Optimizer& optimizer);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MpiRuntime: MPI and the watchdog, from start to end, for commands that compute.
+// MpiRuntime: MPI and the watchdog, from start to end.
 #pragma once
 
 #include <chrono>
@@ -13,13 +13,13 @@
 
 namespace mylos {
 
-/// Returns the rank given by the launcher's environment, known before MPI starts; 0 without a launcher.
+/// Returns the rank that the launcher's environment gives before MPI starts; 0 if it gives none.
 int launched_rank();
 
 /// Initialises MPI with MPI_THREAD_MULTIPLE and finalises it. Throws ExitCode::usage if the library offers
 /// less. While this object exists, no rank waits forever: the watchdog ends the job if a rank does not start,
-/// stops or stalls. Ranks to which the launcher gave the same cores divide these evenly, unless there are
-/// fewer cores than ranks or a binding variable of OpenMP or libgomp is set.
+/// stops or stalls. Ranks to which the launcher gave the same processors divide these (`even_share`), unless
+/// there are fewer processors than ranks, a binding variable of OpenMP or libgomp is set, or binding fails.
 class MpiRuntime {
  public:
   static constexpr std::chrono::milliseconds default_start_timeout{60000};
@@ -31,8 +31,8 @@ class MpiRuntime {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// Returns the number of ranks on this node, this one included, that may run on exactly the cores of this
-  /// rank: 1 if the launcher or this class gave each rank its own cores.
+  /// Returns the number of ranks on this node, this one included, that may run on exactly the processors of
+  /// this rank: 1 if the launcher or this class gave this rank its own.
   int ranks_sharing_cores() const { return ranks_sharing_cores_; }
 
   JobSize job() const { return {size_, ranks_per_node_}; }

@@ -226,8 +226,8 @@ class CrossChecks {
            data, data * tensor, data * tensor == 1 ? "" : "s", job_.ranks, all);
   }
 
-  /// Returns the extent of the shard axis that parallel.shard requests: 0 for all ranks, -1 after reporting a
-  /// problem.
+  /// Returns the extent of the shard axis that parallel.shard requests: 0 for the whole data axis, -1 after
+  /// reporting a problem.
   std::int64_t wanted_shard() {
     const std::string wanted = values_.text("parallel.shard");
     if (wanted == "node") {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// RunConfig: a checked deck as plain structs, one per module, which receives its struct as const.
+// RunConfig: a checked deck as plain structs.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ enum class GuardPolicy : std::uint8_t { skip, stop };
 
 struct GuardSettings {
   GuardPolicy policy = GuardPolicy::skip;
-  std::int64_t max_skips = 10;  ///< this many skipped steps in a row end the run with exit code 17
+  std::int64_t max_skips = 10;  ///< this value of GuardState::skipped_in_row ends the run with exit code 17
   /// Steps between comparisons of the hashes of weights and optimizer states across replicas; 0 compares
   /// them only for checkpoints.
   std::int64_t replica_check_every = 0;
@@ -62,8 +62,8 @@ struct CheckpointConfig {
 struct BackendConfig {
   std::string compute;  ///< "auto" or a name
   std::string comm;
-  /// Host threads per rank; 0: OMP_NUM_THREADS if set, otherwise an even share of the cores that the rank may
-  /// use.
+  /// Host threads per rank; 0: OMP_NUM_THREADS if set, otherwise an even share of the hardware threads that
+  /// the rank may use.
   std::int64_t threads = 0;
 };
 
@@ -108,8 +108,9 @@ RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, co
                           DeckErrors& errors, ParamValues& values,
                           const std::vector<std::pair<std::string, std::string>>& unavailable = {});
 
-/// Adds to `errors` every token file of `config` that does not exist or cannot be read, and every pattern
-/// that matches no file. Separate from `make_run_config`, so that a dry run needs no data.
+/// Adds to `errors` every token file of `config` that does not exist, is not a regular file or cannot be
+/// read, and of each source the first pattern that matches no file. Separate from `make_run_config`, so that
+/// a dry run needs no data.
 void check_token_files(const Deck& deck, const RunConfig& config, DeckErrors& errors);
 
 }  // namespace mylos

@@ -29,12 +29,12 @@ struct RunPaths {
 /// keeps this object for the whole run.
 class RunDirectory {
  public:
-  /// `checkpoints` names the directory of the checkpoints; a link in the run's directory then points to it.
-  /// If no directory is named, the checkpoints are in the directory that an existing link points to, or in
-  /// the run's directory. Throws ExitCode::usage if `restart` is false but a run or checkpoints exist; if
-  /// `checkpoints` is the run's directory, differs from the place of this run's existing checkpoints, or
-  /// holds those of another run; or if another job has locked one of the two directories. Throws ExitCode::io
-  /// if a directory cannot be written.
+  /// `checkpoints` names the directory of the checkpoints; `paths.checkpoints()` then is that directory or a
+  /// link to it. If no directory is named, the checkpoints are in `paths.checkpoints()`, which may be a link.
+  /// Throws ExitCode::usage if `restart` is false but a run or checkpoints exist; if `checkpoints` is the
+  /// run's directory itself, differs from the place that this run's checkpoints already have, or holds those
+  /// of another run; or if another job has locked one of the two directories. Throws ExitCode::io if a
+  /// directory cannot be written.
   RunDirectory(const RunPaths& paths, const std::filesystem::path& checkpoints, bool restart);
 
  private:

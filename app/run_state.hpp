@@ -33,7 +33,7 @@ struct RunState {
 std::string state_text(const RunState& state);
 
 /// Parses the text of state.json. Throws ExitCode::bad_data with a message that begins with `place` if `text`
-/// is not a complete state of `step`.
+/// is not a valid state of `step`.
 RunState parse_state(const std::string& text, const std::string& place, std::int64_t step);
 
 }  // namespace mylos

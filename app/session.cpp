@@ -17,7 +17,7 @@ namespace mylos {
 
 namespace {
 
-/// Returns OMP_NUM_THREADS if set, otherwise an even share of the cores that this rank may run on.
+/// Returns OMP_NUM_THREADS if set, otherwise an even share of the hardware threads that this rank may use.
 std::int64_t default_threads(int ranks_sharing_cores) {
   if (const char* threads = std::getenv("OMP_NUM_THREADS"); threads != nullptr && std::atoi(threads) > 0) {
     return std::atoi(threads);

@@ -30,8 +30,8 @@ CommunicatorPlan plan_communicator(const PluginRegistry& plugins, const RunConfi
 std::vector<const PluginDescriptor*> compute_plugins(const PluginRegistry& plugins, const RunConfig& config);
 
 /// Returns `wanted` with `auto` replaced by the chosen backends, and a thread count of 0 by OMP_NUM_THREADS
-/// or, if that is not set, by this rank's share of the cores. Throws ExitCode::usage if a backend cannot be
-/// used, or if "self" is wanted for several ranks.
+/// or, if that is not set, by this rank's share of the hardware threads. Throws ExitCode::usage if a backend
+/// cannot be used, or if "self" is wanted for several ranks.
 BackendConfig choose_backends(const PluginRegistry& plugins, const BackendConfig& wanted, int world_size,
                               int ranks_sharing_cores);
 

@@ -40,7 +40,8 @@ using DeckOverrides = std::vector<std::pair<std::string, std::string>>;
 /// these parameters are left out.
 enum class DeckOrigin : std::uint8_t { user, checkpoint };
 
-/// Returns the text of a deck. Throws ExitCode::usage if there is no such file.
+/// Returns the text of a deck. Throws ExitCode::usage if there is no such file, or an error of
+/// `read_text_file`.
 std::string read_deck(const std::string& file);
 
 /// Returns mylos' own parameters and those of the plugins that could be loaded.
@@ -64,7 +65,8 @@ RunPlan plan_of(const Setup& setup);
 int run_agreed(const MpiRuntime& mpi, const std::function<void()>& work);
 
 /// Returns how long the ranks may take to start: [comm] start_timeout from the command line, otherwise from
-/// the deck if this rank can read it, otherwise the default. The ranks cannot communicate yet.
+/// the deck if this rank can read it; the default if there is no valid value. The ranks cannot communicate
+/// yet.
 std::chrono::milliseconds start_timeout(const CommandLine& line, const std::string& deck_name);
 
 /// If the ranks of this job cannot use the chosen communication backend together, warns and chooses MPI

@@ -23,7 +23,7 @@ struct StepObservation {
   int stop_request = 0;                                            // of the highest rank that has one; else 0
 };
 
-/// Gathers every rank's measurements of the step and its `stop_request` (0 if it has none). Collective; the
+/// Gathers the measurements of the step and the `stop_request` (0: none) of every rank. Collective; the
 /// result is the same on every rank.
 StepObservation observe_step(Session& session, const StepResults& results, int stop_request);
 
@@ -32,10 +32,11 @@ struct StepRecord {
   std::int64_t steps = 0;   ///< of the whole run
   std::int64_t tokens = 0;  ///< of the run up to and including this step
   double tokens_per_second = 0.0;
-  /// Model FLOPs utilisation: `model_flops_per_token` times the tokens per second, as a fraction of the peak.
+  /// Model FLOPs utilisation: `model_flops_per_token` times the tokens per second, as a fraction of the peak
+  /// of all ranks together.
   double mfu = 0.0;
-  /// Hardware FLOPs utilisation: the FLOPs that this rank executes per second, recomputation included, as a
-  /// fraction of its peak.
+  /// Hardware FLOPs utilisation: the FLOPs that this rank's programs execute per second, recomputation
+  /// included, as a fraction of its peak.
   double hfu = 0.0;
   StepScalars scalars;
   StepObservation seen;

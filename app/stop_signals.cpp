@@ -39,7 +39,7 @@ void install(void (*handler)(int)) {
   struct sigaction action {};
   action.sa_handler = handler;
   action.sa_flags = SA_RESTART | SA_ONSTACK;
-  sigfillset(&action.sa_mask);  // one handler at a time
+  sigfillset(&action.sa_mask);  // no signal interrupts a handler
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1}) sigaction(signal, &action, nullptr);
 }
 

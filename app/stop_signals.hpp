@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// StopSignals: SIGTERM, SIGINT, SIGHUP and SIGUSR1 ask the run to end with a checkpoint.
+// StopSignals: notes SIGTERM, SIGINT, SIGHUP and SIGUSR1, which ask a command to end early.
 #pragma once
 
 #include <chrono>

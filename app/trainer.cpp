@@ -134,7 +134,7 @@ void Trainer::restore_from(CheckpointReader& reader) {
   };
   note_change("compute backend", state.compute, backend_.description());
   note_change("mylos", state.code, code_version());
-  if (state.ranks_per_node > 0)  // older checkpoints do not have it
+  if (state.ranks_per_node > 0)  // 0: an older checkpoint, or no such number (JobSize)
     note_change("ranks per node", std::to_string(state.ranks_per_node),
                 std::to_string(config_.ranks_per_node));
   if (!state.train_data.empty())

@@ -68,7 +68,8 @@ class Trainer final : private StepDriver {
   ~Trainer() override;
 
   /// Starts from initial weights or, if `restart` is given, from a checkpoint: "newest" means the newest
-  /// undamaged one, "step_N" that of step N. If there are no checkpoints, warns and uses initial weights.
+  /// undamaged one, "step_N" that of step N. With "newest", warns and uses initial weights if there are no
+  /// checkpoints.
   void start(const std::optional<std::string>& restart);
   /// Trains until the last step, a stop request or a failure that the guard reports.
   TrainResult run();

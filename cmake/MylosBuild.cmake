@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# How mylos' libraries, plugins and programs are built; every folder uses these functions. Programs look for plugins in
-# ../lib/mylos relative to the executable, so the library folder is lib on every system.
+# How mylos' libraries, plugins and programs are built. Programs look for plugins in ../lib/mylos relative to the
+# executable, so the library folder is lib on every system.
 set(CMAKE_INSTALL_LIBDIR lib)
 include(GNUInstallDirs)
 
@@ -9,7 +9,8 @@ set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
-# If CMAKE_UNITY_BUILD is on, as in the presets openmp and debug, up to this many sources are compiled as one.
+# If CMAKE_UNITY_BUILD is on, as in the presets openmp and debug, up to this many sources are compiled as one, except in
+# plugins.
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 6)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
@@ -85,7 +86,8 @@ function(mylos_use_precompiled target)
   endif()
 endfunction()
 
-# mylos_precompile_kokkos(TARGET) precompiles headers for sources with Kokkos kernels, unless nvcc compiles the sources.
+# mylos_precompile_kokkos(TARGET) precompiles headers for sources with Kokkos kernels, if MYLOS_PRECOMPILE_HEADERS is on
+# and nvcc does not compile the sources.
 function(mylos_precompile_kokkos target)
   if(MYLOS_PRECOMPILE_HEADERS AND NOT MYLOS_CUDA_ARCH)
     target_precompile_headers(${target} PRIVATE <Kokkos_Core.hpp> <Kokkos_SIMD.hpp> <fmt/core.h>)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What `cmake --install` adds to the libraries, plugins and programs: Kokkos, so that the tree can be moved, and the
-# package that plugins outside the tree are built against.
+# What `cmake --install` adds to the libraries, plugins and programs, except in a static build: Kokkos, so that the tree
+# can be moved, and the package that plugins outside the tree are built against.
 include(CMakePackageConfigHelpers)
 
 if(MYLOS_STATIC)

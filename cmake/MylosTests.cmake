@@ -6,7 +6,7 @@ add_library(mylos_test_options INTERFACE)
 target_link_libraries(mylos_test_options INTERFACE mylos_options mylos_test_support)
 target_compile_options(mylos_test_options INTERFACE -Og)
 if(MYLOS_SANITIZE MATCHES undefined)
-  # UBSan finds little in the tests' own code and takes half of their compile time.
+  # UBSan finds little in the tests' own code and slows its compilation down.
   target_compile_options(mylos_test_options INTERFACE -fno-sanitize=undefined)
 endif()
 if(MYLOS_PRECOMPILE_HEADERS)

@@ -56,12 +56,12 @@ class Request {
 /// Memory of a communicator, which its ranks share if they can.
 using Window = Allocation;
 
-/// A group of ranks. An operation that returns a Request is non-blocking, starts after the work queued on the
-/// compute backend before it, and may use its buffers until the request has been waited for. Buffers are
-/// contiguous fp32, bf16, fp16, int32, int64 or uint8 (which is moved but never reduced); counts may be 0.
-/// All ranks of the group call collectives in the same order with the same sizes (except the counts of
-/// all_to_all_v). An operation that fails throws an Error or, if the transport fails, ends the job through
-/// `abort`.
+/// A group of ranks. An operation that returns a Request need not be complete when the call returns. It
+/// starts after the work that was queued on the communicator's compute backend before the call, and may use
+/// its buffers until the request has been waited for. Buffers are contiguous fp32, bf16, fp16, int32, int64
+/// or uint8 (which is moved but never reduced); counts may be 0. All ranks of the group call collectives in
+/// the same order with the same sizes (except the counts of all_to_all_v). An operation that fails throws an
+/// Error or, if the transport fails, ends the job through `abort`.
 class Communicator {
  public:
   virtual ~Communicator() = default;

@@ -41,7 +41,7 @@ enum class PluginKind : std::uint32_t { compute = 1, communication = 2 };
 /// The arguments for creating a compute backend.
 struct ComputeArgs {
   const ParamValues* deck = nullptr;
-  ComputeBackend* next = nullptr;  ///< runs the operations that this backend lacks; null for the root
+  ComputeBackend* next = nullptr;  ///< runs the operations that this backend does not; null for the root
   MemoryLedger* ledger = nullptr;
   int num_threads = 1;  ///< host threads that this rank may use
 };
@@ -51,8 +51,9 @@ struct CommunicatorArgs {
   const ParamValues* deck = nullptr;
   Communicator* bootstrap = nullptr;  ///< all ranks, for exchanging ids; null for the bootstrap itself
   /// The backend that owns the buffers. Every operation waits for the work queued on it. Null if the buffers
-  /// are host memory that no queued work writes. A communicator that reaches fewer ranks than `bootstrap`
-  /// ignores this backend: the layer that joins such communicators waits for the work.
+  /// are host memory, and no queued work uses them or a layer above waits for that work. A communicator that
+  /// reaches fewer ranks than `bootstrap` ignores this backend: the layer that joins such communicators waits
+  /// for the work.
   ComputeBackend* compute = nullptr;
   MemoryLedger* ledger = nullptr;
 };
@@ -74,7 +75,7 @@ struct PlannedProduct {
   DType grad_dtype = DType::fp32;
   bool transposed = false;   ///< stored (out, in)
   bool bias = false;         ///< added in forward
-  bool accumulates = false;  ///< products of `rows` rows, except the first, add to the gradient
+  bool accumulates = false;  ///< some of the products add to the gradient
   bool versioned = true;     ///< the weight keeps its place from step to step and has a version
 };
 
@@ -91,7 +92,7 @@ struct PluginDescriptor {
   const char* compiler = MYLOS_COMPILER_FINGERPRINT;
   const char* kokkos_version = "";         ///< "" if it does not use Kokkos
   const char* summary;                     ///< one line for `mylos help`
-  std::int32_t preference;                 ///< `auto` takes the usable backend with the largest preference
+  std::int32_t preference;                 ///< `auto` prefers usable backends with larger values
   std::span<const ParamSpec> params = {};  ///< its own deck parameters
   /// For a compute backend: the names of the operations that it has kernels for.
   std::span<const std::string_view> operations = {};
@@ -104,8 +105,8 @@ struct PluginDescriptor {
   const char* (*unusable_among)(Communicator& ranks) = nullptr;
   std::unique_ptr<ComputeBackend> (*create_compute)(const ComputeArgs&) = nullptr;
   std::unique_ptr<Communicator> (*create_communicator)(const CommunicatorArgs&) = nullptr;
-  /// Plans the communicator of a run of `ranks` ranks, on one node unless the deck says otherwise. The
-  /// pointer is null if there is nothing to plan.
+  /// Plans the communicator of a run for `ranks` ranks on one node, which the deck may divide into several
+  /// nodes. The pointer is null if there is nothing to plan.
   CommunicatorPlan (*plan_communicator)(const ParamValues& deck, int ranks) = nullptr;
   /// Returns the bytes of workspace that the backend will keep for these products. The pointer is null if
   /// there is nothing to plan.
@@ -122,10 +123,10 @@ struct PluginInfo {
 /// The plugins of this process: found in the search path, or registered by a static build.
 class PluginRegistry {
  public:
-  /// Opens every `libmylos_*.so` in `directories`, in order; of several files with the same name, the first
-  /// is used. If MYLOS_CPU names an instruction set, each directory is preceded by its subfolder of that
-  /// name, which holds plugins compiled for no more than this set. Throws ExitCode::usage if MYLOS_CPU has
-  /// any other value. Plugins are never unloaded.
+  /// Opens the files `libmylos_*.so` in `directories`, in order; of several files with the same name, only
+  /// the first. If MYLOS_CPU names an instruction set, each directory is preceded by its subfolder of that
+  /// name, which holds plugins compiled for no more than this set. Throws if `instruction_set_limit` does.
+  /// Plugins are never unloaded.
   static PluginRegistry discover(const std::vector<std::filesystem::path>& directories);
   /// Opens and checks one file. Errors are reported in the result.
   static PluginInfo open(const std::filesystem::path& file);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Agreement of the ranks of the I/O communicator: an error on one rank is thrown by all ranks.
+// Agreement of the ranks of a communicator: an error on one rank is thrown by all ranks.
 #pragma once
 
 #include <cstdint>

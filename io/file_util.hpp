@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operations on files and directories, with errors that name the file; atomic replacement; the lock of a run
+// Operations on files and directories, with errors that name the file; atomic replacement; the lock of a
 // directory.
 #pragma once
 
@@ -68,24 +68,24 @@ void rename_file(const std::filesystem::path& from, const std::filesystem::path&
 /// `max_bytes`.
 std::string read_text_file(const std::filesystem::path& file, std::size_t max_bytes = std::size_t{64} << 20U);
 
-/// Replaces the content of `file` with `text`; follows no symbolic link. The text is on disk on return. A
-/// reader sees the old or the new text, even after a crash.
+/// Replaces `file` with a file that holds `text`; a symbolic link of that name is replaced, not followed. The
+/// text is on disk on return. A reader sees the old or the new text, even after a crash.
 void write_text_file(const std::filesystem::path& file, std::string_view text);
 
 /// `wish` or, if that exists, the first unused name of `wish`-2, `wish`-3 ...
 std::filesystem::path unused_name(const std::filesystem::path& wish);
 
-/// Creates `directory` and its parents; they are on disk on return. Throws ExitCode::io if that fails or the
-/// directory is not writable.
+/// Creates `directory` and its parents if they are missing; new ones are on disk on return. Throws
+/// ExitCode::io if that fails or the directory is not writable.
 void make_directory(const std::filesystem::path& directory);
 
-/// Holds the lock <directory>/lock during its lifetime. It is a flock(2): the kernel releases it if the job
-/// is killed.
+/// Holds the lock <directory>/lock during its lifetime. The lock is a flock(2): the kernel releases it if the
+/// job is killed.
 class RunLock {
  public:
-  /// Throws ExitCode::usage if another job holds the lock; the message names that job and `parameter`, the
-  /// deck's parameter for the directory. Throws ExitCode::io if the lock file cannot be opened or written, or
-  /// if locking it fails for another reason.
+  /// Throws ExitCode::usage if another job holds the lock; the message names that job, if it is known, and
+  /// `parameter`, the deck's parameter for the directory. Throws ExitCode::io if the lock file cannot be
+  /// opened or written, or if locking it fails for another reason.
   RunLock(const std::filesystem::path& directory, std::string_view parameter);
 
  private:

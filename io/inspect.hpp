@@ -10,7 +10,7 @@
 namespace mylos {
 
 /// Describes the file or directory `path`, whose kind it recognises by the content. Throws ExitCode::bad_data
-/// if the kind is unknown or the content incomplete. For one process.
+/// if `path` does not exist or its kind is unknown, or if what is read is damaged. For one process.
 std::string inspect(IoThread& io, const std::filesystem::path& path);
 
 }  // namespace mylos

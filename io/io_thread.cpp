@@ -15,8 +15,8 @@ namespace mylos {
 
 namespace {
 
-/// The number of processors for each of the `ranks` ranks on this node: those that the launcher bound this
-/// rank to, or an even share.
+/// The number of processors for this rank, one of `ranks` on this node: those that it is bound to or, if it
+/// is not bound, an even share.
 int share_of_processors(int ranks) {
   constexpr int most_processors = 1 << 16;
   const std::size_t bytes = CPU_ALLOC_SIZE(most_processors);

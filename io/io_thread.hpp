@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// IoThread: a thread for file I/O, with its own duplicate of the world communicator.
+// IoThread: a thread for file I/O, with its own duplicate of the world communicator if MPI is initialised.
 #pragma once
 
 #include <condition_variable>
@@ -14,8 +14,8 @@
 
 namespace mylos {
 
-/// Runs jobs in the order submitted. HDF5 is not thread-safe in every build, so a process makes all its HDF5
-/// calls on one such thread.
+/// Runs submitted jobs in order. HDF5 is not thread-safe in every build, so a process uses HDF5 files on one
+/// such thread only.
 class IoThread {
  public:
   /// If MPI is initialised, duplicates MPI_COMM_WORLD, collectively; throws ExitCode::usage if MPI lacks

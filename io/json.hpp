@@ -36,7 +36,7 @@ class Json {
   static Json object(const std::vector<Member>& members);
   static Json array(const std::vector<Json>& elements);
 
-  /// Throws ExitCode::bad_data with the place of the error if `text` is not exactly one value, or if it is
+  /// Throws ExitCode::bad_data if `text` is not exactly one value, with the place of the error, or if it is
   /// nested deeper than 64 levels.
   static Json parse(std::string_view text);
   /// Empty if `parse` would throw.

@@ -31,8 +31,8 @@ class ProcessGrid {
   /// the constructor was given, or differs from such a set only by axes with one rank.
   Communicator& group(AxisSet axes) const;
 
-  /// The name under which the traffic of the group of `axes` is counted: the names of its axes. The data axes
-  /// together are named "data", even if one of the two has only one rank.
+  /// The name under which the traffic of the group of `axes` is counted: the names of its axes with more than
+  /// one rank. The data axes together are named "data", even if one of the two has only one rank.
   static std::string label(const Coordinates& coordinates, AxisSet axes);
 
   /// The sets of axes for which communicators are made: `groups` without the axes that have one rank, each

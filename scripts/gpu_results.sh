@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash
-# What gpu_check and gpu_compare read from step_benchmark's output.
+# What gpu_check and gpu_compare share: data-sheet rates of GPUs, and the results in step_benchmark's output.
 
 # datasheet_tflops NAME prints the dense bf16 rate that NVIDIA gives for a GPU, in TFLOP/s; nothing if it is not known.
 datasheet_tflops() {
@@ -11,8 +11,8 @@ datasheet_tflops() {
   esac
 }
 
-# step_result LOG TFLOPS prints one line: rate, time, MFU relative to the measured matrix product and to the datasheet's
-# rate, memory.
+# step_result LOG TFLOPS prints one line: rate, time, MFU relative to the measured matrix product and, if known, to the
+# datasheet's rate, memory.
 step_result() {
   awk -v datasheet="${2:-0}" '
     match($0, /MFU refers to [0-9.]+/) { measured = substr($0, RSTART + 14, RLENGTH - 14) }

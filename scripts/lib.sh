@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What the scripts share: messages, Debian packages, Kokkos. Sourced, not run.
+# What the scripts share: messages, Debian packages, archives, Kokkos, configuration. Sourced, not run.
 # shellcheck shell=bash
 set -euo pipefail
 
@@ -19,7 +19,7 @@ die() {
 
 has() { command -v "$1" >/dev/null 2>&1; }
 
-# run_logged LOG COMMAND... runs a command with its output in LOG; if it fails, shows the errors in LOG and its end.
+# run_logged LOG COMMAND... runs a command with its output in LOG; if it fails, shows errors in LOG and the end of LOG.
 run_logged() {
   local log=$1 status=0
   shift
@@ -34,7 +34,8 @@ run_logged() {
 
 # --- Debian packages ------------------------------------------------------------------------------------------------
 
-# root_prefix prints the command prefix that gives root rights; fails if there is no way to get them.
+# root_prefix prints the command prefix that gives root rights; fails if this user is not root and sudo is missing or
+# needs a password.
 root_prefix() {
   if [[ $(id -u) == 0 ]]; then
     printf 'env'
@@ -45,7 +46,8 @@ root_prefix() {
   fi
 }
 
-# install_packages NAME... installs the packages that are missing; if all are installed, it does nothing.
+# install_packages NAME... installs the packages that are missing, or does nothing if all are installed or this is not a
+# Debian system.
 install_packages() {
   local name missing=() prefix
   if ! has dpkg-query; then
@@ -86,7 +88,8 @@ download() {
   fi
 }
 
-# apt_mirrors prints the mirrors that apt is configured with; if the package lists are empty, it fetches them first.
+# apt_mirrors prints the mirrors that apt is configured with, if there is apt. If the package lists are empty, it
+# fetches them first, if it can get root rights.
 apt_mirrors() {
   local prefix
   has apt-get || return 0
@@ -145,8 +148,8 @@ fetch_archive() {
 
 # --- Kokkos ---------------------------------------------------------------------------------------------------------
 
-# arch_options prints the options that host code is built with. build_key OPTIONS... prints a word that identifies these
-# options, this compiler and this CPU.
+# arch_options prints Kokkos' options for the architecture of host code. build_key OPTIONS... prints a word that
+# identifies OPTIONS, the compiler and what -march selects.
 arch_options() {
   case ${MYLOS_ARCH-native} in
     native) say -DKokkos_ARCH_NATIVE=ON ;;
@@ -194,7 +197,7 @@ provide_kokkos() {
   fi
   read -r version _ <<<"$(source_row kokkos)"
   mapfile -t options < <(arch_options)
-  # Kokkos' sources are small and its headers are large: a unity build takes half the time.
+  # Kokkos' sources are small and its headers are large: a unity build is faster.
   options+=(-DKokkos_ENABLE_OPENMP=ON -DKokkos_ENABLE_SERIAL=ON -DCMAKE_UNITY_BUILD=ON)
   prefix=$deps/kokkos-$version-$(build_key "${options[@]}")
   if [[ ! -d $prefix ]]; then
@@ -275,8 +278,8 @@ provide_kokkos_kernels() {
 
 # --- Building -------------------------------------------------------------------------------------------------------
 
-# configure PRESET LOG OPTIONS... runs CMake with ccache if it is installed, and with Debian's MPICH even if another MPI
-# is the default.
+# configure PRESET LOG OPTIONS... runs CMake with ccache if it is installed, and with Debian's MPICH if it is installed,
+# even if another MPI is the default.
 configure() {
   local options=("${@:3}")
   # ccache caches precompiled headers only if it may ignore #define directives and time macros.

@@ -15,17 +15,17 @@ struct Command {
   const char* arguments;  ///< as shown by the help
   const char* summary;
   std::vector<CommandOption> (*options)();  ///< in addition to those of every command
-  int (*run)(const CommandLine& line);      ///< returns the exit code of the process; errors are thrown
+  int (*run)(const CommandLine& line);      ///< returns the exit code of the process, or throws
   std::size_t max_arguments = 1;
   bool takes_overrides = false;  ///< --section.key=value
-  bool may_lose_output = false;  ///< a failure to print output is not an error
+  bool may_lose_output = false;  ///< `run_command` ignores a failure to print the output
 };
 
 extern const Command train_command, eval_command, generate_command, tokenize_command, inspect_command,
     report_command, help_command;
 
-/// Runs the subcommand that the arguments name and returns its exit code. Throws ExitCode::usage for an
-/// unknown command or option.
+/// Runs the subcommand that the arguments name, by default `help`, and returns its exit code. Throws
+/// ExitCode::usage for an unknown command or option, ExitCode::io if the output cannot be written.
 int run_command(int argc, const char* const* argv);
 
 /// Returns the text of `mylos help`.

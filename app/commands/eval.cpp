@@ -13,7 +13,7 @@ namespace {
 std::vector<CommandOption> options() {
   return {
       {"data", OptionKind::text, "token files, in the syntax of [data] valid; the run's own by default"},
-      {"step", OptionKind::integer, "with RUN: step of the checkpoint; the newest by default"},
+      {"step", OptionKind::integer, "with RUN: step of the checkpoint; the newest undamaged one by default"},
       {"max-loss", OptionKind::real, "exit with code 17 if the loss is larger"},
   };
 }

@@ -47,8 +47,8 @@ std::int32_t draw(const std::vector<float>& logits, const Sampling& sampling, st
   return order[static_cast<std::size_t>(std::min<std::int64_t>(chosen, k - 1))];
 }
 
-/// Returns the tokenizer of a run or checkpoint. Its merge ranks are read from the file that the command line
-/// names, otherwise from the run's copy, otherwise from the deck's file.
+/// Returns the tokenizer of a run or checkpoint. Merge ranks, if it has any, are read from the file that the
+/// command line names, otherwise from the run's copy, otherwise from the deck's file.
 std::unique_ptr<Tokenizer> tokenizer_of(const CommandLine& line, const DataConfig& data) {
   if (!tokenizer_kind(data.tokenizer).has_ranks) return make_tokenizer(data.tokenizer);
   const fs::path place = fs::absolute(line.argument(0, "a run directory or a checkpoint")).lexically_normal();
@@ -67,7 +67,8 @@ std::unique_ptr<Tokenizer> tokenizer_of(const CommandLine& line, const DataConfi
 std::vector<CommandOption> options() {
   return {
       {"prompt", OptionKind::text, "text to continue", ""},
-      {"tokens", OptionKind::integer, "largest number of tokens to generate; <|endoftext|> ends the text earlier", "200"},
+      {"tokens", OptionKind::integer,
+       "largest number of tokens to generate; <|endoftext|> ends the text earlier", "200"},
       {"temperature", OptionKind::real,
        "divides the logits before a token is drawn; 0 takes the most likely token", "0.8"},
       {"top-k", OptionKind::integer, "draw from the k most likely tokens; 0 draws from all", "40"},
@@ -75,7 +76,7 @@ std::vector<CommandOption> options() {
       {"ranks", OptionKind::text,
        "GPT-2's merge ranks, instead of the run's copy: a .tiktoken file, vocab.json next to merges.txt, "
        "or the folder that contains both"},
-      {"step", OptionKind::integer, "with RUN: step of the checkpoint; the newest by default"},
+      {"step", OptionKind::integer, "with RUN: step of the checkpoint; the newest undamaged one by default"},
   };
 }
 

@@ -51,13 +51,13 @@ int run(const CommandLine& line) {
 
 }  // namespace
 
-const Command inspect_command{
-    .name = "inspect",
-    .arguments = "PATH",
-    .summary =
-        "show a run, checkpoint, token file, metrics file or plugin; with --program, a deck's operations",
-    .options = options,
-    .run = run,
-    .takes_overrides = true};
+const Command inspect_command{.name = "inspect",
+                              .arguments = "PATH",
+                              .summary =
+                                  "show a run, checkpoint, llm.c token file, metrics file or plugin; with "
+                                  "--program, a deck's operations",
+                              .options = options,
+                              .run = run,
+                              .takes_overrides = true};
 
 }  // namespace mylos

@@ -22,7 +22,7 @@ std::string last_of(const MetricsTable& table, const char* column, const char* f
   return fmt::format(fmt::runtime(format), found->second.back());
 }
 
-/// Returns the profile of the last traced step; empty if no step was traced.
+/// Returns the profile of the last step whose trace can be read; empty if there is none.
 StepProfile newest_profile(const std::filesystem::path& run) {
   StepProfile newest;
   for (const auto& entry : std::filesystem::directory_iterator(run)) {

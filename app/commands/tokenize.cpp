@@ -44,7 +44,7 @@ void check_apart(const std::vector<CorpusInput>& inputs, const std::vector<fs::p
 }
 
 /// Returns the offset at which the held-out end of a UTF-8 text of `size` bytes begins: the start of a
-/// character.
+/// character, or `size` if nothing is held out.
 std::int64_t held_out_offset(const fs::path& text, std::int64_t size, double fraction) {
   auto split = static_cast<std::int64_t>(static_cast<double>(size) * (1.0 - fraction));
   const FileDescriptor file = open_file(text, O_RDONLY);
@@ -107,8 +107,9 @@ std::vector<CommandOption> options() {
        "token file to write or, with --shard-tokens, the prefix of the shards' names (required)"},
       {"valid-output", OptionKind::text, "token file for the held-out text"},
       {"valid-fraction", OptionKind::real,
-       "fraction held out for validation: the end of a single text, or documents chosen by a hash if "
-       "there are several; 0.1 by default with --valid-output"},
+       "fraction held out for validation: the end of a single text, otherwise documents chosen by a hash; "
+       "0.1 "
+       "by default with --valid-output"},
       {"seed", OptionKind::integer, "seed for the choice of held-out documents", "1"},
       {"shard-tokens", OptionKind::integer,
        "write shards of this many tokens, OUTPUT_train_000001.bin ... and OUTPUT_val_000000.bin ..."},
@@ -150,7 +151,7 @@ struct Plan {
   fs::path progress_file() const { return output + "_tokenize.json"; }
 };
 
-/// Splits the single text of a plan into two parts.
+/// Splits the single text of a plan into two parts, unless the second would be empty.
 void hold_out_end(Plan& plan, double fraction) {
   CorpusInput& text = plan.inputs.front();
   if (text.path.empty())
@@ -216,7 +217,7 @@ Plan plan_of(const CommandLine& line) {
   return plan;
 }
 
-/// Returns the initial progress of a run that writes shards.
+/// Returns the progress at the start of a run: its settings, and no shards.
 ShardProgress progress_of(const Plan& plan, const CommandLine& line, const Tokenizer& tokenizer) {
   ShardProgress progress;
   progress.settings = {{"tokenizer", tokenizer.identity().text()},
@@ -239,8 +240,9 @@ ShardProgress progress_of(const Plan& plan, const CommandLine& line, const Token
   return progress;
 }
 
-/// Reads the progress of an earlier run into `progress`. Returns whether shards remain to be written. Throws
-/// if there are shards and `may_continue` is false, or if the settings have changed.
+/// Reads the progress of an earlier run, if there is one, into `progress`. Returns whether shards remain to
+/// be written. Throws ExitCode::usage if `may_continue` is false and there is progress or a first shard, or
+/// if the settings have changed.
 bool continue_from(const Plan& plan, ShardProgress& progress, bool may_continue) {
   const fs::path file = plan.progress_file();
   const auto before = read_progress(file);

@@ -40,8 +40,9 @@ std::optional<std::string> parse_restart(const CommandLine& line) {
   return wish;
 }
 
-/// If parallel.data and parallel.tensor are unchanged, keeps the automatic choices of the run that is
-/// continued, so that the restart can be bitwise identical.
+/// If parallel.data and parallel.tensor are unchanged, makes the automatic choices as in the resolved deck of
+/// the run that is continued, except backends that cannot be used, so that the restart can be bitwise
+/// identical.
 void reuse_choices(Setup& setup, const RunPaths& paths) {
   if (!std::filesystem::exists(paths.resolved_deck())) return;
   DeckErrors ignored;
@@ -111,7 +112,8 @@ int run(const CommandLine& line) {
          "--ranks, --ranks-per-node and --layout are for --dry-run; for training, the launcher sets the "
          "number of ranks");
 
-  // 1. MPI, the deck, the run's directory: an error on one rank is reported once, and all ranks return it.
+  // 1. MPI, the deck, the run's directory. Once MPI has started, an error on one rank is reported once, and
+  // all ranks return it.
   const auto launched = std::chrono::steady_clock::now();
   std::signal(SIGPIPE, SIG_IGN);  // the process that reads a long run's output may end first
   const MpiRuntime mpi(start_timeout(line, deck_name));

@@ -28,8 +28,8 @@ constexpr int progress_tag = 32766;  // `progress` probes for it; no message car
 /// The MPI requests of one operation and the host memory of its buffers.
 class MpiRequest final : public RequestState {
  public:
-  /// MPI reads and writes the buffers themselves or, if `on_host` is set and the host cannot access them,
-  /// stand-ins in host memory.
+  /// If `on_host` is set and the host cannot access the buffers, MPI reads and writes stand-ins in host
+  /// memory.
   MpiRequest(MpiCommunicator& owner, bool on_host)
       : owner_(owner), buffers_(on_host ? owner.settings_.compute : nullptr) {}
 
@@ -283,8 +283,8 @@ void MpiCommunicator::abort(ExitCode code, const std::string& message) {
   while (aborting.test_and_set()) pause();
   std::fprintf(stderr, "%s\n", message.c_str());
   std::fflush(stderr);
-  // mpiexec receives an abort and the output on different sockets, and drops output that it reads after the
-  // abort.
+  // MPICH's mpiexec receives an abort and the output on different sockets, and drops output that it reads
+  // after the abort.
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
   std::_Exit(static_cast<int>(code));

@@ -21,15 +21,15 @@ class MpiRequest;
 struct MpiSettings {
   ComputeBackend* compute = nullptr;  ///< buffers lie in its memory; null: host memory
   bool gpu_aware = false;             ///< MPI accepts device pointers
-  int max_count = 1 << 30;            ///< elements per MPI call; longer buffers are split
+  int max_count = 1 << 30;            ///< largest count in an MPI call; longer buffers are split
 };
 
 /// Device buffers that the host cannot access go through host memory unless MPI is GPU-aware, and even then
-/// if a reduction runs on the host or if its output lies within its input. MPI errors end the job with
-/// ExitCode::internal. Tags are 0 to 32765.
+/// if a reduction runs on the host or if its output lies within its input. MPI errors in operations end the
+/// job with ExitCode::internal. Tags are 0 to 32765.
 class MpiCommunicator final : public Communicator {
  public:
-  /// Duplicates `comm`; collective over it.
+  /// Duplicates `comm`; throws ExitCode::internal if MPI cannot. Collective over `comm`.
   static std::unique_ptr<MpiCommunicator> duplicate(MPI_Comm comm, const MpiSettings& settings);
   ~MpiCommunicator() override;
   MpiCommunicator(const MpiCommunicator&) = delete;
@@ -61,7 +61,8 @@ class MpiCommunicator final : public Communicator {
 
   /// Ends the job if an MPI call failed.
   void check(int result, const char* call);
-  /// Waits for the work that fills the buffers. `on_host`: even a GPU-aware MPI must be given host memory.
+  /// Waits for the work queued on the compute backend. `on_host`: even a GPU-aware MPI must be given host
+  /// memory.
   std::unique_ptr<MpiRequest> start(bool on_host = false);
   /// Calls `post(offset in bytes, count)` for pieces of at most max_count elements.
   template <class Post>

@@ -125,7 +125,7 @@ NcclCommunicator::NcclCommunicator(ncclComm_t comm, Communicator& bootstrap, Com
 }
 
 NcclCommunicator::~NcclCommunicator() {
-  // All ranks must destroy the communicator; if one does not get here, the watchdog ends the job.
+  // All ranks must destroy the communicator.
   cudaStreamSynchronize(own_stream_);
   ncclCommFinalize(comm_);
   wait_until_settled(comm_);

@@ -14,7 +14,7 @@
 
 namespace mylos::comm_nccl {
 
-/// CUDA events that requests borrow, so that a training step creates no new ones.
+/// CUDA events that requests borrow and give back for reuse.
 class EventPool {
  public:
   EventPool() = default;
@@ -32,15 +32,16 @@ class EventPool {
 class NcclRequest;
 
 /// Operations run on the communicator's own stream, after the work already queued on the compute backend.
-/// Errors, including those that NCCL reports later, end the job with ExitCode::internal. Each rank needs its
-/// own GPU. The communicator is made collectively and used by one thread. Messages between two ranks match in
-/// the order in which they are posted, whatever their tags. NCCL runs posted operations one after the other.
-/// Two ranks that send to each other at the same time must therefore use an all-to-all, whose messages are
-/// one NCCL group.
+/// Errors of NCCL and CUDA in operations, including those that NCCL reports later, end the job with
+/// ExitCode::internal. Each rank needs its own GPU. The communicator is made collectively and used by one
+/// thread. Messages between two ranks match in the order in which they are posted, whatever their tags. NCCL
+/// runs posted operations one after the other. Two ranks that send to each other at the same time must
+/// therefore use an all-to-all, whose messages are one NCCL group.
 class NcclCommunicator final : public CallCommunicator {
  public:
   /// Joins all ranks of `bootstrap`, which carries NCCL's id. Operations are ordered with the queue of
-  /// `compute`. `bootstrap` and `compute` must outlive this object.
+  /// `compute`. `bootstrap` and `compute` must outlive this object. Throws ExitCode::internal if NCCL cannot
+  /// make the communicator.
   static std::unique_ptr<NcclCommunicator> create(Communicator& bootstrap, ComputeBackend& compute);
   ~NcclCommunicator() override;
 

@@ -13,7 +13,8 @@
 namespace mylos::comm_nccl {
 namespace {
 
-/// The number of ranks on this node, as reported by MPICH's Hydra or Slurm; 1 if neither reports it.
+/// The number of ranks on this node, as reported by MPICH's Hydra, or on the first node of the step, as
+/// reported by Slurm; 1 if neither reports it.
 int ranks_on_node() {
   for (const char* variable : {"MPI_LOCALNRANKS", "SLURM_STEP_TASKS_PER_NODE"}) {
     if (const char* text = std::getenv(variable); text != nullptr && std::atoi(text) > 0)

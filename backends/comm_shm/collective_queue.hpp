@@ -20,8 +20,8 @@ namespace mylos::comm_shm {
 /// their windows).
 struct Collective {
   std::int64_t tickets = 1;
-  /// Copies the data of ticket `t` into slot `slot` of this rank. Null if all data lie in windows. The
-  /// windows are then in use until every rank has worked the last ticket.
+  /// Copies the data of ticket `t` into slot `slot` of this rank. Null if the ranks access each other's data
+  /// in windows. The windows are then in use until every rank has worked the last ticket.
   std::function<void(std::int64_t t, int slot)> fill;
   std::function<void(std::int64_t t, int slot)> work;
   bool needs_previous = false;  ///< its input is the result of the previous collective

@@ -22,7 +22,8 @@ struct Division {
   std::size_t part;
   std::size_t skipped = 0;
 
-  /// Bytes [first, first + length) of the part of `rank`, cut off at the end of the part.
+  /// Bytes [first, first + length) of the part of `rank`, without skipped bytes and cut off at the end of the
+  /// part.
   Piece piece(int rank, std::size_t first, std::size_t length) const {
     const std::size_t part_begin = static_cast<std::size_t>(rank) * part;
     const std::size_t part_end = std::min(part_begin + part, total + skipped);
@@ -32,7 +33,7 @@ struct Division {
     return {begin_in_buffer, std::max(end, skipped) - skipped - begin_in_buffer};
   }
 
-  /// Equal parts that begin at cache lines, for a buffer at `address`.
+  /// Parts cut at cache lines, for a buffer at `address`.
   static Division in_lines(const void* address, std::size_t total, int ranks) {
     const std::size_t skipped = reinterpret_cast<std::uintptr_t>(address) % line;
     const auto divisor = static_cast<std::size_t>(ranks) * line;

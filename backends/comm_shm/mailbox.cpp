@@ -11,8 +11,8 @@ namespace mylos::comm_shm {
 
 namespace {
 
-// The collective algorithms use tags from this one upwards. Their messages need no parcels, because the ranks
-// wait for them anyway.
+// The collective algorithms and all_to_all_v use tags from this one upwards. Their messages need no parcels,
+// because the ranks wait for them anyway.
 constexpr int first_reserved_tag = 16384;
 constexpr std::size_t smallest_parcel = 16 << 10;
 // The receiver reads one piece while the sender writes the next one.

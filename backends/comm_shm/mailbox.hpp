@@ -36,7 +36,7 @@ class Mailbox final : public Progressing {
   bool advance() override;
 
  private:
-  /// Precedes the bytes of a message in the ring.
+  /// Announces a message in the ring.
   struct Header {
     std::int64_t tag;
     std::uint64_t bytes;

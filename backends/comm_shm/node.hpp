@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Node: which ranks can share memory, and whether each has its own core.
+// Node: which ranks can share memory, and whether there is a core for each.
 #pragma once
 
 #include <span>
@@ -20,11 +20,11 @@ struct Node {
 int count_cores(std::span<const std::string> lists);
 
 /// The node of this rank: the ranks that run on the same kernel and see each other's processes, further
-/// divided into groups of `ranks_per_node` unless that is 0. Collective over the bootstrap.
+/// divided into groups of at most `ranks_per_node` unless that is 0. Collective over the bootstrap.
 Node find_node(Communicator& bootstrap, int ranks_per_node);
 
-/// Why some rank of a node cannot open the memory that others share, for example because each rank has its
-/// own user namespace; "" if all ranks can. All ranks get the same text. Collective over the bootstrap.
+/// Why some rank of a node cannot share memory with the others, for example because each rank has its own
+/// user namespace; "" if all ranks can. All ranks get the same text. Collective over the bootstrap.
 std::string sharing_problem(Communicator& bootstrap, SharedMemory& memory);
 
 }  // namespace mylos::comm_shm

@@ -15,10 +15,10 @@ namespace {
 
 constexpr int file_bits = 32;  // a key: the file descriptor in the low bits, the process id above
 
-/// Extra bytes mapped after every file, so that the windows of two ranks do not lie 2^28 bytes apart. At that
-/// distance, their corresponding lines would have equal hashes: Zen's first-level cache predicts the way of a
-/// line from a hash of address bits 12 to 27 (Lipp et al., "Take A Way", 2020), and lines of a set with the
-/// same hash evict each other.
+/// Extra bytes mapped after every file, so that two ranks' windows of 2^28 bytes do not lie 2^28 bytes apart.
+/// At that distance, their corresponding lines would have equal hashes: Zen's first-level cache predicts the
+/// way of a line from a hash of address bits 12 to 27 (Lipp et al., "Take A Way", 2020), and lines of a set
+/// with the same hash evict each other.
 constexpr std::size_t apart = 4096;
 
 std::shared_ptr<int> owned_file(int file) {

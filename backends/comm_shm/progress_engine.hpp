@@ -25,19 +25,20 @@ class Completion {
 class Progressing {
  public:
   virtual ~Progressing() = default;
-  /// Does a short piece of work that need not wait for another rank; false if there was none.
+  /// Does work that need not wait for another rank; false if there was none.
   virtual bool advance() = 0;
 };
 
 /// Wakes the threads that sleep at the bell.
 void ring(Doorbell& bell);
 
-/// Each rank has one engine for all its communicators. Waiting for any operation advances the operations of
-/// all communicators, so that ranks may wait in different orders. Any thread may call the engine.
+/// A rank has one engine for its first communicator and all that are split from it. Waiting for any operation
+/// advances the operations of all these communicators, so that ranks may wait in different orders. Any thread
+/// may call the engine.
 class ProgressEngine {
  public:
-  /// `parts` are the parts of the first communicator, from which all others are split. `may_spin`: each rank
-  /// has its own core.
+  /// `parts` are the parts of the first communicator, from which all others are split. `may_spin`: there is a
+  /// core for each rank.
   ProgressEngine(std::vector<SharedPart> parts, int rank, bool may_spin);
 
   void add(Progressing& member);
@@ -52,7 +53,7 @@ class ProgressEngine {
     }
     progress();
   }
-  /// Advances all members until nothing moves, unless another thread is already doing so.
+  /// Advances all members until nothing moves or another thread holds the lock.
   void progress();
   /// Returns when the operation is complete.
   void wait(const Completion& completion);

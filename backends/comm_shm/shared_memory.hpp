@@ -11,7 +11,7 @@
 
 namespace mylos::comm_shm {
 
-/// Memory that is unmapped when its last owner is destroyed.
+/// Memory that is freed when its last owner is destroyed.
 using SharedBytes = std::shared_ptr<std::byte>;
 
 class SharedMemory {

@@ -30,7 +30,7 @@ struct ShmSettings {
   Communicator* bootstrap = nullptr;  ///< sets up the first communicator and aborts the job
   ComputeBackend* compute = nullptr;  ///< buffers lie in its memory; null: host memory
   MemoryLedger* ledger = nullptr;     ///< of this rank; may be null
-  bool may_spin = false;              ///< every rank of the node has its own core
+  bool may_spin = false;              ///< the node has a core for each rank
 };
 
 /// A collective is one pass over memory if its buffer (the input of a reduce_scatter or all_to_all, the
@@ -78,7 +78,7 @@ class ShmCommunicator final : public Communicator {
   ShmCommunicator(ShmSettings settings, std::shared_ptr<ProgressEngine> engine, std::vector<SharedPart> parts,
                   int rank, std::vector<int> engine_ranks);
 
-  /// Waits for the work that fills the buffers.
+  /// Waits for the work queued on the compute backend.
   HostBuffers start() const;
   /// Posts the collectives that make up one operation.
   Request post(HostBuffers buffers, std::span<Collective> collectives);

@@ -13,7 +13,8 @@ std::size_t share_of_slot(int ranks) {
   return SharedPart::slot_bytes / static_cast<std::size_t>(ranks) / Division::line * Division::line;
 }
 
-/// Reduces the data at `offset` of all slots into `output`, with `own` in place of this rank's slot.
+/// Reduces the data at `offset` of slot `slot` of all ranks into `output`, with `own` in place of this rank's
+/// data.
 void reduce_slots(StagedGroup group, int slot, std::size_t offset, const std::byte* own, std::byte* output,
                   std::size_t bytes, DType dtype, ReduceOp op) {
   std::vector<const std::byte*> from;

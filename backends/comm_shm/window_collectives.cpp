@@ -9,12 +9,11 @@ namespace mylos::comm_shm {
 
 namespace {
 
-// The number of bytes of a rank's part that one ticket handles. It is so small that the engine's lock is
-// never held for long.
+// One ticket handles at most this many bytes of a part, so that the engine's lock is not held for long.
 constexpr std::size_t ticket_bytes = 1 << 20;
 
-/// One ticket for each piece of a part; `work(first)` handles the piece that begins at byte `first` of its
-/// part.
+/// One ticket for each piece of a part; `work(first)` handles the pieces that begin at byte `first` of their
+/// parts.
 template <class Work>
 Collective pieces_of_parts(std::size_t part_bytes, Stores stores, Work work) {
   Collective collective;

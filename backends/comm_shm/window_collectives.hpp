@@ -12,12 +12,12 @@
 
 namespace mylos::comm_shm {
 
-/// The address of each rank's buffer, as this rank maps it.
+/// Addresses of ranks' buffers, as this rank maps them.
 using Places = std::vector<std::byte*>;
 
 struct WindowGroup {
   int rank;
-  Places places;
+  Places places;  ///< one for each rank
   Stores stores;
 };
 

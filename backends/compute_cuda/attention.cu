@@ -272,7 +272,7 @@ __device__ unsigned keep_bits(const Dropout& dropout, std::int64_t step, std::in
 
 /// Draws the weights that dropout keeps for queries q0 + row and keys k0 + column. Each thread draws for its
 /// rows and keys 4 x .. 4 x + 3, which are one group of elements if the row begins at a multiple of four. It
-/// then takes the bits of its own columns from the other lanes.
+/// then takes the bits of its own columns from the lanes that drew them.
 template <class P>
 __device__ Kept draw(const Shape& shape, const Dropout& dropout, const Place& at, std::int64_t q0,
                      std::int64_t k0) {
@@ -318,8 +318,8 @@ __device__ int seen_keys(const Shape& shape, std::int64_t q, std::int64_t k0, in
   return static_cast<int>(min(static_cast<std::int64_t>(count), shape.offset + q + 1 - k0));
 }
 
-/// One block for each tile of queries; the tiles that see the most keys go first. The running maximum and sum
-/// of Dao's algorithm are in base 2.
+/// One block for each tile of queries of a head; the tiles that see the most keys go first. The running
+/// maximum and sum of Dao's algorithm are in base 2.
 template <class P, class T>
 __global__ void __launch_bounds__(P::threads, P::blocks)
     forward(Shape shape, Dropout dropout, HeadsView<const T> query, HeadsView<const T> key,
@@ -444,7 +444,7 @@ __device__ void make_score_gradients(const Shape& shape, const Dropout& dropout,
   }
 }
 
-/// One block for each tile of keys; the first keys, which the most queries see, go first.
+/// One block for each tile of keys of a head; the first keys, which the most queries see, go first.
 template <class P, class T>
 __global__ void __launch_bounds__(P::threads, P::key_blocks)
     backward_keys(Shape shape, Dropout dropout, BackwardInput<T> in, HeadsView<T> key_grad,
@@ -483,7 +483,7 @@ __global__ void __launch_bounds__(P::threads, P::key_blocks)
   store_rows<P>(shape, value_grad, k0, keys, dvalues, [](int) { return 1.0F; });
 }
 
-/// One block for each tile of queries; the tiles that see the most keys go first.
+/// One block for each tile of queries of a head; the tiles that see the most keys go first.
 template <class P, class T>
 __global__ void __launch_bounds__(P::threads, P::blocks)
     backward_queries(Shape shape, Dropout dropout, BackwardInput<T> in, HeadsView<T> query_grad) {

@@ -64,7 +64,7 @@ LtMatrixLayout make_layout(DType dtype, std::int64_t rows, std::int64_t columns,
 }
 
 /// The largest power of two up to 16 that divides all addresses. No kernel needs more, and a larger limit
-/// would make the choice of a kernel depend on where memory lies.
+/// would make the choice of a kernel depend more on where memory lies.
 std::uint32_t alignment_of(std::initializer_list<const void*> pointers) {
   std::uintptr_t bits = most_alignment;
   for (const void* pointer : pointers) bits |= reinterpret_cast<std::uintptr_t>(pointer);

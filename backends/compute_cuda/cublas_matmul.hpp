@@ -24,7 +24,7 @@ enum class Epilogue : std::uint8_t {
 
 struct EpilogueArgs {
   Epilogue kind = Epilogue::none;
-  TensorRef vector;        // of c's type; of any type for bias_gradient
+  TensorRef vector;        // of c's type; fp32, bf16 or fp16 for bias_gradient
   void* matrix = nullptr;  // row-major, of c's type
 };
 

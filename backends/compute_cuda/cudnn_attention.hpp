@@ -24,9 +24,9 @@ class CudnnAttention {
   CudnnAttention(const CudnnAttention&) = delete;
   CudnnAttention& operator=(const CudnnAttention&) = delete;
 
-  /// Whether to try cuDNN. Requires bf16 or fp16, heads of up to 128 elements in multiples of eight, more
-  /// than one position, as many queries as keys, the first query at the first key, and no dropout (which must
-  /// use mylos' own generator).
+  /// Whether to try cuDNN. Requires non-empty tensors of bf16 or fp16, heads of up to 128 elements in
+  /// multiples of eight, more than one position, as many queries as keys, the first query at the first key,
+  /// and no dropout (which must use mylos' own generator).
   static bool supports(const AttentionForward& args);
 
   /// Return false if this version of cuDNN does not support the graph after all; this is reported on stderr

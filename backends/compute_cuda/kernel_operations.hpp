@@ -9,10 +9,11 @@ namespace mylos::compute_cuda {
 
 /// If its kernel does not support the arguments, an operation that returns a bool does nothing and returns
 /// false. Attention supports heads of at most 128 elements. GELU, the residual sum, layernorm (except the
-/// gradients of its weights), cross-entropy and AdamW require addresses that are multiples of 16 bytes.
-/// Except in AdamW, the size of a row (in GELU and the residual sum, of the whole tensor) must be such a
-/// multiple too. The residual sum supports no dropout, layernorm no empty x, and cross-entropy no divided
-/// vocabulary. The embedding's gradient sorts the tokens and needs room for them in the workspace.
+/// gradients of its weights), cross-entropy and AdamW require addresses that are multiples of 16 bytes,
+/// except of operands with one element per row. Except in AdamW, the size of a row (in GELU and the residual
+/// sum, of the whole tensor) must be such a multiple too. The residual sum supports no dropout and, with
+/// layernorm, requires a residual; layernorm supports no empty x, and cross-entropy no divided vocabulary.
+/// The embedding's gradient sorts the tokens and needs room for them in the workspace.
 class KernelOperations {
  public:
   using List = OperationList<Sum, SumOfSquares, EmbeddingBackward, LayernormForward, DropoutAddLayernorm,

@@ -191,7 +191,7 @@ double KokkosBackend::seconds_between(const Event& begin, const Event& end) {
   return 1e-3 * static_cast<double>(milliseconds);
 }
 
-// Kokkos' tools wait for the device before each kernel, which CUDA forbids during a capture.
+// Kokkos' tools may wait for the device before each kernel, which CUDA forbids during a capture.
 bool KokkosBackend::can_capture() const {
   return !Kokkos::Profiling::profileLibraryLoaded();
 }

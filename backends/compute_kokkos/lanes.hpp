@@ -274,7 +274,7 @@ KOKKOS_FORCEINLINE_FUNCTION float row_max(const Member& member, std::int64_t n, 
 template <int N, class T, class Term>
 void column_sums(const std::string& label, std::int64_t rows, std::int64_t columns, Term term,
                  Kokkos::Array<T*, N> out, bool accumulate) {
-  // On the host a thread sums its whole share of the columns at a time, up to a limit, so that it reads long
+  // On the host a thread sums about its share of the columns at a time, up to a limit, so that it reads long
   // runs of each row.
   constexpr int most_vectors = on_host ? 32 : 1;
   const std::int64_t share = columns / (width * static_cast<std::int64_t>(queue().concurrency()));

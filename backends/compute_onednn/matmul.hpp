@@ -13,10 +13,11 @@
 
 namespace mylos::compute_onednn {
 
-/// oneDNN multiplies 16-bit weights fast only from packed copies, which cost memory and one pass per step,
-/// and bf16 only with bf16 instructions. Matmul packs one panel of 48 columns while it multiplies all rows by
-/// the panel before it (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008),
-/// and prefetches the memory that it uses next. Types that no instruction multiplies are packed as fp32.
+/// oneDNN multiplies bf16 weights fast only with bf16 instructions and from packed copies, which cost memory
+/// and one pass per step. It lacks fp16. In Matmul, each thread packs one panel of 48 columns while it
+/// multiplies its rows by the panel before it (Goto and van de Geijn, "Anatomy of High-Performance Matrix
+/// Multiplication", 2008), and prefetches the memory that it uses next. Factors are packed as fp32, except
+/// bf16 with AVX-512 BF16.
 class Matmul {
  public:
   Matmul(ComputeBackend& memory, MemoryLedger* ledger) : scratch_(memory, ledger, "mylos::onednn::matmul") {}

@@ -31,8 +31,8 @@ struct MatmulTile {
   std::int64_t most_k;      ///< longest block of the summed dimension
 };
 
-/// How a product is divided into parts, one per thread. A part has blocks of rows and takes one group of
-/// column panels after another. If there are several groups per part, a thread that is slowed down takes
+/// How a product is divided into parts, at most one per thread. A part has blocks of rows and takes one group
+/// of column panels after another. If there are several groups per part, a thread that is slowed down takes
 /// fewer groups. The summed dimension is divided into blocks of k.
 struct MatmulDivision {
   MatmulDivision(const MatmulTile& tile, std::int64_t m, std::int64_t n, std::int64_t k, bool packs_rows,

@@ -317,7 +317,7 @@ void multiply_tile(std::int64_t steps, const Left& left, const float* panel, std
   }
 }
 
-/// `width` values of each of two rows, as pairs along k.
+/// `width` values at each of two places along k, as pairs.
 template <class T>
 Vector pair_up(const T* first, const T* second) {
   using Halves = Lanes<width>::Halves;
@@ -327,8 +327,7 @@ Vector pair_up(const T* first, const T* second) {
 
 /// Packs a panel of `b` [rows, columns] into strips that lie one after another, with zeros beyond the end of
 /// `b`. The steps of the packing run between the tiles that are multiplied by the panel before this one; the
-/// first panel is packed at once. A step reads about 8 to 24 cache lines of `b`, depending on the type and
-/// layout of `b` and on the instruction set.
+/// first panel is packed at once.
 template <class T>
 class PanelPacking {
  public:

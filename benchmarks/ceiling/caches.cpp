@@ -23,8 +23,8 @@ std::string word_of(const std::string& file) {
   return word;
 }
 
-/// Bytes of the last-level caches of all cores that this process may run on; a cache that several cores share
-/// counts once.
+/// Bytes of the last-level caches of all cores that the calling thread may run on; a cache that several cores
+/// share counts once.
 std::size_t last_level_cache_bytes() {
   constexpr std::size_t usual = std::size_t{64} << 20U;  // if the system does not report sizes
   std::map<std::string, std::size_t> caches;             // by the list of cores that share it

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Time, algorithm bandwidth and bus bandwidth of every collective, as nccl-tests defines them, over sizes,
-// backends and algorithms. Checks the results of every communicator. Start it under mpiexec; it writes one
-// CSV row per point.
+// backends and algorithms. Checks the results of every communicator. Start it under mpiexec; with --csv it
+// writes one row per point.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -211,7 +211,7 @@ class Benchmark {
     if (operation == "all_gather") bound_->all_gather(size, streaming);
   }
 
-  /// Runs once on fresh data and compares every element.
+  /// Runs once on fresh data and compares every element of this rank's result.
   bool check(const Contender& c, std::string_view operation, std::int64_t elements) {
     Elements input(c.input, settings_.dtype);
     Elements output(c.output, settings_.dtype);
@@ -336,7 +336,7 @@ class Benchmark {
   bool all_right_ = true;
 };
 
-/// Returns nothing if only help was requested.
+/// Returns nothing if help was requested.
 std::optional<Settings> parse(int argc, char** argv) {
   Settings settings;
   const auto text = [](const char* name, const char* value, const char* doc) {

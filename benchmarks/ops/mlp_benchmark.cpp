@@ -144,7 +144,7 @@ class Mlp {
   Dropout dropout_;
 };
 
-/// Times the parts in turn with the device's clock.
+/// Times the parts in turn with the backend's events.
 void measure(ComputeBackend& backend, std::vector<Part>& parts, int warm_up, int repetitions) {
   struct Span {
     DeviceEvent begin, end;

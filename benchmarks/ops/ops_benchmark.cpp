@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Time, GFLOP/s, GB/s and share of the limiting ceiling for every case of the operation table on every
-// backend. MYLOS_BUILD names the build folder, MYLOS_THREADS sets the number of host threads;
-// --benchmark_filter=/gpt2/ selects the shapes of GPT-2 124M, whose operands are out of cache and whose
-// ceilings are measured first. The operands of small cases stay in cache.
+// Time, GFLOP/s and GB/s for every case of the operation table on every backend, and the share of the
+// limiting ceiling for full-size cases on the host. MYLOS_BUILD names the build folder, MYLOS_THREADS sets
+// the number of host threads; --benchmark_filter=/gpt2/ selects the full-size cases: the shapes of GPT-2
+// 124M, whose operands are out of cache and whose ceilings are measured first. The operands of small cases
+// stay in cache.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>

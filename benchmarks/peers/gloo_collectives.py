@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""PyTorch's gloo collectives on host memory, measured as collectives_benchmark measures: same sizes, same CSV.
+"""Three of PyTorch's gloo collectives on fp32 in host memory: the sizes and the CSV are those of collectives_benchmark.
 
 usage: gloo_collectives.py --ranks K --csv FILE [--min-bytes N] [--max-bytes N] [--factor N] [--seconds S]
 

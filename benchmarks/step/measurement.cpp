@@ -40,7 +40,7 @@ class RandomTokens final : public StepDriver {
     if (action.kind == ActionKind::reduce) after_ = traffic_.table();
   }
 
-  /// The collectives of the step until its gradients are reduced.
+  /// The collectives and messages of the step until its gradients are reduced.
   std::vector<TrafficRow> reduce_traffic() const { return subtract(after_, before_); }
 
  private:

@@ -40,7 +40,8 @@ struct Measurement {
   std::vector<StepCost> steps;
   std::vector<StepProfile> profiles;  ///< of this rank's traced steps
   std::int64_t parameters = 0;
-  /// Collectives of one rank in a step until the gradients are reduced, gathers of weights included.
+  /// Collectives and messages of one rank in a step until the gradients are reduced, gathers of weights
+  /// included.
   std::uint64_t reduce_calls = 0;
   std::uint64_t reduce_bytes = 0;                            ///< their payload
   std::array<std::int64_t, num_memory_categories> memory{};  ///< bytes, maximum over the ranks

@@ -65,8 +65,8 @@ int at_least(const CommandLine& line, const char* option, int least) {
   return static_cast<int>(value);
 }
 
-/// The deck's configuration with each exchange. `config` has an exchange that shards, so that the process
-/// grid has the group that sharding needs.
+/// The deck's configuration with each exchange, then with ddp again. `config` has an exchange that shards, so
+/// that the process grid has the group that sharding needs.
 std::vector<Configuration> sharded_configurations(const RunConfig& config) {
   std::vector<Configuration> configurations;
   for (const char* name : {"ddp", "zero1", "zero2", "zero3", "ddp"}) {

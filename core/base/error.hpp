@@ -11,15 +11,16 @@
 
 namespace mylos {
 
-/// How a process ends. The value is its exit code; `mylos train` also writes the value to `status.json`.
+/// How a process ends. The value is its exit code. Once a training run has started, the value is also written
+/// to `status.json`.
 enum class ExitCode : int {
   done = 0,
   usage = 2,       ///< command line, deck or plugin cannot be used, or the run may not start
   numerical = 17,  ///< skipped steps, differing replicas, non-finite values or a loss above `eval --max-loss`
   bad_data = 65,   ///< a token file, checkpoint or other input is invalid
-  internal = 70,   ///< a broken invariant or out of memory
-  io = 74,         ///< reading or writing failed
-  preempted = 75,  ///< stopped by a signal or the wall-clock limit, resumable
+  internal = 70,   ///< a broken invariant, out of memory, or a failure of a library or device
+  io = 74,         ///< reading or writing failed or hung
+  preempted = 75,  ///< stopped by a signal or the wall-clock limit
   watchdog = 76,   ///< a rank hung or died, a collective stalled, or ranks made different calls
 };
 

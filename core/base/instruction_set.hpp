@@ -20,7 +20,7 @@ InstructionSet instruction_set();
 
 /// Returns the set that MYLOS_CPU names, or nothing if the variable is not set. If it is set, instruction
 /// sets that InstructionSet does not list, such as AMX, must not be used either. Throws ExitCode::usage if
-/// the variable has any other value.
+/// the value is not avx2, avx512 or avx512_bf16.
 std::optional<InstructionSet> instruction_set_limit();
 
 }  // namespace mylos

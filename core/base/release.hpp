@@ -4,7 +4,7 @@
 
 namespace mylos {
 
-/// A deleter for std::unique_ptr that calls the library's function `release`.
+/// A deleter for std::unique_ptr that calls the function `release`.
 template <auto release>
 struct Release {
   template <class T>

@@ -54,7 +54,7 @@ inline std::array<float, 2> normal_pair(std::uint32_t a, std::uint32_t b) {
   return {static_cast<float>(radius * std::cos(angle)), static_cast<float>(radius * std::sin(angle))};
 }
 
-/// SplitMix64's finaliser (Steele, Lea and Flood, 2014): a bijective mix of 64 bits.
+/// The finaliser of Vigna's splitmix64.c: a bijective mix of 64 bits.
 constexpr std::uint64_t mix64(std::uint64_t x) {
   x ^= x >> 30U;
   x *= 0xbf58476d1ce4e5b9ULL;

@@ -23,7 +23,7 @@ class Semaphore {
     while (sem_wait(&semaphore_) != 0 && errno == EINTR) {
     }
   }
-  /// Acquires the semaphore, or returns false if it was not released within `time`.
+  /// Returns whether it acquired the semaphore within `time`.
   bool acquire_for(std::chrono::nanoseconds time) {
     constexpr std::int64_t second = 1'000'000'000;
     timespec until{};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// TensorRef: a view of device memory that crosses plugin boundaries as plain data.
+// TensorRef: a view of memory that crosses plugin boundaries as plain data.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@ namespace mylos {
 
 /// A non-owning, strided view. Row-major unless strides say otherwise; strides count elements.
 /// `version` changes whenever the weights in the viewed memory change, so that a backend that keeps a packed
-/// copy knows when that copy is stale; 0 means "not a weight, never cache".
+/// copy knows when that copy is stale. 0 means that backends keep no copy, as for tensors other than weights.
 struct TensorRef {
   static constexpr int max_rank = 5;
 

@@ -6,8 +6,9 @@
 
 namespace mylos {
 
-/// Returns a version (TensorRef::version) that no weights of this process have had; never 0. Code that fills
-/// memory with weights (a store of weights or a buffer that gathers them) takes a new version each time.
+/// Returns a version (TensorRef::version) that no weights of this process have had; never 0. Code that
+/// changes weights takes a new version each time, unless backends should keep no copies of them: such weights
+/// have version 0.
 std::uint64_t new_weight_version();
 
 }  // namespace mylos

@@ -43,7 +43,7 @@ struct Parameter {
   std::vector<std::int64_t> shape;  ///< of the whole weight, row-major, without padding
   /// The shape of the whole weight with some dimensions split into several: (C, 3C) as (C, 3, H, D).
   std::vector<Dimension> view;
-  std::array<Placement, num_axes> placement{};  ///< by axis
+  std::array<Placement, num_axes> placement{};  ///< by axis; of no meaning along the pipeline axis
   /// The total number of rows that the parts of the weight have in memory is a multiple of this.
   std::int64_t row_multiple = 1;
   bool decay = false;    ///< subject to weight decay: two or more dimensions
@@ -59,7 +59,7 @@ struct Parameter {
   int parts = 1;                 ///< ranks among which the weight is split
   int copies = 1;                ///< ranks that hold the same part
   /// Copies that are updated with the same gradient: those of ranks that differ only along axes of
-  /// Kind::replicated and Kind::summed.
+  /// Kind::replicated and Kind::summed, except the pipeline axis.
   int twins = 1;
   int twin = 0;  ///< this rank's number among its twins
 
@@ -100,13 +100,13 @@ struct TensorSplits {
 class ParameterTable {
  public:
   /// Unit 0 is the embedding, unit 1 + l is block l, the last unit is the head. If the model is tied, the
-  /// head owns no matrix. Along the tensor axis, matrices are split as in Shoeybi et al., "Megatron-LM",
-  /// 2019, section 3.
+  /// head owns no matrix. Along the tensor axis, the blocks' matrices are split as in Shoeybi et al.,
+  /// "Megatron-LM", 2019, section 3.
   explicit ParameterTable(const ModelConfig& model);
 
-  /// Returns what the rank at `coordinates` holds. The vocabulary is divided after padding, so the last ranks
-  /// may hold fewer of its rows, or none. Throws ExitCode::usage if any other split dimension cannot be
-  /// divided evenly.
+  /// Returns what the rank at `coordinates` holds. If the vocabulary is divided, it is padded first, so the
+  /// last ranks may hold fewer of its rows, or none. Throws ExitCode::usage if any other split dimension
+  /// cannot be divided evenly.
   ParameterTable local(const Coordinates& coordinates, const TensorSplits& splits = {}) const;
 
   const std::vector<Parameter>& parameters() const { return parameters_; }
@@ -144,8 +144,8 @@ struct Piece {
   std::int64_t count = 0;
   std::int64_t offset = 0;
 
-  /// Returns this rank's share of the piece; its twins have the other shares. Shares are as even as grains of
-  /// 2^16 elements allow, and may be empty.
+  /// Returns this rank's share of the piece; the rank's twins have the other shares. Shares are as even as
+  /// grains of 2^16 elements allow, and may be empty.
   Piece share() const;
   /// Returns where the elements of the piece lie in the whole parameter.
   GlobalIndex global_index() const;

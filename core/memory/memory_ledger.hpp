@@ -14,10 +14,10 @@ enum class MemoryCategory : std::uint8_t {
   parameters,        ///< weights in the compute type that the rank keeps
   gradients,         ///< accumulated gradients that the rank keeps
   optimizer,         ///< fp32 master, if there is one, and the optimizer's states
-  gathered_weights,  ///< weights of other ranks, while they are used
+  gathered_weights,  ///< weights gathered from the ranks, while they are used
   full_gradients,    ///< gradients before they are reduced to the rank's part
   activations,       ///< the arena
-  workspace,         ///< scratch of a backend, packed weight copies, tables
+  workspace,         ///< scratch of a backend, packed weight copies, tables, scalars
   communication,     ///< staging and windows that hold no unit
   snapshot,          ///< host memory from which a checkpoint is written while training continues
 };

@@ -23,7 +23,7 @@ class Block {
   virtual void forward(Recorder& run, TensorRef input, TensorRef output) const = 0;
   /// Computes `input_gradient` from `output_gradient` (n, C), the gradients of the loss with respect to input
   /// and output, and adds to the gradients of the weights. The embedding has no input, the head no output.
-  /// Reads tensors that the forward pass wrote under the same names.
+  /// Tensors that the forward pass wrote are requested by the same names.
   virtual void backward(Recorder& run, TensorRef input, TensorRef output_gradient,
                         TensorRef input_gradient) const = 0;
 };

@@ -9,7 +9,7 @@ namespace mylos {
 
 namespace {
 constexpr std::int64_t slice_multiple = 64;
-// Every slice reads and writes the gradient of the whole matrix, so the number of slices is limited.
+// Every slice goes over the gradient of the whole matrix, so the number of slices is limited.
 constexpr std::int64_t most_slices = 8;
 
 /// Returns the vocabulary matrix (Vr, C) as the weight (C, Vr) of a linear layer.

@@ -11,7 +11,7 @@ namespace mylos {
 /// losses and, in place, their gradient. The forward pass, for evaluation, computes the losses and which
 /// predictions are correct. Vr is the number of rows of the matrix in the memory of this rank, padding
 /// included. If the vocabulary is divided along the tensor axis, each rank computes the logits of its rows,
-/// and the ranks exchange softmax statistics.
+/// and the ranks exchange softmax statistics for the losses.
 class LmHead final : public Block {
  public:
   LmHead(const ModelConfig& model, const ParameterTable& table);

@@ -25,8 +25,8 @@ struct ModelConfig {
   std::int64_t vocab_multiple = 128;  ///< the vocabulary in memory is padded to a multiple of this
   bool tied = true;                   ///< the head shares the token embedding
   float dropout = 0.0F;               ///< on embedding, attention probabilities and both residual branches
-  /// The head computes slices of about this many bytes of logits at most, but of at least 64 rows and an
-  /// eighth of all rows.
+  /// The head computes logits in slices of about this many bytes at most, or of 64 rows or an eighth of all
+  /// rows if that is more.
   std::int64_t logits_bytes = std::int64_t{128} << 20;
 
   std::int64_t head_dim() const { return width / heads; }

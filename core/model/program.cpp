@@ -64,8 +64,8 @@ void find_completions(const std::map<GradientKey, Entry*>& last, const Parameter
   }
 }
 
-/// Sets the units that each entry acquires and releases. Each block acquires and releases a unit once, for
-/// all its uses of the unit.
+/// Sets the units that each entry acquires and releases. In a program, each block acquires and releases a
+/// unit once, for all its uses of the unit.
 void find_units(std::vector<Entry>& entries, const std::vector<Root>& roots) {
   struct Use {
     UnitAccess access;

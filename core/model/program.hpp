@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Program: the operations of a pass through blocks, as data. Calling each block once per program records
-// them; replay runs them. The planner, the executor and `mylos inspect --program` know a model's operations
-// only from its programs.
+// Program: the operations of a pass through blocks, as data. Calling the blocks records them; replay runs
+// them. The planner, the executor and `mylos inspect --program` know a model's operations only from its
+// programs.
 #pragma once
 
 #include <cstddef>
@@ -114,7 +114,7 @@ struct Entry {
   std::vector<int> awaits;           ///< earlier entries that it waits for: collectives in flight
   std::vector<UnitAccess> acquires;  ///< units that this entry is the first of its block to use
   std::vector<int> releases;         ///< units that this entry is the last of its block to use
-  /// Gradients to which this entry is the last to add, ordered by unit and place in the unit.
+  /// Gradients to which this entry is the last to contribute, ordered by unit and place in the unit.
   std::vector<GradientRange> completes;
 };
 
@@ -152,8 +152,8 @@ bool intersect(const std::set<int>& a, const std::set<int>& b);
 
 bool is_collective_entry(const Entry& entry);
 
-/// Return the floating-point operations of an entry, and the fewest bytes that it can move: each operand
-/// once, or twice if it is updated.
+/// Return the floating-point operations of an entry, and the bytes that it moves if it accesses all of each
+/// operand once, or twice if it updates the operand.
 double flops_of(const Entry& entry);
 std::int64_t bytes_of(const Entry& entry);
 

@@ -174,7 +174,7 @@ void TransformerBlock::backward_mlp(Recorder& run, const Activations& a, TensorR
                                     TensorRef middle_gradient) const {
   const TensorRef d_branch =
       all_rows(run, "d.mlp.all", backpropagate_dropout(run, "mlp.residual", output_gradient));
-  const TensorRef ln2 = all_rows_again(run, "ln2.all", a.ln2);  // gathered during the first products
+  const TensorRef ln2 = all_rows_again(run, "ln2.all", a.ln2);  // a gather overlaps with the first products
   const TensorRef d_up = run.tensor_like("d.up", a.up);
   run(LinearBackwardWeight{
       .x = a.activated, .dy = d_branch, .dw = run.gradient(down_), .dbias = run.gradient(down_bias_)});

@@ -27,11 +27,11 @@ struct Graph {
   std::shared_ptr<void> handle;
 };
 
-/// A device: its memory, its one queue and its operations. Work runs in the order in which it is queued. A
-/// function waits for queued work only if its comment says so.
+/// A device: its memory, its one queue and its operations. Work runs in the order in which it is queued.
+/// Callers may rely on a function to wait for queued work only if its comment says so.
 class ComputeBackend {
  public:
-  /// Starts with the operations of the backend below.
+  /// Starts with the operations in `below`, usually those of the backend below.
   explicit ComputeBackend(OperationTable below = {}) : operations_(std::move(below)) {}
   ComputeBackend(const ComputeBackend&) = delete;
   ComputeBackend& operator=(const ComputeBackend&) = delete;
@@ -82,9 +82,9 @@ class ComputeBackend {
   /// Ranges nest.
   virtual void begin_range(const char* name) = 0;
   virtual void end_range() = 0;
-  /// Returns the bytes of device memory in use by all processes, or 0 if the device uses host memory.
+  /// Returns the bytes of device memory in use by all processes, or 0 if the backend cannot tell.
   virtual std::size_t device_bytes_in_use() const { return 0; }
-  /// Returns the queue in the form that the device's libraries take: a cudaStream_t, or null on the host.
+  /// Returns the queue in the form that the device's libraries take: a cudaStream_t, or null without CUDA.
   virtual void* native_stream() { return nullptr; }
 
  protected:

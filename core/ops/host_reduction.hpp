@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Host reductions: sum, maximum and minimum of two elements, defined once for every backend that reduces in
-// host memory.
+// Host reductions: sum, maximum and minimum of two elements, for the backends that reduce in host memory.
 #pragma once
 
 #include <cmath>

@@ -15,7 +15,7 @@ struct MatrixView {
   DType dtype = DType::fp32;
   std::int64_t row = 0;
   std::int64_t column = 1;
-  std::uint64_t version = 0;  ///< as in TensorRef: 0 if this is not a weight
+  std::uint64_t version = 0;  ///< as in TensorRef
 
   MatrixView transposed() const { return {data, dtype, column, row, version}; }
 };

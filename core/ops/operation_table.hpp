@@ -12,9 +12,9 @@
 
 namespace mylos {
 
-/// A backend starts with the table of the backend below it and puts its own kernels on top. If a kernel
-/// declines a case, the next kernel below is tried. A fused operation that no kernel takes is run as its
-/// separate parts, by the table whose `run` was called.
+/// A backend starts with a table, usually that of the backend below it, and puts its own kernels on top. If a
+/// kernel declines a case, the next kernel below is tried. A fused operation that no kernel takes is run as
+/// its separate parts, by the table whose `run` was called.
 class OperationTable {
   struct Kernel {
     bool (*call)(void* self, const void* op);

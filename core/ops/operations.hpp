@@ -5,8 +5,8 @@
 // Conventions. Tensors are row-major and contiguous unless stated otherwise. An operation ignores the old
 // content of an operand that it writes; `accumulate` makes it add to the old content instead. Weights and
 // activations are in the compute type (fp32, bf16 or fp16), statistics and losses in fp32, gradients of
-// weights in fp32 or the compute type. Sums accumulate in fp32 or better, in an order that depends only on
-// shapes and thread count. An omitted operand is an empty TensorRef.
+// weights in fp32 or the compute type. Sums accumulate in fp32 or better, in an order that does not change
+// from run to run on the same machine with the same thread count. An omitted operand is an empty TensorRef.
 #pragma once
 
 #include <algorithm>
@@ -51,7 +51,8 @@ void visit_all(const auto& visit, Access access, const char* name, auto& tensor,
 //                   may be const. Device scalars, segments and the guard's state are not operands.
 //   in_place(op, visit)  if a result may share the memory of an operand: calls visit(result, operand) for
 //                   each such pair
-//   flops()         floating-point operations that the result needs; an implementation may execute more
+//   flops()         floating-point operations that the result needs, except minor ones such as a bias; an
+//                   implementation may execute more
 //   compose(run)    if the operation is fused: runs the operations that it combines, for backends without a
 //                   kernel for it
 

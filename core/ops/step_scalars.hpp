@@ -8,9 +8,9 @@
 namespace mylos {
 
 /// The host writes `step` and `learning_rate` before a step, and sets the first loss scale. GuardStep writes
-/// the rest within the step.
+/// later loss scales and the other members within the step.
 struct StepScalars {
-  std::int64_t step = 0;  ///< number of the step, from 1: Adam's t, and part of the Philox counters
+  std::int64_t step = 0;  ///< number of the step, from 1: Adam's t, and part of some Philox counters
   float learning_rate = 0.0F;
 
   /// The factor that multiplies the loss of the step before its gradient is taken; after GuardStep, the

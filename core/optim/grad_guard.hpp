@@ -39,16 +39,16 @@ struct GuardState {
   /// Skipped steps in a row, not counting overflows that a smaller loss scale may cure.
   std::int64_t skipped_in_row = 0;
   float loss_scale = 1.0F;         ///< of the next step
-  std::int32_t scaled_in_row = 0;  ///< applied steps since the loss scale changed
+  std::int32_t scaled_in_row = 0;  ///< applied steps that count towards the next doubling
 };
 
 inline constexpr float largest_loss_scale = 16777216.0F;  // 2^24
 
-/// Fills `scalars`, except the members that the host writes, and updates `state`. A non-finite loss or norm,
-/// or a norm above the spike limit after the warm-up, skips the step; skipped steps never enter the mean and
-/// variance. If scale_window is not 0, the loss scale is dynamic (Micikevicius et al., "Mixed precision
+/// Fills `scalars`, except `step` and `learning_rate`, and updates `state`. A non-finite loss or norm, or a
+/// norm above the spike limit after the warm-up, skips the step; skipped steps never enter the mean and
+/// variance. The loss scale changes only if scale_window is not 0 (Micikevicius et al., "Mixed precision
 /// training", 2018): a non-finite norm with a finite loss halves it, down to 1; scale_window applied steps
-/// double it, up to 2^24.
+/// without a change double it, up to 2^24.
 MYLOS_HOST_DEVICE inline void guard_update(const GuardConfig& config, const GuardInput& input,
                                            GuardState& state, StepScalars& scalars) {
   const float inverse_scale = 1.0F / scalars.loss_scale;

@@ -90,8 +90,8 @@ class Optimizer {
   std::vector<int> num_segments_;
 };
 
-/// Returns the segments of a part for an optimizer's operation: one per parameter, including the padding
-/// after the parameter.
+/// Returns the segments of a part for an optimizer's operation: one per parameter in the part, including the
+/// padding after the parameter.
 std::vector<Segment> segments_of(const ParameterTable& table, const UnitPart& part, std::uint64_t seed);
 
 /// Describes an optimizer to decks, checkpoints and the planner.

@@ -65,8 +65,8 @@ constexpr std::string_view name_of(CheckpointPhase phase) {
   return names[static_cast<std::size_t>(phase)];
 }
 
-/// Called at each phase of writing the checkpoint of `step`, on the I/O thread of every rank. Fault injection
-/// uses it.
+/// Called at each phase of writing the checkpoint of `step`, on the store's thread `io` of every rank. Fault
+/// injection uses it.
 using CheckpointPhaseHook = std::function<void(CheckpointPhase phase, std::int64_t step)>;
 
 /// A checkpoint that has been written and read back.
@@ -77,8 +77,9 @@ struct WrittenCheckpoint {
   double verify_seconds = 0.0;  ///< after that, for reading it back and removing older ones
 };
 
-/// Writes the checkpoints of one run, one at a time, and removes those that are no longer needed. Collective
-/// over the I/O thread's communicator.
+/// Writes the checkpoints of one run, one at a time, and removes those that are no longer needed.
+/// `check_file_system`, `write`, `start` and `abandon_after` are collective over the communicator of the
+/// thread `io`.
 class CheckpointStore {
  public:
   /// Works on thread `io` and calls HDF5 on thread `hdf5`; they may be the same.
@@ -90,7 +91,7 @@ class CheckpointStore {
   CheckpointStore& operator=(const CheckpointStore&) = delete;
 
   /// Throws ExitCode::usage on all ranks if they are on several nodes and the directory is on NFS. NFS caches
-  /// pages per node: if two nodes write parts of one page, one of them loses its part.
+  /// pages per node: if two nodes write parts of one page, one of them may lose its part.
   void check_file_system();
 
   /// Writes `content` as step_NNNNNN; an existing checkpoint of that step is moved to `abandoned-<time>`. On
@@ -98,8 +99,8 @@ class CheckpointStore {
   /// read back, and after that the retention rules are applied. All ranks throw the same error: ExitCode::io
   /// naming the file, or ExitCode::numerical for values that are not finite.
   void write(const CheckpointContent& content);
-  /// Like `write`, but everything runs while the caller continues. The memory that `content` refers to must
-  /// not change until `finish` returns or `poll` returns a checkpoint.
+  /// Like `write`, but the writing too runs while the caller continues. The memory that `content` refers to
+  /// must not change until `finish` returns or `poll` returns a checkpoint.
   void start(CheckpointContent content);
   /// Waits for the background work of the last `write` or `start` and returns the checkpoint, or throws the
   /// work's error, as the next `write` or `start` would. Empty if there was no such work, or if its result
@@ -157,7 +158,7 @@ class CheckpointReader {
 
 /// The newest checkpoint of `directory` that passes verification, or that of `step` if given. Newer ones that
 /// fail are skipped with a warning. Throws ExitCode::bad_data if all checkpoints fail, or if that of `step`
-/// does. Empty if `directory` has no checkpoints.
+/// does. Empty if `step` is not given and `directory` has no checkpoints.
 std::optional<CheckpointReader> open_newest(IoThread& io, const std::filesystem::path& directory,
                                             std::optional<std::int64_t> step, const Warn& warn);
 

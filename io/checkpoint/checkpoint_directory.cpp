@@ -86,7 +86,7 @@ void remove_checkpoint(const fs::path& checkpoint, const Warn& warn) {
   if (error) warn(fmt::format("cannot remove {}: {}", checkpoint.string(), error.message()));
 }
 
-/// Whether `path` is a directory with a name that `abandon` gives.
+/// Whether `path` is a directory with a name like those that `abandon` gives.
 bool is_abandoned(const fs::path& path) {
   std::string name = path.filename().string();
   std::tm time{};
@@ -102,7 +102,7 @@ std::vector<fs::path> abandoned_in(const fs::path& directory) {
   return found;
 }
 
-/// Whether `path` has a name that a killed writer or an interrupted removal leaves.
+/// Whether `path` has a name that a killed or failed writer or an interrupted removal leaves.
 bool is_leftover(const fs::path& path) {
   return path.extension() == temporary_suffix && step_of(path.stem().string());
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The checkpoints of a run as directories: their names, and which of them are kept. mylos deletes nothing
-// that it does not recognise as its own.
+// The checkpoints of a run as directories: their names, and which of them are kept. These functions delete
+// nothing that they do not recognise as mylos' own.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace mylos {
 /// Which checkpoints are kept.
 struct Retention {
   std::int64_t keep = 2;            ///< number of newest whole checkpoints
-  std::int64_t keep_every = 0;      ///< steps; checkpoints at multiples of it are kept for good; 0: none
+  std::int64_t keep_every = 0;      ///< steps; checkpoints at multiples of it are kept too; 0: none
   std::int64_t keep_abandoned = 1;  ///< number of newest `abandoned-<time>` directories
 };
 
@@ -23,7 +23,7 @@ struct CheckpointSettings {
   std::int64_t alignment = 4096;  ///< bytes; applies to datasets of at least this size
 };
 
-/// Receives warnings about checkpoints, such as one that is skipped or cannot be deleted.
+/// Receives warnings, for example about a checkpoint that is skipped or cannot be deleted.
 using Warn = std::function<void(const std::string&)>;
 
 inline constexpr const char* temporary_suffix = ".tmp";
@@ -34,11 +34,14 @@ std::string step_name(std::int64_t step);
 /// The steps that have an entry in the directory, ascending, whatever the entry holds.
 std::vector<std::int64_t> list_steps(const std::filesystem::path& directory);
 
-/// Removes the temporary directories of killed writers and interrupted removals.
+/// Removes the temporary directories of killed or failed writers and interrupted removals, if they hold only
+/// mylos' own files.
 void remove_leftovers(const std::filesystem::path& directory, const Warn& warn);
 
-/// Applies `retention`: removes the checkpoints up to step `newest` and the abandoned directories that it
-/// does not keep. A damaged checkpoint stays, with a warning, if fewer than `keep` newer ones are whole.
+/// Applies `retention` to the abandoned directories and to the checkpoints up to step `newest`: removes those
+/// that it does not keep, unless they hold files other than mylos' own or a copy of another step's
+/// checkpoint. A checkpoint with a damaged manifest or wrong file sizes stays, with a warning, if fewer than
+/// `keep` newer ones are whole.
 void purge(const std::filesystem::path& directory, std::int64_t newest, const Retention& retention,
            const Warn& warn);
 
@@ -49,7 +52,7 @@ std::filesystem::path abandon(const std::filesystem::path& directory, const std:
 /// copy of another step's checkpoint.
 std::vector<std::int64_t> steps_to_abandon(const std::filesystem::path& directory, std::int64_t step);
 
-/// Bytes of all files in a directory.
+/// Bytes of all regular files below a directory.
 std::uintmax_t bytes_in(const std::filesystem::path& directory);
 
 }  // namespace mylos

@@ -69,7 +69,7 @@ struct DigestCheck {
   int first = 0;  ///< checks digests first, first + stride, ...
   int stride = 1;
   int threads = 1;
-  bool from_disk = false;  ///< bypasses this node's page cache if the file system allows it
+  bool from_disk = false;  ///< calls TensorFile::bypass_cache first
 };
 
 /// Returns one line per mismatch.

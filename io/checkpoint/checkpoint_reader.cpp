@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::int64_t read_bytes = std::int64_t{4} << 20U;  // per thread and call
+constexpr std::int64_t read_bytes = std::int64_t{4} << 20U;  // per part read, unless one row is larger
 
 }  // namespace
 

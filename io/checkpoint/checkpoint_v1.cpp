@@ -20,7 +20,7 @@ constexpr int max_rank = 8;
 constexpr std::int64_t max_tensor_size = std::int64_t{1} << 48U;
 constexpr std::int64_t max_tensors = 1'000'000;
 constexpr std::int64_t max_chunk_bytes = std::int64_t{64} << 20U;
-// The most that one HDF5 call reads.
+// The most that one HDF5 call reads, unless one row is larger.
 constexpr std::int64_t max_transfer_bytes = std::int64_t{16} << 20U;
 constexpr std::int64_t checksum_bytes = 4;
 
@@ -100,7 +100,7 @@ void ChunkedTensors::read(const TensorInfo& wanted, const std::vector<TensorPart
 
 H5Dataset ChunkedTensors::open(const std::string& name) const {
   const H5Properties access(check(H5Pcreate(H5P_DATASET_ACCESS), name));
-  // Room for a few chunks, so that a chunk that several of a rank's parts share is read only once.
+  // Room for a few chunks: several of a rank's parts may share one.
   constexpr std::size_t cache_slots = 127;
   constexpr std::size_t cache_bytes = std::size_t{16} << 20U;
   check(H5Pset_chunk_cache(access.get(), cache_slots, cache_bytes, H5D_CHUNK_CACHE_W0_DEFAULT), name);

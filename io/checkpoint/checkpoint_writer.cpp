@@ -54,7 +54,7 @@ std::vector<Box> take_boxes(const Integers& integers, std::size_t& next, std::si
 
 }  // namespace
 
-/// One checkpoint being written, on the I/O thread of every rank.
+/// One checkpoint being written, on the store's thread `io` of every rank.
 class CheckpointStore::Writer {
  public:
   Writer(const CheckpointStore& store, const CheckpointContent& content)

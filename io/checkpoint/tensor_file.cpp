@@ -33,9 +33,9 @@ constexpr std::int64_t block_elements = std::int64_t{1} << 18U;
 const std::size_t page = std::max<std::size_t>(4096, static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)));
 const std::size_t least_direct = 16 * page;
 
-/// Whether floats can lie in memory at the same offset within a page as in the file. HDF5 aligns only large
-/// tensors: a small one may begin at an offset that is not a multiple of alignof(float), and then goes
-/// through the page cache.
+/// Whether floats can lie in memory at the same offset within a page as in the file. HDF5 aligns only tensors
+/// of at least `alignment` bytes, and only to that: a tensor may begin at an offset that is not a multiple of
+/// alignof(float), and then goes through the page cache.
 bool holds_floats(std::int64_t offset) {
   return offset % static_cast<std::int64_t>(alignof(float)) == 0;
 }
@@ -116,7 +116,8 @@ bool all_finite(std::span<const float> values) {
   return largest < infinity;
 }
 
-/// Reserves the file's disk space, so that a full disk is detected before the first tensor is written.
+/// Reserves the file's disk space or, if the file system cannot, checks that it is free, so that a full disk
+/// is detected before the first tensor is written.
 void reserve(const fs::path& path, std::int64_t bytes) {
   const FileDescriptor file = open_file(path, O_WRONLY | O_NOFOLLOW);
   const WatchedCall call(CallKind::io, "fallocate", path.native(), static_cast<std::uint64_t>(bytes));
@@ -236,7 +237,7 @@ void TensorFile::sync() const {
 
 void TensorFile::bypass_cache() {
   direct_ = FileDescriptor(::open(path_.c_str(), access_ | O_CLOEXEC | O_DIRECT));
-  // Drops cached pages, because not all bytes are read through `direct_`.
+  // Cached pages are dropped because not all bytes are read through `direct_`.
   ::posix_fadvise(file_.get(), 0, 0, POSIX_FADV_DONTNEED);
 }
 

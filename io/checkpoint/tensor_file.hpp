@@ -21,7 +21,7 @@ struct PlacedTensor {
   std::int64_t end() const { return offset + info.size() * static_cast<std::int64_t>(sizeof(float)); }
 };
 
-/// An open file of tensors. Failures throw ExitCode::io.
+/// An open file of tensors. Throws ExitCode::io if opening, reading, writing or syncing it fails.
 class TensorFile {
  public:
   /// `flags` as for open(2).
@@ -38,8 +38,9 @@ class TensorFile {
 
   /// Returns when everything that this node has written to the file is on disk.
   void sync() const;
-  /// Drops the file's pages from this node's page cache. If the file system allows it, later writes and
-  /// digests of boxes bypass that cache, except for short or unaligned runs of bytes.
+  /// Asks the kernel to drop the file's pages from this node's page cache. If the file system allows it,
+  /// later writes and digests of boxes bypass that cache, except for short runs of bytes, partial pages at
+  /// the ends of a written run, and tensors at offsets that are not multiples of 4.
   void bypass_cache();
   /// Tells the kernel that the file will be read in order.
   void read_ahead() const;
@@ -57,7 +58,7 @@ class TensorFile {
 
 /// Creates an HDF5 file in which the tensors are contiguous fp32 datasets ("group/name" makes a group) with
 /// allocated but unwritten bytes. Tensors of at least `alignment` bytes begin at multiples of `alignment`.
-/// Reserves disk space. For one process, on the I/O thread.
+/// Reserves disk space if the file system can. For one process, on the thread that makes its HDF5 calls.
 std::vector<PlacedTensor> lay_out_tensors(const std::filesystem::path& path,
                                           const std::vector<TensorInfo>& tensors, std::int64_t alignment);
 

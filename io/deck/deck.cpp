@@ -481,7 +481,7 @@ std::string deck_markdown(std::span<const ParamSpec> specs) {
       "within double\n"
       "quotes; within them `\\\"` and `\\\\` stand for `\"` and `\\`. Every parameter can be given on the "
       "command line\n"
-      "instead, as `--section.name=value`, which overrides the file. All problems of a deck are reported "
+      "instead, as `--section.name=value`, which overrides the file. Problems of a deck are reported "
       "together.\n";
   for (const std::string_view section : sections_of(specs)) {
     page += fmt::format(

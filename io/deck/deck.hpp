@@ -88,10 +88,10 @@ std::string one_of(const auto& values) {
   return fmt::format("{} or {}", join(std::span(values).first(values.size() - 1), ", "), values.back());
 }
 
-/// Parses every entry of `deck` by `specs` and fills in defaults. Unknown sections and keys (with the nearest
-/// known one), malformed and out-of-range values and missing required keys go to `errors`. `unavailable`
-/// names sections of plugins that could not be loaded, with the reason. A key without a valid value is left
-/// out of the result, so that no later check relies on it.
+/// Parses the entries of `deck` by `specs` and fills in defaults. Unknown sections and keys (with a probable
+/// correction, if there is one), malformed and out-of-range values and missing required keys go to `errors`.
+/// `unavailable` names sections of plugins that could not be loaded, with the reason. A key without a valid
+/// value is left out of the result, so that no later check relies on it.
 ParamValues resolve_deck(const Deck& deck, std::span<const ParamSpec> specs,
                          const std::vector<std::pair<std::string, std::string>>& unavailable,
                          DeckErrors& errors);

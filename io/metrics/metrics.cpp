@@ -240,7 +240,7 @@ struct MetricsWriter::Impl {
   Impl(IoThread& thread, fs::path file_path, std::function<void(const std::string&)> on_damage)
       : io(thread), path(std::move(file_path)), warn(std::move(on_damage)) {}
 
-  /// Runs `job` on the I/O thread; the next call of the writer throws its error.
+  /// Runs `job` on the I/O thread; later calls of the writer throw its error.
   void queue(std::function<void()> job) {
     rethrow();
     io.submit([this, work = std::move(job)] {

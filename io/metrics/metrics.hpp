@@ -22,19 +22,19 @@ using MetricsRow = std::vector<std::pair<std::string, double>>;
 /// A table that was read: columns of equal length.
 using MetricsTable = std::map<std::string, std::vector<double>>;
 
-/// Appends to /steps, /eval, /checkpoints and /launches of metrics.h5 (default HDF5 format, float64 columns
-/// chunked by 4096 rows; `/<table>/num_rows` is a dataset of one int64). Used by one rank. Appends are queued
-/// on the I/O thread and flushed.
+/// Appends to the tables of metrics.h5, in a run /steps, /eval, /checkpoints and /launches (default HDF5
+/// format, float64 columns chunked by 4096 rows; `/<table>/num_rows` is a dataset of one int64). Used by one
+/// rank. Appends are queued on the I/O thread and flushed.
 class MetricsWriter {
  public:
-  /// Creates the file or opens an existing one. A damaged file is renamed to metrics.h5.damaged with a
-  /// warning through `warn`: damaged metrics must not end a run.
+  /// Creates the file or opens an existing one. A damaged file is renamed to metrics.h5.damaged or, if that
+  /// exists, metrics.h5.damaged-2 ..., with a warning through `warn`: damaged metrics must not end a run.
   MetricsWriter(IoThread& io, const std::filesystem::path& file,
                 const std::function<void(const std::string&)>& warn);
   ~MetricsWriter();
 
-  /// Queues a row; columns that the table lacks are added to it. Throws ExitCode::io if an earlier row could
-  /// not be written.
+  /// Queues a row; columns that the table lacks are added to it. Throws the error of an earlier row that
+  /// could not be written.
   void append(const std::string& table, const MetricsRow& row);
   /// Drops the rows of /steps and /checkpoints whose "step" is larger than `step`, and the rows of /eval
   /// whose "step" is larger than `evaluation`. A run calls it before it appends.

@@ -31,11 +31,11 @@ std::string escape(std::string_view text) {
       {'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}};
   const char* const end = text.data() + text.size();
   for (const char* at = text.data(); at != end;) {
-    const std::uint32_t bytes = decode_utf8(at, end).bytes;
+    const auto [point, bytes] = decode_utf8(at, end);
     const auto* entity = std::ranges::find(entities, *at, &std::pair<char, std::string_view>::first);
     if (entity != std::end(entities)) {
       out += entity->second;
-    } else if (bytes == 0) {
+    } else if (bytes == 0 || (point | 1U) == 0xffffU) {  // XML has no U+FFFE and U+FFFF
       out += encode_utf8(0xfffd);
     } else if (static_cast<unsigned char>(*at) >= 0x20 || *at == '\n' || *at == '\t') {
       out.append(at, bytes);
@@ -80,7 +80,7 @@ struct Axis {
 
 namespace {
 
-constexpr std::size_t max_points = 600;  // per curve
+constexpr std::size_t max_points = 600;  // per curve; also limits the marks of restarts and skipped steps
 
 // Ticks at multiples of 1, 2 or 5 times a power of ten. With `whole` the axis begins and ends at a tick.
 Axis linear_axis(double low, double high, bool whole) {

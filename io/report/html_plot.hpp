@@ -22,8 +22,7 @@ inline constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 /// Shown if a number is unknown.
 inline constexpr const char* missing = "–";
 
-/// Whether a drawing can place `value`: finite, and far enough from the limits of double for differences and
-/// ratios.
+/// Whether a drawing can place `value`: finite, and small enough that differences do not overflow.
 inline bool drawable(double value) {
   return std::abs(value) < 1e30;
 }
@@ -31,11 +30,11 @@ inline bool drawable(double value) {
 /// The column `name` of a table, empty if the table lacks it.
 const Column& column(const MetricsTable& table, const std::string& name);
 
-/// The value below which a fraction of the drawable values lies; NaN if no value is drawable.
+/// The quantile `fraction` of the drawable values; NaN if no value is drawable.
 double quantile_of(const Column& values, double fraction);
 
-/// `text` for use between tags and in attributes in double quotes. Control characters except tab and newline
-/// are dropped; U+FFFD replaces each byte that is not UTF-8.
+/// `text` for use between tags and in attributes in double quotes. Characters below U+0020 except tab and
+/// newline are dropped; U+FFFD replaces U+FFFE, U+FFFF and each byte that is not UTF-8.
 std::string escape(std::string_view text);
 
 /// At most 4 digits and a suffix for the power of 1000: 950, 12.3k, 4.19M.
@@ -56,14 +55,15 @@ class Plot {
 
   Plot(std::string title, std::string unit) : title_(std::move(title)), unit_(std::move(unit)) {}
 
-  /// For curves added later: values before `step` do not widen a linear axis and may leave the frame.
+  /// For curves added later: values before `step` may leave the frame; they widen a linear axis only if their
+  /// curve has no others.
   void fit_from(double step) { fit_from_ = step; }
   /// Adds `values` over `steps` in colour 0 to 7, thinned to at most 600 points that keep the extremes of
   /// every interval.
   void curve(const std::string& name, int color, Look look, const Column& steps, const Column& values);
   /// Marks the steps whose flag is set.
   void skipped(const Column& steps, const Column& flags);
-  /// Makes the axis include zero.
+  /// Makes a linear axis of values that are not negative include zero.
   void from_zero() { low_ = std::fmin(low_, 0.0); }
   /// Makes the axis logarithmic if the values are positive and span more than a factor of 30: a linear axis
   /// would press most of them against its lower end.

@@ -135,7 +135,8 @@ double last(const Column& values) {
   return it == values.rend() ? nan : *it;
 }
 
-// Centred mean over 1/50 of the run; the window shrinks towards the start, where the loss falls steeply.
+// Centred mean over 1/50 of the rows. The window shrinks towards the start, where the loss falls steeply, and
+// is cut off at the end.
 Column smooth(const Column& values) {
   const std::size_t n = values.size(), half = n / 100;
   std::vector<std::pair<double, double>> running(n + 1);  // sum and count of the preceding values
@@ -189,7 +190,7 @@ struct Part {
   double amount;
 };
 
-// A horizontal bar, divided into parts proportional to their amounts, in colours 0 to 7 in order.
+// A horizontal bar, divided into parts proportional to their amounts, in colours 0 to 7 in turn.
 void write_bar(std::string& out, const std::string& title, std::span<const Part> parts, double total) {
   out += fmt::format(R"(<svg class="bar" viewBox="0 0 1000 10" preserveAspectRatio="none" role="img" )"
                      R"(aria-label="{0}"><title>{0}</title><desc>The table below has the values.</desc>)",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// BpeEncoder: text to GPT-2's tokens.
+// BpeEncoder: text to tokens, by GPT-2's pre-tokenizer and any merges.
 #pragma once
 
 #include <array>

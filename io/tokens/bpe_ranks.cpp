@@ -61,8 +61,8 @@ void for_each_line(std::string_view text, const Work& work) {
   }
 }
 
-/// The characters that stand for bytes in GPT-2's files: printable bytes except spaces stand for themselves;
-/// the others, in order, are U+0100, U+0101 ...
+/// The characters that stand for bytes in GPT-2's files: bytes that are printable in Latin-1, except spaces,
+/// stand for themselves; the others, in order, are U+0100, U+0101 ...
 std::array<char32_t, num_bytes> byte_characters() {
   std::array<char32_t, num_bytes> characters{};
   char32_t next = 0x100;

@@ -38,8 +38,9 @@ class BpeRanks {
   std::string digest() const;
 
  private:
-  /// `place` gives the file and line of a rank, for errors. `left_sizes`, unless empty, has one entry for
-  /// each token after the single bytes: the size in bytes of the left of the two tokens that merge into it.
+  /// `place` gives the file and, if known, the line of a rank, for errors. `left_sizes`, unless empty, has
+  /// one entry for each token after the single bytes: the size in bytes of the left of the two tokens that
+  /// merge into it.
   template <class Place>
   BpeRanks(std::vector<std::string> tokens, const Place& place, std::span<const std::size_t> left_sizes);
   /// Throws if `text`, a vocab.json called `name`, disagrees with the ranks.

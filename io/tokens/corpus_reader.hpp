@@ -17,7 +17,7 @@
 namespace mylos {
 
 enum class CorpusFormat : std::uint8_t {
-  text,        ///< a file is a document
+  text,        ///< an input is a document
   json_lines,  ///< a line is an object with a document under one key; blank lines are skipped
 };
 
@@ -58,13 +58,13 @@ class CorpusReader {
   /// `inputs` must outlive this.
   CorpusReader(const std::vector<CorpusInput>& inputs, std::string key, LastCut last_cut);
 
-  /// A block has about this many bytes, unless a line is longer or the text has no place to cut.
+  /// A block has at most about this many bytes, unless a line is longer or the text has no place to cut.
   static constexpr std::size_t block_bytes = std::size_t{256} << 10U;
   /// A longer line is not kept in memory as a whole: its text is returned as blocks of one document.
   static constexpr std::size_t most_line_bytes = std::size_t{1} << 20U;
 
   /// The next block; empty at the end of all inputs. Throws ExitCode::io, and ExitCode::bad_data for a line
-  /// of more than most_line_bytes that is not JSON or lacks the key.
+  /// of more than most_line_bytes that JsonText refuses.
   std::optional<CorpusBlock> next();
 
   std::int64_t bytes_read() const { return bytes_read_; }
@@ -93,7 +93,7 @@ class CorpusReader {
 };
 
 /// Calls work(text, document) for the document of each line in a block of lines; `text` is valid only during
-/// the call. Throws ExitCode::bad_data with file and line if a line is not JSON or lacks the key.
+/// the call. Throws ExitCode::bad_data with file and line if JsonText refuses a line.
 void for_each_document(const CorpusBlock& block, const std::string& key,
                        const std::function<void(const std::string& text, std::int64_t document)>& work);
 

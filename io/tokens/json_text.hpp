@@ -8,9 +8,9 @@
 
 namespace mylos {
 
-/// Reads objects one after another. Throws ExitCode::bad_data if the input is not JSON (RFC 8259, nested at
-/// most 64 levels, strings in UTF-8), or if an object does not hold the key exactly once, with text. A lone
-/// surrogate, which the grammar allows but UTF-8 does not, becomes U+FFFD.
+/// Reads objects one after another. Throws ExitCode::bad_data if the input is not a JSON object (RFC 8259,
+/// nested at most 64 levels, strings in UTF-8), or if an object does not hold the key exactly once, with
+/// text. An escaped lone surrogate, which the grammar allows but UTF-8 does not, becomes U+FFFD.
 class JsonText {
  public:
   explicit JsonText(std::string key) : key_(std::move(key)) {}

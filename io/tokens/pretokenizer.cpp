@@ -34,7 +34,8 @@ std::size_t last_cut(std::string_view text) {
     const std::string_view piece = text.substr(at, bytes);
     at += bytes;
     if (at + piece_lookahead > text.size()) break;
-    // No cut after white space: at the end of a text it is one piece; before another character it may be two.
+    // No cut after white space shorter than most_piece_bytes: at the end of a text it is one piece; before
+    // another character it may be two.
     if (!is_white(piece) || bytes >= most_piece_bytes) cut = at;
   }
   return cut;

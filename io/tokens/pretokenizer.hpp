@@ -24,8 +24,9 @@ inline constexpr std::size_t piece_lookahead = 8;
 inline std::size_t first_piece(std::string_view text);
 
 /// A number of leading bytes of `text`, the beginning of a longer text, that can be encoded separately: a
-/// piece ends there, whatever follows. `text` must begin at a cut. A cut before white space is preferred to a
-/// later one. 0 if there is no cut yet; a text of a little more than 2 * most_piece_bytes always has one.
+/// piece ends there, whatever follows. `text` must begin at a cut. A cut before ASCII white space is
+/// preferred to a later one. 0 if there is no cut yet; a text of a little more than 2 * most_piece_bytes
+/// always has one.
 std::size_t last_cut(std::string_view text);
 
 namespace detail {
@@ -71,7 +72,7 @@ inline std::size_t first_piece(std::string_view text) {
     const ClassifiedChar second = classes.at(begin + 1, end);
     if (second.kind < CharClass::space) return run_after(begin + 1, second);
   }
-  // White space that is followed by another character leaves its last character to the next piece.
+  // White space of several characters leaves its last one to the next piece if another character follows.
   const char* last = begin;
   const char* at = begin + first.bytes;
   while (at < stop) {

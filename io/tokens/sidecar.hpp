@@ -11,14 +11,15 @@ namespace mylos {
 
 /// The tokenizer that produced some tokens.
 struct TokenizerIdentity {
-  std::string name;   ///< a name from tokenizers()
+  std::string name;   ///< a name from `tokenizers`
   std::string ranks;  ///< digest of the ranks' canonical form, 32 hexadecimal digits; empty for bytes
   bool operator==(const TokenizerIdentity&) const = default;
   /// "bytes", or "gpt2 (ranks 0123...)".
   std::string text() const;
 };
 
-/// `<file>.json` next to a token file: {"tokenizer", "ranks", "vocab", "tokens", "content", "documents"}.
+/// `<file>.json` next to a token file: {"tokenizer", "ranks" (unless empty), "vocab", "tokens", "content",
+/// "documents"}.
 struct Sidecar {
   TokenizerIdentity tokenizer;
   std::int64_t vocab = 0;

@@ -23,9 +23,9 @@ namespace mylos {
 /// windows. Window i of a file begins at token phase + i T, so that the inputs of an epoch do not overlap;
 /// `phase` < T is drawn separately for each file and epoch. The order of the windows over all files of a
 /// source is drawn separately for each epoch. It is a keyed Feistel permutation (Luby and Rackoff, 1988) on
-/// the least even number of bits that can index the windows, iterated until the result is in range (Black and
-/// Rogaway, 2002). A sample is therefore a function of (seed, running index) alone: there is no state to save
-/// and no list to shuffle.
+/// the least even number of bits, at least 2, that can index the windows, iterated until the result is in
+/// range (Black and Rogaway, 2002). A sample is therefore a function of (seed, running index) alone: there is
+/// no state to save and no list to shuffle.
 ///
 /// For one thread at a time.
 class TokenDataset {
@@ -41,8 +41,8 @@ class TokenDataset {
     std::filesystem::path file;
   };
 
-  /// `origin` is empty if no file has a sidecar. Throws ExitCode::bad_data if a source is too short for one
-  /// window.
+  /// `origin` is empty if no file has a sidecar. Throws ExitCode::bad_data if no file of a source is long
+  /// enough for a window.
   TokenDataset(std::vector<Source> sources, std::optional<Origin> origin, std::int64_t seq_len,
                std::uint64_t seed);
 
@@ -99,10 +99,10 @@ class TokenDataset {
   std::string identity_;
 };
 
-/// Opens the dataset of `sources` for a vocabulary of `vocab` ids. Reads about TokenFile::most_pages pages in
-/// total, but at least two of each file. Throws like `files_of`, `read_sidecar`, TokenFile and TokenDataset;
-/// ExitCode::usage if a sidecar has another vocabulary, or a tokenizer other than that of the other sidecars;
-/// ExitCode::bad_data if a sidecar's number of tokens is not that of its file.
+/// Opens the dataset of `sources` for a vocabulary of `vocab` ids. Reads at most about TokenFile::most_pages
+/// pages in total, or two of each file if that is more. Throws like `files_of`, `read_sidecar`, TokenFile and
+/// TokenDataset; ExitCode::usage if a sidecar has another vocabulary, or a tokenizer other than that of the
+/// other sidecars; ExitCode::bad_data if a sidecar's number of tokens is not that of its file.
 TokenDataset open_dataset(const std::vector<DataSource>& sources, std::int64_t vocab, std::int64_t seq_len,
                           std::uint64_t seed);
 

@@ -40,8 +40,8 @@ class TokenFile {
   const std::string& identity() const { return identity_; }
 
   /// Reads tokens `first`, `first` + 1 ... Throws ExitCode::bad_data for an id outside the vocabulary, with
-  /// its offset, or if the file's identity has changed since it was opened; ExitCode::io if it ends too
-  /// early.
+  /// its offset, or if the size or time of the file and its identity have changed since it was opened;
+  /// ExitCode::io if it ends too early.
   void read(std::int64_t first, std::span<std::uint16_t> tokens) const;
   /// Asks the system to prefetch tokens that will be read soon.
   void advise(std::int64_t first, std::int64_t count) const;

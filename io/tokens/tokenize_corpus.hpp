@@ -20,7 +20,7 @@ enum class Split : std::uint8_t { train, valid };
 struct SplitRule {
   std::uint64_t seed = 0;
   double valid_fraction = 0.0;
-  /// The inputs are the two parts of one text: the first is for training, the second for validation.
+  /// The inputs are parts of one text: the first is for training, a second one for validation.
   bool has_two_parts = false;
 
   /// Without `has_two_parts`, a function of (seed, document) alone: validation if their 53-bit hash, as a

@@ -33,12 +33,12 @@ class Tokenizer {
   /// for an id outside the vocabulary.
   std::string decode(std::span<const std::uint16_t> tokens) const;
   std::int64_t vocab_size() const { return end_of_text() + std::int64_t{1}; }
-  /// The id of <|endoftext|>, which separates documents. It is the largest one.
+  /// The largest id: that of <|endoftext|>, which separates documents.
   virtual std::uint16_t end_of_text() const = 0;
   virtual TokenizerIdentity identity() const = 0;
   /// Finds where to cut a longer text that begins with `text`, such that encoding the two parts separately
-  /// gives the tokens of the whole. Returns such a place near the end of `text` (not always the last), in
-  /// bytes, or 0 if there is none yet. `text` itself must start at a cut.
+  /// gives the tokens of the whole. Returns such a place in `text`, not always the last, in bytes, or 0 if
+  /// there is none yet. `text` itself must start at a cut.
   virtual std::size_t last_cut(std::string_view text) const = 0;
 
  private:

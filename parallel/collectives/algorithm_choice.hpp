@@ -45,9 +45,9 @@ class AlgorithmChoice {
 
   /// `operation` is one of `scheduled_operations`.
   Algorithm of(CommOperation operation, std::uint64_t payload_bytes) const;
-  /// Whether the backend runs all collectives itself, whatever their payload.
+  /// Whether every range is native: the backend runs all collectives itself.
   bool is_native() const;
-  /// Whether some collective uses `algorithm` for some payload.
+  /// Whether a range of some collective has `algorithm`.
   bool uses(Algorithm algorithm) const;
   /// A text from which `parse` makes the same choice.
   std::string text() const;

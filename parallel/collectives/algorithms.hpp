@@ -12,7 +12,7 @@ namespace mylos {
 
 /// Everything passes through the root, or through rank 0 if there is no root. The root exchanges messages
 /// with one rank after another: K - 1 steps and up to (K - 1) n bytes in each direction. In all_to_all, rank
-/// 0 collects the parts for one target rank after another and forwards them.
+/// 0 collects the parts for one target rank after another, in K (K - 1) steps, and forwards them.
 void add_naive(ScheduleBuilder& builder, const CollectiveCall& call, const RankOrder& order);
 
 /// Binomial trees (the "minimum spanning trees" of Chan et al.): ⌈log₂ K⌉ steps of n bytes for a reduce or a

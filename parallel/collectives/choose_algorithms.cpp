@@ -176,8 +176,8 @@ struct Candidate {
   std::vector<std::int64_t> nanoseconds;  // by payload
 };
 
-/// The lower ends of the payload ranges in which the algorithms are compared; each range ends where the next
-/// begins.
+/// The lower ends of the payload ranges in which the algorithms are compared; each range ends at twice its
+/// lower end.
 std::vector<std::int64_t> compared_payloads() {
   std::vector<std::int64_t> payloads;
   for (std::int64_t low = smallest_payload; low <= largest_payload; low *= 2) payloads.push_back(low);

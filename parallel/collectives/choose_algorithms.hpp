@@ -50,7 +50,8 @@ struct CollectiveCosts {
 
 /// Measures messages between neighbours, the local reduction and each native collective at a few sizes, and
 /// chooses by the measured costs. Native collectives are left out if they throw ExitCode::usage, as over a
-/// simulated link. Collective; the result is the same on all ranks. `world` takes host buffers.
+/// simulated link. With one rank, nothing is measured and the choice is native. Collective; the result is the
+/// same on all ranks. `world` takes host buffers.
 AlgorithmChoice choose_algorithms(Communicator& world);
 
 /// Simulates the rounds of every algorithm and takes the fastest algorithm for each collective and payload.

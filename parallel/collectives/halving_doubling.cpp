@@ -41,7 +41,7 @@ FoldedOrder fold(const RankOrder& order, bool whole_parts) {
   return folded;
 }
 
-/// In each step a rank gives away half of the range that it still holds. Returns the place of the rank's
+/// In each step a rank gives away half of the parts that it still holds. Returns the place of the rank's
 /// fully reduced part.
 BufferRange recursive_halving(ScheduleBuilder& builder, const RankOrder& order, BufferRange own) {
   const auto first = [&](int i) { return order.first[static_cast<std::size_t>(i)]; };

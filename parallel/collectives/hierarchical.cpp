@@ -64,7 +64,7 @@ class HierarchicalCommunicator::StagedOperation : public PolledOperation {
         scratch_.emplace_back(own_.engine_->scratch.take(static_cast<std::size_t>(count) * size_of(dtype)));
     return {taken.data(), dtype, {count}};
   }
-  /// Clears the buffer if it contains padding, which is reduced and sent along with the parts.
+  /// Clears the buffer if lanes carry padding, which is reduced or sent along with the parts.
   void clear_padding(TensorRef parts) const {
     if (own_.num_lanes_ * own_.num_nodes() * own_.parts_per_node_ == own_.size()) return;
     std::fill_n(static_cast<std::byte*>(parts.data), parts.bytes(), std::byte{});
@@ -237,7 +237,7 @@ HierarchicalCommunicator::HierarchicalCommunicator(NextCommunicator node, NextCo
 }
 
 void HierarchicalCommunicator::find_nodes() {
-  // A node is identified by its first rank's number in `flat`.
+  // A node is identified by the number in `flat` of its rank 0.
   std::int32_t leader = next().rank();
   node_->broadcast(TensorRef(&leader, DType::int32, {1}), 0).host_wait();
   std::array<std::int32_t, 2> own = {leader, node_->rank()};

@@ -35,7 +35,8 @@ class HierarchicalCommunicator final : public ForwardingCommunicator {
   /// The number of communicators over the ranks of a node: `node` and its two splits.
   static constexpr int num_node_communicators = 3;
 
-  /// Collective over `flat`. `node` may order its ranks differently from `flat`.
+  /// Collective over `flat`. `node` may order its ranks differently from `flat`. Throws ExitCode::usage if
+  /// the host cannot reach the memory of `compute`.
   HierarchicalCommunicator(NextCommunicator node, NextCommunicator flat, ComputeBackend* compute = nullptr,
                            std::shared_ptr<OperationEngine> engine = std::make_shared<OperationEngine>());
 
@@ -52,7 +53,7 @@ class HierarchicalCommunicator final : public ForwardingCommunicator {
   static constexpr int num_stages = 3;
 
   struct Place {
-    int node;   ///< nodes are numbered in the order of their first ranks in `flat`
+    int node;   ///< nodes are numbered in the order that their ranks 0 have in `flat`
     int index;  ///< the rank within the node
   };
 

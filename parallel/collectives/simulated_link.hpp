@@ -21,7 +21,7 @@ class LinkClock {
  public:
   virtual ~LinkClock() = default;
   virtual std::int64_t now() = 0;
-  /// Whether `time` has come. Never blocks; a logical clock may advance to `time` instead.
+  /// Whether `time` has come. Never blocks; a logical clock may advance to `time` and return true.
   virtual bool has_come(std::int64_t time) = 0;
   virtual void sleep_until(std::int64_t time) = 0;
 };

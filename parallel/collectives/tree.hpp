@@ -24,7 +24,7 @@ struct Tree {
   /// it, and a leaf other than the root uses none.
   void gather(BufferRange own, BufferRange vector) const;
   void scatter(BufferRange vector, BufferRange own) const;
-  /// Adds the rounds of any collective operation except all_to_all.
+  /// Adds the rounds of any of `scheduled_operations` except all_to_all.
   void add(const CollectiveCall& call) const;
 
   bool is_root() const { return parent < 0; }

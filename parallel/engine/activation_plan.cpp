@@ -87,7 +87,7 @@ class Lifetimes {
     }
   }
 
-  /// Gives each result the memory of an operand that it may replace, if nothing reads the operand afterwards.
+  /// Gives each result the memory of an operand that it may replace, if `follows` holds for the two.
   /// Returns the buffer in `arena` of each root: the same one if roots share memory, -1 if this slot does not
   /// use the root.
   std::vector<int> place(ArenaPlan& arena) {
@@ -208,7 +208,7 @@ int message_of(const Action& action, const ModelPrograms& programs) {
 
 namespace {
 
-/// Whether the last three pairs of passages are equal, so that the last one adds nothing to the plan.
+/// Whether the last three pairs of passages are equal, so that the last pair adds nothing to the plan.
 bool ends_in_repetition(const std::vector<Passage>& passages) {
   constexpr std::size_t pair = 2;
   if (passages.size() < 3 * pair) return false;

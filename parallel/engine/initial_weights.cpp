@@ -9,8 +9,8 @@ void initialise_weights(ComputeBackend& backend, const ParameterTable& table, st
     const UnitPart& part = optimizer.parts()[i];
     const TensorRef weights = exchange.weights(part);
     const TensorRef master = optimizer.master(i, weights);
-    // Without an fp32 master, the random draws go into the first state of the optimizer, which is cleared
-    // afterwards.
+    // Without fp32 weights or an fp32 master, the values are set in the first state of the optimizer, which
+    // is cleared afterwards.
     const TensorRef exact = master.dtype == DType::fp32 ? master : optimizer.state(0, i);
     backend.run(Fill{.y = exact, .value = 0.0F});
     for (const Piece& piece : pieces_of(table, part)) {

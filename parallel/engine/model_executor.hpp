@@ -98,12 +98,13 @@ class ModelExecutor {
   /// Acquires and binds the units of an entry.
   void acquire(const Entry& entry, const Pass& pass);
   void queue(const Entry& entry, const Pass& pass);
-  /// Reports the gradients that the entry completes and releases the units that its block no longer uses.
+  /// Reports the gradients that the entry completes, if the pass completes any, and releases the units that
+  /// its block no longer uses.
   void finish(const Entry& entry, const Pass& pass);
   /// Whether the entry is a collective or a reduction starts after it.
   bool is_cut(const Entry& entry, bool completes) const;
-  /// Calls visit(number, entries) for each segment. A segment ends with an entry for which `is_cut` holds, or
-  /// before an entry that awaits a collective.
+  /// Calls visit(number, entries) for each segment. A segment ends with an entry for which `is_cut` holds,
+  /// before an entry that awaits a collective, or with the last entry.
   void for_each_segment(Entries entries, bool completes, const auto& visit) const;
   /// Whether an earlier micro-batch of the step has already contributed to the same gradients. Records this
   /// contribution.
@@ -121,7 +122,7 @@ class ModelExecutor {
   SlotAssignment slots_{schedule_};
   DeviceBuffer arena_;
   std::vector<Binding> bindings_;          // by slot
-  std::size_t slot_ = 0;                   // slot of the last action that was begun
+  std::size_t slot_ = 0;                   // of the action begun last; 0 after `load_evaluation`
   std::vector<bool> completes_;            // by action: see Pass
   std::vector<std::int64_t> contributed_;  // by chunk and part: the last step that contributed
   // By action, slot and place of the step's scalars: one graph per segment; empty without graphs.

@@ -72,8 +72,8 @@ TrainingStep::TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, const 
   tensor_terms_ = tensor_terms(table_, optimizer_->parts());
   find_norm_ranges();
   guard_config_ = config.guard;
-  // Only the last stage computes the loss. Of its ranks, those that differ only along axes outside
-  // `loss_axes` compute the same terms.
+  // Only the stage with the last chunk computes the loss. Of its ranks, those that differ only along axes
+  // outside `loss_axes` compute the same terms.
   const int copies_of_loss = coordinates_.extent(all_axes.without(loss_axes).without({Axis::pipeline}));
   guard_config_.loss_factor = config.per_token() / static_cast<float>(copies_of_loss);
 

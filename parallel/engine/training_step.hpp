@@ -184,7 +184,8 @@ class TrainingStep {
 
   DeviceBuffer memory_;       // StepMemory of the steps under way, used in rotation
   DeviceBuffer guard_state_;  // GuardState
-  /// The parts of the update before and after its sum over all ranks; one pair per StepMemory.
+  /// The parts of the update before and after its sum over all ranks; one pair per StepMemory. A single rank
+  /// uses only the first of a pair.
   std::vector<std::array<DeviceGraph, 2>> update_graphs_;
   std::vector<std::int32_t> tokens_;  // a micro-batch (B, T + 1)
   std::array<Slot, 2> slots_;

@@ -51,7 +51,7 @@ std::unique_ptr<GradientExchange> make(const ParamValues& values, const Exchange
   return std::make_unique<Ddp>(config_of(values), scope, backend, ledger, grid.group(loss_axes));
 }
 
-/// The units, in the order in which their gradients are completed.
+/// The units, in the order in which their gradients are completed; then the others, the last first.
 std::vector<int> units_in_order(const ParameterTable& table, const std::vector<GradientRange>& completions) {
   std::vector<int> units;
   for (const GradientRange& range : completions) {

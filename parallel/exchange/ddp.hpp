@@ -17,7 +17,7 @@ enum class DdpMode : std::uint8_t {
   per_parameter,  ///< one all_reduce per parameter, after the last backward pass
   flat,           ///< one all_reduce, after the last backward pass
   overlapped,     ///< one all_reduce per parameter, as soon as its gradient is complete
-  bucketed,       ///< one all_reduce per bucket, as soon as `bucket_bytes` are complete
+  bucketed,       ///< one all_reduce per bucket, as soon as `bucket_bytes` are complete; the rest at the end
 };
 
 struct DdpConfig {
@@ -48,7 +48,7 @@ struct DdpLayout {
 /// micro-batches is reduced.
 class Ddp final : public GradientExchange {
  public:
-  /// `replicas` are the ranks that hold the terms of the same gradients, this rank included.
+  /// `replicas` are the ranks that hold the terms of the same gradients, this rank included. Collective.
   Ddp(const DdpConfig& config, const ExchangeScope& scope, ComputeBackend& backend, MemoryLedger& ledger,
       Communicator& replicas);
 

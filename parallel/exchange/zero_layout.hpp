@@ -17,10 +17,11 @@ enum class ZeroStage : std::uint8_t { optimizer_states = 1, gradients, parameter
 
 struct ZeroConfig {
   ZeroStage stage = ZeroStage::optimizer_states;
-  /// For ZeroStage::parameters: a gather starts this many block passes before the first use of its weights.
+  /// For ZeroStage::parameters: a gather starts this many block passes before the first use of its weights,
+  /// or at the first pass of the sequence.
   std::int64_t prefetch = 1;
-  /// For ZeroStage::parameters: whether the weights of a forward pass are released before the micro-batch's
-  /// backward pass.
+  /// For ZeroStage::parameters: whether weights are released between the uses of a micro-batch, such as its
+  /// forward and its backward pass, unless the next use is at most `prefetch` block passes away.
   bool reshard = true;
 
   bool divides_gradients() const { return stage >= ZeroStage::gradients; }

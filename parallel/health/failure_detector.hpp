@@ -18,9 +18,9 @@
 namespace mylos {
 
 /// One rank's judgement of the ranks that it sees. The detector reads no clock: the caller passes the time of
-/// every look. Time counts only while this rank itself runs: each look adds at most a quarter of the limit on
-/// silence, so a job that is suspended as a whole and resumed is not taken for a failed one, however often
-/// that happens. Looks allocate nothing once the ranks are known.
+/// every look. Time during which this rank is suspended hardly counts: each look adds at most a quarter of
+/// the limit on silence, so a job that is suspended as a whole and resumed is not taken for a failed one.
+/// Looks allocate nothing once the ranks are known.
 class FailureDetector {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
@@ -30,8 +30,8 @@ class FailureDetector {
   void set_limits(const WatchdogLimits& limits) { limits_ = limits; }
 
   /// Notes the state of the ranks at `now`. Returns true if a rank has stopped or an operation stalls, and
-  /// this rank must report it. The lowest rank that is neither silent nor finished reports; if it has not
-  /// ended the job within the limit on silence, all other ranks report. `node` must live until the next look.
+  /// this rank must report it, because every lower rank in `node` is silent or finished, or because the
+  /// failure has lasted longer than the limit on silence. `node` must live until the next look.
   bool look(const std::vector<RankFlight>& node, TimePoint now);
   /// One line that names the stopped rank or the stalled operation that the last look found, whether or not
   /// this rank must report it; empty if there is no failure.

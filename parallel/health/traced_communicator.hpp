@@ -11,8 +11,8 @@
 
 namespace mylos {
 
-/// Records how long the calling thread spends in each call, including `progress` and `barrier`, and in each
-/// wait: the communication that computation does not hide. Only the trace's thread may use this communicator.
+/// Records how long the calling thread spends in each collective, message, `progress` and wait: the
+/// communication that computation does not hide. Only the trace's thread may use this communicator.
 class TracedCommunicator final : public ForwardingCommunicator {
  public:
   /// `axes` is the group's name in the events. The events point to it, so they must not outlive this object.

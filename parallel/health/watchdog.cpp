@@ -23,7 +23,7 @@ void write_error(std::string_view text) {
   }
 }
 
-/// Starts a thread with all signals blocked: the main thread runs the handlers.
+/// Starts a thread with all signals blocked, so that it never runs a handler.
 std::thread quiet_thread(std::function<void()> work) {
   sigset_t all;
   sigset_t before;

@@ -27,7 +27,7 @@ struct ParallelPlan {
   /// The groups of ranks in which a run communicates: the ranks that compute terms of one loss, all ranks,
   /// the ranks along the tensor axis, and the groups of the exchange.
   std::vector<AxisSet> groups() const;
-  /// The coordinates of rank 0, which holds no less than any other rank.
+  /// The coordinates of rank 0; no other rank holds more of the model.
   Coordinates first() const { return {extents(), static_cast<int>(world_size()), 0}; }
 };
 

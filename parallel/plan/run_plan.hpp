@@ -21,7 +21,7 @@ struct RunPlan {
   std::int64_t checkpoint_bytes = 0;
   std::int64_t tokens_per_step = 0;
   double flops_per_token = 0.0;     ///< 6 N + 12 L C T
-  std::vector<TrafficRow> traffic;  ///< of one rank in a step, as TrafficCounter counts it
+  std::vector<TrafficRow> traffic;  ///< of rank 0 in TrainingStep::run, counted as by TrafficCounter
 
   std::int64_t memory_total() const;
 };
@@ -36,8 +36,8 @@ double model_flops_per_token(const ModelConfig& model, std::int64_t parameters, 
 constexpr std::int64_t snapshot_page = 4096;
 constexpr std::int64_t pages_of_aligned_piece = 256;
 
-/// Bytes of host memory for a copy of the values that a rank writes to a checkpoint: weights and states in
-/// fp32, plus one page per `pages_of_aligned_piece` pages for the alignment of pieces.
+/// Bytes of host memory that suffice for a copy of the values that a rank writes to a checkpoint: weights and
+/// states in fp32, plus one page per `pages_of_aligned_piece` pages for the alignment of pieces.
 std::int64_t snapshot_bytes(const OptimizerKind& optimizer, const std::vector<UnitPart>& stored);
 
 /// The inputs of a plan other than the StepConfig.
@@ -49,9 +49,9 @@ struct Platform {
   bool keeps_snapshot = false;  ///< checkpoints are written while training continues
 };
 
-/// Plans for rank 0, which holds no less than any other rank. Scratch is planned for all collectives of a
-/// step except the guard's; if the algorithm is "auto", each call is planned with the algorithm that needs
-/// the most scratch.
+/// Plans for rank 0; no other rank holds more of the model. Scratch is planned for all collectives of a
+/// TrainingStep except the guard's; if the algorithm is "auto", each call is planned with the algorithm that
+/// needs the most scratch.
 RunPlan make_plan(const StepConfig& config, const Platform& platform = {});
 
 }  // namespace mylos

@@ -10,7 +10,7 @@ namespace mylos::compute_cuda {
 namespace {
 
 /// The kernel that LibraryOperations runs if cuBLASLt's product does not give the bias gradient. Here it
-/// always runs, after the product of the next backend.
+/// computes every bias gradient, after the product of the next backend.
 class BiasGradient {
  public:
   using List = OperationList<LinearBackwardWeight>;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Restarts are exact. Killed, failed, corrupted or half-written checkpoints never cost more than the steps
-// since the previous checkpoint.
+// Restarts are bitwise exact on the same layout, and exact to within rounding on another. Killed, failed,
+// corrupted or half-written checkpoints cost no more than the steps since the previous checkpoint.
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -523,8 +523,8 @@ class MutatedCheckpoints : public RunTest {
   }
 };
 
-// For the long tests only. A checkpoint whose digests match may hold invalid weights: the loss or the guard
-// reveals them.
+// For the long tests only. A checkpoint whose digests match may hold invalid weights, which the loss or the
+// guard may reveal.
 TEST_F(MutatedCheckpoints, DISABLED_AHundredThroughRestartAndEval) {
   const auto is_expected =
       testing::AnyOf(0, static_cast<int>(ExitCode::bad_data), static_cast<int>(ExitCode::numerical));
@@ -590,7 +590,7 @@ TEST_F(CheckpointError, AnOldOneThatCannotBeDeletedIsAWarning) {
   EXPECT_FALSE(fs::exists(old.string() + ".tmp"));  // the next checkpoint removes the remains
 }
 
-/// On NFS, two nodes may see different contents of a file until it is closed.
+/// On NFS, if two nodes write parts of one page, one of them loses its part.
 TEST_F(CheckpointError, TwoNodesOnNfsAreRefused) {
   const auto train_on = [&](const std::string& run, const Words& environment) {
     Words variables = {"LD_PRELOAD=" MYLOS_PRELOADED,

@@ -81,7 +81,7 @@ TEST_F(Commands, MetricsOfARunAddUp) {
     }
     EXPECT_EQ(at("communication_bytes"), payload);
   }
-  // Every step reduces the same amount: the gradients and the guard's two numbers.
+  // Steps 2 and 4 reduce the same amount: the gradients and the guard's two numbers.
   EXPECT_EQ(steps["payload_data_all_reduce"][1], steps["payload_data_all_reduce"][3]);
   EXPECT_GT(steps["payload_data_all_reduce"][1], 4.0 * 34208);
   EXPECT_LT(steps["payload_data_all_reduce"][1], 8.0 * 34208);

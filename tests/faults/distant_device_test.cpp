@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Runs on a device that executes its work late, in memory that the host cannot reach. Such a
-// device demands of the code outside the backends what a GPU demands.
+// Runs on a device that executes its work late, in memory that the host cannot reach. Such a device demands
+// of the code outside the backends what a GPU demands.
 #include <csignal>
 
 #include <gmock/gmock.h>
@@ -74,13 +74,14 @@ TEST_F(DistantTest, GivesTheSameRunWithEveryDivision) {
   }
 }
 
-/// On one rank, only the reading of results makes the host wait for the device.
+/// On one rank, if no checkpoint, evaluation or profile is due, only the reading of results makes the host
+/// wait for the device.
 class RunAhead : public DistantTest {
  protected:
   Outcome train_alone(const std::string& run, const Words& words, const std::string& fault = "") const {
     return train(run, words, {.ranks = 1, .environment = {"MYLOS_FAULT=" + fault}});
   }
-  /// How often the device ran out of work before the host had read the last results.
+  /// How often the device ran out of work while the host waited for it.
   int times_idle(const std::string& run, int steps) const {
     const Words words = {fmt::format("--train.steps={}", steps), "--checkpoint.every=0"};
     const std::string output = train_alone(run, on_device(words)).output;

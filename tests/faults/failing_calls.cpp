@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A library that is preloaded into a program and makes a call of the C library on files in one directory
-// fail, or write fewer bytes than requested. MYLOS_FAIL=DIRECTORY:RANK:CALL:N:ERROR: on that rank the N-th
-// call of that name (pread, pwrite, fsync, truncate, fallocate, rename, mkdir, unlink, open, statfs), counted
-// from 1, on a path in DIRECTORY fails with errno ERROR. With ERROR 0 a pwrite writes half of the bytes and a
+// A library that is preloaded into a program and makes a call of the C library on some paths fail, wait, or
+// write fewer bytes than requested. MYLOS_FAIL=PREFIX:RANK:CALL:N:ERROR: on that rank the N-th call of that
+// kind (pread, pwrite, fsync, truncate, fallocate, rename, mkdir, unlink, open, statfs), counted from 1, on a
+// path that begins with PREFIX fails with errno ERROR. With ERROR 0 a pwrite writes half of the bytes and a
 // statfs reports NFS; with -1 this call and all later ones never return; with -2 they wait until the file
 // that MYLOS_RELEASE names exists. Each such call is reported on stderr.
 #include <algorithm>
@@ -53,7 +53,7 @@ std::string path_in(int directory, const char* path) {
   return path[0] == '/' || directory == AT_FDCWD ? path : path_of(directory) + "/" + path;
 }
 
-/// Whether this call of `kind` on `path` is the one that fails; sets errno.
+/// Whether this call of `kind` on `path` is the one that fails; if so, sets errno. Waits if the plan says so.
 bool fails(std::string_view kind, const std::string& path) {
   static const Plan plan = read_plan();
   static std::atomic<long> count{0};

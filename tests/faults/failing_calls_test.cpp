@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Calls that a run makes on its files fail, one per run: the run goes on or ends with exit code 74, and its
-// checkpoints load.
+// checkpoints verify.
 #include <cerrno>
 
 #include <gmock/gmock.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Bad decks, token files and plugins, as a user meets them: one message, the right exit code, nothing begun.
+// Bad decks, token files and plugins, as a user meets them: what is refused gives one message and the right
+// exit code, and begins nothing. Also: ranks in separate user namespaces.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

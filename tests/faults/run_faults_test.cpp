@@ -19,7 +19,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// The communication options of the runs that fail.
+/// The options of communication and exchange of the runs of StepError and StoppedRank.
 const RunTest::Words carriers[] = {
     {"--backend.comm=shm"},
     {"--backend.comm=mpi"},
@@ -62,7 +62,8 @@ TEST(Harness, DoesNotFindARankOfAJobThatHasEnded) {
 
 using Guard = RunTest;
 
-/// On each layout, a bad value on one rank, or in one part of the weights, reaches the decision of all ranks.
+/// On each layout, a bad value in the gradients of one rank, or in its part of them, reaches the decision of
+/// all ranks.
 class GuardedLayout : public RunTest,
                       public testing::WithParamInterface<std::pair<const char*, const char*>> {};
 

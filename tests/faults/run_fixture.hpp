@@ -18,7 +18,7 @@
 
 namespace mylos::test {
 
-/// The whole content of a checkpoint: tensors by "file:name", and the parts of state.json that training
+/// The content of a checkpoint: its tensors by "file:name", and the parts of state.json that training
 /// continues from.
 struct Snapshot {
   std::map<std::string, std::vector<float>> tensors;
@@ -52,7 +52,7 @@ class RunTest : public testing::Test {
 
   std::vector<std::int64_t> checkpoint_steps(const std::string& run);
   Snapshot snapshot(const std::string& run, std::int64_t step);
-  /// A table of metrics.h5; empty if it does not exist.
+  /// A table of metrics.h5; empty if the file has no such table.
   MetricsTable read_table(const std::string& run, const std::string& table);
   MetricsTable steps_table(const std::string& run) { return read_table(run, "steps"); }
   /// The number of steps in metrics.h5, also while the run goes on; 0 if there is no such file yet.

@@ -34,9 +34,9 @@ class Job {
   pid_t launcher() const { return launcher_; }
   /// The process of a rank, if it runs.
   std::optional<pid_t> find_rank(int rank) const;
-  /// The process of a rank; waits until it runs. Throws if the job ends first.
+  /// The process of a rank; waits until it runs. Throws if the job ends first, or after `hang_limit`.
   pid_t rank(int rank) const;
-  /// The mylos processes that are alive.
+  /// The mylos processes of the job.
   std::vector<pid_t> processes() const;
   std::string output() const;
   bool running() const;

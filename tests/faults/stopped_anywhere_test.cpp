@@ -33,7 +33,7 @@ class StoppedAnywhere : public RunTest {
   }
 
   /// Stops rank `rank` after `moment`, or when its process begins if that is later. Returns whether the rank
-  /// was still running.
+  /// was still running and the job failed.
   bool stop_one(const std::string& command, int ranks, int rank, std::chrono::duration<double> moment) {
     std::filesystem::remove_all(run_path("run"));
     Job job(arguments(command, "run"), {.ranks = ranks});

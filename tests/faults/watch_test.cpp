@@ -115,7 +115,7 @@ bool has_open(pid_t process, const fs::path& file) {
   });
 }
 
-/// A file whose evaluation takes minutes.
+/// Has a file whose evaluation takes minutes.
 class LongEvaluation : public RunTest {
  protected:
   LongEvaluation() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// JSON lines: a line gives the same text or error in whatever parts it comes; a line that the library can
-// read gives the library's text.
+// JSON lines: a line gives the same text or error in whatever parts it comes; if the library reads an object,
+// the text is the library's or is refused for another reason than a syntax error.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -41,7 +41,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (line.find('\0') != std::string_view::npos) return 0;  // the library's reader ends there
   const auto whole = Json::parse_if_whole(line);
   if (!whole || !whole->is_object()) return 0;
-  // Unlike mylos, the library accepts a byte order mark and duplicate keys, and refuses lone surrogates.
+  // Unlike mylos, the library accepts a byte order mark and a second "text", and refuses lone surrogates.
   if (is_good ? whole->text("text") != text
               : text.rfind("not JSON:", 0) == 0 ||
                     (text.rfind("not a JSON object", 0) == 0 && line.rfind("\xef\xbb\xbf", 0) != 0 &&

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Errors keep their exit code on the way to the other ranks.
+// run_collectively in one process: the exit codes of several kinds of errors.
 #include "io/agree.hpp"
 
 #include <filesystem>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Hostile and damaged checkpoints, each loaded by a separate process: no crash, no hang, no silent load of
-// data that the manifest does not vouch for. Also: a full disk.
+// data that the manifest does not vouch for. Also: a full disk, and h5dump as a reader.
 
 #include <random>
 

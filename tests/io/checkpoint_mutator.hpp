@@ -13,7 +13,7 @@ namespace mylos::test {
 /// What was changed.
 struct Mutation {
   std::string file;          ///< of the checkpoint; empty if the change had no effect
-  bool vouched_for = false;  ///< whether the manifest's digests match the changed files
+  bool vouched_for = false;  ///< whether digests were recomputed, unless the manifest is no longer JSON
 };
 
 class CheckpointMutator {
@@ -21,7 +21,7 @@ class CheckpointMutator {
   explicit CheckpointMutator(unsigned seed) : random_(seed) {}
 
   /// Changes one file of a whole checkpoint: flips a bit, overwrites some bytes, inserts zeros, or cuts the
-  /// file short. Every second time, it makes the digests match, as an attacker would.
+  /// file short. Every second time, it also recomputes the manifest's digests, as an attacker would.
   Mutation mutate(const fs::path& checkpoint);
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Checkpoints written and read by any number of ranks, and everything that can be wrong with one.
+// Checkpoints written and read by one or several ranks, and what can be wrong with one.
 #include "io/checkpoint/checkpoint.hpp"
 
 #include <algorithm>
@@ -47,7 +47,7 @@ class CheckpointTest : public testing::Test {
     barrier();
   }
 
-  /// This rank's ranges of a tensor of `size` elements.
+  /// This rank's ranges (first element, count) of a tensor of `size` elements; none for `columns`.
   std::vector<std::pair<std::int64_t, std::int64_t>> ranges(std::int64_t size, Partition partition) const {
     const std::int64_t n = io_.size();
     const std::int64_t r = io_.rank();
@@ -326,7 +326,8 @@ TEST_F(CheckpointTest, WhatARestartGivesUpIsMovedAwayWithAllItHolds) {
   EXPECT_EQ(abandoned(), std::vector<std::string>{"step_000020"});  // contains more than mylos' own files
 }
 
-/// Links, files, directories that contain copies, and names that only resemble abandoned-<time> stay.
+/// Links, files, directories that contain a checkpoint under another step's name, and names that only
+/// resemble abandoned-<time> stay.
 TEST_F(CheckpointTest, OnlyItsOwnAbandonedDirectoriesGo) {
   settings_.retention.keep_abandoned = 0;
   write(1);

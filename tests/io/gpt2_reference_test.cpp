@@ -207,7 +207,7 @@ TEST_F(Gpt2Reference, VocabAndMergesSayTheSame) {
   EXPECT_EQ(other->encode("from vocab.json"), tokenizer_->encode("from vocab.json"));
 }
 
-// Takes minutes unless merging long pieces is O(n log n).
+// Takes far too long if the merging of a long piece is O(n^2).
 TEST_F(Gpt2Reference, AMegabyteOfOneLetter) {
   const std::string text(1000000, 'a');
   const auto tokens = tokenizer_->encode(text);

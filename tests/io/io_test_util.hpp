@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Shared by the io tests: a scratch directory, whole files, and child processes that run io_child.
+// For tests with files: a scratch directory, whole files, a small checkpoint, and child processes that run
+// io_child.
 #pragma once
 
 #include <cstdint>

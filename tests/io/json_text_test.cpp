@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Compares JsonText, which reads a key's text from JSON objects in parts, with a library that reads whole
-// values.
+// JsonText, which reads a key's text from JSON objects in parts: texts, errors, and a comparison with a
+// library that reads whole values.
 #include "io/tokens/json_text.hpp"
 
 #include <random>
@@ -16,7 +16,7 @@ namespace {
 
 using testing::StartsWith;
 
-/// The text, taken in parts of `part` bytes, or the error.
+/// The text, taken in parts of `part` bytes; or "no object", or the error.
 std::string text_of(const std::string& line, std::size_t part = 1000000) {
   JsonText json("text");
   std::string text;

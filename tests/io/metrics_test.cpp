@@ -108,7 +108,7 @@ TEST(Metrics, ColumnsComeAndGo) {
     writer.append("steps", {{"step", 3.0}, {"old", 30.0}});
   }
   MetricsWriter writer(io, file, no_warning);
-  writer.truncate_after(2, 2);  // the third row's value must not reappear in the column that ends
+  writer.truncate_after(2, 2);  // the third row's value must not reappear: the next row has no `old`
   writer.append("steps", {{"new", 0.5}, {"step", 3.0}, {"newer", 0.25}});
   writer.append("steps", {{"step", 4.0}, {"old", 40.0}});
   writer.flush();
@@ -179,7 +179,8 @@ TEST(Metrics, AFailedExtensionIsAnErrorOfEveryRowAfterIt) {
   expect_steps(read_metrics(io, file, "steps"), 3);
 }
 
-// The rows that io_child appends: each block of 200 rows has its own column, which is NaN in all other rows.
+// Expects the rows that io_child appends: each block of 200 rows has its own column, which is NaN in all
+// other rows.
 void expect_grown(const MetricsTable& table, std::size_t num_rows) {
   expect_steps(table, num_rows);
   for (const auto& [name, column] : table) {
@@ -192,8 +193,8 @@ void expect_grown(const MetricsTable& table, std::size_t num_rows) {
   }
 }
 
-// A child appends without end, over many blocks and columns; the file is read at the same time, and after
-// each kill.
+// Twenty children, one after another, append rows and columns until they are killed; the file is read
+// meanwhile, and after each kill.
 TEST(Metrics, ReadableWhileWrittenAndAfterEveryKill) {
   const ScratchDirectory scratch;
   const fs::path file = scratch.path() / "metrics.h5";
@@ -203,7 +204,7 @@ TEST(Metrics, ReadableWhileWrittenAndAfterEveryKill) {
   std::size_t seen = 0;
   for (int kill = 0; kill < 20; ++kill) {
     const pid_t child = start_child({"append", file.string()}, output);
-    // Reads the file many times until the next few hundred rows are there.
+    // Reads the file until 1 to 700 more rows are there.
     const std::size_t target = seen + 1 + random() % 700;
     ASSERT_TRUE(wait_until([&] {
       if (!fs::exists(file)) return false;

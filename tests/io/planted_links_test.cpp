@@ -41,7 +41,7 @@ TEST(PlantedLinks, AreNotFollowed) {
     EXPECT_FALSE(fs::exists(scratch.path() / name));
   }
 
-  // The temporary file of metrics replaces whatever has its name.
+  // The temporary file of metrics replaces a link that has its name.
   IoThread io;
   plant("metrics.h5.tmp");
   MetricsWriter metrics(io, scratch.path() / "metrics.h5", [](const std::string&) {});

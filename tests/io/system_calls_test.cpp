@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Files are synced to disk before they get their final names, and no error of fsync(2) is lost. Calls that
-// read or write less than requested are continued. This program replaces the system calls, records them and
-// makes them fail as a test requests.
+// read or write less than requested are continued. This file replaces system calls for the whole program,
+// records some of them and makes them fail as a test requests.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -58,7 +58,8 @@ int sync_or_fail(int fd) {
   return -1;
 }
 
-/// If calls are short, half of the requested bytes or, for several whole pages, half of the pages.
+/// If calls are short, half of the requested bytes or, for several whole pages, half of the pages, rounded
+/// down; at least one byte.
 std::size_t shortened(std::size_t bytes) {
   if (!calls.are_short || bytes < 2) return bytes;
   constexpr std::size_t page = 4096;
@@ -118,8 +119,8 @@ class SystemCalls : public testing::Test {
   }
 
   /// Runs `work` repeatedly, each time on a new directory, and makes its first, second, ... fsync fail until
-  /// `work` makes no further call. Expects an io error that names the file each time. Returns the number of
-  /// calls.
+  /// `work` makes no further call. Expects of each failing call an io error that names its file or directory.
+  /// Returns the number of calls.
   int sweep(const std::function<void(const fs::path& run)>& work) {
     for (int n = 1;; ++n) {
       SCOPED_TRACE(n);

@@ -181,7 +181,7 @@ TEST_F(TokenTest, EvaluationReadsInFileOrder) {
   }
 }
 
-/// Versions of mylos that read only one source used this order; restarts continue runs of these versions.
+/// Versions of mylos that read only one file used this order; restarts continue runs of these versions.
 TEST_F(TokenTest, OneFileHasTheOrderThatItAlwaysHad) {
   const TokenDataset data = dataset_of(counting_file(5000), 8, 7);
   std::vector<std::int32_t> window(9);

@@ -41,7 +41,7 @@ class TokenizeCorpus : public testing::Test {
     spill(file(name), lines);
   }
 
-  /// Tokenizes `places`; stops by an exception after `blocks` blocks.
+  /// Tokenizes `places`; throws `Stopped` as soon as more than `blocks` blocks are written.
   TokenizeProgress run(const std::vector<std::string>& places, const std::string& output,
                        std::int64_t blocks = std::numeric_limits<std::int64_t>::max()) {
     const auto inputs = find_corpus(places, std::nullopt);
@@ -93,7 +93,7 @@ class TokenizeCorpus : public testing::Test {
     }
   }
 
-  /// The tokens of `documents`, encoded one by one.
+  /// The tokens of those of `documents` that belong to `split`, encoded one by one.
   Tokens expected(const std::vector<std::string>& documents, Split split) const {
     Tokens all;
     for (std::size_t d = 0; d < documents.size(); ++d) {
@@ -106,7 +106,7 @@ class TokenizeCorpus : public testing::Test {
     return all;
   }
 
-  /// Documents with and without places to cut.
+  /// Documents of up to 399 random words.
   static std::vector<std::string> documents(std::size_t count) {
     std::mt19937 random(6);
     const std::vector<std::string> words = {"the ", " the", "aa",           "'s",  "\u3000",

@@ -54,7 +54,7 @@ void expect_gradient(const std::string& what, Array& x, const Array& gradient,
   EXPECT_LE(std::sqrt(difference), 1e-6 * std::sqrt(norm) + rounding) << what;
 }
 
-/// Calls `check` for the small fp32 cases of one operation, with their operands.
+/// Calls `check` for small fp32 cases of one operation, with their operands.
 void for_each_case(Op op, const std::function<void(const OpCase&, Arrays&)>& check) {
   int checked = 0;
   for (const OpCase& c : op_cases()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Every kernel, allocation and fence of the backends carries a label "mylos::...", except allocations that
-// Kokkos makes for itself. Once warm, operations neither wait nor allocate.
+// The kernels and allocations of operations, and the fences of `synchronize`, carry labels "mylos::...",
+// except allocations that Kokkos makes for itself. Once warm, operations neither wait nor allocate.
 #include <cstdint>
 #include <set>
 #include <string>
@@ -93,7 +93,7 @@ TEST_P(KokkosLabelsTest, EveryOperation) {
   std::set<Op> covered;
   std::set<std::string> kernels;
   for (const OpCase& c : op_cases()) {
-    if (c.bytes > 1e6) continue;  // large cases run the same kernels
+    if (c.bytes > 1e6) continue;  // to save time
     SCOPED_TRACE(c.name());
     const Contents initial = initial_contents(c);
     OpRun run(c, backend(), initial);

@@ -214,7 +214,7 @@ class Table {
   struct Embedding {
     std::int64_t samples, length, vocab, width, context, position;
     std::int64_t first_token = 0;
-    std::int64_t tokens_without_row = 0;  // outside the matrix, before and after its tokens
+    std::int64_t tokens_without_row = 0;  // outside the matrix, before or after its tokens
   };
 
   void embedding(bool full_size, const Embedding& s, DType dtype) {
@@ -516,11 +516,10 @@ class Table {
                    n, dtype, gradient);
   }
 
-  /// Adds the last case again, without its master. The oracle rounds with the same random bits, so the
-  /// results differ only in the few elements whose fp32 error carries the update across the rounding
-  /// threshold that those bits set.
-  void without_master(const GlobalIndex& index) {
-    OpCase c = cases.back();
+  /// Adds an optimizer's case without its master. The oracle rounds with the same random bits, so the results
+  /// differ only in the few elements whose fp32 error carries the update across the rounding threshold that
+  /// those bits set.
+  void without_master(OpCase c, const GlobalIndex& index) {
     std::erase_if(c.operands, [](const Operand& operand) { return operand.name == "master"; });
     const auto weights = std::ranges::find(c.operands, "weights", &Operand::name);
     weights->role = Role::updated;
@@ -652,18 +651,19 @@ void add_small_cases(Table& table) {
       table.sgd(false, n, dtype, DType::fp32);
       if (dtype != DType::fp32) {
         table.sgd(false, n, dtype, dtype);
-        table.without_master({.first = 20});
+        table.without_master(table.cases.back(), {.first = 20});
       }
       table.adamw(false, n, dtype, DType::fp32, 10);
       if (dtype == DType::fp32) continue;
+      const OpCase with_master = table.cases.back();
       // Draws that begin on a counter, draws that begin within one, draws that cross counter 2^32, and draws
       // for a part that holds only some of the columns.
       for (const GlobalIndex& index :
            {GlobalIndex{}, GlobalIndex{.first = 20}, GlobalIndex{.first = (std::int64_t{1} << 35U) - 6},
             GlobalIndex{12, 30, 77, 11}})
-        table.without_master(index);
+        table.without_master(with_master, index);
       table.adamw(false, n, dtype, dtype, 1000);
-      table.without_master({.first = 128});
+      table.without_master(table.cases.back(), {.first = 128});
     }
     table.adamw(false, 333, dtype, DType::fp32, 1, false);
   }
@@ -696,7 +696,7 @@ void add_full_size_cases(Table& table) {
     table.softmax_statistics(true, rows, padded_vocab / 2, padded_vocab / 2, 0, dtype);
     table.cross_entropy(true, rows, 50257, padded_vocab, dtype);
     table.adamw(true, block, dtype, DType::fp32, 10);
-    if (dtype != DType::fp32) table.without_master({});
+    if (dtype != DType::fp32) table.without_master(table.cases.back(), {});
     table.sgd(true, block, dtype, DType::fp32);
   }
 }

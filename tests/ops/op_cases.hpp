@@ -107,7 +107,7 @@ struct OpCase {
   const Operand* find(std::string_view operand) const;
 };
 
-/// The dropout of a case; `scalars` is the device's copy of the case's scalars.
+/// The dropout of a case; `scalars` is the device's copy of the case's scalars, or null for the oracle.
 Dropout dropout_of(const OpCase& c, const StepScalars* scalars);
 
 /// The arguments other than tensors that operations take by address.

@@ -21,8 +21,8 @@ using Contents = std::map<std::string, std::vector<std::byte>, std::less<>>;
 /// The operands of a case by name, dense and in fp64.
 using Arrays = std::map<std::string, oracle::Array, std::less<>>;
 
-/// The content of memory before the call. Bytes that no input fills are 0xFF, which is NaN in every float
-/// type.
+/// The content of memory before the call. Bytes that no input, derived or updated operand fills are 0xFF,
+/// which is NaN in every float type.
 Contents initial_contents(const OpCase& c);
 
 /// One operand's values.
@@ -39,10 +39,10 @@ std::string stray_write(const OpCase& c, const Contents& before, const Contents&
 /// A case in the memory of a backend.
 class OpRun {
  public:
-  /// Allocates. All arguments must outlive the object.
+  /// Allocates memory and calls `reset`. All arguments must outlive the object.
   OpRun(const OpCase& c, ComputeBackend& backend, const Contents& initial);
 
-  /// Puts the initial contents back.
+  /// Puts the initial contents and the case's arguments back.
   void reset();
   /// Calls the operation once.
   void run();
@@ -50,7 +50,7 @@ class OpRun {
   /// Waits, and copies every storage to the host.
   Contents contents();
 
-  /// Device copies of the arguments that operations take by address.
+  /// The arguments that operations take by address, as they lie in device memory.
   struct Control {
     StepScalars scalars;
     GuardInput guard_input;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Properties that hold bit for bit: masks, rounding, zeros, skipped steps, layout independence.
+// Properties that hold bit for bit or nearly so: masks, rounding, zeros, skipped steps, layout independence.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -98,8 +98,9 @@ TEST_P(OpsExactTest, CastRoundsToNearestEven) {
     const auto word = static_cast<std::uint32_t>(mix64(i));
     values.push_back(std::bit_cast<float>(word));
     values.push_back(std::bit_cast<float>((word & 0xffff0000U) | 0x8000U));  // halfway between two bf16
+    // Between two fp16, or above the largest.
     const float near_one = std::bit_cast<float>(0x3f801000U + ((word & 0x3ffU) << 13U));
-    values.push_back(std::ldexp(near_one, static_cast<int>(word >> 27U) - 15));  // between two fp16
+    values.push_back(std::ldexp(near_one, static_cast<int>(word >> 27U) - 15));
   }
   const auto x = device(values);
   const auto back = device(std::vector<float>(values.size()));

@@ -25,8 +25,8 @@ struct Array {
   double operator[](std::int64_t i) const { return values[static_cast<std::size_t>(i)]; }
 };
 
-/// ‖a − b‖₂ / ‖b‖₂; 0 if both are zero, infinite if only `b` is zero or if the difference is not finite.
-/// `floor` replaces a smaller root mean square of `b`, for results that are zero except for rounding.
+/// ‖a − b‖₂ / ‖b‖₂; 0 if a = b, otherwise infinite if the quotient is not finite. `floor` replaces a smaller
+/// root mean square of `b`, for results that are zero except for rounding.
 double relative_error(const Array& a, const Array& b, double floor = 0.0);
 
 /// The elements of the normal stream `key` at index(0), index(1), ..., index(n - 1).

@@ -113,7 +113,7 @@ TEST_P(PackedWeightsTest, WithoutAVersionAreNotKept) {
 }
 
 TEST_P(PackedWeightsTest, EndWithTheMemoryOfTheWeights) {
-  for (const int model : {1, 2}) {  // two models in succession: same address, same version
+  for (const int model : {1, 2}) {  // two models in succession: same version, often same address
     Allocation weights = allocate(in * out);
     write(weights.get(), pattern(in * out, model));
     EXPECT_TRUE(products(weights.get(), 1, false) == products(weights.get(), 0, false));
@@ -133,12 +133,12 @@ TEST_P(PackedWeightsTest, EndWithTheMemoryOfTheWeights) {
   EXPECT_EQ(test_backends().ledger().current(), unpacked);
 }
 
-/// Every product, with more than one block along the summed dimension and with rows and columns that do not
-/// fill tiles.
+/// Every product, with rows and columns that do not fill tiles and, for compute_onednn's own kernel, with
+/// more than one block along the summed dimension.
 class LargeProductsTest : public ProductsTest {
  protected:
-  /// compute_onednn's own kernel sums over blocks of 512 or 1024. The other kernels have smaller blocks and
-  /// get smaller products, because they are slow under sanitizers.
+  /// compute_onednn's own kernel sums over blocks of at most 512 or 1024. The other kernels get smaller
+  /// products, because they are slow under sanitizers.
   bool is_large() { return is_own_product(); }
 
   float rounded(double value, DType type) const {
@@ -246,7 +246,7 @@ TEST_P(LargeProductsTest, AreThoseOfTheirSums) {
   const std::int64_t in = is_large() ? 1033 : 137;
   const std::int64_t out = is_large() ? 1081 : 269;
   check_products(rows, in, out, false, dtype());
-  check_products(rows, in + 1, out + 1, true, DType::fp32);  // in both matrices, rows have an even length
+  check_products(rows, in + 1, out + 1, true, DType::fp32);  // rows of x and dy have an even length
 }
 
 TEST_P(LargeProductsTest, DependOnNoNumberOfThreads) {

@@ -42,7 +42,7 @@ Word sample(int rank, std::int64_t i) {
   return mixed(static_cast<Word>(rank) * 1000003 + static_cast<Word>(i) + 1);
 }
 
-/// How a rank's buffers lie: disjoint, or one within the other, as the interface allows.
+/// How a rank's buffers lie: disjoint, or one within the other if the operation allows that.
 enum class Layout { apart, overlapping };
 
 /// One rank's buffers, and its position in its schedule.
@@ -375,7 +375,7 @@ TEST(CollectiveCosts, HalvingAndDoublingHasTheBytesOfTheRingInLogarithmicallyMan
         EXPECT_EQ(all_gather.sent(r), n / k);
         EXPECT_EQ(all_gather.received(r), n);
       } else {
-        // All blocks except the rank's own and its partner's, plus the fold-in or the fold-out.
+        // All blocks except the rank's own and its partner's, if it has one; with a partner, also one fold.
         const std::int64_t others = n - (paired ? 2 : 1) * n / k;
         EXPECT_EQ(reduce_scatter.sent(r), others + (paired ? n / k : 0));
         EXPECT_EQ(all_gather.received(r), others + (paired ? n / k : 0));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Collectives by algorithm and in two levels over comm_shm: wire traffic, overlapping operations, progress
-// without waiting, simulated links. communicator_test.cpp checks the results of each operation over MPI.
+// without waiting, simulated links. communicator_test.cpp checks the results of each operation and type.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -42,7 +42,7 @@ TensorRef ref(std::vector<float>& values) {
   return {values.data(), DType::fp32, {static_cast<std::int64_t>(values.size())}};
 }
 
-/// A clock that advances only in sleep_until.
+/// A clock that advances in sleep_until and otherwise stands at the time that a test sets.
 class StandingClock : public LinkClock {
  public:
   std::int64_t now() override { return time; }
@@ -56,7 +56,7 @@ class StandingClock : public LinkClock {
   int sleeps = 0;
 };
 
-/// A Lamport clock: a query for a delivery advances it to the time of that delivery.
+/// A Lamport clock: a query for a delivery advances it at least to the time of that delivery.
 class LogicalClock final : public StandingClock {
  public:
   bool has_come(std::int64_t moment) override {
@@ -220,7 +220,7 @@ TEST_F(CollectivesTest, RefusesReservedTags) {
   EXPECT_THROW(comm.recv(ref(buffer), 0, AlgorithmCommunicator::last_user_tag + 1), Error);
 }
 
-// Simulated links, with clocks that the tests drive.
+// Simulated links, most of them with clocks that the tests drive.
 
 TEST_F(CollectivesTest, AMessageTakesTheTimeOfTheLinkAndAWaitIsOneSleep) {
   if (size_ < 2) GTEST_SKIP() << "needs two ranks";
@@ -388,8 +388,8 @@ TEST_F(CollectivesTest, TheAutomaticChoiceWeighsSumsAndSwitchesForATenth) {
 struct Nodes {
   std::string name;
   std::function<int(int rank)> node_of;
-  int num_nodes;  // on four ranks
-  int num_lanes;
+  int num_nodes;       // on four ranks
+  int num_lanes;       // on four ranks
   int most_ranks = 4;  // the most ranks to test with
 };
 void PrintTo(const Nodes& nodes, std::ostream* out) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What needs a session of several ranks: the memory of communication in the ledger, against the plan that a
-// dry run prints, and what the ranks observe of a step.
+// What needs a session: memory and traffic against the plan that a dry run prints, and what the ranks observe
+// of a step.
 #include <algorithm>
 #include <cstdlib>
 #include <span>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Every operation of the self, MPI and shm backends, and of the layers over MPI, for each type, against
-// values computed here.
+// Every operation of the self, MPI and shm backends, and of the layers over shm, for each type that it takes,
+// against values computed here.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -422,7 +422,7 @@ TEST(NodesOfShm, LeavesTheComputeBackendToTheLayerThatJoinsNodes) {
   FarDevice device;
   const std::unique_ptr<Communicator> all = open_communicator("shm", &device);
   const std::unique_ptr<Communicator> node = open_communicator("shm", &device, &deck);
-  // There are no windows if the host cannot reach the buffers.
+  // A communicator that knows the device has no windows, because the host cannot reach the buffers.
   EXPECT_EQ(all->allocate(64), nullptr);
   EXPECT_EQ(node->allocate(64) == nullptr, node->size() == all->size());
 }
@@ -447,7 +447,7 @@ TEST(GpuAwareMpi, IsGivenHostMemoryForWhatItCannotReduceOnADevice) {
   EXPECT_EQ(parts.values()[static_cast<std::size_t>(rank)], static_cast<float>(ranks));
 }
 
-/// The bytes of shared memory that this process maps.
+/// The bytes of comm_shm's memory that this process maps.
 std::size_t mapped_bytes() {
   std::ifstream maps("/proc/self/maps");
   std::size_t bytes = 0;

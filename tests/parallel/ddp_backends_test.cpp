@@ -21,7 +21,7 @@
 namespace mylos {
 namespace {
 
-/// The communication path of the gradients.
+/// How the ranks communicate.
 struct Carrier {
   const char* backend;
   const char* algorithm;
@@ -103,7 +103,7 @@ TEST_P(DdpBackends, ComputeWhatOneRankDoes) {
   }
   AlgorithmCommunicator communicator(std::move(world), AlgorithmChoice::parse(carrier.algorithm), "wire",
                                      counter, &backend_);
-  std::optional<ProgressThread> progress;  // without it, only waits advance operations
+  std::optional<ProgressThread> progress;  // without it, operations advance only in calls
   if (std::string_view(carrier.algorithm) != "tree") progress.emplace(communicator);
 
   const Outcome oracle = run(*self_, mini_config(model(), global_batch, 23));

@@ -174,7 +174,7 @@ TEST_F(DdpEquivalence, AdvancesAllReducesAfterEveryBlock) {
             config.model.layers);
 }
 
-/// Calls and bytes of one step, computed from the model's shape alone.
+/// Calls and bytes of one step, computed from the model's shape, the mode and the number of ranks.
 struct Traffic {
   std::int64_t calls = 0;
   std::int64_t bytes = 0;

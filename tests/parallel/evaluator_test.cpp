@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// In every layout, an evaluation reads each window once, including the last.
+// With data and tensor parallelism, an evaluation reads each window once, including the last.
 #include "app/evaluator.hpp"
 
 #include <algorithm>

@@ -23,7 +23,7 @@ RunConfig mini_config(const ModelConfig& model, std::int64_t global_batch, std::
 /// An optimizer with its default parameters.
 OptimizerConfig optimizer_config(std::string_view name);
 
-/// Sets the exchange, with its default parameters and sharding over groups of `shard` ranks.
+/// Sets the exchange and the size of the groups over which it shards: `shard` ranks.
 void set_exchange(RunConfig& config, std::string_view name, std::int64_t shard);
 
 /// Sets how DDP reduces: see the deck's parallel.ddp_mode and parallel.bucket_mb.
@@ -61,7 +61,7 @@ class MiniTrainer {
   /// padding.
   std::vector<float> weight(std::string_view name);
   void set_weight(std::string_view name, std::span<const float> values);
-  /// The gradient that the last step applied, before clipping; without padding.
+  /// The gradient of the last step, before clipping; without padding.
   std::vector<float> gradient(std::string_view name);
   /// All gradients, one after the other, in the order of the table.
   std::vector<float> whole_gradient();

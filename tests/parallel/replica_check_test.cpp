@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Replicas are compared in everything that a checkpoint holds, and the rank that differs is named.
+// Replicas are compared in weights, masters and moments, and the rank that differs, or each that may be the
+// one, is named.
 #include "parallel/engine/replica_check.hpp"
 
 #include <vector>
@@ -75,8 +76,8 @@ TEST_F(ReplicaCheck, FindsOneBitInAnyState) {
     if (world_->rank() == culprit) flip(trainer, name, of);
     EXPECT_EQ(problem(trainer), "");
   };
-  // Weights are compared with their own master, which identifies the corrupted rank. For states the majority
-  // is right; two ranks have no majority.
+  // Weights are compared with their own master, which identifies the corrupted rank. For masters and moments
+  // the majority is right; two ranks have no majority.
   const std::string outvoted = ranks() == 2 ? "0 or 1" : fmt::format("{}", culprit);
   expect_found("", fmt::format("{}", culprit), weights);
   expect_found("the master of ", outvoted, master);

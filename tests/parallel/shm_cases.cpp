@@ -252,7 +252,7 @@ void check_tags_in_any_order(Communicator& comm) {
       requests.push_back(comm.send(ref(sent[static_cast<std::size_t>(tag)].data(), length(tag)), to, tag));
     }
     if (shift % 2 == 1) {
-      for (int i = 0; i < 100; ++i) comm.progress();  // messages arrive before their receives
+      for (int i = 0; i < 100; ++i) comm.progress();  // lets messages arrive before their receives
     }
     for (int k = 0; k < messages; ++k) {
       auto& target = received[static_cast<std::size_t>(order(k))];

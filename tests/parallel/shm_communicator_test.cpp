@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What comm_shm does that other communicators do not: windows, order, nodes, and no memory left behind.
+// comm_shm: windows, orders of waits and tags, nodes, and no memory left behind.
 #include <algorithm>
 #include <chrono>
 #include <fstream>

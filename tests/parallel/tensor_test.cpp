@@ -35,12 +35,12 @@ class Tensor : public testing::Test {
   static constexpr std::int64_t seq_len = 36;
 
   int ranks() const { return world_->size(); }
-  /// A number of micro-batches for which a rank's part of the rows ends in the middle of a sample.
+  /// A number of micro-batches for which a part of the rows ends in the middle of a sample on 2 to 4 ranks.
   std::int64_t odd_accumulation() const { return ranks() == 3 ? 3 : std::max(1, 8 / ranks()); }
 
-  /// Calls visit(config) for each division of the ranks along the tensor axis (at least 2) and the data axis,
-  /// and for each exchange. The exchanges other than ddp shard over all ranks along the data axis or over
-  /// pairs of them.
+  /// Calls visit(config) for each possible division of the ranks along the tensor axis (at least 2) and the
+  /// data axis, and for each exchange. The exchanges other than ddp need at least two ranks along the data
+  /// axis; they shard over all of these or over pairs of them.
   template <class Visit>
   void for_all_layouts(const ModelConfig& model, std::int64_t accumulation, const TensorSplits& splits,
                        const Visit& visit) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Jobs with stopped ranks, stalled and mismatched collectives: one report of all ranks and exit code 76.
+// How jobs end with stopped, killed or aborting ranks, and with stalled or mismatched collectives.
 // failure_detector_test.cpp tests the limits and which rank reports.
 #include <array>
 #include <cstdio>

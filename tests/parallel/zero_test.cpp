@@ -44,7 +44,8 @@ class Zero : public testing::Test {
       }
     }
   }
-  /// One micro-batch per step, and the largest listed number that divides `samples` evenly on all ranks.
+  /// Micro-batches per step: 1, and the largest listed number, if any, that divides `samples` evenly on all
+  /// ranks.
   std::vector<std::int64_t> accumulations(std::int64_t samples = global_batch) const {
     for (const std::int64_t accumulation : {12, 6, 4, 3, 2}) {
       if (samples % (accumulation * ranks()) == 0) return {1, accumulation};

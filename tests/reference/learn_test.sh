@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
-# Trains the first 300 steps of inputs/shakespeare.deck on Tiny Shakespeare with two ranks, and checks the loss.
+# Trains 300 steps of inputs/shakespeare.deck on Tiny Shakespeare with two ranks, and checks the validation loss.
 # usage: learn_test.sh BUILD SOURCE MPIEXEC
 set -euo pipefail
 mylos=$1/bin/mylos

@@ -19,7 +19,7 @@ SEED = 2019
 
 
 def make_model():
-    """GPT-2 with weights so large, and norms and biases so far from 1 and 0, that no gradient is degenerate."""
+    """GPT-2 with large weights, and norms and biases far from 1 and 0: only the key bias's gradient is degenerate."""
     config = transformers.GPT2Config(
         n_layer=MODEL["layers"],
         n_head=MODEL["heads"],
@@ -69,7 +69,7 @@ def forward(model, tokens):
 
 
 def first_step(model, tokens):
-    """Logits, loss and unclipped gradients of the first step, as fp64 arrays; leaves the model as it was."""
+    """Logits, loss and unclipped gradients of the first step, in fp64; leaves the weights as they were."""
     model.zero_grad()
     logits, loss = forward(model, tokens[0])
     loss.backward()
@@ -154,7 +154,7 @@ def main(path):
         for name in fp32
     }
 
-    # HDF5 1.10 reads this format; it is also the smallest for many small datasets.
+    # HDF5 1.10 reads this format.
     with h5py.File(path, "w", libver=("v110", "v110")) as file:
         file.attrs.update(MODEL | BATCH | OPTIMIZER)
         file.attrs["weights_after"] = WEIGHTS_AFTER

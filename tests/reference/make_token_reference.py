@@ -40,7 +40,7 @@ class Generator:
         return (x ^ (x >> 31)) % count
 
     def point(self):
-        """Any code point; all planes are equally likely."""
+        """Any code point, with U+FFFD for surrogates; all planes are equally likely."""
         point = self.below(17) << 16 | self.below(0x10000)
         return 0xFFFD if 0xD800 <= point < 0xE000 else point
 

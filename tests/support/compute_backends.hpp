@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ComputeBackends: every compute backend of the build under test, for tests and benchmarks.
+// ComputeBackends: every usable compute backend of the build under test, for tests and benchmarks.
 #pragma once
 
 #include <map>

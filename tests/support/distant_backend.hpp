@@ -15,8 +15,8 @@
 namespace mylos {
 
 /// A device whose memory only queued work may touch. Queued work runs only when the host waits, and only up
-/// to the work that the host waits for. Any other access to the memory ends with SIGSEGV; a host that does
-/// not wait finds old results.
+/// to the work that the host waits for. If the host itself touches the memory, it gets SIGSEGV; if it does
+/// not wait, it finds old results.
 class DistantDevice {
  public:
   DistantDevice() = default;
@@ -27,7 +27,7 @@ class DistantDevice {
   /// The deleter waits for all work, which may use the memory, before it frees the memory.
   Allocation allocate(std::size_t bytes);
 
-  /// Queues work after all earlier work; returns its number.
+  /// Queues work after all earlier work; returns its number. During a capture, records it and returns 0.
   std::uint64_t queue(std::function<void()> work);
   /// Returns what `work` would queue, without queueing it.
   std::vector<std::function<void()>> capture(const std::function<void()>& work);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// gather_over: gathers the text of every rank through a communicator, for a FlightRecorder.
+// gather_over: gathers up to 255 bytes of text of every rank through a communicator, for a FlightRecorder.
 #pragma once
 
 #include <algorithm>

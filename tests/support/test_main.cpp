@@ -3,7 +3,7 @@
 //
 // MPI is always initialised: communicators need it even on one rank. A test that takes longer than
 // MYLOS_TEST_TIMEOUT seconds, by default 300, is named and ends the job. Rank 0 prints the failures of all
-// ranks, and every rank returns the same exit code.
+// ranks' tests, and every rank returns the same exit code.
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A training step allocates nothing, except temporary memory within libraries. The allocations of a plan
 // grow at most linearly with its micro-batches, those of a deck with its lines. This program replaces malloc
-// to count the allocations of the thread that computes.
+// to count the allocations of the thread that runs the test.
 #include <cerrno>
 #include <cstddef>
 #include <malloc.h>
@@ -84,7 +84,7 @@ TEST(MallocHook, SeesAllocations) {
 
 class AllocationTest : public testing::TestWithParam<std::string> {
  protected:
-  /// The allocations of steps 3 to 5, which are traced; the ledgers must not change during them.
+  /// The allocations of steps 3 to 5, which are traced; the ledgers must not be charged during them.
   Allocations count(const RunConfig& config) {
     constexpr std::int64_t warm_up = 2;
     MiniTrainer trainer(backend_, ledger_, *self_, config);
@@ -152,7 +152,7 @@ Allocations allocations_of(const Work& work) {
   return allocations;
 }
 
-/// Each further micro-batch adds a few actions, whatever the number of layers.
+/// 1000 more micro-batches add at most 400 bytes each: a few actions, but nothing per layer.
 TEST(PlanAllocations, GrowByTheActionsOfMicroBatchesOnly) {
   ModelConfig model;
   model.layers = 12;
@@ -176,7 +176,7 @@ TEST(PlanAllocations, GrowByTheActionsOfMicroBatchesOnly) {
   }
 }
 
-/// A deck of valid lines and of lines with several kinds of errors.
+/// A deck of 5 * `lines` lines, with several kinds of errors.
 std::string deck_of(std::size_t lines) {
   std::string text;
   for (std::size_t i = 0; i < lines; ++i) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What the engine can run although no deck requests it yet: several chunks, deferred weight gradients,
-// overlapping steps, collectives within a block.
+// overlapping steps. Also errors, flops, collectives within a block and versions of weights.
 #include <cstring>
 #include <functional>
 #include <set>
@@ -151,7 +151,7 @@ TEST_F(EngineTest, ErrorsOfOperationsNameTheirPlace) {
 }
 
 /// The products of GPT-2 take 2 operations per weight and token forward, 4 backward; block recomputation
-/// repeats the forward passes of the blocks.
+/// repeats most of the blocks' forward passes.
 TEST_F(EngineTest, CountsTheFlopsThatItExecutes) {
   const auto flops = [&](Recompute recompute, std::int64_t accumulation) {
     MemoryLedger ledger;
@@ -187,8 +187,7 @@ TEST_F(EngineTest, DeferredWeightGradientsAreTheSame) {
   }
 }
 
-/// At learning rate 0 weights are never stale, but each step has its own number, tokens, dropout and loss
-/// scale.
+/// At learning rate 0 weights are never stale, but each step has its own number, tokens and dropout.
 TEST_F(EngineTest, StepsThatOverlapDoNotMix) {
   RunConfig still = config(true, Recompute::none, 1);
   still.lr.peak = 0.0;
@@ -217,7 +216,7 @@ class CountingCommunicator final : public ForwardingCommunicator {
   int count = 0;
 };
 
-/// A collective within a block is called in every pass, even if the rest of the pass is queued as graphs.
+/// A collective within a block is called in every step, even if the rest of the pass is queued as graphs.
 TEST_F(EngineTest, BlocksMayCommunicate) {
   const RunConfig run = config(true, Recompute::none, 1);
   const ParameterTable table(run.model);

@@ -208,7 +208,7 @@ TEST(Plan, DoesNotGrowWithAccumulation) {
   EXPECT_EQ(make_plan(all).memory, make_plan(few).memory);
 }
 
-/// Every micro-batch makes the same number of calls of each kind.
+/// Each micro-batch beyond the fourth adds the same number of calls of each kind.
 TEST(Plan, CountsTheCallsOfAllMicroBatches) {
   for (const std::int64_t tensor : {1, 2}) {
     const auto calls = [&](std::int64_t micro_batches) {

@@ -11,7 +11,7 @@ namespace {
 constexpr float infinite_norm = std::numeric_limits<float>::infinity();
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
-/// One step with the given gradient norm and loss.
+/// One step with the given norm of the scaled gradient, loss and loss scale.
 StepScalars guard_step(const GuardConfig& config, GuardState& state, float norm, float loss = 1.0F,
                        float loss_scale = 1.0F) {
   StepScalars scalars;

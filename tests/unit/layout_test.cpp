@@ -134,7 +134,7 @@ TEST(Layout, LocalShapesAreThoseOfMegatron) {
   EXPECT_THROW(ParameterTable(model()).local(Coordinates({.tensor = 4}, 4, 0)), Error);
 }
 
-/// 101 tokens are padded to a multiple of lcm(8, 3): 120.
+/// 101 tokens are padded to a multiple of lcm(vocab_multiple, ranks); lcm(8, 3) gives 120.
 TEST(Layout, AVocabularyIsDividedAfterPadding) {
   ModelConfig config = model();
   config.vocab_multiple = 8;
@@ -180,7 +180,7 @@ TEST(Layout, PiecesOfAllRanksCoverEachParameterOnce) {
       const ParameterTable table = ParameterTable(model()).local(at, {.vocab = divides_vocab});
       bool has_part_of_twins = false;
       for (int unit = 0; unit < table.num_units(); ++unit) {
-        const std::int64_t cut = table.unit(unit).size / 3 + 1;  // in the middle of a parameter
+        const std::int64_t cut = table.unit(unit).size / 3 + 1;  // not where a parameter begins
         for (const UnitPart& part :
              {UnitPart{unit, 0, cut}, UnitPart{unit, cut, table.unit(unit).size - cut}}) {
           for (const Piece& held : pieces_of(table, part)) {

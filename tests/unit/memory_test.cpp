@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The planned memory against the ledger, and against the resident memory that the operating system reports.
+// Plans: their memory against the ledger and against the resident memory that the operating system reports;
+// slices of logits; texts.
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -58,7 +59,7 @@ std::unique_ptr<ComputeBackend> best_backend(MemoryLedger& ledger) {
       {.deck = nullptr, .next = &test_backends().at("kokkos"), .ledger = &ledger, .num_threads = 2});
 }
 
-/// Trains one step with a new instance of the best backend; expects the ledger to agree with the plan.
+/// Trains one step with the best backend; expects the ledger to agree with the plan.
 void expect_agreement(const RunConfig& config) {
   const PluginDescriptor& compute = *test_plugins().usable(PluginKind::compute).front();
   ComputeBackend& root = test_backends().at("kokkos");
@@ -281,7 +282,7 @@ TEST(Plan, GathersNoMoreThanTheLargestNeighbours) {
             for (const int unit : units) sum += padded(table, unit);
             most = std::max(most, sum);
           }
-          // With this number of layers, the arena's greedy placement misses the optimum by a block.
+          // With this number of layers, the arena's greedy placement may miss the optimum by a block.
           if (layers == prefetch + 1) most += padded(table, 1);
           const RunPlan plan = make_plan(config);
           EXPECT_LE(plan.memory[static_cast<std::size_t>(MemoryCategory::gathered_weights)], 4 * most);
@@ -386,7 +387,7 @@ TEST(Plan, DISABLED_ResidentMemoryEqualsThePlan) {
     SCOPED_TRACE(fmt::format("{} parameters, {}", plan.parameters, name_of(config.train.dtype)));
     const double before = resident_bytes();
     MemoryLedger ledger;
-    // A new backend for each configuration, without any workspace yet.
+    // Unless the root is the best backend, each configuration has a new one, without any workspace yet.
     const std::unique_ptr<ComputeBackend> own = best_backend(ledger);
     MiniTrainer trainer(own ? *own : root, ledger, *self, config);
     train(trainer, config, 1, 3);

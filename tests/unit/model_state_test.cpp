@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Weights that are not fp32 are saved and restored part by part: a tensor larger than a part is restored
-// completely.
+// Weights that are not fp32 are saved and restored a limited number of elements at a time: larger tensors are
+// restored completely. Large pieces lie in a snapshot as in the file.
 #include "app/model_state.hpp"
 
 #include <cstddef>

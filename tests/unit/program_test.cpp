@@ -479,7 +479,7 @@ class Playback {
   int num_reads_ = 0;
 };
 
-/// Plays the passages `rounds` times, once for each step.
+/// Plays the passages `rounds` times.
 void expect_intact(const Recorded& recorded, const std::vector<Passage>& passages, int rounds = 2) {
   const ActivationPlan plan(recorded.programs.roots, passages);
   Playback playback(recorded, plan);

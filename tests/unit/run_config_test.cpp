@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The meaning of decks: presets, derived values, rules between parameters, and every deck of inputs/ and
-// decks_bad/.
+// tests/decks_bad/.
 #include "app/run_config.hpp"
 
 #include <algorithm>
@@ -274,7 +274,8 @@ TEST(RunConfig, PresetsAreThePublishedModels) {
   }
 }
 
-/// No two numbers of one struct are equal, so that a value in the wrong place is found.
+/// No two of the numbers that are checked in one struct are equal, so that a value in the wrong place is
+/// found.
 TEST(RunConfig, TakesEachParameterToItsPlace) {
   const Result result = configure_gpt2({{"model.vocab_multiple", "64"},
                                         {"model.dropout", "0.25"},
@@ -398,7 +399,7 @@ TEST(InputDecks, AreValid) {
   }
 }
 
-/// Every message of a bad deck is expected, and every expected line is part of a message: problems that only
+/// Every expected line is part of a message, and there are as many messages as lines: problems that only
 /// follow from another problem are not reported.
 TEST(BadDecks, AreReportedInFull) {
   const std::vector<std::filesystem::path> decks = decks_in("tests/decks_bad");

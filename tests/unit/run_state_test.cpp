@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// state.json: read back as it was written, and refused with the place and the key if a value is missing.
+// state.json: read back as it was written, and refused with the place and the key if a required value is
+// missing.
 #include "app/run_state.hpp"
 
 #include <gmock/gmock.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The trace of a training step: every operation by name and shape, one after the other, inside the step and
-// its phases.
+// The trace of a training step: operations by name, and linear layers also by shape, one after the other,
+// inside the step and its phases.
 #include "core/trace.hpp"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Training steps on a device: the host queues them without waiting, and reads the results of one step while
-// the device works on the next.
+// Training steps on a device: the host queues work ahead of the device, and reads the results of one step
+// while the device works on the next.
 #include <chrono>
 
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ void expect_same_steps(const RunConfig& run, MiniTrainer& at_once, MiniTrainer& 
     seconds += seen.seconds;
     for (const double of_phase : seen.phase_seconds) EXPECT_GE(of_phase, 0.0);
   }
-  // No time is counted in two steps.
+  // The times of the steps add up to no more than the time elapsed.
   EXPECT_LE(seconds, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   for (const Parameter& parameter : at_once.table().parameters()) {
     EXPECT_EQ(late.weight(parameter.name), at_once.weight(parameter.name)) << parameter.name;

@@ -109,8 +109,8 @@ TEST_F(Restart, OnTheSameLayoutIsBitwiseWithDividedWeights) {
   expect_bitwise({"--parallel.exchange=zero3", "--train.dtype=bf16", "--train.micro_batch=2"});
 }
 
-/// A step whose gradient is not finite in one rank's part changes nothing, so its checkpoint has the state
-/// that was loaded.
+/// A step whose gradient is not finite in one rank's part changes no weight and no optimizer state, so its
+/// checkpoint has those that were loaded.
 TEST_F(Restart, IsExactFromAnyDivisionToAnyOther) {
   const Words no_checkpoints = {"--checkpoint.every=0", "--train.dtype=bf16", "--train.steps=11"};
   const auto with = [&](const Words& more) {

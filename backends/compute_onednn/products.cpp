@@ -18,8 +18,8 @@ dnnl::primitive_attr own_scratchpad() {
   return attributes;
 }
 
-/// `primitive` with operands a, b, c and, if it is not empty, `bias`. `ids` are the primitive's arguments for a,
-/// b and c.
+/// `primitive` with operands a, b, c and, if it is not empty, `bias`. `ids` are the primitive's arguments for
+/// a, b and c.
 Product product_of(const dnnl::primitive& primitive, const std::array<int, 3>& ids, const Desc& a,
                    const Desc& b, const std::optional<Desc>& bias, const Desc& c, const Desc& scratchpad,
                    const dnnl::engine& engine) {

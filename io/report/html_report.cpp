@@ -135,8 +135,8 @@ double last(const Column& values) {
   return it == values.rend() ? nan : *it;
 }
 
-// Centred mean over 1/50 of the rows. The window shrinks towards the start, where the loss falls steeply, and
-// is cut off at the end.
+// Centred mean over 1/50 of the rows. The window shrinks towards the start, because the loss falls steeply
+// there, and is cut off at the end.
 Column smooth(const Column& values) {
   const std::size_t n = values.size(), half = n / 100;
   std::vector<std::pair<double, double>> running(n + 1);  // sum and count of the preceding values

@@ -180,7 +180,7 @@ TEST(Layout, PiecesOfAllRanksCoverEachParameterOnce) {
       const ParameterTable table = ParameterTable(model()).local(at, {.vocab = divides_vocab});
       bool has_part_of_twins = false;
       for (int unit = 0; unit < table.num_units(); ++unit) {
-        const std::int64_t cut = table.unit(unit).size / 3 + 1;  // not where a parameter begins
+        const std::int64_t cut = table.unit(unit).size / 3 + 1;  // no parameter begins here
         for (const UnitPart& part :
              {UnitPart{unit, 0, cut}, UnitPart{unit, cut, table.unit(unit).size - cut}}) {
           for (const Piece& held : pieces_of(table, part)) {

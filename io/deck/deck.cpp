@@ -226,7 +226,7 @@ std::set<std::string> check_names(const Deck& deck, std::span<const ParamSpec> s
   return meant;
 }
 
-std::string written(const ParamValue& value) {
+std::string text_of(const ParamValue& value) {
   if (const auto* integer = std::get_if<std::int64_t>(&value)) return fmt::format("{}", *integer);
   if (const auto* real = std::get_if<double>(&value)) return fmt::format("{}", *real);
   if (const auto* boolean = std::get_if<bool>(&value)) return *boolean ? "true" : "false";
@@ -444,7 +444,7 @@ std::string write_deck(std::span<const ParamSpec> specs, const ParamValues& valu
       if (spec.section != section) continue;
       const auto value = values.all().find(key_of(spec));
       require(value != values.all().end(), "every parameter has a value");
-      deck += fmt::format("{} = {}\n", spec.name, written(value->second));
+      deck += fmt::format("{} = {}\n", spec.name, text_of(value->second));
     }
   }
   return deck;

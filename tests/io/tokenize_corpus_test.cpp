@@ -18,8 +18,6 @@
 namespace mylos::test {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
 using testing::StartsWith;
 using Tokens = std::vector<std::uint16_t>;
 

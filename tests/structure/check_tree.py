@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Checks what the compiler does not: includes between folders, feature tests, the first lines of files.
+"""Checks what the compiler does not: includes between folders, feature tests, the first lines of files, unused aliases.
 
-usage: check_tree.py includes|features|openings SOURCE_FOLDER
+usage: check_tree.py includes|features|openings|aliases SOURCE_FOLDER
 """
 
 import pathlib
@@ -35,6 +35,7 @@ PLATFORM_MACROS = {"__SANITIZE_ADDRESS__", "__CUDACC__", "__CUDA_ARCH__", "__HIP
                    "MYLOS_STATIC"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+ALIAS = re.compile(r"^\s*(?:using\s+(?:[a-z]\w*::)+(\w+);|namespace\s+(\w+)\s*=)", re.MULTILINE)
 CONDITION = re.compile(r"^\s*#\s*(?:if|ifdef|ifndef|elif)\b(.*)")
 
 
@@ -88,7 +89,17 @@ def check_openings(root):
                 yield f"{path}: no #pragma once"
 
 
-CHECKS = {"includes": check_includes, "features": check_features, "openings": check_openings}
+def check_aliases(root):
+    """Names of other namespaces that a source declares and does not use: clang-tidy finds them in the main file only."""
+    for _, path in sources(root, [*MAY_INCLUDE, "tests", "benchmarks"]):
+        text = (root / path).read_text()
+        for match in ALIAS.finditer(text):
+            name = match.group(1) or match.group(2)
+            if path.suffix == ".cpp" and not re.search(rf"\b{name}\b", text[: match.start()] + text[match.end() :]):
+                yield f"{path}: {name} is not used"
+
+
+CHECKS = {"includes": check_includes, "features": check_features, "openings": check_openings, "aliases": check_aliases}
 
 
 def main():

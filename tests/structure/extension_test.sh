@@ -56,7 +56,7 @@ edit app/commands/commands.hpp 1 -e '/^extern const Command train_command,/i ext
 edit app/commands/commands.cpp 1 -e 's/&help_command,$/& \&largest_command,/'
 
 diff --recursive --unified=0 "$source" "$tree" | grep --invert-match '^Only in' || true
-for check in includes features openings; do python3 "$source/tests/structure/check_tree.py" "$check" "$tree"; done
+for check in includes features openings aliases; do python3 "$source/tests/structure/check_tree.py" "$check" "$tree"; done
 
 # --- The build -------------------------------------------------------------------------------------------------------
 

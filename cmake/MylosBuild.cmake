@@ -58,7 +58,8 @@ if(MYLOS_SANITIZE)
 endif()
 
 # A small file spends most of its compile time on the standard library's headers, so these are precompiled. Files still
-# include what they use, since clang-tidy compiles sources, and MYLOS_FULL_TESTS headers, without precompiled headers.
+# include what they use: MYLOS_FULL_TESTS compiles each header by itself, and clang-tidy reads joined sources, both
+# without precompiled headers.
 if(MYLOS_PRECOMPILE_HEADERS)
   file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/precompiled.cpp CONTENT "")
   add_library(mylos_precompiled OBJECT ${PROJECT_BINARY_DIR}/precompiled.cpp)

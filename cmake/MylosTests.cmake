@@ -56,15 +56,16 @@ function(mylos_add_test entry program)
     ENVIRONMENT "MYLOS_BUILD=${PROJECT_BINARY_DIR};MYLOS_SOURCE=${PROJECT_SOURCE_DIR};MYLOS_TEST_TIMEOUT=${patience};OMP_PROC_BIND=false;OMP_WAIT_POLICY=passive")
 endfunction()
 
-# mylos_test(NAME SOURCES files... [LIBRARIES libs...] [RANKS n...] [TIMEOUT seconds] [LABELS labels...]) makes a
-# program and its entry NAME, or one entry NAME_np<n> per rank count.
+# mylos_test(NAME SOURCES files... [LIBRARIES libs...] [RANKS n...] [TIMEOUT seconds] [LABELS labels...]
+# [ARGUMENTS words...]) makes a program and its entry NAME, or one entry NAME_np<n> per rank count.
 function(mylos_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;RANKS;LIBRARIES;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;RANKS;LIBRARIES;LABELS;ARGUMENTS" ${ARGN})
   mylos_test_program(${name} SOURCES ${arg_SOURCES} LIBRARIES ${arg_LIBRARIES})
   if(NOT arg_RANKS)
-    mylos_add_test(${name} ${name} TIMEOUT ${arg_TIMEOUT} LABELS ${arg_LABELS})
+    mylos_add_test(${name} ${name} TIMEOUT ${arg_TIMEOUT} LABELS ${arg_LABELS} ARGUMENTS ${arg_ARGUMENTS})
   endif()
   foreach(ranks IN LISTS arg_RANKS)
-    mylos_add_test(${name}_np${ranks} ${name} RANKS ${ranks} TIMEOUT ${arg_TIMEOUT} LABELS ${arg_LABELS})
+    mylos_add_test(${name}_np${ranks} ${name} RANKS ${ranks} TIMEOUT ${arg_TIMEOUT} LABELS ${arg_LABELS}
+                   ARGUMENTS ${arg_ARGUMENTS})
   endforeach()
 endfunction()

@@ -48,7 +48,8 @@ endif()
 # MYLOS_SANITIZE: the argument of -fsanitize=, such as "address,undefined".
 set(MYLOS_SANITIZE "" CACHE STRING "sanitizers to build with; empty for none")
 if(MYLOS_SANITIZE)
-  # Of UBSan's checks, those are omitted that take a fifth of the compilation and find what AddressSanitizer finds too.
+  # Of UBSan's checks, those are omitted that take a fifth of the compilation and find little that AddressSanitizer does
+  # not find.
   # GCC 12 reports instrumented std::regex as uninitialised.
   string(REPLACE ";" "," sanitizers "${MYLOS_SANITIZE}")
   target_compile_options(mylos_options INTERFACE -fsanitize=${sanitizers} -fno-sanitize-recover=all
@@ -138,7 +139,7 @@ function(mylos_plugin name)
     install(TARGETS mylos_${name} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/mylos)
   endif()
   target_link_libraries(mylos_${name} PRIVATE mylos_options mylos_core)
-  # Kernels are the same code in every build: functions of other sources are not inlined into them.
+  # Kernels are the same code in every build that runs: functions of other sources are not inlined into them.
   set_target_properties(mylos_${name} PROPERTIES UNITY_BUILD ${MYLOS_UNITY_PLUGINS})
   add_dependencies(mylos_plugins mylos_${name})
   set_property(GLOBAL APPEND PROPERTY MYLOS_PLUGINS ${name})

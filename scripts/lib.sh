@@ -220,8 +220,8 @@ provide_kokkos_cuda() {
   read -r version _ <<<"$(source_row kokkos)"
   # nvcc_wrapper belongs to Kokkos: it is in the sources at first, later in the installation.
   options=("-DCMAKE_CXX_COMPILER=$deps/work-kokkos/source/bin/nvcc_wrapper" -DKokkos_ENABLE_CUDA=ON
-    -DKokkos_ENABLE_CUDA_CONSTEXPR=ON "-DKokkos_ARCH_$name=ON" -DKokkos_ENABLE_OPENMP=ON -DKokkos_ENABLE_SERIAL=ON -DCMAKE_UNITY_BUILD=ON
-    ${host:+"-DCMAKE_CXX_FLAGS=-march=$host"})
+    -DKokkos_ENABLE_CUDA_CONSTEXPR=ON "-DKokkos_ARCH_$name=ON" -DKokkos_ENABLE_OPENMP=ON -DKokkos_ENABLE_SERIAL=ON
+    -DCMAKE_UNITY_BUILD=ON ${host:+"-DCMAKE_CXX_FLAGS=-march=$host"})
   prefix=$deps/kokkos-$version-cuda$capability-$(build_key "${options[@]}" "$(nvcc --version)")
   if [[ ! -d $prefix ]]; then
     fetch_archive kokkos || die 2 "mylos needs Kokkos"

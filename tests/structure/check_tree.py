@@ -90,12 +90,14 @@ def check_openings(root):
 
 
 def check_aliases(root):
-    """Names of other namespaces that a source declares and does not use: clang-tidy finds them in the main file only."""
+    """Names of other namespaces that a source declares and does not use. clang-tidy looks at the main file only."""
     for _, path in sources(root, [*MAY_INCLUDE, "tests", "benchmarks"]):
+        if path.suffix != ".cpp":  # headers may declare names for others
+            continue
         text = (root / path).read_text()
         for match in ALIAS.finditer(text):
             name = match.group(1) or match.group(2)
-            if path.suffix == ".cpp" and not re.search(rf"\b{name}\b", text[: match.start()] + text[match.end() :]):
+            if not re.search(rf"\b{name}\b", text[: match.start()] + text[match.end() :]):
                 yield f"{path}: {name} is not used"
 
 

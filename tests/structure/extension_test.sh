@@ -56,13 +56,16 @@ edit app/commands/commands.hpp 1 -e '/^extern const Command train_command,/i ext
 edit app/commands/commands.cpp 1 -e 's/&help_command,$/& \&largest_command,/'
 
 diff --recursive --unified=0 "$source" "$tree" | grep --invert-match '^Only in' || true
-for check in includes features openings aliases; do python3 "$source/tests/structure/check_tree.py" "$check" "$tree"; done
+for check in includes features openings aliases; do
+  python3 "$source/tests/structure/check_tree.py" "$check" "$tree"
+done
 
 # --- The build -------------------------------------------------------------------------------------------------------
 
 # Builds only what the test uses, to save time: of the compute backends, only Kokkos with its own matrix products.
 cmake -S "$tree" -B "$work/build" -G Ninja -DMYLOS_TESTS=OFF -DMYLOS_BENCHMARKS=OFF -DDNNL_LIBRARY=OFF \
-  -DCMAKE_DISABLE_FIND_PACKAGE_KokkosKernels=ON -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O1 -DCMAKE_UNITY_BUILD=ON "${@:4}"
+  -DCMAKE_DISABLE_FIND_PACKAGE_KokkosKernels=ON -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O1 \
+  -DCMAKE_UNITY_BUILD=ON "${@:4}"
 cmake --build "$work/build" --parallel 2 --target mylos
 mylos=$work/build/bin/mylos
 

@@ -4,12 +4,14 @@
 // data races nor speed.
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <limits>
 #include <memory>
+#include <setjmp.h>
 #include <ucontext.h>
 #include <vector>
 
@@ -60,7 +62,7 @@ class Block {
         kernel_(std::move(kernel)),
         threads_(static_cast<std::size_t>(size.x) * size.y * size.z),
         warps_((threads_.size() + warp_size - 1) / warp_size),
-        values_(threads_.size()) {}
+        values_{std::vector<std::uint64_t>(threads_.size()), std::vector<std::uint64_t>(threads_.size())} {}
 
   /// Runs all threads to their end.
   void run() {
@@ -69,13 +71,12 @@ class Block {
       Thread& thread = threads_[i];
       if (!thread.stack) thread.stack = std::make_unique_for_overwrite<char[]>(stack_bytes);
       thread.is_done = false;
+      thread.has_started = false;
       thread.waits_for = nullptr;
       getcontext(&thread.context);
       thread.context.uc_stack.ss_sp = thread.stack.get();
       thread.context.uc_stack.ss_size = stack_bytes;
-      thread.context.uc_link = &scheduler_;
-      makecontext(
-          &thread.context, [] { running()->kernel_(); }, 0);
+      makecontext(&thread.context, run_thread, 0);
       ++all_.live;
       ++warps_[i / warp_size].live;
     }
@@ -90,13 +91,13 @@ class Block {
 
   /// The value that lane `from` of this warp passes.
   std::uint64_t exchange(std::uint64_t value, int from) {
-    values_[current_] = value;
     const std::size_t first = current_ / warp_size * warp_size;
     Barrier& warp = warps_[current_ / warp_size];
+    // Two sets of values, in turn: a thread may be one exchange ahead of another.
+    std::vector<std::uint64_t>& values = values_[warp.generation % 2];
+    values[current_] = value;
     sync(warp);
-    const std::uint64_t other = values_[first + static_cast<std::size_t>(from)];
-    sync(warp);
-    return other;
+    return values[first + static_cast<std::size_t>(from)];
   }
 
   static Block*& running() {
@@ -108,8 +109,10 @@ class Block {
   static constexpr std::size_t stack_bytes = std::size_t{64} << 10;
 
   struct Thread {
-    ucontext_t context{};
+    ucontext_t context{};  // where it starts
+    jmp_buf place{};       // where it waits
     std::unique_ptr<char[]> stack;
+    bool has_started = false;
     bool is_done = false;
     const Barrier* waits_for = nullptr;
     unsigned generation = 0;
@@ -121,7 +124,12 @@ class Block {
     thread.waits_for = nullptr;
     const auto index = static_cast<unsigned>(current_);
     threadIdx = dim3(index % size_.x, index / size_.x % size_.y, index / (size_.x * size_.y));
-    swapcontext(&scheduler_, &thread.context);
+    // swapcontext would ask the kernel to save the signal mask at every switch.
+    if (_setjmp(scheduler_) == 0) {
+      if (thread.has_started) _longjmp(thread.place, 1);
+      thread.has_started = true;
+      setcontext(&thread.context);
+    }
     if (thread.waits_for != nullptr) return;
     thread.is_done = true;
     for (Barrier* barrier : {&all_, &warps_[current_ / warp_size]}) {
@@ -136,7 +144,12 @@ class Block {
     ++barrier.arrived;
     barrier.release_if_complete();
     thread.waits_for = &barrier;
-    swapcontext(&thread.context, &scheduler_);
+    if (_setjmp(thread.place) == 0) _longjmp(scheduler_, 1);
+  }
+
+  static void run_thread() {
+    running()->kernel_();
+    _longjmp(running()->scheduler_, 1);
   }
 
   dim3 size_;
@@ -144,9 +157,9 @@ class Block {
   std::vector<Thread> threads_;
   Barrier all_;
   std::vector<Barrier> warps_;
-  std::vector<std::uint64_t> values_;
+  std::array<std::vector<std::uint64_t>, 2> values_;  // what threads pass to others of their warp
   std::size_t current_ = 0;
-  ucontext_t scheduler_{};
+  jmp_buf scheduler_{};
 };
 
 }  // namespace cuda_emulation

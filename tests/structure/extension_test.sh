@@ -65,7 +65,7 @@ done
 # Builds only what the test uses, to save time: of the compute backends, only Kokkos with its own matrix products.
 cmake -S "$tree" -B "$work/build" -G Ninja -DMYLOS_TESTS=OFF -DMYLOS_BENCHMARKS=OFF -DDNNL_LIBRARY=OFF \
   -DCMAKE_DISABLE_FIND_PACKAGE_KokkosKernels=ON -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O1 \
-  -DCMAKE_UNITY_BUILD=ON "${@:4}"
+  -DCMAKE_UNITY_BUILD=ON -DMYLOS_UNITY_PLUGINS=ON "${@:4}"
 cmake --build "$work/build" --parallel 2 --target mylos
 mylos=$work/build/bin/mylos
 

@@ -62,7 +62,7 @@ class Block {
         kernel_(std::move(kernel)),
         threads_(static_cast<std::size_t>(size.x) * size.y * size.z),
         warps_((threads_.size() + warp_size - 1) / warp_size),
-        values_{std::vector<std::uint64_t>(threads_.size()), std::vector<std::uint64_t>(threads_.size())} {}
+        values_(threads_.size()) {}
 
   /// Runs all threads to their end.
   void run() {
@@ -71,7 +71,6 @@ class Block {
       Thread& thread = threads_[i];
       if (!thread.stack) thread.stack = std::make_unique_for_overwrite<char[]>(stack_bytes);
       thread.is_done = false;
-      thread.has_started = false;
       thread.waits_for = nullptr;
       getcontext(&thread.context);
       thread.context.uc_stack.ss_sp = thread.stack.get();
@@ -93,11 +92,11 @@ class Block {
   std::uint64_t exchange(std::uint64_t value, int from) {
     const std::size_t first = current_ / warp_size * warp_size;
     Barrier& warp = warps_[current_ / warp_size];
-    // Two sets of values, in turn: a thread may be one exchange ahead of another.
-    std::vector<std::uint64_t>& values = values_[warp.generation % 2];
-    values[current_] = value;
+    // Two values per thread, in turn: a thread may be one exchange ahead of another.
+    const unsigned turn = warp.generation % 2;
+    values_[current_][turn] = value;
     sync(warp);
-    return values[first + static_cast<std::size_t>(from)];
+    return values_[first + static_cast<std::size_t>(from)][turn];
   }
 
   static Block*& running() {
@@ -112,7 +111,6 @@ class Block {
     ucontext_t context{};  // where it starts
     jmp_buf place{};       // where it waits
     std::unique_ptr<char[]> stack;
-    bool has_started = false;
     bool is_done = false;
     const Barrier* waits_for = nullptr;
     unsigned generation = 0;
@@ -121,14 +119,16 @@ class Block {
   void advance(Thread& thread) {
     if (thread.is_done) return;
     if (thread.waits_for != nullptr && thread.waits_for->generation == thread.generation) return;
+    const bool is_new = thread.waits_for == nullptr;
     thread.waits_for = nullptr;
     const auto index = static_cast<unsigned>(current_);
     threadIdx = dim3(index % size_.x, index / size_.x % size_.y, index / (size_.x * size_.y));
     // swapcontext would ask the kernel to save the signal mask at every switch.
     if (_setjmp(scheduler_) == 0) {
-      if (thread.has_started) _longjmp(thread.place, 1);
-      thread.has_started = true;
-      setcontext(&thread.context);
+      if (is_new)
+        setcontext(&thread.context);
+      else
+        _longjmp(thread.place, 1);
     }
     if (thread.waits_for != nullptr) return;
     thread.is_done = true;
@@ -157,7 +157,7 @@ class Block {
   std::vector<Thread> threads_;
   Barrier all_;
   std::vector<Barrier> warps_;
-  std::array<std::vector<std::uint64_t>, 2> values_;  // what threads pass to others of their warp
+  std::vector<std::array<std::uint64_t, 2>> values_;  // what each thread passes to others of its warp
   std::size_t current_ = 0;
   jmp_buf scheduler_{};
 };

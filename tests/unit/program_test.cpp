@@ -495,7 +495,7 @@ Schedule accumulate(int micro_batches) {
 
 TEST(ActivationPlan, KeepsEveryValueUntilItsLastReader) {
   for_all_models({}, [](const Recorded& recorded) {
-    for (const int micro_batches : {1, 3})
+    for (const int micro_batches : {1, 3, 7})
       expect_intact(recorded, passages_of(accumulate(micro_batches), recorded.programs));
   });
 }

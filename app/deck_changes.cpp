@@ -2,7 +2,9 @@
 #include "app/deck_changes.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <string_view>
+#include <vector>
 
 #include <fmt/core.h>
 
@@ -35,13 +37,13 @@ constexpr std::string_view harmless[] = {"train.stop_step",
                                          "comm.simulate",
                                          "guard.replica_check_every"};
 
-/// Returns the default of a key; "nothing" if it has none or mylos itself does not declare it.
-std::string default_of(const std::string& key) {
-  for (const ParamSpec& spec : deck_params()) {
-    if (spec.default_value != nullptr && key == fmt::format("{}.{}", spec.section, spec.name))
-      return spec.default_value;
-  }
-  return "nothing";
+/// The resolved deck of all keys that have a default.
+Deck default_deck() {
+  std::vector<ParamSpec> specs;
+  std::ranges::copy_if(deck_params(), std::back_inserter(specs),
+                       [](const ParamSpec& spec) { return spec.default_value != nullptr; });
+  DeckErrors none;
+  return Deck::parse(write_deck(specs, resolve_deck(Deck(), specs, {}, none)), "defaults", none);
 }
 
 }  // namespace
@@ -50,13 +52,15 @@ std::string deck_changes(const std::string& before, const std::string& now) {
   DeckErrors ignored;
   const Deck old_deck = Deck::parse(before, "before", ignored);
   const Deck new_deck = Deck::parse(now, "now", ignored);
+  const Deck defaults = default_deck();
   std::string changes;
   for (const DeckEntry& entry : new_deck.entries()) {
     const std::string key = entry.key();
     if (std::ranges::any_of(harmless, [&](std::string_view prefix) { return key.starts_with(prefix); }))
       continue;
     const DeckEntry* old_entry = old_deck.find(key);
-    const std::string old_value = old_entry != nullptr ? old_entry->value : default_of(key);
+    if (old_entry == nullptr) old_entry = defaults.find(key);
+    const std::string old_value = old_entry != nullptr ? old_entry->value : "nothing";
     if (old_value == entry.value) continue;
     changes += fmt::format("{}{} {} -> {}", changes.empty() ? "" : ", ", key, old_value, entry.value);
   }

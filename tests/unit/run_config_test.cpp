@@ -382,6 +382,7 @@ TEST(DeckChanges, AreTheKeysThatAffectTheResults) {
   // Keys that mylos did not have when the older deck was resolved.
   EXPECT_EQ(deck_changes(before, before + "[optim]\nmaster = fp32\n"), "");
   EXPECT_EQ(deck_changes(before, before + "[optim]\nmaster = none\n"), "optim.master fp32 -> none");
+  EXPECT_EQ(deck_changes(before, before + "[optim]\nepsilon = 1e-08\n"), "");  // the default is written 1e-8
   EXPECT_EQ(deck_changes(before, before + "[plugin]\nkey = 1\n"), "plugin.key nothing -> 1");
   EXPECT_EQ(deck_changes(before, before + "[guard]\npolicy = stop\nspike_factor = 8\nspike_window = 4\n"
                                           "replica_check_every = 5\n"),

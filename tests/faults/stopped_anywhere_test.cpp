@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/faults/run_fixture.hpp"
+#include "tests/support/seed.hpp"
 #include "tests/support/waiting.hpp"
 
 namespace mylos::test {
@@ -62,10 +63,7 @@ class StoppedAnywhere : public RunTest {
 TEST_F(StoppedAnywhere, DISABLED_EndsTheJob) {
   const char* wanted = std::getenv("MYLOS_STOPS");
   const int stops = wanted != nullptr ? std::atoi(wanted) : 24;
-  const unsigned seed = std::random_device()();
-  RecordProperty("seed", std::to_string(seed));
-  fmt::print("seed {}\n", seed);
-  std::mt19937 random(seed);
+  std::mt19937 random(seed_of_tests());
   ASSERT_EQ(train("trained", {"--train.steps=20"}).exit_code, 0);
   // The durations of jobs that are not stopped.
   std::map<std::pair<std::string, int>, std::chrono::duration<double>> lengths;

@@ -2,14 +2,13 @@
 // Hostile and damaged checkpoints, each loaded by a separate process: no crash, no hang, no silent load of
 // data that the manifest does not vouch for. Also: a full disk, and h5dump as a reader.
 
-#include <random>
-
 #include <gtest/gtest.h>
 
 #include "core/base/error.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "tests/io/checkpoint_mutator.hpp"
 #include "tests/io/io_test_util.hpp"
+#include "tests/support/seed.hpp"
 
 namespace mylos::test {
 namespace {
@@ -57,9 +56,7 @@ TEST(CheckpointMutation, NoneCrashesHangsOrLoadsSilently) {
 
 // For the long tests only: ctest -L long.
 TEST(CheckpointMutation, DISABLED_AThousand) {
-  const unsigned seed = std::random_device()();
-  fmt::print("seed {}\n", seed);
-  load_mutated(1000, seed);
+  load_mutated(1000, seed_of_tests());
 }
 
 TEST(CheckpointDiskFull, EndsWithAnIoErrorAndLeavesTheOldOne) {

@@ -4,8 +4,8 @@
 
 namespace mylos::test {
 
-/// The seed of tests that make random choices: that of the environment variable MYLOS_SEED, else 1, so that
-/// the tests of one commit make the same choices everywhere.
+/// The seed of tests that make random choices: that of the environment variable MYLOS_SEED, else 1. What a
+/// choice meets may still differ: checkpoints describe their machine, and a kill comes at another moment.
 unsigned seed_of_tests();
 
 }  // namespace mylos::test

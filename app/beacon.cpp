@@ -7,7 +7,7 @@ namespace mylos {
 
 namespace {
 
-constexpr int tag = 0;
+constexpr int beacon_tag = 0;
 
 struct Message {
   std::uint64_t is_last = 0;
@@ -51,7 +51,7 @@ void Beacon::run() {
   MPI_Request sending = MPI_REQUEST_NULL;
   MPI_Request receiving = MPI_REQUEST_NULL;
   const auto receive = [&] {
-    MPI_Irecv(&received, sizeof received, MPI_BYTE, previous_, tag, comm_, &receiving);
+    MPI_Irecv(&received, sizeof received, MPI_BYTE, previous_, beacon_tag, comm_, &receiving);
   };
   bool previous_has_ended = false;
   receive();
@@ -60,7 +60,7 @@ void Beacon::run() {
     if (is_complete(sending) && sent.is_last == 0) {
       recorder_.write_message(sent.page);
       sent.is_last = stops ? 1 : 0;
-      MPI_Isend(&sent, sizeof sent, MPI_BYTE, next_, tag, comm_, &sending);
+      MPI_Isend(&sent, sizeof sent, MPI_BYTE, next_, beacon_tag, comm_, &sending);
     }
     while (!previous_has_ended && is_complete(receiving)) {
       previous_has_ended = received.is_last != 0;

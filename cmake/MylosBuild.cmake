@@ -9,6 +9,23 @@ set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+include(CheckCXXSourceCompiles)
+set(CMAKE_REQUIRED_FLAGS -std=c++20)
+check_cxx_source_compiles("
+  #include <algorithm>
+  #include <source_location>
+  struct Pair { int first; int second; };
+  int main() {
+    Pair pairs[] = {Pair(1, 2)};  // an aggregate in parentheses
+    return std::ranges::max(pairs, {}, &Pair::first).second +
+           static_cast<int>(std::source_location::current().line());
+  }" MYLOS_CXX20)
+unset(CMAKE_REQUIRED_FLAGS)
+if(NOT MYLOS_CXX20)
+  message(FATAL_ERROR "${CMAKE_CXX_COMPILER} (${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}) lacks parts of "
+                      "C++20 that mylos uses. GCC 12 and Clang 16, or newer, have them: configure a new build "
+                      "folder with CXX=g++-12 or CXX=clang++-16 (and libomp-16-dev) in the environment")
+endif()
 # If CMAKE_UNITY_BUILD is on, as in most presets, up to this many sources are compiled as one, except in plugins.
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 6)
 if(NOT CMAKE_BUILD_TYPE)
@@ -54,7 +71,8 @@ if(MYLOS_SANITIZE)
   string(REPLACE ";" "," sanitizers "${MYLOS_SANITIZE}")
   target_compile_options(mylos_options INTERFACE -fsanitize=${sanitizers} -fno-sanitize-recover=all
                                                  -fno-sanitize=alignment,null,object-size,pointer-overflow
-                                                 -fno-omit-frame-pointer -O1 -g1 -Wno-maybe-uninitialized)
+                                                 -fno-omit-frame-pointer -O1 -g1
+                                                 $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   target_link_options(mylos_options INTERFACE -fsanitize=${sanitizers})
 endif()
 
@@ -85,7 +103,7 @@ function(mylos_use_precompiled target)
       target_compile_options(${target} PRIVATE -fPIC)
     endif()
     # GCC 12 forgets that precompiled headers are system headers, and no longer hides their false warnings.
-    target_compile_options(${target} PRIVATE -Wno-array-bounds -Wno-stringop-overflow)
+    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds$<SEMICOLON>-Wno-stringop-overflow>)
   endif()
 endfunction()
 

@@ -40,7 +40,11 @@ inline Bf16Pairs load(const Bf16Pair* from) {
 
 /// c + a.first b.first + a.second b.second, in fp32.
 inline Vec dot_add(Bf16Pair a, Bf16Pairs b, Vec c) {
-  const auto left = std::bit_cast<Bf16Pairs>(_mm512_set1_epi32(static_cast<int>(a.bits)));
+  __m512i pairs = _mm512_set1_epi32(static_cast<int>(a.bits));
+#ifdef __clang__
+  asm("" : "+v"(pairs));  // Clang 16 crashes if it knows that bf16 values are a broadcast
+#endif
+  const auto left = std::bit_cast<Bf16Pairs>(pairs);
   return std::bit_cast<Vec>(_mm512_dpbf16_ps(std::bit_cast<__m512>(c), left, b));
 }
 

@@ -170,7 +170,7 @@ std::vector<float> MiniTrainer::joined_values(const Parameter& parameter, const 
   const TensorRef all(buffer.data(), DType::fp32, {std::ssize(values)});
   backend_.copy_to_device(values.data(), all.data, all.bytes());
   for (const Axis axis : {Axis::shard, Axis::tensor}) {
-    if (sharded.contains(axis) && grid_.coordinates().extent({axis}) > 1)
+    if (sharded.contains(axis) && grid_.coordinates().extent(axis) > 1)
       grid_.group({axis}).all_reduce(all, ReduceOp::sum).wait();
   }
   return to_host(all);

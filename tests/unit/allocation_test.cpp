@@ -26,6 +26,13 @@ struct Allocations {
 };
 constinit thread_local Allocations allocations;
 
+/// Whether OpenMP allocates memory in each parallel region, as LLVM's does, unlike GCC's.
+#ifdef __clang__
+constexpr bool openmp_allocates = true;
+#else
+constexpr bool openmp_allocates = false;
+#endif
+
 void note(std::size_t bytes) {
   if (!allocations.counts) return;
   ++allocations.calls;
@@ -132,7 +139,7 @@ TEST_P(AllocationTest, AStepAllocatesNoMemory) {
         config.train.recompute = recompute;
         config.optimizer.keeps_master = keeps_master;
         const Allocations counted = count(config);
-        if (GetParam() == "kokkos") {
+        if (GetParam() == "kokkos" && !openmp_allocates) {
           EXPECT_EQ(counted.calls, 0U);
         } else {
           // A library frees what it allocates in a call: oneDNN's gemm packs operands into temporary buffers.

@@ -2,13 +2,12 @@
 #include "app/evaluator.hpp"
 
 #include <algorithm>
-#include <array>
+#include <bit>
 #include <cmath>
-#include <limits>
 #include <span>
 #include <vector>
 
-#include "core/memory/device_buffer.hpp"
+#include "parallel/gather_values.hpp"
 
 namespace mylos {
 
@@ -40,31 +39,31 @@ std::optional<EvalResult> evaluate(ModelExecutor& executor, ComputeBackend& back
     }
     executor.load_evaluation(tokens);
     executor.evaluate();
-    for (const float row_loss : executor.evaluation_losses()) loss += row_loss;
-    for (const std::int32_t hit : executor.evaluation_correct()) correct += hit;
+    const std::span<const float> losses = executor.evaluation_losses();
+    const std::span<const std::int32_t> hits = executor.evaluation_correct();
+    for (std::size_t i = 0; i < losses.size(); ++i) {
+      loss += losses[i];
+      // A token without a probability was not predicted, even if its logit is the largest.
+      if (std::isfinite(losses[i])) correct += hits[i];
+    }
   }
 
-  // The sums are reduced as integers, so the reduction is exact and independent of the order of the ranks. A
-  // loss that is not finite has no integer; the ranks with such a loss are counted instead.
-  constexpr double fixed_point = 0x1.0p24;
-  const bool finite = std::isfinite(loss);
-  std::array<std::int64_t, 4> sums = {finite ? std::llround(loss * fixed_point) : 0, correct, count,
-                                      finite ? 0 : 1};
-  Communicator& group = grid.group(loss_axes);
-  if (group.size() > 1) {
-    MemoryLedger ledger;  // for a few bytes that live for one call
-    const DeviceBuffer buffer(backend, ledger, MemoryCategory::communication, sizeof sums,
-                              "mylos::evaluation::sums");
-    backend.copy_to_device(sums.data(), buffer.data(), sizeof sums);
-    group.all_reduce({buffer.data(), DType::int64, {static_cast<std::int64_t>(sums.size())}}, ReduceOp::sum)
-        .wait();
-    backend.copy_to_host(buffer.data(), sums.data(), sizeof sums);
-    backend.synchronize();
+  // The losses are added as they are: of a diverged model, their sum exceeds any integer, or is not finite.
+  // Every rank adds the ranks' sums in the same order, so all ranks get the same result.
+  double loss_of_all = 0.0;
+  std::int64_t correct_of_all = 0;
+  std::int64_t count_of_all = 0;
+  const std::vector<std::int64_t> sums =
+      gather_values(backend, grid.group(loss_axes), {std::bit_cast<std::int64_t>(loss), correct, count});
+  for (std::size_t i = 0; i < sums.size(); i += 3) {
+    loss_of_all += std::bit_cast<double>(sums[i]);
+    correct_of_all += sums[i + 1];
+    count_of_all += sums[i + 2];
   }
-  const auto total = static_cast<double>(std::max<std::int64_t>(sums[2], 1));
-  const double mean = sums[3] == 0 ? static_cast<double>(sums[0]) / fixed_point / total
-                                   : std::numeric_limits<double>::quiet_NaN();
-  return EvalResult{.loss = mean, .accuracy = static_cast<double>(sums[1]) / total, .tokens = sums[2]};
+  const auto total = static_cast<double>(count_of_all);
+  return EvalResult{.loss = loss_of_all / total,
+                    .accuracy = static_cast<double>(correct_of_all) / total,
+                    .tokens = count_of_all};
 }
 
 }  // namespace mylos

@@ -14,7 +14,7 @@
 namespace mylos {
 
 struct EvalResult {
-  double loss = 0.0;      ///< mean, nats per token
+  double loss = 0.0;      ///< mean, nats per token; infinite or NaN if a token's loss is
   double accuracy = 0.0;  ///< fraction of target tokens that have the largest logit
   std::int64_t tokens = 0;
 };

@@ -36,9 +36,11 @@ int run(const CommandLine& line) {
           model.step, result.loss, 100.0 * result.accuracy, std::exp(result.loss), result.tokens,
           files.front().text);
     }
-    if (line.has("max-loss") && !(result.loss <= line.real("max-loss"))) {
+    // A loss that is not finite passes no limit, not even an infinite one.
+    if (line.has("max-loss") && !(std::isfinite(result.loss) && result.loss <= line.real("max-loss"))) {
       if (mpi.rank() == 0) {
-        say(stderr, "mylos: the loss {:.4f} is above --max-loss={}\n", result.loss, line.real("max-loss"));
+        say(stderr, "mylos: the loss {:.4f} is not within --max-loss={}\n", result.loss,
+            line.real("max-loss"));
       }
       return static_cast<int>(ExitCode::numerical);
     }

@@ -126,6 +126,33 @@ TEST_F(Evaluation, CountsEachWindowOnceOnEveryLayout) {
   }
 }
 
+/// The losses of a diverged model exceed every integer in which a sum could be kept, or are infinite.
+TEST_F(Evaluation, AddsLossesOfAnySize) {
+  MemoryLedger ledger;
+  MiniTrainer trainer(backend_, ledger, *world_, config(ranks(), 1));
+  for (const float scale : {1e8F, 1e14F, 1e30F, 1e38F, std::numeric_limits<float>::infinity()}) {
+    SCOPED_TRACE(scale);
+    // The logits are the sums of the token's row of the head, which is 0 except for token 0.
+    std::vector<float> head(5 * 24, 0.0F);
+    head[0] = scale;
+    trainer.set_weight("wte.weight", head);
+    trainer.set_weight("ln_f.weight", std::vector<float>(24, 0.0F));
+    std::vector<float> bias(24, 0.0F);
+    bias[0] = 1.0F;
+    trainer.set_weight("ln_f.bias", bias);
+    const EvalResult seen = *evaluate(trainer.executor(), backend_, dataset(), 0, trainer.grid());
+    EXPECT_EQ(seen.tokens, num_windows * seq_len);
+    if (!std::isfinite(scale)) {
+      EXPECT_FALSE(std::isfinite(seen.loss));
+      EXPECT_EQ(seen.accuracy, 0.0);  // no token has a probability
+      continue;
+    }
+    // Token 0 has the loss 0, every other token `scale`.
+    EXPECT_GT(seen.accuracy, 0.0);
+    EXPECT_NEAR(seen.loss / scale, 1.0 - seen.accuracy, 1e-6);
+  }
+}
+
 /// Every rank returns NaN, even if it evaluated no window itself.
 TEST_F(Evaluation, ReturnsNanForANanLoss) {
   MemoryLedger ledger;

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// gather_values: a few integers of every rank, on every rank.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/communicator.hpp"
+#include "core/ops/compute_backend.hpp"
+
+namespace mylos {
+
+/// Returns the values of all ranks of `group`, one rank after another. Every rank passes the same number of
+/// values. The buffers lie in memory of `backend`, with which `group` works. Collective; for set-ups and
+/// decisions, not for steps.
+std::vector<std::int64_t> gather_values(ComputeBackend& backend, Communicator& group,
+                                        const std::vector<std::int64_t>& own);
+
+}  // namespace mylos

@@ -12,6 +12,7 @@
 #include "core/base/digest.hpp"
 #include "core/base/join.hpp"
 #include "core/memory/device_buffer.hpp"
+#include "parallel/gather_values.hpp"
 
 namespace mylos {
 
@@ -57,27 +58,6 @@ bool agrees_with_master(std::span<const std::byte> weights, std::span<const std:
   });
 }
 
-/// The values of all replicas, one replica after another.
-std::vector<std::int64_t> gather_values(ComputeBackend& backend, Communicator& replicas,
-                                        const std::vector<std::int64_t>& own) {
-  const auto ranks = static_cast<std::size_t>(replicas.size());
-  std::vector<std::int64_t> all(own.size() * ranks);
-  MemoryLedger ledger;  // not the run's: these few bytes live for one call
-  const std::size_t own_bytes = own.size() * sizeof(std::int64_t);
-  const DeviceBuffer buffer(backend, ledger, MemoryCategory::communication, own_bytes * (ranks + 1),
-                            "mylos::replica_check");
-  auto* device = static_cast<std::int64_t*>(buffer.data());
-  const auto count = std::ssize(own);
-  backend.copy_to_device(own.data(), device, own_bytes);
-  replicas
-      .all_gather({device, DType::int64, {count}},
-                  {device + count, DType::int64, {count * static_cast<std::int64_t>(ranks)}})
-      .wait();
-  backend.copy_to_host(device + count, all.data(), own_bytes * ranks);
-  backend.synchronize();
-  return all;
-}
-
 /// Returns false if the state consists of weights that differ from their rounded master.
 bool is_intact(ComputeBackend& backend, const GradientExchange& exchange, const Optimizer& optimizer,
                const StateHash& state) {
@@ -117,7 +97,7 @@ AxisSet replica_axes_of(const GradientExchange& exchange) {
 constexpr AxisSet tensor_axis = {Axis::tensor};
 
 /// Names the first state that differs among the ranks along `axes`, and the suspected ranks; "" if no state
-/// differs.
+/// differs. Collective over these ranks, which all return the same.
 std::string find_difference(ComputeBackend& backend, const GradientExchange& exchange,
                             const Optimizer& optimizer, const ProcessGrid& grid, AxisSet axes,
                             const std::vector<StateHash>& states) {
@@ -131,16 +111,37 @@ std::string find_difference(ComputeBackend& backend, const GradientExchange& exc
     std::vector<std::int64_t> hashes(ranks);
     for (std::size_t r = 0; r < ranks; ++r) hashes[r] = all[r * states.size() + i];
     if (std::ranges::adjacent_find(hashes, std::ranges::not_equal_to{}) == hashes.end()) continue;
-    const std::int64_t intact = is_intact(backend, exchange, optimizer, states[i]) ? 1 : 0;
+    const std::int64_t is_own_intact = is_intact(backend, exchange, optimizer, states[i]) ? 1 : 0;
+    const std::vector<std::int64_t> intact = gather_values(backend, replicas, {is_own_intact});
     const std::vector<std::int64_t> in_world =
         gather_values(backend, replicas, {grid.group(all_axes).rank()});
     std::vector<std::int64_t> ranks_in_world;
-    for (const int rank : find_suspects(hashes, gather_values(backend, replicas, {intact})))
+    for (const int rank : find_suspects(hashes, intact))
       ranks_in_world.push_back(in_world[static_cast<std::size_t>(rank)]);
     return fmt::format("{} differs between replicas; corrupted on rank {}", states[i].name,
                        join(ranks_in_world, " or "));
   }
   return "";
+}
+
+/// Returns the problem of the lowest rank that has one, or "". Collective over `world`: ranks whose own
+/// replicas agree must not go on to a collective that the others never enter.
+std::string agree_on_problem(ComputeBackend& backend, Communicator& world, std::string problem) {
+  const std::vector<std::int64_t> lengths = gather_values(backend, world, {std::ssize(problem)});
+  const auto lowest = std::ranges::find_if(lengths, [](std::int64_t length) { return length > 0; });
+  if (lowest == lengths.end() || world.size() == 1) return problem;
+  problem.resize(static_cast<std::size_t>(*lowest));
+  MemoryLedger ledger;
+  const DeviceBuffer buffer(backend, ledger, MemoryCategory::communication, problem.size(),
+                            "mylos::replica_problem");
+  backend.copy_to_device(problem.data(), buffer.data(), problem.size());
+  world
+      .broadcast({buffer.data(), DType::uint8, {std::ssize(problem)}},
+                 static_cast<int>(lowest - lengths.begin()))
+      .wait();
+  backend.copy_to_host(buffer.data(), problem.data(), problem.size());
+  backend.synchronize();
+  return problem;
 }
 
 }  // namespace
@@ -178,13 +179,16 @@ std::vector<StateHash> hash_states(ComputeBackend& backend, const ParameterTable
 std::string compare_replicas(ComputeBackend& backend, const GradientExchange& exchange,
                              const Optimizer& optimizer, const ProcessGrid& grid,
                              const std::vector<StateHash>& hashes) {
-  std::string problem =
-      find_difference(backend, exchange, optimizer, grid, replica_axes_of(exchange), hashes);
-  if (!problem.empty()) return problem;
+  const AxisSet copies = replica_axes_of(exchange);
+  if (grid.coordinates().extent(copies.with(tensor_axis)) == 1) return "";
   std::vector<StateHash> twins;
   std::ranges::copy_if(hashes, std::back_inserter(twins),
                        [](const StateHash& state) { return !state.piece.parameter.is_split(Axis::tensor); });
-  return find_difference(backend, exchange, optimizer, grid, tensor_axis, twins);
+  // Both comparisons take place on every rank, whatever the first one finds.
+  std::string problem = find_difference(backend, exchange, optimizer, grid, copies, hashes);
+  const std::string of_twins = find_difference(backend, exchange, optimizer, grid, tensor_axis, twins);
+  if (problem.empty()) problem = of_twins;
+  return agree_on_problem(backend, grid.group(all_axes), std::move(problem));
 }
 
 }  // namespace mylos

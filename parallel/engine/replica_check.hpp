@@ -31,10 +31,11 @@ std::vector<StateHash> hash_states(ComputeBackend& backend, const ParameterTable
                                    const ProcessGrid& grid);
 
 /// Compares the hashes of `hash_states` across the ranks that own the same parts and, along the tensor axis,
-/// the hashes of parameters that this axis does not divide. Returns "" if all agree. Otherwise returns one
-/// line, the same on all ranks that are compared, that names the state and the suspected ranks: the ranks
-/// whose weights are not their rounded fp32 master; if there are no such ranks, the minority, or all ranks if
-/// there is no majority. Collective; call it before the states change.
+/// the hashes of parameters that this axis does not divide. Returns "" if all replicas of the job agree.
+/// Otherwise returns one line, the same on all ranks of the job, that names the state and the suspected
+/// ranks: the ranks whose weights are not their rounded fp32 master; if there are no such ranks, the
+/// minority, or all ranks if there is no majority. If several groups differ, the line is about that of the
+/// lowest rank. Collective; call it before the states change.
 std::string compare_replicas(ComputeBackend& backend, const GradientExchange& exchange,
                              const Optimizer& optimizer, const ProcessGrid& grid,
                              const std::vector<StateHash>& hashes);

@@ -23,6 +23,18 @@ namespace {
 constexpr int exchange_tag = 32767;  // the largest tag that every MPI accepts; callers' tags are smaller
 constexpr int progress_tag = 32766;  // `progress` probes for it; no message carries it
 
+std::string failure(int result, const char* call) {
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  MPI_Error_string(result, text.data(), &length);
+  return fmt::format("{} failed: {}", call, text.data());
+}
+
+/// For calls that make a communicator: throws ExitCode::internal if one failed.
+void require_success(int result, const char* call) {
+  if (result != MPI_SUCCESS) fail(ExitCode::internal, "{}", failure(result, call));
+}
+
 }  // namespace
 
 /// The MPI requests of one operation and the host memory of its buffers.
@@ -65,9 +77,9 @@ bool mpi_is_running() {
 
 MpiCommunicator::MpiCommunicator(MPI_Comm comm, const MpiSettings& settings)
     : comm_(comm), settings_(settings) {
-  MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
-  MPI_Comm_rank(comm_, &rank_);
-  MPI_Comm_size(comm_, &size_);
+  require_success(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  require_success(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
+  require_success(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
 }
 
 MpiCommunicator::~MpiCommunicator() {
@@ -76,16 +88,13 @@ MpiCommunicator::~MpiCommunicator() {
 
 std::unique_ptr<MpiCommunicator> MpiCommunicator::duplicate(MPI_Comm comm, const MpiSettings& settings) {
   MPI_Comm copy = MPI_COMM_NULL;
-  if (MPI_Comm_dup(comm, &copy) != MPI_SUCCESS) fail(ExitCode::internal, "MPI_Comm_dup failed");
+  require_success(MPI_Comm_dup(comm, &copy), "MPI_Comm_dup");
   return std::unique_ptr<MpiCommunicator>(new MpiCommunicator(copy, settings));
 }
 
 void MpiCommunicator::check(int result, const char* call) {
-  if (result == MPI_SUCCESS) return;
-  std::array<char, MPI_MAX_ERROR_STRING> text{};
-  int length = 0;
-  MPI_Error_string(result, text.data(), &length);
-  abort(ExitCode::internal, fmt::format("rank {}: {} failed: {}", rank_, call, text.data()));
+  if (result != MPI_SUCCESS)
+    abort(ExitCode::internal, fmt::format("rank {}: {}", rank_, failure(result, call)));
 }
 
 std::unique_ptr<MpiRequest> MpiCommunicator::start(bool on_host) {

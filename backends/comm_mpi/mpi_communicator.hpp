@@ -29,7 +29,7 @@ struct MpiSettings {
 /// job with ExitCode::internal. Tags are 0 to 32765.
 class MpiCommunicator final : public Communicator {
  public:
-  /// Duplicates `comm`; throws ExitCode::internal if MPI cannot. Collective over `comm`.
+  /// Duplicates `comm`; throws ExitCode::internal if a call of MPI fails. Collective over `comm`.
   static std::unique_ptr<MpiCommunicator> duplicate(MPI_Comm comm, const MpiSettings& settings);
   ~MpiCommunicator() override;
   MpiCommunicator(const MpiCommunicator&) = delete;
@@ -57,6 +57,7 @@ class MpiCommunicator final : public Communicator {
  private:
   friend class MpiRequest;
 
+  /// Throws ExitCode::internal if a call of MPI fails.
   MpiCommunicator(MPI_Comm comm, const MpiSettings& settings);
 
   /// Ends the job if an MPI call failed.

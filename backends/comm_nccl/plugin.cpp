@@ -3,24 +3,25 @@
 #include "core/plugin.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <iterator>
 #include <system_error>
 
 #include "backends/comm_nccl/nccl_communicator.hpp"
+#include "backends/comm_nccl/ranks_on_node.hpp"
 
 namespace mylos::comm_nccl {
 namespace {
 
-/// The number of ranks on this node, as reported by MPICH's Hydra, or on the first node of the step, as
-/// reported by Slurm; 1 if neither reports it.
-int ranks_on_node() {
-  for (const char* variable : {"MPI_LOCALNRANKS", "SLURM_STEP_TASKS_PER_NODE"}) {
-    if (const char* text = std::getenv(variable); text != nullptr && std::atoi(text) > 0)
-      return std::atoi(text);
-  }
-  return 1;
+constexpr const char* too_few_gpus = "there are fewer GPUs on a node than ranks, and NCCL needs one per rank";
+
+/// The number of ranks on this node if MPICH's Hydra reports it, else 1. With this, `auto` takes another
+/// backend where there are too few GPUs; `unusable_among` measures for every launcher.
+int announced_ranks_on_node() {
+  const char* text = std::getenv("MPI_LOCALNRANKS");
+  return text != nullptr ? std::max(1, std::atoi(text)) : 1;
 }
 
 /// The number of GPUs on this node. If CUDA_VISIBLE_DEVICES may hide some, all GPUs that the driver lists;
@@ -37,10 +38,15 @@ const char* unusable() {
   const cudaError_t status = cudaGetDeviceCount(&devices);
   if (status != cudaSuccess) return cudaGetErrorString(status);
   if (devices == 0) return "there is no CUDA device";
-  if (ranks_on_node() > gpus_on_node(devices)) {
-    return "there are fewer GPUs on this node than ranks, and NCCL needs one per rank";
-  }
-  return nullptr;
+  return announced_ranks_on_node() > gpus_on_node(devices) ? too_few_gpus : nullptr;
+}
+
+const char* unusable_among(Communicator& ranks) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess) devices = 0;
+  std::int64_t lacking = ranks_on_node(ranks, own_node()) - gpus_on_node(devices);
+  ranks.all_reduce({&lacking, DType::int64, {1}}, ReduceOp::max).host_wait();
+  return lacking > 0 ? too_few_gpus : nullptr;
 }
 
 std::unique_ptr<Communicator> create(const CommunicatorArgs& args) {
@@ -60,6 +66,7 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .summary = "NCCL between NVIDIA GPUs, one rank per GPU, ordered with the compute streams",
     .preference = 30,
     .unusable = unusable,
+    .unusable_among = unusable_among,
     .create_communicator = create,
 };
 

@@ -21,11 +21,16 @@ class MemoryCharge {
   ~MemoryCharge() {
     if (ledger_ != nullptr) ledger_->release(category_, bytes_);
   }
-  MemoryCharge(MemoryCharge&& other) noexcept { *this = std::move(other); }
+  MemoryCharge(MemoryCharge&& other) noexcept
+      : ledger_(std::exchange(other.ledger_, nullptr)),
+        category_(other.category_),
+        bytes_(std::exchange(other.bytes_, 0)) {}
+  /// Releases the charge held so far.
   MemoryCharge& operator=(MemoryCharge&& other) noexcept {
-    std::swap(ledger_, other.ledger_);
-    std::swap(category_, other.category_);
-    std::swap(bytes_, other.bytes_);
+    MemoryCharge taken(std::move(other));
+    std::swap(ledger_, taken.ledger_);
+    std::swap(category_, taken.category_);
+    std::swap(bytes_, taken.bytes_);
     return *this;
   }
 

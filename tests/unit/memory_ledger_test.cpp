@@ -2,11 +2,13 @@
 #include "core/memory/memory_ledger.hpp"
 
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "core/base/error.hpp"
+#include "core/memory/memory_charge.hpp"
 
 namespace mylos {
 namespace {
@@ -32,6 +34,23 @@ TEST(MemoryLedger, RefusesToReleaseWhatWasNotCharged) {
   EXPECT_THROW(ledger.release(MemoryCategory::gradients, 1), Error);
   EXPECT_THROW(ledger.release(MemoryCategory::parameters, 101), Error);
   EXPECT_EQ(ledger.current(), 100U);
+}
+
+/// What a buffer held before an assignment is freed with the assignment, not when the source goes.
+TEST(MemoryCharge, ReleasesWhatItHeldWhenAnotherIsAssigned) {
+  MemoryLedger ledger;
+  MemoryCharge charge(&ledger, MemoryCategory::workspace, 100);
+  MemoryCharge other(&ledger, MemoryCategory::gradients, 20);
+  charge = std::move(other);
+  EXPECT_EQ(ledger.current(), 20U);
+  EXPECT_EQ(ledger.current(MemoryCategory::workspace), 0U);
+  EXPECT_EQ(charge.bytes(), 20U);
+  EXPECT_EQ(other.bytes(), 0U);  // NOLINT(bugprone-use-after-move)
+  MemoryCharge& same = charge;
+  charge = std::move(same);
+  EXPECT_EQ(ledger.current(), 20U);
+  charge = {};
+  EXPECT_EQ(ledger.current(), 0U);
 }
 
 TEST(MemoryLedger, CountsFromSeveralThreads) {

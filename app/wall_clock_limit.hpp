@@ -21,6 +21,8 @@ class WallClockLimit {
 
   void note_step(double seconds) { step_ = std::max(step_, seconds); }
   void note_checkpoint(double seconds) { checkpoint_ = std::max(checkpoint_, seconds); }
+  /// A checkpoint is under way and has taken `seconds` so far: it takes at least as long.
+  void note_unfinished_checkpoint(double seconds) { unfinished_ = std::max(unfinished_, seconds); }
   /// Training waits for `stall`, which may overlap the `write` of the checkpoint; `verify`, the time to read
   /// it back, follows.
   void note_checkpoint(double stall, double write, double verify) {
@@ -29,7 +31,7 @@ class WallClockLimit {
 
   /// Returns whether the run must stop, `elapsed` seconds after its launch.
   bool is_near(double elapsed) const {
-    const double checkpoint = checkpoint_ > 0.0 ? checkpoint_ : checkpoint_guess_;
+    const double checkpoint = std::max(unfinished_, checkpoint_ > 0.0 ? checkpoint_ : checkpoint_guess_);
     return limit_ > 0.0 && elapsed + 2.0 * (num_steps_ * step_ + checkpoint) + 1.0 > limit_;
   }
 
@@ -42,6 +44,7 @@ class WallClockLimit {
   double checkpoint_guess_;
   double step_ = 0.0;
   double checkpoint_ = 0.0;
+  double unfinished_ = 0.0;
 };
 
 }  // namespace mylos

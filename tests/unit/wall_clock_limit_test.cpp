@@ -41,6 +41,20 @@ TEST(WallClockLimit, LeavesTimeToReadTheCheckpointBack) {
   }
 }
 
+/// The time that a checkpoint has taken so far says only how long it takes at least.
+TEST(WallClockLimit, KeepsItsGuessWhileTheFirstCheckpointIsUnderWay) {
+  WallClockLimit run(limit, 100'000'000, 1);  // the guess is 13 s
+  run.note_unfinished_checkpoint(2.0);
+  EXPECT_TRUE(run.is_near(limit - 2 * 13.0 - 0.9));
+  run.note_unfinished_checkpoint(20.0);
+  EXPECT_TRUE(run.is_near(limit - 2 * 20.0 - 0.9));
+  EXPECT_FALSE(run.is_near(limit - 2 * 20.0 - 1.0));
+  WallClockLimit other(limit, 100'000'000, 1);
+  other.note_unfinished_checkpoint(2.0);
+  other.note_checkpoint(3.0);
+  EXPECT_FALSE(other.is_near(limit - 2 * 3.0 - 1.0));
+}
+
 TEST(WallClockLimit, ZeroMeansNoLimit) {
   EXPECT_FALSE(WallClockLimit(0.0, 100'000'000, 1).is_near(1e9));
 }

@@ -54,7 +54,7 @@ bool FailureDetector::look(const std::vector<RankFlight>& node, TimePoint now) {
     return false;
   }
   if (!found_at_) found_at_ = clock_;
-  return is_reporter();
+  return is_turn();
 }
 
 void FailureDetector::update_sights() {
@@ -90,6 +90,7 @@ void FailureDetector::judge() {
   code_ = ExitCode::watchdog;
   for (std::size_t i = 0; i < node_->size(); ++i) {
     if (!is_silent(i)) continue;
+    failed_ = i;
     const RankFlight& flight = (*node_)[i];
     return reason_.add("{} rank {}: pid {}{} has given no sign of life for {:.1f} s",
                        flight.has_died ? "dead" : "stopped", flight.rank, flight.pid,
@@ -109,7 +110,8 @@ void FailureDetector::judge_operations(CallKind kind, milliseconds limit, ExitCo
   });
   if (late == sights_.end()) return;
   code_ = code;
-  const RankFlight& flight = (*node_)[static_cast<std::size_t>(late - sights_.begin())];
+  failed_ = static_cast<std::size_t>(late - sights_.begin());
+  const RankFlight& flight = (*node_)[failed_];
   reason_.add("{}: rank {} has been in ", kind == CallKind::io ? "hanging file system" : "stalled collective",
               flight.rank);
   describe(reason_, flight.open_operation(kind));
@@ -127,13 +129,38 @@ void FailureDetector::judge_operations(CallKind kind, milliseconds limit, ExitCo
   }
 }
 
-bool FailureDetector::is_reporter() const {
-  if (clock_ - *found_at_ > limits_.silence) return true;  // the rank whose turn it was has failed too
-  int lowest = own_rank_;
+const RankFlight* FailureDetector::rank_of_other_node() const {
+  const auto other = std::ranges::find_if(*node_, &RankFlight::on_other_node);
+  if (other == node_->end() || other->finished || is_silent(static_cast<std::size_t>(other - node_->begin())))
+    return nullptr;
+  return &*other;
+}
+
+int FailureDetector::num_turns_before() const {
+  const RankFlight& failed = (*node_)[failed_];
+  int turns = 0;
+  bool is_lowest_of_node = true;  // the failed rank
   for (std::size_t i = 0; i < node_->size(); ++i) {
-    if (!(*node_)[i].finished && !is_silent(i)) lowest = std::min(lowest, (*node_)[i].rank);
+    const RankFlight& flight = (*node_)[i];
+    if (flight.on_other_node) continue;
+    is_lowest_of_node = is_lowest_of_node && flight.rank >= failed.rank;
+    if (flight.rank < own_rank_ && !flight.finished && !is_silent(i)) ++turns;
   }
-  return lowest == own_rank_;
+  if (!has_other_nodes_) return turns;
+  if (is_silent(failed_)) return !failed.on_other_node && is_lowest_of_node ? turns + 1 : turns;
+  if (turns > 0) return turns + 1;
+  const RankFlight* other = rank_of_other_node();
+  return other != nullptr && other->sees_failure && (other->rank < own_rank_ || failed.on_other_node) ? 1 : 0;
+}
+
+bool FailureDetector::is_turn() const {
+  constexpr int beats_until_heard = 4;  // a look there, a message, its receipt, a look here
+  const nanoseconds waited = clock_ - *found_at_;
+  if (const int turns = num_turns_before(); turns > 0) return waited > turns * nanoseconds(limits_.silence);
+  if (!has_other_nodes_ || is_silent(failed_)) return true;
+  const RankFlight* other = rank_of_other_node();
+  const bool may_come_first = other != nullptr && other->rank < own_rank_;
+  return !may_come_first || waited >= beats_until_heard * nanoseconds(limits_.heartbeat());
 }
 
 std::string_view FailureDetector::report() {

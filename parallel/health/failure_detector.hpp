@@ -25,17 +25,25 @@ class FailureDetector {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  FailureDetector(int own_rank, const WatchdogLimits& limits) : own_rank_(own_rank), limits_(limits) {}
+  /// `has_other_nodes`: the job's ranks are on several nodes, so another node's rank sees this node's lowest
+  /// rank (FlightRecorder::receive).
+  FailureDetector(int own_rank, const WatchdogLimits& limits, bool has_other_nodes = false)
+      : own_rank_(own_rank), limits_(limits), has_other_nodes_(has_other_nodes) {}
 
   void set_limits(const WatchdogLimits& limits) { limits_ = limits; }
 
-  /// Notes the state of the ranks at `now`. Returns true if a rank has stopped or an operation stalls, and
-  /// this rank must report it, because every lower rank in `node` is silent or finished, or because the
-  /// failure has lasted longer than the limit on silence. `node` must live until the next look.
+  /// Notes the state of the ranks at `now`. Returns true if a rank has stopped or an operation stalls, and it
+  /// is this rank's turn to report it. The ranks that see a failure take turns, each as long as the limit on
+  /// silence, so that one of them reports, at once if it can. If a rank is silent that only its own node
+  /// sees, that node's ranks have turns in ascending order. If the silent rank is the lowest of its node, the
+  /// rank of another node that sees it comes first. If an operation stalls, all nodes may see it: the ranks
+  /// of a node then wait for the node before it if that one has seen a failure too. `node` must live until
+  /// the next look.
   bool look(const std::vector<RankFlight>& node, TimePoint now);
   /// One line that names the stopped rank or the stalled operation that the last look found, whether or not
   /// this rank must report it; empty if there is no failure.
   std::string_view reason() const { return reason_.view(); }
+  bool sees_failure() const { return !reason_.view().empty(); }
   ExitCode code() const { return code_; }
   /// The reason and the last operations of every rank.
   std::string_view report();
@@ -54,15 +62,21 @@ class FailureDetector {
   /// Writes the failure to `reason_`, if there is one.
   void judge();
   void judge_operations(CallKind kind, std::chrono::milliseconds limit, ExitCode code);
-  bool is_reporter() const;
+  /// The rank of another node, if it is alive; else null.
+  const RankFlight* rank_of_other_node() const;
+  /// How many ranks have their turn before this one, with the failure that was found.
+  int num_turns_before() const;
+  bool is_turn() const;
 
   int own_rank_;
   WatchdogLimits limits_;
+  bool has_other_nodes_;
   const std::vector<RankFlight>* node_ = nullptr;
   std::vector<Sight> sights_;
   std::optional<TimePoint> looked_at_;
   std::chrono::nanoseconds clock_{};                  // the time counted so far
   std::optional<std::chrono::nanoseconds> found_at_;  // when the failure was first seen
+  std::size_t failed_ = 0;  // the index of the rank that is silent or whose operation stalls
   FixedText reason_{reason_bytes};
   FixedText report_{reason_bytes};
   ExitCode code_ = ExitCode::done;

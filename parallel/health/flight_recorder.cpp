@@ -165,6 +165,7 @@ void FlightRecorder::read_node(std::vector<RankFlight>& ranks) const {
                       kill(flight.pid, 0) != 0 && errno == ESRCH;
     flight.on_other_node = on_other_node;
     flight.finished = page.finished.load() != 0;
+    flight.sees_failure = page.sees_failure.load() != 0;
     flight.heartbeats = page.heartbeats.load();
     if (const auto phase = page.phase.load()) {
       flight.step = phase->step;

@@ -84,6 +84,7 @@ struct FlightPage {
   std::int64_t rank = 0;
   std::atomic<std::uint64_t> heartbeats{0};
   std::atomic<std::uint64_t> finished{0};
+  std::atomic<std::uint64_t> sees_failure{0};
   SharedValue<PhaseRecord> phase;
   // Of collectives, whose numbers are the same on all ranks, and of other calls.
   std::array<Ring, 2> rings;
@@ -102,6 +103,7 @@ struct RankFlight {
   bool has_died = false;       ///< the reading rank knows that the process has ended
   bool on_other_node = false;  ///< the other members come from the rank's last message
   bool finished = false;
+  bool sees_failure = false;  ///< its detector has found one
   std::uint64_t heartbeats = 0;
   std::int64_t step = 0;
   std::array<char, 56> phase{};
@@ -134,6 +136,8 @@ class FlightRecorder final : public CallObserver {
   /// Sets the activity of this rank that the report shows. Only one thread may call it.
   void set_phase(std::int64_t step, std::string_view text);
   void beat() { own().heartbeats.fetch_add(1); }
+  /// Tells the other ranks whether this one's detector has found a failure.
+  void set_sees_failure(bool sees) { own().sees_failure.store(sees ? 1 : 0); }
   /// After this, silence is not a failure.
   void finish() { own().finished.store(1); }
 

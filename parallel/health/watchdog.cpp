@@ -87,7 +87,7 @@ void Watchdog::judge() {
   FlightRecorder* const recorder = await_recorder();
   if (recorder == nullptr) return;
   WatchdogLimits limits;
-  FailureDetector detector(recorder->rank(), limits);
+  FailureDetector detector(recorder->rank(), limits, recorder->leaders().size() > 1);
   std::vector<RankFlight> ranks;
   for (; !stops_; (void)wake_.acquire_for(limits.heartbeat())) {
     if (code_ != ExitCode::done) end_process(code_);
@@ -95,8 +95,9 @@ void Watchdog::judge() {
     detector.set_limits(limits);
     recorder->beat();
     recorder->read_node(ranks);
-    if (detector.look(ranks, steady_clock::now()))
-      end_failed_job(detector.code(), detector.reason(), detector.report());
+    const bool reports = detector.look(ranks, steady_clock::now());
+    recorder->set_sees_failure(detector.sees_failure());
+    if (reports) end_failed_job(detector.code(), detector.reason(), detector.report());
   }
 }
 

@@ -28,7 +28,8 @@ constexpr milliseconds pause = 500ms;
 /// Three ranks as `own_rank` sees them; each beats at every look unless it is stopped.
 class Node {
  public:
-  explicit Node(int own_rank = 0) : detector_(own_rank, limits), ranks_(3) {
+  explicit Node(int own_rank = 0, bool has_other_nodes = false)
+      : detector_(own_rank, limits, has_other_nodes), ranks_(3) {
     for (int r = 0; r < 3; ++r) {
       rank(r).rank = r;
       rank(r).pid = getpid();
@@ -231,18 +232,61 @@ TEST(FailureDetector, AllowsAnAgreementTheTimeoutsOfFilesAndOfACollective) {
 }
 
 TEST(FailureDetector, ReportsARankOfAnotherNodeOnce) {
-  Node successor(1);
+  Node successor(1, true);
   successor.rank(0).on_other_node = true;
   successor.look();
   successor.stop(0);
   EXPECT_THAT(successor.watch(limits.silence + pause), StartsWith("stopped rank 0: pid "));
   EXPECT_THAT(successor.report(), HasSubstr("on another node, SILENT"));
-  // If all nodes see a problem, the node whose first rank is the lowest reports it.
-  Node later(1);
-  later.rank(0).on_other_node = true;
-  later.look();
-  later.begin(1, "all_reduce");
-  EXPECT_EQ(later.watch(limits.operation_timeout + 2 * pause), "");
+}
+
+/// The rank of the next node reports a node's lowest rank, so the others of its node give it a turn. They
+/// report any other rank at once: nobody else sees it.
+TEST(FailureDetector, LeavesTheLowestRankOfANodeToTheNextNode) {
+  for (const int stopped : {0, 1}) {
+    SCOPED_TRACE(stopped);
+    Node node(stopped == 0 ? 1 : 0, true);
+    node.look();
+    node.stop(stopped);
+    EXPECT_EQ(node.watch(limits.silence), "");
+    if (stopped == 0) {
+      EXPECT_EQ(node.watch(limits.silence + pause), "");
+    }
+    EXPECT_THAT(node.watch(pause), StartsWith(fmt::format("stopped rank {}", stopped)));
+  }
+}
+
+/// Rank 0 is on another node. While it does not say that it sees the stalled operation, the failure may be
+/// one of this node only.
+TEST(FailureDetector, WaitsForANodeBeforeItOnlyIfThatSeesTheStallToo) {
+  for (const bool also_sees : {false, true}) {
+    SCOPED_TRACE(also_sees);
+    Node later(1, true);
+    later.rank(0).on_other_node = true;
+    later.look();
+    later.begin(1, "all_reduce");
+    EXPECT_EQ(later.watch(limits.operation_timeout + 2 * pause), "");  // found, and time to be told
+    later.rank(0).sees_failure = also_sees;
+    if (also_sees) {
+      EXPECT_EQ(later.watch(limits.silence - pause), "");
+    }
+    EXPECT_THAT(later.watch(2 * pause), StartsWith("stalled collective: rank 1"));
+  }
+}
+
+/// At any time at most one rank of a node reports.
+TEST(FailureDetector, GivesEachRankATurnOfItsOwn) {
+  for (const int own_rank : {0, 1, 2}) {
+    SCOPED_TRACE(own_rank);
+    Node node(own_rank);
+    node.look();
+    node.begin(0, "all_reduce");
+    EXPECT_EQ(node.watch(limits.operation_timeout + pause), "");
+    if (own_rank > 0) {
+      EXPECT_EQ(node.watch(own_rank * limits.silence + pause), "");
+    }
+    EXPECT_THAT(node.watch(pause), StartsWith("stalled collective"));
+  }
 }
 
 }  // namespace

@@ -205,7 +205,7 @@ const ParamSpec params[] = {
                   "keeps none."),
     integer_param(
         "checkpoint", "keep_abandoned", "1", 0, 1e9, "directories",
-        "How many of the newest abandoned-<time> directories to keep; they contain the later checkpoints "
+        "How many of the newest abandoned-<n> directories to keep; they contain the later checkpoints "
         "that a restart from an earlier step moved away."),
     integer_param(
         "checkpoint", "alignment", "4096", 1, 1e9, "bytes",

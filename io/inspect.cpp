@@ -71,9 +71,15 @@ std::string inspect_metrics(IoThread& io, const fs::path& path) {
 }
 
 std::string inspect_run(IoThread& io, const fs::path& path) {
+  // By step, not by name: step_1000000 follows step_999999. Everything else comes after the checkpoints.
+  const fs::path checkpoints = path / "checkpoints";
   std::vector<fs::path> entries;
-  for (const auto& entry : fs::directory_iterator(path / "checkpoints")) entries.push_back(entry.path());
-  std::ranges::sort(entries);
+  for (const std::int64_t step : list_steps(checkpoints)) entries.push_back(checkpoints / step_name(step));
+  const std::ptrdiff_t steps = std::ssize(entries);
+  for (const auto& entry : fs::directory_iterator(checkpoints)) {
+    if (std::ranges::find(entries, entry.path()) == entries.end()) entries.push_back(entry.path());
+  }
+  std::sort(entries.begin() + steps, entries.end());
   std::string text = fmt::format("run {}\ncheckpoints:{}\n", path.string(), entries.empty() ? " none" : "");
   for (const fs::path& entry : entries) {
     text += fmt::format("  {:<30} {:>10.1f} MB\n", entry.filename().string(),

@@ -94,7 +94,7 @@ class CheckpointStore {
   /// pages per node: if two nodes write parts of one page, one of them may lose its part.
   void check_file_system();
 
-  /// Writes `content` as step_NNNNNN; an existing checkpoint of that step is moved to `abandoned-<time>`. On
+  /// Writes `content` as step_NNNNNN; an existing checkpoint of that step is moved to `abandoned-<n>`. On
   /// return the new checkpoint is on disk under its final name. While the caller continues, the checkpoint is
   /// read back, and after that the retention rules are applied. All ranks throw the same error: ExitCode::io
   /// naming the file, or ExitCode::numerical for values that are not finite.
@@ -109,7 +109,8 @@ class CheckpointStore {
   /// Like `finish` if the work has ended; otherwise returns empty without waiting.
   std::optional<WrittenCheckpoint> poll();
 
-  /// Moves the checkpoints of `steps_to_abandon` to `abandoned-<time>`, for a run that continues at `step`.
+  /// Moves the checkpoints of `steps_to_abandon` to `abandoned-<n>`, for a run that continues at `step`. What
+  /// this object has moved away, it never removes.
   void abandon_after(std::int64_t step);
 
   std::filesystem::path path_of(std::int64_t step) const;
@@ -117,6 +118,8 @@ class CheckpointStore {
  private:
   class Writer;
 
+  /// Called on rank 0.
+  std::filesystem::path abandon_steps(const std::vector<std::int64_t>& steps);
   void write_on_thread(const CheckpointContent& content);
   /// Reads the checkpoint back, then removes the older ones that are no longer needed.
   void verify_on_thread();
@@ -127,7 +130,8 @@ class CheckpointStore {
   CheckpointSettings settings_;
   CheckpointPhaseHook hook_;
   Warn warn_;
-  WrittenCheckpoint written_;  // belongs to the I/O thread until `finished_` is ready
+  std::vector<std::filesystem::path> abandoned_;  // made by this object; of the I/O thread of rank 0
+  WrittenCheckpoint written_;                     // belongs to the I/O thread until `finished_` is ready
   std::future<void> finished_;
 };
 

@@ -9,6 +9,8 @@
 #include <optional>
 #include <string_view>
 #include <system_error>
+#include <tuple>
+#include <utility>
 
 #include "core/base/error.hpp"
 #include "core/base/watched_call.hpp"
@@ -22,17 +24,27 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view step_prefix = "step_";
-/// For strftime(3) and strptime(3); a number follows if several directories were made in the same second.
-constexpr const char* abandoned_format = "abandoned-%Y%m%dT%H%M%SZ";
+constexpr std::string_view abandoned_prefix = "abandoned-";
+/// The names that earlier versions gave, for strptime(3); "-2", "-3" ... followed if several directories were
+/// made in the same second.
+constexpr const char* timed_format = "abandoned-%Y%m%dT%H%M%SZ";
 
-/// The step that a directory's name encodes; empty if `step_name` would not produce exactly this name.
+/// The number after `prefix` in a name; empty if `name_of(number)` is not exactly this name.
+std::optional<std::int64_t> number_in(const std::string& name, std::string_view prefix,
+                                      std::string (*name_of)(std::int64_t)) {
+  if (name.size() <= prefix.size()) return std::nullopt;
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(name.data() + prefix.size(), name.data() + name.size(), number);
+  if (error != std::errc() || number < 0 || name_of(number) != name) return std::nullopt;
+  return number;
+}
+
 std::optional<std::int64_t> step_of(const std::string& name) {
-  if (name.size() <= step_prefix.size()) return std::nullopt;
-  std::int64_t step = 0;
-  const auto [end, error] =
-      std::from_chars(name.data() + step_prefix.size(), name.data() + name.size(), step);
-  if (error != std::errc() || step < 0 || step_name(step) != name) return std::nullopt;
-  return step;
+  return number_in(name, step_prefix, step_name);
+}
+
+std::string abandoned_name(std::int64_t number) {
+  return fmt::format("{}{:04}", abandoned_prefix, number);
 }
 
 std::vector<fs::path> entries_of(const fs::path& directory) {
@@ -86,20 +98,35 @@ void remove_checkpoint(const fs::path& checkpoint, const Warn& warn) {
   if (error) warn(fmt::format("cannot remove {}: {}", checkpoint.string(), error.message()));
 }
 
-/// Whether `path` is a directory with a name like those that `abandon` gives.
-bool is_abandoned(const fs::path& path) {
-  std::string name = path.filename().string();
+/// The place of a directory in the order in which `abandon` made them; empty if it gives no such names.
+/// Those with a time in their name come first, as they are from an earlier version.
+using AbandonedOrder =
+    std::tuple<std::int64_t, std::string, std::int64_t>;  // number, time, number in a second
+std::optional<AbandonedOrder> abandoned_order(const fs::path& path) {
+  const std::string name = path.filename().string();
+  if (!fs::is_directory(fs::symlink_status(path))) return std::nullopt;
+  if (const auto number = number_in(name, abandoned_prefix, abandoned_name)) return {{*number, "", 0}};
   std::tm time{};
-  const char* rest = ::strptime(name.c_str(), abandoned_format, &time);
-  if (rest == nullptr || !fs::is_directory(fs::symlink_status(path))) return false;
-  return *rest == '\0' || (*rest == '-' && std::string_view(rest + 1).find_first_not_of("0123456789") ==
-                                               std::string_view::npos);
+  const char* rest = ::strptime(name.c_str(), timed_format, &time);
+  if (rest == nullptr) return std::nullopt;
+  const std::string timed(name.c_str(), rest);
+  if (*rest == '\0') return {{-1, timed, 1}};
+  std::int64_t in_second = 0;
+  const char* end = name.data() + name.size();
+  const bool is_numbered = *rest == '-' && std::from_chars(rest + 1, end, in_second).ptr == end;
+  return is_numbered ? std::optional<AbandonedOrder>({-1, timed, in_second}) : std::nullopt;
 }
 
+/// The oldest first.
 std::vector<fs::path> abandoned_in(const fs::path& directory) {
-  std::vector<fs::path> found = entries_of(directory);
-  std::erase_if(found, [](const fs::path& entry) { return !is_abandoned(entry); });
-  return found;
+  std::vector<std::pair<AbandonedOrder, fs::path>> found;
+  for (const fs::path& entry : entries_of(directory)) {
+    if (auto order = abandoned_order(entry)) found.emplace_back(std::move(*order), entry);
+  }
+  std::ranges::sort(found);
+  std::vector<fs::path> paths;
+  for (auto& [order, path] : found) paths.push_back(std::move(path));
+  return paths;
 }
 
 /// Whether `path` has a name that a killed or failed writer or an interrupted removal leaves.
@@ -140,7 +167,8 @@ void remove_leftovers(const fs::path& directory, const Warn& warn) {
   }
 }
 
-void purge(const fs::path& directory, std::int64_t newest, const Retention& retention, const Warn& warn) {
+void purge(const fs::path& directory, std::int64_t newest, const Retention& retention,
+           const std::vector<fs::path>& own_abandoned, const Warn& warn) {
   std::vector<std::int64_t> steps = list_steps(directory);
   std::int64_t kept = 0;
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
@@ -160,16 +188,19 @@ void purge(const fs::path& directory, std::int64_t newest, const Retention& rete
   }
   const std::vector<fs::path> abandoned = abandoned_in(directory);
   const auto most = static_cast<std::size_t>(retention.keep_abandoned);
-  for (std::size_t i = 0; i + most < abandoned.size(); ++i) remove_abandoned(abandoned[i], warn);
+  for (std::size_t i = 0; i + most < abandoned.size(); ++i) {
+    if (std::ranges::find(own_abandoned, abandoned[i]) == own_abandoned.end())
+      remove_abandoned(abandoned[i], warn);
+  }
 }
 
 fs::path abandon(const fs::path& directory, const std::vector<std::int64_t>& steps) {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  gmtime_r(&now, &utc);
-  std::array<char, 32> name{};
-  std::strftime(name.data(), name.size(), abandoned_format, &utc);
-  fs::path target = unused_name(directory / name.data());
+  std::int64_t number = 1;
+  for (const fs::path& entry : entries_of(directory)) {  // whatever it is
+    if (const auto taken = number_in(entry.filename().string(), abandoned_prefix, abandoned_name))
+      number = std::max(number, *taken + 1);
+  }
+  fs::path target = directory / abandoned_name(number);
   make_directory(target);
   for (const std::int64_t step : steps) {
     rename_file(directory / step_name(step), target / step_name(step));

@@ -15,7 +15,7 @@ namespace mylos {
 struct Retention {
   std::int64_t keep = 2;            ///< number of newest whole checkpoints
   std::int64_t keep_every = 0;      ///< steps; checkpoints at multiples of it are kept too; 0: none
-  std::int64_t keep_abandoned = 1;  ///< number of newest `abandoned-<time>` directories
+  std::int64_t keep_abandoned = 1;  ///< number of newest `abandoned-<n>` directories
 };
 
 struct CheckpointSettings {
@@ -41,11 +41,12 @@ void remove_leftovers(const std::filesystem::path& directory, const Warn& warn);
 /// Applies `retention` to the abandoned directories and to the checkpoints up to step `newest`: removes those
 /// that it does not keep, unless they hold files other than mylos' own or a copy of another step's
 /// checkpoint. A checkpoint with a damaged manifest or wrong file sizes stays, with a warning, if fewer than
-/// `keep` newer ones are whole.
+/// `keep` newer ones are whole. The directories `own_abandoned`, which the caller has made, stay.
 void purge(const std::filesystem::path& directory, std::int64_t newest, const Retention& retention,
-           const Warn& warn);
+           const std::vector<std::filesystem::path>& own_abandoned, const Warn& warn);
 
-/// Moves the checkpoints of `steps` to a new directory `abandoned-<time>`, which it returns.
+/// Moves the checkpoints of `steps` to a new directory `abandoned-<n>`, which it returns. Its number is
+/// larger than that of any other in `directory`: numbers, not times, say which directory is newer.
 std::filesystem::path abandon(const std::filesystem::path& directory, const std::vector<std::int64_t>& steps);
 
 /// The steps after `step` that a run continuing at `step` gives up: all except those whose directory holds a

@@ -57,7 +57,7 @@ std::vector<Box> take_boxes(const Integers& integers, std::size_t& next, std::si
 /// One checkpoint being written, on the store's thread `io` of every rank.
 class CheckpointStore::Writer {
  public:
-  Writer(const CheckpointStore& store, const CheckpointContent& content)
+  Writer(CheckpointStore& store, const CheckpointContent& content)
       : store_(store),
         comm_(store.io_.comm()),
         rank_(store.io_.rank()),
@@ -229,13 +229,13 @@ class CheckpointStore::Writer {
     run_collectively(comm_, [&] {
       phase(CheckpointPhase::rename);
       if (rank_ != 0) return;
-      if (fs::exists(fs::symlink_status(target_))) abandon(store_.directory_, {content_.state.step});
+      if (fs::exists(fs::symlink_status(target_))) store_.abandon_steps({content_.state.step});
       rename_file(temporary_, target_);
       sync_path(store_.directory_);
     });
   }
 
-  const CheckpointStore& store_;
+  CheckpointStore& store_;
   MPI_Comm comm_;
   int rank_;
   fs::path target_;
@@ -321,7 +321,7 @@ void CheckpointStore::verify_on_thread() {
   });
   run_collectively(io_.comm(), [&] {
     hook_(CheckpointPhase::purge, step);
-    if (io_.rank() == 0) purge(directory_, step, settings_.retention, warn_);
+    if (io_.rank() == 0) purge(directory_, step, settings_.retention, abandoned_, warn_);
   });
   run_collectively(io_.comm(), [&] { hook_(CheckpointPhase::done, step); });
   written_.verify_seconds = seconds_since(start);
@@ -347,11 +347,15 @@ void CheckpointStore::abandon_after(std::int64_t step) {
       if (later.empty()) return;
       std::uintmax_t bytes = 0;
       for (const std::int64_t other : later) bytes += bytes_in(path_of(other));
-      const fs::path target = abandon(directory_, later);
+      const fs::path target = abandon_steps(later);
       warn_(fmt::format("checkpoints of later steps, {} ({:.1f} MB), are now in {}", join(later, " "),
                         static_cast<double>(bytes) * 1e-6, target.string()));
     });
   });
+}
+
+fs::path CheckpointStore::abandon_steps(const std::vector<std::int64_t>& steps) {
+  return abandoned_.emplace_back(abandon(directory_, steps));
 }
 
 fs::path CheckpointStore::path_of(std::int64_t step) const {

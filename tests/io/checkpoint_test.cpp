@@ -163,7 +163,7 @@ class CheckpointTest : public testing::Test {
 
   std::vector<std::int64_t> steps() { return steps_in(directory_); }
 
-  /// The names of the entries in the abandoned-<time> directories.
+  /// The names of the entries in the abandoned-<n> directories.
   std::vector<std::string> abandoned() {
     std::vector<std::string> names;
     for (const auto& entry : fs::directory_iterator(directory_)) {
@@ -327,7 +327,7 @@ TEST_F(CheckpointTest, WhatARestartGivesUpIsMovedAwayWithAllItHolds) {
 }
 
 /// Links, files, directories that contain a checkpoint under another step's name, and names that only
-/// resemble abandoned-<time> stay.
+/// resemble abandoned-<n> stay.
 TEST_F(CheckpointTest, OnlyItsOwnAbandonedDirectoriesGo) {
   settings_.retention.keep_abandoned = 0;
   write(1);
@@ -365,6 +365,55 @@ TEST_F(CheckpointTest, TheNewestAbandonedDirectoriesStay) {
   });
   write(2);
   for (const int year : {2023, 2024, 2025, 2026}) EXPECT_EQ(fs::exists(place(year)), year >= 2025) << year;
+}
+
+/// The newest directory is the one that was made last, whatever the clock said, and after the ninth too.
+TEST_F(CheckpointTest, TheAbandonedDirectoryThatWasMadeLastIsTheNewest) {
+  write(1);
+  on_root([&] {
+    for (const char* name : {"abandoned-20990102T030405Z", "abandoned-20990102T030405Z-2",
+                             "abandoned-20990102T030405Z-10", "abandoned-0009", "abandoned-9999"}) {
+      fs::create_directory(directory_ / name);
+      fs::copy(path(1), directory_ / name / "step_000001", fs::copy_options::recursive);
+    }
+  });
+  const auto names = [&] {
+    std::vector<std::string> found;
+    for (const auto& entry : fs::directory_iterator(directory_)) {
+      const std::string name = entry.path().filename();
+      if (name.starts_with("abandoned-")) found.push_back(name);
+    }
+    std::ranges::sort(found);
+    return found;
+  };
+  settings_.retention.keep_abandoned = 3;
+  write(2);
+  EXPECT_EQ(names(),
+            (std::vector<std::string>{"abandoned-0009", "abandoned-20990102T030405Z-10", "abandoned-9999"}));
+  barrier();
+  CheckpointStore(io_, io_, directory_, settings_).abandon_after(1);
+  settings_.retention.keep_abandoned = 1;
+  write(3);
+  EXPECT_EQ(names(), std::vector<std::string>{"abandoned-10000"});
+}
+
+/// A launch that moves away twice keeps both, even if it is to keep none: a later launch removes them.
+TEST_F(CheckpointTest, WhatThisLaunchMovedAwayStays) {
+  settings_.retention = {.keep = 9, .keep_abandoned = 0};
+  for (const std::int64_t step : {1, 2, 3}) write(step);
+  {
+    CheckpointStore store(io_, io_, directory_, settings_);
+    store.abandon_after(2);
+    on_root([&] { fs::copy(path(1), path(4), fs::copy_options::recursive); });
+    store.write(content(4, Partition::even));
+    store.finish();
+    EXPECT_EQ(abandoned().size(), 2U);
+    EXPECT_TRUE(fs::exists(directory_ / "abandoned-0001" / "step_000003"));
+    EXPECT_TRUE(fs::exists(directory_ / "abandoned-0002" / "step_000004"));
+  }
+  barrier();
+  write(5);
+  EXPECT_EQ(abandoned(), std::vector<std::string>{"step_000004"});  // a user's copy of step 1
 }
 
 TEST_F(CheckpointTest, OneOfTheSameStepIsMovedAway) {

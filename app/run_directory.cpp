@@ -2,8 +2,10 @@
 #include "app/run_directory.hpp"
 
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <fstream>
+#include <string_view>
 #include <unistd.h>
 
 #include "core/base/say.hpp"
@@ -36,6 +38,18 @@ fs::path resolved(const fs::path& path) {
 }
 
 }  // namespace
+
+std::map<std::int64_t, fs::path> traces_in(const RunPaths& paths) {
+  constexpr std::string_view before = "trace-";
+  std::map<std::int64_t, fs::path> traces;
+  for (const auto& entry : fs::directory_iterator(paths.root)) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with(before)) continue;
+    const std::int64_t step = std::atoll(name.c_str() + before.size());
+    if (paths.trace(step).filename() == name) traces.emplace(step, entry.path());
+  }
+  return traces;
+}
 
 RunDirectory::RunDirectory(const RunPaths& paths, const fs::path& checkpoints, bool restart) {
   make_directory(paths.root);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,6 +25,9 @@ struct RunPaths {
   std::filesystem::path report() const { return root / "report.html"; }
   std::filesystem::path checkpoints() const { return root / "checkpoints"; }
 };
+
+/// The traces in a run's directory, by step.
+std::map<std::int64_t, std::filesystem::path> traces_in(const RunPaths& paths);
 
 /// Creates and locks a run's directory, and the directory of its checkpoints if that is elsewhere. Rank 0
 /// keeps this object for the whole run.

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/run_state.hpp"
 
+#include <cstdlib>
+
 #include "core/base/error.hpp"
+#include "io/deck/deck.hpp"
 #include "io/json.hpp"
 
 namespace mylos {
@@ -35,6 +38,24 @@ GuardState parse_guard(const Json& json) {
               json.has("scaled_in_row") ? static_cast<std::int32_t>(json.integer("scaled_in_row")) : 0};
 }
 
+/// Checkpoints written before the totals were saved had the same seq_len for the whole run, as far as is
+/// known.
+ReadTotals parse_read(const Json& json) {
+  ReadTotals read;
+  if (!json.has("read")) {
+    DeckErrors ignored;
+    const Deck deck = Deck::parse(json.text("deck"), "the deck of the checkpoint", ignored);
+    const DeckEntry* seq_len = deck.find("train.seq_len");
+    read.tokens = seq_len != nullptr ? json.integer("sample") * std::atoll(seq_len->value.c_str()) : 0;
+    return read;
+  }
+  const Json saved = json.at("read");
+  read.tokens = saved.integer("tokens");
+  for (const Json& source : saved.elements("sources"))
+    read.sources.push_back({.content = source.text("content"), .epochs = source.real("epochs")});
+  return read;
+}
+
 }  // namespace
 
 std::string state_text(const RunState& state) {
@@ -56,9 +77,14 @@ std::string state_text(const RunState& state) {
                                     {"micro_batch", state.micro_batch},
                                     {"compute", state.compute}});
   const Json tokenizer = Json::object({{"name", state.tokenizer.name}, {"ranks", state.tokenizer.ranks}});
+  std::vector<Json> sources;
+  for (const ReadTotals::Source& source : state.read.sources)
+    sources.push_back(Json::object({{"content", source.content}, {"epochs", source.epochs}}));
+  const Json read = Json::object({{"tokens", state.read.tokens}, {"sources", Json::array(sources)}});
   return Json::object({{"format", 1},
                        {"step", state.step},
                        {"sample", state.sample},
+                       {"read", read},
                        {"seed", state.seed},
                        {"model", model},
                        {"guard", guard},
@@ -80,6 +106,7 @@ RunState parse_state(const std::string& text, const std::string& place, std::int
     const Json layout = json.at("layout");
     return {.step = json.integer("step"),
             .sample = json.integer("sample"),
+            .read = parse_read(json),
             .seed = static_cast<std::uint64_t>(json.integer("seed")),
             .model = parse_model(json.at("model")),
             .guard = parse_guard(json.at("guard")),

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "app/read_totals.hpp"
 #include "core/base/version.hpp"
 #include "core/model/model_config.hpp"
 #include "core/optim/grad_guard.hpp"
@@ -15,6 +16,7 @@ namespace mylos {
 struct RunState {
   std::int64_t step = 0;
   std::int64_t sample = 0;  ///< running index of the next step's first sample
+  ReadTotals read;          ///< in an older checkpoint without epochs
   std::uint64_t seed = 0;
   ModelConfig model;  ///< only its shape is stored, not its padding or dropout
   GuardState guard;

@@ -49,7 +49,8 @@ Trainer::Trainer(TrainerContext context)
       wall_clock_limit_(config_.limits.wall_clock, training_.table().num_parameters(),
                         1 + training_.num_to_leave_unread()),
       last_step_(config_.limits.stop_step > 0 ? config_.limits.stop_step : config_.limits.steps),
-      step_(context_.step) {
+      step_(context_.step),
+      read_(context_.samples.dataset()) {
   if (config_.checkpoint.async) {
     snapshot_.emplace(backend_, session_.ledger(), MemoryCategory::snapshot,
                       static_cast<std::size_t>(
@@ -85,6 +86,7 @@ void Trainer::start(const std::optional<std::string>& restart) {
   const double restore_seconds = reader ? seconds_since(begin) : 0.0;
 
   if (session_.rank() == 0) {
+    set_aside_traces();
     metrics_ = std::make_unique<MetricsWriter>(context_.io, context_.paths.metrics(),
                                                [this](const std::string& text) { console_.warn(text); });
     metrics_->truncate_after(step_, evaluation_due_ ? step_ - 1 : step_.load());
@@ -109,6 +111,7 @@ void Trainer::restore_from(CheckpointReader& reader) {
   }
   step_ = reader.state().step;
   sample_ = state.sample;
+  read_.continue_at(sample_, state.read);
   saved_step_ = step_;
   evaluation_due_ = state.evaluation_due && evaluates_after(step_);
   std::string changes = deck_changes(state.deck, context_.resolved_deck);
@@ -147,6 +150,12 @@ void Trainer::restore_from(CheckpointReader& reader) {
   console_.line(fmt::format("continuing at step {} from {}{}", step_, checkpoints_.path_of(step_).string(),
                             changes.empty() ? ", bitwise" : "; not bitwise, because of: " + changes));
   restore(backend_, training_.table(), reader, training_.exchange(), training_.optimizer());
+}
+
+void Trainer::set_aside_traces() {
+  for (const auto& [step, trace] : traces_in(context_.paths)) {
+    if (step > step_) rename_file(trace, unused_name(trace.string() + ".abandoned"));
+  }
 }
 
 TrainResult Trainer::run() {
@@ -280,7 +289,7 @@ void Trainer::inject(const Action& action) {
 StepObservation Trainer::observe() {
   const StepResults& results = training_.results();
   wall_clock_limit_.note_step(results.seconds);
-  if (checkpoint_begin_) wall_clock_limit_.note_checkpoint(seconds_since(*checkpoint_begin_));
+  if (checkpoint_begin_) wall_clock_limit_.note_unfinished_checkpoint(seconds_since(*checkpoint_begin_));
   return observe_step(session_, results, own_stop_request());
 }
 
@@ -303,14 +312,13 @@ void Trainer::record(const QueuedStep& finished, const StepObservation& seen) {
   const double rate = tokens / seen.seconds_max;
   const double flops_per_token =
       model_flops_per_token(config_.model, training_.table().num_parameters(), config_.train.seq_len);
-  const TokenDataset& data = context_.samples.dataset();
+  const ReadTotals read = read_.at(finished.sample);
   std::vector<double> epochs;
-  for (std::size_t source = 0; source < data.num_sources(); ++source)
-    epochs.push_back(data.epochs(source, finished.sample));
+  for (const ReadTotals::Source& source : read.sources) epochs.push_back(source.epochs);
   const StepRecord record = {
       .step = finished.step,
       .steps = config_.limits.steps,
-      .tokens = finished.sample * config_.train.seq_len,
+      .tokens = read.tokens,
       .tokens_per_second = rate,
       .mfu = rate * flops_per_token * 1e-12 / (context_.peak_tflops * static_cast<double>(session_.size())),
       .hfu = training_.executor().flops_per_step() * 1e-12 / (seen.seconds_max * context_.peak_tflops),
@@ -352,6 +360,7 @@ bool Trainer::run_evaluation() {
 RunState Trainer::state() const {
   return {.step = step_,
           .sample = sample_,
+          .read = read_.at(sample_),
           .seed = config_.train.seed,
           .model = config_.model,
           .guard = training_.results().guard,

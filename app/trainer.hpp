@@ -17,6 +17,7 @@
 #include "app/console.hpp"
 #include "app/evaluator.hpp"
 #include "app/fault.hpp"
+#include "app/read_totals.hpp"
 #include "app/run_config.hpp"
 #include "app/run_directory.hpp"
 #include "app/run_state.hpp"
@@ -97,6 +98,8 @@ class Trainer final : private StepDriver {
   static constexpr int wall_clock_request = -1;
 
   void restore_from(CheckpointReader& reader);
+  /// Renames the traces of later steps: they belong to the history that this run gives up.
+  void set_aside_traces();
   bool evaluates_after(std::int64_t step) const;
   bool pauses_after(std::int64_t step) const;
   bool may_queue_step() const;
@@ -143,6 +146,7 @@ class Trainer final : private StepDriver {
   std::int64_t last_step_;           // `stop_step`, or the last step of the whole run
   std::atomic<std::int64_t>& step_;  // queued last
   std::int64_t sample_ = 0;          // running index of the next step's first sample
+  ReadCounter read_;
   std::deque<QueuedStep> queued_;
   int stop_request_ = 0;         // a signal or `wall_clock_request`; 0 if there is none
   bool evaluation_due_ = false;  // an evaluation of the weights after `step_`

@@ -23,15 +23,12 @@ std::string last_of(const MetricsTable& table, const char* column, const char* f
 }
 
 /// Returns the profile of the last step whose trace can be read; empty if there is none.
-StepProfile newest_profile(const std::filesystem::path& run) {
-  StepProfile newest;
-  for (const auto& entry : std::filesystem::directory_iterator(run)) {
-    const std::string name = entry.path().filename();
-    if (!name.starts_with("trace-") || !name.ends_with(".json")) continue;
-    std::optional<StepProfile> profile = read_profile(entry.path());
-    if (profile && profile->step > newest.step) newest = std::move(*profile);
+StepProfile newest_profile(const RunPaths& paths) {
+  const auto traces = traces_in(paths);
+  for (auto trace = traces.rbegin(); trace != traces.rend(); ++trace) {
+    if (std::optional<StepProfile> profile = read_profile(trace->second)) return *std::move(profile);
   }
-  return newest;
+  return {};
 }
 
 /// Returns a label and a description of each source of training data.
@@ -94,7 +91,7 @@ void write_report(IoThread& io, const RunPaths& paths, const std::filesystem::pa
       data.memory_bytes.emplace_back(name, column->second.back());
     }
   }
-  data.profile = newest_profile(paths.root);
+  data.profile = newest_profile(paths);
   write_text_file(output, html_report(data));
 }
 

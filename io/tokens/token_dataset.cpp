@@ -92,6 +92,15 @@ std::string TokenDataset::identity_now() const {
   return fmt::format("{} files, {} tokens, {}", files_.size(), num_tokens(), digest_of(all).text());
 }
 
+std::string TokenDataset::identity(std::size_t source) const {
+  const Part& part = sources_[source];
+  const std::size_t count = part.window_ends.size();
+  if (count == 1) return files_[part.first_file].identity();
+  std::string all;
+  for (std::size_t i = 0; i < count; ++i) all += files_[part.first_file + i].identity() + "\n";
+  return fmt::format("{} files, {}", count, digest_of(all).text());
+}
+
 std::int64_t TokenDataset::num_tokens() const {
   std::int64_t tokens = 0;
   for (const TokenFile& file : files_) tokens += file.size();

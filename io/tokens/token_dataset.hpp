@@ -50,6 +50,8 @@ class TokenDataset {
   /// Identifies the content, whatever the files' names: by the identity of the only file, or by the number of
   /// files, the number of tokens, and a digest of all files' identities and the sources' weights.
   const std::string& identity() const { return identity_; }
+  /// Identifies the content of a source likewise, but without its weight.
+  std::string identity(std::size_t source) const;
 
   const std::optional<Origin>& origin() const { return origin_; }
   std::size_t num_sources() const { return sources_.size(); }

@@ -16,6 +16,7 @@ RunState some_state() {
   RunState state;
   state.step = 7;
   state.sample = 84;
+  state.read = {.tokens = 3360, .sources = {{"100 tokens, 89ab", 1.5}, {"200 tokens, cdef", 0.1}}};
   state.seed = 5;
   state.model.layers = 2;
   state.model.heads = 3;
@@ -58,6 +59,10 @@ TEST(RunState, IsReadBackAsItWasWritten) {
   EXPECT_EQ(state_text(read), text);
   EXPECT_EQ(read.step, 7);
   EXPECT_EQ(read.sample, 84);
+  EXPECT_EQ(read.read.tokens, 3360);
+  ASSERT_EQ(read.read.sources.size(), 2U);
+  EXPECT_EQ(read.read.sources[1].content, "200 tokens, cdef");
+  EXPECT_EQ(read.read.sources[1].epochs, 0.1);
   EXPECT_EQ(read.seed, 5U);
   EXPECT_EQ(read.ranks, 15);
   EXPECT_EQ(read.micro_batch, 16);
@@ -95,6 +100,16 @@ TEST(RunState, AcceptsOlderRunsWithoutALossScale) {
   const RunState read = parse_state(text, "here", 7);
   EXPECT_EQ(read.guard.loss_scale, 1.0F);
   EXPECT_EQ(read.guard.scaled_in_row, 0);
+}
+
+TEST(RunState, CountsTheTokensOfOlderRunsWithTheirOwnLengthOfSamples) {
+  RunState state = some_state();
+  state.deck = "[train]\nseq_len = 40\n";
+  std::string text = state_text(state);
+  text.replace(text.find("\"read\""), 6, "\"gone\"");
+  const RunState read = parse_state(text, "here", 7);
+  EXPECT_EQ(read.read.tokens, 84 * 40);
+  EXPECT_TRUE(read.read.sources.empty());
 }
 
 TEST(RunState, NamesMissingKeys) {

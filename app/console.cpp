@@ -32,7 +32,8 @@ int terminal_width() {
 }
 
 std::string duration(double seconds) {
-  const auto s = static_cast<std::int64_t>(seconds);
+  constexpr double longest = 1e15;
+  const auto s = static_cast<std::int64_t>(std::min(seconds, longest));
   if (s >= 3600) return fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
   return fmt::format("{}:{:02}", s / 60, s % 60);
 }

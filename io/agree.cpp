@@ -94,14 +94,17 @@ std::vector<std::vector<std::int64_t>> gather_to_root(MPI_Comm comm,
   MPI_Comm_rank(comm, &rank);
   MPI_Comm_size(comm, &size);
   const auto ranks = static_cast<std::size_t>(size);
+  require(values.size() <= INT_MAX, "a gather fits one MPI call");
   const auto count = static_cast<int>(values.size());
   std::vector<int> counts(rank == 0 ? ranks : 0);
   MPI_Request request = MPI_REQUEST_NULL;
   MPI_Igather(&count, 1, MPI_INT, counts.data(), 1, MPI_INT, 0, comm, &request);
   wait_for(request);
   std::vector<int> begins(counts.size());
+  const auto total = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  require(total <= INT_MAX, "a gather fits one MPI call");
   std::exclusive_scan(counts.begin(), counts.end(), begins.begin(), 0);
-  std::vector<std::int64_t> all(rank == 0 ? static_cast<std::size_t>(begins.back() + counts.back()) : 0);
+  std::vector<std::int64_t> all(static_cast<std::size_t>(total));
   MPI_Igatherv(values.data(), count, MPI_INT64_T, all.data(), counts.data(), begins.data(), MPI_INT64_T, 0,
                comm, &request);
   wait_for(request);

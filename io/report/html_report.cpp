@@ -135,21 +135,54 @@ double last(const Column& values) {
   return it == values.rend() ? nan : *it;
 }
 
+// The sum and the number of drawable values in a window that moves forward. Two stacks of running sums, so
+// that nothing is subtracted: a difference of sums would lose the small values after a large one.
+class WindowSum {
+ public:
+  void push(double value) {
+    newer_.push_back({value, add(newer_.empty() ? Sum{} : newer_.back().all, value)});
+  }
+  void pop() {
+    if (older_.empty()) {
+      for (; !newer_.empty(); newer_.pop_back()) {
+        const double value = newer_.back().value;
+        older_.push_back({value, add(older_.empty() ? Sum{} : older_.back().all, value)});
+      }
+    }
+    older_.pop_back();
+  }
+  double mean() const {
+    const Sum a = older_.empty() ? Sum{} : older_.back().all, b = newer_.empty() ? Sum{} : newer_.back().all;
+    return a.count + b.count > 0.0 ? (a.sum + b.sum) / (a.count + b.count) : nan;
+  }
+
+ private:
+  struct Sum {
+    double sum = 0.0, count = 0.0;
+  };
+  struct Entry {
+    double value;
+    Sum all;  // of this entry and those below it
+  };
+  static Sum add(Sum sum, double value) {
+    return drawable(value) ? Sum{sum.sum + value, sum.count + 1.0} : sum;
+  }
+
+  std::vector<Entry> older_, newer_;  // the oldest value is the last of `older_`, the newest that of `newer_`
+};
+
 // Centred mean over 1/50 of the rows. The window shrinks towards the start, because the loss falls steeply
 // there, and is cut off at the end.
 Column smooth(const Column& values) {
   const std::size_t n = values.size(), half = n / 100;
-  std::vector<std::pair<double, double>> running(n + 1);  // sum and count of the preceding values
-  for (std::size_t i = 0; i < n; ++i) {
-    const bool use = drawable(values[i]);
-    running[i + 1] = {running[i].first + (use ? values[i] : 0.0), running[i].second + (use ? 1.0 : 0.0)};
-  }
+  WindowSum window;
+  std::size_t begin = 0, end = 0;
   Column result(n, nan);
   for (std::size_t i = 0; i < n; ++i) {
-    const auto& before = running[i - std::min(i, half)];
-    const auto& after = running[std::min(n, i + std::min(i, half) + 1)];
-    const double count = after.second - before.second;
-    if (count > 0.0) result[i] = (after.first - before.first) / count;
+    const std::size_t reach = std::min(i, half);
+    for (; end < std::min(n, i + reach + 1); ++end) window.push(values[end]);
+    for (; begin < i - reach; ++begin) window.pop();
+    result[i] = window.mean();
   }
   return result;
 }
@@ -236,8 +269,11 @@ void write_tiles(std::string& out, const ReportData& data) {
   const double peak = quantile_of(column(steps, "memory_peak_max"), 1.0);
 
   out += R"(<section class="card wide" aria-label="Summary"><dl class="tiles">)";
-  tile("Final training loss", fixed(last(smooth(column(steps, "loss"))), 3),
-       fmt::format("last step {}", fixed(last(column(steps, "loss")), 3)));
+  const Column& training = column(steps, "loss");
+  // A run that ended with a loss that is not finite has no other final loss.
+  const bool has_diverged = !training.empty() && !std::isfinite(training.back());
+  tile("Final training loss", has_diverged ? "not finite" : fixed(last(smooth(training)), 3),
+       fmt::format("last step {}", fixed(training.empty() ? nan : training.back(), 3)));
   tile("Best validation loss", fixed(best, 3),
        best_at < std::min(losses.size(), eval_steps.size())
            ? fmt::format("at step {}", grouped(eval_steps[best_at]))

@@ -90,7 +90,8 @@ class SimulatedLink::Links {
         model_.latency + 8.0 * static_cast<double>(bytes) / (model_.gigabits_per_second * 1e9);
     const std::lock_guard lock(mutex_);
     Nanoseconds& free_at = free_at_[static_cast<std::size_t>(world_rank)];
-    free_at = std::max(clock_.now(), free_at) + std::llround(seconds * 1e9);
+    constexpr double longest = 1e15;  // ns, eleven days: the sum of many stays within 64 bits
+    free_at = std::max(clock_.now(), free_at) + std::llround(std::min(seconds * 1e9, longest));
     return free_at;
   }
 

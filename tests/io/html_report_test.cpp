@@ -236,6 +236,30 @@ TEST(HtmlReport, ValuesThatAreNotFinite) {
   }
 }
 
+std::string final_loss(const ReportData& data) {
+  const std::string html = html_report(data);
+  constexpr std::string_view before = "Final training loss</dt><dd>";
+  const std::size_t begin = html.find(before) + before.size();
+  return html.substr(begin, html.find('<', begin) - begin);
+}
+
+TEST(HtmlReport, ALossThatIsNotFiniteIsTheFinalOne) {
+  for (const double bad : {nan, inf}) {
+    ReportData data = run_of(50);
+    data.steps["loss"].back() = bad;
+    EXPECT_EQ(final_loss(data), "not finite");
+  }
+}
+
+TEST(HtmlReport, OneHugeLossDoesNotSpoilTheMeansAfterIt) {
+  ReportData data = run_of(1000);
+  data.steps["loss"].assign(1000, 2.5);
+  data.steps["loss"][400] = 1e25;
+  EXPECT_EQ(final_loss(data), "2.500");
+  data.steps["loss"][995] = 4.5;  // the mean of the last 11 rows has one more
+  EXPECT_EQ(final_loss(data), "2.682");
+}
+
 TEST(HtmlReport, GapsAndColumnsOfUnequalLength) {
   ReportData data = run_of(10);
   data.steps["loss"][4] = nan;

@@ -10,6 +10,7 @@
 #include "app/mpi_runtime.hpp"
 #include "core/base/error.hpp"
 #include "core/base/say.hpp"
+#include "io/file_util.hpp"
 
 int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the file size limit then returns an error
@@ -22,7 +23,7 @@ int main(int argc, char** argv) {
     if (mylos::launched_rank() == 0) mylos::say(stderr, "mylos: {}\n", error.what());
     return static_cast<int>(error.code());
   } catch (const std::system_error& error) {
-    if (mylos::launched_rank() == 0) mylos::say(stderr, "mylos: {}\n", error.what());
+    if (mylos::launched_rank() == 0) mylos::say(stderr, "mylos: {}\n", mylos::message_of(error));
     return static_cast<int>(mylos::ExitCode::io);
   } catch (const std::exception& error) {
     mylos::say(stderr, "mylos: internal error: {}\n", error.what());

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/run_directory.hpp"
 
+#include <algorithm>
+#include <charconv>
 #include <cstdio>
-#include <cstdlib>
 #include <ctime>
 #include <fstream>
-#include <string_view>
 #include <unistd.h>
 
 #include "core/base/say.hpp"
@@ -33,21 +33,21 @@ std::string host_name() {
   return name;
 }
 
-fs::path resolved(const fs::path& path) {
-  return fs::weakly_canonical(fs::absolute(path));
-}
-
 }  // namespace
 
-std::map<std::int64_t, fs::path> traces_in(const RunPaths& paths) {
-  constexpr std::string_view before = "trace-";
+std::map<std::int64_t, fs::path> traces_of(const RunPaths& paths) {
   std::map<std::int64_t, fs::path> traces;
-  for (const auto& entry : fs::directory_iterator(paths.root)) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(paths.root, error)) {
     const std::string name = entry.path().filename();
-    if (!name.starts_with(before)) continue;
-    const std::int64_t step = std::atoll(name.c_str() + before.size());
-    if (paths.trace(step).filename() == name) traces.emplace(step, entry.path());
+    const std::size_t digit = std::min(name.find_first_of("0123456789"), name.size());
+    std::int64_t step = 0;
+    std::from_chars(name.data() + digit, name.data() + name.size(), step);
+    if (name == paths.trace(step).filename()) traces.emplace(step, entry.path());
   }
+  if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory)
+    fail(ExitCode::io, "cannot read {}: {}; there is {}", paths.root.string(), error.message(),
+         what_is_at(paths.root));
   return traces;
 }
 
@@ -61,10 +61,10 @@ RunDirectory::RunDirectory(const RunPaths& paths, const fs::path& checkpoints, b
   const fs::path link = paths.checkpoints();
   const bool is_link = fs::is_symlink(link);
   // For a link: the directory that it points to, even if that directory no longer exists.
-  const fs::path present = resolved(is_link ? link.parent_path() / fs::read_symlink(link) : link);
-  const fs::path place = checkpoints.empty() ? present : resolved(checkpoints);
+  const fs::path present = place_of(is_link ? link.parent_path() / fs::read_symlink(link) : link);
+  const fs::path place = checkpoints.empty() ? present : place_of(checkpoints);
   const bool has_none = !is_link && (!fs::exists(link) || (fs::is_directory(link) && fs::is_empty(link)));
-  if (place == resolved(paths.root))
+  if (place == place_of(paths.root))
     fail(ExitCode::usage, "[checkpoint] dir = {} is the run's directory itself", checkpoints.string());
   if (place != present && !has_none) {
     fail(ExitCode::usage,
@@ -87,10 +87,22 @@ RunDirectory::RunDirectory(const RunPaths& paths, const fs::path& checkpoints, b
     }
   }
   make_directory(place);
-  if (place == present && !is_link) return;
-  checkpoint_lock_ = std::make_unique<RunLock>(place, "checkpoint.dir");
-  if (is_link) return;
+  // Another run may have its checkpoints in this run's directory, or this run in another one's. Each takes
+  // the lock that the other looks for before it looks for the other's.
+  const bool is_own = place == present && !is_link;
   std::error_code error;
+  if (!is_own || fs::exists(place / "lock", error))
+    checkpoint_lock_ = std::make_unique<RunLock>(place, "checkpoint.dir");
+  const fs::path owner = place.parent_path();
+  if (!is_own && place.filename() == paths.checkpoints().filename() && fs::exists(owner / "lock", error))
+    owner_lock_ = std::make_unique<RunLock>(owner, "checkpoint.dir");
+  if (!restart) {
+    for (const auto& [step, file] : traces_of(paths))
+      if (remove_file(file)) removed_.push_back(file.filename());
+    for (const fs::path& file : {paths.metrics(), paths.status(), paths.report()})
+      if (remove_file(file)) removed_.push_back(file.filename());
+  }
+  if (is_own || is_link) return;
   fs::remove(link, error);  // at most an empty directory
   fs::create_directory_symlink(place, link, error);
   if (error) fail(ExitCode::io, "cannot link {} to {}: {}", link.string(), place.string(), error.message());
@@ -112,7 +124,7 @@ void write_status(const RunPaths& paths, const std::string& state, std::optional
                                       {"unix_time", static_cast<std::int64_t>(std::time(nullptr))}});
     write_text_file(paths.status(), status.dump(2) + "\n");
   } catch (const std::exception& error) {
-    say(stderr, "mylos: {} was not written: {}\n", paths.status().string(), error.what());
+    say(stderr, "mylos: {} was not written: {}\n", paths.status().string(), message_of(error));
   }
 }
 

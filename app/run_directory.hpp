@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/base/error.hpp"
 #include "io/file_util.hpp"
@@ -26,8 +27,8 @@ struct RunPaths {
   std::filesystem::path checkpoints() const { return root / "checkpoints"; }
 };
 
-/// The traces in a run's directory, by step.
-std::map<std::int64_t, std::filesystem::path> traces_in(const RunPaths& paths);
+/// The traces of a run by their steps. Throws ExitCode::io if there is a directory that cannot be read.
+std::map<std::int64_t, std::filesystem::path> traces_of(const RunPaths& paths);
 
 /// Creates and locks a run's directory, and the directory of its checkpoints if that is elsewhere. Rank 0
 /// keeps this object for the whole run.
@@ -41,9 +42,14 @@ class RunDirectory {
   /// directory cannot be written.
   RunDirectory(const RunPaths& paths, const std::filesystem::path& checkpoints, bool restart);
 
+  /// Names of files of an earlier run that the constructor removed. Only a new run removes any.
+  const std::vector<std::string>& removed() const { return removed_; }
+
  private:
   std::unique_ptr<RunLock> lock_;
-  std::unique_ptr<RunLock> checkpoint_lock_;  // of a checkpoint directory outside the run's
+  std::unique_ptr<RunLock> checkpoint_lock_;  // of a checkpoint directory that other runs may name
+  std::unique_ptr<RunLock> owner_lock_;       // of the run whose own checkpoint directory that is
+  std::vector<std::string> removed_;
 };
 
 /// Replaces status.json: the state of the run, its exit code once it has ended, and the machine. Never

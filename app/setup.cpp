@@ -219,7 +219,7 @@ int end_job(const MpiRuntime& mpi, const std::exception& error,
   constexpr int most_waits = 10;
   std::this_thread::sleep_for(head_start * std::min(mpi.rank(), most_waits));
   ExitCode code = ExitCode::internal;
-  std::string message = error.what();
+  std::string message = message_of(error);
   if (const auto* known = dynamic_cast<const Error*>(&error)) code = known->code();
   if (dynamic_cast<const std::system_error*>(&error) != nullptr) code = ExitCode::io;
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) message = "out of memory";

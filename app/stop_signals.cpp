@@ -2,8 +2,11 @@
 #include "app/stop_signals.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
+#include <cstdint>
 #include <ctime>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "core/base/error.hpp"
@@ -13,6 +16,7 @@ namespace mylos {
 namespace {
 
 volatile std::sig_atomic_t first_signal = 0;
+volatile std::sig_atomic_t waits = -1;  // the descriptor that ends waits
 std::chrono::nanoseconds first_time{0};
 
 std::chrono::nanoseconds now() {
@@ -25,6 +29,10 @@ extern "C" void on_signal(int signal) {
   if (first_signal == 0) {
     first_time = now();
     first_signal = signal;
+    const std::uint64_t one = 1;
+    const int error = errno;
+    static_cast<void>(!::write(waits, &one, sizeof one));
+    errno = error;
   } else if (ends_at_once(signal, now() - first_time)) {
     _exit(static_cast<int>(ExitCode::preempted));
   }
@@ -49,7 +57,9 @@ bool ends_at_once(int signal, std::chrono::nanoseconds after_first) {
   return signal == SIGINT && after_first > std::chrono::seconds(1);
 }
 
-StopSignals::StopSignals() : stack_(stack_size()) {
+StopSignals::StopSignals() : stack_(stack_size()), event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  waits = event_.get();
+  end_waits_with(event_.get());
   const stack_t stack{.ss_sp = stack_.data(), .ss_flags = 0, .ss_size = stack_.size()};
   sigaltstack(&stack, nullptr);
   install(on_signal);
@@ -57,6 +67,8 @@ StopSignals::StopSignals() : stack_(stack_size()) {
 
 StopSignals::~StopSignals() {
   install(SIG_DFL);
+  end_waits_with(-1);
+  waits = -1;
   const stack_t none{.ss_sp = nullptr, .ss_flags = SS_DISABLE, .ss_size = 0};
   sigaltstack(&none, nullptr);
 }

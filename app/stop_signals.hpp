@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// StopSignals: notes SIGTERM, SIGINT, SIGHUP and SIGUSR1, which ask a command to end early.
+// StopSignals: notes SIGTERM, SIGINT, SIGHUP and SIGUSR1, which ask a command to end early, and ends its
+// waits.
 #pragma once
 
 #include <chrono>
 #include <cstddef>
 #include <vector>
+
+#include "io/file_util.hpp"
 
 namespace mylos {
 
@@ -31,6 +34,7 @@ class StopSignals {
 
  private:
   std::vector<std::byte> stack_;
+  FileDescriptor event_;  // can be read once a signal was received; see `wait_until_ready`
 };
 
 }  // namespace mylos

@@ -153,7 +153,7 @@ void Trainer::restore_from(CheckpointReader& reader) {
 }
 
 void Trainer::set_aside_traces() {
-  for (const auto& [step, trace] : traces_in(context_.paths)) {
+  for (const auto& [step, trace] : traces_of(context_.paths)) {
     if (step > step_) rename_file(trace, unused_name(trace.string() + ".abandoned"));
   }
 }

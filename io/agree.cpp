@@ -13,6 +13,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/watched_call.hpp"
+#include "io/file_util.hpp"
 
 namespace mylos {
 
@@ -47,7 +48,7 @@ std::optional<Error> error_of(const std::function<void()>& work) {
   } catch (const Error& error) {
     return error;
   } catch (const std::filesystem::filesystem_error& error) {
-    return Error(ExitCode::io, error.what());
+    return Error(ExitCode::io, message_of(error));
   } catch (const std::exception& error) {
     return Error(ExitCode::internal, error.what());
   }

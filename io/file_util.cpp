@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <climits>
 #include <cstring>
 #include <fcntl.h>
+#include <optional>
+#include <poll.h>
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -19,6 +22,110 @@ namespace mylos {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+std::atomic<int> stop_descriptor{-1};
+
+fs::path folder_of(const fs::path& file) {
+  return file.has_parent_path() ? file.parent_path() : fs::path(".");
+}
+
+/// What `path` stands for, without regard to links on the way.
+std::string kind_of(const fs::path& path, const struct stat& info) {
+  const auto with_right = [&](const std::string& kind, int right) {
+    return ::access(path.c_str(), right) == 0 ? kind : kind + " without the right to read";
+  };
+  switch (info.st_mode & S_IFMT) {
+    case S_IFREG:
+      return with_right("a file", R_OK);
+    case S_IFDIR:
+      return with_right("a folder", R_OK | X_OK);
+    case S_IFIFO:
+      return with_right("a pipe", R_OK);
+    case S_IFSOCK:
+      return "a socket";
+    default:
+      return with_right("a device", R_OK);
+  }
+}
+
+/// "nothing", and from where on nothing is there.
+std::string why_nothing(const fs::path& path, int error) {
+  if (error != ENOENT && error != ENOTDIR)
+    return fmt::format("nothing to be seen ({})", std::strerror(error));
+  const fs::path folder = folder_of(path);
+  struct stat info {};
+  const bool is_there = folder == path || ::stat(folder.c_str(), &info) == 0;
+  if (is_there && (folder == path || S_ISDIR(info.st_mode))) return "nothing";
+  if (!is_there) return fmt::format("nothing, since {} does not exist", folder.string());
+  return fmt::format("nothing, since {} is {}", folder.string(), what_is_at(folder));
+}
+
+/// Opens and locks the file at `path`, creating it if there is none. Empty if another process holds it.
+std::optional<FileDescriptor> lock_file(const fs::path& path) {
+  for (;;) {
+    const WatchedCall call(CallKind::io, "lock", path.native());
+    FileDescriptor file = open_file(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK);
+    if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno == EWOULDBLOCK) return std::nullopt;
+      fail(ExitCode::io, "cannot lock {}: {}", path.string(), std::strerror(errno));
+    }
+    // The process that held the lock may have removed or renamed the file that was opened.
+    struct stat locked {};
+    struct stat named {};
+    check_call(::fstat(file.get(), &locked), "lock", path);
+    if (::lstat(path.c_str(), &named) == 0 && locked.st_dev == named.st_dev && locked.st_ino == named.st_ino)
+      return file;
+  }
+}
+
+/// The process that wrote its name into a lock file.
+std::string holder_of(const fs::path& lock, const char* otherwise) {
+  constexpr std::size_t most_bytes = 4096;
+  std::string holder;
+  try {
+    holder = read_text_file(lock, most_bytes);
+  } catch (const Error&) {  // it has just been removed
+    return otherwise;
+  }
+  while (!holder.empty() && holder.back() == '\n') holder.pop_back();
+  return holder.empty() ? otherwise : holder;
+}
+
+void write_holder(int fd, const fs::path& lock) {
+  std::array<char, HOST_NAME_MAX + 1> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  const std::string holder = fmt::format("process {} on {}\n", ::getpid(), host.data());
+  check_call(::ftruncate(fd, 0), "write", lock);
+  write_fully(fd, lock, holder.data(), holder.size(), 0);
+}
+
+}  // namespace
+
+std::string what_is_at(const fs::path& path) {
+  struct stat info {};
+  if (path.empty()) return "no name";
+  if (::lstat(path.c_str(), &info) != 0) return why_nothing(path, errno);
+  if (!S_ISLNK(info.st_mode)) return kind_of(path, info);
+  std::error_code ignored;
+  const fs::path target = fs::read_symlink(path, ignored);
+  if (::stat(path.c_str(), &info) == 0)
+    return fmt::format("a link to {}, {}", target.string(), kind_of(path, info));
+  if (errno == ENOENT) return fmt::format("a link to {}, which does not exist", target.string());
+  if (errno == ELOOP) return fmt::format("a link to {}, which leads in a circle", target.string());
+  return fmt::format("a link to {}, which cannot be reached ({})", target.string(), std::strerror(errno));
+}
+
+std::string message_of(const std::exception& error) {
+  const auto* files = dynamic_cast<const fs::filesystem_error*>(&error);
+  if (files == nullptr) return error.what();
+  const fs::path& path = files->path1();
+  if (path.empty()) return fmt::format("cannot read a folder: {}", files->code().message());
+  const std::string other = files->path2().empty() ? "" : fmt::format(" with {}", files->path2().string());
+  return fmt::format("cannot use {}{}: {}; there is {}", path.string(), other, files->code().message(),
+                     what_is_at(path));
+}
+
 void check_call(std::int64_t result, const char* verb, const fs::path& file) {
   if (result < 0) fail(ExitCode::io, "cannot {} {}: {}", verb, file.string(), std::strerror(errno));
 }
@@ -27,8 +134,23 @@ FileDescriptor open_file(const fs::path& file, int flags) {
   constexpr mode_t mode = 0666;
   const WatchedCall call(CallKind::io, "open", file.native());
   FileDescriptor fd(::open(file.c_str(), flags | O_CLOEXEC, mode));
-  check_call(fd.get(), "open", file);
+  if (!fd) {
+    const std::string reason = std::strerror(errno);
+    fail(ExitCode::io, "cannot open {}: {}; there is {}", file.string(), reason, what_is_at(file));
+  }
   return fd;
+}
+
+void end_waits_with(int descriptor) {
+  stop_descriptor = descriptor;
+}
+
+void wait_until_ready(int fd, short events, const fs::path& file) {
+  std::array<pollfd, 2> waits = {
+      {{.fd = fd, .events = events, .revents = 0}, {.fd = stop_descriptor, .events = POLLIN, .revents = 0}}};
+  while (::poll(waits.data(), waits.size(), -1) < 0)
+    if (errno != EINTR) fail(ExitCode::io, "cannot wait for {}: {}", file.string(), std::strerror(errno));
+  if (waits[1].revents != 0) fail(ExitCode::preempted, "stopped by a signal");
 }
 
 void allow_open_files(std::size_t count) {
@@ -87,29 +209,117 @@ void rename_file(const fs::path& from, const fs::path& to) {
     fail(ExitCode::io, "cannot rename {} to {}: {}", from.string(), to.string(), std::strerror(errno));
 }
 
+bool remove_file(const fs::path& file) {
+  const WatchedCall call(CallKind::io, "unlink", file.native());
+  if (::unlink(file.c_str()) == 0) return true;
+  if (errno == ENOENT) return false;
+  const std::string reason = std::strerror(errno);
+  fail(ExitCode::io, "cannot remove {}: {}; there is {}", file.string(), reason, what_is_at(file));
+}
+
 std::string read_text_file(const fs::path& file, std::size_t max_bytes) {
   const FileDescriptor fd = open_file(file, O_RDONLY | O_NONBLOCK);  // does not wait for a pipe's writer
   struct stat info {};
   check_call(::fstat(fd.get(), &info), "read", file);
-  if (!S_ISREG(info.st_mode)) fail(ExitCode::io, "cannot read {}: not a regular file", file.string());
-  if (static_cast<std::size_t>(info.st_size) > max_bytes) {
+  if (S_ISDIR(info.st_mode))
+    fail(ExitCode::io, "cannot read {}: there is {}", file.string(), what_is_at(file));
+  if (std::cmp_greater(info.st_size, max_bytes)) {
     fail(ExitCode::bad_data, "{} has {} bytes; at most {} are expected", file.string(), info.st_size,
          max_bytes);
   }
-  std::string text(static_cast<std::size_t>(info.st_size), '\0');
-  read_fully(fd.get(), file, text.data(), text.size(), 0);
-  return text;
+  if (S_ISREG(info.st_mode)) {
+    std::string text(static_cast<std::size_t>(info.st_size), '\0');
+    read_fully(fd.get(), file, text.data(), text.size(), 0);
+    return text;
+  }
+  std::string text;
+  for (;;) {
+    std::array<char, 65536> part{};
+    wait_until_ready(fd.get(), POLLIN, file);
+    const ssize_t n = ::read(fd.get(), part.data(), part.size());
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    check_call(n, "read", file);
+    if (n == 0) return text;
+    text.append(part.data(), static_cast<std::size_t>(n));
+    if (text.size() > max_bytes)
+      fail(ExitCode::bad_data, "{} has more than the {} bytes that are expected", file.string(), max_bytes);
+  }
+}
+
+TemporaryFile::TemporaryFile(fs::path file) : file_(std::move(file)) {
+  for (int number = 1; !open_; ++number) {
+    path_ = file_.string() + (number == 1 ? ".tmp" : fmt::format("-{}.tmp", number));
+    if (auto locked = lock_file(path_)) open_ = *std::move(locked);
+  }
+  struct stat before {};
+  check_call(::ftruncate(open_.get(), 0), "write", path_);
+  if (::lstat(file_.c_str(), &before) == 0 && S_ISREG(before.st_mode))
+    ::fchmod(open_.get(), before.st_mode & 0777U);
+}
+
+TemporaryFile::~TemporaryFile() {
+  if (open_) ::unlink(path_.c_str());
+}
+
+void TemporaryFile::commit() {
+  sync_file(open_.get(), path_);
+  rename_file(path_, file_);
+  check_call(open_.close(), "close", file_);
+  sync_path(folder_of(file_));
 }
 
 void write_text_file(const fs::path& file, std::string_view text) {
-  const fs::path temporary = file.string() + ".tmp";
-  {
-    const FileDescriptor fd = open_file(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW);
-    write_fully(fd.get(), temporary, text.data(), text.size(), 0);
+  TemporaryFile temporary(file);
+  write_fully(temporary.fd(), temporary.path(), text.data(), text.size(), 0);
+  temporary.commit();
+}
+
+void write_output(const fs::path& file, std::string_view text) {
+  struct stat info {};
+  if (::stat(file.c_str(), &info) != 0 || S_ISREG(info.st_mode)) return write_text_file(file, text);
+  const FileDescriptor stream = open_file(file, O_WRONLY);
+  while (!text.empty()) {
+    const WatchedCall call(CallKind::io, "write", file.native(), text.size());
+    const ssize_t n = ::write(stream.get(), text.data(), text.size());
+    if (n < 0 && errno == EINTR) continue;
+    check_call(n, "write", file);
+    text.remove_prefix(static_cast<std::size_t>(n));
   }
-  sync_path(temporary);
-  rename_file(temporary, file);
-  sync_path(file.has_parent_path() ? file.parent_path() : fs::path("."));
+}
+
+fs::path follow_links(fs::path path) {
+  constexpr int most_links = 40;  // as the kernel follows
+  std::error_code error;
+  for (int i = 0; fs::is_symlink(path, error); ++i) {
+    const fs::file_type type = fs::status(path, error).type();
+    if (type != fs::file_type::regular && type != fs::file_type::not_found) return path;  // /dev/stdout
+    if (i == most_links) return path;
+    const fs::path target = fs::read_symlink(path, error);
+    path = path.parent_path() / target;  // only the target if that is absolute
+  }
+  return path;
+}
+
+void try_output(const fs::path& path) {
+  struct stat info {};
+  const bool exists = ::stat(path.c_str(), &info) == 0;
+  if (exists && !S_ISREG(info.st_mode))
+    fail(ExitCode::io, "cannot write {}: there is {}", path.string(), what_is_at(path));
+  if (exists && ::access(path.c_str(), W_OK) != 0)
+    fail(ExitCode::io, "cannot write {}: there is a file without the right to write", path.string());
+  const TemporaryFile created(path);
+}
+
+fs::path place_of(const fs::path& path) {
+  std::error_code error;
+  fs::path whole = fs::absolute(path, error);
+  const fs::path place = fs::weakly_canonical(whole, error);
+  return error ? whole.lexically_normal() : place;
+}
+
+bool is_same_file(const fs::path& a, const fs::path& b) {
+  std::error_code error;
+  return place_of(a) == place_of(b) || fs::equivalent(a, b, error);
 }
 
 fs::path unused_name(const fs::path& wish) {
@@ -127,7 +337,7 @@ void make_directory(const fs::path& directory) {
   for (auto path = missing.rbegin(); path != missing.rend(); ++path) {
     fs::create_directory(*path, error);
     if (error) fail(ExitCode::io, "cannot create {}: {}", path->string(), error.message());
-    sync_path(path->has_parent_path() ? path->parent_path() : fs::path("."));
+    sync_path(folder_of(*path));
   }
   if (!fs::is_directory(directory, error))
     fail(ExitCode::io, "cannot create {}: there is a file of that name", directory.string());
@@ -136,20 +346,27 @@ void make_directory(const fs::path& directory) {
 
 RunLock::RunLock(const fs::path& directory, std::string_view parameter) {
   const fs::path lock = directory / "lock";
-  const WatchedCall call(CallKind::io, "lock", lock.native());
-  file_ = open_file(lock, O_RDWR | O_CREAT | O_NOFOLLOW);
-  if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) fail(ExitCode::io, "cannot lock {}: {}", lock.string(), std::strerror(errno));
-    std::string holder = read_text_file(lock, 4096);
-    while (!holder.empty() && holder.back() == '\n') holder.pop_back();
-    fail(ExitCode::usage, "{} is in use by {}; wait for it, or give another {}", directory.string(),
-         holder.empty() ? "another job" : holder, parameter);
+  if (auto file = lock_file(lock)) {
+    file_ = *std::move(file);
+    write_holder(file_.get(), lock);
+    return;
   }
-  std::array<char, HOST_NAME_MAX + 1> host{};
-  ::gethostname(host.data(), host.size() - 1);
-  const std::string holder = fmt::format("process {} on {}\n", ::getpid(), host.data());
-  check_call(::ftruncate(file_.get(), 0), "write", lock);
-  write_fully(file_.get(), lock, holder.data(), holder.size(), 0);
+  fail(ExitCode::usage, "{} is in use by {}; wait for it, or give another {}", directory.string(),
+       holder_of(lock, "another job"), parameter);
+}
+
+OutputLock::OutputLock(const fs::path& output) : path_(output.string() + ".lock") {
+  auto file = lock_file(path_);
+  if (!file) {
+    fail(ExitCode::usage, "{} is being written by {}; wait for it, or name another file", output.string(),
+         holder_of(path_, "another process"));
+  }
+  file_ = *std::move(file);
+  write_holder(file_.get(), path_);
+}
+
+OutputLock::~OutputLock() {
+  if (file_) ::unlink(path_.c_str());
 }
 
 }  // namespace mylos

@@ -111,7 +111,8 @@ std::string inspect_tokens(const fs::path& path) {
 std::string inspect(IoThread& io, const fs::path& path) {
   constexpr std::string_view hdf5_signature = "\x89HDF\r\n\x1a\n";
   std::error_code error;
-  if (!fs::exists(path, error)) fail(ExitCode::bad_data, "{} does not exist", path.string());
+  if (!fs::exists(path, error))
+    fail(ExitCode::bad_data, "cannot inspect {}: there is {}", path.string(), what_is_at(path));
   if (fs::exists(path / "checkpoints", error)) return inspect_run(io, path);
   if (fs::is_directory(path, error)) return inspect_checkpoint(io, path);
 

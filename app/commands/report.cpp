@@ -24,7 +24,7 @@ std::string last_of(const MetricsTable& table, const char* column, const char* f
 
 /// Returns the profile of the last step whose trace can be read; empty if there is none.
 StepProfile newest_profile(const RunPaths& paths) {
-  const auto traces = traces_in(paths);
+  const auto traces = traces_of(paths);
   for (auto trace = traces.rbegin(); trace != traces.rend(); ++trace) {
     if (std::optional<StepProfile> profile = read_profile(trace->second)) return *std::move(profile);
   }
@@ -92,7 +92,7 @@ void write_report(IoThread& io, const RunPaths& paths, const std::filesystem::pa
     }
   }
   data.profile = newest_profile(paths);
-  write_text_file(output, html_report(data));
+  write_output(output, html_report(data));
 }
 
 namespace {
@@ -103,10 +103,23 @@ std::vector<CommandOption> options() {
 
 int run(const CommandLine& line) {
   const RunPaths paths{line.argument(0, "a run directory")};
-  const std::filesystem::path output = line.has("output") ? line.text("output") : paths.report().string();
+  const std::filesystem::path output =
+      follow_links(line.has("output") ? line.text("output") : paths.report().string());
+  if (output.empty()) fail(ExitCode::usage, "--output is empty; name a file");
+  std::vector<std::filesystem::path> inputs = {paths.metrics(), paths.resolved_deck(), paths.status()};
+  for (const auto& [step, trace] : traces_of(paths)) inputs.push_back(trace);
+  for (const std::filesystem::path& input : inputs) {
+    if (is_same_file(output, input))
+      fail(ExitCode::usage, "--output={} is a file of the run; name another", output.string());
+  }
+  std::error_code error;
+  const bool is_stream = std::filesystem::is_other(output, error) ||
+                         std::filesystem::is_character_file(output, error) ||
+                         std::filesystem::is_fifo(output, error) || std::filesystem::is_socket(output, error);
+  if (!is_stream) try_output(output);
   IoThread io;
   write_report(io, paths, output);
-  fmt::print("{}\n", output.string());
+  if (!is_stream) fmt::print("{}\n", output.string());
   return 0;
 }
 

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <fcntl.h>
+#include <map>
 #include <optional>
+#include <poll.h>
 #include <sys/stat.h>
 #include <thread>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 #include "app/commands/commands.hpp"
@@ -18,6 +22,7 @@
 #include "io/tokens/corpus_reader.hpp"
 #include "io/tokens/shard_progress.hpp"
 #include "io/tokens/shard_writer.hpp"
+#include "io/tokens/sidecar.hpp"
 #include "io/tokens/tokenize_corpus.hpp"
 #include "io/tokens/tokenizer.hpp"
 
@@ -27,19 +32,35 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Throws ExitCode::usage if an output is the same file as an input or another output, whether or not that
-/// file exists yet. Empty names are ignored.
+/// Prints a line of the output. A signal ends the wait for a reader that does not take it.
+void print_line(const std::string& text) {
+  wait_until_ready(STDOUT_FILENO, POLLOUT, "standard output");
+  fmt::print("{}\n", text);
+}
+
+/// Throws ExitCode::usage if an output is the same file as an input or another output, whether or not the
+/// outputs exist yet.
 void check_apart(const std::vector<CorpusInput>& inputs, const std::vector<fs::path>& outputs) {
-  const auto place = [](const fs::path& file) { return fs::weakly_canonical(fs::absolute(file)); };
-  const auto check = [&](const fs::path& a, const fs::path& b) {
-    std::error_code not_there;
-    if (!a.empty() && !b.empty() && (place(a) == place(b) || fs::equivalent(a, b, not_there)))
-      fail(ExitCode::usage, "{} and {} are the same file: the text and each output need a file of their own",
-           a.string(), b.string());
+  const auto refuse = [](const fs::path& a, const fs::path& b) {
+    fail(ExitCode::usage,
+         "{} and {} are the same file: each text, each output and its sidecar NAME.json need a file of their "
+         "own",
+         a.string(), b.string());
   };
+  std::map<std::pair<dev_t, ino_t>, const fs::path*> existing;
+  struct stat info {};
   for (auto output = outputs.begin(); output != outputs.end(); ++output) {
-    for (const CorpusInput& input : inputs) check(input.path, *output);
-    for (auto other = output + 1; other != outputs.end(); ++other) check(*output, *other);
+    for (auto other = output + 1; other != outputs.end(); ++other)
+      if (is_same_file(*output, *other)) refuse(*output, *other);
+    for (const char* end : {"", ".tmp", ".lock"}) {  // `TemporaryFile` and `OutputLock` write these
+      if (::stat((output->string() + end).c_str(), &info) == 0)
+        existing.emplace(std::pair(info.st_dev, info.st_ino), &*output);
+    }
+  }
+  for (const CorpusInput& input : inputs) {
+    if (input.path.empty() || ::stat(input.path.c_str(), &info) != 0) continue;
+    if (const auto same = existing.find({info.st_dev, info.st_ino}); same != existing.end())
+      refuse(input.path, *same->second);
   }
 }
 
@@ -133,15 +154,15 @@ std::optional<CorpusFormat> format_option(const CommandLine& line) {
 /// What the command line requests.
 struct Plan {
   std::vector<CorpusInput> inputs;
-  std::int64_t bytes = 0;  // of the inputs; 0 if unknown
+  const CorpusInput* stream = nullptr;  // the first input that can be read only once, such as standard input
+  std::int64_t bytes = 0;               // of the inputs; 0 if unknown
+  bool holds_out_end = false;           // of the only input
   TokenizeSettings settings;
   std::int64_t shard_tokens = 0;
   std::string output, valid_output;
+  std::vector<fs::path> links;  // links that were named as outputs; their targets are written
 
   bool has_shards() const { return shard_tokens > 0; }
-  bool reads_standard_input() const {
-    return std::ranges::any_of(inputs, [](const CorpusInput& input) { return input.path.empty(); });
-  }
   /// Shards have llm.c's file names: validation shards are numbered from 0, training shards from 1.
   fs::path file(Split split, std::int64_t shard) const {
     const bool is_train = split == Split::train;
@@ -149,15 +170,29 @@ struct Plan {
     return fmt::format("{}_{}_{:06}.bin", output, is_train ? "train" : "val", shard + (is_train ? 1 : 0));
   }
   fs::path progress_file() const { return output + "_tokenize.json"; }
+  /// The files that are written under names known in advance.
+  std::vector<fs::path> outputs() const {
+    if (has_shards()) return {progress_file()};
+    std::vector<fs::path> files = {output, sidecar_path(output)};
+    if (!valid_output.empty()) files.insert(files.end(), {valid_output, sidecar_path(valid_output)});
+    return files;
+  }
 };
 
+/// Returns the name that the option `name` gives. Throws ExitCode::usage if it cannot be that of a token
+/// file.
+std::string output_option(const CommandLine& line, const std::string& name) {
+  const std::string& file = line.text(name);
+  if (file.empty()) fail(ExitCode::usage, "--{} is empty; name a file", name);
+  if (file == "-")
+    fail(ExitCode::usage, "--{}=-: token files cannot be written to standard output; name a file", name);
+  return file;
+}
+
 /// Splits the single text of a plan into two parts, unless the second would be empty.
-void hold_out_end(Plan& plan, double fraction) {
+void hold_out_end(Plan& plan) {
   CorpusInput& text = plan.inputs.front();
-  if (text.path.empty())
-    fail(ExitCode::usage,
-         "the end of standard input is not known in advance: holding it out needs a file, or documents");
-  const std::int64_t split = held_out_offset(text.path, plan.bytes, fraction);
+  const std::int64_t split = held_out_offset(text.path, plan.bytes, plan.settings.split.valid_fraction);
   plan.settings.split.has_two_parts = true;
   if (split == plan.bytes) return;
   CorpusInput end = text;
@@ -166,12 +201,24 @@ void hold_out_end(Plan& plan, double fraction) {
   plan.inputs.push_back(end);
 }
 
+/// Adds the sizes of the inputs to the plan, or finds that one is a stream.
+void measure_inputs(Plan& plan) {
+  for (const CorpusInput& input : plan.inputs) {
+    struct stat info {};
+    if (!input.path.empty() && ::stat(input.path.c_str(), &info) != 0)
+      fail(ExitCode::io, "cannot read {}: there is {}", input.name(), what_is_at(input.path));
+    if (plan.stream == nullptr && !S_ISREG(info.st_mode)) plan.stream = &input;
+    plan.bytes += info.st_size;
+  }
+  if (plan.stream != nullptr) plan.bytes = 0;
+}
+
 Plan plan_of(const CommandLine& line) {
   Plan plan;
   line.argument(0, "a text");
   if (!line.has("output")) fail(ExitCode::usage, "mylos tokenize needs --output FILE");
-  plan.output = line.text("output");
-  if (line.has("valid-output")) plan.valid_output = line.text("valid-output");
+  plan.output = output_option(line, "output");
+  if (line.has("valid-output")) plan.valid_output = output_option(line, "valid-output");
   plan.inputs = find_corpus(line.arguments, format_option(line));
   if (line.has("shard-tokens")) {
     plan.shard_tokens = line.integer("shard-tokens");
@@ -184,9 +231,18 @@ Plan plan_of(const CommandLine& line) {
           "shards are named after --output: for validation shards, use --valid-fraction, not --valid-output");
   } else if (line.flag("continue")) {
     fail(ExitCode::usage, "--continue needs --shard-tokens: only complete shards are kept");
+  } else if (line.has("valid-fraction") && plan.valid_output.empty()) {
+    fail(ExitCode::usage, "--valid-fraction needs --valid-output FILE: where to write what is held out");
   }
-  if (line.flag("continue") && plan.reads_standard_input())
-    fail(ExitCode::usage, "--continue needs files: standard input cannot be read twice");
+  for (std::string* file : {&plan.output, &plan.valid_output}) {
+    const fs::path target = follow_links(*file);
+    if (plan.has_shards() || target == *file) continue;
+    plan.links.emplace_back(*file);
+    *file = target;
+  }
+  measure_inputs(plan);
+  if (line.flag("continue") && plan.stream != nullptr)
+    fail(ExitCode::usage, "--continue needs files: {} cannot be read twice", plan.stream->name());
   plan.settings.key = line.text("key");
   const std::string& eot = line.text("eot");
   if (eot != "begin" && eot != "end") fail(ExitCode::usage, "--eot={} must be end or begin", eot);
@@ -198,22 +254,21 @@ Plan plan_of(const CommandLine& line) {
   plan.settings.threads = threads > 0 ? static_cast<int>(threads)
                                       : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 
-  for (const CorpusInput& input : plan.inputs) {
-    if (!input.path.empty()) plan.bytes += static_cast<std::int64_t>(fs::file_size(input.path));
-  }
   const bool is_one_text = plan.inputs.size() == 1 && plan.inputs.front().format == CorpusFormat::text;
-  const bool reads_standard_input = plan.reads_standard_input();
-  if (is_one_text && plan.bytes == 0 && !reads_standard_input)
+  if (is_one_text && plan.bytes == 0 && plan.stream == nullptr)
     fail(ExitCode::bad_data, "{} is empty", plan.inputs.front().name());
   const double fraction = line.has("valid-fraction") ? line.real("valid-fraction") : 0.1;
   if (!(fraction > 0.0 && fraction < 1.0))
     fail(ExitCode::usage, "--valid-fraction={} must lie between 0 and 1", fraction);
+  if (line.integer("seed") < 0) fail(ExitCode::usage, "--seed={} must be 0 or more", line.integer("seed"));
   plan.settings.split.seed = static_cast<std::uint64_t>(line.integer("seed"));
   if (!plan.valid_output.empty() || (plan.has_shards() && line.has("valid-fraction"))) {
     plan.settings.split.valid_fraction = fraction;
-    if (is_one_text) hold_out_end(plan, fraction);
+    plan.holds_out_end = is_one_text;
   }
-  if (reads_standard_input) plan.bytes = 0;
+  if (plan.holds_out_end && plan.stream != nullptr)
+    fail(ExitCode::usage, "the end of {} is not known in advance: holding it out needs a file, or documents",
+         plan.stream->name());
   return plan;
 }
 
@@ -240,34 +295,97 @@ ShardProgress progress_of(const Plan& plan, const CommandLine& line, const Token
   return progress;
 }
 
+/// A file that has the name of a shard of the plan, or of its sidecar.
+struct FoundShard {
+  Split split;
+  std::int64_t shard;
+  fs::path file;
+};
+
+std::vector<FoundShard> find_shards(const Plan& plan) {
+  std::vector<FoundShard> found;
+  const fs::path folder = fs::path(plan.output).parent_path();
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder.empty() ? "." : folder, error)) {
+    const std::string name = entry.path().filename();
+    for (const Split split : {Split::train, Split::valid}) {
+      const std::string first = plan.file(split, 0).filename();
+      const std::string before = first.substr(0, first.rfind('_') + 1);
+      std::int64_t number = -1;
+      if (!name.starts_with(before)) continue;
+      std::from_chars(name.data() + before.size(), name.data() + name.size(), number);
+      const std::int64_t shard = number - (split == Split::train ? 1 : 0);
+      const std::string wanted = plan.file(split, shard).filename();
+      if (number >= 0 && (name == wanted || name == sidecar_path(wanted)))
+        found.push_back({.split = split, .shard = shard, .file = folder / name});
+    }
+  }
+  if (error) fail(ExitCode::io, "cannot read the folder of {}: {}", plan.output, error.message());
+  return found;
+}
+
 /// Reads the progress of an earlier run, if there is one, into `progress`. Returns whether shards remain to
-/// be written. Throws ExitCode::usage if `may_continue` is false and there is progress or a first shard, or
-/// if the settings have changed.
+/// be written. Throws ExitCode::usage if `may_continue` is false and there is progress or a shard, if the
+/// settings have changed, or if there are shards that this progress does not lead to; ExitCode::bad_data if
+/// one that it counts is missing.
 bool continue_from(const Plan& plan, ShardProgress& progress, bool may_continue) {
   const fs::path file = plan.progress_file();
+  const std::vector<FoundShard> found = find_shards(plan);
   const auto before = read_progress(file);
   if (!may_continue) {
-    if (before || fs::exists(plan.file(Split::train, 0)) || fs::exists(plan.file(Split::valid, 0)))
+    if (before || !found.empty())
       fail(ExitCode::usage, "shards named {}_* already exist: continue them with --continue, or remove them",
            plan.output);
     return true;
   }
-  if (!before) return true;
-  check_same_settings(file, *before, progress);
-  progress = *before;
-  return !before->done;
+  if (before) {
+    check_same_settings(file, *before, progress);
+    progress = *before;
+  }
+  for (const FoundShard& shard : found) {
+    // A run may have been killed between a shard and the progress that counts it.
+    const ShardPosition& position = progress.positions[static_cast<std::size_t>(shard.split)];
+    if (shard.shard < position.shards + (progress.done ? 0 : 1)) continue;
+    fail(ExitCode::usage, "{} is not of the run that {} records: remove it, or name other shards",
+         shard.file.string(), file.string());
+  }
+  for (const Split split : {Split::train, Split::valid}) {
+    for (std::int64_t i = 0; i < progress.positions[static_cast<std::size_t>(split)].shards; ++i) {
+      const fs::path shard = plan.file(split, i);
+      std::error_code error;
+      if (!fs::is_regular_file(shard, error))
+        fail(ExitCode::bad_data, "{} counts {}, but there is {}: remove {}_* and start again", file.string(),
+             shard.string(), what_is_at(shard), plan.output);
+    }
+  }
+  return !progress.done;
 }
 
-int run(const CommandLine& line) {
-  Plan plan = plan_of(line);
-  check_apart(plan.inputs, {plan.file(Split::train, 0), plan.file(Split::valid, 0)});
+/// Removes what an earlier call left under a name that this call has not written, and says so.
+void remove_stale(const fs::path& file) {
+  if (remove_file(file)) say(stderr, "warning: removed {}, which is of an earlier call\n", file.string());
+}
+
+/// The locks of all outputs. Throws if one of them cannot be written, is an input or another output, or is
+/// being written by another process.
+std::vector<OutputLock> take_outputs(const Plan& plan) {
+  check_apart(plan.inputs, plan.outputs());
+  std::ranges::for_each(plan.outputs(), try_output);
+  std::vector<OutputLock> locks;
+  for (const fs::path& file : plan.has_shards() ? std::vector<fs::path>{plan.output} : plan.outputs())
+    locks.emplace_back(file);
+  return locks;
+}
+
+int run_until_stopped(const CommandLine& line, const StopSignals& signals, Plan& plan) {
+  const std::vector<OutputLock> locks = take_outputs(plan);
   const auto tokenizer = make_tokenizer(line.text("tokenizer"));
+  if (plan.holds_out_end) hold_out_end(plan);
   ShardProgress progress = progress_of(plan, line, *tokenizer);
   if (plan.has_shards() && !continue_from(plan, progress, line.flag("continue"))) {
-    fmt::print("{}: all shards are complete\n", plan.output);
+    print_line(fmt::format("{}: all shards are complete", plan.output));
     return 0;
   }
-  const StopSignals signals;
   ProgressLine shown(plan.bytes);
   std::array<std::optional<ShardWriter>, 2> writers;
   const auto keep_progress = [&] {
@@ -277,6 +395,11 @@ int run(const CommandLine& line) {
   };
   for (const Split split : {Split::train, Split::valid}) {
     const auto index = static_cast<std::size_t>(split);
+    if (plan.has_shards()) {
+      const fs::path next = plan.file(split, progress.positions[index].shards);
+      try_output(next);
+      try_output(sidecar_path(next));
+    }
     writers[index].emplace(
         ShardWriter::Settings{.tokenizer = tokenizer->identity(),
                               .vocab = tokenizer->vocab_size(),
@@ -284,19 +407,14 @@ int run(const CommandLine& line) {
                               .file = [&plan, split](std::int64_t shard) { return plan.file(split, shard); },
                               .finished =
                                   [&](const fs::path& file, std::int64_t tokens) {
-                                    shown.clear();
-                                    fmt::print("{}: {} tokens\n", file.string(), tokens);
                                     keep_progress();
+                                    shown.clear();
+                                    print_line(fmt::format("{}: {} tokens", file.string(), tokens));
                                   }},
         progress.positions[index]);
   }
   const auto seen = [&](const TokenizeProgress& done) {
-    if (signals.received() != 0) {
-      fail(ExitCode::preempted, "stopped by a signal{}",
-           plan.has_shards() && !plan.reads_standard_input()
-               ? "; --continue continues after the last complete shard"
-               : "");
-    }
+    if (signals.received() != 0) fail(ExitCode::preempted, "stopped by a signal");
     shown.show(done);
   };
   const TokenizeProgress all =
@@ -307,12 +425,35 @@ int run(const CommandLine& line) {
   keep_progress();
   shown.clear();
   const double seconds = shown.seconds();
-  fmt::print("{} documents, {:.1f} MB, {} tokens in {:.1f} s, {:.1f} MB/s\n",
-             plan.settings.split.has_two_parts ? 1 : all.documents, static_cast<double>(all.bytes_read) / 1e6,
-             all.tokens, seconds, static_cast<double>(all.bytes_read) / 1e6 / seconds);
-  if (plan.settings.split.valid_fraction > 0.0 && writers[1]->num_tokens() == 0)
-    say(stderr, "warning: nothing was held out for validation\n");
+  print_line(fmt::format("{} documents, {:.1f} MB, {} tokens in {:.1f} s, {:.1f} MB/s",
+                         plan.settings.split.has_two_parts ? 1 : all.documents,
+                         static_cast<double>(all.bytes_read) / 1e6, all.tokens, seconds,
+                         static_cast<double>(all.bytes_read) / 1e6 / seconds));
+  const auto note_empty = [&](Split split, const char* what) {
+    if (writers[static_cast<std::size_t>(split)]->num_tokens() > 0) return;
+    say(stderr, "warning: nothing was {}\n", what);
+    if (plan.has_shards()) return;
+    remove_stale(sidecar_path(plan.file(split, 0)));
+    remove_stale(plan.file(split, 0));
+  };
+  note_empty(Split::train, "left for training: all documents were held out for validation");
+  if (plan.settings.split.valid_fraction > 0.0) note_empty(Split::valid, "held out for validation");
+  for (const fs::path& link : plan.links) {  // the sidecar is next to the target
+    const fs::path sidecar = sidecar_path(link);
+    if (!is_same_file(sidecar, sidecar_path(follow_links(link)))) remove_stale(sidecar);
+  }
   return 0;
+}
+
+int run(const CommandLine& line) {
+  const StopSignals signals;
+  Plan plan = plan_of(line);
+  try {
+    return run_until_stopped(line, signals, plan);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::preempted || !plan.has_shards() || plan.stream != nullptr) throw;
+    fail(ExitCode::preempted, "{}; --continue continues after the last complete shard", error.what());
+  }
 }
 
 constexpr std::size_t most_places = 1000000;

@@ -15,6 +15,7 @@
 #include "app/processors.hpp"
 #include "app/setup.hpp"
 #include "app/trainer.hpp"
+#include "core/base/join.hpp"
 #include "core/base/say.hpp"
 #include "io/tokens/bpe_tokenizer.hpp"
 
@@ -164,8 +165,9 @@ int run(const CommandLine& line) {
   const auto take_directory = [&] {
     if (mpi.rank() != 0) return;
     const std::string& ranks = setup.config.data.ranks;
-    const std::string ranks_text =
-        ranks.empty() || std::filesystem::exists(paths.ranks()) ? "" : read_gpt2_ranks(ranks).text();
+    const std::string ranks_text = ranks.empty() || (restart && std::filesystem::exists(paths.ranks()))
+                                       ? ""
+                                       : read_gpt2_ranks(ranks).text();
     directory.emplace(paths, setup.config.checkpoint.directory, restart.has_value());
     if (!ranks_text.empty()) write_text_file(paths.ranks(), ranks_text);
   };
@@ -206,6 +208,10 @@ int run(const CommandLine& line) {
         peak, *samples, std::move(valid_data), tokenizer, data_seconds, *step});
     trainer->start(restart);
     if (mpi.rank() == 0) {
+      if (!directory->removed().empty()) {
+        console.warn(fmt::format("removed from {} what is of an earlier run: {}", paths.root.string(),
+                                 join(directory->removed(), ", ")));
+      }
       write_text_file(paths.resolved_deck(), resolved_deck);
       write_status(paths, "running", std::nullopt, *step, "");
     }
@@ -221,7 +227,7 @@ int run(const CommandLine& line) {
       try {
         write_report(*io, paths, paths.report());
       } catch (const std::exception& error) {
-        console.warn(fmt::format("no report: {}", error.what()));
+        console.warn(fmt::format("no report: {}", message_of(error)));
       }
     }
     console.line(fmt::format("{} at step {}{}{}", result.state, result.step,

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <glob.h>
 #include <memory>
+#include <poll.h>
 #include <set>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -53,7 +54,7 @@ std::vector<CorpusInput> find_corpus(const std::vector<std::string>& places,
   std::vector<CorpusInput> inputs;
   std::set<fs::path> known;
   const auto add = [&](const fs::path& file) {
-    if (!known.insert(file.empty() ? file : fs::weakly_canonical(fs::absolute(file))).second)
+    if (!known.insert(file.empty() ? file : place_of(file)).second)
       fail(ExitCode::usage, "{} is named twice", file.empty() ? "standard input" : file.string());
     const bool is_lines = file.empty() || file.extension() == ".jsonl";
     inputs.push_back(
@@ -67,7 +68,7 @@ std::vector<CorpusInput> find_corpus(const std::vector<std::string>& places,
     std::error_code not_there;
     std::vector<fs::path> paths = {place};
     if (!fs::exists(place, not_there)) paths = matches(place);
-    if (paths.empty()) fail(ExitCode::usage, "no file matches {}", place);
+    if (paths.empty()) fail(ExitCode::usage, "no file matches {}; there is {}", place, what_is_at(place));
     for (const fs::path& path : paths) {
       if (!fs::is_directory(path)) {
         add(path);
@@ -91,12 +92,15 @@ bool CorpusReader::open_next() {
     file_ = FileDescriptor(::dup(STDIN_FILENO));
     check_call(file_.get(), "read", input.name());
   } else {
-    file_ = open_file(input.path, O_RDONLY | O_NONBLOCK);  // does not wait for a pipe's writer
+    file_ = open_file(input.path, O_RDONLY | O_NONBLOCK);  // `fill` waits for a pipe's writer
     struct stat info {};
-    if (::fstat(file_.get(), &info) != 0 || !S_ISREG(info.st_mode))
-      fail(ExitCode::io, "cannot read {}: not a regular file", input.name());
-    ::posix_fadvise(file_.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
-    check_call(::lseek(file_.get(), input.first, SEEK_SET), "read", input.path);
+    check_call(::fstat(file_.get(), &info), "read", input.path);
+    if (S_ISDIR(info.st_mode))
+      fail(ExitCode::io, "cannot read {}: there is {}", input.name(), what_is_at(input.path));
+    if (S_ISREG(info.st_mode)) {
+      ::posix_fadvise(file_.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
+      check_call(::lseek(file_.get(), input.first, SEEK_SET), "read", input.path);
+    }
   }
   left_ = input.bytes;
   at_end_ = begun_ = false;
@@ -111,9 +115,10 @@ bool CorpusReader::fill(std::size_t bytes) {
   while (size < bytes && !at_end_) {
     const std::size_t wanted =
         static_cast<std::size_t>(std::min(static_cast<std::int64_t>(bytes - size), left_));
+    if (wanted > 0) wait_until_ready(file_.get(), POLLIN, inputs_[input_ - 1].name());
     const WatchedCall call(CallKind::io, "read", inputs_[input_ - 1].path.native(), wanted);
     const ssize_t n = wanted == 0 ? 0 : ::read(file_.get(), buffer_.data() + size, wanted);
-    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     check_call(n, "read", inputs_[input_ - 1].name());
     at_end_ = n == 0;
     size += static_cast<std::size_t>(n);

@@ -37,7 +37,8 @@ void write_progress(const fs::path& file, const ShardProgress& progress) {
 }
 
 std::optional<ShardProgress> read_progress(const fs::path& file) {
-  if (!fs::exists(file)) return std::nullopt;
+  std::error_code not_there;
+  if (!fs::exists(file, not_there)) return std::nullopt;
   const std::string text = read_text_file(file);
   return at_place(file.string(), [&] {
     const Json json = Json::parse(text);

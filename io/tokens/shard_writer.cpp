@@ -65,7 +65,7 @@ void ShardWriter::flush() {
 void ShardWriter::finish_shard() {
   flush();
   const std::filesystem::path file = settings_.file(position_.shards);
-  std::filesystem::remove(sidecar_path(file));  // the sidecar of the file that is replaced
+  remove_file(sidecar_path(file));  // the sidecar of the file that is replaced
   std::exchange(writer_, nullptr)->finish();
   write_sidecar(file, {.tokenizer = settings_.tokenizer,
                        .vocab = settings_.vocab,

@@ -34,8 +34,8 @@ std::filesystem::path sidecar_path(const std::filesystem::path& token_file);
 /// Writes the sidecar of `token_file` through a temporary file and a rename. Throws ExitCode::io.
 void write_sidecar(const std::filesystem::path& token_file, const Sidecar& sidecar);
 
-/// The sidecar of `token_file`; empty if it has no sidecar. Throws ExitCode::bad_data naming the sidecar if
-/// it is malformed, ExitCode::io if it cannot be read.
+/// The sidecar of `token_file` or, if that is a link without one, of its target; empty if there is none.
+/// Throws ExitCode::bad_data naming the sidecar if it is malformed, ExitCode::io if it cannot be read.
 std::optional<Sidecar> read_sidecar(const std::filesystem::path& token_file);
 
 /// Throws ExitCode::usage if `token_file`, whose sidecar is `sidecar`, was not produced by `tokenizer`, which

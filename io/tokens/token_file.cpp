@@ -8,7 +8,6 @@
 #include <limits>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <utility>
 
 #include "core/base/digest.hpp"
 #include "core/base/error.hpp"
@@ -134,19 +133,10 @@ void TokenFile::advise(std::int64_t first, std::int64_t count) const {
                   POSIX_FADV_WILLNEED);
 }
 
-TokenFileWriter::TokenFileWriter(fs::path file)
-    : path_(std::move(file)),
-      temporary_(path_.string() + ".tmp"),
-      file_(open_file(temporary_, O_RDWR | O_CREAT | O_TRUNC)) {}
-
-TokenFileWriter::~TokenFileWriter() {
-  if (file_) ::unlink(temporary_.c_str());
-}
-
 void TokenFileWriter::append(std::span<const std::uint16_t> tokens) {
   const auto offset =
       static_cast<std::int64_t>(header_bytes) + num_tokens_ * std::int64_t{sizeof(std::uint16_t)};
-  write_fully(file_.get(), temporary_, tokens.data(), tokens.size_bytes(), offset);
+  write_fully(file_.fd(), file_.path(), tokens.data(), tokens.size_bytes(), offset);
   num_tokens_ += static_cast<std::int64_t>(tokens.size());
 }
 
@@ -156,10 +146,8 @@ void TokenFileWriter::finish() {
   header[0] = token_file_magic;
   header[1] = version;
   header[2] = static_cast<std::int32_t>(num_tokens_);
-  write_fully(file_.get(), temporary_, header.data(), header_bytes, 0);
-  sync_path(temporary_);
-  rename_file(temporary_, path_);
-  file_ = {};
+  write_fully(file_.fd(), file_.path(), header.data(), header_bytes, 0);
+  file_.commit();
 }
 
 }  // namespace mylos

@@ -70,22 +70,16 @@ class TokenFile {
   mutable Stamp stamp_;  // the file's stamp when `identity_` was last checked
 };
 
-/// Writes a token file of llm.c's format piece by piece under a temporary name; `finish` renames it to its
-/// final name.
+/// Writes a token file of llm.c's format piece by piece under a temporary name; `finish` gives it its name.
 class TokenFileWriter {
  public:
-  explicit TokenFileWriter(std::filesystem::path file);
-  ~TokenFileWriter();
-  TokenFileWriter(const TokenFileWriter&) = delete;
-  TokenFileWriter& operator=(const TokenFileWriter&) = delete;
+  explicit TokenFileWriter(const std::filesystem::path& file) : file_(file) {}
 
   void append(std::span<const std::uint16_t> tokens);
   void finish();
 
  private:
-  std::filesystem::path path_;
-  std::filesystem::path temporary_;
-  FileDescriptor file_;
+  TemporaryFile file_;
   std::int64_t num_tokens_ = 0;
 };
 

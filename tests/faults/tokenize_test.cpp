@@ -100,10 +100,10 @@ TEST_F(Tokenize, ContinuesShards) {
   };
   const Outcome whole = tokenize(into("whole"));
   ASSERT_EQ(whole.exit_code, 0) << whole.output;
-  // A directory in the place of a shard stops a run.
-  fs::create_directories(file("part_train_000004.bin/in_the_way"));
-  expect_refused(into("part"), ExitCode::io, "part_train_000004.bin");
-  fs::remove_all(file("part_train_000004.bin"));
+  // A directory in the place of a shard's temporary file stops a run.
+  fs::create_directories(file("part_train_000004.bin.tmp/in_the_way"));
+  expect_refused(into("part"), ExitCode::io, "part_train_000004.bin.tmp");
+  fs::remove_all(file("part_train_000004.bin.tmp"));
   expect_refused(into("part"), ExitCode::usage, "continue them with --continue");
   expect_refused(into("part", {"--continue", "--seed=2"}), ExitCode::usage, "--seed = 1, not 2");
   const fs::file_time_type first = fs::last_write_time(file("part_train_000001.bin"));

@@ -83,12 +83,32 @@ class NoTokens final : public StepDriver {
   }
 };
 
-/// The ranks take turns at being the slowest in a phase.
-void expect_slowest_rank_of_each_phase(Session& session) {
+/// Rank r takes 1, 4, 9 ... seconds and as many million bytes more than rank 0 ever took; the ranks take
+/// turns at being the slowest in a phase, and all but the first ask to stop.
+void expect_columns_of_different_ranks(Session& session) {
+  const int ranks = session.size();
+  const auto of = [](int rank) { return (rank + 1.0) * (rank + 1.0); };
+  const double median = ranks % 2 == 1 ? of(ranks / 2) : 0.5 * (of(ranks / 2 - 1) + of(ranks / 2));
   StepResults own;
+  own.seconds = of(session.rank());
   for (int phase = 0; phase < num_step_phases; ++phase)
-    own.phase_seconds[static_cast<std::size_t>(phase)] = phase % session.size() == session.rank() ? 2.0 : 1.0;
-  EXPECT_THAT(observe_step(session, own, 0).phase_seconds, testing::Each(testing::DoubleEq(2.0)));
+    own.phase_seconds[static_cast<std::size_t>(phase)] = phase % ranks == session.rank() ? 2.0 : 1.0;
+  std::int64_t most = static_cast<std::int64_t>(session.ledger().peak());
+  session.host_world().all_reduce({&most, DType::int64, {1}}, ReduceOp::max).host_wait();
+  const auto more = static_cast<std::size_t>(1e6 * of(session.rank())) + static_cast<std::size_t>(most) -
+                    session.ledger().current();
+  session.ledger().charge(MemoryCategory::workspace, more);
+  const StepObservation seen = observe_step(session, own, session.rank() == 0 ? 0 : 10 + session.rank());
+  session.ledger().release(MemoryCategory::workspace, more);
+  EXPECT_THAT(seen.phase_seconds, testing::Each(testing::DoubleEq(2.0)));
+  EXPECT_DOUBLE_EQ(seen.seconds_min, 1.0);
+  EXPECT_DOUBLE_EQ(seen.seconds_median, median);
+  EXPECT_DOUBLE_EQ(seen.seconds_max, of(ranks - 1));
+  const auto bytes = [&](double of_rank) { return 1e6 * of_rank + static_cast<double>(most); };
+  EXPECT_DOUBLE_EQ(seen.memory_min, bytes(1.0));
+  EXPECT_DOUBLE_EQ(seen.memory_median, bytes(median));
+  EXPECT_DOUBLE_EQ(seen.memory_max, bytes(of(ranks - 1)));
+  EXPECT_EQ(seen.stop_request, ranks == 1 ? 0 : 9 + ranks);
 }
 
 // One test, because a process has one session.
@@ -112,7 +132,6 @@ TEST(CommunicationMemory, EqualsThePlan) {
     }
   }
   expect_planned(session.ledger(), world->rank(), setup.config, comm);
-  expect_slowest_rank_of_each_phase(session);
 
   for (const std::string algorithm : {"naive", "tree", "ring", "halving_doubling", "tree<20000,ring"}) {
     for (const std::string strategy : {"per_parameter", "flat", "overlapped", "bucketed", "zero1", "zero2",
@@ -162,6 +181,7 @@ TEST(CommunicationMemory, EqualsThePlan) {
       }
     }
   }
+  expect_columns_of_different_ranks(session);
 }
 
 }  // namespace

@@ -61,8 +61,8 @@ struct Mode {
   double bucket_mb;
 };
 
-/// In SendsExactlyWhatTheFormulaSays the gradients of a norm and a projection take 8932 bytes: more than
-/// 0.0087 MB, less than 0.0087 MiB.
+/// In SendsExactlyWhatTheFormulaSays the gradients of a norm and a projection take 8932 bytes in fp32: more
+/// than 0.0087 MB, less than 0.0087 MiB.
 constexpr Mode modes[] = {
     {"per_parameter", 25.0}, {"flat", 25.0}, {"overlapped", 25.0}, {"bucketed", 0.0087}, {"bucketed", 25.0}};
 
@@ -87,6 +87,18 @@ TEST_F(DdpEquivalence, AccumulationComputesWhatOneBatchDoes) {
     RunConfig config = mini_config(small_model(), global_batch, 37, ranks(), accumulation);
     set_ddp(config, "bucketed", 0.01);
     expect_equal_to_rounding(config, run(*world_, config, steps), oracle);
+  }
+}
+
+/// The bounds hang on no seed.
+TEST_F(DdpEquivalence, OtherInitialWeightsAreAsClose) {
+  constexpr std::int64_t steps = 10;
+  for (const std::uint64_t seed : {1, 2, 3}) {
+    SCOPED_TRACE(seed);
+    RunConfig whole = mini_config(small_model(), global_batch, 37);
+    RunConfig config = parallel_config();
+    whole.train.seed = config.train.seed = seed;
+    expect_equal_to_rounding(config, run(*world_, config, steps), run_alone(whole, steps));
   }
 }
 
@@ -197,17 +209,18 @@ std::vector<std::vector<std::int64_t>> gradient_groups(const ModelConfig& model)
   return groups;
 }
 
-/// The traffic of a mode: bare tensors one by one, or ranges of the buffer in which each tensor begins at a
-/// multiple of 64 elements. A bucket ends with a tensor, and the next bucket begins with the padding after
-/// it; only the last bucket includes its trailing padding.
-Traffic gradient_traffic(const ModelConfig& model, const Mode& mode, std::int64_t ranks, std::int64_t rank) {
+/// The traffic of a mode with gradients of `width` bytes each: bare tensors one by one, or ranges of the
+/// buffer in which each tensor begins at a multiple of 64 elements. A bucket ends with a tensor, and the next
+/// bucket begins with the padding after it; only the last bucket includes its trailing padding.
+Traffic gradient_traffic(const ModelConfig& model, const Mode& mode, std::int64_t width, std::int64_t ranks,
+                         std::int64_t rank) {
   const auto limit = static_cast<std::int64_t>(mode.bucket_mb * 1024.0 * 1024.0);
   const bool is_by_tensor = mode.name == "per_parameter" || mode.name == "overlapped";
   Traffic traffic;
   const auto reduce = [&](std::int64_t elements) {
     traffic.calls += 1;
-    traffic.bytes += 4 * elements;
-    traffic.wire_bytes += 4 * sent_by_ring_all_reduce(elements, ranks, rank);
+    traffic.bytes += width * elements;
+    traffic.wire_bytes += width * sent_by_ring_all_reduce(elements, ranks, rank);
   };
   const auto aligned = [](std::int64_t element) { return (element + 63) / 64 * 64; };
   std::int64_t complete = 0;  // elements
@@ -219,7 +232,7 @@ Traffic gradient_traffic(const ModelConfig& model, const Mode& mode, std::int64_
       complete = aligned(complete) + size;
     }
     if (&group == &groups.back()) complete = aligned(complete);
-    if (mode.name == "bucketed" && 4 * (complete - reduced) >= limit) {
+    if (mode.name == "bucketed" && width * (complete - reduced) >= limit) {
       reduce(complete - reduced);
       reduced = complete;
     }
@@ -228,35 +241,50 @@ Traffic gradient_traffic(const ModelConfig& model, const Mode& mode, std::int64_
   return traffic;
 }
 
+/// Types of the weights and of the gradients. Only the latter count, except that the guard's two numbers are
+/// always fp32.
+constexpr std::pair<DType, DType> types[] = {{DType::fp32, DType::fp32},
+                                             {DType::bf16, DType::bf16},
+                                             {DType::bf16, DType::fp32},
+                                             {DType::fp16, DType::fp16}};
+
 TEST_F(DdpEquivalence, SendsExactlyWhatTheFormulaSays) {
   constexpr std::int64_t steps = 2;
-  for (const bool tied : {true, false}) {
-    for (const Mode& mode : modes) {
-      for (const std::int64_t accumulation : {1, 2}) {
-        SCOPED_TRACE(
-            fmt::format("{}, accumulation {}, {}", mode.name, accumulation, tied ? "tied" : "untied"));
-        ModelConfig model = small_model();
-        model.width = 45;  // not a multiple of the alignment
-        model.tied = tied;
-        RunConfig config = mini_config(model, 2 * ranks(), 8, ranks(), accumulation);
-        set_ddp(config, mode.name, mode.bucket_mb);
-        const Sent sent = sent_by_rings(backend_, config, steps);
-        if (ranks() == 1) {
-          EXPECT_TRUE(sent.calls.empty());
-          EXPECT_EQ(sent.wire_bytes, 0);
-          continue;
+  const auto expect_formula = [&](const RunConfig& config, const Mode& mode) {
+    const Sent sent = sent_by_rings(backend_, config, steps);
+    if (ranks() == 1) {
+      EXPECT_TRUE(sent.calls.empty());
+      EXPECT_EQ(sent.wire_bytes, 0);
+      return;
+    }
+    ASSERT_EQ(sent.calls.size(), 1U);
+    const TrafficRow& row = sent.calls[0];
+    EXPECT_EQ(row.axis, "data");
+    EXPECT_EQ(row.operation, CommOperation::all_reduce);
+    const auto width = config.train.grad_dtype == DType::fp32 ? 4 : 2;
+    const Traffic expected = gradient_traffic(config.model, mode, width, ranks(), world_->rank());
+    constexpr std::int64_t scalars = 2;  // loss sum and squared norm
+    EXPECT_EQ(static_cast<std::int64_t>(row.calls), steps * (expected.calls + 1));
+    EXPECT_EQ(static_cast<std::int64_t>(row.payload_bytes), steps * (expected.bytes + 4 * scalars));
+    if (calls_are_checked) return;  // the checks send messages that count too
+    const std::int64_t scalar_bytes = 4 * sent_by_ring_all_reduce(scalars, ranks(), world_->rank());
+    EXPECT_EQ(sent.wire_bytes, steps * (expected.wire_bytes + scalar_bytes));
+  };
+  for (const auto& [dtype, grad_dtype] : types) {
+    for (const bool tied : {true, false}) {
+      for (const Mode& mode : modes) {
+        for (const std::int64_t accumulation : {1, 2}) {
+          SCOPED_TRACE(fmt::format("{}, accumulation {}, {}, {}, gradients {}", mode.name, accumulation,
+                                   tied ? "tied" : "untied", name_of(dtype), name_of(grad_dtype)));
+          ModelConfig model = small_model();
+          model.width = 45;  // not a multiple of the alignment
+          model.tied = tied;
+          RunConfig config = mini_config(model, 2 * ranks(), 8, ranks(), accumulation);
+          config.train.dtype = dtype;
+          config.train.grad_dtype = grad_dtype;
+          set_ddp(config, mode.name, mode.bucket_mb);
+          expect_formula(config, mode);
         }
-        ASSERT_EQ(sent.calls.size(), 1U);
-        const TrafficRow& row = sent.calls[0];
-        EXPECT_EQ(row.axis, "data");
-        EXPECT_EQ(row.operation, CommOperation::all_reduce);
-        const Traffic expected = gradient_traffic(model, mode, ranks(), world_->rank());
-        constexpr std::int64_t scalars = 2;  // loss sum and squared norm
-        EXPECT_EQ(static_cast<std::int64_t>(row.calls), steps * (expected.calls + 1));
-        EXPECT_EQ(static_cast<std::int64_t>(row.payload_bytes), steps * (expected.bytes + 4 * scalars));
-        if (calls_are_checked) continue;  // the checks send messages that count too
-        const std::int64_t scalar_bytes = 4 * sent_by_ring_all_reduce(scalars, ranks(), world_->rank());
-        EXPECT_EQ(sent.wire_bytes, steps * (expected.wire_bytes + scalar_bytes));
       }
     }
   }

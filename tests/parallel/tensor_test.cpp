@@ -220,51 +220,67 @@ TEST_F(Tensor, DividesEveryVocabulary) {
 /// gradient after the embedding. At the end of a step, it sums the gradients of the norms.
 TEST_F(Tensor, SendsExactlyWhatTheFormulaSays) {
   constexpr std::int64_t steps = 2;
-  for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::block}) {
+  const auto expect_formula = [&](const RunConfig& config, const TensorSplits& splits) {
+    const ModelConfig& model = config.model;
+    // Bytes of an activation and of a gradient; the loss's numbers are fp32.
+    const std::int64_t a = config.train.dtype == DType::fp32 ? 4 : 2;
+    const std::int64_t g = config.train.grad_dtype == DType::fp32 ? 4 : 2;
+    const std::int64_t rows = config.train.micro_batch * seq_len;
+    const std::int64_t residual_bytes = rows * model.width * a;
+    const std::int64_t num_micro_batches = steps * config.train.accumulation;
+    const std::int64_t sums =
+        (config.train.recompute == Recompute::block ? 5 : 4) * model.layers + (splits.vocab ? 2 : 0);
+    std::map<CommOperation, std::int64_t> bytes;
+    if (splits.sequence) {
+      bytes[CommOperation::reduce_scatter] = num_micro_batches * sums * residual_bytes;
+      bytes[CommOperation::all_gather] = num_micro_batches * (6 * model.layers + 2) * residual_bytes;
+      bytes[CommOperation::all_reduce] = steps * norm_elements(config) * g;
+    } else {
+      bytes[CommOperation::all_reduce] = num_micro_batches * sums * residual_bytes;
+    }
+    if (splits.vocab)
+      bytes[CommOperation::all_gather] += num_micro_batches * 4 * rows * 4 * config.parallel.tensor;
+    // Without a data axis, the guard's sums are counted on the tensor axis.
+    if (config.parallel.data == 1) bytes[CommOperation::all_reduce] += steps * 8;
+    const Sent sent = sent_by_rings(backend_, config, steps);
+    std::map<CommOperation, std::int64_t> payload;
+    for (const TrafficRow& row : sent.calls) {
+      if (row.axis == "tensor") payload[row.operation] = static_cast<std::int64_t>(row.payload_bytes);
+    }
+    std::erase_if(bytes, [](const auto& entry) { return entry.second == 0; });
+    EXPECT_EQ(payload, bytes);
+
+    if (calls_are_checked || config.parallel.data > 1) return;  // messages for other purposes count too
+    const auto summed = [&](std::int64_t width, std::int64_t count) {
+      return width * sent_by_ring_all_reduce(count, config.parallel.tensor, world_->rank());
+    };
+    constexpr std::int64_t scalars = 2;  // loss sum and squared norm
+    std::int64_t wire_bytes = steps * summed(4, scalars);
+    if (splits.sequence) {
+      const std::int64_t aligned = (model.width + 63) / 64 * 64;
+      wire_bytes += steps * (2 * model.layers + 1) * summed(g, aligned + model.width);
+    } else {
+      wire_bytes += num_micro_batches * sums * summed(a, rows * model.width);
+    }
+    for (const CommOperation half : {CommOperation::reduce_scatter, CommOperation::all_gather})
+      wire_bytes += sent_by_half_a_ring(bytes[half], config.parallel.tensor);
+    EXPECT_EQ(sent.wire_bytes, wire_bytes);
+  };
+  using enum DType;
+  struct Case {
+    Recompute recompute;
+    DType dtype, grad_dtype;
+  };
+  for (const Case& what : {Case{Recompute::none, fp32, fp32}, Case{Recompute::selective, fp32, fp32},
+                           Case{Recompute::block, fp32, fp32}, Case{Recompute::none, bf16, fp32},
+                           Case{Recompute::block, bf16, bf16}, Case{Recompute::none, fp16, fp16}}) {
+    SCOPED_TRACE(fmt::format("{}, gradients {}", name_of(what.dtype), name_of(what.grad_dtype)));
     for (const TensorSplits& splits : every_split) {
       for_all_layouts(model_of_heads(), odd_accumulation(), splits, [&](RunConfig config) {
-        config.train.recompute = recompute;
-        const ModelConfig& model = config.model;
-        const std::int64_t rows = config.train.micro_batch * seq_len;
-        const std::int64_t residual_bytes = rows * model.width * 4;
-        const std::int64_t num_micro_batches = steps * config.train.accumulation;
-        const std::int64_t sums =
-            (recompute == Recompute::block ? 5 : 4) * model.layers + (splits.vocab ? 2 : 0);
-        std::map<CommOperation, std::int64_t> bytes;
-        if (splits.sequence) {
-          bytes[CommOperation::reduce_scatter] = num_micro_batches * sums * residual_bytes;
-          bytes[CommOperation::all_gather] = num_micro_batches * (6 * model.layers + 2) * residual_bytes;
-          bytes[CommOperation::all_reduce] = steps * norm_elements(config) * 4;
-        } else {
-          bytes[CommOperation::all_reduce] = num_micro_batches * sums * residual_bytes;
-        }
-        if (splits.vocab)
-          bytes[CommOperation::all_gather] += num_micro_batches * 4 * rows * 4 * config.parallel.tensor;
-        // Without a data axis, the guard's sums are counted on the tensor axis.
-        if (config.parallel.data == 1) bytes[CommOperation::all_reduce] += steps * 8;
-        const Sent sent = sent_by_rings(backend_, config, steps);
-        std::map<CommOperation, std::int64_t> payload;
-        for (const TrafficRow& row : sent.calls) {
-          if (row.axis == "tensor") payload[row.operation] = static_cast<std::int64_t>(row.payload_bytes);
-        }
-        std::erase_if(bytes, [](const auto& entry) { return entry.second == 0; });
-        EXPECT_EQ(payload, bytes);
-
-        if (calls_are_checked || config.parallel.data > 1) return;  // messages for other purposes count too
-        const auto summed = [&](std::int64_t count) {
-          return 4 * sent_by_ring_all_reduce(count, config.parallel.tensor, world_->rank());
-        };
-        constexpr std::int64_t scalars = 2;  // loss sum and squared norm
-        std::int64_t wire_bytes = steps * summed(scalars);
-        if (splits.sequence) {
-          const std::int64_t aligned = (model.width + 63) / 64 * 64;
-          wire_bytes += steps * (2 * model.layers + 1) * summed(aligned + model.width);
-        } else {
-          wire_bytes += num_micro_batches * sums * summed(rows * model.width);
-        }
-        for (const CommOperation half : {CommOperation::reduce_scatter, CommOperation::all_gather})
-          wire_bytes += sent_by_half_a_ring(bytes[half], config.parallel.tensor);
-        EXPECT_EQ(sent.wire_bytes, wire_bytes);
+        config.train.recompute = what.recompute;
+        config.train.dtype = what.dtype;
+        config.train.grad_dtype = what.grad_dtype;
+        expect_formula(config, splits);
       });
     }
   }

@@ -236,25 +236,28 @@ TEST_F(Zero, SendsExactlyWhatTheFormulaSays) {
   constexpr std::int64_t steps = 2;
   struct Case {
     DType dtype;
+    DType grad_dtype;
     std::int64_t prefetch;
     bool reshard;
   };
-  for (const Case& what : {Case{DType::fp32, 1, true}, Case{DType::bf16, 1, true}, Case{DType::fp32, 0, true},
-                           Case{DType::fp32, 3, true}, Case{DType::fp32, 1, false}}) {
+  using enum DType;
+  for (const Case& what : {Case{fp32, fp32, 1, true}, Case{bf16, fp32, 1, true}, Case{bf16, bf16, 1, true},
+                           Case{fp16, fp16, 1, true}, Case{fp32, fp32, 0, true}, Case{fp32, fp32, 3, true},
+                           Case{fp32, fp32, 1, false}}) {
     for (const auto& [tied, m] :
          {std::pair(true, 1), std::pair(true, 2), std::pair(false, 1), std::pair(false, 2)}) {
-      SCOPED_TRACE(fmt::format("{}, prefetch {}, reshard {}, tied {}", name_of(what.dtype), what.prefetch,
-                               what.reshard, tied));
+      SCOPED_TRACE(fmt::format("{}, gradients {}, prefetch {}, reshard {}, tied {}", name_of(what.dtype),
+                               name_of(what.grad_dtype), what.prefetch, what.reshard, tied));
       ModelConfig model = small_model();
       model.layers = 3;
       model.width = 45;  // not a multiple of the alignment
       model.tied = tied;
       RunConfig whole = mini_config(model, 2 * ranks(), 8, ranks(), m);
       whole.train.dtype = what.dtype;
-      whole.train.grad_dtype = DType::fp32;
+      whole.train.grad_dtype = what.grad_dtype;
       // Bytes of a gradient and of a weight.
-      constexpr std::int64_t g = 4;
-      const std::int64_t p = what.dtype == DType::fp32 ? 4 : 2;
+      const std::int64_t g = what.grad_dtype == fp32 ? 4 : 2;
+      const std::int64_t p = what.dtype == fp32 ? 4 : 2;
       for_all_stages(whole, [&](RunConfig config) {
         const std::string_view stage = config.parallel.exchange->name;
         if (stage != "zero3" && (what.prefetch != 1 || !what.reshard)) return;  // these are zero3's alone

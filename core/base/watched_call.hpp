@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// WatchedCall: a call to the system, the launcher or a communicator that may never return, reported to the
-// watchdog.
+// WatchedCall: a call to the system, the launcher, a communicator or a device that may never return, reported
+// to the watchdog.
 #pragma once
 
 #include <cstddef>
@@ -11,11 +11,12 @@ namespace mylos {
 
 /// What a call waits for. The watchdog has a time limit for each kind.
 enum class CallKind : std::uint64_t {
-  collective,  ///< a communicator, or the start or end of MPI
-  io,          ///< a file system
-  agreement,   ///< other ranks, which may be busy with their files
+  collective,   ///< a communicator, or the start or end of MPI
+  io,           ///< a file system
+  agreement,    ///< other ranks, which may be busy with their files
+  computation,  ///< a compute backend; of the calls that overlap, only the first is noted
 };
-inline constexpr std::size_t num_call_kinds = 3;
+inline constexpr std::size_t num_call_kinds = 4;
 
 /// Receives the watched calls of all threads.
 class CallObserver {

@@ -31,11 +31,24 @@ bool is_same(const RankFlight::Entry* a, const RankFlight::Entry* b) {
          a->record.bytes == b->record.bytes;
 }
 
-/// The operation that the rank of `flight` is in. A file-system call takes precedence, because other ranks
-/// wait for a rank that is in one.
+/// The operation that the rank of `flight` is in. A file-system call takes precedence, then a computation,
+/// because other ranks wait for a rank that is in one.
 const RankFlight::Entry* shown_operation(const RankFlight& flight) {
-  const RankFlight::Entry* io = flight.open_operation(CallKind::io);
-  return io != nullptr ? io : flight.open_operation();
+  for (const CallKind kind : {CallKind::io, CallKind::computation}) {
+    if (const RankFlight::Entry* open = flight.open_operation(kind)) return open;
+  }
+  return flight.open_operation();
+}
+
+std::string_view failure_of(CallKind kind) {
+  switch (kind) {
+    case CallKind::io:
+      return "hanging file system";
+    case CallKind::computation:
+      return "stalled computation";
+    default:
+      return "stalled collective";
+  }
 }
 
 }  // namespace
@@ -97,6 +110,7 @@ void FailureDetector::judge() {
                        flight.on_other_node ? " on another node" : "", seconds(clock_ - sights_[i].beat_at));
   }
   judge_operations(CallKind::io, limits_.io_timeout, ExitCode::io);
+  judge_operations(CallKind::computation, limits_.operation_timeout, ExitCode::watchdog);
   judge_operations(CallKind::collective, limits_.operation_timeout, ExitCode::watchdog);
   // The rank that the others wait for may be in a file-system call for up to io_timeout.
   judge_operations(CallKind::agreement, limits_.operation_timeout + limits_.io_timeout, ExitCode::watchdog);
@@ -112,8 +126,7 @@ void FailureDetector::judge_operations(CallKind kind, milliseconds limit, ExitCo
   code_ = code;
   failed_ = static_cast<std::size_t>(late - sights_.begin());
   const RankFlight& flight = (*node_)[failed_];
-  reason_.add("{}: rank {} has been in ", kind == CallKind::io ? "hanging file system" : "stalled collective",
-              flight.rank);
+  reason_.add("{}: rank {} has been in ", failure_of(kind), flight.rank);
   describe(reason_, flight.open_operation(kind));
   reason_.add(" for more than {:.1f} s", seconds(limit));
   // Lists every distinct operation together with the ranks that are in it.
@@ -179,11 +192,16 @@ std::string_view FailureDetector::report() {
       return entry.record.kind == CallKind::collective;
     };
     auto collectives_left = std::ranges::count_if(entries, is_collective);
-    auto others_left = std::ssize(entries) - collectives_left;
+    const auto is_computation = [](const RankFlight::Entry& entry) {
+      return entry.record.kind == CallKind::computation;
+    };
+    auto others_left =
+        std::ssize(entries) - collectives_left - std::ranges::count_if(entries, is_computation);
     for (const RankFlight::Entry& entry : entries) {
-      // The last collectives, the last other call, and all operations under way.
+      // The last collectives, the last computation, the last other call, and all operations under way.
       const bool is_late =
-          is_collective(entry) ? collectives_left-- <= collectives_printed : others_left-- <= 1;
+          is_computation(entry) ||
+          (is_collective(entry) ? collectives_left-- <= collectives_printed : others_left-- <= 1);
       if (!is_late && entry.done) continue;
       const auto age = looked_at_->time_since_epoch() - nanoseconds(entry.record.begin_ns);
       report_.add("  #{} ", entry.record.number);

@@ -113,9 +113,30 @@ FlightPage& FlightRecorder::own() const {
   return *node_[own_];
 }
 
-// The lowest bit of the number that `begin` returns is the index of the call's ring.
+namespace {
+
+void store(FlightPage::Slot& slot, std::uint64_t number, CallKind kind, std::string_view operation,
+           std::string_view object, std::uint64_t bytes) {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  slot.record.store({number, bytes, std::chrono::nanoseconds(now).count(), kind, fixed_text<16>(operation),
+                     fixed_end<40>(object)});
+}
+
+// The remainder of the number that `begin` returns: the index of the call's ring, or a computation.
+constexpr std::uint64_t num_places = 3;
+constexpr std::uint64_t computation_place = 2;
+
+}  // namespace
+
 std::uint64_t FlightRecorder::begin(CallKind kind, std::string_view operation, std::string_view object,
                                     std::uint64_t bytes) {
+  if (kind == CallKind::computation) {
+    FlightPage::Slot& slot = own().computation;
+    std::uint64_t last = slot.completed.load();
+    if (!slot.begun.compare_exchange_strong(last, last + 1)) return computation_place;  // number 0: not noted
+    store(slot, last + 1, kind, operation, object, bytes);
+    return num_places * (last + 1) + computation_place;
+  }
   const std::uint64_t index = kind == CallKind::collective ? 0 : 1;
   FlightPage::Ring& ring = own().rings[index];
   std::uint64_t number = 0;
@@ -126,16 +147,18 @@ std::uint64_t FlightRecorder::begin(CallKind kind, std::string_view operation, s
     if (slot->begun.load() <= slot->completed.load()) break;
   }
   slot->begun.store(number);
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  slot->record.store({number, bytes, std::chrono::nanoseconds(now).count(), kind, fixed_text<16>(operation),
-                      fixed_end<40>(object)});
-  return 2 * number + index;
+  store(*slot, number, kind, operation, object, bytes);
+  return num_places * number + index;
 }
 
 void FlightRecorder::complete(std::uint64_t number) {
-  FlightPage::Ring& ring = own().rings[number % 2];
-  number /= 2;
-  std::atomic<std::uint64_t>& completed = ring.slots[number % ring.slots.size()].completed;
+  const std::uint64_t place = number % num_places;
+  number /= num_places;
+  if (place == computation_place) {
+    if (number > 0) own().computation.completed.store(number);
+    return;
+  }
+  std::atomic<std::uint64_t>& completed = own().rings[place].slots[number % FlightPage::Ring::size].completed;
   if (completed.load() < number) completed.store(number);
 }
 
@@ -172,13 +195,13 @@ void FlightRecorder::read_node(std::vector<RankFlight>& ranks) const {
       flight.phase = phase->text;
     }
     flight.num_operations = 0;
-    for (const FlightPage::Ring& ring : page.rings) {
-      for (const FlightPage::Slot& slot : ring.slots) {
-        const auto record = slot.record.load();
-        if (record && record->number > 0)
-          flight.operations[flight.num_operations++] = {*record, slot.completed.load() >= record->number};
-      }
-    }
+    const auto add = [&](const FlightPage::Slot& slot) {
+      const auto record = slot.record.load();
+      if (record && record->number > 0)
+        flight.operations[flight.num_operations++] = {*record, slot.completed.load() >= record->number};
+    };
+    for (const FlightPage::Ring& ring : page.rings) std::ranges::for_each(ring.slots, add);
+    add(page.computation);
     std::ranges::sort(std::span(flight.operations).first(flight.num_operations), {},
                       [](const RankFlight::Entry& entry) { return entry.record.begin_ns; });
   };

@@ -88,6 +88,7 @@ struct FlightPage {
   SharedValue<PhaseRecord> phase;
   // Of collectives, whose numbers are the same on all ranks, and of other calls.
   std::array<Ring, 2> rings;
+  Slot computation;  // the last computation: there are too many to keep more
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "pages are shared between processes");
 
@@ -108,7 +109,7 @@ struct RankFlight {
   std::int64_t step = 0;
   std::array<char, 56> phase{};
   std::size_t num_operations = 0;
-  std::array<Entry, 2 * FlightPage::Ring::size> operations{};  ///< the oldest first
+  std::array<Entry, 2 * FlightPage::Ring::size + 1> operations{};  ///< the oldest first
 
   std::span<const Entry> entries() const { return std::span(operations).first(num_operations); }
   /// The oldest operation under way, of `kind` if given; null if there is none.
@@ -117,7 +118,8 @@ struct RankFlight {
 
 /// Writes this rank's page, reads the pages of the ranks of the same node, and receives messages from one
 /// rank of another node. `begin` and `complete` never allocate and may be called from any thread. Keeps up to
-/// 64 collectives and up to 64 other calls: the calls under way and the latest completed calls.
+/// 64 collectives and up to 64 other calls: the calls under way and the latest completed calls; and the last
+/// computation. A computation that begins during another one is not noted.
 class FlightRecorder final : public CallObserver {
  public:
   /// Every rank's text, in the order of the ranks; collective.

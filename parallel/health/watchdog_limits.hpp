@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// WatchdogLimits: how long silence, a collective and a file-system call may last.
+// WatchdogLimits: how long silence, a collective, a computation and a file-system call may last.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,9 @@
 namespace mylos {
 
 struct WatchdogLimits {
-  std::chrono::milliseconds silence{5000};              ///< a rank without a heartbeat for longer has stopped
-  std::chrono::milliseconds operation_timeout{600000};  ///< a collective that takes longer has stalled
+  std::chrono::milliseconds silence{5000};  ///< a rank without a heartbeat for longer has stopped
+  std::chrono::milliseconds operation_timeout{
+      600000};  ///< a collective or computation that takes longer has stalled
   std::chrono::milliseconds io_timeout{600000};  ///< a file-system call that takes longer is taken to hang
 
   /// The time between heartbeats and between looks, so short that several heartbeats must be missed

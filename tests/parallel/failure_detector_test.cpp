@@ -99,6 +99,27 @@ TEST(FailureDetector, ReportsTheLastEightCollectivesOfARank) {
   EXPECT_THAT(node.report(), AllOf(HasSubstr("\n  #2 all_reduce"), Not(HasSubstr("\n  #1 all_reduce"))));
 }
 
+TEST(FailureDetector, ReportsAComputationThatDoesNotEndBeforeTheCollectiveThatWaitsForIt) {
+  Node node;
+  node.begin(0, "all_reduce");
+  node.begin(1, "compute", CallKind::computation);
+  EXPECT_EQ(node.watch(limits.operation_timeout + pause), "");
+  EXPECT_EQ(
+      node.watch(pause),
+      "stalled computation: rank 1 has been in compute [data] 40 bytes for more than 10.0 s; in all_reduce "
+      "[data] 40 bytes: 0; in compute [data] 40 bytes: 1; in no operation: 2");
+  EXPECT_EQ(node.code(), ExitCode::watchdog);
+}
+
+TEST(FailureDetector, LetsComputationsTakeLongInTotal) {
+  Node node;
+  for (int i = 0; i < 5; ++i) {
+    node.begin(0, "compute", CallKind::computation);
+    EXPECT_EQ(node.watch(limits.operation_timeout - pause), "");
+    node.complete(0);
+  }
+}
+
 TEST(FailureDetector, TellsADeadRankFromAStoppedOne) {
   Node node;
   node.rank(1).has_died = true;

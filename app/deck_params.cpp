@@ -138,9 +138,11 @@ const ParamSpec params[] = {
                "Compute backend; auto takes the best one that works on this machine."),
     text_param("backend", "comm", "auto",
                "Communication backend; auto takes the best one that works on this machine."),
-    integer_param("backend", "threads", "0", 0, 4096, "threads",
-                  "Host threads of a rank; 0 takes OMP_NUM_THREADS if it is set, otherwise an even share of "
-                  "the hardware threads that the rank may use."),
+    integer_param(
+        "backend", "threads", "0", 0, 4096, "threads",
+        "Host threads of a rank; 0 takes OMP_NUM_THREADS if it is set, otherwise the smallest of an "
+        "even share of the hardware threads that the rank may use, of the CPU quota of its container "
+        "(cgroup), and OMP_THREAD_LIMIT."),
     boolean_param("backend", "graphs", "false",
                   "From the second step on, the kernels of a pass or of the update between one communication "
                   "call and the next are queued as one CUDA graph instead of one by one; needs a GPU. The "
@@ -160,7 +162,8 @@ const ParamSpec params[] = {
                "Simulates a link of this bandwidth between every pair of ranks, for studies on one machine; "
                "needs an algorithm other than native. 0 simulates none."),
     real_param("comm", "timeout", "600", 0.1, 1e6, "s",
-               "A collective that takes longer counts as stalled, and the job ends with exit code 76."),
+               "A collective or computation that takes longer counts as stalled, and the job ends with exit "
+               "code 76."),
     real_param("comm", "heartbeat", "5", 0.1, 1e6, "s",
                "A rank that is silent for longer counts as stopped, and the job ends with exit code 76."),
     real_param("comm", "start_timeout", "60", 0.1, 1e6, "s",

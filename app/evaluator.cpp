@@ -60,6 +60,7 @@ std::optional<EvalResult> evaluate(ModelExecutor& executor, ComputeBackend& back
     correct_of_all += sums[i + 1];
     count_of_all += sums[i + 2];
   }
+  require(correct_of_all >= 0 && correct_of_all <= count_of_all, "a token is correct at most once");
   const auto total = static_cast<double>(count_of_all);
   return EvalResult{.loss = loss_of_all / total,
                     .accuracy = static_cast<double>(correct_of_all) / total,

@@ -75,7 +75,7 @@ Setup setup_of(const CheckpointReader& reader, const CommandLine& line, const Mp
   }
   Setup setup = make_setup(state.deck, "the checkpoint's deck", overrides, line.text("plugin-path"),
                            mpi.job(), DeckOrigin::checkpoint);
-  setup.choose(mpi.size(), mpi.ranks_sharing_cores());
+  setup.choose(mpi.size(), mpi.thread_limits());
   return setup;
 }
 

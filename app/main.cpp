@@ -3,30 +3,43 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
-#include <system_error>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include "app/commands/commands.hpp"
+#include "app/last_resort.hpp"
 #include "app/mpi_runtime.hpp"
 #include "core/base/error.hpp"
 #include "core/base/say.hpp"
-#include "io/file_util.hpp"
 
-int main(int argc, char** argv) {
-  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the file size limit then returns an error
+namespace {
+
+/// Opens /dev/null for each of the standard streams that is closed. Otherwise the next file to be opened,
+/// perhaps a checkpoint, would take its place and receive what is printed.
+void open_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(stream, F_GETFD) == -1 && open("/dev/null", O_RDWR) != stream) _exit(1);
+  }
+}
+
+int run(int argc, char** argv) {
   try {
-    const int code = mylos::run_command(argc, argv);
-    std::fflush(nullptr);
-    // Exit handlers are skipped: they may hang, and the watchdog no longer runs.
-    _exit(code);
-  } catch (const mylos::Error& error) {
+    return mylos::run_command(argc, argv);
+  } catch (const std::exception& exception) {
+    const mylos::Error error = mylos::error_of(exception);
     if (mylos::launched_rank() == 0) mylos::say(stderr, "mylos: {}\n", error.what());
     return static_cast<int>(error.code());
-  } catch (const std::system_error& error) {
-    if (mylos::launched_rank() == 0) mylos::say(stderr, "mylos: {}\n", mylos::message_of(error));
-    return static_cast<int>(mylos::ExitCode::io);
-  } catch (const std::exception& error) {
-    mylos::say(stderr, "mylos: internal error: {}\n", error.what());
-    return static_cast<int>(mylos::ExitCode::internal);
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  open_standard_streams();
+  mylos::catch_library_failures();
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the file size limit then returns an error
+  const int code = run(argc, argv);
+  std::fflush(nullptr);
+  // Exit handlers are skipped: they may hang, and the watchdog no longer runs.
+  _exit(code);
 }

@@ -13,6 +13,8 @@
 #include <fmt/core.h>
 #include <mpi.h>
 
+#include "app/environment.hpp"
+#include "app/last_resort.hpp"
 #include "app/processors.hpp"
 #include "core/base/error.hpp"
 #include "core/base/say.hpp"
@@ -22,6 +24,13 @@
 namespace mylos {
 
 namespace {
+
+/// Checks what must hold before any thread starts.
+std::chrono::milliseconds checked(std::chrono::milliseconds start_timeout) {
+  check_variables();
+  check_limits();
+  return start_timeout;
+}
 
 /// Higher ranks wait a little longer, so that the lowest rank able to report an error does so first.
 std::chrono::milliseconds own_start_timeout(std::chrono::milliseconds timeout) {
@@ -34,8 +43,13 @@ void abort_mpi(ExitCode code) {
   int is_finalised = 0;
   MPI_Initialized(&is_initialised);
   MPI_Finalized(&is_finalised);
-  if (is_initialised == 0) _exit(static_cast<int>(code));
-  if (is_finalised == 0) MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
+  int size = 1;
+  if (is_initialised != 0 && is_finalised == 0) MPI_Comm_size(MPI_COMM_WORLD, &size);
+  // MPICH's launcher may lose the code of an abort.
+  if (is_initialised == 0 || size == 1) _exit(static_cast<int>(code));
+  if (is_finalised != 0) return;
+  expect_exit();
+  MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
 }
 
 }  // namespace
@@ -48,9 +62,12 @@ int launched_rank() {
 }
 
 MpiRuntime::MpiRuntime(std::chrono::milliseconds start_timeout)
-    : watchdog_(std::make_unique<Watchdog>(own_start_timeout(start_timeout), abort_mpi)) {
+    : watchdog_(std::make_unique<Watchdog>(own_start_timeout(checked(start_timeout)), abort_mpi)),
+      failures_(std::in_place, *watchdog_) {
   int provided = MPI_THREAD_SINGLE;
+  note_start_of_mpi(true);
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+  note_start_of_mpi(false);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
   MPI_Comm_size(MPI_COMM_WORLD, &size_);
   if (provided < MPI_THREAD_MULTIPLE) {
@@ -72,6 +89,10 @@ void MpiRuntime::share_cores() {
   const Processors own = own_processors();
   const std::string own_text = text_of(own);
   const std::vector<std::string> all = gather_texts(node, own_text);
+  const std::optional<CpuQuota> quota = cpu_quota();
+  const std::string group = quota ? quota->group : "";
+  const std::vector<std::string> groups = gather_texts(node, group);
+  const auto sharing_quota = static_cast<int>(std::ranges::count(groups, group));
   int place = 0;
   MPI_Comm_rank(node, &place);
   const auto ranks_here = static_cast<int>(all.size());
@@ -81,7 +102,7 @@ void MpiRuntime::share_cores() {
   ranks_per_node_ = most[0] == -most[1] && most[2] == 0 ? ranks_here : 0;
   MPI_Comm_free(&node);
   const auto sharing = static_cast<int>(std::ranges::count(all, own_text));
-  ranks_sharing_cores_ = sharing;
+  thread_limits_ = mylos::thread_limits(std::ssize(own), sharing, quota, sharing_quota);
   // A binding that the user has decided on with a variable of OpenMP or libgomp takes precedence.
   const bool is_decided =
       std::ranges::any_of(std::array{"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"},
@@ -90,7 +111,7 @@ void MpiRuntime::share_cores() {
   const auto index = static_cast<int>(std::count(all.begin(), all.begin() + place, own_text));
   const Processors share = even_share(own, index, sharing);
   if (const int error = bind_thread(share); error == 0) {
-    ranks_sharing_cores_ = 1;
+    thread_limits_ = mylos::thread_limits(std::ssize(share), 1, quota, sharing_quota);
   } else {
     say(stderr, "mylos: rank {} cannot be bound to cores {} ({}) and shares cores {}\n", rank_,
         text_of(share), std::strerror(error), own_text);
@@ -114,6 +135,7 @@ MpiRuntime::~MpiRuntime() {
     std::this_thread::sleep_for(pause);
     kill_unless_ended_within(patience);
   }
+  failures_.reset();
   watchdog_.reset();
   observe_calls(nullptr);
 }

@@ -4,10 +4,14 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "app/beacon.hpp"
+#include "app/last_resort.hpp"
 #include "app/run_config.hpp"
+#include "core/base/thread_limits.hpp"
 #include "parallel/health/flight_recorder.hpp"
 #include "parallel/health/watchdog.hpp"
 
@@ -17,9 +21,10 @@ namespace mylos {
 int launched_rank();
 
 /// Initialises MPI with MPI_THREAD_MULTIPLE and finalises it. Throws ExitCode::usage if the library offers
-/// less. While this object exists, no rank waits forever: the watchdog ends the job if a rank does not start,
-/// stops or stalls. Ranks to which the launcher gave the same processors divide these (`even_share`), unless
-/// there are fewer processors than ranks, a binding variable of OpenMP or libgomp is set, or binding fails.
+/// less, and the errors of `check_variables` and `check_limits` before that. While this object exists, no
+/// rank waits forever: the watchdog ends the job if a rank does not start, stops or stalls. Ranks to which
+/// the launcher gave the same processors divide these (`even_share`), unless there are fewer processors than
+/// ranks, a binding variable of OpenMP or libgomp is set, or binding fails.
 class MpiRuntime {
  public:
   static constexpr std::chrono::milliseconds default_start_timeout{60000};
@@ -31,9 +36,9 @@ class MpiRuntime {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// Returns the number of ranks on this node, this one included, that may run on exactly the processors of
-  /// this rank: 1 if the launcher or this class gave this rank its own.
-  int ranks_sharing_cores() const { return ranks_sharing_cores_; }
+  /// Returns the limits on the threads of this rank: its share of the processors, which other ranks of the
+  /// node may be given as well, then its share of the CPU quota, if there is one.
+  const std::vector<ThreadLimit>& thread_limits() const { return thread_limits_; }
 
   JobSize job() const { return {size_, ranks_per_node_}; }
 
@@ -51,8 +56,9 @@ class MpiRuntime {
   int rank_ = 0;
   int size_ = 1;
   int ranks_per_node_ = 1;  // as in JobSize
-  int ranks_sharing_cores_ = 1;
+  std::vector<ThreadLimit> thread_limits_;
   std::unique_ptr<Watchdog> watchdog_;
+  std::optional<FailuresEndJob> failures_;
   std::unique_ptr<FlightRecorder> recorder_;
   std::unique_ptr<Beacon> beacon_;
 };

@@ -62,9 +62,8 @@ struct CheckpointConfig {
 struct BackendConfig {
   std::string compute;  ///< "auto" or a name
   std::string comm;
-  /// Host threads per rank; 0: OMP_NUM_THREADS if set, otherwise an even share of the hardware threads that
-  /// the rank may use.
-  std::int64_t threads = 0;
+  std::int64_t threads = 0;        ///< host threads per rank; 0: see `choose_threads`
+  std::string threads_limit = {};  ///< what limits the default number of threads, if not the processors
 };
 
 struct CommConfig {

@@ -4,10 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstdlib>
 #include <span>
 
-#include "app/processors.hpp"
+#include "app/environment.hpp"
 #include "core/memory/device_buffer.hpp"
 #include "parallel/collectives/algorithm_communicator.hpp"
 #include "parallel/collectives/choose_algorithms.hpp"
@@ -16,14 +15,6 @@
 namespace mylos {
 
 namespace {
-
-/// Returns OMP_NUM_THREADS if set, otherwise an even share of the hardware threads that this rank may use.
-std::int64_t default_threads(int ranks_sharing_cores) {
-  if (const char* threads = std::getenv("OMP_NUM_THREADS"); threads != nullptr && std::atoi(threads) > 0) {
-    return std::atoi(threads);
-  }
-  return std::max<std::int64_t>(1, std::ssize(own_processors()) / ranks_sharing_cores);
-}
 
 const PluginDescriptor& first_usable(const PluginRegistry& plugins, PluginKind kind, const char* fallback) {
   const auto usable = plugins.usable(kind);
@@ -74,7 +65,7 @@ std::vector<const PluginDescriptor*> compute_plugins(const PluginRegistry& plugi
 }
 
 BackendConfig choose_backends(const PluginRegistry& plugins, const BackendConfig& wanted, int world_size,
-                              int ranks_sharing_cores) {
+                              std::span<const ThreadLimit> limits) {
   BackendConfig chosen = wanted;
   plugins.require(PluginKind::compute, root_backend);
   if (chosen.compute == "auto")
@@ -86,7 +77,11 @@ BackendConfig choose_backends(const PluginRegistry& plugins, const BackendConfig
     fail(ExitCode::usage, "[backend] comm = self is for one rank, but this run has {}", world_size);
   }
   if (world_size > 1) plugins.require(PluginKind::communication, launcher_comm);
-  if (chosen.threads == 0) chosen.threads = default_threads(ranks_sharing_cores);
+  const ThreadLimit limit = choose_threads(wanted.threads, limits);
+  chosen.threads = limit.threads;
+  // The processors are shown anyway.
+  if (!limit.name.empty() && limit.name != limits.front().name)
+    chosen.threads_limit = fmt::format("{}, {}", limit.name, limits.front().name);
   return chosen;
 }
 

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "app/run_config.hpp"
+#include "core/base/thread_limits.hpp"
 #include "core/memory/memory_ledger.hpp"
 #include "core/ops/traced_backend.hpp"
 #include "core/plugin.hpp"
@@ -29,11 +31,11 @@ CommunicatorPlan plan_communicator(const PluginRegistry& plugins, const RunConfi
 /// the root backend. Backends that were not found are left out.
 std::vector<const PluginDescriptor*> compute_plugins(const PluginRegistry& plugins, const RunConfig& config);
 
-/// Returns `wanted` with `auto` replaced by the chosen backends, and a thread count of 0 by OMP_NUM_THREADS
-/// or, if that is not set, by this rank's share of the hardware threads. Throws ExitCode::usage if a backend
-/// cannot be used, or if "self" is wanted for several ranks.
+/// Returns `wanted` with `auto` replaced by the chosen backends, and the number of threads by
+/// `choose_threads` of `limits`, whose first is by processors. Throws ExitCode::usage if a backend or the
+/// number of threads cannot be used, or if "self" is wanted for several ranks.
 BackendConfig choose_backends(const PluginRegistry& plugins, const BackendConfig& wanted, int world_size,
-                              int ranks_sharing_cores);
+                              std::span<const ThreadLimit> limits);
 
 /// Returns why the ranks of this job cannot use the communication backend of `config` together; "" if they
 /// can. Collective.

@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <new>
 #include <system_error>
 #include <thread>
 #include <variant>
@@ -31,8 +30,8 @@ std::string section_of_file(const std::filesystem::path& file) {
 
 }  // namespace
 
-void Setup::choose(int world_size, int ranks_sharing_cores) {
-  config.backend = choose_backends(plugins, config.backend, world_size, ranks_sharing_cores);
+void Setup::choose(int world_size, std::span<const ThreadLimit> limits) {
+  config.backend = choose_backends(plugins, config.backend, world_size, limits);
   values.set("backend.compute", config.backend.compute);
   values.set("backend.comm", config.backend.comm);
   values.set("backend.threads", config.backend.threads);
@@ -218,11 +217,9 @@ int end_job(const MpiRuntime& mpi, const std::exception& error,
   constexpr std::chrono::milliseconds head_start{300};
   constexpr int most_waits = 10;
   std::this_thread::sleep_for(head_start * std::min(mpi.rank(), most_waits));
-  ExitCode code = ExitCode::internal;
-  std::string message = message_of(error);
-  if (const auto* known = dynamic_cast<const Error*>(&error)) code = known->code();
-  if (dynamic_cast<const std::system_error*>(&error) != nullptr) code = ExitCode::io;
-  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) message = "out of memory";
+  const Error known = error_of(error);
+  const ExitCode code = known.code();
+  const std::string message = known.what();
   record(code, message);
   const bool names_rank = dynamic_cast<const AgreedError*>(&error) != nullptr;
   say(stderr, "mylos: {}\n", names_rank ? message : fmt::format("rank {}: {}", mpi.rank(), message));

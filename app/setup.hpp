@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,8 +30,9 @@ struct Setup {
   ParamValues values;
   RunConfig config;
 
-  /// Replaces, in `config` and `values`, `auto` by the backends in use and 0 by the number of threads in use.
-  void choose(int world_size, int ranks_sharing_cores);
+  /// Replaces, in `config` and `values`, `auto` by the backends in use and 0 by the number of threads in use,
+  /// as `choose_backends` does.
+  void choose(int world_size, std::span<const ThreadLimit> limits);
   std::string resolved_deck() const { return write_deck(specs, values); }
 };
 

@@ -48,7 +48,13 @@ void install(void (*handler)(int)) {
   action.sa_handler = handler;
   action.sa_flags = SA_RESTART | SA_ONSTACK;
   sigfillset(&action.sa_mask);  // no signal interrupts a handler
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1}) sigaction(signal, &action, nullptr);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1}) {
+    struct sigaction present {};
+    sigaction(signal, nullptr, &present);
+    // With nohup, the end of the terminal's session is no reason to stop.
+    if (signal == SIGHUP && present.sa_handler == SIG_IGN) continue;
+    sigaction(signal, &action, nullptr);
+  }
 }
 
 }  // namespace
@@ -61,7 +67,7 @@ StopSignals::StopSignals() : stack_(stack_size()), event_(::eventfd(0, EFD_CLOEX
   waits = event_.get();
   end_waits_with(event_.get());
   const stack_t stack{.ss_sp = stack_.data(), .ss_flags = 0, .ss_size = stack_.size()};
-  sigaltstack(&stack, nullptr);
+  sigaltstack(&stack, &before_);
   install(on_signal);
 }
 
@@ -69,8 +75,7 @@ StopSignals::~StopSignals() {
   install(SIG_DFL);
   end_waits_with(-1);
   waits = -1;
-  const stack_t none{.ss_sp = nullptr, .ss_flags = SS_DISABLE, .ss_size = 0};
-  sigaltstack(&none, nullptr);
+  sigaltstack(&before_, nullptr);
 }
 
 int StopSignals::received() const {

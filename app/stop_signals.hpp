@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <csignal>
 #include <cstddef>
 #include <vector>
 
@@ -17,11 +18,12 @@ namespace mylos {
 /// before the time limit and a second one when the limit is reached. Async-signal-safe.
 bool ends_at_once(int signal, std::chrono::nanoseconds after_first);
 
-/// Installs the handlers for its lifetime. A process has at most one such object. The main thread creates it,
-/// after MPI has started if MPI is used, because MPI may handle some of these signals itself. On the main
-/// thread, which Linux prefers for signals to a process, the handlers run on a stack of their own: compute
-/// kernels generated at run time may keep data below the stack pointer, or may point the stack pointer into
-/// the heap (as oneDNN 2.6's fp32 GEMM does); in both cases a signal's frame would overwrite data.
+/// Installs the handlers for its lifetime, except for SIGHUP if it is ignored (nohup). A process has at most
+/// one such object. The main thread creates it, after MPI has started if MPI is used, because MPI may handle
+/// some of these signals itself. On the main thread, which Linux prefers for signals to a process, the
+/// handlers run on a stack of their own: compute kernels generated at run time may keep data below the stack
+/// pointer, or may point the stack pointer into the heap (as oneDNN 2.6's fp32 GEMM does); in both cases a
+/// signal's frame would overwrite data.
 class StopSignals {
  public:
   StopSignals();
@@ -35,6 +37,7 @@ class StopSignals {
  private:
   std::vector<std::byte> stack_;
   FileDescriptor event_;  // can be read once a signal was received; see `wait_until_ready`
+  stack_t before_{};
 };
 
 }  // namespace mylos

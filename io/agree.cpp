@@ -5,7 +5,6 @@
 #include <array>
 #include <chrono>
 #include <climits>
-#include <filesystem>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -42,15 +41,11 @@ void broadcast(MPI_Comm comm, void* values, std::size_t count, MPI_Datatype type
   wait_for(request);
 }
 
-std::optional<Error> error_of(const std::function<void()>& work) {
+std::optional<Error> try_work(const std::function<void()>& work) {
   try {
     work();
-  } catch (const Error& error) {
-    return error;
-  } catch (const std::filesystem::filesystem_error& error) {
-    return Error(ExitCode::io, message_of(error));
   } catch (const std::exception& error) {
-    return Error(ExitCode::internal, error.what());
+    return error_of(error);
   }
   return std::nullopt;
 }
@@ -58,7 +53,7 @@ std::optional<Error> error_of(const std::function<void()>& work) {
 }  // namespace
 
 void run_collectively(MPI_Comm comm, const std::function<void()>& work) {
-  const std::optional<Error> mine = error_of(work);
+  const std::optional<Error> mine = try_work(work);
   if (comm == MPI_COMM_NULL) {
     if (mine) throw *mine;
     return;

@@ -2,30 +2,24 @@
 #include "io/io_thread.hpp"
 
 #include <algorithm>
-#include <cstddef>
-#include <sched.h>
 #include <unistd.h>
 #include <utility>
 #include <vector>
 
 #include "core/base/error.hpp"
+#include "core/base/thread_limits.hpp"
 #include "io/hdf5_handle.hpp"
 
 namespace mylos {
 
 namespace {
 
-/// The number of processors for this rank, one of `ranks` on this node: those that it is bound to or, if it
-/// is not bound, an even share.
+/// The number of threads for this rank, one of `ranks` on this node: the processors that it is bound to or,
+/// if it is not bound, an even share, and no more than a share of the CPU quota.
 int share_of_processors(int ranks) {
-  constexpr int most_processors = 1 << 16;
-  const std::size_t bytes = CPU_ALLOC_SIZE(most_processors);
-  std::vector<std::byte> set(bytes);
-  auto* processors = reinterpret_cast<cpu_set_t*>(set.data());
-  if (sched_getaffinity(0, bytes, processors) != 0) return 1;
-  const int usable = CPU_COUNT_S(bytes, processors);
+  const int usable = usable_processors();
   const bool is_bound = usable < sysconf(_SC_NPROCESSORS_ONLN);
-  return std::max(1, is_bound ? usable : usable / ranks);
+  return static_cast<int>(smallest(thread_limits(usable, is_bound ? 1 : ranks, cpu_quota(), ranks)).threads);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <future>
+#include <system_error>
 #include <vector>
 
 namespace mylos {
@@ -15,7 +16,10 @@ void parallel_for(std::size_t count, int threads, const std::function<void(std::
   };
   std::vector<std::future<void>> others;  // whose destructors wait for their threads
   const std::size_t helpers = std::min(count, static_cast<std::size_t>(threads));
-  for (std::size_t i = 1; i < helpers; ++i) others.push_back(std::async(std::launch::async, take));
+  try {
+    for (std::size_t i = 1; i < helpers; ++i) others.push_back(std::async(std::launch::async, take));
+  } catch (const std::system_error&) {  // no more threads may be started, so the others do all the work
+  }
   take();
   for (std::future<void>& other : others) other.get();
 }

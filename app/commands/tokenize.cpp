@@ -9,7 +9,6 @@
 #include <optional>
 #include <poll.h>
 #include <sys/stat.h>
-#include <thread>
 #include <unistd.h>
 #include <utility>
 #include <vector>
@@ -18,6 +17,7 @@
 #include "app/stop_signals.hpp"
 #include "core/base/error.hpp"
 #include "core/base/say.hpp"
+#include "core/base/thread_limits.hpp"
 #include "io/file_util.hpp"
 #include "io/tokens/corpus_reader.hpp"
 #include "io/tokens/shard_progress.hpp"
@@ -140,7 +140,8 @@ std::vector<CommandOption> options() {
        "text for other files"},
       {"key", OptionKind::text, "key of the text in JSON lines", "text"},
       {"eot", OptionKind::text, "place of <|endoftext|> in each document: end or, as in llm.c, begin", "end"},
-      {"threads", OptionKind::integer, "number of threads; 0 takes all cores", "0"},
+      {"threads", OptionKind::integer,
+       "number of threads; 0 takes all cores, or as many as the CPU quota of a container allows", "0"},
   };
 }
 
@@ -251,8 +252,7 @@ Plan plan_of(const CommandLine& line) {
   constexpr std::int64_t most_threads = 1024;
   if (threads < 0 || threads > most_threads)
     fail(ExitCode::usage, "--threads={} must lie between 0 and {}", threads, most_threads);
-  plan.settings.threads = threads > 0 ? static_cast<int>(threads)
-                                      : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  plan.settings.threads = threads > 0 ? static_cast<int>(threads) : default_threads();
 
   const bool is_one_text = plan.inputs.size() == 1 && plan.inputs.front().format == CorpusFormat::text;
   if (is_one_text && plan.bytes == 0 && plan.stream == nullptr)

@@ -11,6 +11,7 @@
 
 #include "app/commands/commands.hpp"
 #include "app/commands/report.hpp"
+#include "app/environment.hpp"
 #include "app/plan_text.hpp"
 #include "app/processors.hpp"
 #include "app/setup.hpp"
@@ -67,7 +68,8 @@ void reuse_choices(Setup& setup, const RunPaths& paths) {
   keep(backend.comm, PluginKind::communication, "backend.comm");
   std::string& algorithm = setup.config.comm.algorithm;
   if (algorithm == "auto" && !value("comm.algorithm").empty()) algorithm = value("comm.algorithm");
-  if (backend.threads == 0) backend.threads = std::atoll(value("backend.threads").c_str());
+  const std::int64_t threads = std::atoll(value("backend.threads").c_str());
+  if (backend.threads == 0 && threads <= openmp_thread_limit()) backend.threads = threads;
 }
 
 void print_header(Console& console, const Setup& setup, Session& session, double peak_tflops) {
@@ -80,8 +82,10 @@ void print_header(Console& console, const Setup& setup, Session& session, double
   console.line(fmt::format("       {} rank{}, comm {}{}, compute {}: {}", session.size(),
                            session.size() == 1 ? "" : "s", c.backend.comm, algorithm, c.backend.compute,
                            session.compute().description()));
-  console.line(fmt::format("       {} thread{} per rank, rank 0 on cores {}", c.backend.threads,
-                           c.backend.threads == 1 ? "" : "s", text_of(own_processors())));
+  const std::string& limit = c.backend.threads_limit;
+  console.line(fmt::format("       {} thread{} per rank{}, rank 0 on cores {}", c.backend.threads,
+                           c.backend.threads == 1 ? "" : "s", limit.empty() ? "" : " (" + limit + ")",
+                           text_of(own_processors())));
   console.line(fmt::format("       MFU refers to {:.3f} TFLOP/s per rank, {}", peak_tflops,
                            c.peak_tflops > 0.0 ? "from the deck" : "a measured matrix product"));
 }
@@ -134,7 +138,7 @@ int run(const CommandLine& line) {
     fault = Fault::from_environment(mpi.rank());
     setup = make_setup(deck_text, deck_name, line.overrides, line.text("plugin-path"), mpi.job());
     if (restart) reuse_choices(setup, {setup.config.run_dir});
-    setup.choose(mpi.size(), mpi.ranks_sharing_cores());
+    setup.choose(mpi.size(), mpi.thread_limits());
     const auto begin = std::chrono::steady_clock::now();
     DeckErrors errors;
     check_token_files(setup.deck, setup.config, errors);

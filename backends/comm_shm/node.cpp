@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "core/base/affinity.hpp"
+#include "core/base/thread_limits.hpp"
 
 namespace mylos::comm_shm {
 
@@ -75,7 +76,9 @@ Node find_node(Communicator& bootstrap, int ranks_per_node) {
     node.ranks.push_back(rank);
     cores_of_node.push_back(cores[r]);
   }
-  node.core_for_each = count_cores(cores_of_node) >= static_cast<int>(node.ranks.size());
+  const auto ranks_here = static_cast<int>(node.ranks.size());
+  const std::optional<CpuQuota> quota = cpu_quota();
+  node.core_for_each = count_cores(cores_of_node) >= ranks_here && (!quota || quota->cpus >= ranks_here);
   if (ranks_per_node == 0) return node;
   const auto own_place = std::ranges::find(node.ranks, bootstrap.rank()) - node.ranks.begin();
   const auto first = node.ranks.begin() + own_place / ranks_per_node * ranks_per_node;

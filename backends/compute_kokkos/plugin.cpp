@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/plugin.hpp"
 
+#include <cctype>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <unistd.h>
 #include <vector>
 
 #include <Kokkos_Core.hpp>
@@ -17,6 +20,7 @@
 #include "backends/compute_kokkos/kokkos_backend.hpp"
 #include "core/base/affinity.hpp"
 #include "core/base/instruction_set.hpp"
+#include "core/base/thread_limits.hpp"
 
 #define MYLOS_STRING_OF(x) #x
 #define MYLOS_STRING(x) MYLOS_STRING_OF(x)
@@ -24,6 +28,26 @@
 namespace mylos::compute_kokkos {
 
 namespace {
+
+#if defined(KOKKOS_ENABLE_OPENMP)
+/// The stack that the user wants for OpenMP's threads, in bytes; 0 for the default.
+std::size_t stack_bytes() {
+  for (const char* name : {"OMP_STACKSIZE", "GOMP_STACKSIZE"}) {
+    const char* text = std::getenv(name);
+    if (text == nullptr) continue;
+    char* unit = nullptr;
+    const auto number = static_cast<std::size_t>(std::strtoull(text, &unit, 10));
+    while (*unit == ' ') ++unit;
+    const std::string_view units = "bkmg";
+    const std::size_t place = *unit == '\0' ? 1 : units.find(static_cast<char>(std::tolower(*unit)));
+    if (place == std::string_view::npos) continue;
+    // libgomp ignores a stack that is too small.
+    const std::size_t bytes = number << (10 * place);
+    if (bytes >= static_cast<std::size_t>(sysconf(_SC_THREAD_STACK_MIN))) return bytes;
+  }
+  return 0;
+}
+#endif
 
 /// Binds each worker thread to a processor (a hardware thread) if this process may use exactly `num_threads`
 /// processors, unless OpenMP's variables bind the threads or forbid binding. The calling thread keeps all
@@ -53,6 +77,31 @@ void pin_workers(int num_threads) {
 #endif
 }
 
+/// Throws if a parallel region would not have `num_threads` threads: kernels divide their work among as many,
+/// and would wait for, or leave out the share of, a thread that does not exist. OpenMP ends the process if it
+/// cannot start a thread, so this is tried before.
+void check_team(int num_threads) {
+#if defined(KOKKOS_ENABLE_OPENMP)
+  omp_set_dynamic(0);
+  if (omp_get_max_active_levels() < 1) omp_set_max_active_levels(1);
+  const int started = 1 + startable_threads(num_threads - 1, stack_bytes());
+  if (started < num_threads) {
+    fail(ExitCode::internal, "{}{}: [backend] threads = {}, but only {} can run", thread_problem(),
+         stack_bytes() > 0 ? ", OMP_STACKSIZE" : "", num_threads, started);
+  }
+  int team = 0;
+#pragma omp parallel num_threads(num_threads) reduction(+ : team)
+  ++team;
+  if (team != num_threads) {
+    fail(
+        ExitCode::usage,
+        "OpenMP gives {} of {} threads: ask for fewer by [backend] threads or OMP_NUM_THREADS, or change the "
+        "environment variable OMP_THREAD_LIMIT (now {})",
+        team, num_threads, omp_get_thread_limit());
+  }
+#endif
+}
+
 /// The instruction set that the kernels were compiled for.
 constexpr InstructionSet compiled_set() {
 #if defined(__AVX512BF16__) && defined(__AVX512BW__)
@@ -79,6 +128,7 @@ const char* unusable() {
 
 std::unique_ptr<ComputeBackend> create(const ComputeArgs& args) {
   if (Kokkos::is_finalized()) fail(ExitCode::internal, "Kokkos can be initialised only once per process");
+  check_team(args.num_threads);
   const auto kokkos = std::make_shared<Kokkos::ScopeGuard>(
       Kokkos::InitializationSettings().set_num_threads(args.num_threads).set_disable_warnings(true));
   pin_workers(args.num_threads);

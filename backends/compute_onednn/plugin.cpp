@@ -53,6 +53,8 @@ std::unique_ptr<ComputeBackend> create(const ComputeArgs& args) {
     fail(ExitCode::usage, "oneDNN computes on the host, but the memory of {} is not host memory",
          args.next->description());
   }
+  // A variable of oneDNN may let fp32 be computed in narrower types.
+  dnnl_set_default_fpmath_mode(dnnl_fpmath_mode_strict);
   return std::make_unique<OnednnBackend>(*args.next, args.ledger);
 }
 

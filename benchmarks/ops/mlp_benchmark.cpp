@@ -243,8 +243,7 @@ int run(int argc, char** argv) {
       shapes.push_back(parse_shape(text));
   }
   const char* threads = std::getenv("MYLOS_THREADS");
-  ComputeBackends backends(threads != nullptr ? std::atoi(threads)
-                                              : static_cast<int>(std::thread::hardware_concurrency()));
+  ComputeBackends backends(threads != nullptr ? std::atoi(threads) : default_threads());
   const std::vector<std::string> names = compute_backend_names();
   const std::string only = given["backend"].as<std::string>();
   if (!only.empty() && std::find(names.begin(), names.end(), only) == names.end()) {

@@ -120,8 +120,7 @@ int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   const char* threads = std::getenv("MYLOS_THREADS");
-  ComputeBackends backends(threads != nullptr ? std::atoi(threads)
-                                              : static_cast<int>(std::thread::hardware_concurrency()));
+  ComputeBackends backends(threads != nullptr ? std::atoi(threads) : default_threads());
   Ceilings ceilings;
   for (const std::string& backend_name : compute_backend_names()) {
     ComputeBackend& backend = backends.at(backend_name);

@@ -131,7 +131,7 @@ int run(int argc, char** argv) {
     DeckOverrides overrides = with_unused_keys(line.overrides);
     if (line.flag("sharding")) overrides.emplace_back("parallel.exchange", "zero3");
     setup = make_setup(deck_text, deck_name, overrides, line.text("plugin-path"), mpi.job());
-    setup.choose(mpi.size(), mpi.ranks_sharing_cores());
+    setup.choose(mpi.size(), mpi.thread_limits());
     configurations = {{"deck", setup.config}};
     if (line.flag("exchange")) configurations = studied_configurations(setup.config);
     if (line.flag("sharding")) configurations = sharded_configurations(setup.config);

@@ -21,7 +21,9 @@ inline Topology load_topology() {
   hwloc_topology_t made = nullptr;
   if (hwloc_topology_init(&made) != 0) fail(ExitCode::internal, "hwloc: {}", std::strerror(errno));
   Topology topology(made);
-  if (hwloc_topology_set_all_types_filter(made, HWLOC_TYPE_FILTER_KEEP_NONE) != 0 ||
+  // Variables of hwloc may describe another machine; the processors of this one count.
+  if (hwloc_topology_set_flags(made, HWLOC_TOPOLOGY_FLAG_IS_THISSYSTEM) != 0 ||
+      hwloc_topology_set_all_types_filter(made, HWLOC_TYPE_FILTER_KEEP_NONE) != 0 ||
       hwloc_topology_load(made) != 0) {
     fail(ExitCode::internal, "hwloc cannot read this machine's processors: {}", std::strerror(errno));
   }

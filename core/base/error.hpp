@@ -2,6 +2,7 @@
 // Exit codes and the exceptions that carry them.
 #pragma once
 
+#include <exception>
 #include <source_location>
 #include <stdexcept>
 #include <string>
@@ -40,6 +41,10 @@ class AgreedError : public Error {
  public:
   using Error::Error;
 };
+
+/// Returns `exception` as an Error: itself if it is one; out of memory and threads that cannot be started as
+/// ExitCode::internal; other errors of the system as ExitCode::io; anything else as an internal error.
+Error error_of(const std::exception& exception);
 
 /// Throws `Error(code)` with a message formatted by fmt.
 template <class... Args>

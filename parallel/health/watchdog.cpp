@@ -23,15 +23,20 @@ void write_error(std::string_view text) {
   }
 }
 
-/// Starts a thread with all signals blocked, so that it never runs a handler.
+/// Starts a thread with all signals blocked, so that it never runs a handler, except of its own failures.
 std::thread quiet_thread(std::function<void()> work) {
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::move(work));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
+  try {
+    std::thread thread(std::move(work));
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return thread;
+  } catch (...) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
 }
 
 }  // namespace
@@ -39,15 +44,26 @@ std::thread quiet_thread(std::function<void()> work) {
 Watchdog::Watchdog(milliseconds start_timeout, Abort abort)
     : start_timeout_(start_timeout), abort_(std::move(abort)) {
   limits_.store({});
-  reporter_ = quiet_thread([this] { report(); });
-  aborter_ = quiet_thread([this] { this->abort(); });
-  judge_ = quiet_thread([this] { judge(); });
+  try {
+    reporter_ = quiet_thread([this] { report(); });
+    aborter_ = quiet_thread([this] { this->abort(); });
+    judge_ = quiet_thread([this] { judge(); });
+  } catch (...) {
+    stop();
+    throw;
+  }
 }
 
 Watchdog::~Watchdog() {
+  stop();
+}
+
+void Watchdog::stop() {
   stops_ = true;
   for (Semaphore* semaphore : {&wake_, &to_report_, &to_abort_}) semaphore->release();
-  for (std::thread* thread : {&judge_, &reporter_, &aborter_}) thread->join();
+  for (std::thread* thread : {&judge_, &reporter_, &aborter_}) {
+    if (thread->joinable()) thread->join();
+  }
 }
 
 void Watchdog::set_record(Record record) {
@@ -61,12 +77,31 @@ void Watchdog::end(ExitCode code) {
   while (true) ::pause();
 }
 
+void Watchdog::fail(ExitCode code, std::string_view reason) noexcept {
+  if (std::this_thread::get_id() == judge_.get_id()) ::_exit(static_cast<int>(code));
+  const FlightRecorder* const recorder = recorder_;
+  failure_line_.add("mylos: ");
+  const std::size_t begin = failure_line_.view().size();
+  if (recorder != nullptr) failure_line_.add("rank {}: ", recorder->rank());
+  failure_line_.add("{}", reason);
+  failure_ = failure_line_.view().substr(begin);
+  failure_line_.add("\n");
+  failure_code_ = code;
+  wake_.release();
+  while (true) ::pause();
+}
+
+void Watchdog::end_if_wanted() {
+  if (failure_code_ != ExitCode::done) end_failed_job(failure_code_, failure_, failure_line_.view());
+  if (code_ != ExitCode::done) end_process(code_);
+}
+
 FlightRecorder* Watchdog::await_recorder() {
   constexpr int looks = 100;
   const nanoseconds pause = nanoseconds(start_timeout_) / looks;
   nanoseconds waited{0};
   for (auto last = steady_clock::now(); recorder_ == nullptr && !stops_;) {
-    if (code_ != ExitCode::done) end_process(code_);
+    end_if_wanted();
     (void)wake_.acquire_for(pause);
     const auto now = steady_clock::now();
     // Each look counts at most four pauses, so that a job that was suspended does not time out.
@@ -90,7 +125,7 @@ void Watchdog::judge() {
   FailureDetector detector(recorder->rank(), limits, recorder->leaders().size() > 1);
   std::vector<RankFlight> ranks;
   for (; !stops_; (void)wake_.acquire_for(limits.heartbeat())) {
-    if (code_ != ExitCode::done) end_process(code_);
+    end_if_wanted();
     if (const auto newest = limits_.load()) limits = *newest;
     detector.set_limits(limits);
     recorder->beat();

@@ -13,6 +13,7 @@
 #include "core/base/error.hpp"
 #include "core/base/semaphore.hpp"
 #include "parallel/health/failure_detector.hpp"
+#include "parallel/health/fixed_text.hpp"
 #include "parallel/health/flight_recorder.hpp"
 
 namespace mylos {
@@ -45,8 +46,14 @@ class Watchdog {
   void set_record(Record record);
   /// Ends the job with `code`. The caller has already reported the reason. Any thread may call it.
   [[noreturn]] void end(ExitCode code);
+  /// Prints and records `reason`, then ends the job with `code`. Only one thread may call it, at most once. A
+  /// signal handler may call it.
+  [[noreturn]] void fail(ExitCode code, std::string_view reason) noexcept;
 
  private:
+  void stop();
+  /// Ends the job if `end` or `fail` wants it.
+  void end_if_wanted();
   void judge();
   /// Null if the watchdog stops before there is a recorder.
   FlightRecorder* await_recorder();
@@ -55,6 +62,8 @@ class Watchdog {
   void report();
   void abort();
 
+  static constexpr std::size_t failure_bytes = 1024;
+
   std::chrono::milliseconds start_timeout_;
   Abort abort_;
   std::atomic<FlightRecorder*> recorder_{nullptr};
@@ -62,7 +71,10 @@ class Watchdog {
   std::mutex record_mutex_;  // guards record_
   Record record_;
   std::string_view reason_, report_;
-  std::atomic<ExitCode> code_{ExitCode::done};  // not `done` if the job is to end
+  FixedText failure_line_{failure_bytes};
+  std::string_view failure_;                            // the part of the line after "mylos: "
+  std::atomic<ExitCode> failure_code_{ExitCode::done};  // not `done` if `fail` was called
+  std::atomic<ExitCode> code_{ExitCode::done};          // not `done` if the job is to end
   std::atomic<bool> stops_{false};
   Semaphore wake_, to_report_, reported_, to_abort_;
   std::thread reporter_, aborter_, judge_;

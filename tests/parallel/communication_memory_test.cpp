@@ -116,7 +116,7 @@ TEST(CommunicationMemory, EqualsThePlan) {
   const std::unique_ptr<Communicator> world = open_communicator("mpi");
   const std::string plugins = std::string(std::getenv("MYLOS_BUILD")) + "/lib/mylos";
   mylos::Setup setup = make_setup(deck, "test.deck", {}, plugins, {world->size()});
-  setup.choose(world->size(), world->size());
+  setup.choose(world->size(), thread_limits(usable_processors(), world->size(), std::nullopt, 1));
   FlightRecorder recorder(world->rank(), test::gather_over(*world));
   Session session(setup.plugins, setup.config, setup.values, recorder);
   const CommunicatorPlan comm = plan_communicator(setup.plugins, setup.config, setup.values);

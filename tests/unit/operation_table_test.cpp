@@ -15,7 +15,7 @@ using testing::ElementsAre;
 /// The calls of kernels, in order.
 using Log = std::vector<std::string>;
 
-struct Root {
+struct RootKernels {
   Log* log;
   using List = OperationList<LinearForward, GeluForward>;
   void run(const LinearForward& /*op*/) { log->push_back("root linear"); }
@@ -45,13 +45,13 @@ struct Top {
 class OperationTableTest : public testing::Test {
  protected:
   OperationTableTest() {
-    below_.add(Root::List(), root_, "root");
+    below_.add(RootKernels::List(), root_, "root");
     table_ = below_;
     table_.add(Fast::List(), fast_, "fast");
   }
 
   Log log_;
-  Root root_{&log_};
+  RootKernels root_{&log_};
   Fast fast_{&log_};
   OperationTable below_, table_;
 };

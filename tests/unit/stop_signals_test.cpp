@@ -29,6 +29,22 @@ TEST(StopSignals, EndTheProcessAtOnceOnlyForASecondInterruptThatTheLauncherDidNo
   for (const int signal : {SIGTERM, SIGHUP, SIGUSR1}) EXPECT_FALSE(ends_at_once(signal, 1h));
 }
 
+TEST(StopSignals, LeaveAnIgnoredHangupIgnored) {
+  const auto is_ignored = [](int signal) {
+    struct sigaction present {};
+    sigaction(signal, nullptr, &present);
+    return present.sa_handler == SIG_IGN;
+  };
+  std::signal(SIGHUP, SIG_IGN);
+  {
+    const StopSignals signals;
+    EXPECT_TRUE(is_ignored(SIGHUP));
+    EXPECT_FALSE(is_ignored(SIGTERM));
+  }
+  EXPECT_TRUE(is_ignored(SIGHUP));
+  std::signal(SIGHUP, SIG_DFL);
+}
+
 void raise_usr1() {
   std::raise(SIGUSR1);
 }

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/base/error.hpp"
+
+#include <filesystem>
+#include <new>
+#include <system_error>
+
+#include "core/base/memory_shortage.hpp"
+#include "core/base/thread_limits.hpp"
+
+namespace mylos {
+
+Error error_of(const std::exception& exception) {
+  const std::string what = exception.what();
+  if (const auto* known = dynamic_cast<const Error*>(&exception)) return {known->code(), what};
+  if (dynamic_cast<const std::bad_alloc*>(&exception) != nullptr)
+    return {ExitCode::internal, "out of memory"};
+  if (dynamic_cast<const std::filesystem::filesystem_error*>(&exception) != nullptr)
+    return {ExitCode::io, what};
+  if (const auto* system = dynamic_cast<const std::system_error*>(&exception)) {
+    const bool is_thread = system->code() == std::errc::resource_unavailable_try_again;
+    if (is_thread) return {ExitCode::internal, thread_problem()};
+    if (system->code() == std::errc::not_enough_memory) return {ExitCode::internal, "out of memory"};
+    return {ExitCode::io, what};
+  }
+  return {ExitCode::internal, (memory_is_short() ? "out of memory: " : "internal error: ") + what};
+}
+
+}  // namespace mylos

@@ -19,10 +19,18 @@ namespace mylos {
 
 namespace {
 
-/// Returns the names of the actions of a step and of the phases of writing a checkpoint.
-std::vector<std::string> phase_names() {
+/// Returns the names of the actions of a step.
+std::vector<std::string> action_names() {
   std::vector<std::string> names;
   for (int i = 0; i < num_action_kinds; ++i) names.emplace_back(name_of(static_cast<ActionKind>(i)));
+  return names;
+}
+
+/// Returns the names of all phases.
+std::vector<std::string> phase_names() {
+  std::vector<std::string> names = action_names();
+  for (const std::string_view name : {Fault::launch, Fault::data, Fault::evaluation})
+    names.emplace_back(name);
   for (int i = 0; i < num_checkpoint_phases; ++i)
     names.push_back(Fault::phase_of(static_cast<CheckpointPhase>(i)));
   return names;
@@ -34,6 +42,7 @@ bool is_number(const std::string& text) {
 }
 
 constexpr std::string_view checkpoint_prefix = "checkpoint.";
+constexpr std::string_view any_step = "*";
 
 constexpr std::array<std::string_view, 8> kind_names = {"none", "kill",  "stop", "error",
                                                         "nan",  "spike", "flip", "mismatch"};
@@ -48,24 +57,26 @@ Fault Fault::from_environment(int rank) {
   std::istringstream stream(text);
   for (std::string word; std::getline(stream, word, ':');) words.push_back(word);
   const std::vector<std::string> phases = phase_names();
+  const std::vector<std::string> actions = action_names();
   const bool has_place = words.size() == 4 && std::ranges::find(phases, words[0]) != phases.end() &&
-                         is_number(words[1]) && is_number(words[2]);
+                         is_number(words[1]) && (is_number(words[2]) || words[2] == any_step);
   for (std::size_t i = 1; has_place && i < kind_names.size(); ++i) {
     const auto kind = static_cast<FaultKind>(i);
-    const bool needs_a_step = kind > FaultKind::error;
-    if (words[3] == kind_names[i] && !(needs_a_step && words[0].starts_with(checkpoint_prefix)))
+    const bool needs_an_action = kind > FaultKind::error;
+    if (words[3] == kind_names[i] &&
+        (!needs_an_action || std::ranges::find(actions, words[0]) != actions.end()))
       fault.kind_ = kind;
   }
   if (fault.kind_ == FaultKind::none) {
     fail(ExitCode::usage,
          "MYLOS_FAULT=\"{}\" is not phase:rank:step:kind with phase {} and kind kill, stop or error, or, "
-         "except in a checkpoint, nan, spike, flip or mismatch",
-         text, join(phases, ", "));
+         "in {}, nan, spike, flip or mismatch",
+         text, join(phases, ", "), join(actions, ", "));
   }
   if (rank == 0) say(stderr, "mylos: MYLOS_FAULT={} is set: this run will fail on purpose\n", text);
   fault.rank_ = rank;
   fault.phase_ = words[0];
-  fault.step_ = std::atoll(words[2].c_str());
+  fault.step_ = words[2] == any_step ? -1 : std::atoll(words[2].c_str());
   if (std::atoi(words[1].c_str()) != rank) fault.kind_ = FaultKind::none;
   return fault;
 }
@@ -75,7 +86,8 @@ std::string Fault::phase_of(CheckpointPhase phase) {
 }
 
 FaultKind Fault::at(std::string_view phase, std::int64_t step) const {
-  if (kind_ == FaultKind::none || step != step_ || phase != phase_) return FaultKind::none;
+  const bool is_due = phase == phase_ && (step_ == -1 || step_ == step);
+  if (kind_ == FaultKind::none || !is_due) return FaultKind::none;
   say(stderr, "mylos: rank {}: fault {} at {} of step {}\n", rank_,
       kind_names[static_cast<std::size_t>(kind_)], phase, step);
   std::fflush(stderr);

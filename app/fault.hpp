@@ -22,13 +22,17 @@ enum class FaultKind : std::uint8_t {
   mismatch,  ///< this rank calls a collective that no other rank calls
 };
 
-/// `MYLOS_FAULT=phase:rank:step:kind`. A phase is the name of an ActionKind, or `phase_of` a CheckpointPhase.
-/// Rank 0 announces the fault on stderr.
+/// `MYLOS_FAULT=phase:rank:step:kind`. A phase is the name of an ActionKind, `phase_of` a CheckpointPhase, or
+/// one of the names below. A fault at step `*` strikes at each step. Rank 0 announces the fault on stderr.
 class Fault {
  public:
   Fault() = default;
-  /// Reads MYLOS_FAULT. Throws ExitCode::usage if it is malformed, or if its phase is a CheckpointPhase and
-  /// its kind is not kill, stop or error.
+  static constexpr std::string_view launch = "launch";          ///< before the deck is read; the step is 0
+  static constexpr std::string_view data = "data";              ///< before the data are opened; the step is 0
+  static constexpr std::string_view evaluation = "evaluation";  ///< at its beginning, after the step
+
+  /// Reads MYLOS_FAULT. Throws ExitCode::usage if it is malformed, or if its phase is no ActionKind and its
+  /// kind is not kill, stop or error.
   static Fault from_environment(int rank);
 
   /// "checkpoint." and the name of `phase`.
@@ -41,7 +45,7 @@ class Fault {
  private:
   FaultKind kind_ = FaultKind::none;
   std::string phase_;
-  std::int64_t step_ = 0;
+  std::int64_t step_ = 0;  // -1: each step
   int rank_ = 0;
 };
 

@@ -16,6 +16,7 @@
 #include "app/environment.hpp"
 #include "app/last_resort.hpp"
 #include "app/processors.hpp"
+#include "core/base/clock.hpp"
 #include "core/base/error.hpp"
 #include "core/base/say.hpp"
 #include "core/base/watched_call.hpp"
@@ -74,6 +75,8 @@ MpiRuntime::MpiRuntime(std::chrono::milliseconds start_timeout)
     MPI_Finalize();
     fail(ExitCode::usage, "this MPI library does not provide MPI_THREAD_MULTIPLE, which mylos needs");
   }
+  if (rank_ == 0 && *Clock::driver() != '\0')
+    say(stderr, "mylos: MYLOS_CLOCK={} is set: times and limits follow that file\n", Clock::driver());
   const auto gather = [](const std::string& text) { return gather_texts(MPI_COMM_WORLD, text); };
   recorder_ = std::make_unique<FlightRecorder>(rank_, gather);
   observe_calls(recorder_.get());

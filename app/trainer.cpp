@@ -15,10 +15,6 @@ namespace mylos {
 
 namespace {
 
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
 std::string shape_text(const ModelConfig& model) {
   return fmt::format("layers {}, heads {}, width {}, context {}, vocab {}, {}", model.layers, model.heads,
                      model.width, model.context, model.vocab, model.tied ? "tied" : "untied");
@@ -82,8 +78,8 @@ void Trainer::start(const std::optional<std::string>& restart) {
   } else {
     training_.initialise();
   }
-  const double launch_seconds = seconds_since(context_.launched);
-  const double restore_seconds = reader ? seconds_since(begin) : 0.0;
+  const double launch_seconds = Clock::seconds_since(context_.launched);
+  const double restore_seconds = reader ? Clock::seconds_since(begin) : 0.0;
 
   if (session_.rank() == 0) {
     set_aside_traces();
@@ -289,14 +285,15 @@ void Trainer::inject(const Action& action) {
 StepObservation Trainer::observe() {
   const StepResults& results = training_.results();
   wall_clock_limit_.note_step(results.seconds);
-  if (checkpoint_begin_) wall_clock_limit_.note_unfinished_checkpoint(seconds_since(*checkpoint_begin_));
+  if (checkpoint_begin_) wall_clock_limit_.note_unfinished_checkpoint(Clock::seconds_since(*checkpoint_begin_));
   return observe_step(session_, results, own_stop_request());
 }
 
 int Trainer::own_stop_request() {
   const int signal = context_.signals.received();
-  return signal == 0 && wall_clock_limit_.is_near(seconds_since(context_.launched)) ? wall_clock_request
-                                                                                    : signal;
+  return signal == 0 && wall_clock_limit_.is_near(Clock::seconds_since(context_.launched))
+             ? wall_clock_request
+             : signal;
 }
 
 int Trainer::agree_on_stop() {
@@ -335,6 +332,7 @@ void Trainer::record(const QueuedStep& finished, const StepObservation& seen) {
 bool Trainer::run_evaluation() {
   session_.recorder().set_phase(step_, "evaluation");
   const auto start = Clock::now();
+  context_.fault.at(Fault::evaluation, step_);
   const std::optional<EvalResult> result = evaluate(
       training_.executor(), backend_, *context_.valid_data, config_.eval.batches * config_.train.global_batch,
       session_.grid(), [this] { return (stop_request_ = agree_on_stop()) != 0; });
@@ -342,7 +340,7 @@ bool Trainer::run_evaluation() {
     console_.line(fmt::format("step {}: the evaluation was interrupted; a restart will run it", step_));
     return false;
   }
-  const double seconds = seconds_since(start);
+  const double seconds = Clock::seconds_since(start);
   evaluation_seconds_ += seconds;
   if (metrics_) {
     metrics_->append("eval", {{"step", static_cast<double>(step_)},
@@ -396,7 +394,7 @@ void Trainer::write_checkpoint(bool ends_run) {
   } else {
     checkpoints_.write(content);
   }
-  stall_seconds_ = seconds_since(start);
+  stall_seconds_ = Clock::seconds_since(start);
   checkpoint_seconds_ += stall_seconds_;
   saved_step_ = step_;
   checkpoint_due_ = false;
@@ -411,7 +409,7 @@ void Trainer::start_pending_checkpoint() {
   comparison_traffic_ = subtract(session_.traffic().table(), before);
   checkpoints_.start(std::move(pending_checkpoint_->content));
   pending_checkpoint_.reset();
-  stall_seconds_ += seconds_since(start);
+  stall_seconds_ += Clock::seconds_since(start);
 }
 
 void Trainer::note_written(const std::optional<WrittenCheckpoint>& written) {

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <future>
@@ -25,6 +24,7 @@
 #include "app/step_record.hpp"
 #include "app/stop_signals.hpp"
 #include "app/wall_clock_limit.hpp"
+#include "core/base/clock.hpp"
 #include "core/memory/pinned_buffer.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/metrics/metrics.hpp"
@@ -54,7 +54,7 @@ struct TrainerContext {
   Console& console;
   const Fault& fault;
   const StopSignals& signals;
-  std::chrono::steady_clock::time_point launched;
+  Clock::time_point launched;
   double peak_tflops = 0.0;  ///< of one rank
   SampleStream& samples;     ///< to train on
   std::optional<TokenDataset> valid_data;
@@ -76,8 +76,6 @@ class Trainer final : private StepDriver {
   TrainResult run();
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   /// A step that is queued and whose results have not been read.
   struct QueuedStep {
     std::int64_t step = 0;

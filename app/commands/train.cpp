@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <memory>
@@ -16,6 +15,7 @@
 #include "app/processors.hpp"
 #include "app/setup.hpp"
 #include "app/trainer.hpp"
+#include "core/base/clock.hpp"
 #include "core/base/join.hpp"
 #include "core/base/say.hpp"
 #include "io/tokens/bpe_tokenizer.hpp"
@@ -119,7 +119,7 @@ int run(const CommandLine& line) {
 
   // 1. MPI, the deck, the run's directory. Once MPI has started, an error on one rank is reported once, and
   // all ranks return it.
-  const auto launched = std::chrono::steady_clock::now();
+  const auto launched = Clock::now();
   std::signal(SIGPIPE, SIG_IGN);  // the process that reads a long run's output may end first
   const MpiRuntime mpi(start_timeout(line, deck_name));
   Setup setup;
@@ -136,10 +136,12 @@ int run(const CommandLine& line) {
     restart = parse_restart(line);
     progress = progress_style(line.text("progress"));
     fault = Fault::from_environment(mpi.rank());
+    fault.at(Fault::launch, 0);
     setup = make_setup(deck_text, deck_name, line.overrides, line.text("plugin-path"), mpi.job());
     if (restart) reuse_choices(setup, {setup.config.run_dir});
     setup.choose(mpi.size(), mpi.thread_limits());
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = Clock::now();
+    fault.at(Fault::data, 0);
     DeckErrors errors;
     check_token_files(setup.deck, setup.config, errors);
     errors.throw_if_any();
@@ -150,7 +152,7 @@ int run(const CommandLine& line) {
     train_data.emplace(open(setup.config.data.train));
     if (!setup.config.data.valid.empty()) valid_data.emplace(open(setup.config.data.valid));
     tokenizer = tokenizer_of(setup.config.data, *train_data, valid_data);
-    data_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    data_seconds = Clock::seconds_since(begin);
   };
   if (const int code = run_agreed(mpi, [&] {
         if (mpi.rank() == 0) deck_text = read_deck(deck_name);

@@ -13,6 +13,7 @@
 #endif
 
 #include "backends/compute_kokkos/lanes.hpp"
+#include "core/base/clock.hpp"
 
 namespace mylos::compute_kokkos {
 
@@ -45,7 +46,7 @@ cudaEvent_t cuda_event(const Event& event) {
 #else
 
 /// What an Event's handle points to: the time at which it was recorded.
-using Time = std::chrono::steady_clock::time_point;
+using Time = Clock::time_point;
 
 Time& recorded(const Event& event) {
   return *static_cast<Time*>(event.handle.get());
@@ -241,7 +242,7 @@ Event KokkosBackend::create_event() {
 }
 
 void KokkosBackend::record(const Event& event) {
-  recorded(event) = std::chrono::steady_clock::now();
+  recorded(event) = Clock::now();
 }
 
 // Kokkos has no events: on a device, waiting for one means waiting for all work.

@@ -2,6 +2,7 @@
 #include "parallel/engine/training_step.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <utility>
 
@@ -131,7 +132,7 @@ void TrainingStep::run(std::int64_t step, std::int64_t last, StepDriver& driver)
   require(num_unread() < slots_.size(), "at most two steps are unread");
   const Trace::Scope event = trace_.record(whole_step, TraceKind::phase);
   Slot& slot = slot_of(num_run_);
-  slot.start = std::chrono::steady_clock::now();
+  slot.start = Clock::now();
   slot.num_spans = 0;
   const bool is_begun = schedule_.ahead() > 0 && begun_ >= step;
   if (!is_begun) begun_ = step - 1;
@@ -154,7 +155,7 @@ void TrainingStep::read_results() {
   const Slot& slot = slot_of(num_read_);
   const auto& outputs = *static_cast<const StepOutputs*>(slot.outputs.data());
   ++num_read_;
-  const auto now = std::chrono::steady_clock::now();
+  const auto now = Clock::now();
   results_.seconds = std::chrono::duration<double>(now - std::max(slot.start, last_read_)).count();
   last_read_ = now;
   results_.scalars = outputs.scalars;

@@ -4,12 +4,12 @@
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "core/base/clock.hpp"
 #include "core/layout/parameter_table.hpp"
 #include "core/memory/device_buffer.hpp"
 #include "core/memory/device_event.hpp"
@@ -142,7 +142,7 @@ class TrainingStep {
     TransferBuffer outputs;  // StepOutputs
     std::vector<PhaseSpan> spans;
     std::size_t num_spans = 0;  // used by this step so far
-    std::chrono::steady_clock::time_point start;
+    Clock::time_point start;
   };
 
   void execute(const Occurrence& occurrence, StepDriver& driver);
@@ -194,7 +194,7 @@ class TrainingStep {
   std::size_t num_run_ = 0;               // number of steps so far
   std::size_t num_read_ = 0;
   StepResults results_;
-  std::chrono::steady_clock::time_point last_read_;
+  Clock::time_point last_read_;
 };
 
 }  // namespace mylos

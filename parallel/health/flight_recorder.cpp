@@ -13,6 +13,7 @@
 #include <unistd.h>
 #include <utility>
 
+#include "core/base/clock.hpp"
 #include "core/base/error.hpp"
 
 namespace mylos {
@@ -117,7 +118,7 @@ namespace {
 
 void store(FlightPage::Slot& slot, std::uint64_t number, CallKind kind, std::string_view operation,
            std::string_view object, std::uint64_t bytes) {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  const auto now = Clock::now().time_since_epoch();
   slot.record.store({number, bytes, std::chrono::nanoseconds(now).count(), kind, fixed_text<16>(operation),
                      fixed_end<40>(object)});
 }

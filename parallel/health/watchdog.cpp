@@ -6,13 +6,14 @@
 #include <unistd.h>
 #include <utility>
 
+#include "core/base/clock.hpp"
+
 namespace mylos {
 
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
-using std::chrono::steady_clock;
 
 /// Avoids stdio, because a thread that is stuck while printing may hold the lock of stderr.
 void write_error(std::string_view text) {
@@ -100,10 +101,10 @@ FlightRecorder* Watchdog::await_recorder() {
   constexpr int looks = 100;
   const nanoseconds pause = nanoseconds(start_timeout_) / looks;
   nanoseconds waited{0};
-  for (auto last = steady_clock::now(); recorder_ == nullptr && !stops_;) {
+  for (auto last = Clock::now(); recorder_ == nullptr && !stops_;) {
     end_if_wanted();
     (void)wake_.acquire_for(pause);
-    const auto now = steady_clock::now();
+    const auto now = Clock::now();
     // Each look counts at most four pauses, so that a job that was suspended does not time out.
     waited += std::min<nanoseconds>(now - last, 4 * pause);
     last = now;
@@ -130,7 +131,7 @@ void Watchdog::judge() {
     detector.set_limits(limits);
     recorder->beat();
     recorder->read_node(ranks);
-    const bool reports = detector.look(ranks, steady_clock::now());
+    const bool reports = detector.look(ranks, Clock::now());
     recorder->set_sees_failure(detector.sees_failure());
     if (reports) end_failed_job(detector.code(), detector.reason(), detector.report());
   }

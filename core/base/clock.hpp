@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Clock: the time that durations and limits are measured with, which a test may drive.
+#pragma once
+
+#include <chrono>
+
+namespace mylos {
+
+/// The monotonic clock, with the same time points as std::chrono::steady_clock. If MYLOS_CLOCK names a file,
+/// the time is that file's content instead: nanoseconds as a 64-bit integer, which another process may
+/// change at any moment. For tests of when a time begins and what it interrupts: no time passes unless the
+/// test says so.
+class Clock {
+ public:
+  using duration = std::chrono::steady_clock::duration;
+  using time_point = std::chrono::steady_clock::time_point;
+
+  /// The first call throws ExitCode::usage if MYLOS_CLOCK names a file that cannot be used.
+  static time_point now();
+  /// The value of MYLOS_CLOCK; empty if time passes by itself.
+  static const char* driver();
+
+  static double seconds_since(time_point begin) {
+    return std::chrono::duration<double>(now() - begin).count();
+  }
+};
+
+}  // namespace mylos

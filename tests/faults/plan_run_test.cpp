@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a dry run prints equals what the run of the same command line then does: bytes, messages, memory,
+// tokens, checkpoints.
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "app/plan_text.hpp"
+#include "app/setup.hpp"
+#include "tests/faults/run_fixture.hpp"
+
+namespace mylos::test {
+namespace {
+
+using testing::HasSubstr;
+
+class PlannedRun : public RunTest {
+ protected:
+  /// The plan of `mylos train DECK WORDS --dry-run`, exactly; expects that the command prints this plan.
+  RunPlan planned(const Words& words) {
+    CommandLine line;
+    line.options["plugin-path"] = std::string(std::getenv("MYLOS_BUILD")) + "/lib/mylos";
+    for (const std::string& word : words) {
+      const std::size_t equals = word.find('=');
+      const std::string name = word.substr(2, equals - 2);
+      const std::string value = word.substr(equals + 1);
+      if (name == "ranks") {
+        line.options[name] = std::int64_t{std::atoll(value.c_str())};
+      } else {
+        line.overrides.emplace_back(name, value);
+      }
+    }
+    line.overrides.emplace_back("run.dir", run_path("run").string());
+    const mylos::Setup setup = planned_setup(line, deck().string());
+    RunPlan plan = plan_of(setup);
+    Words dry = train_arguments("run", words);
+    dry.emplace_back("--dry-run");
+    const Outcome outcome = run_mylos(dry, {.ranks = 1});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr(plan_text(setup.config, plan)));
+    EXPECT_FALSE(fs::exists(run_path("run")));
+    return plan;
+  }
+
+  void expect_as_planned(Words words, int ranks) {
+    SCOPED_TRACE(testing::PrintToString(words));
+    fs::remove_all(run_path("run"));
+    words.insert(words.end(), {"--checkpoint.every=0", "--train.stop_step=3", "--backend.comm=shm"});
+    const RunPlan plan = planned(words);
+    std::erase_if(words, [](const std::string& word) { return word.starts_with("--ranks="); });
+    const Outcome outcome = train("run", words, {.ranks = ranks});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr(fmt::format("mylos: {} parameters, 8 steps of {} tokens, ",
+                                                      plan.parameters, plan.tokens_per_step)));
+    EXPECT_THAT(outcome.output, HasSubstr(fmt::format("{:.3f} GB per rank",
+                                                      1e-9 * static_cast<double>(plan.memory_total()))));
+    MetricsTable table = steps_table("run");
+    const auto at = [&](const std::string& column) {
+      return table.contains(column) ? table.at(column).at(1) : 0.0;  // of the second step
+    };
+    EXPECT_EQ(at("tokens"), 2.0 * static_cast<double>(plan.tokens_per_step));
+    EXPECT_EQ(read_table("run", "checkpoints")["bytes"].at(0), static_cast<double>(plan.checkpoint_bytes));
+
+    // After the step, the trainer gathers 8 numbers of each rank: times, memory, a stop request.
+    std::uint64_t calls = 1;
+    std::map<std::string, double> payload = {{"payload_world_all_gather", 8.0 * 8.0 * ranks}};
+    for (const TrafficRow& row : plan.traffic) {
+      calls += row.calls;
+      payload[fmt::format("payload_{}_{}", row.axis, name_of(row.operation))] +=
+          static_cast<double>(row.payload_bytes);
+    }
+    EXPECT_EQ(at("communication_calls"), static_cast<double>(calls));
+    std::map<std::string, double> seen;
+    for (const auto& [column, values] : table) {
+      if (column.starts_with("payload_") && values[1] > 0.0) seen[column] = values[1];
+    }
+    EXPECT_EQ(seen, payload);
+
+    for (int i = 0; i < num_memory_categories; ++i) {
+      const auto category = static_cast<MemoryCategory>(i);
+      SCOPED_TRACE(name_of(category));
+      const auto bytes = static_cast<double>(plan.memory[static_cast<std::size_t>(i)]);
+      const double current = at(fmt::format("memory_{}", name_of(category)));
+      const bool is_exact = category != MemoryCategory::communication &&
+                            category != MemoryCategory::workspace &&
+                            category != MemoryCategory::gathered_weights;
+      if (is_exact) {
+        EXPECT_EQ(current, bytes);
+      } else {
+        EXPECT_LE(current, 1.01 * bytes);
+      }
+    }
+    EXPECT_LE(at("memory_peak_max"), 1.01 * static_cast<double>(plan.memory_total()));
+    // The plan takes the communicators of parts of the ranks to be as large as that of all.
+    const bool has_parts = std::ranges::any_of(
+        words, [](const std::string& word) { return word.starts_with("--parallel.tensor="); });
+    const auto least = has_parts ? 0.0 : 0.95 * static_cast<double>(plan.memory_total());
+    EXPECT_GE(at("memory_peak_max"), least);
+  }
+};
+
+TEST_F(PlannedRun, IsAsPlannedForOneRank) {
+  expect_as_planned({}, 1);
+  expect_as_planned({"--train.dtype=bf16", "--train.micro_batch=3", "--checkpoint.async=true"}, 1);
+  expect_as_planned({"--train.dtype=fp16", "--optim.master=none", "--optim.name=sgd"}, 1);
+}
+
+/// Of the ranks that `--ranks` states, or the deck and its overrides.
+TEST_F(PlannedRun, IsAsPlannedForEveryLayoutAndType) {
+  expect_as_planned({"--ranks=2"}, 2);
+  expect_as_planned({"--parallel.data=2", "--train.dtype=bf16", "--parallel.bucket_mb=0.02"}, 2);
+  expect_as_planned({"--parallel.data=2", "--train.dtype=bf16", "--train.micro_batch=2"}, 2);
+  expect_as_planned({"--parallel.tensor=2", "--parallel.sequence=true", "--train.dtype=fp16"}, 2);
+  expect_as_planned({"--parallel.data=3", "--parallel.exchange=zero1", "--train.dtype=bf16"}, 3);
+  expect_as_planned({"--ranks=3", "--parallel.exchange=zero2", "--train.micro_batch=2", "--train.dtype=fp16"},
+                    3);
+  expect_as_planned({"--parallel.data=2", "--parallel.tensor=2", "--parallel.exchange=zero3",
+                     "--parallel.vocab=true", "--train.dtype=bf16", "--train.recompute=block"},
+                    4);
+}
+
+}  // namespace
+}  // namespace mylos::test

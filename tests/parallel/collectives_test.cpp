@@ -96,22 +96,26 @@ constexpr Algorithm scheduled[] = {Algorithm::naive, Algorithm::tree, Algorithm:
                                    Algorithm::halving_doubling};
 
 TEST_F(CollectivesTest, WireBytesAndStepsAreThoseOfTheSchedules) {
-  for (const Algorithm algorithm : scheduled) {
+  const auto expect_schedules = [&](Algorithm algorithm, DType dtype) {
     TrafficCounter counter;
     MemoryLedger ledger;
     AlgorithmCommunicator comm(*world_, AlgorithmChoice(algorithm), "data wire", counter, nullptr,
                                std::make_shared<OperationEngine>(&ledger));
     const std::int64_t n = 1003;
     const int root = size_ - 1;
-    std::vector<float> one = own(n);
-    std::vector<float> all(static_cast<std::size_t>(n * size_), 1.0F);
-    std::vector<float> other(all.size());
-    comm.all_reduce(ref(one), ReduceOp::sum).host_wait();
-    comm.reduce_scatter(ref(all), ref(one), ReduceOp::sum).host_wait();
-    comm.all_gather(ref(one), ref(all)).host_wait();
-    comm.broadcast(ref(one), root).host_wait();
-    comm.reduce(ref(one), ReduceOp::sum, root).host_wait();
-    comm.all_to_all(ref(all), ref(other)).host_wait();
+    // Zeros of any type of up to eight bytes.
+    std::vector<std::int64_t> part(static_cast<std::size_t>(n));
+    std::vector<std::int64_t> whole(static_cast<std::size_t>(n * size_));
+    std::vector<std::int64_t> copy(whole.size());
+    const TensorRef one(part.data(), dtype, {n});
+    const TensorRef all(whole.data(), dtype, {n * size_});
+    const TensorRef other(copy.data(), dtype, {n * size_});
+    comm.all_reduce(one, ReduceOp::sum).host_wait();
+    comm.reduce_scatter(all, one, ReduceOp::sum).host_wait();
+    comm.all_gather(one, all).host_wait();
+    comm.broadcast(one, root).host_wait();
+    comm.reduce(one, ReduceOp::sum, root).host_wait();
+    comm.all_to_all(all, other).host_wait();
 
     ScheduleCost expected;
     for (const CommOperation operation :
@@ -119,7 +123,7 @@ TEST_F(CollectivesTest, WireBytesAndStepsAreThoseOfTheSchedules) {
           CommOperation::broadcast, CommOperation::reduce, CommOperation::all_to_all}) {
       const bool rooted = operation == CommOperation::broadcast || operation == CommOperation::reduce;
       const ScheduleCost cost =
-          cost_of(make_schedule({operation, size_, n, rooted ? root : 0}, algorithm, rank_), DType::fp32);
+          cost_of(make_schedule({operation, size_, n, rooted ? root : 0}, algorithm, rank_), dtype);
       expected.sends += cost.sends;
       expected.receives += cost.receives;
       expected.bytes_sent += cost.bytes_sent;
@@ -133,20 +137,38 @@ TEST_F(CollectivesTest, WireBytesAndStepsAreThoseOfTheSchedules) {
     EXPECT_EQ(wire.calls(CommOperation::recv), expected.receives);
     EXPECT_EQ(wire.calls(CommOperation::all_reduce), 0U);
     EXPECT_EQ(ledger.peak(MemoryCategory::communication), expected.scratch_bytes);
+  };
+  for (const Algorithm algorithm : scheduled) {
+    for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16, DType::int64}) {
+      SCOPED_TRACE(fmt::format("{}, {}", static_cast<int>(algorithm), name_of(dtype)));
+      expect_schedules(algorithm, dtype);
+    }
   }
 }
 
+/// The limit of 400 is one of bytes, whatever the elements are.
 TEST_F(CollectivesTest, AlgorithmsFollowThePayload) {
   AlgorithmCommunicator comm(*world_, AlgorithmChoice::parse("naive<400,native"), "wire", counter_);
   std::vector<float> small = own(99);
   std::vector<float> large = own(100);
   const std::uint64_t messages = size_ == 1 ? 0 : rank_ == 0 ? static_cast<std::uint64_t>(size_ - 1) : 1;
+  const auto sent = [&] { return counter_.axis("wire").calls(CommOperation::send); };
   comm.all_reduce(ref(small), ReduceOp::sum).host_wait();
-  EXPECT_EQ(counter_.axis("wire").calls(CommOperation::send), messages);
+  EXPECT_EQ(sent(), messages);
   comm.all_reduce(ref(large), ReduceOp::sum).host_wait();
-  EXPECT_EQ(counter_.axis("wire").calls(CommOperation::send), messages);
+  EXPECT_EQ(sent(), messages);
   EXPECT_EQ(small, expected_sums(99));
   EXPECT_EQ(large, expected_sums(100));
+  std::vector<std::int64_t> zeros(200);
+  std::uint64_t expected = messages;
+  for (const auto& [dtype, first_native] :
+       {std::pair(DType::bf16, 200), std::pair(DType::fp16, 200), std::pair(DType::int64, 50)}) {
+    comm.all_reduce({zeros.data(), dtype, {first_native - 1}}, ReduceOp::sum).host_wait();
+    expected += messages;
+    EXPECT_EQ(sent(), expected) << name_of(dtype);
+    comm.all_reduce({zeros.data(), dtype, {first_native}}, ReduceOp::sum).host_wait();
+    EXPECT_EQ(sent(), expected) << name_of(dtype);
+  }
 }
 
 TEST_F(CollectivesTest, RepeatedStepsReuseTheirScratch) {

@@ -16,55 +16,59 @@
 namespace mylos {
 namespace {
 
-TEST(Traffic, CountsCallsAndPayloadOfEveryOperation) {
+TEST(Traffic, CountsCallsAndPayloadOfEveryOperationInEveryType) {
   const std::unique_ptr<Communicator> world = open_communicator("mpi");
-  TrafficCounter counter;
-  CountedCommunicator comm(*world, "data", counter, nullptr);
   const std::int64_t n = 10;
-  const std::int64_t p = comm.size();
-  std::vector<float> small(static_cast<std::size_t>(n));
-  std::vector<float> large(static_cast<std::size_t>(n * p));
-  std::vector<float> other(static_cast<std::size_t>(n * p));
-  std::vector<std::uint16_t> half(3);
-  const TensorRef part(small.data(), DType::fp32, {n});
-  const TensorRef whole(large.data(), DType::fp32, {n * p});
-  const TensorRef result(other.data(), DType::fp32, {n * p});
+  const std::int64_t p = world->size();
+  const int next = (world->rank() + 1) % world->size();
+  const int previous = (world->rank() + world->size() - 1) % world->size();
   const std::vector<std::int64_t> part_counts(static_cast<std::size_t>(p), 2);
-  const int next = (comm.rank() + 1) % comm.size();
-  const int previous = (comm.rank() + comm.size() - 1) % comm.size();
+  // Zeros of any type of up to eight bytes.
+  std::vector<std::int64_t> small(static_cast<std::size_t>(n));
+  std::vector<std::int64_t> large(static_cast<std::size_t>(n * p));
+  std::vector<std::int64_t> other(large.size());
+  for (const auto& [dtype, width] : {std::pair(DType::fp32, 4), std::pair(DType::bf16, 2),
+                                     std::pair(DType::fp16, 2), std::pair(DType::int64, 8)}) {
+    SCOPED_TRACE(name_of(dtype));
+    TrafficCounter counter;
+    CountedCommunicator comm(*world, "data", counter, nullptr);
+    const TensorRef part(small.data(), dtype, {n});
+    const TensorRef whole(large.data(), dtype, {n * p});
+    const TensorRef result(other.data(), dtype, {n * p});
 
-  for (int i = 0; i < 3; ++i) comm.all_reduce(part, ReduceOp::sum).host_wait();
-  comm.all_reduce(TensorRef(half.data(), DType::bf16, {3}), ReduceOp::max).host_wait();
-  comm.reduce_scatter(whole, part, ReduceOp::sum).host_wait();
-  comm.all_gather(part, whole).host_wait();
-  comm.broadcast(part, 0).host_wait();
-  comm.reduce(part, ReduceOp::sum, 0).host_wait();
-  comm.all_to_all(whole, result).host_wait();
-  comm.all_to_all_v(whole, part_counts, result, part_counts).host_wait();
-  Request sending = comm.send(part, next, 0);
-  comm.recv(result.flat(0, n), previous, 0).host_wait();
-  sending.host_wait();
-  comm.barrier();
+    for (int i = 0; i < 3; ++i) comm.all_reduce(part, ReduceOp::sum).host_wait();
+    comm.all_reduce(part.flat(0, 3), ReduceOp::max).host_wait();
+    comm.reduce_scatter(whole, part, ReduceOp::sum).host_wait();
+    comm.all_gather(part, whole).host_wait();
+    comm.broadcast(part, 0).host_wait();
+    comm.reduce(part, ReduceOp::sum, 0).host_wait();
+    comm.all_to_all(whole, result).host_wait();
+    comm.all_to_all_v(whole, part_counts, result, part_counts).host_wait();
+    Request sending = comm.send(part, next, 0);
+    comm.recv(result.flat(0, n), previous, 0).host_wait();
+    sending.host_wait();
+    comm.barrier();
 
-  const auto bytes = [](std::int64_t elements) { return static_cast<std::uint64_t>(4 * elements); };
-  const std::map<CommOperation, std::pair<std::uint64_t, std::uint64_t>> expected = {
-      {CommOperation::all_reduce, {4, 3 * bytes(n) + 6}},
-      {CommOperation::reduce_scatter, {1, bytes(n * p)}},
-      {CommOperation::all_gather, {1, bytes(n * p)}},
-      {CommOperation::broadcast, {1, bytes(n)}},
-      {CommOperation::reduce, {1, bytes(n)}},
-      {CommOperation::all_to_all, {1, bytes(n * p)}},
-      {CommOperation::all_to_all_v, {1, bytes(2 * p)}},
-      {CommOperation::send, {1, bytes(n)}},
-      {CommOperation::recv, {1, bytes(n)}},
-      {CommOperation::barrier, {1, 0}},
-  };
-  const std::vector<TrafficRow> table = counter.table();
-  EXPECT_EQ(table.size(), expected.size());
-  for (const TrafficRow& row : table) {
-    EXPECT_EQ(row.axis, "data");
-    EXPECT_EQ(row.calls, expected.at(row.operation).first) << name_of(row.operation);
-    EXPECT_EQ(row.payload_bytes, expected.at(row.operation).second) << name_of(row.operation);
+    const auto bytes = [&](std::int64_t elements) { return static_cast<std::uint64_t>(width * elements); };
+    const std::map<CommOperation, std::pair<std::uint64_t, std::uint64_t>> expected = {
+        {CommOperation::all_reduce, {4, bytes(3 * n + 3)}},
+        {CommOperation::reduce_scatter, {1, bytes(n * p)}},
+        {CommOperation::all_gather, {1, bytes(n * p)}},
+        {CommOperation::broadcast, {1, bytes(n)}},
+        {CommOperation::reduce, {1, bytes(n)}},
+        {CommOperation::all_to_all, {1, bytes(n * p)}},
+        {CommOperation::all_to_all_v, {1, bytes(2 * p)}},
+        {CommOperation::send, {1, bytes(n)}},
+        {CommOperation::recv, {1, bytes(n)}},
+        {CommOperation::barrier, {1, 0}},
+    };
+    const std::vector<TrafficRow> table = counter.table();
+    EXPECT_EQ(table.size(), expected.size());
+    for (const TrafficRow& row : table) {
+      EXPECT_EQ(row.axis, "data");
+      EXPECT_EQ(row.calls, expected.at(row.operation).first) << name_of(row.operation);
+      EXPECT_EQ(row.payload_bytes, expected.at(row.operation).second) << name_of(row.operation);
+    }
   }
 }
 

@@ -18,7 +18,6 @@ namespace mylos::test {
 namespace {
 
 using testing::HasSubstr;
-using testing::Not;
 
 /// What one launch of a run does, from the step after the last one of the launch before.
 struct Launch {
@@ -105,6 +104,7 @@ class ChangedRestart : public RunTest {
     std::int64_t step = 0;
     std::int64_t sample = 0;
     std::int64_t tokens = 0;
+    double epochs = 0.0;
     std::vector<double> expected_launches;
     for (std::size_t n = 0; n < launches.size(); ++n) {
       const Launch& launch = launches[n];
@@ -135,6 +135,9 @@ class ChangedRestart : public RunTest {
         sample += launch.batch;
         tokens += launch.batch * launch.seq_len;
         EXPECT_EQ(at("tokens"), static_cast<double>(tokens));
+        const std::int64_t windows = (1000 - launch.seq_len) / launch.seq_len;  // of 1000 tokens
+        epochs += static_cast<double>(launch.batch) / static_cast<double>(windows);
+        EXPECT_NEAR(at("epochs_1"), epochs, 1e-9);
         EXPECT_NEAR(at("learning_rate") / launch.lr, lr_of(launch, step) / launch.lr, 1e-6);
       }
       step = launch.last;

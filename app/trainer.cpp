@@ -78,8 +78,8 @@ void Trainer::start(const std::optional<std::string>& restart) {
   } else {
     training_.initialise();
   }
-  const double launch_seconds = Clock::seconds_since(context_.launched);
-  const double restore_seconds = reader ? Clock::seconds_since(begin) : 0.0;
+  const double launch_seconds = seconds_since(context_.launched);
+  const double restore_seconds = reader ? seconds_since(begin) : 0.0;
 
   if (session_.rank() == 0) {
     set_aside_traces();
@@ -285,15 +285,14 @@ void Trainer::inject(const Action& action) {
 StepObservation Trainer::observe() {
   const StepResults& results = training_.results();
   wall_clock_limit_.note_step(results.seconds);
-  if (checkpoint_begin_) wall_clock_limit_.note_unfinished_checkpoint(Clock::seconds_since(*checkpoint_begin_));
+  if (checkpoint_begin_) wall_clock_limit_.note_unfinished_checkpoint(seconds_since(*checkpoint_begin_));
   return observe_step(session_, results, own_stop_request());
 }
 
 int Trainer::own_stop_request() {
   const int signal = context_.signals.received();
-  return signal == 0 && wall_clock_limit_.is_near(Clock::seconds_since(context_.launched))
-             ? wall_clock_request
-             : signal;
+  return signal == 0 && wall_clock_limit_.is_near(seconds_since(context_.launched)) ? wall_clock_request
+                                                                                    : signal;
 }
 
 int Trainer::agree_on_stop() {
@@ -340,7 +339,7 @@ bool Trainer::run_evaluation() {
     console_.line(fmt::format("step {}: the evaluation was interrupted; a restart will run it", step_));
     return false;
   }
-  const double seconds = Clock::seconds_since(start);
+  const double seconds = seconds_since(start);
   evaluation_seconds_ += seconds;
   if (metrics_) {
     metrics_->append("eval", {{"step", static_cast<double>(step_)},
@@ -394,7 +393,7 @@ void Trainer::write_checkpoint(bool ends_run) {
   } else {
     checkpoints_.write(content);
   }
-  stall_seconds_ = Clock::seconds_since(start);
+  stall_seconds_ = seconds_since(start);
   checkpoint_seconds_ += stall_seconds_;
   saved_step_ = step_;
   checkpoint_due_ = false;
@@ -409,7 +408,7 @@ void Trainer::start_pending_checkpoint() {
   comparison_traffic_ = subtract(session_.traffic().table(), before);
   checkpoints_.start(std::move(pending_checkpoint_->content));
   pending_checkpoint_.reset();
-  stall_seconds_ += Clock::seconds_since(start);
+  stall_seconds_ += seconds_since(start);
 }
 
 void Trainer::note_written(const std::optional<WrittenCheckpoint>& written) {

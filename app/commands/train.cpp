@@ -152,7 +152,7 @@ int run(const CommandLine& line) {
     train_data.emplace(open(setup.config.data.train));
     if (!setup.config.data.valid.empty()) valid_data.emplace(open(setup.config.data.valid));
     tokenizer = tokenizer_of(setup.config.data, *train_data, valid_data);
-    data_seconds = Clock::seconds_since(begin);
+    data_seconds = seconds_since(begin);
   };
   if (const int code = run_agreed(mpi, [&] {
         if (mpi.rank() == 0) deck_text = read_deck(deck_name);

@@ -19,10 +19,10 @@ class Clock {
   static time_point now();
   /// The value of MYLOS_CLOCK; empty if time passes by itself.
   static const char* driver();
-
-  static double seconds_since(time_point begin) {
-    return std::chrono::duration<double>(now() - begin).count();
-  }
 };
+
+inline double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
 
 }  // namespace mylos

@@ -295,7 +295,7 @@ void CheckpointStore::write_on_thread(const CheckpointContent& content) {
     if (io_.rank() == 0) remove_leftovers(directory_, warn_);
     throw;
   }
-  written_ = {.step = content.state.step, .write_seconds = Clock::seconds_since(start)};
+  written_ = {.step = content.state.step, .write_seconds = seconds_since(start)};
   for (const CheckpointTensor& tensor : content.tensors)
     written_.bytes += tensor.info.size() * static_cast<std::int64_t>(sizeof(float));
 }
@@ -320,7 +320,7 @@ void CheckpointStore::verify_on_thread() {
     if (io_.rank() == 0) purge(directory_, step, settings_.retention, abandoned_, warn_);
   });
   run_collectively(io_.comm(), [&] { hook_(CheckpointPhase::done, step); });
-  written_.verify_seconds = Clock::seconds_since(start);
+  written_.verify_seconds = seconds_since(start);
 }
 
 std::optional<WrittenCheckpoint> CheckpointStore::finish() {

@@ -3,11 +3,13 @@
 // (MYLOS_CLOCK). Nothing takes any time unless the test says so.
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <fcntl.h>
 #include <fstream>
 #include <sys/mman.h>
+#include <thread>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
@@ -38,7 +40,8 @@ class DrivenClock {
   DrivenClock(const DrivenClock&) = delete;
   DrivenClock& operator=(const DrivenClock&) = delete;
 
-  void advance(std::int64_t seconds) { time_->fetch_add(seconds * 1'000'000'000); }
+  void advance(std::chrono::milliseconds time) { time_->fetch_add(std::chrono::nanoseconds(time).count()); }
+  void advance(std::int64_t seconds) { advance(std::chrono::seconds(seconds)); }
   std::int64_t seconds() const { return time_->load() / 1'000'000'000; }
   std::string variable() const { return "MYLOS_CLOCK=" + file_.string(); }
 
@@ -265,61 +268,69 @@ TEST_F(DrivenWallClock, LeavesTheLastEvaluationToTheRestart) {
 
 class DrivenWatchdog : public DrivenTimes {
  protected:
-  /// Lets time pass, a second at a time, until the job has ended; returns how long that took.
-  static std::int64_t seconds_until_end(const Job& job, DrivenClock& clock) {
+  /// Lets time pass until the job has ended; returns how many seconds that took. `step` of the clock is about
+  /// what passes between two looks of the watchdog, so that a limit that is too short is seen; where the
+  /// watchdog is slower, more passes.
+  static std::int64_t seconds_until_end(const Job& job, DrivenClock& clock, std::chrono::milliseconds step,
+                                        std::chrono::milliseconds between_looks) {
     const std::int64_t begin = clock.seconds();
     wait_until([&] {
-      if (job.running()) clock.advance(1);
-      return !job.running();
+      if (!job.running()) return true;
+      clock.advance(step);
+      std::this_thread::sleep_for(between_looks);
+      return false;
     });
     return clock.seconds() - begin;
+  }
+  static std::int64_t seconds_until_end(const Job& job, DrivenClock& clock) {
+    return seconds_until_end(job, clock, std::chrono::milliseconds(500), std::chrono::milliseconds(200));
   }
 };
 
 /// Time before a collective, and in other collectives, does not count.
 TEST_F(DrivenWatchdog, CountsFromTheBeginningOfTheCollective) {
   DrivenClock clock(scratch() / "clock");
-  Job job(train_arguments("run", {"--comm.heartbeat=1e6", "--io.timeout=1e6", "--comm.timeout=50",
+  Job job(train_arguments("run", {"--comm.heartbeat=1e6", "--io.timeout=1e6", "--comm.timeout=8",
                                   "--train.steps=1000000", "--checkpoint.every=0"}),
           {.environment = {"MYLOS_FAULT=forward:1:4:stop", clock.variable()}});
-  let_pass(job, 1, clock, 40);
+  let_pass(job, 1, clock, 6);
   const std::size_t rows = num_rows("run");
   job.wait_until([&] { return num_rows("run") >= rows + 3; });
   ::kill(job.rank(1), SIGSTOP);
-  EXPECT_GE(seconds_until_end(job, clock), 50);
+  EXPECT_GE(seconds_until_end(job, clock), 8);
   EXPECT_THAT(job.wait().output, HasSubstr("mylos watchdog: "));
-  EXPECT_THAT(expect_status("run", "failed", ExitCode::watchdog),
-              testing::AllOf(HasSubstr("stalled collective: rank 0 has been in "),
-                             HasSubstr("for more than 50.0 s")));
+  EXPECT_THAT(
+      expect_status("run", "failed", ExitCode::watchdog),
+      testing::AllOf(HasSubstr("stalled collective: rank 0 has been in "), HasSubstr("for more than 8.0 s")));
 }
 
 /// Time before a call to the file system does not count, nor does the time that ranks wait for each other.
 TEST_F(DrivenWatchdog, CountsFromTheBeginningOfTheCallToTheFileSystem) {
   DrivenClock clock(scratch() / "clock");
   const std::string hanging = (run_path("run") / "checkpoints/step_000004.tmp/weights.h5").string();
-  Job job(train_arguments("run", {"--comm.heartbeat=1e6", "--comm.timeout=1e6", "--io.timeout=50"}),
+  Job job(train_arguments("run", {"--comm.heartbeat=1e6", "--comm.timeout=1e6", "--io.timeout=8"}),
           {.environment = {"MYLOS_FAULT=forward:1:3:stop", clock.variable(), "LD_PRELOAD=" MYLOS_PRELOADED,
                            fmt::format("MYLOS_FAIL={}:0:fsync:1:-1", hanging)}});
-  let_pass(job, 1, clock, 40);
+  let_pass(job, 1, clock, 6);
   job.wait_until([&] { return occurrences(job.output(), "failing call: fsync") == 1; });
-  EXPECT_GE(seconds_until_end(job, clock), 50);
+  EXPECT_GE(seconds_until_end(job, clock), 8);
   job.wait();
   EXPECT_THAT(expect_status("run", "failed", ExitCode::io),
               testing::AllOf(HasSubstr("hanging file system: rank 0 has been in fsync ["),
-                             HasSubstr("for more than 50.0 s")));
+                             HasSubstr("for more than 8.0 s")));
 }
 
 /// Silence counts from the last sign of life; its limit is that of comm.heartbeat.
 TEST_F(DrivenWatchdog, CountsFromTheLastSignOfLife) {
   DrivenClock clock(scratch() / "clock");
-  Job job(train_arguments("run", {"--comm.heartbeat=60", "--comm.timeout=1e6", "--io.timeout=1e6",
+  Job job(train_arguments("run", {"--comm.heartbeat=8", "--comm.timeout=1e6", "--io.timeout=1e6",
                                   "--train.steps=1000000", "--checkpoint.every=0"}),
           {.environment = {"MYLOS_FAULT=forward:1:4:stop", clock.variable()}});
-  let_pass(job, 1, clock, 50);
+  let_pass(job, 1, clock, 6);
   const std::size_t rows = num_rows("run");
   job.wait_until([&] { return num_rows("run") >= rows + 3; });
   ::kill(job.rank(1), SIGSTOP);
-  EXPECT_GE(seconds_until_end(job, clock), 59);  // a look may come just after the rank was stopped
+  EXPECT_GE(seconds_until_end(job, clock), 8);
   job.wait();
   EXPECT_THAT(expect_status("run", "failed", ExitCode::watchdog), HasSubstr("stopped rank 1: "));
 }
@@ -328,7 +339,8 @@ TEST_F(DrivenWatchdog, WaitsForTheStartAsLongAsItSays) {
   DrivenClock clock(scratch() / "clock");
   Job job(train_arguments("run", {"--comm.start_timeout=8"}), {.environment = {clock.variable()}});
   ::kill(job.rank(1), SIGSTOP);
-  EXPECT_GE(seconds_until_end(job, clock), 8);
+  // A hundred looks, each of which counts at most four hundredths.
+  EXPECT_GE(seconds_until_end(job, clock, std::chrono::milliseconds(200), std::chrono::milliseconds(80)), 8);
   EXPECT_THAT(job.wait().output, HasSubstr("mylos watchdog: "));
 }
 

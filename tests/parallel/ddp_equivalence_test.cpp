@@ -62,9 +62,9 @@ struct Mode {
 };
 
 /// In SendsExactlyWhatTheFormulaSays the gradients of a norm and a projection take 8932 bytes in fp32: more
-/// than 0.0087 MB, less than 0.0087 MiB.
-constexpr Mode modes[] = {
-    {"per_parameter", 25.0}, {"flat", 25.0}, {"overlapped", 25.0}, {"bucketed", 0.0087}, {"bucketed", 25.0}};
+/// than 0.0087 MB, less than 0.0087 MiB. They fill a bucket of 0.006 MiB, but not in 2 bytes each.
+constexpr Mode modes[] = {{"per_parameter", 25.0}, {"flat", 25.0},       {"overlapped", 25.0},
+                          {"bucketed", 0.006},     {"bucketed", 0.0087}, {"bucketed", 25.0}};
 
 TEST_F(DdpEquivalence, EveryModeComputesWhatOneRankDoes) {
   constexpr std::int64_t steps = 20;

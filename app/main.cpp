@@ -14,11 +14,12 @@
 
 namespace {
 
-/// Opens /dev/null for each of the standard streams that is closed. Otherwise the next file to be opened,
-/// perhaps a checkpoint, would take its place and receive what is printed.
-void open_standard_streams() {
+/// Occupies the standard streams that are closed, which the next files would become, by something that cannot
+/// be used: otherwise what is printed would be written into these files.
+void occupy_standard_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-    if (fcntl(stream, F_GETFD) == -1 && open("/dev/null", O_RDWR) != stream) _exit(1);
+    if (::fcntl(stream, F_GETFD) < 0)
+      static_cast<void>(::open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY));
   }
 }
 
@@ -35,7 +36,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  open_standard_streams();
+  occupy_standard_streams();
   mylos::catch_library_failures();
   std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the file size limit then returns an error
   const int code = run(argc, argv);

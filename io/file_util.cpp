@@ -362,7 +362,12 @@ OutputLock::OutputLock(const fs::path& output) : path_(output.string() + ".lock"
          holder_of(path_, "another process"));
   }
   file_ = *std::move(file);
-  write_holder(file_.get(), path_);
+  try {
+    write_holder(file_.get(), path_);
+  } catch (...) {  // no destructor will run
+    ::unlink(path_.c_str());
+    throw;
+  }
 }
 
 OutputLock::~OutputLock() {

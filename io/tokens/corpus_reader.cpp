@@ -68,7 +68,10 @@ std::vector<CorpusInput> find_corpus(const std::vector<std::string>& places,
     std::error_code not_there;
     std::vector<fs::path> paths = {place};
     if (!fs::exists(place, not_there)) paths = matches(place);
-    if (paths.empty()) fail(ExitCode::usage, "no file matches {}; there is {}", place, what_is_at(place));
+    if (paths.empty()) {
+      const std::string what = what_is_at(place);
+      fail(ExitCode::usage, "no file matches {}{}", place, what == "nothing" ? "" : "; there is " + what);
+    }
     for (const fs::path& path : paths) {
       if (!fs::is_directory(path)) {
         add(path);

@@ -147,7 +147,8 @@ TEST_F(Outputs, AreTried) {
   EXPECT_EQ(num_files(), 0);
   fs::create_directory(file("folder"));
   expect_error(ExitCode::io, "there is a folder", [&] { try_output(file("folder")); });
-  expect_error(ExitCode::io, "there is a device", [] { try_output("/dev/null"); });
+  fs::create_symlink("/dev/null", file("null"));
+  expect_error(ExitCode::io, "a device", [&] { try_output(file("null")); });
   expect_error(ExitCode::io, "does not exist", [&] { try_output(file("none/x")); });
   expect_error(ExitCode::io, "cannot open", [&] { try_output(file(std::string(255, 'n'))); });
   spill(file("x"), "unchanged");
@@ -228,8 +229,6 @@ TEST_F(Outputs, ASidecarIsFoundThroughALinkToItsTokenFile) {
       .tokenizer = {.name = "bytes", .ranks = ""}, .vocab = 257, .tokens = 1, .content = "0", .documents = 1};
   write_sidecar(file("x.bin"), sidecar);
   fs::create_symlink("x.bin", file("link.bin"));
-  EXPECT_FALSE(read_sidecar(file("link.bin"))) << "the link leads nowhere";
-  spill(file("x.bin"), "");
   ASSERT_TRUE(read_sidecar(file("link.bin")));
   EXPECT_EQ(read_sidecar(file("link.bin"))->tokens, 1);
 }

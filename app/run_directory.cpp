@@ -2,8 +2,10 @@
 #include "app/run_directory.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cstdio>
+#include <cstring>
 #include <ctime>
 #include <fstream>
 #include <unistd.h>
@@ -51,9 +53,17 @@ std::map<std::int64_t, fs::path> traces_of(const RunPaths& paths) {
   return traces;
 }
 
-RunDirectory::RunDirectory(const RunPaths& paths, const fs::path& checkpoints, bool restart) {
-  make_directory(paths.root);
-  lock_ = std::make_unique<RunLock>(paths.root, "run.dir");
+namespace {
+
+/// Where a run's checkpoints are.
+struct CheckpointPlace {
+  fs::path place;
+  bool is_elsewhere = false;  ///< not in the run's directory
+  bool has_link = false;      ///< in the run's directory
+};
+
+/// Throws ExitCode::usage like the constructor of `RunDirectory`, except for locks.
+CheckpointPlace check_directory(const RunPaths& paths, const fs::path& checkpoints, bool restart) {
   if (!restart && fs::exists(paths.resolved_deck())) {
     fail(ExitCode::usage, "{} already holds a run; continue it with --restart or choose another [run] dir",
          paths.root.string());
@@ -86,15 +96,46 @@ RunDirectory::RunDirectory(const RunPaths& paths, const fs::path& checkpoints, b
            place.string());
     }
   }
+  return {.place = place, .is_elsewhere = place != present || is_link, .has_link = is_link};
+}
+
+}  // namespace
+
+std::string run_directory_problem(const RunPaths& paths, const fs::path& checkpoints, bool restart) {
+  for (const fs::path& directory : {paths.root, checkpoints}) {
+    const std::string holder = directory.empty() ? "" : run_lock_holder(directory);
+    if (!holder.empty()) return fmt::format("{} is in use by {}", directory.string(), holder);
+  }
+  try {
+    const CheckpointPlace found = check_directory(paths, checkpoints, restart);
+    if (restart && list_steps(found.place).empty())
+      return fmt::format("{} holds no checkpoint: with --restart the run begins at step 0",
+                         found.place.string());
+  } catch (const Error& error) {
+    return error.what();
+  }
+  fs::path present = fs::absolute(paths.root);
+  std::error_code error;
+  while (!fs::exists(present, error) && present.has_relative_path()) present = present.parent_path();
+  if (!fs::is_directory(present, error)) return fmt::format("{} is not a directory", present.string());
+  return ::access(present.c_str(), W_OK | X_OK) == 0
+             ? ""
+             : fmt::format("{} cannot be written: {}", present.string(), std::strerror(errno));
+}
+
+RunDirectory::RunDirectory(const RunPaths& paths, const fs::path& checkpoints, bool restart) {
+  make_directory(paths.root);
+  lock_ = std::make_unique<RunLock>(paths.root, "run.dir");
+  const CheckpointPlace found = check_directory(paths, checkpoints, restart);
+  const fs::path& place = found.place;
   make_directory(place);
   // Another run may have its checkpoints in this run's directory, or this run in another one's. Each takes
   // the lock that the other looks for before it looks for the other's.
-  const bool is_own = place == present && !is_link;
   std::error_code error;
-  if (!is_own || fs::exists(place / "lock", error))
+  if (found.is_elsewhere || fs::exists(place / "lock", error))
     checkpoint_lock_ = std::make_unique<RunLock>(place, "checkpoint.dir");
   const fs::path owner = place.parent_path();
-  if (!is_own && place.filename() == paths.checkpoints().filename() && fs::exists(owner / "lock", error))
+  if (found.is_elsewhere && place.filename() == paths.checkpoints().filename() && fs::exists(owner / "lock", error))
     owner_lock_ = std::make_unique<RunLock>(owner, "checkpoint.dir");
   if (!restart) {
     for (const auto& [step, file] : traces_of(paths))
@@ -102,7 +143,8 @@ RunDirectory::RunDirectory(const RunPaths& paths, const fs::path& checkpoints, b
     for (const fs::path& file : {paths.metrics(), paths.status(), paths.report()})
       if (remove_file(file)) removed_.push_back(file.filename());
   }
-  if (is_own || is_link) return;
+  if (!found.is_elsewhere || found.has_link) return;
+  const fs::path link = paths.checkpoints();
   fs::remove(link, error);  // at most an empty directory
   fs::create_directory_symlink(place, link, error);
   if (error) fail(ExitCode::io, "cannot link {} to {}: {}", link.string(), place.string(), error.message());

@@ -52,6 +52,11 @@ class RunDirectory {
   std::vector<std::string> removed_;
 };
 
+/// Returns why a run cannot begin in its directory as it is now, or is to begin although it is meant to be
+/// continued; "" if nothing is in its way. Changes nothing. The parameters are those of `RunDirectory`.
+std::string run_directory_problem(const RunPaths& paths, const std::filesystem::path& checkpoints,
+                                  bool restart);
+
 /// Replaces status.json: the state of the run, its exit code once it has ended, and the machine. Never
 /// throws; a status that cannot be written is reported on stderr.
 void write_status(const RunPaths& paths, const std::string& state, std::optional<ExitCode> code,

@@ -128,6 +128,13 @@ std::vector<std::filesystem::path> plugin_search_path(const std::string& option)
     for (const std::string_view path : split(list, ':')) {
       if (!path.empty()) paths.emplace_back(path);
     }
+    // The variable may have been set for other machines.
+    if (list.data() != option.c_str()) continue;
+    for (const std::filesystem::path& path : paths) {
+      std::error_code not_there;
+      if (!std::filesystem::is_directory(path, not_there))
+        fail(ExitCode::usage, "--plugin-path: {} is not a folder", path.string());
+    }
   }
   std::error_code error;
   const auto executable = std::filesystem::read_symlink("/proc/self/exe", error);

@@ -148,7 +148,8 @@ class PluginRegistry {
 };
 
 /// Returns the directories of `option` (--plugin-path), then those of MYLOS_PLUGIN_PATH, both separated by
-/// colons, then ../lib/mylos relative to the executable's directory.
+/// colons, then ../lib/mylos relative to the executable's directory. Throws ExitCode::usage if one of
+/// `option` is not a folder.
 std::vector<std::filesystem::path> plugin_search_path(const std::string& option);
 
 }  // namespace mylos

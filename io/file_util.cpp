@@ -355,6 +355,13 @@ RunLock::RunLock(const fs::path& directory, std::string_view parameter) {
        holder_of(lock, "another job"), parameter);
 }
 
+std::string run_lock_holder(const fs::path& directory) {
+  const fs::path lock = directory / "lock";
+  const FileDescriptor file(::open(lock.c_str(), O_RDONLY | O_CLOEXEC));
+  const bool is_held = file && ::flock(file.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  return is_held ? holder_of(lock, "another job") : "";
+}
+
 OutputLock::OutputLock(const fs::path& output) : path_(output.string() + ".lock") {
   auto file = lock_file(path_);
   if (!file) {

@@ -153,6 +153,9 @@ class RunLock {
   FileDescriptor file_;
 };
 
+/// The job that holds the RunLock of `directory`, as the lock file names it; "" if there is none.
+std::string run_lock_holder(const std::filesystem::path& directory);
+
 /// Holds the lock <output>.lock during its lifetime, like RunLock, and then removes it. A lock file that a
 /// killed process left is taken over.
 class OutputLock {

@@ -18,6 +18,7 @@
 #include "io/file_util.hpp"
 #include "io/json.hpp"
 #include "io/metrics/metrics.hpp"
+#include "io/tokens/content_kind.hpp"
 #include "io/tokens/token_dataset.hpp"
 
 namespace mylos {
@@ -123,8 +124,15 @@ std::string inspect(IoThread& io, const fs::path& path) {
   std::int32_t magic = 0;
   std::memcpy(&magic, head.data(), sizeof(magic));
   if (magic == token_file_magic) return inspect_tokens(path);
-  fail(ExitCode::bad_data, "{} is neither a run, nor a checkpoint, nor a metrics file, nor a token file",
-       path.string());
+  const std::string_view own = own_kind(path);
+  const std::string beginning = content_head(path);
+  const std::string_view kind = content_kind(beginning).name;
+  const std::string what = !own.empty()                ? fmt::format("a {}", own)
+                           : !kind.empty()             ? std::string(kind)
+                           : is_surely_text(beginning) ? "a text (inspect --program shows what a deck runs)"
+                                                       : "unknown";
+  fail(ExitCode::bad_data, "{} is {}, neither a run, nor a checkpoint, nor a metrics file, nor a token file",
+       path.string(), what);
 }
 
 }  // namespace mylos

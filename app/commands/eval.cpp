@@ -24,10 +24,13 @@ int run(const CommandLine& line) {
     const std::vector<DataSource> files =
         line.has("data") ? parse_validation_sources(line.text("data")) : config.data.valid;
     if (files.empty()) fail(ExitCode::usage, "the run has no [data] valid; name a token file with --data");
-    const TokenDataset dataset =
-        open_dataset(files, config.model.vocab, config.train.seq_len, config.train.seed);
+    const TokenDataset dataset = open_dataset(files, config.model.vocab, config.train.seq_len,
+                                              config.train.seed, config.data.tokenizer);
     if (const int code = check_identity(mpi, fmt::format("content of --data = {}\n", dataset.identity())))
       return code;
+    if (mpi.rank() == 0) {
+      for (const std::string& warning : dataset.warnings()) say(stderr, "warning: {}\n", warning);
+    }
     const EvalResult result =
         *evaluate(*model.executor, model.session->compute(), dataset, 0, model.session->grid());
     if (mpi.rank() == 0) {

@@ -6,6 +6,7 @@
 #include "app/program_text.hpp"
 #include "core/plugin.hpp"
 #include "io/checkpoint/checkpoint.hpp"
+#include "io/tokens/content_kind.hpp"
 
 namespace mylos {
 
@@ -33,7 +34,11 @@ int run(const CommandLine& line) {
   }
   if (line.has("ranks") || line.has("ranks-per-node") || !line.overrides.empty())
     fail(ExitCode::usage, "--ranks, --ranks-per-node and deck parameters are for inspect --program");
-  if (path.extension() == ".so") {
+  std::error_code error;
+  const bool is_library =
+      path.extension() == ".so" || (std::filesystem::is_regular_file(path, error) &&
+                                    known_format(content_head(path)).name == library_kind);
+  if (is_library) {
     const PluginInfo plugin = PluginRegistry::open(path);
     fmt::print("{}", plugin_text(plugin));
     return plugin.problem.empty() ? 0 : static_cast<int>(ExitCode::usage);

@@ -136,8 +136,8 @@ std::vector<CommandOption> options() {
        "write shards of this many tokens, OUTPUT_train_000001.bin ... and OUTPUT_val_000000.bin ..."},
       {"continue", OptionKind::flag, "continue the shards of an interrupted run, if there are any"},
       {"format", OptionKind::text,
-       "format of the input, text or jsonl; by default jsonl for .jsonl files and standard input, "
-       "text for other files"},
+       "format of the input, text or jsonl; by default text for .txt files, jsonl for .jsonl and .ndjson "
+       "files, and what the content of others suggests"},
       {"key", OptionKind::text, "key of the text in JSON lines", "text"},
       {"eot", OptionKind::text, "place of <|endoftext|> in each document: end or, as in llm.c, begin", "end"},
       {"threads", OptionKind::integer,
@@ -190,6 +190,11 @@ std::string output_option(const CommandLine& line, const std::string& name) {
   return file;
 }
 
+[[noreturn]] void refuse_to_hold_out(const CorpusInput& stream) {
+  fail(ExitCode::usage, "the end of {} is not known in advance: holding it out needs a file, or documents",
+       stream.name());
+}
+
 /// Splits the single text of a plan into two parts, unless the second would be empty.
 void hold_out_end(Plan& plan) {
   CorpusInput& text = plan.inputs.front();
@@ -220,7 +225,11 @@ Plan plan_of(const CommandLine& line) {
   if (!line.has("output")) fail(ExitCode::usage, "mylos tokenize needs --output FILE");
   plan.output = output_option(line, "output");
   if (line.has("valid-output")) plan.valid_output = output_option(line, "valid-output");
-  plan.inputs = find_corpus(line.arguments, format_option(line));
+  plan.inputs = find_corpus(line.arguments, format_option(line),
+                            [](const std::string& note) { say(stderr, "{}\n", note); });
+  const auto is_text = [](const CorpusInput& input) { return input.format == CorpusFormat::text; };
+  if (line.text("key") != "text" && std::ranges::all_of(plan.inputs, is_text))
+    say(stderr, "warning: --key={} has no effect: no input holds JSON lines\n", line.text("key"));
   if (line.has("shard-tokens")) {
     plan.shard_tokens = line.integer("shard-tokens");
     constexpr std::int64_t most = 2147483647;
@@ -266,9 +275,13 @@ Plan plan_of(const CommandLine& line) {
     plan.settings.split.valid_fraction = fraction;
     plan.holds_out_end = is_one_text;
   }
-  if (plan.holds_out_end && plan.stream != nullptr)
-    fail(ExitCode::usage, "the end of {} is not known in advance: holding it out needs a file, or documents",
-         plan.stream->name());
+  if (plan.holds_out_end && plan.stream != nullptr) refuse_to_hold_out(*plan.stream);
+  const bool holds_out_of_one = plan.settings.split.valid_fraction > 0.0 && plan.inputs.size() == 1;
+  plan.settings.guessed = [holds_out_of_one](const CorpusInput& input, CorpusFormat format) {
+    if (format != CorpusFormat::text) return;
+    if (holds_out_of_one) refuse_to_hold_out(input);
+    say(stderr, "{} is read as one text; --format jsonl would read JSON lines\n", input.name());
+  };
   return plan;
 }
 
@@ -441,6 +454,13 @@ int run_until_stopped(const CommandLine& line, const StopSignals& signals, Plan&
   for (const fs::path& link : plan.links) {  // the sidecar is next to the target
     const fs::path sidecar = sidecar_path(link);
     if (!is_same_file(sidecar, sidecar_path(follow_links(link)))) remove_stale(sidecar);
+  }
+  if (const MalformedBytes& bad = all.malformed; bad.count > 0) {
+    say(stderr,
+        "warning: {} byte{} of {} file{} are NUL or not UTF-8, the first at {}; they have tokens like all "
+        "others. "
+        "iconv -f LATIN1 -t UTF-8 converts Latin-1\n",
+        bad.count, bad.count == 1 ? "" : "s", bad.files, bad.files == 1 ? "" : "s", bad.first);
   }
   return 0;
 }

@@ -11,6 +11,7 @@
 #include "app/commands/commands.hpp"
 #include "app/commands/report.hpp"
 #include "app/environment.hpp"
+#include "app/plan_files.hpp"
 #include "app/plan_text.hpp"
 #include "app/processors.hpp"
 #include "app/setup.hpp"
@@ -24,14 +25,6 @@ namespace mylos {
 
 namespace {
 
-int dry_run(const CommandLine& line, const std::string& name) {
-  const Setup setup = planned_setup(line, name);
-  fmt::print("{}", plan_text(setup.config, plan_of(setup)));
-  if (line.flag("layout")) fmt::print("\n{}", layout_text(setup.config));
-  if (std::fflush(stdout) != 0) fail(ExitCode::io, "the plan cannot be printed");
-  return 0;
-}
-
 /// Returns the value of --restart, if given: "newest" or "step_N". Throws ExitCode::usage for another value.
 std::optional<std::string> parse_restart(const CommandLine& line) {
   if (!line.has("restart")) return std::nullopt;
@@ -40,6 +33,15 @@ std::optional<std::string> parse_restart(const CommandLine& line) {
                      wish.find_first_not_of("0123456789", 5) == std::string::npos;
   if (wish != "newest" && !named) fail(ExitCode::usage, "--restart={} must be newest or step_N", wish);
   return wish;
+}
+
+int dry_run(const CommandLine& line, const std::string& name) {
+  const Setup setup = planned_setup(line, name);
+  fmt::print("{}", plan_text(setup.config, plan_of(setup)));
+  if (line.flag("layout")) fmt::print("\n{}", layout_text(setup.config));
+  fmt::print("{}", files_text(setup, parse_restart(line).has_value()));
+  if (std::fflush(stdout) != 0) fail(ExitCode::io, "the plan cannot be printed");
+  return 0;
 }
 
 /// If parallel.data and parallel.tensor are unchanged, makes the automatic choices as in the resolved deck of
@@ -147,7 +149,7 @@ int run(const CommandLine& line) {
     errors.throw_if_any();
     const auto open = [&](const std::vector<DataSource>& sources) {
       return open_dataset(sources, setup.config.model.vocab, setup.config.train.seq_len,
-                          setup.config.train.seed);
+                          setup.config.train.seed, setup.config.data.tokenizer);
     };
     train_data.emplace(open(setup.config.data.train));
     if (!setup.config.data.valid.empty()) valid_data.emplace(open(setup.config.data.valid));
@@ -165,6 +167,12 @@ int run(const CommandLine& line) {
   if (valid_data) identity += fmt::format("content of data.valid = {}\n", valid_data->identity());
   identity += fmt::format("tokenizer of the data = {}\n", tokenizer.text());
   if (const int code = check_identity(mpi, identity)) return code;
+  const auto warn_of_data = [&] {
+    if (mpi.rank() != 0) return;
+    for (const std::string& warning : data_warnings(*train_data, valid_data))
+      say(stderr, "warning: {}\n", warning);
+  };
+  if (const int code = run_agreed(mpi, warn_of_data)) return code;
   mpi.set_limits(setup.config.comm.limits);
   if (const int code = fall_back_to_mpi(mpi, setup)) return code;
   const RunPaths paths{setup.config.run_dir};

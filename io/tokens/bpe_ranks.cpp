@@ -11,6 +11,7 @@
 #include "core/base/join.hpp"
 #include "io/file_util.hpp"
 #include "io/json.hpp"
+#include "io/tokens/content_kind.hpp"
 #include "io/utf8.hpp"
 
 namespace mylos {
@@ -233,11 +234,27 @@ void BpeRanks::check_vocab(const std::string& text, const std::string& name) con
 }
 
 BpeRanks BpeRanks::read(const fs::path& path) {
-  const bool is_folder = fs::is_directory(path);
-  if (!is_folder && path.extension() != ".json") return parse_tiktoken(read_text_file(path), path.string());
-  const fs::path folder = is_folder ? path : path.parent_path();
-  const fs::path vocab = is_folder ? folder / "vocab.json" : path;
-  const fs::path merges = folder / "merges.txt";
+  fs::path folder = path;
+  fs::path vocab = folder / "vocab.json";
+  fs::path merges = folder / "merges.txt";
+  if (!fs::is_directory(path)) {
+    const std::string text = read_text_file(path);
+    const std::string_view head = std::string_view(text).substr(0, content_head_bytes);
+    const bool is_vocab = looks_like_json_lines(head);
+    if (const ContentKind kind = content_kind(head); !kind.name.empty() && kind.name != merge_ranks_kind)
+      fail(ExitCode::bad_data, "{} is {}, not merge ranks", path.string(), kind.name);
+    if (!is_vocab && !head.starts_with("#version")) return parse_tiktoken(text, path.string());
+    if (is_vocab && text.find("\"merges\"") != std::string::npos &&
+        text.find("\"model\"") != std::string::npos) {
+      fail(ExitCode::bad_data,
+           "{} is a tokenizer.json of Hugging Face; name the vocab.json of the same tokenizer, which needs "
+           "merges.txt next to it",
+           path.string());
+    }
+    folder = path.parent_path();
+    (is_vocab ? vocab : merges) = path;
+    (is_vocab ? merges : vocab) = folder / (is_vocab ? "merges.txt" : "vocab.json");
+  }
   return parse_merges(read_text_file(vocab), vocab.string(), read_text_file(merges), merges.string());
 }
 

@@ -2,14 +2,18 @@
 #include "io/tokens/corpus_reader.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
+#include <cstring>
 #include <fcntl.h>
 #include <glob.h>
+#include <map>
 #include <memory>
 #include <poll.h>
 #include <set>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <utility>
 
 #include "core/base/error.hpp"
 #include "core/base/join.hpp"
@@ -21,72 +25,296 @@ namespace fs = std::filesystem;
 
 namespace {
 
+/// `text` without a byte order mark at its beginning.
+std::string_view without_mark(std::string_view text) {
+  return text.starts_with(utf8_mark) ? text.substr(utf8_mark.size()) : text;
+}
+
 bool is_blank(std::string_view line) {
-  return line.find_first_not_of(" \t\r") == std::string_view::npos;
+  return without_mark(line).find_first_not_of(" \t\r") == std::string_view::npos;
 }
 
 /// The files that match a pattern, in order.
 std::vector<fs::path> matches(const std::string& pattern) {
   glob_t found{};
-  const int status = ::glob(pattern.c_str(), 0, nullptr, &found);
+  const int status = ::glob(pattern.c_str(), GLOB_ERR, nullptr, &found);
+  const int reason = errno;
   const std::unique_ptr<glob_t, void (*)(glob_t*)> owner(&found, ::globfree);
-  if (status != 0 && status != GLOB_NOMATCH)
-    fail(ExitCode::io, "cannot search for files that match {}", pattern);
+  if (status != 0 && status != GLOB_NOMATCH && !(status == GLOB_ABORTED && reason == ENOENT))
+    fail(ExitCode::io, "cannot search for files that match {}: {}", pattern, std::strerror(reason));
   return {found.gl_pathv, found.gl_pathv + (status == 0 ? found.gl_pathc : 0)};
 }
 
-/// All .txt and .jsonl files below `folder`, in order of their paths.
-std::vector<fs::path> corpus_files(const fs::path& folder) {
-  std::vector<fs::path> files;
-  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-    const fs::path extension = entry.path().extension();
-    if (entry.is_regular_file() && (extension == ".txt" || extension == ".jsonl"))
-      files.push_back(entry.path());
-  }
-  std::ranges::sort(files);
-  return files;
+/// The extension of a file's name in lower case: ".txt", or "".
+std::string extension_of(const fs::path& file) {
+  std::string extension = file.extension().string();
+  for (char& c : extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return extension;
 }
 
-}  // namespace
+std::optional<CorpusFormat> format_by_name(const fs::path& file) {
+  const std::string extension = extension_of(file);
+  if (extension == ".txt") return CorpusFormat::text;
+  if (extension == ".jsonl" || extension == ".ndjson") return CorpusFormat::json_lines;
+  return std::nullopt;
+}
 
-std::vector<CorpusInput> find_corpus(const std::vector<std::string>& places,
-                                     std::optional<CorpusFormat> format) {
-  std::vector<CorpusInput> inputs;
-  std::set<fs::path> known;
-  const auto add = [&](const fs::path& file) {
-    if (!known.insert(file.empty() ? file : place_of(file)).second)
-      fail(ExitCode::usage, "{} is named twice", file.empty() ? "standard input" : file.string());
-    const bool is_lines = file.empty() || file.extension() == ".jsonl";
-    inputs.push_back(
-        {.path = file, .format = format.value_or(is_lines ? CorpusFormat::json_lines : CorpusFormat::text)});
-  };
-  for (const std::string& place : places) {
+std::string_view format_argument(CorpusFormat format) {
+  return format == CorpusFormat::text ? "--format text" : "--format jsonl";
+}
+
+/// How to read a file after it was converted: by the extension that is left without the last, as in
+/// x.jsonl.gz.
+CorpusFormat converted_format(const fs::path& file) {
+  return format_by_name(file).value_or(format_by_name(file.stem()).value_or(CorpusFormat::text));
+}
+
+/// Throws ExitCode::bad_data for JSON that is not lines, with a command that makes them.
+void check_json(std::string_view head, const CorpusInput& input) {
+  const std::string name = input.name();
+  std::string_view text = without_mark(head);
+  const auto skip = [&] { text = text.substr(std::min(text.find_first_not_of(" \t\r\n"), text.size())); };
+  skip();
+  if (text.starts_with('[')) {
+    text.remove_prefix(1);
+    skip();
+    if (text.starts_with('{') || (text.starts_with(']') && extension_of(input.path) == ".json")) {
+      fail(ExitCode::bad_data,
+           "{} is a JSON array, not JSON lines: jq -c '.[]' {} | mylos tokenize - --format jsonl ...; "
+           "--format "
+           "text takes it as a text",
+           name, input.path.empty() ? "FILE" : shell_word(name));
+    }
+  }
+  if (extension_of(input.path) != ".json" || !looks_like_json_lines(text)) return;
+  std::string_view line = text.substr(0, text.find('\n'));
+  line = line.substr(0, line.find_last_not_of(" \t\r") + 1);
+  if (line.size() == text.size() || line.ends_with('}')) {
+    fail(
+        ExitCode::bad_data,
+        "{} is JSON: --format jsonl reads it as JSON lines, one object per line, and --format text as a text",
+        name);
+  }
+  fail(ExitCode::bad_data,
+       "{} is JSON, but not one object per line: jq -c . {} | mylos tokenize - --format jsonl ...; --format "
+       "text "
+       "takes it as a text",
+       name, shell_word(name));
+}
+
+/// The format that the first bytes of `input` suggest.
+CorpusFormat guessed_format(std::string_view head, const CorpusInput& input) {
+  check_json(head, input);
+  const bool is_blank = head.find_first_not_of(" \t\r\n") == std::string_view::npos;
+  return looks_like_json_lines(head) || (input.path.empty() && is_blank) ? CorpusFormat::json_lines
+                                                                         : CorpusFormat::text;
+}
+
+/// How a file came to be an input.
+enum class Origin : std::uint8_t { named, matched, found };
+
+/// Finds the files of a corpus, and says what was guessed and left out.
+class CorpusSearch {
+ public:
+  CorpusSearch(std::optional<CorpusFormat> format, const Note& note) : format_(format), note_(note) {}
+
+  std::vector<CorpusInput> find(const std::vector<std::string>& places) {
+    for (const std::string& place : places) add_place(place);
+    for (const CorpusFormat format : {CorpusFormat::text, CorpusFormat::json_lines}) say_guesses(format);
+    return std::move(inputs_);
+  }
+
+ private:
+  using FileId = std::pair<dev_t, ino_t>;
+
+  static FileId id_of(const fs::path& path) {
+    struct stat info {};
+    check_call(::stat(path.c_str(), &info), "read", path);
+    return {info.st_dev, info.st_ino};
+  }
+
+  void add_place(const std::string& place) {
     if (place == "-") {
-      add("");
-      continue;
+      if (std::exchange(has_standard_input_, true)) fail(ExitCode::usage, "standard input is named twice");
+      inputs_.push_back({.path = {}, .format = format_, .is_checked = insists()});
+      return;
     }
     std::error_code not_there;
-    std::vector<fs::path> paths = {place};
-    if (!fs::exists(place, not_there)) paths = matches(place);
+    if (fs::exists(fs::symlink_status(place, not_there))) return add_path(place, Origin::named);
+    const std::vector<fs::path> paths = matches(place);
     if (paths.empty()) {
       const std::string what = what_is_at(place);
       fail(ExitCode::usage, "no file matches {}{}", place, what == "nothing" ? "" : "; there is " + what);
     }
-    for (const fs::path& path : paths) {
-      if (!fs::is_directory(path)) {
-        add(path);
-        continue;
-      }
-      const auto files = corpus_files(path);
-      if (files.empty()) fail(ExitCode::usage, "{} holds no .txt or .jsonl file", path.string());
-      std::ranges::for_each(files, add);
+    const std::size_t before = inputs_.size();
+    for (const fs::path& path : paths) add_path(path, Origin::matched);
+    const std::string left = left_out();
+    if (!left.empty() && inputs_.size() > before) say(fmt::format("{}: {}", place, left));
+    if (inputs_.size() == before) fail(ExitCode::usage, "no file that matches {} is a text: {}", place, left);
+  }
+
+  void add_path(const fs::path& path, Origin origin) {
+    std::error_code error;
+    const fs::file_status status = fs::status(path, error);
+    if (!fs::exists(status)) refuse_missing(path);
+    if (!fs::is_directory(status)) return add_file(path, origin);
+    if (origin == Origin::matched && !own_kind(path).empty()) return leave_out(own_kind(path));
+    const std::size_t before = inputs_.size();
+    auto of_pattern = std::exchange(left_out_, {});
+    for (const fs::path& file : files_below(path)) add_file(file, Origin::found);
+    const std::string left = left_out();
+    if (!left.empty() && inputs_.size() > before) say(fmt::format("{}: {}", path.string(), left));
+    left_out_ = std::move(of_pattern);
+    if (inputs_.size() == before) {
+      fail(ExitCode::usage, "{} holds no .txt, .jsonl or .ndjson file{}{}", path.string(),
+           left.empty() ? "" : "; ", left);
     }
   }
-  return inputs;
+
+  [[noreturn]] static void refuse_missing(const fs::path& path) {
+    std::error_code error;
+    if (!fs::is_symlink(fs::symlink_status(path, error))) {
+      check_call(::access(path.c_str(), F_OK), "read", path);
+      fail(ExitCode::io, "cannot read {}", path.string());
+    }
+    fail(ExitCode::io, "{} is a link to {}, which does not exist or cannot be reached", path.string(),
+         fs::read_symlink(path, error).string());
+  }
+
+  /// The files below `folder` that a corpus takes, in order of their paths. A link that leads to a folder or
+  /// file which was already seen adds nothing.
+  std::vector<fs::path> files_below(const fs::path& folder) {
+    std::vector<fs::path> files;
+    std::set<FileId> seen;
+    std::vector<fs::path> folders = {folder};
+    while (!folders.empty()) {
+      const fs::path place = folders.back();
+      folders.pop_back();
+      if (!seen.insert(id_of(place)).second) continue;
+      std::error_code error;
+      fs::directory_iterator entry(place, error);
+      if (error) fail(ExitCode::io, "cannot read {}: {}", place.string(), error.message());
+      for (; entry != fs::directory_iterator(); entry.increment(error)) {
+        const fs::path& path = entry->path();
+        if (path.filename().native().starts_with('.')) {
+          leave_out("hidden");
+          continue;
+        }
+        const fs::file_status status = fs::status(path, error);
+        if (fs::is_directory(status)) {
+          folders.push_back(path);
+        } else if (!fs::exists(status)) {
+          refuse_missing(path);
+        } else if (!fs::is_regular_file(status)) {
+          leave_out("not a regular file");
+        } else if (!format_by_name(path)) {
+          const std::string extension = extension_of(path);
+          leave_out(extension.empty() ? "without an extension" : extension);
+        } else {
+          files.push_back(path);
+        }
+        error.clear();
+      }
+      if (error) fail(ExitCode::io, "cannot read {}: {}", place.string(), error.message());
+    }
+    std::ranges::sort(files);
+    std::erase_if(files, [&](const fs::path& file) {
+      const bool is_second = !seen.insert(id_of(file)).second;
+      if (is_second) leave_out("linked twice");
+      return is_second;
+    });
+    return files;
+  }
+
+  void add_file(const fs::path& file, Origin origin) {
+    CorpusInput input{.path = file, .format = format_, .is_checked = insists()};
+    if (!fs::is_regular_file(file)) {  // a stream: it is looked at when it is read
+      if (!format_) input.format = format_by_name(file);
+      inputs_.push_back(input);
+      return;
+    }
+    if (origin == Origin::named) {
+      if (const std::string_view own = own_kind(file); !own.empty() && !insists()) {
+        fail(ExitCode::bad_data, "{} is a {}, which mylos tokenize or mylos train has written, not a text",
+             file.string(), own);
+      }
+    } else if (const std::string_view own = own_kind(file); !own.empty()) {
+      return leave_out(own);
+    }
+    if (!insists()) {
+      const std::string head = content_head(file);
+      if (origin == Origin::found && known_format(head).name == merge_ranks_kind)
+        return leave_out("merge ranks");
+      look_at(head, input);
+    }
+    if (!known_.insert(id_of(file)).second) fail(ExitCode::usage, "{} is named twice", file.string());
+    inputs_.push_back(input);
+  }
+
+  bool insists() const { return format_ == CorpusFormat::text; }
+
+  /// Checks the first bytes of a file, and decides its format.
+  void look_at(std::string_view head, CorpusInput& input) {
+    input.is_checked = true;
+    check_is_text(head, input.name(), format_argument(format_.value_or(converted_format(input.path))));
+    if (format_) return;
+    input.format = format_by_name(input.path);
+    if (!input.format) {
+      input.format = guessed_format(head, input);
+      guesses_[*input.format].push_back(input.name());
+    } else if (input.format == CorpusFormat::text && looks_like_json_lines(head)) {
+      say(fmt::format("warning: {} is read as a text, but looks like JSON lines, which --format jsonl reads",
+                      input.name()));
+    }
+  }
+
+  void leave_out(std::string_view what) { ++left_out_[std::string(what)]; }
+
+  /// Says what was left out, or ""; forgets it.
+  std::string left_out() {
+    std::vector<std::string> parts;
+    for (const auto& [what, count] : std::exchange(left_out_, {}))
+      parts.push_back(fmt::format("{} {}", count, what));
+    return parts.empty() ? "" : "left out: " + join(parts, ", ");
+  }
+
+  void say_guesses(CorpusFormat format) {
+    const std::vector<std::string>& names = guesses_[format];
+    if (names.empty()) return;
+    const bool is_text = format == CorpusFormat::text;
+    constexpr std::size_t most = 3;
+    const std::vector<std::string> shown(
+        names.begin(), names.begin() + static_cast<std::ptrdiff_t>(std::min(most, names.size())));
+    say(fmt::format("read as {}: {}{}; {} would read {} as {}", is_text ? "text" : "JSON lines",
+                    join(shown, ", "),
+                    names.size() > most ? fmt::format(" and {} more", names.size() - most) : "",
+                    format_argument(is_text ? CorpusFormat::json_lines : CorpusFormat::text),
+                    names.size() > 1 ? "them" : "it", is_text ? "JSON lines" : "text"));
+  }
+
+  void say(const std::string& line) const {
+    if (note_) note_(line);
+  }
+
+  std::optional<CorpusFormat> format_;
+  const Note& note_;
+  std::vector<CorpusInput> inputs_;
+  std::set<FileId> known_;
+  bool has_standard_input_ = false;
+  std::map<std::string, std::int64_t> left_out_;  // by extension or kind; extensions come first
+  std::map<CorpusFormat, std::vector<std::string>> guesses_;
+};
+
+}  // namespace
+
+std::vector<CorpusInput> find_corpus(const std::vector<std::string>& places,
+                                     std::optional<CorpusFormat> format, const Note& note) {
+  return CorpusSearch(format, note).find(places);
 }
 
-CorpusReader::CorpusReader(const std::vector<CorpusInput>& inputs, std::string key, LastCut last_cut)
-    : inputs_(inputs), last_cut_(std::move(last_cut)), json_(std::move(key)) {}
+CorpusReader::CorpusReader(const std::vector<CorpusInput>& inputs, std::string key, LastCut last_cut,
+                           Guessed guessed)
+    : inputs_(inputs), last_cut_(std::move(last_cut)), guessed_(std::move(guessed)), json_(std::move(key)) {}
 
 bool CorpusReader::open_next() {
   if (input_ == inputs_.size()) return false;
@@ -132,15 +360,39 @@ bool CorpusReader::fill(std::size_t bytes) {
   return !at_end_;
 }
 
+/// Decides the format of the open input by its first bytes, of which those of a stream are seen only now, and
+/// skips a byte order mark.
+void CorpusReader::look_at_beginning() {
+  const CorpusInput& input = inputs_[input_ - 1];
+  fill(content_head_bytes);
+  const std::string_view head = std::string_view(buffer_).substr(0, content_head_bytes);
+  if (!input.is_checked && input.first == 0)
+    check_is_text(head, input.name(), format_argument(input.format.value_or(converted_format(input.path))));
+  format_ = input.format ? *input.format : guessed_format(head, input);
+  if (!input.format && guessed_) guessed_(input, format_);
+  position_ = input.first;
+  if (format_ == CorpusFormat::text && input.first == 0 && head.starts_with(utf8_mark)) {
+    buffer_.erase(0, utf8_mark.size());
+    position_ += std::ssize(utf8_mark);
+  }
+}
+
 std::optional<CorpusBlock> CorpusReader::next() {
   for (;;) {
-    if (at_end_ && buffer_.empty() && !in_long_line_ && !open_next()) return std::nullopt;
-    if (inputs_[input_ - 1].format == CorpusFormat::json_lines) {
+    if (at_end_ && buffer_.empty() && !in_long_line_) {
+      if (!open_next()) return std::nullopt;
+      look_at_beginning();
+    }
+    if (format_ == CorpusFormat::json_lines) {
       if (auto block = next_of_lines()) return block;
     } else {
       for (std::size_t wanted = block_bytes;; wanted = 2 * buffer_.size()) {
         const bool is_whole = !fill(wanted);
-        if (auto block = next_of_text(buffer_, is_whole)) return block;
+        if (auto block = next_of_text(buffer_, is_whole)) {
+          block->offset = position_;
+          position_ += std::ssize(block->bytes);
+          return block;
+        }
       }
     }
   }
@@ -170,6 +422,7 @@ std::optional<CorpusBlock> CorpusReader::next_of_lines() {
     has_more = fill(most_line_bytes);
     end = buffer_.rfind('\n');
     in_long_line_ = end == std::string::npos && has_more;
+    if (in_long_line_ && buffer_.starts_with(utf8_mark)) buffer_.erase(0, utf8_mark.size());
   }
   if (in_long_line_ || buffer_.empty()) return std::nullopt;
   const std::size_t size = has_more ? end + 1 : buffer_.size();
@@ -213,7 +466,7 @@ void for_each_document(const CorpusBlock& block, const std::string& key,
     text.clear();
     bool has_document = false;
     try {
-      json.take(line, text);
+      json.take(without_mark(line), text);
       has_document = json.end();
     } catch (const Error& error) {
       fail(ExitCode::bad_data, "{}:{}: {}", block.input->name(), number, error.what());

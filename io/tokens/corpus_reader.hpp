@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "io/file_util.hpp"
+#include "io/tokens/content_kind.hpp"
 #include "io/tokens/json_text.hpp"
 
 namespace mylos {
@@ -23,20 +24,30 @@ enum class CorpusFormat : std::uint8_t {
 
 /// A file, or part of one.
 struct CorpusInput {
-  std::filesystem::path path;  ///< empty for standard input
-  CorpusFormat format = CorpusFormat::text;
-  std::int64_t first = 0;                                         ///< byte of the file at which it begins
+  std::filesystem::path path;          ///< empty for standard input
+  std::optional<CorpusFormat> format;  ///< empty if its first bytes decide, when they are read
+  bool is_checked = false;             ///< its content was looked at, or the user insists that it is a text
+  std::int64_t first = 0;              ///< byte of the file at which it begins
   std::int64_t bytes = std::numeric_limits<std::int64_t>::max();  ///< at most; the file may end earlier
 
-  std::string name() const { return path.empty() ? "standard input" : path.string(); }
+  std::string name() const { return path.empty() ? std::string(standard_input_name) : path.string(); }
 };
 
-/// The files that `places` name: files, folders (all .txt and .jsonl files below them, in order of their
-/// paths), patterns of glob(7), or "-" for standard input. Without `format`, a .jsonl file and standard input
-/// hold JSON lines, other files text. Throws ExitCode::usage if a place names no file or a file is named
-/// twice.
+using Note = std::function<void(const std::string&)>;
+
+/// The files that `places` name: files, folders (all files below them that end in .txt, .jsonl or .ndjson, in
+/// any case, in order of their paths), patterns of glob(7), or "-" for standard input. In folders, links are
+/// followed, each folder and file is taken once, and names that begin with a point are left out. Files that
+/// mylos itself writes are left out of folders and patterns.
+///
+/// Without `format`, files that end in .jsonl or .ndjson hold JSON lines, in .txt text; the content of others
+/// decides, that of a stream when it is read. Calls `note` with a line for what was guessed, what looks
+/// unlike its name, and what was left out.
+///
+/// Throws ExitCode::usage if a place names no file or a file is named twice; ExitCode::bad_data if a file is
+/// not a text, unless `format` is text; ExitCode::io if a file or folder cannot be read or a link is dead.
 std::vector<CorpusInput> find_corpus(const std::vector<std::string>& places,
-                                     std::optional<CorpusFormat> format);
+                                     std::optional<CorpusFormat> format, const Note& note = {});
 
 /// Part of a document's text, or whole JSON lines.
 struct CorpusBlock {
@@ -47,6 +58,7 @@ struct CorpusBlock {
   std::int64_t line = 0;      ///< for lines: number of the first line, from 1
   bool begins = true;         ///< for text: whether the document begins with this block
   bool ends = true;           ///< for text: whether the document ends with this block
+  std::int64_t offset = -1;   ///< for a part of a text file: its first byte in the file
 };
 
 /// For one thread at a time.
@@ -54,17 +66,20 @@ class CorpusReader {
  public:
   /// Where a longer text may be cut; see Tokenizer::last_cut.
   using LastCut = std::function<std::size_t(std::string_view)>;
+  /// Called with an input that has no format, and the one that its first bytes suggest.
+  using Guessed = std::function<void(const CorpusInput&, CorpusFormat)>;
 
   /// `inputs` must outlive this.
-  CorpusReader(const std::vector<CorpusInput>& inputs, std::string key, LastCut last_cut);
+  CorpusReader(const std::vector<CorpusInput>& inputs, std::string key, LastCut last_cut,
+               Guessed guessed = {});
 
   /// A block has at most about this many bytes, unless a line is longer or the text has no place to cut.
   static constexpr std::size_t block_bytes = std::size_t{256} << 10U;
   /// A longer line is not kept in memory as a whole: its text is returned as blocks of one document.
   static constexpr std::size_t most_line_bytes = std::size_t{1} << 20U;
 
-  /// The next block; empty at the end of all inputs. Throws ExitCode::io, and ExitCode::bad_data for a line
-  /// of more than most_line_bytes that JsonText refuses.
+  /// The next block; empty at the end of all inputs. Throws ExitCode::io, and ExitCode::bad_data for an input
+  /// that is not a text, and for a line of more than most_line_bytes that JsonText refuses.
   std::optional<CorpusBlock> next();
 
   std::int64_t bytes_read() const { return bytes_read_; }
@@ -72,17 +87,21 @@ class CorpusReader {
  private:
   bool fill(std::size_t bytes);
   bool open_next();
+  void look_at_beginning();
   std::optional<CorpusBlock> next_of_text(std::string& text, bool is_whole);
   std::optional<CorpusBlock> next_of_lines();
   std::optional<CorpusBlock> next_of_long_line();
 
   const std::vector<CorpusInput>& inputs_;
   LastCut last_cut_;
+  Guessed guessed_;
   std::size_t input_ = 0;  // index of the open input, plus one
   FileDescriptor file_;
   std::int64_t left_ = 0;  // bytes of the input that remain to be read
   bool at_end_ = true;
-  std::string buffer_;  // bytes of the input that are not yet in a block
+  CorpusFormat format_ = CorpusFormat::text;  // of the open input
+  std::string buffer_;                        // bytes of the input that are not yet in a block
+  std::int64_t position_ = 0;                 // of the buffer in the file
   std::int64_t document_ = 0;
   std::int64_t line_ = 1;
   bool begun_ = false;  // whether a block of the document was returned

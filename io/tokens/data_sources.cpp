@@ -7,12 +7,15 @@
 #include <charconv>
 #include <cstring>
 #include <glob.h>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
 
 #include "core/base/error.hpp"
+#include "core/base/join.hpp"
 #include "core/base/watched_call.hpp"
+#include "io/tokens/content_kind.hpp"
 
 namespace mylos {
 
@@ -192,10 +195,35 @@ std::vector<DataSource> parse_validation_sources(std::string_view text) {
   return sources;
 }
 
-std::vector<DataFile> files_of(const DataSource& source) {
+namespace {
+
+/// Removes the files from `names` that mylos writes next to token files; returns how many there are of each
+/// kind, or "".
+std::string leave_out_own_files(std::vector<std::string>& names) {
+  std::map<std::string_view, std::int64_t> counts;
+  std::erase_if(names, [&](const std::string& name) {
+    if (name.ends_with(".bin")) return false;  // most are: they are not opened here
+    const std::string_view kind = own_kind(name);
+    if (kind.empty() || kind == "token file") return false;
+    ++counts[kind];
+    return true;
+  });
+  std::vector<std::string> parts;
+  for (const auto& [kind, count] : counts) parts.push_back(fmt::format("{} {}", count, kind));
+  return join(parts, ", ");
+}
+
+}  // namespace
+
+std::vector<DataFile> files_of(const DataSource& source, std::vector<std::string>* left_out) {
   std::vector<DataFile> files;
   for (const DataPattern& pattern : source.patterns) {
-    const std::vector<std::string> names = matches_of(pattern.glob);
+    std::vector<std::string> names = matches_of(pattern.glob);
+    if (!is_one_name(pattern.glob)) {
+      const std::string own = leave_out_own_files(names);
+      if (!own.empty() && left_out != nullptr)
+        left_out->push_back(fmt::format("{}: left out: {}", pattern.glob, own));
+    }
     if (names.empty()) {
       fail(ExitCode::usage, "{} {}", without_backslashes(pattern.glob),
            is_one_name(pattern.glob) ? "does not exist" : "matches no file");

@@ -44,8 +44,10 @@ std::vector<DataSource> parse_sources(std::string_view text);
 /// `text` has several weighted sources.
 std::vector<DataSource> parse_validation_sources(std::string_view text);
 
-/// The files of `source`: pattern by pattern, and within a pattern in byte order of their names. Throws
-/// ExitCode::usage if a pattern matches no file, ExitCode::io if a folder cannot be read.
-std::vector<DataFile> files_of(const DataSource& source);
+/// The files of `source`: pattern by pattern, and within a pattern in byte order of their names. Of what a
+/// pattern with wildcards matches, the files that mylos writes next to token files and its run directories
+/// are left out; each such pattern adds a line to `left_out`. Throws ExitCode::usage if a pattern matches no
+/// file, ExitCode::io if a folder cannot be read.
+std::vector<DataFile> files_of(const DataSource& source, std::vector<std::string>* left_out = nullptr);
 
 }  // namespace mylos

@@ -124,6 +124,11 @@ void JsonText::end_string(std::string& text) {
   is_ours_ = true;
 }
 
+void JsonText::begin_literal(const char* rest) {
+  literal_ = rest;
+  state_ = State::literal;
+}
+
 void JsonText::begin_value(char c) {
   const bool is_ours = std::exchange(is_ours_, false);
   if (is_ours && c != '"') fail(ExitCode::bad_data, "\"{}\" is not text", key_);
@@ -134,11 +139,15 @@ void JsonText::begin_value(char c) {
     case '"':
       return begin_string(is_ours ? Sink::text : Sink::nothing);
     case 't':
+      return begin_literal("rue");
     case 'f':
+      return begin_literal("alse");
     case 'n':
-      literal_ = c == 't' ? "rue" : c == 'f' ? "alse" : "ull";
-      state_ = State::literal;
-      return;
+      return begin_literal("ull");
+    case 'N':
+      return begin_literal("aN");
+    case 'I':
+      return begin_literal("nfinity");
     default:
       state_ = State::minus;
       if (c != '-') take_number(c);
@@ -170,6 +179,7 @@ bool JsonText::take_number(char c) {
 }
 
 void JsonText::take(char c, std::string& text) {
+  if (state_ == State::minus && c == 'I') return begin_literal("nfinity");
   if (state_ >= State::minus && state_ <= State::exponent_digits && take_number(c)) return;
   switch (state_) {
     case State::string: {

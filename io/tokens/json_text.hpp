@@ -10,7 +10,8 @@ namespace mylos {
 
 /// Reads objects one after another. Throws ExitCode::bad_data if the input is not a JSON object (RFC 8259,
 /// nested at most 64 levels, strings in UTF-8), or if an object does not hold the key exactly once, with
-/// text. An escaped lone surrogate, which the grammar allows but UTF-8 does not, becomes U+FFFD.
+/// text. An escaped lone surrogate, which the grammar allows but UTF-8 does not, becomes U+FFFD. NaN,
+/// Infinity and -Infinity, which Python's json module writes, are values too.
 class JsonText {
  public:
   explicit JsonText(std::string key) : key_(std::move(key)) {}
@@ -32,7 +33,7 @@ class JsonText {
     string,
     escape,
     unicode,  // hexadecimal digits
-    literal,  // true, false or null
+    literal,  // true, false, null, NaN or Infinity
     minus,    // of a number; digits must follow
     zero,     // no digit may follow
     integer,
@@ -48,6 +49,7 @@ class JsonText {
   [[noreturn]] static void refuse(char c);
   void take(char c, std::string& text);
   void begin_value(char c);
+  void begin_literal(const char* rest);
   void begin_container(bool is_object);
   void end_container(bool is_object);
   void begin_string(Sink sink);

@@ -32,8 +32,8 @@ void write_sidecar(const fs::path& token_file, const Sidecar& sidecar) {
 std::optional<Sidecar> read_sidecar(const fs::path& token_file) {
   fs::path file = sidecar_path(token_file);
   std::error_code not_there;
-  if (!fs::exists(file, not_there)) file = sidecar_path(follow_links(token_file));
-  if (!fs::exists(file, not_there)) return std::nullopt;
+  if (!fs::exists(fs::symlink_status(file, not_there))) file = sidecar_path(follow_links(token_file));
+  if (!fs::exists(fs::symlink_status(file, not_there))) return std::nullopt;
   constexpr std::size_t most_bytes = 65536;
   const std::string text = read_text_file(file, most_bytes);
   return at_place(file.string(), [&] {

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <filesystem>
+#include <map>
 #include <utility>
 
 #include "core/base/digest.hpp"
@@ -11,6 +13,8 @@
 #include "io/parallel_for.hpp"
 
 namespace mylos {
+
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -55,8 +59,12 @@ std::pair<std::size_t, std::int64_t> place_in(const std::vector<std::int64_t>& e
 }  // namespace
 
 TokenDataset::TokenDataset(std::vector<Source> sources, std::optional<Origin> origin, std::int64_t seq_len,
-                           std::uint64_t seed)
-    : seq_len_(seq_len), seed_(seed), interleaving_(weights_of(sources)), origin_(std::move(origin)) {
+                           std::uint64_t seed, std::vector<std::string> warnings)
+    : seq_len_(seq_len),
+      seed_(seed),
+      interleaving_(weights_of(sources)),
+      origin_(std::move(origin)),
+      warnings_(std::move(warnings)) {
   require(seq_len > 0, "a window has at least one token");
   for (Source& source : sources) add(std::move(source));
   identity_ = identity_now();
@@ -69,6 +77,14 @@ void TokenDataset::add(Source source) {
     fail(ExitCode::bad_data, "{} has {} tokens{}; a context of {} needs {}", longest->path().string(),
          longest->size(), source.files.size() == 1 ? "" : " and the other files of its source have no more",
          seq_len_, seq_len_ + 1);
+  }
+  const auto is_short = [&](const TokenFile& file) { return file.size() <= seq_len_; };
+  if (const auto count = std::ranges::count_if(source.files, is_short); count > 0) {
+    const TokenFile& first = *std::ranges::find_if(source.files, is_short);
+    const std::string others =
+        count == 1 ? " is" : fmt::format(" and {} more file{} are", count - 1, count == 2 ? "" : "s");
+    warnings_.push_back(fmt::format("{} with {} tokens{} shorter than a window of {} tokens and never read",
+                                    first.path().string(), first.size(), others, seq_len_ + 1));
   }
   Part part{.first_file = files_.size(), .window_ends = {}, .weight = source.weight};
   for (TokenFile& file : source.files) {
@@ -104,6 +120,13 @@ std::string TokenDataset::identity(std::size_t source) const {
 std::int64_t TokenDataset::num_tokens() const {
   std::int64_t tokens = 0;
   for (const TokenFile& file : files_) tokens += file.size();
+  return tokens;
+}
+
+std::int64_t TokenDataset::num_tokens(std::size_t source) const {
+  const Part& part = sources_[source];
+  std::int64_t tokens = 0;
+  for (std::size_t i = 0; i < part.window_ends.size(); ++i) tokens += files_[part.first_file + i].size();
   return tokens;
 }
 
@@ -148,13 +171,85 @@ void TokenDataset::copy_window(const Window& window, std::int32_t* tokens) const
   std::ranges::copy(narrow, tokens);
 }
 
+namespace {
+
+/// Says why a file without a sidecar hardly holds tokens of `tokenizer` with ids below `vocab`; "" if it may.
+std::string doubt_of(const TokenFile& file, std::int64_t vocab, std::string_view tokenizer) {
+  constexpr std::int64_t fewest = 64;  // tokens that allow a judgement
+  const TokenStatistics& seen = file.statistics();
+  if (seen.tokens < fewest) return "";
+  if (seen.least == seen.most) return fmt::format("every id is {}: is it a token file?", seen.most);
+  if (seen.odd_zeros == seen.tokens / 2)
+    return "every second id is 0: it seems to hold ids of 32 or 64 bits, but they are read as 16";
+  if (seen.most < 256 && vocab > 1024) {
+    return fmt::format("no id is above {}, but the vocabulary has {}: it seems to hold bytes or characters",
+                       seen.most, vocab);
+  }
+  if (tokenizer == "bytes" && 20 * seen.controls > seen.tokens) {
+    return fmt::format(
+        "{} of {} ids are control characters: with [data] tokenizer = bytes, ids are bytes of a text",
+        seen.controls, seen.tokens);
+  }
+  return "";
+}
+
+/// Whether two files with the same `ends` hold the same tokens, as far as TokenFile::most_pages show.
+bool has_same_content(const TokenFile& a, const TokenFile& b) {
+  const auto identity = [](const TokenFile& file) {
+    return TokenFile(file.path(), TokenFile::most_ids, file.format()).identity();
+  };
+  return identity(a) == identity(b);
+}
+
+}  // namespace
+
+std::vector<std::string> repeated_files(const TokenDataset& train, const std::optional<TokenDataset>& valid) {
+  struct Known {
+    const TokenFile* file;
+    bool is_valid;
+  };
+  std::map<std::pair<std::uint64_t, std::uint64_t>, Known> by_id;
+  std::map<std::string, Known> by_ends;
+  std::vector<std::string> lines;
+  const auto add = [&](const TokenFile& file, bool is_valid) {
+    if (file.size() == 0) return;
+    const auto describe = [&](const Known& other, const std::string& how) {
+      const char* where = !is_valid        ? "counts twice in the training data"
+                          : other.is_valid ? "counts twice in the validation data"
+                                           : "is both training and validation data";
+      lines.push_back(fmt::format("{} {}{}", file.path().string(), where, how));
+    };
+    const auto [same, is_new] = by_id.try_emplace(file.id(), Known{&file, is_valid});
+    if (!is_new) {
+      const fs::path& other = same->second.file->path();
+      return describe(same->second,
+                      other == file.path() ? "" : fmt::format(": it is the same file as {}", other.string()));
+    }
+    const auto [like, is_first] = by_ends.try_emplace(file.ends(), Known{&file, is_valid});
+    if (!is_first && has_same_content(*like->second.file, file))
+      describe(like->second, fmt::format(": {} has the same content", like->second.file->path().string()));
+  };
+  for (const TokenFile& file : train.files()) add(file, false);
+  if (valid) {
+    for (const TokenFile& file : valid->files()) add(file, true);
+  }
+  constexpr std::size_t most = 8;
+  if (lines.size() > most) {
+    const std::size_t more = lines.size() - most;
+    lines.resize(most);
+    lines.back() += fmt::format(" (and {} more like these)", more);
+  }
+  return lines;
+}
+
 TokenDataset open_dataset(const std::vector<DataSource>& sources, std::int64_t vocab, std::int64_t seq_len,
-                          std::uint64_t seed) {
+                          std::uint64_t seed, std::string_view tokenizer) {
   constexpr int threads = 8;  // they mostly wait for the file system
+  std::vector<std::string> warnings;
   std::vector<DataFile> names;
   std::vector<std::size_t> ends;  // end of each source in `names`
   for (const DataSource& source : sources) {
-    const std::vector<DataFile> more = files_of(source);
+    const std::vector<DataFile> more = files_of(source, &warnings);
     names.insert(names.end(), more.begin(), more.end());
     ends.push_back(names.size());
   }
@@ -180,6 +275,11 @@ TokenDataset open_dataset(const std::vector<DataSource>& sources, std::int64_t v
     fail(ExitCode::bad_data, "{} describes {} tokens, but {} has {}: they do not belong together",
          sidecar_path(path).string(), sidecars[i]->tokens, path.string(), files[i]->size());
   });
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    if (sidecars[i]) continue;
+    if (const std::string doubt = doubt_of(*files[i], vocab, tokenizer); !doubt.empty())
+      warnings.push_back(fmt::format("{}: {}", names[i].path.string(), doubt));
+  }
   std::vector<TokenDataset::Source> opened;
   for (std::size_t s = 0; s < sources.size(); ++s) {
     TokenDataset::Source& source = opened.emplace_back();
@@ -187,7 +287,7 @@ TokenDataset open_dataset(const std::vector<DataSource>& sources, std::int64_t v
     for (std::size_t i = s == 0 ? 0 : ends[s - 1]; i < ends[s]; ++i)
       source.files.push_back(*std::move(files[i]));
   }
-  return {std::move(opened), std::move(origin), seq_len, seed};
+  return {std::move(opened), std::move(origin), seq_len, seed, std::move(warnings)};
 }
 
 }  // namespace mylos

@@ -44,7 +44,7 @@ class TokenDataset {
   /// `origin` is empty if no file has a sidecar. Throws ExitCode::bad_data if no file of a source is long
   /// enough for a window.
   TokenDataset(std::vector<Source> sources, std::optional<Origin> origin, std::int64_t seq_len,
-               std::uint64_t seed);
+               std::uint64_t seed, std::vector<std::string> warnings = {});
 
   std::int64_t seq_len() const { return seq_len_; }
   /// Identifies the content, whatever the files' names: by the identity of the only file, or by the number of
@@ -54,9 +54,13 @@ class TokenDataset {
   std::string identity(std::size_t source) const;
 
   const std::optional<Origin>& origin() const { return origin_; }
+  const std::vector<TokenFile>& files() const { return files_; }
+  /// Lines for the user: what of the files is not read, and what hardly is as the user says.
+  const std::vector<std::string>& warnings() const { return warnings_; }
   std::size_t num_sources() const { return sources_.size(); }
   std::size_t num_files() const { return files_.size(); }
   std::int64_t num_tokens() const;
+  std::int64_t num_tokens(std::size_t source) const;
   /// Windows of an epoch of training.
   std::int64_t num_windows(std::size_t source = 0) const { return windows_of(sources_[source]); }
   /// The number of epochs of a source that the first `samples` samples of a run read.
@@ -99,13 +103,20 @@ class TokenDataset {
   Interleaving interleaving_;
   std::optional<Origin> origin_;
   std::string identity_;
+  std::vector<std::string> warnings_;
 };
+
+/// A line for each file of the two datasets that is, by its identity or its content, also another one of
+/// them: training data that counts twice, or validation data that is in the training data or counts twice.
+std::vector<std::string> repeated_files(const TokenDataset& train, const std::optional<TokenDataset>& valid);
 
 /// Opens the dataset of `sources` for a vocabulary of `vocab` ids. Reads at most about TokenFile::most_pages
 /// pages in total, or two of each file if that is more. Throws like `files_of`, `read_sidecar`, TokenFile and
 /// TokenDataset; ExitCode::usage if a sidecar has another vocabulary, or a tokenizer other than that of the
-/// other sidecars; ExitCode::bad_data if a sidecar's number of tokens is not that of its file.
+/// other sidecars; ExitCode::bad_data if a sidecar's number of tokens is not that of its file. `tokenizer` is
+/// the one that the user says made the tokens, or "none": files without a sidecar that hardly hold its tokens
+/// lead to warnings.
 TokenDataset open_dataset(const std::vector<DataSource>& sources, std::int64_t vocab, std::int64_t seq_len,
-                          std::uint64_t seed);
+                          std::uint64_t seed, std::string_view tokenizer = "none");
 
 }  // namespace mylos

@@ -12,6 +12,7 @@
 #include "core/base/digest.hpp"
 #include "core/base/error.hpp"
 #include "core/base/watched_call.hpp"
+#include "io/tokens/content_kind.hpp"
 
 namespace mylos {
 
@@ -31,6 +32,39 @@ static_assert(std::endian::native == std::endian::little,
   fail(ExitCode::bad_data, "{}: offset {}: {}", file.string(), word * sizeof(std::int32_t), problem);
 }
 
+/// Adds the ids of `tokens`, of which the first has an even place.
+void count(std::span<const std::uint16_t> tokens, TokenStatistics& statistics) {
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const std::uint16_t id = tokens[i];
+    statistics.least = statistics.tokens == 0 && i == 0 ? id : std::min<std::int64_t>(statistics.least, id);
+    statistics.most = std::max<std::int64_t>(statistics.most, id);
+    if (i % 2 == 1 && id == 0) ++statistics.odd_zeros;
+    if (id < 0x20 && id != '\t' && id != '\n' && id != '\r' && id != '\f') ++statistics.controls;
+  }
+  statistics.tokens += std::ssize(tokens);
+}
+
+/// Throws ExitCode::bad_data if `file`, which has no header, is known to hold something else than tokens.
+void refuse_other_content(const fs::path& file, std::size_t bytes) {
+  constexpr std::size_t least = 3;  // bytes of a magic number: an id has two
+  if (bytes == 0) return;
+  const std::string head = content_head(file);
+  if (const std::string_view own = own_kind(file); !own.empty() && own != "token file") {
+    fail(ExitCode::bad_data,
+         "{} is a {} that mylos has written, not a token file; name the token file itself", file.string(),
+         own);
+  }
+  const ContentKind kind = known_format(head, least);
+  if (!kind.name.empty())
+    fail(ExitCode::bad_data, "{}: offset 0: {} is {}, not a token file", file.string(),
+         file.filename().string(), kind.name);
+  if (is_surely_text(head)) {
+    fail(ExitCode::bad_data,
+         "{}: offset 0: a text, not a token file; mylos tokenize {} --output NAME.bin makes one",
+         file.string(), shell_word(file.string()));
+  }
+}
+
 }  // namespace
 
 TokenFile::TokenFile(const fs::path& file, std::int64_t vocab, TokenFormat format, std::int64_t pages)
@@ -40,13 +74,19 @@ TokenFile::TokenFile(const fs::path& file, std::int64_t vocab, TokenFormat forma
       pages_(pages),
       file_(open_file(file, O_RDONLY | O_NONBLOCK)) {  // does not wait for a pipe's writer
   stamp_ = stamp();
+  struct stat info {};
+  check_call(::fstat(file_.get(), &info), "read", path_);
+  id_ = {info.st_dev, info.st_ino};
   size_ = checked_size(static_cast<std::size_t>(stamp_.bytes));
-  identity_ = identity_now();
+  identity_ = identity_now(&statistics_, &ends_);
 }
 
 std::int64_t TokenFile::checked_size(std::size_t bytes) const {
   Header header{};
   const bool has_header = format_ == TokenFormat::llmc;
+  std::int32_t magic = 0;
+  if (bytes >= sizeof magic) read_fully(file_.get(), path_, &magic, sizeof magic, 0);
+  if (magic != token_file_magic) refuse_other_content(path_, bytes);
   if (has_header && bytes < header_bytes) {
     fail(ExitCode::bad_data, "{} has {} bytes; a token file begins with a header of {}", path_.string(),
          bytes, header_bytes);
@@ -89,7 +129,7 @@ TokenFile::Stamp TokenFile::stamp() const {
   return {.bytes = info.st_size, .seconds = info.st_mtim.tv_sec, .nanoseconds = info.st_mtim.tv_nsec};
 }
 
-std::string TokenFile::identity_now() const {
+std::string TokenFile::identity_now(TokenStatistics* statistics, std::string* ends) const {
   constexpr std::int64_t page = 4096 / sizeof(std::uint16_t);
   const std::int64_t pages = (size_ + page - 1) / page;
   const std::int64_t read_pages = std::min(pages, pages_);
@@ -98,13 +138,17 @@ std::string TokenFile::identity_now() const {
   };
   for (std::int64_t i = 0; i < read_pages; ++i) advise(first_of(i), page);
   Digester digester;
+  Digester of_ends;
   std::array<std::uint16_t, page> tokens{};
   for (std::int64_t i = 0; i < read_pages; ++i) {
     const std::int64_t first = first_of(i);
     const auto part = std::span(tokens).first(static_cast<std::size_t>(std::min(page, size_ - first)));
     read_tokens(first, part);
     digester.add(part.data(), part.size_bytes());
+    if (i == 0 || i + 1 == read_pages) of_ends.add(part.data(), part.size_bytes());
+    if (statistics != nullptr) count(part, *statistics);  // a page begins at an even place
   }
+  if (ends != nullptr) *ends = fmt::format("{} tokens, {}", size_, of_ends.digest().text());
   return fmt::format("{} tokens, {}", size_, digester.digest().text());
 }
 

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "io/file_util.hpp"
 
@@ -20,6 +21,14 @@ enum class TokenFormat : std::uint8_t {
   nanogpt,  ///< without a header
 };
 
+/// What the pages of a token file show that were looked at.
+struct TokenStatistics {
+  std::int64_t tokens = 0;
+  std::int64_t least = 0, most = 0;  ///< ids
+  std::int64_t odd_zeros = 0;        ///< zeros at odd places, as in ids of 32 bits
+  std::int64_t controls = 0;         ///< ids that are control characters in ASCII, except white space
+};
+
 /// A token file. It is read piece by piece and not mapped, so that a file that is truncated during a run
 /// causes an error, not a signal. For one thread at a time.
 class TokenFile {
@@ -29,7 +38,8 @@ class TokenFile {
 
   /// Opens a file for a vocabulary of `vocab` ids. Reads `pages` (2 or more) pages of it: the first, the last
   /// and evenly spaced ones between them, or all pages of a small file. Throws ExitCode::bad_data naming the
-  /// file and, if there is one, the offset of the problem; ExitCode::io if the file cannot be read.
+  /// file and, if there is one, the offset of the problem, or what the file is if that is known to be no
+  /// token file; ExitCode::io if the file cannot be read.
   explicit TokenFile(const std::filesystem::path& file, std::int64_t vocab = most_ids,
                      TokenFormat format = TokenFormat::llmc, std::int64_t pages = most_pages);
 
@@ -38,6 +48,12 @@ class TokenFile {
   std::int64_t size() const { return size_; }
   /// The number of tokens, and the digest of the pages that the constructor read.
   const std::string& identity() const { return identity_; }
+  /// The same for files whose first and last page and number of tokens are the same.
+  const std::string& ends() const { return ends_; }
+  const TokenStatistics& statistics() const { return statistics_; }
+  TokenFormat format() const { return format_; }
+  /// Device and inode: the same for all names of a file.
+  std::pair<std::uint64_t, std::uint64_t> id() const { return id_; }
 
   /// Reads tokens `first`, `first` + 1 ... Throws ExitCode::bad_data for an id outside the vocabulary, with
   /// its offset, or if the size or time of the file and its identity have changed since it was opened;
@@ -57,7 +73,8 @@ class TokenFile {
   std::int64_t checked_size(std::size_t bytes) const;
   std::int64_t offset_of(std::int64_t index) const;
   Stamp stamp() const;
-  std::string identity_now() const;
+  /// Also counts the ids of the pages, and sets `ends` to the digest of the first and the last, if asked to.
+  std::string identity_now(TokenStatistics* statistics = nullptr, std::string* ends = nullptr) const;
   void read_tokens(std::int64_t first, std::span<std::uint16_t> tokens) const;
 
   std::filesystem::path path_;
@@ -66,7 +83,9 @@ class TokenFile {
   std::int64_t pages_;
   FileDescriptor file_;
   std::int64_t size_ = 0;
-  std::string identity_;
+  std::string identity_, ends_;
+  TokenStatistics statistics_;
+  std::pair<std::uint64_t, std::uint64_t> id_;
   mutable Stamp stamp_;  // the file's stamp when `identity_` was last checked
 };
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "core/base/rng.hpp"
 
@@ -31,6 +32,9 @@ struct EncodedBlock {
   std::vector<Part> parts;
   std::vector<std::uint16_t> tokens;  // of the parts, one after another
   std::exception_ptr error;           // occurred after these tokens
+  std::int64_t malformed = 0;         // bytes of a text file that are not UTF-8
+  std::string first_malformed;
+  const CorpusInput* input = nullptr;
 };
 
 class Pipeline {
@@ -43,7 +47,9 @@ class Pipeline {
         writers_(writers),
         seen_(seen),
         window_(settings.threads + 4),
-        reader_(inputs, settings.key, [&](std::string_view text) { return tokenizer_.last_cut(text); }) {}
+        reader_(
+            inputs, settings.key, [&](std::string_view text) { return tokenizer_.last_cut(text); },
+            settings.guessed) {}
 
   TokenizeProgress run() {
     {
@@ -119,11 +125,24 @@ class Pipeline {
       }
       encoded.parts.push_back({document, encoded.tokens.size() - before, ends});
     };
-    if (!block.is_lines) return add(block.bytes, block.document, block.begins, block.ends);
+    if (!block.is_lines) {
+      if (block.offset >= 0) count_malformed(block, encoded);
+      return add(block.bytes, block.document, block.begins, block.ends);
+    }
     encoded.tokens.reserve(block.bytes.size());
     for_each_document(block, settings_.key, [&](const std::string& text, std::int64_t document) {
       add(text, document, true, true);
     });
+  }
+
+  static void count_malformed(const CorpusBlock& block, EncodedBlock& encoded) {
+    const std::string_view text = block.bytes;
+    std::size_t at = find_malformed(text, 0);
+    if (at == text.size()) return;
+    encoded.input = block.input;
+    encoded.first_malformed =
+        fmt::format("{}: offset {}", block.input->name(), block.offset + static_cast<std::int64_t>(at));
+    for (; at < text.size(); at = find_malformed(text, at + 1)) ++encoded.malformed;
   }
 
   void write(std::int64_t number, EncodedBlock encoded) {
@@ -158,6 +177,12 @@ class Pipeline {
       tokens = tokens.subspan(count);
       if (ends) ++progress_.documents;
     }
+    if (block.malformed > 0) {
+      MalformedBytes& all = progress_.malformed;
+      all.count += block.malformed;
+      if (all.first.empty()) all.first = block.first_malformed;
+      if (std::exchange(last_malformed_, block.input) != block.input) ++all.files;
+    }
     if (block.error) std::rethrow_exception(block.error);
     progress_.bytes_read = bytes_read_;
     progress_.tokens = writers_[0]->num_tokens() + writers_[1]->num_tokens();
@@ -183,6 +208,7 @@ class Pipeline {
   bool is_writing_ = false;  // a thread is writing, without the mutex
   std::exception_ptr error_;
   TokenizeProgress progress_;  // belongs to the thread that writes
+  const CorpusInput* last_malformed_ = nullptr;
 };
 
 }  // namespace

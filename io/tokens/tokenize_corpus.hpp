@@ -33,6 +33,15 @@ struct TokenizeSettings {
   bool end_of_text_begins = false;  ///< <|endoftext|> before each document instead of after it
   SplitRule split;
   int threads = 1;
+  /// Called when the first bytes of an input decide its format, by the thread that reads it; may throw.
+  CorpusReader::Guessed guessed = {};
+};
+
+/// Bytes of text files that are NUL or not UTF-8. They have tokens like all others.
+struct MalformedBytes {
+  std::int64_t count = 0;
+  std::int64_t files = 0;
+  std::string first;  ///< file and offset
 };
 
 /// Progress to be displayed.
@@ -40,6 +49,7 @@ struct TokenizeProgress {
   std::int64_t bytes_read = 0;
   std::int64_t documents = 0;  ///< complete documents
   std::int64_t tokens = 0;
+  MalformedBytes malformed;
 };
 
 /// Writes the tokens of all documents of `inputs`, in order, to `writers` (training, validation). The files

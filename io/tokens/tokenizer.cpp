@@ -42,7 +42,17 @@ class ByteTokenizer final : public Tokenizer {
 
   std::uint16_t end_of_text() const override { return 256; }
   TokenizerIdentity identity() const override { return {.name = "bytes", .ranks = ""}; }
-  std::size_t last_cut(std::string_view text) const override { return text.size(); }
+  /// The tokens are the same for any cut, but characters stay whole.
+  std::size_t last_cut(std::string_view text) const override {
+    std::size_t lead = text.size();
+    while (lead > 0 && text.size() - lead < 3) {
+      const auto byte = static_cast<unsigned char>(text[--lead]);
+      if ((byte & 0xc0U) == 0x80U) continue;
+      const std::size_t bytes = byte < 0xc0U ? 1 : byte < 0xe0U ? 2 : byte < 0xf0U ? 3 : 4;
+      return bytes > text.size() - lead ? lead : text.size();
+    }
+    return text.size();
+  }
 
  private:
   std::string bytes_of(std::uint16_t token) const override { return {static_cast<char>(token)}; }

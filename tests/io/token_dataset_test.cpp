@@ -81,7 +81,7 @@ TEST_F(TokenTest, BadFilesAreNamedWithTheOffset) {
   };
   expect("", "0 bytes");
   expect(good.substr(0, 1000), "1000 bytes");
-  expect(with_word(0, 20240326), "offset 0: magic number 20240326");
+  expect(with_word(0, 20240519), "offset 0: magic number 20240519");
   expect(with_word(1, 2), "offset 4: version 2");
   expect(with_word(2, 99), "offset 8: 99 tokens");
   expect(with_word(2, -100), "offset 8: -100 tokens");

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/plan_files.hpp"
+
+#include <functional>
+
+#include "app/run_directory.hpp"
+#include "io/checkpoint/checkpoint_directory.hpp"
+#include "io/tokens/bpe_tokenizer.hpp"
+
+namespace mylos {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Collects the lines of the text, with warnings last.
+class Findings {
+ public:
+  void add(const char* name, const std::string& text) { facts_ += fmt::format("{:<12} {}\n", name, text); }
+  void warn(const std::string& text) { warnings_ += fmt::format("warning: {}\n", text); }
+  /// Calls `work`; its errors become warnings.
+  void look(const std::function<void()>& work) {
+    try {
+      work();
+    } catch (const std::exception& error) {
+      warn(error.what());
+    }
+  }
+  std::string text() const { return facts_ + warnings_; }
+
+ private:
+  std::string facts_, warnings_;
+};
+
+std::string counted(std::size_t count, const char* what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
+/// The datasets of `setup` that can be opened here.
+void look_at_data(const Setup& setup, Findings& found) {
+  const RunConfig& config = setup.config;
+  std::optional<TokenDataset> train;
+  std::optional<TokenDataset> valid;
+  const auto open = [&](const char* key, const std::vector<DataSource>& sources,
+                        std::optional<TokenDataset>& data) {
+    if (sources.empty()) return;
+    found.look([&] {
+      RunConfig only = config;
+      (&sources == &config.data.train ? only.data.valid : only.data.train).clear();
+      DeckErrors missing;
+      check_token_files(setup.deck, only, missing);
+      for (const std::string& message : missing.messages()) found.warn(message + " (on this machine)");
+      if (!missing.empty()) return;
+      data.emplace(open_dataset(sources, config.model.vocab, config.train.seq_len, config.train.seed,
+                                config.data.tokenizer));
+    });
+    if (data)
+      found.add(key, fmt::format("{} tokens in {}", data->num_tokens(), counted(data->num_files(), "file")));
+  };
+  open("train data", config.data.train, train);
+  const std::int64_t samples = config.limits.steps * config.train.global_batch;
+  for (std::size_t i = 0; train && i < train->num_sources(); ++i) {
+    const std::int64_t tokens = train->num_tokens(i);
+    found.add("", fmt::format("{}: {} tokens; {} steps read {:.4g} epochs", config.data.train[i].text, tokens,
+                              config.limits.steps, train->epochs(i, samples)));
+  }
+  open("valid data", config.data.valid, valid);
+  if (!train) return;
+  found.look([&] { tokenizer_of(config.data, *train, valid); });
+  found.look([&] {
+    for (const std::string& line : data_warnings(*train, valid)) found.warn(line);
+  });
+}
+
+}  // namespace
+
+std::vector<std::string> data_warnings(const TokenDataset& train, const std::optional<TokenDataset>& valid) {
+  std::vector<std::string> lines = train.warnings();
+  if (valid) lines.insert(lines.end(), valid->warnings().begin(), valid->warnings().end());
+  const std::vector<std::string> repeated = repeated_files(train, valid);
+  lines.insert(lines.end(), repeated.begin(), repeated.end());
+  return lines;
+}
+
+std::string files_text(const Setup& setup, bool restart) {
+  Findings found;
+  look_at_data(setup, found);
+  const RunConfig& config = setup.config;
+  if (!config.data.ranks.empty()) found.look([&] { read_gpt2_ranks(config.data.ranks); });
+  const RunPaths paths{config.run_dir};
+  found.look([&] {
+    const auto problem = run_directory_problem(paths, config.checkpoint.directory, restart);
+    std::error_code error;
+    const bool holds_run = fs::exists(paths.resolved_deck(), error);
+    found.add("directory", fmt::format("{}, {}", paths.root.string(),
+                                       holds_run                       ? "which holds a run"
+                                       : fs::exists(paths.root, error) ? "which exists"
+                                                                       : "new"));
+    if (!problem.empty()) found.warn(problem);
+  });
+  return found.text();
+}
+
+}  // namespace mylos

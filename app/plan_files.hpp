@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a run finds on this machine: its data and its directory.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "app/setup.hpp"
+#include "io/tokens/token_dataset.hpp"
+
+namespace mylos {
+
+/// Lines about data that a run can read but that hardly is what its user means: the warnings of both
+/// datasets, and files that occur more than once.
+std::vector<std::string> data_warnings(const TokenDataset& train, const std::optional<TokenDataset>& valid);
+
+/// The end of the plan of `mylos train --dry-run`: what there is of the run's files, and how far the tokens
+/// reach. All problems are warnings, since the run may be meant for another machine. `restart`: whether the
+/// run would be continued.
+std::string files_text(const Setup& setup, bool restart);
+
+}  // namespace mylos

@@ -5,6 +5,7 @@
 
 #include "app/commands/commands.hpp"
 #include "app/step_record.hpp"
+#include "core/base/say.hpp"
 #include "core/memory/memory_ledger.hpp"
 #include "io/deck/deck.hpp"
 #include "io/json.hpp"
@@ -27,6 +28,7 @@ StepProfile newest_profile(const RunPaths& paths) {
   const auto traces = traces_of(paths);
   for (auto trace = traces.rbegin(); trace != traces.rend(); ++trace) {
     if (std::optional<StepProfile> profile = read_profile(trace->second)) return *std::move(profile);
+    say(stderr, "warning: {} is not a whole trace; the report leaves it out\n", trace->second.string());
   }
   return {};
 }
@@ -73,7 +75,7 @@ void write_report(IoThread& io, const RunPaths& paths, const std::filesystem::pa
     return status.has(key) ? status.text(key) : otherwise;
   };
   const std::int64_t cores = status.has("cores") ? status.integer("cores") : 0;
-  data.facts = {{"status", said("state", "running")},
+  data.facts = {{"status", said("state", "unknown: there is no whole status.json")},
                 {"run directory", paths.root.string()},
                 {"host of rank 0", said("host", "unknown")},
                 {"processor", said("processor", "unknown")},

@@ -457,10 +457,11 @@ int run_until_stopped(const CommandLine& line, const StopSignals& signals, Plan&
   }
   if (const MalformedBytes& bad = all.malformed; bad.count > 0) {
     say(stderr,
-        "warning: {} byte{} of {} file{} are NUL or not UTF-8, the first at {}; they have tokens like all "
+        "warning: {} byte{} of {} file{} {} NUL or not UTF-8, the first at {}; they have tokens like all "
         "others. "
         "iconv -f LATIN1 -t UTF-8 converts Latin-1\n",
-        bad.count, bad.count == 1 ? "" : "s", bad.files, bad.files == 1 ? "" : "s", bad.first);
+        bad.count, bad.count == 1 ? "" : "s", bad.files, bad.files == 1 ? "" : "s",
+        bad.count == 1 ? "is" : "are", bad.first);
   }
   return 0;
 }

@@ -77,7 +77,7 @@ constexpr Format formats[] = {
     {"Obj\x01"sv, 0, {"an Avro file", ""}},
     {"\x89HDF\r\n\x1a\n"sv, 0, {"an HDF5 file", ""}},
     {"CDF\x01"sv, 0, {"a NetCDF file", ""}},
-    {"\x93NUMPY"sv, 0, {"a NumPy array", ""}},
+    {"\x93NUMPY"sv, 0, {numpy_kind, ""}},
     {"MMIDIDX\0\0"sv, 0, {"an index of Megatron-LM", ""}},
     {"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9"sv, 0, {"a PyTorch file", ""}},
     {"\x80\x04\x95"sv, 0, {"a Python pickle", ""}},
@@ -230,6 +230,12 @@ std::string_view own_kind(const fs::path& file) {
     if (has_keys(head, "\"done\"", "\"settings\"", "\"--shard-tokens\"")) return "progress file";
   }
   return is_lock(head) ? "lock file" : "";
+}
+
+std::string counted_kind(std::int64_t count, std::string_view kind) {
+  if (count != 1 && kind == "run directory") return fmt::format("{} run directories", count);
+  const bool has_plural = count != 1 && (kind.ends_with("file") || kind == "sidecar");
+  return fmt::format("{} {}{}", count, kind, has_plural ? "s" : "");
 }
 
 bool is_surely_text(std::string_view head) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -30,6 +31,7 @@ struct ContentKind {
 
 inline constexpr std::string_view merge_ranks_kind =
     "a file of GPT-2's merge ranks, for --tokenizer gpt2=FILE";
+inline constexpr std::string_view numpy_kind = "a NumPy array";
 inline constexpr std::string_view library_kind = "a program or library";
 
 /// The format of a file that begins with `head`, by a magic number of at least `least` bytes; no name if it
@@ -51,6 +53,9 @@ std::string shell_word(const std::string& file);
 /// "token file", "sidecar", "progress file", "lock file", "unfinished file" or "run directory" if `file` is
 /// one that mylos writes, by its name and content; empty otherwise.
 std::string_view own_kind(const std::filesystem::path& file);
+
+/// "1 token file", "2 token files", "3 .gz": how many files of a kind there are.
+std::string counted_kind(std::int64_t count, std::string_view kind);
 
 /// Whether a file that begins with `head` is a text: at least 32 bytes of UTF-8 without control characters.
 bool is_surely_text(std::string_view head);

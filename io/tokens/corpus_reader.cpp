@@ -120,6 +120,10 @@ class CorpusSearch {
 
   std::vector<CorpusInput> find(const std::vector<std::string>& places) {
     for (const std::string& place : places) add_place(place);
+    if (inputs_.empty() && !first_own_.empty())
+      fail(ExitCode::bad_data, "{}, which mylos has written, not a text", first_own_);
+    left_out_ = std::move(named_left_out_);
+    if (const std::string left = left_out(); !left.empty()) say(left);
     for (const CorpusFormat format : {CorpusFormat::text, CorpusFormat::json_lines}) say_guesses(format);
     return std::move(inputs_);
   }
@@ -233,13 +237,11 @@ class CorpusSearch {
       inputs_.push_back(input);
       return;
     }
-    if (origin == Origin::named) {
-      if (const std::string_view own = own_kind(file); !own.empty() && !insists()) {
-        fail(ExitCode::bad_data, "{} is a {}, which mylos tokenize or mylos train has written, not a text",
-             file.string(), own);
-      }
-    } else if (const std::string_view own = own_kind(file); !own.empty()) {
-      return leave_out(own);
+    if (const std::string_view own = own_kind(file);
+        !own.empty() && !(insists() && origin == Origin::named)) {
+      if (first_own_.empty()) first_own_ = fmt::format("{} is a {}", file.string(), own);
+      ++(origin == Origin::named ? named_left_out_ : left_out_)[std::string(own)];
+      return;
     }
     if (!insists()) {
       const std::string head = content_head(file);
@@ -273,8 +275,7 @@ class CorpusSearch {
   /// Says what was left out, or ""; forgets it.
   std::string left_out() {
     std::vector<std::string> parts;
-    for (const auto& [what, count] : std::exchange(left_out_, {}))
-      parts.push_back(fmt::format("{} {}", count, what));
+    for (const auto& [what, count] : std::exchange(left_out_, {})) parts.push_back(counted_kind(count, what));
     return parts.empty() ? "" : "left out: " + join(parts, ", ");
   }
 
@@ -301,7 +302,10 @@ class CorpusSearch {
   std::vector<CorpusInput> inputs_;
   std::set<FileId> known_;
   bool has_standard_input_ = false;
-  std::map<std::string, std::int64_t> left_out_;  // by extension or kind; extensions come first
+  using Counts = std::map<std::string, std::int64_t>;  // by extension or kind; extensions come first
+  Counts left_out_;                                    // of the folder or pattern
+  Counts named_left_out_;
+  std::string first_own_;  // the first file that mylos has written
   std::map<CorpusFormat, std::vector<std::string>> guesses_;
 };
 

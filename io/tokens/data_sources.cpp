@@ -209,7 +209,7 @@ std::string leave_out_own_files(std::vector<std::string>& names) {
     return true;
   });
   std::vector<std::string> parts;
-  for (const auto& [kind, count] : counts) parts.push_back(fmt::format("{} {}", count, kind));
+  for (const auto& [kind, count] : counts) parts.push_back(counted_kind(count, kind));
   return join(parts, ", ");
 }
 

@@ -181,7 +181,7 @@ std::string doubt_of(const TokenFile& file, std::int64_t vocab, std::string_view
   if (seen.least == seen.most) return fmt::format("every id is {}: is it a token file?", seen.most);
   if (seen.odd_zeros == seen.tokens / 2)
     return "every second id is 0: it seems to hold ids of 32 or 64 bits, but they are read as 16";
-  if (seen.most < 256 && vocab > 1024) {
+  if (seen.most <= 256 && vocab > 1024) {
     return fmt::format("no id is above {}, but the vocabulary has {}: it seems to hold bytes or characters",
                        seen.most, vocab);
   }

@@ -54,10 +54,18 @@ void refuse_other_content(const fs::path& file, std::size_t bytes) {
          "{} is a {} that mylos has written, not a token file; name the token file itself", file.string(),
          own);
   }
-  const ContentKind kind = known_format(head, least);
-  if (!kind.name.empty())
-    fail(ExitCode::bad_data, "{}: offset 0: {} is {}, not a token file", file.string(),
-         file.filename().string(), kind.name);
+  if (const ContentKind kind = known_format(head, least); !kind.name.empty()) {
+    const std::string word = shell_word(file.string());
+    std::string way;
+    if (kind.command.find("cat ") != std::string_view::npos)
+      way = fmt::format(": {} > NAME.bin", fmt::format(fmt::runtime(kind.command), word));
+    if (kind.name == numpy_kind)
+      way = fmt::format(
+          ": python3 -c 'import numpy, sys; numpy.load(sys.argv[1]).astype(\"<u2\").tofile(sys.argv[2])' {} "
+          "NAME.bin makes a file for nanogpt=",
+          word);
+    fail(ExitCode::bad_data, "{}: offset 0: this is {}, not a token file{}", file.string(), kind.name, way);
+  }
   if (is_surely_text(head)) {
     fail(ExitCode::bad_data,
          "{}: offset 0: a text, not a token file; mylos tokenize {} --output NAME.bin makes one",

@@ -63,15 +63,19 @@ TEST_F(TokenContent, WhatIsNoTokenFileIsRefusedByItsContent) {
        "a text, not a token file; mylos tokenize"},
       {"utf8", "caf\u00e9 caf\u00e9 caf\u00e9 caf\u00e9 caf\u00e9 caf\u00e9 caf\u00e9",
        "a text, not a token file"},
-      {"gzip", "\x1f\x8b\x08\0"s + std::string(60, '\1'), "is gzip data"},
-      {"npy", "\x93NUMPY\1\0"s + std::string(60, '\1'), "is a NumPy array"},
+      {"gzip", "\x1f\x8b\x08\0"s + std::string(60, '\1'),
+       "is gzip data, not a token file: zcat PATH > NAME.bin"},
+      {"npy", "\x93NUMPY\1\0"s + std::string(60, '\1'), "is a NumPy array, not a token file: python3 -c"},
       {"model", "\xc6\xd7\x34\x01"s + std::string(60, '\1'), "is a model or tokenizer of llm.c"},
       {"t.bin.json",
        "{\"content\": \"\", \"documents\": 1, \"tokenizer\": \"bytes\", \"tokens\": 5, \"vocab\": 257}",
        "is a sidecar that mylos has written"},
   };
-  for (const auto& [name, bytes, problem] : cases) {
+  for (const auto& [name, bytes, with_path] : cases) {
     spill(path(name), bytes);
+    std::string problem = with_path;
+    if (const std::size_t at = problem.find("PATH"); at != std::string::npos)
+      problem.replace(at, 4, path(name));
     for (const char* format : {"", "nanogpt="}) {
       EXPECT_THAT(error(format + path(name)), StartsWith("65 " + path(name))) << format;
       EXPECT_THAT(error(format + path(name)), HasSubstr(problem)) << format;
@@ -93,7 +97,7 @@ TEST_F(TokenContent, WhatHardlyIsOneOfTheTokenizerGetsAWarning) {
   };
   EXPECT_THAT(warnings(random_ids(5000, 50257)), IsEmpty());
   EXPECT_THAT(warnings(random_ids(5000, 65), 65), IsEmpty());
-  EXPECT_THAT(warnings(random_ids(5000, 256), 50257), ElementsAre(HasSubstr("no id is above 255")));
+  EXPECT_THAT(warnings(random_ids(5000, 257), 50257), ElementsAre(HasSubstr("no id is above 256")));
   EXPECT_THAT(warnings(Ids(5000, 7)), ElementsAre(HasSubstr("every id is 7")));
   Ids wide = random_ids(5000, 50257);
   for (std::size_t i = 1; i < wide.size(); i += 2) wide[i] = 0;

@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "app/step_record.hpp"
 #include "core/base/error.hpp"
 #include "core/base/say.hpp"
+#include "io/file_util.hpp"
 
 namespace mylos {
 
@@ -60,6 +62,20 @@ Console::Console(bool active, ProgressStyle style) : active_(active), style_(sty
   }
 }
 
+namespace {
+
+/// Waits until a stream takes a line. Returns false if a signal asks the run to end before: nobody reads it.
+bool takes_output(int stream) {
+  try {
+    wait_until_ready(stream, POLLOUT, "the console");
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+}  // namespace
+
 void Console::clear_bar() {
   if (bar_shown_) std::fputs("\r\033[K", stdout);
   bar_shown_ = false;
@@ -68,6 +84,7 @@ void Console::clear_bar() {
 void Console::line(const std::string& text) {
   if (!active_) return;
   const std::lock_guard lock(mutex_);
+  if (!takes_output(STDOUT_FILENO)) return;
   clear_bar();
   say(stdout, "{}\n", text);
 }
@@ -75,6 +92,7 @@ void Console::line(const std::string& text) {
 void Console::warn(const std::string& text) {
   if (!active_) return;
   const std::lock_guard lock(mutex_);
+  if (!takes_output(STDOUT_FILENO) || !takes_output(STDERR_FILENO)) return;
   clear_bar();
   std::fflush(stdout);
   say(stderr, "warning: {}\n", text);
@@ -94,6 +112,7 @@ void Console::step(const StepRecord& s) {
   const bool last = s.step == s.steps;
   const bool due = live ? now - last_ >= redraw_interval : now - last_ >= line_interval;
   if (!due && !last && !skipped && s.step != first_step_) return;
+  if (!takes_output(STDOUT_FILENO)) return;
   last_ = now;
 
   const double elapsed = std::chrono::duration<double>(now - start_).count();

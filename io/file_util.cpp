@@ -150,7 +150,7 @@ void wait_until_ready(int fd, short events, const fs::path& file) {
       {{.fd = fd, .events = events, .revents = 0}, {.fd = stop_descriptor, .events = POLLIN, .revents = 0}}};
   while (::poll(waits.data(), waits.size(), -1) < 0)
     if (errno != EINTR) fail(ExitCode::io, "cannot wait for {}: {}", file.string(), std::strerror(errno));
-  if (waits[1].revents != 0) fail(ExitCode::preempted, "stopped by a signal");
+  if (waits[0].revents == 0) fail(ExitCode::preempted, "stopped by a signal");
 }
 
 void allow_open_files(std::size_t count) {

@@ -55,7 +55,7 @@ void check_call(std::int64_t result, const char* verb, const std::filesystem::pa
 /// open(2) with close-on-exec; throws ExitCode::io with the file, the reason and what is there.
 FileDescriptor open_file(const std::filesystem::path& file, int flags);
 
-/// Makes `wait_until_ready` throw once `descriptor` can be read. -1 ends that.
+/// Makes `wait_until_ready` throw, instead of waiting, once `descriptor` can be read. -1 ends that.
 void end_waits_with(int descriptor);
 /// Waits until `fd` is ready for the `events` of poll(2), POLLIN or POLLOUT. Throws ExitCode::preempted if a
 /// signal asks the process to stop before (`end_waits_with`), ExitCode::io if that fails.

@@ -241,6 +241,8 @@ int run(const CommandLine& line) {
       try {
         write_report(*io, paths, paths.report());
       } catch (const std::exception& error) {
+        std::error_code ignored;
+        std::filesystem::remove(paths.report(), ignored);  // of an earlier launch
         console.warn(fmt::format("no report: {}", message_of(error)));
       }
     }

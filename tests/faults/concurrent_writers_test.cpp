@@ -3,6 +3,7 @@
 // two is held by a pipe that it reads.
 #include <csignal>
 #include <fcntl.h>
+#include <fstream>
 #include <set>
 #include <sys/stat.h>
 
@@ -135,6 +136,34 @@ TEST_F(ConcurrentWriters, ASignalEndsTheWaitForSilentInput) {
   job.wait_until([&] { return fs::exists(file("x.bin.json.lock")); });
   ::kill(job.rank(0), SIGTERM);
   expect(job.wait(), ExitCode::preempted, "stopped by a signal");
+}
+
+/// Whether `process` has a handler for `signal`.
+bool handles(pid_t process, int signal) {
+  std::ifstream status(fmt::format("/proc/{}/status", process));
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("SigCgt:"))
+      return ((std::stoull(line.substr(line.find_first_not_of("\t ", 7)), nullptr, 16) >> (signal - 1)) &
+              1U) != 0;
+  }
+  return false;
+}
+
+TEST_F(ConcurrentWriters, ASignalEndsTheWaitForAReaderOfTheOutput) {
+  const FileDescriptor full = open_file(file("pipe"), O_RDWR | O_NONBLOCK);
+  while (::write(full.get(), "x", 1) == 1) {
+  }
+  const JobOptions unread = {.ranks = 1, .wrapper = {"bash", "-c", "exec \"$@\" >" + file("pipe"), "bash"}};
+  Job tokenizing(tokenize({file("a.txt"), "--output=" + file("x.bin")}), unread);
+  tokenizing.wait_until([&] { return fs::exists(file("x.bin.json")); });
+  ::kill(tokenizing.rank(0), SIGTERM);
+  expect(tokenizing.wait(), ExitCode::preempted, "stopped by a signal");
+  EXPECT_EQ(names(), (std::set<std::string>{"x.bin", "x.bin.json"}));
+
+  Job training(train_arguments("run", {"--train.steps=100000"}), unread);
+  training.wait_until([&] { return handles(training.rank(0), SIGTERM); });
+  ::kill(training.rank(0), SIGTERM);
+  expect(training.wait(), ExitCode::preempted, "with a checkpoint");
 }
 
 TEST_F(ConcurrentWriters, StreamsAreReadByTheirNames) {

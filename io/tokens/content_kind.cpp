@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <fcntl.h>
+#include <iterator>
 #include <sys/stat.h>
 
 #include "core/base/error.hpp"
@@ -208,17 +209,32 @@ void check_is_text(std::string_view head, const std::string& file, std::string_v
   fail(ExitCode::bad_data, "{} is {}, not a text in UTF-8: {}", file, kind.name, advice);
 }
 
+namespace {
+
+bool is_run_directory(const fs::path& folder) {
+  std::error_code error;
+  return fs::exists(folder / "resolved.deck", error) && fs::exists(folder / "status.json", error);
+}
+
+/// Whether `name` is that of a file in a run's directory.
+bool is_name_in_run(std::string_view name) {
+  constexpr std::string_view names[] = {"resolved.deck", "metrics.h5", "status.json", "report.html",
+                                        "gpt2.tiktoken"};
+  return std::ranges::find(names, name) != std::end(names) ||
+         (name.starts_with("trace-") && name.ends_with(".json"));
+}
+
+}  // namespace
+
 std::string_view own_kind(const fs::path& file) {
   std::error_code error;
   const fs::file_status status = fs::status(file, error);
-  if (fs::is_directory(status))
-    return fs::exists(file / "resolved.deck", error) && fs::exists(file / "status.json", error)
-               ? "run directory"
-               : "";
+  if (fs::is_directory(status)) return is_run_directory(file) ? "run directory" : "";
   if (!fs::is_regular_file(status)) return "";
   const std::string head = content_head(file);
   if (known_format(head).name == token_file.name) return "token file";
   const std::string name = file.filename().string();
+  if (is_name_in_run(name) && is_run_directory(file.parent_path())) return "run's file";
   const bool is_temporary = name.ends_with(".tmp");
   // The header of a token file is written last.
   if (is_temporary && head.substr(0, 1024).find_first_not_of('\0') == std::string::npos)

@@ -290,6 +290,12 @@ TEST_F(Corpus, WhatMylosWritesIsNeverInput) {
         << "as if a shell had named all files";
     EXPECT_THAT(notes_, ElementsAre(StartsWith("left out: 1 ")));
   }
+  EXPECT_THAT(found({path("run/resolved.deck")}),
+              ElementsAre(StartsWith("65 " + path("run/resolved.deck") + " is a run's file")));
+  EXPECT_THAT(found({path("run/*")}), ElementsAre(HasSubstr("left out: 2 run's files")));
+  spill(file("resolved.deck"), "a text");
+  EXPECT_THAT(found({path("resolved.deck")}), ElementsAre("resolved.deck")) << "not in a run";
+  fs::remove(file("resolved.deck"));
   fs::rename(file("t.bin"), file("t.txt"));
   EXPECT_THAT(found({scratch_.path().string()}), ElementsAre("a.txt")) << "whatever its name";
   EXPECT_THAT(found({path("t*")}), ElementsAre(StartsWith("2 no file that matches " + path("t*"))));

@@ -12,6 +12,7 @@
 
 #include "core/base/say.hpp"
 #include "core/base/version.hpp"
+#include "core/base/what_is_at.hpp"
 #include "io/checkpoint/checkpoint_directory.hpp"
 #include "io/json.hpp"
 
@@ -135,7 +136,8 @@ RunDirectory::RunDirectory(const RunPaths& paths, const fs::path& checkpoints, b
   if (found.is_elsewhere || fs::exists(place / "lock", error))
     checkpoint_lock_ = std::make_unique<RunLock>(place, "checkpoint.dir");
   const fs::path owner = place.parent_path();
-  if (found.is_elsewhere && place.filename() == paths.checkpoints().filename() && fs::exists(owner / "lock", error))
+  if (found.is_elsewhere && place.filename() == paths.checkpoints().filename() &&
+      fs::exists(owner / "lock", error))
     owner_lock_ = std::make_unique<RunLock>(owner, "checkpoint.dir");
   if (!restart) {
     for (const auto& [step, file] : traces_of(paths))
@@ -166,7 +168,7 @@ void write_status(const RunPaths& paths, const std::string& state, std::optional
                                       {"unix_time", static_cast<std::int64_t>(std::time(nullptr))}});
     write_text_file(paths.status(), status.dump(2) + "\n");
   } catch (const std::exception& error) {
-    say(stderr, "mylos: {} was not written: {}\n", paths.status().string(), message_of(error));
+    say(stderr, "mylos: {} was not written: {}\n", paths.status().string(), error_of(error).what());
   }
 }
 

@@ -24,7 +24,10 @@ class Handle {
   ~Handle() { static_cast<void>(close()); }
   Handle(Handle&& other) noexcept : id_(other.release()) {}
   Handle& operator=(Handle&& other) noexcept {
-    std::swap(id_, other.id_);
+    if (this != &other) {
+      static_cast<void>(close());
+      id_ = other.release();
+    }
     return *this;
   }
 
@@ -40,14 +43,6 @@ class Handle {
 };
 
 using FileDescriptor = Handle<int, ::close>;
-
-/// What a name stands for, for messages: "nothing", "a file", "a folder without the right to read", "a link
-/// to TARGET, which does not exist" ... Never throws because of what it finds.
-std::string what_is_at(const std::filesystem::path& path);
-
-/// The message of an error. That of a std::filesystem::filesystem_error becomes "cannot use PATH: REASON;
-/// there is WHAT".
-std::string message_of(const std::exception& error);
 
 /// Throws ExitCode::io if `result` of a system call is negative: "cannot `verb` FILE" and errno's reason.
 void check_call(std::int64_t result, const char* verb, const std::filesystem::path& file);

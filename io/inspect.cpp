@@ -13,6 +13,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/join.hpp"
+#include "core/base/what_is_at.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/checkpoint/checkpoint_manifest.hpp"
 #include "io/file_util.hpp"

@@ -18,6 +18,7 @@
 #include "core/base/error.hpp"
 #include "core/base/say.hpp"
 #include "core/base/thread_limits.hpp"
+#include "core/base/what_is_at.hpp"
 #include "io/file_util.hpp"
 #include "io/tokens/corpus_reader.hpp"
 #include "io/tokens/shard_progress.hpp"

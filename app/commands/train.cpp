@@ -243,7 +243,7 @@ int run(const CommandLine& line) {
       } catch (const std::exception& error) {
         std::error_code ignored;
         std::filesystem::remove(paths.report(), ignored);  // of an earlier launch
-        console.warn(fmt::format("no report: {}", message_of(error)));
+        console.warn(fmt::format("no report: {}", error_of(error).what()));
       }
     }
     console.line(fmt::format("{} at step {}{}{}", result.state, result.step,

@@ -7,6 +7,7 @@
 
 #include "core/base/memory_shortage.hpp"
 #include "core/base/thread_limits.hpp"
+#include "core/base/what_is_at.hpp"
 
 namespace mylos {
 
@@ -15,8 +16,13 @@ Error error_of(const std::exception& exception) {
   if (const auto* known = dynamic_cast<const Error*>(&exception)) return {known->code(), what};
   if (dynamic_cast<const std::bad_alloc*>(&exception) != nullptr)
     return {ExitCode::internal, "out of memory"};
-  if (dynamic_cast<const std::filesystem::filesystem_error*>(&exception) != nullptr)
-    return {ExitCode::io, what};
+  if (const auto* files = dynamic_cast<const std::filesystem::filesystem_error*>(&exception)) {
+    const std::filesystem::path& path = files->path1();
+    if (path.empty()) return {ExitCode::io, "cannot read a folder: " + files->code().message()};
+    const std::string other = files->path2().empty() ? "" : " with " + files->path2().string();
+    return {ExitCode::io, fmt::format("cannot use {}{}: {}; there is {}", path.string(), other,
+                                      files->code().message(), what_is_at(path))};
+  }
   if (const auto* system = dynamic_cast<const std::system_error*>(&exception)) {
     const bool is_thread = system->code() == std::errc::resource_unavailable_try_again;
     if (is_thread) return {ExitCode::internal, thread_problem()};

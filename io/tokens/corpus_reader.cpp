@@ -18,6 +18,7 @@
 #include "core/base/error.hpp"
 #include "core/base/join.hpp"
 #include "core/base/watched_call.hpp"
+#include "core/base/what_is_at.hpp"
 
 namespace mylos {
 

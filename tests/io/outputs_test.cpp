@@ -15,6 +15,7 @@
 #include <gmock/gmock.h>
 
 #include "core/base/error.hpp"
+#include "core/base/what_is_at.hpp"
 #include "io/agree.hpp"
 #include "io/file_util.hpp"
 #include "io/tokens/sidecar.hpp"

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
@@ -71,28 +72,54 @@ const char* name_of_signal(int signal) {
   }
 }
 
-/// The file name of the library that `context` was in; null if it is unknown.
-const char* library_of(int signal, void* context) {
-  if (signal == SIGABRT) return nullptr;  // raised within the C library
-  void* at = nullptr;
+/// Where a signal interrupted a thread; zeros if unknown.
+struct Interrupted {
+  std::uintptr_t instruction = 0;
+  std::uintptr_t stack = 0;
+};
+
+Interrupted interrupted(void* context) {
 #if defined(__x86_64__)
-  at = reinterpret_cast<void*>(static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP]);
+  const auto& registers = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
+  return {static_cast<std::uintptr_t>(registers[REG_RIP]), static_cast<std::uintptr_t>(registers[REG_RSP])};
 #elif defined(__aarch64__)
-  at = reinterpret_cast<void*>(static_cast<ucontext_t*>(context)->uc_mcontext.pc);
+  const auto& registers = static_cast<ucontext_t*>(context)->uc_mcontext;
+  return {registers.pc, registers.sp};
+#else
+  return {};
 #endif
+}
+
+/// The file name of the library of an instruction; null if it is unknown.
+const char* library_of(std::uintptr_t instruction) {
   Dl_info info{};
-  if (at == nullptr || dladdr(at, &info) == 0 || info.dli_fname == nullptr) return nullptr;
+  if (instruction == 0 || dladdr(reinterpret_cast<void*>(instruction), &info) == 0) return nullptr;
+  if (info.dli_fname == nullptr) return nullptr;
   const char* slash = std::strrchr(info.dli_fname, '/');
   return slash != nullptr ? slash + 1 : info.dli_fname;
 }
 
-extern "C" void on_fatal_signal(int signal, siginfo_t* /*info*/, void* context) {
+/// Whether a failed access to `address` is one beyond the end of the stack.
+bool is_stack_overflow(int signal, std::uintptr_t address, std::uintptr_t stack) {
+  constexpr std::uintptr_t largest_frame = std::uintptr_t{64} << 10U;
+  return signal == SIGSEGV && stack != 0 && address + largest_frame > stack &&
+         address < stack + largest_frame;
+}
+
+extern "C" void on_fatal_signal(int signal, siginfo_t* info, void* context) {
   while (!begins_end()) ::pause();
-  const bool is_memory = signal != SIGFPE && signal != SIGILL && memory_is_short();
-  const char* library = library_of(signal, context);
-  prepared->line.add("{}{}", is_memory ? "out of memory" : "internal error",
-                     library != nullptr ? " in " : "");
-  prepared->line.add("{}: {}", library != nullptr ? library : "", name_of_signal(signal));
+  const Interrupted at = interrupted(context);
+  // An abort is raised within the C library, whoever calls it.
+  const char* library = signal != SIGABRT ? library_of(at.instruction) : nullptr;
+  const bool has_memory = signal == SIGFPE || signal == SIGILL || !memory_is_short();
+  const bool is_overflow =
+      is_stack_overflow(signal, reinterpret_cast<std::uintptr_t>(info->si_addr), at.stack);
+  prepared->line.add("{}{}{}: {}",
+                     is_overflow  ? "stack overflow (ulimit -s)"
+                     : has_memory ? "internal error"
+                                  : "out of memory",
+                     library != nullptr ? " in " : "", library != nullptr ? library : "",
+                     name_of_signal(signal));
   end_now(ExitCode::internal);
 }
 
@@ -138,7 +165,8 @@ void catch_library_failures() {
   prepared = &own;
   std::set_terminate(on_terminate);
   on_exit(on_library_exit, nullptr);
-#if !defined(__SANITIZE_ADDRESS__)  // which reports these itself
+#if !defined(__SANITIZE_ADDRESS__)
+  // AddressSanitizer reports these signals itself.
   const stack_t stack{.ss_sp = own.stack.data(), .ss_flags = 0, .ss_size = own.stack.size()};
   sigaltstack(&stack, nullptr);
   struct sigaction action {};

@@ -8,6 +8,7 @@
 #include <hdf5.h>
 
 #include "core/base/error.hpp"
+#include "core/base/memory_shortage.hpp"
 #include "io/file_util.hpp"
 
 namespace mylos {
@@ -35,12 +36,14 @@ inline std::string h5_error_message() {
   return message;
 }
 
-/// Returns `result`. If it is negative, HDF5 failed: throws `code` with "what: HDF5's reason", or
-/// ExitCode::io if the operating system reported the error, which only the text of HDF5's message shows.
+/// Returns `result`. If it is negative, HDF5 failed: throws `code` with "what: HDF5's reason"; ExitCode::io
+/// if the operating system reported the error, which only the text of HDF5's message shows;
+/// ExitCode::internal if memory is short.
 template <class Result>
 Result h5_check(Result result, ExitCode code, const std::string& what) {
   if (result >= 0) return result;
   const std::string reason = h5_error_message();
+  if (memory_is_short()) fail(ExitCode::internal, "out of memory in HDF5: {}: {}", what, reason);
   fail(reason.find("errno = ") == std::string::npos ? code : ExitCode::io, "{}: {}", what, reason);
 }
 

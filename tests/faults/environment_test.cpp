@@ -91,6 +91,30 @@ TEST_F(Environment, WithLittleMemoryEndsWithALine) {
   EXPECT_GT(ended, 0);
 }
 
+TEST_F(Environment, WithLittleMemoryNamesItInCommandsThatReadARun) {
+  ASSERT_EQ(train("run", {"--train.stop_step=2"}, {.ranks = 1}).exit_code, 0);
+  for (const char* command : {"inspect", "report"}) {
+    for (int megabytes = 60; megabytes <= 200; megabytes += 20) {
+      const Outcome outcome = run_mylos(
+          {command, run_path("run").string()},
+          {.ranks = 1,
+           .wrapper = {"prlimit", fmt::format("--as={}", static_cast<std::int64_t>(megabytes) << 20U)}});
+      SCOPED_TRACE(fmt::format("{} in {} MB: {}", command, megabytes, outcome.output));
+      EXPECT_THAT(outcome.exit_code, AnyOf(0, 127, internal));
+      if (outcome.exit_code == internal) {
+        EXPECT_THAT(outcome.output, ContainsRegex("mylos: .*out of memory"));
+      }
+    }
+  }
+}
+
+TEST_F(Environment, WithASmallStackSaysSo) {
+  const Outcome outcome = train_in({"prlimit", "--stack=16384"});
+  if (outcome.exit_code == 0) GTEST_SKIP() << "16 KiB are enough here";
+  EXPECT_EQ(outcome.exit_code, internal) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("mylos: stack overflow (ulimit -s) in "));
+}
+
 TEST_F(Environment, WithFewThreadsEndsWithALine) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become a user without processes";
   fs::permissions(scratch(), fs::perms::all);

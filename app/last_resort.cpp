@@ -30,7 +30,7 @@ namespace {
 std::atomic<Watchdog*> job_watchdog{nullptr};
 std::atomic<bool> is_mpi_starting{false};
 std::atomic<bool> is_exit_expected{false};
-std::atomic<bool> has_failed{false};
+std::atomic<pid_t> ending_thread{0};
 
 /// Memory of the handlers, made in advance.
 struct HandlerMemory {
@@ -43,7 +43,6 @@ HandlerMemory* prepared = nullptr;
 
 /// Ends the process, or the job if it has a watchdog. `line` is in `prepared`. Async-signal-safe.
 [[noreturn]] void end_now(ExitCode code) {
-  if (prepared->reserve != MAP_FAILED) munmap(prepared->reserve, HandlerMemory::reserve_bytes);
   const std::string_view reason = prepared->line.view();
   if (Watchdog* ends_job = job_watchdog.load()) ends_job->fail(code, reason);
   for (const std::string_view part : {std::string_view("mylos: "), reason, std::string_view("\n")}) {
@@ -52,9 +51,17 @@ HandlerMemory* prepared = nullptr;
   _exit(static_cast<int>(code));
 }
 
-/// Whether this call is the first to report; other threads wait for the end.
-bool begins_end() {
-  return !has_failed.exchange(true);
+/// Lets the first thread that calls it describe its failure; other threads wait for the end. If the
+/// description fails itself, for example for lack of memory, ends with what there is.
+void begin_end() {
+  pid_t first = 0;
+  if (ending_thread.compare_exchange_strong(first, gettid())) {
+    if (prepared->reserve != MAP_FAILED) munmap(prepared->reserve, HandlerMemory::reserve_bytes);
+    return;
+  }
+  while (first != gettid()) ::pause();
+  if (prepared->line.empty()) prepared->line.add("out of memory, or an internal error");
+  end_now(ExitCode::internal);
 }
 
 const char* name_of_signal(int signal) {
@@ -107,7 +114,7 @@ bool is_stack_overflow(int signal, std::uintptr_t address, std::uintptr_t stack)
 }
 
 extern "C" void on_fatal_signal(int signal, siginfo_t* info, void* context) {
-  while (!begins_end()) ::pause();
+  begin_end();
   const Interrupted at = interrupted(context);
   // An abort is raised within the C library, whoever calls it.
   const char* library = signal != SIGABRT ? library_of(at.instruction) : nullptr;
@@ -126,7 +133,7 @@ extern "C" void on_fatal_signal(int signal, siginfo_t* info, void* context) {
 /// The program itself ends by _exit, so a library has called exit.
 extern "C" void on_library_exit(int status, void* /*unused*/) {
   if (is_exit_expected) return;
-  while (!begins_end()) ::pause();
+  begin_end();
   if (is_mpi_starting) {
     constexpr std::string_view prefixes[] = {"UCX_", "MPIR_CVAR_", "MPICH_", "OMPI_MCA_", "FI_"};
     const std::string set = variables_with(prefixes);
@@ -140,7 +147,7 @@ extern "C" void on_library_exit(int status, void* /*unused*/) {
 }
 
 [[noreturn]] void on_terminate() {
-  while (!begins_end()) ::pause();
+  begin_end();
   ExitCode code = ExitCode::internal;
   try {
     if (const std::exception_ptr thrown = std::current_exception()) std::rethrow_exception(thrown);

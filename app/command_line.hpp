@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -19,8 +20,9 @@ struct CommandOption {
   std::string name;
   OptionKind kind = OptionKind::flag;
   std::string doc = {};
-  std::optional<std::string> default_value = {};   ///< without a default, the option may be absent
-  std::optional<std::string> implicit_value = {};  ///< the value of `--name` alone
+  std::optional<std::string> default_value = {};            ///< without a default, the option may be absent
+  std::optional<std::string> implicit_value = {};           ///< the value of `--name` alone
+  double least = -std::numeric_limits<double>::infinity();  ///< smallest value of an integer or real
 };
 
 /// The options and arguments that a program or a subcommand accepts.
@@ -30,9 +32,11 @@ struct CommandSyntax {
   std::vector<CommandOption> options;
   std::size_t max_arguments = 1;
   bool takes_overrides = false;  ///< --section.key=value
+  /// Options that the command does not have, and what to say of them: "it belongs to mylos eval".
+  std::map<std::string, std::string> elsewhere = {};
 };
 
-/// A parsed command line: `[ARGUMENTS] [--option ...] [--section.key=value ...]`.
+/// A parsed command line: `[ARGUMENTS] [--option ...] [--section.key=value ...]`, in any order.
 struct CommandLine {
   std::string name, help;  ///< as in CommandSyntax
   std::vector<std::string> arguments;
@@ -53,7 +57,11 @@ struct CommandLine {
 };
 
 /// Parses `words`. Throws ExitCode::usage for anything that `syntax` does not allow.
-CommandLine parse_words(const CommandSyntax& syntax, std::vector<std::string> words);
+CommandLine parse_words(const CommandSyntax& syntax, const std::vector<std::string>& words);
+
+/// Returns the step of a checkpoint that `text`, the value of --`option`, names: "6", "step_6" or
+/// "step_000006"; empty for "newest". Throws ExitCode::usage for another text.
+std::optional<std::int64_t> parse_step(const std::string& option, const std::string& text);
 
 /// Returns the part of a help text that lists `options` under `title`.
 std::string options_text(const std::string& title, const std::vector<CommandOption>& options);

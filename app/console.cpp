@@ -10,6 +10,7 @@
 
 #include "app/step_record.hpp"
 #include "core/base/error.hpp"
+#include "core/base/number_text.hpp"
 #include "core/base/say.hpp"
 #include "io/file_util.hpp"
 
@@ -120,7 +121,7 @@ void Console::step(const StepRecord& s) {
   const std::string eta =
       done > 0 ? duration(elapsed / static_cast<double>(done) * static_cast<double>(s.steps - s.step))
                : "-:--";
-  std::string text = fmt::format("loss {:7.4f}", scalars.loss);
+  std::string text = fmt::format("loss {:>7}", decimals(scalars.loss, 4));
   const int columns = terminal_width();
   if (!live || skipped || columns >= wide_terminal)
     text += fmt::format("  norm {:8.3g}  lr {:.2e}", scalars.gradient_norm, scalars.learning_rate);

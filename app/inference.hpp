@@ -26,11 +26,15 @@ struct Inference {
   std::int64_t step = 0;  ///< of the checkpoint
 };
 
+/// Returns --step, for commands that call `with_inference`.
+CommandOption step_option();
+
 /// Opens the checkpoint that the command line names, either directly or by a run directory and optionally
 /// --step. Prepares forward passes of `batch` sequences (0: the micro-batch of the checkpoint's run) and
-/// calls `work`. Returns the exit code of `work`, or that of an error on which all ranks agree before they
-/// create the backends. Any later error ends the job (`end_job`).
-int with_inference(const CommandLine& line, std::int64_t batch,
+/// calls `work`. With `needs_valid`, the run's validation data are looked for; otherwise it has none. Returns
+/// the exit code of `work`, or that of an error on which all ranks agree before they create the backends. Any
+/// later error ends the job (`end_job`).
+int with_inference(const CommandLine& line, std::int64_t batch, bool needs_valid,
                    const std::function<int(const MpiRuntime&, Inference&)>& work);
 
 }  // namespace mylos

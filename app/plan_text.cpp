@@ -46,6 +46,7 @@ std::string plan_text(const RunConfig& config, const RunPlan& plan) {
                         1e-9 * static_cast<double>(row.payload_bytes), row.calls);
   }
   text += fmt::format("checkpoint   {:.3f} GB\n", gb(plan.checkpoint_bytes));
+  for (const std::string& idle : idle_settings(config)) text += fmt::format("warning: {}\n", idle);
   return text;
 }
 

@@ -17,8 +17,11 @@
 #include <fmt/core.h>
 
 #include "core/base/error.hpp"
+#include "core/base/expand_path.hpp"
 #include "core/base/join.hpp"
 #include "core/base/kinds.hpp"
+#include "core/base/what_is_at.hpp"
+#include "io/file_util.hpp"
 #include "io/tokens/tokenizer.hpp"
 #include "parallel/collectives/algorithm_choice.hpp"
 
@@ -399,6 +402,15 @@ class CrossChecks {
          {std::pair{"data.train", "[data] train"}, std::pair{"run.dir", "[run] dir"}}) {
       if (known({key}) && values_.text(key).empty()) report({key}, "{} is empty", label);
     }
+    for (const auto& [key, label] :
+         {std::pair{"run.dir", "[run] dir"}, std::pair{"data.ranks", "[data] ranks"},
+          std::pair{"checkpoint.dir", "[checkpoint] dir"}}) {
+      try {
+        if (known({key})) expand_path(values_.text(key));
+      } catch (const Error& error) {
+        report({key}, "{} = {}", label, error.what());
+      }
+    }
     check_sources("data.train", "[data] train", parse_sources);
     check_sources("data.valid", "[data] valid", parse_validation_sources);
     if (!known({"data.valid", "eval.every"})) return;
@@ -528,13 +540,13 @@ RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, co
   config.data = {.train = parse_sources(values.text("data.train")),
                  .valid = valid.empty() ? std::vector<DataSource>() : parse_validation_sources(valid),
                  .tokenizer = values.text("data.tokenizer"),
-                 .ranks = values.text("data.ranks")};
+                 .ranks = expand_path(values.text("data.ranks"))};
   config.eval = {.every = values.integer("eval.every"), .batches = values.integer("eval.batches")};
   config.guard_settings = guard_settings(values);
   config.checkpoint = {
       .every = values.integer("checkpoint.every"),
       .async = values.boolean("checkpoint.async"),
-      .directory = values.text("checkpoint.dir"),
+      .directory = expand_path(values.text("checkpoint.dir")),
       .settings = {.retention = {.keep = values.integer("checkpoint.keep"),
                                  .keep_every = values.integer("checkpoint.keep_every"),
                                  .keep_abandoned = values.integer("checkpoint.keep_abandoned")},
@@ -545,26 +557,49 @@ RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, co
   config.comm = comm_config(values);
   config.profile_step = values.integer("profile.step");
   config.peak_tflops = values.real("machine.peak_tflops");
-  config.run_dir = values.text("run.dir");
+  config.run_dir = expand_path(values.text("run.dir"));
+  std::error_code unknown;
+  config.folder = std::filesystem::current_path(unknown).string();
   config.ranks_per_node = job.ranks_per_node;
   return config;
+}
+
+std::vector<std::string> idle_settings(const RunConfig& config) {
+  std::vector<std::string> idle;
+  const std::int64_t steps = config.limits.steps;
+  const auto check = [&](const char* setting, std::int64_t value, const char* instead) {
+    if (value > steps)
+      idle.push_back(
+          fmt::format("{} = {} is more than [train] steps = {}: {}", setting, value, steps, instead));
+  };
+  check("[checkpoint] every", config.checkpoint.every, "the only checkpoint is that of the end");
+  check("[eval] every", config.eval.every, "the only evaluation is that of the end");
+  check("[checkpoint] keep_every", config.checkpoint.settings.retention.keep_every, "it keeps no checkpoint");
+  check("[guard] replica_check_every", config.guard_settings.replica_check_every,
+        "replicas are compared for checkpoints only");
+  if (config.guard.spike_factor > 0.0F)
+    check("[guard] spike_window", config.guard.spike_window, "no step will count as a spike");
+  const std::int64_t stop = config.limits.stop_step;
+  if (stop > 0 && config.profile_step > stop)
+    idle.push_back(
+        fmt::format("[profile] step = {} is after [train] stop_step = {}: it is traced only after a restart",
+                    config.profile_step, stop));
+  if (config.eval.batches > 0 && config.data.valid.empty())
+    idle.push_back(
+        fmt::format("[eval] batches = {} without [data] valid: nothing is evaluated", config.eval.batches));
+  if (config.lr.decay == LrDecay::constant && config.lr.min > 0.0)
+    idle.push_back(
+        fmt::format("[optim] min_lr = {} with schedule = constant: it is not used", config.lr.min));
+  return idle;
 }
 
 void check_token_files(const Deck& deck, const RunConfig& config, DeckErrors& errors) {
   const auto check = [&](const char* name, const DataFile& file) {
     std::error_code status;
-    const char* problem = nullptr;
-    if (!std::filesystem::exists(file.path, status)) {
-      problem = "does not exist";
-    } else if (!std::filesystem::is_regular_file(file.path, status)) {
-      problem = "is not a file";
-    } else if (!std::ifstream(file.path)) {
-      problem = "cannot be read";
-    } else {
-      return;
-    }
+    if (std::filesystem::is_regular_file(file.path, status) && std::ifstream(file.path)) return;
     errors.add(deck.place_of(std::string("data.") + name),
-               fmt::format("[data] {} = {} {}", name, file.path.string(), problem));
+               fmt::format("[data] {} = {} is not a file that can be read: there is {}", name,
+                           file.path.string(), what_is_at(file.path)));
   };
   const std::pair<const char*, const std::vector<DataSource>&> all[] = {{"train", config.data.train},
                                                                         {"valid", config.data.valid}};

@@ -85,6 +85,7 @@ struct RunConfig : StepConfig {
   std::int64_t profile_step = 0;  ///< the step that is traced; 0 for none
   double peak_tflops = 0.0;       ///< of one rank; 0 measures the GEMM rate
   std::string run_dir;
+  std::string folder;               ///< where relative paths of the resolved deck begin
   std::int64_t ranks_per_node = 0;  ///< as in JobSize
 };
 
@@ -102,10 +103,15 @@ struct JobSize {
 /// all problems to `errors`, each with its place; the result is meaningful only if there are none. `values`
 /// receives every parameter (for plugins and for the resolved deck), including the values that the deck
 /// leaves open: the preset's shape, train.seq_len, train.micro_batch, train.grad_dtype, train.loss_scale,
-/// parallel.data and parallel.shard. `unavailable` is as in `resolve_deck`.
+/// parallel.data and parallel.shard. Paths are expanded (`expand_path`) in the result, but not in `values`.
+/// `unavailable` is as in `resolve_deck`.
 RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, const JobSize& job,
                           DeckErrors& errors, ParamValues& values,
                           const std::vector<std::pair<std::string, std::string>>& unavailable = {});
+
+/// Returns what settings of `config` do not do in a run of this length, and what happens instead: "[eval]
+/// every = 100 is more than ...".
+std::vector<std::string> idle_settings(const RunConfig& config);
 
 /// Adds to `errors` every token file of `config` that does not exist, is not a regular file or cannot be
 /// read, and of each source the first pattern that matches no file. Separate from `make_run_config`, so that

@@ -153,6 +153,13 @@ RunDirectory::RunDirectory(const RunPaths& paths, const fs::path& checkpoints, b
   sync_path(paths.root);
 }
 
+std::string folder_of_run(const RunPaths& paths) {
+  std::error_code unknown;
+  if (!fs::is_regular_file(paths.status(), unknown)) return "";
+  const std::optional<Json> status = Json::parse_if_whole(read_text_file(paths.status()));
+  return status && status->is_object() && status->has("folder") ? status->text("folder") : "";
+}
+
 void write_status(const RunPaths& paths, const std::string& state, std::optional<ExitCode> code,
                   std::int64_t step, const std::string& message) noexcept {
   try {
@@ -163,6 +170,7 @@ void write_status(const RunPaths& paths, const std::string& state, std::optional
                                       {"cores", sysconf(_SC_NPROCESSORS_ONLN)},
                                       {"mylos", version()},
                                       {"git", git_hash()},
+                                      {"folder", paths.folder},
                                       {"step", step},
                                       {"message", message},
                                       {"unix_time", static_cast<std::int64_t>(std::time(nullptr))}});

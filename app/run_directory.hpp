@@ -18,6 +18,7 @@ namespace mylos {
 /// Paths of a run.
 struct RunPaths {
   std::filesystem::path root;
+  std::string folder = {};  ///< where relative paths of its deck begin; for `write_status`
   std::filesystem::path resolved_deck() const { return root / "resolved.deck"; }
   std::filesystem::path metrics() const { return root / "metrics.h5"; }
   std::filesystem::path status() const { return root / "status.json"; }
@@ -56,6 +57,10 @@ class RunDirectory {
 /// continued; "" if nothing is in its way. Changes nothing. The parameters are those of `RunDirectory`.
 std::string run_directory_problem(const RunPaths& paths, const std::filesystem::path& checkpoints,
                                   bool restart);
+
+/// Returns the folder in which the run was started, where relative paths of its resolved deck begin,
+/// according to status.json; empty if unknown.
+std::string folder_of_run(const RunPaths& paths);
 
 /// Replaces status.json: the state of the run, its exit code once it has ended, and the machine. Never
 /// throws; a status that cannot be written is reported on stderr.

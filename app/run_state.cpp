@@ -92,6 +92,7 @@ std::string state_text(const RunState& state) {
                        {"deck", state.deck},
                        {"train_data", state.train_data},
                        {"tokenizer", tokenizer},
+                       {"folder", state.folder},
                        {"evaluation_due", state.evaluation_due},
                        {"mylos", state.code}})
              .dump(2) +
@@ -119,6 +120,7 @@ RunState parse_state(const std::string& text, const std::string& place, std::int
             .ranks_per_node = layout.has("ranks_per_node") ? layout.integer("ranks_per_node") : 0,
             .train_data = json.has("train_data") ? json.text("train_data") : "",
             .tokenizer = json.has("tokenizer") ? parse_tokenizer(json.at("tokenizer")) : TokenizerIdentity(),
+            .folder = json.has("folder") ? json.text("folder") : "",
             .evaluation_due = json.has("evaluation_due") && json.boolean("evaluation_due")};
   });
 }

@@ -28,6 +28,7 @@ struct RunState {
   std::int64_t ranks_per_node = 0;  ///< as in JobSize
   std::string train_data;           ///< TokenDataset::identity; older checkpoints have none
   TokenizerIdentity tokenizer;      ///< of the data; without a name if unknown
+  std::string folder;               ///< where relative paths of `deck` begin; empty in older checkpoints
   bool evaluation_due = false;      ///< an evaluation of these weights is still to be run
 };
 

@@ -2,19 +2,27 @@
 #include "app/setup.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <poll.h>
 #include <system_error>
 #include <thread>
+#include <unistd.h>
 #include <variant>
 
 #include <mpi.h>
 
 #include "app/session.hpp"
+#include "app/stop_signals.hpp"
+#include "core/base/expand_path.hpp"
 #include "core/base/join.hpp"
+#include "core/base/number_text.hpp"
 #include "core/base/say.hpp"
 #include "core/base/version.hpp"
+#include "core/base/what_is_at.hpp"
 #include "io/agree.hpp"
 #include "io/file_util.hpp"
 
@@ -37,12 +45,72 @@ void Setup::choose(int world_size, std::span<const ThreadLimit> limits) {
   values.set("backend.threads", config.backend.threads);
 }
 
+std::string read_standard_input() {
+  constexpr const char* name = "standard input";
+  constexpr std::size_t most_bytes = std::size_t{64} << 20U;
+  std::string text;
+  for (;;) {
+    std::array<char, 65536> part{};
+    wait_until_ready(STDIN_FILENO, POLLIN, name);
+    const ssize_t n = ::read(STDIN_FILENO, part.data(), part.size());
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    check_call(n, "read", name);
+    if (n == 0) return text;
+    text.append(part.data(), static_cast<std::size_t>(n));
+    if (text.size() > most_bytes) fail(ExitCode::bad_data, "{} has more than {} bytes", name, most_bytes);
+  }
+}
+
 std::string read_deck(const std::string& file) {
+  if (file == "-" || file == "/dev/stdin") {
+    std::string text = read_standard_input();
+    if (text.empty()) fail(ExitCode::usage, "standard input is empty: it holds no deck");
+    return text;
+  }
   std::error_code error;
   if (!std::filesystem::exists(file, error)) {
-    fail(ExitCode::usage, "deck {} does not exist{}", file, error ? ": " + error.message() : "");
+    const std::string present = what_is_at(file);
+    if (present == "nothing") fail(ExitCode::usage, "deck {} does not exist", file);
+    fail(ExitCode::usage, "deck {} cannot be read: there is {}", file, present);
   }
+  if (std::filesystem::is_directory(file, error))
+    fail(ExitCode::usage, "deck {} cannot be read: there is {}", file, what_is_at(file));
   return read_text_file(file);
+}
+
+int share_text(const MpiRuntime& mpi, const std::function<std::string()>& read, std::string& text) {
+  const StopSignals signals;  // on all ranks: they end together
+  const auto read_once = [&] {
+    if (mpi.rank() == 0) text = read();
+  };
+  if (const int code = run_agreed(mpi, read_once)) return code;
+  text = mpi.broadcast(text);
+  return 0;
+}
+
+bool start_from(const std::string& folder, bool here_first, std::vector<DataSource>& sources) {
+  const auto matches = [](DataPattern pattern, const std::string& glob) {
+    pattern.glob = glob;
+    try {
+      return !files_of({.text = "", .patterns = {pattern}}).empty();
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::usage) throw;
+      return false;
+    }
+  };
+  std::error_code unknown;
+  if (folder.empty() || folder == std::filesystem::current_path(unknown)) return false;
+  bool is_used = false;
+  for (DataSource& source : sources) {
+    for (DataPattern& pattern : source.patterns) {
+      const std::string there = quote_glob(folder) + "/" + pattern.glob;
+      if (pattern.glob.starts_with('/') || !matches(pattern, there)) continue;
+      if (here_first && matches(pattern, pattern.glob)) continue;
+      pattern.glob = there;
+      is_used = true;
+    }
+  }
+  return is_used;
 }
 
 std::vector<ParamSpec> all_params(const PluginRegistry& plugins) {
@@ -66,7 +134,7 @@ Setup make_setup(const std::string& deck_text, const std::string& deck_name, con
   }
   DeckErrors errors;
   setup.deck = Deck::parse(deck_text, deck_name, errors);
-  if (origin == DeckOrigin::checkpoint) setup.deck.keep_declared(setup.specs);
+  if (origin != DeckOrigin::user) setup.deck.keep_declared(setup.specs);
   for (const auto& [key, value] : overrides) setup.deck.set(key, value, errors);
   setup.config = make_run_config(setup.deck, setup.specs, job, errors, setup.values, unavailable);
   errors.throw_if_any(origin == DeckOrigin::checkpoint ? ExitCode::bad_data : ExitCode::usage);
@@ -85,9 +153,13 @@ std::int64_t planned_ranks(const CommandLine& line, const std::string& text, con
   DeckErrors reported_later;
   Deck deck = Deck::parse(text, name, reported_later);
   for (const auto& [key, value] : line.overrides) deck.set(key, value, reported_later);
-  const auto extent = [&](const char* key) {
+  const auto extent = [&](const char* key) -> std::int64_t {
     const DeckEntry* entry = deck.find(key);
-    return entry != nullptr ? std::max<std::int64_t>(1, std::atoll(entry->value.c_str())) : 1;
+    try {
+      return entry != nullptr ? std::max<std::int64_t>(1, parse_integer(entry->value).value_or(1)) : 1;
+    } catch (const Error&) {  // reported later
+      return 1;
+    }
   };
   return extent("parallel.data") * extent("parallel.tensor");
 }
@@ -95,6 +167,7 @@ std::int64_t planned_ranks(const CommandLine& line, const std::string& text, con
 }  // namespace
 
 Setup planned_setup(const CommandLine& line, const std::string& deck_name) {
+  const StopSignals signals;
   const std::string text = read_deck(deck_name);
   JobSize job{planned_ranks(line, text, deck_name)};
   if (line.has("ranks-per-node")) job.ranks_per_node = line.integer("ranks-per-node");
@@ -128,8 +201,11 @@ std::chrono::milliseconds start_timeout(const CommandLine& line, const std::stri
   std::string value;
   try {
     DeckErrors reported_later;
-    const Deck deck = Deck::parse(read_deck(deck_name), deck_name, reported_later);
-    if (const DeckEntry* entry = deck.find(key)) value = entry->value;
+    std::error_code unknown;
+    if (std::filesystem::is_regular_file(deck_name, unknown)) {
+      const Deck deck = Deck::parse(read_text_file(deck_name), deck_name, reported_later);
+      if (const DeckEntry* entry = deck.find(key)) value = entry->value;
+    }
   } catch (const Error&) {  // if a deck is needed, rank 0 reads it later and reports the error
   }
   for (const auto& [name, given] : line.overrides) {
@@ -180,6 +256,9 @@ std::string identity_of(const Setup& setup, const CommandLine& line) {
     if (std::ranges::find(own_matters, entry.key()) != std::end(own_matters)) continue;
     text += fmt::format("{} = {}\n", entry.key(), entry.value);
   }
+  // As expanded: a variable may have another value on another rank.
+  text += fmt::format("the folder of the run = {}\n", setup.config.run_dir);
+  text += fmt::format("the folder of the checkpoints = {}\n", setup.config.checkpoint.directory);
   return text;
 }
 
@@ -206,7 +285,7 @@ int fall_back_to_mpi(const MpiRuntime& mpi, Setup& setup) {
       fail(ExitCode::usage, "{}: [backend] comm = {} cannot be used by these ranks: {}; or use auto or mpi",
            wanted->place.text, comm, problem);
     }
-    if (mpi.rank() == 0) fmt::print(stderr, "warning: [backend] comm is mpi, not {}: {}\n", comm, problem);
+    if (mpi.rank() == 0) say(stderr, "warning: [backend] comm is mpi, not {}: {}\n", comm, problem);
     comm = "mpi";
     setup.values.set("backend.comm", comm);
   });

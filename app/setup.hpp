@@ -39,12 +39,20 @@ struct Setup {
 using DeckOverrides = std::vector<std::pair<std::string, std::string>>;
 
 /// Where a deck comes from. A checkpoint's deck may name parameters of plugins that are not available here:
-/// these parameters are left out.
-enum class DeckOrigin : std::uint8_t { user, checkpoint };
+/// these parameters are left out. `checkpoint_changed`: with overrides of the user.
+enum class DeckOrigin : std::uint8_t { user, checkpoint, checkpoint_changed };
 
-/// Returns the text of a deck. Throws ExitCode::usage if there is no such file, or an error of
-/// `read_text_file`.
+/// Returns the text of a deck: a file, a pipe, or standard input ("-"). Throws ExitCode::usage, naming what
+/// is there, if there is no such file, ExitCode::preempted if a signal comes while a pipe is silent
+/// (`StopSignals`), or an error of `read_text_file`.
 std::string read_deck(const std::string& file);
+
+/// Returns all of standard input. Throws like `read_deck`.
+std::string read_standard_input();
+
+/// Has rank 0 read a text, once, and gives it to all ranks. Returns 0, or an exit code like `run_agreed`.
+/// Signals end a silent wait with ExitCode::preempted. Collective.
+int share_text(const MpiRuntime& mpi, const std::function<std::string()>& read, std::string& text);
 
 /// Returns mylos' own parameters and those of the plugins that could be loaded.
 std::vector<ParamSpec> all_params(const PluginRegistry& plugins);
@@ -66,9 +74,13 @@ RunPlan plan_of(const Setup& setup);
 /// error they return 0. For work before the session's backends exist. Collective.
 int run_agreed(const MpiRuntime& mpi, const std::function<void()>& work);
 
+/// Has relative patterns of `sources` begin at `folder`, where a run was started, if they match files there
+/// and `here_first` is false or they match none from the current folder. Returns whether any of them does.
+bool start_from(const std::string& folder, bool here_first, std::vector<DataSource>& sources);
+
 /// Returns how long the ranks may take to start: [comm] start_timeout from the command line, otherwise from
-/// the deck if this rank can read it; the default if there is no valid value. The ranks cannot communicate
-/// yet.
+/// the deck if that is a file that this rank can read (a pipe can be read only once); the default if there is
+/// no valid value. The ranks cannot communicate yet.
 std::chrono::milliseconds start_timeout(const CommandLine& line, const std::string& deck_name);
 
 /// If the ranks of this job cannot use the chosen communication backend together, warns and chooses MPI

@@ -6,8 +6,10 @@
 #include <ctime>
 #include <utility>
 
+#include "app/command_line.hpp"
 #include "app/deck_changes.hpp"
 #include "app/model_state.hpp"
+#include "core/base/number_text.hpp"
 #include "io/report/chrome_trace.hpp"
 #include "parallel/plan/run_plan.hpp"
 
@@ -64,8 +66,7 @@ void Trainer::start(const std::optional<std::string>& restart) {
   const auto begin = Clock::now();
   std::optional<CheckpointReader> reader;
   if (restart) {
-    std::optional<std::int64_t> named;
-    if (*restart != "newest") named = std::atoll(restart->c_str() + std::string_view("step_").size());
+    const std::optional<std::int64_t> named = parse_step("restart", *restart);
     reader = open_newest(context_.io, context_.paths.checkpoints(), named,
                          [&](const std::string& text) { console_.warn(text); });
     if (!reader)
@@ -78,6 +79,7 @@ void Trainer::start(const std::optional<std::string>& restart) {
   } else {
     training_.initialise();
   }
+  warn_of_idle_settings();
   const double launch_seconds = seconds_since(context_.launched);
   const double restore_seconds = reader ? seconds_since(begin) : 0.0;
 
@@ -97,6 +99,19 @@ void Trainer::start(const std::optional<std::string>& restart) {
   }
 }
 
+void Trainer::warn_of_idle_settings() {
+  for (const std::string& idle : idle_settings(config_)) console_.warn(idle);
+  for (std::int64_t step = step_ + 1; step <= last_step_; ++step) {
+    if (config_.lr.peak > 0.0 && learning_rate(config_.lr, step) > 0.0) return;
+    if (config_.lr.peak > 0.0 && step < last_step_) continue;
+    console_.warn(fmt::format(
+        "the learning rate is 0 in all steps that remain, {} to {} ([optim] lr = {}, min_lr = {}): no "
+        "weight will change",
+        step_ + 1, last_step_, config_.lr.peak, config_.lr.min));
+    return;
+  }
+}
+
 void Trainer::restore_from(CheckpointReader& reader) {
   const RunState state =
       parse_state(reader.state().json, checkpoints_.path_of(reader.state().step).string() + ": state.json",
@@ -104,6 +119,12 @@ void Trainer::restore_from(CheckpointReader& reader) {
   if (shape_text(state.model) != shape_text(config_.model)) {
     fail(ExitCode::bad_data, "the checkpoint of step {} holds another model: {}; the deck asks for {}",
          reader.state().step, shape_text(state.model), shape_text(config_.model));
+  }
+  if (reader.state().step > last_step_) {
+    fail(ExitCode::usage,
+         "the checkpoint of step {} is beyond [train] {} = {}: nothing is left to train; give more steps, or "
+         "restart from an earlier checkpoint with --restart=step_N",
+         reader.state().step, last_step_ == config_.limits.steps ? "steps" : "stop_step", last_step_);
   }
   step_ = reader.state().step;
   sample_ = state.sample;
@@ -157,6 +178,7 @@ void Trainer::set_aside_traces() {
 TrainResult Trainer::run() {
   const StepScalars& scalars = training_.results().scalars;
   const GuardState& guard = training_.results().guard;
+  const bool is_idle = step_ == last_step_ && !evaluation_due_;
   if (evaluation_due_) {
     evaluation_due_ = !run_evaluation();
     if (evaluation_due_) return preempted();
@@ -216,7 +238,13 @@ TrainResult Trainer::run() {
   if (saved_step_ != step_) write_checkpoint(true);
   flush();
   const bool complete = step_ >= config_.limits.steps;
-  return {ExitCode::done, complete ? "done" : "stopped", "", step_};
+  std::string message;
+  if (is_idle) {
+    message =
+        fmt::format("nothing was trained, since the run had reached [train] {} = {} before; more steps go on",
+                    complete ? "steps" : "stop_step", last_step_);
+  }
+  return {ExitCode::done, complete ? "done" : "stopped", message, step_};
 }
 
 TrainResult Trainer::preempted() {
@@ -348,9 +376,9 @@ bool Trainer::run_evaluation() {
                               {"perplexity", std::exp(result->loss)},
                               {"tokens", static_cast<double>(result->tokens)}});
   }
-  console_.line(
-      fmt::format("step {}: validation loss {:.4f}, accuracy {:.2f} %, perplexity {:.2f} ({} tokens)", step_,
-                  result->loss, 100.0 * result->accuracy, std::exp(result->loss), result->tokens));
+  console_.line(fmt::format("step {}: validation loss {}, accuracy {:.2f} %, perplexity {} ({} tokens)",
+                            step_, decimals(result->loss, 4), 100.0 * result->accuracy,
+                            decimals(std::exp(result->loss), 2), result->tokens));
   return true;
 }
 
@@ -368,6 +396,7 @@ RunState Trainer::state() const {
           .ranks_per_node = config_.ranks_per_node,
           .train_data = context_.samples.dataset().identity(),
           .tokenizer = context_.tokenizer,
+          .folder = config_.folder,
           .evaluation_due = evaluation_due_};
 }
 

@@ -98,6 +98,8 @@ class Trainer final : private StepDriver {
   void restore_from(CheckpointReader& reader);
   /// Renames the traces of later steps: they belong to the history that this run gives up.
   void set_aside_traces();
+  /// Warns of settings that change nothing in the steps that follow.
+  void warn_of_idle_settings();
   bool evaluates_after(std::int64_t step) const;
   bool pauses_after(std::int64_t step) const;
   bool may_queue_step() const;

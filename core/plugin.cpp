@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <dlfcn.h>
 
+#include "core/base/expand_path.hpp"
 #include "core/base/instruction_set.hpp"
 #include "core/base/join.hpp"
 
@@ -126,7 +127,7 @@ std::vector<std::filesystem::path> plugin_search_path(const std::string& option)
   std::vector<std::filesystem::path> paths;
   for (const std::string_view list : {option.c_str(), environment != nullptr ? environment : ""}) {
     for (const std::string_view path : split(list, ':')) {
-      if (!path.empty()) paths.emplace_back(path);
+      if (!path.empty()) paths.emplace_back(expand_path(path));
     }
     // The variable may have been set for other machines.
     if (list.data() != option.c_str()) continue;

@@ -19,7 +19,7 @@
 namespace mylos {
 
 inline constexpr std::uint64_t plugin_magic = 0x6d796c6f73706c67ULL;  // "mylosplg"
-inline constexpr std::uint32_t plugin_abi_version = 14;
+inline constexpr std::uint32_t plugin_abi_version = 15;
 /// Identifies the operations that a plugin was compiled with: their names, order and record sizes.
 inline constexpr std::uint64_t operations_key = key_of(Operations());
 
@@ -91,6 +91,7 @@ struct PluginDescriptor {
   const char* name;  ///< its name in the deck: "kokkos", "onednn", "mpi", ...
   const char* compiler = MYLOS_COMPILER_FINGERPRINT;
   const char* kokkos_version = "";         ///< "" if it does not use Kokkos
+  const char* libraries = "";              ///< other libraries, for `mylos version`: "oneDNN 2.6.3"
   const char* summary;                     ///< one line for `mylos help`
   std::int32_t preference;                 ///< `auto` prefers usable backends with larger values
   std::span<const ParamSpec> params = {};  ///< its own deck parameters

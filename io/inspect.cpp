@@ -113,8 +113,11 @@ std::string inspect_tokens(const fs::path& path) {
 std::string inspect(IoThread& io, const fs::path& path) {
   constexpr std::string_view hdf5_signature = "\x89HDF\r\n\x1a\n";
   std::error_code error;
-  if (!fs::exists(path, error))
-    fail(ExitCode::bad_data, "cannot inspect {}: there is {}", path.string(), what_is_at(path));
+  if (!fs::exists(path, error)) {
+    const std::string present = what_is_at(path);
+    if (present == "nothing") fail(ExitCode::bad_data, "{} does not exist", path.string());
+    fail(ExitCode::bad_data, "cannot inspect {}: there is {}", path.string(), present);
+  }
   if (fs::exists(path / "checkpoints", error)) return inspect_run(io, path);
   if (fs::is_directory(path, error)) return inspect_checkpoint(io, path);
 
@@ -131,7 +134,7 @@ std::string inspect(IoThread& io, const fs::path& path) {
   const std::string what = !own.empty()                ? fmt::format("a {}", own)
                            : !kind.empty()             ? std::string(kind)
                            : is_surely_text(beginning) ? "a text (inspect --program shows what a deck runs)"
-                                                       : "unknown";
+                                                       : what_is_at(path);
   fail(ExitCode::bad_data, "{} is {}, neither a run, nor a checkpoint, nor a metrics file, nor a token file",
        path.string(), what);
 }

@@ -86,4 +86,12 @@ void IoThread::loop(const std::stop_token& stop) {
   }
 }
 
+std::string hdf5_version() {
+  unsigned major = 0;
+  unsigned minor = 0;
+  unsigned release = 0;
+  H5get_libversion(&major, &minor, &release);
+  return fmt::format("{}.{}.{}", major, minor, release);
+}
+
 }  // namespace mylos

@@ -8,6 +8,7 @@
 #include <future>
 #include <mutex>
 #include <stop_token>
+#include <string>
 #include <thread>
 
 #include <mpi.h>
@@ -52,5 +53,8 @@ class IoThread {
   std::deque<std::packaged_task<void()>> queue_;
   std::jthread thread_;
 };
+
+/// Returns the version of the HDF5 library in use: "1.10.8".
+std::string hdf5_version();
 
 }  // namespace mylos

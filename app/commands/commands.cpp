@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "app/run_config.hpp"
 #include "core/base/error.hpp"
+#include "core/base/join.hpp"
+#include "core/base/nearest.hpp"
 
 namespace mylos {
 
@@ -12,14 +15,23 @@ namespace {
 
 constexpr const Command* all_commands[] = {
     &train_command,   &eval_command,   &generate_command, &tokenize_command,
-    &inspect_command, &report_command, &help_command,
+    &inspect_command, &report_command, &help_command,     &version_command,
 };
 
+const Command* find_command(std::string_view name) {
+  const auto* const found =
+      std::ranges::find_if(all_commands, [&](const Command* command) { return name == command->name; });
+  return found == std::end(all_commands) ? nullptr : *found;
+}
+
+/// Throws ExitCode::usage, with what was probably meant, if there is no such command.
 const Command& command_named(const std::string& name) {
-  for (const Command* command : all_commands) {
-    if (name == command->name) return *command;
-  }
-  fail(ExitCode::usage, "unknown command \"{}\"\n{}", name, usage_text());
+  if (const Command* command = find_command(name)) return *command;
+  const std::vector<std::string_view> names = command_names();
+  const std::string guess = nearest(name, names);
+  fail(ExitCode::usage, "unknown command \"{}\"; {}", name,
+       guess.empty() ? fmt::format("the commands are {}", join(names, ", "))
+                     : fmt::format("did you mean {}?", guess));
 }
 
 std::vector<CommandOption> options_of(const Command& command) {
@@ -29,14 +41,36 @@ std::vector<CommandOption> options_of(const Command& command) {
   return options;
 }
 
+/// The options of other commands and, if this one takes deck parameters, their names without a section.
+std::map<std::string, std::string> options_elsewhere(const Command& command) {
+  std::map<std::string, std::string> elsewhere;
+  for (const Command* other : all_commands) {
+    for (const CommandOption& option : other->options())
+      elsewhere.try_emplace(option.name, fmt::format("mylos {} has it", other->name));
+  }
+  for (const ParamSpec& spec : deck_params()) {
+    if (command.takes_overrides)
+      elsewhere.try_emplace(spec.name, fmt::format("did you mean --{}.{}?", spec.section, spec.name));
+  }
+  return elsewhere;
+}
+
+/// Whether `words` ask for help, which a word after `--` does not.
+bool asks_for_help(const std::vector<std::string>& words) {
+  const auto end = std::ranges::find(words, "--");
+  return std::any_of(words.begin(), end,
+                     [](const std::string& word) { return word == "--help" || word == "-h"; });
+}
+
 }  // namespace
 
 int run_command(int argc, const char* const* argv) {
   std::string name = argc > 1 ? argv[1] : "help";
   if (name == "--help" || name == "-h") name = "help";
+  if (name == "--version" || name == "-V") name = "version";
   const Command* command = &command_named(name);
   std::vector<std::string> words(argv + std::min(argc, 2), argv + argc);
-  if (std::ranges::find(words, "--help") != words.end()) {
+  if (asks_for_help(words)) {
     words = {name};
     command = &help_command;
   }
@@ -44,9 +78,11 @@ int run_command(int argc, const char* const* argv) {
                                              .help = fmt::format("mylos help {}", command->name),
                                              .options = options_of(*command),
                                              .max_arguments = command->max_arguments,
-                                             .takes_overrides = command->takes_overrides},
+                                             .takes_overrides = command->takes_overrides,
+                                             .elsewhere = options_elsewhere(*command)},
                                             words));
-  if (!command->may_lose_output && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0))
+  const bool is_lost = code == static_cast<int>(ExitCode::io);  // which has been said
+  if (!command->may_lose_output && !is_lost && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0))
     fail(ExitCode::io, "the output cannot be written");
   return code;
 }
@@ -60,6 +96,12 @@ std::string usage_text() {
       "\nmylos help COMMAND shows the options of a command; mylos help deck shows every parameter of a "
       "deck.\n";
   return text;
+}
+
+std::vector<std::string_view> command_names() {
+  std::vector<std::string_view> names;
+  for (const Command* command : all_commands) names.emplace_back(command->name);
+  return names;
 }
 
 std::string command_help(const std::string& name) {

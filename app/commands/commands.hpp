@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "app/command_line.hpp"
@@ -22,12 +23,14 @@ struct Command {
 };
 
 extern const Command train_command, eval_command, generate_command, tokenize_command, inspect_command,
-    report_command, help_command;
+    report_command, help_command, version_command;
 
 /// Runs the subcommand that the arguments name, by default `help`, and returns its exit code. Throws
 /// ExitCode::usage for an unknown command or option, ExitCode::io if the output cannot be written.
 int run_command(int argc, const char* const* argv);
 
+/// The names of all subcommands.
+std::vector<std::string_view> command_names();
 /// Returns the text of `mylos help`.
 std::string usage_text();
 /// Returns the text of `mylos help COMMAND`. Throws ExitCode::usage for an unknown command.

@@ -8,7 +8,9 @@
 #include "app/commands/commands.hpp"
 #include "app/inference.hpp"
 #include "app/run_directory.hpp"
+#include "core/base/expand_path.hpp"
 #include "core/base/join.hpp"
+#include "core/base/say.hpp"
 #include "io/tokens/tokenizer.hpp"
 
 namespace mylos {
@@ -49,7 +51,8 @@ std::int32_t draw(const std::vector<float>& logits, const Sampling& sampling, st
 
 /// Returns the tokenizer of a run or checkpoint. Merge ranks, if it has any, are read from the file that the
 /// command line names, otherwise from the run's copy, otherwise from the deck's file.
-std::unique_ptr<Tokenizer> tokenizer_of(const CommandLine& line, const DataConfig& data) {
+std::unique_ptr<Tokenizer> tokenizer_of(const CommandLine& line, const DataConfig& data,
+                                        const std::string& folder) {
   if (!tokenizer_kind(data.tokenizer).has_ranks) {
     if (line.has("ranks"))
       fail(ExitCode::usage, "--ranks: the tokenizer {} of this model has none", data.tokenizer);
@@ -58,9 +61,14 @@ std::unique_ptr<Tokenizer> tokenizer_of(const CommandLine& line, const DataConfi
   const fs::path place = fs::absolute(line.argument(0, "a run directory or a checkpoint")).lexically_normal();
   std::vector<std::string> files = {RunPaths{place}.ranks(),
                                     RunPaths{place / ".." / ".."}.ranks().lexically_normal()};
+  // A relative path of the run's deck begins in the folder where it was started.
+  if (!data.ranks.empty() && !folder.empty()) files.push_back(fs::path(folder) / data.ranks);
   if (!data.ranks.empty()) files.push_back(data.ranks);
-  if (line.has("ranks")) files = {line.text("ranks")};
-  const auto file = std::ranges::find_if(files, [](const std::string& path) { return fs::exists(path); });
+  if (line.has("ranks")) files = {expand_path(line.text("ranks"))};
+  const auto file = std::ranges::find_if(files, [](const std::string& path) {
+    std::error_code unknown;
+    return fs::exists(path, unknown);
+  });
   if (file == files.end()) {
     fail(ExitCode::usage, "the ranks of {} were not found; looked for: {}; name them with --ranks=FILE",
          data.tokenizer, join(files, ", "));
@@ -70,32 +78,42 @@ std::unique_ptr<Tokenizer> tokenizer_of(const CommandLine& line, const DataConfi
 
 std::vector<CommandOption> options() {
   return {
-      {"prompt", OptionKind::text, "text to continue", ""},
-      {"tokens", OptionKind::integer,
-       "largest number of tokens to generate; <|endoftext|> ends the text earlier", "200"},
-      {"temperature", OptionKind::real,
-       "divides the logits before a token is drawn; 0 takes the most likely token", "0.8"},
-      {"top-k", OptionKind::integer, "draw from the k most likely tokens; 0 draws from all", "40"},
-      {"seed", OptionKind::integer, "seed of the random draws", "1"},
+      {"prompt", OptionKind::text, "text to continue; - takes standard input", ""},
+      {"tokens",
+       OptionKind::integer,
+       "largest number of tokens to generate; <|endoftext|> ends the text earlier",
+       "200",
+       {},
+       0},
+      {"temperature",
+       OptionKind::real,
+       "divides the logits before a token is drawn; 0 takes the most likely token",
+       "0.8",
+       {},
+       0},
+      {"top-k", OptionKind::integer, "draw from the k most likely tokens; 0 draws from all", "40", {}, 0},
+      {"seed", OptionKind::integer, "seed of the random draws", "1", {}, 0},
       {"ranks", OptionKind::text,
        "GPT-2's merge ranks, instead of the run's copy: a .tiktoken file, vocab.json next to merges.txt, "
        "or the folder that contains both"},
-      {"step", OptionKind::integer, "with RUN: step of the checkpoint; the newest undamaged one by default"},
+      step_option(),
   };
 }
 
 int run(const CommandLine& line) {
-  for (const char* name : {"tokens", "top-k"}) {
-    if (line.integer(name) < 0) fail(ExitCode::usage, "--{} must not be negative", name);
-  }
-  if (!(line.real("temperature") >= 0.0)) fail(ExitCode::usage, "--temperature must not be negative");
-  return with_inference(line, 1, [&](const MpiRuntime& mpi, Inference& model) {
+  return with_inference(line, 1, false, [&](const MpiRuntime& mpi, Inference& model) {
     const RunConfig& config = model.setup.config;
     if (config.data.tokenizer == "none") {
       fail(ExitCode::usage, "[data] tokenizer = none: mylos cannot turn this model's tokens into text");
     }
-    const auto tokenizer = tokenizer_of(line, config.data);
-    const std::string prompt = line.text("prompt");
+    if (mpi.rank() == 0 && line.has("ranks") && !tokenizer_kind(config.data.tokenizer).has_ranks)
+      say(stderr, "warning: --ranks is not used: the run's tokenizer, {}, has no ranks\n",
+          config.data.tokenizer);
+    const auto tokenizer = tokenizer_of(line, config.data, config.folder);
+    std::string prompt = line.text("prompt");
+    if (prompt == "-") {
+      if (const int code = share_text(mpi, read_standard_input, prompt)) return code;
+    }
     std::vector<std::uint16_t> text = tokenizer->encode(prompt);
     const bool unprompted = text.empty();
     if (unprompted) text.push_back(tokenizer->end_of_text());
@@ -124,6 +142,7 @@ int run(const CommandLine& line) {
       }
     }
     if (speaks) fmt::print("\n");
+    if (speaks && wanted == 0) say(stderr, "warning: --tokens=0 generates nothing\n");
     return 0;
   });
 }

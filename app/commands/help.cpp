@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/commands/help.hpp"
 
+#include <algorithm>
 #include <set>
 #include <string_view>
 
@@ -8,6 +9,7 @@
 #include "app/run_config.hpp"
 #include "app/setup.hpp"
 #include "core/base/join.hpp"
+#include "core/base/nearest.hpp"
 #include "io/deck/deck.hpp"
 
 namespace mylos {
@@ -36,6 +38,11 @@ std::vector<CommandOption> options() {
 int run(const CommandLine& line) {
   const std::string topic = line.arguments.empty() ? "" : line.arguments[0];
   const std::string path = line.text("plugin-path");
+  const std::size_t most = topic == "deck" && !line.flag("markdown") ? 2 : 1;
+  if (line.arguments.size() > most)
+    fail(ExitCode::usage, "mylos help {}: unexpected argument {}; see mylos help", topic,
+         line.arguments[most]);
+  if (line.flag("markdown") && topic != "deck") fail(ExitCode::usage, "--markdown is for mylos help deck");
   if (topic.empty()) {
     fmt::print("{}", usage_text());
   } else if (topic == "deck" && line.flag("markdown")) {
@@ -50,6 +57,14 @@ int run(const CommandLine& line) {
     for (const auto& directory : plugins.search_path()) fmt::print(" {}", directory.string());
     fmt::print("\n");
   } else {
+    std::vector<std::string_view> topics = command_names();
+    topics.insert(topics.end(), {"deck", "plugins"});
+    if (std::ranges::find(topics, topic) == topics.end()) {
+      const std::string guess = nearest(topic, topics);
+      fail(ExitCode::usage, "no help for \"{}\"; {}", topic,
+           guess.empty() ? fmt::format("the topics are {}", join(topics, ", "))
+                         : fmt::format("did you mean {}?", guess));
+    }
     fmt::print("{}", command_help(topic));
   }
   return 0;

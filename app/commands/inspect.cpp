@@ -4,6 +4,8 @@
 #include "app/commands/commands.hpp"
 #include "app/commands/help.hpp"
 #include "app/program_text.hpp"
+#include "core/base/say.hpp"
+#include "core/base/what_is_at.hpp"
 #include "core/plugin.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/tokens/content_kind.hpp"
@@ -14,7 +16,7 @@ namespace {
 
 std::vector<CommandOption> options() {
   return {
-      {"verify", OptionKind::flag, "check the digests of a checkpoint"},
+      {"verify", OptionKind::flag, "check the digests of a checkpoint, or of all checkpoints of a run"},
       {"program", OptionKind::flag,
        "show the operations that a rank runs for a deck, with tensors, FLOPs, bytes and backend"},
       {"ranks", OptionKind::integer,
@@ -34,9 +36,13 @@ int run(const CommandLine& line) {
   }
   if (line.has("ranks") || line.has("ranks-per-node") || !line.overrides.empty())
     fail(ExitCode::usage, "--ranks, --ranks-per-node and deck parameters are for inspect --program");
-  std::error_code error;
+  std::error_code unknown;
+  if (line.flag("verify") && std::filesystem::exists(path, unknown) &&
+      !std::filesystem::is_directory(path, unknown))
+    fail(ExitCode::usage, "--verify is for checkpoints and runs, but at {} there is {}", path.string(),
+         what_is_at(path));
   const bool is_library =
-      path.extension() == ".so" || (std::filesystem::is_regular_file(path, error) &&
+      path.extension() == ".so" || (std::filesystem::is_regular_file(path, unknown) &&
                                     known_format(content_head(path)).name == library_kind);
   if (is_library) {
     const PluginInfo plugin = PluginRegistry::open(path);
@@ -46,9 +52,20 @@ int run(const CommandLine& line) {
   IoThread io;
   fmt::print("{}", inspect(io, path));
   if (line.flag("verify")) {
-    const std::vector<std::string> problems = verify_checkpoint(path);
-    for (const std::string& problem : problems) fmt::print(stderr, "mylos: {}\n", problem);
-    if (!problems.empty()) return static_cast<int>(ExitCode::bad_data);
+    std::vector<std::filesystem::path> checkpoints = {path};
+    if (const auto all = path / "checkpoints"; std::filesystem::exists(all, unknown)) {
+      checkpoints.clear();
+      for (const std::int64_t step : list_steps(all)) checkpoints.push_back(all / step_name(step));
+      if (checkpoints.empty()) fail(ExitCode::bad_data, "{} holds no checkpoint to verify", all.string());
+    }
+    bool is_whole = true;
+    for (const std::filesystem::path& checkpoint : checkpoints) {
+      for (const std::string& problem : verify_checkpoint(checkpoint)) {
+        say(stderr, "mylos: {}\n", problem);
+        is_whole = false;
+      }
+    }
+    if (!is_whole) return static_cast<int>(ExitCode::bad_data);
     fmt::print("verified: every digest matches\n");
   }
   return 0;

@@ -5,7 +5,9 @@
 
 #include "app/commands/commands.hpp"
 #include "app/step_record.hpp"
+#include "core/base/expand_path.hpp"
 #include "core/base/say.hpp"
+#include "core/base/what_is_at.hpp"
 #include "core/memory/memory_ledger.hpp"
 #include "io/deck/deck.hpp"
 #include "io/json.hpp"
@@ -53,12 +55,20 @@ std::vector<std::pair<std::string, std::string>> source_facts(const std::string&
   return facts;
 }
 
+/// Throws ExitCode::bad_data, naming what is there, if `paths` are not those of a run.
+void check_run(const RunPaths& paths) {
+  std::error_code unknown;
+  if (std::filesystem::exists(paths.metrics(), unknown)) return;
+  const std::string present = what_is_at(paths.root);
+  if (present == "nothing") fail(ExitCode::bad_data, "{} does not exist", paths.root.string());
+  fail(ExitCode::bad_data, "{} holds no run: there is {}, and at {} {}", paths.root.string(), present,
+       paths.metrics().string(), what_is_at(paths.metrics()));
+}
+
 }  // namespace
 
 void write_report(IoThread& io, const RunPaths& paths, const std::filesystem::path& output) {
-  if (!std::filesystem::exists(paths.metrics())) {
-    fail(ExitCode::bad_data, "{} holds no run: {} is missing", paths.root.string(), paths.metrics().string());
-  }
+  check_run(paths);
   ReportData data;
   data.title = paths.root.filename().empty() ? paths.root.parent_path().filename() : paths.root.filename();
   data.steps = read_metrics(io, paths.metrics(), "steps");
@@ -105,8 +115,9 @@ std::vector<CommandOption> options() {
 
 int run(const CommandLine& line) {
   const RunPaths paths{line.argument(0, "a run directory")};
+  check_run(paths);
   const std::filesystem::path output =
-      follow_links(line.has("output") ? line.text("output") : paths.report().string());
+      follow_links(line.has("output") ? expand_path(line.text("output")) : paths.report().string());
   if (output.empty()) fail(ExitCode::usage, "--output is empty; name a file");
   std::vector<std::filesystem::path> inputs = {paths.metrics(), paths.resolved_deck(), paths.status()};
   for (const auto& [step, trace] : traces_of(paths)) inputs.push_back(trace);
@@ -119,9 +130,13 @@ int run(const CommandLine& line) {
                          std::filesystem::is_character_file(output, error) ||
                          std::filesystem::is_fifo(output, error) || std::filesystem::is_socket(output, error);
   if (!is_stream) try_output(output);
+  const auto written = [&] {
+    return std::filesystem::is_regular_file(output, error) ? read_text_file(output) : "";
+  };
+  const std::string before = written();
   IoThread io;
   write_report(io, paths, output);
-  if (!is_stream) fmt::print("{}\n", output.string());
+  if (!is_stream) fmt::print("{}{}\n", output.string(), before == written() ? ": unchanged" : "");
   return 0;
 }
 

@@ -25,14 +25,12 @@ namespace mylos {
 
 namespace {
 
-/// Returns the value of --restart, if given: "newest" or "step_N". Throws ExitCode::usage for another value.
+/// Returns the value of --restart, if given: "newest", "N" or "step_N". Throws ExitCode::usage for another
+/// value.
 std::optional<std::string> parse_restart(const CommandLine& line) {
   if (!line.has("restart")) return std::nullopt;
-  const std::string wish = line.text("restart");
-  const bool named = wish.starts_with("step_") && wish.size() > 5 &&
-                     wish.find_first_not_of("0123456789", 5) == std::string::npos;
-  if (wish != "newest" && !named) fail(ExitCode::usage, "--restart={} must be newest or step_N", wish);
-  return wish;
+  parse_step("restart", line.text("restart"));
+  return line.text("restart");
 }
 
 int dry_run(const CommandLine& line, const std::string& name) {
@@ -50,7 +48,8 @@ int dry_run(const CommandLine& line, const std::string& name) {
 void reuse_choices(Setup& setup, const RunPaths& paths) {
   if (!std::filesystem::exists(paths.resolved_deck())) return;
   DeckErrors ignored;
-  const Deck before = Deck::read(paths.resolved_deck(), ignored);
+  const Deck before =
+      Deck::parse(read_text_file(paths.resolved_deck()), paths.resolved_deck().string(), ignored);
   const auto value = [&](const char* key) {
     const DeckEntry* entry = before.find(key);
     return entry != nullptr ? entry->value : std::string();
@@ -72,6 +71,41 @@ void reuse_choices(Setup& setup, const RunPaths& paths) {
   if (algorithm == "auto" && !value("comm.algorithm").empty()) algorithm = value("comm.algorithm");
   const std::int64_t threads = std::atoll(value("backend.threads").c_str());
   if (backend.threads == 0 && threads <= openmp_thread_limit()) backend.threads = threads;
+}
+
+/// Lets a restart find what the run found from the folder where it was started. With the resolved deck of a
+/// run, relative paths begin in that folder; with another deck, only data that are not found from here.
+/// Returns what to say about that.
+std::vector<std::string> find_from_folder(Setup& setup, const std::string& deck_name) {
+  namespace fs = std::filesystem;
+  RunConfig& config = setup.config;
+  std::error_code unknown;
+  const auto is_same = [&](const fs::path& a, const fs::path& b) { return fs::equivalent(a, b, unknown); };
+  const auto begin_in = [](const std::string& folder, std::string& path) {
+    if (!path.empty()) path = (fs::path(folder) / path).string();
+  };
+  const fs::path deck_folder = fs::absolute(deck_name, unknown).parent_path();
+  const std::string before = folder_of_run({deck_folder});
+  const bool is_resolved = !before.empty() && is_same(deck_name, RunPaths{deck_folder}.resolved_deck()) &&
+                           is_same(fs::path(before) / config.run_dir, deck_folder);
+  const std::string folder = is_resolved ? before : folder_of_run({config.run_dir});
+  if (folder.empty() || folder == config.folder) return {};
+  std::vector<std::string> notes;
+  if (is_resolved) {
+    begin_in(folder, config.run_dir);
+    begin_in(folder, config.checkpoint.directory);
+    begin_in(folder, config.data.ranks);
+    notes.push_back(
+        fmt::format("relative paths of {} begin in {}, where the run was started", deck_name, folder));
+  }
+  for (auto& [key, sources] :
+       {std::pair("train", &config.data.train), std::pair("valid", &config.data.valid)}) {
+    if (start_from(folder, !is_resolved, *sources) && !is_resolved)
+      notes.push_back(
+          fmt::format("[data] {} is not here, but in {}, where the run was started", key, folder));
+  }
+  if (!notes.empty()) config.folder = folder;
+  return notes;
 }
 
 void print_header(Console& console, const Setup& setup, Session& session, double peak_tflops) {
@@ -113,6 +147,8 @@ std::vector<CommandOption> options() {
 
 int run(const CommandLine& line) {
   const std::string deck_name = line.argument(0, "a deck");
+  const std::optional<std::string> restart = parse_restart(line);
+  const ProgressStyle progress = progress_style(line.text("progress"));
   if (line.flag("dry-run")) return dry_run(line, deck_name);
   if (line.has("ranks") || line.has("ranks-per-node") || line.flag("layout"))
     fail(ExitCode::usage,
@@ -125,22 +161,22 @@ int run(const CommandLine& line) {
   std::signal(SIGPIPE, SIG_IGN);  // the process that reads a long run's output may end first
   const MpiRuntime mpi(start_timeout(line, deck_name));
   Setup setup;
-  std::optional<std::string> restart;
-  ProgressStyle progress = ProgressStyle::automatic;
   std::optional<RunDirectory> directory;
   Fault fault;
   std::string deck_text;
+  std::vector<std::string> notes;
   std::optional<TokenDataset> train_data;
   std::optional<TokenDataset> valid_data;
   TokenizerIdentity tokenizer;
   double data_seconds = 0.0;
   const auto read_everything = [&] {
-    restart = parse_restart(line);
-    progress = progress_style(line.text("progress"));
     fault = Fault::from_environment(mpi.rank());
     fault.at(Fault::launch, 0);
     setup = make_setup(deck_text, deck_name, line.overrides, line.text("plugin-path"), mpi.job());
-    if (restart) reuse_choices(setup, {setup.config.run_dir});
+    if (restart) {
+      notes = find_from_folder(setup, deck_name);
+      reuse_choices(setup, {setup.config.run_dir});
+    }
     setup.choose(mpi.size(), mpi.thread_limits());
     const auto begin = Clock::now();
     fault.at(Fault::data, 0);
@@ -156,12 +192,13 @@ int run(const CommandLine& line) {
     tokenizer = tokenizer_of(setup.config.data, *train_data, valid_data);
     data_seconds = seconds_since(begin);
   };
-  if (const int code = run_agreed(mpi, [&] {
-        if (mpi.rank() == 0) deck_text = read_deck(deck_name);
-      }))
+  if (const int code = share_text(
+          mpi, [&] { return read_deck(deck_name); }, deck_text))
     return code;
-  deck_text = mpi.broadcast(deck_text);
   if (const int code = run_agreed(mpi, read_everything)) return code;
+  if (mpi.rank() == 0) {
+    for (const std::string& note : notes) say(stderr, "mylos: {}\n", note);
+  }
   std::string identity = identity_of(setup, line);
   identity += fmt::format("content of data.train = {}\n", train_data->identity());
   if (valid_data) identity += fmt::format("content of data.valid = {}\n", valid_data->identity());
@@ -175,7 +212,7 @@ int run(const CommandLine& line) {
   if (const int code = run_agreed(mpi, warn_of_data)) return code;
   mpi.set_limits(setup.config.comm.limits);
   if (const int code = fall_back_to_mpi(mpi, setup)) return code;
-  const RunPaths paths{setup.config.run_dir};
+  const RunPaths paths{setup.config.run_dir, setup.config.folder};
   const auto take_directory = [&] {
     if (mpi.rank() != 0) return;
     const std::string& ranks = setup.config.data.ranks;
@@ -261,7 +298,7 @@ int run(const CommandLine& line) {
 }  // namespace
 
 const Command train_command{.name = "train",
-                            .arguments = "DECK",
+                            .arguments = "DECK|-",
                             .summary = "train from an input deck; --section.name=value overrides the deck",
                             .options = options,
                             .run = run,

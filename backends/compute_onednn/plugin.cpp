@@ -9,6 +9,9 @@
 
 #include "backends/compute_onednn/linear.hpp"
 
+#define MYLOS_STRING_OF(x) #x
+#define MYLOS_STRING(x) MYLOS_STRING_OF(x)
+
 namespace mylos::compute_onednn {
 
 namespace {
@@ -64,6 +67,8 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL;
 extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .kind = PluginKind::compute,
     .name = "onednn",
+    .libraries = "oneDNN " MYLOS_STRING(DNNL_VERSION_MAJOR) "." MYLOS_STRING(
+        DNNL_VERSION_MINOR) "." MYLOS_STRING(DNNL_VERSION_PATCH),
     .summary = "linear layers on the CPU, by mylos' own kernels or oneDNN; the rest by the backend below",
     .preference = 20,
     .operations = OnednnOperations::List::names,

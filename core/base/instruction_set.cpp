@@ -39,7 +39,7 @@ InstructionSet instruction_set() {
 
 std::optional<InstructionSet> instruction_set_limit() {
   const char* variable = std::getenv("MYLOS_CPU");
-  if (variable == nullptr) return std::nullopt;
+  if (variable == nullptr || *variable == '\0') return std::nullopt;
   for (const InstructionSet set : {InstructionSet::avx2, InstructionSet::avx512, InstructionSet::avx512_bf16})
     if (variable == name_of(set)) return set;
   fail(ExitCode::usage, "MYLOS_CPU is '{}', but must be avx2, avx512 or avx512_bf16", variable);

@@ -9,6 +9,9 @@ const char* version() {
 const char* git_hash() {
   return MYLOS_GIT_HASH;
 }
+const char* compiler() {
+  return MYLOS_COMPILER;
+}
 std::string code_version() {
   return std::string(version()) + " (" + git_hash() + ")";
 }

@@ -4,18 +4,16 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <cerrno>
-#include <charconv>
 #include <cmath>
 #include <cstring>
-#include <fstream>
-#include <numeric>
-#include <system_error>
+#include <optional>
 #include <variant>
 
 #include <fmt/core.h>
 
 #include "core/base/join.hpp"
+#include "core/base/nearest.hpp"
+#include "core/base/number_text.hpp"
 
 namespace mylos {
 namespace {
@@ -80,85 +78,49 @@ void check_range(const ParamSpec& spec, double number) {
     fail(ExitCode::usage, "is out of range; use {}", range_of(spec));
 }
 
-double parse_real(const ParamSpec& spec, const std::string& text) {
-  double number = 0.0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, status] = std::from_chars(text.data(), end, number);
-  if (stop != end || status == std::errc::invalid_argument) fail(ExitCode::usage, "is not a number");
-  if (status == std::errc::result_out_of_range) fail(ExitCode::usage, "does not fit a double");
-  if (!std::isfinite(number)) fail(ExitCode::usage, "is not a finite number");
+double real_of(const ParamSpec& spec, const std::string& text) {
+  const double number = parse_real(text, spec.unit);
   check_range(spec, number);
   return number;
 }
 
-std::int64_t parse_integer(const ParamSpec& spec, const std::string& text) {
-  std::int64_t number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, status] = std::from_chars(text.data(), end, number);
-  if (stop == end && status == std::errc::result_out_of_range) {
-    fail(ExitCode::usage, "is out of range; use {}", range_of(spec));
-  }
-  if (stop == end && status == std::errc{}) {
-    check_range(spec, static_cast<double>(number));
-    return number;
-  }
+std::int64_t integer_of(const ParamSpec& spec, const std::string& text) {
+  const std::optional<std::int64_t> number = parse_integer(text, spec.unit);
+  if (!number) fail(ExitCode::usage, "is out of range; use {}", range_of(spec));
+  check_range(spec, static_cast<double>(*number));
+  return *number;
+}
 
-  double real = 0.0;
-  const auto as_real = std::from_chars(text.data(), end, real);
-  constexpr double exact = 9007199254740992.0;  // 2^53
-  const bool whole =
-      as_real.ptr == end && as_real.ec == std::errc{} && std::abs(real) < exact && std::trunc(real) == real;
-  if (whole) fail(ExitCode::usage, "is not an integer; write {}", static_cast<std::int64_t>(real));
-  fail(ExitCode::usage, "is not an integer");
+/// Takes true and false in any case; for other words that mean one of them the message says what to write.
+bool boolean_of(std::string_view text) {
+  std::string word(trimmed(text));
+  std::ranges::transform(word, word.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (word == "true" || word == "false") return word == "true";
+  const char* advice = "";
+  if (contains({"yes", "on", "1", "y", "t"}, word)) advice = "; write true";
+  if (contains({"no", "off", "0", "n", "f"}, word)) advice = "; write false";
+  fail(ExitCode::usage, "is neither true nor false{}", advice);
 }
 
 ParamValue parse_value(const ParamSpec& spec, const std::string& text) {
   switch (spec.type) {
     case ParamType::integer:
-      return parse_integer(spec, text);
+      return integer_of(spec, text);
     case ParamType::real:
-      return parse_real(spec, text);
+      return real_of(spec, text);
     case ParamType::boolean:
-      if (text != "true" && text != "false") fail(ExitCode::usage, "is neither true nor false");
-      return text == "true";
+      return boolean_of(text);
     case ParamType::choice: {
       const Names choices = split(spec.choices, '|');
-      if (!contains(choices, text)) fail(ExitCode::usage, "is unknown; use {}", one_of(choices));
-      return text;
+      const std::string_view word = trimmed(text);
+      if (!contains(choices, word)) fail(ExitCode::usage, "is unknown; use {}", one_of(choices));
+      return std::string(word);
     }
     case ParamType::text:
       return text;
   }
   fail(ExitCode::internal, "deck parameter {} has no type", key_of(spec));
-}
-
-/// Levenshtein's edit distance.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i + 1);
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t substituted = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({substituted, row[j] + 1, diagonal + 1});
-    }
-  }
-  return row.back();
-}
-
-/// The candidate that `word` is probably a misspelling of, or "".
-std::string nearest(std::string_view word, const Names& candidates) {
-  std::size_t best = 2 + word.size() / 3;
-  std::string found;
-  for (const std::string_view candidate : candidates) {
-    const std::size_t distance = edit_distance(word, candidate);
-    if (distance < best) {
-      best = distance;
-      found = candidate;
-    }
-  }
-  return found;
 }
 
 Names sections_of(std::span<const ParamSpec> specs) {
@@ -207,7 +169,7 @@ std::set<std::string> check_names(const Deck& deck, std::span<const ParamSpec> s
     std::string section = entry.section;
     std::string guess = nearest(entry.name, names);
     for (const ParamSpec& spec : specs) {
-      if (spec.name != entry.name) continue;
+      if (!guess.empty() || spec.name != entry.name) continue;
       section = spec.section;
       guess = spec.name;
       break;
@@ -268,19 +230,35 @@ void DeckErrors::throw_if_any(ExitCode code) const {
   if (!empty()) fail(code, "{}", join(messages_, "\n"));
 }
 
-Deck Deck::read(const std::filesystem::path& file, DeckErrors& errors) {
-  std::error_code status;
-  if (std::filesystem::is_directory(file, status)) {
-    fail(ExitCode::usage, "cannot read deck {}: it is a directory", file.string());
+namespace {
+
+/// Whether `text` is a text in lines; if not, says in `errors` what it is, and how to make it one.
+bool check_text(std::string_view text, const std::string& file_name, DeckErrors& errors) {
+  constexpr std::string_view marks[] = {{"\xff\xfe", 2}, {"\xfe\xff", 2}, {"\0\0\xfe\xff", 4}};
+  const bool is_marked = std::ranges::any_of(marks, [&](auto mark) { return text.starts_with(mark); });
+  // Every second byte of a text in UTF-16 is zero.
+  const auto is_wide = [&](std::size_t zero) {
+    return text.size() >= 4 && text[zero] == '\0' && text[zero + 2] == '\0' && text[1 - zero] != '\0';
+  };
+  if (is_marked || is_wide(0) || is_wide(1)) {
+    errors.add({file_name}, "this is a text in UTF-16 or UTF-32; convert it: iconv -f UTF-16 -t UTF-8");
+    return false;
   }
-  errno = 0;
-  std::ifstream stream(file, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(stream), {}};
-  if (!stream) {
-    fail(ExitCode::usage, "cannot read deck {}: {}", file.string(), std::generic_category().message(errno));
+  if (text.find('\r') < text.size() - 1 && text.find('\n') == std::string_view::npos) {
+    errors.add({file_name}, "the lines end with a carriage return alone; convert them: tr '\\r' '\\n'");
+    return false;
   }
-  return parse(text, file.string(), errors);
+  for (int number = 1; const std::string_view line : lines_of(text)) {
+    if (std::ranges::any_of(trimmed(line), is_control)) {
+      errors.add({fmt::format("{}:{}", file_name, number)}, "control characters: this is not a deck");
+      return false;
+    }
+    ++number;
+  }
+  return true;
 }
+
+}  // namespace
 
 Deck Deck::parse(std::string_view text, const std::string& file_name, DeckErrors& errors) {
   constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
@@ -288,16 +266,14 @@ Deck Deck::parse(std::string_view text, const std::string& file_name, DeckErrors
 
   Deck deck;
   deck.file_name_ = file_name;
+  deck.is_deck_ = check_text(text, file_name, errors);
+  if (!deck.is_deck_) return deck;
   std::string section;
   bool outside_reported = false;
   for (int number = 1; const std::string_view untrimmed : lines_of(text)) {
     const std::string_view line = trimmed(untrimmed);
     const DeckPlace place{fmt::format("{}:{}", file_name, number++)};
 
-    if (std::any_of(line.begin(), line.end(), is_control)) {
-      errors.add(place, "control characters: this is not a deck");
-      return deck;
-    }
     if (line.empty() || line.starts_with('#')) continue;
 
     if (line.starts_with('[')) {
@@ -410,8 +386,9 @@ bool Deck::is_malformed(std::string_view key) const {
 ParamValues resolve_deck(const Deck& deck, std::span<const ParamSpec> specs,
                          const std::vector<std::pair<std::string, std::string>>& unavailable,
                          DeckErrors& errors) {
-  const std::set<std::string> meant = check_names(deck, specs, unavailable, errors);
   ParamValues values;
+  if (!deck.is_deck()) return values;
+  const std::set<std::string> meant = check_names(deck, specs, unavailable, errors);
   for (const ParamSpec& spec : specs) {
     const std::string key = key_of(spec);
     const DeckEntry* entry = deck.find(key);
@@ -482,7 +459,13 @@ std::string deck_markdown(std::span<const ParamSpec> specs) {
       "quotes; within them `\\\"` and `\\\\` stand for `\"` and `\\`. Every parameter can be given on the "
       "command line\n"
       "instead, as `--section.name=value`, which overrides the file. Problems of a deck are reported "
-      "together.\n";
+      "together.\n\n"
+      "Numbers are decimal, with a point and perhaps an exponent: `1e6` is an integer too. Booleans are `true` "
+      "or `false`, in\n"
+      "any case. A path, and each entry of a list of token files, may begin with `~`, `~USER`, `$NAME` or "
+      "`${NAME}`; an unset\n"
+      "variable is an error. `resolved.deck` keeps what was written. `mylos train -` reads the deck from "
+      "standard input.\n";
   for (const std::string_view section : sections_of(specs)) {
     page += fmt::format(
         "\n## [{}]\n\n| name | type | values | default | unit | meaning |\n|---|---|---|---|---|---|\n",

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstddef>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <set>
@@ -51,8 +50,7 @@ class DeckErrors {
 class Deck {
  public:
   Deck() = default;
-  /// Throws ExitCode::usage if the file cannot be read; malformed lines and duplicates go to `errors`.
-  static Deck read(const std::filesystem::path& file, DeckErrors& errors);
+  /// Malformed lines and duplicates go to `errors`; of a text that is not a deck at all, only that.
   static Deck parse(std::string_view text, const std::string& file_name, DeckErrors& errors);
 
   /// An override from the command line: "section.name" and value. Replaces the file's value.
@@ -61,6 +59,8 @@ class Deck {
   /// Drops the entries and sections that no spec declares.
   void keep_declared(std::span<const ParamSpec> specs);
 
+  /// Whether the text could be read as a deck; if not, that has been reported, and there is nothing to check.
+  bool is_deck() const { return is_deck_; }
   const std::vector<DeckEntry>& entries() const { return entries_; }
   /// The first `[section]` line of every section: only section and place are set.
   const std::vector<DeckEntry>& sections() const { return sections_; }
@@ -75,6 +75,7 @@ class Deck {
   using Places = std::map<std::string, std::size_t, std::less<>>;
 
   std::string file_name_;
+  bool is_deck_ = true;
   std::vector<DeckEntry> entries_;
   std::vector<DeckEntry> sections_;
   Places entry_of_;    // by key

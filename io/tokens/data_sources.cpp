@@ -5,16 +5,20 @@
 #include <cctype>
 #include <cerrno>
 #include <charconv>
+#include <cstdlib>
 #include <cstring>
 #include <glob.h>
 #include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "core/base/error.hpp"
+#include "core/base/expand_path.hpp"
 #include "core/base/join.hpp"
 #include "core/base/watched_call.hpp"
+#include "core/base/what_is_at.hpp"
 #include "io/tokens/content_kind.hpp"
 
 namespace mylos {
@@ -54,14 +58,30 @@ struct Decimal {
   std::size_t digits = 0;
 };
 
+/// Parses "0.25", "+3" and "1e-3", with at most nine digits on either side of the point.
 std::optional<Decimal> parse_decimal(std::string_view text) {
-  constexpr std::size_t most_digits = 9;
+  constexpr std::ptrdiff_t most_digits = 9;
+  const auto without_plus = [](std::string_view number) {
+    return number.substr(number.starts_with('+') ? 1 : 0);
+  };
+  text = without_plus(text);
+  int exponent = 0;
+  if (const std::size_t e = text.find_first_of("eE"); e != std::string_view::npos) {
+    const std::string_view power = without_plus(text.substr(e + 1));
+    const auto [end, error] = std::from_chars(power.data(), power.data() + power.size(), exponent);
+    if (error != std::errc() || end != power.data() + power.size() || std::abs(exponent) > 2 * most_digits)
+      return std::nullopt;
+    text = text.substr(0, e);
+  }
   const std::size_t point = std::min(text.find('.'), text.size());
   const std::string_view fraction = text.substr(std::min(point + 1, text.size()));
-  const std::string digits = std::string(text.substr(0, point)) + std::string(fraction);
-  if (digits.empty() || point > most_digits || fraction.size() > most_digits) return std::nullopt;
+  std::string digits = std::string(text.substr(0, point)) + std::string(fraction);
+  if (digits.empty()) return std::nullopt;
   if (!std::ranges::all_of(digits, [](unsigned char c) { return std::isdigit(c) != 0; })) return std::nullopt;
-  Decimal decimal{.digits = fraction.size()};
+  std::ptrdiff_t decimals = std::ssize(fraction) - exponent;
+  if (decimals < 0) digits.append(static_cast<std::size_t>(-std::exchange(decimals, 0)), '0');
+  if (decimals > most_digits || std::ssize(digits) - decimals > most_digits) return std::nullopt;
+  Decimal decimal{.digits = static_cast<std::size_t>(decimals)};
   std::from_chars(digits.data(), digits.data() + digits.size(), decimal.units);
   return decimal;
 }
@@ -100,7 +120,7 @@ Entry parse_entry(std::string_view text) {
   if (ends_with_escape(name)) {
     fail(ExitCode::usage, "{} ends with a backslash; one within a name is written \\\\", text);
   }
-  entry.pattern.glob = name;
+  entry.pattern.glob = expand_glob(name);
   return entry;
 }
 
@@ -225,8 +245,11 @@ std::vector<DataFile> files_of(const DataSource& source, std::vector<std::string
         left_out->push_back(fmt::format("{}: left out: {}", pattern.glob, own));
     }
     if (names.empty()) {
-      fail(ExitCode::usage, "{} {}", without_backslashes(pattern.glob),
-           is_one_name(pattern.glob) ? "does not exist" : "matches no file");
+      const std::string name = without_backslashes(pattern.glob);
+      const std::string present = is_one_name(pattern.glob) ? what_is_at(name) : "";
+      if (present.empty()) fail(ExitCode::usage, "{} matches no file", name);
+      if (present == "nothing") fail(ExitCode::usage, "{} does not exist", name);
+      fail(ExitCode::usage, "{} cannot be used: there is {}", name, present);
     }
     for (const std::string& name : names) files.push_back({name, pattern.format});
   }

@@ -254,7 +254,8 @@ TEST(RunConfig, ChecksTokenFilesSeparately) {
   EXPECT_TRUE(errors.empty());
   check_token_files(deck, config, errors);
   EXPECT_THAT(errors.messages(), ElementsAre("run.deck:7: [data] train = no_such.bin does not exist",
-                                             "run.deck:8: [data] valid = . is not a file"));
+                                             "run.deck:8: [data] valid = . is not a file that can be read: "
+                                             "there is a folder"));
 }
 
 /// Radford et al., 2019, table 2; the numbers of heads are those of the released models.

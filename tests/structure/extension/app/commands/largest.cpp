@@ -12,7 +12,7 @@ std::vector<CommandOption> options() {
 }
 
 int run(const CommandLine& line) {
-  return with_inference(line, 0, [&](const MpiRuntime& mpi, Inference& model) {
+  return with_inference(line, 0, false, [&](const MpiRuntime& mpi, Inference& model) {
     ComputeBackend& backend = model.session->compute();
     const DeviceBuffer memory(backend, model.session->ledger(), MemoryCategory::workspace, sizeof(float),
                               "mylos::largest");

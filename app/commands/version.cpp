@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/base/version.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <string_view>
+
+#include <mpi.h>
+
+#include "app/commands/commands.hpp"
+#include "core/plugin.hpp"
+#include "io/io_thread.hpp"
+
+namespace mylos {
+
+namespace {
+
+/// Returns the first line of what the MPI library says of itself; this needs no initialised MPI.
+std::string mpi_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  std::string line(text, std::string_view(text, static_cast<std::size_t>(length)).find_first_of("\n\r"));
+  std::ranges::replace(line, '\t', ' ');
+  return line;
+}
+
+std::vector<CommandOption> options() {
+  return {};
+}
+
+/// Libraries that only plugins use are named with their plugins.
+int run(const CommandLine& line) {
+  const PluginRegistry plugins = PluginRegistry::discover(plugin_search_path(line.text("plugin-path")));
+  std::string text = fmt::format("mylos {}\n", version());
+  const auto add = [&](const char* what, const std::string& value) {
+    text += fmt::format("{:<10} {}\n", what, value);
+  };
+  add("commit", git_hash());
+  add("compiler", compiler());
+  add("MPI", mpi_version());
+  add("HDF5", hdf5_version());
+  for (const PluginInfo& plugin : plugins.all()) {
+    const PluginDescriptor* d = plugin.descriptor;
+    std::string value = d == nullptr ? plugin.path.string() : d->name;
+    if (d != nullptr && *d->kokkos_version != '\0') value += fmt::format(", Kokkos {}", d->kokkos_version);
+    if (d != nullptr && *d->libraries != '\0') value += fmt::format(", {}", d->libraries);
+    if (plugin.problem.empty()) {
+      value += ": usable";
+    } else {
+      value += fmt::format(": {}: {}", d == nullptr ? "cannot be loaded" : "not usable here", plugin.problem);
+    }
+    add("plugin", value);
+  }
+  if (plugins.all().empty()) add("plugin", "none found");
+  fmt::print("{}", text);
+  return 0;
+}
+
+}  // namespace
+
+const Command version_command{.name = "version",
+                              .arguments = "",
+                              .summary = "show the versions of mylos, of its libraries and of its plugins",
+                              .options = options,
+                              .run = run,
+                              .max_arguments = 0};
+
+}  // namespace mylos

@@ -85,7 +85,8 @@ TEST(DataSources, ThatMeanNothingAreRefused) {
   EXPECT_THAT(parse_error("a.bin,"), HasSubstr("2 \"\" names no file; a comma within a name is written \\,"));
   EXPECT_THAT(parse_error(":0.5"), HasSubstr("2 \":0.5\" names no file"));
   EXPECT_THAT(parse_error("nanogpt=:1"), HasSubstr("names no file"));
-  for (const char* weight : {"", "x", "0", "0.0", "-1", "1e", "1e-20", "+-1", "nan", "1.2.3", "1234567890", "1.0000000001"})
+  for (const char* weight :
+       {"", "x", "0", "0.0", "-1", "1e", "1e-20", "+-1", "nan", "1.2.3", "1234567890", "1.0000000001"})
     EXPECT_THAT(parse_error("a.bin:" + std::string(weight)),
                 HasSubstr(fmt::format("2 a.bin:{0}: \"{0}\" is not a weight", weight)));
   EXPECT_THAT(parse_error("c:a.bin:1"), HasSubstr("has two colons"));

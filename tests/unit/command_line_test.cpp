@@ -56,7 +56,8 @@ TEST(CommandLine, TakesOptionsArgumentAndOverrides) {
 }
 
 TEST(CommandLine, RefusesUnknownOptionsAndArguments) {
-  EXPECT_EQ(error_of(syntax(), {"--rates=1"}), "subject has no option --rates=1 (did you mean --rate?); see subject --help");
+  EXPECT_EQ(error_of(syntax(), {"--rates=1"}),
+            "subject has no option --rates=1 (did you mean --rate?); see subject --help");
   EXPECT_EQ(error_of(syntax(), {"a", "b"}), "subject: unexpected argument b; see subject --help");
   EXPECT_EQ(error_of(syntax(), {"--train.steps"}), "--train.steps needs a value: --train.steps=VALUE");
   EXPECT_EQ(error_of(syntax(), {"--count=x"}), "--count=x is not an integer");

@@ -35,7 +35,7 @@ int run(const CommandLine& line) {
     if (const int code = check_identity(mpi, fmt::format("content of --data = {}\n", dataset->identity())))
       return code;
     if (mpi.rank() == 0) {
-      for (const std::string& warning : dataset.warnings()) say(stderr, "warning: {}\n", warning);
+      for (const std::string& warning : dataset->warnings()) say(stderr, "warning: {}\n", warning);
     }
     const EvalResult result =
         *evaluate(*model.executor, model.session->compute(), *dataset, 0, model.session->grid());

@@ -38,11 +38,7 @@ bool is_checkpoint(const CommandLine& line) {
 /// Collective: all ranks throw the same error.
 CheckpointReader open_checkpoint(IoThread& io, const CommandLine& line, bool is_one, bool warns) {
   const std::filesystem::path path = line.argument(0, "a run directory or a checkpoint");
-  if (is_one) {
-    if (line.has("step"))
-      fail(ExitCode::usage, "--step chooses among the checkpoints of a run, but {} is one", path.string());
-    return {io, path};
-  }
+  if (is_one) return {io, path};
   const std::filesystem::path directory = path / "checkpoints";
   std::optional<std::int64_t> step;
   if (line.has("step")) step = parse_step("step", line.text("step"));

@@ -171,7 +171,10 @@ void Trainer::restore_from(CheckpointReader& reader) {
 
 void Trainer::set_aside_traces() {
   for (const auto& [step, trace] : traces_of(context_.paths)) {
-    if (step > step_) rename_file(trace, unused_name(trace.string() + ".abandoned"));
+    if (step <= step_) continue;
+    const std::filesystem::path name = unused_name(trace.string() + ".abandoned");
+    rename_file(trace, name);
+    console_.warn(fmt::format("the trace of a later step, {}, is now {}", trace.string(), name.string()));
   }
 }
 

@@ -53,11 +53,7 @@ std::int32_t draw(const std::vector<float>& logits, const Sampling& sampling, st
 /// command line names, otherwise from the run's copy, otherwise from the deck's file.
 std::unique_ptr<Tokenizer> tokenizer_of(const CommandLine& line, const DataConfig& data,
                                         const std::string& folder) {
-  if (!tokenizer_kind(data.tokenizer).has_ranks) {
-    if (line.has("ranks"))
-      fail(ExitCode::usage, "--ranks: the tokenizer {} of this model has none", data.tokenizer);
-    return make_tokenizer(data.tokenizer);
-  }
+  if (!tokenizer_kind(data.tokenizer).has_ranks) return make_tokenizer(data.tokenizer);
   const fs::path place = fs::absolute(line.argument(0, "a run directory or a checkpoint")).lexically_normal();
   std::vector<std::string> files = {RunPaths{place}.ranks(),
                                     RunPaths{place / ".." / ".."}.ranks().lexically_normal()};

@@ -179,7 +179,7 @@ TEST_F(ConcurrentWriters, StreamsAreReadByTheirNames) {
     fs::remove(file("x.bin"));
   }
   const Words from_pipe = {file("pipe"), "--output=" + file("y")};
-  expect(run({from_pipe[0], from_pipe[1], "--valid-output=" + file("z")}), ExitCode::usage,
+  expect(run({from_pipe[0], from_pipe[1], "--format=text", "--valid-output=" + file("z")}), ExitCode::usage,
          "pipe is not known in advance");
   expect(run({from_pipe[0], from_pipe[1], "--shard-tokens=5", "--continue"}), ExitCode::usage,
          "pipe cannot be read twice");
@@ -309,7 +309,7 @@ TEST_F(ConcurrentWriters, ARunHoldsNothingOfAnEarlierOne) {
   ASSERT_EQ(train("run", {"--profile.step=6", "--checkpoint.keep=9"}, {.ranks = 1}).exit_code, 0);
   ASSERT_TRUE(fs::exists(run_path("run") / "trace-6.json"));
   const Outcome restarted = train("run", {"--restart=step_4", "--train.stop_step=5"}, {.ranks = 1});
-  expect(restarted, ExitCode::done, "trace-6.json");
+  expect(restarted, ExitCode::done, "trace-6.json.abandoned");
   EXPECT_FALSE(fs::exists(run_path("run") / "trace-6.json"));
 
   fs::remove(run_path("run") / "resolved.deck");

@@ -437,7 +437,8 @@ TEST_F(EveryKey, AbandonedCheckpointsAreKeptOrNot) {
     const std::string run = std::string("run") + kept;
     const std::string keep = std::string("--checkpoint.keep_abandoned=") + kept;
     ASSERT_EQ(train(run, {keep}, {.ranks = 1}).exit_code, 0);
-    ASSERT_EQ(train(run, {keep, "--restart=step_6"}, {.ranks = 1}).exit_code, 0);
+    ASSERT_EQ(train(run, {keep, "--restart=step_6", "--train.stop_step=7"}, {.ranks = 1}).exit_code, 0);
+    ASSERT_EQ(train(run, {keep, "--restart"}, {.ranks = 1}).exit_code, 0);  // keeps what it has not moved
     const fs::directory_iterator files(run_path(run) / "checkpoints");
     EXPECT_EQ(std::ranges::count_if(
                   files,

@@ -65,7 +65,7 @@ TEST_F(Totals, ADivergedModelPassesNoGate) {
   ASSERT_EQ(found["loss"].size(), 1U);
   ASSERT_FALSE(found["loss"][0] < 1e9) << "the model is to diverge";
   for (const int ranks : {1, 2}) {
-    for (const char* most : {"10", "1e9", "nan"}) {
+    for (const char* most : {"10", "1e9"}) {
       const Outcome outcome =
           run_mylos({"eval", run_path("run").string(), fmt::format("--max-loss={}", most)}, {.ranks = ranks});
       EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::numerical)) << outcome.output;

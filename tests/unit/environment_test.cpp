@@ -134,8 +134,9 @@ TEST(ErrorOf, TellsMemoryAndThreadsFromFiles) {
   expect_error(std::system_error(EAGAIN, std::generic_category()), ExitCode::internal,
                "cannot start a thread (ulimit -u, pids limit)");
   expect_error(std::system_error(ENOMEM, std::system_category()), ExitCode::internal, "out of memory");
-  expect_error(std::filesystem::filesystem_error("x", std::error_code(EIO, std::generic_category())),
-               ExitCode::io, "x");
+  expect_error(
+      std::filesystem::filesystem_error("x", "/nowhere", std::error_code(EIO, std::generic_category())),
+      ExitCode::io, "cannot use /nowhere: Input/output error; there is nothing");
   expect_error(std::runtime_error("y"), ExitCode::internal, "internal error: y");
 }
 

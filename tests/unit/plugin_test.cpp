@@ -136,10 +136,10 @@ TEST_F(PluginTest, SearchesOptionThenEnvironmentThenInstallation) {
   const char* before = std::getenv("MYLOS_PLUGIN_PATH");
   const std::string saved = before != nullptr ? before : "";
   setenv("MYLOS_PLUGIN_PATH", "/third::/fourth", 1);
-  const auto paths = plugin_search_path("/first:/second");
+  const auto paths = plugin_search_path("/:/tmp");
   setenv("MYLOS_PLUGIN_PATH", saved.c_str(), 1);
   const fs::path installed = fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "lib" / "mylos";
-  EXPECT_THAT(paths, testing::ElementsAre("/first", "/second", "/third", "/fourth", installed));
+  EXPECT_THAT(paths, testing::ElementsAre("/", "/tmp", "/third", "/fourth", installed));
 }
 
 }  // namespace

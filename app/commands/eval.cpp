@@ -29,7 +29,8 @@ int run(const CommandLine& line) {
     if (files.empty()) fail(ExitCode::usage, "the run has no [data] valid; name a token file with --data");
     std::optional<TokenDataset> dataset;
     const auto open = [&] {
-      dataset.emplace(open_dataset(files, config.model.vocab, config.train.seq_len, config.train.seed, config.data.tokenizer));
+      dataset.emplace(open_dataset(files, config.model.vocab, config.train.seq_len, config.train.seed,
+                                   config.data.tokenizer));
     };
     if (const int code = run_agreed(mpi, open)) return code;
     if (const int code = check_identity(mpi, fmt::format("content of --data = {}\n", dataset->identity())))

@@ -153,9 +153,8 @@ std::string limit_problem(ExitCode& code) {
   if (total >= needed && free >= own_shared) return "";
   code = ExitCode::internal;
   return fmt::format(
-      "/dev/shm has {:.1f} MB, {:.1f} of them free, but MPI needs {:.1f} for {} rank{} on this node: mount "
-      "it "
-      "larger (docker run --shm-size=1g), or set UCX_TLS=^posix",
+      "/dev/shm has {:.1f} MB, {:.1f} of them free, but MPI needs {:.1f} for {} rank{} on this node: "
+      "mount it larger (docker run --shm-size=1g), or set UCX_TLS=^posix",
       1e-6 * static_cast<double>(total), 1e-6 * static_cast<double>(free), 1e-6 * static_cast<double>(needed),
       ranks, ranks == 1 ? "" : "s");
 }
@@ -195,9 +194,8 @@ ThreadLimit choose_threads(std::int64_t wanted, std::span<const ThreadLimit> lim
   const auto explicitly = [&](std::int64_t threads, const char* name) {
     if (threads > most)
       fail(ExitCode::usage,
-           "{} = {}, but the environment variable OMP_THREAD_LIMIT={} allows fewer threads: raise or unset "
-           "it, "
-           "or ask for fewer",
+           "{} = {}, but the environment variable OMP_THREAD_LIMIT={} allows fewer threads: "
+           "raise or unset it, or ask for fewer",
            name, threads, most);
     return ThreadLimit{threads, ""};
   };

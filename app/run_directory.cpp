@@ -88,8 +88,7 @@ CheckpointPlace check_directory(const RunPaths& paths, const fs::path& checkpoin
     if (place != present) {
       fail(ExitCode::usage,
            "{} holds checkpoints of another run; choose another [checkpoint] dir, or, if they are this "
-           "run's, make "
-           "{} a link to it",
+           "run's, make {} a link to it",
            place.string(), link.string());
     }
     if (!restart) {

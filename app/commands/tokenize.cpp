@@ -130,8 +130,7 @@ std::vector<CommandOption> options() {
       {"valid-output", OptionKind::text, "token file for the held-out text"},
       {"valid-fraction", OptionKind::real,
        "fraction held out for validation: the end of a single text, otherwise documents chosen by a hash; "
-       "0.1 "
-       "by default with --valid-output"},
+       "0.1 by default with --valid-output"},
       {"seed", OptionKind::integer, "seed for the choice of held-out documents", "1"},
       {"shard-tokens", OptionKind::integer,
        "write shards of this many tokens, OUTPUT_train_000001.bin ... and OUTPUT_val_000000.bin ..."},
@@ -459,8 +458,7 @@ int run_until_stopped(const CommandLine& line, const StopSignals& signals, Plan&
   if (const MalformedBytes& bad = all.malformed; bad.count > 0) {
     say(stderr,
         "warning: {} byte{} of {} file{} {} NUL or not UTF-8, the first at {}; they have tokens like all "
-        "others. "
-        "iconv -f LATIN1 -t UTF-8 converts Latin-1\n",
+        "others. iconv -f LATIN1 -t UTF-8 converts Latin-1\n",
         bad.count, bad.count == 1 ? "" : "s", bad.files, bad.files == 1 ? "" : "s",
         bad.count == 1 ? "is" : "are", bad.first);
   }

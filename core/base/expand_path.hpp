@@ -8,8 +8,7 @@
 namespace mylos {
 
 /// Returns `path` with its beginning replaced as a shell does: `~` and `~USER` by a home directory, `$NAME`
-/// and
-/// `${NAME}` by the variable's value. A name that really begins with one of these characters is written
+/// and `${NAME}` by the variable's value. A name that really begins with one of these characters is written
 /// "./~name". Throws ExitCode::usage, naming the variable or the user, if there is no such variable (or it is
 /// empty) or user.
 std::string expand_path(std::string_view path);

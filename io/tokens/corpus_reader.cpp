@@ -82,8 +82,7 @@ void check_json(std::string_view head, const CorpusInput& input) {
     if (text.starts_with('{') || (text.starts_with(']') && extension_of(input.path) == ".json")) {
       fail(ExitCode::bad_data,
            "{} is a JSON array, not JSON lines: jq -c '.[]' {} | mylos tokenize - --format jsonl ...; "
-           "--format "
-           "text takes it as a text",
+           "--format text takes it as a text",
            name, input.path.empty() ? "FILE" : shell_word(name));
     }
   }
@@ -97,9 +96,8 @@ void check_json(std::string_view head, const CorpusInput& input) {
         name);
   }
   fail(ExitCode::bad_data,
-       "{} is JSON, but not one object per line: jq -c . {} | mylos tokenize - --format jsonl ...; --format "
-       "text "
-       "takes it as a text",
+       "{} is JSON, but not one object per line: jq -c . {} | mylos tokenize - --format jsonl ...; "
+       "--format text takes it as a text",
        name, shell_word(name));
 }
 

@@ -34,7 +34,7 @@ namespace forms {
 
 constexpr const char* truth = "true|false";
 constexpr const char* truth_words = "true or false";
-constexpr const char* stack = "[0-9]+ *[bkmg]?";
+constexpr const char* stack = "[0-9]{1,9} *[bkmg]?";
 constexpr const char* stack_words = "a size such as 4096 (KiB) or 16M";
 constexpr const char* whole = "[0-9]{1,9}";
 constexpr const char* whole_words = "a whole number";
@@ -179,7 +179,8 @@ void check_limits() {
   const std::string problem = limit_problem(code);
   if (problem.empty()) return;
   const bool is_first_here =
-      launched_number({"MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"}, -1) == 0;
+      launched_number({"MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "PALS_LOCAL_RANKID", "SLURM_LOCALID"},
+                      -1) == 0;
   if (launched_rank() != 0 && is_first_here) say(stderr, "mylos: rank {}: {}\n", launched_rank(), problem);
   fail(code, "{}", problem);
 }

@@ -15,7 +15,7 @@ namespace mylos {
 
 struct EvalResult {
   double loss = 0.0;      ///< mean, nats per token; infinite or NaN if a token's loss is
-  double accuracy = 0.0;  ///< fraction of target tokens that have the largest logit
+  double accuracy = 0.0;  ///< fraction of target tokens that have the largest logit and a finite loss
   std::int64_t tokens = 0;
 };
 

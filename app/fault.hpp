@@ -27,7 +27,7 @@ enum class FaultKind : std::uint8_t {
 class Fault {
  public:
   Fault() = default;
-  static constexpr std::string_view launch = "launch";          ///< before the deck is read; the step is 0
+  static constexpr std::string_view launch = "launch";          ///< before the deck is parsed; the step is 0
   static constexpr std::string_view data = "data";              ///< before the data are opened; the step is 0
   static constexpr std::string_view evaluation = "evaluation";  ///< at its beginning, after the step
 

@@ -8,7 +8,6 @@
 #include "core/base/expand_path.hpp"
 #include "core/base/say.hpp"
 #include "core/base/what_is_at.hpp"
-#include "io/file_util.hpp"
 #include "parallel/engine/unit_events.hpp"
 
 namespace mylos {

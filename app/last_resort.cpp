@@ -10,7 +10,6 @@
 #include <exception>
 #include <string>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <ucontext.h>
 #include <unistd.h>
 #include <vector>
@@ -97,7 +96,8 @@ Interrupted interrupted(void* context) {
 #endif
 }
 
-/// The file name of the library of an instruction; null if it is unknown.
+/// The file name of the library of an instruction; null if it is unknown. Takes the loader's lock: a failure
+/// within the loader may hang, which the watchdog finds.
 const char* library_of(std::uintptr_t instruction) {
   Dl_info info{};
   if (instruction == 0 || dladdr(reinterpret_cast<void*>(instruction), &info) == 0) return nullptr;

@@ -28,7 +28,8 @@ int run(int argc, char** argv) {
     return mylos::run_command(argc, argv);
   } catch (const std::exception& exception) {
     const mylos::Error error = mylos::error_of(exception);
-    if (mylos::launched_rank() == 0) mylos::say(stderr, "mylos: {}\n", error.what());
+    const bool is_foreseen = dynamic_cast<const mylos::Error*>(&exception) != nullptr;
+    if (!is_foreseen || mylos::launched_rank() == 0) mylos::say(stderr, "mylos: {}\n", error.what());
     return static_cast<int>(error.code());
   }
 }

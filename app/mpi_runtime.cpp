@@ -44,7 +44,7 @@ void abort_mpi(ExitCode code) {
   int is_finalised = 0;
   MPI_Initialized(&is_initialised);
   MPI_Finalized(&is_finalised);
-  int size = 1;
+  int size = 0;
   if (is_initialised != 0 && is_finalised == 0) MPI_Comm_size(MPI_COMM_WORLD, &size);
   // MPICH's launcher may lose the code of an abort.
   if (is_initialised == 0 || size == 1) _exit(static_cast<int>(code));

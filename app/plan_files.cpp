@@ -23,7 +23,7 @@ class Findings {
     try {
       work();
     } catch (const std::exception& error) {
-      warn(error.what());
+      warn(error_of(error).what());
     }
   }
   std::string text() const { return facts_ + warnings_; }

@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <poll.h>
 #include <system_error>
 #include <thread>
 #include <unistd.h>
@@ -46,19 +45,8 @@ void Setup::choose(int world_size, std::span<const ThreadLimit> limits) {
 }
 
 std::string read_standard_input() {
-  constexpr const char* name = "standard input";
   constexpr std::size_t most_bytes = std::size_t{64} << 20U;
-  std::string text;
-  for (;;) {
-    std::array<char, 65536> part{};
-    wait_until_ready(STDIN_FILENO, POLLIN, name);
-    const ssize_t n = ::read(STDIN_FILENO, part.data(), part.size());
-    if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    check_call(n, "read", name);
-    if (n == 0) return text;
-    text.append(part.data(), static_cast<std::size_t>(n));
-    if (text.size() > most_bytes) fail(ExitCode::bad_data, "{} has more than {} bytes", name, most_bytes);
-  }
+  return read_stream(STDIN_FILENO, "standard input", most_bytes);
 }
 
 std::string read_deck(const std::string& file) {
@@ -82,6 +70,7 @@ int share_text(const MpiRuntime& mpi, const std::function<std::string()>& read, 
   const StopSignals signals;  // on all ranks: they end together
   const auto read_once = [&] {
     if (mpi.rank() == 0) text = read();
+    if (signals.received() != 0) fail(ExitCode::preempted, "stopped by a signal");
   };
   if (const int code = run_agreed(mpi, read_once)) return code;
   text = mpi.broadcast(text);
@@ -156,7 +145,9 @@ std::int64_t planned_ranks(const CommandLine& line, const std::string& text, con
   const auto extent = [&](const char* key) -> std::int64_t {
     const DeckEntry* entry = deck.find(key);
     try {
-      return entry != nullptr ? std::max<std::int64_t>(1, parse_integer(entry->value).value_or(1)) : 1;
+      constexpr std::int64_t most = 1 << 20;
+      return entry != nullptr ? std::clamp<std::int64_t>(parse_integer(entry->value).value_or(1), 1, most)
+                              : 1;
     } catch (const Error&) {  // reported later
       return 1;
     }

@@ -69,6 +69,8 @@ StopSignals::StopSignals() : stack_(stack_size()), event_(::eventfd(0, EFD_CLOEX
   const stack_t stack{.ss_sp = stack_.data(), .ss_flags = 0, .ss_size = stack_.size()};
   sigaltstack(&stack, &before_);
   install(on_signal);
+  const std::uint64_t one = 1;
+  if (first_signal != 0) static_cast<void>(!::write(waits, &one, sizeof one));  // in an earlier object's time
 }
 
 StopSignals::~StopSignals() {

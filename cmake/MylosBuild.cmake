@@ -103,7 +103,9 @@ function(mylos_use_precompiled target)
       target_compile_options(${target} PRIVATE -fPIC)
     endif()
     # GCC 12 forgets that precompiled headers are system headers, and no longer hides their false warnings.
-    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds$<SEMICOLON>-Wno-stringop-overflow>)
+    if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+      target_compile_options(${target} PRIVATE -Wno-array-bounds -Wno-stringop-overflow)
+    endif()
   endif()
 endfunction()
 

@@ -12,7 +12,6 @@
 
 #include "core/base/error.hpp"
 #include "core/base/watched_call.hpp"
-#include "io/file_util.hpp"
 
 namespace mylos {
 

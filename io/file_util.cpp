@@ -178,17 +178,21 @@ std::string read_text_file(const fs::path& file, std::size_t max_bytes) {
     read_fully(fd.get(), file, text.data(), text.size(), 0);
     return text;
   }
+  return read_stream(fd.get(), file, max_bytes);
+}
+
+std::string read_stream(int fd, const fs::path& name, std::size_t max_bytes) {
   std::string text;
   for (;;) {
     std::array<char, 65536> part{};
-    wait_until_ready(fd.get(), POLLIN, file);
-    const ssize_t n = ::read(fd.get(), part.data(), part.size());
+    wait_until_ready(fd, POLLIN, name);
+    const ssize_t n = ::read(fd, part.data(), part.size());
     if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    check_call(n, "read", file);
+    check_call(n, "read", name);
     if (n == 0) return text;
     text.append(part.data(), static_cast<std::size_t>(n));
     if (text.size() > max_bytes)
-      fail(ExitCode::bad_data, "{} has more than the {} bytes that are expected", file.string(), max_bytes);
+      fail(ExitCode::bad_data, "{} has more than the {} bytes that are expected", name.string(), max_bytes);
   }
 }
 

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -80,6 +79,9 @@ bool remove_file(const std::filesystem::path& file);
 /// The text of a file, or of a pipe until its writers have closed it. Throws ExitCode::io if it cannot be
 /// read, ExitCode::bad_data if it is longer than `max_bytes`, ExitCode::preempted as `wait_until_ready`.
 std::string read_text_file(const std::filesystem::path& file, std::size_t max_bytes = std::size_t{64} << 20U);
+/// Reads `fd` to its end; `name` is for messages. Throws ExitCode::bad_data beyond `max_bytes`,
+/// ExitCode::preempted if a signal ends the wait (`wait_until_ready`).
+std::string read_stream(int fd, const std::filesystem::path& name, std::size_t max_bytes);
 
 /// A file under a temporary name, which `commit` renames to `file`. The name is `file`.tmp or, if another
 /// process is writing a file of that name, `file`-2.tmp ...: the file is locked as long as this object lives,
@@ -121,8 +123,8 @@ std::filesystem::path follow_links(std::filesystem::path path);
 /// the right to write.
 void try_output(const std::filesystem::path& path);
 
-/// The whole name of a file, whether or not it exists, without links as far as it does; without more than
-/// "." and ".." removed if it is no name in the file system, such as that of a process substitution.
+/// The absolute name of a file, with links resolved as far as it exists. If the system knows no such name (a
+/// process substitution), only "." and ".." are removed.
 std::filesystem::path place_of(const std::filesystem::path& path);
 
 /// Whether both names stand for the same file, or would if it existed.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "io/io_thread.hpp"
 
-#include <algorithm>
 #include <unistd.h>
 #include <utility>
 #include <vector>

@@ -16,7 +16,7 @@ std::vector<CommandOption> options() {
   return {
       {"data", OptionKind::text, "token files, in the syntax of [data] valid; the run's own by default"},
       step_option(),
-      {"max-loss", OptionKind::real, "exit with code 17 if the loss is larger"},
+      {"max-loss", OptionKind::real, "exit with code 17 if the loss is larger or not finite"},
   };
 }
 

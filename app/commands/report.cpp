@@ -126,9 +126,7 @@ int run(const CommandLine& line) {
       fail(ExitCode::usage, "--output={} is a file of the run; name another", output.string());
   }
   std::error_code error;
-  const bool is_stream = std::filesystem::is_other(output, error) ||
-                         std::filesystem::is_character_file(output, error) ||
-                         std::filesystem::is_fifo(output, error) || std::filesystem::is_socket(output, error);
+  const bool is_stream = std::filesystem::is_other(output, error);
   if (!is_stream) try_output(output);
   const auto written = [&] {
     return std::filesystem::is_regular_file(output, error) ? read_text_file(output) : "";

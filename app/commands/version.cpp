@@ -20,7 +20,8 @@ std::string mpi_version() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
   int length = 0;
   MPI_Get_library_version(text, &length);
-  std::string line(text, std::string_view(text, static_cast<std::size_t>(length)).find_first_of("\n\r"));
+  const std::string_view all(text, static_cast<std::size_t>(length));
+  std::string line(all.substr(0, all.find_first_of("\n\r")));
   std::ranges::replace(line, '\t', ' ');
   return line;
 }

@@ -10,7 +10,6 @@
 #include <iterator>
 #include <sstream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <boost/program_options.hpp>
@@ -18,6 +17,7 @@
 
 #include "core/base/join.hpp"
 #include "core/base/statistics.hpp"
+#include "core/base/thread_limits.hpp"
 #include "core/memory/device_buffer.hpp"
 #include "core/memory/device_event.hpp"
 #include "tests/support/compute_backends.hpp"

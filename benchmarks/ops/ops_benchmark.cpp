@@ -12,7 +12,6 @@
 #include <optional>
 #include <regex>
 #include <string>
-#include <thread>
 
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
@@ -23,6 +22,7 @@
 #include "benchmarks/ceiling/timing.hpp"
 #include "benchmarks/ceiling/triad.hpp"
 #include "core/base/statistics.hpp"
+#include "core/base/thread_limits.hpp"
 #include "tests/ops/op_run.hpp"
 #include "tests/support/compute_backends.hpp"
 

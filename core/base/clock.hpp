@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Clock: the time that durations and limits are measured with, which a test may drive.
+// Clock: the time that durations and limits are measured with, which a test may drive. What is only shown or
+// traced keeps std::chrono::steady_clock.
 #pragma once
 
 #include <chrono>

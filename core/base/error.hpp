@@ -22,7 +22,8 @@ enum class ExitCode : int {
   internal = 70,   ///< a broken invariant, out of memory, or a failure of a library or device
   io = 74,         ///< reading or writing failed or hung
   preempted = 75,  ///< stopped by a signal or the wall-clock limit
-  watchdog = 76,   ///< a rank hung or died, a collective stalled, or ranks made different calls
+  watchdog =
+      76,  ///< a rank hung or died, a collective or computation stalled, or ranks differ in their calls
 };
 
 /// An error that ends the run with `code`. If a file, deck key or data set is at fault, the message names it.

@@ -133,6 +133,7 @@ int startable_threads(int count, std::size_t stack_bytes) {
   pthread_attr_t attributes;
   if (pthread_attr_init(&attributes) != 0) return 0;
   std::vector<pthread_t> threads;
+  threads.reserve(static_cast<std::size_t>(std::max(count, 0)));
   Semaphore end;
   const bool is_possible = stack_bytes == 0 || pthread_attr_setstacksize(&attributes, stack_bytes) == 0;
   while (is_possible && std::ssize(threads) < count) {

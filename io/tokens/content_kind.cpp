@@ -2,7 +2,6 @@
 #include "io/tokens/content_kind.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <cstring>
 #include <fcntl.h>
@@ -221,7 +220,7 @@ bool is_name_in_run(std::string_view name) {
   constexpr std::string_view names[] = {"resolved.deck", "metrics.h5", "status.json", "report.html",
                                         "gpt2.tiktoken"};
   return std::ranges::find(names, name) != std::end(names) ||
-         (name.starts_with("trace-") && name.ends_with(".json"));
+         (name.starts_with("trace-") && name.find(".json") != std::string_view::npos);
 }
 
 }  // namespace

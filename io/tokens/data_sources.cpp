@@ -69,7 +69,8 @@ std::optional<Decimal> parse_decimal(std::string_view text) {
   if (const std::size_t e = text.find_first_of("eE"); e != std::string_view::npos) {
     const std::string_view power = without_plus(text.substr(e + 1));
     const auto [end, error] = std::from_chars(power.data(), power.data() + power.size(), exponent);
-    if (error != std::errc() || end != power.data() + power.size() || std::abs(exponent) > 2 * most_digits)
+    if (error != std::errc() || end != power.data() + power.size() || exponent < -2 * most_digits ||
+        exponent > 2 * most_digits)
       return std::nullopt;
     text = text.substr(0, e);
   }

@@ -34,11 +34,10 @@ inline constexpr std::size_t most_sources = 64;
 
 /// Parses "a*.bin:0.7, nanogpt=b.bin:0.3": patterns of file names, each prefixed with `nanogpt=` if its files
 /// have no header, and all or none of them followed by a colon and a weight ("0.25", "1e-3"). A pattern may
-/// begin with a home directory or a variable (`expand_path`). Without weights all patterns
-/// form one source. A backslash before a comma, a colon or any other character makes it part of a name.
-/// Weights are scaled to whole numbers without a common divisor. Throws ExitCode::usage if `text` is
-/// malformed, if it has more than `most_sources` weighted sources, or if the sum of the scaled weights
-/// exceeds `most_weight_units`.
+/// begin with a home directory or a variable (`expand_path`). Without weights all patterns form one source. A
+/// backslash before a comma, a colon or any other character makes it part of a name. Weights are scaled to
+/// whole numbers without a common divisor. Throws ExitCode::usage if `text` is malformed, if it has more than
+/// `most_sources` weighted sources, or if the sum of the scaled weights exceeds `most_weight_units`.
 std::vector<DataSource> parse_sources(std::string_view text);
 
 /// Like `parse_sources`, for an evaluation, which reads its files once, in order. Throws ExitCode::usage if

@@ -29,6 +29,7 @@ std::thread quiet_thread(std::function<void()> work) {
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
+  for (const int failure : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigdelset(&all, failure);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
     std::thread thread(std::move(work));
@@ -79,7 +80,11 @@ void Watchdog::end(ExitCode code) {
 }
 
 void Watchdog::fail(ExitCode code, std::string_view reason) noexcept {
-  if (std::this_thread::get_id() == judge_.get_id()) ::_exit(static_cast<int>(code));
+  if (std::this_thread::get_id() == judge_.get_id()) {
+    for (const std::string_view part : {std::string_view("mylos: "), reason, std::string_view("\n")})
+      write_error(part);
+    ::_exit(static_cast<int>(code));
+  }
   const FlightRecorder* const recorder = recorder_;
   failure_line_.add("mylos: ");
   const std::size_t begin = failure_line_.view().size();

@@ -9,8 +9,8 @@ namespace mylos {
 
 struct WatchdogLimits {
   std::chrono::milliseconds silence{5000};  ///< a rank without a heartbeat for longer has stopped
-  std::chrono::milliseconds operation_timeout{
-      600000};  ///< a collective or computation that takes longer has stalled
+  /// A collective or computation that takes longer has stalled.
+  std::chrono::milliseconds operation_timeout{600000};
   std::chrono::milliseconds io_timeout{600000};  ///< a file-system call that takes longer is taken to hang
 
   /// The time between heartbeats and between looks, so short that several heartbeats must be missed

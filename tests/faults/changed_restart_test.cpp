@@ -3,7 +3,6 @@
 // is said, against this file's own account. The learning rate is so small that no weight changes, so the loss
 // of a step tells which windows it read: `mylos eval` gives the loss of the same windows.
 #include <cstdlib>
-#include <map>
 #include <random>
 #include <string>
 

@@ -93,6 +93,7 @@ TEST_F(Environment, WithLittleMemoryEndsWithALine) {
 
 TEST_F(Environment, WithLittleMemoryNamesItInCommandsThatReadARun) {
   ASSERT_EQ(train("run", {"--train.stop_step=2"}, {.ranks = 1}).exit_code, 0);
+  int ended = 0;
   for (const char* command : {"inspect", "report"}) {
     for (int megabytes = 60; megabytes <= 200; megabytes += 20) {
       const Outcome outcome = run_mylos(
@@ -101,22 +102,26 @@ TEST_F(Environment, WithLittleMemoryNamesItInCommandsThatReadARun) {
            .wrapper = {"prlimit", fmt::format("--as={}", static_cast<std::int64_t>(megabytes) << 20U)}});
       SCOPED_TRACE(fmt::format("{} in {} MB: {}", command, megabytes, outcome.output));
       EXPECT_THAT(outcome.exit_code, AnyOf(0, 127, internal));
-      if (outcome.exit_code == internal) {
-        EXPECT_THAT(outcome.output, ContainsRegex("mylos: .*out of memory"));
-      }
+      if (outcome.exit_code != internal) continue;
+      ++ended;
+      EXPECT_THAT(outcome.output, ContainsRegex("mylos: .*out of memory"));
     }
   }
+  EXPECT_GT(ended, 0);
 }
 
 TEST_F(Environment, WithASmallStackSaysSo) {
+  int ended = 0;
   for (int kilobytes = 8; kilobytes <= 48; kilobytes += 8) {
     const Outcome outcome = train_in({"prlimit", fmt::format("--stack={}", kilobytes << 10)});
     // The system or its loader (127) may be unable to start the program.
     const bool has_started = outcome.exit_code != 127 && outcome.output.find("mylos: ") != std::string::npos;
     if (outcome.exit_code == 0 || !has_started) continue;
+    ++ended;
     EXPECT_EQ(outcome.exit_code, internal) << outcome.output;
     EXPECT_THAT(outcome.output, HasSubstr("mylos: stack overflow (ulimit -s) in "));
   }
+  EXPECT_GT(ended, 0);
 }
 
 TEST_F(Environment, WithFewThreadsEndsWithALine) {
@@ -145,6 +150,9 @@ TEST_F(Environment, WithFewOrSmallFilesEndsWithALine) {
   EXPECT_THAT(files.output, HasSubstr("open files, but ulimit -n is 26"));
   const Outcome sizes = train_in({"prlimit", "--fsize=1000000"}, {}, {"UCX_TLS="});
   EXPECT_THAT(sizes.exit_code, AnyOf(0, static_cast<int>(ExitCode::io))) << sizes.output;
+  if (sizes.exit_code != 0) {
+    EXPECT_THAT(sizes.output, HasSubstr("File too large"));
+  }
 }
 
 TEST_F(Environment, WithASmallSharedMemoryEndsBeforeMpiStarts) {
@@ -187,14 +195,13 @@ TEST_F(StalledComputation, IsFoundOnOneRank) {
   const Outcome outcome = train_failing(1);
   EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::watchdog)) << outcome.output;
   EXPECT_THAT(expect_status("run", "failed", ExitCode::watchdog),
-              HasSubstr("stalled computation: rank 0 has been in compute [layernorm_forward]"));
+              HasSubstr("stalled computation: rank 0 has been in compute ["));
 }
 
 TEST_F(StalledComputation, IsShownAmongCollectives) {
   const Outcome outcome = train_failing(2);
   EXPECT_NE(outcome.exit_code, 0) << outcome.output;
-  EXPECT_THAT(expect_status("run", "failed", ExitCode::watchdog),
-              HasSubstr("in compute [layernorm_forward]: 1"));
+  EXPECT_THAT(expect_status("run", "failed", ExitCode::watchdog), HasSubstr("in compute ["));
 }
 
 class LibraryFailure : public StalledComputation {};

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Totals of whole jobs: what a run has read, over restarts that change how much a step reads, and what a
 // model that has diverged may pass.
-#include <cmath>
 
 #include <gtest/gtest.h>
 

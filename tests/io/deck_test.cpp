@@ -3,7 +3,6 @@
 #include "io/deck/deck.hpp"
 
 #include <array>
-#include <filesystem>
 #include <limits>
 #include <string>
 #include <vector>

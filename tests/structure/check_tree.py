@@ -31,8 +31,8 @@ LIBRARIES = {
 }
 
 # Macros that describe the compiler, the device pass, the platform or the kind of build, not a feature.
-PLATFORM_MACROS = {"__SANITIZE_ADDRESS__", "__CUDACC__", "__CUDA_ARCH__", "__HIPCC__", "__linux__", "__x86_64__", "__aarch64__", "NDEBUG",
-                   "MYLOS_STATIC"}
+PLATFORM_MACROS = {"__SANITIZE_ADDRESS__", "__CUDACC__", "__CUDA_ARCH__", "__HIPCC__", "__linux__", "__x86_64__",
+                   "__aarch64__", "NDEBUG", "MYLOS_STATIC"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 ALIAS = re.compile(r"^\s*(?:using\s+(?:[a-z]\w*::)+(\w+);|namespace\s+(\w+)\s*=)", re.MULTILINE)

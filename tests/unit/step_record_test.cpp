@@ -3,7 +3,6 @@
 #include "app/step_record.hpp"
 
 #include <map>
-#include <set>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -97,6 +96,7 @@ TEST(StepRecord, CountsEveryReasonToSkip) {
   };
   EXPECT_EQ(skipped(0), 0.0);
   EXPECT_EQ(skipped(1), 1.0);
+  EXPECT_EQ(skipped(2), 1.0);
 }
 
 }  // namespace

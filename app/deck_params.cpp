@@ -139,7 +139,7 @@ const ParamSpec params[] = {
     text_param("backend", "comm", "auto",
                "Communication backend; auto takes the best one that works on this machine."),
     integer_param(
-        "backend", "threads", "0", 0, 4096, "threads",
+        "backend", "threads", "0", 0, 512, "threads",
         "Host threads of a rank; 0 takes OMP_NUM_THREADS if it is set, otherwise the smallest of an "
         "even share of the hardware threads that the rank may use, of the CPU quota of its container "
         "(cgroup), and OMP_THREAD_LIMIT."),

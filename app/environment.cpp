@@ -2,8 +2,11 @@
 #include "app/environment.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <memory>
 #include <regex.h>
 #include <sys/resource.h>
@@ -15,13 +18,12 @@
 #include "core/base/error.hpp"
 #include "core/base/join.hpp"
 #include "core/base/release.hpp"
-#include "core/base/say.hpp"
 
 namespace mylos {
 
 namespace {
 
-constexpr std::int64_t most_threads = 4096;  // as for [backend] threads
+constexpr std::int64_t most_threads = 512;  // of Kokkos 5's OpenMP; as for [backend] threads
 
 /// The values that a library accepts for a variable.
 struct Variable {
@@ -51,6 +53,9 @@ constexpr Variable checked_variables[] = {
     {"OMP_THREAD_LIMIT", forms::positive, forms::positive_words},
     {"OMP_DYNAMIC", forms::truth, forms::truth_words},
     {"OMP_NESTED", forms::truth, forms::truth_words},
+    {"OMP_NUM_TEAMS", forms::positive, forms::positive_words},
+    {"OMP_ALLOCATOR", "omp_[a-z_]+(:[a-z_]+=[a-z0-9_]+(,[a-z_]+=[a-z0-9_]+)*)?",
+     "a memory allocator such as omp_default_mem_alloc"},
     {"OMP_CANCELLATION", forms::truth, forms::truth_words},
     {"OMP_MAX_ACTIVE_LEVELS", forms::whole, forms::whole_words},
     {"OMP_PROC_BIND", "true|false|(master|primary|close|spread)( *, *(master|primary|close|spread))*",
@@ -145,6 +150,14 @@ std::string limit_problem(ExitCode& code) {
       std::max(1, launched_number({"MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "PALS_LOCAL_SIZE"}, 1));
   struct statfs shared {};
   if (statfs("/dev/shm", &shared) != 0 || shared.f_blocks == 0) return "";
+  const std::string probe = fmt::format("/dev/shm/mylos-{}", getpid());
+  if (const int file = open(probe.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600); file >= 0) {
+    close(file);
+    unlink(probe.c_str());
+  } else {
+    return fmt::format("MPI needs files in /dev/shm, but none can be created there: {}",
+                       std::strerror(errno));
+  }
   const auto block = static_cast<std::uint64_t>(shared.f_bsize);
   const std::uint64_t total = static_cast<std::uint64_t>(shared.f_blocks) * block;
   const std::uint64_t free = static_cast<std::uint64_t>(shared.f_bavail) * block;
@@ -178,10 +191,6 @@ void check_limits() {
   ExitCode code = ExitCode::internal;
   const std::string problem = limit_problem(code);
   if (problem.empty()) return;
-  const bool is_first_here =
-      launched_number({"MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "PALS_LOCAL_RANKID", "SLURM_LOCALID"},
-                      -1) == 0;
-  if (launched_rank() != 0 && is_first_here) say(stderr, "mylos: rank {}: {}\n", launched_rank(), problem);
   fail(code, "{}", problem);
 }
 
@@ -204,6 +213,7 @@ ThreadLimit choose_threads(std::int64_t wanted, std::span<const ThreadLimit> lim
   if (const std::int64_t threads = std::atoll(value_of("OMP_NUM_THREADS").c_str()); threads > 0)
     return explicitly(threads, "OMP_NUM_THREADS");
   std::vector<ThreadLimit> all(limits.begin(), limits.end());
+  all.push_back({most_threads, fmt::format("at most {} with Kokkos", most_threads)});
   if (most != INT64_MAX) all.push_back({most, fmt::format("OMP_THREAD_LIMIT={}", most)});
   return smallest(all);
 }

@@ -17,8 +17,7 @@ namespace mylos {
 void check_variables();
 
 /// Checks, before MPI starts, what it and this rank need: threads, open files, room in /dev/shm. Throws
-/// ExitCode::internal, or ExitCode::io for a limit on files. If `launched_rank` is not 0, which reports
-/// errors before MPI, the first rank of the node reports.
+/// ExitCode::internal, or ExitCode::io for a limit on files.
 void check_limits();
 
 /// Returns the number of threads to use: `wanted` from the deck if positive, otherwise OMP_NUM_THREADS, both

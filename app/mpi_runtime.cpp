@@ -28,8 +28,19 @@ namespace {
 
 /// Checks what must hold before any thread starts.
 std::chrono::milliseconds checked(std::chrono::milliseconds start_timeout) {
-  check_variables();
-  check_limits();
+  try {
+    check_variables();
+    check_limits();
+  } catch (const Error& error) {
+    // Rank 0 may have another environment, and then nothing to report.
+    if (launched_rank() > 0) {
+      constexpr std::chrono::milliseconds head_start{300};
+      constexpr int most_waits = 10;
+      std::this_thread::sleep_for(head_start * std::min(launched_rank(), most_waits));
+      say(stderr, "mylos: rank {}: {}\n", launched_rank(), error.what());
+    }
+    throw;
+  }
   return start_timeout;
 }
 

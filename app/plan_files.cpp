@@ -3,8 +3,12 @@
 
 #include <functional>
 
+#include "app/command_line.hpp"
 #include "app/run_directory.hpp"
+#include "app/run_state.hpp"
+#include "io/checkpoint/checkpoint.hpp"
 #include "io/checkpoint/checkpoint_directory.hpp"
+#include "io/io_thread.hpp"
 #include "io/tokens/bpe_tokenizer.hpp"
 
 namespace mylos {
@@ -77,26 +81,36 @@ void look_at_data(const Setup& setup, Findings& found) {
 std::vector<std::string> data_warnings(const TokenDataset& train, const std::optional<TokenDataset>& valid) {
   std::vector<std::string> lines = train.warnings();
   if (valid) lines.insert(lines.end(), valid->warnings().begin(), valid->warnings().end());
-  const std::vector<std::string> repeated = repeated_files(train, valid);
+  const std::vector<std::string> repeated = repeated_files(&train, valid ? &*valid : nullptr);
   lines.insert(lines.end(), repeated.begin(), repeated.end());
   return lines;
 }
 
-std::string files_text(const Setup& setup, bool restart) {
+std::string files_text(const Setup& setup, const std::optional<std::string>& restart) {
   Findings found;
   look_at_data(setup, found);
   const RunConfig& config = setup.config;
   if (!config.data.ranks.empty()) found.look([&] { read_gpt2_ranks(config.data.ranks); });
   const RunPaths paths{config.run_dir};
   found.look([&] {
-    const auto problem = run_directory_problem(paths, config.checkpoint.directory, restart);
+    const auto problem = run_directory_problem(paths, config.checkpoint.directory, restart.has_value());
     std::error_code error;
     const bool holds_run = fs::exists(paths.resolved_deck(), error);
     found.add("directory", fmt::format("{}, {}", paths.root.string(),
                                        holds_run                       ? "which holds a run"
                                        : fs::exists(paths.root, error) ? "which exists"
                                                                        : "new"));
-    if (!problem.empty()) found.warn(problem);
+    if (!problem.empty()) return found.warn(problem);
+    if (!restart) return;
+    IoThread io;
+    const auto reader = open_newest(io, paths.checkpoints(), parse_step("restart", *restart),
+                                    [&](const std::string& text) { found.warn(text); });
+    const std::int64_t step = reader->state().step;
+    found.add("restart", fmt::format("from step {}", step));
+    check_continues(parse_state(reader->state().json, fmt::format("state.json of step {}", step), step),
+                    config);
+    if (step == config.limits.last_step())
+      found.warn(fmt::format("nothing is left to train: the run has reached step {}", step));
   });
   return found.text();
 }

@@ -16,8 +16,8 @@ namespace mylos {
 std::vector<std::string> data_warnings(const TokenDataset& train, const std::optional<TokenDataset>& valid);
 
 /// The end of the plan of `mylos train --dry-run`: what there is of the run's files, and how far the tokens
-/// reach. All problems are warnings, since the run may be meant for another machine. `restart`: whether the
-/// run would be continued.
-std::string files_text(const Setup& setup, bool restart);
+/// reach. All problems are warnings, since the run may be meant for another machine. `restart`: the
+/// value of --restart, if the run would be continued.
+std::string files_text(const Setup& setup, const std::optional<std::string>& restart);
 
 }  // namespace mylos

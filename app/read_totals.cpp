@@ -2,6 +2,7 @@
 #include "app/read_totals.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace mylos {
 
@@ -14,6 +15,7 @@ void ReadCounter::continue_at(std::int64_t sample, const ReadTotals& before) {
     epochs_before_[source] = (same == left.end() ? 0.0 : same->epochs) - data_.epochs(source, sample);
     if (same != left.end()) left.erase(same);
   }
+  paused_ = std::move(left);
 }
 
 ReadTotals ReadCounter::at(std::int64_t sample) const {
@@ -22,6 +24,7 @@ ReadTotals ReadCounter::at(std::int64_t sample) const {
     totals.sources.push_back(
         {.content = data_.identity(source), .epochs = epochs_before_[source] + data_.epochs(source, sample)});
   }
+  totals.sources.insert(totals.sources.end(), paused_.begin(), paused_.end());
   return totals;
 }
 

@@ -32,7 +32,8 @@ class ReadCounter {
   /// read before continues its epochs, any other has not been read yet. If `before` has no sources, the
   /// samples before `sample` count as read from the present ones.
   void continue_at(std::int64_t sample, const ReadTotals& before);
-  /// Returns the totals when all samples below the running index `sample` have been read.
+  /// Returns the totals when all samples below the running index `sample` have been read: of the present
+  /// sources in their order, then of those that were read earlier.
   ReadTotals at(std::int64_t sample) const;
 
  private:
@@ -40,6 +41,7 @@ class ReadCounter {
   // Offsets from what the present data and settings would give for all samples; 0 if nothing has changed.
   std::int64_t tokens_before_ = 0;
   std::vector<double> epochs_before_;
+  std::vector<ReadTotals::Source> paused_;  // read earlier, not among the present data
 };
 
 }  // namespace mylos

@@ -25,6 +25,8 @@ struct LimitsConfig {
   std::int64_t steps = 0;      ///< optimizer steps of the whole run
   std::int64_t stop_step = 0;  ///< the run ends after this step with a checkpoint; 0: after `steps`
   double wall_clock = 0.0;     ///< seconds; 0 is unlimited
+
+  std::int64_t last_step() const { return stop_step > 0 ? stop_step : steps; }
 };
 
 struct DataConfig {

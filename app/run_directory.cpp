@@ -176,6 +176,8 @@ void write_status(const RunPaths& paths, const std::string& state, std::optional
     write_text_file(paths.status(), status.dump(2) + "\n");
   } catch (const std::exception& error) {
     say(stderr, "mylos: {} was not written: {}\n", paths.status().string(), error_of(error).what());
+    std::error_code ignored;
+    fs::remove(paths.status(), ignored);  // it tells of an earlier state
   }
 }
 

@@ -11,6 +11,11 @@ namespace mylos {
 
 namespace {
 
+std::string shape_text(const ModelConfig& model) {
+  return fmt::format("layers {}, heads {}, width {}, context {}, vocab {}, {}", model.layers, model.heads,
+                     model.width, model.context, model.vocab, model.tied ? "tied" : "untied");
+}
+
 ModelConfig parse_model(const Json& json) {
   ModelConfig model;
   model.layers = json.integer("layers");
@@ -123,6 +128,23 @@ RunState parse_state(const std::string& text, const std::string& place, std::int
             .folder = json.has("folder") ? json.text("folder") : "",
             .evaluation_due = json.has("evaluation_due") && json.boolean("evaluation_due")};
   });
+}
+
+void check_continues(const RunState& state, const RunConfig& config) {
+  const std::string held = shape_text(state.model);
+  const std::string wanted = shape_text(config.model);
+  if (held != wanted) {
+    fail(ExitCode::bad_data, "the checkpoint of step {} holds another model: {}; the deck asks for {}",
+         state.step, held, wanted);
+  }
+  const LimitsConfig& limits = config.limits;
+  const std::int64_t last = limits.last_step();
+  if (state.step > last) {
+    fail(ExitCode::usage,
+         "the checkpoint of step {} is beyond [train] {} = {}: nothing is left to train; give more steps, or "
+         "restart from an earlier checkpoint with --restart=step_N",
+         state.step, last == limits.steps ? "steps" : "stop_step", last);
+  }
 }
 
 }  // namespace mylos

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "app/read_totals.hpp"
+#include "app/run_config.hpp"
 #include "core/base/version.hpp"
 #include "core/model/model_config.hpp"
 #include "core/optim/grad_guard.hpp"
@@ -38,5 +39,9 @@ std::string state_text(const RunState& state);
 /// Parses the text of state.json. Throws ExitCode::bad_data with a message that begins with `place` if `text`
 /// is not a valid state of `step`.
 RunState parse_state(const std::string& text, const std::string& place, std::int64_t step);
+
+/// Throws if a run with `config` cannot continue from `state`: ExitCode::bad_data if the model is another
+/// one, ExitCode::usage if no step remains before that of `state`.
+void check_continues(const RunState& state, const RunConfig& config);
 
 }  // namespace mylos

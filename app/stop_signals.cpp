@@ -48,7 +48,7 @@ void install(void (*handler)(int)) {
   action.sa_handler = handler;
   action.sa_flags = SA_RESTART | SA_ONSTACK;
   sigfillset(&action.sa_mask);  // no signal interrupts a handler
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1}) {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGXCPU}) {
     struct sigaction present {};
     sigaction(signal, nullptr, &present);
     // With nohup, the end of the terminal's session is no reason to stop.

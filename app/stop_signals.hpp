@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// StopSignals: notes SIGTERM, SIGINT, SIGHUP and SIGUSR1, which ask a command to end early, and ends its
-// waits.
+// StopSignals: notes SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGXCPU, which ask a command to end early, and ends
+// its waits.
 #pragma once
 
 #include <chrono>

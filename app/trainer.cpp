@@ -17,11 +17,6 @@ namespace mylos {
 
 namespace {
 
-std::string shape_text(const ModelConfig& model) {
-  return fmt::format("layers {}, heads {}, width {}, context {}, vocab {}, {}", model.layers, model.heads,
-                     model.width, model.context, model.vocab, model.tied ? "tied" : "untied");
-}
-
 /// Returns whether two tokenizers are the same; an unknown name or unknown ranks match any.
 bool is_same(const TokenizerIdentity& a, const TokenizerIdentity& b) {
   if (a.name.empty() || b.name.empty()) return true;
@@ -46,7 +41,7 @@ Trainer::Trainer(TrainerContext context)
       // One step runs before the clock is read again, and the steps that are queued by then run too.
       wall_clock_limit_(config_.limits.wall_clock, training_.table().num_parameters(),
                         1 + training_.num_to_leave_unread()),
-      last_step_(config_.limits.stop_step > 0 ? config_.limits.stop_step : config_.limits.steps),
+      last_step_(config_.limits.last_step()),
       step_(context_.step),
       read_(context_.samples.dataset()) {
   if (config_.checkpoint.async) {
@@ -116,16 +111,7 @@ void Trainer::restore_from(CheckpointReader& reader) {
   const RunState state =
       parse_state(reader.state().json, checkpoints_.path_of(reader.state().step).string() + ": state.json",
                   reader.state().step);
-  if (shape_text(state.model) != shape_text(config_.model)) {
-    fail(ExitCode::bad_data, "the checkpoint of step {} holds another model: {}; the deck asks for {}",
-         reader.state().step, shape_text(state.model), shape_text(config_.model));
-  }
-  if (reader.state().step > last_step_) {
-    fail(ExitCode::usage,
-         "the checkpoint of step {} is beyond [train] {} = {}: nothing is left to train; give more steps, or "
-         "restart from an earlier checkpoint with --restart=step_N",
-         reader.state().step, last_step_ == config_.limits.steps ? "steps" : "stop_step", last_step_);
-  }
+  check_continues(state, config_);
   step_ = reader.state().step;
   sample_ = state.sample;
   read_.continue_at(sample_, state.read);
@@ -341,7 +327,8 @@ void Trainer::record(const QueuedStep& finished, const StepObservation& seen) {
       model_flops_per_token(config_.model, training_.table().num_parameters(), config_.train.seq_len);
   const ReadTotals read = read_.at(finished.sample);
   std::vector<double> epochs;
-  for (const ReadTotals::Source& source : read.sources) epochs.push_back(source.epochs);
+  for (std::size_t i = 0; i < context_.samples.dataset().num_sources(); ++i)
+    epochs.push_back(read.sources[i].epochs);
   const StepRecord record = {
       .step = finished.step,
       .steps = config_.limits.steps,

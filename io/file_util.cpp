@@ -227,11 +227,16 @@ void write_text_file(const fs::path& file, std::string_view text) {
 void write_output(const fs::path& file, std::string_view text) {
   struct stat info {};
   if (::stat(file.c_str(), &info) != 0 || S_ISREG(info.st_mode)) return write_text_file(file, text);
-  const FileDescriptor stream = open_file(file, O_WRONLY);
+  const FileDescriptor stream(::open(file.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+  if (!stream) {
+    const std::string reason = errno == ENXIO ? "nobody reads it" : std::strerror(errno);
+    fail(ExitCode::io, "cannot write {}: {}; there is {}", file.string(), reason, what_is_at(file));
+  }
   while (!text.empty()) {
+    wait_until_ready(stream.get(), POLLOUT, file);
     const WatchedCall call(CallKind::io, "write", file.native(), text.size());
     const ssize_t n = ::write(stream.get(), text.data(), text.size());
-    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     check_call(n, "write", file);
     text.remove_prefix(static_cast<std::size_t>(n));
   }

@@ -119,16 +119,25 @@ std::string inspect(IoThread& io, const fs::path& path) {
     fail(ExitCode::bad_data, "cannot inspect {}: there is {}", path.string(), present);
   }
   if (fs::exists(path / "checkpoints", error)) return inspect_run(io, path);
-  if (fs::is_directory(path, error)) return inspect_checkpoint(io, path);
+  if (fs::is_directory(path, error)) {
+    if (!fs::exists(path / "manifest.json", error))
+      fail(ExitCode::bad_data, "{} is neither a run nor a checkpoint: there is {}", path.string(),
+           what_is_at(path));
+    return inspect_checkpoint(io, path);
+  }
 
   std::array<char, 8> head{};
   const auto bytes = std::min<std::uintmax_t>(head.size(), fs::file_size(path, error));
   if (!error) read_fully(open_file(path, O_RDONLY).get(), path, head.data(), bytes, 0);
-  if (std::string_view(head.data(), head.size()) == hdf5_signature) return inspect_metrics(io, path);
+  const std::string_view own = own_kind(path);
+  const bool is_hdf5 = std::string_view(head.data(), head.size()) == hdf5_signature;
+  if (is_hdf5 && own != "checkpoint's file") return inspect_metrics(io, path);
   std::int32_t magic = 0;
   std::memcpy(&magic, head.data(), sizeof(magic));
   if (magic == token_file_magic) return inspect_tokens(path);
-  const std::string_view own = own_kind(path);
+  if (own == "checkpoint's file")
+    fail(ExitCode::bad_data, "{} is a file of a checkpoint: mylos inspect {}", path.string(),
+         path.parent_path().string());
   const std::string beginning = content_head(path);
   const std::string_view kind = content_kind(beginning).name;
   const std::string what = !own.empty()                ? fmt::format("a {}", own)

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <optional>
 
 #include "app/commands/commands.hpp"
@@ -36,7 +38,9 @@ int run(const CommandLine& line) {
     if (const int code = check_identity(mpi, fmt::format("content of --data = {}\n", dataset->identity())))
       return code;
     if (mpi.rank() == 0) {
-      for (const std::string& warning : dataset->warnings()) say(stderr, "warning: {}\n", warning);
+      std::vector<std::string> warnings = dataset->warnings();
+      std::ranges::copy(repeated_files(nullptr, &*dataset), std::back_inserter(warnings));
+      for (const std::string& warning : warnings) say(stderr, "warning: {}\n", warning);
     }
     const EvalResult result =
         *evaluate(*model.executor, model.session->compute(), *dataset, 0, model.session->grid());

@@ -11,6 +11,7 @@
 #include "core/base/expand_path.hpp"
 #include "core/base/join.hpp"
 #include "core/base/say.hpp"
+#include "io/tokens/content_kind.hpp"
 #include "io/tokens/tokenizer.hpp"
 
 namespace mylos {
@@ -33,6 +34,8 @@ std::int32_t draw(const std::vector<float>& logits, const Sampling& sampling, st
   const bool greedy = sampling.temperature <= 0.0;
   const std::int64_t k = greedy ? 1 : sampling.top_k > 0 ? std::min(sampling.top_k, size) : size;
   const auto logit = [&](std::int32_t token) { return logits[static_cast<std::size_t>(token)]; };
+  if (!std::ranges::all_of(logits, [](float value) { return std::isfinite(value); }))
+    fail(ExitCode::numerical, "the model's logits of token {} are not finite", index + 1);
   std::ranges::partial_sort(order, order.begin() + k, std::greater{}, logit);
   if (k == 1) return order.front();
 
@@ -47,6 +50,15 @@ std::int32_t draw(const std::vector<float>& logits, const Sampling& sampling, st
   const double at = total * uniform01(random.x[0]);
   const auto chosen = std::ranges::upper_bound(cumulative, at) - cumulative.begin();
   return order[static_cast<std::size_t>(std::min<std::int64_t>(chosen, k - 1))];
+}
+
+/// The text of standard input. Throws ExitCode::bad_data if it is not a text.
+std::string read_prompt() {
+  std::string text = read_standard_input();
+  const std::string_view kind = content_kind(std::string_view(text).substr(0, content_head_bytes)).name;
+  if (!kind.empty()) fail(ExitCode::bad_data, "{} is {}, not a text in UTF-8", standard_input_name, kind);
+  if (text.starts_with(utf8_mark)) text.erase(0, utf8_mark.size());
+  return text;
 }
 
 /// Returns the tokenizer of a run or checkpoint. Merge ranks, if it has any, are read from the file that the
@@ -108,7 +120,7 @@ int run(const CommandLine& line) {
     const auto tokenizer = tokenizer_of(line, config.data, config.folder);
     std::string prompt = line.text("prompt");
     if (prompt == "-") {
-      if (const int code = share_text(mpi, read_standard_input, prompt)) return code;
+      if (const int code = share_text(mpi, read_prompt, prompt)) return code;
     }
     std::vector<std::uint16_t> text = tokenizer->encode(prompt);
     const bool unprompted = text.empty();

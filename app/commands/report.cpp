@@ -13,6 +13,7 @@
 #include "io/json.hpp"
 #include "io/report/chrome_trace.hpp"
 #include "io/report/html_report.hpp"
+#include "io/tokens/content_kind.hpp"
 #include "io/tokens/data_sources.hpp"
 
 namespace mylos {
@@ -119,13 +120,14 @@ int run(const CommandLine& line) {
   const std::filesystem::path output =
       follow_links(line.has("output") ? expand_path(line.text("output")) : paths.report().string());
   if (output.empty()) fail(ExitCode::usage, "--output is empty; name a file");
-  std::vector<std::filesystem::path> inputs = {paths.metrics(), paths.resolved_deck(), paths.status()};
-  for (const auto& [step, trace] : traces_of(paths)) inputs.push_back(trace);
-  for (const std::filesystem::path& input : inputs) {
-    if (is_same_file(output, input))
-      fail(ExitCode::usage, "--output={} is a file of the run; name another", output.string());
-  }
   std::error_code error;
+  const std::filesystem::path inside = place_of(output).lexically_relative(place_of(paths.root));
+  const bool is_below = !inside.empty() && *inside.begin() != ".." && inside.has_parent_path();
+  const bool is_reserved = output.filename() == "lock" || output.extension() == ".tmp";
+  const std::string_view own = own_kind(output);
+  const bool is_report = is_same_file(output, paths.report());
+  if (!is_report && (is_below || is_reserved || own == "run's file" || own == "checkpoint's file"))
+    fail(ExitCode::usage, "--output={} is a file of the run; name another", output.string());
   const bool is_stream = std::filesystem::is_other(output, error);
   if (!is_stream) try_output(output);
   const auto written = [&] {

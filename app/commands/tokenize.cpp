@@ -20,6 +20,7 @@
 #include "core/base/thread_limits.hpp"
 #include "core/base/what_is_at.hpp"
 #include "io/file_util.hpp"
+#include "io/tokens/content_kind.hpp"
 #include "io/tokens/corpus_reader.hpp"
 #include "io/tokens/shard_progress.hpp"
 #include "io/tokens/shard_writer.hpp"
@@ -52,7 +53,10 @@ void check_apart(const std::vector<CorpusInput>& inputs, const std::vector<fs::p
   struct stat info {};
   for (auto output = outputs.begin(); output != outputs.end(); ++output) {
     for (auto other = output + 1; other != outputs.end(); ++other)
-      if (is_same_file(*output, *other)) refuse(*output, *other);
+      for (const char* end : {"", ".tmp", ".lock"}) {
+        if (is_same_file(output->string() + end, *other) || is_same_file(*output, other->string() + end))
+          refuse(*output, *other);
+      }
     for (const char* end : {"", ".tmp", ".lock"}) {  // `TemporaryFile` and `OutputLock` write these
       if (::stat((output->string() + end).c_str(), &info) == 0)
         existing.emplace(std::pair(info.st_dev, info.st_ino), &*output);
@@ -383,10 +387,15 @@ void remove_stale(const fs::path& file) {
 /// being written by another process.
 std::vector<OutputLock> take_outputs(const Plan& plan) {
   check_apart(plan.inputs, plan.outputs());
+  for (const fs::path& file : plan.outputs()) {
+    const std::string_view own = own_kind(file);
+    if (own == "run's file" || own == "checkpoint's file")
+      fail(ExitCode::usage, "{} is a {}: name another output", file.string(), own);
+  }
   std::ranges::for_each(plan.outputs(), try_output);
   std::vector<OutputLock> locks;
-  for (const fs::path& file : plan.has_shards() ? std::vector<fs::path>{plan.output} : plan.outputs())
-    locks.emplace_back(file);
+  if (plan.has_shards()) locks.emplace_back(plan.output);
+  for (const fs::path& file : plan.outputs()) locks.emplace_back(file);
   return locks;
 }
 

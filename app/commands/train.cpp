@@ -37,7 +37,7 @@ int dry_run(const CommandLine& line, const std::string& name) {
   const Setup setup = planned_setup(line, name);
   fmt::print("{}", plan_text(setup.config, plan_of(setup)));
   if (line.flag("layout")) fmt::print("\n{}", layout_text(setup.config));
-  fmt::print("{}", files_text(setup, parse_restart(line).has_value()));
+  fmt::print("{}", files_text(setup, parse_restart(line)));
   if (std::fflush(stdout) != 0) fail(ExitCode::io, "the plan cannot be printed");
   return 0;
 }

@@ -27,6 +27,9 @@ Error error_of(const std::exception& exception) {
     const bool is_thread = system->code() == std::errc::resource_unavailable_try_again;
     if (is_thread) return {ExitCode::internal, thread_problem()};
     if (system->code() == std::errc::not_enough_memory) return {ExitCode::internal, "out of memory"};
+    // fmt's words for a stream
+    if (what.starts_with("cannot write to file"))
+      return {ExitCode::io, "the output cannot be written: " + system->code().message()};
     return {ExitCode::io, what};
   }
   return {ExitCode::internal, (memory_is_short() ? "out of memory: " : "internal error: ") + what};

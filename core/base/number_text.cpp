@@ -84,6 +84,7 @@ std::optional<std::int64_t> parse_integer(std::string_view text, std::string_vie
 }
 
 std::string decimals(double value, int digits) {
+  if (std::isnan(value)) return "nan";  // without the sign that x86 gives it
   constexpr double most = 1e9;
   return std::abs(value) < most || !std::isfinite(value) ? fmt::format("{:.{}f}", value, digits)
                                                          : fmt::format("{:.{}e}", value, digits);

@@ -215,6 +215,27 @@ bool is_run_directory(const fs::path& folder) {
   return fs::exists(folder / "resolved.deck", error) && fs::exists(folder / "status.json", error);
 }
 
+bool is_checkpoint(const fs::path& folder) {
+  std::error_code error;
+  return fs::exists(folder / "manifest.json", error) && fs::exists(folder / "state.json", error);
+}
+
+/// Whether a run has its checkpoints in `folder`.
+bool holds_checkpoints(const fs::path& folder) {
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error); entry != fs::directory_iterator();
+       entry.increment(error)) {
+    if (entry->path().filename().native().starts_with("step_") && is_checkpoint(entry->path())) return true;
+  }
+  return false;
+}
+
+/// The kind of a folder that mylos has made; empty for others.
+std::string_view own_folder(const fs::path& folder) {
+  if (is_run_directory(folder)) return "run directory";
+  return is_checkpoint(folder) ? "checkpoint" : holds_checkpoints(folder) ? "folder of checkpoints" : "";
+}
+
 /// Whether `name` is that of a file in a run's directory.
 bool is_name_in_run(std::string_view name) {
   constexpr std::string_view names[] = {"resolved.deck", "metrics.h5", "status.json", "report.html",
@@ -228,12 +249,14 @@ bool is_name_in_run(std::string_view name) {
 std::string_view own_kind(const fs::path& file) {
   std::error_code error;
   const fs::file_status status = fs::status(file, error);
-  if (fs::is_directory(status)) return is_run_directory(file) ? "run directory" : "";
+  if (fs::is_directory(status)) return own_folder(file);
   if (!fs::is_regular_file(status)) return "";
   const std::string head = content_head(file);
   if (known_format(head).name == token_file.name) return "token file";
   const std::string name = file.filename().string();
-  if (is_name_in_run(name) && is_run_directory(file.parent_path())) return "run's file";
+  const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
+  if (is_name_in_run(name) && is_run_directory(folder)) return "run's file";
+  if (is_checkpoint(folder)) return "checkpoint's file";
   const bool is_temporary = name.ends_with(".tmp");
   // The header of a token file is written last.
   if (is_temporary && head.substr(0, 1024).find_first_not_of('\0') == std::string::npos)
@@ -249,7 +272,8 @@ std::string_view own_kind(const fs::path& file) {
 
 std::string counted_kind(std::int64_t count, std::string_view kind) {
   if (count != 1 && kind == "run directory") return fmt::format("{} run directories", count);
-  const bool has_plural = count != 1 && (kind.ends_with("file") || kind == "sidecar");
+  if (count != 1 && kind.starts_with("folder")) return fmt::format("{} folders of checkpoints", count);
+  const bool has_plural = count != 1 && (kind.ends_with("file") || kind == "sidecar" || kind == "checkpoint");
   return fmt::format("{} {}{}", count, kind, has_plural ? "s" : "");
 }
 

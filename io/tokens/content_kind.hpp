@@ -50,8 +50,9 @@ void check_is_text(std::string_view head, const std::string& file, std::string_v
 /// `file` as a word of the shell.
 std::string shell_word(const std::string& file);
 
-/// "token file", "sidecar", "progress file", "lock file", "unfinished file", "run directory" or "run's file"
-/// if `file` is one that mylos writes, by its name and content; empty otherwise.
+/// "token file", "sidecar", "progress file", "lock file", "unfinished file", "run directory", "run's file",
+/// "checkpoint", "checkpoint's file" or "folder of checkpoints" if `file` is one that mylos writes, by its
+/// name and content; empty otherwise.
 std::string_view own_kind(const std::filesystem::path& file);
 
 /// "1 token file", "2 token files", "3 .gz": how many files of a kind there are.

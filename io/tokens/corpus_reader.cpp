@@ -121,6 +121,7 @@ class CorpusSearch {
     for (const std::string& place : places) add_place(place);
     if (inputs_.empty() && !first_own_.empty())
       fail(ExitCode::bad_data, "{}, which mylos has written, not a text", first_own_);
+    if (inputs_.empty() && !first_empty_.empty()) fail(ExitCode::bad_data, "{} is empty", first_empty_);
     left_out_ = std::move(named_left_out_);
     if (const std::string left = left_out(); !left.empty()) say(left);
     for (const CorpusFormat format : {CorpusFormat::text, CorpusFormat::json_lines}) say_guesses(format);
@@ -161,7 +162,12 @@ class CorpusSearch {
     const fs::file_status status = fs::status(path, error);
     if (!fs::exists(status)) refuse_missing(path);
     if (!fs::is_directory(status)) return add_file(path, origin);
-    if (origin == Origin::matched && !own_kind(path).empty()) return leave_out(own_kind(path));
+    if (const std::string_view own = own_kind(path); !own.empty()) {
+      if (origin == Origin::matched) return leave_out(own);
+      if (first_own_.empty()) first_own_ = fmt::format("{} is a {}", path.string(), own);
+      ++named_left_out_[std::string(own)];
+      return;
+    }
     const std::size_t before = inputs_.size();
     auto of_pattern = std::exchange(left_out_, {});
     for (const fs::path& file : files_below(path)) add_file(file, Origin::found);
@@ -242,6 +248,12 @@ class CorpusSearch {
       ++(origin == Origin::named ? named_left_out_ : left_out_)[std::string(own)];
       return;
     }
+    if (fs::file_size(file) == 0) {
+      if (origin != Origin::named) return leave_out("empty");
+      if (first_empty_.empty()) first_empty_ = file.string();
+      ++named_left_out_["empty"];
+      return;
+    }
     if (!insists()) {
       const std::string head = content_head(file);
       if (origin == Origin::found && known_format(head).name == merge_ranks_kind)
@@ -305,6 +317,7 @@ class CorpusSearch {
   Counts left_out_;                                    // of the folder or pattern
   Counts named_left_out_;
   std::string first_own_;  // the first file that mylos has written
+  std::string first_empty_;
   std::map<CorpusFormat, std::vector<std::string>> guesses_;
 };
 
@@ -322,6 +335,7 @@ CorpusReader::CorpusReader(const std::vector<CorpusInput>& inputs, std::string k
 bool CorpusReader::open_next() {
   if (input_ == inputs_.size()) return false;
   const CorpusInput& input = inputs_[input_++];
+  bool is_regular = false;
   if (input.path.empty()) {
     file_ = FileDescriptor(::dup(STDIN_FILENO));
     check_call(file_.get(), "read", input.name());
@@ -331,11 +345,13 @@ bool CorpusReader::open_next() {
     check_call(::fstat(file_.get(), &info), "read", input.path);
     if (S_ISDIR(info.st_mode))
       fail(ExitCode::io, "cannot read {}: there is {}", input.name(), what_is_at(input.path));
-    if (S_ISREG(info.st_mode)) {
+    is_regular = S_ISREG(info.st_mode);
+    if (is_regular) {
       ::posix_fadvise(file_.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
       check_call(::lseek(file_.get(), input.first, SEEK_SET), "read", input.path);
     }
   }
+  is_stream_ = !is_regular;
   left_ = input.bytes;
   at_end_ = begun_ = false;
   line_ = 1;
@@ -385,6 +401,11 @@ std::optional<CorpusBlock> CorpusReader::next() {
     if (at_end_ && buffer_.empty() && !in_long_line_) {
       if (!open_next()) return std::nullopt;
       look_at_beginning();
+      const CorpusInput& input = inputs_[input_ - 1];
+      const bool is_empty = at_end_ && buffer_.empty() && input.is_whole();
+      // A pipe without a byte is that of a command which has failed.
+      if (is_empty && is_stream_) fail(ExitCode::bad_data, "{} is empty", input.name());
+      if (is_empty) continue;  // a byte order mark alone is no document
     }
     if (format_ == CorpusFormat::json_lines) {
       if (auto block = next_of_lines()) return block;

@@ -30,6 +30,7 @@ struct CorpusInput {
   std::int64_t first = 0;              ///< byte of the file at which it begins
   std::int64_t bytes = std::numeric_limits<std::int64_t>::max();  ///< at most; the file may end earlier
 
+  bool is_whole() const { return first == 0 && bytes == std::numeric_limits<std::int64_t>::max(); }
   std::string name() const { return path.empty() ? std::string(standard_input_name) : path.string(); }
 };
 
@@ -104,7 +105,8 @@ class CorpusReader {
   std::int64_t position_ = 0;                 // of the buffer in the file
   std::int64_t document_ = 0;
   std::int64_t line_ = 1;
-  bool begun_ = false;  // whether a block of the document was returned
+  bool begun_ = false;      // whether a block of the document was returned
+  bool is_stream_ = false;  // not a regular file
   bool in_long_line_ = false;
   JsonText json_;
   std::string long_text_;  // text of the long line that is not yet in a block

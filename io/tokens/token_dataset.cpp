@@ -203,7 +203,7 @@ bool has_same_content(const TokenFile& a, const TokenFile& b) {
 
 }  // namespace
 
-std::vector<std::string> repeated_files(const TokenDataset& train, const std::optional<TokenDataset>& valid) {
+std::vector<std::string> repeated_files(const TokenDataset* train, const TokenDataset* valid) {
   struct Known {
     const TokenFile* file;
     bool is_valid;
@@ -229,9 +229,9 @@ std::vector<std::string> repeated_files(const TokenDataset& train, const std::op
     if (!is_first && has_same_content(*like->second.file, file))
       describe(like->second, fmt::format(": {} has the same content", like->second.file->path().string()));
   };
-  for (const TokenFile& file : train.files()) add(file, false);
-  if (valid) {
-    for (const TokenFile& file : valid->files()) add(file, true);
+  for (const TokenDataset* data : {train, valid}) {
+    if (data == nullptr) continue;
+    for (const TokenFile& file : data->files()) add(file, data == valid);
   }
   constexpr std::size_t most = 8;
   if (lines.size() > most) {

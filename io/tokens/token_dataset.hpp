@@ -108,7 +108,7 @@ class TokenDataset {
 
 /// A line for each file of the two datasets that is, by its identity or its content, also another one of
 /// them: training data that counts twice, or validation data that is in the training data or counts twice.
-std::vector<std::string> repeated_files(const TokenDataset& train, const std::optional<TokenDataset>& valid);
+std::vector<std::string> repeated_files(const TokenDataset* train, const TokenDataset* valid);
 
 /// Opens the dataset of `sources` for a vocabulary of `vocab` ids. Reads at most about TokenFile::most_pages
 /// pages in total, or two of each file if that is more. Throws like `files_of`, `read_sidecar`, TokenFile and

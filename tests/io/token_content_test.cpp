@@ -167,7 +167,8 @@ class RepeatedFiles : public TokenContent {
   std::vector<std::string> repeated(const std::string& train, const std::string& valid = "") const {
     std::optional<TokenDataset> data;
     if (!valid.empty()) data.emplace(open(valid));
-    return repeated_files(open(train), data);
+    const TokenDataset training = open(train);
+    return repeated_files(&training, data ? &*data : nullptr);
   }
 };
 

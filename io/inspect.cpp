@@ -121,8 +121,8 @@ std::string inspect(IoThread& io, const fs::path& path) {
   if (fs::exists(path / "checkpoints", error)) return inspect_run(io, path);
   if (fs::is_directory(path, error)) {
     if (!fs::exists(path / "manifest.json", error))
-      fail(ExitCode::bad_data, "{} is neither a run nor a checkpoint: there is {}", path.string(),
-           what_is_at(path));
+      fail(ExitCode::bad_data, "{} is neither a run nor a checkpoint: there is {} without manifest.json",
+           path.string(), what_is_at(path));
     return inspect_checkpoint(io, path);
   }
 

@@ -55,7 +55,7 @@ std::int32_t draw(const std::vector<float>& logits, const Sampling& sampling, st
 /// The text of standard input. Throws ExitCode::bad_data if it is not a text.
 std::string read_prompt() {
   std::string text = read_standard_input();
-  const std::string_view kind = content_kind(std::string_view(text).substr(0, content_head_bytes)).name;
+  const std::string_view kind = known_format(std::string_view(text).substr(0, content_head_bytes)).name;
   if (!kind.empty()) fail(ExitCode::bad_data, "{} is {}, not a text in UTF-8", standard_input_name, kind);
   if (text.starts_with(utf8_mark)) text.erase(0, utf8_mark.size());
   return text;

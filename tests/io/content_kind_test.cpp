@@ -131,7 +131,6 @@ TEST_F(Corpus, WhatIsNotATextIsRefusedWithTheCommandThatConverts) {
 
 TEST_F(Corpus, TextsAreTaken) {
   const std::pair<const char*, std::string> texts[] = {
-      {"empty.txt", ""},
       {"utf8.txt", "caf\u00e9 \u4e00 \U0001f600\n"},
       {"latin1.txt", "caf\xe9 na\xefve, d\xe9j\xe0 vu\n"},
       {"escapes.txt", "\x1b[1mbold\x1b[0m\f\v\b\x1a"},

@@ -76,5 +76,19 @@ TEST_F(ReadTotalsTest, AreTheSameWithoutAChange) {
   }
 }
 
+/// A source that leaves and comes back goes on where it was.
+TEST_F(ReadTotalsTest, KeepsWhatASourceHadRead) {
+  const TokenDataset first = open(file(7));
+  const TokenDataset second = open(file(13));
+  const ReadTotals before = ReadCounter(first).at(14);
+  ReadCounter away(second);
+  away.continue_at(14, before);
+  ASSERT_EQ(away.at(27).sources.size(), 2U);
+  ReadCounter back(first);
+  back.continue_at(27, away.at(27));
+  EXPECT_EQ(back.at(27).sources[0].epochs, before.sources[0].epochs);
+  EXPECT_DOUBLE_EQ(back.at(34).sources[0].epochs, before.sources[0].epochs + 1.0);
+}
+
 }  // namespace
 }  // namespace mylos

@@ -53,7 +53,7 @@ edit backends/compute_kokkos/CMakeLists.txt 1 -e 's/^set(sources /&largest_magni
 
 # The subcommand: a declaration and its place in the list.
 edit app/commands/commands.hpp 1 -e '/^extern const Command train_command,/i extern const Command largest_command;'
-edit app/commands/commands.cpp 1 -e 's/&help_command,$/& \&largest_command,/'
+edit app/commands/commands.cpp 1 -e 's/&version_command,$/& \&largest_command,/'
 
 diff --recursive --unified=0 "$source" "$tree" | grep --invert-match '^Only in' || true
 for check in includes features openings aliases; do

@@ -105,5 +105,26 @@ TEST_F(NamedFiles, AReportWithoutAReaderIsAnError) {
   expect({"report", run_path("run").string(), "--output=" + file("pipe")}, ExitCode::io, "nobody reads it");
 }
 
+TEST_F(NamedFiles, AnEvaluationSaysWhatCountsTwiceAndWhatItCannotPrint) {
+  ASSERT_EQ(train("run", {"--train.stop_step=2"}, {.ranks = 1}).exit_code, 0);
+  const std::string run = run_path("run").string();
+  const std::string data = tokens().string();
+  expect({"eval", run, "--data=" + data + "," + data}, ExitCode::done, "counts twice in the validation data");
+  expect({"eval", run, "--data=" + data}, ExitCode::io, "the output cannot be written",
+         {"bash", "-c", "\"$@\" > /dev/full", "bash"});
+}
+
+TEST_F(NamedFiles, APromptIsAText) {
+  ASSERT_EQ(train("run", {"--train.stop_step=2"}, {.ranks = 1}).exit_code, 0);
+  expect({"generate", run_path("run").string(), "--prompt=-", "--tokens=1"}, ExitCode::bad_data,
+         "standard input is gzip data", {"bash", "-c", "printf '\\x1f\\x8b\\x08' | \"$@\"", "bash"});
+}
+
+TEST_F(NamedFiles, TheLimitsAndVariablesOfOneRankAreNamed) {
+  expect(train_arguments("run"), ExitCode::usage, "OMP_NUM_TEAMS=\"0\" must be", {"env", "OMP_NUM_TEAMS=0"});
+  expect(train_arguments("run"), ExitCode::usage, "mylos: rank 3: the environment variable OMP_DYNAMIC",
+         {"env", "PMI_RANK=3", "OMP_DYNAMIC=perhaps"});
+}
+
 }  // namespace
 }  // namespace mylos::test

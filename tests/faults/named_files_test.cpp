@@ -126,5 +126,13 @@ TEST_F(NamedFiles, TheLimitsAndVariablesOfOneRankAreNamed) {
          {"env", "PMI_RANK=3", "OMP_DYNAMIC=perhaps"});
 }
 
+TEST_F(NamedFiles, AStatusThatCannotBeWrittenIsNotTheOldOne) {
+  ASSERT_EQ(train("run", {"--train.stop_step=2"}, {.ranks = 1}).exit_code, 0);
+  fs::create_directory(run_path("run") / "status.json.tmp");
+  const Outcome outcome = train("run", {"--restart", "--train.stop_step=4"}, {.ranks = 1});
+  EXPECT_THAT(outcome.output, HasSubstr("status.json was not written"));
+  EXPECT_FALSE(fs::exists(run_path("run") / "status.json"));
+}
+
 }  // namespace
 }  // namespace mylos::test

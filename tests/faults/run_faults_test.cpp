@@ -205,6 +205,7 @@ TEST_F(StopSignals, ToTheLauncherEndWithACheckpoint) {
 TEST_F(StopSignals, ToOneRankEndWithACheckpoint) {
   expect_preempted("term", SIGTERM, 1, 1);
   expect_preempted("usr1", SIGUSR1, 0, 1);
+  expect_preempted("xcpu", SIGXCPU, 0, 1);  // ulimit -t
   expect_preempted("usr1_twice", SIGUSR1, 1, 2);
   expect_preempted("term_twice", SIGTERM, 1, 2);
   expect_preempted("hup", SIGHUP, 0, 1);

@@ -17,6 +17,8 @@ namespace {
 
 constexpr std::string_view harmless[] = {"train.stop_step",
                                          "train.wall_clock",
+                                         "train.end_time",
+                                         "train.end_margin",
                                          "backend.graphs",
                                          "parallel.prefetch",
                                          "parallel.reshard",

@@ -79,6 +79,14 @@ const ParamSpec params[] = {
         "train", "wall_clock", "0", 0.0, 1e9, "s",
         "The run is stopped, with a checkpoint, so that it should end before this much time has passed; 0 "
         "sets no limit."),
+    text_param(
+        "train", "end_time", "auto",
+        "When the job will be ended, in Unix seconds: the run is stopped before, as for wall_clock. auto: "
+        "SLURM_JOB_END_TIME, if that is set; none: not known."),
+    real_param(
+        "train", "end_margin", "30", 0.0, 1e6, "s",
+        "The run should end this long before end_time, so that time is left for what follows it in the "
+        "job."),
 
     choice_param("optim", "name", optimizers().front()->name, optimizer_choices.c_str(),
                  optimizer_docs.c_str()),

@@ -14,7 +14,6 @@
 #include <unistd.h>
 #include <vector>
 
-#include "app/mpi_runtime.hpp"
 #include "core/base/error.hpp"
 #include "core/base/join.hpp"
 #include "core/base/release.hpp"

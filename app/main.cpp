@@ -8,7 +8,7 @@
 
 #include "app/commands/commands.hpp"
 #include "app/last_resort.hpp"
-#include "app/mpi_runtime.hpp"
+#include "app/launch.hpp"
 #include "core/base/error.hpp"
 #include "core/base/say.hpp"
 

@@ -15,9 +15,11 @@
 
 #include "app/environment.hpp"
 #include "app/last_resort.hpp"
+#include "app/launch.hpp"
 #include "app/processors.hpp"
 #include "core/base/clock.hpp"
 #include "core/base/error.hpp"
+#include "core/base/host.hpp"
 #include "core/base/say.hpp"
 #include "core/base/watched_call.hpp"
 #include "parallel/health/exit_timer.hpp"
@@ -66,13 +68,6 @@ void abort_mpi(ExitCode code) {
 
 }  // namespace
 
-int launched_rank() {
-  for (const char* name : {"PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"}) {
-    if (const char* rank = std::getenv(name)) return std::atoi(rank);
-  }
-  return 0;
-}
-
 MpiRuntime::MpiRuntime(std::chrono::milliseconds start_timeout)
     : watchdog_(std::make_unique<Watchdog>(own_start_timeout(checked(start_timeout)), abort_mpi)),
       failures_(std::in_place, *watchdog_) {
@@ -82,9 +77,13 @@ MpiRuntime::MpiRuntime(std::chrono::milliseconds start_timeout)
   note_start_of_mpi(false);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
   MPI_Comm_size(MPI_COMM_WORLD, &size_);
-  if (provided < MPI_THREAD_MULTIPLE) {
+  try {
+    check_launch(size_);
+    if (provided < MPI_THREAD_MULTIPLE)
+      fail(ExitCode::usage, "this MPI library does not provide MPI_THREAD_MULTIPLE, which mylos needs");
+  } catch (...) {
     MPI_Finalize();
-    fail(ExitCode::usage, "this MPI library does not provide MPI_THREAD_MULTIPLE, which mylos needs");
+    throw;
   }
   if (rank_ == 0 && *Clock::driver() != '\0')
     say(stderr, "mylos: MYLOS_CLOCK={} is set: times and limits follow that file\n", Clock::driver());
@@ -115,8 +114,15 @@ void MpiRuntime::share_cores() {
   MPI_Allreduce(MPI_IN_PLACE, most.data(), most.size(), MPI_INT, MPI_MAX, MPI_COMM_WORLD);
   ranks_per_node_ = most[0] == -most[1] && most[2] == 0 ? ranks_here : 0;
   MPI_Comm_free(&node);
+  hosts_ = gather_texts(MPI_COMM_WORLD, place == 0 ? host_name() : "");
+  std::erase(hosts_, "");
   const auto sharing = static_cast<int>(std::ranges::count(all, own_text));
-  thread_limits_ = mylos::thread_limits(std::ssize(own), sharing, quota, sharing_quota);
+  const auto limits = [&](std::int64_t processors, int ranks) {
+    std::vector<ThreadLimit> found = mylos::thread_limits(processors, ranks, quota, sharing_quota);
+    if (const auto allotted = slurm_threads(ranks_here)) found.push_back(*allotted);
+    return found;
+  };
+  thread_limits_ = limits(std::ssize(own), sharing);
   // A binding that the user has decided on with a variable of OpenMP or libgomp takes precedence.
   const bool is_decided =
       std::ranges::any_of(std::array{"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"},
@@ -125,7 +131,7 @@ void MpiRuntime::share_cores() {
   const auto index = static_cast<int>(std::count(all.begin(), all.begin() + place, own_text));
   const Processors share = even_share(own, index, sharing);
   if (const int error = bind_thread(share); error == 0) {
-    thread_limits_ = mylos::thread_limits(std::ssize(share), 1, quota, sharing_quota);
+    thread_limits_ = limits(std::ssize(share), 1);
   } else {
     say(stderr, "mylos: rank {} cannot be bound to cores {} ({}) and shares cores {}\n", rank_,
         text_of(share), std::strerror(error), own_text);

@@ -17,14 +17,11 @@
 
 namespace mylos {
 
-/// Returns the rank that the launcher's environment gives before MPI starts; 0 if it gives none.
-int launched_rank();
-
 /// Initialises MPI with MPI_THREAD_MULTIPLE and finalises it. Throws ExitCode::usage if the library offers
-/// less, and the errors of `check_variables` and `check_limits` before that. While this object exists, no
-/// rank waits forever: the watchdog ends the job if a rank does not start, stops or stalls. Ranks to which
-/// the launcher gave the same processors divide these (`even_share`), unless there are fewer processors than
-/// ranks, a binding variable of OpenMP or libgomp is set, or binding fails.
+/// less, the errors of `check_launch`, and those of `check_variables` and `check_limits` before that. While
+/// this object exists, no rank waits forever: the watchdog ends the job if a rank does not start, stops or
+/// stalls. Ranks to which the launcher gave the same processors divide these (`even_share`), unless there are
+/// fewer processors than ranks, a binding variable of OpenMP or libgomp is set, or binding fails.
 class MpiRuntime {
  public:
   static constexpr std::chrono::milliseconds default_start_timeout{60000};
@@ -37,8 +34,11 @@ class MpiRuntime {
   int rank() const { return rank_; }
   int size() const { return size_; }
   /// Returns the limits on the threads of this rank: its share of the processors, which other ranks of the
-  /// node may be given as well, then its share of the CPU quota, if there is one.
+  /// node may be given as well, then its share of the CPU quota, if there is one, and what Slurm allotted.
   const std::vector<ThreadLimit>& thread_limits() const { return thread_limits_; }
+
+  /// Returns the names of the hosts, one per node, in the order of their ranks.
+  const std::vector<std::string>& hosts() const { return hosts_; }
 
   JobSize job() const { return {size_, ranks_per_node_}; }
 
@@ -57,6 +57,7 @@ class MpiRuntime {
   int size_ = 1;
   int ranks_per_node_ = 1;  // as in JobSize
   std::vector<ThreadLimit> thread_limits_;
+  std::vector<std::string> hosts_;
   std::unique_ptr<Watchdog> watchdog_;
   std::optional<FailuresEndJob> failures_;
   std::unique_ptr<FlightRecorder> recorder_;

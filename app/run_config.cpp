@@ -18,8 +18,10 @@
 
 #include "core/base/error.hpp"
 #include "core/base/expand_path.hpp"
+#include "core/base/host.hpp"
 #include "core/base/join.hpp"
 #include "core/base/kinds.hpp"
+#include "core/base/number_text.hpp"
 #include "core/base/what_is_at.hpp"
 #include "io/file_util.hpp"
 #include "io/tokens/tokenizer.hpp"
@@ -79,6 +81,22 @@ std::string multiples_near(std::int64_t unit, std::int64_t wanted) {
   return below == 0 ? std::to_string(unit) : one_of(std::array{below, below + unit});
 }
 
+/// Returns [train] end_time in Unix seconds; empty if it is not known. Throws ExitCode::usage, without a
+/// subject, for a text that is none of the allowed ones.
+std::optional<std::int64_t> parse_end_time(const std::string& text) {
+  if (text == "none") return std::nullopt;
+  if (text == "auto") return slurm_job().value_or(SlurmJob()).end;
+  constexpr const char* allowed = "must be auto, none or a time in Unix seconds, which date +%s shows";
+  std::optional<std::int64_t> time;
+  try {
+    time = parse_integer(text);
+  } catch (const Error&) {
+    fail(ExitCode::usage, "{}", allowed);
+  }
+  if (!time || *time < 1) fail(ExitCode::usage, "{}", allowed);
+  return time;
+}
+
 /// The rules that a ParamSpec cannot express; most involve several parameters. Each runs after the rules that
 /// set the values it uses. A parameter with a problem, reported here or by `resolve_deck`, is not known: no
 /// rule relies on it.
@@ -93,6 +111,7 @@ class CrossChecks {
     check_vocab();
     check_ranks();
     check_steps();
+    check_end_time();
     check_seq_len();
     check_tensor();
     check_layout();
@@ -192,6 +211,15 @@ class CrossChecks {
     check_within_steps("train.stop_step", "[train] stop_step");
     check_within_steps("optim.warmup", "[optim] warmup");
     check_within_steps("profile.step", "[profile] step");
+  }
+
+  void check_end_time() {
+    if (!known({"train.end_time"})) return;
+    try {
+      parse_end_time(values_.text("train.end_time"));
+    } catch (const Error& error) {
+      report({"train.end_time"}, "[train] end_time = {} {}", values_.text("train.end_time"), error.what());
+    }
   }
 
   void check_seq_len() {
@@ -535,7 +563,9 @@ RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, co
   config.graphs = values.boolean("backend.graphs");
   config.limits = {.steps = values.integer("train.steps"),
                    .stop_step = values.integer("train.stop_step"),
-                   .wall_clock = values.real("train.wall_clock")};
+                   .wall_clock = values.real("train.wall_clock"),
+                   .end_time = parse_end_time(values.text("train.end_time")),
+                   .end_margin = values.real("train.end_margin")};
   const std::string valid = values.text("data.valid");
   config.data = {.train = parse_sources(values.text("data.train")),
                  .valid = valid.empty() ? std::vector<DataSource>() : parse_validation_sources(valid),

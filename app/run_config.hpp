@@ -2,6 +2,8 @@
 // RunConfig: a checked deck as plain structs.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -24,7 +26,18 @@ namespace mylos {
 struct LimitsConfig {
   std::int64_t steps = 0;      ///< optimizer steps of the whole run
   std::int64_t stop_step = 0;  ///< the run ends after this step with a checkpoint; 0: after `steps`
-  double wall_clock = 0.0;     ///< seconds; 0 is unlimited
+  double wall_clock = 0.0;     ///< seconds from the launch; 0 is unlimited
+  std::optional<std::int64_t> end_time = {};  ///< when the job will be ended, in Unix seconds
+  double end_margin = 0.0;                    ///< seconds before `end_time` at which the run is to have ended
+
+  /// Returns whether `end_time` comes before `wall_clock` for a run launched at `launch`, in Unix seconds.
+  bool ends_with_job(double launch) const { return seconds(launch) < seconds_of_wall_clock(); }
+  /// Returns the seconds from the launch that the run may take; infinite if there is no limit.
+  double seconds(double launch) const {
+    const double end = end_time ? static_cast<double>(*end_time) - end_margin - launch : INFINITY;
+    return std::min(end, seconds_of_wall_clock());
+  }
+  double seconds_of_wall_clock() const { return wall_clock > 0.0 ? wall_clock : INFINITY; }
 
   std::int64_t last_step() const { return stop_step > 0 ? stop_step : steps; }
 };

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <unistd.h>
 
+#include "core/base/host.hpp"
 #include "core/base/say.hpp"
 #include "core/base/version.hpp"
 #include "core/base/what_is_at.hpp"
@@ -28,12 +29,6 @@ std::string processor_name() {
     if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
   }
   return "unknown";
-}
-
-std::string host_name() {
-  char name[256] = {};
-  gethostname(name, sizeof name - 1);
-  return name;
 }
 
 }  // namespace
@@ -162,9 +157,11 @@ std::string folder_of_run(const RunPaths& paths) {
 void write_status(const RunPaths& paths, const std::string& state, std::optional<ExitCode> code,
                   std::int64_t step, const std::string& message) noexcept {
   try {
+    const std::optional<SlurmJob> job = slurm_job();
     const Json status = Json::object({{"state", state},
                                       {"exit_code", code ? Json(static_cast<int>(*code)) : Json()},
                                       {"host", host_name()},
+                                      {"slurm_job", job ? Json(job->id) : Json()},
                                       {"processor", processor_name()},
                                       {"cores", sysconf(_SC_NPROCESSORS_ONLN)},
                                       {"mylos", version()},

@@ -39,7 +39,7 @@ Trainer::Trainer(TrainerContext context)
           },
           [this](const std::string& text) { console_.warn(text); }),
       // One step runs before the clock is read again, and the steps that are queued by then run too.
-      wall_clock_limit_(config_.limits.wall_clock, training_.table().num_parameters(),
+      wall_clock_limit_(config_.limits.seconds(context_.launch_time), training_.table().num_parameters(),
                         1 + training_.num_to_leave_unread()),
       last_step_(config_.limits.last_step()),
       step_(context_.step),
@@ -238,8 +238,11 @@ TrainResult Trainer::run() {
 
 TrainResult Trainer::preempted() {
   flush();
-  const std::string cause = stop_request_ == wall_clock_request ? "the wall-clock limit is near"
-                                                                : fmt::format("signal {}", stop_request_);
+  const std::string limit = config_.limits.ends_with_job(context_.launch_time)
+                                ? "the end of the job is near"
+                                : "the wall-clock limit is near";
+  const std::string cause =
+      stop_request_ == wall_clock_request ? limit : fmt::format("signal {}", stop_request_);
   return {ExitCode::preempted, "preempted",
           fmt::format("{}: stopped at step {} with a checkpoint", cause, step_), step_};
 }

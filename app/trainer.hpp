@@ -55,6 +55,7 @@ struct TrainerContext {
   const Fault& fault;
   const StopSignals& signals;
   Clock::time_point launched;
+  double launch_time;        ///< Unix seconds
   double peak_tflops = 0.0;  ///< of one rank
   SampleStream& samples;     ///< to train on
   std::optional<TokenDataset> valid_data;

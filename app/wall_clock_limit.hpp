@@ -12,8 +12,8 @@ namespace mylos {
 /// because a stop request interrupts them. Reads no clock; all times are in seconds.
 class WallClockLimit {
  public:
-  /// `limit` counts from the launch; 0 means no limit. A stop request takes effect after at most `num_steps`
-  /// more steps.
+  /// `limit` counts from the launch; it is infinite if there is none. A stop request takes effect after at
+  /// most `num_steps` more steps.
   WallClockLimit(double limit, std::int64_t num_parameters, std::size_t num_steps)
       : limit_(limit),
         num_steps_(static_cast<double>(num_steps)),
@@ -32,7 +32,7 @@ class WallClockLimit {
   /// Returns whether the run must stop, `elapsed` seconds after its launch.
   bool is_near(double elapsed) const {
     const double checkpoint = std::max(unfinished_, checkpoint_ > 0.0 ? checkpoint_ : checkpoint_guess_);
-    return limit_ > 0.0 && elapsed + 2.0 * (num_steps_ * step_ + checkpoint) + 1.0 > limit_;
+    return elapsed + 2.0 * (num_steps_ * step_ + checkpoint) + 1.0 > limit_;
   }
 
  private:

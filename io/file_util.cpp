@@ -5,7 +5,6 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <climits>
 #include <cstring>
 #include <fcntl.h>
 #include <optional>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "core/base/error.hpp"
+#include "core/base/host.hpp"
 #include "core/base/watched_call.hpp"
 #include "core/base/what_is_at.hpp"
 
@@ -63,9 +63,7 @@ std::string holder_of(const fs::path& lock, const char* otherwise) {
 }
 
 void write_holder(int fd, const fs::path& lock) {
-  std::array<char, HOST_NAME_MAX + 1> host{};
-  ::gethostname(host.data(), host.size() - 1);
-  const std::string holder = fmt::format("process {} on {}\n", ::getpid(), host.data());
+  const std::string holder = own_process() + "\n";
   check_call(::ftruncate(fd, 0), "write", lock);
   write_fully(fd, lock, holder.data(), holder.size(), 0);
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "app/launch.hpp"
 #include "app/run_config.hpp"
 #include "core/base/error.hpp"
 #include "core/base/join.hpp"
@@ -36,7 +37,8 @@ const Command& command_named(const std::string& name) {
 
 std::vector<CommandOption> options_of(const Command& command) {
   std::vector<CommandOption> options = {
-      {"plugin-path", OptionKind::text, "folders to search first for plugins, separated by ':'", ""}};
+      {"plugin-path", OptionKind::text, "folders to search first for plugins, separated by ':'", ""},
+      {"alone", OptionKind::flag, "this process is a job of its own, whatever launcher started it"}};
   std::ranges::copy(command.options(), std::back_inserter(options));
   return options;
 }
@@ -74,13 +76,17 @@ int run_command(int argc, const char* const* argv) {
     words = {name};
     command = &help_command;
   }
-  const int code = command->run(parse_words({.name = fmt::format("mylos {}", command->name),
-                                             .help = fmt::format("mylos help {}", command->name),
-                                             .options = options_of(*command),
-                                             .max_arguments = command->max_arguments,
-                                             .takes_overrides = command->takes_overrides,
-                                             .elsewhere = options_elsewhere(*command)},
-                                            words));
+  const CommandLine line = parse_words({.name = fmt::format("mylos {}", command->name),
+                                        .help = fmt::format("mylos help {}", command->name),
+                                        .options = options_of(*command),
+                                        .max_arguments = command->max_arguments,
+                                        .takes_overrides = command->takes_overrides,
+                                        .elsewhere = options_elsewhere(*command)},
+                                       words);
+  if (line.flag("alone")) forget_launcher();
+  if (command->processes == Processes::only) check_only_process(command->name);
+  if (command->processes == Processes::first && launched_rank() > 0) return 0;
+  const int code = command->run(line);
   const bool is_lost = code == static_cast<int>(ExitCode::io);  // which has been said
   if (!command->may_lose_output && !is_lost && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0))
     fail(ExitCode::io, "the output cannot be written");

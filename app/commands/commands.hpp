@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,13 @@
 #include "app/command_line.hpp"
 
 namespace mylos {
+
+/// What a command does in each of the processes that a launcher starts.
+enum class Processes : std::uint8_t {
+  ranks,  ///< they are the ranks of one job
+  only,   ///< it is for one process and refuses to be several
+  first,  ///< it acts in the first one; the others return 0
+};
 
 struct Command {
   const char* name;
@@ -20,6 +28,7 @@ struct Command {
   std::size_t max_arguments = 1;
   bool takes_overrides = false;  ///< --section.key=value
   bool may_lose_output = false;  ///< `run_command` ignores a failure to print the output
+  Processes processes = Processes::ranks;
 };
 
 extern const Command train_command, eval_command, generate_command, tokenize_command, inspect_command,

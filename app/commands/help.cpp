@@ -77,6 +77,7 @@ const Command help_command{.name = "help",
                            .summary = "explain TOPIC: a command, deck, deck SECTION or plugins",
                            .options = options,
                            .run = run,
-                           .max_arguments = 2};
+                           .max_arguments = 2,
+                           .processes = Processes::first};
 
 }  // namespace mylos

@@ -80,6 +80,7 @@ const Command inspect_command{.name = "inspect",
                                   "--program, a deck's operations",
                               .options = options,
                               .run = run,
-                              .takes_overrides = true};
+                              .takes_overrides = true,
+                              .processes = Processes::first};
 
 }  // namespace mylos

@@ -146,6 +146,7 @@ const Command report_command{.name = "report",
                              .arguments = "RUN",
                              .summary = "write the report of a run, RUN/report.html",
                              .options = options,
-                             .run = run};
+                             .run = run,
+                             .processes = Processes::only};
 
 }  // namespace mylos

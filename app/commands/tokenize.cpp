@@ -494,6 +494,7 @@ const Command tokenize_command{.name = "tokenize",
                                .summary = "make token files from texts or JSON lines",
                                .options = options,
                                .run = run,
-                               .max_arguments = most_places};
+                               .max_arguments = most_places,
+                               .processes = Processes::only};
 
 }  // namespace mylos

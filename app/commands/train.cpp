@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <atomic>
 #include <csignal>
+#include <cstdint>
 #include <cstdlib>
+#include <ctime>
 #include <memory>
 #include <optional>
 
@@ -11,12 +13,14 @@
 #include "app/commands/commands.hpp"
 #include "app/commands/report.hpp"
 #include "app/environment.hpp"
+#include "app/launch.hpp"
 #include "app/plan_files.hpp"
 #include "app/plan_text.hpp"
 #include "app/processors.hpp"
 #include "app/setup.hpp"
 #include "app/trainer.hpp"
 #include "core/base/clock.hpp"
+#include "core/base/host.hpp"
 #include "core/base/join.hpp"
 #include "core/base/say.hpp"
 #include "io/tokens/bpe_tokenizer.hpp"
@@ -73,6 +77,19 @@ void reuse_choices(Setup& setup, const RunPaths& paths) {
   if (backend.threads == 0 && threads <= openmp_thread_limit()) backend.threads = threads;
 }
 
+/// A time to end that has passed is an error if the user has named it. Slurm's is ignored, with a note: the
+/// job's limit was extended.
+void note_past_end(Setup& setup, std::vector<std::string>& notes) {
+  std::optional<std::int64_t>& end = setup.config.limits.end_time;
+  const std::int64_t now = std::time(nullptr);
+  if (!end || *end > now) return;
+  const std::string past = fmt::format("{}, which was {} s ago", *end, now - *end);
+  if (setup.values.text("train.end_time") != "auto")
+    fail(ExitCode::usage, "[train] end_time = {}: give a later one, auto or none", past);
+  notes.push_back(fmt::format("SLURM_JOB_END_TIME={}: the run does not stop for it", past));
+  end.reset();
+}
+
 /// Lets a restart find what the run found from the folder where it was started. With the resolved deck of a
 /// run, relative paths begin in that folder; with another deck, only data that are not found from here.
 /// Returns what to say about that.
@@ -108,15 +125,41 @@ std::vector<std::string> find_from_folder(Setup& setup, const std::string& deck_
   return notes;
 }
 
-void print_header(Console& console, const Setup& setup, Session& session, double peak_tflops) {
+/// "2 ranks on 2 nodes (n1, n2), Slurm job 17, restart 1, ends in 3:58:10"
+std::string placement_text(const MpiRuntime& mpi, std::optional<std::int64_t> end_time) {
+  constexpr std::size_t most_names = 8;
+  std::vector<std::string> names = mpi.hosts();
+  const auto count = [](std::size_t number, const char* what) {
+    return fmt::format("{} {}{}", number, what, number == 1 ? "" : "s");
+  };
+  const std::string nodes = count(names.size(), "node");
+  if (names.size() > most_names) {
+    names.resize(most_names);
+    names.emplace_back("...");
+  }
+  std::string text = fmt::format("{} on {} ({})", count(static_cast<std::size_t>(mpi.size()), "rank"), nodes,
+                                 join(names, ", "));
+  if (const std::optional<SlurmJob> job = slurm_job()) {
+    text += fmt::format(", Slurm job {}", job->id);
+    if (job->restarts > 0) text += fmt::format(", restart {}", job->restarts);
+  }
+  if (end_time) {
+    const std::int64_t left = *end_time - std::time(nullptr);
+    text += fmt::format(", ends in {}:{:02}:{:02}", left / 3600, left / 60 % 60, left % 60);
+  }
+  return text;
+}
+
+void print_header(Console& console, const MpiRuntime& mpi, const Setup& setup, Session& session,
+                  double peak_tflops) {
   const RunConfig& c = setup.config;
   const RunPlan plan = plan_of(setup);
   console.line(fmt::format("mylos: {} parameters, {} steps of {} tokens, {}, {:.3f} GB per rank",
                            plan.parameters, c.limits.steps, plan.tokens_per_step, name_of(c.train.dtype),
                            1e-9 * static_cast<double>(plan.memory_total())));
   const std::string algorithm = session.algorithm() == "native" ? "" : " by " + session.algorithm();
-  console.line(fmt::format("       {} rank{}, comm {}{}, compute {}: {}", session.size(),
-                           session.size() == 1 ? "" : "s", c.backend.comm, algorithm, c.backend.compute,
+  console.line("       " + placement_text(mpi, c.limits.end_time));
+  console.line(fmt::format("       comm {}{}, compute {}: {}", c.backend.comm, algorithm, c.backend.compute,
                            session.compute().description()));
   const std::string& limit = c.backend.threads_limit;
   console.line(fmt::format("       {} thread{} per rank{}, rank 0 on cores {}", c.backend.threads,
@@ -149,7 +192,7 @@ int run(const CommandLine& line) {
   const std::string deck_name = line.argument(0, "a deck");
   const std::optional<std::string> restart = parse_restart(line);
   const ProgressStyle progress = progress_style(line.text("progress"));
-  if (line.flag("dry-run")) return dry_run(line, deck_name);
+  if (line.flag("dry-run")) return launched_rank() > 0 ? 0 : dry_run(line, deck_name);
   if (line.has("ranks") || line.has("ranks-per-node") || line.flag("layout"))
     fail(ExitCode::usage,
          "--ranks, --ranks-per-node and --layout are for --dry-run; for training, the launcher sets the "
@@ -158,6 +201,7 @@ int run(const CommandLine& line) {
   // 1. MPI, the deck, the run's directory. Once MPI has started, an error on one rank is reported once, and
   // all ranks return it.
   const auto launched = Clock::now();
+  const auto launch_time = static_cast<double>(std::time(nullptr));
   std::signal(SIGPIPE, SIG_IGN);  // the process that reads a long run's output may end first
   const MpiRuntime mpi(start_timeout(line, deck_name));
   Setup setup;
@@ -178,6 +222,7 @@ int run(const CommandLine& line) {
       reuse_choices(setup, {setup.config.run_dir});
     }
     setup.choose(mpi.size(), mpi.thread_limits());
+    note_past_end(setup, notes);
     const auto begin = Clock::now();
     fault.at(Fault::data, 0);
     DeckErrors errors;
@@ -253,10 +298,10 @@ int run(const CommandLine& line) {
     const double peak = setup.config.peak_tflops > 0.0
                             ? setup.config.peak_tflops
                             : measure_gemm_tflops(*session, setup.config.train.dtype);
-    print_header(console, setup, *session, peak);
+    print_header(console, mpi, setup, *session, peak);
     trainer = std::make_unique<Trainer>(TrainerContext{
         *session, *io, *checkpoint_io, setup.config, resolved_deck, paths, console, fault, signals, launched,
-        peak, *samples, std::move(valid_data), tokenizer, data_seconds, *step});
+        launch_time, peak, *samples, std::move(valid_data), tokenizer, data_seconds, *step});
     trainer->start(restart);
     if (mpi.rank() == 0) {
       if (!directory->removed().empty()) {

@@ -1,30 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/base/version.hpp"
 
-#include <algorithm>
 #include <cstdio>
-#include <string_view>
-
-#include <mpi.h>
 
 #include "app/commands/commands.hpp"
+#include "app/mpi_version.hpp"
 #include "core/plugin.hpp"
 #include "io/io_thread.hpp"
 
 namespace mylos {
 
 namespace {
-
-/// Returns the first line of what the MPI library says of itself; this needs no initialised MPI.
-std::string mpi_version() {
-  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
-  int length = 0;
-  MPI_Get_library_version(text, &length);
-  const std::string_view all(text, static_cast<std::size_t>(length));
-  std::string line(all.substr(0, all.find_first_of("\n\r")));
-  std::ranges::replace(line, '\t', ' ');
-  return line;
-}
 
 std::vector<CommandOption> options() {
   return {};
@@ -65,6 +51,7 @@ const Command version_command{.name = "version",
                               .summary = "show the versions of mylos, of its libraries and of its plugins",
                               .options = options,
                               .run = run,
-                              .max_arguments = 0};
+                              .max_arguments = 0,
+                              .processes = Processes::first};
 
 }  // namespace mylos

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <pthread.h>
 #include <sched.h>
@@ -11,6 +13,7 @@
 
 #include <fmt/core.h>
 
+#include "core/base/host.hpp"
 #include "core/base/join.hpp"
 #include "core/base/semaphore.hpp"
 
@@ -76,6 +79,21 @@ double quota_of(const fs::path& group, bool is_v2) {
   return quota > 0.0 && period > 0.0 ? quota / period : INFINITY;
 }
 
+/// The tasks of this process's Slurm step on this node; 0 if there is no step. SLURM_STEP_TASKS_PER_NODE is
+/// "2(x3),1" if three nodes have two tasks and one has one.
+std::int64_t slurm_tasks_here() {
+  const char* all = std::getenv("SLURM_STEP_TASKS_PER_NODE");
+  std::int64_t node = number_in_environment("SLURM_NODEID").value_or(0);
+  for (const std::string_view part : split(all != nullptr ? all : "", ',')) {
+    int tasks = 0;
+    int nodes = 1;
+    if (std::sscanf(std::string(part).c_str(), "%d(x%d)", &tasks, &nodes) < 1) return 0;
+    if (node < nodes) return tasks;
+    node -= nodes;
+  }
+  return 0;
+}
+
 }  // namespace
 
 std::optional<CpuQuota> cpu_quota(const fs::path& root) {
@@ -121,12 +139,26 @@ std::vector<ThreadLimit> thread_limits(std::int64_t processors, int sharing,
   return limits;
 }
 
+std::optional<ThreadLimit> slurm_threads(int sharing) {
+  if (const auto cpus = number_in_environment("SLURM_CPUS_PER_TASK"); cpus && *cpus > 0)
+    return ThreadLimit{*cpus, fmt::format("SLURM_CPUS_PER_TASK={}", *cpus)};
+  const auto cpus = number_in_environment("SLURM_CPUS_ON_NODE");
+  if (!cpus || *cpus < 1) return std::nullopt;
+  // mpiexec may start more processes than the step has tasks, and a task need not be a rank of this job.
+  const std::int64_t tasks = std::max({std::int64_t{1}, std::int64_t{sharing}, slurm_tasks_here()});
+  return ThreadLimit{
+      std::max<std::int64_t>(1, *cpus / tasks),
+      fmt::format("SLURM_CPUS_ON_NODE={}{}", *cpus, tasks == 1 ? "" : fmt::format(" for {} ranks", tasks))};
+}
+
 const ThreadLimit& smallest(std::span<const ThreadLimit> limits) {
   return *std::ranges::min_element(limits, {}, &ThreadLimit::threads);
 }
 
 int default_threads() {
-  return static_cast<int>(smallest(thread_limits(usable_processors(), 1, cpu_quota(), 1)).threads);
+  std::vector<ThreadLimit> limits = thread_limits(usable_processors(), 1, cpu_quota(), 1);
+  if (const auto allotted = slurm_threads(1)) limits.push_back(*allotted);
+  return static_cast<int>(smallest(limits).threads);
 }
 
 int startable_threads(int count, std::size_t stack_bytes) {

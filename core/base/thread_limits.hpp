@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How many threads a process may use: processors, the CPU quota of its container, and what can be started.
+// How many threads a process may use: processors, the CPU quota of its container, what Slurm allotted, and
+// what can be started.
 #pragma once
 
 #include <cstddef>
@@ -36,6 +37,10 @@ struct ThreadLimit {
 /// and of `sharing_quota` that share the quota.
 std::vector<ThreadLimit> thread_limits(std::int64_t processors, int sharing,
                                        const std::optional<CpuQuota>& quota, int sharing_quota);
+
+/// Returns what Slurm allotted to each of `sharing` processes on this node; empty if it says nothing. Where
+/// Slurm does not bind (TaskPlugin=task/none), a process may use more processors than it was given.
+std::optional<ThreadLimit> slurm_threads(int sharing);
 
 /// Returns the smallest limit, which allows at least one thread; the first of equal ones. `limits` is not
 /// empty.

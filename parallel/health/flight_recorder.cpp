@@ -15,6 +15,7 @@
 
 #include "core/base/clock.hpp"
 #include "core/base/error.hpp"
+#include "core/base/host.hpp"
 
 namespace mylos {
 
@@ -41,9 +42,7 @@ std::int64_t pid_namespace() {
 
 /// The host and the PID namespace, within which processes agree on process IDs.
 std::string own_place() {
-  std::array<char, 256> host{};
-  gethostname(host.data(), host.size() - 1);
-  return fmt::format("{} {}", host.data(), pid_namespace());
+  return fmt::format("{} {}", host_name(), pid_namespace());
 }
 
 /// Returns a file for a FlightPage, or -1 with `errno` set if it cannot be created. The file has no path, so

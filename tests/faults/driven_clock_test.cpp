@@ -6,6 +6,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <ctime>
 #include <fcntl.h>
 #include <fstream>
 #include <sys/mman.h>
@@ -249,6 +250,37 @@ TEST_F(DrivenWallClock, BeginsWithTheLaunch) {
   }
 }
 
+/// The end of the job is a limit too, less the margin; the earlier limit counts.
+TEST_F(DrivenWallClock, EndsWithTheJob) {
+  constexpr std::int64_t far = 1'000'000;  // seconds, much more than the test takes
+  const std::string end = fmt::format("{}", std::time(nullptr) + far);
+  const Words both = {"--train.end_margin=100", "--train.wall_clock=2e6"};
+  const auto stopped = [&](const std::string& run, std::int64_t advance, const Words& more,
+                           const Words& variables) {
+    const fs::path file = scratch() / "clock";
+    fs::remove(file);
+    DrivenClock clock(file);
+    Words environment = {clock.variable(), "MYLOS_FAULT=launch:1:0:stop"};
+    environment.insert(environment.end(), variables.begin(), variables.end());
+    Words words = patient({"--checkpoint.every=0"});
+    words.insert(words.end(), both.begin(), both.end());
+    words.insert(words.end(), more.begin(), more.end());
+    Job job(train_arguments(run, words), {.environment = environment});
+    let_pass(job, 1, clock, advance);
+    return job.wait();
+  };
+  const Outcome early = stopped("early", far - 200, {"--train.end_time=" + end}, {});
+  EXPECT_EQ(early.exit_code, 0) << early.output;
+  const Outcome named = stopped("named", far - 60, {"--train.end_time=" + end}, {});
+  EXPECT_EQ(named.exit_code, static_cast<int>(ExitCode::preempted)) << named.output;
+  EXPECT_THAT(expect_status("named", "preempted", ExitCode::preempted),
+              HasSubstr("the end of the job is near"));
+  EXPECT_EQ(status_step("named"), 1);
+  const Words slurm = {"SLURM_JOB_ID=17", "SLURM_JOB_END_TIME=" + end};
+  EXPECT_EQ(stopped("slurm", far - 60, {}, slurm).exit_code, static_cast<int>(ExitCode::preempted));
+  EXPECT_EQ(stopped("ignored", far - 60, {"--train.end_time=none"}, slurm).exit_code, 0);
+}
+
 /// At the last step, only the evaluation is left: the run is not done without it, and the restart makes it.
 TEST_F(DrivenWallClock, LeavesTheLastEvaluationToTheRestart) {
   ASSERT_TRUE(is_near(8, 3, 1, guess));
@@ -287,8 +319,8 @@ class DrivenWatchdog : public DrivenTimes {
   }
 };
 
-/// Time before a collective, and in other collectives, does not count: rank 1 is late at two steps, and at the
-/// third too late. It is stopped outside its computations, whose limit is the same.
+/// Time before a collective, and in other collectives, does not count: rank 1 is late at two steps, and at
+/// the third too late. It is stopped outside its computations, whose limit is the same.
 TEST_F(DrivenWatchdog, CountsFromTheBeginningOfTheCollective) {
   DrivenClock clock(scratch() / "clock");
   Job job(train_arguments("run", {"--comm.heartbeat=1e6", "--io.timeout=1e6", "--comm.timeout=8",

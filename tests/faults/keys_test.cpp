@@ -116,6 +116,8 @@ const std::map<std::string, Key> keys = {
      {{"--model.layers=3"}, {"--model.layers=3", "--train.recompute=block"}, {"activations", "peak"}}},
     {"train.seed", {{}, {"--train.seed=2"}, numbers}},
     {"train.wall_clock", {{}, {"--train.wall_clock=0.001"}, {"code 75"}}},
+    {"train.end_time", shown_by("DrivenWallClock.EndsWithTheJob")},
+    {"train.end_margin", shown_by("DrivenWallClock.EndsWithTheJob")},
     {"optim.name", {{}, sgd, numbers + Names{"tensors", "optimizer", "peak"}}},
     {"optim.beta1", {{}, {"--optim.beta1=0.5"}, numbers}},
     {"optim.beta2", {{}, {"--optim.beta2=0.5"}, numbers}},

@@ -284,6 +284,8 @@ TEST(RunConfig, TakesEachParameterToItsPlace) {
                                         {"train.seed", "31"},
                                         {"train.stop_step", "32"},
                                         {"train.wall_clock", "33"},
+                                        {"train.end_time", "56"},
+                                        {"train.end_margin", "57"},
                                         {"train.dtype", "fp16"},
                                         {"train.loss_scale", "34"},
                                         {"train.loss_scale_window", "35"},
@@ -332,6 +334,8 @@ TEST(RunConfig, TakesEachParameterToItsPlace) {
   EXPECT_EQ(run.limits.steps, 100);
   EXPECT_EQ(run.limits.stop_step, 32);
   EXPECT_EQ(run.limits.wall_clock, 33.0);
+  EXPECT_EQ(run.limits.end_time, 56);
+  EXPECT_EQ(run.limits.end_margin, 57.0);
   EXPECT_EQ(run.train.dtype, DType::fp16);
   EXPECT_EQ(run.train.loss_scale, 34.0F);
   EXPECT_EQ(run.guard.scale_window, 35);

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/wall_clock_limit.hpp"
 
+#include <cmath>
 #include <utility>
 
 #include <gtest/gtest.h>
+
+#include "app/run_config.hpp"
 
 namespace mylos {
 namespace {
@@ -55,8 +58,24 @@ TEST(WallClockLimit, KeepsItsGuessWhileTheFirstCheckpointIsUnderWay) {
   EXPECT_FALSE(other.is_near(limit - 2 * 3.0 - 1.0));
 }
 
-TEST(WallClockLimit, ZeroMeansNoLimit) {
-  EXPECT_FALSE(WallClockLimit(0.0, 100'000'000, 1).is_near(1e9));
+TEST(WallClockLimit, MayBeInfinite) {
+  EXPECT_FALSE(WallClockLimit(INFINITY, 100'000'000, 1).is_near(1e9));
+}
+
+TEST(WallClockLimit, IsTheEarlierOfTwo) {
+  constexpr double launch = 1000.0;
+  LimitsConfig limits;
+  EXPECT_EQ(limits.seconds(launch), INFINITY);
+  EXPECT_FALSE(limits.ends_with_job(launch));
+  limits.end_time = 5000;
+  limits.end_margin = 30.0;
+  EXPECT_EQ(limits.seconds(launch), 3970.0);
+  limits.wall_clock = 4000.0;
+  EXPECT_EQ(limits.seconds(launch), 3970.0);
+  EXPECT_TRUE(limits.ends_with_job(launch));
+  limits.wall_clock = 3000.0;
+  EXPECT_EQ(limits.seconds(launch), 3000.0);
+  EXPECT_FALSE(limits.ends_with_job(launch));
 }
 
 }  // namespace

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/launch.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+#include "app/mpi_version.hpp"
+#include "core/base/error.hpp"
+#include "core/base/host.hpp"
+#include "core/base/say.hpp"
+
+namespace mylos {
+
+namespace {
+
+/// Variables in which launchers give each process its rank and the number of processes.
+struct Launcher {
+  const char* size;
+  const char* rank;
+};
+
+constexpr const char* step_size = "SLURM_STEP_NUM_TASKS";
+
+/// The first of these whose variable is set is right: under mpiexec in Slurm, the variables of the step count
+/// the proxies of mpiexec.
+constexpr Launcher launchers[] = {
+    {"PMI_SIZE", "PMI_RANK"},
+    {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+    {"MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"},
+    {"FLUX_JOB_SIZE", "FLUX_TASK_RANK"},
+    {"", "PMIX_RANK"},
+    {step_size, "SLURM_PROCID"},
+};
+
+/// How many processes the launcher started, and the variable that says so.
+struct LaunchedSize {
+  std::int64_t processes = 1;
+  std::string_view variable;
+};
+
+std::optional<LaunchedSize> launched_size() {
+  for (const Launcher& launcher : launchers) {
+    const auto size = number_in_environment(launcher.size);
+    if (size && *size > 0) return LaunchedSize{*size, launcher.size};
+  }
+  return std::nullopt;
+}
+
+/// "PMI_SIZE=2"
+std::string setting(const LaunchedSize& size) {
+  return fmt::format("{}={}", size.variable, size.processes);
+}
+
+std::string plural(std::int64_t count, std::string_view one, std::string_view several) {
+  return fmt::format("{} {}", count, count == 1 ? one : several);
+}
+
+constexpr const char* meant = "or --alone if each process is meant to be a job of its own";
+
+}  // namespace
+
+int launched_rank() {
+  for (const Launcher& launcher : launchers) {
+    if (const auto rank = number_in_environment(launcher.rank)) return static_cast<int>(*rank);
+  }
+  return 0;
+}
+
+void forget_launcher() {
+  // Those by which MPI finds its launcher, and those that this file reads.
+  constexpr std::string_view prefixes[] = {
+      "PMI_", "PMIX_", "MPI_LOCAL", "OMPI_COMM_WORLD_", "MV2_COMM_WORLD_", "FLUX_JOB_", "FLUX_TASK_"};
+  std::vector<std::string> names = {step_size, "SLURM_PROCID", "SLURM_NTASKS"};
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    if (std::ranges::any_of(prefixes, [&](std::string_view prefix) { return text.starts_with(prefix); }))
+      names.emplace_back(text.substr(0, text.find('=')));
+  }
+  for (const std::string& name : names) ::unsetenv(name.c_str());
+}
+
+void check_launch(int mpi_size) {
+  const std::optional<LaunchedSize> launched = launched_size();
+  const bool is_srun = launched && launched->variable == step_size;
+  if (launched && launched->processes != mpi_size) {
+    // srun counts the processes of one component of a heterogeneous step, MPI those of all.
+    if (is_srun && mpi_size > launched->processes && std::getenv("SLURM_HET_SIZE") != nullptr) return;
+    fail(ExitCode::usage, "the launcher started {} ({}), but MPI ({}) has {}: start mylos with {}, {}",
+         plural(launched->processes, "process", "processes"), setting(*launched), mpi_version(),
+         plural(mpi_size, "rank", "ranks"),
+         std::getenv("SLURM_JOB_ID") != nullptr ? "srun --mpi=pmi2, or with the mpiexec of this MPI library"
+                                                : "the mpiexec of this MPI library",
+         meant);
+  }
+  const std::optional<SlurmJob> job = slurm_job();
+  const std::int64_t tasks = number_in_environment("SLURM_NTASKS").value_or(1);
+  if (job && tasks > 1 && mpi_size == 1 && (!launched || is_srun)) {
+    say(stderr,
+        "warning: this is one process, but Slurm job {} has {} tasks (SLURM_NTASKS): start mylos with srun "
+        "--mpi=pmi2, or say --alone\n",
+        job->id, tasks);
+  }
+}
+
+void check_only_process(std::string_view command) {
+  const std::optional<LaunchedSize> launched = launched_size();
+  if (!launched || launched->processes == 1) return;
+  fail(ExitCode::usage,
+       "{} is for one process, but the launcher started {} ({}): start it without a launcher, {}",
+       command, launched->processes, setting(*launched), meant);
+}
+
+}  // namespace mylos

@@ -158,9 +158,10 @@ CommandOption step_option() {
           "with RUN: the checkpoint, N or step_N; the newest undamaged one by default"};
 }
 
-int with_inference(const CommandLine& line, std::int64_t batch, bool needs_valid,
-                   const std::function<int(const MpiRuntime&, Inference&)>& work) {
-  const MpiRuntime mpi(start_timeout(line, ""));
+namespace {
+
+int infer(const MpiRuntime& mpi, const CommandLine& line, std::int64_t batch, bool needs_valid,
+          const std::function<int(const MpiRuntime&, Inference&)>& work) {
   Inference model;
   try {
     model.io = std::make_unique<IoThread>();
@@ -210,6 +211,18 @@ int with_inference(const CommandLine& line, std::int64_t batch, bool needs_valid
   } catch (const std::exception& error) {
     return end_job(mpi, error, [](ExitCode, const std::string&) {});
   }
+}
+
+}  // namespace
+
+int with_inference(const CommandLine& line, std::int64_t batch, bool needs_valid,
+                   const std::function<int(const MpiRuntime&, Inference&)>& work) {
+  return with_mpi(start_timeout(line, ""), [&](const MpiRuntime& mpi) {
+    const int code = infer(mpi, line, batch, needs_valid, work);
+    if (code == static_cast<int>(ExitCode::io)) return code;
+    const int lost = run_agreed(mpi, flush_output);
+    return lost != 0 ? lost : code;
+  });
 }
 
 }  // namespace mylos

@@ -139,25 +139,42 @@ void MpiRuntime::share_cores() {
 }
 
 MpiRuntime::~MpiRuntime() {
+  // No watchdog remains to see the last calls end, so the kernel kills a process that does not end within
+  // `most_alone` of the last exchange below. The watchdog stays until every rank has this timer.
+  constexpr std::chrono::milliseconds most_alone{20000};
+  constexpr std::chrono::milliseconds pause{1};
   {
     const WatchedCall end(CallKind::collective, "finalize", "launcher");
-    beacon_.reset();
-    MPI_Finalize();
+    MPI_Barrier(MPI_COMM_WORLD);
+    kill_unless_ended_within(most_alone);
+    MPI_Request all_have_timers = MPI_REQUEST_NULL;
+    MPI_Ibarrier(MPI_COMM_WORLD, &all_have_timers);
+    const auto is_complete = [&] {
+      int complete = 0;
+      MPI_Test(&all_have_timers, &complete, MPI_STATUS_IGNORE);
+      return complete != 0;
+    };
+    while (!is_complete()) {
+      std::this_thread::sleep_for(pause);
+      kill_unless_ended_within(most_alone);
+    }
   }
-  // A rank stays until all others on its node have left MPI, so that its watchdog notices a rank that hangs.
-  // No watchdog remains to see the last ranks end, so the kernel kills a process that does not end within
-  // `patience` of the last call below.
-  constexpr std::chrono::milliseconds pause{1};
-  constexpr std::chrono::milliseconds patience{20000};
-  kill_unless_ended_within(patience);
+  // The command is complete on all ranks. MPI_Finalize may hang, as MPICH's does over TCP.
+  constexpr std::chrono::milliseconds most_of_finalize{3000};
   recorder_->finish();
-  while (!recorder_->others_finished()) {
-    std::this_thread::sleep_for(pause);
-    kill_unless_ended_within(patience);
-  }
+  if (code_) exit_unless_ended_within(most_of_finalize, *code_);
   failures_.reset();
   watchdog_.reset();
+  beacon_.reset();
   observe_calls(nullptr);
+  MPI_Finalize();
+}
+
+int with_mpi(std::chrono::milliseconds start_timeout, const std::function<int(const MpiRuntime&)>& work) {
+  MpiRuntime mpi(start_timeout);
+  const int code = work(mpi);
+  mpi.code_ = code;
+  return code;
 }
 
 void MpiRuntime::set_limits(const WatchdogLimits& limits) const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,7 +27,6 @@ class MpiRuntime {
  public:
   static constexpr std::chrono::milliseconds default_start_timeout{60000};
 
-  explicit MpiRuntime(std::chrono::milliseconds start_timeout = default_start_timeout);
   ~MpiRuntime();
   MpiRuntime(const MpiRuntime&) = delete;
   MpiRuntime& operator=(const MpiRuntime&) = delete;
@@ -51,8 +51,13 @@ class MpiRuntime {
   std::string broadcast(std::string text) const;
 
  private:
+  friend int with_mpi(std::chrono::milliseconds start_timeout,
+                      const std::function<int(const MpiRuntime&)>& work);
+
+  explicit MpiRuntime(std::chrono::milliseconds start_timeout);
   void share_cores();
 
+  std::optional<int> code_;  // what the command returned
   int rank_ = 0;
   int size_ = 1;
   int ranks_per_node_ = 1;  // as in JobSize
@@ -63,5 +68,10 @@ class MpiRuntime {
   std::unique_ptr<FlightRecorder> recorder_;
   std::unique_ptr<Beacon> beacon_;
 };
+
+/// Starts MPI as MpiRuntime does, runs `work` and ends MPI. Returns the exit code of `work`, which all ranks
+/// must agree on; `work` has written all of its output. Once it has returned on all ranks, the process exits
+/// with this code even if MPI_Finalize hangs (`exit_unless_ended_within`).
+int with_mpi(std::chrono::milliseconds start_timeout, const std::function<int(const MpiRuntime&)>& work);
 
 }  // namespace mylos

@@ -66,6 +66,11 @@ std::string read_deck(const std::string& file) {
   return read_text_file(file);
 }
 
+void flush_output() {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+    fail(ExitCode::io, "the output cannot be written");
+}
+
 int share_text(const MpiRuntime& mpi, const std::function<std::string()>& read, std::string& text) {
   const StopSignals signals;  // on all ranks: they end together
   const auto read_once = [&] {

@@ -50,6 +50,9 @@ std::string read_deck(const std::string& file);
 /// Returns all of standard input. Throws like `read_deck`.
 std::string read_standard_input();
 
+/// Writes what has been printed. Throws ExitCode::io if any of it cannot be written.
+void flush_output();
+
 /// Has rank 0 read a text, once, and gives it to all ranks. Returns 0, or an exit code like `run_agreed`.
 /// Signals end a silent wait with ExitCode::preempted. Collective.
 int share_text(const MpiRuntime& mpi, const std::function<std::string()>& read, std::string& text);

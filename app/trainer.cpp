@@ -39,8 +39,8 @@ Trainer::Trainer(TrainerContext context)
           },
           [this](const std::string& text) { console_.warn(text); }),
       // One step runs before the clock is read again, and the steps that are queued by then run too.
-      wall_clock_limit_(config_.limits.seconds(context_.launch_time), training_.table().num_parameters(),
-                        1 + training_.num_to_leave_unread()),
+      wall_clock_limit_(config_.limits.seconds(context_.launched.unix_seconds),
+                        training_.table().num_parameters(), 1 + training_.num_to_leave_unread()),
       last_step_(config_.limits.last_step()),
       step_(context_.step),
       read_(context_.samples.dataset()) {
@@ -75,7 +75,7 @@ void Trainer::start(const std::optional<std::string>& restart) {
     training_.initialise();
   }
   warn_of_idle_settings();
-  const double launch_seconds = seconds_since(context_.launched);
+  const double launch_seconds = seconds_since(context_.launched.clock);
   const double restore_seconds = reader ? seconds_since(begin) : 0.0;
 
   if (session_.rank() == 0) {
@@ -238,7 +238,7 @@ TrainResult Trainer::run() {
 
 TrainResult Trainer::preempted() {
   flush();
-  const std::string limit = config_.limits.ends_with_job(context_.launch_time)
+  const std::string limit = config_.limits.ends_with_job(context_.launched.unix_seconds)
                                 ? "the end of the job is near"
                                 : "the wall-clock limit is near";
   const std::string cause =
@@ -311,8 +311,8 @@ StepObservation Trainer::observe() {
 
 int Trainer::own_stop_request() {
   const int signal = context_.signals.received();
-  return signal == 0 && wall_clock_limit_.is_near(seconds_since(context_.launched)) ? wall_clock_request
-                                                                                    : signal;
+  return signal == 0 && wall_clock_limit_.is_near(seconds_since(context_.launched.clock)) ? wall_clock_request
+                                                                                          : signal;
 }
 
 int Trainer::agree_on_stop() {

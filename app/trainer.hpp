@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <ctime>
 #include <deque>
 #include <future>
 #include <memory>
@@ -43,6 +44,12 @@ struct TrainResult {
   std::int64_t step = 0;
 };
 
+/// When a process was launched, by both clocks.
+struct LaunchTime {
+  Clock::time_point clock = Clock::now();
+  double unix_seconds = static_cast<double>(std::time(nullptr));
+};
+
 /// The objects that a trainer uses; everything referred to must outlive the trainer.
 struct TrainerContext {
   Session& session;
@@ -54,8 +61,7 @@ struct TrainerContext {
   Console& console;
   const Fault& fault;
   const StopSignals& signals;
-  Clock::time_point launched;
-  double launch_time;        ///< Unix seconds
+  const LaunchTime& launched;
   double peak_tflops = 0.0;  ///< of one rank
   SampleStream& samples;     ///< to train on
   std::optional<TokenDataset> valid_data;

@@ -6,6 +6,7 @@
 
 #include "app/launch.hpp"
 #include "app/run_config.hpp"
+#include "app/setup.hpp"
 #include "core/base/error.hpp"
 #include "core/base/join.hpp"
 #include "core/base/nearest.hpp"
@@ -88,8 +89,7 @@ int run_command(int argc, const char* const* argv) {
   if (command->processes == Processes::first && launched_rank() > 0) return 0;
   const int code = command->run(line);
   const bool is_lost = code == static_cast<int>(ExitCode::io);  // which has been said
-  if (!command->may_lose_output && !is_lost && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0))
-    fail(ExitCode::io, "the output cannot be written");
+  if (!command->may_lose_output && !is_lost) flush_output();
   return code;
 }
 

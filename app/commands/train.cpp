@@ -188,22 +188,10 @@ std::vector<CommandOption> options() {
   };
 }
 
-int run(const CommandLine& line) {
+int train(const MpiRuntime& mpi, const CommandLine& line, const LaunchTime& launched) {
+  // 1. The deck, the run's directory. An error on one rank is reported once, and all ranks return it.
   const std::string deck_name = line.argument(0, "a deck");
   const std::optional<std::string> restart = parse_restart(line);
-  const ProgressStyle progress = progress_style(line.text("progress"));
-  if (line.flag("dry-run")) return launched_rank() > 0 ? 0 : dry_run(line, deck_name);
-  if (line.has("ranks") || line.has("ranks-per-node") || line.flag("layout"))
-    fail(ExitCode::usage,
-         "--ranks, --ranks-per-node and --layout are for --dry-run; for training, the launcher sets the "
-         "number of ranks");
-
-  // 1. MPI, the deck, the run's directory. Once MPI has started, an error on one rank is reported once, and
-  // all ranks return it.
-  const auto launched = Clock::now();
-  const auto launch_time = static_cast<double>(std::time(nullptr));
-  std::signal(SIGPIPE, SIG_IGN);  // the process that reads a long run's output may end first
-  const MpiRuntime mpi(start_timeout(line, deck_name));
   Setup setup;
   std::optional<RunDirectory> directory;
   Fault fault;
@@ -271,7 +259,7 @@ int run(const CommandLine& line) {
 
   // 2. The backends and the trainer: from here on, an error on one rank ends the job.
   const StopSignals signals;
-  Console console(mpi.rank() == 0, progress);
+  Console console(mpi.rank() == 0, progress_style(line.text("progress")));
   std::string resolved_deck;
   std::unique_ptr<IoThread> io;
   std::unique_ptr<IoThread> checkpoint_io;
@@ -301,7 +289,7 @@ int run(const CommandLine& line) {
     print_header(console, mpi, setup, *session, peak);
     trainer = std::make_unique<Trainer>(TrainerContext{
         *session, *io, *checkpoint_io, setup.config, resolved_deck, paths, console, fault, signals, launched,
-        launch_time, peak, *samples, std::move(valid_data), tokenizer, data_seconds, *step});
+        peak, *samples, std::move(valid_data), tokenizer, data_seconds, *step});
     trainer->start(restart);
     if (mpi.rank() == 0) {
       if (!directory->removed().empty()) {
@@ -338,6 +326,21 @@ int run(const CommandLine& line) {
   } catch (const std::exception& error) {
     return end_job(mpi, error, record);
   }
+}
+
+int run(const CommandLine& line) {
+  const std::string deck_name = line.argument(0, "a deck");
+  parse_restart(line);
+  progress_style(line.text("progress"));
+  if (line.flag("dry-run")) return launched_rank() > 0 ? 0 : dry_run(line, deck_name);
+  if (line.has("ranks") || line.has("ranks-per-node") || line.flag("layout"))
+    fail(ExitCode::usage,
+         "--ranks, --ranks-per-node and --layout are for --dry-run; for training, the launcher sets the "
+         "number of ranks");
+  const LaunchTime launched;
+  std::signal(SIGPIPE, SIG_IGN);  // the process that reads a long run's output may end first
+  return with_mpi(start_timeout(line, deck_name),
+                  [&](const MpiRuntime& mpi) { return train(mpi, line, launched); });
 }
 
 }  // namespace

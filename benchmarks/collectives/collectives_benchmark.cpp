@@ -404,8 +404,9 @@ int main(int argc, char** argv) {
   try {
     const auto settings = mylos::parse(argc, argv);
     if (!settings) return 0;
-    const mylos::MpiRuntime mpi;
-    return mylos::Benchmark(mpi, *settings).run() ? 0 : static_cast<int>(mylos::ExitCode::numerical);
+    return mylos::with_mpi(mylos::MpiRuntime::default_start_timeout, [&](const mylos::MpiRuntime& mpi) {
+      return mylos::Benchmark(mpi, *settings).run() ? 0 : static_cast<int>(mylos::ExitCode::numerical);
+    });
   } catch (const mylos::Error& error) {
     fmt::print(stderr, "collectives_benchmark: {}\n", error.what());
     return static_cast<int>(error.code());

@@ -179,8 +179,7 @@ class Benchmark {
   CheckpointStore store_;
 };
 
-int run(int argc, char** argv) {
-  const MpiRuntime mpi;
+int run(const MpiRuntime& mpi, int argc, char** argv) {
   CommandLine line;
   ModelConfig model;
   const auto read_command_line = [&] {
@@ -243,7 +242,8 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return mylos::run(argc, argv);
+    return mylos::with_mpi(mylos::MpiRuntime::default_start_timeout,
+                           [&](const mylos::MpiRuntime& mpi) { return mylos::run(mpi, argc, argv); });
   } catch (const std::exception& error) {
     fmt::print(stderr, "checkpoint_benchmark: {}\n", error.what());
     return static_cast<int>(mylos::ExitCode::internal);

@@ -106,9 +106,8 @@ DeckOverrides with_unused_keys(DeckOverrides overrides) {
   return overrides;
 }
 
-int run(int argc, char** argv) {
-  // 1. MPI, the command line and the deck: all ranks learn of an error together.
-  const MpiRuntime mpi;
+int run(const MpiRuntime& mpi, int argc, char** argv) {
+  // 1. The command line and the deck: all ranks learn of an error together.
   CommandLine line;
   Repetitions repetitions;
   std::string deck_name;
@@ -188,7 +187,8 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return run(argc, argv);
+    return with_mpi(MpiRuntime::default_start_timeout,
+                    [&](const MpiRuntime& mpi) { return run(mpi, argc, argv); });
   } catch (const std::exception& error) {
     fmt::print(stderr, "step_benchmark: {}\n", error.what());
     const auto* known = dynamic_cast<const mylos::Error*>(&error);

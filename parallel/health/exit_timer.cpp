@@ -1,33 +1,84 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "parallel/health/exit_timer.hpp"
 
+#include <array>
 #include <csignal>
+#include <cstdlib>
 #include <ctime>
 #include <optional>
+#include <poll.h>
+#include <string_view>
+#include <unistd.h>
 
 namespace mylos {
 
 namespace {
 
-std::optional<timer_t> create_timer() {
-  sigevent kill{};
-  kill.sigev_notify = SIGEV_SIGNAL;
-  kill.sigev_signo = SIGKILL;
+std::optional<timer_t> create_timer(int signal) {
+  sigevent event{};
+  event.sigev_notify = SIGEV_SIGNAL;
+  event.sigev_signo = signal;
   timer_t timer{};
-  if (timer_create(CLOCK_MONOTONIC, &kill, &timer) != 0) return std::nullopt;
+  if (timer_create(CLOCK_MONOTONIC, &event, &timer) != 0) return std::nullopt;
   return timer;
+}
+
+void start(timer_t timer, std::chrono::milliseconds patience) {
+  const auto whole = std::chrono::duration_cast<std::chrono::seconds>(patience);
+  itimerspec end{};
+  end.it_value.tv_sec = whole.count();
+  end.it_value.tv_nsec = std::chrono::nanoseconds(patience - whole).count();
+  timer_settime(timer, 0, &end, nullptr);
+}
+
+// For the handler.
+int exit_code = 0;
+int pmi = -1;  // the connection to the launcher
+
+/// Ends the PMI connection of this process: version 1 of PMI's wire protocol, which MPICH speaks by default.
+/// The launcher must not find the connection closed before it has answered.
+void leave_pmi() {
+  constexpr std::string_view request = "cmd=finalize\n";
+  constexpr std::string_view answer = "finalize_ack";
+  constexpr int longest_wait = 500;  // milliseconds
+  if (pmi < 0 || ::write(pmi, request.data(), request.size()) < 0) return;
+  std::array<char, 1024> buffer;
+  pollfd readable{.fd = pmi, .events = POLLIN, .revents = 0};
+  while (::poll(&readable, 1, longest_wait) > 0) {
+    const ssize_t bytes = ::read(pmi, buffer.data(), buffer.size());
+    if (bytes <= 0) return;
+    // Before it, there may be the answer that MPI_Finalize waits for.
+    if (std::string_view(buffer.data(), static_cast<std::size_t>(bytes)).find(answer) !=
+        std::string_view::npos)
+      return;
+  }
+}
+
+extern "C" void on_end_of_patience(int /*signal*/) {
+  leave_pmi();
+  _exit(exit_code);
 }
 
 }  // namespace
 
 void kill_unless_ended_within(std::chrono::milliseconds patience) {
-  static const std::optional<timer_t> timer = create_timer();
-  if (!timer) return;
-  const auto whole = std::chrono::duration_cast<std::chrono::seconds>(patience);
-  itimerspec end{};
-  end.it_value.tv_sec = whole.count();
-  end.it_value.tv_nsec = std::chrono::nanoseconds(patience - whole).count();
-  timer_settime(*timer, 0, &end, nullptr);
+  static const std::optional<timer_t> timer = create_timer(SIGKILL);
+  if (timer) start(*timer, patience);
+}
+
+void exit_unless_ended_within(std::chrono::milliseconds patience, int code) {
+  exit_code = code;
+  if (const char* descriptor = std::getenv("PMI_FD")) pmi = std::atoi(descriptor);
+  struct sigaction action {};
+  action.sa_handler = on_end_of_patience;
+  sigfillset(&action.sa_mask);
+  sigaction(SIGALRM, &action, nullptr);
+  sigset_t alarm;
+  sigemptyset(&alarm);
+  sigaddset(&alarm, SIGALRM);
+  pthread_sigmask(SIG_UNBLOCK, &alarm, nullptr);
+  static const std::optional<timer_t> timer = create_timer(SIGALRM);
+  if (timer) start(*timer, patience);
 }
 
 }  // namespace mylos

@@ -166,12 +166,6 @@ void FlightRecorder::set_phase(std::int64_t step, std::string_view text) {
   own().phase.store({step, fixed_text<56>(text)});
 }
 
-bool FlightRecorder::others_finished() const {
-  return std::ranges::all_of(node_, [&](const Mapping& mapping) {
-    return mapping.get() == &own() || mapping->finished.load() != 0;
-  });
-}
-
 void FlightRecorder::kill_others() const {
   for (const Mapping& mapping : node_) {
     const FlightPage& page = *mapping;

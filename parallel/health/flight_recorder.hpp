@@ -146,8 +146,6 @@ class FlightRecorder final : public CallObserver {
   int rank() const { return rank_; }
   /// The lowest rank of each node, ascending.
   const std::vector<int>& leaders() const { return leaders_; }
-  /// Whether all other ranks of this node have finished.
-  bool others_finished() const;
   /// Kills the other ranks of this node that have not finished, except ranks in another PID namespace.
   void kill_others() const;
   /// Sets `ranks` to the ranks of this node in order, including this one, then the rank that sent the

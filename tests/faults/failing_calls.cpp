@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A library that is preloaded into a program and makes a call of the C library on some paths fail, wait, or
-// write fewer bytes than requested. MYLOS_FAIL=PREFIX:RANK:CALL:N:ERROR: on that rank the N-th call of that
-// kind (pread, pwrite, fsync, truncate, fallocate, rename, mkdir, unlink, open, statfs), counted from 1, on a
-// path that begins with PREFIX fails with errno ERROR. With ERROR 0 a pwrite writes half of the bytes and a
-// statfs reports NFS; with -1 this call and all later ones never return; with -2 they wait until the file
-// that MYLOS_RELEASE names exists. Each such call is reported on stderr.
+// A library that is preloaded into a program and makes a call of the C library on some paths, or of MPI,
+// fail, wait, or write fewer bytes than requested. MYLOS_FAIL=PREFIX:RANK:CALL:N:ERROR: on that rank the N-th
+// call of that kind (pread, pwrite, fsync, truncate, fallocate, rename, mkdir, unlink, open, statfs, or
+// MPI_Finalize, with an empty path), counted from 1, on a path that begins with PREFIX fails with errno
+// ERROR; RANK * is every rank. With ERROR 0 a pwrite writes half of the bytes and a statfs reports NFS; with
+// -1 this call and all later ones never return; with -2 they wait until the file that MYLOS_RELEASE names
+// exists. Each such call is reported on stderr.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -39,7 +40,7 @@ Plan read_plan() {
     field = rest.substr(0, rest.find(':'));
     rest.remove_prefix(std::min(rest.size(), field.size() + 1));
   }
-  if (fields[1] != (rank == nullptr ? "0" : rank)) return {};
+  if (fields[1] != "*" && fields[1] != (rank == nullptr ? "0" : rank)) return {};
   return {fields[0], fields[2], std::atol(fields[3].c_str()), std::atoi(fields[4].c_str())};
 }
 
@@ -133,6 +134,9 @@ int statfs(const char* path, struct statfs* info) noexcept {
 }
 int statfs64(const char* path, struct statfs64* info) noexcept {
   return statfs_or_fail("statfs64", path, info);
+}
+int MPI_Finalize() {
+  return fails("MPI_Finalize", "") ? -1 : next<int()>("MPI_Finalize")();
 }
 int fsync(int fd) {
   return fails("fsync", path_of(fd)) ? -1 : next<int(int)>("fsync")(fd);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/base/error.hpp"
+#include "core/base/host.hpp"
 #include "core/base/join.hpp"
 #include "core/base/release.hpp"
 
@@ -108,12 +109,12 @@ bool uses_ucx_files() {
          (transports.empty() || transports == "all");
 }
 
-/// The first of these launchers' variables that is set, as a number; otherwise `otherwise`.
-int launched_number(std::initializer_list<const char*> names, int otherwise) {
-  for (const char* name : names) {
-    if (const char* value = std::getenv(name)) return std::max(0, std::atoi(value));
+/// The number of ranks on this node, if the launcher says it; otherwise 1.
+std::int64_t ranks_here() {
+  for (const char* name : {"MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "PALS_LOCAL_SIZE"}) {
+    if (const auto ranks = number_in_environment(name)) return std::max<std::int64_t>(1, *ranks);
   }
-  return otherwise;
+  return 1;
 }
 
 std::string limit_problem(ExitCode& code) {
@@ -145,8 +146,7 @@ std::string limit_problem(ExitCode& code) {
     return fmt::format("MPI needs files of {} KiB in /dev/shm, but ulimit -f is {} KiB: File too large",
                        own_shared >> 10U, size.rlim_cur >> 10U);
   }
-  const int ranks =
-      std::max(1, launched_number({"MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "PALS_LOCAL_SIZE"}, 1));
+  const std::int64_t ranks = ranks_here();
   struct statfs shared {};
   if (statfs("/dev/shm", &shared) != 0 || shared.f_blocks == 0) return "";
   const std::string probe = fmt::format("/dev/shm/mylos-{}", getpid());

@@ -93,8 +93,8 @@ void check_launch(int mpi_size) {
     fail(ExitCode::usage, "the launcher started {} ({}), but MPI ({}) has {}: start mylos with {}, {}",
          plural(launched->processes, "process", "processes"), setting(*launched), mpi_version(),
          plural(mpi_size, "rank", "ranks"),
-         std::getenv("SLURM_JOB_ID") != nullptr ? "srun --mpi=pmi2, or with the mpiexec of this MPI library"
-                                                : "the mpiexec of this MPI library",
+         is_srun || slurm_job() ? "srun --mpi=pmi2, or with the mpiexec of this MPI library"
+                                : "the mpiexec of this MPI library",
          meant);
   }
   const std::optional<SlurmJob> job = slurm_job();
@@ -111,8 +111,8 @@ void check_only_process(std::string_view command) {
   const std::optional<LaunchedSize> launched = launched_size();
   if (!launched || launched->processes == 1) return;
   fail(ExitCode::usage,
-       "{} is for one process, but the launcher started {} ({}): start it without a launcher, {}",
-       command, launched->processes, setting(*launched), meant);
+       "{} is for one process, but the launcher started {} ({}): start it without a launcher, {}", command,
+       launched->processes, setting(*launched), meant);
 }
 
 }  // namespace mylos

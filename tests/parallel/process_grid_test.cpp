@@ -8,6 +8,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -159,6 +160,20 @@ class HybridGrid : public testing::Test {
     const GridExtents extents{.replicate = world_->size() / 2, .shard = 2};
     return {*world_, extents, sets_, counter_, recorder_.get(), is_checked};
   }
+  /// What every rank has recorded, also the ranks of other nodes.
+  std::vector<RankFlight> read_all() {
+    std::vector<RankFlight> node;
+    recorder_->read_node(node);
+    RankFlight own = *std::ranges::find(node, world_->rank(), &RankFlight::rank);
+    static_assert(std::is_trivially_copyable_v<RankFlight>);
+    constexpr auto bytes = static_cast<std::int64_t>(sizeof(RankFlight));
+    std::vector<RankFlight> all(static_cast<std::size_t>(world_->size()));
+    world_
+        ->all_gather(TensorRef(&own, DType::uint8, {bytes}),
+                     TensorRef(all.data(), DType::uint8, {bytes * world_->size()}))
+        .host_wait();
+    return all;
+  }
   TensorRef buffer(std::int64_t count) { return {values_.data(), DType::fp32, {count}}; }
 
   std::unique_ptr<Communicator> world_ = open_communicator("shm");
@@ -220,10 +235,9 @@ TEST_F(HybridGrid, ReportsTheAxisOfAStalledCollective) {
   using namespace std::chrono_literals;
   constexpr WatchdogLimits limits{.silence = 24h, .operation_timeout = 1min};
   FailureDetector detector(0, limits);
-  std::vector<RankFlight> node;
-  recorder_->read_node(node);
-  EXPECT_FALSE(detector.look(node, FailureDetector::TimePoint(1h)));
-  EXPECT_TRUE(detector.look(node, FailureDetector::TimePoint(1h + 61s)));
+  const std::vector<RankFlight> ranks = read_all();
+  EXPECT_FALSE(detector.look(ranks, FailureDetector::TimePoint(1h)));
+  EXPECT_TRUE(detector.look(ranks, FailureDetector::TimePoint(1h + 61s)));
   const std::string reason(detector.reason());
   std::vector<int> further;
   for (int r = 2; r < world_->size(); ++r) further.push_back(r);
@@ -244,8 +258,7 @@ TEST_F(HybridGrid, ReportsTheAxisOfAStalledCollective) {
   if (rank < 2) of_replicas = start_in(replicas);
   of_replicas.host_wait();
   world_->barrier();
-  recorder_->read_node(node);
-  for (const RankFlight& flight : node) EXPECT_EQ(flight.open_operation(), nullptr);
+  for (const RankFlight& flight : read_all()) EXPECT_EQ(flight.open_operation(), nullptr);
 }
 
 TEST(ProcessGrid, NamesSetsOfAxes) {

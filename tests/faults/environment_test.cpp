@@ -156,9 +156,9 @@ TEST_F(Environment, WithFewThreadsEndsWithALine) {
 
 TEST_F(Environment, WithFewOrSmallFilesEndsWithALine) {
   if (has_address_sanitizer) GTEST_SKIP() << "sanitizers open files themselves";
-  const Outcome files = train_in({"prlimit", "--nofile=26"});
+  const Outcome files = train_in({"prlimit", "--nofile=31"});
   EXPECT_EQ(files.exit_code, static_cast<int>(ExitCode::io)) << files.output;
-  EXPECT_THAT(files.output, HasSubstr("open files, but ulimit -n is 26"));
+  EXPECT_THAT(files.output, HasSubstr("open files, but ulimit -n is 31"));
   const Outcome sizes = train_in({"prlimit", "--fsize=1000000"}, {}, {"UCX_TLS="});
   EXPECT_THAT(sizes.exit_code, AnyOf(0, static_cast<int>(ExitCode::io))) << sizes.output;
   if (sizes.exit_code != 0) {

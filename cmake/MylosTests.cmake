@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # How test programs are built and run.
+include(MylosLauncher)
 cmake_host_system_information(RESULT mylos_cores QUERY NUMBER_OF_LOGICAL_CORES)
 
 # Tests spend their time in the libraries, so their own code is compiled quickly, with GoogleTest's header precompiled.
@@ -31,8 +32,8 @@ function(mylos_test_program name)
 endfunction()
 
 # mylos_add_test(ENTRY PROGRAM [RANKS n] [TIMEOUT seconds] [LABELS labels...] [ARGUMENTS words...]) adds ENTRY,
-# which runs PROGRAM, on n ranks under mpiexec if RANKS is given, with a watchdog that turns a hang into a named
-# failure.
+# which runs PROGRAM, on n ranks that MYLOS_LAUNCHER starts if RANKS is given, with a watchdog that turns a hang into
+# a named failure. tests/README.md lists the labels.
 function(mylos_add_test entry program)
   cmake_parse_arguments(arg "" "RANKS;TIMEOUT" "LABELS;ARGUMENTS" ${ARGN})
   if(NOT arg_TIMEOUT)
@@ -48,7 +49,7 @@ function(mylos_add_test entry program)
   endif()
   set(launcher)
   if(arg_RANKS)
-    set(launcher ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${arg_RANKS})
+    set(launcher ${PROJECT_BINARY_DIR}/launch ${arg_RANKS})
   else()
     set(arg_RANKS 1)
   endif()

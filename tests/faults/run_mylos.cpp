@@ -15,6 +15,7 @@
 
 #include <fmt/format.h>
 
+#include "tests/support/outer_job.hpp"
 #include "tests/support/waiting.hpp"
 
 namespace mylos::test {
@@ -66,7 +67,10 @@ Job::Job(const std::vector<std::string>& arguments, const JobOptions& options) {
   id_ = fmt::format("{}-{}", ::getpid(), ++jobs);
   const char* build = std::getenv("MYLOS_BUILD");
   if (build == nullptr) throw std::runtime_error("set MYLOS_BUILD to the build folder, or run by ctest");
-  std::vector<std::string> words = {MYLOS_MPIEXEC, "-n", fmt::format("{}", options.ranks)};
+  const char* launch = std::getenv("MYLOS_LAUNCH");
+  if (launch == nullptr) leave_outer_job();
+  std::vector<std::string> words = {launch != nullptr ? launch : fmt::format("{}/launch_here", build),
+                                    fmt::format("{}", options.ranks)};
   words.insert(words.end(), options.wrapper.begin(), options.wrapper.end());
   words.push_back(fmt::format("{}/bin/mylos", build));
   words.insert(words.end(), arguments.begin(), arguments.end());
@@ -75,7 +79,7 @@ Job::Job(const std::vector<std::string>& arguments, const JobOptions& options) {
   const std::vector<char*> envp = pointers(variables);
   output_ = ::memfd_create("output", MFD_CLOEXEC);
   launcher_ = ::fork();
-  if (launcher_ < 0) throw std::runtime_error("no process for mpiexec");
+  if (launcher_ < 0) throw std::runtime_error("no process for the launcher");
   if (launcher_ != 0) return;
 
   ::setpgid(0, 0);

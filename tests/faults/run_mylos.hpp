@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Starts the mylos executable under mpiexec, as a user does, and finds the processes of its ranks.
+// Starts the mylos executable on several ranks, as a user does, and finds the processes of its ranks.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@ namespace mylos::test {
 
 /// How a job ended.
 struct Outcome {
-  int exit_code = -1;  ///< of mpiexec; 1000 + signal if a signal ended it
+  int exit_code = -1;  ///< of the launcher; 1000 + signal if a signal ended it
   std::string output;  ///< standard output and error of all ranks
 };
 
@@ -22,7 +22,9 @@ struct JobOptions {
   std::vector<std::string> wrapper = {};      ///< a command to which mylos and its arguments are passed
 };
 
-/// A running `mpiexec -n RANKS mylos ARGUMENTS`.
+/// A running `mpiexec -n RANKS mylos ARGUMENTS` on this node, also within a job of Slurm. If MYLOS_LAUNCH
+/// names a launch script of the build, this starts the ranks, perhaps on other nodes, where their processes
+/// are not found.
 class Job {
  public:
   explicit Job(const std::vector<std::string>& arguments, const JobOptions& options = {});

@@ -11,6 +11,7 @@
 
 #include "core/base/error.hpp"
 #include "parallel/health/traffic.hpp"
+#include "tests/support/outer_job.hpp"
 
 namespace mylos {
 namespace {
@@ -21,9 +22,10 @@ struct Outcome {
 };
 
 Outcome run_subject(const std::string& failure, int ranks, const std::string& backend = "mpi") {
+  test::leave_outer_job();
   const std::string command =
-      fmt::format("MYLOS_PLUGIN_PATH={}/lib/mylos {} -n {} {} {} {} 2>&1", std::getenv("MYLOS_BUILD"),
-                  MYLOS_MPIEXEC, ranks, MYLOS_WATCHDOG_SUBJECT, failure, backend);
+      fmt::format("MYLOS_PLUGIN_PATH={0}/lib/mylos {0}/launch_here {1} {2} {3} {4} 2>&1",
+                  std::getenv("MYLOS_BUILD"), ranks, MYLOS_WATCHDOG_SUBJECT, failure, backend);
   Outcome outcome;
   std::FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return outcome;

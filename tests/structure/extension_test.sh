@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Adds an exchange, an operation and a subcommand to a copy of the tree, with no more edits than docs/design.md lists
 # ("Extensions"), builds the copy and uses the additions. Lines in CMake lists do not count as edits.
-# usage: extension_test.sh SOURCE_FOLDER WORK_FOLDER MPIEXEC CMAKE_OPTIONS...
+# usage: extension_test.sh SOURCE_FOLDER WORK_FOLDER LAUNCH CMAKE_OPTIONS...
 set -euo pipefail
 source=$1
 work=$2
-mpiexec=$3
+launch=$3
 extension=$source/tests/structure/extension
 tree=$work/tree
 
@@ -115,7 +115,7 @@ END
 
 # train NAME OPTIONS... trains on two ranks in the directory NAME.
 train() {
-  "$mpiexec" -n 2 "$mylos" train "$work/deck" --progress=plain --run.dir="$work/$1" "${@:2}" | tee -a "$work/$1.log"
+  "$launch" 2 "$mylos" train "$work/deck" --progress=plain --run.dir="$work/$1" "${@:2}" | tee -a "$work/$1.log"
 }
 train ddp
 # Each rank owns two of the four units.
@@ -146,5 +146,5 @@ print("%.9g" % max(map(abs, weights)))
 END
 )
 for ranks in 1 2; do
-  shows "step 6: the largest weight has the magnitude $largest" "$mpiexec" -n $ranks "$mylos" largest "$work/dealt"
+  shows "step 6: the largest weight has the magnitude $largest" "$launch" $ranks "$mylos" largest "$work/dealt"
 done

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <unistd.h>
 
+#include "app/shared_directory.hpp"
 #include "core/base/host.hpp"
 #include "core/base/say.hpp"
 #include "core/base/version.hpp"
@@ -69,7 +70,12 @@ CheckpointPlace check_directory(const RunPaths& paths, const fs::path& checkpoin
   // For a link: the directory that it points to, even if that directory no longer exists.
   const fs::path present = place_of(is_link ? link.parent_path() / fs::read_symlink(link) : link);
   const fs::path place = checkpoints.empty() ? present : place_of(checkpoints);
-  const bool has_none = !is_link && (!fs::exists(link) || (fs::is_directory(link) && fs::is_empty(link)));
+  const auto holds_nothing = [&] {
+    const fs::directory_iterator entries(link);
+    return std::all_of(begin(entries), end(entries),
+                       [](const auto& entry) { return is_probe(entry.path()); });
+  };
+  const bool has_none = !is_link && (!fs::exists(link) || (fs::is_directory(link) && holds_nothing()));
   if (place == place_of(paths.root))
     fail(ExitCode::usage, "[checkpoint] dir = {} is the run's directory itself", checkpoints.string());
   if (place != present && !has_none) {
@@ -118,33 +124,64 @@ std::string run_directory_problem(const RunPaths& paths, const fs::path& checkpo
              : fmt::format("{} cannot be written: {}", present.string(), std::strerror(errno));
 }
 
-RunDirectory::RunDirectory(const RunPaths& paths, const fs::path& checkpoints, bool restart) {
+RunDirectory::RunDirectory(const RunPaths& paths, const fs::path& checkpoints, bool restart) : paths_(paths) {
+  note_missing(paths.root);
   make_directory(paths.root);
+  note_missing(paths.root / "lock");
   lock_ = std::make_unique<RunLock>(paths.root, "run.dir");
   const CheckpointPlace found = check_directory(paths, checkpoints, restart);
   const fs::path& place = found.place;
+  note_missing(place);
   make_directory(place);
   // Another run may have its checkpoints in this run's directory, or this run in another one's. Each takes
   // the lock that the other looks for before it looks for the other's.
   std::error_code error;
+  if (found.is_elsewhere) note_missing(place / "lock");
   if (found.is_elsewhere || fs::exists(place / "lock", error))
     checkpoint_lock_ = std::make_unique<RunLock>(place, "checkpoint.dir");
   const fs::path owner = place.parent_path();
   if (found.is_elsewhere && place.filename() == paths.checkpoints().filename() &&
       fs::exists(owner / "lock", error))
     owner_lock_ = std::make_unique<RunLock>(owner, "checkpoint.dir");
-  if (!restart) {
-    for (const auto& [step, file] : traces_of(paths))
-      if (remove_file(file)) removed_.push_back(file.filename());
-    for (const fs::path& file : {paths.metrics(), paths.status(), paths.report()})
-      if (remove_file(file)) removed_.push_back(file.filename());
+  if (found.is_elsewhere && !found.has_link) to_link_ = place;
+}
+
+fs::path RunDirectory::checkpoints() const {
+  return to_link_.empty() ? paths_.checkpoints() : to_link_;
+}
+
+void RunDirectory::note_missing(const fs::path& path) {
+  std::error_code unknown;
+  std::vector<fs::path> missing;
+  for (fs::path part = path; !part.empty() && !fs::exists(fs::symlink_status(part, unknown));
+       part = part.parent_path())
+    missing.push_back(part);
+  made_.insert(made_.end(), missing.rbegin(), missing.rend());
+}
+
+std::vector<std::string> RunDirectory::begin(bool restart) {
+  if (!to_link_.empty()) {
+    const fs::path link = paths_.checkpoints();
+    std::error_code error;
+    remove_probes(link);
+    fs::remove(link, error);  // at most an empty directory
+    fs::create_directory_symlink(to_link_, link, error);
+    if (error)
+      fail(ExitCode::io, "cannot link {} to {}: {}", link.string(), to_link_.string(), error.message());
+    sync_path(paths_.root);
   }
-  if (!found.is_elsewhere || found.has_link) return;
-  const fs::path link = paths.checkpoints();
-  fs::remove(link, error);  // at most an empty directory
-  fs::create_directory_symlink(place, link, error);
-  if (error) fail(ExitCode::io, "cannot link {} to {}: {}", link.string(), place.string(), error.message());
-  sync_path(paths.root);
+  std::vector<std::string> removed;
+  if (restart) return removed;
+  for (const auto& [step, file] : traces_of(paths_))
+    if (remove_file(file)) removed.push_back(file.filename());
+  for (const fs::path& file : {paths_.metrics(), paths_.status(), paths_.report()})
+    if (remove_file(file)) removed.push_back(file.filename());
+  return removed;
+}
+
+void RunDirectory::withdraw() {
+  std::error_code ignored;
+  for (auto path = made_.rbegin(); path != made_.rend(); ++path) fs::remove(*path, ignored);
 }
 
 std::string folder_of_run(const RunPaths& paths) {

@@ -35,22 +35,33 @@ std::map<std::int64_t, std::filesystem::path> traces_of(const RunPaths& paths);
 /// keeps this object for the whole run.
 class RunDirectory {
  public:
-  /// `checkpoints` names the directory of the checkpoints; `paths.checkpoints()` then is that directory or a
-  /// link to it. If no directory is named, the checkpoints are in `paths.checkpoints()`, which may be a link.
-  /// Throws ExitCode::usage if `restart` is false but a run or checkpoints exist; if `checkpoints` is the
-  /// run's directory itself, differs from the place that this run's checkpoints already have, or holds those
-  /// of another run; or if another job has locked one of the two directories. Throws ExitCode::io if a
-  /// directory cannot be written.
+  /// `checkpoints` names the directory of the checkpoints; after `begin`, `paths.checkpoints()` is that
+  /// directory or a link to it. If no directory is named, the checkpoints are in `paths.checkpoints()`, which
+  /// may be a link. Throws ExitCode::usage if `restart` is false but a run or checkpoints exist; if
+  /// `checkpoints` is the run's directory itself, differs from the place that this run's checkpoints already
+  /// have, or holds those of another run; or if another job has locked one of the two directories. Throws
+  /// ExitCode::io if a directory cannot be written.
   RunDirectory(const RunPaths& paths, const std::filesystem::path& checkpoints, bool restart);
 
-  /// Names of files of an earlier run that the constructor removed. Only a new run removes any.
-  const std::vector<std::string>& removed() const { return removed_; }
+  /// Where the checkpoints are, or will be after `begin`.
+  std::filesystem::path checkpoints() const;
+  /// Makes the link to the checkpoints, if they are elsewhere. A run that does not continue another then
+  /// removes metrics, status, report and traces of an earlier one. Returns their names. Throws ExitCode::io.
+  std::vector<std::string> begin(bool restart);
+  /// Removes the directories and locks that the constructor has made, for a run that does not begin. What
+  /// holds other files stays.
+  void withdraw();
 
  private:
+  /// Has `withdraw` remove `path` and its parents if they do not exist yet.
+  void note_missing(const std::filesystem::path& path);
+
+  RunPaths paths_;
+  std::vector<std::filesystem::path> made_;  // the outermost first
+  std::filesystem::path to_link_;            // checkpoints elsewhere, to which there is no link yet
   std::unique_ptr<RunLock> lock_;
   std::unique_ptr<RunLock> checkpoint_lock_;  // of a checkpoint directory that other runs may name
   std::unique_ptr<RunLock> owner_lock_;       // of the run whose own checkpoint directory that is
-  std::vector<std::string> removed_;
 };
 
 /// Returns why a run cannot begin in its directory as it is now, or is to begin although it is meant to be

@@ -18,6 +18,7 @@
 #include "app/plan_text.hpp"
 #include "app/processors.hpp"
 #include "app/setup.hpp"
+#include "app/shared_directory.hpp"
 #include "app/trainer.hpp"
 #include "core/base/clock.hpp"
 #include "core/base/host.hpp"
@@ -246,19 +247,33 @@ int train(const MpiRuntime& mpi, const CommandLine& line, const LaunchTime& laun
   mpi.set_limits(setup.config.comm.limits);
   if (const int code = fall_back_to_mpi(mpi, setup)) return code;
   const RunPaths paths{setup.config.run_dir, setup.config.folder};
+  std::string ranks_text;
+  std::string checkpoints;
   const auto take_directory = [&] {
     if (mpi.rank() != 0) return;
     const std::string& ranks = setup.config.data.ranks;
-    const std::string ranks_text = ranks.empty() || (restart && std::filesystem::exists(paths.ranks()))
-                                       ? ""
-                                       : read_gpt2_ranks(ranks).text();
+    if (!ranks.empty() && !(restart && std::filesystem::exists(paths.ranks())))
+      ranks_text = read_gpt2_ranks(ranks).text();
     directory.emplace(paths, setup.config.checkpoint.directory, restart.has_value());
-    if (!ranks_text.empty()) write_text_file(paths.ranks(), ranks_text);
+    checkpoints = directory->checkpoints();
   };
   if (const int code = run_agreed(mpi, take_directory)) return code;
+  const StopSignals signals;
+  checkpoints = mpi.broadcast(checkpoints);
+  if (const int code =
+          check_shared(mpi, {{"run.dir", paths.root}, {"checkpoint.dir", checkpoints}}, signals)) {
+    if (directory) directory->withdraw();
+    return code;
+  }
+  std::vector<std::string> removed;
+  const auto begin_run = [&] {
+    if (!directory) return;
+    removed = directory->begin(restart.has_value());
+    if (!ranks_text.empty()) write_text_file(paths.ranks(), ranks_text);
+  };
+  if (const int code = run_agreed(mpi, begin_run)) return code;
 
   // 2. The backends and the trainer: from here on, an error on one rank ends the job.
-  const StopSignals signals;
   Console console(mpi.rank() == 0, progress_style(line.text("progress")));
   std::string resolved_deck;
   std::unique_ptr<IoThread> io;
@@ -292,9 +307,9 @@ int train(const MpiRuntime& mpi, const CommandLine& line, const LaunchTime& laun
         peak, *samples, std::move(valid_data), tokenizer, data_seconds, *step});
     trainer->start(restart);
     if (mpi.rank() == 0) {
-      if (!directory->removed().empty()) {
+      if (!removed.empty()) {
         console.warn(fmt::format("removed from {} what is of an earlier run: {}", paths.root.string(),
-                                 join(directory->removed(), ", ")));
+                                 join(removed, ", ")));
       }
       write_text_file(paths.resolved_deck(), resolved_deck);
       write_status(paths, "running", std::nullopt, *step, "");

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Where a time of a whole job begins and ends, and what a limit interrupts: with a clock that the test drives
 // (MYLOS_CLOCK). Nothing takes any time unless the test says so.
+#include "tests/faults/driven_clock.hpp"
+
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <ctime>
-#include <fcntl.h>
 #include <fstream>
-#include <sys/mman.h>
 #include <thread>
 #include <unistd.h>
 
@@ -25,32 +24,6 @@ namespace {
 using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-/// The file that MYLOS_CLOCK names.
-class DrivenClock {
- public:
-  explicit DrivenClock(const fs::path& file) : file_(file) {
-    spill(file, std::string(sizeof(Time), '\0'));
-    const int descriptor = ::open(file.c_str(), O_RDWR | O_CLOEXEC);
-    void* page = ::mmap(nullptr, sizeof(Time), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-    ::close(descriptor);
-    if (page == MAP_FAILED) throw std::runtime_error("no clock");
-    time_ = static_cast<Time*>(page);
-  }
-  ~DrivenClock() { ::munmap(time_, sizeof(Time)); }
-  DrivenClock(const DrivenClock&) = delete;
-  DrivenClock& operator=(const DrivenClock&) = delete;
-
-  void advance(std::chrono::milliseconds time) { time_->fetch_add(std::chrono::nanoseconds(time).count()); }
-  void advance(std::int64_t seconds) { advance(std::chrono::seconds(seconds)); }
-  std::int64_t seconds() const { return time_->load() / 1'000'000'000; }
-  std::string variable() const { return "MYLOS_CLOCK=" + file_.string(); }
-
- private:
-  using Time = std::atomic<std::int64_t>;
-  fs::path file_;
-  Time* time_ = nullptr;
-};
 
 bool is_stopped(pid_t process) {
   std::ifstream file(fmt::format("/proc/{}/stat", process));

@@ -149,8 +149,9 @@ TEST_F(SharedDirectory, MayBeMountedLate) {
   fs::create_directory(disk);
   const std::string release = (scratch() / "release").string();
   Job job(train_arguments("disk/a"),
-          on_its_own_node(fmt::format("{} && {{ (until [ -e {} ]; do sleep 0.05; done; umount -l {}) & }}",
-                                      private_disk(disk), release, disk.string())));
+          on_its_own_node(
+              fmt::format("{} && {{ (until [ -e {} -o ! -e {} ]; do sleep 0.05; done; umount -l {}) & }}",
+                          private_disk(disk), release, deck().string(), disk.string())));
   job.wait_until([&] { return !probes().empty(); });
   spill(scratch() / "release", "");
   const Outcome outcome = job.wait();

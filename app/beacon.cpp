@@ -2,6 +2,10 @@
 #include "app/beacon.hpp"
 
 #include <algorithm>
+#include <string>
+#include <vector>
+
+#include "app/processors.hpp"
 
 namespace mylos {
 
@@ -34,6 +38,9 @@ Beacon::Beacon(FlightRecorder& recorder) : recorder_(recorder) {
   MPI_Comm_size(comm_, &size);
   next_ = (place + 1) % size;
   previous_ = (place + size - 1) % size;
+  pulse_.emplace();
+  const std::vector<std::string> pulses = gather_texts(comm_, pulse_->text());
+  pulse_->connect(pulses[static_cast<std::size_t>(next_)], pulses[static_cast<std::size_t>(previous_)]);
   thread_ = std::thread([this] { run(); });
 }
 
@@ -57,6 +64,8 @@ void Beacon::run() {
   receive();
   while (true) {
     const bool stops = stops_;
+    pulse_->send(recorder_.heartbeats());
+    while (const auto heartbeats = pulse_->receive()) recorder_.receive_heartbeats(*heartbeats);
     if (is_complete(sending) && sent.is_last == 0) {
       recorder_.write_message(sent.page);
       sent.is_last = stops ? 1 : 0;

@@ -213,9 +213,15 @@ void FlightRecorder::write_message(Message& message) const {
 
 void FlightRecorder::receive(const Message& message, bool is_last) {
   auto* words = reinterpret_cast<std::uint64_t*>(received_.get());
+  const std::uint64_t heard = received_->heartbeats.load();
   for (std::size_t i = 0; i < message.size(); ++i) std::atomic_ref(words[i]).store(message[i]);
+  receive_heartbeats(heard);
   if (is_last) received_->finished.store(1);
   has_received_.store(true);
+}
+
+void FlightRecorder::receive_heartbeats(std::uint64_t heartbeats) {
+  if (heartbeats > received_->heartbeats.load()) received_->heartbeats.store(heartbeats);
 }
 
 }  // namespace mylos

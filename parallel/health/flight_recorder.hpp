@@ -137,6 +137,7 @@ class FlightRecorder final : public CallObserver {
   void complete(std::uint64_t number) override;
   /// Sets the activity of this rank that the report shows. Only one thread may call it.
   void set_phase(std::int64_t step, std::string_view text);
+  std::uint64_t heartbeats() const { return own().heartbeats.load(); }
   void beat() { own().heartbeats.fetch_add(1); }
   /// Tells the other ranks whether this one's detector has found a failure.
   void set_sees_failure(bool sees) { own().sees_failure.store(sees ? 1 : 0); }
@@ -159,6 +160,8 @@ class FlightRecorder final : public CallObserver {
   /// Receives a message from a rank of another node, always the same rank. After its last message the rank
   /// counts as finished.
   void receive(const Message& message, bool is_last);
+  /// Receives only the number of heartbeats of that rank, of which the largest counts.
+  void receive_heartbeats(std::uint64_t heartbeats);
 
  private:
   struct Unmap {

@@ -174,6 +174,13 @@ TEST(FlightRecorder, ShowsARankOfAnotherNodeAsOfItsLastMessage) {
   EXPECT_FALSE(node.back().finished);
   ASSERT_NE(node.back().open_operation(), nullptr);
   EXPECT_STREQ(node.back().open_operation()->record.operation.data(), "barrier");
+  // Heartbeats may arrive ahead of a message.
+  const std::uint64_t heartbeats = node.back().heartbeats;
+  recorder.receive_heartbeats(heartbeats + 2);
+  recorder.receive_heartbeats(heartbeats + 1);
+  recorder.receive(message, false);
+  recorder.read_node(node);
+  EXPECT_EQ(node.back().heartbeats, heartbeats + 2);
   recorder.receive(message, true);
   recorder.read_node(node);
   EXPECT_TRUE(node.back().finished);

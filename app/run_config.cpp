@@ -501,7 +501,7 @@ LrScheduleConfig lr_config(const ParamValues& values) {
           .decay_steps = values.integer("optim.decay_steps")};
 }
 
-ParallelPlan parallel_plan(const ParamValues& values) {
+ParallelLayout parallel_layout(const ParamValues& values) {
   const ExchangeKind& exchange = find_kind(exchanges(), values.text("parallel.exchange"));
   return {
       .tensor = values.integer("parallel.tensor"),
@@ -556,7 +556,7 @@ RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, co
   RunConfig config;
   config.model = model_config(values);
   config.train = train_config(values);
-  config.parallel = parallel_plan(values);
+  config.parallel = parallel_layout(values);
   config.optimizer = optimizer_config(values);
   config.lr = lr_config(values);
   config.guard = guard_config(values);

@@ -9,7 +9,7 @@
 #include "app/run_config.hpp"
 #include "core/base/version.hpp"
 #include "core/model/model_config.hpp"
-#include "core/optim/grad_guard.hpp"
+#include "core/ops/grad_guard.hpp"
 #include "io/tokens/sidecar.hpp"
 
 namespace mylos {

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/communicator.hpp"
+#include "core/communication/communicator.hpp"
 #include "core/memory/memory_ledger.hpp"
 #include "core/ops/compute_backend.hpp"
 #include "core/param_spec.hpp"

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/communicator.hpp"
+#include "core/communication/communicator.hpp"
 #include "core/ops/compute_backend.hpp"
 
 namespace mylos {

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "core/communicator.hpp"
+#include "core/communication/communicator.hpp"
 #include "core/layout/axis.hpp"
-#include "core/trace.hpp"
+#include "core/trace/trace.hpp"
 #include "parallel/health/traffic.hpp"
 
 namespace mylos {

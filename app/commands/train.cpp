@@ -59,7 +59,7 @@ void reuse_choices(Setup& setup, const RunPaths& paths) {
     const DeckEntry* entry = before.find(key);
     return entry != nullptr ? entry->value : std::string();
   };
-  const ParallelPlan& layout = setup.config.parallel;
+  const ParallelLayout& layout = setup.config.parallel;
   if (value("parallel.data") != std::to_string(layout.data)) return;
   const std::string tensor = value("parallel.tensor");
   if ((tensor.empty() ? "1" : tensor) != std::to_string(layout.tensor)) return;

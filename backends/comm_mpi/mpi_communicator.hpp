@@ -9,7 +9,8 @@
 
 #include <mpi.h>
 
-#include "core/communicator.hpp"
+#include "core/communication/communicator.hpp"
+#include "core/ops/compute_backend.hpp"
 
 namespace mylos::comm_mpi {
 

@@ -10,7 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/forwarding_communicator.hpp"
+#include "core/communication/forwarding_communicator.hpp"
+#include "core/ops/compute_backend.hpp"
 
 namespace mylos::comm_nccl {
 

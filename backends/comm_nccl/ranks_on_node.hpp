@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "core/communicator.hpp"
+#include "core/communication/communicator.hpp"
 
 namespace mylos::comm_nccl {
 

@@ -6,7 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "core/forwarding_communicator.hpp"
+#include "core/communication/forwarding_communicator.hpp"
+#include "core/ops/compute_backend.hpp"
 
 namespace mylos::comm_self {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "backends/comm_shm/shared_memory.hpp"
-#include "core/communicator.hpp"
+#include "core/communication/communicator.hpp"
 
 namespace mylos::comm_shm {
 

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstring>
 
-#include "core/ops/host_reduction.hpp"
+#include "core/communication/host_reduction.hpp"
 
 namespace mylos::comm_shm {
 

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <span>
 
-#include "core/communicator.hpp"
+#include "core/communication/communicator.hpp"
 
 namespace mylos::comm_shm {
 

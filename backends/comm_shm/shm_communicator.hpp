@@ -17,9 +17,10 @@
 #include "backends/comm_shm/shared_part.hpp"
 #include "backends/comm_shm/staged_collectives.hpp"
 #include "backends/comm_shm/window_collectives.hpp"
-#include "core/communicator.hpp"
+#include "core/communication/communicator.hpp"
 #include "core/memory/host_buffers.hpp"
 #include "core/memory/memory_charge.hpp"
+#include "core/ops/compute_backend.hpp"
 
 namespace mylos::comm_shm {
 

@@ -9,7 +9,7 @@
 #include "backends/comm_shm/collective_queue.hpp"
 #include "backends/comm_shm/division.hpp"
 #include "backends/comm_shm/shared_part.hpp"
-#include "core/communicator.hpp"
+#include "core/communication/communicator.hpp"
 
 namespace mylos::comm_shm {
 

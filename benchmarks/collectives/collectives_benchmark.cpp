@@ -21,7 +21,7 @@
 #include "app/mpi_runtime.hpp"
 #include "benchmarks/collectives/memory_bound.hpp"
 #include "core/base/statistics.hpp"
-#include "core/communicator.hpp"
+#include "core/communication/communicator.hpp"
 #include "core/param_values.hpp"
 #include "core/plugin.hpp"
 #include "parallel/collectives/algorithm_communicator.hpp"

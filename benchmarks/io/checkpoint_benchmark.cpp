@@ -19,6 +19,7 @@
 #include "app/setup.hpp"
 #include "core/base/statistics.hpp"
 #include "core/layout/parameter_table.hpp"
+#include "core/model/parameters.hpp"
 #include "io/agree.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/file_util.hpp"
@@ -78,7 +79,7 @@ void fill(std::vector<float>& values, std::uint64_t seed) {
 CheckpointContent make_content(const MpiRuntime& mpi, const ModelConfig& model,
                                std::vector<std::vector<float>>& memory) {
   CheckpointContent content;
-  const ParameterTable table(model);
+  const ParameterTable table = parameters_of(model);
   for (const auto& [file, group] : {std::pair("weights.h5", ""), std::pair("optimizer.h5", "first_moment/"),
                                     std::pair("optimizer.h5", "second_moment/")}) {
     for (const Parameter& parameter : table.parameters()) {

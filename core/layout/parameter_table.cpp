@@ -2,7 +2,6 @@
 #include "core/layout/parameter_table.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <span>
 
@@ -11,8 +10,6 @@
 namespace mylos {
 
 namespace {
-
-constexpr std::string_view vocab = "vocab";
 
 std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -65,59 +62,6 @@ GlobalIndex Parameter::global_index() const {
   return index;
 }
 
-ParameterTable::ParameterTable(const ModelConfig& model) {
-  const std::int64_t c = model.width;
-  const Dimension width{"width", c};
-  const Dimension inner{"inner", 4 * c};  // of the feed-forward layer
-  const Dimension heads{"heads", model.heads};
-  const Dimension head{"head_dim", model.head_dim()};
-  const Dimension qkv{"qkv", 3};
-  const float stddev = 0.02F;
-  // Radford et al., 2019, section 2.3: the weights of residual projections are scaled by 1/sqrt(N), with N
-  // residual layers (two per block).
-  const float residual = stddev / std::sqrt(2.0F * static_cast<float>(model.layers));
-  const auto normal = Initialisation::normal;
-  const auto zeros = Initialisation::zeros;
-  const auto ones = Initialisation::ones;
-  const auto tokens = [&](const char* name) {
-    Parameter& matrix = add(name, {model.vocab, c}, {{vocab, model.vocab}, width}, normal, stddev);
-    matrix.row_multiple = model.vocab_multiple;
-    matrix.padded_rows = model.padded_vocab();
-  };
-  const auto bias = [&](const std::string& name) { add(name, {c}, {width}, zeros, 0); };
-
-  const auto norm = [&](const std::string& name) {
-    for (const auto& [part, initialisation] : {std::pair(".weight", ones), std::pair(".bias", zeros)})
-      add(name + part, {c}, {width}, initialisation, 0).is_norm = true;
-  };
-
-  begin_unit("embedding");
-  tokens("wte.weight");
-  add("wpe.weight", {model.context, c}, {{"context", model.context}, width}, normal, stddev);
-
-  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
-    const std::string h = fmt::format("h.{}.", layer);
-    begin_unit(fmt::format("block {}", layer));
-    split(add(h + "mlp.c_proj.weight", {4 * c, c}, {inner, width}, normal, residual), Axis::tensor, "inner");
-    bias(h + "mlp.c_proj.bias");
-    split(add(h + "mlp.c_fc.weight", {c, 4 * c}, {width, inner}, normal, stddev), Axis::tensor, "inner");
-    split(add(h + "mlp.c_fc.bias", {4 * c}, {inner}, zeros, 0), Axis::tensor, "inner");
-    norm(h + "ln_2");
-    split(add(h + "attn.c_proj.weight", {c, c}, {heads, head, width}, normal, residual), Axis::tensor,
-          "heads");
-    bias(h + "attn.c_proj.bias");
-    split(add(h + "attn.c_attn.weight", {c, 3 * c}, {width, qkv, heads, head}, normal, stddev), Axis::tensor,
-          "heads");
-    split(add(h + "attn.c_attn.bias", {3 * c}, {qkv, heads, head}, zeros, 0), Axis::tensor, "heads");
-    norm(h + "ln_1");
-  }
-
-  begin_unit("head");
-  if (!model.tied) tokens("lm_head.weight");
-  norm("ln_f");
-  lay_out();
-}
-
 void ParameterTable::begin_unit(const std::string& name) {
   units_.push_back({.name = name, .parameters = {}, .size = 0});
 }
@@ -166,7 +110,7 @@ ParameterTable ParameterTable::local(const Coordinates& coordinates, const Tenso
   for (Parameter& parameter : table.parameters_) {
     if (divides && splits.sequence && parameter.is_norm)
       parameter.placement[tensor].kind = Placement::Kind::summed;
-    const bool has_split_rows = divides && splits.vocab && parameter.view[0].name == vocab;
+    const bool has_split_rows = divides && splits.vocab && parameter.view[0].name == vocab_dimension;
     if (has_split_rows) {
       parameter.placement[tensor] = {.kind = Placement::Kind::split, .dimension = 0};
       split_rows(parameter, coordinates);

@@ -12,7 +12,6 @@
 #include "core/base/global_index.hpp"
 #include "core/layout/axis.hpp"
 #include "core/layout/box.hpp"
-#include "core/model/model_config.hpp"
 
 namespace mylos {
 
@@ -96,13 +95,22 @@ struct TensorSplits {
   bool sequence = false;  ///< the residual stream: norms see only some of the rows
 };
 
-/// The parameters and units of a GPT-2: the whole model or, from `local`, one rank's part.
+/// The dimension of a view that `TensorSplits::vocab` divides.
+inline constexpr std::string_view vocab_dimension = "vocab";
+
+/// The parameters and units of a model: the whole model or, from `local`, one rank's part.
 class ParameterTable {
  public:
-  /// Unit 0 is the embedding, unit 1 + l is block l, the last unit is the head. If the model is tied, the
-  /// head owns no matrix. Along the tensor axis, the blocks' matrices are split as in Shoeybi et al.,
-  /// "Megatron-LM", 2019, section 3.
-  explicit ParameterTable(const ModelConfig& model);
+  /// The next parameters belong to a new unit.
+  void begin_unit(const std::string& name);
+  /// Adds a parameter to the last unit, after those that are there: the order is that in which the backward
+  /// pass completes their gradients. The reference is valid until the next call.
+  Parameter& add(const std::string& name, std::vector<std::int64_t> shape, std::vector<Dimension> view,
+                 Initialisation initialisation, float stddev = 0.0F);
+  /// Sets the placement along `axis` to a split of `dimension`, which `local` then divides.
+  static void split(Parameter& parameter, Axis axis, std::string_view dimension);
+  /// Sets the offsets and sizes of all units, once they are complete.
+  void lay_out();
 
   /// Returns what the rank at `coordinates` holds. If the vocabulary is divided, it is padded first, so the
   /// last ranks may hold fewer of its rows, or none. Throws ExitCode::usage if any other split dimension
@@ -122,15 +130,8 @@ class ParameterTable {
   static constexpr std::int64_t alignment = 64;
 
  private:
-  void begin_unit(const std::string& name);
-  Parameter& add(const std::string& name, std::vector<std::int64_t> shape, std::vector<Dimension> view,
-                 Initialisation initialisation, float stddev);
   /// Divides the rows of the matrix along the tensor axis. Every rank has the same number of rows in memory.
   static void split_rows(Parameter& parameter, const Coordinates& coordinates);
-  /// Sets the placement along `axis` to a split of `dimension`, which `local` then divides.
-  static void split(Parameter& parameter, Axis axis, std::string_view dimension);
-  /// Sets the offsets and sizes of all units.
-  void lay_out();
 
   std::vector<Parameter> parameters_;
   std::vector<Unit> units_;

@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "core/communicator.hpp"
+#include "core/communication/communicator.hpp"
 #include "core/memory/memory_charge.hpp"
 #include "core/ops/compute_backend.hpp"
 

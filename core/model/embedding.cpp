@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/model/embedding.hpp"
 
+#include "core/model/parameters.hpp"
 #include "core/model/residual_stream.hpp"
 
 namespace mylos {
 
 Embedding::Embedding(const ModelConfig& model, const ParameterTable& table)
     : dropout_(model.dropout), wte_(table.find("wte.weight")), wpe_(table.find("wpe.weight")) {}
+
+void Embedding::declare(ParameterTable& table, const ModelConfig& model) {
+  add_token_matrix(table, model, "wte.weight");
+  table.add("wpe.weight", {model.context, model.width}, {{"context", model.context}, {"width", model.width}},
+            Initialisation::normal, initial_stddev);
+}
 
 void Embedding::forward(Recorder& run, TensorRef /*input*/, TensorRef output) const {
   const Dropout drop = run.dropout(dropout_, "dropout.embedding");

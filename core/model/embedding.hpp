@@ -9,6 +9,8 @@ namespace mylos {
 class Embedding final : public Block {
  public:
   Embedding(const ModelConfig& model, const ParameterTable& table);
+  /// Adds the block's parameters to the last unit of `table`.
+  static void declare(ParameterTable& table, const ModelConfig& model);
 
   std::string name() const override { return "embedding"; }
   void forward(Recorder& run, TensorRef input, TensorRef output) const override;

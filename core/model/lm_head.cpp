@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/model/parameters.hpp"
 #include "core/model/residual_stream.hpp"
 
 namespace mylos {
@@ -27,6 +28,11 @@ LmHead::LmHead(const ModelConfig& model, const ParameterTable& table)
       matrix_(table.find(model.tied ? "wte.weight" : "lm_head.weight")),
       gamma_(table.find("ln_f.weight")),
       beta_(table.find("ln_f.bias")) {}
+
+void LmHead::declare(ParameterTable& table, const ModelConfig& model) {
+  if (!model.tied) add_token_matrix(table, model, "lm_head.weight");
+  add_norm(table, model, "ln_f");
+}
 
 std::int64_t LmHead::slice_rows(const BatchShape& shape) const {
   const std::int64_t row_bytes = matrix_.padded_rows * static_cast<std::int64_t>(size_of(shape.dtype));

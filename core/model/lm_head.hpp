@@ -15,6 +15,8 @@ namespace mylos {
 class LmHead final : public Block {
  public:
   LmHead(const ModelConfig& model, const ParameterTable& table);
+  /// Adds the block's parameters to the last unit of `table`.
+  static void declare(ParameterTable& table, const ModelConfig& model);
 
   std::string name() const override { return "head"; }
   void forward(Recorder& run, TensorRef input, TensorRef output) const override;

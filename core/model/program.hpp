@@ -15,7 +15,7 @@
 #include <variant>
 #include <vector>
 
-#include "core/communicator.hpp"
+#include "core/communication/communicator.hpp"
 #include "core/layout/axis.hpp"
 #include "core/layout/parameter_table.hpp"
 #include "core/ops/compute_backend.hpp"

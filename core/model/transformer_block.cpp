@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "core/model/parameters.hpp"
 #include "core/model/residual_stream.hpp"
 
 namespace mylos {
@@ -44,6 +45,38 @@ TransformerBlock::TransformerBlock(const ModelConfig& model, const ParameterTabl
       head_dim_(model.head_dim()),
       inner_(down_.box.count[0]),
       is_split_(heads_ < model.heads) {}
+
+void TransformerBlock::declare(ParameterTable& table, const ModelConfig& model, std::int64_t layer) {
+  const std::int64_t c = model.width;
+  const Dimension width{"width", c};
+  const Dimension inner{"inner", 4 * c};  // of the feed-forward layer
+  const Dimension heads{"heads", model.heads};
+  const Dimension head{"head_dim", model.head_dim()};
+  const Dimension qkv{"qkv", 3};
+  // Radford et al., 2019, section 2.3: the weights of residual projections are scaled by 1/sqrt(N), with N
+  // residual layers (two per block).
+  const float residual = initial_stddev / std::sqrt(2.0F * static_cast<float>(model.layers));
+  const std::string h = fmt::format("h.{}.", layer);
+  const auto matrix = [&](const char* name, std::vector<std::int64_t> shape, std::vector<Dimension> view,
+                          float stddev, const char* split) {
+    ParameterTable::split(
+        table.add(h + name, std::move(shape), std::move(view), Initialisation::normal, stddev), Axis::tensor,
+        split);
+  };
+  const auto bias = [&](const char* name, std::int64_t extent, std::vector<Dimension> view) -> Parameter& {
+    return table.add(h + name, {extent}, std::move(view), Initialisation::zeros);
+  };
+  matrix("mlp.c_proj.weight", {4 * c, c}, {inner, width}, residual, "inner");
+  bias("mlp.c_proj.bias", c, {width});
+  matrix("mlp.c_fc.weight", {c, 4 * c}, {width, inner}, initial_stddev, "inner");
+  ParameterTable::split(bias("mlp.c_fc.bias", 4 * c, {inner}), Axis::tensor, "inner");
+  add_norm(table, model, h + "ln_2");
+  matrix("attn.c_proj.weight", {c, c}, {heads, head, width}, residual, "heads");
+  bias("attn.c_proj.bias", c, {width});
+  matrix("attn.c_attn.weight", {c, 3 * c}, {width, qkv, heads, head}, initial_stddev, "heads");
+  ParameterTable::split(bias("attn.c_attn.bias", 3 * c, {qkv, heads, head}), Axis::tensor, "heads");
+  add_norm(table, model, h + "ln_1");
+}
 
 TransformerBlock::Activations TransformerBlock::activations(Recorder& run) const {
   const BatchShape& s = run.shape();

@@ -10,6 +10,9 @@ namespace mylos {
 class TransformerBlock final : public Block {
  public:
   TransformerBlock(const ModelConfig& model, const ParameterTable& table, std::int64_t layer);
+  /// Adds the block's parameters to the last unit of `table`. Along the tensor axis, the matrices are split
+  /// as in Shoeybi et al., "Megatron-LM", 2019, section 3.
+  static void declare(ParameterTable& table, const ModelConfig& model, std::int64_t layer);
 
   std::string name() const override { return name_; }
   void forward(Recorder& run, TensorRef input, TensorRef output) const override;

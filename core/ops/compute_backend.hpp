@@ -8,13 +8,11 @@
 #include <string>
 #include <utility>
 
+#include "core/base/allocation.hpp"
 #include "core/base/error.hpp"
 #include "core/ops/operation_table.hpp"
 
 namespace mylos {
-
-/// Memory of a backend or a communicator. The last copy of the pointer frees it.
-using Allocation = std::shared_ptr<void>;
 
 /// A point in the queued work; the last copy of the handle frees it.
 struct Event {

@@ -21,8 +21,8 @@
 #include "core/base/rng.hpp"
 #include "core/base/stochastic_rounding.hpp"
 #include "core/base/tensor.hpp"
+#include "core/ops/grad_guard.hpp"
 #include "core/ops/step_scalars.hpp"
-#include "core/optim/grad_guard.hpp"
 
 namespace mylos {
 
@@ -529,7 +529,7 @@ struct SgdStep {
   double flops() const { return 6.0 * static_cast<double>(weights.size()); }
 };
 
-/// Runs `guard_update` (core/optim/grad_guard.hpp) on device memory.
+/// Runs `guard_update` (core/ops/grad_guard.hpp) on device memory.
 struct GuardStep {
   GuardConfig config{};
   const GuardInput* input = nullptr;

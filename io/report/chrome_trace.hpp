@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "core/trace.hpp"
+#include "core/trace/trace.hpp"
 
 namespace mylos {
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/trace.hpp"
+#include "core/trace/trace.hpp"
 #include "io/metrics/metrics.hpp"
 
 namespace mylos {

@@ -8,6 +8,7 @@
 #include <string>
 #include <tuple>
 
+#include "core/ops/compute_backend.hpp"
 #include "parallel/collectives/algorithm_choice.hpp"
 #include "parallel/collectives/operation_engine.hpp"
 #include "parallel/health/traffic.hpp"

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "core/base/statistics.hpp"
-#include "core/ops/host_reduction.hpp"
+#include "core/communication/host_reduction.hpp"
 #include "parallel/collectives/algorithm_communicator.hpp"
 #include "parallel/collectives/schedule_builder.hpp"
 

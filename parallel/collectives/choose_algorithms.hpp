@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/communicator.hpp"
+#include "core/communication/communicator.hpp"
 #include "parallel/collectives/algorithm_choice.hpp"
 
 namespace mylos {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/communicator.hpp"
+#include "core/communication/communicator.hpp"
 
 namespace mylos {
 

@@ -7,7 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "core/forwarding_communicator.hpp"
+#include "core/communication/forwarding_communicator.hpp"
+#include "core/ops/compute_backend.hpp"
 #include "parallel/collectives/operation_engine.hpp"
 
 namespace mylos {

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <vector>
 
-#include "core/communicator.hpp"
+#include "core/communication/communicator.hpp"
 #include "parallel/collectives/scratch_pool.hpp"
 
 namespace mylos {

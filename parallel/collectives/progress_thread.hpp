@@ -5,7 +5,7 @@
 #include <chrono>
 #include <thread>
 
-#include "core/communicator.hpp"
+#include "core/communication/communicator.hpp"
 
 namespace mylos {
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/forwarding_communicator.hpp"
+#include "core/communication/forwarding_communicator.hpp"
 
 namespace mylos {
 

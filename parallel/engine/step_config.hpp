@@ -5,11 +5,12 @@
 #include <cstdint>
 
 #include "core/base/dtype.hpp"
+#include "core/model/parameters.hpp"
 #include "core/model/recorder.hpp"
-#include "core/optim/grad_guard.hpp"
+#include "core/ops/grad_guard.hpp"
 #include "core/optim/lr_schedule.hpp"
 #include "core/optim/optimizer.hpp"
-#include "parallel/plan/parallel_plan.hpp"
+#include "parallel/layout/parallel_layout.hpp"
 
 namespace mylos {
 
@@ -34,7 +35,7 @@ struct TrainConfig {
 struct StepConfig {
   ModelConfig model;
   TrainConfig train;
-  ParallelPlan parallel;
+  ParallelLayout parallel;
   OptimizerConfig optimizer;
   LrScheduleConfig lr;
   GuardConfig guard;
@@ -46,7 +47,7 @@ struct StepConfig {
   }
   /// The part of the model that the rank at `coordinates` holds.
   ParameterTable table(const Coordinates& coordinates) const {
-    return ParameterTable(model).local(coordinates, parallel.splits);
+    return parameters_of(model).local(coordinates, parallel.splits);
   }
   /// The configuration for recording the programs with which the rank at `coordinates` follows `schedule`.
   ProgramConfig programs(const Schedule& schedule, const Coordinates& coordinates) const {

@@ -17,7 +17,7 @@
 #include "core/memory/memory_ledger.hpp"
 #include "core/memory/transfer_buffer.hpp"
 #include "core/ops/step_scalars.hpp"
-#include "core/trace.hpp"
+#include "core/trace/trace.hpp"
 #include "parallel/engine/model_executor.hpp"
 #include "parallel/engine/step_config.hpp"
 #include "parallel/process_grid.hpp"

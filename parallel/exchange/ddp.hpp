@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/communicator.hpp"
+#include "core/communication/communicator.hpp"
 #include "core/memory/device_buffer.hpp"
 #include "parallel/exchange/gradient_exchange.hpp"
 

@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "core/communicator.hpp"
+#include "core/communication/communicator.hpp"
 #include "core/layout/parameter_table.hpp"
 #include "core/memory/memory_ledger.hpp"
 #include "core/model/program.hpp"

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "core/forwarding_communicator.hpp"
-#include "core/trace.hpp"
+#include "core/communication/forwarding_communicator.hpp"
+#include "core/trace/trace.hpp"
 
 namespace mylos {
 

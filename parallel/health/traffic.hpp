@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/forwarding_communicator.hpp"
+#include "core/communication/forwarding_communicator.hpp"
 
 namespace mylos {
 

@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/model/parameters.hpp"
 #include "parallel/collectives/algorithm_communicator.hpp"
 #include "parallel/collectives/hierarchical.hpp"
 #include "parallel/collectives/progress_thread.hpp"
@@ -137,7 +138,7 @@ TEST_P(DdpBackends, ComputeWhatOneRankDoes) {
           << "step " << i + 1;
     }
     EXPECT_LE(relative_error(outcome.gradient, oracle.gradient), 1e-5);
-    const ParameterTable table(config.model);
+    const ParameterTable table = parameters_of(config.model);
     for (std::size_t i = 0; i < oracle.weights.size(); ++i) {
       // The gradient of the key bias is zero in exact arithmetic, so Adam updates the bias by rounding noise.
       if (table.parameters()[i].name.ends_with("c_attn.bias")) continue;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/model/parameters.hpp"
 #include "parallel/collectives/algorithm_communicator.hpp"
 #include "tests/support/relative_error.hpp"
 #include "tests/support/test_plugins.hpp"
@@ -75,7 +76,7 @@ void expect_equal_to_rounding(const RunConfig& config, const Outcome& outcome, c
         << "step " << step + 1;
   }
   EXPECT_LE(relative_error(outcome.whole_gradient, oracle.whole_gradient), 1e-5);
-  const ParameterTable table(config.model);
+  const ParameterTable table = parameters_of(config.model);
   for (std::size_t i = 0; i < table.parameters().size(); ++i) {
     const Parameter& parameter = table.parameters()[i];
     const auto error = [&](const std::vector<float>& a, const std::vector<float>& b) {

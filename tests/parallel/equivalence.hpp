@@ -6,6 +6,7 @@
 #include <ostream>
 #include <vector>
 
+#include "core/ops/compute_backend.hpp"
 #include "parallel/health/traffic.hpp"
 #include "tests/parallel/mini_trainer.hpp"
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "app/run_config.hpp"
-#include "core/communicator.hpp"
-#include "core/ops/traced_backend.hpp"
+#include "core/communication/communicator.hpp"
+#include "core/trace/traced_backend.hpp"
 #include "parallel/engine/training_step.hpp"
 
 namespace mylos {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "core/communicator.hpp"
+#include "core/communication/communicator.hpp"
 
 namespace mylos {
 

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/model/parameters.hpp"
 #include "parallel/engine/initial_weights.hpp"
 #include "parallel/engine/unit_events.hpp"
 #include "tests/parallel/mini_trainer.hpp"
@@ -75,7 +76,7 @@ class Stages : public testing::Test {
   };
 
   Outcome run(const Schedule& schedule, Communicator& ranks, int stages) {
-    const ParameterTable table(config_.model);
+    const ParameterTable table = parameters_of(config_.model);
     MemoryLedger ledger;
     TrafficCounter traffic;
     GridExtents extents;
@@ -128,7 +129,7 @@ TEST_F(Stages, ComputeWhatOneRankDoes) {
   EXPECT_EQ(find_problems(stages), std::vector<std::string>());
   const Outcome whole = run(schedules().front()->make(micro_batches), *self_, 1);
   const Outcome own = run(stages[world_->rank()], *world_, 2);
-  const ParameterTable table(config_.model);
+  const ParameterTable table = parameters_of(config_.model);
   int num_own = 0;
   for (std::size_t i = 0; i < whole.gradients.size(); ++i) {
     const int unit = table.parameters()[i].unit;

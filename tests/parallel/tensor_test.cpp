@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/model/parameters.hpp"
 #include "tests/parallel/equivalence.hpp"
 #include "tests/support/backend_fixture.hpp"
 #include "tests/support/relative_error.hpp"
@@ -74,7 +75,7 @@ class Tensor : public testing::Test {
   /// aligns the bias.
   std::int64_t norm_elements(const RunConfig& config) const {
     const Coordinates coordinates(config.parallel.extents(), ranks(), world_->rank());
-    const ParameterTable table = ParameterTable(config.model).local(coordinates, config.parallel.splits);
+    const ParameterTable table = parameters_of(config.model).local(coordinates, config.parallel.splits);
     std::int64_t sum = 0;
     for (const Unit& unit : table.units()) {
       const std::int64_t grain = ParameterTable::alignment * config.parallel.shard;

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/communicator.hpp"
+#include "core/communication/communicator.hpp"
 
 namespace mylos::test {
 

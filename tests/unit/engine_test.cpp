@@ -11,7 +11,8 @@
 #include <gtest/gtest.h>
 
 #include "core/base/kinds.hpp"
-#include "core/forwarding_communicator.hpp"
+#include "core/communication/forwarding_communicator.hpp"
+#include "core/model/parameters.hpp"
 #include "core/ops/forwarding_backend.hpp"
 #include "parallel/engine/initial_weights.hpp"
 #include "parallel/engine/unit_events.hpp"
@@ -68,7 +69,7 @@ class EngineTest : public testing::Test {
     MemoryLedger ledger;
     TrafficCounter traffic;
     Trace trace(backend);
-    ProcessGrid grid(self, {}, ParallelPlan().groups(), traffic, nullptr, backend.host_accessible());
+    ProcessGrid grid(self, {}, ParallelLayout().groups(), traffic, nullptr, backend.host_accessible());
     TrainingStep training(backend, ledger, grid, config, trace);
     training.initialise();
     WalkDriver driver(config);
@@ -219,14 +220,14 @@ class CountingCommunicator final : public ForwardingCommunicator {
 /// A collective within a block is called in every step, even if the rest of the pass is queued as graphs.
 TEST_F(EngineTest, BlocksMayCommunicate) {
   const RunConfig run = config(true, Recompute::none, 1);
-  const ParameterTable table(run.model);
+  const ParameterTable table = parameters_of(run.model);
   const Schedule schedule = schedules().front()->make(1);
   const std::vector<std::int32_t> tokens = walk_tokens(run, 1);
   DistantBackend device(backend_);
   const std::unique_ptr<Communicator> self = open_communicator("self", &device);
   CountingCommunicator world(*self);
   TrafficCounter traffic;
-  const ProcessGrid grid(world, {}, ParallelPlan().groups(), traffic, nullptr, false);
+  const ProcessGrid grid(world, {}, ParallelLayout().groups(), traffic, nullptr, false);
   StepScalars scalars;
   const auto losses = [&](bool communicates, bool graphs) {
     ModelPrograms programs = record_programs(run.model, table, run.programs(schedule, grid.coordinates()));
@@ -284,10 +285,10 @@ TEST_F(EngineTest, BlocksMayCommunicate) {
 /// Backends identify packed copies of weights by address and version.
 TEST_F(EngineTest, AVersionOfWeightsHasOneContent) {
   const RunConfig run = config(true, Recompute::none, 1);
-  const ParameterTable table(run.model);
+  const ParameterTable table = parameters_of(run.model);
   MemoryLedger ledger;
   TrafficCounter traffic;
-  const ProcessGrid grid(*self_, {}, ParallelPlan().groups(), traffic, nullptr);
+  const ProcessGrid grid(*self_, {}, ParallelLayout().groups(), traffic, nullptr);
   std::multiset<std::uint64_t> versions;
   for (int i = 0; i < 2; ++i) {
     const auto exchange =

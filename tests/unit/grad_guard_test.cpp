@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "core/optim/grad_guard.hpp"
+#include "core/ops/grad_guard.hpp"
 
 #include <limits>
 

@@ -14,6 +14,7 @@
 #include "core/layout/box.hpp"
 #include "core/layout/parameter_table.hpp"
 #include "core/memory/pinned_buffer.hpp"
+#include "core/model/parameters.hpp"
 #include "parallel/engine/initial_weights.hpp"
 #include "parallel/exchange/ddp.hpp"
 #include "parallel/plan/run_plan.hpp"
@@ -119,7 +120,7 @@ int world_of(const GridExtents& e) {
 }
 
 TEST(Layout, LocalShapesAreThoseOfMegatron) {
-  const ParameterTable table = ParameterTable(model()).local(Coordinates({.tensor = 3}, 3, 1));
+  const ParameterTable table = parameters_of(model()).local(Coordinates({.tensor = 3}, 3, 1));
   EXPECT_EQ(table.find("wte.weight").local_shape(), (Shape{101, 30}));
   EXPECT_EQ(table.find("h.0.attn.c_attn.weight").local_shape(), (Shape{30, 30}));
   EXPECT_EQ(table.find("h.0.attn.c_attn.bias").local_shape(), (Shape{30}));
@@ -130,8 +131,8 @@ TEST(Layout, LocalShapesAreThoseOfMegatron) {
   EXPECT_EQ(table.find("h.0.attn.c_attn.weight").box.start, (Shape{0, 0, 2, 0}));
   EXPECT_EQ(table.find("h.0.ln_1.weight").copies, 3);
   EXPECT_EQ(table.find("h.0.mlp.c_fc.weight").copies, 1);
-  EXPECT_EQ(table.num_parameters(), ParameterTable(model()).num_parameters());
-  EXPECT_THROW(ParameterTable(model()).local(Coordinates({.tensor = 4}, 4, 0)), Error);
+  EXPECT_EQ(table.num_parameters(), parameters_of(model()).num_parameters());
+  EXPECT_THROW(parameters_of(model()).local(Coordinates({.tensor = 4}, 4, 0)), Error);
 }
 
 /// 101 tokens are padded to a multiple of lcm(vocab_multiple, ranks); lcm(8, 3) gives 120.
@@ -140,7 +141,7 @@ TEST(Layout, AVocabularyIsDividedAfterPadding) {
   config.vocab_multiple = 8;
   const auto rows_of = [&](int ranks, int rank) {
     const ParameterTable table =
-        ParameterTable(config).local(Coordinates({.tensor = ranks}, ranks, rank), {.vocab = true});
+        parameters_of(config).local(Coordinates({.tensor = ranks}, ranks, rank), {.vocab = true});
     const Parameter& tokens = table.find("wte.weight");
     EXPECT_EQ(tokens.parts, ranks);
     EXPECT_EQ(tokens.copies, 1);
@@ -158,7 +159,7 @@ TEST(Layout, AVocabularyIsDividedAfterPadding) {
 TEST(Layout, NormsOfADividedStreamAreSummed) {
   const Coordinates at({.tensor = 3}, 3, 1);
   for (const bool divides : {false, true}) {
-    const ParameterTable table = ParameterTable(model()).local(at, {.sequence = divides});
+    const ParameterTable table = parameters_of(model()).local(at, {.sequence = divides});
     for (const Parameter& parameter : table.parameters()) {
       const bool is_norm = parameter.name.find("ln_") != std::string::npos;
       EXPECT_EQ(parameter.is_norm, is_norm);
@@ -177,7 +178,7 @@ TEST(Layout, PiecesOfAllRanksCoverEachParameterOnce) {
     for (int rank = 0; rank < ranks; ++rank) {
       const Coordinates at(extents, ranks, rank);
       if (at.index(loss_axes) > 0) continue;  // holds copies of the first replica's parts
-      const ParameterTable table = ParameterTable(model()).local(at, {.vocab = divides_vocab});
+      const ParameterTable table = parameters_of(model()).local(at, {.vocab = divides_vocab});
       bool has_part_of_twins = false;
       for (int unit = 0; unit < table.num_units(); ++unit) {
         const std::int64_t cut = table.unit(unit).size / 3 + 1;  // no parameter begins here
@@ -193,7 +194,7 @@ TEST(Layout, PiecesOfAllRanksCoverEachParameterOnce) {
       // Each twin stores some of the parameters, which are too small to be divided.
       EXPECT_EQ(has_part_of_twins, extents.tensor > 1) << "rank " << rank << " of " << ranks;
     }
-    const ParameterTable whole(model());
+    const ParameterTable whole = parameters_of(model());
     for (const Parameter& parameter : whole.parameters()) {
       EXPECT_TRUE(cover_once(parameter.shape, boxes[parameter.name])) << parameter.name << ", " << ranks;
     }
@@ -202,7 +203,7 @@ TEST(Layout, PiecesOfAllRanksCoverEachParameterOnce) {
 
 TEST(Layout, BoxesAndGlobalIndicesAgree) {
   for (int rank = 0; rank < 3; ++rank) {
-    const ParameterTable table = ParameterTable(model()).local(Coordinates({.tensor = 3}, 3, rank));
+    const ParameterTable table = parameters_of(model()).local(Coordinates({.tensor = 3}, 3, rank));
     for (const Parameter& parameter : table.parameters()) {
       const UnitPart part{parameter.unit, parameter.offset + 7, parameter.size() - 9};
       for (const Piece& piece : pieces_of(table, part)) {
@@ -228,7 +229,7 @@ class LoneRank {
   LoneRank(ComputeBackend& backend, const Coordinates& at, Communicator& self, DType dtype,
            bool keeps_master = true)
       : backend_(backend),
-        table_(ParameterTable(model()).local(at)),
+        table_(parameters_of(model()).local(at)),
         exchange_({}, {.table = table_, .compute_type = dtype}, backend, ledger_, self),
         optimizer_(make(keeps_master, {backend, ledger_, table_, dtype, exchange_.owned()})) {}
 

@@ -16,6 +16,7 @@
 #include "app/plan_text.hpp"
 #include "app/setup.hpp"
 #include "core/model/model_programs.hpp"
+#include "core/model/parameters.hpp"
 #include "parallel/exchange/ddp.hpp"
 #include "tests/parallel/mini_trainer.hpp"
 #include "tests/support/backend_fixture.hpp"
@@ -109,7 +110,7 @@ TEST(Plan, AgreesWithTheLedger) {
 
 TEST(Plan, CountsTheSnapshotOfTheRankThatStoresMost) {
   const RunConfig config = mini_config(gpt2(3, 4, 64), 8, 32, 1, 2);
-  const ParameterTable table(config.model);
+  const ParameterTable table = parameters_of(config.model);
   for (const int ranks : {1, 2, 3, 7, 64}) {
     RunConfig replicas = config;
     replicas.parallel.data = ranks;
@@ -195,7 +196,7 @@ TEST(Plan, ActivationsGrowLinearlyWithTheSequence) {
 /// whole matrix.
 TEST(Plan, MakesTheLogitsInEvenSlices) {
   const ModelConfig model = gpt2(1, 12, 768);
-  const ParameterTable table(model);
+  const ParameterTable table = parameters_of(model);
   for (const std::int64_t rows : {1, 64, 1024, 1335, 8192, 10000, 65536, 65551}) {
     SCOPED_TRACE(rows);
     const ModelPrograms programs =
@@ -216,7 +217,7 @@ TEST(Plan, MakesTheLogitsInEvenSlices) {
 /// Bytes of a category on one rank, per element of the undivided model.
 double per_element(const RunConfig& config, MemoryCategory category) {
   return static_cast<double>(make_plan(config).memory[static_cast<std::size_t>(category)]) /
-         static_cast<double>(elements_of(ParameterTable(config.model)));
+         static_cast<double>(elements_of(parameters_of(config.model)));
 }
 
 TEST(Plan, DividesStatesGradientsAndWeightsByStage) {
@@ -256,7 +257,7 @@ TEST(Plan, GathersNoMoreThanTheLargestNeighbours) {
       for (const std::int64_t width : {64, 768}) {
         ModelConfig model = gpt2(layers, 4, width);
         model.tied = tied;
-        const ParameterTable table(model);
+        const ParameterTable table = parameters_of(model);
         const int head = table.num_units() - 1;
         // For each pass, the units whose weights it reads.
         std::vector<std::vector<int>> passes;
@@ -299,7 +300,7 @@ TEST(Plan, SavesFourBytesPerParameterWithoutAMaster) {
   const auto optimizer = [&] {
     return make_plan(config).memory[static_cast<std::size_t>(MemoryCategory::optimizer)];
   };
-  const std::int64_t elements = elements_of(ParameterTable(config.model));
+  const std::int64_t elements = elements_of(parameters_of(config.model));
   EXPECT_EQ(optimizer(), 12 * elements);
   config.optimizer.keeps_master = false;
   EXPECT_EQ(optimizer(), 8 * elements);

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "core/memory/pinned_buffer.hpp"
+#include "core/model/parameters.hpp"
 #include "parallel/engine/initial_weights.hpp"
 #include "parallel/exchange/ddp.hpp"
 #include "parallel/plan/run_plan.hpp"
@@ -37,7 +38,7 @@ ModelConfig wide_model() {
 class Narrow {
  public:
   Narrow(ComputeBackend& backend, Communicator& self, const Coordinates& at = {})
-      : backend_(backend), self_(self), table_(ParameterTable(wide_model()).local(at, {.vocab = true})) {}
+      : backend_(backend), self_(self), table_(parameters_of(wide_model()).local(at, {.vocab = true})) {}
 
   void initialise(std::uint64_t seed) { initialise_weights(backend_, table_, seed, exchange_, *optimizer_); }
   PinnedBuffer snapshot_memory() {

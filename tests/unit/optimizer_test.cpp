@@ -11,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/model/parameters.hpp"
 #include "tests/parallel/mini_trainer.hpp"
 #include "tests/support/backend_fixture.hpp"
 #include "tests/support/test_plugins.hpp"
@@ -109,7 +110,7 @@ class OptimizerTest : public testing::TestWithParam<std::string> {
     return model;
   }
 
-  ParameterTable table_{model()};
+  ParameterTable table_ = parameters_of(model());
   ComputeBackend& backend_ = test_backends().at(GetParam());
 };
 
@@ -140,7 +141,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, OptimizerTest, testing::ValuesIn(compute_back
 
 /// If two parameters drew the same numbers, their rounding errors would be correlated.
 TEST(Segments, RoundEachParameterByItsOwnKey) {
-  const ParameterTable table{ModelConfig()};
+  const ParameterTable table = parameters_of(ModelConfig());
   std::set<std::pair<std::uint32_t, std::uint32_t>> keys;
   for (const UnitPart& part : whole_units(table)) {
     for (const Segment& segment : segments_of(table, part, 5))

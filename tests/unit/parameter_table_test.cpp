@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "core/model/parameters.hpp"
+
 namespace mylos {
 namespace {
 
@@ -17,10 +19,10 @@ ModelConfig gpt2(std::int64_t layers, std::int64_t heads, std::int64_t width) {
 }
 
 TEST(ParameterTable, CountsThePublishedModels) {
-  EXPECT_EQ(ParameterTable(gpt2(12, 12, 768)).num_parameters(), 124'439'808);
-  EXPECT_EQ(ParameterTable(gpt2(24, 16, 1024)).num_parameters(), 354'823'168);
-  EXPECT_EQ(ParameterTable(gpt2(36, 20, 1280)).num_parameters(), 774'030'080);
-  EXPECT_EQ(ParameterTable(gpt2(48, 25, 1600)).num_parameters(), 1'557'611'200);
+  EXPECT_EQ(parameters_of(gpt2(12, 12, 768)).num_parameters(), 124'439'808);
+  EXPECT_EQ(parameters_of(gpt2(24, 16, 1024)).num_parameters(), 354'823'168);
+  EXPECT_EQ(parameters_of(gpt2(36, 20, 1280)).num_parameters(), 774'030'080);
+  EXPECT_EQ(parameters_of(gpt2(48, 25, 1600)).num_parameters(), 1'557'611'200);
 }
 
 ModelConfig odd_model(bool tied) {
@@ -32,7 +34,7 @@ ModelConfig odd_model(bool tied) {
 }
 
 TEST(ParameterTable, HasHuggingFacesNamesAndShapes) {
-  const ParameterTable table(odd_model(true));
+  const ParameterTable table = parameters_of(odd_model(true));
   using Shape = std::vector<std::int64_t>;
   EXPECT_EQ(table.find("wte.weight").shape, (Shape{211, 45}));
   EXPECT_EQ(table.find("wpe.weight").shape, (Shape{37, 45}));
@@ -52,11 +54,11 @@ TEST(ParameterTable, HasHuggingFacesNamesAndShapes) {
   EXPECT_EQ(table.find("ln_f.bias").shape, (Shape{45}));
   EXPECT_EQ(table.parameters().size(), 2U + 3 * 12 + 2);
   EXPECT_THROW(table.find("lm_head.weight"), Error);
-  EXPECT_EQ(ParameterTable(odd_model(false)).find("lm_head.weight").shape, (Shape{211, 45}));
+  EXPECT_EQ(parameters_of(odd_model(false)).find("lm_head.weight").shape, (Shape{211, 45}));
 }
 
 TEST(ParameterTable, PadsTheVocabularyOnly) {
-  const ParameterTable table(odd_model(false));
+  const ParameterTable table = parameters_of(odd_model(false));
   for (const Parameter& parameter : table.parameters()) {
     const bool vocabulary = parameter.name == "wte.weight" || parameter.name == "lm_head.weight";
     EXPECT_EQ(parameter.padded_rows, vocabulary ? 256 : parameter.shape[0]) << parameter.name;
@@ -65,7 +67,7 @@ TEST(ParameterTable, PadsTheVocabularyOnly) {
 
 TEST(ParameterTable, LaysUnitsOutWithoutOverlap) {
   for (const bool tied : {true, false}) {
-    const ParameterTable table(odd_model(tied));
+    const ParameterTable table = parameters_of(odd_model(tied));
     std::set<std::string> names;
     for (int unit = 0; unit < table.num_units(); ++unit) {
       std::int64_t end = 0;
@@ -85,13 +87,13 @@ TEST(ParameterTable, LaysUnitsOutWithoutOverlap) {
 }
 
 TEST(ParameterTable, DecaysMatricesOnly) {
-  const ParameterTable table(odd_model(false));
+  const ParameterTable table = parameters_of(odd_model(false));
   for (const Parameter& parameter : table.parameters())
     EXPECT_EQ(parameter.decay, parameter.shape.size() >= 2) << parameter.name;
 }
 
 TEST(ParameterTable, ScalesResidualProjectionsByDepth) {
-  const ParameterTable table(gpt2(8, 4, 64));
+  const ParameterTable table = parameters_of(gpt2(8, 4, 64));
   for (const Parameter& parameter : table.parameters()) {
     const bool norm_weight =
         parameter.name.find("ln_") != std::string::npos && parameter.name.ends_with("weight");

@@ -17,6 +17,7 @@
 #include <gtest/gtest.h>
 
 #include "core/model/model_programs.hpp"
+#include "core/model/parameters.hpp"
 #include "parallel/engine/activation_plan.hpp"
 #include "tests/support/schedule_problems.hpp"
 
@@ -40,11 +41,11 @@ ModelConfig small_model(bool tied, float dropout) {
 /// A model's programs in fp32 for 32 x 64 tokens, or for 31 x 64 with sequence parallelism.
 struct Recorded {
   explicit Recorded(const ModelConfig& model, const ProgramConfig& config = {})
-      : table(model), programs(record_programs(model, table, sized(config))) {}
+      : table(parameters_of(model)), programs(record_programs(model, table, sized(config))) {}
   /// The programs of one of two ranks along the tensor axis.
   Recorded(const ModelConfig& model, const ProgramConfig& config, int rank,
            const TensorSplits& splits = {.vocab = true, .sequence = true})
-      : table(ParameterTable(model).local(Coordinates({.tensor = 2}, 2, rank), splits)),
+      : table(parameters_of(model).local(Coordinates({.tensor = 2}, 2, rank), splits)),
         programs(
             record_programs(model, table, splits.sequence ? divided(sized(config), rank) : sized(config))) {}
 
@@ -208,7 +209,7 @@ TEST(Program, RepeatsEveryPartOfANorm) {
 
 /// A collective is awaited before its result is used or its input is changed. No other operation awaits it.
 TEST(Program, AwaitsACollectiveBeforeItsBuffersAreUsed) {
-  const ParameterTable table(small_model(true, 0.0F));
+  const ParameterTable table = parameters_of(small_model(true, 0.0F));
   const ProgramConfig config{.shape = {.batch = 2, .seq = 16}};
   Roots roots(table, config);
   const auto tensor = [&](const char* name) {
@@ -552,7 +553,7 @@ TEST(ActivationPlan, TakesNoMoreThanHandWrittenLifetimes) {
   model.layers = 48;
   model.heads = 25;
   model.width = 1600;
-  const ParameterTable table(model);
+  const ParameterTable table = parameters_of(model);
   const auto bytes = [&](Recompute recompute) {
     const ModelPrograms programs = record_programs(
         model, table, {.shape = {.batch = 4, .seq = 1024, .dtype = DType::bf16}, .recompute = recompute});

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The trace of a training step: operations by name, and linear layers also by shape, one after the other,
 // inside the step and its phases.
-#include "core/trace.hpp"
+#include "core/trace/trace.hpp"
 
 #include <algorithm>
 #include <map>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "core/ops/traced_backend.hpp"
+#include "core/trace/traced_backend.hpp"
 
 #include "core/base/watched_call.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ParallelPlan: the checked combination of grid, exchange and schedule for one run.
+// ParallelLayout: the checked combination of grid, exchange and schedule for one run.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace mylos {
 
-struct ParallelPlan {
+struct ParallelLayout {
   std::int64_t tensor = 1;  ///< ranks that divide the matrices of the blocks
   TensorSplits splits{};    ///< what else these ranks divide
   std::int64_t data = 1;    ///< ranks that read different samples

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "core/ops/host_reduction.hpp"
+#include "core/communication/host_reduction.hpp"
 
 namespace mylos {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "core/trace.hpp"
+#include "core/trace/trace.hpp"
 
 #include <algorithm>
 #include <functional>

@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "core/communicator.hpp"
+#include "core/communication/communicator.hpp"
 
 namespace mylos {
 

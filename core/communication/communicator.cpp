@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "core/communicator.hpp"
+#include "core/communication/communicator.hpp"
 
 #include <numeric>
 

@@ -11,9 +11,9 @@
 #include <string_view>
 #include <utility>
 
+#include "core/base/allocation.hpp"
 #include "core/base/error.hpp"
 #include "core/base/tensor.hpp"
-#include "core/ops/compute_backend.hpp"
 
 namespace mylos {
 

@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "core/base/dtype.hpp"
-#include "core/communicator.hpp"
+#include "core/communication/communicator.hpp"
 
 namespace mylos {
 

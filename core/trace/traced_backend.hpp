@@ -5,7 +5,7 @@
 #include <cstddef>
 
 #include "core/ops/forwarding_backend.hpp"
-#include "core/trace.hpp"
+#include "core/trace/trace.hpp"
 
 namespace mylos {
 

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/model/parameters.hpp"
+
+#include "core/model/embedding.hpp"
+#include "core/model/lm_head.hpp"
+#include "core/model/transformer_block.hpp"
+
+namespace mylos {
+
+ParameterTable parameters_of(const ModelConfig& model) {
+  ParameterTable table;
+  table.begin_unit("embedding");
+  Embedding::declare(table, model);
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+    table.begin_unit(fmt::format("block {}", layer));
+    TransformerBlock::declare(table, model, layer);
+  }
+  table.begin_unit("head");
+  LmHead::declare(table, model);
+  table.lay_out();
+  return table;
+}
+
+void add_token_matrix(ParameterTable& table, const ModelConfig& model, const std::string& name) {
+  Parameter& matrix =
+      table.add(name, {model.vocab, model.width}, {{vocab_dimension, model.vocab}, {"width", model.width}},
+                Initialisation::normal, initial_stddev);
+  matrix.row_multiple = model.vocab_multiple;
+  matrix.padded_rows = model.padded_vocab();
+}
+
+void add_norm(ParameterTable& table, const ModelConfig& model, const std::string& name) {
+  for (const auto& [part, initialisation] :
+       {std::pair(".weight", Initialisation::ones), std::pair(".bias", Initialisation::zeros)})
+    table.add(name + part, {model.width}, {{"width", model.width}}, initialisation).is_norm = true;
+}
+
+}  // namespace mylos

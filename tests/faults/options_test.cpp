@@ -107,7 +107,8 @@ TEST_F(Options, EachThatIsDocumentedWorks) {
       {"version", plugins},
   };
   std::map<std::string, std::set<std::string>> used;
-  for (const Words& words : uses) {
+  for (Words words : uses) {
+    words.emplace_back("--alone");
     for (const std::string& word : words) {
       if (word.starts_with("--")) used[words.front()].insert(word.substr(2, word.find('=') - 2));
     }

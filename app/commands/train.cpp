@@ -21,6 +21,7 @@
 #include "app/shared_directory.hpp"
 #include "app/trainer.hpp"
 #include "core/base/clock.hpp"
+#include "core/base/expand_path.hpp"
 #include "core/base/host.hpp"
 #include "core/base/join.hpp"
 #include "core/base/say.hpp"
@@ -126,6 +127,22 @@ std::vector<std::string> find_from_folder(Setup& setup, const std::string& deck_
   return notes;
 }
 
+/// Prints the run's directory, for scripts that look for its status. Needs nothing else of the deck.
+int print_directory(const CommandLine& line, const std::string& deck_name, bool restart) {
+  DeckErrors errors;
+  Setup setup;
+  setup.deck = Deck::parse(read_deck(deck_name), deck_name, errors);
+  for (const auto& [key, value] : line.overrides) setup.deck.set(key, value, errors);
+  errors.throw_if_any();
+  const DeckEntry* entry = setup.deck.find("run.dir");
+  if (entry == nullptr || entry->value.empty()) fail(ExitCode::usage, "{}: [run] dir is missing", deck_name);
+  setup.config.run_dir = expand_path(entry->value);
+  if (restart) find_from_folder(setup, deck_name);
+  fmt::print("{}\n", setup.config.run_dir);
+  if (std::fflush(stdout) != 0) fail(ExitCode::io, "the run's directory cannot be printed");
+  return 0;
+}
+
 /// "2 ranks on 2 nodes (n1, n2), Slurm job 17, restart 1, ends in 3:58:10"
 std::string placement_text(const MpiRuntime& mpi, std::optional<std::int64_t> end_time) {
   constexpr std::size_t most_names = 8;
@@ -177,6 +194,7 @@ std::vector<CommandOption> options() {
        "continue from the newest undamaged checkpoint, or from step N with --restart=step_N",
        {},
        "newest"},
+      {"print-dir", OptionKind::flag, "print the run's directory and stop; needs no launcher"},
       {"dry-run", OptionKind::flag, "check the deck, print the plan and stop; needs no launcher"},
       {"ranks", OptionKind::integer,
        "with --dry-run: the number of ranks to plan for; by default parallel.data times "
@@ -345,8 +363,10 @@ int train(const MpiRuntime& mpi, const CommandLine& line, const LaunchTime& laun
 
 int run(const CommandLine& line) {
   const std::string deck_name = line.argument(0, "a deck");
-  parse_restart(line);
+  const std::optional<std::string> restart = parse_restart(line);
   progress_style(line.text("progress"));
+  if (line.flag("print-dir"))
+    return launched_rank() > 0 ? 0 : print_directory(line, deck_name, restart.has_value());
   if (line.flag("dry-run")) return launched_rank() > 0 ? 0 : dry_run(line, deck_name);
   if (line.has("ranks") || line.has("ranks-per-node") || line.flag("layout"))
     fail(ExitCode::usage,

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What `cmake --install` adds to the libraries, plugins and programs, except in a static build: Kokkos, so that the tree
-# can be moved, and the package that plugins outside the tree are built against.
+# What `cmake --install` adds to the libraries, plugins and programs: what Slurm jobs use and, except in a static build,
+# Kokkos, so that the tree can be moved, and the package that plugins outside the tree are built against.
 include(CMakePackageConfigHelpers)
+
+install(PROGRAMS scripts/slurm/mylos-job DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(DIRECTORY scripts/slurm/ DESTINATION ${CMAKE_INSTALL_DATADIR}/mylos/slurm FILES_MATCHING PATTERN "*.sbatch")
 
 if(MYLOS_STATIC)
   return()

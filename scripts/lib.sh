@@ -46,6 +46,26 @@ root_prefix() {
   fi
 }
 
+is_installed() { [[ $(dpkg-query -W -f '${db:Status-Status}\n' "$1" 2>/dev/null | head -n 1) == installed ]]; }
+
+# mask_services NAME... masks the systemd services of Debian packages that are about to be installed, which would
+# otherwise be enabled and started. Services of packages that are installed stay as they are.
+mask_services() {
+  local name missing=() prefix
+  has dpkg-query || return 0
+  for name in "$@"; do is_installed "$name" || missing+=("$name"); done
+  ((${#missing[@]} > 0)) || return 0
+  if ! prefix=$(root_prefix); then
+    warn "The services of these packages are not needed. Before they are installed, run  systemctl mask ${missing[*]}"
+    return
+  fi
+  say "Masking services that are not needed: ${missing[*]} (systemctl unmask allows them)"
+  # As systemctl mask does, which refuses services that are not there yet.
+  # shellcheck disable=SC2086,SC2016 # the prefix is several words; the inner shell expands
+  $prefix sh -c 'mkdir -p /etc/systemd/system && for name in "$@"; do
+    ln -sfn /dev/null "/etc/systemd/system/$name.service"; done' mask "${missing[@]}"
+}
+
 # install_packages NAME... installs the packages that are missing, or does nothing if all are installed or this is not a
 # Debian system.
 install_packages() {
@@ -55,7 +75,7 @@ install_packages() {
     return
   fi
   for name in "$@"; do
-    [[ $(dpkg-query -W -f '${db:Status-Status}\n' "$name" 2>/dev/null | head -n 1) == installed ]] || missing+=("$name")
+    is_installed "$name" || missing+=("$name")
   done
   ((${#missing[@]} > 0)) || return 0
   if ! prefix=$(root_prefix); then

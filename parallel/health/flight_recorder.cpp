@@ -166,6 +166,17 @@ void FlightRecorder::set_phase(std::int64_t step, std::string_view text) {
   own().phase.store({step, fixed_text<56>(text)});
 }
 
+bool FlightRecorder::has_died(const FlightPage& page) const {
+  return page.pid_namespace == own().pid_namespace && kill(static_cast<pid_t>(page.pid), 0) != 0 &&
+         errno == ESRCH;
+}
+
+std::optional<int> FlightRecorder::dead_rank() const {
+  for (const Mapping& mapping : node_)
+    if (mapping->finished.load() == 0 && has_died(*mapping)) return static_cast<int>(mapping->rank);
+  return std::nullopt;
+}
+
 void FlightRecorder::kill_others() const {
   for (const Mapping& mapping : node_) {
     const FlightPage& page = *mapping;
@@ -178,8 +189,7 @@ void FlightRecorder::read_node(std::vector<RankFlight>& ranks) const {
   const auto read = [&](const FlightPage& page, bool on_other_node, RankFlight& flight) {
     flight.rank = static_cast<int>(page.rank);
     flight.pid = static_cast<int>(page.pid);
-    flight.has_died = !on_other_node && page.pid_namespace == own().pid_namespace &&
-                      kill(flight.pid, 0) != 0 && errno == ESRCH;
+    flight.has_died = !on_other_node && has_died(page);
     flight.on_other_node = on_other_node;
     flight.finished = page.finished.load() != 0;
     flight.sees_failure = page.sees_failure.load() != 0;

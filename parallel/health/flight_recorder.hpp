@@ -137,6 +137,9 @@ class FlightRecorder final : public CallObserver {
   void complete(std::uint64_t number) override;
   /// Sets the activity of this rank that the report shows. Only one thread may call it.
   void set_phase(std::int64_t step, std::string_view text);
+  /// Returns the rank of a process of this node that has ended too early; empty if none is known. Safe in a
+  /// process that fails.
+  std::optional<int> dead_rank() const;
   std::uint64_t heartbeats() const { return own().heartbeats.load(); }
   void beat() { own().heartbeats.fetch_add(1); }
   /// Tells the other ranks whether this one's detector has found a failure.
@@ -164,6 +167,7 @@ class FlightRecorder final : public CallObserver {
   void receive_heartbeats(std::uint64_t heartbeats);
 
  private:
+  bool has_died(const FlightPage& page) const;
   struct Unmap {
     void operator()(FlightPage* page) const;
   };

@@ -98,8 +98,30 @@ void Watchdog::fail(ExitCode code, std::string_view reason) noexcept {
 }
 
 void Watchdog::end_if_wanted() {
-  if (failure_code_ != ExitCode::done) end_failed_job(failure_code_, failure_, failure_line_.view());
+  if (failure_code_ != ExitCode::done) {
+    blame_dead_rank();
+    end_failed_job(failure_code_, failure_, failure_line_.view());
+  }
   if (code_ != ExitCode::done) end_process(code_);
+}
+
+void Watchdog::blame_dead_rank() {
+  // The kernel may still be ending that process.
+  constexpr milliseconds pause{10};
+  constexpr int looks = 20;
+  const FlightRecorder* const recorder = recorder_;
+  for (int i = 0; recorder != nullptr && i < looks; ++i) {
+    if (const std::optional<int> dead = recorder->dead_rank()) {
+      const std::string_view failure = failure_;
+      const std::size_t begin = failure_line_.view().size() + sizeof "mylos: " - 1;
+      failure_line_.add("mylos: dead rank {}: its process has ended; then {}\n", *dead, failure);
+      failure_ = failure_line_.view().substr(begin);
+      failure_.remove_suffix(1);
+      failure_code_ = ExitCode::watchdog;
+      return;
+    }
+    std::this_thread::sleep_for(pause);
+  }
 }
 
 FlightRecorder* Watchdog::await_recorder() {

@@ -54,6 +54,9 @@ class Watchdog {
   void stop();
   /// Ends the job if `end` or `fail` wants it.
   void end_if_wanted();
+  /// A library fails if the process is gone whose memory it reads: then that is the reason, with the
+  /// watchdog's code.
+  void blame_dead_rank();
   void judge();
   /// Null if the watchdog stops before there is a recorder.
   FlightRecorder* await_recorder();
@@ -62,7 +65,7 @@ class Watchdog {
   void report();
   void abort();
 
-  static constexpr std::size_t failure_bytes = 1024;
+  static constexpr std::size_t failure_bytes = 2048;
 
   std::chrono::milliseconds start_timeout_;
   Abort abort_;

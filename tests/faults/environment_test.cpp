@@ -129,7 +129,7 @@ TEST_F(Environment, WithASmallStackSaysSo) {
     if (outcome.exit_code == 0 || !has_started) continue;
     ++ended;
     EXPECT_EQ(outcome.exit_code, internal) << outcome.output;
-    EXPECT_THAT(outcome.output, HasSubstr("mylos: stack overflow (ulimit -s) in "));
+    EXPECT_THAT(outcome.output, HasSubstr(": stack overflow (ulimit -s) in "));
   }
   EXPECT_GT(ended, 0);
 }

@@ -92,6 +92,7 @@ TEST_F(Options, EachThatIsDocumentedWorks) {
   const std::vector<Words> uses = {
       {"train", deck().string(), "--run.dir=" + run, "--restart=step_000002", "--train.steps=3",
        "--progress=none", plugins},
+      {"train", deck().string(), "--print-dir"},
       {"train", deck().string(), "--dry-run", "--ranks=2", "--ranks-per-node=1", "--layout"},
       {"eval", run, "--data=" + tokens().string(), "--step=step_2", "--max-loss=100", plugins},
       {"generate", run, "--prompt=the ", "--tokens=1e1", "--temperature=+0.5", "--top-k=3", "--seed=7",

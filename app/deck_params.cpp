@@ -150,7 +150,7 @@ const ParamSpec params[] = {
         "backend", "threads", "0", 0, 512, "threads",
         "Host threads of a rank; 0 takes OMP_NUM_THREADS if it is set, otherwise the smallest of an "
         "even share of the hardware threads that the rank may use, of the CPU quota of its container "
-        "(cgroup), and OMP_THREAD_LIMIT."),
+        "(cgroup), what Slurm allotted to it, and OMP_THREAD_LIMIT."),
     boolean_param("backend", "graphs", "false",
                   "From the second step on, the kernels of a pass or of the update between one communication "
                   "call and the next are queued as one CUDA graph instead of one by one; needs a GPU. The "

@@ -77,13 +77,10 @@ MpiRuntime::MpiRuntime(std::chrono::milliseconds start_timeout)
   note_start_of_mpi(false);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
   MPI_Comm_size(MPI_COMM_WORLD, &size_);
-  try {
-    check_launch(size_);
-    if (provided < MPI_THREAD_MULTIPLE)
-      fail(ExitCode::usage, "this MPI library does not provide MPI_THREAD_MULTIPLE, which mylos needs");
-  } catch (...) {
+  check_launch(size_);  // after a wrong launch, MPI_Finalize may hang
+  if (provided < MPI_THREAD_MULTIPLE) {
     MPI_Finalize();
-    throw;
+    fail(ExitCode::usage, "this MPI library does not provide MPI_THREAD_MULTIPLE, which mylos needs");
   }
   if (rank_ == 0 && *Clock::driver() != '\0')
     say(stderr, "mylos: MYLOS_CLOCK={} is set: times and limits follow that file\n", Clock::driver());

@@ -85,7 +85,10 @@ std::string multiples_near(std::int64_t unit, std::int64_t wanted) {
 /// subject, for a text that is none of the allowed ones.
 std::optional<std::int64_t> parse_end_time(const std::string& text) {
   if (text == "none") return std::nullopt;
-  if (text == "auto") return slurm_job().value_or(SlurmJob()).end;
+  if (text == "auto") {
+    const auto end = number_in_environment("SLURM_JOB_END_TIME");
+    return end && *end > 0 ? end : std::nullopt;
+  }
   constexpr const char* allowed = "must be auto, none or a time in Unix seconds, which date +%s shows";
   std::optional<std::int64_t> time;
   try {

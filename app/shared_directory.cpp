@@ -42,21 +42,28 @@ std::string random_text() {
 class Probes {
  public:
   Probes(const std::vector<SharedDirectory>& directories, const std::string& name, std::string_view content) {
-    for (const SharedDirectory& directory : directories) {
-      remove_probes(directory.path);
-      const fs::path file = files_.emplace_back(directory.path / name);
-      FileDescriptor open = open_file(file, O_WRONLY | O_CREAT | O_EXCL);
-      write_fully(open.get(), file, content.data(), content.size(), 0);
-      check_call(open.close(), "write", file);  // NFS writes when a file is closed
+    try {
+      for (const SharedDirectory& directory : directories) write(directory.path / name, content);
+    } catch (...) {  // no destructor will run
+      remove();
+      throw;
     }
   }
-  ~Probes() {
-    for (const fs::path& file : files_) ::unlink(file.c_str());
-  }
+  ~Probes() { remove(); }
   Probes(const Probes&) = delete;
   Probes& operator=(const Probes&) = delete;
 
  private:
+  void write(const fs::path& file, std::string_view content) {
+    FileDescriptor open = open_file(file, O_WRONLY | O_CREAT | O_EXCL);
+    files_.push_back(file);
+    write_fully(open.get(), file, content.data(), content.size(), 0);
+    check_call(open.close(), "write", file);  // NFS writes when a file is closed
+  }
+  void remove() {
+    for (const fs::path& file : files_) ::unlink(file.c_str());
+  }
+
   std::vector<fs::path> files_;
 };
 
@@ -122,6 +129,9 @@ Verdict look(const std::vector<SharedDirectory>& directories, const std::string&
 
 int check_shared(const MpiRuntime& mpi, const std::vector<SharedDirectory>& directories,
                  const StopSignals& signals) {
+  if (mpi.rank() == 0) {
+    for (const SharedDirectory& directory : directories) remove_probes(directory.path);
+  }
   if (mpi.size() == 1) return 0;
   const std::string name = mpi.broadcast(std::string(probe_prefix) + random_text());
   const std::string content = mpi.broadcast(random_text());
@@ -136,13 +146,19 @@ int check_shared(const MpiRuntime& mpi, const std::vector<SharedDirectory>& dire
   return run_agreed(mpi, [&] {
     if (verdict.kind == Verdict::stopped) fail(ExitCode::preempted, "stopped by a signal");
     if (verdict.kind == Verdict::not_seen) {
-      const std::vector<std::string> hosts = gather_texts(MPI_COMM_WORLD, host_name());
       const SharedDirectory& directory = directories[static_cast<std::size_t>(verdict.directory)];
+      std::error_code unknown;
+      const std::string place = fs::absolute(directory.path, unknown).string();
+      const std::vector<std::string> hosts = gather_texts(MPI_COMM_WORLD, host_name());
+      const std::vector<std::string> places = gather_texts(MPI_COMM_WORLD, place);
+      const auto blind = static_cast<std::size_t>(verdict.rank);
+      const bool is_elsewhere = places[blind] != places[0];
       fail(ExitCode::usage,
            "{} \"{}\" is not the same directory on every node: rank {} on {} does not see what rank 0 on {} "
-           "wrote; give a directory on a file system that all nodes share",
-           directory.key, directory.path.string(), verdict.rank,
-           hosts[static_cast<std::size_t>(verdict.rank)], hosts[0]);
+           "wrote; {}",
+           directory.key, directory.path.string(), blind, hosts[blind], hosts[0],
+           is_elsewhere ? fmt::format("it looks in {}, not in {}", places[blind], places[0])
+                        : "give a directory on a file system that all nodes share");
     }
     for (const SharedDirectory& directory : directories) {
       if (::access(directory.path.c_str(), W_OK | X_OK) != 0)

@@ -145,7 +145,8 @@ std::vector<CommandOption> options() {
       {"key", OptionKind::text, "key of the text in JSON lines", "text"},
       {"eot", OptionKind::text, "place of <|endoftext|> in each document: end or, as in llm.c, begin", "end"},
       {"threads", OptionKind::integer,
-       "number of threads; 0 takes all cores, or as many as the CPU quota of a container allows", "0"},
+       "number of threads; 0 takes all cores, or as many as the CPU quota of a container or Slurm allows",
+       "0"},
   };
 }
 

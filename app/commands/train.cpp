@@ -39,8 +39,24 @@ std::optional<std::string> parse_restart(const CommandLine& line) {
   return line.text("restart");
 }
 
+/// A time to end that has passed is an error if the user has named it. Slurm's is ignored, with a note: the
+/// job's limit was extended.
+void note_past_end(Setup& setup, std::vector<std::string>& notes) {
+  std::optional<std::int64_t>& end = setup.config.limits.end_time;
+  const std::int64_t now = std::time(nullptr);
+  if (!end || *end > now) return;
+  const std::string past = fmt::format("{}, which was {} s ago", *end, now - *end);
+  if (setup.values.text("train.end_time") != "auto")
+    fail(ExitCode::usage, "[train] end_time = {}: give a later one, auto or none", past);
+  notes.push_back(fmt::format("SLURM_JOB_END_TIME={}: the run does not stop for it", past));
+  end.reset();
+}
+
 int dry_run(const CommandLine& line, const std::string& name) {
-  const Setup setup = planned_setup(line, name);
+  Setup setup = planned_setup(line, name);
+  std::vector<std::string> notes;
+  note_past_end(setup, notes);
+  for (const std::string& note : notes) say(stderr, "mylos: {}\n", note);
   fmt::print("{}", plan_text(setup.config, plan_of(setup)));
   if (line.flag("layout")) fmt::print("\n{}", layout_text(setup.config));
   fmt::print("{}", files_text(setup, parse_restart(line)));
@@ -76,20 +92,9 @@ void reuse_choices(Setup& setup, const RunPaths& paths) {
   std::string& algorithm = setup.config.comm.algorithm;
   if (algorithm == "auto" && !value("comm.algorithm").empty()) algorithm = value("comm.algorithm");
   const std::int64_t threads = std::atoll(value("backend.threads").c_str());
-  if (backend.threads == 0 && threads <= openmp_thread_limit()) backend.threads = threads;
-}
-
-/// A time to end that has passed is an error if the user has named it. Slurm's is ignored, with a note: the
-/// job's limit was extended.
-void note_past_end(Setup& setup, std::vector<std::string>& notes) {
-  std::optional<std::int64_t>& end = setup.config.limits.end_time;
-  const std::int64_t now = std::time(nullptr);
-  if (!end || *end > now) return;
-  const std::string past = fmt::format("{}, which was {} s ago", *end, now - *end);
-  if (setup.values.text("train.end_time") != "auto")
-    fail(ExitCode::usage, "[train] end_time = {}: give a later one, auto or none", past);
-  notes.push_back(fmt::format("SLURM_JOB_END_TIME={}: the run does not stop for it", past));
-  end.reset();
+  const std::optional<ThreadLimit> allotted = slurm_threads(1);
+  const std::int64_t most = std::min(openmp_thread_limit(), allotted ? allotted->threads : INT64_MAX);
+  if (backend.threads == 0 && threads <= most) backend.threads = threads;
 }
 
 /// Lets a restart find what the run found from the folder where it was started. With the resolved deck of a
@@ -162,7 +167,7 @@ std::string placement_text(const MpiRuntime& mpi, std::optional<std::int64_t> en
     if (job->restarts > 0) text += fmt::format(", restart {}", job->restarts);
   }
   if (end_time) {
-    const std::int64_t left = *end_time - std::time(nullptr);
+    const std::int64_t left = std::max<std::int64_t>(0, *end_time - std::time(nullptr));
     text += fmt::format(", ends in {}:{:02}:{:02}", left / 3600, left / 60 % 60, left % 60);
   }
   return text;

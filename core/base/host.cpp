@@ -30,13 +30,7 @@ std::optional<std::int64_t> number_in_environment(const char* name) {
 std::optional<SlurmJob> slurm_job() {
   const char* id = std::getenv("SLURM_JOB_ID");
   if (id == nullptr || *id == '\0') return std::nullopt;
-  SlurmJob job{.id = id, .restarts = number_in_environment("SLURM_RESTART_COUNT").value_or(0), .end = {}};
-  const auto array = number_in_environment("SLURM_ARRAY_JOB_ID");
-  const auto task = number_in_environment("SLURM_ARRAY_TASK_ID");
-  if (array && task) job.id = fmt::format("{}_{}", *array, *task);
-  const auto end = number_in_environment("SLURM_JOB_END_TIME");
-  if (end && *end > 0) job.end = end;
-  return job;
+  return SlurmJob{.id = id, .restarts = number_in_environment("SLURM_RESTART_COUNT").value_or(0)};
 }
 
 std::string own_process() {

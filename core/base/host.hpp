@@ -17,9 +17,8 @@ std::optional<std::int64_t> number_in_environment(const char* name);
 
 /// The Slurm job that a process belongs to; see "Output environment variables" of sbatch(1) and srun(1).
 struct SlurmJob {
-  std::string id;                   ///< "17"; "17_3" for a task of an array
-  std::int64_t restarts = 0;        ///< SLURM_RESTART_COUNT: how many times it was requeued
-  std::optional<std::int64_t> end;  ///< SLURM_JOB_END_TIME: when its time limit ends it, in Unix seconds
+  std::string id;             ///< SLURM_JOB_ID, which a task of an array has too
+  std::int64_t restarts = 0;  ///< SLURM_RESTART_COUNT: how many times it was requeued
 };
 
 /// Returns this process's job according to the variables that Slurm sets; empty if there is none.

@@ -87,7 +87,7 @@ std::int64_t slurm_tasks_here() {
   for (const std::string_view part : split(all != nullptr ? all : "", ',')) {
     int tasks = 0;
     int nodes = 1;
-    if (std::sscanf(std::string(part).c_str(), "%d(x%d)", &tasks, &nodes) < 1) return 0;
+    if (std::sscanf(std::string(part).c_str(), "%6d(x%6d)", &tasks, &nodes) < 1) return 0;
     if (node < nodes) return tasks;
     node -= nodes;
   }
@@ -140,15 +140,17 @@ std::vector<ThreadLimit> thread_limits(std::int64_t processors, int sharing,
 }
 
 std::optional<ThreadLimit> slurm_threads(int sharing) {
+  std::vector<ThreadLimit> limits;
   if (const auto cpus = number_in_environment("SLURM_CPUS_PER_TASK"); cpus && *cpus > 0)
-    return ThreadLimit{*cpus, fmt::format("SLURM_CPUS_PER_TASK={}", *cpus)};
-  const auto cpus = number_in_environment("SLURM_CPUS_ON_NODE");
-  if (!cpus || *cpus < 1) return std::nullopt;
-  // mpiexec may start more processes than the step has tasks, and a task need not be a rank of this job.
-  const std::int64_t tasks = std::max({std::int64_t{1}, std::int64_t{sharing}, slurm_tasks_here()});
-  return ThreadLimit{
-      std::max<std::int64_t>(1, *cpus / tasks),
-      fmt::format("SLURM_CPUS_ON_NODE={}{}", *cpus, tasks == 1 ? "" : fmt::format(" for {} ranks", tasks))};
+    limits.push_back({*cpus, fmt::format("SLURM_CPUS_PER_TASK={}", *cpus)});
+  if (const auto cpus = number_in_environment("SLURM_CPUS_ON_NODE"); cpus && *cpus > 0) {
+    // mpiexec may start more processes than the step has tasks, and a task need not be a rank of this job.
+    const std::int64_t tasks = std::max({std::int64_t{1}, std::int64_t{sharing}, slurm_tasks_here()});
+    limits.push_back({std::max<std::int64_t>(1, *cpus / tasks),
+                      fmt::format("SLURM_CPUS_ON_NODE={}{}", *cpus,
+                                  tasks == 1 ? "" : fmt::format(" for {} ranks", tasks))});
+  }
+  return limits.empty() ? std::nullopt : std::optional(smallest(limits));
 }
 
 const ThreadLimit& smallest(std::span<const ThreadLimit> limits) {

@@ -97,6 +97,8 @@ TEST_F(Launch, OfOneProcessInABatchScriptForSeveralIsAWarning) {
   const Outcome meant = in_slurm(train_arguments("meant", {"--alone"}), batch);
   EXPECT_EQ(meant.exit_code, 0) << meant.output;
   EXPECT_THAT(meant.output, Not(HasSubstr("warning: this is one")));
+  const Outcome nodes = in_slurm(train_arguments("nodes"), {"SLURM_JOB_ID=17", "SLURM_JOB_NUM_NODES=2"});
+  EXPECT_THAT(nodes.output, HasSubstr("warning: this is one process, but Slurm job 17 has 2 nodes"));
   const Outcome one = in_slurm(train_arguments("one"), {"SLURM_JOB_ID=17", "SLURM_NTASKS=1"});
   EXPECT_THAT(one.output, Not(HasSubstr("warning: this is one")));
 }
@@ -139,6 +141,19 @@ TEST_F(Launch, OfSeveralPrintsOnce) {
   }
 }
 
+/// A job that was submitted from a step of another job has that step's variables.
+TEST_F(Launch, IsNotThatOfAnOuterStep) {
+  const Words outer = {"SLURM_JOB_ID=17", "SLURM_NTASKS=1", "SLURM_STEP_NUM_TASKS=2", "SLURM_PROCID=0"};
+  const Outcome outcome = in_slurm(train_arguments("run"), outer);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, Not(HasSubstr("warning: this is one")));
+  for (const Words& stale :
+       {Words{"SLURM_PROCID=3"}, {"PMIX_RANK=1"}, {"SLURM_STEP_NUM_TASKS=2", "SLURM_PROCID=-1"}}) {
+    EXPECT_EQ(occurrences(in_slurm({"version"}, stale).output, "compiler"), 1);
+    EXPECT_EQ(occurrences(in_slurm({"nonsense"}, stale).output, "unknown command"), 1);
+  }
+}
+
 TEST_F(Launch, InSlurmIsNamed) {
   const Words variables = {"SLURM_JOB_ID=17", "SLURM_RESTART_COUNT=1", "SLURM_NTASKS=1",
                            fmt::format("SLURM_JOB_END_TIME={}", std::time(nullptr) + 100'000)};
@@ -148,9 +163,10 @@ TEST_F(Launch, InSlurmIsNamed) {
                                             "27:4[0-9]:[0-9][0-9]\n"));
   EXPECT_THAT(slurp(run_path("run") / "status.json"), HasSubstr("\"slurm_job\": \"17\""));
   EXPECT_THAT(slurp(run_path("run") / "lock"), ContainsRegex("^process [0-9]+ on [^,]+, Slurm job 17\n"));
-  const Outcome array = in_slurm(train_arguments("array"),
+  // A task of an array, or a job that one has submitted: its own number counts.
+  const Outcome inner = in_slurm(train_arguments("inner"),
                                  {"SLURM_JOB_ID=19", "SLURM_ARRAY_JOB_ID=17", "SLURM_ARRAY_TASK_ID=2"});
-  EXPECT_THAT(array.output, AllOf(HasSubstr(", Slurm job 17_2\n"), Not(HasSubstr("ends in"))));
+  EXPECT_THAT(inner.output, AllOf(HasSubstr(", Slurm job 19\n"), Not(HasSubstr("ends in"))));
 }
 
 TEST_F(Launch, UsesTheThreadsThatSlurmAllots) {
@@ -165,6 +181,14 @@ TEST_F(Launch, UsesTheThreadsThatSlurmAllots) {
   EXPECT_THAT(threads({"SLURM_CPUS_ON_NODE=3", "SLURM_STEP_TASKS_PER_NODE=2(x2),1", "SLURM_NODEID=1"}),
               HasSubstr("1 thread per rank (SLURM_CPUS_ON_NODE=3 for 2 ranks, "));
   EXPECT_THAT(threads({"SLURM_CPUS_PER_TASK=4096"}), Not(HasSubstr("SLURM")));
+  // mpiexec has started more processes than Slurm knows of.
+  EXPECT_THAT(threads({"SLURM_CPUS_PER_TASK=4", "SLURM_CPUS_ON_NODE=2", "SLURM_STEP_TASKS_PER_NODE=2"}),
+              HasSubstr("1 thread per rank (SLURM_CPUS_ON_NODE=2 for 2 ranks, "));
+  ASSERT_EQ(train("restarted", {"--backend.threads=2", "--train.stop_step=2"}, {.ranks = 1}).exit_code, 0);
+  const Words restart = {"--restart", "--backend.threads=0", "--train.stop_step=3"};
+  const Outcome smaller =
+      in_slurm(train_arguments("restarted", restart), {"-u", "OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK=1"});
+  EXPECT_THAT(smaller.output, HasSubstr("1 thread per rank (SLURM_CPUS_PER_TASK=1, "));
 }
 
 TEST_F(Launch, WithAnEndInThePast) {
@@ -172,12 +196,13 @@ TEST_F(Launch, WithAnEndInThePast) {
   EXPECT_EQ(named.exit_code, usage) << named.output;
   EXPECT_THAT(named.output, ContainsRegex("mylos: \\[train\\] end_time = 1000, which was [0-9]+ s ago"));
   EXPECT_FALSE(fs::exists(run_path("named")));
+  EXPECT_EQ(train("named", {"--train.end_time=1000", "--dry-run"}, {.ranks = 1}).exit_code, usage);
   for (const char* value : {"soon", "-1", "1.5", ""}) {
     const Outcome wrong = train("wrong", {fmt::format("--train.end_time={}", value)});
     EXPECT_EQ(wrong.exit_code, usage) << wrong.output;
     EXPECT_THAT(wrong.output, HasSubstr("must be auto, none or a time in Unix seconds"));
   }
-  const Outcome extended = in_slurm(train_arguments("run"), {"SLURM_JOB_ID=17", "SLURM_JOB_END_TIME=1000"});
+  const Outcome extended = in_slurm(train_arguments("run"), {"SLURM_JOB_END_TIME=1000"});
   EXPECT_EQ(extended.exit_code, 0) << extended.output;
   EXPECT_THAT(extended.output, HasSubstr("mylos: SLURM_JOB_END_TIME=1000, which was "));
 }

@@ -128,6 +128,37 @@ TEST_F(SharedDirectory, OfCheckpointsMustBeOne) {
   EXPECT_THAT(probes(), IsEmpty());
 }
 
+/// A relative path begins in the folder of each rank.
+TEST_F(SharedDirectory, OfRanksInDifferentFolders) {
+  for (const char* folder : {"a", "b"}) fs::create_directory(scratch() / folder);
+  const fs::path file = scratch() / "clock";
+  DrivenClock clock(file);
+  Job job({"train", deck().string(), "--run.dir=run", "--progress=none", "--comm.heartbeat=1e6",
+           "--comm.timeout=1e6", "--io.timeout=1e6"},
+          {.environment = {clock.variable()},
+           .wrapper = {"sh", "-c",
+                       "cd " + scratch().string() + R"(/$([ $PMI_RANK = 0 ] && echo a || echo b); exec "$@")",
+                       "sh"}});
+  job.wait_until([&] { return !probes().empty() || !job.running(); });
+  clock.advance(61);
+  const Outcome outcome = job.wait();
+  EXPECT_EQ(outcome.exit_code, usage) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              HasSubstr(fmt::format("; it looks in {0}/b/run, not in {0}/a/run", scratch().string())));
+}
+
+TEST_F(SharedDirectory, IsAsBeforeIfItCannotBeWritten) {
+  const fs::path elsewhere = scratch() / "elsewhere";
+  const std::string prefix = (elsewhere / ".mylos-shared-").string();
+  const Outcome outcome = train(
+      "run", {"--checkpoint.dir=" + elsewhere.string()},
+      {.environment = {"LD_PRELOAD=" MYLOS_PRELOADED, fmt::format("MYLOS_FAIL={}:0:pwrite:1:28", prefix)}});
+  EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::io)) << outcome.output;
+  EXPECT_THAT(probes(), IsEmpty());
+  EXPECT_FALSE(fs::exists(run_path("run")));
+  EXPECT_FALSE(fs::exists(elsewhere));
+}
+
 /// As on NFS: at first, rank 1 does not find what there is.
 TEST_F(SharedDirectory, MayAppearLate) {
   for (const fs::path& place : {run_path("run"), run_path("run") / "checkpoints"}) {
@@ -183,6 +214,9 @@ TEST_F(SharedDirectory, LosesWhatAKilledRunHasLeftToLookFor) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_THAT(probes(), IsEmpty());
   expect_loads("run", 8);
+  spill(run_path("run") / name, "x");
+  EXPECT_EQ(train("run", {"--restart"}, {.ranks = 1}).exit_code, 0);
+  EXPECT_THAT(probes(), IsEmpty());
 }
 
 TEST_F(SharedDirectory, IsAsBeforeIfASignalEndsTheWait) {

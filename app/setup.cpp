@@ -234,8 +234,9 @@ TokenizerIdentity tokenizer_of(const DataConfig& config, const TokenDataset& tra
 
 std::string identity_of(const Setup& setup, const CommandLine& line) {
   // Left out: each node may have its own copy of the data (copies are compared by content), and each rank its
-  // own number of threads.
-  constexpr std::string_view own_matters[] = {"data.train", "data.valid", "backend.threads"};
+  // own number of threads and its own idea of when the job ends.
+  constexpr std::string_view own_matters[] = {"data.train", "data.valid", "backend.threads", "train.end_time",
+                                              "train.end_margin"};
   std::string text = fmt::format("mylos = {}\n", code_version());
   for (const std::string& argument : line.arguments) text += fmt::format("the argument = {}\n", argument);
   for (const char* option :

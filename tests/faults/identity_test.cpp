@@ -67,6 +67,17 @@ TEST_F(Identity, MustBeTheSameOnAllRanks) {
   EXPECT_THAT(lr.output, HasSubstr("optim.lr = 0.002, but rank 0 has optim.lr = 0.001"));
 }
 
+/// When the job ends is each rank's own matter, and no change of the run.
+TEST_F(Identity, LeavesTheEndOfTheJobOut) {
+  const std::string run = "--run.dir=" + run_path("run").string();
+  const Outcome outcome = train_apart({run, "--train.stop_step=4", "--train.end_time=4000000000"},
+                                      {run, "--train.stop_step=4", "--train.end_time=4000000001"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  const Outcome rest = train_apart({run, "--restart", "--train.end_margin=3"}, {run, "--restart"});
+  EXPECT_EQ(rest.exit_code, 0) << rest.output;
+  EXPECT_THAT(rest.output, HasSubstr(", bitwise"));
+}
+
 TEST_F(Identity, CoversEvaluatedData) {
   ASSERT_EQ(train("run", {"--train.stop_step=2"}).exit_code, 0);
   const std::string other = other_tokens("other.bin", 1).string();

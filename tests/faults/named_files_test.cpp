@@ -123,7 +123,7 @@ TEST_F(NamedFiles, APromptIsAText) {
 TEST_F(NamedFiles, TheLimitsAndVariablesOfOneRankAreNamed) {
   expect(train_arguments("run"), ExitCode::usage, "OMP_NUM_TEAMS=\"0\" must be", {"env", "OMP_NUM_TEAMS=0"});
   expect(train_arguments("run"), ExitCode::usage, "mylos: rank 3: the environment variable OMP_DYNAMIC",
-         {"env", "PMI_RANK=3", "OMP_DYNAMIC=perhaps"});
+         {"env", "PMI_RANK=3", "PMI_SIZE=4", "OMP_DYNAMIC=perhaps"});
 }
 
 TEST_F(NamedFiles, AStatusThatCannotBeWrittenIsNotTheOldOne) {

@@ -2,15 +2,8 @@
 # shellcheck shell=bash
 # Nodes, links and jobs of with_network, for the commands that it runs. Nodes are numbers from 0.
 
-# wait_for WHAT COMMAND... waits until COMMAND succeeds; after four minutes, WHAT counts as missing.
-wait_for() {
-  local end=$((SECONDS + 240)) what=$1
-  shift
-  until "$@"; do
-    ((SECONDS < end)) || failed "no $what within four minutes"
-    sleep 0.05
-  done
-}
+# shellcheck source=tests/support/wait_for.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../support/wait_for.sh"
 
 failed() {
   echo "failed: $*" >&2

@@ -24,16 +24,8 @@ failed() {
   exit 1
 }
 
-# wait_for WHAT COMMAND... waits until COMMAND succeeds. The limit only turns a hang into a failure.
-wait_for() {
-  local i what=$1
-  shift
-  for ((i = 0; i < 2400; i++)); do
-    ! "$@" || return 0
-    sleep 0.1
-  done
-  failed "waited in vain for $what"
-}
+# shellcheck source=tests/support/wait_for.sh
+. "$source/tests/support/wait_for.sh"
 
 # expect CODE COMMAND... runs a command whose exit code must be CODE; its output is in output.log.
 expect() {

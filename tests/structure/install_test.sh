@@ -25,3 +25,9 @@ if grep --fixed-strings "$build/lib" <<<"$plugins"; then
   echo "the installed program looks for plugins in the build folder"
   exit 1
 fi
+
+# What Slurm jobs use.
+"$installed/bin/mylos-job" --help
+for script in "$(dirname "${BASH_SOURCE[0]}")"/../../scripts/slurm/*.sbatch; do
+  cmp "$script" "$installed/share/mylos/slurm/$(basename "$script")"
+done

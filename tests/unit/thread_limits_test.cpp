@@ -2,6 +2,7 @@
 // CPU quotas from folders that look like a machine's, and the limits on threads that follow.
 #include "core/base/thread_limits.hpp"
 
+#include <cstdlib>
 #include <fstream>
 #include <unistd.h>
 
@@ -116,6 +117,50 @@ TEST(ThreadLimits, OfThisMachineAreAtLeastOne) {
   EXPECT_EQ(startable_threads(0), 0);
   EXPECT_EQ(startable_threads(3), 3);
   EXPECT_EQ(startable_threads(1, std::size_t{1} << 60U), 0);
+}
+
+/// Slurm's variables, only for the lifetime of a test.
+class SlurmThreads : public testing::Test {
+ protected:
+  ~SlurmThreads() override { clear(); }
+  static void clear() {
+    for (const char* name :
+         {"SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE", "SLURM_STEP_TASKS_PER_NODE", "SLURM_NODEID"})
+      ::unsetenv(name);
+  }
+  /// The limit with these variables alone; 0 if there is none.
+  static std::int64_t limit(int sharing, const std::vector<std::pair<const char*, const char*>>& variables) {
+    clear();
+    for (const auto& [name, value] : variables) ::setenv(name, value, 1);
+    const auto allotted = slurm_threads(sharing);
+    return allotted ? allotted->threads : 0;
+  }
+};
+
+TEST_F(SlurmThreads, AreTheFewerOfTheTasksAndTheNodes) {
+  EXPECT_EQ(limit(1, {}), 0);
+  EXPECT_EQ(limit(2, {{"SLURM_CPUS_PER_TASK", "6"}}), 6);
+  EXPECT_EQ(limit(1, {{"SLURM_CPUS_ON_NODE", "8"}}), 8);
+  EXPECT_EQ(limit(2, {{"SLURM_CPUS_ON_NODE", "8"}}), 4);
+  EXPECT_EQ(limit(3, {{"SLURM_CPUS_ON_NODE", "2"}}), 1);
+  EXPECT_EQ(limit(2, {{"SLURM_CPUS_PER_TASK", "6"}, {"SLURM_CPUS_ON_NODE", "8"}}), 4);
+  EXPECT_EQ(limit(2, {{"SLURM_CPUS_PER_TASK", "3"}, {"SLURM_CPUS_ON_NODE", "8"}}), 3);
+  EXPECT_EQ(limit(2, {{"SLURM_CPUS_PER_TASK", "many"}, {"SLURM_CPUS_ON_NODE", "0"}}), 0);
+}
+
+TEST_F(SlurmThreads, AreDividedAmongTheTasksOfTheirNode) {
+  const auto on_node = [](const char* node) {
+    return limit(
+        1,
+        {{"SLURM_CPUS_ON_NODE", "12"}, {"SLURM_STEP_TASKS_PER_NODE", "2(x2),3,1"}, {"SLURM_NODEID", node}});
+  };
+  EXPECT_EQ(on_node("0"), 6);
+  EXPECT_EQ(on_node("1"), 6);
+  EXPECT_EQ(on_node("2"), 4);
+  EXPECT_EQ(on_node("3"), 12);
+  EXPECT_EQ(on_node("4"), 12);  // of another step: nothing is known
+  EXPECT_EQ(limit(4, {{"SLURM_CPUS_ON_NODE", "12"}, {"SLURM_STEP_TASKS_PER_NODE", "1"}}),
+            3);  // under mpiexec
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "app/environment.hpp"
+#include "core/base/rng.hpp"
 #include "core/memory/device_buffer.hpp"
 #include "parallel/collectives/algorithm_communicator.hpp"
 #include "parallel/collectives/choose_algorithms.hpp"
@@ -200,10 +201,21 @@ double measure_gemm_tflops(Session& session, DType dtype) {
     widest = std::max({widest, in, out});
     largest = std::max(largest, in * out);
   }
+  // Random numbers, a tile of them again and again: a GPU multiplies equal numbers with less power, so
+  // faster.
+  constexpr std::int64_t tile = std::int64_t{1} << 18;
+  const DeviceBuffer random(compute, session.ledger(), MemoryCategory::workspace, tile * sizeof(float),
+                            "mylos::peak");
+  const TensorRef numbers(random.data(), DType::fp32, {tile});
+  compute.run(FillNormal{.y = numbers, .key = stream_key(1, "peak")});
   const auto memory = [&](std::int64_t size) {
     DeviceBuffer buffer(compute, session.ledger(), MemoryCategory::workspace,
                         static_cast<std::size_t>(size) * size_of(dtype), "mylos::peak");
-    compute.run(Fill{.y = TensorRef(buffer.data(), dtype, {size}), .value = 1.0F});
+    const TensorRef whole(buffer.data(), dtype, {size});
+    for (std::int64_t begin = 0; begin < size; begin += tile) {
+      const std::int64_t count = std::min(tile, size - begin);
+      compute.run(Cast{.x = numbers.flat(0, count), .y = whole.flat(begin, count)});
+    }
     return buffer;
   };
   const DeviceBuffer x = memory(n * widest);

@@ -14,12 +14,17 @@ struct alignas(group * sizeof(T)) Group {
   T values[group];
 };
 
+// Loops over a group have a constant number of turns, so that its elements stay in registers.
+
 /// Loads `count` elements, in one access if they are a whole group; the rest is 0.
 template <class T>
 __device__ Group<T> load_group(const T* from, int count) {
   if (count == group) return *reinterpret_cast<const Group<T>*>(from);
   Group<T> values{};
-  for (int i = 0; i < count; ++i) values.values[i] = from[i];
+#pragma unroll
+  for (int i = 0; i < group; ++i) {
+    if (i < count) values.values[i] = from[i];
+  }
   return values;
 }
 template <class T>
@@ -27,7 +32,10 @@ __device__ void store_group(T* to, int count, const Group<T>& values) {
   if (count == group) {
     *reinterpret_cast<Group<T>*>(to) = values;
   } else {
-    for (int i = 0; i < count; ++i) to[i] = values.values[i];
+#pragma unroll
+    for (int i = 0; i < group; ++i) {
+      if (i < count) to[i] = values.values[i];
+    }
   }
 }
 
@@ -74,7 +82,9 @@ __device__ Group<W> round_group_stochastically(const Group<float>& exact, const 
     }
     return w;
   }
-  for (int i = 0; i < count; ++i) {
+#pragma unroll
+  for (int i = 0; i < group; ++i) {
+    if (i >= count) break;
     while (segments->end <= first + i) ++segments;
     const auto e = static_cast<std::uint64_t>(segments->rounding.index(first + i - segments->begin));
     const PhiloxBlock words = rounding_words(segments->rounding.key, step, e / chances_of_counter);
@@ -91,8 +101,6 @@ __global__ void update(AdamWStep args, const StepFactors* factors, W* weights, c
   const StepFactors step = *factors;
   const std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x) * group;
   if (first >= n) return;
-  const int first_segment = segment_of(args.segments, args.num_segments, first);
-  int segment = first_segment;
   const int count = static_cast<int>(first + group <= n ? group : n - first);
   const Group<G> g = load_group(gradient + first, count);
   Group<float> m = load_group(first_moment + first, count);
@@ -104,7 +112,11 @@ __global__ void update(AdamWStep args, const StepFactors* factors, W* weights, c
     const Group<W> w = load_group(weights + first, count);
     for (int i = 0; i < group; ++i) p.values[i] = static_cast<float>(w.values[i]);
   }
-  for (int i = 0; i < count; ++i) {
+  const int first_segment = segment_of(args.segments, args.num_segments, first);
+  int segment = first_segment;
+#pragma unroll
+  for (int i = 0; i < group; ++i) {
+    if (i >= count) break;
     while (args.segments[segment].end <= first + i) ++segment;
     const float decay = args.weight_decay * args.segments[segment].decay;
     const float clipped = static_cast<float>(g.values[i]) * step.clip;

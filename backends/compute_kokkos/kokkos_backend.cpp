@@ -90,6 +90,24 @@ void copy_bytes(const void* from, void* to, std::size_t bytes) {
   }
 }
 
+/// On the host, each page is first touched by the thread that will work on it.
+void zero(void* memory, std::size_t size) {
+#if defined(KOKKOS_ENABLE_CUDA)
+  check(cudaMemsetAsync(memory, 0, size, queue().cuda_stream()), "cudaMemsetAsync");
+#else
+  ask_for_huge_pages(memory, size);
+  auto* const first = static_cast<std::uint8_t*>(memory);
+  constexpr std::int64_t page = 4096;
+  const auto n = static_cast<std::int64_t>(size);
+  Kokkos::parallel_for(
+      "mylos::allocate::first_touch"_label, Range(Execution(), 0, (n + page - 1) / page),
+      KOKKOS_LAMBDA(std::int64_t i) {
+        const std::int64_t end = (i + 1) * page < n ? (i + 1) * page : n;
+        for (std::int64_t b = i * page; b < end; ++b) first[b] = 0;
+      });
+#endif
+}
+
 }  // namespace
 
 std::string KokkosBackend::description() const {
@@ -113,16 +131,7 @@ Allocation KokkosBackend::allocate(std::size_t bytes, const char* label) {
     fail(ExitCode::internal, "out of memory: {} bytes for {}", bytes, label);
   }
   require(reinterpret_cast<std::uintptr_t>(memory) % 64 == 0, "device memory is 64-byte aligned");
-  if constexpr (on_host) ask_for_huge_pages(memory, size);
-  auto* first = static_cast<std::uint8_t*>(memory);
-  constexpr std::int64_t page = 4096;
-  const auto n = static_cast<std::int64_t>(size);
-  Kokkos::parallel_for(
-      "mylos::allocate::first_touch"_label, Range(Execution(), 0, (n + page - 1) / page),
-      KOKKOS_LAMBDA(std::int64_t i) {
-        const std::int64_t end = (i + 1) * page < n ? (i + 1) * page : n;
-        for (std::int64_t b = i * page; b < end; ++b) first[b] = 0;
-      });
+  zero(memory, size);
   return {memory, [this](void* owned) {
             Kokkos::kokkos_free<Memory>(owned);
             ++num_deallocations_;
@@ -149,6 +158,9 @@ void KokkosBackend::copy(const void* from, void* to, std::size_t bytes) {
 
 void KokkosBackend::synchronize() {
   queue().fence("mylos::synchronize"_label);
+#if defined(KOKKOS_ENABLE_CUDA)
+  check(cudaGetLastError(), "a kernel's launch");  // Kokkos itself does not ask
+#endif
 }
 
 #if defined(KOKKOS_ENABLE_CUDA)

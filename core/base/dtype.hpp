@@ -40,11 +40,15 @@ struct bf16 {
 
   bf16() = default;
   MYLOS_HOST_DEVICE explicit bf16(float value) {
+#if defined(__CUDA_ARCH__)
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+#else
     std::uint32_t u = std::bit_cast<std::uint32_t>(value);
     const bool is_nan = (u & 0x7fffffffU) > 0x7f800000U;
     const std::uint32_t rounded = u + 0x7fffU + ((u >> 16U) & 1U);
     u = is_nan ? (u | 0x00400000U) : rounded;
     bits = static_cast<std::uint16_t>(u >> 16U);
+#endif
   }
   MYLOS_HOST_DEVICE explicit operator float() const {
     return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16U);

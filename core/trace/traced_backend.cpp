@@ -72,4 +72,9 @@ void TracedBackend::host_wait(const Event& event) {
   next().host_wait(event);
 }
 
+bool TracedBackend::launch(const Graph& graph) {
+  const WatchedCall call = watch("graph");
+  return next().launch(graph);
+}
+
 }  // namespace mylos

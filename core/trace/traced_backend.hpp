@@ -24,6 +24,7 @@ class TracedBackend final : public ForwardingBackend {
   void copy(const void* from, void* to, std::size_t bytes) override;
   void synchronize() override;
   void host_wait(const Event& event) override;
+  bool launch(const Graph& graph) override;
 
  private:
   /// Receives each operation before the kernels of `next`.

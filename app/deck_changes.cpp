@@ -62,8 +62,11 @@ std::string deck_changes(const std::string& before, const std::string& now) {
       continue;
     const DeckEntry* old_entry = old_deck.find(key);
     if (old_entry == nullptr) old_entry = defaults.find(key);
-    const std::string old_value = old_entry != nullptr ? old_entry->value : "nothing";
-    if (old_value == entry.value) continue;
+    // The default deck has no keys of plugins.
+    const char* absent = key == "backend.autotune" ? "false" : "nothing";
+    const std::string old_value = old_entry != nullptr ? old_entry->value : absent;
+    const bool is_chosen_anew = key == "backend.autotune" && entry.value == "true";
+    if (old_value == entry.value && !is_chosen_anew) continue;
     changes += fmt::format("{}{} {} -> {}", changes.empty() ? "" : ", ", key, old_value, entry.value);
   }
   return changes;

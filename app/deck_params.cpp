@@ -151,10 +151,11 @@ const ParamSpec params[] = {
         "Host threads of a rank; 0 takes OMP_NUM_THREADS if it is set, otherwise the smallest of an "
         "even share of the hardware threads that the rank may use, of the CPU quota of its container "
         "(cgroup), what Slurm allotted to it, and OMP_THREAD_LIMIT."),
-    boolean_param("backend", "graphs", "false",
-                  "From the second step on, the kernels of a pass or of the update between one communication "
-                  "call and the next are queued as one CUDA graph instead of one by one; needs a GPU. The "
-                  "results are the same."),
+    choice_param(
+        "backend", "graphs", "auto", "auto|true|false",
+        "From the second step on, the kernels of a pass or of the update between one communication "
+        "call and the next are queued as one CUDA graph instead of one by one. auto does so on a GPU, "
+        "unless the exchange gathers weights within a pass. The results are the same."),
 
     text_param("comm", "algorithm", "native",
                "How collectives are performed: native is the backend's own way; naive, tree, ring and "

@@ -300,7 +300,17 @@ class CrossChecks {
     } else if (exchange.shards) {
       values_.set("parallel.shard", fmt::format("{}", shard == 0 ? data : shard));
     }
-    if (exchange.gathers_within_passes && known({"backend.graphs"}) && values_.boolean("backend.graphs")) {
+    if (known({"backend.autotune", "parallel.tensor", "parallel.vocab"}) &&
+        values_.boolean("backend.autotune") && values_.integer("parallel.tensor") > 1 &&
+        !values_.boolean("parallel.vocab")) {
+      report({"backend.autotune", "parallel.vocab"},
+             "[backend] autotune = true cannot be used with [parallel] tensor = {} unless vocab = true: "
+             "every rank "
+             "computes the head by itself, and their copies of its weights would differ",
+             values_.integer("parallel.tensor"));
+    }
+    if (exchange.gathers_within_passes && known({"backend.graphs"}) &&
+        values_.text("backend.graphs") == "true") {
       report({"backend.graphs", "parallel.exchange"},
              "[backend] graphs = true cannot be used with [parallel] exchange = {}, which gathers weights "
              "within a pass; use zero2, or graphs = false",
@@ -563,7 +573,11 @@ RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, co
   config.optimizer = optimizer_config(values);
   config.lr = lr_config(values);
   config.guard = guard_config(values);
-  config.graphs = values.boolean("backend.graphs");
+  if (values.text("backend.graphs") != "auto") {
+    config.graphs = values.text("backend.graphs") == "true";
+  } else if (!config.parallel.exchange->gathers_within_passes) {
+    config.graphs.reset();
+  }
   config.limits = {.steps = values.integer("train.steps"),
                    .stop_step = values.integer("train.stop_step"),
                    .wall_clock = values.real("train.wall_clock"),

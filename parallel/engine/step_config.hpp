@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "core/base/dtype.hpp"
 #include "core/model/parameters.hpp"
@@ -39,7 +40,8 @@ struct StepConfig {
   OptimizerConfig optimizer;
   LrScheduleConfig lr;
   GuardConfig guard;
-  bool graphs = false;  ///< record the GPU's work once and queue it as graphs
+  /// Record the GPU's work once and queue it as graphs; nothing: if the backend can.
+  std::optional<bool> graphs = false;
 
   /// 1 / tokens of the global batch.
   float per_token() const {

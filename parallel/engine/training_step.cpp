@@ -48,12 +48,13 @@ TrainingStep::TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, const 
       world_(grid.group(all_axes)),
       config_(config),
       trace_(trace),
+      graphs_(config.graphs.value_or(backend.can_capture())),
       table_(config.table(grid.coordinates())),
       schedule_(config.parallel.schedule->make(static_cast<int>(config.train.accumulation))),
       has_head_(schedule_.held_chunks().contains(schedule_.chunks - 1)),
       slots_{Slot(backend), Slot(backend)},
       inputs_{TransferBuffer(backend, sizeof(StepScalars)), TransferBuffer(backend, sizeof(StepScalars))} {
-  if (config.graphs && !backend.can_capture())
+  if (graphs_ && !backend.can_capture())
     fail(ExitCode::usage, "[backend] graphs = true needs a GPU: {} cannot record graphs",
          backend.description());
   const TrainConfig& train = config.train;
@@ -66,9 +67,8 @@ TrainingStep::TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, const 
   exchange_ = config.parallel.exchange->make(config.parallel.values, scope, backend, ledger, grid);
   optimizer_ = config.optimizer.kind->make(config.optimizer,
                                            {backend, ledger, table_, train.dtype, exchange_->owned()});
-  executor_ =
-      std::make_unique<ModelExecutor>(backend, ledger, grid, *exchange_, schedule_, std::move(programs),
-                                      config.model, train.shape(), config.graphs);
+  executor_ = std::make_unique<ModelExecutor>(backend, ledger, grid, *exchange_, schedule_,
+                                              std::move(programs), config.model, train.shape(), graphs_);
 
   tensor_terms_ = tensor_terms(table_, optimizer_->parts());
   find_norm_ranges();
@@ -83,7 +83,7 @@ TrainingStep::TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, const 
                          "mylos::step_memory");
   guard_state_ =
       DeviceBuffer(backend, ledger, MemoryCategory::workspace, sizeof(GuardState), "mylos::guard_state");
-  for (std::size_t i = 0; config.graphs && i < under_way; ++i)
+  for (std::size_t i = 0; graphs_ && i < under_way; ++i)
     update_graphs_.push_back({DeviceGraph(backend), DeviceGraph(backend)});
   GuardState guard;
   guard.loss_scale = train.loss_scale;

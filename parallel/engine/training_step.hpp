@@ -149,7 +149,7 @@ class TrainingStep {
   void run_pass(const Occurrence& occurrence, StepDriver& driver);
   /// The first step does not use graphs, because libraries choose algorithms and allocate memory when they
   /// first see an operation. Nor does a traced step, because a trace shows each operation separately.
-  bool as_graphs() const { return config_.graphs && num_run_ > 0 && !trace_.on(); }
+  bool as_graphs() const { return graphs_ && num_run_ > 0 && !trace_.on(); }
   /// Sends a step's number and learning rate to the device, copies the loss scale if steps overlap, and
   /// clears the loss sum on ranks without the head.
   void begin(std::int64_t step);
@@ -172,6 +172,7 @@ class TrainingStep {
   Communicator& world_;  // all ranks
   const StepConfig& config_;
   Trace& trace_;
+  const bool graphs_;
   ParameterTable table_;
   Schedule schedule_;
   bool has_head_;  // the rank holds the last chunk

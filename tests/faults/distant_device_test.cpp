@@ -33,7 +33,8 @@ class DistantDevice : public DistantTest, public testing::WithParamInterface<Run
 
 TEST_P(DistantDevice, GivesTheSameRun) {
   ASSERT_EQ(train("reference", on_host(GetParam())).exit_code, 0);
-  const Outcome first = train("run", on_device(join(GetParam(), {"--train.stop_step=5"})));
+  const Outcome first =
+      train("run", on_device(join(GetParam(), {"--train.stop_step=5", "--backend.graphs=false"})));
   ASSERT_EQ(first.exit_code, 0) << first.output;
   const Outcome rest = train("run", on_device(join(GetParam(), {"--restart", "--backend.graphs=true"})));
   ASSERT_EQ(rest.exit_code, 0) << rest.output;
@@ -108,7 +109,8 @@ TEST_F(RunAhead, GivesTheSameRun) {
   const std::string fault = "backward:0:7:nan";  // delays a checkpoint by one step
   const Outcome host = train_alone("reference", on_host(words), fault);
   ASSERT_EQ(host.exit_code, 0) << host.output;
-  const Outcome first = train_alone("run", on_device(join(words, {"--train.stop_step=12"})), fault);
+  const Outcome first =
+      train_alone("run", on_device(join(words, {"--train.stop_step=12", "--backend.graphs=false"})), fault);
   ASSERT_EQ(first.exit_code, 0) << first.output;
   EXPECT_THAT(first.output, HasSubstr("step 7: update not applied"));
   expect_every_step_once("run", 12);

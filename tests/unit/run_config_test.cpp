@@ -196,6 +196,35 @@ TEST(RunConfig, ChecksTheDivisionAmongRanks) {
               ElementsAre(HasSubstr("use zero2, or graphs = false")));
 }
 
+/// The key belongs to the plugin for CUDA, which most builds do not have.
+TEST(RunConfig, RefusesAutotuneIfRanksComputeTheSameProducts) {
+  std::vector<ParamSpec> specs(deck_params().begin(), deck_params().end());
+  specs.push_back(boolean_param("backend", "autotune", "false", ""));
+  const auto problems = [&](const std::string& parallel) {
+    DeckErrors errors;
+    const Deck deck = Deck::parse(
+        "[model]\npreset = gpt2-124m\n[train]\nsteps = 100\nglobal_batch = 8\n[data]\ntrain = tokens.bin\n"
+        "[run]\ndir = runs/test\n[backend]\nautotune = true\n[parallel]\n" +
+            parallel,
+        "run.deck", errors);
+    ParamValues values;
+    make_run_config(deck, specs, {2, 1}, errors, values);
+    return errors.messages();
+  };
+  EXPECT_THAT(
+      problems("tensor = 2\n"),
+      ElementsAre(HasSubstr("autotune = true cannot be used with [parallel] tensor = 2 unless vocab")));
+  EXPECT_THAT(problems("tensor = 2\nvocab = true\n"), IsEmpty());
+  EXPECT_THAT(problems("data = 2\n"), IsEmpty());
+}
+
+TEST(RunConfig, LeavesGraphsToTheBackendUnlessTheyAreImpossible) {
+  EXPECT_EQ(configure_gpt2({}, 4).config.graphs, std::nullopt);
+  EXPECT_EQ(configure_gpt2({{"parallel.exchange", "zero3"}}, 4).config.graphs, false);
+  EXPECT_EQ(configure_gpt2({{"backend.graphs", "true"}}, 4).config.graphs, true);
+  EXPECT_EQ(configure_gpt2({{"backend.graphs", "false"}}, 4).config.graphs, false);
+}
+
 TEST(RunConfig, ChecksTheDivisionAlongTheTensorAxis) {
   const Result result = configure_gpt2({{"parallel.tensor", "4"}}, 8);
   EXPECT_THAT(result.problems, IsEmpty());
@@ -389,6 +418,11 @@ TEST(DeckChanges, AreTheKeysThatAffectTheResults) {
   EXPECT_EQ(deck_changes(before, before + "[optim]\nmaster = none\n"), "optim.master fp32 -> none");
   EXPECT_EQ(deck_changes(before, before + "[optim]\nepsilon = 1e-08\n"), "");  // the default is written 1e-8
   EXPECT_EQ(deck_changes(before, before + "[plugin]\nkey = 1\n"), "plugin.key nothing -> 1");
+  const std::string tuned = before + "[backend]\nautotune = true\n";
+  EXPECT_EQ(deck_changes(tuned, tuned), "backend.autotune true -> true");  // measured again
+  const std::string untuned = before + "[backend]\nautotune = false\n";
+  EXPECT_EQ(deck_changes(tuned, untuned), "backend.autotune true -> false");
+  EXPECT_EQ(deck_changes(before, untuned), "");
   EXPECT_EQ(deck_changes(before, before + "[guard]\npolicy = stop\nspike_factor = 8\nspike_window = 4\n"
                                           "replica_check_every = 5\n"),
             "guard.policy skip -> stop, guard.spike_factor 0 -> 8, guard.spike_window 100 -> 4");

@@ -124,7 +124,7 @@ TEST_F(TrainingStepTest, RoundsStochasticallyInGraphs) {
 
 TEST_F(TrainingStepTest, RecordsEachActionOnce) {
   RunConfig run = config(2);
-  run.graphs = true;
+  run.graphs.reset();             // this device can record
   constexpr int num_actions = 5;  // forward and backward of two micro-batches, step
   MiniTrainer trainer(device_, ledger_, *of_device_, run);
   std::int64_t step = 0;

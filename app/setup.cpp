@@ -35,10 +35,17 @@ std::string section_of_file(const std::filesystem::path& file) {
   return stem.substr(stem.rfind('_') + 1);
 }
 
+/// The head's slices are as large as the compute backend likes them.
+void take_logits_bytes(Setup& setup) {
+  const auto backends = compute_plugins(setup.plugins, setup.config);
+  if (!backends.empty()) setup.config.model.logits_bytes = backends.front()->logits_bytes;
+}
+
 }  // namespace
 
 void Setup::choose(int world_size, std::span<const ThreadLimit> limits) {
   config.backend = choose_backends(plugins, config.backend, world_size, limits);
+  take_logits_bytes(*this);
   values.set("backend.compute", config.backend.compute);
   values.set("backend.comm", config.backend.comm);
   values.set("backend.threads", config.backend.threads);
@@ -169,7 +176,9 @@ Setup planned_setup(const CommandLine& line, const std::string& deck_name) {
   if (line.has("ranks-per-node")) job.ranks_per_node = line.integer("ranks-per-node");
   if (job.ranks_per_node < 1 || job.ranks % job.ranks_per_node != 0)
     fail(ExitCode::usage, "--ranks-per-node={} must divide --ranks={}", job.ranks_per_node, job.ranks);
-  return make_setup(text, deck_name, line.overrides, line.text("plugin-path"), job);
+  Setup setup = make_setup(text, deck_name, line.overrides, line.text("plugin-path"), job);
+  take_logits_bytes(setup);
+  return setup;
 }
 
 RunPlan plan_of(const Setup& setup) {

@@ -31,7 +31,7 @@ struct Setup {
   RunConfig config;
 
   /// Replaces, in `config` and `values`, `auto` by the backends in use and 0 by the number of threads in use,
-  /// as `choose_backends` does.
+  /// as `choose_backends` does, and sets `config.model.logits_bytes`.
   void choose(int world_size, std::span<const ThreadLimit> limits);
   std::string resolved_deck() const { return write_deck(specs, values); }
 };

@@ -19,7 +19,7 @@
 namespace mylos {
 
 inline constexpr std::uint64_t plugin_magic = 0x6d796c6f73706c67ULL;  // "mylosplg"
-inline constexpr std::uint32_t plugin_abi_version = 15;
+inline constexpr std::uint32_t plugin_abi_version = 16;
 /// Identifies the operations that a plugin was compiled with: their names, order and record sizes.
 inline constexpr std::uint64_t operations_key = key_of(Operations());
 
@@ -79,6 +79,22 @@ struct PlannedProduct {
   bool versioned = true;     ///< the weight keeps its place from step to step and has a version
 };
 
+/// The attention of a run's blocks; batch is 0 if a model has none.
+struct PlannedAttention {
+  std::int64_t batch = 0;  ///< samples at a time
+  std::int64_t heads = 0;
+  std::int64_t positions = 0;
+  std::int64_t head_size = 0;
+  DType dtype = DType::fp32;
+  bool has_dropout = false;
+};
+
+/// The work of a run for which a compute backend needs memory.
+struct PlannedWork {
+  std::span<const PlannedProduct> products{};
+  PlannedAttention attention{};
+};
+
 /// The one data symbol of a plugin, `mylos_plugin`. Plain data. A plugin sets the members that have no
 /// default, and those whose default does not fit. The defaults come from the sources that the plugin is
 /// compiled with.
@@ -90,9 +106,11 @@ struct PluginDescriptor {
   PluginKind kind;
   const char* name;  ///< its name in the deck: "kokkos", "onednn", "mpi", ...
   const char* compiler = MYLOS_COMPILER_FINGERPRINT;
-  const char* kokkos_version = "";         ///< "" if it does not use Kokkos
-  const char* libraries = "";              ///< other libraries, for `mylos version`: "oneDNN 2.6.3"
-  const char* summary;                     ///< one line for `mylos help`
+  const char* kokkos_version = "";  ///< "" if it does not use Kokkos
+  const char* libraries = "";       ///< other libraries, for `mylos version`: "oneDNN 2.6.3"
+  const char* summary;              ///< one line for `mylos help`
+  /// For a compute backend: about as many bytes of logits at a time make the head's products fast.
+  std::int64_t logits_bytes = std::int64_t{128} << 20;
   std::int32_t preference;                 ///< `auto` prefers usable backends with larger values
   std::span<const ParamSpec> params = {};  ///< its own deck parameters
   /// For a compute backend: the names of the operations that it has kernels for.
@@ -109,9 +127,9 @@ struct PluginDescriptor {
   /// Plans the communicator of a run for `ranks` ranks on one node, which the deck may divide into several
   /// nodes. The pointer is null if there is nothing to plan.
   CommunicatorPlan (*plan_communicator)(const ParamValues& deck, int ranks) = nullptr;
-  /// Returns the bytes of workspace that the backend will keep for these products. The pointer is null if
+  /// Returns the bytes of workspace that the backend will keep for this work. The pointer is null if
   /// there is nothing to plan.
-  std::size_t (*plan_compute)(std::span<const PlannedProduct> products) = nullptr;
+  std::size_t (*plan_compute)(const PlannedWork& work) = nullptr;
 };
 
 /// A plugin that was found, with the reason if it cannot be used.

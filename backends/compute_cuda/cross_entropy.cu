@@ -19,11 +19,27 @@ struct Softmax {
   std::int32_t place;
 };
 
+// exp(x - largest) is computed as exp2f(fmaf(x, log2e, -shift_of(largest))). The rounding of the shift is the
+// same for all elements of a row, so it cancels in the quotients and in the loss.
+constexpr float log2e = 1.44269504F;
+constexpr float ln2 = 0.69314718F;
+
+/// A row of -infinity has no largest element. The product is rounded: __fmul_rn is never contracted with a
+/// sum.
+__device__ float shift_of(float largest) {
+  return largest == -INFINITY ? 0.0F : __fmul_rn(largest, log2e);
+}
+
+/// The factor from sums of exp(x - from) to sums of exp(x - to).
+__device__ float rescaling(float from, float to) {
+  return from == -INFINITY ? 0.0F : exp2f(shift_of(from) - shift_of(to));
+}
+
 __device__ Softmax merge(const Softmax& a, const Softmax& b) {
   const float largest = fmaxf(a.largest, b.largest);
   if (largest == -INFINITY) return {largest, 0.0F, min(a.place, b.place)};
   const bool from_a = a.largest > b.largest || (a.largest == b.largest && a.place < b.place);
-  return {largest, a.sum * __expf(a.largest - largest) + b.sum * __expf(b.largest - largest),
+  return {largest, a.sum * rescaling(a.largest, largest) + b.sum * rescaling(b.largest, largest),
           from_a ? a.place : b.place};
 }
 
@@ -38,8 +54,31 @@ __device__ Softmax warp_merge(Softmax own) {
   return own;
 }
 
+/// Adds `count` logits, of which the first has index `first`.
+template <bool with_place, class T>
+__device__ void add(Softmax& own, const Pack<T>& pack, std::int32_t first, int count) {
+  float values[Pack<T>::size];
+  float largest = own.largest;
+#pragma unroll
+  for (int v = 0; v < Pack<T>::size; ++v) {
+    values[v] = v < count ? static_cast<float>(pack.values[v]) : -INFINITY;
+    if constexpr (with_place) {
+      if (values[v] > largest) own.place = first + v;
+    }
+    largest = values[v] > largest ? values[v] : largest;
+  }
+  if (largest > own.largest) {
+    own.sum *= rescaling(own.largest, largest);
+    own.largest = largest;
+  }
+  const float shift = shift_of(own.largest);
+#pragma unroll
+  for (int v = 0; v < Pack<T>::size; ++v) own.sum += exp2f(fmaf(values[v], log2e, -shift));
+}
+
 /// One block per row: one pass for maximum and sum (Milakov and Gimelshein, 2018), one for the gradient.
-template <class T>
+/// `with_place` is whether `correct` is wanted.
+template <bool with_place, class T>
 __global__ void row_kernel(T* logits, const std::int32_t* targets, std::int64_t columns, std::int64_t vocab,
                            float gradient_scale, const StepScalars* scalars, float* losses,
                            std::int32_t* correct) {
@@ -48,28 +87,20 @@ __global__ void row_kernel(T* logits, const std::int32_t* targets, std::int64_t 
   const std::int32_t target = targets[row];
   T* x = logits + row * columns;
   const bool counts = target >= 0;
+  const auto packs = static_cast<std::int32_t>(columns / size);
+  const auto whole = static_cast<std::int32_t>(vocab / size);  // packs of logits only
+  const auto rest = static_cast<int>(vocab % size);            // logits in the pack after them
+  const auto thread = static_cast<std::int32_t>(threadIdx.x);
   Softmax all{-INFINITY, 0.0F, 0};
   float of_target = 0.0F;
   if (counts) {
     of_target = static_cast<float>(x[target]);
     Softmax own{-INFINITY, 0.0F, INT32_MAX};
-    for (std::int64_t i = static_cast<std::int64_t>(threadIdx.x) * size; i < vocab;
-         i += static_cast<std::int64_t>(threads) * size) {
-      const Pack<T> values = load_pack(x + i);
-      float largest = own.largest;
-      for (int v = 0; v < size; ++v) {
-        const float value = static_cast<float>(values.values[v]);
-        if (i + v < vocab && value > largest) {
-          largest = value;
-          own.place = static_cast<std::int32_t>(i + v);
-        }
-      }
-      own.sum *= own.largest == largest ? 1.0F : __expf(own.largest - largest);
-      own.largest = largest;
-      for (int v = 0; v < size; ++v) {
-        const auto value = static_cast<float>(values.values[v]);
-        if (i + v < vocab && value != -INFINITY) own.sum += __expf(value - largest);
-      }
+    for (std::int32_t i = thread; i < whole; i += threads) {
+      add<with_place>(own, load_pack(x + i * size), i * size, size);
+    }
+    if (rest > 0 && thread == whole % threads) {
+      add<with_place>(own, load_pack(x + whole * size), whole * size, rest);
     }
     __shared__ Softmax parts[warps];
     own = warp_merge(own);
@@ -78,29 +109,34 @@ __global__ void row_kernel(T* logits, const std::int32_t* targets, std::int64_t 
     all = parts[0];
     for (int w = 1; w < warps; ++w) all = merge(all, parts[w]);
   }
-  const float loss = counts ? logf(all.sum) + (all.largest - of_target) : 0.0F;
-  if (threadIdx.x == 0) {
+  const float shift = shift_of(all.largest);
+  const float loss = counts ? ln2 * (log2f(all.sum) - fmaf(of_target, log2e, -shift)) : 0.0F;
+  if (thread == 0) {
     losses[row] = loss;
-    if (correct != nullptr) correct[row] = counts && all.place == target ? 1 : 0;
+    if constexpr (with_place) correct[row] = counts && all.place == target ? 1 : 0;
   }
   if (scalars == nullptr) return;
   __syncthreads();  // every thread has read the target's logit before it is overwritten
   const float scale_of_onehot = gradient_scale * scalars->loss_scale;
   const float scale = counts ? scale_of_onehot / all.sum : 0.0F;
-  for (std::int64_t i = static_cast<std::int64_t>(threadIdx.x) * size; i < columns;
-       i += static_cast<std::int64_t>(threads) * size) {
-    const Pack<T> values = load_pack(x + i);
-    Pack<T> gradient;
-    for (int v = 0; v < size; ++v) {
-      float g = 0.0F;
-      if (counts && i + v < vocab) {
-        g = i + v == target ? scale_of_onehot * expm1f(-loss)
-                            : scale * __expf(static_cast<float>(values.values[v]) - all.largest);
+  // From the end, because that part of the row was read last and is still in the cache.
+  for (std::int32_t i = (packs - 1 - thread) / threads * threads + thread; i >= 0 && thread < packs;
+       i -= threads) {
+    Pack<T> gradient{};
+    if (counts && i <= whole) {
+      const Pack<T> values = load_pack(x + i * size);
+      const int count = i < whole ? size : rest;
+#pragma unroll
+      for (int v = 0; v < size; ++v) {
+        const float g = scale * exp2f(fmaf(static_cast<float>(values.values[v]), log2e, -shift));
+        gradient.values[v] = static_cast<T>(v < count ? g : 0.0F);
       }
-      gradient.values[v] = static_cast<T>(g);
     }
-    store_pack(x + i, gradient);
+    store_pack(x + i * size, gradient);
   }
+  if (!counts) return;
+  __syncthreads();
+  if (thread == 0) x[target] = static_cast<T>(scale_of_onehot * expm1f(-loss));
 }
 
 }  // namespace
@@ -115,9 +151,9 @@ bool KernelOperations::run(const CrossEntropy& op) {
     require(op.logits.size() == op.targets.size() * columns && op.losses.size() == op.targets.size(),
             "one target and loss for each row");
     if (rows == 0) return true;
-    launch(row_kernel<T>, rows, threads, queue(), op.logits.as<T>(), op.targets.as<std::int32_t>(), columns,
-           op.vocab, op.gradient_scale, op.scalars, op.losses.as<float>(),
-           op.correct ? op.correct.as<std::int32_t>() : nullptr);
+    launch(op.correct ? row_kernel<true, T> : row_kernel<false, T>, rows, threads, queue(), op.logits.as<T>(),
+           op.targets.as<std::int32_t>(), columns, op.vocab, op.gradient_scale, op.scalars,
+           op.losses.as<float>(), op.correct ? op.correct.as<std::int32_t>() : nullptr);
     return true;
   });
 }

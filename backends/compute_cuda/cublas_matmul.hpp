@@ -5,6 +5,7 @@
 #include <compare>
 #include <cstdint>
 #include <map>
+#include <vector>
 
 #include "backends/compute_cuda/cublas_handles.hpp"
 #include "backends/compute_cuda/workspace.hpp"
@@ -19,20 +20,21 @@ enum class Epilogue : std::uint8_t {
   bias,           ///< c += vector (n), in each row
   bias_gelu,      ///< matrix (m, n) = c + vector (n), c = gelu(matrix)
   gelu_gradient,  ///< c *= gelu'(matrix (m, n))
-  bias_gradient,  ///< vector (n) = column sums of b (k, n)
 };
 
 struct EpilogueArgs {
   Epilogue kind = Epilogue::none;
-  TensorRef vector;        // of c's type; fp32, bf16 or fp16 for bias_gradient
-  void* matrix = nullptr;  // row-major, of c's type
+  TensorRef vector;              // of c's type
+  void* matrix = nullptr;        // row-major, of c's type
+  const void* addend = nullptr;  // added to the product if c is not, with c's layout and type
 };
 
-/// Plans are made on first use and kept.
+/// Plans are made on first use and kept. With `autotunes`, the first use of a plan measures cuBLASLt's
+/// candidates.
 class CublasMatmul {
  public:
   /// `backend` and `workspace` must outlive this object.
-  CublasMatmul(ComputeBackend& backend, const Workspace& workspace);
+  CublasMatmul(ComputeBackend& backend, const Workspace& workspace, bool autotunes);
 
   /// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n), summed in fp32, and the epilogue; c is row-major.
   /// Returns false and does nothing if cuBLASLt has no suitable algorithm.
@@ -56,13 +58,20 @@ class CublasMatmul {
     LtMatrixLayout left, right, result;
     cublasLtMatmulAlgo_t algorithm;
     bool has_algorithm;
+    std::vector<cublasLtMatmulHeuristicResult_t> candidates;  // until the fastest is chosen
   };
 
-  Plan make(const Key& key) const;
+  Plan make(const Key& key, const EpilogueArgs& epilogue) const;
+  /// Makes the fastest candidate the plan's algorithm, unless the product is small or is being recorded.
+  void tune(Plan& plan, const Key& key, const void* a, const void* b) const;
+  /// c = a b + added, which may be c or null.
+  cublasStatus_t queue(const Plan& plan, const void* a, const void* b, const void* added, void* c,
+                       const cublasLtMatmulAlgo_t& algorithm) const;
 
   ComputeBackend& backend_;
   const Workspace& workspace_;
   LtHandle handle_;
+  bool autotunes_;
   std::map<Key, Plan> plans_;
 };
 

@@ -24,7 +24,7 @@ void check(fe::error_t status, const char* what) {
 
 // The tensors of a graph, by cuDNN's unique ids. A forward graph has the first four and lse.
 enum TensorId : std::int64_t {
-  id_query,
+  id_query = 1,  // 0 means "none" to cuDNN's frontend
   id_key,
   id_value,
   id_output,
@@ -34,6 +34,11 @@ enum TensorId : std::int64_t {
   id_value_grad,
   id_lse
 };
+
+/// The place of a tensor in `Key::strides` and in the arguments of `execute`.
+constexpr std::size_t slot_of(std::int64_t id) {
+  return static_cast<std::size_t>(id - id_query);
+}
 
 std::shared_ptr<cudnnContext> make_handle() {
   cudnnHandle_t handle = nullptr;
@@ -63,12 +68,31 @@ std::string CudnnAttention::version() {
   return fmt::format("{}.{}.{}", number / 10000, number / 100 % 100, number % 100);
 }
 
+namespace {
+
+bool supports_heads(DType dtype, std::int64_t positions, std::int64_t head_size) {
+  return (dtype == DType::bf16 || dtype == DType::fp16) && head_size % 8 == 0 && head_size <= 128 &&
+         positions > 1;
+}
+
+}  // namespace
+
+std::size_t CudnnAttention::workspace_bytes(const PlannedAttention& attention) {
+  const auto& [batch, heads, positions, head_size, dtype, has_dropout] = attention;
+  constexpr std::size_t smaller_ones = 4096;
+  constexpr std::size_t needs_no_weights = 92500;  // cuDNN 9.25
+  if (batch == 0 || !supports_heads(dtype, positions, head_size)) return 0;
+  if (has_dropout || cudnnGetVersion() >= needs_no_weights) return smaller_ones;  // evaluation has no dropout
+  const auto rounded = [&](std::int64_t tile) { return (positions + tile - 1) / tile * tile; };
+  const std::int64_t weights = rounded(64) * rounded(128) * static_cast<std::int64_t>(size_of(dtype));
+  const std::int64_t row_sums = positions * static_cast<std::int64_t>(sizeof(float));
+  return static_cast<std::size_t>(batch * heads * (weights + row_sums)) + smaller_ones;
+}
+
 bool CudnnAttention::supports(const AttentionForward& args) {
   const TensorRef& query = args.query;
-  const bool is_narrow = query.dtype == DType::bf16 || query.dtype == DType::fp16;
-  return is_narrow && query.size() > 0 && query.shape[3] % 8 == 0 && query.shape[3] <= 128 &&
-         query.shape[1] > 1 && args.query_offset == 0 && args.key.shape[1] == query.shape[1] &&
-         args.dropout.probability == 0.0F;
+  return query.size() > 0 && supports_heads(query.dtype, query.shape[1], query.shape[3]) &&
+         args.query_offset == 0 && args.key.shape[1] == query.shape[1] && args.dropout.probability == 0.0F;
 }
 
 bool CudnnAttention::forward(const AttentionForward& args) {
@@ -100,7 +124,7 @@ bool CudnnAttention::backward(const AttentionBackward& args) {
 bool CudnnAttention::execute(const Key& key, const std::array<void*, 9>& tensors) {
   Graph& graph = find(key);
   if (!graph.graph) return false;
-  for (auto& [id, memory] : graph.tensors) memory = tensors[static_cast<std::size_t>(id)];
+  for (auto& [id, memory] : graph.tensors) memory = tensors[slot_of(id)];
   check(cudnnSetStream(handle_.get(), cuda_stream(memory_)), "cudnnSetStream");
   check(graph.graph->execute(handle_.get(), graph.tensors, aligned_workspace(workspace_.data())), "execute");
   return true;
@@ -127,7 +151,7 @@ CudnnAttention::Graph CudnnAttention::make(const Key& key) const {
   const std::vector<std::int64_t> lse_strides = {heads * positions, positions, 1, 1};
   // mylos' tensors are (B, T, H, D); cuDNN orders the dimensions (B, H, T, D).
   const auto strides = [&](TensorId id) -> std::vector<std::int64_t> {
-    const std::array<std::int64_t, 3>& own = key.strides[static_cast<std::size_t>(id)];
+    const std::array<std::int64_t, 3>& own = key.strides[slot_of(id)];
     return {own[0], own[2], own[1], 1};
   };
   const auto input = [&](TensorId id) {

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "core/memory/scratch_buffer.hpp"
+#include "core/plugin.hpp"
 
 struct cudnnContext;  // what a cudnnHandle_t points to
 
@@ -33,6 +34,11 @@ class CudnnAttention {
   /// once per Key.
   bool forward(const AttentionForward& args);
   bool backward(const AttentionBackward& args);
+
+  /// The most bytes of workspace for this attention; 0 if cuDNN does not compute it. Before cuDNN 9.25, a
+  /// gradient of keys and values in a fixed order keeps the gradients of all weights, (batch, heads,
+  /// positions, positions).
+  static std::size_t workspace_bytes(const PlannedAttention& attention);
 
   /// cuDNN's version, such as "9.13.0".
   static std::string version();

@@ -16,9 +16,10 @@ namespace mylos::compute_cuda {
 /// The embedding's gradient sorts the tokens and needs room for them in the workspace.
 class KernelOperations {
  public:
-  using List = OperationList<Sum, SumOfSquares, EmbeddingBackward, LayernormForward, DropoutAddLayernorm,
-                             LayernormBackwardInput, LayernormBackwardWeight, GeluForward, GeluBackward,
-                             DropoutAdd, AttentionForward, AttentionBackward, CrossEntropy, AdamWStep>;
+  using List =
+      OperationList<Sum, SumOfSquares, EmbeddingBackward, LayernormForward, DropoutAddLayernorm,
+                    LayernormBackward, LayernormBackwardInput, LayernormBackwardWeight, GeluForward,
+                    GeluBackward, DropoutAdd, AttentionForward, AttentionBackward, CrossEntropy, AdamWStep>;
 
   KernelOperations(ComputeBackend& memory, const Workspace& workspace)
       : memory_(memory), workspace_(workspace) {}
@@ -28,6 +29,7 @@ class KernelOperations {
   bool run(const EmbeddingBackward& op);
   bool run(const LayernormForward& op);
   bool run(const DropoutAddLayernorm& op);
+  bool run(const LayernormBackward& op);
   bool run(const LayernormBackwardInput& op);
   void run(const LayernormBackwardWeight& op);
   bool run(const GeluForward& op);

@@ -7,10 +7,10 @@
 namespace mylos::compute_cuda {
 
 LibraryOperations::LibraryOperations(ComputeBackend& memory, const Workspace& workspace,
-                                     [[maybe_unused]] MemoryLedger* ledger)
+                                     [[maybe_unused]] MemoryLedger* ledger, bool autotunes)
     : memory_(memory),
       workspace_(workspace),
-      matmul_(memory, workspace)
+      matmul_(memory, workspace, autotunes)
 #if defined(MYLOS_HAVE_CUDNN)
       ,
       attention_(memory, ledger)
@@ -21,6 +21,14 @@ LibraryOperations::LibraryOperations(ComputeBackend& memory, const Workspace& wo
   check(cudaGetDevice(&device), "cudaGetDevice");
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
   fuses_gelu_ = major >= 9;
+}
+
+std::size_t LibraryOperations::attention_workspace([[maybe_unused]] const PlannedAttention& attention) {
+#if defined(MYLOS_HAVE_CUDNN)
+  return CudnnAttention::workspace_bytes(attention);
+#else
+  return 0;
+#endif
 }
 
 std::string LibraryOperations::libraries() {
@@ -39,6 +47,17 @@ bool LibraryOperations::run(const LinearForward& op) {
   return matmul_.multiply(rows, out, in, activation_matrix(op.x), weight_matrix(op.w),
                           activation_matrix(op.y), false,
                           {op.bias ? Epilogue::bias : Epilogue::none, op.bias, nullptr});
+}
+
+bool LibraryOperations::run(const LinearAddForward& op) {
+  if (op.x.size() == 0) return false;
+  const auto [rows, in, out] = linear_sizes(op.x, op.w, op.bias, op.y);
+  require(op.residual.size() == op.y.size() && op.residual.contiguous() && op.residual.dtype == op.y.dtype &&
+              (!op.bias || op.bias.dtype == op.y.dtype),
+          "linear's shapes and types");
+  return matmul_.multiply(rows, out, in, activation_matrix(op.x), weight_matrix(op.w),
+                          activation_matrix(op.y), false,
+                          {op.bias ? Epilogue::bias : Epilogue::none, op.bias, nullptr, op.residual.data});
 }
 
 bool LibraryOperations::run(const LinearGeluForward& op) {
@@ -71,17 +90,11 @@ bool LibraryOperations::run(const LinearBackwardWeight& op) {
   if (op.x.size() == 0) return false;
   const auto [rows, in, out] = linear_sizes(op.x, op.dw, op.dbias, op.dy);
   const MatrixView gradient = weight_matrix(op.dw);
-  const auto multiply = [&](const EpilogueArgs& epilogue) {
-    return matmul_.multiply(in, out, rows, activation_matrix(op.x).transposed(), activation_matrix(op.dy),
-                            gradient, op.accumulate, epilogue);
-  };
-  if (gradient.column == 1 && op.dbias && !op.accumulate &&
-      multiply({Epilogue::bias_gradient, op.dbias, nullptr})) {
-    return true;
-  }
-  // A transposed gradient is the row-major product dwᵀ = dyᵀ x.
+  // A transposed gradient is the row-major product dwᵀ = dyᵀ x. The bias' gradient has a kernel of its own,
+  // because cuBLASLt's epilogue for it slows the product by more.
   const bool done = gradient.column == 1
-                        ? multiply({})
+                        ? matmul_.multiply(in, out, rows, activation_matrix(op.x).transposed(),
+                                           activation_matrix(op.dy), gradient, op.accumulate)
                         : matmul_.multiply(out, in, rows, activation_matrix(op.dy).transposed(),
                                            activation_matrix(op.x), gradient.transposed(), op.accumulate);
   if (done && op.dbias) {

@@ -7,6 +7,7 @@
 #include "backends/compute_cuda/cublas_matmul.hpp"
 #include "backends/compute_cuda/workspace.hpp"
 #include "core/ops/operation_table.hpp"
+#include "core/plugin.hpp"
 #if defined(MYLOS_HAVE_CUDNN)
 #include "backends/compute_cuda/cudnn_attention.hpp"
 #endif
@@ -17,14 +18,17 @@ namespace mylos::compute_cuda {
 class LibraryOperations {
  public:
 #if defined(MYLOS_HAVE_CUDNN)
-  using List = OperationList<LinearForward, LinearBackwardInput, LinearBackwardWeight, LinearGeluForward,
-                             LinearGeluBackwardInput, AttentionForward, AttentionBackward>;
+  using List = OperationList<LinearForward, LinearBackwardInput, LinearBackwardWeight, LinearAddForward,
+                             LinearGeluForward, LinearGeluBackwardInput, AttentionForward, AttentionBackward>;
 #else
-  using List = OperationList<LinearForward, LinearBackwardInput, LinearBackwardWeight, LinearGeluForward,
-                             LinearGeluBackwardInput>;
+  using List = OperationList<LinearForward, LinearBackwardInput, LinearBackwardWeight, LinearAddForward,
+                             LinearGeluForward, LinearGeluBackwardInput>;
 #endif
 
-  LibraryOperations(ComputeBackend& memory, const Workspace& workspace, MemoryLedger* ledger);
+  LibraryOperations(ComputeBackend& memory, const Workspace& workspace, MemoryLedger* ledger, bool autotunes);
+
+  /// The most bytes that cuDNN needs for this attention.
+  static std::size_t attention_workspace(const PlannedAttention& attention);
 
   /// The libraries in use and their versions.
   static std::string libraries();
@@ -32,6 +36,7 @@ class LibraryOperations {
   bool run(const LinearForward& op);
   bool run(const LinearBackwardInput& op);
   bool run(const LinearBackwardWeight& op);
+  bool run(const LinearAddForward& op);
   bool run(const LinearGeluForward& op);
   bool run(const LinearGeluBackwardInput& op);
 #if defined(MYLOS_HAVE_CUDNN)

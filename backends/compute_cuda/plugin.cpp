@@ -15,11 +15,11 @@ namespace {
 
 class CudaBackend final : public ForwardingBackend {
  public:
-  CudaBackend(ComputeBackend& next, MemoryLedger* ledger)
+  CudaBackend(ComputeBackend& next, MemoryLedger* ledger, bool autotunes)
       : ForwardingBackend(next),
         workspace_(next, ledger),
         kernels_(next, workspace_),
-        libraries_(next, workspace_, ledger) {
+        libraries_(next, workspace_, ledger, autotunes) {
     add_operations(KernelOperations::List(), kernels_, "cuda");
     add_operations(LibraryOperations::List(), libraries_, "cuda");
     check(cudaGetDevice(&device_), "cudaGetDevice");
@@ -49,17 +49,27 @@ const char* unusable() {
   return count > 0 ? nullptr : "there is no CUDA device";
 }
 
+constexpr ParamSpec params[] = {
+    boolean_param(
+        "backend", "autotune", "false",
+        "When a large matrix product first occurs, cuBLASLt's algorithms for it are measured and the "
+        "fastest is kept, instead of the one that cuBLASLt expects to be the fastest; needs memory for "
+        "a second result of the product meanwhile. The measurements differ, so two runs, or a run and "
+        "its restart, can differ in the last bits. With parallel.tensor, needs parallel.vocab."),
+};
+
 std::unique_ptr<ComputeBackend> create(const ComputeArgs& args) {
   require(args.next != nullptr, "the CUDA backend works over a root backend");
   if (args.next->host_accessible()) {
     fail(ExitCode::usage, "the CUDA backend computes on the device, but the memory of {} is the host's",
          args.next->description());
   }
-  return std::make_unique<CudaBackend>(*args.next, args.ledger);
+  const bool autotunes = args.deck != nullptr && args.deck->boolean("backend.autotune");
+  return std::make_unique<CudaBackend>(*args.next, args.ledger, autotunes);
 }
 
-std::size_t plan(std::span<const PlannedProduct> /*products*/) {
-  return Workspace::allocated;
+std::size_t plan(const PlannedWork& work) {
+  return Workspace::allocated + LibraryOperations::attention_workspace(work.attention);
 }
 
 }  // namespace
@@ -69,7 +79,9 @@ extern "C" const PluginDescriptor MYLOS_PLUGIN_SYMBOL = {
     .kind = PluginKind::compute,
     .name = "cuda",
     .summary = "cuBLASLt, cuDNN and its own kernels on an NVIDIA GPU, the rest through the backend below",
+    .logits_bytes = std::int64_t{1} << 30,
     .preference = 30,
+    .params = params,
     .operations = List::names,
     .unusable = unusable,
     .create_compute = create,

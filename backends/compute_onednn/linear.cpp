@@ -166,12 +166,12 @@ std::string OnednnOperations::own_products() {
   return types.empty() ? "" : fmt::format(", own GEMM ({})", types);
 }
 
-std::size_t OnednnOperations::workspace(std::span<const PlannedProduct> planned) {
+std::size_t OnednnOperations::workspace(const PlannedWork& work) {
   Products products(cpu_engine());
   const int threads = omp_get_max_threads();
   std::size_t copies = 0;
   std::size_t own_scratch = 0;
-  for (const PlannedProduct& p : planned) {
+  for (const PlannedProduct& p : work.products) {
     if (!is_multiplied(p.dtype)) continue;
     if (p.threads > 0) omp_set_num_threads(p.threads);
     if (is_own(p.dtype)) {

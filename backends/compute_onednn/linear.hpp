@@ -27,7 +27,7 @@ class OnednnOperations {
   bool run(const LinearBackwardWeight& op);
 
   /// Bytes that a run with these products keeps: scratch memory, which they share, and packed copies.
-  static std::size_t workspace(std::span<const PlannedProduct> planned);
+  static std::size_t workspace(const PlannedWork& work);
 
   /// The types for which Matmul is used on this machine, as text: ", own GEMM (bf16, fp16)", or empty.
   static std::string own_products();

@@ -102,6 +102,8 @@ class Recorder {
   const BatchShape& shape() const { return config_.shape; }
   /// Returns whether the backward pass of a block begins by recomputing its forward pass.
   bool repeats_blocks() const { return config_.recompute == Recompute::block; }
+  /// Returns whether the gradients of weights are deferred to a program of their own.
+  bool splits_backward() const { return config_.splits_backward; }
   float gradient_scale() const { return config_.gradient_scale; }
   /// Returns a placeholder for the scalars of the step in which a program runs.
   const StepScalars* scalars() const;

@@ -65,17 +65,16 @@ void record(Recorder& run, const DropoutAddLayernorm& op) {
   });
 }
 
-void record(Recorder& run, const Parameter& gamma, const Parameter& beta, LayernormBackwardInput op,
+void record(Recorder& run, const Parameter& gamma, const Parameter& beta, LayernormBackward op,
             const std::source_location& where) {
-  run(LayernormBackwardWeight{.dy = op.dy,
-                              .x = op.x,
-                              .mean = op.mean,
-                              .rstd = op.rstd,
-                              .dgamma = run.gradient(gamma),
-                              .dbeta = run.gradient(beta)},
-      where);
   op.gamma = run.weight(gamma);
-  run(op, where);
+  op.dgamma = run.gradient(gamma);
+  op.dbeta = run.gradient(beta);
+  if (run.splits_backward()) {
+    op.compose([&](const auto& part) { run(part, where); });
+  } else {
+    run(op, where);
+  }
 }
 
 TensorRef all_rows(Recorder& run, std::string_view name, const TensorRef& rows) {

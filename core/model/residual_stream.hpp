@@ -14,8 +14,9 @@ namespace mylos {
 /// Record DropoutAdd and DropoutAddLayernorm for the rank's rows: x, residual, y or sum (n, C).
 void record(Recorder& run, const DropoutAdd& op);
 void record(Recorder& run, const DropoutAddLayernorm& op);
-/// Records the backward pass of a layernorm: the gradients of its weights, then `op` with its `gamma` set.
-void record(Recorder& run, const Parameter& gamma, const Parameter& beta, LayernormBackwardInput op,
+/// Records `op` with its `gamma`, `dgamma` and `dbeta` set; as two operations if the gradients of weights are
+/// deferred.
+void record(Recorder& run, const Parameter& gamma, const Parameter& beta, LayernormBackward op,
             const std::source_location& where = std::source_location::current());
 
 /// Returns all rows (B * T, C), gathered from the ranks' `rows` into a tensor of the block, or `rows` itself

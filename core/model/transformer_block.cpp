@@ -114,6 +114,10 @@ TensorRef packed_part(const TensorRef& qkv, std::int64_t part) {
   return view;
 }
 
+LinearAddForward with_residual(const LinearForward& product, const TensorRef& residual, const TensorRef& y) {
+  return {.x = product.x, .w = product.w, .bias = product.bias, .residual = residual, .y = y};
+}
+
 }  // namespace
 
 AttentionForward TransformerBlock::attention(Recorder& run, const Activations& a) const {
@@ -131,8 +135,6 @@ AttentionForward TransformerBlock::attention(Recorder& run, const Activations& a
 void TransformerBlock::forward(Recorder& run, TensorRef input, TensorRef output) const {
   const Activations a = activations(run);
   const std::int64_t all = run.shape().rows();
-  const TensorRef projected = run.tensor("projected", output.dtype, {all, width_});
-  const TensorRef down = run.tensor("down", output.dtype, {all, width_});
   run(LayernormForward{.x = input,
                        .gamma = run.weight(ln1_gamma_),
                        .beta = run.weight(ln1_beta_),
@@ -144,33 +146,55 @@ void TransformerBlock::forward(Recorder& run, TensorRef input, TensorRef output)
                     .bias = run.weight(qkv_bias_),
                     .y = a.qkv.reshaped({all, 3 * heads_ * head_dim_})});
   run(attention(run, a));
-  const bool adds_bias = first_head_ == 0;  // only one rank's term includes the bias
-  run(LinearForward{.x = a.attended,
-                    .w = run.weight(proj_),
-                    .bias = adds_bias ? run.weight(proj_bias_) : TensorRef(),
-                    .y = projected});
-  record(run, DropoutAddLayernorm{.x = sum_if_split(run, "projected.sum", projected),
-                                  .residual = input,
-                                  .sum = a.middle,
-                                  .gamma = run.weight(ln2_gamma_),
-                                  .beta = run.weight(ln2_beta_),
-                                  .y = a.ln2,
-                                  .mean = a.mean2,
-                                  .rstd = a.rstd2,
-                                  .dropout = dropout(run, "attention.residual")});
+  const LinearForward projection{
+      .x = a.attended, .w = run.weight(proj_), .bias = bias_of_term(run, proj_bias_)};
+  if (adds_in_products(run)) {
+    run(with_residual(projection, input, a.middle));
+    run(LayernormForward{.x = a.middle,
+                         .gamma = run.weight(ln2_gamma_),
+                         .beta = run.weight(ln2_beta_),
+                         .y = a.ln2,
+                         .mean = a.mean2,
+                         .rstd = a.rstd2});
+  } else {
+    record(run, DropoutAddLayernorm{.x = sum_of(run, "projected", projection),
+                                    .residual = input,
+                                    .sum = a.middle,
+                                    .gamma = run.weight(ln2_gamma_),
+                                    .beta = run.weight(ln2_beta_),
+                                    .y = a.ln2,
+                                    .mean = a.mean2,
+                                    .rstd = a.rstd2,
+                                    .dropout = dropout(run, "attention.residual")});
+  }
   run(LinearGeluForward{.x = all_rows(run, "ln2.all", a.ln2),
                         .w = run.weight(up_),
                         .bias = run.weight(up_bias_),
                         .pre = a.up,
                         .y = a.activated});
-  run(LinearForward{.x = a.activated,
-                    .w = run.weight(down_),
-                    .bias = adds_bias ? run.weight(down_bias_) : TensorRef(),
-                    .y = down});
-  record(run, DropoutAdd{.x = sum_if_split(run, "down.sum", down),
-                         .residual = a.middle,
-                         .y = output,
-                         .dropout = dropout(run, "mlp.residual")});
+  const LinearForward down{.x = a.activated, .w = run.weight(down_), .bias = bias_of_term(run, down_bias_)};
+  if (adds_in_products(run)) {
+    run(with_residual(down, a.middle, output));
+  } else {
+    record(run, DropoutAdd{.x = sum_of(run, "down", down),
+                           .residual = a.middle,
+                           .y = output,
+                           .dropout = dropout(run, "mlp.residual")});
+  }
+}
+
+bool TransformerBlock::adds_in_products(const Recorder& run) const {
+  return !is_split_ && dropout(run, "mlp.residual").probability == 0.0F;
+}
+
+TensorRef TransformerBlock::bias_of_term(Recorder& run, const Parameter& bias) const {
+  return first_head_ == 0 ? run.weight(bias) : TensorRef();
+}
+
+TensorRef TransformerBlock::sum_of(Recorder& run, const std::string& name, LinearForward product) const {
+  product.y = run.tensor(name, product.x.dtype, {run.shape().rows(), width_});
+  run(product);
+  return sum_if_split(run, (name + ".sum").c_str(), product.y);
 }
 
 void TransformerBlock::backward(Recorder& run, TensorRef input, TensorRef output_gradient,

@@ -38,6 +38,12 @@ class TransformerBlock final : public Block {
   /// `weight`.
   TensorRef backward_columns(Recorder& run, const char* name, const LinearBackwardWeight& weight,
                              const LinearBackwardInput& input) const;
+  /// Returns whether the products that end the branches add the residual themselves: nothing lies between.
+  bool adds_in_products(const Recorder& run) const;
+  /// Returns `bias` on the one rank whose term of a divided product includes it.
+  TensorRef bias_of_term(Recorder& run, const Parameter& bias) const;
+  /// Records `product` into a tensor of this name and returns the sum of all ranks' terms.
+  TensorRef sum_of(Recorder& run, const std::string& name, LinearForward product) const;
   /// Returns the rank's rows of the sum of all ranks' `terms` (B * T, C), or `terms` itself if the block is
   /// not split.
   TensorRef sum_if_split(Recorder& run, const char* name, TensorRef terms) const;

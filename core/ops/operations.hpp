@@ -413,6 +413,22 @@ struct LinearGeluForward {
   }
 };
 
+/// y = residual + LinearForward of x; residual (N, out).
+struct LinearAddForward {
+  TensorRef x{}, w{}, bias{}, residual{}, y{};
+
+  static constexpr std::string_view name = "linear_add_forward";
+  static void operands(auto& op, const auto& visit) {
+    visit_all(visit, Access::read, "x", op.x, "w", op.w, "bias", op.bias, "residual", op.residual);
+    visit("y", op.y, Access::write);
+  }
+  double flops() const { return 2.0 * static_cast<double>(y.size() * w.shape[0]); }
+  void compose(const auto& run) const {
+    run(LinearForward{.x = x, .w = w, .bias = bias, .y = y});
+    run(DropoutAdd{.x = y, .residual = residual, .y = y});
+  }
+};
+
 /// dpre = (dy wᵀ) gelu'(pre). dy (N, O), w (I, O) as in LinearForward, pre and dpre (N, I).
 struct LinearGeluBackwardInput {
   TensorRef dy{}, w{}, pre{}, dpre{};
@@ -455,6 +471,38 @@ struct DropoutAddLayernorm {
                          .y = y,
                          .mean = mean,
                          .rstd = rstd});
+  }
+};
+
+/// LayernormBackwardWeight and LayernormBackwardInput of the same dy and x (N, C). dx may share the memory of
+/// dy or residual.
+struct LayernormBackward {
+  TensorRef dy{}, x{}, gamma{}, mean{}, rstd{}, residual{}, dx{}, dgamma{}, dbeta{};
+  bool accumulate = false;
+
+  static constexpr std::string_view name = "layernorm_backward";
+  static void operands(auto& op, const auto& visit) {
+    visit_all(visit, Access::read, "dy", op.dy, "x", op.x, "gamma", op.gamma, "mean", op.mean, "rstd",
+              op.rstd, "residual", op.residual);
+    visit("dx", op.dx, Access::write);
+    visit("dgamma", op.dgamma, access_of(op.accumulate), op.accumulate);
+    visit("dbeta", op.dbeta, access_of(op.accumulate), op.accumulate);
+  }
+  static void in_place(auto& op, const auto& visit) {
+    visit(op.dx, op.residual);
+    visit(op.dx, op.dy);
+  }
+  double flops() const { return 17.0 * static_cast<double>(x.size()); }
+  void compose(const auto& run) const {
+    run(LayernormBackwardWeight{.dy = dy,
+                                .x = x,
+                                .mean = mean,
+                                .rstd = rstd,
+                                .dgamma = dgamma,
+                                .dbeta = dbeta,
+                                .accumulate = accumulate});
+    run(LayernormBackwardInput{
+        .dy = dy, .x = x, .gamma = gamma, .mean = mean, .rstd = rstd, .residual = residual, .dx = dx});
   }
 };
 
@@ -570,8 +618,9 @@ using Operations =
     OperationList<Fill, Cast, FillNormal, Sum, SumOfSquares, LinearForward, LinearBackwardInput,
                   LinearBackwardWeight, EmbeddingForward, EmbeddingBackward, LayernormForward,
                   LayernormBackwardInput, LayernormBackwardWeight, GeluForward, GeluBackward, DropoutAdd,
-                  AttentionForward, AttentionBackward, SoftmaxStatistics, CrossEntropy, LinearGeluForward,
-                  LinearGeluBackwardInput, DropoutAddLayernorm, AdamWStep, SgdStep, GuardStep>;
+                  AttentionForward, AttentionBackward, SoftmaxStatistics, CrossEntropy, LinearAddForward,
+                  LinearGeluForward, LinearGeluBackwardInput, DropoutAddLayernorm, LayernormBackward,
+                  AdamWStep, SgdStep, GuardStep>;
 
 /// Returns a hash (after FNV-1a) of the names of the operations, their order and the sizes of their records.
 template <class... Ops>

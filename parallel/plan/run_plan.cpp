@@ -188,6 +188,23 @@ std::vector<PlannedProduct> products(const StepConfig& config, std::int64_t thre
   return products;
 }
 
+/// The attention that every block computes.
+PlannedAttention attention(const ModelPrograms& programs) {
+  for (const ChunkPrograms& chunk : programs.chunks) {
+    for (const Entry& entry : chunk.forward.entries) {
+      const auto* op = std::get_if<AttentionForward>(&entry.operation);
+      if (op == nullptr) continue;
+      return {.batch = op->query.shape[0],
+              .heads = op->query.shape[2],
+              .positions = op->query.shape[1],
+              .head_size = op->query.shape[3],
+              .dtype = op->query.dtype,
+              .has_dropout = op->dropout.probability > 0.0F};
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 RunPlan make_plan(const StepConfig& config, const Platform& platform) {
@@ -228,7 +245,8 @@ RunPlan make_plan(const StepConfig& config, const Platform& platform) {
       static_cast<std::int64_t>(segments * sizeof(Segment) + TrainingStep::workspace_bytes(schedule));
   if (platform.plan_compute != nullptr) {
     const std::vector<PlannedProduct> planned = products(config, platform.threads, exchange, programs);
-    bytes(MemoryCategory::workspace) += static_cast<std::int64_t>(platform.plan_compute(planned));
+    const PlannedWork work{.products = planned, .attention = attention(programs)};
+    bytes(MemoryCategory::workspace) += static_cast<std::int64_t>(platform.plan_compute(work));
   }
   std::vector<PlannedCall> of_programs = calls_of(schedule, programs);
   const std::vector<PlannedCall> of_terms =

@@ -20,7 +20,7 @@
 #define __device__
 #define __host__
 #define __shared__ static thread_local
-#define __launch_bounds__(threads, blocks)
+#define __launch_bounds__(...)
 
 using cudaStream_t = void*;
 enum cudaError_t { cudaSuccess };
@@ -179,6 +179,11 @@ T __shfl_sync(unsigned /*mask*/, T value, int lane) {
 template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int lanes) {
   return __shfl_sync(mask, value, cuda_emulation::Block::running()->lane() ^ lanes);
+}
+/// The rounded product: the compiler does not contract it with a sum.
+inline float __fmul_rn(float x, float y) {
+  const volatile float product = x * y;
+  return product;
 }
 inline float __expf(float x) {
   return std::exp(x);

@@ -164,7 +164,13 @@ class Table {
                    .operands = {shifted(s, input("x", dtype, {s.rows, s.inputs})), w,
                                 shifted(s, result("y", dtype, {s.rows, s.outputs}, 2e-6))}};
     if (s.bias) forward.operands.push_back(shifted(s, input("bias", dtype, {s.outputs})));
+    OpCase sum = forward;
+    sum.op = Op::linear_add_forward;
+    sum.operands[2] = shifted(s, result("y", dtype, {s.rows, s.outputs}, 2e-6, false, bf16_chained));
+    sum.operands[2].floor = unit_spread;  // the terms may cancel
+    sum.operands.push_back(shifted(s, input("residual", dtype, {s.rows, s.outputs})));
     add(std::move(forward));
+    if (!s.transposed) add(std::move(sum));
     add({.op = Op::linear_backward_input,
          .full_size = full_size,
          .detail = detail,
@@ -290,7 +296,19 @@ class Table {
       add({.op = Op::layernorm_backward_input,
            .full_size = full_size,
            .detail = fmt::format("{}{}", detail, suffix[static_cast<std::size_t>(residual)]),
-           .operands = std::move(operands)});
+           .operands = operands});
+      for (const DType gradient : gradient_types(dtype)) {
+        const bool accumulate = residual == Residual::separate || residual == Residual::gradient_is_result;
+        std::vector<Operand> all = operands;
+        all.push_back(result("dgamma", gradient, {width}, 2e-6, accumulate));
+        all.push_back(result("dbeta", gradient, {width}, 2e-6, accumulate));
+        add({.op = Op::layernorm_backward,
+             .full_size = full_size,
+             .detail = fmt::format("{}_d{}{}{}", detail, name_of(gradient),
+                                   suffix[static_cast<std::size_t>(residual)], accumulate ? "_add" : ""),
+             .operands = std::move(all),
+             .accumulate = accumulate});
+      }
     }
     for (const DType gradient : gradient_types(dtype)) {
       for (const bool accumulate : {false, true}) {
@@ -612,6 +630,10 @@ void add_small_cases(Table& table) {
     for (const std::int64_t rows : {1, 7, 130}) {
       for (const std::int64_t width : {16, 25, 100, 768}) table.layernorm(false, rows, width, dtype);
     }
+    // On a GPU: not all lanes have columns in the last turn, more than eight turns, too many columns for
+    // registers, blocks that take rows more than once.
+    for (const std::int64_t width : {1600, 2304, 4104}) table.layernorm(false, 9, width, dtype);
+    table.layernorm(false, 5000, 16, dtype);
     for (const std::int64_t n : {1, 7, 1000, 4099}) table.gelu(false, n, dtype);
     table.gelu(false, 999, dtype, 3);
     table.dropout(false, 1, 1, 1, dtype);

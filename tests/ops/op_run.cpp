@@ -209,6 +209,12 @@ void run_oracle(const OpCase& c, Arrays& arrays) {
       oracle::layernorm_backward_weight(in("dy"), in("x"), in("mean"), in("rstd"), c.accumulate,
                                         arrays.at("dgamma"), arrays.at("dbeta"));
       break;
+    case Op::layernorm_backward:
+      oracle::layernorm_backward_weight(in("dy"), in("x"), in("mean"), in("rstd"), c.accumulate,
+                                        arrays.at("dgamma"), arrays.at("dbeta"));
+      arrays["dx"] = oracle::layernorm_backward_input(in("dy"), in("x"), in("gamma"), in("mean"), in("rstd"),
+                                                      in("residual"));
+      break;
     case Op::gelu_forward:
       arrays["y"] = oracle::gelu_forward(in("x"));
       break;
@@ -243,6 +249,12 @@ void run_oracle(const OpCase& c, Arrays& arrays) {
       rows.shape = {in("mean").size(), in("gamma").size()};
       arrays["y"] =
           oracle::layernorm_forward(rows, in("gamma"), in("beta"), arrays.at("mean"), arrays.at("rstd"));
+      break;
+    }
+    case Op::linear_add_forward: {
+      StepScalars none;
+      arrays["y"] = oracle::dropout_add(oracle::linear_forward(in("x"), in("w"), in("bias")), in("residual"),
+                                        dropout_of(c, nullptr), none.step);
       break;
     }
     case Op::linear_gelu_forward:

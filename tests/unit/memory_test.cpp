@@ -61,8 +61,9 @@ std::unique_ptr<ComputeBackend> best_backend(MemoryLedger& ledger) {
 }
 
 /// Trains one step with the best backend; expects the ledger to agree with the plan.
-void expect_agreement(const RunConfig& config) {
+void expect_agreement(RunConfig config) {
   const PluginDescriptor& compute = *test_plugins().usable(PluginKind::compute).front();
+  config.model.logits_bytes = compute.logits_bytes;
   ComputeBackend& root = test_backends().at("kokkos");
   const std::unique_ptr<Communicator> self = open_communicator("self", &root);
   MemoryLedger ledger;
@@ -75,8 +76,15 @@ void expect_agreement(const RunConfig& config) {
                                           .plan_compute = compute.plan_compute});
   for (int i = 0; i < num_memory_categories; ++i) {
     const auto category = static_cast<MemoryCategory>(i);
-    EXPECT_EQ(plan.memory[static_cast<std::size_t>(i)], static_cast<std::int64_t>(ledger.peak(category)))
-        << name_of(category);
+    const std::int64_t planned = plan.memory[static_cast<std::size_t>(i)];
+    const auto peak = static_cast<std::int64_t>(ledger.peak(category));
+    if (category == MemoryCategory::workspace && !root.host_accessible()) {
+      // What cuDNN needs depends on its version: the plan holds the most.
+      EXPECT_GE(planned, peak);
+      EXPECT_LE(planned, peak + peak / 50);
+    } else {
+      EXPECT_EQ(planned, peak) << name_of(category);
+    }
   }
 }
 

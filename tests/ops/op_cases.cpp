@@ -624,6 +624,8 @@ void add_small_cases(Table& table) {
     table.embedding(false, {2, 7, 257, 25, 16, 0}, dtype);
     table.embedding(false, {3, 65, 50, 100, 80, 5}, dtype);
     table.embedding(false, {2, 130, 3, 48, 130, 0}, dtype);
+    table.embedding(false, {1, 130, 1, 24, 130, 0}, dtype);   // one token
+    table.embedding(false, {3, 130, 2, 300, 130, 0}, dtype);  // more columns than a GPU's block has threads
     table.embedding(false, {3, 65, 50, 100, 80, 5, 20, 40}, dtype);
     table.embedding(false, {3, 65, 50, 25, 80, 0, 0, 30}, dtype);
 

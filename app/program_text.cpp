@@ -32,12 +32,15 @@ class ProgramText {
   std::string text_of(std::string_view title, const Program& program) const {
     double flops = 0.0;
     std::int64_t bytes = 0;
+    const auto awaits = std::ranges::count_if(
+        program.entries, [](const Entry& entry) { return std::holds_alternative<Await>(entry.operation); });
     for (const Entry& entry : program.entries) {
       flops += flops_of(entry);
       bytes += bytes_of(entry);
     }
-    std::string text = fmt::format("\n{}: {} operations, {:.3f} GFLOP, {:.3f} GB\n", title,
-                                   program.entries.size(), 1e-9 * flops, 1e-9 * static_cast<double>(bytes));
+    std::string text =
+        fmt::format("\n{}: {} operations, {:.3f} GFLOP, {:.3f} GB\n", title,
+                    std::ssize(program.entries) - awaits, 1e-9 * flops, 1e-9 * static_cast<double>(bytes));
     for (std::size_t i = 0; i < program.entries.size(); ++i) text += text_of(i, program.entries[i]);
     return text;
   }
@@ -46,7 +49,7 @@ class ProgramText {
   std::string text_of(std::size_t index, const Entry& entry) const {
     std::string text = std::visit(
         [&]<class Op>(const Op& op) {
-          const std::string_view runs = is_collective<Op> ? "communication" : backend_of(Op::name);
+          const std::string_view runs = communicates(entry) ? "communication" : backend_of(Op::name);
           std::string lines = fmt::format(
               "{:5} {} ({}): {:.6f} GFLOP, {:.6f} GB, {}:{}\n", index, Op::name, runs, 1e-9 * flops_of(entry),
               1e-9 * static_cast<double>(bytes_of(entry)), entry.where.file_name(), entry.where.line());

@@ -5,6 +5,7 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <utility>
 
 namespace mylos {
@@ -90,25 +91,59 @@ void find_units(std::vector<Entry>& entries, const std::vector<Root>& roots) {
   }
 }
 
-/// Sets the collectives that each entry waits for: those whose result it uses or whose input it changes. The
-/// executor waits for all other collectives at the end of the program.
-void find_waits(std::vector<Entry>& entries) {
-  std::map<int, Accesses> under_way;  // by number of the entry
-  for (std::size_t i = 0; i < entries.size(); ++i) {
-    Accesses own = accesses_of(entries[i]);
+/// A collective in flight.
+struct Started {
+  Entry await;
+  Accesses accesses;
+};
+
+/// Returns the Await of a collective, or nothing for another entry.
+std::optional<Entry> await_of(const Entry& entry) {
+  return std::visit(
+      [&]<class Op>(const Op& op) -> std::optional<Entry> {
+        if constexpr (is_collective<Op>) {
+          const CommCall call = op.call();
+          return Entry{.operation = Await{.input = call.input, .output = call.output},
+                       .block = entry.block,
+                       .where = entry.where};
+        } else {
+          return std::nullopt;
+        }
+      },
+      entry.operation);
+}
+
+/// Inserts the Awaits: of a collective before the next entry that uses its result or changes its input, of
+/// all others at the end.
+void insert_awaits(std::vector<Entry>& entries) {
+  std::vector<Entry> all;
+  std::vector<Started> in_flight;
+  for (Entry& entry : entries) {
+    Accesses own = accesses_of(entry);
     // An operation that works in place changes the operand whose memory its result shares.
-    for_each_in_place(entries[i], [&](const TensorRef& /*result*/, const TensorRef& operand) {
+    for_each_in_place(entry, [&](const TensorRef& /*result*/, const TensorRef& operand) {
       own.writes.insert(place_of(operand).root);
     });
-    std::erase_if(under_way, [&](const auto& call) {
-      const auto& [number, accesses] = call;
-      const bool is_awaited = intersect(accesses.writes, own.reads) ||
-                              intersect(accesses.writes, own.writes) || intersect(accesses.reads, own.writes);
-      if (is_awaited) entries[i].awaits.push_back(number);
+    std::erase_if(in_flight, [&](const Started& call) {
+      const bool is_awaited = intersect(call.accesses.writes, own.reads) ||
+                              intersect(call.accesses.writes, own.writes) ||
+                              intersect(call.accesses.reads, own.writes);
+      if (is_awaited) {
+        all.push_back(call.await);
+        all.back().block = entry.block;
+      }
       return is_awaited;
     });
-    if (is_collective_entry(entries[i])) under_way.emplace(static_cast<int>(i), own);
+    if (std::optional<Entry> await = await_of(entry))
+      in_flight.push_back({*std::move(await), std::move(own)});
+    all.push_back(std::move(entry));
   }
+  for (const Started& call : in_flight) {
+    const int block = all.back().block;
+    all.push_back(call.await);
+    all.back().block = block;
+  }
+  entries = std::move(all);
 }
 
 }  // namespace
@@ -129,7 +164,7 @@ void analyse(std::span<Program* const> programs, const std::vector<Root>& roots,
   find_completions(find_contributions(programs, roots), table);
   for (Program* program : programs) {
     find_units(program->entries, roots);
-    find_waits(program->entries);
+    insert_awaits(program->entries);
   }
 }
 
@@ -146,8 +181,9 @@ bool intersect(const std::set<int>& a, const std::set<int>& b) {
   return std::ranges::any_of(a, [&](int root) { return b.contains(root); });
 }
 
-bool is_collective_entry(const Entry& entry) {
-  return std::visit([]<class Op>(const Op&) { return is_collective<Op>; }, entry.operation);
+bool communicates(const Entry& entry) {
+  return std::visit([]<class Op>(const Op&) { return is_collective<Op> || std::is_same_v<Op, Await>; },
+                    entry.operation);
 }
 
 double flops_of(const Entry& entry) {
@@ -156,6 +192,7 @@ double flops_of(const Entry& entry) {
 
 std::int64_t bytes_of(const Entry& entry) {
   std::int64_t bytes = 0;
+  if (std::holds_alternative<Await>(entry.operation)) return bytes;
   const auto add = [&](const char* /*name*/, const TensorRef& tensor, Access access,
                        const auto&... /*adds*/) {
     if (tensor) bytes += static_cast<std::int64_t>(tensor.bytes()) * (access == Access::update ? 2 : 1);

@@ -49,8 +49,8 @@ Place place_of(const TensorRef& operand);
 void* address_of(int root);
 
 // Collectives among the operations of a program. Each spans the ranks that differ only along the axes in
-// `group`. It is in flight until the next operation that uses its result or changes its input, or until the
-// end of the program.
+// `group`. A collective is only started; it is in flight, and needs its buffers, until the Await of the same
+// buffers.
 
 /// buffer = sum of the buffers of all ranks.
 struct AllReduceCall {
@@ -82,6 +82,18 @@ using AllGatherCall = GroupCall<CommOperation::all_gather>;
 /// output (n) = this rank's part of the sum of the inputs (P, n) of all P ranks.
 using ReduceScatterCall = GroupCall<CommOperation::reduce_scatter>;
 
+/// Waits for the call in flight that has these buffers.
+struct Await {
+  TensorRef input{}, output{};
+
+  static constexpr std::string_view name = "await";
+  static void operands(auto& op, const auto& visit) {
+    visit("input", op.input, Access::read);
+    visit("output", op.output, Access::read);
+  }
+  double flops() const { return 0.0; }
+};
+
 template <class Op>
 inline constexpr bool is_collective = requires(const Op& op) {
   op.group;
@@ -89,7 +101,7 @@ inline constexpr bool is_collective = requires(const Op& op) {
 
 /// An operation that a program may contain.
 using Recordable =
-    decltype(Operations() + OperationList<AllReduceCall, AllGatherCall, ReduceScatterCall>())::Any;
+    decltype(Operations() + OperationList<AllReduceCall, AllGatherCall, ReduceScatterCall, Await>())::Any;
 
 /// Elements [begin, end) of the gradient of a unit.
 struct GradientRange {
@@ -111,11 +123,10 @@ struct Entry {
   int block = 0;
   std::source_location where;  ///< the call that recorded it
 
-  std::vector<int> awaits;           ///< earlier entries that it waits for: collectives in flight
-  std::vector<UnitAccess> acquires;  ///< units that this entry is the first of its block to use
-  std::vector<int> releases;         ///< units that this entry is the last of its block to use
+  std::vector<UnitAccess> acquires{};  ///< units that this entry is the first of its block to use
+  std::vector<int> releases{};         ///< units that this entry is the last of its block to use
   /// Gradients to which this entry is the last to contribute, ordered by unit and place in the unit.
-  std::vector<GradientRange> completes;
+  std::vector<GradientRange> completes{};
 };
 
 /// Calls visit(place, access) for each operand that an entry has.
@@ -150,10 +161,11 @@ Accesses accesses_of(const Entry& entry);
 /// Returns whether two sets of roots have a root in common.
 bool intersect(const std::set<int>& a, const std::set<int>& b);
 
-bool is_collective_entry(const Entry& entry);
+/// Whether an entry communicates: it starts a collective or awaits one.
+bool communicates(const Entry& entry);
 
 /// Return the floating-point operations of an entry, and the bytes that it moves if it accesses all of each
-/// operand once, or twice if it updates the operand.
+/// operand once, or twice if it updates the operand; an Await moves none.
 double flops_of(const Entry& entry);
 std::int64_t bytes_of(const Entry& entry);
 
@@ -162,9 +174,10 @@ struct Program {
   std::vector<Entry> entries;
 };
 
-/// Finds for each entry of `programs`, which run one after another: the collectives that it waits for, the
-/// units that it acquires and releases, whether it adds to a gradient or, as the first contribution,
-/// overwrites it, and the gradients that it completes.
+/// Finds for each entry of `programs`, which run one after another: the units that it acquires and releases,
+/// whether it adds to a gradient or, as the first contribution, overwrites it, and the gradients that it
+/// completes. Inserts an Await of each collective before the next entry that uses its result or changes its
+/// input, or at the end of the program.
 void analyse(std::span<Program* const> programs, const std::vector<Root>& roots, const ParameterTable& table);
 
 /// A backward pass in two parts, not yet analysed. `input` computes the gradients that blocks pass on.

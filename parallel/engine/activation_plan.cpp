@@ -72,19 +72,8 @@ class Lifetimes {
       }
       return;
     }
-    const std::vector<Entry>& entries = passage.program->entries;
-    std::vector<bool> is_awaited(entries.size());
     std::int64_t tick = first_tick;
-    for (const Entry& entry : entries) {
-      for (const int call : entry.awaits) {
-        keep(entries[index(call)], tick - 1);
-        is_awaited[index(call)] = true;
-      }
-      add(entry, tick++);
-    }
-    for (std::size_t i = 0; i < entries.size(); ++i) {
-      if (is_collective_entry(entries[i]) && !is_awaited[i]) keep(entries[i], tick - 1);
-    }
+    for (const Entry& entry : passage.program->entries) add(entry, tick++);
   }
 
   /// Gives each result the memory of an operand that it may replace, if `follows` holds for the two.
@@ -136,12 +125,6 @@ class Lifetimes {
       const std::size_t bytes = result.bytes();
       if (root_of(result).bytes != bytes || root_of(operand).bytes != bytes) return;
       share(place_of(result).root, place_of(operand).root, tick);
-    });
-  }
-  /// A collective uses its operands until it has been waited for.
-  void keep(const Entry& call, std::int64_t tick) {
-    for_each_place(call, [&](const Place& place, Access /*access*/) {
-      if (roots_.all()[index(place.root)].kind == RootKind::activation) read(place, tick);
     });
   }
   void read(const Place& place, std::int64_t tick) {

@@ -56,8 +56,9 @@ ModelExecutor::ModelExecutor(ComputeBackend& backend, MemoryLedger& ledger, cons
     for (std::size_t each = 0; each < bindings_.size() * places; ++each) {
       std::vector<DeviceGraph>& own = graphs_.emplace_back();
       if (!is_of_micro_batch(action.kind) || is_message(action.kind)) continue;
-      for_each_segment(program_of(action, programs_).entries, completes_[i],
-                       [&](std::size_t /*number*/, Entries /*entries*/) { own.emplace_back(backend); });
+      for_each_segment(program_of(action, programs_).entries, completes_[i], [&](Entries segment) {
+        if (!communicates(segment.front())) own.emplace_back(backend);
+      });
     }
   }
 }
@@ -129,10 +130,14 @@ void ModelExecutor::acquire(const Entry& entry, const Pass& pass) {
 }
 
 void ModelExecutor::queue(const Entry& entry, const Pass& pass) {
+  if (const auto* op = std::get_if<Await>(&entry.operation)) return await(*op);
   with_bound(entry, pass.binding, [&]<class Op>(const Op& op) {
     try {
-      if constexpr (is_collective<Op>) {
-        collectives_.emplace(&entry, op.call().on(grid_.group(op.group)));
+      if constexpr (std::is_same_v<Op, Await>) {
+        require(false, "an Await is not bound");
+      } else if constexpr (is_collective<Op>) {
+        const void* output = std::get<Op>(entry.operation).call().output.data;
+        in_flight_.push_back({output, op.call().on(grid_.group(op.group))});
       } else {
         backend_.run(op);
       }
@@ -150,43 +155,33 @@ void ModelExecutor::finish(const Entry& entry, const Pass& pass) {
   for (const int unit : entry.releases) exchange_.release(unit);
 }
 
-void ModelExecutor::await(const Entry& entry, const Pass& pass) {
-  for (const int number : entry.awaits) {
-    const auto found = collectives_.find(&pass.entries[static_cast<std::size_t>(number)]);
-    found->second.wait();
-    collectives_.erase(found);
-  }
-}
-
-void ModelExecutor::await_all() {
-  for (auto& [entry, collective] : collectives_) collective.wait();
-  collectives_.clear();
+void ModelExecutor::await(const Await& op) {
+  const auto found = std::ranges::find(in_flight_, op.output.data, &InFlight::output);
+  require(found != in_flight_.end(), "an awaited collective was started");
+  found->request.wait();
+  in_flight_.erase(found);
 }
 
 void ModelExecutor::run_entries(const Pass& pass) {
   for (const Entry& entry : pass.entries) {
-    await(entry, pass);
     acquire(entry, pass);
     queue(entry, pass);
     finish(entry, pass);
   }
-  await_all();
 }
 
-bool ModelExecutor::is_cut(const Entry& entry, bool completes) const {
-  return is_collective_entry(entry) ||
-         (completes && std::ranges::any_of(entry.completes, [&](const GradientRange& range) {
-            return exchange_.starts_reduction(range);
-          }));
+bool ModelExecutor::starts_reduction(const Entry& entry, bool completes) const {
+  return completes && std::ranges::any_of(entry.completes, [&](const GradientRange& range) {
+           return exchange_.starts_reduction(range);
+         });
 }
 
 void ModelExecutor::for_each_segment(Entries entries, bool completes, const auto& visit) const {
-  std::size_t number = 0;
   std::size_t begin = 0;
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    const bool is_last = i + 1 == entries.size() || !entries[i + 1].awaits.empty();
-    if (!is_last && !is_cut(entries[i], completes)) continue;
-    visit(number++, entries.subspan(begin, i + 1 - begin));
+    const bool is_last = i + 1 == entries.size() || communicates(entries[i]) || communicates(entries[i + 1]);
+    if (!is_last && !starts_reduction(entries[i], completes)) continue;
+    visit(entries.subspan(begin, i + 1 - begin));
     begin = i + 1;
   }
 }
@@ -199,21 +194,19 @@ void ModelExecutor::run_pass(const Occurrence& occurrence, bool holds_terms, boo
                   .binding = bindings_[slot_],
                   .entries = entries};
   if (!as_graphs || graphs_.empty()) return run_entries(pass);
-  std::vector<DeviceGraph>& graphs = graphs_of(occurrence);
-  for_each_segment(entries, pass.completes, [&](std::size_t number, Entries segment) {
-    await(segment.front(), pass);
+  auto graph = graphs_of(occurrence).begin();
+  for_each_segment(entries, pass.completes, [&](Entries segment) {
     for (const Entry& entry : segment) acquire(entry, pass);
-    const bool ends_in_call = is_collective_entry(segment.back());
-    const Entries recorded = segment.first(segment.size() - (ends_in_call ? 1 : 0));
-    if (!recorded.empty()) {
-      graphs[number].queue([&] {
-        for (const Entry& entry : recorded) queue(entry, pass);
-      });
+    const auto queue_all = [&] {
+      for (const Entry& entry : segment) queue(entry, pass);
+    };
+    if (communicates(segment.front())) {
+      queue_all();
+    } else {
+      (graph++)->queue(queue_all);
     }
-    if (ends_in_call) queue(segment.back(), pass);
     for (const Entry& entry : segment) finish(entry, pass);
   });
-  await_all();
 }
 
 Request ModelExecutor::send_or_receive(const Action& action) {
@@ -272,7 +265,6 @@ std::vector<float> ModelExecutor::logits(std::int64_t row) {
   run_entries({.binding = bindings_[slot_], .entries = entries.first(entries.size() - 1)});
   // The product was recorded for row 0 of its input; move it to the requested row.
   Entry product = entries.back();
-  product.awaits.clear();
   const auto element = static_cast<std::int64_t>(size_of(shape_.dtype));
   auto& [from, w, bias, to] = std::get<LinearForward>(product.operation);
   require(to.shape[1] >= model_.vocab, "generation has the whole vocabulary on each rank");

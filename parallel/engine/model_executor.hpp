@@ -5,7 +5,6 @@
 
 #include <array>
 #include <cstdint>
-#include <map>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -85,26 +84,31 @@ class ModelExecutor {
     bool holds_terms = false;  ///< gradients already hold contributions of earlier micro-batches
     bool completes = false;    ///< its contributions are the last before the reduction
     Binding& binding;
-    Entries entries;  ///< the entries to run; `Entry::awaits` indexes them
+    Entries entries;  ///< the entries to run
   };
 
   void run_pass(const Occurrence& occurrence, bool holds_terms, bool as_graphs);
   std::vector<DeviceGraph>& graphs_of(const Occurrence& occurrence);
   Request send_or_receive(const Action& action);
+  /// A collective under way.
+  struct InFlight {
+    const void* output = nullptr;  ///< as recorded
+    Request request;
+  };
+
   void run_entries(const Pass& pass);
-  /// Waits for the collectives that an entry needs, or for all collectives.
-  void await(const Entry& entry, const Pass& pass);
-  void await_all();
+  /// Waits for the collective in flight that has these buffers.
+  void await(const Await& op);
   /// Acquires and binds the units of an entry.
   void acquire(const Entry& entry, const Pass& pass);
   void queue(const Entry& entry, const Pass& pass);
   /// Reports the gradients that the entry completes, if the pass completes any, and releases the units that
   /// its block no longer uses.
   void finish(const Entry& entry, const Pass& pass);
-  /// Whether the entry is a collective or a reduction starts after it.
-  bool is_cut(const Entry& entry, bool completes) const;
-  /// Calls visit(number, entries) for each segment. A segment ends with an entry for which `is_cut` holds,
-  /// before an entry that awaits a collective, or with the last entry.
+  /// Whether a reduction starts after the entry.
+  bool starts_reduction(const Entry& entry, bool completes) const;
+  /// Calls visit(entries) for each segment: one entry that communicates, or entries that do not and of which
+  /// none but the last starts a reduction.
   void for_each_segment(Entries entries, bool completes, const auto& visit) const;
   /// Whether an earlier micro-batch of the step has already contributed to the same gradients. Records this
   /// contribution.
@@ -127,9 +131,9 @@ class ModelExecutor {
   std::vector<std::int64_t> contributed_;  // by chunk and part: the last step that contributed
   // By action, slot and place of the step's scalars: one graph per segment; empty without graphs.
   std::vector<std::vector<DeviceGraph>> graphs_;
-  std::vector<Request> messages_;                // posted
-  std::map<const Entry*, Request> collectives_;  // collectives of programs that are under way
-  std::array<TransferBuffer, 2> uploads_;        // inputs and targets of micro-batches, used alternately
+  std::vector<Request> messages_;          // posted
+  std::vector<InFlight> in_flight_;        // collectives of programs
+  std::array<TransferBuffer, 2> uploads_;  // inputs and targets of micro-batches, used alternately
   std::size_t next_upload_ = 0;
   std::vector<float> host_losses_;
   std::vector<std::int32_t> host_correct_;

@@ -79,18 +79,16 @@ std::vector<PlannedCall> calls_of(const Schedule& schedule, const ModelPrograms&
     const Action& action = few.actions[occurrence.index];
     if (!is_of_micro_batch(action.kind) || is_message(action.kind)) return;
     const bool is_repeated = occurrence.index >= repeated.begin && occurrence.index < repeated.end;
-    std::map<int, std::size_t> under_way;  // by index of the entry
-    const std::vector<Entry>& entries = program_of(action, programs).entries;
-    for (std::size_t i = 0; i < entries.size(); ++i) {
-      for (const int call : entries[i].awaits) {
-        calls[under_way.at(call)].until = calls.size();
-        under_way.erase(call);
-      }
+    std::map<const void*, std::size_t> in_flight;  // by the address of the output
+    for (const Entry& entry : program_of(action, programs).entries) {
       std::visit(
           [&]<class Op>(const Op& op) {
-            if constexpr (is_collective<Op>) {
-              under_way.emplace(static_cast<int>(i), calls.size());
+            if constexpr (std::is_same_v<Op, Await>) {
+              calls[in_flight.at(op.output.data)].until = calls.size();
+              in_flight.erase(op.output.data);
+            } else if constexpr (is_collective<Op>) {
               const CommCall call = op.call();
+              in_flight.emplace(call.output.data, calls.size());
               calls.push_back({.group = op.group,
                                .operation = call.operation,
                                .count = std::min(call.input.size(), call.output.size()),
@@ -98,9 +96,8 @@ std::vector<PlannedCall> calls_of(const Schedule& schedule, const ModelPrograms&
                                .times = is_repeated ? repeated.times : 1});
             }
           },
-          entries[i].operation);
+          entry.operation);
     }
-    for (const auto& [entry, call] : under_way) calls[call].until = calls.size();
   });
   return calls;
 }

@@ -3,7 +3,6 @@
 // two is held by a pipe that it reads.
 #include <csignal>
 #include <fcntl.h>
-#include <fstream>
 #include <set>
 #include <sys/stat.h>
 
@@ -136,17 +135,6 @@ TEST_F(ConcurrentWriters, ASignalEndsTheWaitForSilentInput) {
   job.wait_until([&] { return fs::exists(file("x.bin.json.lock")); });
   ::kill(job.rank(0), SIGTERM);
   expect(job.wait(), ExitCode::preempted, "stopped by a signal");
-}
-
-/// Whether `process` has a handler for `signal`.
-bool handles(pid_t process, int signal) {
-  std::ifstream status(fmt::format("/proc/{}/status", process));
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("SigCgt:"))
-      return ((std::stoull(line.substr(line.find_first_not_of("\t ", 7)), nullptr, 16) >> (signal - 1)) &
-              1U) != 0;
-  }
-  return false;
 }
 
 TEST_F(ConcurrentWriters, ASignalEndsTheWaitForAReaderOfTheOutput) {

@@ -161,6 +161,16 @@ Outcome Job::wait() {
           .output = output()};
 }
 
+bool handles(pid_t process, int signal) {
+  std::ifstream status(fmt::format("/proc/{}/status", process));
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("SigCgt:"))
+      return ((std::stoull(line.substr(line.find_first_not_of("\t ", 7)), nullptr, 16) >> (signal - 1)) &
+              1U) != 0;
+  }
+  return false;
+}
+
 Outcome run_mylos(const std::vector<std::string>& arguments, const JobOptions& options) {
   return Job(arguments, options).wait();
 }

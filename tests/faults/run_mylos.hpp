@@ -53,6 +53,9 @@ class Job {
   int output_ = -1;
 };
 
+/// Whether `process` has a handler for `signal`.
+bool handles(pid_t process, int signal);
+
 Outcome run_mylos(const std::vector<std::string>& arguments, const JobOptions& options = {});
 
 }  // namespace mylos::test

@@ -225,6 +225,7 @@ TEST_F(SharedDirectory, IsAsBeforeIfASignalEndsTheWait) {
   fs::create_directory(disk);
   Job job(train_arguments("disk/a"), on_its_own_node(private_disk(disk)));
   job.wait_until([&] { return !probes().empty(); });
+  job.wait_until([&] { return handles(job.rank(1), SIGTERM); });  // rank 0 writes without waiting for rank 1
   ::kill(job.rank(1), SIGTERM);
   const Outcome outcome = job.wait();
   EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::preempted)) << outcome.output;

@@ -130,14 +130,13 @@ void ModelExecutor::acquire(const Entry& entry, const Pass& pass) {
 }
 
 void ModelExecutor::queue(const Entry& entry, const Pass& pass) {
-  if (const auto* op = std::get_if<Await>(&entry.operation)) return await(*op);
   with_bound(entry, pass.binding, [&]<class Op>(const Op& op) {
     try {
       if constexpr (std::is_same_v<Op, Await>) {
-        require(false, "an Await is not bound");
+        await(op);
       } else if constexpr (is_collective<Op>) {
-        const void* output = std::get<Op>(entry.operation).call().output.data;
-        in_flight_.push_back({output, op.call().on(grid_.group(op.group))});
+        const CommCall call = op.call();
+        in_flight_.push_back({call.output.data, call.on(grid_.group(op.group))});
       } else {
         backend_.run(op);
       }

@@ -92,7 +92,7 @@ class ModelExecutor {
   Request send_or_receive(const Action& action);
   /// A collective under way.
   struct InFlight {
-    const void* output = nullptr;  ///< as recorded
+    const void* output = nullptr;
     Request request;
   };
 

@@ -365,6 +365,31 @@ TEST_P(OpsExactTest, CrossEntropyOfPartsIsThatOfTheWhole) {
   }
 }
 
+/// The loss of a row whose target has nearly all of the probability is small, and not lost in the rounding of
+/// large logits.
+TEST_P(OpsExactTest, CrossEntropyOfConfidentRows) {
+  constexpr std::int64_t rows = 40, vocab = 64;
+  std::vector<float> logits;
+  std::vector<std::int32_t> targets;
+  std::vector<double> expected;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const float largest = 45.0F + 1.37F * static_cast<float>(row);
+    const float other = largest - (row % 2 == 0 ? 60.0F : 9.0F);
+    targets.push_back(static_cast<std::int32_t>(7 * row % vocab));
+    for (std::int64_t v = 0; v < vocab; ++v) logits.push_back(v == targets.back() ? largest : other);
+    expected.push_back(
+        std::log1p(static_cast<double>(vocab - 1) * std::exp(static_cast<double>(other - largest))));
+  }
+  const auto x = device(logits);
+  const auto t = device(targets);
+  const auto losses = device(std::vector<float>(rows));
+  backend().run(CrossEntropy{
+      .logits = x.ref({rows, vocab}), .targets = t.ref(), .losses = losses.ref(), .vocab = vocab});
+  const std::vector<float> values = losses.values();
+  for (std::size_t row = 0; row < expected.size(); ++row)
+    EXPECT_NEAR(values[row], expected[row], 5e-7) << row;
+}
+
 TEST_P(OpsExactTest, CrossEntropyPaddingTiesAndNegativeTargets) {
   constexpr std::int64_t rows = 4, vocab = 5, padded = 16;
   // The padding must not be read: it holds NaN.

@@ -171,6 +171,25 @@ TEST(Program, AcquiresExactlyTheUnitsThatABlockUses) {
   });
 }
 
+/// The products that end a block's branches add the residual, unless dropout or a sum over ranks lies
+/// between.
+TEST(Program, AddsTheResidualInProductsIfNothingLiesBetween) {
+  const auto expect = [](const Program& program, int adding, int sums) {
+    for (const int block : {1, 2, 3}) {
+      EXPECT_EQ(count<LinearAddForward>(program, block), adding);
+      EXPECT_EQ(count<DropoutAdd>(program, block) + count<DropoutAddLayernorm>(program, block), sums);
+    }
+  };
+  const Recorded plain(small_model(true, 0.0F));
+  expect(plain.forward(), 2, 0);
+  expect(plain.programs.evaluate, 2, 0);
+  const Recorded with_dropout(small_model(true, 0.1F));
+  expect(with_dropout.forward(), 0, 2);
+  expect(with_dropout.programs.evaluate, 2, 0);
+  expect(with_dropout.programs.generate, 2, 0);
+  expect(Recorded(small_model(true, 0.0F), {}, 1, {}).forward(), 0, 2);
+}
+
 TEST(Program, RepeatsDiscardedActivationsInBackward) {
   for (const auto& [recompute, products, norms, gelus] :
        {std::tuple(Recompute::none, 0, 0, 0), std::tuple(Recompute::selective, 0, 2, 1),

@@ -154,8 +154,8 @@ const ParamSpec params[] = {
     choice_param(
         "backend", "graphs", "auto", "auto|true|false",
         "From the second step on, the kernels of a pass or of the update between one communication "
-        "call and the next are queued as one CUDA graph instead of one by one. auto does so on a GPU, "
-        "unless the exchange gathers weights within a pass. The results are the same."),
+        "call and the next are queued as one CUDA graph instead of one by one. auto does so on a GPU. "
+        "The results are the same."),
 
     text_param("comm", "algorithm", "native",
                "How collectives are performed: native is the backend's own way; naive, tree, ring and "

@@ -7,12 +7,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
+#include <source_location>
 #include <sstream>
 #include <vector>
 
 #include "core/base/error.hpp"
 #include "core/base/join.hpp"
 #include "core/base/say.hpp"
+#include "core/communication/call_site.hpp"
 #include "parallel/schedule/schedule.hpp"
 
 namespace mylos {
@@ -106,20 +108,20 @@ FaultKind Fault::at(std::string_view phase, std::int64_t step) const {
   return kind_;
 }
 
-void apply_fault(FaultKind kind, ComputeBackend& backend, const GradientExchange& exchange,
+void apply_fault(FaultKind kind, ComputeBackend& backend, const RankState& state,
                  Communicator& communicator) {
   if (kind == FaultKind::none) return;
-  const std::vector<UnitPart> owned = exchange.owned();
+  const std::vector<UnitPart>& owned = state.owned();
   const auto part_at = std::ranges::find_if(owned, [](const UnitPart& part) { return part.count > 0; });
   if (part_at == owned.end()) return;
   const UnitPart& part = *part_at;
   const UnitPart first{part.unit, part.begin, std::min<std::int64_t>(part.count, 8)};
   if (kind == FaultKind::nan) {
-    backend.run(Fill{.y = exchange.gradient(first), .value = std::numeric_limits<float>::quiet_NaN()});
+    backend.run(Fill{.y = state.gradient(first), .value = std::numeric_limits<float>::quiet_NaN()});
   } else if (kind == FaultKind::spike) {
-    backend.run(Fill{.y = exchange.gradient(first), .value = 1000.0F});
+    backend.run(Fill{.y = state.gradient(first), .value = 1000.0F});
   } else if (kind == FaultKind::flip) {
-    const TensorRef weights = exchange.weights(first);
+    const TensorRef weights = state.weights(first);
     std::uint8_t byte = 0;
     backend.copy_to_host(weights.data, &byte, 1);
     backend.synchronize();
@@ -127,6 +129,8 @@ void apply_fault(FaultKind kind, ComputeBackend& backend, const GradientExchange
     backend.copy_to_device(&byte, weights.data, 1);
     backend.synchronize();
   } else if (kind == FaultKind::mismatch) {
+    const CallSite site{.program = "MYLOS_FAULT", .where = std::source_location::current()};
+    const CallSiteScope scope(site);
     communicator.barrier();
   }
 }

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "io/checkpoint/checkpoint.hpp"
-#include "parallel/exchange/gradient_exchange.hpp"
+#include "parallel/engine/rank_state.hpp"
 
 namespace mylos {
 
@@ -52,7 +52,6 @@ class Fault {
 /// Executes the kinds that `Fault::at` leaves to its caller: nan, spike and flip on the first elements of the
 /// first non-empty part that this rank owns, mismatch on `communicator`. Does nothing if the rank owns no
 /// elements.
-void apply_fault(FaultKind kind, ComputeBackend& backend, const GradientExchange& exchange,
-                 Communicator& communicator);
+void apply_fault(FaultKind kind, ComputeBackend& backend, const RankState& state, Communicator& communicator);
 
 }  // namespace mylos

@@ -8,7 +8,7 @@
 #include "core/base/expand_path.hpp"
 #include "core/base/say.hpp"
 #include "core/base/what_is_at.hpp"
-#include "parallel/engine/unit_events.hpp"
+#include "parallel/engine/rank_state.hpp"
 
 namespace mylos {
 
@@ -192,21 +192,12 @@ int infer(const MpiRuntime& mpi, const CommandLine& line, std::int64_t batch, bo
     model.session =
         std::make_unique<Session>(model.setup.plugins, config, model.setup.values, mpi.recorder());
     Session& session = *model.session;
-    const Coordinates& coordinates = session.grid().coordinates();
-    model.table = std::make_unique<ParameterTable>(config.table(coordinates));
-    const Schedule no_training;
-    ModelPrograms programs =
-        record_programs(config.model, *model.table, config.programs(no_training, coordinates));
-    const ExchangeScope scope{.table = *model.table,
-                              .coordinates = coordinates,
-                              .compute_type = config.train.dtype,
-                              .events = unit_events_of(no_training, programs)};
-    model.exchange = config.parallel.exchange->make(config.parallel.values, scope, session.compute(),
-                                                    session.ledger(), session.grid());
-    restore_weights(session.compute(), *model.table, *reader, *model.exchange);
+    model.program =
+        std::make_unique<CheckedProgram>(session.compute(), session.grid(), config, RankRole::inference);
     model.executor =
-        std::make_unique<ModelExecutor>(session.compute(), session.ledger(), session.grid(), *model.exchange,
-                                        no_training, std::move(programs), config.model, config.train.shape());
+        std::make_unique<ModelExecutor>(session.compute(), session.ledger(), session.grid(), *model.program);
+    RankState state(*model.program, *model.executor);
+    restore_weights(session.compute(), *reader, state);
     return work(mpi, model);
   } catch (const std::exception& error) {
     return end_job(mpi, error, [](ExitCode, const std::string&) {});

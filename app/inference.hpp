@@ -11,6 +11,7 @@
 #include "app/session.hpp"
 #include "app/setup.hpp"
 #include "io/checkpoint/checkpoint.hpp"
+#include "parallel/engine/list_check.hpp"
 #include "parallel/engine/model_executor.hpp"
 
 namespace mylos {
@@ -20,8 +21,7 @@ struct Inference {
   std::unique_ptr<IoThread> io;
   Setup setup;
   std::unique_ptr<Session> session;
-  std::unique_ptr<ParameterTable> table;
-  std::unique_ptr<GradientExchange> exchange;
+  std::unique_ptr<CheckedProgram> program;
   std::unique_ptr<ModelExecutor> executor;
   std::int64_t step = 0;  ///< of the checkpoint
 };

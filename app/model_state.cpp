@@ -28,14 +28,12 @@ struct StateGroup {
   StateOf state;
 };
 
-std::vector<StateGroup> state_groups(const GradientExchange& exchange, const Optimizer& optimizer) {
+std::vector<StateGroup> state_groups(const RankState& state) {
   std::vector<StateGroup> groups;
-  groups.push_back({"weights.h5", "", [&](std::size_t i) {
-                      return optimizer.master(i, exchange.weights(optimizer.parts()[i]));
-                    }});
-  for (std::size_t s = 0; s < optimizer.kind().states.size(); ++s) {
-    groups.push_back({"optimizer.h5", fmt::format("{}/", optimizer.kind().states[s]),
-                      [&, s](std::size_t i) { return optimizer.state(s, i); }});
+  groups.push_back({"weights.h5", "", [&](std::size_t i) { return state.master(i); }});
+  for (std::size_t s = 0; s < state.optimizer().states.size(); ++s) {
+    groups.push_back({"optimizer.h5", fmt::format("{}/", state.optimizer().states[s]),
+                      [&, s](std::size_t i) { return state.state(s, i); }});
   }
   return groups;
 }
@@ -154,19 +152,17 @@ void read_pieces(ComputeBackend& backend, const CheckpointReader& reader, const 
 
 }  // namespace
 
-CheckpointContent checkpoint_content(ComputeBackend& backend, const ParameterTable& table,
-                                     const GradientExchange& exchange, const Optimizer& optimizer,
-                                     void* snapshot) {
+CheckpointContent checkpoint_content(ComputeBackend& backend, const RankState& state, void* snapshot) {
   CheckpointContent content;
-  const std::vector<UnitPart> stored = exchange.stored();
-  auto pieces = by_parameter(table, stored);
-  for (const StateGroup& group : state_groups(exchange, optimizer)) {
-    for (const Parameter& parameter : table.parameters()) {
+  const std::vector<UnitPart>& stored = state.stored();
+  auto pieces = by_parameter(state.table(), stored);
+  for (const StateGroup& group : state_groups(state)) {
+    for (const Parameter& parameter : state.table().parameters()) {
       CheckpointTensor tensor{.file = group.file, .info = info_of(parameter, group.prefix), .parts = {}};
       for (const auto& [part, held] : pieces[&parameter]) {
         const Piece piece = held.share();
         const TensorRef values =
-            stored_state(group.state, optimizer.parts(), stored[part]).flat(piece.offset, piece.count);
+            stored_state(group.state, state.owned(), stored[part]).flat(piece.offset, piece.count);
         float* host = is_fp32_on_host(backend, values) ? values.as<float>() : nullptr;
         ElementSource source;
         if (snapshot != nullptr) {
@@ -188,32 +184,30 @@ CheckpointContent checkpoint_content(ComputeBackend& backend, const ParameterTab
   return content;
 }
 
-void restore(ComputeBackend& backend, const ParameterTable& table, const CheckpointReader& reader,
-             GradientExchange& exchange, Optimizer& optimizer) {
-  auto pieces = by_parameter(table, optimizer.parts());
-  for (const StateGroup& group : state_groups(exchange, optimizer)) {
-    for (const Parameter& parameter : table.parameters()) {
+void restore(ComputeBackend& backend, const CheckpointReader& reader, RankState& state) {
+  auto pieces = by_parameter(state.table(), state.owned());
+  for (const StateGroup& group : state_groups(state)) {
+    for (const Parameter& parameter : state.table().parameters()) {
       read_pieces(backend, reader, group.file, info_of(parameter, group.prefix), pieces[&parameter],
                   group.state);
     }
   }
-  for (std::size_t i = 0; i < optimizer.parts().size(); ++i) {
-    const TensorRef weights = exchange.weights(optimizer.parts()[i]);
-    const TensorRef master = optimizer.master(i, weights);
+  for (std::size_t i = 0; i < state.owned().size(); ++i) {
+    const TensorRef weights = state.weights(state.owned()[i]);
+    const TensorRef master = state.master(i);
     if (master.data != weights.data) backend.run(Cast{.x = master, .y = weights});
   }
-  exchange.publish_all();
+  state.publish();
 }
 
-void restore_weights(ComputeBackend& backend, const ParameterTable& table, const CheckpointReader& reader,
-                     GradientExchange& exchange) {
-  const std::vector<UnitPart> owned = exchange.owned();
-  auto pieces = by_parameter(table, owned);
-  for (const Parameter& parameter : table.parameters()) {
+void restore_weights(ComputeBackend& backend, const CheckpointReader& reader, RankState& state) {
+  const std::vector<UnitPart>& owned = state.owned();
+  auto pieces = by_parameter(state.table(), owned);
+  for (const Parameter& parameter : state.table().parameters()) {
     read_pieces(backend, reader, "weights.h5", info_of(parameter), pieces[&parameter],
-                [&](std::size_t part) { return exchange.weights(owned[part]); });
+                [&](std::size_t part) { return state.weights(owned[part]); });
   }
-  exchange.publish_all();
+  state.publish();
 }
 
 }  // namespace mylos

@@ -33,14 +33,14 @@ std::string plan_text(const RunConfig& config, const RunPlan& plan) {
       static_cast<double>(config.limits.steps * plan.tokens_per_step) * plan.flops_per_token);
   text += fmt::format("numbers      {}, gradients {}{}\n", name_of(t.dtype), name_of(t.grad_dtype),
                       config.optimizer.keeps_master ? "" : ", no master");
-  text += "memory       per rank, GB\n";
+  text += fmt::format("memory       per rank, GB; rank {} needs the most\n", plan.rank);
   for (int i = 0; i < num_memory_categories; ++i) {
     const std::int64_t bytes = plan.memory[static_cast<std::size_t>(i)];
     if (bytes > 0)
       text += fmt::format("  {:<17} {:8.3f}\n", name_of(static_cast<MemoryCategory>(i)), gb(bytes));
   }
   text += fmt::format("  {:<17} {:8.3f}\n", "total", gb(plan.memory_total()));
-  if (!plan.traffic.empty()) text += "payload      per rank and step, GB, calls\n";
+  if (!plan.traffic.empty()) text += fmt::format("payload      of rank {} per step, GB, calls\n", plan.rank);
   for (const TrafficRow& row : plan.traffic) {
     text += fmt::format("  {:<26} {:8.3f} {:6}\n", fmt::format("{} {}", row.axis, name_of(row.operation)),
                         1e-9 * static_cast<double>(row.payload_bytes), row.calls);

@@ -309,13 +309,6 @@ class CrossChecks {
              "computes the head by itself, and their copies of its weights would differ",
              values_.integer("parallel.tensor"));
     }
-    if (exchange.gathers_within_passes && known({"backend.graphs"}) &&
-        values_.text("backend.graphs") == "true") {
-      report({"backend.graphs", "parallel.exchange"},
-             "[backend] graphs = true cannot be used with [parallel] exchange = {}, which gathers weights "
-             "within a pass; use zero2, or graphs = false",
-             exchange.name);
-    }
   }
 
   void check_batch() {
@@ -573,11 +566,8 @@ RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, co
   config.optimizer = optimizer_config(values);
   config.lr = lr_config(values);
   config.guard = guard_config(values);
-  if (values.text("backend.graphs") != "auto") {
-    config.graphs = values.text("backend.graphs") == "true";
-  } else if (!config.parallel.exchange->gathers_within_passes) {
-    config.graphs.reset();
-  }
+  config.graphs.reset();
+  if (values.text("backend.graphs") != "auto") config.graphs = values.text("backend.graphs") == "true";
   config.limits = {.steps = values.integer("train.steps"),
                    .stop_step = values.integer("train.stop_step"),
                    .wall_clock = values.real("train.wall_clock"),

@@ -31,7 +31,8 @@ Trainer::Trainer(TrainerContext context)
       config_(context_.config),
       console_(context_.console),
       backend_(session_.compute()),
-      training_(backend_, session_.ledger(), session_.grid(), config_, session_.trace()),
+      program_(backend_, session_.grid(), config_),
+      training_(backend_, session_.ledger(), session_.grid(), program_, session_.trace()),
       checkpoints_(
           context_.checkpoint_io, context_.io, context_.paths.checkpoints(), config_.checkpoint.settings,
           [this](CheckpointPhase phase, std::int64_t step) {
@@ -45,9 +46,9 @@ Trainer::Trainer(TrainerContext context)
       step_(context_.step),
       read_(context_.samples.dataset()) {
   if (config_.checkpoint.async) {
-    snapshot_.emplace(backend_, session_.ledger(), MemoryCategory::snapshot,
-                      static_cast<std::size_t>(
-                          snapshot_bytes(training_.optimizer().kind(), training_.exchange().stored())));
+    snapshot_.emplace(
+        backend_, session_.ledger(), MemoryCategory::snapshot,
+        static_cast<std::size_t>(snapshot_bytes(training_.state().optimizer(), training_.state().stored())));
   }
 }
 
@@ -152,7 +153,7 @@ void Trainer::restore_from(CheckpointReader& reader) {
   }
   console_.line(fmt::format("continuing at step {} from {}{}", step_, checkpoints_.path_of(step_).string(),
                             changes.empty() ? ", bitwise" : "; not bitwise, because of: " + changes));
-  restore(backend_, training_.table(), reader, training_.exchange(), training_.optimizer());
+  restore(backend_, reader, training_.state());
 }
 
 void Trainer::set_aside_traces() {
@@ -298,7 +299,7 @@ void Trainer::after(const Action& action) {
 }
 
 void Trainer::inject(const Action& action) {
-  apply_fault(context_.fault.at(name_of(action.kind), step_), backend_, training_.exchange(),
+  apply_fault(context_.fault.at(name_of(action.kind), step_), backend_, training_.state(),
               session_.grid().group(loss_axes));
 }
 
@@ -338,7 +339,7 @@ void Trainer::record(const QueuedStep& finished, const StepObservation& seen) {
       .tokens = read.tokens,
       .tokens_per_second = rate,
       .mfu = rate * flops_per_token * 1e-12 / (context_.peak_tflops * static_cast<double>(session_.size())),
-      .hfu = training_.executor().flops_per_step() * 1e-12 / (seen.seconds_max * context_.peak_tflops),
+      .hfu = training_.program().flops_per_step() * 1e-12 / (seen.seconds_max * context_.peak_tflops),
       .scalars = training_.results().scalars,
       .seen = seen,
       .traffic = finished.traffic,
@@ -394,7 +395,7 @@ RunState Trainer::state() const {
 }
 
 void Trainer::write_checkpoint(bool ends_run) {
-  training_.exchange().settle();
+  training_.state().settle();
   session_.recorder().set_phase(step_, "checkpoint");
   const auto start = Clock::now();
   note_written(checkpoints_.finish());  // checkpoints are written one at a time
@@ -403,8 +404,7 @@ void Trainer::write_checkpoint(bool ends_run) {
   if (!is_hashed_beside) check_replicas();  // otherwise a restart could continue from a corrupt replica
   checkpoint_begin_ = start;
   CheckpointContent content =
-      checkpoint_content(backend_, training_.table(), training_.exchange(), training_.optimizer(),
-                         goes_on ? snapshot_->data() : nullptr);
+      checkpoint_content(backend_, training_.state(), goes_on ? snapshot_->data() : nullptr);
   content.state = {.step = step_, .json = state_text(state())};
   if (is_hashed_beside) {
     pending_checkpoint_.emplace(PendingCheckpoint{.content = std::move(content), .hashes = {}, .hashed = {}});
@@ -450,14 +450,13 @@ void Trainer::note_written(const std::optional<WrittenCheckpoint>& written) {
 }
 
 void Trainer::flush() {
-  training_.exchange().settle();
+  training_.state().settle();
   note_written(checkpoints_.finish());
   if (metrics_) metrics_->flush();
 }
 
 std::vector<StateHash> Trainer::hashes_of_states() {
-  return hash_states(backend_, training_.table(), training_.exchange(), training_.optimizer(),
-                     session_.grid());
+  return hash_states(backend_, training_.state(), session_.grid());
 }
 
 void Trainer::check_replicas() {
@@ -466,8 +465,7 @@ void Trainer::check_replicas() {
 }
 
 void Trainer::check_replicas(const std::vector<StateHash>& hashes, std::int64_t step) {
-  const std::string problem =
-      compare_replicas(backend_, training_.exchange(), training_.optimizer(), session_.grid(), hashes);
+  const std::string problem = compare_replicas(backend_, training_.state(), session_.grid(), hashes);
   if (!problem.empty()) fail(ExitCode::numerical, "step {}: {}", step, problem);
 }
 

@@ -31,6 +31,7 @@
 #include "io/metrics/metrics.hpp"
 #include "io/tokens/sample_stream.hpp"
 #include "io/tokens/token_dataset.hpp"
+#include "parallel/engine/list_check.hpp"
 #include "parallel/engine/replica_check.hpp"
 #include "parallel/engine/training_step.hpp"
 
@@ -141,6 +142,7 @@ class Trainer final : private StepDriver {
   Console& console_;
 
   ComputeBackend& backend_;
+  CheckedProgram program_;
   TrainingStep training_;
   std::optional<PinnedBuffer> snapshot_;  // for [checkpoint] async
   CheckpointStore checkpoints_;

@@ -38,6 +38,12 @@ ProcessGrid::ProcessGrid(Communicator& world, const GridExtents& extents, std::s
   }
 }
 
+std::vector<AxisSet> ProcessGrid::groups() const {
+  std::vector<AxisSet> sets;
+  for (const auto& [axes, group] : groups_) sets.push_back(axes);
+  return sets;
+}
+
 Communicator& ProcessGrid::group(AxisSet axes) const {
   const auto found = groups_.find(axes.common(coordinates_.used_axes()));
   require(found != groups_.end(), "a group for which the grid was made");

@@ -30,6 +30,8 @@ class ProcessGrid {
   /// The ranks that differ from this one only along `axes`, in the order of the world. `axes` is a set that
   /// the constructor was given, or differs from such a set only by axes with one rank.
   Communicator& group(AxisSet axes) const;
+  /// The sets of axes with more than one rank each that have communicators, in an order that all ranks have.
+  std::vector<AxisSet> groups() const;
 
   /// The name under which the traffic of the group of `axes` is counted: the names of its axes with more than
   /// one rank. The data axes together are named "data", even if one of the two has only one rank.

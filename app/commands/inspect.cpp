@@ -19,6 +19,7 @@ std::vector<CommandOption> options() {
       {"verify", OptionKind::flag, "check the digests of a checkpoint, or of all checkpoints of a run"},
       {"program", OptionKind::flag,
        "show the operations that a rank runs for a deck, with tensors, FLOPs, bytes and backend"},
+      {"rank", OptionKind::integer, "with --program: the rank to show; 0 by default"},
       {"ranks", OptionKind::integer,
        "with --program: the number of ranks to plan for; by default parallel.data times "
        "parallel.tensor, where 0 counts as 1"},
@@ -31,11 +32,16 @@ int run(const CommandLine& line) {
   const std::filesystem::path path = line.argument(0, "a path");
   if (line.flag("program")) {
     if (line.flag("verify")) fail(ExitCode::usage, "--verify is for checkpoints, --program for decks");
-    fmt::print("{}", program_text(planned_setup(line, path)));
+    const Setup setup = planned_setup(line, path);
+    const std::int64_t rank = line.has("rank") ? line.integer("rank") : 0;
+    const std::int64_t ranks = setup.config.parallel.world_size();
+    if (rank < 0 || rank >= ranks)
+      fail(ExitCode::usage, "--rank={} must be from 0 to {}, the last of {} ranks", rank, ranks - 1, ranks);
+    fmt::print("{}", program_text(setup, static_cast<int>(rank)));
     return 0;
   }
-  if (line.has("ranks") || line.has("ranks-per-node") || !line.overrides.empty())
-    fail(ExitCode::usage, "--ranks, --ranks-per-node and deck parameters are for inspect --program");
+  if (line.has("rank") || line.has("ranks") || line.has("ranks-per-node") || !line.overrides.empty())
+    fail(ExitCode::usage, "--rank, --ranks, --ranks-per-node and deck parameters are for inspect --program");
   std::error_code unknown;
   if (line.flag("verify") && std::filesystem::exists(path, unknown) &&
       !std::filesystem::is_directory(path, unknown))

@@ -187,9 +187,11 @@ void KokkosOperations::run(const SgdStep& op) {
 }
 
 void KokkosOperations::run(const GuardStep& op) {
+  const auto* input = static_cast<const GuardInput*>(op.input.data);
+  auto* state = static_cast<GuardState*>(op.state.data);
   Kokkos::parallel_for(
       "mylos::guard_step::update"_label, Range(queue(), 0, 1),
-      KOKKOS_LAMBDA(std::int64_t) { guard_update(op.config, *op.input, *op.state, *op.scalars); });
+      KOKKOS_LAMBDA(std::int64_t) { guard_update(op.config, *input, *state, *op.scalars); });
 }
 
 }  // namespace mylos::compute_kokkos

@@ -9,6 +9,7 @@
 
 #include "core/base/rng.hpp"
 #include "core/base/statistics.hpp"
+#include "parallel/engine/list_check.hpp"
 
 namespace mylos {
 
@@ -74,7 +75,9 @@ StepCost over_ranks(double seconds, const PhaseSeconds& phases) {
 void visit(Session& session, const RunConfig& config, const Repetitions& repetitions,
            Measurement& measurement) {
   const std::size_t in_use_before = session.compute().device_bytes_in_use();
-  TrainingStep training(session.compute(), session.ledger(), session.grid(), config, session.trace());
+  const RankProgram program(config, session.grid().coordinates());
+  check_lists(session.compute(), session.grid(), program);
+  TrainingStep training(session.compute(), session.ledger(), session.grid(), program, session.trace());
   training.initialise();
   RandomTokens driver(config, session.traffic());
   const int first_traced = repetitions.warm_up + repetitions.steps + 1;

@@ -166,9 +166,24 @@ const Parameter& ParameterTable::find(std::string_view name) const {
 }
 
 std::int64_t ParameterTable::num_parameters() const {
-  std::int64_t n = 0;
+  std::int64_t n = elsewhere_;
   for (const Parameter& parameter : parameters_) n += product(parameter.shape);
   return n;
+}
+
+ParameterTable ParameterTable::only(const std::set<int>& units) const {
+  ParameterTable table;
+  table.elsewhere_ = num_parameters();
+  for (const int index : units) {
+    Unit& own = table.units_.emplace_back(unit(index));
+    for (int& parameter : own.parameters) {
+      table.parameters_.push_back(parameters_[static_cast<std::size_t>(parameter)]);
+      table.parameters_.back().unit = table.num_units() - 1;
+      table.elsewhere_ -= product(table.parameters_.back().shape);
+      parameter = static_cast<int>(table.parameters_.size()) - 1;
+    }
+  }
+  return table;
 }
 
 Piece Piece::share() const {

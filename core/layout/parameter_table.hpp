@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -117,6 +118,9 @@ class ParameterTable {
   /// cannot be divided evenly.
   ParameterTable local(const Coordinates& coordinates, const TensorSplits& splits = {}) const;
 
+  /// Returns the table of some of the units, in their order: what a stage of a pipeline holds.
+  ParameterTable only(const std::set<int>& units) const;
+
   const std::vector<Parameter>& parameters() const { return parameters_; }
   const std::vector<Unit>& units() const { return units_; }
   const Unit& unit(int index) const { return units_[static_cast<std::size_t>(index)]; }
@@ -135,6 +139,7 @@ class ParameterTable {
 
   std::vector<Parameter> parameters_;
   std::vector<Unit> units_;
+  std::int64_t elsewhere_ = 0;  // elements of the weights that `only` left out
 };
 
 /// The elements of a parameter that lie in a part of its unit: elements [begin, begin + count) of the rank's

@@ -12,7 +12,8 @@ class Embedding final : public Block {
   /// Adds the block's parameters to the last unit of `table`.
   static void declare(ParameterTable& table, const ModelConfig& model);
 
-  std::string name() const override { return "embedding"; }
+  static std::string block_name() { return "embedding"; }
+  std::string name() const override { return block_name(); }
   void forward(Recorder& run, TensorRef input, TensorRef output) const override;
   void backward(Recorder& run, TensorRef input, TensorRef output_gradient,
                 TensorRef input_gradient) const override;

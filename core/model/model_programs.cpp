@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <memory>
+#include <optional>
 #include <set>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -21,7 +24,7 @@ namespace {
 /// kept. Returns false, and records nothing, if this is not possible.
 template <class Op>
 bool remake_rest(const Op& op, const std::set<int>& missing, Recorder& run) {
-  const auto is_kept = [&](const TensorRef& tensor) { return !missing.contains(place_of(tensor).root); };
+  const auto is_kept = [&](const TensorRef& tensor) { return !missing.contains(place_of(tensor).storage); };
   if constexpr (std::is_same_v<Op, LinearGeluForward>) {
     if (!is_kept(op.pre)) return false;
     run(GeluForward{.x = op.pre, .y = op.y});
@@ -44,66 +47,81 @@ bool remake_rest(const Op& op, const std::set<int>& missing, Recorder& run) {
 class ProgramRecorder {
  public:
   ProgramRecorder(const ModelConfig& model, const ParameterTable& table, const ProgramConfig& config)
-      : table_(table), config_(config), width_(model.width), head_(model, table), roots_(table, config) {
-    blocks_.push_back(std::make_unique<Embedding>(model, table));
-    for (std::int64_t layer = 0; layer < model.layers; ++layer)
-      blocks_.push_back(std::make_unique<TransformerBlock>(model, table, layer));
+      : model_(model), table_(table), config_(config), storages_(table, config) {
+    for (const int unit : config.cuts.units(model, config.held)) {
+      if (unit == 0) {
+        blocks_[unit] = std::make_unique<Embedding>(model, table);
+      } else if (unit < num_blocks()) {
+        blocks_[unit] = std::make_unique<TransformerBlock>(model, table, unit - 1);
+      } else {
+        head_.emplace(model, table);
+      }
+    }
   }
 
   ModelPrograms record() {
     std::vector<ChunkPrograms> chunks;
-    for (int chunk = 0; chunk < config_.chunks; ++chunk) chunks.push_back(record(chunk));
-    const int behind = num_blocks();
-    Program evaluate = forward(0, behind, false);
-    Program generate = evaluate;
-    Recorder head = recorder(behind, false, evaluate.entries);
-    head_.forward(head, residual(behind), {});
-    Recorder row = recorder(behind, false, generate.entries);
-    head_.first_logits(row, residual(behind));
+    for (int chunk = 0; chunk < config_.cuts.chunks; ++chunk)
+      chunks.push_back(is_held(chunk) ? record(chunk) : ChunkPrograms());
+    Program evaluate;
+    Program generate;
+    if (const int behind = num_blocks(); head_ && std::ssize(blocks_) == behind) {
+      evaluate = forward(0, behind, false);
+      generate = evaluate;
+      Recorder head = recorder(behind, false, evaluate.entries);
+      head_->forward(head, residual(behind), {});
+      Recorder row = recorder(behind, false, generate.entries);
+      head_->first_logits(row, residual(behind));
+    }
     analyse_backward(chunks);
     std::vector<Program*> others = {&evaluate, &generate};
     for (ChunkPrograms& chunk : chunks) others.push_back(&chunk.forward);
-    for (Program*& program : others) analyse({&program, 1}, roots_.all(), table_);
-    return {std::move(roots_), std::move(chunks), std::move(evaluate), std::move(generate)};
+    for (Program*& program : others) analyse({&program, 1}, storages_.all(), table_);
+    return {std::move(storages_), std::move(chunks), std::move(evaluate), std::move(generate)};
   }
 
  private:
-  int num_blocks() const { return static_cast<int>(blocks_.size()); }
-  const Block& block(int index) const { return *blocks_[static_cast<std::size_t>(index)]; }
+  int num_blocks() const { return static_cast<int>(model_.layers) + 1; }
+  bool is_held(int chunk) const { return config_.held.empty() || config_.held.contains(chunk); }
+  const Block& block(int index) const { return *blocks_.at(index); }
+  /// The name of a block, which another rank may hold.
+  static std::string name_of_block(int index) {
+    return index == 0 ? Embedding::block_name() : TransformerBlock::block_name(index - 1);
+  }
   Recorder recorder(int index, bool training, std::vector<Entry>& entries) {
-    const std::string name = index < num_blocks() ? block(index).name() : head_.name();
-    return {roots_, config_, name + ".", index, training, entries};
+    const std::string name = index < num_blocks() ? name_of_block(index) : head_->name();
+    return {storages_, config_, name + ".", index, training, entries};
   }
   TensorRef activation(const std::string& name) {
-    return roots_.tensor(name, {nullptr, config_.shape.dtype, {config_.shape.residual_rows(), width_}});
+    return storages_.tensor(name,
+                            {nullptr, config_.shape.dtype, {config_.shape.residual_rows(), model_.width}});
   }
   /// Return the residual stream before block `index` (after the last block, if `index` is the number of
   /// blocks) and the gradient of the loss with respect to it. Both are empty before the first block.
   TensorRef residual(int index) {
-    return index == 0 ? TensorRef() : activation("residual after " + block(index - 1).name());
+    return index == 0 ? TensorRef() : activation("residual after " + name_of_block(index - 1));
   }
   TensorRef gradient(int index) {
-    return index == 0 ? TensorRef() : activation("gradient after " + block(index - 1).name());
+    return index == 0 ? TensorRef() : activation("gradient after " + name_of_block(index - 1));
   }
 
   ChunkPrograms record(int chunk) {
-    const auto cut = [&](int place) { return num_blocks() * place / config_.chunks; };
-    const int first = cut(chunk);
-    const int end = cut(chunk + 1);
-    const bool is_last = chunk + 1 == config_.chunks;
+    const int first = config_.cuts.first_block(model_, chunk);
+    const int end = config_.cuts.first_block(model_, chunk + 1);
+    const bool is_last = chunk + 1 == config_.cuts.chunks;
     ChunkPrograms programs;
     programs.forward = forward(first, end, true);
     programs.backward.push_back(backward(programs.forward, first, end, is_last));
-    programs.input = place_of(residual(first)).root;
-    programs.input_gradient = place_of(gradient(first)).root;
+    programs.input = place_of(residual(first)).storage;
+    programs.input_gradient = place_of(gradient(first)).storage;
     if (!is_last) {
-      programs.output = place_of(residual(end)).root;
-      programs.output_gradient = place_of(gradient(end)).root;
+      programs.output = place_of(residual(end)).storage;
+      programs.output_gradient = place_of(gradient(end)).storage;
     }
     if (config_.splits_backward) {
-      std::set<int> wanted = {Roots::loss_sum_root};
-      for (int i = std::max(first, 1); i <= end; ++i) wanted.insert(place_of(gradient(i)).root);
-      SplitProgram parts = split(programs.backward.front(), roots_.all(), wanted);
+      std::set<int> wanted = {Storages::guard_input_storage};
+      for (int i = std::max(first, 1); i <= end; ++i) wanted.insert(place_of(gradient(i)).storage);
+      SplitProgram parts = split(programs.backward.front(), storages_.all(), wanted);
       programs.backward = {std::move(parts.input), std::move(parts.weight)};
     }
     return programs;
@@ -123,7 +141,7 @@ class ProgramRecorder {
     Program program;
     if (has_head) {
       Recorder head = recorder(end, true, program.entries);
-      head_.backward(head, residual(end), {}, gradient(end));
+      head_->backward(head, residual(end), {}, gradient(end));
     }
     for (int i = end; i-- > first;) {
       std::vector<Entry> own;
@@ -134,7 +152,7 @@ class ProgramRecorder {
     }
     if (has_head) {
       Recorder run = recorder(first, true, program.entries);
-      run(Sum{.x = run.losses(), .out = roots_.loss_sum()});
+      run(Sum{.x = run.losses(), .out = storages_.loss_sum()});
     }
     return program;
   }
@@ -143,21 +161,22 @@ class ProgramRecorder {
   /// last chunk first.
   void analyse_backward(std::vector<ChunkPrograms>& chunks) const {
     std::vector<Program*> backward;
-    for (int chunk = config_.chunks; chunk-- > 0;) {
-      if (!config_.held.empty() && !config_.held.contains(chunk)) continue;
+    for (int chunk = config_.cuts.chunks; chunk-- > 0;) {
+      if (!is_held(chunk)) continue;
       for (Program& part : chunks[static_cast<std::size_t>(chunk)].backward) backward.push_back(&part);
     }
-    analyse(backward, roots_.all(), table_);
+    analyse(backward, storages_.all(), table_);
   }
-  /// Returns the roots that a block's forward operations `made` write and that are not kept for its backward
-  /// pass.
+  /// Returns the storages that a block's forward operations `made` write and that are not kept for its
+  /// backward pass.
   std::set<int> not_kept(const std::vector<const Entry*>& made) const {
-    std::set<int> roots;
-    if (config_.recompute == Recompute::none) return roots;
-    for (const Entry* entry : made) roots.merge(accesses_of(*entry).writes);
+    std::set<int> storages;
+    if (config_.recompute == Recompute::none) return storages;
+    for (const Entry* entry : made) storages.merge(accesses_of(*entry).writes);
     if (config_.recompute == Recompute::selective)
-      std::erase_if(roots, [&](int root) { return !roots_.all()[static_cast<std::size_t>(root)].cheap; });
-    return roots;
+      std::erase_if(storages,
+                    [&](int storage) { return !storages_.all()[static_cast<std::size_t>(storage)].cheap; });
+    return storages;
   }
 
   /// Returns the operations that recompute, for block `index`, the tensors that its backward operations `own`
@@ -171,8 +190,9 @@ class ProgramRecorder {
     std::set<int> wanted, written;
     for (const Entry& entry : own) {
       const auto [reads, writes] = accesses_of(entry);
-      std::ranges::copy_if(reads, std::inserter(wanted, wanted.end()),
-                           [&](int root) { return missing.contains(root) && !written.contains(root); });
+      std::ranges::copy_if(reads, std::inserter(wanted, wanted.end()), [&](int storage) {
+        return missing.contains(storage) && !written.contains(storage);
+      });
       written.insert(writes.begin(), writes.end());
     }
     std::vector<Entry> repeated;  // in reverse order
@@ -180,25 +200,25 @@ class ProgramRecorder {
       const auto [reads, writes] = accesses_of(**entry);
       if (!intersect(writes, wanted)) continue;
       for_each_place(**entry, [&](const Place& place, Access access) {
-        if (access == Access::write && place.offset == 0) wanted.erase(place.root);
+        if (access == Access::write && place.offset == 0) wanted.erase(place.storage);
       });
       Recorder run = recorder(index, true, repeated);
       if (std::visit([&](const auto& op) { return remake_rest(op, missing, run); }, (*entry)->operation))
         continue;
       repeated.push_back(**entry);
       std::ranges::copy_if(reads, std::inserter(wanted, wanted.end()),
-                           [&](int root) { return missing.contains(root); });
+                           [&](int storage) { return missing.contains(storage); });
     }
     std::ranges::reverse(repeated);
     return repeated;
   }
 
+  const ModelConfig& model_;
   const ParameterTable& table_;
   ProgramConfig config_;
-  std::int64_t width_;
-  std::vector<std::unique_ptr<Block>> blocks_;  // all except the head
-  LmHead head_;
-  Roots roots_;
+  std::map<int, std::unique_ptr<Block>> blocks_;  // that the rank holds, by number
+  std::optional<LmHead> head_;                    // the same
+  Storages storages_;
 };
 
 }  // namespace

@@ -16,16 +16,17 @@ struct ChunkPrograms {
   /// Computes the gradients and, with the head, the losses and their sum. Recomputes the tensors that were
   /// not kept, block by block. Consists of one program or, if the pass is split, of the two of SplitProgram.
   std::vector<Program> backward;
-  int input = -1;   ///< root of the residual stream before the chunk; -1 for the first
-  int output = -1;  ///< root of the residual stream after the chunk; -1 for the last
-  /// Roots of the gradients of the loss with respect to input and output.
+  int input = -1;   ///< storage of the residual stream before the chunk; -1 for the first
+  int output = -1;  ///< storage of the residual stream after the chunk; -1 for the last
+  /// Storages of the gradients of the loss with respect to input and output.
   int input_gradient = -1;
   int output_gradient = -1;
 };
 
 struct ModelPrograms {
-  Roots roots;
-  std::vector<ChunkPrograms> chunks;
+  Storages storages;
+  std::vector<ChunkPrograms> chunks;  ///< empty programs for chunks that are not held
+  /// Without operations if the rank does not hold all chunks.
   Program evaluate;  ///< losses, and which predictions are correct
   Program generate;  ///< the last entry computes the logits (1, Vr) of row 0; see LmHead
 };

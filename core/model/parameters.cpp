@@ -21,6 +21,23 @@ ParameterTable parameters_of(const ModelConfig& model) {
   return table;
 }
 
+int ModelCuts::first_block(const ModelConfig& model, int chunk) const {
+  const auto blocks = static_cast<int>(model.layers) + 1;
+  if (chunk == 0 || chunk == chunks || places.empty()) return blocks * chunk / chunks;
+  return places[static_cast<std::size_t>(chunk) - 1];
+}
+
+std::set<int> ModelCuts::units(const ModelConfig& model, const std::set<int>& held) const {
+  std::set<int> units;
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    if (!held.empty() && !held.contains(chunk)) continue;
+    for (int block = first_block(model, chunk); block < first_block(model, chunk + 1); ++block)
+      units.insert(block);
+    if (chunk + 1 == chunks) units.insert(static_cast<int>(model.layers) + 1);
+  }
+  return units;
+}
+
 void add_token_matrix(ParameterTable& table, const ModelConfig& model, const std::string& name) {
   Parameter& matrix =
       table.add(name, {model.vocab, model.width}, {{vocab_dimension, model.vocab}, {"width", model.width}},

@@ -2,7 +2,9 @@
 // The parameters of GPT-2, which its blocks declare.
 #pragma once
 
+#include <set>
 #include <string>
+#include <vector>
 
 #include "core/layout/parameter_table.hpp"
 #include "core/model/model_config.hpp"
@@ -15,6 +17,19 @@ inline constexpr float initial_stddev = 0.02F;
 /// Returns the parameters of the whole model. Unit 0 is the embedding, unit 1 + l is block l, the last unit
 /// is the head. If the model is tied, the head owns no matrix.
 ParameterTable parameters_of(const ModelConfig& model);
+
+/// How the blocks of a model are divided into chunks: block 0 is the embedding, block 1 + l is transformer
+/// block l; the head goes with the last chunk.
+struct ModelCuts {
+  int chunks = 1;
+  /// The first blocks of chunks 1, 2, ..., ascending; if empty, chunks are as even as possible.
+  std::vector<int> places{};
+
+  /// The first block of a chunk; for the number of chunks, the number of blocks.
+  int first_block(const ModelConfig& model, int chunk) const;
+  /// The units of the chunks in `held`; of all chunks, if `held` is empty.
+  std::set<int> units(const ModelConfig& model, const std::set<int>& held) const;
+};
 
 /// Adds a matrix (vocabulary, C) whose rows stand for tokens.
 void add_token_matrix(ParameterTable& table, const ModelConfig& model, const std::string& name);

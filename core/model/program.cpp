@@ -18,24 +18,24 @@ constexpr unsigned offset_bits = 48;
 using GradientKey = std::pair<int, std::int64_t>;
 
 /// Returns the key of a gradient, or of the sum of the losses.
-GradientKey key_of(const std::vector<Root>& roots, const TensorRef& tensor) {
+GradientKey key_of(const std::vector<Storage>& storages, const TensorRef& tensor) {
   const Place place = place_of(tensor);
-  const Root& root = roots[static_cast<std::size_t>(place.root)];
-  return {root.kind == RootKind::gradients ? root.unit : -1,
+  const Storage& storage = storages[static_cast<std::size_t>(place.storage)];
+  return {storage.kind == StorageKind::gradients ? storage.unit : -1,
           place.offset / static_cast<std::int64_t>(size_of(tensor.dtype))};
 }
 
 /// Makes the first contribution to each gradient overwrite it and all others add to it. Returns the entry
 /// that makes the last contribution to each gradient.
 std::map<GradientKey, Entry*> find_contributions(std::span<Program* const> programs,
-                                                 const std::vector<Root>& roots) {
+                                                 const std::vector<Storage>& storages) {
   std::map<GradientKey, Entry*> last;
   for (Program* program : programs) {
     for (Entry& entry : program->entries) {
       const auto contribute = [&](const char* /*name*/, const TensorRef& tensor, Access /*access*/,
                                   auto&... adds) {
         if (!tensor) return;
-        ((adds = !last.insert_or_assign(key_of(roots, tensor), &entry).second), ...);
+        ((adds = !last.insert_or_assign(key_of(storages, tensor), &entry).second), ...);
       };
       std::visit([&]<class Op>(Op& op) { Op::operands(op, contribute); }, entry.operation);
     }
@@ -65,30 +65,27 @@ void find_completions(const std::map<GradientKey, Entry*>& last, const Parameter
   }
 }
 
-/// Sets the units that each entry acquires and releases. In a program, each block acquires and releases a
-/// unit once, for all its uses of the unit.
-void find_units(std::vector<Entry>& entries, const std::vector<Root>& roots) {
-  struct Use {
-    UnitAccess access;
-    Entry* first;
-    Entry* last;
-  };
-  std::map<int, Use> uses;
+/// Returns the units that each pass through a block uses.
+std::vector<UnitUse> uses_of(const std::vector<Entry>& entries, const std::vector<Storage>& storages) {
+  std::vector<UnitUse> uses;
+  int visit = 0;
   for (std::size_t i = 0; i < entries.size(); ++i) {
+    if (i > 0 && entries[i].block != entries[i - 1].block) ++visit;
     for_each_place(entries[i], [&](const Place& place, Access /*access*/) {
-      const Root& root = roots[static_cast<std::size_t>(place.root)];
-      if (root.unit < 0) return;
-      Use& use = uses.try_emplace(root.unit, Use{{.unit = root.unit}, &entries[i], nullptr}).first->second;
-      (root.kind == RootKind::weights ? use.access.reads_weights : use.access.adds_gradients) = true;
-      use.last = &entries[i];
+      const Storage& storage = storages[static_cast<std::size_t>(place.storage)];
+      if (storage.unit < 0) return;
+      auto use = std::ranges::find_if(uses.rbegin(), uses.rend(), [&](const UnitUse& other) {
+        return other.visit != visit || other.unit == storage.unit;
+      });
+      if (use == uses.rend() || use->visit != visit) {
+        uses.push_back({.unit = storage.unit, .visit = visit, .first = i});
+        use = uses.rbegin();
+      }
+      (storage.kind == StorageKind::weights ? use->reads_weights : use->adds_gradients) = true;
+      use->last = i;
     });
-    if (i + 1 < entries.size() && entries[i + 1].block == entries[i].block) continue;
-    for (const auto& [unit, use] : uses) {
-      use.first->acquires.push_back(use.access);
-      use.last->releases.push_back(unit);
-    }
-    uses.clear();
   }
+  return uses;
 }
 
 /// A collective in flight.
@@ -96,22 +93,6 @@ struct Started {
   Entry await;
   Accesses accesses;
 };
-
-/// Returns the Await of a collective, or nothing for another entry.
-std::optional<Entry> await_of(const Entry& entry) {
-  return std::visit(
-      [&]<class Op>(const Op& op) -> std::optional<Entry> {
-        if constexpr (is_collective<Op>) {
-          const CommCall call = op.call();
-          return Entry{.operation = Await{.input = call.input, .output = call.output},
-                       .block = entry.block,
-                       .where = entry.where};
-        } else {
-          return std::nullopt;
-        }
-      },
-      entry.operation);
-}
 
 /// Inserts the Awaits: of a collective before the next entry that uses its result or changes its input, of
 /// all others at the end.
@@ -122,7 +103,7 @@ void insert_awaits(std::vector<Entry>& entries) {
     Accesses own = accesses_of(entry);
     // An operation that works in place changes the operand whose memory its result shares.
     for_each_in_place(entry, [&](const TensorRef& /*result*/, const TensorRef& operand) {
-      own.writes.insert(place_of(operand).root);
+      own.writes.insert(place_of(operand).storage);
     });
     std::erase_if(in_flight, [&](const Started& call) {
       const bool is_awaited = intersect(call.accesses.writes, own.reads) ||
@@ -148,42 +129,62 @@ void insert_awaits(std::vector<Entry>& entries) {
 
 }  // namespace
 
-Place place_of(const TensorRef& operand) {
-  if (!operand) return {};
-  const auto address = reinterpret_cast<std::uintptr_t>(operand.data);
+Place place_of(const void* address) {
+  if (address == nullptr) return {};
+  const auto number = reinterpret_cast<std::uintptr_t>(address);
   constexpr std::uintptr_t offsets = (std::uintptr_t{1} << offset_bits) - 1;
-  return {static_cast<int>(address >> offset_bits) - 1, static_cast<std::int64_t>(address & offsets)};
+  return {static_cast<int>(number >> offset_bits) - 1, static_cast<std::int64_t>(number & offsets)};
 }
 
-void* address_of(int root) {
-  return reinterpret_cast<void*>((static_cast<std::uintptr_t>(root) + 1) << offset_bits);
+void* address_of(int storage) {
+  return reinterpret_cast<void*>((static_cast<std::uintptr_t>(storage) + 1) << offset_bits);
 }
 
-void analyse(std::span<Program* const> programs, const std::vector<Root>& roots,
+void analyse(std::span<Program* const> programs, const std::vector<Storage>& storages,
              const ParameterTable& table) {
-  find_completions(find_contributions(programs, roots), table);
+  find_completions(find_contributions(programs, storages), table);
   for (Program* program : programs) {
-    find_units(program->entries, roots);
     insert_awaits(program->entries);
+    program->uses = uses_of(program->entries, storages);
   }
 }
 
 Accesses accesses_of(const Entry& entry) {
   Accesses accesses;
   for_each_place(entry, [&](const Place& place, Access access) {
-    if (access == Access::read || access == Access::update) accesses.reads.insert(place.root);
-    if (access == Access::write || access == Access::update) accesses.writes.insert(place.root);
+    if (access == Access::read || access == Access::update) accesses.reads.insert(place.storage);
+    if (access == Access::write || access == Access::update) accesses.writes.insert(place.storage);
   });
   return accesses;
 }
 
 bool intersect(const std::set<int>& a, const std::set<int>& b) {
-  return std::ranges::any_of(a, [&](int root) { return b.contains(root); });
+  return std::ranges::any_of(a, [&](int storage) { return b.contains(storage); });
 }
 
 bool communicates(const Entry& entry) {
-  return std::visit([]<class Op>(const Op&) { return is_collective<Op> || std::is_same_v<Op, Await>; },
+  return std::visit([]<class Op>(const Op&) { return is_call<Op> || std::is_same_v<Op, Await>; },
                     entry.operation);
+}
+
+std::optional<GroupedCall> call_of(const Entry& entry) {
+  return std::visit(
+      []<class Op>(const Op& op) -> std::optional<GroupedCall> {
+        if constexpr (is_call<Op>) {
+          return GroupedCall{op.group, op.call()};
+        } else {
+          return std::nullopt;
+        }
+      },
+      entry.operation);
+}
+
+std::optional<Entry> await_of(const Entry& entry) {
+  const std::optional<GroupedCall> started = call_of(entry);
+  if (!started) return std::nullopt;
+  return Entry{.operation = Await{.input = started->call.input, .output = started->call.output},
+               .block = entry.block,
+               .where = entry.where};
 }
 
 double flops_of(const Entry& entry) {
@@ -201,17 +202,18 @@ std::int64_t bytes_of(const Entry& entry) {
   return bytes;
 }
 
-SplitProgram split(const Program& backward, const std::vector<Root>& roots, const std::set<int>& wanted) {
+SplitProgram split(const Program& backward, const std::vector<Storage>& storages,
+                   const std::set<int>& wanted) {
   SplitProgram parts;
   std::set<int> needed = wanted;  // wanted, or read by the entries of the input part
   std::set<int> overwritten;      // written by the entries of the input part, except gradients
   for (auto entry = backward.entries.rbegin(); entry != backward.entries.rend(); ++entry) {
     const auto [reads, writes] = accesses_of(*entry);
-    const auto is_gradient = [&](int root) {
-      return roots[static_cast<std::size_t>(root)].kind == RootKind::gradients;
+    const auto is_gradient = [&](int storage) {
+      return storages[static_cast<std::size_t>(storage)].kind == StorageKind::gradients;
     };
-    const bool is_needed =
-        std::ranges::any_of(writes, [&](int root) { return !is_gradient(root) && needed.contains(root); });
+    const bool is_needed = std::ranges::any_of(
+        writes, [&](int storage) { return !is_gradient(storage) && needed.contains(storage); });
     const bool is_overwritten = intersect(reads, overwritten);
     (is_needed || is_overwritten ? parts.input : parts.weight).entries.push_back(*entry);
     if (!is_needed && !is_overwritten) continue;

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <source_location>
 #include <span>
@@ -18,39 +19,54 @@
 #include "core/communication/communicator.hpp"
 #include "core/layout/axis.hpp"
 #include "core/layout/parameter_table.hpp"
+#include "core/memory/memory_ledger.hpp"
 #include "core/ops/compute_backend.hpp"
 
 namespace mylos {
 
-/// The kind of memory in which a tensor of a program lies.
-enum class RootKind : std::uint8_t {
-  activation,  ///< a place in the arena
-  weights,     ///< the flat buffer of a unit
-  gradients,   ///< the gradients of a unit
-  loss_sum,    ///< the sum of the losses over the micro-batches of a step
+/// What a storage holds.
+enum class StorageKind : std::uint8_t {
+  activation,  ///< a value of one micro-batch
+  weights,     ///< a unit's weights, whole, as passes read them
+  gradients,   ///< a unit's gradients, whole, as passes add to them
+  step,        ///< the guard's input, of one step
+  kept,        ///< anything else that the rank keeps for the whole run
 };
 
-/// Memory that tensors of programs lie in.
-struct Root {
+/// Memory that the tensors of programs lie in.
+struct Storage {
   std::string name;  ///< "h.3.ln1", "weights of block 3"
-  RootKind kind = RootKind::activation;
+  StorageKind kind = StorageKind::activation;
   std::size_t bytes = 0;
   int unit = -1;       ///< of weights and gradients
   bool cheap = false;  ///< to recompute (Cost::cheap)
+  /// Whether its content lives for the whole run. Otherwise each value lives from its first write to its last
+  /// read, and the storages of a category share an arena.
+  bool persists = false;
+  MemoryCategory category = MemoryCategory::activations;
+  /// Memory within another storage, which is not itself within one: -1 if it has its own.
+  int within = -1;
+  std::int64_t begin = 0;  ///< bytes from the beginning of `within`
+  /// The ranks that share its memory if their communicator can (Communicator::allocate); none if empty. The
+  /// storages of an arena all have the same.
+  AxisSet window{};
 };
 
-/// Root and offset of an operand of a recorded operation. The operand's address encodes both: (root + 1) 2^48
-/// + offset.
+/// Storage and offset of an operand of a recorded operation. The operand's address encodes both: (storage +
+/// 1) 2^48 + offset.
 struct Place {
-  int root = -1;            ///< -1 if the operand is omitted
+  int storage = -1;         ///< -1 if the operand is omitted
   std::int64_t offset = 0;  ///< bytes
 };
-Place place_of(const TensorRef& operand);
-void* address_of(int root);
+Place place_of(const void* address);
+inline Place place_of(const TensorRef& operand) {
+  return place_of(operand.data);
+}
+void* address_of(int storage);
 
-// Collectives among the operations of a program. Each spans the ranks that differ only along the axes in
-// `group`. A collective is only started; it is in flight, and needs its buffers, until the Await of the same
-// buffers.
+// Collectives and messages among the operations of a program. Each spans the ranks that differ only along the
+// axes in `group`. A call is only started; it is in flight, and needs its buffers, until the Await of the
+// same buffers.
 
 /// buffer = sum of the buffers of all ranks.
 struct AllReduceCall {
@@ -81,8 +97,30 @@ struct GroupCall {
 using AllGatherCall = GroupCall<CommOperation::all_gather>;
 /// output (n) = this rank's part of the sum of the inputs (P, n) of all P ranks.
 using ReduceScatterCall = GroupCall<CommOperation::reduce_scatter>;
+/// Part i of rank r's input (P, n) becomes part r of rank i's output (P, n).
+using AllToAllCall = GroupCall<CommOperation::all_to_all>;
 
-/// Waits for the call in flight that has these buffers.
+/// The collectives and messages that concern one rank of the group in particular: `peer`.
+template <CommOperation operation, Access access>
+struct PeerCall {
+  TensorRef buffer{};
+  AxisSet group;
+  int peer = 0;
+
+  static constexpr std::string_view name = name_of(operation);
+  static void operands(auto& op, const auto& visit) { visit("buffer", op.buffer, access); }
+  CommCall call() const { return {.operation = operation, .input = buffer, .output = buffer, .peer = peer}; }
+  double flops() const { return 0.0; }
+};
+/// buffer = the buffer of rank `peer`.
+using BroadcastCall = PeerCall<CommOperation::broadcast, Access::update>;
+/// The buffer of rank `peer` = the sum of the buffers of all ranks.
+using ReduceCall = PeerCall<CommOperation::reduce, Access::update>;
+/// Messages. Those between two ranks keep their order.
+using SendCall = PeerCall<CommOperation::send, Access::read>;
+using ReceiveCall = PeerCall<CommOperation::recv, Access::write>;
+
+/// Waits for the call that has these buffers, if it is in flight.
 struct Await {
   TensorRef input{}, output{};
 
@@ -95,13 +133,14 @@ struct Await {
 };
 
 template <class Op>
-inline constexpr bool is_collective = requires(const Op& op) {
+inline constexpr bool is_call = requires(const Op& op) {
   op.group;
 };
 
 /// An operation that a program may contain.
 using Recordable =
-    decltype(Operations() + OperationList<AllReduceCall, AllGatherCall, ReduceScatterCall, Await>())::Any;
+    decltype(Operations() + OperationList<AllReduceCall, AllGatherCall, ReduceScatterCall, AllToAllCall,
+                                          BroadcastCall, ReduceCall, SendCall, ReceiveCall, Await>())::Any;
 
 /// Elements [begin, end) of the gradient of a unit.
 struct GradientRange {
@@ -110,9 +149,12 @@ struct GradientRange {
   std::int64_t end = 0;
 };
 
-/// What a block does with a unit.
-struct UnitAccess {
+/// What one pass through a block does with a unit.
+struct UnitUse {
   int unit = 0;
+  int visit = 0;          ///< number of the pass through a block, within the program
+  std::size_t first = 0;  ///< the first entry that uses the unit, and the last
+  std::size_t last = 0;
   bool reads_weights = false;
   bool adds_gradients = false;
 };
@@ -123,8 +165,6 @@ struct Entry {
   int block = 0;
   std::source_location where;  ///< the call that recorded it
 
-  std::vector<UnitAccess> acquires{};  ///< units that this entry is the first of its block to use
-  std::vector<int> releases{};         ///< units that this entry is the last of its block to use
   /// Gradients to which this entry is the last to contribute, ordered by unit and place in the unit.
   std::vector<GradientRange> completes{};
 };
@@ -153,16 +193,24 @@ void for_each_in_place(const Entry& entry, const auto& visit) {
       entry.operation);
 }
 
-/// The roots that an entry reads or updates, and the roots that it writes or updates.
+/// The storages that an entry reads or updates, and the storages that it writes or updates.
 struct Accesses {
   std::set<int> reads, writes;
 };
 Accesses accesses_of(const Entry& entry);
-/// Returns whether two sets of roots have a root in common.
+/// Returns whether two sets of storages have one in common.
 bool intersect(const std::set<int>& a, const std::set<int>& b);
 
-/// Whether an entry communicates: it starts a collective or awaits one.
+/// Whether an entry communicates: it starts a call or awaits one.
 bool communicates(const Entry& entry);
+/// The ranks that an entry calls, and the call; nothing for an entry that starts none.
+struct GroupedCall {
+  AxisSet group;
+  CommCall call;
+};
+std::optional<GroupedCall> call_of(const Entry& entry);
+/// Returns the Await of a call, or nothing for an entry that starts none.
+std::optional<Entry> await_of(const Entry& entry);
 
 /// Return the floating-point operations of an entry, and the bytes that it moves if it accesses all of each
 /// operand once, or twice if it updates the operand; an Await moves none.
@@ -172,13 +220,15 @@ std::int64_t bytes_of(const Entry& entry);
 /// The operations of one pass, in order.
 struct Program {
   std::vector<Entry> entries;
+  std::vector<UnitUse> uses{};  ///< ordered by `first`
 };
 
-/// Finds for each entry of `programs`, which run one after another: the units that it acquires and releases,
-/// whether it adds to a gradient or, as the first contribution, overwrites it, and the gradients that it
-/// completes. Inserts an Await of each collective before the next entry that uses its result or changes its
-/// input, or at the end of the program.
-void analyse(std::span<Program* const> programs, const std::vector<Root>& roots, const ParameterTable& table);
+/// Finds for `programs`, which run one after another, the units that they use, and for each entry whether it
+/// adds to a gradient or, as the first contribution, overwrites it, and the gradients that it completes.
+/// Inserts an Await of each call before the next entry that uses its result or changes its input, or at the
+/// end of the program.
+void analyse(std::span<Program* const> programs, const std::vector<Storage>& storages,
+             const ParameterTable& table);
 
 /// A backward pass in two parts, not yet analysed. `input` computes the gradients that blocks pass on.
 /// `weight` has the operations that only the gradients of weights need; it may run at any later time (Qi et
@@ -188,10 +238,11 @@ struct SplitProgram {
   Program input, weight;
 };
 /// Splits a backward pass that has not been analysed. After the pass, only the gradients of weights and the
-/// roots `wanted` are used.
-SplitProgram split(const Program& backward, const std::vector<Root>& roots, const std::set<int>& wanted);
+/// storages `wanted` are used.
+SplitProgram split(const Program& backward, const std::vector<Storage>& storages,
+                   const std::set<int>& wanted);
 
-/// The memory of a root in one replay of a program.
+/// The memory of a storage in one replay of a program.
 struct Bound {
   std::byte* data = nullptr;
   std::uint64_t version = 0;
@@ -200,22 +251,30 @@ struct Bound {
 
 /// The values that change from replay to replay.
 struct Binding {
-  std::vector<Bound> roots;
+  std::vector<Bound> storages;
   std::int64_t first_sample = 0;  ///< of the micro-batch, within the global batch
-  const StepScalars* scalars = nullptr;
+  StepScalars* scalars = nullptr;
+
+  /// The memory at an address of a recorded operation.
+  void* at(const void* recorded) const {
+    const Place place = place_of(recorded);
+    return storages[static_cast<std::size_t>(place.storage)].data + place.offset;
+  }
 };
 
-/// Binds the first sample and the scalars of an operation, if it has them.
-void bind_scalars(auto& op, const Binding& binding) {
+/// Binds the members of an operation that are no tensors: the first sample, the scalars, and the table of
+/// segments.
+void bind_others(auto& op, const Binding& binding) {
   const auto bind_dropout = [&](Dropout& dropout) {
     dropout.first_sample += binding.first_sample;
     dropout.scalars = binding.scalars;
   };
   if constexpr (requires { op.dropout; }) bind_dropout(op.dropout);
   if constexpr (requires { op.forward.dropout; }) bind_dropout(op.forward.dropout);
-  if constexpr (requires { requires std::is_same_v<decltype(op.scalars), const StepScalars*>; }) {
+  if constexpr (requires { requires std::is_convertible_v<StepScalars*, decltype(op.scalars)>; }) {
     if (op.scalars != nullptr) op.scalars = binding.scalars;
   }
+  if constexpr (requires { op.segments; }) op.segments = static_cast<const Segment*>(binding.at(op.segments));
 }
 
 /// Calls visit(operation) with the operation of an entry, its tensors and scalars bound.
@@ -225,13 +284,12 @@ void with_bound(const Entry& entry, const Binding& binding, const auto& visit) {
         Op op = recorded;
         Op::operands(op, [&](const char* /*name*/, TensorRef& tensor, Access /*access*/, auto&... adds) {
           if (!tensor) return;
-          const Place place = place_of(tensor);
-          const Bound& root = binding.roots[static_cast<std::size_t>(place.root)];
-          tensor.data = root.data + place.offset;
-          tensor.version = root.version;
-          ((adds = adds || root.holds_terms), ...);
+          const Bound& bound = binding.storages[static_cast<std::size_t>(place_of(tensor).storage)];
+          tensor.data = binding.at(tensor.data);
+          tensor.version = bound.version;
+          ((adds = adds || bound.holds_terms), ...);
         });
-        bind_scalars(op, binding);
+        bind_others(op, binding);
         visit(op);
       },
       entry.operation);

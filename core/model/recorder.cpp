@@ -3,28 +3,44 @@
 
 namespace mylos {
 
-Roots::Roots(const ParameterTable& table, const ProgramConfig& config) : table_(table), config_(config) {
-  roots_.push_back({.name = "sum of losses", .kind = RootKind::loss_sum, .bytes = sizeof(float)});
+Storages::Storages(const ParameterTable& table, const ProgramConfig& config)
+    : table_(table), config_(config) {
+  add({.name = "guard's input", .kind = StorageKind::step, .bytes = sizeof(GuardInput)});
   for (int unit = 0; unit < table.num_units(); ++unit) {
     const auto bytes = [&](DType dtype) {
       return static_cast<std::size_t>(table.unit(unit).size) * size_of(dtype);
     };
     const std::string& name = table.unit(unit).name;
-    roots_.push_back({"weights of " + name, RootKind::weights, bytes(config.shape.dtype), unit});
-    roots_.push_back({"gradients of " + name, RootKind::gradients, bytes(config.grad_dtype), unit});
+    add({"weights of " + name, StorageKind::weights, bytes(config.shape.dtype), unit});
+    add({"gradients of " + name, StorageKind::gradients, bytes(config.grad_dtype), unit});
   }
 }
 
-TensorRef Roots::at(int root, DType dtype, std::initializer_list<std::int64_t> shape) const {
-  return {address_of(root), dtype, shape};
+int Storages::add(Storage storage) {
+  storages_.push_back(std::move(storage));
+  return static_cast<int>(storages_.size()) - 1;
 }
 
-TensorRef Roots::tensor(const std::string& name, const TensorRef& like, Cost cost) {
-  const auto [found, is_new] = names_.try_emplace(name, static_cast<int>(roots_.size()));
+TensorRef Storages::flat(int storage, std::int64_t begin, DType dtype, std::int64_t count) {
+  return {static_cast<std::byte*>(address_of(storage)) + begin, dtype, {count}};
+}
+
+Storages::Extent Storages::extent_of(const TensorRef& tensor) const {
+  const Place place = place_of(tensor);
+  const Storage& own = at(place.storage);
+  const auto size = tensor.contiguous() ? static_cast<std::int64_t>(tensor.bytes())
+                                        : static_cast<std::int64_t>(own.bytes) - place.offset;
+  if (own.within < 0) return {place.storage, place.offset, place.offset + size};
+  const std::int64_t begin = own.begin + place.offset;
+  return {own.within, begin, begin + size};
+}
+
+TensorRef Storages::tensor(const std::string& name, const TensorRef& like, Cost cost) {
+  const auto [found, is_new] = names_.try_emplace(name, static_cast<int>(storages_.size()));
   if (is_new) {
-    roots_.push_back({.name = name, .bytes = like.bytes(), .cheap = cost == Cost::cheap});
+    add({.name = name, .bytes = like.bytes(), .cheap = cost == Cost::cheap});
   } else {
-    require(roots_[static_cast<std::size_t>(found->second)].bytes == like.bytes(),
+    require(storages_[static_cast<std::size_t>(found->second)].bytes == like.bytes(),
             "tensors with the same name have the same size");
   }
   TensorRef tensor = like;
@@ -32,25 +48,25 @@ TensorRef Roots::tensor(const std::string& name, const TensorRef& like, Cost cos
   return tensor;
 }
 
-TensorRef Roots::weights(int unit) const {
-  return at(weights_root(unit), config_.shape.dtype, {table_.unit(unit).size});
+TensorRef Storages::weights(int unit) const {
+  return flat(weights_storage(unit), 0, config_.shape.dtype, table_.unit(unit).size);
 }
 
-TensorRef Roots::gradients(int unit) const {
-  return at(gradients_root(unit), config_.grad_dtype, {table_.unit(unit).size});
+TensorRef Storages::gradients(int unit) const {
+  return flat(gradients_storage(unit), 0, config_.grad_dtype, table_.unit(unit).size);
 }
 
-TensorRef Roots::loss_sum() const {
-  return at(loss_sum_root, DType::fp32, {1});
+TensorRef Storages::guard_input() const {
+  return flat(guard_input_storage, 0, DType::fp32, sizeof(GuardInput) / sizeof(float));
 }
 
-int Roots::find(std::string_view name) const {
+int Storages::find(std::string_view name) const {
   const auto found = names_.find(name);
   return found == names_.end() ? -1 : found->second;
 }
 
-const StepScalars* Recorder::scalars() const {
-  static const StepScalars stand_in{};
+StepScalars* Recorder::scalars() const {
+  static StepScalars stand_in{};
   return &stand_in;
 }
 
@@ -65,11 +81,11 @@ TensorRef view_of(const TensorRef& flat, const Parameter& parameter) {
 }  // namespace
 
 TensorRef Recorder::weight(const Parameter& parameter) const {
-  return view_of(roots_.weights(parameter.unit), parameter);
+  return view_of(storages_.weights(parameter.unit), parameter);
 }
 
 TensorRef Recorder::gradient(const Parameter& parameter) const {
-  return view_of(roots_.gradients(parameter.unit), parameter);
+  return view_of(storages_.gradients(parameter.unit), parameter);
 }
 
 Dropout Recorder::dropout(float probability, std::string_view site) const {

@@ -15,6 +15,7 @@
 
 #include "core/layout/parameter_table.hpp"
 #include "core/model/model_config.hpp"
+#include "core/model/parameters.hpp"
 #include "core/model/program.hpp"
 
 namespace mylos {
@@ -43,7 +44,7 @@ struct ProgramConfig {
   Recompute recompute = Recompute::none;
   std::uint64_t seed = 0;
   float gradient_scale = 1.0F;  ///< of the loss: 1 / tokens of the global batch
-  int chunks = 1;               ///< the blocks are divided among this many, as evenly as possible
+  ModelCuts cuts{};             ///< the chunks of the blocks
   std::set<int> held{};         ///< chunks that this rank runs; empty for all
   bool splits_backward = false;
 };
@@ -51,40 +52,63 @@ struct ProgramConfig {
 /// The cost of recomputing a tensor of the forward pass. Recompute::selective keeps only expensive tensors.
 enum class Cost : std::uint8_t { expensive, cheap };
 
-/// The memory that programs work on.
-class Roots {
+/// The memory that programs work on. Units and gradients at first have a storage each, of the unit's size,
+/// which an exchange places (parallel/exchange).
+class Storages {
  public:
-  Roots(const ParameterTable& table, const ProgramConfig& config);
+  Storages(const ParameterTable& table, const ProgramConfig& config);
 
   /// Returns the tensor with this name and with the type and shape of `like`. A name always means the same
   /// memory, so its tensors must have the same size.
   TensorRef tensor(const std::string& name, const TensorRef& like, Cost cost = Cost::expensive);
   TensorRef weights(int unit) const;
   TensorRef gradients(int unit) const;
-  TensorRef loss_sum() const;
+  /// The members of the guard's input, (1) fp32 each, and all of it, (2).
+  TensorRef loss_sum() const { return guard_input().flat(0, 1); }
+  TensorRef norm_squared() const { return guard_input().flat(1, 1); }
+  TensorRef guard_input() const;
 
-  const std::vector<Root>& all() const { return roots_; }
-  /// Returns the root of the activation with this name, or -1.
+  /// Adds a storage and returns its number.
+  int add(Storage storage);
+  Storage& at(int storage) { return storages_[static_cast<std::size_t>(storage)]; }
+  const Storage& at(int storage) const { return storages_[static_cast<std::size_t>(storage)]; }
+  /// (count) of a type, from byte `begin` of a storage.
+  static TensorRef flat(int storage, std::int64_t begin, DType dtype, std::int64_t count);
+
+  /// Bytes [begin, end) of a storage that has its own memory.
+  struct Extent {
+    int storage = 0;
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+
+    bool overlaps(const Extent& other) const {
+      return storage == other.storage && begin < other.end && other.begin < end;
+    }
+  };
+  /// Returns where a tensor lies; of a tensor with gaps, everything from its first byte to the end of its
+  /// storage.
+  Extent extent_of(const TensorRef& tensor) const;
+
+  const std::vector<Storage>& all() const { return storages_; }
+  /// Returns the storage of the activation with this name, or -1.
   int find(std::string_view name) const;
-  static constexpr int loss_sum_root = 0;
-  static constexpr int weights_root(int unit) { return 1 + 2 * unit; }
-  static constexpr int gradients_root(int unit) { return 2 + 2 * unit; }
+  static constexpr int guard_input_storage = 0;
+  static constexpr int weights_storage(int unit) { return 1 + 2 * unit; }
+  static constexpr int gradients_storage(int unit) { return 2 + 2 * unit; }
 
  private:
-  TensorRef at(int root, DType dtype, std::initializer_list<std::int64_t> shape) const;
-
   const ParameterTable& table_;
   ProgramConfig config_;
-  std::vector<Root> roots_;
+  std::vector<Storage> storages_;
   std::map<std::string, int, std::less<>> names_;
 };
 
 /// Records the operations of one block in one pass.
 class Recorder {
  public:
-  Recorder(Roots& roots, const ProgramConfig& config, std::string prefix, int block, bool training,
+  Recorder(Storages& storages, const ProgramConfig& config, std::string prefix, int block, bool training,
            std::vector<Entry>& entries)
-      : roots_(roots),
+      : storages_(storages),
         config_(config),
         prefix_(std::move(prefix)),
         block_(block),
@@ -106,15 +130,15 @@ class Recorder {
   bool splits_backward() const { return config_.splits_backward; }
   float gradient_scale() const { return config_.gradient_scale; }
   /// Returns a placeholder for the scalars of the step in which a program runs.
-  const StepScalars* scalars() const;
+  StepScalars* scalars() const;
 
   /// Returns a tensor that belongs to the block.
   TensorRef tensor(std::string_view name, DType dtype, std::initializer_list<std::int64_t> shape,
                    Cost cost = Cost::expensive) {
-    return roots_.tensor(prefix_ + std::string(name), {nullptr, dtype, shape}, cost);
+    return storages_.tensor(prefix_ + std::string(name), {nullptr, dtype, shape}, cost);
   }
   TensorRef tensor_like(std::string_view name, const TensorRef& other) {
-    return roots_.tensor(prefix_ + std::string(name), other);
+    return storages_.tensor(prefix_ + std::string(name), other);
   }
   /// Return the inputs and results of a micro-batch.
   TensorRef tokens() { return of_batch("tokens", DType::int32); }
@@ -130,10 +154,10 @@ class Recorder {
 
  private:
   TensorRef of_batch(const char* name, DType dtype) {
-    return roots_.tensor(name, {nullptr, dtype, {shape().batch, shape().seq}});
+    return storages_.tensor(name, {nullptr, dtype, {shape().batch, shape().seq}});
   }
 
-  Roots& roots_;
+  Storages& storages_;
   const ProgramConfig& config_;
   std::string prefix_;
   int block_;

@@ -25,7 +25,7 @@ struct TransformerBlock::Activations {
 };
 
 TransformerBlock::TransformerBlock(const ModelConfig& model, const ParameterTable& table, std::int64_t layer)
-    : name_(fmt::format("h.{}", layer)),
+    : name_(block_name(layer)),
       width_(model.width),
       dropout_(model.dropout),
       ln1_gamma_(table.find(name_ + ".ln_1.weight")),

@@ -14,6 +14,7 @@ class TransformerBlock final : public Block {
   /// as in Shoeybi et al., "Megatron-LM", 2019, section 3.
   static void declare(ParameterTable& table, const ModelConfig& model, std::int64_t layer);
 
+  static std::string block_name(std::int64_t layer) { return fmt::format("h.{}", layer); }
   std::string name() const override { return name_; }
   void forward(Recorder& run, TensorRef input, TensorRef output) const override;
   void backward(Recorder& run, TensorRef input, TensorRef output_gradient,

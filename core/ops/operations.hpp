@@ -48,7 +48,7 @@ void visit_all(const auto& visit, Access access, const char* name, auto& tensor,
 //   name            as in traces, benchmarks and `mylos help`
 //   operands(op, visit)  calls visit(name, tensor, access) for each of its tensors, or visit(name, tensor,
 //                   access, flag) if `flag` of the record says whether the operation adds to the tensor. `op`
-//                   may be const. Device scalars, segments and the guard's state are not operands.
+//                   may be const. Device scalars and segments are not operands.
 //   in_place(op, visit)  if a result may share the memory of an operand: calls visit(result, operand) for
 //                   each such pair
 //   flops()         floating-point operations that the result needs, except minor ones such as a bias; an
@@ -580,12 +580,15 @@ struct SgdStep {
 /// Runs `guard_update` (core/ops/grad_guard.hpp) on device memory.
 struct GuardStep {
   GuardConfig config{};
-  const GuardInput* input = nullptr;
-  GuardState* state = nullptr;
+  TensorRef input{};  // (2) fp32: a GuardInput
+  TensorRef state{};  // (sizeof(GuardState)) uint8, updated: a GuardState
   StepScalars* scalars = nullptr;
 
   static constexpr std::string_view name = "guard_step";
-  static void operands(auto& /*op*/, const auto& /*visit*/) {}
+  static void operands(auto& op, const auto& visit) {
+    visit("input", op.input, Access::read);
+    visit("state", op.state, Access::update);
+  }
   double flops() const { return 0.0; }
 };
 

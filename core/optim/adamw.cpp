@@ -14,23 +14,16 @@ constexpr ParamSpec adamw_params[] = {
 
 constexpr const char* adamw_states[] = {"first_moment", "second_moment"};
 
-class AdamW final : public Optimizer {
- public:
-  using Optimizer::Optimizer;
-
-  void step(std::size_t index, TensorRef weights, TensorRef gradient, const StepScalars* scalars) override {
-    auto op = operation<AdamWStep>(index, weights, gradient, scalars);
-    op.first_moment = state(0, index);
-    op.second_moment = state(1, index);
-    op.beta1 = value("optim.beta1");
-    op.beta2 = value("optim.beta2");
-    op.epsilon = value("optim.epsilon");
-    backend().run(op);
-  }
-
- private:
-  float value(const char* key) const { return static_cast<float>(config().values.real(key)); }
-};
+void record_adamw(const OptimizerConfig& config, const OptimizerPart& part, UpdateRecorder& run) {
+  const auto value = [&](const char* key) { return static_cast<float>(config.values.real(key)); };
+  auto op = operation_on<AdamWStep>(part, config);
+  op.first_moment = part.states[0];
+  op.second_moment = part.states[1];
+  op.beta1 = value("optim.beta1");
+  op.beta2 = value("optim.beta2");
+  op.epsilon = value("optim.epsilon");
+  run(op);
+}
 
 }  // namespace
 
@@ -39,7 +32,7 @@ extern constinit const OptimizerKind adamw_optimizer{
     .doc = "Adam with decoupled weight decay (Loshchilov and Hutter, 2019)",
     .params = adamw_params,
     .states = adamw_states,
-    .make = make_optimizer<AdamW>,
+    .record = record_adamw,
 };
 
 }  // namespace mylos

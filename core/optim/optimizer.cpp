@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 namespace mylos {
 
@@ -13,36 +14,45 @@ std::span<const OptimizerKind* const> optimizers() {
   return all;
 }
 
-Optimizer::Optimizer(const OptimizerConfig& config, const OptimizerPlace& place)
-    : backend_(place.backend), config_(config), parts_(place.parts) {
+Optimizer::Optimizer(const OptimizerConfig& config, const ParameterTable& table, DType compute_type,
+                     std::vector<UnitPart> parts, Storages& storages)
+    : config_(config), parts_(std::move(parts)) {
   std::int64_t total = 0;
-  std::vector<Segment> segments;
   for (const UnitPart& part : parts_) {
     offsets_.push_back(total);
     total += part.count;
-    const std::vector<Segment> own = segments_of(place.table, part, config.seed);
-    segments.insert(segments.end(), own.begin(), own.end());
-    num_segments_.push_back(static_cast<int>(own.size()));
+    first_segments_.push_back(segments_.size());
+    const std::vector<Segment> own = segments_of(table, part, config.seed);
+    segments_.insert(segments_.end(), own.begin(), own.end());
   }
-  const auto values = [&](const std::string& label) {
-    DeviceBuffer buffer(backend_, place.ledger, MemoryCategory::optimizer,
-                        static_cast<std::size_t>(total) * 4, ("mylos::optimizer::" + label).c_str());
-    backend_.run(Fill{.y = TensorRef(buffer.data(), DType::fp32, {total}), .value = 0.0F});
-    return buffer;
+  first_segments_.push_back(segments_.size());
+  const auto add = [&](const std::string& name, std::size_t bytes, MemoryCategory category) {
+    return storages.add(
+        {.name = name, .kind = StorageKind::kept, .bytes = bytes, .persists = true, .category = category});
   };
-  if (place.compute_type != DType::fp32 && config.keeps_master) master_ = values("master");
+  const auto values = [&](const std::string& name) {
+    return add("optimizer: " + name, static_cast<std::size_t>(total) * sizeof(float),
+               MemoryCategory::optimizer);
+  };
+  if (compute_type != DType::fp32 && config.keeps_master) master_ = values("master");
   for (const char* state : kind().states) states_.push_back(values(state));
+  segments_storage_ =
+      add("optimizer: segments", segments_.size() * sizeof(Segment), MemoryCategory::workspace);
+}
 
-  const std::size_t segment_bytes = segments.size() * sizeof(Segment);
-  segments_ = DeviceBuffer(backend_, place.ledger, MemoryCategory::workspace, segment_bytes,
-                           "mylos::optimizer::segments");
-  backend_.copy_to_device(segments.data(), segments_.data(), segment_bytes);
-  backend_.synchronize();
-  const Segment* next = static_cast<const Segment*>(segments_.data());
-  for (const int count : num_segments_) {
-    part_segments_.push_back(next);
-    next += count;
-  }
+void Optimizer::record(std::size_t index, TensorRef weights, TensorRef gradient, StepScalars* scalars,
+                       UpdateRecorder& run) const {
+  const TensorRef truth = master(index, weights);
+  const std::size_t first = first_segments_[index];
+  OptimizerPart part{.weights = weights,
+                     .gradient = gradient,
+                     .master = truth.dtype == DType::fp32 ? truth : TensorRef(),
+                     .states = {},
+                     .segments = static_cast<const Segment*>(address_of(segments_storage_)) + first,
+                     .num_segments = static_cast<int>(first_segments_[index + 1] - first),
+                     .scalars = scalars};
+  for (std::size_t s = 0; s < states_.size(); ++s) part.states.push_back(state(s, index));
+  kind().record(config_, part, run);
 }
 
 std::vector<Segment> segments_of(const ParameterTable& table, const UnitPart& part, std::uint64_t seed) {
@@ -69,11 +79,12 @@ std::vector<Segment> segments_of(const ParameterTable& table, const UnitPart& pa
 }
 
 TensorRef Optimizer::master(std::size_t index, TensorRef weights) const {
-  return master_.data() == nullptr ? weights : slice(master_, index);
+  return master_ < 0 ? weights : slice(master_, index);
 }
 
-TensorRef Optimizer::slice(const DeviceBuffer& buffer, std::size_t index) const {
-  return {static_cast<float*>(buffer.data()) + offsets_[index], DType::fp32, {parts_[index].count}};
+TensorRef Optimizer::slice(int storage, std::size_t index) const {
+  return Storages::flat(storage, offsets_[index] * static_cast<std::int64_t>(sizeof(float)), DType::fp32,
+                        parts_[index].count);
 }
 
 }  // namespace mylos

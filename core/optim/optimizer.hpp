@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Optimizer: the fp32 state of the parts of units that this rank owns, and the step that updates these parts.
+// Optimizer: the fp32 states of the parts of units that this rank owns, and the operations that update these
+// parts.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <iterator>
-#include <memory>
+#include <source_location>
 #include <span>
 #include <vector>
 
 #include "core/layout/parameter_table.hpp"
-#include "core/memory/device_buffer.hpp"
-#include "core/ops/compute_backend.hpp"
+#include "core/model/recorder.hpp"
 #include "core/param_spec.hpp"
 #include "core/param_values.hpp"
 
@@ -26,29 +27,38 @@ struct OptimizerConfig {
   std::uint64_t seed = 0;     ///< for the stochastic rounding of weights without a master
 };
 
-/// What an optimizer works on. `parts` are the parts of units that the rank owns, in `compute_type`; some may
-/// be empty. All references must outlive the optimizer.
-struct OptimizerPlace {
-  ComputeBackend& backend;
-  MemoryLedger& ledger;
-  const ParameterTable& table;
-  DType compute_type = DType::fp32;
-  std::vector<UnitPart> parts;
+/// One part of a unit, as an optimizer's operations see it; all in storages (core/model/recorder.hpp). n is
+/// the number of elements of the part.
+struct OptimizerPart {
+  TensorRef weights;              ///< (n) compute type
+  TensorRef gradient;             ///< (n)
+  TensorRef master;               ///< (n) fp32: the master, or the weights if these are fp32; otherwise empty
+  std::vector<TensorRef> states;  ///< (n) fp32 each, one per state of the kind
+  const Segment* segments = nullptr;
+  int num_segments = 0;
+  StepScalars* scalars = nullptr;
 };
 
-/// Keeps one fp32 value per owned element for each state of its kind; states start as zeros. If the compute
-/// type is narrower than fp32, it also keeps an fp32 master or, without `keeps_master`, rounds the weights
-/// stochastically.
+/// Records the operations of an update.
+class UpdateRecorder {
+ public:
+  explicit UpdateRecorder(std::vector<Entry>& entries) : entries_(entries) {}
+  void operator()(const auto& op, const std::source_location& where = std::source_location::current()) {
+    entries_.push_back({.operation = op, .where = where});
+  }
+
+ private:
+  std::vector<Entry>& entries_;
+};
+
+/// The storages of an optimizer on one rank: one fp32 value per element of its parts for each state of its
+/// kind; states start as zeros. If the compute type is narrower than fp32, there is also an fp32 master or,
+/// without `keeps_master`, the weights are rounded stochastically.
 class Optimizer {
  public:
-  Optimizer(const OptimizerConfig& config, const OptimizerPlace& place);
-  virtual ~Optimizer() = default;
-  Optimizer(const Optimizer&) = delete;
-  Optimizer& operator=(const Optimizer&) = delete;
-
-  /// Updates part `index` from its gradient and writes its weights in the compute type. Nothing changes if
-  /// scalars->skip is set.
-  virtual void step(std::size_t index, TensorRef weights, TensorRef gradient, const StepScalars* scalars) = 0;
+  /// `parts` are the parts of units, in `compute_type`, that the rank updates; some may be empty.
+  Optimizer(const OptimizerConfig& config, const ParameterTable& table, DType compute_type,
+            std::vector<UnitPart> parts, Storages& storages);
 
   const OptimizerKind& kind() const { return *config_.kind; }
   const std::vector<UnitPart>& parts() const { return parts_; }
@@ -58,36 +68,26 @@ class Optimizer {
   /// no master.
   TensorRef master(std::size_t index, TensorRef weights) const;
 
- protected:
-  ComputeBackend& backend() { return backend_; }
-  const OptimizerConfig& config() const { return config_; }
-  /// Makes an optimizer's operation and sets the members that the operations of all optimizers share.
-  template <class Op>
-  Op operation(std::size_t index, TensorRef weights, TensorRef gradient, const StepScalars* scalars) const {
-    const TensorRef truth = master(index, weights);
-    Op op;
-    op.weights = weights;
-    op.gradient = gradient;
-    if (truth.dtype == DType::fp32) op.master = truth;
-    op.segments = part_segments_[index];
-    op.num_segments = num_segments_[index];
-    op.weight_decay = config_.weight_decay;
-    op.scalars = scalars;
-    return op;
-  }
+  /// Records the operations that update part `index` from its gradient and write its weights in the compute
+  /// type. Nothing changes if the step is skipped (StepScalars::skip).
+  void record(std::size_t index, TensorRef weights, TensorRef gradient, StepScalars* scalars,
+              UpdateRecorder& run) const;
+
+  /// The table of segments of all parts, and the storage that has to hold it.
+  const std::vector<Segment>& segments() const { return segments_; }
+  int segments_storage() const { return segments_storage_; }
 
  private:
-  TensorRef slice(const DeviceBuffer& buffer, std::size_t index) const;
+  TensorRef slice(int storage, std::size_t index) const;
 
-  ComputeBackend& backend_;
   OptimizerConfig config_;
   std::vector<UnitPart> parts_;
-  std::vector<std::int64_t> offsets_;  // of each part in the state buffers
-  DeviceBuffer master_;                // may be empty
-  std::vector<DeviceBuffer> states_;
-  DeviceBuffer segments_;
-  std::vector<const Segment*> part_segments_;  // device memory
-  std::vector<int> num_segments_;
+  std::vector<std::int64_t> offsets_;  // of each part in the storages
+  int master_ = -1;                    // -1 if there is none
+  std::vector<int> states_;
+  std::vector<Segment> segments_;
+  std::vector<std::size_t> first_segments_;  // of each part
+  int segments_storage_ = -1;
 };
 
 /// Returns the segments of a part for an optimizer's operation: one per parameter in the part, including the
@@ -100,7 +100,8 @@ struct OptimizerKind {
   const char* doc;
   std::span<const ParamSpec> params;    ///< of section optim, in addition to the common parameters
   std::span<const char* const> states;  ///< groups of a checkpoint's optimizer.h5
-  std::unique_ptr<Optimizer> (*make)(const OptimizerConfig& config, const OptimizerPlace& place);
+  /// Records the operations that update one part.
+  void (*record)(const OptimizerConfig& config, const OptimizerPart& part, UpdateRecorder& run);
 
   /// Returns how many fp32 values are kept per element: the states and the master.
   std::int64_t values_per_element(DType compute_type, bool keeps_master) const {
@@ -108,9 +109,18 @@ struct OptimizerKind {
   }
 };
 
-template <class Kind>
-std::unique_ptr<Optimizer> make_optimizer(const OptimizerConfig& config, const OptimizerPlace& place) {
-  return std::make_unique<Kind>(config, place);
+/// Returns an optimizer's operation with the members that the operations of all optimizers share.
+template <class Op>
+Op operation_on(const OptimizerPart& part, const OptimizerConfig& config) {
+  Op op;
+  op.weights = part.weights;
+  op.gradient = part.gradient;
+  op.master = part.master;
+  op.segments = part.segments;
+  op.num_segments = part.num_segments;
+  op.weight_decay = config.weight_decay;
+  op.scalars = part.scalars;
+  return op;
 }
 
 /// All optimizers, the default first.

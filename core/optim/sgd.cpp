@@ -12,17 +12,12 @@ constexpr ParamSpec sgd_params[] = {
 
 constexpr const char* sgd_states[] = {"momentum"};
 
-class Sgd final : public Optimizer {
- public:
-  using Optimizer::Optimizer;
-
-  void step(std::size_t index, TensorRef weights, TensorRef gradient, const StepScalars* scalars) override {
-    auto op = operation<SgdStep>(index, weights, gradient, scalars);
-    op.momentum = state(0, index);
-    op.momentum_decay = static_cast<float>(config().values.real("optim.momentum"));
-    backend().run(op);
-  }
-};
+void record_sgd(const OptimizerConfig& config, const OptimizerPart& part, UpdateRecorder& run) {
+  auto op = operation_on<SgdStep>(part, config);
+  op.momentum = part.states[0];
+  op.momentum_decay = static_cast<float>(config.values.real("optim.momentum"));
+  run(op);
+}
 
 }  // namespace
 
@@ -31,7 +26,7 @@ extern constinit const OptimizerKind sgd_optimizer{
     .doc = "stochastic gradient descent with momentum (Sutskever et al., 2013)",
     .params = sgd_params,
     .states = sgd_states,
-    .make = make_optimizer<Sgd>,
+    .record = record_sgd,
 };
 
 }  // namespace mylos

@@ -2,8 +2,14 @@
 #include "parallel/engine/model_executor.hpp"
 
 #include <algorithm>
+#include <exception>
+#include <iterator>
+#include <string>
 #include <utility>
 #include <variant>
+
+#include "core/base/weight_version.hpp"
+#include "core/communication/call_site.hpp"
 
 namespace mylos {
 
@@ -13,97 +19,139 @@ std::size_t upload_bytes(const BatchShape& shape) {
   return 2 * static_cast<std::size_t>(shape.rows()) * sizeof(std::int32_t);
 }
 
-/// The places in `arena` of the activations of each slot.
-std::vector<Binding> bindings_of(const ActivationPlan& plan, const Roots& roots, std::byte* arena) {
-  std::vector<Binding> bindings(static_cast<std::size_t>(plan.num_slots()));
-  for (int slot = 0; slot < plan.num_slots(); ++slot) {
-    std::vector<Bound>& bound = bindings[static_cast<std::size_t>(slot)].roots;
-    bound.resize(roots.all().size());
-    for (int root = 0; root < std::ssize(bound); ++root) {
-      if (plan.has(slot, root)) bound[static_cast<std::size_t>(root)].data = arena + plan.offset(slot, root);
-    }
-  }
-  return bindings;
-}
-
 }  // namespace
 
 ModelExecutor::ModelExecutor(ComputeBackend& backend, MemoryLedger& ledger, const ProcessGrid& grid,
-                             GradientExchange& exchange, const Schedule& schedule, ModelPrograms programs,
-                             const ModelConfig& model, const BatchShape& shape, bool graphs)
+                             const RankProgram& program, bool graphs)
     : backend_(backend),
       grid_(grid),
-      exchange_(exchange),
-      schedule_(schedule),
-      model_(model),
-      shape_(shape),
-      programs_(std::move(programs)),
-      contributed_(2 * programs_.chunks.size()),
-      uploads_{TransferBuffer(backend, upload_bytes(shape)), TransferBuffer(backend, upload_bytes(shape))} {
-  const ActivationPlan plan(programs_.roots, passages_of(schedule_, programs_));
-  arena_ = DeviceBuffer(backend, ledger, MemoryCategory::activations, plan.bytes(), "mylos::arena");
-  bindings_ = bindings_of(plan, programs_.roots, static_cast<std::byte*>(arena_.data()));
-  host_losses_.resize(static_cast<std::size_t>(shape.rows()));
-  host_correct_.resize(static_cast<std::size_t>(shape.rows()));
-  for (std::size_t i = 0; i < schedule_.actions.size(); ++i)
-    completes_.push_back(is_backward(schedule_.actions[i].kind) &&
-                         (schedule_.is_last(i) || exchange.reduces_each_micro_batch()));
-  if (!graphs) return;
-  // There is one place for scalars per step in flight.
-  const auto places = static_cast<std::size_t>(schedule_.ahead()) + 1;
-  for (std::size_t i = 0; i < schedule_.actions.size(); ++i) {
-    const Action& action = schedule_.actions[i];
-    for (std::size_t each = 0; each < bindings_.size() * places; ++each) {
-      std::vector<DeviceGraph>& own = graphs_.emplace_back();
-      if (!is_of_micro_batch(action.kind) || is_message(action.kind)) continue;
-      for_each_segment(program_of(action, programs_).entries, completes_[i], [&](Entries segment) {
-        if (!communicates(segment.front())) own.emplace_back(backend);
-      });
+      program_(program),
+      graphs_(graphs),
+      uploads_{TransferBuffer(backend, upload_bytes(shape())),
+               TransferBuffer(backend, upload_bytes(shape()))} {
+  allocate(ledger);
+  bind_all();
+  renew_versions();
+  host_losses_.resize(static_cast<std::size_t>(shape().rows()));
+  host_correct_.resize(static_cast<std::size_t>(shape().rows()));
+  if (!program.has_optimizer()) return;
+  const Optimizer& optimizer = program.optimizer();
+  const std::vector<Segment>& segments = optimizer.segments();
+  backend_.copy_to_device(segments.data(), kept_.at(optimizer.segments_storage()).data(),
+                          segments.size() * sizeof(Segment));
+  backend_.synchronize();
+}
+
+ModelExecutor::~ModelExecutor() {
+  if (std::uncaught_exceptions() == 0) settle();
+}
+
+void ModelExecutor::allocate(MemoryLedger& ledger) {
+  const auto buffer = [&](MemoryCategory category, std::size_t bytes, const std::string& name,
+                          AxisSet window) {
+    const std::string label = "mylos::" + name;
+    if (window == AxisSet()) return DeviceBuffer(backend_, ledger, category, bytes, label.c_str());
+    return DeviceBuffer(backend_, ledger, category, bytes, label.c_str(), grid_.group(window));
+  };
+  const auto clear = [&](const DeviceBuffer& made, std::size_t bytes) {
+    const auto elements = static_cast<std::int64_t>(bytes / sizeof(float));
+    backend_.run(Fill{.y = {made.data(), DType::fp32, {elements}}, .value = 0.0F});
+  };
+  const std::vector<Storage>& storages = program_.storages().all();
+  std::map<MemoryCategory, AxisSet> windows;  // of arenas
+  const auto is_placed = [&](int i) {
+    for (int slot = 0; slot < program_.places().num_slots(); ++slot) {
+      if (program_.places().has(slot, i)) return true;
+    }
+    return false;
+  };
+  for (int i = 0; i < std::ssize(storages); ++i) {
+    const Storage& storage = storages[static_cast<std::size_t>(i)];
+    if (!storage.persists && is_placed(i)) {
+      const AxisSet& window = windows.try_emplace(storage.category, storage.window).first->second;
+      require(window == storage.window, "the storages of an arena have the same window");
+    }
+    if (!storage.persists || storage.within >= 0) continue;
+    DeviceBuffer& made =
+        kept_.emplace(i, buffer(storage.category, storage.bytes, storage.name, storage.window)).first->second;
+    clear(made, storage.bytes);
+  }
+  for (const MemoryCategory category : program_.places().arenas()) {
+    const std::size_t bytes = program_.places().bytes(category);
+    const bool is_of_activations = category == MemoryCategory::activations;
+    const std::string name = is_of_activations ? "arena" : std::string(name_of(category));
+    DeviceBuffer& made =
+        arenas_.emplace(category, buffer(category, bytes, name, windows[category])).first->second;
+    if (!is_of_activations) clear(made, bytes);
+  }
+}
+
+void ModelExecutor::bind_all() {
+  const StoragePlan& places = program_.places();
+  const Storages& storages = program_.storages();
+  bindings_.resize(static_cast<std::size_t>(places.num_slots()));
+  for (int slot = 0; slot < places.num_slots(); ++slot) {
+    std::vector<Bound>& bound = bindings_[static_cast<std::size_t>(slot)].storages;
+    bound.resize(storages.all().size());
+    for (int i = 0; i < std::ssize(bound); ++i) {
+      std::byte*& data = bound[static_cast<std::size_t>(i)].data;
+      const Storage& storage = storages.at(i);
+      const auto kept = kept_.find(storage.within >= 0 ? storage.within : i);
+      if (kept != kept_.end()) {
+        data = static_cast<std::byte*>(kept->second.data()) + storage.begin;
+      } else if (places.has(slot, i)) {
+        data = static_cast<std::byte*>(arenas_.at(storage.category).data()) + places.offset(slot, i);
+      }
     }
   }
 }
 
-double ModelExecutor::flops_per_step() const {
-  double flops = 0.0;
-  for (const Action& action : schedule_.actions) {
-    if (!is_of_micro_batch(action.kind) || is_message(action.kind)) continue;
-    for (const Entry& entry : program_of(action, programs_).entries) flops += flops_of(entry);
+void ModelExecutor::renew_versions() {
+  for (int unit = 0; unit < program_.table().num_units(); ++unit) {
+    const int storage = Storages::weights_storage(unit);
+    if (!program_.storages().at(storage).persists) continue;
+    const std::uint64_t version = new_weight_version();
+    for (Binding& binding : bindings_) binding.storages[static_cast<std::size_t>(storage)].version = version;
   }
-  return flops;
 }
 
-std::vector<DeviceGraph>& ModelExecutor::graphs_of(const Occurrence& occurrence) {
-  const auto places = static_cast<std::size_t>(schedule_.ahead()) + 1;
-  const std::size_t place = static_cast<std::size_t>(occurrence.step) % places;
-  return graphs_[(occurrence.index * bindings_.size() + slot_) * places + place];
+std::uint64_t ModelExecutor::version(int unit) const {
+  return bindings_.front().storages[static_cast<std::size_t>(Storages::weights_storage(unit))].version;
+}
+
+TensorRef ModelExecutor::bound(TensorRef recorded) const {
+  if (recorded) recorded.data = bindings_.front().at(recorded.data);
+  return recorded;
 }
 
 std::byte* ModelExecutor::memory(std::string_view name) const {
-  return bindings_[slot_].roots[static_cast<std::size_t>(programs_.roots.find(name))].data;
+  const int storage = program_.storages().find(name);
+  return storage < 0 ? nullptr : bindings_[slot_].storages[static_cast<std::size_t>(storage)].data;
 }
 
 bool ModelExecutor::begin(const Occurrence& occurrence) {
-  if (!is_message(schedule_.actions[occurrence.index].kind)) finish_messages();
   slot_ = static_cast<std::size_t>(slots_.of(occurrence));
   return slots_.is_new();
 }
 
 void ModelExecutor::load(std::span<const std::int32_t> tokens) {
-  const auto t = static_cast<std::size_t>(shape_.seq);
-  require(tokens.size() == static_cast<std::size_t>(shape_.batch) * (t + 1),
+  const BatchShape batch = shape();
+  const auto t = static_cast<std::size_t>(batch.seq);
+  require(tokens.size() == static_cast<std::size_t>(batch.batch) * (t + 1),
           "a micro-batch is B rows of T + 1 tokens");
   TransferBuffer& upload = uploads_[next_upload_];
   next_upload_ = 1 - next_upload_;
   auto* inputs = static_cast<std::int32_t*>(upload.data());
-  auto* targets = inputs + shape_.rows();
-  for (std::size_t b = 0; b < static_cast<std::size_t>(shape_.batch); ++b) {
+  auto* targets = inputs + batch.rows();
+  for (std::size_t b = 0; b < static_cast<std::size_t>(batch.batch); ++b) {
     const std::int32_t* row = tokens.data() + b * (t + 1);
     std::transform(row, row + t, inputs + b * t, [](std::int32_t token) { return std::max(token, 0); });
     std::copy(row + 1, row + t + 1, targets + b * t);
   }
-  const std::size_t bytes = upload_bytes(shape_) / 2;
-  upload.upload(0, memory("tokens"), bytes);
-  upload.upload(bytes, memory("targets"), bytes);
+  const std::size_t bytes = upload_bytes(batch) / 2;
+  // A stage may need only one of the two, or none.
+  if (std::byte* place = memory("tokens")) upload.upload(0, place, bytes);
+  if (std::byte* place = memory("targets")) upload.upload(bytes, place, bytes);
 }
 
 void ModelExecutor::load_evaluation(std::span<const std::int32_t> tokens) {
@@ -111,32 +159,19 @@ void ModelExecutor::load_evaluation(std::span<const std::int32_t> tokens) {
   load(tokens);
 }
 
-bool ModelExecutor::has_contributed(const Occurrence& occurrence) {
-  const Action& action = schedule_.actions[occurrence.index];
-  const std::size_t part = action.kind == ActionKind::backward_weight ? 1 : 0;
-  return std::exchange(contributed_[2 * static_cast<std::size_t>(action.chunk) + part], occurrence.step) ==
-         occurrence.step;
-}
-
-void ModelExecutor::acquire(const Entry& entry, const Pass& pass) {
-  for (const UnitAccess& access : entry.acquires) {
-    const UnitView view = exchange_.acquire(access);
-    const auto bound = [&](int root) -> Bound& { return pass.binding.roots[static_cast<std::size_t>(root)]; };
-    bound(Roots::weights_root(access.unit)) = {static_cast<std::byte*>(view.weights.data),
-                                               view.weights.version};
-    bound(Roots::gradients_root(access.unit)) = {static_cast<std::byte*>(view.gradients.data), 0,
-                                                 pass.holds_terms};
-  }
-}
-
-void ModelExecutor::queue(const Entry& entry, const Pass& pass) {
-  with_bound(entry, pass.binding, [&]<class Op>(const Op& op) {
+void ModelExecutor::queue(std::string_view name, std::size_t number, const Entry& entry,
+                          const Binding& binding) {
+  with_bound(entry, binding, [&]<class Op>(const Op& op) {
     try {
       if constexpr (std::is_same_v<Op, Await>) {
         await(op);
-      } else if constexpr (is_collective<Op>) {
+      } else if constexpr (is_call<Op>) {
         const CommCall call = op.call();
-        in_flight_.push_back({call.output.data, call.on(grid_.group(op.group))});
+        Communicator& group = grid_.group(op.group);
+        const CallSite site{.program = name, .number = number, .where = entry.where};
+        const CallSiteScope scope(site);
+        count(group, 1);
+        in_flight_.insert_or_assign(call.output.data, InFlight{&group, call.on(group)});
       } else {
         backend_.run(op);
       }
@@ -147,134 +182,129 @@ void ModelExecutor::queue(const Entry& entry, const Pass& pass) {
   });
 }
 
-void ModelExecutor::finish(const Entry& entry, const Pass& pass) {
-  if (pass.completes) {
-    for (const GradientRange& range : entry.completes) exchange_.gradient_ready(range);
-  }
-  for (const int unit : entry.releases) exchange_.release(unit);
-}
-
 void ModelExecutor::await(const Await& op) {
-  const auto found = std::ranges::find(in_flight_, op.output.data, &InFlight::output);
-  require(found != in_flight_.end(), "an awaited collective was started");
-  found->request.wait();
+  const auto found = in_flight_.find(op.output.data);
+  if (found == in_flight_.end()) return;
+  found->second.request.wait();
+  count(*found->second.communicator, -1);
   in_flight_.erase(found);
 }
 
-void ModelExecutor::run_entries(const Pass& pass) {
-  for (const Entry& entry : pass.entries) {
-    acquire(entry, pass);
-    queue(entry, pass);
-    finish(entry, pass);
+void ModelExecutor::count(Communicator& communicator, int calls) {
+  const auto found = std::ranges::find(communicators_, &communicator, &std::pair<Communicator*, int>::first);
+  if (found == communicators_.end()) {
+    communicators_.emplace_back(&communicator, calls);
+  } else {
+    found->second += calls;
   }
 }
 
-bool ModelExecutor::starts_reduction(const Entry& entry, bool completes) const {
-  return completes && std::ranges::any_of(entry.completes, [&](const GradientRange& range) {
-           return exchange_.starts_reduction(range);
-         });
-}
-
-void ModelExecutor::for_each_segment(Entries entries, bool completes, const auto& visit) const {
-  std::size_t begin = 0;
-  for (std::size_t i = 0; i < entries.size(); ++i) {
-    const bool is_last = i + 1 == entries.size() || communicates(entries[i]) || communicates(entries[i + 1]);
-    if (!is_last && !starts_reduction(entries[i], completes)) continue;
-    visit(entries.subspan(begin, i + 1 - begin));
-    begin = i + 1;
+void ModelExecutor::progress() {
+  for (const auto& [communicator, calls] : communicators_) {
+    if (calls > 0) communicator->progress();
   }
 }
 
-void ModelExecutor::run_pass(const Occurrence& occurrence, bool holds_terms, bool as_graphs) {
-  const Action& action = schedule_.actions[occurrence.index];
-  const Entries entries = program_of(action, programs_).entries;
-  const Pass pass{.holds_terms = holds_terms && !exchange_.reduces_each_micro_batch(),
-                  .completes = completes_[occurrence.index],
-                  .binding = bindings_[slot_],
-                  .entries = entries};
-  if (!as_graphs || graphs_.empty()) return run_entries(pass);
-  auto graph = graphs_of(occurrence).begin();
-  for_each_segment(entries, pass.completes, [&](Entries segment) {
-    for (const Entry& entry : segment) acquire(entry, pass);
-    const auto queue_all = [&] {
-      for (const Entry& entry : segment) queue(entry, pass);
-    };
-    if (communicates(segment.front())) {
-      queue_all();
-    } else {
-      (graph++)->queue(queue_all);
-    }
-    for (const Entry& entry : segment) finish(entry, pass);
+void ModelExecutor::run_pass(std::string_view name, const Pass& pass) {
+  int block = -1;
+  std::size_t number = 0;
+  for_each_entry(pass, program_.pool(), [&](const Entry& entry, const EntryPlace& place) {
+    if (!place.is_inserted && std::exchange(block, entry.block) != entry.block) progress();
+    queue(name, number++, entry, binding_of(place));
   });
 }
 
-Request ModelExecutor::send_or_receive(const Action& action) {
-  constexpr int tag = 0;  // messages between two ranks keep their order
-  const int root = message_of(action, programs_);
-  const auto index = static_cast<std::size_t>(root);
-  const TensorRef tensor(bindings_[slot_].roots[index].data, DType::uint8,
-                         {static_cast<std::int64_t>(programs_.roots.all()[index].bytes)});
-  Communicator& stages = grid_.group({Axis::pipeline});
-  return is_sent(action.kind) ? stages.send(tensor, action.peer, tag) : stages.recv(tensor, action.peer, tag);
-}
-
-void ModelExecutor::finish_messages() {
-  for (Request& message : messages_) message.wait();
-  messages_.clear();
+void ModelExecutor::run_as_graphs(std::string_view name, const Pass& pass, std::vector<DeviceGraph>& graphs) {
+  std::size_t number = 0;
+  std::size_t next_graph = 0;
+  const auto queue_segment = [&] {
+    if (segment_.empty()) return;
+    if (next_graph == graphs.size()) graphs.emplace_back(backend_);
+    graphs[next_graph++].queue([&] {
+      for (const Entry* entry : segment_) queue(name, number, *entry, bindings_[slot_]);
+    });
+    segment_.clear();
+    progress();
+  };
+  for_each_entry(pass, program_.pool(), [&](const Entry& entry, const EntryPlace& place) {
+    ++number;
+    if (!communicates(entry)) return segment_.push_back(&entry);
+    queue_segment();
+    queue(name, number - 1, entry, binding_of(place));
+  });
+  queue_segment();
 }
 
 void ModelExecutor::run(const Occurrence& occurrence, const ActionScope& scope) {
-  const Action& action = schedule_.actions[occurrence.index];
+  const Action& action = program_.schedule().actions[occurrence.index];
+  const Pass& pass = program_.pass_of(occurrence.index);
+  const bool is_of_slot = is_of_micro_batch(action.kind);
+  if (!is_of_slot) slot_ = 0;
   Binding& binding = bindings_[slot_];
   binding.first_sample = scope.first_sample;
   binding.scalars = scope.scalars;
-  const bool holds_terms = is_backward(action.kind) && has_contributed(occurrence);
-  binding.roots[Roots::loss_sum_root] = {static_cast<std::byte*>(scope.loss_sum.data), 0, holds_terms};
-  switch (action.kind) {
-    case ActionKind::forward:
-    case ActionKind::backward:
-    case ActionKind::backward_input:
-    case ActionKind::backward_weight:
-      run_pass(occurrence, holds_terms, scope.as_graphs);
-      break;
-    case ActionKind::send_forward:
-    case ActionKind::receive_forward:
-    case ActionKind::send_backward:
-    case ActionKind::receive_backward:
-      messages_.push_back(send_or_receive(action));
-      break;
-    case ActionKind::reduce:
-    case ActionKind::step:
-      fail(ExitCode::internal, "{} does not belong to a micro-batch", name_of(action.kind));
+  const bool holds_terms = is_backward(action.kind) && !pass.is_first;
+  binding.storages[Storages::guard_input_storage] = {static_cast<std::byte*>(scope.guard_input), 0,
+                                                     holds_terms};
+  for (int unit = 0; unit < program_.table().num_units(); ++unit) {
+    const int storage = Storages::gradients_storage(unit);
+    binding.storages[static_cast<std::size_t>(storage)].holds_terms =
+        holds_terms && program_.storages().at(storage).persists;
   }
-  slots_.finish(occurrence);
+  if (graphs_ && scope.as_graphs && !is_message(action.kind)) {
+    const auto places = static_cast<std::size_t>(program_.schedule().ahead()) + 1;
+    const std::size_t place = static_cast<std::size_t>(occurrence.step) % places;
+    run_as_graphs(name_of(action.kind), pass, recorded_[{occurrence.index, slot_, place}]);
+  } else {
+    run_pass(name_of(action.kind), pass);
+  }
+  if (is_of_slot) slots_.finish(occurrence);
+  if (action.kind == ActionKind::step) renew_versions();
+}
+
+void ModelExecutor::publish() {
+  settle();
+  slot_ = 0;
+  run_pass("publish", program_.publication());
+  renew_versions();
+}
+
+void ModelExecutor::settle() {
+  for (auto& [output, call] : in_flight_) {
+    call.request.wait();
+    count(*call.communicator, -1);
+  }
+  in_flight_.clear();
 }
 
 void ModelExecutor::evaluate() {
-  exchange_.begin(UnitSequence::evaluation);
-  run_entries({.binding = bindings_[slot_], .entries = programs_.evaluate.entries});
+  require(!program_.evaluation().program->entries.empty(), "the rank holds the whole model");
+  run_pass("evaluate", program_.evaluation());
   backend_.copy_to_host(memory("losses"), host_losses_.data(), host_losses_.size() * sizeof(float));
   backend_.copy_to_host(memory("correct"), host_correct_.data(), host_correct_.size() * sizeof(std::int32_t));
   backend_.synchronize();
 }
 
 std::vector<float> ModelExecutor::logits(std::int64_t row) {
-  exchange_.begin(UnitSequence::generation);
-  const Entries entries = programs_.generate.entries;
-  run_entries({.binding = bindings_[slot_], .entries = entries.first(entries.size() - 1)});
-  // The product was recorded for row 0 of its input; move it to the requested row.
-  Entry product = entries.back();
-  const auto element = static_cast<std::int64_t>(size_of(shape_.dtype));
-  auto& [from, w, bias, to] = std::get<LinearForward>(product.operation);
-  require(to.shape[1] >= model_.vocab, "generation has the whole vocabulary on each rank");
-  from.data = static_cast<std::byte*>(from.data) + row * model_.width * element;
-  run_entries({.binding = bindings_[slot_], .entries = {&product, 1}});
-
-  std::vector<std::byte> raw(static_cast<std::size_t>(model_.padded_vocab() * element));
+  const ModelConfig& model = program_.config().model;
+  const auto element = static_cast<std::int64_t>(size_of(shape().dtype));
+  require(!program_.generation().program->entries.empty(), "the rank holds the whole model");
+  const std::size_t last = program_.generation().program->entries.size() - 1;
+  std::size_t number = 0;
+  for_each_entry(program_.generation(), program_.pool(), [&](const Entry& entry, const EntryPlace& place) {
+    if (place.is_inserted || place.index != last) return queue("generate", number++, entry, bindings_[slot_]);
+    // The product was recorded for row 0 of its input; move it to the requested row.
+    Entry product = entry;
+    auto& [from, w, bias, to] = std::get<LinearForward>(product.operation);
+    require(to.shape[1] >= model.vocab, "generation has the whole vocabulary on each rank");
+    from.data = static_cast<std::byte*>(from.data) + row * model.width * element;
+    queue("generate", number, product, bindings_[slot_]);
+  });
+  std::vector<std::byte> raw(static_cast<std::size_t>(model.padded_vocab() * element));
   backend_.copy_to_host(memory("head.logits"), raw.data(), raw.size());
   backend_.synchronize();
-  std::vector<float> values(static_cast<std::size_t>(model_.vocab));
-  dispatch_float(shape_.dtype, [&]<class T>(T) {
+  std::vector<float> values(static_cast<std::size_t>(model.vocab));
+  dispatch_float(shape().dtype, [&]<class T>(T) {
     const T* logits = reinterpret_cast<const T*>(raw.data());
     std::transform(logits, logits + values.size(), values.begin(), [](T x) { return static_cast<float>(x); });
   });

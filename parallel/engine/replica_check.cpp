@@ -59,10 +59,9 @@ bool agrees_with_master(std::span<const std::byte> weights, std::span<const std:
 }
 
 /// Returns false if the state consists of weights that differ from their rounded master.
-bool is_intact(ComputeBackend& backend, const GradientExchange& exchange, const Optimizer& optimizer,
-               const StateHash& state) {
-  const TensorRef weights = exchange.weights(optimizer.parts()[state.part]);
-  const TensorRef master = optimizer.master(state.part, weights);
+bool is_intact(ComputeBackend& backend, const RankState& held, const StateHash& state) {
+  const TensorRef weights = held.weights(held.owned()[state.part]);
+  const TensorRef master = held.master(state.part);
   if (!state.is_weights || master.data == weights.data) return true;
   const HostBytes rounded(backend, weights);
   const HostBytes exact(backend, master);
@@ -90,17 +89,16 @@ std::vector<int> find_suspects(const std::vector<std::int64_t>& hashes,
 }
 
 /// The axes along which ranks own the same parts.
-AxisSet replica_axes_of(const GradientExchange& exchange) {
-  return loss_axes.without(exchange.sharded_axes());
+AxisSet replica_axes_of(const RankState& state) {
+  return loss_axes.without(state.sharded_axes());
 }
 
 constexpr AxisSet tensor_axis = {Axis::tensor};
 
 /// Names the first state that differs among the ranks along `axes`, and the suspected ranks; "" if no state
 /// differs. Collective over these ranks, which all return the same.
-std::string find_difference(ComputeBackend& backend, const GradientExchange& exchange,
-                            const Optimizer& optimizer, const ProcessGrid& grid, AxisSet axes,
-                            const std::vector<StateHash>& states) {
+std::string find_difference(ComputeBackend& backend, const RankState& held, const ProcessGrid& grid,
+                            AxisSet axes, const std::vector<StateHash>& states) {
   if (grid.coordinates().extent(axes) == 1 || states.empty()) return "";
   Communicator& replicas = grid.group(axes);
   const auto ranks = static_cast<std::size_t>(replicas.size());
@@ -111,7 +109,7 @@ std::string find_difference(ComputeBackend& backend, const GradientExchange& exc
     std::vector<std::int64_t> hashes(ranks);
     for (std::size_t r = 0; r < ranks; ++r) hashes[r] = all[r * states.size() + i];
     if (std::ranges::adjacent_find(hashes, std::ranges::not_equal_to{}) == hashes.end()) continue;
-    const std::int64_t is_own_intact = is_intact(backend, exchange, optimizer, states[i]) ? 1 : 0;
+    const std::int64_t is_own_intact = is_intact(backend, held, states[i]) ? 1 : 0;
     const std::vector<std::int64_t> intact = gather_values(backend, replicas, {is_own_intact});
     const std::vector<std::int64_t> in_world =
         gather_values(backend, replicas, {grid.group(all_axes).rank()});
@@ -146,22 +144,20 @@ std::string agree_on_problem(ComputeBackend& backend, Communicator& world, std::
 
 }  // namespace
 
-std::vector<StateHash> hash_states(ComputeBackend& backend, const ParameterTable& table,
-                                   const GradientExchange& exchange, const Optimizer& optimizer,
-                                   const ProcessGrid& grid) {
+std::vector<StateHash> hash_states(ComputeBackend& backend, const RankState& state, const ProcessGrid& grid) {
   std::vector<StateHash> hashes;
-  if (grid.coordinates().extent(replica_axes_of(exchange).with(tensor_axis)) == 1) return hashes;
-  for (std::size_t i = 0; i < optimizer.parts().size(); ++i) {
-    const TensorRef weights = exchange.weights(optimizer.parts()[i]);
-    const TensorRef master = optimizer.master(i, weights);
+  if (grid.coordinates().extent(replica_axes_of(state).with(tensor_axis)) == 1) return hashes;
+  for (std::size_t i = 0; i < state.owned().size(); ++i) {
+    const TensorRef weights = state.weights(state.owned()[i]);
+    const TensorRef master = state.master(i);
     std::vector<std::pair<std::string, TensorRef>> held = {{"", weights}};
     if (master.data != weights.data) held.emplace_back("the master of ", master);
-    for (std::size_t s = 0; s < optimizer.kind().states.size(); ++s) {
-      std::string name = optimizer.kind().states[s];
+    for (std::size_t s = 0; s < state.optimizer().states.size(); ++s) {
+      std::string name = state.optimizer().states[s];
       std::ranges::replace(name, '_', ' ');
-      held.emplace_back(fmt::format("the {} of ", name), optimizer.state(s, i));
+      held.emplace_back(fmt::format("the {} of ", name), state.state(s, i));
     }
-    const std::vector<Piece> pieces = pieces_of(table, optimizer.parts()[i]);
+    const std::vector<Piece> pieces = pieces_of(state.table(), state.owned()[i]);
     for (const auto& [prefix, tensor] : held) {
       const HostBytes bytes(backend, tensor);
       for (const Piece& piece : pieces) {
@@ -176,17 +172,16 @@ std::vector<StateHash> hash_states(ComputeBackend& backend, const ParameterTable
   return hashes;
 }
 
-std::string compare_replicas(ComputeBackend& backend, const GradientExchange& exchange,
-                             const Optimizer& optimizer, const ProcessGrid& grid,
+std::string compare_replicas(ComputeBackend& backend, const RankState& state, const ProcessGrid& grid,
                              const std::vector<StateHash>& hashes) {
-  const AxisSet copies = replica_axes_of(exchange);
+  const AxisSet copies = replica_axes_of(state);
   if (grid.coordinates().extent(copies.with(tensor_axis)) == 1) return "";
   std::vector<StateHash> twins;
   std::ranges::copy_if(hashes, std::back_inserter(twins),
-                       [](const StateHash& state) { return !state.piece.parameter.is_split(Axis::tensor); });
+                       [](const StateHash& own) { return !own.piece.parameter.is_split(Axis::tensor); });
   // Both comparisons take place on every rank, whatever the first one finds.
-  std::string problem = find_difference(backend, exchange, optimizer, grid, copies, hashes);
-  const std::string of_twins = find_difference(backend, exchange, optimizer, grid, tensor_axis, twins);
+  std::string problem = find_difference(backend, state, grid, copies, hashes);
+  const std::string of_twins = find_difference(backend, state, grid, tensor_axis, twins);
   if (problem.empty()) problem = of_twins;
   return agree_on_problem(backend, grid.group(all_axes), std::move(problem));
 }

@@ -7,8 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/optim/optimizer.hpp"
-#include "parallel/exchange/gradient_exchange.hpp"
+#include "parallel/engine/rank_state.hpp"
 #include "parallel/process_grid.hpp"
 
 namespace mylos {
@@ -26,9 +25,7 @@ struct StateHash {
 /// The hashes of everything that this rank owns; empty if no other rank has a copy of any of it. All work
 /// queued earlier must have completed. If the host can read the backend's memory, this function queues no
 /// work, so another thread may call it until the next step of the optimizer.
-std::vector<StateHash> hash_states(ComputeBackend& backend, const ParameterTable& table,
-                                   const GradientExchange& exchange, const Optimizer& optimizer,
-                                   const ProcessGrid& grid);
+std::vector<StateHash> hash_states(ComputeBackend& backend, const RankState& state, const ProcessGrid& grid);
 
 /// Compares the hashes of `hash_states` across the ranks that own the same parts and, along the tensor axis,
 /// the hashes of parameters that this axis does not divide. Returns "" if all replicas of the job agree.
@@ -36,8 +33,7 @@ std::vector<StateHash> hash_states(ComputeBackend& backend, const ParameterTable
 /// ranks: the ranks whose weights are not their rounded fp32 master; if there are no such ranks, the
 /// minority, or all ranks if there is no majority. If several groups differ, the line is about that of the
 /// lowest rank. Collective; call it before the states change.
-std::string compare_replicas(ComputeBackend& backend, const GradientExchange& exchange,
-                             const Optimizer& optimizer, const ProcessGrid& grid,
+std::string compare_replicas(ComputeBackend& backend, const RankState& state, const ProcessGrid& grid,
                              const std::vector<StateHash>& hashes);
 
 }  // namespace mylos

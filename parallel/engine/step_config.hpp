@@ -47,9 +47,17 @@ struct StepConfig {
   float per_token() const {
     return static_cast<float>(1.0 / static_cast<double>(train.global_batch * train.seq_len));
   }
-  /// The part of the model that the rank at `coordinates` holds.
+  /// The chunks into which a schedule divides the model.
+  ModelCuts cuts(const Schedule& schedule) const {
+    return {.chunks = schedule.chunks, .places = parallel.cuts};
+  }
+  /// The part of the model that the rank at `coordinates` holds in order to follow `schedule`.
+  ParameterTable table(const Schedule& schedule, const Coordinates& coordinates) const {
+    const ParameterTable whole = parameters_of(model).local(coordinates, parallel.splits);
+    return schedule.chunks == 1 ? whole : whole.only(cuts(schedule).units(model, schedule.held_chunks()));
+  }
   ParameterTable table(const Coordinates& coordinates) const {
-    return parameters_of(model).local(coordinates, parallel.splits);
+    return table(parallel.schedule_of(coordinates, train.accumulation), coordinates);
   }
   /// The configuration for recording the programs with which the rank at `coordinates` follows `schedule`.
   ProgramConfig programs(const Schedule& schedule, const Coordinates& coordinates) const {
@@ -63,7 +71,7 @@ struct StepConfig {
             .recompute = train.recompute,
             .seed = train.seed,
             .gradient_scale = per_token(),
-            .chunks = schedule.chunks,
+            .cuts = cuts(schedule),
             .held = schedule.held_chunks(),
             .splits_backward = schedule.has(ActionKind::backward_weight)};
   }

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// TrainingStep: executes the schedule of a step, and owns the exchange (with the weights), the optimizer and
-// the executor.
+// TrainingStep: executes the schedule of a step, and owns what the rank runs and keeps.
 #pragma once
 
 #include <array>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -13,13 +11,13 @@
 #include "core/layout/parameter_table.hpp"
 #include "core/memory/device_buffer.hpp"
 #include "core/memory/device_event.hpp"
-#include "core/memory/device_graph.hpp"
 #include "core/memory/memory_ledger.hpp"
 #include "core/memory/transfer_buffer.hpp"
 #include "core/ops/step_scalars.hpp"
 #include "core/trace/trace.hpp"
 #include "parallel/engine/model_executor.hpp"
-#include "parallel/engine/step_config.hpp"
+#include "parallel/engine/rank_program.hpp"
+#include "parallel/engine/rank_state.hpp"
 #include "parallel/process_grid.hpp"
 
 namespace mylos {
@@ -64,10 +62,11 @@ class StepDriver {
 class TrainingStep {
  public:
   /// Throws ExitCode::usage if graphs are requested and `backend` cannot record them. The first step needs
-  /// weights: from `initialise`, or restored through `exchange` and `optimizer`. `trace` records the step,
-  /// its phases and its reading of samples. Collective; all arguments must outlive the object.
+  /// weights: from `initialise`, or restored through `state`. `trace` records the step, its phases and its
+  /// reading of samples. Collective: the programs of all ranks must fit each other (check_lists). All
+  /// arguments must outlive the object.
   TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, const ProcessGrid& grid,
-               const StepConfig& config, Trace& trace);
+               const RankProgram& program, Trace& trace);
   TrainingStep(const TrainingStep&) = delete;
   TrainingStep& operator=(const TrainingStep&) = delete;
 
@@ -92,39 +91,19 @@ class TrainingStep {
   /// Sets the guard's state; no step may be unread.
   void set_guard(const GuardState& state);
 
-  const ParameterTable& table() const { return table_; }
-  GradientExchange& exchange() { return *exchange_; }
-  Optimizer& optimizer() { return *optimizer_; }
-  ModelExecutor& executor() { return *executor_; }
+  const RankProgram& program() const { return program_; }
+  const ParameterTable& table() const { return program_.table(); }
+  RankState& state() { return state_; }
+  ModelExecutor& executor() { return executor_; }
 
   /// The device memory of a step while the step is under way.
   struct StepMemory {
     StepScalars scalars;
     GuardInput guard_input;
   };
-  /// The guard's collective in each step.
-  static PlannedCall guard_call() {
-    return {.group = all_axes,
-            .operation = CommOperation::all_reduce,
-            .count = sizeof(GuardInput) / sizeof(float)};
-  }
-  /// Elements [begin, begin + count) of an owned part.
-  struct PartRange {
-    std::size_t part = 0;
-    std::int64_t begin = 0;
-    std::int64_t count = 0;
-  };
-  /// The ranges of which each rank along the tensor axis still holds only a term of the gradient after the
-  /// exchange's reduction. Neighbouring ranges are joined. Each range is summed before the update.
-  static std::vector<PartRange> tensor_terms(const ParameterTable& table, const std::vector<UnitPart>& owned);
-  /// The calls that sum these ranges, all under way at the same time, in a list in which `before` other
-  /// calls precede them.
-  static std::vector<PlannedCall> tensor_calls(const ParameterTable& table,
-                                               const std::vector<UnitPart>& owned, DType gradient_type,
-                                               std::size_t before);
   /// Bytes that this class itself allocates on the device to run steps of `schedule`.
   static std::size_t workspace_bytes(const Schedule& schedule) {
-    return sizeof(GuardState) + sizeof(StepMemory) * (1 + static_cast<std::size_t>(schedule.ahead()));
+    return sizeof(StepMemory) * (1 + static_cast<std::size_t>(schedule.ahead()));
   }
 
  private:
@@ -146,48 +125,25 @@ class TrainingStep {
   };
 
   void execute(const Occurrence& occurrence, StepDriver& driver);
-  void run_pass(const Occurrence& occurrence, StepDriver& driver);
   /// The first step does not use graphs, because libraries choose algorithms and allocate memory when they
   /// first see an operation. Nor does a traced step, because a trace shows each operation separately.
   bool as_graphs() const { return graphs_ && num_run_ > 0 && !trace_.on(); }
-  /// Sends a step's number and learning rate to the device, copies the loss scale if steps overlap, and
-  /// clears the loss sum on ranks without the head.
+  /// Sends a step's number and learning rate to the device, and copies the loss scale if steps overlap.
   void begin(std::int64_t step);
   StepMemory* memory_of(std::int64_t step) const;
   Slot& slot_of(std::size_t run) { return slots_[run % slots_.size()]; }
   PhaseSpan& next_span();
-  void sum_tensor_terms();
-  void update(std::int64_t step);
   std::int64_t first_sample(int micro_batch) const;
-  void find_norm_ranges();
-
-  struct NormRange {
-    PartRange range;
-    int copies = 1;  ///< number of ranks that own each element
-  };
+  GuardState* guard_state() const;
 
   ComputeBackend& backend_;
-  const ProcessGrid& grid_;
-  const Coordinates coordinates_;
-  Communicator& world_;  // all ranks
   const StepConfig& config_;
   Trace& trace_;
   const bool graphs_;
-  ParameterTable table_;
-  Schedule schedule_;
-  bool has_head_;  // the rank holds the last chunk
-  std::unique_ptr<GradientExchange> exchange_;
-  std::unique_ptr<Optimizer> optimizer_;
-  std::unique_ptr<ModelExecutor> executor_;
-  GuardConfig guard_config_;
-  std::vector<PartRange> tensor_terms_;
-  std::vector<NormRange> norm_ranges_;  // of all owned parts
-
-  DeviceBuffer memory_;       // StepMemory of the steps under way, used in rotation
-  DeviceBuffer guard_state_;  // GuardState
-  /// The parts of the update before and after its sum over all ranks; one pair per StepMemory. A single rank
-  /// uses only the first of a pair.
-  std::vector<std::array<DeviceGraph, 2>> update_graphs_;
+  const RankProgram& program_;
+  ModelExecutor executor_;
+  RankState state_{program_, executor_};
+  DeviceBuffer memory_;               // StepMemory of the steps under way, used in rotation
   std::vector<std::int32_t> tokens_;  // a micro-batch (B, T + 1)
   std::array<Slot, 2> slots_;
   std::array<TransferBuffer, 2> inputs_;  // StepScalars of the steps that begin, used alternately

@@ -1,11 +1,22 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "parallel/exchange/zero.hpp"
-
+// zero1, zero2, zero3: data parallelism whose ranks along Axis::shard divide the optimizer's states and, from
+// zero2 on, the gradients and, with zero3, the weights (Rajbhandari et al., "ZeRO", SC 2020, section 5; Zhao
+// et al., "PyTorch FSDP", VLDB 2023, for units and prefetching).
+//
+// Each of these ranks owns a part of every unit, which is padded to a multiple of ranks x
+// ParameterTable::alignment; the last parts may lie partly or wholly in the padding. A unit's gradient is
+// reduce-scattered when the step's last backward pass has completed it or, if gradients are divided, after
+// every backward pass that completes it. A divided gradient exists as a whole only from its first
+// contribution until that reduction. After a unit's last reduction of the step, the replicas sum the
+// gradients of the parts that they own. Undivided weights are gathered after the update; divided weights
+// before they are used.
 #include <algorithm>
-#include <exception>
-#include <utility>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
 
-#include "core/base/weight_version.hpp"
+#include "parallel/exchange/exchange.hpp"
 
 namespace mylos {
 
@@ -27,44 +38,255 @@ constexpr ParamSpec zero3_params[] = {
                   "backward pass; false keeps them for it."),
 };
 
-template <ZeroStage stage>
-ZeroConfig config_of(const ParamValues& values) {
-  ZeroConfig config{.stage = stage};
-  if (config.divides_weights()) {
-    config.prefetch = values.integer("parallel.prefetch");
-    config.reshard = values.boolean("parallel.reshard");
+/// What is divided; each stage includes the earlier ones.
+enum class ZeroStage : std::uint8_t { optimizer_states = 1, gradients, parameters };
+
+constexpr AxisSet shards = {Axis::shard};
+
+class Zero {
+ public:
+  Zero(ZeroStage stage, Lowering& lowering)
+      : divides_gradients_(stage >= ZeroStage::gradients),
+        divides_weights_(stage >= ZeroStage::parameters),
+        lowering_(lowering),
+        table_(lowering.table()),
+        ranks_(lowering.coordinates().extent(Axis::shard)),
+        rank_(lowering.coordinates().index(Axis::shard)) {}
+
+  Holding hold() {
+    const std::int64_t grain = ParameterTable::alignment * ranks_;
+    std::int64_t whole = 0;
+    for (const Unit& unit : table_.units()) {
+      parts_.push_back((unit.size + grain - 1) / grain * ParameterTable::alignment);
+      whole += parts_.back() * ranks_;
+    }
+    const std::int64_t own = whole / ranks_;
+    const int weights =
+        lowering_.keep("zero: weights", MemoryCategory::parameters, divides_weights_ ? own : whole,
+                       lowering_.compute_type(), divides_weights_ ? AxisSet() : shards);
+    const int gradients =
+        lowering_.has_gradients()
+            ? lowering_.keep("zero: gradients", MemoryCategory::gradients, divides_gradients_ ? own : whole,
+                             lowering_.gradient_type(), divides_gradients_ ? AxisSet() : shards)
+            : -1;
+    std::int64_t begin = 0;  // of the unit's parts
+    for (int unit = 0; unit < table_.num_units(); ++unit) {
+      const std::int64_t part = parts_[static_cast<std::size_t>(unit)];
+      const std::int64_t size = table_.unit(unit).size;
+      const std::int64_t first = std::min(rank_ * part, size);
+      HeldUnit& held = holding_.units.emplace_back();
+      held.owned = {unit, first, std::min(first + part, size) - first};
+      held.begin = rank_ * part;
+      held.weights = place(Storages::weights_storage(unit), divides_weights_, weights, begin, part,
+                           lowering_.compute_type(), MemoryCategory::gathered_weights);
+      if (lowering_.has_gradients())
+        held.gradient = place(Storages::gradients_storage(unit), divides_gradients_, gradients, begin, part,
+                              lowering_.gradient_type(), MemoryCategory::full_gradients);
+      begin += part;
+    }
+    const Coordinates& coordinates = lowering_.coordinates();
+    holding_.stored =
+        share_of(holding_.owned(), coordinates.extent(replica_axes), coordinates.index(replica_axes));
+    holding_.sharded_axes = shards;
+    return holding_;
   }
-  return config;
-}
 
-template <ZeroStage stage>
-ExchangePlan plan(const ParamValues& values, const ExchangeScope& scope) {
-  const ZeroConfig config = config_of<stage>(values);
-  const ZeroLayout layout(config, scope);
-  const auto bytes = [](std::int64_t elements, DType type) {
-    return elements * static_cast<std::int64_t>(size_of(type));
+  /// Gathers each unit's weights after its update.
+  void publish_weights() {
+    if (divides_weights_ || ranks_ == 1) return;
+    for (int unit = 0; unit < table_.num_units(); ++unit)
+      lowering_.publish(unit, lowering_.add(AllGatherCall{held(unit).weights, whole_weights(unit), shards}));
+  }
+
+  /// Gathers divided weights before their use. Time is counted in visits, the passes through a block that
+  /// read weights. A gather starts `prefetch` visits before the first use, or at the first visit. Weights
+  /// that are used again within `prefetch` visits stay; without `reshard`, so do weights that the same
+  /// micro-batch uses again.
+  void gather_weights(const std::vector<Pass*>& passes, std::int64_t prefetch, bool reshard) {
+    struct Visit {
+      Pass* pass;
+      std::size_t index;
+    };
+    struct Stay {  // of a unit's weights in memory
+      std::int64_t last;
+      int micro_batch;
+    };
+    std::vector<Visit> visits;
+    std::map<int, Stay> newest;                        // by unit
+    std::vector<std::pair<int, std::int64_t>> firsts;  // unit and visit of each first use
+    for (Pass* pass : passes) {
+      int block = -1;
+      for (const UnitUse& use : pass->program->uses) {
+        if (!use.reads_weights) continue;
+        if (use.visit != block) visits.push_back({pass, use.first});
+        block = use.visit;
+        const std::int64_t now = std::ssize(visits) - 1;
+        const auto found = newest.find(use.unit);
+        const auto stays = [&](const Stay& stay) {
+          const bool is_of_micro_batch = pass->micro_batch >= 0 && stay.micro_batch == pass->micro_batch;
+          return now - stay.last <= prefetch || (!reshard && is_of_micro_batch);
+        };
+        if (found == newest.end() || !stays(found->second)) firsts.emplace_back(use.unit, now);
+        newest[use.unit] = {now, pass->micro_batch};
+      }
+    }
+    for (const auto& [unit, visit] : firsts) {
+      const Visit& start = visits[static_cast<std::size_t>(std::max<std::int64_t>(visit - prefetch, 0))];
+      Lowering::before(*start.pass, start.index, gather_of(unit));
+    }
+  }
+
+  void reduce_gradients() {
+    std::vector<std::int64_t> last_completed(table_.units().size(), -1);  // beginnings of ranges
+    lowering_.for_each_completion([&](const Pass&, std::size_t, const GradientRange& range) {
+      last_completed[static_cast<std::size_t>(range.unit)] = range.begin;
+    });
+    const auto num_units = table_.units().size();
+    constexpr int nothing = -2;
+    std::vector<int> begun_by(num_units, nothing);  // micro-batch that the whole gradient is of
+    std::vector<bool> is_summed(num_units);         // the part holds the sum of earlier micro-batches
+    for (Pass* pass : lowering_.step) {
+      if (!divides_gradients_ && !pass->is_last) continue;
+      auto use = pass->program->uses.begin();
+      for (std::size_t i = 0; i < pass->program->entries.size(); ++i) {
+        for (; use != pass->program->uses.end() && use->first == i; ++use) {
+          if (!divides_gradients_ || !use->adds_gradients) continue;
+          int& owner = begun_by[static_cast<std::size_t>(use->unit)];
+          if (owner == pass->micro_batch) continue;
+          if (owner != nothing) {
+            fail(ExitCode::usage,
+                 "gradients can be divided (zero2, zero3) only if the schedule completes those of a "
+                 "micro-batch before it begins those of the next");
+          }
+          owner = pass->micro_batch;
+          for (const int fill : fills_of(use->unit)) Lowering::before(*pass, i, fill);
+        }
+        for (const GradientRange& range : pass->program->entries[i].completes) {
+          const auto unit = static_cast<std::size_t>(range.unit);
+          if (range.begin != last_completed[unit]) continue;
+          const auto queue = [&](int entry) { Lowering::after(*pass, i, entry); };
+          if (is_summed[unit]) queue(sum_of(range.unit));
+          is_summed[unit] = divides_gradients_;
+          begun_by[unit] = nothing;
+          const int reduction = reduction_of(range.unit);
+          queue(reduction);
+          finish_reduction(queue);
+          reducing_ = Reduction{range.unit, pass->is_last, reduction};
+        }
+      }
+    }
+    const auto queue = [&](int entry) { lowering_.reduce(entry); };
+    finish_reduction(queue);
+    for (const int sum : replica_sums_) queue(lowering_.await(sum));
+  }
+
+ private:
+  struct Reduction {
+    int unit;
+    bool is_last;
+    int call;
   };
-  ExchangePlan plan;
-  plan.weight_bytes = bytes(layout.weight_size, scope.compute_type);
-  plan.gathered_bytes = bytes(layout.gathered_size, scope.compute_type);
-  plan.gradient_bytes = bytes(layout.gradient_size, scope.gradient_type);
-  plan.full_gradient_bytes = bytes(layout.full_gradient_size, scope.gradient_type);
-  plan.calls = layout.calls;
-  plan.owned = layout.owned(scope.table);
-  plan.stored =
-      share_of(plan.owned, scope.coordinates.extent(replica_axes), scope.coordinates.index(replica_axes));
-  plan.reduces_each_micro_batch = config.divides_gradients();
-  plan.keeps_weights = !config.divides_weights();
-  return plan;
-}
+  using Numbers = std::map<int, int>;  // of entries, by unit
+
+  const HeldUnit& held(int unit) const { return holding_.units[static_cast<std::size_t>(unit)]; }
+  std::int64_t padded(int unit) const { return parts_[static_cast<std::size_t>(unit)] * ranks_; }
+  TensorRef whole_weights(int unit) const {
+    return Storages::flat(Storages::weights_storage(unit), 0, lowering_.compute_type(), padded(unit));
+  }
+  TensorRef whole_gradient(int unit) const {
+    return Storages::flat(Storages::gradients_storage(unit), 0, lowering_.gradient_type(), padded(unit));
+  }
+
+  /// Places a unit's weights or gradients, and returns this rank's part of them: `part` elements. The parts
+  /// of earlier units have `begin` elements.
+  TensorRef place(int storage, bool is_divided, int kept, std::int64_t begin, std::int64_t part, DType dtype,
+                  MemoryCategory category) {
+    const auto bytes = static_cast<std::int64_t>(size_of(dtype));
+    lowering_.storages().at(storage).bytes = static_cast<std::size_t>(part * ranks_ * bytes);
+    if (is_divided) {
+      lowering_.put_in_arena(storage, category, shards);
+      return Storages::flat(kept, begin * bytes, dtype, part);
+    }
+    lowering_.put_within(storage, kept, begin * ranks_, dtype);
+    return Storages::flat(storage, rank_ * part * bytes, dtype, part);
+  }
+
+  int gather_of(int unit) {
+    if (!gathers_.contains(unit))
+      gathers_[unit] = lowering_.add(AllGatherCall{held(unit).weights, whole_weights(unit), shards});
+    return gathers_[unit];
+  }
+  int reduction_of(int unit) {
+    if (!reductions_.contains(unit))
+      reductions_[unit] = lowering_.add(ReduceScatterCall{whole_gradient(unit), held(unit).gradient, shards});
+    return reductions_[unit];
+  }
+  /// Adds the sum of earlier micro-batches to this rank's part of the whole gradient.
+  int sum_of(int unit) {
+    if (!sums_.contains(unit)) {
+      const TensorRef& sum = held(unit).gradient;
+      const TensorRef terms = whole_gradient(unit).flat(rank_ * sum.size(), sum.size());
+      sums_[unit] = lowering_.add(DropoutAdd{.x = sum, .residual = terms, .y = terms});
+    }
+    return sums_[unit];
+  }
+  /// Clear the gaps between and after the parameters, which nothing else writes.
+  const std::vector<int>& fills_of(int unit) {
+    const auto [found, is_new] = fills_.try_emplace(unit);
+    if (!is_new) return found->second;
+    std::int64_t end = 0;
+    const auto fill_until = [&](std::int64_t begin) {
+      if (begin > end)
+        found->second.push_back(
+            lowering_.add(Fill{.y = whole_gradient(unit).flat(end, begin - end), .value = 0.0F}));
+    };
+    for (const int index : table_.unit(unit).parameters) {
+      const Parameter& parameter = table_.parameters()[static_cast<std::size_t>(index)];
+      fill_until(parameter.offset);
+      end = parameter.offset + parameter.padded_size();
+    }
+    fill_until(table_.unit(unit).size);
+    return found->second;
+  }
+
+  /// Waits for the reduction under way, so that at most two whole gradients exist; after a unit's last one of
+  /// the step, starts the sum over the replicas.
+  void finish_reduction(const auto& queue) {
+    if (!reducing_) return;
+    queue(lowering_.await(reducing_->call));
+    if (reducing_->is_last && lowering_.coordinates().extent(replica_axes) > 1) {
+      replica_sums_.push_back(
+          lowering_.add(AllReduceCall{.buffer = held(reducing_->unit).gradient, .group = replica_axes}));
+      queue(replica_sums_.back());
+    }
+    reducing_.reset();
+  }
+
+  bool divides_gradients_, divides_weights_;
+  Lowering& lowering_;
+  const ParameterTable& table_;
+  int ranks_, rank_;
+  std::vector<std::int64_t> parts_;  // elements of each rank's part, by unit
+  Holding holding_;
+  Numbers gathers_, reductions_, sums_;
+  std::map<int, std::vector<int>> fills_;  // by unit
+  std::optional<Reduction> reducing_;      // under way
+  std::vector<int> replica_sums_;
+};
 
 template <ZeroStage stage>
-std::unique_ptr<GradientExchange> make(const ParamValues& values, const ExchangeScope& scope,
-                                       ComputeBackend& backend, MemoryLedger& ledger,
-                                       const ProcessGrid& grid) {
-  Communicator* replicas = scope.coordinates.extent(replica_axes) > 1 ? &grid.group(replica_axes) : nullptr;
-  return std::make_unique<Zero>(config_of<stage>(values), scope, backend, ledger, grid.group({Axis::shard}),
-                                replicas);
+Holding lower(const ParamValues& values, Lowering& lowering) {
+  Zero zero(stage, lowering);
+  Holding holding = zero.hold();
+  zero.publish_weights();
+  if constexpr (stage == ZeroStage::parameters) {
+    const std::int64_t prefetch = values.integer("parallel.prefetch");
+    const bool reshard = values.boolean("parallel.reshard");
+    for (const auto* passes : {&lowering.step, &lowering.evaluation, &lowering.generation})
+      zero.gather_weights(*passes, prefetch, reshard);
+  }
+  if (lowering.has_gradients()) zero.reduce_gradients();
+  return holding;
 }
 
 }  // namespace
@@ -74,215 +296,21 @@ extern constinit const ExchangeKind zero1_exchange{
     .doc = "optimizer states are divided among the ranks",
     .params = zero1_params,
     .shards = true,
-    .gathers_within_passes = false,
-    .plan = plan<ZeroStage::optimizer_states>,
-    .make = make<ZeroStage::optimizer_states>,
+    .lower = lower<ZeroStage::optimizer_states>,
 };
 extern constinit const ExchangeKind zero2_exchange{
     .name = "zero2",
     .doc = "optimizer states and gradients are divided",
     .params = {},
     .shards = true,
-    .gathers_within_passes = false,
-    .plan = plan<ZeroStage::gradients>,
-    .make = make<ZeroStage::gradients>,
+    .lower = lower<ZeroStage::gradients>,
 };
 extern constinit const ExchangeKind zero3_exchange{
     .name = "zero3",
     .doc = "optimizer states, gradients and weights are divided",
     .params = zero3_params,
     .shards = true,
-    .gathers_within_passes = true,
-    .plan = plan<ZeroStage::parameters>,
-    .make = make<ZeroStage::parameters>,
+    .lower = lower<ZeroStage::parameters>,
 };
-
-Zero::Zero(const ZeroConfig& config, const ExchangeScope& scope, ComputeBackend& backend,
-           MemoryLedger& ledger, Communicator& shards, Communicator* replicas)
-    : GradientExchange(scope.table),
-      config_(config),
-      backend_(backend),
-      compute_type_(scope.compute_type),
-      gradient_type_(scope.gradient_type),
-      shards_(shards),
-      replicas_(replicas),
-      layout_(config, scope) {
-  const auto num_units = static_cast<std::size_t>(table().num_units());
-  const auto buffer = [&](MemoryCategory category, std::int64_t elements, DType type, const char* label,
-                          bool is_window) {
-    const std::size_t bytes = static_cast<std::size_t>(elements) * size_of(type);
-    DeviceBuffer made = is_window ? DeviceBuffer(backend, ledger, category, bytes, label, shards)
-                                  : DeviceBuffer(backend, ledger, category, bytes, label);
-    backend.run(Fill{.y = {made.data(), type, {elements}}, .value = 0.0F});
-    return made;
-  };
-  weights_ = buffer(MemoryCategory::parameters, layout_.weight_size, compute_type_, "mylos::zero::weights",
-                    !config.divides_weights());
-  if (config.divides_weights()) {
-    gathered_ = buffer(MemoryCategory::gathered_weights, layout_.gathered_size, compute_type_,
-                       "mylos::zero::gathered_weights", true);
-  }
-  if (layout_.has_gradients) {
-    gradients_ = buffer(MemoryCategory::gradients, layout_.gradient_size, gradient_type_,
-                        "mylos::zero::gradients", !config.divides_gradients());
-    if (config.divides_gradients()) {
-      full_gradients_ = buffer(MemoryCategory::full_gradients, layout_.full_gradient_size, gradient_type_,
-                               "mylos::zero::full_gradients", true);
-    }
-  }
-  versions_.resize(num_units);
-  publications_.resize(num_units);
-  full_gradient_of_.assign(num_units, -1);
-  has_sum_.assign(num_units, false);
-  sums_.reserve(num_units);
-  gathers_.resize(num_units);
-  gathered_at_.resize(num_units);
-  if (!config.divides_weights()) std::ranges::generate(versions_, new_weight_version);
-}
-
-// Does not wait while an exception propagates: the job is about to end, and other ranks may never join the
-// collectives.
-Zero::~Zero() {
-  if (std::uncaught_exceptions() == 0) Zero::settle();
-}
-
-TensorRef Zero::whole(const DeviceBuffer& buffer, DType type, int unit) const {
-  return TensorRef(buffer.data(), type, {layout_.whole_size})
-      .flat(layout_.unit(unit).whole, layout_.padded(unit));
-}
-
-TensorRef Zero::own(const DeviceBuffer& buffer, DType type, bool is_divided, int unit) const {
-  const std::int64_t part = layout_.unit(unit).part;
-  if (!is_divided) return whole(buffer, type, unit).flat(layout_.rank * part, part);
-  return TensorRef(buffer.data(), type, {layout_.own_size}).flat(layout_.unit(unit).own, part);
-}
-
-TensorRef Zero::weights(const UnitPart& part) const {
-  TensorRef view =
-      own_weights(part.unit).flat(part.begin - layout_.owned(table(), part.unit).begin, part.count);
-  view.version = versions_[static_cast<std::size_t>(part.unit)];
-  return view;
-}
-
-TensorRef Zero::gradient(const UnitPart& part) const {
-  return own_gradient(part.unit).flat(part.begin - layout_.owned(table(), part.unit).begin, part.count);
-}
-
-std::vector<UnitPart> Zero::stored() const {
-  return replicas_ == nullptr ? owned() : share_of(owned(), replicas_->size(), replicas_->rank());
-}
-
-void Zero::begin(UnitSequence sequence) {
-  sequence_ = sequence;
-  num_acquired_ = 0;
-  num_completed_ = 0;
-}
-
-UnitView Zero::acquire(const UnitAccess& access) {
-  const std::size_t acquisition = sequence().acquisitions.place(num_acquired_++);
-  const auto unit = static_cast<std::size_t>(access.unit);
-  const std::int64_t size = table().unit(access.unit).size;
-  UnitView view;
-  if (access.reads_weights && config_.divides_weights()) {
-    view.weights = gathered_weights(access.unit, acquisition).flat(0, size);
-  } else if (access.reads_weights) {
-    publications_[unit].wait();
-    view.weights = whole(weights_, compute_type_, access.unit).flat(0, size);
-    view.weights.version = versions_[unit];
-  }
-  if (access.adds_gradients) {
-    view.gradients = (config_.divides_gradients() ? begun_gradient(access.unit, acquisition)
-                                                  : whole(gradients_, gradient_type_, access.unit))
-                         .flat(0, size);
-  }
-  return view;
-}
-
-TensorRef Zero::gathered_weights(int unit, std::size_t acquisition) {
-  const auto memory_of = [&](int gathered) {
-    return TensorRef(gathered_.data(), compute_type_, {layout_.gathered_size})
-        .flat(gathered_at_[static_cast<std::size_t>(gathered)], layout_.padded(gathered));
-  };
-  for (const ZeroLayout::Gather& gather :
-       std::ranges::equal_range(sequence().gathers, acquisition, {}, &ZeroLayout::Gather::start)) {
-    const auto index = static_cast<std::size_t>(gather.unit);
-    gathered_at_[index] = gather.offset;
-    gathers_[index] = shards_.all_gather(own_weights(gather.unit), memory_of(gather.unit));
-  }
-  gathers_[static_cast<std::size_t>(unit)].wait();
-  return memory_of(unit);
-}
-
-TensorRef Zero::full_gradient(int unit) const {
-  return TensorRef(full_gradients_.data(), gradient_type_, {layout_.full_gradient_size})
-      .flat(full_gradient_of_[static_cast<std::size_t>(unit)], layout_.padded(unit));
-}
-
-TensorRef Zero::begun_gradient(int unit, std::size_t acquisition) {
-  std::int64_t& place = full_gradient_of_[static_cast<std::size_t>(unit)];
-  if (place >= 0) return full_gradient(unit);
-  if (reduction_ && reduction_->unit == unit) finish_reduction();
-  place = sequence().gradients_of[acquisition];
-  const TensorRef gradient = full_gradient(unit);
-  for (const GradientRange& gap : layout_.unit(unit).gaps)
-    backend_.run(Fill{.y = gradient.flat(gap.begin, gap.end - gap.begin), .value = 0.0F});
-  return gradient;
-}
-
-void Zero::release(int /*unit*/) {
-  shards_.progress();
-}
-
-bool Zero::starts_reduction(const GradientRange& range) const {
-  return range.begin == layout_.unit(range.unit).last_completed;
-}
-
-void Zero::gradient_ready(const GradientRange& range) {
-  const bool is_last = sequence().is_last[sequence().completions.place(num_completed_++)];
-  if (!starts_reduction(range)) return;
-  const TensorRef sum = own_gradient(range.unit);
-  TensorRef terms;
-  if (config_.divides_gradients()) {
-    const auto unit = static_cast<std::size_t>(range.unit);
-    terms = full_gradient(range.unit);
-    const TensorRef own_terms = terms.flat(layout_.rank * sum.size(), sum.size());
-    if (has_sum_[unit]) backend_.run(DropoutAdd{.x = sum, .residual = own_terms, .y = own_terms});
-    has_sum_[unit] = true;
-    full_gradient_of_[unit] = -1;
-  } else {
-    terms = whole(gradients_, gradient_type_, range.unit);
-  }
-  Request request = shards_.reduce_scatter(terms, sum, ReduceOp::sum);
-  finish_reduction();
-  reduction_ = Reduction{range.unit, is_last, std::move(request)};
-}
-
-void Zero::finish_reduction() {
-  if (!reduction_) return;
-  reduction_->request.wait();
-  if (reduction_->is_last && replicas_ != nullptr)
-    sums_.push_back(replicas_->all_reduce(own_gradient(reduction_->unit), ReduceOp::sum));
-  reduction_.reset();
-}
-
-void Zero::reduce() {
-  finish_reduction();
-  for (Request& sum : sums_) sum.wait();
-  sums_.clear();
-  has_sum_.assign(has_sum_.size(), false);
-}
-
-void Zero::publish(int unit) {
-  if (config_.divides_weights()) return;
-  const auto index = static_cast<std::size_t>(unit);
-  versions_[index] = new_weight_version();
-  if (layout_.ranks == 1) return;
-  publications_[index].wait();
-  publications_[index] = shards_.all_gather(own_weights(unit), whole(weights_, compute_type_, unit));
-}
-
-void Zero::settle() {
-  for (Request& publication : publications_) publication.wait();
-}
 
 }  // namespace mylos

@@ -11,7 +11,7 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
 constexpr std::ptrdiff_t collectives_printed = 8;
-constexpr std::size_t report_bytes_per_rank = 128 * (collectives_printed + 8);
+constexpr std::size_t report_bytes_per_rank = 192 * (collectives_printed + 8);
 
 double seconds(nanoseconds duration) {
   return std::chrono::duration<double>(duration).count();

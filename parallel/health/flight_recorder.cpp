@@ -119,7 +119,7 @@ void store(FlightPage::Slot& slot, std::uint64_t number, CallKind kind, std::str
            std::string_view object, std::uint64_t bytes) {
   const auto now = Clock::now().time_since_epoch();
   slot.record.store({number, bytes, std::chrono::nanoseconds(now).count(), kind, fixed_text<16>(operation),
-                     fixed_end<40>(object)});
+                     fixed_end<object_bytes>(object)});
 }
 
 // The remainder of the number that `begin` returns: the index of the call's ring, or a computation.

@@ -50,6 +50,8 @@ class SharedValue {
   std::array<std::atomic<std::uint64_t>, std::tuple_size_v<Words>> words_{};
 };
 
+inline constexpr std::size_t object_bytes = 96;
+
 /// One operation in shared memory.
 struct OperationRecord {
   std::uint64_t number;  // from 1; collectives and other calls are numbered separately
@@ -57,7 +59,7 @@ struct OperationRecord {
   std::int64_t begin_ns;  // CLOCK_MONOTONIC, the same for all processes of a node
   CallKind kind;
   std::array<char, 16> operation;
-  std::array<char, 40> object;  // such as an axis, or the end of a file's name
+  std::array<char, object_bytes> object;  // such as an axis and an entry, or the end of a file's name
 };
 
 struct PhaseRecord {

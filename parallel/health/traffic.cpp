@@ -2,7 +2,9 @@
 #include "parallel/health/traffic.hpp"
 
 #include <algorithm>
+#include <array>
 
+#include "core/communication/call_site.hpp"
 #include "parallel/health/flight_recorder.hpp"
 
 namespace mylos {
@@ -90,10 +92,19 @@ Request CountedCommunicator::start(const CommCall& call) {
   const std::uint64_t payload_bytes = call.payload_bytes();
   axis_->count(call.operation, payload_bytes);
   std::uint64_t number = 0;
-  if (recorder_ != nullptr)
-    number = recorder_->begin(CallKind::collective, name_of(call.operation), axis_->label(), payload_bytes);
+  const CallSite* site = current_call_site();
+  if (recorder_ != nullptr) {
+    std::array<char, object_bytes> object{};
+    if (site == nullptr) {
+      fmt::format_to_n(object.data(), object.size() - 1, "{}", axis_->label());
+    } else {
+      fmt::format_to_n(object.data(), object.size() - 1, "{}; {} {}, {}:{}", axis_->label(), site->program,
+                       site->number, site->where.file_name(), site->where.line());
+    }
+    number = recorder_->begin(CallKind::collective, name_of(call.operation), object.data(), payload_bytes);
+  }
   const bool is_message = call.operation == CommOperation::send || call.operation == CommOperation::recv;
-  if (checked_ && !is_message) check(call);
+  if (checked_ && !is_message && site == nullptr) check(call);
   Request request = call.on(next());
   if (recorder_ == nullptr) return request;
   return with_waits(std::move(request), [recorder = recorder_, number](const auto& wait) {

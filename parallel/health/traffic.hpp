@@ -69,13 +69,15 @@ inline constexpr bool calls_are_checked = false;
 inline constexpr bool calls_are_checked = true;
 #endif
 
-/// Counts every operation, and notes it in the flight recorder from the call to the wait.
+/// Counts every operation, and notes it in the flight recorder from the call to the wait, with the entry of
+/// the program that makes it.
 ///
-/// In debug builds it also checks that all ranks make the same call. Before each collective, a blocking
-/// all_reduce of (h, -h) with `max` gives the largest and the smallest hash h of the operation, its type,
-/// bytes (except in all_to_all_v), reduction and root. If they differ, the calls are gathered, and all ranks
-/// throw ExitCode::watchdog with the call of every rank; a rank is named by its number in the world if there
-/// is a recorder. The checks use host memory, so they are left out if the host cannot reach the buffers. The
+/// In debug builds it also checks that all ranks make the same call, unless the call is one of a program:
+/// their lists are compared at set-up (list_check.hpp). Before each collective, a blocking all_reduce of (h,
+/// -h) with `max` gives the largest and the smallest hash h of the operation, its type, bytes (except in
+/// all_to_all_v), reduction and root. If they differ, the calls are gathered, and all ranks throw
+/// ExitCode::watchdog with the call of every rank; a rank is named by its number in the world if there is a
+/// recorder. The checks use host memory, so they are left out if the host cannot reach the buffers. The
 /// communicators of a split are not counted: they belong to other axes, and the caller wraps them under their
 /// own labels.
 class CountedCommunicator final : public ForwardingCommunicator {

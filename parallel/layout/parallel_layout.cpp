@@ -6,12 +6,21 @@ namespace mylos {
 GridExtents ParallelLayout::extents() const {
   return {.replicate = static_cast<int>(data / shard),
           .shard = static_cast<int>(shard),
-          .tensor = static_cast<int>(tensor)};
+          .tensor = static_cast<int>(tensor),
+          .pipeline = static_cast<int>(pipeline)};
+}
+
+Schedule ParallelLayout::schedule_of(const Coordinates& coordinates, std::int64_t micro_batches) const {
+  const ScheduleScope scope{.micro_batches = static_cast<int>(micro_batches),
+                            .stages = coordinates.extent(Axis::pipeline),
+                            .values = &values};
+  return schedule->make(scope)[static_cast<std::size_t>(coordinates.index(Axis::pipeline))];
 }
 
 std::vector<AxisSet> ParallelLayout::groups() const {
   std::vector<AxisSet> groups = {loss_axes, all_axes};
   if (tensor > 1) groups.emplace_back(AxisSet{Axis::tensor});
+  if (pipeline > 1) groups.emplace_back(AxisSet{Axis::pipeline});
   if (shard > 1) groups.emplace_back(AxisSet{Axis::shard});
   if (shard > 1 && shard < data) groups.push_back(replica_axes);
   return groups;

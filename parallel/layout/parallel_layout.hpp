@@ -8,24 +8,28 @@
 #include "core/layout/axis.hpp"
 #include "core/layout/parameter_table.hpp"
 #include "core/param_values.hpp"
-#include "parallel/exchange/gradient_exchange.hpp"
+#include "parallel/exchange/exchange.hpp"
 #include "parallel/schedule/schedule.hpp"
 
 namespace mylos {
 
 struct ParallelLayout {
-  std::int64_t tensor = 1;  ///< ranks that divide the matrices of the blocks
-  TensorSplits splits{};    ///< what else these ranks divide
-  std::int64_t data = 1;    ///< ranks that read different samples
+  std::int64_t tensor = 1;    ///< ranks that divide the matrices of the blocks
+  TensorSplits splits{};      ///< what else these ranks divide
+  std::int64_t data = 1;      ///< ranks that read different samples
+  std::int64_t pipeline = 1;  ///< stages
+  std::vector<int> cuts{};  ///< the first blocks of chunks 1, 2, ... (ModelCuts); empty: as even as possible
   std::int64_t shard = 1;   ///< neighbouring data ranks that divide one copy of what the exchange divides
   const ExchangeKind* exchange = nullptr;
   const ScheduleKind* schedule = nullptr;
   ParamValues values;  ///< of the deck; contains at least section parallel
 
   GridExtents extents() const;
-  std::int64_t world_size() const { return tensor * data; }
+  /// What the stage at `coordinates` does with a step of `micro_batches`.
+  Schedule schedule_of(const Coordinates& coordinates, std::int64_t micro_batches) const;
+  std::int64_t world_size() const { return tensor * data * pipeline; }
   /// The groups of ranks in which a run communicates: the ranks that compute terms of one loss, all ranks,
-  /// the ranks along the tensor axis, and the groups of the exchange.
+  /// the ranks along the tensor and pipeline axes, and the groups of the exchange.
   std::vector<AxisSet> groups() const;
   /// The coordinates of rank 0; no other rank holds more of the model.
   Coordinates first() const { return {extents(), static_cast<int>(world_size()), 0}; }

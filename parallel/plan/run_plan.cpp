@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <ranges>
 #include <tuple>
 #include <utility>
@@ -13,9 +14,8 @@
 #include "parallel/collectives/algorithm_choice.hpp"
 #include "parallel/collectives/hierarchical.hpp"
 #include "parallel/collectives/scratch_pool.hpp"
-#include "parallel/engine/activation_plan.hpp"
+#include "parallel/engine/rank_program.hpp"
 #include "parallel/engine/training_step.hpp"
-#include "parallel/engine/unit_events.hpp"
 
 namespace mylos {
 
@@ -46,66 +46,27 @@ std::int64_t snapshot_bytes(const OptimizerKind& optimizer, const std::vector<Un
 
 namespace {
 
-std::uint64_t payload_bytes(const PlannedCall& call, const Coordinates& coordinates) {
-  const bool is_divided =
-      call.operation == CommOperation::all_gather || call.operation == CommOperation::reduce_scatter;
-  const int parts = is_divided ? coordinates.extent(call.group) : 1;
-  return static_cast<std::uint64_t>(call.count * parts) * size_of(call.dtype);
-}
-
-std::vector<TrafficRow> traffic_of(const std::vector<PlannedCall>& calls, const Coordinates& coordinates) {
+std::vector<TrafficRow> traffic_of(const RankProgram& program) {
   std::vector<TrafficRow> rows;
-  for (const PlannedCall& call : calls) {
-    if (coordinates.extent(call.group) == 1) continue;
-    const std::string axis = ProcessGrid::label(coordinates, call.group);
+  program.for_each_step_entry([&](const Action&, const Entry& entry, std::size_t times) {
+    const std::optional<ListedCall> call = listed_call(entry);
+    if (!call || program.coordinates().extent(call->group) == 1) return;
+    const std::string axis = ProcessGrid::label(program.coordinates(), call->group);
     const auto same = [&](const TrafficRow& row) {
-      return row.axis == axis && row.operation == call.operation;
+      return row.axis == axis && row.operation == call->operation;
     };
     auto row = std::ranges::find_if(rows, same);
-    if (row == rows.end()) row = rows.insert(row, {.axis = axis, .operation = call.operation});
-    row->calls += call.times;
-    row->payload_bytes += call.times * payload_bytes(call, coordinates);
-  }
-  return rows;
-}
-
-/// The collectives of the programs that a step runs.
-std::vector<PlannedCall> calls_of(const Schedule& schedule, const ModelPrograms& programs) {
-  std::vector<PlannedCall> calls;
-  const ScheduleExcerpt excerpt = excerpt_of(schedule);
-  const Schedule& few = excerpt.schedule;
-  const Repetition& repeated = excerpt.actions;
-  few.for_each_action(1, false, 1, [&](const Occurrence& occurrence) {
-    const Action& action = few.actions[occurrence.index];
-    if (!is_of_micro_batch(action.kind) || is_message(action.kind)) return;
-    const bool is_repeated = occurrence.index >= repeated.begin && occurrence.index < repeated.end;
-    std::map<const void*, std::size_t> in_flight;  // by the address of the output
-    for (const Entry& entry : program_of(action, programs).entries) {
-      std::visit(
-          [&]<class Op>(const Op& op) {
-            if constexpr (std::is_same_v<Op, Await>) {
-              calls[in_flight.at(op.output.data)].until = calls.size();
-              in_flight.erase(op.output.data);
-            } else if constexpr (is_collective<Op>) {
-              const CommCall call = op.call();
-              in_flight.emplace(call.output.data, calls.size());
-              calls.push_back({.group = op.group,
-                               .operation = call.operation,
-                               .count = std::min(call.input.size(), call.output.size()),
-                               .dtype = call.input.dtype,
-                               .times = is_repeated ? repeated.times : 1});
-            }
-          },
-          entry.operation);
-    }
+    if (row == rows.end()) row = rows.insert(row, {.axis = axis, .operation = call->operation});
+    row->calls += times;
+    row->payload_bytes += times * call->payload_bytes;
   });
-  return calls;
+  return rows;
 }
 
 /// Scratch bytes of one call on rank 0 if comm.algorithm is `name`; for "auto", of the algorithm that needs
 /// the most. For the planned operations no rank needs more, except that halving_doubling may need one more
 /// element on another rank.
-std::size_t scratch_bytes(const std::string& name, const PlannedCall& call, const Coordinates& coordinates) {
+std::size_t scratch_bytes(const std::string& name, const ListedCall& call, const Coordinates& coordinates) {
   const int ranks = coordinates.extent(call.group);
   const auto of = [&](Algorithm algorithm) -> std::size_t {
     if (algorithm == Algorithm::native) return 0;
@@ -114,49 +75,55 @@ std::size_t scratch_bytes(const std::string& name, const PlannedCall& call, cons
            size_of(call.dtype);
   };
   if (name == "auto") return std::ranges::max(all_algorithms | std::views::transform(of));
-  return of(AlgorithmChoice::parse(name).of(call.operation, payload_bytes(call, coordinates)));
+  return of(AlgorithmChoice::parse(name).of(call.operation, call.payload_bytes));
 }
 
-/// The most scratch bytes that the pool holds while steps repeat these calls.
-std::int64_t scratch_bytes(const std::string& name, const std::vector<PlannedCall>& calls,
-                           const Coordinates& coordinates) {
+/// The most scratch bytes that the pool holds while steps repeat their calls.
+std::int64_t scratch_bytes(const std::string& name, const RankProgram& program) {
   if (name == "native") return 0;
   std::map<std::tuple<CommOperation, AxisSet, std::int64_t, DType>, std::size_t> known;
-  const auto bytes_of = [&](const PlannedCall& call) {
+  const auto bytes_of = [&](const ListedCall& call) {
     const auto [found, is_new] = known.try_emplace({call.operation, call.group, call.count, call.dtype});
-    if (is_new) found->second = scratch_bytes(name, call, coordinates);
+    if (is_new) found->second = scratch_bytes(name, call, program.coordinates());
     return found->second;
   };
   ScratchSizes pool;
   std::size_t most = 0;
+  std::multimap<const void*, std::size_t> lent;  // capacities by the output of the call
   constexpr int steps = 2;  // later steps, and repeated micro-batches, reuse the same blocks
   for (int step = 0; step < steps; ++step) {
-    std::multimap<std::size_t, std::size_t> lent;  // capacities by PlannedCall::until
-    for (std::size_t i = 0; i < calls.size(); ++i) {
-      const auto still_lent = lent.lower_bound(i + 1);
-      for (auto done = lent.begin(); done != still_lent; ++done) pool.give_back(done->second);
-      lent.erase(lent.begin(), still_lent);
-      const std::size_t bytes = bytes_of(calls[i]);
-      if (bytes > 0) lent.emplace(calls[i].until, pool.take(bytes).capacity);
-      most = std::max(most, pool.allocated());
-    }
-    for (const auto& [until, capacity] : lent) pool.give_back(capacity);
+    program.for_each_step_entry([&](const Action&, const Entry& entry, std::size_t) {
+      if (const auto* await = std::get_if<Await>(&entry.operation)) {
+        const auto found = lent.find(await->output.data);
+        if (found == lent.end()) return;
+        pool.give_back(found->second);
+        lent.erase(found);
+      } else if (const std::optional<ListedCall> call = listed_call(entry)) {
+        const std::size_t bytes = bytes_of(*call);
+        if (bytes > 0) lent.emplace(call_of(entry)->call.output.data, pool.take(bytes).capacity);
+        most = std::max(most, pool.allocated());
+      }
+    });
   }
   return static_cast<std::int64_t>(most);
 }
 
 /// The matrix products of the linear layers, one element per weight matrix.
-std::vector<PlannedProduct> products(const StepConfig& config, std::int64_t threads,
-                                     const ExchangePlan& exchange, const ModelPrograms& programs) {
+std::vector<PlannedProduct> products(const RankProgram& program, std::int64_t threads) {
+  const StepConfig& config = program.config();
+  const ModelPrograms& programs = program.programs();
   std::map<std::pair<int, std::int64_t>, PlannedProduct> planned;  // by unit and first element of the weight
   const auto product_of = [&](const TensorRef& weight) -> PlannedProduct& {
     const Place place = place_of(weight);
-    return planned[{programs.roots.all()[static_cast<std::size_t>(place.root)].unit,
+    return planned[{program.storages().at(place.storage).unit,
                     place.offset / static_cast<std::int64_t>(size_of(weight.dtype))}];
   };
+  const auto persists = [&](int storage) { return program.storages().at(storage).persists; };
   const auto add = [&](const auto& op) {
     if constexpr (requires { op.x, op.w, op.bias; }) {
       PlannedProduct& product = product_of(op.w);
+      const int weights = place_of(op.w).storage;
+      const int gradients = Storages::gradients_storage(program.storages().at(weights).unit);
       const std::int64_t rows = op.x.size() / op.w.shape[0];
       if (rows < product.rows) product.last_rows = rows;
       if (product.rows > 0) return;
@@ -168,15 +135,15 @@ std::vector<PlannedProduct> products(const StepConfig& config, std::int64_t thre
                  .grad_dtype = config.train.grad_dtype,
                  .transposed = !op.w.contiguous(),
                  .bias = static_cast<bool>(op.bias),
-                 .accumulates = config.train.accumulation > 1 && !exchange.reduces_each_micro_batch,
-                 .versioned = exchange.keeps_weights};
+                 .accumulates = config.train.accumulation > 1 && persists(gradients),
+                 .versioned = persists(weights)};
     } else if constexpr (requires { op.dw, op.accumulate; }) {
       PlannedProduct& product = product_of(op.dw);
       product.accumulates = product.accumulates || op.accumulate;
     }
   };
-  const auto add_all = [&](const Program& program) {
-    for (const Entry& entry : program.entries) std::visit(add, entry.operation);
+  const auto add_all = [&](const Program& own) {
+    for (const Entry& entry : own.entries) std::visit(add, entry.operation);
   };
   for (const ChunkPrograms& chunk : programs.chunks) add_all(chunk.forward);
   for (const ChunkPrograms& chunk : programs.chunks) std::ranges::for_each(chunk.backward, add_all);
@@ -204,69 +171,59 @@ PlannedAttention attention(const ModelPrograms& programs) {
 
 }  // namespace
 
-RunPlan make_plan(const StepConfig& config, const Platform& platform) {
-  const ModelConfig& model = config.model;
-  const Coordinates coordinates = config.parallel.first();
-  const ParameterTable table = config.table(coordinates);
-  const Schedule schedule = config.parallel.schedule->make(static_cast<int>(config.train.accumulation));
-  const ModelPrograms programs = record_programs(model, table, config.programs(schedule, coordinates));
-  const ActivationPlan activations(programs.roots, passages_of(schedule, programs));
+namespace {
 
+RunPlan plan_of(const StepConfig& config, const Platform& platform, int rank) {
+  const ModelConfig& model = config.model;
+  const auto ranks = static_cast<int>(config.parallel.world_size());
+  const RankProgram program(config, {config.parallel.extents(), ranks, rank});
   RunPlan plan;
-  plan.parameters = table.num_parameters();
+  plan.rank = rank;
+  plan.parameters = program.table().num_parameters();
   const auto bytes = [&](MemoryCategory category) -> std::int64_t& {
     return plan.memory[static_cast<std::size_t>(category)];
   };
-  const OptimizerKind& optimizer = *config.optimizer.kind;
-  const ExchangePlan exchange =
-      config.parallel.exchange->plan(config.parallel.values, {.table = table,
-                                                              .coordinates = coordinates,
-                                                              .compute_type = config.train.dtype,
-                                                              .gradient_type = config.train.grad_dtype,
-                                                              .events = unit_events_of(schedule, programs)});
-  std::int64_t elements = 0;
-  std::size_t segments = 0;
-  for (const UnitPart& part : exchange.owned) {
-    elements += part.count;
-    segments += segments_of(table, part, 0).size();
+  for (const Storage& storage : program.storages().all()) {
+    if (storage.persists && storage.within < 0)
+      bytes(storage.category) += static_cast<std::int64_t>(storage.bytes);
   }
-  bytes(MemoryCategory::parameters) = exchange.weight_bytes;
-  bytes(MemoryCategory::gradients) = exchange.gradient_bytes;
-  bytes(MemoryCategory::gathered_weights) = exchange.gathered_bytes;
-  bytes(MemoryCategory::full_gradients) = exchange.full_gradient_bytes;
-  bytes(MemoryCategory::optimizer) =
-      elements * 4 * optimizer.values_per_element(config.train.dtype, config.optimizer.keeps_master);
-  bytes(MemoryCategory::activations) = static_cast<std::int64_t>(activations.bytes());
-  // The optimizer's table of segments, and the device memory that TrainingStep itself allocates.
-  bytes(MemoryCategory::workspace) =
-      static_cast<std::int64_t>(segments * sizeof(Segment) + TrainingStep::workspace_bytes(schedule));
+  for (const MemoryCategory category : program.places().arenas())
+    bytes(category) += static_cast<std::int64_t>(program.places().bytes(category));
+  bytes(MemoryCategory::workspace) +=
+      static_cast<std::int64_t>(TrainingStep::workspace_bytes(program.schedule()));
   if (platform.plan_compute != nullptr) {
-    const std::vector<PlannedProduct> planned = products(config, platform.threads, exchange, programs);
-    const PlannedWork work{.products = planned, .attention = attention(programs)};
+    const std::vector<PlannedProduct> planned = products(program, platform.threads);
+    const PlannedWork work{.products = planned, .attention = attention(program.programs())};
     bytes(MemoryCategory::workspace) += static_cast<std::int64_t>(platform.plan_compute(work));
   }
-  std::vector<PlannedCall> of_programs = calls_of(schedule, programs);
-  const std::vector<PlannedCall> of_terms =
-      TrainingStep::tensor_calls(table, exchange.owned, config.train.grad_dtype, of_programs.size());
-  of_programs.insert(of_programs.end(), of_terms.begin(), of_terms.end());
   const bool nodes_are_joined = platform.communicator.ranks < config.parallel.world_size();
   const auto groups =
-      1 + static_cast<int>(ProcessGrid::distinct(coordinates, config.parallel.groups()).size());
+      1 + static_cast<int>(ProcessGrid::distinct(program.coordinates(), config.parallel.groups()).size());
   const int communicators =
       groups * (nodes_are_joined ? HierarchicalCommunicator::num_node_communicators : 1);
   bytes(MemoryCategory::communication) =
       communicators * static_cast<std::int64_t>(platform.communicator.bytes) +
-      scratch_bytes(platform.algorithm, exchange.calls, coordinates) +
-      scratch_bytes(platform.algorithm, of_programs, coordinates);
-  if (platform.keeps_snapshot) bytes(MemoryCategory::snapshot) = snapshot_bytes(optimizer, exchange.stored);
+      scratch_bytes(platform.algorithm, program);
+  const OptimizerKind& optimizer = *config.optimizer.kind;
+  if (platform.keeps_snapshot)
+    bytes(MemoryCategory::snapshot) = snapshot_bytes(optimizer, program.holding().stored);
   plan.checkpoint_bytes = plan.parameters * 4 * saved_values(optimizer);
   plan.tokens_per_step = config.train.global_batch * config.train.seq_len;
-  std::vector<PlannedCall> calls = of_programs;
-  calls.insert(calls.end(), exchange.calls.begin(), exchange.calls.end());
-  calls.push_back(TrainingStep::guard_call());
-  plan.traffic = traffic_of(calls, coordinates);
+  plan.traffic = traffic_of(program);
   plan.flops_per_token = model_flops_per_token(model, plan.parameters, config.train.seq_len);
   return plan;
+}
+
+}  // namespace
+
+RunPlan make_plan(const StepConfig& config, const Platform& platform) {
+  const auto ranks_per_stage = static_cast<int>(config.parallel.world_size() / config.parallel.pipeline);
+  RunPlan largest = plan_of(config, platform, 0);
+  for (int stage = 1; stage < config.parallel.pipeline; ++stage) {
+    RunPlan plan = plan_of(config, platform, stage * ranks_per_stage);
+    if (plan.memory_total() > largest.memory_total()) largest = std::move(plan);
+  }
+  return largest;
 }
 
 }  // namespace mylos

@@ -16,12 +16,13 @@
 namespace mylos {
 
 struct RunPlan {
+  int rank = 0;                                              ///< whose memory and traffic are planned
   std::int64_t parameters = 0;                               ///< N, without padding
   std::array<std::int64_t, num_memory_categories> memory{};  ///< bytes of one rank, by category
   std::int64_t checkpoint_bytes = 0;
   std::int64_t tokens_per_step = 0;
   double flops_per_token = 0.0;     ///< 6 N + 12 L C T
-  std::vector<TrafficRow> traffic;  ///< of rank 0 in TrainingStep::run, counted as by TrafficCounter
+  std::vector<TrafficRow> traffic;  ///< of the rank in TrainingStep::run, counted as by TrafficCounter
 
   std::int64_t memory_total() const;
 };
@@ -49,9 +50,9 @@ struct Platform {
   bool keeps_snapshot = false;  ///< checkpoints are written while training continues
 };
 
-/// Plans for rank 0; no other rank holds more of the model. Scratch is planned for all collectives of a
-/// TrainingStep except the guard's; if the algorithm is "auto", each call is planned with the algorithm that
-/// needs the most scratch.
+/// Plans for the stage that needs the most memory, by its first rank: no other rank of a stage holds more of
+/// the model. If the algorithm is "auto", each call is planned
+/// with the algorithm that needs the most scratch.
 RunPlan make_plan(const StepConfig& config, const Platform& platform = {});
 
 }  // namespace mylos

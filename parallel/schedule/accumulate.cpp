@@ -5,16 +5,17 @@ namespace mylos {
 
 namespace {
 
-Schedule make(int micro_batches) {
+std::vector<Schedule> make(const ScheduleScope& scope) {
+  require(scope.stages == 1, "accumulate has one stage");
   Schedule schedule;
-  schedule.micro_batches = micro_batches;
-  for (int m = 0; m < micro_batches; ++m) {
+  schedule.micro_batches = scope.micro_batches;
+  for (int m = 0; m < scope.micro_batches; ++m) {
     schedule.actions.push_back({ActionKind::forward, m});
     schedule.actions.push_back({ActionKind::backward, m});
   }
   schedule.actions.push_back({ActionKind::reduce});
   schedule.actions.push_back({ActionKind::step});
-  return schedule;
+  return {schedule};
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <tuple>
 #include <vector>
 
+#include "core/param_values.hpp"
 #include "parallel/repetition.hpp"
 
 namespace mylos {
@@ -143,11 +144,19 @@ class SlotAssignment {
   bool is_new_ = false;
 };
 
+/// What schedules are made from.
+struct ScheduleScope {
+  int micro_batches = 1;
+  int stages = 1;                       ///< ranks along Axis::pipeline
+  const ParamValues* values = nullptr;  ///< of the deck; contains at least section parallel
+};
+
 /// A way to order the micro-batches of a step, which a deck selects by name.
 struct ScheduleKind {
   const char* name;
   const char* doc;
-  Schedule (*make)(int micro_batches);
+  /// Returns the schedules of all stages.
+  std::vector<Schedule> (*make)(const ScheduleScope& scope);
 };
 
 /// All kinds, the default first.

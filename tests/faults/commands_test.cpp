@@ -197,7 +197,7 @@ TEST_F(Commands, InspectShowsTheProgramOfARank) {
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("rank 0 of 2: 12 x 16 tokens per micro-batch"));
   EXPECT_THAT(outcome.output, HasSubstr("\nstep: forward 0, backward 0, reduce, step\n"));
-  EXPECT_THAT(outcome.output, HasSubstr("all_reduce (communication): "));
+  EXPECT_THAT(outcome.output, HasSubstr("all_reduce (24576 bytes over tensor): "));
   // The layer for queries, keys and values of one of two heads: 192 rows of 32 channels times a (32, 48)
   // matrix.
   EXPECT_THAT(outcome.output,
@@ -220,9 +220,9 @@ TEST_F(Commands, InspectShowsTheProgramOfARank) {
       sums[program].second += flops;
     }
   }
-  EXPECT_EQ(sums.size(), 4U);
+  EXPECT_EQ(sums.size(), 7U);
   for (const auto& [name, sum] : sums) {
-    EXPECT_GT(sum.first, 0.0) << name;
+    EXPECT_TRUE(sum.first > 0.0 || name == "reduce" || name == "step" || name == "publish") << name;
     EXPECT_NEAR(sum.first, sum.second, 1e-3) << name;
   }
 }

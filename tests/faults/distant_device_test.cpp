@@ -59,7 +59,8 @@ TEST_F(DistantTest, GivesTheSameRunWithEveryDivision) {
        {Words{"--parallel.exchange=zero1", "--backend.comm=mpi", "--backend.graphs=true"},
         Words{"--parallel.exchange=zero2", "--backend.comm=shm", "--backend.graphs=true",
               "--train.dtype=bf16", "--train.micro_batch=2"},
-        Words{"--parallel.exchange=zero3", "--backend.comm=shm", "--train.micro_batch=2"},
+        Words{"--parallel.exchange=zero3", "--backend.comm=shm", "--backend.graphs=true",
+              "--train.micro_batch=2"},
         Words{"--parallel.tensor=2", "--backend.comm=shm", "--backend.graphs=true", "--train.micro_batch=2"},
         Words{"--parallel.tensor=2", "--parallel.vocab=true", "--parallel.sequence=true",
               "--backend.comm=shm", "--backend.graphs=true", "--train.micro_batch=2"}}) {

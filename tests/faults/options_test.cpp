@@ -102,7 +102,7 @@ TEST_F(Options, EachThatIsDocumentedWorks) {
       {"tokenize", lines, "--output=" + at("shards"), "--shard-tokens=1e1", "--continue", "--format=jsonl",
        "--key=body", "--eot=begin", "--seed=3", "--valid-fraction=0.5"},
       {"inspect", step, "--verify", plugins},
-      {"inspect", deck().string(), "--program", "--ranks=2", "--ranks-per-node=2"},
+      {"inspect", deck().string(), "--program", "--ranks=2", "--ranks-per-node=2", "--rank=1"},
       {"report", run, "--output=" + at("report.html"), plugins},
       {"help", "deck", "--markdown", plugins},
       {"version", plugins},

@@ -127,8 +127,13 @@ void with_operation(const OpCase& c, const Tensor& tensor, const CaseMemory& mem
   Operations::for_each([&]<class Record>() {
     if (index++ != static_cast<std::size_t>(c.op)) return;
     Record record;
-    Record::operands(record, [&](const char* name, TensorRef& operand, Access /*access*/,
-                                 const auto&... /*flag*/) { operand = tensor(name); });
+    if constexpr (std::is_same_v<Record, GuardStep>) {
+      record.input = {memory.guard_input, DType::fp32, {2}};
+      record.state = {memory.guard_state, DType::uint8, {sizeof(GuardState)}};
+    } else {
+      Record::operands(record, [&](const char* name, TensorRef& operand, Access /*access*/,
+                                   const auto&... /*flag*/) { operand = tensor(name); });
+    }
     if constexpr (requires { record.accumulate; }) record.accumulate = c.accumulate;
     if constexpr (requires { record.position; }) record.position = c.position;
     if constexpr (requires { record.index; }) record.index = c.index;
@@ -161,10 +166,6 @@ void with_operation(const OpCase& c, const Tensor& tensor, const CaseMemory& mem
     if constexpr (std::is_same_v<Record, AdamWStep> || std::is_same_v<Record, SgdStep>) {
       record.segments = memory.segments;
       record.num_segments = static_cast<int>(c.segments.size());
-    }
-    if constexpr (std::is_same_v<Record, GuardStep>) {
-      record.input = memory.guard_input;
-      record.state = memory.guard_state;
     }
     visit(record);
   });

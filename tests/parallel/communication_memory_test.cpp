@@ -56,10 +56,9 @@ RunPlan expect_planned(const MemoryLedger& ledger, int rank, const RunConfig& co
       {.algorithm = config.comm.algorithm, .threads = 0, .communicator = comm, .plan_compute = nullptr});
   const auto planned = static_cast<double>(plan.memory[static_cast<std::size_t>(category)]);
   const auto taken = static_cast<double>(ledger.peak(category));
-  EXPECT_LE(taken, 1.01 * planned);
-  // With a tensor axis, the plan adds the scratch of the programs' collectives to that of the exchange,
-  // although the programs may reuse the exchange's blocks.
-  if (rank == 0 && config.parallel.tensor == 1) {
+  // Under sequence parallelism, ranks that own other parts of the units sum other gradients of norms.
+  EXPECT_LE(taken, (rank == 0 ? 1.01 : 1.02) * planned);
+  if (rank == 0) {
     EXPECT_GE(taken, 0.99 * planned);
   }
   for (const MemoryCategory exact :
@@ -123,7 +122,8 @@ TEST(CommunicationMemory, EqualsThePlan) {
   EXPECT_EQ(comm.ranks, std::min(2, world->size()));
   EXPECT_GT(session.ledger().current(MemoryCategory::communication), 0U);
   {
-    TrainingStep training(session.compute(), session.ledger(), session.grid(), setup.config, session.trace());
+    const RankProgram program(setup.config, session.grid().coordinates());
+    TrainingStep training(session.compute(), session.ledger(), session.grid(), program, session.trace());
     training.initialise();
     NoTokens driver;
     for (std::int64_t step = 1; step <= 2; ++step) {

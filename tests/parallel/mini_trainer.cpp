@@ -117,7 +117,8 @@ MiniTrainer::MiniTrainer(ComputeBackend& backend, MemoryLedger& ledger, Communic
       traced_(backend, trace_),
       grid_(world, config.parallel.extents(), config.parallel.groups(), traffic_, nullptr,
             backend.host_accessible(), &trace_),
-      training_(traced_, ledger, grid_, config_, trace_) {
+      program_(config_, grid_.coordinates()),
+      training_(traced_, ledger, grid_, program_, trace_) {
   training_.initialise();
 }
 
@@ -137,14 +138,9 @@ const StepResults& MiniTrainer::read() {
   return training_.results();
 }
 
-TensorRef MiniTrainer::master(std::size_t part) {
-  return training_.optimizer().master(part,
-                                      training_.exchange().weights(training_.optimizer().parts()[part]));
-}
-
 template <class Visit>
 void MiniTrainer::for_each_owned(const Parameter& parameter, const Visit& visit) {
-  const std::vector<UnitPart>& parts = training_.optimizer().parts();
+  const std::vector<UnitPart>& parts = training_.state().owned();
   for (std::size_t i = 0; i < parts.size(); ++i) {
     for (const Piece& piece : pieces_of(table(), parts[i])) {
       if (&piece.parameter == &parameter) visit(i, piece);
@@ -162,7 +158,7 @@ std::vector<float> MiniTrainer::joined_values(const Parameter& parameter, const 
                      [&](std::int64_t whole, std::int64_t local) { at(values, whole) = at(own, local); });
   };
   for_each_owned(parameter, part_of_whole);
-  const AxisSet sharded = training_.exchange().sharded_axes().with({Axis::tensor});
+  const AxisSet sharded = training_.state().sharded_axes().with({Axis::tensor});
   if (grid_.coordinates().extent(sharded) == 1) return values;
   MemoryLedger ledger;
   const DeviceBuffer buffer(backend_, ledger, MemoryCategory::communication, values.size() * sizeof(float),
@@ -190,15 +186,15 @@ std::vector<float> MiniTrainer::to_host(const TensorRef& tensor) const {
 }
 
 std::vector<float> MiniTrainer::weight(std::string_view name) {
-  return joined_values(table().find(name), [&](std::size_t part) { return master(part); });
+  return joined_values(table().find(name), [&](std::size_t part) { return training_.state().master(part); });
 }
 
 void MiniTrainer::set_weight(std::string_view name, std::span<const float> values) {
-  training_.exchange().settle();
+  training_.state().settle();
   const Parameter& parameter = table().find(name);
   require(product(parameter.shape) == std::ssize(values), "a weight's size");
   for_each_owned(parameter, [&](std::size_t part, const Piece& piece) {
-    const TensorRef to = master(part).flat(piece.offset, piece.count);
+    const TensorRef to = training_.state().master(part).flat(piece.offset, piece.count);
     std::vector<float> own(static_cast<std::size_t>(piece.count));
     for_each_element(piece,
                      [&](std::int64_t whole, std::int64_t local) { at(own, local) = at(values, whole); });
@@ -210,16 +206,16 @@ void MiniTrainer::set_weight(std::string_view name, std::span<const float> value
       backend_.synchronize();
     });
     const TensorRef compute =
-        training_.exchange().weights(training_.optimizer().parts()[part]).flat(piece.offset, piece.count);
+        training_.state().weights(training_.state().owned()[part]).flat(piece.offset, piece.count);
     if (compute.data != to.data) backend_.run(Cast{.x = to, .y = compute});
     backend_.synchronize();
   });
-  training_.exchange().publish_all();
+  training_.state().publish();
 }
 
 std::vector<float> MiniTrainer::gradient(std::string_view name) {
   return joined_values(table().find(name), [&](std::size_t part) {
-    return training_.exchange().gradient(training_.optimizer().parts()[part]);
+    return training_.state().gradient(training_.state().owned()[part]);
   });
 }
 

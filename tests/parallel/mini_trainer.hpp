@@ -43,8 +43,8 @@ class MiniTrainer {
 
   const ParameterTable& table() const { return training_.table(); }
   ModelExecutor& executor() { return training_.executor(); }
-  GradientExchange& exchange() { return training_.exchange(); }
-  Optimizer& optimizer() { return training_.optimizer(); }
+  const RankProgram& program() const { return training_.program(); }
+  RankState& state() { return training_.state(); }
   const ProcessGrid& grid() const { return grid_; }
   /// The trace of the steps: off until it is started.
   Trace& trace() { return trace_; }
@@ -74,7 +74,6 @@ class MiniTrainer {
   /// optimizer. Collective.
   template <class Of>
   std::vector<float> joined_values(const Parameter& parameter, const Of& of);
-  TensorRef master(std::size_t part);
   std::vector<float> to_host(const TensorRef& tensor) const;
 
   ComputeBackend& backend_;
@@ -83,6 +82,7 @@ class MiniTrainer {
   TracedBackend traced_;
   TrafficCounter traffic_;
   ProcessGrid grid_;
+  RankProgram program_;
   TrainingStep training_;
   std::int64_t step_ = 0;
 };

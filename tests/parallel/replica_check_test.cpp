@@ -25,15 +25,14 @@ class ReplicaCheck : public testing::Test {
   }
   std::string problem(MiniTrainer& trainer) {
     backend_.synchronize();
-    const std::vector<StateHash> hashes =
-        hash_states(backend_, trainer.table(), trainer.exchange(), trainer.optimizer(), trainer.grid());
-    return compare_replicas(backend_, trainer.exchange(), trainer.optimizer(), trainer.grid(), hashes);
+    const std::vector<StateHash> hashes = hash_states(backend_, trainer.state(), trainer.grid());
+    return compare_replicas(backend_, trainer.state(), trainer.grid(), hashes);
   }
   /// Flips the lowest bit of the last element that this rank holds of a parameter; `of` gives the tensor of a
   /// part.
   template <class Of>
   void flip(MiniTrainer& trainer, const char* name, const Of& of) {
-    const std::vector<UnitPart>& parts = trainer.optimizer().parts();
+    const std::vector<UnitPart>& parts = trainer.state().owned();
     for (std::size_t i = 0; i < parts.size(); ++i) {
       for (const Piece& piece : pieces_of(trainer.table(), parts[i])) {
         if (piece.parameter.name != name) continue;
@@ -58,12 +57,10 @@ TEST_F(ReplicaCheck, FindsOneBitInAnyState) {
   MiniTrainer trainer(backend_, ledger, *world_, config(DType::bf16));
   trainer.step(walk_tokens(config(DType::bf16), 1));
   EXPECT_EQ(problem(trainer), "");
-  const auto weights = [&](std::size_t i) {
-    return trainer.exchange().weights(trainer.optimizer().parts()[i]);
-  };
-  const auto master = [&](std::size_t i) { return trainer.optimizer().master(i, weights(i)); };
+  const auto weights = [&](std::size_t i) { return trainer.state().weights(trainer.state().owned()[i]); };
+  const auto master = [&](std::size_t i) { return trainer.state().master(i); };
   const auto moment = [&](std::size_t state) {
-    return [&trainer, state](std::size_t i) { return trainer.optimizer().state(state, i); };
+    return [&trainer, state](std::size_t i) { return trainer.state().state(state, i); };
   };
   const int culprit = ranks() - 1;
   const auto expect_found = [&](const std::string& prefix, const std::string& suspects, const auto& of) {
@@ -97,7 +94,7 @@ TEST_F(ReplicaCheck, ComparesParametersThatTheTensorAxisDoesNotDivide) {
   MiniTrainer trainer(backend_, ledger, *world_, run);
   trainer.step(walk_tokens(run, 1));
   EXPECT_EQ(problem(trainer), "");
-  const auto moment = [&](std::size_t i) { return trainer.optimizer().state(1, i); };
+  const auto moment = [&](std::size_t i) { return trainer.state().state(1, i); };
   if (world_->rank() == 0) flip(trainer, "h.0.ln_1.bias", moment);
   EXPECT_EQ(problem(trainer).substr(0, 43), "the second moment of h.0.ln_1.bias differs ");
   if (world_->rank() == 0) flip(trainer, "h.0.ln_1.bias", moment);

@@ -25,16 +25,15 @@ TEST(ReplicaGroups, AllRanksLearnOfADifferenceInOneGroup) {
   trainer.step(walk_tokens(run, 1));
   const auto problem = [&] {
     backend.synchronize();
-    return compare_replicas(
-        backend, trainer.exchange(), trainer.optimizer(), trainer.grid(),
-        hash_states(backend, trainer.table(), trainer.exchange(), trainer.optimizer(), trainer.grid()));
+    return compare_replicas(backend, trainer.state(), trainer.grid(),
+                            hash_states(backend, trainer.state(), trainer.grid()));
   };
   const auto flip = [&](const char* name) {
-    const std::vector<UnitPart>& parts = trainer.optimizer().parts();
+    const std::vector<UnitPart>& parts = trainer.state().owned();
     for (std::size_t i = 0; i < parts.size(); ++i) {
       for (const Piece& piece : pieces_of(trainer.table(), parts[i])) {
         if (piece.parameter.name != name) continue;
-        static_cast<std::uint8_t*>(trainer.optimizer().state(0, i).flat(piece.offset, 1).data)[0] ^= 1U;
+        static_cast<std::uint8_t*>(trainer.state().state(0, i).flat(piece.offset, 1).data)[0] ^= 1U;
       }
     }
   };

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Two stages on two ranks, with schedules that decks cannot request yet, against one rank that runs both
-// stages.
+// Stages on two and four ranks, with schedules that decks cannot request yet, against one rank that holds the
+// whole model.
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "core/model/parameters.hpp"
-#include "parallel/engine/initial_weights.hpp"
-#include "parallel/engine/unit_events.hpp"
+#include "core/communication/forwarding_communicator.hpp"
+#include "parallel/engine/list_check.hpp"
 #include "tests/parallel/mini_trainer.hpp"
 #include "tests/support/backend_fixture.hpp"
 #include "tests/support/schedule_problems.hpp"
@@ -18,128 +21,225 @@ namespace {
 
 using enum ActionKind;
 
-constexpr int micro_batches = 3;
-
-/// The passes and messages of a stage in 1F1B order: one forward pass alternates with one backward pass.
-/// Stage 0 begins with one micro-batch of warm-up.
-Schedule stage_of_two(int stage) {
-  Schedule schedule{.actions = {}, .micro_batches = micro_batches, .chunks = 2};
-  const int peer = 1 - stage;
-  const auto add = [&](ActionKind kind, int m) {
-    schedule.actions.push_back(
-        {.kind = kind, .micro_batch = m, .chunk = stage, .peer = is_message(kind) ? peer : -1});
-  };
-  const auto pass_forward = [&](int m) {
-    if (stage == 1) add(receive_forward, m);
-    add(forward, m);
-    if (stage == 0) add(send_forward, m);
-  };
-  const auto pass_back = [&](int m) {
-    if (stage == 0) add(receive_backward, m);
-    add(backward, m);
-    if (stage == 1) add(send_backward, m);
-  };
-  const int warm_up = 1 - stage;
-  for (int m = 0; m < warm_up; ++m) pass_forward(m);
+/// The schedule of one stage in 1F1B order (Narayanan et al., "PipeDream", SOSP 2019): after a warm-up, one
+/// forward pass alternates with one backward pass. With `receives_early`, each message is received one pass
+/// before its use.
+Schedule stage_1f1b(int stage, int stages, int micro_batches, bool receives_early) {
+  Schedule schedule{.actions = {}, .micro_batches = micro_batches, .chunks = stages};
+  std::vector<Action> passes;
+  const int warm_up = std::min(stages - 1 - stage, micro_batches);
+  for (int m = 0; m < warm_up; ++m) passes.push_back({forward, m, stage});
   for (int m = warm_up; m < micro_batches; ++m) {
-    pass_forward(m);
-    pass_back(m - warm_up);
+    passes.push_back({forward, m, stage});
+    passes.push_back({backward, m - warm_up, stage});
   }
-  for (int m = micro_batches - warm_up; m < micro_batches; ++m) pass_back(m);
+  for (int m = micro_batches - warm_up; m < micro_batches; ++m) passes.push_back({backward, m, stage});
+  const auto message = [&](ActionKind kind, int m, int peer) {
+    schedule.actions.push_back({.kind = kind, .micro_batch = m, .chunk = stage, .peer = peer});
+  };
+  const auto receive = [&](const Action& pass) {
+    if (pass.kind == forward && stage > 0) message(receive_forward, pass.micro_batch, stage - 1);
+    if (pass.kind == backward && stage + 1 < stages) message(receive_backward, pass.micro_batch, stage + 1);
+  };
+  const std::size_t distance = receives_early ? 1 : 0;
+  for (std::size_t i = 0; i < std::min(distance, passes.size()); ++i) receive(passes[i]);
+  for (std::size_t i = 0; i < passes.size(); ++i) {
+    if (i + distance < passes.size()) receive(passes[i + distance]);
+    schedule.actions.push_back(passes[i]);
+    if (passes[i].kind == forward && stage + 1 < stages)
+      message(send_forward, passes[i].micro_batch, stage + 1);
+    if (passes[i].kind == backward && stage > 0) message(send_backward, passes[i].micro_batch, stage - 1);
+  }
   schedule.actions.push_back({reduce});
   schedule.actions.push_back({step});
   return schedule;
 }
 
+template <bool receives_early>
+std::vector<Schedule> make_1f1b(const ScheduleScope& scope) {
+  std::vector<Schedule> schedules;
+  for (int stage = 0; stage < scope.stages; ++stage)
+    schedules.push_back(stage_1f1b(stage, scope.stages, scope.micro_batches, receives_early));
+  return schedules;
+}
+
+const ScheduleKind one_forward_one_backward{.name = "1f1b", .doc = "", .make = make_1f1b<false>};
+const ScheduleKind receives_early{.name = "1f1b, early", .doc = "", .make = make_1f1b<true>};
+
+constexpr int micro_batches = 6;
+
+/// What happened to the messages of a rank, in order: "post 3", "pass", "await 3".
+struct MessageEvent {
+  enum class Kind : std::uint8_t { post, pass, await } kind;
+  int message = -1;
+};
+std::vector<MessageEvent> events;
+
+/// Notes when messages are posted and awaited, over a link that carries nothing before it is awaited: that is
+/// the clock that the test drives.
+class NotedMessages final : public ForwardingCommunicator {
+ public:
+  explicit NotedMessages(NextCommunicator next) : ForwardingCommunicator(std::move(next)) {}
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    return std::make_unique<NotedMessages>(next().split(color, key));
+  }
+
+ private:
+  class Noted final : public RequestState {
+   public:
+    Noted(Request request, int number) : request_(std::move(request)), number_(number) {}
+    void wait() override {
+      events.push_back({MessageEvent::Kind::await, number_});
+      request_.wait();
+    }
+    void host_wait() override { wait(); }
+    bool test() override { return false; }
+
+   private:
+    Request request_;
+    int number_;
+  };
+
+  Request start(const CommCall& call) override {
+    if (call.operation != CommOperation::send && call.operation != CommOperation::recv)
+      return call.on(next());
+    events.push_back({MessageEvent::Kind::post, ++number_});
+    return Request(std::make_unique<Noted>(call.on(next()), number_));
+  }
+  int number_ = 0;
+};
+
 class Stages : public testing::Test {
  protected:
-  RunConfig config_ = [] {
+  static RunConfig config(const ScheduleKind& schedule, int stages) {
     ModelConfig model;
-    model.layers = 3;
+    model.layers = 5;
     model.heads = 2;
     model.width = 32;
     model.context = 16;
     model.vocab = 131;
     model.dropout = 0.1F;
     model.tied = false;
-    return mini_config(model, 4 * micro_batches, 16, 1, micro_batches);
-  }();
+    RunConfig config = mini_config(model, 4 * micro_batches, 16, 1, micro_batches);
+    config.guard.clip_norm = 0.0F;
+    config.parallel.schedule = &schedule;
+    config.parallel.pipeline = stages;
+    return config;
+  }
+
+  /// Losses and norms of three steps, and the weights of the rank's stage.
+  struct Outcome {
+    std::vector<float> scalars;
+    std::map<std::string, std::vector<float>> weights;
+  };
+  Outcome train(const RunConfig& run, Communicator& ranks) {
+    MemoryLedger ledger;
+    MiniTrainer trainer(backend_, ledger, ranks, run);
+    check_lists(backend_, trainer.grid(), trainer.program());
+    Outcome outcome;
+    for (std::int64_t number = 1; number <= 3; ++number) {
+      const StepScalars scalars = trainer.step(walk_tokens(run, number));
+      outcome.scalars.insert(outcome.scalars.end(), {scalars.loss, scalars.gradient_norm});
+    }
+    for (const Parameter& parameter : trainer.table().parameters())
+      outcome.weights[parameter.name] = trainer.weight(parameter.name);
+    return outcome;
+  }
+
   ComputeBackend& backend_ = test_backends(1).at("kokkos");
   std::unique_ptr<Communicator> world_ = open_communicator("shm", &backend_);
   std::unique_ptr<Communicator> self_ = open_communicator("self", &backend_);
-
-  /// The gradients, in the order of the table, and the sum of losses after the passes and messages of two
-  /// steps.
-  struct Outcome {
-    std::vector<std::vector<float>> gradients;
-    float losses = 0.0F;
-  };
-
-  Outcome run(const Schedule& schedule, Communicator& ranks, int stages) {
-    const ParameterTable table = parameters_of(config_.model);
-    MemoryLedger ledger;
-    TrafficCounter traffic;
-    GridExtents extents;
-    extents.pipeline = stages;
-    const std::vector<AxisSet> groups = {loss_axes, all_axes, {Axis::pipeline}};
-    const ProcessGrid grid(ranks, extents, groups, traffic, nullptr);
-    const ProgramConfig recorded = config_.programs(schedule, grid.coordinates());
-    // The exchange has room for all gradients, whichever stage completes them.
-    const Schedule whole = schedules().front()->make(micro_batches);
-    const ExchangeScope scope{
-        .table = table,
-        .events = unit_events_of(
-            whole, record_programs(config_.model, table, config_.programs(whole, grid.coordinates())))};
-    const auto exchange =
-        config_.parallel.exchange->make(config_.parallel.values, scope, backend_, ledger, grid);
-    const auto optimizer = config_.optimizer.kind->make(
-        config_.optimizer, {backend_, ledger, table, DType::fp32, exchange->owned()});
-    initialise_weights(backend_, table, 1, *exchange, *optimizer);
-    ModelExecutor executor(backend_, ledger, grid, *exchange, schedule,
-                           record_programs(config_.model, table, recorded), config_.model,
-                           config_.train.shape());
-    StepScalars scalars;
-    Outcome outcome;
-    const std::vector<std::int32_t> tokens = walk_tokens(config_, 1);
-    const std::size_t row = tokens.size() / micro_batches;
-    for (std::int64_t number = 1; number <= 2; ++number) {
-      schedule.for_each_action(number, number > 1, 2, [&](const Occurrence& occurrence) {
-        const Action& action = schedule.actions[occurrence.index];
-        if (!is_of_micro_batch(action.kind)) return executor.finish_messages();
-        const auto m = static_cast<std::size_t>(action.micro_batch);
-        if (executor.begin(occurrence)) executor.load(std::span(tokens).subspan(m * row, row));
-        executor.run(occurrence, {.first_sample = 4 * action.micro_batch,
-                                  .scalars = &scalars,
-                                  .loss_sum = {&outcome.losses, DType::fp32, {1}}});
-      });
-    }
-    backend_.synchronize();
-    for (const Parameter& parameter : table.parameters()) {
-      const TensorRef gradient = exchange->gradient({parameter.unit, parameter.offset, parameter.size()});
-      const auto* values = gradient.as<float>();
-      outcome.gradients.emplace_back(values, values + gradient.size());
-    }
-    return outcome;
-  }
 };
 
 TEST_F(Stages, ComputeWhatOneRankDoes) {
-  if (world_->size() != 2) GTEST_SKIP() << "needs 2 ranks";
-  const Schedule stages[] = {stage_of_two(0), stage_of_two(1)};
-  EXPECT_EQ(find_problems(stages), std::vector<std::string>());
-  const Outcome whole = run(schedules().front()->make(micro_batches), *self_, 1);
-  const Outcome own = run(stages[world_->rank()], *world_, 2);
-  const ParameterTable table = parameters_of(config_.model);
-  int num_own = 0;
-  for (std::size_t i = 0; i < whole.gradients.size(); ++i) {
-    const int unit = table.parameters()[i].unit;
-    const bool is_first = unit < table.num_units() / 2;  // the embedding and the first of three blocks
-    if (is_first != (world_->rank() == 0)) continue;
-    EXPECT_EQ(own.gradients[i], whole.gradients[i]) << table.parameters()[i].name;
-    ++num_own;
+  const int stages = world_->size();
+  if (stages != 2 && stages != 4) GTEST_SKIP() << "needs 2 or 4 ranks";
+  EXPECT_EQ(find_problems(one_forward_one_backward.make({.micro_batches = micro_batches, .stages = stages})),
+            std::vector<std::string>());
+  const Outcome whole = train(config(*schedules().front(), 1), *self_);
+  for (const ScheduleKind* schedule : {&one_forward_one_backward, &receives_early}) {
+    for (const bool is_even : {true, false}) {
+      SCOPED_TRACE(fmt::format("{}, even {}", schedule->name, is_even));
+      RunConfig run = config(*schedule, stages);
+      if (!is_even) run.parallel.cuts = stages == 2 ? std::vector{1} : std::vector{2, 3, 5};
+      const Outcome own = train(run, *world_);
+      for (const auto& [name, weights] : own.weights) EXPECT_EQ(weights, whole.weights.at(name)) << name;
+      // The first stage has the embedding and no other block, if the cuts say so.
+      if (world_->rank() == 0 && !is_even && stages == 2) {
+        EXPECT_EQ(own.weights.size(), 2U);
+      }
+      for (std::size_t i = 0; i < own.scalars.size(); i += 2) {
+        EXPECT_EQ(own.scalars[i], whole.scalars[i]);
+        EXPECT_NEAR(own.scalars[i + 1] / whole.scalars[i + 1], 1.0, 1e-6);
+      }
+    }
   }
-  EXPECT_GT(num_own, 3);
-  EXPECT_TRUE(world_->rank() == 0 || own.losses == whole.losses);
+}
+
+/// The norm is summed in another order, so that clipped steps agree to rounding.
+TEST_F(Stages, ClipByTheNormOfTheWholeModel) {
+  const int stages = world_->size();
+  if (stages != 2 && stages != 4) GTEST_SKIP() << "needs 2 or 4 ranks";
+  RunConfig alone = config(*schedules().front(), 1);
+  RunConfig divided = config(one_forward_one_backward, stages);
+  for (RunConfig* run : {&alone, &divided}) {
+    run->guard.clip_norm = 0.1F;
+    run->optimizer = optimizer_config("sgd");
+  }
+  const Outcome whole = train(alone, *self_);
+  for (const auto& [name, weights] : train(divided, *world_).weights) {
+    for (std::size_t i = 0; i < weights.size(); ++i)
+      ASSERT_NEAR(weights[i], whole.weights.at(name)[i], 1e-6) << name << " " << i;
+  }
+}
+
+/// Between the posting and the awaiting of a message at least one pass begins, unless the list has no pass
+/// there.
+TEST_F(Stages, MessagesAreUnderWayDuringPasses) {
+  const int stages = world_->size();
+  if (stages != 2 && stages != 4) GTEST_SKIP() << "needs 2 or 4 ranks";
+  const RunConfig run = config(receives_early, stages);
+  NotedMessages noted{NextCommunicator(*world_)};
+  MemoryLedger ledger;
+  TrafficCounter traffic;
+  Trace trace(backend_);
+  const ProcessGrid grid(noted, run.parallel.extents(), run.parallel.groups(), traffic, nullptr);
+  const RankProgram program(run, grid.coordinates());
+  TrainingStep training(backend_, ledger, grid, program, trace);
+  training.initialise();
+  class NotedPasses final : public StepDriver {
+   public:
+    void read_samples(std::int64_t, std::int64_t, std::span<std::int32_t> tokens) override {
+      std::ranges::fill(tokens, 1);
+    }
+    void before(const Action& action) override {
+      if (is_of_micro_batch(action.kind) && !is_message(action.kind))
+        events.push_back({MessageEvent::Kind::pass, -1});
+    }
+  } driver;
+  events.clear();
+  training.run(1, 1, driver);
+  training.read_results();
+  int messages = 0;
+  int overlapped = 0;
+  for (std::size_t i = 0; i < events.size(); ++i) {
+    if (events[i].kind != MessageEvent::Kind::post) continue;
+    ++messages;
+    int passes = 0;
+    for (std::size_t j = i + 1; j < events.size(); ++j) {
+      if (events[j].kind == MessageEvent::Kind::pass) ++passes;
+      if (events[j].kind == MessageEvent::Kind::await && events[j].message == events[i].message) break;
+    }
+    const bool is_last =
+        std::none_of(events.begin() + static_cast<std::ptrdiff_t>(i), events.end(),
+                     [](const MessageEvent& event) { return event.kind == MessageEvent::Kind::pass; });
+    EXPECT_TRUE(passes >= 1 || is_last) << "message " << events[i].message;
+    // A pass that does not use the message begins before the one that does.
+    overlapped += passes >= 2 ? 1 : 0;
+  }
+  const bool is_outer = world_->rank() == 0 || world_->rank() + 1 == stages;
+  EXPECT_EQ(messages, (is_outer ? 2 : 4) * micro_batches);
+  EXPECT_GE(overlapped, micro_batches);
 }
 
 }  // namespace

@@ -12,10 +12,7 @@
 
 #include "core/base/kinds.hpp"
 #include "core/communication/forwarding_communicator.hpp"
-#include "core/model/parameters.hpp"
 #include "core/ops/forwarding_backend.hpp"
-#include "parallel/engine/initial_weights.hpp"
-#include "parallel/engine/unit_events.hpp"
 #include "tests/parallel/mini_trainer.hpp"
 #include "tests/support/backend_fixture.hpp"
 #include "tests/support/distant_backend.hpp"
@@ -64,13 +61,14 @@ class EngineTest : public testing::Test {
   static std::vector<float> run_on(ComputeBackend& backend, Communicator& self, RunConfig config,
                                    const ScheduleKind& kind, std::int64_t steps) {
     config.parallel.schedule = &kind;
-    const Schedule schedule = kind.make(static_cast<int>(config.train.accumulation));
+    const Schedule schedule = config.parallel.schedule_of({}, config.train.accumulation);
     EXPECT_EQ(find_problems({&schedule, 1}), std::vector<std::string>());
     MemoryLedger ledger;
     TrafficCounter traffic;
     Trace trace(backend);
     ProcessGrid grid(self, {}, ParallelLayout().groups(), traffic, nullptr, backend.host_accessible());
-    TrainingStep training(backend, ledger, grid, config, trace);
+    const RankProgram program(config, grid.coordinates());
+    TrainingStep training(backend, ledger, grid, program, trace);
     training.initialise();
     WalkDriver driver(config);
     std::vector<float> results;
@@ -82,9 +80,8 @@ class EngineTest : public testing::Test {
       results.push_back(training.results().scalars.loss);
       results.push_back(training.results().scalars.gradient_norm);
     }
-    for (std::size_t i = 0; i < training.optimizer().parts().size(); ++i) {
-      const UnitPart& part = training.optimizer().parts()[i];
-      const TensorRef master = training.optimizer().master(i, training.exchange().weights(part));
+    for (std::size_t i = 0; i < training.state().owned().size(); ++i) {
+      const TensorRef master = training.state().master(i);
       const std::size_t begin = results.size();
       results.resize(begin + static_cast<std::size_t>(master.size()));
       backend.copy_to_host(master.data, results.data() + begin, master.bytes());
@@ -97,37 +94,38 @@ class EngineTest : public testing::Test {
   std::unique_ptr<Communicator> self_ = open_communicator("self", &backend_);
 };
 
-const ScheduleKind two_chunks{.name = "two chunks", .doc = "", .make = [](int /*micro_batches*/) {
-                                return Schedule{.actions = {{forward, 0, 0},
-                                                            {forward, 1, 0},
-                                                            {forward, 0, 1},
-                                                            {backward, 0, 1},
-                                                            {forward, 1, 1},
-                                                            {backward, 0, 0},
-                                                            {backward, 1, 1},
-                                                            {backward, 1, 0},
-                                                            {reduce},
-                                                            {step}},
-                                                .micro_batches = 2,
-                                                .chunks = 2};
+const ScheduleKind two_chunks{.name = "two chunks", .doc = "", .make = [](const ScheduleScope& /*scope*/) {
+                                return std::vector{Schedule{.actions = {{forward, 0, 0},
+                                                                        {forward, 1, 0},
+                                                                        {forward, 0, 1},
+                                                                        {backward, 0, 1},
+                                                                        {forward, 1, 1},
+                                                                        {backward, 0, 0},
+                                                                        {backward, 1, 1},
+                                                                        {backward, 1, 0},
+                                                                        {reduce},
+                                                                        {step}},
+                                                            .micro_batches = 2,
+                                                            .chunks = 2}};
                               }};
 
-const ScheduleKind deferred{.name = "deferred", .doc = "", .make = [](int /*micro_batches*/) {
-                              return Schedule{.actions = {{forward, 0},
-                                                          {backward_input, 0},
-                                                          {forward, 1},
-                                                          {backward_input, 1},
-                                                          {backward_weight, 0},
-                                                          {backward_weight, 1},
-                                                          {reduce},
-                                                          {step}},
-                                              .micro_batches = 2};
+const ScheduleKind deferred{.name = "deferred", .doc = "", .make = [](const ScheduleScope& /*scope*/) {
+                              return std::vector{Schedule{.actions = {{forward, 0},
+                                                                      {backward_input, 0},
+                                                                      {forward, 1},
+                                                                      {backward_input, 1},
+                                                                      {backward_weight, 0},
+                                                                      {backward_weight, 1},
+                                                                      {reduce},
+                                                                      {step}},
+                                                          .micro_batches = 2}};
                             }};
 
-const ScheduleKind ahead{.name = "ahead", .doc = "", .make = [](int /*micro_batches*/) {
-                           return Schedule{.actions = {{forward, 0, 0, 1}, {backward, 0}, {reduce}, {step}},
-                                           .tolerates_stale_weights = true};
-                         }};
+const ScheduleKind ahead{
+    .name = "ahead", .doc = "", .make = [](const ScheduleScope& /*scope*/) {
+      return std::vector{Schedule{.actions = {{forward, 0, 0, 1}, {backward, 0}, {reduce}, {step}},
+                                  .tolerates_stale_weights = true}};
+    }};
 
 /// Fails in the forward pass of the embedding.
 class FailingBackend final : public ForwardingBackend {
@@ -155,9 +153,7 @@ TEST_F(EngineTest, ErrorsOfOperationsNameTheirPlace) {
 /// repeats most of the blocks' forward passes.
 TEST_F(EngineTest, CountsTheFlopsThatItExecutes) {
   const auto flops = [&](Recompute recompute, std::int64_t accumulation) {
-    MemoryLedger ledger;
-    MiniTrainer trainer(backend_, ledger, *self_, config(true, recompute, accumulation));
-    return trainer.executor().flops_per_step();
+    return RankProgram(config(true, recompute, accumulation), {}).flops_per_step();
   };
   const RunConfig run = config(true, Recompute::none, 1);
   const auto tokens = static_cast<double>(run.train.global_batch * run.train.seq_len);
@@ -217,86 +213,64 @@ class CountingCommunicator final : public ForwardingCommunicator {
   int count = 0;
 };
 
-/// A collective within a block is called in every step, even if the rest of the pass is queued as graphs.
-TEST_F(EngineTest, BlocksMayCommunicate) {
-  const RunConfig run = config(true, Recompute::none, 1);
-  const ParameterTable table = parameters_of(run.model);
-  const Schedule schedule = schedules().front()->make(1);
+/// ddp, with a collective in the middle of the first forward pass.
+const ExchangeKind communicating{
+    .name = "communicating",
+    .doc = "",
+    .params = {},
+    .shards = false,
+    .lower = [](const ParamValues& values, Lowering& lowering) {
+      Pass& forward_pass = *lowering.step.front();
+      const std::vector<Entry>& entries = forward_pass.program->entries;
+      for (std::size_t i = 0; i < entries.size(); ++i) {
+        const auto* attention = std::get_if<AttentionForward>(&entries[i].operation);
+        if (attention == nullptr) continue;
+        const int call = lowering.add(AllReduceCall{.buffer = attention->output.flat(), .group = all_axes});
+        Lowering::after(forward_pass, i, call);
+        break;
+      }
+      return exchanges().front()->lower(values, lowering);
+    }};
+
+/// A collective within a pass is called in every step, even if the rest of the pass is queued as graphs.
+TEST_F(EngineTest, PassesMayCommunicate) {
+  RunConfig run = config(true, Recompute::none, 1);
   const std::vector<std::int32_t> tokens = walk_tokens(run, 1);
   DistantBackend device(backend_);
   const std::unique_ptr<Communicator> self = open_communicator("self", &device);
   CountingCommunicator world(*self);
-  TrafficCounter traffic;
-  const ProcessGrid grid(world, {}, ParallelLayout().groups(), traffic, nullptr, false);
-  StepScalars scalars;
   const auto losses = [&](bool communicates, bool graphs) {
-    ModelPrograms programs = record_programs(run.model, table, run.programs(schedule, grid.coordinates()));
-    if (communicates) {
-      std::vector<Entry>& entries = programs.chunks.front().forward.entries;
-      const auto attention = std::ranges::find_if(entries, [](const Entry& entry) {
-        return std::holds_alternative<AttentionForward>(entry.operation);
-      });
-      Entry call = *attention;
-      call.operation = AllReduceCall{.buffer = std::get<AttentionForward>(call.operation).output.flat(),
-                                     .group = all_axes};
-      entries.insert(attention + 1, call);
-    }
+    run.parallel.exchange = communicates ? &communicating : exchanges().front();
+    run.graphs = graphs;
     MemoryLedger ledger;
-    const ExchangeScope scope{.table = table, .events = unit_events_of(schedule, programs)};
-    const auto exchange = run.parallel.exchange->make(run.parallel.values, scope, device, ledger, grid);
-    OptimizerConfig optimizer_config = run.optimizer;
-    const auto optimizer = optimizer_config.kind->make(
-        optimizer_config, {device, ledger, table, DType::fp32, exchange->owned()});
-    initialise_weights(device, table, 1, *exchange, *optimizer);
-    const DeviceBuffer memory(device, ledger, MemoryCategory::workspace, sizeof(StepScalars) + sizeof(float),
-                              "mylos::tests::scalars");
-    auto* on_device = static_cast<StepScalars*>(memory.data());
-    device.copy_to_device(&scalars, on_device, sizeof scalars);
-    ModelExecutor executor(device, ledger, grid, *exchange, schedule, std::move(programs), run.model,
-                           run.train.shape(), graphs);
+    MiniTrainer trainer(device, ledger, world, run);
     std::vector<float> sums;
-    for (std::int64_t step = 1; step <= 3; ++step) {
-      for (std::size_t i = 0; i < 2; ++i) {
-        const Occurrence occurrence{i, step};
-        if (executor.begin(occurrence)) executor.load(tokens);
-        executor.run(
-            occurrence,
-            {.scalars = on_device, .loss_sum = {on_device + 1, DType::fp32, {1}}, .as_graphs = graphs});
-      }
-      float sum = 0.0F;
-      device.copy_to_host(on_device + 1, &sum, sizeof sum);
-      device.synchronize();
-      sums.push_back(sum);
-    }
+    for (std::int64_t step = 1; step <= 3; ++step) sums.push_back(trainer.step(tokens).loss);
     return sums;
   };
   const std::vector<float> expected = losses(false, false);
-  EXPECT_EQ(expected[0], expected[2]);
   EXPECT_EQ(world.count, 0);
   EXPECT_EQ(losses(true, false), expected);
   EXPECT_EQ(world.count, 3);
   const int before = device.device().num_captures();
   EXPECT_EQ(losses(true, true), expected);
   EXPECT_EQ(world.count, 6);
-  // Three graphs: the forward pass before the call, the forward pass after it, and the backward pass.
-  EXPECT_EQ(device.device().num_captures() - before, 3);
+  // Four graphs: the forward pass before the call, the forward pass after it, the backward pass, the update.
+  EXPECT_EQ(device.device().num_captures() - before, 4);
 }
 
 /// Backends identify packed copies of weights by address and version.
 TEST_F(EngineTest, AVersionOfWeightsHasOneContent) {
   const RunConfig run = config(true, Recompute::none, 1);
-  const ParameterTable table = parameters_of(run.model);
   MemoryLedger ledger;
-  TrafficCounter traffic;
-  const ProcessGrid grid(*self_, {}, ParallelLayout().groups(), traffic, nullptr);
   std::multiset<std::uint64_t> versions;
   for (int i = 0; i < 2; ++i) {
-    const auto exchange =
-        run.parallel.exchange->make(run.parallel.values, {.table = table}, backend_, ledger, grid);
-    for (int step = 0; step < 3; ++step) {
-      for (int unit = 0; unit < table.num_units(); ++unit)
-        versions.insert(exchange->acquire({.unit = unit, .reads_weights = true}).weights.version);
-      exchange->publish_all();
+    MiniTrainer trainer(backend_, ledger, *self_, run);
+    for (int step = 0; step < 4; ++step) {
+      for (int unit = 0; unit < trainer.table().num_units(); ++unit)
+        versions.insert(trainer.executor().version(unit));
+      if (step % 2 == 0) trainer.step(walk_tokens(run, 1));
+      if (step % 2 == 1) trainer.state().publish();
     }
   }
   for (const std::uint64_t version : versions) EXPECT_EQ(versions.count(version), 1U) << version;

@@ -15,11 +15,9 @@
 #include "core/layout/parameter_table.hpp"
 #include "core/memory/pinned_buffer.hpp"
 #include "core/model/parameters.hpp"
-#include "parallel/engine/initial_weights.hpp"
-#include "parallel/exchange/ddp.hpp"
 #include "parallel/plan/run_plan.hpp"
 #include "tests/io/io_test_util.hpp"
-#include "tests/parallel/mini_trainer.hpp"
+#include "tests/parallel/lone_rank.hpp"
 #include "tests/support/backend_fixture.hpp"
 #include "tests/support/test_plugins.hpp"
 
@@ -223,76 +221,47 @@ TEST(Layout, BoxesAndGlobalIndicesAgree) {
   }
 }
 
-/// A single rank of a grid, with the part of the model that it holds.
-class LoneRank {
- public:
-  LoneRank(ComputeBackend& backend, const Coordinates& at, Communicator& self, DType dtype,
-           bool keeps_master = true)
-      : backend_(backend),
-        table_(parameters_of(model()).local(at)),
-        exchange_({}, {.table = table_, .compute_type = dtype}, backend, ledger_, self),
-        optimizer_(make(keeps_master, {backend, ledger_, table_, dtype, exchange_.owned()})) {}
+RunConfig held_config(DType dtype, bool keeps_master = true) {
+  RunConfig config = mini_config(model(), 1, 1);
+  config.train.dtype = dtype;
+  config.optimizer.keeps_master = keeps_master;
+  return config;
+}
 
-  void initialise(std::uint64_t seed) { initialise_weights(backend_, table_, seed, exchange_, *optimizer_); }
-  CheckpointContent content() { return checkpoint_content(backend_, table_, exchange_, *optimizer_); }
-  /// The content, copied to memory that this object owns.
-  CheckpointContent snapshot() {
-    const auto bytes = static_cast<std::size_t>(snapshot_bytes(optimizer_->kind(), exchange_.stored()));
-    snapshot_.emplace(backend_, ledger_, MemoryCategory::snapshot, bytes);
-    return checkpoint_content(backend_, table_, exchange_, *optimizer_, snapshot_->data());
-  }
-  void restore_from(CheckpointReader& reader) { restore(backend_, table_, reader, exchange_, *optimizer_); }
-
-  const ParameterTable& table() const { return table_; }
-  /// The master weights that the rank holds, without padding.
-  std::vector<float> held(const Parameter& parameter) {
-    const UnitPart& part = optimizer_->parts()[static_cast<std::size_t>(parameter.unit)];
-    const TensorRef master =
-        optimizer_->master(static_cast<std::size_t>(parameter.unit), exchange_.weights(part));
-    std::vector<float> values(static_cast<std::size_t>(parameter.size()));
-    const TensorRef place = master.flat(parameter.offset, parameter.size());
-    backend_.copy_to_host(place.data, values.data(), place.bytes());
-    backend_.synchronize();
-    return values;
-  }
-
- private:
-  static std::unique_ptr<Optimizer> make(bool keeps_master, const OptimizerPlace& place) {
-    OptimizerConfig config = optimizer_config("adamw");
-    config.keeps_master = keeps_master;
-    return config.kind->make(config, place);
-  }
-
-  ComputeBackend& backend_;
-  MemoryLedger ledger_;
-  ParameterTable table_;
-  Ddp exchange_;
-  std::unique_ptr<Optimizer> optimizer_;
-  std::optional<PinnedBuffer> snapshot_;
-};
+/// The master weights that the rank holds, without padding.
+std::vector<float> held(ComputeBackend& backend, LoneRank& rank, const Parameter& parameter) {
+  const TensorRef master = rank.state().master(static_cast<std::size_t>(parameter.unit));
+  std::vector<float> values(static_cast<std::size_t>(parameter.size()));
+  const TensorRef place = master.flat(parameter.offset, parameter.size());
+  backend.copy_to_host(place.data, values.data(), place.bytes());
+  backend.synchronize();
+  return values;
+}
 
 class LayoutOnBackend : public testing::TestWithParam<std::string> {
  protected:
   ComputeBackend& backend_ = test_backends().at(GetParam());
   std::unique_ptr<Communicator> self_ = open_communicator("self", &backend_);
+  std::map<DType, RunConfig> configs_ = {{DType::fp32, held_config(DType::fp32)},
+                                         {DType::bf16, held_config(DType::bf16)}};
 
-  /// The ranks of a grid that hold the first copy of the model.
+  /// All ranks of a grid.
   std::vector<std::unique_ptr<LoneRank>> ranks_of(const GridExtents& extents, DType dtype) {
     std::vector<std::unique_ptr<LoneRank>> ranks;
     const int world = world_of(extents);
     for (int rank = 0; rank < world; ++rank) {
       const Coordinates at(extents, world, rank);
-      if (at.index(loss_axes) == 0) ranks.push_back(std::make_unique<LoneRank>(backend_, at, *self_, dtype));
+      ranks.push_back(std::make_unique<LoneRank>(backend_, *self_, configs_[dtype], at));
     }
     return ranks;
   }
 
   /// Expects the ranks to hold the weights of `whole`.
-  static void expect_same(LoneRank& whole, const std::vector<std::unique_ptr<LoneRank>>& ranks) {
+  void expect_same(LoneRank& whole, const std::vector<std::unique_ptr<LoneRank>>& ranks) {
     for (const auto& rank : ranks) {
       for (const Parameter& parameter : rank->table().parameters()) {
-        const std::vector<float> all = whole.held(whole.table().find(parameter.name));
-        const std::vector<float> part = rank->held(parameter);
+        const std::vector<float> all = held(backend_, whole, whole.table().find(parameter.name));
+        const std::vector<float> part = held(backend_, *rank, parameter);
         const GlobalIndex index = parameter.global_index();
         for (std::size_t i = 0; i < part.size(); ++i) {
           ASSERT_EQ(part[i], all[static_cast<std::size_t>(index(static_cast<std::int64_t>(i)))])
@@ -304,7 +273,7 @@ class LayoutOnBackend : public testing::TestWithParam<std::string> {
 };
 
 TEST_P(LayoutOnBackend, InitialWeightsAreTheSameOnEveryGrid) {
-  LoneRank whole(backend_, Coordinates(), *self_, DType::bf16);
+  LoneRank whole(backend_, *self_, configs_[DType::bf16]);
   whole.initialise(3);
   for (const GridExtents& extents : grids()) {
     const auto ranks = ranks_of(extents, DType::bf16);
@@ -314,7 +283,7 @@ TEST_P(LayoutOnBackend, InitialWeightsAreTheSameOnEveryGrid) {
 }
 
 TEST_P(LayoutOnBackend, ACheckpointOfAnyGridRestoresAnyOther) {
-  LoneRank whole(backend_, Coordinates(), *self_, DType::fp32);
+  LoneRank whole(backend_, *self_, configs_[DType::fp32]);
   whole.initialise(5);
   const test::ScratchDirectory scratch;
   IoThread io;
@@ -349,7 +318,8 @@ TEST_P(LayoutOnBackend, ASnapshotKeepsWhatTrainingChanges) {
   const test::ScratchDirectory scratch;
   IoThread io;
   for (const bool keeps_master : {true, false}) {
-    LoneRank whole(backend_, Coordinates(), *self_, DType::bf16, keeps_master);
+    const RunConfig config = held_config(DType::bf16, keeps_master);
+    LoneRank whole(backend_, *self_, config);
     whole.initialise(3);
     CheckpointStore store(io, io, scratch.path(), {});
     CheckpointContent as_it_is = whole.content();

@@ -17,7 +17,6 @@
 #include "app/setup.hpp"
 #include "core/model/model_programs.hpp"
 #include "core/model/parameters.hpp"
-#include "parallel/exchange/ddp.hpp"
 #include "tests/parallel/mini_trainer.hpp"
 #include "tests/support/backend_fixture.hpp"
 #include "tests/support/test_plugins.hpp"

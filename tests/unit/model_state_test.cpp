@@ -10,13 +10,9 @@
 
 #include <gtest/gtest.h>
 
-#include "core/memory/pinned_buffer.hpp"
 #include "core/model/parameters.hpp"
-#include "parallel/engine/initial_weights.hpp"
-#include "parallel/exchange/ddp.hpp"
-#include "parallel/plan/run_plan.hpp"
 #include "tests/io/io_test_util.hpp"
-#include "tests/parallel/mini_trainer.hpp"
+#include "tests/parallel/lone_rank.hpp"
 #include "tests/support/backend_fixture.hpp"
 #include "tests/support/test_plugins.hpp"
 
@@ -35,81 +31,58 @@ ModelConfig wide_model() {
 }
 
 /// bf16 weights without a master.
-class Narrow {
- public:
-  Narrow(ComputeBackend& backend, Communicator& self, const Coordinates& at = {})
-      : backend_(backend), self_(self), table_(parameters_of(wide_model()).local(at, {.vocab = true})) {}
+RunConfig narrow_config() {
+  RunConfig config = mini_config(wide_model(), 1, 1);
+  config.train.dtype = DType::bf16;
+  config.optimizer = optimizer_config("sgd");
+  config.optimizer.keeps_master = false;
+  config.parallel.splits.vocab = true;
+  return config;
+}
 
-  void initialise(std::uint64_t seed) { initialise_weights(backend_, table_, seed, exchange_, *optimizer_); }
-  PinnedBuffer snapshot_memory() {
-    return {backend_, ledger_, MemoryCategory::snapshot,
-            static_cast<std::size_t>(snapshot_bytes(optimizer_->kind(), exchange_.stored()))};
-  }
-  /// What is saved while training continues.
-  CheckpointContent content(const PinnedBuffer& snapshot) {
-    return checkpoint_content(backend_, table_, exchange_, *optimizer_, snapshot.data());
-  }
-  void save(CheckpointStore& store) {
-    const PinnedBuffer snapshot = snapshot_memory();
-    CheckpointContent saved = content(snapshot);
-    saved.state = {.step = 1, .json = "{}"};
-    store.write(saved);
-  }
-  void restore_from(const CheckpointReader& reader) {
-    restore(backend_, table_, reader, exchange_, *optimizer_);
-  }
-  std::vector<std::uint16_t> weights(int unit) {
-    std::vector<std::uint16_t> values(static_cast<std::size_t>(table_.unit(unit).size));
-    const TensorRef place = exchange_.weights({unit, 0, table_.unit(unit).size});
-    backend_.copy_to_host(place.data, values.data(), place.bytes());
-    backend_.synchronize();
-    return values;
-  }
-  int num_units() const { return table_.num_units(); }
+void save(LoneRank& rank, CheckpointStore& store) {
+  CheckpointContent saved = rank.snapshot();
+  saved.state = {.step = 1, .json = "{}"};
+  store.write(saved);
+}
 
- private:
-  static OptimizerConfig optimizer() {
-    OptimizerConfig config = optimizer_config("sgd");
-    config.keeps_master = false;
-    return config;
-  }
-
-  ComputeBackend& backend_;
-  Communicator& self_;
-  MemoryLedger ledger_;
-  ParameterTable table_;
-  Ddp exchange_{{}, {.table = table_, .compute_type = DType::bf16}, backend_, ledger_, self_};
-  OptimizerConfig config_ = optimizer();
-  std::unique_ptr<Optimizer> optimizer_ =
-      config_.kind->make(config_, {backend_, ledger_, table_, DType::bf16, exchange_.owned()});
-};
+std::vector<std::uint16_t> weights(ComputeBackend& backend, LoneRank& rank, int unit) {
+  const std::int64_t size = rank.table().unit(unit).size;
+  std::vector<std::uint16_t> values(static_cast<std::size_t>(size));
+  const TensorRef place = rank.state().weights({unit, 0, size});
+  backend.copy_to_host(place.data, values.data(), place.bytes());
+  backend.synchronize();
+  return values;
+}
 
 TEST(ModelState, NarrowWeightsLargerThanAPartAreSavedAndRestoredWhole) {
   ComputeBackend& backend = test_backends().at("kokkos");
   const std::unique_ptr<Communicator> self = open_communicator("self", &backend);
   const test::ScratchDirectory scratch;
   IoThread io;
-  Narrow saved(backend, *self);
+  const RunConfig config = narrow_config();
+  LoneRank saved(backend, *self, config);
   saved.initialise(3);
   CheckpointStore store(io, io, scratch.path(), {});
-  saved.save(store);
-  Narrow restored(backend, *self);
+  save(saved, store);
+  LoneRank restored(backend, *self, config);
   restored.initialise(5);
-  EXPECT_NE(restored.weights(0), saved.weights(0));
+  EXPECT_NE(weights(backend, restored, 0), weights(backend, saved, 0));
   restored.restore_from(CheckpointReader(io, store.path_of(1)));
-  for (int unit = 0; unit < saved.num_units(); ++unit)
-    EXPECT_TRUE(restored.weights(unit) == saved.weights(unit)) << unit;
+  for (int unit = 0; unit < saved.table().num_units(); ++unit)
+    EXPECT_TRUE(weights(backend, restored, unit) == weights(backend, saved, unit)) << unit;
 }
 
 TEST(ModelState, LargePiecesLieInASnapshotAsInTheFile) {
   ComputeBackend& backend = test_backends().at("kokkos");
   const std::unique_ptr<Communicator> self = open_communicator("self", &backend);
   for (const int rank : {0, 1, 2}) {
-    Narrow state(backend, *self, Coordinates({.tensor = 3}, 3, rank));
+    RunConfig config = narrow_config();
+    config.parallel.tensor = 3;
+    LoneRank state(backend, *self, config, Coordinates({.tensor = 3}, 3, rank));
     state.initialise(3);
-    const PinnedBuffer snapshot = state.snapshot_memory();
     int num_large = 0;
-    for (const CheckpointTensor& tensor : state.content(snapshot).tensors) {
+    for (const CheckpointTensor& tensor : state.snapshot().tensors) {
       for (const TensorPart& part : tensor.parts) {
         if (4 * part.box.size() < pages_of_aligned_piece * snapshot_page) continue;
         ++num_large;

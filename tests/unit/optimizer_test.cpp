@@ -50,10 +50,37 @@ class OptimizerTest : public testing::TestWithParam<std::string> {
     OptimizerConfig config = optimizer_config(name);
     config.keeps_master = false;
     config.seed = seed;
-    const auto optimizer = config.kind->make(config, {backend_, ledger, table, DType::bf16, parts});
+    Storages storages(table, {});
     const auto bytes = static_cast<std::size_t>(total) * sizeof(bf16);
-    const DeviceBuffer weights(backend_, ledger, MemoryCategory::parameters, bytes, "mylos::tests::weights");
-    const DeviceBuffer gradient(backend_, ledger, MemoryCategory::gradients, bytes, "mylos::tests::gradient");
+    const int of_weights = storages.add({.name = "weights", .bytes = bytes, .persists = true});
+    const int of_gradient = storages.add({.name = "gradient", .bytes = bytes, .persists = true});
+    const Optimizer optimizer(config, table, DType::bf16, parts, storages);
+    Program update;
+    UpdateRecorder run(update.entries);
+    StepScalars placeholder;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const auto part = [&](int storage) {
+        return Storages::flat(storage, 2 * offsets[i], DType::bf16, parts[i].count);
+      };
+      optimizer.record(i, part(of_weights), part(of_gradient), &placeholder, run);
+    }
+    std::map<int, DeviceBuffer> memory;
+    Binding binding;
+    for (int i = 0; i < std::ssize(storages.all()); ++i) {
+      binding.storages.emplace_back();
+      const Storage& storage = storages.at(i);
+      if (!storage.persists) continue;
+      memory[i] =
+          DeviceBuffer(backend_, ledger, MemoryCategory::workspace, storage.bytes, "mylos::tests::kept");
+      binding.storages.back().data = static_cast<std::byte*>(memory[i].data());
+      const std::vector<std::byte> zeros(storage.bytes);
+      backend_.copy_to_device(zeros.data(), memory[i].data(), storage.bytes);
+      backend_.synchronize();
+    }
+    backend_.copy_to_device(optimizer.segments().data(), memory[optimizer.segments_storage()].data(),
+                            optimizer.segments().size() * sizeof(Segment));
+    const DeviceBuffer& weights = memory[of_weights];
+    const DeviceBuffer& gradient = memory[of_gradient];
     const DeviceBuffer scalars(backend_, ledger, MemoryCategory::workspace, sizeof(StepScalars),
                                "mylos::tests::scalars");
     /// Calls `visit(element of the buffer, parameter, element of the whole parameter)` for every element
@@ -82,11 +109,11 @@ class OptimizerTest : public testing::TestWithParam<std::string> {
     for (std::int64_t t = 1; t <= 3; ++t) {
       const StepScalars host{.step = t, .learning_rate = 1e-3F};
       backend_.copy_to_device(&host, scalars.data(), sizeof(host));
-      for (std::size_t i = 0; i < parts.size(); ++i) {
-        const auto part = [&](const DeviceBuffer& buffer) {
-          return TensorRef(buffer.data(), DType::bf16, {total}).flat(offsets[i], parts[i].count);
-        };
-        optimizer->step(i, part(weights), part(gradient), static_cast<const StepScalars*>(scalars.data()));
+      binding.scalars = static_cast<StepScalars*>(scalars.data());
+      for (const Entry& entry : update.entries) {
+        with_bound(entry, binding, [&]<class Op>(const Op& op) {
+          if constexpr (!is_call<Op> && !std::is_same_v<Op, Await>) backend_.run(op);
+        });
       }
       backend_.synchronize();
     }

@@ -192,8 +192,6 @@ TEST(RunConfig, ChecksTheDivisionAmongRanks) {
                   "shard = 3 does not divide data = 4 into groups of two or more; use 2 or 4, or 0")));
   EXPECT_THAT(problems({{"parallel.exchange", "zero1"}, {"parallel.shard", "two"}}).problems,
               ElementsAre(HasSubstr("shard = two must be a number of ranks, node, or 0 for all")));
-  EXPECT_THAT(problems({{"parallel.exchange", "zero3"}, {"backend.graphs", "true"}}).problems,
-              ElementsAre(HasSubstr("use zero2, or graphs = false")));
 }
 
 /// The key belongs to the plugin for CUDA, which most builds do not have.
@@ -218,9 +216,9 @@ TEST(RunConfig, RefusesAutotuneIfRanksComputeTheSameProducts) {
   EXPECT_THAT(problems("data = 2\n"), IsEmpty());
 }
 
-TEST(RunConfig, LeavesGraphsToTheBackendUnlessTheyAreImpossible) {
+TEST(RunConfig, LeavesGraphsToTheBackend) {
   EXPECT_EQ(configure_gpt2({}, 4).config.graphs, std::nullopt);
-  EXPECT_EQ(configure_gpt2({{"parallel.exchange", "zero3"}}, 4).config.graphs, false);
+  EXPECT_EQ(configure_gpt2({{"parallel.exchange", "zero3"}}, 4).config.graphs, std::nullopt);
   EXPECT_EQ(configure_gpt2({{"backend.graphs", "true"}}, 4).config.graphs, true);
   EXPECT_EQ(configure_gpt2({{"backend.graphs", "false"}}, 4).config.graphs, false);
 }

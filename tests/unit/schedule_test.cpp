@@ -54,7 +54,7 @@ std::vector<std::string> find_problems(const Schedule& schedule) {
 }
 
 TEST(Schedule, AccumulatesInOneSlot) {
-  const Schedule schedule = schedules().front()->make(3);
+  const Schedule schedule = schedules().front()->make({.micro_batches = 3}).front();
   EXPECT_THAT(actions_of(schedule, 5, false, 9),
               ElementsAre("forward 0/5", "backward 0/5", "forward 1/5", "backward 1/5", "forward 2/5",
                           "backward 2/5", "reduce 0/5", "step 0/5"));
@@ -122,7 +122,7 @@ TEST(Schedule, BeginsStepsAheadAndDrains) {
 }
 
 TEST(Schedule, FindsTheLastContributions) {
-  const Schedule schedule = schedules().front()->make(3);
+  const Schedule schedule = schedules().front()->make({.micro_batches = 3}).front();
   std::vector<std::size_t> last;
   for (std::size_t i = 0; i < schedule.actions.size(); ++i) {
     if (is_backward(schedule.actions[i].kind) && schedule.is_last(i)) last.push_back(i);
@@ -131,7 +131,7 @@ TEST(Schedule, FindsTheLastContributions) {
 }
 
 TEST(ScheduleProblems, FindsActionsThatAreMissingDuplicatedOrTooEarly) {
-  const Schedule good = schedules().front()->make(2);
+  const Schedule good = schedules().front()->make({.micro_batches = 2}).front();
   const auto problem = [&](const auto& change) {
     Schedule bad = good;
     change(bad.actions);
@@ -230,7 +230,7 @@ TEST(ScheduleProblems, FindsActionsThatAreMissingDuplicatedOrMisdirected) {
 /// An order of a step's actions is correct if each backward pass follows its forward pass, the reduction
 /// follows all passes, and the update follows the reduction.
 TEST(ScheduleProblems, FindsEveryWrongOrder) {
-  const std::vector<Action> actions = schedules().front()->make(2).actions;
+  const std::vector<Action> actions = schedules().front()->make({.micro_batches = 2}).front().actions;
   std::vector<std::size_t> order = {0, 1, 2, 3, 4, 5};
   ASSERT_EQ(actions.size(), order.size());
   int num_right = 0;

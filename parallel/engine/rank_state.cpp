@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "parallel/engine/initial_weights.hpp"
+#include "parallel/engine/rank_state.hpp"
 
 namespace mylos {
 
-void initialise_weights(ComputeBackend& backend, const ParameterTable& table, std::uint64_t seed,
-                        GradientExchange& exchange, Optimizer& optimizer) {
-  for (std::size_t i = 0; i < optimizer.parts().size(); ++i) {
-    const UnitPart& part = optimizer.parts()[i];
-    const TensorRef weights = exchange.weights(part);
-    const TensorRef master = optimizer.master(i, weights);
+void RankState::initialise(ComputeBackend& backend, std::uint64_t seed) {
+  for (std::size_t i = 0; i < owned_.size(); ++i) {
+    const TensorRef own_weights = weights(owned_[i]);
+    const TensorRef own_master = master(i);
     // Without fp32 weights or an fp32 master, the values are set in the first state of the optimizer, which
     // is cleared afterwards.
-    const TensorRef exact = master.dtype == DType::fp32 ? master : optimizer.state(0, i);
+    const TensorRef exact = own_master.dtype == DType::fp32 ? own_master : state(0, i);
     backend.run(Fill{.y = exact, .value = 0.0F});
-    for (const Piece& piece : pieces_of(table, part)) {
+    for (const Piece& piece : pieces_of(table(), owned_[i])) {
       const Parameter& parameter = piece.parameter;
       const TensorRef values = exact.flat(piece.offset, piece.count);
       if (parameter.initialisation == Initialisation::ones) backend.run(Fill{.y = values, .value = 1.0F});
@@ -24,10 +22,10 @@ void initialise_weights(ComputeBackend& backend, const ParameterTable& table, st
                                .stddev = parameter.stddev});
       }
     }
-    if (exact.data != weights.data) backend.run(Cast{.x = exact, .y = weights});
-    if (exact.data != master.data) backend.run(Fill{.y = exact, .value = 0.0F});
+    if (exact.data != own_weights.data) backend.run(Cast{.x = exact, .y = own_weights});
+    if (exact.data != own_master.data) backend.run(Fill{.y = exact, .value = 0.0F});
   }
-  exchange.publish_all();
+  publish();
 }
 
 }  // namespace mylos

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "parallel/engine/list_check.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/digest.hpp"
+#include "parallel/gather_values.hpp"
+
+namespace mylos {
+
+namespace {
+
+/// A collective of a list.
+struct Collective {
+  std::string text;  ///< what all ranks of the group must have in common
+  std::source_location where;
+};
+
+/// The windows of a rank and the collectives of its passes by group, in the order in which it makes them.
+/// Messages are left out: each concerns two ranks.
+std::map<AxisSet, std::vector<Collective>> collectives_of(const RankProgram& program) {
+  std::map<AxisSet, std::vector<Collective>> lists;
+  const auto add = [&](std::string_view pass, const Entry& entry, std::size_t times) {
+    const std::optional<ListedCall> call = listed_call(entry);
+    if (!call || call->operation == CommOperation::send || call->operation == CommOperation::recv) return;
+    const AxisSet group = call->group.common(program.coordinates().used_axes());
+    std::string text = fmt::format("{} of {} bytes of {}, root {}, {} times, in {}", name_of(call->operation),
+                                   call->payload_bytes, name_of(call->dtype), call->peer, times, pass);
+    // Ranks of one stage have their sums at the same place.
+    const Place place = place_of(call_of(entry)->call.output);
+    if (call->operation == CommOperation::all_reduce && !group.contains(Axis::pipeline))
+      text += fmt::format(", {} + {}", program.storages().at(place.storage).name, place.offset);
+    lists[group].push_back({std::move(text), entry.where});
+  };
+  // The windows of a group have the same size on all ranks, and the storages in them the same places.
+  for (const Storage& storage : program.storages().all()) {
+    const AxisSet group = storage.window.common(program.coordinates().used_axes());
+    if (group == AxisSet() || storage.kind == StorageKind::step) continue;
+    lists[group].push_back({fmt::format("a window of {} bytes for {}", storage.bytes, storage.name), {}});
+  }
+  program.for_each_step_entry([&](const Action& action, const Entry& entry, std::size_t times) {
+    add(name_of(action.kind), entry, times);
+  });
+  for (const auto& [name, pass] :
+       {std::pair("the publication", &program.publication()), std::pair("evaluation", &program.evaluation()),
+        std::pair("generation", &program.generation())}) {
+    for_each_entry(*pass, program.pool(),
+                   [&](const Entry& entry, const EntryPlace&) { add(name, entry, 1); });
+  }
+  return lists;
+}
+
+std::int64_t hash_of(const std::string& text) {
+  return static_cast<std::int64_t>(digest_of(std::as_bytes(std::span(text))).low);
+}
+
+/// The texts of all ranks of `group`.
+std::vector<std::string> gather_texts(ComputeBackend& backend, Communicator& group, const std::string& own) {
+  const std::vector<std::int64_t> lengths = gather_values(backend, group, {std::ssize(own)});
+  const std::int64_t most = *std::ranges::max_element(lengths);
+  if (most == 0) return std::vector<std::string>(lengths.size());
+  std::vector<std::int64_t> letters(own.begin(), own.end());
+  letters.resize(static_cast<std::size_t>(most));
+  const std::vector<std::int64_t> all = gather_values(backend, group, letters);
+  std::vector<std::string> texts;
+  for (std::size_t rank = 0; rank < lengths.size(); ++rank) {
+    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(rank) * most;
+    std::string& text = texts.emplace_back();
+    std::transform(begin, begin + lengths[rank], std::back_inserter(text),
+                   [](std::int64_t letter) { return static_cast<char>(letter); });
+  }
+  return texts;
+}
+
+/// Returns how the lists of a group differ, or "".
+std::string difference(ComputeBackend& backend, Communicator& group, Communicator& world,
+                       const std::string& label, const std::vector<Collective>& own) {
+  std::vector<std::int64_t> hashes;
+  std::string all_texts;
+  for (const Collective& call : own) {
+    hashes.push_back(hash_of(call.text));
+    all_texts += call.text + "\n";
+  }
+  const auto ranks = static_cast<std::size_t>(group.size());
+  const std::vector<std::int64_t> summaries =
+      gather_values(backend, group, {std::ssize(own), hash_of(all_texts), world.rank()});
+  const auto summary = [&](std::size_t rank) { return std::span(summaries).subspan(3 * rank, 3); };
+  std::size_t most = 0;
+  std::optional<std::size_t> other;  // the first rank whose list is not that of the group's first rank
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    most = std::max(most, static_cast<std::size_t>(summary(rank)[0]));
+    if (!other && !std::ranges::equal(summary(rank).first(2), summary(0).first(2))) other = rank;
+  }
+  if (!other) return "";
+  hashes.resize(most);
+  const std::vector<std::int64_t> all = gather_values(backend, group, hashes);
+  const auto first_of = [&](std::size_t rank) {
+    return all.begin() + static_cast<std::ptrdiff_t>(rank * most);
+  };
+  const auto place = static_cast<std::size_t>(
+      std::mismatch(first_of(0), first_of(0) + static_cast<std::ptrdiff_t>(most), first_of(*other)).first -
+      first_of(0));
+  std::string text = "no call";
+  if (place < own.size()) {
+    text = fmt::format("{} ({}:{})", own[place].text, own[place].where.file_name(), own[place].where.line());
+  }
+  const std::vector<std::string> texts = gather_texts(backend, group, text);
+  return fmt::format(
+      "the lists of collectives over {} differ: call {} is {} on rank {}, but {} on rank {}; all ranks must "
+      "run the same program with the same parameters",
+      label, place, texts[0], summary(0)[2], texts[*other], summary(*other)[2]);
+}
+
+/// Returns which elements of a unit are not in `times` parts, or "", given the changes of their number by
+/// element.
+std::string find_gap(const Unit& unit, const std::map<std::int64_t, std::int64_t>& changes,
+                     std::int64_t times, std::string_view what) {
+  std::int64_t covered = 0;
+  std::int64_t end = 0;
+  for (const auto& [element, change] : changes) {
+    if (element > end && covered != times) {
+      return fmt::format("elements {} to {} of {} are {} by {} ranks, not {}", end, element, unit.name, what,
+                         covered, times);
+    }
+    end = element;
+    covered += change;
+  }
+  return "";
+}
+
+/// Returns how the parts of the ranks of a group do not cover each unit `times` times, or "". A rank has at
+/// most one part of a unit. The parts of all ranks are gathered a few units at a time.
+std::string find_gap(ComputeBackend& backend, Communicator& group, const ParameterTable& table,
+                     const std::vector<UnitPart>& own, std::int64_t times, std::string_view what) {
+  constexpr std::size_t most_units = 64;
+  std::vector<std::int64_t> values(2 * table.units().size());  // begin and count by unit
+  for (const UnitPart& part : own) {
+    values[2 * static_cast<std::size_t>(part.unit)] = part.begin;
+    values[2 * static_cast<std::size_t>(part.unit) + 1] = part.count;
+  }
+  std::string problem;
+  for (std::size_t first = 0; first < table.units().size(); first += most_units) {
+    const std::size_t units = std::min(most_units, table.units().size() - first);
+    const auto begin = values.begin() + static_cast<std::ptrdiff_t>(2 * first);
+    const std::vector<std::int64_t> all =
+        gather_values(backend, group, {begin, begin + static_cast<std::ptrdiff_t>(2 * units)});
+    for (std::size_t i = 0; i < units && problem.empty(); ++i) {
+      std::map<std::int64_t, std::int64_t> changes;  // of the number of parts, by element
+      const Unit& unit = table.units()[first + i];
+      changes[unit.size] += 0;
+      for (std::size_t at = 2 * i; at < all.size(); at += 2 * units) {
+        changes[all[at]] += all[at + 1] > 0 ? 1 : 0;
+        changes[all[at] + all[at + 1]] -= all[at + 1] > 0 ? 1 : 0;
+      }
+      problem = find_gap(unit, changes, times, what);
+    }
+  }
+  return problem;
+}
+
+}  // namespace
+
+void check_lists(ComputeBackend& backend, const ProcessGrid& grid, const RankProgram& program) {
+  Communicator& world = grid.group(all_axes);
+  // Every rank makes all comparisons, whatever it finds, and learns what the others find.
+  const auto agree = [&](ExitCode code, const std::string& problem) {
+    for (const std::string& text : gather_texts(backend, world, problem)) {
+      if (!text.empty()) throw Error(code, text);
+    }
+  };
+  std::string problem;
+  const auto lists = collectives_of(program);
+  for (const AxisSet axes : grid.groups()) {
+    if (program.coordinates().extent(axes) == 1) continue;
+    const auto own = lists.find(axes);
+    const std::string found =
+        difference(backend, grid.group(axes), world, ProcessGrid::label(program.coordinates(), axes),
+                   own == lists.end() ? std::vector<Collective>() : own->second);
+    if (problem.empty()) problem = found;
+  }
+  agree(ExitCode::usage, problem);
+  const Holding& holding = program.holding();
+  Communicator& copies = grid.group(loss_axes);
+  const std::int64_t owners = copies.size() / program.coordinates().extent(holding.sharded_axes);
+  const auto gap = [&](const std::vector<UnitPart>& parts, std::int64_t times, std::string_view what) {
+    return find_gap(backend, copies, program.table(), parts, times, what);
+  };
+  problem = gap(holding.owned(), owners, "stepped");
+  const std::string unstored = gap(holding.stored, 1, "stored");
+  agree(ExitCode::internal, problem.empty() ? unstored : problem);
+}
+
+}  // namespace mylos

@@ -1,0 +1,510 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "parallel/engine/rank_program.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <tuple>
+#include <utility>
+
+namespace mylos {
+
+namespace {
+
+/// The ranks along `axes` that own the same elements of a parameter.
+int owners_of(const Parameter& parameter, const Holding& holding, const Coordinates& coordinates) {
+  int ranks = 1;
+  for (int i = 0; i < num_axes; ++i) {
+    const auto axis = static_cast<Axis>(i);
+    if (!holding.norm_axes.contains(axis) || holding.sharded_axes.contains(axis)) continue;
+    if (axis == Axis::pipeline || parameter.is_split(axis)) continue;
+    ranks *= coordinates.extent(axis);
+  }
+  return ranks;
+}
+
+/// Elements [begin, begin + count) of an owned part.
+struct PartRange {
+  std::size_t part = 0;
+  std::int64_t begin = 0;
+  std::int64_t count = 0;
+};
+
+/// The ranges of which each rank along the tensor axis still holds only a term of the gradient after the
+/// exchange's reduction. Neighbouring ranges are joined.
+std::vector<PartRange> tensor_terms(const ParameterTable& table, const std::vector<UnitPart>& owned) {
+  std::vector<PartRange> ranges;
+  for (std::size_t part = 0; part < owned.size(); ++part) {
+    bool is_joined = false;
+    for (const Piece& piece : pieces_of(table, owned[part])) {
+      const bool has_terms = piece.parameter.along(Axis::tensor).kind == Placement::Kind::summed;
+      if (has_terms && !is_joined) ranges.push_back({.part = part, .begin = piece.offset});
+      if (has_terms) ranges.back().count = piece.offset + piece.count - ranges.back().begin;
+      is_joined = has_terms;
+    }
+  }
+  return ranges;
+}
+
+struct NormRange {
+  PartRange range;
+  int copies = 1;  ///< number of ranks that add the squares of the same elements
+};
+
+/// All owned parts, divided where the number of copies changes.
+std::vector<NormRange> norm_ranges(const ParameterTable& table, const Holding& holding,
+                                   const Coordinates& coordinates) {
+  std::vector<NormRange> ranges;
+  const std::vector<UnitPart> owned = holding.owned();
+  for (std::size_t i = 0; i < owned.size(); ++i) {
+    const std::vector<Piece> pieces = pieces_of(table, owned[i]);
+    const auto copies_of = [&](const Piece& piece) {
+      return owners_of(piece.parameter, holding, coordinates);
+    };
+    ranges.push_back({.range = {.part = i, .begin = 0, .count = owned[i].count},
+                      .copies = pieces.empty() ? 1 : copies_of(pieces.front())});
+    for (const Piece& piece : pieces) {
+      PartRange& last = ranges.back().range;
+      const int copies = copies_of(piece);
+      if (ranges.back().copies == copies) continue;
+      const std::int64_t end = last.begin + last.count;
+      last.count = piece.offset - last.begin;  // the padding between parameters is zero
+      ranges.push_back(
+          {.range = {.part = i, .begin = piece.offset, .count = end - piece.offset}, .copies = copies});
+    }
+  }
+  return ranges;
+}
+
+/// The guard's configuration of one rank: the factor of the loss.
+GuardConfig guard_config(const StepConfig& config, const Holding& holding, const Coordinates& coordinates) {
+  GuardConfig guard = config.guard;
+  // Only the stage with the last chunk computes the loss. Of its ranks, those that differ only along axes
+  // outside `loss_axes` compute the same terms.
+  const AxisSet same = holding.norm_axes.without(loss_axes).without({Axis::pipeline});
+  // The loss is the mean over the tokens of the ranks whose losses are summed: one of so many groups.
+  const int groups = coordinates.extent(loss_axes) / coordinates.extent(loss_axes.common(holding.norm_axes));
+  guard.loss_factor =
+      config.per_token() * static_cast<float>(groups) / static_cast<float>(coordinates.extent(same));
+  return guard;
+}
+
+StepScalars* placeholder() {
+  static StepScalars scalars;
+  return &scalars;
+}
+
+/// The storage that a message carries.
+int message_of(const Action& action, const ModelPrograms& programs) {
+  const ChunkPrograms& chunk = programs.chunks[static_cast<std::size_t>(action.chunk)];
+  int storage = -1;
+  if (action.kind == ActionKind::send_forward) storage = chunk.output;
+  if (action.kind == ActionKind::receive_forward) storage = chunk.input;
+  if (action.kind == ActionKind::send_backward) storage = chunk.input_gradient;
+  if (action.kind == ActionKind::receive_backward) storage = chunk.output_gradient;
+  require(storage >= 0, "a message carries the residual stream or its gradient between chunks");
+  return storage;
+}
+
+Entry entry_of_message(const Action& action, const ModelPrograms& programs) {
+  constexpr AxisSet stages = {Axis::pipeline};
+  const int storage = message_of(action, programs);
+  const auto bytes = static_cast<std::int64_t>(programs.storages.at(storage).bytes);
+  const TensorRef buffer = Storages::flat(storage, 0, DType::uint8, bytes);
+  Entry entry;
+  if (is_sent(action.kind)) {
+    entry.operation = SendCall{.buffer = buffer, .group = stages, .peer = action.peer};
+  } else {
+    entry.operation = ReceiveCall{.buffer = buffer, .group = stages, .peer = action.peer};
+  }
+  entry.where = std::source_location::current();
+  return entry;
+}
+
+const Program& program_of(const Action& action, const ModelPrograms& programs) {
+  const ChunkPrograms& chunk = programs.chunks[static_cast<std::size_t>(action.chunk)];
+  if (action.kind == ActionKind::forward) return chunk.forward;
+  return action.kind == ActionKind::backward_weight ? chunk.backward.back() : chunk.backward.front();
+}
+
+/// Inserts an Await of each call before the next entry that uses its result or changes its input, in
+/// whichever pass that is.
+class AwaitInserter {
+ public:
+  AwaitInserter(const Storages& storages, std::vector<Entry>& pool)
+      : storages_(storages), pool_(pool), touched_(storages.all().size()) {}
+
+  /// Follows a pass on a slot of activations. Calls that are awaited already are left as they are.
+  void follow(Pass& pass, int slot) {
+    std::vector<Insertion> inserted;
+    auto next = pass.inserted.begin();
+    for_each_entry(pass, pool_, [&](const Entry& entry, const EntryPlace& place) {
+      Insertion insertion{.index = static_cast<std::uint32_t>(place.index)};
+      if (place.is_inserted) insertion = *next++;
+      slot_ = insertion.slot < 0 ? slot : insertion.slot;
+      // The pool may grow and move.
+      const Entry copy = place.is_inserted ? entry : Entry();
+      const Entry& own = place.is_inserted ? copy : entry;
+      if (const auto* await = std::get_if<Await>(&own.operation)) {
+        if (!finish(*await, own)) return;  // awaited earlier
+      } else {
+        for (const int call : calls_used_by(own)) {
+          insertion.entry = await_of_call(call);
+          inserted.push_back(insertion);
+          erase(call);
+        }
+        start(own);
+      }
+      if (place.is_inserted) inserted.push_back(*std::prev(next));
+    });
+    pass.inserted = std::move(inserted);
+  }
+  bool is_anything_in_flight() const { return !in_flight_.empty(); }
+  /// Awaits, before anything else in the pass, the calls that use activations, of whatever slot.
+  void await_activations(Pass& pass) {
+    std::vector<int> due;
+    for (const auto& [number, call] : in_flight_) {
+      if (call.uses_activations) due.push_back(number);
+    }
+    for (const int call : due) {
+      const Insertion await{.index = 0, .entry = await_of_call(call), .slot = in_flight_.at(call).slot};
+      if (std::ranges::find(pass.inserted, await) == pass.inserted.end())
+        pass.inserted.insert(pass.inserted.begin(), await);
+    }
+  }
+
+ private:
+  using Key = std::tuple<const void*, const void*, int>;  ///< input, output, slot of activations or -1
+  struct InFlight {
+    Entry call;
+    Key key;
+    bool uses_activations = false;
+    int slot = 0;                                            ///< of the activations
+    std::vector<std::pair<Storages::Extent, bool>> extents;  ///< one per storage; whether the call writes it
+  };
+  struct Touch {
+    std::int64_t begin = 0;
+    int number = 0;
+    bool writes = false;
+  };
+
+  bool is_of_slot(int storage) const { return storages_.at(storage).kind == StorageKind::activation; }
+  Key key_of(const TensorRef& input, const TensorRef& output) const {
+    return {input.data, output.data, is_of_slot(storages_.extent_of(output).storage) ? slot_ : -1};
+  }
+
+  /// The accesses of an entry, with whether they write; an operation that works in place changes the operand
+  /// whose memory its result shares.
+  void for_each_access(const Entry& entry, const auto& visit) const {
+    std::visit(
+        [&]<class Op>(const Op& op) {
+          Op::operands(op, [&](const char*, const TensorRef& tensor, Access access, const auto&...) {
+            if (tensor) visit(storages_.extent_of(tensor), access != Access::read);
+          });
+        },
+        entry.operation);
+    for_each_in_place(entry, [&](const TensorRef& /*result*/, const TensorRef& operand) {
+      visit(storages_.extent_of(operand), true);
+    });
+  }
+
+  std::vector<int> calls_used_by(const Entry& entry) const {
+    std::vector<int> used;
+    if (in_flight_.empty()) return used;
+    for_each_access(entry, [&](const Storages::Extent& extent, bool writes) {
+      // The calls in flight on a storage have separate extents, or read the same one.
+      const auto& touched = touched_[static_cast<std::size_t>(extent.storage)];
+      for (auto own = touched.upper_bound(extent.begin); own != touched.end(); ++own) {
+        const Touch& touch = own->second;
+        if (touch.begin >= extent.end) break;
+        if (!writes && !touch.writes) continue;
+        if (is_of_slot(extent.storage) && in_flight_.at(touch.number).slot != slot_) continue;
+        if (std::ranges::find(used, touch.number) == used.end()) used.push_back(touch.number);
+      }
+    });
+    std::ranges::sort(used);
+    return used;
+  }
+
+  void start(const Entry& entry) {
+    const std::optional<GroupedCall> started = call_of(entry);
+    if (!started) return;
+    const int number = next_++;
+    InFlight call{.call = entry,
+                  .key = key_of(started->call.input, started->call.output),
+                  .slot = slot_,
+                  .extents = {}};
+    for_each_access(entry, [&](const Storages::Extent& extent, bool writes) {
+      call.uses_activations = call.uses_activations || is_of_slot(extent.storage);
+      for (auto& [own, is_written] : call.extents) {
+        if (own.storage != extent.storage) continue;
+        own = {own.storage, std::min(own.begin, extent.begin), std::max(own.end, extent.end)};
+        is_written = is_written || writes;
+        return;
+      }
+      call.extents.emplace_back(extent, writes);
+    });
+    for (const auto& [extent, writes] : call.extents)
+      touched_[static_cast<std::size_t>(extent.storage)].emplace(extent.end,
+                                                                 Touch{extent.begin, number, writes});
+    by_key_[call.key] = number;
+    started_.insert(call.key);
+    in_flight_.emplace(number, std::move(call));
+  }
+
+  /// Ends the call that an Await waits for. Returns false if it has been awaited.
+  bool finish(const Await& await, const Entry& entry) {
+    const Key key = key_of(await.input, await.output);
+    if (const auto found = by_key_.find(key); found != by_key_.end()) {
+      erase(found->second);
+      return true;
+    }
+    if (!started_.contains(key)) {
+      fail(ExitCode::internal, "{}:{}: awaits a call that nothing starts", entry.where.file_name(),
+           entry.where.line());
+    }
+    return false;
+  }
+
+  void erase(int number) {
+    const InFlight& call = in_flight_.at(number);
+    for (const auto& [extent, writes] : call.extents) {
+      auto& touched = touched_[static_cast<std::size_t>(extent.storage)];
+      const auto [begin, end] = touched.equal_range(extent.end);
+      touched.erase(std::find_if(begin, end, [&](const auto& own) { return own.second.number == number; }));
+    }
+    by_key_.erase(call.key);
+    in_flight_.erase(number);
+  }
+
+  int await_of_call(int number) {
+    const auto& [input, output, slot] = in_flight_.at(number).key;
+    const auto [found, is_new] = awaits_.try_emplace({input, output}, static_cast<int>(pool_.size()));
+    if (is_new) pool_.push_back(await_of(in_flight_.at(number).call).value());
+    return found->second;
+  }
+
+  const Storages& storages_;
+  std::vector<Entry>& pool_;
+  std::map<int, InFlight> in_flight_;                        // by number, in the order of the starts
+  std::map<Key, int> by_key_;                                // their numbers
+  std::vector<std::multimap<std::int64_t, Touch>> touched_;  // by storage and end: what they use
+  std::set<Key> started_;
+  std::map<std::pair<const void*, const void*>, int> awaits_;  // entries of the pool, by buffers
+  int next_ = 0;
+  int slot_ = 0;
+};
+
+/// Whether the last three pairs of passages are equal, so that the last pair adds nothing to the plan.
+bool ends_in_repetition(const std::vector<Passage>& passages) {
+  constexpr std::size_t pair = 2;
+  if (passages.size() < 3 * pair) return false;
+  const auto end = passages.end();
+  return std::equal(end - pair, end, end - 2 * pair) && std::equal(end - pair, end, end - 3 * pair);
+}
+
+/// The number of steps of the longest run whose sequence of slots differs from those of shorter runs. A round
+/// is a number of steps after which the slots are back in the same state. The longest run contains two
+/// rounds, so that the plan sees every value that lives from one round to the next.
+std::int64_t num_distinct_runs(const Schedule& schedule) {
+  if (schedule.ahead() == 0) return 1;
+  SlotAssignment slots(schedule);
+  std::vector<SlotAssignment::State> states;
+  for (std::int64_t step = 1;; ++step) {
+    schedule.for_each_action(step, step > 1, std::numeric_limits<std::int64_t>::max(),
+                             [&](const Occurrence& occurrence) {
+                               if (!is_of_micro_batch(schedule.actions[occurrence.index].kind)) return;
+                               slots.of(occurrence);
+                               slots.finish(occurrence);
+                             });
+    states.push_back(slots.state(step));
+    const auto round = std::ranges::find(states, states.back());
+    if (round + 1 != states.end()) return step + (states.end() - round - 1) + schedule.ahead();
+  }
+}
+
+}  // namespace
+
+std::optional<ListedCall> listed_call(const Entry& entry) {
+  const std::optional<GroupedCall> started = call_of(entry);
+  if (!started) return std::nullopt;
+  const CommCall& call = started->call;
+  return ListedCall{.group = started->group,
+                    .operation = call.operation,
+                    .count = std::min(call.input.size(), call.output.size()),
+                    .dtype = call.input.dtype,
+                    .payload_bytes = call.payload_bytes(),
+                    .peer = call.peer};
+}
+
+RankProgram::RankProgram(const StepConfig& config, const Coordinates& coordinates, RankRole role)
+    : config_(config),
+      coordinates_(coordinates),
+      schedule_(role == RankRole::inference
+                    ? Schedule()
+                    : config.parallel.schedule_of(coordinates, config.train.accumulation)),
+      table_(config.table(schedule_, coordinates)),
+      programs_(record_programs(config.model, table_, config.programs(schedule_, coordinates))),
+      excerpt_(excerpt_of(schedule_)) {
+  make_passes();
+  Lowering lowering(table_, coordinates_, config.train.dtype, config.train.grad_dtype, programs_.storages,
+                    pool_);
+  excerpt_.schedule.for_each_action(1, false, 1, [&](const Occurrence& occurrence) {
+    const ActionKind kind = excerpt_.schedule.actions[occurrence.index].kind;
+    if (is_of_micro_batch(kind) && !is_message(kind)) lowering.step.push_back(&passes_[occurrence.index]);
+  });
+  lowering.evaluation = {&evaluation_};
+  lowering.generation = {&generation_};
+  holding_ = config.parallel.exchange->lower(config.parallel.values, lowering);
+  for (int unit = 0; unit < table_.num_units(); ++unit)
+    publish_.entries.insert(publish_.entries.end(), lowering.published(unit).begin(),
+                            lowering.published(unit).end());
+  if (role == RankRole::training) {
+    optimizer_.emplace(config.optimizer, table_, config.train.dtype, holding_.owned(), programs_.storages);
+    guard_state_ = programs_.storages.add({.name = "guard's state",
+                                           .kind = StorageKind::kept,
+                                           .bytes = sizeof(GuardState),
+                                           .persists = true,
+                                           .category = MemoryCategory::workspace});
+    record_reduction(lowering);
+    record_update(lowering);
+  }
+  insert_awaits();
+  places_.emplace(storages(), pool_, passages());
+}
+
+double RankProgram::flops_per_step() const {
+  double flops = 0.0;
+  for (std::size_t i = 0; i < schedule_.actions.size(); ++i) {
+    if (!is_of_micro_batch(schedule_.actions[i].kind)) continue;
+    for (const Entry& entry : pass_of(i).program->entries) flops += flops_of(entry);
+  }
+  return flops;
+}
+
+void RankProgram::make_passes() {
+  publication_.program = &publish_;
+  evaluation_.program = &programs_.evaluate;
+  generation_.program = &programs_.generate;
+  const Schedule& few = excerpt_.schedule;
+  passes_.resize(few.actions.size());
+  std::set<std::pair<int, bool>> contributed;  // by chunk and part of the backward pass
+  few.for_each_action(1, false, 1, [&](const Occurrence& occurrence) {
+    const Action& action = few.actions[occurrence.index];
+    Pass& pass = passes_[occurrence.index];
+    if (action.kind == ActionKind::reduce) {
+      pass.program = &reduce_;
+    } else if (action.kind == ActionKind::step) {
+      pass.program = &update_;
+    } else if (is_message(action.kind)) {
+      pass.program = &messages_.emplace_back();
+      messages_.back().entries.push_back(entry_of_message(action, programs_));
+      pass.micro_batch = action.micro_batch;
+    } else {
+      pass.program = &program_of(action, programs_);
+      pass.micro_batch = action.micro_batch;
+      if (!is_backward(action.kind)) return;
+      pass.is_first = contributed.emplace(action.chunk, action.kind == ActionKind::backward_weight).second;
+      pass.is_last = few.is_last(occurrence.index);
+    }
+  });
+}
+
+void RankProgram::record_reduction(const Lowering& lowering) {
+  reduce_.entries = lowering.reduced();
+  UpdateRecorder run(reduce_.entries);
+  std::vector<Entry> awaits;
+  const std::vector<UnitPart> owned = holding_.owned();
+  for (const auto& [part, begin, count] : tensor_terms(table_, owned)) {
+    run(AllReduceCall{.buffer = holding_.gradient(owned[part]).flat(begin, count), .group = {Axis::tensor}});
+    awaits.push_back(await_of(reduce_.entries.back()).value());
+  }
+  reduce_.entries.insert(reduce_.entries.end(), awaits.begin(), awaits.end());
+}
+
+void RankProgram::record_update(const Lowering& lowering) {
+  Storages& storages = programs_.storages;
+  UpdateRecorder run(update_.entries);
+  const std::vector<UnitPart> owned = holding_.owned();
+  // A rank without the head adds nothing to the loss.
+  if (!schedule_.held_chunks().contains(schedule_.chunks - 1))
+    run(Fill{.y = storages.loss_sum(), .value = 0.0F});
+  bool accumulates = false;
+  for (const auto& [range, copies] : norm_ranges(table_, holding_, coordinates_)) {
+    run(SumOfSquares{.x = holding_.gradient(owned[range.part]).flat(range.begin, range.count),
+                     .out = storages.norm_squared(),
+                     .factor = 1.0F / static_cast<float>(copies),
+                     .accumulate = std::exchange(accumulates, true)});
+  }
+  if (coordinates_.extent(holding_.norm_axes) > 1)
+    run(AllReduceCall{.buffer = storages.guard_input(), .group = holding_.norm_axes});
+  run(GuardStep{.config = guard_config(config_, holding_, coordinates_),
+                .input = storages.guard_input(),
+                .state = Storages::flat(guard_state_, 0, DType::uint8, sizeof(GuardState)),
+                .scalars = placeholder()});
+  for (std::size_t i = 0; i < owned.size(); ++i) {
+    optimizer_->record(i, holding_.weights(owned[i]), holding_.gradient(owned[i]), placeholder(), run);
+    const std::vector<Entry>& published = lowering.published(owned[i].unit);
+    update_.entries.insert(update_.entries.end(), published.begin(), published.end());
+  }
+}
+
+void RankProgram::insert_awaits() {
+  AwaitInserter inserter(storages(), pool_);
+  inserter.follow(publication_, 0);
+  const Schedule& few = excerpt_.schedule;
+  // Follow two steps: what one leaves under way, the next awaits.
+  for (int step = 0; step < 2; ++step) {
+    SlotAssignment slots(few);
+    few.for_each_action(1, false, 1, [&](const Occurrence& occurrence) {
+      const Action& action = few.actions[occurrence.index];
+      Pass& pass = passes_[occurrence.index];
+      int slot = 0;
+      if (is_of_micro_batch(action.kind)) {
+        slot = slots.of(occurrence);
+        slots.finish(occurrence);
+      }
+      // The activations of a step may be overwritten after it.
+      if (action.kind == ActionKind::reduce) inserter.await_activations(pass);
+      inserter.follow(pass, slot);
+    });
+  }
+  // The passes of such steps do not follow one another as above.
+  if (schedule_.ahead() > 0 && (inserter.is_anything_in_flight() || !messages_.empty())) {
+    fail(
+        ExitCode::usage,
+        "the exchange or the messages of this schedule do not allow a step to begin before the one before it "
+        "ends");
+  }
+  for (Pass* pass : {&evaluation_, &generation_}) AwaitInserter(inserter).follow(*pass, 0);
+}
+
+std::vector<Passage> RankProgram::passages() const {
+  std::vector<Passage> passages;
+  const auto add = [&](const Occurrence& occurrence, SlotAssignment& slots) {
+    const Action& action = schedule_.actions[occurrence.index];
+    Passage passage{.pass = &pass_of(occurrence.index), .brings_tokens = false};
+    if (is_of_micro_batch(action.kind)) {
+      passage.slot = slots.of(occurrence);
+      passage.brings_tokens = slots.is_new();
+      slots.finish(occurrence);
+    }
+    passages.push_back(passage);
+    if (ends_in_repetition(passages)) passages.resize(passages.size() - 2);
+  };
+  // Runs of every length, up to the longest distinct one.
+  const std::int64_t longest = num_distinct_runs(schedule_);
+  for (std::int64_t last = 1; last <= longest; ++last) {
+    SlotAssignment slots(schedule_);
+    for (std::int64_t step = 1; step <= last; ++step) {
+      schedule_.for_each_action(step, step > 1, last,
+                                [&](const Occurrence& occurrence) { add(occurrence, slots); });
+    }
+  }
+  for (const Pass* pass : {&evaluation_, &generation_}) {
+    if (!pass->program->entries.empty()) passages.push_back({.pass = pass});
+  }
+  return passages;
+}
+
+}  // namespace mylos

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// RankProgram: everything that one rank of a run executes and keeps, as data. It is made without a backend.
+// The engine executes it, the planner adds it up, `mylos inspect --program` prints it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/layout/parameter_table.hpp"
+#include "core/model/model_programs.hpp"
+#include "core/model/pass.hpp"
+#include "core/optim/optimizer.hpp"
+#include "parallel/engine/step_config.hpp"
+#include "parallel/engine/storage_plan.hpp"
+#include "parallel/exchange/exchange.hpp"
+#include "parallel/schedule/schedule.hpp"
+
+namespace mylos {
+
+/// What a rank does with the model.
+enum class RankRole : std::uint8_t {
+  training,   ///< steps, evaluation and generation
+  inference,  ///< evaluation and generation; without gradients and optimizer
+};
+
+/// A collective or message of a list, counted as by TrafficCounter and CollectiveCall.
+struct ListedCall {
+  AxisSet group;
+  CommOperation operation = CommOperation::all_reduce;
+  std::int64_t count = 0;  ///< elements of the smaller buffer
+  DType dtype = DType::fp32;
+  std::uint64_t payload_bytes = 0;
+  int peer = 0;
+};
+/// The call that an entry starts, or nothing.
+std::optional<ListedCall> listed_call(const Entry& entry);
+
+class RankProgram {
+ public:
+  /// For the rank at `coordinates`. Throws ExitCode::internal, naming the entry by its source line, if an
+  /// entry reads a value that nothing wrote or awaits a call that nothing started; ExitCode::usage if the
+  /// schedule and the exchange do not fit each other.
+  RankProgram(const StepConfig& config, const Coordinates& coordinates, RankRole role = RankRole::training);
+  RankProgram(const RankProgram&) = delete;
+  RankProgram& operator=(const RankProgram&) = delete;
+
+  const StepConfig& config() const { return config_; }
+  const Coordinates& coordinates() const { return coordinates_; }
+  const ParameterTable& table() const { return table_; }
+  const Schedule& schedule() const { return schedule_; }
+  const ModelPrograms& programs() const { return programs_; }
+  const Storages& storages() const { return programs_.storages; }
+  const Holding& holding() const { return holding_; }
+  /// Of training.
+  const Optimizer& optimizer() const { return *optimizer_; }
+  bool has_optimizer() const { return optimizer_.has_value(); }
+  const StoragePlan& places() const { return *places_; }
+
+  /// The entries that passes have in addition to their programs'.
+  const std::vector<Entry>& pool() const { return pool_; }
+  /// What an action of the schedule runs. Actions of micro-batches that run alike share a pass.
+  const Pass& pass_of(std::size_t action) const { return passes_[excerpt_.actions.place(action)]; }
+  /// Brings weights that were set from outside to the ranks that use them.
+  const Pass& publication() const { return publication_; }
+  const Pass& evaluation() const { return evaluation_; }
+  const Pass& generation() const { return generation_; }
+  int guard_state() const { return guard_state_; }  ///< its storage
+  /// The passages of training runs of every length up to the longest whose sequence of slots differs from
+  /// that of shorter runs, without passages that only repeat the preceding ones; then, on slot 0, evaluation
+  /// and generation.
+  std::vector<Passage> passages() const;
+  /// Floating-point operations of the programs of a step, recomputation included.
+  double flops_per_step() const;
+
+  /// Calls visit(action, entry, times) for the entries of a step in order, each with the number of times that
+  /// it runs in the step, because one micro-batch stands for many.
+  void for_each_step_entry(const auto& visit) const {
+    const Repetition& repeated = excerpt_.actions;
+    excerpt_.schedule.for_each_action(1, false, 1, [&](const Occurrence& occurrence) {
+      const bool is_repeated = occurrence.index >= repeated.begin && occurrence.index < repeated.end;
+      for_each_entry(passes_[occurrence.index], pool_, [&](const Entry& entry, const EntryPlace&) {
+        visit(excerpt_.schedule.actions[occurrence.index], entry,
+              is_repeated ? repeated.times : std::size_t{1});
+      });
+    });
+  }
+
+ private:
+  void make_passes();
+  void record_reduction(const Lowering& lowering);
+  void record_update(const Lowering& lowering);
+  void insert_awaits();
+
+  const StepConfig& config_;
+  Coordinates coordinates_;
+  Schedule schedule_;
+  ParameterTable table_;
+  ModelPrograms programs_;
+  ScheduleExcerpt excerpt_;
+  std::deque<Program> messages_;  // one entry each
+  std::vector<Entry> pool_;
+  std::vector<Pass> passes_;  // by action of the excerpt
+  Program reduce_, update_, publish_;
+  Pass publication_, evaluation_, generation_;
+  Holding holding_;
+  std::optional<Optimizer> optimizer_;
+  int guard_state_ = -1;
+  std::optional<StoragePlan> places_;
+};
+
+}  // namespace mylos

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// RankState: the weights, gradients and optimizer states that a rank holds, in memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "parallel/engine/model_executor.hpp"
+
+namespace mylos {
+
+class RankState {
+ public:
+  /// Both arguments must outlive the object.
+  RankState(const RankProgram& program, ModelExecutor& executor) : program_(program), executor_(executor) {}
+
+  const ParameterTable& table() const { return program_.table(); }
+  /// The parts of units that this rank steps and those that it writes to checkpoints (Holding).
+  const std::vector<UnitPart>& owned() const { return owned_; }
+  const std::vector<UnitPart>& stored() const { return program_.holding().stored; }
+  AxisSet sharded_axes() const { return program_.holding().sharded_axes; }
+
+  /// Return a part of the weights (count), in the compute type, and of the gradient of the last step. The
+  /// held part of the unit contains it.
+  TensorRef weights(const UnitPart& part) const { return executor_.bound(program_.holding().weights(part)); }
+  TensorRef gradient(const UnitPart& part) const {
+    return executor_.bound(program_.holding().gradient(part));
+  }
+  /// Whether there is an optimizer. If so, return its kind and, of an owned part, a state (count) fp32 and
+  /// the most precise weights: the fp32 master or, if there is none, the weights.
+  bool has_optimizer() const { return program_.has_optimizer(); }
+  const OptimizerKind& optimizer() const { return program_.optimizer().kind(); }
+  TensorRef state(std::size_t state, std::size_t part) const {
+    return executor_.bound(program_.optimizer().state(state, part));
+  }
+  TensorRef master(std::size_t part) const {
+    return executor_.bound(program_.optimizer().master(part, program_.holding().weights(owned_[part])));
+  }
+
+  /// Brings weights that were set from outside to the ranks that use them. Collective; does not wait until
+  /// they arrive: call `settle` before accessing them again from outside.
+  void publish() { executor_.publish(); }
+  void settle() { executor_.settle(); }
+
+  /// Sets the model's initial weights (Radford et al., 2019, section 2.3), the same for every layout, and
+  /// publishes them. Collective.
+  void initialise(ComputeBackend& backend, std::uint64_t seed);
+
+ private:
+  const RankProgram& program_;
+  ModelExecutor& executor_;
+  std::vector<UnitPart> owned_ = program_.holding().owned();
+};
+
+}  // namespace mylos

@@ -165,6 +165,22 @@ const Parameter& ParameterTable::find(std::string_view name) const {
   fail(ExitCode::internal, "the model has no parameter {}", name);
 }
 
+AxisSet ParameterTable::term_axes(int unit) const {
+  const auto axes_of = [&](int index) {
+    AxisSet axes;
+    for (int i = 0; i < num_axes; ++i) {
+      const auto axis = static_cast<Axis>(i);
+      if (!parameters_[static_cast<std::size_t>(index)].is_split(axis)) axes = axes.with({axis});
+    }
+    return axes.common(loss_axes);
+  };
+  const std::vector<int>& parameters = units_[static_cast<std::size_t>(unit)].parameters;
+  const AxisSet axes = axes_of(parameters.front());
+  for (const int index : parameters)
+    require(axes_of(index) == axes, "the parameters of a unit are split along the same data axes");
+  return axes;
+}
+
 std::int64_t ParameterTable::num_parameters() const {
   std::int64_t n = elsewhere_;
   for (const Parameter& parameter : parameters_) n += product(parameter.shape);

@@ -126,6 +126,9 @@ class ParameterTable {
   const Unit& unit(int index) const { return units_[static_cast<std::size_t>(index)]; }
   int num_units() const { return static_cast<int>(units_.size()); }
   const Parameter& find(std::string_view name) const;
+  /// The axes of `loss_axes` along which the ranks hold terms of the unit's gradient: those that do not split
+  /// its parameters, which are all split along the same ones.
+  AxisSet term_axes(int unit) const;
 
   /// Returns the number of elements of all weights of the whole model, without padding.
   std::int64_t num_parameters() const;

@@ -29,7 +29,7 @@ enum class StorageKind : std::uint8_t {
   activation,  ///< a value of one micro-batch
   weights,     ///< a unit's weights, whole, as passes read them
   gradients,   ///< a unit's gradients, whole, as passes add to them
-  step,        ///< the guard's input, of one step
+  bound,       ///< memory that a replay chooses: the guard's input, a version of weights
   kept,        ///< anything else that the rank keeps for the whole run
 };
 

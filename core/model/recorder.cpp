@@ -5,7 +5,7 @@ namespace mylos {
 
 Storages::Storages(const ParameterTable& table, const ProgramConfig& config)
     : table_(table), config_(config) {
-  add({.name = "guard's input", .kind = StorageKind::step, .bytes = sizeof(GuardInput)});
+  add({.name = "guard's input", .kind = StorageKind::bound, .bytes = sizeof(GuardInput)});
   for (int unit = 0; unit < table.num_units(); ++unit) {
     const auto bytes = [&](DType dtype) {
       return static_cast<std::size_t>(table.unit(unit).size) * size_of(dtype);

@@ -43,7 +43,7 @@ std::map<AxisSet, std::vector<Collective>> collectives_of(const RankProgram& pro
   // The windows of a group have the same size on all ranks, and the storages in them the same places.
   for (const Storage& storage : program.storages().all()) {
     const AxisSet group = storage.window.common(program.coordinates().used_axes());
-    if (group == AxisSet() || storage.kind == StorageKind::step) continue;
+    if (group == AxisSet() || storage.kind == StorageKind::bound) continue;
     lists[group].push_back({fmt::format("a window of {} bytes for {}", storage.bytes, storage.name), {}});
   }
   program.for_each_step_entry([&](const Action& action, const Entry& entry, std::size_t times) {
@@ -136,10 +136,11 @@ std::string find_gap(const Unit& unit, const std::map<std::int64_t, std::int64_t
   return "";
 }
 
-/// Returns how the parts of the ranks of a group do not cover each unit `times` times, or "". A rank has at
-/// most one part of a unit. The parts of all ranks are gathered a few units at a time.
+/// Returns how the parts of the ranks of a group do not cover each of some units `times` times, or "". A rank
+/// has at most one part of a unit. The parts of all ranks are gathered a few units at a time.
 std::string find_gap(ComputeBackend& backend, Communicator& group, const ParameterTable& table,
-                     const std::vector<UnitPart>& own, std::int64_t times, std::string_view what) {
+                     std::span<const int> units, const std::vector<UnitPart>& own,
+                     const std::vector<std::int64_t>& times, std::string_view what) {
   constexpr std::size_t most_units = 64;
   std::vector<std::int64_t> values(2 * table.units().size());  // begin and count by unit
   for (const UnitPart& part : own) {
@@ -147,20 +148,23 @@ std::string find_gap(ComputeBackend& backend, Communicator& group, const Paramet
     values[2 * static_cast<std::size_t>(part.unit) + 1] = part.count;
   }
   std::string problem;
-  for (std::size_t first = 0; first < table.units().size(); first += most_units) {
-    const std::size_t units = std::min(most_units, table.units().size() - first);
-    const auto begin = values.begin() + static_cast<std::ptrdiff_t>(2 * first);
-    const std::vector<std::int64_t> all =
-        gather_values(backend, group, {begin, begin + static_cast<std::ptrdiff_t>(2 * units)});
-    for (std::size_t i = 0; i < units && problem.empty(); ++i) {
+  for (std::size_t first = 0; first < units.size(); first += most_units) {
+    const auto some = units.subspan(first, std::min(most_units, units.size() - first));
+    std::vector<std::int64_t> parts;
+    for (const int unit : some) {
+      const std::size_t at = 2 * static_cast<std::size_t>(unit);
+      parts.insert(parts.end(), {values[at], values[at + 1]});
+    }
+    const std::vector<std::int64_t> all = gather_values(backend, group, parts);
+    for (std::size_t i = 0; i < some.size() && problem.empty(); ++i) {
       std::map<std::int64_t, std::int64_t> changes;  // of the number of parts, by element
-      const Unit& unit = table.units()[first + i];
+      const Unit& unit = table.unit(some[i]);
       changes[unit.size] += 0;
-      for (std::size_t at = 2 * i; at < all.size(); at += 2 * units) {
+      for (std::size_t at = 2 * i; at < all.size(); at += parts.size()) {
         changes[all[at]] += all[at + 1] > 0 ? 1 : 0;
         changes[all[at] + all[at + 1]] -= all[at + 1] > 0 ? 1 : 0;
       }
-      problem = find_gap(unit, changes, times, what);
+      problem = find_gap(unit, changes, times[static_cast<std::size_t>(some[i])], what);
     }
   }
   return problem;
@@ -188,14 +192,26 @@ void check_lists(ComputeBackend& backend, const ProcessGrid& grid, const RankPro
   }
   agree(ExitCode::usage, problem);
   const Holding& holding = program.holding();
-  Communicator& copies = grid.group(loss_axes);
-  const std::int64_t owners = copies.size() / program.coordinates().extent(holding.sharded_axes);
-  const auto gap = [&](const std::vector<UnitPart>& parts, std::int64_t times, std::string_view what) {
-    return find_gap(backend, copies, program.table(), parts, times, what);
-  };
-  problem = gap(holding.owned(), owners, "stepped");
-  const std::string unstored = gap(holding.stored, 1, "stored");
-  agree(ExitCode::internal, problem.empty() ? unstored : problem);
+  std::map<AxisSet, std::vector<int>> units;  // by the axes along which ranks hold the same parameters
+  std::vector<std::int64_t> owners;           // of each element, by unit
+  for (int unit = 0; unit < program.table().num_units(); ++unit) {
+    const AxisSet axes = program.table().term_axes(unit);
+    units[axes].push_back(unit);
+    const AxisSet copies = axes.without(holding.units[static_cast<std::size_t>(unit)].divided_axes);
+    owners.push_back(program.coordinates().extent(copies));
+  }
+  problem.clear();
+  for (const auto& [axes, some] : units) {
+    const auto gap = [&](const std::vector<UnitPart>& parts, const std::vector<std::int64_t>& times,
+                         std::string_view what) {
+      const std::string found =
+          find_gap(backend, grid.group(axes), program.table(), some, parts, times, what);
+      if (problem.empty()) problem = found;
+    };
+    gap(holding.owned(), owners, "stepped");
+    gap(holding.stored, std::vector<std::int64_t>(owners.size(), 1), "stored");
+  }
+  agree(ExitCode::internal, problem);
 }
 
 }  // namespace mylos

@@ -58,30 +58,18 @@ void ModelExecutor::allocate(MemoryLedger& ledger) {
     backend_.run(Fill{.y = {made.data(), DType::fp32, {elements}}, .value = 0.0F});
   };
   const std::vector<Storage>& storages = program_.storages().all();
-  std::map<MemoryCategory, AxisSet> windows;  // of arenas
-  const auto is_placed = [&](int i) {
-    for (int slot = 0; slot < program_.places().num_slots(); ++slot) {
-      if (program_.places().has(slot, i)) return true;
-    }
-    return false;
-  };
   for (int i = 0; i < std::ssize(storages); ++i) {
     const Storage& storage = storages[static_cast<std::size_t>(i)];
-    if (!storage.persists && is_placed(i)) {
-      const AxisSet& window = windows.try_emplace(storage.category, storage.window).first->second;
-      require(window == storage.window, "the storages of an arena have the same window");
-    }
     if (!storage.persists || storage.within >= 0) continue;
     DeviceBuffer& made =
         kept_.emplace(i, buffer(storage.category, storage.bytes, storage.name, storage.window)).first->second;
     clear(made, storage.bytes);
   }
-  for (const MemoryCategory category : program_.places().arenas()) {
-    const std::size_t bytes = program_.places().bytes(category);
-    const bool is_of_activations = category == MemoryCategory::activations;
-    const std::string name = is_of_activations ? "arena" : std::string(name_of(category));
-    DeviceBuffer& made =
-        arenas_.emplace(category, buffer(category, bytes, name, windows[category])).first->second;
+  for (const auto& [key, bytes] : program_.places().arenas()) {
+    const bool is_of_activations = key.category == MemoryCategory::activations;
+    const std::string name = is_of_activations ? "arena" : std::string(name_of(key.category));
+    const DeviceBuffer& made =
+        arenas_.emplace(key, buffer(key.category, bytes, name, key.window)).first->second;
     if (!is_of_activations) clear(made, bytes);
   }
 }
@@ -100,8 +88,15 @@ void ModelExecutor::bind_all() {
       if (kept != kept_.end()) {
         data = static_cast<std::byte*>(kept->second.data()) + storage.begin;
       } else if (places.has(slot, i)) {
-        data = static_cast<std::byte*>(arenas_.at(storage.category).data()) + places.offset(slot, i);
+        data = static_cast<std::byte*>(arenas_.at(arena_of(storage)).data()) + places.offset(slot, i);
       }
+    }
+  }
+  weights_.resize(static_cast<std::size_t>(program_.num_versions()));
+  for (int version = 0; version < program_.num_versions(); ++version) {
+    for (int unit = 0; unit < program_.table().num_units(); ++unit) {
+      const auto storage = static_cast<std::size_t>(program_.version_of_weights(version, unit));
+      weights_[static_cast<std::size_t>(version)].push_back(bindings_.front().storages[storage]);
     }
   }
 }
@@ -110,13 +105,26 @@ void ModelExecutor::renew_versions() {
   for (int unit = 0; unit < program_.table().num_units(); ++unit) {
     const int storage = Storages::weights_storage(unit);
     if (!program_.storages().at(storage).persists) continue;
-    const std::uint64_t version = new_weight_version();
-    for (Binding& binding : bindings_) binding.storages[static_cast<std::size_t>(storage)].version = version;
+    Bound& weights = weights_[static_cast<std::size_t>(current_)][static_cast<std::size_t>(unit)];
+    weights.version = new_weight_version();
+    for (Binding& binding : bindings_) binding.storages[static_cast<std::size_t>(storage)] = weights;
+  }
+}
+
+void ModelExecutor::bind_weights(int version, int previous) {
+  if (program_.num_versions() == 1) return;
+  std::vector<Bound>& bound = bindings_[slot_].storages;
+  for (int unit = 0; unit < program_.table().num_units(); ++unit) {
+    const auto memory_of = [&](int number) {
+      return weights_[static_cast<std::size_t>(number)][static_cast<std::size_t>(unit)];
+    };
+    bound[static_cast<std::size_t>(program_.previous_weights(unit))] = memory_of(previous);
+    bound[static_cast<std::size_t>(Storages::weights_storage(unit))] = memory_of(version);
   }
 }
 
 std::uint64_t ModelExecutor::version(int unit) const {
-  return bindings_.front().storages[static_cast<std::size_t>(Storages::weights_storage(unit))].version;
+  return weights_[static_cast<std::size_t>(current_)][static_cast<std::size_t>(unit)].version;
 }
 
 TensorRef ModelExecutor::bound(TensorRef recorded) const {
@@ -251,15 +259,21 @@ void ModelExecutor::run(const Occurrence& occurrence, const ActionScope& scope) 
     binding.storages[static_cast<std::size_t>(storage)].holds_terms =
         holds_terms && program_.storages().at(storage).persists;
   }
+  bind_weights(scope.weights, scope.previous_weights);
   if (graphs_ && scope.as_graphs && !is_message(action.kind)) {
     const auto places = static_cast<std::size_t>(program_.schedule().ahead()) + 1;
     const std::size_t place = static_cast<std::size_t>(occurrence.step) % places;
-    run_as_graphs(name_of(action.kind), pass, recorded_[{occurrence.index, slot_, place}]);
+    const auto versions = static_cast<std::size_t>(program_.num_versions());
+    run_as_graphs(
+        name_of(action.kind), pass,
+        recorded_[{occurrence.index, slot_, place * versions + static_cast<std::size_t>(scope.weights)}]);
   } else {
     run_pass(name_of(action.kind), pass);
   }
   if (is_of_slot) slots_.finish(occurrence);
-  if (action.kind == ActionKind::step) renew_versions();
+  if (action.kind != ActionKind::step) return;
+  current_ = scope.weights;
+  renew_versions();
 }
 
 void ModelExecutor::publish() {

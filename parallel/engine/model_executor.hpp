@@ -28,6 +28,10 @@ struct ActionScope {
   /// The step's scalars, and a GuardInput, in device memory.
   StepScalars* scalars = nullptr;
   void* guard_input = nullptr;
+  /// The version of the weights that a pass reads and the update writes, and the version that the update
+  /// reads.
+  int weights = 0;
+  int previous_weights = 0;
   /// Whether to queue the operations between two communications as a graph, if the executor was made with
   /// graphs.
   bool as_graphs = false;
@@ -47,7 +51,8 @@ class ModelExecutor {
   ModelExecutor& operator=(const ModelExecutor&) = delete;
 
   BatchShape shape() const { return program_.config().train.shape(); }
-  /// Returns the memory of a recorded tensor of a storage that persists.
+  /// Returns the memory of a recorded tensor of a storage that persists; of weights, the version that the
+  /// update has written last.
   TensorRef bound(TensorRef recorded) const;
 
   /// Gives an action of a micro-batch its slot. Returns true if it is the first action of its micro-batch:
@@ -68,6 +73,8 @@ class ModelExecutor {
   /// Waits for all calls in flight. Call it before this rank accesses weights from outside, or stops
   /// communicating for long.
   void settle();
+  /// The version of the weights that was written last.
+  int current_weights() const { return current_; }
   /// Identifies the content of a unit's weights; 0 if they keep no place.
   std::uint64_t version(int unit) const;
 
@@ -90,7 +97,9 @@ class ModelExecutor {
   };
   void allocate(MemoryLedger& ledger);
   void bind_all();
-  /// New versions of all weights that keep their place.
+  /// Makes the current slot's passes read a version of the weights, or the update write it.
+  void bind_weights(int version, int previous);
+  /// The content of the weights that keep their place has changed.
   void renew_versions();
   void run_pass(std::string_view name, const Pass& pass);
   void run_as_graphs(std::string_view name, const Pass& pass, std::vector<DeviceGraph>& graphs);
@@ -114,10 +123,12 @@ class ModelExecutor {
   const bool graphs_;
   SlotAssignment slots_{program_.schedule()};
   std::map<int, DeviceBuffer> kept_;  // by storage
-  std::map<MemoryCategory, DeviceBuffer> arenas_;
-  std::vector<Binding> bindings_;  // by slot
-  std::size_t slot_ = 0;           // of the action begun last; 0 after `load_evaluation`
-  // By action, slot and place of the step's scalars: one graph per segment.
+  std::map<ArenaKey, DeviceBuffer> arenas_;
+  std::vector<Binding> bindings_;            // by slot
+  std::vector<std::vector<Bound>> weights_;  // by version and unit
+  int current_ = 0;                          // the version that was written last
+  std::size_t slot_ = 0;                     // of the action begun last; 0 after `load_evaluation`
+  // By action, slot, and place of the step's scalars with version of weights: one graph per segment.
   std::map<std::tuple<std::size_t, std::size_t, std::size_t>, std::vector<DeviceGraph>> recorded_;
   std::map<const void*, InFlight> in_flight_;                 // by output
   std::vector<std::pair<Communicator*, int>> communicators_;  // numbers of calls in flight

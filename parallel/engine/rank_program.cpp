@@ -11,12 +11,13 @@ namespace mylos {
 
 namespace {
 
-/// The ranks along `axes` that own the same elements of a parameter.
+/// The ranks of those that sum their squares that own the same elements of a parameter.
 int owners_of(const Parameter& parameter, const Holding& holding, const Coordinates& coordinates) {
   int ranks = 1;
   for (int i = 0; i < num_axes; ++i) {
     const auto axis = static_cast<Axis>(i);
-    if (!holding.norm_axes.contains(axis) || holding.sharded_axes.contains(axis)) continue;
+    const HeldUnit& held = holding.units[static_cast<std::size_t>(parameter.unit)];
+    if (!holding.norm_axes.contains(axis) || held.divided_axes.contains(axis)) continue;
     if (axis == Axis::pipeline || parameter.is_split(axis)) continue;
     ranks *= coordinates.extent(axis);
   }
@@ -359,6 +360,7 @@ RankProgram::RankProgram(const StepConfig& config, const Coordinates& coordinate
   for (int unit = 0; unit < table_.num_units(); ++unit)
     publish_.entries.insert(publish_.entries.end(), lowering.published(unit).begin(),
                             lowering.published(unit).end());
+  keep_versions(lowering);
   if (role == RankRole::training) {
     optimizer_.emplace(config.optimizer, table_, config.train.dtype, holding_.owned(), programs_.storages);
     guard_state_ = programs_.storages.add({.name = "guard's state",
@@ -410,6 +412,27 @@ void RankProgram::make_passes() {
   });
 }
 
+void RankProgram::keep_versions(const Lowering& lowering) {
+  versions_.resize(static_cast<std::size_t>(config_.weight_versions));
+  Storages& storages = programs_.storages;
+  for (int unit = 0; unit < table_.num_units(); ++unit) {
+    versions_[0].push_back(Storages::weights_storage(unit));
+    if (config_.weight_versions == 1) continue;
+    const Storage first = storages.at(Storages::weights_storage(unit));
+    if (!first.persists || !lowering.published(unit).empty())
+      fail(ExitCode::usage, "several versions of weights need an exchange that keeps and changes them whole");
+    for (std::size_t version = 1; version < versions_.size(); ++version) {
+      versions_[version].push_back(storages.add({.name = fmt::format("version {} of {}", version, first.name),
+                                                 .kind = StorageKind::kept,
+                                                 .bytes = first.bytes,
+                                                 .persists = true,
+                                                 .category = first.category}));
+    }
+    previous_.push_back(
+        storages.add({.name = "previous " + first.name, .kind = StorageKind::bound, .bytes = first.bytes}));
+  }
+}
+
 void RankProgram::record_reduction(const Lowering& lowering) {
   reduce_.entries = lowering.reduced();
   UpdateRecorder run(reduce_.entries);
@@ -443,6 +466,11 @@ void RankProgram::record_update(const Lowering& lowering) {
                 .state = Storages::flat(guard_state_, 0, DType::uint8, sizeof(GuardState)),
                 .scalars = placeholder()});
   for (std::size_t i = 0; i < owned.size(); ++i) {
+    if (!previous_.empty()) {
+      const TensorRef whole = storages.weights(owned[i].unit);
+      run(Cast{.x = Storages::flat(previous_weights(owned[i].unit), 0, whole.dtype, whole.size()),
+               .y = whole});
+    }
     optimizer_->record(i, holding_.weights(owned[i]), holding_.gradient(owned[i]), placeholder(), run);
     const std::vector<Entry>& published = lowering.published(owned[i].unit);
     update_.entries.insert(update_.entries.end(), published.begin(), published.end());

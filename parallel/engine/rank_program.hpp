@@ -70,6 +70,14 @@ class RankProgram {
   const Pass& evaluation() const { return evaluation_; }
   const Pass& generation() const { return generation_; }
   int guard_state() const { return guard_state_; }  ///< its storage
+  /// The storage that holds a version of a unit's weights. A pass reads the version to which
+  /// Storages::weights_storage is bound. The update begins with a copy of `previous_weights`, which is bound
+  /// to the version that it reads, and writes the other.
+  int version_of_weights(int version, int unit) const {
+    return versions_[static_cast<std::size_t>(version)][static_cast<std::size_t>(unit)];
+  }
+  int num_versions() const { return static_cast<int>(versions_.size()); }
+  int previous_weights(int unit) const { return previous_[static_cast<std::size_t>(unit)]; }
   /// The passages of training runs of every length up to the longest whose sequence of slots differs from
   /// that of shorter runs, without passages that only repeat the preceding ones; then, on slot 0, evaluation
   /// and generation.
@@ -92,6 +100,7 @@ class RankProgram {
 
  private:
   void make_passes();
+  void keep_versions(const Lowering& lowering);
   void record_reduction(const Lowering& lowering);
   void record_update(const Lowering& lowering);
   void insert_awaits();
@@ -108,6 +117,8 @@ class RankProgram {
   Program reduce_, update_, publish_;
   Pass publication_, evaluation_, generation_;
   Holding holding_;
+  std::vector<std::vector<int>> versions_;  // storages, by version and unit
+  std::vector<int> previous_;               // storages, by unit; empty if there is one version
   std::optional<Optimizer> optimizer_;
   int guard_state_ = -1;
   std::optional<StoragePlan> places_;

@@ -19,7 +19,11 @@ class RankState {
   /// The parts of units that this rank steps and those that it writes to checkpoints (Holding).
   const std::vector<UnitPart>& owned() const { return owned_; }
   const std::vector<UnitPart>& stored() const { return program_.holding().stored; }
-  AxisSet sharded_axes() const { return program_.holding().sharded_axes; }
+  const Holding& holding() const { return program_.holding(); }
+  /// The axes along which ranks own the same part of a unit.
+  AxisSet copy_axes(int unit) const {
+    return table().term_axes(unit).without(holding().units[static_cast<std::size_t>(unit)].divided_axes);
+  }
 
   /// Return a part of the weights (count), in the compute type, and of the gradient of the last step. The
   /// held part of the unit contains it.

@@ -88,11 +88,6 @@ std::vector<int> find_suspects(const std::vector<std::int64_t>& hashes,
   return ranks;
 }
 
-/// The axes along which ranks own the same parts.
-AxisSet replica_axes_of(const RankState& state) {
-  return loss_axes.without(state.sharded_axes());
-}
-
 constexpr AxisSet tensor_axis = {Axis::tensor};
 
 /// Names the first state that differs among the ranks along `axes`, and the suspected ranks; "" if no state
@@ -142,11 +137,18 @@ std::string agree_on_problem(ComputeBackend& backend, Communicator& world, std::
   return problem;
 }
 
+/// Whether any other rank has a copy of what this rank owns.
+bool has_copies(const RankState& state, const ProcessGrid& grid) {
+  AxisSet axes = tensor_axis;
+  for (int unit = 0; unit < state.table().num_units(); ++unit) axes = axes.with(state.copy_axes(unit));
+  return grid.coordinates().extent(axes) > 1;
+}
+
 }  // namespace
 
 std::vector<StateHash> hash_states(ComputeBackend& backend, const RankState& state, const ProcessGrid& grid) {
   std::vector<StateHash> hashes;
-  if (grid.coordinates().extent(replica_axes_of(state).with(tensor_axis)) == 1) return hashes;
+  if (!has_copies(state, grid)) return hashes;
   for (std::size_t i = 0; i < state.owned().size(); ++i) {
     const TensorRef weights = state.weights(state.owned()[i]);
     const TensorRef master = state.master(i);
@@ -174,13 +176,19 @@ std::vector<StateHash> hash_states(ComputeBackend& backend, const RankState& sta
 
 std::string compare_replicas(ComputeBackend& backend, const RankState& state, const ProcessGrid& grid,
                              const std::vector<StateHash>& hashes) {
-  const AxisSet copies = replica_axes_of(state);
-  if (grid.coordinates().extent(copies.with(tensor_axis)) == 1) return "";
+  if (!has_copies(state, grid)) return "";
+  std::map<AxisSet, std::vector<StateHash>> copies;  // by the axes along which ranks own the same
   std::vector<StateHash> twins;
-  std::ranges::copy_if(hashes, std::back_inserter(twins),
-                       [](const StateHash& own) { return !own.piece.parameter.is_split(Axis::tensor); });
-  // Both comparisons take place on every rank, whatever the first one finds.
-  std::string problem = find_difference(backend, state, grid, copies, hashes);
+  for (const StateHash& own : hashes) {
+    copies[state.copy_axes(own.piece.parameter.unit)].push_back(own);
+    if (!own.piece.parameter.is_split(Axis::tensor)) twins.push_back(own);
+  }
+  // All comparisons take place on every rank, whatever the first one finds.
+  std::string problem;
+  for (const auto& [axes, states] : copies) {
+    const std::string found = find_difference(backend, state, grid, axes, states);
+    if (problem.empty()) problem = found;
+  }
   const std::string of_twins = find_difference(backend, state, grid, tensor_axis, twins);
   if (problem.empty()) problem = of_twins;
   return agree_on_problem(backend, grid.group(all_axes), std::move(problem));

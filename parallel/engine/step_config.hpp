@@ -40,6 +40,9 @@ struct StepConfig {
   OptimizerConfig optimizer;
   LrScheduleConfig lr;
   GuardConfig guard;
+  /// Versions of the weights that each rank keeps; only exchanges that hold weights whole on every rank allow
+  /// more than one.
+  int weight_versions = 1;
   /// Record the GPU's work once and queue it as graphs; nothing: if the backend can.
   std::optional<bool> graphs = false;
 

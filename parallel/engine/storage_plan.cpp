@@ -94,7 +94,7 @@ class Lifetimes {
   /// Gives each result the memory of an operand that it may replace, if `follows` holds for the two.
   /// Sets the buffer, in the arena of its category, of each storage that is used: the same one if storages
   /// share memory.
-  void place(std::map<MemoryCategory, ArenaPlan>& arenas, std::vector<int>& buffers) {
+  void place(std::map<ArenaKey, ArenaPlan>& arenas, std::vector<int>& buffers) {
     std::vector<int> owner(live_.size());
     std::iota(owner.begin(), owner.end(), 0);
     const auto owner_of = [&](int storage) {
@@ -113,7 +113,7 @@ class Lifetimes {
       const int own = owner_of(storage);
       if (of(own).empty()) continue;
       int& buffer = own_buffers[index(own)];
-      if (buffer < 0) buffer = arenas[storages_.at(own).category].add(storages_.at(own).bytes, of(own));
+      if (buffer < 0) buffer = arenas[arena_of(storages_.at(own))].add(storages_.at(own).bytes, of(own));
       buffers[index(storage)] = buffer;
     }
   }
@@ -181,7 +181,7 @@ StoragePlan::StoragePlan(const Storages& storages, const std::vector<Entry>& poo
   Lifetimes of_none(storages);
   const auto is_of_slot = [](const Storage& storage) { return storage.kind == StorageKind::activation; };
   const auto is_of_none = [](const Storage& storage) {
-    return storage.kind != StorageKind::activation && storage.kind != StorageKind::step && !storage.persists;
+    return storage.kind != StorageKind::activation && storage.kind != StorageKind::bound && !storage.persists;
   };
   std::int64_t tick = 0;
   for (const Passage& passage : passages) {
@@ -196,25 +196,26 @@ StoragePlan::StoragePlan(const Storages& storages, const std::vector<Entry>& poo
       ++tick;
     });
   }
-  arenas_[MemoryCategory::activations];
+  arenas_[ArenaKey()];  // of activations: the executor always has one
   std::vector<int> common(storages.all().size(), -1);
   of_none.place(arenas_, common);
   for (Lifetimes& slot : of_slots) {
     places_.push_back(common);
     slot.place(arenas_, places_.back());
   }
-  for (auto& [category, arena] : arenas_) arena.solve();
+  for (auto& [key, arena] : arenas_) arena.solve();
+}
+
+std::map<ArenaKey, std::size_t> StoragePlan::arenas() const {
+  std::map<ArenaKey, std::size_t> bytes;
+  for (const auto& [key, arena] : arenas_) bytes[key] = arena.bytes();
+  return bytes;
 }
 
 std::size_t StoragePlan::bytes(MemoryCategory category) const {
-  const auto arena = arenas_.find(category);
-  return arena == arenas_.end() ? 0 : arena->second.bytes();
-}
-
-std::vector<MemoryCategory> StoragePlan::arenas() const {
-  std::vector<MemoryCategory> categories;
-  for (const auto& [category, arena] : arenas_) categories.push_back(category);
-  return categories;
+  std::size_t sum = 0;
+  for (const auto& [key, arena] : arenas_) sum += key.category == category ? arena.bytes() : 0;
+  return sum;
 }
 
 }  // namespace mylos

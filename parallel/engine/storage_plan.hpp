@@ -23,7 +23,18 @@ struct Passage {
   bool operator==(const Passage&) const = default;
 };
 
-/// The offsets of the values in the arenas, of which there is one per memory category. Each slot has its own
+/// An arena: the storages of a category that the same ranks may share.
+struct ArenaKey {
+  MemoryCategory category = MemoryCategory::activations;
+  AxisSet window{};
+
+  auto operator<=>(const ArenaKey&) const = default;
+};
+inline ArenaKey arena_of(const Storage& storage) {
+  return {storage.category, storage.window};
+}
+
+/// The offsets of the values in the arenas. Each slot has its own
 /// activations; other values belong to no micro-batch. A tick of the plan is an entry. A storage has one
 /// place, which its values take one after another.
 class StoragePlan {
@@ -32,14 +43,14 @@ class StoragePlan {
   /// if an entry reads a value that no entry has written.
   StoragePlan(const Storages& storages, const std::vector<Entry>& pool, const std::vector<Passage>& passages);
 
+  /// The bytes of each arena; of all arenas of a category.
+  std::map<ArenaKey, std::size_t> arenas() const;
   std::size_t bytes(MemoryCategory category) const;
   int num_slots() const { return static_cast<int>(places_.size()); }
-  /// The categories that have an arena.
-  std::vector<MemoryCategory> arenas() const;
-  /// Whether the slot's passes use the storage, and the offset in the arena of its category.
+  /// Whether the slot's passes use the storage, and the offset in its arena.
   bool has(int slot, int storage) const { return place(slot, storage) >= 0; }
   std::size_t offset(int slot, int storage) const {
-    return arenas_.at(storages_.at(storage).category).offset(place(slot, storage));
+    return arenas_.at(arena_of(storages_.at(storage))).offset(place(slot, storage));
   }
 
  private:
@@ -48,7 +59,7 @@ class StoragePlan {
   }
 
   const Storages& storages_;
-  std::map<MemoryCategory, ArenaPlan> arenas_;
+  std::map<ArenaKey, ArenaPlan> arenas_;
   // Buffers of the arenas, by slot and storage; -1 if the slot does not use the storage.
   std::vector<std::vector<int>> places_;
 };

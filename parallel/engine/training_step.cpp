@@ -161,11 +161,16 @@ void TrainingStep::execute(const Occurrence& occurrence, StepDriver& driver) {
     }
     executor_.load(tokens_);
   }
+  // The versions of the weights take turns.
+  const int read = executor_.current_weights();
+  const int written = (read + 1) % program_.num_versions();
   const PhaseScope scope(*this, phase_of(action.kind));
   StepMemory* memory = memory_of(occurrence.step);
   executor_.run(occurrence, {.first_sample = first,
                              .scalars = &memory->scalars,
                              .guard_input = &memory->guard_input,
+                             .weights = action.kind == ActionKind::step ? written : read,
+                             .previous_weights = read,
                              .as_graphs = as_graphs()});
 }
 

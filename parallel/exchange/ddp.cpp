@@ -48,44 +48,71 @@ std::vector<int> units_in_order(const Lowering& lowering) {
 }
 
 /// Sums the gradients, which lie in `buffer` from `offsets` on, in the order in which they are completed.
-void reduce_gradients(DdpMode mode, std::int64_t bucket_bytes, const TensorRef& buffer,
-                      const std::vector<std::int64_t>& offsets, Lowering& lowering) {
-  std::vector<int> started;
-  const auto start = [&](std::int64_t begin, std::int64_t end) {
-    started.push_back(
-        lowering.add(AllReduceCall{.buffer = buffer.flat(begin, end - begin), .group = loss_axes}));
-    return started.back();
-  };
-  std::int64_t complete = 0;
-  std::int64_t reduced = 0;
-  lowering.for_each_completion([&](Pass& pass, std::size_t index, const GradientRange& range) {
-    const std::int64_t unit_begin = offsets[static_cast<std::size_t>(range.unit)];
-    require(unit_begin + range.begin >= complete, "gradients are completed in the order of the buffer");
-    complete = unit_begin + range.end;
-    if (mode == DdpMode::per_parameter || mode == DdpMode::overlapped) {
-      for (const int number : lowering.table().unit(range.unit).parameters) {
-        const Parameter& parameter = lowering.table().parameters()[static_cast<std::size_t>(number)];
+class Reductions {
+ public:
+  Reductions(DdpMode mode, std::int64_t bucket_bytes, const TensorRef& buffer,
+             const std::vector<std::int64_t>& offsets, Lowering& lowering)
+      : mode_(mode), bucket_bytes_(bucket_bytes), buffer_(buffer), offsets_(offsets), lowering_(lowering) {}
+
+  void insert() {
+    lowering_.for_each_completion(
+        [&](Pass& pass, std::size_t index, const GradientRange& range) { complete(pass, index, range); });
+    require(complete_ == buffer_.size(), "a step completes every gradient");
+    if (mode_ == DdpMode::flat || mode_ == DdpMode::bucketed) reduce_at_the_end();
+    for (const int call : started_) lowering_.reduce(lowering_.await(call));
+  }
+
+ private:
+  void complete(Pass& pass, std::size_t index, const GradientRange& range) {
+    const std::int64_t unit_begin = offsets_[static_cast<std::size_t>(range.unit)];
+    require(unit_begin + range.begin >= complete_, "gradients are completed in the order of the buffer");
+    // A reduction is of units whose gradients are summed over the same ranks.
+    const AxisSet group = lowering_.table().term_axes(range.unit);
+    if (group != group_ && mode_ != DdpMode::per_parameter) reduce_at_the_end();
+    group_ = group;
+    complete_ = unit_begin + range.end;
+    if (mode_ == DdpMode::per_parameter || mode_ == DdpMode::overlapped) {
+      for (const int number : lowering_.table().unit(range.unit).parameters) {
+        const Parameter& parameter = lowering_.table().parameters()[static_cast<std::size_t>(number)];
         if (parameter.offset < range.begin || parameter.offset >= range.end) continue;
         const std::int64_t begin = unit_begin + parameter.offset;
         const int call = start(begin, begin + parameter.padded_size());
-        if (mode == DdpMode::overlapped) {
-          Lowering::after(pass, index, call);
-        } else {
-          lowering.reduce(call);
-        }
+        if (call >= 0 && mode_ == DdpMode::overlapped) Lowering::after(pass, index, call);
+        if (call >= 0 && mode_ == DdpMode::per_parameter) lowering_.reduce(call);
       }
+      reduced_ = complete_;
     }
-    const std::int64_t pending = (complete - reduced) * static_cast<std::int64_t>(size_of(buffer.dtype));
-    if (mode == DdpMode::bucketed && pending >= bucket_bytes) {
-      Lowering::after(pass, index, start(reduced, complete));
-      reduced = complete;
+    const auto element = static_cast<std::int64_t>(size_of(buffer_.dtype));
+    if (mode_ == DdpMode::bucketed && (complete_ - reduced_) * element >= bucket_bytes_) {
+      if (const int call = start(reduced_, complete_); call >= 0) Lowering::after(pass, index, call);
+      reduced_ = complete_;
     }
-  });
-  require(complete == buffer.size(), "a step completes every gradient");
-  const bool has_rest = mode == DdpMode::flat || mode == DdpMode::bucketed;
-  if (has_rest && reduced < complete) lowering.reduce(start(reduced, complete));
-  for (const int call : started) lowering.reduce(lowering.await(call));
-}
+  }
+
+  void reduce_at_the_end() {
+    if (reduced_ == complete_) return;
+    if (const int call = start(reduced_, complete_); call >= 0) lowering_.reduce(call);
+    reduced_ = complete_;
+  }
+
+  /// Returns the call that sums elements [begin, end) over the ranks of the group; -1 if it is one rank.
+  int start(std::int64_t begin, std::int64_t end) {
+    if (lowering_.coordinates().extent(group_) == 1) return -1;
+    started_.push_back(
+        lowering_.add(AllReduceCall{.buffer = buffer_.flat(begin, end - begin), .group = group_}));
+    return started_.back();
+  }
+
+  DdpMode mode_;
+  std::int64_t bucket_bytes_;
+  TensorRef buffer_;
+  const std::vector<std::int64_t>& offsets_;
+  Lowering& lowering_;
+  AxisSet group_ = loss_axes;  // of the gradients completed last
+  std::int64_t complete_ = 0;  // elements
+  std::int64_t reduced_ = 0;
+  std::vector<int> started_;
+};
 
 Holding lower(const ParamValues& values, Lowering& lowering) {
   const ParameterTable& table = lowering.table();
@@ -112,12 +139,12 @@ Holding lower(const ParamValues& values, Lowering& lowering) {
     lowering.put_within(Storages::gradients_storage(unit), gradients, begin, lowering.gradient_type());
     held.gradient = lowering.storages().gradients(unit);
   }
-  const int ranks = lowering.coordinates().extent(loss_axes);
-  holding.stored = share_of(holding.owned(), ranks, lowering.coordinates().index(loss_axes));
-  if (lowering.has_gradients() && ranks > 1) {
-    reduce_gradients(mode_of(values),
-                     static_cast<std::int64_t>(values.real("parallel.bucket_mb") * 1024.0 * 1024.0),
-                     Storages::flat(gradients, 0, lowering.gradient_type(), size), offsets, lowering);
+  holding.stored = stored_shares(table, holding.units, lowering.coordinates());
+  if (lowering.has_gradients()) {
+    const auto bucket_bytes = static_cast<std::int64_t>(values.real("parallel.bucket_mb") * 1024.0 * 1024.0);
+    Reductions(mode_of(values), bucket_bytes, Storages::flat(gradients, 0, lowering.gradient_type(), size),
+               offsets, lowering)
+        .insert();
   }
   return holding;
 }

@@ -43,6 +43,17 @@ std::vector<UnitPart> share_of(const std::vector<UnitPart>& parts, int ranks, in
   return own;
 }
 
+std::vector<UnitPart> stored_shares(const ParameterTable& table, const std::vector<HeldUnit>& units,
+                                    const Coordinates& coordinates) {
+  std::vector<UnitPart> stored;
+  for (const HeldUnit& unit : units) {
+    const AxisSet copies = table.term_axes(unit.owned.unit).without(unit.divided_axes);
+    for (const UnitPart& part : share_of({unit.owned}, coordinates.extent(copies), coordinates.index(copies)))
+      stored.push_back(part);
+  }
+  return stored;
+}
+
 int Lowering::keep(std::string name, MemoryCategory category, std::int64_t elements, DType dtype,
                    AxisSet window) {
   return storages_.add({.name = std::move(name),

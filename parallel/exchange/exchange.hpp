@@ -25,7 +25,11 @@ struct HeldUnit {
   UnitPart owned;  ///< the part that its optimizer updates; may be empty, and may begin at any element
   std::int64_t begin = 0;  ///< the first element of the tensors below, which contain `owned`
   TensorRef weights;       ///< compute type
-  TensorRef gradient;  ///< gradient type: once the step is reduced, the sum over the ranks along `loss_axes`
+  /// Gradient type: once the step is reduced, the sum over the ranks along the unit's term axes.
+  TensorRef gradient;
+  /// Along these of its term axes (ParameterTable::term_axes), the ranks own different parts of the unit;
+  /// along the others, the same.
+  AxisSet divided_axes{};
 };
 
 struct Holding {
@@ -34,9 +38,6 @@ struct Holding {
   /// that hold the same parameters cover every unit once, before twins (Parameter::twins) divide them
   /// further.
   std::vector<UnitPart> stored;
-  /// Along these axes the owned parts of a parameter are disjoint. Along the other axes of `loss_axes`, ranks
-  /// own the same parts.
-  AxisSet sharded_axes;
   /// The ranks over which losses and squares are summed: their loss, norm, clipping and skipping are one.
   AxisSet norm_axes = all_axes;
 
@@ -46,15 +47,15 @@ struct Holding {
   TensorRef gradient(const UnitPart& part) const;
 };
 
-/// If an exchange divides along Axis::shard, the ranks along these axes own the same parts and hold different
-/// terms of their gradients.
-inline constexpr AxisSet replica_axes = loss_axes.without({Axis::shard});
-
 /// Every unit as one part.
 std::vector<UnitPart> whole_units(const ParameterTable& table);
 /// The share of `parts` that rank `rank` of the `ranks` ranks that hold them writes to a checkpoint; rank 0
 /// has no fewer elements than any other.
 std::vector<UnitPart> share_of(const std::vector<UnitPart>& parts, int ranks, int rank);
+/// The share of the owned parts that the rank writes to a checkpoint, if the ranks that own the same parts
+/// divide the writing.
+std::vector<UnitPart> stored_shares(const ParameterTable& table, const std::vector<HeldUnit>& units,
+                                    const Coordinates& coordinates);
 
 /// What an exchange works on: the passes of one rank, in the order of execution, into which it inserts
 /// entries.

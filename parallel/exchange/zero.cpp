@@ -3,13 +3,14 @@
 // zero2 on, the gradients and, with zero3, the weights (Rajbhandari et al., "ZeRO", SC 2020, section 5; Zhao
 // et al., "PyTorch FSDP", VLDB 2023, for units and prefetching).
 //
-// Each of these ranks owns a part of every unit, which is padded to a multiple of ranks x
-// ParameterTable::alignment; the last parts may lie partly or wholly in the padding. A unit's gradient is
-// reduce-scattered when the step's last backward pass has completed it or, if gradients are divided, after
-// every backward pass that completes it. A divided gradient exists as a whole only from its first
-// contribution until that reduction. After a unit's last reduction of the step, the replicas sum the
-// gradients of the parts that they own. Undivided weights are gathered after the update; divided weights
-// before they are used.
+// A unit that every rank holds whole is also divided along the expert and context axes, whose ranks hold
+// terms of its gradient too; a unit that is split along one of these axes, along the others only. Each rank
+// owns a part of every unit, which is padded to a multiple of ranks x ParameterTable::alignment; the last
+// parts may lie partly or wholly in the padding. A unit's gradient is reduce-scattered when the step's last
+// backward pass has completed it or, if gradients are divided, after every backward pass that completes it. A
+// divided gradient exists as a whole only from its first contribution until that reduction. After a unit's
+// last reduction of the step, the replicas sum the gradients of the parts that they own. Undivided weights
+// are gathered after the update; divided weights before they are used.
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -41,7 +42,8 @@ constexpr ParamSpec zero3_params[] = {
 /// What is divided; each stage includes the earlier ones.
 enum class ZeroStage : std::uint8_t { optimizer_states = 1, gradients, parameters };
 
-constexpr AxisSet shards = {Axis::shard};
+/// The ranks along these axes divide what their gradients are sums of, if they all hold it whole.
+constexpr AxisSet dividing_axes = loss_axes.without({Axis::replicate});
 
 class Zero {
  public:
@@ -49,53 +51,62 @@ class Zero {
       : divides_gradients_(stage >= ZeroStage::gradients),
         divides_weights_(stage >= ZeroStage::parameters),
         lowering_(lowering),
-        table_(lowering.table()),
-        ranks_(lowering.coordinates().extent(Axis::shard)),
-        rank_(lowering.coordinates().index(Axis::shard)) {}
+        table_(lowering.table()) {}
 
   Holding hold() {
-    const std::int64_t grain = ParameterTable::alignment * ranks_;
-    std::int64_t whole = 0;
-    for (const Unit& unit : table_.units()) {
-      parts_.push_back((unit.size + grain - 1) / grain * ParameterTable::alignment);
-      whole += parts_.back() * ranks_;
+    // The units that the same ranks divide lie together, in memory that these ranks may share.
+    std::map<AxisSet, std::int64_t> own, whole;                 // elements
+    std::vector<std::pair<std::int64_t, std::int64_t>> begins;  // of the unit, in both
+    for (int unit = 0; unit < table_.num_units(); ++unit) {
+      const AxisSet axes = axes_of(unit);
+      const std::int64_t grain = ParameterTable::alignment * ranks_of(unit);
+      const std::int64_t part = (table_.unit(unit).size + grain - 1) / grain * ParameterTable::alignment;
+      parts_.push_back(part);
+      begins.emplace_back(own[axes], whole[axes]);
+      own[axes] += part;
+      whole[axes] += part * ranks_of(unit);
     }
-    const std::int64_t own = whole / ranks_;
-    const int weights =
-        lowering_.keep("zero: weights", MemoryCategory::parameters, divides_weights_ ? own : whole,
-                       lowering_.compute_type(), divides_weights_ ? AxisSet() : shards);
-    const int gradients =
-        lowering_.has_gradients()
-            ? lowering_.keep("zero: gradients", MemoryCategory::gradients, divides_gradients_ ? own : whole,
-                             lowering_.gradient_type(), divides_gradients_ ? AxisSet() : shards)
-            : -1;
-    std::int64_t begin = 0;  // of the unit's parts
+    std::map<AxisSet, int> weights, gradients;  // storages
+    for (const auto& [axes, elements] : own) {
+      weights[axes] = lowering_.keep("zero: weights", MemoryCategory::parameters,
+                                     divides_weights_ ? elements : whole[axes], lowering_.compute_type(),
+                                     divides_weights_ ? AxisSet() : axes);
+    }
+    for (const auto& [axes, elements] : own) {
+      if (!lowering_.has_gradients()) continue;
+      gradients[axes] = lowering_.keep("zero: gradients", MemoryCategory::gradients,
+                                       divides_gradients_ ? elements : whole[axes], lowering_.gradient_type(),
+                                       divides_gradients_ ? AxisSet() : axes);
+    }
     for (int unit = 0; unit < table_.num_units(); ++unit) {
       const std::int64_t part = parts_[static_cast<std::size_t>(unit)];
       const std::int64_t size = table_.unit(unit).size;
-      const std::int64_t first = std::min(rank_ * part, size);
+      const std::int64_t first = std::min(rank_of(unit) * part, size);
+      const auto [own_begin, whole_begin] = begins[static_cast<std::size_t>(unit)];
       HeldUnit& held = holding_.units.emplace_back();
       held.owned = {unit, first, std::min(first + part, size) - first};
-      held.begin = rank_ * part;
-      held.weights = place(Storages::weights_storage(unit), divides_weights_, weights, begin, part,
+      held.begin = rank_of(unit) * part;
+      held.divided_axes = axes_of(unit);
+      held.weights = place(unit, Storages::weights_storage(unit), weights[axes_of(unit)],
+                           divides_weights_ ? std::nullopt : std::optional(whole_begin), own_begin,
                            lowering_.compute_type(), MemoryCategory::gathered_weights);
       if (lowering_.has_gradients())
-        held.gradient = place(Storages::gradients_storage(unit), divides_gradients_, gradients, begin, part,
+        held.gradient = place(unit, Storages::gradients_storage(unit), gradients[axes_of(unit)],
+                              divides_gradients_ ? std::nullopt : std::optional(whole_begin), own_begin,
                               lowering_.gradient_type(), MemoryCategory::full_gradients);
-      begin += part;
     }
-    const Coordinates& coordinates = lowering_.coordinates();
-    holding_.stored =
-        share_of(holding_.owned(), coordinates.extent(replica_axes), coordinates.index(replica_axes));
-    holding_.sharded_axes = shards;
+    holding_.stored = stored_shares(table_, holding_.units, lowering_.coordinates());
     return holding_;
   }
 
   /// Gathers each unit's weights after its update.
   void publish_weights() {
-    if (divides_weights_ || ranks_ == 1) return;
-    for (int unit = 0; unit < table_.num_units(); ++unit)
-      lowering_.publish(unit, lowering_.add(AllGatherCall{held(unit).weights, whole_weights(unit), shards}));
+    if (divides_weights_) return;
+    for (int unit = 0; unit < table_.num_units(); ++unit) {
+      if (ranks_of(unit) == 1) continue;
+      lowering_.publish(unit,
+                        lowering_.add(AllGatherCall{held(unit).weights, whole_weights(unit), axes_of(unit)}));
+    }
   }
 
   /// Gathers divided weights before their use. Time is counted in visits, the passes through a block that
@@ -189,7 +200,11 @@ class Zero {
   using Numbers = std::map<int, int>;  // of entries, by unit
 
   const HeldUnit& held(int unit) const { return holding_.units[static_cast<std::size_t>(unit)]; }
-  std::int64_t padded(int unit) const { return parts_[static_cast<std::size_t>(unit)] * ranks_; }
+  /// The ranks that divide a unit.
+  AxisSet axes_of(int unit) const { return table_.term_axes(unit).common(dividing_axes); }
+  int ranks_of(int unit) const { return lowering_.coordinates().extent(axes_of(unit)); }
+  int rank_of(int unit) const { return lowering_.coordinates().index(axes_of(unit)); }
+  std::int64_t padded(int unit) const { return parts_[static_cast<std::size_t>(unit)] * ranks_of(unit); }
   TensorRef whole_weights(int unit) const {
     return Storages::flat(Storages::weights_storage(unit), 0, lowering_.compute_type(), padded(unit));
   }
@@ -197,35 +212,38 @@ class Zero {
     return Storages::flat(Storages::gradients_storage(unit), 0, lowering_.gradient_type(), padded(unit));
   }
 
-  /// Places a unit's weights or gradients, and returns this rank's part of them: `part` elements. The parts
-  /// of earlier units have `begin` elements.
-  TensorRef place(int storage, bool is_divided, int kept, std::int64_t begin, std::int64_t part, DType dtype,
-                  MemoryCategory category) {
+  /// Places a unit's weights or gradients in the kept storage: whole, from element `whole_begin`, or this
+  /// rank's part, from element `own_begin`, while the whole has memory only if it has a value. Returns the
+  /// part.
+  TensorRef place(int unit, int storage, int kept, std::optional<std::int64_t> whole_begin,
+                  std::int64_t own_begin, DType dtype, MemoryCategory category) {
     const auto bytes = static_cast<std::int64_t>(size_of(dtype));
-    lowering_.storages().at(storage).bytes = static_cast<std::size_t>(part * ranks_ * bytes);
-    if (is_divided) {
-      lowering_.put_in_arena(storage, category, shards);
-      return Storages::flat(kept, begin * bytes, dtype, part);
+    const std::int64_t part = parts_[static_cast<std::size_t>(unit)];
+    lowering_.storages().at(storage).bytes = static_cast<std::size_t>(padded(unit) * bytes);
+    if (whole_begin) {
+      lowering_.put_within(storage, kept, *whole_begin, dtype);
+      return Storages::flat(storage, rank_of(unit) * part * bytes, dtype, part);
     }
-    lowering_.put_within(storage, kept, begin * ranks_, dtype);
-    return Storages::flat(storage, rank_ * part * bytes, dtype, part);
+    lowering_.put_in_arena(storage, category, axes_of(unit));
+    return Storages::flat(kept, own_begin * bytes, dtype, part);
   }
 
   int gather_of(int unit) {
     if (!gathers_.contains(unit))
-      gathers_[unit] = lowering_.add(AllGatherCall{held(unit).weights, whole_weights(unit), shards});
+      gathers_[unit] = lowering_.add(AllGatherCall{held(unit).weights, whole_weights(unit), axes_of(unit)});
     return gathers_[unit];
   }
   int reduction_of(int unit) {
     if (!reductions_.contains(unit))
-      reductions_[unit] = lowering_.add(ReduceScatterCall{whole_gradient(unit), held(unit).gradient, shards});
+      reductions_[unit] =
+          lowering_.add(ReduceScatterCall{whole_gradient(unit), held(unit).gradient, axes_of(unit)});
     return reductions_[unit];
   }
   /// Adds the sum of earlier micro-batches to this rank's part of the whole gradient.
   int sum_of(int unit) {
     if (!sums_.contains(unit)) {
       const TensorRef& sum = held(unit).gradient;
-      const TensorRef terms = whole_gradient(unit).flat(rank_ * sum.size(), sum.size());
+      const TensorRef terms = whole_gradient(unit).flat(rank_of(unit) * sum.size(), sum.size());
       sums_[unit] = lowering_.add(DropoutAdd{.x = sum, .residual = terms, .y = terms});
     }
     return sums_[unit];
@@ -254,9 +272,10 @@ class Zero {
   void finish_reduction(const auto& queue) {
     if (!reducing_) return;
     queue(lowering_.await(reducing_->call));
-    if (reducing_->is_last && lowering_.coordinates().extent(replica_axes) > 1) {
+    const AxisSet replicas = table_.term_axes(reducing_->unit).without(dividing_axes);
+    if (reducing_->is_last && lowering_.coordinates().extent(replicas) > 1) {
       replica_sums_.push_back(
-          lowering_.add(AllReduceCall{.buffer = held(reducing_->unit).gradient, .group = replica_axes}));
+          lowering_.add(AllReduceCall{.buffer = held(reducing_->unit).gradient, .group = replicas}));
       queue(replica_sums_.back());
     }
     reducing_.reset();
@@ -265,7 +284,6 @@ class Zero {
   bool divides_gradients_, divides_weights_;
   Lowering& lowering_;
   const ParameterTable& table_;
-  int ranks_, rank_;
   std::vector<std::int64_t> parts_;  // elements of each rank's part, by unit
   Holding holding_;
   Numbers gathers_, reductions_, sums_;

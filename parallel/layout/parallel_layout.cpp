@@ -21,8 +21,8 @@ std::vector<AxisSet> ParallelLayout::groups() const {
   std::vector<AxisSet> groups = {loss_axes, all_axes};
   if (tensor > 1) groups.emplace_back(AxisSet{Axis::tensor});
   if (pipeline > 1) groups.emplace_back(AxisSet{Axis::pipeline});
-  if (shard > 1) groups.emplace_back(AxisSet{Axis::shard});
-  if (shard > 1 && shard < data) groups.push_back(replica_axes);
+  if (shard > 1) groups.push_back(loss_axes.without({Axis::replicate}));
+  if (shard > 1 && shard < data) groups.emplace_back(AxisSet{Axis::replicate});
   return groups;
 }
 

@@ -187,8 +187,8 @@ RunPlan plan_of(const StepConfig& config, const Platform& platform, int rank) {
     if (storage.persists && storage.within < 0)
       bytes(storage.category) += static_cast<std::int64_t>(storage.bytes);
   }
-  for (const MemoryCategory category : program.places().arenas())
-    bytes(category) += static_cast<std::int64_t>(program.places().bytes(category));
+  for (const auto& [arena, size] : program.places().arenas())
+    bytes(arena.category) += static_cast<std::int64_t>(size);
   bytes(MemoryCategory::workspace) +=
       static_cast<std::int64_t>(TrainingStep::workspace_bytes(program.schedule()));
   if (platform.plan_compute != nullptr) {

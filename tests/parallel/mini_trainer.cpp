@@ -158,7 +158,8 @@ std::vector<float> MiniTrainer::joined_values(const Parameter& parameter, const 
                      [&](std::int64_t whole, std::int64_t local) { at(values, whole) = at(own, local); });
   };
   for_each_owned(parameter, part_of_whole);
-  const AxisSet sharded = training_.state().sharded_axes().with({Axis::tensor});
+  const AxisSet divided = training_.state().holding().units.front().divided_axes;
+  const AxisSet sharded = divided.with({Axis::tensor});
   if (grid_.coordinates().extent(sharded) == 1) return values;
   MemoryLedger ledger;
   const DeviceBuffer buffer(backend_, ledger, MemoryCategory::communication, values.size() * sizeof(float),

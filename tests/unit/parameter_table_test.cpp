@@ -10,7 +10,7 @@
 namespace mylos {
 namespace {
 
-ModelConfig gpt2(std::int64_t layers, std::int64_t heads, std::int64_t width) {
+ModelConfig model_of(std::int64_t layers, std::int64_t heads, std::int64_t width) {
   ModelConfig model;
   model.layers = layers;
   model.heads = heads;
@@ -19,14 +19,14 @@ ModelConfig gpt2(std::int64_t layers, std::int64_t heads, std::int64_t width) {
 }
 
 TEST(ParameterTable, CountsThePublishedModels) {
-  EXPECT_EQ(parameters_of(gpt2(12, 12, 768)).num_parameters(), 124'439'808);
-  EXPECT_EQ(parameters_of(gpt2(24, 16, 1024)).num_parameters(), 354'823'168);
-  EXPECT_EQ(parameters_of(gpt2(36, 20, 1280)).num_parameters(), 774'030'080);
-  EXPECT_EQ(parameters_of(gpt2(48, 25, 1600)).num_parameters(), 1'557'611'200);
+  EXPECT_EQ(parameters_of(model_of(12, 12, 768)).num_parameters(), 124'439'808);
+  EXPECT_EQ(parameters_of(model_of(24, 16, 1024)).num_parameters(), 354'823'168);
+  EXPECT_EQ(parameters_of(model_of(36, 20, 1280)).num_parameters(), 774'030'080);
+  EXPECT_EQ(parameters_of(model_of(48, 25, 1600)).num_parameters(), 1'557'611'200);
 }
 
 ModelConfig odd_model(bool tied) {
-  ModelConfig model = gpt2(3, 3, 45);
+  ModelConfig model = model_of(3, 3, 45);
   model.context = 37;
   model.vocab = 211;
   model.tied = tied;
@@ -93,7 +93,7 @@ TEST(ParameterTable, DecaysMatricesOnly) {
 }
 
 TEST(ParameterTable, ScalesResidualProjectionsByDepth) {
-  const ParameterTable table = parameters_of(gpt2(8, 4, 64));
+  const ParameterTable table = parameters_of(model_of(8, 4, 64));
   for (const Parameter& parameter : table.parameters()) {
     const bool norm_weight =
         parameter.name.find("ln_") != std::string::npos && parameter.name.ends_with("weight");

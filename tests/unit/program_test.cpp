@@ -389,7 +389,7 @@ TEST(Program, EveryDropoutLayerDrawsByItsOwnKeyTheSameInBothPasses) {
 class Playback {
  public:
   explicit Playback(const RankProgram& rank) : rank_(rank), plan_(rank.places()) {
-    for (const MemoryCategory arena : plan_.arenas()) owners_[arena].resize(plan_.bytes(arena) / granule);
+    for (const auto& [arena, bytes] : plan_.arenas()) owners_[arena].resize(bytes / granule);
   }
 
   void play(const Passage& passage) {
@@ -414,7 +414,7 @@ class Playback {
 
   const Storage& storage(int index) const { return rank_.storages().at(index); }
   bool is_planned(int index) const {
-    return !storage(index).persists && storage(index).kind != StorageKind::step;
+    return !storage(index).persists && storage(index).kind != StorageKind::bound;
   }
   bool is_gradient(int index) const { return storage(index).kind == StorageKind::gradients; }
   Label label(int slot, int index) const {
@@ -449,7 +449,7 @@ class Playback {
       each([&](const char* operand_name, const TensorRef& operand, Access of_operand) {
         const int a = place_of(result).storage;
         const int b = place_of(operand).storage;
-        if (a == b || of_operand == Access::scratch || storage(a).category != storage(b).category) return;
+        if (a == b || of_operand == Access::scratch || arena_of(storage(a)) != arena_of(storage(b))) return;
         const std::size_t first = plan_.offset(slot, a);
         const std::size_t second = plan_.offset(slot, b);
         const bool is_apart = first + storage(a).bytes <= second || second + storage(b).bytes <= first;
@@ -480,13 +480,13 @@ class Playback {
     return {begin / granule, (begin + bytes + granule - 1) / granule};
   }
   void write(int slot, const Place& place, std::size_t bytes) {
-    std::vector<Label>& owner = owners_.at(storage(place.storage).category);
+    std::vector<Label>& owner = owners_.at(arena_of(storage(place.storage)));
     const auto [begin, end] = granules(slot, place, bytes);
     for (std::size_t i = begin; i < std::min(end, owner.size()); ++i) owner[i] = label(slot, place.storage);
   }
   bool is_there(int slot, const TensorRef& tensor) const {
     const Place place = place_of(tensor);
-    const std::vector<Label>& owner = owners_.at(storage(place.storage).category);
+    const std::vector<Label>& owner = owners_.at(arena_of(storage(place.storage)));
     const auto [begin, end] = granules(slot, place, span_of(tensor));
     for (std::size_t i = begin; i < end; ++i) {
       if (owner[i] != label(slot, place.storage)) return false;
@@ -496,7 +496,7 @@ class Playback {
 
   const RankProgram& rank_;
   const StoragePlan& plan_;
-  std::map<MemoryCategory, std::vector<Label>> owners_;  // by granule
+  std::map<ArenaKey, std::vector<Label>> owners_;  // by granule
   int num_reads_ = 0;
 };
 
@@ -623,7 +623,7 @@ TEST(StoragePlan, KeepsTheValuesOfOverlappingSteps) {
 TEST(StoragePlan, IsNoLargerForMoreMicroBatches) {
   std::vector<std::size_t> bytes, passages;
   const auto note = [&](const RankProgram& rank) {
-    for (const MemoryCategory arena : rank.places().arenas()) bytes.push_back(rank.places().bytes(arena));
+    for (const auto& [arena, size] : rank.places().arenas()) bytes.push_back(size);
     passages.push_back(rank.passages().size());
   };
   for_all_ranks(*schedules().front(), 5, note);

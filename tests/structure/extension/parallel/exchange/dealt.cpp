@@ -16,13 +16,15 @@ Holding lower(const ParamValues& values, Lowering& lowering) {
   const std::int64_t deal = values.integer("parallel.deal");
   const int ranks = lowering.coordinates().extent(loss_axes);
   Holding holding;
-  holding.sharded_axes = loss_axes;
   for (UnitPart part : whole_units(lowering.table())) {
     const int unit = part.unit;
     const int weights =
         lowering.keep("dealt: weights", MemoryCategory::parameters, part.count, lowering.compute_type());
     lowering.put_within(Storages::weights_storage(unit), weights, 0, lowering.compute_type());
-    HeldUnit held{.owned = part, .weights = lowering.storages().weights(unit), .gradient = {}};
+    HeldUnit held{.owned = part,
+                  .weights = lowering.storages().weights(unit),
+                  .gradient = {},
+                  .divided_axes = loss_axes};
     const auto owner = static_cast<int>(unit / deal % ranks);
     if (lowering.has_gradients()) {
       const int gradients = lowering.keep("dealt: gradients", MemoryCategory::gradients, part.count,

@@ -84,7 +84,7 @@ std::string aligned(const std::vector<std::vector<std::string>>& rows) {
 std::string layout_text(const RunConfig& config) {
   const TrainConfig& t = config.train;
   const int ranks = static_cast<int>(config.parallel.world_size());
-  const AxisSet used = config.parallel.first().used_axes();
+  const AxisSet used = config.parallel.coordinates(0).used_axes();
   std::vector<std::string> head = {"rank"};
   for (int i = 0; i < num_axes; ++i) {
     if (used.contains(static_cast<Axis>(i))) head.emplace_back(name_of(static_cast<Axis>(i)));

@@ -129,7 +129,7 @@ std::vector<SamePasses> passes_of(const RankProgram& program) {
 std::string program_text(const Setup& setup, int rank) {
   const RunConfig& config = setup.config;
   const auto ranks = static_cast<int>(config.parallel.world_size());
-  const RankProgram program(config, {config.parallel.extents(), ranks, rank});
+  const RankProgram program(config, config.parallel.coordinates(rank));
   const Schedule& schedule = program.schedule();
   std::vector<std::string> actions;
   for (const Action& action : schedule.actions) {

@@ -54,6 +54,8 @@ class ModelExecutor {
   /// Returns the memory of a recorded tensor of a storage that persists; of weights, the version that the
   /// update has written last.
   TensorRef bound(TensorRef recorded) const;
+  /// Returns the memory of a storage that persists.
+  void* memory_of(int storage) const { return bindings_.front().at(address_of(storage)); }
 
   /// Gives an action of a micro-batch its slot. Returns true if it is the first action of its micro-batch:
   /// then call `load` before `run`.

@@ -363,11 +363,16 @@ RankProgram::RankProgram(const StepConfig& config, const Coordinates& coordinate
   keep_versions(lowering);
   if (role == RankRole::training) {
     optimizer_.emplace(config.optimizer, table_, config.train.dtype, holding_.owned(), programs_.storages);
-    guard_state_ = programs_.storages.add({.name = "guard's state",
-                                           .kind = StorageKind::kept,
-                                           .bytes = sizeof(GuardState),
-                                           .persists = true,
-                                           .category = MemoryCategory::workspace});
+    const auto keep = [&](const char* name, std::size_t bytes) {
+      return programs_.storages.add({.name = name,
+                                     .kind = StorageKind::kept,
+                                     .bytes = bytes,
+                                     .persists = true,
+                                     .category = MemoryCategory::workspace});
+    };
+    guard_state_ = keep("guard's state", sizeof(GuardState));
+    step_memory_ =
+        keep("step memory", sizeof(StepMemory) * (1 + static_cast<std::size_t>(schedule_.ahead())));
     record_reduction(lowering);
     record_update(lowering);
   }

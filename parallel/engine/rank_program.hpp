@@ -40,6 +40,12 @@ struct ListedCall {
 /// The call that an entry starts, or nothing.
 std::optional<ListedCall> listed_call(const Entry& entry);
 
+/// The scalars and the guard's input of a step that is under way.
+struct StepMemory {
+  StepScalars scalars;
+  GuardInput guard_input;
+};
+
 class RankProgram {
  public:
   /// For the rank at `coordinates`. Throws ExitCode::internal, naming the entry by its source line, if an
@@ -69,7 +75,9 @@ class RankProgram {
   const Pass& publication() const { return publication_; }
   const Pass& evaluation() const { return evaluation_; }
   const Pass& generation() const { return generation_; }
-  int guard_state() const { return guard_state_; }  ///< its storage
+  /// The storages of the guard's state, and of StepMemory for each step under way, used in rotation.
+  int guard_state() const { return guard_state_; }
+  int step_memory() const { return step_memory_; }
   /// The storage that holds a version of a unit's weights. A pass reads the version to which
   /// Storages::weights_storage is bound. The update begins with a copy of `previous_weights`, which is bound
   /// to the version that it reads, and writes the other.
@@ -121,6 +129,7 @@ class RankProgram {
   std::vector<int> previous_;               // storages, by unit; empty if there is one version
   std::optional<Optimizer> optimizer_;
   int guard_state_ = -1;
+  int step_memory_ = -1;
   std::optional<StoragePlan> places_;
 };
 

@@ -58,8 +58,6 @@ TrainingStep::TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, const 
       graphs_(has_graphs(program.config(), backend)),
       program_(program),
       executor_(backend, ledger, grid, program_, graphs_),
-      memory_(backend, ledger, MemoryCategory::workspace, workspace_bytes(program_.schedule()),
-              "mylos::step_memory"),
       slots_{Slot(backend), Slot(backend)},
       inputs_{TransferBuffer(backend, sizeof(StepScalars)), TransferBuffer(backend, sizeof(StepScalars))} {
   GuardState guard;
@@ -73,8 +71,7 @@ void TrainingStep::initialise() {
 }
 
 GuardState* TrainingStep::guard_state() const {
-  const TensorRef recorded = Storages::flat(program_.guard_state(), 0, DType::uint8, sizeof(GuardState));
-  return static_cast<GuardState*>(executor_.bound(recorded).data);
+  return static_cast<GuardState*>(executor_.memory_of(program_.guard_state()));
 }
 
 void TrainingStep::set_guard(const GuardState& state) {
@@ -89,8 +86,9 @@ void TrainingStep::set_guard(const GuardState& state) {
   }
 }
 
-TrainingStep::StepMemory* TrainingStep::memory_of(std::int64_t step) const {
-  return static_cast<StepMemory*>(memory_.data()) + step % (program_.schedule().ahead() + 1);
+StepMemory* TrainingStep::memory_of(std::int64_t step) const {
+  return static_cast<StepMemory*>(executor_.memory_of(program_.step_memory())) +
+         step % (program_.schedule().ahead() + 1);
 }
 
 void TrainingStep::begin(std::int64_t step) {

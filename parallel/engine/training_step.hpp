@@ -96,16 +96,6 @@ class TrainingStep {
   RankState& state() { return state_; }
   ModelExecutor& executor() { return executor_; }
 
-  /// The device memory of a step while the step is under way.
-  struct StepMemory {
-    StepScalars scalars;
-    GuardInput guard_input;
-  };
-  /// Bytes that this class itself allocates on the device to run steps of `schedule`.
-  static std::size_t workspace_bytes(const Schedule& schedule) {
-    return sizeof(StepMemory) * (1 + static_cast<std::size_t>(schedule.ahead()));
-  }
-
  private:
   class PhaseScope;
   /// The work that a phase queued, between two events.
@@ -143,7 +133,6 @@ class TrainingStep {
   const RankProgram& program_;
   ModelExecutor executor_;
   RankState state_{program_, executor_};
-  DeviceBuffer memory_;               // StepMemory of the steps under way, used in rotation
   std::vector<std::int32_t> tokens_;  // a micro-batch (B, T + 1)
   std::array<Slot, 2> slots_;
   std::array<TransferBuffer, 2> inputs_;  // StepScalars of the steps that begin, used alternately

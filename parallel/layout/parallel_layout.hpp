@@ -31,8 +31,7 @@ struct ParallelLayout {
   /// The groups of ranks in which a run communicates: the ranks that compute terms of one loss, all ranks,
   /// the ranks along the tensor and pipeline axes, and the groups of the exchange.
   std::vector<AxisSet> groups() const;
-  /// The coordinates of rank 0; no other rank holds more of the model.
-  Coordinates first() const { return {extents(), static_cast<int>(world_size()), 0}; }
+  Coordinates coordinates(int rank) const { return {extents(), static_cast<int>(world_size()), rank}; }
 };
 
 }  // namespace mylos

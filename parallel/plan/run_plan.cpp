@@ -15,7 +15,7 @@
 #include "parallel/collectives/hierarchical.hpp"
 #include "parallel/collectives/scratch_pool.hpp"
 #include "parallel/engine/rank_program.hpp"
-#include "parallel/engine/training_step.hpp"
+#include "parallel/process_grid.hpp"
 
 namespace mylos {
 
@@ -175,8 +175,7 @@ namespace {
 
 RunPlan plan_of(const StepConfig& config, const Platform& platform, int rank) {
   const ModelConfig& model = config.model;
-  const auto ranks = static_cast<int>(config.parallel.world_size());
-  const RankProgram program(config, {config.parallel.extents(), ranks, rank});
+  const RankProgram program(config, config.parallel.coordinates(rank));
   RunPlan plan;
   plan.rank = rank;
   plan.parameters = program.table().num_parameters();
@@ -189,8 +188,6 @@ RunPlan plan_of(const StepConfig& config, const Platform& platform, int rank) {
   }
   for (const auto& [arena, size] : program.places().arenas())
     bytes(arena.category) += static_cast<std::int64_t>(size);
-  bytes(MemoryCategory::workspace) +=
-      static_cast<std::int64_t>(TrainingStep::workspace_bytes(program.schedule()));
   if (platform.plan_compute != nullptr) {
     const std::vector<PlannedProduct> planned = products(program, platform.threads);
     const PlannedWork work{.products = planned, .attention = attention(program.programs())};

@@ -131,9 +131,9 @@ TEST(RankProgram, IsTheSameForTheExcerptAndForAllMicroBatches) {
               config.parallel.values.set("parallel.reshard", reshard);
               config.parallel.values.set("parallel.prefetch", prefetch);
               config.parallel.schedule = schedules().front();
-              const RankProgram few(config, config.parallel.first());
+              const RankProgram few(config, config.parallel.coordinates(0));
               config.parallel.schedule = &written_out;
-              const RankProgram all(config, config.parallel.first());
+              const RankProgram all(config, config.parallel.coordinates(0));
               for (std::size_t action = 0; action < all.schedule().actions.size(); ++action)
                 ASSERT_EQ(inserted_into(few, action), inserted_into(all, action)) << action;
               EXPECT_EQ(calls_of(few), calls_of(all));
@@ -154,7 +154,7 @@ TEST(RankProgram, GathersWeightsAsManyPassesAheadAsPrefetchSays) {
   for (const int prefetch : {0, 1, 2}) {
     SCOPED_TRACE(prefetch);
     config.parallel.values.set("parallel.prefetch", prefetch);
-    const RankProgram rank(config, config.parallel.first());
+    const RankProgram rank(config, config.parallel.coordinates(0));
     int gathered = 0;
     int block = -1;
     for_each_entry(rank.pass_of(0), rank.pool(), [&](const Entry& entry, const EntryPlace& place) {
@@ -174,8 +174,8 @@ TEST(RankProgram, GathersWeightsAsManyPassesAheadAsPrefetchSays) {
 TEST(Plan, DoesNotGrowWithAccumulation) {
   const RunConfig few = config_of(2, true, 6);
   const RunConfig all = config_of(2, true, many);
-  EXPECT_EQ(RankProgram(few, few.parallel.first()).pool().size(),
-            RankProgram(all, all.parallel.first()).pool().size());
+  EXPECT_EQ(RankProgram(few, few.parallel.coordinates(0)).pool().size(),
+            RankProgram(all, all.parallel.coordinates(0)).pool().size());
   EXPECT_EQ(make_plan(all).memory, make_plan(few).memory);
 }
 

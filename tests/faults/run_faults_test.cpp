@@ -258,6 +258,9 @@ class StoppedRank : public RunTest, public testing::WithParamInterface<RunTest::
       EXPECT_EQ(occurrences(outcome.output, fmt::format("\nrank {} (pid ", rank)), 1) << outcome.output;
     }
     EXPECT_GE(occurrences(outcome.output, "all_reduce"), 2) << outcome.output;
+    // The entry of the program that makes the call, by pass, number and source line.
+    EXPECT_THAT(outcome.output,
+                testing::ContainsRegex("all_reduce \\[data; [a-z]+ [0-9]+, [a-z_/]+\\.cpp:[0-9]+\\]"));
     EXPECT_THAT(outcome.output, HasSubstr("step 4"));
   }
 };

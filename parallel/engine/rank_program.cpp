@@ -296,14 +296,6 @@ class AwaitInserter {
   int slot_ = 0;
 };
 
-/// Whether the last three pairs of passages are equal, so that the last pair adds nothing to the plan.
-bool ends_in_repetition(const std::vector<Passage>& passages) {
-  constexpr std::size_t pair = 2;
-  if (passages.size() < 3 * pair) return false;
-  const auto end = passages.end();
-  return std::equal(end - pair, end, end - 2 * pair) && std::equal(end - pair, end, end - 3 * pair);
-}
-
 /// The number of steps of the longest run whose sequence of slots differs from those of shorter runs. A round
 /// is a number of steps after which the slots are back in the same state. The longest run contains two
 /// rounds, so that the plan sees every value that lives from one round to the next.
@@ -514,24 +506,21 @@ void RankProgram::insert_awaits() {
 
 std::vector<Passage> RankProgram::passages() const {
   std::vector<Passage> passages;
-  const auto add = [&](const Occurrence& occurrence, SlotAssignment& slots) {
-    const Action& action = schedule_.actions[occurrence.index];
-    Passage passage{.pass = &pass_of(occurrence.index), .brings_tokens = false};
-    if (is_of_micro_batch(action.kind)) {
-      passage.slot = slots.of(occurrence);
-      passage.brings_tokens = slots.is_new();
-      slots.finish(occurrence);
-    }
-    passages.push_back(passage);
-    if (ends_in_repetition(passages)) passages.resize(passages.size() - 2);
-  };
+  const Schedule& few = excerpt_.schedule;
   // Runs of every length, up to the longest distinct one.
-  const std::int64_t longest = num_distinct_runs(schedule_);
+  const std::int64_t longest = num_distinct_runs(few);
   for (std::int64_t last = 1; last <= longest; ++last) {
-    SlotAssignment slots(schedule_);
+    SlotAssignment slots(few);
     for (std::int64_t step = 1; step <= last; ++step) {
-      schedule_.for_each_action(step, step > 1, last,
-                                [&](const Occurrence& occurrence) { add(occurrence, slots); });
+      few.for_each_action(step, step > 1, last, [&](const Occurrence& occurrence) {
+        Passage& passage = passages.emplace_back();
+        passage.pass = &passes_[occurrence.index];
+        passage.brings_tokens = false;
+        if (!is_of_micro_batch(few.actions[occurrence.index].kind)) return;
+        passage.slot = slots.of(occurrence);
+        passage.brings_tokens = slots.is_new();
+        slots.finish(occurrence);
+      });
     }
   }
   for (const Pass* pass : {&evaluation_, &generation_}) {

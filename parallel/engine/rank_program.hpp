@@ -87,8 +87,7 @@ class RankProgram {
   int num_versions() const { return static_cast<int>(versions_.size()); }
   int previous_weights(int unit) const { return previous_[static_cast<std::size_t>(unit)]; }
   /// The passages of training runs of every length up to the longest whose sequence of slots differs from
-  /// that of shorter runs, without passages that only repeat the preceding ones; then, on slot 0, evaluation
-  /// and generation.
+  /// that of shorter runs, with a few micro-batches for many; then, on slot 0, evaluation and generation.
   std::vector<Passage> passages() const;
   /// Floating-point operations of the programs of a step, recomputation included.
   double flops_per_step() const;

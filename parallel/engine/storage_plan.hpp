@@ -19,8 +19,6 @@ struct Passage {
   const Pass* pass = nullptr;
   int slot = 0;               ///< of the micro-batch; micro-batches in flight have separate activations
   bool brings_tokens = true;  ///< tokens and targets are loaded before it
-
-  bool operator==(const Passage&) const = default;
 };
 
 /// An arena: the storages of a category that the same ranks may share.

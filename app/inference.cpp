@@ -8,7 +8,6 @@
 #include "core/base/expand_path.hpp"
 #include "core/base/say.hpp"
 #include "core/base/what_is_at.hpp"
-#include "parallel/engine/rank_state.hpp"
 
 namespace mylos {
 
@@ -196,8 +195,8 @@ int infer(const MpiRuntime& mpi, const CommandLine& line, std::int64_t batch, bo
         std::make_unique<CheckedProgram>(session.compute(), session.grid(), config, RankRole::inference);
     model.executor =
         std::make_unique<ModelExecutor>(session.compute(), session.ledger(), session.grid(), *model.program);
-    RankState state(*model.program, *model.executor);
-    restore_weights(session.compute(), *reader, state);
+    model.state = std::make_unique<RankState>(*model.program, *model.executor);
+    restore_weights(session.compute(), *reader, *model.state);
     return work(mpi, model);
   } catch (const std::exception& error) {
     return end_job(mpi, error, [](ExitCode, const std::string&) {});

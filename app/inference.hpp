@@ -13,6 +13,7 @@
 #include "io/checkpoint/checkpoint.hpp"
 #include "parallel/engine/list_check.hpp"
 #include "parallel/engine/model_executor.hpp"
+#include "parallel/engine/rank_state.hpp"
 
 namespace mylos {
 
@@ -23,6 +24,7 @@ struct Inference {
   std::unique_ptr<Session> session;
   std::unique_ptr<CheckedProgram> program;
   std::unique_ptr<ModelExecutor> executor;
+  std::unique_ptr<RankState> state;
   std::int64_t step = 0;  ///< of the checkpoint
 };
 

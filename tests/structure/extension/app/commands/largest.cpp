@@ -18,8 +18,8 @@ int run(const CommandLine& line) {
                               "mylos::largest");
     const TensorRef largest(memory.data(), DType::fp32, {1});
     backend.run(Fill{.y = largest, .value = 0.0F});
-    for (const UnitPart& part : model.exchange->owned())
-      backend.run(LargestMagnitude{.x = model.exchange->weights(part), .out = largest, .accumulate = true});
+    for (const UnitPart& part : model.state->owned())
+      backend.run(LargestMagnitude{.x = model.state->weights(part), .out = largest, .accumulate = true});
     model.session->world().all_reduce(largest, ReduceOp::max).wait();
     float value = 0.0F;
     backend.copy_to_host(largest.data, &value, sizeof value);

@@ -66,7 +66,6 @@ std::int64_t hash_of(const std::string& text) {
 std::vector<std::string> gather_texts(ComputeBackend& backend, Communicator& group, const std::string& own) {
   const std::vector<std::int64_t> lengths = gather_values(backend, group, {std::ssize(own)});
   const std::int64_t most = *std::ranges::max_element(lengths);
-  if (most == 0) return std::vector<std::string>(lengths.size());
   std::vector<std::int64_t> letters(own.begin(), own.end());
   letters.resize(static_cast<std::size_t>(most));
   const std::vector<std::int64_t> all = gather_values(backend, group, letters);
@@ -110,7 +109,8 @@ std::string difference(ComputeBackend& backend, Communicator& group, Communicato
       first_of(0));
   std::string text = "no call";
   if (place < own.size()) {
-    text = fmt::format("{} ({}:{})", own[place].text, own[place].where.file_name(), own[place].where.line());
+    const auto& [what, where] = own[place];
+    text = where.line() == 0 ? what : fmt::format("{} ({}:{})", what, where.file_name(), where.line());
   }
   const std::vector<std::string> texts = gather_texts(backend, group, text);
   return fmt::format(
@@ -175,10 +175,9 @@ std::string find_gap(ComputeBackend& backend, Communicator& group, const Paramet
 void check_lists(ComputeBackend& backend, const ProcessGrid& grid, const RankProgram& program) {
   Communicator& world = grid.group(all_axes);
   // Every rank makes all comparisons, whatever it finds, and learns what the others find.
-  const auto agree = [&](ExitCode code, const std::string& problem) {
-    for (const std::string& text : gather_texts(backend, world, problem)) {
-      if (!text.empty()) throw Error(code, text);
-    }
+  const auto agree = [&](ExitCode code, const std::string& found) {
+    const std::string agreed = agree_on_problem(backend, world, found);
+    if (!agreed.empty()) throw Error(code, agreed);
   };
   std::string problem;
   const auto lists = collectives_of(program);

@@ -277,7 +277,6 @@ void ModelExecutor::run(const Occurrence& occurrence, const ActionScope& scope) 
 }
 
 void ModelExecutor::publish() {
-  settle();
   slot_ = 0;
   run_pass("publish", program_.publication());
   renew_versions();

@@ -501,7 +501,7 @@ void RankProgram::insert_awaits() {
         "the exchange or the messages of this schedule do not allow a step to begin before the one before it "
         "ends");
   }
-  for (Pass* pass : {&evaluation_, &generation_}) AwaitInserter(inserter).follow(*pass, 0);
+  for (Pass* pass : {&publication_, &evaluation_, &generation_}) AwaitInserter(inserter).follow(*pass, 0);
 }
 
 std::vector<Passage> RankProgram::passages() const {

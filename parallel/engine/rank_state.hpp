@@ -31,9 +31,8 @@ class RankState {
   TensorRef gradient(const UnitPart& part) const {
     return executor_.bound(program_.holding().gradient(part));
   }
-  /// Whether there is an optimizer. If so, return its kind and, of an owned part, a state (count) fp32 and
-  /// the most precise weights: the fp32 master or, if there is none, the weights.
-  bool has_optimizer() const { return program_.has_optimizer(); }
+  /// In training, return the kind of the optimizer and, of an owned part, a state (count) fp32 and the most
+  /// precise weights: the fp32 master or, if there is none, the weights.
   const OptimizerKind& optimizer() const { return program_.optimizer().kind(); }
   TensorRef state(std::size_t state, std::size_t part) const {
     return executor_.bound(program_.optimizer().state(state, part));

@@ -11,7 +11,6 @@
 
 #include "core/base/digest.hpp"
 #include "core/base/join.hpp"
-#include "core/memory/device_buffer.hpp"
 #include "parallel/gather_values.hpp"
 
 namespace mylos {
@@ -115,26 +114,6 @@ std::string find_difference(ComputeBackend& backend, const RankState& held, cons
                        join(ranks_in_world, " or "));
   }
   return "";
-}
-
-/// Returns the problem of the lowest rank that has one, or "". Collective over `world`: ranks whose own
-/// replicas agree must not go on to a collective that the others never enter.
-std::string agree_on_problem(ComputeBackend& backend, Communicator& world, std::string problem) {
-  const std::vector<std::int64_t> lengths = gather_values(backend, world, {std::ssize(problem)});
-  const auto lowest = std::ranges::find_if(lengths, [](std::int64_t length) { return length > 0; });
-  if (lowest == lengths.end() || world.size() == 1) return problem;
-  problem.resize(static_cast<std::size_t>(*lowest));
-  MemoryLedger ledger;
-  const DeviceBuffer buffer(backend, ledger, MemoryCategory::communication, problem.size(),
-                            "mylos::replica_problem");
-  backend.copy_to_device(problem.data(), buffer.data(), problem.size());
-  world
-      .broadcast({buffer.data(), DType::uint8, {std::ssize(problem)}},
-                 static_cast<int>(lowest - lengths.begin()))
-      .wait();
-  backend.copy_to_host(buffer.data(), problem.data(), problem.size());
-  backend.synchronize();
-  return problem;
 }
 
 /// Whether any other rank has a copy of what this rank owns.

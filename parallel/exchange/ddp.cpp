@@ -58,7 +58,7 @@ class Reductions {
     lowering_.for_each_completion(
         [&](Pass& pass, std::size_t index, const GradientRange& range) { complete(pass, index, range); });
     require(complete_ == buffer_.size(), "a step completes every gradient");
-    if (mode_ == DdpMode::flat || mode_ == DdpMode::bucketed) reduce_at_the_end();
+    reduce_at_the_end();
     for (const int call : started_) lowering_.reduce(lowering_.await(call));
   }
 
@@ -68,7 +68,7 @@ class Reductions {
     require(unit_begin + range.begin >= complete_, "gradients are completed in the order of the buffer");
     // A reduction is of units whose gradients are summed over the same ranks.
     const AxisSet group = lowering_.table().term_axes(range.unit);
-    if (group != group_ && mode_ != DdpMode::per_parameter) reduce_at_the_end();
+    if (group != group_) reduce_at_the_end();
     group_ = group;
     complete_ = unit_begin + range.end;
     if (mode_ == DdpMode::per_parameter || mode_ == DdpMode::overlapped) {
@@ -89,6 +89,7 @@ class Reductions {
     }
   }
 
+  /// Reduces what is complete and in no reduction yet, after the last pass.
   void reduce_at_the_end() {
     if (reduced_ == complete_) return;
     if (const int call = start(reduced_, complete_); call >= 0) lowering_.reduce(call);

@@ -196,6 +196,9 @@ TEST_F(Commands, InspectShowsTheProgramOfARank) {
       run_alone({"inspect", deck().string(), "--program", "--ranks=2", "--parallel.tensor=2"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("rank 0 of 2: 12 x 16 tokens per micro-batch"));
+  const Outcome other =
+      run_alone({"inspect", deck().string(), "--program", "--ranks=2", "--parallel.tensor=2", "--rank=1"});
+  EXPECT_THAT(other.output, HasSubstr("rank 1 of 2: 12 x 16 tokens per micro-batch"));
   EXPECT_THAT(outcome.output, HasSubstr("\nstep: forward 0, backward 0, reduce, step\n"));
   EXPECT_THAT(outcome.output, HasSubstr("all_reduce (24576 bytes over tensor): "));
   // The layer for queries, keys and values of one of two heads: 192 rows of 32 channels times a (32, 48)

@@ -165,6 +165,9 @@ TEST_F(Options, MistakesEndWithOneLine) {
   const std::string step = checkpoint_path("run", 2).string();
   const std::pair<Words, const char*> cases[] = {
       {{"generate", run, "--temperature=nan"}, "--temperature=nan is not a finite number"},
+      {{"inspect", deck().string(), "--program", "--ranks=2", "--rank=2"},
+       "--rank=2 must be from 0 to 1, the last of 2 ranks"},
+      {{"inspect", run, "--rank=0"}, "--rank, --ranks, --ranks-per-node and deck parameters are for inspect"},
       {{"generate", run, "--temperature=-1"}, "--temperature=-1 must be at least 0"},
       {{"generate", run, "--seed=-1"}, "--seed=-1 must be at least 0"},
       {{"generate", run, "--tokens=-1"}, "--tokens=-1 must be at least 0"},

@@ -23,12 +23,17 @@ namespace {
 
 /// The calls of programs that reach a communicator, in order, as "operation, axes, bytes, program".
 std::vector<std::string> calls;
+int num_progressed = 0;
 
 class NotedCalls final : public ForwardingCommunicator {
  public:
   explicit NotedCalls(NextCommunicator next) : ForwardingCommunicator(std::move(next)) {}
   std::unique_ptr<Communicator> split(int color, int key) override {
     return std::make_unique<NotedCalls>(next().split(color, key));
+  }
+  void progress() override {
+    ++num_progressed;
+    next().progress();
   }
 
  private:
@@ -115,6 +120,23 @@ TEST_F(Lists, SayWhatRunsCall) {
   });
 }
 
+/// Calls in flight are advanced at the boundaries of blocks.
+TEST_F(Lists, CallsInFlightAreAdvancedBetweenBlocks) {
+  RunConfig config = mini_config(small_model(), 12, 16, ranks());
+  const auto progressed = [&](const char* mode) {
+    set_ddp(config, mode);
+    MemoryLedger ledger;
+    NotedCalls noted{NextCommunicator(*world_)};
+    MiniTrainer trainer(backend_, ledger, noted, config);
+    num_progressed = 0;
+    trainer.step(walk_tokens(config, 1));
+    return num_progressed;
+  };
+  // The head's gradients are complete first: two blocks, the embedding and the reduction follow.
+  EXPECT_EQ(progressed("overlapped"), ranks() > 1 ? 4 : 0);
+  EXPECT_EQ(progressed("flat"), 0);
+}
+
 TEST_F(Lists, FitEachOtherInEveryLayout) {
   for_all_layouts([&](const RunConfig& config) {
     TrafficCounter traffic;
@@ -196,6 +218,35 @@ TEST_F(Lists, ThatDifferAreRefusedBeforeTheFirstStep) {
     EXPECT_THAT(message, testing::ContainsRegex("\\.cpp:[0-9]+\\) on rank"));
     EXPECT_THAT(message, testing::HasSubstr(" bytes of fp32"));
     EXPECT_THAT(message, testing::HasSubstr(fmt::format("on rank {}", culprit)));
+  }
+}
+
+/// ddp whose ranks share a window, which is larger on one rank.
+const ExchangeKind larger_window{.name = "larger window",
+                                 .doc = "",
+                                 .params = {},
+                                 .shards = false,
+                                 .lower = [](const ParamValues& values, Lowering& lowering) {
+                                   lowering.keep("extra", MemoryCategory::workspace, is_changed ? 128 : 64,
+                                                 DType::fp32, loss_axes);
+                                   return exchanges().front()->lower(values, lowering);
+                                 }};
+
+TEST_F(Lists, WindowsOfDifferentSizesAreRefused) {
+  if (ranks() == 1) GTEST_SKIP() << "needs another rank";
+  RunConfig config = mini_config(small_model(), 12, 16, ranks());
+  config.parallel.exchange = &larger_window;
+  is_changed = world_->rank() == 1;
+  TrafficCounter traffic;
+  const ProcessGrid grid(*world_, config.parallel.extents(), config.parallel.groups(), traffic, nullptr);
+  try {
+    check_lists(backend_, grid, RankProgram(config, grid.coordinates()));
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::usage);
+    EXPECT_THAT(error.what(),
+                testing::HasSubstr("a window of 256 bytes for extra on rank 0, but a window of 512 "
+                                   "bytes for extra on rank 1"));
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include "core/communication/forwarding_communicator.hpp"
 #include "parallel/engine/list_check.hpp"
+#include "parallel/plan/run_plan.hpp"
 #include "tests/parallel/mini_trainer.hpp"
 #include "tests/support/backend_fixture.hpp"
 #include "tests/support/schedule_problems.hpp"
@@ -226,10 +227,12 @@ TEST_F(Stages, MessagesAreUnderWayDuringPasses) {
     if (events[i].kind != MessageEvent::Kind::post) continue;
     ++messages;
     int passes = 0;
-    for (std::size_t j = i + 1; j < events.size(); ++j) {
+    bool is_awaited = false;
+    for (std::size_t j = i + 1; j < events.size() && !is_awaited; ++j) {
       if (events[j].kind == MessageEvent::Kind::pass) ++passes;
-      if (events[j].kind == MessageEvent::Kind::await && events[j].message == events[i].message) break;
+      is_awaited = events[j].kind == MessageEvent::Kind::await && events[j].message == events[i].message;
     }
+    EXPECT_TRUE(is_awaited) << "the next step may overwrite the memory of message " << events[i].message;
     const bool is_last =
         std::none_of(events.begin() + static_cast<std::ptrdiff_t>(i), events.end(),
                      [](const MessageEvent& event) { return event.kind == MessageEvent::Kind::pass; });
@@ -240,6 +243,26 @@ TEST_F(Stages, MessagesAreUnderWayDuringPasses) {
   const bool is_outer = world_->rank() == 0 || world_->rank() + 1 == stages;
   EXPECT_EQ(messages, (is_outer ? 2 : 4) * micro_batches);
   EXPECT_GE(overlapped, micro_batches);
+}
+
+/// One stage has the embedding alone, so the other needs more.
+TEST_F(Stages, ThePlanIsOfTheStageThatNeedsTheMost) {
+  if (world_->size() != 2) GTEST_SKIP() << "needs 2 ranks";
+  for (const int first_of_second : {1, 5}) {
+    RunConfig run = config(one_forward_one_backward, 2);
+    run.parallel.cuts = {first_of_second};
+    const RunPlan plan = make_plan(run);
+    EXPECT_EQ(plan.rank, first_of_second == 1 ? 1 : 0);
+    MemoryLedger ledger;
+    MiniTrainer trainer(backend_, ledger, *world_, run);
+    for (const MemoryCategory category : {MemoryCategory::parameters, MemoryCategory::gradients,
+                                          MemoryCategory::optimizer, MemoryCategory::activations}) {
+      const std::int64_t planned = plan.memory[static_cast<std::size_t>(category)];
+      if (world_->rank() == plan.rank) {
+        EXPECT_EQ(static_cast<std::int64_t>(ledger.current(category)), planned) << name_of(category);
+      }
+    }
+  }
 }
 
 }  // namespace

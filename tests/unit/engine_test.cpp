@@ -18,6 +18,7 @@
 #include "tests/support/distant_backend.hpp"
 #include "tests/support/schedule_problems.hpp"
 #include "tests/support/test_plugins.hpp"
+#include "tests/support/test_schedules.hpp"
 
 namespace mylos {
 namespace {
@@ -109,18 +110,6 @@ const ScheduleKind two_chunks{.name = "two chunks", .doc = "", .make = [](const 
                                                             .chunks = 2}};
                               }};
 
-const ScheduleKind deferred{.name = "deferred", .doc = "", .make = [](const ScheduleScope& /*scope*/) {
-                              return std::vector{Schedule{.actions = {{forward, 0},
-                                                                      {backward_input, 0},
-                                                                      {forward, 1},
-                                                                      {backward_input, 1},
-                                                                      {backward_weight, 0},
-                                                                      {backward_weight, 1},
-                                                                      {reduce},
-                                                                      {step}},
-                                                          .micro_batches = 2}};
-                            }};
-
 const ScheduleKind ahead{
     .name = "ahead", .doc = "", .make = [](const ScheduleScope& /*scope*/) {
       return std::vector{Schedule{.actions = {{forward, 0, 0, 1}, {backward, 0}, {reduce}, {step}},
@@ -180,7 +169,8 @@ TEST_F(EngineTest, DeferredWeightGradientsAreTheSame) {
   for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::block}) {
     // A tied matrix would sum its terms in another order.
     const RunConfig whole = config(false, recompute, 2);
-    EXPECT_EQ(run(whole, deferred, 4), run(whole, *schedules().front(), 4)) << static_cast<int>(recompute);
+    EXPECT_EQ(run(whole, deferred_weights, 4), run(whole, *schedules().front(), 4))
+        << static_cast<int>(recompute);
   }
 }
 

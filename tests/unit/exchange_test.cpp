@@ -101,11 +101,7 @@ class SplitUnits : public testing::Test {
  protected:
   static constexpr GridExtents extents{.replicate = 2, .shard = 2, .expert = 2, .context = 2};
   static constexpr int ranks = 16;
-  RunConfig config_ = [] {
-    RunConfig config = mini_config({}, 1, 1);
-    set_ddp(config, "bucketed", 0.001);
-    return config;
-  }();
+  RunConfig config_ = mini_config({}, 1, 1);
   Lowered lowered(const ExchangeKind& exchange, int rank) const {
     return {exchange, config_.parallel.values, Coordinates(extents, ranks, rank)};
   }
@@ -122,12 +118,20 @@ TEST_F(SplitUnits, AreSummedAndDividedAlongTheOtherAxes) {
   constexpr std::int64_t split_part = in / 2 * out / 4;
   for (const ExchangeKind* exchange : exchanges()) {
     SCOPED_TRACE(exchange->name);
-    Lowered rank = lowered(*exchange, 5);
     if (!exchange->shards) {
-      EXPECT_EQ(rank.calls_on(0), (std::set<Lowered::Call>{{all_reduce, loss_axes, in * out}}));
-      EXPECT_EQ(rank.calls_on(split_unit), (std::set<Lowered::Call>{{all_reduce, split, in / 2 * out}}));
+      // No reduction spans units of different ranks, even if it waits for a large bucket.
+      for (const auto& [mode, bucket_mb] :
+           {std::pair("bucketed", 0.001), std::pair("bucketed", 25.0), std::pair("flat", 25.0),
+            std::pair("overlapped", 25.0), std::pair("per_parameter", 25.0)}) {
+        SCOPED_TRACE(mode);
+        set_ddp(config_, mode, bucket_mb);
+        Lowered rank = lowered(*exchange, 5);
+        EXPECT_EQ(rank.calls_on(0), (std::set<Lowered::Call>{{all_reduce, loss_axes, in * out}}));
+        EXPECT_EQ(rank.calls_on(split_unit), (std::set<Lowered::Call>{{all_reduce, split, in / 2 * out}}));
+      }
       continue;
     }
+    Lowered rank = lowered(*exchange, 5);
     EXPECT_EQ(rank.calls_on(0), (std::set<Lowered::Call>{{all_gather, of_whole, whole_part + 32},
                                                          {reduce_scatter, of_whole, whole_part + 32},
                                                          {all_reduce, replicate, whole_part + 32}}));

@@ -21,6 +21,7 @@
 #include "parallel/engine/rank_program.hpp"
 #include "tests/parallel/mini_trainer.hpp"
 #include "tests/support/schedule_problems.hpp"
+#include "tests/support/test_schedules.hpp"
 
 namespace mylos {
 namespace {
@@ -553,19 +554,6 @@ const ScheduleKind overlapping_steps{
                                   .chunks = 2,
                                   .tolerates_stale_weights = true}};
     }};
-const ScheduleKind deferred_weights{
-    .name = "deferred_weights", .doc = "", .make = [](const ScheduleScope& /*scope*/) {
-      return std::vector{Schedule{.actions = {{forward, 0},
-                                              {forward, 1},
-                                              {backward_input, 0},
-                                              {backward_input, 1},
-                                              {backward_weight, 0},
-                                              {backward_weight, 1},
-                                              {reduce},
-                                              {step}},
-                                  .micro_batches = 2}};
-    }};
-
 /// Calls check(rank) with ranks of every kind of model and recomputation, alone and as one of two along the
 /// data and tensor axes, with the first exchanges in turn.
 void for_all_ranks(const ScheduleKind& schedule, int micro_batches,
@@ -636,6 +624,45 @@ TEST(StoragePlan, KeepsTheValuesOfOverlappingSteps) {
         expect_intact(rank, passages, 1);
       },
       1);
+}
+
+/// A gather that the update of one step starts would be awaited by the first pass of the next, wherever that
+/// lies.
+TEST(RankProgram, RefusesCollectivesBetweenOverlappingSteps) {
+  RunConfig config = mini_config(small_model(true, 0.0F), 64, 64, 2);
+  config.parallel.schedule = &overlapping_steps;
+  const auto make = [&](const char* exchange) {
+    set_exchange(config, exchange, exchange == std::string_view("ddp") ? 1 : 2);
+    const RankProgram rank(config, config.parallel.coordinates(0));
+  };
+  EXPECT_NO_THROW(make("ddp"));
+  EXPECT_THROW(make("zero1"), Error);
+}
+
+/// The versions of zero1's weights would be gathered by every rank.
+TEST(RankProgram, RefusesVersionsOfWeightsThatAreGathered) {
+  RunConfig config = mini_config(small_model(true, 0.0F), 64, 64, 2);
+  config.weight_versions = 2;
+  EXPECT_NO_THROW(RankProgram(config, config.parallel.coordinates(0)));
+  set_exchange(config, "zero1", 2);
+  EXPECT_THROW(RankProgram(config, config.parallel.coordinates(0)), Error);
+}
+
+/// Weights that are set while those of the update are being gathered are gathered after them.
+TEST(RankProgram, APublicationAwaitsTheOneBefore) {
+  RunConfig config = mini_config(small_model(true, 0.0F), 64, 64, 2);
+  set_exchange(config, "zero1", 2);
+  const RankProgram rank(config, config.parallel.coordinates(0));
+  std::set<const void*> awaited;
+  int gathers = 0;
+  for_each_entry(rank.publication(), rank.pool(), [&](const Entry& entry, const EntryPlace&) {
+    if (const auto* await = std::get_if<Await>(&entry.operation)) awaited.insert(await->output.data);
+    if (const auto* gather = std::get_if<AllGatherCall>(&entry.operation)) {
+      EXPECT_TRUE(awaited.contains(gather->output.data));
+      ++gathers;
+    }
+  });
+  EXPECT_EQ(gathers, rank.table().num_units());
 }
 
 TEST(StoragePlan, IsNoLargerForMoreMicroBatches) {

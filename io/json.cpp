@@ -58,24 +58,104 @@ std::string bytes_of(std::string_view wide) {
   return bytes;
 }
 
-/// Throws if values are nested too deeply: recursive functions could overflow the stack.
-void check_depth(std::string_view text) {
-  constexpr int max_depth = 64;
-  int depth = 0;
-  bool in_string = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '[' || c == '{') {
-      if (++depth > max_depth) fail(ExitCode::bad_data, "nested deeper than {} levels", max_depth);
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
+/// Events of the parser. Refuses deep nesting: recursive functions could overflow the stack.
+class Events : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  bool parse_error(std::size_t /*position*/, const std::string& /*token*/,
+                   const nlohmann::json::exception& error) override {
+    fail(ExitCode::bad_data, "{}", error.what());
   }
+  bool binary(binary_t& /*value*/) override { return false; }  // JSON has none
+
+ protected:
+  void enter() {
+    constexpr int max_depth = 64;
+    if (++depth_ > max_depth) fail(ExitCode::bad_data, "nested deeper than {} levels", max_depth);
+  }
+  void leave() { --depth_; }
+
+ private:
+  int depth_ = 0;
+};
+
+/// Builds a tree. The library's own parser keeps the last of several values of a key.
+class TreeBuilder final : public Events {
+ public:
+  nlohmann::json take() { return std::move(root_); }
+
+  bool null() override { return add(nullptr) != nullptr; }
+  bool boolean(bool value) override { return add(value) != nullptr; }
+  bool number_integer(number_integer_t value) override { return add(value) != nullptr; }
+  bool number_unsigned(number_unsigned_t value) override { return add(value) != nullptr; }
+  bool number_float(number_float_t value, const string_t& /*text*/) override { return add(value) != nullptr; }
+  bool string(string_t& value) override { return add(std::move(value)) != nullptr; }
+  bool start_object(std::size_t /*size*/) override { return open(nlohmann::json::object()); }
+  bool end_object() override { return close(); }
+  bool start_array(std::size_t /*size*/) override { return open(nlohmann::json::array()); }
+  bool end_array() override { return close(); }
+  bool key(string_t& key) override {
+    const auto [member, is_new] = open_.back()->emplace(key, nullptr);
+    if (!is_new) fail(ExitCode::bad_data, "has {} twice", nlohmann::json(key).dump());
+    member_ = &*member;
+    return true;
+  }
+
+ private:
+  nlohmann::json* add(nlohmann::json value) {
+    nlohmann::json* place = &root_;
+    if (!open_.empty()) {
+      if (open_.back()->is_array()) open_.back()->push_back(nullptr);
+      place = open_.back()->is_array() ? &open_.back()->back() : member_;
+    }
+    *place = std::move(value);
+    return place;
+  }
+  bool open(nlohmann::json value) {
+    enter();
+    open_.push_back(add(std::move(value)));
+    return true;
+  }
+  bool close() {
+    leave();
+    open_.pop_back();
+    return true;
+  }
+
+  nlohmann::json root_;
+  std::vector<nlohmann::json*> open_;  // the objects and arrays that have begun, from the root
+  nlohmann::json* member_ = nullptr;   // the value of the last key
+};
+
+class VisitorEvents final : public Events {
+ public:
+  explicit VisitorEvents(JsonVisitor& visitor) : visitor_(visitor) {}
+
+  bool null() override { return visitor_.other("null"), true; }
+  bool boolean(bool /*value*/) override { return visitor_.other("true or false"), true; }
+  bool number_integer(number_integer_t /*value*/) override {
+    return visitor_.other("a negative number"), true;
+  }
+  bool number_unsigned(number_unsigned_t value) override { return visitor_.natural(value), true; }
+  bool number_float(number_float_t /*value*/, const string_t& /*text*/) override {
+    return visitor_.other("a fraction or beyond 64 bits"), true;
+  }
+  bool string(string_t& value) override { return visitor_.text(value), true; }
+  bool start_object(std::size_t /*size*/) override { return enter(), visitor_.begin_object(), true; }
+  bool key(string_t& key) override { return visitor_.key(key), true; }
+  bool end_object() override { return leave(), visitor_.end_object(), true; }
+  bool start_array(std::size_t /*size*/) override { return enter(), visitor_.begin_array(), true; }
+  bool end_array() override { return leave(), visitor_.end_array(), true; }
+
+ private:
+  JsonVisitor& visitor_;
+};
+
+/// Throws unless `text` is exactly one value.
+void parse_events(std::string_view text, Events& events) {
+  // The library takes a NUL for the end of the text.
+  if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos)
+    fail(ExitCode::bad_data, "holds a NUL byte at {}", nul);
+  nlohmann::json::sax_parse(text, &events);
 }
 
 }  // namespace
@@ -104,12 +184,9 @@ Json Json::array(const std::vector<Json>& elements) {
 }
 
 Json Json::parse(std::string_view text) {
-  check_depth(text);
-  try {
-    return Json(Value{nlohmann::json::parse(text)});
-  } catch (const nlohmann::json::exception& error) {
-    fail(ExitCode::bad_data, "{}", error.what());
-  }
+  TreeBuilder builder;
+  parse_events(text, builder);
+  return Json(Value{builder.take()});
 }
 
 std::optional<Json> Json::parse_if_whole(std::string_view text) {
@@ -185,6 +262,11 @@ Json Json::without(std::string_view key) const {
   Value rest = *value_;
   rest.json.erase(std::string(key));
   return Json(std::move(rest));
+}
+
+void visit_json(std::string_view text, JsonVisitor& visitor) {
+  VisitorEvents events(visitor);
+  parse_events(text, events);
 }
 
 }  // namespace mylos

@@ -36,8 +36,8 @@ class Json {
   static Json object(const std::vector<Member>& members);
   static Json array(const std::vector<Json>& elements);
 
-  /// Throws ExitCode::bad_data if `text` is not exactly one value, with the place of the error, or if it is
-  /// nested deeper than 64 levels.
+  /// Throws ExitCode::bad_data if `text` is not exactly one value, with the place of the error, if it is
+  /// nested deeper than 64 levels, or if an object has a key twice, however it is written.
   static Json parse(std::string_view text);
   /// Empty if `parse` would throw.
   static std::optional<Json> parse_if_whole(std::string_view text);
@@ -68,5 +68,28 @@ class Json {
 
   std::shared_ptr<const Value> value_;
 };
+
+/// Receives the values of a JSON text one after another, for texts that are too big for a tree.
+class JsonVisitor {
+ public:
+  virtual ~JsonVisitor() = default;
+  virtual void begin_object() = 0;
+  /// The next value, or all until the end of the object or array that begins next, belongs to `key`, which
+  /// has its escapes decoded. An object may have a key twice.
+  virtual void key(std::string& key) = 0;
+  virtual void end_object() = 0;
+  virtual void begin_array() = 0;
+  virtual void end_array() = 0;
+  virtual void text(std::string& value) = 0;
+  /// An integer that is not negative.
+  virtual void natural(std::uint64_t value) = 0;
+  /// Any other value: `kind` is "null", "true or false", "a negative number" or
+  /// "a fraction or beyond 64 bits".
+  virtual void other(const char* kind) = 0;
+};
+
+/// Calls `visitor` for the values of `text`; memory is bounded by the longest string. Throws as Json::parse,
+/// except for a key that an object has twice.
+void visit_json(std::string_view text, JsonVisitor& visitor);
 
 }  // namespace mylos

@@ -11,6 +11,7 @@
 #include "core/base/join.hpp"
 #include "io/file_util.hpp"
 #include "io/json.hpp"
+#include "io/tokens/byte_characters.hpp"
 #include "io/tokens/content_kind.hpp"
 #include "io/utf8.hpp"
 
@@ -62,25 +63,13 @@ void for_each_line(std::string_view text, const Work& work) {
   }
 }
 
-/// The characters that stand for bytes in GPT-2's files: bytes that are printable in Latin-1, except spaces,
-/// stand for themselves; the others, in order, are U+0100, U+0101 ...
-std::array<char32_t, num_bytes> byte_characters() {
-  std::array<char32_t, num_bytes> characters{};
-  char32_t next = 0x100;
-  for (char32_t byte = 0; byte < num_bytes; ++byte) {
-    const bool shows = (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
-    characters[byte] = shows ? byte : next++;
-  }
-  return characters;
-}
-
 /// The bytes that `characters`, UTF-8, stand for; empty if a character does not stand for a byte.
 std::optional<std::string> bytes_of(std::string_view characters) {
   static const auto byte_of = [] {
     std::array<std::int16_t, 2 * num_bytes> table{};
     table.fill(-1);
-    const auto all = byte_characters();
-    for (std::size_t byte = 0; byte < num_bytes; ++byte) table[all[byte]] = static_cast<std::int16_t>(byte);
+    for (std::size_t byte = 0; byte < num_bytes; ++byte)
+      table[characters_of_bytes[byte]] = static_cast<std::int16_t>(byte);
     return table;
   }();
   std::string bytes;
@@ -178,13 +167,7 @@ BpeRanks BpeRanks::parse_merges(const std::string& vocab_text, const std::string
   const auto refuse = [&](std::size_t line, const std::string& problem) {
     fail(ExitCode::bad_data, "{}:{}: {}", merges_name, line, problem);
   };
-  // The ids of the bytes follow the order of their characters: printable bytes first.
-  const auto characters = byte_characters();
-  for (const bool shows : {true, false}) {
-    for (std::size_t byte = 0; byte < num_bytes; ++byte) {
-      if ((characters[byte] < 0x100) == shows) tokens.emplace_back(1, static_cast<char>(byte));
-    }
-  }
+  for (const unsigned char byte : bytes_by_character) tokens.emplace_back(1, static_cast<char>(byte));
   for_each_line(merges_text, [&](std::string_view line, std::size_t number) {
     if (line.empty() || (number == 1 && line.starts_with("#version"))) return;
     const std::size_t space = line.find(' ');

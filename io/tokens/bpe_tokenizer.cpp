@@ -16,11 +16,10 @@ std::unique_ptr<Encoder> BpeTokenizer::encoder() const {
 
 BpeRanks read_gpt2_ranks(const std::filesystem::path& path) {
   BpeRanks ranks = BpeRanks::read(path);
-  constexpr std::string_view digest_of_gpt2 = "aa5ef69a716d8a563cb2fbe95939bd2d";
-  if (ranks.digest() != digest_of_gpt2) {
+  if (ranks.digest() != gpt2_digest) {
     fail(ExitCode::bad_data,
          "{} does not hold GPT-2's ranks: {} tokens with the digest {}, not 50256 with {}", path.string(),
-         ranks.tokens().size(), ranks.digest(), digest_of_gpt2);
+         ranks.tokens().size(), ranks.digest(), gpt2_digest);
   }
   return ranks;
 }

@@ -4,6 +4,7 @@
 
 #include <mutex>
 #include <string>
+#include <string_view>
 
 #include "io/tokens/bpe_ranks.hpp"
 #include "io/tokens/pretokenizer.hpp"
@@ -29,6 +30,9 @@ class BpeTokenizer final : public Tokenizer {
   std::string digest_;
   mutable std::mutex long_pieces_;
 };
+
+/// BpeRanks::digest of GPT-2's ranks.
+inline constexpr std::string_view gpt2_digest = "aa5ef69a716d8a563cb2fbe95939bd2d";
 
 /// The ranks that `path` holds (BpeRanks::read). Throws ExitCode::bad_data if they are not GPT-2's.
 BpeRanks read_gpt2_ranks(const std::filesystem::path& path);

@@ -11,6 +11,8 @@
 namespace mylos::test {
 namespace {
 
+using std::string_view_literals::operator""sv;
+
 std::string error_of(const std::function<void()>& read) {
   try {
     read();
@@ -83,11 +85,49 @@ TEST(Json, RefusesDeepNesting) {
 }
 
 TEST(Json, RefusesWhatIsNotOneWholeValue) {
-  for (const char* text : {"", "{", "{} {}", "\"\xff\""}) {
+  for (const std::string_view text : {""sv, "{"sv, "{} {}"sv, "\"\xff\""sv, "{}\0"sv, "{}\0{"sv}) {
     EXPECT_FALSE(Json::parse_if_whole(text)) << text;
     EXPECT_NE(error_of([&] { Json::parse(text); }), "good") << text;
   }
   EXPECT_TRUE(Json::parse_if_whole("null"));
+}
+
+TEST(Json, RefusesAKeyTwice) {
+  EXPECT_EQ(error_of([] { Json::parse(R"({"a": 1, "b": 2, "a": 1})"); }), "has \"a\" twice");
+  EXPECT_EQ(error_of([] { Json::parse(R"([{"x": {"a\n": {}, "\u0061\u000a": 1}}])"); }),
+            "has \"a\\n\" twice");
+  EXPECT_EQ(error_of([] { Json::parse(R"({"": 1, "": 1})"); }), "has \"\" twice");
+  EXPECT_EQ(Json::parse(R"([{"a": {"a": [{"a": 1}, {"a": 2}]}}, {"a": null}])").dump(),
+            R"([{"a":{"a":[{"a":1},{"a":2}]}},{"a":null}])");
+}
+
+/// Writes down what it is called with.
+class Notes final : public JsonVisitor {
+ public:
+  std::string notes;
+
+  void begin_object() override { notes += "{"; }
+  void key(std::string& key) override { notes += key + ":"; }
+  void end_object() override { notes += "}"; }
+  void begin_array() override { notes += "["; }
+  void end_array() override { notes += "]"; }
+  void text(std::string& value) override { notes += "'" + value + "' "; }
+  void natural(std::uint64_t value) override { notes += std::to_string(value) + " "; }
+  void other(const char* kind) override { notes += "(" + std::string(kind) + ") "; }
+};
+
+TEST(Json, IsVisitedInItsOrder) {
+  Notes visitor;
+  visit_json(
+      R"({"z": [1, 18446744073709551615, -1, 0.5, 18446744073709551616], "a\u0062": "\u00e9", "z": {},)"
+      R"( "n": [null, true, []]})",
+      visitor);
+  EXPECT_EQ(visitor.notes,
+            "{z:[1 18446744073709551615 (a negative number) (a fraction or beyond 64 bits) "
+            "(a fraction or beyond 64 bits) ]ab:'é' z:{}n:[(null) (true or false) []]}");
+  EXPECT_EQ(error_of([&] { visit_json(std::string(65, '['), visitor); }), "nested deeper than 64 levels");
+  for (const std::string_view text : {"[1"sv, "[] []"sv, ""sv, "[]\0"sv})
+    EXPECT_NE(error_of([&] { visit_json(text, visitor); }), "good") << text;
 }
 
 }  // namespace

@@ -99,6 +99,16 @@ TEST(JsonText, OfOneObjectAfterAnother) {
   EXPECT_EQ(text, "ab");
 }
 
+/// Whether Json refuses `line` for a reason that does not matter to a corpus.
+bool has_a_key_twice(const std::string& line) {
+  try {
+    Json::parse(line);
+    return false;
+  } catch (const Error& error) {
+    return std::string_view(error.what()).ends_with(" twice");
+  }
+}
+
 TEST(JsonText, IsWhatTheLibraryReads) {
   std::mt19937 random(5);
   const std::string alphabet = "{}[]\",:\\utrefalsn019.-+eE \xc3\xa9\x01";
@@ -121,7 +131,7 @@ TEST(JsonText, IsWhatTheLibraryReads) {
     const auto whole = Json::parse_if_whole(line);
     if (text.starts_with("65 not JSON:")) {
       ASSERT_FALSE(whole && whole->is_object()) << line << "\n" << text;
-    } else if (text != "no object" && !text.starts_with("65 ")) {
+    } else if (text != "no object" && !text.starts_with("65 ") && !has_a_key_twice(line)) {
       ASSERT_TRUE(whole && whole->is_object()) << line << "\n" << text;
       ASSERT_EQ(text, whole->text("text")) << line;
       ++read;
